@@ -1,0 +1,7 @@
+"""Physics-informed surrogate for the latency of LLM serving engines.
+
+Data flows one way through the sub-packages, and imports follow it:
+
+    specs <- physics <- sources <- kernels <- observations <- features <- embedding
+          <- network <- coefficients <- latency <- training <- evaluation <- cli
+"""

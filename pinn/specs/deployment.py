@@ -1,0 +1,62 @@
+"""A model on GPUs under an engine configuration: the unit that coefficients belong to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pinn.errors import PinnError
+from pinn.specs.gpu import GpuSpec
+from pinn.specs.model import LatentAttentionSpec, ModelSpec
+from pinn.specs.precision import Precision, precision
+from pinn.specs.serving import ServingSpec
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A checked (model, GPU, serving configuration) triple.
+
+    Raises:
+        PinnError: If the tensor-parallel size does not divide the heads, experts cannot be spread
+            over the expert-parallel group, or there are fewer layers than pipeline stages.
+    """
+
+    model: ModelSpec
+    gpu: GpuSpec
+    serving: ServingSpec
+
+    def __post_init__(self) -> None:
+        tp = self.serving.tensor_parallel_size
+        for group in self.model.layer_groups:
+            heads, kv_heads = group.attention.heads, group.attention.kv_heads
+            if heads % tp:
+                raise PinnError(
+                    f"--tensor-parallel-size {tp} does not divide the {heads} attention heads of "
+                    f"{self.model.name}: use a divisor of {heads}"
+                )
+            latent = isinstance(group.attention, LatentAttentionSpec)
+            if not latent and kv_heads % tp and tp % kv_heads:
+                raise PinnError(
+                    f"--tensor-parallel-size {tp} neither divides nor is a multiple of the "
+                    f"{kv_heads} KV heads of {self.model.name}"
+                )
+        if (
+            self.model.moe is not None
+            and self.serving.expert_parallel_size > self.model.moe.experts
+        ):
+            raise PinnError(
+                f"expert parallelism over {self.serving.expert_parallel_size} GPUs exceeds the "
+                f"{self.model.moe.experts} experts of {self.model.name}"
+            )
+        if self.serving.pipeline_parallel_size > self.model.layers:
+            raise PinnError(
+                f"--pipeline-parallel-size {self.serving.pipeline_parallel_size} exceeds the "
+                f"{self.model.layers} layers of {self.model.name}"
+            )
+
+    @property
+    def kv_cache_precision(self) -> Precision:
+        """Format of the KV cache: the flag's, or the checkpoint's where the flag is ``auto``."""
+        flag = self.serving.kv_cache_dtype
+        if flag == "auto":
+            return self.model.kv_cache_precision
+        return precision("fp8" if flag.startswith("fp8") else flag)

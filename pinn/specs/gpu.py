@@ -1,0 +1,70 @@
+"""What is known about a GPU before anything is run on it: its datasheet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pinn.errors import PinnError
+from pinn.specs.precision import Precision
+
+
+@dataclass(frozen=True)
+class GpuSpec:
+    """A GPU's datasheet in SI units.
+
+    Attributes:
+        name: Canonical short name, such as ``H100-SXM``.
+        memory_bandwidth_bytes_per_s: Peak of the device memory.
+        memory_bytes: Capacity of the device memory.
+        peak_flop_per_s: Dense tensor-core rate by math kind (``bf16`` always; ``fp8``, ``int8``,
+            ``fp4`` where the chip has them). Never the sparse figure.
+        sm_count: Streaming multiprocessors.
+        l2_bytes: Size of the last-level cache.
+        compute_capability: CUDA compute capability, such as 9.0: a proxy for the generation.
+        link_bandwidth_bytes_per_s: Between GPUs of one node, one direction (NVLink, else PCIe).
+        pcie_bandwidth_bytes_per_s: To the host, one direction.
+        has_nvlink: Whether GPUs of one node are joined by NVLink.
+        source: Where the figures come from.
+    """
+
+    name: str
+    memory_bandwidth_bytes_per_s: float
+    memory_bytes: float
+    peak_flop_per_s: dict[str, float]
+    sm_count: int
+    l2_bytes: float
+    compute_capability: float
+    link_bandwidth_bytes_per_s: float
+    pcie_bandwidth_bytes_per_s: float
+    has_nvlink: bool
+    source: str
+
+    def __post_init__(self) -> None:
+        for name in (
+            "memory_bandwidth_bytes_per_s",
+            "memory_bytes",
+            "sm_count",
+            "l2_bytes",
+            "compute_capability",
+            "link_bandwidth_bytes_per_s",
+            "pcie_bandwidth_bytes_per_s",
+        ):
+            value = getattr(self, name)
+            if not value > 0:
+                raise PinnError(f"GPU {self.name}: {name} must be positive, got {value}")
+        if not self.peak_flop_per_s.get("bf16", 0) > 0:
+            raise PinnError(
+                f"GPU {self.name}: peak_flop_per_s needs a positive 'bf16' entry, "
+                f"got {self.peak_flop_per_s}"
+            )
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.memory_bandwidth_bytes_per_s, self.sm_count))
+
+    def matmul_flop_per_s(self, weights: Precision) -> float:
+        """Dense rate at which matrices of a format are multiplied here.
+
+        A chip without the format's own rate dequantizes and runs at the bf16 rate (weight-only
+        kernels such as Marlin; fp8 on Ampere).
+        """
+        return self.peak_flop_per_s.get(weights.math) or self.peak_flop_per_s["bf16"]

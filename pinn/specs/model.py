@@ -1,0 +1,190 @@
+"""What is known about a model before it is run: shapes, layer plan and number formats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pinn.errors import PinnError
+from pinn.specs.precision import Precision, precision
+
+
+@dataclass(frozen=True)
+class AttentionSpec:
+    """Grouped-query attention of one layer.
+
+    Attributes:
+        heads: Query heads.
+        kv_heads: Key and value heads; replicated, not divided, where fewer than the TP size.
+        head_dim: Width of a query and key head; explicit in the config, not hidden / heads.
+        window_tokens: Tokens a query may look back on (sliding window or attention chunk);
+            None for full attention.
+        qk_norm_full_width: Whether q and k are normalized over all heads together, which costs an
+            extra all-reduce under tensor parallelism (MiniMax-M2).
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    window_tokens: int | None = None
+    qk_norm_full_width: bool = False
+
+    @property
+    def kv_width(self) -> int:
+        """Cached elements per token: keys and values of every KV head."""
+        return 2 * self.kv_heads * self.head_dim
+
+
+@dataclass(frozen=True)
+class LatentAttentionSpec:
+    """Multi-head latent attention (MLA) of one layer (DeepSeek-V2, arXiv 2405.04434, section 2.1).
+
+    The cache holds one compressed vector per token, which tensor parallelism does not divide.
+    """
+
+    heads: int
+    q_lora_rank: int | None
+    kv_lora_rank: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+    window_tokens: int | None = None
+
+    @property
+    def kv_heads(self) -> int:
+        """Decode attends over one shared latent head."""
+        return 1
+
+    @property
+    def head_dim(self) -> int:
+        """Width of a query and key head in prefill."""
+        return self.qk_nope_head_dim + self.qk_rope_head_dim
+
+    @property
+    def kv_width(self) -> int:
+        """Cached elements per token: the latent vector and the shared rotary key."""
+        return self.kv_lora_rank + self.qk_rope_head_dim
+
+
+@dataclass(frozen=True)
+class DenseFfnSpec:
+    """A dense feed-forward layer of the given inner width; gated ones have three matrices."""
+
+    width: int
+    gated: bool = True
+
+
+@dataclass(frozen=True)
+class MoeFfnSpec:
+    """A mixture-of-experts layer.
+
+    Attributes:
+        experts: Routed experts.
+        top_k: Routed experts a token uses.
+        width: Inner width of one routed expert.
+        shared_width: Inner width of all shared experts together; 0 without any.
+        gated: Whether an expert has a gate matrix beside up and down.
+    """
+
+    experts: int
+    top_k: int
+    width: int
+    shared_width: int = 0
+    gated: bool = True
+
+
+@dataclass(frozen=True)
+class LayerGroup:
+    """Layers of one shape: how many, their attention and their feed-forward part."""
+
+    count: int
+    attention: AttentionSpec | LatentAttentionSpec
+    ffn: DenseFfnSpec | MoeFfnSpec
+
+
+@dataclass(frozen=True)
+class WeightPrecisions:
+    """The number format of each kind of weight matrix."""
+
+    attention: Precision = field(default_factory=lambda: precision("bf16"))
+    dense_ffn: Precision = field(default_factory=lambda: precision("bf16"))
+    experts: Precision = field(default_factory=lambda: precision("bf16"))
+    shared_experts: Precision = field(default_factory=lambda: precision("bf16"))
+    lm_head: Precision = field(default_factory=lambda: precision("bf16"))
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A decoder-only language model as a serving engine sees it.
+
+    At most one MoE shape and one window size may occur (no known model has more); the parser
+    refuses others, so that step features stay a fixed, short list.
+
+    Attributes:
+        name: What it was loaded as; for print-outs only, no prediction depends on it.
+        model_type: The config's ``model_type``; for print-outs only.
+        hidden_size: Width of the residual stream.
+        vocab_size: Rows of the embedding and of the output head.
+        layer_groups: Layers by shape.
+        precisions: Number format of each kind of weight.
+        kv_cache_precision: Format of the KV cache that the checkpoint itself asks for.
+        tied_embeddings: Whether the output head reuses the embedding matrix.
+        max_position: Longest context in tokens.
+        extra_parameters: Weights outside the matrices above (biases, norms, position tables).
+    """
+
+    name: str
+    model_type: str
+    hidden_size: int
+    vocab_size: int
+    layer_groups: tuple[LayerGroup, ...]
+    precisions: WeightPrecisions = field(default_factory=WeightPrecisions)
+    kv_cache_precision: Precision = field(default_factory=lambda: precision("bf16"))
+    tied_embeddings: bool = False
+    max_position: int = 4096
+    extra_parameters: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("hidden_size", "vocab_size", "max_position"):
+            if getattr(self, name) <= 0:
+                raise PinnError(
+                    f"model {self.name}: {name} must be positive, got {getattr(self, name)}"
+                )
+        if not self.layer_groups:
+            raise PinnError(f"model {self.name}: it has no layers")
+        if len({g.ffn for g in self.layer_groups if isinstance(g.ffn, MoeFfnSpec)}) > 1:
+            raise PinnError(f"model {self.name}: more than one mixture-of-experts shape")
+        windows = {g.attention.window_tokens for g in self.layer_groups} - {None}
+        if len(windows) > 1:
+            raise PinnError(f"model {self.name}: more than one attention window: {sorted(windows)}")
+
+    @property
+    def layers(self) -> int:
+        """Number of transformer layers."""
+        return sum(g.count for g in self.layer_groups)
+
+    @property
+    def moe(self) -> MoeFfnSpec | None:
+        """The mixture-of-experts shape; None for a dense model."""
+        return next((g.ffn for g in self.layer_groups if isinstance(g.ffn, MoeFfnSpec)), None)
+
+    @property
+    def moe_layers(self) -> int:
+        """Number of layers with routed experts."""
+        return sum(g.count for g in self.layer_groups if isinstance(g.ffn, MoeFfnSpec))
+
+    @property
+    def window_tokens(self) -> int | None:
+        """The attention window of the windowed layers; None where every layer sees everything."""
+        return next(
+            (
+                g.attention.window_tokens
+                for g in self.layer_groups
+                if g.attention.window_tokens is not None
+            ),
+            None,
+        )
+
+    @property
+    def is_latent(self) -> bool:
+        """Whether the attention is multi-head latent attention."""
+        return any(isinstance(g.attention, LatentAttentionSpec) for g in self.layer_groups)

@@ -1,0 +1,58 @@
+"""Number formats of weights and caches: how many bytes they take and which math units run them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pinn.errors import PinnError
+
+
+@dataclass(frozen=True)
+class Precision:
+    """A storage format of weights or of the KV cache.
+
+    Attributes:
+        name: Key in ``PRECISIONS``.
+        bytes_per_weight: Storage per element, scales included (one scale per block).
+        math: Tensor-core rate that the format can use at best: ``bf16``, ``fp8``, ``int8`` or
+            ``fp4``. Weight-only formats are dequantized and run at the bf16 rate.
+        dynamic_activations: Whether each step quantizes its activations first (extra kernels).
+    """
+
+    name: str
+    bytes_per_weight: float
+    math: str
+    dynamic_activations: bool = False
+
+
+#: Block scales: fp8_block has a fp32 scale per 128 x 128, int4 an fp16 scale per group of 128 (or
+#: 32 at worst), mxfp4 an 8-bit scale per 32 (OCP MX specification 1.0), nvfp4 an fp8 scale per 16.
+PRECISIONS: dict[str, Precision] = {
+    p.name: p
+    for p in (
+        Precision("fp32", 4.0, "bf16"),
+        Precision("bf16", 2.0, "bf16"),
+        Precision("fp16", 2.0, "bf16"),
+        Precision("fp8", 1.0, "fp8", dynamic_activations=True),
+        Precision("fp8_block", 1.0 + 4 / 128**2, "fp8", dynamic_activations=True),
+        Precision("int8", 1.0, "int8", dynamic_activations=True),
+        Precision("int8_wo", 1.0 + 2 / 128, "bf16"),
+        Precision("int4_wo", 0.5 + 2 / 128, "bf16"),
+        Precision("mxfp4", 0.5 + 1 / 32, "fp4"),
+        Precision("nvfp4", 0.5 + 1 / 16, "fp4", dynamic_activations=True),
+    )
+}
+
+
+def precision(name: str) -> Precision:
+    """Look a format up by name.
+
+    Raises:
+        PinnError: If the name is not a key of ``PRECISIONS``.
+
+    >>> precision("fp8").bytes_per_weight
+    1.0
+    """
+    if name not in PRECISIONS:
+        raise PinnError(f"unknown precision {name!r}: known ones are {', '.join(PRECISIONS)}")
+    return PRECISIONS[name]

@@ -1,0 +1,11 @@
+"""Unit conversions, applied once at an edge: inside, everything is SI (seconds, bytes, FLOP).
+
+>>> 250 * MICROSECOND
+0.00025
+"""
+
+MICROSECOND = 1e-6
+MILLISECOND = 1e-3
+GIGA = 1e9
+TERA = 1e12
+GIB = 2**30
