@@ -1,0 +1,241 @@
+"""What one unit of work costs a deployment at its GPU's datasheet rates.
+
+The features of a step are sums over the batch times these constants, so a Go program or a table
+reader needs nothing else of the model and the GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+
+import numpy as np
+from jaxtyping import Float
+
+from pinn.physics.matmuls import MatMul, dense_matmuls, expert_weights
+from pinn.specs.deployment import Deployment
+from pinn.specs.gpu import GpuSpec
+from pinn.specs.model import AttentionSpec, LatentAttentionSpec, LayerGroup, ModelSpec
+from pinn.units import GIB
+
+#: Residual reads and writes of one layer per token, in units of the hidden size: two norms with
+#: residual add (read 2, write 2 each), the activation function and the KV write are of that order.
+ACTIVATION_PASSES = 12.0
+ACTIVATION_BYTES = 2.0
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """Seconds at datasheet rates per unit of work on one GPU; fields are arrays of one shape.
+
+    Attributes:
+        layers: Transformer layers.
+        moe_layers: Layers with routed experts.
+        quantized_layers: Layers whose activations are quantized in every step.
+        parallel_layers: Layers with a tensor-parallel all-reduce.
+        eager_layers: Layers launched one kernel at a time (``--enforce-eager``), else 0.
+        gemm_weights_s: Reading every weight but the routed experts' once.
+        gemm_token_s: Computing them for one token, the output head apart.
+        head_sequence_s: Computing the output head for one sequence.
+        activation_token_s: Residual-stream traffic of one token.
+        experts: Routed experts on this GPU; 0 for a dense model.
+        expert_share: Chance that a token uses a given expert: top-k / experts.
+        expert_read_s: Reading one of them in every MoE layer.
+        expert_token_s: Computing this GPU's share of one token's top-k experts.
+        expert_activation_token_s: Gathering and scattering that share.
+        expert_replicas: Data-parallel replicas whose tokens share the experts.
+        kv_read_s: Reading one cached token in the layers that see everything.
+        windowed_kv_read_s: Reading one cached token in the windowed layers.
+        decode_pair_s: Attention arithmetic of a decode per key, in full layers.
+        windowed_decode_pair_s: The same in windowed layers.
+        prefill_pair_s: Attention arithmetic of a prefill per pair, in full layers.
+        windowed_prefill_pair_s: The same in windowed layers.
+        all_reduce_token_s: Moving one token's all-reduces over the GPU links.
+        exchange_token_s: Moving one token to its experts and back between GPUs.
+        pipeline_token_s: Handing one token from stage to stage.
+        offload_s: Reading the weights that lie in host memory over PCIe.
+    """
+
+    layers: Float[np.ndarray, "*n"]
+    moe_layers: Float[np.ndarray, "*n"]
+    quantized_layers: Float[np.ndarray, "*n"]
+    parallel_layers: Float[np.ndarray, "*n"]
+    eager_layers: Float[np.ndarray, "*n"]
+    gemm_weights_s: Float[np.ndarray, "*n"]
+    gemm_token_s: Float[np.ndarray, "*n"]
+    head_sequence_s: Float[np.ndarray, "*n"]
+    activation_token_s: Float[np.ndarray, "*n"]
+    experts: Float[np.ndarray, "*n"]
+    expert_share: Float[np.ndarray, "*n"]
+    expert_read_s: Float[np.ndarray, "*n"]
+    expert_token_s: Float[np.ndarray, "*n"]
+    expert_activation_token_s: Float[np.ndarray, "*n"]
+    expert_replicas: Float[np.ndarray, "*n"]
+    kv_read_s: Float[np.ndarray, "*n"]
+    windowed_kv_read_s: Float[np.ndarray, "*n"]
+    decode_pair_s: Float[np.ndarray, "*n"]
+    windowed_decode_pair_s: Float[np.ndarray, "*n"]
+    prefill_pair_s: Float[np.ndarray, "*n"]
+    windowed_prefill_pair_s: Float[np.ndarray, "*n"]
+    all_reduce_token_s: Float[np.ndarray, "*n"]
+    exchange_token_s: Float[np.ndarray, "*n"]
+    pipeline_token_s: Float[np.ndarray, "*n"]
+    offload_s: Float[np.ndarray, "*n"]
+
+    def reshape(self, *shape: int) -> StepCosts:
+        """The same costs with every field reshaped."""
+        return StepCosts(*(getattr(self, f.name).reshape(shape) for f in fields(self)))
+
+    def take(self, index) -> StepCosts:
+        """The costs of the deployments at ``index``."""
+        return StepCosts(*(getattr(self, f.name)[index] for f in fields(self)))
+
+
+COST_NAMES: tuple[str, ...] = tuple(f.name for f in fields(StepCosts))
+
+
+def step_costs(deployments: Sequence[Deployment]) -> StepCosts:
+    """The costs of ``n`` deployments, fields of shape ``[n]``."""
+    rows = np.array([_cost_row(d) for d in deployments], dtype=np.float64)
+    return StepCosts(*rows.reshape(-1, len(COST_NAMES)).T)
+
+
+def _cost_row(deployment: Deployment) -> tuple[float, ...]:
+    serving = deployment.serving
+    return _cached_cost_row(
+        deployment.model,
+        deployment.gpu,
+        serving.tensor_parallel_size,
+        serving.data_parallel_size,
+        serving.pipeline_parallel_size,
+        serving.enable_expert_parallel,
+        serving.enforce_eager,
+        serving.cpu_offload_gb,
+        deployment.kv_cache_precision.bytes_per_weight,
+    )
+
+
+@lru_cache(maxsize=65536)
+def _cached_cost_row(
+    model: ModelSpec,
+    gpu: GpuSpec,
+    tp: int,
+    dp: int,
+    pp: int,
+    expert_parallel: bool,
+    eager: bool,
+    offload_gb: float,
+    kv_bytes: float,
+) -> tuple[float, ...]:
+    bandwidth, link = gpu.memory_bandwidth_bytes_per_s, gpu.link_bandwidth_bytes_per_s
+    token_bytes = model.hidden_size * ACTIVATION_BYTES
+    dense = dense_matmuls(model, tp)
+    layers = float(model.layers)
+    groups = [_attention_costs(g, gpu, tp, kv_bytes) for g in model.layer_groups]
+    full = np.sum([c for g, c in groups if g.attention.window_tokens is None], axis=0) + np.zeros(3)
+    windowed = np.sum([c for g, c in groups if g.attention.window_tokens], axis=0) + np.zeros(3)
+    reduces = sum(_all_reduces(g) * g.count for g in model.layer_groups) + 1
+    quantized = any(m.weights.dynamic_activations for m in dense)
+    values = {
+        "layers": layers,
+        "moe_layers": float(model.moe_layers),
+        "quantized_layers": layers * quantized,
+        "parallel_layers": layers * (tp > 1),
+        "eager_layers": layers * eager,
+        "gemm_weights_s": sum(m.weight_bytes for m in dense) / bandwidth,
+        "gemm_token_s": sum(_row_s(m, gpu) for m in dense if not m.per_sequence),
+        "head_sequence_s": sum(_row_s(m, gpu) for m in dense if m.per_sequence),
+        "activation_token_s": layers * ACTIVATION_PASSES * token_bytes / bandwidth,
+        **_expert_costs(model, gpu, tp * dp, expert_parallel, float(dp)),
+        "kv_read_s": full[0],
+        "windowed_kv_read_s": windowed[0],
+        "decode_pair_s": full[1],
+        "windowed_decode_pair_s": windowed[1],
+        "prefill_pair_s": full[2],
+        "windowed_prefill_pair_s": windowed[2],
+        # A ring moves 2 (p - 1) / p of the message over each link (Patarasuk and Yuan 2009).
+        "all_reduce_token_s": reduces * token_bytes * 2 * (tp - 1) / tp / link,
+        "exchange_token_s": _exchange_token_s(
+            model, tp * dp, expert_parallel, dp, token_bytes, link
+        ),
+        "pipeline_token_s": (pp - 1) * token_bytes / link,
+        # The flag counts GiB per GPU (vllm/config/cache.py: cpu_offload_gb).
+        "offload_s": offload_gb * GIB / gpu.pcie_bandwidth_bytes_per_s,
+    }
+    return tuple(float(values[name]) for name in COST_NAMES)
+
+
+def _row_s(matmul: MatMul, gpu: GpuSpec) -> float:
+    return matmul.flop_per_row / gpu.matmul_flop_per_s(matmul.weights)
+
+
+def _attention_costs(
+    group: LayerGroup, gpu: GpuSpec, tp: int, kv_bytes: float
+) -> tuple[LayerGroup, np.ndarray]:
+    """Seconds per cached token read, per decode key and per prefill pair over the group's layers.
+
+    Scores and weighted values take 2 FLOP per head and element each. MLA decodes in the latent
+    space: its keys are kv_lora_rank + rope wide and its values kv_lora_rank, for every head.
+    """
+    attention, heads = group.attention, group.attention.heads // tp
+    if isinstance(attention, LatentAttentionSpec):
+        kv_width: float = attention.kv_width
+        decode_width = attention.kv_width + attention.kv_lora_rank
+        prefill_width = attention.head_dim + attention.v_head_dim
+    else:
+        kv_width = 2 * max(attention.kv_heads / tp, 1) * attention.head_dim
+        decode_width = prefill_width = 2 * attention.head_dim
+    flop_per_width = 2.0 * heads * group.count / gpu.peak_flop_per_s["bf16"]
+    read = group.count * kv_width * kv_bytes / gpu.memory_bandwidth_bytes_per_s
+    costs = np.array([read, flop_per_width * decode_width, flop_per_width * prefill_width])
+    return group, costs
+
+
+def _all_reduces(group: LayerGroup) -> int:
+    """Two per layer (after attention and after the FFN); one more for a full-width q/k norm."""
+    attention = group.attention
+    return 2 + (isinstance(attention, AttentionSpec) and attention.qk_norm_full_width)
+
+
+def _expert_costs(
+    model: ModelSpec, gpu: GpuSpec, ranks: int, expert_parallel: bool, replicas: float
+) -> dict[str, float]:
+    names = (
+        "experts",
+        "expert_share",
+        "expert_read_s",
+        "expert_token_s",
+        "expert_activation_token_s",
+    )
+    if model.moe is None:
+        return dict.fromkeys(names, 0.0) | {"expert_replicas": replicas}
+    moe, weights = model.moe, model.precisions.experts
+    spread, cut = (ranks, 1) if expert_parallel else (1, ranks)
+    per_expert = expert_weights(moe, model.hidden_size, cut) * model.moe_layers
+    # Copies of a token per GPU: top-k expert slices, or the share of them that live here.
+    copies = moe.top_k / spread
+    passes = copies * (2 * model.hidden_size + 3 * moe.width / cut) * model.moe_layers
+    values = (
+        moe.experts / spread,
+        moe.top_k / moe.experts,
+        per_expert * weights.bytes_per_weight / gpu.memory_bandwidth_bytes_per_s,
+        2.0 * per_expert * copies / gpu.matmul_flop_per_s(weights),
+        passes * ACTIVATION_BYTES / gpu.memory_bandwidth_bytes_per_s,
+    )
+    return dict(zip(names, values, strict=True)) | {"expert_replicas": replicas}
+
+
+def _exchange_token_s(
+    model: ModelSpec, ranks: int, expert_parallel: bool, dp: int, token_bytes: float, link: float
+) -> float:
+    """Dispatch and combine between data-parallel ranks.
+
+    Without data parallelism every rank of the group holds every token, and the all-reduce after
+    the experts is all there is (vLLM's FusedMoE without all-to-all kernels).
+    """
+    if model.moe is None or dp == 1:
+        return 0.0
+    remote = (ranks - 1) / ranks
+    copies = min(model.moe.top_k, ranks) if expert_parallel else ranks
+    return model.moe_layers * 2 * copies * remote * token_bytes / link
