@@ -50,7 +50,7 @@ class MatMul:
 
 @lru_cache(maxsize=16384)
 def dense_matmuls(model: ModelSpec, tensor_parallel_size: int) -> tuple[MatMul, ...]:
-    """Every multiplication but the routed experts': projections, dense and shared FFN, router, head.
+    """Every multiplication but the routed experts'.
 
     Column-parallel and row-parallel cuts as in Megatron-LM (arXiv 1909.08053, section 3), which
     vLLM follows. KV heads fewer than the tensor-parallel size are replicated. Omits biases.

@@ -1,0 +1,160 @@
+"""The embedding: physical descriptors of a deployment that the network reads.
+
+No model or GPU name occurs. Shapes are those of one GPU, because kernels see only those. What the
+GPU's memory, arithmetic and links can do per second is kept apart (``RATES``): the network treats
+these three monotonically, so that a faster GPU never gets larger time coefficients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from jaxtyping import Float
+
+from pinn.physics.matmuls import MatMul, dense_matmuls
+from pinn.specs.deployment import Deployment
+from pinn.specs.gpu import GpuSpec
+from pinn.specs.model import LatentAttentionSpec, ModelSpec
+from pinn.specs.precision import Precision
+
+#: Natural logarithms of datasheet rates, relative to an H100 SXM (datasheet DS-10313-001).
+RATES: tuple[str, ...] = ("memory_bandwidth", "peak_compute", "link_bandwidth")
+_REFERENCE_RATES = np.log([3.35e12, 989e12, 450e9])
+
+#: Widths enter as log2(1 + width / 64): 64 is the smallest tile side of a tensor-core kernel.
+_TILE = 64.0
+
+
+def _width(elements: float) -> float:
+    return float(np.log2(1 + elements / _TILE))
+
+
+def _format(weights: Precision, gpu: GpuSpec) -> tuple[float, float]:
+    """Bits per weight as log2 bytes, and whether the GPU multiplies the format natively."""
+    native = weights.math != "bf16" and gpu.peak_flop_per_s.get(weights.math, 0) > 0
+    return float(np.log2(weights.bytes_per_weight)), float(native)
+
+
+def _largest(matmuls: Sequence[MatMul], names: tuple[str, ...], side: str) -> float:
+    return max((getattr(m, side) for m in matmuls if m.name in names), default=0)
+
+
+def _model_descriptors(model: ModelSpec, tp: int, ranks: int, spread: bool) -> dict[str, float]:
+    """Descriptors of the model's shapes on one GPU."""
+    attention = max(model.layer_groups, key=lambda g: g.count).attention
+    matmuls = dense_matmuls(model, tp)
+    heads = attention.heads / tp
+    kv_heads = max(attention.kv_heads / tp, 1)
+    windowed = sum(g.count for g in model.layer_groups if g.attention.window_tokens)
+    moe, moe_layers = model.moe, model.moe_layers
+    cut = 1 if spread else ranks
+    ffn = ("gate_up_proj", "down_proj")
+    return {
+        "layers": np.log2(model.layers),
+        "hidden_size": _width(model.hidden_size),
+        "qkv_width": _width(_largest(matmuls, ("qkv_proj", "q_b_proj", "q_proj"), "n")),
+        "output_width": _width(_largest(matmuls, ("o_proj",), "k")),
+        "dense_ffn_width": _width(_largest(matmuls, ffn, "n")),
+        "shared_ffn_width": _width(_largest(matmuls, ("shared_gate_up_proj",), "n")),
+        "head_width": _width(model.vocab_size / tp),
+        "heads": np.log2(heads),
+        "kv_heads": np.log2(kv_heads),
+        "head_dim": np.log2(attention.head_dim),
+        "latent_attention": float(isinstance(attention, LatentAttentionSpec)),
+        "windowed_share": windowed / model.layers,
+        "window_tokens": np.log2(1 + (model.window_tokens or 0) / _TILE),
+        "moe_share": moe_layers / model.layers,
+        "local_experts": np.log2(1 + (moe.experts / (ranks if spread else 1) if moe else 0)),
+        "top_k": np.log2(1 + (moe.top_k if moe else 0)),
+        "expert_share": np.log2(moe.top_k / moe.experts) if moe else 0.0,
+        "expert_width": _width(moe.width / cut if moe else 0),
+        "expert_parallel": np.log2(ranks if spread and moe else 1),
+        "tensor_parallel": np.log2(tp),
+        "data_parallel": np.log2(ranks / tp),
+    }
+
+
+def _format_descriptors(model: ModelSpec, gpu: GpuSpec, kv_bytes: float) -> dict[str, float]:
+    formats = model.precisions
+    attention, attention_native = _format(formats.attention, gpu)
+    dense, dense_native = _format(formats.dense_ffn, gpu)
+    experts, experts_native = _format(formats.experts, gpu) if model.moe else (dense, dense_native)
+    return {
+        "attention_bytes": attention,
+        "attention_native": attention_native,
+        "dense_bytes": dense,
+        "dense_native": dense_native,
+        "expert_bytes": experts,
+        "expert_native": experts_native,
+        "block_scales": float("block" in formats.experts.name or "block" in formats.dense_ffn.name),
+        "kv_bytes": float(np.log2(kv_bytes)),
+    }
+
+
+def _gpu_descriptors(gpu: GpuSpec) -> dict[str, float]:
+    """What does not change when only a rate of the datasheet does."""
+    return {
+        "sm_count": float(np.log2(gpu.sm_count)),
+        "l2_bytes": float(np.log2(gpu.l2_bytes)),
+        "compute_capability": gpu.compute_capability,
+        "nvlink": float(gpu.has_nvlink),
+    }
+
+
+def _log_rates(gpu: GpuSpec) -> np.ndarray:
+    rates = (
+        gpu.memory_bandwidth_bytes_per_s,
+        gpu.peak_flop_per_s["bf16"],
+        gpu.link_bandwidth_bytes_per_s,
+    )
+    return np.log(rates) - _REFERENCE_RATES
+
+
+@lru_cache(maxsize=65536)
+def _row(
+    model: ModelSpec, gpu: GpuSpec, tp: int, dp: int, spread: bool, kv_bytes: float
+) -> tuple[dict[str, float], np.ndarray]:
+    values = (
+        _model_descriptors(model, tp, tp * dp, spread)
+        | _format_descriptors(model, gpu, kv_bytes)
+        | _gpu_descriptors(gpu)
+    )
+    return values, _log_rates(gpu)
+
+
+#: Names of the free descriptors, in the order of every embedding.
+DESCRIPTORS: tuple[str, ...] = (
+    "layers", "hidden_size", "qkv_width", "output_width", "dense_ffn_width", "shared_ffn_width",
+    "head_width", "heads", "kv_heads", "head_dim", "latent_attention", "windowed_share",
+    "window_tokens", "moe_share", "local_experts", "top_k", "expert_share", "expert_width",
+    "expert_parallel", "tensor_parallel", "data_parallel", "attention_bytes", "attention_native",
+    "dense_bytes", "dense_native", "expert_bytes", "expert_native", "block_scales", "kv_bytes",
+    "sm_count", "l2_bytes", "compute_capability", "nvlink",
+)  # fmt: skip
+
+
+def embed(
+    deployments: Sequence[Deployment],
+) -> tuple[Float[np.ndarray, "n descriptors"], Float[np.ndarray, "n rates"]]:
+    """Embed ``n`` deployments.
+
+    Returns:
+        The free descriptors, in the order of ``DESCRIPTORS``, and the log rates relative to an
+        H100 SXM, in the order of ``RATES``.
+    """
+    rows = [
+        _row(
+            d.model,
+            d.gpu,
+            d.serving.tensor_parallel_size,
+            d.serving.data_parallel_size,
+            d.serving.enable_expert_parallel,
+            d.kv_cache_precision.bytes_per_weight,
+        )
+        for d in deployments
+    ]
+    free = np.array([[values[name] for name in DESCRIPTORS] for values, _ in rows])
+    rates = np.array([r for _, r in rows])
+    return free.reshape(-1, len(DESCRIPTORS)), rates.reshape(-1, len(RATES))

@@ -1,0 +1,178 @@
+"""The request features: the one ordered registry that alpha belongs to.
+
+What happens to a request outside the steps that work on it, phase by phase, each phase a dot
+product of its alphas with features of the request's situation. The coefficient sets follow the
+hierarchical decomposition (base: load, configuration: flags, residual: constants and squares);
+the configuration's own step time is added because a request waits for whole steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+Values = Float[np.ndarray, "*requests"]
+
+PHASES = (
+    "arrival_to_queue",
+    "queue_to_schedule",
+    "schedule_to_first_token",
+    "output_token",
+    "completion",
+    "preemption",
+)
+
+
+@dataclass(frozen=True)
+class RequestState:
+    """A request's situation; every field broadcasts to the shape of ``prompt_tokens``.
+
+    Attributes:
+        prompt_tokens: Length of its prompt.
+        step_time_s: The configuration's own step time around it.
+        queue_share: Requests waiting / max_num_seqs.
+        kv_usage: Share of the KV cache in use, 0 to 1.
+        prompt_share: Prompt tokens / max_model_len.
+        inverse_tensor_parallel: 1 / tensor-parallel size.
+        prefix_caching: 1 where it is on.
+        chunked_prefill: 1 where it is on.
+        recomputed_tokens: Tokens that a preempted request has to process again.
+    """
+
+    prompt_tokens: Values
+    step_time_s: Values
+    queue_share: Values
+    kv_usage: Values
+    prompt_share: Values
+    inverse_tensor_parallel: Values
+    prefix_caching: Values
+    chunked_prefill: Values
+    recomputed_tokens: Values
+
+
+@dataclass(frozen=True)
+class RequestFeature:
+    """One entry of the registry.
+
+    Attributes:
+        name: ``phase.feature``, its name everywhere.
+        phase: The phase whose time it adds to.
+        unit: Of its alpha.
+        prior: Alpha before any data.
+        in_simulator: Whether the Go simulator's callbacks can know the feature: they see the
+            prompt and the configuration, but neither queue depth nor KV usage.
+        source: What the prior rests on.
+        value: Feature of a request state.
+    """
+
+    name: str
+    phase: str
+    unit: str
+    prior: float
+    in_simulator: bool
+    source: str
+    value: Callable[[RequestState], Values]
+
+
+def _one(state: RequestState) -> Values:
+    return np.ones_like(state.prompt_tokens, dtype=np.float64)
+
+
+_SEEN, _UNSEEN = True, False
+_SERVER = "vLLM's API server: HTTP, tokenizer and the hand-over to the engine process"
+_UNTAUGHT = "no measurement here separates it: 0 until traces teach it"
+
+_FEATURES = (
+    RequestFeature(
+        "arrival_to_queue.constant", "arrival_to_queue", "s", 3e-3, _SEEN, _SERVER, _one
+    ),
+    RequestFeature(
+        "arrival_to_queue.prompt_token", "arrival_to_queue", "s/token", 1e-6, _SEEN, _SERVER,
+        lambda r: r.prompt_tokens,
+    ),
+    RequestFeature(
+        "arrival_to_queue.step_time", "arrival_to_queue", "1", 0.2, _SEEN,
+        "the engine's input queue is drained once per step", lambda r: r.step_time_s,
+    ),
+    RequestFeature(
+        "queue_to_schedule.constant", "queue_to_schedule", "s", 1e-4, _SEEN,
+        "one scheduler call", _one,
+    ),
+    RequestFeature(
+        "queue_to_schedule.step_time", "queue_to_schedule", "1", 0.5, _SEEN,
+        "a request arrives at a random moment of the step in flight", lambda r: r.step_time_s,
+    ),
+    RequestFeature(
+        "queue_to_schedule.queue_share", "queue_to_schedule", "s", 0.0, _UNSEEN, _UNTAUGHT,
+        lambda r: r.queue_share,
+    ),
+    RequestFeature(
+        "queue_to_schedule.kv_usage", "queue_to_schedule", "s", 0.0, _UNSEEN, _UNTAUGHT,
+        lambda r: r.kv_usage,
+    ),
+    RequestFeature(
+        "queue_to_schedule.prompt_share", "queue_to_schedule", "s", 0.0, _SEEN, _UNTAUGHT,
+        lambda r: r.prompt_share,
+    ),
+    RequestFeature(
+        "queue_to_schedule.inverse_tensor_parallel", "queue_to_schedule", "s", 0.0, _SEEN,
+        _UNTAUGHT, lambda r: r.inverse_tensor_parallel,
+    ),
+    RequestFeature(
+        "queue_to_schedule.prefix_caching", "queue_to_schedule", "s", 0.0, _SEEN, _UNTAUGHT,
+        lambda r: r.prefix_caching,
+    ),
+    RequestFeature(
+        "queue_to_schedule.chunked_prefill", "queue_to_schedule", "s", 0.0, _SEEN, _UNTAUGHT,
+        lambda r: r.chunked_prefill,
+    ),
+    RequestFeature(
+        "queue_to_schedule.queue_share_squared", "queue_to_schedule", "s", 0.0, _UNSEEN,
+        _UNTAUGHT, lambda r: r.queue_share**2,
+    ),
+    RequestFeature(
+        "queue_to_schedule.kv_usage_squared", "queue_to_schedule", "s", 0.0, _UNSEEN,
+        _UNTAUGHT, lambda r: r.kv_usage**2,
+    ),
+    RequestFeature(
+        "schedule_to_first_token.constant", "schedule_to_first_token", "s", 1e-3, _SEEN,
+        "detokenization and the way back to the client", _one,
+    ),
+    RequestFeature(
+        "schedule_to_first_token.step_time", "schedule_to_first_token", "1", 1.0, _SEEN,
+        "asynchronous scheduling keeps up to two batches in flight: the output of a step is "
+        "handed out after the next one was launched", lambda r: r.step_time_s,
+    ),
+    RequestFeature(
+        "output_token.constant", "output_token", "s/token", 2e-5, _SEEN,
+        "detokenization and streaming of one token", _one,
+    ),
+    RequestFeature(
+        "completion.constant", "completion", "s", 5e-4, _SEEN, "freeing blocks, last chunk", _one
+    ),
+    RequestFeature(
+        "preemption.constant", "preemption", "s", 1e-4, _SEEN,
+        "one scheduler call; the recomputation itself is in the steps that do it", _one,
+    ),
+    RequestFeature(
+        "preemption.recomputed_token", "preemption", "s/token", 0.0, _SEEN, _UNTAUGHT,
+        lambda r: r.recomputed_tokens,
+    ),
+)  # fmt: skip
+
+#: The registry: name -> feature, in the order of every alpha vector.
+REQUEST_FEATURES: dict[str, RequestFeature] = {f.name: f for f in _FEATURES}
+
+
+def request_features(state: RequestState) -> Float[np.ndarray, "*requests features"]:
+    """All features of requests, last axis over ``REQUEST_FEATURES``."""
+    columns = [f.value(state) for f in REQUEST_FEATURES.values()]
+    return np.stack(np.broadcast_arrays(*columns), axis=-1).astype(np.float64)
+
+
+def phase_mask(phase: str) -> Float[np.ndarray, "features"]:
+    """1 for the features of a phase, 0 for the others."""
+    return np.array([float(f.phase == phase) for f in REQUEST_FEATURES.values()])
