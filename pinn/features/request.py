@@ -173,6 +173,6 @@ def request_features(state: RequestState) -> Float[np.ndarray, "*requests featur
     return np.stack(np.broadcast_arrays(*columns), axis=-1).astype(np.float64)
 
 
-def phase_mask(phase: str) -> Float[np.ndarray, "features"]:
+def phase_mask(phase: str) -> Float[np.ndarray, " features"]:
     """1 for the features of a phase, 0 for the others."""
     return np.array([float(f.phase == phase) for f in REQUEST_FEATURES.values()])
