@@ -83,7 +83,7 @@ def uniform_sums(
     prefill_requests=0.0,
     prefill_tokens=0.0,
     prefill_cached=0.0,
-    window: float | None = None,
+    window=None,
 ) -> BatchSums:
     """Sums of batches whose requests are alike; the arguments broadcast together.
 
@@ -107,7 +107,7 @@ def uniform_sums(
             )
         )
     )
-    limit = np.inf if window is None else float(window)
+    limit = np.inf if window is None else np.asarray(window, dtype=np.float64)
     return BatchSums(
         prefill_requests=chunks,
         decode_requests=decodes,

@@ -1,0 +1,57 @@
+"""Named coefficient vectors of deployments: what the network hands to everything after it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from pinn.errors import PinnError
+from pinn.features.request import REQUEST_FEATURES
+from pinn.features.step import STEP_FEATURES
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """Alpha and beta of ``n`` deployments in float64, in the order of the registries.
+
+    Raises:
+        PinnError: If a vector has another length than its registry, or a value is negative, NaN
+            or infinite.
+    """
+
+    beta: Float[np.ndarray, "n step_features"]
+    alpha: Float[np.ndarray, "n request_features"]
+
+    def __post_init__(self) -> None:
+        for name, values, registry in (
+            ("beta", self.beta, STEP_FEATURES),
+            ("alpha", self.alpha, REQUEST_FEATURES),
+        ):
+            if values.ndim != 2 or values.shape[1] != len(registry):
+                raise PinnError(
+                    f"{name} needs shape [deployments, {len(registry)}], got {list(values.shape)}"
+                )
+            bad = ~(np.isfinite(values) & (values >= 0))
+            if bad.any():
+                row, column = np.argwhere(bad)[0]
+                raise PinnError(
+                    f"{name} {list(registry)[column]!r} of deployment {row} must be finite and "
+                    f"not negative, got {values[row, column]}"
+                )
+
+    def __len__(self) -> int:
+        return len(self.beta)
+
+    def take(self, index: int | slice) -> Coefficients:
+        """The coefficients of some deployments; a whole number keeps one row."""
+        rows = slice(index, index + 1) if isinstance(index, int) else index
+        return Coefficients(self.beta[rows], self.alpha[rows])
+
+
+def prior_coefficients(n: int) -> Coefficients:
+    """The physical priors alone, for ``n`` deployments."""
+    beta = np.array([f.prior for f in STEP_FEATURES.values()])
+    alpha = np.array([f.prior for f in REQUEST_FEATURES.values()])
+    return Coefficients(np.tile(beta, (n, 1)), np.tile(alpha, (n, 1)))

@@ -1,0 +1,135 @@
+"""The tiny network: embedding -> named, non-negative alpha and beta."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pinn.embedding.descriptors import DESCRIPTORS, RATES
+from pinn.features.request import REQUEST_FEATURES
+from pinn.features.step import STEP_FEATURES
+from pinn.network.elasticity import elasticity_bounds
+from pinn.network.scaling import EmbeddingScale
+
+
+@dataclass(frozen=True)
+class NetworkSettings:
+    """Size and bounds of the network.
+
+    Attributes:
+        hidden: Width of each hidden layer.
+        depth: Hidden layers.
+        beta_bound: Largest |log| correction of a beta's part above its lower bound.
+        alpha_bound: Largest |log| correction of an alpha.
+        corrected: Whether the configuration correction is on; off leaves one global vector.
+    """
+
+    hidden: int = 128
+    depth: int = 2
+    beta_bound: float = 2.0
+    alpha_bound: float = 0.5
+    corrected: bool = True
+
+
+class CoefficientNetwork(nn.Module):
+    """Physical prior x shared base x bounded configuration correction.
+
+    For every coefficient with lower bound b and prior p
+
+        coefficient = b + (p - b) exp(base + gate (bound tanh(head(x)) + elasticity(x) . rates))
+
+    where x are the free descriptors, clamped to the training range, and ``gate`` falls from 1
+    inside that range to 0 far outside, so that the prior times the base is what remains. ``rates``
+    are the log datasheet rates, clamped likewise; their elasticities are bounded such that no
+    faster GPU gets a larger time (see ``elasticity``). Heads start at zero: before training the
+    network is the prior.
+    """
+
+    def __init__(self, settings: NetworkSettings, scale: EmbeddingScale) -> None:
+        super().__init__()
+        self.settings = settings
+        n_beta, n_alpha = len(STEP_FEATURES), len(REQUEST_FEATURES)
+        for name in ("mean", "scale", "low", "high", "rate_low", "rate_high"):
+            self.register_buffer(name, torch.as_tensor(getattr(scale, name), dtype=torch.float64))
+        floor = torch.tensor([f.lower_bound for f in STEP_FEATURES.values()], dtype=torch.float64)
+        prior = torch.tensor([f.prior for f in STEP_FEATURES.values()], dtype=torch.float64)
+        self.register_buffer("beta_floor", floor)
+        self.register_buffer("beta_excess", prior - floor)
+        self.register_buffer(
+            "alpha_prior",
+            torch.tensor([f.prior for f in REQUEST_FEATURES.values()], dtype=torch.float64),
+        )
+        lower, upper = elasticity_bounds()
+        self.register_buffer("elasticity_lower", lower)
+        self.register_buffer("elasticity_upper", upper)
+        self.beta_base = nn.Parameter(torch.zeros(n_beta))
+        self.alpha_base = nn.Parameter(torch.zeros(n_alpha))
+        widths = [len(DESCRIPTORS)] + [settings.hidden] * settings.depth
+        self.trunk = nn.Sequential(
+            *(
+                layer
+                for a, b in itertools.pairwise(widths)
+                for layer in (nn.Linear(a, b), nn.SiLU())
+            )
+        )
+        self.beta_head = _zero(nn.Linear(settings.hidden, n_beta))
+        self.alpha_head = _zero(nn.Linear(settings.hidden, n_alpha))
+        self.elasticity_head = _zero(nn.Linear(settings.hidden, n_beta * len(RATES)))
+
+    def forward(
+        self, free: Float[Tensor, "n descriptors"], rates: Float[Tensor, "n rates"]
+    ) -> tuple[Float[Tensor, "n beta"], Float[Tensor, "n alpha"]]:
+        """Coefficients of ``n`` embedded deployments, in the order of the registries."""
+        beta_log, alpha_log = self.beta_base.expand(len(free), -1), self.alpha_base
+        if self.settings.corrected:
+            beta_correction, alpha_correction = self._corrections(free, rates)
+            beta_log, alpha_log = beta_log + beta_correction, alpha_log + alpha_correction
+        beta = self.beta_floor + self.beta_excess * torch.exp(beta_log)
+        alpha = self.alpha_prior * torch.exp(alpha_log)
+        return beta, alpha.expand(len(free), -1)
+
+    def gate(self, free: Float[Tensor, "n descriptors"]) -> Float[Tensor, "n 1"]:
+        """1 inside the box of the training descriptors, falling with the squared way out of it."""
+        standard = (free - self.mean) / self.scale
+        outside = torch.relu(self.low - standard) + torch.relu(standard - self.high)
+        return 1.0 / (1.0 + (outside**2).sum(-1, keepdim=True))
+
+    def _corrections(self, free: Tensor, rates: Tensor) -> tuple[Tensor, Tensor]:
+        standard = (free - self.mean) / self.scale
+        hidden = self.trunk(torch.clamp(standard, self.low, self.high).to(self.dtype))
+        span = self.elasticity_upper - self.elasticity_lower
+        # Zero weights mean no elasticity, or nearly none where that is an end of the range.
+        zero = _logit(-self.elasticity_lower / span)
+        raw = self.elasticity_head(hidden).unflatten(-1, span.shape) + zero
+        elasticity = self.elasticity_lower + span * torch.sigmoid(raw)
+        bend = (elasticity * torch.clamp(rates, self.rate_low, self.rate_high)[:, None, :]).sum(-1)
+        gate = self.gate(free)
+        beta = self.settings.beta_bound * torch.tanh(self.beta_head(hidden)) + bend
+        alpha = self.settings.alpha_bound * torch.tanh(self.alpha_head(hidden))
+        return gate * beta, gate * alpha
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision of the learned weights: float32 or 64 in training, float64 in use."""
+        return self.beta_base.dtype
+
+    @property
+    def parameter_count(self) -> int:
+        """Number of learned parameters."""
+        return sum(p.numel() for p in self.parameters())
+
+
+def _zero(layer: nn.Linear) -> nn.Linear:
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def _logit(share: Tensor) -> Tensor:
+    """Inverse sigmoid, kept where the sigmoid still has a slope to learn from."""
+    share = torch.clamp(share, 0.1, 0.9)
+    return torch.log(share) - torch.log1p(-share)
