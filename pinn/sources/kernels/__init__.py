@@ -1,0 +1,1 @@
+"""Measured kernels: one reader per kind of table."""

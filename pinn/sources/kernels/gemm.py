@@ -1,0 +1,94 @@
+"""Measured matrix multiplications."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from pinn.sources.kernels.sources import PRIMARY, TableSource
+from pinn.sources.kernels.table import (
+    FORMATS,
+    bytes_per_element,
+    flop_rate,
+    read_table,
+    refuse,
+)
+from pinn.sources.kernels.work import gemm_work
+from pinn.sources.report import ReadReport
+from pinn.specs.gpu import GpuSpec
+from pinn.units import MILLISECOND
+
+COLUMNS = ("gemm_dtype", "m", "n", "k", "latency")
+#: A chip's cache serves a timing loop whose matrices are this many times smaller: the loop cycles
+#: through several copies. Seen on L40S and RTX PRO 6000, whose jumps lie at a sixth of the cache.
+COPIES_IN_LOOP = 5.5
+
+
+def read_gemm(
+    gpu: GpuSpec, source: TableSource, systems: Path | None = None
+) -> tuple[pd.DataFrame, ReadReport]:
+    """GEMM rows of one table.
+
+    Returns:
+        Columns gpu, precision, m, n, k, seconds, source; and the report.
+
+    Raises:
+        PinnError: If the file or a column is missing.
+    """
+    table, report = read_table(source, "gemm", "gemm_perf", COLUMNS, systems)
+    rows = pd.DataFrame(
+        {
+            "gpu": gpu.name,
+            "precision": table["gemm_dtype"].map(FORMATS),
+            "m": table["m"],
+            "n": table["n"],
+            "k": table["k"],
+            "seconds": table["latency"] * MILLISECOND,
+            "source": report.source,
+        }
+    )
+
+    def unused(r: pd.DataFrame) -> np.ndarray:
+        known = r["precision"].notna()
+        if source.formats is not None:
+            known &= r["precision"].isin([FORMATS[f] for f in source.formats])
+        return ~known.to_numpy()
+
+    def memory_seconds(r: pd.DataFrame) -> np.ndarray:
+        work = gemm_work(r["m"], r["n"], r["k"], bytes_per_element(r["precision"]))
+        return work.read_bytes / gpu.memory_bandwidth_bytes_per_s
+
+    def warm(r: pd.DataFrame) -> np.ndarray:
+        weights = (r["n"] * r["k"]).to_numpy() * bytes_per_element(r["precision"])
+        fits = weights <= gpu.l2_bytes / COPIES_IN_LOOP
+        return fits & (memory_seconds(r) > 0.55 * r["seconds"].to_numpy())
+
+    def below_floor(r: pd.DataFrame) -> np.ndarray:
+        work = gemm_work(r["m"], r["n"], r["k"], bytes_per_element(r["precision"]))
+        compute = work.flop / flop_rate(gpu, r["precision"])
+        return r["seconds"].to_numpy() < np.maximum(memory_seconds(r), compute)
+
+    return refuse(
+        rows,
+        report,
+        [
+            ("format not used", unused),
+            (
+                "fp8_block is launch-bound (no row below 55 us): fp8 stands in",
+                lambda r: r["precision"] == "fp8_block",
+            ),
+            ("no time", lambda r: ~(r["seconds"] > 0)),
+            ("read from a warm cache", warm),
+            ("below the floor", below_floor),
+        ],
+    )
+
+
+def read_all_gemm(
+    gpus: dict[str, GpuSpec], systems: Path | None = None
+) -> tuple[pd.DataFrame, list[ReadReport]]:
+    """GEMM rows of every declared table whose system is in ``gpus`` (keyed by system name)."""
+    parts = [read_gemm(gpus[s.system], s, systems) for s in PRIMARY if s.system in gpus]
+    return pd.concat([p[0] for p in parts], ignore_index=True), [p[1] for p in parts]

@@ -1,0 +1,155 @@
+"""Measured mixture-of-experts layers: routed experts of one rank, gathering and scattering too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from pinn.sources.kernels.sources import MOE, TableSource
+from pinn.sources.kernels.table import FORMATS, bytes_per_element, flop_rate, read_table, refuse
+from pinn.sources.kernels.work import Work, experts_hit_balanced, moe_work
+from pinn.sources.report import ReadReport
+from pinn.specs.gpu import GpuSpec
+from pinn.units import MILLISECOND
+
+COLUMNS = (
+    "moe_dtype",
+    "num_tokens",
+    "hidden_size",
+    "inter_size",
+    "topk",
+    "num_experts",
+    "moe_tp_size",
+    "moe_ep_size",
+    "distribution",
+    "kernel_source",
+    "latency",
+)
+NUMBERS = [
+    "tokens",
+    "hidden",
+    "width",
+    "experts",
+    "top_k",
+    "tensor_parallel",
+    "expert_parallel",
+    "matrices",
+]
+SHAPE = ["precision", "hidden", "width", "experts", "top_k"]
+#: (hidden, width) of experts without a gate: Nemotron 3's squared ReLU. Elsewhere a gate is timed.
+UNGATED = {(2688, 1856), (2048, 5120), (1024, 2688), (4096, 2688)}
+#: A shape with more of its rows below the bound does not reach the experts that it says.
+FALSE_ROUTING_SHARE = 0.05
+
+
+def matrices(hidden: pd.Series, width: pd.Series) -> np.ndarray:
+    """Weight matrices of one expert: 3, or 2 without a gate."""
+    pairs = zip(hidden.tolist(), width.tolist(), strict=True)
+    return np.array([2.0 if pair in UNGATED else 3.0 for pair in pairs])
+
+
+def _work(r: pd.DataFrame) -> Work:
+    value = {name: r[name].to_numpy(dtype=np.float64) for name in NUMBERS}
+    hit = experts_hit_balanced(
+        value["tokens"], value["experts"], value["top_k"], value["expert_parallel"]
+    )
+    return moe_work(
+        value["tokens"],
+        value["hidden"],
+        value["width"],
+        value["top_k"],
+        value["tensor_parallel"],
+        value["expert_parallel"],
+        hit,
+        bytes_per_element(r["precision"]),
+        value["matrices"],
+    )
+
+
+def _below_bound(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
+    """Rows faster than reading the experts that balanced routing hits, or computing the pairs."""
+    work = _work(r)
+    memory = work.read_bytes / gpu.memory_bandwidth_bytes_per_s
+    compute = work.flop / flop_rate(gpu, r["precision"])
+    return r["seconds"].to_numpy() < np.maximum(memory, compute)
+
+
+def _false_routing(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
+    """Rows of shapes whose router hits fewer experts than balanced (DeepSeek-V3's grouped one)."""
+    share = pd.Series(_below_bound(r, gpu), index=r.index).groupby([r[c] for c in SHAPE])
+    return (share.transform("mean") > FALSE_ROUTING_SHARE).to_numpy()
+
+
+def _warm(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
+    work = _work(r)
+    memory = work.read_bytes / gpu.memory_bandwidth_bytes_per_s
+    return (work.read_bytes <= gpu.l2_bytes) & (memory > 0.5 * r["seconds"].to_numpy())
+
+
+def read_moe(
+    gpu: GpuSpec, source: TableSource, systems: Path | None = None
+) -> tuple[pd.DataFrame, ReadReport]:
+    """Balanced-routing rows of one table.
+
+    With expert parallelism the tokens are all of the group's; a rank holds ``experts /
+    expert_parallel`` whole experts and drops the pairs that go elsewhere.
+
+    Returns:
+        Columns gpu, precision, tokens, hidden, width, experts, top_k, tensor_parallel,
+        expert_parallel, matrices, seconds, kernel, source; and the report.
+
+    Raises:
+        PinnError: If the file or a column is missing.
+    """
+    table, report = read_table(source, "moe", "moe_perf", COLUMNS, systems)
+    rows = pd.DataFrame(
+        {
+            "gpu": gpu.name,
+            "precision": table["moe_dtype"].map(FORMATS),
+            "tokens": table["num_tokens"],
+            "hidden": table["hidden_size"],
+            "width": table["inter_size"],
+            "experts": table["num_experts"],
+            "top_k": table["topk"],
+            "tensor_parallel": table["moe_tp_size"],
+            "expert_parallel": table["moe_ep_size"],
+            "matrices": matrices(table["hidden_size"], table["inter_size"]),
+            "seconds": table["latency"] * MILLISECOND,
+            "kernel": table["kernel_source"],
+            "source": report.source,
+            "distribution": table["distribution"],
+            "used": table["moe_dtype"].isin(source.formats or tuple(FORMATS)),
+        }
+    )
+    hopper = gpu.compute_capability == 9.0
+    rows, report = refuse(
+        rows,
+        report,
+        [
+            ("format not used", lambda r: ~r["used"]),
+            ("routing not balanced", lambda r: r["distribution"] != "balanced"),
+            (
+                "expert parallelism of another engine",
+                lambda r: source.whole_experts_only & (r["expert_parallel"] > 1),
+            ),
+            (
+                "modelopt fp8 on Hopper, three to six times its bound: fp8_block stands in",
+                lambda r: hopper & r["kernel"].str.startswith("vllm_modeloptfp8moe"),
+            ),
+            ("no time", lambda r: ~(r["seconds"] > 0)),
+            ("read from a warm cache", lambda r: _warm(r, gpu)),
+            ("shape that routes to fewer experts than it says", lambda r: _false_routing(r, gpu)),
+            ("below the floor", lambda r: _below_bound(r, gpu)),
+        ],
+    )
+    return rows.drop(columns=["distribution", "used"]), report
+
+
+def read_all_moe(
+    gpus: dict[str, GpuSpec], systems: Path | None = None
+) -> tuple[pd.DataFrame, list[ReadReport]]:
+    """MoE rows of every declared table whose system is in ``gpus``; earlier tables win."""
+    parts = [read_moe(gpus[s.system], s, systems) for s in MOE if s.system in gpus]
+    return pd.concat([p[0] for p in parts], ignore_index=True), [p[1] for p in parts]

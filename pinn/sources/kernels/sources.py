@@ -1,0 +1,94 @@
+"""Which measured tables are read, in which order, and which ones are refused as a whole.
+
+The tables are those of aiconfigurator-core 0.12.0, ``systems/data/<system>/<kind>/<backend>/
+<version>/*.parquet``. vLLM's own come first. Tables of other back ends or versions are fall-backs
+for formats that vLLM's lack; each says why. The Intel system (``b60``) is not listed: a different
+programming model, on which no other system says anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Systems with a table of their own, by directory name.
+SYSTEMS = (
+    "a100_sxm",
+    "h100_sxm",
+    "h200_sxm",
+    "l40s",
+    "b200_sxm",
+    "b300_sxm",
+    "gb200",
+    "gb300",
+    "rtx_pro_6000_server",
+)
+VLLM = "0.24.0"
+VLLM_A100 = "0.14.0"
+
+
+@dataclass(frozen=True)
+class TableSource:
+    """One measured table and the part of it that is used.
+
+    Attributes:
+        system: Directory of the GPU system.
+        backend: Serving engine whose kernels were timed.
+        version: Version of that engine.
+        formats: The table's own names of the number formats used; None for all of them.
+        whole_experts_only: Whether rows with expert parallelism are left out (the engines lay them
+            out differently).
+        reason: Why a table that is not vLLM's newest is used at all; empty for vLLM's newest.
+    """
+
+    system: str
+    backend: str = "vllm"
+    version: str = VLLM
+    formats: tuple[str, ...] | None = None
+    whole_experts_only: bool = False
+    reason: str = ""
+
+
+def newest(system: str) -> TableSource:
+    """The newest vLLM table of a system."""
+    return TableSource(system, version=VLLM_A100 if system == "a100_sxm" else VLLM)
+
+
+PRIMARY = tuple(newest(system) for system in SYSTEMS)
+
+ALL_REDUCE = tuple(
+    TableSource(s, version="0.22.0", reason="the newest that this system has")
+    if s == "l40s"
+    else newest(s)
+    for s in SYSTEMS
+)
+
+EXCHANGE = tuple(newest(s) for s in SYSTEMS if s not in ("a100_sxm", "l40s", "rtx_pro_6000_server"))
+
+LATENT = tuple(newest(s) for s in SYSTEMS if s != "a100_sxm")
+
+_MARLIN = (
+    "the same Marlin kernel on many shapes, where vLLM's int4 table has one; the two agree within "
+    "10 % on that one without expert parallelism"
+)
+MOE = (
+    *(newest(s) for s in SYSTEMS if s != "a100_sxm"),
+    TableSource(
+        "a100_sxm",
+        "sglang",
+        "0.5.10",
+        ("bfloat16",),
+        whole_experts_only=True,
+        reason="vLLM's has no balanced routing; the same Triton kernel",
+    ),
+    TableSource(
+        "h200_sxm",
+        "vllm",
+        "0.19.0",
+        ("fp8",),
+        reason="the Triton kernel for per-tensor fp8, whose rows of 0.24.0 are refused on Hopper",
+    ),
+    *(
+        TableSource(s, "sglang", "0.5.10", ("int4_wo",), whole_experts_only=True, reason=_MARLIN)
+        for s in ("a100_sxm", "h100_sxm", "h200_sxm")
+    ),
+)

@@ -1,0 +1,86 @@
+"""All measured kernels, read at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+
+from pinn.sources.kernels.attention import read_all_attention
+from pinn.sources.kernels.communication import read_all_communication
+from pinn.sources.kernels.gemm import read_all_gemm
+from pinn.sources.kernels.latent import read_all_latent
+from pinn.sources.kernels.moe import read_all_moe
+from pinn.sources.kernels.sources import SYSTEMS
+from pinn.sources.report import ReadReport
+from pinn.specs.gpu import GpuSpec
+
+
+@dataclass(frozen=True)
+class KernelTables:
+    """Measured kernels by kind, in SI units; columns as the readers say.
+
+    Attributes:
+        gpus: The GPUs timed, by the name in the ``gpu`` columns.
+        reports: What was read and refused, per file.
+    """
+
+    gemm: pd.DataFrame
+    decode_attention: pd.DataFrame
+    prefill_attention: pd.DataFrame
+    moe: pd.DataFrame
+    all_reduce: pd.DataFrame
+    exchange: pd.DataFrame
+    latent_decode: pd.DataFrame
+    gpus: Mapping[str, GpuSpec]
+    reports: tuple[ReadReport, ...] = field(default=())
+
+    def report_table(self) -> pd.DataFrame:
+        """Counts and reasons as a table, one row a file and reason; sums agree per file."""
+        return pd.DataFrame(
+            [
+                (r.source, r.version, what, count)
+                for r in self.reports
+                for what, count in (("read", r.read), *r.refused.items(), ("accepted", r.accepted))
+            ],
+            columns=["source", "version", "what", "rows"],
+        )
+
+
+def read_kernel_tables(
+    systems_gpus: Mapping[str, GpuSpec], systems: Path | None = None
+) -> KernelTables:
+    """Read every declared table of the given systems; about three seconds for all of them.
+
+    Args:
+        systems_gpus: Datasheets by system name, such as ``h100_sxm``; a subset of ``SYSTEMS``.
+        systems: The ``systems`` folder of aiconfigurator-core; None for the installed package's.
+
+    Raises:
+        PinnError: If a file or a column is missing.
+    """
+    gpus = {name: systems_gpus[name] for name in SYSTEMS if name in systems_gpus}
+    gemm, gemm_reports = read_all_gemm(gpus, systems)
+    decode, prefill, attention_reports = read_all_attention(gpus, systems)
+    moe, moe_reports = read_all_moe(gpus, systems)
+    reduce, exchange, communication_reports = read_all_communication(gpus, systems)
+    latent, latent_reports = read_all_latent(gpus, systems)
+    return KernelTables(
+        gemm=gemm,
+        decode_attention=decode,
+        prefill_attention=prefill,
+        moe=moe,
+        all_reduce=reduce,
+        exchange=exchange,
+        latent_decode=latent,
+        gpus={gpu.name: gpu for gpu in gpus.values()},
+        reports=(
+            *gemm_reports,
+            *attention_reports,
+            *moe_reports,
+            *communication_reports,
+            *latent_reports,
+        ),
+    )

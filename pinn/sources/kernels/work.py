@@ -1,0 +1,114 @@
+"""Bytes and floating-point operations of one kernel: what its time is measured against.
+
+Arrays broadcast together. A multiply and an add are two FLOP. Left out everywhere: scales that are
+not part of the format's bytes per element, biases, and traffic inside a fused kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+Array = Float[np.ndarray, "*rows"]
+
+#: Activations and partial results are 16 bits wide outside the matrix multiplications.
+ACTIVATION_BYTES = 2.0
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one kernel reads and computes.
+
+    Attributes:
+        read_bytes: Weights or cached keys and values that must come from memory.
+        activation_bytes: Inputs read and outputs written.
+        flop: Multiplications and additions.
+    """
+
+    read_bytes: Array
+    activation_bytes: Array
+    flop: Array
+
+
+def gemm_work(m, n, k, bytes_per_weight) -> Work:
+    """``[m, k] x [k, n]`` with the second operand stored in the given format."""
+    return Work(
+        read_bytes=np.asarray(n * k * bytes_per_weight, dtype=np.float64),
+        activation_bytes=np.asarray(ACTIVATION_BYTES * m * (n + k), dtype=np.float64),
+        flop=np.asarray(2.0 * m * n * k, dtype=np.float64),
+    )
+
+
+def window_keys(keys, window):
+    """Keys a query sees: all, or at most ``window`` where that is positive."""
+    return np.where(np.asarray(window) > 0, np.minimum(keys, np.maximum(window, 1)), keys)
+
+
+def decode_work(sequences, context_tokens, heads, kv_heads, head_dim, window, kv_bytes) -> Work:
+    """One new token per sequence against its cached keys and values."""
+    keys = sequences * window_keys(context_tokens, window)
+    return Work(
+        read_bytes=2.0 * keys * kv_heads * head_dim * kv_bytes,
+        activation_bytes=ACTIVATION_BYTES * 2.0 * sequences * heads * head_dim,
+        flop=4.0 * keys * heads * head_dim,
+    )
+
+
+def latent_decode_work(sequences, context_tokens, heads, kv_lora_rank, rope_dim, kv_bytes) -> Work:
+    """One new token per sequence against compressed keys, which are also the values (MLA).
+
+    Scores take ``kv_lora_rank + rope_dim`` multiplications per key and head, values
+    ``kv_lora_rank`` (DeepSeek-V2, arXiv 2405.04434, section 2.1, with absorbed projections).
+    """
+    keys = np.asarray(sequences * context_tokens, dtype=np.float64)
+    return Work(
+        read_bytes=keys * (kv_lora_rank + rope_dim) * kv_bytes,
+        activation_bytes=ACTIVATION_BYTES * sequences * heads * (2.0 * kv_lora_rank + rope_dim),
+        flop=2.0 * keys * heads * (2.0 * kv_lora_rank + rope_dim),
+    )
+
+
+def causal_pairs(tokens, window):
+    """(Query, key) pairs of a fresh prompt; a window limits the keys of each query."""
+    inside = window_keys(np.asarray(tokens, dtype=np.float64), window)
+    return inside * (inside + 1) / 2 + (tokens - inside) * inside
+
+
+def prefill_work(sequences, tokens, heads, kv_heads, head_dim, window) -> Work:
+    """Causal attention of fresh prompts; keys and values are read once, at 16 bits."""
+    sequences = np.asarray(sequences, dtype=np.float64)
+    return Work(
+        read_bytes=ACTIVATION_BYTES * sequences * tokens * 2.0 * kv_heads * head_dim,
+        activation_bytes=ACTIVATION_BYTES * sequences * tokens * 2.0 * heads * head_dim,
+        flop=4.0 * sequences * causal_pairs(tokens, window) * heads * head_dim,
+    )
+
+
+def experts_hit_balanced(tokens, experts, top_k, expert_parallel):
+    """Experts of one rank that tokens reach where they are dealt out evenly, as in the tables."""
+    pairs = np.ceil(tokens * top_k / expert_parallel)
+    return np.minimum(experts / expert_parallel, np.maximum(pairs, 1.0))
+
+
+def experts_hit_uniform(tokens, experts, top_k, expert_parallel):
+    """Expected experts of one rank that are hit where every token draws ``top_k`` at random."""
+    missed = np.exp(tokens * np.log1p(-np.minimum(top_k / experts, 1.0 - 1e-12)))
+    return experts / expert_parallel * (1.0 - missed)
+
+
+def moe_work(
+    tokens, hidden, width, top_k, tensor_parallel, expert_parallel, hit, bytes_per_weight, matrices
+) -> Work:
+    """Routed experts of one rank: ``hit`` of them are read, pairs are shared evenly among ranks.
+
+    ``matrices`` is 3 with a gate, 2 without. Every rank gathers and scatters all ``tokens``.
+    """
+    shard = hidden * (width / tensor_parallel)
+    pairs = tokens * top_k / expert_parallel
+    return Work(
+        read_bytes=hit * matrices * shard * bytes_per_weight,
+        activation_bytes=ACTIVATION_BYTES * (2.0 * tokens * hidden + pairs * (2.0 * hidden)),
+        flop=2.0 * pairs * matrices * shard,
+    )
