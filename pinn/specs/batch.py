@@ -32,7 +32,8 @@ class Batch:
         for new, cached in zip(self.new_tokens, self.cached_tokens, strict=True):
             if new < 1 or cached < 0:
                 raise PinnError(
-                    f"a request in a batch needs at least 1 new and 0 cached tokens, got {new} and {cached}"
+                    "a request in a batch needs at least 1 new and 0 cached tokens, "
+                    f"got {new} and {cached}"
                 )
 
     def __len__(self) -> int:

@@ -121,7 +121,8 @@ class ModelSpec:
 
     Attributes:
         name: What it was loaded as; for print-outs only, no prediction depends on it.
-        model_type: The config's ``model_type``; for print-outs only.
+        model_type: The config's ``model_type``: for print-outs, and to know which layers the
+            quantized releases of this family leave alone.
         hidden_size: Width of the residual stream.
         vocab_size: Rows of the embedding and of the output head.
         layer_groups: Layers by shape.
@@ -153,7 +154,8 @@ class ModelSpec:
             raise PinnError(f"model {self.name}: it has no layers")
         if len({g.ffn for g in self.layer_groups if isinstance(g.ffn, MoeFfnSpec)}) > 1:
             raise PinnError(f"model {self.name}: more than one mixture-of-experts shape")
-        windows = {g.attention.window_tokens for g in self.layer_groups} - {None}
+        reaches = {g.attention.window_tokens for g in self.layer_groups}
+        windows = {tokens for tokens in reaches if tokens is not None}
         if len(windows) > 1:
             raise PinnError(f"model {self.name}: more than one attention window: {sorted(windows)}")
 

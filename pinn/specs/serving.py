@@ -50,7 +50,8 @@ class ServingSpec:
             raise PinnError(f"--cpu-offload-gb must not be negative, got {self.cpu_offload_gb}")
         if self.kv_cache_dtype not in KV_CACHE_DTYPES:
             raise PinnError(
-                f"--kv-cache-dtype {self.kv_cache_dtype!r} is unknown: use one of {', '.join(KV_CACHE_DTYPES)}"
+                f"--kv-cache-dtype {self.kv_cache_dtype!r} is unknown: "
+                f"use one of {', '.join(KV_CACHE_DTYPES)}"
             )
 
     @property

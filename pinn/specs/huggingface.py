@@ -1,0 +1,187 @@
+"""A Hugging Face config.json -> ``ModelSpec``, as vLLM 0.15.1 reads it; no code is executed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pinn.errors import PinnError
+from pinn.specs.attention import attentions
+from pinn.specs.config_fields import ConfigFields, read_fields
+from pinn.specs.feed_forward import feed_forwards
+from pinn.specs.model import (
+    AttentionSpec,
+    DenseFfnSpec,
+    LatentAttentionSpec,
+    LayerGroup,
+    ModelSpec,
+    MoeFfnSpec,
+    WeightPrecisions,
+)
+from pinn.specs.model_types import TIED_TYPES, check_supported
+from pinn.specs.module_names import module_names
+from pinn.specs.precision import Precision, precision
+from pinn.specs.quantization import Quantization, read_quantization
+
+#: The format that vLLM serves a checkpoint of a ``torch_dtype`` in: fp32 is cast to bf16
+#: (``vllm/config/model.py``, ``_resolve_auto_dtype``).
+_DTYPES = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "float32": "bf16",
+    "float": "bf16",
+}
+_MAX_POSITION = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "seq_length",
+    "max_sequence_length",
+    "max_seq_length",
+    "seq_len",
+)
+
+
+def model_from_config(
+    config: Mapping[str, Any],
+    name: str,
+    *,
+    source: str | None = None,
+    quant_config: Mapping[str, Any] | None = None,
+    fallback_precision: str | None = None,
+    allow_unknown_type: bool = False,
+) -> ModelSpec:
+    """Turn a parsed config.json into a model.
+
+    Args:
+        config: The JSON object.
+        name: What the model shall be called.
+        source: File name for error messages; ``name`` by default.
+        quant_config: Content of a separate ``hf_quant_config.json``; like vLLM, read only where
+            the config itself has no quantization.
+        fallback_precision: Format to take, with a warning, where the quantization is unknown.
+        allow_unknown_type: Read an unknown ``model_type`` as a Llama-like decoder, with a warning.
+
+    Raises:
+        PinnError: If a field is missing or wrong, or a layer kind or quantization is unknown.
+    """
+    fields = read_fields(config, source or name)
+    check_supported(fields, allow_unknown_type)
+    layers = fields.integer("num_hidden_layers", "num_layers", "n_layer")
+    max_position = _max_position(fields)
+    attention = attentions(fields, layers, max_position)
+    ffn = feed_forwards(fields, layers)
+    base = _base_precision(fields)
+    quantization = _quantization(fields, quant_config, fallback_precision)
+    precisions, kv_cache = _precisions(quantization, attention, ffn, base)
+    hidden = fields.integer("hidden_size", "n_embd", "d_model")
+    return ModelSpec(
+        name=name,
+        model_type=str(config.get("model_type") or fields.model_type),
+        hidden_size=hidden,
+        vocab_size=fields.integer("vocab_size", "padded_vocab_size"),
+        layer_groups=tuple(
+            LayerGroup(count, *shape)
+            for shape, count in Counter(zip(attention, ffn, strict=True)).items()
+        ),
+        precisions=precisions,
+        kv_cache_precision=kv_cache,
+        tied_embeddings=_is_tied(fields),
+        max_position=max_position,
+        extra_parameters=_extra_parameters(fields, hidden, attention, ffn),
+    )
+
+
+def _max_position(fields: ConfigFields) -> int:
+    """Longest context (vLLM's ``_get_and_verify_max_len``)."""
+    found = [fields.integer(key) for key in _MAX_POSITION if fields.get(key) is not None]
+    longest = min(found, default=2048)
+    rope = fields.get("rope_parameters", "rope_scaling")
+    if not isinstance(rope, Mapping) or "gemma3" in fields.model_type:
+        return longest
+    kind = rope.get("rope_type", rope.get("type"))
+    factor = rope.get("factor")
+    if factor is None or kind in (None, "default", "su", "longrope", "llama3", "mrope"):
+        return longest
+    if kind == "yarn":
+        longest = rope.get("original_max_position_embeddings", longest)
+    return int(longest * factor)
+
+
+def _base_precision(fields: ConfigFields) -> Precision:
+    dtype = fields.get("dtype", "torch_dtype") or (
+        fields.root.get("dtype") or fields.root.get("torch_dtype") or "float32"
+    )
+    name = _DTYPES.get(str(dtype).removeprefix("torch."))
+    if name is None:
+        raise PinnError(
+            f"{fields.source}: unknown torch_dtype {dtype!r}: known ones are {', '.join(_DTYPES)}"
+        )
+    return precision(name)
+
+
+def _is_tied(fields: ConfigFields) -> bool:
+    for values in (fields.text, fields.root):
+        if values.get("tie_word_embeddings") is not None:
+            return bool(values["tie_word_embeddings"])
+    return fields.model_type in TIED_TYPES
+
+
+def _quantization(
+    fields: ConfigFields, separate: Mapping[str, Any] | None, fallback: str | None
+) -> Quantization | None:
+    """The config's own quantization, at the root or in the language part, else the separate one."""
+    own = [
+        values.get(key)
+        for values in (fields.root, fields.text)
+        for key in ("quantization_config", "compression_config")
+    ]
+    found = next((entry for entry in [*own, separate] if entry), None)
+    if found is None:
+        return None
+    if not isinstance(found, Mapping):
+        raise PinnError(
+            f"{fields.source}: quantization_config must be a JSON object, got {found!r:.60}"
+        )
+    return read_quantization(found, fields.source, fallback)
+
+
+def _precisions(
+    quantization: Quantization | None,
+    attention: Sequence[AttentionSpec | LatentAttentionSpec],
+    ffn: Sequence[DenseFfnSpec | MoeFfnSpec],
+    base: Precision,
+) -> tuple[WeightPrecisions, Precision]:
+    if quantization is None:
+        return WeightPrecisions(base, base, base, base, base), base
+    kinds = {
+        kind: quantization.of_kind(kind, modules, base)
+        for kind, modules in module_names(attention, ffn).items()
+    }
+    precisions = WeightPrecisions(**kinds, lm_head=quantization.lm_head or base)
+    return precisions, quantization.kv_cache or base
+
+
+def _extra_parameters(
+    fields: ConfigFields,
+    hidden: int,
+    attention: Sequence[AttentionSpec | LatentAttentionSpec],
+    ffn: Sequence[DenseFfnSpec | MoeFfnSpec],
+) -> int:
+    """Two norms per layer, the last norm, and the biases of q, k, v and of gpt-oss's experts.
+
+    Leaves out norms of single heads, output biases and the extra norms of Gemma (below 0.01 %).
+    """
+    total = hidden * (2 * len(attention) + 1)
+    qwen2 = fields.model_type.startswith("qwen2")
+    if qwen2 or fields.get("attention_bias", "add_qkv_bias"):
+        total += sum(
+            (a.heads + 2 * a.kv_heads) * a.head_dim
+            for a in attention
+            if isinstance(a, AttentionSpec)
+        )
+    if fields.model_type == "gpt_oss":
+        total += sum(f.experts * (2 * f.width + hidden) for f in ffn if isinstance(f, MoeFfnSpec))
+    return total

@@ -1,0 +1,115 @@
+"""Which ``model_type`` values of a config.json are read, and why the others are refused."""
+
+from __future__ import annotations
+
+import warnings
+
+from pinn.errors import PinnError
+from pinn.specs.config_fields import ConfigFields
+
+
+def _names(text: str) -> list[str]:
+    return text.split()
+
+
+#: Types whose layers are attention plus a (mixture of) feed-forward network(s), as vLLM 0.15.1
+#: builds them (``vllm/model_executor/models``).
+KNOWN_TYPES = frozenset(
+    _names(
+        "chatglm cohere cohere2 deepseek_v2 deepseek_v3 exaone4 falcon gemma gemma2 gemma3 "
+        "gemma3_text glm glm4 glm4_moe glm4_moe_lite gpt_oss granite granitemoe granitemoeshared "
+        "internlm2 kimi_k2 llama llama4 llama4_text mimo minimax_m2 mistral mixtral nemotron "
+        "olmo2 olmo3 olmoe phi3 qwen2 qwen2_5_vl qwen2_5_vl_text qwen2_moe qwen2_vl "
+        "qwen2_vl_text qwen3 qwen3_moe qwen3_vl_moe_text qwen3_vl_text seed_oss starcoder2"
+    )
+)
+
+#: Types with two matrices per feed-forward layer instead of three.
+UNGATED_TYPES = frozenset({"falcon", "nemotron", "starcoder2"})
+
+#: Types whose configuration class ties the embeddings unless the file says otherwise.
+TIED_TYPES = frozenset(_names("cohere cohere2 falcon gemma gemma2 gemma3 gemma3_text starcoder2"))
+
+#: Types with multi-head latent attention (``ModelArchConfigConvertorBase.is_deepseek_mla``).
+LATENT_TYPES = frozenset(_names("deepseek_v2 deepseek_v3 glm4_moe_lite kimi_k2"))
+
+#: Types that normalize q and k over all heads together, not head by head.
+FULL_WIDTH_QK_NORM_TYPES = frozenset(_names("minimax_m2 olmo2 olmo3 olmoe"))
+
+_MAMBA = "state-space (mamba) layers"
+_DELTA = "linear attention (gated delta net)"
+_SPARSE = "sparse attention (DSA)"
+UNSUPPORTED_TYPES: dict[str, str] = {
+    **dict.fromkeys(_names("mamba mamba2 falcon_mamba"), _MAMBA),
+    **dict.fromkeys(
+        _names("bamba falcon_h1 granitemoehybrid jamba nemotron_h plamo2 zamba2"),
+        f"a hybrid of attention and {_MAMBA}",
+    ),
+    **dict.fromkeys(_names("lfm2 lfm2_moe"), "a hybrid of attention and convolution layers"),
+    **dict.fromkeys(_names("qwen3_next qwen3_5_text qwen3_5_moe_text"), _DELTA),
+    **dict.fromkeys(_names("kimi_linear minimax minimax_text_01"), "linear attention"),
+    **dict.fromkeys(_names("deepseek_v32 deepseek_v4 deepseek_ref glm_moe_dsa"), _SPARSE),
+    **dict.fromkeys(_names("minimax_m3 minimax_m3_vl"), "block-sparse attention"),
+    "nemotron-nas": "layers of different shapes (block_configs)",
+    "mimo_v2_flash": "full and windowed layers with different KV heads",
+    **dict.fromkeys(
+        _names("gemma3n gemma3n_text gemma4 gemma4_text"),
+        "layers of different head widths or shared KV caches",
+    ),
+    "mllama": "cross-attention layers",
+}
+
+#: Keys that give such layers away under any type.
+_MARKERS: dict[str, str] = {
+    "hybrid_override_pattern": f"a hybrid of attention and {_MAMBA}",
+    "ssm_state_size": _MAMBA,
+    "mamba_d_state": _MAMBA,
+    "linear_attn_config": "linear attention",
+    "linear_num_key_heads": _DELTA,
+    "index_topk": _SPARSE,
+    "sparse_attention_config": "block-sparse attention",
+    "block_configs": "layers of different shapes (block_configs)",
+}
+_LAYER_TYPES = frozenset({"full_attention", "sliding_attention", "chunked_attention", "attention"})
+
+
+def check_supported(fields: ConfigFields, allow_unknown_type: bool = False) -> None:
+    """Refuse models with layers that have no cost model here.
+
+    Args:
+        fields: The parsed config.
+        allow_unknown_type: Read an unknown ``model_type`` as a Llama-like decoder, with a warning.
+
+    Raises:
+        PinnError: If a layer kind is not supported, or the type is unknown or missing.
+    """
+    kind = UNSUPPORTED_TYPES.get(fields.model_type) or _marked_kind(fields)
+    if kind is not None:
+        raise PinnError(
+            f"{fields.source}: {fields.model_type} has {kind}, which is not supported: "
+            "use a model whose layers are full, windowed or latent (MLA) attention"
+        )
+    if fields.model_type in KNOWN_TYPES:
+        return
+    if not allow_unknown_type:
+        raise PinnError(
+            f"{fields.source}: model_type {fields.model_type!r} is unknown: known ones are "
+            f"{', '.join(sorted(KNOWN_TYPES))}; to read it as a Llama-like decoder, pass "
+            "allow_unknown_type=True"
+        )
+    warnings.warn(
+        f"{fields.source}: reading unknown model_type {fields.model_type!r} like Llama's",
+        stacklevel=2,
+    )
+
+
+def _marked_kind(fields: ConfigFields) -> str | None:
+    for key, kind in _MARKERS.items():
+        if fields.get(key) is not None:
+            return kind
+    others = set(fields.get("layer_types") or ()) - _LAYER_TYPES
+    if others:
+        return f"layers of type {', '.join(sorted(map(str, others)))}"
+    if 0 in (fields.get("attn_type_list") or ()):  # MiniMax: 0 linear, 1 softmax attention
+        return "linear attention"
+    return None

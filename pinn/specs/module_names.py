@@ -1,0 +1,107 @@
+"""Names of weight matrices in checkpoints, and the patterns by which quantizers select them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from fnmatch import translate
+from functools import cached_property
+
+from pinn.errors import PinnError
+from pinn.specs.model import AttentionSpec, LatentAttentionSpec, MoeFfnSpec
+
+KINDS = ("attention", "dense_ffn", "experts", "shared_experts")
+#: One matrix under every name that a checkpoint may give it.
+Aliases = tuple[str, ...]
+
+_PREFIXES = (
+    "model.layers.",
+    "language_model.model.layers.",
+    "model.language_model.layers.",
+    "layers.",
+)
+_FFN = ("mlp", "feed_forward", "block_sparse_moe", "ffn")
+_PROJECTIONS = (("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2"))
+
+
+def module_names(
+    attentions: Sequence[AttentionSpec | LatentAttentionSpec], ffns: Sequence[object]
+) -> dict[str, list[Aliases]]:
+    """The matrices of each kind of weight over all layers; one expert stands for all."""
+    names: dict[str, list[Aliases]] = {kind: [] for kind in KINDS}
+    for layer, (attention, ffn) in enumerate(zip(attentions, ffns, strict=True)):
+        for projection in _attention_projections(attention):
+            names["attention"].append(_aliases(layer, (f"self_attn.{projection}",)))
+        for projections in _PROJECTIONS:
+            if not isinstance(ffn, MoeFfnSpec):
+                names["dense_ffn"].append(_ffn_aliases(layer, ("",), projections))
+                continue
+            names["experts"].append(_ffn_aliases(layer, (".experts.0",), projections))
+            if ffn.shared_width:
+                shared = (".shared_expert", ".shared_experts")
+                names["shared_experts"].append(_ffn_aliases(layer, shared, projections))
+    return names
+
+
+def _attention_projections(attention: AttentionSpec | LatentAttentionSpec) -> tuple[str, ...]:
+    if isinstance(attention, AttentionSpec):
+        return ("q_proj", "k_proj", "v_proj", "o_proj")
+    query = ("q_proj",) if attention.q_lora_rank is None else ("q_a_proj", "q_b_proj")
+    return (*query, "kv_a_proj_with_mqa", "kv_b_proj", "o_proj")
+
+
+def _ffn_aliases(layer: int, infixes: Iterable[str], projections: Iterable[str]) -> Aliases:
+    return _aliases(layer, (f"{f}{i}.{p}" for f in _FFN for i in infixes for p in projections))
+
+
+def _aliases(layer: int, suffixes: Iterable[str]) -> Aliases:
+    return tuple(f"{prefix}{layer}.{suffix}" for suffix in suffixes for prefix in _PREFIXES)
+
+
+class ModulePatterns:
+    """Selects matrices by the notations of compressed-tensors, ModelOpt, AWQ, GPTQ and fp8 lists.
+
+    - ``re:PATTERN`` matches from the start of the name.
+    - ``*`` and ``?`` are wildcards, and what lies below a match matches too.
+    - Anything else is a run of whole dotted components: ``self_attn``, ``layers.3.mlp`` or a full
+      name. ``gate`` is thus the router and not ``gate_proj``.
+    - ``Linear`` is every matrix.
+    """
+
+    def __init__(self, patterns: Iterable[str], source: str) -> None:
+        self._patterns = tuple(patterns)
+        self._source = source
+
+    @cached_property
+    def _expressions(self) -> tuple[re.Pattern[str], ...]:
+        found = []
+        for pattern in self._patterns:
+            try:
+                if pattern.startswith("re:"):
+                    found.append(re.compile(pattern[3:]))
+                elif "*" in pattern or "?" in pattern:
+                    found.append(re.compile(translate(pattern)))
+                    found.append(re.compile(translate(f"{pattern}.*")))
+            except re.error as error:
+                raise PinnError(
+                    f"{self._source}: {pattern!r} is no regular expression ({error}): "
+                    "correct the quantization config"
+                ) from error
+        return tuple(found)
+
+    @cached_property
+    def _runs(self) -> frozenset[str]:
+        return frozenset(p.strip(".") for p in self._patterns if not p.startswith("re:"))
+
+    def match(self, aliases: Aliases) -> bool:
+        """Whether a matrix is selected under any of its names."""
+        return "Linear" in self._runs or any(self._match_name(name) for name in aliases)
+
+    def _match_name(self, name: str) -> bool:
+        parts = name.split(".")
+        runs = (
+            ".".join(parts[i:j]) for i in range(len(parts)) for j in range(i + 1, len(parts) + 1)
+        )
+        return any(run in self._runs for run in runs) or any(
+            expression.match(name) for expression in self._expressions
+        )
