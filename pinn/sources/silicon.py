@@ -36,16 +36,15 @@ MODELS = {
 }
 
 #: (model, label) -> scheme, where the label does not say what the checkpoint holds: gpt-oss is
-#: MXFP4 whatever the label, MiniMax's own checkpoint is block-scaled fp8, and Kimi's int4 covers
-#: the routed experts only.
+#: MXFP4 whatever the label, and MiniMax's own checkpoint is block-scaled fp8. Which weights a
+#: scheme covers (Kimi's int4: the routed experts only) is ``with_precision``'s business.
 CHECKPOINT_SCHEMES = {
     ("openai/gpt-oss-120b", "fp4"): "mxfp4",
     ("openai/gpt-oss-120b", "fp8"): "mxfp4",
     ("openai/gpt-oss-120b", "bf16"): "mxfp4",
     ("MiniMaxAI/MiniMax-M2.5", "fp8"): "fp8_block",
-    ("moonshotai/Kimi-K2.5", "int4"): "int4_experts",
 }
-LABEL_SCHEMES = {"fp4": "nvfp4", "fp8": "fp8", "bf16": "bf16"}
+LABEL_SCHEMES = {"fp4": "nvfp4", "fp8": "fp8", "int4": "int4", "bf16": "bf16"}
 
 #: Where the public benchmark scripts pass ``--kv-cache-dtype fp8``; elsewhere they pass nothing.
 FP8_KV_CACHE = {

@@ -1,0 +1,1 @@
+"""Other estimators, run on the same observations for comparison."""

@@ -1,0 +1,27 @@
+"""Turns a foreign file into a table of observations on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pinn.observations.table import write_observations
+from pinn.sources.report import ReadReport
+from pinn.sources.silicon import read_silicon
+
+
+def import_silicon(target: Path, source: Path | None = None) -> ReadReport:
+    """Write the clean measured deployments of aiconfigurator-core as observations.
+
+    Args:
+        target: Parquet file to write; its manifest goes beside it.
+        source: ``silicon_sample.csv``; None for the installed package's.
+
+    Returns:
+        The counts of rows read, refused and accepted.
+
+    Raises:
+        PinnError: If the package or file is missing or does not have the expected content.
+    """
+    rows, report = read_silicon(source)
+    write_observations(rows, target, report)
+    return report

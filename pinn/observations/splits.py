@@ -1,0 +1,132 @@
+"""Fixed splits of observations: no randomness, so a held-out set stays held out.
+
+Outer splits hold one model or one GPU out and say what transfers. Inner folds, inside what an
+outer split trains on, are for choices such as a prior's width; they keep the rows of a deployment
+together, since those differ only in load and would leak.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from pinn.errors import PinnError
+from pinn.observations.table import replace_atomically
+
+#: Columns that tell deployments apart.
+DEPLOYMENT = ("model", "gpu", "precision", "tensor_parallel_size", "enable_expert_parallel")
+
+
+@dataclass(frozen=True)
+class Split:
+    """What to train on and what to test on.
+
+    Attributes:
+        name: Unique within its list, such as ``model=openai/gpt-oss-120b``.
+        held_out: The models, GPUs or deployments that the test rows belong to.
+        train_ids: Row ids to train on.
+        test_ids: Row ids to test on; none is in ``train_ids``.
+    """
+
+    name: str
+    held_out: tuple[str, ...]
+    train_ids: tuple[str, ...]
+    test_ids: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        both = set(self.train_ids) & set(self.test_ids)
+        if both:
+            raise PinnError(
+                f"split {self.name}: {len(both)} row(s) are trained on and tested on, "
+                f"first {min(both)!r}"
+            )
+
+
+def leave_one_model_out(rows: pd.DataFrame) -> list[Split]:
+    """One split per model, in order of name: all its rows are tested on, the others trained on."""
+    return _leave_one_out(rows, "model")
+
+
+def leave_one_gpu_out(rows: pd.DataFrame) -> list[Split]:
+    """One split per GPU, in order of name."""
+    return _leave_one_out(rows, "gpu")
+
+
+def inner_folds(rows: pd.DataFrame, folds: int = 5) -> list[Split]:
+    """Folds that keep each deployment (model, GPU, precision, TP, EP) whole.
+
+    Deployments go, in order of name, to the folds in turn; so each fold holds some of every
+    model, and the same rows always give the same folds.
+
+    Args:
+        rows: Observations, usually those that an outer split trains on.
+        folds: Number of folds, at least 2 and at most the number of deployments.
+
+    Raises:
+        PinnError: If there are fewer deployments than folds.
+    """
+    keys = deployment_keys(rows)
+    names = sorted(keys.unique())
+    if not 2 <= folds <= len(names):
+        raise PinnError(
+            f"cannot make {folds} folds of {len(names)} deployment(s): use 2 to {len(names)}"
+        )
+    return [
+        _split(rows, f"fold={fold}", keys.isin(names[fold::folds]), tuple(names[fold::folds]))
+        for fold in range(folds)
+    ]
+
+
+def deployment_keys(rows: pd.DataFrame) -> pd.Series:
+    """Text that is equal for rows of one deployment, on the index of ``rows``."""
+    tp = rows["tensor_parallel_size"].astype("int64")
+    ep = tp.where(rows["enable_expert_parallel"], 1)
+    return (
+        rows["model"]
+        + ("|" + rows["gpu"] + "|" + rows["precision"])
+        + ("|tp" + tp.astype(str) + "|ep" + ep.astype(str))
+    )
+
+
+def write_splits(splits: Sequence[Split], path: Path) -> None:
+    """Record splits as JSON, so that a result can name the very rows it was tested on."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps([asdict(split) for split in splits], indent=1) + "\n"
+    replace_atomically(path, lambda target: target.write_text(text))
+
+
+def read_splits(path: Path) -> list[Split]:
+    """Read splits that :func:`write_splits` wrote.
+
+    Raises:
+        PinnError: If the file is missing or holds something else.
+    """
+    if not path.is_file():
+        raise PinnError(f"no splits at {path}: write them first")
+    try:
+        return [
+            Split(s["name"], tuple(s["held_out"]), tuple(s["train_ids"]), tuple(s["test_ids"]))
+            for s in json.loads(path.read_text())
+        ]
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise PinnError(f"{path} holds no splits: {error}") from error
+
+
+def _leave_one_out(rows: pd.DataFrame, column: str) -> list[Split]:
+    names = sorted(rows[column].unique())
+    if len(names) < 2:
+        raise PinnError(f"cannot leave one {column} out: the rows hold {len(names)} of them")
+    return [_split(rows, f"{column}={name}", rows[column] == name, (name,)) for name in names]
+
+
+def _split(rows: pd.DataFrame, name: str, test: pd.Series, held_out: tuple[str, ...]) -> Split:
+    return Split(
+        name=name,
+        held_out=held_out,
+        train_ids=tuple(rows.loc[~test, "row_id"]),
+        test_ids=tuple(rows.loc[test, "row_id"]),
+    )

@@ -1,0 +1,66 @@
+import pytest
+
+from pinn.errors import PinnError
+from pinn.observations import splits
+from pinn.sources.silicon import read_silicon
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return read_silicon()[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "column"),
+    [(splits.leave_one_model_out, "model"), (splits.leave_one_gpu_out, "gpu")],
+)
+def test_each_split_holds_out_exactly_one(rows, make, column):
+    of_row = rows.set_index("row_id")[column]
+    outer = make(rows)
+    assert [s.held_out[0] for s in outer] == sorted(set(of_row))
+    for split in outer:
+        assert set(of_row[list(split.test_ids)]) == set(split.held_out)
+        assert not set(of_row[list(split.train_ids)]) & set(split.held_out)
+        assert len(split.train_ids) + len(split.test_ids) == len(rows)
+
+
+def test_inner_folds_keep_deployments_whole_and_cover_every_row_once(rows):
+    folds = splits.inner_folds(rows)
+    tested = [row_id for fold in folds for row_id in fold.test_ids]
+    assert sorted(tested) == sorted(rows["row_id"])
+    keys = splits.deployment_keys(rows).set_axis(rows["row_id"])
+    for fold in folds:
+        assert not set(keys[list(fold.train_ids)]) & set(keys[list(fold.test_ids)])
+        assert set(keys[list(fold.test_ids)]) == set(fold.held_out)
+
+
+def test_inner_folds_hold_some_of_every_model(rows):
+    of_row = rows.set_index("row_id")["model"]
+    for fold in splits.inner_folds(rows):
+        assert of_row[list(fold.test_ids)].nunique() == of_row.nunique()
+
+
+def test_splits_do_not_depend_on_the_order_of_rows(rows):
+    shuffled = rows.sample(frac=1, random_state=0)
+    for fold, again in zip(splits.inner_folds(rows), splits.inner_folds(shuffled), strict=True):
+        assert fold.held_out == again.held_out
+        assert set(fold.test_ids) == set(again.test_ids)
+
+
+def test_recorded_splits_are_read_back(rows, tmp_path):
+    made = splits.inner_folds(rows, 3)
+    splits.write_splits(made, tmp_path / "splits.json")
+    assert splits.read_splits(tmp_path / "splits.json") == made
+
+
+def test_errors(rows, tmp_path):
+    one = rows[rows["model"] == rows["model"].iloc[0]]
+    with pytest.raises(PinnError, match="cannot leave one model out"):
+        splits.leave_one_model_out(one)
+    with pytest.raises(PinnError, match="cannot make 1 folds"):
+        splits.inner_folds(rows, 1)
+    with pytest.raises(PinnError, match="trained on and tested on"):
+        splits.Split("s", (), ("a", "b"), ("b",))
+    (tmp_path / "splits.json").write_text("[{}]")
+    with pytest.raises(PinnError, match="holds no splits"):
+        splits.read_splits(tmp_path / "splits.json")
