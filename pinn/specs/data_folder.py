@@ -1,0 +1,48 @@
+"""Where the project's own data files lie: in the checkout, or beside the installed package."""
+
+from __future__ import annotations
+
+import json
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from pinn.errors import PinnError
+
+
+def data_folder(name: str) -> Path:
+    """The folder ``data/<name>`` of the project.
+
+    A checkout (also one installed in editable mode) has it at its root; an installed wheel puts
+    it at ``share/pinn/<name>`` of the environment (``data-files`` in pyproject.toml).
+
+    Raises:
+        PinnError: If neither exists.
+    """
+    places = (
+        Path(__file__).resolve().parents[2] / "data" / name,
+        Path(sysconfig.get_path("data")) / "share" / "pinn" / name,
+    )
+    for place in places:
+        if place.is_dir():
+            return place
+    raise PinnError(
+        f"the data folder {name} is in neither {places[0]} nor {places[1]}: reinstall pinn"
+    )
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        PinnError: If it cannot be read, or is no JSON; names the file and the line.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise PinnError(
+            f"{path}, line {error.lineno}: malformed JSON ({error.msg}): correct the file"
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
+        raise PinnError(f"{path}: cannot be read ({reason}): give a readable JSON file") from error
