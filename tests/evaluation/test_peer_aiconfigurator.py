@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,7 +6,6 @@ from pinn.errors import PinnError
 from pinn.evaluation.peers import aiconfigurator as peer
 from pinn.sources.silicon import read_silicon
 
-RELEASED = Path(__file__).parents[2] / "data" / "peers"
 installed = pytest.mark.skipif(
     not peer.is_installed(), reason="the extra 'peers' (aiconfigurator 0.12.0) is not installed"
 )
@@ -21,7 +18,7 @@ def rows():
 
 @pytest.fixture(scope="module")
 def released():
-    return peer.read_predictions(RELEASED)
+    return peer.released_predictions()
 
 
 def errors_percent(rows, released, name):

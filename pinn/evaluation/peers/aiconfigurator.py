@@ -25,6 +25,7 @@ import pandas as pd
 from pinn.errors import PinnError
 from pinn.observations.table import replace_atomically
 from pinn.sources.silicon import read_silicon
+from pinn.specs.data_folder import data_folder
 from pinn.units import MILLISECOND
 
 PACKAGE = "aiconfigurator"
@@ -115,6 +116,15 @@ def read_predictions(folder: Path) -> pd.DataFrame:
     for name in ("ttft_s", "tpot_s"):
         rows[name] = pd.to_numeric(rows[name], errors="coerce")
     return rows
+
+
+def released_predictions() -> pd.DataFrame:
+    """The predictions that come with the project, for every clean row of ``silicon_sample.csv``.
+
+    Raises:
+        PinnError: If the data folder is missing.
+    """
+    return read_predictions(data_folder("peers"))
 
 
 def write_predictions(rows: pd.DataFrame, folder: Path) -> None:

@@ -1,0 +1,70 @@
+import pytest
+
+from pinn.errors import PinnError
+from pinn.observations.deployments import (
+    observed_deployment,
+    observed_deployments,
+    run_deployment,
+)
+from pinn.sources.silicon import read_silicon
+
+ROW = {
+    "model": "MiniMaxAI/MiniMax-M2.5",
+    "gpu": "h100_sxm",
+    "precision": "fp8_block",
+    "tensor_parallel_size": 4,
+    "enable_expert_parallel": True,
+    "kv_cache_dtype": "auto",
+}
+RUN = {
+    "config": "meta-llama/Llama-2-7b-hf",
+    "gpu": "h100_sxm",
+    "tensor_parallel_size": 1,
+    "max_num_batched_tokens": 2048,
+}
+
+
+def test_an_expert_parallel_row():
+    deployment = observed_deployment(ROW)
+    assert deployment.serving.expert_parallel_size == 4
+    assert not deployment.serving.enable_prefix_caching
+    assert deployment.model.precisions.experts.name == "fp8_block"
+    assert deployment.kv_cache_precision.name == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("change", "attention", "experts", "kv_cache"),
+    [
+        ({"precision": "nvfp4"}, "bf16", "nvfp4", "fp8"),
+        ({"model": "openai/gpt-oss-120b", "precision": "mxfp4"}, "bf16", "mxfp4", "bf16"),
+        ({"model": "moonshotai/Kimi-K2.5", "precision": "int4"}, "bf16", "int4_wo", "bf16"),
+        ({"kv_cache_dtype": "fp8"}, "fp8_block", "fp8_block", "fp8"),
+    ],
+)
+def test_number_formats(change, attention, experts, kv_cache):
+    deployment = observed_deployment(ROW | change)
+    assert deployment.model.precisions.attention.name == attention
+    assert deployment.model.precisions.experts.name == experts
+    assert deployment.kv_cache_precision.name == kv_cache
+
+
+def test_every_measured_row_has_a_deployment_and_equal_ones_are_shared():
+    rows, _ = read_silicon()
+    deployments = observed_deployments(rows)
+    assert list(deployments) == list(rows["row_id"])
+    assert len({id(deployment) for deployment in deployments.values()}) == 57
+
+
+def test_a_serving_run():
+    serving = run_deployment(RUN).serving
+    assert (serving.max_num_seqs, serving.max_model_len) == (128, 4096)
+    assert serving.max_num_batched_tokens == 2048
+    assert serving.enable_prefix_caching
+
+
+@pytest.mark.parametrize(
+    "change", [{"gpu": "h900"}, {"precision": "fp6"}, {"tensor_parallel_size": 7}]
+)
+def test_what_does_not_exist_raises(change):
+    with pytest.raises(PinnError):
+        observed_deployment(ROW | change)
