@@ -1,0 +1,69 @@
+"""Learners: what turns training rows into something that predicts rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import lightning
+import numpy as np
+import torch
+
+from pinn.network.coefficient_network import CoefficientNetwork, NetworkSettings
+from pinn.network.scaling import fit_scale
+from pinn.training.serving_fit import (
+    STEPS_PER_EPOCH,
+    ServingFit,
+    ServingFitSettings,
+    predict_rows,
+    serving_batch,
+    serving_loader,
+)
+from pinn.training.serving_rows import ServingRows
+
+#: Makes a Lightning trainer for (epochs, folder of its logs).
+TrainerFactory = Callable[..., lightning.Trainer]
+
+
+@dataclass(frozen=True)
+class ServingLearner:
+    """Learns the network from measured deployments alone.
+
+    Attributes:
+        network: Size and bounds; ``corrected=False`` gives one global vector.
+        fit: How to fit.
+        trainer: Makes the Lightning trainer, given ``max_epochs`` and ``folder``.
+        seed: Of the initial weights.
+    """
+
+    network: NetworkSettings
+    fit: ServingFitSettings
+    trainer: TrainerFactory
+    seed: int = 0
+
+    def learn(self, rows: ServingRows, folder: Path) -> CoefficientNetwork:
+        """Train a network; logs and the state to resume from go to ``folder``."""
+        torch.manual_seed(self.seed)
+        network = CoefficientNetwork(self.network, fit_scale(*rows.embedding())).double()
+        epochs = -(-self.fit.steps // STEPS_PER_EPOCH)
+        trainer = self.trainer(max_epochs=epochs, folder=folder)
+        last = folder / "last.ckpt"
+        trainer.fit(
+            ServingFit(network, self.fit),
+            serving_loader(rows),
+            ckpt_path=str(last) if last.is_file() else None,
+            weights_only=True,
+        )
+        return network.requires_grad_(False).eval()
+
+    def without_correction(self) -> ServingLearner:
+        """The same learner restricted to one global vector."""
+        return replace(self, network=replace(self.network, corrected=False))
+
+
+def predict(network: CoefficientNetwork, rows: ServingRows) -> tuple[np.ndarray, np.ndarray]:
+    """TPOT and TTFT in seconds of every row."""
+    with torch.no_grad():
+        tpot, ttft = predict_rows(network, serving_batch(rows))
+    return tpot.numpy(), ttft.numpy()

@@ -1,0 +1,20 @@
+"""The loss: Huber of the log ratio, so that an error counts the same in either direction."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import huber_loss
+
+
+def log_huber(
+    predicted: Float[Tensor, "..."],
+    measured: Float[Tensor, "..."],
+    weight: Float[Tensor, "..."],
+    delta: float,
+) -> Float[Tensor, ""]:
+    """Weighted mean of Huber(log predicted - log measured) / delta: absolute error beyond delta."""
+    error = torch.log(predicted) - torch.log(measured)
+    each = huber_loss(error, torch.zeros_like(error), reduction="none", delta=delta) / delta
+    return (each * weight).sum() / weight.sum()

@@ -1,0 +1,140 @@
+"""Learning from measured deployments: the shared base, alpha and, if asked, the correction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import lightning
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+
+from pinn.network.coefficient_network import CoefficientNetwork
+from pinn.training.loss import log_huber
+from pinn.training.serving_rows import STEP_TIME_ENTRIES, ServingRows
+
+
+@dataclass(frozen=True)
+class ServingFitSettings:
+    """How measured deployments teach the network.
+
+    Attributes:
+        steps: Optimizer steps, each on all rows.
+        learning_rate: Of Adam, annealed to 0 along a cosine.
+        base_spread: Standard deviation of the shared base's Gaussian prior, in log units.
+        correction_spread: The same for the configuration corrections; small, because a handful
+            of models cannot identify them.
+        learn_beta: Whether betas learn here; off where kernels taught them.
+        ttft_weight: Weight of the TTFT loss beside that of TPOT.
+        tpot_delta: Log error beyond which the TPOT loss grows linearly.
+        ttft_delta: The same for TTFT.
+    """
+
+    steps: int = 1500
+    learning_rate: float = 0.02
+    base_spread: float = 0.7
+    correction_spread: float = 0.05
+    learn_beta: bool = True
+    ttft_weight: float = 0.3
+    tpot_delta: float = 0.1
+    ttft_delta: float = 0.2
+
+
+class _Repeat(IterableDataset):
+    """The full batch, over and over: 825 rows fit one step."""
+
+    def __init__(self, batch: dict[str, Tensor], times: int) -> None:
+        self.batch, self.times = batch, times
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        for _ in range(self.times):
+            yield self.batch
+
+
+def serving_batch(rows: ServingRows) -> dict[str, Tensor]:
+    """The rows as tensors, with the embedding of their deployments."""
+    free, rates = rows.embedding()
+    arrays = {
+        "free": free,
+        "rates": rates,
+        "deployment": rows.deployment,
+        "tpot_features": rows.tpot_features,
+        "ttft_features": rows.ttft_features,
+        "request_features": rows.request_features,
+        "tpot": rows.tpot_s,
+        "ttft": rows.ttft_s,
+        "weight": rows.weight,
+    }
+    return {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items()}
+
+
+def predict_rows(network: CoefficientNetwork, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """TPOT and TTFT in seconds of every row."""
+    beta, alpha = network(batch["free"], batch["rates"])
+    beta, alpha = beta[batch["deployment"]], alpha[batch["deployment"]]
+    return combine(beta, alpha, batch)
+
+
+def combine(beta: Tensor, alpha: Tensor, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """TPOT and TTFT of rows from each row's coefficients."""
+    tpot = (beta * batch["tpot_features"]).sum(-1)
+    times_step = torch.from_numpy(STEP_TIME_ENTRIES)
+    situation = torch.where(times_step, tpot[:, None], 1.0) * batch["request_features"]
+    ttft = (beta * batch["ttft_features"]).sum(-1) + (alpha * situation).sum(-1)
+    return tpot, ttft
+
+
+class ServingFit(lightning.LightningModule):
+    """Fits the network to measured deployments by maximum a posteriori."""
+
+    def __init__(self, network: CoefficientNetwork, settings: ServingFitSettings) -> None:
+        super().__init__()
+        self.network, self.settings = network, settings
+
+    def training_step(self, batch: dict[str, Tensor]) -> Tensor:
+        """Loss of all rows plus the negative log priors."""
+        s, network = self.settings, self.network
+        tpot, ttft = predict_rows(network, batch)
+        loss = s.ttft_weight * log_huber(ttft, batch["ttft"], batch["weight"], s.ttft_delta)
+        if s.learn_beta:
+            loss = loss + log_huber(tpot, batch["tpot"], batch["weight"], s.tpot_delta)
+        rows = len(batch["tpot"])
+        loss = loss + self._penalty(batch) / rows
+        self.log("loss", loss, prog_bar=True, batch_size=rows)
+        return loss
+
+    def _penalty(self, batch: dict[str, Tensor]) -> Tensor:
+        """Half the squared log deviations from the prior, in units of their spreads."""
+        s, network = self.settings, self.network
+        bases = (network.beta_base**2).sum() + (network.alpha_base**2).sum()
+        penalty = bases / s.base_spread**2 / 2
+        if network.settings.corrected and s.learn_beta:
+            beta, _ = network(batch["free"], batch["rates"])
+            excess = (beta - network.beta_floor) / network.beta_excess
+            correction = torch.log(excess) - network.beta_base
+            penalty = penalty + (correction**2).mean(0).sum() / s.correction_spread**2 / 2
+        return penalty
+
+    def configure_optimizers(self):
+        """Adam on what learns here, annealed along a cosine."""
+        network, s = self.network, self.settings
+        network.requires_grad_(s.learn_beta)
+        network.alpha_base.requires_grad_(True)
+        groups = [p for p in network.parameters() if p.requires_grad]
+        optimizer = torch.optim.Adam(groups, lr=s.learning_rate)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, s.steps)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
+
+
+#: Lightning counts epochs; an epoch of this many full-batch steps keeps its overhead small.
+STEPS_PER_EPOCH = 100
+
+
+def serving_loader(rows: ServingRows) -> DataLoader:
+    """One epoch of full-batch steps."""
+    return DataLoader(_Repeat(serving_batch(rows), STEPS_PER_EPOCH), batch_size=None)
