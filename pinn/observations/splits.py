@@ -8,7 +8,7 @@ together, since those differ only in load and would leak.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -59,8 +59,9 @@ def leave_one_gpu_out(rows: pd.DataFrame) -> list[Split]:
 def inner_folds(rows: pd.DataFrame, folds: int = 5) -> list[Split]:
     """Folds that keep each deployment (model, GPU, precision, TP, EP) whole.
 
-    Deployments go, in order of name, to the folds in turn; so each fold holds some of every
-    model, and the same rows always give the same folds.
+    Model by model, the largest deployment left goes to the fold that has the fewest rows of that
+    model, then the fewest in all; names break ties. So each fold holds some of every model and
+    about as many rows, and the same rows always give the same folds.
 
     Args:
         rows: Observations, usually those that an outer split trains on.
@@ -75,10 +76,33 @@ def inner_folds(rows: pd.DataFrame, folds: int = 5) -> list[Split]:
         raise PinnError(
             f"cannot make {folds} folds of {len(names)} deployment(s): use 2 to {len(names)}"
         )
+    fold_of = _balanced(keys.value_counts().to_dict(), folds)
     return [
-        _split(rows, f"fold={fold}", keys.isin(names[fold::folds]), tuple(names[fold::folds]))
+        _split(
+            rows,
+            f"fold={fold}",
+            keys.map(fold_of) == fold,
+            tuple(name for name in names if fold_of[name] == fold),
+        )
         for fold in range(folds)
     ]
+
+
+def _balanced(rows_of: Mapping[str, int], folds: int) -> dict[str, int]:
+    """Fold of each deployment, given the rows of each."""
+    fold_of: dict[str, int] = {}
+    total, of_model = [0] * folds, dict[tuple[str, int], int]()
+    for name in sorted(rows_of, key=lambda name: (_model(name), -rows_of[name], name)):
+        model = _model(name)
+        fold = min(range(folds), key=lambda f: (of_model.get((model, f), 0), total[f], f))
+        fold_of[name] = fold
+        total[fold] += rows_of[name]
+        of_model[model, fold] = of_model.get((model, fold), 0) + rows_of[name]
+    return fold_of
+
+
+def _model(deployment_key: str) -> str:
+    return deployment_key.split("|")[0]
 
 
 def deployment_keys(rows: pd.DataFrame) -> pd.Series:

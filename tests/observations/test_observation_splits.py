@@ -40,6 +40,11 @@ def test_inner_folds_hold_some_of_every_model(rows):
         assert of_row[list(fold.test_ids)].nunique() == of_row.nunique()
 
 
+def test_inner_folds_are_of_similar_size(rows):
+    sizes = [len(fold.test_ids) for fold in splits.inner_folds(rows)]
+    assert max(sizes) < 1.3 * min(sizes)
+
+
 def test_splits_do_not_depend_on_the_order_of_rows(rows):
     shuffled = rows.sample(frac=1, random_state=0)
     for fold, again in zip(splits.inner_folds(rows), splits.inner_folds(shuffled), strict=True):
