@@ -76,7 +76,7 @@ def inner_folds(rows: pd.DataFrame, folds: int = 5) -> list[Split]:
         raise PinnError(
             f"cannot make {folds} folds of {len(names)} deployment(s): use 2 to {len(names)}"
         )
-    fold_of = _balanced(keys.value_counts().to_dict(), folds)
+    fold_of = _balanced({name: int((keys == name).sum()) for name in names}, folds)
     return [
         _split(
             rows,
