@@ -1,0 +1,134 @@
+"""What clients send: requests with their lengths, times, shared prompts and patience."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from pinn.errors import PinnError
+
+#: aiohttp gives up after five minutes unless told otherwise; inference-perf does not tell it.
+AIOHTTP_TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Requests in the order in which they are sent.
+
+    Attributes:
+        name: For print-outs only.
+        prompt_tokens: Prompt length of each request, at least 1.
+        output_tokens: Tokens that each request generates, at least 1.
+        offset_s: When it is sent, from the opening of its stage; never falling inside a stage.
+        stage: Load stage it belongs to, 0, 1, ...; never falling.
+        shares_with: Index of an earlier request whose first tokens it repeats; -1 for none. The
+            donor's sequence is its prompt followed by its output.
+        shared_tokens: How many of its first tokens it shares with the donor.
+        transferred_tokens: First prompt tokens whose keys and values arrive over the network, as
+            behind a prefill server; 0 for a request that is prefilled here.
+        timeout_s: The client hangs up after this long; infinity for a patient one.
+        concurrency: Most requests in flight at once (a closed loop when every offset is 0); None
+            for an open loop.
+        stages_wait: Whether a stage opens only when every request of the one before has ended.
+        stage_gap_s: Pause between that moment and the opening.
+        stage_starts_s: When each stage opens, if stages do not wait.
+    """
+
+    name: str
+    prompt_tokens: Int[np.ndarray, " n"]
+    output_tokens: Int[np.ndarray, " n"]
+    offset_s: Float[np.ndarray, " n"]
+    stage: Int[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0, np.int64))
+    shares_with: Int[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0, np.int64))
+    shared_tokens: Int[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0, np.int64))
+    transferred_tokens: Int[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0, np.int64))
+    timeout_s: Float[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0))
+    concurrency: int | None = None
+    stages_wait: bool = False
+    stage_gap_s: float = 0.0
+    stage_starts_s: tuple[float, ...] = (0.0,)
+
+    def __post_init__(self) -> None:
+        n = len(self.prompt_tokens)
+        if n == 0:
+            raise PinnError(f"workload {self.name}: it has 0 requests; it needs at least 1")
+        for name, default in _COLUMNS.items():
+            given = np.asarray(getattr(self, name), dtype=type(default))
+            column = np.full(n, default) if len(given) == 0 else given
+            if len(column) != n:
+                raise PinnError(
+                    f"workload {self.name}: {name} has {len(column)} entries for {n} requests"
+                )
+            object.__setattr__(self, name, column)
+        self._check_values()
+        self._check_order()
+
+    def __len__(self) -> int:
+        return len(self.prompt_tokens)
+
+    @property
+    def stages(self) -> int:
+        """Number of load stages."""
+        return int(self.stage[-1]) + 1
+
+    def _check_values(self) -> None:
+        for name, least in _LEAST.items():
+            column = getattr(self, name)
+            bad = np.flatnonzero(~(column >= least))
+            if len(bad):
+                raise PinnError(
+                    f"workload {self.name}: {name} of request {bad[0]} is {column[bad[0]]}; it must "
+                    f"be at least {least}"
+                )
+        bad = np.flatnonzero(~(self.timeout_s > 0))
+        if len(bad):
+            raise PinnError(
+                f"workload {self.name}: timeout_s of request {bad[0]} is {self.timeout_s[bad[0]]}; "
+                "it must be positive, or infinite for a client that waits"
+            )
+        if self.concurrency is not None and self.concurrency < 1:
+            raise PinnError(
+                f"workload {self.name}: concurrency must be at least 1, got {self.concurrency}"
+            )
+
+    def _check_order(self) -> None:
+        gaps, steps = np.diff(self.offset_s), np.diff(self.stage)
+        bad = np.flatnonzero((steps < 0) | (steps > 1) | ((steps == 0) & (gaps < 0)))
+        if len(bad) or self.stage[0] != 0:
+            where = int(bad[0]) + 1 if len(bad) else 0
+            raise PinnError(
+                f"workload {self.name}: request {where} is out of order; sort requests by stage "
+                "(0, 1, ... without a gap) and by offset_s inside a stage"
+            )
+        late = np.flatnonzero(self.shares_with >= np.arange(len(self)))
+        if len(late):
+            raise PinnError(
+                f"workload {self.name}: request {late[0]} shares tokens with request "
+                f"{self.shares_with[late[0]]}, which is not sent before it"
+            )
+        if not self.stages_wait and len(self.stage_starts_s) != self.stages:
+            raise PinnError(
+                f"workload {self.name}: {self.stages} stages need as many stage_starts_s, got "
+                f"{len(self.stage_starts_s)}"
+            )
+
+
+_COLUMNS: dict[str, int | float] = {
+    "prompt_tokens": 1,
+    "output_tokens": 1,
+    "offset_s": 0.0,
+    "stage": 0,
+    "shares_with": -1,
+    "shared_tokens": 0,
+    "transferred_tokens": 0,
+    "timeout_s": float("inf"),
+}
+_LEAST = {
+    "prompt_tokens": 1,
+    "output_tokens": 1,
+    "offset_s": 0.0,
+    "shared_tokens": 0,
+    "transferred_tokens": 0,
+}
