@@ -44,7 +44,12 @@ def summarize(predictions: pd.DataFrame, groups: dict[str, pd.Series]) -> pd.Dat
     for (split, method), of_method in predictions.groupby(["split", "method"], sort=False):
         parts = [("all", of_method)]
         parts += [(str(name), part) for name, part in of_method.groupby("held_out", sort=True)]
-        parts += [(name, of_method[mask.loc[of_method.index]]) for name, mask in groups.items()]
+        for name, mask in groups.items():
+            members = of_method[mask.loc[of_method.index]]
+            parts.append((name, members))
+            if members["held_out"].nunique() > 1:
+                by_held_out = members.groupby("held_out", sort=True)
+                parts += [(f"{name}: {held_out}", part) for held_out, part in by_held_out]
         for held_out, part in parts:
             for metric in ("tpot", "ttft"):
                 scored = part[part[f"{metric}_s"].notna()]

@@ -86,7 +86,7 @@ class CoefficientNetwork(nn.Module):
         """Coefficients of ``n`` embedded deployments, in the order of the registries."""
         beta_log, alpha_log = self.beta_base.expand(len(free), -1), self.alpha_base
         if self.settings.corrected:
-            beta_correction, alpha_correction = self._corrections(free, rates)
+            beta_correction, alpha_correction = self.corrections(free, rates)
             beta_log, alpha_log = beta_log + beta_correction, alpha_log + alpha_correction
         beta = self.beta_floor + self.beta_excess * torch.exp(beta_log)
         alpha = self.alpha_prior * torch.exp(alpha_log)
@@ -98,7 +98,8 @@ class CoefficientNetwork(nn.Module):
         outside = torch.relu(self.low - standard) + torch.relu(standard - self.high)
         return 1.0 / (1.0 + (outside**2).sum(-1, keepdim=True))
 
-    def _corrections(self, free: Tensor, rates: Tensor) -> tuple[Tensor, Tensor]:
+    def corrections(self, free: Tensor, rates: Tensor) -> tuple[Tensor, Tensor]:
+        """Log corrections of beta and alpha, gated: what is added to the base's logarithm."""
         standard = (free - self.mean) / self.scale
         hidden = self.trunk(torch.clamp(standard, self.low, self.high).to(self.dtype))
         span = self.elasticity_upper - self.elasticity_lower

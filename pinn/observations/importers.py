@@ -9,7 +9,7 @@ from pinn.sources.report import ReadReport
 from pinn.sources.silicon import read_silicon
 
 
-def import_silicon(target: Path, source: Path | None = None) -> ReadReport:
+def import_silicon(target: Path | str, source: Path | str | None = None) -> ReadReport:
     """Write the clean measured deployments of aiconfigurator-core as observations.
 
     Args:
@@ -22,6 +22,6 @@ def import_silicon(target: Path, source: Path | None = None) -> ReadReport:
     Raises:
         PinnError: If the package or file is missing or does not have the expected content.
     """
-    rows, report = read_silicon(source)
-    write_observations(rows, target, report)
+    rows, report = read_silicon(None if source is None else Path(source))
+    write_observations(rows, Path(target), report)
     return report

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import lightning
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
@@ -67,7 +66,7 @@ def serving_batch(rows: ServingRows) -> dict[str, Tensor]:
         "ttft": rows.ttft_s,
         "weight": rows.weight,
     }
-    return {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items()}
+    return {name: torch.tensor(a) for name, a in arrays.items()}
 
 
 def predict_rows(network: CoefficientNetwork, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -111,10 +110,9 @@ class ServingFit(lightning.LightningModule):
         bases = (network.beta_base**2).sum() + (network.alpha_base**2).sum()
         penalty = bases / s.base_spread**2 / 2
         if network.settings.corrected and s.learn_beta:
-            beta, _ = network(batch["free"], batch["rates"])
-            excess = (beta - network.beta_floor) / network.beta_excess
-            correction = torch.log(excess) - network.beta_base
-            penalty = penalty + (correction**2).mean(0).sum() / s.correction_spread**2 / 2
+            corrections = network.corrections(batch["free"], batch["rates"])
+            size = sum((c**2).mean(0).sum() for c in corrections)
+            penalty = penalty + size / s.correction_spread**2 / 2
         return penalty
 
     def configure_optimizers(self):

@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float, Int
 
 from pinn.embedding.descriptors import embed
 from pinn.features.request import REQUEST_FEATURES, RequestState, request_features
 from pinn.features.step import step_features
 from pinn.observations.closed_loop import ClosedLoop, closed_loop_steps
+from pinn.observations.deployments import observed_deployments
 from pinn.physics.costs import StepCosts, step_costs
 from pinn.physics.floor import floor_seconds
 from pinn.specs.deployment import Deployment
+from pinn.specs.serving_defaults import default_max_num_batched_tokens
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class ServingRows:
     request features marked in ``step_time_entries`` are 1 and stand for the row's own TPOT.
 
     Attributes:
+        row_id: Name of each row in its source.
         deployments: The distinct deployments.
         deployment: Index of each row's deployment.
         tpot_features: Mean step features of a decode interval.
@@ -37,6 +41,7 @@ class ServingRows:
         weight: Of each row in a loss; mean 1.
     """
 
+    row_id: tuple[str, ...]
     deployments: tuple[Deployment, ...]
     deployment: Int[np.ndarray, " n"]
     tpot_features: Float[np.ndarray, "n step_features"]
@@ -56,6 +61,7 @@ class ServingRows:
         used, index = np.unique(self.deployment[keep], return_inverse=True)
         deployments = tuple(self.deployments[i] for i in used)
         return ServingRows(
+            tuple(r for r, kept in zip(self.row_id, keep, strict=True) if kept),
             deployments,
             index,
             self.tpot_features[keep],
@@ -84,36 +90,41 @@ def model_weights(models: Sequence[str]) -> Float[np.ndarray, " n"]:
     return weight / weight.mean()
 
 
-def serving_rows(
-    deployments: Sequence[Deployment],
-    deployment: Sequence[int],
-    loads: Sequence[ClosedLoop],
-    tpot_s: np.ndarray,
-    ttft_s: np.ndarray,
-) -> ServingRows:
-    """Work out the features of ``n`` measurements.
+def serving_rows(observations: pd.DataFrame) -> ServingRows:
+    """Work out the features of closed-loop observations.
 
     Args:
-        deployments: The distinct deployments.
-        deployment: Index of each row's deployment.
-        loads: Load of each row.
-        tpot_s: Measured mean time per output token.
-        ttft_s: Measured mean time to first token.
+        observations: Table as ``pinn.observations.table.read_observations`` gives it. The token
+            budget of a step is taken to be vLLM's default on the row's GPU.
     """
+    of_row = observed_deployments(observations)
+    deployments = tuple(dict.fromkeys(of_row.values()))
+    place = {deployment: i for i, deployment in enumerate(deployments)}
+    index = np.array([place[of_row[row_id]] for row_id in observations["row_id"]])
+    loads = [
+        ClosedLoop(
+            int(row.concurrency),
+            int(row.prompt_tokens),
+            int(row.output_tokens),
+            default_max_num_batched_tokens(deployments[i].gpu),
+            deployments[i].model.window_tokens,
+        )
+        for i, row in zip(index, observations.itertuples(), strict=True)
+    ]
     costs = step_costs(deployments)
-    index = np.asarray(deployment)
     means = [_means(costs.take(i), load) for i, load in zip(index, loads, strict=True)]
     tpot_features, ttft_features, tpot_floor, ttft_floor = (
         np.array(column) for column in zip(*means, strict=True)
     )
     return ServingRows(
-        tuple(deployments),
+        tuple(observations["row_id"]),
+        deployments,
         index,
         tpot_features,
         ttft_features,
         _request_features(deployments, index, loads),
-        np.asarray(tpot_s, dtype=np.float64),
-        np.asarray(ttft_s, dtype=np.float64),
+        observations["tpot_s"].to_numpy(np.float64),
+        observations["ttft_s"].to_numpy(np.float64),
         tpot_floor,
         ttft_floor,
         model_weights([deployments[i].model.name for i in index]),

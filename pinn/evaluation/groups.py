@@ -1,0 +1,39 @@
+"""Named parts of the rows that a results table shows apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pandas as pd
+
+from pinn.errors import PinnError
+from pinn.specs.deployment import Deployment
+from pinn.training.serving_rows import ServingRows
+
+#: Part -> whether a deployment belongs to it.
+GROUPS: dict[str, Callable[[Deployment], bool]] = {
+    "mixture-of-experts": lambda d: d.model.moe is not None,
+    "dense": lambda d: d.model.moe is None,
+    "expert-parallel": lambda d: d.serving.expert_parallel_size > 1,
+}
+
+
+def group_masks(
+    names: Sequence[str], rows: ServingRows, predictions: pd.DataFrame
+) -> dict[str, pd.Series]:
+    """Which predictions belong to each named part.
+
+    Raises:
+        PinnError: If a name is not a key of ``GROUPS``.
+    """
+    unknown = set(names) - set(GROUPS)
+    if unknown:
+        raise PinnError(f"unknown groups {sorted(unknown)}: known ones are {', '.join(GROUPS)}")
+    masks = {}
+    for name in names:
+        member = {
+            row_id: GROUPS[name](rows.deployments[i])
+            for row_id, i in zip(rows.row_id, rows.deployment, strict=True)
+        }
+        masks[name] = predictions["row_id"].map(member).astype(bool)
+    return masks

@@ -1,0 +1,38 @@
+"""Results tables as text; everything printed is read from the saved table."""
+
+from __future__ import annotations
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+from pinn.evaluation.groups import GROUPS
+
+#: Unit of every error in the table.
+CAPTION = "absolute percentage error; bias is the median signed error; n rows"
+
+
+def print_results(results: pd.DataFrame, console: Console | None = None) -> None:
+    """Print one table per kind of split and metric: a row per held-out part and method."""
+    console = console or Console(width=110)
+    for (split, metric), part in results.groupby(["split", "metric"], sort=False):
+        table = Table(title=f"{split}: {str(metric).upper()}", caption=CAPTION)
+        for heading in ("held out", "method", "n", "median", "mean", "p90", "bias"):
+            left = heading in ("held out", "method")
+            table.add_column(heading, justify="left" if left else "right", no_wrap=True)
+        previous = None
+        for row in part.sort_values("held_out", key=_all_last, kind="stable").itertuples():
+            if previous not in (None, row.held_out):
+                table.add_section()
+            numbers = (f"{value:.1f}" for value in (row.median, row.mean, row.p90, row.bias))
+            shown = str(row.held_out) if row.held_out != previous else ""
+            table.add_row(shown, str(row.method), str(row.n), *numbers)
+            previous = row.held_out
+        console.print(table)
+
+
+def _all_last(names: pd.Series) -> pd.Series:
+    """Held-out models or GPUs first, then the named parts, then all."""
+    parts = tuple(GROUPS)
+    rank = names.map(lambda name: 2 if name == "all" else int(name.startswith(parts)))
+    return rank.astype(str) + names

@@ -1,0 +1,141 @@
+"""An experiment from configuration to results folder: what ``train.py`` runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import lightning
+import numpy as np
+import pandas as pd
+import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from pinn.errors import PinnError
+from pinn.evaluation.crossvalidation import cross_validate
+from pinn.evaluation.groups import group_masks
+from pinn.evaluation.methods import LearnedNetwork, Method, Peer, Roofline
+from pinn.evaluation.metrics import summarize
+from pinn.evaluation.peers.aiconfigurator import released_predictions
+from pinn.evaluation.printing import print_results
+from pinn.network.checkpoint import Checkpoint, save_checkpoint
+from pinn.observations.splits import Split, leave_one_gpu_out, leave_one_model_out, write_splits
+from pinn.observations.table import read_manifest, read_observations
+from pinn.training.learner import ServingLearner
+from pinn.training.provenance import fingerprint
+from pinn.training.serving_rows import ServingRows, serving_rows
+
+_SPLITS = {
+    "leave-one-model-out": leave_one_model_out,
+    "leave-one-gpu-out": leave_one_gpu_out,
+}
+
+
+def run_experiment(config: DictConfig) -> dict[str, Any]:
+    """Run one experiment.
+
+    Args:
+        config: As ``conf/train.yaml`` composes it.
+
+    Returns:
+        Where things were saved and the overall errors, ready for JSON.
+
+    Raises:
+        PinnError: If data or configuration cannot be used.
+    """
+    lightning.seed_everything(config.seed, verbose=False)
+    torch.use_deterministic_algorithms(True)
+    folder = Path(config.output_dir)
+    settings = OmegaConf.to_container(config, resolve=True)
+    instantiate(config.data)
+    observations = read_observations(Path(config.data.target))
+    manifest = read_manifest(Path(config.data.target))
+    print(manifest.report.table(), file=sys.stderr)
+    rows = serving_rows(observations)
+    learner = ServingLearner(
+        instantiate(config.network),
+        instantiate(config.fit),
+        instantiate(config.trainer),
+        config.seed,
+    )
+    learned_from = {part: settings[part] for part in ("network", "fit", "seed")}
+    mark = fingerprint(manifest.table_sha256, learned_from)
+    summary: dict[str, Any] = {"experiment": config.experiment_name, "folder": str(folder)}
+    results = pd.DataFrame()
+    if config.evaluation.splits:
+        splits = _splits(config.evaluation.splits, observations, folder)
+        results = _evaluate(config, rows, splits, learner, mark, folder)
+        overall = results[(results.held_out == "all") & (results.method == "network")]
+        summary["errors"] = overall.drop(columns=["held_out", "method"]).to_dict("records")
+    if config.final_fit:
+        summary["checkpoint"] = str(_fit_all(config, rows, learner, mark, results, folder))
+    return summary
+
+
+def _splits(
+    names: Sequence[str], observations: pd.DataFrame, folder: Path
+) -> dict[str, list[Split]]:
+    """The splits of each kind, recorded beside the results."""
+    unknown = set(names) - set(_SPLITS)
+    if unknown:
+        raise PinnError(f"unknown splits {sorted(unknown)}: known ones are {', '.join(_SPLITS)}")
+    splits = {name: _SPLITS[name](observations) for name in names}
+    for name, of_kind in splits.items():
+        write_splits(of_kind, folder / "splits" / f"{name}.json")
+    return splits
+
+
+def _evaluate(
+    config: DictConfig,
+    rows: ServingRows,
+    splits: dict[str, list[Split]],
+    learner: ServingLearner,
+    mark: str,
+    folder: Path,
+) -> pd.DataFrame:
+    """Score every method on every split; the table goes to disk first and is printed from there."""
+    methods: list[Method] = [
+        Roofline(),
+        LearnedNetwork("global vector", learner.without_correction()),
+        LearnedNetwork("network", learner),
+        Peer("aiconfigurator", released_predictions()),
+    ]
+    predictions = cross_validate(rows, splits, methods, folder, mark)
+    predictions.to_csv(folder / "predictions.csv", index=False)
+    groups = group_masks(config.evaluation.groups, rows, predictions)
+    summarize(predictions, groups).to_csv(folder / "results.csv", index=False)
+    results = pd.read_csv(folder / "results.csv")
+    print_results(results)
+    return results
+
+
+def _fit_all(
+    config: DictConfig,
+    rows: ServingRows,
+    learner: ServingLearner,
+    mark: str,
+    results: pd.DataFrame,
+    folder: Path,
+) -> Path:
+    """Fit on all rows and save the checkpoint with the held-out results beside it."""
+    network = learner.learn(rows, folder / "logs" / f"all-{mark[:16]}")
+    manifest = read_manifest(Path(config.data.target))
+    metadata = {
+        "experiment": config.experiment_name,
+        "command": "python train.py " + " ".join(sys.argv[1:]),
+        "date": datetime.now(UTC).date().isoformat(),
+        "fingerprint": mark,
+        "parameters": network.parameter_count,
+        "sources": [manifest.to_json()],
+        "held_out_results": results.to_dict("records"),
+    }
+    free, rates = rows.embedding()
+    names = tuple(f"{d.model.name} on {d.gpu.name}" for d in rows.deployments)
+    checkpoint = Checkpoint(network, metadata, np.concatenate([free, rates], axis=1), names)
+    path = folder / "checkpoint.safetensors"
+    save_checkpoint(checkpoint, path)
+    return path

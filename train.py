@@ -1,0 +1,27 @@
+"""Train the surrogate: ``python train.py [+experiment=moe_ep] [key=value ...]``.
+
+Reads measurements, scores every method on held-out models or GPUs, fits on everything, and saves
+a checkpoint and a results folder. The last line of output is one JSON document.
+"""
+
+import json
+import sys
+
+import hydra
+from omegaconf import DictConfig
+
+from pinn.errors import PinnError
+from pinn.experiments.experiment import run_experiment
+
+
+@hydra.main(version_base="1.3", config_path="conf", config_name="train")
+def main(config: DictConfig) -> None:
+    """Run the experiment that the configuration describes."""
+    try:
+        print(json.dumps(run_experiment(config)))
+    except PinnError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()
