@@ -47,9 +47,10 @@ def summarize(predictions: pd.DataFrame, groups: dict[str, pd.Series]) -> pd.Dat
         for name, mask in groups.items():
             members = of_method[mask.loc[of_method.index]]
             parts.append((name, members))
-            if members["held_out"].nunique() > 1:
-                by_held_out = members.groupby("held_out", sort=True)
-                parts += [(f"{name}: {held_out}", part) for held_out, part in by_held_out]
+            whole = of_method["held_out"].value_counts()
+            for held_out, part in members.groupby("held_out", sort=True):
+                if len(part) < whole[held_out]:
+                    parts.append((f"{name}: {held_out}", part))
         for held_out, part in parts:
             for metric in ("tpot", "ttft"):
                 scored = part[part[f"{metric}_s"].notna()]

@@ -80,7 +80,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     path = Path(path)
     if not path.is_file():
         raise PinnError(
-            f"no checkpoint at {path}: train one with 'python train.py' or name one with --checkpoint"
+            f"no checkpoint at {path}: train one with 'python train.py', or give another path"
         )
     try:
         with safe_open(path, framework="pt") as file:
