@@ -78,7 +78,7 @@ def windows(fields: ConfigFields, layers: int, max_position: int) -> list[int | 
     A window is inert where ``use_sliding_window`` is false or no context can exceed it. Layers:
     ``layer_types``, or a list under ``sliding_window``, or ``sliding_window_pattern``, or (Qwen)
     ``max_window_layers``; else all of them. Llama-4's chunks spare the layers without rotary
-    embedding (llama4.py); a chunk counts as a window of its size, its average reach being half.
+    embedding (llama4.py); a chunk counts as a window of its size, though its mean reach is half.
     """
     if fields.get("attention_chunk_size") is not None and fields.model_type.startswith("llama4"):
         tokens: int | None = fields.integer("attention_chunk_size")
@@ -91,6 +91,9 @@ def windows(fields: ConfigFields, layers: int, max_position: int) -> list[int | 
 
 
 def _rotary_layers(fields: ConfigFields, layers: int) -> list[bool]:
+    types = fields.per_layer("layer_types", layers)
+    if types is not None:
+        return [kind not in _FULL for kind in types]
     flags = fields.per_layer("no_rope_layers", layers)  # despite its name, 1 means rotary
     if flags is not None:
         return [bool(flag) for flag in flags]

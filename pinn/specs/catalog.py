@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import difflib
-import warnings
 from collections.abc import Mapping
 from functools import cache, lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from pinn.errors import PinnError
 from pinn.specs.config_fields import read_fields
-from pinn.specs.data_folder import data_folder, read_json
+from pinn.specs.data_folder import read_json
 from pinn.specs.hub import cached_file, download_config
 from pinn.specs.huggingface import model_from_config
 from pinn.specs.model import ModelSpec
+from pinn.specs.model_names import (
+    PACKAGE_SUFFIX,
+    QUANT_FILE,
+    catalog_files,
+    find_in_catalog,
+    name_of,
+    suggestion,
+)
 from pinn.specs.model_types import check_supported
-
-_PACKAGE_SUFFIX = "_config.json"
-_QUANT_FILE = "hf_quant_config.json"
 
 
 def load_model(
@@ -51,7 +53,7 @@ def load_model(
     path = _as_path(source)
     if path is not None:
         return _load_file(
-            path, _name_of(path), _beside(path), fallback_precision, allow_unknown_type
+            path, name_of(path), _beside(path), fallback_precision, allow_unknown_type
         )
     return _load_name(str(source), fallback_precision, allow_unknown_type)
 
@@ -59,7 +61,9 @@ def load_model(
 @cache
 def list_models() -> tuple[str, ...]:
     """Full names of the catalog's models, but for those of unsupported kinds and the aliases."""
-    return tuple(sorted(name for name, path in _catalog().values() if _is_supported(name, path)))
+    return tuple(
+        sorted(name for name, path in catalog_files().values() if _is_supported(name, path))
+    )
 
 
 def _is_supported(name: str, path: Path) -> bool:
@@ -72,7 +76,7 @@ def _is_supported(name: str, path: Path) -> bool:
 
 @lru_cache(maxsize=256)
 def _load_name(name: str, fallback_precision: str | None, allow_unknown_type: bool) -> ModelSpec:
-    known = _find_in_catalog(name)
+    known = find_in_catalog(name)
     if known is not None:
         full_name, path = known
         return _load_file(path, full_name, _beside(path), fallback_precision, allow_unknown_type)
@@ -81,21 +85,11 @@ def _load_name(name: str, fallback_precision: str | None, allow_unknown_type: bo
     except PinnError as error:
         raise PinnError(
             f"unknown model {name!r}: not in the catalog nor in the local cache, and {error}; "
-            f"{_suggestion(name)}"
+            f"{suggestion(name)}"
         ) from error
     return _load_file(
-        path, name, cached_file(name, _QUANT_FILE), fallback_precision, allow_unknown_type
+        path, name, cached_file(name, QUANT_FILE), fallback_precision, allow_unknown_type
     )
-
-
-def _suggestion(name: str) -> str:
-    known = {key.lower(): key for key in [*list_models(), *_aliases()]}
-    bare = {key.split("/")[-1]: key for key in known}
-    wanted = name.lower()
-    close = [known[key] for key in difflib.get_close_matches(wanted, known, n=3)]
-    close += [known[bare[key]] for key in difflib.get_close_matches(wanted, bare, n=3)]
-    hint = f"close names are {', '.join(dict.fromkeys(close))}, or " if close else ""
-    return f"{hint}give the path of its config.json"
 
 
 def _load_file(
@@ -119,77 +113,17 @@ def _as_path(source: str | Path) -> Path | None:
     if path.is_file():
         return path
     text = str(source)
-    if path.is_dir() and (isinstance(source, Path) or _find_in_catalog(text) is None):
+    if path.is_dir() and (isinstance(source, Path) or find_in_catalog(text) is None):
         raise PinnError(f"{path}: the folder holds no config.json: give the folder of a model")
     if isinstance(source, Path) or text.endswith(".json") or text[:1] in (".", "/", "~"):
         raise PinnError(f"{path}: no such file: give a config.json, its folder, or a model name")
     return None
 
 
-def _name_of(path: Path) -> str:
-    if path.name == "config.json":
-        return path.resolve().parent.name
-    return path.name.removesuffix(_PACKAGE_SUFFIX).removesuffix(".json").replace("--", "/", 1)
-
-
 def _beside(path: Path) -> Path | None:
     """The separate quantization config of a config.json, where there is one."""
-    if path.name.endswith(_PACKAGE_SUFFIX):
-        quant = path.with_name(f"{path.name.removesuffix(_PACKAGE_SUFFIX)}_{_QUANT_FILE}")
+    if path.name.endswith(PACKAGE_SUFFIX):
+        quant = path.with_name(f"{path.name.removesuffix(PACKAGE_SUFFIX)}_{QUANT_FILE}")
     else:
-        quant = path.with_name(_QUANT_FILE)
+        quant = path.with_name(QUANT_FILE)
     return quant if quant.is_file() else None
-
-
-@cache
-def _catalog() -> dict[str, tuple[str, Path]]:
-    """Lower-case full name -> full name and file; the project's own files go first."""
-    found: dict[str, tuple[str, Path]] = {}
-    own = (path for path in data_folder("models").glob("*--*.json"))
-    for path in [*sorted(own), *_package_files()]:
-        name = _name_of(path)
-        found.setdefault(name.lower(), (name, path))
-    return found
-
-
-def _package_files() -> list[Path]:
-    """The configs that aiconfigurator-core ships; without the package, none and a warning."""
-    spec = find_spec("aiconfigurator_core")
-    if spec is None or spec.origin is None:
-        warnings.warn(
-            "aiconfigurator-core is not installed: most names of the model catalog are missing",
-            stacklevel=2,
-        )
-        return []
-    folder = Path(spec.origin).parent / "model_configs"
-    return sorted(
-        path for path in folder.glob(f"*{_PACKAGE_SUFFIX}") if not path.name.endswith(_QUANT_FILE)
-    )
-
-
-@cache
-def _aliases() -> dict[str, str]:
-    path = data_folder("models") / "aliases.json"
-    return {key: value for key, value in read_json(path).items() if not key.startswith("_")}
-
-
-@cache
-def _full_names() -> dict[str, list[str]]:
-    """Lower-case full or bare name -> catalog keys; a full name goes before a bare one."""
-    targets = {name: key for key, (name, _) in _catalog().items()}
-    targets |= {name: target.lower() for name, target in _aliases().items() if name not in targets}
-    found: dict[str, list[str]] = {name.lower(): [key] for name, key in targets.items()}
-    bare: dict[str, list[str]] = {}
-    for name, key in targets.items():
-        entries = bare.setdefault(name.split("/")[-1].lower(), [])
-        if key not in entries:
-            entries.append(key)
-    return {**bare, **found}
-
-
-def _find_in_catalog(name: str) -> tuple[str, Path] | None:
-    keys = _full_names().get(name.strip("/").lower(), [])
-    if len(keys) > 1:
-        names = ", ".join(_catalog()[key][0] for key in keys)
-        raise PinnError(f"model name {name!r} is ambiguous: use one of {names}")
-    return _catalog()[keys[0]] if keys else None

@@ -31,6 +31,7 @@ CLASS_DEFAULTS: dict[str, dict[str, Any]] = {
         "sliding_window_pattern": 6,
         "max_position_embeddings": 131072,
     },
+    **{key: {"use_sliding_window": False} for key in ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe")},
     "cohere2": {"sliding_window": 4096, "sliding_window_pattern": 4},
     "gpt_oss": {"sliding_window": 128, "sliding_window_pattern": 2},
     "llama4_text": {

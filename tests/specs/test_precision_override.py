@@ -1,0 +1,85 @@
+import pytest
+
+from pinn.errors import PinnError
+from pinn.specs.catalog import load_model
+from pinn.specs.precision_override import SCHEMES, with_precision
+
+#: The checkpoint that a label on another one stands for.
+RELEASES = [
+    ("Qwen/Qwen3-235B-A22B", "nvfp4", "nvidia/Qwen3-235B-A22B-NVFP4"),
+    ("Qwen/Qwen3-235B-A22B", "fp8_block", "Qwen/Qwen3-235B-A22B-FP8"),
+    ("Qwen/Qwen3-32B", "fp8_block", "Qwen/Qwen3-32B-FP8"),
+    ("MiniMaxAI/MiniMax-M2.5", "fp4", "nvidia/MiniMax-M2.5-NVFP4"),
+    ("MiniMaxAI/MiniMax-M2.5", "fp8", "MiniMaxAI/MiniMax-M2.5"),
+    ("moonshotai/Kimi-K2.5", "nvfp4", "nvidia/Kimi-K2.5-NVFP4"),
+    ("moonshotai/Kimi-K2.5", "int4", "moonshotai/Kimi-K2.5"),
+    ("deepseek-ai/DeepSeek-V3", "nvfp4", "nvidia/DeepSeek-V3.1-NVFP4"),
+    ("deepseek-ai/DeepSeek-V3", "fp8", "deepseek-ai/DeepSeek-V3"),
+    ("meta-llama/Llama-3.1-70B", "nvfp4", "nvidia/Llama-3.3-70B-Instruct-FP4"),
+    (
+        "meta-llama/Llama-4-Scout-17B-16E-Instruct",
+        "fp8",
+        "RedHatAI/Llama-4-Scout-17B-16E-Instruct-FP8-dynamic",
+    ),
+    ("openai/gpt-oss-120b", "fp4", "openai/gpt-oss-120b"),
+]
+
+
+@pytest.mark.parametrize(("base", "label", "release"), RELEASES)
+def test_a_label_means_what_the_release_does(base, label, release):
+    labelled, released = with_precision(load_model(base), label), load_model(release)
+    assert labelled.precisions == released.precisions
+    assert labelled.kv_cache_precision == released.kv_cache_precision
+    assert labelled.moe == released.moe
+
+
+def test_modelopt_fp8_also_asks_for_an_fp8_cache():
+    labelled = with_precision(load_model("Llama-3.1-70B"), "fp8", kv_cache="fp8")
+    released = load_model("nvidia/Llama-3.1-70B-Instruct-FP8")
+    assert labelled.precisions == released.precisions
+    assert labelled.kv_cache_precision == released.kv_cache_precision
+
+
+@pytest.mark.parametrize("name", ["Llama-3.1-8B", "Qwen3-30B-A3B", "DeepSeek-V3", "Kimi-K2.5"])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_shapes_and_the_output_head_never_change(name, scheme):
+    model = load_model(name)
+    labelled = with_precision(model, scheme)
+    assert labelled.layer_groups == model.layer_groups
+    assert labelled.precisions.lm_head.name in ("bf16", "fp16")
+    assert with_precision(labelled, scheme) == labelled
+
+
+@pytest.mark.parametrize("name", ["gpt-oss-20b", "DeepSeek-V3", "nvidia/Kimi-K2.5-NVFP4"])
+def test_bf16_undoes_every_quantization(name):
+    plain = with_precision(load_model(name), "bf16")
+    p = plain.precisions
+    kinds = (p.attention, p.dense_ffn, p.experts, p.shared_experts, plain.kv_cache_precision)
+    assert {kind.name for kind in kinds} == {"bf16"}
+
+
+def test_routed_experts_only_is_a_choice():
+    everything = with_precision(load_model("Qwen3-30B-A3B"), "int4").precisions
+    experts = with_precision(load_model("Qwen3-30B-A3B"), "int4", routed_experts_only=True)
+    assert everything.attention.name == everything.experts.name == "int4_wo"
+    assert experts.precisions.attention.name == "bf16"
+    assert experts.precisions.experts.name == "int4_wo"
+    kimi = with_precision(load_model("Kimi-K2.5"), "int4", routed_experts_only=False)
+    assert kimi.precisions.attention.name == "int4_wo"
+    with pytest.raises(PinnError, match="no routed experts"):
+        with_precision(load_model("Llama-3.1-8B"), "int4", routed_experts_only=True)
+
+
+def test_mxfp4_is_for_experts_where_there_are_any():
+    assert with_precision(load_model("Qwen3-30B-A3B"), "mxfp4").precisions.attention.name == "bf16"
+    assert with_precision(load_model("Llama-3.1-8B"), "mxfp4").precisions.dense_ffn.name == "mxfp4"
+
+
+def test_a_half_precision_model_keeps_its_own_format_elsewhere():
+    model = with_precision(load_model("Llama-2-7b"), "fp8")
+    assert (model.precisions.lm_head.name, model.kv_cache_precision.name) == ("fp16", "fp16")
+
+
+def test_unknown_label():
+    with pytest.raises(PinnError, match=r"unknown precision 'fp3': use one of bf16"):
+        with_precision(load_model("Llama-3.1-8B"), "fp3")

@@ -1,0 +1,194 @@
+import json
+
+import pytest
+
+from pinn.errors import PinnError
+from pinn.specs.catalog import load_model
+from pinn.specs.module_names import ModulePatterns
+
+FP8_INPUTS = {"num_bits": 8, "type": "float", "dynamic": True}
+
+
+def compressed(weights, inputs=None, targets=("Linear",), **more):
+    group = {"targets": list(targets), "weights": weights, "input_activations": inputs}
+    return {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}, **more}
+
+
+def names(model):
+    p = model.precisions
+    return {
+        "attention": p.attention.name,
+        "dense_ffn": p.dense_ffn.name,
+        "experts": p.experts.name,
+        "shared_experts": p.shared_experts.name,
+        "lm_head": p.lm_head.name,
+    }
+
+
+@pytest.mark.parametrize(
+    ("quantization", "expected"),
+    [
+        ({"quant_method": "fp8", "activation_scheme": "dynamic"}, "fp8"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8_block"),
+        ({"quant_method": "gptq", "bits": 4}, "int4_wo"),
+        ({"quant_method": "gptq", "bits": "8"}, "int8_wo"),
+        ({"quant_method": "awq", "w_bit": 4}, "int4_wo"),
+        ({"quant_method": "awq", "bits": "4"}, "int4_wo"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8"),
+        ({"producer": {"name": "modelopt"}, "quant_algo": "NVFP4"}, "nvfp4"),
+        ({"quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}}, "nvfp4"),
+        (compressed({"num_bits": 8, "type": "float"}, FP8_INPUTS), "fp8"),
+        (
+            compressed({"num_bits": 8, "type": "float", "strategy": "block"}, FP8_INPUTS),
+            "fp8_block",
+        ),
+        (compressed({"num_bits": 8, "type": "int"}, {"num_bits": 8, "type": "int"}), "int8"),
+        (compressed({"num_bits": 8, "type": "int"}), "int8_wo"),
+        (compressed({"num_bits": 4, "type": "int", "group_size": 128}), "int4_wo"),
+        (compressed({"num_bits": 4, "type": "float", "group_size": 32}), "mxfp4"),
+        (
+            compressed(
+                {"num_bits": 4, "type": "float", "group_size": 16},
+                {"num_bits": 4, "type": "float", "group_size": 16},
+            ),
+            "nvfp4",
+        ),
+    ],
+)
+def test_formats_of_linear_layers(parse, quantization, expected):
+    formats = names(parse(quantization_config=quantization))
+    assert formats["attention"] == formats["dense_ffn"] == expected
+    assert formats["lm_head"] == "bf16"
+
+
+@pytest.mark.parametrize(
+    "quantization",
+    [
+        {"quant_method": "bitsandbytes", "load_in_4bit": True},
+        {"quant_method": "gptq", "bits": 3},
+        {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"},
+        compressed({"num_bits": 2, "type": "int"}),
+        {"quant_method": "compressed-tensors", "config_groups": {}},
+        {"bits": 4},
+    ],
+)
+def test_unknown_schemes_raise_or_fall_back_with_a_warning(config, parse, quantization):
+    with pytest.raises(PinnError, match=r"config.json: unknown quantization .*known ones.*fp8"):
+        parse(quantization_config=quantization)
+    with pytest.warns(UserWarning, match="taking int4_wo for all linear layers"):
+        model = load_model(config(quantization_config=quantization), fallback_precision="int4_wo")
+    assert names(model)["attention"] == "int4_wo"
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_quantization_at_the_root_or_in_the_text_config(config, nested):
+    quantization = {"quantization_config": {"quant_method": "fp8"}}
+    text = config(**quantization if nested else {})
+    outer = {"model_type": "llama4", "text_config": text, **({} if nested else quantization)}
+    assert names(load_model(outer))["attention"] == "fp8"
+
+
+@pytest.mark.parametrize(
+    "ignore",
+    [
+        {"ignore": ["re:.*self_attn.*"]},
+        {"ignore": [f"language_model.model.layers.{i}.self_attn.q_proj" for i in range(8)]
+         + [f"model.layers.{i}.self_attn.{p}_proj" for i in range(8) for p in "kvo"]},
+        {"ignore": ["self_attn"]},
+    ],
+)  # fmt: skip
+def test_ignore_lists(parse, ignore):
+    weights = {"num_bits": 8, "type": "float"}
+    formats = names(parse(quantization_config=compressed(weights, FP8_INPUTS, **ignore)))
+    assert (formats["attention"], formats["dense_ffn"]) == ("bf16", "fp8")
+
+
+def test_targets_choose_layers_and_names_go_before_linear(parse):
+    quantization = compressed({"num_bits": 8, "type": "float"}, FP8_INPUTS)
+    mlp = {"targets": ["re:.*mlp.*"], "weights": {"num_bits": 4, "type": "int"}}
+    quantization["config_groups"]["group_1"] = mlp
+    formats = names(parse(quantization_config=quantization))
+    assert (formats["attention"], formats["dense_ffn"]) == ("fp8", "int4_wo")
+    del quantization["config_groups"]["group_0"]
+    assert names(parse(quantization_config=quantization))["attention"] == "bf16"
+
+
+def test_single_layers_left_out_do_not_decide_for_their_kind(parse):
+    ignored = {"ignored_layers": ["model.layers.0.mlp", "model.layers.7.self_attn"]}
+    formats = names(parse(quantization_config={"quant_method": "fp8", **ignored}))
+    assert (formats["attention"], formats["dense_ffn"]) == ("fp8", "fp8")
+
+
+def test_gptq_rules_that_leave_modules_out(parse):
+    rules = {"quant_method": "gptq", "bits": 4, "dynamic": {"-:.*attn.*": {}}}
+    formats = names(parse(quantization_config=rules))
+    assert (formats["attention"], formats["dense_ffn"]) == ("bf16", "int4_wo")
+
+
+def test_the_router_name_does_not_match_gate_projections():
+    patterns = ModulePatterns(["gate", "lm_head"], "test")
+    assert not patterns.match(("model.layers.0.mlp.gate_proj",))
+    assert patterns.match(("model.layers.0.mlp.gate",))
+
+
+def test_a_broken_pattern_names_the_file(parse):
+    quantization = {"quant_method": "fp8", "ignored_layers": ["re:(*"]}
+    with pytest.raises(PinnError, match=r"config.json: 're:\(\*' is no regular expression"):
+        parse(quantization_config=quantization)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "expected"),
+    [
+        ({"kv_cache_scheme": {"num_bits": 8, "type": "float", "dynamic": False}}, "fp8"),
+        ({"kv_cache_scheme": "FP8"}, "fp8"),
+        ({"kv_cache_quant_algo": "FP8"}, "fp8"),
+        ({"kv_cache_scheme": None}, "bf16"),
+        ({}, "bf16"),
+    ],
+)
+def test_kv_cache_format_is_separate(parse, scheme, expected):
+    quantization = {"quant_method": "modelopt", "quant_algo": "FP8", **scheme}
+    assert parse(quantization_config=quantization).kv_cache_precision.name == expected
+
+
+def test_unknown_kv_cache_format_warns(parse):
+    quantization = {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "INT2"}
+    with pytest.warns(UserWarning, match="unknown KV cache format 'INT2'"):
+        assert parse(quantization_config=quantization).kv_cache_precision.name == "bf16"
+
+
+def test_separate_quantization_file_counts_where_the_config_has_none(tmp_path, config):
+    quant = {"quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(quant))
+    (tmp_path / "config.json").write_text(json.dumps(config()))
+    assert names(load_model(tmp_path))["attention"] == "fp8"
+    own = config(quantization_config={"quant_method": "awq", "bits": 4})
+    (tmp_path / "config.json").write_text(json.dumps(own))
+    assert names(load_model(tmp_path))["attention"] == "int4_wo"
+
+
+PUBLISHED = {  # attention, dense layers, experts, shared experts, KV cache
+    "MiniMaxAI/MiniMax-M2.5": ("fp8_block", None, "fp8_block", None, "bf16"),
+    "deepseek-ai/DeepSeek-V3": ("fp8_block", "fp8_block", "fp8_block", "fp8_block", "bf16"),
+    "Qwen/Qwen3-30B-A3B-FP8": ("fp8_block", None, "fp8_block", None, "bf16"),
+    "nvidia/Llama-3.1-70B-Instruct-FP8": ("fp8", "fp8", None, None, "fp8"),
+    "nvidia/Qwen3-235B-A22B-NVFP4": ("nvfp4", None, "nvfp4", None, "fp8"),
+    "nvidia/MiniMax-M2.5-NVFP4": ("bf16", None, "nvfp4", None, "fp8"),
+    "nvidia/Kimi-K2.5-NVFP4": ("bf16", "nvfp4", "nvfp4", "nvfp4", "fp8"),
+    "nvidia/Kimi-K2.6-NVFP4": ("bf16", "bf16", "nvfp4", "bf16", "fp8"),
+    "nvidia/DeepSeek-V3.1-NVFP4": ("bf16", "nvfp4", "nvfp4", "nvfp4", "fp8"),
+    "moonshotai/Kimi-K2.5": ("bf16", "bf16", "int4_wo", "bf16", "bf16"),
+    "openai/gpt-oss-120b": ("bf16", None, "mxfp4", None, "bf16"),
+    "RedHatAI/Llama-4-Scout-17B-16E-Instruct-FP8-dynamic": ("bf16", None, "fp8", "fp8", "bf16"),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_checkpoints(name):
+    model = load_model(name)
+    p = model.precisions
+    found = (p.attention, p.dense_ffn, p.experts, p.shared_experts, model.kv_cache_precision)
+    for precision, expected in zip(found, PUBLISHED[name], strict=True):
+        assert expected is None or precision.name == expected
+    assert p.lm_head.name == "bf16"
