@@ -16,6 +16,7 @@ from pinn.sources.kernels.moe import read_all_moe
 from pinn.sources.kernels.sources import SYSTEMS
 from pinn.sources.report import ReadReport
 from pinn.specs.gpu import GpuSpec
+from pinn.specs.gpu_catalog import load_gpu
 
 
 @dataclass(frozen=True)
@@ -50,17 +51,20 @@ class KernelTables:
 
 
 def read_kernel_tables(
-    systems_gpus: Mapping[str, GpuSpec], systems: Path | None = None
+    systems_gpus: Mapping[str, GpuSpec] | None = None, systems: Path | None = None
 ) -> KernelTables:
     """Read every declared table of the given systems; about three seconds for all of them.
 
     Args:
-        systems_gpus: Datasheets by system name, such as ``h100_sxm``; a subset of ``SYSTEMS``.
+        systems_gpus: Datasheets by system name, such as ``h100_sxm``; a subset of ``SYSTEMS``. None
+            for all of them, with the catalog's datasheets.
         systems: The ``systems`` folder of aiconfigurator-core; None for the installed package's.
 
     Raises:
         PinnError: If a file or a column is missing.
     """
+    if systems_gpus is None:
+        systems_gpus = {name: load_gpu(name) for name in SYSTEMS}
     gpus = {name: systems_gpus[name] for name in SYSTEMS if name in systems_gpus}
     gemm, gemm_reports = read_all_gemm(gpus, systems)
     decode, prefill, attention_reports = read_all_attention(gpus, systems)

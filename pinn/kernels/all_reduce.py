@@ -1,0 +1,120 @@
+"""All-reduce among tensor-parallel ranks of one node.
+
+A chip's own measured curve is used where there is one. For other chips, curves of the same kind of
+link (NVLink or PCIe) are averaged at equal time on the link, bytes / bandwidth: what differs
+between links of a kind is then the bandwidth alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from pinn.errors import PinnError
+from pinn.kernels.hardware import coded
+from pinn.specs.gpu import GpuSpec
+
+#: Message sizes of a curve: 256 B to 1 GiB, as in the tables.
+SIZES_BYTES = 2.0 ** np.arange(8, 31)
+#: Times on the link at which curves of several chips are averaged.
+_LINK_SECONDS = np.geomspace(1e-10, 0.1, 46)
+
+
+def _read_curve(bytes_: np.ndarray, seconds: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Monotone curve at other sizes: linear in logarithms, flat below, proportional above."""
+    inside = np.clip(at, bytes_[0], bytes_[-1])
+    log_time = np.interp(np.log(inside), np.log(bytes_), np.log(seconds))
+    slope = seconds[-1] / bytes_[-1]
+    return np.exp(log_time) + slope * np.maximum(at - bytes_[-1], 0.0)
+
+
+@dataclass(frozen=True)
+class AllReduce:
+    """Measured and pooled curves, each non-decreasing in the message size.
+
+    Attributes:
+        curves: ``(chip, gpus) -> seconds`` at ``SIZES_BYTES``.
+        pools: ``(link, gpus) -> seconds`` at ``_LINK_SECONDS`` of link time; link ``nvlink`` or
+            ``pcie``.
+    """
+
+    curves: dict[tuple[str, int], np.ndarray] = field(default_factory=dict)
+    pools: dict[tuple[str, int], np.ndarray] = field(default_factory=dict)
+
+    @staticmethod
+    def fit(rows: pd.DataFrame, gpus: Mapping[str, GpuSpec]) -> AllReduce:
+        """Take the curves from measured rows."""
+        curves: dict[tuple[str, int], np.ndarray] = {}
+        logs: dict[tuple[str, int], list[np.ndarray]] = {}
+        for (chip, ranks), part in rows.sort_values("bytes").groupby(["gpu", "gpus"]):
+            size = part["bytes"].to_numpy(dtype=np.float64)
+            time = np.maximum.accumulate(part["seconds"].to_numpy(dtype=np.float64))
+            curves[str(chip), int(ranks)] = _read_curve(size, time, SIZES_BYTES)
+            link = gpus[str(chip)].link_bandwidth_bytes_per_s
+            kind = "nvlink" if gpus[str(chip)].has_nvlink else "pcie"
+            pooled = np.log(_read_curve(size, time, _LINK_SECONDS * link))
+            logs.setdefault((kind, int(ranks)), []).append(pooled)
+        return AllReduce(curves, {k: np.exp(np.mean(v, axis=0)) for k, v in logs.items()})
+
+    def seconds(self, gpu: object, ranks: object, bytes_: object) -> np.ndarray:
+        """Time of one all-reduce; nothing for one rank or no bytes. Arguments broadcast.
+
+        Args:
+            gpu: A ``GpuSpec``, or a ``Coded`` of several.
+            ranks: GPUs that take part, in one node.
+            bytes_: Size of the message on each of them.
+        """
+        chips = coded(gpu)
+        ids, count, size = np.broadcast_arrays(
+            chips.ids, np.asarray(ranks), np.asarray(bytes_, dtype=np.float64)
+        )
+        result = np.zeros(size.shape)
+        for chip in np.unique(ids):
+            for n in np.unique(count[ids == chip]):
+                mine = (ids == chip) & (count == n)
+                result[mine] = self._one(chips.options[chip], int(n), size[mine])
+        return result
+
+    def _one(self, gpu: GpuSpec, ranks: int, size: np.ndarray) -> np.ndarray:
+        if ranks <= 1:
+            return np.zeros(size.shape)
+        known = self._counts(gpu)
+        if ranks in known:
+            time = self._known(gpu, ranks, size)
+        elif ranks > known[-1]:
+            # Trees and rings: the launch grows with log2 of the ranks, the bytes hardly.
+            time = self._known(gpu, known[-1], size) * np.log2(ranks) / np.log2(known[-1])
+        else:
+            low = max(n for n in known if n < ranks)
+            high = min(n for n in known if n > ranks)
+            share = np.log(ranks / low) / np.log(high / low)
+            ends = self._known(gpu, low, size), self._known(gpu, high, size)
+            time = ends[0] ** (1 - share) * ends[1] ** share
+        floor = size * (ranks - 1) / ranks / gpu.link_bandwidth_bytes_per_s
+        return np.where(size > 0, np.maximum(time, floor), 0.0)
+
+    def _counts(self, gpu: GpuSpec) -> list[int]:
+        """Numbers of ranks with a curve of the chip or of its kind of link, increasing."""
+        kind = self._kind(gpu)
+        return sorted(
+            {n for name, n in self.curves if name == gpu.name}
+            | {n for name, n in self.pools if name == kind}
+        )
+
+    def _kind(self, gpu: GpuSpec) -> str:
+        kind = "nvlink" if gpu.has_nvlink else "pcie"
+        kinds = {name for name, _ in self.pools}
+        if not kinds:
+            raise PinnError("no all-reduce curves: fit the surrogates on tables that have some")
+        return kind if kind in kinds else min(kinds)
+
+    def _known(self, gpu: GpuSpec, ranks: int, size: np.ndarray) -> np.ndarray:
+        own = self.curves.get((gpu.name, ranks))
+        if own is not None:
+            return _read_curve(SIZES_BYTES, own, size)
+        pool = self.pools[self._kind(gpu), ranks]
+        link = gpu.link_bandwidth_bytes_per_s
+        return _read_curve(_LINK_SECONDS * link, pool, size)

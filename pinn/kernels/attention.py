@@ -1,0 +1,165 @@
+"""Attention over cached keys and values (decode) and over fresh prompts (prefill)."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float
+
+from pinn.kernels.hardware import Hardware
+from pinn.kernels.network import TrainingPlan
+from pinn.kernels.operator import Operator, Rows, Sizes, ceiling_share, logarithm
+from pinn.sources.kernels.work import Work, decode_work, prefill_work, window_keys
+
+_SEQUENCES = np.array([1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048], dtype=np.float64)
+_CONTEXT = np.array(
+    [1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144],
+    dtype=np.float64,
+)
+_PROMPT = np.array(
+    [1, 16, 32, 64, 128, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 32768],
+    dtype=np.float64,
+)
+
+
+def _head_columns(hw: Hardware, sizes: Sizes) -> list[Rows]:
+    """Log heads, KV heads, heads per KV head and head width; the cache's format; windowed."""
+    return [
+        np.log(sizes["heads"]),
+        np.log(sizes["kv_heads"]),
+        np.log(sizes["heads"] / sizes["kv_heads"]),
+        np.log(sizes["head_dim"]),
+        (sizes["head_dim"] > 128).astype(np.float64),
+        (hw.element_bytes < 1.5).astype(np.float64),
+        (sizes["window"] > 0).astype(np.float64),
+    ]
+
+
+class _Attention(Operator):
+    format_column = "kv_precision"
+    shape = ("heads", "kv_heads", "head_dim", "window")
+    group = ("heads", "kv_heads", "head_dim", "window")
+    launch_seconds: float
+
+    def work(self, hw: Hardware, sizes: Sizes) -> Work:
+        raise NotImplementedError
+
+    def times(self, hw: Hardware, sizes: Sizes) -> tuple[Rows, Rows, Rows]:
+        """Key and value, activation and compute time."""
+        work = self.work(hw, sizes)
+        return (
+            work.read_bytes / hw.bandwidth,
+            work.activation_bytes / hw.bandwidth,
+            work.flop / hw.bf16_rate,
+        )
+
+    def roofline(self, hw: Hardware, sizes: Sizes) -> Rows:
+        read, activations, compute = self.times(hw, sizes)
+        return np.maximum(read + activations, compute) + self.launch_seconds
+
+    def floor(self, hw: Hardware, sizes: Sizes) -> Rows:
+        """Compute at twice the bf16 rate: some kernels multiply in 8 bits."""
+        read, _, compute = self.times(hw, sizes)
+        return np.maximum(read, compute / 2.0)
+
+    def work_seconds(self, hw: Hardware, sizes: Sizes) -> Rows:
+        return sum(self.times(hw, sizes))
+
+
+class DecodeAttention(_Attention):
+    """One new token per sequence; ``context_tokens`` counts it.
+
+    ``latent`` sizes of 1 mark multi-head latent attention: one head of compressed keys that are
+    also the values, so half the bytes.
+    """
+
+    name = "decode_attention"
+    axes = ("sequences", "context_tokens")
+    nodes = (_SEQUENCES, _CONTEXT)
+    plan = TrainingPlan(rows=200_000, epochs=30, width=64, depth=3, bound=3.0)
+    launch_seconds = 4e-6
+
+    def work(self, hw: Hardware, sizes: Sizes) -> Work:
+        return decode_work(
+            sizes["sequences"],
+            sizes["context_tokens"],
+            sizes["heads"],
+            sizes["kv_heads"],
+            sizes["head_dim"],
+            sizes["window"],
+            hw.element_bytes,
+        )
+
+    def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
+        """Columns in this order.
+
+        Log roofline; log read and compute time with a short and a long launch; log sequences and
+        visible context; blocks per SM: heads alone and with the context split in 256; compute over
+        memory; read bytes over cache; how far the context exceeds the window; heads; the chip.
+        """
+        read, _, compute = self.times(hw, sizes)
+        keys = window_keys(sizes["context_tokens"], sizes["window"])
+        blocks = sizes["sequences"] * sizes["kv_heads"] / hw.sms
+        columns = [
+            np.log(self.roofline(hw, sizes) * 1e6),
+            logarithm(read, 0.3e-6),
+            logarithm(read, 5e-6),
+            logarithm(read, 20e-6),
+            logarithm(compute, 0.3e-6),
+            logarithm(compute, 5e-6),
+            np.log(sizes["sequences"]),
+            np.log(keys),
+            np.log(blocks),
+            ceiling_share(blocks),
+            np.log(sizes["sequences"] * sizes["heads"] / hw.sms),
+            np.log(np.ceil(blocks * np.ceil(keys / 256))),
+            np.clip(np.log(compute / read), -6.0, 6.0),
+            np.clip(np.log(read * hw.bandwidth / hw.cache_bytes), -6.0, 6.0),
+            np.log(sizes["context_tokens"] / keys),
+            *_head_columns(hw, sizes),
+        ]
+        return np.concatenate([np.stack(columns, axis=1), hw.descriptors()], axis=1)
+
+
+class PrefillAttention(_Attention):
+    """Causal attention of ``sequences`` fresh prompts of ``tokens`` each."""
+
+    name = "prefill_attention"
+    axes = ("sequences", "tokens")
+    nodes = (_SEQUENCES, _PROMPT)
+    plan = TrainingPlan(rows=150_000, epochs=30, width=64, depth=3, bound=4.0)
+    launch_seconds = 5e-6
+
+    def work(self, hw: Hardware, sizes: Sizes) -> Work:
+        names = ("sequences", "tokens", "heads", "kv_heads", "head_dim", "window")
+        return prefill_work(*(sizes[name] for name in names))
+
+    def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
+        """Columns in this order.
+
+        Log roofline; log compute time with a short and a long launch; log memory time; log
+        sequences, tokens and their product; tiles of 128 queries per SM, wave and row rounding;
+        how far the prompt exceeds the window, the window in tiles; heads; the chip.
+        """
+        read, activations, compute = self.times(hw, sizes)
+        tokens = sizes["tokens"]
+        keys = window_keys(tokens, sizes["window"])
+        waves = sizes["sequences"] * sizes["heads"] * np.ceil(tokens / 128) / hw.sms
+        columns = [
+            np.log(self.roofline(hw, sizes) * 1e6),
+            logarithm(compute, 0.3e-6),
+            logarithm(compute, 5e-6),
+            logarithm(compute, 50e-6),
+            logarithm(read + activations, 0.3e-6),
+            logarithm(read + activations, 5e-6),
+            np.log(sizes["sequences"]),
+            np.log(tokens),
+            np.log(sizes["sequences"] * tokens),
+            np.log(waves),
+            np.log(np.ceil(waves)),
+            ceiling_share(waves),
+            ceiling_share(tokens / 128),
+            np.log(tokens / keys),
+            np.log(np.ceil(keys / 128)),
+            *_head_columns(hw, sizes),
+        ]
+        return np.concatenate([np.stack(columns, axis=1), hw.descriptors()], axis=1)

@@ -1,0 +1,161 @@
+"""Which measured kernels a held-out model or GPU takes away from training.
+
+A held-out model's own kernels, at any tensor-parallel size, and near copies of them must not be
+trained on: a prediction for it is only honest where it was interpolated from other shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from pinn.physics.matmuls import dense_matmuls
+from pinn.sources.kernels.tables import KernelTables
+from pinn.specs.model import LatentAttentionSpec, ModelSpec, MoeFfnSpec
+
+TENSOR_PARALLEL_SIZES = (1, 2, 4, 8)
+#: Both widths of a multiplication within 3 %, all sizes of an expert layer within 5 %.
+GEMM_TOLERANCE = 0.03
+MOE_TOLERANCE = 0.05
+#: Same experts and top-k: already a near copy when both widths are this close.
+WIDTH_TOLERANCE = 0.25
+#: Latent attention is timed in DeepSeek-V3's shape alone: 128 heads, rank 512, rope 64.
+_LATENT_SHAPE = (512, 64)
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """Held-out models and GPUs.
+
+    Attributes:
+        models: Their kernel shapes and near copies are left out on every GPU.
+        gpus: Names of GPUs (``GpuSpec.name``); all of their rows are left out.
+    """
+
+    models: tuple[ModelSpec, ...] = ()
+    gpus: tuple[str, ...] = ()
+
+    def apply(self, tables: KernelTables) -> KernelTables:
+        """The tables without the excluded rows."""
+        return KernelTables(
+            gemm=tables.gemm[~self.gemm_rows(tables.gemm)],
+            decode_attention=tables.decode_attention[~self.attention_rows(tables.decode_attention)],
+            prefill_attention=tables.prefill_attention[
+                ~self.attention_rows(tables.prefill_attention)
+            ],
+            moe=tables.moe[~self.moe_rows(tables.moe)],
+            all_reduce=tables.all_reduce[~self.gpu_rows(tables.all_reduce)],
+            exchange=tables.exchange[~self.exchange_rows(tables.exchange)],
+            latent_decode=tables.latent_decode[~self.latent_rows(tables.latent_decode)],
+            gpus=tables.gpus,
+            reports=tables.reports,
+        )
+
+    def gpu_rows(self, rows: pd.DataFrame) -> np.ndarray:
+        """Rows of held-out GPUs."""
+        return rows["gpu"].isin(self.gpus).to_numpy(dtype=bool)
+
+    def gemm_rows(self, rows: pd.DataFrame) -> np.ndarray:
+        """Rows whose (n, k) is within 3 % of a multiplication of a held-out model."""
+        excluded = self.gpu_rows(rows)
+        n, k = rows["n"].to_numpy(dtype=float), rows["k"].to_numpy(dtype=float)
+        for wide, deep in sorted({s for model in self.models for s in gemm_shapes(model)}):
+            excluded |= _close(n, wide, GEMM_TOLERANCE) & _close(k, deep, GEMM_TOLERANCE)
+        return excluded
+
+    def attention_rows(self, rows: pd.DataFrame) -> np.ndarray:
+        """Rows with exactly the local heads, head width and window of a held-out model."""
+        excluded = self.gpu_rows(rows)
+        names = ("heads", "kv_heads", "head_dim", "window")
+        table = rows[list(names)].to_numpy(dtype=float)
+        for shape in sorted({s for model in self.models for s in attention_shapes(model)}):
+            excluded |= (table == np.array(shape, dtype=float)).all(axis=1)
+        return excluded
+
+    def moe_rows(self, rows: pd.DataFrame) -> np.ndarray:
+        """Rows of a held-out model's experts, or of experts much like them."""
+        excluded = self.gpu_rows(rows)
+        value = {c: rows[c].to_numpy(dtype=float) for c in ("hidden", "width", "experts", "top_k")}
+        for model in self.models:
+            if model.moe is not None:
+                excluded |= _like_experts(value, model.hidden_size, model.moe)
+        return excluded
+
+    def exchange_rows(self, rows: pd.DataFrame) -> np.ndarray:
+        """Dispatch and combine rows of a held-out model's hidden size and experts."""
+        if len(rows) == 0:
+            return np.zeros(0, dtype=bool)
+        excluded = self.gpu_rows(rows)
+        hidden, experts, top_k = (rows[c].to_numpy() for c in ("hidden", "experts", "top_k"))
+        for model in self.models:
+            if model.moe is not None:
+                same = (experts == model.moe.experts) & (top_k == model.moe.top_k)
+                excluded |= same & (hidden == model.hidden_size)
+        return excluded
+
+    def latent_rows(self, rows: pd.DataFrame) -> np.ndarray:
+        """Every MLA row, where a held-out model has the one latent shape that was timed."""
+        if len(rows) == 0:
+            return np.zeros(0, dtype=bool)
+        latent = [
+            g.attention
+            for model in self.models
+            for g in model.layer_groups
+            if isinstance(g.attention, LatentAttentionSpec)
+        ]
+        if any((a.kv_lora_rank, a.qk_rope_head_dim) == _LATENT_SHAPE for a in latent):
+            return np.ones(len(rows), dtype=bool)
+        return self.gpu_rows(rows)
+
+    def describe(self) -> dict[str, list[str]]:
+        """Names, for a checkpoint's metadata."""
+        return {"models": [m.name for m in self.models], "gpus": list(self.gpus)}
+
+
+def _close(values: np.ndarray, size: float, tolerance: float) -> np.ndarray:
+    return np.abs(values / size - 1.0) <= tolerance
+
+
+def _like_experts(value: dict[str, np.ndarray], hidden: int, moe: MoeFfnSpec) -> np.ndarray:
+    near = (
+        _close(value["hidden"], hidden, MOE_TOLERANCE)
+        & _close(value["width"], moe.width, MOE_TOLERANCE)
+        & _close(value["experts"], moe.experts, MOE_TOLERANCE)
+    )
+    alike = (
+        (value["experts"] == moe.experts)
+        & (value["top_k"] == moe.top_k)
+        & _close(value["hidden"], hidden, WIDTH_TOLERANCE)
+        & _close(value["width"], moe.width, WIDTH_TOLERANCE)
+    )
+    return near | alike
+
+
+def _parallel_sizes(model: ModelSpec) -> Iterator[int]:
+    """Tensor-parallel sizes that divide the model's heads."""
+    heads = [g.attention.heads for g in model.layer_groups]
+    yield from (tp for tp in TENSOR_PARALLEL_SIZES if all(h % tp == 0 for h in heads))
+
+
+def gemm_shapes(model: ModelSpec) -> set[tuple[int, int]]:
+    """(n, k) of every matrix multiplication of a model, at any tensor-parallel size."""
+    return {(m.n, m.k) for tp in _parallel_sizes(model) for m in dense_matmuls(model, tp)}
+
+
+def attention_shapes(model: ModelSpec) -> set[tuple[int, int, int, int]]:
+    """Local (heads, kv_heads, head_dim, window) at any tensor-parallel size; window 0 for none.
+
+    Latent attention runs prompts with as many KV heads as heads.
+    """
+    found = set()
+    for tp in _parallel_sizes(model):
+        for group in model.layer_groups:
+            attention = group.attention
+            heads = attention.heads // tp
+            latent = isinstance(attention, LatentAttentionSpec)
+            kv_heads = heads if latent else max(attention.kv_heads // tp, 1)
+            found.add((heads, kv_heads, attention.head_dim, attention.window_tokens or 0))
+    return found

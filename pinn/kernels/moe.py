@@ -1,0 +1,172 @@
+"""Routed experts of a mixture-of-experts layer, on one rank."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+
+from pinn.kernels.hardware import Hardware
+from pinn.kernels.network import TrainingPlan
+from pinn.kernels.operator import Operator, Rows, Sizes, ceiling_share, logarithm
+from pinn.sources.kernels.work import (
+    Work,
+    experts_hit_balanced,
+    experts_hit_uniform,
+    moe_work,
+)
+
+LAUNCH_SECONDS = 8e-6
+#: Kernel families that differ in kind; 16-bit math runs the first, fourth and fifth.
+FAMILIES = ("bf16", "fp8", "fp8_block", "weight_only", "mxfp4", "nvfp4")
+_TOKENS = np.array(
+    [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048]
+    + [3072, 4096, 6144, 8192, 12288, 16384, 32768],
+    dtype=np.float64,
+)
+
+
+def family(hw: Hardware) -> Int[np.ndarray, " rows"]:
+    """Which kernel family vLLM picks for a format on a chip.
+
+    Formats without units of their own are expanded by Marlin (weight-only). mxfp4 has a kernel of
+    its own on Hopper and on data-centre Blackwell.
+    """
+    own_mxfp4 = (hw.capability >= 9.0) & (hw.capability < 11.0)
+    native = np.where(hw.math > 0, 1, 3)
+    by_format = {
+        "fp32": 0,
+        "bf16": 0,
+        "fp16": 0,
+        "fp8": native,
+        "int8": native,
+        "fp8_block": np.where(hw.math > 0, 2, 3),
+        "int8_wo": 3,
+        "int4_wo": 3,
+        "mxfp4": np.where(own_mxfp4, 4, 3),
+        "nvfp4": np.where(hw.math == 2, 5, 3),
+    }
+    result = np.zeros(len(hw.bandwidth), dtype=np.int64)
+    for index, name in enumerate(hw.format_names):
+        mine = hw.format_ids == index
+        result[mine] = np.broadcast_to(by_format[name], result.shape)[mine]
+    return result
+
+
+class Moe(Operator):
+    """Gather, gate, up, down and scatter of the experts that a rank holds.
+
+    Trained on rows that deal tokens out evenly; predicts for tokens that draw experts at random,
+    which hit fewer of them (``experts_hit_uniform``).
+    """
+
+    name = "moe"
+    axes = ("tokens",)
+    nodes = (_TOKENS,)
+    shape = (
+        "hidden",
+        "width",
+        "experts",
+        "top_k",
+        "tensor_parallel",
+        "expert_parallel",
+        "matrices",
+    )
+    format_column = "precision"
+    group = ("hidden", "width", "experts", "top_k")
+    plan = TrainingPlan(
+        rows=150_000, epochs=40, width=48, depth=2, bound=1.2, clamp=1.8, weight_decay=1e-3
+    )
+
+    def measured(self, rows: pd.DataFrame, hw: Hardware) -> dict[str, Rows]:
+        sizes = super().measured(rows, hw)
+        marlin = rows["kernel"].str.contains("marlin").to_numpy()
+        sizes["hit"] = experts_hit_balanced(
+            sizes["tokens"], sizes["experts"], sizes["top_k"], sizes["expert_parallel"]
+        )
+        sizes["family"] = np.where(marlin, 3, family(hw)).astype(np.float64)
+        return sizes
+
+    def queried(self, sizes: Sizes, hw: Hardware) -> dict[str, Rows]:
+        hit = experts_hit_uniform(
+            sizes["tokens"], sizes["experts"], sizes["top_k"], sizes["expert_parallel"]
+        )
+        return {**sizes, "hit": hit, "family": family(hw).astype(np.float64)}
+
+    def _work(self, hw: Hardware, sizes: Sizes) -> Work:
+        return moe_work(
+            sizes["tokens"],
+            sizes["hidden"],
+            sizes["width"],
+            sizes["top_k"],
+            sizes["tensor_parallel"],
+            sizes["expert_parallel"],
+            sizes["hit"],
+            hw.element_bytes,
+            sizes["matrices"],
+        )
+
+    def times(self, hw: Hardware, sizes: Sizes) -> tuple[Rows, Rows, Rows]:
+        """Weight, activation and compute time."""
+        work = self._work(hw, sizes)
+        narrow = np.isin(sizes["family"], (0, 3, 4))
+        rate = np.where(narrow, hw.bf16_rate, hw.floor_rate)
+        return (
+            work.read_bytes / hw.bandwidth,
+            work.activation_bytes / hw.bandwidth,
+            work.flop / rate,
+        )
+
+    def roofline(self, hw: Hardware, sizes: Sizes) -> Rows:
+        read, _, compute = self.times(hw, sizes)
+        return np.maximum(read, compute) + LAUNCH_SECONDS
+
+    def floor(self, hw: Hardware, sizes: Sizes) -> Rows:
+        """Any routing: at least the experts of one token, at the format's own rate."""
+        one = np.minimum(
+            np.maximum(sizes["top_k"] / sizes["expert_parallel"], 0.0),
+            sizes["experts"] / sizes["expert_parallel"],
+        )
+        work = self._work(hw, {**sizes, "hit": one})
+        return np.maximum(work.read_bytes / hw.bandwidth, work.flop / hw.floor_rate)
+
+    def work_seconds(self, hw: Hardware, sizes: Sizes) -> Rows:
+        return sum(self.times(hw, sizes))
+
+    def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
+        """Ratios only, so that unseen sizes stay inside the range. Columns in this order.
+
+        Weight, compute, tile-padded compute and activation time over the launch; compute over
+        memory; log pairs per hit expert and rounding to tiles of 16, 64, 128; share of experts
+        hit; waves of tiles per SM in both matrices, and rounding; activations over the roofline;
+        sharding; family flags; the chip.
+        """
+        read, activations, compute = self.times(hw, sizes)
+        base = self.roofline(hw, sizes)
+        pairs = sizes["tokens"] * sizes["top_k"] / sizes["expert_parallel"]
+        each = np.maximum(pairs / np.maximum(sizes["hit"], 1e-9), 1.0)
+        shard = sizes["width"] / sizes["tensor_parallel"]
+        up = sizes["hit"] * np.ceil(each / 64) * np.ceil(2 * shard / 128) / hw.sms
+        down = sizes["hit"] * np.ceil(each / 64) * np.ceil(sizes["hidden"] / 128) / hw.sms
+        columns = [
+            logarithm(read, LAUNCH_SECONDS),
+            logarithm(compute, LAUNCH_SECONDS),
+            logarithm(compute * np.ceil(each / 64) * 64 / each, LAUNCH_SECONDS),
+            logarithm(activations, LAUNCH_SECONDS),
+            np.clip(np.log(compute / read), -6.0, 6.0),
+            np.log(each),
+            ceiling_share(each / 16),
+            ceiling_share(each / 64),
+            ceiling_share(each / 128),
+            np.log(sizes["hit"] * sizes["expert_parallel"] / sizes["experts"]),
+            np.log(up),
+            np.log(down),
+            np.clip(np.log(activations / base), -6.0, 6.0),
+            np.log(shard / 1024.0),
+            np.log(sizes["hidden"] / 4096.0),
+            np.log(sizes["expert_parallel"]),
+            np.log(sizes["experts"] / sizes["expert_parallel"]),
+            (sizes["matrices"] < 3).astype(np.float64),
+            *((sizes["family"] == i).astype(np.float64) for i in range(len(FAMILIES))),
+        ]
+        return np.concatenate([np.stack(columns, axis=1), hw.descriptors()], axis=1)

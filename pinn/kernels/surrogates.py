@@ -1,0 +1,305 @@
+"""All kernel surrogates behind one object: seconds of any operator, on any chip."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pinn.kernels import stored
+from pinn.kernels.all_reduce import AllReduce
+from pinn.kernels.attention import DecodeAttention, PrefillAttention
+from pinn.kernels.exchange import Exchange
+from pinn.kernels.exclusion import Exclusion
+from pinn.kernels.gemm import Gemm
+from pinn.kernels.latent import LatentCore
+from pinn.kernels.measured import MeasuredShapes, Nearest
+from pinn.kernels.moe import Moe
+from pinn.kernels.network import TrainingPlan
+from pinn.kernels.operator import Operator
+from pinn.kernels.surrogate import OperatorSurrogate
+from pinn.sources.kernels.tables import KernelTables
+from pinn.specs.gpu import GpuSpec
+
+OPERATORS: tuple[Operator, ...] = (Gemm(), DecodeAttention(), PrefillAttention(), Moe())
+
+
+@dataclass(frozen=True)
+class KernelSurrogates:
+    """Times of the kernels that a serving step is made of.
+
+    Every method takes arrays that broadcast together and returns float64 seconds. ``gpu`` is a
+    ``GpuSpec``, formats are names of ``pinn.specs.precision``; either may be a ``Coded`` of several
+    where it differs by row. No time falls when tokens, sequences, context or matrix widths grow,
+    none lies below the datasheet's floor, and no work takes no time.
+
+    Attributes:
+        gemm: Matrix multiplications.
+        decode_attention: Attention of decodes.
+        prefill_attention: Attention of prompts.
+        moe: Routed experts.
+        all_reduce: Communication of tensor parallelism.
+        exchange: Communication of expert parallelism with data parallelism.
+        latent: MLA's attention of decodes.
+        measured: Shapes that were trained on, by operator.
+        metadata: What it was trained on, JSON-ready.
+    """
+
+    gemm: OperatorSurrogate
+    decode_attention: OperatorSurrogate
+    prefill_attention: OperatorSurrogate
+    moe: OperatorSurrogate
+    all_reduce: AllReduce
+    exchange: Exchange
+    latent: LatentCore
+    measured: Mapping[str, MeasuredShapes]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def fit(
+        tables: KernelTables,
+        *,
+        exclude: Exclusion | None = None,
+        seed: int = 0,
+        plans: Mapping[str, TrainingPlan] | None = None,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> KernelSurrogates:
+        """Fit every surrogate; about two minutes on two cores.
+
+        Args:
+            tables: Measured kernels.
+            exclude: Held-out models and GPUs; None for neither.
+            seed: Of all random choices.
+            plans: Training plans by operator name, for those that differ from the default.
+            progress: Called with the name of each operator before it is fitted.
+
+        Raises:
+            PinnError: If the exclusion leaves an operator without rows.
+        """
+        exclude = exclude or Exclusion()
+        kept = exclude.apply(tables)
+        fitted: dict[str, OperatorSurrogate] = {}
+        measured: dict[str, MeasuredShapes] = {}
+        counts: dict[str, int] = {}
+        for operator in OPERATORS:
+            progress(operator.name)
+            rows = getattr(kept, operator.name)
+            counts[operator.name] = len(rows)
+            fitted[operator.name] = OperatorSurrogate.fit(
+                operator,
+                rows,
+                kept.gpus,
+                seed=seed,
+                plan=(plans or {}).get(operator.name),
+                linear=operator.name == "moe",
+            )
+            series = operator.axes[:1] if operator.name == "gemm" else operator.axes
+            names = [c for c in (*operator.axes, *operator.shape) if c not in series]
+            measured[operator.name] = MeasuredShapes.of(rows, names, series, operator.format_column)
+        progress("communication")
+        return KernelSurrogates(
+            **fitted,
+            all_reduce=AllReduce.fit(kept.all_reduce, kept.gpus),
+            exchange=Exchange.fit(kept.exchange, kept.gpus),
+            latent=LatentCore.fit(kept.latent_decode, kept.gpus),
+            measured=measured,
+            metadata={"seed": seed, "excluded": exclude.describe(), "rows": counts},
+        )
+
+    def gemm_seconds(self, gpu: Any, precision: Any, m, n, k) -> np.ndarray:
+        """``[m, k] x [k, n]`` with weights of a format.
+
+        A format without a kernel of its own runs as weight-only (16-bit math) or, fp8_block and
+        int8, like fp8.
+        """
+        return self.gemm.seconds(gpu, precision, {"m": m, "n": n, "k": k})
+
+    def decode_attention_seconds(
+        self, gpu: Any, kv_precision: Any, sequences, context_tokens, heads, kv_heads, head_dim,
+        window=None,
+    ) -> np.ndarray:  # fmt: skip
+        """One new token for each of ``sequences``; ``context_tokens`` counts it; local heads.
+
+        ``window`` None or 0 is full attention.
+        """
+        return self.decode_attention.seconds(
+            gpu,
+            kv_precision,
+            {
+                "sequences": sequences,
+                "context_tokens": context_tokens,
+                "heads": heads,
+                "kv_heads": kv_heads,
+                "head_dim": head_dim,
+                "window": 0 if window is None else window,
+            },
+        )
+
+    def prefill_attention_seconds(
+        self, gpu: Any, kv_precision: Any, sequences, tokens, heads, kv_heads, head_dim,
+        window=None,
+    ) -> np.ndarray:  # fmt: skip
+        """Causal attention of ``sequences`` fresh prompts of ``tokens``; local heads.
+
+        A chunk of p tokens after s cached ones costs about as much as a fresh prompt of
+        sqrt(p^2 + 2 p s).
+        """
+        return self.prefill_attention.seconds(
+            gpu,
+            kv_precision,
+            {
+                "sequences": sequences,
+                "tokens": tokens,
+                "heads": heads,
+                "kv_heads": kv_heads,
+                "head_dim": head_dim,
+                "window": 0 if window is None else window,
+            },
+        )
+
+    def moe_seconds(
+        self, gpu: Any, precision: Any, tokens, hidden, width, experts, top_k,
+        tensor_parallel=1, expert_parallel=1, gated=True,
+    ) -> np.ndarray:  # fmt: skip
+        """Routed experts on one rank; tokens are those of the whole expert-parallel group."""
+        return self.moe.seconds(
+            gpu,
+            precision,
+            {
+                "tokens": tokens,
+                "hidden": hidden,
+                "width": width,
+                "experts": experts,
+                "top_k": top_k,
+                "tensor_parallel": tensor_parallel,
+                "expert_parallel": expert_parallel,
+                "matrices": np.where(np.asarray(gated, dtype=bool), 3.0, 2.0),
+            },
+        )
+
+    def all_reduce_seconds(self, gpu: Any, gpus, bytes) -> np.ndarray:
+        """One all-reduce of ``bytes`` on each of ``gpus`` ranks of a node."""
+        return self.all_reduce.seconds(gpu, gpus, bytes)
+
+    def expert_exchange_seconds(
+        self, gpu: GpuSpec, tokens, hidden, top_k, expert_parallel, library: str = "allgather"
+    ) -> np.ndarray:
+        """Dispatch and combine of one layer where ranks hold different tokens.
+
+        Args:
+            gpu: The chip.
+            tokens: Tokens of each rank.
+            hidden: Width of a token.
+            top_k: Experts per token.
+            expert_parallel: Ranks.
+            library: ``allgather`` is vLLM's default, an all-gather and a reduce-scatter, which
+                together move what one all-reduce of everyone's tokens does; ``deepep_ht`` and
+                ``deepep_ll`` are DeepEP's kernels.
+
+        Raises:
+            PinnError: If the library is unknown.
+        """
+        if library == "allgather":
+            ranks = np.asarray(expert_parallel, dtype=np.float64)
+            size = 2.0 * np.asarray(tokens, dtype=np.float64) * ranks * hidden
+            return self.all_reduce.seconds(gpu, expert_parallel, size)
+        return self.exchange.seconds(gpu, tokens, hidden, top_k, expert_parallel, library)
+
+    def latent_decode_attention_seconds(
+        self, gpu: GpuSpec, kv_precision: str, sequences, context_tokens, heads, kv_lora_rank,
+        rope_dim,
+    ) -> np.ndarray:  # fmt: skip
+        """MLA's attention of decodes over compressed keys; its projections are multiplications."""
+        sequences, context = np.asarray(sequences, float), np.asarray(context_tokens, float)
+        launch = self.decode_attention_seconds(
+            gpu, kv_precision, sequences, np.minimum(context, 1.0), heads, 1, 256
+        )
+        core = self.latent.seconds(
+            gpu, kv_precision, sequences, context, heads, kv_lora_rank, rope_dim
+        )
+        return np.where(launch > 0, launch + core, 0.0)
+
+    def latent_prefill_attention_seconds(
+        self, gpu: Any, kv_precision: Any, sequences, tokens, heads, qk_head_dim, v_head_dim
+    ) -> np.ndarray:
+        """MLA's attention of prompts: full heads, keys wider than values."""
+        width = (np.asarray(qk_head_dim) + np.asarray(v_head_dim)) / 2
+        return self.prefill_attention_seconds(
+            gpu, kv_precision, sequences, tokens, heads, heads, width
+        )
+
+    def nearest_measured(
+        self, operator: str, gpu: GpuSpec, precision: str, sizes: Mapping[str, float]
+    ) -> Nearest:
+        """The closest measured kernel of an operator (``gemm``, ``decode_attention``,
+        ``prefill_attention`` or ``moe``) and how far away it is.
+        """
+        known = {"window": 0.0, "tensor_parallel": 1.0, "expert_parallel": 1.0, "matrices": 3.0}
+        return self.measured[operator].nearest(gpu.name, precision, {**known, **sizes})
+
+    def with_metadata(self, **values: Any) -> KernelSurrogates:
+        """The same surrogates with more metadata, such as held-out errors."""
+        return replace(self, metadata={**self.metadata, **values})
+
+    def save(self, folder: Path) -> None:
+        """Write ``kernels.safetensors`` and ``kernels.json`` (sizes, metadata, the other's hash)."""
+        stored.write(Path(folder), self._tensors(), self._structure())
+
+    @staticmethod
+    def load(folder: Path) -> KernelSurrogates:
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            PinnError: If a file is missing, of another layout, or does not match its hash.
+        """
+        tensors, structure = stored.read(Path(folder))
+        fitted = {
+            operator.name: stored.read_operator(operator, tensors, structure)
+            for operator in OPERATORS
+        }
+        measured = {
+            operator.name: stored.read_measured(operator.name, tensors, structure)
+            for operator in OPERATORS
+        }
+        return KernelSurrogates(
+            **fitted,
+            all_reduce=AllReduce(
+                stored.read_keyed("all_reduce.curves", tensors, structure),
+                stored.read_keyed("all_reduce.pools", tensors, structure),
+            ),
+            exchange=Exchange(stored.read_keyed("exchange", tensors, structure)),
+            latent=LatentCore(stored.read_keyed("latent", tensors, structure)),
+            measured=measured,
+            metadata=structure["metadata"],
+        )
+
+    def _tensors(self) -> dict[str, np.ndarray]:
+        tensors: dict[str, np.ndarray] = {}
+        for operator in OPERATORS:
+            surrogate: OperatorSurrogate = getattr(self, operator.name)
+            tensors |= stored.operator_tensors(surrogate)
+            tensors |= stored.measured_tensors(operator.name, self.measured[operator.name])
+        for name, keyed in self._keyed().items():
+            tensors |= stored.keyed_tensors(name, keyed)
+        return tensors
+
+    def _keyed(self) -> dict[str, dict[Any, np.ndarray]]:
+        return {
+            "all_reduce.curves": dict(self.all_reduce.curves),
+            "all_reduce.pools": dict(self.all_reduce.pools),
+            "exchange": dict(self.exchange.weights),
+            "latent": dict(self.latent.weights),
+        }
+
+    def _structure(self) -> dict[str, Any]:
+        return {
+            "operators": {
+                o.name: stored.operator_structure(getattr(self, o.name)) for o in OPERATORS
+            },
+            "measured": {name: stored.measured_structure(m) for name, m in self.measured.items()},
+            "keys": {name: [list(k) for k in keyed] for name, keyed in self._keyed().items()},
+            "metadata": dict(self.metadata),
+        }
