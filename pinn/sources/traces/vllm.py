@@ -1,0 +1,218 @@
+"""Reads traces.json, the OpenTelemetry file of an instrumented vLLM, into raw tables on disk.
+
+The file is streamed: stretches of it are parsed one after another or by several processes, and
+what comes out is spooled as Arrow files, so memory does not grow with the file.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from pinn.errors import PinnError
+from pinn.sources.report import ReadReport
+from pinn.sources.traces.lines import STRETCH_BYTES, read_stretch, stretches
+from pinn.sources.traces.parser import LEVELS, ChunkParser, Counts, ParsedChunk
+from pinn.sources.traces.wire import (
+    API,
+    API_FIELDS,
+    JOURNEY,
+    JOURNEY_FIELDS,
+    SNAPSHOT_FIELDS,
+    SNAPSHOTS,
+    SPAN_FIELDS,
+    SPANS,
+    STEP_FIELDS,
+    STEPS,
+)
+
+_TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
+_EVENT_COLUMNS = {"span": pa.int64(), "server": pa.int64(), "wall_ns": pa.int64()}
+_SPAN_COLUMNS = {
+    "span": pa.int64(),
+    "server": pa.int64(),
+    "span_id": pa.string(),
+    "parent_id": pa.string(),
+}
+
+#: Schema of each raw table; columns in order of name.
+RAW_SCHEMAS = {
+    table: pa.schema(
+        sorted(
+            {
+                **(_SPAN_COLUMNS if table == SPANS else _EVENT_COLUMNS),
+                **{f.column: _TYPES[f.kind] for f in fields},
+                "label": pa.string(),
+                "extra": pa.string(),
+            }.items()
+        )
+    )
+    for table, fields in (
+        (STEPS, STEP_FIELDS),
+        (SNAPSHOTS, SNAPSHOT_FIELDS),
+        (JOURNEY, JOURNEY_FIELDS),
+        (API, API_FIELDS),
+        (SPANS, SPAN_FIELDS),
+    )
+}
+
+
+@dataclass
+class RawTraces:
+    """What a trace file held.
+
+    Attributes:
+        folder: Holds one Arrow file per raw table.
+        servers: Resource attributes, as JSON text, of each server by its number.
+        counts: Lines, groups, spans and events read and refused.
+        parse_s: Wall time of reading, parsing and walking.
+        spool_s: Wall time of writing the raw tables.
+    """
+
+    folder: Path
+    servers: list[str] = field(default_factory=list)
+    counts: Counts = field(default_factory=Counts)
+    parse_s: float = 0.0
+    spool_s: float = 0.0
+
+    def table(self, name: str, columns: list[str] | None = None) -> pa.Table:
+        """A raw table, mapped from disk; empty where the file held none of it."""
+        path = self.folder / f"{name}.arrow"
+        if not path.is_file():
+            table = RAW_SCHEMAS[name].empty_table()
+        else:
+            table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        return table if columns is None else table.select(columns)
+
+    def reports(self, source: str, sha256: str = "") -> dict[str, ReadReport]:
+        """One report per level: lines, groups, spans, events."""
+        reports = {}
+        for level in LEVELS:
+            refused = dict(self.counts.refused[level].most_common())
+            read = self.counts.read[level]
+            reports[level] = ReadReport(
+                source=f"{source} {level}",
+                version="",
+                sha256=sha256,
+                read=read,
+                accepted=read - sum(refused.values()),
+                refused=refused,
+            )
+        return reports
+
+
+def read_vllm(
+    path: Path, spool: Path, workers: int = 1, stretch_bytes: int = STRETCH_BYTES
+) -> RawTraces:
+    """Read a trace file.
+
+    Args:
+        path: One OTLP-JSON export object per line.
+        spool: Folder for the raw tables; made if it does not exist.
+        workers: Processes that parse; 1 parses in this one.
+        stretch_bytes: Bytes a process reads at once.
+
+    Raises:
+        PinnError: If there is no such file.
+    """
+    if not path.is_file():
+        raise PinnError(f"no traces at {path}: give the file that vLLM's OTLP exporter wrote")
+    spool.mkdir(parents=True, exist_ok=True)
+    raw = RawTraces(spool)
+    with _Spool(raw) as writer:
+        begin = time.perf_counter()
+        for chunk in parse_file(path, workers, stretch_bytes):
+            writer.add(chunk)
+        raw.parse_s = time.perf_counter() - begin - raw.spool_s
+    return raw
+
+
+def parse_file(
+    path: Path, workers: int = 1, stretch_bytes: int = STRETCH_BYTES
+) -> Iterator[ParsedChunk]:
+    """Parse a file stretch by stretch, in order."""
+    tasks = [(path, *s) for s in stretches(path.stat().st_size, stretch_bytes)]
+    if workers == 1 or len(tasks) < 2:
+        parser = ChunkParser()
+        for task in tasks:
+            yield _parse_stretch(parser, *task)
+        return
+    # Spawned, not forked: this process may run threads.
+    with ProcessPoolExecutor(workers, get_context("spawn"), _start_worker) as pool:
+        running: deque = deque()
+        for task in tasks:
+            running.append(pool.submit(_work, *task))
+            if len(running) > 2 * workers:
+                yield running.popleft().result()
+        while running:
+            yield running.popleft().result()
+
+
+def _parse_stretch(parser: ChunkParser, path: Path, start: int, end: int) -> ParsedChunk:
+    stretch = read_stretch(path, start, end)
+    chunk = parser.parse(stretch.lines, stretch.last_is_cut)
+    if stretch.too_long:
+        chunk.counts.read["lines"] += stretch.too_long
+        chunk.counts.refused["lines"]["line too long"] += stretch.too_long
+    return chunk
+
+
+_worker_parser: ChunkParser | None = None
+
+
+def _start_worker() -> None:
+    global _worker_parser
+    _worker_parser = ChunkParser()
+
+
+def _work(path: Path, start: int, end: int) -> ParsedChunk:
+    assert _worker_parser is not None
+    return _parse_stretch(_worker_parser, path, start, end)
+
+
+class _Spool:
+    """Appends the chunks' tables to one Arrow file each, with span and server numbers of the file."""
+
+    def __init__(self, raw: RawTraces) -> None:
+        self._raw = raw
+        self._servers: dict[str, int] = {}
+        self._spans = 0
+        self._writers: dict[str, pa.RecordBatchFileWriter] = {}
+
+    def __enter__(self) -> _Spool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for writer in self._writers.values():
+            writer.close()
+        self._raw.servers = list(self._servers)
+
+    def add(self, chunk: ParsedChunk) -> None:
+        begin = time.perf_counter()
+        servers = np.array(
+            [self._servers.setdefault(s, len(self._servers)) for s in chunk.servers], dtype=np.int64
+        )
+        for name, batches in chunk.tables.items():
+            if name not in self._writers:
+                path = str(self._raw.folder / f"{name}.arrow")
+                self._writers[name] = pa.ipc.new_file(path, RAW_SCHEMAS[name])
+            for batch in batches:
+                self._writers[name].write_batch(self._renumbered(batch, servers))
+        self._spans += chunk.spans
+        self._raw.counts.add(chunk.counts)
+        self._raw.spool_s += time.perf_counter() - begin
+
+    def _renumbered(self, batch: pa.RecordBatch, servers: np.ndarray) -> pa.RecordBatch:
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        span = batch.column("span").to_numpy()
+        columns["span"] = pa.array(np.where(span < 0, -1, span + self._spans))
+        columns["server"] = pa.array(servers[batch.column("server").to_numpy()])
+        return pa.RecordBatch.from_pydict(columns)
