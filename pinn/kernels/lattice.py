@@ -1,6 +1,6 @@
 """Monotone interpolation: how a surrogate becomes a time that never falls when work is added.
 
-A network may dip. Its values on a lattice of sizes are therefore replaced by their running maximum
+A network may dip. Its values on a lattice of sizes are therefore replaced by monotone envelopes
 along every axis, and other sizes are interpolated between the nodes, linearly in logarithms. Both
 keep the order, so the result is non-decreasing in every axis; and it costs a few look-ups.
 """
@@ -21,13 +21,18 @@ def node_points(axes: Nodes) -> list[np.ndarray]:
 
 
 def monotone(values: Float[np.ndarray, "lattices *nodes"]) -> Float[np.ndarray, "lattices *nodes"]:
-    """Running maximum along every axis but the first.
+    """Non-decreasing along every axis but the first: half-way between two envelopes.
+
+    The running maximum from the left alone would spread every upward error to all larger sizes,
+    the running minimum from the right every downward one to all smaller sizes.
 
     >>> monotone(np.array([[1.0, 3.0, 2.0, 4.0]]))
-    array([[1., 3., 3., 4.]])
+    array([[1. , 2.5, 2.5, 4. ]])
     """
     for axis in range(1, values.ndim):
-        values = np.maximum.accumulate(values, axis=axis)
+        upper = np.maximum.accumulate(values, axis=axis)
+        lower = np.flip(np.minimum.accumulate(np.flip(values, axis), axis=axis), axis)
+        values = (upper + lower) / 2
     return values
 
 

@@ -80,10 +80,19 @@ def read_gemm(
                 lambda r: r["precision"] == "fp8_block",
             ),
             ("no time", lambda r: ~(r["seconds"] > 0)),
+            ("one row takes over 1.5 x as long as two: an odd kernel", _odd_single_row),
             ("read from a warm cache", warm),
             ("below the floor", below_floor),
         ],
     )
+
+
+def _odd_single_row(rows: pd.DataFrame) -> np.ndarray:
+    """Rows of m = 1 that padding to m = 2 would beat by far (fp8 on Blackwell: 2.5 x)."""
+    shape = ["precision", "n", "k"]
+    two = rows[rows["m"] == 2].groupby(shape)["seconds"].min().rename("two")
+    beside = rows[[*shape, "m", "seconds"]].join(two, on=shape)
+    return ((beside["m"] == 1) & (beside["seconds"] > 1.5 * beside["two"])).to_numpy()
 
 
 def read_all_gemm(

@@ -1,0 +1,57 @@
+"""From composed steps to betas: the non-negative combination of step features that fits best."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float
+from scipy.optimize import nnls
+
+from pinn.errors import PinnError
+from pinn.features.step import STEP_FEATURES
+from pinn.kernels.composition import OPERATORS
+
+#: The features that may explain each part of a step; they are non-negative and grow as it does.
+EXPLAINED_BY: dict[str, tuple[str, ...]] = {
+    "gemm": (
+        "layer", "request", "activations", "gemm", "gemm_weights", "gemm_compute",
+        "gemm_beyond_256",
+    ),
+    "experts": ("moe_layer", "experts", "experts_hit", "expert_compute", "expert_activations"),
+    "decode_attention": ("layer", "request", "decode_attention", "kv_read"),
+    "prefill_attention": ("prefill_layer", "prefill_attention"),
+    "all_reduce": ("parallel_layer", "all_reduce"),
+    "exchange": ("moe_layer", "expert_exchange"),
+}  # fmt: skip
+
+_NAMES = list(STEP_FEATURES)
+
+
+def project(
+    features: Float[np.ndarray, "n features"], parts: Float[np.ndarray, "n operators"]
+) -> Float[np.ndarray, "operators features"]:
+    """Explain each part of a deployment's steps by its features.
+
+    Errors are weighed by the whole step's time, so a part that hardly matters is not fitted at the
+    expense of one that does.
+
+    Args:
+        features: Step features of ``n`` steps.
+        parts: Seconds of each part of them.
+
+    Returns:
+        One vector of betas per part; their sum gives the step.
+    """
+    if len(features) != len(parts):
+        raise PinnError(f"{len(features)} steps of features, {len(parts)} steps of parts")
+    scale = 1 / parts.sum(-1)
+    betas = np.zeros((len(OPERATORS), len(_NAMES)))
+    for row, operator in enumerate(OPERATORS):
+        if not parts[:, row].any():
+            continue
+        columns = [_NAMES.index(name) for name in EXPLAINED_BY[operator]]
+        columns = [c for c in columns if features[:, c].any()]
+        basis = features[:, columns] * scale[:, None]
+        size = np.maximum(basis.max(0), 1e-30)
+        solution, _ = nnls(basis / size, parts[:, row] * scale)
+        betas[row, columns] = solution / size
+    return betas

@@ -1,0 +1,186 @@
+"""Synthetic deployments: models that could exist, on GPUs that do, under ways to split them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from pinn.errors import PinnError
+from pinn.physics.matmuls import dense_matmuls, expert_weights
+from pinn.specs.deployment import Deployment
+from pinn.specs.gpu import GpuSpec
+from pinn.specs.model import (
+    AttentionSpec,
+    DenseFfnSpec,
+    LatentAttentionSpec,
+    LayerGroup,
+    ModelSpec,
+    MoeFfnSpec,
+    WeightPrecisions,
+)
+from pinn.specs.precision import precision
+from pinn.specs.serving import ServingSpec
+
+#: Share of the GPU memory that weights may fill.
+WEIGHTS_SHARE = 0.85
+
+#: Number formats of (attention, dense FFN and shared experts, routed experts), with the share of
+#: synthetic models that have them; the mixtures are those of published checkpoints.
+FORMATS: tuple[tuple[float, tuple[str, str, str]], ...] = (
+    (0.26, ("bf16", "bf16", "bf16")),
+    (0.20, ("fp8", "fp8", "fp8")),
+    (0.14, ("fp8_block", "fp8_block", "fp8_block")),
+    (0.06, ("bf16", "fp8", "fp8")),
+    (0.10, ("nvfp4", "nvfp4", "nvfp4")),
+    (0.08, ("bf16", "bf16", "nvfp4")),
+    (0.03, ("bf16", "nvfp4", "nvfp4")),
+    (0.07, ("bf16", "bf16", "mxfp4")),
+    (0.03, ("int4_wo", "int4_wo", "int4_wo")),
+    (0.03, ("bf16", "bf16", "int4_wo")),
+)
+
+
+def synthetic_deployments(
+    count: int,
+    gpus: Sequence[GpuSpec],
+    seed: int,
+    allowed: Callable[[ModelSpec], bool] = lambda _: True,
+) -> list[Deployment]:
+    """Draw deployments; the same arguments give the same ones.
+
+    Args:
+        count: How many.
+        gpus: Where they may run.
+        seed: Of the draw.
+        allowed: Whether a model may occur; false for near copies of a held-out one.
+
+    Raises:
+        PinnError: If there is no GPU.
+    """
+    if not gpus:
+        raise PinnError("synthetic deployments need at least one GPU")
+    draw = np.random.default_rng(seed)
+    found: list[Deployment] = []
+    while len(found) < count:
+        model = _model(draw, f"synthetic-{seed}-{len(found)}")
+        if allowed(model):
+            found += _place(draw, model, gpus)
+    return found[:count]
+
+
+def _place(
+    draw: np.random.Generator, model: ModelSpec, gpus: Sequence[GpuSpec]
+) -> Iterator[Deployment]:
+    """The model on one GPU kind, split in one of the ways that fit in memory; maybe nowhere."""
+    gpu = gpus[draw.integers(len(gpus))]
+    serving = ServingSpec(
+        tensor_parallel_size=int(draw.choice([1, 2, 4, 8])),
+        data_parallel_size=int(draw.choice([1, 1, 1, 1, 1, 1, 2, 4, 8])) if model.moe else 1,
+        enable_expert_parallel=model.moe is not None and draw.random() < 0.35,
+        kv_cache_dtype="fp8" if draw.random() < 0.35 else "auto",
+    )
+    try:
+        deployment = Deployment(model, gpu, serving)
+    except PinnError:
+        return
+    if weight_bytes(deployment) <= WEIGHTS_SHARE * gpu.memory_bytes:
+        yield deployment
+
+
+def weight_bytes(deployment: Deployment) -> float:
+    """Weights on one GPU, the input embedding left out."""
+    model, serving = deployment.model, deployment.serving
+    total = sum(m.weight_bytes for m in dense_matmuls(model, serving.tensor_parallel_size))
+    if model.moe is not None:
+        each = expert_weights(model.moe, model.hidden_size, serving.expert_tensor_parallel_size)
+        experts = model.moe.experts / serving.expert_parallel_size * model.moe_layers
+        total += experts * each * model.precisions.experts.bytes_per_weight
+    return total
+
+
+def _model(draw: np.random.Generator, name: str) -> ModelSpec:
+    hidden = _multiple(draw, 1024, 16384, 256)
+    layers = int(np.clip(round(2.2 * hidden**0.33 * np.exp(draw.normal(0, 0.35))), 8, 128))
+    attention = _attention(draw, hidden)
+    ffns = _ffns(draw, hidden, layers)
+    index = draw.choice(len(FORMATS), p=np.array([p for p, _ in FORMATS]))
+    attention_format, dense_format, expert_format = (precision(f) for f in FORMATS[index][1])
+    return ModelSpec(
+        name=name,
+        model_type="synthetic",
+        hidden_size=hidden,
+        vocab_size=_multiple(draw, 32_000, 262_144, 64),
+        layer_groups=tuple(_groups(draw, attention, ffns)),
+        precisions=WeightPrecisions(
+            attention_format, dense_format, expert_format, dense_format, precision("bf16")
+        ),
+        max_position=131_072,
+    )
+
+
+def _attention(draw: np.random.Generator, hidden: int) -> AttentionSpec | LatentAttentionSpec:
+    if draw.random() < 0.15:
+        heads = int(draw.choice([16, 32, 64, 96, 128]))
+        query_rank = None if draw.random() < 0.2 else int(draw.choice([768, 1024, 1536, 2048]))
+        return LatentAttentionSpec(heads, query_rank, 512, 128, 64, 128)
+    head_dim = int(draw.choice([64, 96, 128, 128, 128, 128, 192, 256]))
+    most = hidden * float(np.exp(draw.normal(0, 0.3))) / head_dim
+    heads = int(2 ** np.clip(np.round(np.log2(most)), 3, 7))
+    if draw.random() < 0.4:
+        heads = int(max(heads * draw.choice([0.75, 1.25, 1.5, 0.625]), 4) // 4 * 4)
+    kv_choices = [k for k in (1, 2, 4, 8, 8, 8, 8, 16, heads) if k <= heads and heads % k == 0]
+    full_width_norm = draw.random() < 0.08
+    return AttentionSpec(heads, int(draw.choice(kv_choices)), head_dim, None, full_width_norm)
+
+
+def _ffns(
+    draw: np.random.Generator, hidden: int, layers: int
+) -> list[tuple[int, DenseFfnSpec | MoeFfnSpec]]:
+    """(layers, feed-forward part): dense, experts, or some dense layers before the experts."""
+    gated = draw.random() < 0.95
+    dense = DenseFfnSpec(_multiple(draw, 2 * hidden, 6 * hidden, 256), gated)
+    if draw.random() < 0.45:
+        return [(layers, dense)]
+    experts = int(draw.choice([8, 16, 32, 64, 96, 128, 128, 160, 256, 256, 384, 512]))
+    top_k = int(draw.choice([k for k in (1, 2, 4, 6, 8, 8, 10) if k <= experts // 4]))
+    # Active experts together are between a third of and three times the hidden size wide.
+    width = _multiple(draw, max(hidden / 3 / top_k, 256), max(3 * hidden / top_k, 512), 64)
+    shared = int(width * draw.choice([1, 1, 2])) if draw.random() < 0.4 else 0
+    moe = MoeFfnSpec(experts, top_k, width, shared, gated)
+    first = int(draw.choice([1, 1, 2, 3])) if draw.random() < 0.3 else 0
+    if draw.random() < 0.1:
+        first = layers // 2
+    return [(first, dense), (layers - first, moe)] if first else [(layers, moe)]
+
+
+def _groups(
+    draw: np.random.Generator,
+    attention: AttentionSpec | LatentAttentionSpec,
+    ffns: list[tuple[int, DenseFfnSpec | MoeFfnSpec]],
+) -> Iterator[LayerGroup]:
+    """Layers by shape; one model in five has windows in some or all of its layers."""
+    if isinstance(attention, LatentAttentionSpec) or draw.random() > 0.2:
+        yield from (LayerGroup(count, attention, ffn) for count, ffn in ffns)
+        return
+    window = int(draw.choice([128, 512, 1024, 4096, 8192]))
+    narrow = AttentionSpec(
+        attention.heads,
+        attention.kv_heads,
+        attention.head_dim,
+        window,
+        attention.qk_norm_full_width,
+    )
+    share = draw.choice([0.5, 0.5, 0.75, 0.833, 1.0])
+    for count, ffn in ffns:
+        windowed = round(count * share)
+        if windowed:
+            yield LayerGroup(windowed, narrow, ffn)
+        if count > windowed:
+            yield LayerGroup(count - windowed, attention, ffn)
+
+
+def _multiple(draw: np.random.Generator, low: float, high: float, unit: int) -> int:
+    """Log-uniform between two sizes, rounded to a multiple of a unit."""
+    value = np.exp(draw.uniform(np.log(low), np.log(high)))
+    return max(round(value / unit), 1) * unit
