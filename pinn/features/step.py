@@ -66,12 +66,22 @@ def _experts(costs: StepCosts, sums: BatchSums) -> Values:
     return np.maximum(topk_expert_read_s(costs) * _busy(sums), expert_compute_s(costs, sums))
 
 
-def _experts_hit(costs: StepCosts, sums: BatchSums) -> Values:
-    return np.maximum(hit_expert_read_s(costs, sums) - topk_expert_read_s(costs), 0.0)
+def _experts_hit(costs: StepCosts, sums: BatchSums, share: float = 1.0) -> Values:
+    hit = hit_expert_read_s(costs, sums.tokens * share)
+    return np.maximum(hit - topk_expert_read_s(costs), 0.0)
 
 
-def _beyond(costs: StepCosts, sums: BatchSums, tokens: float) -> Values:
-    return costs.gemm_token_s * np.maximum(sums.tokens - tokens, 0.0)
+def _first_bytes(costs: StepCosts, sums: BatchSums, message_bytes: float) -> Values:
+    """All-reduce time of the tokens that fit in the first bytes of a message."""
+    tokens = np.minimum(sums.tokens, message_bytes / costs.all_reduce_token_bytes)
+    return costs.all_reduce_token_s * tokens
+
+
+def _prefill_kv_read(costs: StepCosts, sums: BatchSums) -> Values:
+    return (
+        costs.kv_read_s * sums.prefill_cached
+        + costs.windowed_kv_read_s * sums.windowed_prefill_cached
+    )
 
 
 def _kv_read(costs: StepCosts, sums: BatchSums) -> Values:
@@ -91,8 +101,7 @@ def _decode_attention(costs: StepCosts, sums: BatchSums) -> Values:
 
 def _prefill_attention(costs: StepCosts, sums: BatchSums) -> Values:
     return np.maximum(
-        costs.kv_read_s * sums.prefill_cached
-        + costs.windowed_kv_read_s * sums.windowed_prefill_cached,
+        _prefill_kv_read(costs, sums),
         costs.prefill_pair_s * sums.prefill_pairs
         + costs.windowed_prefill_pair_s * sums.windowed_prefill_pairs,
     )
@@ -135,6 +144,11 @@ _FEATURES = (
         lambda c, s: c.layers * (s.prefill_requests > 0),
     ),
     StepFeature(
+        "decode_layer", "s/layer", 0.0, 3e-6, "host",
+        "Per layer of a step that has decodes: the latency of decode attention.",
+        lambda c, s: c.layers * (s.decode_requests > 0),
+    ),
+    StepFeature(
         "request", "s/request", 0.0, 3e-6, "host",
         "Per request in the step: block tables, sampling, output handling.",
         lambda c, s: s.requests + 0.0 * c.layers,
@@ -160,9 +174,14 @@ _FEATURES = (
         gemm_compute_s,
     ),
     StepFeature(
-        "gemm_beyond_256", "1", 0.0, 0.1, "peak",
-        "Their arithmetic for tokens beyond 256, about the ridge where tiles fill up.",
-        lambda c, s: _beyond(c, s, 256.0),
+        "gemm_beyond_128", "1", 0.0, 0.1, "peak",
+        "Their arithmetic for tokens beyond 128, about the size of a tile.",
+        lambda c, s: c.gemm_token_s * np.maximum(s.tokens - 128.0, 0.0),
+    ),
+    StepFeature(
+        "gemm_beyond_1024", "1", 0.0, 0.05, "peak",
+        "Their arithmetic for tokens beyond 1024, where waves of tiles fill the GPU.",
+        lambda c, s: c.gemm_token_s * np.maximum(s.tokens - 1024.0, 0.0),
     ),
     StepFeature(
         "experts", "1", 1.0, 1.15, "roofline",
@@ -172,12 +191,22 @@ _FEATURES = (
     StepFeature(
         "experts_hit", "1", 0.0, 1.0, "bandwidth",
         "Reading the other experts that the step's tokens hit under balanced routing.",
-        _experts_hit,
+        lambda c, s: _experts_hit(c, s),
+    ),
+    StepFeature(
+        "experts_hit_tenth", "1", 0.0, 0.05, "bandwidth",
+        "Reading the experts that a tenth of the tokens would hit: skewed routing, few experts.",
+        lambda c, s: _experts_hit(c, s, 0.1),
     ),
     StepFeature(
         "expert_compute", "1", 0.0, 0.2, "peak",
         "Arithmetic of the routed experts that does not hide behind reading them.",
         expert_compute_s,
+    ),
+    StepFeature(
+        "expert_compute_beyond_1024", "1", 0.0, 0.1, "peak",
+        "Their arithmetic for tokens beyond 1024.",
+        lambda c, s: c.expert_token_s * np.maximum(s.tokens * c.expert_replicas - 1024.0, 0.0),
     ),
     StepFeature(
         "expert_activations", "1", 0.0, 1.0, "bandwidth",
@@ -200,9 +229,34 @@ _FEATURES = (
         _prefill_attention,
     ),
     StepFeature(
-        "all_reduce", "1", 0.0, 1.3, "link",
+        "prefill_tokens", "1", 0.0, 1.0, "bandwidth",
+        "Queries in and outputs out of prefill attention.",
+        lambda c, s: c.prefill_token_s * s.prefill_tokens,
+    ),
+    StepFeature(
+        "prefill_kv_read", "1", 0.0, 0.5, "bandwidth",
+        "Reading cached keys and values of prefill chunks beside the arithmetic.",
+        _prefill_kv_read,
+    ),
+    StepFeature(
+        "all_reduce", "1", 0.0, 1.0, "link",
         "Tensor-parallel all-reduce bytes over the GPU links.",
         lambda c, s: c.all_reduce_token_s * s.tokens,
+    ),
+    StepFeature(
+        "all_reduce_first_256k", "1", 0.0, 0.5, "link",
+        "The same for the first 256 KiB of each message: one-shot algorithms move more bytes.",
+        lambda c, s: _first_bytes(c, s, 2.0**18),
+    ),
+    StepFeature(
+        "all_reduce_first_8m", "1", 0.0, 0.5, "link",
+        "The same for the first 8 MiB of each message, up to which latency shows.",
+        lambda c, s: _first_bytes(c, s, 2.0**23),
+    ),
+    StepFeature(
+        "large_all_reduce", "s", 0.0, 3e-6, "host",
+        "Per all-reduce of more than 256 KiB: another algorithm with more synchronization.",
+        lambda c, s: c.all_reduces * (c.all_reduce_token_bytes * s.tokens > 2.0**18),
     ),
     StepFeature(
         "expert_exchange", "1", 0.0, 1.3, "link",

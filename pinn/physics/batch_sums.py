@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 
 from pinn.specs.batch import Batch
 
@@ -57,7 +58,7 @@ class BatchSums:
         return BatchSums(*(getattr(self, f.name).reshape(shape) for f in fields(self)))
 
 
-def causal_pairs(new, cached, window: float = np.inf):
+def causal_pairs(new: ArrayLike, cached: ArrayLike, window: ArrayLike = np.inf) -> np.ndarray:
     """Pairs that ``new`` tokens after ``cached`` ones attend to, each also to itself.
 
     The i-th token of a sequence sees min(i, window) keys; the sum over the chunk is a difference
@@ -145,7 +146,8 @@ def sum_batches(batches: Sequence[Batch], window: float | None = None) -> BatchS
     )
     return BatchSums(
         *(
-            np.bincount(owner, weights=getattr(each, f.name), minlength=len(batches))
+            # Of no requests at all, bincount makes whole numbers.
+            np.bincount(owner, getattr(each, f.name), len(batches)).astype(np.float64)
             for f in fields(each)
         )
     )

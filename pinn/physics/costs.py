@@ -49,8 +49,11 @@ class StepCosts:
         windowed_kv_read_s: Reading one cached token in the windowed layers.
         decode_pair_s: Attention arithmetic of a decode per key, in full layers.
         windowed_decode_pair_s: The same in windowed layers.
+        prefill_token_s: Queries in and outputs out of prefill attention, per token.
         prefill_pair_s: Attention arithmetic of a prefill per pair, in full layers.
         windowed_prefill_pair_s: The same in windowed layers.
+        all_reduces: All-reduces of a step; 0 on one GPU.
+        all_reduce_token_bytes: Message of one of them, per token.
         all_reduce_token_s: Moving one token's all-reduces over the GPU links.
         exchange_token_s: Moving one token to its experts and back between GPUs.
         pipeline_token_s: Handing one token from stage to stage.
@@ -76,8 +79,11 @@ class StepCosts:
     windowed_kv_read_s: Float[np.ndarray, "*n"]
     decode_pair_s: Float[np.ndarray, "*n"]
     windowed_decode_pair_s: Float[np.ndarray, "*n"]
+    prefill_token_s: Float[np.ndarray, "*n"]
     prefill_pair_s: Float[np.ndarray, "*n"]
     windowed_prefill_pair_s: Float[np.ndarray, "*n"]
+    all_reduces: Float[np.ndarray, "*n"]
+    all_reduce_token_bytes: Float[np.ndarray, "*n"]
     all_reduce_token_s: Float[np.ndarray, "*n"]
     exchange_token_s: Float[np.ndarray, "*n"]
     pipeline_token_s: Float[np.ndarray, "*n"]
@@ -152,9 +158,12 @@ def _cached_cost_row(
         "windowed_kv_read_s": windowed[0],
         "decode_pair_s": full[1],
         "windowed_decode_pair_s": windowed[1],
+        "prefill_token_s": sum(_prefill_token_bytes(g, tp) for g in model.layer_groups) / bandwidth,
         "prefill_pair_s": full[2],
         "windowed_prefill_pair_s": windowed[2],
         # A ring moves 2 (p - 1) / p of the message over each link (Patarasuk and Yuan 2009).
+        "all_reduces": reduces * (tp > 1.0),
+        "all_reduce_token_bytes": token_bytes,
         "all_reduce_token_s": reduces * token_bytes * 2 * (tp - 1) / tp / link,
         "exchange_token_s": _exchange_token_s(
             model, tp * dp, expert_parallel, dp, token_bytes, link
@@ -190,6 +199,12 @@ def _attention_costs(
     read = group.count * kv_width * kv_bytes / gpu.memory_bandwidth_bytes_per_s
     costs = np.array([read, flop_per_width * decode_width, flop_per_width * prefill_width])
     return group, costs
+
+
+def _prefill_token_bytes(group: LayerGroup, tp: int) -> float:
+    """Queries read and outputs written over the group's layers, in the activations' format."""
+    heads = group.attention.heads // tp
+    return group.count * 2 * heads * group.attention.head_dim * ACTIVATION_BYTES
 
 
 def _all_reduces(group: LayerGroup) -> int:

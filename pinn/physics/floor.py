@@ -55,11 +55,11 @@ def topk_expert_read_s(costs: StepCosts) -> Float[np.ndarray, "..."]:
     return costs.experts * costs.expert_share * costs.expert_read_s
 
 
-def hit_expert_read_s(costs: StepCosts, sums: BatchSums) -> Float[np.ndarray, "..."]:
-    """Reading every expert hit by at least one token under balanced routing.
+def hit_expert_read_s(costs: StepCosts, tokens: Float[np.ndarray, "..."]):
+    """Reading every expert hit by at least one of each replica's tokens, balanced routing.
 
     With T tokens, each using an expert with chance k / N independently, N (1 - (1 - k/N)^T) are
     hit in expectation.
     """
-    tokens = sums.tokens * costs.expert_replicas
-    return costs.experts * costs.expert_read_s * (1 - (1 - costs.expert_share) ** tokens)
+    hit = costs.experts * (1 - (1 - costs.expert_share) ** (tokens * costs.expert_replicas))
+    return hit * costs.expert_read_s

@@ -14,12 +14,20 @@ from pinn.kernels.composition import OPERATORS
 EXPLAINED_BY: dict[str, tuple[str, ...]] = {
     "gemm": (
         "layer", "request", "activations", "gemm", "gemm_weights", "gemm_compute",
-        "gemm_beyond_256",
+        "gemm_beyond_128", "gemm_beyond_1024",
     ),
-    "experts": ("moe_layer", "experts", "experts_hit", "expert_compute", "expert_activations"),
-    "decode_attention": ("layer", "request", "decode_attention", "kv_read"),
-    "prefill_attention": ("prefill_layer", "prefill_attention"),
-    "all_reduce": ("parallel_layer", "all_reduce"),
+    "experts": (
+        "moe_layer", "experts", "experts_hit", "experts_hit_tenth", "expert_compute",
+        "expert_compute_beyond_1024", "expert_activations",
+    ),
+    "decode_attention": ("decode_layer", "request", "decode_attention", "kv_read"),
+    "prefill_attention": (
+        "prefill_layer", "prefill_attention", "prefill_tokens", "prefill_kv_read",
+    ),
+    "all_reduce": (
+        "parallel_layer", "all_reduce", "all_reduce_first_256k", "all_reduce_first_8m",
+        "large_all_reduce",
+    ),
     "exchange": ("moe_layer", "expert_exchange"),
 }  # fmt: skip
 
