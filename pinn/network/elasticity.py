@@ -2,7 +2,8 @@
 
 A feature that shrinks as 1 / bandwidth may have a beta that grows with bandwidth, at most in
 proportion: efficiency falls on a faster memory, but the time does not rise. Any other beta may
-only shrink. The elasticity d log(beta) / d log(rate) is kept within these bounds by construction.
+only shrink; those of arithmetic too, since each number format has a peak of its own and the
+``peak_compute`` that the network sees is that of bf16 alone. The elasticity d log(beta) / d log(rate) is kept within these bounds by construction.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pinn.embedding.descriptors import RATES
 from pinn.features.step import STEP_FEATURES
 
 #: Which rate a feature's resource is proportional to; the others have none of their own.
-_OWN_RATE = {"bandwidth": "memory_bandwidth", "peak": "peak_compute", "link": "link_bandwidth"}
+_OWN_RATE = {"bandwidth": "memory_bandwidth", "link": "link_bandwidth"}
 
 #: Steepest fall of a coefficient with a rate; physics gives none, this keeps extrapolation tame.
 _STEEPEST = -0.5
