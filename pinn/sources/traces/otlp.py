@@ -100,7 +100,7 @@ class Vocabulary:
 
     def _decoder(self) -> Any:
         """The decoder of a whole line."""
-        attributes = list[Union[tuple(self.types.values())]]  # type: ignore[misc]  # noqa: UP007
+        attributes = list[Union[tuple(self.types.values())]]  # type: ignore  # noqa: UP007
 
         def struct(name: str, *fields: Any) -> type:
             return msgspec.defstruct(name, fields, gc=False)
@@ -130,9 +130,9 @@ def _number(value: Any, kind: type) -> int | float | None:
     """A number that was written as another kind of number, without loss; else None."""
     if not isinstance(value, dict) or kind is str:
         return None
-    number = value.get("doubleValue" if kind is int else "intValue")
+    number: Any = value.get("doubleValue" if kind is int else "intValue")
     try:
-        converted = kind(float(number)) if kind is int else kind(number)
+        converted = int(float(number)) if kind is int else float(number)
         exact = converted == float(number) and abs(converted) < 2**53
     except (TypeError, ValueError, OverflowError):
         return None

@@ -179,7 +179,7 @@ def _work(path: Path, start: int, end: int) -> ParsedChunk:
 
 
 class _Spool:
-    """Appends the chunks' tables to one Arrow file each, with span and server numbers of the file."""
+    """Appends the chunks' tables to one Arrow file each, spans and servers renumbered."""
 
     def __init__(self, raw: RawTraces) -> None:
         self._raw = raw

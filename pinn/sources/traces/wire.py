@@ -1,7 +1,8 @@
 """Names on the wire of an instrumented vLLM (0.15.1): events, their attributes, their columns.
 
-Older writings use other spellings; each is an alias: underscores for dots (``prefill_done_tokens``),
-``gen_ai.request_id``, and event names without their scope (``ARRIVED`` for ``api.ARRIVED``).
+Older writings use other spellings; each is an alias: underscores for dots
+(``prefill_done_tokens``), ``gen_ai.request_id``, and event names without their scope (``ARRIVED``
+for ``api.ARRIVED``).
 """
 
 from __future__ import annotations

@@ -1,0 +1,226 @@
+"""Which request ran what in which step, rebuilt from the journeys.
+
+A request resides in the batch from the step that schedules it until it ends or is preempted: first
+its prompt, in one or more chunks, then one token per step. The journey gives both ends, so every
+step in between is known, sampled or not, if all requests of the server were written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Bool, Float, Int
+
+#: Outputs of a step may be handled this many steps later, which their events' step numbers show.
+OUTPUT_LAGS = (0, 1, 2)
+
+
+@dataclass(frozen=True)
+class Residencies:
+    """Stays in the batch; all fields run over them.
+
+    Attributes:
+        begin: Step that schedules the first chunk.
+        first_output: Step that works on the last chunk and yields a token.
+        end: Last step that yields a token; ``first_output`` or later.
+        total: Tokens to prefill; after a preemption the generated ones too.
+        cached: Of them, those found in the prefix cache.
+        is_known: Whether all of this is known; else only ``begin`` and ``end`` are bounds.
+    """
+
+    begin: Int[np.ndarray, " stays"]
+    first_output: Int[np.ndarray, " stays"]
+    end: Int[np.ndarray, " stays"]
+    total: Int[np.ndarray, " stays"]
+    cached: Int[np.ndarray, " stays"]
+    is_known: Bool[np.ndarray, " stays"]
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Requests of several steps: ``owner`` is the index of the step a request belongs to."""
+
+    owner: Int[np.ndarray, " requests"]
+    new_tokens: Float[np.ndarray, " requests"]
+    cached_tokens: Float[np.ndarray, " requests"]
+    is_prefill: Bool[np.ndarray, " requests"]
+
+
+def residencies(requests: pa.Table, output_lag: int = 0) -> Residencies:
+    """Stays of the requests of one segment.
+
+    Args:
+        requests: Canonical requests; those never scheduled have no stay.
+        output_lag: Steps by which the step numbers of output events are late.
+    """
+    rows = []
+    names = ("scheduled_step", "first_token_step", "finished_step", "prompt_tokens",
+             "cached_tokens", "output_tokens", "preempted_steps", "preempted_outputs",
+             "resumed_steps", "resumed_cached")  # fmt: skip
+    for request in zip(*(requests[n].to_pylist() for n in names), strict=True):
+        if request[0] is not None:
+            rows.extend(_stays(request, output_lag))
+    columns = np.array(rows, dtype=np.int64).reshape(-1, 6).T
+    begin, first_output, end, total, cached, known = columns
+    return Residencies(begin, first_output, end, total, cached, known.astype(bool))
+
+
+def _stays(request: tuple[Any, ...], lag: int) -> list[tuple[int, int, int, int, int, bool]]:
+    """The stays of one request: one more than its preemptions."""
+    scheduled, first_token, finished, prompt, cached, outputs, preempted = request[:7]
+    preempted_outputs, resumed, resumed_cached = request[7:]
+    begins = [scheduled, *resumed]
+    done = [0, *preempted_outputs]  # tokens generated before each stay
+    stays = []
+    for number, begin in enumerate(begins):
+        is_last = number == len(begins) - 1
+        is_cut = not is_last or len(preempted) >= len(begins)
+        before = done[number] if number < len(done) else None
+        after = preempted_outputs[number] if is_cut and number < len(preempted) else outputs
+        hit = cached if number == 0 else resumed_cached[number - 1]
+        end = first_output = None
+        if before == 0 and first_token is not None:
+            first_output = first_token - lag
+        if not is_cut and finished is not None:
+            end = finished - lag
+        if before is not None and after is not None and after > before:
+            yielded = after - before
+            if first_output is not None:
+                end = first_output + yielded - 1
+            elif end is not None:
+                first_output = end - yielded + 1
+        known = None not in (first_output, end, prompt, hit, before) and first_output >= begin
+        if not known:
+            bound = preempted[number] if is_cut and number < len(preempted) else finished
+            last = max(begin if bound is None else bound, begin)
+            stays.append((begin, last, last, 0, 0, False))
+        else:
+            total = prompt + before
+            stays.append((begin, first_output, end, total, min(hit, total - 1), True))
+    return stays
+
+
+class JourneyBatches:
+    """Batches of the steps of one segment, from the stays of its requests."""
+
+    def __init__(self, stays: Residencies, token_budget: int | None = None) -> None:
+        """Work out prompt chunks.
+
+        Args:
+            stays: Of all requests of the segment.
+            token_budget: ``max_num_batched_tokens``; a prompt in several chunks fills it in each
+                step but its last. None: such prompts count as cut into equal chunks.
+        """
+        self.stays = stays
+        self._begin = np.sort(stays.begin)
+        self._first_output = np.sort(stays.first_output)
+        self._end = np.sort(stays.end)
+        chunks = _chunks(stays, token_budget, self.decodes)
+        order = np.argsort(chunks[:, 0], kind="stable")
+        #: Per prompt chunk: step, new tokens, cached tokens, whether that is certain.
+        self._chunks = chunks[order]
+        self._chunk_steps = self._chunks[:, 0]
+        self._chunk_sums = np.concatenate(([0], np.cumsum(self._chunks[:, 1])))
+        self._doubts = np.sort(
+            np.concatenate((self._chunk_steps[self._chunks[:, 3] == 0], *_doubtful_steps(stays)))
+        )
+
+    def decodes(self, steps: Int[np.ndarray, " steps"]) -> Int[np.ndarray, " steps"]:
+        """Number of requests that generate in each step."""
+        return np.searchsorted(self._first_output, steps) - np.searchsorted(self._end, steps)
+
+    def prefills(self, steps: Int[np.ndarray, " steps"]) -> Int[np.ndarray, " steps"]:
+        """Number of requests that work on their prompt in each step."""
+        begun = np.searchsorted(self._begin, steps, side="right")
+        return begun - np.searchsorted(self._first_output, steps)
+
+    def prefill_tokens(self, steps: Int[np.ndarray, " steps"]) -> Int[np.ndarray, " steps"]:
+        """Prompt tokens scheduled in each step."""
+        low = np.searchsorted(self._chunk_steps, steps)
+        high = np.searchsorted(self._chunk_steps, steps, side="right")
+        return self._chunk_sums[high] - self._chunk_sums[low]
+
+    def is_certain(
+        self, first: Int[np.ndarray, " spans"], end: Int[np.ndarray, " spans"]
+    ) -> Bool[np.ndarray, " spans"]:
+        """Whether no step in ``[first, end)`` holds a guessed chunk or a stay that is not known."""
+        return np.searchsorted(self._doubts, first) == np.searchsorted(self._doubts, end)
+
+    def expand(self, steps: Int[np.ndarray, " steps"]) -> Ragged:
+        """Every request of the given steps, which must be in order and unique."""
+        known = self.stays.is_known
+        first = self.stays.first_output[known]
+        low = np.searchsorted(steps, first, side="right")
+        counts = np.maximum(np.searchsorted(steps, self.stays.end[known], side="right") - low, 0)
+        stay = np.repeat(np.arange(len(first)), counts)
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        owner = low[stay] + within
+        cached = self.stays.total[known][stay] + steps[owner] - first[stay] - 1
+
+        at = np.searchsorted(steps, self._chunk_steps)
+        chunk = np.flatnonzero(np.isin(self._chunk_steps, steps))
+        ones, prefill = np.ones(len(owner)), np.zeros(len(owner), dtype=bool)
+        return Ragged(
+            np.concatenate((owner, at[chunk])),
+            np.concatenate((ones, self._chunks[chunk, 1].astype(np.float64))),
+            np.concatenate((cached, self._chunks[chunk, 2])).astype(np.float64),
+            np.concatenate((prefill, np.ones(len(chunk), dtype=bool))),
+        )
+
+
+def _doubtful_steps(stays: Residencies) -> list[np.ndarray]:
+    """All steps of stays that are not known, cut off where they are absurdly long."""
+    return [
+        np.arange(begin, min(end, begin + 100_000) + 1)
+        for begin, end in zip(stays.begin[~stays.is_known], stays.end[~stays.is_known], strict=True)
+    ]
+
+
+def _chunks(
+    stays: Residencies, token_budget: int | None, decodes: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """Rows (step, new tokens, cached tokens, certain) of all prompt chunks."""
+    whole = stays.is_known & (stays.begin == stays.first_output)
+    rows = [
+        np.stack(
+            (
+                stays.begin[whole],
+                (stays.total - stays.cached)[whole],
+                stays.cached[whole],
+                np.ones(whole.sum(), dtype=np.int64),
+            ),
+            axis=1,
+        )
+    ]
+    used: dict[int, int] = {}
+    for step, new in rows[0][:, :2].tolist():
+        used[step] = used.get(step, 0) + new
+    cut = np.flatnonzero(stays.is_known & ~whole)
+    for stay in cut[np.argsort(stays.begin[cut], kind="stable")]:
+        steps = np.arange(stays.begin[stay], stays.first_output[stay] + 1)
+        total, cached = int(stays.total[stay]), int(stays.cached[stay])
+        news = _filled(steps, total - cached, token_budget, decodes(steps), used)
+        certain = news is not None
+        if news is None:
+            news = np.diff(np.linspace(0, total - cached, len(steps) + 1).astype(np.int64))
+        for step, new in zip(steps.tolist(), news.tolist(), strict=True):
+            used[step] = used.get(step, 0) + new
+        before = cached + np.concatenate(([0], np.cumsum(news)[:-1]))
+        rows.append(np.stack((steps, news, before, np.full(len(steps), certain)), axis=1))
+    return np.concatenate(rows).astype(np.int64)
+
+
+def _filled(
+    steps: np.ndarray, tokens: int, budget: int | None, decodes: np.ndarray, used: dict[int, int]
+) -> np.ndarray | None:
+    """Chunks that fill the budget in each step but the last; None if that does not work out."""
+    if budget is None:
+        return None
+    others = decodes + np.array([used.get(step, 0) for step in steps.tolist()])
+    news = budget - others
+    news[-1] = tokens - news[:-1].sum()
+    return news if (news > 0).all() and news[-1] <= budget - others[-1] else None
