@@ -9,6 +9,9 @@ import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
+from pinn.embedding.descriptors import embed  # noqa: E402
+from pinn.network.coefficient_network import CoefficientNetwork, NetworkSettings  # noqa: E402
+from pinn.network.scaling import fit_scale  # noqa: E402
 from pinn.specs.catalog import load_model  # noqa: E402
 from pinn.specs.deployment import Deployment  # noqa: E402
 from pinn.specs.gpu_catalog import load_gpu  # noqa: E402
@@ -29,3 +32,10 @@ hypothesis.settings.load_profile("pinn")
 def llama_8b_h100() -> Deployment:
     """Llama-3.1-8B in bf16 on one H100."""
     return Deployment(load_model("meta-llama/Llama-3.1-8B"), load_gpu("H100"), ServingSpec())
+
+
+@pytest.fixture
+def untrained(llama_8b_h100: Deployment) -> CoefficientNetwork:
+    """A network that gives the priors, scaled around one deployment."""
+    scale = fit_scale(*embed([llama_8b_h100]))
+    return CoefficientNetwork(NetworkSettings(), scale).double().requires_grad_(False)

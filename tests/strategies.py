@@ -67,7 +67,9 @@ def models(draw) -> ModelSpec:
     attention, ffn = draw(attentions()), draw(ffns())
     groups = [LayerGroup(draw(st.integers(1, 80)), attention, ffn)]
     if draw(st.booleans()):
-        windowed = type(attention)(**{**vars(attention), "window_tokens": draw(st.integers(1, 9000))})
+        windowed = type(attention)(
+            **{**vars(attention), "window_tokens": draw(st.integers(1, 9000))}
+        )
         groups.append(LayerGroup(draw(st.integers(1, 40)), windowed, ffn))
     if draw(st.booleans()):
         groups.append(LayerGroup(draw(st.integers(1, 4)), attention, DenseFfnSpec(4096)))

@@ -54,7 +54,8 @@ class CoefficientNetwork(nn.Module):
         self.settings = settings
         n_beta, n_alpha = len(STEP_FEATURES), len(REQUEST_FEATURES)
         for name in ("mean", "scale", "low", "high", "rate_low", "rate_high"):
-            self.register_buffer(name, torch.as_tensor(getattr(scale, name), dtype=torch.float64))
+            # A copy: buffers that share memory would be overwritten by each other on loading.
+            self.register_buffer(name, torch.tensor(getattr(scale, name), dtype=torch.float64))
         floor = torch.tensor([f.lower_bound for f in STEP_FEATURES.values()], dtype=torch.float64)
         prior = torch.tensor([f.prior for f in STEP_FEATURES.values()], dtype=torch.float64)
         self.register_buffer("beta_floor", floor)

@@ -79,7 +79,9 @@ def test_more_prompt_tokens_never_speed_a_step_up(network, deployment, others, n
 
 @given(deployments(one_gpu=True), batches())
 def test_one_gpu_communicates_with_nobody(deployment, batch):
-    features = dict(zip(STEP_FEATURES, step_features(*batch_work(deployment, [batch]))[0], strict=True))
+    features = dict(
+        zip(STEP_FEATURES, step_features(*batch_work(deployment, [batch]))[0], strict=True)
+    )
     for name in ("parallel_layer", "all_reduce", "expert_exchange", "pipeline"):
         assert features[name] == 0
 
@@ -108,7 +110,8 @@ def faster(deployment, doubled):
         gpu=replace(
             gpu,
             peak_flop_per_s=peaks,
-            memory_bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s * (1 + ("memory" in doubled)),
+            memory_bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s
+            * (1 + ("memory" in doubled)),
             link_bandwidth_bytes_per_s=gpu.link_bandwidth_bytes_per_s * (1 + ("link" in doubled)),
             pcie_bandwidth_bytes_per_s=gpu.pcie_bandwidth_bytes_per_s * (1 + ("pcie" in doubled)),
         ),
