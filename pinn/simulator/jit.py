@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from numba.extending import register_jitable
 
 
 def _cache_folder() -> str:
@@ -43,5 +44,5 @@ def compiled(function: Callable) -> Any:
         numba.config.CACHE_DIR = before
 
 
-#: For functions that only compiled functions call: they are part of their callers' cache entry.
-inner = numba.njit(nogil=True, error_model="numpy")
+#: For functions that compiled functions call; from Python they are called as they are.
+inner = register_jitable(nogil=True, error_model="numpy")

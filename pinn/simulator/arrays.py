@@ -1,0 +1,186 @@
+"""The engine as compiled code sees it: one record of settings, counters and array addresses.
+
+A record is passed as one pointer. A tuple of thirty arrays would be passed as two hundred numbers
+and counted up and down at every call, which makes both the compiler and the loop several times
+slower. Each accessor below turns an address back into an array of its type and shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import lower_builtin, type_callable
+
+from pinn.simulator.state import GROUP, REPLICA, REQUEST
+
+_INT64 = ir.IntType(64)
+
+#: What does not change during a run.
+_SETTINGS = [
+    ("max_tokens", "i8"),
+    ("max_seqs", "i8"),
+    ("max_model_len", "i8"),
+    ("block_size", "i8"),
+    ("blocks", "i8"),  # usable blocks of one replica
+    ("row", "i8"),  # width of a block-table row
+    ("slots", "i8"),
+    ("long_prefill", "i8"),
+    ("window", "i8"),
+    ("full_groups", "i8"),
+    ("window_groups", "i8"),
+    ("window_blocks", "i8"),
+    ("caching", "i8"),
+    ("chunked", "i8"),
+    ("asynchronous", "i8"),
+    ("depth", "i8"),  # batches in flight
+    ("pipeline", "i8"),
+    ("least_loaded", "i8"),
+    ("tensor_parallel", "i8"),
+    ("concurrency", "i8"),
+    ("stages_wait", "i8"),
+    ("stage_gap_s", "f8"),
+    ("transfer_latency_s", "f8"),
+    ("transfer_token_s", "f8"),
+]
+
+_SIZES = [
+    ("n_requests", "i8"),
+    ("n_replicas", "i8"),
+    ("n_groups", "i8"),
+    ("n_stages", "i8"),
+    ("n_keys", "i8"),  # of all requests together
+    ("n_distinct_keys", "i8"),
+    ("n_block_ids", "i8"),  # blocks and the sentinel of the free list
+    ("n_sums", "i8"),
+    ("n_columns", "i8"),
+    ("step_rows", "i8"),
+    ("gap_rows", "i8"),
+]
+
+_COUNTERS = [
+    ("next", "i8"),  # request that is sent next
+    ("sent", "i8"),  # requests whose clients wait, under a concurrency limit
+    ("open_stage", "i8"),
+    ("unresolved", "i8"),  # requests of the open stage that have not ended
+    ("round_robin", "i8"),
+    ("endings", "i8"),  # entries of the two heaps
+    ("deadlines", "i8"),
+    ("n_steps", "i8"),  # filled rows of the record buffers
+    ("n_gaps", "i8"),
+    ("opened_s", "f8"),
+    ("stage_end_s", "f8"),
+    ("publish_s", "f8"),
+    ("bad_step_s", "f8"),
+]
+
+#: Name -> (type, shape) of every array.
+ARRAYS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "requests": (REQUEST, ("n_requests",)),
+    "replicas": (REPLICA, ("n_replicas",)),
+    "groups": (GROUP, ("n_groups",)),
+    "stage_starts_s": (np.float64, ("n_stages",)),
+    "stage_sizes": (np.int64, ("n_stages",)),
+    "keys": (np.int32, ("n_keys",)),  # block keys of every request, one after the other
+    "running": (np.int32, ("n_replicas", "max_seqs")),
+    "new": (np.int32, ("n_replicas", "max_seqs")),
+    "preempted": (np.int32, ("n_replicas", "max_seqs")),
+    "table": (np.int32, ("n_replicas", "slots", "row")),
+    "slot_stack": (np.int32, ("n_replicas", "slots")),
+    "next_free": (np.int32, ("n_replicas", "n_block_ids")),
+    "previous_free": (np.int32, ("n_replicas", "n_block_ids")),
+    "references": (np.int32, ("n_replicas", "n_block_ids")),
+    "block_key": (np.int32, ("n_replicas", "n_block_ids")),
+    "twin": (np.int32, ("n_replicas", "n_block_ids")),  # next block with the same key, or 0
+    "holder": (np.int32, ("n_replicas", "n_distinct_keys")),  # first block with a key, or 0
+    "batch_size": (np.int64, ("n_replicas", "depth")),
+    "batch_request": (np.int32, ("n_replicas", "depth", "max_seqs")),
+    "batch_new": (np.int32, ("n_replicas", "depth", "max_seqs")),
+    "batch_cached": (np.int32, ("n_replicas", "depth", "max_seqs")),
+    "batch_prefill": (np.int8, ("n_replicas", "depth", "max_seqs")),
+    "batch_sampled": (np.int8, ("n_replicas", "depth", "max_seqs")),
+    "batch_end_s": (np.float64, ("n_groups", "depth")),
+    "sums": (np.float64, ("n_replicas", "n_sums")),
+    "ending_s": (np.float64, ("n_requests",)),  # heap: when clients see a request end
+    "ending_id": (np.int32, ("n_requests",)),
+    "deadline_s": (np.float64, ("n_requests",)),  # heap: when clients hang up
+    "deadline_id": (np.int32, ("n_requests",)),
+    "steps": (np.float64, ("step_rows", "n_columns")),
+    "gap_s": (np.float64, ("gap_rows",)),  # runs of equal gaps between tokens
+    "gap_count": (np.int64, ("gap_rows",)),
+}
+
+ENGINE = np.dtype([*_SETTINGS, *_SIZES, *_COUNTERS, ("address", "i8", (len(ARRAYS),))], align=True)
+
+
+def _accessor(name: str) -> Callable:
+    """A function ``engine -> array``: a look-up in plain Python, a few loads in compiled code."""
+    dtype, shape = ARRAYS[name]
+    array_type = types.Array(numba.from_dtype(np.dtype(dtype)), len(shape), "C")
+    item_bytes, position = np.dtype(dtype).itemsize, list(ARRAYS).index(name)
+
+    def view(engine):
+        return engine.arrays[name]
+
+    @type_callable(view)
+    def _(_context):
+        return lambda engine: array_type if isinstance(engine, types.Record) else None
+
+    @lower_builtin(view, types.Record)
+    def _(context, builder, signature, args):
+        def load(field, index=0):
+            offset = signature.args[0].offset(field) + index * _INT64.width // 8
+            where = cgutils.pointer_add(builder, args[0], offset)
+            return builder.load(builder.bitcast(where, _INT64.as_pointer()))
+
+        array = context.make_array(array_type)(context, builder)
+        sizes = [load(field) for field in shape]
+        strides = [context.get_constant(types.intp, item_bytes)]
+        for size in reversed(sizes[1:]):
+            strides.insert(0, builder.mul(strides[0], size))
+        data = builder.inttoptr(load("address", position), array.data.type)
+        context.populate_array(
+            array, data=data, shape=sizes, strides=strides, itemsize=item_bytes, meminfo=None
+        )
+        return array._getvalue()
+
+    return view
+
+
+requests = _accessor("requests")
+replicas = _accessor("replicas")
+groups = _accessor("groups")
+stage_starts_s = _accessor("stage_starts_s")
+stage_sizes = _accessor("stage_sizes")
+keys = _accessor("keys")
+running = _accessor("running")
+new = _accessor("new")
+preempted = _accessor("preempted")
+table = _accessor("table")
+slot_stack = _accessor("slot_stack")
+next_free = _accessor("next_free")
+previous_free = _accessor("previous_free")
+references = _accessor("references")
+block_key = _accessor("block_key")
+twin = _accessor("twin")
+holder = _accessor("holder")
+batch_size = _accessor("batch_size")
+batch_request = _accessor("batch_request")
+batch_new = _accessor("batch_new")
+batch_cached = _accessor("batch_cached")
+batch_prefill = _accessor("batch_prefill")
+batch_sampled = _accessor("batch_sampled")
+batch_end_s = _accessor("batch_end_s")
+sums = _accessor("sums")
+ending_s = _accessor("ending_s")
+ending_id = _accessor("ending_id")
+deadline_s = _accessor("deadline_s")
+deadline_id = _accessor("deadline_id")
+steps = _accessor("steps")
+gap_s = _accessor("gap_s")
+gap_count = _accessor("gap_count")

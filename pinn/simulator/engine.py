@@ -1,0 +1,104 @@
+"""An engine before its first request: settings, idle replicas, empty queues."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from pinn.simulator.arrays import ARRAYS, ENGINE
+from pinn.simulator.state import STEP_COLUMNS, SUMS
+
+_STEP_ROWS = 1 << 16
+
+
+@dataclass(frozen=True)
+class Engine:
+    """State of a simulation.
+
+    Attributes:
+        record: Structured array ``ENGINE [1]``: settings, counters and addresses of the arrays.
+        arrays: The arrays by name; they live as long as this object.
+    """
+
+    record: np.ndarray
+    arrays: dict[str, np.ndarray]
+
+    @property
+    def handle(self) -> Any:
+        """The record itself, as compiled functions take it."""
+        return self.record.view(np.recarray)[0]
+
+
+class PlainEngine(SimpleNamespace):
+    """The same for plain Python: settings and counters as attributes, records as objects."""
+
+    arrays: dict[str, Any]
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(**_fields(engine.record[0]))
+        self.arrays = {
+            name: [SimpleNamespace(**_fields(row)) for row in array] if array.dtype.names else array
+            for name, array in engine.arrays.items()
+        }
+
+    def write_back(self, engine: Engine) -> None:
+        """Copy the requests into the engine's array, for reading them."""
+        requests = engine.arrays["requests"]
+        for i, request in enumerate(self.arrays["requests"]):
+            requests[i] = tuple(vars(request).values())
+
+
+def _fields(row: np.void) -> dict[str, Any]:
+    return {name: row[name].tolist() for name in row.dtype.names or ()}
+
+
+def new_engine(settings: dict[str, float], given: dict[str, np.ndarray], distinct: int) -> Engine:
+    """Build an idle engine.
+
+    Args:
+        settings: Value of every setting, and ``n_replicas`` and ``n_groups``.
+        given: Arrays ``requests``, ``keys``, ``stage_starts_s`` and ``stage_sizes``.
+        distinct: How many different block keys there are.
+    """
+    record = np.zeros(1, ENGINE)
+    for name, value in settings.items():
+        record[name] = value
+    seqs, depth = record["max_seqs"][0], record["depth"][0]
+    record["n_requests"] = len(given["requests"])
+    record["n_stages"] = len(given["stage_sizes"])
+    record["n_keys"] = len(given["keys"])
+    record["n_distinct_keys"] = distinct
+    record["n_block_ids"] = record["blocks"] + 1
+    record["n_sums"], record["n_columns"] = len(SUMS), len(STEP_COLUMNS)
+    record["step_rows"] = _STEP_ROWS
+    record["gap_rows"] = _STEP_ROWS + record["n_replicas"] * seqs * depth
+    record["unresolved"] = given["stage_sizes"][0]
+    record["opened_s"] = given["stage_starts_s"][0]
+    arrays = {name: _array(record, name, given) for name in ARRAYS}
+    _make_idle(record, arrays)
+    record["address"] = [array.ctypes.data for array in arrays.values()]
+    return Engine(record, arrays)
+
+
+def _array(record: np.ndarray, name: str, given: dict[str, np.ndarray]) -> np.ndarray:
+    dtype, shape = ARRAYS[name]
+    if name in given:
+        return np.ascontiguousarray(given[name], dtype=dtype)
+    return np.zeros(tuple(int(record[size][0]) for size in shape), dtype)
+
+
+def _make_idle(record: np.ndarray, arrays: dict[str, np.ndarray]) -> None:
+    """Empty queues; every block free, in the order of its number, around sentinel 0."""
+    ids = np.arange(record["n_block_ids"][0], dtype=np.int32)
+    arrays["next_free"][:] = np.roll(ids, -1)
+    arrays["previous_free"][:] = np.roll(ids, 1)
+    arrays["block_key"][:] = -1
+    arrays["slot_stack"][:] = np.arange(record["slots"][0])
+    for name in ("waiting_head", "waiting_tail", "input_head", "input_tail"):
+        arrays["replicas"][name] = -1
+    arrays["replicas"]["free_blocks"] = record["blocks"]
+    arrays["replicas"]["free_slots"] = record["slots"]
+    arrays["groups"]["wake_s"] = np.inf

@@ -1,0 +1,74 @@
+"""A linear latency model: coefficients of one deployment, for compiled and plain runs alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from pinn.features.request import RequestState, phase_mask, request_features
+from pinn.features.step import step_features
+from pinn.physics.batch_sums import sum_batches
+from pinn.physics.costs import step_costs
+from pinn.simulator.hooks import LinearCoefficients
+from pinn.simulator.request_kernel import request_coefficients
+from pinn.simulator.step_kernel import cost_numbers, step_coefficients
+from pinn.specs.batch import Batch
+from pinn.specs.deployment import Deployment
+
+
+@dataclass(frozen=True)
+class LinearLatency:
+    """``LatencyModel`` whose every answer is a dot product of features and coefficients.
+
+    Attributes:
+        deployment: What the coefficients belong to.
+        beta: Seconds per step feature, in the order of ``STEP_FEATURES``.
+        alpha: Seconds per request feature, in the order of ``REQUEST_FEATURES``.
+    """
+
+    deployment: Deployment
+    beta: Float[np.ndarray, " step_features"]
+    alpha: Float[np.ndarray, " request_features"]
+
+    def compile(self) -> LinearCoefficients:
+        """The same for compiled code."""
+        return LinearCoefficients(
+            cost_numbers(step_costs([self.deployment])),
+            step_coefficients(self.beta),
+            request_coefficients(self.alpha),
+        )
+
+    def step_time(self, batch: Batch) -> float:
+        """One step: beta . features."""
+        sums = sum_batches([batch], self.deployment.model.window_tokens)
+        return float((step_features(step_costs([self.deployment]), sums) @ self.beta)[0])
+
+    def queueing_time(self, request: RequestState) -> float:
+        """Phase ``arrival_to_queue``."""
+        return self._phase("arrival_to_queue", request)
+
+    def output_token_processing_time(self) -> float:
+        """Phase ``output_token``."""
+        return self._phase("output_token", _NO_REQUEST)
+
+    def scheduling_processing_time(self, request: RequestState) -> float:
+        """Phases ``queue_to_schedule`` and ``schedule_to_first_token``."""
+        return self._phase("queue_to_schedule", request) + self._phase(
+            "schedule_to_first_token", request
+        )
+
+    def preemption_processing_time(self, request: RequestState) -> float:
+        """Phase ``preemption``."""
+        return self._phase("preemption", request)
+
+    def post_decode_fixed_overhead(self) -> float:
+        """Phase ``completion``."""
+        return self._phase("completion", _NO_REQUEST)
+
+    def _phase(self, phase: str, request: RequestState) -> float:
+        return float(request_features(request) @ (self.alpha * phase_mask(phase)))
+
+
+_NO_REQUEST = RequestState(*(np.float64(0.0) for _ in range(9)))

@@ -1,0 +1,256 @@
+"""The clock: requests are sent, batches are launched, batches end.
+
+Mirrors the busy loop of ``vllm/v1/engine/core.py``: drain the input queue, ``step`` or
+``step_with_batch_queue``, hand out outputs. With asynchronous scheduling (the default) up to two
+batches are in flight: batch n + 1 is scheduled when batch n - 1 has ended and batch n starts, so a
+request that arrives during batch n runs in batch n + 2 and waits 2.5 steps for its first token on
+average. Without it, or with pipeline stages, the queue holds one batch, or one per stage
+(``max_concurrent_batches`` of the executors).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pinn.simulator import arrays
+from pinn.simulator.client import hand_over, hang_up, next_send_s, open_next_stage, send
+from pinn.simulator.hooks import (
+    after_output_seconds,
+    preemption_seconds,
+    queueing_seconds,
+    scheduling_seconds,
+    step_seconds,
+)
+from pinn.simulator.jit import compiled, inner
+from pinn.simulator.output import update_from_output
+from pinn.simulator.queues import append_waiting, pop_input
+from pinn.simulator.scheduler import schedule
+from pinn.simulator.state import FIRST_SUM, LOADING, SENT, WAITING
+
+DONE, FULL, BAD_STEP = range(3)
+_END, _SEND, _TURN = range(3)
+
+#: Weight of a new step in the moving average that request features see.
+STEP_TIME_WEIGHT = 1 / 16
+
+
+def advance(engine, latency):
+    """Run until every request has ended (DONE) or a record buffer is nearly FULL.
+
+    The same source runs compiled, with coefficients, and as plain Python, with any object that has
+    the methods of ``pinn.latency.protocol.LatencyModel``.
+    """
+    token_s, completion_s = after_output_seconds(latency)
+    while _has_room(engine):
+        event, index, moment = _next_event(engine)
+        if event == _END:
+            return DONE
+        if event == _SEND:
+            r = send(engine, moment)
+            if r >= 0:
+                hand_over(engine, r, queueing_seconds(latency, engine, r))
+            continue
+        _begin_turn(engine, index, moment, token_s, completion_s)
+        while _wants_batch(engine, index):
+            if _schedule_group(engine, index) == 0:
+                break
+            duration, slowest = _group_seconds(latency, engine, index)
+            if not 0 < duration < np.inf:
+                engine.bad_step_s = duration
+                return BAD_STEP
+            _charge_requests(latency, engine, index)
+            _launch(engine, index, duration, slowest)
+        _end_turn(engine, index)
+    return FULL
+
+
+@inner
+def _group_seconds(latency, engine, group):
+    """The longest step among the replicas of a group, and whose it is.
+
+    Experts spread over data-parallel ranks exchange tokens in every layer, so the ranks keep step
+    (``DPEngineCoreProc.run_busy_loop``); idle ones run a dummy batch.
+    """
+    first, count = _replicas_of(engine, group)
+    longest, slowest = 0.0, first
+    for replica in range(first, first + count):
+        if arrays.replicas(engine)[replica].tokens > 0:
+            duration = step_seconds(latency, engine, replica)
+            if not duration <= longest:
+                longest, slowest = duration, replica
+    return longest, slowest
+
+
+@inner
+def _charge_requests(latency, engine, group):
+    """Delays of the requests that this scheduling started or preempted."""
+    first, count = _replicas_of(engine, group)
+    for replica in range(first, first + count):
+        state = arrays.replicas(engine)[replica]
+        for i in range(state.new):
+            r = arrays.new(engine)[replica, i]
+            arrays.requests(engine)[r].scheduling_s = scheduling_seconds(latency, engine, r)
+        for i in range(state.preempted):
+            r = arrays.preempted(engine)[replica, i]
+            _charge_preemption(engine, r, preemption_seconds(latency, engine, r))
+
+
+@inner
+def _has_room(engine):
+    """Whether the record buffers can take one more turn."""
+    steps_left = engine.step_rows - engine.n_steps
+    gaps_left = engine.gap_rows - engine.n_gaps
+    return steps_left > engine.depth and gaps_left >= engine.n_replicas * engine.max_seqs
+
+
+@inner
+def _next_event(engine):
+    """What happens next: (kind, group, moment)."""
+    group = 0
+    for other in range(1, engine.n_groups):
+        if arrays.groups(engine)[other].wake_s < arrays.groups(engine)[group].wake_s:
+            group = other
+    wake = arrays.groups(engine)[group].wake_s
+    open_next_stage(engine)
+    moment = next_send_s(engine)
+    if moment <= wake and moment < np.inf:
+        return _SEND, group, moment
+    if wake < np.inf:
+        return _TURN, group, wake
+    return _END, group, wake
+
+
+@inner
+def _begin_turn(engine, group, now, token_s, completion_s):
+    """``EngineCore.step_with_batch_queue`` after its wait, then ``_process_input_queue``."""
+    state = arrays.groups(engine)[group]
+    state.now_s = now
+    hang_up(engine, now)
+    first, count = _replicas_of(engine, group)
+    if state.in_flight > 0 and arrays.batch_end_s(engine)[group, state.oldest] <= now:
+        for replica in range(first, first + count):
+            update_from_output(engine, replica, state.oldest, now, token_s, completion_s)
+        state.oldest = (state.oldest + 1) % engine.depth
+        state.in_flight -= 1
+    for replica in range(first, first + count):
+        _drain_input(engine, replica, now)
+
+
+@inner
+def _drain_input(engine, replica, now):
+    """``EngineCoreProc._process_input_queue``: the scheduler learns of what has arrived."""
+    state = arrays.replicas(engine)[replica]
+    while state.input > 0 and arrays.requests(engine)[state.input_head].handed_s <= now:
+        r = pop_input(engine, replica)
+        if arrays.requests(engine)[r].status == SENT:
+            arrays.requests(engine)[r].status = WAITING
+            arrays.requests(engine)[r].queued_s = now
+            append_waiting(engine, replica, r)
+
+
+@inner
+def _wants_batch(engine, group):
+    """Whether the batch queue has room and the scheduler has requests."""
+    if arrays.groups(engine)[group].in_flight >= engine.depth:
+        return False
+    first, count = _replicas_of(engine, group)
+    for replica in range(first, first + count):
+        if arrays.replicas(engine)[replica].running + arrays.replicas(engine)[replica].waiting > 0:
+            return True
+    return False
+
+
+@inner
+def _schedule_group(engine, group):
+    """Schedule every replica of a group; their tokens together."""
+    state = arrays.groups(engine)[group]
+    column = (state.oldest + state.in_flight) % engine.depth
+    first, count = _replicas_of(engine, group)
+    tokens = 0
+    for replica in range(first, first + count):
+        tokens += schedule(engine, replica, column, state.now_s)
+    return tokens
+
+
+@inner
+def _launch(engine, group, duration, slowest):
+    """Append the batch to the queue; the GPU takes it when it is free.
+
+    Pipeline stages work side by side: the first one is free for the next batch after its share.
+    """
+    state = arrays.groups(engine)[group]
+    column = (state.oldest + state.in_flight) % engine.depth
+    start = max(state.now_s, state.gpu_free_s)
+    end = max(start + duration, state.last_end_s)
+    arrays.batch_end_s(engine)[group, column] = state.last_end_s = end
+    state.gpu_free_s = start + duration / engine.pipeline
+    state.in_flight += 1
+    if state.step_time_s == 0:
+        state.step_time_s = duration
+    state.step_time_s += STEP_TIME_WEIGHT * (duration - state.step_time_s)
+    _record(engine, group, start, duration, slowest)
+
+
+@inner
+def _record(engine, group, start, duration, slowest):
+    row = arrays.steps(engine)[engine.n_steps]
+    engine.n_steps += 1
+    row[0], row[1], row[2] = start, duration, group
+    for i in range(3, FIRST_SUM):
+        row[i] = 0
+    column = arrays.groups(engine)[group].oldest + arrays.groups(engine)[group].in_flight - 1
+    column %= engine.depth
+    first, count = _replicas_of(engine, group)
+    for replica in range(first, first + count):
+        state = arrays.replicas(engine)[replica]
+        row[3] += arrays.batch_size(engine)[replica, column]
+        row[4] += state.tokens
+        row[5] += state.running
+        row[6] += state.waiting
+        row[7] += engine.blocks - state.free_blocks
+        row[8] += state.new
+        row[9] += state.preempted
+    for i in range(engine.n_sums):
+        row[FIRST_SUM + i] = arrays.sums(engine)[slowest, i]
+
+
+@inner
+def _end_turn(engine, group):
+    """When the group acts again: at the end of its oldest batch, or when something arrives."""
+    state = arrays.groups(engine)[group]
+    if state.in_flight > 0:
+        state.wake_s = arrays.batch_end_s(engine)[group, state.oldest]
+        return
+    state.wake_s = np.inf
+    first, count = _replicas_of(engine, group)
+    for replica in range(first, first + count):
+        if arrays.replicas(engine)[replica].input > 0:
+            head = arrays.replicas(engine)[replica].input_head
+            state.wake_s = min(state.wake_s, arrays.requests(engine)[head].handed_s)
+        r = arrays.replicas(engine)[replica].waiting_head
+        while r >= 0:
+            request = arrays.requests(engine)[r]
+            if request.status == LOADING and request.ready_s > state.now_s:
+                state.wake_s = min(state.wake_s, request.ready_s)
+            r = request.after
+
+
+@inner
+def _replicas_of(engine, group):
+    """(first, number) of the replicas that step together."""
+    if engine.n_groups > 1 or engine.n_replicas == 1:
+        return group, 1
+    return 0, engine.n_replicas
+
+
+@inner
+def _charge_preemption(engine, r, seconds):
+    """A delay that the client sees and the engine does not: it widens the gap to the next token."""
+    request = arrays.requests(engine)[r]
+    request.preemption_s += seconds
+    if request.generated > 0:
+        request.gap_start_s -= seconds
+
+
+#: ``advance`` for a ``LinearCoefficients`` model.
+advance_compiled = compiled(advance)

@@ -1,0 +1,197 @@
+"""GPU memory: what weights and activations leave for the KV cache, and how many blocks that is.
+
+Follows ``vllm/v1/worker/gpu_worker.py: determine_available_memory`` and
+``vllm/v1/core/kv_cache_utils.py: get_kv_cache_configs``. vLLM measures activations and libraries
+at start; the estimate here is set to reproduce a published run: CodeLlama-34B, TP 2, H100,
+max_num_batched_tokens 2048 has 26,602 blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pinn.errors import PinnError
+from pinn.physics.matmuls import dense_matmuls, expert_weights
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.specs.deployment import Deployment
+from pinn.specs.model import LatentAttentionSpec, LayerGroup, MoeFfnSpec
+from pinn.units import GIB
+
+#: Share of the board's memory that CUDA reports as total (H100: 79.11 of 79.65 GiB).
+VISIBLE_SHARE = 0.9932
+#: CUDA modules and workspaces; NCCL and custom all-reduce buffers on top with more than one GPU.
+LIBRARY_BYTES = 0.3 * GIB
+COMMUNICATION_BYTES = 0.3 * GIB
+ACTIVATION_BYTES = 2
+LOGIT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class KvLayout:
+    """KV cache groups, as ``_get_kv_cache_groups_uniform_page_size`` forms them.
+
+    Attributes:
+        block_bytes: Memory of one block on one GPU.
+        blocks: Usable blocks; vLLM's null block is not among them.
+        full_groups: Groups of layers that keep every token; 1 where nothing is mixed.
+        window_groups: Groups of layers that keep a window.
+        window_blocks: Blocks that a request holds in one of those: its window, and one more where
+            it straddles a block. The rest of a long chunk, freed after its step, is not modelled.
+    """
+
+    block_bytes: float
+    blocks: int
+    full_groups: int = 1
+    window_groups: int = 0
+    window_blocks: int = 0
+
+    def request_blocks(self, tokens: int, block_size: int) -> int:
+        """Blocks that a request of so many tokens holds."""
+        blocks = -(-tokens // block_size)
+        return self.full_groups * blocks + self.window_groups * min(blocks, self.window_blocks)
+
+
+def max_model_len(deployment: Deployment) -> int:
+    """The flag, or the model's own maximum."""
+    return deployment.serving.max_model_len or deployment.model.max_position
+
+
+def kv_layout(deployment: Deployment, engine: EngineSpec) -> KvLayout:
+    """Size the KV cache of one replica.
+
+    Raises:
+        PinnError: If the weights do not fit, or the cache cannot hold one request of max_model_len
+            (as ``check_enough_kv_cache_memory``), with the numbers.
+    """
+    layout = _empty_layout(deployment)
+    if engine.num_gpu_blocks_override is not None:
+        total = engine.num_gpu_blocks_override
+    else:
+        total = int(kv_cache_bytes(deployment, engine) // layout.block_bytes)
+    sized = replace(layout, blocks=max(total - 1, 0))
+    _check_longest_request(deployment, sized)
+    return sized
+
+
+def _check_longest_request(deployment: Deployment, layout: KvLayout) -> None:
+    """Prefill holds a window and a whole chunk (``SlidingWindowSpec.max_memory_usage_bytes``)."""
+    serving, longest = deployment.serving, max_model_len(deployment)
+    size, window = serving.block_size, deployment.model.window_tokens or 0
+    chunk = -(-(window - 1 + serving.max_num_batched_tokens) // size) + 1
+    prefill = replace(layout, window_blocks=chunk)
+    needed = prefill.request_blocks(longest, size)
+    # vLLM compares with all blocks, but never gives out its null block.
+    if needed <= layout.blocks:
+        return
+    fitting = longest
+    while fitting > 0 and prefill.request_blocks(fitting, size) > layout.blocks:
+        fitting -= size
+    raise PinnError(
+        f"one request of --max-model-len {longest} needs {needed} KV cache blocks of {size} tokens "
+        f"({needed * layout.block_bytes / GIB:.2f} GiB), the GPU has room for {layout.blocks}: use "
+        f"--max-model-len {max(fitting, 0)} or less, a higher --gpu-memory-utilization or more GPUs"
+    )
+
+
+def kv_cache_bytes(deployment: Deployment, engine: EngineSpec) -> float:
+    """Memory of the KV cache on one GPU.
+
+    Raises:
+        PinnError: If nothing is left.
+    """
+    if engine.kv_cache_memory_bytes is not None:
+        return engine.kv_cache_memory_bytes
+    serving, gpu = deployment.serving, deployment.gpu
+    usable = gpu.memory_bytes * VISIBLE_SHARE * serving.gpu_memory_utilization
+    weights = gpu_weight_bytes(deployment)
+    reserve = engine.activation_reserve_bytes
+    if reserve is None:
+        reserve = activation_reserve_bytes(deployment)
+    left = usable - weights - reserve
+    if left <= 0:
+        raise PinnError(
+            f"{deployment.model.name} does not fit: its weights take {weights / GIB:.2f} GiB on "
+            f"each GPU and activations {reserve / GIB:.2f} GiB, but {gpu.name} offers "
+            f"{usable / GIB:.2f} GiB at --gpu-memory-utilization {serving.gpu_memory_utilization}: "
+            "raise --tensor-parallel-size or --cpu-offload-gb"
+        )
+    return left
+
+
+def gpu_weight_bytes(deployment: Deployment) -> float:
+    """Weights on one GPU, less those offloaded to the host."""
+    model, serving = deployment.model, deployment.serving
+    tp = serving.tensor_parallel_size
+    embedding = -(-model.vocab_size // tp) * model.hidden_size * ACTIVATION_BYTES
+    total = sum(m.weight_bytes for m in dense_matmuls(model, tp))
+    total += (0 if model.tied_embeddings else embedding) + model.extra_parameters * ACTIVATION_BYTES
+    if model.moe is not None:
+        cut = serving.expert_tensor_parallel_size
+        held = model.moe.experts / serving.expert_parallel_size
+        expert = expert_weights(model.moe, model.hidden_size, cut)
+        total += expert * held * model.moe_layers * model.precisions.experts.bytes_per_weight
+    total /= serving.pipeline_parallel_size
+    return max(total - serving.cpu_offload_gb * GIB, 0.0)
+
+
+def activation_reserve_bytes(deployment: Deployment) -> float:
+    """Peak of a profiling step with max_num_batched_tokens tokens, and the libraries.
+
+    The widest point of a layer holds the residual stream twice and the gate, up and activated
+    values of its FFN (for a mixture, of the top-k copies); the sampler holds float32 logits and
+    their softmax for max_num_seqs sequences. Leaves out CUDA graphs, which vLLM 0.15.1 captures
+    after it has sized the cache.
+    """
+    model, serving = deployment.model, deployment.serving
+    ranks = serving.tensor_parallel_size * serving.pipeline_parallel_size
+    widest = max(_ffn_width(g, deployment) for g in model.layer_groups)
+    tokens = serving.max_num_batched_tokens
+    layer = tokens * (2 * model.hidden_size + 3 * widest) * ACTIVATION_BYTES
+    sequences = min(serving.max_num_seqs, tokens)
+    logits = 2 * sequences * model.vocab_size * LOGIT_BYTES
+    libraries = LIBRARY_BYTES + (COMMUNICATION_BYTES if ranks > 1 else 0.0)
+    return max(layer, logits) + libraries
+
+
+def _ffn_width(group: LayerGroup, deployment: Deployment) -> float:
+    serving, ffn = deployment.serving, group.ffn
+    if isinstance(ffn, MoeFfnSpec):
+        copies = ffn.top_k / serving.expert_parallel_size
+        return copies * ffn.width / serving.expert_tensor_parallel_size
+    return ffn.width / serving.tensor_parallel_size
+
+
+def _empty_layout(deployment: Deployment) -> KvLayout:
+    """Groups and block size, without blocks yet.
+
+    Layers of both kinds are cut into groups of as many layers as the rarer kind has, or as the
+    commoner one where it has less than a quarter more; the groups share one pool of blocks.
+    """
+    model, size = deployment.model, deployment.serving.block_size
+    full = sum(g.count for g in model.layer_groups if not g.attention.window_tokens)
+    windowed = model.layers - full
+    layer_bytes = max(layer_kv_bytes(g, deployment) for g in model.layer_groups)
+    if full == 0 or windowed == 0:
+        # A model of windowed layers only frees what falls out of the window; not modelled.
+        layers = -(-model.layers // deployment.serving.pipeline_parallel_size)
+        return KvLayout(layers * layer_bytes * size, 0)
+    few, many = min(full, windowed), max(full, windowed)
+    group = many if many < few * 1.25 else few
+    per_stage = -(-group // deployment.serving.pipeline_parallel_size)
+    window = model.window_tokens or 0
+    return KvLayout(
+        per_stage * layer_bytes * size,
+        0,
+        -(-full // group),
+        -(-windowed // group),
+        -(-window // size) + 1,
+    )
+
+
+def layer_kv_bytes(group: LayerGroup, deployment: Deployment) -> float:
+    """Keys and values of one token in one layer on one GPU; MLA's latent vector is not divided."""
+    attention, tp = group.attention, deployment.serving.tensor_parallel_size
+    width = float(attention.kv_width)
+    if not isinstance(attention, LatentAttentionSpec):
+        width = 2 * max(attention.kv_heads // tp, 1) * attention.head_dim
+    return width * deployment.kv_cache_precision.bytes_per_weight

@@ -1,0 +1,80 @@
+"""The end of a step: sampled tokens reach their requests, finished ones leave.
+
+Mirrors ``vllm/v1/core/sched/scheduler.py: Scheduler.update_from_output`` and
+``AsyncScheduler._update_request_with_output``.
+"""
+
+from __future__ import annotations
+
+from pinn.simulator import arrays
+from pinn.simulator.blocks import free_request, key_blocks
+from pinn.simulator.client import resolve
+from pinn.simulator.jit import inner
+from pinn.simulator.queues import remove_waiting
+from pinn.simulator.state import FINISHED, PREEMPTED, RUNNING, TIMED_OUT
+
+
+@inner
+def update_from_output(engine, replica, column, now, token_s, completion_s):
+    """Hand the tokens of batch ``column`` to its requests at engine time ``now``."""
+    finished = 0
+    for i in range(arrays.batch_size(engine)[replica, column]):
+        if not arrays.batch_sampled(engine)[replica, column, i]:
+            continue
+        r = arrays.batch_request(engine)[replica, column, i]
+        request = arrays.requests(engine)[r]
+        if request.status == TIMED_OUT or request.status == FINISHED:
+            continue
+        _append_token(engine, request, now)
+        if engine.asynchronous:
+            request.placeholders -= 1
+            if request.status == RUNNING:
+                key_blocks(engine, replica, r, request.computed - request.placeholders)
+        if request.generated == request.output:
+            finished += request.status == RUNNING
+            _finish(engine, replica, r, now, token_s, completion_s)
+    if finished > 0:
+        _drop_finished(engine, replica)
+
+
+@inner
+def _append_token(engine, request, now):
+    """Count a token and the gap since the one before, runs of equal gaps together."""
+    request.generated += 1
+    request.last_s = now
+    if request.generated == 1:
+        request.first_s = now
+        request.early_preemption_s = request.preemption_s
+    else:
+        gap = now - request.gap_start_s
+        if engine.n_gaps > 0 and arrays.gap_s(engine)[engine.n_gaps - 1] == gap:
+            arrays.gap_count(engine)[engine.n_gaps - 1] += 1
+        else:
+            arrays.gap_s(engine)[engine.n_gaps] = gap
+            arrays.gap_count(engine)[engine.n_gaps] = 1
+            engine.n_gaps += 1
+    request.gap_start_s = now
+
+
+@inner
+def _finish(engine, replica, r, now, token_s, completion_s):
+    """``check_stop`` at max_tokens and ``_free_request``; a preempted request may end too."""
+    request = arrays.requests(engine)[r]
+    if request.status == PREEMPTED:
+        remove_waiting(engine, replica, r)
+    request.status = FINISHED
+    free_request(engine, replica, r)
+    delay = request.scheduling_s + request.preemption_s + completion_s
+    resolve(engine, r, now + delay + request.output * token_s)
+
+
+@inner
+def _drop_finished(engine, replica):
+    """``remove_all``: the others keep their order."""
+    running, state = arrays.running(engine)[replica], arrays.replicas(engine)[replica]
+    kept = 0
+    for i in range(state.running):
+        if arrays.requests(engine)[running[i]].status == RUNNING:
+            running[kept] = running[i]
+            kept += 1
+    state.running = kept

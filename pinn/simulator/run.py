@@ -1,0 +1,147 @@
+"""What a simulated run leaves behind: a record per request and per step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from pinn.physics.batch_sums import BatchSums
+from pinn.simulator.state import (
+    FINISHED,
+    FIRST_SUM,
+    REJECTED,
+    STEP_COLUMNS,
+    SUMS,
+    TIMED_OUT,
+)
+from pinn.workloads.workload import Workload
+
+STATUS_NAMES = {FINISHED: "finished", TIMED_OUT: "timed_out", REJECTED: "rejected"}
+
+
+@dataclass(frozen=True)
+class RequestRecords:
+    """Per request, in the order of sending; times in seconds, NaN for what did not happen.
+
+    Attributes:
+        status: ``finished``, ``timed_out`` or ``rejected``.
+        stage: Load stage.
+        replica: Data-parallel replica.
+        prompt_tokens: Prompt length.
+        output_tokens: Tokens generated.
+        cached_tokens: Prompt tokens found in the prefix cache at its first scheduling.
+        reused_tokens: Tokens found in the cache over all its schedulings.
+        computed_tokens: Tokens computed, recomputation included.
+        preemptions: How often it was preempted.
+        arrival_s: When the client sent it.
+        handed_s: When the front end put it into the engine's input queue.
+        queued_s: When the scheduler learnt of it (the QUEUED event).
+        scheduled_s: When it was first scheduled.
+        first_token_s: When the client saw its first token.
+        finish_s: When the client saw its last token, or gave up.
+        engine_first_token_s: End of the step that made its first token.
+        engine_finish_s: End of the step that made its last token.
+        completion_s: PostDecodeFixedOverhead, the same for all.
+    """
+
+    status: np.ndarray
+    stage: np.ndarray
+    replica: np.ndarray
+    prompt_tokens: np.ndarray
+    output_tokens: np.ndarray
+    cached_tokens: np.ndarray
+    reused_tokens: np.ndarray
+    computed_tokens: np.ndarray
+    preemptions: np.ndarray
+    arrival_s: np.ndarray
+    handed_s: np.ndarray
+    queued_s: np.ndarray
+    scheduled_s: np.ndarray
+    first_token_s: np.ndarray
+    finish_s: np.ndarray
+    engine_first_token_s: np.ndarray
+    engine_finish_s: np.ndarray
+    completion_s: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self.status)
+
+    @property
+    def finished(self) -> np.ndarray:
+        """Mask of the requests that were served to the end."""
+        return self.status == "finished"
+
+    @property
+    def ttft_s(self) -> np.ndarray:
+        """Time to first token, as the client sees it."""
+        return self.first_token_s - self.arrival_s
+
+    @property
+    def e2e_s(self) -> np.ndarray:
+        """End-to-end latency; for a client that gave up, its patience."""
+        return self.finish_s - self.arrival_s
+
+    @property
+    def mean_itl_s(self) -> np.ndarray:
+        """Mean gap between a request's tokens, completion left out; NaN with a single token."""
+        gaps = np.where(self.output_tokens > 1, self.output_tokens - 1.0, np.nan)
+        return (self.last_token_s - self.first_token_s) / gaps
+
+    @property
+    def last_token_s(self) -> np.ndarray:
+        """When the client saw the last token, before completion."""
+        return self.finish_s - self.completion_s
+
+
+class GapRuns(NamedTuple):
+    """Gaps between consecutive tokens of a request: lengths in seconds and how many of each."""
+
+    seconds: Float[np.ndarray, " runs"]
+    count: np.ndarray
+
+
+@dataclass(frozen=True)
+class StepRecords:
+    """Per step, in the order of launching.
+
+    Attributes:
+        table: Columns ``STEP_COLUMNS``; sums are of the replica that took longest.
+    """
+
+    table: Float[np.ndarray, "steps columns"]
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, name: str) -> Float[np.ndarray, " steps"]:
+        """One column by its name."""
+        return self.table[:, STEP_COLUMNS.index(name)]
+
+    @property
+    def sums(self) -> BatchSums:
+        """Batch sums of shape ``[steps]``, as the step features take them."""
+        return BatchSums(*(self.table[:, FIRST_SUM + i] for i in range(len(SUMS))))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A simulated run.
+
+    Attributes:
+        workload: What was sent.
+        requests: Per request.
+        steps: Per step.
+        gaps: Gaps between tokens, over all requests that generated any.
+        kv_blocks: KV cache blocks of one replica.
+        block_size: Tokens in a block.
+    """
+
+    workload: Workload
+    requests: RequestRecords
+    steps: StepRecords
+    gaps: GapRuns
+    kv_blocks: int
+    block_size: int

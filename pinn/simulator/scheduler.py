@@ -1,0 +1,225 @@
+"""One scheduling of a replica: what its next batch holds.
+
+Mirrors ``vllm/v1/core/sched/scheduler.py: Scheduler.schedule`` with the first-come-first-served
+policy, and ``AsyncScheduler._update_after_schedule``. Left out: speculative decoding, LoRA,
+encoder inputs and structured output.
+"""
+
+from __future__ import annotations
+
+from pinn.simulator import arrays
+from pinn.simulator.blocks import (
+    admit,
+    cached_blocks,
+    free_request,
+    grow,
+    key_blocks,
+)
+from pinn.simulator.jit import inner
+from pinn.simulator.queues import prepend_waiting, remove_waiting
+from pinn.simulator.state import LOADING, PREEMPTED, RUNNING, WAITING
+
+
+@inner
+def schedule(engine, replica, column, now):
+    """Fill batch ``column`` of a replica, update its requests and return the batch's tokens."""
+    state = arrays.replicas(engine)[replica]
+    state.new = state.preempted = state.tokens = 0
+    arrays.batch_size(engine)[replica, column] = 0
+    for i in range(engine.n_sums):
+        arrays.sums(engine)[replica, i] = 0
+    _schedule_running(engine, replica, column)
+    if state.preempted == 0:
+        _schedule_waiting(engine, replica, column, now)
+    return state.tokens
+
+
+@inner
+def _schedule_running(engine, replica, column):
+    """Running requests in their order, decodes and chunks alike; the last one makes room."""
+    state, running = arrays.replicas(engine)[replica], arrays.running(engine)[replica]
+    i = 0
+    while i < state.running and state.tokens < engine.max_tokens:
+        r = running[i]
+        request = arrays.requests(engine)[r]
+        tokens = min(_running_tokens(engine, request), engine.max_tokens - state.tokens)
+        if tokens <= 0:
+            i += 1
+            continue
+        enough = grow(engine, replica, r, request.computed + tokens)
+        while not enough:
+            last = running[state.running - 1]
+            state.running -= 1
+            _preempt(engine, replica, last)
+            if last == r:
+                return
+            enough = grow(engine, replica, r, request.computed + tokens)
+        _add(engine, replica, column, r, tokens)
+        i += 1
+
+
+@inner
+def _running_tokens(engine, request):
+    """New tokens of a running request; 0 if it only waits for tokens in flight.
+
+    With asynchronous scheduling a request stops being scheduled once the tokens in flight complete
+    its output; under pipeline parallelism it is in one batch at a time.
+    """
+    if request.placeholders > 0:
+        in_flight = request.placeholders
+        if engine.pipeline > 1:
+            return 0
+        if request.computed + 2 - in_flight >= request.prompt + request.output:
+            return 0
+    tokens = request.prompt + request.generated + request.placeholders - request.computed
+    if 0 < engine.long_prefill < tokens:
+        tokens = engine.long_prefill
+    return min(tokens, engine.max_model_len - 1 - request.computed)
+
+
+@inner
+def _preempt(engine, replica, r):
+    """``Scheduler._preempt_request``: all blocks are freed, the request goes first in line."""
+    request, state = arrays.requests(engine)[r], arrays.replicas(engine)[replica]
+    free_request(engine, replica, r)
+    request.status = PREEMPTED
+    request.computed = 0
+    request.preemptions += 1
+    prepend_waiting(engine, replica, r)
+    arrays.preempted(engine)[replica, state.preempted] = r
+    state.preempted += 1
+
+
+@inner
+def _schedule_waiting(engine, replica, column, now):
+    """Waiting requests in their order, until one does not fit; loading ones are passed over."""
+    state = arrays.replicas(engine)[replica]
+    r = state.waiting_head
+    while r >= 0 and state.tokens < engine.max_tokens and state.running < engine.max_seqs:
+        request = arrays.requests(engine)[r]
+        after = request.after
+        if request.status == LOADING:
+            if request.ready_s <= now:
+                _finish_loading(engine, replica, r)
+            else:
+                r = after
+                continue
+        fits, loads = _start(engine, replica, column, r, now)
+        if not fits:
+            return
+        if not loads:
+            request.status = RUNNING
+            arrays.running(engine)[replica, state.running] = r
+            state.running += 1
+        r = after
+
+
+@inner
+def _start(engine, replica, column, r, now):
+    """Schedule a waiting request: (whether it fits, whether it loads its keys and values first)."""
+    request, state = arrays.requests(engine)[r], arrays.replicas(engine)[replica]
+    hits = cached_blocks(engine, replica, r) if request.computed == 0 else 0
+    computed = max(request.computed, hits * engine.block_size)
+    if request.transferred > computed:
+        return _load(engine, replica, r, hits, now)
+    tokens = request.prompt + request.generated - computed
+    if 0 < engine.long_prefill < tokens:
+        tokens = engine.long_prefill
+    budget = engine.max_tokens - state.tokens
+    if tokens > budget and not engine.chunked:
+        return False, False
+    tokens = min(tokens, budget)
+    if request.slot >= 0:
+        enough = grow(engine, replica, r, computed + tokens)
+    else:
+        enough = admit(engine, replica, r, hits, computed + tokens)
+    if not enough:
+        return False, False
+    remove_waiting(engine, replica, r)
+    if request.scheduled_s < 0:
+        request.scheduled_s = now
+        request.cached = computed
+        arrays.new(engine)[replica, state.new] = r
+        state.new += 1
+    request.reused += computed
+    request.computed = computed
+    _add(engine, replica, column, r, tokens)
+    return True, False
+
+
+@inner
+def _load(engine, replica, r, hits, now):
+    """Keys and values arrive over the network: blocks now, work later, one transfer at a time.
+
+    ``Scheduler.schedule`` with ``load_kv_async`` of a KV connector: the request keeps its place in
+    the queue as WAITING_FOR_REMOTE_KVS.
+    """
+    request, state = arrays.requests(engine)[r], arrays.replicas(engine)[replica]
+    if not admit(engine, replica, r, hits, request.transferred):
+        return False, False
+    missing = request.transferred - hits * engine.block_size
+    start = max(now, state.transfer_free_s)
+    state.transfer_free_s = start + missing * engine.transfer_token_s
+    request.ready_s = state.transfer_free_s + engine.transfer_latency_s
+    request.status = LOADING
+    return True, True
+
+
+@inner
+def _finish_loading(engine, replica, r):
+    """``Scheduler._update_waiting_for_remote_kv``: at least one token is left to compute."""
+    request = arrays.requests(engine)[r]
+    request.computed = min(request.transferred, request.prompt + request.generated - 1)
+    request.transferred = 0
+    request.status = WAITING
+    key_blocks(engine, replica, r, request.computed)
+
+
+@inner
+def _add(engine, replica, column, r, tokens):
+    """Put a request into the batch and advance it.
+
+    Full blocks become findable before they are computed (``KVCacheManager.allocate_slots``), so
+    that requests of one step can share them.
+    """
+    request, state = arrays.requests(engine)[r], arrays.replicas(engine)[replica]
+    cached, known = request.computed, request.prompt + request.generated
+    prefill = cached < request.prompt or tokens > 1
+    request.computed = cached + tokens
+    request.worked += tokens
+    key_blocks(engine, replica, r, min(request.computed, known))
+    sampled = request.computed == known + request.placeholders
+    if sampled and engine.asynchronous:
+        request.placeholders += 1
+    i = arrays.batch_size(engine)[replica, column]
+    arrays.batch_request(engine)[replica, column, i] = r
+    arrays.batch_new(engine)[replica, column, i] = tokens
+    arrays.batch_cached(engine)[replica, column, i] = cached
+    arrays.batch_prefill(engine)[replica, column, i] = prefill
+    arrays.batch_sampled(engine)[replica, column, i] = sampled
+    arrays.batch_size(engine)[replica, column] = i + 1
+    state.tokens += tokens
+    _account(arrays.sums(engine)[replica], tokens, cached, prefill, engine.window)
+
+
+@inner
+def _account(sums, new, cached, prefill, window):
+    """Add a request to the sums of ``pinn.physics.batch_sums.BatchSums``, in order."""
+    if prefill:
+        sums[0] += 1
+        sums[2] += new
+        sums[4] += cached
+        sums[5] += new * cached + new * (new + 1) / 2
+        sums[7] += min(cached, window)
+        sums[8] += _pairs(cached + new, window) - _pairs(cached, window)
+    else:
+        sums[1] += 1
+        sums[3] += cached + 1
+        sums[6] += min(cached + 1, window)
+
+
+@inner
+def _pairs(tokens, window):
+    """(query, key) pairs of a prompt: the i-th token sees min(i, window) keys."""
+    inside = min(tokens, window)
+    return inside * (inside + 1) / 2 + (tokens - inside) * inside
