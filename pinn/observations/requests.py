@@ -23,6 +23,8 @@ queue_to_schedule_s        s     QUEUED to first SCHEDULED
 schedule_to_first_token_s  s     first SCHEDULED to FIRST_TOKEN
 output_token_s             s     FIRST_TOKEN to FINISHED per further token
 completion_s               s     FINISHED to DEPARTED
+state_*                          the last sampled step before QUEUED: its queue depths, KV usage and
+                                 cycle (``state_step_s``, the last good one), ``state_age_s`` ago
 =========================  ====  =========================================================
 """
 
@@ -59,6 +61,14 @@ TARGETS = {
     "completion_s": ("finished_s", "departed_s"),
 }
 
+STATE_COLUMNS = (
+    "state_waiting_depth",
+    "state_running_depth",
+    "state_kv_usage",
+    "state_step_s",
+    "state_age_s",
+)
+
 _STEPS_LIST = pa.list_(pa.int64())
 REQUEST_SCHEMA = pa.schema(
     {
@@ -84,6 +94,7 @@ REQUEST_SCHEMA = pa.schema(
         "issue": pa.string(),
         **dict.fromkeys(TARGETS, pa.float64()),
         "output_token_s": pa.float64(),
+        **dict.fromkeys(STATE_COLUMNS, pa.float64()),
         "extra": pa.string(),
     }
 )
@@ -276,6 +287,7 @@ def _assemble(
     values["extra"] = pc.coalesce(core["extra"].take(in_core), front["extra"].take(in_front))
     values["issue"] = _issues(values, core_of, front_of)
     values |= _targets(values)
+    values |= {name: pa.nulls(len(core_of), pa.float64()) for name in STATE_COLUMNS}
     table = pa.table(
         {f.name: pa.chunked_array([_whole(values[f.name])]).cast(f.type) for f in REQUEST_SCHEMA}
     )

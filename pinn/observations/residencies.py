@@ -61,9 +61,10 @@ def residencies(requests: pa.Table, output_lag: int = 0) -> Residencies:
     names = ("scheduled_step", "first_token_step", "finished_step", "prompt_tokens",
              "cached_tokens", "output_tokens", "preempted_steps", "preempted_outputs",
              "resumed_steps", "resumed_cached")  # fmt: skip
-    for request in zip(*(requests[n].to_pylist() for n in names), strict=True):
-        if request[0] is not None:
-            rows.extend(_stays(request, output_lag))
+    for part in requests.select(names).to_batches(max_chunksize=2**14):
+        for request in zip(*(column.to_pylist() for column in part.columns), strict=True):
+            if request[0] is not None:
+                rows.extend(_stays(request, output_lag))
     columns = np.array(rows, dtype=np.int64).reshape(-1, 6).T
     begin, first_output, end, total, cached, known = columns
     return Residencies(begin, first_output, end, total, cached, known.astype(bool))

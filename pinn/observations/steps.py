@@ -154,7 +154,7 @@ def _take(raw: pa.Table, rows: np.ndarray) -> pa.Table:
 
 
 def _scaled(column: pa.ChunkedArray, unit: float, positive: bool = False) -> pa.ChunkedArray:
-    values = pc.multiply(column.cast(pa.float64()), unit)
+    values = pc.multiply(column.cast(pa.float64(), safe=False), unit)
     return pc.if_else(pc.greater(values, 0), values, None) if positive else values
 
 

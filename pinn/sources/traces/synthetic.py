@@ -196,13 +196,13 @@ def _schedule(state: _State) -> tuple[list[Part], int]:
         r = state.running[position]
         new = min(budget, max(r.total - r.done, 1))
         needed = state.blocks_of(r.done + new) - state.blocks_of(r.done)
-        while needed > free and state.running[-1] is not r:
+        while needed > free and position < len(state.running):
             last = state.running.pop()
             free += state.blocks_of(last.done)
             preempted += 1
             _preempt(state, last)
-        if needed > free:
-            break
+        if position == len(state.running):
+            break  # it lost its own place
         free -= needed
         budget -= new
         parts.append(_part(r, new))
