@@ -61,6 +61,14 @@ class Surrogate:
         """Coefficients of ``n`` deployments."""
         return predict_coefficients(self.checkpoint.network, deployments)
 
+    def taught_alphas(self) -> np.ndarray:
+        """Whether data taught each alpha; the others are their priors.
+
+        A base at exactly 0 never had a gradient, and a prior of 0 stays 0 whatever is learned.
+        """
+        network = self.checkpoint.network
+        return ((network.alpha_base != 0) & (network.alpha_prior != 0)).numpy()
+
     def step_seconds(
         self, deployment: Deployment, batches: Sequence[Batch]
     ) -> Float[np.ndarray, " batches"]:

@@ -144,7 +144,7 @@ def test_cutting_a_prompt_into_chunks_keeps_its_attention_work(deployment, token
     ends = sorted({*cuts, tokens} - {0})
     starts = [0, *ends[:-1]]
     chunks = [Batch.prefill(1, b - a, cached + a) for a, b in zip(starts, ends, strict=True)]
-    costs, whole = batch_work(deployment, [Batch.prefill(1, tokens, cached)])
+    _, whole = batch_work(deployment, [Batch.prefill(1, tokens, cached)])
     _, parts = batch_work(deployment, chunks)
     for sums in ("prefill_pairs", "windowed_prefill_pairs"):
         assert getattr(parts, sums).sum() == pytest.approx(getattr(whole, sums).sum(), rel=1e-9)

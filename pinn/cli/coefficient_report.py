@@ -1,0 +1,169 @@
+"""Coefficients of one configuration: gathered, printed and written as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from pinn.coefficients.distance import training_space
+from pinn.features.request import REQUEST_FEATURES
+from pinn.features.step import STEP_FEATURES
+from pinn.latency.surrogate import Surrogate, batch_floor_seconds
+from pinn.observations.table import replace_atomically
+from pinn.specs.batch import parse_batch
+from pinn.specs.deployment import Deployment
+from pinn.units import MICROSECOND
+
+#: Most inputs outside the training range that the sentence names.
+_NAMED = 4
+
+
+def make_report(
+    surrogate: Surrogate, deployment: Deployment, batches: Sequence[str]
+) -> dict[str, Any]:
+    """Everything about one configuration, ready for JSON and in SI units but for batches.
+
+    ``alpha`` and ``beta`` map names to ``value`` and ``unit``; an alpha also says whether data
+    taught it (else it is its prior) and whether a simulator that sees neither queue nor cache can
+    use it. ``batches`` lists ``batch``, ``step_time_us`` and ``floor_us``.
+    """
+    parsed = [parse_batch(text) for text in batches]
+    found = surrogate.coefficients([deployment])
+    taught = surrogate.taught_alphas()
+    return {
+        "model": deployment.model.name,
+        "gpu": deployment.gpu.name,
+        "precisions": {k: p.name for k, p in vars(deployment.model.precisions).items()}
+        | {"kv_cache": deployment.kv_cache_precision.name},
+        "serving": asdict(deployment.serving),
+        "beta": {
+            f.name: {"value": float(value), "unit": f.unit}
+            for f, value in zip(STEP_FEATURES.values(), found.beta[0], strict=True)
+        },
+        "alpha": {
+            f.name: {
+                "value": float(value),
+                "unit": f.unit,
+                "taught": bool(is_taught),
+                "in_simulator": f.in_simulator,
+            }
+            for f, value, is_taught in zip(
+                REQUEST_FEATURES.values(), found.alpha[0], taught, strict=True
+            )
+        },
+        "batches": [
+            {
+                "batch": text,
+                "step_time_us": float(seconds) / MICROSECOND,
+                "floor_us": float(floor) / MICROSECOND,
+            }
+            for text, seconds, floor in zip(
+                batches,
+                surrogate.step_seconds(deployment, parsed),
+                batch_floor_seconds(deployment, parsed),
+                strict=True,
+            )
+        ],
+        "distance": _distance(surrogate, deployment),
+    }
+
+
+def _distance(surrogate: Surrogate, deployment: Deployment) -> dict[str, Any]:
+    space = training_space(surrogate.checkpoint)
+    located = space.locate([deployment])
+    outside = located.outside_names(0)
+    measured = located.nearest[0] >= 0
+    held_out = sorted(space.held_out_distances().tolist())
+    found = {
+        "nearest_measured": space.names[located.nearest[0]] if measured else None,
+        "distance": float(located.distance[0]) if measured else None,
+        "left_out_models": [held_out[0], held_out[-1]] if held_out else None,
+        "outside_training_range": outside,
+    }
+    return found | {"sentence": _sentence(found)}
+
+
+def _sentence(found: dict[str, Any]) -> str:
+    """The distance in plain words."""
+    if found["nearest_measured"] is None:
+        return "The checkpoint names no measured deployments, so the distance is unknown."
+    away, span = found["distance"], found["left_out_models"]
+    text = (
+        f"The nearest measured deployment is {found['nearest_measured']}, {away:.1f} standard "
+        "deviations away."
+    )
+    if span:
+        text += f" Models left out in the evaluation lay {span[0]:.1f} to {span[1]:.1f} away: " + (
+            "expect errors of that size."
+            if away <= span[1]
+            else "this one is farther, expect larger errors."
+        )
+    outside = [f"{name} ({by:+.1f})" for name, by in found["outside_training_range"].items()]
+    if not outside:
+        return f"{text} Every input lies inside the training range."
+    named = ", ".join(outside[:_NAMED])
+    more = f" and {len(outside) - _NAMED} more" if len(outside) > _NAMED else ""
+    return f"{text} Outside the training range: {named}{more}."
+
+
+def write_report(report: dict[str, Any], path: Path) -> None:
+    """Write the report as JSON; the file appears whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(report, indent=2) + "\n"
+    replace_atomically(path, lambda target: target.write_text(text))
+
+
+def print_report(report: dict[str, Any], console: Console | None = None) -> None:
+    """Print the report for people: times in microseconds."""
+    console = console or Console(width=100, highlight=False)
+    flags = ", ".join(f"{k} {v}" for k, v in report["serving"].items() if _worth_showing(k, v))
+    console.print(f"{report['model']} on {report['gpu']}: {flags}")
+    console.print(f"weights and cache: {_formats(report['precisions'])}\n")
+    beta, alpha = report["beta"], report["alpha"]
+    console.print(_entries("beta: step time = sum of beta x feature", beta, "x datasheet time"))
+    console.print(_entries("alpha: time of a request outside the steps", alpha, "x step time"))
+    console.print(_batch_table(report["batches"]))
+    console.print(report["distance"]["sentence"])
+
+
+def _worth_showing(name: str, value: Any) -> bool:
+    return name.endswith("parallel_size") or (name.startswith(("enable_", "enforce_")) and value)
+
+
+def _formats(precisions: dict[str, str]) -> str:
+    return ", ".join(f"{kind} {name}" for kind, name in precisions.items())
+
+
+def _entries(title: str, entries: dict[str, dict[str, Any]], multiplier: str) -> Table:
+    table = Table("name", title=title, title_justify="left", box=None, pad_edge=False)
+    table.add_column("value", justify="right")
+    table.add_column("unit")
+    table.add_column("note")
+    for name, entry in entries.items():
+        value, unit = entry["value"], entry["unit"]
+        if unit.split("/")[0] == "s":
+            value, unit = value / MICROSECOND, f"u{unit}"
+        table.add_row(name, f"{value:.3f}", multiplier if unit == "1" else unit, _notes(entry))
+    return table
+
+
+def _notes(entry: dict[str, Any]) -> str:
+    notes = [] if entry.get("taught", True) else ["prior only"]
+    return ", ".join(notes if entry.get("in_simulator", True) else [*notes, "not in simulator"])
+
+
+def _batch_table(batches: list[dict[str, Any]]) -> Table:
+    table = Table("batch", title="step times", title_justify="left", box=None, pad_edge=False)
+    for heading in ("step us", "floor us", "x floor"):
+        table.add_column(heading, justify="right")
+    for entry in batches:
+        step, floor = entry["step_time_us"], entry["floor_us"]
+        ratio = f"{step / floor:.2f}" if floor else "-"
+        table.add_row(entry["batch"], f"{step:.0f}", f"{floor:.0f}", ratio)
+    return table

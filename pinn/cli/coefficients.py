@@ -1,0 +1,186 @@
+"""``pinn coefficients``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pinn.cli import serving_flags as flags
+from pinn.errors import PinnError
+
+if TYPE_CHECKING:
+    from pinn.latency.surrogate import Surrogate
+
+app = typer.Typer(add_completion=False)
+
+_MANY = "Many configurations"
+_EXAMPLES = (
+    "32 decode @ 700",
+    "256 decode @ 2000",
+    "1 prefill 2048 @ 0",
+    "1 prefill 512 @ 0 + 16 decode @ 600",
+)
+
+
+@app.command()
+def coefficients(
+    model: Annotated[
+        str | None, typer.Option("--model", help="Name, or path of a config.json or its folder.")
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", help="Name, or path of a datasheet's JSON file.")
+    ] = None,
+    batch: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--batch",
+            help="Batch to time, such as '32 decode @ 700' (32 requests after 700 tokens each) or "
+            "'1 prefill 512 @ 0 + 16 decode @ 600'. Repeatable.",
+        ),
+    ] = None,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", help="Also write the result as JSON, in SI units.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            "--checkpoint",
+            help="Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]",
+        ),
+    ] = None,
+    configs: Annotated[
+        Path | None,
+        typer.Option(
+            "--configs",
+            help="CSV, YAML or JSON list of configurations, or a YAML or JSON grid (lists per "
+            "key). Keys are the flags' names; flags given beside it hold where a row has none.",
+            rich_help_panel=_MANY,
+        ),
+    ] = None,
+    grid: Annotated[
+        str | None,
+        typer.Option(
+            "--grid",
+            help="Grid in place of a file: 'gpu=H100,A100 tensor_parallel_size=1,2'.",
+            rich_help_panel=_MANY,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            help="Table to write, one row per configuration: .csv, .json or .parquet.",
+            rich_help_panel=_MANY,
+        ),
+    ] = None,
+    skip_invalid: Annotated[
+        bool,
+        typer.Option(
+            "--skip-invalid",
+            help="Leave out, and count, configurations that do not fit together.",
+            rich_help_panel=_MANY,
+        ),
+    ] = False,
+    precision: flags.Precision = None,
+    tensor_parallel_size: flags.TensorParallelSize = None,
+    pipeline_parallel_size: flags.PipelineParallelSize = None,
+    data_parallel_size: flags.DataParallelSize = None,
+    enable_expert_parallel: flags.EnableExpertParallel = None,
+    max_num_batched_tokens: flags.MaxNumBatchedTokens = None,
+    max_num_seqs: flags.MaxNumSeqs = None,
+    max_model_len: flags.MaxModelLen = None,
+    gpu_memory_utilization: flags.GpuMemoryUtilization = None,
+    enable_chunked_prefill: flags.EnableChunkedPrefill = None,
+    enable_prefix_caching: flags.EnablePrefixCaching = None,
+    enforce_eager: flags.EnforceEager = None,
+    block_size: flags.BlockSize = None,
+    cpu_offload_gb: flags.CpuOffloadGb = None,
+    kv_cache_dtype: flags.KvCacheDtype = None,
+) -> None:
+    """Alpha and beta of a model on a GPU under a vLLM configuration.
+
+    Beta gives the time of an engine step, alpha what happens to a request outside the steps.
+    Prints both with their units, the times of example batches beside their physical floor, and
+    how far the configuration lies from what was measured.
+
+    Examples:
+      pinn coefficients --model Qwen/Qwen3-30B-A3B --gpu H200 --enable-expert-parallel
+        --tensor-parallel-size 2 --batch '64 decode @ 1500' --json qwen.json
+
+      pinn coefficients --model ./config.json --gpu my_gpu.json --quantization fp8
+
+      pinn coefficients --configs candidates.csv --gpu H100 --out candidates.parquet
+
+      pinn coefficients --model meta-llama/Llama-3.1-70B --out grid.csv
+        --grid 'gpu=H100,B200 tensor_parallel_size=2,4,8 precision=bf16,fp8'
+    """
+    given = {name: value for name, value in locals().items() if name not in _NOT_A_FLAG}
+    given = {name: value for name, value in given.items() if value is not None}
+    if configs is None and grid is None:
+        if out is not None or skip_invalid:
+            raise PinnError("--out and --skip-invalid are for --configs or --grid: use --json")
+        _one(given, batch or list(_EXAMPLES), json_path, checkpoint)
+    elif out is None:
+        raise PinnError("--configs and --grid need --out PATH, a .csv, .json or .parquet file")
+    elif json_path is not None:
+        raise PinnError("--json is for one configuration: use --out with a name ending in .json")
+    else:
+        rows = _many(configs, grid, given)
+        _write(rows, batch or [], out, checkpoint, skip_invalid)
+
+
+_NOT_A_FLAG = {
+    "batch", "json_path", "checkpoint", "configs", "grid", "out", "skip_invalid"
+}  # fmt: skip
+
+
+def _one(
+    given: dict[str, Any], batches: list[str], json_path: Path | None, checkpoint: Path | None
+) -> None:
+    from pinn.cli.coefficient_report import make_report, print_report, write_report
+    from pinn.coefficients.configurations import canonical, make_deployment
+
+    surrogate = _surrogate(checkpoint)
+    report = make_report(surrogate, make_deployment(canonical(given)), batches)
+    if json_path is not None:
+        write_report(report, json_path)
+    print_report(report)
+
+
+def _many(configs: Path | None, grid: str | None, given: dict[str, Any]) -> list[dict[str, Any]]:
+    """The configurations of file and grid, combined with each other and with the flags."""
+    from pinn.coefficients.configuration_files import read_configurations
+    from pinn.coefficients.configurations import canonical, parse_grid
+
+    shared = canonical(given)
+    rows = read_configurations(configs) if configs is not None else [{}]
+    crossed = parse_grid(grid) if grid is not None else [{}]
+    return [{**shared, **row, **point} for row in rows for point in crossed]
+
+
+def _write(
+    rows: list[dict[str, Any]],
+    batches: list[str],
+    out: Path,
+    checkpoint: Path | None,
+    skip_invalid: bool,
+) -> None:
+    from pinn.cli.coefficient_table import check_suffix, coefficient_table, write_table
+    from pinn.coefficients.configurations import make_deployments
+
+    check_suffix(out)
+    surrogate = _surrogate(checkpoint)
+    kept, deployments, reasons = make_deployments(rows, skip_invalid)
+    write_table(coefficient_table(surrogate, kept, deployments, batches), out)
+    for reason in sorted(set(reasons)):
+        typer.echo(f"{reasons.count(reason):8} left out: {reason}")
+    typer.echo(f"{len(kept):8} configurations written to {out}")
+
+
+def _surrogate(checkpoint: Path | None) -> Surrogate:
+    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.latency.surrogate import Surrogate
+
+    return Surrogate.load(find_checkpoint(checkpoint))

@@ -1,0 +1,88 @@
+"""A command group that imports a subcommand only when it runs, and fails in one line."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, ClassVar
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from pinn.errors import PinnError
+
+
+@dataclass(frozen=True)
+class Subcommand:
+    """Where a subcommand is found.
+
+    Attributes:
+        name: As typed.
+        module: Holds the Typer application ``app``.
+        help: One line for the list of commands, shown without importing the module.
+    """
+
+    name: str
+    module: str
+    help: str
+
+    def load(self) -> Any:
+        """Import the module and build its command."""
+        command = typer.main.get_command(importlib.import_module(self.module).app)
+        command.name = self.name
+        return command
+
+
+class CommandGroup(TyperGroup):
+    """Subclasses list their subcommands; the list alone answers ``--help`` and completion."""
+
+    subcommands: ClassVar[tuple[Subcommand, ...]] = ()
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self._known = {c.name: c for c in self.subcommands if find_spec(c.module) is not None}
+        for name, command in self._known.items():
+            self.add_command(TyperCommand(name, help=command.help))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The real command in place of its line in the list."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command and self._known[command.name].load(), rest
+
+    def main(
+        self, args: Sequence[str] | None = None, *positional: Any, standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:  # fmt: skip
+        """Run; what the user can correct is said in one line on stderr."""
+        warnings.showwarning = _show_warning
+        try:
+            result = super().main(args, *positional, standalone_mode=False, **extra)
+        except PinnError as error:
+            _fail(str(error), 1)
+        except OSError as error:
+            _fail(f"{error.filename or 'output'}: {error.strerror or error}", 1)
+        except Exception as error:
+            if not hasattr(error, "format_message"):
+                raise
+            _fail(_usage(error), getattr(error, "exit_code", 2))
+        return sys.exit(result if isinstance(result, int) else 0) if standalone_mode else result
+
+
+def _usage(error: Any) -> str:
+    """What was wrong with the arguments, and where the right ones are explained."""
+    context = getattr(error, "ctx", None)
+    message = " ".join(error.format_message().split()).rstrip(".")
+    return f"{message}; see '{context.command_path} --help'" if context else message
+
+
+def _fail(message: str, code: int) -> None:
+    typer.echo(f"error: {message}", err=True)
+    sys.exit(code)
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    typer.echo(f"warning: {message}", err=True)

@@ -1,0 +1,52 @@
+"""The command ``pinn``."""
+
+from __future__ import annotations
+
+import typer
+
+from pinn.cli.command_group import CommandGroup, Subcommand
+
+HELP = """Predict the latency of LLM serving engines on models and GPUs nobody has measured.
+
+Try: pinn coefficients --model meta-llama/Llama-3.1-8B --gpu H100 --tensor-parallel-size 2
+
+Every engine flag is spelled like vLLM's. Training has its own entry: python train.py.
+"""
+
+COMMANDS = (
+    Subcommand(
+        "coefficients",
+        "pinn.cli.coefficients",
+        "Alpha and beta of a model on a GPU under a vLLM configuration, or of thousands.",
+    ),
+    Subcommand("simulate", "pinn.cli.simulate", "Serve a workload in simulated time."),
+    Subcommand("ingest", "pinn.cli.ingest", "Read a server's traces into tables."),
+    Subcommand(
+        "observations", "pinn.cli.observations", "Write measurements as tables to train on."
+    ),
+    Subcommand("models", "pinn.cli.models", "List the models known by name."),
+    Subcommand("gpus", "pinn.cli.gpus", "List the GPUs known by name, with their datasheets."),
+)
+
+
+class _Commands(CommandGroup):
+    subcommands = COMMANDS
+
+
+app = typer.Typer(
+    cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich"
+)
+
+
+@app.callback(help=HELP)
+def _root() -> None:
+    """Nothing happens here: the subcommands do the work."""
+
+
+def main() -> None:
+    """Run the command line."""
+    app(prog_name="pinn")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""``pinn models``."""
+
+from __future__ import annotations
+
+import typer
+
+from pinn.specs.catalog import list_models
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def models(
+    contains: str = typer.Argument("", help="Show only names with this text, in any case."),
+) -> None:
+    """List the models known by name, one a line.
+
+    Others are read from the path of their config.json, from the local Hugging Face cache, or
+    from the hub where there is a network.
+
+    Example: pinn models qwen3
+    """
+    for name in list_models():
+        if contains.lower() in name.lower():
+            typer.echo(name)

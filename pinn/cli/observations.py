@@ -1,0 +1,40 @@
+"""``pinn observations``: from foreign files to tables to train on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Write measurements as tables to train on."
+)
+
+Out = Annotated[Path, typer.Option("--out", help="Parquet file; its manifest goes beside it.")]
+
+
+@app.callback()
+def _root() -> None:
+    """One subcommand per source."""
+
+
+@app.command()
+def silicon(
+    out: Out,
+    source: Annotated[
+        Path | None,
+        typer.Option("--source", help="silicon_sample.csv; the installed package's by default."),
+    ] = None,
+) -> None:
+    """Measured vLLM deployments of the package aiconfigurator-core.
+
+    Prints what was read, refused with its reason, and accepted; the counts add up.
+
+    Example: pinn observations silicon --out observations/silicon.parquet
+    """
+    from pinn.observations.importers import import_silicon
+
+    report = import_silicon(out, source)
+    typer.echo(report.table())
+    typer.echo(f"wrote {out}")

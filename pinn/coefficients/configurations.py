@@ -1,0 +1,184 @@
+"""Configurations by name and flag, one or many, as deployments."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from functools import lru_cache
+from typing import Any
+
+from pinn.errors import PinnError
+from pinn.specs.catalog import load_model
+from pinn.specs.deployment import Deployment
+from pinn.specs.gpu import GpuSpec
+from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.model import ModelSpec
+from pinn.specs.precision_override import with_precision
+from pinn.specs.serving import ServingSpec
+from pinn.specs.serving_defaults import default_max_num_batched_tokens, default_max_num_seqs
+
+#: A configuration as the user writes it: flag -> value, text or not.
+Configuration = Mapping[str, Any]
+
+_SERVING = {f.name: str(f.type).removesuffix(" | None") for f in fields(ServingSpec)}
+_ALIASES = {"quantization": "precision"}
+
+#: Every key a configuration may have: vLLM's flags with underscores, and what is served on what.
+KEYS = ("model", "gpu", "precision", *_SERVING)
+
+_TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def canonical(configuration: Configuration, where: str = "") -> dict[str, Any]:
+    """The given keys in their one spelling, each value in its type; blanks are left out.
+
+    Args:
+        configuration: Keys as in ``KEYS``, with dashes or underscores; ``quantization`` means
+            ``precision``.
+        where: What an error puts first, such as a file and a row.
+
+    Raises:
+        PinnError: If a key is unknown or a value is not of its flag's type.
+    """
+    found: dict[str, Any] = {}
+    for key, value in configuration.items():
+        name = _key(str(key))
+        if name not in KEYS:
+            raise PinnError(f"{where}unknown configuration key {key!r}: use {', '.join(KEYS)}")
+        if value is not None and value != "":
+            found[name] = _typed(name, value, where)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _key(text: str) -> str:
+    name = text.strip().removeprefix("--").replace("-", "_")
+    return _ALIASES.get(name, name)
+
+
+def _typed(name: str, value: Any, where: str) -> Any:
+    kind = _SERVING.get(name, "str")
+    try:
+        if kind == "bool":
+            return _TRUTH[str(value).strip().lower()]
+        if kind == "int":
+            number = float(value)
+            return int(number) if number == int(number) else number
+        return float(value) if kind == "float" else str(value).strip()
+    except (ValueError, KeyError, OverflowError):
+        wanted = {"bool": "true or false", "int": "a whole number", "float": "a number"}[kind]
+        raise PinnError(f"{where}{name} must be {wanted}, got {value!r}") from None
+
+
+def make_deployment(configuration: Configuration) -> Deployment:
+    """The deployment of one configuration; flags not given have vLLM's defaults on that GPU.
+
+    Args:
+        configuration: As :func:`canonical` gives it.
+
+    Raises:
+        PinnError: If model or GPU are missing or unknown, or the parts do not fit together.
+    """
+    for name in ("model", "gpu"):
+        if name not in configuration:
+            raise PinnError(f"no {name} given: add --{name} or a column {name!r}")
+    model = _model(configuration["model"], configuration.get("precision"))
+    gpu = _gpu(configuration["gpu"])
+    flags = {
+        "max_num_batched_tokens": default_max_num_batched_tokens(gpu),
+        "max_num_seqs": default_max_num_seqs(gpu),
+        **{name: value for name, value in configuration.items() if name in _SERVING},
+    }
+    return Deployment(model, gpu, _serving(tuple(flags.items())))
+
+
+@lru_cache(maxsize=1024)
+def _model(name: str, precision: str | None) -> ModelSpec:
+    model = load_model(name)
+    return model if precision is None else with_precision(model, precision)
+
+
+@lru_cache(maxsize=1024)
+def _gpu(name: str) -> GpuSpec:
+    return load_gpu(name)
+
+
+@lru_cache(maxsize=65536)
+def _serving(flags: tuple[tuple[str, Any], ...]) -> ServingSpec:
+    return ServingSpec(**dict(flags))
+
+
+def expand_grid(axes: Configuration, where: str = "") -> list[dict[str, Any]]:
+    """Every combination of the values listed under each key; a single value stands for a list.
+
+    Raises:
+        PinnError: If a key is unknown, a value has the wrong type or a list is empty.
+
+    >>> [c["gpu"] for c in expand_grid({"gpu": ["H100", "A100"], "tensor_parallel_size": 2})]
+    ['H100', 'A100']
+    """
+    listed = {
+        key: list(values) if isinstance(values, Sequence) and not isinstance(values, str)
+        else [values]
+        for key, values in axes.items()
+    }  # fmt: skip
+    empty = [key for key, values in listed.items() if not values]
+    if empty:
+        raise PinnError(f"{where}no values under {', '.join(empty)}: give at least one each")
+    return [
+        canonical(dict(zip(listed, values, strict=True)), where)
+        for values in itertools.product(*listed.values())
+    ]
+
+
+def parse_grid(text: str) -> list[dict[str, Any]]:
+    """Read a grid as written on the command line.
+
+    Raises:
+        PinnError: If a part is not ``key=value,value``.
+
+    >>> len(parse_grid("gpu=H100,A100 tensor_parallel_size=1,2,4"))
+    6
+    """
+    axes: dict[str, list[str]] = {}
+    for part in text.split():
+        key, equals, values = part.partition("=")
+        if not equals or not values or key in axes:
+            raise PinnError(
+                f"cannot read grid part {part!r}: write key=value,value once per key, such as "
+                "'gpu=H100,A100 tensor_parallel_size=1,2'"
+            )
+        axes[key] = values.split(",")
+    return expand_grid(axes)
+
+
+def make_deployments(
+    configurations: Iterable[Configuration], skip_invalid: bool = False
+) -> tuple[list[dict[str, Any]], list[Deployment], list[str]]:
+    """Deployments of many configurations.
+
+    Args:
+        configurations: As :func:`canonical` gives them.
+        skip_invalid: Leave out what does not fit together, which a grid can hardly avoid.
+
+    Returns:
+        The configurations kept, their deployments, and why the others were left out.
+
+    Raises:
+        PinnError: If one does not fit together and is not to be skipped, or none is left.
+    """
+    kept, deployments, reasons = [], [], []
+    for number, configuration in enumerate(configurations, 1):
+        try:
+            deployments.append(make_deployment(configuration))
+        except PinnError as error:
+            if not skip_invalid:
+                raise PinnError(f"configuration {number}: {error}") from error
+            reasons.append(str(error))
+            continue
+        kept.append(dict(configuration))
+    if not kept:
+        why = f", first reason: {reasons[0]}" if reasons else ""
+        raise PinnError(f"no configuration is left of {len(reasons)}{why}: give at least one")
+    return kept, deployments, reasons
