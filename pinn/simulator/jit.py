@@ -44,5 +44,8 @@ def compiled(function: Callable) -> Any:
         numba.config.CACHE_DIR = before
 
 
-#: For functions that compiled functions call; from Python they are called as they are.
-inner = register_jitable(nogil=True, error_model="numpy")
+#: For functions that compiled functions call; from Python they are called as they are. They get no
+#: wrappers for calls from outside, which would double the compiler's work.
+inner = register_jitable(
+    nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
+)

@@ -1,0 +1,121 @@
+"""When requests are sent: gaps between arrivals, and load stages of a mean rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from pinn.errors import PinnError
+
+PROCESSES = ("poisson", "gamma", "weibull", "constant")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A load of a mean rate.
+
+    Attributes:
+        rate_per_s: Requests per second.
+        duration_s: How long they are sent; rate times duration, rounded down, is their number.
+    """
+
+    rate_per_s: float
+    duration_s: float
+
+    def __post_init__(self) -> None:
+        if not (self.rate_per_s > 0 and math.isfinite(self.rate_per_s)):
+            raise PinnError(f"a load stage needs a positive rate, got {self.rate_per_s} req/s")
+        if self.requests < 1:
+            raise PinnError(
+                f"a load stage of {self.rate_per_s} req/s over {self.duration_s} s sends "
+                "0 requests: raise the rate or the duration"
+            )
+
+    @property
+    def requests(self) -> int:
+        """Requests sent in the stage."""
+        product = self.rate_per_s * self.duration_s
+        return int(product + 1e-9) if math.isfinite(product) else 0
+
+
+def draw_gaps(
+    process: str, rate_per_s: float, count: int, rng: np.random.Generator, cv: float = 1.0
+) -> Float[np.ndarray, " count"]:
+    """Gaps between arrivals, of mean 1 / rate.
+
+    Args:
+        process: ``poisson`` (exponential gaps), ``gamma`` or ``weibull`` with a coefficient of
+            variation, or ``constant``.
+        rate_per_s: Mean rate.
+        count: How many.
+        rng: Source of randomness.
+        cv: Standard deviation over mean of the gaps, for ``gamma`` and ``weibull``.
+
+    Raises:
+        PinnError: If the process is unknown, or rate or cv is not positive.
+
+    >>> draw_gaps("constant", 4.0, 2, np.random.default_rng(0))
+    array([0.25, 0.25])
+    """
+    if not rate_per_s > 0:
+        raise PinnError(f"arrivals need a positive rate, got {rate_per_s} req/s")
+    if not cv > 0:
+        raise PinnError(f"arrivals need a positive coefficient of variation, got {cv}")
+    mean = 1.0 / rate_per_s
+    if process == "poisson":
+        return rng.exponential(mean, count)
+    if process == "gamma":
+        return rng.gamma(1 / cv**2, mean * cv**2, count)
+    if process == "weibull":
+        shape = weibull_shape(cv)
+        return rng.weibull(shape, count) * mean / math.gamma(1 + 1 / shape)
+    if process == "constant":
+        return np.full(count, mean)
+    raise PinnError(f"unknown arrival process {process!r}: use one of {', '.join(PROCESSES)}")
+
+
+def weibull_shape(cv: float) -> float:
+    """Shape of the Weibull distribution with a coefficient of variation.
+
+    Raises:
+        PinnError: If it lies outside 0.02 to 50, where the equation cannot be solved.
+
+    >>> round(weibull_shape(1.0), 6)
+    1.0
+    """
+    if not 0.02 <= cv <= 50:
+        raise PinnError(f"a Weibull process needs a cv between 0.02 and 50, got {cv}")
+
+    from scipy.optimize import brentq  # slow to import
+
+    def excess(shape: float) -> float:
+        second, first = math.gamma(1 + 2 / shape), math.gamma(1 + 1 / shape)
+        return float(second / first**2 - 1 - cv**2)
+
+    return float(brentq(excess, 0.15, 100.0))
+
+
+def stage_arrivals(
+    stages: Sequence[Stage], process: str, rng: np.random.Generator, cv: float = 1.0
+) -> tuple[Float[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+    """Offsets from the opening of each stage, and the stage of each request."""
+    if not stages:
+        raise PinnError("a load needs at least one stage, got 0")
+    offsets = [
+        np.cumsum(draw_gaps(process, stage.rate_per_s, stage.requests, rng, cv)) for stage in stages
+    ]
+    return np.concatenate(offsets), np.repeat(np.arange(len(stages)), [len(o) for o in offsets])
+
+
+def stage_starts(stages: Sequence[Stage]) -> tuple[float, ...]:
+    """When stages open that follow each other by the clock.
+
+    >>> stage_starts([Stage(1, 600), Stage(2, 600)])
+    (0.0, 600.0)
+    """
+    ends = np.cumsum([0.0, *(stage.duration_s for stage in stages[:-1])])
+    return tuple(float(end) for end in ends)
