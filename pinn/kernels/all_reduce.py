@@ -49,14 +49,15 @@ class AllReduce:
         """Take the curves from measured rows."""
         curves: dict[tuple[str, int], np.ndarray] = {}
         logs: dict[tuple[str, int], list[np.ndarray]] = {}
-        for (chip, ranks), part in rows.sort_values("bytes").groupby(["gpu", "gpus"]):
+        for _, part in rows.sort_values("bytes").groupby(["gpu", "gpus"]):
+            chip, ranks = str(part["gpu"].iloc[0]), int(part["gpus"].iloc[0])
             size = part["bytes"].to_numpy(dtype=np.float64)
             time = np.maximum.accumulate(part["seconds"].to_numpy(dtype=np.float64))
-            curves[str(chip), int(ranks)] = _read_curve(size, time, SIZES_BYTES)
-            link = gpus[str(chip)].link_bandwidth_bytes_per_s
-            kind = "nvlink" if gpus[str(chip)].has_nvlink else "pcie"
+            curves[chip, ranks] = _read_curve(size, time, SIZES_BYTES)
+            link = gpus[chip].link_bandwidth_bytes_per_s
+            kind = "nvlink" if gpus[chip].has_nvlink else "pcie"
             pooled = np.log(_read_curve(size, time, _LINK_SECONDS * link))
-            logs.setdefault((kind, int(ranks)), []).append(pooled)
+            logs.setdefault((kind, ranks), []).append(pooled)
         return AllReduce(curves, {k: np.exp(np.mean(v, axis=0)) for k, v in logs.items()})
 
     def seconds(self, gpu: object, ranks: object, bytes_: object) -> np.ndarray:

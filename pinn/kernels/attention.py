@@ -62,23 +62,29 @@ class _Attention(Operator):
         return np.maximum(read, compute / 2.0)
 
     def work_seconds(self, hw: Hardware, sizes: Sizes) -> Rows:
-        return sum(self.times(hw, sizes))
+        read, activations, compute = self.times(hw, sizes)
+        return read + activations + compute
 
 
 class DecodeAttention(_Attention):
-    """One new token per sequence; ``context_tokens`` counts it.
-
-    ``latent`` sizes of 1 mark multi-head latent attention: one head of compressed keys that are
-    also the values, so half the bytes.
-    """
+    """One new token per sequence; ``context_tokens`` counts it."""
 
     name = "decode_attention"
     axes = ("sequences", "context_tokens")
     nodes = (_SEQUENCES, _CONTEXT)
-    plan = TrainingPlan(rows=200_000, epochs=30, width=64, depth=3, bound=3.0)
+    plan = TrainingPlan(
+        rows=300_000,
+        epochs=45,
+        batch=8192,
+        learning_rate=5e-3,
+        width=96,
+        depth=3,
+        bound=3.0,
+    )
     launch_seconds = 4e-6
 
     def work(self, hw: Hardware, sizes: Sizes) -> Work:
+        """Cached keys and values in the cache's format."""
         return decode_work(
             sizes["sequences"],
             sizes["context_tokens"],
@@ -126,10 +132,19 @@ class PrefillAttention(_Attention):
     name = "prefill_attention"
     axes = ("sequences", "tokens")
     nodes = (_SEQUENCES, _PROMPT)
-    plan = TrainingPlan(rows=150_000, epochs=30, width=64, depth=3, bound=4.0)
+    plan = TrainingPlan(
+        rows=300_000,
+        epochs=45,
+        batch=8192,
+        learning_rate=5e-3,
+        width=96,
+        depth=3,
+        bound=4.0,
+    )
     launch_seconds = 5e-6
 
     def work(self, hw: Hardware, sizes: Sizes) -> Work:
+        """Fresh keys and values, 16 bits wide whatever the cache's format."""
         names = ("sequences", "tokens", "heads", "kv_heads", "head_dim", "window")
         return prefill_work(*(sizes[name] for name in names))
 

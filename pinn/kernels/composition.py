@@ -23,6 +23,13 @@ OPERATORS: tuple[str, ...] = (
 )  # fmt: skip
 ACTIVATION_BYTES = 2.0
 
+#: Choosing experts and sorting tokens, per layer, where the measured kernel starts from a given
+#: choice; vLLM's "monolithic" kernels (mxfp4 on Hopper and Blackwell) choose inside.
+ROUTING_SECONDS = 4e-6
+#: Statistics, scaling and casts in fp32 around the all-reduce of a full-width q/k norm: three
+#: small kernels (vllm/model_executor/layers/mamba/linear_attn.py: forward_qk).
+NORM_SECONDS = 6e-6
+
 Seconds = Float[np.ndarray, " n"]
 
 
@@ -61,17 +68,22 @@ def _experts(kernels: KernelSurrogates, deployment: Deployment, batches: Uniform
     model, serving = deployment.model, deployment.serving
     if model.moe is None:
         return np.zeros(len(batches))
-    return model.moe_layers * kernels.moe_seconds(
-        deployment.gpu,
-        model.precisions.experts.name,
-        batches.tokens * serving.data_parallel_size,
-        model.hidden_size,
-        model.moe.width,
-        model.moe.experts,
-        model.moe.top_k,
-        serving.expert_tensor_parallel_size,
-        serving.expert_parallel_size,
-        model.moe.gated,
+    monolithic = model.precisions.experts.name == "mxfp4"
+    routing = 0.0 if monolithic else ROUTING_SECONDS
+    return model.moe_layers * (
+        routing
+        + kernels.moe_seconds(
+            deployment.gpu,
+            model.precisions.experts.name,
+            batches.tokens * serving.data_parallel_size,
+            model.hidden_size,
+            model.moe.width,
+            model.moe.experts,
+            model.moe.top_k,
+            serving.expert_tensor_parallel_size,
+            serving.expert_parallel_size,
+            model.moe.gated,
+        )
     )
 
 
@@ -151,7 +163,8 @@ def _all_reduce(
         if isinstance(g.attention, AttentionSpec) and g.attention.qk_norm_full_width
     )
     # The norm needs one fp32 sum of squares per token for q and one for k.
-    return total + normed * kernels.all_reduce_seconds(deployment.gpu, tp, batches.tokens * 8.0)
+    sums = kernels.all_reduce_seconds(deployment.gpu, tp, batches.tokens * 8.0)
+    return total + normed * (sums + NORM_SECONDS)
 
 
 def _exchange(

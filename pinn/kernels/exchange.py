@@ -47,15 +47,18 @@ class Exchange:
             rows[c].to_numpy(dtype=np.float64)
             for c in ("tokens", "hidden", "top_k", "expert_parallel")
         ]
-        values = _terms(*numbers, rows["gpu"].map(links).to_numpy(dtype=np.float64))
+        link = rows["gpu"].map(links).to_numpy(dtype=np.float64)
+        values = _terms(numbers[0], numbers[1], numbers[2], numbers[3], link)
         seconds = rows["seconds"].to_numpy(dtype=np.float64)
         found: dict[tuple[str, str, str], np.ndarray] = {}
-        for (library, phase), ids in rows.groupby(["library", "phase"]).indices.items():
-            found["*", str(library), str(phase)] = fit_terms(values[ids], seconds[ids])
-        for (chip, library, phase), ids in rows.groupby(
-            ["gpu", "library", "phase"]
-        ).indices.items():
-            found[str(chip), str(library), str(phase)] = fit_terms(values[ids], seconds[ids])
+        kinds = rows["library"] + "|" + rows["phase"]
+        for kind in kinds.unique():
+            library, phase = kind.split("|")
+            of_kind = (kinds == kind).to_numpy()
+            found["*", library, phase] = fit_terms(values[of_kind], seconds[of_kind])
+            for chip in rows.loc[of_kind, "gpu"].unique():
+                mine = of_kind & (rows["gpu"] == chip).to_numpy()
+                found[chip, library, phase] = fit_terms(values[mine], seconds[mine])
         return Exchange(found)
 
     def seconds(self, gpu: GpuSpec, tokens, hidden, top_k, ranks, library: str) -> np.ndarray:

@@ -50,10 +50,9 @@ class LatentCore:
             values = _terms(
                 gpus[str(chip)],
                 precision(str(form)).bytes_per_weight,
-                *(
-                    part[c].to_numpy(dtype=np.float64)
-                    for c in ("sequences", "context_tokens", "heads")
-                ),
+                part["sequences"].to_numpy(dtype=np.float64),
+                part["context_tokens"].to_numpy(dtype=np.float64),
+                part["heads"].to_numpy(dtype=np.float64),
                 KV_LORA_RANK,
                 ROPE_DIM,
             )

@@ -20,24 +20,45 @@ def node_points(axes: Nodes) -> list[np.ndarray]:
     return [grid.ravel() for grid in np.meshgrid(*axes, indexing="ij")]
 
 
-def monotone(values: Float[np.ndarray, "lattices *nodes"]) -> Float[np.ndarray, "lattices *nodes"]:
-    """Non-decreasing along every axis but the first: half-way between two envelopes.
+def isotonic(values: Float[np.ndarray, "series nodes"]) -> Float[np.ndarray, "series nodes"]:
+    """The non-decreasing series closest to each given one, by least squares.
 
-    The running maximum from the left alone would spread every upward error to all larger sizes,
-    the running minimum from the right every downward one to all smaller sizes.
+    Min-max formula (Robertson, Wright and Dykstra, Order Restricted Statistical Inference, theorem
+    1.4.4): the i-th value is the largest over a <= i of the smallest over b >= i of the mean from a
+    to b. A running maximum instead would spread every upward error to all larger sizes.
 
-    >>> monotone(np.array([[1.0, 3.0, 2.0, 4.0]]))
+    >>> isotonic(np.array([[1.0, 3.0, 2.0, 4.0]]))
     array([[1. , 2.5, 2.5, 4. ]])
     """
+    count = values.shape[1]
+    sums = np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, axis=1)], axis=1)
+    lengths = np.arange(1, count + 1)[None, :] - np.arange(count)[:, None]
+    means = (sums[:, None, 1:] - sums[:, :-1, None]) / np.where(lengths > 0, lengths, 1)
+    means[:, lengths <= 0] = np.inf
+    from_i = np.flip(np.minimum.accumulate(np.flip(means, 2), axis=2), 2)
+    best = np.where(np.tri(count, dtype=bool).T, from_i, -np.inf).max(axis=1)
+    # Sums in another order differ in their last digits; the law must hold to the digit.
+    return np.maximum.accumulate(best, axis=1)
+
+
+def monotone(values: Float[np.ndarray, "lattices ..."]) -> Float[np.ndarray, "lattices ..."]:
+    """Non-decreasing along every axis but the first: isotonic along one axis after the other.
+
+    Isotonic regression keeps the order of series that lie above one another, so a later axis does
+    not undo an earlier one; the running maxima at the end make that exact.
+    """
     for axis in range(1, values.ndim):
-        upper = np.maximum.accumulate(values, axis=axis)
-        lower = np.flip(np.minimum.accumulate(np.flip(values, axis), axis=axis), axis)
-        values = (upper + lower) / 2
+        moved = np.moveaxis(values, axis, -1)
+        flat = moved.reshape(-1, moved.shape[-1])
+        parts = [isotonic(flat[i : i + 4096]) for i in range(0, len(flat), 4096)]
+        values = np.moveaxis(np.concatenate(parts).reshape(moved.shape), -1, axis)
+    for axis in range(1, values.ndim):
+        values = np.maximum.accumulate(values, axis=axis)
     return values
 
 
 def interpolate(
-    values: Float[np.ndarray, "lattices *nodes"],
+    values: Float[np.ndarray, "lattices ..."],
     axes: Nodes,
     lattice: Int[np.ndarray, " rows"],
     points: Sequence[Float[np.ndarray, " rows"]],
@@ -51,7 +72,6 @@ def interpolate(
         points: Position of each row, one array per axis.
     """
     result = np.zeros(len(lattice))
-    corners = [(lattice, np.ones(len(lattice)))]
     flat, stride = values.reshape(len(values), -1), values[0].size if len(values) else 1
     offset = np.zeros(len(lattice), dtype=np.int64)
     corners = [(offset, np.ones(len(lattice)))]

@@ -75,8 +75,10 @@ class MeasuredShapes:
         )
 
     def nearest(self, gpu: str, precision: str, sizes: Mapping[str, float]) -> Nearest:
-        """The nearest measured kernel: on the same chip and format if there is a table of them,
-        else in the same format, else on the same chip, else anywhere.
+        """The nearest measured kernel.
+
+        It comes from the same chip and format where there is such a table, else from the same
+        format, else from the same chip, else from anywhere.
         """
         columns = self._preferred(gpu, precision)
         usable = np.flatnonzero(self.timed[:, columns].any(axis=1))

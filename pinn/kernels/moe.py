@@ -20,8 +20,8 @@ LAUNCH_SECONDS = 8e-6
 #: Kernel families that differ in kind; 16-bit math runs the first, fourth and fifth.
 FAMILIES = ("bf16", "fp8", "fp8_block", "weight_only", "mxfp4", "nvfp4")
 _TOKENS = np.array(
-    [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048]
-    + [3072, 4096, 6144, 8192, 12288, 16384, 32768],
+    """1 2 3 4 6 8 12 16 24 32 48 64 96 128 192 256 384 512 768 1024 1536 2048 3072 4096 6144 8192
+    12288 16384 32768""".split(),
     dtype=np.float64,
 )
 
@@ -34,7 +34,7 @@ def family(hw: Hardware) -> Int[np.ndarray, " rows"]:
     """
     own_mxfp4 = (hw.capability >= 9.0) & (hw.capability < 11.0)
     native = np.where(hw.math > 0, 1, 3)
-    by_format = {
+    by_format: dict[str, int | np.ndarray] = {
         "fp32": 0,
         "bf16": 0,
         "fp16": 0,
@@ -74,11 +74,13 @@ class Moe(Operator):
     )
     format_column = "precision"
     group = ("hidden", "width", "experts", "top_k")
+    measured_unlike_served = True
     plan = TrainingPlan(
         rows=150_000, epochs=40, width=48, depth=2, bound=1.2, clamp=1.8, weight_decay=1e-3
     )
 
     def measured(self, rows: pd.DataFrame, hw: Hardware) -> dict[str, Rows]:
+        """Sizes of rows with balanced routing, by the kernel that was timed."""
         sizes = super().measured(rows, hw)
         marlin = rows["kernel"].str.contains("marlin").to_numpy()
         sizes["hit"] = experts_hit_balanced(
@@ -88,6 +90,7 @@ class Moe(Operator):
         return sizes
 
     def queried(self, sizes: Sizes, hw: Hardware) -> dict[str, Rows]:
+        """Sizes with random routing, by the kernel that vLLM would pick."""
         hit = experts_hit_uniform(
             sizes["tokens"], sizes["experts"], sizes["top_k"], sizes["expert_parallel"]
         )
@@ -118,6 +121,7 @@ class Moe(Operator):
         )
 
     def roofline(self, hw: Hardware, sizes: Sizes) -> Rows:
+        """A launch of 8 us, and the slower of reading the hit experts and multiplying."""
         read, _, compute = self.times(hw, sizes)
         return np.maximum(read, compute) + LAUNCH_SECONDS
 
@@ -131,7 +135,9 @@ class Moe(Operator):
         return np.maximum(work.read_bytes / hw.bandwidth, work.flop / hw.floor_rate)
 
     def work_seconds(self, hw: Hardware, sizes: Sizes) -> Rows:
-        return sum(self.times(hw, sizes))
+        """Reading, gathering and scattering plus multiplying."""
+        read, activations, compute = self.times(hw, sizes)
+        return read + activations + compute
 
     def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
         """Ratios only, so that unseen sizes stay inside the range. Columns in this order.

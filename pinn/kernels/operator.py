@@ -39,6 +39,7 @@ class Operator(ABC):
         format_column: Column of the number format in the measured rows.
         group: Columns that make one shape; held-out errors leave whole shapes out.
         plan: How the correction network is trained.
+        measured_unlike_served: Whether the tables' conditions differ from those of a prediction.
     """
 
     name: ClassVar[str]
@@ -48,6 +49,7 @@ class Operator(ABC):
     format_column: ClassVar[str]
     group: ClassVar[tuple[str, ...]]
     plan: ClassVar[TrainingPlan]
+    measured_unlike_served: ClassVar[bool] = False
 
     def measured(self, rows: pd.DataFrame, hw: Hardware) -> dict[str, Rows]:
         """Sizes of measured rows, those that follow from others included."""

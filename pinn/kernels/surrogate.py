@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 
 from pinn.errors import PinnError
-from pinn.kernels.hardware import Hardware, coded, hardware
+from pinn.kernels.hardware import Coded, Hardware, coded, hardware
 from pinn.kernels.lattice import interpolate, monotone, node_points
+from pinn.kernels.moe import Moe
 from pinn.kernels.network import CorrectionNetwork, TrainingPlan, train
 from pinn.kernels.operator import Operator, Rows, Sizes
 from pinn.kernels.roofline_fit import RooflineFit
@@ -57,7 +58,6 @@ class OperatorSurrogate:
         *,
         seed: int = 0,
         plan: TrainingPlan | None = None,
-        linear: bool = False,
     ) -> OperatorSurrogate:
         """Fit on measured rows.
 
@@ -71,7 +71,8 @@ class OperatorSurrogate:
         seconds = rows["seconds"].to_numpy(dtype=np.float64)
         target = np.log(seconds / operator.roofline(hw, sizes))
         network = train(operator.inputs(hw, sizes), target, plan or operator.plan, seed)
-        fit = RooflineFit.fit(names, ids, hw, sizes, seconds) if linear else None
+        blended = isinstance(operator, Moe)
+        fit = RooflineFit.fit(names, ids, hw, sizes, seconds) if blended else None
         return OperatorSurrogate(operator, network, fit)
 
     def direct_log_seconds(
@@ -84,10 +85,18 @@ class OperatorSurrogate:
             log_time = 0.5 * (log_time + np.log(self.linear.seconds(names, ids, hw, sizes)))
         return log_time
 
-    def measured_log_seconds(self, rows: pd.DataFrame, gpus: Mapping[str, GpuSpec]) -> Rows:
-        """Log time of measured rows as they were measured: what held-out errors compare."""
+    def seconds_as_measured(self, rows: pd.DataFrame, gpus: Mapping[str, GpuSpec]) -> Rows:
+        """Times of measured rows: what held-out errors compare.
+
+        Where rows were measured under other conditions than predictions assume (balanced routing),
+        the network is asked directly under theirs.
+        """
         names, ids, hw = table_hardware(rows, gpus, self.operator.format_column)
-        return self.direct_log_seconds(names, ids, hw, self.operator.measured(rows, hw))
+        sizes = self.operator.measured(rows, hw)
+        if self.operator.measured_unlike_served:
+            return np.exp(self.direct_log_seconds(names, ids, hw, sizes))
+        chips = Coded(tuple(gpus[n] for n in names), ids)
+        return self.seconds(chips, Coded(hw.format_names, hw.format_ids), sizes)
 
     def seconds(self, gpu: Any, form: Any, sizes: Mapping[str, Any]) -> np.ndarray:
         """Times; all arguments broadcast together.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -94,7 +95,6 @@ class KernelSurrogates:
                 kept.gpus,
                 seed=seed,
                 plan=(plans or {}).get(operator.name),
-                linear=operator.name == "moe",
             )
             series = operator.axes[:1] if operator.name == "gemm" else operator.axes
             names = [c for c in (*operator.axes, *operator.shape) if c not in series]
@@ -234,8 +234,13 @@ class KernelSurrogates:
     def nearest_measured(
         self, operator: str, gpu: GpuSpec, precision: str, sizes: Mapping[str, float]
     ) -> Nearest:
-        """The closest measured kernel of an operator (``gemm``, ``decode_attention``,
-        ``prefill_attention`` or ``moe``) and how far away it is.
+        """The closest measured kernel of an operator, and how far away it is.
+
+        Args:
+            operator: ``gemm``, ``decode_attention``, ``prefill_attention`` or ``moe``.
+            gpu: The chip.
+            precision: The number format.
+            sizes: The operator's sizes; those left out are 1, without a window, with a gate.
         """
         known = {"window": 0.0, "tensor_parallel": 1.0, "expert_parallel": 1.0, "matrices": 3.0}
         return self.measured[operator].nearest(gpu.name, precision, {**known, **sizes})
@@ -244,8 +249,16 @@ class KernelSurrogates:
         """The same surrogates with more metadata, such as held-out errors."""
         return replace(self, metadata={**self.metadata, **values})
 
+    def digest(self) -> str:
+        """SHA-256 of everything that was fitted."""
+        found = hashlib.sha256()
+        for name, values in sorted(self._tensors().items()):
+            found.update(name.encode())
+            found.update(np.ascontiguousarray(values).tobytes())
+        return found.hexdigest()
+
     def save(self, folder: Path) -> None:
-        """Write ``kernels.safetensors`` and ``kernels.json`` (sizes, metadata, the other's hash)."""
+        """Write ``kernels.safetensors`` and ``kernels.json``, which holds the other's hash."""
         stored.write(Path(folder), self._tensors(), self._structure())
 
     @staticmethod

@@ -37,7 +37,7 @@ def _columns(source: TableSource) -> tuple[str, ...]:
 
 
 def _rows(table: pd.DataFrame, gpu: GpuSpec, report: ReadReport) -> pd.DataFrame:
-    window = table["window_size"] if "window_size" in table else 0
+    window = table.get("window_size", 0)
     return pd.DataFrame(
         {
             "gpu": gpu.name,

@@ -42,6 +42,8 @@ SHAPE = ["precision", "hidden", "width", "experts", "top_k"]
 UNGATED = {(2688, 1856), (2048, 5120), (1024, 2688), (4096, 2688)}
 #: A shape with more of its rows below the bound does not reach the experts that it says.
 FALSE_ROUTING_SHARE = 0.05
+#: Above this share of the time, weights that came from the cache spoil a row.
+WARM_SHARE = 0.3
 
 
 def matrices(hidden: pd.Series, width: pd.Series) -> np.ndarray:
@@ -85,7 +87,7 @@ def _false_routing(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
 def _warm(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
     work = _work(r)
     memory = work.read_bytes / gpu.memory_bandwidth_bytes_per_s
-    return (work.read_bytes <= gpu.l2_bytes) & (memory > 0.5 * r["seconds"].to_numpy())
+    return (work.read_bytes <= gpu.l2_bytes) & (memory > WARM_SHARE * r["seconds"].to_numpy())
 
 
 def read_moe(
@@ -124,6 +126,7 @@ def read_moe(
         }
     )
     hopper = gpu.compute_capability == 9.0
+    blackwell = 10.0 <= gpu.compute_capability < 11.0
     rows, report = refuse(
         rows,
         report,
@@ -137,6 +140,14 @@ def read_moe(
             (
                 "modelopt fp8 on Hopper, three to six times its bound: fp8_block stands in",
                 lambda r: hopper & r["kernel"].str.startswith("vllm_modeloptfp8moe"),
+            ),
+            (
+                "CUTLASS experts on Blackwell: the fall-back for activations other than SwiGLU",
+                lambda r: blackwell & r["kernel"].str.contains("flashinfer_cutlass"),
+            ),
+            (
+                "mxfp4 weights with 8-bit activations: not how the checkpoints are served",
+                lambda r: r["kernel"].str.contains("mxfp4_mxfp8"),
             ),
             ("no time", lambda r: ~(r["seconds"] > 0)),
             ("read from a warm cache", lambda r: _warm(r, gpu)),

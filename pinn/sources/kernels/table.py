@@ -16,7 +16,8 @@ from pinn.sources.report import ReadReport, file_sha256
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.precision import precision
 
-Rule = tuple[str, Callable[[pd.DataFrame], np.ndarray]]
+#: A reason, and which rows it refuses.
+Rule = tuple[str, Callable[[pd.DataFrame], "np.ndarray | pd.Series[bool]"]]
 
 #: The tables' names of number formats -> keys of ``pinn.specs.precision.PRECISIONS``.
 FORMATS = {
