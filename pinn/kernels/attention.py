@@ -6,19 +6,14 @@ import numpy as np
 from jaxtyping import Float
 
 from pinn.kernels.hardware import Hardware
+from pinn.kernels.lattice import octaves
 from pinn.kernels.network import TrainingPlan
 from pinn.kernels.operator import Operator, Rows, Sizes, ceiling_share, logarithm
 from pinn.sources.kernels.work import Work, decode_work, prefill_work, window_keys
 
-_SEQUENCES = np.array([1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048], dtype=np.float64)
-_CONTEXT = np.array(
-    [1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144],
-    dtype=np.float64,
-)
-_PROMPT = np.array(
-    [1, 16, 32, 64, 128, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 32768],
-    dtype=np.float64,
-)
+_SEQUENCES = octaves(1, 2048, 1)
+_CONTEXT = np.concatenate([[1.0, 16.0], octaves(64, 262144, 1)])
+_PROMPT = np.concatenate([[1.0], octaves(16, 512, 1), octaves(512, 32768, 2)[1:]])
 
 
 def _head_columns(hw: Hardware, sizes: Sizes) -> list[Rows]:
@@ -73,8 +68,8 @@ class DecodeAttention(_Attention):
     axes = ("sequences", "context_tokens")
     nodes = (_SEQUENCES, _CONTEXT)
     plan = TrainingPlan(
-        rows=300_000,
-        epochs=45,
+        rows=200_000,
+        epochs=40,
         batch=8192,
         learning_rate=5e-3,
         width=96,
@@ -133,8 +128,8 @@ class PrefillAttention(_Attention):
     axes = ("sequences", "tokens")
     nodes = (_SEQUENCES, _PROMPT)
     plan = TrainingPlan(
-        rows=300_000,
-        epochs=45,
+        rows=200_000,
+        epochs=40,
         batch=8192,
         learning_rate=5e-3,
         width=96,
@@ -145,6 +140,7 @@ class PrefillAttention(_Attention):
 
     def work(self, hw: Hardware, sizes: Sizes) -> Work:
         """Fresh keys and values, 16 bits wide whatever the cache's format."""
+        del hw
         names = ("sequences", "tokens", "heads", "kv_heads", "head_dim", "window")
         return prefill_work(*(sizes[name] for name in names))
 

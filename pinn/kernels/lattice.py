@@ -15,6 +15,16 @@ from jaxtyping import Float, Int
 Nodes = tuple[Float[np.ndarray, " nodes"], ...]
 
 
+def octaves(low: int, high: int, parts: int) -> Float[np.ndarray, " nodes"]:
+    """Sizes from ``low`` to ``high``, ``parts`` to each doubling, equally spaced inside it.
+
+    >>> octaves(1, 8, 2).tolist()
+    [1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0]
+    """
+    starts = low * 2.0 ** np.arange(round(np.log2(high / low)))
+    return np.append(np.outer(starts, 1 + np.arange(parts) / parts).ravel(), high)
+
+
 def node_points(axes: Nodes) -> list[np.ndarray]:
     """Coordinates of all nodes of a lattice, one flat array per axis, last axis fastest."""
     return [grid.ravel() for grid in np.meshgrid(*axes, indexing="ij")]

@@ -7,6 +7,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from pinn.kernels.hardware import Hardware
+from pinn.kernels.lattice import octaves
 from pinn.kernels.network import TrainingPlan
 from pinn.kernels.operator import Operator, Rows, Sizes, ceiling_share, logarithm
 from pinn.sources.kernels.work import (
@@ -19,11 +20,7 @@ from pinn.sources.kernels.work import (
 LAUNCH_SECONDS = 8e-6
 #: Kernel families that differ in kind; 16-bit math runs the first, fourth and fifth.
 FAMILIES = ("bf16", "fp8", "fp8_block", "weight_only", "mxfp4", "nvfp4")
-_TOKENS = np.array(
-    """1 2 3 4 6 8 12 16 24 32 48 64 96 128 192 256 384 512 768 1024 1536 2048 3072 4096 6144 8192
-    12288 16384 32768""".split(),
-    dtype=np.float64,
-)
+_TOKENS = np.concatenate([[1.0], octaves(2, 32768, 2)])
 
 
 def family(hw: Hardware) -> Int[np.ndarray, " rows"]:
