@@ -92,9 +92,14 @@ def _forget() -> None:
     from pinn.specs import catalog
 
     for function in (
-        catalog._load_name, configurations._model, configurations._gpu, configurations._serving, descriptors._row,
-        costs._cached_cost_row, matmuls.dense_matmuls,
-    ):  # fmt: skip
+        catalog._load_name,
+        configurations._model,
+        configurations._gpu,
+        configurations._serving,
+        descriptors._row,
+        costs._cached_cost_row,
+        matmuls.dense_matmuls,
+    ):
         function.cache_clear()
 
 

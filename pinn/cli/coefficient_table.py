@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ import pyarrow as pa
 from pinn.coefficients.configurations import KEYS
 from pinn.coefficients.distance import training_space
 from pinn.errors import PinnError
-from pinn.features.request import REQUEST_FEATURES
-from pinn.features.step import STEP_FEATURES
+from pinn.features.request import REQUEST_FEATURES, RequestFeature
+from pinn.features.step import STEP_FEATURES, StepFeature
 from pinn.latency.surrogate import Surrogate, step_seconds
 from pinn.observations.table import replace_atomically
 from pinn.physics.batch_sums import sum_batches
@@ -43,21 +43,49 @@ def coefficient_table(
     columns: dict[str, Any] = {
         key: pa.array([c.get(key) for c in configurations]) for key in KEYS if key in given
     }
-    found = surrogate.coefficients(deployments)
-    for kind, values, registry in (
-        ("beta", found.beta, STEP_FEATURES),
-        ("alpha", found.alpha, REQUEST_FEATURES),
-    ):
-        for feature, column in zip(registry.values(), values.T, strict=True):
-            columns[f"{kind}.{feature.name} [{feature.unit}]"] = np.ascontiguousarray(column)
+    distinct, place = _seen_alike(deployments)
+    found = surrogate.coefficients(distinct).take(place)
+    columns |= _named("beta", STEP_FEATURES, found.beta)
+    columns |= _named("alpha", REQUEST_FEATURES, found.alpha)
     columns |= _batch_columns(found.beta, deployments, batches)
     space = training_space(surrogate.checkpoint)
-    located = space.locate(deployments)
+    located = space.locate(distinct)
+    nearest, distance = located.nearest[place], located.distance[place]
     names = pa.array(space.names, pa.string())
-    missing = located.nearest < 0
-    columns["nearest_measured"] = names.take(pa.array(located.nearest, mask=missing))
-    columns["distance"] = pa.array(located.distance, mask=missing)
+    columns["nearest_measured"] = names.take(pa.array(nearest, mask=nearest < 0))
+    columns["distance"] = pa.array(distance, mask=nearest < 0)
     return pa.table(columns)
+
+
+def _seen_alike(deployments: Sequence[Deployment]) -> tuple[list[Deployment], np.ndarray]:
+    """One deployment of each kind that the embedding tells apart, and the kind of each."""
+    kinds: dict[tuple[Any, ...], int] = {}
+    distinct: list[Deployment] = []
+    place = np.empty(len(deployments), dtype=np.int64)
+    for row, deployment in enumerate(deployments):
+        serving = deployment.serving
+        key = (
+            id(deployment.model),
+            id(deployment.gpu),
+            serving.tensor_parallel_size,
+            serving.data_parallel_size,
+            serving.enable_expert_parallel,
+            serving.kv_cache_dtype,
+        )
+        place[row] = kinds.setdefault(key, len(kinds))
+        if place[row] == len(distinct):
+            distinct.append(deployment)
+    return distinct, place
+
+
+def _named(
+    kind: str,
+    registry: Mapping[str, StepFeature] | Mapping[str, RequestFeature],
+    values: np.ndarray,
+) -> dict[str, np.ndarray]:
+    """A column per coefficient, each contiguous in memory as Arrow wants it."""
+    names = (f"{kind}.{feature.name} [{feature.unit}]" for feature in registry.values())
+    return dict(zip(names, np.ascontiguousarray(values.T), strict=True))
 
 
 def _batch_columns(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, ClassVar
@@ -50,17 +49,14 @@ class CommandGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The real command in place of its line in the list."""
-        name, command, rest = super().resolve_command(ctx, args)
-        return name, command and self._known[command.name].load(), rest
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, None if listed is None else self._known[str(listed.name)].load(), rest
 
-    def main(
-        self, args: Sequence[str] | None = None, *positional: Any, standalone_mode: bool = True,
-        **extra: Any,
-    ) -> Any:  # fmt: skip
+    def main(self, *arguments: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run; what the user can correct is said in one line on stderr."""
         warnings.showwarning = _show_warning
         try:
-            result = super().main(args, *positional, standalone_mode=False, **extra)
+            result = super().main(*arguments, **(extra | {"standalone_mode": False}))
         except PinnError as error:
             _fail(str(error), 1)
         except OSError as error:

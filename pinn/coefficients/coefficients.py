@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from pinn.errors import PinnError
 from pinn.features.request import REQUEST_FEATURES
@@ -44,7 +44,7 @@ class Coefficients:
     def __len__(self) -> int:
         return len(self.beta)
 
-    def take(self, index: int | slice) -> Coefficients:
+    def take(self, index: int | slice | Int[np.ndarray, " rows"]) -> Coefficients:
         """The coefficients of some deployments; a whole number keeps one row."""
         rows = slice(index, index + 1) if isinstance(index, int) else index
         return Coefficients(self.beta[rows], self.alpha[rows])

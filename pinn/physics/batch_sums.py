@@ -74,7 +74,7 @@ def causal_pairs(new: ArrayLike, cached: ArrayLike, window: ArrayLike = np.inf) 
         inside = np.minimum(tokens, window)
         return inside * (inside + 1) / 2 + np.where(tokens > inside, (tokens - inside) * inside, 0)
 
-    return prefix(np.asarray(cached) + new) - prefix(np.asarray(cached))
+    return np.asarray(prefix(np.asarray(cached) + new) - prefix(np.asarray(cached)))
 
 
 def uniform_sums(

@@ -97,10 +97,17 @@ class ModulePatterns:
         """Whether a matrix is selected under any of its names."""
         return "Linear" in self._runs or any(self._match_name(name) for name in aliases)
 
+    @cached_property
+    def _starts(self) -> frozenset[str]:
+        return frozenset(run.split(".")[0] for run in self._runs)
+
     def _match_name(self, name: str) -> bool:
         parts = name.split(".")
         runs = (
-            ".".join(parts[i:j]) for i in range(len(parts)) for j in range(i + 1, len(parts) + 1)
+            ".".join(parts[i:j])
+            for i, part in enumerate(parts)
+            if part in self._starts
+            for j in range(i + 1, len(parts) + 1)
         )
         return any(run in self._runs for run in runs) or any(
             expression.match(name) for expression in self._expressions

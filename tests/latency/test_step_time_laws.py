@@ -79,10 +79,11 @@ def test_more_prompt_tokens_never_speed_a_step_up(network, deployment, others, n
 
 @given(deployments(one_gpu=True), batches())
 def test_one_gpu_communicates_with_nobody(deployment, batch):
-    features = dict(
-        zip(STEP_FEATURES, step_features(*batch_work(deployment, [batch]))[0], strict=True)
-    )
-    for name in ("parallel_layer", "all_reduce", "expert_exchange", "pipeline"):
+    values = step_features(*batch_work(deployment, [batch]))[0]
+    features = dict(zip(STEP_FEATURES, values, strict=True))
+    communication = {name for name, f in STEP_FEATURES.items() if f.resource == "link"}
+    assert {"all_reduce", "expert_exchange", "pipeline"} <= communication
+    for name in (*communication, "parallel_layer", "large_all_reduce"):
         assert features[name] == 0
 
 

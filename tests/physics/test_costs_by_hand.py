@@ -1,0 +1,198 @@
+"""Costs, floors and features of published models, worked out by hand from their config.json."""
+
+import pytest
+
+from pinn.features.step import STEP_FEATURES, step_features
+from pinn.latency.surrogate import batch_floor_seconds, batch_work
+from pinn.physics.costs import step_costs
+from pinn.physics.floor import hit_expert_read_s
+from pinn.specs.batch import Batch
+from pinn.specs.catalog import load_model
+from pinn.specs.deployment import Deployment
+from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.precision_override import with_precision
+from pinn.specs.serving import ServingSpec
+
+# The H100 SXM datasheet: 3.35 TB/s, 989.4 TFLOP/s bf16, 450 GB/s NVLink one way, PCIe 64 GB/s.
+BANDWIDTH, BF16, LINK, PCIE = 3.35e12, 989.4e12, 450e9, 64e9
+GIB = 2**30
+
+
+def deploy(name, **flags):
+    return Deployment(load_model(name), load_gpu("H100"), ServingSpec(**flags))
+
+
+def costs(name, **flags):
+    found = step_costs([deploy(name, **flags)])
+    return {key: float(value[0]) for key, value in vars(found).items()}
+
+
+def features(deployment, batch):
+    values = step_features(*batch_work(deployment, [batch]))[0]
+    return dict(zip(STEP_FEATURES, values.tolist(), strict=True))
+
+
+# Llama-3.1-8B: hidden 4096, 32 layers, 32 heads and 8 KV heads of 128, FFN 14336, vocabulary
+# 128256, bf16. Weights of a layer:
+#   qkv 4096 x (32 + 2 x 8) x 128 = 25,165,824      o 4096 x 4096 = 16,777,216
+#   gate_up 4096 x 28672 = 117,440,512              down 14336 x 4096 = 58,720,256
+# together 218,103,808, times 32 layers 6,979,321,856; output head 128256 x 4096 = 525,336,576.
+LAYERS_8B, HEAD_8B = 6_979_321_856, 525_336_576
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_llama_8b_weights_and_arithmetic_are_divided_by_tensor_parallelism(tp):
+    found = costs("Llama-3.1-8B", tensor_parallel_size=tp)
+    assert found["gemm_weights_s"] == pytest.approx(2 * (LAYERS_8B + HEAD_8B) / tp / BANDWIDTH)
+    assert found["gemm_token_s"] == pytest.approx(2 * LAYERS_8B / tp / BF16)
+    assert found["head_sequence_s"] == pytest.approx(2 * HEAD_8B / tp / BF16)
+    # Keys and values of a token: 2 x 8 heads x 128 x 2 bytes x 32 layers = 131,072 bytes.
+    assert found["kv_read_s"] == pytest.approx(131_072 / tp / BANDWIDTH)
+    # A pair: scores and values, 2 x 2 x 128 FLOP for each of 32 heads in 32 layers.
+    assert found["decode_pair_s"] == pytest.approx(4 * 128 * 32 * 32 / tp / BF16)
+    assert found["prefill_pair_s"] == found["decode_pair_s"]
+    assert (found["layers"], found["moe_layers"], found["experts"]) == (32, 0, 0)
+    assert found["parallel_layers"] == (32 if tp > 1 else 0)
+
+
+def test_llama_8b_all_reduces_on_two_gpus():
+    # 2 per layer and 1 after the embedding: 65 messages of 4096 x 2 bytes per token, of which a
+    # ring of two moves 2 x (2 - 1) / 2 = 1 time over each link.
+    found = costs("Llama-3.1-8B", tensor_parallel_size=2)
+    assert found["all_reduce_token_s"] == pytest.approx(65 * 8192 / LINK)
+    assert costs("Llama-3.1-8B")["all_reduce_token_s"] == 0
+
+
+def test_kv_heads_fewer_than_ranks_are_kept_whole():
+    # 16 ranks over 8 KV heads: each keeps one, 2 x 128 x 2 bytes x 32 layers.
+    found = costs("Llama-3.1-8B", tensor_parallel_size=16)
+    assert found["kv_read_s"] == pytest.approx(2 * 128 * 2 * 32 / BANDWIDTH)
+    # qkv is then (2 + 2 x 1) heads wide instead of 3 = 48 / 16.
+    qkv, rest = 4096 * 4 * 128, (16_777_216 + 117_440_512 + 58_720_256) / 16
+    assert found["gemm_token_s"] == pytest.approx(2 * 32 * (qkv + rest) / BF16)
+
+
+def test_llama_8b_decode_floor_is_reading_weights_and_cache():
+    # Weights 15,009,316,864 bytes; 32 x 700 cached tokens of 131,072 bytes: 17,945,329,664 bytes.
+    floor = batch_floor_seconds(deploy("Llama-3.1-8B"), [Batch.decode(32, 700)])[0]
+    assert floor == pytest.approx(17_945_329_664 / BANDWIDTH)
+    assert floor == pytest.approx(5.357e-3, rel=1e-3)
+
+
+def test_llama_8b_prefill_floor_is_arithmetic():
+    # 2048 tokens x 13,958,643,712 FLOP, one row of the head, and 2048 x 2049 / 2 = 2,098,176
+    # causal pairs of 524,288 FLOP: 28.89 + 0.001 + 1.112 ms.
+    floor = batch_floor_seconds(deploy("Llama-3.1-8B"), [Batch.prefill(1, 2048)])[0]
+    flop = 2048 * 2 * LAYERS_8B + 2 * HEAD_8B + 2_098_176 * 524_288
+    assert floor == pytest.approx(flop / BF16)
+    assert floor == pytest.approx(30.007e-3, rel=1e-3)
+
+
+def test_llama_8b_features_of_a_mixed_step():
+    # One fused pass: 512 + 16 tokens share the weights, 17 sequences are sampled.
+    found = features(deploy("Llama-3.1-8B"), Batch.prefill(1, 512) + Batch.decode(16, 600))
+    compute = (528 * 2 * LAYERS_8B + 17 * 2 * HEAD_8B) / BF16
+    assert found["gemm"] == pytest.approx(compute)  # 7.47 ms, above the 4.48 ms of reading
+    assert found["gemm_weights"] == pytest.approx(15_009_316_864 / BANDWIDTH)
+    assert found["request"] == 17
+    assert found["layer"] == found["prefill_layer"] == 32
+    # A decode reads its own new key too: 16 x 601 tokens.
+    assert found["kv_read"] == pytest.approx(16 * 601 * 131_072 / BANDWIDTH)
+    assert found["prefill_attention"] == pytest.approx(512 * 513 / 2 * 524_288 / BF16)
+
+
+def test_offloaded_gibibytes_cross_pcie():
+    found = costs("Llama-3.1-8B", cpu_offload_gb=4.0)
+    assert found["offload_s"] == pytest.approx(4 * GIB / PCIE)
+
+
+def test_fp8_weights_take_half_the_bytes_and_run_at_the_fp8_rate():
+    model = with_precision(load_model("Llama-3.1-8B"), "fp8")
+    found = step_costs([Deployment(model, load_gpu("H100"), ServingSpec())])
+    # The head stays in bf16.
+    assert found.gemm_weights_s[0] == pytest.approx((LAYERS_8B + 2 * HEAD_8B) / BANDWIDTH)
+    assert found.gemm_token_s[0] == pytest.approx(2 * LAYERS_8B / 1978.9e12)
+    assert found.quantized_layers[0] == 32
+
+
+# Mixtral-8x7B: hidden 4096, 32 layers, 8 experts of 14336, top 2. One expert is
+# 3 x 4096 x 14336 = 176,160,768 weights in a layer, 5,637,144,576 in all layers.
+EXPERT_MIXTRAL = 5_637_144_576
+
+
+def test_mixtral_reads_the_experts_that_are_hit():
+    deployment = deploy("Mixtral-8x7B")
+    work, sums = batch_work(deployment, [Batch.decode(4, 100)])
+    assert work.expert_read_s[0] == pytest.approx(2 * EXPERT_MIXTRAL / BANDWIDTH)
+    # Four tokens that pick 2 of 8: 8 x (1 - 0.75^4) = 5.46875 experts.
+    hit = 5.46875 * 2 * EXPERT_MIXTRAL / BANDWIDTH
+    assert hit_expert_read_s(work, sums.tokens)[0] == pytest.approx(hit)
+    found = features(deployment, Batch.decode(4, 100))
+    topk = 2 * 2 * EXPERT_MIXTRAL / BANDWIDTH
+    assert found["experts"] == pytest.approx(topk)
+    assert found["experts_hit"] == pytest.approx(hit - topk)
+    assert found["expert_compute"] == pytest.approx(4 * 2 * 2 * EXPERT_MIXTRAL / BF16)
+    assert found["moe_layer"] == 32
+
+
+def test_mixtral_floor_counts_the_experts_of_one_token_only():
+    # Any routing may send all tokens to the same two experts. The rest: attention 41,943,040
+    # weights and a router of 4096 x 8 per layer, the head 32000 x 4096.
+    rest = 2 * (32 * (41_943_040 + 32_768) + 131_072_000)
+    floor = batch_floor_seconds(deploy("Mixtral-8x7B"), [Batch.decode(4, 100)])[0]
+    cache = 4 * 100 * 131_072
+    assert floor == pytest.approx((rest + 2 * 2 * EXPERT_MIXTRAL + cache) / BANDWIDTH)
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_mixtral_experts_over_two_gpus(spread):
+    found = costs("Mixtral-8x7B", tensor_parallel_size=2, enable_expert_parallel=spread)
+    # Whole experts: 4 here, and a token brings half its 2 copies. Slices: 8 halves, 2 copies.
+    assert found["experts"] == (4 if spread else 8)
+    size = EXPERT_MIXTRAL if spread else EXPERT_MIXTRAL / 2
+    assert found["expert_read_s"] == pytest.approx(2 * size / BANDWIDTH)
+    assert found["expert_token_s"] == pytest.approx(2 * EXPERT_MIXTRAL * 2 / 2 / BF16)
+
+
+# DeepSeek-V3: hidden 7168, 61 layers of latent attention with 128 heads (128 + 64 wide queries,
+# values of 128), ranks 1536 and 512.
+@pytest.mark.parametrize("tp", [1, 8])
+def test_deepseek_v3_caches_one_latent_vector_that_ranks_do_not_divide(tp):
+    found = costs("DeepSeek-V3", tensor_parallel_size=tp)
+    # (512 + 64) x 2 bytes x 61 layers = 70,272 bytes per token, on every rank.
+    assert found["kv_read_s"] == pytest.approx(70_272 / BANDWIDTH)
+    # Decode in the latent space: scores over 576, values over 512, for each of 128 / tp heads.
+    assert found["decode_pair_s"] == pytest.approx(2 * (576 + 512) * 128 / tp * 61 / BF16)
+    # Prefill with whole heads: queries and keys of 192, values of 128.
+    assert found["prefill_pair_s"] == pytest.approx(2 * (192 + 128) * 128 / tp * 61 / BF16)
+    assert found["moe_layers"] == 58
+
+
+def test_deepseek_v3_decode_attention_is_bound_by_arithmetic():
+    # 2176 x 128 FLOP against 1152 bytes per key and layer: 242 FLOP per byte. The H100 does 295
+    # for each byte it reads, so that reading 0.84 us per 1000 keys and layer wins by a little.
+    found = features(deploy("DeepSeek-V3", tensor_parallel_size=1), Batch.decode(1, 999))
+    assert found["decode_attention"] == found["kv_read"]
+    assert found["kv_read"] == pytest.approx(1000 * 70_272 / BANDWIDTH)
+
+
+# gpt-oss-120b: 36 layers, 64 heads and 8 KV heads of 64; every second layer sees 128 tokens only.
+def test_gpt_oss_reads_at_most_its_window_in_half_the_layers():
+    deployment = deploy("gpt-oss-120b")
+    found = costs("gpt-oss-120b")
+    # 2 x 8 x 64 x 2 bytes x 18 layers = 36,864 bytes per token, of either kind.
+    assert found["kv_read_s"] == found["windowed_kv_read_s"] == pytest.approx(36_864 / BANDWIDTH)
+    values = features(deployment, Batch.decode(1, 1000))
+    assert values["kv_read"] == pytest.approx((1001 + 128) * 36_864 / BANDWIDTH)
+    # Arithmetic of a prompt of 1000: all 500,500 pairs, and with the window
+    # 128 x 129 / 2 + 872 x 128 = 119,872; 4 x 64 FLOP x 64 heads x 18 layers each.
+    pair = 4 * 64 * 64 * 18 / BF16
+    values = features(deployment, Batch.prefill(1, 1000))
+    assert values["prefill_attention"] == pytest.approx((500_500 + 119_872) * pair)
+
+
+def test_gpt_oss_experts_are_stored_in_four_bits():
+    # One expert: 3 x 2880 x 2880 weights of 4.25 bits in each of 36 layers.
+    found = costs("gpt-oss-120b")
+    assert found["expert_read_s"] == pytest.approx(3 * 2880**2 * 36 * 4.25 / 8 / BANDWIDTH)
+    assert (found["experts"], found["expert_share"]) == (128, 4 / 128)
