@@ -18,7 +18,7 @@ class Stretch:
     """Lines that begin in a stretch of a file.
 
     Attributes:
-        lines: Without their line ends.
+        lines: With their line ends.
         too_long: Lines left out for their length.
         last_is_cut: Whether the last line is the file's last and lacks its line end.
     """
@@ -38,30 +38,31 @@ def stretches(size: int, length: int = STRETCH_BYTES) -> list[tuple[int, int]]:
 
 
 def read_stretch(path: Path, start: int, end: int, max_line: int = MAX_LINE_BYTES) -> Stretch:
-    """Read the lines whose first byte lies in ``[start, end)``."""
-    with path.open("rb") as file:
+    """Read the lines whose first byte lies in ``[start, end)``, with their line ends."""
+    lines: list[bytes] = []
+    too_long = 0
+    is_cut = False
+    with path.open("rb", buffering=2**20) as file:
         if start:
             file.seek(start - 1)
             _skip_line(file)
-        begin = file.tell()
-        if begin >= end:
-            return Stretch([])
-        data = file.read(end - begin)
-        if not data:
-            return Stretch([])
-        ended = data.endswith(b"\n")
-        rest = b"" if ended else file.readline(max_line)
-        cut = not ended and not rest.endswith(b"\n") and file.read(1) == b""
-        lines = (data + rest).split(b"\n")
-        if not lines[-1] and not cut:
-            lines.pop()
-    kept = [line for line in lines if len(line) <= max_line]
-    # What was read of a longer line counts as that line; the next stretch skips the rest of it.
-    if not ended and not cut and not rest.endswith(b"\n") and len(kept) == len(lines):
-        kept.pop()
-    return Stretch(kept, len(lines) - len(kept), cut and len(lines[-1]) <= max_line)
+        position = file.tell()
+        while position < end and (line := file.readline(max_line + 1)):
+            position += len(line)
+            is_cut = not line.endswith(b"\n")
+            if is_cut and len(line) > max_line:
+                too_long, is_cut = too_long + 1, False
+                position += _skip_line(file)
+            else:
+                lines.append(line)
+    return Stretch(lines, too_long, is_cut)
 
 
-def _skip_line(file: BinaryIO) -> None:
-    while (piece := file.readline(2**20)) and not piece.endswith(b"\n"):
-        pass
+def _skip_line(file: BinaryIO) -> int:
+    """Pass over the rest of a line; its bytes."""
+    skipped = 0
+    while piece := file.readline(2**20):
+        skipped += len(piece)
+        if piece.endswith(b"\n"):
+            break
+    return skipped

@@ -75,7 +75,7 @@ class ChunkParser:
         """Parse lines.
 
         Args:
-            lines: Without their line ends.
+            lines: With or without their line ends.
             last_is_cut: Whether the last line lacks its line end.
         """
         self._servers, self._spans, self._counts = {}, 0, Counts()

@@ -71,7 +71,7 @@ class Shape:
     def batch(self, refused: Counter[str]) -> pa.RecordBatch | None:
         """Take the rows out as columns; None, with the refusals counted, where none is left."""
         rows = np.frombuffer(bytes(self._buffer), dtype=np.int64).reshape(-1, len(self._packed))
-        texts = {i: pa.array(t, pa.string()) for i, t in self._texts.items()}
+        texts = {i: _strings(t) for i, t in self._texts.items()}
         self._buffer.clear()
         for text in self._texts.values():
             text.clear()
@@ -94,17 +94,18 @@ class Shape:
             if position in texts:
                 return texts[position]
             values = np.ascontiguousarray(rows[:, self._packed[position]])
-            is_float = self._formats[position] == "d"
-            return pa.array(values.view(np.float64) if is_float else values)
+            kind = pa.float64() if self._formats[position] == "d" else pa.int64()
+            return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
         columns = {name: column(position) for name, position in self._columns.items()}
-        columns["label"] = pa.repeat(pa.scalar(kind.label), len(rows))
+        columns["label"] = _repeated(kind.label, len(rows))
         for field in kind.fields:
             if field.column not in columns:
                 columns[field.column] = pa.nulls(len(rows), _ARROW_TYPES[field.kind])
         extra = {name: column(position).to_pylist() for name, position in self._extra}
         columns["extra"] = self._extras(extra, len(rows))
-        return pa.RecordBatch.from_pydict({name: columns[name] for name in sorted(columns)})
+        names = sorted(columns)
+        return pa.RecordBatch.from_arrays([columns[name] for name in names], names)
 
     def _extras(self, extra: dict[str, list], count: int) -> pa.Array:
         """Attributes that fill no column, as JSON text."""
@@ -117,7 +118,27 @@ class Shape:
             ).decode()
             for row in range(count)
         )
-        return pa.array(encoded, pa.string())
+        return _strings(list(encoded))
+
+
+def _strings(texts: list[str]) -> pa.Array:
+    """A column of texts, made from its buffers: pa.array would import pandas into each worker."""
+    joined = "".join(texts)
+    encoded = joined.encode(errors="replace")
+    if len(encoded) == len(joined):
+        lengths = np.fromiter(map(len, texts), dtype=np.int32, count=len(texts))
+    else:
+        lengths = np.array([len(text.encode(errors="replace")) for text in texts], dtype=np.int32)
+    offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(encoded)]
+    return pa.Array.from_buffers(pa.string(), len(texts), buffers)
+
+
+def _repeated(text: str, count: int) -> pa.Array:
+    encoded = text.encode()
+    offsets = np.arange(count + 1, dtype=np.int32) * len(encoded)
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(encoded * count)]
+    return pa.Array.from_buffers(pa.string(), count, buffers)
 
 
 _TAKE = """

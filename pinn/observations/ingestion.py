@@ -1,0 +1,280 @@
+"""From raw trace tables to a folder of canonical ones, with all that was dropped and why."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from pinn.errors import PinnError
+from pinn.observations.batches import aggregate_sums, complete_snapshots, knowledge_levels
+from pinn.observations.cleaning import cleaning_page
+from pinn.observations.cycles import CycleRules, JourneyEvidence, accounting, cycle_table
+from pinn.observations.linking import (
+    journey_evidence,
+    journeys_by_segment,
+    with_segments,
+    with_states,
+)
+from pinn.observations.requests import canonical_requests
+from pinn.observations.snapshots import SNAPSHOT_SCHEMA, canonical_snapshots
+from pinn.observations.steps import STEP_SCHEMA, StepOrder, canonical_steps
+from pinn.observations.target_check import TargetCheck, batch_floor, check_targets
+from pinn.observations.trace_tables import (
+    TraceTables,
+    atomic_folder,
+    deployment_entry,
+    read_trace_tables,
+    write_manifest,
+    write_table,
+)
+from pinn.sources.report import ReadReport, file_sha256
+from pinn.sources.traces.kv_events import KV_SCHEMA, read_kv_events, transfer_rates
+from pinn.sources.traces.steps import read_steps
+from pinn.sources.traces.vllm import RAW_SCHEMAS, read_vllm
+from pinn.sources.traces.wire import API, JOURNEY, SNAPSHOTS, SPANS, STEPS
+from pinn.specs.catalog import load_model
+from pinn.specs.deployment import Deployment
+from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.serving import ServingSpec
+
+#: What cycles, links and floors need of the steps: enough to keep in memory for big files.
+_WORKING_COLUMNS = [name for name in STEP_SCHEMA.names if name not in ("extra", "knowledge")]
+
+#: Rows that the floor is worked out for at most, evenly spread.
+_FLOOR_ROWS = 50_000
+
+
+@dataclass(frozen=True)
+class Target:
+    """The deployment that traces belong to, as the user names it."""
+
+    model: str
+    gpu: str
+    serving: ServingSpec = field(default_factory=ServingSpec)
+
+    def deployment(self) -> Deployment:
+        """Load and check it."""
+        return Deployment(load_model(self.model), load_gpu(self.gpu), self.serving)
+
+
+@dataclass
+class RawRun:
+    """Raw tables of a run and what is known of their origin."""
+
+    sources: list[dict[str, str]]
+    servers: list[str]
+    tables: dict[str, pa.Table]
+    reports: dict[str, ReadReport]
+    kv_events: pa.Table = field(default_factory=KV_SCHEMA.empty_table)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def ingest_vllm(
+    traces: Path,
+    out: Path,
+    target: Target | None = None,
+    *,
+    kv_events: Path | None = None,
+    workers: int = 1,
+    rules: CycleRules | None = None,
+) -> TraceTables:
+    """Read an instrumented vLLM's trace file into a folder of canonical tables.
+
+    Args:
+        traces: The OTLP-JSON file.
+        out: Folder to write; one with earlier trace tables is replaced.
+        target: The deployment; without it no column is checked against the floor.
+        kv_events: The file of KV cache events, if there is one.
+        workers: Processes that parse.
+        rules: Thresholds of what is set aside.
+
+    Raises:
+        PinnError: If a file is missing, holds nothing of the server, or the deployment is unknown.
+    """
+    deployment = target.deployment() if target else None
+    with atomic_folder(out) as folder, tempfile.TemporaryDirectory(dir=folder.parent) as spool:
+        raw = read_vllm(traces, Path(spool), workers)
+        sha256 = file_sha256(traces)
+        run = RawRun(
+            [{"path": traces.name, "sha256": sha256}],
+            raw.servers,
+            {name: raw.table(name) for name in RAW_SCHEMAS},
+            raw.reports(traces.name, sha256),
+            seconds={"parse": raw.parse_s, "spool": raw.spool_s},
+        )
+        if not any(table.num_rows for table in run.tables.values()):
+            lines = run.reports["lines"]
+            raise PinnError(
+                f"{traces} holds no events of the instrumented vLLM: {lines.read} lines read, "
+                f"refused {dict(lines.refused)}"
+            )
+        if kv_events is not None:
+            read = read_kv_events(kv_events)
+            run.kv_events = read.table
+            run.reports |= {"KV lines": read.lines, "KV events": read.events}
+            run.sources.append({"path": kv_events.name, "sha256": file_sha256(kv_events)})
+        _write_run(folder, run, target, deployment, rules or CycleRules())
+    return read_trace_tables(out)
+
+
+def ingest_steps(
+    path: Path, out: Path, target: Target | None = None, *, rules: CycleRules | None = None
+) -> TraceTables:
+    """Read a Parquet file of step summaries into a folder of canonical tables.
+
+    Args:
+        path: The Parquet file.
+        out: Folder to write; one with earlier trace tables is replaced.
+        target: The deployment; without it no column is checked against the floor.
+        rules: Thresholds of what is set aside.
+
+    Raises:
+        PinnError: If the file is missing or malformed, or the deployment is unknown.
+    """
+    deployment = target.deployment() if target else None
+    begin = time.perf_counter()
+    steps, servers, report = read_steps(path)
+    empty = {name: schema.empty_table() for name, schema in RAW_SCHEMAS.items()}
+    run = RawRun(
+        [{"path": path.name, "sha256": report.sha256}],
+        servers,
+        empty | {STEPS: steps},
+        {"rows": report},
+        seconds={"parse": time.perf_counter() - begin},
+    )
+    with atomic_folder(out) as folder:
+        _write_run(folder, run, target, deployment, rules or CycleRules())
+    return read_trace_tables(out)
+
+
+def _write_run(
+    folder: Path,
+    run: RawRun,
+    target: Target | None,
+    deployment: Deployment | None,
+    rules: CycleRules,
+) -> None:
+    begin = time.perf_counter()
+    serving = target.serving if target else ServingSpec()
+    order = StepOrder(run.tables[STEPS])
+    steps = _working_frame(canonical_steps(run.tables[STEPS], order))
+    requests, request_reports = canonical_requests(
+        run.tables[SPANS], run.tables[JOURNEY], run.tables[API]
+    )
+    evidence = JourneyEvidence.none(len(steps))
+    if requests.num_rows and len(steps):
+        requests = with_segments(requests, steps)
+        budget = serving.max_num_batched_tokens if target else None
+        journeys = journeys_by_segment(requests, steps, budget)
+        evidence = journey_evidence(requests, steps, journeys)
+    cycles = cycle_table(steps, rules, evidence)
+    if requests.num_rows and len(steps):
+        requests = with_states(requests, steps, cycles)
+    snapshots, snapshot_report = canonical_snapshots(run.tables[SNAPSHOTS], _keys(steps))
+    knowledge = _knowledge(steps, snapshots, evidence)
+    checks, floor_rows = _floor_checks(steps, cycles, deployment, serving.block_size)
+    prepared = time.perf_counter()
+
+    tables = {
+        "steps": write_table(
+            folder, "steps", canonical_steps(run.tables[STEPS], order, knowledge), STEP_SCHEMA
+        ),
+        "requests": write_table(folder, "requests", requests, requests.schema),
+        "snapshots": write_table(folder, "snapshots", snapshots, SNAPSHOT_SCHEMA),
+        "kv_events": write_table(folder, "kv_events", run.kv_events, KV_SCHEMA),
+    }
+    for name, rows in (
+        ("cycles", pa.Table.from_pandas(cycles, preserve_index=False)),
+        ("transfers", transfer_rates(run.kv_events, _block_bytes(deployment))),
+    ):
+        tables[name] = write_table(folder, name, rows, rows.schema)
+    reports = run.reports | {"steps": order.report} | request_reports
+    reports["snapshots"] = snapshot_report
+    issues = requests["issue"].value_counts().to_pylist()
+    manifest: dict[str, Any] = {
+        "sources": run.sources,
+        "deployment": target and deployment_entry(target.model, target.gpu, target.serving),
+        "servers": run.servers,
+        "segments": _segments(steps),
+        "tables": tables,
+        "reports": {name: r.to_json() for name, r in reports.items() if r.read},
+        "intervals": accounting(cycles),
+        "rules": vars(rules),
+        "request_issues": {str(i["values"] or "none"): i["counts"] for i in issues},
+        "targets": {name: check.to_json() for name, check in checks.items()},
+        "seconds": run.seconds
+        | {"prepare": prepared - begin, "write": time.perf_counter() - prepared},
+    }
+    cleaning_page(folder / "cleaning.png", steps, cycles, floor_rows, manifest)
+    write_manifest(folder, manifest)
+
+
+def _working_frame(batches: Iterator[pa.RecordBatch]) -> pd.DataFrame:
+    schema = pa.schema([STEP_SCHEMA.field(name) for name in _WORKING_COLUMNS])
+    parts = [batch.select(_WORKING_COLUMNS) for batch in batches]
+    table = pa.Table.from_batches(parts, schema=schema)
+    return table.to_pandas(self_destruct=True, split_blocks=True)
+
+
+def _keys(steps: pd.DataFrame) -> pa.Table:
+    names = ["server", "segment", "step_id", "wall_s"]
+    return pa.Table.from_pandas(steps[names], preserve_index=False)
+
+
+def _knowledge(steps: pd.DataFrame, snapshots: pa.Table, evidence: JourneyEvidence) -> np.ndarray:
+    has_snapshot = np.zeros(len(steps), dtype=bool)
+    if snapshots.num_rows:
+        has_snapshot = complete_snapshots(steps, snapshots.to_pandas())
+    return knowledge_levels(has_snapshot, evidence.agrees)
+
+
+def _floor_checks(
+    steps: pd.DataFrame, cycles: pd.DataFrame, deployment: Deployment | None, block_size: int
+) -> tuple[dict[str, TargetCheck], pd.DataFrame]:
+    """Verdicts on the candidate columns, and the rows that they rest on."""
+    rows = np.unique(np.linspace(0, len(steps) - 1, _FLOOR_ROWS).astype(np.int64))
+    if deployment is None or not len(steps):
+        return {}, pd.DataFrame()
+    chosen = steps.iloc[rows]
+    good = cycles["set_aside"].isna().to_numpy()[rows]
+    cycle_s = np.where(good, cycles["step_s"].to_numpy()[rows], np.nan)
+    candidates = {
+        "step_s": cycle_s,
+        "reported_duration_s": chosen["reported_duration_s"].to_numpy(float),
+    }
+    sums = aggregate_sums(chosen, block_size, deployment.model.window_tokens)
+    floor = batch_floor(deployment, sums)
+    checks = check_targets(candidates, floor)
+    return checks, pd.DataFrame({"floor_s": floor, **candidates, "start_s": chosen["start_s"]})
+
+
+def _block_bytes(deployment: Deployment | None) -> float | None:
+    """Bytes of one KV block over all layers; None where the deployment is not known."""
+    if deployment is None:
+        return None
+    width = sum(g.count * g.attention.kv_width for g in deployment.model.layer_groups)
+    per_token = width * deployment.kv_cache_precision.bytes_per_weight
+    return per_token * deployment.serving.block_size
+
+
+def _segments(steps: pd.DataFrame) -> list[dict[Any, Any]]:
+    groups = steps.groupby("segment")
+    table = pd.DataFrame(
+        {
+            "server": groups["server"].first(),
+            "steps": groups.size(),
+            "first_step": groups["step_id"].min(),
+            "last_step": groups["step_id"].max(),
+            "seconds": groups["start_s"].max() - groups["start_s"].min(),
+            "is_ambiguous": groups["is_ambiguous"].any(),
+        }
+    )
+    return table.reset_index().to_dict("records")
