@@ -56,7 +56,7 @@ class Exclusion:
 
     def gpu_rows(self, rows: pd.DataFrame) -> np.ndarray:
         """Rows of held-out GPUs."""
-        return rows["gpu"].isin(self.gpus).to_numpy(dtype=bool)
+        return rows["gpu"].isin(self.gpus).to_numpy(dtype=bool, copy=True)
 
     def gemm_rows(self, rows: pd.DataFrame) -> np.ndarray:
         """Rows whose (n, k) is within 3 % of a multiplication of a held-out model."""

@@ -1,0 +1,22 @@
+"""Surrogates fitted in seconds on a few rows of two chips: for laws, not for accuracy."""
+
+from __future__ import annotations
+
+import pytest
+from quick_plans import QUICK
+
+from pinn.kernels.surrogates import KernelSurrogates
+from pinn.sources.kernels.tables import KernelTables, read_kernel_tables
+from pinn.specs.gpu_catalog import load_gpu
+
+
+@pytest.fixture(scope="session")
+def tables() -> KernelTables:
+    """Measured kernels of A100 and H100."""
+    return read_kernel_tables({name: load_gpu(name) for name in ("a100_sxm", "h100_sxm")})
+
+
+@pytest.fixture(scope="session")
+def kernels(tables: KernelTables) -> KernelSurrogates:
+    """Surrogates of both."""
+    return KernelSurrogates.fit(tables, plans=QUICK)

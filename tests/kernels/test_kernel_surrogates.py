@@ -1,0 +1,126 @@
+"""The surrogates as a whole: files, the nearest measured kernel, held-out tables, accuracy."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from quick_plans import QUICK
+
+from pinn.errors import PinnError
+from pinn.kernels.exclusion import Exclusion
+from pinn.kernels.gemm import Gemm
+from pinn.kernels.heldout import held_out_gpus, held_out_rows, held_out_shapes
+from pinn.kernels.latent import UNMEASURED, LatentCore
+from pinn.kernels.moe import Moe
+from pinn.kernels.surrogates import KernelSurrogates
+from pinn.specs.gpu_catalog import load_gpu
+
+H100 = load_gpu("H100")
+
+
+def sample(kernels: KernelSurrogates) -> list[np.ndarray]:
+    sizes = np.array([1.0, 17, 300, 5000])
+    return [
+        kernels.gemm_seconds(H100, "fp8", sizes, 8192, 4096),
+        kernels.decode_attention_seconds(H100, "fp8", 16, sizes, 8, 1, 128, 128),
+        kernels.prefill_attention_seconds(H100, "bf16", 2, sizes, 8, 1, 128),
+        kernels.moe_seconds(H100, "int4_wo", sizes, 7168, 2048, 384, 8, 8),
+        kernels.all_reduce_seconds(H100, [[2], [3], [8]], sizes * 1e4),
+        kernels.all_reduce_seconds(load_gpu("H200"), 8, sizes * 1e4),
+        kernels.expert_exchange_seconds(H100, sizes, 7168, 8, 8, "deepep_ll"),
+        kernels.expert_exchange_seconds(H100, sizes, 7168, 8, 8),
+        kernels.latent_decode_attention_seconds(H100, "bf16", 4, sizes, 16, 512, 64),
+        kernels.latent_prefill_attention_seconds(H100, "bf16", 1, sizes, 16, 192, 128),
+    ]
+
+
+def test_saved_and_loaded_surrogates_are_the_same(kernels, tmp_path):
+    kernels.with_metadata(note="x").save(tmp_path)
+    loaded = KernelSurrogates.load(tmp_path)
+    for before, after in zip(sample(kernels), sample(loaded), strict=True):
+        np.testing.assert_array_equal(before, after)
+    assert loaded.metadata["note"] == "x"
+    assert loaded.metadata["rows"] == kernels.metadata["rows"]
+    sizes = {"m": 10, "n": 1000, "k": 4096}
+    near = [k.nearest_measured("gemm", H100, "fp8", sizes) for k in (kernels, loaded)]
+    assert near[0] == near[1]
+
+
+def test_files_that_do_not_belong_together_are_refused(kernels, tmp_path):
+    kernels.save(tmp_path)
+    with pytest.raises(PinnError, match="no kernel surrogates at"):
+        KernelSurrogates.load(tmp_path / "nowhere")
+    file = tmp_path / "kernels.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"\x00\x01")
+    with pytest.raises(PinnError, match="does not match the hash"):
+        KernelSurrogates.load(tmp_path)
+    structure = json.loads((tmp_path / "kernels.json").read_text())
+    (tmp_path / "kernels.json").write_text(json.dumps({**structure, "layout": 99}))
+    with pytest.raises(PinnError, match="layout 99"):
+        KernelSurrogates.load(tmp_path)
+
+
+def test_the_nearest_measured_kernel_and_its_stretch(kernels):
+    near = kernels.nearest_measured("gemm", H100, "bf16", {"m": 16, "n": 4096, "k": 8192})
+    assert near.stretch == 0
+    assert (near.gpu, near.shape["n"], near.shape["m"]) == ("H100-SXM", 4096, 16)
+    far = kernels.nearest_measured("gemm", H100, "bf16", {"m": 16, "n": 262144, "k": 8192})
+    assert far.stretch == pytest.approx(np.log(262145 / 65537))
+    deep = {"sequences": 1, "context_tokens": 1e6, "heads": 32, "kv_heads": 8, "head_dim": 128}
+    assert kernels.nearest_measured("decode_attention", H100, "bf16", deep).stretch > 1
+
+
+def test_a_kernel_never_timed_on_a_chip_is_nearest_on_another(kernels):
+    shape = {"tokens": 8, "hidden": 7168, "width": 2048, "experts": 384, "top_k": 8}
+    near = kernels.nearest_measured("moe", load_gpu("B200"), "int4_wo", shape)
+    assert near.precision == "int4_wo"
+    assert near.gpu in {"H100-SXM", "A100-SXM-80GB"}
+
+
+def test_even_quick_fits_beat_the_plain_roofline(kernels, tables):
+    for operator in (Gemm(), Moe()):
+        rows = getattr(tables, operator.name).sample(4000, random_state=0)
+        surrogate = getattr(kernels, operator.name)
+        ratio = surrogate.seconds_as_measured(rows, tables.gpus) / rows["seconds"]
+        assert np.median(np.abs(ratio - 1)) < 0.25
+
+
+def test_held_out_folds_take_whole_shapes(tables):
+    rows = tables.moe
+    held = held_out_rows(rows, Moe.group, 5, seed=0)
+    inside = set(map(tuple, rows.loc[held, list(Moe.group)].to_numpy()))
+    outside = set(map(tuple, rows.loc[~held, list(Moe.group)].to_numpy()))
+    assert inside
+    assert not inside & outside
+
+
+def test_held_out_tables_name_chips_and_formats(tables):
+    shapes = held_out_shapes(tables, operators=(Moe(),), plans=QUICK)
+    assert {"H100-SXM", "all"} <= set(shapes["gpu"])
+    assert (shapes["median"] <= shapes["p90"]).all()
+    gpus = held_out_gpus(tables, ("A100-SXM-80GB",), operators=(Moe(),), plans=QUICK)
+    assert set(gpus["gpu"]) == {"A100-SXM-80GB", "all"}
+
+
+def test_without_rows_it_says_so(tables):
+    exclude = Exclusion(gpus=tuple(g for g in tables.gpus))
+    with pytest.raises(PinnError, match="no measured rows left"):
+        KernelSurrogates.fit(tables, exclude=exclude, plans=QUICK)
+
+
+def test_latent_attention_without_measurements_runs_at_four_fifths_of_the_rates():
+    assert not LatentCore.fit(pd.DataFrame(), {}).weights
+    seconds = LatentCore().seconds(H100, "bf16", 64.0, 8192.0, 16.0, 512, 64)
+    read = 64 * 8192 * 576 * 2 / H100.memory_bandwidth_bytes_per_s
+    assert seconds == pytest.approx(UNMEASURED[2] * read)
+
+
+def test_measured_all_reduce_is_reproduced_and_other_chips_take_the_pool(kernels, tables):
+    rows = tables.all_reduce.query("gpu == 'H100-SXM' and gpus == 8")
+    found = kernels.all_reduce_seconds(H100, 8, rows["bytes"].to_numpy())
+    np.testing.assert_allclose(found, np.maximum.accumulate(rows["seconds"]), rtol=1e-9)
+    h200 = kernels.all_reduce_seconds(load_gpu("H200"), 8, 2e6)
+    assert h200 == pytest.approx(kernels.all_reduce_seconds(H100, 8, 2e6), rel=0.6)

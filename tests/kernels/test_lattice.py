@@ -1,0 +1,50 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.optimize import isotonic_regression
+
+from pinn.kernels.lattice import interpolate, isotonic, monotone, node_points
+
+VALUES = st.floats(-5, 5, width=32).map(float)
+
+
+@given(arrays(np.float64, (3, 9), elements=VALUES))
+def test_isotonic_is_the_least_squares_fit(values):
+    expected = np.stack([isotonic_regression(row).x for row in values])
+    np.testing.assert_allclose(isotonic(values), expected, atol=1e-9)
+
+
+@given(arrays(np.float64, (2, 4, 5, 3), elements=VALUES))
+def test_monotone_rises_along_every_axis_exactly(values):
+    fitted = monotone(values)
+    for axis in (1, 2, 3):
+        assert (np.diff(fitted, axis=axis) >= 0).all()
+
+
+def test_monotone_leaves_what_rises_already():
+    values = np.add.outer(np.arange(4.0), np.arange(5.0))[None]
+    np.testing.assert_allclose(monotone(values), values)
+
+
+def test_interpolation_is_exact_at_nodes_linear_in_logs_and_clamped():
+    axes = (np.array([1.0, 2.0, 8.0]), np.array([1.0, 10.0]))
+    first, second = node_points(axes)
+    values = (2 * np.log(first) + 3 * np.log(second)).reshape(1, 3, 2)
+    at = [np.array([1.0, 4.0, 100.0]), np.array([5.0, 10.0, 0.1])]
+    found = interpolate(values, axes, np.zeros(3, dtype=np.int64), at)
+    expected = 2 * np.log([1.0, 4.0, 8.0]) + 3 * np.log([5.0, 10.0, 1.0])
+    assert found == pytest.approx(expected)
+
+
+@given(
+    arrays(np.float64, (1, 3, 4), elements=VALUES),
+    st.tuples(st.floats(0.5, 20), st.floats(0.5, 20)),
+    st.tuples(st.floats(0, 9), st.floats(0, 9)),
+)
+def test_interpolation_keeps_the_order(values, start, step):
+    axes = (np.array([1.0, 3.0, 9.0]), np.array([1.0, 2.0, 4.0, 16.0]))
+    points = [np.array([s, s + d]) for s, d in zip(start, step, strict=True)]
+    low, high = interpolate(monotone(values), axes, np.zeros(2, dtype=np.int64), points)
+    assert high >= low - 1e-12

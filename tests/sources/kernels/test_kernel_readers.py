@@ -1,0 +1,248 @@
+"""Readers of measured kernels: units, counts, and every rule that refuses rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from table_files import GPU, write_table
+
+from pinn.errors import PinnError
+from pinn.sources.kernels.attention import read_decode_attention, read_prefill_attention
+from pinn.sources.kernels.communication import read_all_reduce, read_exchange
+from pinn.sources.kernels.gemm import read_gemm
+from pinn.sources.kernels.latent import read_latent_decode
+from pinn.sources.kernels.moe import read_moe
+from pinn.sources.kernels.sources import newest
+from pinn.sources.kernels.tables import read_kernel_tables
+from pinn.specs.gpu_catalog import load_gpu
+
+H100 = newest("h100_sxm")
+
+
+def reasons(report):
+    """Refusal counts by the first words of their reason."""
+    assert report.accepted + sum(report.refused.values()) == report.read
+    return {" ".join(r.split()[:3]): count for r, count in report.refused.items()}
+
+
+def gemm(m, n, k, ms, dtype="bfloat16"):
+    return {"gemm_dtype": dtype, "m": m, "n": n, "k": k, "latency": ms}
+
+
+def test_gemm_rows_are_in_seconds_and_known_formats(tmp_path):
+    write_table(tmp_path, "gemm", "gemm_perf", [gemm(8, 4096, 8192, 0.1)])
+    rows, report = read_gemm(GPU, H100, tmp_path)
+    assert rows[["gpu", "precision", "m", "n", "k"]].iloc[0].tolist() == [
+        "H-TEST", "bf16", 8, 4096, 8192,
+    ]  # fmt: skip
+    assert rows["seconds"].iloc[0] == pytest.approx(1e-4)
+    assert (report.read, report.accepted) == (1, 1)
+    assert report.sha256
+
+
+def test_gemm_refuses_by_rule(tmp_path):
+    # 67 MB of weights take 67 us from memory; 8 MB fit the cache of a timing loop six times.
+    rows = [
+        gemm(8, 4096, 8192, 0.1),
+        gemm(8, 4096, 8192, 0.2, "fp8_block"),
+        gemm(8, 4096, 8192, 0.05),
+        gemm(8, 2048, 2048, 0.009),
+        gemm(8, 4096, 8192, 0.1, "sq"),
+        gemm(8, 4096, 8192, np.nan),
+    ]
+    write_table(tmp_path, "gemm", "gemm_perf", rows)
+    kept, report = read_gemm(GPU, H100, tmp_path)
+    assert reasons(report) == {
+        "format not used": 1,
+        "fp8_block is launch-bound": 1,
+        "no time": 1,
+        "read from a": 1,
+        "below the floor": 1,
+    }
+    assert len(kept) == 1
+
+
+def test_gemm_refuses_odd_single_rows_and_spikes(tmp_path):
+    series = [(1, 0.3), (2, 0.1), (4, 0.11), (8, 0.3), (16, 0.12), (32, 0.13)]
+    write_table(tmp_path, "gemm", "gemm_perf", [gemm(m, 4096, 8192, t) for m, t in series])
+    kept, report = read_gemm(GPU, H100, tmp_path)
+    assert kept["m"].tolist() == [2, 4, 16, 32]
+    assert reasons(report) == {"one row takes": 1, "a spike: over": 1}
+
+
+def test_a_missing_column_names_itself_and_the_file(tmp_path):
+    path = write_table(tmp_path, "gemm", "gemm_perf", [{"gemm_dtype": "fp8", "m": 1, "n": 1}])
+    with pytest.raises(PinnError, match=r"'k', 'latency'") as error:
+        read_gemm(GPU, H100, tmp_path)
+    assert str(path) in str(error.value)
+
+
+def test_a_missing_file_is_one_line(tmp_path):
+    with pytest.raises(PinnError, match="no measured kernels at"):
+        read_gemm(GPU, H100, tmp_path)
+
+
+def attention(sequences, context, ms, **other):
+    row = {
+        "batch_size": sequences,
+        "isl": 1,
+        "step": context - 1,
+        "num_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "kv_cache_dtype": "bfloat16",
+        "kernel_source": "fa",
+        "window_size": 0,
+        "latency": ms,
+    }
+    return {**row, **other}
+
+
+def test_decode_attention_counts_the_new_token_and_refuses_warm_caches(tmp_path):
+    # 4096 bytes per token: 4096 tokens are 17 MB and 17 us, in a cache of 55 MB.
+    rows = [
+        attention(1, 16, 0.01),
+        attention(4, 1024, 0.02),
+        attention(4, 8192, 0.15),
+        attention(4, 8192, 0.12),
+        attention(4, 8192, 0.15, kv_cache_dtype="int3"),
+    ]
+    write_table(tmp_path, "attention", "generation_attention_perf", rows)
+    kept, report = read_decode_attention(GPU, H100, tmp_path)
+    assert kept["context_tokens"].tolist() == [16, 8192]
+    assert reasons(report) == {
+        "format not used": 1,
+        "keys and values": 1,
+        "below the floor": 1,
+    }
+
+
+def test_prefill_attention_takes_fresh_prompts_only(tmp_path):
+    rows = [
+        attention(2, 1, 0.5, isl=1024, step=0),
+        attention(2, 1, 0.5, isl=1024, step=128),
+        attention(2, 1, 0.001, isl=1024, step=0),
+    ]
+    write_table(tmp_path, "attention", "context_attention_perf", rows)
+    kept, report = read_prefill_attention(GPU, H100, tmp_path)
+    assert kept["tokens"].tolist() == [1024]
+    assert reasons(report) == {"after cached tokens": 1, "below the floor": 1}
+
+
+def expert(tokens, ms, **other):
+    row = {
+        "moe_dtype": "bfloat16",
+        "num_tokens": tokens,
+        "hidden_size": 4096,
+        "inter_size": 2048,
+        "topk": 2,
+        "num_experts": 8,
+        "moe_tp_size": 1,
+        "moe_ep_size": 1,
+        "distribution": "balanced",
+        "kernel_source": "triton",
+        "latency": ms,
+    }
+    return {**row, **other}
+
+
+def test_moe_refuses_by_rule(tmp_path):
+    # One expert is 50 MB; tokens 1, 2, 4 hit 2, 4, 8 of them when dealt out evenly.
+    good = [expert(t, ms) for t, ms in ((1, 0.15), (2, 0.25), (4, 0.5), (8, 0.55))] * 6
+    rows = [
+        *good,
+        expert(4, 0.5, distribution="power_law_1.2"),
+        expert(4, 0.5, moe_dtype="fp8", kernel_source="vllm_modeloptfp8moe_x"),
+        expert(4, 0.5, moe_dtype="w4a8_mxfp4_mxfp8", kernel_source="trtllm_mxfp4_mxfp8_x"),
+        expert(8, 0.35),
+    ]
+    write_table(tmp_path, "moe", "moe_perf", rows)
+    kept, report = read_moe(GPU, H100, tmp_path)
+    assert reasons(report) == {
+        "routing not balanced": 1,
+        "modelopt fp8 on": 1,
+        "mxfp4 weights with": 1,
+        "below the floor": 1,
+    }
+    assert len(kept) == len(good)
+    assert set(kept["matrices"]) == {3.0}
+
+
+def test_moe_refuses_shapes_that_route_to_fewer_experts(tmp_path):
+    rows = [expert(t, 0.3) for t in (4, 8, 16)] + [expert(1, 0.3)]
+    write_table(tmp_path, "moe", "moe_perf", rows)
+    _, report = read_moe(GPU, H100, tmp_path)
+    assert reasons(report) == {"shape that routes": 4}
+
+
+def test_ungated_experts_have_two_matrices(tmp_path):
+    shape = {"hidden_size": 2688, "inter_size": 1856, "topk": 6, "num_experts": 128}
+    write_table(tmp_path, "moe", "moe_perf", [expert(1, 0.5, **shape)])
+    rows, _ = read_moe(GPU, H100, tmp_path)
+    assert rows["matrices"].tolist() == [2.0]
+
+
+def test_all_reduce_sizes_are_16_bit_elements_from_graphs(tmp_path):
+    rows = [
+        {"num_gpus": 2, "message_size": 1024, "backend": "vllm_graph", "latency": 0.005},
+        {"num_gpus": 2, "message_size": 1024, "backend": "vllm_eager", "latency": 0.02},
+        {"num_gpus": 2, "message_size": 2**29, "backend": "vllm_graph", "latency": 1.0},
+    ]
+    write_table(tmp_path, "comm", "custom_allreduce_perf", rows, allreduce_dtype="bfloat16")
+    kept, report = read_all_reduce(GPU, H100, tmp_path)
+    assert kept["bytes"].tolist() == [2048]
+    assert kept["seconds"].tolist() == pytest.approx([5e-6])
+    assert reasons(report) == {"launched one by": 1, "below the floor": 1}
+
+
+def test_exchange_is_in_microseconds(tmp_path):
+    row = {
+        "comm_backend": "deepep_ll",
+        "phase": "dispatch",
+        "ep_size": 8,
+        "node_num": 1,
+        "hidden_size": 7168,
+        "topk": 8,
+        "num_experts": 256,
+        "num_tokens": 64,
+        "latency": 40.0,
+    }
+    other = {**row, "comm_backend": "deepep_v2_context"}
+    write_table(tmp_path, "comm", "moe_a2a_perf", [row, {**row, "node_num": 2}, other])
+    kept, report = read_exchange(GPU, H100, tmp_path)
+    assert kept["seconds"].tolist() == pytest.approx([4e-5])
+    assert reasons(report) == {"library other than": 1, "across nodes": 1}
+
+
+def test_latent_attention_is_what_the_context_adds(tmp_path):
+    rows = [
+        {"step": 2, "latency": 0.1},
+        {"step": 4096, "latency": 0.14},
+        {"step": 4096, "latency": 0.2, "gemm_type": "fp8_block"},
+    ]
+    write_table(
+        tmp_path,
+        "mla",
+        "mla_generation_module_perf",
+        [{"gemm_type": "bfloat16", **r} for r in rows],
+        model="deepseek-ai/DeepSeek-V3",
+        kv_cache_dtype="bfloat16",
+        num_heads=16,
+        batch_size=8,
+        kernel_source="x",
+    )
+    kept, report = read_latent_decode(GPU, H100, tmp_path)
+    assert kept["core_seconds"].tolist() == pytest.approx([0.0, 4e-5])
+    assert reasons(report) == {"projections not in": 1}
+
+
+def test_the_package_s_own_tables_add_up():
+    tables = read_kernel_tables({"a100_sxm": load_gpu("a100_sxm")})
+    counts = tables.report_table().groupby(["source", "what"], sort=False)["rows"].sum().unstack()
+    assert (counts["read"] == counts.drop(columns="read").sum(axis=1)).all()
+    assert set(tables.moe["precision"]) == {"bf16", "int4_wo"}
+    for name in ("gemm", "decode_attention", "prefill_attention", "moe", "all_reduce"):
+        rows = getattr(tables, name)
+        assert len(rows) > 0
+        assert (rows["gpu"] == "A100-SXM-80GB").all()
+        assert np.isfinite(rows["seconds"]).all()
