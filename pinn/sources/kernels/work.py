@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-Array = Float[np.ndarray, "*rows"]
+Array = Float[np.ndarray, "..."]
 
 #: Activations and partial results are 16 bits wide outside the matrix multiplications.
 ACTIVATION_BYTES = 2.0
@@ -32,12 +32,17 @@ class Work:
     flop: Array
 
 
+def _work(*, read_bytes, activation_bytes, flop) -> Work:
+    values = (np.asarray(v, dtype=np.float64) for v in (read_bytes, activation_bytes, flop))
+    return Work(*values)
+
+
 def gemm_work(m, n, k, bytes_per_weight) -> Work:
     """``[m, k] x [k, n]`` with the second operand stored in the given format."""
-    return Work(
-        read_bytes=np.asarray(n * k * bytes_per_weight, dtype=np.float64),
-        activation_bytes=np.asarray(ACTIVATION_BYTES * m * (n + k), dtype=np.float64),
-        flop=np.asarray(2.0 * m * n * k, dtype=np.float64),
+    return _work(
+        read_bytes=n * k * bytes_per_weight,
+        activation_bytes=ACTIVATION_BYTES * m * (n + k),
+        flop=2.0 * m * n * k,
     )
 
 
@@ -49,7 +54,7 @@ def window_keys(keys, window):
 def decode_work(sequences, context_tokens, heads, kv_heads, head_dim, window, kv_bytes) -> Work:
     """One new token per sequence against its cached keys and values."""
     keys = sequences * window_keys(context_tokens, window)
-    return Work(
+    return _work(
         read_bytes=2.0 * keys * kv_heads * head_dim * kv_bytes,
         activation_bytes=ACTIVATION_BYTES * 2.0 * sequences * heads * head_dim,
         flop=4.0 * keys * heads * head_dim,
@@ -63,7 +68,7 @@ def latent_decode_work(sequences, context_tokens, heads, kv_lora_rank, rope_dim,
     ``kv_lora_rank`` (DeepSeek-V2, arXiv 2405.04434, section 2.1, with absorbed projections).
     """
     keys = np.asarray(sequences * context_tokens, dtype=np.float64)
-    return Work(
+    return _work(
         read_bytes=keys * (kv_lora_rank + rope_dim) * kv_bytes,
         activation_bytes=ACTIVATION_BYTES * sequences * heads * (2.0 * kv_lora_rank + rope_dim),
         flop=2.0 * keys * heads * (2.0 * kv_lora_rank + rope_dim),
@@ -79,7 +84,7 @@ def causal_pairs(tokens, window):
 def prefill_work(sequences, tokens, heads, kv_heads, head_dim, window) -> Work:
     """Causal attention of fresh prompts; keys and values are read once, at 16 bits."""
     sequences = np.asarray(sequences, dtype=np.float64)
-    return Work(
+    return _work(
         read_bytes=ACTIVATION_BYTES * sequences * tokens * 2.0 * kv_heads * head_dim,
         activation_bytes=ACTIVATION_BYTES * sequences * tokens * 2.0 * heads * head_dim,
         flop=4.0 * sequences * causal_pairs(tokens, window) * heads * head_dim,
@@ -107,7 +112,7 @@ def moe_work(
     """
     shard = hidden * (width / tensor_parallel)
     pairs = tokens * top_k / expert_parallel
-    return Work(
+    return _work(
         read_bytes=hit * matrices * shard * bytes_per_weight,
         activation_bytes=ACTIVATION_BYTES * (2.0 * tokens * hidden + pairs * (2.0 * hidden)),
         flop=2.0 * pairs * matrices * shard,
