@@ -86,7 +86,7 @@ def ragged_sums(batches: Ragged, count: int, window: float | None = None) -> Bat
     )
     return BatchSums(
         *(
-            np.bincount(batches.owner, weights=getattr(each, f.name), minlength=count)
+            np.bincount(batches.owner, getattr(each, f.name), minlength=count).astype(np.float64)
             for f in fields(each)
         )
     )

@@ -45,5 +45,5 @@ def temporal_split(
     end = ((cycles["start_s"] + length - begin) / span.where(span > 0, 1)).to_numpy()
     use = cycles["set_aside"].isna().to_numpy() if good_only else np.ones(len(cycles), dtype=bool)
     edges = ((0.0, first), (first, second), (second, np.inf))
-    parts = [np.flatnonzero(use & (share >= a) & (share < b) & ~(end > b)) for a, b in edges]
+    parts = [np.flatnonzero(use & (share >= a) & (share < b) & ~(end > b + 1e-9)) for a, b in edges]
     return TemporalSplit(*parts)

@@ -14,7 +14,7 @@ import msgspec
 from pinn.sources.traces.wire import ATTRIBUTE_KINDS
 
 #: Unknown attribute names learned at most; lines with more of them take the slow path.
-MAX_LEARNED = 512
+MAX_LEARNED = 256
 
 _Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
