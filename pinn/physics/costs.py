@@ -94,8 +94,8 @@ class StepCosts:
         return StepCosts(*(getattr(self, f.name).reshape(shape) for f in fields(self)))
 
     def take(self, index) -> StepCosts:
-        """The costs of the deployments at ``index``."""
-        return StepCosts(*(getattr(self, f.name)[index] for f in fields(self)))
+        """The costs of the deployments at ``index``; a whole number keeps one of them."""
+        return StepCosts(*(np.atleast_1d(getattr(self, f.name)[index]) for f in fields(self)))
 
 
 COST_NAMES: tuple[str, ...] = tuple(f.name for f in fields(StepCosts))

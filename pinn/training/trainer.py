@@ -7,8 +7,31 @@ import warnings
 from pathlib import Path
 
 import lightning
-from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+
+#: The state that an interrupted fit goes on from.
+LAST = "last.ckpt"
+
+
+class KeepLast(lightning.Callback):
+    """Saves the whole state after every epoch; the file is always that of a finished epoch.
+
+    Lightning's own ``ModelCheckpoint`` without a top-k saves only when the fit ends.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_train_epoch_end(
+        self,
+        trainer: lightning.Trainer,
+        pl_module: lightning.LightningModule,  # noqa: ARG002
+    ) -> None:
+        """Write beside the old state, then take its place."""
+        partial = self.path.with_suffix(".partial")
+        trainer.save_checkpoint(partial)
+        if trainer.is_global_zero:
+            partial.replace(self.path)
 
 
 def make_trainer(
@@ -35,8 +58,6 @@ def make_trainer(
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
     warnings.filterwarnings("ignore", message=".*IterableDataset.*__len__.*")
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
-    warnings.filterwarnings("ignore", message=".*Checkpoint directory .* exists.*")
-    keep = ModelCheckpoint(dirpath=folder, save_last=True, save_top_k=0, every_n_epochs=1)
     return lightning.Trainer(
         max_epochs=max_epochs,
         accelerator=accelerator,
@@ -47,7 +68,8 @@ def make_trainer(
             CSVLogger(folder, name="", version="csv"),
             TensorBoardLogger(folder, name="", version="tensorboard"),
         ],
-        callbacks=[keep],
+        callbacks=[KeepLast(folder / LAST)],
+        enable_checkpointing=False,
         enable_progress_bar=progress,
         enable_model_summary=False,
         log_every_n_steps=50,

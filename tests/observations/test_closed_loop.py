@@ -33,7 +33,8 @@ def fixed_lengths(monkeypatch):
     closed_loop_steps.cache_clear()
 
 
-def test_two_clients_by_hand(fixed_lengths, monkeypatch):
+@pytest.mark.usefixtures("fixed_lengths")
+def test_two_clients_by_hand(monkeypatch):
     # Two clients, one request each: prompts of 10 tokens, outputs of 3, a budget of 16 per step.
     monkeypatch.setattr(closed_loop, "WAVES", 1)
     rows = work(ClosedLoop(2, 10, 3, max_num_batched_tokens=16))
@@ -55,7 +56,8 @@ def test_two_clients_by_hand(fixed_lengths, monkeypatch):
     )
 
 
-def test_the_next_request_comes_a_step_after_one_ended(fixed_lengths, monkeypatch):
+@pytest.mark.usefixtures("fixed_lengths")
+def test_the_next_request_comes_a_step_after_one_ended(monkeypatch):
     # One client, two requests with outputs of 2: prefill, decode, a step of nobody, and again.
     monkeypatch.setattr(closed_loop, "WAVES", 2)
     rows = work(ClosedLoop(1, 5, 2, max_num_batched_tokens=100))

@@ -1,0 +1,56 @@
+"""Every configuration composes, and what it describes can be made."""
+
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+CONF = Path(__file__).parents[2] / "conf"
+EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+CHOICES = sorted(
+    f"{path.parent.name}={path.stem}"
+    for path in CONF.glob("*/*.yaml")
+    if path.parent.name != "experiment"
+)
+
+
+def configure(*overrides):
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose("train", overrides=list(overrides))
+
+
+def check(config):
+    """Everything resolves, and every part with a target that reads nothing can be made."""
+    OmegaConf.to_container(config, resolve=True)
+    assert config.output_dir == f"results/{config.experiment_name}"
+    for name in ("network", "fit"):
+        assert instantiate(config[name]) is not None
+    assert callable(instantiate(config.trainer))
+
+
+def test_plain_training_composes():
+    check(configure())
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_an_experiment_composes(experiment):
+    config = configure(f"+experiment={experiment}")
+    assert config.experiment_name == experiment
+    check(config)
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_an_experiment_says_how_it_is_run(experiment):
+    text = (CONF / "experiment" / f"{experiment}.yaml").read_text()
+    assert f"# python train.py +experiment={experiment}" in text
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_every_choice_of_every_group_composes(choice):
+    check(configure(choice))
+
+
+def test_expected_experiments_are_there():
+    assert {"moe_ep", "lomo", "logo"} <= set(EXPERIMENTS)

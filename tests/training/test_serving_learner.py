@@ -1,0 +1,102 @@
+"""Fits: they can overfit, repeat to the bit, and go on where they were interrupted."""
+
+from dataclasses import replace
+from functools import partial
+
+import lightning
+import numpy as np
+import pytest
+import torch
+
+from pinn.evaluation.metrics import error_summary
+from pinn.network.coefficient_network import NetworkSettings
+from pinn.training.learner import predict
+from pinn.training.serving_fit import STEPS_PER_EPOCH
+from pinn.training.trainer import make_trainer
+
+
+def assert_same_bits(a, b):
+    a, b = a.state_dict(), b.state_dict()
+    assert a.keys() == b.keys()
+    for name in a:
+        np.testing.assert_array_equal(a[name].numpy(), b[name].numpy(), err_msg=name)
+
+
+def test_rows_are_linear_in_the_coefficients(rows):
+    assert len(rows) == 5
+    assert len(rows.deployments) == 4
+    assert (rows.tpot_features >= 0).all()
+    assert (rows.tpot_floor_s > 0).all()
+    assert rows.weight.mean() == pytest.approx(1)
+    # 3 and 2 rows of two models, each weighted by 1 / sqrt(count).
+    assert rows.weight[0] / rows.weight[3] == pytest.approx((2 / 3) ** 0.5)
+
+
+def test_a_network_can_overfit_a_few_rows(rows, learner, folder):
+    free = replace(learner.fit, steps=600, base_spread=100.0, correction_spread=100.0)
+    loose = replace(learner, fit=free, network=NetworkSettings(hidden=32, alpha_bound=3.0))
+    tpot, ttft = predict(loose.learn(rows, folder), rows)
+    assert error_summary(tpot, rows.tpot_s)["mean"] < 2
+    assert error_summary(ttft, rows.ttft_s)["mean"] < 4
+
+
+def test_tight_priors_keep_the_prior(rows, learner, folder):
+    tight = replace(learner.fit, base_spread=1e-4, correction_spread=1e-4)
+    network = replace(learner, fit=tight).learn(rows, folder)
+    assert network.beta_base.abs().max() < 0.01
+
+
+def test_a_global_vector_is_the_same_everywhere(rows, learner, folder):
+    network = learner.without_correction().learn(rows, folder)
+    beta, alpha = network(*map(torch.from_numpy, rows.embedding()))
+    np.testing.assert_array_equal(beta.numpy(), np.tile(beta[0].numpy(), (len(beta), 1)))
+    np.testing.assert_array_equal(alpha.numpy(), np.tile(alpha[0].numpy(), (len(alpha), 1)))
+
+
+def test_the_same_seed_gives_the_same_bits(rows, learner, tmp_path):
+    brief = replace(learner, fit=replace(learner.fit, steps=STEPS_PER_EPOCH))
+    first, second = (brief.learn(rows, tmp_path / name) for name in ("a", "b"))
+    assert_same_bits(first, second)
+    other = replace(brief, seed=4).learn(rows, tmp_path / "c")
+    assert not np.array_equal(other.trunk[0].weight.numpy(), first.trunk[0].weight.numpy())
+
+
+class Interrupt(lightning.Callback):
+    """Stops a fit the hard way, in the middle of an epoch."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == self.step:
+            raise RuntimeError("power cut")
+
+
+def interrupted_trainer(step, **settings):
+    trainer = make_trainer(progress=False, **settings)
+    trainer.callbacks.append(Interrupt(step))
+    return trainer
+
+
+@pytest.mark.parametrize("step", [STEPS_PER_EPOCH + 30, 2 * STEPS_PER_EPOCH])
+def test_an_interrupted_fit_goes_on_to_the_same_bits(rows, learner, tmp_path, step):
+    whole = learner.learn(rows, tmp_path / "whole")
+    cut = replace(learner, trainer=partial(interrupted_trainer, step))
+    with pytest.raises(RuntimeError, match="power cut"):
+        cut.learn(rows, tmp_path / "cut")
+    assert (tmp_path / "cut" / "last.ckpt").is_file()
+    assert_same_bits(learner.learn(rows, tmp_path / "cut"), whole)
+
+
+def test_a_finished_fit_is_not_run_again(rows, learner, folder):
+    whole = learner.learn(rows, folder)
+    never = replace(learner, trainer=partial(interrupted_trainer, 1))
+    assert_same_bits(never.learn(rows, folder), whole)
+
+
+def test_a_fit_logs_its_loss_and_shows_nothing(rows, learner, folder, capsys):
+    brief = replace(learner, fit=replace(learner.fit, steps=STEPS_PER_EPOCH))
+    brief.learn(rows, folder)
+    assert (folder / "csv" / "metrics.csv").read_text().count("\n") > 2
+    assert list((folder / "tensorboard").glob("events*"))
+    assert capsys.readouterr().out == ""
