@@ -27,7 +27,8 @@ _SETTINGS = [
     ("max_seqs", "i8"),
     ("max_model_len", "i8"),
     ("block_size", "i8"),
-    ("blocks", "i8"),  # usable blocks of one replica
+    ("blocks", "i8"),  # blocks of one replica that a run can come to use
+    ("cache_blocks", "i8"),  # blocks of one replica
     ("row", "i8"),  # width of a block-table row
     ("slots", "i8"),
     ("long_prefill", "i8"),
@@ -73,6 +74,7 @@ _COUNTERS = [
     ("deadlines", "i8"),
     ("n_steps", "i8"),  # filled rows of the record buffers
     ("n_gaps", "i8"),
+    ("progress", "i8"),  # tokens generated and requests ended
     ("opened_s", "f8"),
     ("stage_end_s", "f8"),
     ("publish_s", "f8"),

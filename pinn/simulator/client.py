@@ -124,6 +124,7 @@ def resolve(engine, r, moment):
     if engine.concurrency > 0:
         push_heap(arrays.ending_s(engine), arrays.ending_id(engine), engine.endings, moment, r)
         engine.endings += 1
+    engine.progress += 1
     engine.stage_end_s = max(engine.stage_end_s, moment)
     if arrays.requests(engine)[r].stage == engine.open_stage:
         engine.unresolved -= 1

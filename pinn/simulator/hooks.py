@@ -6,7 +6,7 @@ Each hook is a plain function for any Python object with the methods of ``Latenc
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba.extending import overload
@@ -26,14 +26,14 @@ from pinn.simulator.request_kernel import (
     Situation,
     request_values,
 )
-from pinn.simulator.step_kernel import Costs, step_values
+from pinn.simulator.step_kernel import step_values
 from pinn.specs.batch import Batch
 
 
 class LinearCoefficients(NamedTuple):
     """A deployment's linear latency model as compiled code reads it."""
 
-    costs: Costs
+    costs: Any  # Costs
     beta: np.ndarray  # [len(StepValues)]
     alpha: np.ndarray  # [phases, len(RequestValues)]
 
@@ -48,7 +48,7 @@ def situation(engine, r):
         float(request.prompt),
         group.step_time_s,
         state.waiting / engine.max_seqs,
-        1 - state.free_blocks / engine.blocks,
+        (engine.blocks - state.free_blocks) / engine.cache_blocks,
         request.prompt / engine.max_model_len,
         1 / engine.tensor_parallel,
         1.0 if engine.caching else 0.0,
@@ -59,7 +59,7 @@ def situation(engine, r):
 
 def request_state(engine: PlainEngine, r: int) -> RequestState:
     """A request's situation for Python latency models."""
-    return RequestState(*(np.float64(value) for value in situation(engine, r)))
+    return RequestState(*(np.asarray(value, np.float64) for value in situation(engine, r)))
 
 
 def step_seconds(latency: LatencyModel, engine: PlainEngine, replica: int) -> float:

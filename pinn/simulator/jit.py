@@ -11,6 +11,8 @@ from typing import Any
 import numba
 from numba.extending import register_jitable
 
+_config: Any = numba.config
+
 
 def _cache_folder() -> str:
     """A folder of its own for each state of the sources.
@@ -22,7 +24,7 @@ def _cache_folder() -> str:
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
     user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    base = numba.config.CACHE_DIR or Path(user) / "pinn"
+    base = _config.CACHE_DIR or Path(user) / "pinn"
     return str(Path(base) / f"simulator-{digest.hexdigest()[:16]}")
 
 
@@ -35,13 +37,13 @@ def compiled(function: Callable) -> Any:
     It releases the interpreter lock, so that threads run simulations side by side. Without a
     writable cache folder every process compiles anew.
     """
-    before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, _CACHE_FOLDER
+    before, _config.CACHE_DIR = _config.CACHE_DIR, _CACHE_FOLDER
     try:
         return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
     except RuntimeError:
         return numba.njit(nogil=True, error_model="numpy")(function)
     finally:
-        numba.config.CACHE_DIR = before
+        _config.CACHE_DIR = before
 
 
 #: For functions that compiled functions call; from Python they are called as they are. They get no

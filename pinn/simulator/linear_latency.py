@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from jaxtyping import Float
@@ -71,4 +71,4 @@ class LinearLatency:
         return float(request_features(request) @ (self.alpha * phase_mask(phase)))
 
 
-_NO_REQUEST = RequestState(*(np.float64(0.0) for _ in range(9)))
+_NO_REQUEST = RequestState(*(np.zeros(()) for _ in fields(RequestState)))

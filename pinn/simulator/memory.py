@@ -9,6 +9,9 @@ max_num_batched_tokens 2048 has 26,602 blocks.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
 
 from pinn.errors import PinnError
 from pinn.physics.matmuls import dense_matmuls, expert_weights
@@ -16,6 +19,8 @@ from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.deployment import Deployment
 from pinn.specs.model import LatentAttentionSpec, LayerGroup, MoeFfnSpec
 from pinn.units import GIB
+
+IntOrArray = TypeVar("IntOrArray", int, np.ndarray)
 
 #: Share of the board's memory that CUDA reports as total (H100: 79.11 of 79.65 GiB).
 VISIBLE_SHARE = 0.9932
@@ -45,10 +50,11 @@ class KvLayout:
     window_groups: int = 0
     window_blocks: int = 0
 
-    def request_blocks(self, tokens: int, block_size: int) -> int:
+    def request_blocks(self, tokens: IntOrArray, block_size: int) -> IntOrArray:
         """Blocks that a request of so many tokens holds."""
         blocks = -(-tokens // block_size)
-        return self.full_groups * blocks + self.window_groups * min(blocks, self.window_blocks)
+        windowed = np.minimum(blocks, self.window_blocks)
+        return self.full_groups * blocks + self.window_groups * windowed
 
 
 def max_model_len(deployment: Deployment) -> int:

@@ -41,6 +41,7 @@ def update_from_output(engine, replica, column, now, token_s, completion_s):
 def _append_token(engine, request, now):
     """Count a token and the gap since the one before, runs of equal gaps together."""
     request.generated += 1
+    engine.progress += 1
     request.last_s = now
     if request.generated == 1:
         request.first_s = now

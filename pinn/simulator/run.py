@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from pinn.physics.batch_sums import BatchSums
 from pinn.simulator.state import (
@@ -96,11 +95,17 @@ class RequestRecords:
         return self.finish_s - self.completion_s
 
 
-class GapRuns(NamedTuple):
-    """Gaps between consecutive tokens of a request: lengths in seconds and how many of each."""
+@dataclass(frozen=True)
+class GapRuns:
+    """Gaps between consecutive tokens of a request, runs of equal ones together.
+
+    Attributes:
+        seconds: Length of the gaps of each run.
+        count: How many gaps the run has.
+    """
 
     seconds: Float[np.ndarray, " runs"]
-    count: np.ndarray
+    count: Int[np.ndarray, " runs"]
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,14 @@ def _collect(
     steps, seconds, counts = [], [], []
     status = FULL
     while status == FULL:
+        before = state.progress
         status = go(state, model)
+        if status == FULL and state.progress == before:
+            raise PinnError(
+                f"the engine is stuck: {state.n_steps} steps generated no token; requests preempt "
+                f"each other, because a KV cache of {state.blocks} blocks is full of others that "
+                "wait for theirs"
+            )
         steps.append(arrays["steps"][: state.n_steps].copy())
         seconds.append(arrays["gap_s"][: state.n_gaps] + token_s)
         counts.append(arrays["gap_count"][: state.n_gaps].copy())
@@ -138,7 +145,7 @@ def _check_cache_holds(
 ) -> None:
     tokens = np.where(too_long, 0, workload.prompt_tokens + workload.output_tokens)
     size = deployment.serving.block_size
-    needed = layout.request_blocks(int(tokens.max()), size)
+    needed = int(layout.request_blocks(tokens.max(), size))
     if needed > layout.blocks:
         raise PinnError(
             f"request {int(tokens.argmax())} needs {needed} KV cache blocks of {size} tokens for "
@@ -189,15 +196,17 @@ def _settings(
     serving = deployment.serving
     pipeline, replicas = serving.pipeline_parallel_size, serving.data_parallel_size
     seqs = min(serving.max_num_seqs, len(workload), serving.max_num_batched_tokens)
-    longest = int((workload.prompt_tokens + workload.output_tokens).max())
-    bytes_per_token = layout.block_bytes / serving.block_size * layout.full_groups
+    totals, size = workload.prompt_tokens + workload.output_tokens, serving.block_size
+    bytes_per_token = layout.block_bytes / size * layout.full_groups
     return {
         "max_tokens": serving.max_num_batched_tokens,
         "max_seqs": seqs,
         "max_model_len": max_model_len(deployment),
-        "block_size": serving.block_size,
-        "blocks": layout.blocks,
-        "row": layout.request_blocks(longest, serving.block_size) + 1,
+        "block_size": size,
+        # With a block for every token ever sent nothing is evicted, so more make no difference.
+        "blocks": min(layout.blocks, int(layout.request_blocks(totals, size).sum())),
+        "cache_blocks": layout.blocks,
+        "row": int(layout.request_blocks(totals.max(), size)) + 1,
         "slots": seqs + min(_LOADING_SLOTS, int((workload.transferred_tokens > 0).sum())),
         "long_prefill": spec.long_prefill_token_threshold,
         "window": deployment.model.window_tokens or _NO_WINDOW,
@@ -223,12 +232,11 @@ def _settings(
 
 def _records(state: Engine, latency: LatencyModel) -> RequestRecords:
     r = state.arrays["requests"]
-    ended = np.isin(r["status"], list(STATUS_NAMES))
-    if not ended.all():
+    stuck = np.flatnonzero(~np.isin(r["status"], list(STATUS_NAMES)))
+    if len(stuck):
         raise PinnError(
-            f"the engine is stuck: {int((~ended).sum())} requests can never be scheduled, the "
-            "first is request "
-            f"{int(np.flatnonzero(~ended)[0])}; transferred keys and values may fill the KV cache"
+            f"the engine is stuck: {len(stuck)} requests can never be scheduled, the first is "
+            f"request {stuck[0]}; transferred keys and values fill the KV cache"
         )
     token_s = float(latency.output_token_processing_time())
     completion_s = float(latency.post_decode_fixed_overhead())

@@ -75,9 +75,9 @@ def step_coefficients(beta: Float[np.ndarray, " features"]) -> Float[np.ndarray,
     return np.array([by_name.get(name, 0.0) for name in StepValues._fields], dtype=np.float64)
 
 
-def cost_numbers(costs: StepCosts) -> Costs:
+def cost_numbers(costs: StepCosts) -> Any:
     """Costs of one deployment, of shape ``[1]``, as numbers."""
-    return Costs(*(float(getattr(costs, name)[0]) for name in Costs._fields))
+    return Costs(*(float(getattr(costs, name)[0]) for name in COST_NAMES))
 
 
 @inner

@@ -21,7 +21,7 @@ def _pareto_lognormal(p: Mapping[str, float], count: int, rng: np.random.Generat
 
 #: Name -> (parameters that it needs, how to draw).
 DISTRIBUTIONS: dict[str, tuple[tuple[str, ...], Draw]] = {
-    "constant": (("value",), lambda p, n, rng: np.full(n, float(p["value"]))),
+    "constant": (("value",), lambda p, n, _rng: np.full(n, float(p["value"]))),
     "uniform": (("min", "max"), lambda p, n, rng: rng.uniform(p["min"], p["max"], n)),
     "gaussian": (("mean", "std_dev"), lambda p, n, rng: rng.normal(p["mean"], p["std_dev"], n)),
     "exponential": (("mean",), lambda p, n, rng: rng.exponential(p["mean"], n)),

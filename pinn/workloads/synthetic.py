@@ -121,7 +121,8 @@ def shared_prefix(
     """
     if groups < 1 or prompts_per_group < 1:
         raise PinnError(
-            f"shared prefixes need at least 1 group of 1 prompt, got {groups} of {prompts_per_group}"
+            "shared prefixes need at least 1 group of 1 prompt, got "
+            f"{groups} of {prompts_per_group}"
         )
     rng = np.random.default_rng(seed)
     offset, stage = stage_arrivals(stages, process, rng, cv)

@@ -79,8 +79,8 @@ class Workload:
             bad = np.flatnonzero(~(column >= least))
             if len(bad):
                 raise PinnError(
-                    f"workload {self.name}: {name} of request {bad[0]} is {column[bad[0]]}; it must "
-                    f"be at least {least}"
+                    f"workload {self.name}: {name} of request {bad[0]} is {column[bad[0]]}; "
+                    f"it must be at least {least}"
                 )
         bad = np.flatnonzero(~(self.timeout_s > 0))
         if len(bad):

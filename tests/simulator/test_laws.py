@@ -1,0 +1,236 @@
+"""What holds of every run: conservation, equal results in compiled and plain code, directions."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from simulator_helpers import DENSE, MIXTURE, deployment, load
+
+from pinn.coefficients.coefficients import prior_coefficients
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.feature_sums import request_feature_sums, step_feature_sums
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.simulate import simulate
+
+
+@dataclasses.dataclass
+class Case:
+    """A random workload on a random engine; blocks hold 4 tokens, contexts 64."""
+
+    seed: int
+    requests: int
+    model: str
+    serving: dict
+    engine: dict
+    concurrency: int | None
+    stages_wait: bool
+    patience_s: float
+
+    @property
+    def transfers(self) -> float:
+        """Share of requests; in a small cache, waiting transfers can lock each other out."""
+        return 0.1 if self.engine["num_gpu_blocks_override"] == 400 else 0.0
+
+    def build(self):
+        rng = np.random.default_rng(self.seed)
+        n = self.requests
+        prompts, outputs = rng.integers(1, 40, n), rng.integers(1, 24, n)
+        stage = np.sort(rng.integers(0, 2, n))
+        stage[0] = 0
+        offset = np.zeros(n)
+        for s in (0, 1):
+            offset[stage == s] = np.cumsum(rng.exponential(2e-4, (stage == s).sum()))
+        donors = np.array([rng.integers(-1, i) for i in range(n)])
+        starts = (0.0, 0.01)[: stage[-1] + 1]
+        workload = load(
+            prompts,
+            outputs,
+            offset,
+            stage=stage,
+            stage_starts_s=starts,
+            stages_wait=self.stages_wait,
+            shares_with=donors,
+            shared_tokens=rng.integers(0, 60, n),
+            transferred_tokens=np.where(rng.random(n) < self.transfers, prompts, 0),
+            timeout_s=np.where(rng.random(n) < 0.2, self.patience_s, np.inf),
+            concurrency=self.concurrency,
+        )
+        target = deployment({"dense": DENSE, "mixture": MIXTURE}[self.model], **self.serving)
+        return target, workload, EngineSpec(**self.engine)
+
+    def run(self, compiled: bool = True):
+        target, workload, engine = self.build()
+        return simulate(target, workload, latency_of(target), engine, compiled=compiled)
+
+
+def latency_of(target):
+    """Priors, with every request feature in use."""
+    prior = prior_coefficients(1)
+    return LinearLatency(target, prior.beta[0], prior.alpha[0] + 1e-6)
+
+
+@st.composite
+def cases(draw) -> Case:
+    replicas = draw(st.sampled_from([1, 1, 2, 3]))
+    pipeline = draw(st.sampled_from([1, 1, 1, 2]))
+    return Case(
+        seed=draw(st.integers(0, 10**6)),
+        requests=draw(st.integers(2, 30)),
+        model=draw(st.sampled_from(["dense", "mixture"])),
+        serving={
+            "max_num_batched_tokens": draw(st.sampled_from([4, 16, 64])),
+            "max_num_seqs": draw(st.sampled_from([1, 3, 8])),
+            "enable_prefix_caching": draw(st.booleans()),
+            "data_parallel_size": replicas,
+            "pipeline_parallel_size": pipeline,
+        },
+        engine={
+            "async_scheduling": draw(st.booleans()),
+            "num_gpu_blocks_override": draw(st.sampled_from([18, 24, 40, 400])),
+            "long_prefill_token_threshold": draw(st.sampled_from([0, 0, 3])),
+            "data_parallel_routing": draw(st.sampled_from(["least_loaded", "round_robin"])),
+        },
+        concurrency=draw(st.sampled_from([None, None, 1, 4])),
+        stages_wait=draw(st.booleans()),
+        patience_s=draw(st.sampled_from([5e-4, 5e-3])),
+    )
+
+
+def _case(**changes) -> Case:
+    serving = {"max_num_batched_tokens": 16, "data_parallel_size": 1}
+    base = Case(1, 30, "dense", serving, {"num_gpu_blocks_override": 18}, None, False, 5e-3)
+    return dataclasses.replace(base, **changes)
+
+
+@given(cases())
+@example(_case())
+@settings(max_examples=150)
+def test_conservation(case):
+    run = case.run()
+    r, steps = run.requests, run.steps
+    assert len(r) == case.requests
+    assert set(r.status) <= {"finished", "timed_out"}
+    done = r.finished
+    assert (r.output_tokens[done] == run.workload.output_tokens[done]).all()
+    # Tokens computed = tokens needed + recomputed; the last token of an answer is not computed.
+    if not (run.workload.transferred_tokens > 0).any():
+        needed = r.prompt_tokens + r.output_tokens - 1
+        calm = done & (r.preemptions == 0)
+        assert (r.computed_tokens[calm] + r.reused_tokens[calm] == needed[calm]).all()
+        assert (r.computed_tokens[done] + r.reused_tokens[done] >= needed[done]).all()
+    assert r.computed_tokens.sum() == steps["tokens"].sum()
+    assert (steps["used_blocks"] <= run.kv_blocks * case.serving["data_parallel_size"]).all()
+    assert (steps["tokens"] <= case.serving["max_num_batched_tokens"] * 3).all()
+    for group in np.unique(steps["group"]):
+        assert (np.diff(steps["start_s"][steps["group"] == group]) > 0).all()
+    _times_are_in_order(r)
+
+
+def _times_are_in_order(r):
+    started = ~np.isnan(r.first_token_s)
+    moments = np.stack([r.arrival_s, r.handed_s, r.queued_s, r.scheduled_s, r.first_token_s])
+    assert (np.diff(moments[:, started], axis=0) >= 0).all()
+    assert (r.finish_s[r.finished] >= r.first_token_s[r.finished]).all()
+
+
+@given(cases())
+@example(_case())
+@settings(max_examples=25)
+def test_compiled_and_plain_code_agree(case):
+    fast, slow = case.run(compiled=True), case.run(compiled=False)
+    for field in dataclasses.fields(fast.requests):
+        a, b = getattr(fast.requests, field.name), getattr(slow.requests, field.name)
+        if field.name.endswith("_s"):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-15, err_msg=field.name)
+        else:
+            assert (a == b).all(), field.name
+    np.testing.assert_allclose(fast.steps.table, slow.steps.table, rtol=1e-9, atol=1e-15)
+    assert (fast.gaps.count == slow.gaps.count).all()
+
+
+@given(cases())
+@settings(max_examples=25)
+def test_sums_of_features_give_the_measured_times(case):
+    serving = case.serving | {"pipeline_parallel_size": 1}
+    case = dataclasses.replace(case, serving=serving)
+    target, _, _ = case.build()
+    run, beta = case.run(), latency_of(target).beta
+    r, sums = run.requests, request_feature_sums(target, run)
+    np.testing.assert_allclose(
+        step_feature_sums(target, run) @ beta, run.steps["duration_s"].sum(), rtol=1e-9
+    )
+    # A request cannot be in the engine while no step runs, but for transfers.
+    plain = run.workload.transferred_tokens == 0
+    if not plain.all():
+        return
+    np.testing.assert_allclose(
+        sums.to_first_token @ beta, r.engine_first_token_s - r.handed_s, rtol=1e-7, atol=1e-12
+    )
+    np.testing.assert_allclose(
+        sums.to_last_token @ beta, r.engine_finish_s - r.handed_s, rtol=1e-7, atol=1e-12
+    )
+
+
+def test_a_run_depends_on_nothing_but_its_arguments():
+    first, second = _case().run(), _case().run()
+    assert (first.steps.table == second.steps.table).all()
+    assert (first.requests.finish_s == second.requests.finish_s).all()
+
+
+def _busy_run(engine=None, **serving):
+    rng = np.random.default_rng(5)
+    workload = load(
+        rng.integers(4, 40, 60), rng.integers(1, 24, 60), np.sort(rng.random(60)) * 1e-2
+    )
+    target = deployment(**serving)
+    return simulate(target, workload, latency_of(target), EngineSpec(**(engine or {})))
+
+
+def test_less_cache_never_lowers_preemptions():
+    counts = [
+        _busy_run({"num_gpu_blocks_override": blocks}).requests.preemptions.sum()
+        for blocks in (200, 80, 60, 40, 30, 20)
+    ]
+    assert counts == sorted(counts)
+    assert counts[0] == 0 < counts[-1]
+
+
+def test_a_smaller_token_budget_never_shortens_a_long_prefill():
+    workload = load([60, 3], [1, 4])
+    first = []
+    for budget in (64, 32, 16, 8, 4):
+        target = deployment(max_num_batched_tokens=budget)
+        run = simulate(target, workload, latency_of(target))
+        first.append(run.requests.first_token_s[0])
+    assert first == sorted(first)
+    assert first[0] < first[-1]
+
+
+def test_a_smaller_max_model_len_never_admits_a_longer_request():
+    workload = load([10, 20, 30, 40], [4, 4, 4, 4])
+    longest = []
+    for limit in (64, 40, 30, 20):
+        target = deployment(max_model_len=limit)
+        engine = EngineSpec(reject_long_requests=True)
+        r = simulate(target, workload, latency_of(target), engine).requests
+        longest.append((r.prompt_tokens + 4)[r.finished].max())
+        assert (r.status[r.prompt_tokens + 4 > limit] == "rejected").all()
+    assert longest == sorted(longest, reverse=True)
+
+
+@pytest.mark.parametrize("gib", [0.001, 0.01])
+def test_offload_never_speeds_a_run_up(gib):
+    slow, fast = _busy_run(cpu_offload_gb=gib), _busy_run()
+    assert slow.requests.e2e_s.mean() > fast.requests.e2e_s.mean()
+    assert slow.requests.finish_s.max() > fast.requests.finish_s.max()
+
+
+def test_ranks_that_share_experts_step_together():
+    case = _case(model="mixture", serving={"data_parallel_size": 2, "max_num_batched_tokens": 16})
+    run = case.run()
+    assert set(run.steps["group"]) == {0.0}
+    assert set(run.requests.replica) == {0, 1}

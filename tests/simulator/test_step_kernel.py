@@ -1,0 +1,69 @@
+"""The compiled features equal the registry's, name by name."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numba
+import numpy as np
+import pytest
+import strategies
+from hypothesis import given, settings
+
+from pinn.errors import PinnError
+from pinn.features.request import PHASES, REQUEST_FEATURES, RequestState, request_features
+from pinn.features.step import STEP_FEATURES, step_features
+from pinn.physics.batch_sums import BatchSums, sum_batches
+from pinn.physics.costs import COST_NAMES, step_costs
+from pinn.simulator import step_kernel
+from pinn.simulator.request_kernel import (
+    RequestValues,
+    Situation,
+    request_coefficients,
+    request_values,
+)
+from pinn.simulator.state import SUMS
+from pinn.simulator.step_kernel import StepValues, cost_numbers, step_coefficients, step_values
+
+_compiled_values = numba.njit(lambda costs, sums: step_values(costs, sums))
+
+
+def test_compiled_code_knows_exactly_the_registry():
+    assert set(StepValues._fields) == set(STEP_FEATURES)
+    assert tuple(f.name for f in dataclasses.fields(BatchSums)) == SUMS
+    assert tuple(f.name for f in dataclasses.fields(RequestState)) == Situation._fields
+    kinds = {name.split(".", 1)[1] for name in REQUEST_FEATURES}
+    assert kinds <= set(RequestValues._fields)
+
+
+@given(deployment=strategies.deployments(), batch=strategies.batches())
+@settings(max_examples=150)
+def test_step_features_are_equal(deployment, batch):
+    costs, sums = step_costs([deployment]), sum_batches([batch], deployment.model.window_tokens)
+    expected = dict(zip(STEP_FEATURES, step_features(costs, sums)[0], strict=True))
+    row = np.array([getattr(sums, name)[0] for name in SUMS])
+    for got in (step_values(cost_numbers(costs), row), _compiled_values(cost_numbers(costs), row)):
+        for name, value in expected.items():
+            assert getattr(got, name) == pytest.approx(value, rel=1e-12, abs=1e-300), name
+
+
+def test_request_features_are_equal():
+    rng = np.random.default_rng(0)
+    values = rng.uniform(0.1, 2.0, len(Situation._fields))
+    state = RequestState(*(np.array(v) for v in values))
+    alpha = rng.uniform(0.1, 2.0, len(REQUEST_FEATURES))
+    table = request_coefficients(alpha) @ np.array(request_values(Situation(*values)))
+    for i, phase in enumerate(PHASES):
+        mine = np.array([f.phase == phase for f in REQUEST_FEATURES.values()])
+        assert table[i] == pytest.approx(request_features(state)[mine] @ alpha[mine], rel=1e-12)
+
+
+def test_a_feature_without_a_compiled_form_is_named(monkeypatch):
+    more = STEP_FEATURES | {"new_one": next(iter(STEP_FEATURES.values()))}
+    monkeypatch.setattr(step_kernel, "STEP_FEATURES", more)
+    with pytest.raises(PinnError, match="new_one"):
+        step_coefficients(np.ones(len(more)))
+
+
+def test_costs_are_in_the_order_of_the_registry():
+    assert step_kernel.Costs._fields == COST_NAMES
