@@ -5,11 +5,16 @@ from jaxtyping import install_import_hook
 _CHECKED = ("physics", "features", "embedding", "network", "coefficients", "latency", "training")
 install_import_hook([f"pinn.{part}" for part in _CHECKED], "typechecker.check")
 
+from pathlib import Path  # noqa: E402
+
 import hypothesis  # noqa: E402
+import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
 from pinn.embedding.descriptors import embed  # noqa: E402
+from pinn.latency.surrogate import Surrogate  # noqa: E402
+from pinn.network.checkpoint import Checkpoint, save_checkpoint  # noqa: E402
 from pinn.network.coefficient_network import CoefficientNetwork, NetworkSettings  # noqa: E402
 from pinn.network.scaling import fit_scale  # noqa: E402
 from pinn.specs.catalog import load_model  # noqa: E402
@@ -39,3 +44,37 @@ def untrained(llama_8b_h100: Deployment) -> CoefficientNetwork:
     """A network that gives the priors, scaled around one deployment."""
     scale = fit_scale(*embed([llama_8b_h100]))
     return CoefficientNetwork(NetworkSettings(), scale).double().requires_grad_(False)
+
+
+@pytest.fixture(scope="session")
+def measured() -> tuple[Surrogate, list[Deployment]]:
+    """A surrogate with some weights and the deployments that it takes for measured."""
+    deployments = [
+        Deployment(load_model(name), load_gpu(gpu), ServingSpec(tensor_parallel_size=tp))
+        for name, gpu, tp in (
+            ("meta-llama/Llama-3.1-8B", "H100", 1),
+            ("meta-llama/Llama-3.1-8B", "H200", 2),
+            ("mistralai/Mixtral-8x7B-v0.1", "H100", 2),
+            ("openai/gpt-oss-120b", "H200", 1),
+        )
+    ]
+    free, rates = embed(deployments)
+    torch.manual_seed(0)
+    network = CoefficientNetwork(NetworkSettings(hidden=16), fit_scale(free, rates)).double()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    anchors = np.concatenate([free, rates], axis=1)
+    names = tuple(f"{d.model.name} on {d.gpu.name}" for d in deployments)
+    checkpoint = Checkpoint(network.requires_grad_(False), {}, anchors, names)
+    return Surrogate(checkpoint), deployments
+
+
+@pytest.fixture(scope="session")
+def checkpoint_path(
+    measured: tuple[Surrogate, list[Deployment]], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """That surrogate on disk."""
+    path = tmp_path_factory.mktemp("checkpoint") / "small.safetensors"
+    save_checkpoint(measured[0].checkpoint, path)
+    return path

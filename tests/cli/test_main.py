@@ -1,0 +1,74 @@
+"""The command as a whole: help, completion, lists, and how fast it starts."""
+
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+from typer.testing import CliRunner
+
+from pinn.cli.main import COMMANDS, app
+
+
+def test_help_lists_every_command_without_importing_torch():
+    code = (
+        "import sys; from typer.testing import CliRunner; from pinn.cli.main import app; "
+        "result = CliRunner().invoke(app, ['--help']); "
+        "print(result.stdout); print('torch' in sys.modules or 'pandas' in sys.modules)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    *_, loaded = result.stdout.split()
+    assert loaded == "False"
+    assert "coefficients" in result.stdout
+
+
+@pytest.mark.parametrize("command", [c.name for c in COMMANDS if find_spec(c.module)])
+def test_every_command_explains_itself(command):
+    result = CliRunner().invoke(app, [command, "--help"])
+    assert result.exit_code == 0, result.output
+    assert "Usage:" in result.stdout
+
+
+def test_the_installed_command_runs(checkpoint_path, tmp_path):
+    command = [
+        sys.executable, "-m", "pinn.cli.main", "coefficients", "--model", "Llama-3.1-8B",
+        "--gpu", "H100", "--checkpoint", str(checkpoint_path), "--json", str(tmp_path / "x.json"),
+    ]  # fmt: skip
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    assert (tmp_path / "x.json").is_file()
+    command[command.index("H100")] = "H9000"
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stderr.startswith("error: unknown GPU 'H9000'")
+    assert result.stderr.count("\n") == 1
+
+
+def test_completion_offers_commands_and_flags(monkeypatch):
+    for words, expected in (("pinn co", "coefficients"), ("pinn coefficients --tens", "--tensor-")):
+        monkeypatch.setenv("_PINN_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+        result = CliRunner().invoke(app, [], prog_name="pinn")
+        assert expected in result.stdout
+
+
+def test_lists_of_models_and_gpus(run):
+    models = run("models", "qwen3-3").stdout.splitlines()
+    assert "Qwen/Qwen3-30B-A3B" in models
+    assert "Qwen/Qwen3-32B" in models
+    gpus = run("gpus").stdout
+    assert "H100-SXM" in gpus
+    assert "3.35" in gpus
+    assert "GH100 whitepaper" in run("gpus", "--sources").stdout
+
+
+def test_observations_are_written_with_their_report(run, tmp_path):
+    result = run("observations", "silicon", "--out", tmp_path / "silicon.parquet")
+    assert result.exit_code == 0, result.output
+    assert "825  accepted" in result.stdout
+    assert (tmp_path / "silicon.parquet").is_file()
+    assert (tmp_path / "silicon.manifest.json").is_file()
