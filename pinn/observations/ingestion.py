@@ -37,9 +37,10 @@ from pinn.observations.trace_tables import (
 )
 from pinn.sources.report import ReadReport, file_sha256
 from pinn.sources.traces.kv_events import KV_SCHEMA, read_kv_events, transfer_rates
+from pinn.sources.traces.request_spans import ENGINE, FRONT
 from pinn.sources.traces.steps import read_steps
 from pinn.sources.traces.vllm import RAW_SCHEMAS, read_vllm
-from pinn.sources.traces.wire import API, JOURNEY, SNAPSHOTS, SPANS, STEPS
+from pinn.sources.traces.wire import SNAPSHOTS, STEPS
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu_catalog import load_gpu
@@ -166,9 +167,7 @@ def _write_run(
     serving = target.serving if target else ServingSpec()
     order = StepOrder(run.tables[STEPS])
     steps = _working_frame(canonical_steps(run.tables[STEPS], order))
-    requests, request_reports = canonical_requests(
-        run.tables[SPANS], run.tables[JOURNEY], run.tables[API]
-    )
+    requests, request_report = canonical_requests(run.tables[ENGINE], run.tables[FRONT])
     evidence = JourneyEvidence.none(len(steps))
     if requests.num_rows and len(steps):
         requests = with_segments(requests, steps)
@@ -196,8 +195,11 @@ def _write_run(
         ("transfers", transfer_rates(run.kv_events, _block_bytes(deployment))),
     ):
         tables[name] = write_table(folder, name, rows, rows.schema)
-    reports = run.reports | {"steps": order.report} | request_reports
-    reports["snapshots"] = snapshot_report
+    reports = run.reports | {
+        "steps": order.report,
+        "request spans": request_report,
+        "snapshots": snapshot_report,
+    }
     issues = requests["issue"].value_counts().to_pylist()
     manifest: dict[str, Any] = {
         "sources": run.sources,

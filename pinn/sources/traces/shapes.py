@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from pinn.sources.traces.columns import numbers, repeated, strings
 from pinn.sources.traces.otlp import Vocabulary
 from pinn.sources.traces.wire import API, ECHOES, JOURNEY, SPANS, EventKind
 
@@ -42,8 +43,8 @@ class Shape:
         names = [vocabulary.names[a] for a in attributes]
         head = SPAN_HEAD if kind is not None and kind.table == SPANS else EVENT_HEAD
         self._formats = [*head.values(), *(vocabulary.formats[n] for n in names)]
-        numbers = [i for i, f in enumerate(self._formats) if f in "qd"]
-        self._packed = {position: i for i, position in enumerate(numbers)}
+        packed = [i for i, f in enumerate(self._formats) if f in "qd"]
+        self._packed = {position: i for i, position in enumerate(packed)}
         self._texts: dict[int, list] = {i: [] for i, f in enumerate(self._formats) if f in "sr"}
         self._buffer = bytearray()
         self.take = _taker(attributes, self._formats, self._texts, self._buffer)
@@ -71,7 +72,7 @@ class Shape:
     def batch(self, refused: Counter[str]) -> pa.RecordBatch | None:
         """Take the rows out as columns; None, with the refusals counted, where none is left."""
         rows = np.frombuffer(bytes(self._buffer), dtype=np.int64).reshape(-1, len(self._packed))
-        texts = {i: _strings(t) for i, t in self._texts.items()}
+        texts = {i: strings(t) for i, t in self._texts.items()}
         self._buffer.clear()
         for text in self._texts.values():
             text.clear()
@@ -94,11 +95,10 @@ class Shape:
             if position in texts:
                 return texts[position]
             values = np.ascontiguousarray(rows[:, self._packed[position]])
-            kind = pa.float64() if self._formats[position] == "d" else pa.int64()
-            return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+            return numbers(values.view(np.float64) if self._formats[position] == "d" else values)
 
         columns = {name: column(position) for name, position in self._columns.items()}
-        columns["label"] = _repeated(kind.label, len(rows))
+        columns["label"] = repeated(kind.label, len(rows))
         for field in kind.fields:
             if field.column not in columns:
                 columns[field.column] = pa.nulls(len(rows), _ARROW_TYPES[field.kind])
@@ -118,27 +118,7 @@ class Shape:
             ).decode()
             for row in range(count)
         )
-        return _strings(list(encoded))
-
-
-def _strings(texts: list[str]) -> pa.Array:
-    """A column of texts, made from its buffers: pa.array would import pandas into each worker."""
-    joined = "".join(texts)
-    encoded = joined.encode(errors="replace")
-    if len(encoded) == len(joined):
-        lengths = np.fromiter(map(len, texts), dtype=np.int32, count=len(texts))
-    else:
-        lengths = np.array([len(text.encode(errors="replace")) for text in texts], dtype=np.int32)
-    offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(encoded)]
-    return pa.Array.from_buffers(pa.string(), len(texts), buffers)
-
-
-def _repeated(text: str, count: int) -> pa.Array:
-    encoded = text.encode()
-    offsets = np.arange(count + 1, dtype=np.int32) * len(encoded)
-    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(encoded * count)]
-    return pa.Array.from_buffers(pa.string(), count, buffers)
+        return strings(list(encoded))
 
 
 _TAKE = """
@@ -168,18 +148,18 @@ def _taker(
         f"bytes({n}.value).decode(errors='replace')" if f == "r" else f"{n}.value.v"
         for n, f in zip(names[heads:], formats[heads:], strict=True)
     ]
-    numbers = [i for i in range(len(formats)) if i not in texts]
+    packed = [i for i in range(len(formats)) if i not in texts]
     source = _TAKE.format(
         head=", ".join(names[:heads]),
         count=len(attributes),
         unpack=f"[{', '.join(names[heads:])}] = attributes",
         types=" and ".join(f"type({n}) is t{n}" for n in names[heads:]) or "True",
-        numbers=", ".join(values[i] for i in numbers),
+        numbers=", ".join(values[i] for i in packed),
         texts="; ".join(f"append{i}({values[i]})" for i in texts) or "pass",
     )
     scope: dict[str, Any] = {
         "extend": buffer.extend,
-        "pack": struct.Struct("@" + "".join(formats[i] for i in numbers)).pack,
+        "pack": struct.Struct("@" + "".join(formats[i] for i in packed)).pack,
         **{f"append{i}": text.append for i, text in texts.items()},
         **{f"t{n}": kind for n, kind in zip(names[heads:], attributes, strict=True)},
     }

@@ -19,49 +19,44 @@ import pyarrow as pa
 
 from pinn.errors import PinnError
 from pinn.sources.report import ReadReport
+from pinn.sources.traces.columns import numbers
 from pinn.sources.traces.lines import STRETCH_BYTES, read_stretch, stretches
 from pinn.sources.traces.parser import LEVELS, ChunkParser, Counts, ParsedChunk
+from pinn.sources.traces.request_spans import (
+    ENGINE,
+    ENGINE_SCHEMA,
+    FRONT,
+    FRONT_SCHEMA,
+    engine_rows,
+    front_rows,
+)
 from pinn.sources.traces.wire import (
     API,
-    API_FIELDS,
     JOURNEY,
-    JOURNEY_FIELDS,
     SNAPSHOT_FIELDS,
     SNAPSHOTS,
-    SPAN_FIELDS,
     SPANS,
     STEP_FIELDS,
     STEPS,
+    Field,
 )
 
 _TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
 _EVENT_COLUMNS = {"span": pa.int64(), "server": pa.int64(), "wall_ns": pa.int64()}
-_SPAN_COLUMNS = {
-    "span": pa.int64(),
-    "server": pa.int64(),
-    "span_id": pa.string(),
-    "parent_id": pa.string(),
-}
 
-#: Schema of each raw table; columns in order of name.
+
+def _event_schema(fields: tuple[Field, ...]) -> pa.Schema:
+    columns = {f.column: _TYPES[f.kind] for f in fields}
+    more = {"label": pa.string(), "extra": pa.string()}
+    return pa.schema(sorted({**_EVENT_COLUMNS, **columns, **more}.items()))
+
+
+#: Schema of each raw table.
 RAW_SCHEMAS = {
-    table: pa.schema(
-        sorted(
-            {
-                **(_SPAN_COLUMNS if table == SPANS else _EVENT_COLUMNS),
-                **{f.column: _TYPES[f.kind] for f in fields},
-                "label": pa.string(),
-                "extra": pa.string(),
-            }.items()
-        )
-    )
-    for table, fields in (
-        (STEPS, STEP_FIELDS),
-        (SNAPSHOTS, SNAPSHOT_FIELDS),
-        (JOURNEY, JOURNEY_FIELDS),
-        (API, API_FIELDS),
-        (SPANS, SPAN_FIELDS),
-    )
+    STEPS: _event_schema(STEP_FIELDS),
+    SNAPSHOTS: _event_schema(SNAPSHOT_FIELDS),
+    ENGINE: ENGINE_SCHEMA,
+    FRONT: FRONT_SCHEMA,
 }
 
 
@@ -162,7 +157,18 @@ def _parse_stretch(parser: ChunkParser, path: Path, start: int, end: int) -> Par
     if stretch.too_long:
         chunk.counts.read["lines"] += stretch.too_long
         chunk.counts.refused["lines"]["line too long"] += stretch.too_long
+    _gather_requests(chunk)
     return chunk
+
+
+def _gather_requests(chunk: ParsedChunk) -> None:
+    """Put rows of requests in the place of their spans and events."""
+    spans, journey, api = (chunk.tables.pop(name, []) for name in (SPANS, JOURNEY, API))
+    refused = chunk.counts.refused["events"]
+    for name, gather, events in ((ENGINE, engine_rows, journey), (FRONT, front_rows, api)):
+        rows = gather(spans, events, chunk.spans, refused)
+        if rows is not None:
+            chunk.tables[name] = [rows]
 
 
 _worker_parser: ChunkParser | None = None
@@ -179,12 +185,11 @@ def _work(path: Path, start: int, end: int) -> ParsedChunk:
 
 
 class _Spool:
-    """Appends the chunks' tables to one Arrow file each, spans and servers renumbered."""
+    """Appends the chunks' tables to one Arrow file each, servers renumbered."""
 
     def __init__(self, raw: RawTraces) -> None:
         self._raw = raw
         self._servers: dict[str, int] = {}
-        self._spans = 0
         self._writers: dict[str, pa.RecordBatchFileWriter] = {}
 
     def __enter__(self) -> _Spool:
@@ -206,13 +211,10 @@ class _Spool:
                 self._writers[name] = pa.ipc.new_file(path, RAW_SCHEMAS[name])
             for batch in batches:
                 self._writers[name].write_batch(self._renumbered(batch, servers))
-        self._spans += chunk.spans
         self._raw.counts.add(chunk.counts)
         self._raw.spool_s += time.perf_counter() - begin
 
     def _renumbered(self, batch: pa.RecordBatch, servers: np.ndarray) -> pa.RecordBatch:
-        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        span = batch.column("span").to_numpy()
-        columns["span"] = pa.array(np.where(span < 0, -1, span + self._spans))
-        columns["server"] = pa.array(servers[batch.column("server").to_numpy()])
-        return pa.RecordBatch.from_pydict(columns)
+        place = batch.schema.get_field_index("server")
+        column = numbers(servers[batch.column("server").to_numpy()])
+        return batch.set_column(place, "server", column)
