@@ -63,6 +63,7 @@ def _model_descriptors(model: ModelSpec, tp: int, ranks: int, spread: bool) -> d
         "kv_heads": np.log2(kv_heads),
         "head_dim": np.log2(attention.head_dim),
         "latent_attention": float(isinstance(attention, LatentAttentionSpec)),
+        "full_width_norm": float(getattr(attention, "qk_norm_full_width", False)),
         "windowed_share": windowed / model.layers,
         "window_tokens": np.log2(1 + (model.window_tokens or 0) / _TILE),
         "moe_share": moe_layers / model.layers,
@@ -88,6 +89,7 @@ def _format_descriptors(model: ModelSpec, gpu: GpuSpec, kv_bytes: float) -> dict
         "dense_native": dense_native,
         "expert_bytes": experts,
         "expert_native": experts_native,
+        "expert_mx_scales": float(model.moe is not None and formats.experts.name.startswith("mx")),
         "block_scales": float("block" in formats.experts.name or "block" in formats.dense_ffn.name),
         "kv_bytes": float(np.log2(kv_bytes)),
     }
@@ -127,10 +129,11 @@ def _row(
 #: Names of the free descriptors, in the order of every embedding.
 DESCRIPTORS: tuple[str, ...] = (
     "layers", "hidden_size", "qkv_width", "output_width", "dense_ffn_width", "shared_ffn_width",
-    "head_width", "heads", "kv_heads", "head_dim", "latent_attention", "windowed_share",
-    "window_tokens", "moe_share", "local_experts", "top_k", "expert_share", "expert_width",
-    "expert_parallel", "tensor_parallel", "data_parallel", "attention_bytes", "attention_native",
-    "dense_bytes", "dense_native", "expert_bytes", "expert_native", "block_scales", "kv_bytes",
+    "head_width", "heads", "kv_heads", "head_dim", "latent_attention", "full_width_norm",
+    "windowed_share", "window_tokens", "moe_share", "local_experts", "top_k", "expert_share",
+    "expert_width", "expert_parallel", "tensor_parallel", "data_parallel", "attention_bytes",
+    "attention_native", "dense_bytes", "dense_native", "expert_bytes", "expert_native",
+    "expert_mx_scales", "block_scales", "kv_bytes",
     "sm_count", "l2_bytes", "compute_capability", "nvlink",
 )  # fmt: skip
 

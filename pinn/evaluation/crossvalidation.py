@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from pinn.evaluation.methods import Method, Prediction
+from pinn.kernels.exclusion import Exclusion
 from pinn.observations.splits import Split
 from pinn.observations.table import replace_atomically
 from pinn.training.serving_rows import ServingRows
@@ -57,11 +58,27 @@ def _cell(
     train, test = (
         rows.take(np.isin(rows.row_id, ids)) for ids in (split.train_ids, split.test_ids)
     )
-    predictor = method.learn(train, split, folder / "logs" / digest)
+    exclude = held_out_kernels(kind, test)
+    logs = hashlib.sha256(f"{fingerprint} {kind} {split.name}".encode()).hexdigest()[:16]
+    predictor = method.learn(train, exclude, folder / "logs" / logs / method.logs)
     cell = _table(kind, split, method, test, predictor(test))
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_atomically(path, lambda target: cell.to_parquet(target, index=False))
     return cell
+
+
+def held_out_kernels(kind: str, test: ServingRows) -> Exclusion:
+    """What a kind of split holds out of the kernels beside its serving rows.
+
+    A held-out model's kernels always go. A GPU's stay where only its serving rows are held out, as
+    for a GPU whose kernels somebody measured.
+    """
+    if kind == "leave-one-model-out":
+        models = {d.model.name: d.model for d in test.deployments}
+        return Exclusion(models=tuple(models[name] for name in sorted(models)))
+    if kind == "leave-one-gpu-and-its-kernels-out":
+        return Exclusion(gpus=tuple(sorted({d.gpu.name for d in test.deployments})))
+    return Exclusion()
 
 
 def _table(

@@ -10,11 +10,15 @@ from pinn.errors import PinnError
 from pinn.specs.deployment import Deployment
 from pinn.training.serving_rows import ServingRows
 
-#: Part -> whether a deployment belongs to it.
-GROUPS: dict[str, Callable[[Deployment], bool]] = {
-    "mixture-of-experts": lambda d: d.model.moe is not None,
-    "dense": lambda d: d.model.moe is None,
-    "expert-parallel": lambda d: d.serving.expert_parallel_size > 1,
+#: Concurrency up to which a benchmark counts as lightly loaded.
+LOW_CONCURRENCY = 16
+
+#: Part -> whether a row, given its deployment and its concurrency, belongs to it.
+GROUPS: dict[str, Callable[[Deployment, int], bool]] = {
+    "mixture-of-experts": lambda deployment, _: deployment.model.moe is not None,
+    "dense": lambda deployment, _: deployment.model.moe is None,
+    "expert-parallel": lambda deployment, _: deployment.serving.expert_parallel_size > 1,
+    "low-concurrency": lambda _, concurrency: concurrency <= LOW_CONCURRENCY,
 }
 
 
@@ -32,8 +36,10 @@ def group_masks(
     masks = {}
     for name in names:
         member = {
-            row_id: GROUPS[name](rows.deployments[i])
-            for row_id, i in zip(rows.row_id, rows.deployment, strict=True)
+            row_id: GROUPS[name](rows.deployments[i], concurrency)
+            for row_id, i, concurrency in zip(
+                rows.row_id, rows.deployment, rows.concurrency, strict=True
+            )
         }
         masks[name] = predictions["row_id"].map(member).astype(bool)
     return masks

@@ -10,8 +10,9 @@ from typing import Protocol
 import numpy as np
 import pandas as pd
 
-from pinn.observations.splits import Split
-from pinn.training.learner import ServingLearner, predict
+from pinn.kernels.exclusion import Exclusion
+from pinn.training.kernel_learner import KernelLearner, Learned
+from pinn.training.learner import ServingLearner, predict, predict_with_betas
 from pinn.training.serving_rows import ServingRows
 
 #: (TPOT, TTFT) in seconds of every row; NaN where the method cannot predict one.
@@ -26,8 +27,12 @@ class Method(Protocol):
     def name(self) -> str:
         """Its name in every table."""
 
-    def learn(self, train: ServingRows, split: Split, folder: Path) -> Predictor:
-        """Learn from rows; what the split holds out may not be looked at in any other way."""
+    @property
+    def logs(self) -> str:
+        """Folder of its training logs; methods that share a fit share it."""
+
+    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:
+        """Learn from rows, and from kernels but those of what is excluded."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +40,9 @@ class Roofline:
     """The physical floor itself: max(FLOPs / peak, bytes / bandwidth) of every step."""
 
     name: str = "roofline"
+    logs: str = "none"
 
-    def learn(self, train: ServingRows, split: Split, folder: Path) -> Predictor:  # noqa: ARG002
+    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:  # noqa: ARG002
         """Nothing to learn."""
         return lambda rows: (rows.tpot_floor_s, rows.ttft_floor_s)
 
@@ -48,10 +54,62 @@ class LearnedNetwork:
     name: str
     learner: ServingLearner
 
-    def learn(self, train: ServingRows, split: Split, folder: Path) -> Predictor:
+    @property
+    def logs(self) -> str:
+        """A folder of its own."""
+        return self.name.replace(" ", "-")
+
+    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:  # noqa: ARG002
         """Train the network."""
-        network = self.learner.learn(train, folder / self.name / _file_name(split))
+        network = self.learner.learn(train, folder)
         return lambda rows: predict(network, rows)
+
+
+class KernelFits:
+    """Fits of a kernel learner; teacher and network of a fold come from the same one."""
+
+    def __init__(self, learner: KernelLearner) -> None:
+        self.learner = learner
+        self._last: tuple[Path, Learned] | None = None
+
+    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Learned:
+        """Fit, or return the last fit if it was for the same folder."""
+        if self._last is None or self._last[0] != folder:
+            self._last = folder, self.learner.learn(train, exclude, folder)
+        return self._last[1]
+
+
+@dataclass(frozen=True)
+class KernelNetwork:
+    """The network that kernels taught."""
+
+    fits: KernelFits
+    name: str = "network"
+    logs: str = "kernels"
+
+    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:
+        """Train surrogates, scalars and network."""
+        learned = self.fits.learn(train, exclude, folder)
+        return lambda rows: predict(learned.network, rows)
+
+
+@dataclass(frozen=True)
+class KernelTeacher:
+    """The teacher itself: composed kernels, projected for each deployment; alpha as the network."""
+
+    fits: KernelFits
+    name: str = "teacher"
+    logs: str = "kernels"
+
+    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:
+        """Train surrogates and scalars."""
+        learned = self.fits.learn(train, exclude, folder)
+
+        def from_kernels(rows: ServingRows) -> Prediction:
+            betas = learned.teacher.betas(rows.deployments)
+            return predict_with_betas(learned.network, betas, rows)
+
+        return from_kernels
 
 
 @dataclass(frozen=True)
@@ -60,8 +118,9 @@ class Peer:
 
     name: str
     predictions: pd.DataFrame
+    logs: str = "none"
 
-    def learn(self, train: ServingRows, split: Split, folder: Path) -> Predictor:  # noqa: ARG002
+    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:  # noqa: ARG002
         """Nothing to learn: it holds its own kernel measurements, those of the very models."""
         table = self.predictions.set_index("row_id")
 
@@ -70,7 +129,3 @@ class Peer:
             return found["tpot_s"].to_numpy(np.float64), found["ttft_s"].to_numpy(np.float64)
 
         return look_up
-
-
-def _file_name(split: Split) -> str:
-    return split.name.replace("/", "--")

@@ -18,13 +18,23 @@ from omegaconf import DictConfig, OmegaConf
 from pinn.errors import PinnError
 from pinn.evaluation.crossvalidation import cross_validate
 from pinn.evaluation.groups import group_masks
-from pinn.evaluation.methods import LearnedNetwork, Method, Peer, Roofline
+from pinn.evaluation.methods import (
+    KernelFits,
+    KernelNetwork,
+    KernelTeacher,
+    LearnedNetwork,
+    Method,
+    Peer,
+    Roofline,
+)
 from pinn.evaluation.metrics import summarize
 from pinn.evaluation.peers.aiconfigurator import released_predictions
 from pinn.evaluation.printing import print_results
+from pinn.kernels.exclusion import Exclusion
 from pinn.network.checkpoint import Checkpoint, save_checkpoint
 from pinn.observations.splits import Split, leave_one_gpu_out, leave_one_model_out, write_splits
 from pinn.observations.table import read_manifest, read_observations
+from pinn.training.kernel_learner import KernelLearner
 from pinn.training.learner import ServingLearner
 from pinn.training.provenance import fingerprint
 from pinn.training.serving_rows import ServingRows, serving_rows
@@ -32,6 +42,7 @@ from pinn.training.serving_rows import ServingRows, serving_rows
 _SPLITS = {
     "leave-one-model-out": leave_one_model_out,
     "leave-one-gpu-out": leave_one_gpu_out,
+    "leave-one-gpu-and-its-kernels-out": leave_one_gpu_out,
 }
 
 
@@ -56,23 +67,19 @@ def run_experiment(config: DictConfig) -> dict[str, Any]:
     manifest = read_manifest(Path(config.data.target))
     print(manifest.report.table(), file=sys.stderr)
     rows = serving_rows(observations)
-    learner = ServingLearner(
-        instantiate(config.network),
-        instantiate(config.fit),
-        instantiate(config.trainer),
-        config.seed,
-    )
-    learned_from = {part: settings[part] for part in ("network", "fit", "seed")}
+    learned_from = {part: settings[part] for part in ("network", "fit", "kernels", "seed")}
     mark = fingerprint(manifest.table_sha256, learned_from)
     summary: dict[str, Any] = {"experiment": config.experiment_name, "folder": str(folder)}
     results = pd.DataFrame()
     if config.evaluation.splits:
         splits = _splits(config.evaluation.splits, observations, folder)
-        results = _evaluate(config, rows, splits, learner, mark, folder)
-        overall = results[(results.held_out == "all") & (results.method == "network")]
-        summary["errors"] = overall.drop(columns=["held_out", "method"]).to_dict("records")
+        results = _evaluate(config, rows, splits, mark, folder)
+        overall = results[
+            (results.held_out == "all") & results.method.isin(["network", "network, no kernels"])
+        ]
+        summary["errors"] = overall.drop(columns=["held_out"]).to_dict("records")
     if config.final_fit:
-        summary["checkpoint"] = str(_fit_all(config, rows, learner, mark, results, folder))
+        summary["checkpoint"] = str(_fit_all(config, rows, mark, results, folder))
     return summary
 
 
@@ -93,17 +100,20 @@ def _evaluate(
     config: DictConfig,
     rows: ServingRows,
     splits: dict[str, list[Split]],
-    learner: ServingLearner,
     mark: str,
     folder: Path,
 ) -> pd.DataFrame:
     """Score every method on every split; the table goes to disk first and is printed from there."""
+    alone = _serving_learner(config)
     methods: list[Method] = [
         Roofline(),
-        LearnedNetwork("global vector", learner.without_correction()),
-        LearnedNetwork("network", learner),
-        Peer("aiconfigurator", released_predictions()),
+        LearnedNetwork("global vector", alone.without_correction()),
+        LearnedNetwork("network, no kernels", alone),
     ]
+    if config.kernels.enabled:
+        fits = KernelFits(_kernel_learner(config))
+        methods += [KernelTeacher(fits), KernelNetwork(fits)]
+    methods.append(Peer("aiconfigurator", released_predictions()))
     predictions = cross_validate(rows, splits, methods, folder, mark)
     predictions.to_csv(folder / "predictions.csv", index=False)
     groups = group_masks(config.evaluation.groups, rows, predictions)
@@ -116,13 +126,18 @@ def _evaluate(
 def _fit_all(
     config: DictConfig,
     rows: ServingRows,
-    learner: ServingLearner,
     mark: str,
     results: pd.DataFrame,
     folder: Path,
 ) -> Path:
     """Fit on all rows and save the checkpoint with the held-out results beside it."""
-    network = learner.learn(rows, folder / "logs" / f"all-{mark[:16]}")
+    logs = folder / "logs" / f"all-{mark[:16]}"
+    scalars = {}
+    if config.kernels.enabled:
+        learned = _kernel_learner(config).learn(rows, Exclusion(), logs)
+        network, scalars = learned.network, learned.teacher.scalars.to_json()
+    else:
+        network = _serving_learner(config).learn(rows, logs)
     manifest = read_manifest(Path(config.data.target))
     metadata = {
         "experiment": config.experiment_name,
@@ -130,6 +145,8 @@ def _fit_all(
         "date": datetime.now(UTC).date().isoformat(),
         "fingerprint": mark,
         "parameters": network.parameter_count,
+        "kernels": bool(config.kernels.enabled),
+        "scalars": scalars,
         "sources": [manifest.to_json()],
         "held_out_results": results.to_dict("records"),
     }
@@ -139,3 +156,23 @@ def _fit_all(
     path = folder / "checkpoint.safetensors"
     save_checkpoint(checkpoint, path)
     return path
+
+
+def _serving_learner(config: DictConfig) -> ServingLearner:
+    return ServingLearner(
+        instantiate(config.network),
+        instantiate(config.fit),
+        instantiate(config.trainer),
+        config.seed,
+    )
+
+
+def _kernel_learner(config: DictConfig) -> KernelLearner:
+    return KernelLearner(
+        instantiate(config.kernels.settings, _convert_="all"),
+        instantiate(config.network),
+        instantiate(config.kernels.distillation),
+        instantiate(config.fit),
+        instantiate(config.trainer),
+        config.seed,
+    )

@@ -8,9 +8,14 @@ teacher learns them as overheads.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 from jaxtyping import Float
 
+from pinn.kernels.hardware import Coded
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.physics.matmuls import dense_matmuls
 from pinn.physics.uniform_batches import UniformBatches
@@ -30,51 +35,91 @@ ROUTING_SECONDS = 4e-6
 #: small kernels (vllm/model_executor/layers/mamba/linear_attn.py: forward_qk).
 NORM_SECONDS = 6e-6
 
-Seconds = Float[np.ndarray, " n"]
+
+@dataclass(frozen=True)
+class Call:
+    """One kernel in the steps of one deployment.
+
+    Attributes:
+        deployment: Index of the deployment.
+        form: Number format.
+        count: How often a step runs it.
+        sizes: Arguments of the surrogate, each a number or one per batch.
+    """
+
+    deployment: int
+    form: str
+    count: float
+    sizes: tuple[Any, ...]
 
 
 def compose(
     kernels: KernelSurrogates, deployment: Deployment, batches: UniformBatches
 ) -> Float[np.ndarray, "n operators"]:
-    """Seconds that each part of ``n`` steps takes, summed over the layers.
+    """Seconds that each part of ``n`` steps of one deployment takes, summed over the layers."""
+    return compose_many(kernels, [deployment], [batches])[0]
+
+
+def compose_many(
+    kernels: KernelSurrogates,
+    deployments: Sequence[Deployment],
+    batches: Sequence[UniformBatches],
+) -> Float[np.ndarray, "m n operators"]:
+    """Seconds that each part of ``n`` steps of each of ``m`` deployments takes.
+
+    All calls of one kind are looked up together: thousands of deployments take seconds.
 
     Args:
         kernels: Fitted operator surrogates.
-        deployment: Model, GPU and engine configuration.
-        batches: The steps' batches.
+        deployments: Models, GPUs and engine configurations.
+        batches: The steps' batches of each deployment; equally many.
     """
-    parts = {
-        "gemm": _gemm(kernels, deployment, batches),
-        "experts": _experts(kernels, deployment, batches),
-        "decode_attention": _decode_attention(kernels, deployment, batches),
-        "prefill_attention": _prefill_attention(kernels, deployment, batches),
-        "all_reduce": _all_reduce(kernels, deployment, batches),
-        "exchange": _exchange(kernels, deployment, batches),
-    }
-    return np.stack([parts[name] for name in OPERATORS], axis=-1)
+    seconds = np.zeros((len(deployments), len(batches[0]), len(OPERATORS)))
+    for column, name in enumerate(OPERATORS):
+        for calls, surrogate in _CALLS[name]:
+            found = [
+                call
+                for i, (d, b) in enumerate(zip(deployments, batches, strict=True))
+                for call in calls(i, d, b)
+            ]
+            _add(seconds[:, :, column], kernels, surrogate, deployments, found)
+    return seconds
 
 
-def _gemm(kernels: KernelSurrogates, deployment: Deployment, batches: UniformBatches) -> Seconds:
-    total = np.zeros(len(batches))
+def _add(
+    seconds: Float[np.ndarray, "m n"],
+    kernels: KernelSurrogates,
+    surrogate: Callable[..., np.ndarray],
+    deployments: Sequence[Deployment],
+    calls: Sequence[Call],
+) -> None:
+    """Look the calls up and add their times to their deployments' steps."""
+    if not calls:
+        return
+    gpus = tuple(dict.fromkeys(deployments[c.deployment].gpu for c in calls))
+    forms = tuple(dict.fromkeys(c.form for c in calls))
+    gpu_ids = np.array([[gpus.index(deployments[c.deployment].gpu)] for c in calls])
+    form_ids = np.array([[forms.index(c.form)] for c in calls])
+    width = seconds.shape[1]
+    sizes = [
+        np.stack([np.broadcast_to(np.asarray(c.sizes[i], dtype=np.float64), width) for c in calls])
+        for i in range(len(calls[0].sizes))
+    ]
+    times = surrogate(kernels, Coded(gpus, gpu_ids), Coded(forms, form_ids), *sizes)
+    counts = np.array([[c.count] for c in calls])
+    np.add.at(seconds, [c.deployment for c in calls], counts * times)
+
+
+def _gemm(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
     for matmul in dense_matmuls(deployment.model, deployment.serving.tensor_parallel_size):
         rows = batches.requests if matmul.per_sequence else batches.tokens
-        total += matmul.count * kernels.gemm_seconds(
-            deployment.gpu, matmul.weights.name, rows, matmul.n, matmul.k
-        )
-    return total
+        yield Call(i, matmul.weights.name, matmul.count, (rows, matmul.n, matmul.k))
 
 
-def _experts(kernels: KernelSurrogates, deployment: Deployment, batches: UniformBatches) -> Seconds:
+def _experts(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
     model, serving = deployment.model, deployment.serving
-    if model.moe is None:
-        return np.zeros(len(batches))
-    monolithic = model.precisions.experts.name == "mxfp4"
-    routing = 0.0 if monolithic else ROUTING_SECONDS
-    return model.moe_layers * (
-        routing
-        + kernels.moe_seconds(
-            deployment.gpu,
-            model.precisions.experts.name,
+    if model.moe is not None:
+        sizes = (
             batches.tokens * serving.data_parallel_size,
             model.hidden_size,
             model.moe.width,
@@ -84,99 +129,115 @@ def _experts(kernels: KernelSurrogates, deployment: Deployment, batches: Uniform
             serving.expert_parallel_size,
             model.moe.gated,
         )
-    )
+        yield Call(i, model.precisions.experts.name, model.moe_layers, sizes)
 
 
-def _decode_attention(
-    kernels: KernelSurrogates, deployment: Deployment, batches: UniformBatches
-) -> Seconds:
-    total = np.zeros(len(batches))
+def _routed_experts(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes) -> np.ndarray:
+    monolithic = np.array([name == "mxfp4" for name in form.options])[form.ids]
+    return kernels.moe_seconds(gpu, form, *sizes) + np.where(monolithic, 0.0, ROUTING_SECONDS)
+
+
+def _decode_attention(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
     for group in deployment.model.layer_groups:
-        attention, heads = group.attention, _local_heads(group, deployment)
-        context = batches.decode_context + 1
-        kv = deployment.kv_cache_precision.name
-        if isinstance(attention, LatentAttentionSpec):
-            each = kernels.latent_decode_attention_seconds(
-                deployment.gpu,
-                kv,
+        attention = group.attention
+        if isinstance(attention, AttentionSpec):
+            sizes = (
                 batches.decode_requests,
-                context,
-                heads,
+                batches.decode_context + 1,
+                _local_heads(group, deployment),
+                _local_kv_heads(attention, deployment),
+                attention.head_dim,
+                attention.window_tokens or 0,
+            )
+            yield Call(i, deployment.kv_cache_precision.name, group.count, sizes)
+
+
+def _latent_decode(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+    for group in deployment.model.layer_groups:
+        attention = group.attention
+        if isinstance(attention, LatentAttentionSpec):
+            sizes = (
+                batches.decode_requests,
+                batches.decode_context + 1,
+                _local_heads(group, deployment),
                 attention.kv_lora_rank,
                 attention.qk_rope_head_dim,
             )
-        else:
-            each = kernels.decode_attention_seconds(
-                deployment.gpu,
-                kv,
-                batches.decode_requests,
-                context,
-                heads,
-                _local_kv_heads(attention, deployment),
-                attention.head_dim,
-                attention.window_tokens,
-            )
-        total += group.count * each
-    return total
+            yield Call(i, deployment.kv_cache_precision.name, group.count, sizes)
 
 
-def _prefill_attention(
-    kernels: KernelSurrogates, deployment: Deployment, batches: UniformBatches
-) -> Seconds:
-    """A chunk of p tokens after s cached ones attends to as many pairs as sqrt(p^2 + 2 p s)."""
+def _one_by_one(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes) -> np.ndarray:
+    """The latent surrogate takes one GPU and one format at a time."""
+    times = [
+        kernels.latent_decode_attention_seconds(
+            gpu.options[g], form.options[f], *(size[row] for size in sizes)
+        )
+        for row, (g, f) in enumerate(zip(gpu.ids[:, 0], form.ids[:, 0], strict=True))
+    ]
+    return np.stack(times)
+
+
+def _prefill_attention(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+    """A chunk of p tokens after s cached ones attends to as many pairs as sqrt(p^2 + 2 p s).
+
+    Latent attention runs prompts with full heads, keys wider than values.
+    """
     new, cached = batches.prefill_tokens, batches.prefill_cached
     tokens = np.sqrt(new**2 + 2 * new * cached)
-    total = np.zeros(len(batches))
     for group in deployment.model.layer_groups:
         attention, heads = group.attention, _local_heads(group, deployment)
-        where = (deployment.gpu, deployment.kv_cache_precision.name)
-        work = (batches.prefill_requests, tokens, heads)
         if isinstance(attention, LatentAttentionSpec):
-            each = kernels.latent_prefill_attention_seconds(
-                *where, *work, attention.head_dim, attention.v_head_dim
-            )
+            shape = (heads, heads, (attention.head_dim + attention.v_head_dim) / 2, 0)
         else:
-            each = kernels.prefill_attention_seconds(
-                *where,
-                *work,
-                _local_kv_heads(attention, deployment),
-                attention.head_dim,
-                attention.window_tokens,
-            )
-        total += group.count * each
-    return total
+            kv_heads = _local_kv_heads(attention, deployment)
+            shape = (heads, kv_heads, attention.head_dim, attention.window_tokens or 0)
+        sizes = (batches.prefill_requests, tokens, *shape)
+        yield Call(i, deployment.kv_cache_precision.name, group.count, sizes)
 
 
-def _all_reduce(
-    kernels: KernelSurrogates, deployment: Deployment, batches: UniformBatches
-) -> Seconds:
-    """Two per layer, one more for a full-width q/k norm, and one for the embedding."""
+def _all_reduce(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+    """Two per layer and one for the embedding; a full-width q/k norm needs one more.
+
+    The norm sums one fp32 square per token for q and one for k.
+    """
     model, tp = deployment.model, deployment.serving.tensor_parallel_size
     if tp == 1:
-        return np.zeros(len(batches))
+        return
     size = batches.tokens * model.hidden_size * ACTIVATION_BYTES
-    count = 1 + sum(2 * group.count for group in model.layer_groups)
-    total = count * kernels.all_reduce_seconds(deployment.gpu, tp, size)
-    normed = sum(
-        g.count
-        for g in model.layer_groups
-        if isinstance(g.attention, AttentionSpec) and g.attention.qk_norm_full_width
-    )
-    # The norm needs one fp32 sum of squares per token for q and one for k.
-    sums = kernels.all_reduce_seconds(deployment.gpu, tp, batches.tokens * 8.0)
-    return total + normed * (sums + NORM_SECONDS)
+    yield Call(i, "bf16", 1 + 2 * model.layers, (tp, size, 0))
+    for group in model.layer_groups:
+        if getattr(group.attention, "qk_norm_full_width", False):
+            yield Call(i, "fp32", group.count, (tp, batches.tokens * 8.0, 1))
 
 
-def _exchange(
-    kernels: KernelSurrogates, deployment: Deployment, batches: UniformBatches
-) -> Seconds:
+def _reduce(kernels: KernelSurrogates, gpu: Coded, _: Coded, ranks, size, norm) -> np.ndarray:
+    return kernels.all_reduce_seconds(gpu, ranks, size) + norm * NORM_SECONDS
+
+
+def _exchange(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+    """Dispatch and combine as an all-gather and a reduce-scatter, vLLM's default back end.
+
+    Together they move what one all-reduce of all replicas' tokens does.
+    """
     model, serving = deployment.model, deployment.serving
     if model.moe is None or serving.data_parallel_size == 1:
-        return np.zeros(len(batches))
+        return
     ranks = serving.tensor_parallel_size * serving.data_parallel_size
-    return model.moe_layers * kernels.expert_exchange_seconds(
-        deployment.gpu, batches.tokens, model.hidden_size, model.moe.top_k, ranks
-    )
+    size = batches.tokens * ranks * model.hidden_size * ACTIVATION_BYTES
+    yield Call(i, "bf16", model.moe_layers, (ranks, size, 0))
+
+
+_CALLS: dict[str, tuple[tuple[Callable[..., Iterator[Call]], Callable[..., np.ndarray]], ...]] = {
+    "gemm": ((_gemm, KernelSurrogates.gemm_seconds),),
+    "experts": ((_experts, _routed_experts),),
+    "decode_attention": (
+        (_decode_attention, KernelSurrogates.decode_attention_seconds),
+        (_latent_decode, _one_by_one),
+    ),
+    "prefill_attention": ((_prefill_attention, KernelSurrogates.prefill_attention_seconds),),
+    "all_reduce": ((_all_reduce, _reduce),),
+    "exchange": ((_exchange, _reduce),),
+}
 
 
 def _local_heads(group: LayerGroup, deployment: Deployment) -> int:

@@ -110,6 +110,11 @@ class Exclusion:
             return np.ones(len(rows), dtype=bool)
         return self.gpu_rows(rows)
 
+    def slug(self) -> str:
+        """A file name: ``all``, or ``without-`` and what is held out."""
+        names = [model.name.split("/")[-1] for model in self.models] + list(self.gpus)
+        return "-".join(["without", *names]).lower() if names else "all"
+
     def describe(self) -> dict[str, list[str]]:
         """Names, for a checkpoint's metadata."""
         return {"models": [m.name for m in self.models], "gpus": list(self.gpus)}

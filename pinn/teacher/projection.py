@@ -32,6 +32,7 @@ EXPLAINED_BY: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 _NAMES = list(STEP_FEATURES)
+_BOUNDS = np.array([f.lower_bound for f in STEP_FEATURES.values()])
 
 
 def project(
@@ -39,6 +40,7 @@ def project(
 ) -> Float[np.ndarray, "operators features"]:
     """Explain each part of a deployment's steps by its features.
 
+    Betas do not go below their lower bounds, which keep every step above its physical floor.
     Errors are weighed by the whole step's time, so a part that hardly matters is not fitted at the
     expense of one that does.
 
@@ -60,6 +62,7 @@ def project(
         columns = [c for c in columns if features[:, c].any()]
         basis = features[:, columns] * scale[:, None]
         size = np.maximum(basis.max(0), 1e-30)
-        solution, _ = nnls(basis / size, parts[:, row] * scale)
-        betas[row, columns] = solution / size
+        least = _BOUNDS[columns]
+        solution, _ = nnls(basis / size, parts[:, row] * scale - basis @ least)
+        betas[row, columns] = least + solution / size
     return betas

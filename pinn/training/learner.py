@@ -16,6 +16,7 @@ from pinn.training.serving_fit import (
     STEPS_PER_EPOCH,
     ServingFit,
     ServingFitSettings,
+    combine,
     predict_rows,
     serving_batch,
     serving_loader,
@@ -66,4 +67,16 @@ def predict(network: CoefficientNetwork, rows: ServingRows) -> tuple[np.ndarray,
     """TPOT and TTFT in seconds of every row."""
     with torch.no_grad():
         tpot, ttft = predict_rows(network, serving_batch(rows))
+    return tpot.numpy(), ttft.numpy()
+
+
+def predict_with_betas(
+    network: CoefficientNetwork, betas: np.ndarray, rows: ServingRows
+) -> tuple[np.ndarray, np.ndarray]:
+    """TPOT and TTFT of every row with other betas per deployment; alpha is the network's."""
+    batch = serving_batch(rows)
+    with torch.no_grad():
+        _, alpha = network(batch["free"], batch["rates"])
+        index = batch["deployment"]
+        tpot, ttft = combine(torch.tensor(betas)[index], alpha[index], batch)
     return tpot.numpy(), ttft.numpy()

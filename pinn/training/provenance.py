@@ -12,14 +12,14 @@ import pinn
 #: Sub-packages that decide what a fit gives; evaluation and printing do not.
 _LEARNING = (
     "specs", "physics", "sources", "kernels", "observations", "features", "embedding", "network",
-    "training",
+    "teacher", "training",
 )  # fmt: skip
 
 
-def source_digest() -> str:
+def source_digest(parts: tuple[str, ...] = _LEARNING) -> str:
     """SHA-256 of the code that learns, so that no cache outlives a change of it."""
     root = Path(pinn.__file__).parent
-    files = sorted(path for part in _LEARNING for path in (root / part).rglob("*.py"))
+    files = sorted(path for part in parts for path in (root / part).rglob("*.py"))
     digest = hashlib.sha256()
     for path in files:
         digest.update(str(path.relative_to(root)).encode())

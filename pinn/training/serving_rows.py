@@ -31,6 +31,7 @@ class ServingRows:
         row_id: Name of each row in its source.
         deployments: The distinct deployments.
         deployment: Index of each row's deployment.
+        concurrency: Clients of each row's benchmark.
         tpot_features: Mean step features of a decode interval.
         ttft_features: Summed step features of the steps from arrival to first token.
         request_features: Features of the mean request.
@@ -44,6 +45,7 @@ class ServingRows:
     row_id: tuple[str, ...]
     deployments: tuple[Deployment, ...]
     deployment: Int[np.ndarray, " n"]
+    concurrency: Int[np.ndarray, " n"]
     tpot_features: Float[np.ndarray, "n step_features"]
     ttft_features: Float[np.ndarray, "n step_features"]
     request_features: Float[np.ndarray, "n request_features"]
@@ -64,6 +66,7 @@ class ServingRows:
             tuple(r for r, kept in zip(self.row_id, keep, strict=True) if kept),
             deployments,
             index,
+            self.concurrency[keep],
             self.tpot_features[keep],
             self.ttft_features[keep],
             self.request_features[keep],
@@ -120,6 +123,7 @@ def serving_rows(observations: pd.DataFrame) -> ServingRows:
         tuple(observations["row_id"]),
         deployments,
         index,
+        observations["concurrency"].to_numpy(np.int64),
         tpot_features,
         ttft_features,
         _request_features(deployments, index, loads),

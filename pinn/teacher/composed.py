@@ -1,0 +1,149 @@
+"""Kernel-composed observations: steps of many deployments, part by part, in shards on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from pinn.errors import PinnError
+from pinn.kernels.composition import OPERATORS, compose_many
+from pinn.kernels.surrogates import KernelSurrogates
+from pinn.observations.table import replace_atomically
+from pinn.physics.uniform_batches import UniformBatches
+from pinn.sources.report import file_sha256
+from pinn.specs.deployment import Deployment
+from pinn.teacher.batches import sample_batches
+
+SHARD_DEPLOYMENTS = 250
+BATCH_COLUMNS = tuple(f.name for f in fields(UniformBatches))
+
+
+@dataclass(frozen=True)
+class ComposedSteps:
+    """Steps of ``m`` deployments, ``n`` batches each.
+
+    Attributes:
+        deployments: The deployments.
+        batches: The batches of each.
+        parts: Seconds of each part, ``[m, n, operators]``.
+    """
+
+    deployments: tuple[Deployment, ...]
+    batches: tuple[UniformBatches, ...]
+    parts: np.ndarray
+
+
+def compose_all(
+    kernels: KernelSurrogates,
+    deployments: Sequence[Deployment],
+    folder: Path,
+    *,
+    seed: int = 0,
+    workers: int = 1,
+    progress: Callable[[int, int], None] = lambda *_: None,
+) -> ComposedSteps:
+    """Compose the steps of deployments; shards that are there already are kept.
+
+    Args:
+        kernels: Fitted operator surrogates.
+        deployments: Whose steps.
+        folder: Of the shards and of ``manifest.json``.
+        seed: Batches of the i-th deployment are drawn with ``seed + i``.
+        workers: Processes; the result does not depend on their number.
+        progress: Called with the number of finished and of all shards.
+
+    Raises:
+        PinnError: If the folder holds shards made for other kernels, deployments or batches.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    _claim(folder, kernels, deployments, seed)
+    starts = range(0, len(deployments), SHARD_DEPLOYMENTS)
+    todo = [i for i in starts if not _shard_path(folder, i).is_file()]
+    jobs = [(kernels, deployments[i : i + SHARD_DEPLOYMENTS], i, seed, folder) for i in todo]
+    done = len(starts) - len(todo)
+    if workers > 1 and len(jobs) > 1:
+        with multiprocessing.get_context("spawn").Pool(workers) as pool:
+            for _ in pool.imap_unordered(_compose_shard, jobs):
+                done += 1
+                progress(done, len(starts))
+    else:
+        for job in jobs:
+            _compose_shard(job)
+            done += 1
+            progress(done, len(starts))
+    _finish_manifest(folder, starts)
+    return read_composed(folder, deployments)
+
+
+def read_composed(folder: Path, deployments: Sequence[Deployment]) -> ComposedSteps:
+    """Read the shards of the same deployments back."""
+    tables = [
+        pd.read_parquet(_shard_path(folder, i))
+        for i in range(0, len(deployments), SHARD_DEPLOYMENTS)
+    ]
+    table = pd.concat(tables, ignore_index=True)
+    per_deployment = len(table) // len(deployments)
+    values = {name: table[name].to_numpy().reshape(-1, per_deployment) for name in table.columns}
+    batches = tuple(
+        UniformBatches(*(values[name][i] for name in BATCH_COLUMNS))
+        for i in range(len(deployments))
+    )
+    parts = np.stack([values[f"{name}_s"] for name in OPERATORS], axis=-1)
+    return ComposedSteps(tuple(deployments), batches, parts)
+
+
+def _compose_shard(job: tuple[KernelSurrogates, Sequence[Deployment], int, int, Path]) -> None:
+    kernels, deployments, start, seed, folder = job
+    batches = [sample_batches(seed + start + i) for i in range(len(deployments))]
+    parts = compose_many(kernels, deployments, batches)
+    tables = []
+    for i, batch in enumerate(batches):
+        columns = {"deployment": np.full(len(batch), start + i)}
+        columns |= {name: getattr(batch, name) for name in BATCH_COLUMNS}
+        columns |= {f"{name}_s": parts[i, :, column] for column, name in enumerate(OPERATORS)}
+        tables.append(pd.DataFrame(columns))
+    table = pd.concat(tables, ignore_index=True)
+    path = _shard_path(folder, start)
+    replace_atomically(path, lambda target: table.to_parquet(target, index=False))
+
+
+def _shard_path(folder: Path, start: int) -> Path:
+    return folder / f"steps-{start:06d}.parquet"
+
+
+def _claim(
+    folder: Path, kernels: KernelSurrogates, deployments: Sequence[Deployment], seed: int
+) -> None:
+    """Write what the shards are made of, or check that it is the same as before."""
+    text = "\n".join(repr(d) for d in deployments)
+    recipe = {
+        "deployments": len(deployments),
+        "deployments_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "kernels": kernels.digest(),
+        "kernels_metadata": json.loads(json.dumps(dict(kernels.metadata), default=str)),
+        "seed": seed,
+        "operators": list(OPERATORS),
+    }
+    path = folder / "recipe.json"
+    if path.is_file():
+        if json.loads(path.read_text()) != recipe:
+            raise PinnError(
+                f"{folder} holds steps composed of other kernels, deployments or batches: name "
+                "another folder or delete this one"
+            )
+        return
+    replace_atomically(path, lambda target: target.write_text(json.dumps(recipe, indent=2) + "\n"))
+
+
+def _finish_manifest(folder: Path, starts: Sequence[int]) -> None:
+    shards = {_shard_path(folder, i).name: file_sha256(_shard_path(folder, i)) for i in starts}
+    manifest = json.loads((folder / "recipe.json").read_text()) | {"shards_sha256": shards}
+    path = folder / "manifest.json"
+    replace_atomically(path, lambda target: target.write_text(json.dumps(manifest, indent=2)))

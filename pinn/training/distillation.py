@@ -1,0 +1,159 @@
+"""Teaching the network from composed steps: step times, not coefficients, have to agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import lightning
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+
+from pinn.embedding.descriptors import embed
+from pinn.features.step import step_features
+from pinn.network.coefficient_network import CoefficientNetwork
+from pinn.physics.costs import step_costs
+from pinn.teacher.composed import ComposedSteps
+from pinn.teacher.scalars import Scalars
+from pinn.training.loss import log_huber
+
+
+@dataclass(frozen=True)
+class DistillationSettings:
+    """How composed steps teach the network.
+
+    Attributes:
+        epochs: Passes over the deployments.
+        batch: Deployments per optimizer step.
+        learning_rate: Peak of the one-cycle schedule of Adam.
+        delta: Log error beyond which the loss grows linearly.
+    """
+
+    epochs: int = 60
+    batch: int = 64
+    learning_rate: float = 4e-3
+    delta: float = 0.05
+
+
+class DistillationRows(NamedTuple):
+    """Steps of ``m`` deployments, ``n`` each, as the network learns them (float32).
+
+    Attributes:
+        free: Descriptors.
+        rates: Log datasheet rates.
+        features: Step features.
+        seconds: Composed step times.
+    """
+
+    free: Float[Tensor, "m descriptors"]
+    rates: Float[Tensor, "m rates"]
+    features: Float[Tensor, "m n features"]
+    seconds: Float[Tensor, "m n"]
+
+    @property
+    def deployments(self) -> int:
+        """How many deployments."""
+        return len(self.free)
+
+    def take(self, index: Tensor | slice) -> DistillationRows:
+        """The deployments at ``index``."""
+        return DistillationRows(
+            self.free[index], self.rates[index], self.features[index], self.seconds[index]
+        )
+
+
+def distillation_rows(steps: ComposedSteps, scalars: Scalars) -> DistillationRows:
+    """Features and times of composed steps, overheads included."""
+    free, rates = embed(steps.deployments)
+    costs = step_costs(steps.deployments)
+    features = np.stack(
+        [
+            step_features(costs.take(i), batches.sums(deployment.model.window_tokens))
+            for i, (deployment, batches) in enumerate(
+                zip(steps.deployments, steps.batches, strict=True)
+            )
+        ]
+    )
+    seconds = scalars.step_seconds(steps.parts, features)
+    return DistillationRows(
+        torch.tensor(free),
+        torch.tensor(rates),
+        torch.tensor(features, dtype=torch.float32),
+        torch.tensor(seconds, dtype=torch.float32),
+    )
+
+
+class _Shuffled(IterableDataset):
+    """Minibatches in an order that depends on the seed and the epoch alone."""
+
+    def __init__(self, rows: DistillationRows, batch: int, seed: int) -> None:
+        self.rows, self.batch, self.seed, self.epoch = rows, batch, seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Lightning calls this before each epoch, also after a resume."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[DistillationRows]:
+        generator = torch.Generator().manual_seed(self.seed * 100_003 + self.epoch)
+        order = torch.randperm(self.rows.deployments, generator=generator)
+        for index in order.split(self.batch):
+            yield self.rows.take(index)
+
+
+def distillation_loader(
+    rows: DistillationRows, settings: DistillationSettings, seed: int
+) -> DataLoader:
+    """Minibatches of deployments."""
+    return DataLoader(_Shuffled(rows, settings.batch, seed), batch_size=None)
+
+
+class Distillation(lightning.LightningModule):
+    """Fits the network to composed steps."""
+
+    def __init__(
+        self, network: CoefficientNetwork, settings: DistillationSettings, deployments: int
+    ) -> None:
+        super().__init__()
+        self.network, self.settings = network, settings
+        self.steps = settings.epochs * -(-deployments // settings.batch)
+
+    def on_train_epoch_start(self) -> None:
+        """Give the epoch its own order of deployments."""
+        self.trainer.train_dataloader.dataset.set_epoch(self.current_epoch)
+
+    def training_step(self, batch: DistillationRows) -> Tensor:
+        """Huber loss of the log step times."""
+        beta, _ = self.network(batch.free, batch.rates)
+        predicted = torch.einsum("mnf,mf->mn", batch.features, beta.float())
+        loss = log_huber(predicted, batch.seconds, torch.ones(()), self.settings.delta)
+        loss = loss / batch.seconds.numel()
+        self.log("loss", loss, prog_bar=True, batch_size=batch.deployments)
+        return loss
+
+    def configure_optimizers(self):
+        """Adam on everything that makes betas, in one cycle."""
+        network = self.network
+        network.requires_grad_(True)
+        for parameter in (network.alpha_base, *network.alpha_head.parameters()):
+            parameter.requires_grad_(False)
+        learned = [p for p in network.parameters() if p.requires_grad]
+        optimizer = torch.optim.Adam(learned, lr=self.settings.learning_rate)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, self.settings.learning_rate, total_steps=self.steps, pct_start=0.1
+        )
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
+
+
+def step_errors(network: CoefficientNetwork, rows: DistillationRows) -> np.ndarray:
+    """Relative error of every step, ``[m, n]``."""
+    with torch.no_grad():
+        beta, _ = network(rows.free, rows.rates)
+        predicted = torch.einsum("mnf,mf->mn", rows.features.double(), beta.double())
+    return (predicted / rows.seconds - 1).numpy()

@@ -1,0 +1,223 @@
+"""Learning from measured kernels: surrogates, composed steps, scalars, then the network."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from pinn.errors import PinnError
+from pinn.kernels.exclusion import Exclusion
+from pinn.kernels.near_copy import is_near_copy
+from pinn.kernels.surrogates import KernelSurrogates
+from pinn.network.coefficient_network import CoefficientNetwork, NetworkSettings
+from pinn.network.scaling import fit_scale
+from pinn.sources.kernels.tables import KernelTables, read_kernel_tables
+from pinn.specs.deployment import Deployment
+from pinn.specs.gpu import GpuSpec
+from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.model import ModelSpec
+from pinn.teacher.catalog_deployments import catalog_deployments
+from pinn.teacher.composed import ComposedSteps, compose_all
+from pinn.teacher.scalars import Scalars, fit_scalars
+from pinn.teacher.synthetic import synthetic_deployments
+from pinn.teacher.teacher import Teacher, projected_parts
+from pinn.training.distillation import (
+    Distillation,
+    DistillationSettings,
+    distillation_loader,
+    distillation_rows,
+)
+from pinn.training.learner import TrainerFactory
+from pinn.training.provenance import source_digest
+from pinn.training.serving_fit import (
+    STEPS_PER_EPOCH,
+    ServingFit,
+    ServingFitSettings,
+    serving_loader,
+)
+from pinn.training.serving_rows import ServingRows
+
+
+@dataclass(frozen=True)
+class KernelSettings:
+    """Where kernels come from and how many deployments are composed of them.
+
+    Attributes:
+        released: Folder of fitted surrogates that come with the project, one sub-folder per
+            exclusion; None fits them anew.
+        cache: Folder of surrogates and composed steps, by digest.
+        synthetic: Synthetic deployments.
+        catalog: Draws of deployments of known models.
+        gpus: On which they run; those whose kernels were measured.
+        workers: Processes that compose.
+        seed: Of surrogates, deployments and batches.
+    """
+
+    released: str | None
+    cache: str
+    gpus: tuple[str, ...]
+    synthetic: int = 6000
+    catalog: int = 2000
+    workers: int = 2
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What learning from kernels gives.
+
+    Attributes:
+        teacher: Kernels and scalars.
+        network: Distilled from the teacher; alpha fitted to serving data.
+    """
+
+    teacher: Teacher
+    network: CoefficientNetwork
+
+
+@dataclass(frozen=True)
+class KernelLearner:
+    """Learns the network from kernels, and the few global scalars from measured deployments.
+
+    Attributes:
+        kernels: Where kernels come from.
+        network: Size and bounds.
+        distillation: How composed steps teach the network.
+        fit: How serving data teach alpha.
+        trainer: Makes the Lightning trainer, given ``max_epochs`` and ``folder``.
+        seed: Of the initial weights and of the order of deployments.
+    """
+
+    kernels: KernelSettings
+    network: NetworkSettings
+    distillation: DistillationSettings
+    fit: ServingFitSettings
+    trainer: TrainerFactory
+    seed: int = 0
+
+    def learn(self, rows: ServingRows, exclude: Exclusion, folder: Path) -> Learned:
+        """Learn from kernels and serving rows.
+
+        Args:
+            rows: Measured deployments to train on.
+            exclude: Held-out models and GPUs: their kernels, near copies and synthetic
+                deployments are left out.
+            folder: Of logs and of the state to resume from.
+        """
+        surrogates = fitted_surrogates(self.kernels, exclude)
+        scalars = learn_scalars(surrogates, rows)
+        steps = composed_steps(self.kernels, surrogates, exclude)
+        network = self._distill(steps, scalars, folder / "distillation")
+        self._fit_alpha(network, rows, folder / "alpha")
+        return Learned(Teacher(surrogates, scalars), network)
+
+    def _distill(self, steps: ComposedSteps, scalars: Scalars, folder: Path) -> CoefficientNetwork:
+        rows = distillation_rows(steps, scalars)
+        torch.manual_seed(self.seed)
+        network = CoefficientNetwork(self.network, fit_scale(rows.free.numpy(), rows.rates.numpy()))
+        trainer = self.trainer(max_epochs=self.distillation.epochs, folder=folder)
+        module = Distillation(network, self.distillation, rows.deployments)
+        loader = distillation_loader(rows, self.distillation, self.seed)
+        trainer.fit(module, loader, ckpt_path=_last(folder), weights_only=True)
+        return network.double().requires_grad_(False).eval()
+
+    def _fit_alpha(self, network: CoefficientNetwork, rows: ServingRows, folder: Path) -> None:
+        settings = replace(self.fit, learn_beta=False)
+        epochs = -(-settings.steps // STEPS_PER_EPOCH)
+        trainer = self.trainer(max_epochs=epochs, folder=folder)
+        module = ServingFit(network, settings)
+        trainer.fit(module, serving_loader(rows), ckpt_path=_last(folder), weights_only=True)
+        network.requires_grad_(False).eval()
+
+
+def learn_scalars(surrogates: KernelSurrogates, rows: ServingRows) -> Scalars:
+    """Fit multipliers and overheads to the mean step times of measured deployments."""
+    projected = projected_parts(surrogates, rows.deployments)[rows.deployment]
+    parts = np.einsum("nof,nf->no", projected, rows.tpot_features)
+    return fit_scalars(parts, rows.tpot_features, rows.tpot_s, rows.weight)
+
+
+@lru_cache(maxsize=1)
+def kernel_tables() -> KernelTables:
+    """The measured kernels, read once per process."""
+    return read_kernel_tables()
+
+
+def fitted_surrogates(settings: KernelSettings, exclude: Exclusion) -> KernelSurrogates:
+    """Surrogates without the excluded kernels: released, cached or fitted now."""
+    if settings.released is not None:
+        folder = Path(settings.released) / exclude.slug()
+        if (folder / "kernels.json").is_file():
+            return _checked(KernelSurrogates.load(folder), exclude, folder)
+    recipe = _digest(settings.seed, source_digest(("sources/kernels", "kernels")))
+    folder = Path(settings.cache) / "surrogates" / f"{exclude.slug()}-{recipe}"
+    if not (folder / "kernels.json").is_file():
+        _tell(f"fitting kernel surrogates: {exclude.slug()}")
+        fitted = KernelSurrogates.fit(
+            kernel_tables(), exclude=exclude, seed=settings.seed, progress=_tell
+        )
+        folder.mkdir(parents=True, exist_ok=True)
+        fitted.save(folder)
+    return _checked(KernelSurrogates.load(folder), exclude, folder)
+
+
+def _checked(surrogates: KernelSurrogates, exclude: Exclusion, folder: Path) -> KernelSurrogates:
+    """The surrogates, if what they were fitted without is what has to be left out."""
+    found = surrogates.metadata.get("excluded")
+    if found != exclude.describe():
+        raise PinnError(
+            f"{folder} holds surrogates fitted without {found}, wanted without "
+            f"{exclude.describe()}: delete the folder or name another one"
+        )
+    return surrogates
+
+
+def composed_steps(
+    settings: KernelSettings, surrogates: KernelSurrogates, exclude: Exclusion
+) -> ComposedSteps:
+    """Steps of synthetic and known deployments, none a near copy of a held-out model."""
+    deployments = training_deployments(settings, exclude)
+    recipe = {**asdict(settings), "kernels": surrogates.digest()} | exclude.describe()
+    folder = Path(settings.cache) / "steps" / _digest(recipe)
+    return compose_all(
+        surrogates,
+        deployments,
+        folder,
+        seed=settings.seed,
+        workers=settings.workers,
+        progress=lambda done, total: _tell(f"composed {done} of {total} shards", end="\r"),
+    )
+
+
+def training_deployments(settings: KernelSettings, exclude: Exclusion) -> Sequence[Deployment]:
+    """What steps are composed for: no near copy of a held-out model, no held-out GPU."""
+    gpus: list[GpuSpec] = [load_gpu(name) for name in settings.gpus]
+    gpus = [gpu for gpu in gpus if gpu.name not in exclude.gpus]
+
+    def allowed(model: ModelSpec) -> bool:
+        return not any(is_near_copy(model, held_out) for held_out in exclude.models)
+
+    synthetic = synthetic_deployments(settings.synthetic, gpus, settings.seed + 1, allowed)
+    return synthetic + catalog_deployments(settings.catalog, gpus, settings.seed + 2, allowed)
+
+
+def _last(folder: Path) -> str | None:
+    path = folder / "last.ckpt"
+    return str(path) if path.is_file() else None
+
+
+def _digest(*parts: object) -> str:
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _tell(text: str, end: str = "\n") -> None:
+    print(text, file=sys.stderr, end=end, flush=True)
