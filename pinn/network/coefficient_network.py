@@ -49,6 +49,18 @@ class CoefficientNetwork(nn.Module):
     network is the prior.
     """
 
+    mean: Tensor
+    scale: Tensor
+    low: Tensor
+    high: Tensor
+    rate_low: Tensor
+    rate_high: Tensor
+    beta_floor: Tensor
+    beta_excess: Tensor
+    alpha_prior: Tensor
+    elasticity_lower: Tensor
+    elasticity_upper: Tensor
+
     def __init__(self, settings: NetworkSettings, scale: EmbeddingScale) -> None:
         super().__init__()
         self.settings = settings

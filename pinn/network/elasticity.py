@@ -3,7 +3,8 @@
 A feature that shrinks as 1 / bandwidth may have a beta that grows with bandwidth, at most in
 proportion: efficiency falls on a faster memory, but the time does not rise. Any other beta may
 only shrink; those of arithmetic too, since each number format has a peak of its own and the
-``peak_compute`` that the network sees is that of bf16 alone. The elasticity d log(beta) / d log(rate) is kept within these bounds by construction.
+``peak_compute`` that the network sees is that of bf16 alone. The elasticity
+d log(beta) / d log(rate) is kept within these bounds by construction.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pinn.features.step import STEP_FEATURES
 from pinn.kernels.composition import OPERATORS
-from pinn.training.loss import log_huber
+from pinn.network.loss import log_huber
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from torch.utils.data import DataLoader, IterableDataset
 from pinn.embedding.descriptors import embed
 from pinn.features.step import step_features
 from pinn.network.coefficient_network import CoefficientNetwork
+from pinn.network.loss import log_huber
 from pinn.physics.costs import step_costs
 from pinn.teacher.composed import ComposedSteps
 from pinn.teacher.scalars import Scalars
-from pinn.training.loss import log_huber
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from pinn.network.coefficient_network import CoefficientNetwork
-from pinn.training.loss import log_huber
+from pinn.network.loss import log_huber
 from pinn.training.serving_rows import STEP_TIME_ENTRIES, ServingRows
 
 
