@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-Nodes = tuple[Float[np.ndarray, "_"], ...]
+Nodes = tuple[Float[np.ndarray, "..."], ...]
 
 
 def octaves(low: int, high: int, parts: int) -> Float[np.ndarray, " nodes"]:

@@ -12,7 +12,7 @@ from quick_plans import QUICK
 from pinn.errors import PinnError
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.gemm import Gemm
-from pinn.kernels.heldout import held_out_gpus, held_out_rows, held_out_shapes
+from pinn.kernels.heldout import FOLDS, fold_of_rows, held_out_gpus, held_out_shapes
 from pinn.kernels.latent import UNMEASURED, LatentCore
 from pinn.kernels.moe import Moe
 from pinn.kernels.surrogates import KernelSurrogates
@@ -88,17 +88,15 @@ def test_even_quick_fits_beat_the_plain_roofline(kernels, tables):
         assert np.median(np.abs(ratio - 1)) < 0.25
 
 
-def test_held_out_folds_take_whole_shapes(tables):
-    rows = tables.moe
-    held = held_out_rows(rows, Moe.group, 5, seed=0)
-    inside = set(map(tuple, rows.loc[held, list(Moe.group)].to_numpy()))
-    outside = set(map(tuple, rows.loc[~held, list(Moe.group)].to_numpy()))
-    assert inside
-    assert not inside & outside
+def test_folds_hold_whole_shapes(tables):
+    fold = fold_of_rows(tables.moe, Moe.group, seed=0)
+    shapes = tables.moe.assign(fold=fold).groupby(list(Moe.group))["fold"]
+    assert set(fold) == set(range(FOLDS))
+    assert (shapes.nunique() == 1).all()
 
 
 def test_held_out_tables_name_chips_and_formats(tables):
-    shapes = held_out_shapes(tables, operators=(Moe(),), plans=QUICK)
+    shapes = held_out_shapes(tables, operators=(Moe(),), plans=QUICK, fits={"moe": 1})
     assert {"H100-SXM", "all"} <= set(shapes["gpu"])
     assert (shapes["median"] <= shapes["p90"]).all()
     gpus = held_out_gpus(tables, ("A100-SXM-80GB",), operators=(Moe(),), plans=QUICK)
