@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from pinn.training.serving_rows import ServingRows
 
 def cross_validate(
     rows: ServingRows,
-    splits: dict[str, Sequence[Split]],
+    splits: Mapping[str, Sequence[Split]],
     methods: Sequence[Method],
     folder: Path,
     fingerprint: str,

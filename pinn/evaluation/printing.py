@@ -12,23 +12,34 @@ from pinn.evaluation.groups import GROUPS
 CAPTION = "absolute percentage error; bias is the median signed error; n rows"
 
 
+#: Parts whose rows are printed by held-out model too; the saved table has this for every part.
+DETAILED = ("expert-parallel",)
+
+
 def print_results(results: pd.DataFrame, console: Console | None = None) -> None:
     """Print one table per kind of split and metric: a row per held-out part and method."""
-    console = console or Console(width=110)
+    console = console or Console(width=120)
     for (split, metric), part in results.groupby(["split", "metric"], sort=False):
         table = Table(title=f"{split}: {str(metric).upper()}", caption=CAPTION)
         for heading in ("held out", "method", "n", "median", "mean", "p90", "bias"):
             left = heading in ("held out", "method")
             table.add_column(heading, justify="left" if left else "right", no_wrap=True)
         previous = None
-        for row in part.sort_values("held_out", key=_all_last, kind="stable").itertuples():
-            if previous not in (None, row.held_out):
+        ordered = part.sort_values("held_out", key=_all_last, kind="stable")
+        for row in ordered.to_dict("records"):
+            held_out = str(row["held_out"])
+            if previous not in (None, held_out):
                 table.add_section()
-            numbers = (f"{value:.1f}" for value in (row.median, row.mean, row.p90, row.bias))
-            shown = str(row.held_out) if row.held_out != previous else ""
-            table.add_row(shown, str(row.method), str(row.n), *numbers)
-            previous = row.held_out
+            numbers = (f"{row[name]:.1f}" for name in ("median", "mean", "p90", "bias"))
+            shown = held_out if held_out != previous else ""
+            table.add_row(shown, str(row["method"]), str(row["n"]), *numbers)
+            previous = held_out
         console.print(table)
+
+
+def _is_shown(held_out: str) -> bool:
+    part, nested, _ = held_out.partition(": ")
+    return not nested or part in DETAILED
 
 
 def _all_last(names: pd.Series) -> pd.Series:

@@ -60,8 +60,9 @@ def run_experiment(config: DictConfig) -> dict[str, Any]:
     """
     lightning.seed_everything(config.seed, verbose=False)
     torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(config.threads)
     folder = Path(config.output_dir)
-    settings = OmegaConf.to_container(config, resolve=True)
+    settings: Any = OmegaConf.to_container(config, resolve=True)
     instantiate(config.data)
     observations = read_observations(Path(config.data.target))
     manifest = read_manifest(Path(config.data.target))
