@@ -22,6 +22,9 @@ from pinn.specs.deployment import Deployment  # noqa: E402
 from pinn.specs.gpu_catalog import load_gpu  # noqa: E402
 from pinn.specs.serving import ServingSpec  # noqa: E402
 
+#: Doctests are for the program; several files of this name would also shadow each other.
+collect_ignore_glob = ["*conftest.py"]
+
 torch.set_num_threads(1)
 hypothesis.settings.register_profile(
     "pinn",

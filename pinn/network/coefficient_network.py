@@ -97,7 +97,8 @@ class CoefficientNetwork(nn.Module):
         self, free: Float[Tensor, "n descriptors"], rates: Float[Tensor, "n rates"]
     ) -> tuple[Float[Tensor, "n beta"], Float[Tensor, "n alpha"]]:
         """Coefficients of ``n`` embedded deployments, in the order of the registries."""
-        beta_log, alpha_log = self.beta_base.expand(len(free), -1), self.alpha_base
+        beta_log: Tensor = self.beta_base.expand(len(free), -1)
+        alpha_log: Tensor = self.alpha_base
         if self.settings.corrected:
             beta_correction, alpha_correction = self.corrections(free, rates)
             beta_log, alpha_log = beta_log + beta_correction, alpha_log + alpha_correction

@@ -43,16 +43,18 @@ def catalog_deployments(
     draw = np.random.default_rng(seed)
     found = []
     for _ in range(count):
-        model, scheme = models[draw.integers(len(models))], str(draw.choice(_SCHEMES))
-        serving = {
-            "tensor_parallel_size": int(draw.choice([1, 2, 4, 8])),
-            "enable_expert_parallel": bool(draw.random() < 0.3) and model.moe is not None,
-            "kv_cache_dtype": "fp8" if draw.random() < 0.3 else "auto",
-        }
-        gpu = gpus[draw.integers(len(gpus))]
+        model, scheme = models[int(draw.integers(len(models)))], str(draw.choice(_SCHEMES))
+        tp, spread = int(draw.choice([1, 2, 4, 8])), bool(draw.random() < 0.3)
+        cache = "fp8" if draw.random() < 0.3 else "auto"
+        gpu = gpus[int(draw.integers(len(gpus)))]
         try:
             served = model if scheme == "native" else with_precision(model, scheme)
-            deployment = Deployment(served, gpu, ServingSpec(**serving))
+            serving = ServingSpec(
+                tensor_parallel_size=tp,
+                enable_expert_parallel=spread and model.moe is not None,
+                kv_cache_dtype=cache,
+            )
+            deployment = Deployment(served, gpu, serving)
         except PinnError:
             continue
         if weight_bytes(deployment) <= WEIGHTS_SHARE * gpu.memory_bytes:

@@ -73,7 +73,7 @@ def _place(
     draw: np.random.Generator, model: ModelSpec, gpus: Sequence[GpuSpec]
 ) -> Iterator[Deployment]:
     """The model on one GPU kind, split in one of the ways that fit in memory; maybe nowhere."""
-    gpu = gpus[draw.integers(len(gpus))]
+    gpu = gpus[int(draw.integers(len(gpus)))]
     serving = ServingSpec(
         tensor_parallel_size=int(draw.choice([1, 2, 4, 8])),
         data_parallel_size=int(draw.choice([1, 1, 1, 1, 1, 1, 2, 4, 8])) if model.moe else 1,

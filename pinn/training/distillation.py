@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from typing import Any
+
 import lightning
 import numpy as np
 import torch
@@ -123,7 +125,8 @@ class Distillation(lightning.LightningModule):
 
     def on_train_epoch_start(self) -> None:
         """Give the epoch its own order of deployments."""
-        self.trainer.train_dataloader.dataset.set_epoch(self.current_epoch)
+        loader: Any = self.trainer.train_dataloader
+        loader.dataset.set_epoch(self.current_epoch)
 
     def training_step(self, batch: DistillationRows) -> Tensor:
         """Huber loss of the log step times."""

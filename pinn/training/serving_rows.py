@@ -93,6 +93,9 @@ def model_weights(models: Sequence[str]) -> Float[np.ndarray, " n"]:
     return weight / weight.mean()
 
 
+_LOAD = ("concurrency", "prompt_tokens", "output_tokens")
+
+
 def serving_rows(observations: pd.DataFrame) -> ServingRows:
     """Work out the features of closed-loop observations.
 
@@ -106,13 +109,15 @@ def serving_rows(observations: pd.DataFrame) -> ServingRows:
     index = np.array([place[of_row[row_id]] for row_id in observations["row_id"]])
     loads = [
         ClosedLoop(
-            int(row.concurrency),
-            int(row.prompt_tokens),
-            int(row.output_tokens),
+            concurrency,
+            prompt,
+            output,
             default_max_num_batched_tokens(deployments[i].gpu),
             deployments[i].model.window_tokens,
         )
-        for i, row in zip(index, observations.itertuples(), strict=True)
+        for i, (concurrency, prompt, output) in zip(
+            index, observations[list(_LOAD)].to_numpy().tolist(), strict=True
+        )
     ]
     costs = step_costs(deployments)
     means = [_means(costs.take(i), load) for i, load in zip(index, loads, strict=True)]
