@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
-
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightning
 import numpy as np
