@@ -11,7 +11,6 @@ from pinn.evaluation.groups import GROUPS
 #: Unit of every error in the table.
 CAPTION = "absolute percentage error; bias is the median signed error; n rows"
 
-
 #: Parts whose rows are printed by held-out model too; the saved table has this for every part.
 DETAILED = ("expert-parallel",)
 
@@ -25,7 +24,8 @@ def print_results(results: pd.DataFrame, console: Console | None = None) -> None
             left = heading in ("held out", "method")
             table.add_column(heading, justify="left" if left else "right", no_wrap=True)
         previous = None
-        ordered = part.sort_values("held_out", key=_all_last, kind="stable")
+        kept = part[part["held_out"].map(_is_shown)]
+        ordered = kept.sort_values("held_out", key=_all_last, kind="stable")
         for row in ordered.to_dict("records"):
             held_out = str(row["held_out"])
             if previous not in (None, held_out):
