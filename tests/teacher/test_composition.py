@@ -1,0 +1,82 @@
+import numpy as np
+import pytest
+
+from pinn.kernels.composition import OPERATORS, compose, compose_many
+from pinn.physics.costs import step_costs
+from pinn.physics.floor import floor_seconds
+from pinn.physics.uniform_batches import UniformBatches
+from pinn.specs.catalog import load_model
+from pinn.specs.deployment import Deployment
+from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.serving import ServingSpec
+from pinn.teacher.batches import sample_batches
+
+DENSE, MOE, LATENT = "meta-llama/Llama-3.1-8B", "openai/gpt-oss-20b", "deepseek-ai/DeepSeek-V3"
+
+
+def on_h100(name: str, **serving) -> Deployment:
+    return Deployment(load_model(name), load_gpu("H100"), ServingSpec(**serving))
+
+
+def one(decodes=0, context=0, chunks=0, tokens=0, cached=0) -> UniformBatches:
+    return UniformBatches(
+        *(np.array([float(x)]) for x in (decodes, context, chunks, tokens, cached))
+    )
+
+
+def part(parts, name: str) -> np.ndarray:
+    return parts[..., OPERATORS.index(name)]
+
+
+@pytest.mark.parametrize("name", [DENSE, MOE, LATENT])
+def test_composed_steps_stay_above_the_floor(h100_kernels, name):
+    deployment = on_h100(name, tensor_parallel_size=4)
+    batches = sample_batches(0)
+    seconds = compose(h100_kernels, deployment, batches).sum(-1)
+    sums = batches.sums(deployment.model.window_tokens)
+    assert (seconds >= floor_seconds(step_costs([deployment]), sums) * (1 - 1e-9)).all()
+
+
+def test_a_mixed_step_reads_its_weights_once(h100_kernels):
+    deployment = on_h100(DENSE)
+    decode, prefill, mixed = (
+        part(compose(h100_kernels, deployment, batch), "gemm")[0]
+        for batch in (one(8, 500), one(chunks=1, tokens=64), one(8, 500, 1, 64))
+    )
+    assert mixed < 0.75 * (decode + prefill)
+
+
+def test_attention_of_a_mixed_step_is_that_of_both_phases(h100_kernels):
+    deployment = on_h100(DENSE)
+    mixed = compose(h100_kernels, deployment, one(8, 500, 1, 64, 128))
+    assert part(mixed, "decode_attention") == pytest.approx(
+        part(compose(h100_kernels, deployment, one(8, 500)), "decode_attention")
+    )
+    assert part(mixed, "prefill_attention") == pytest.approx(
+        part(
+            compose(h100_kernels, deployment, one(chunks=1, tokens=64, cached=128)),
+            "prefill_attention",
+        )
+    )
+
+
+def test_one_gpu_communicates_nothing(h100_kernels):
+    parts = compose(h100_kernels, on_h100(MOE), sample_batches(1))
+    assert (part(parts, "all_reduce") == 0).all()
+    assert (part(parts, "exchange") == 0).all()
+
+
+def test_a_dense_model_has_no_experts(h100_kernels):
+    assert (part(compose(h100_kernels, on_h100(DENSE), sample_batches(1)), "experts") == 0).all()
+
+
+def test_many_deployments_together_are_each_alone(h100_kernels):
+    deployments = [
+        on_h100(DENSE, tensor_parallel_size=2),
+        on_h100(MOE, tensor_parallel_size=2, data_parallel_size=2, enable_expert_parallel=True),
+        on_h100(LATENT, tensor_parallel_size=8),
+    ]
+    batches = [sample_batches(i) for i in range(3)]
+    together = compose_many(h100_kernels, deployments, batches)
+    for parts, deployment, batch in zip(together, deployments, batches, strict=True):
+        np.testing.assert_allclose(parts, compose(h100_kernels, deployment, batch), rtol=1e-12)

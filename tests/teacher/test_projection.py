@@ -1,0 +1,68 @@
+import numpy as np
+import pytest
+
+from pinn.features.step import STEP_FEATURES, step_features
+from pinn.kernels.composition import OPERATORS
+from pinn.physics.costs import step_costs
+from pinn.specs.catalog import load_model
+from pinn.specs.deployment import Deployment
+from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.serving import ServingSpec
+from pinn.teacher.batches import sample_batches
+from pinn.teacher.projection import EXPLAINED_BY, project
+from pinn.teacher.scalars import OVERHEADS, fit_scalars, prior_scalars
+
+NAMES = list(STEP_FEATURES)
+
+
+@pytest.fixture
+def features():
+    model = load_model("openai/gpt-oss-20b")
+    deployment = Deployment(model, load_gpu("H100"), ServingSpec(tensor_parallel_size=2))
+    sums = sample_batches(0, 80, 40, 80).sums(model.window_tokens)
+    return step_features(step_costs([deployment]), sums)
+
+
+def test_steps_made_of_features_are_reproduced(features):
+    draw = np.random.default_rng(0)
+    betas = np.zeros((len(OPERATORS), len(NAMES)))
+    for row, operator in enumerate(OPERATORS):
+        for name in EXPLAINED_BY[operator]:
+            feature = STEP_FEATURES[name]
+            betas[row, NAMES.index(name)] = feature.lower_bound + feature.prior * draw.uniform(1, 2)
+    parts = features @ betas.T
+    found = project(features, parts)
+    np.testing.assert_allclose(features @ found.T, parts, rtol=1e-6, atol=1e-12)
+
+
+def test_betas_keep_their_lower_bounds(features):
+    parts = np.repeat(features.sum(-1, keepdims=True) * 1e-3, len(OPERATORS), axis=1)
+    found = project(features, parts)
+    for row, operator in enumerate(OPERATORS):
+        for name in EXPLAINED_BY[operator]:
+            column = NAMES.index(name)
+            if features[:, column].any():
+                assert found[row, column] >= STEP_FEATURES[name].lower_bound
+
+
+def test_data_pull_the_scalars_from_their_priors_to_the_truth(features):
+    draw = np.random.default_rng(0)
+    parts = draw.uniform(1e-4, 1e-2, (len(features), len(OPERATORS)))
+    prior = prior_scalars()
+    truth = np.linspace(0.95, 1.05, len(OPERATORS))
+    seconds = parts @ truth + features @ prior.overheads
+    found = fit_scalars(parts, features, seconds, np.ones(len(seconds)))
+
+    def error(scalars):
+        return np.median(np.abs(scalars.step_seconds(parts, features) / seconds - 1))
+
+    assert error(found) < error(prior) / 3
+    assert (np.diff(found.multipliers) > 0).all()
+
+
+def test_without_data_the_priors_stay(features):
+    parts = np.zeros((2, len(OPERATORS)))
+    seconds = features[:2] @ prior_scalars().overheads
+    found = fit_scalars(parts, features[:2], seconds, np.ones(2))
+    for name, overhead in OVERHEADS.items():
+        assert found.overheads[NAMES.index(name)] == pytest.approx(overhead.prior, rel=1e-3)
