@@ -18,6 +18,9 @@ from pinn.observations.residencies import OUTPUT_LAGS, JourneyBatches, Ragged, r
 from pinn.observations.steps import JOURNEY, KNOWLEDGE, SNAPSHOT
 from pinn.physics.batch_sums import BatchSums, uniform_sums
 
+#: Agreement with the summaries above which no other lag of output events is tried.
+SURE_SHARE = 0.95
+
 
 @dataclass(frozen=True)
 class WeightedBatches:
@@ -127,6 +130,8 @@ def segment_journeys(
         agrees = _agreement(steps, batches)
         if best is None or agrees.sum() > best.agrees.sum():
             best = SegmentJourneys(batches, lag, agrees)
+        if agrees.mean() > SURE_SHARE:
+            break
     return best
 
 

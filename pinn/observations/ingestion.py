@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,19 @@ from pinn.observations.linking import (
     with_segments,
     with_states,
 )
-from pinn.observations.requests import canonical_requests
-from pinn.observations.snapshots import SNAPSHOT_SCHEMA, canonical_snapshots
+from pinn.observations.requests import (
+    REQUEST_SCHEMA,
+    STATE_COLUMNS,
+    RequestOrder,
+    canonical_requests,
+    working_requests,
+)
+from pinn.observations.snapshots import (
+    SNAPSHOT_SCHEMA,
+    SnapshotOrder,
+    canonical_snapshots,
+    working_snapshots,
+)
 from pinn.observations.steps import STEP_SCHEMA, StepOrder, canonical_steps
 from pinn.observations.target_check import TargetCheck, batch_floor, check_targets
 from pinn.observations.trace_tables import (
@@ -49,6 +61,9 @@ from pinn.specs.serving import ServingSpec
 #: What cycles, links and floors need of the steps: enough to keep in memory for big files.
 _WORKING_COLUMNS = [name for name in STEP_SCHEMA.names if name not in ("extra", "knowledge")]
 
+#: Columns of the requests that are filled in once the steps are known.
+_FILLED = ("segment", *STATE_COLUMNS)
+
 #: Rows that the floor is worked out for at most, evenly spread.
 _FLOOR_ROWS = 50_000
 
@@ -68,11 +83,15 @@ class Target:
 
 @dataclass
 class RawRun:
-    """Raw tables of a run and what is known of their origin."""
+    """Raw tables of a run and what is known of their origin.
+
+    ``table`` opens a raw table by name. It maps files, whose pages count as memory while they are
+    mapped, so a table is opened where it is used and let go of right after.
+    """
 
     sources: list[dict[str, str]]
     servers: list[str]
-    tables: dict[str, pa.Table]
+    table: Callable[[str], pa.Table]
     reports: dict[str, ReadReport]
     kv_events: pa.Table = field(default_factory=KV_SCHEMA.empty_table)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -107,11 +126,11 @@ def ingest_vllm(
         run = RawRun(
             [{"path": traces.name, "sha256": sha256}],
             raw.servers,
-            {name: raw.table(name) for name in RAW_SCHEMAS},
+            raw.table,
             raw.reports(traces.name, sha256),
             seconds={"parse": raw.parse_s, "spool": raw.spool_s},
         )
-        if not any(table.num_rows for table in run.tables.values()):
+        if not any(raw.table(name).num_rows for name in RAW_SCHEMAS):
             lines = run.reports["lines"]
             raise PinnError(
                 f"{traces} holds no events of the instrumented vLLM: {lines.read} lines read, "
@@ -143,11 +162,10 @@ def ingest_steps(
     deployment = target.deployment() if target else None
     begin = time.perf_counter()
     steps, servers, report = read_steps(path)
-    empty = {name: schema.empty_table() for name, schema in RAW_SCHEMAS.items()}
     run = RawRun(
         [{"path": path.name, "sha256": report.sha256}],
         servers,
-        empty | {STEPS: steps},
+        lambda name: steps if name == STEPS else RAW_SCHEMAS[name].empty_table(),
         {"rows": report},
         seconds={"parse": time.perf_counter() - begin},
     )
@@ -165,29 +183,51 @@ def _write_run(
 ) -> None:
     begin = time.perf_counter()
     serving = target.serving if target else ServingSpec()
-    order = StepOrder(run.tables[STEPS])
-    steps = _working_frame(canonical_steps(run.tables[STEPS], order))
-    requests, request_report = canonical_requests(run.tables[ENGINE], run.tables[FRONT])
+    order = StepOrder(run.table(STEPS))
+    steps = _working_frame(canonical_steps(run.table(STEPS), order))
+    request_order = RequestOrder(run.table(ENGINE), run.table(FRONT))
+    requests = working_requests(run.table(ENGINE), run.table(FRONT), request_order)
+    pa.default_memory_pool().release_unused()
     evidence = JourneyEvidence.none(len(steps))
     if requests.num_rows and len(steps):
         requests = with_segments(requests, steps)
         budget = serving.max_num_batched_tokens if target else None
         journeys = journeys_by_segment(requests, steps, budget)
         evidence = journey_evidence(requests, steps, journeys)
+        del journeys
     cycles = cycle_table(steps, rules, evidence)
     if requests.num_rows and len(steps):
         requests = with_states(requests, steps, cycles)
-    snapshots, snapshot_report = canonical_snapshots(run.tables[SNAPSHOTS], _keys(steps))
-    knowledge = _knowledge(steps, snapshots, evidence)
+    filled = requests.select([n for n in requests.column_names if n in _FILLED])
+    del requests
+    snapshot_order = SnapshotOrder(run.table(SNAPSHOTS), steps)
+    has_snapshot = np.zeros(len(steps), dtype=bool)
+    if len(snapshot_order.rows):
+        snapshots = working_snapshots(run.table(SNAPSHOTS), snapshot_order)
+        has_snapshot = complete_snapshots(steps, snapshots)
+        del snapshots
+    pa.default_memory_pool().release_unused()
+    knowledge = knowledge_levels(has_snapshot, evidence.agrees)
     checks, floor_rows = _floor_checks(steps, cycles, deployment, serving.block_size)
     prepared = time.perf_counter()
 
+    issues: Counter[str] = Counter()
     tables = {
         "steps": write_table(
-            folder, "steps", canonical_steps(run.tables[STEPS], order, knowledge), STEP_SCHEMA
+            folder, "steps", canonical_steps(run.table(STEPS), order, knowledge), STEP_SCHEMA
         ),
-        "requests": write_table(folder, "requests", requests, requests.schema),
-        "snapshots": write_table(folder, "snapshots", snapshots, SNAPSHOT_SCHEMA),
+        "requests": write_table(
+            folder,
+            "requests",
+            _counting(_written_requests(run, request_order, filled), "issue", issues),
+            REQUEST_SCHEMA,
+        ),
+        "snapshots": write_table(
+            folder,
+            "snapshots",
+            canonical_snapshots(run.table(SNAPSHOTS), snapshot_order),
+            SNAPSHOT_SCHEMA,
+        ),
         "kv_events": write_table(folder, "kv_events", run.kv_events, KV_SCHEMA),
     }
     for name, rows in (
@@ -197,10 +237,9 @@ def _write_run(
         tables[name] = write_table(folder, name, rows, rows.schema)
     reports = run.reports | {
         "steps": order.report,
-        "request spans": request_report,
-        "snapshots": snapshot_report,
+        "request spans": request_order.report,
+        "snapshots": snapshot_order.report,
     }
-    issues = requests["issue"].value_counts().to_pylist()
     manifest: dict[str, Any] = {
         "sources": run.sources,
         "deployment": target and deployment_entry(target.model, target.gpu, target.serving),
@@ -210,7 +249,7 @@ def _write_run(
         "reports": {name: r.to_json() for name, r in reports.items() if r.read},
         "intervals": accounting(cycles),
         "rules": vars(rules),
-        "request_issues": {str(i["values"] or "none"): i["counts"] for i in issues},
+        "request_issues": dict(issues.most_common()),
         "targets": {name: check.to_json() for name, check in checks.items()},
         "seconds": run.seconds
         | {"prepare": prepared - begin, "write": time.perf_counter() - prepared},
@@ -226,16 +265,20 @@ def _working_frame(batches: Iterator[pa.RecordBatch]) -> pd.DataFrame:
     return table.to_pandas(self_destruct=True, split_blocks=True)
 
 
-def _keys(steps: pd.DataFrame) -> pa.Table:
-    names = ["server", "segment", "step_id", "wall_s"]
-    return pa.Table.from_pandas(steps[names], preserve_index=False)
+def _written_requests(
+    run: RawRun, order: RequestOrder, filled: pa.Table
+) -> Iterator[pa.RecordBatch]:
+    return canonical_requests(run.table(ENGINE), run.table(FRONT), order, filled)
 
 
-def _knowledge(steps: pd.DataFrame, snapshots: pa.Table, evidence: JourneyEvidence) -> np.ndarray:
-    has_snapshot = np.zeros(len(steps), dtype=bool)
-    if snapshots.num_rows:
-        has_snapshot = complete_snapshots(steps, snapshots.to_pandas())
-    return knowledge_levels(has_snapshot, evidence.agrees)
+def _counting(
+    batches: Iterator[pa.RecordBatch], column: str, counts: Counter[str]
+) -> Iterator[pa.RecordBatch]:
+    """Pass batches on, counting the values of a column."""
+    for batch in batches:
+        for entry in batch.column(column).value_counts().to_pylist():
+            counts[entry["values"] or "none"] += entry["counts"]
+        yield batch
 
 
 def _floor_checks(

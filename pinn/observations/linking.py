@@ -47,7 +47,7 @@ def with_segments(requests: pa.Table, steps: pd.DataFrame) -> pa.Table:
 
 
 def with_states(requests: pa.Table, steps: pd.DataFrame, cycles: pd.DataFrame) -> pa.Table:
-    """Fill the state of the engine that each request met when it was queued.
+    """Add the state of the engine that each request met when it was queued.
 
     Args:
         requests: Canonical requests with segments.
@@ -71,8 +71,7 @@ def with_states(requests: pa.Table, steps: pd.DataFrame, cycles: pd.DataFrame) -
         values["state_step_s"][mine] = step_s[at]
         values["state_age_s"][mine] = queued[mine] - start[at]
     for name, column in values.items():
-        array = pa.array(column, mask=np.isnan(column))
-        requests = requests.set_column(requests.schema.get_field_index(name), name, array)
+        requests = requests.append_column(name, pa.array(column, mask=np.isnan(column)))
     return requests
 
 
@@ -87,9 +86,9 @@ def journeys_by_segment(
         token_budget: ``max_num_batched_tokens`` of the server.
     """
     found = {}
-    segment = _floats(requests, "segment")
+    by_segment = _by_segment(requests)
     for number, of_segment in steps.groupby("segment"):
-        mine = requests.filter(pa.array(segment == number))
+        mine = by_segment.get(int(str(number)), requests.slice(0, 0))
         journeys = segment_journeys(of_segment, mine, token_budget)
         if journeys is not None and journeys.agrees.mean() >= COMPLETE_SHARE:
             found[int(str(number))] = journeys
@@ -107,10 +106,10 @@ def journey_evidence(
         journeys: Of the segments in which they are complete.
     """
     evidence = JourneyEvidence.none(len(steps))
-    all_steps, segment = steps["segment"].to_numpy(), _floats(requests, "segment")
+    all_steps, by_segment = steps["segment"].to_numpy(), _by_segment(requests)
     for number, of_segment in journeys.items():
         rows = slice(*np.searchsorted(all_steps, (number, number + 1)))
-        mine = requests.filter(pa.array(segment == number))
+        mine = by_segment[number]
         step = steps["step_id"].to_numpy()[rows]
         following = np.append(step[1:], step[-1] + 1)
         evidence.agrees[rows] = of_segment.agrees
@@ -122,6 +121,20 @@ def journey_evidence(
         )
         evidence.idle_until[rows] = _idle_until(mine, steps["start_s"].to_numpy()[rows])
     return evidence
+
+
+def _by_segment(requests: pa.Table) -> dict[int, pa.Table]:
+    """The requests of each segment; those without one are left out."""
+    segment = np.nan_to_num(_floats(requests, "segment"), nan=-1).astype(np.int64)
+    order = np.argsort(segment, kind="stable")
+    ordered = requests.take(pa.array(order)).combine_chunks()
+    numbers, begins = np.unique(segment[order], return_index=True)
+    ends = np.append(begins[1:], len(order))
+    return {
+        int(number): ordered.slice(begin, end - begin)
+        for number, begin, end in zip(numbers, begins, ends, strict=True)
+        if number >= 0
+    }
 
 
 def _idle_until(requests: pa.Table, start: np.ndarray) -> np.ndarray:

@@ -31,6 +31,7 @@ state_*                          the last sampled step before QUEUED: its queue 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -88,57 +89,126 @@ REQUEST_SCHEMA = pa.schema(
 )
 
 
-def canonical_requests(engine: pa.Table, front: pa.Table) -> tuple[pa.Table, ReadReport]:
-    """Join the spans of both sides to requests.
+#: What segments, states and journeys need of the requests: little enough to keep in memory.
+WORKING_COLUMNS = [
+    "server",
+    "segment",
+    "wall_s",
+    "queued_s",
+    "finished_s",
+    *(f"{name}_step" for name in ("scheduled", "first_token", "finished")),
+    "prompt_tokens",
+    "cached_tokens",
+    "output_tokens",
+    "preempted_steps",
+    "preempted_outputs",
+    "resumed_steps",
+    "resumed_cached",
+]
+
+
+class RequestOrder:
+    """Which spans make a request: the engine's with their parents, then lone API spans.
+
+    Attributes:
+        engine_row: Row of the engine's span of each request; -1 without one.
+        front_row: Row of the API server's span; -1 without one.
+        report: Counts of spans; second copies of one are refused.
+    """
+
+    def __init__(self, engine: pa.Table, front: pa.Table) -> None:
+        """Join by the parent's id, and order by the first moment.
+
+        Args:
+            engine: Raw rows of the engine's spans.
+            front: Raw rows of the API server's spans.
+        """
+        refused: Counter[str] = Counter()
+        engines, fronts = _first_copies(engine, refused), _first_copies(front, refused)
+        ids = front["span_id"].combine_chunks().take(pa.array(fronts))
+        parents = engine["parent_id"].combine_chunks().take(pa.array(engines))
+        found = pc.fill_null(pc.index_in(parents, value_set=ids), -1).to_numpy()
+        if len(fronts):
+            found = np.where(found < 0, -1, fronts[found])
+        lone = fronts[~np.isin(fronts, found)]
+        engine_row = np.concatenate((engines, np.full(len(lone), -1)))
+        front_row = np.concatenate((found, lone)).astype(np.int64)
+        moments = [
+            _at(front, "arrived_s", front_row),
+            _at(engine, "queued_s", engine_row),
+            _at(engine, "scheduled_s", engine_row),
+        ]
+        first = np.where(np.isnan(moments[0]), moments[1], moments[0])
+        order = np.argsort(np.where(np.isnan(first), moments[2], first), kind="stable")
+        self.engine_row, self.front_row = engine_row[order], front_row[order]
+        read = engine.num_rows + front.num_rows
+        accepted = read - refused.total()
+        self.report = ReadReport("request spans", "", "", read, accepted, dict(refused))
+
+
+def canonical_requests(
+    engine: pa.Table,
+    front: pa.Table,
+    order: RequestOrder,
+    filled: pa.Table | None = None,
+    batch_rows: int = 2**16,
+) -> Iterator[pa.RecordBatch]:
+    """The requests, a batch at a time, so that big files need little memory.
 
     Args:
         engine: Raw rows of the engine's spans.
         front: Raw rows of the API server's spans.
-
-    Returns:
-        The requests (segments still null), in order of their first moment; and the counts of spans,
-        of which second copies are refused.
+        order: Of the requests.
+        filled: Columns that take the place of those of the same name: segment and state.
+        batch_rows: Rows per batch.
     """
-    refused: Counter[str] = Counter()
-    read = engine.num_rows + front.num_rows
-    engine, front = (_first_copies(spans, refused) for spans in (engine, front))
-    parents = pc.index_in(engine["parent_id"], value_set=front["span_id"].combine_chunks())
-    parent = pc.fill_null(parents, -1).to_numpy().astype(np.int64)
-    childless = np.ones(front.num_rows, dtype=bool)
-    childless[parent[parent >= 0]] = False
-    # Requests: every engine span with its parent, then the API spans without an engine span.
-    engine_of = np.concatenate((np.arange(engine.num_rows), np.full(childless.sum(), -1)))
-    front_of = np.concatenate((parent, np.flatnonzero(childless)))
-    table = _assemble(engine, front, engine_of, front_of)
-    accepted = read - refused.total()
-    return table, ReadReport("request spans", "", "", read, accepted, dict(refused))
+    for begin in range(0, len(order.engine_row), batch_rows):
+        part = slice(begin, begin + batch_rows)
+        batch = _assemble(engine, front, order.engine_row[part], order.front_row[part])
+        if filled is not None:
+            for name in filled.column_names:
+                place = REQUEST_SCHEMA.get_field_index(name)
+                column = filled[name][part].combine_chunks().cast(REQUEST_SCHEMA.field(name).type)
+                batch = batch.set_column(place, name, column)
+        yield batch
 
 
-def _first_copies(spans: pa.Table, refused: Counter[str]) -> pa.Table:
-    """Spans whose id was not seen before; spans without an id have no copies."""
+def working_requests(engine: pa.Table, front: pa.Table, order: RequestOrder) -> pa.Table:
+    """The :data:`WORKING_COLUMNS` of all requests."""
+    schema = pa.schema([REQUEST_SCHEMA.field(name) for name in WORKING_COLUMNS])
+    batches = (b.select(WORKING_COLUMNS) for b in canonical_requests(engine, front, order))
+    return pa.Table.from_batches(batches, schema=schema)
+
+
+def _first_copies(spans: pa.Table, refused: Counter[str]) -> np.ndarray:
+    """Rows whose span id was not seen before; spans without an id have no copies."""
     ids = spans["span_id"].combine_chunks()
     codes = pc.dictionary_encode(ids).indices.to_numpy()
     kept = np.zeros(len(ids), dtype=bool)
     kept[np.unique(codes, return_index=True)[1]] = True
     kept |= pc.equal(ids, "").to_numpy(zero_copy_only=False)
-    if kept.all():
-        return spans
-    refused["span written twice"] += int((~kept).sum())
-    return spans.filter(pa.array(kept))
+    if not kept.all():
+        refused["span written twice"] += int((~kept).sum())
+    return np.flatnonzero(kept)
+
+
+def _at(table: pa.Table, name: str, rows: np.ndarray) -> np.ndarray:
+    values = np.append(table[name].to_numpy(), np.nan)
+    return values[rows]  # row -1 is the appended one
 
 
 def _assemble(
-    engine: pa.Table, front: pa.Table, engine_of: np.ndarray, front_of: np.ndarray
-) -> pa.Table:
+    engine: pa.Table, front: pa.Table, engine_row: np.ndarray, front_row: np.ndarray
+) -> pa.RecordBatch:
     """Requests from pairs of an engine span (or -1) and an API span (or -1)."""
-    of_engine = pa.array(engine_of, mask=engine_of < 0)
-    of_front = pa.array(front_of, mask=front_of < 0)
+    behind_rows, behind_index = _stretch(engine, engine_row)
+    before_rows, before_index = _stretch(front, front_row)
 
     def behind(name: str) -> pa.Array:
-        return _known(engine[name]).take(of_engine)
+        return _known(behind_rows[name]).take(behind_index)
 
     def before(name: str) -> pa.Array:
-        return _known(front[name]).take(of_front)
+        return _known(before_rows[name]).take(before_index)
 
     values: dict[str, pa.Array] = {}
     for field in REQUEST_SCHEMA:
@@ -149,19 +219,25 @@ def _assemble(
         elif field.name in front.column_names:
             values[field.name] = before(field.name)
     values["api_request_id"] = before("request_id")
-    values["segment"] = pa.nulls(len(engine_of), pa.int32())
+    values["segment"] = pa.nulls(len(engine_row), pa.int32())
     for name, of_the_engine in (
         ("prompt_tokens", "prefill_total"),
         ("output_tokens", "decode_done"),
         ("max_tokens", "decode_max"),
     ):
         values[name] = pc.coalesce(behind(of_the_engine), values[name])
-    values["issue"] = _issues(values, engine_of, front_of)
+    values["issue"] = _issues(values, engine_row, front_row)
     values |= _targets(values)
-    values |= {name: pa.nulls(len(engine_of), pa.float64()) for name in STATE_COLUMNS}
-    table = pa.table({f.name: values[f.name].cast(f.type) for f in REQUEST_SCHEMA})
-    first = pc.coalesce(table["arrived_s"], table["queued_s"], table["scheduled_s"])
-    return table.take(pc.sort_indices(first))
+    values |= {name: pa.nulls(len(engine_row), pa.float64()) for name in STATE_COLUMNS}
+    arrays = [values[f.name].cast(f.type) for f in REQUEST_SCHEMA]
+    return pa.RecordBatch.from_arrays(arrays, schema=REQUEST_SCHEMA)
+
+
+def _stretch(table: pa.Table, rows: np.ndarray) -> tuple[pa.Table, pa.Array]:
+    """The stretch of a table that holds the rows, and their places in it; null for -1."""
+    held = rows[rows >= 0]
+    low, high = (int(held.min()), int(held.max()) + 1) if len(held) else (0, 0)
+    return table.slice(low, high - low), pa.array(rows - low, mask=rows < 0)
 
 
 def _known(column: pa.ChunkedArray) -> pa.Array:
@@ -174,29 +250,29 @@ def _known(column: pa.ChunkedArray) -> pa.Array:
     return whole
 
 
-def _issues(values: dict[str, pa.Array], engine_of: np.ndarray, front_of: np.ndarray) -> pa.Array:
+def _issues(values: dict[str, pa.Array], engine_row: np.ndarray, front_row: np.ndarray) -> pa.Array:
     """The first thing that is wrong with each request; null where nothing is."""
     moment = {
         name: values[f"{name}_s"].to_numpy(zero_copy_only=False)
         for name in (*ENGINE_MOMENTS.values(), *FRONT_MOMENTS.values())
     }
     order = ("arrived", "queued", "scheduled", "first_token", "finished", "departed")
-    disordered = np.zeros(len(engine_of), dtype=bool)
-    latest = np.full(len(engine_of), -np.inf)
+    disordered = np.zeros(len(engine_row), dtype=bool)
+    latest = np.full(len(engine_row), -np.inf)
     for name in order:
         now = np.nan_to_num(moment[name], nan=-np.inf)
         disordered |= np.isfinite(now) & (now < latest)
         latest = np.maximum(latest, now)
     problems = {
-        "no engine span": engine_of < 0,
-        "no parent span": front_of < 0,
+        "no engine span": engine_row < 0,
+        "no parent span": front_row < 0,
         "aborted": np.isfinite(moment["aborted"]),
         **{f"no {label}": np.isnan(moment[name]) for label, name in ENGINE_MOMENTS.items()},
         "no ARRIVED": np.isnan(moment["arrived"]),
         "no DEPARTED": np.isnan(moment["departed"]),
         "events out of order": disordered,
     }
-    issue = np.full(len(engine_of), None, dtype=object)
+    issue = np.full(len(engine_row), None, dtype=object)
     for name, found in reversed(problems.items()):
         issue[found] = name
     return pa.array(issue, pa.string())

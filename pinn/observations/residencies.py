@@ -7,12 +7,14 @@ step in between is known, sampled or not, if all requests of the server were wri
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from jaxtyping import Bool, Float, Int
 
 #: Outputs of a step may be handled this many steps later, which their events' step numbers show.
@@ -57,17 +59,42 @@ def residencies(requests: pa.Table, output_lag: int = 0) -> Residencies:
         requests: Canonical requests; those never scheduled have no stay.
         output_lag: Steps by which the step numbers of output events are late.
     """
+    scheduled = requests.filter(pc.is_valid(requests["scheduled_step"]))
+    preempted = pc.greater(pc.list_value_length(scheduled["preempted_steps"]), 0)
+    resumed = pc.greater(pc.list_value_length(scheduled["resumed_steps"]), 0)
+    simple = scheduled.select(_ONE_STAY)
+    is_simple = pc.invert(pc.or_(preempted, resumed))
+    for name in _ONE_STAY:
+        is_simple = pc.and_(is_simple, pc.is_valid(simple[name]))
+    begin, token, _, prompt, cached, outputs = (
+        column.to_numpy() for column in simple.filter(is_simple).columns
+    )
+    first_output = token - output_lag
+    good = (first_output >= begin) & (outputs > 0)
+    whole = (
+        begin,
+        first_output,
+        first_output + outputs - 1,
+        prompt,
+        np.minimum(cached, prompt - 1),
+    )
+    columns = [c[good] for c in whole]
     rows = []
-    names = ("scheduled_step", "first_token_step", "finished_step", "prompt_tokens",
-             "cached_tokens", "output_tokens", "preempted_steps", "preempted_outputs",
-             "resumed_steps", "resumed_cached")  # fmt: skip
-    for part in requests.select(names).to_batches(max_chunksize=2**14):
+    rest = is_simple.to_numpy().copy()
+    rest[rest] = good
+    for part in scheduled.filter(pa.array(~rest)).select(_ANY_STAY).to_batches(2**14):
         for request in zip(*(column.to_pylist() for column in part.columns), strict=True):
-            if request[0] is not None:
-                rows.extend(_stays(request, output_lag))
-    columns = np.array(rows, dtype=np.int64).reshape(-1, 6).T
-    begin, first_output, end, total, cached, known = columns
-    return Residencies(begin, first_output, end, total, cached, known.astype(bool))
+            rows.extend(_stays(request, output_lag))
+    others = np.array(rows, dtype=np.int64).reshape(-1, 6).T
+    known = np.concatenate((np.ones(good.sum(), dtype=bool), others[5].astype(bool)))
+    joined = [np.concatenate((c, o)) for c, o in zip(columns, others[:5], strict=True)]
+    begin, first_output, end, total, cached = joined
+    return Residencies(begin, first_output, end, total, cached, known)
+
+
+_ONE_STAY = ["scheduled_step", "first_token_step", "finished_step", "prompt_tokens",
+             "cached_tokens", "output_tokens"]  # fmt: skip
+_ANY_STAY = [*_ONE_STAY, "preempted_steps", "preempted_outputs", "resumed_steps", "resumed_cached"]
 
 
 def _stays(request: tuple[Any, ...], lag: int) -> list[tuple[int, int, int, int, int, bool]]:
@@ -197,10 +224,11 @@ def _chunks(
             axis=1,
         )
     ]
-    used: dict[int, int] = {}
-    for step, new in rows[0][:, :2].tolist():
-        used[step] = used.get(step, 0) + new
     cut = np.flatnonzero(stays.is_known & ~whole)
+    used: Counter[int] = Counter()
+    if len(cut):
+        for step, new in rows[0][:, :2].tolist():
+            used[step] += new
     for stay in cut[np.argsort(stays.begin[cut], kind="stable")]:
         steps = np.arange(stays.begin[stay], stays.first_output[stay] + 1)
         total, cached = int(stays.total[stay]), int(stays.cached[stay])
@@ -209,19 +237,19 @@ def _chunks(
         if news is None:
             news = np.diff(np.linspace(0, total - cached, len(steps) + 1).astype(np.int64))
         for step, new in zip(steps.tolist(), news.tolist(), strict=True):
-            used[step] = used.get(step, 0) + new
+            used[step] += new
         before = cached + np.concatenate(([0], np.cumsum(news)[:-1]))
         rows.append(np.stack((steps, news, before, np.full(len(steps), certain)), axis=1))
     return np.concatenate(rows).astype(np.int64)
 
 
 def _filled(
-    steps: np.ndarray, tokens: int, budget: int | None, decodes: np.ndarray, used: dict[int, int]
+    steps: np.ndarray, tokens: int, budget: int | None, decodes: np.ndarray, used: Counter[int]
 ) -> np.ndarray | None:
     """Chunks that fill the budget in each step but the last; None if that does not work out."""
     if budget is None:
         return None
-    others = decodes + np.array([used.get(step, 0) for step in steps.tolist()])
+    others = decodes + np.array([used[step] for step in steps.tolist()])
     news = budget - others
     news[-1] = tokens - news[:-1].sum()
     return news if (news > 0).all() and news[-1] <= budget - others[-1] else None

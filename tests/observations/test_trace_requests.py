@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from sources.traces.trace_runs import engine_run, event, export, lines_of, read_lines, span, summary
 
-from pinn.observations.requests import canonical_requests
+from pinn.observations.requests import REQUEST_SCHEMA, RequestOrder, canonical_requests
 from pinn.observations.segments import find_segments
 from pinn.observations.steps import StepOrder
 
@@ -44,10 +45,14 @@ def core(*events: dict, number: int = 2, parent: int = 1) -> dict:
     )
 
 
-def requests(folder: Path, *spans: dict):
-    raw = read_lines(folder, [export(*spans)])
-    table, report = canonical_requests(raw.table("engine"), raw.table("front"))
-    return table, {"request spans": report, **raw.reports("traces")}
+def requests(folder: Path, *parts: dict | str):
+    """Requests of spans, or of lines."""
+    lines = parts if isinstance(parts[0], str) else [export(*parts)]
+    raw = read_lines(folder, list(lines))
+    spans = raw.table("engine"), raw.table("front")
+    order = RequestOrder(*spans)
+    table = pa.Table.from_batches(canonical_requests(*spans, order), schema=REQUEST_SCHEMA)
+    return table, {"request spans": order.report, **raw.reports("traces")}
 
 
 def test_engine_and_api_spans_are_joined_by_the_parent(tmp_path: Path) -> None:
@@ -212,8 +217,7 @@ def test_servers_without_any_mark_are_ambiguous() -> None:
 
 def test_a_written_run_gives_every_request(tmp_path: Path) -> None:
     run = engine_run()
-    raw = read_lines(tmp_path, lines_of(run))
-    table, _ = canonical_requests(raw.table("engine"), raw.table("front"))
+    table, _ = requests(tmp_path, *lines_of(run))
     assert table["issue"].null_count == len(run.arrivals)
     assert table["prompt_tokens"].to_pylist() == [a.prompt_tokens for a in run.arrivals]
     assert table["cached_tokens"].to_pylist() == [a.cached_tokens for a in run.arrivals]
