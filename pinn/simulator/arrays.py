@@ -89,9 +89,9 @@ ARRAYS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "stage_starts_s": (np.float64, ("n_stages",)),
     "stage_sizes": (np.int64, ("n_stages",)),
     "keys": (np.int32, ("n_keys",)),  # block keys of every request, one after the other
-    "running": (np.int32, ("n_replicas", "max_seqs")),
-    "new": (np.int32, ("n_replicas", "max_seqs")),
-    "preempted": (np.int32, ("n_replicas", "max_seqs")),
+    "running": (np.int64, ("n_replicas", "max_seqs")),
+    "new": (np.int64, ("n_replicas", "max_seqs")),
+    "preempted": (np.int64, ("n_replicas", "max_seqs")),
     "table": (np.int32, ("n_replicas", "slots", "row")),
     "slot_stack": (np.int32, ("n_replicas", "slots")),
     "next_free": (np.int32, ("n_replicas", "n_block_ids")),
@@ -101,7 +101,7 @@ ARRAYS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "twin": (np.int32, ("n_replicas", "n_block_ids")),  # next block with the same key, or 0
     "holder": (np.int32, ("n_replicas", "n_distinct_keys")),  # first block with a key, or 0
     "batch_size": (np.int64, ("n_replicas", "depth")),
-    "batch_request": (np.int32, ("n_replicas", "depth", "max_seqs")),
+    "batch_request": (np.int64, ("n_replicas", "depth", "max_seqs")),
     "batch_new": (np.int32, ("n_replicas", "depth", "max_seqs")),
     "batch_cached": (np.int32, ("n_replicas", "depth", "max_seqs")),
     "batch_prefill": (np.int8, ("n_replicas", "depth", "max_seqs")),
@@ -109,9 +109,9 @@ ARRAYS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "batch_end_s": (np.float64, ("n_groups", "depth")),
     "sums": (np.float64, ("n_replicas", "n_sums")),
     "ending_s": (np.float64, ("n_requests",)),  # heap: when clients see a request end
-    "ending_id": (np.int32, ("n_requests",)),
+    "ending_id": (np.int64, ("n_requests",)),
     "deadline_s": (np.float64, ("n_requests",)),  # heap: when clients hang up
-    "deadline_id": (np.int32, ("n_requests",)),
+    "deadline_id": (np.int64, ("n_requests",)),
     "steps": (np.float64, ("step_rows", "n_columns")),
     "gap_s": (np.float64, ("gap_rows",)),  # runs of equal gaps between tokens
     "gap_count": (np.int64, ("gap_rows",)),

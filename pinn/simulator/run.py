@@ -142,6 +142,7 @@ class Run:
         gaps: Gaps between tokens, over all requests that generated any.
         kv_blocks: KV cache blocks of one replica.
         block_size: Tokens in a block.
+        replicas: Data-parallel replicas.
     """
 
     workload: Workload
@@ -150,3 +151,4 @@ class Run:
     gaps: GapRuns
     kv_blocks: int
     block_size: int
+    replicas: int = 1

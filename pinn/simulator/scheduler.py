@@ -169,10 +169,10 @@ def _load(engine, replica, r, hits, now):
 def _finish_loading(engine, replica, r):
     """``Scheduler._update_waiting_for_remote_kv``: at least one token is left to compute."""
     request = arrays.requests(engine)[r]
-    request.computed = min(request.transferred, request.prompt + request.generated - 1)
-    request.transferred = 0
+    computed = min(request.transferred, request.prompt + request.generated - 1)
+    request.computed, request.transferred = computed, 0
     request.status = WAITING
-    key_blocks(engine, replica, r, request.computed)
+    key_blocks(engine, replica, r, computed)
 
 
 @inner

@@ -62,6 +62,7 @@ def simulate(
         gaps,
         layout.blocks,
         deployment.serving.block_size,
+        deployment.serving.data_parallel_size,
     )
 
 

@@ -23,11 +23,11 @@ REQUEST = np.dtype(
         ("extra_blocks", "i4"),  # blocks of the other KV cache groups
         ("slot", "i4"),  # row of the block table; -1 without blocks
         ("status", "i4"),
-        ("replica", "i4"),
+        ("replica", "i8"),
         ("stage", "i4"),
-        ("before", "i4"),  # neighbours in the queue that it is in
-        ("after", "i4"),
-        ("transferred", "i4"),
+        ("before", "i8"),  # neighbours in the queue that it is in
+        ("after", "i8"),
+        ("transferred", "i8"),
         ("preemptions", "i4"),
         ("cached", "i4"),  # num_cached_tokens at its first scheduling
         ("reused", "i4"),  # tokens found in the cache over all its schedulings

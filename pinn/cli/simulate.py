@@ -1,0 +1,218 @@
+"""``pinn simulate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pinn.cli import serving_flags as flags
+
+if TYPE_CHECKING:
+    from pinn.simulator.linear_latency import LinearLatency
+    from pinn.simulator.run import Run
+    from pinn.specs.deployment import Deployment
+
+app = typer.Typer(add_completion=False)
+
+_ENGINE = "Engine, as in vLLM"
+_COEFFICIENTS = "Coefficients"
+
+
+def _engine_option(flag: str, text: str) -> Any:
+    return typer.Option(flag, help=text, rich_help_panel=_ENGINE, show_default=False)
+
+
+@app.command()
+def simulate(
+    model: Annotated[
+        str, typer.Option("--model", help="Name, or path of a config.json or its folder.")
+    ],
+    gpu: Annotated[str, typer.Option("--gpu", help="Name, or path of a datasheet's JSON file.")],
+    workload: Annotated[
+        Path,
+        typer.Option(
+            "--workload",
+            help="CSV trace, TraceV2 header, inference-perf or BLIS YAML, or a plain YAML with "
+            "prompt_tokens, output_tokens and stages or concurrency.",
+        ),
+    ],
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Of random draws. [default: the file's, else 0]")
+    ] = None,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", help="Also write the figures as JSON.")
+    ] = None,
+    requests: Annotated[
+        Path | None, typer.Option("--requests", help="Also write every request, as Parquet.")
+    ] = None,
+    timeline: Annotated[
+        Path | None, typer.Option("--timeline", help="Also draw the run over time, as PNG.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            "--checkpoint",
+            help="Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]",
+            rich_help_panel=_COEFFICIENTS,
+        ),
+    ] = None,
+    coefficients: Annotated[
+        Path | None,
+        typer.Option(
+            "--coefficients",
+            help="JSON of 'pinn coefficients --json', in place of the network.",
+            rich_help_panel=_COEFFICIENTS,
+        ),
+    ] = None,
+    precision: flags.Precision = None,
+    tensor_parallel_size: flags.TensorParallelSize = None,
+    pipeline_parallel_size: flags.PipelineParallelSize = None,
+    data_parallel_size: flags.DataParallelSize = None,
+    enable_expert_parallel: flags.EnableExpertParallel = None,
+    max_num_batched_tokens: flags.MaxNumBatchedTokens = None,
+    max_num_seqs: flags.MaxNumSeqs = None,
+    max_model_len: flags.MaxModelLen = None,
+    gpu_memory_utilization: flags.GpuMemoryUtilization = None,
+    enable_chunked_prefill: flags.EnableChunkedPrefill = None,
+    enable_prefix_caching: flags.EnablePrefixCaching = None,
+    enforce_eager: flags.EnforceEager = None,
+    block_size: flags.BlockSize = None,
+    cpu_offload_gb: flags.CpuOffloadGb = None,
+    kv_cache_dtype: flags.KvCacheDtype = None,
+    async_scheduling: Annotated[
+        bool | None,
+        _engine_option(
+            "--async-scheduling/--no-async-scheduling", "Plan a batch ahead. [default: yes]"
+        ),
+    ] = None,
+    long_prefill_token_threshold: Annotated[
+        int | None,
+        _engine_option("--long-prefill-token-threshold", "Longest chunk. [default: no limit]"),
+    ] = None,
+    num_gpu_blocks_override: Annotated[
+        int | None, _engine_option("--num-gpu-blocks-override", "KV blocks. [default: what fits]")
+    ] = None,
+    kv_cache_memory_bytes: Annotated[
+        float | None, _engine_option("--kv-cache-memory-bytes", "On each GPU. [default: the rest]")
+    ] = None,
+    activation_reserve_bytes: Annotated[
+        float | None,
+        _engine_option(
+            "--activation-reserve-bytes",
+            "Memory on each GPU beside weights and KV cache; vLLM measures it. [default: estimate]",
+        ),
+    ] = None,
+    data_parallel_routing: Annotated[
+        str | None,
+        _engine_option("--data-parallel-routing", "least_loaded (vLLM's) or round_robin."),
+    ] = None,
+    reject_long_requests: Annotated[
+        bool | None,
+        _engine_option(
+            "--reject-long-requests",
+            "Count requests beyond --max-model-len as rejected, as a server does.",
+        ),
+    ] = None,
+) -> None:
+    """Serve a workload on a simulated vLLM engine and report what its clients see.
+
+    The engine schedules as vLLM 0.15.1 does: token budget, chunked prefill, prefix cache,
+    preemption, asynchronous scheduling, client timeouts. Step times come from the trained network.
+
+    Examples:
+      pinn simulate --model meta-llama/Llama-3.1-8B --gpu H100 --workload profile.yaml
+
+      pinn simulate --model Qwen/Qwen3-30B-A3B --gpu H200 --tensor-parallel-size 2
+        --max-num-seqs 256 --workload trace.csv --json run.json --timeline run.png
+    """
+    given = {name: value for name, value in locals().items() if name not in _NOT_A_FLAG}
+    given = {name: value for name, value in given.items() if value is not None}
+    run, deployment = _run(given, workload, seed, checkpoint, coefficients)
+    _report(run, deployment, json_path, requests, timeline)
+
+
+_NOT_A_FLAG = {
+    "workload", "seed", "json_path", "requests", "timeline", "checkpoint", "coefficients"
+}  # fmt: skip
+
+
+def _run(
+    given: dict[str, Any],
+    path: Path,
+    seed: int | None,
+    checkpoint: Path | None,
+    coefficients: Path | None,
+) -> tuple[Run, Deployment]:
+    from dataclasses import fields
+
+    from pinn.coefficients.configurations import canonical, make_deployment
+    from pinn.simulator.engine_spec import EngineSpec
+    from pinn.simulator.simulate import simulate as simulate_workload
+    from pinn.workloads.load import load_workload
+
+    engine_flags = {f.name for f in fields(EngineSpec)}
+    engine = EngineSpec(**{name: v for name, v in given.items() if name in engine_flags})
+    deployment = make_deployment(
+        canonical({name: v for name, v in given.items() if name not in engine_flags})
+    )
+    workload = load_workload(path, seed)
+    latency = _latency(deployment, checkpoint, coefficients)
+    return simulate_workload(deployment, workload, latency, engine), deployment
+
+
+def _latency(
+    deployment: Deployment, checkpoint: Path | None, coefficients: Path | None
+) -> LinearLatency:
+    from pinn.simulator.coefficient_source import latency_from_checkpoint, latency_from_json
+
+    if coefficients is not None:
+        return latency_from_json(deployment, coefficients)
+    from pinn.coefficients.checkpoint_search import find_checkpoint
+
+    return latency_from_checkpoint(deployment, find_checkpoint(checkpoint))
+
+
+def _report(
+    run: Run,
+    deployment: Deployment,
+    json_path: Path | None,
+    requests: Path | None,
+    timeline: Path | None,
+) -> None:
+    from pinn.simulator.report import print_report
+    from pinn.simulator.statistics import run_statistics
+
+    statistics = run_statistics(run)
+    typer.echo(f"{deployment.model.name} on {deployment.gpu.name}, {run.workload.name}")
+    print_report(run, statistics)
+    if json_path is not None:
+        _write_json(run, statistics, json_path)
+    if requests is not None:
+        from pinn.simulator.request_table import write_requests
+
+        write_requests(run, requests)
+    if timeline is not None:
+        from pinn.simulator.timeline import plot_timeline
+
+        plot_timeline(run, timeline)
+
+
+def _write_json(run: Run, statistics: dict[str, Any], path: Path) -> None:
+    import json
+    import math
+
+    from pinn.simulator.statistics import run_statistics
+
+    stages = [run_statistics(run, stage) for stage in range(run.workload.stages)]
+
+    def finite(figures: dict[str, Any]) -> dict[str, Any]:
+        return {k: None if math.isnan(v) else v for k, v in figures.items()}
+
+    report = finite(statistics) | {"stages": [finite(stage) for stage in stages]}
+    path.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,43 @@
+"""Many simulations side by side: compiled runs release the interpreter lock."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from pinn.latency.protocol import LatencyModel
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.run import Run
+from pinn.simulator.simulate import simulate
+from pinn.specs.deployment import Deployment
+from pinn.workloads.workload import Workload
+
+
+@dataclass(frozen=True)
+class Job:
+    """Arguments of one ``simulate``."""
+
+    deployment: Deployment
+    workload: Workload
+    latency: LatencyModel
+    engine: EngineSpec | None = None
+
+    def run(self) -> Run:
+        """Simulate it."""
+        return simulate(self.deployment, self.workload, self.latency, self.engine)
+
+
+def simulate_many(jobs: Iterable[Job], workers: int | None = None) -> list[Run]:
+    """Simulate jobs in threads; results in the order of the jobs.
+
+    Args:
+        jobs: What to run.
+        workers: Threads; as many as there are cores by default.
+
+    Raises:
+        PinnError: That of the first job that cannot run.
+    """
+    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
+        return list(pool.map(Job.run, jobs))

@@ -1,0 +1,93 @@
+"""A run's figures as tables for the terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from pinn.simulator.run import Run
+from pinn.simulator.statistics import PERCENTILES, run_statistics
+
+_LATENCIES = {
+    "e2e": "end to end",
+    "ttft": "time to first token",
+    "itl": "between tokens",
+    "scheduling_delay": "arrival to schedule",
+    "step": "engine step",
+}
+
+
+def print_report(run: Run, statistics: dict[str, Any], console: Console | None = None) -> None:
+    """Print latencies, stages, throughput, queueing, cache and steps."""
+    console = console or Console()
+    console.print(_latency_table(statistics))
+    if run.workload.stages > 1:
+        console.print(_stage_table(run))
+    console.print(_facts(statistics))
+
+
+def _latency_table(found: dict[str, Any]) -> Table:
+    table = Table("latency (ms)", title_justify="left")
+    for column in ("mean", *(f"p{percent}" for percent in PERCENTILES)):
+        table.add_column(column, justify="right")
+    for key, label in _LATENCIES.items():
+        values = [found[f"{key}_{c.header}_ms"] for c in table.columns[1:]]
+        table.add_row(label, *(_number(value) for value in values))
+    return table
+
+
+def _stage_table(run: Run) -> Table:
+    table = Table("stage")
+    for column in ("served", "req/s", "E2E", "E2E p99", "TTFT", "TTFT p99", "ITL"):
+        table.add_column(column, justify="right")
+    for stage in range(run.workload.stages):
+        found = run_statistics(run, stage)
+        latencies = ("e2e_mean_ms", "e2e_p99_ms", "ttft_mean_ms", "ttft_p99_ms", "itl_mean_ms")
+        table.add_row(
+            str(stage),
+            f"{found['completed_requests']:,} of {found['injected_requests']:,}",
+            f"{found['responses_per_sec']:.2f}",
+            *(_number(found[name]) for name in latencies),
+        )
+    return table
+
+
+def _facts(found: dict[str, Any]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    lost = [
+        f"{found[f'{how}_requests']:,} {how.replace('_', ' ')}"
+        for how in ("timed_out", "rejected")
+        if found[f"{how}_requests"]
+    ]
+    served = f"{found['completed_requests']:,} of {found['injected_requests']:,} served"
+    rates = (
+        f"{found['responses_per_sec']:.2f} requests/s, "
+        f"{found['tokens_per_sec']:,.0f} output tokens/s over "
+        f"{found['vllm_estimated_duration_s']:,.1f} s"
+    )
+    rows = {
+        "requests": ", ".join([served, *lost]),
+        "throughput": rates,
+        "queue": f"{found['waiting_mean']:.2f} waiting on average, {found['waiting_max']:,} at "
+        f"most; {found['running_max']:,} running at most",
+        "preemptions": f"{found['preemption_count']:,} "
+        f"({found['recomputed_tokens']:,} tokens computed again)",
+        "prefix cache": f"{100 * found['cache_hit_rate']:.1f} % of "
+        f"{found['total_input_tokens']:,} prompt tokens",
+        "KV cache": f"{100 * found['kv_usage_mean']:.1f} % in use on average, "
+        f"{100 * found['kv_usage_max']:.1f} % at most, of {found['kv_blocks']:,} blocks",
+        "steps": f"{found['steps']:,} ({found['prefill_steps']:,} with prefill), "
+        f"{found['requests_per_step']:.1f} requests and {found['tokens_per_step']:.1f} tokens "
+        f"each; busy {100 * found['busy_share']:.1f} % of the time",
+    }
+    for name, text in rows.items():
+        table.add_row(name, text)
+    return table
+
+
+def _number(value: float) -> str:
+    digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 100 else 2
+    return f"{value:,.{digits}f}"

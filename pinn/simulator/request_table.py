@@ -1,0 +1,25 @@
+"""The requests of a run as a Parquet file, one row each."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+from pinn.simulator.run import Run
+
+
+def write_requests(run: Run, path: Path) -> None:
+    """Write the records of ``RequestRecords`` and ``ttft_s``, ``e2e_s`` and ``mean_itl_s``.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    requests = run.requests
+    columns = {f.name: getattr(requests, f.name) for f in fields(requests)}
+    del columns["completion_s"]
+    for name in ("ttft_s", "e2e_s", "mean_itl_s"):
+        columns[name] = getattr(requests, name)
+    pq.write_table(pa.table({"request": range(len(requests)), **columns}), path)

@@ -1,0 +1,94 @@
+"""What a figure of a run hangs on: its derivative with respect to every coefficient.
+
+Both sides of each difference serve the same requests at the same times (common random numbers),
+so what remains is the coefficient's effect, queues included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pinn.features.request import REQUEST_FEATURES
+from pinn.features.step import STEP_FEATURES
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.feature_sums import step_feature_sums
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.many import Job, simulate_many
+from pinn.simulator.run import Run
+from pinn.workloads.workload import Workload
+
+#: Smallest change of a coefficient, for those that are 0.
+_LEAST_STEP = 1e-6
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """How a figure answers to one coefficient.
+
+    Attributes:
+        name: Of the feature; those of beta first, then those of alpha.
+        coefficient: Its value.
+        derivative: Of the figure, per unit of the coefficient.
+        elasticity: Per cent of the figure per per cent of the coefficient.
+    """
+
+    name: str
+    coefficient: float
+    derivative: float
+    elasticity: float
+
+
+def coefficient_sensitivities(
+    workload: Workload,
+    latency: LinearLatency,
+    figure: Callable[[Run], float],
+    engine: EngineSpec | None = None,
+    *,
+    relative_step: float = 0.02,
+    workers: int | None = None,
+) -> list[Sensitivity]:
+    """Differentiate a figure of a run with respect to every coefficient.
+
+    A symmetric difference, or a forward one where a coefficient would turn negative. Step
+    features that never occur in the run have derivative 0 without a further run.
+
+    Args:
+        workload: What is sent.
+        latency: Deployment and coefficients.
+        figure: Such as ``lambda run: run.requests.e2e_s.mean()``.
+        engine: Further engine settings.
+        relative_step: Change of a coefficient, as a share of it.
+        workers: Threads.
+    """
+    base = Job(latency.deployment, workload, latency, engine).run()
+    occurs = np.concatenate(
+        [step_feature_sums(latency.deployment, base) > 0, np.ones(len(REQUEST_FEATURES), bool)]
+    )
+    values = np.concatenate([latency.beta, latency.alpha])
+    steps = np.maximum(values * relative_step, _LEAST_STEP)
+    lows, highs = np.maximum(values - steps, 0.0), values + steps
+    changed = [(i, value) for i in np.flatnonzero(occurs).tolist() for value in (lows[i], highs[i])]
+    jobs = [
+        Job(latency.deployment, workload, _with(latency, values, i, value), engine)
+        for i, value in changed
+    ]
+    figures = [figure(run) for run in simulate_many(jobs, workers)]
+    derivative = np.zeros(len(values))
+    for (i, _), low, high in zip(changed[::2], figures[::2], figures[1::2], strict=True):
+        derivative[i] = (high - low) / (highs[i] - lows[i])
+    elasticity = derivative * values / figure(base)
+    names = [*STEP_FEATURES, *REQUEST_FEATURES]
+    return [
+        Sensitivity(name, float(v), float(d), float(e))
+        for name, v, d, e in zip(names, values, derivative, elasticity, strict=True)
+    ]
+
+
+def _with(latency: LinearLatency, values: np.ndarray, index: int, value: float) -> LinearLatency:
+    changed = values.copy()
+    changed[index] = value
+    beta, alpha = np.split(changed, [len(latency.beta)])
+    return replace(latency, beta=beta, alpha=alpha)

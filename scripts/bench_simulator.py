@@ -1,0 +1,130 @@
+"""How fast the simulator is: one run, forty runs on two cores, and the command from the shell.
+
+    python scripts/bench_simulator.py            # all of it
+    python scripts/bench_simulator.py --no-shell # without the two shell starts
+
+The load is 16,800 requests over 1,200 s (8 req/s x 600 s, then 20 req/s x 600 s; 10 groups of 10
+prompts of 547 tokens, 248 output tokens) on Llama-2-7B and one H100. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+from pinn.coefficients.coefficients import prior_coefficients
+from pinn.features.request import REQUEST_FEATURES
+from pinn.features.step import STEP_FEATURES
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.many import Job, simulate_many
+from pinn.specs.catalog import load_model
+from pinn.specs.deployment import Deployment
+from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.serving import ServingSpec
+from pinn.workloads.arrivals import Stage
+from pinn.workloads.synthetic import shared_prefix
+
+MODEL = "meta-llama/Llama-2-7b-hf"
+BARS_S = {"one_run_s": 0.3, "forty_runs_s": 10.0, "shell_cold_s": 15.0, "shell_warm_s": 3.0}
+WORKLOAD = """
+prompt_tokens: 547
+output_tokens: 248
+stages: [{rate: 8, duration: 600}, {rate: 20, duration: 600}]
+groups: 10
+prompts_per_group: 10
+shared_tokens: 100
+"""
+
+
+def make_job(seed: int) -> Job:
+    serving = ServingSpec(max_num_batched_tokens=2048, max_num_seqs=128, max_model_len=4096)
+    deployment = Deployment(load_model(MODEL), load_gpu("H100"), serving)
+    prior = prior_coefficients(1)
+    workload = shared_prefix(
+        [Stage(8, 600), Stage(20, 600)],
+        groups=10,
+        prompts_per_group=10,
+        shared_tokens=100,
+        question_tokens=447,
+        output_tokens=248,
+        stages_wait=True,
+        stage_gap_s=1.0,
+        seed=seed,
+    )
+    return Job(deployment, workload, LinearLatency(deployment, prior.beta[0], prior.alpha[0]))
+
+
+def time_runs() -> dict[str, float]:
+    """Medians and sums of wall time; ``cpu`` is what a busy machine does not stretch."""
+    job = make_job(0)
+    run = job.run()
+    walls, cpus = [], []
+    for _ in range(5):
+        wall, cpu = time.perf_counter(), time.process_time()
+        job.run()
+        walls.append(time.perf_counter() - wall)
+        cpus.append(time.process_time() - cpu)
+    jobs = [make_job(seed) for seed in range(40)]
+    start = time.perf_counter()
+    simulate_many(jobs, workers=2)
+    return {
+        "requests": len(run.requests),
+        "steps": len(run.steps),
+        "one_run_s": median(walls),
+        "one_run_cpu_s": median(cpus),
+        "forty_runs_s": time.perf_counter() - start,
+    }
+
+
+def time_shell() -> dict[str, float]:
+    """``pinn simulate`` in a new process, first without and then with what it compiled."""
+    prior = prior_coefficients(1)
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        (root / "load.yaml").write_text(WORKLOAD)
+        values = {
+            "beta": dict(zip(STEP_FEATURES, prior.beta[0].tolist(), strict=True)),
+            "alpha": dict(zip(REQUEST_FEATURES, prior.alpha[0].tolist(), strict=True)),
+        }
+        (root / "coefficients.json").write_text(json.dumps(values))
+        flags = f"--model {MODEL} --gpu H100 --max-num-seqs 128 --max-num-batched-tokens 2048"
+        command = [
+            sys.executable, "-m", "pinn.cli.simulate", *flags.split(),
+            "--workload", str(root / "load.yaml"),
+            "--coefficients", str(root / "coefficients.json"),
+        ]  # fmt: skip
+        environment = os.environ | {"XDG_CACHE_HOME": folder}
+        environment.pop("NUMBA_CACHE_DIR", None)
+        return {
+            "shell_cold_s": _time_command(command, environment),
+            "shell_warm_s": _time_command(command, environment),
+        }
+
+
+def _time_command(command: list[str], environment: dict[str, str]) -> float:
+    start = time.perf_counter()
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--no-shell", action="store_true", help="skip the two shell starts")
+    arguments = parser.parse_args()
+    found = time_runs() | ({} if arguments.no_shell else time_shell())
+    found["load_average"] = os.getloadavg()[0]
+    for name, value in found.items():
+        bar = f"  (bar {BARS_S[name]:g})" if name in BARS_S else ""
+        print(f"{name:16} {value:10.3f}{bar}")
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""KV blocks from memory, and what does not fit."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from simulator_helpers import DENSE, MIXTURE, Recorder, deployment, load
+
+from pinn.errors import PinnError
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.memory import (
+    activation_reserve_bytes,
+    gpu_weight_bytes,
+    kv_cache_bytes,
+    kv_layout,
+)
+from pinn.simulator.simulate import simulate
+from pinn.specs.catalog import load_model
+from pinn.specs.deployment import Deployment
+from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.parameters import count_parameters
+from pinn.specs.serving import ServingSpec
+from pinn.units import GIB
+
+
+def test_a_published_run_has_the_blocks_that_it_reported():
+    # CodeLlama-34B on 2 H100, as its server logged: 26,602 blocks, the null block among them.
+    serving = ServingSpec(
+        tensor_parallel_size=2, max_num_batched_tokens=2048, max_num_seqs=128, max_model_len=4096
+    )
+    target = Deployment(load_model("codellama/CodeLlama-34b-hf"), load_gpu("H100"), serving)
+    assert kv_layout(target, EngineSpec()).blocks == pytest.approx(26_601, rel=2e-3)
+
+
+@pytest.mark.parametrize("model", [DENSE, MIXTURE])
+def test_weights_are_every_parameter_once(model):
+    parameters = count_parameters(model).total
+    assert gpu_weight_bytes(deployment(model)) == pytest.approx(2 * parameters, rel=0.01)
+    halves = gpu_weight_bytes(deployment(model, tensor_parallel_size=2))
+    assert halves == pytest.approx(parameters, rel=0.02)
+
+
+def test_experts_are_spread_over_ranks_with_and_without_expert_parallelism():
+    cut = gpu_weight_bytes(deployment(MIXTURE, data_parallel_size=2))
+    spread = deployment(MIXTURE, data_parallel_size=2, enable_expert_parallel=True)
+    assert cut == gpu_weight_bytes(spread) < gpu_weight_bytes(deployment(MIXTURE))
+
+
+def test_a_block_holds_keys_and_values_of_every_layer():
+    # 4 layers x 2 x 4 heads x 64 x 2 bytes x 4 tokens.
+    assert kv_layout(deployment(), EngineSpec()).block_bytes == 4 * 2 * 4 * 64 * 2 * 4
+    halved = deployment(tensor_parallel_size=2)
+    assert kv_layout(halved, EngineSpec()).block_bytes == 2 * 2 * 4 * 64 * 2 * 4
+    replicated = deployment(tensor_parallel_size=8)
+    assert kv_layout(replicated, EngineSpec()).block_bytes == 1 * 2 * 4 * 64 * 2 * 4
+
+
+def test_windowed_layers_hold_a_window_of_each_request():
+    full, windowed = DENSE.layer_groups[0], DENSE.layer_groups[0]
+    attention = dataclasses.replace(windowed.attention, window_tokens=16)
+    mixed = dataclasses.replace(
+        DENSE,
+        layer_groups=(
+            dataclasses.replace(full, count=2),
+            dataclasses.replace(windowed, count=6, attention=attention),
+        ),
+    )
+    layout = kv_layout(deployment(mixed), EngineSpec())
+    assert (layout.full_groups, layout.window_groups, layout.window_blocks) == (1, 3, 5)
+    assert layout.block_bytes == 2 * 2 * 4 * 64 * 2 * 4
+    assert layout.request_blocks(8, 4) == 2 + 3 * 2
+    assert layout.request_blocks(40, 4) == 10 + 3 * 5
+
+
+def test_offload_makes_room_and_overrides_hold():
+    plain, offloaded = deployment(), deployment(cpu_offload_gb=0.005)
+    assert kv_cache_bytes(offloaded, EngineSpec()) - kv_cache_bytes(
+        plain, EngineSpec()
+    ) == pytest.approx(0.005 * GIB)
+    fixed = EngineSpec(kv_cache_memory_bytes=1 * GIB)
+    layout = kv_layout(plain, fixed)
+    assert layout.blocks == GIB // layout.block_bytes - 1
+    reserve = activation_reserve_bytes(plain)
+    more = EngineSpec(activation_reserve_bytes=reserve + GIB)
+    assert kv_cache_bytes(plain, EngineSpec()) - kv_cache_bytes(plain, more) == pytest.approx(GIB)
+
+
+def _llama_70b(**serving):
+    return Deployment(
+        load_model("meta-llama/Llama-3.1-70B"), load_gpu("H100"), ServingSpec(**serving)
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: kv_layout(_llama_70b(), EngineSpec()),
+            r"weights take 131\.\d\d GiB.*71\.\d\d GiB",
+        ),
+        (
+            lambda: kv_layout(_llama_70b(tensor_parallel_size=2), EngineSpec()),
+            r"--max-model-len 131072 needs 8192 KV cache blocks .* use --max-model-len \d+ or less",
+        ),
+        (lambda: _serve([60, 8], [5, 1]), "request 0 has 60 prompt and 5 output tokens, 65 tog"),
+        (
+            lambda: _serve([8], [1], enable_chunked_prefill=False, max_num_batched_tokens=32),
+            "32 is",
+        ),
+        (lambda: _serve([8], [1], num_gpu_blocks_override=8), "needs 16 KV cache blocks"),
+        (lambda: _serve([8], [1], num_gpu_blocks_override=1), "at least 2"),
+        (lambda: _serve([8], [1], data_parallel_routing="random"), "least_loaded, round_robin"),
+        (lambda: _serve([8], [1], long_prefill_token_threshold=-1), "got -1"),
+        (lambda: _serve([8], [1], kv_transfer_bytes_per_s=0.0), "positive rate"),
+        (lambda: _serve([8], [1], recorder=Recorder(step_s=0.0)), "gave a step 0.0 s"),
+        (lambda: _serve([8], [1], recorder=Recorder(step_s=float("nan"))), "gave a step nan s"),
+        (lambda: _serve([8], [1], compiled=True), "only a LinearLatency runs compiled"),
+    ],
+)
+def test_what_cannot_run_is_refused_with_its_number(make, message):
+    with pytest.raises(PinnError, match=message):
+        make()
+
+
+def _serve(prompts, outputs, recorder=None, compiled=None, **flags):
+    names = {field.name for field in dataclasses.fields(EngineSpec)}
+    engine = EngineSpec(**{name: value for name, value in flags.items() if name in names})
+    serving = {name: value for name, value in flags.items() if name not in names}
+    latency = recorder or Recorder()
+    return simulate(
+        deployment(**serving), load(prompts, outputs), latency, engine, compiled=compiled
+    )

@@ -1,0 +1,188 @@
+"""Figures, files and derivatives of runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from simulator_helpers import Recorder, deployment, load, play
+from typer.testing import CliRunner
+
+from pinn.coefficients.coefficients import prior_coefficients
+from pinn.errors import PinnError
+from pinn.features.request import REQUEST_FEATURES
+from pinn.features.step import STEP_FEATURES
+from pinn.simulator.coefficient_source import latency_from_json
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.feature_sums import request_feature_sums
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.many import Job, simulate_many
+from pinn.simulator.report import print_report
+from pinn.simulator.request_table import write_requests
+from pinn.simulator.sensitivity import coefficient_sensitivities
+from pinn.simulator.simulate import simulate
+from pinn.simulator.statistics import run_statistics, weighted_percentiles
+from pinn.simulator.timeline import plot_timeline
+from pinn.workloads.arrivals import Stage
+from pinn.workloads.synthetic import open_loop
+
+BLIS_KEYS = [
+    f"{name}_{figure}_ms"
+    for name in ("e2e", "ttft", "itl")
+    for figure in ("mean", "p90", "p95", "p99")
+] + ["responses_per_sec", "tokens_per_sec", "completed_requests", "preemption_count"]
+
+
+@given(st.lists(st.tuples(st.floats(0, 10), st.integers(1, 5)), min_size=1, max_size=20))
+def test_weighted_percentiles_are_those_of_the_repeated_values(rows):
+    values, counts = (np.array(column) for column in zip(*rows, strict=True))
+    expected = np.percentile(np.repeat(values, counts), (50, 90, 95, 99))
+    np.testing.assert_allclose(weighted_percentiles(values, counts), expected, atol=1e-12)
+
+
+def test_figures_of_a_run_worked_out_by_hand():
+    # Both prompts take the first second; one answer ends at 1 s, the other at 3 s.
+    got = play(load([4, 6], [3, 1]))
+    found = run_statistics(got.run)
+    assert found["e2e_mean_ms"] == 2000
+    assert found["e2e_p50_ms"] == 2000
+    assert found["ttft_mean_ms"] == 1000
+    assert found["itl_mean_ms"] == 1000
+    assert found["responses_per_sec"] == pytest.approx(2 / 3)
+    assert found["tokens_per_sec"] == pytest.approx(4 / 3)
+    assert found["steps"] == 3
+    assert found["tokens_per_step"] == 4
+    assert found["busy_share"] == 1
+    assert set(BLIS_KEYS) <= set(found)
+
+
+def test_figures_of_stages_and_of_lost_requests():
+    workload = load(
+        [2, 2, 60], [3, 9, 9], stage=[0, 1, 1], stage_starts_s=(0.0, 10.0), timeout_s=[99, 2.5, 99]
+    )
+    engine = EngineSpec(async_scheduling=False, reject_long_requests=True)
+    run = simulate(deployment(), workload, Recorder(), engine)
+    first, second = run_statistics(run, 0), run_statistics(run, 1)
+    assert first["e2e_mean_ms"] == 3000
+    assert first["itl_mean_ms"] == 1000
+    assert (second["timed_out_requests"], second["rejected_requests"]) == (1, 1)
+    assert np.isnan(second["e2e_mean_ms"])
+
+
+def test_recomputed_tokens_are_counted():
+    got = play(
+        load([4, 4], [5, 5]),
+        engine={"num_gpu_blocks_override": 6},
+        block_size=2,
+        max_model_len=10,
+    )
+    found = run_statistics(got.run)
+    # 5 tokens were known, 2 of them still cached, the first 4 had been computed before.
+    assert (found["preemption_count"], found["recomputed_tokens"]) == (1, 2)
+
+
+def latency(**serving) -> LinearLatency:
+    prior = prior_coefficients(1)
+    return LinearLatency(deployment(**serving), prior.beta[0], prior.alpha[0])
+
+
+def test_many_runs_equal_single_ones():
+    jobs = [
+        Job(deployment(), open_loop([Stage(50, 2)], 20, 8, seed=seed), latency())
+        for seed in range(6)
+    ]
+    for job, run in zip(jobs, simulate_many(jobs, workers=2), strict=True):
+        assert (run.requests.finish_s == job.run().requests.finish_s).all()
+
+
+def test_sensitivities_equal_the_mean_features_where_nothing_queues():
+    # One request at a time: the batches do not depend on the coefficients. Request features that
+    # carry the step time are set aside, because beta moves them too.
+    workload = load([20, 30], [8, 8], [0.0, 5.0])
+    model = latency()
+    follows = np.array([name.endswith(".step_time") for name in REQUEST_FEATURES])
+    model = dataclasses.replace(model, alpha=np.where(follows, 0.0, model.alpha))
+    found = {
+        s.name: s
+        for s in coefficient_sensitivities(workload, model, lambda r: r.requests.e2e_s.mean())
+    }
+    run = simulate(model.deployment, workload, model)
+    sums = request_feature_sums(model.deployment, run).to_last_token.mean(0)
+    for name, expected in zip(STEP_FEATURES, sums, strict=True):
+        assert found[name].derivative == pytest.approx(expected, rel=1e-5, abs=1e-9), name
+    assert found["completion.constant"].derivative == pytest.approx(1, rel=1e-6)
+    assert found["output_token.constant"].derivative == pytest.approx(8, rel=1e-6)
+    assert found["cpu_offload"].elasticity == 0
+
+
+def test_requests_are_written_as_parquet(tmp_path):
+    got = play(load([4, 6], [3, 1]))
+    write_requests(got.run, tmp_path / "requests.parquet")
+    table = pq.read_table(tmp_path / "requests.parquet").to_pydict()
+    assert table["e2e_s"] == [3.0, 1.0]
+    assert table["status"] == ["finished", "finished"]
+
+
+def test_a_timeline_is_drawn_and_a_report_is_printed(tmp_path):
+    workload = load([4, 6, 8], [3, 1, 9], timeout_s=[99.0, 99.0, 3.5])
+    run = play(workload).run
+    plot_timeline(run, tmp_path / "run.png")
+    assert (tmp_path / "run.png").stat().st_size > 10_000
+    console = Console(file=io.StringIO(), width=100)
+    print_report(run, run_statistics(run), console)
+    text = console.file.getvalue()
+    assert "2 of 3 served, 1 timed out" in text
+    assert "time to first token" in text
+
+
+@pytest.fixture
+def coefficients(tmp_path):
+    prior = prior_coefficients(1)
+    values = {
+        "beta": {n: {"value": v} for n, v in zip(STEP_FEATURES, prior.beta[0], strict=True)},
+        "alpha": dict(zip(REQUEST_FEATURES, prior.alpha[0], strict=True)),
+    }
+    path = tmp_path / "coefficients.json"
+    path.write_text(json.dumps(values))
+    return path
+
+
+def test_coefficients_come_from_a_file(coefficients, tmp_path):
+    got = latency_from_json(deployment(), coefficients)
+    assert (got.beta == prior_coefficients(1).beta[0]).all()
+    values = json.loads(coefficients.read_text())
+    values["beta"]["strange"] = values["beta"].pop("layer")
+    (tmp_path / "bad.json").write_text(json.dumps(values))
+    with pytest.raises(PinnError, match="layer, strange"):
+        latency_from_json(deployment(), tmp_path / "bad.json")
+    values["beta"]["layer"] = values["beta"].pop("strange") | {"value": -1}
+    (tmp_path / "bad.json").write_text(json.dumps(values))
+    with pytest.raises(PinnError, match=r"beta\.layer must be finite and not negative, got -1"):
+        latency_from_json(deployment(), tmp_path / "bad.json")
+
+
+def test_the_command_prints_and_writes(coefficients, tmp_path):
+    from pinn.cli.simulate import app
+
+    load_file = tmp_path / "load.yaml"
+    load_file.write_text("{prompt_tokens: 100, output_tokens: 8, concurrency: 4, requests: 20}")
+    arguments = [
+        "--model", "meta-llama/Llama-3.1-8B", "--gpu", "H100", "--workload", str(load_file),
+        "--coefficients", str(coefficients), "--json", str(tmp_path / "run.json"),
+        "--requests", str(tmp_path / "run.parquet"), "--max-num-seqs", "64",
+        "--no-async-scheduling",
+    ]  # fmt: skip
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "20 of 20 served" in result.output
+    written = json.loads((tmp_path / "run.json").read_text())
+    assert set(BLIS_KEYS) <= set(written)
+    assert len(written["stages"]) == 1
+    assert pq.read_table(tmp_path / "run.parquet").num_rows == 20
