@@ -24,6 +24,7 @@ COMMANDS = (
     Subcommand(
         "observations", "pinn.cli.observations", "Write measurements as tables to train on."
     ),
+    Subcommand("results", "pinn.cli.results", "Show the errors on held-out models and GPUs."),
     Subcommand("models", "pinn.cli.models", "List the models known by name."),
     Subcommand("gpus", "pinn.cli.gpus", "List the GPUs known by name, with their datasheets."),
 )

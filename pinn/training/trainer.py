@@ -58,6 +58,8 @@ def make_trainer(
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
     warnings.filterwarnings("ignore", message=".*IterableDataset.*__len__.*")
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
+    # A fit that goes on writes into the folder that it wrote into before.
+    warnings.filterwarnings("ignore", message=".*Experiment logs directory.*")
     return lightning.Trainer(
         max_epochs=max_epochs,
         accelerator=accelerator,

@@ -72,3 +72,39 @@ def test_observations_are_written_with_their_report(run, tmp_path):
     assert "825  accepted" in result.stdout
     assert (tmp_path / "silicon.parquet").is_file()
     assert (tmp_path / "silicon.manifest.json").is_file()
+
+
+RESULTS = """split,held_out,method,metric,n,median,mean,p90,bias
+leave-one-model-out,all,network,tpot,30,9.84,11.7,20,1
+leave-one-model-out,org/b,network,tpot,20,8,9,10,1
+leave-one-model-out,org/b,peer,tpot,19,7,8,9,1
+leave-one-model-out,dense,network,tpot,20,8,9,10,1
+leave-one-model-out,all,network,ttft,30,16,21,40,1
+"""
+
+
+def test_results_are_shown_per_held_out_part_and_method(run, tmp_path):
+    (tmp_path / "results.csv").write_text(RESULTS)
+    lines = run("results", tmp_path / "results.csv").stdout.splitlines()
+    assert lines[2:] == [
+        "| held out | rows | network | peer |",
+        "|---|---:|---:|---:|",
+        "| org/b | 20 | 8.0 / 9.0 | 7.0 / 8.0 |",
+        "| dense | 20 | 8.0 / 9.0 | - |",
+        "| all | 30 | 9.8 / 11.7 | - |",
+        "",
+    ]
+    assert "dense" not in run("results", tmp_path / "results.csv", "--models-only").stdout
+    assert (
+        "| all | 30 | 16.0 / 21.0 |"
+        in run("results", tmp_path / "results.csv", "--metric", "ttft").stdout
+    )
+
+
+def test_what_is_no_results_table_is_refused(refused, tmp_path):
+    (tmp_path / "other.csv").write_text("a\n1\n")
+    assert "is no results table" in refused("results", tmp_path / "other.csv")
+    assert "run an experiment first" in refused("results", tmp_path / "none.csv")
+    (tmp_path / "results.csv").write_text(RESULTS)
+    line = refused("results", tmp_path / "results.csv", "--metric", "speed")
+    assert "known ones are tpot, ttft" in line

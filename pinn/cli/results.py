@@ -1,0 +1,82 @@
+"""``pinn results``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pinn.errors import PinnError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def results(
+    path: Annotated[
+        Path | None,
+        typer.Argument(help="results.csv of an experiment. [default: that of the checkpoint]"),
+    ] = None,
+    metric: Annotated[str, typer.Option(help="tpot or ttft.")] = "tpot",
+    models_only: Annotated[
+        bool, typer.Option("--models-only", help="Leave out the named parts of the rows.")
+    ] = False,
+) -> None:
+    """Errors on held-out models or GPUs: median / mean absolute percentage error per method.
+
+    A Markdown table, one row per held-out part and one column per method.
+
+    Example: pinn results results/lomo/results.csv --metric ttft
+    """
+    table = _read(path or _beside_checkpoint())
+    chosen = table[table["metric"] == metric]
+    if chosen.empty:
+        known = ", ".join(sorted(table["metric"].unique()))
+        raise PinnError(f"no results for --metric {metric}: known ones are {known}")
+    for split, part in chosen.groupby("split", sort=False):
+        typer.echo(f"{split}, {metric.upper()}: median / mean absolute percentage error\n")
+        typer.echo(_markdown(part, models_only))
+
+
+def _beside_checkpoint() -> Path:
+    from pinn.coefficients.checkpoint_search import find_checkpoint
+
+    return find_checkpoint().with_suffix(".results.csv")
+
+
+def _read(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    from pinn.evaluation.metrics import RESULT_COLUMNS
+
+    try:
+        table = pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise PinnError(f"{path}: no results table there: run an experiment first") from error
+    if not set(RESULT_COLUMNS) <= set(table.columns):
+        raise PinnError(f"{path} is no results table: it needs {', '.join(RESULT_COLUMNS)}")
+    return table
+
+
+def _markdown(part: pd.DataFrame, models_only: bool) -> str:
+    from pinn.evaluation.groups import GROUPS
+
+    methods = list(dict.fromkeys(part["method"]))
+    named = tuple(GROUPS)
+    cells = {
+        (row["held_out"], row["method"]): f"{row['median']:.1f} / {row['mean']:.1f}"
+        for row in part.to_dict("records")
+    }
+    counts = part.groupby("held_out")["n"].max()
+    rows = sorted(counts.index, key=lambda name: (name == "all", name.startswith(named), name))
+    lines = [f"| held out | rows | {' | '.join(methods)} |", f"|---|---:|{'---:|' * len(methods)}"]
+    for name in rows:
+        if models_only and name.startswith(named):
+            continue
+        values = " | ".join(cells.get((name, method), "-") for method in methods)
+        lines.append(f"| {name} | {counts[name]} | {values} |")
+    return "\n".join(lines) + "\n"

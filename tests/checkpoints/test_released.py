@@ -1,0 +1,62 @@
+"""The checkpoint in the repository: it loads, keeps the laws, and carries its own record."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pinn.latency.surrogate import Surrogate, batch_floor_seconds
+from pinn.specs.batch import Batch
+from pinn.specs.catalog import load_model
+from pinn.specs.deployment import Deployment
+from pinn.specs.gpu_catalog import list_gpus, load_gpu
+from pinn.specs.serving import ServingSpec
+
+CHECKPOINT = Path(__file__).parents[2] / "checkpoints" / "pinn.safetensors"
+BATCHES = [Batch.decode(n, c) for n in (1, 32, 256) for c in (0, 700, 8000)] + [
+    Batch.prefill(1, n, c) for n in (16, 512, 8192) for c in (0, 4000)
+]
+
+
+@pytest.fixture(scope="module")
+def released():
+    return Surrogate.load(CHECKPOINT)
+
+
+def test_it_is_small_and_says_where_it_comes_from(released):
+    assert released.checkpoint.network.parameter_count <= 100_000
+    metadata = released.checkpoint.metadata
+    assert {"command", "date", "fingerprint", "sources"} <= metadata.keys()
+    assert all(source["table_sha256"] for source in metadata["sources"])
+    assert len(released.checkpoint.anchor_names) == len(released.checkpoint.anchors) > 0
+
+
+def test_the_results_beside_it_are_those_it_carries(released):
+    beside = pd.read_csv(CHECKPOINT.with_suffix(".results.csv"))
+    carried = pd.DataFrame(released.checkpoint.metadata["held_out_results"])
+    pd.testing.assert_frame_equal(beside, carried[list(beside.columns)], check_exact=False)
+
+
+@pytest.mark.parametrize("model", ["Llama-3.1-8B", "Qwen3-30B-A3B", "DeepSeek-V3", "gpt-oss-120b"])
+@pytest.mark.parametrize("tp", [1, 8])
+def test_its_steps_respect_the_floor_and_grow_with_context_on_every_gpu(released, model, tp):
+    spec = load_model(model)
+    tp = tp if model != "Qwen3-30B-A3B" else min(tp, 4)
+    for name in list_gpus():
+        deployment = Deployment(spec, load_gpu(name), ServingSpec(tensor_parallel_size=tp))
+        times = released.step_seconds(deployment, BATCHES)
+        assert np.isfinite(times).all()
+        assert (times >= batch_floor_seconds(deployment, BATCHES) * (1 - 1e-12)).all()
+        decodes = times[:9].reshape(3, 3)
+        assert (np.diff(decodes, axis=0) >= 0).all()
+        assert (np.diff(decodes, axis=1) >= 0).all()
+
+
+def test_no_gpu_name_matters(released, llama_8b_h100):
+    renamed = replace(llama_8b_h100, gpu=replace(llama_8b_h100.gpu, name="X"))
+    renamed = replace(renamed, model=replace(renamed.model, name="Y"))
+    both = released.coefficients([llama_8b_h100, renamed])
+    np.testing.assert_allclose(both.beta[0], both.beta[1], rtol=1e-12)
+    np.testing.assert_allclose(both.alpha[0], both.alpha[1], rtol=1e-12)
