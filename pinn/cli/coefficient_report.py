@@ -126,9 +126,13 @@ def print_report(report: dict[str, Any], console: Console | None = None) -> None
     console.print(f"{report['model']} on {report['gpu']}: {flags}")
     console.print(f"weights and cache: {_formats(report['precisions'])}\n")
     beta, alpha = report["beta"], report["alpha"]
-    console.print(_entries("beta: step time = sum of beta x feature", beta, "x datasheet time"))
-    console.print(_entries("alpha: time of a request outside the steps", alpha, "x step time"))
-    console.print(_batch_table(report["batches"]))
+    for table in (
+        _entries("beta: step time = sum of beta x feature", beta, "x datasheet time"),
+        _entries("alpha: time of a request outside the steps", alpha, "x step time"),
+        _batch_table(report["batches"]),
+    ):
+        console.print(table)
+        console.print()
     console.print(report["distance"]["sentence"])
 
 

@@ -13,7 +13,7 @@ from pinn.errors import PinnError
 if TYPE_CHECKING:
     from pinn.latency.surrogate import Surrogate
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer()
 
 _MANY = "Many configurations"
 _EXAMPLES = (

@@ -31,7 +31,9 @@ class Subcommand:
 
     def load(self) -> Any:
         """Import the module and build its command."""
-        command = typer.main.get_command(importlib.import_module(self.module).app)
+        application = importlib.import_module(self.module).app
+        application._add_completion = False  # the whole command has it once
+        command = typer.main.get_command(application)
         command.name = self.name
         return command
 

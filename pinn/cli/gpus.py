@@ -8,7 +8,7 @@ from pinn.specs.gpu import GpuSpec
 from pinn.specs.gpu_catalog import list_gpus, load_gpu
 from pinn.units import GIB, GIGA, TERA
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer()
 
 
 @app.command()

@@ -6,7 +6,7 @@ import typer
 
 from pinn.specs.catalog import list_models
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer()
 
 
 @app.command()

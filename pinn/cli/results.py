@@ -12,7 +12,7 @@ from pinn.errors import PinnError
 if TYPE_CHECKING:
     import pandas as pd
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer()
 
 
 @app.command()
@@ -64,6 +64,7 @@ def _read(path: Path) -> pd.DataFrame:
 
 def _markdown(part: pd.DataFrame, models_only: bool) -> str:
     from pinn.evaluation.groups import GROUPS
+    from pinn.evaluation.printing import DETAILED
 
     methods = list(dict.fromkeys(part["method"]))
     named = tuple(GROUPS)
@@ -75,7 +76,8 @@ def _markdown(part: pd.DataFrame, models_only: bool) -> str:
     rows = sorted(counts.index, key=lambda name: (name == "all", name.startswith(named), name))
     lines = [f"| held out | rows | {' | '.join(methods)} |", f"|---|---:|{'---:|' * len(methods)}"]
     for name in rows:
-        if models_only and name.startswith(named):
+        part_name, nested, _ = name.partition(": ")
+        if name.startswith(named) and (models_only or (nested and part_name not in DETAILED)):
             continue
         values = " | ".join(cells.get((name, method), "-") for method in methods)
         lines.append(f"| {name} | {counts[name]} | {values} |")

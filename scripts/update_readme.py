@@ -1,0 +1,79 @@
+"""Write the printed parts of README.md anew: ``python scripts/update_readme.py``.
+
+Each part lies between ``<!-- begin NAME -->`` and ``<!-- end -->`` and is what a command prints
+with the checkpoint in the repository, or a table of a registry.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from pinn.cli.main import app
+from pinn.features.request import REQUEST_FEATURES
+from pinn.features.step import STEP_FEATURES
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+REPORT = "pinn coefficients --model Qwen/Qwen3-30B-A3B --gpu H100 --tensor-parallel-size 2"
+
+
+def run(command: str) -> str:
+    """What a ``pinn`` command prints."""
+    os.environ["PINN_CHECKPOINT"] = str(ROOT / "checkpoints" / "pinn.safetensors")
+    result = CliRunner().invoke(app, shlex.split(command)[1:])
+    if result.exit_code:
+        raise SystemExit(f"{command} failed: {result.output}")
+    return "\n".join(line.rstrip() for line in result.stdout.strip().splitlines())
+
+
+def report() -> str:
+    return f"```\n$ {REPORT}\n{run(REPORT)}\n```"
+
+
+def beta() -> str:
+    lines = ["| feature | unit of beta | what it measures |", "|---|---|---|"]
+    for feature in STEP_FEATURES.values():
+        unit = "x datasheet time" if feature.unit == "1" else feature.unit
+        lines.append(f"| `{feature.name}` | {unit} | {feature.meaning} |")
+    return "\n".join(lines)
+
+
+def alpha() -> str:
+    lines = ["| feature | unit of alpha | prior | in the Go simulator |", "|---|---|---|---|"]
+    for feature in REQUEST_FEATURES.values():
+        unit = "x step time" if feature.unit == "1" else feature.unit
+        seen = "yes" if feature.in_simulator else "no"
+        lines.append(f"| `{feature.name}` | {unit} | {feature.prior:g} | {seen} |")
+    return "\n".join(lines)
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "tpot": lambda: run("pinn results"),
+    "ttft": lambda: run("pinn results --metric ttft --models-only"),
+    "report": report,
+    "beta": beta,
+    "alpha": alpha,
+}
+
+
+def updated(text: str) -> str:
+    """The text with every part written anew."""
+    for name, make in PARTS.items():
+        pattern = rf"(<!-- begin {name} -->\n).*?(<!-- end -->)"
+        if not re.search(pattern, text, re.DOTALL):
+            raise SystemExit(f"{README} has no part {name}")
+        content = make()
+        text = re.sub(
+            pattern, lambda m, content=content: f"{m[1]}{content}\n{m[2]}", text, flags=re.DOTALL
+        )
+    return text
+
+
+if __name__ == "__main__":
+    README.write_text(updated(README.read_text()))
