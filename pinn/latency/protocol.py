@@ -4,7 +4,7 @@ A request's end-to-end latency, as its client sees it, is the sum of
 
 | part | method | note |
 |---|---|---|
-| arrival to queue | ``queueing_time`` | before the engine's input queue; delays the request itself |
+| arrival to queue | ``queueing_time`` | before the engine's queue; delays the request itself |
 | waiting | none | emerges: steps in flight, queue, token budget, KV blocks |
 | scheduling | ``scheduling_processing_time`` | once per request; delays what its client sees |
 | steps | ``step_time`` | the engine's clock: the only part that other requests feel |
