@@ -14,7 +14,10 @@ def log_huber(
     weight: Float[Tensor, "..."],
     delta: float,
 ) -> Float[Tensor, ""]:
-    """Weighted mean of Huber(log predicted - log measured) / delta: absolute error beyond delta."""
+    """Weighted mean of Huber(log predicted - log measured) / delta: absolute error beyond delta.
+
+    Read as a likelihood, its noise has a standard deviation of sqrt(delta).
+    """
     error = torch.log(predicted) - torch.log(measured)
     each = huber_loss(error, torch.zeros_like(error), reduction="none", delta=delta) / delta
     return (each * weight).sum() / weight.sum()
