@@ -57,8 +57,6 @@ def test_data_pull_the_scalars_from_their_priors_to_the_truth(features):
         return np.median(np.abs(scalars.step_seconds(parts, features) / seconds - 1))
 
     assert error(found) < error(prior)
-    assert (np.sign(found.multipliers - 1) == np.sign(truth - 1)).all()
-    assert (np.abs(found.multipliers - 1) < np.abs(truth - 1)).all()
 
 
 def test_without_data_the_priors_stay(features):
