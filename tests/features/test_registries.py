@@ -1,0 +1,104 @@
+"""The two ordered registries, and features that no batch turns negative."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import batches, deployments
+
+from pinn.coefficients.coefficients import Coefficients, prior_coefficients
+from pinn.errors import PinnError
+from pinn.features.request import (
+    PHASES,
+    REQUEST_FEATURES,
+    RequestState,
+    phase_mask,
+    request_features,
+)
+from pinn.features.step import STEP_FEATURES, step_features
+from pinn.latency.surrogate import batch_work
+
+RESOURCES = {"host", "bandwidth", "peak", "roofline", "link", "pcie"}
+
+
+@pytest.mark.parametrize("name", STEP_FEATURES)
+def test_a_step_feature_is_well_defined(name):
+    feature = STEP_FEATURES[name]
+    assert feature.name == name
+    assert feature.unit == "1" or feature.unit.split("/")[0] == "s"
+    assert feature.resource in RESOURCES
+    # A count of host work has a beta in seconds; a datasheet time has a plain multiplier.
+    assert (feature.unit == "1") == (feature.resource != "host")
+    assert 0 <= feature.lower_bound <= feature.prior
+    assert feature.lower_bound == (1 if feature.resource in ("roofline", "pcie") else 0)
+    assert feature.meaning.endswith(".")
+
+
+@pytest.mark.parametrize("name", REQUEST_FEATURES)
+def test_a_request_feature_is_well_defined(name):
+    feature = REQUEST_FEATURES[name]
+    assert name == feature.name
+    assert name.split(".")[0] == feature.phase
+    assert feature.phase in PHASES
+    assert feature.prior >= 0
+    assert feature.source
+    # What a simulator's callbacks cannot see: queue depth and KV usage.
+    assert feature.in_simulator == (not any(word in name for word in ("queue_share", "kv_usage")))
+
+
+def test_phases_come_in_order_and_share_nothing():
+    order = [PHASES.index(f.phase) for f in REQUEST_FEATURES.values()]
+    assert order == sorted(order)
+    assert sum(phase_mask(phase) for phase in PHASES).tolist() == [1.0] * len(REQUEST_FEATURES)
+
+
+@given(deployments(), batches())
+def test_features_are_finite_and_not_negative(deployment, batch):
+    values = step_features(*batch_work(deployment, [batch]))
+    assert values.shape == (1, len(STEP_FEATURES))
+    assert np.isfinite(values).all()
+    assert (values >= 0).all()
+
+
+@given(st.integers(1, 4), st.floats(0, 1), st.floats(0, 1))
+def test_request_features_by_hand(requests, queue, usage):
+    ones = np.ones(requests)
+    state = RequestState(
+        prompt_tokens=700 * ones,
+        step_time_s=0.02 * ones,
+        queue_share=queue * ones,
+        kv_usage=usage * ones,
+        prompt_share=0.25 * ones,
+        inverse_tensor_parallel=0.5 * ones,
+        prefix_caching=ones,
+        chunked_prefill=0 * ones,
+        recomputed_tokens=900 * ones,
+    )
+    found = request_features(state)
+    assert found.shape == (requests, len(REQUEST_FEATURES))
+    named = dict(zip(REQUEST_FEATURES, found[0].tolist(), strict=True))
+    assert named["arrival_to_queue.constant"] == 1
+    assert named["arrival_to_queue.prompt_token"] == 700
+    assert named["queue_to_schedule.step_time"] == 0.02
+    assert named["queue_to_schedule.queue_share_squared"] == pytest.approx(queue**2)
+    assert named["queue_to_schedule.kv_usage_squared"] == pytest.approx(usage**2)
+    assert named["queue_to_schedule.inverse_tensor_parallel"] == 0.5
+    assert named["preemption.recomputed_token"] == 900
+
+
+def test_priors_are_coefficients():
+    prior = prior_coefficients(3)
+    assert len(prior) == 3
+    assert len(prior.take(1)) == 1
+    assert prior.beta[0].tolist() == [f.prior for f in STEP_FEATURES.values()]
+
+
+@pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf])
+def test_impossible_coefficients_are_refused_by_name(bad):
+    prior = prior_coefficients(2)
+    beta = prior.beta.copy()
+    beta[1, list(STEP_FEATURES).index("gemm")] = bad
+    with pytest.raises(PinnError, match="beta 'gemm' of deployment 1 must be finite"):
+        Coefficients(beta, prior.alpha)
+    with pytest.raises(PinnError, match="alpha needs shape"):
+        Coefficients(prior.beta, prior.alpha[:, :-1])
