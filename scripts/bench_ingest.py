@@ -28,17 +28,22 @@ _SPAN_ID = re.compile(r'("(?:spanId|parentSpanId)":")[0-9a-f]{4}')
 _MIB = 2**20
 
 
-def make_file(path: Path, mib: int, seed: int = 0) -> None:
+def make_file(path: Path, mib: int, steps: float = 0.1, journeys: float = 1.0) -> None:
     """Write about ``mib`` MiB of traces: copies of one run, each as a server of its own."""
     from pinn.sources.traces.synthetic import Arrival, EngineLimits, run_engine
     from pinn.sources.traces.writer import WriterOptions, trace_lines
 
-    draw, now, arrivals = random.Random(seed), 0.0, []
+    draw, now, arrivals = random.Random(0), 0.0, []
     for _ in range(4000):
         now += draw.expovariate(20)
         arrivals.append(Arrival(now, draw.randint(100, 900), draw.randint(50, 450)))
     run = run_engine(arrivals, lambda batch: 0.01 + 1e-4 * len(batch), EngineLimits())
-    options = WriterOptions(snapshot_sampling=0.05, service=(("service.name", "SERVER"),))
+    options = WriterOptions(
+        step_sampling=steps,
+        snapshot_sampling=0.05 * (steps < 1),
+        journey_sampling=journeys,
+        service=(("service.name", "SERVER"),),
+    )
     text = "".join(line + "\n" for line in trace_lines(run, options))
     with path.open("w") as file:
         number = 0
@@ -177,6 +182,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--memory", action="store_true", help="watch memory instead of speed")
     parser.add_argument("--workers", type=int, default=1, help="of the ingestion under --memory")
+    parser.add_argument("--step-sampling", type=float, default=0.1)
+    parser.add_argument("--journey-sampling", type=float, default=1.0)
     parser.add_argument("--file", type=Path, help="use this file instead of a new one")
     parser.add_argument("--job", choices=JOBS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -186,7 +193,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = arguments.file or Path(folder) / "traces.json"
         if not path.is_file():
-            make_file(path, arguments.mib)
+            make_file(path, arguments.mib, arguments.step_sampling, arguments.journey_sampling)
         if arguments.memory:
             result = memory(path, arguments.workers)
         else:

@@ -13,6 +13,9 @@ from pinn.sources.report import ReadReport
 
 _MS = 1e3
 
+#: Steps that are worth drawing.
+MAX_DRAWN = 200_000
+
 
 def cleaning_tables(manifest: Mapping[str, Any]) -> str:
     """The report of a folder of trace tables as text.
@@ -68,8 +71,8 @@ def cleaning_page(
 
     Args:
         path: PNG to write.
-        steps: Canonical steps.
-        cycles: Their intervals.
+        steps: Canonical steps; of many, about :data:`MAX_DRAWN` evenly spread ones.
+        cycles: Their intervals, row by row.
         floors: Columns ``floor_s`` and one per candidate target; empty without a deployment.
         manifest: Of the folder, with reports, intervals and targets.
     """

@@ -53,6 +53,11 @@ REASONS = (
     "stalled",
 )
 
+_COLUMNS = (
+    "segment", "step_id", "start_s", "is_ambiguous", "prefill_requests", "decode_requests",
+    "prefill_tokens", "running_depth", "waiting_depth", "finished", "preempted",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class CycleRules:
@@ -107,8 +112,8 @@ def cycle_table(
     rules = rules or CycleRules()
     count = len(steps)
     journeys = journeys or JourneyEvidence.none(count)
-    here = {name: steps[name].to_numpy() for name in steps.columns}
-    following = np.minimum(np.arange(1, count + 1), max(count - 1, 0))
+    here = {name: steps[name].to_numpy() for name in _COLUMNS}
+    following = np.minimum(np.arange(1, count + 1, dtype=np.uint32), max(count - 1, 0))
     is_last = np.ones(count, dtype=bool)
     is_last[:-1] = np.diff(here["segment"]) != 0
     length = here["step_id"][following] - here["step_id"]
@@ -117,41 +122,49 @@ def cycle_table(
         step_s = np.where(is_last, np.nan, elapsed / length)
     is_known = journeys.agrees & journeys.agrees[following] & journeys.is_certain
 
-    reason = np.full(count, None, dtype=object)
+    idle = _idle(here, following) | journeys.idle_until
     tests = (
         is_last,
         here["is_ambiguous"],
         (elapsed <= 0) | (length <= 0),
         length > rules.max_steps,
-        _idle(here, following) | journeys.idle_until,
+        idle,
         _few(here, following, rules) & (length > 1) & ~is_known,
-        None,
+        _warm_up(here, idle, is_last, rules.warm_up_steps),
         _preempts(here, following) | journeys.preempts_until,
-        None,
+        _stalled(here, following, step_s, is_last | idle | (length <= 0), rules.stall_factor),
     )
-    idle = np.asarray(tests[4])
-    warm = _warm_up(here, idle, is_last, rules.warm_up_steps)
-    stalled = _stalled(here, following, step_s, is_last | idle | (length <= 0), rules.stall_factor)
-    for name, test in zip(REASONS, (*tests[:6], warm, tests[7], stalled), strict=True):
-        reason[(reason == None) & test] = name  # noqa: E711
-    kind = np.where(length == 1, SINGLE, WINDOW)
-    batches = np.where(is_known, KNOWN, np.where(length == 1, SUMMARY, ENDS))
+    # The first reason wins: it is written last. Codes, not texts: files hold millions of steps.
+    reason = np.full(count, -1, dtype=np.int8)
+    for code in reversed(range(len(REASONS))):
+        reason[tests[code]] = code
+    single = length == 1
+    kind = np.where(single, np.int8(0), np.int8(1))
+    batches = np.where(is_known, np.int8(0), np.where(single, np.int8(1), np.int8(2)))
     return pd.DataFrame(
         {
             "segment": here["segment"],
             "step_id": here["step_id"],
-            "end_step_id": pd.array(np.where(is_last, 0, here["step_id"][following]), "Int64"),
+            "end_step_id": _masked(here["step_id"][following], is_last),
             "start_s": here["start_s"],
-            "steps": pd.array(np.where(is_last, 0, length), "Int64"),
+            "steps": _masked(length, is_last),
             "step_s": step_s,
-            "kind": pd.Series(kind, dtype="category"),
-            "batches": pd.Series(batches, dtype="category"),
-            "set_aside": pd.Categorical(reason, categories=list(REASONS)),
-        }
-    ).assign(
-        end_step_id=lambda t: t["end_step_id"].mask(is_last),
-        steps=lambda t: t["steps"].mask(is_last),
+            "kind": _named(kind, (SINGLE, WINDOW)),
+            "batches": _named(batches, BATCHES),
+            "set_aside": _named(reason, REASONS),
+        },
+        copy=False,
     )
+
+
+def _named(codes: np.ndarray, names: Sequence[str]) -> pd.Categorical:
+    kind = pd.CategoricalDtype(list(names))
+    return pd.Categorical.from_codes(codes, dtype=kind)  # type: ignore[call-overload]
+
+
+def _masked(values: np.ndarray, missing: np.ndarray) -> pd.arrays.IntegerArray:
+    """Whole numbers, null where they are missing."""
+    return pd.arrays.IntegerArray(values.astype(np.int64), missing.copy())
 
 
 def _requests(here: dict[str, np.ndarray]) -> np.ndarray:
@@ -161,8 +174,9 @@ def _requests(here: dict[str, np.ndarray]) -> np.ndarray:
 def _idle(here: dict[str, np.ndarray], following: np.ndarray) -> np.ndarray:
     """Nothing scheduled at an end, or all that ran at the start ended at once."""
     requests = _requests(here)
-    running = np.where(np.isnan(here["running_depth"]), requests, here["running_depth"])
-    left = running - np.nan_to_num(here["finished"]) + np.nan_to_num(here["waiting_depth"])
+    left = np.where(np.isnan(here["running_depth"]), requests, here["running_depth"])
+    left -= np.nan_to_num(here["finished"]).astype(left.dtype)
+    left += np.nan_to_num(here["waiting_depth"]).astype(left.dtype)
     return (requests == 0) | (requests[following] == 0) | (left <= 0)
 
 
@@ -191,7 +205,8 @@ def _warm_up(
     begins = np.where(from_zero, 0, np.where(after_idle, step, -warm_up))
     segment_base = np.where(first | after_idle, begins, np.iinfo(np.int64).min)
     # Carry the latest beginning forward inside the segment: positions grow, so does their maximum.
-    position = np.maximum.accumulate(np.where(first | after_idle, np.arange(count), 0))
+    rows = np.arange(count, dtype=np.uint32)
+    position = np.maximum.accumulate(np.where(first | after_idle, rows, 0))
     return step - segment_base[position] < warm_up
 
 

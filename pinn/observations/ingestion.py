@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from pinn.errors import PinnError
 from pinn.observations.batches import aggregate_sums, complete_snapshots, knowledge_levels
-from pinn.observations.cleaning import cleaning_page
+from pinn.observations.cleaning import MAX_DRAWN, cleaning_page
 from pinn.observations.cycles import CycleRules, JourneyEvidence, accounting, cycle_table
 from pinn.observations.linking import (
     journey_evidence,
@@ -59,7 +59,11 @@ from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.serving import ServingSpec
 
 #: What cycles, links and floors need of the steps: enough to keep in memory for big files.
-_WORKING_COLUMNS = [name for name in STEP_SCHEMA.names if name not in ("extra", "knowledge")]
+_WORKING_COLUMNS = [
+    name
+    for name in STEP_SCHEMA.names
+    if name not in ("reported_duration_s", "kv_blocks_total", "extra", "knowledge")
+]
 
 #: Columns of the requests that are filled in once the steps are known.
 _FILLED = ("segment", *STATE_COLUMNS)
@@ -85,14 +89,15 @@ class Target:
 class RawRun:
     """Raw tables of a run and what is known of their origin.
 
-    ``table`` opens a raw table by name. It maps files, whose pages count as memory while they are
-    mapped, so a table is opened where it is used and let go of right after.
+    ``table`` gives a raw table by name; tables of big files are mapped, and ``release`` gives back
+    the memory of what was looked at.
     """
 
     sources: list[dict[str, str]]
     servers: list[str]
     table: Callable[[str], pa.Table]
     reports: dict[str, ReadReport]
+    release: Callable[[], None] = pa.default_memory_pool().release_unused
     kv_events: pa.Table = field(default_factory=KV_SCHEMA.empty_table)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -128,6 +133,7 @@ def ingest_vllm(
             raw.servers,
             raw.table,
             raw.reports(traces.name, sha256),
+            raw.release,
             seconds={"parse": raw.parse_s, "spool": raw.spool_s},
         )
         if not any(raw.table(name).num_rows for name in RAW_SCHEMAS):
@@ -183,11 +189,12 @@ def _write_run(
 ) -> None:
     begin = time.perf_counter()
     serving = target.serving if target else ServingSpec()
-    order = StepOrder(run.table(STEPS))
-    steps = _working_frame(canonical_steps(run.table(STEPS), order))
+    order = StepOrder(run.table(STEPS), release=run.release)
+    steps = _working_frame(run, order)
     request_order = RequestOrder(run.table(ENGINE), run.table(FRONT))
+    run.release()
     requests = working_requests(run.table(ENGINE), run.table(FRONT), request_order)
-    pa.default_memory_pool().release_unused()
+    run.release()
     evidence = JourneyEvidence.none(len(steps))
     if requests.num_rows and len(steps):
         requests = with_segments(requests, steps)
@@ -206,35 +213,35 @@ def _write_run(
         snapshots = working_snapshots(run.table(SNAPSHOTS), snapshot_order)
         has_snapshot = complete_snapshots(steps, snapshots)
         del snapshots
-    pa.default_memory_pool().release_unused()
+    run.release()
     knowledge = knowledge_levels(has_snapshot, evidence.agrees)
-    checks, floor_rows = _floor_checks(steps, cycles, deployment, serving.block_size)
+    checks: dict[str, TargetCheck] = {}
+    floor_rows = pd.DataFrame()
+    if deployment is not None and len(steps):
+        checks, floor_rows = _floor_checks(run.table(STEPS), order, cycles, deployment)
+    run.release()
     prepared = time.perf_counter()
 
     issues: Counter[str] = Counter()
+    request_batches = _requests(run, request_order, filled, issues)
+    snapshot_batches = canonical_snapshots(run.table(SNAPSHOTS), snapshot_order)
+    transfers = transfer_rates(run.kv_events, _block_bytes(deployment))
     tables = {
-        "steps": write_table(
-            folder, "steps", canonical_steps(run.table(STEPS), order, knowledge), STEP_SCHEMA
-        ),
-        "requests": write_table(
-            folder,
-            "requests",
-            _counting(_written_requests(run, request_order, filled), "issue", issues),
-            REQUEST_SCHEMA,
-        ),
-        "snapshots": write_table(
-            folder,
-            "snapshots",
-            canonical_snapshots(run.table(SNAPSHOTS), snapshot_order),
-            SNAPSHOT_SCHEMA,
-        ),
-        "kv_events": write_table(folder, "kv_events", run.kv_events, KV_SCHEMA),
+        name: write_table(folder, name, _releasing(batches, run), schema)
+        for name, batches, schema in (
+            ("steps", canonical_steps(run.table(STEPS), order, knowledge), STEP_SCHEMA),
+            ("requests", request_batches, REQUEST_SCHEMA),
+            ("snapshots", snapshot_batches, SNAPSHOT_SCHEMA),
+            ("kv_events", run.kv_events.to_batches(), KV_SCHEMA),
+            ("cycles", _cycle_batches(cycles), _cycle_schema(cycles)),
+            ("transfers", transfers.to_batches(), transfers.schema),
+        )
     }
-    for name, rows in (
-        ("cycles", pa.Table.from_pandas(cycles, preserve_index=False)),
-        ("transfers", transfer_rates(run.kv_events, _block_bytes(deployment))),
-    ):
-        tables[name] = write_table(folder, name, rows, rows.schema)
+    segments, intervals = _segments(steps), accounting(cycles)
+    # The page needs some of the rows only; the rest makes room for what draws it.
+    thin = slice(None, None, max(1, len(steps) // MAX_DRAWN))
+    steps, cycles = steps[thin].copy(), cycles[thin].copy()
+    run.release()
     reports = run.reports | {
         "steps": order.report,
         "request spans": request_order.report,
@@ -244,10 +251,10 @@ def _write_run(
         "sources": run.sources,
         "deployment": target and deployment_entry(target.model, target.gpu, target.serving),
         "servers": run.servers,
-        "segments": _segments(steps),
+        "segments": segments,
         "tables": tables,
         "reports": {name: r.to_json() for name, r in reports.items() if r.read},
-        "intervals": accounting(cycles),
+        "intervals": intervals,
         "rules": vars(rules),
         "request_issues": dict(issues.most_common()),
         "targets": {name: check.to_json() for name, check in checks.items()},
@@ -258,47 +265,70 @@ def _write_run(
     write_manifest(folder, manifest)
 
 
-def _working_frame(batches: Iterator[pa.RecordBatch]) -> pd.DataFrame:
-    schema = pa.schema([STEP_SCHEMA.field(name) for name in _WORKING_COLUMNS])
-    parts = [batch.select(_WORKING_COLUMNS) for batch in batches]
-    table = pa.Table.from_batches(parts, schema=schema)
-    return table.to_pandas(self_destruct=True, split_blocks=True)
+def _working_frame(run: RawRun, order: StepOrder) -> pd.DataFrame:
+    """The working columns of the steps, filled batch by batch: they are held only once."""
+    columns: dict[str, np.ndarray] = {}
+    done = 0
+    for batch in canonical_steps(run.table(STEPS), order):
+        for name in _WORKING_COLUMNS:
+            values = batch.column(name).to_numpy(zero_copy_only=False)
+            if name not in columns:
+                columns[name] = np.empty(len(order.rows), dtype=values.dtype)
+            elif columns[name].dtype != values.dtype:  # counts with nulls come as floats
+                common = np.result_type(columns[name], values)
+                columns[name] = columns[name].astype(common)
+            columns[name][done : done + len(values)] = values
+        done += batch.num_rows
+        run.release()
+    if not columns:
+        empty = pa.schema([STEP_SCHEMA.field(n) for n in _WORKING_COLUMNS]).empty_table()
+        return empty.to_pandas()
+    return pd.DataFrame(columns, copy=False)
 
 
-def _written_requests(
-    run: RawRun, order: RequestOrder, filled: pa.Table
+def _requests(
+    run: RawRun, order: RequestOrder, filled: pa.Table, issues: Counter[str]
 ) -> Iterator[pa.RecordBatch]:
-    return canonical_requests(run.table(ENGINE), run.table(FRONT), order, filled)
-
-
-def _counting(
-    batches: Iterator[pa.RecordBatch], column: str, counts: Counter[str]
-) -> Iterator[pa.RecordBatch]:
-    """Pass batches on, counting the values of a column."""
-    for batch in batches:
-        for entry in batch.column(column).value_counts().to_pylist():
-            counts[entry["values"] or "none"] += entry["counts"]
+    """The canonical requests; their issues are counted on the way."""
+    for batch in canonical_requests(run.table(ENGINE), run.table(FRONT), order, filled):
+        for entry in batch.column("issue").value_counts().to_pylist():
+            issues[entry["values"] or "none"] += entry["counts"]
         yield batch
 
 
+def _cycle_schema(cycles: pd.DataFrame) -> pa.Schema:
+    return pa.Schema.from_pandas(cycles.iloc[:1], preserve_index=False).remove_metadata()
+
+
+def _cycle_batches(cycles: pd.DataFrame, batch_rows: int = 2**17) -> Iterator[pa.RecordBatch]:
+    schema = _cycle_schema(cycles)
+    for begin in range(0, len(cycles), batch_rows):
+        part = cycles.iloc[begin : begin + batch_rows]
+        yield pa.RecordBatch.from_pandas(part, schema=schema, preserve_index=False)
+
+
+def _releasing(batches: Iterable[pa.RecordBatch], run: RawRun) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch
+        run.release()
+
+
 def _floor_checks(
-    steps: pd.DataFrame, cycles: pd.DataFrame, deployment: Deployment | None, block_size: int
+    raw: pa.Table, order: StepOrder, cycles: pd.DataFrame, deployment: Deployment
 ) -> tuple[dict[str, TargetCheck], pd.DataFrame]:
     """Verdicts on the candidate columns, and the rows that they rest on."""
-    rows = np.unique(np.linspace(0, len(steps) - 1, _FLOOR_ROWS).astype(np.int64))
-    if deployment is None or not len(steps):
-        return {}, pd.DataFrame()
-    chosen = steps.iloc[rows]
+    rows = np.unique(np.linspace(0, len(cycles) - 1, _FLOOR_ROWS).astype(np.int64))
+    batches = list(canonical_steps(raw, order.only(rows)))
+    chosen = pa.Table.from_batches(batches, schema=STEP_SCHEMA).to_pandas()
     good = cycles["set_aside"].isna().to_numpy()[rows]
-    cycle_s = np.where(good, cycles["step_s"].to_numpy()[rows], np.nan)
     candidates = {
-        "step_s": cycle_s,
+        "step_s": np.where(good, cycles["step_s"].to_numpy()[rows], np.nan),
         "reported_duration_s": chosen["reported_duration_s"].to_numpy(float),
     }
-    sums = aggregate_sums(chosen, block_size, deployment.model.window_tokens)
-    floor = batch_floor(deployment, sums)
-    checks = check_targets(candidates, floor)
-    return checks, pd.DataFrame({"floor_s": floor, **candidates, "start_s": chosen["start_s"]})
+    window, block_size = deployment.model.window_tokens, deployment.serving.block_size
+    floor = batch_floor(deployment, aggregate_sums(chosen, block_size, window))
+    floors = pd.DataFrame({"floor_s": floor, **candidates, "start_s": chosen["start_s"]})
+    return check_targets(candidates, floor), floors
 
 
 def _block_bytes(deployment: Deployment | None) -> float | None:

@@ -26,7 +26,8 @@ extra                        attributes that no column holds, as JSON text
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from copy import copy
 
 import numpy as np
 import pyarrow as pa
@@ -73,9 +74,16 @@ _KEY = ["server", "step_id", "start_ns", "wall_ns"]
 class StepOrder:
     """Which raw steps are kept, in which order and in which segment."""
 
-    def __init__(self, raw: pa.Table, source: str = "steps") -> None:
-        """Work it out from the raw table's key columns; the others are only checked for range."""
+    def __init__(self, raw: pa.Table, release: Callable[[], None] = lambda: None) -> None:
+        """Work it out from the raw table's key columns; the others are only checked for range.
+
+        Args:
+            raw: The raw table.
+            release: Called now and then to give back memory of what was looked at.
+        """
+        out_of_range = _out_of_range(raw, release)
         server, step_id, start_ns, wall_ns = (raw[c].to_numpy() for c in _KEY)
+        release()
         refused: dict[str, int] = {}
         keep = np.ones(len(server), dtype=bool)
 
@@ -84,15 +92,22 @@ class StepOrder:
             np.logical_and(keep, ~bad, out=keep)
 
         refuse("start time or step number not positive", (start_ns <= 0) | (step_id < 0))
-        refuse("a count is negative or absurd", _out_of_range(raw))
+        refuse("a count is negative or absurd", out_of_range)
         refuse("written twice", _repeated(server, step_id, start_ns, keep))
         rows = np.flatnonzero(keep)
         segments = find_segments(server[rows], step_id[rows], start_ns[rows], wall_ns[rows])
         #: Raw row of each canonical row.
-        self.rows = rows[segments.order]
+        self.rows = rows[segments.order].astype(np.uint32 if len(server) < 2**32 else np.int64)
         self.segment = segments.segment[segments.order].astype(np.int32)
         self.is_ambiguous = segments.is_ambiguous[segments.order]
-        self.report = ReadReport(source, "", "", len(server), len(rows), _without_zeros(refused))
+        self.report = ReadReport("steps", "", "", len(server), len(rows), _without_zeros(refused))
+
+    def only(self, chosen: np.ndarray) -> StepOrder:
+        """The order of some canonical rows."""
+        part = copy(self)
+        part.rows, part.segment = self.rows[chosen], self.segment[chosen]
+        part.is_ambiguous = self.is_ambiguous[chosen]
+        return part
 
 
 def canonical_steps(
@@ -150,7 +165,7 @@ def _usage(raw: pa.Table) -> pa.Array:
 def _take(raw: pa.Table, rows: np.ndarray) -> pa.Table:
     """Rows of a table that are nearly in its order: only the stretch they lie in is touched."""
     low, high = int(rows.min()), int(rows.max()) + 1
-    return raw.slice(low, high - low).take(pa.array(rows - low))
+    return raw.slice(low, high - low).take(pa.array(rows.astype(np.int64) - low))
 
 
 def _scaled(column: pa.ChunkedArray, unit: float, positive: bool = False) -> pa.ChunkedArray:
@@ -158,11 +173,16 @@ def _scaled(column: pa.ChunkedArray, unit: float, positive: bool = False) -> pa.
     return pc.if_else(pc.greater(values, 0), values, None) if positive else values
 
 
-def _out_of_range(raw: pa.Table) -> np.ndarray:
+def _out_of_range(raw: pa.Table, release: Callable[[], None]) -> np.ndarray:
     bad = np.zeros(raw.num_rows, dtype=bool)
-    for name in (*_COUNTS, "kv_blocks_free", "scheduled_tokens"):
-        values = pc.fill_null(raw[name], 0).to_numpy()
-        bad |= (values < 0) | (values >= 2**31)
+    done = 0
+    for batch in raw.select([*_COUNTS, "kv_blocks_free", "scheduled_tokens"]).to_batches():
+        part = bad[done : done + batch.num_rows]
+        for column in batch.columns:
+            values = pc.fill_null(column, 0).to_numpy(zero_copy_only=False)
+            part |= (values < 0) | (values >= 2**31)
+        done += batch.num_rows
+        release()
     return bad
 
 
@@ -174,7 +194,8 @@ def _repeated(
     order = order[keep[order]]
     same = np.ones(max(len(order) - 1, 0), dtype=bool)
     for key in (server, step_id, start_ns):
-        same &= np.diff(key[order]) == 0
+        ordered = key[order]
+        same &= ordered[1:] == ordered[:-1]
     repeated = np.zeros(len(server), dtype=bool)
     repeated[order[1:][same]] = True
     return repeated

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 #: Bytes per stretch; long enough to hide the fixed cost of one, short enough for memory.
-STRETCH_BYTES = 16 * 2**20
+STRETCH_BYTES = 8 * 2**20
 
 #: Longer lines are refused, so that one broken line cannot fill the memory.
 MAX_LINE_BYTES = 64 * 2**20

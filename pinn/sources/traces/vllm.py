@@ -6,6 +6,7 @@ what comes out is spooled as Arrow files, so memory does not grow with the file.
 
 from __future__ import annotations
 
+import mmap
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -77,15 +78,23 @@ class RawTraces:
     counts: Counts = field(default_factory=Counts)
     parse_s: float = 0.0
     spool_s: float = 0.0
+    _maps: dict[str, mmap.mmap] = field(default_factory=dict)
 
-    def table(self, name: str, columns: list[str] | None = None) -> pa.Table:
+    def table(self, name: str) -> pa.Table:
         """A raw table, mapped from disk; empty where the file held none of it."""
         path = self.folder / f"{name}.arrow"
         if not path.is_file():
-            table = RAW_SCHEMAS[name].empty_table()
-        else:
-            table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-        return table if columns is None else table.select(columns)
+            return RAW_SCHEMAS[name].empty_table()
+        if name not in self._maps:
+            with path.open("rb") as file:
+                self._maps[name] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return pa.ipc.open_file(pa.BufferReader(pa.py_buffer(self._maps[name]))).read_all()
+
+    def release(self) -> None:
+        """Give back the memory of what was looked at; tables stay valid and read it anew."""
+        pa.default_memory_pool().release_unused()
+        for pages in self._maps.values():
+            pages.madvise(mmap.MADV_DONTNEED)
 
     def reports(self, source: str, sha256: str = "") -> dict[str, ReadReport]:
         """One report per level: lines, groups, spans, events."""
