@@ -117,13 +117,13 @@ def _log_rates(gpu: GpuSpec) -> np.ndarray:
 @lru_cache(maxsize=65536)
 def _row(
     model: ModelSpec, gpu: GpuSpec, tp: int, dp: int, spread: bool, kv_bytes: float
-) -> tuple[dict[str, float], np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray]:
     values = (
         _model_descriptors(model, tp, tp * dp, spread)
         | _format_descriptors(model, gpu, kv_bytes)
         | _gpu_descriptors(gpu)
     )
-    return values, _log_rates(gpu)
+    return np.array([values[name] for name in DESCRIPTORS]), _log_rates(gpu)
 
 
 #: Names of the free descriptors, in the order of every embedding.
@@ -158,6 +158,6 @@ def embed(
         )
         for d in deployments
     ]
-    free = np.array([[values[name] for name in DESCRIPTORS] for values, _ in rows])
+    free = np.array([values for values, _ in rows])
     rates = np.array([r for _, r in rows])
     return free.reshape(-1, len(DESCRIPTORS)), rates.reshape(-1, len(RATES))

@@ -17,6 +17,7 @@ from pinn.physics.matmuls import MatMul, dense_matmuls, expert_weights
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import AttentionSpec, LatentAttentionSpec, LayerGroup, ModelSpec
+from pinn.specs.precision import Precision
 from pinn.units import GIB
 
 #: Residual reads and writes of one layer per token, in units of the hidden size: two norms with
@@ -136,35 +137,31 @@ def _cached_cost_row(
 ) -> tuple[float, ...]:
     bandwidth, link = gpu.memory_bandwidth_bytes_per_s, gpu.link_bandwidth_bytes_per_s
     token_bytes = model.hidden_size * ACTIVATION_BYTES
-    dense = dense_matmuls(model, tp)
+    dense, attention = _dense_work(model, tp), _attention_work(model, tp)
+    bf16 = gpu.peak_flop_per_s["bf16"]
     layers = float(model.layers)
-    groups = [_attention_costs(g, gpu, tp, kv_bytes) for g in model.layer_groups]
-    full = np.sum([c for g, c in groups if g.attention.window_tokens is None], axis=0) + np.zeros(3)
-    windowed = np.sum([c for g, c in groups if g.attention.window_tokens], axis=0) + np.zeros(3)
-    reduces = sum(_all_reduces(g) * g.count for g in model.layer_groups) + 1
-    quantized = any(m.weights.dynamic_activations for m in dense)
     values = {
         "layers": layers,
         "moe_layers": float(model.moe_layers),
-        "quantized_layers": layers * quantized,
+        "quantized_layers": layers * dense.quantized,
         "parallel_layers": layers * (tp > 1),
         "eager_layers": layers * eager,
-        "gemm_weights_s": sum(m.weight_bytes for m in dense) / bandwidth,
-        "gemm_token_s": sum(_row_s(m, gpu) for m in dense if not m.per_sequence),
-        "head_sequence_s": sum(_row_s(m, gpu) for m in dense if m.per_sequence),
+        "gemm_weights_s": dense.weight_bytes / bandwidth,
+        "gemm_token_s": sum(flop / gpu.matmul_flop_per_s(w) for w, flop in dense.token_flop),
+        "head_sequence_s": sum(flop / gpu.matmul_flop_per_s(w) for w, flop in dense.head_flop),
         "activation_token_s": layers * ACTIVATION_PASSES * token_bytes / bandwidth,
         **_expert_costs(model, gpu, tp * dp, expert_parallel, float(dp)),
-        "kv_read_s": full[0],
-        "windowed_kv_read_s": windowed[0],
-        "decode_pair_s": full[1],
-        "windowed_decode_pair_s": windowed[1],
-        "prefill_token_s": sum(_prefill_token_bytes(g, tp) for g in model.layer_groups) / bandwidth,
-        "prefill_pair_s": full[2],
-        "windowed_prefill_pair_s": windowed[2],
+        "kv_read_s": attention.full.kv_width * kv_bytes / bandwidth,
+        "windowed_kv_read_s": attention.windowed.kv_width * kv_bytes / bandwidth,
+        "decode_pair_s": attention.full.decode_flop / bf16,
+        "windowed_decode_pair_s": attention.windowed.decode_flop / bf16,
+        "prefill_token_s": attention.prefill_token_bytes / bandwidth,
+        "prefill_pair_s": attention.full.prefill_flop / bf16,
+        "windowed_prefill_pair_s": attention.windowed.prefill_flop / bf16,
         # A ring moves 2 (p - 1) / p of the message over each link (Patarasuk and Yuan 2009).
-        "all_reduces": reduces * (tp > 1.0),
+        "all_reduces": attention.all_reduces * (tp > 1.0),
         "all_reduce_token_bytes": token_bytes,
-        "all_reduce_token_s": reduces * token_bytes * 2 * (tp - 1) / tp / link,
+        "all_reduce_token_s": attention.all_reduces * token_bytes * 2 * (tp - 1) / tp / link,
         "exchange_token_s": _exchange_token_s(
             model, tp * dp, expert_parallel, dp, token_bytes, link
         ),
@@ -175,14 +172,79 @@ def _cached_cost_row(
     return tuple(float(values[name]) for name in COST_NAMES)
 
 
-def _row_s(matmul: MatMul, gpu: GpuSpec) -> float:
-    return matmul.flop_per_row / gpu.matmul_flop_per_s(matmul.weights)
+@dataclass(frozen=True)
+class _DenseWork:
+    """What no GPU changes of all multiplications but the routed experts'."""
+
+    weight_bytes: float
+    token_flop: tuple[tuple[Precision, float], ...]
+    head_flop: tuple[tuple[Precision, float], ...]
+    quantized: bool
 
 
-def _attention_costs(
-    group: LayerGroup, gpu: GpuSpec, tp: int, kv_bytes: float
-) -> tuple[LayerGroup, np.ndarray]:
-    """Seconds per cached token read, per decode key and per prefill pair over the group's layers.
+@lru_cache(maxsize=16384)
+def _dense_work(model: ModelSpec, tp: int) -> _DenseWork:
+    dense = dense_matmuls(model, tp)
+    return _DenseWork(
+        sum(m.weight_bytes for m in dense),
+        _flop_by_format([m for m in dense if not m.per_sequence]),
+        _flop_by_format([m for m in dense if m.per_sequence]),
+        any(m.weights.dynamic_activations for m in dense),
+    )
+
+
+def _flop_by_format(matmuls: Sequence[MatMul]) -> tuple[tuple[Precision, float], ...]:
+    """FLOP per row of each number format, whose rate only a GPU knows."""
+    flop: dict[Precision, float] = {}
+    for matmul in matmuls:
+        flop[matmul.weights] = flop.get(matmul.weights, 0.0) + matmul.flop_per_row
+    return tuple(flop.items())
+
+
+@dataclass(frozen=True)
+class _PairWork:
+    """Cached elements per token, and FLOP per decode key and per prefill pair, over layers."""
+
+    kv_width: float = 0.0
+    decode_flop: float = 0.0
+    prefill_flop: float = 0.0
+
+    def __add__(self, other: _PairWork) -> _PairWork:
+        return _PairWork(
+            self.kv_width + other.kv_width,
+            self.decode_flop + other.decode_flop,
+            self.prefill_flop + other.prefill_flop,
+        )
+
+
+@dataclass(frozen=True)
+class _AttentionWork:
+    """What no GPU changes of attention and of the all-reduces around it."""
+
+    full: _PairWork
+    windowed: _PairWork
+    prefill_token_bytes: float
+    all_reduces: float
+
+
+@lru_cache(maxsize=16384)
+def _attention_work(model: ModelSpec, tp: int) -> _AttentionWork:
+    full, windowed = _PairWork(), _PairWork()
+    for group in model.layer_groups:
+        if group.attention.window_tokens is None:
+            full += _pair_work(group, tp)
+        else:
+            windowed += _pair_work(group, tp)
+    return _AttentionWork(
+        full,
+        windowed,
+        float(sum(_prefill_token_bytes(g, tp) for g in model.layer_groups)),
+        sum(_all_reduces(g) * g.count for g in model.layer_groups) + 1.0,
+    )
+
+
+def _pair_work(group: LayerGroup, tp: int) -> _PairWork:
+    """Of the layers of one shape.
 
     Scores and weighted values take 2 FLOP per head and element each. MLA decodes in the latent
     space: its keys are kv_lora_rank + rope wide and its values kv_lora_rank, for every head.
@@ -195,10 +257,10 @@ def _attention_costs(
     else:
         kv_width = 2 * max(attention.kv_heads / tp, 1) * attention.head_dim
         decode_width = prefill_width = 2 * attention.head_dim
-    flop_per_width = 2.0 * heads * group.count / gpu.peak_flop_per_s["bf16"]
-    read = group.count * kv_width * kv_bytes / gpu.memory_bandwidth_bytes_per_s
-    costs = np.array([read, flop_per_width * decode_width, flop_per_width * prefill_width])
-    return group, costs
+    flop_per_width = 2.0 * heads * group.count
+    return _PairWork(
+        group.count * kv_width, flop_per_width * decode_width, flop_per_width * prefill_width
+    )
 
 
 def _prefill_token_bytes(group: LayerGroup, tp: int) -> float:
