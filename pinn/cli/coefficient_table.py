@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -146,5 +146,5 @@ def _write_parquet(table: pa.Table, path: Path) -> None:
 def _write_json(table: pa.Table, path: Path) -> None:
     columns = [column.to_pylist() for column in table.columns]
     names = table.column_names
-    rows = (json.dumps(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True))
-    path.write_text("[\n" + ",\n".join(rows) + "\n]\n")
+    rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    path.write_bytes(b"[\n" + b",\n".join(map(msgspec.json.encode, rows)) + b"\n]\n")
