@@ -11,7 +11,7 @@ from typing import Annotated, Any, Union
 
 import msgspec
 
-from pinn.sources.traces.wire import ATTRIBUTE_KINDS
+from pinn.sources.traces.wire import ATTRIBUTE_KINDS, ECHOES
 
 #: Unknown attribute names learned at most; lines with more of them take the slow path.
 MAX_LEARNED = 256
@@ -39,15 +39,15 @@ class StringValue(msgspec.Struct, gc=False, rename={"v": "stringValue"}):
 
 _VALUES: dict[type, type] = {int: IntValue, float: DoubleValue, str: StringValue}
 
-#: How a value is stored in a packed row: integer, number, text, raw JSON.
-_FORMATS: dict[type, str] = {IntValue: "q", DoubleValue: "d", StringValue: "s"}
+#: How a value is stored in a packed row: integer, number, text, not at all; else raw JSON.
+_FORMATS: dict[type | None, str] = {IntValue: "q", DoubleValue: "d", StringValue: "s", None: "-"}
 
 
 class Vocabulary:
     """Attribute names and the struct type that stands for each.
 
-    An attribute of a known name holds ``value.v`` of the name's type. One of a learned name holds
-    the bytes of its value in ``value``, whatever they are.
+    An attribute of a known name holds ``value.v`` of the name's type, or no value where that only
+    repeats the event's name. One of a learned name holds the bytes of its value in ``value``.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Vocabulary:
         self.formats: dict[str, str] = {}
         self.learned: set[str] = set()
         for name, kind in ATTRIBUTE_KINDS.items():
-            self._add(name, _VALUES[kind])
+            self._add(name, None if name in ECHOES else _VALUES[kind])
         self.decode = self._decoder()
 
     def learn(self, names: set[str]) -> None:
@@ -82,6 +82,8 @@ class Vocabulary:
         kind = self.types[key]
         if key in self.learned:
             return kind(value=msgspec.Raw(msgspec.json.encode(entry.get("value"))))
+        if key in ECHOES:
+            return kind()
         try:
             return msgspec.convert(entry, kind, strict=False)
         except msgspec.ValidationError:
@@ -90,9 +92,10 @@ class Vocabulary:
                 raise ValueError(f"bad value of {key}") from None
             return kind(value=_VALUES[ATTRIBUTE_KINDS[key]](value))
 
-    def _add(self, name: str, value: type) -> None:
+    def _add(self, name: str, value: type | None) -> None:
+        fields = [] if value is None else [("value", value)]
         kind = msgspec.defstruct(
-            f"Attribute{len(self.types)}", [("value", value)], tag_field="key", tag=name, gc=False
+            f"Attribute{len(self.types)}", fields, tag_field="key", tag=name, gc=False
         )
         self.types[name] = kind
         self.formats[name] = _FORMATS.get(value, "r")

@@ -101,36 +101,41 @@ class ChunkParser:
 
     def _walk(self, groups: list) -> None:
         """Take in a line that decoded as expected throughout."""
-        read, last = self._counts.read, self._last
+        read, last, last_spans = self._counts.read, self._last, self._last_spans
         for group in groups:
             server = self._server(bytes(group.resource))
             read["groups"] += 1 + len(group.scopeSpans)
             for scope in group.scopeSpans:
                 read["spans"] += len(scope.spans)
                 for span in scope.spans:
-                    owner = self._span(span, server)
+                    shape = last_spans.get(span.name)
+                    owner = self._spans
+                    if shape is not None and shape.take(
+                        owner, server, span.spanId, span.parentSpanId, span.attributes
+                    ):
+                        self._spans += 1
+                    else:
+                        owner = self._span(span, server)
                     events = span.events
                     read["events"] += len(events)
                     for event in events:
-                        shape, wall_ns = last.get(event.name), event.timeUnixNano
+                        shape = last.get(event.name)
                         if shape is None or not shape.take(
-                            owner, server, wall_ns, event.attributes
+                            owner, server, event.timeUnixNano, event.attributes
                         ):
-                            self._take(last, event.name, (owner, server, wall_ns), event.attributes)
+                            head = (owner, server, event.timeUnixNano)
+                            self._take(last, event.name, head, event.attributes)
 
     def _span(self, span: Any, server: int) -> int:
-        """Count a span; the number of its row, or -1 for one that stands for no request."""
+        """Take a span of a new shape; its row's number, or -1 if it stands for no request."""
         name = span.name
-        if name.startswith(STEP_SPAN_PREFIX):
-            return -1
         if name not in REQUEST_SPANS:
-            self._counts.refused["spans"][f"unknown span {name[:60]!r}"] += 1
+            if not name.startswith(STEP_SPAN_PREFIX):
+                self._counts.refused["spans"][f"unknown span {name[:60]!r}"] += 1
             return -1
         owner, self._spans = self._spans, self._spans + 1
         head = (owner, server, span.spanId, span.parentSpanId)
-        shape = self._last_spans.get(name)
-        if shape is None or not shape.take(*head, span.attributes):
-            self._take(self._last_spans, name, head, span.attributes)
+        self._take(self._last_spans, name, head, span.attributes)
         return owner
 
     def _take(self, last: dict[str, Shape], name: str, head: tuple, attributes: list) -> None:

@@ -20,7 +20,7 @@ from pinn.sources.traces.otlp import Vocabulary
 from pinn.sources.traces.wire import API, ECHOES, JOURNEY, SPANS, EventKind
 
 #: Columns before those of the attributes and how they are stored: ``q`` integer, ``d`` number,
-#: ``s`` text, ``r`` raw JSON. ``span`` and ``server`` count from 0 in a chunk.
+#: ``s`` text, ``r`` raw JSON, ``-`` not at all. ``span`` and ``server`` count from 0 in a chunk.
 EVENT_HEAD = {"span": "q", "server": "q", "wall_ns": "q"}
 SPAN_HEAD = {"span": "q", "server": "q", "span_id": "s", "parent_id": "s"}
 
@@ -148,7 +148,7 @@ def _taker(
         f"bytes({n}.value).decode(errors='replace')" if f == "r" else f"{n}.value.v"
         for n, f in zip(names[heads:], formats[heads:], strict=True)
     ]
-    packed = [i for i in range(len(formats)) if i not in texts]
+    packed = [i for i, f in enumerate(formats) if f in "qd"]
     source = _TAKE.format(
         head=", ".join(names[:heads]),
         count=len(attributes),
