@@ -24,7 +24,8 @@ _INT64 = ir.IntType(64)
 #: What does not change during a run.
 _SETTINGS = [
     ("max_tokens", "i8"),
-    ("max_seqs", "i8"),
+    ("max_seqs", "i8"),  # rows of a batch
+    ("max_num_seqs", "i8"),  # the flag
     ("max_model_len", "i8"),
     ("block_size", "i8"),
     ("blocks", "i8"),  # blocks of one replica that a run can come to use

@@ -7,14 +7,15 @@ flight at its arrival counted by the share that was left of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float
 
+from pinn.features.request import phase_mask, request_features
 from pinn.features.step import STEP_FEATURES, step_features
 from pinn.physics.costs import step_costs
-from pinn.simulator.run import Run, StepRecords
+from pinn.simulator.run import RequestRecords, Run, StepRecords
 from pinn.specs.deployment import Deployment
 
 _CHUNK_STEPS = 1 << 15
@@ -78,6 +79,40 @@ def request_feature_sums(deployment: Deployment, run: Run) -> FeatureSums:
         first[mine], last[mine] = at_first - handed, at_last - handed
     gaps = np.where(requests.output_tokens > 1, requests.output_tokens - 1.0, np.nan)
     return FeatureSums(first, last, gaps)
+
+
+def request_delay_features(
+    run: Run,
+) -> tuple[Float[np.ndarray, "requests features"], Float[np.ndarray, "requests features"]]:
+    """Request features summed over what delays a request beside the steps.
+
+    With ``alpha`` the coefficients of the run, ``first @ alpha`` is the part of a request's TTFT
+    that the engine does not know, ``last @ alpha`` that of its E2E; the rest is
+    ``FeatureSums @ beta``. (A request is never handed over before one that came earlier: where
+    that held one back, its wait is in neither.)
+
+    Returns:
+        Features up to the first token, and up to the end.
+    """
+    r = run.requests
+    arrival = request_features(r.arrival_state) * phase_mask("arrival_to_queue")
+    start = request_features(r.start_state) * (
+        phase_mask("queue_to_schedule") + phase_mask("schedule_to_first_token")
+    )
+    once = request_features(r.start_state)
+    token, completion = once * phase_mask("output_token"), once * phase_mask("completion")
+    first = (
+        arrival + start + token + _preemptions(r, r.early_preemptions, r.early_recomputed_tokens)
+    )
+    last = arrival + start + token * r.output_tokens[:, None] + completion
+    return first, last + _preemptions(r, r.preemptions, r.recomputed_tokens)
+
+
+def _preemptions(r: RequestRecords, count: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """Sum over a request's preemptions, whose situations differ in their tokens alone."""
+    mean = np.divide(tokens, count, out=np.zeros(len(count)), where=count > 0)
+    state = replace(r.start_state, recomputed_tokens=mean)
+    return request_features(state) * phase_mask("preemption") * count[:, None]
 
 
 def _integral(

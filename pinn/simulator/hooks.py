@@ -40,14 +40,18 @@ class LinearCoefficients(NamedTuple):
 
 @inner
 def situation(engine, r):
-    """What is known of a request and the replica that it is on, right now."""
+    """What is known of a request and the replica that it is on, right now.
+
+    The step time is a moving average over the replica's last steps, 0 before the first; the queue
+    does not count the request itself; all its known tokens count as recomputed.
+    """
     request = arrays.requests(engine)[r]
     state = arrays.replicas(engine)[request.replica]
     group = arrays.groups(engine)[request.replica if engine.n_groups > 1 else 0]
     return Situation(
         float(request.prompt),
         group.step_time_s,
-        state.waiting / engine.max_seqs,
+        state.waiting / engine.max_num_seqs,
         (engine.blocks - state.free_blocks) / engine.cache_blocks,
         request.prompt / engine.max_model_len,
         1 / engine.tensor_parallel,
@@ -55,6 +59,24 @@ def situation(engine, r):
         1.0 if engine.chunked else 0.0,
         float(request.prompt + request.generated),
     )
+
+
+@inner
+def note_sent(engine, r):
+    """Record the situation that ``queueing_time`` is asked about."""
+    request, now = arrays.requests(engine)[r], situation(engine, r)
+    request.sent_step_s = now.step_time_s
+    request.sent_queue_share = now.queue_share
+    request.sent_kv_usage = now.kv_usage
+
+
+@inner
+def note_start(engine, r):
+    """Record the situation that ``scheduling_processing_time`` is asked about."""
+    request, now = arrays.requests(engine)[r], situation(engine, r)
+    request.start_step_s = now.step_time_s
+    request.start_queue_share = now.queue_share
+    request.start_kv_usage = now.kv_usage
 
 
 def request_state(engine: PlainEngine, r: int) -> RequestState:

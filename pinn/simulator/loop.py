@@ -16,6 +16,8 @@ from pinn.simulator import arrays
 from pinn.simulator.client import hand_over, hang_up, next_send_s, open_next_stage, send
 from pinn.simulator.hooks import (
     after_output_seconds,
+    note_sent,
+    note_start,
     preemption_seconds,
     queueing_seconds,
     scheduling_seconds,
@@ -48,6 +50,7 @@ def advance(engine, latency):
         if event == _SEND:
             r = send(engine, moment)
             if r >= 0:
+                note_sent(engine, r)
                 hand_over(engine, r, queueing_seconds(latency, engine, r))
             continue
         _begin_turn(engine, index, moment, token_s, completion_s)
@@ -89,6 +92,7 @@ def _charge_requests(latency, engine, group):
         state = arrays.replicas(engine)[replica]
         for i in range(state.new):
             r = arrays.new(engine)[replica, i]
+            note_start(engine, r)
             arrays.requests(engine)[r].scheduling_s = scheduling_seconds(latency, engine, r)
         for i in range(state.preempted):
             r = arrays.preempted(engine)[replica, i]
@@ -248,6 +252,7 @@ def _charge_preemption(engine, r, seconds):
     """A delay that the client sees and the engine does not: it widens the gap to the next token."""
     request = arrays.requests(engine)[r]
     request.preemption_s += seconds
+    request.recomputed += request.prompt + request.generated
     if request.generated > 0:
         request.gap_start_s -= seconds
 

@@ -46,6 +46,8 @@ def _append_token(engine, request, now):
     if request.generated == 1:
         request.first_s = now
         request.early_preemption_s = request.preemption_s
+        request.early_preemptions = request.preemptions
+        request.early_recomputed = request.recomputed
     else:
         gap = now - request.gap_start_s
         if engine.n_gaps > 0 and arrays.gap_s(engine)[engine.n_gaps - 1] == gap:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
+
 from pinn.simulator.run import Run
 
 
@@ -18,8 +20,11 @@ def write_requests(run: Run, path: Path) -> None:
     import pyarrow.parquet as pq
 
     requests = run.requests
-    columns = {f.name: getattr(requests, f.name) for f in fields(requests)}
-    del columns["completion_s"]
+    columns = {
+        f.name: value
+        for f in fields(requests)
+        if isinstance(value := getattr(requests, f.name), np.ndarray)
+    }
     for name in ("ttft_s", "e2e_s", "mean_itl_s"):
         columns[name] = getattr(requests, name)
     pq.write_table(pa.table({"request": range(len(requests)), **columns}), path)

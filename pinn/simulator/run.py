@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
+from pinn.features.request import RequestState
 from pinn.physics.batch_sums import BatchSums
 from pinn.simulator.state import (
     FINISHED,
@@ -43,6 +44,11 @@ class RequestRecords:
         finish_s: When the client saw its last token, or gave up.
         engine_first_token_s: End of the step that made its first token.
         engine_finish_s: End of the step that made its last token.
+        early_preemptions: Preemptions before its first token.
+        recomputed_tokens: Tokens known at each of its preemptions, added up.
+        early_recomputed_tokens: Those of preemptions before its first token.
+        arrival_state: What ``queueing_time`` was asked about.
+        start_state: What ``scheduling_processing_time`` was asked about.
         completion_s: PostDecodeFixedOverhead, the same for all.
     """
 
@@ -63,6 +69,11 @@ class RequestRecords:
     finish_s: np.ndarray
     engine_first_token_s: np.ndarray
     engine_finish_s: np.ndarray
+    early_preemptions: np.ndarray
+    recomputed_tokens: np.ndarray
+    early_recomputed_tokens: np.ndarray
+    arrival_state: RequestState
+    start_state: RequestState
     completion_s: float = 0.0
 
     def __len__(self) -> int:

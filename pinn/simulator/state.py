@@ -46,6 +46,15 @@ REQUEST = np.dtype(
         ("scheduling_s", "f8"),  # delays that the client sees and the engine does not
         ("preemption_s", "f8"),
         ("early_preemption_s", "f8"),  # of that, before the first token
+        ("early_preemptions", "i8"),
+        ("recomputed", "i8"),  # tokens known at each preemption, together
+        ("early_recomputed", "i8"),
+        ("sent_step_s", "f8"),  # the situation when it was sent
+        ("sent_queue_share", "f8"),
+        ("sent_kv_usage", "f8"),
+        ("start_step_s", "f8"),  # and when it was first scheduled
+        ("start_queue_share", "f8"),
+        ("start_kv_usage", "f8"),
     ],
     align=True,
 )

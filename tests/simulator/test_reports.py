@@ -19,7 +19,9 @@ from pinn.coefficients.coefficients import prior_coefficients
 from pinn.errors import PinnError
 from pinn.features.request import REQUEST_FEATURES
 from pinn.features.step import STEP_FEATURES
-from pinn.simulator.coefficient_source import latency_from_json
+from pinn.latency.surrogate import Surrogate
+from pinn.network.checkpoint import Checkpoint, save_checkpoint
+from pinn.simulator.coefficient_source import latency_from_checkpoint, latency_from_json
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.feature_sums import request_feature_sums
 from pinn.simulator.linear_latency import LinearLatency
@@ -166,6 +168,20 @@ def test_coefficients_come_from_a_file(coefficients, tmp_path):
     (tmp_path / "bad.json").write_text(json.dumps(values))
     with pytest.raises(PinnError, match=r"beta\.layer must be finite and not negative, got -1"):
         latency_from_json(deployment(), tmp_path / "bad.json")
+
+
+def test_coefficients_of_a_checkpoint_are_remembered(untrained, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "checkpoint.safetensors"
+    save_checkpoint(Checkpoint(untrained), path)
+    target = deployment()
+    first = latency_from_checkpoint(target, path)
+    expected = Surrogate.load(path).coefficients([target])
+    np.testing.assert_array_equal(first.beta, expected.beta[0])
+    monkeypatch.setattr(Surrogate, "load", lambda _: pytest.fail("loaded again"))
+    again = latency_from_checkpoint(target, path)
+    np.testing.assert_array_equal(again.beta, first.beta)
+    np.testing.assert_array_equal(again.alpha, first.alpha)
 
 
 def test_the_command_prints_and_writes(coefficients, tmp_path):

@@ -1,0 +1,69 @@
+"""What cannot run is refused before it runs, with the number that breaks it."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Bool
+
+from pinn.errors import PinnError
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.memory import KvLayout, max_model_len
+from pinn.specs.deployment import Deployment
+from pinn.workloads.workload import Workload
+
+
+def check_run(
+    deployment: Deployment, workload: Workload, engine: EngineSpec, layout: KvLayout
+) -> Bool[np.ndarray, " n"]:
+    """Check a workload against a deployment.
+
+    Returns:
+        Mask of the requests that the server answers with an error.
+
+    Raises:
+        PinnError: If flags contradict each other, or a request exceeds max_model_len or the KV
+            cache.
+    """
+    _check_flags(deployment)
+    too_long = _too_long(deployment, workload, engine)
+    _check_cache_holds(deployment, workload, layout, too_long)
+    return too_long
+
+
+def _check_flags(deployment: Deployment) -> None:
+    """``SchedulerConfig.verify_max_model_len``."""
+    serving, longest = deployment.serving, max_model_len(deployment)
+    if not serving.enable_chunked_prefill and serving.max_num_batched_tokens < longest:
+        raise PinnError(
+            f"--max-num-batched-tokens {serving.max_num_batched_tokens} is smaller than "
+            f"--max-model-len {longest} and chunked prefill is off: raise the one, lower the "
+            "other, or leave chunked prefill on"
+        )
+
+
+def _too_long(deployment: Deployment, workload: Workload, engine: EngineSpec) -> np.ndarray:
+    """Requests that the server answers with an error (``OpenAIServing._validate_input``)."""
+    longest = max_model_len(deployment)
+    total = workload.prompt_tokens + workload.output_tokens
+    too_long = total > longest
+    if too_long.any() and not engine.reject_long_requests:
+        r = int(np.flatnonzero(too_long)[0])
+        raise PinnError(
+            f"request {r} has {workload.prompt_tokens[r]} prompt and {workload.output_tokens[r]} "
+            f"output tokens, {total[r]} together, more than --max-model-len {longest} "
+            f"({int(too_long.sum())} of {len(workload)} requests do): raise it or shorten them"
+        )
+    return too_long
+
+
+def _check_cache_holds(
+    deployment: Deployment, workload: Workload, layout: KvLayout, too_long: np.ndarray
+) -> None:
+    tokens = np.where(too_long, 0, workload.prompt_tokens + workload.output_tokens)
+    size = deployment.serving.block_size
+    needed = int(layout.request_blocks(tokens.max(), size))
+    if needed > layout.blocks:
+        raise PinnError(
+            f"request {int(tokens.argmax())} needs {needed} KV cache blocks of {size} tokens for "
+            f"its {int(tokens.max())} tokens, the GPU has room for {layout.blocks}"
+        )

@@ -1,0 +1,99 @@
+"""The engine of a run, from deployment, workload and settings."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Bool
+
+from pinn.simulator.block_keys import block_keys
+from pinn.simulator.engine import Engine, new_engine
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.memory import KvLayout, max_model_len
+from pinn.simulator.state import REJECTED, REQUEST, UNSENT
+from pinn.specs.deployment import Deployment
+from pinn.workloads.workload import Workload
+
+#: Requests beyond the running ones whose keys and values may be on their way.
+_LOADING_SLOTS = 256
+_NO_WINDOW = 1 << 40
+
+
+def set_up(
+    deployment: Deployment,
+    workload: Workload,
+    spec: EngineSpec,
+    layout: KvLayout,
+    too_long: Bool[np.ndarray, " n"],
+) -> Engine:
+    """An idle engine with the workload's requests unsent."""
+    serving = deployment.serving
+    keys, first_key, n_keys = np.zeros(0, np.int32), np.zeros(len(workload), np.int64), 0
+    if serving.enable_prefix_caching:
+        keys, first_key, n_keys = block_keys(workload, serving.block_size)
+    requests = np.zeros(len(workload), REQUEST)
+    for name, column in (
+        ("prompt", workload.prompt_tokens),
+        ("output", workload.output_tokens),
+        ("stage", workload.stage),
+        ("transferred", np.minimum(workload.transferred_tokens, workload.prompt_tokens)),
+        ("offset_s", workload.offset_s),
+        ("timeout_s", workload.timeout_s),
+        ("first_key", first_key),
+        ("status", np.where(too_long, REJECTED, UNSENT)),
+    ):
+        requests[name] = column
+    requests["slot"] = -1
+    for name in ("handed_s", "queued_s", "scheduled_s", "first_s"):
+        requests[name] = -1.0
+    starts = workload.stage_starts_s if not workload.stages_wait else (workload.stage_starts_s[0],)
+    sizes = np.bincount(workload.stage, minlength=workload.stages).astype(np.int64)
+    given = {
+        "requests": requests,
+        "keys": keys,
+        "stage_starts_s": np.array(starts, np.float64),
+        "stage_sizes": sizes,
+    }
+    return new_engine(_settings(deployment, workload, spec, layout), given, n_keys)
+
+
+def _settings(
+    deployment: Deployment, workload: Workload, spec: EngineSpec, layout: KvLayout
+) -> dict[str, float]:
+    serving = deployment.serving
+    pipeline, replicas = serving.pipeline_parallel_size, serving.data_parallel_size
+    # vLLM lowers its default max_num_seqs to the token budget (``EngineArgs.
+    # _set_default_max_num_seqs_and_batched_tokens_args``) and refuses a larger one.
+    seqs = min(serving.max_num_seqs, len(workload), serving.max_num_batched_tokens)
+    totals, size = workload.prompt_tokens + workload.output_tokens, serving.block_size
+    bytes_per_token = layout.block_bytes / size * layout.full_groups
+    return {
+        "max_tokens": serving.max_num_batched_tokens,
+        "max_seqs": seqs,
+        "max_num_seqs": serving.max_num_seqs,
+        "max_model_len": max_model_len(deployment),
+        "block_size": size,
+        # With a block for every token ever sent nothing is evicted, so more make no difference.
+        "blocks": min(layout.blocks, int(layout.request_blocks(totals, size).sum())),
+        "cache_blocks": layout.blocks,
+        "row": int(layout.request_blocks(totals.max(), size)) + 1,
+        "slots": seqs + min(_LOADING_SLOTS, int((workload.transferred_tokens > 0).sum())),
+        "long_prefill": spec.long_prefill_token_threshold,
+        "window": deployment.model.window_tokens or _NO_WINDOW,
+        "full_groups": layout.full_groups,
+        "window_groups": layout.window_groups,
+        "window_blocks": layout.window_blocks,
+        "caching": serving.enable_prefix_caching,
+        "chunked": serving.enable_chunked_prefill,
+        "asynchronous": spec.async_scheduling,
+        "depth": pipeline if pipeline > 1 else 1 + spec.async_scheduling,
+        "pipeline": pipeline,
+        "n_replicas": replicas,
+        "n_groups": 1 if deployment.model.moe is not None else replicas,
+        "least_loaded": spec.data_parallel_routing == "least_loaded",
+        "tensor_parallel": serving.tensor_parallel_size,
+        "concurrency": workload.concurrency or 0,
+        "stages_wait": workload.stages_wait,
+        "stage_gap_s": workload.stage_gap_s,
+        "transfer_latency_s": spec.kv_transfer_latency_s,
+        "transfer_token_s": bytes_per_token / spec.kv_transfer_bytes_per_s,
+    }
