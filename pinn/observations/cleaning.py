@@ -73,7 +73,7 @@ def cleaning_page(
         path: PNG to write.
         steps: Canonical steps; of many, about :data:`MAX_DRAWN` evenly spread ones.
         cycles: Their intervals, row by row.
-        floors: Columns ``floor_s`` and one per candidate target; empty without a deployment.
+        floors: Per candidate target its column and ``<name> floor``; empty without a deployment.
         manifest: Of the folder, with reports, intervals and targets.
     """
     import matplotlib as mpl
@@ -98,21 +98,23 @@ def _draw_targets(axis: Any, floors: pd.DataFrame, targets: Mapping[str, Any]) -
         axis.text(0.5, 0.5, "no deployment given: not checked", ha="center", va="center")
         axis.set_axis_off()
         return
-    floors = floors[floors["floor_s"] > 0]
+    reach: list[float] = []
     for name, color in (("step_s", "tab:blue"), ("reported_duration_s", "tab:red")):
         values = floors[name].to_numpy(float)
-        use = np.isfinite(values) & (values > 0)
+        floor = floors[f"{name} floor"].to_numpy(float)
+        use = np.isfinite(values) & (values > 0) & (floor > 0)
         if not use.any():
             continue
         verdict = "accepted" if targets[name]["is_target"] else "refused"
         axis.plot(
-            floors["floor_s"][use] * _MS, values[use] * _MS, ".", ms=2, alpha=0.4, color=color,
+            floor[use] * _MS, values[use] * _MS, ".", ms=2, alpha=0.4, color=color,
             label=f"{name} ({verdict})", rasterized=True,
         )  # fmt: skip
-    reach = np.array([floors["floor_s"].min(), floors["floor_s"].max()]) * _MS
-    axis.plot(reach, reach, "k-", lw=1, label="the floor itself")
+        reach += [float(floor[use].min()) * _MS, float(floor[use].max()) * _MS]
+    ends = [min(reach, default=0), max(reach, default=1)]
+    axis.plot(ends, ends, "k-", lw=1, label="the floor itself")
     axis.set_yscale("log")
-    axis.set_xlabel("floor of the step's batch (ms)")
+    axis.set_xlabel("floor of the batch, or of both ends of a window (ms)")
     axis.set_ylabel("value (ms)")
     axis.legend(fontsize=8, markerscale=5)
 

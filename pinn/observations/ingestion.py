@@ -17,7 +17,7 @@ import pyarrow as pa
 from pinn.errors import PinnError
 from pinn.observations.batches import aggregate_sums, complete_snapshots, knowledge_levels
 from pinn.observations.cleaning import MAX_DRAWN, cleaning_page
-from pinn.observations.cycles import CycleRules, JourneyEvidence, accounting, cycle_table
+from pinn.observations.cycles import WINDOW, CycleRules, JourneyEvidence, accounting, cycle_table
 from pinn.observations.linking import (
     journey_evidence,
     journeys_by_segment,
@@ -38,7 +38,7 @@ from pinn.observations.snapshots import (
     working_snapshots,
 )
 from pinn.observations.steps import STEP_SCHEMA, StepOrder, canonical_steps
-from pinn.observations.target_check import TargetCheck, batch_floor, check_targets
+from pinn.observations.target_check import TargetCheck, batch_floor, check_target
 from pinn.observations.trace_tables import (
     TraceTables,
     atomic_folder,
@@ -316,19 +316,33 @@ def _releasing(batches: Iterable[pa.RecordBatch], run: RawRun) -> Iterator[pa.Re
 def _floor_checks(
     raw: pa.Table, order: StepOrder, cycles: pd.DataFrame, deployment: Deployment
 ) -> tuple[dict[str, TargetCheck], pd.DataFrame]:
-    """Verdicts on the candidate columns, and the rows that they rest on."""
+    """Verdicts on the candidate columns, and the rows that they rest on.
+
+    The floor of a window is the mean of the floors of its ends, that of a single step its own.
+    """
     rows = np.unique(np.linspace(0, len(cycles) - 1, _FLOOR_ROWS).astype(np.int64))
-    batches = list(canonical_steps(raw, order.only(rows)))
-    chosen = pa.Table.from_batches(batches, schema=STEP_SCHEMA).to_pandas()
-    good = cycles["set_aside"].isna().to_numpy()[rows]
-    candidates = {
-        "step_s": np.where(good, cycles["step_s"].to_numpy()[rows], np.nan),
-        "reported_duration_s": chosen["reported_duration_s"].to_numpy(float),
-    }
     window, block_size = deployment.model.window_tokens, deployment.serving.block_size
-    floor = batch_floor(deployment, aggregate_sums(chosen, block_size, window))
-    floors = pd.DataFrame({"floor_s": floor, **candidates, "start_s": chosen["start_s"]})
-    return check_targets(candidates, floor), floors
+
+    def at(chosen: np.ndarray) -> tuple[pd.DataFrame, np.ndarray]:
+        batches = list(canonical_steps(raw, order.only(chosen)))
+        steps = pa.Table.from_batches(batches, schema=STEP_SCHEMA).to_pandas()
+        return steps, batch_floor(deployment, aggregate_sums(steps, block_size, window))
+
+    steps, floor = at(rows)
+    _, floor_after = at(np.minimum(rows + 1, len(cycles) - 1))
+    part = cycles.iloc[rows]
+    is_window = (part["kind"] == WINDOW).to_numpy()
+    values = {
+        "step_s": part["step_s"].where(part["set_aside"].isna()).to_numpy(),
+        "reported_duration_s": steps["reported_duration_s"].to_numpy(float),
+    }
+    floors = {
+        "step_s": np.where(is_window, (floor + floor_after) / 2, floor),
+        "reported_duration_s": floor,
+    }
+    checks = {name: check_target(name, values[name], floors[name]) for name in values}
+    drawn = {f"{name} floor": column for name, column in floors.items()}
+    return checks, pd.DataFrame({**values, **drawn})
 
 
 def _block_bytes(deployment: Deployment | None) -> float | None:

@@ -7,7 +7,6 @@ it would promise hardware that does not exist.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -88,13 +87,6 @@ def check_target(
         "" if is_target else _explanation(column, median, floor_median, below, len(values))
     )
     return TargetCheck(column, len(values), median, floor_median, below, is_target, explanation)
-
-
-def check_targets(
-    candidates: Mapping[str, Float[np.ndarray, " steps"]], floor: Float[np.ndarray, " steps"]
-) -> dict[str, TargetCheck]:
-    """Check columns, by name."""
-    return {name: check_target(name, values, floor) for name, values in candidates.items()}
 
 
 def require_target(check: TargetCheck) -> None:
