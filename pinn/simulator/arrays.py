@@ -46,6 +46,7 @@ _SETTINGS = [
     ("tensor_parallel", "i8"),
     ("concurrency", "i8"),
     ("stages_wait", "i8"),
+    ("keeps_batches", "i8"),  # for latency models that read them
     ("stage_gap_s", "f8"),
     ("transfer_latency_s", "f8"),
     ("transfer_token_s", "f8"),

@@ -124,9 +124,9 @@ def cached_blocks(engine, replica, r):
 def grow(engine, replica, r, tokens):
     """``KVCacheManager.allocate_slots`` of a request that has blocks: all it needs, or nothing."""
     request = arrays.requests(engine)[r]
-    blocks, extra = blocks_for(engine, tokens), 0
-    if blocks <= request.blocks:
+    if tokens <= request.blocks * engine.block_size:
         return True
+    blocks, extra = blocks_for(engine, tokens), 0
     if engine.full_groups + engine.window_groups > 1:
         extra = extra_blocks_for(engine, tokens)
     needed = blocks - request.blocks + max(extra - request.extra_blocks, 0)
@@ -171,9 +171,9 @@ def admit(engine, replica, r, hits, tokens):
 def key_blocks(engine, replica, r, tokens):
     """``SingleTypeKVCacheManager.cache_blocks``: full blocks become findable."""
     request = arrays.requests(engine)[r]
-    full = tokens // engine.block_size
-    if not engine.caching or full <= request.keyed_blocks:
+    if tokens < (request.keyed_blocks + 1) * engine.block_size or not engine.caching:
         return
+    full = tokens // engine.block_size
     row = arrays.table(engine)[replica, request.slot]
     for i in range(request.keyed_blocks, full):
         remember_key(engine, replica, row[i], arrays.keys(engine)[request.first_key + i])

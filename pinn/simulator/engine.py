@@ -38,7 +38,7 @@ class PlainEngine(SimpleNamespace):
     arrays: dict[str, Any]
 
     def __init__(self, engine: Engine) -> None:
-        super().__init__(**_fields(engine.record[0]))
+        super().__init__(**_fields(engine.record[0]) | {"keeps_batches": 1})
         self.arrays = {
             name: [SimpleNamespace(**_fields(row)) for row in array] if array.dtype.names else array
             for name, array in engine.arrays.items()

@@ -193,10 +193,11 @@ def _add(engine, replica, column, r, tokens):
         request.placeholders += 1
     i = arrays.batch_size(engine)[replica, column]
     arrays.batch_request(engine)[replica, column, i] = r
-    arrays.batch_new(engine)[replica, column, i] = tokens
-    arrays.batch_cached(engine)[replica, column, i] = cached
-    arrays.batch_prefill(engine)[replica, column, i] = prefill
     arrays.batch_sampled(engine)[replica, column, i] = sampled
+    if engine.keeps_batches:
+        arrays.batch_new(engine)[replica, column, i] = tokens
+        arrays.batch_cached(engine)[replica, column, i] = cached
+        arrays.batch_prefill(engine)[replica, column, i] = prefill
     arrays.batch_size(engine)[replica, column] = i + 1
     state.tokens += tokens
     _account(arrays.sums(engine)[replica], tokens, cached, prefill, engine.window)

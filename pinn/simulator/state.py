@@ -11,6 +11,7 @@ import numpy as np
 #: Life of a request, after ``vllm/v1/request.py: RequestStatus``.
 UNSENT, SENT, WAITING, LOADING, PREEMPTED, RUNNING, FINISHED, TIMED_OUT, REJECTED = range(9)
 
+#: What every step touches comes first, in one cache line.
 REQUEST = np.dtype(
     [
         ("prompt", "i4"),
@@ -23,6 +24,9 @@ REQUEST = np.dtype(
         ("extra_blocks", "i4"),  # blocks of the other KV cache groups
         ("slot", "i4"),  # row of the block table; -1 without blocks
         ("status", "i4"),
+        ("last_s", "f8"),  # engine time of the last token, or of the abort
+        ("gap_start_s", "f8"),
+        ("worked", "i8"),  # tokens computed, recomputation included
         ("replica", "i8"),
         ("stage", "i4"),
         ("before", "i8"),  # neighbours in the queue that it is in
@@ -31,7 +35,6 @@ REQUEST = np.dtype(
         ("preemptions", "i4"),
         ("cached", "i4"),  # num_cached_tokens at its first scheduling
         ("reused", "i4"),  # tokens found in the cache over all its schedulings
-        ("worked", "i8"),  # tokens computed, recomputation included
         ("first_key", "i8"),
         ("offset_s", "f8"),
         ("timeout_s", "f8"),
@@ -41,8 +44,6 @@ REQUEST = np.dtype(
         ("queued_s", "f8"),
         ("scheduled_s", "f8"),
         ("first_s", "f8"),  # engine time of the first token
-        ("last_s", "f8"),  # engine time of the last token, or of the abort
-        ("gap_start_s", "f8"),
         ("scheduling_s", "f8"),  # delays that the client sees and the engine does not
         ("preemption_s", "f8"),
         ("early_preemption_s", "f8"),  # of that, before the first token

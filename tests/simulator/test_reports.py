@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -202,3 +204,9 @@ def test_the_command_prints_and_writes(coefficients, tmp_path):
     assert set(BLIS_KEYS) <= set(written)
     assert len(written["stages"]) == 1
     assert pq.read_table(tmp_path / "run.parquet").num_rows == 20
+
+
+def test_the_command_needs_no_torch():
+    modules = "pinn.cli.simulate, pinn.simulator.simulate, pinn.workloads.load"
+    check = f"import sys, {modules}; sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
