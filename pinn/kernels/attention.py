@@ -33,6 +33,7 @@ class _Attention(Operator):
     format_column = "kv_precision"
     shape = ("heads", "kv_heads", "head_dim", "window")
     group = ("heads", "kv_heads", "head_dim", "window")
+    blanks_unknown_chips = True
     launch_seconds: float
 
     def work(self, hw: Hardware, sizes: Sizes) -> Work:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.precision import Precision, precision
@@ -47,6 +47,7 @@ class Hardware:
         math: Index of the math actually used: 0 16-bit, 1 8-bit, 2 4-bit.
         format_ids: Index into ``format_names``.
         format_names: Names of the formats.
+        known: Whether kernels of the chip were trained on.
     """
 
     bandwidth: Float[np.ndarray, " rows"]
@@ -59,17 +60,24 @@ class Hardware:
     math: Int[np.ndarray, " rows"]
     format_ids: Int[np.ndarray, " rows"]
     format_names: tuple[str, ...]
+    known: Bool[np.ndarray, " rows"]
 
-    def descriptors(self) -> Float[np.ndarray, "rows 5"]:
-        """Network inputs that tell chips apart, as logarithms around a mid-range chip."""
+    def descriptors(self) -> Float[np.ndarray, "rows 6"]:
+        """Network inputs that tell chips apart: generation, log SMs, and what singles one out.
+
+        Nine chips hardly teach how efficiency depends on bandwidth, ridge and cache. Where that
+        misleads, these three serve as a name tag of known chips and are blanked for others, which
+        thus run like their generation; training then blanks them now and then.
+        """
+        tag = [
+            np.log(self.bandwidth / 3e12),
+            np.log(self.bf16_rate / self.bandwidth / 300.0),
+            np.log(self.cache_bytes / 6e7),
+            np.ones(len(self.bandwidth)),
+        ]
+        generation = np.clip(self.capability - 9.0, -1.0, 1.5)
         return np.stack(
-            [
-                np.log(self.bandwidth / 3e12),
-                np.log(self.bf16_rate / self.bandwidth / 300.0),
-                np.log(self.sms / 132.0),
-                np.log(self.cache_bytes / 6e7),
-                self.capability - 9.0,
-            ],
+            [generation, np.log(self.sms / 132.0), *(np.where(self.known, v, 0.0) for v in tag)],
             axis=1,
         )
 
@@ -107,4 +115,28 @@ def hardware(
         math=math[gpu_ids, format_ids],
         format_ids=format_ids,
         format_names=tuple(formats),
+        known=np.ones(len(gpu_ids), dtype=bool),
     )
+
+
+def chip_tags(gpus: Sequence[GpuSpec]) -> Float[np.ndarray, "gpus 5"]:
+    """What makes two datasheets one chip to the surrogates, whatever their names."""
+    return np.array(
+        [
+            [
+                g.memory_bandwidth_bytes_per_s,
+                g.peak_flop_per_s["bf16"],
+                g.sm_count,
+                g.l2_bytes,
+                g.compute_capability,
+            ]
+            for g in gpus
+        ],
+        dtype=np.float64,
+    ).reshape(len(gpus), 5)
+
+
+def is_known(gpus: Sequence[GpuSpec], tags: Float[np.ndarray, "trained 5"]) -> np.ndarray:
+    """Which chips are among the trained ones, within 2 % in every figure."""
+    apart = np.abs(chip_tags(gpus)[:, None] / tags[None] - 1.0).max(axis=2)
+    return (apart < 0.02).any(axis=1)

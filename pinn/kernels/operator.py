@@ -39,6 +39,8 @@ class Operator(ABC):
         format_column: Column of the number format in the measured rows.
         group: Columns that make one shape; held-out errors leave whole shapes out.
         plan: How the correction network is trained.
+        blanks_unknown_chips: Whether chips never trained on run like their generation, rather than
+            as their bandwidth, ridge and cache would have it.
         measured_unlike_served: Whether the tables' conditions differ from those of a prediction.
     """
 
@@ -50,6 +52,7 @@ class Operator(ABC):
     group: ClassVar[tuple[str, ...]]
     plan: ClassVar[TrainingPlan]
     measured_unlike_served: ClassVar[bool] = False
+    blanks_unknown_chips: ClassVar[bool] = False
 
     def measured(self, rows: pd.DataFrame, hw: Hardware) -> dict[str, Rows]:
         """Sizes of measured rows, those that follow from others included."""

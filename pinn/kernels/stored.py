@@ -21,7 +21,7 @@ from pinn.sources.report import file_sha256
 
 TENSORS, STRUCTURE = "kernels.safetensors", "kernels.json"
 #: Raised whenever inputs of a network or the layout of the files change.
-LAYOUT = 1
+LAYOUT = 2
 
 
 def write(folder: Path, tensors: Mapping[str, np.ndarray], structure: Mapping[str, Any]) -> None:
@@ -65,6 +65,7 @@ def operator_tensors(surrogate: OperatorSurrogate) -> dict[str, np.ndarray]:
     for key, value in surrogate.network.state_dict().items():
         keep = torch.float32 if key.startswith("layers.") else torch.float64
         found[f"{name}.network.{key}"] = value.to(keep).numpy()
+    found[f"{name}.chips"] = surrogate.chips
     if surrogate.linear is not None:
         found[f"{name}.linear"] = np.stack(list(surrogate.linear.weights.values()))
     return found
@@ -101,7 +102,7 @@ def read_operator(
         rows = tensors[f"{operator.name}.linear"]
         keys = [(str(chip), str(family)) for chip, family in sizes["linear"]]
         linear = RooflineFit(dict(zip(keys, rows, strict=True)))
-    return OperatorSurrogate(operator, network.eval(), linear)
+    return OperatorSurrogate(operator, network.eval(), linear, tensors[f"{operator.name}.chips"])
 
 
 def measured_tensors(name: str, measured: MeasuredShapes) -> dict[str, np.ndarray]:

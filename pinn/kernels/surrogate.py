@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 
 from pinn.errors import PinnError
-from pinn.kernels.hardware import Coded, Hardware, coded, hardware
+from pinn.kernels.hardware import Coded, Hardware, chip_tags, coded, hardware, is_known
 from pinn.kernels.lattice import interpolate, monotone, node_points
 from pinn.kernels.moe import Moe
 from pinn.kernels.network import CorrectionNetwork, TrainingPlan, train
@@ -20,6 +22,8 @@ from pinn.specs.gpu import GpuSpec
 #: Work beyond the lattice is charged at this share of the datasheet's rates.
 EXTRAPOLATION_EFFICIENCY = 0.8
 _LATTICES_KEPT = 20_000
+#: Training rows whose chip is blanked, so that unknown chips are nothing new.
+UNNAMED_SHARE = 0.3
 
 
 def table_hardware(
@@ -40,14 +44,20 @@ class OperatorSurrogate:
         operator: The physics.
         network: The correction.
         linear: A roofline fit to average with, geometrically; None for the network alone.
+        chips: Tags of the chips that were trained on, as of ``chip_tags``.
     """
 
     def __init__(
-        self, operator: Operator, network: CorrectionNetwork, linear: RooflineFit | None = None
+        self,
+        operator: Operator,
+        network: CorrectionNetwork,
+        linear: RooflineFit | None,
+        chips: Float[np.ndarray, "trained 5"],
     ) -> None:
         self.operator = operator
         self.network = network
         self.linear = linear
+        self.chips = chips
         self._lattices: dict[tuple[Any, ...], np.ndarray] = {}
 
     @staticmethod
@@ -70,10 +80,13 @@ class OperatorSurrogate:
         sizes = operator.measured(rows, hw)
         seconds = rows["seconds"].to_numpy(dtype=np.float64)
         target = np.log(seconds / operator.roofline(hw, sizes))
-        network = train(operator.inputs(hw, sizes), target, plan or operator.plan, seed)
+        unnamed = UNNAMED_SHARE if operator.blanks_unknown_chips else 0.0
+        named = np.random.default_rng(seed).random(len(rows)) >= unnamed
+        inputs = operator.inputs(replace(hw, known=named), sizes)
+        network = train(inputs, target, plan or operator.plan, seed)
         blended = isinstance(operator, Moe)
         fit = RooflineFit.fit(names, ids, hw, sizes, seconds) if blended else None
-        return OperatorSurrogate(operator, network, fit)
+        return OperatorSurrogate(operator, network, fit, chip_tags([gpus[n] for n in names]))
 
     def direct_log_seconds(
         self, names: Sequence[str], ids: np.ndarray, hw: Hardware, sizes: Sizes
@@ -92,6 +105,7 @@ class OperatorSurrogate:
         the network is asked directly under theirs.
         """
         names, ids, hw = table_hardware(rows, gpus, self.operator.format_column)
+        hw = replace(hw, known=self._known([gpus[n] for n in names])[ids])
         sizes = self.operator.measured(rows, hw)
         if self.operator.measured_unlike_served:
             return np.exp(self.direct_log_seconds(names, ids, hw, sizes))
@@ -134,6 +148,12 @@ class OperatorSurrogate:
         times = np.maximum(times, operator.floor(hw, complete))
         return np.where(np.any([p <= 0 for p in points], axis=0), 0.0, times).reshape(shape)
 
+    def _known(self, chips: Sequence[GpuSpec]) -> np.ndarray:
+        """Which chips the network may tell apart."""
+        if not self.operator.blanks_unknown_chips:
+            return np.ones(len(chips), dtype=bool)
+        return is_known(chips, self.chips)
+
     def _size(self, sizes: Mapping[str, Any], name: str) -> np.ndarray:
         if name not in sizes:
             raise PinnError(f"{self.operator.name}: size {name!r} is missing, got {sorted(sizes)}")
@@ -146,8 +166,9 @@ class OperatorSurrogate:
         self, chips: Sequence[GpuSpec], forms: Sequence[str], keys: np.ndarray, points: list[Rows]
     ) -> tuple[Hardware, dict[str, Rows]]:
         """Look-up and complete sizes of rows with the given keys at the given axis positions."""
-        operator = self.operator
-        hw = hardware(chips, keys[:, 0].astype(np.int64), forms, keys[:, 1].astype(np.int64))
+        operator, ids = self.operator, keys[:, 0].astype(np.int64)
+        hw = hardware(chips, ids, forms, keys[:, 1].astype(np.int64))
+        hw = replace(hw, known=self._known(chips)[ids])
         sizes = dict(zip(operator.axes, points, strict=True))
         sizes |= {name: keys[:, 2 + i] for i, name in enumerate(operator.shape)}
         return hw, operator.queried(sizes, hw)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ from quick_plans import QUICK
 from pinn.errors import PinnError
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.gemm import Gemm
+from pinn.kernels.hardware import is_known
 from pinn.kernels.heldout import FOLDS, fold_of_rows, held_out_gpus, held_out_shapes
 from pinn.kernels.latent import UNMEASURED, LatentCore
 from pinn.kernels.moe import Moe
@@ -122,3 +124,13 @@ def test_measured_all_reduce_is_reproduced_and_other_chips_take_the_pool(kernels
     np.testing.assert_allclose(found, np.maximum.accumulate(rows["seconds"]), rtol=1e-9)
     h200 = kernels.all_reduce_seconds(load_gpu("H200"), 8, 2e6)
     assert h200 == pytest.approx(kernels.all_reduce_seconds(H100, 8, 2e6), rel=0.6)
+
+
+def test_only_chips_that_were_trained_on_carry_a_name_tag(kernels):
+    """Attention on an unknown chip depends on its generation, not on where its figures fall."""
+    surrogate = kernels.decode_attention
+    same = replace(H100, name="H100-of-my-own", source="a file")
+    assert is_known([H100, same, load_gpu("H200")], surrogate.chips).tolist() == [True, True, False]
+    sizes = {"sequences": 8, "context_tokens": 4096, "heads": 8, "kv_heads": 1, "head_dim": 128}
+    alike = surrogate.seconds(same, "bf16", {**sizes, "window": 0})
+    assert alike == surrogate.seconds(H100, "bf16", {**sizes, "window": 0})
