@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -107,6 +108,18 @@ def simulate(
     data_parallel_routing: Annotated[
         str | None,
         _engine_option("--data-parallel-routing", "least_loaded (vLLM's) or round_robin."),
+    ] = None,
+    kv_transfer_bytes_per_s: Annotated[
+        float | None,
+        _engine_option(
+            "--kv-transfer-bytes-per-s",
+            "Rate of keys and values from a prefill server (column transferred_tokens of a trace). "
+            "[default: 25e9]",
+        ),
+    ] = None,
+    kv_transfer_latency_s: Annotated[
+        float | None,
+        _engine_option("--kv-transfer-latency-s", "Delay of each such transfer. [default: 0]"),
     ] = None,
     reject_long_requests: Annotated[
         bool | None,
@@ -215,4 +228,6 @@ def _write_json(run: Run, statistics: dict[str, Any], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    app()
+    from pinn.cli.main import app as commands
+
+    commands(["simulate", *sys.argv[1:]], prog_name="pinn")
