@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import numpy as np
 from jaxtyping import Float
 
@@ -36,8 +38,9 @@ class _Attention(Operator):
     blanks_unknown_chips = True
     launch_seconds: float
 
+    @abstractmethod
     def work(self, hw: Hardware, sizes: Sizes) -> Work:
-        raise NotImplementedError
+        """Bytes and operations."""
 
     def times(self, hw: Hardware, sizes: Sizes) -> tuple[Rows, Rows, Rows]:
         """Key and value, activation and compute time."""
