@@ -241,12 +241,14 @@ def _stretch(table: pa.Table, rows: np.ndarray) -> tuple[pa.Table, pa.Array]:
 
 
 def _known(column: pa.ChunkedArray) -> pa.Array:
-    """The column with null for -1 and not-a-number."""
+    """The column with null for -1, not-a-number and the empty text."""
     whole = column.combine_chunks()
     if pa.types.is_integer(whole.type):
         return pc.if_else(pc.less(whole, 0), None, whole)
     if pa.types.is_floating(whole.type):
         return pc.if_else(pc.is_nan(whole), None, whole)
+    if pa.types.is_string(whole.type):
+        return pc.if_else(pc.equal(whole, ""), None, whole)
     return whole
 
 

@@ -176,7 +176,7 @@ def _scaled(column: pa.ChunkedArray, unit: float, positive: bool = False) -> pa.
 def _out_of_range(raw: pa.Table, release: Callable[[], None]) -> np.ndarray:
     bad = np.zeros(raw.num_rows, dtype=bool)
     done = 0
-    for batch in raw.select([*_COUNTS, "kv_blocks_free", "scheduled_tokens"]).to_batches():
+    for batch in raw.select([*_COUNTS, "kv_blocks_free"]).to_batches():
         part = bad[done : done + batch.num_rows]
         for column in batch.columns:
             values = pc.fill_null(column, 0).to_numpy(zero_copy_only=False)

@@ -1,6 +1,7 @@
-"""Arrow columns made from their buffers.
+"""Arrow columns made from their buffers and back.
 
-``pa.array`` would do, but imports pandas on its first call, into every process that parses.
+``pa.array`` and ``to_numpy`` would do, but import pandas on their first call, into every process
+that parses.
 """
 
 from __future__ import annotations
@@ -18,6 +19,17 @@ def numbers(values: np.ndarray) -> pa.Array:
     kind, dtype = (pa.float64(), np.float64) if values.dtype.kind == "f" else (pa.int64(), np.int64)
     values = np.ascontiguousarray(values, dtype=dtype)
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def values(column: pa.Array) -> np.ndarray:
+    """A column of 64-bit integers or numbers without nulls, as it lies in memory.
+
+    >>> values(numbers(np.array([1.5, 2.5])))
+    array([1.5, 2.5])
+    """
+    dtype = np.float64 if pa.types.is_floating(column.type) else np.int64
+    whole = np.frombuffer(column.buffers()[1], dtype=dtype)
+    return whole[column.offset : column.offset + len(column)]
 
 
 def strings(texts: list[str]) -> pa.Array:

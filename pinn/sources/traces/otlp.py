@@ -47,7 +47,7 @@ class Vocabulary:
     """Attribute names and the struct type that stands for each.
 
     An attribute of a known name holds ``value.v`` of the name's type, or no value where that only
-    repeats the event's name. One of a learned name holds the bytes of its value in ``value``.
+    repeats others. One of a learned name holds the bytes of its value in ``value``.
     """
 
     def __init__(self) -> None:

@@ -23,6 +23,8 @@ LEVELS = ("lines", "groups", "spans", "events")
 #: Refusal reasons kept apart per level; further ones are counted under one heading.
 MAX_REASONS = 200
 
+_DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
 
 @dataclass
 class Counts:
@@ -79,9 +81,16 @@ class ChunkParser:
             last_is_cut: Whether the last line lacks its line end.
         """
         self._servers, self._spans, self._counts = {}, 0, Counts()
+        decode, walk = self.vocabulary.decode, self._walk
         with _garbage_collector_off():
             for number, line in enumerate(lines):
-                self._line(line, last_is_cut and number == len(lines) - 1)
+                try:
+                    export = decode(line)
+                except _DECODE_ERRORS:
+                    self._slow_line(line, last_is_cut and number == len(lines) - 1)
+                    decode = self.vocabulary.decode
+                else:
+                    walk(export.resourceSpans)
         self._counts.read["lines"] += len(lines)
         tables: dict[str, list[pa.RecordBatch]] = defaultdict(list)
         for shape in self._shapes.values():
@@ -90,14 +99,6 @@ class ChunkParser:
                 tables[shape.kind.table].append(batch)
         servers = [_canonical(raw) for raw in self._servers]
         return ParsedChunk(dict(tables), self._spans, servers, self._counts)
-
-    def _line(self, line: bytes, is_cut: bool) -> None:
-        try:
-            export = self.vocabulary.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            self._slow_line(line, is_cut)
-            return
-        self._walk(export.resourceSpans)
 
     def _walk(self, groups: list) -> None:
         """Take in a line that decoded as expected throughout."""
@@ -161,7 +162,7 @@ class ChunkParser:
             return
         try:
             export = msgspec.json.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except _DECODE_ERRORS:
             refused["truncated last line" if is_cut else "invalid JSON"] += 1
             return
         if not isinstance(export, dict) or not isinstance(export.get("resourceSpans"), list):

@@ -1,7 +1,7 @@
 """One row per request span: the moments and counts of its events.
 
 A span's events are always beside it, so this is done stretch by stretch while the file is read, and
-memory holds rows of requests, not of events. -1 and not-a-number stand for what is missing.
+memory holds rows of requests, not of events. What is missing is -1, not-a-number or the empty text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from pinn.sources.traces.columns import lists, numbers
+from pinn.sources.traces.columns import lists, numbers, strings, values
 from pinn.sources.traces.wire import API_EVENTS, API_SPAN, CORE_SPAN
 
 NANOSECOND = 1e-9
@@ -81,13 +81,13 @@ class _Events:
     def integers(self, name: str) -> np.ndarray:
         """A column of whole numbers; -1 where it is missing."""
         parts = [_integers(b, name) for b in self._batches]
-        values = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
-        return values[self._order] if hasattr(self, "_order") else values
+        joined = np.concatenate([np.zeros(0, dtype=np.int64), *parts])
+        return joined[self._order] if hasattr(self, "_order") else joined
 
     def texts(self, name: str) -> np.ndarray:
         """A column of texts; None where it is missing."""
-        values = [text for b in self._batches for text in b.column(name).to_pylist()]
-        return np.array(values, dtype=object)[self._order]
+        texts = [text for b in self._batches for text in b.column(name).to_pylist()]
+        return np.array(texts, dtype=object)[self._order]
 
     def where(self, chosen: np.ndarray) -> _Events:
         """Only the chosen events."""
@@ -189,22 +189,20 @@ def _rows(
 ) -> pa.RecordBatch:
     """Rows of the given spans in the order of the file."""
     table = pa.Table.from_batches(spans).combine_chunks()
-    number = table["span"].to_numpy()
-    order = numbers(np.argsort(number, kind="stable"))
-    row = numbers(np.sort(number))
+    number = values(table["span"].chunk(0))
+    order, row = numbers(np.argsort(number, kind="stable")), np.sort(number)
+    rows = numbers(row)
     arrays = []
     for field in schema:
         if field.name in columns:
             column = columns[field.name]
             array = numbers(column) if isinstance(column, np.ndarray) else column
-            arrays.append(array.take(row))
+            arrays.append(array.take(rows))
         elif field.name in texts:
-            chosen = texts[field.name][row.to_numpy()].tolist()
-            arrays.append(pa.array(chosen, field.type))
+            arrays.append(strings([text or "" for text in texts[field.name][row]]))
         else:
-            arrays.append(table[field.name].combine_chunks().take(order))
-    flat = [a.combine_chunks() if isinstance(a, pa.ChunkedArray) else a for a in arrays]
-    return pa.RecordBatch.from_arrays(flat, schema=schema)
+            arrays.append(table[field.name].chunk(0).take(order))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _label(batch: pa.RecordBatch) -> str:
@@ -216,14 +214,14 @@ def _integers(batch: pa.RecordBatch, name: str) -> np.ndarray:
     column = batch.column(name)
     if column.null_count:
         return np.full(len(column), -1, dtype=np.int64)
-    return column.to_numpy()
+    return values(column)
 
 
 def _times(batch: pa.RecordBatch) -> np.ndarray:
     """Monotonic time in seconds; not-a-number where the writer's is none."""
     if not batch.column("monotonic_ns").null_count:
-        return batch.column("monotonic_ns").to_numpy() * NANOSECOND
-    seconds = batch.column("monotonic_s").to_numpy()
+        return values(batch.column("monotonic_ns")) * NANOSECOND
+    seconds = values(batch.column("monotonic_s"))
     return np.where(np.isfinite(seconds), seconds, np.nan)
 
 
@@ -233,8 +231,8 @@ def _count_repeated(events: _Events, first: np.ndarray, what: str, refused: Coun
         refused[f"{what} twice in a span"] += repeated
 
 
-def _pick(values: np.ndarray, index: np.ndarray, missing: float | None) -> np.ndarray:
+def _pick(column: np.ndarray, index: np.ndarray, missing: float | None) -> np.ndarray:
     """Values at an index, ``missing`` where it is negative."""
-    picked = np.full(len(index), missing, dtype=values.dtype)
-    picked[index >= 0] = values[index[index >= 0]]
+    picked = np.full(len(index), missing, dtype=column.dtype)
+    picked[index >= 0] = column[index[index >= 0]]
     return picked

@@ -10,7 +10,7 @@ import mmap
 import time
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
@@ -59,6 +59,10 @@ RAW_SCHEMAS = {
     ENGINE: ENGINE_SCHEMA,
     FRONT: FRONT_SCHEMA,
 }
+
+
+#: Parsed stretches per process that wait for an earlier one, so that order and memory are kept.
+MAX_PARTS = 8
 
 
 @dataclass
@@ -121,7 +125,7 @@ def read_vllm(
     Args:
         path: One OTLP-JSON export object per line.
         spool: Folder for the raw tables; made if it does not exist.
-        workers: Processes that parse; 1 parses in this one.
+        workers: Processes that parse, this one among them.
         stretch_bytes: Bytes a process reads at once.
 
     Raises:
@@ -144,20 +148,31 @@ def parse_file(
 ) -> Iterator[ParsedChunk]:
     """Parse a file stretch by stretch, in order."""
     tasks = [(path, *s) for s in stretches(path.stat().st_size, stretch_bytes)]
+    parser = ChunkParser()
     if workers == 1 or len(tasks) < 2:
-        parser = ChunkParser()
-        for task in tasks:
-            yield _parse_stretch(parser, *task)
+        yield from (_parse_stretch(parser, *task) for task in tasks)
         return
-    # Spawned, not forked: this process may run threads.
-    with ProcessPoolExecutor(workers, get_context("spawn"), _start_worker) as pool:
-        running: deque = deque()
-        for task in tasks:
-            running.append(pool.submit(_work, *task))
-            if len(running) > 2 * workers:
-                yield running.popleft().result()
-        while running:
-            yield running.popleft().result()
+    # This process parses too: it begins at once, while the others start. They are spawned, not
+    # forked, since this one may run threads.
+    with ProcessPoolExecutor(workers - 1, get_context("spawn"), _start_worker) as pool:
+        parts: deque[ParsedChunk | Future[ParsedChunk]] = deque()  # in order of the file
+        waiting = deque(tasks)
+        while waiting or parts:
+            running = sum(isinstance(part, Future) and not part.done() for part in parts)
+            if waiting and running < 2 * (workers - 1):
+                parts.append(pool.submit(_work, *waiting.popleft()))
+            elif waiting and len(parts) < MAX_PARTS * workers:
+                parts.append(_parse_stretch(parser, *waiting.popleft()))
+            else:
+                part = parts.popleft()
+                yield part.result() if isinstance(part, Future) else part
+            while parts and _is_ready(parts[0]):
+                part = parts.popleft()
+                yield part.result() if isinstance(part, Future) else part
+
+
+def _is_ready(part: ParsedChunk | Future[ParsedChunk]) -> bool:
+    return not isinstance(part, Future) or part.done()
 
 
 def _parse_stretch(parser: ChunkParser, path: Path, start: int, end: int) -> ParsedChunk:

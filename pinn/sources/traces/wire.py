@@ -47,13 +47,11 @@ def _field(column: str, kind: type, name: str, *more: str, required: bool = Fals
 STEP_FIELDS = (
     _field("step_id", int, "step.id", required=True),
     _field("start_ns", int, "step.ts_start_ns", required=True),
-    _field("end_ns", int, "step.ts_end_ns"),
     _field("duration_us", int, "step.duration_us"),
     _field("running_depth", int, "queue.running_depth"),
     _field("waiting_depth", int, "queue.waiting_depth"),
     _field("prefill_requests", int, "batch.num_prefill_reqs", required=True),
     _field("decode_requests", int, "batch.num_decode_reqs", required=True),
-    _field("scheduled_tokens", int, "batch.scheduled_tokens"),
     _field("prefill_tokens", int, "batch.prefill_tokens", required=True),
     _field("decode_tokens", int, "batch.decode_tokens", required=True),
     _field("finished", int, "batch.num_finished"),
@@ -82,7 +80,6 @@ JOURNEY_FIELDS = (
     _field("monotonic_ns", int, "ts.monotonic_ns"),
     _field("monotonic_s", float, "ts.monotonic", "event.ts.monotonic"),
     _field("step", int, "scheduler.step"),
-    _field("phase", str, "phase"),
     _field("prefill_done", int, "prefill.done_tokens"),
     _field("prefill_total", int, "prefill.total_tokens"),
     _field("decode_done", int, "decode.done_tokens"),
@@ -129,8 +126,17 @@ REQUEST_SPANS = {name: EventKind(SPANS, name, SPAN_FIELDS) for name in (CORE_SPA
 #: Spans that collect step events of a while; their number is no step id.
 STEP_SPAN_PREFIX = "scheduler_steps_"
 
-#: Attributes that repeat the event's name; they fill no column.
-ECHOES = ("event.type", "event_type")
+#: Attributes that only repeat others (the event's name and what follows from it; start + duration;
+#: prefill + decode tokens): they fill no column and are not decoded.
+ECHOES = (
+    "event.type",
+    "event_type",
+    "phase",
+    "step.ts_end_ns",
+    "step_ts_end_ns",
+    "batch.scheduled_tokens",
+    "batch_scheduled_tokens",
+)
 
 #: Attribute name on the wire -> type of its value.
 ATTRIBUTE_KINDS: dict[str, type] = dict.fromkeys(ECHOES, str) | {
