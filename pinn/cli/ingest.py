@@ -9,7 +9,8 @@ import pyarrow as pa
 import typer
 
 from pinn.observations.cleaning import cleaning_tables
-from pinn.observations.ingestion import Target, ingest_steps, ingest_vllm
+from pinn.observations.ingestion import ingest_steps, ingest_vllm
+from pinn.observations.trace_run import Target
 from pinn.observations.trace_tables import atomic_folder, write_manifest, write_table
 from pinn.sources.report import ReadReport
 from pinn.sources.traces.blis_trace import read_blis_trace

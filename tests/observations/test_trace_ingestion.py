@@ -15,9 +15,10 @@ from pinn.cli.ingest import ingest_app
 from pinn.errors import PinnError
 from pinn.observations.batches import context_estimate
 from pinn.observations.cycles import accounting, medians_by_decodes
-from pinn.observations.ingestion import Target, ingest_steps, ingest_vllm
+from pinn.observations.ingestion import ingest_steps, ingest_vllm
 from pinn.observations.interval_batches import IntervalBatches
 from pinn.observations.temporal_split import temporal_split
+from pinn.observations.trace_run import Target
 from pinn.observations.trace_tables import TraceTables, read_trace_tables
 from pinn.physics.batch_sums import sum_batches
 from pinn.specs.serving import ServingSpec

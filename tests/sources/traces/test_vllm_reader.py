@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 from sources.traces.trace_runs import (
@@ -17,6 +18,7 @@ from sources.traces.trace_runs import (
 )
 
 from pinn.errors import PinnError
+from pinn.sources.traces.otlp import Vocabulary
 from pinn.sources.traces.vllm import read_vllm
 
 
@@ -216,3 +218,18 @@ def test_a_missing_file_is_said(tmp_path: Path) -> None:
 
 def test_attribute_helper_writes_the_wire_format() -> None:
     assert attribute("a", 1) == {"key": "a", "value": {"intValue": "1"}}
+
+
+def test_the_slow_path_reads_the_same(tmp_path: Path, monkeypatch) -> None:
+    lines = lines_of(engine_run(30), step_sampling=0.5, snapshot_sampling=0.5)
+    fast = read_lines(tmp_path, lines)
+
+    def fail(*_: bytes) -> None:
+        raise msgspec.DecodeError("not by this way")
+
+    monkeypatch.setattr(Vocabulary, "_decoder", lambda *_: fail)
+    (tmp_path / "slow").mkdir()
+    slow = read_lines(tmp_path / "slow", lines)
+    assert slow.counts == fast.counts
+    for name in ("steps", "snapshots", "engine", "front"):
+        assert repr(slow.table(name).to_pylist()) == repr(fast.table(name).to_pylist()), name
