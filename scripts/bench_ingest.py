@@ -1,6 +1,6 @@
 """Prints how fast traces are parsed against Python's json module, and the memory it takes.
 
-    python scripts/bench_ingest.py --mib 256             throughput on one core and on two
+    python scripts/bench_ingest.py --mib 1024            throughput on one core and on two
     python scripts/bench_ingest.py --mib 2048 --memory   peak memory of a whole ingestion
 
 The file is written by the project's own trace writer: steps sampled at 10 %, every journey. What
@@ -178,7 +178,7 @@ def _anonymous_and_mapped_mib(pid: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--mib", type=int, default=256)
+    parser.add_argument("--mib", type=int, default=1024)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--memory", action="store_true", help="watch memory instead of speed")
     parser.add_argument("--workers", type=int, default=1, help="of the ingestion under --memory")

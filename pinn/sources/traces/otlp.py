@@ -11,7 +11,7 @@ from typing import Annotated, Any, Union
 
 import msgspec
 
-from pinn.sources.traces.wire import ATTRIBUTE_KINDS, ECHOES
+from pinn.sources.traces.wire import ATTRIBUTE_KINDS, ECHOES, SPARES
 
 #: Unknown attribute names learned at most; lines with more of them take the slow path.
 MAX_LEARNED = 256
@@ -43,6 +43,10 @@ _VALUES: dict[type, type] = {int: IntValue, float: DoubleValue, str: StringValue
 _FORMATS: dict[type | None, str] = {IntValue: "q", DoubleValue: "d", StringValue: "s", None: "-"}
 
 
+class SpareNeededError(Exception):
+    """An event holds only what the vocabulary does not decode."""
+
+
 class Vocabulary:
     """Attribute names and the struct type that stands for each.
 
@@ -50,13 +54,19 @@ class Vocabulary:
     repeats others. One of a learned name holds the bytes of its value in ``value``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, spares: bool = False) -> None:
+        """Know the wire's names.
+
+        Args:
+            spares: Whether to decode what other attributes usually tell better.
+        """
         self.types: dict[str, type] = {}
         self.names: dict[type, str] = {}
         self.formats: dict[str, str] = {}
         self.learned: set[str] = set()
         for name, kind in ATTRIBUTE_KINDS.items():
-            self._add(name, None if name in ECHOES else _VALUES[kind])
+            is_skipped = name in ECHOES or (name in SPARES and not spares)
+            self._add(name, None if is_skipped else _VALUES[kind])
         self.decode = self._decoder()
 
     def learn(self, names: set[str]) -> None:
@@ -82,7 +92,7 @@ class Vocabulary:
         kind = self.types[key]
         if key in self.learned:
             return kind(value=msgspec.Raw(msgspec.json.encode(entry.get("value"))))
-        if key in ECHOES:
+        if self.formats[key] == "-":
             return kind()
         try:
             return msgspec.convert(entry, kind, strict=False)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from pinn.sources.traces.otlp import Vocabulary
+from pinn.sources.traces.otlp import SpareNeededError, Vocabulary
 from pinn.sources.traces.shapes import Shape
 from pinn.sources.traces.wire import EVENT_KINDS, REQUEST_SPANS, STEP_SPAN_PREFIX
 
@@ -65,10 +65,11 @@ class ChunkParser:
     """Parses stretches of a file one after another; what it learns of names carries over."""
 
     def __init__(self) -> None:
-        self.vocabulary = Vocabulary()
-        self._shapes: dict[tuple, Shape] = {}
-        self._last: dict[str, Shape] = {}
-        self._last_spans: dict[str, Shape] = {}
+        self.vocabulary: Vocabulary
+        self._shapes: dict[tuple, Shape]
+        self._last: dict[str, Shape]
+        self._last_spans: dict[str, Shape]
+        self._forget(Vocabulary())
         self._servers: dict[bytes, int] = {}
         self._spans = 0
         self._counts = Counts()
@@ -80,6 +81,25 @@ class ChunkParser:
             lines: With or without their line ends.
             last_is_cut: Whether the last line lacks its line end.
         """
+        try:
+            self._take_lines(lines, last_is_cut)
+        except SpareNeededError:
+            self._forget(Vocabulary(spares=True))
+            self._take_lines(lines, last_is_cut)
+        self._counts.read["lines"] += len(lines)
+        tables: dict[str, list[pa.RecordBatch]] = defaultdict(list)
+        for shape in self._shapes.values():
+            batch = shape.batch(self._counts.refused["events"])
+            if batch is not None and shape.kind is not None:
+                tables[shape.kind.table].append(batch)
+        servers = [_canonical(raw) for raw in self._servers]
+        return ParsedChunk(dict(tables), self._spans, servers, self._counts)
+
+    def _forget(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self._shapes, self._last, self._last_spans = {}, {}, {}
+
+    def _take_lines(self, lines: list[bytes], last_is_cut: bool) -> None:
         self._servers, self._spans, self._counts = {}, 0, Counts()
         decode, walk = self.vocabulary.decode, self._walk
         with _garbage_collector_off():
@@ -91,14 +111,6 @@ class ChunkParser:
                     decode = self.vocabulary.decode
                 else:
                     walk(export.resourceSpans)
-        self._counts.read["lines"] += len(lines)
-        tables: dict[str, list[pa.RecordBatch]] = defaultdict(list)
-        for shape in self._shapes.values():
-            batch = shape.batch(self._counts.refused["events"])
-            if batch is not None and shape.kind is not None:
-                tables[shape.kind.table].append(batch)
-        servers = [_canonical(raw) for raw in self._servers]
-        return ParsedChunk(dict(tables), self._spans, servers, self._counts)
 
     def _walk(self, groups: list) -> None:
         """Take in a line that decoded as expected throughout."""

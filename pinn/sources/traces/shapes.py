@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from pinn.sources.traces.columns import numbers, repeated, strings
-from pinn.sources.traces.otlp import Vocabulary
-from pinn.sources.traces.wire import API, ECHOES, JOURNEY, SPANS, EventKind
+from pinn.sources.traces.otlp import SpareNeededError, Vocabulary
+from pinn.sources.traces.wire import API, JOURNEY, SPANS, SPARES, EventKind
 
 #: Columns before those of the attributes and how they are stored: ``q`` integer, ``d`` number,
 #: ``s`` text, ``r`` raw JSON, ``-`` not at all. ``span`` and ``server`` count from 0 in a chunk.
@@ -54,7 +54,13 @@ class Shape:
         if kind is None:
             self._refusal = f"unknown event {name[:60]!r}"
         else:
-            self._lay_out(name, kind, {n: i + len(head) for i, n in enumerate(names)})
+            places = {n: i for i, n in enumerate(names, len(head)) if self._formats[i] != "-"}
+            self._lay_out(name, kind, places)
+            is_timed = {"monotonic_ns", "monotonic_s"} & set(self._columns)
+            if kind.table in (JOURNEY, API) and not is_timed:
+                if any(n in SPARES and vocabulary.formats[n] == "-" for n in names):
+                    raise SpareNeededError
+                self._refusal = f"{name} without a monotonic time"
 
     def _lay_out(self, name: str, kind: EventKind, positions: dict[str, int]) -> None:
         """Find each column's position; of two attributes of one name the later one counts."""
@@ -64,10 +70,7 @@ class Shape:
                 self._columns[field.column] = positions.pop(found)
             elif field.required:
                 self._refusal = f"{name} without {field.names[0]}"
-        is_timed = kind.table in (JOURNEY, API)
-        if is_timed and not {"monotonic_ns", "monotonic_s"} & set(self._columns):
-            self._refusal = f"{name} without a monotonic time"
-        self._extra = [(n, i) for n, i in positions.items() if n not in ECHOES]
+        self._extra = list(positions.items())
 
     def batch(self, refused: Counter[str]) -> pa.RecordBatch | None:
         """Take the rows out as columns; None, with the refusals counted, where none is left."""

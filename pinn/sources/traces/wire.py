@@ -138,6 +138,10 @@ ECHOES = (
     "batch_scheduled_tokens",
 )
 
+#: Seconds that journey events give beside their nanoseconds: decoded only in files that hold events
+#: without nanoseconds.
+SPARES = ("ts.monotonic", "ts_monotonic")
+
 #: Attribute name on the wire -> type of its value.
 ATTRIBUTE_KINDS: dict[str, type] = dict.fromkeys(ECHOES, str) | {
     name: field.kind

@@ -169,6 +169,19 @@ def test_older_names_are_aliases(tmp_path: Path) -> None:
     assert raw.table("steps")["prefill_tokens"].to_pylist() == [7]
 
 
+def test_seconds_stand_in_for_nanoseconds_where_those_are_missing(tmp_path: Path) -> None:
+    both = {"ts__monotonic": 8.5, "ts__monotonic_ns": 8_400_000_000}
+    lines = [
+        export(span("llm_core", event("journey.QUEUED", **both))),
+        export(span("llm_core", event("journey.QUEUED", ts__monotonic=8.5), number=2)),
+        export(span("llm_core", event("journey.QUEUED", **both), number=3)),
+    ]
+    raw = read_lines(tmp_path, lines)
+    assert raw.table("engine")["queued_s"].to_pylist() == pytest.approx([8.4, 8.5, 8.4])
+    assert raw.counts.read == {"lines": 3, "groups": 6, "spans": 3, "events": 3}
+    assert not raw.counts.refused["events"]
+
+
 def test_numbers_written_as_other_numbers(tmp_path: Path) -> None:
     step = summary(5, 1000, kv__usage_gpu_ratio=0)  # a whole number for a share
     step["attributes"][4] = {"key": "queue.waiting_depth", "value": {"doubleValue": 3.0}}
