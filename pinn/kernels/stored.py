@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,27 @@ def read_operator(
         keys = [(str(chip), str(family)) for chip, family in sizes["linear"]]
         linear = RooflineFit(dict(zip(keys, rows, strict=True)))
     return OperatorSurrogate(operator, network.eval(), linear, tensors[f"{operator.name}.chips"])
+
+
+def shared_operator(
+    folder: Path | None, operator: Operator, key: str, fit: Callable[[], OperatorSurrogate]
+) -> OperatorSurrogate:
+    """The operator's surrogate from ``folder``, or fitted now and kept there.
+
+    Args:
+        folder: Where fits are kept; None keeps nothing.
+        operator: The physics.
+        key: Digest of all that the fit depends on.
+        fit: Makes the surrogate.
+    """
+    if folder is None:
+        return fit()
+    place = folder / f"{operator.name}-{key}"
+    if not (place / STRUCTURE).exists():
+        fitted = fit()
+        structure = {"operators": {operator.name: operator_structure(fitted)}}
+        write(place, operator_tensors(fitted), structure)
+    return read_operator(operator, *read(place))
 
 
 def measured_tensors(name: str, measured: MeasuredShapes) -> dict[str, np.ndarray]:

@@ -158,11 +158,16 @@ def fitted_surrogates(settings: KernelSettings, exclude: Exclusion) -> KernelSur
         if (folder / "kernels.json").is_file():
             return _checked(KernelSurrogates.load(folder), exclude, folder)
     recipe = _digest(settings.seed, source_digest(("sources/kernels", "kernels")))
-    folder = Path(settings.cache) / "surrogates" / f"{exclude.slug()}-{recipe}"
+    cache = Path(settings.cache) / "surrogates" / recipe
+    folder = cache / exclude.slug()
     if not (folder / "kernels.json").is_file():
         _tell(f"fitting kernel surrogates: {exclude.slug()}")
         fitted = KernelSurrogates.fit(
-            kernel_tables(), exclude=exclude, seed=settings.seed, progress=_tell
+            kernel_tables(),
+            exclude=exclude,
+            seed=settings.seed,
+            shared=cache / "operators",
+            progress=_tell,
         )
         folder.mkdir(parents=True, exist_ok=True)
         fitted.save(folder)
