@@ -63,7 +63,7 @@ def simulate(
         Path | None,
         typer.Option(
             "--coefficients",
-            help="JSON of 'pinn coefficients --json', in place of the network.",
+            help="File of 'pinn calibrate' or 'pinn coefficients --json', in place of the network.",
             rich_help_panel=_COEFFICIENTS,
         ),
     ] = None,

@@ -13,11 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pinn.errors import PinnError
-from pinn.features.request import REQUEST_FEATURES
-from pinn.features.step import STEP_FEATURES
+from pinn.coefficients.coefficient_set import read_coefficient_set
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.specs.data_folder import read_json
 from pinn.specs.deployment import Deployment
 
 #: Packages whose code decides what a checkpoint says of a deployment.
@@ -25,32 +22,14 @@ _CODE = ("specs", "physics", "features", "embedding", "network", "coefficients",
 
 
 def latency_from_json(deployment: Deployment, path: Path) -> LinearLatency:
-    """Coefficients as ``pinn coefficients --json`` writes them: ``beta`` and ``alpha`` by name.
+    """Coefficients of a file of ``pinn coefficients --json`` or ``pinn calibrate``.
 
     Raises:
-        PinnError: If the file cannot be read, or a name is missing, unknown or no number.
+        PinnError: If the file cannot be used, or belongs to another deployment.
     """
-    values = read_json(path)
-    parts = []
-    for part, registry in (("beta", STEP_FEATURES), ("alpha", REQUEST_FEATURES)):
-        given = values.get(part) if isinstance(values, dict) else None
-        if not isinstance(given, dict):
-            raise PinnError(f"{path}: expected {part} as a mapping from feature names to values")
-        odd = sorted(set(given) ^ set(registry))
-        if odd:
-            raise PinnError(
-                f"{path}: {part} and this version's features differ in {', '.join(odd)}: write "
-                "the file anew with 'pinn coefficients --json'"
-            )
-        parts.append(np.array([_value(given[name], part, name, path) for name in registry]))
-    return LinearLatency(deployment, *parts)
-
-
-def _value(entry: object, part: str, name: str, path: Path) -> float:
-    number = entry.get("value") if isinstance(entry, dict) else entry
-    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < np.inf:
-        raise PinnError(f"{path}: {part}.{name} must be finite and not negative, got {number!r}")
-    return float(number)
+    found = read_coefficient_set(path)
+    found.check_deployment(deployment, str(path))
+    return LinearLatency(deployment, found.beta, found.alpha)
 
 
 def latency_from_checkpoint(deployment: Deployment, checkpoint: Path) -> LinearLatency:

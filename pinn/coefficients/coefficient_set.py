@@ -1,0 +1,200 @@
+"""Coefficients of one deployment as a JSON file: what commands read with ``--coefficients``.
+
+Numbers are written with as many digits as give them back exactly. ``pinn coefficients --json``
+writes such a file from the network, ``pinn calibrate`` from measurements; the latter also tells
+what each coefficient was before (``base``) and how the fit went (``calibration``).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from pinn.coefficients.coefficients import Coefficients
+from pinn.errors import PinnError
+from pinn.features.request import REQUEST_FEATURES
+from pinn.features.step import STEP_FEATURES
+from pinn.specs.data_folder import read_json
+from pinn.specs.deployment import Deployment
+
+SCHEMA = "pinn coefficients 1"
+
+_REGISTRIES: dict[str, Any] = {"beta": STEP_FEATURES, "alpha": REQUEST_FEATURES}
+
+#: Flags that change what a step costs; the others only change which steps there are.
+_COST_FLAGS = (
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "data_parallel_size",
+    "enable_expert_parallel",
+    "enforce_eager",
+    "cpu_offload_gb",
+)
+
+
+@dataclass(frozen=True)
+class CoefficientSet:
+    """One deployment's coefficients and what is known of them.
+
+    Attributes:
+        deployment: ``model``, ``gpu``, ``precisions`` and ``serving`` as :func:`deployment_facts`
+            gives them; empty where the file names none.
+        coefficients: Of one deployment.
+        taught: Whether data taught each alpha; the others are priors.
+        base: What the coefficients were before a calibration; None without one.
+        calibration: What they were fitted to and how well they fit, JSON-ready.
+    """
+
+    deployment: dict[str, Any]
+    coefficients: Coefficients
+    taught: Bool[np.ndarray, " request_features"] = field(
+        default_factory=lambda: np.ones(len(REQUEST_FEATURES), dtype=bool)
+    )
+    base: Coefficients | None = None
+    calibration: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def beta(self) -> Float[np.ndarray, " step_features"]:
+        """Beta as one vector."""
+        return self.coefficients.beta[0]
+
+    @property
+    def alpha(self) -> Float[np.ndarray, " request_features"]:
+        """Alpha as one vector."""
+        return self.coefficients.alpha[0]
+
+    def check_deployment(self, deployment: Deployment, where: str) -> None:
+        """Stop where the coefficients belong to something else than ``deployment``.
+
+        Limits of the scheduler may differ: they change which steps there are, not their cost.
+
+        Args:
+            deployment: What they are to be used for.
+            where: What the error calls the coefficients, such as their file.
+
+        Raises:
+            PinnError: If model, GPU, number formats, parallelism, eager mode or offload differ.
+        """
+        wanted = deployment_facts(deployment)
+        differences = [
+            f"{name} {_of(self.deployment, name)} instead of {_of(wanted, name)}"
+            for name in ("model", "gpu", "precisions", *_COST_FLAGS)
+            if _of(self.deployment, name) not in (None, _of(wanted, name))
+        ]
+        if differences:
+            raise PinnError(
+                f"{where} holds coefficients of another deployment ({'; '.join(differences)}): "
+                "give that deployment, or write the file anew for this one"
+            )
+
+
+def _of(facts: dict[str, Any], name: str) -> Any:
+    return (facts.get("serving") or {}).get(name) if name in _COST_FLAGS else facts.get(name)
+
+
+def deployment_facts(deployment: Deployment) -> dict[str, Any]:
+    """What a file says of a deployment: model, GPU, number formats and vLLM's flags."""
+    formats = {k: p.name for k, p in vars(deployment.model.precisions).items()}
+    return {
+        "model": deployment.model.name,
+        "gpu": deployment.gpu.name,
+        "precisions": formats | {"kv_cache": deployment.kv_cache_precision.name},
+        "serving": asdict(deployment.serving),
+    }
+
+
+def set_to_json(found: CoefficientSet) -> dict[str, Any]:
+    """A coefficient set as JSON-ready values; seconds and multipliers, never microseconds."""
+    beta = _entries("beta", found)
+    alpha = _entries("alpha", found)
+    for entry, feature, taught in zip(
+        alpha.values(), REQUEST_FEATURES.values(), found.taught, strict=True
+    ):
+        entry |= {"taught": bool(taught), "in_simulator": feature.in_simulator}
+    tree = {"schema": SCHEMA, **found.deployment, "beta": beta, "alpha": alpha}
+    return tree | ({"calibration": found.calibration} if found.calibration else {})
+
+
+def _entries(part: str, found: CoefficientSet) -> dict[str, dict[str, Any]]:
+    values = getattr(found.coefficients, part)[0]
+    entries = {
+        feature.name: {"value": float(value), "unit": feature.unit}
+        for feature, value in zip(_REGISTRIES[part].values(), values, strict=True)
+    }
+    if found.base is not None:
+        for entry, base in zip(entries.values(), getattr(found.base, part)[0], strict=True):
+            entry["base"] = float(base)
+    return entries
+
+
+def write_coefficient_set(found: CoefficientSet, path: Path) -> None:
+    """Write the file; it appears whole or not at all."""
+    from pinn.observations.table import replace_atomically  # imports pandas
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(set_to_json(found), indent=2) + "\n"
+    replace_atomically(path, lambda target: target.write_text(text))
+
+
+def read_coefficient_set(path: Path) -> CoefficientSet:
+    """Read what :func:`write_coefficient_set` or ``pinn coefficients --json`` wrote.
+
+    An entry may also be the bare number, and everything but ``beta`` and ``alpha`` may be missing.
+
+    Raises:
+        PinnError: If the file cannot be read, is of another schema, or a name is missing, unknown
+            or not a finite number that is not negative.
+    """
+    tree = read_json(path)
+    schema = tree.get("schema", SCHEMA) if isinstance(tree, dict) else None
+    if schema is not None and schema != SCHEMA:
+        raise PinnError(
+            f"{path} describes {schema!r}, this version reads {SCHEMA!r}: write the file anew with "
+            "'pinn coefficients --json' or 'pinn calibrate'"
+        )
+    entries = {part: _checked_entries(tree, part, path) for part in _REGISTRIES}
+    has_base = all("base" in e for part in entries.values() for e in part.values())
+    return CoefficientSet(
+        {k: tree[k] for k in ("model", "gpu", "precisions", "serving") if k in tree},
+        _vectors(entries, "value", path),
+        np.array([bool(e.get("taught", True)) for e in entries["alpha"].values()]),
+        _vectors(entries, "base", path) if has_base else None,
+        tree.get("calibration", {}),
+    )
+
+
+def _checked_entries(tree: Any, part: str, path: Path) -> dict[str, dict[str, Any]]:
+    given = tree.get(part) if isinstance(tree, dict) else None
+    if not isinstance(given, dict):
+        raise PinnError(f"{path}: expected {part} as a mapping from feature names to values")
+    odd = sorted(set(given) ^ set(_REGISTRIES[part]))
+    if odd:
+        raise PinnError(
+            f"{path}: {part} and this version's features differ in {', '.join(odd)}: write the "
+            "file anew with 'pinn coefficients --json' or 'pinn calibrate'"
+        )
+    return {
+        name: given[name] if isinstance(given[name], dict) else {"value": given[name]}
+        for name in _REGISTRIES[part]
+    }
+
+
+def _vectors(entries: dict[str, dict[str, dict[str, Any]]], key: str, path: Path) -> Coefficients:
+    parts = [
+        np.array([[_number(entry.get(key), f"{part}.{name}", path) for name, entry in of.items()]])
+        for part, of in entries.items()
+    ]
+    return Coefficients(*parts)
+
+
+def _number(value: Any, name: str, path: Path) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < math.inf:
+        raise PinnError(f"{path}: {name} must be finite and not negative, got {value!r}")
+    return float(value)
