@@ -5,6 +5,7 @@ from jaxtyping import install_import_hook
 _CHECKED = ("physics", "features", "embedding", "network", "coefficients", "latency", "training")
 install_import_hook([f"pinn.{part}" for part in _CHECKED], "typechecker.check")
 
+from dataclasses import replace  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 import hypothesis  # noqa: E402
@@ -13,10 +14,12 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 
 from pinn.embedding.descriptors import embed  # noqa: E402
+from pinn.kernels.surrogates import OPERATORS, KernelSurrogates  # noqa: E402
 from pinn.latency.surrogate import Surrogate  # noqa: E402
 from pinn.network.checkpoint import Checkpoint, save_checkpoint  # noqa: E402
 from pinn.network.coefficient_network import CoefficientNetwork, NetworkSettings  # noqa: E402
 from pinn.network.scaling import fit_scale  # noqa: E402
+from pinn.sources.kernels.tables import read_kernel_tables  # noqa: E402
 from pinn.specs.catalog import load_model  # noqa: E402
 from pinn.specs.deployment import Deployment  # noqa: E402
 from pinn.specs.gpu_catalog import load_gpu  # noqa: E402
@@ -81,3 +84,10 @@ def checkpoint_path(
     path = tmp_path_factory.mktemp("checkpoint") / "small.safetensors"
     save_checkpoint(measured[0].checkpoint, path)
     return path
+
+
+@pytest.fixture(scope="session")
+def h100_kernels() -> KernelSurrogates:
+    """Surrogates of the H100 alone, fitted in seconds: for laws, not for accuracy."""
+    plans = {o.name: replace(o.plan, rows=4000, epochs=4, batch=512, width=24) for o in OPERATORS}
+    return KernelSurrogates.fit(read_kernel_tables({"h100_sxm": load_gpu("H100")}), plans=plans)

@@ -19,12 +19,20 @@ COMMANDS = (
         "pinn.cli.coefficients",
         "Alpha and beta of a model on a GPU under a vLLM configuration, or of thousands.",
     ),
+    Subcommand(
+        "account",
+        "pinn.cli.account",
+        "Where the time of a step goes, beside the measured kernels it rests on.",
+    ),
     Subcommand("simulate", "pinn.cli.simulate", "Serve a workload in simulated time."),
     Subcommand("ingest", "pinn.cli.ingest", "Read a server's traces into tables."),
     Subcommand(
         "observations", "pinn.cli.observations", "Write measurements as tables to train on."
     ),
     Subcommand("results", "pinn.cli.results", "Show the errors on held-out models and GPUs."),
+    Subcommand(
+        "kernels", "pinn.cli.kernels", "Measure and show the errors of the kernel surrogates."
+    ),
     Subcommand("models", "pinn.cli.models", "List the models known by name."),
     Subcommand("gpus", "pinn.cli.gpus", "List the GPUs known by name, with their datasheets."),
 )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 from jaxtyping import Float
 
 from pinn.physics.batch_sums import BatchSums, uniform_sums
+from pinn.specs.batch import Batch
 
 Counts = Float[np.ndarray, " n"]
 
@@ -46,3 +48,29 @@ class UniformBatches:
     def sums(self, window: float | None = None) -> BatchSums:
         """Their sums, fields of shape ``[n]``."""
         return uniform_sums(**{f.name: getattr(self, f.name) for f in fields(self)}, window=window)
+
+
+def alike(batches: Sequence[Batch]) -> UniformBatches:
+    """Batches of equal requests with the work of the given ones.
+
+    Decodes get their mean context. Prefill chunks get their mean length and as many cached tokens
+    as keep the sum of p^2 + 2 p s over chunks of p tokens after s cached ones: twice the pairs
+    that they attend to. Batches whose decodes and chunks are equal already come back as they are.
+
+    Args:
+        batches: The batches, ``n`` of them.
+    """
+    return UniformBatches(*np.array([_alike(batch) for batch in batches]).reshape(-1, 5).T)
+
+
+def _alike(batch: Batch) -> tuple[float, float, float, float, float]:
+    is_prefill = np.array(batch.is_prefill, dtype=bool)
+    new = np.array(batch.new_tokens, dtype=np.float64)[is_prefill]
+    cached = np.array(batch.cached_tokens, dtype=np.float64)
+    context, before = cached[~is_prefill], cached[is_prefill]
+    mean_context = float(context.mean()) if len(context) else 0.0
+    if not len(new):
+        return float(len(context)), mean_context, 0.0, 0.0, 0.0
+    tokens = float(new.mean())
+    mean_cached = (float((new**2 + 2 * new * before).mean()) - tokens**2) / (2 * tokens)
+    return float(len(context)), mean_context, float(len(new)), tokens, mean_cached

@@ -1,0 +1,166 @@
+"""The kernels that a composed step rests on: their sizes, times and nearest measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pinn.kernels.all_reduce import SIZES_BYTES
+from pinn.kernels.composition import _CALLS, Call
+from pinn.kernels.hardware import Coded
+from pinn.kernels.measured import MeasuredShapes, Nearest
+from pinn.kernels.surrogates import KernelSurrogates
+from pinn.physics.uniform_batches import UniformBatches
+from pinn.sources.kernels.latent import KV_LORA_RANK, ROPE_DIM
+from pinn.specs.deployment import Deployment
+from pinn.specs.gpu import GpuSpec
+from pinn.specs.precision import precision
+
+_ATTENTION = ("heads", "kv_heads", "head_dim", "window")
+#: Part of a step -> names of the sizes of each of its kinds of calls, in their order there.
+_SIZES: dict[str, tuple[tuple[str, ...], ...]] = {
+    "gemm": (("m", "n", "k"),),
+    "experts": (
+        (
+            "tokens", "hidden", "width", "experts", "top_k", "tensor_parallel", "expert_parallel",
+            "matrices",
+        ),
+    ),
+    "decode_attention": (
+        ("sequences", "context_tokens", *_ATTENTION),
+        ("sequences", "context_tokens", "heads", "kv_lora_rank", "rope_dim"),
+    ),
+    "prefill_attention": (("sequences", "tokens", *_ATTENTION),),
+    "all_reduce": (("gpus", "bytes"),),
+    "exchange": (("gpus", "bytes"),),
+}  # fmt: skip
+_SURROGATE = {"experts": "moe"}
+
+
+@dataclass(frozen=True)
+class KernelUse:
+    """One kernel of a composed step.
+
+    Attributes:
+        operator: Part of the step, as of ``pinn.kernels.composition.OPERATORS``.
+        precision: Number format.
+        sizes: What it was asked at, by name.
+        count: How often the step runs it.
+        seconds: Of one run.
+        nearest: The closest measured kernel; None where nothing like it was measured.
+    """
+
+    operator: str
+    precision: str
+    sizes: Mapping[str, float]
+    count: float
+    seconds: float
+    nearest: Nearest | None
+
+    @property
+    def total_seconds(self) -> float:
+        """Of all runs."""
+        return self.count * self.seconds
+
+
+def kernels_used(
+    kernels: KernelSurrogates, deployment: Deployment, batches: UniformBatches
+) -> list[KernelUse]:
+    """The kernels of one step, longest first; equal ones of several layer groups are one entry.
+
+    Args:
+        kernels: Fitted surrogates.
+        deployment: Model, GPU and configuration.
+        batches: One batch.
+    """
+    found: dict[tuple[object, ...], KernelUse] = {}
+    for use in _uses(kernels, deployment, batches):
+        key = (use.operator, use.precision, *use.sizes.items())
+        known = found.get(key)
+        found[key] = use if known is None else replace(use, count=known.count + use.count)
+    used = (use for use in found.values() if use.seconds > 0)
+    return sorted(used, key=lambda use: -use.total_seconds)
+
+
+def _uses(
+    kernels: KernelSurrogates, deployment: Deployment, batches: UniformBatches
+) -> Iterator[KernelUse]:
+    gpu, one = Coded((deployment.gpu,), np.zeros((1, 1), int)), np.zeros((1, 1), int)
+    for operator, kinds in _SIZES.items():
+        for names, (calls, surrogate) in zip(kinds, _CALLS[operator], strict=True):
+            for call in calls(0, deployment, batches):
+                arguments = [np.full((1, 1), size, dtype=np.float64) for size in call.sizes]
+                seconds = surrogate(kernels, gpu, Coded((call.form,), one), *arguments).item()
+                sizes = _named(names, call)
+                nearest = _nearest(kernels, operator, deployment.gpu, call.form, sizes)
+                yield KernelUse(operator, call.form, sizes, call.count, seconds, nearest)
+
+
+def _named(names: tuple[str, ...], call: Call) -> dict[str, float]:
+    """Sizes by name; what messages carry beside theirs, a norm or none, is no size."""
+    sizes = {
+        name: np.asarray(size, dtype=np.float64).item()
+        for name, size in zip(names, call.sizes[: len(names)], strict=True)
+    }
+    if "matrices" in sizes:
+        sizes["matrices"] = 3.0 if sizes["matrices"] else 2.0
+    return sizes
+
+
+def _nearest(
+    kernels: KernelSurrogates, operator: str, gpu: GpuSpec, form: str, sizes: Mapping[str, float]
+) -> Nearest | None:
+    if operator in ("all_reduce", "exchange"):
+        return _nearest_message(kernels, gpu, form, sizes)
+    if "kv_lora_rank" in sizes:
+        return _nearest_latent(kernels, gpu, form, sizes)
+    name = _SURROGATE.get(operator, operator)
+    timed = _timed_format(kernels.measured[name], form)
+    return kernels.nearest_measured(name, gpu, timed, sizes)
+
+
+def _timed_format(measured: MeasuredShapes, form: str) -> str:
+    """The format itself, or one of the same arithmetic, as whose kernels it is taken to run."""
+    formats = sorted({timed for _, timed in measured.tables})
+    if form in formats:
+        return form
+    math = precision(form).math
+    return next((timed for timed in formats if precision(timed).math == math), form)
+
+
+def _nearest_message(
+    kernels: KernelSurrogates, gpu: GpuSpec, form: str, sizes: Mapping[str, float]
+) -> Nearest | None:
+    """Of the chip's own curves, else of those of its kind of link."""
+    own = [n for name, n in kernels.all_reduce.curves if name == gpu.name]
+    link = "nvlink" if gpu.has_nvlink else "pcie"
+    pooled = [n for name, n in kernels.all_reduce.pools if name == link]
+    if not own and not pooled:
+        return None
+    ranks = min(own or pooled, key=lambda n: abs(np.log(n / sizes["gpus"])))
+    size = max(sizes["bytes"], 1.0)
+    inside = float(np.clip(size, SIZES_BYTES[0], SIZES_BYTES[-1]))
+    return Nearest(
+        shape={"gpus": float(ranks), "bytes": inside},
+        gpu=gpu.name if own else f"all with {link}",
+        precision=form,
+        stretch=float(max(abs(np.log(ranks / sizes["gpus"])), abs(np.log(size / inside)))),
+    )
+
+
+def _nearest_latent(
+    kernels: KernelSurrogates, gpu: GpuSpec, form: str, sizes: Mapping[str, float]
+) -> Nearest | None:
+    """Compressed keys were timed in one shape; how many and how long is not kept."""
+    chips = [chip for chip in (gpu.name, "*") if (chip, form) in kernels.latent.weights]
+    if not chips:
+        return None
+    apart = (sizes["kv_lora_rank"] / KV_LORA_RANK, sizes["rope_dim"] / ROPE_DIM)
+    return Nearest(
+        shape={"kv_lora_rank": float(KV_LORA_RANK), "rope_dim": float(ROPE_DIM)},
+        gpu=gpu.name if chips[0] == gpu.name else "all chips",
+        precision=form,
+        stretch=float(np.abs(np.log(apart)).max()),
+    )

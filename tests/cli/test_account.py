@@ -1,0 +1,102 @@
+"""``pinn account``: table, JSON, CSV and plot."""
+
+import json
+
+import pandas as pd
+import pytest
+from matplotlib.image import imread
+
+from pinn.features.step import STEP_FEATURES
+from pinn.specs.batch import parse_batch
+from pinn.teacher.account import PARTS
+
+LLAMA = ("--model", "Llama-3.1-8B", "--gpu", "H100")
+MIXED = "1 prefill 512 @ 0 + 16 decode @ 600"
+
+
+@pytest.fixture
+def no_kernels(monkeypatch):
+    """As where nobody fitted any."""
+    monkeypatch.setattr("pinn.kernels.search.find_kernels", lambda *_: None)
+
+
+@pytest.fixture(scope="session")
+def kernels_folder(h100_kernels, tmp_path_factory):
+    """Quickly fitted surrogates on disk."""
+    folder = tmp_path_factory.mktemp("kernels") / "all"
+    h100_kernels.save(folder)
+    return folder
+
+
+def test_the_account_names_every_part_and_the_kernels_behind_it(run, kernels_folder):
+    result = run("account", *LLAMA, "--batch", MIXED, "--kernels", kernels_folder)
+    assert result.exit_code == 0, result.output
+    for text in (*PARTS, f"{MIXED}: where the microseconds go", "same sizes", "x 1.00"):
+        assert text in result.stdout
+    assert "measured kernels behind it" in result.stdout
+    assert "overheads: their priors" in result.stdout
+    assert "of the kernels' time is within x 1.1 of a kernel measured on H100-SXM" in result.stdout
+
+
+def test_json_and_csv_hold_the_same_account(run, tmp_path, kernels_folder, measured):
+    paths = [tmp_path / "new" / name for name in ("a.json", "a.csv")]
+    batches = ["64 decode @ 2000", MIXED]
+    result = run("account", *LLAMA, "--batch", batches[0], "--batch", batches[1], "--kernels",
+                 kernels_folder, "--json", paths[0], "--csv", paths[1])  # fmt: skip
+    assert result.exit_code == 0, result.output
+    report, table = json.loads(paths[0].read_text()), pd.read_csv(paths[1])
+    surrogate, (llama, *_) = measured
+    times = 1e6 * surrogate.step_seconds(llama, [parse_batch(b) for b in batches])
+    assert [step["network_us"] for step in report["steps"]] == pytest.approx(times)
+    for step in report["steps"]:
+        rows = table[table["batch"] == step["batch"]].set_index("kind")
+        assert rows.loc["part", "network_us"].sum() == pytest.approx(step["network_us"])
+        assert rows.loc["part", "composed_us"].sum() == pytest.approx(step["composed_us"])
+        assert rows.loc["feature", "network_us"].sum() == pytest.approx(step["network_us"])
+        assert rows.loc["feature", "name"].tolist() == list(STEP_FEATURES)
+        assert rows.loc["kernel", "composed_us"].sum() == pytest.approx(
+            sum(kernel["composed_us"] for kernel in step["kernels"])
+        )
+        assert (rows.loc["kernel", "stretch"] >= 1).all()
+
+
+@pytest.mark.usefixtures("no_kernels")
+def test_without_kernels_it_says_what_is_missing(run, tmp_path):
+    path = tmp_path / "a.json"
+    result = run("account", *LLAMA, "--json", path)
+    assert result.exit_code == 0, result.output
+    assert "kernels: missing, so there is no composed account" in result.stdout
+    assert "--kernels" in result.stdout
+    (decode, _) = json.loads(path.read_text())["steps"]
+    assert decode["composed_us"] is None
+    assert decode["kernels"] == []
+    assert decode["network_us"] > decode["floor_us"]
+
+
+def test_kernels_beside_the_checkpoint_are_found(run, tmp_path, kernels_folder, checkpoint_path):
+    (tmp_path / "own.safetensors").write_bytes(checkpoint_path.read_bytes())
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "all").symlink_to(kernels_folder)
+    result = run("account", *LLAMA, "--checkpoint", tmp_path / "own.safetensors")
+    assert result.exit_code == 0, result.output
+    assert str(tmp_path / "kernels" / "all") in result.stdout
+
+
+def test_plots_are_pictures_with_and_without_kernels(run, tmp_path, monkeypatch, kernels_folder):
+    with_kernels, alone = tmp_path / "new" / "a.png", tmp_path / "b.svg"
+    result = run("account", *LLAMA, "--kernels", kernels_folder, "--plot", with_kernels)
+    assert result.exit_code == 0, result.output
+    picture = imread(with_kernels)
+    assert picture.shape[0] > 500
+    assert picture.shape[1] > 1000
+    # Readable in black and white, as there is no colour in it.
+    assert (picture[..., :3].max(-1) == picture[..., :3].min(-1)).all()
+    monkeypatch.setattr("pinn.kernels.search.find_kernels", lambda *_: None)
+    assert run("account", *LLAMA, "--plot", alone).exit_code == 0
+    assert "<svg" in alone.read_text()
+
+
+def test_what_cannot_be_used_is_refused_in_one_line(refused, tmp_path):
+    assert "name it .png" in refused("account", *LLAMA, "--plot", tmp_path / "a.txt")
+    assert "no kernel surrogates at" in refused("account", *LLAMA, "--kernels", tmp_path)
+    assert "cannot read batch part" in refused("account", *LLAMA, "--batch", "many")
