@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,8 @@ from pinn.sources.kernels.tables import KernelTables
 #: GPUs whose absence is reported: served on, and with serving data to compare with.
 REPORTED_GPUS = ("H100-SXM", "H200-SXM", "B200-SXM", "A100-SXM-80GB", "L40S")
 _COLUMNS = ["operator", "gpu", "precision", "rows", "median", "mean", "p90", "bias"]
+#: Of the table of all held-out errors.
+TABLE_COLUMNS = ("left_out", *_COLUMNS)
 _ROWS_COMPARED = 60_000
 FOLDS = 5
 #: Folds that are really left out: all of them for experts, which have few shapes and quick fits.
@@ -117,6 +119,44 @@ def held_out_gpus(
             predicted = _predict(operator, getattr(kept, operator.name), held, tables, seed, plans)
             found.append(errors(operator.name, predicted))
     return pd.concat(found, ignore_index=True)
+
+
+def held_out_table(
+    tables: KernelTables,
+    gpus: Sequence[str] = REPORTED_GPUS,
+    *,
+    operators: Sequence[Operator] = OPERATORS,
+    fits: Mapping[str, int] | None = None,
+    seed: int = 0,
+    plans: Mapping[str, TrainingPlan] | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> pd.DataFrame:
+    """Both kinds of held-out errors in one table.
+
+    Args:
+        tables: Measured kernels.
+        gpus: Left out one after the other.
+        operators: What to fit.
+        fits: Folds of shapes left out, by operator; None for ``FITS``.
+        seed: Of the folds and the fits.
+        plans: Training plans by operator, for those that differ from the default.
+        progress: Called with what is left out and the operator before each fit.
+
+    Returns:
+        ``TABLE_COLUMNS``: ``left_out`` is ``shapes`` or the name of a GPU, the others are as of
+        :func:`errors`.
+    """
+    found = []
+    for operator in operators:
+        progress(f"without some shapes: {operator.name}")
+        part = held_out_shapes(tables, operators=[operator], fits=fits, seed=seed, plans=plans)
+        found.append(part.assign(left_out="shapes"))
+    for gpu in gpus:
+        for operator in operators:
+            progress(f"without {gpu}: {operator.name}")
+            part = held_out_gpus(tables, [gpu], operators=[operator], seed=seed, plans=plans)
+            found.append(part.assign(left_out=gpu))
+    return pd.concat(found, ignore_index=True)[list(TABLE_COLUMNS)]
 
 
 def _predict(

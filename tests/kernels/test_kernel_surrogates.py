@@ -14,7 +14,14 @@ from pinn.errors import PinnError
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.gemm import Gemm
 from pinn.kernels.hardware import is_known
-from pinn.kernels.heldout import FOLDS, fold_of_rows, held_out_gpus, held_out_shapes
+from pinn.kernels.heldout import (
+    FOLDS,
+    TABLE_COLUMNS,
+    fold_of_rows,
+    held_out_gpus,
+    held_out_shapes,
+    held_out_table,
+)
 from pinn.kernels.latent import UNMEASURED, LatentCore
 from pinn.kernels.moe import Moe
 from pinn.kernels.surrogates import KernelSurrogates
@@ -103,6 +110,19 @@ def test_held_out_tables_name_chips_and_formats(tables):
     assert (shapes["median"] <= shapes["p90"]).all()
     gpus = held_out_gpus(tables, ("A100-SXM-80GB",), operators=(Moe(),), plans=QUICK)
     assert set(gpus["gpu"]) == {"A100-SXM-80GB", "all"}
+
+
+def test_the_whole_table_is_both_kinds_together(tables):
+    told: list[str] = []
+    chips = ("A100-SXM-80GB",)
+    table = held_out_table(
+        tables, chips, operators=(Moe(),), plans=QUICK, fits={"moe": 1}, progress=told.append
+    )
+    assert told == ["without some shapes: moe", "without A100-SXM-80GB: moe"]
+    assert tuple(table.columns) == TABLE_COLUMNS
+    alone = held_out_gpus(tables, chips, operators=(Moe(),), plans=QUICK)
+    part = table[table["left_out"] == chips[0]].drop(columns="left_out").reset_index(drop=True)
+    pd.testing.assert_frame_equal(part, alone)
 
 
 def test_without_rows_it_says_so(tables):
