@@ -1,4 +1,9 @@
-"""Batches of chosen intervals, as the weighted sums that a linear fit needs."""
+"""Batches of chosen intervals, as the weighted sums that a linear fit needs.
+
+Where steps are scheduled ahead of their run (see ``ahead``), an interval of which only summaries
+are known ran the batches one step earlier: a single cycle that of the step before, from its own
+summary if that was sampled too, a window those before its ends as well as its ends.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from pinn.observations.ahead import follows, is_ahead, mean_chunk, own_work, work_before
 from pinn.observations.batches import (
     SegmentJourneys,
     WeightedBatches,
@@ -36,6 +42,9 @@ class IntervalBatches:
         self._cycles = traces.cycles
         self._window = window
         self._block_size = traces.serving.block_size
+        self._ahead = is_ahead(self._steps)
+        self._follows = follows(self._steps)
+        self._chunk = mean_chunk(self._steps[self._ahead]) if self._ahead.any() else 1.0
         self._snapshots = traces.snapshots if (self._steps["knowledge"] == SNAPSHOT).any() else None
         self._journeys: dict[int, SegmentJourneys] = {}
         has_journeys = (self._steps["knowledge"] == JOURNEY).any()
@@ -57,12 +66,18 @@ class IntervalBatches:
         level = self._cycles["batches"].to_numpy()[rows]
         steps = self._cycles["steps"].to_numpy(float, na_value=np.nan)[rows]
         parts = [self._known(rows, np.flatnonzero(level == KNOWN))]
+        ahead = self._ahead[rows]
         single = np.flatnonzero((level != KNOWN) & (level != ENDS))
-        parts.append(WeightedBatches(self.of_steps(rows[single]), single, np.ones(len(single))))
+        now, before = single[~ahead[single]], single[ahead[single]]
+        parts.append(WeightedBatches(self.of_steps(rows[now]), now, np.ones(len(now))))
+        parts.append(WeightedBatches(self._before(rows[before]), before, np.ones(len(before))))
         ends = np.flatnonzero(level == ENDS)
+        share = np.where(ahead[ends], steps[ends] / 4, steps[ends] / 2)
+        also = ends[ahead[ends]]
         for end in (0, 1):
-            sums = self.of_steps(rows[ends] + end)
-            parts.append(WeightedBatches(sums, ends, steps[ends] / 2))
+            parts.append(WeightedBatches(self.of_steps(rows[ends] + end), ends, share))
+            earlier = self._before(rows[also] + end)
+            parts.append(WeightedBatches(earlier, also, steps[also] / 4))
         return _joined(parts)
 
     def of_steps(self, rows: np.ndarray) -> BatchSums:
@@ -72,7 +87,7 @@ class IntervalBatches:
             rows: Rows of the step table.
         """
         chosen = self._steps.iloc[rows]
-        sums = aggregate_sums(chosen, self._block_size, self._window)
+        sums = self._summaries(rows)
         columns = {f.name: getattr(sums, f.name).copy() for f in fields(BatchSums)}
         knowledge = chosen["knowledge"].to_numpy()
         segments = chosen["segment"].to_numpy()
@@ -83,6 +98,25 @@ class IntervalBatches:
         mine = np.flatnonzero(knowledge == SNAPSHOT)
         if len(mine) and self._snapshots is not None:
             self._fill(columns, mine, self._snapshot_sums(chosen.iloc[mine]))
+        return BatchSums(**columns)
+
+    def _summaries(self, rows: np.ndarray) -> BatchSums:
+        """What the summaries alone tell of steps."""
+        chosen = self._steps.iloc[rows]
+        ahead = self._ahead[rows]
+        if ahead.any():
+            own = own_work(chosen)
+            names = ["prefill_requests", "prefill_tokens", "decode_requests"]
+            chosen = chosen.assign(**{n: own[n].where(ahead, chosen[n]) for n in names})
+        return aggregate_sums(chosen, self._block_size, self._window)
+
+    def _before(self, rows: np.ndarray) -> BatchSums:
+        """Batches of the steps right before sampled ones, all of which are scheduled ahead."""
+        estimate = work_before(self._steps.iloc[rows], self._chunk)
+        sums = aggregate_sums(estimate, self._block_size, self._window)
+        columns = {f.name: getattr(sums, f.name).copy() for f in fields(BatchSums)}
+        sampled = np.flatnonzero(self._follows[rows])
+        self._fill(columns, sampled, self.of_steps(rows[sampled] - 1))
         return BatchSums(**columns)
 
     @staticmethod
