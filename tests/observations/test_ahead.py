@@ -23,7 +23,7 @@ def summaries(prefill_tokens: list[int], echo: bool) -> pd.DataFrame:
     )
 
 
-WORK = [7, 0, 0, 9, 5, 0] * 10
+WORK = [7, 0, 0, 9, 5, 0, 4, 0] * 10
 
 
 def test_echoes_are_counted_as_decodes() -> None:
@@ -33,7 +33,7 @@ def test_echoes_are_counted_as_decodes() -> None:
     assert own["prefill_tokens"].tolist() == WORK
     assert own["prefill_requests"].tolist() == [float(n > 0) for n in WORK]
     assert (own["decode_requests"] == 8).all()
-    assert mean_chunk(steps) == pytest.approx(np.mean([7, 9, 5]))
+    assert mean_chunk(steps) == pytest.approx(np.mean([7, 9, 5, 4]))
 
 
 def test_echoes_tell_of_the_step_before() -> None:
@@ -45,7 +45,7 @@ def test_echoes_tell_of_the_step_before() -> None:
 
 def test_nothing_is_concluded_without_evidence() -> None:
     assert not is_ahead(summaries(WORK, echo=False)).any()
-    assert not is_ahead(summaries(WORK[:6], echo=True)).any()
+    assert not is_ahead(summaries(WORK[:8], echo=True)).any()
     sampled = summaries(WORK, echo=True).iloc[::2]
     assert not follows(sampled).any()
     assert not is_ahead(sampled).any()
@@ -54,4 +54,4 @@ def test_nothing_is_concluded_without_evidence() -> None:
 def test_segments_are_judged_apart() -> None:
     parts = [summaries(WORK, echo).assign(segment=i) for i, echo in enumerate((True, False))]
     found = is_ahead(pd.concat(parts, ignore_index=True))
-    assert found.tolist() == [True] * 60 + [False] * 60
+    assert found.tolist() == [True] * 80 + [False] * 80
