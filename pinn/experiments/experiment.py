@@ -133,10 +133,13 @@ def _fit_all(
 ) -> Path:
     """Fit on all rows and save the checkpoint with the held-out results beside it."""
     logs = folder / "logs" / f"all-{mark[:16]}"
-    scalars = {}
+    kernels: dict[str, Any] = {}
+    scalars: dict[str, Any] = {}
     if config.kernels.enabled:
         learned = _kernel_learner(config).learn(rows, Exclusion(), logs)
-        network, scalars = learned.network, learned.teacher.scalars.to_json()
+        network, teacher = learned.network, learned.teacher
+        kernels = {"digest": teacher.kernels.digest(), **teacher.kernels.metadata}
+        scalars = teacher.scalars.to_json()
     else:
         network = _serving_learner(config).learn(rows, logs)
     manifest = read_manifest(Path(config.data.target))
@@ -146,7 +149,7 @@ def _fit_all(
         "date": datetime.now(UTC).date().isoformat(),
         "fingerprint": mark,
         "parameters": network.parameter_count,
-        "kernels": bool(config.kernels.enabled),
+        "kernels": kernels,
         "scalars": scalars,
         "sources": [manifest.to_json()],
         "held_out_results": results.to_dict("records"),

@@ -53,8 +53,8 @@ def family(hw: Hardware) -> Int[np.ndarray, " rows"]:
 class Moe(Operator):
     """Gather, gate, up, down and scatter of the experts that a rank holds.
 
-    Trained on rows that deal tokens out evenly; predicts for tokens that draw experts at random,
-    which hit fewer of them (``experts_hit_uniform``).
+    Few tokens are timed dealt out evenly; predictions are for tokens that draw experts at random,
+    which hit fewer of them (``experts_hit_uniform``). Many tokens are timed with popular experts.
     """
 
     name = "moe"
@@ -77,7 +77,7 @@ class Moe(Operator):
     )
 
     def measured(self, rows: pd.DataFrame, hw: Hardware) -> dict[str, Rows]:
-        """Sizes of rows with balanced routing, by the kernel that was timed."""
+        """Sizes of rows that hit experts evenly, by the kernel that was timed."""
         sizes = super().measured(rows, hw)
         marlin = rows["kernel"].str.contains("marlin").to_numpy()
         sizes["hit"] = experts_hit_balanced(

@@ -47,6 +47,20 @@ class ClosedLoop:
     window_tokens: int | None = None
     seed: int = 0
 
+    @property
+    def mean_prompt_tokens(self) -> float:
+        """Mean length of a prompt."""
+        return self.prompt_tokens * (1 + SHORTEST_SHARE) / 2
+
+    @property
+    def mean_burst(self) -> float:
+        """Mean number of requests that the server has to take in up to and with a request's own.
+
+        One request in ``WAVES`` belongs to the burst that starts the benchmark, in which half of
+        the others come first; later ones come alone.
+        """
+        return 1 + (self.concurrency - 1) / 2 / WAVES
+
     def __post_init__(self) -> None:
         for name in ("concurrency", "prompt_tokens", "output_tokens", "max_num_batched_tokens"):
             if getattr(self, name) < 1:

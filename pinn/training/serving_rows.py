@@ -155,12 +155,16 @@ def _means(costs: StepCosts, load: ClosedLoop) -> tuple[np.ndarray, np.ndarray, 
 def _request_features(
     deployments: Sequence[Deployment], index: np.ndarray, loads: Sequence[ClosedLoop]
 ) -> np.ndarray:
-    """Features of the mean request; queue and cache states are unknown here and left at 0."""
+    """Features of the mean request; queue and cache states are unknown here and left at 0.
+
+    The server takes in prompts one after another: a request also waits for those that came before
+    it in the burst that starts the benchmark.
+    """
     n = len(loads)
     serving = [deployments[i].serving for i in index]
     zero = np.zeros(n)
     state = RequestState(
-        prompt_tokens=np.array([0.9 * load.prompt_tokens for load in loads]),
+        prompt_tokens=np.array([load.mean_prompt_tokens * load.mean_burst for load in loads]),
         step_time_s=np.ones(n),
         queue_share=zero,
         kv_usage=zero,

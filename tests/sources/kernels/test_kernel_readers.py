@@ -159,13 +159,27 @@ def test_moe_refuses_by_rule(tmp_path):
     write_table(tmp_path, "moe", "moe_perf", rows)
     kept, report = read_moe(GPU, H100, tmp_path)
     assert reasons(report) == {
-        "routing not balanced": 1,
+        "routing unlike a": 1,
         "modelopt fp8 on": 1,
         "mxfp4 weights with": 1,
         "below the floor": 1,
     }
     assert len(kept) == len(good)
     assert set(kept["matrices"]) == {3.0}
+
+
+def test_crowded_experts_are_routed_by_popularity(tmp_path):
+    # 64 tokens make 16 pairs for each of 8 experts.
+    rows = [
+        expert(tokens, 2.0, distribution=routing)
+        for tokens in (63, 64)
+        for routing in ("balanced", "power_law_1.01")
+    ]
+    rows[1]["latency"] = rows[2]["latency"] = 3.0
+    write_table(tmp_path, "moe", "moe_perf", rows)
+    kept, report = read_moe(GPU, H100, tmp_path)
+    assert kept[["tokens", "seconds"]].to_numpy().tolist() == [[63, 0.002], [64, 0.002]]
+    assert reasons(report) == {"routing unlike a": 2}
 
 
 def test_moe_refuses_shapes_that_route_to_fewer_experts(tmp_path):
