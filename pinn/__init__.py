@@ -4,5 +4,5 @@ Data flows one way through the sub-packages, and imports follow it:
 
     specs <- physics <- sources <- kernels <- observations <- features <- embedding
           <- network <- coefficients <- latency <- workloads <- simulator <- teacher
-          <- training <- evaluation <- experiments <- cli
+          <- training <- evaluation <- export <- experiments <- cli
 """

@@ -1,0 +1,3 @@
+module example.com/pinn/export/go/pinn
+
+go 1.22

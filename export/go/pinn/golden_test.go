@@ -1,0 +1,213 @@
+package pinn
+
+import (
+	"bufio"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+)
+
+// The golden vectors come from Python: 'make goldens'. PINN_GOLDENS names another folder of them.
+func goldenPath(name string) string {
+	folder := os.Getenv("PINN_GOLDENS")
+	if folder == "" {
+		folder = "testdata"
+	}
+	return filepath.Join(folder, name)
+}
+
+// goldenLines reads a gzipped file with one JSON value per line.
+func goldenLines[T any](t testing.TB, name string) []T {
+	t.Helper()
+	file, err := os.Open(goldenPath(name))
+	if err != nil {
+		t.Fatalf("%v: write it with 'make goldens'", err)
+	}
+	defer file.Close()
+	unpacked, err := gzip.NewReader(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []T
+	lines := bufio.NewScanner(unpacked)
+	lines.Buffer(nil, 1<<22)
+	for lines.Scan() {
+		var value T
+		if err := json.Unmarshal(lines.Bytes(), &value); err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, value)
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func goldenTable(t testing.TB) *Table {
+	t.Helper()
+	table, err := LoadTable(goldenPath("table.json"))
+	if err != nil {
+		t.Fatalf("%v: write it with 'make goldens'", err)
+	}
+	return table
+}
+
+func goldenModel(t testing.TB, row *Row) *Model {
+	t.Helper()
+	model, err := NewModel(row)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return model
+}
+
+type stepCase struct {
+	Row      int       `json:"row"`
+	Batch    []int64   `json:"batch"`
+	Seconds  float64   `json:"seconds"`
+	US       int64     `json:"us"`
+	Terms    []int64   `json:"terms"`
+	Features []float64 `json:"features"`
+}
+
+func (c *stepCase) batch() []*Request {
+	var found []*Request
+	for i := 0; i < len(c.Batch); i += 3 {
+		found = append(found, &Request{c.Batch[i], c.Batch[i+1], c.Batch[i+2]})
+	}
+	return found
+}
+
+// differs reports whether two whole numbers differ by more than rounding a tie may do: the exact
+// value lies within 1e-9 of a tie, relative to its size where that is above 1.
+func differs(got, want int64, exact float64) bool {
+	if got == want {
+		return false
+	}
+	fromTie := math.Abs(math.Abs(exact-math.Trunc(exact)) - 0.5)
+	return got-want > 1 || want-got > 1 || fromTie > 1e-9*max(1, math.Abs(exact))
+}
+
+func TestRegistryIsPythons(t *testing.T) {
+	raw, err := os.ReadFile(goldenPath("manifest.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var manifest struct{ Registry map[string][]string }
+	if err := json.Unmarshal(raw, &manifest); err != nil {
+		t.Fatal(err)
+	}
+	names := func(features []Feature) (found []string) {
+		for _, f := range features {
+			found = append(found, columnName(f))
+		}
+		return found
+	}
+	var costs []string
+	for _, c := range costNames {
+		costs = append(costs, c.name)
+	}
+	for part, got := range map[string][]string{
+		"step_features":    names(StepFeatures()),
+		"request_features": names(RequestFeatures()),
+		"costs":            costs,
+		"descriptors":      descriptorNames[:],
+		"rates":            rateNames[:],
+	} {
+		if want := manifest.Registry[part]; !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: Go implements\n%v, Python\n%v", part, got, want)
+		}
+	}
+}
+
+func TestStepTimesEqualPython(t *testing.T) {
+	table, off := goldenTable(t), 0
+	cases := goldenLines[stepCase](t, "steps.json.gz")
+	for i, c := range cases {
+		model := goldenModel(t, &table.Rows[c.Row])
+		batch := c.batch()
+		got := model.StepTime(batch)
+		if differs(got, c.US, c.Seconds*1e6) {
+			t.Errorf("case %d: %d us, Python %d (%v s)", i, got, c.US, c.Seconds)
+		}
+		if got != c.US {
+			off++
+		}
+		sums := model.NewSums()
+		sums.addBatch(batch)
+		checkFeatures(t, fmt.Sprint("case ", i), model.Features(&sums), &c)
+	}
+	t.Logf("%d step times, %d one microsecond off at a tie", len(cases), off)
+}
+
+func checkFeatures(t *testing.T, where string, got []float64, c *stepCase) {
+	t.Helper()
+	for j, feature := range stepFeatures {
+		exact := got[j]
+		if feature.Unit == "1" {
+			exact *= 1e6
+		}
+		if differs(int64(math.RoundToEven(exact)), c.Terms[j], exact) {
+			t.Errorf("%s, %s: %v, Python %d", where, feature.Name, exact, c.Terms[j])
+		}
+		if c.Features != nil && !near(got[j], c.Features[j], 1e-12) {
+			t.Errorf("%s, %s: %v, Python %v", where, feature.Name, got[j], c.Features[j])
+		}
+	}
+}
+
+// near compares relatively; tiny differences of larger numbers, experts_hit for one, are let pass.
+func near(got, want, tolerance float64) bool {
+	return math.Abs(got-want) <= tolerance*math.Abs(want)+1e-16
+}
+
+type phaseCase struct {
+	Row        int              `json:"row"`
+	Prompt     int64            `json:"prompt"`
+	StepS      float64          `json:"step_s"`
+	Recomputed float64          `json:"recomputed"`
+	US         map[string]int64 `json:"us"`
+}
+
+func TestRequestTimesEqualPython(t *testing.T) {
+	table := goldenTable(t)
+	for i, c := range goldenLines[phaseCase](t, "phases.json.gz") {
+		model := goldenModel(t, &table.Rows[c.Row])
+		model.stepSeconds = c.StepS
+		request := &Request{InputLen: c.Prompt}
+		got := map[string]int64{
+			"queueing":     model.QueueingTime(request),
+			"scheduling":   model.SchedulingProcessingTime(),
+			"output_token": model.OutputTokenProcessingTime(),
+			"completion":   model.PostDecodeFixedOverhead(),
+			"preemption":   model.PreemptionTime(c.Recomputed),
+		}
+		if !reflect.DeepEqual(got, c.US) {
+			t.Errorf("case %d: %v, Python %v", i, got, c.US)
+		}
+	}
+}
+
+func TestCSVAndJSONHoldTheSame(t *testing.T) {
+	fromJSON := goldenTable(t)
+	fromCSV, err := LoadTable(goldenPath("table.csv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(fromCSV.Rows) != len(fromJSON.Rows) {
+		t.Fatalf("%d rows, %d in JSON", len(fromCSV.Rows), len(fromJSON.Rows))
+	}
+	for i := range fromCSV.Rows {
+		a, b := fromCSV.Rows[i], fromJSON.Rows[i]
+		a.Config, b.Config = nil, nil
+		if !reflect.DeepEqual(a, b) {
+			t.Errorf("row %d differs:\n%v\n%v", i, a, b)
+		}
+	}
+}

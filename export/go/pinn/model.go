@@ -1,0 +1,136 @@
+package pinn
+
+import "fmt"
+
+// stepTimeWeight is the weight of a new step in the moving average, as in Python's simulator.
+const stepTimeWeight = 1.0 / 16
+
+// Model is a latency model of one configuration, for one simulated engine.
+//
+// All times are microseconds. Its coefficients never change, but it remembers two things of the run
+// that it serves: a moving average of the step times, which request coefficients refer to, and the
+// mean prompt, for the methods that are told of no request. So each engine of a simulation needs its
+// own, see [Model.Clone], and one is not safe for concurrent use.
+type Model struct {
+	row    *Row
+	beta   [numStepFeatures]float64
+	window int64
+
+	stepSeconds     float64
+	prompts, tokens float64
+}
+
+// NewModel makes a latency model of a configuration.
+//
+// It fails where a coefficient or cost is negative, infinite or NaN, naming it.
+func NewModel(row *Row) (*Model, error) {
+	if len(row.Beta) != numStepFeatures || len(row.Alpha) != len(requestFeatures) {
+		return nil, fmt.Errorf("a row needs %d beta and %d alpha, got %d and %d",
+			numStepFeatures, len(requestFeatures), len(row.Beta), len(row.Alpha))
+	}
+	if err := row.check("row"); err != nil {
+		return nil, err
+	}
+	m := &Model{row: row, window: row.WindowTokens}
+	copy(m.beta[:], row.Beta)
+	return m, nil
+}
+
+// Clone returns a model of the same configuration with nothing remembered.
+func (m *Model) Clone() *Model {
+	return &Model{row: m.row, beta: m.beta, window: m.window}
+}
+
+// Row returns what the model was made from; it must not be changed.
+func (m *Model) Row() *Row { return m.row }
+
+// StepTime is the busy-loop time of the step of a batch, at least 1. It allocates nothing.
+func (m *Model) StepTime(batch []*Request) int64 {
+	sums := Sums{window: m.window}
+	sums.addBatch(batch)
+	return m.StepTimeOf(&sums)
+}
+
+// NewSums returns the sums of an empty batch of this model, for callers whose requests are of
+// another type: add each, then ask [Model.StepTimeOf].
+func (m *Model) NewSums() Sums { return Sums{window: m.window} }
+
+// StepTimeOf is [Model.StepTime] of a batch that is already summed up.
+func (m *Model) StepTimeOf(sums *Sums) int64 {
+	s := m.StepSeconds(sums)
+	if sums.PrefillTokens+sums.DecodeRequests > 0 {
+		if m.stepSeconds == 0 {
+			m.stepSeconds = s
+		}
+		m.stepSeconds += stepTimeWeight * (s - m.stepSeconds)
+	}
+	return max(microseconds(s), 1)
+}
+
+// StepSeconds is the step time before rounding; it leaves the moving average alone.
+func (m *Model) StepSeconds(sums *Sums) float64 {
+	var f [numStepFeatures]float64
+	stepValues(&m.row.Costs, sums, &f)
+	return seconds(&m.beta, &f)
+}
+
+// Features are those of a batch, in the order of [StepFeatures]: seconds at datasheet rates where
+// the unit of the coefficient is "1", else counts.
+func (m *Model) Features(sums *Sums) []float64 {
+	var f [numStepFeatures]float64
+	stepValues(&m.row.Costs, sums, &f)
+	return f[:]
+}
+
+// Phase is the time of one phase of a request, such as [ArrivalToQueue].
+func (m *Model) Phase(phase string, s Situation) int64 {
+	return microseconds(m.row.phaseSeconds(phase, s))
+}
+
+// StepAverage is the moving average of the step times so far in seconds, 0 before the first step.
+func (m *Model) StepAverage() float64 { return m.stepSeconds }
+
+// QueueingTime is the time from a request's arrival to the engine's input queue. The wait in that
+// queue is not in it: a simulator has that from its own queue.
+func (m *Model) QueueingTime(req *Request) int64 {
+	prompt := float64(max(req.InputLen, 0))
+	m.prompts++
+	m.tokens += prompt
+	return m.Phase(ArrivalToQueue, Situation{PromptTokens: prompt, StepSeconds: m.stepSeconds})
+}
+
+// OutputTokenProcessingTime is the time per output token beside the steps.
+func (m *Model) OutputTokenProcessingTime() int64 { return m.Phase(OutputToken, Situation{}) }
+
+// PostDecodeFixedOverhead is the time once at completion.
+func (m *Model) PostDecodeFixedOverhead() int64 { return m.Phase(Completion, Situation{}) }
+
+// SchedulingProcessingTime is the time once per request between queue and first token, beyond its
+// waiting and its steps; of the mean prompt, since it is told of no request.
+func (m *Model) SchedulingProcessingTime() int64 { return m.SchedulingTime(m.meanPrompt()) }
+
+// SchedulingTime is [Model.SchedulingProcessingTime] of a request with that prompt.
+func (m *Model) SchedulingTime(promptTokens float64) int64 {
+	s := Situation{PromptTokens: promptTokens, StepSeconds: m.stepSeconds}
+	return microseconds(
+		m.row.phaseSeconds(QueueToSchedule, s) + m.row.phaseSeconds(ScheduleToFirstToken, s))
+}
+
+// PreemptionProcessingTime is the time per preemption, beside the recomputation, which is in the
+// steps that do it; of the mean prompt, since it is told of no request.
+func (m *Model) PreemptionProcessingTime() int64 { return m.PreemptionTime(m.meanPrompt()) }
+
+// PreemptionTime is [Model.PreemptionProcessingTime] of a request that loses that many tokens.
+func (m *Model) PreemptionTime(recomputedTokens float64) int64 {
+	return m.Phase(Preemption, Situation{
+		PromptTokens: recomputedTokens, StepSeconds: m.stepSeconds,
+		RecomputedTokens: recomputedTokens,
+	})
+}
+
+func (m *Model) meanPrompt() float64 {
+	if m.prompts == 0 {
+		return 0
+	}
+	return m.tokens / m.prompts
+}

@@ -1,0 +1,119 @@
+package pinn
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"testing"
+)
+
+type networkCase struct {
+	Configuration struct {
+		Model   string  `json:"model"`
+		GPU     string  `json:"gpu"`
+		TP      int64   `json:"tensor_parallel_size"`
+		DP      int64   `json:"data_parallel_size"`
+		PP      int64   `json:"pipeline_parallel_size"`
+		EP      bool    `json:"enable_expert_parallel"`
+		Eager   bool    `json:"enforce_eager"`
+		Offload float64 `json:"cpu_offload_gb"`
+		Cache   string  `json:"kv_cache_dtype"`
+	} `json:"configuration"`
+	Descriptors map[string]float64 `json:"descriptors"`
+	Rates       map[string]float64 `json:"rates"`
+	Costs       map[string]float64 `json:"costs"`
+	Beta        []float64          `json:"beta"`
+	Alpha       []float64          `json:"alpha"`
+}
+
+func (c *networkCase) deploy(t testing.TB, specs *Specs) *Deployment {
+	t.Helper()
+	s := c.Configuration
+	d, err := specs.Deploy(s.Model, s.GPU, Serving{
+		TensorParallelSize: s.TP, DataParallelSize: s.DP, PipelineParallelSize: s.PP,
+		EnableExpertParallel: s.EP, EnforceEager: s.Eager, CPUOffloadGB: s.Offload,
+		KVCacheDtype: s.Cache,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func goldenSpecs(t testing.TB) *Specs {
+	t.Helper()
+	file, err := os.Open(goldenPath("specs.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	specs, err := ReadSpecs(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return specs
+}
+
+// goldenNetwork is the checkpoint that the golden vectors were made from: the repository's, or that
+// which PINN_GOLDEN_CHECKPOINT names.
+func goldenNetwork(t testing.TB) *Network {
+	t.Helper()
+	path := os.Getenv("PINN_GOLDEN_CHECKPOINT")
+	if path == "" {
+		path = "../../../checkpoints/pinn.safetensors"
+	}
+	network, err := LoadNetwork(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return network
+}
+
+func TestEmbeddingAndCostsEqualPython(t *testing.T) {
+	specs := goldenSpecs(t)
+	for i, c := range goldenLines[networkCase](t, "network.json.gz") {
+		d := c.deploy(t, specs)
+		embedding, costs, got := d.Embed(), d.Costs(), map[string]float64{}
+		for _, cost := range costNames {
+			got[cost.name] = *cost.field(&costs)
+		}
+		where := fmt.Sprintf("case %d %+v", i, c.Configuration)
+		sameValues(t, where, embedding.Descriptors, c.Descriptors)
+		sameValues(t, where, embedding.Rates, c.Rates)
+		sameValues(t, where, got, c.Costs)
+	}
+}
+
+func sameValues(t *testing.T, where string, got, want map[string]float64) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Errorf("%s: %d values, Python %d", where, len(got), len(want))
+	}
+	for name, value := range want {
+		if math.Abs(got[name]-value) > 1e-12*max(math.Abs(value), 1e-12) {
+			t.Errorf("%s, %s: %v, Python %v", where, name, got[name], value)
+		}
+	}
+}
+
+func TestForwardPassEqualsPython(t *testing.T) {
+	specs, network, worst := goldenSpecs(t), goldenNetwork(t), 0.0
+	cases := goldenLines[networkCase](t, "network.json.gz")
+	for i, c := range cases {
+		row, err := network.Row(c.deploy(t, specs))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for j, want := range append(c.Beta, c.Alpha...) {
+			got := append(row.Beta, row.Alpha...)[j]
+			if want == 0 && got == 0 {
+				continue
+			}
+			worst = max(worst, math.Abs(got/want-1))
+			if !(math.Abs(got/want-1) <= 1e-6) {
+				t.Errorf("case %d, coefficient %d: %v, Python %v", i, j, got, want)
+			}
+		}
+	}
+	t.Logf("%d deployments, largest relative difference %.1e", len(cases), worst)
+}

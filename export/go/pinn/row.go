@@ -1,0 +1,78 @@
+package pinn
+
+import (
+	"fmt"
+	"math"
+)
+
+// Row is one configuration: what it is, its coefficients and its datasheet costs, in seconds.
+type Row struct {
+	// Config holds the columns that say what the row is: model, gpu, precision and vLLM's flags,
+	// each as text.
+	Config map[string]string
+
+	Beta  []float64 // in the order of StepFeatures
+	Alpha []float64 // in the order of RequestFeatures
+	Costs Costs
+
+	// BetaLow, BetaHigh, AlphaLow and AlphaHigh bound the coefficients where that is known, and are
+	// nil elsewhere. A single coefficient that has none is NaN.
+	BetaLow, BetaHigh, AlphaLow, AlphaHigh []float64
+
+	WindowTokens   int64 // of the windowed layers; 0 where every layer sees everything
+	MaxModelLen    float64
+	TensorParallel float64
+	PrefixCaching  bool
+	ChunkedPrefill bool
+}
+
+// check refuses what cannot be a latency; where names the row.
+func (r *Row) check(where string) error {
+	for i, v := range r.Beta {
+		if !usable(v) {
+			return unusable(where, "beta."+stepFeatures[i].Name, v)
+		}
+	}
+	for i, v := range r.Alpha {
+		if !usable(v) {
+			return unusable(where, "alpha."+requestFeatures[i].Name, v)
+		}
+	}
+	for _, cost := range costNames {
+		if v := *cost.field(&r.Costs); !usable(v) {
+			return unusable(where, "cost."+cost.name, v)
+		}
+	}
+	if r.Costs.ExpertShare > 1 {
+		return fmt.Errorf("%s: cost.expert_share must be at most 1, got %v", where, r.Costs.ExpertShare)
+	}
+	if r.WindowTokens < 0 {
+		return fmt.Errorf("%s: window_tokens must not be negative, got %d", where, r.WindowTokens)
+	}
+	for name, v := range map[string]float64{
+		"max_model_len": r.MaxModelLen, "tensor_parallel_size": r.TensorParallel,
+	} {
+		if !usable(v) || v < 1 {
+			return fmt.Errorf("%s: %s must be a number of at least 1, got %v", where, name, v)
+		}
+	}
+	return nil
+}
+
+func usable(v float64) bool { return v >= 0 && !math.IsInf(v, 1) }
+
+func unusable(where, name string, v float64) error {
+	return fmt.Errorf("%s: %s must be finite and not negative, got %v; export the table again",
+		where, name, v)
+}
+
+// phaseSeconds adds up a phase's alpha x feature.
+func (r *Row) phaseSeconds(phase string, s Situation) float64 {
+	total := 0.0
+	for i, f := range requestFeatures {
+		if f.phase == phase && f.value != nil {
+			total += r.Alpha[i] * f.value(r, s)
+		}
+	}
+	return total
+}

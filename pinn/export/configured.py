@@ -1,0 +1,105 @@
+"""Configurations with their coefficients: what every export starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pinn.coefficients.coefficient_set import CoefficientSet, read_coefficient_set
+from pinn.coefficients.coefficients import Coefficients
+from pinn.errors import PinnError
+from pinn.export.provenance import checkpoint_provenance
+from pinn.latency.surrogate import Surrogate
+from pinn.sources.report import file_sha256
+from pinn.specs.deployment import Deployment
+
+
+@dataclass(frozen=True)
+class Configured:
+    """``n`` configurations and their coefficients.
+
+    Attributes:
+        configurations: As the user gave them, keys of ``pinn.coefficients.configurations.KEYS``.
+        deployments: The same, checked.
+        coefficients: Of the deployments.
+        sources: Per configuration, ``network`` or the name of a coefficient file.
+        provenance: Of the file to be written.
+    """
+
+    configurations: list[dict[str, Any]]
+    deployments: list[Deployment]
+    coefficients: Coefficients
+    sources: list[str]
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.deployments)
+
+
+def from_checkpoint(
+    path: Path, configurations: Sequence[dict[str, Any]], deployments: Sequence[Deployment]
+) -> Configured:
+    """Coefficients that a checkpoint gives.
+
+    Raises:
+        PinnError: If the checkpoint cannot be used.
+    """
+    surrogate = Surrogate.load(path)
+    return Configured(
+        list(configurations),
+        list(deployments),
+        surrogate.coefficients(deployments),
+        ["network"] * len(deployments),
+        checkpoint_provenance(path, surrogate.checkpoint.metadata),
+    )
+
+
+def with_coefficient_files(configured: Configured, paths: Sequence[Path]) -> Configured:
+    """Take the coefficients of files, calibrated ones for instance, where they belong.
+
+    Args:
+        configured: Configurations with the network's coefficients.
+        paths: Files of ``pinn coefficients --json`` or ``pinn calibrate``.
+
+    Raises:
+        PinnError: If a file cannot be used or belongs to none of the configurations, or two belong
+            to the same.
+    """
+    beta, alpha = configured.coefficients.beta.copy(), configured.coefficients.alpha.copy()
+    sources, files = list(configured.sources), {}
+    for path in paths:
+        found = read_coefficient_set(path)
+        for row in _rows(found, path, configured):
+            if sources[row] != "network":
+                raise PinnError(
+                    f"{path} and {sources[row]} belong to the same configuration: give one of them"
+                )
+            beta[row], alpha[row], sources[row] = found.beta, found.alpha, path.name
+        files[path.name] = file_sha256(path)
+    return Configured(
+        configured.configurations,
+        configured.deployments,
+        Coefficients(beta, alpha),
+        sources,
+        configured.provenance | ({"coefficient_files": files} if files else {}),
+    )
+
+
+def _rows(found: CoefficientSet, path: Path, configured: Configured) -> np.ndarray:
+    """The configurations that a file belongs to."""
+    reasons = []
+    rows = []
+    for row, deployment in enumerate(configured.deployments):
+        try:
+            found.check_deployment(deployment, str(path))
+        except PinnError as error:
+            reasons.append(error)
+        else:
+            rows.append(row)
+    if not rows:
+        raise reasons[0]
+    return np.array(rows)

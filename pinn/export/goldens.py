@@ -1,0 +1,259 @@
+"""Golden vectors: cases with their results by this program, for programs in other languages.
+
+Written by ``make goldens`` from the checkpoint in the repository; nothing in them is typed by hand.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pinn.coefficients.configurations import expand_grid, make_deployment, make_deployments
+from pinn.embedding.descriptors import DESCRIPTORS, RATES, embed
+from pinn.errors import PinnError
+from pinn.export.configured import Configured, from_checkpoint
+from pinn.export.microseconds import whole_microseconds
+from pinn.export.specs import specs_document
+from pinn.export.table import export_table
+from pinn.export.table_file import table_json, write_table_file
+from pinn.features.request import RequestState
+from pinn.features.step import STEP_FEATURES, step_features
+from pinn.network.checkpoint import registry
+from pinn.physics.batch_sums import sum_batches
+from pinn.physics.costs import COST_NAMES, step_costs
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.sources.report import file_sha256
+from pinn.specs.batch import Batch
+from pinn.specs.catalog import load_model
+from pinn.specs.deployment import Deployment
+from pinn.specs.gpu_catalog import list_gpus, load_gpu
+
+#: Dense, mixture-of-experts, latent-attention and windowed models.
+MODELS = (
+    "meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.3-70B-Instruct", "codellama/CodeLlama-34b-hf",
+    "Qwen/Qwen3-30B-A3B", "mistralai/Mixtral-8x7B-v0.1", "openai/gpt-oss-120b",
+    "deepseek-ai/DeepSeek-V2-Lite", "moonshotai/Kimi-K2.5", "MiniMaxAI/MiniMax-M2.5",
+    "google/gemma-2-9b", "google/gemma-3-12b-it", "mistralai/Mistral-7B-v0.1",
+)  # fmt: skip
+GRIDS: tuple[dict[str, Any], ...] = (
+    {"model": list(MODELS), "gpu": "H100", "tensor_parallel_size": [1, 2, 4, 8]},
+    {
+        "model": list(MODELS), "gpu": "H200", "tensor_parallel_size": [1, 4],
+        "data_parallel_size": [1, 4], "enable_expert_parallel": True, "kv_cache_dtype": "fp8",
+    },
+    {
+        "model": list(MODELS), "gpu": "L40S", "tensor_parallel_size": 4, "enforce_eager": True,
+        "pipeline_parallel_size": 2, "cpu_offload_gb": 3.5, "max_model_len": 2048,
+        "precision": "fp8", "enable_prefix_caching": False,
+    },
+)  # fmt: skip
+CASES = 10_000
+NETWORK_CASES = 400
+_SEED = 20260821
+_WHOLE_FEATURES = 200
+_LONGEST = 131_072
+
+MANIFEST, TABLE, CSV_TABLE = "manifest.json", "table.json", "table.csv"
+STEPS, PHASES = "steps.json.gz", "phases.json.gz"
+NETWORK, SPECS = "network.json.gz", "specs.json"
+
+
+def golden_rows(checkpoint: Path) -> Configured:
+    """The configurations of the step and phase cases."""
+    grid = [point for axes in GRIDS for point in expand_grid(axes)]
+    kept, deployments, _ = make_deployments(grid, skip_invalid=True)
+    return from_checkpoint(checkpoint, kept, deployments)
+
+
+def random_batch(rng: np.random.Generator) -> tuple[Batch, tuple[int, ...]]:
+    """A batch and the prompt length of each of its requests.
+
+    Empty, decodes, prefills, both, or one huge prompt; sizes up to 128 requests.
+    """
+    kind = rng.choice(
+        ["empty", "decode", "prefill", "mixed", "huge"], p=[0.01, 0.4, 0.2, 0.34, 0.05]
+    )
+    if kind == "empty":
+        return Batch(), ()
+    if kind == "huge":
+        new = int(np.exp(rng.uniform(np.log(8192), np.log(2**20))))
+        return Batch.prefill(1, new), (new,)
+    decodes = int(np.exp(rng.uniform(0, np.log(129)))) if kind != "prefill" else 0
+    chunks = int(rng.integers(1, 5)) if kind != "decode" else 0
+    batch, prompts = Batch(), ()
+    longest = int(np.exp(rng.uniform(np.log(8), np.log(_LONGEST))))
+    for _ in range(decodes):
+        context = int(rng.integers(longest // 2, longest + 1))
+        batch, prompts = batch + Batch.decode(1, context), (*prompts, int(context * rng.random()))
+    for _ in range(chunks):
+        new = int(np.exp(rng.uniform(0, np.log(8192))))
+        cached = int(rng.choice([0, 16 * int(rng.integers(0, longest // 8 + 1))]))
+        rest = int(rng.choice([0, int(rng.integers(1, 5000))]))
+        batch, prompts = batch + Batch.prefill(1, new, cached), (*prompts, cached + new + rest)
+    return batch, prompts
+
+
+def step_cases(configured: Configured, count: int = CASES, seed: int = _SEED) -> list[dict]:
+    """Batches with their step times and features by this program.
+
+    Per case: ``row`` of the table; ``batch``, three numbers per request (ProgressIndex,
+    NumNewTokens, InputLen); ``seconds`` and ``us`` of the step; ``terms``, every feature as a whole
+    number (microseconds, or its count); for the first cases also the ``features`` themselves.
+    """
+    rng = np.random.default_rng(seed)
+    rows = rng.integers(0, len(configured), count)
+    drawn = [random_batch(rng) for _ in range(count)]
+    features = np.empty((count, len(STEP_FEATURES)))
+    costs = step_costs(configured.deployments)
+    for row, deployment in enumerate(configured.deployments):
+        mine = np.flatnonzero(rows == row)
+        if len(mine):
+            sums = sum_batches([drawn[i][0] for i in mine], deployment.model.window_tokens)
+            features[mine] = step_features(costs.take(row), sums)
+    seconds = (features * configured.coefficients.beta[rows]).sum(-1)
+    scale = np.array([1e6 if f.unit == "1" else 1.0 for f in STEP_FEATURES.values()])
+    terms = np.rint(features * scale).astype(np.int64)
+    steps = np.maximum(whole_microseconds(seconds), 1)
+    return [
+        {
+            "row": int(rows[i]),
+            "batch": _requests(*drawn[i]),
+            "seconds": float(seconds[i]),
+            "us": int(steps[i]),
+            "terms": terms[i].tolist(),
+            **({"features": features[i].tolist()} if i < _WHOLE_FEATURES else {}),
+        }
+        for i in range(count)
+    ]
+
+
+def _requests(batch: Batch, prompts: Sequence[int]) -> list[int]:
+    rows = zip(batch.cached_tokens, batch.new_tokens, prompts, strict=True)
+    return [number for row in rows for number in row]
+
+
+def phase_cases(configured: Configured, per_row: int = 4) -> list[dict]:
+    """Situations of requests with the microseconds of every method that this program gives."""
+    rng = np.random.default_rng(_SEED)
+    found = []
+    for row, deployment in enumerate(configured.deployments):
+        beta, alpha = configured.coefficients.beta[row], configured.coefficients.alpha[row]
+        latency = LinearLatency(deployment, beta, alpha)
+        for _ in range(per_row):
+            prompt, lost = rng.integers(1, _LONGEST, 2).tolist()
+            step_s = float(rng.choice([0.0, rng.uniform(1e-3, 0.1)]))
+            found.append(_phase_case(row, latency, deployment, prompt, step_s, lost))
+    return found
+
+
+def _phase_case(
+    row: int, latency: LinearLatency, deployment: Deployment, prompt: int, step_s: float, lost: int
+) -> dict[str, Any]:
+    serving = deployment.serving
+    numbers = {
+        "prompt_tokens": prompt,
+        "step_time_s": step_s,
+        "queue_share": 0,
+        "kv_usage": 0,
+        "prompt_share": prompt / (serving.max_model_len or deployment.model.max_position),
+        "inverse_tensor_parallel": 1 / serving.tensor_parallel_size,
+        "prefix_caching": serving.enable_prefix_caching,
+        "chunked_prefill": serving.enable_chunked_prefill,
+        "recomputed_tokens": lost,
+    }
+    unknown = {f.name for f in fields(RequestState)} - set(numbers)
+    if unknown:
+        raise PinnError(f"request states have new fields {', '.join(unknown)}: add them here")
+    state = RequestState(**{k: np.array(float(v)) for k, v in numbers.items()})
+    seconds = {
+        "queueing": latency.queueing_time(state),
+        "scheduling": latency.scheduling_processing_time(state),
+        "output_token": latency.output_token_processing_time(),
+        "completion": latency.post_decode_fixed_overhead(),
+        "preemption": latency.preemption_processing_time(state),
+    }
+    times = {name: int(whole_microseconds(np.array(value))) for name, value in seconds.items()}
+    return {"row": row, "prompt": prompt, "step_s": step_s, "recomputed": lost, "us": times}
+
+
+def network_cases(checkpoint: Path, count: int = NETWORK_CASES) -> list[dict]:
+    """Random deployments with their embedding, costs and coefficients by this program."""
+    rng = np.random.default_rng(_SEED)
+    drawn = list(_random_configurations(rng, count))
+    deployments = [make_deployment(c) for c in drawn]
+    configured = from_checkpoint(checkpoint, drawn, deployments)
+    free, rates = embed(deployments)
+    costs = step_costs(deployments)
+    return [
+        {
+            "configuration": drawn[i] | {"model": deployments[i].model.name},
+            "descriptors": dict(zip(DESCRIPTORS, free[i].tolist(), strict=True)),
+            "rates": dict(zip(RATES, rates[i].tolist(), strict=True)),
+            "costs": {name: float(getattr(costs, name)[i]) for name in COST_NAMES},
+            "beta": configured.coefficients.beta[i].tolist(),
+            "alpha": configured.coefficients.alpha[i].tolist(),
+        }
+        for i in range(count)
+    ]
+
+
+def _random_configurations(rng: np.random.Generator, count: int) -> Iterator[dict[str, Any]]:
+    gpus = list_gpus()
+    while count:
+        configuration = {
+            "model": str(rng.choice(MODELS)),
+            "gpu": str(rng.choice(gpus)),
+            "tensor_parallel_size": int(rng.choice([1, 2, 4, 8])),
+            "data_parallel_size": int(rng.choice([1, 1, 2, 8])),
+            "pipeline_parallel_size": int(rng.choice([1, 1, 2])),
+            "enable_expert_parallel": bool(rng.integers(2)),
+            "enforce_eager": bool(rng.integers(2)),
+            "cpu_offload_gb": float(rng.choice([0.0, 2.5])),
+            "kv_cache_dtype": str(rng.choice(["auto", "fp8", "bf16"])),
+        }
+        try:
+            make_deployment(configuration)
+        except PinnError:
+            continue
+        count -= 1
+        yield configuration
+
+
+def manifest(checkpoint: Path) -> dict[str, Any]:
+    """What the golden vectors were made from; a test compares it with what is there now."""
+    return {
+        "command": "make goldens",
+        "checkpoint_sha256": file_sha256(checkpoint),
+        "registry": registry() | {"costs": list(COST_NAMES)},
+        "cases": {"steps": CASES, "network": NETWORK_CASES, "seed": _SEED},
+    }
+
+
+def write_goldens(checkpoint: Path, folder: Path) -> None:
+    """Write all golden files.
+
+    Raises:
+        PinnError: If the checkpoint cannot be used.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    configured = golden_rows(checkpoint)
+    table = export_table(configured)
+    (folder / TABLE).write_text(table_json(table, configured.provenance))
+    write_table_file(table, configured.provenance, folder / CSV_TABLE, "csv")
+    specs = specs_document([load_model(m) for m in MODELS], [load_gpu(g) for g in list_gpus()])
+    (folder / SPECS).write_text(json.dumps(specs) + "\n")
+    _write_lines(folder / STEPS, step_cases(configured))
+    _write_lines(folder / PHASES, phase_cases(configured))
+    _write_lines(folder / NETWORK, network_cases(checkpoint))
+    (folder / MANIFEST).write_text(json.dumps(manifest(checkpoint), indent=1) + "\n")
+
+
+def _write_lines(path: Path, cases: Sequence[dict[str, Any]]) -> None:
+    text = "\n".join(json.dumps(case, separators=(",", ":")) for case in cases) + "\n"
+    path.write_bytes(gzip.compress(text.encode(), 9, mtime=0))

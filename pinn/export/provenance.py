@@ -1,0 +1,38 @@
+"""Where exported numbers come from: what every exported file says of itself."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from pinn.sources.report import file_sha256
+
+
+def checkpoint_provenance(path: Path, metadata: dict[str, Any]) -> dict[str, Any]:
+    """Facts of a checkpoint and of the program that exports from it.
+
+    Args:
+        path: The checkpoint file.
+        metadata: That of the checkpoint.
+    """
+    return {
+        "source": "network",
+        "checkpoint_sha256": file_sha256(path),
+        "checkpoint_date": str(metadata.get("date", "")),
+        "exporter": f"pinn {program_version()}",
+    }
+
+
+def program_version() -> str:
+    """Version of the installed program."""
+    try:
+        return version("pinn")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def text_sha256(text: str) -> str:
+    """Hash of a text, as 64 hexadecimal digits."""
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,69 @@
+"""Models and GPUs as plain JSON, for programs that do not read a Hugging Face config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+from pinn.specs.gpu import GpuSpec
+from pinn.specs.model import (
+    DenseFfnSpec,
+    LatentAttentionSpec,
+    LayerGroup,
+    ModelSpec,
+    MoeFfnSpec,
+    WeightPrecisions,
+)
+from pinn.specs.precision import PRECISIONS
+
+FORMAT = "pinn.specs"
+VERSION = 1
+
+
+def specs_document(models: Sequence[ModelSpec], gpus: Sequence[GpuSpec]) -> dict[str, Any]:
+    """Everything that embedding and costs need, JSON-ready.
+
+    Args:
+        models: Their shapes as this program read them from each config.json.
+        gpus: Datasheets in SI units.
+    """
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "precisions": {name: asdict(p) for name, p in PRECISIONS.items()},
+        "models": [_model(model) for model in models],
+        "gpus": [asdict(gpu) for gpu in gpus],
+    }
+
+
+def _model(model: ModelSpec) -> dict[str, Any]:
+    return {
+        "name": model.name,
+        "hidden_size": model.hidden_size,
+        "vocab_size": model.vocab_size,
+        "max_position": model.max_position,
+        "layer_groups": [_group(group) for group in model.layer_groups],
+        "precisions": {
+            f.name: getattr(model.precisions, f.name).name for f in fields(WeightPrecisions)
+        },
+        "kv_cache_precision": model.kv_cache_precision.name,
+    }
+
+
+def _group(group: LayerGroup) -> dict[str, Any]:
+    kind = "latent" if isinstance(group.attention, LatentAttentionSpec) else "grouped_query"
+    ffn: dict[str, Any]
+    if isinstance(group.ffn, MoeFfnSpec):
+        ffn = {"kind": "mixture_of_experts", **asdict(group.ffn)}
+    else:
+        ffn = {"kind": "dense", **_dense(group.ffn)}
+    return {
+        "count": group.count,
+        "attention": {"kind": kind, **asdict(group.attention)},
+        "ffn": ffn,
+    }
+
+
+def _dense(ffn: DenseFfnSpec) -> dict[str, Any]:
+    return asdict(ffn)

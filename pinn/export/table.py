@@ -1,0 +1,85 @@
+"""Flat coefficient tables: a row per configuration with all that a step time needs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pinn.export.configured import Configured
+from pinn.features.request import REQUEST_FEATURES
+from pinn.features.step import STEP_FEATURES
+from pinn.physics.costs import COST_NAMES, step_costs
+from pinn.specs.deployment import Deployment
+from pinn.specs.serving import ServingSpec
+
+FORMAT = "pinn.coefficient_table"
+#: Raised whenever a reader of the last version would misunderstand a file.
+VERSION = 1
+
+_SERVING = tuple(f.name for f in fields(ServingSpec))
+
+
+def beta_columns() -> list[str]:
+    """Names of the beta columns, in the order of the registry."""
+    return [f"beta.{f.name} [{f.unit}]" for f in STEP_FEATURES.values()]
+
+
+def alpha_columns() -> list[str]:
+    """Names of the alpha columns, in the order of the registry."""
+    return [f"alpha.{f.name} [{f.unit}]" for f in REQUEST_FEATURES.values()]
+
+
+def configuration_columns(configured: Configured) -> dict[str, list[Any]]:
+    """What the rows are: model, GPU, precision where given, and vLLM's flags in full.
+
+    ``max_model_len`` is always a number, the model's own where the flag is not set.
+    ``window_tokens`` is the attention window of the windowed layers, null without one.
+    """
+    found: dict[str, list[Any]] = {
+        "model": [d.model.name for d in configured.deployments],
+        "gpu": [d.gpu.name for d in configured.deployments],
+        "precision": [c.get("precision") for c in configured.configurations],
+    }
+    flags = [serving_values(d) for d in configured.deployments]
+    found |= {name: [row[name] for row in flags] for name in _SERVING}
+    found["window_tokens"] = [d.model.window_tokens for d in configured.deployments]
+    return found
+
+
+def serving_values(deployment: Deployment) -> dict[str, Any]:
+    """A deployment's flags, ``max_model_len`` resolved."""
+    longest = deployment.serving.max_model_len or deployment.model.max_position
+    return asdict(deployment.serving) | {"max_model_len": longest}
+
+
+def export_table(configured: Configured) -> pa.Table:
+    """The table that every format is written from.
+
+    Columns: ``format`` and ``version``; the configuration; ``beta.NAME [unit]`` and
+    ``alpha.NAME [unit]`` in the order of the registries, in seconds or as multipliers;
+    ``cost.NAME``, the configuration's datasheet costs (``StepCosts``), which step features are
+    made of; ``source`` of the coefficients and the hash of the checkpoint.
+    """
+    n = len(configured)
+    columns: dict[str, Any] = {
+        "format": pa.array([FORMAT] * n),
+        "version": pa.array([VERSION] * n, pa.int64()),
+    }
+    for name, values in configuration_columns(configured).items():
+        text = pa.string() if name == "precision" else None
+        columns[name] = pa.array(values, pa.int64() if name == "window_tokens" else text)
+    for names, values in (
+        (beta_columns(), configured.coefficients.beta),
+        (alpha_columns(), configured.coefficients.alpha),
+    ):
+        columns |= dict(zip(names, np.ascontiguousarray(values.T), strict=True))
+    costs = step_costs(configured.deployments)
+    columns |= {f"cost.{name}": getattr(costs, name) for name in COST_NAMES}
+    columns["source"] = pa.array(configured.sources)
+    columns["checkpoint_sha256"] = pa.array(
+        [configured.provenance.get("checkpoint_sha256", "")] * n
+    )
+    return pa.table(columns)

@@ -1,0 +1,34 @@
+"""Write the golden vectors of the Go package anew: ``make goldens``.
+
+They come from the checkpoint in the repository, so this has to run after every change of it, of a
+feature registry, of the embedding or of the datasheet costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from pinn.export.goldens import write_goldens
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--checkpoint", type=Path, default=ROOT / "checkpoints" / "pinn.safetensors"
+    )
+    parser.add_argument("--out", type=Path, default=ROOT / "export/go/pinn/testdata")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    write_goldens(options.checkpoint, options.out)
+    for path in sorted(options.out.iterdir()):
+        if path.is_file():
+            print(f"{path.stat().st_size:10,} bytes  {path.name}")
+
+
+if __name__ == "__main__":
+    main()
