@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from pinn.cli import kernel_observations
+
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Write measurements as tables to train on."
 )
@@ -38,3 +40,6 @@ def silicon(
     report = import_silicon(out, source)
     typer.echo(report.table())
     typer.echo(f"wrote {out}")
+
+
+app.command("kernels")(kernel_observations.kernels)

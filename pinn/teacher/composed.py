@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from pinn.errors import PinnError
 from pinn.kernels.composition import OPERATORS, compose_many
+from pinn.kernels.surrogate import OperatorSurrogate
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.observations.table import replace_atomically
 from pinn.physics.uniform_batches import UniformBatches
@@ -47,9 +50,12 @@ def compose_all(
     *,
     seed: int = 0,
     workers: int = 1,
+    about: Mapping[str, Any] | None = None,
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> ComposedSteps:
     """Compose the steps of deployments; shards that are there already are kept.
+
+    The files are the same to the bit however often the work was interrupted.
 
     Args:
         kernels: Fitted operator surrogates.
@@ -57,19 +63,23 @@ def compose_all(
         folder: Of the shards and of ``manifest.json``.
         seed: Batches of the i-th deployment are drawn with ``seed + i``.
         workers: Processes; the result does not depend on their number.
+        about: More facts for the manifest, JSON-ready; a folder made with others is refused.
         progress: Called with the number of finished and of all shards.
 
     Raises:
         PinnError: If the folder holds shards made for other kernels, deployments or batches.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    _claim(folder, kernels, deployments, seed)
+    _claim(folder, kernels, deployments, seed, about or {})
+    kernels = _without_memory(kernels)
     starts = range(0, len(deployments), SHARD_DEPLOYMENTS)
     todo = [i for i in starts if not _shard_path(folder, i).is_file()]
     jobs = [(kernels, deployments[i : i + SHARD_DEPLOYMENTS], i, seed, folder) for i in todo]
     done = len(starts) - len(todo)
     if workers > 1 and len(jobs) > 1:
-        with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        threads = (torch.get_num_threads(),)
+        spawn = multiprocessing.get_context("spawn")
+        with spawn.Pool(workers, initializer=torch.set_num_threads, initargs=threads) as pool:
             for _ in pool.imap_unordered(_compose_shard, jobs):
                 done += 1
                 progress(done, len(starts))
@@ -101,6 +111,7 @@ def read_composed(folder: Path, deployments: Sequence[Deployment]) -> ComposedSt
 
 def _compose_shard(job: tuple[KernelSurrogates, Sequence[Deployment], int, int, Path]) -> None:
     kernels, deployments, start, seed, folder = job
+    kernels = _without_memory(kernels)
     batches = [sample_batches(seed + start + i) for i in range(len(deployments))]
     parts = compose_many(kernels, deployments, batches)
     tables = []
@@ -114,12 +125,35 @@ def _compose_shard(job: tuple[KernelSurrogates, Sequence[Deployment], int, int, 
     replace_atomically(path, lambda target: table.to_parquet(target, index=False))
 
 
+def _without_memory(kernels: KernelSurrogates) -> KernelSurrogates:
+    """The same surrogates without the lattices that earlier look-ups left.
+
+    Which points are looked up together shows in a lattice's last bits, so a shard must not reuse
+    what others looked up.
+    """
+
+    def again(fitted: OperatorSurrogate) -> OperatorSurrogate:
+        return OperatorSurrogate(fitted.operator, fitted.network, fitted.linear, fitted.chips)
+
+    return replace(
+        kernels,
+        gemm=again(kernels.gemm),
+        decode_attention=again(kernels.decode_attention),
+        prefill_attention=again(kernels.prefill_attention),
+        moe=again(kernels.moe),
+    )
+
+
 def _shard_path(folder: Path, start: int) -> Path:
     return folder / f"steps-{start:06d}.parquet"
 
 
 def _claim(
-    folder: Path, kernels: KernelSurrogates, deployments: Sequence[Deployment], seed: int
+    folder: Path,
+    kernels: KernelSurrogates,
+    deployments: Sequence[Deployment],
+    seed: int,
+    about: Mapping[str, Any],
 ) -> None:
     """Write what the shards are made of, or check that it is the same as before."""
     text = "\n".join(repr(d) for d in deployments)
@@ -130,6 +164,7 @@ def _claim(
         "kernels_metadata": json.loads(json.dumps(dict(kernels.metadata), default=str)),
         "seed": seed,
         "operators": list(OPERATORS),
+        **about,
     }
     path = folder / "recipe.json"
     if path.is_file():

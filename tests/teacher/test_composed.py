@@ -1,7 +1,10 @@
+import json
+
 import numpy as np
 import pytest
 
 from pinn.errors import PinnError
+from pinn.kernels.composition import compose_many
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.teacher import composed
 from pinn.teacher.composed import compose_all
@@ -23,6 +26,33 @@ def test_a_rebuild_is_bit_identical(h100_kernels, deployments, tmp_path):
     compose_all(h100_kernels, deployments, tmp_path / "b")
     assert files(tmp_path / "a") == files(tmp_path / "b")
     assert first.parts.shape[:2] == (7, 96)
+
+
+def test_no_shard_depends_on_what_was_looked_up_before(h100_kernels, deployments, tmp_path):
+    """Networks differ in the last bits with the rows they are asked for together."""
+
+    def lattices(kernels):
+        return {name: len(getattr(kernels, name)._lattices) for name in ("gemm", "moe")}
+
+    seen = []
+
+    def compose(kernels, *arguments):
+        seen.append(lattices(kernels))
+        return compose_many(kernels, *arguments)
+
+    before = lattices(h100_kernels)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(composed, "compose_many", compose)
+        compose_all(h100_kernels, deployments, tmp_path)
+    assert seen == [{"gemm": 0, "moe": 0}] * 3
+    assert lattices(h100_kernels) == before
+
+
+def test_more_facts_stand_in_the_manifest_and_bind(h100_kernels, deployments, tmp_path):
+    compose_all(h100_kernels, deployments, tmp_path, about={"drawn": 7})
+    assert json.loads((tmp_path / "manifest.json").read_text())["drawn"] == 7
+    with pytest.raises(PinnError, match="name another folder"):
+        compose_all(h100_kernels, deployments, tmp_path, about={"drawn": 8})
 
 
 def test_an_interrupted_build_goes_on(h100_kernels, deployments, tmp_path):
