@@ -97,14 +97,14 @@ class CoefficientNetwork(nn.Module):
         self, free: Float[Tensor, "n descriptors"], rates: Float[Tensor, "n rates"]
     ) -> tuple[Float[Tensor, "n beta"], Float[Tensor, "n alpha"]]:
         """Coefficients of ``n`` embedded deployments, in the order of the registries."""
-        beta_log: Tensor = self.beta_base.expand(len(free), -1)
+        beta_log: Tensor = self.beta_base.expand(free.shape[0], -1)
         alpha_log: Tensor = self.alpha_base
         if self.settings.corrected:
             beta_correction, alpha_correction = self.corrections(free, rates)
             beta_log, alpha_log = beta_log + beta_correction, alpha_log + alpha_correction
         beta = self.beta_floor + self.beta_excess * torch.exp(beta_log)
         alpha = self.alpha_prior * torch.exp(alpha_log)
-        return beta, alpha.expand(len(free), -1)
+        return beta, alpha.expand(free.shape[0], -1)
 
     def gate(self, free: Float[Tensor, "n descriptors"]) -> Float[Tensor, "n 1"]:
         """1 inside the box of the training descriptors, falling with the squared way out of it."""
