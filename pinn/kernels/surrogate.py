@@ -89,11 +89,20 @@ class OperatorSurrogate:
         return OperatorSurrogate(operator, network, fit, chip_tags([gpus[n] for n in names]))
 
     def direct_log_seconds(
-        self, names: Sequence[str], ids: np.ndarray, hw: Hardware, sizes: Sizes
+        self,
+        names: Sequence[str],
+        ids: np.ndarray,
+        hw: Hardware,
+        sizes: Sizes,
+        rows_at_once: int = 1 << 16,
     ) -> Rows:
-        """Log of the network's time for complete sizes, before it is made monotone."""
+        """Log of the network's time for complete sizes, before it is made monotone.
+
+        The last bits of a row depend on how many are multiplied at once: one lattice at a time
+        gives the same bits whichever others are asked for.
+        """
         log_time = np.log(self.operator.roofline(hw, sizes))
-        log_time = log_time + self.network.predict(self.operator.inputs(hw, sizes))
+        log_time = log_time + self.network.predict(self.operator.inputs(hw, sizes), rows_at_once)
         if self.linear is not None:
             log_time = 0.5 * (log_time + np.log(self.linear.seconds(names, ids, hw, sizes)))
         return log_time
@@ -183,18 +192,22 @@ class OperatorSurrogate:
             self._lattices.clear()
             new = list(range(len(names)))
         if new:
-            nodes = node_points(self.operator.nodes)
-            size = len(nodes[0])
-            hw, sizes = self._rows(
-                chips,
-                forms,
-                np.repeat(keys[new], size, axis=0),
-                [np.tile(n, len(new)) for n in nodes],
-            )
-            ids = np.repeat(keys[new, 0].astype(np.int64), size)
-            values = self.direct_log_seconds([g.name for g in chips], ids, hw, sizes)
-            values = np.maximum(values, np.log(self.operator.floor(hw, sizes)))
-            grid = tuple(len(n) for n in self.operator.nodes)
-            for i, lattice in zip(new, monotone(values.reshape(-1, *grid)), strict=True):
+            for i, lattice in zip(new, self._new_lattices(chips, forms, keys[new]), strict=True):
                 self._lattices[names[i]] = lattice
         return np.stack([self._lattices[name] for name in names])
+
+    def _new_lattices(
+        self, chips: Sequence[GpuSpec], forms: Sequence[str], keys: np.ndarray
+    ) -> np.ndarray:
+        """Monotone log times at the nodes, one lattice per key."""
+        nodes = node_points(self.operator.nodes)
+        size = len(nodes[0])
+        hw, sizes = self._rows(
+            chips, forms, np.repeat(keys, size, axis=0), [np.tile(n, len(keys)) for n in nodes]
+        )
+        ids = np.repeat(keys[:, 0].astype(np.int64), size)
+        names = [g.name for g in chips]
+        values = self.direct_log_seconds(names, ids, hw, sizes, rows_at_once=size)
+        values = np.maximum(values, np.log(self.operator.floor(hw, sizes)))
+        grid = tuple(len(n) for n in self.operator.nodes)
+        return monotone(values.reshape(-1, *grid))

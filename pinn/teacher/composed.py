@@ -6,7 +6,7 @@ import hashlib
 import json
 import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import torch
 
 from pinn.errors import PinnError
 from pinn.kernels.composition import OPERATORS, compose_many
-from pinn.kernels.surrogate import OperatorSurrogate
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.observations.table import replace_atomically
 from pinn.physics.uniform_batches import UniformBatches
@@ -71,21 +70,20 @@ def compose_all(
     """
     folder.mkdir(parents=True, exist_ok=True)
     _claim(folder, kernels, deployments, seed, about or {})
-    kernels = _without_memory(kernels)
     starts = range(0, len(deployments), SHARD_DEPLOYMENTS)
     todo = [i for i in starts if not _shard_path(folder, i).is_file()]
-    jobs = [(kernels, deployments[i : i + SHARD_DEPLOYMENTS], i, seed, folder) for i in todo]
+    jobs = [(deployments[i : i + SHARD_DEPLOYMENTS], i, seed, folder) for i in todo]
     done = len(starts) - len(todo)
     if workers > 1 and len(jobs) > 1:
-        threads = (torch.get_num_threads(),)
+        initial = (kernels, torch.get_num_threads())
         spawn = multiprocessing.get_context("spawn")
-        with spawn.Pool(workers, initializer=torch.set_num_threads, initargs=threads) as pool:
-            for _ in pool.imap_unordered(_compose_shard, jobs):
+        with spawn.Pool(workers, initializer=_start_worker, initargs=initial) as pool:
+            for _ in pool.imap_unordered(_work, jobs):
                 done += 1
                 progress(done, len(starts))
     else:
         for job in jobs:
-            _compose_shard(job)
+            _compose_shard(kernels, *job)
             done += 1
             progress(done, len(starts))
     _finish_manifest(folder, starts)
@@ -109,9 +107,29 @@ def read_composed(folder: Path, deployments: Sequence[Deployment]) -> ComposedSt
     return ComposedSteps(tuple(deployments), batches, parts)
 
 
-def _compose_shard(job: tuple[KernelSurrogates, Sequence[Deployment], int, int, Path]) -> None:
-    kernels, deployments, start, seed, folder = job
-    kernels = _without_memory(kernels)
+#: A worker's surrogates: they remember what they looked up for earlier shards.
+_worker_kernels: KernelSurrogates | None = None
+
+
+def _start_worker(kernels: KernelSurrogates, threads: int) -> None:
+    global _worker_kernels
+    torch.set_num_threads(threads)
+    _worker_kernels = kernels
+
+
+def _work(job: tuple[Sequence[Deployment], int, int, Path]) -> None:
+    if _worker_kernels is None:
+        raise PinnError("a worker that composes steps was started without surrogates")
+    _compose_shard(_worker_kernels, *job)
+
+
+def _compose_shard(
+    kernels: KernelSurrogates,
+    deployments: Sequence[Deployment],
+    start: int,
+    seed: int,
+    folder: Path,
+) -> None:
     batches = [sample_batches(seed + start + i) for i in range(len(deployments))]
     parts = compose_many(kernels, deployments, batches)
     tables = []
@@ -123,25 +141,6 @@ def _compose_shard(job: tuple[KernelSurrogates, Sequence[Deployment], int, int, 
     table = pd.concat(tables, ignore_index=True)
     path = _shard_path(folder, start)
     replace_atomically(path, lambda target: table.to_parquet(target, index=False))
-
-
-def _without_memory(kernels: KernelSurrogates) -> KernelSurrogates:
-    """The same surrogates without the lattices that earlier look-ups left.
-
-    Which points are looked up together shows in a lattice's last bits, so a shard must not reuse
-    what others looked up.
-    """
-
-    def again(fitted: OperatorSurrogate) -> OperatorSurrogate:
-        return OperatorSurrogate(fitted.operator, fitted.network, fitted.linear, fitted.chips)
-
-    return replace(
-        kernels,
-        gemm=again(kernels.gemm),
-        decode_attention=again(kernels.decode_attention),
-        prefill_attention=again(kernels.prefill_attention),
-        moe=again(kernels.moe),
-    )
 
 
 def _shard_path(folder: Path, start: int) -> Path:

@@ -5,8 +5,10 @@ import pytest
 
 from pinn.errors import PinnError
 from pinn.kernels.composition import compose_many
+from pinn.kernels.surrogates import KernelSurrogates
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.teacher import composed
+from pinn.teacher.batches import sample_batches
 from pinn.teacher.composed import compose_all
 from pinn.teacher.synthetic import synthetic_deployments
 
@@ -30,22 +32,12 @@ def test_a_rebuild_is_bit_identical(h100_kernels, deployments, tmp_path):
 
 def test_no_shard_depends_on_what_was_looked_up_before(h100_kernels, deployments, tmp_path):
     """Networks differ in the last bits with the rows they are asked for together."""
-
-    def lattices(kernels):
-        return {name: len(getattr(kernels, name)._lattices) for name in ("gemm", "moe")}
-
-    seen = []
-
-    def compose(kernels, *arguments):
-        seen.append(lattices(kernels))
-        return compose_many(kernels, *arguments)
-
-    before = lattices(h100_kernels)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(composed, "compose_many", compose)
-        compose_all(h100_kernels, deployments, tmp_path)
-    assert seen == [{"gemm": 0, "moe": 0}] * 3
-    assert lattices(h100_kernels) == before
+    together = compose_all(h100_kernels, deployments, tmp_path / "together").parts
+    h100_kernels.save(tmp_path)
+    for i in reversed(range(len(deployments))):
+        fresh = KernelSurrogates.load(tmp_path)
+        alone = compose_many(fresh, deployments[i : i + 1], [sample_batches(i)])
+        np.testing.assert_array_equal(alone[0], together[i])
 
 
 def test_more_facts_stand_in_the_manifest_and_bind(h100_kernels, deployments, tmp_path):
