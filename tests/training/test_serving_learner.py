@@ -3,23 +3,15 @@
 from dataclasses import replace
 from functools import partial
 
-import lightning
 import numpy as np
 import pytest
 import torch
+from power_cuts import assert_same_bits, interrupted_trainer
 
 from pinn.evaluation.metrics import error_summary
 from pinn.network.coefficient_network import NetworkSettings
 from pinn.training.learner import predict
 from pinn.training.serving_fit import STEPS_PER_EPOCH
-from pinn.training.trainer import make_trainer
-
-
-def assert_same_bits(a, b):
-    a, b = a.state_dict(), b.state_dict()
-    assert a.keys() == b.keys()
-    for name in a:
-        np.testing.assert_array_equal(a[name].numpy(), b[name].numpy(), err_msg=name)
 
 
 def test_rows_are_linear_in_the_coefficients(rows):
@@ -59,23 +51,6 @@ def test_the_same_seed_gives_the_same_bits(rows, learner, tmp_path):
     assert_same_bits(first, second)
     other = replace(brief, seed=4).learn(rows, tmp_path / "c")
     assert not np.array_equal(other.trunk[0].weight.numpy(), first.trunk[0].weight.numpy())
-
-
-class Interrupt(lightning.Callback):
-    """Stops a fit the hard way, in the middle of an epoch."""
-
-    def __init__(self, step):
-        self.step = step
-
-    def on_train_batch_end(self, trainer, *_):
-        if trainer.global_step == self.step:
-            raise RuntimeError("power cut")
-
-
-def interrupted_trainer(step, **settings):
-    trainer = make_trainer(progress=False, **settings)
-    trainer.callbacks.append(Interrupt(step))
-    return trainer
 
 
 @pytest.mark.parametrize("step", [STEPS_PER_EPOCH + 30, 2 * STEPS_PER_EPOCH])

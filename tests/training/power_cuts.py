@@ -1,0 +1,31 @@
+"""Fits that stop the hard way, and networks that must not tell."""
+
+import lightning
+import numpy as np
+
+from pinn.training.trainer import make_trainer
+
+
+class Interrupt(lightning.Callback):
+    """Stops a fit the hard way, in the middle of an epoch."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == self.step:
+            raise RuntimeError("power cut")
+
+
+def interrupted_trainer(step, **settings):
+    """Raises when the optimizer has made so many steps."""
+    trainer = make_trainer(progress=False, **settings)
+    trainer.callbacks.append(Interrupt(step))
+    return trainer
+
+
+def assert_same_bits(a, b):
+    a, b = a.state_dict(), b.state_dict()
+    assert a.keys() == b.keys()
+    for name in a:
+        np.testing.assert_array_equal(a[name].numpy(), b[name].numpy(), err_msg=name)
