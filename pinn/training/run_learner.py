@@ -1,0 +1,93 @@
+"""Learning from serving runs: simulate, take the batches, fit, until nothing changes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+from pinn.kernels.surrogates import KernelSurrogates
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.teacher.teacher import projected_parts
+from pinn.training.run_rows import run_rows
+from pinn.training.run_scalars import Evidence, RunFit, RunFitSettings, fit_to_runs
+from pinn.training.serving_rows import ServingRows
+from pinn.workloads.measured_runs import MeasuredRun
+
+
+def run_parts(
+    kernels: KernelSurrogates, runs: Sequence[MeasuredRun]
+) -> Float[np.ndarray, "runs operators features"]:
+    """Projected betas of each run's operators; equal deployments are projected once."""
+    deployments = list(dict.fromkeys(run.deployment for run in runs))
+    parts = projected_parts(kernels, deployments)
+    return parts[[deployments.index(run.deployment) for run in runs]]
+
+
+def run_latencies(
+    fit: RunFit, runs: Sequence[MeasuredRun], parts: Float[np.ndarray, "runs operators features"]
+) -> list[LinearLatency]:
+    """The coefficients that a fit gives each run's deployment."""
+    return [
+        LinearLatency(
+            run.deployment, fit.of_model(run.deployment.model.name).betas(of_run), fit.alpha
+        )
+        for run, of_run in zip(runs, parts, strict=True)
+    ]
+
+
+def learn_from_runs(
+    kernels: KernelSurrogates,
+    runs: Sequence[MeasuredRun],
+    serving: ServingRows,
+    settings: RunFitSettings,
+) -> RunFit:
+    """Fit scalars, departures and alpha to runs and measured deployments.
+
+    Every round simulates with what was learned so far and fits to the batches that came out. It
+    ends when no coefficient changes by more than the tolerance.
+
+    Args:
+        kernels: Surrogates to compose steps of.
+        runs: To train on.
+        serving: Measured deployments to train on.
+        settings: How.
+    """
+    parts = run_parts(kernels, runs)
+    of_serving = projected_parts(kernels, serving.deployments)
+    models = [run.deployment.model.name for run in runs]
+    fit = RunFit()
+    for number in range(1, settings.rounds + 1):
+        rows = run_rows(runs, run_latencies(fit, runs, parts), settings.workers)
+        evidence = Evidence(rows, models, parts, serving, of_serving)
+        before, fit = fit, fit_to_runs(evidence, fit, settings)
+        change = _largest_change(before, fit)
+        error = np.abs(rows.simulated_s / rows.measured_s - 1)
+        print(
+            f"round {number}: median error {100 * np.median(error):.2f} % before the fit, "
+            f"largest change {change:.4f}",
+            file=sys.stderr,
+            flush=True,
+        )
+        if change < settings.tolerance:
+            break
+    return fit
+
+
+def _largest_change(before: RunFit, after: RunFit) -> float:
+    """Of the logarithm of any coefficient that steps are made of."""
+    models = set(before.departures) | set(after.departures)
+    changes = [
+        np.abs(np.log(a / b)).max()
+        for model in models
+        for a, b in zip(_positive(after, model), _positive(before, model), strict=True)
+    ]
+    return float(max(changes, default=0.0))
+
+
+def _positive(fit: RunFit, model: str) -> tuple[np.ndarray, np.ndarray]:
+    scalars = fit.of_model(model)
+    overheads = scalars.overheads
+    return scalars.multipliers, overheads[overheads > 0]
