@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: train train-all test lint help
+.PHONY: train train-all evaluate test lint help
 
 help:
 	@grep '^# make' Makefile
@@ -13,8 +13,14 @@ help:
 train: $(VENV)/installed
 	$(BIN)/python train.py +experiment=moe_ep
 
-# make train-all: also both leave-one-out experiments
-train-all: train
+# make train-all: a checkpoint from nothing: kernel surrogates, composed steps, network and fit anew
+train-all: $(VENV)/installed
+	rm -rf results/train-all
+	$(BIN)/python train.py +experiment=moe_ep experiment_name=train-all evaluation=none \
+		kernels.settings.released=null kernels.settings.cache=results/train-all/cache
+
+# make evaluate: both leave-one-out experiments
+evaluate: $(VENV)/installed
 	$(BIN)/python train.py +experiment=lomo
 	$(BIN)/python train.py +experiment=logo
 

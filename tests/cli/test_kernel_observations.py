@@ -65,10 +65,10 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(make, tmp_path, monkeypatch
     assert make(*options, "--out", tmp_path / "whole").exit_code == 0
     compose_shard, done = composed._compose_shard, []
 
-    def cut(job):
+    def cut(*arguments):
         if len(done) == 2:
             raise KeyboardInterrupt
-        done.append(compose_shard(job))
+        done.append(compose_shard(*arguments))
 
     with monkeypatch.context() as patched:
         patched.setattr(composed, "_compose_shard", cut)
