@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from pinn.coefficients.coefficient_set import CoefficientSet, deployment_facts, set_to_json
 from pinn.coefficients.distance import training_space
-from pinn.features.request import REQUEST_FEATURES
-from pinn.features.step import STEP_FEATURES
-from pinn.latency.surrogate import Surrogate, batch_floor_seconds
+from pinn.latency.surrogate import Surrogate, batch_work, step_seconds
 from pinn.observations.table import replace_atomically
+from pinn.physics.floor import floor_seconds
 from pinn.specs.batch import parse_batch
 from pinn.specs.deployment import Deployment
 from pinn.units import MICROSECOND
@@ -25,38 +24,21 @@ _NAMED = 4
 
 
 def make_report(
-    surrogate: Surrogate, deployment: Deployment, batches: Sequence[str]
+    found: CoefficientSet, deployment: Deployment, batches: Sequence[str], distance: dict[str, Any]
 ) -> dict[str, Any]:
     """Everything about one configuration, ready for JSON and in SI units but for batches.
 
-    ``alpha`` and ``beta`` map names to ``value`` and ``unit``; an alpha also says whether data
-    taught it (else it is its prior) and whether a simulator that sees neither queue nor cache can
-    use it. ``batches`` lists ``batch``, ``step_time_us`` and ``floor_us``.
+    A coefficient set as :func:`pinn.coefficients.coefficient_set.set_to_json` gives it, with
+    ``batches``, a list of ``batch``, ``step_time_us`` and ``floor_us``, and the ``distance``.
+
+    Args:
+        found: The coefficients.
+        deployment: The configuration.
+        batches: Batches to time, as written on the command line.
+        distance: How far it lies from what was measured, with a ``sentence``.
     """
-    parsed = [parse_batch(text) for text in batches]
-    found = surrogate.coefficients([deployment])
-    taught = surrogate.taught_alphas()
-    return {
-        "model": deployment.model.name,
-        "gpu": deployment.gpu.name,
-        "precisions": {k: p.name for k, p in vars(deployment.model.precisions).items()}
-        | {"kv_cache": deployment.kv_cache_precision.name},
-        "serving": asdict(deployment.serving),
-        "beta": {
-            f.name: {"value": float(value), "unit": f.unit}
-            for f, value in zip(STEP_FEATURES.values(), found.beta[0], strict=True)
-        },
-        "alpha": {
-            f.name: {
-                "value": float(value),
-                "unit": f.unit,
-                "taught": bool(is_taught),
-                "in_simulator": f.in_simulator,
-            }
-            for f, value, is_taught in zip(
-                REQUEST_FEATURES.values(), found.alpha[0], taught, strict=True
-            )
-        },
+    work = batch_work(deployment, [parse_batch(text) for text in batches])
+    return set_to_json(found) | {
         "batches": [
             {
                 "batch": text,
@@ -64,14 +46,30 @@ def make_report(
                 "floor_us": float(floor) / MICROSECOND,
             }
             for text, seconds, floor in zip(
-                batches,
-                surrogate.step_seconds(deployment, parsed),
-                batch_floor_seconds(deployment, parsed),
-                strict=True,
+                batches, step_seconds(found.beta, *work), floor_seconds(*work), strict=True
             )
         ],
-        "distance": _distance(surrogate, deployment),
+        "distance": distance,
     }
+
+
+def network_report(
+    surrogate: Surrogate, deployment: Deployment, batches: Sequence[str]
+) -> dict[str, Any]:
+    """The report of a trained network's coefficients."""
+    coefficients = surrogate.coefficients([deployment])
+    facts = deployment_facts(deployment)
+    found = CoefficientSet(facts, coefficients, surrogate.taught_alphas())
+    return make_report(found, deployment, batches, _distance(surrogate, deployment))
+
+
+def file_report(
+    found: CoefficientSet, deployment: Deployment, batches: Sequence[str]
+) -> dict[str, Any]:
+    """The report of coefficients from a file."""
+    names = ", ".join(source["path"] for source in found.calibration.get("sources", ()))
+    text = f"Calibrated to {names}." if names else "Coefficients from a file, not the network."
+    return make_report(found, deployment, batches, {"sentence": text})
 
 
 def _distance(surrogate: Surrogate, deployment: Deployment) -> dict[str, Any]:

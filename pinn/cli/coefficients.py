@@ -50,6 +50,14 @@ def coefficients(
             help="Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]",
         ),
     ] = None,
+    given_coefficients: Annotated[
+        Path | None,
+        typer.Option(
+            "--coefficients",
+            help="File of 'pinn calibrate' or --json, in place of the network; its deployment "
+            "holds where no flag says otherwise.",
+        ),
+    ] = None,
     configs: Annotated[
         Path | None,
         typer.Option(
@@ -121,7 +129,9 @@ def coefficients(
     if configs is None and grid is None:
         if out is not None or skip_invalid:
             raise PinnError("--out and --skip-invalid are for --configs or --grid: use --json")
-        _one(given, batch or list(_EXAMPLES), json_path, checkpoint)
+        _one(given, batch or list(_EXAMPLES), json_path, checkpoint, given_coefficients)
+    elif given_coefficients is not None:
+        raise PinnError("--coefficients belong to one configuration: leave --configs, --grid out")
     elif out is None:
         raise PinnError("--configs and --grid need --out PATH, a .csv, .json or .parquet file")
     elif json_path is not None:
@@ -132,18 +142,35 @@ def coefficients(
 
 
 _NOT_A_FLAG = {
-    "batch", "json_path", "checkpoint", "configs", "grid", "out", "skip_invalid"
+    "batch", "json_path", "checkpoint", "given_coefficients", "configs", "grid", "out",
+    "skip_invalid",
 }  # fmt: skip
 
 
 def _one(
-    given: dict[str, Any], batches: list[str], json_path: Path | None, checkpoint: Path | None
+    given: dict[str, Any],
+    batches: list[str],
+    json_path: Path | None,
+    checkpoint: Path | None,
+    path: Path | None,
 ) -> None:
-    from pinn.cli.coefficient_report import make_report, print_report, write_report
+    from pinn.cli.coefficient_report import (
+        file_report,
+        network_report,
+        print_report,
+        write_report,
+    )
+    from pinn.coefficients.coefficient_set import read_coefficient_set
     from pinn.coefficients.configurations import canonical, make_deployment
 
-    surrogate = _surrogate(checkpoint)
-    report = make_report(surrogate, make_deployment(canonical(given)), batches)
+    if path is None:
+        deployment = make_deployment(canonical(given))
+        report = network_report(_surrogate(checkpoint), deployment, batches)
+    else:
+        found = read_coefficient_set(path)
+        deployment = make_deployment(canonical(found.configuration() | given))
+        found.check_deployment(deployment, str(path))
+        report = file_report(found, deployment, batches)
     if json_path is not None:
         write_report(report, json_path)
     print_report(report)

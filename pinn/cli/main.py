@@ -25,7 +25,11 @@ COMMANDS = (
         "Where the time of a step goes, beside the measured kernels it rests on.",
     ),
     Subcommand("simulate", "pinn.cli.simulate", "Serve a workload in simulated time."),
+    Subcommand(
+        "export", "pinn.cli.export", "Write ONNX graphs, tables and files for the Go simulator."
+    ),
     Subcommand("ingest", "pinn.cli.ingest", "Read a server's traces into tables."),
+    Subcommand("calibrate", "pinn.cli.calibrate", "Fit the coefficients to a server's own traces."),
     Subcommand(
         "observations", "pinn.cli.observations", "Write measurements as tables to train on."
     ),

@@ -69,6 +69,11 @@ class CoefficientSet:
         """Alpha as one vector."""
         return self.coefficients.alpha[0]
 
+    def configuration(self) -> dict[str, Any]:
+        """The deployment as a configuration: model, GPU and vLLM's flags by name."""
+        named = {k: self.deployment[k] for k in ("model", "gpu") if k in self.deployment}
+        return named | dict(self.deployment.get("serving") or {})
+
     def check_deployment(self, deployment: Deployment, where: str) -> None:
         """Stop where the coefficients belong to something else than ``deployment``.
 

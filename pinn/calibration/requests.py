@@ -1,0 +1,257 @@
+"""Alpha of a server, fitted to what its requests' journeys show outside the steps.
+
+===========================  =======================================================================
+phase                        measured
+===========================  =======================================================================
+``arrival_to_queue``         ARRIVED to QUEUED
+``queue_to_schedule``        QUEUED to the first SCHEDULED
+``schedule_to_first_token``  SCHEDULED to FIRST_TOKEN, less the steps that work on the prompt
+``output_token``             FIRST_TOKEN to FINISHED per further token, less the mean step meanwhile
+``completion``               FINISHED to DEPARTED
+===========================  =======================================================================
+
+Starts of steps that were not sampled lie on straight lines between those that were. Preemptions are
+too rare to fit, and flags do not vary inside a run: their alphas stay as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float
+
+from pinn.calibration.intervals import PARTS
+from pinn.calibration.offsets import Prior, choose_strength, fit_totals
+from pinn.features.request import REQUEST_FEATURES, RequestState, phase_mask, request_features
+from pinn.observations.trace_tables import TraceTables
+from pinn.specs.deployment import Deployment
+
+PHASES = (
+    "arrival_to_queue",
+    "queue_to_schedule",
+    "schedule_to_first_token",
+    "output_token",
+    "completion",
+)
+
+#: Fewer whole requests than this teach nothing.
+MIN_REQUESTS = 20
+
+#: Where the state before a request is older than this, its features are unknown.
+MAX_STATE_AGE_S = 5.0
+
+Rows = Float[np.ndarray, " requests"]
+
+
+@dataclass(frozen=True)
+class RequestRows:
+    """``n`` whole requests of a run.
+
+    Attributes:
+        features: Request features; the alphas' in the order of the registry.
+        targets: Phase -> seconds; NaN where a moment is missing.
+        part: Index into ``PARTS``: where in the run's time it arrived.
+        cached_share: Share of the prompt that the prefix cache held.
+    """
+
+    features: Float[np.ndarray, "requests features"]
+    targets: dict[str, Rows]
+    part: np.ndarray
+    cached_share: Rows
+
+    def __len__(self) -> int:
+        return len(self.part)
+
+
+@dataclass(frozen=True)
+class AlphaCalibration:
+    """A calibrated alpha.
+
+    Attributes:
+        base: Alpha before.
+        alpha: Alpha after.
+        taught: Which alphas the requests taught.
+        errors: Per phase, the errors of :func:`phase_errors`.
+    """
+
+    base: Float[np.ndarray, " features"]
+    alpha: Float[np.ndarray, " features"]
+    taught: Bool[np.ndarray, " features"]
+    errors: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+
+def read_requests(traces: TraceTables, deployment: Deployment) -> RequestRows:
+    """The whole requests of a run that met a known state."""
+    table = traces.requests.to_pandas()
+    if len(table):
+        known = table["issue"].isna() & (table["state_age_s"] <= MAX_STATE_AGE_S)
+        known &= table["state_step_s"].notna() & (table["preemptions"].fillna(0) == 0)
+        table = table[known]
+    serving = deployment.serving
+    zero, one = np.zeros(len(table)), np.ones(len(table))
+    prompt = table["prompt_tokens"].to_numpy(float)
+    longest = serving.max_model_len or deployment.model.max_position
+    state = RequestState(
+        prompt_tokens=prompt,
+        step_time_s=table["state_step_s"].to_numpy(float),
+        queue_share=np.nan_to_num(table["state_waiting_depth"].to_numpy(float))
+        / serving.max_num_seqs,
+        kv_usage=np.nan_to_num(table["state_kv_usage"].to_numpy(float)),
+        prompt_share=prompt / longest,
+        inverse_tensor_parallel=one / serving.tensor_parallel_size,
+        prefix_caching=one * serving.enable_prefix_caching,
+        chunked_prefill=one * serving.enable_chunked_prefill,
+        recomputed_tokens=zero,
+    )
+    cached = np.nan_to_num(table["cached_tokens"].to_numpy(float))
+    return RequestRows(
+        request_features(state),
+        _targets(table, traces.steps, prompt - cached, serving.max_num_batched_tokens),
+        _parts(table),
+        cached / np.maximum(prompt, 1),
+    )
+
+
+def _targets(
+    table: pd.DataFrame, steps: pd.DataFrame, uncached: Rows, token_budget: int
+) -> dict[str, Rows]:
+    begun = table["scheduled_step"].to_numpy(float, na_value=np.nan)
+    chunks = np.maximum(np.ceil(uncached / token_budget), 1)
+    first, last = (
+        table[f"{name}_step"].to_numpy(float, na_value=np.nan)
+        for name in ("first_token", "finished")
+    )
+    segment = table["segment"].to_numpy()
+
+    def start(step: Rows) -> Rows:
+        return _start_s(steps, segment, step)
+
+    own = start(begun + chunks) - start(begun)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean_step = (start(last) - start(first)) / (last - first)
+    seconds = {phase: table[f"{phase}_s"].to_numpy(float, na_value=np.nan) for phase in PHASES}
+    seconds["schedule_to_first_token"] = seconds["schedule_to_first_token"] - own
+    seconds["output_token"] = seconds["output_token"] - mean_step
+    return {k: np.where(np.isfinite(v), v, np.nan) for k, v in seconds.items()}
+
+
+def _start_s(steps: pd.DataFrame, segment: np.ndarray, step: Rows) -> Rows:
+    """When steps began; NaN beyond the sampled ones of their segment."""
+    found = np.full(len(step), np.nan)
+    for number, of_segment in steps.groupby("segment"):
+        mine = segment == number
+        found[mine] = np.interp(
+            step[mine],
+            of_segment["step_id"].to_numpy(float),
+            of_segment["start_s"].to_numpy(float),
+            left=np.nan,
+            right=np.nan,
+        )
+    return found
+
+
+def _parts(table: pd.DataFrame) -> np.ndarray:
+    """60/20/20 by arrival, as a share of each segment's span."""
+    arrived = table["arrived_s"].fillna(table["queued_s"])
+    groups = arrived.groupby(table["segment"])
+    begin, end = groups.transform("min"), groups.transform("max")
+    share = ((arrived - begin) / (end - begin).where(end > begin, 1)).to_numpy()
+    return np.digitize(share, (0.6, 0.8))
+
+
+def calibrate_alpha(rows: RequestRows, base: Float[np.ndarray, " features"]) -> AlphaCalibration:
+    """Fit residual offsets phase by phase to the requests of the first 60 % of time.
+
+    A phase with fewer than ``MIN_REQUESTS`` of them keeps its base. Residuals are measured in the
+    phase's median time, not in each request's own, which may be nearly nothing.
+    """
+    alpha, taught = base.copy(), np.zeros(len(base), dtype=bool)
+    for phase in PHASES:
+        chosen = (rows.part == 0) & np.isfinite(rows.targets[phase])
+        if chosen.sum() < MIN_REQUESTS:
+            continue
+        features, seconds = rows.features[chosen], rows.targets[phase][chosen]
+        scale = np.full(len(seconds), max(float(np.median(np.abs(seconds))), 1e-6))
+        spread = np.where(_varying(features, phase), np.maximum(base, _reach(features, scale)), 0)
+        features = features * phase_mask(phase)
+        prior = Prior(base, np.zeros(len(base)), spread)
+        strength = choose_strength(features, seconds, prior, scale)
+        found = fit_totals(features, seconds, prior, strength, scale)
+        alpha[spread > 0] = found[spread > 0]
+        taught |= spread > 0
+    result = AlphaCalibration(base, alpha, taught)
+    return AlphaCalibration(base, alpha, taught, phase_errors(rows, result))
+
+
+def _varying(features: np.ndarray, phase: str) -> Bool[np.ndarray, " features"]:
+    """The phase's constant and the features of it that vary: a flag never does inside a run."""
+    constant = np.array([name.endswith(".constant") for name in REQUEST_FEATURES])
+    return (phase_mask(phase) > 0) & (constant | (np.ptp(features, axis=0) > 0))
+
+
+def _reach(features: np.ndarray, scale: Rows) -> np.ndarray:
+    """What each alpha is where its feature alone makes the phase's median time."""
+    size = np.sqrt((features**2).mean(axis=0))
+    return np.where(size > 0, scale[0] / np.maximum(size, 1e-300), 0)
+
+
+def phase_errors(rows: RequestRows, found: AlphaCalibration) -> pd.DataFrame:
+    """Errors of each phase on the last 20 % of time, in seconds, beside simpler ways.
+
+    The others are fitted to the same requests: a line in the prompt's length, and the feature sets
+    of the hierarchical decomposition with and without prefix-cache hits.
+
+    Returns:
+        Columns ``phase``, ``method``, ``n``, ``median_s`` (measured) and ``error_s`` (median
+        absolute).
+    """
+    names = list(REQUEST_FEATURES)
+    queue = [names.index(f"queue_to_schedule.{n}") for n in _HIERARCHICAL]
+    prompt = names.index("arrival_to_queue.prompt_token")
+    one = np.ones((len(rows), 1))
+    designs = {
+        "line in the prompt": np.hstack([one, rows.features[:, [prompt]]]),
+        "hierarchical set": np.hstack([one, rows.features[:, queue]]),
+        "the same and cache hits": np.hstack(
+            [one, rows.features[:, queue], rows.cached_share[:, None]]
+        ),
+    }
+    table = []
+    for phase in PHASES:
+        seconds = rows.targets[phase]
+        train = (rows.part == 0) & np.isfinite(seconds)
+        test = (rows.part == PARTS.index("last 20 %")) & np.isfinite(seconds)
+        if train.sum() < MIN_REQUESTS or not test.any():
+            continue
+        mask = phase_mask(phase)
+        predicted = {
+            "before": rows.features @ (found.base * mask),
+            "calibrated": rows.features @ (found.alpha * mask),
+        }
+        for name, design in designs.items():
+            solution = np.linalg.lstsq(design[train], seconds[train], rcond=None)[0]
+            predicted[name] = design @ solution
+        for name, times in predicted.items():
+            table.append(
+                {
+                    "phase": phase,
+                    "method": name,
+                    "n": int(test.sum()),
+                    "median_s": float(np.median(seconds[test])),
+                    "error_s": float(np.median(np.abs(times - seconds)[test])),
+                }
+            )
+    return pd.DataFrame(table)
+
+
+_HIERARCHICAL = (
+    "queue_share",
+    "kv_usage",
+    "prompt_share",
+    "inverse_tensor_parallel",
+    "prefix_caching",
+    "chunked_prefill",
+    "queue_share_squared",
+)
