@@ -19,7 +19,7 @@ from pinn.embedding.descriptors import DESCRIPTORS, RATES, embed
 from pinn.errors import PinnError
 from pinn.export.configured import Configured, from_checkpoint
 from pinn.export.microseconds import whole_microseconds
-from pinn.export.specs import specs_document
+from pinn.export.specs import specs_document, write_specs
 from pinn.export.table import export_table
 from pinn.export.table_file import table_json, write_table_file
 from pinn.features.request import RequestState
@@ -86,17 +86,19 @@ def random_batch(rng: np.random.Generator) -> tuple[Batch, tuple[int, ...]]:
         return Batch.prefill(1, new), (new,)
     decodes = int(np.exp(rng.uniform(0, np.log(129)))) if kind != "prefill" else 0
     chunks = int(rng.integers(1, 5)) if kind != "decode" else 0
-    batch, prompts = Batch(), ()
+    batch, prompts = Batch(), list[int]()
     longest = int(np.exp(rng.uniform(np.log(8), np.log(_LONGEST))))
     for _ in range(decodes):
         context = int(rng.integers(longest // 2, longest + 1))
-        batch, prompts = batch + Batch.decode(1, context), (*prompts, int(context * rng.random()))
+        batch += Batch.decode(1, context)
+        prompts.append(int(context * rng.random()))
     for _ in range(chunks):
         new = int(np.exp(rng.uniform(0, np.log(8192))))
         cached = int(rng.choice([0, 16 * int(rng.integers(0, longest // 8 + 1))]))
         rest = int(rng.choice([0, int(rng.integers(1, 5000))]))
-        batch, prompts = batch + Batch.prefill(1, new, cached), (*prompts, cached + new + rest)
-    return batch, prompts
+        batch += Batch.prefill(1, new, cached)
+        prompts.append(cached + new + rest)
+    return batch, tuple(prompts)
 
 
 def step_cases(configured: Configured, count: int = CASES, seed: int = _SEED) -> list[dict]:
@@ -247,7 +249,7 @@ def write_goldens(checkpoint: Path, folder: Path) -> None:
     (folder / TABLE).write_text(table_json(table, configured.provenance))
     write_table_file(table, configured.provenance, folder / CSV_TABLE, "csv")
     specs = specs_document([load_model(m) for m in MODELS], [load_gpu(g) for g in list_gpus()])
-    (folder / SPECS).write_text(json.dumps(specs) + "\n")
+    write_specs(specs, folder / SPECS)
     _write_lines(folder / STEPS, step_cases(configured))
     _write_lines(folder / PHASES, phase_cases(configured))
     _write_lines(folder / NETWORK, network_cases(checkpoint))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, fields
+from pathlib import Path
 from typing import Any
 
+from pinn.observations.table import replace_atomically
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import (
-    DenseFfnSpec,
     LatentAttentionSpec,
     LayerGroup,
     ModelSpec,
@@ -53,17 +55,15 @@ def _model(model: ModelSpec) -> dict[str, Any]:
 
 def _group(group: LayerGroup) -> dict[str, Any]:
     kind = "latent" if isinstance(group.attention, LatentAttentionSpec) else "grouped_query"
-    ffn: dict[str, Any]
-    if isinstance(group.ffn, MoeFfnSpec):
-        ffn = {"kind": "mixture_of_experts", **asdict(group.ffn)}
-    else:
-        ffn = {"kind": "dense", **_dense(group.ffn)}
+    ffn = "mixture_of_experts" if isinstance(group.ffn, MoeFfnSpec) else "dense"
     return {
         "count": group.count,
         "attention": {"kind": kind, **asdict(group.attention)},
-        "ffn": ffn,
+        "ffn": {"kind": ffn, **asdict(group.ffn)},
     }
 
 
-def _dense(ffn: DenseFfnSpec) -> dict[str, Any]:
-    return asdict(ffn)
+def write_specs(document: dict[str, Any], path: Path) -> None:
+    """Write a document of ``specs_document``; the file appears whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_atomically(path, lambda target: target.write_text(json.dumps(document) + "\n"))

@@ -71,11 +71,11 @@ def export_table(configured: Configured) -> pa.Table:
     for name, values in configuration_columns(configured).items():
         text = pa.string() if name == "precision" else None
         columns[name] = pa.array(values, pa.int64() if name == "window_tokens" else text)
-    for names, values in (
+    for names, vectors in (
         (beta_columns(), configured.coefficients.beta),
         (alpha_columns(), configured.coefficients.alpha),
     ):
-        columns |= dict(zip(names, np.ascontiguousarray(values.T), strict=True))
+        columns |= dict(zip(names, np.ascontiguousarray(vectors.T), strict=True))
     costs = step_costs(configured.deployments)
     columns |= {f"cost.{name}": getattr(costs, name) for name in COST_NAMES}
     columns["source"] = pa.array(configured.sources)

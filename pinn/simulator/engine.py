@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pinn.simulator.arrays import ARRAYS, ENGINE
-from pinn.simulator.state import STEP_COLUMNS, SUMS
+from pinn.simulator.state import FIRST_SUM, STEP_COLUMNS
 
 _STEP_ROWS = 1 << 16
 
@@ -72,7 +72,7 @@ def new_engine(settings: dict[str, float], given: dict[str, np.ndarray], distinc
     record["n_keys"] = len(given["keys"])
     record["n_distinct_keys"] = distinct
     record["n_block_ids"] = record["blocks"] + 1
-    record["n_sums"], record["n_columns"] = len(SUMS), len(STEP_COLUMNS)
+    record["n_sums"], record["n_columns"] = len(STEP_COLUMNS) - FIRST_SUM, len(STEP_COLUMNS)
     record["step_rows"] = _STEP_ROWS
     record["gap_rows"] = _STEP_ROWS + record["n_replicas"] * seqs * depth
     record["unresolved"] = given["stage_sizes"][0]

@@ -200,7 +200,10 @@ def _add(engine, replica, column, r, tokens):
         arrays.batch_prefill(engine)[replica, column, i] = prefill
     arrays.batch_size(engine)[replica, column] = i + 1
     state.tokens += tokens
-    _account(arrays.sums(engine)[replica], tokens, cached, prefill, engine.window)
+    sums = arrays.sums(engine)[replica]
+    _account(sums, tokens, cached, prefill, engine.window)
+    if prefill:
+        sums[9] += tokens * (request.prompt + tokens / 2)
 
 
 @inner

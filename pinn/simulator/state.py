@@ -108,9 +108,13 @@ SUMS = (
     "windowed_prefill_pairs",
 )
 
+#: Beside ``SUMS``: over the prefill chunks, new tokens x (whole prompt + half the new tokens), the
+#: reach of prefill attention as the Go simulator counts it.
+PROMPT_REACH = "prompt_reach"
+
 #: Columns of a recorded step; the sums are those of the replica that took longest.
 STEP_COLUMNS = (
     "start_s", "duration_s", "group", "requests", "tokens", "running", "waiting", "used_blocks",
-    "new", "preempted", *SUMS,
+    "new", "preempted", *SUMS, PROMPT_REACH,
 )  # fmt: skip
 FIRST_SUM = STEP_COLUMNS.index(SUMS[0])

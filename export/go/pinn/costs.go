@@ -1,7 +1,5 @@
 package pinn
 
-import "math"
-
 // Costs are seconds at datasheet rates per unit of work on one GPU of a configuration; the Python
 // class StepCosts explains each.
 type Costs struct {
@@ -48,15 +46,4 @@ var costNames = []struct {
 	{"exchange_token_s", func(c *Costs) *float64 { return &c.ExchangeToken }},
 	{"pipeline_token_s", func(c *Costs) *float64 { return &c.PipelineToken }},
 	{"offload_s", func(c *Costs) *float64 { return &c.Offload }},
-}
-
-// topKRead is the time to read the experts that one token needs.
-func (c *Costs) topKRead() float64 { return c.Experts * c.ExpertShare * c.ExpertRead }
-
-// missLog is the logarithm of the chance that a token does not use a given expert.
-func (c *Costs) missLog() float64 { return math.Log(1 - c.ExpertShare) }
-
-// hitRead is the time to read every expert that at least one of the tokens hits, balanced routing.
-func (c *Costs) hitRead(tokens, missLog float64) float64 {
-	return c.Experts * (1 - math.Exp(tokens*missLog)) * c.ExpertRead
 }

@@ -89,8 +89,31 @@ const (
 	mib8   = 1 << 23
 )
 
+// costConstants are costs with what else does not change from step to step.
+type costConstants struct {
+	Costs
+	topKRead    float64 // reading the experts that one token needs
+	allRead     float64 // reading every expert
+	missLog     float64 // logarithm of the chance that a token does not use a given expert
+	first256k   float64 // tokens whose all-reduce message has 256 KiB
+	first8m     float64 // and 8 MiB
+	communicate bool
+}
+
+func (c Costs) constants() costConstants {
+	return costConstants{
+		Costs:       c,
+		topKRead:    c.Experts * c.ExpertShare * c.ExpertRead,
+		allRead:     c.Experts * c.ExpertRead,
+		missLog:     math.Log(1 - c.ExpertShare),
+		first256k:   kib256 / c.AllReduceTokenBytes,
+		first8m:     mib8 / c.AllReduceTokenBytes,
+		communicate: c.AllReduceToken > 0 || c.AllReduces > 0,
+	}
+}
+
 // stepValues writes the features of one batch: seconds at datasheet rates, or counts.
-func stepValues(c *Costs, s *Sums, f *[numStepFeatures]float64) {
+func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 	prefills, decodes := float64(s.PrefillRequests), float64(s.DecodeRequests)
 	prefillTokens := float64(s.PrefillTokens)
 	tokens, requests := prefillTokens+decodes, prefills+decodes
@@ -120,7 +143,7 @@ func stepValues(c *Costs, s *Sums, f *[numStepFeatures]float64) {
 	f[fGemmBeyond1024] = c.GemmToken * max(tokens-1024, 0)
 	f[fExpertExchange] = c.ExchangeToken * tokens
 	f[fPipeline] = c.PipelineToken * tokens
-	if c.AllReduceToken > 0 || c.AllReduces > 0 {
+	if c.communicate {
 		linkValues(c, tokens, f)
 	}
 	if c.Experts > 0 {
@@ -128,7 +151,7 @@ func stepValues(c *Costs, s *Sums, f *[numStepFeatures]float64) {
 	}
 }
 
-func prefillValues(c *Costs, s *Sums, f *[numStepFeatures]float64) {
+func prefillValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 	read := c.KVRead * float64(s.PrefillCached)
 	compute := c.PrefillPair * float64(s.PrefillPairs)
 	if s.window != 0 {
@@ -138,7 +161,7 @@ func prefillValues(c *Costs, s *Sums, f *[numStepFeatures]float64) {
 	f[fPrefillAttention], f[fPrefillKVRead] = max(read, compute), read
 }
 
-func decodeValues(c *Costs, s *Sums, f *[numStepFeatures]float64) {
+func decodeValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 	read := c.KVRead * float64(s.DecodeContext)
 	compute := c.DecodePair * float64(s.DecodeContext)
 	if s.window != 0 {
@@ -148,22 +171,26 @@ func decodeValues(c *Costs, s *Sums, f *[numStepFeatures]float64) {
 	f[fDecodeAttention], f[fKVRead] = max(read, compute), read
 }
 
-func linkValues(c *Costs, tokens float64, f *[numStepFeatures]float64) {
+func linkValues(c *costConstants, tokens float64, f *[numStepFeatures]float64) {
 	f[fAllReduce] = c.AllReduceToken * tokens
-	f[fAllReduceFirst256k] = c.AllReduceToken * min(tokens, kib256/c.AllReduceTokenBytes)
-	f[fAllReduceFirst8m] = c.AllReduceToken * min(tokens, mib8/c.AllReduceTokenBytes)
+	f[fAllReduceFirst256k] = c.AllReduceToken * min(tokens, c.first256k)
+	f[fAllReduceFirst8m] = c.AllReduceToken * min(tokens, c.first8m)
 	if c.AllReduceTokenBytes*tokens > kib256 {
 		f[fLargeAllReduce] = c.AllReduces
 	}
 }
 
-// expertValues takes the tokens of all data-parallel replicas, at least one.
-func expertValues(c *Costs, tokens float64, f *[numStepFeatures]float64) {
-	top, miss := c.topKRead(), c.missLog()
+// expertValues takes the tokens of all data-parallel replicas, at least one. The chance that an
+// expert is missed by all of them is the tenth power of that for a tenth of them.
+func expertValues(c *costConstants, tokens float64, f *[numStepFeatures]float64) {
+	missTenth := math.Exp(0.1 * tokens * c.missLog)
+	square := missTenth * missTenth
+	miss := square * square
+	miss *= miss * square
 	f[fExpertCompute] = c.ExpertToken * tokens
-	f[fExperts] = max(top, f[fExpertCompute])
-	f[fExpertsHit] = max(c.hitRead(tokens, miss)-top, 0)
-	f[fExpertsHitTenth] = max(c.hitRead(tokens*0.1, miss)-top, 0)
+	f[fExperts] = max(c.topKRead, f[fExpertCompute])
+	f[fExpertsHit] = max(c.allRead*(1-miss)-c.topKRead, 0)
+	f[fExpertsHitTenth] = max(c.allRead*(1-missTenth)-c.topKRead, 0)
 	f[fExpertComputeBeyond1024] = c.ExpertToken * max(tokens-1024, 0)
 	f[fExpertActivations] = c.ExpertActivationToken * tokens
 }

@@ -14,6 +14,7 @@ const stepTimeWeight = 1.0 / 16
 type Model struct {
 	row    *Row
 	beta   [numStepFeatures]float64
+	costs  costConstants
 	window int64
 
 	stepSeconds     float64
@@ -31,14 +32,14 @@ func NewModel(row *Row) (*Model, error) {
 	if err := row.check("row"); err != nil {
 		return nil, err
 	}
-	m := &Model{row: row, window: row.WindowTokens}
+	m := &Model{row: row, costs: row.Costs.constants(), window: row.WindowTokens}
 	copy(m.beta[:], row.Beta)
 	return m, nil
 }
 
 // Clone returns a model of the same configuration with nothing remembered.
 func (m *Model) Clone() *Model {
-	return &Model{row: m.row, beta: m.beta, window: m.window}
+	return &Model{row: m.row, beta: m.beta, costs: m.costs, window: m.window}
 }
 
 // Row returns what the model was made from; it must not be changed.
@@ -70,7 +71,7 @@ func (m *Model) StepTimeOf(sums *Sums) int64 {
 // StepSeconds is the step time before rounding; it leaves the moving average alone.
 func (m *Model) StepSeconds(sums *Sums) float64 {
 	var f [numStepFeatures]float64
-	stepValues(&m.row.Costs, sums, &f)
+	stepValues(&m.costs, sums, &f)
 	return seconds(&m.beta, &f)
 }
 
@@ -78,7 +79,7 @@ func (m *Model) StepSeconds(sums *Sums) float64 {
 // the unit of the coefficient is "1", else counts.
 func (m *Model) Features(sums *Sums) []float64 {
 	var f [numStepFeatures]float64
-	stepValues(&m.row.Costs, sums, &f)
+	stepValues(&m.costs, sums, &f)
 	return f[:]
 }
 

@@ -1,16 +1,11 @@
 package pinn
 
-import "math"
-
 // Request is what a simulator knows of a request when a step begins.
 type Request struct {
 	ProgressIndex int64 // tokens whose keys and values are there: processed prompt and output
 	NumNewTokens  int64 // tokens scheduled in this step
 	InputLen      int64 // prompt tokens
 }
-
-// noWindow stands for a model whose every layer sees the whole context.
-const noWindow = math.MaxInt64
 
 // Sums are sums over a batch's requests: all that a step's features need to know of it.
 //
@@ -28,7 +23,7 @@ type Sums struct {
 	WindowedPrefillCached int64
 	WindowedPrefillPairs  int64
 
-	window int64 // 0 and noWindow: none
+	window int64 // 0 for none
 }
 
 // Add counts one request. It works on its prompt while progress < input, and generates one token
@@ -55,13 +50,11 @@ func (s *Sums) Add(progress, newTokens, input int64) {
 	}
 }
 
-// addBatch counts every request of a batch. The plain case is a loop of its own because it is what
-// a simulator spends its time on.
+// addBatch counts every request of a batch. Decodes, the bulk of most batches, are counted in the
+// loop itself.
 func (s *Sums) addBatch(batch []*Request) {
 	if s.window != 0 {
-		for _, r := range batch {
-			s.Add(r.ProgressIndex, r.NumNewTokens, r.InputLen)
-		}
+		s.addWindowed(batch)
 		return
 	}
 	var decodes, context int64
@@ -75,6 +68,24 @@ func (s *Sums) addBatch(batch []*Request) {
 	}
 	s.DecodeRequests += decodes
 	s.DecodeContext += context + decodes
+}
+
+// addWindowed is addBatch of a model with an attention window.
+func (s *Sums) addWindowed(batch []*Request) {
+	var decodes, context, near int64
+	before := s.window - 1
+	for _, r := range batch {
+		if r.ProgressIndex < r.InputLen || r.ProgressIndex < 0 {
+			s.Add(r.ProgressIndex, r.NumNewTokens, r.InputLen)
+			continue
+		}
+		decodes++
+		context += r.ProgressIndex
+		near += min(r.ProgressIndex, before)
+	}
+	s.DecodeRequests += decodes
+	s.DecodeContext += context + decodes
+	s.WindowedDecodeContext += near + decodes
 }
 
 // pairs of the first n tokens of a sequence, each also with itself.

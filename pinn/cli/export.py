@@ -1,0 +1,241 @@
+"""``pinn export``: onnx, table, blis and specs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pinn.errors import PinnError
+
+if TYPE_CHECKING:
+    from pinn.export.blis_vectors import BlisVector
+    from pinn.export.configured import Configured
+
+app = typer.Typer(no_args_is_help=True)
+
+Checkpoint = Annotated[
+    Path | None,
+    typer.Option(
+        "--checkpoint",
+        help="Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]",
+    ),
+]
+Configs = Annotated[
+    str,
+    typer.Option(
+        "--configs",
+        help="CSV, YAML or JSON file of configurations or of a grid, as of 'pinn coefficients'; or "
+        "a grid itself, such as 'model=Llama-3.1-8B gpu=H100,B200 tensor_parallel_size=1,2'.",
+    ),
+]
+CoefficientFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--coefficients",
+        help="JSON of 'pinn calibrate' or 'pinn coefficients --json', in place of the network for "
+        "the configuration that it belongs to. Repeatable.",
+    ),
+]
+SkipInvalid = Annotated[
+    bool, typer.Option("--skip-invalid", help="Leave out what does not fit together.")
+]
+
+
+@app.callback()
+def _root() -> None:
+    """Write what other programs read: ONNX graphs, coefficient tables, files for the Go simulator.
+
+    The Go package that reads tables and checkpoints is in the folder export/go of the repository.
+    """
+
+
+@app.command()
+def onnx(
+    out: Annotated[Path, typer.Option("--out", help="Folder for the two graphs.")],
+    checkpoint: Checkpoint = None,
+) -> None:
+    """The network and the step time as ONNX graphs.
+
+    coefficients.onnx maps embedded deployments to alpha and beta, step_time.onnx maps summed batch
+    features and beta to step times; names, units and provenance are in their metadata.
+
+    Example:
+      pinn export onnx --out export/onnx
+    """
+    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.export.onnx_graphs import export_onnx
+    from pinn.export.provenance import checkpoint_provenance
+    from pinn.network.checkpoint import load_checkpoint
+
+    path = find_checkpoint(checkpoint)
+    loaded = load_checkpoint(path)
+    for written in export_onnx(loaded, checkpoint_provenance(path, loaded.metadata), out):
+        typer.echo(f"{written.stat().st_size:10,} bytes  {written}")
+
+
+@app.command()
+def table(
+    configs: Configs,
+    out: Annotated[Path, typer.Option("--out", help="File to write.")],
+    file_format: Annotated[
+        str | None,
+        typer.Option("--format", help="json, csv or parquet. [default: the ending of --out]"),
+    ] = None,
+    checkpoint: Checkpoint = None,
+    coefficients: CoefficientFiles = None,
+    skip_invalid: SkipInvalid = False,
+) -> None:
+    """Flat coefficient tables, a row per configuration, which the Go package loads.
+
+    Example:
+      pinn export table --configs 'model=Llama-3.1-8B gpu=H100,H200' --out coefficients.json
+    """
+    from pinn.export.table import export_table
+    from pinn.export.table_file import write_table_file
+
+    kind = file_format or out.suffix.lower().removeprefix(".")
+    configured = _configured(configs, checkpoint, coefficients, skip_invalid)
+    write_table_file(export_table(configured), configured.provenance, out, kind)
+    typer.echo(f"{len(configured):8} configurations written to {out}")
+
+
+@app.command()
+def blis(
+    configs: Configs,
+    out: Annotated[Path, typer.Option("--out", help="Folder for the files.")],
+    workload: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--workload",
+            help="What the configurations will serve, as of 'pinn simulate'. Repeatable. "
+            "[default: the six loads of the public serving runs]",
+        ),
+    ] = None,
+    checkpoint: Checkpoint = None,
+    coefficients: CoefficientFiles = None,
+    skip_invalid: SkipInvalid = False,
+) -> None:
+    """Flags and defaults files for an unmodified BLIS, per configuration and load.
+
+    BLIS's own formula gets the vector that reproduces the step times best over the batches of a
+    simulated load, so take the file of the load that you simulate; mix is for all of them.
+
+    Example:
+      pinn export blis --configs 'model=Llama-3.1-8B gpu=H100' --out export/blis
+    """
+    from pinn.export.blis_files import write_configuration, write_hardware, write_summary
+    from pinn.export.blis_vectors import blis_vectors
+    from pinn.export.blis_workloads import standard_loads
+    from pinn.workloads.load import load_workload
+
+    configured = _configured(configs, checkpoint, coefficients, skip_invalid)
+    loads = [load_workload(path) for path in workload] if workload else standard_loads()
+    typer.echo(
+        f"loads: {', '.join(load.name for load in loads)}; errors: median |BLIS - surrogate|"
+    )
+    found = []
+    for row in range(len(configured)):
+        try:
+            found.append(blis_vectors(configured, row, loads))
+        except PinnError as error:
+            raise PinnError(f"configuration {row + 1}: {error}") from error
+        write_configuration(configured, row, found[-1], out)
+        _print_vectors(configured, row, found[-1])
+    write_hardware(configured, out / "hardware.json")
+    write_summary(configured, found, out / "summary.csv")
+    _print_errors(found)
+
+
+def _print_vectors(configured: Configured, row: int, vectors: list[BlisVector]) -> None:
+    from pinn.export.blis_files import folder_name
+
+    typer.echo(folder_name(configured, row))
+    for v in vectors:
+        zeroed = ", ".join(v.projection.zeroed) or "none"
+        typer.echo(
+            f"  {v.load:16} error {100 * v.projection.median_error:6.2f} %  mean step "
+            f"{v.mean_step_us:9.0f} us  arrival {v.alpha[0]:9.0f} us  zeroed: {zeroed}"
+        )
+
+
+def _print_errors(found: list[list[BlisVector]]) -> None:
+    import numpy as np
+
+    from pinn.export.blis_vectors import MIX, own_errors
+
+    own = [float(np.median(own_errors(vectors))) for vectors in found]
+    lines = {"a vector per load": own}
+    mixed = [v.projection.median_error for vectors in found for v in vectors if v.load == MIX]
+    if mixed:
+        lines["one for all loads"] = mixed
+    for name, errors in lines.items():
+        typer.echo(
+            f"{name}: median over {len(errors)} configurations {100 * np.median(errors):.2f} %, "
+            f"worst {100 * max(errors):.2f} %"
+        )
+
+
+@app.command()
+def specs(
+    out: Annotated[Path, typer.Option("--out", help="JSON file to write.")],
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", help="Name or path; repeatable. [default: the whole catalogue]"),
+    ] = None,
+    gpu: Annotated[
+        list[str] | None,
+        typer.Option("--gpu", help="Name or datasheet file; repeatable. [default: all known]"),
+    ] = None,
+    quantization: Annotated[
+        str | None,
+        typer.Option("--quantization", help="Serve the models in another format, such as fp8."),
+    ] = None,
+) -> None:
+    """Models and GPUs as JSON, of which the Go package makes coefficients with a checkpoint.
+
+    Example:
+      pinn export specs --model ./config.json --gpu H100 --out specs.json
+    """
+    from dataclasses import replace
+
+    from pinn.export.specs import specs_document, write_specs
+    from pinn.specs.catalog import list_models, load_model
+    from pinn.specs.gpu_catalog import list_gpus, load_gpu
+    from pinn.specs.precision_override import with_precision
+
+    models = [load_model(name) for name in model or list_models()]
+    if quantization is not None:
+        models = [
+            replace(with_precision(m, quantization), name=f"{m.name}@{quantization}")
+            for m in models
+        ]
+    gpus = [load_gpu(name) for name in gpu or list_gpus()]
+    write_specs(specs_document(models, gpus), out)
+    typer.echo(f"{len(models):8} models and {len(gpus)} GPUs written to {out}")
+
+
+def _configured(
+    configs: str, checkpoint: Path | None, coefficients: list[Path] | None, skip_invalid: bool
+) -> Configured:
+    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.coefficients.configurations import make_deployments
+    from pinn.export.configured import from_checkpoint, with_coefficient_files
+
+    kept, deployments, reasons = make_deployments(_rows(configs), skip_invalid)
+    for reason in sorted(set(reasons)):
+        typer.echo(f"{reasons.count(reason):8} left out: {reason}")
+    configured = from_checkpoint(find_checkpoint(checkpoint), kept, deployments)
+    return with_coefficient_files(configured, coefficients or [])
+
+
+def _rows(configs: str) -> list[dict[str, Any]]:
+    """The configurations of a file, or of a grid as typed."""
+    from pinn.coefficients.configuration_files import read_configurations
+    from pinn.coefficients.configurations import parse_grid
+
+    path = Path(configs).expanduser()
+    return (
+        parse_grid(configs) if "=" in configs and not path.is_file() else read_configurations(path)
+    )
