@@ -78,7 +78,8 @@ def account(
     """
     given = {name: value for name, value in locals().items() if name not in _NOT_A_FLAG}
     from pinn.cli.account_plot import check_suffix, draw
-    from pinn.cli.account_report import make_report, print_report, write_csv, write_json
+    from pinn.cli.account_report import make_report, print_report, write_csv
+    from pinn.cli.coefficient_report import write_report
     from pinn.coefficients.checkpoint_search import find_checkpoint
     from pinn.coefficients.configurations import canonical, make_deployment
     from pinn.latency.surrogate import Surrogate
@@ -92,9 +93,9 @@ def account(
     deployment = make_deployment(canonical(given))
     beta = surrogate.coefficients([deployment]).beta[0]
     accounts = [account_for(deployment, text, beta, teacher) for text in batch or _EXAMPLES]
-    report = make_report(deployment, accounts, {"network": str(path), **sources})
+    report = make_report(deployment, accounts, {"network": _shown(path), **sources})
     if json_path is not None:
-        write_json(report, json_path)
+        write_report(report, json_path)
     if csv_path is not None:
         write_csv(report, csv_path)
     if plot is not None:
@@ -130,8 +131,14 @@ def _teacher(
     saved = metadata.get("scalars")
     scalars = saved_scalars(saved) if saved else prior_scalars()
     return Teacher(surrogates, scalars), {
-        "kernels": f"{found}{without}",
+        "kernels": f"{_shown(found)}{without}",
         "overheads": "as the checkpoint learned them"
         if saved
         else "their priors, as the checkpoint was trained without kernels",
     }
+
+
+def _shown(path: Path) -> str:
+    """The path from the working directory, where it lies below that."""
+    whole, here = path.absolute(), Path.cwd()
+    return str(whole.relative_to(here) if whole.is_relative_to(here) else path)

@@ -1,9 +1,8 @@
-"""A step's account: gathered, printed and written as JSON or CSV."""
+"""A step's account: gathered, printed and written as CSV."""
 
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -97,13 +96,6 @@ def _kernel(use: KernelUse) -> dict[str, Any]:
     }
 
 
-def write_json(report: dict[str, Any], path: Path) -> None:
-    """Write the report as JSON; the file appears whole or not at all."""
-    text = json.dumps(report, indent=2) + "\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_atomically(path, lambda target: target.write_text(text))
-
-
 def write_csv(report: dict[str, Any], path: Path) -> None:
     """Write parts, step features and kernels of every step, one line each, told by ``kind``."""
 
@@ -148,7 +140,7 @@ def nearest_text(kernel: Mapping[str, Any]) -> str:
     if near is None:
         return "not measured anywhere"
     differ = {k: v for k, v in near["sizes"].items() if v != kernel["sizes"].get(k)}
-    return f"{near['gpu']} {near['format']}: {sizes_text(differ) or 'same sizes'}"
+    return f"{near['gpu']} {near['format']}: {sizes_text(differ) or 'same shape'}"
 
 
 def print_report(report: dict[str, Any], console: Console | None = None) -> None:

@@ -11,6 +11,14 @@ def run(monkeypatch, checkpoint_path):
     return lambda *arguments: CliRunner().invoke(app, [str(a) for a in arguments])
 
 
+@pytest.fixture(scope="session")
+def kernels_folder(h100_kernels, tmp_path_factory):
+    """Quickly fitted kernel surrogates on disk."""
+    folder = tmp_path_factory.mktemp("kernels") / "all"
+    h100_kernels.save(folder)
+    return folder
+
+
 @pytest.fixture
 def refused(run):
     """Run ``pinn`` and get the one line that says what was wrong."""

@@ -21,13 +21,6 @@ def small_shards(monkeypatch):
     monkeypatch.setattr(composed, "SHARD_DEPLOYMENTS", 4)
 
 
-@pytest.fixture(scope="module")
-def kernels_folder(h100_kernels, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("kernels") / "all"
-    h100_kernels.save(folder)
-    return folder
-
-
 @pytest.fixture
 def make(run, kernels_folder):
     """Run the command with quickly fitted surrogates, read from disk each time."""
