@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.optimize import nnls
 
-STRENGTHS = 10.0 ** np.arange(-6, 1.01, 0.5)
+STRENGTHS = 10.0 ** np.arange(-9, 1.01, 0.5)
 _REWEIGHTINGS = 2
 _HUBER = 1.5
 _FOLDS = 5

@@ -11,7 +11,8 @@ phase                        measured
 ===========================  =======================================================================
 
 Starts of steps that were not sampled lie on straight lines between those that were. Preemptions are
-too rare to fit, and flags do not vary inside a run: their alphas stay as they are.
+too rare to fit, and flags do not vary inside a run: their alphas stay as they are. Nor does a
+simulation use the alphas of the queue, since there the wait for capacity emerges.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ MIN_REQUESTS = 20
 
 #: Where the state before a request is older than this, its features are unknown.
 MAX_STATE_AGE_S = 5.0
+
+#: The alphas of the queue.
+_QUEUE = [i for i, name in enumerate(REQUEST_FEATURES) if ".queue_share" in name]
 
 Rows = Float[np.ndarray, " requests"]
 
@@ -164,25 +168,40 @@ def _parts(table: pd.DataFrame) -> np.ndarray:
 def calibrate_alpha(rows: RequestRows, base: Float[np.ndarray, " features"]) -> AlphaCalibration:
     """Fit residual offsets phase by phase to the requests of the first 60 % of time.
 
-    A phase with fewer than ``MIN_REQUESTS`` of them keeps its base. Residuals are measured in the
-    phase's median time, not in each request's own, which may be nearly nothing.
+    A phase with fewer than ``MIN_REQUESTS`` of them keeps its base. The alphas of the queue are
+    fitted last, to the requests that met one, with the others as the calm requests taught them: a
+    wait for capacity must not look like work of the scheduler. Residuals are measured in the
+    phase's mean time, not in each request's own, which may be nearly nothing.
     """
     alpha, taught = base.copy(), np.zeros(len(base), dtype=bool)
+    queue_share = rows.features[:, _QUEUE].max(axis=1)
     for phase in PHASES:
-        chosen = (rows.part == 0) & np.isfinite(rows.targets[phase])
-        if chosen.sum() < MIN_REQUESTS:
-            continue
-        features, seconds = rows.features[chosen], rows.targets[phase][chosen]
-        scale = np.full(len(seconds), max(float(np.median(np.abs(seconds))), 1e-6))
-        spread = np.where(_varying(features, phase), np.maximum(base, _reach(features, scale)), 0)
-        features = features * phase_mask(phase)
-        prior = Prior(base, np.zeros(len(base)), spread)
-        strength = choose_strength(features, seconds, prior, scale)
-        found = fit_totals(features, seconds, prior, strength, scale)
-        alpha[spread > 0] = found[spread > 0]
-        taught |= spread > 0
+        known = (rows.part == 0) & np.isfinite(rows.targets[phase])
+        of_queue = np.isin(np.arange(len(base)), _QUEUE)
+        has_queue = phase == "queue_to_schedule"
+        stages = [(known & (queue_share == 0), ~of_queue), (known & (queue_share > 0), of_queue)]
+        for chosen, free in stages if has_queue else [(known, ~of_queue)]:
+            if chosen.sum() >= MIN_REQUESTS:
+                features, seconds = rows.features[chosen], rows.targets[phase][chosen]
+                fitted = _fit_phase(features, seconds, phase, alpha, free)
+                taught |= fitted.taught
+                alpha = fitted.alpha
     result = AlphaCalibration(base, alpha, taught)
     return AlphaCalibration(base, alpha, taught, phase_errors(rows, result))
+
+
+def _fit_phase(
+    features: np.ndarray, seconds: Rows, phase: str, base: np.ndarray, free: np.ndarray
+) -> AlphaCalibration:
+    """Offsets of a phase's free alphas; the others keep their base."""
+    scale = np.full(len(seconds), max(float(np.mean(np.abs(seconds))), 1e-6))
+    reach = np.maximum(base, _reach(features, scale))
+    spread = np.where(_varying(features, phase) & free, reach, 0)
+    masked = features * phase_mask(phase)
+    prior = Prior(base, np.zeros(len(base)), spread)
+    strength = choose_strength(masked, seconds, prior, scale)
+    found = fit_totals(masked, seconds, prior, strength, scale)
+    return AlphaCalibration(base, np.where(spread > 0, found, base), spread > 0)
 
 
 def _varying(features: np.ndarray, phase: str) -> Bool[np.ndarray, " features"]:

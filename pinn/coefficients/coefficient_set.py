@@ -71,7 +71,9 @@ class CoefficientSet:
 
     def configuration(self) -> dict[str, Any]:
         """The deployment as a configuration: model, GPU and vLLM's flags by name."""
-        named = {k: self.deployment[k] for k in ("model", "gpu") if k in self.deployment}
+        named: dict[str, Any] = {
+            k: self.deployment[k] for k in ("model", "gpu") if k in self.deployment
+        }
         return named | dict(self.deployment.get("serving") or {})
 
     def check_deployment(self, deployment: Deployment, where: str) -> None:
