@@ -8,17 +8,17 @@ import json
 import sys
 
 import hydra
+from hydra.utils import get_method
 from omegaconf import DictConfig
 
 from pinn.errors import PinnError
-from pinn.experiments.experiment import run_experiment
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")
 def main(config: DictConfig) -> None:
     """Run the experiment that the configuration describes."""
     try:
-        print(json.dumps(run_experiment(config)))
+        print(json.dumps(get_method(config.entry)(config)))
     except PinnError as error:
         sys.exit(f"error: {error}")
 

@@ -55,13 +55,23 @@ def learn_from_runs(
         serving: Measured deployments to train on.
         settings: How.
     """
-    parts = run_parts(kernels, runs)
     of_serving = projected_parts(kernels, serving.deployments)
+    return alternate(runs, run_parts(kernels, runs), serving, of_serving, settings)
+
+
+def alternate(
+    runs: Sequence[MeasuredRun],
+    parts: Float[np.ndarray, "runs operators features"],
+    serving: ServingRows,
+    serving_parts: Float[np.ndarray, "deployments operators features"],
+    settings: RunFitSettings,
+) -> RunFit:
+    """The rounds themselves, given the projected betas of every deployment's operators."""
     models = [run.deployment.model.name for run in runs]
     fit = RunFit()
     for number in range(1, settings.rounds + 1):
         rows = run_rows(runs, run_latencies(fit, runs, parts), settings.workers)
-        evidence = Evidence(rows, models, parts, serving, of_serving)
+        evidence = Evidence(rows, models, parts, serving, serving_parts)
         before, fit = fit, fit_to_runs(evidence, fit, settings)
         change = _largest_change(before, fit)
         error = np.abs(rows.simulated_s / rows.measured_s - 1)

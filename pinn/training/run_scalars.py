@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import huber_loss
 
+from pinn.errors import PinnError
 from pinn.features.request import REQUEST_FEATURES
 from pinn.features.step import STEP_FEATURES
 from pinn.kernels.composition import OPERATORS
@@ -94,6 +96,30 @@ class RunFit:
             },
             "alpha": dict(zip(REQUEST_FEATURES, self.alpha.tolist(), strict=True)),
         }
+
+
+def run_fit_from_json(values: Mapping[str, Any]) -> RunFit:
+    """Rebuild what ``RunFit.to_json`` or ``Scalars.to_json`` wrote, alpha left out.
+
+    Raises:
+        PinnError: If an operator is missing or a name is unknown.
+    """
+    multipliers, overheads = values.get("multipliers", {}), values.get("overheads", {})
+    unknown = set(overheads) - set(STEP_FEATURES)
+    if set(multipliers) != set(OPERATORS) or unknown:
+        raise PinnError(
+            f"scalars of operators {', '.join(multipliers)} and overheads {', '.join(overheads)} "
+            "are not those of this version: train the checkpoint again"
+        )
+    scalars = Scalars(
+        np.array([multipliers[name] for name in OPERATORS]),
+        np.array([overheads.get(name, 0.0) for name in STEP_FEATURES]),
+    )
+    departures = {
+        model: np.log([factors[name] for name in (*OPERATORS, "overheads")])
+        for model, factors in values.get("departures", {}).items()
+    }
+    return RunFit(scalars, departures)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,201 @@
+"""``pinn evaluate``: predictions against measurements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pinn.errors import PinnError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from pinn.simulator.linear_latency import LinearLatency
+    from pinn.workloads.measured_runs import MeasuredRun
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Score predictions on measurements."
+)
+
+
+@app.callback()
+def _root() -> None:
+    """One subcommand per kind of measurement."""
+
+
+@app.command("serving-runs")
+def serving_runs(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            help="CSV of serving runs, or a folder that inference-perf wrote (or of such folders)."
+        ),
+    ],
+    model_configs: Annotated[
+        Path | None,
+        typer.Option(
+            "--model-configs", help="Folder of MODEL/config.json for models pinn does not know."
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option("--gpu", help="GPU of inference-perf's runs, whose files do not name it."),
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            "--checkpoint",
+            help="Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]",
+        ),
+    ] = None,
+    kernels: Annotated[
+        Path | None,
+        typer.Option(
+            "--kernels",
+            help="Folder of kernel surrogates: also score the teacher, with the checkpoint's "
+            "scalars.",
+        ),
+    ] = None,
+    steady_state: Annotated[
+        bool,
+        typer.Option("--steady-state", help="Also the mean ITL of one batch in its steady state."),
+    ] = False,
+    seed: Annotated[int, typer.Option("--seed", help="Of arrival times and lengths.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Also write every figure, as CSV.")
+    ] = None,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", help="Also write figures and summary as JSON.")
+    ] = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the per-stage table as Markdown.")
+    ] = False,
+) -> None:
+    """Simulate measured serving runs and score what their clients see.
+
+    Per run and stage the errors of E2E, TTFT (mean, p90, p99) and mean ITL, a summary over runs,
+    and the pairs of runs whose p99 E2E comes out in the wrong order.
+
+    Example: pinn evaluate serving-runs runs.csv --model-configs configs --json scores.json
+    """
+    import pandas as pd
+
+    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.evaluation.serving_runs import ranking_inversions, score_runs, summarize_runs
+    from pinn.evaluation.serving_runs_print import markdown_scores, print_scores, print_summary
+
+    runs = _read(path, gpu, model_configs, seed)
+    methods = _latencies(runs, find_checkpoint(checkpoint), kernels)
+    scores = pd.concat(
+        [score_runs(runs, latencies, method) for method, latencies in methods.items()],
+        ignore_index=True,
+    )
+    summary = summarize_runs(scores)
+    inversions = {
+        str(method): ranking_inversions(of_method)
+        for method, of_method in scores.groupby("method", sort=False)
+    }
+    if markdown:
+        for method, of_method in scores.groupby("method", sort=False):
+            typer.echo(f"{method}\n\n{markdown_scores(of_method)}")
+    else:
+        print_scores(scores)
+    print_summary(summary, inversions)
+    steady = _steady_states(runs, methods) if steady_state else None
+    if out is not None:
+        scores.to_csv(out, index=False)
+    if json_path is not None:
+        _write_json(json_path, scores, summary, inversions, steady)
+
+
+def _read(
+    path: Path, gpu: str | None, model_configs: Path | None, seed: int
+) -> Sequence[MeasuredRun]:
+    """Runs of a CSV, or of one or more folders of inference-perf."""
+    from pinn.workloads.load_reports import is_load_report, read_load_report
+    from pinn.workloads.measured_runs import read_measured_runs
+
+    folders = [path] if is_load_report(path) else []
+    if path.is_dir() and not folders:
+        folders = sorted(folder for folder in path.iterdir() if is_load_report(folder))
+    if not folders:
+        return read_measured_runs(path, model_configs, seed)[0]
+    if gpu is None:
+        raise PinnError(f"{folders[0]} does not say which GPU served it: name it with --gpu")
+    return [read_load_report(folder, gpu, model_configs, seed) for folder in folders]
+
+
+def _latencies(
+    runs: Sequence[MeasuredRun], checkpoint: Path, kernels: Path | None
+) -> dict[str, list[LinearLatency]]:
+    """Method -> coefficients of each run."""
+    from pinn.latency.surrogate import Surrogate
+    from pinn.simulator.linear_latency import LinearLatency
+
+    surrogate = Surrogate.load(checkpoint)
+    found = surrogate.coefficients([run.deployment for run in runs])
+    methods = {"network": (found.beta, found.alpha)}
+    if kernels is not None:
+        scalars = surrogate.checkpoint.metadata.get("scalars")
+        methods["teacher"] = (_teacher_betas(runs, kernels, scalars, checkpoint), found.alpha)
+    return {
+        method: [
+            LinearLatency(run.deployment, beta, alpha)
+            for run, beta, alpha in zip(runs, *coefficients, strict=True)
+        ]
+        for method, coefficients in methods.items()
+    }
+
+
+def _teacher_betas(
+    runs: Sequence[MeasuredRun], kernels: Path, scalars: object, checkpoint: Path
+) -> np.ndarray:
+    import numpy as np
+
+    from pinn.kernels.surrogates import KernelSurrogates
+    from pinn.training.run_learner import run_parts
+    from pinn.training.run_scalars import run_fit_from_json
+
+    if not isinstance(scalars, dict) or not scalars:
+        raise PinnError(f"{checkpoint} carries no scalars: it was not taught by kernels")
+    fit = run_fit_from_json(scalars)
+    parts = run_parts(KernelSurrogates.load(kernels), runs)
+    of_models = [fit.of_model(run.deployment.model.name) for run in runs]
+    return np.array([s.betas(of_run) for s, of_run in zip(of_models, parts, strict=True)])
+
+
+def _steady_states(
+    runs: Sequence[MeasuredRun], methods: dict[str, list[LinearLatency]]
+) -> list[dict[str, object]]:
+    from pinn.evaluation.serving_runs_print import print_steady_states
+    from pinn.evaluation.serving_runs_steady import score_steady_states
+
+    betas = {method: [latency.beta for latency in found] for method, found in methods.items()}
+    table = score_steady_states(runs, betas)
+    print_steady_states(table)
+    return [{str(k): v for k, v in row.items()} for row in table.to_dict("records")]
+
+
+def _write_json(
+    path: Path, scores: object, summary: object, inversions: object, steady: object
+) -> None:
+    import json
+
+    import pandas as pd
+
+    def records(table: object) -> object:
+        if not isinstance(table, pd.DataFrame):
+            return table
+        return json.loads(table.to_json(orient="records"))  # NaN becomes null
+
+    document = {
+        "scores": records(scores),
+        "summary": records(summary),
+        "ranked_wrongly": inversions,
+        "steady_state": steady,
+    }
+    path.write_text(json.dumps(document, indent=2) + "\n")

@@ -1,0 +1,113 @@
+"""Tables of scored serving runs for the terminal; all of them are functions of saved tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+from pinn.workloads.measured_runs import FIGURES, WHOLE_RUN
+
+_HEADINGS = {figure: figure.removesuffix("_s").replace("_", " ") for figure in FIGURES}
+
+
+def print_scores(scores: pd.DataFrame, console: Console | None = None) -> None:
+    """One row per run and stage: measured mean E2E, TTFT and ITL, and every figure's error."""
+    console = console or Console(width=150)
+    for method, of_method in scores.groupby("method", sort=False):
+        table = Table(title=f"{method}: error in % (measured means in ms)")
+        for name in ("run", "stage"):
+            table.add_column(name, no_wrap=True, max_width=44)
+        for name in ("req/s", "E2E", "TTFT", "ITL", *_HEADINGS.values(), "failed"):
+            table.add_column(name, justify="right")
+        for run, of_run in of_method.groupby("run", sort=False):
+            for stage, rows in of_run.groupby("stage", sort=False):
+                table.add_row(str(run), str(stage), *_cells(rows))
+            table.add_section()
+        console.print(table)
+
+
+def _cells(rows: pd.DataFrame) -> list[str]:
+    by_figure = rows.set_index("figure")
+    first = rows.iloc[0]
+    rate = first["rate_per_s"]
+    cells = ["" if pd.isna(rate) else f"{rate:g}"]
+    for figure in ("e2e_mean_s", "ttft_mean_s", "itl_mean_s"):
+        known = figure in by_figure.index
+        cells.append(f"{1e3 * by_figure.loc[figure, 'measured_s']:,.1f}" if known else "-")
+    for figure in FIGURES:
+        known = figure in by_figure.index
+        cells.append(f"{by_figure.loc[figure, 'error_percent']:+.1f}" if known else "-")
+    measured, predicted = first["failed_measured"], first["failed_predicted"]
+    shown = measured > 0 or predicted > 0
+    cells.append(f"{100 * predicted:.1f} of {100 * measured:.1f} %" if shown else "")
+    return cells
+
+
+def print_summary(
+    summary: pd.DataFrame,
+    inversions: Mapping[str, Sequence[tuple[str, str]]],
+    console: Console | None = None,
+) -> None:
+    """Median, mean and largest error of every figure; per method the pairs ranked wrongly."""
+    console = console or Console(width=120)
+    shown = summary[summary["part"].isin(["all", "stages", "overloaded"])]
+    table = Table(title="absolute error in %: median / mean / largest")
+    for name in ("method", "part", "n"):
+        table.add_column(name)
+    for heading in _HEADINGS.values():
+        table.add_column(heading, justify="right")
+    for (method, part), rows in shown.groupby(["method", "part"], sort=False):
+        by_figure = rows.set_index("figure")
+        cells = [
+            "{median:.1f} / {mean:.1f} / {max:.1f}".format(**by_figure.loc[figure])
+            if figure in by_figure.index
+            else "-"
+            for figure in FIGURES
+        ]
+        table.add_row(str(method), str(part), str(rows["n"].max()), *cells)
+    console.print(table)
+    for method, pairs in inversions.items():
+        console.print(
+            f"{method}: {len(pairs)} pairs of runs whose p99 E2E differs by more than 20 % are "
+            "ranked wrongly"
+        )
+        for slower, faster in pairs:
+            console.print(f"  {slower} is slower than {faster}")
+
+
+def print_steady_states(table: pd.DataFrame, console: Console | None = None) -> None:
+    """Steady-state ITL per run and stage, and the median error of each method."""
+    console = console or Console(width=120)
+    methods = [c.removesuffix("_percent") for c in table.columns if c.endswith("_percent")]
+    shown = Table(title="mean ITL in the steady state: ms and error in %")
+    shown.add_column("run", no_wrap=True, max_width=44)
+    for name in ("stage", "req/s", "measured", *methods):
+        shown.add_column(name, justify="right")
+    for row in table.to_dict("records"):
+        cells = [f"{1e3 * row[f'{m}_s']:.2f} ({row[f'{m}_percent']:+.1f})" for m in methods]
+        head = (str(row["run"]), str(row["stage"]), f"{row['rate_per_s']:g}")
+        shown.add_row(*head, f"{1e3 * row['measured_s']:.2f}", *cells)
+    console.print(shown)
+    for method in methods:
+        size = table[f"{method}_percent"].abs()
+        console.print(f"{method}: median {size.median():.1f} %, mean {size.mean():.1f} %")
+
+
+def markdown_scores(scores: pd.DataFrame) -> str:
+    """The per-stage table as Markdown: measured means and their errors."""
+    lines = [
+        "| run | stage | req/s | E2E ms | error % | TTFT ms | error % | ITL ms | error % |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for (run, stage), rows in scores.groupby(["run", "stage"], sort=False):
+        by_figure = rows.set_index("figure")
+        rate = rows["rate_per_s"].iloc[0]
+        cells = [str(run), str(stage), "" if stage == WHOLE_RUN else f"{rate:g}"]
+        for figure in ("e2e_mean_s", "ttft_mean_s", "itl_mean_s"):
+            row = by_figure.loc[figure]
+            cells += [f"{1e3 * row['measured_s']:,.1f}", f"{row['error_percent']:+.1f}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"

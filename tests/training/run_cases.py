@@ -1,0 +1,76 @@
+"""Small made-up runs whose every figure a simulation gives, and operators of priors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from simulator_helpers import DENSE, GPU, MIXTURE
+
+from pinn.features.step import STEP_FEATURES
+from pinn.kernels.composition import OPERATORS
+from pinn.simulator.figures import figure_seconds
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.simulate import simulate
+from pinn.specs.deployment import Deployment
+from pinn.specs.serving import ServingSpec
+from pinn.teacher.projection import EXPLAINED_BY
+from pinn.workloads.arrivals import Stage
+from pinn.workloads.measured_runs import FIGURES, WHOLE_RUN, MeasuredRun
+from pinn.workloads.synthetic import shared_prefix
+
+#: Features that an earlier operator of the list explains already.
+_NAMES = list(STEP_FEATURES)
+
+
+def operator_betas() -> np.ndarray:
+    """Each operator's betas: the priors of the features that explain it alone."""
+    betas, taken = np.zeros((len(OPERATORS), len(_NAMES))), {"layer", "request", "activations"}
+    for row, operator in enumerate(OPERATORS):
+        for name in EXPLAINED_BY[operator]:
+            if name not in taken:
+                betas[row, _NAMES.index(name)] = STEP_FEATURES[name].prior
+                taken.add(name)
+    return betas
+
+
+def wide(model, name):
+    """A model of a size whose weights take milliseconds to read."""
+    return replace(model, name=name, hidden_size=4096, vocab_size=32000)
+
+
+def made_up_run(name: str, model, rate: float = 4.0) -> MeasuredRun:
+    """A run without measurements."""
+    serving = ServingSpec(max_num_batched_tokens=2048, max_num_seqs=32, max_model_len=4096)
+    workload = shared_prefix(
+        [Stage(rate, 30.0), Stage(2 * rate, 30.0)],
+        groups=3,
+        prompts_per_group=3,
+        shared_tokens=64,
+        question_tokens=200,
+        output_tokens=40,
+        stages_wait=True,
+        stage_gap_s=1.0,
+    )
+    deployment = Deployment(model, GPU, serving)
+    stages = dict.fromkeys(("0", "1", WHOLE_RUN), 0.0)
+    return MeasuredRun(name, deployment, "made up", (rate, 2 * rate), workload, {}, stages)
+
+
+def measured(run: MeasuredRun, latency: LinearLatency) -> MeasuredRun:
+    """The run with the figures that a simulation gives it."""
+    simulated = simulate(run.deployment, run.workload, latency)
+    figures = {
+        stage: {figure: figure_seconds(simulated, stage, figure) for figure in FIGURES}
+        for stage in run.failed_share
+    }
+    return replace(run, measured=figures)
+
+
+def three_runs() -> list[MeasuredRun]:
+    """Two dense models and a mixture."""
+    return [
+        made_up_run("a", wide(DENSE, "dense-a")),
+        made_up_run("b", replace(wide(DENSE, "dense-b"), hidden_size=2048)),
+        made_up_run("c", wide(MIXTURE, "mixture-c")),
+    ]
