@@ -47,9 +47,8 @@ def main() -> None:
     for gpu in arguments.gpus:
         found = 100 * differences(gpu, settings, arguments.draws)
         size = np.abs(found)
-        table.append(
-            (gpu, len(found), np.median(size), size.mean(), np.quantile(size, 0.9), np.median(found))
-        )
+        figures = (np.median(size), size.mean(), np.quantile(size, 0.9), np.median(found))
+        table.append((gpu, len(found), *figures))
     columns = ["gpu", "steps", "median %", "mean %", "p90 %", "bias %"]
     print(pd.DataFrame(table, columns=columns).round(1).to_string(index=False))
 

@@ -1,0 +1,87 @@
+"""How well the network repeats its teacher, and betas a composed step, where neither was trained.
+
+    python scripts/transfer_errors.py --synthetic 400
+
+Draws synthetic deployments that training did not, composes steps of measured kernels for them, and
+prints absolute relative errors of whole steps:
+
+- basis: betas projected for each deployment, against the composed step;
+- network: the checkpoint's betas, against the teacher's (projected betas and scalars);
+- both together: the checkpoint's betas, against the composed step with its overheads.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+from pinn.embedding.descriptors import embed
+from pinn.features.step import step_features
+from pinn.kernels.composition import compose_many
+from pinn.kernels.exclusion import Exclusion
+from pinn.network.checkpoint import load_checkpoint
+from pinn.physics.costs import step_costs
+from pinn.specs.gpu_catalog import load_gpu
+from pinn.teacher.account import saved_scalars
+from pinn.teacher.batches import sample_batches
+from pinn.teacher.synthetic import synthetic_deployments
+from pinn.teacher.teacher import projected_parts
+from pinn.training.kernel_learner import KernelSettings, fitted_surrogates
+
+#: Deployments and batches of training are drawn with small seeds.
+SEED = 1_000_003
+
+
+def errors(checkpoint_path: Path, released: Path, gpus: list[str], count: int) -> pd.DataFrame:
+    """Median, mean and 90 % quantile in percent, one row per comparison."""
+    checkpoint = load_checkpoint(checkpoint_path)
+    scalars = saved_scalars(checkpoint.metadata["scalars"])
+    settings = KernelSettings(released=str(released), cache="cache", gpus=())
+    kernels = fitted_surrogates(settings, Exclusion())
+    deployments = synthetic_deployments(count, [load_gpu(name) for name in gpus], SEED)
+    batches = [sample_batches(SEED + i) for i in range(count)]
+    costs = step_costs(deployments)
+    features = np.stack(
+        [
+            step_features(costs.take(i), b.sums(d.model.window_tokens))
+            for i, (d, b) in enumerate(zip(deployments, batches, strict=True))
+        ]
+    )
+    parts = compose_many(kernels, deployments, batches)
+    projected = projected_parts(kernels, deployments, SEED + count)
+    free, rates = (torch.tensor(x) for x in embed(deployments))
+    with torch.no_grad():
+        betas = checkpoint.network(free, rates)[0].numpy()
+    network = np.einsum("mnf,mf->mn", features, betas)
+    teacher = np.einsum("mnf,mf->mn", features, scalars.betas(projected))
+    basis = np.einsum("mnf,mof->mn", features, projected)
+    composed = scalars.step_seconds(parts, features)
+    compared = {
+        "basis against composed kernels": basis / parts.sum(axis=-1),
+        "network against teacher": network / teacher,
+        "network against composed steps": network / composed,
+    }
+    sizes = {name: 100 * np.abs(ratio - 1).ravel() for name, ratio in compared.items()}
+    table = [(n, s.size, np.median(s), s.mean(), np.quantile(s, 0.9)) for n, s in sizes.items()]
+    return pd.DataFrame(table, columns=["", "steps", "median %", "mean %", "p90 %"])
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--checkpoint", type=Path, default=Path("checkpoints/pinn.safetensors"))
+    parser.add_argument("--released", type=Path, default=Path("checkpoints/kernels"))
+    parser.add_argument("--synthetic", type=int, default=400, help="deployments")
+    parser.add_argument("--gpus", nargs="+", default=["H100-SXM", "H200-SXM", "B200-SXM"])
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    found = errors(arguments.checkpoint, arguments.released, arguments.gpus, arguments.synthetic)
+    print(found.round(2).to_string(index=False))
+
+
+if __name__ == "__main__":
+    main()
