@@ -126,11 +126,23 @@ def _write(
     path: Path,
 ) -> Path:
     model = _trace(module, inputs, outputs)
+    _keep_inputs(model, inputs)
     onnx.helper.set_model_props(model, facts)
     model.producer_name = "pinn"
     onnx.checker.check_model(model)
     replace_atomically(path, lambda target: target.write_bytes(model.SerializeToString()))
     return path
+
+
+def _keep_inputs(model: onnx.ModelProto, inputs: dict[str, Tensor]) -> None:
+    """Give back the inputs that a network without correction does not read, so all graphs agree."""
+    found = {entry.name for entry in model.graph.input}
+    for name, value in inputs.items():
+        if name not in found:
+            shape = (f"{name}_rows", int(value.shape[1]))
+            model.graph.input.append(
+                onnx.helper.make_tensor_value_info(name, onnx.TensorProto.DOUBLE, shape)
+            )
 
 
 def _trace(

@@ -86,9 +86,13 @@ def read_table_file(path: Path) -> pa.Table:
 
 def _read_json(path: Path) -> pa.Table:
     tree = json.loads(path.read_text())
-    if not isinstance(tree, dict):
-        raise ValueError("expected a JSON object")
-    rows = tree["rows"]
+    rows = tree.get("rows") if isinstance(tree, dict) else None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError("expected a JSON object with a list of rows")
+    for number, row in enumerate(rows, 1):
+        for name, value in row.items():
+            if "." in name and (isinstance(value, bool) or not isinstance(value, int | float)):
+                raise PinnError(_not_a_coefficient(path, number, name, value))
     head = {"format": tree.get("format"), "version": tree.get("version")}
     return pa.Table.from_pylist([head | row for row in rows])
 
@@ -122,10 +126,13 @@ def _check_version(table: pa.Table, path: Path) -> None:
 
 def _check_values(table: pa.Table, path: Path) -> None:
     for name in (*beta_columns(), *alpha_columns()):
-        values = np.array([np.nan if v is None else v for v in table[name].to_pylist()], object)
-        for row, value in enumerate(values):
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not 0 <= value < np.inf:
-                raise PinnError(
-                    f"{path}, row {row + 1}: {name} must be finite and not negative, got {value!r}"
-                )
+        values = np.array(table[name].to_pylist(), np.float64)
+        bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
+        if len(bad):
+            raise PinnError(_not_a_coefficient(path, bad[0] + 1, name, values[bad[0]]))
+
+
+def _not_a_coefficient(path: Path, row: int, name: str, value: object) -> str:
+    return (
+        f"{path}, row {row}: {name} must be finite and not negative, got {value!r}: export it again"
+    )

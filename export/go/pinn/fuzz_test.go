@@ -1,0 +1,115 @@
+package pinn
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+)
+
+// useTable does with a table what a simulator does; nothing that a loader lets through may fail.
+func useTable(t *testing.T, table *Table) {
+	for i := range table.Rows {
+		model, err := NewModel(&table.Rows[i])
+		if err != nil {
+			t.Fatalf("a loaded row is refused: %v", err)
+		}
+		useModel(t, model)
+	}
+}
+
+func useModel(t *testing.T, model *Model) {
+	request := &Request{ProgressIndex: 5, NumNewTokens: 7, InputLen: 20}
+	for _, batch := range [][]*Request{nil, {request}, {{1 << 40, 1, 1}, {0, 1 << 40, 1 << 41}}} {
+		if got := model.StepTime(batch); got < 1 {
+			t.Fatalf("step time %d", got)
+		}
+	}
+	for _, got := range []int64{
+		model.QueueingTime(request), model.SchedulingProcessingTime(),
+		model.OutputTokenProcessingTime(), model.PostDecodeFixedOverhead(),
+		model.PreemptionProcessingTime(),
+	} {
+		if got < 0 {
+			t.Fatalf("negative time %d", got)
+		}
+	}
+}
+
+func FuzzReadTableJSON(f *testing.F) {
+	f.Add(encoded(f, goldenTree(f)))
+	f.Add([]byte(`{"format":"pinn.coefficient_table","version":1,"rows":[{}]}`))
+	f.Add([]byte(`{"format":"pinn.coefficient_table","version":2}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if table, err := ReadTableJSON(bytes.NewReader(data)); err == nil {
+			useTable(t, table)
+		}
+	})
+}
+
+func FuzzReadTableCSV(f *testing.F) {
+	raw, err := os.ReadFile(goldenPath("table.csv"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(strings.Join(strings.SplitAfterN(string(raw), "\n", 4)[:3], ""))
+	f.Add("format,version\npinn.coefficient_table,1\n")
+	f.Fuzz(func(t *testing.T, data string) {
+		if table, err := ReadTableCSV(strings.NewReader(data)); err == nil {
+			useTable(t, table)
+		}
+	})
+}
+
+func FuzzReadSpecs(f *testing.F) {
+	raw, err := os.ReadFile(goldenPath("specs.json"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(raw)
+	f.Add([]byte(`{"format":"pinn.specs","version":1}`))
+	network := goldenNetwork(f)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		specs, err := ReadSpecs(bytes.NewReader(data))
+		if err != nil || len(specs.Models) == 0 || len(specs.GPUs) == 0 {
+			return
+		}
+		deployment, err := specs.Deploy(specs.Models[0].Name, specs.GPUs[0].Name, Serving{})
+		if err != nil {
+			return
+		}
+		row, err := network.Row(deployment)
+		if err != nil {
+			return
+		}
+		model, err := NewModel(row)
+		if err != nil {
+			t.Fatal(err)
+		}
+		useModel(t, model)
+	})
+}
+
+func FuzzReadNetwork(f *testing.F) {
+	raw := checkpointBytes(f)
+	f.Add(raw)
+	f.Add(raw[:300])
+	f.Add([]byte("\x02\x00\x00\x00\x00\x00\x00\x00{}"))
+	deployment, err := goldenSpecs(f).Deploy("Qwen/Qwen3-30B-A3B", "H100-SXM", Serving{})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		network, err := ReadNetwork(bytes.NewReader(data))
+		if err != nil {
+			return
+		}
+		if row, err := network.Row(deployment); err == nil {
+			model, err := NewModel(row)
+			if err != nil {
+				t.Fatal(err)
+			}
+			useModel(t, model)
+		}
+	})
+}

@@ -1,0 +1,133 @@
+"""The projection finds what is there, compensates where it can, and its files say what they are."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import yaml
+
+from pinn.coefficients.configurations import make_deployments
+from pinn.export.blis_features import BASIS, BlisSums, blis_features
+from pinn.export.blis_files import (
+    defaults_yaml,
+    flags,
+    folder_name,
+    write_configuration,
+    write_hardware,
+    write_summary,
+)
+from pinn.export.blis_model import blis_model
+from pinn.export.blis_projection import fit, project
+from pinn.export.blis_vectors import MIX, blis_vectors, own_errors
+from pinn.export.blis_workloads import standard_loads
+from pinn.export.configured import from_checkpoint
+
+
+def random_features(deployment, count=400):
+    rng = np.random.default_rng(0)
+    prefill, decodes = rng.integers(0, 900, count), rng.integers(1, 128, count)
+    sums = BlisSums(
+        *(x.astype(float) for x in (prefill, decodes, decodes * 700, decodes + 1, prefill * 900))
+    )
+    return blis_features(blis_model(deployment), sums)
+
+
+def test_a_vector_in_reach_is_reproduced(llama_8b_h100):
+    features = random_features(llama_8b_h100)
+    beta = np.zeros(len(BASIS))
+    beta[[0, 2, 5, 6]] = 0.4, 1.3, 11.0, 150.0
+    found = project(features, features @ beta)
+    assert (found.beta >= 0).all()
+    assert features @ found.beta == pytest.approx(features @ beta, rel=1e-6)
+    assert found.errors.max() < 1e-3  # what cutting to whole microseconds costs
+
+
+def test_outliers_do_not_pull_the_vector(llama_8b_h100):
+    features = random_features(llama_8b_h100)
+    step_us = features @ np.full(len(BASIS), 0.5)
+    disturbed = step_us.copy()
+    disturbed[::10] *= 3
+    assert features @ fit(features, disturbed) == pytest.approx(step_us, rel=1e-2)
+
+
+def test_unused_terms_are_reported(llama_8b_h100):
+    found = project(random_features(llama_8b_h100), np.full(400, 5000.0))
+    assert "request" in found.zeroed
+    assert "moe_dispatch" not in found.zeroed  # never occurs on one GPU
+
+
+@pytest.fixture(scope="module")
+def released():
+    """A dense model and a mixture of experts with the coefficients of the released checkpoint."""
+    from pinn.coefficients.checkpoint_search import find_checkpoint
+
+    kept, deployments, _ = make_deployments(
+        [
+            {"model": "meta-llama/Llama-3.1-8B", "gpu": "H100", "max_model_len": 4096},
+            {
+                "model": "Qwen/Qwen3-30B-A3B",
+                "gpu": "H100",
+                "tensor_parallel_size": 2,
+                "max_model_len": 4096,
+            },
+        ]
+    )
+    return from_checkpoint(find_checkpoint(), kept, deployments)
+
+
+@pytest.fixture(scope="module")
+def vectors(released):
+    loads = standard_loads(stage_s=60.0)
+    return [blis_vectors(released, row, loads) for row in range(2)]
+
+
+def test_each_load_is_reproduced_by_its_own_vector(vectors):
+    for found in vectors:
+        assert [v.load for v in found] == [
+            "general", "general-lite", "codegen", "roleplay", "reasoning", "reasoning-lite", MIX
+        ]  # fmt: skip
+        assert np.median(own_errors(found)) < 0.08
+    assert np.median(own_errors(vectors[0])) < 0.03
+
+
+def test_arrival_grows_with_the_step_time(vectors):
+    for found in vectors:
+        by_load = {v.load: v for v in found}
+        assert by_load["reasoning"].mean_step_us > by_load["reasoning-lite"].mean_step_us
+        assert by_load["reasoning"].alpha[0] > by_load["reasoning-lite"].alpha[0] > 0
+
+
+def test_files_are_what_blis_reads(released, vectors, tmp_path):
+    for row, found in enumerate(vectors):
+        write_configuration(released, row, found, tmp_path)
+    write_hardware(released, tmp_path / "hardware.json")
+    write_summary(released, vectors, tmp_path / "summary.csv")
+    vector = vectors[1][0]
+    folder = tmp_path / folder_name(released, 1)
+    assert sorted(p.name for p in folder.glob("*.yaml")) == sorted(
+        f"{v.load}.yaml" for v in vectors[1]
+    )
+    values = yaml.safe_load((folder / "general.yaml").read_text())
+    assert list(values) == ["trained_physics_coefficients"]  # any other key is fatal to BLIS
+    coefficients = values["trained_physics_coefficients"]
+    assert coefficients == {
+        "alpha_coeffs": list(vector.alpha),
+        "beta_coeffs": vector.projection.beta.tolist(),
+    }
+    assert len(coefficients["beta_coeffs"]) == 11
+    text = (folder / "general.flags").read_text()
+    assert text == flags(vector) + "\n"
+    assert [len(part.split(",")) for part in text.split()[1::2]] == [3, 11]
+    assert "H100-SXM" in json.loads((tmp_path / "hardware.json").read_text())
+    with (tmp_path / "summary.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 14
+    assert float(rows[7]["median_error"]) == vector.projection.median_error
+
+
+def test_facts_in_a_defaults_file_are_comments(vectors):
+    text = defaults_yaml(vectors[0][0], {"load": "a\nb: c"})
+    assert list(yaml.safe_load(text)) == ["trained_physics_coefficients"]

@@ -1,0 +1,109 @@
+"""Coefficient tables survive every format exactly, and bad files are refused by name."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from pinn.coefficients.coefficient_set import (
+    CoefficientSet,
+    deployment_facts,
+    write_coefficient_set,
+)
+from pinn.errors import PinnError
+from pinn.export.configured import with_coefficient_files
+from pinn.export.table import VERSION, alpha_columns, beta_columns, export_table
+from pinn.export.table_file import FORMATS, read_table_file, write_table_file
+from pinn.physics.costs import COST_NAMES, step_costs
+
+
+@pytest.fixture
+def tree(configured, tmp_path):
+    """A JSON table as Python values, and a function that writes it back and reads it."""
+    path = tmp_path / "table.json"
+    write_table_file(export_table(configured), configured.provenance, path, "json")
+
+    def read(changed):
+        path.write_text(json.dumps(changed))
+        return read_table_file(path)
+
+    return json.loads(path.read_text()), read
+
+
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_floats_survive_exactly(configured, tmp_path, file_format):
+    path = tmp_path / f"table.{file_format}"
+    write_table_file(export_table(configured), configured.provenance, path, file_format)
+    table = read_table_file(path)
+    for names, values in (
+        (beta_columns(), configured.coefficients.beta),
+        (alpha_columns(), configured.coefficients.alpha),
+    ):
+        found = np.array([table[name].to_pylist() for name in names]).T
+        assert (found == values).all()
+    costs = step_costs(configured.deployments)
+    for name in COST_NAMES:
+        assert table[f"cost.{name}"].to_pylist() == getattr(costs, name).tolist()
+    assert table["model"][0].as_py() == configured.deployments[0].model.name
+    assert table["max_model_len"].to_pylist()[0] == configured.deployments[0].model.max_position
+    assert set(table["window_tokens"].to_pylist()) == {None, 4096}
+
+
+def test_other_versions_are_refused(tree):
+    values, read = tree
+    for version in (VERSION + 1, VERSION - 1):
+        with pytest.raises(PinnError, match=f"table version {version}, this program reads"):
+            read(values | {"version": version})
+    with pytest.raises(PinnError, match="format"):
+        read(values | {"format": "something"})
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, "much", None, True])
+def test_bad_coefficients_are_refused_with_row_and_name(tree, value):
+    values, read = tree
+    values["rows"][1]["beta.layer [s/layer]"] = value
+    with pytest.raises(PinnError, match=r"row 2: beta\.layer \[s/layer\] must be finite"):
+        read(values)
+
+
+def test_missing_and_unknown_coefficients_are_named(tree):
+    values, read = tree
+    for row in values["rows"]:
+        row["beta.new [s]"] = row.pop("beta.step [s]")
+    with pytest.raises(PinnError, match=r"beta\.new \[s\], beta\.step \[s\]"):
+        read(values)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"rows": 3}', '{"rows": []}'])
+def test_broken_files_are_refused(tmp_path, text):
+    path = tmp_path / "table.json"
+    path.write_text(text)
+    with pytest.raises(PinnError, match=r"table\.json"):
+        read_table_file(path)
+
+
+def test_an_unknown_format_is_refused(configured, tmp_path):
+    with pytest.raises(PinnError, match="json, csv, parquet"):
+        write_table_file(export_table(configured), {}, tmp_path / "table.xml", "xml")
+
+
+def test_a_coefficient_file_takes_the_place_of_the_network(configured, tmp_path):
+    path = tmp_path / "calibrated.json"
+    facts = deployment_facts(configured.deployments[2])
+    doubled = configured.coefficients.take(2)
+    write_coefficient_set(CoefficientSet(facts, doubled.take(0)), path)
+    found = with_coefficient_files(configured, [path])
+    assert found.sources == ["network"] * 2 + [path.name] + ["network"] * 9
+    assert found.provenance["coefficient_files"].keys() == {path.name}
+    with pytest.raises(PinnError, match="same configuration"):
+        with_coefficient_files(found, [path])
+
+
+def test_a_coefficient_file_of_another_deployment_is_refused(configured, llama_8b_h100, tmp_path):
+    path = tmp_path / "calibrated.json"
+    facts = deployment_facts(llama_8b_h100) | {"gpu": "GB300"}
+    write_coefficient_set(CoefficientSet(facts, configured.coefficients.take(0)), path)
+    with pytest.raises(PinnError, match="gpu GB300"):
+        with_coefficient_files(configured, [path])
