@@ -21,6 +21,10 @@ from pinn.features.step import STEP_FEATURES
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 REPORT = "pinn coefficients --model Qwen/Qwen3-30B-A3B --gpu H100 --tensor-parallel-size 2"
+ACCOUNT = (
+    "pinn account --model meta-llama/Llama-3.1-70B --gpu H200 --tensor-parallel-size 4 "
+    "--batch '1 prefill 1024 @ 0 + 64 decode @ 2000'"
+)
 
 
 def run(command: str) -> str:
@@ -34,6 +38,10 @@ def run(command: str) -> str:
 
 def report() -> str:
     return f"```\n$ {REPORT}\n{run(REPORT)}\n```"
+
+
+def account() -> str:
+    return f"```\n$ {ACCOUNT}\n{run(ACCOUNT)}\n```"
 
 
 def beta() -> str:
@@ -57,6 +65,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "tpot": lambda: run("pinn results"),
     "ttft": lambda: run("pinn results --metric ttft --models-only"),
     "report": report,
+    "account": account,
+    "kernels": lambda: run("pinn kernels errors"),
     "beta": beta,
     "alpha": alpha,
 }
