@@ -8,8 +8,11 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
+from pinn.units import MILLISECOND
 from pinn.workloads.measured_runs import FIGURES, WHOLE_RUN
 
+#: Means whose measured values are shown.
+_MEANS = ("e2e_mean_s", "ttft_mean_s", "itl_mean_s")
 _HEADINGS = {figure: figure.removesuffix("_s").replace("_", " ") for figure in FIGURES}
 
 
@@ -30,16 +33,15 @@ def print_scores(scores: pd.DataFrame, console: Console | None = None) -> None:
 
 
 def _cells(rows: pd.DataFrame) -> list[str]:
-    by_figure = rows.set_index("figure")
-    first = rows.iloc[0]
-    rate = first["rate_per_s"]
-    cells = ["" if pd.isna(rate) else f"{rate:g}"]
-    for figure in ("e2e_mean_s", "ttft_mean_s", "itl_mean_s"):
-        known = figure in by_figure.index
-        cells.append(f"{1e3 * by_figure.loc[figure, 'measured_s']:,.1f}" if known else "-")
+    by_figure = {row["figure"]: row for row in rows.to_dict("records")}
+    first = next(iter(by_figure.values()))
+    cells = ["" if pd.isna(first["rate_per_s"]) else f"{first['rate_per_s']:g}"]
+    for figure in _MEANS:
+        known = figure in by_figure
+        cells.append(f"{by_figure[figure]['measured_s'] / MILLISECOND:,.1f}" if known else "-")
     for figure in FIGURES:
-        known = figure in by_figure.index
-        cells.append(f"{by_figure.loc[figure, 'error_percent']:+.1f}" if known else "-")
+        known = figure in by_figure
+        cells.append(f"{by_figure[figure]['error_percent']:+.1f}" if known else "-")
     measured, predicted = first["failed_measured"], first["failed_predicted"]
     shown = measured > 0 or predicted > 0
     cells.append(f"{100 * predicted:.1f} of {100 * measured:.1f} %" if shown else "")
@@ -60,14 +62,10 @@ def print_summary(
     for heading in _HEADINGS.values():
         table.add_column(heading, justify="right")
     for (method, part), rows in shown.groupby(["method", "part"], sort=False):
-        by_figure = rows.set_index("figure")
-        cells = [
-            "{median:.1f} / {mean:.1f} / {max:.1f}".format(**by_figure.loc[figure])
-            if figure in by_figure.index
-            else "-"
-            for figure in FIGURES
-        ]
-        table.add_row(str(method), str(part), str(rows["n"].max()), *cells)
+        cells = dict.fromkeys(FIGURES, "-")
+        for row in rows.to_dict("records"):
+            cells[row["figure"]] = f"{row['median']:.1f} / {row['mean']:.1f} / {row['max']:.1f}"
+        table.add_row(str(method), str(part), str(rows["n"].max()), *cells.values())
     console.print(table)
     for method, pairs in inversions.items():
         console.print(
@@ -87,9 +85,9 @@ def print_steady_states(table: pd.DataFrame, console: Console | None = None) -> 
     for name in ("stage", "req/s", "measured", *methods):
         shown.add_column(name, justify="right")
     for row in table.to_dict("records"):
-        cells = [f"{1e3 * row[f'{m}_s']:.2f} ({row[f'{m}_percent']:+.1f})" for m in methods]
+        cells = [f"{row[f'{m}_s'] / MILLISECOND:.2f} ({row[f'{m}_percent']:+.1f})" for m in methods]
         head = (str(row["run"]), str(row["stage"]), f"{row['rate_per_s']:g}")
-        shown.add_row(*head, f"{1e3 * row['measured_s']:.2f}", *cells)
+        shown.add_row(*head, f"{row['measured_s'] / MILLISECOND:.2f}", *cells)
     console.print(shown)
     for method in methods:
         size = table[f"{method}_percent"].abs()
@@ -103,11 +101,11 @@ def markdown_scores(scores: pd.DataFrame) -> str:
         "|---|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for (run, stage), rows in scores.groupby(["run", "stage"], sort=False):
-        by_figure = rows.set_index("figure")
+        by_figure = {row["figure"]: row for row in rows.to_dict("records")}
         rate = rows["rate_per_s"].iloc[0]
         cells = [str(run), str(stage), "" if stage == WHOLE_RUN else f"{rate:g}"]
-        for figure in ("e2e_mean_s", "ttft_mean_s", "itl_mean_s"):
-            row = by_figure.loc[figure]
-            cells += [f"{1e3 * row['measured_s']:,.1f}", f"{row['error_percent']:+.1f}"]
+        for figure in _MEANS:
+            row = by_figure[figure]
+            cells += [f"{row['measured_s'] / MILLISECOND:,.1f}", f"{row['error_percent']:+.1f}"]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"

@@ -1,7 +1,8 @@
 """Mean ITL of a load stage without a simulation: one batch, in the model's own steady state.
 
-At a constant rate as many requests decode at a time as arrive while one is served (Little's law),
-and the batch in turn decides how long that takes. Nothing of the measured latencies goes in.
+At a constant rate as many requests decode at a time as arrive while one is served (Little's law);
+a token sees that many others in its batch beside its own request, and the batch in turn decides how
+long serving takes. Nothing of the measured latencies goes in.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ def steady_itl_seconds(
     context = prompt_tokens + output_tokens / 2
     seconds = 1e-3
     for _ in range(_ROUNDS):
-        decodes = min(rate_per_s * output_tokens * seconds, deployment.serving.max_num_seqs)
+        others = rate_per_s * output_tokens * seconds
+        decodes = min(1 + others, deployment.serving.max_num_seqs)
         new = _mean_step(costs, window, beta, decodes, context, prompt_tokens, rate_per_s * seconds)
         if abs(new / seconds - 1) < 1e-9:
             return new

@@ -73,28 +73,28 @@ def run_rows(
         latencies: Coefficients of each.
         workers: Threads.
     """
-    nudged = [_scaled(latency, 1 + sign * _NUDGE) for latency in latencies for sign in (-1, 0, 1)]
     jobs = [
-        Job(latency.deployment, run.workload, latency)
-        for run, latency in zip(np.repeat(np.arange(len(runs)), 3), nudged, strict=True)
-        for run in [runs[run]]
+        Job(latency.deployment, run.workload, _scaled(latency, 1 + sign * _NUDGE))
+        for run, latency in zip(runs, latencies, strict=True)
+        for sign in (-1, 0, 1)
     ]
     simulated = simulate_many(jobs, workers)
     parts = [
-        _rows_of(run, latency, simulated[3 * i : 3 * i + 3])
+        _columns(run, latency, simulated[3 * i : 3 * i + 3])
         for i, (run, latency) in enumerate(zip(runs, latencies, strict=True))
     ]
     index = np.repeat(np.arange(len(runs)), [len(part[-1]) for part in parts])
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    share = _model_weights(runs)[index]
-    gain, weight = columns[4], columns[5]
-    return RunRows(index, *columns[:4], gain, share * weight / np.maximum(gain, 1.0))
+    step, request, seconds, measured, gain, weight = (
+        np.concatenate(column) for column in zip(*parts, strict=True)
+    )
+    weight = weight * _model_weights(runs)[index] / np.maximum(gain, 1.0)
+    return RunRows(index, step, request, seconds, measured, gain, weight)
 
 
-def _rows_of(
+def _columns(
     run: MeasuredRun, latency: LinearLatency, simulated: Sequence[Run]
 ) -> tuple[np.ndarray, ...]:
-    """Columns of ``RunRows`` after the index."""
+    """Columns of ``RunRows`` after the index; weights are those of the figures alone."""
     less, base, more = simulated
     figures = [
         (stage, figure)

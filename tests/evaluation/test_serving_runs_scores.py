@@ -1,0 +1,117 @@
+"""Scores of serving runs, their ranking, and the steady state that needs no simulation."""
+
+from dataclasses import replace
+from io import StringIO
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+from run_cases import measured, operator_betas, three_runs
+
+from pinn.errors import PinnError
+from pinn.evaluation.serving_runs import ranking_inversions, score_runs, summarize_runs
+from pinn.evaluation.serving_runs_print import markdown_scores, print_scores, print_summary
+from pinn.evaluation.serving_runs_steady import score_steady_states, steady_itl_seconds
+from pinn.simulator.simulate import simulate
+from pinn.training.run_learner import run_latencies
+from pinn.training.run_scalars import RunFit
+from pinn.workloads.measured_runs import FIGURES
+
+
+@pytest.fixture(scope="module")
+def scored():
+    """Runs that were measured 10 % faster than the simulation says."""
+    runs = three_runs()
+    latencies = run_latencies(RunFit(), runs, np.stack([operator_betas()] * len(runs)))
+    seen = [measured(run, latency) for run, latency in zip(runs, latencies, strict=True)]
+    faster = [
+        replace(
+            run,
+            measured={
+                stage: {name: value / 1.1 for name, value in figures.items()}
+                for stage, figures in run.measured.items()
+            },
+        )
+        for run in seen
+    ]
+    return faster, latencies, score_runs(faster, latencies, "method")
+
+
+def test_every_figure_of_every_stage_is_scored(scored):
+    runs, _, scores = scored
+    assert len(scores) == len(runs) * 3 * len(FIGURES)
+    np.testing.assert_allclose(scores["error_percent"], 10.0, atol=1e-6)
+    assert set(scores["stage"]) == {"0", "1", "all"}
+
+
+def test_the_summary_shows_every_model_and_overloaded_runs_apart(scored):
+    _, _, scores = scored
+    lost = scores.assign(failed_measured=np.where(scores["run"] == "c", 0.3, 0.0))
+    summary = summarize_runs(lost)
+    e2e = summary[summary["figure"] == "e2e_mean_s"].set_index("part")
+    assert e2e.loc["all", "n"] == 2
+    assert e2e.loc["stages", "n"] == 4
+    assert e2e.loc["overloaded", "n"] == 1
+    assert {"dense-a", "dense-b"} <= set(e2e.index)
+    np.testing.assert_allclose(e2e["median"], 10.0)
+
+
+def ranked(measured_s, predicted_s):
+    return pd.DataFrame(
+        {
+            "run": list("abc"),
+            "stage": "all",
+            "figure": "e2e_p99_s",
+            "measured_s": measured_s,
+            "predicted_s": predicted_s,
+        }
+    )
+
+
+def test_only_runs_that_differ_clearly_can_be_ranked_wrongly():
+    assert ranking_inversions(ranked([1.0, 1.1, 2.0], [1.2, 1.1, 1.3])) == []
+    assert ranking_inversions(ranked([1.0, 1.1, 2.0], [1.6, 1.1, 1.5])) == [("c", "a")]
+
+
+def test_tables_hold_every_stage(scored):
+    _, _, scores = scored
+    console = Console(width=200, record=True, file=StringIO())
+    print_scores(scores, console)
+    print_summary(summarize_runs(scores), {"method": [("a", "b")]}, console)
+    text = console.export_text()
+    assert text.count("+10.0") == len(scores)
+    assert "a is slower than b" in text
+    assert markdown_scores(scores).count("\n") == 2 + 9
+
+
+def test_the_steady_state_is_the_mean_gap_of_a_long_simulation(scored):
+    runs, latencies, _ = scored
+    table = score_steady_states(runs, {"network": [latency.beta for latency in latencies]})
+    assert len(table) == 6
+    for row, (run, latency) in zip(
+        table.to_dict("records"),
+        [pair for pair in zip(runs, latencies, strict=True) for _ in range(2)],
+        strict=True,
+    ):
+        simulated = simulate(run.deployment, run.workload, latency)
+        warm = simulated.requests.cached_tokens > 0
+        mine = warm & (simulated.requests.stage == int(row["stage"]))
+        gap = np.median(simulated.requests.mean_itl_s[mine])
+        step = gap - latency.output_token_processing_time()
+        assert row["network_s"] == pytest.approx(step, rel=0.02)
+
+
+def test_the_steady_state_grows_with_the_rate_and_ends_at_max_num_seqs(scored):
+    runs, latencies, _ = scored
+    deployment, beta = runs[0].deployment, latencies[0].beta
+    rates = (0.5, 5.0, 50.0, 1e5)
+    gaps = [steady_itl_seconds(deployment, beta, rate, 264.0, 40) for rate in rates]
+    assert all(np.diff(gaps) > 0)
+    assert np.isfinite(gaps).all()
+
+
+def test_no_rate_no_steady_state(scored):
+    runs, latencies, _ = scored
+    with pytest.raises(PinnError, match="positive rate, got 0"):
+        steady_itl_seconds(runs[0].deployment, latencies[0].beta, 0.0, 264.0, 40)
