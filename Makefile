@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: train train-all evaluate test lint help
+.PHONY: train train-all evaluate test lint help goldens
 
 help:
 	@grep '^# make' Makefile
@@ -32,6 +32,10 @@ lint: $(VENV)/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# make goldens: what the Go tests compare with, anew from the checkpoint in the repository
+goldens: $(VENV)/installed
+	$(BIN)/python scripts/make_goldens.py
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
