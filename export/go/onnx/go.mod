@@ -1,0 +1,5 @@
+module example.com/pinn/export/go/onnx
+
+go 1.22
+
+require github.com/yalue/onnxruntime_go v1.13.0

@@ -1,0 +1,99 @@
+"""``pinn export`` from its command line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from pinn.cli.main import app
+from pinn.export.table_file import read_table_file
+
+GRID = "model=meta-llama/Llama-3.1-8B gpu=H100,H200"
+
+
+@pytest.fixture
+def run(monkeypatch, checkpoint_path):
+    """Run ``pinn export`` with arguments; its output."""
+    monkeypatch.setenv("PINN_CHECKPOINT", str(checkpoint_path))
+
+    def export(*arguments):
+        result = CliRunner().invoke(app, ["export", *map(str, arguments)])
+        return result.exit_code, result.output
+
+    return export
+
+
+@pytest.mark.parametrize("ending", ["json", "csv", "parquet"])
+def test_tables_of_a_grid(run, tmp_path, ending):
+    path = tmp_path / f"table.{ending}"
+    code, text = run("table", "--configs", GRID, "--out", path)
+    assert code == 0, text
+    assert "2 configurations" in text
+    assert read_table_file(path)["gpu"].to_pylist() == ["H100-SXM", "H200-SXM"]
+
+
+def test_tables_of_a_file(run, tmp_path):
+    configs = tmp_path / "configs.csv"
+    configs.write_text("model,gpu,tensor_parallel_size\nLlama-3.1-8B,H100,2\nLlama-3.1-8B,H100,3\n")
+    code, text = run("table", "--configs", configs, "--out", tmp_path / "table.json")
+    assert code == 1
+    assert "does not divide" in text
+    code, text = run(
+        "table", "--configs", configs, "--out", tmp_path / "table.json", "--skip-invalid"
+    )
+    assert code == 0
+    assert "1 left out: --tensor-parallel-size 3" in text
+
+
+def test_onnx_graphs(run, tmp_path):
+    code, text = run("onnx", "--out", tmp_path)
+    assert code == 0, text
+    assert {p.name for p in tmp_path.iterdir()} == {"coefficients.onnx", "step_time.onnx"}
+
+
+def test_specs_of_models_and_gpus(run, tmp_path):
+    path = tmp_path / "specs.json"
+    code, text = run(
+        "specs", "--model", "Qwen/Qwen3-30B-A3B", "--gpu", "H100", "--quantization", "fp8",
+        "--out", path,
+    )  # fmt: skip
+    assert code == 0, text
+    tree = json.loads(path.read_text())
+    (model,) = tree["models"]
+    assert model["name"] == "Qwen/Qwen3-30B-A3B@fp8"
+    assert model["precisions"]["experts"] == "fp8"
+    assert tree["gpus"][0]["name"] == "H100-SXM"
+
+
+def test_blis_files_of_a_load(run, tmp_path):
+    load = tmp_path / "chat.yaml"
+    load.write_text("prompt_tokens: 300\noutput_tokens: 50\nconcurrency: 8\nrequests: 60\n")
+    out = tmp_path / "out"
+    code, text = run("blis", "--configs", GRID, "--workload", load, "--out", out)
+    assert code == 0, text
+    assert "a vector per load: median over 2 configurations" in text
+    assert "one for all loads" not in text
+    names = sorted(str(p.relative_to(out)) for p in out.rglob("*") if p.is_file())
+    assert names == [
+        "001_Meta-Llama-3.1-8B_H100-SXM_tp1/chat.flags",
+        "001_Meta-Llama-3.1-8B_H100-SXM_tp1/chat.yaml",
+        "002_Meta-Llama-3.1-8B_H200-SXM_tp1/chat.flags",
+        "002_Meta-Llama-3.1-8B_H200-SXM_tp1/chat.yaml",
+        "hardware.json",
+        "summary.csv",
+    ]
+
+
+def test_what_cannot_be_served_is_said(run, tmp_path):
+    grid = "model=meta-llama/Llama-3.3-70B-Instruct gpu=L4"
+    code, text = run("blis", "--configs", grid, "--out", tmp_path)
+    assert code == 1
+    assert "configuration 1: " in text
+
+
+def test_an_unknown_table_format_is_refused(run, tmp_path):
+    code, text = run("table", "--configs", GRID, "--out", tmp_path / "table.xml")
+    assert code == 1
+    assert "json, csv, parquet" in text

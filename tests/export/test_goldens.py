@@ -1,0 +1,90 @@
+"""The committed golden vectors belong to the committed checkpoint and to today's code."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pinn.export.goldens import (
+    CASES,
+    MANIFEST,
+    MODELS,
+    NETWORK,
+    STEPS,
+    TABLE,
+    golden_rows,
+    manifest,
+    network_cases,
+    step_cases,
+)
+from pinn.export.table import alpha_columns, beta_columns
+from pinn.export.table_file import read_table_file
+from pinn.specs.catalog import load_model
+
+ROOT = Path(__file__).resolve().parents[2]
+CHECKPOINT = ROOT / "checkpoints" / "pinn.safetensors"
+GOLDENS = ROOT / "export" / "go" / "pinn" / "testdata"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fresh():
+    """Stop with the remedy where the golden vectors were made from something else."""
+    found = json.loads((GOLDENS / MANIFEST).read_text())
+    expected = manifest(CHECKPOINT)
+    odd = [name for name in expected if found.get(name) != expected[name]]
+    if odd:
+        pytest.fail(
+            f"the golden vectors in {GOLDENS} were made from another state ({', '.join(odd)} "
+            "differ): run 'make goldens' and commit what it writes"
+        )
+
+
+def lines(name):
+    return [json.loads(line) for line in gzip.open(GOLDENS / name, "rt")]
+
+
+def test_the_table_holds_todays_coefficients():
+    table, configured = read_table_file(GOLDENS / TABLE), golden_rows(CHECKPOINT)
+    for names, values in (
+        (beta_columns(), configured.coefficients.beta),
+        (alpha_columns(), configured.coefficients.alpha),
+    ):
+        found = np.array([table[name].to_pylist() for name in names]).T
+        np.testing.assert_allclose(found, values, rtol=1e-9, err_msg="run 'make goldens'")
+
+
+def test_the_cases_are_todays():
+    # The first cases of a shorter list differ, so all of them are drawn again.
+    for found, expected in zip(lines(STEPS), step_cases(golden_rows(CHECKPOINT)), strict=True):
+        assert found["batch"] == expected["batch"], "run 'make goldens'"
+        assert found["seconds"] == pytest.approx(expected["seconds"], rel=1e-9)
+        assert abs(found["us"] - expected["us"]) <= 1
+    for found, expected in zip(lines(NETWORK), network_cases(CHECKPOINT), strict=True):
+        assert found["configuration"] == expected["configuration"], "run 'make goldens'"
+        assert found["beta"] == pytest.approx(expected["beta"], rel=1e-9)
+        assert found["descriptors"] == pytest.approx(expected["descriptors"], rel=1e-9)
+
+
+def test_the_cases_cover_what_they_should():
+    rows = read_table_file(GOLDENS / TABLE).to_pylist()
+    models = [load_model(name) for name in MODELS]
+    assert {(m.moe is None, m.is_latent) for m in models} == {
+        (True, False), (False, False), (False, True)
+    }  # fmt: skip
+    assert any(m.window_tokens for m in models)
+    assert {row["tensor_parallel_size"] for row in rows} == {1, 2, 4, 8}
+    assert any(row["enable_expert_parallel"] and row["data_parallel_size"] > 1 for row in rows)
+    cases = lines(STEPS)
+    kinds = {(any(p), any(d)) for p, d in map(phases, cases)}
+    assert len(cases) == CASES
+    assert kinds == {(False, False), (False, True), (True, False), (True, True)}
+    assert max(max(case["batch"][1::3], default=0) for case in cases) > 500_000
+
+
+def phases(case):
+    rows = np.reshape(case["batch"], (-1, 3))
+    return rows[:, 0] < rows[:, 2], rows[:, 0] >= rows[:, 2]
