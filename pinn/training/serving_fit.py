@@ -41,7 +41,7 @@ class ServingFitSettings:
     ttft_delta: float = 0.2
 
 
-class _Repeat(IterableDataset):
+class Repeat(IterableDataset):
     """The full batch, over and over: 825 rows fit one step."""
 
     def __init__(self, batch: dict[str, Tensor], times: int) -> None:
@@ -135,4 +135,4 @@ STEPS_PER_EPOCH = 100
 
 def serving_loader(rows: ServingRows) -> DataLoader:
     """One epoch of full-batch steps."""
-    return DataLoader(_Repeat(serving_batch(rows), STEPS_PER_EPOCH), batch_size=None)
+    return DataLoader(Repeat(serving_batch(rows), STEPS_PER_EPOCH), batch_size=None)

@@ -54,7 +54,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> TraceTables:
         exact = float((step_features(costs, sum_batches([batch])) @ TRUE)[0])
         return exact * float(np.exp(JITTER * draw.standard_normal()))
 
-    run = run_engine(arrivals(900), step_seconds, EngineLimits(blocks=3000))
+    run = run_engine(arrivals(600), step_seconds, EngineLimits(blocks=3000))
     assert sum(step.preempted for step in run.steps) > 5
     write_traces(run, folder / "traces.json", WriterOptions(step_sampling=0.1, http_s=HTTP_S))
     return ingest_vllm(folder / "traces.json", folder / "tables", TARGET)
