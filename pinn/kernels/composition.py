@@ -76,7 +76,7 @@ def compose_many(
     """
     seconds = np.zeros((len(deployments), len(batches[0]), len(OPERATORS)))
     for column, name in enumerate(OPERATORS):
-        for calls, surrogate in _CALLS[name]:
+        for calls, surrogate in CALLS[name]:
             found = [
                 call
                 for i, (d, b) in enumerate(zip(deployments, batches, strict=True))
@@ -227,7 +227,7 @@ def _exchange(i: int, deployment: Deployment, batches: UniformBatches) -> Iterat
     yield Call(i, "bf16", model.moe_layers, (ranks, size, 0))
 
 
-_CALLS: dict[str, tuple[tuple[Callable[..., Iterator[Call]], Callable[..., np.ndarray]], ...]] = {
+CALLS: dict[str, tuple[tuple[Callable[..., Iterator[Call]], Callable[..., np.ndarray]], ...]] = {
     "gemm": ((_gemm, KernelSurrogates.gemm_seconds),),
     "experts": ((_experts, _routed_experts),),
     "decode_attention": (

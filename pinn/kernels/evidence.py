@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pinn.kernels.all_reduce import SIZES_BYTES
-from pinn.kernels.composition import _CALLS, Call
+from pinn.kernels.composition import CALLS, Call
 from pinn.kernels.hardware import Coded
 from pinn.kernels.measured import MeasuredShapes, Nearest
 from pinn.kernels.surrogates import KernelSurrogates
@@ -89,7 +89,7 @@ def _uses(
 ) -> Iterator[KernelUse]:
     gpu, one = Coded((deployment.gpu,), np.zeros((1, 1), int)), np.zeros((1, 1), int)
     for operator, kinds in _SIZES.items():
-        for names, (calls, surrogate) in zip(kinds, _CALLS[operator], strict=True):
+        for names, (calls, surrogate) in zip(kinds, CALLS[operator], strict=True):
             for call in calls(0, deployment, batches):
                 arguments = [np.full((1, 1), size, dtype=np.float64) for size in call.sizes]
                 seconds = surrogate(kernels, gpu, Coded((call.form,), one), *arguments).item()

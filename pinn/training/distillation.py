@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import lightning
 import numpy as np
@@ -88,27 +88,33 @@ def distillation_rows(steps: ComposedSteps, scalars: Scalars) -> DistillationRow
 
 
 class _Shuffled(IterableDataset):
-    """Minibatches in an order that depends on the seed and the epoch alone."""
+    """Minibatches in an order that depends on the seed and the epoch alone.
 
-    def __init__(self, rows: DistillationRows, batch: int, seed: int) -> None:
-        self.rows, self.batch, self.seed, self.epoch = rows, batch, seed, 0
+    The epoch follows from the optimizer's steps: after a resume Lightning fetches the first
+    minibatch before any hook of the epoch runs and before ``current_epoch`` is right.
+    """
 
-    def set_epoch(self, epoch: int) -> None:
-        """Lightning calls this before each epoch, also after a resume."""
-        self.epoch = epoch
+    def __init__(
+        self, rows: DistillationRows, batch: int, seed: int, steps_done: Callable[[], int]
+    ) -> None:
+        self.rows, self.batch, self.seed, self.steps_done = rows, batch, seed, steps_done
 
     def __iter__(self) -> Iterator[DistillationRows]:
-        generator = torch.Generator().manual_seed(self.seed * 100_003 + self.epoch)
+        epoch = self.steps_done() // -(-self.rows.deployments // self.batch)
+        generator = torch.Generator().manual_seed(self.seed * 100_003 + epoch)
         order = torch.randperm(self.rows.deployments, generator=generator)
         for index in order.split(self.batch):
             yield self.rows.take(index)
 
 
 def distillation_loader(
-    rows: DistillationRows, settings: DistillationSettings, seed: int
+    rows: DistillationRows,
+    settings: DistillationSettings,
+    seed: int,
+    steps_done: Callable[[], int],
 ) -> DataLoader:
-    """Minibatches of deployments."""
-    return DataLoader(_Shuffled(rows, settings.batch, seed), batch_size=None)
+    """Minibatches of deployments; ``steps_done`` counts the optimizer's steps so far."""
+    return DataLoader(_Shuffled(rows, settings.batch, seed, steps_done), batch_size=None)
 
 
 class Distillation(lightning.LightningModule):
@@ -120,11 +126,6 @@ class Distillation(lightning.LightningModule):
         super().__init__()
         self.network, self.settings = network, settings
         self.steps = settings.epochs * -(-deployments // settings.batch)
-
-    def on_train_epoch_start(self) -> None:
-        """Give the epoch its own order of deployments."""
-        loader: Any = self.trainer.train_dataloader
-        loader.dataset.set_epoch(self.current_epoch)
 
     def training_step(self, batch: DistillationRows) -> Tensor:
         """Huber loss of the log step times."""

@@ -125,7 +125,7 @@ class KernelLearner:
         network = CoefficientNetwork(self.network, fit_scale(rows.free.numpy(), rows.rates.numpy()))
         trainer = self.trainer(max_epochs=self.distillation.epochs, folder=folder)
         module = Distillation(network, self.distillation, rows.deployments)
-        loader = distillation_loader(rows, self.distillation, self.seed)
+        loader = distillation_loader(rows, self.distillation, self.seed, lambda: module.global_step)
         trainer.fit(module, loader, ckpt_path=_last(folder), weights_only=True)
         return network.double().requires_grad_(False).eval()
 
