@@ -86,19 +86,18 @@ def random_batch(rng: np.random.Generator) -> tuple[Batch, tuple[int, ...]]:
         return Batch.prefill(1, new), (new,)
     decodes = int(np.exp(rng.uniform(0, np.log(129)))) if kind != "prefill" else 0
     chunks = int(rng.integers(1, 5)) if kind != "decode" else 0
-    batch, prompts = Batch(), list[int]()
     longest = int(np.exp(rng.uniform(np.log(8), np.log(_LONGEST))))
+    rows = []  # new and cached tokens, whether it is a prefill, prompt
     for _ in range(decodes):
         context = int(rng.integers(longest // 2, longest + 1))
-        batch += Batch.decode(1, context)
-        prompts.append(int(context * rng.random()))
+        rows.append((1, context, False, int(context * rng.random())))
     for _ in range(chunks):
         new = int(np.exp(rng.uniform(0, np.log(8192))))
         cached = int(rng.choice([0, 16 * int(rng.integers(0, longest // 8 + 1))]))
         rest = int(rng.choice([0, int(rng.integers(1, 5000))]))
-        batch += Batch.prefill(1, new, cached)
-        prompts.append(cached + new + rest)
-    return batch, tuple(prompts)
+        rows.append((new, cached, True, cached + new + rest))
+    new_tokens, cached_tokens, is_prefill, prompts = zip(*rows, strict=True)
+    return Batch(new_tokens, cached_tokens, is_prefill), prompts
 
 
 def step_cases(configured: Configured, count: int = CASES, seed: int = _SEED) -> list[dict]:

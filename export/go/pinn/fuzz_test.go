@@ -2,6 +2,9 @@ package pinn
 
 import (
 	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"math"
 	"os"
 	"strings"
 	"testing"
@@ -37,7 +40,9 @@ func useModel(t *testing.T, model *Model) {
 }
 
 func FuzzReadTableJSON(f *testing.F) {
-	f.Add(encoded(f, goldenTree(f)))
+	tree := goldenTree(f)
+	tree["rows"] = tree["rows"].([]any)[:1]
+	f.Add(encoded(f, tree))
 	f.Add([]byte(`{"format":"pinn.coefficient_table","version":1,"rows":[{}]}`))
 	f.Add([]byte(`{"format":"pinn.coefficient_table","version":2}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -52,7 +57,7 @@ func FuzzReadTableCSV(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add(strings.Join(strings.SplitAfterN(string(raw), "\n", 4)[:3], ""))
+	f.Add(strings.Join(strings.SplitAfterN(string(raw), "\n", 3)[:2], ""))
 	f.Add("format,version\npinn.coefficient_table,1\n")
 	f.Fuzz(func(t *testing.T, data string) {
 		if table, err := ReadTableCSV(strings.NewReader(data)); err == nil {
@@ -66,7 +71,12 @@ func FuzzReadSpecs(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add(raw)
+	var tree map[string]any
+	if err := json.Unmarshal(raw, &tree); err != nil {
+		f.Fatal(err)
+	}
+	tree["models"], tree["gpus"] = tree["models"].([]any)[3:4], tree["gpus"].([]any)[:1]
+	f.Add(encoded(f, tree))
 	f.Add([]byte(`{"format":"pinn.specs","version":1}`))
 	network := goldenNetwork(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -90,8 +100,42 @@ func FuzzReadSpecs(f *testing.F) {
 	})
 }
 
+// tinyCheckpoint is a checkpoint with one hidden unit and every weight 0, small enough to mutate.
+func tinyCheckpoint(t testing.TB) []byte {
+	t.Helper()
+	n := &Network{}
+	n.settings.Hidden, n.settings.Depth, n.settings.Corrected = 1, 1, true
+	header, offset, data := map[string]any{}, 0, []byte(nil)
+	for name, shape := range n.shapes() {
+		count := 1
+		for _, size := range shape {
+			count *= size
+		}
+		header[name] = map[string]any{
+			"dtype": "F64", "shape": shape, "data_offsets": []int{offset, offset + 8*count},
+		}
+		for range count {
+			data = binary.LittleEndian.AppendUint64(data, math.Float64bits(0.5))
+		}
+		offset += 8 * count
+	}
+	facts := map[string]any{
+		"format_version": CheckpointVersion, "settings": n.settings, "registry": knownRegistry(),
+	}
+	header["__metadata__"] = map[string]string{"pinn": string(encoded(t, facts))}
+	text := encoded(t, header)
+	raw := binary.LittleEndian.AppendUint64(nil, uint64(len(text)))
+	return append(append(raw, text...), data...)
+}
+
+func TestTinyCheckpointsAreRead(t *testing.T) {
+	if _, err := ReadNetwork(bytes.NewReader(tinyCheckpoint(t))); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func FuzzReadNetwork(f *testing.F) {
-	raw := checkpointBytes(f)
+	raw := tinyCheckpoint(f)
 	f.Add(raw)
 	f.Add(raw[:300])
 	f.Add([]byte("\x02\x00\x00\x00\x00\x00\x00\x00{}"))

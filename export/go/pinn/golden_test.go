@@ -94,15 +94,26 @@ func differs(got, want int64, exact float64) bool {
 	return got-want > 1 || want-got > 1 || fromTie > 1e-9*max(1, math.Abs(exact))
 }
 
-func TestRegistryIsPythons(t *testing.T) {
+type goldenManifest struct {
+	Checkpoint string              `json:"checkpoint_sha256"`
+	Registry   map[string][]string `json:"registry"`
+}
+
+func readManifest(t testing.TB) goldenManifest {
+	t.Helper()
 	raw, err := os.ReadFile(goldenPath("manifest.json"))
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v: write it with 'make goldens'", err)
 	}
-	var manifest struct{ Registry map[string][]string }
+	var manifest goldenManifest
 	if err := json.Unmarshal(raw, &manifest); err != nil {
 		t.Fatal(err)
 	}
+	return manifest
+}
+
+func TestRegistryIsPythons(t *testing.T) {
+	manifest := readManifest(t)
 	names := func(features []Feature) (found []string) {
 		for _, f := range features {
 			found = append(found, columnName(f))

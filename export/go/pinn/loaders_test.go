@@ -112,7 +112,7 @@ func TestFindWantsExactlyOneRow(t *testing.T) {
 
 func checkpointBytes(t testing.TB) []byte {
 	t.Helper()
-	raw, err := os.ReadFile("../../../checkpoints/pinn.safetensors")
+	raw, err := os.ReadFile(checkpointPath())
 	if err != nil {
 		t.Fatal(err)
 	}

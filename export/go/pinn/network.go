@@ -71,13 +71,17 @@ func ReadNetwork(r io.Reader) (*Network, error) {
 	return n, n.checkTensors()
 }
 
-func checkRegistry(found map[string][]string) error {
-	known := map[string][]string{
+// knownRegistry is everything whose order a checkpoint depends on.
+func knownRegistry() map[string][]string {
+	return map[string][]string{
 		"descriptors": descriptorNames[:], "rates": rateNames[:],
 		"step_features":    columnNames(StepFeatures()),
 		"request_features": columnNames(RequestFeatures()),
 	}
-	for part, names := range known {
+}
+
+func checkRegistry(found map[string][]string) error {
+	for part, names := range knownRegistry() {
 		if !reflect.DeepEqual(found[part], names) {
 			return fmt.Errorf("the checkpoint was made for other %s than this package implements: "+
 				"use the Go package of the program that made it",
@@ -97,11 +101,22 @@ func columnNames(features []Feature) []string {
 
 // checkTensors makes sure that the forward pass finds every number it needs.
 func (n *Network) checkTensors() error {
+	if n.settings.Hidden < 1 || n.settings.Depth < 1 || n.settings.Depth > 64 {
+		return fmt.Errorf("impossible settings: hidden %d, depth %d",
+			n.settings.Hidden, n.settings.Depth)
+	}
+	for name, shape := range n.shapes() {
+		if got := n.tensors[name].shape; !reflect.DeepEqual(got, shape) {
+			return fmt.Errorf("tensor %s has shape %v, expected %v", name, got, shape)
+		}
+	}
+	return nil
+}
+
+// shapes of every tensor that the forward pass reads.
+func (n *Network) shapes() map[string][]int {
 	d, r, b, a := len(descriptorNames), len(rateNames), numStepFeatures, len(requestFeatures)
 	h := n.settings.Hidden
-	if h < 1 || n.settings.Depth < 1 || n.settings.Depth > 64 {
-		return fmt.Errorf("impossible settings: hidden %d, depth %d", h, n.settings.Depth)
-	}
 	shapes := map[string][]int{
 		"mean": {d}, "scale": {d}, "low": {d}, "high": {d}, "rate_low": {r}, "rate_high": {r},
 		"beta_floor": {b}, "beta_excess": {b}, "alpha_prior": {a}, "beta_base": {b}, "alpha_base": {a},
@@ -116,12 +131,7 @@ func (n *Network) checkTensors() error {
 		shapes[fmt.Sprintf("trunk.%d.bias", 2*i)] = []int{h}
 		before = h
 	}
-	for name, shape := range shapes {
-		if got := n.tensors[name].shape; !reflect.DeepEqual(got, shape) {
-			return fmt.Errorf("tensor %s has shape %v, expected %v", name, got, shape)
-		}
-	}
-	return nil
+	return shapes
 }
 
 // Coefficients gives beta and alpha of an embedded deployment, in the order of the registries.

@@ -1,6 +1,7 @@
 package pinn
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"math"
 	"os"
@@ -54,15 +55,30 @@ func goldenSpecs(t testing.TB) *Specs {
 	return specs
 }
 
-// goldenNetwork is the checkpoint that the golden vectors were made from: the repository's, or that
-// which PINN_GOLDEN_CHECKPOINT names.
+// checkpointPath is the repository's checkpoint, or that which PINN_GOLDEN_CHECKPOINT names.
+func checkpointPath() string {
+	if path := os.Getenv("PINN_GOLDEN_CHECKPOINT"); path != "" {
+		return path
+	}
+	return "../../../checkpoints/pinn.safetensors"
+}
+
+// checkFresh stops where the golden vectors were made from another checkpoint.
+func checkFresh(t testing.TB) {
+	t.Helper()
+	raw, err := os.ReadFile(checkpointPath())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := fmt.Sprintf("%x", sha256.Sum256(raw)), readManifest(t).Checkpoint; got != want {
+		t.Fatalf("the golden vectors were made from the checkpoint %.12s, %s is %.12s: "+
+			"run 'make goldens'", want, checkpointPath(), got)
+	}
+}
+
 func goldenNetwork(t testing.TB) *Network {
 	t.Helper()
-	path := os.Getenv("PINN_GOLDEN_CHECKPOINT")
-	if path == "" {
-		path = "../../../checkpoints/pinn.safetensors"
-	}
-	network, err := LoadNetwork(path)
+	network, err := LoadNetwork(checkpointPath())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,6 +113,7 @@ func sameValues(t *testing.T, where string, got, want map[string]float64) {
 }
 
 func TestForwardPassEqualsPython(t *testing.T) {
+	checkFresh(t)
 	specs, network, worst := goldenSpecs(t), goldenNetwork(t), 0.0
 	cases := goldenLines[networkCase](t, "network.json.gz")
 	for i, c := range cases {
