@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from pinn.coefficients.coefficient_set import CoefficientSet, read_coefficient_set
 from pinn.coefficients.coefficients import Coefficients
+from pinn.coefficients.distance import Distances, training_space
 from pinn.errors import PinnError
 from pinn.export.provenance import checkpoint_provenance
 from pinn.latency.surrogate import Surrogate
@@ -27,6 +28,8 @@ class Configured:
         deployments: The same, checked.
         coefficients: Of the deployments.
         sources: Per configuration, ``network`` or the name of a coefficient file.
+        distances: How far each lies from what the checkpoint was measured on.
+        nearest: The nearest measured deployment of each; None where the checkpoint has none.
         provenance: Of the file to be written.
     """
 
@@ -34,6 +37,8 @@ class Configured:
     deployments: list[Deployment]
     coefficients: Coefficients
     sources: list[str]
+    distances: Distances
+    nearest: list[str | None]
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -49,11 +54,15 @@ def from_checkpoint(
         PinnError: If the checkpoint cannot be used.
     """
     surrogate = Surrogate.load(path)
+    space = training_space(surrogate.checkpoint)
+    distances = space.locate(deployments)
     return Configured(
         list(configurations),
         list(deployments),
         surrogate.coefficients(deployments),
         ["network"] * len(deployments),
+        distances,
+        [space.names[i] if i >= 0 else None for i in distances.nearest],
         checkpoint_provenance(path, surrogate.checkpoint.metadata),
     )
 
@@ -80,12 +89,11 @@ def with_coefficient_files(configured: Configured, paths: Sequence[Path]) -> Con
                 )
             beta[row], alpha[row], sources[row] = found.beta, found.alpha, path.name
         files[path.name] = file_sha256(path)
-    return Configured(
-        configured.configurations,
-        configured.deployments,
-        Coefficients(beta, alpha),
-        sources,
-        configured.provenance | ({"coefficient_files": files} if files else {}),
+    return replace(
+        configured,
+        coefficients=Coefficients(beta, alpha),
+        sources=sources,
+        provenance=configured.provenance | ({"coefficient_files": files} if files else {}),
     )
 
 

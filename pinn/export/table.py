@@ -61,7 +61,8 @@ def export_table(configured: Configured) -> pa.Table:
     Columns: ``format`` and ``version``; the configuration; ``beta.NAME [unit]`` and
     ``alpha.NAME [unit]`` in the order of the registries, in seconds or as multipliers;
     ``cost.NAME``, the configuration's datasheet costs (``StepCosts``), which step features are
-    made of; ``source`` of the coefficients and the hash of the checkpoint.
+    made of; ``source`` of the coefficients and the hash of the checkpoint; the nearest measured
+    deployment and its distance in standard deviations, null where the checkpoint has none.
     """
     n = len(configured)
     columns: dict[str, Any] = {
@@ -82,4 +83,7 @@ def export_table(configured: Configured) -> pa.Table:
     columns["checkpoint_sha256"] = pa.array(
         [configured.provenance.get("checkpoint_sha256", "")] * n
     )
+    columns["nearest_measured"] = pa.array(configured.nearest, pa.string())
+    away = configured.distances.distance
+    columns["distance"] = pa.array(away, mask=np.isnan(away))
     return pa.table(columns)
