@@ -117,7 +117,7 @@ def baselines(
         import sklearn  # noqa: F401
     except ImportError as error:
         raise PinnError(
-            "baselines need scikit-learn: install it with pip install 'pinn[peers]'"
+            "baselines need scikit-learn: install it with pip install 'pinn[baselines]'"
         ) from error
     hierarchical = Hierarchical(deployment, shared)
     return {

@@ -1,0 +1,96 @@
+"""``pinn calibrate`` and what reads its file, from traces on disk."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+from pinn.coefficients.coefficient_set import read_coefficient_set
+from pinn.observations.ingestion import ingest_vllm
+from pinn.observations.trace_run import Target
+from pinn.sources.traces.synthetic import Arrival, EngineLimits, run_engine
+from pinn.sources.traces.writer import WriterOptions, write_traces
+from pinn.specs.serving import ServingSpec
+
+MODEL = ("--model", "meta-llama/Llama-3.1-8B", "--gpu", "H100")
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory):
+    """A server of an 8B model whose steps take 9 ms and 30 us per request."""
+    folder = tmp_path_factory.mktemp("served")
+    draw, now, arrivals = random.Random(0), 0.0, []
+    for _ in range(150):
+        now += draw.expovariate(20)
+        arrivals.append(Arrival(now, draw.randint(50, 900), draw.randint(10, 60)))
+    run = run_engine(arrivals, lambda batch: 9e-3 + 3e-5 * len(batch), EngineLimits())
+    write_traces(run, folder / "traces.json", WriterOptions(step_sampling=0.5))
+    serving = ServingSpec(max_num_batched_tokens=2048, max_num_seqs=128)
+    target = Target("meta-llama/Llama-3.1-8B", "H100", serving)
+    return ingest_vllm(folder / "traces.json", folder / "served", target).folder
+
+
+@pytest.fixture
+def calibrated(run, traces, tmp_path):
+    path = tmp_path / "set.json"
+    result = run("calibrate", "--observations", traces, "--intervals", "both", "-o", path)
+    assert result.exit_code == 0, result.output
+    return path, result.stdout
+
+
+def test_the_report_tells_before_and_after(calibrated):
+    path, text = calibrated
+    for words in ("before", "calibrated", "last 20 %", "not determined", "not seen at all",
+                  "completion.constant"):  # fmt: skip
+        assert words in text
+    found = read_coefficient_set(path)
+    errors = {
+        (e["part"], e["kind"], e["coefficients"]): e["median"] for e in found.calibration["errors"]
+    }
+    last = ("last 20 %", "singles")
+    assert errors[(*last, "calibrated")] < 0.01 < errors[(*last, "before")]
+    assert found.base is not None
+    assert found.calibration["sources"][0]["path"] == "traces.json"
+
+
+def test_coefficients_and_simulate_take_the_file(run, calibrated, tmp_path):
+    path, _ = calibrated
+    again = tmp_path / "again.json"
+    result = run("coefficients", "--coefficients", path, "--json", again)
+    assert result.exit_code == 0, result.output
+    assert "Calibrated to traces.json" in result.stdout
+    found, copied = read_coefficient_set(path), read_coefficient_set(again)
+    assert np.array_equal(found.beta, copied.beta)
+    assert np.array_equal(found.alpha, copied.alpha)
+    workload = tmp_path / "load.yaml"
+    workload.write_text("prompt_tokens: 200\noutput_tokens: 20\nconcurrency: 4\nrequests: 20\n")
+    figures = []
+    for coefficients in (path, again):
+        out = tmp_path / "run.json"
+        result = run("simulate", *MODEL, "--workload", workload, "--coefficients", coefficients,
+                     "--json", out)  # fmt: skip
+        assert result.exit_code == 0, result.output
+        figures.append(json.loads(out.read_text()))
+    assert figures[0] == figures[1]
+    assert figures[0]["itl_mean_ms"] == pytest.approx(9.1, rel=0.15)
+
+
+def test_a_file_may_be_the_base_of_the_next_calibration(run, calibrated, traces, tmp_path):
+    path, _ = calibrated
+    out = tmp_path / "next.json"
+    result = run("calibrate", "--observations", traces, "--base", path, "-o", out,
+                 "--select", "random", "--budget", 5, "--seed", 3)  # fmt: skip
+    assert result.exit_code == 0, result.output
+    again = read_coefficient_set(out)
+    assert np.array_equal(again.base.beta[0], read_coefficient_set(path).beta)
+    assert again.calibration["used"] == 5
+
+
+def test_the_wrong_deployment_and_folder_are_refused(refused, calibrated, tmp_path):
+    path, _ = calibrated
+    assert "another deployment" in refused("coefficients", "--coefficients", path, "--gpu", "A100")
+    assert "leave --configs, --grid out" in refused(
+        "coefficients", "--coefficients", path, "--grid", "gpu=H100", "--out", tmp_path / "t.csv"
+    )
+    assert "no trace tables" in refused("calibrate", "--observations", tmp_path)
