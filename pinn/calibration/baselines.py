@@ -117,7 +117,7 @@ def baselines(
         import sklearn  # noqa: F401
     except ImportError as error:
         raise PinnError(
-            "baselines need scikit-learn: install it with pip install 'pinn[baselines]'"
+            "baselines need scikit-learn: install it with pip install 'pinn[peers]'"
         ) from error
     hierarchical = Hierarchical(deployment, shared)
     return {
