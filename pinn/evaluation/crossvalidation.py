@@ -4,17 +4,47 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from pinn.evaluation.methods import Method, Prediction
+from pinn.evaluation.workers import Workers
 from pinn.kernels.exclusion import Exclusion
 from pinn.observations.splits import Split
 from pinn.observations.table import replace_atomically
 from pinn.training.serving_rows import ServingRows
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method on one split.
+
+    Attributes:
+        kind: Of the split, such as ``leave-one-model-out``.
+        split: What to train and to test on.
+        method: What learns and predicts.
+        path: Where its predictions are kept.
+        logs: Where its fit logs; cells that share a fit share it.
+    """
+
+    kind: str
+    split: Split
+    method: Method
+    path: Path
+    logs: Path
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Cells that share a fit, and the rows to compute them with."""
+
+    rows: ServingRows
+    cells: tuple[Cell, ...]
 
 
 def cross_validate(
@@ -23,6 +53,7 @@ def cross_validate(
     methods: Sequence[Method],
     folder: Path,
     fingerprint: str,
+    workers: Workers | None = None,
 ) -> pd.DataFrame:
     """Predict the test rows of every split with every method.
 
@@ -33,38 +64,85 @@ def cross_validate(
         folder: Where cells and training logs are kept.
         fingerprint: Of everything a cell depends on beside its own split and method; cells that
             were made under another one are made anew.
+        workers: Where cells are computed; by default here, one after another.
 
     Returns:
         One row per (kind of split, row, method): ``split``, ``held_out``, ``row_id``, ``method``,
         ``tpot_s``, ``ttft_s``, ``tpot_measured_s``, ``ttft_measured_s``.
     """
-    cells = [
-        _cell(rows, kind, split, method, folder, fingerprint)
+    wanted = cells(splits, methods, folder, fingerprint)
+    compute(rows, [cell for cell in wanted if not cell.path.is_file()], workers or Workers())
+    return read_cells(wanted)
+
+
+def cells(
+    splits: Mapping[str, Sequence[Split]],
+    methods: Sequence[Method],
+    folder: Path,
+    fingerprint: str,
+) -> list[Cell]:
+    """The cells of every split and method, made or not."""
+    return [
+        _cell(kind, split, method, folder, fingerprint)
         for kind, of_kind in splits.items()
         for split in of_kind
         for method in methods
     ]
-    return pd.concat(cells, ignore_index=True)
 
 
-def _cell(
-    rows: ServingRows, kind: str, split: Split, method: Method, folder: Path, fingerprint: str
-) -> pd.DataFrame:
+def _cell(kind: str, split: Split, method: Method, folder: Path, fingerprint: str) -> Cell:
     key = json.dumps([fingerprint, kind, method.name, split.train_ids, split.test_ids])
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
     path = folder / "cells" / f"{digest}.parquet"
-    if path.is_file():
-        return pd.read_parquet(path)
+    logs = fold_logs(folder, fingerprint, kind, split.name) / method.logs
+    return Cell(kind, split, method, path, logs)
+
+
+def read_cells(made: Sequence[Cell]) -> pd.DataFrame:
+    """The predictions of cells that are on disk."""
+    return pd.concat([pd.read_parquet(cell.path) for cell in made], ignore_index=True)
+
+
+def compute(rows: ServingRows, missing: Sequence[Cell], workers: Workers) -> None:
+    """Compute cells and keep each as soon as its fit is done.
+
+    Only this process writes, so that workers need no folder in common but that of the logs.
+    """
+    shared: dict[Path, list[Cell]] = {}
+    for cell in missing:
+        shared.setdefault(cell.logs, []).append(cell)
+    tasks = [_Task(rows, tuple(of_fit)) for of_fit in shared.values()]
+    for done, (i, tables) in enumerate(workers.run(_compute, tasks), start=1):
+        for cell, table in zip(tasks[i].cells, tables, strict=True):
+            cell.path.parent.mkdir(parents=True, exist_ok=True)
+            replace_atomically(
+                cell.path, lambda target, table=table: table.to_parquet(target, index=False)
+            )
+        first = tasks[i].cells[0]
+        print(
+            f"fit {done} of {len(tasks)}: {first.split.name}, {first.method.logs}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def _compute(task: _Task) -> list[pd.DataFrame]:
+    return [_predictions(task.rows, cell) for cell in task.cells]
+
+
+def _predictions(rows: ServingRows, cell: Cell) -> pd.DataFrame:
+    split = cell.split
     train, test = (
         rows.take(np.isin(rows.row_id, ids)) for ids in (split.train_ids, split.test_ids)
     )
-    exclude = held_out_kernels(kind, test)
-    logs = hashlib.sha256(f"{fingerprint} {kind} {split.name}".encode()).hexdigest()[:16]
-    predictor = method.learn(train, exclude, folder / "logs" / logs / method.logs)
-    cell = _table(kind, split, method, test, predictor(test))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_atomically(path, lambda target: cell.to_parquet(target, index=False))
-    return cell
+    predictor = cell.method.learn(train, held_out_kernels(cell.kind, test), cell.logs)
+    return _table(cell, test, predictor(test))
+
+
+def fold_logs(folder: Path, fingerprint: str, kind: str, split: str) -> Path:
+    """Where the methods of one fold keep training logs and learned weights."""
+    name = hashlib.sha256(f"{fingerprint} {kind} {split}".encode()).hexdigest()[:16]
+    return folder / "logs" / name
 
 
 def held_out_kernels(kind: str, test: ServingRows) -> Exclusion:
@@ -81,15 +159,13 @@ def held_out_kernels(kind: str, test: ServingRows) -> Exclusion:
     return Exclusion()
 
 
-def _table(
-    kind: str, split: Split, method: Method, test: ServingRows, prediction: Prediction
-) -> pd.DataFrame:
+def _table(cell: Cell, test: ServingRows, prediction: Prediction) -> pd.DataFrame:
     return pd.DataFrame(
         {
-            "split": kind,
-            "held_out": ", ".join(split.held_out),
+            "split": cell.kind,
+            "held_out": ", ".join(cell.split.held_out),
             "row_id": list(test.row_id),
-            "method": method.name,
+            "method": cell.method.name,
             "tpot_s": prediction[0],
             "ttft_s": prediction[1],
             "tpot_measured_s": test.tpot_s,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from pinn.errors import PinnError
 from pinn.evaluation.crossvalidation import cross_validate
 from pinn.evaluation.groups import group_masks
 from pinn.evaluation.methods import (
@@ -32,18 +30,12 @@ from pinn.evaluation.peers.aiconfigurator import released_predictions
 from pinn.evaluation.printing import print_results
 from pinn.kernels.exclusion import Exclusion
 from pinn.network.checkpoint import Checkpoint, save_checkpoint
-from pinn.observations.splits import Split, leave_one_gpu_out, leave_one_model_out, write_splits
+from pinn.observations.splits import Split, named_splits
 from pinn.observations.table import read_manifest, read_observations
 from pinn.training.kernel_learner import KernelLearner
 from pinn.training.learner import ServingLearner
 from pinn.training.provenance import fingerprint
 from pinn.training.serving_rows import ServingRows, serving_rows
-
-_SPLITS = {
-    "leave-one-model-out": leave_one_model_out,
-    "leave-one-gpu-out": leave_one_gpu_out,
-    "leave-one-gpu-and-its-kernels-out": leave_one_gpu_out,
-}
 
 
 def run_experiment(config: DictConfig) -> dict[str, Any]:
@@ -73,7 +65,7 @@ def run_experiment(config: DictConfig) -> dict[str, Any]:
     summary: dict[str, Any] = {"experiment": config.experiment_name, "folder": str(folder)}
     results = pd.DataFrame()
     if config.evaluation.splits:
-        splits = _splits(config.evaluation.splits, observations, folder)
+        splits = named_splits(config.evaluation.splits, observations, folder / "splits")
         results = _evaluate(config, rows, splits, mark, folder)
         overall = results[
             (results.held_out == "all") & results.method.isin(["network", "network, no kernels"])
@@ -84,19 +76,6 @@ def run_experiment(config: DictConfig) -> dict[str, Any]:
     return summary
 
 
-def _splits(
-    names: Sequence[str], observations: pd.DataFrame, folder: Path
-) -> dict[str, list[Split]]:
-    """The splits of each kind, recorded beside the results."""
-    unknown = set(names) - set(_SPLITS)
-    if unknown:
-        raise PinnError(f"unknown splits {sorted(unknown)}: known ones are {', '.join(_SPLITS)}")
-    splits = {name: _SPLITS[name](observations) for name in names}
-    for name, of_kind in splits.items():
-        write_splits(of_kind, folder / "splits" / f"{name}.json")
-    return splits
-
-
 def _evaluate(
     config: DictConfig,
     rows: ServingRows,
@@ -105,14 +84,14 @@ def _evaluate(
     folder: Path,
 ) -> pd.DataFrame:
     """Score every method on every split; the table goes to disk first and is printed from there."""
-    alone = _serving_learner(config)
+    alone = serving_learner(config)
     methods: list[Method] = [
         Roofline(),
         LearnedNetwork("global vector", alone.without_correction()),
         LearnedNetwork("network, no kernels", alone),
     ]
     if config.kernels.enabled:
-        fits = KernelFits(_kernel_learner(config))
+        fits = KernelFits(kernel_learner(config))
         methods += [KernelTeacher(fits), KernelNetwork(fits)]
     methods.append(Peer("aiconfigurator", released_predictions()))
     predictions = cross_validate(rows, splits, methods, folder, mark)
@@ -136,12 +115,12 @@ def _fit_all(
     kernels: dict[str, Any] = {}
     scalars: dict[str, Any] = {}
     if config.kernels.enabled:
-        learned = _kernel_learner(config).learn(rows, Exclusion(), logs)
+        learned = kernel_learner(config).learn(rows, Exclusion(), logs)
         network, teacher = learned.network, learned.teacher
         kernels = {"digest": teacher.kernels.digest(), **teacher.kernels.metadata}
         scalars = teacher.scalars.to_json()
     else:
-        network = _serving_learner(config).learn(rows, logs)
+        network = serving_learner(config).learn(rows, logs)
     manifest = read_manifest(Path(config.data.target))
     metadata = {
         "experiment": config.experiment_name,
@@ -162,7 +141,8 @@ def _fit_all(
     return path
 
 
-def _serving_learner(config: DictConfig) -> ServingLearner:
+def serving_learner(config: DictConfig) -> ServingLearner:
+    """Learns from measured deployments alone, as the configuration says."""
     return ServingLearner(
         instantiate(config.network),
         instantiate(config.fit),
@@ -171,7 +151,8 @@ def _serving_learner(config: DictConfig) -> ServingLearner:
     )
 
 
-def _kernel_learner(config: DictConfig) -> KernelLearner:
+def kernel_learner(config: DictConfig) -> KernelLearner:
+    """Learns from kernels and measured deployments, as the configuration says."""
     return KernelLearner(
         instantiate(config.kernels.settings, _convert_="all"),
         instantiate(config.network),

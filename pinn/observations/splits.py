@@ -1,6 +1,7 @@
 """Fixed splits of observations: no randomness, so a held-out set stays held out.
 
-Outer splits hold one model or one GPU out and say what transfers. Inner folds, inside what an
+Outer splits hold a model, a GPU, lengths, a parallelism or a number format out and say what
+transfers. Inner folds, inside what an
 outer split trains on, are for choices such as a prior's width; they keep the rows of a deployment
 together, since those differ only in load and would leak.
 """
@@ -16,6 +17,7 @@ import pandas as pd
 
 from pinn.errors import PinnError
 from pinn.observations.table import replace_atomically
+from pinn.specs.gpu_catalog import load_gpu
 
 #: Columns that tell deployments apart.
 DEPLOYMENT = ("model", "gpu", "precision", "tensor_parallel_size", "enable_expert_parallel")
@@ -54,6 +56,73 @@ def leave_one_model_out(rows: pd.DataFrame) -> list[Split]:
 def leave_one_gpu_out(rows: pd.DataFrame) -> list[Split]:
     """One split per GPU, in order of name."""
     return _leave_one_out(rows, "gpu")
+
+
+def leave_one_lengths_out(rows: pd.DataFrame) -> list[Split]:
+    """One split per pair of nominal prompt and output lengths."""
+    lengths = rows["prompt_tokens"].astype(str) + "/" + rows["output_tokens"].astype(str)
+    return _leave_one_out(rows.assign(lengths=lengths), "lengths")
+
+
+def leave_one_tensor_parallel_size_out(rows: pd.DataFrame) -> list[Split]:
+    """One split per tensor-parallel size."""
+    sizes = rows["tensor_parallel_size"].astype(str)
+    return _leave_one_out(rows.assign(tensor_parallel_size=sizes), "tensor_parallel_size")
+
+
+def hopper_to_blackwell(rows: pd.DataFrame) -> list[Split]:
+    """One split: trained on GPUs of compute capability 9, tested on those of 10 and above.
+
+    Raises:
+        PinnError: If the rows hold only one of the two.
+    """
+    capability = rows["gpu"].map({n: load_gpu(n).compute_capability for n in rows["gpu"].unique()})
+    hopper, blackwell = capability.between(9, 10, inclusive="left"), capability >= 10
+    return [_one_way(rows, "Hopper to Blackwell", hopper, blackwell, "gpu")]
+
+
+#: Formats of eight bits that the split below trains on; it tests on all with fewer bits.
+EIGHT_BITS = ("fp8", "fp8_block", "int8")
+FOUR_BITS = ("nvfp4", "mxfp4", "int4")
+
+
+def eight_to_four_bits(rows: pd.DataFrame) -> list[Split]:
+    """One split: trained on fp8 deployments, tested on fp4 and int4 ones.
+
+    Models that were measured in four bits alone are unseen as well.
+
+    Raises:
+        PinnError: If the rows hold only one of the two.
+    """
+    eight, four = rows["precision"].isin(EIGHT_BITS), rows["precision"].isin(FOUR_BITS)
+    return [_one_way(rows, "8 bits to 4 bits", eight, four, "precision")]
+
+
+#: Kind of split -> the function that makes it of observations.
+SPLITS = {
+    "leave-one-model-out": leave_one_model_out,
+    "leave-one-gpu-out": leave_one_gpu_out,
+    "leave-one-gpu-and-its-kernels-out": leave_one_gpu_out,
+    "leave-one-lengths-out": leave_one_lengths_out,
+    "leave-one-tp-out": leave_one_tensor_parallel_size_out,
+    "Hopper to Blackwell": hopper_to_blackwell,
+    "8 bits to 4 bits": eight_to_four_bits,
+}
+
+
+def named_splits(names: Sequence[str], rows: pd.DataFrame, folder: Path) -> dict[str, list[Split]]:
+    """Splits of each kind, recorded in a folder so that every result can name its rows.
+
+    Raises:
+        PinnError: If a name is not a key of ``SPLITS``.
+    """
+    unknown = set(names) - set(SPLITS)
+    if unknown:
+        raise PinnError(f"unknown splits {sorted(unknown)}: known ones are {', '.join(SPLITS)}")
+    splits = {name: SPLITS[name](rows) for name in names}
+    for name, of_kind in splits.items():
+        write_splits(of_kind, folder / f"{name.replace(' ', '-')}.json")
+    return splits
 
 
 def inner_folds(rows: pd.DataFrame, folds: int = 5) -> list[Split]:
@@ -145,6 +214,22 @@ def _leave_one_out(rows: pd.DataFrame, column: str) -> list[Split]:
     if len(names) < 2:
         raise PinnError(f"cannot leave one {column} out: the rows hold {len(names)} of them")
     return [_split(rows, f"{column}={name}", rows[column] == name, (name,)) for name in names]
+
+
+def _one_way(
+    rows: pd.DataFrame, name: str, train: pd.Series, test: pd.Series, column: str
+) -> Split:
+    if not (train.any() and test.any()):
+        raise PinnError(
+            f"split {name}: {int(train.sum())} row(s) to train on and {int(test.sum())} to test "
+            "on: both are needed"
+        )
+    return Split(
+        name=name,
+        held_out=tuple(sorted(rows.loc[test, column].unique())),
+        train_ids=tuple(rows.loc[train, "row_id"]),
+        test_ids=tuple(rows.loc[test, "row_id"]),
+    )
 
 
 def _split(rows: pd.DataFrame, name: str, test: pd.Series, held_out: tuple[str, ...]) -> Split:

@@ -12,10 +12,16 @@ def rows():
 
 @pytest.mark.parametrize(
     ("make", "column"),
-    [(splits.leave_one_model_out, "model"), (splits.leave_one_gpu_out, "gpu")],
+    [
+        (splits.leave_one_model_out, "model"),
+        (splits.leave_one_gpu_out, "gpu"),
+        (splits.leave_one_lengths_out, "lengths"),
+        (splits.leave_one_tensor_parallel_size_out, "tensor_parallel_size"),
+    ],
 )
 def test_each_split_holds_out_exactly_one(rows, make, column):
-    of_row = rows.set_index("row_id")[column]
+    lengths = rows["prompt_tokens"].astype(str) + "/" + rows["output_tokens"].astype(str)
+    of_row = rows.assign(lengths=lengths).set_index("row_id")[column].astype(str)
     outer = make(rows)
     assert [s.held_out[0] for s in outer] == sorted(set(of_row))
     for split in outer:
@@ -69,3 +75,28 @@ def test_errors(rows, tmp_path):
     (tmp_path / "splits.json").write_text("[{}]")
     with pytest.raises(PinnError, match="holds no splits"):
         splits.read_splits(tmp_path / "splits.json")
+
+
+def test_one_generation_of_gpus_teaches_the_next(rows):
+    (split,) = splits.hopper_to_blackwell(rows)
+    assert set(split.held_out) == {"b200_sxm", "b300_sxm"}
+    gpu = rows.set_index("row_id")["gpu"]
+    assert set(gpu[list(split.train_ids)]) == {"h100_sxm", "h200_sxm"}
+    assert len(split.train_ids) + len(split.test_ids) == len(rows)
+    with pytest.raises(PinnError, match="0 row"):
+        splits.hopper_to_blackwell(rows[rows["gpu"] == "h100_sxm"])
+
+
+def test_eight_bits_teach_four(rows):
+    (split,) = splits.eight_to_four_bits(rows)
+    assert set(split.held_out) == {"nvfp4", "mxfp4", "int4"}
+    precision = rows.set_index("row_id")["precision"]
+    assert set(precision[list(split.train_ids)]) == {"fp8", "fp8_block"}
+
+
+def test_named_splits_are_recorded(rows, tmp_path):
+    made = splits.named_splits(["leave-one-tp-out", "Hopper to Blackwell"], rows, tmp_path)
+    for name, of_kind in made.items():
+        assert splits.read_splits(tmp_path / f"{name.replace(' ', '-')}.json") == of_kind
+    with pytest.raises(PinnError, match="known ones are leave-one-model-out"):
+        splits.named_splits(["leave-one-moon-out"], rows, tmp_path)

@@ -1,0 +1,107 @@
+"""Independent tasks: one after another, in processes of this machine, or on a Ray cluster."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pinn.errors import PinnError
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+BACKENDS = ("processes", "ray")
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Where tasks run.
+
+    Attributes:
+        backend: ``processes`` of this machine or ``ray``.
+        count: Tasks at a time; 1 with ``processes`` runs them here, one after another.
+        address: Of a running Ray cluster; None starts a Ray of its own on this machine.
+    """
+
+    backend: str = "processes"
+    count: int = 1
+    address: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.backend not in BACKENDS:
+            raise PinnError(
+                f"unknown backend {self.backend!r}: known ones are {', '.join(BACKENDS)}"
+            )
+        if self.count < 1:
+            raise PinnError(f"workers: at least 1 is needed, got {self.count}")
+
+    def run(
+        self, work: Callable[[Task], Result], tasks: Sequence[Task]
+    ) -> Iterator[tuple[int, Result]]:
+        """Index and result of every task, in the order in which they finish.
+
+        Args:
+            work: A function that other processes can import.
+            tasks: What it is called with; it and its results are pickled.
+
+        Raises:
+            PinnError: If Ray is asked for and not installed.
+        """
+        if self.backend == "ray":
+            return self._on_ray(work, tasks)
+        if self.count == 1:
+            return ((i, work(task)) for i, task in enumerate(tasks))
+        return self._in_processes(work, tasks)
+
+    def _in_processes(
+        self, work: Callable[[Task], Result], tasks: Sequence[Task]
+    ) -> Iterator[tuple[int, Result]]:
+        # Spawned, not forked: torch's threads do not survive a fork.
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(self.count, mp_context=context) as pool:
+            index = {pool.submit(_alone, work, task): i for i, task in enumerate(tasks)}
+            for done in as_completed(index):
+                yield index[done], done.result()
+
+    def _on_ray(
+        self, work: Callable[[Task], Result], tasks: Sequence[Task]
+    ) -> Iterator[tuple[int, Result]]:
+        try:
+            import ray
+        except ImportError as error:
+            raise PinnError(
+                "the backend ray needs Ray: install it with pip install 'pinn[cluster]'"
+            ) from error
+        own = not ray.is_initialized()
+        if own:
+            _start(ray, self)
+        try:
+            remote = ray.remote(num_cpus=1)(_alone)
+            index = {remote.remote(work, task): i for i, task in enumerate(tasks)}
+            waiting = list(index)
+            while waiting:
+                done, waiting = ray.wait(waiting)
+                for reference in done:
+                    yield index[reference], ray.get(reference)
+        finally:
+            if own:
+                ray.shutdown()
+
+
+def _start(ray: Any, workers: Workers) -> None:
+    if workers.address is not None:
+        ray.init(address=workers.address, log_to_driver=False)
+    else:
+        ray.init(num_cpus=workers.count, include_dashboard=False, log_to_driver=False)
+
+
+def _alone(work: Callable[[Task], Result], task: Task) -> Result:
+    """Run one task on one thread, as this process would."""
+    import torch
+
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    return work(task)
