@@ -12,9 +12,19 @@ from pinn.kernels.surrogates import KernelSurrogates
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.teacher.teacher import projected_parts
 from pinn.training.run_rows import run_rows
-from pinn.training.run_scalars import Evidence, RunFit, RunFitSettings, fit_to_runs
+from pinn.training.run_scalars import (
+    Evidence,
+    RunFit,
+    RunFitSettings,
+    between,
+    fit_to_runs,
+)
 from pinn.training.serving_rows import ServingRows
 from pinn.workloads.measured_runs import MeasuredRun
+
+#: After so many rounds only half of each change is taken: near saturation the batches answer so
+#: strongly that whole ones would swing around the solution.
+_WHOLE_ROUNDS = 3
 
 
 def run_parts(
@@ -72,8 +82,9 @@ def alternate(
     for number in range(1, settings.rounds + 1):
         rows = run_rows(runs, run_latencies(fit, runs, parts), settings.workers)
         evidence = Evidence(rows, models, parts, serving, serving_parts)
-        before, fit = fit, fit_to_runs(evidence, fit, settings)
-        change = _largest_change(before, fit)
+        found = fit_to_runs(evidence, fit, settings)
+        change = _largest_change(fit, found)
+        fit = found if number <= _WHOLE_ROUNDS else between(fit, found)
         error = np.abs(rows.simulated_s / rows.measured_s - 1)
         print(
             f"round {number}: median error {100 * np.median(error):.2f} % before the fit, "

@@ -12,15 +12,12 @@ from jaxtyping import Float
 from pinn.embedding.descriptors import embed
 from pinn.features.step import step_features
 from pinn.network.coefficient_network import CoefficientNetwork
-from pinn.network.scaling import fit_scale
 from pinn.physics.costs import step_costs
 from pinn.specs.deployment import Deployment
 from pinn.teacher.batches import sample_batches
 from pinn.teacher.composed import ComposedSteps
 from pinn.training.distillation import (
-    Distillation,
     DistillationRows,
-    distillation_loader,
     distillation_rows,
 )
 from pinn.training.kernel_learner import KernelLearner
@@ -28,7 +25,7 @@ from pinn.training.run_scalars import RunFit
 
 #: How often a deployment that ran occurs among the thousands of composed ones, each time with
 #: other batches: often enough that the network reproduces its steps closely.
-REPEATS = 100
+REPEATS = 300
 
 #: Log of the factor that makes an alpha vanish which is 0 in a simulation.
 _VANISHED = -20.0
@@ -87,18 +84,7 @@ def distil_release(
     measured = measured_steps(list(deployments), betas, learner.seed + 1)
     pairs = zip(composed, measured, strict=True)
     rows = DistillationRows(*(torch.cat(pair) for pair in pairs))
-    torch.manual_seed(learner.seed)
-    scale = fit_scale(rows.free.numpy(), rows.rates.numpy())
-    network = CoefficientNetwork(learner.network, scale)
-    trainer = learner.trainer(max_epochs=learner.distillation.epochs, folder=folder)
-    last = folder / "last.ckpt"
-    trainer.fit(
-        Distillation(network, learner.distillation, rows.deployments),
-        distillation_loader(rows, learner.distillation, learner.seed),
-        ckpt_path=str(last) if last.is_file() else None,
-        weights_only=True,
-    )
-    network = network.double().requires_grad_(False).eval()
+    network = learner.distil(rows, folder)
     _set_alpha(network, fit.alpha)
     return network
 

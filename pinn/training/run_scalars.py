@@ -2,7 +2,7 @@
 
 The scalars are those of ``pinn.teacher.scalars``, fitted to measured deployments and to runs at
 once. A model that ran may depart from them: every operator, and all overheads together, by one
-factor with a narrow prior. So what is peculiar to one model (an engine path of its own) does not
+factor. So what is peculiar to one model (an engine path of its own) does not
 bend what all share, and an unseen model gets the shared scalars alone.
 """
 
@@ -52,8 +52,8 @@ class RunFitSettings:
     rounds: int = 6
     tolerance: float = 0.005
     noise: float = 0.03
-    operator_spread: float = 0.1
-    overhead_spread: float = 0.5
+    operator_spread: float = 0.2
+    overhead_spread: float = 1.0
     alpha_spread: float = 0.7
     workers: int = 1
 
@@ -160,6 +160,12 @@ def fit_to_runs(evidence: Evidence, current: RunFit, settings: RunFitSettings) -
 
     optimizer.step(closure)  # type: ignore[no-untyped-call]
     return _unpack(start.detach().numpy(), names)
+
+
+def between(one: RunFit, other: RunFit) -> RunFit:
+    """Halfway between two fits, in the logarithm of every coefficient."""
+    names = sorted(set(one.departures) | set(other.departures))
+    return _unpack((_pack(one, names) + _pack(other, names)) / 2, names)
 
 
 class _Objective:
