@@ -2,7 +2,16 @@
 
 from jaxtyping import install_import_hook
 
-_CHECKED = ("physics", "features", "embedding", "network", "coefficients", "latency", "training")
+_CHECKED = (
+    "physics",
+    "features",
+    "embedding",
+    "network",
+    "coefficients",
+    "latency",
+    "training",
+    "export",
+)
 install_import_hook([f"pinn.{part}" for part in _CHECKED], "typechecker.check")
 
 from dataclasses import replace  # noqa: E402

@@ -12,4 +12,4 @@ def whole_microseconds(seconds: Float[np.ndarray, "..."]) -> Int[np.ndarray, "..
     >>> whole_microseconds(np.array([1.5e-6, 2.5e-6])).tolist()
     [2, 2]
     """
-    return np.rint(seconds * 1e6).astype(np.int64)
+    return np.asarray(np.rint(seconds * 1e6), dtype=np.int64)

@@ -129,7 +129,7 @@ def _check_values(table: pa.Table, path: Path) -> None:
         values = np.array(table[name].to_pylist(), np.float64)
         bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
         if len(bad):
-            raise PinnError(_not_a_coefficient(path, bad[0] + 1, name, values[bad[0]]))
+            raise PinnError(_not_a_coefficient(path, int(bad[0]) + 1, name, values[bad[0]]))
 
 
 def _not_a_coefficient(path: Path, row: int, name: str, value: object) -> str:
