@@ -37,6 +37,7 @@ class Calibration:
         errors: Before and after, of :func:`pinn.calibration.calibrate.error_table`.
         groups: Which coefficients the observations determine.
         sources: The traces, with their digests.
+        named: Model, GPU and format as the user named them.
     """
 
     deployment: Deployment
@@ -47,6 +48,7 @@ class Calibration:
     errors: pd.DataFrame
     groups: list[CoefficientGroup]
     sources: list[dict[str, str]]
+    named: dict[str, str]
 
     def coefficient_set(self, base_taught: np.ndarray) -> CoefficientSet:
         """The result as a file's content.
@@ -67,9 +69,9 @@ class Calibration:
                 asdict(g) | {"standard_error": _finite(g.standard_error)} for g in self.groups
             ],
         }
-        return CoefficientSet(
-            deployment_facts(self.deployment), found, base_taught | self.alpha.taught, base, facts
-        )
+        deployment = deployment_facts(self.deployment) | {"named": self.named}
+        taught = base_taught | self.alpha.taught
+        return CoefficientSet(deployment, found, taught, base, facts)
 
 
 def run_calibration(
@@ -91,8 +93,10 @@ def run_calibration(
     alpha = calibrate_alpha(read_requests(traces, deployment), base.alpha[0])
     errors = error_table(intervals, {"before": beta.base, "calibrated": beta.beta})
     groups = identify(beta.used, beta.base, beta.beta)
-    sources = traces.manifest["sources"]
-    return Calibration(deployment, settings, intervals, beta, alpha, errors, groups, list(sources))
+    entry = traces.manifest.get("deployment") or {}
+    named = {k: entry[k] for k in ("model", "gpu", "precision") if entry.get(k)}
+    sources = list(traces.manifest["sources"])
+    return Calibration(deployment, settings, intervals, beta, alpha, errors, groups, sources, named)
 
 
 def _records(table: pd.DataFrame) -> list[dict[Any, Any]]:

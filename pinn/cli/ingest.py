@@ -44,9 +44,15 @@ Eager = Annotated[bool, typer.Option("--enforce-eager")]
 BlockSize = Annotated[int, typer.Option("--block-size", min=1, help="Tokens per KV block.")]
 Offload = Annotated[float, typer.Option("--cpu-offload-gb", min=0)]
 KvDtype = Annotated[str, typer.Option("--kv-cache-dtype")]
+Quantization = Annotated[
+    str | None,
+    typer.Option("--quantization", help="Format it is served in. [default: as its config says]"),
+]
 
 
-def _target(model: str | None, gpu: str | None, flags: dict[str, Any]) -> Target | None:
+def _target(
+    model: str | None, gpu: str | None, flags: dict[str, Any], precision: str | None
+) -> Target | None:
     """The deployment named by the flags; None without a model or a GPU."""
     if model is None or gpu is None:
         if model is not None or gpu is not None:
@@ -57,7 +63,7 @@ def _target(model: str | None, gpu: str | None, flags: dict[str, Any]) -> Target
         default_max_num_batched_tokens(datasheet)
     )
     flags["max_num_seqs"] = flags["max_num_seqs"] or default_max_num_seqs(datasheet)
-    return Target(model, gpu, ServingSpec(**flags))
+    return Target(model, gpu, ServingSpec(**flags), precision)
 
 
 @app.command()
@@ -80,6 +86,7 @@ def vllm(
     block_size: BlockSize = 16,
     cpu_offload_gb: Offload = 0.0,
     kv_cache_dtype: KvDtype = "auto",
+    quantization: Quantization = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that parse.")] = 1,
 ) -> None:
     """Read the traces of an instrumented vLLM.
@@ -88,7 +95,7 @@ def vllm(
     H100 --tensor-parallel-size 2
     """
     flags = _flags(locals())
-    target = _target(model, gpu, flags)
+    target = _target(model, gpu, flags, quantization)
     tables = ingest_vllm(traces, out, target, kv_events=kv_events, workers=workers)
     _tell(tables.folder, cleaning_tables(tables.manifest))
 
@@ -112,13 +119,14 @@ def steps(
     block_size: BlockSize = 16,
     cpu_offload_gb: Offload = 0.0,
     kv_cache_dtype: KvDtype = "auto",
+    quantization: Quantization = None,
 ) -> None:
     """Read step summaries that are already in a table.
 
     Example: pinn ingest steps steps.parquet -o run1 --model codellama/CodeLlama-34b-Instruct-hf
     --gpu H100 --tensor-parallel-size 2
     """
-    target = _target(model, gpu, _flags(locals()))
+    target = _target(model, gpu, _flags(locals()), quantization)
     tables = ingest_steps(file, out, target)
     _tell(tables.folder, cleaning_tables(tables.manifest))
 

@@ -27,6 +27,8 @@ SCHEMA = "pinn coefficients 1"
 
 _REGISTRIES: dict[str, Any] = {"beta": STEP_FEATURES, "alpha": REQUEST_FEATURES}
 
+_FACTS = ("model", "gpu", "precisions", "serving", "named")
+
 #: Flags that change what a step costs; the others only change which steps there are.
 _COST_FLAGS = (
     "tensor_parallel_size",
@@ -44,7 +46,7 @@ class CoefficientSet:
 
     Attributes:
         deployment: ``model``, ``gpu``, ``precisions`` and ``serving`` as :func:`deployment_facts`
-            gives them; empty where the file names none.
+            gives them, perhaps with what the user ``named``; empty where the file names none.
         coefficients: Of one deployment.
         taught: Whether data taught each alpha; the others are priors.
         base: What the coefficients were before a calibration; None without one.
@@ -70,10 +72,14 @@ class CoefficientSet:
         return self.coefficients.alpha[0]
 
     def configuration(self) -> dict[str, Any]:
-        """The deployment as a configuration: model, GPU and vLLM's flags by name."""
-        named: dict[str, Any] = {
-            k: self.deployment[k] for k in ("model", "gpu") if k in self.deployment
-        }
+        """The deployment as a configuration: model, GPU and vLLM's flags by name.
+
+        Model, GPU and format go by what ``named`` says they were called, if it is there: a path
+        of a config.json may have been given in place of the model's name.
+        """
+        named: dict[str, Any] = {}
+        named |= {k: self.deployment[k] for k in ("model", "gpu") if k in self.deployment}
+        named |= self.deployment.get("named") or {}
         return named | dict(self.deployment.get("serving") or {})
 
     def check_deployment(self, deployment: Deployment, where: str) -> None:
@@ -168,7 +174,7 @@ def read_coefficient_set(path: Path) -> CoefficientSet:
     entries = {part: _checked_entries(tree, part, path) for part in _REGISTRIES}
     has_base = all("base" in e for part in entries.values() for e in part.values())
     return CoefficientSet(
-        {k: tree[k] for k in ("model", "gpu", "precisions", "serving") if k in tree},
+        {k: tree[k] for k in _FACTS if k in tree},
         _vectors(entries, "value", path),
         np.array([bool(e.get("taught", True)) for e in entries["alpha"].values()]),
         _vectors(entries, "base", path) if has_base else None,

@@ -39,6 +39,7 @@ from pinn.observations.steps import STEP_SCHEMA, StepOrder, canonical_steps
 from pinn.observations.target_check import TargetCheck, batch_floor, check_target
 from pinn.observations.trace_tables import (
     deployment_entry,
+    named_deployment,
     write_manifest,
     write_table,
 )
@@ -46,9 +47,7 @@ from pinn.sources.report import ReadReport
 from pinn.sources.traces.kv_events import KV_SCHEMA, transfer_rates
 from pinn.sources.traces.request_spans import ENGINE, FRONT
 from pinn.sources.traces.wire import SNAPSHOTS, STEPS
-from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
-from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.serving import ServingSpec
 
 #: What cycles, links and floors need of the steps: enough to keep in memory for big files.
@@ -72,10 +71,11 @@ class Target:
     model: str
     gpu: str
     serving: ServingSpec = field(default_factory=ServingSpec)
+    precision: str | None = None
 
     def deployment(self) -> Deployment:
-        """Load and check it."""
-        return Deployment(load_model(self.model), load_gpu(self.gpu), self.serving)
+        """Load and check it; ``precision`` None means what the model's config says."""
+        return named_deployment(self.model, self.gpu, self.serving, self.precision)
 
 
 @dataclass
@@ -173,7 +173,7 @@ def write_run(
     }
     manifest: dict[str, Any] = {
         "sources": run.sources,
-        "deployment": target and deployment_entry(target.model, target.gpu, target.serving),
+        "deployment": target and deployment_entry(**vars(target)),
         "servers": run.servers,
         "segments": segments,
         "tables": tables,

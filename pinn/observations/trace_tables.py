@@ -25,6 +25,7 @@ from pinn.sources.report import file_sha256
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.precision_override import with_precision
 from pinn.specs.serving import ServingSpec
 
 SCHEMA = "pinn trace tables 1"
@@ -76,9 +77,25 @@ def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     (folder / MANIFEST).write_text(text)
 
 
-def deployment_entry(model: str, gpu: str, serving: ServingSpec) -> dict[str, Any]:
+def deployment_entry(
+    model: str, gpu: str, serving: ServingSpec, precision: str | None
+) -> dict[str, Any]:
     """A deployment as the manifest names it."""
-    return {"model": model, "gpu": gpu, "serving": vars(serving)}
+    return {"model": model, "gpu": gpu, "serving": vars(serving), "precision": precision}
+
+
+def named_deployment(
+    model: str, gpu: str, serving: ServingSpec, precision: str | None
+) -> Deployment:
+    """Load a deployment by its names.
+
+    Raises:
+        PinnError: If one is unknown, or they do not fit together.
+    """
+    found = load_model(model)
+    if precision is not None:
+        found = with_precision(found, precision)
+    return Deployment(found, load_gpu(gpu), serving)
 
 
 @dataclass(frozen=True)
@@ -146,7 +163,7 @@ class TraceTables:
         entry = self.manifest.get("deployment")
         if not entry:
             raise PinnError(f"{self.folder} names no model and GPU: ingest with --model and --gpu")
-        return Deployment(load_model(entry["model"]), load_gpu(entry["gpu"]), self.serving)
+        return named_deployment(entry["model"], entry["gpu"], self.serving, entry.get("precision"))
 
 
 def read_trace_tables(folder: Path) -> TraceTables:

@@ -13,12 +13,12 @@ from pinn.sources.traces.synthetic import Arrival, EngineLimits, run_engine
 from pinn.sources.traces.writer import WriterOptions, write_traces
 from pinn.specs.serving import ServingSpec
 
-MODEL = ("--model", "meta-llama/Llama-3.1-8B", "--gpu", "H100")
+MODEL = ("--model", "meta-llama/Llama-3.1-8B", "--gpu", "H100", "--quantization", "fp8")
 
 
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory):
-    """A server of an 8B model whose steps take 9 ms and 30 us per request."""
+    """A server of an 8B model in fp8 whose steps take 9 ms and 30 us per request."""
     folder = tmp_path_factory.mktemp("served")
     draw, now, arrivals = random.Random(0), 0.0, []
     for _ in range(150):
@@ -27,7 +27,7 @@ def traces(tmp_path_factory):
     run = run_engine(arrivals, lambda batch: 9e-3 + 3e-5 * len(batch), EngineLimits())
     write_traces(run, folder / "traces.json", WriterOptions(step_sampling=0.5))
     serving = ServingSpec(max_num_batched_tokens=2048, max_num_seqs=128)
-    target = Target("meta-llama/Llama-3.1-8B", "H100", serving)
+    target = Target("meta-llama/Llama-3.1-8B", "H100", serving, precision="fp8")
     return ingest_vllm(folder / "traces.json", folder / "served", target).folder
 
 
