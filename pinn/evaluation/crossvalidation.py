@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -91,11 +92,35 @@ def cells(
 
 
 def _cell(kind: str, split: Split, method: Method, folder: Path, fingerprint: str) -> Cell:
-    key = json.dumps([fingerprint, kind, method.name, split.train_ids, split.test_ids])
+    parts = [fingerprint, kind, method.name, split.train_ids, split.test_ids]
+    recipe = getattr(method, "recipe", "")
+    key = json.dumps([*parts, recipe] if recipe else parts)
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
     path = folder / "cells" / f"{digest}.parquet"
     logs = fold_logs(folder, fingerprint, kind, split.name) / method.logs
     return Cell(kind, split, method, path, logs)
+
+
+def adopt(wanted: Sequence[Cell], folders: Sequence[Path]) -> None:
+    """Take over cells that other experiments made under the same fingerprint.
+
+    Args:
+        wanted: Cells; those on disk stay as they are.
+        folders: Of those experiments; one that is not there holds nothing.
+    """
+    for cell in wanted:
+        if cell.path.is_file():
+            continue
+        for folder in folders:
+            other = folder / "cells" / cell.path.name
+            if other.is_file():
+                cell.path.parent.mkdir(parents=True, exist_ok=True)
+                replace_atomically(cell.path, partial(_copy, other))
+                break
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.write_bytes(source.read_bytes())
 
 
 def read_cells(made: Sequence[Cell]) -> pd.DataFrame:
@@ -115,15 +140,17 @@ def compute(rows: ServingRows, missing: Sequence[Cell], workers: Workers) -> Non
     for done, (i, tables) in enumerate(workers.run(_compute, tasks), start=1):
         for cell, table in zip(tasks[i].cells, tables, strict=True):
             cell.path.parent.mkdir(parents=True, exist_ok=True)
-            replace_atomically(
-                cell.path, lambda target, table=table: table.to_parquet(target, index=False)
-            )
+            replace_atomically(cell.path, partial(_write, table))
         first = tasks[i].cells[0]
         print(
             f"fit {done} of {len(tasks)}: {first.split.name}, {first.method.logs}",
             file=sys.stderr,
             flush=True,
         )
+
+
+def _write(table: pd.DataFrame, path: Path) -> None:
+    table.to_parquet(path, index=False)
 
 
 def _compute(task: _Task) -> list[pd.DataFrame]:

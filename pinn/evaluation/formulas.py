@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from scipy.optimize import nnls
 
 from pinn.evaluation.load_bases import Bases
 from pinn.evaluation.methods import Prediction, Predictor
+from pinn.features.request import REQUEST_FEATURES
 from pinn.kernels.exclusion import Exclusion
 from pinn.training.serving_rows import ServingRows
 
@@ -30,6 +32,11 @@ class LinearFormula:
     name: str
     bases: Bases
     logs: str = "none"
+
+    @property
+    def recipe(self) -> str:
+        """Beside the name: what a kept prediction depends on."""
+        return _recipe(self.bases)
 
     def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:  # noqa: ARG002
         """Fit coefficients to the training rows."""
@@ -58,6 +65,11 @@ class PerDeployment:
     name: str
     bases: Bases
     logs: str = "none"
+
+    @property
+    def recipe(self) -> str:
+        """Beside the name: what a kept prediction depends on."""
+        return _recipe(self.bases)
 
     def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:
         """Nothing is learned beforehand: the rows to predict are what it is fitted to."""
@@ -94,6 +106,11 @@ class PublishedFormula:
     token_s: float
     logs: str = "none"
 
+    @property
+    def recipe(self) -> str:
+        """Beside the name: what a kept prediction depends on."""
+        return _recipe(self.bases, self.coefficients, self.request_s, self.token_s)
+
     def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:  # noqa: ARG002
         """Nothing to learn."""
 
@@ -105,6 +122,14 @@ class PublishedFormula:
         return published
 
 
+def _recipe(bases: Bases, *more: object) -> str:
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    for values in (bases.tpot, bases.ttft):
+        digest.update(np.ascontiguousarray(values).tobytes())
+    digest.update(repr(more).encode())
+    return digest.hexdigest()
+
+
 def _request_columns(rows: ServingRows, step_s: np.ndarray) -> Float[np.ndarray, "n 3"]:
     """A constant, the prompt tokens taken in, and the step time."""
     columns = [rows.request_features[:, request_feature(name)] for name in _ALPHAS]
@@ -113,8 +138,6 @@ def _request_columns(rows: ServingRows, step_s: np.ndarray) -> Float[np.ndarray,
 
 def request_feature(name: str) -> int:
     """Place of a request feature in the registry."""
-    from pinn.features.request import REQUEST_FEATURES
-
     return list(REQUEST_FEATURES).index(name)
 
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+#: What methods predict, where the rows have it: mean time per output token, to the first token, of
+#: a whole request (mean and 99th percentile) and of an engine step.
+METRICS = ("tpot", "ttft", "e2e", "e2e_p99", "step")
+
 RESULT_COLUMNS = ("split", "held_out", "method", "metric", "n", "median", "mean", "p90", "bias")
 
 
@@ -32,9 +36,9 @@ def summarize(predictions: pd.DataFrame, groups: dict[str, pd.Series]) -> pd.Dat
     """Score every method on every metric, overall and in each group.
 
     Args:
-        predictions: One row per (split, row_id, method) with the columns ``held_out``, ``tpot_s``,
-            ``ttft_s`` predicted and ``tpot_measured_s``, ``ttft_measured_s``. A method that cannot
-            predict a row has NaN there and is scored on the others.
+        predictions: One row per (split, row_id, method) with the columns ``held_out`` and, for
+            some of ``METRICS``, ``METRIC_s`` predicted and ``METRIC_measured_s``. A method that
+            cannot predict a row has NaN there and is scored on the others.
         groups: Name -> mask over the rows of ``predictions``, such as mixture-of-experts models.
 
     Returns:
@@ -52,7 +56,9 @@ def summarize(predictions: pd.DataFrame, groups: dict[str, pd.Series]) -> pd.Dat
                 if len(part) < whole[held_out]:
                     parts.append((f"{name}: {held_out}", part))
         for held_out, part in parts:
-            for metric in ("tpot", "ttft"):
+            for metric in METRICS:
+                if f"{metric}_s" not in part:
+                    continue
                 scored = part[part[f"{metric}_s"].notna()]
                 if len(scored):
                     summary = error_summary(
@@ -61,3 +67,45 @@ def summarize(predictions: pd.DataFrame, groups: dict[str, pd.Series]) -> pd.Dat
                     key = {"split": split, "held_out": held_out, "method": method}
                     rows.append(key | {"metric": metric} | summary)
     return pd.DataFrame(rows, columns=list(RESULT_COLUMNS))
+
+
+def with_correlation(results: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
+    """Results with Pearson r of predicted and measured times and p99 ranking inversions.
+
+    Both are known for ``all`` and for each held-out part. An inversion is a pair of rows whose
+    measured 99th percentiles differ by more than 20 % and whose predicted ones lie the other way
+    round; it is counted for the metric ``e2e_p99`` alone.
+
+    Args:
+        results: Of :func:`summarize`.
+        predictions: What they were summed up from.
+    """
+    found = {}
+    for (split, method), of_method in predictions.groupby(["split", "method"], sort=False):
+        for held_out, part in [("all", of_method), *of_method.groupby("held_out")]:
+            for metric in METRICS:
+                if f"{metric}_s" in part:
+                    key = (split, held_out, method, metric)
+                    found[key] = _agreement(part, metric)
+    keys = zip(*(results[c] for c in ("split", "held_out", "method", "metric")), strict=True)
+    agreement = [found.get(key, (np.nan, np.nan)) for key in keys]
+    return results.assign(
+        pearson_r=[r for r, _ in agreement], inversions=[count for _, count in agreement]
+    )
+
+
+def _agreement(part: pd.DataFrame, metric: str) -> tuple[float, float]:
+    """Pearson r, and the inversions where they are counted."""
+    scored = part[part[f"{metric}_s"].notna() & part[f"{metric}_measured_s"].notna()]
+    predicted = scored[f"{metric}_s"].to_numpy()
+    measured = scored[f"{metric}_measured_s"].to_numpy()
+    varies = len(scored) > 1 and np.ptp(predicted) > 0 and np.ptp(measured) > 0
+    r = float(np.corrcoef(predicted, measured)[0, 1]) if varies else np.nan
+    if metric != "e2e_p99":
+        return r, np.nan
+    slower = measured[:, None] > RANKING_MARGIN * measured[None, :]
+    return r, float((slower & (predicted[:, None] < predicted[None, :])).sum())
+
+
+#: Measured times that differ by less than this factor may come out in either order.
+RANKING_MARGIN = 1.2

@@ -16,6 +16,7 @@ from pinn.errors import PinnError
 from pinn.evaluation.load_bases import Bases
 from pinn.evaluation.methods import Prediction, Predictor
 from pinn.kernels.exclusion import Exclusion
+from pinn.sources.report import file_sha256
 from pinn.training.serving_rows import ServingRows
 
 #: One setting of a regression: its own parameters and ``over_floor``.
@@ -47,6 +48,11 @@ class Regression:
     def logs(self) -> str:
         """A folder of its own."""
         return self.name.replace(" ", "-").replace(",", "")
+
+    @property
+    def recipe(self) -> str:
+        """Beside the name: what a kept prediction depends on."""
+        return f"{self.kind} {self.settings} {self.seed} {file_sha256(Path(__file__))}"
 
     def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:  # noqa: ARG002
         """Choose a setting on inner folds of the training rows, then fit on all of them."""

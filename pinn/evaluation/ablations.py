@@ -1,0 +1,94 @@
+"""The surrogate with a part taken away."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from pinn.evaluation.methods import LearnedNetwork, Prediction, Predictor
+from pinn.kernels.exclusion import Exclusion
+from pinn.specs.deployment import Deployment
+from pinn.teacher.composed import ComposedSteps
+from pinn.teacher.scalars import Scalars, fit_scalars, prior_scalars
+from pinn.teacher.teacher import projected_parts
+from pinn.training.kernel_learner import KernelLearner, KernelSettings, fitted_surrogates
+from pinn.training.learner import ServingLearner
+from pinn.training.serving_rows import ServingRows
+
+
+@dataclass(frozen=True)
+class ComposedKernels:
+    """The teacher's TPOT without a network behind it: composed kernels and global scalars.
+
+    Attributes:
+        name: In tables.
+        kernels: Where kernels come from.
+        anchored: Whether measured deployments set the scalars; off leaves their priors, so that
+            nothing but kernels is known.
+    """
+
+    name: str
+    kernels: KernelSettings
+    anchored: bool = True
+    logs: str = "composed"
+
+    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:  # noqa: ARG002
+        """Fit the scalars."""
+        scalars = self._scalars(train, exclude) if self.anchored else prior_scalars()
+
+        def from_kernels(rows: ServingRows) -> Prediction:
+            betas = scalars.betas(_parts(self.kernels, exclude, rows.deployments))
+            tpot = (betas[rows.deployment] * rows.tpot_features).sum(axis=1)
+            return tpot, np.full(len(rows), np.nan)
+
+        return from_kernels
+
+    def _scalars(self, train: ServingRows, exclude: Exclusion) -> Scalars:
+        projected = _parts(self.kernels, exclude, train.deployments)[train.deployment]
+        parts = np.einsum("nof,nf->no", projected, train.tpot_features)
+        return fit_scalars(parts, train.tpot_features, train.tpot_s, train.weight)
+
+
+@lru_cache(maxsize=64)
+def _parts(
+    kernels: KernelSettings, exclude: Exclusion, deployments: tuple[Deployment, ...]
+) -> np.ndarray:
+    """Projected parts; every study of a fold needs the same."""
+    return projected_parts(fitted_surrogates(kernels, exclude), deployments)
+
+
+def without_hierarchy(learner: ServingLearner) -> LearnedNetwork:
+    """No kernels, and configurations as free to depart as the shared base is."""
+    free = replace(learner.fit, correction_spread=learner.fit.base_spread)
+    return LearnedNetwork("network, no kernels, no hierarchy", replace(learner, fit=free))
+
+
+@dataclass(frozen=True)
+class FewerDeployments(KernelLearner):
+    """Distils from some of the composed deployments: a point of the learning curve.
+
+    Attributes:
+        deployments: How many, drawn by the seed.
+        most_epochs: How many times as many epochs at most, so that few deployments are seen as
+            often as many are.
+    """
+
+    deployments: int = 1000
+    most_epochs: float = 4.0
+
+    def _distill(self, steps: ComposedSteps, scalars: Scalars, folder: Path):
+        total = len(steps.deployments)
+        count = min(self.deployments, total)
+        chosen = np.sort(np.random.default_rng(self.seed).permutation(total)[:count])
+        part = ComposedSteps(
+            tuple(steps.deployments[i] for i in chosen),
+            tuple(steps.batches[i] for i in chosen),
+            steps.parts[chosen],
+        )
+        epochs = round(self.distillation.epochs * min(self.most_epochs, total / count))
+        longer = replace(self.distillation, epochs=epochs)
+        plain = KernelLearner(self.kernels, self.network, longer, self.fit, self.trainer, self.seed)
+        return plain._distill(part, scalars, folder)

@@ -1,0 +1,119 @@
+"""Which method is first, and which are tied with it: a bootstrap over measured deployments.
+
+Rows of one deployment differ only in load and share their error, so deployments are drawn, not
+rows. Four models stay four models however often they are drawn: the intervals say how much the
+median hangs on the deployments at hand, not how other models would come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from pinn.errors import PinnError
+
+RANKING_COLUMNS = (
+    "split", "metric", "method", "n", "groups", "median", "low", "high", "behind", "behind_low",
+    "behind_high", "eligible", "verdict",
+)  # fmt: skip
+
+FIRST, TIED, BEHIND, INELIGIBLE = "first", "tied first", "behind", "not for an unseen pair"
+
+DRAWS = 1000
+
+
+def rank(
+    predictions: pd.DataFrame,
+    groups: pd.Series,
+    metrics: Sequence[str],
+    ineligible: Collection[str] = (),
+    draws: int = DRAWS,
+) -> pd.DataFrame:
+    """Rank methods by the median absolute percentage error in every split.
+
+    Args:
+        predictions: As ``cross_validate`` returns them; ``METRIC_s`` and ``METRIC_measured_s``.
+        groups: Row id -> what is drawn with replacement, such as its deployment.
+        metrics: To rank by.
+        ineligible: Methods that are shown but cannot be first.
+        draws: Of the bootstrap.
+
+    Returns:
+        Table with ``RANKING_COLUMNS``: the median error, its 95 % interval, and how far it lies
+        behind the first eligible method's on the same draws, in points. A method is tied first if
+        that interval reaches 0. Rows that any method cannot predict count for none.
+    """
+    rows = []
+    for split, of_split in predictions.groupby("split", sort=False):
+        for metric in metrics:
+            table = _errors(of_split, metric)
+            if table.shape[1] < 2 or table.empty:
+                continue
+            of_rows = groups.reindex(table.index)
+            if of_rows.isna().any():
+                raise PinnError(f"{split}: no group for row {of_rows.index[of_rows.isna()][0]!r}")
+            for row in _ranked(table, of_rows.to_numpy(), ineligible, draws):
+                rows.append({"split": split, "metric": metric} | row)
+    return pd.DataFrame(rows, columns=list(RANKING_COLUMNS))
+
+
+def _errors(of_split: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Absolute percentage errors, one row per row id and one column per method."""
+    if f"{metric}_s" not in of_split:
+        return pd.DataFrame()
+    size = 100 * (of_split[f"{metric}_s"] / of_split[f"{metric}_measured_s"] - 1).abs()
+    wide = of_split.assign(size=size).pivot_table(
+        index="row_id", columns="method", values="size", sort=False
+    )
+    return wide.dropna(axis=1, how="all").dropna()
+
+
+def _ranked(
+    table: pd.DataFrame, groups: np.ndarray, ineligible: Collection[str], draws: int
+) -> list[dict[str, object]]:
+    errors = table.to_numpy()
+    medians = np.median(errors, axis=0)
+    eligible = np.array([name not in ineligible for name in table.columns])
+    if not eligible.any():
+        return []
+    first = int(np.where(eligible, medians, np.inf).argmin())
+    drawn = bootstrap_medians(errors, groups, draws)
+    low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+    behind = drawn - drawn[:, [first]]
+    behind_low, behind_high = np.quantile(behind, [0.025, 0.975], axis=0)
+    rows: list[dict[str, object]] = []
+    for i in np.argsort(medians, kind="stable"):
+        tied = TIED if behind_low[i] <= 0 else BEHIND
+        verdict = INELIGIBLE if not eligible[i] else FIRST if i == first else tied
+        rows.append(
+            {
+                "method": str(table.columns[i]),
+                "n": len(table),
+                "groups": len(np.unique(groups)),
+                "median": medians[i],
+                "low": low[i],
+                "high": high[i],
+                "behind": medians[i] - medians[first],
+                "behind_low": behind_low[i],
+                "behind_high": behind_high[i],
+                "eligible": bool(eligible[i]),
+                "verdict": verdict,
+            }
+        )
+    return rows
+
+
+def bootstrap_medians(
+    errors: Float[np.ndarray, "n columns"], groups: np.ndarray, draws: int, seed: int = 0
+) -> Float[np.ndarray, "draws columns"]:
+    """Medians of every column over draws of whole groups."""
+    names, index = np.unique(groups, return_inverse=True)
+    members = [np.flatnonzero(index == i) for i in range(len(names))]
+    draw = np.random.default_rng(seed)
+    chosen = draw.integers(len(names), size=(draws, len(names)))
+    return np.array(
+        [np.median(errors[np.concatenate([members[i] for i in some])], axis=0) for some in chosen]
+    )

@@ -1,0 +1,218 @@
+"""The evaluation suite: every split, method and metric, in one table on disk."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lightning
+import pandas as pd
+import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from pinn.evaluation.ablations import ComposedKernels, FewerDeployments, without_hierarchy
+from pinn.evaluation.crossvalidation import Cell, adopt, cells, compute, read_cells
+from pinn.evaluation.groups import group_masks
+from pinn.evaluation.methods import (
+    KernelFits,
+    KernelNetwork,
+    KernelTeacher,
+    LearnedNetwork,
+    Method,
+)
+from pinn.evaluation.metrics import METRICS, summarize, with_correlation
+from pinn.evaluation.perturbations import (
+    Duplicates,
+    HalfMissing,
+    Noise,
+    OneModelOnly,
+    Perturbed,
+    wrong_bandwidth,
+)
+from pinn.evaluation.printing import print_results
+from pinn.evaluation.ranking import rank
+from pinn.evaluation.studies import is_study, studies
+from pinn.experiments.experiment import kernel_learner, serving_learner
+from pinn.experiments.suite_methods import NOT_FOR_UNSEEN, instant_methods, regressions
+from pinn.experiments.suite_runs import run_cell
+from pinn.experiments.suite_steps import step_cell
+from pinn.observations.splits import deployment_keys, named_splits
+from pinn.observations.table import read_manifest, read_observations, replace_atomically
+from pinn.training.learner import ServingLearner
+from pinn.training.provenance import fingerprint
+from pinn.training.serving_rows import serving_rows
+
+#: What every table rests on.
+EVIDENCE = "4 measured deployment models, 6 serving-run models, one traced run"
+
+
+def run_suite(config: DictConfig) -> dict[str, Any]:
+    """Run the suite.
+
+    Args:
+        config: As ``conf/experiment/suite.yaml`` composes it. With ``fast`` only fits of a second
+            are made; of the others the cells that are on disk are scored.
+
+    Returns:
+        Files and verdicts, ready for JSON.
+
+    Raises:
+        PinnError: If data or configuration cannot be used.
+    """
+    lightning.seed_everything(config.seed, verbose=False)
+    torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(config.threads)
+    folder = Path(config.output_dir)
+    settings: Any = OmegaConf.to_container(config, resolve=True)
+    instantiate(config.data)
+    observations = read_observations(Path(config.data.target))
+    manifest = read_manifest(Path(config.data.target))
+    learned_from = {part: settings[part] for part in ("network", "fit", "kernels", "seed")}
+    mark = fingerprint(manifest.table_sha256, learned_from)
+    splits = named_splits(config.evaluation.splits, observations, folder / "splits")
+    instant = instant_methods(observations)
+    wanted = cells(splits, instant, folder, mark)
+    slow = cells(splits, _learned(config, observations), folder, mark)
+    left_out = {name: splits[name] for name in ("leave-one-model-out",) if name in splits}
+    slow += cells(left_out, _studies(config, observations), folder, mark)
+    adopt(wanted + slow, [Path(other) for other in config.cells_from])
+    rows = serving_rows(observations)
+    workers = instantiate(config.workers)
+    to_make = wanted if config.fast else wanted + slow
+    compute(rows, _missing(to_make), workers)
+    missing = _missing(slow)
+    predictions = read_cells([cell for cell in wanted + slow if cell.path.is_file()])
+    skipped: dict[str, str] = {}
+    others = [run_cell(config, rows, mark, skipped), step_cell(config, mark, skipped)]
+    groups = _groups(observations, others)
+    predictions = pd.concat([predictions, *(t for t in others if t is not None)], ignore_index=True)
+    if missing:
+        skipped["cells"] = f"{len(missing)} fits are not made yet: pinn evaluate makes them"
+    return _report(folder, predictions, config.evaluation.groups, rows, groups, skipped)
+
+
+def _missing(made: Sequence[Cell]) -> list[Cell]:
+    return [cell for cell in made if not cell.path.is_file()]
+
+
+def _learned(config: DictConfig, observations: pd.DataFrame) -> list[Method]:
+    """Methods whose fits take seconds or minutes, cheap ones first."""
+    alone = serving_learner(config)
+    methods: list[Method] = [
+        *regressions(observations, config.seed),
+        LearnedNetwork("global vector", alone.without_correction()),
+        LearnedNetwork("network, no kernels", alone),
+    ]
+    if config.kernels.enabled:
+        fits = KernelFits(kernel_learner(config))
+        methods += [KernelTeacher(fits), KernelNetwork(fits)]
+    return methods
+
+
+def _studies(config: DictConfig, observations: pd.DataFrame) -> list[Method]:
+    """Ablations, seeds, the learning curve and rows with something wrong: left-out models only."""
+    alone: ServingLearner = serving_learner(config)
+    found: list[Method] = [without_hierarchy(alone)]
+    if not config.kernels.enabled:
+        return found
+    learner = kernel_learner(config)
+    network = KernelNetwork(KernelFits(learner))
+    composed = ComposedKernels("teacher, composed", learner.kernels)
+    found += [composed, replace(composed, name="teacher, no anchor", anchored=False)]
+    for seed in config.studies.seeds:
+        changes = {
+            f"noise 5 %, draw {seed}": Noise(0.05, seed),
+            f"noise 20 %, draw {seed}": Noise(0.2, seed),
+            f"a quarter of the deployments five times, draw {seed}": Duplicates(5, seed),
+            f"half of the deployments missing, draw {seed}": HalfMissing(seed),
+        }
+        found += [
+            Perturbed(f"teacher, composed; {what}", composed, train=change)
+            for what, change in changes.items()
+        ]
+    only = OneModelOnly()
+    found.append(Perturbed("teacher, composed; one model measured", composed, train=only))
+    for factor in config.studies.bandwidth_factors:
+        change = wrong_bandwidth(observations, factor)
+        for method in (composed, network):
+            name = f"{method.name}; bandwidth x {factor:g}"
+            found.append(Perturbed(name, method, test=change))
+    for count in config.studies.deployments:
+        fewer = FewerDeployments(**vars(learner), deployments=count)
+        of_count = f"network; {count} deployments"
+        found.append(KernelNetwork(KernelFits(fewer), of_count, f"kernels-{count}"))
+    for seed in config.studies.seeds:
+        if seed != learner.seed:
+            fits = KernelFits(replace(learner, seed=seed))
+            found.append(KernelNetwork(fits, f"network; seed {seed}", f"kernels-seed-{seed}"))
+    return found
+
+
+def _groups(observations: pd.DataFrame, others: Sequence[pd.DataFrame | None]) -> pd.Series:
+    """Row id -> what the bootstrap draws: deployments, models of serving runs, parts of time."""
+    keys = deployment_keys(observations).set_axis(observations["row_id"])
+    parts = [keys] + [
+        t.drop_duplicates("row_id").set_index("row_id")["group"] for t in others if t is not None
+    ]
+    return pd.concat(parts)
+
+
+def _report(
+    folder: Path,
+    predictions: pd.DataFrame,
+    group_names: Sequence[str],
+    rows: Any,
+    groups: pd.Series,
+    skipped: dict[str, str],
+) -> dict[str, Any]:
+    """Tables to disk first; what is printed and drawn is read from them."""
+    predictions = predictions.drop(columns=["group"], errors="ignore")
+    replace_atomically(
+        folder / "predictions.parquet", lambda path: predictions.to_parquet(path, index=False)
+    )
+    masks = group_masks(group_names, rows, predictions)
+    scored = with_correlation(summarize(predictions, masks), predictions)
+    scored.to_csv(folder / "results.csv", index=False)
+    results = pd.read_csv(folder / "results.csv")
+    compared = predictions[~predictions["method"].map(is_study)]
+    ranking = rank(compared, groups, METRICS, NOT_FOR_UNSEEN)
+    ranking.to_csv(folder / "ranking.csv", index=False)
+    studies(results).to_csv(folder / "studies.csv", index=False)
+    print_results(results[~results["method"].map(is_study)])
+    summary = {
+        "folder": str(folder),
+        "predictions": str(folder / "predictions.parquet"),
+        "results": str(folder / "results.csv"),
+        "ranking": str(folder / "ranking.csv"),
+        "studies": str(folder / "studies.csv"),
+        "evidence": EVIDENCE,
+        "skipped": skipped,
+        "first": _first(ranking),
+    }
+    summary["report"] = _write_report(folder, results, predictions)
+    text = json.dumps(summary, indent=1) + "\n"
+    replace_atomically(folder / "evaluation.json", lambda path: path.write_text(text))
+    for what, why in skipped.items():
+        print(f"{what}: {why}", file=sys.stderr)
+    return summary
+
+
+def _first(ranking: pd.DataFrame) -> dict[str, dict[str, list[str]]]:
+    """Split -> metric -> methods that are first or tied first."""
+    leading = ranking[ranking["verdict"].isin(["first", "tied first"])]
+    found: dict[str, dict[str, list[str]]] = {}
+    for (split, metric), part in leading.groupby(["split", "metric"], sort=False):
+        found.setdefault(str(split), {})[str(metric)] = part["method"].tolist()
+    return found
+
+
+def _write_report(folder: Path, results: pd.DataFrame, predictions: pd.DataFrame) -> str | None:
+    from pinn.report import write_report
+
+    written = write_report(folder, results, predictions)
+    return None if written is None else str(written)
