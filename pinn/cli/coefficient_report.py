@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from pinn.cli.trust_report import intervals_line, with_trust
 from pinn.coefficients.coefficient_set import CoefficientSet, deployment_facts, set_to_json
 from pinn.coefficients.distance import training_space
 from pinn.latency.surrogate import Surrogate, batch_work, step_seconds
@@ -54,13 +55,14 @@ def make_report(
 
 
 def network_report(
-    surrogate: Surrogate, deployment: Deployment, batches: Sequence[str]
+    surrogate: Surrogate, deployment: Deployment, batches: Sequence[str], checkpoint: Path
 ) -> dict[str, Any]:
-    """The report of a trained network's coefficients."""
+    """The report of the coefficients of a network, which was loaded from ``checkpoint``."""
     coefficients = surrogate.coefficients([deployment])
     facts = deployment_facts(deployment)
     found = CoefficientSet(facts, coefficients, surrogate.taught_alphas())
-    return make_report(found, deployment, batches, _distance(surrogate, deployment))
+    report = make_report(found, deployment, batches, _distance(surrogate, deployment))
+    return with_trust(report, checkpoint, deployment)
 
 
 def file_report(
@@ -131,6 +133,8 @@ def print_report(report: dict[str, Any], console: Console | None = None) -> None
     ):
         console.print(table)
         console.print()
+    if "intervals" in report:
+        console.print(intervals_line(report["intervals"]) + "\n")
     console.print(report["distance"]["sentence"])
 
 
@@ -145,14 +149,25 @@ def _formats(precisions: dict[str, str]) -> str:
 def _entries(title: str, entries: dict[str, dict[str, Any]], multiplier: str) -> Table:
     table = Table("name", title=title, title_justify="left", box=None, pad_edge=False)
     table.add_column("value", justify="right")
+    bounded = any("low" in entry for entry in entries.values())
+    if bounded:
+        table.add_column("90 % interval", justify="right")
     table.add_column("unit")
     table.add_column("note")
     for name, entry in entries.items():
-        value, unit = entry["value"], entry["unit"]
+        unit, scale = entry["unit"], 1.0
         if unit.split("/")[0] == "s":
-            value, unit = value / MICROSECOND, f"u{unit}"
-        table.add_row(name, f"{value:.3f}", multiplier if unit == "1" else unit, _notes(entry))
+            unit, scale = f"u{unit}", MICROSECOND
+        ends = [_ends(entry, scale)] if bounded else []
+        unit = multiplier if unit == "1" else unit
+        table.add_row(name, f"{entry['value'] / scale:.3f}", *ends, unit, _notes(entry))
     return table
+
+
+def _ends(entry: dict[str, Any], scale: float) -> str:
+    if "low" not in entry or not entry["high"]:
+        return "-"
+    return f"{entry['low'] / scale:.3f} to {entry['high'] / scale:.3f}"
 
 
 def _notes(entry: dict[str, Any]) -> str:
@@ -162,10 +177,17 @@ def _notes(entry: dict[str, Any]) -> str:
 
 def _batch_table(batches: list[dict[str, Any]]) -> Table:
     table = Table("batch", title="step times", title_justify="left", box=None, pad_edge=False)
-    for heading in ("step us", "floor us", "x floor"):
+    bounded = any("step_time_low_us" in entry for entry in batches)
+    interval = ["90 % interval"] if bounded else []
+    for heading in ("step us", *interval, "floor us", "x floor"):
         table.add_column(heading, justify="right")
     for entry in batches:
         step, floor = entry["step_time_us"], entry["floor_us"]
         ratio = f"{step / floor:.2f}" if floor else "-"
-        table.add_row(entry["batch"], f"{step:.0f}", f"{floor:.0f}", ratio)
+        ends = (
+            [f"{entry['step_time_low_us']:.0f} to {entry['step_time_high_us']:.0f}"]
+            if bounded
+            else []
+        )
+        table.add_row(entry["batch"], f"{step:.0f}", *ends, f"{floor:.0f}", ratio)
     return table

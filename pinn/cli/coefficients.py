@@ -160,12 +160,14 @@ def _one(
         print_report,
         write_report,
     )
+    from pinn.coefficients.checkpoint_search import find_checkpoint
     from pinn.coefficients.coefficient_set import read_coefficient_set
     from pinn.coefficients.configurations import canonical, make_deployment
 
     if path is None:
         deployment = make_deployment(canonical(given))
-        report = network_report(_surrogate(checkpoint), deployment, batches)
+        used = find_checkpoint(checkpoint)
+        report = network_report(_surrogate(used), deployment, batches, used)
     else:
         found = read_coefficient_set(path)
         deployment = make_deployment(canonical(found.configuration() | given))

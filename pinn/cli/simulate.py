@@ -143,7 +143,8 @@ def simulate(
     given = {name: value for name, value in locals().items() if name not in _NOT_A_FLAG}
     given = {name: value for name, value in given.items() if value is not None}
     run, deployment = _run(given, workload, seed, checkpoint, coefficients)
-    _report(run, deployment, json_path, requests, timeline)
+    _report(run, deployment, _trust(run, deployment, checkpoint, coefficients), json_path)
+    _write_tables(run, requests, timeline)
 
 
 _NOT_A_FLAG = {
@@ -187,12 +188,21 @@ def _latency(
     return latency_from_checkpoint(deployment, find_checkpoint(checkpoint))
 
 
+def _trust(
+    run: Run, deployment: Deployment, checkpoint: Path | None, coefficients: Path | None
+) -> dict[str, Any] | None:
+    """Intervals and distance; None for coefficients of a file."""
+    if coefficients is not None:
+        return None
+    from pinn.cli.trust_report import simulation_trust
+    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.simulator.statistics import run_statistics
+
+    return simulation_trust(run_statistics(run), deployment, find_checkpoint(checkpoint))
+
+
 def _report(
-    run: Run,
-    deployment: Deployment,
-    json_path: Path | None,
-    requests: Path | None,
-    timeline: Path | None,
+    run: Run, deployment: Deployment, trust: dict[str, Any] | None, json_path: Path | None
 ) -> None:
     from pinn.simulator.report import print_report
     from pinn.simulator.statistics import run_statistics
@@ -200,8 +210,16 @@ def _report(
     statistics = run_statistics(run)
     typer.echo(f"{deployment.model.name} on {deployment.gpu.name}, {run.workload.name}")
     print_report(run, statistics)
+    if trust is not None:
+        from pinn.cli.trust_report import simulation_lines
+
+        for line in simulation_lines(trust, statistics):
+            typer.echo(line)
     if json_path is not None:
-        _write_json(run, statistics, json_path)
+        _write_json(run, statistics, trust, json_path)
+
+
+def _write_tables(run: Run, requests: Path | None, timeline: Path | None) -> None:
     if requests is not None:
         from pinn.simulator.request_table import write_requests
 
@@ -212,7 +230,9 @@ def _report(
         plot_timeline(run, timeline)
 
 
-def _write_json(run: Run, statistics: dict[str, Any], path: Path) -> None:
+def _write_json(
+    run: Run, statistics: dict[str, Any], trust: dict[str, Any] | None, path: Path
+) -> None:
     import json
     import math
 
@@ -224,6 +244,8 @@ def _write_json(run: Run, statistics: dict[str, Any], path: Path) -> None:
         return {k: None if math.isnan(v) else v for k, v in figures.items()}
 
     report = finite(statistics) | {"stages": [finite(stage) for stage in stages]}
+    if trust is not None:
+        report["intervals"] = trust
     path.write_text(json.dumps(report, indent=2) + "\n")
 
 

@@ -7,13 +7,15 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from pinn.evaluation.methods import LearnedNetwork, Prediction, Predictor
 from pinn.kernels.exclusion import Exclusion
+from pinn.network.coefficient_network import CoefficientNetwork
 from pinn.specs.deployment import Deployment
-from pinn.teacher.composed import ComposedSteps
 from pinn.teacher.scalars import Scalars, fit_scalars, prior_scalars
 from pinn.teacher.teacher import projected_parts
+from pinn.training.distillation import DistillationRows
 from pinn.training.kernel_learner import KernelLearner, KernelSettings, fitted_surrogates
 from pinn.training.learner import ServingLearner
 from pinn.training.serving_rows import ServingRows
@@ -79,16 +81,13 @@ class FewerDeployments(KernelLearner):
     deployments: int = 1000
     most_epochs: float = 4.0
 
-    def _distill(self, steps: ComposedSteps, scalars: Scalars, folder: Path):
-        total = len(steps.deployments)
-        count = min(self.deployments, total)
-        chosen = np.sort(np.random.default_rng(self.seed).permutation(total)[:count])
-        part = ComposedSteps(
-            tuple(steps.deployments[i] for i in chosen),
-            tuple(steps.batches[i] for i in chosen),
-            steps.parts[chosen],
+    def distil(self, rows: DistillationRows, folder: Path) -> CoefficientNetwork:
+        """A network that has learned some of the composed steps."""
+        count = min(self.deployments, rows.deployments)
+        chosen = np.sort(np.random.default_rng(self.seed).permutation(rows.deployments)[:count])
+        longer = min(self.most_epochs, rows.deployments / count)
+        settings = replace(self.distillation, epochs=round(self.distillation.epochs * longer))
+        plain = KernelLearner(
+            self.kernels, self.network, settings, self.fit, self.trainer, self.seed
         )
-        epochs = round(self.distillation.epochs * min(self.most_epochs, total / count))
-        longer = replace(self.distillation, epochs=epochs)
-        plain = KernelLearner(self.kernels, self.network, longer, self.fit, self.trainer, self.seed)
-        return plain._distill(part, scalars, folder)
+        return plain.distil(rows.take(torch.from_numpy(chosen)), folder)

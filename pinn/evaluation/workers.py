@@ -79,7 +79,7 @@ class Workers:
         if own:
             _start(ray, self)
         try:
-            remote = ray.remote(num_cpus=1)(_alone)
+            remote: Any = ray.remote(num_cpus=1)(_alone)
             index = {remote.remote(work, task): i for i, task in enumerate(tasks)}
             waiting = list(index)
             while waiting:

@@ -27,6 +27,7 @@ from pinn.evaluation.methods import (
 )
 from pinn.evaluation.metrics import METRICS, summarize, with_correlation
 from pinn.evaluation.perturbations import (
+    Change,
     Duplicates,
     HalfMissing,
     Noise,
@@ -125,7 +126,7 @@ def _studies(config: DictConfig, observations: pd.DataFrame) -> list[Method]:
     composed = ComposedKernels("teacher, composed", learner.kernels)
     found += [composed, replace(composed, name="teacher, no anchor", anchored=False)]
     for seed in config.studies.seeds:
-        changes = {
+        changes: dict[str, Change] = {
             f"noise 5 %, draw {seed}": Noise(0.05, seed),
             f"noise 20 %, draw {seed}": Noise(0.2, seed),
             f"a quarter of the deployments five times, draw {seed}": Duplicates(5, seed),
@@ -194,7 +195,6 @@ def _report(
         "skipped": skipped,
         "first": _first(ranking),
     }
-    summary["report"] = _write_report(folder, results, predictions)
     text = json.dumps(summary, indent=1) + "\n"
     replace_atomically(folder / "evaluation.json", lambda path: path.write_text(text))
     for what, why in skipped.items():
@@ -209,10 +209,3 @@ def _first(ranking: pd.DataFrame) -> dict[str, dict[str, list[str]]]:
     for (split, metric), part in leading.groupby(["split", "metric"], sort=False):
         found.setdefault(str(split), {})[str(metric)] = part["method"].tolist()
     return found
-
-
-def _write_report(folder: Path, results: pd.DataFrame, predictions: pd.DataFrame) -> str | None:
-    from pinn.report import write_report
-
-    written = write_report(folder, results, predictions)
-    return None if written is None else str(written)

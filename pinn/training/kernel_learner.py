@@ -31,6 +31,7 @@ from pinn.teacher.synthetic import synthetic_deployments
 from pinn.teacher.teacher import Teacher, projected_parts
 from pinn.training.distillation import (
     Distillation,
+    DistillationRows,
     DistillationSettings,
     distillation_loader,
     distillation_rows,
@@ -115,12 +116,12 @@ class KernelLearner:
         surrogates = fitted_surrogates(self.kernels, exclude)
         scalars = learn_scalars(surrogates, rows)
         steps = composed_steps(self.kernels, surrogates, exclude)
-        network = self._distill(steps, scalars, folder / "distillation")
+        network = self.distil(distillation_rows(steps, scalars), folder / "distillation")
         self._fit_alpha(network, rows, folder / "alpha")
         return Learned(Teacher(surrogates, scalars), network)
 
-    def _distill(self, steps: ComposedSteps, scalars: Scalars, folder: Path) -> CoefficientNetwork:
-        rows = distillation_rows(steps, scalars)
+    def distil(self, rows: DistillationRows, folder: Path) -> CoefficientNetwork:
+        """A network that has learned composed steps; its alpha is still the prior."""
         torch.manual_seed(self.seed)
         network = CoefficientNetwork(self.network, fit_scale(rows.free.numpy(), rows.rates.numpy()))
         trainer = self.trainer(max_epochs=self.distillation.epochs, folder=folder)

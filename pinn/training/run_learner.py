@@ -57,7 +57,7 @@ def learn_from_runs(
     """Fit scalars, departures and alpha to runs and measured deployments.
 
     Every round simulates with what was learned so far and fits to the batches that came out. It
-    ends when no coefficient changes by more than the tolerance.
+    ends when the simulated figures hardly change any more.
 
     Args:
         kernels: Surrogates to compose steps of.
@@ -78,37 +78,23 @@ def alternate(
 ) -> RunFit:
     """The rounds themselves, given the projected betas of every deployment's operators."""
     models = [run.deployment.model.name for run in runs]
-    fit = RunFit()
+    fit, before = RunFit(), None
     for number in range(1, settings.rounds + 1):
         rows = run_rows(runs, run_latencies(fit, runs, parts), settings.workers)
-        evidence = Evidence(rows, models, parts, serving, serving_parts)
-        found = fit_to_runs(evidence, fit, settings)
-        change = _largest_change(fit, found)
-        fit = found if number <= _WHOLE_ROUNDS else between(fit, found)
-        error = np.abs(rows.simulated_s / rows.measured_s - 1)
-        print(
-            f"round {number}: median error {100 * np.median(error):.2f} % before the fit, "
-            f"largest change {change:.4f}",
-            file=sys.stderr,
-            flush=True,
-        )
-        if change < settings.tolerance:
+        error = float(np.median(np.abs(rows.simulated_s / rows.measured_s - 1)))
+        _tell(f"round {number}: median error of a figure {100 * error:.2f} %")
+        if before is not None and _change(before, rows.simulated_s) < settings.tolerance:
             break
+        found = fit_to_runs(Evidence(rows, models, parts, serving, serving_parts), fit, settings)
+        fit = found if number <= _WHOLE_ROUNDS else between(fit, found)
+        before = rows.simulated_s
     return fit
 
 
-def _largest_change(before: RunFit, after: RunFit) -> float:
-    """Of the logarithm of any coefficient that steps are made of."""
-    models = set(before.departures) | set(after.departures)
-    changes = [
-        np.abs(np.log(a / b)).max()
-        for model in models
-        for a, b in zip(_positive(after, model), _positive(before, model), strict=True)
-    ]
-    return float(max(changes, default=0.0))
+def _change(before: Float[np.ndarray, " n"], after: Float[np.ndarray, " n"]) -> float:
+    """Root mean square of the figures' log changes."""
+    return float(np.sqrt(np.mean(np.log(after / before) ** 2)))
 
 
-def _positive(fit: RunFit, model: str) -> tuple[np.ndarray, np.ndarray]:
-    scalars = fit.of_model(model)
-    overheads = scalars.overheads
-    return scalars.multipliers, overheads[overheads > 0]
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -16,10 +16,7 @@ from pinn.physics.costs import step_costs
 from pinn.specs.deployment import Deployment
 from pinn.teacher.batches import sample_batches
 from pinn.teacher.composed import ComposedSteps
-from pinn.training.distillation import (
-    DistillationRows,
-    distillation_rows,
-)
+from pinn.training.distillation import DistillationRows, distillation_rows
 from pinn.training.kernel_learner import KernelLearner
 from pinn.training.run_scalars import RunFit
 

@@ -41,7 +41,7 @@ class RunFitSettings:
 
     Attributes:
         rounds: Most rounds of simulating and fitting.
-        tolerance: Largest log change of a coefficient at which the rounds end.
+        tolerance: Root mean square log change of the simulated figures at which the rounds end.
         noise: Standard deviation of a figure's log error; beyond it the loss grows linearly.
         operator_spread: Of a model's factor on one operator, standard deviation of its log.
         overhead_spread: Of a model's factor on all overheads.

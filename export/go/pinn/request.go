@@ -1,5 +1,7 @@
 package pinn
 
+import "math"
+
 // Request is what a simulator knows of a request when a step begins.
 type Request struct {
 	ProgressIndex int64 // tokens whose keys and values are there: processed prompt and output
@@ -51,41 +53,36 @@ func (s *Sums) Add(progress, newTokens, input int64) {
 }
 
 // addBatch counts every request of a batch. Decodes, the bulk of most batches, are counted in the
-// loop itself.
+// loop itself, as if none had negative progress; a batch with such a request is counted again.
 func (s *Sums) addBatch(batch []*Request) {
+	found, before := *s, int64(math.MaxInt64)
 	if s.window != 0 {
-		s.addWindowed(batch)
+		before = s.window - 1
+	}
+	var decodes, context, near, signs int64
+	for _, r := range batch {
+		progress := r.ProgressIndex
+		signs |= progress
+		if progress < r.InputLen {
+			found.Add(progress, r.NumNewTokens, r.InputLen)
+			continue
+		}
+		decodes++
+		context += progress
+		near += min(progress, before)
+	}
+	if signs < 0 {
+		for _, r := range batch {
+			s.Add(r.ProgressIndex, r.NumNewTokens, r.InputLen)
+		}
 		return
 	}
-	var decodes, context int64
-	for _, r := range batch {
-		if r.ProgressIndex < r.InputLen || r.ProgressIndex < 0 {
-			s.Add(r.ProgressIndex, r.NumNewTokens, r.InputLen)
-			continue
-		}
-		decodes++
-		context += r.ProgressIndex
+	found.DecodeRequests += decodes
+	found.DecodeContext += context + decodes
+	if s.window != 0 {
+		found.WindowedDecodeContext += near + decodes
 	}
-	s.DecodeRequests += decodes
-	s.DecodeContext += context + decodes
-}
-
-// addWindowed is addBatch of a model with an attention window.
-func (s *Sums) addWindowed(batch []*Request) {
-	var decodes, context, near int64
-	before := s.window - 1
-	for _, r := range batch {
-		if r.ProgressIndex < r.InputLen || r.ProgressIndex < 0 {
-			s.Add(r.ProgressIndex, r.NumNewTokens, r.InputLen)
-			continue
-		}
-		decodes++
-		context += r.ProgressIndex
-		near += min(r.ProgressIndex, before)
-	}
-	s.DecodeRequests += decodes
-	s.DecodeContext += context + decodes
-	s.WindowedDecodeContext += near + decodes
+	*s = found
 }
 
 // pairs of the first n tokens of a sequence, each also with itself.
