@@ -2,8 +2,8 @@
 
 A mixed step is one fused pass: projections, experts and all-reduces see the tokens of decodes and
 prefill chunks together; attention runs once over the decodes and once over the chunks. Norms,
-rotary embedding, sampling and host work are not composed here: nobody measured them, so the
-teacher learns them as overheads.
+rotary embedding and host work are not composed here: nobody measured them, so the teacher learns
+them as overheads. Nobody measured sampling either, but it is known what it grows with.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pinn.specs.model import AttentionSpec, LatentAttentionSpec, LayerGroup
 #: Parts of a composed step, in the order of every composed array.
 OPERATORS: tuple[str, ...] = (
     "gemm", "experts", "decode_attention", "prefill_attention", "all_reduce", "exchange",
+    "sampling",
 )  # fmt: skip
 ACTIVATION_BYTES = 2.0
 
@@ -34,6 +35,13 @@ ROUTING_SECONDS = 4e-6
 #: Statistics, scaling and casts in fp32 around the all-reduce of a full-width q/k norm: three
 #: small kernels (vllm/model_executor/layers/mamba/linear_attn.py: forward_qk).
 NORM_SECONDS = 6e-6
+#: Times that sampling reads or writes all of a request's logits in fp32, expected before any data.
+#: Copying them to fp32, temperature, softmax, noise and the largest take about ten
+#: (vllm/v1/sample/sampler.py); a top-p or top-k, which many models ask for in their
+#: generation_config.json, sorts the logits beside their indices first (topk_topp_sampler.py), some
+#: hundreds. Serving data set the multiplier, which is why its prior is wide.
+LOGIT_PASSES = 50.0
+LOGIT_BYTES = 4.0
 
 
 @dataclass(frozen=True)
@@ -227,6 +235,18 @@ def _exchange(i: int, deployment: Deployment, batches: UniformBatches) -> Iterat
     yield Call(i, "bf16", model.moe_layers, (ranks, size, 0))
 
 
+def _sampling(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+    """Every rank of a tensor-parallel group samples from the gathered logits."""
+    yield Call(i, "fp32", 1, (batches.requests, deployment.model.vocab_size))
+
+
+def _sampled(
+    _kernels: KernelSurrogates, gpu: Coded, _form: Coded, requests, vocabulary
+) -> np.ndarray:
+    bandwidth = np.array([g.memory_bandwidth_bytes_per_s for g in gpu.options])[gpu.ids]
+    return requests * vocabulary * LOGIT_PASSES * LOGIT_BYTES / bandwidth
+
+
 CALLS: dict[str, tuple[tuple[Callable[..., Iterator[Call]], Callable[..., np.ndarray]], ...]] = {
     "gemm": ((_gemm, KernelSurrogates.gemm_seconds),),
     "experts": ((_experts, _routed_experts),),
@@ -237,6 +257,7 @@ CALLS: dict[str, tuple[tuple[Callable[..., Iterator[Call]], Callable[..., np.nda
     "prefill_attention": ((_prefill_attention, KernelSurrogates.prefill_attention_seconds),),
     "all_reduce": ((_all_reduce, _reduce),),
     "exchange": ((_exchange, _reduce),),
+    "sampling": ((_sampling, _sampled),),
 }
 
 

@@ -84,6 +84,7 @@ PART_OF_OPERATOR: dict[str, str] = {
     "prefill_attention": "prefill_attention",
     "all_reduce": "communication",
     "exchange": "communication",
+    "sampling": "host",
 }
 
 #: One decode without context: its multiplications read every weight once and do little else.

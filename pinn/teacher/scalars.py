@@ -43,6 +43,12 @@ OVERHEADS: dict[str, Overhead] = {
 #: Kernels were measured on the same engine, so its multipliers stay near 1. This and the spreads
 #: above were chosen by leaving one model out of the training models of every outer fold.
 MULTIPLIER_SPREAD = 0.05
+#: Sampling was not measured: greedy or sorted, it differs by more than an order of magnitude.
+SAMPLING_SPREAD = 1.0
+#: Standard deviation of each multiplier's logarithm, in the order of ``OPERATORS``.
+MULTIPLIER_SPREADS = tuple(
+    SAMPLING_SPREAD if name == "sampling" else MULTIPLIER_SPREAD for name in OPERATORS
+)
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,7 @@ def fit_scalars(
     columns = [list(STEP_FEATURES).index(name) for name in OVERHEADS]
     prior = prior_scalars()
     spreads = torch.tensor(
-        [MULTIPLIER_SPREAD] * len(OPERATORS) + [o.spread for o in OVERHEADS.values()],
+        [*MULTIPLIER_SPREADS] + [o.spread for o in OVERHEADS.values()],
         dtype=torch.float64,
     )
     base = np.concatenate([parts, features[:, columns] * prior.overheads[columns]], axis=1)

@@ -23,7 +23,7 @@ from pinn.features.request import REQUEST_FEATURES
 from pinn.features.step import STEP_FEATURES
 from pinn.kernels.composition import OPERATORS
 from pinn.network.loss import log_huber
-from pinn.teacher.scalars import MULTIPLIER_SPREAD, OVERHEADS, Scalars, prior_scalars
+from pinn.teacher.scalars import MULTIPLIER_SPREADS, OVERHEADS, Scalars, prior_scalars
 from pinn.training.run_rows import RunRows
 from pinn.training.serving_rows import STEP_TIME_ENTRIES, ServingRows
 
@@ -190,9 +190,13 @@ class _Objective:
             torch.tensor(v) for v in (rows.simulated_s, rows.measured_s, rows.gain, rows.weight)
         )
         self.tpot, self.tpot_weight = torch.tensor(serving.tpot_s), torch.tensor(serving.weight)
-        own = [settings.operator_spread] * len(OPERATORS) + [settings.overhead_spread]
+        own = [
+            settings.overhead_spread if name == "sampling" else settings.operator_spread
+            for name in OPERATORS
+        ]
+        own.append(settings.overhead_spread)
         self.spread = torch.tensor(
-            [MULTIPLIER_SPREAD] * len(OPERATORS)
+            [*MULTIPLIER_SPREADS]
             + [o.spread for o in OVERHEADS.values()]
             + own * models
             + [settings.alpha_spread] * sizes[2],

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -58,6 +60,15 @@ def test_attention_of_a_mixed_step_is_that_of_both_phases(h100_kernels):
             "prefill_attention",
         )
     )
+
+
+def test_sampling_grows_with_requests_and_vocabulary(h100_kernels):
+    deployment = on_h100(DENSE)
+    wider = replace(deployment, model=replace(deployment.model, vocab_size=256512))
+    few, many = (compose(h100_kernels, deployment, one(n, 500)) for n in (8, 24))
+    assert part(many, "sampling") == pytest.approx(3 * part(few, "sampling"))
+    twice = compose(h100_kernels, wider, one(8, 500))
+    assert part(twice, "sampling") == pytest.approx(2 * part(few, "sampling"))
 
 
 def test_one_gpu_communicates_nothing(h100_kernels):

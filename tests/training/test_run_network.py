@@ -6,6 +6,7 @@ import numpy as np
 from run_cases import operator_betas, three_runs
 
 from pinn.features.step import step_features
+from pinn.kernels.composition import OPERATORS
 from pinn.latency.surrogate import predict_coefficients
 from pinn.network.coefficient_network import NetworkSettings
 from pinn.physics.costs import step_costs
@@ -42,7 +43,7 @@ def test_measured_steps_take_what_their_betas_say():
 def test_the_network_learns_a_departure(tmp_path, monkeypatch):
     monkeypatch.setattr(run_network, "REPEATS", 8)
     deployments = [run.deployment for run in three_runs()]
-    fit = RunFit(departures={"dense-a": np.append(np.full(6, 0.2), 0.2)})
+    fit = RunFit(departures={"dense-a": np.full(len(OPERATORS) + 1, 0.2)})
     betas = np.stack([fit.of_model(d.model.name).betas(operator_betas()) for d in deployments])
     learner = KernelLearner(
         KernelSettings(None, str(tmp_path), ("H100-SXM",)),

@@ -80,7 +80,9 @@ def test_one_slow_model_departs_and_the_others_stay(runs, parts, rows):
 
 
 def test_an_unseen_model_gets_the_shared_scalars(runs, parts, rows):
-    _, fit = taught(runs, parts, rows, RunFit(departures={"dense-a": np.full(7, 0.2)}))
+    _, fit = taught(
+        runs, parts, rows, RunFit(departures={"dense-a": np.full(len(OPERATORS) + 1, 0.2)})
+    )
     assert fit.of_model("another") is fit.scalars
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from pinn.sources.kernels.sources import PRIMARY, TableSource
+from pinn.sources.kernels.sources import DECODE_ATTENTION, PRIMARY, TableSource
 from pinn.sources.kernels.table import FORMATS, bytes_per_element, read_table, refuse
 from pinn.sources.kernels.work import Work, decode_work, prefill_work
 from pinn.sources.report import ReadReport
@@ -32,8 +33,8 @@ CACHE_MARGIN = 1.1
 
 
 def _columns(source: TableSource) -> tuple[str, ...]:
-    """Tables of vLLM 0.14 know no attention windows."""
-    return COLUMNS if source.version == "0.14.0" else (*COLUMNS, "window_size")
+    """The A100's tables, older than the others, know no attention windows."""
+    return COLUMNS if source.system == "a100_sxm" else (*COLUMNS, "window_size")
 
 
 def _rows(table: pd.DataFrame, gpu: GpuSpec, report: ReadReport) -> pd.DataFrame:
@@ -84,6 +85,19 @@ def _warm(r: pd.DataFrame, work: Work, gpu: GpuSpec) -> np.ndarray:
     )
 
 
+def _shared_heads(source: TableSource) -> list[tuple[str, Callable[[pd.DataFrame], pd.Series]]]:
+    """What a table is not read for that stands in where heads share no keys and values."""
+    above = source.ungrouped_heads_above
+    if above is None:
+        return []
+    return [
+        (
+            "heads that vLLM's table has",
+            lambda r: (r["kv_heads"] < r["heads"]) | (r["heads"] <= above),
+        )
+    ]
+
+
 def read_decode_attention(
     gpu: GpuSpec, source: TableSource, systems: Path | None = None
 ) -> tuple[pd.DataFrame, ReadReport]:
@@ -110,6 +124,7 @@ def read_decode_attention(
         [
             ("format not used", lambda r: r["kv_precision"].isna()),
             ("no time", lambda r: ~(r["seconds"] > 0)),
+            *_shared_heads(source),
             ("keys and values from a warm cache", lambda r: _warm(r, _decode_work(r), gpu)),
             ("below the floor", lambda r: _below_floor(r, _decode_work(r), gpu)),
         ],
@@ -149,7 +164,11 @@ def read_all_attention(
 ) -> tuple[pd.DataFrame, pd.DataFrame, list[ReadReport]]:
     """Decode and prefill attention rows of every declared table whose system is in ``gpus``."""
     sources = [s for s in PRIMARY if s.system in gpus]
-    decode = [read_decode_attention(gpus[s.system], s, systems) for s in sources]
+    decode = [
+        read_decode_attention(gpus[s.system], s, systems)
+        for s in DECODE_ATTENTION
+        if s.system in gpus
+    ]
     prefill = [read_prefill_attention(gpus[s.system], s, systems) for s in sources]
     return (
         pd.concat([p[0] for p in decode], ignore_index=True),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from table_files import GPU, write_table
@@ -115,6 +117,19 @@ def test_decode_attention_counts_the_new_token_and_refuses_warm_caches(tmp_path)
         "keys and values": 1,
         "below the floor": 1,
     }
+
+
+def test_a_fall_back_gives_only_many_heads_that_share_nothing(tmp_path):
+    rows = [
+        attention(4, 8192, 0.9, num_heads=16, num_key_value_heads=16),
+        attention(4, 8192, 0.9, num_heads=8, num_key_value_heads=8),
+        attention(4, 8192, 0.9, num_heads=16, num_key_value_heads=8),
+    ]
+    write_table(tmp_path, "attention", "generation_attention_perf", rows)
+    source = replace(H100, ungrouped_heads_above=8)
+    kept, report = read_decode_attention(GPU, source, tmp_path)
+    assert kept[["heads", "kv_heads"]].to_numpy().tolist() == [[16, 16]]
+    assert reasons(report) == {"heads that vLLM's": 2}
 
 
 def test_prefill_attention_takes_fresh_prompts_only(tmp_path):
