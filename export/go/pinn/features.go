@@ -112,12 +112,11 @@ func (c Costs) constants() costConstants {
 	}
 }
 
-// stepValues writes the features of one batch: seconds at datasheet rates, or counts.
+// stepValues writes the features of one batch into zeros: seconds at datasheet rates, or counts.
 func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 	prefills, decodes := float64(s.PrefillRequests), float64(s.DecodeRequests)
 	prefillTokens := float64(s.PrefillTokens)
 	tokens, requests := prefillTokens+decodes, prefills+decodes
-	*f = [numStepFeatures]float64{}
 	f[fRequest] = requests
 	if prefills > 0 {
 		f[fPrefillLayer] = c.Layers

@@ -41,7 +41,9 @@ func useModel(t *testing.T, model *Model) {
 
 func FuzzReadTableJSON(f *testing.F) {
 	tree := goldenTree(f)
-	tree["rows"] = tree["rows"].([]any)[:1]
+	row := tree["rows"].([]any)[0].(map[string]any)
+	row["beta_low.layer [s/layer]"], row["beta_high.layer [s/layer]"] = 0.25, nil
+	tree["rows"] = []any{row}
 	f.Add(encoded(f, tree))
 	f.Add([]byte(`{"format":"pinn.coefficient_table","version":1,"rows":[{}]}`))
 	f.Add([]byte(`{"format":"pinn.coefficient_table","version":2}`))

@@ -52,37 +52,30 @@ func (s *Sums) Add(progress, newTokens, input int64) {
 	}
 }
 
-// addBatch counts every request of a batch. Decodes, the bulk of most batches, are counted in the
-// loop itself, as if none had negative progress; a batch with such a request is counted again.
+// addBatch counts every request of a batch: as [Sums.Add], which is left to prefills, since decodes
+// are the bulk of most batches.
 func (s *Sums) addBatch(batch []*Request) {
-	found, before := *s, int64(math.MaxInt64)
+	before := int64(math.MaxInt64)
 	if s.window != 0 {
 		before = s.window - 1
 	}
-	var decodes, context, near, signs int64
+	var others, context, near int64
 	for _, r := range batch {
 		progress := r.ProgressIndex
-		signs |= progress
-		if progress < r.InputLen {
-			found.Add(progress, r.NumNewTokens, r.InputLen)
+		if progress < r.InputLen || progress < 0 {
+			s.Add(progress, r.NumNewTokens, r.InputLen)
+			others++
 			continue
 		}
-		decodes++
 		context += progress
 		near += min(progress, before)
 	}
-	if signs < 0 {
-		for _, r := range batch {
-			s.Add(r.ProgressIndex, r.NumNewTokens, r.InputLen)
-		}
-		return
-	}
-	found.DecodeRequests += decodes
-	found.DecodeContext += context + decodes
+	decodes := int64(len(batch)) - others
+	s.DecodeRequests += decodes
+	s.DecodeContext += context + decodes
 	if s.window != 0 {
-		found.WindowedDecodeContext += near + decodes
+		s.WindowedDecodeContext += near + decodes
 	}
-	*s = found
 }
 
 // pairs of the first n tokens of a sequence, each also with itself.
