@@ -10,7 +10,7 @@ from pinn.errors import PinnError
 from pinn.specs.batch import parse_batch
 from pinn.specs.deployment import Deployment
 from pinn.uncertainty.calibration import Calibration, read_calibration
-from pinn.uncertainty.located import locate
+from pinn.uncertainty.located import locate, outside_inputs
 from pinn.uncertainty.sentence import describe_distance
 
 #: Metric -> what people call it.
@@ -103,6 +103,7 @@ def simulation_trust(
     try:
         calibration = read_calibration(checkpoint)
         distance = locate(checkpoint, deployment, f"{requests} decode @ {max(context, 1)}")
+        outside = outside_inputs(checkpoint, deployment)
     except PinnError as error:
         return {"missing": str(error)}
     figures = {
@@ -114,7 +115,7 @@ def simulation_trust(
     return {
         "level": calibration.level,
         "figures": figures,
-        "distance": describe_distance(distance, {}, calibration),
+        "distance": describe_distance(distance, outside, calibration),
     }
 
 

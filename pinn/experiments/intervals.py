@@ -13,9 +13,10 @@ from pinn.errors import PinnError
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.network.checkpoint import load_checkpoint
+from pinn.sources.report import file_sha256
 from pinn.training.kernel_learner import fitted_surrogates
 from pinn.uncertainty.calibrate import calibrate
-from pinn.uncertainty.calibration import Calibration, file_sha256
+from pinn.uncertainty.calibration import Calibration
 from pinn.uncertainty.coefficient_errors import coefficient_errors
 from pinn.uncertainty.held_out import held_out_errors
 

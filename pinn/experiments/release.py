@@ -35,6 +35,7 @@ from pinn.training.run_learner import learn_from_runs, run_latencies, run_parts
 from pinn.training.run_network import distil_release
 from pinn.training.run_scalars import RunFit
 from pinn.training.serving_rows import ServingRows, serving_rows
+from pinn.uncertainty.calibration import calibration_path, move_calibration
 from pinn.workloads.measured_runs import WHOLE_RUN, MeasuredRun, read_measured_runs
 
 TEACHER, NETWORK = "teacher", "network"
@@ -208,5 +209,19 @@ def _save(
     if config.publish:
         target = Path(config.publish)
         target.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target / "pinn.safetensors")
-        shutil.copyfile(folder / "results.csv", target / "pinn.results.csv")
+        publish(path, folder / "results.csv", target / "pinn.safetensors")
+
+
+def publish(path: Path, results: Path, target: Path) -> None:
+    """Put a checkpoint and its results where commands look for them.
+
+    The intervals that the checkpoint there had go over to the new one: they tell how well such
+    training does on left-out groups.
+    """
+    try:
+        move_calibration(target, path)
+        shutil.copyfile(calibration_path(path), calibration_path(target))
+    except PinnError as error:
+        print(f"the new checkpoint has no intervals: {error}", file=sys.stderr)
+    shutil.copyfile(path, target)
+    shutil.copyfile(results, target.with_suffix(".results.csv"))

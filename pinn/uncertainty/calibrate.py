@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pinn.uncertainty.calibration import NAMES, Band, Calibration, file_sha256
+from pinn.sources.report import file_sha256
+from pinn.uncertainty.calibration import NAMES, Band, Calibration
 from pinn.uncertainty.conformal import fit_half_width
 from pinn.uncertainty.coverage import coverage_table, distance_auroc, nested_intervals
 from pinn.uncertainty.held_out import METRICS

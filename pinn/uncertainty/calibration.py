@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from pinn.errors import PinnError
 from pinn.features.request import REQUEST_FEATURES
 from pinn.features.step import STEP_FEATURES
 from pinn.observations.table import replace_atomically
+from pinn.sources.report import file_sha256
 from pinn.specs.data_folder import read_json
 from pinn.uncertainty.conformal import LEVEL, HalfWidth
 
@@ -94,11 +94,6 @@ class Calibration:
         return next((b for b in self.bands if distance <= b.farthest), self.bands[-1])
 
 
-def file_sha256(path: Path) -> str:
-    """Hash of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def calibration_path(checkpoint: Path) -> Path:
     """Where a checkpoint's intervals lie."""
     return checkpoint.with_suffix(".intervals.json")
@@ -145,9 +140,9 @@ def read_calibration(checkpoint: Path) -> Calibration:
         tree["checkpoint_sha256"],
         {k: HalfWidth(**v) for k, v in tree["metrics"].items()},
         {k: HalfWidth(**v) for k, v in tree["coefficients"].items()},
-        [Band(**band) for band in tree["bands"]],
-        tree["sources"],
-        tree["coverage"],
+        tuple(Band(**band) for band in tree["bands"]),
+        tuple(tree["sources"]),
+        tuple(tree["coverage"]),
         tree["auroc"],
         tree["level"],
     )

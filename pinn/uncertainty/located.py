@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from pinn.errors import PinnError
 from pinn.kernels.search import find_kernels
@@ -17,7 +19,7 @@ from pinn.specs.deployment import Deployment
 from pinn.uncertainty.distance import REFERENCE_BATCH, KernelDistance
 
 #: Packages whose code decides how far a deployment lies.
-_CODE = ("specs", "physics", "kernels", "uncertainty")
+_CODE = ("specs", "physics", "kernels", "embedding", "coefficients", "uncertainty")
 
 
 def locate(
@@ -34,20 +36,48 @@ def locate(
             "no kernel surrogates beside the checkpoint, so its distance from the data is unknown: "
             "fit them with 'python train.py kernels=on'"
         )
-    remembered = _cache() / f"{_key(folder, deployment, batch)}.json"
-    try:
-        return KernelDistance(**json.loads(remembered.read_text()))
-    except (OSError, ValueError, TypeError):
-        pass
-    from pinn.kernels.surrogates import KernelSurrogates  # imports torch
-    from pinn.uncertainty.kernel_distance import kernel_distance
 
-    found = kernel_distance(KernelSurrogates.load(folder), deployment, batch)
+    def find() -> dict[str, Any]:
+        from pinn.kernels.surrogates import KernelSurrogates  # imports torch
+        from pinn.uncertainty.kernel_distance import kernel_distance
+
+        return vars(kernel_distance(KernelSurrogates.load(folder), deployment, batch))
+
+    return KernelDistance(**_remembered(_key(folder / "kernels.json", deployment, batch), find))
+
+
+def outside_inputs(checkpoint: Path, deployment: Deployment) -> dict[str, float]:
+    """Inputs beyond a checkpoint's training range, in standard deviations, farthest first.
+
+    Raises:
+        PinnError: If the checkpoint cannot be used.
+    """
+
+    def find() -> dict[str, Any]:
+        from pinn.coefficients.distance import training_space  # imports torch
+        from pinn.network.checkpoint import load_checkpoint
+
+        space = training_space(load_checkpoint(checkpoint))
+        return space.locate([deployment]).outside_names(0)
+
+    return _remembered(_key(checkpoint, deployment, "inputs"), find)
+
+
+def _remembered(key: str, find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What was found before, else what is found now."""
+    path = _cache() / f"{key}.json"
     try:
-        remembered.parent.mkdir(parents=True, exist_ok=True)
-        part = remembered.with_suffix(f".{os.getpid()}.part")
-        part.write_text(json.dumps(vars(found)))
-        part.replace(remembered)
+        known = json.loads(path.read_text())
+        if isinstance(known, dict):
+            return known
+    except (OSError, ValueError):
+        pass
+    found = find()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(f".{os.getpid()}.part")
+        part.write_text(json.dumps(found))
+        part.replace(path)
     except OSError:
         pass  # a cache that cannot be written is only slower
     return found
@@ -57,9 +87,9 @@ def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pinn/distances"
 
 
-def _key(folder: Path, deployment: Deployment, batch: str) -> str:
-    digest = hashlib.sha256(f"{deployment!r} {batch}".encode())
-    digest.update((folder / "kernels.json").read_bytes())
+def _key(source: Path, deployment: Deployment, what: str) -> str:
+    digest = hashlib.sha256(f"{deployment!r} {what}".encode())
+    digest.update(source.read_bytes())
     root = Path(__file__).resolve().parents[1]
     for package in _CODE:
         for path in sorted((root / package).glob("*.py")):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import exp
 from typing import Any
 
 from pinn.uncertainty.calibration import Calibration
@@ -71,7 +72,7 @@ def _sentence(
     if kind == OUTSIDE:
         return (
             f"{text} No left-out deployment lay so far; the farthest {band.rows} rows, up to "
-            f"{_factor(band.farthest)}, were off by {errors} in step time: expect more."
+            f"a factor of {exp(band.farthest):.2f}, were off by {errors} in step time: expect more."
         )
     return (
         f"{text} Left-out deployments as far ({band.rows} rows of {band.groups} models on GPUs) "
@@ -81,7 +82,3 @@ def _sentence(
 
 def _words(name: str) -> str:
     return name.replace("_", "-")
-
-
-def _factor(distance: float) -> str:
-    return f"a factor of {KernelDistance(distance, {}, 0.0).factor:.2f}"
