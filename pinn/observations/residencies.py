@@ -20,6 +20,9 @@ from jaxtyping import Bool, Float, Int
 #: Outputs of a step may be handled this many steps later, which their events' step numbers show.
 OUTPUT_LAGS = (0, 1, 2)
 
+#: No request stays in the batch for so many steps: a longer stay is not known, its ends are.
+MAX_STAY_STEPS = 100_000
+
 
 @dataclass(frozen=True)
 class Residencies:
@@ -71,6 +74,7 @@ def residencies(requests: pa.Table, output_lag: int = 0) -> Residencies:
     )
     first_output = token - output_lag
     good = (first_output >= begin) & (outputs > 0)
+    good &= first_output + outputs - begin < MAX_STAY_STEPS
     whole = (
         begin,
         first_output,
@@ -122,6 +126,7 @@ def _stays(request: tuple[Any, ...], lag: int) -> list[tuple[int, int, int, int,
             elif end is not None:
                 first_output = end - yielded + 1
         known = None not in (first_output, end, prompt, hit, before) and first_output >= begin
+        known = known and end - begin < MAX_STAY_STEPS
         if not known:
             bound = preempted[number] if is_cut and number < len(preempted) else finished
             last = max(begin if bound is None else bound, begin)
@@ -203,7 +208,7 @@ class JourneyBatches:
 def _doubtful_steps(stays: Residencies) -> list[np.ndarray]:
     """All steps of stays that are not known, cut off where they are absurdly long."""
     return [
-        np.arange(begin, min(end, begin + 100_000) + 1)
+        np.arange(begin, min(end, begin + MAX_STAY_STEPS) + 1)
         for begin, end in zip(stays.begin[~stays.is_known], stays.end[~stays.is_known], strict=True)
     ]
 

@@ -67,6 +67,9 @@ STEP_SCHEMA = pa.schema(
     }
 )
 
+#: No engine counts so many steps.
+MAX_STEP_ID = 2**40
+
 _COUNTS = [f.name for f in STEP_SCHEMA if f.type == pa.int32()][2:]
 _KEY = ["server", "step_id", "start_ns", "wall_ns"]
 
@@ -92,7 +95,7 @@ class StepOrder:
             np.logical_and(keep, ~bad, out=keep)
 
         refuse("start time or step number not positive", (start_ns <= 0) | (step_id < 0))
-        refuse("a count is negative or absurd", out_of_range)
+        refuse("a count is negative or absurd", out_of_range | (step_id >= MAX_STEP_ID))
         refuse("written twice", _repeated(server, step_id, start_ns, keep))
         rows = np.flatnonzero(keep)
         segments = find_segments(server[rows], step_id[rows], start_ns[rows], wall_ns[rows])
@@ -154,12 +157,13 @@ def _convert(
 
 
 def _usage(raw: pa.Table) -> pa.Array:
-    """KV usage as reported, else from the blocks."""
+    """KV usage as reported, else from the blocks; null where it is no share."""
     total, free = raw["kv_blocks_total"], raw["kv_blocks_free"]
     safe = pc.if_else(pc.greater(total, 0), total, None)
     blocks = pc.divide(pc.subtract(total, free).cast(pa.float64()), safe.cast(pa.float64()))
     usage = pc.coalesce(raw["kv_usage"], blocks)
-    return pc.if_else(pc.is_finite(usage), usage, None)
+    is_share = pc.and_(pc.greater_equal(usage, 0), pc.less_equal(usage, 1))
+    return pc.if_else(is_share, usage, None)
 
 
 def _take(raw: pa.Table, rows: np.ndarray) -> pa.Table:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pinn.sources.traces.otlp import SpareNeededError, Vocabulary
 from pinn.sources.traces.shapes import Shape
-from pinn.sources.traces.wire import EVENT_KINDS, REQUEST_SPANS, STEP_SPAN_PREFIX
+from pinn.sources.traces.wire import EVENT_KINDS, REQUEST_SPANS, SPANS, STEP_SPAN_PREFIX
 
 #: What is counted apart: lines of the file, groups (resourceSpans and scopeSpans entries), spans,
 #: events of spans.
@@ -89,7 +89,8 @@ class ChunkParser:
         self._counts.read["lines"] += len(lines)
         tables: dict[str, list[pa.RecordBatch]] = defaultdict(list)
         for shape in self._shapes.values():
-            batch = shape.batch(self._counts.refused["events"])
+            is_span = shape.kind is not None and shape.kind.table == SPANS
+            batch = shape.batch(self._counts.refused["spans" if is_span else "events"])
             if batch is not None and shape.kind is not None:
                 tables[shape.kind.table].append(batch)
         servers = [_canonical(raw) for raw in self._servers]
@@ -302,6 +303,6 @@ def _canonical(resource: bytes) -> str:
     try:
         entries = msgspec.json.decode(resource)["attributes"]
         values = {e["key"]: next(iter(e["value"].values())) for e in entries}
-    except (msgspec.DecodeError, KeyError, TypeError, AttributeError, StopIteration):
-        values = {}
-    return msgspec.json.encode(values, order="sorted").decode()
+        return msgspec.json.encode(values, order="sorted").decode()
+    except (*_DECODE_ERRORS, KeyError, TypeError, AttributeError, StopIteration):
+        return "{}"

@@ -17,6 +17,9 @@ from pinn.sources.traces.wire import API_EVENTS, API_SPAN, CORE_SPAN
 
 NANOSECOND = 1e-9
 
+#: No host's clock runs for longer than this.
+MAX_SECONDS = 2.0**32
+
 ENGINE, FRONT = "engine", "front"
 
 _SPAN_COLUMNS = {
@@ -218,11 +221,11 @@ def _integers(batch: pa.RecordBatch, name: str) -> np.ndarray:
 
 
 def _times(batch: pa.RecordBatch) -> np.ndarray:
-    """Monotonic time in seconds; not-a-number where the writer's is none."""
+    """Monotonic time in seconds; not-a-number where the writer's is none or absurd."""
     if not batch.column("monotonic_ns").null_count:
         return values(batch.column("monotonic_ns")) * NANOSECOND
     seconds = values(batch.column("monotonic_s"))
-    return np.where(np.isfinite(seconds), seconds, np.nan)
+    return np.where(np.abs(seconds) < MAX_SECONDS, seconds, np.nan)
 
 
 def _count_repeated(events: _Events, first: np.ndarray, what: str, refused: Counter[str]) -> None:

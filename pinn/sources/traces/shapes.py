@@ -26,6 +26,9 @@ SPAN_HEAD = {"span": "q", "server": "q", "span_id": "s", "parent_id": "s"}
 
 _ARROW_TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
 
+#: No count of steps, tokens or blocks, and no nanoseconds of a clock, reach these.
+_MAX_COUNT, _MAX_NS = 2**40, 2**62
+
 
 class Shape:
     """Rows of one shape: numbers packed in 8 bytes each, texts in a list per column.
@@ -50,6 +53,8 @@ class Shape:
         self.take = _taker(attributes, self._formats, self._texts, self._buffer)
         self._columns = {column: i for i, column in enumerate(head)}
         self._extra: list[tuple[str, int]] = []
+        self._checked: list[int] = []  # packed places of the integers, and what they may not reach
+        self._limits = np.zeros(0, dtype=np.int64)
         self._refusal = ""
         if kind is None:
             self._refusal = f"unknown event {name[:60]!r}"
@@ -71,6 +76,9 @@ class Shape:
             elif field.required:
                 self._refusal = f"{name} without {field.names[0]}"
         self._extra = list(positions.items())
+        integers = [f.column for f in kind.fields if f.kind is int and f.column in self._columns]
+        self._checked = [self._packed[self._columns[column]] for column in integers]
+        self._limits = np.array([_MAX_NS if c.endswith("_ns") else _MAX_COUNT for c in integers])
 
     def batch(self, refused: Counter[str]) -> pa.RecordBatch | None:
         """Take the rows out as columns; None, with the refusals counted, where none is left."""
@@ -85,10 +93,16 @@ class Shape:
             refused[self._refusal] += len(rows)
             return None
         batch = self._record_batch(self.kind, rows, texts)
+        size = rows[:, self._checked]
+        kept = ((size < self._limits) & (size > -self._limits)).all(axis=1)
+        if not kept.all():
+            refused[f"{self.kind.label} with a number out of range"] += int((~kept).sum())
         if self.kind.table in (JOURNEY, API) and rows[:, 0].min() < 0:
-            inside = rows[:, 0] >= 0
-            refused["request event outside a request's span"] += int((~inside).sum())
-            batch = batch.filter(pa.array(inside))
+            outside = kept & (rows[:, 0] < 0)
+            refused["request event outside a request's span"] += int(outside.sum())
+            kept &= ~outside
+        if not kept.all():
+            batch = batch.filter(pa.array(kept))
         return batch if batch.num_rows else None
 
     def _record_batch(
