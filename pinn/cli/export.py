@@ -10,6 +10,8 @@ import typer
 from pinn.errors import PinnError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from pinn.export.blis_vectors import BlisVector
     from pinn.export.configured import Configured
 
@@ -86,6 +88,10 @@ def table(
     checkpoint: Checkpoint = None,
     coefficients: CoefficientFiles = None,
     skip_invalid: SkipInvalid = False,
+    intervals: Annotated[
+        bool,
+        typer.Option(help="Ends of 90 % intervals where they are known; some 30 ms a row."),
+    ] = True,
 ) -> None:
     """Flat coefficient tables, a row per configuration, which the Go package loads.
 
@@ -97,8 +103,21 @@ def table(
 
     kind = file_format or out.suffix.lower().removeprefix(".")
     configured = _configured(configs, checkpoint, coefficients, skip_invalid)
-    write_table_file(export_table(configured), configured.provenance, out, kind)
+    ends = _intervals(configured, checkpoint) if intervals else None
+    write_table_file(export_table(configured, ends), configured.provenance, out, kind)
     typer.echo(f"{len(configured):8} configurations written to {out}")
+
+
+def _intervals(configured: Configured, checkpoint: Path | None) -> np.ndarray | None:
+    """The intervals' ends, or None after saying why there are none."""
+    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.export.intervals import find_intervals
+
+    try:
+        return find_intervals(configured, find_checkpoint(checkpoint))
+    except PinnError as error:
+        typer.echo(f"without intervals: {error}")
+        return None
 
 
 @app.command()

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from jaxtyping import Float
 
 from pinn.export.configured import Configured
 from pinn.features.request import REQUEST_FEATURES
@@ -18,6 +19,8 @@ from pinn.specs.serving import ServingSpec
 FORMAT = "pinn.coefficient_table"
 #: Raised whenever a reader of the last version would misunderstand a file.
 VERSION = 1
+#: Columns that may hold null: ends of intervals, where they are not known.
+INTERVAL_PARTS = ("beta_low", "beta_high", "alpha_low", "alpha_high")
 
 _SERVING = tuple(f.name for f in fields(ServingSpec))
 
@@ -55,14 +58,22 @@ def serving_values(deployment: Deployment) -> dict[str, Any]:
     return asdict(deployment.serving) | {"max_model_len": longest}
 
 
-def export_table(configured: Configured) -> pa.Table:
+def export_table(
+    configured: Configured, intervals: Float[np.ndarray, "2 n coefficients"] | None = None
+) -> pa.Table:
     """The table that every format is written from.
 
     Columns: ``format`` and ``version``; the configuration; ``beta.NAME [unit]`` and
-    ``alpha.NAME [unit]`` in the order of the registries, in seconds or as multipliers;
-    ``cost.NAME``, the configuration's datasheet costs (``StepCosts``), which step features are
-    made of; ``source`` of the coefficients and the hash of the checkpoint; the nearest measured
-    deployment and its distance in standard deviations, null where the checkpoint has none.
+    ``alpha.NAME [unit]`` in the order of the registries, in seconds or as multipliers; with
+    intervals, ``beta_low.NAME [unit]``, ``beta_high``, ``alpha_low`` and ``alpha_high`` likewise,
+    null where none is known; ``cost.NAME``, the configuration's datasheet costs (``StepCosts``),
+    which step features are made of; ``source`` of the coefficients and the hash of the checkpoint;
+    the nearest measured deployment and its distance in standard deviations, null where the
+    checkpoint has none.
+
+    Args:
+        configured: The rows.
+        intervals: As ``pinn.export.intervals.find_intervals`` gives them.
     """
     n = len(configured)
     columns: dict[str, Any] = {
@@ -77,6 +88,8 @@ def export_table(configured: Configured) -> pa.Table:
         (alpha_columns(), configured.coefficients.alpha),
     ):
         columns |= dict(zip(names, np.ascontiguousarray(vectors.T), strict=True))
+    if intervals is not None:
+        columns |= _interval_columns(intervals)
     costs = step_costs(configured.deployments)
     columns |= {f"cost.{name}": getattr(costs, name) for name in COST_NAMES}
     columns["source"] = pa.array(configured.sources)
@@ -87,3 +100,12 @@ def export_table(configured: Configured) -> pa.Table:
     away = configured.distances.distance
     columns["distance"] = pa.array(away, mask=np.isnan(away))
     return pa.table(columns)
+
+
+def _interval_columns(intervals: Float[np.ndarray, "2 n coefficients"]) -> dict[str, pa.Array]:
+    names = [name.partition(".") for name in (*beta_columns(), *alpha_columns())]
+    return {
+        f"{part}_{end}.{name}": pa.array(column, mask=np.isnan(column))
+        for end, vectors in zip(("low", "high"), intervals, strict=True)
+        for (part, _, name), column in zip(names, np.ascontiguousarray(vectors.T), strict=True)
+    }

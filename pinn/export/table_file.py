@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyarrow import csv, parquet
 
 from pinn.errors import PinnError
-from pinn.export.table import FORMAT, VERSION, alpha_columns, beta_columns
+from pinn.export.table import FORMAT, INTERVAL_PARTS, VERSION, alpha_columns, beta_columns
 from pinn.observations.table import replace_atomically
 
 FORMATS = ("json", "csv", "parquet")
@@ -91,7 +91,9 @@ def _read_json(path: Path) -> pa.Table:
         raise ValueError("expected a JSON object with a list of rows")
     for number, row in enumerate(rows, 1):
         for name, value in row.items():
-            if "." in name and (isinstance(value, bool) or not isinstance(value, int | float)):
+            if "." not in name or (value is None and name.startswith(INTERVAL_PARTS)):
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float):
                 raise PinnError(_not_a_coefficient(path, number, name, value))
     head = {"format": tree.get("format"), "version": tree.get("version")}
     return pa.Table.from_pylist([head | row for row in rows])
