@@ -48,7 +48,7 @@ def distance_bands(errors: pd.DataFrame) -> list[Band]:
     """Left-out rows in order of distance, cut where as many lie in each band."""
     ordered = errors.sort_values("distance", kind="stable")
     bands = []
-    for index in np.array_split(np.arange(len(ordered)), BANDS):
+    for index in np.array_split(np.arange(len(ordered)), min(BANDS, len(ordered))):
         part = ordered.iloc[index]
         error = np.abs(np.expm1(-part["tpot"].to_numpy()))
         bands.append(

@@ -1,4 +1,4 @@
-"""A folder as a leave-one-model-out experiment leaves it, made up of three measurements."""
+"""A folder as a leave-one-model-out experiment leaves it, made up of four measurements."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ _MEASURED = (
     ("meta-llama/Meta-Llama-3.1-8B", 1, 4),
     ("meta-llama/Meta-Llama-3.1-8B", 2, 8),
     ("mistralai/Mixtral-8x7B-v0.1", 4, 4),
+    ("Qwen/Qwen3-32B", 2, 16),
 )
 
 
 def observations() -> pd.DataFrame:
-    """Three measurements of two models on H100."""
+    """Four measurements of three models on H100."""
     rows = [
         {
             "row_id": f"row {i}",

@@ -1,0 +1,117 @@
+"""Intervals and distance in what ``pinn coefficients`` and ``pinn simulate`` say."""
+
+import json
+import shutil
+
+import pytest
+from calibrations import small_calibration
+
+from pinn.uncertainty.calibration import calibration_path, write_calibration
+
+LLAMA = ("--model", "Llama-3.1-8B", "--gpu", "H100")
+
+
+@pytest.fixture
+def trusted(tmp_path, monkeypatch, checkpoint_path, kernels_folder):
+    """A checkpoint with intervals and kernels beside it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "pinn.safetensors"
+    path.write_bytes(checkpoint_path.read_bytes())
+    write_calibration(small_calibration(path), calibration_path(path))
+    shutil.copytree(kernels_folder, tmp_path / "kernels" / "all")
+    return path
+
+
+@pytest.fixture
+def run_trusted(run, trusted, monkeypatch):
+    """``run`` with that checkpoint."""
+    monkeypatch.setenv("PINN_CHECKPOINT", str(trusted))
+    return run
+
+
+def test_coefficients_have_intervals_and_a_sentence(run_trusted, tmp_path):
+    out = tmp_path / "llama.json"
+    result = run_trusted("coefficients", *LLAMA, "--batch", "32 decode @ 700", "--batch",
+                 "1 prefill 2048 @ 0", "--json", out)  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "90 % interval" in result.stdout
+    assert "90 % intervals at this distance: step time and ITL " in result.stdout
+    report = json.loads(out.read_text())
+    for part in ("beta", "alpha"):
+        for name, entry in report[part].items():
+            if entry.get("taught", True):
+                assert entry["low"] <= entry["value"] <= entry["high"], name
+            else:
+                assert "low" not in entry
+    decode, prefill = report["batches"]
+    for batch in (decode, prefill):
+        assert batch["step_time_low_us"] < batch["step_time_us"] < batch["step_time_high_us"]
+    # TTFT's interval is the wider one, and only a prefill is judged by it.
+    wide, narrow = (b["step_time_high_us"] / b["step_time_us"] for b in (prefill, decode))
+    assert wide == pytest.approx(2.718281828**0.3, rel=1e-6)
+    assert narrow < wide
+    assert set(report["intervals"]) == {"level", "tpot", "ttft", "e2e"}
+    assert report["distance"]["kind"] in ("interpolating", "extrapolating", "outside")
+    assert report["distance"]["sentence"] in " ".join(result.stdout.split())
+
+
+def test_an_unseen_giant_is_extrapolated_in_named_descriptors(run_trusted, tmp_path):
+    out = tmp_path / "giant.json"
+    result = run_trusted("coefficients", "--model", "meta-llama/Llama-3.1-405B", "--gpu", "H100",
+                 "--tensor-parallel-size", 8, "--json", out)  # fmt: skip
+    assert result.exit_code == 0, result.output
+    distance = json.loads(out.read_text())["distance"]
+    assert distance["kind"] != "interpolating"
+    farthest = next(iter(distance["outside_training_range"]))
+    assert f" in {farthest} (" in distance["sentence"]
+
+
+def test_missing_intervals_are_said_and_nothing_else_changes(run_trusted, trusted):
+    calibration_path(trusted).unlink()
+    result = run_trusted("coefficients", *LLAMA)
+    assert result.exit_code == 0, result.output
+    assert "No intervals: no intervals at" in " ".join(result.stdout.split())
+    assert "90 % interval" not in result.stdout
+    assert "The nearest measured deployment is" in result.stdout
+
+
+def test_intervals_of_another_checkpoint_are_not_used(run_trusted, trusted):
+    write_calibration(small_calibration(calibration_path(trusted)), calibration_path(trusted))
+    result = run_trusted("coefficients", *LLAMA)
+    assert "belongs to another checkpoint" in " ".join(result.stdout.split())
+
+
+@pytest.fixture
+def workload(tmp_path):
+    path = tmp_path / "load.yaml"
+    path.write_text("prompt_tokens: 128\noutput_tokens: 16\nconcurrency: 2\nrequests: 6\n")
+    return path
+
+
+def test_a_simulation_has_intervals_of_its_means(run_trusted, workload, tmp_path):
+    out = tmp_path / "run.json"
+    result = run_trusted("simulate", *LLAMA, "--workload", workload, "--json", out)
+    assert result.exit_code == 0, result.output
+    assert "90 % intervals of the means (ms)" in result.stdout
+    report = json.loads(out.read_text())
+    figures = report["intervals"]["figures"]
+    assert set(figures) == {"e2e_mean_ms", "ttft_mean_ms", "itl_mean_ms", "step_mean_ms"}
+    for name, (low, high) in figures.items():
+        assert low < report[name] < high
+    assert report["intervals"]["distance"]["sentence"] in result.stdout
+
+
+def test_a_simulation_of_a_giant_names_what_it_extrapolates_in(run_trusted, workload):
+    result = run_trusted("simulate", "--model", "meta-llama/Llama-3.1-405B", "--gpu", "B200",
+                 "--tensor-parallel-size", 8, "--workload", workload)  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "Extrapolating in " in result.stdout or "Outside the data, in " in result.stdout
+
+
+def test_a_simulation_without_intervals_says_so(run_trusted, trusted, workload, tmp_path):
+    calibration_path(trusted).unlink()
+    result = run_trusted(
+        "simulate", *LLAMA, "--workload", workload, "--json", tmp_path / "run.json"
+    )
+    assert "No intervals: no intervals at" in result.stdout
+    assert "missing" in json.loads((tmp_path / "run.json").read_text())["intervals"]
