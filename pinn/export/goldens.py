@@ -17,7 +17,7 @@ import numpy as np
 from pinn.coefficients.configurations import expand_grid, make_deployment, make_deployments
 from pinn.embedding.descriptors import DESCRIPTORS, RATES, embed
 from pinn.errors import PinnError
-from pinn.export.configured import Configured, from_checkpoint
+from pinn.export.configured import Configured, from_checkpoint, with_coefficient_files
 from pinn.export.microseconds import whole_microseconds
 from pinn.export.specs import specs_document, write_specs
 from pinn.export.table import export_table
@@ -64,11 +64,17 @@ STEPS, PHASES = "steps.json.gz", "phases.json.gz"
 NETWORK, SPECS = "network.json.gz", "specs.json"
 
 
-def golden_rows(checkpoint: Path) -> Configured:
-    """The configurations of the step and phase cases."""
+def golden_rows(checkpoint: Path, coefficient_files: Sequence[Path] = ()) -> Configured:
+    """The configurations of the step and phase cases.
+
+    Args:
+        checkpoint: Whose network gives the coefficients.
+        coefficient_files: Calibrated ones for instance, in place of the network's.
+    """
     grid = [point for axes in GRIDS for point in expand_grid(axes)]
     kept, deployments, _ = make_deployments(grid, skip_invalid=True)
-    return from_checkpoint(checkpoint, kept, deployments)
+    configured = from_checkpoint(checkpoint, kept, deployments)
+    return with_coefficient_files(configured, coefficient_files)
 
 
 def random_batch(rng: np.random.Generator) -> tuple[Batch, tuple[int, ...]]:
@@ -236,14 +242,19 @@ def manifest(checkpoint: Path) -> dict[str, Any]:
     }
 
 
-def write_goldens(checkpoint: Path, folder: Path) -> None:
+def write_goldens(checkpoint: Path, folder: Path, coefficient_files: Sequence[Path] = ()) -> None:
     """Write all golden files.
 
+    Args:
+        checkpoint: Whose network gives the coefficients.
+        folder: To fill.
+        coefficient_files: In place of the network where they belong.
+
     Raises:
-        PinnError: If the checkpoint cannot be used.
+        PinnError: If the checkpoint or a file cannot be used.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    configured = golden_rows(checkpoint)
+    configured = golden_rows(checkpoint, coefficient_files)
     table = export_table(configured)
     (folder / TABLE).write_text(table_json(table, configured.provenance))
     write_table_file(table, configured.provenance, folder / CSV_TABLE, "csv")

@@ -1,7 +1,9 @@
-"""The Go modules: formatted, vetted, tested; and equal to Python for another network as well."""
+"""The Go modules: formatted, vetted, tested; equal to Python for other coefficients as well."""
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import shutil
 import subprocess
@@ -9,9 +11,19 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
+from calibration_rows import BASE, deployment, intervals
 
-from pinn.export.goldens import write_goldens
+from pinn.calibration.calibrate import BetaSettings, calibrate_beta
+from pinn.coefficients.coefficient_set import (
+    CoefficientSet,
+    deployment_facts,
+    write_coefficient_set,
+)
+from pinn.coefficients.coefficients import Coefficients, prior_coefficients
+from pinn.export.goldens import STEPS, TABLE, write_goldens
+from pinn.export.table_file import read_table_file
 
 GO = Path(__file__).resolve().parents[2] / "export" / "go"
 #: Modules that build without anything from the network.
@@ -65,8 +77,26 @@ def test_the_core_needs_the_standard_library_only():
     assert go("pinn", "list", "-f", "{{.CgoFiles}}").split() == ["[]"]
 
 
-def test_another_network_gives_the_same_in_go(checkpoint_path, tmp_path):
-    write_goldens(checkpoint_path, tmp_path)
+def calibrated_file(folder: Path) -> Path:
+    """Coefficients calibrated to steps that take 1.3 times their prior."""
+    base = prior_coefficients(1)
+    rows = intervals(1.3 * BASE, noise=0.01)
+    found = calibrate_beta(rows, base.beta[0], BetaSettings("windows", 50))
+    assert not np.array_equal(found.beta, base.beta[0])
+    calibrated = Coefficients(found.beta[None], 1.7 * base.alpha)
+    path = folder / "calibrated.json"
+    write_coefficient_set(CoefficientSet(deployment_facts(deployment()), calibrated), path)
+    return path
+
+
+def test_another_network_and_a_calibrated_server_give_the_same_in_go(checkpoint_path, tmp_path):
+    file = calibrated_file(tmp_path)
+    write_goldens(checkpoint_path, tmp_path, [file])
+    rows = read_table_file(tmp_path / TABLE).to_pylist()
+    calibrated = [row["source"] == file.name for row in rows]
+    assert sum(calibrated) == 1
+    cases = map(json.loads, gzip.decompress((tmp_path / STEPS).read_bytes()).splitlines())
+    assert sum(calibrated[case["row"]] for case in cases) > 50
     found = go(
         "pinn", "test", "-count=1", "-v", "-run", "Python", ".",
         PINN_GOLDENS=str(tmp_path), PINN_GOLDEN_CHECKPOINT=str(checkpoint_path),

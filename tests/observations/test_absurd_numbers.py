@@ -1,4 +1,4 @@
-"""Whole ingestions of runs with absurd numbers, repeated and disordered spans: nothing stops them."""
+"""Whole ingestions of runs with absurd numbers and repeated, disordered spans."""
 
 import json
 import random
