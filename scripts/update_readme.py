@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from pinn.cli.main import app
 from pinn.features.request import REQUEST_FEATURES
 from pinn.features.step import STEP_FEATURES
+from pinn.uncertainty.calibration import read_calibration
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -44,6 +45,25 @@ def account() -> str:
     return f"```\n$ {ACCOUNT}\n{run(ACCOUNT)}\n```"
 
 
+def intervals() -> str:
+    """Nested coverage of the checkpoint's intervals, every left-out part shown."""
+    found = read_calibration(ROOT / "checkpoints" / "pinn.safetensors")
+    lines = ["| left out | | rows | TPOT | TTFT | E2E |", "|---|---|---:|---:|---:|---:|"]
+    cells: dict[tuple[str, str, int], list[str]] = {}
+    for row in found.coverage:
+        key = (row["split"], row["left_out"], row["n"])
+        cells.setdefault(key, []).append(f"{100 * row['coverage']:.0f} / {100 * row['width']:.0f}")
+    for (split, left_out, n), values in cells.items():
+        lines.append(
+            f"| {split.removeprefix('leave-')} | {left_out} | {n} | {' | '.join(values)} |"
+        )
+    of_splits = ", ".join(f"{value:.2f} ({split})" for split, value in found.auroc.items())
+    return "\n".join(lines) + (
+        "\n\nThe distance tells step times that are more than 20 % off from the others with an "
+        f"AUROC of {of_splits}."
+    )
+
+
 def beta() -> str:
     lines = ["| feature | unit of beta | what it measures |", "|---|---|---|"]
     for feature in STEP_FEATURES.values():
@@ -65,6 +85,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "tpot": lambda: run("pinn results"),
     "ttft": lambda: run("pinn results --metric ttft --models-only"),
     "report": report,
+    "intervals": intervals,
     "account": account,
     "kernels": lambda: run("pinn kernels errors"),
     "beta": beta,

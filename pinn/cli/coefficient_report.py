@@ -121,7 +121,7 @@ def write_report(report: dict[str, Any], path: Path) -> None:
 
 def print_report(report: dict[str, Any], console: Console | None = None) -> None:
     """Print the report for people: times in microseconds."""
-    console = console or Console(width=100, highlight=False)
+    console = console or Console(width=120, highlight=False)
     flags = ", ".join(f"{k} {v}" for k, v in report["serving"].items() if _worth_showing(k, v))
     console.print(f"{report['model']} on {report['gpu']}: {flags}")
     console.print(f"weights and cache: {_formats(report['precisions'])}\n")
@@ -147,7 +147,8 @@ def _formats(precisions: dict[str, str]) -> str:
 
 
 def _entries(title: str, entries: dict[str, dict[str, Any]], multiplier: str) -> Table:
-    table = Table("name", title=title, title_justify="left", box=None, pad_edge=False)
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table.add_column("name", no_wrap=True)
     table.add_column("value", justify="right")
     bounded = any("low" in entry for entry in entries.values())
     if bounded:
