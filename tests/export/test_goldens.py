@@ -8,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx_sessions import onnx_sessions
 
+from pinn.embedding.descriptors import DESCRIPTORS, RATES
 from pinn.export.goldens import (
     CASES,
     MANIFEST,
@@ -23,6 +25,7 @@ from pinn.export.goldens import (
 )
 from pinn.export.table import alpha_columns, beta_columns
 from pinn.export.table_file import read_table_file
+from pinn.network.checkpoint import load_checkpoint
 from pinn.specs.catalog import load_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,6 +70,32 @@ def test_the_cases_are_todays():
         assert found["configuration"] == expected["configuration"], "run 'make goldens'"
         assert found["beta"] == pytest.approx(expected["beta"], rel=1e-9)
         assert found["descriptors"] == pytest.approx(expected["descriptors"], rel=1e-9)
+
+
+def test_onnx_gives_the_golden_coefficients_and_step_times(tmp_path):
+    coefficients, step_time = onnx_sessions(load_checkpoint(CHECKPOINT), tmp_path)
+    cases = lines(NETWORK)
+    embedded = {
+        "descriptors": np.array(
+            [[case["descriptors"][name] for name in DESCRIPTORS] for case in cases]
+        ),
+        "rates": np.array([[case["rates"][name] for name in RATES] for case in cases]),
+    }
+    alpha, beta = coefficients.run(None, embedded)
+    np.testing.assert_allclose(beta, [case["beta"] for case in cases], rtol=1e-9)
+    np.testing.assert_allclose(alpha, [case["alpha"] for case in cases], rtol=1e-9)
+    table = read_table_file(GOLDENS / TABLE)
+    betas = np.array([table[name].to_pylist() for name in beta_columns()]).T
+    steps = [case for case in lines(STEPS) if "features" in case]
+    _, found = step_time.run(
+        None,
+        {
+            "features": np.array([case["features"] for case in steps]),
+            "beta": betas[[case["row"] for case in steps]],
+        },
+    )
+    assert len(steps) >= 200
+    assert found.tolist() == [case["us"] for case in steps]
 
 
 def test_the_cases_cover_what_they_should():

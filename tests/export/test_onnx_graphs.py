@@ -7,34 +7,27 @@ import json
 import hypothesis
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import strategies
 import torch
 from hypothesis import given
+from onnx_sessions import onnx_sessions
 
+from pinn.coefficients.checkpoint_search import find_checkpoint
 from pinn.embedding.descriptors import DESCRIPTORS, RATES
 from pinn.export.onnx_graphs import OPSET, export_onnx
 from pinn.features.step import STEP_FEATURES
-from pinn.network.checkpoint import Checkpoint, registry
+from pinn.network.checkpoint import Checkpoint, load_checkpoint, registry
 
 _CASES = 10_000
 _LARGEST_BYTES = 500_000
 
 
-def sessions(checkpoint, folder):
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    return [
-        onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        for path in export_onnx(checkpoint, {"checkpoint_sha256": "0"}, folder)
-    ]
-
-
 @pytest.fixture(scope="module")
-def graphs(measured, tmp_path_factory):
-    checkpoint = measured[0].checkpoint
-    return checkpoint, sessions(checkpoint, tmp_path_factory.mktemp("onnx"))
+def graphs(tmp_path_factory):
+    """The released network and its graphs."""
+    checkpoint = load_checkpoint(find_checkpoint())
+    return checkpoint, onnx_sessions(checkpoint, tmp_path_factory.mktemp("onnx"))
 
 
 def difference(got, wanted):
@@ -81,7 +74,7 @@ def test_microseconds_are_rounded_half_to_even_and_at_least_one(graphs):
 @given(network=strategies.networks())
 @hypothesis.settings(max_examples=5)
 def test_any_network_equals_torch(network, tmp_path_factory):
-    coefficients, _ = sessions(Checkpoint(network), tmp_path_factory.mktemp("onnx"))
+    coefficients, _ = onnx_sessions(Checkpoint(network), tmp_path_factory.mktemp("onnx"))
     rng = np.random.default_rng(2)
     free, rates = rng.normal(5, 5, (7, len(DESCRIPTORS))), rng.normal(0, 2, (7, len(RATES)))
     alpha, beta = coefficients.run(None, {"descriptors": free, "rates": rates})
@@ -105,8 +98,5 @@ def test_metadata_says_what_the_graphs_are(measured, tmp_path):
 
 
 def test_the_released_network_is_small(tmp_path):
-    from pinn.coefficients.checkpoint_search import find_checkpoint
-    from pinn.network.checkpoint import load_checkpoint
-
     for path in export_onnx(load_checkpoint(find_checkpoint()), {}, tmp_path):
         assert path.stat().st_size < _LARGEST_BYTES
