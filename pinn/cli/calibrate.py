@@ -71,8 +71,7 @@ def calibrate(
 
       pinn calibrate --observations run1 --budget 500 -o run1.json
 
-      pinn simulate --coefficients run1.json --model meta-llama/Llama-3.1-8B --gpu H100
-        --workload profile.yaml
+      pinn simulate --coefficients run1.json --workload profile.yaml
     """
     from pinn.calibration.calibrate import BetaSettings
     from pinn.calibration.run import run_calibration

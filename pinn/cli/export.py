@@ -25,11 +25,13 @@ Checkpoint = Annotated[
     ),
 ]
 Configs = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--configs",
         help="CSV, YAML or JSON file of configurations or of a grid, as of 'pinn coefficients'; or "
-        "a grid itself, such as 'model=Llama-3.1-8B gpu=H100,B200 tensor_parallel_size=1,2'.",
+        "a grid itself, such as 'model=Llama-3.1-8B gpu=H100,B200 tensor_parallel_size=1,2'. "
+        "[default: those of --coefficients]",
+        show_default=False,
     ),
 ]
 CoefficientFiles = Annotated[
@@ -79,8 +81,8 @@ def onnx(
 
 @app.command()
 def table(
-    configs: Configs,
     out: Annotated[Path, typer.Option("--out", help="File to write.")],
+    configs: Configs = None,
     file_format: Annotated[
         str | None,
         typer.Option("--format", help="json, csv or parquet. [default: the ending of --out]"),
@@ -95,8 +97,10 @@ def table(
 ) -> None:
     """Flat coefficient tables, a row per configuration, which the Go package loads.
 
-    Example:
+    Examples:
       pinn export table --configs 'model=Llama-3.1-8B gpu=H100,H200' --out coefficients.json
+
+      pinn export table --coefficients run1.json --out coefficients.json
     """
     from pinn.export.table import export_table
     from pinn.export.table_file import write_table_file
@@ -122,8 +126,8 @@ def _intervals(configured: Configured, checkpoint: Path | None) -> np.ndarray | 
 
 @app.command()
 def blis(
-    configs: Configs,
     out: Annotated[Path, typer.Option("--out", help="Folder for the files.")],
+    configs: Configs = None,
     workload: Annotated[
         list[Path] | None,
         typer.Option(
@@ -236,17 +240,31 @@ def specs(
 
 
 def _configured(
-    configs: str, checkpoint: Path | None, coefficients: list[Path] | None, skip_invalid: bool
+    configs: str | None,
+    checkpoint: Path | None,
+    coefficients: list[Path] | None,
+    skip_invalid: bool,
 ) -> Configured:
     from pinn.coefficients.checkpoint_search import find_checkpoint
     from pinn.coefficients.configurations import make_deployments
     from pinn.export.configured import from_checkpoint, with_coefficient_files
 
-    kept, deployments, reasons = make_deployments(_rows(configs), skip_invalid)
+    rows = _rows_of_files(coefficients or []) if configs is None else _rows(configs)
+    kept, deployments, reasons = make_deployments(rows, skip_invalid)
     for reason in sorted(set(reasons)):
         typer.echo(f"{reasons.count(reason):8} left out: {reason}")
     configured = from_checkpoint(find_checkpoint(checkpoint), kept, deployments)
     return with_coefficient_files(configured, coefficients or [])
+
+
+def _rows_of_files(paths: list[Path]) -> list[dict[str, Any]]:
+    """The configurations that coefficient files belong to."""
+    from pinn.coefficients.coefficient_set import read_coefficient_set
+    from pinn.coefficients.configurations import canonical
+
+    if not paths:
+        raise PinnError("nothing to export: give --configs, or files with --coefficients")
+    return [canonical(read_coefficient_set(path).configuration(), f"{path}: ") for path in paths]
 
 
 def _rows(configs: str) -> list[dict[str, Any]]:

@@ -27,10 +27,6 @@ def _engine_option(flag: str, text: str) -> Any:
 
 @app.command()
 def simulate(
-    model: Annotated[
-        str, typer.Option("--model", help="Name, or path of a config.json or its folder.")
-    ],
-    gpu: Annotated[str, typer.Option("--gpu", help="Name, or path of a datasheet's JSON file.")],
     workload: Annotated[
         Path,
         typer.Option(
@@ -39,6 +35,12 @@ def simulate(
             "prompt_tokens, output_tokens and stages or concurrency.",
         ),
     ],
+    model: Annotated[
+        str | None, typer.Option("--model", help="Name, or path of a config.json or its folder.")
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", help="Name, or path of a datasheet's JSON file.")
+    ] = None,
     seed: Annotated[
         int | None, typer.Option("--seed", help="Of random draws. [default: the file's, else 0]")
     ] = None,
@@ -63,7 +65,8 @@ def simulate(
         Path | None,
         typer.Option(
             "--coefficients",
-            help="File of 'pinn calibrate' or 'pinn coefficients --json', in place of the network.",
+            help="File of 'pinn calibrate' or 'pinn coefficients --json', in place of the network; "
+            "its deployment holds where no flag says otherwise.",
             rich_help_panel=_COEFFICIENTS,
         ),
     ] = None,
@@ -139,6 +142,8 @@ def simulate(
 
       pinn simulate --model Qwen/Qwen3-30B-A3B --gpu H200 --tensor-parallel-size 2
         --max-num-seqs 256 --workload trace.csv --json run.json --timeline run.png
+
+      pinn simulate --coefficients run1.json --workload profile.yaml
     """
     given = {name: value for name, value in locals().items() if name not in _NOT_A_FLAG}
     given = {name: value for name, value in given.items() if value is not None}
@@ -161,6 +166,7 @@ def _run(
 ) -> tuple[Run, Deployment]:
     from dataclasses import fields
 
+    from pinn.coefficients.coefficient_set import read_coefficient_set
     from pinn.coefficients.configurations import canonical, make_deployment
     from pinn.simulator.engine_spec import EngineSpec
     from pinn.simulator.simulate import simulate as simulate_workload
@@ -168,9 +174,9 @@ def _run(
 
     engine_flags = {f.name for f in fields(EngineSpec)}
     engine = EngineSpec(**{name: v for name, v in given.items() if name in engine_flags})
-    deployment = make_deployment(
-        canonical({name: v for name, v in given.items() if name not in engine_flags})
-    )
+    named = read_coefficient_set(coefficients).configuration() if coefficients else {}
+    flags = {name: v for name, v in given.items() if name not in engine_flags}
+    deployment = make_deployment(canonical(named | flags))
     workload = load_workload(path, seed)
     latency = _latency(deployment, checkpoint, coefficients)
     return simulate_workload(deployment, workload, latency, engine), deployment

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from pinn.coefficients.coefficient_set import read_coefficient_set
+from pinn.export.table import beta_columns
+from pinn.export.table_file import read_table_file
 from pinn.observations.ingestion import ingest_vllm
 from pinn.observations.trace_run import Target
 from pinn.sources.traces.synthetic import Arrival, EngineLimits, run_engine
 from pinn.sources.traces.writer import WriterOptions, write_traces
 from pinn.specs.serving import ServingSpec
-
-MODEL = ("--model", "meta-llama/Llama-3.1-8B", "--gpu", "H100", "--quantization", "fp8")
 
 
 @pytest.fixture(scope="module")
@@ -68,12 +68,24 @@ def test_coefficients_and_simulate_take_the_file(run, calibrated, tmp_path):
     figures = []
     for coefficients in (path, again):
         out = tmp_path / "run.json"
-        result = run("simulate", *MODEL, "--workload", workload, "--coefficients", coefficients,
+        result = run("simulate", "--workload", workload, "--coefficients", coefficients,
                      "--json", out)  # fmt: skip
         assert result.exit_code == 0, result.output
         figures.append(json.loads(out.read_text()))
     assert figures[0] == figures[1]
     assert figures[0]["itl_mean_ms"] == pytest.approx(9.1, rel=0.15)
+
+
+def test_a_table_is_written_from_the_file_alone(run, calibrated, tmp_path):
+    path, _ = calibrated
+    out = tmp_path / "table.json"
+    result = run("export", "table", "--coefficients", path, "--out", out)
+    assert result.exit_code == 0, result.output
+    (row,) = read_table_file(out).to_pylist()
+    assert row["source"] == "set.json"
+    assert (row["precision"], row["max_num_seqs"]) == ("fp8", 128)
+    found = read_coefficient_set(path)
+    assert [row[name] for name in beta_columns()] == found.beta.tolist()
 
 
 def test_a_file_may_be_the_base_of_the_next_calibration(run, calibrated, traces, tmp_path):
