@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,10 @@ from pinn.sources.report import ReadReport
 
 _MS = 1e3
 
-#: Steps that are worth drawing.
+#: Steps that are worth drawing; medians that are worth printing, and the cycles behind each.
 MAX_DRAWN = 200_000
+MAX_MEDIANS = 12
+MIN_CYCLES = 5
 
 
 def cleaning_tables(manifest: Mapping[str, Any]) -> str:
@@ -33,6 +35,8 @@ def cleaning_tables(manifest: Mapping[str, Any]) -> str:
             f"{ambiguous:8d}  of them hold two servers that cannot be told apart"
         )
     parts.append(_counts("intervals from one step's start to the next", manifest["intervals"]))
+    if manifest["medians_by_decodes"]:
+        parts.append(_medians(manifest["medians_by_decodes"]))
     if manifest["request_issues"]:
         parts.append(_counts("requests by issue", manifest["request_issues"]))
     for check in manifest["targets"].values():
@@ -44,6 +48,18 @@ def cleaning_tables(manifest: Mapping[str, Any]) -> str:
 
 def _counts(title: str, counts: Mapping[str, int]) -> str:
     return "\n".join([title, *(f"{count:8d}  {name}" for name, count in counts.items())])
+
+
+def _medians(rows: Sequence[Mapping[str, float]]) -> str:
+    """Some medians over the whole range of decodes; all are in the manifest."""
+    known = [row for row in rows if row["cycles"] >= MIN_CYCLES] or rows
+    places = np.unique(np.linspace(0, len(known) - 1, MAX_MEDIANS).round().astype(int))
+    lines = [
+        f"{row['median_step_s'] * _MS:8.2f}  ms at {row['decode_requests']:.0f} decodes, "
+        f"{row['cycles']:.0f} cycles"
+        for row in (known[place] for place in places)
+    ]
+    return "\n".join(["median single cycle by decodes at its start (some of them)", *lines])
 
 
 def _target(check: Mapping[str, Any]) -> str:

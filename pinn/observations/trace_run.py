@@ -15,7 +15,14 @@ import pyarrow as pa
 
 from pinn.observations.batches import aggregate_sums, complete_snapshots, knowledge_levels
 from pinn.observations.cleaning import MAX_DRAWN, cleaning_page
-from pinn.observations.cycles import WINDOW, CycleRules, JourneyEvidence, accounting, cycle_table
+from pinn.observations.cycles import (
+    WINDOW,
+    CycleRules,
+    JourneyEvidence,
+    accounting,
+    cycle_table,
+    medians_by_decodes,
+)
 from pinn.observations.linking import (
     journey_evidence,
     journeys_by_segment,
@@ -162,6 +169,7 @@ def write_run(
         )
     }
     segments, intervals = _segments(steps), accounting(cycles)
+    medians = medians_by_decodes(steps, cycles).to_dict("records")
     # The page needs some of the rows only; the rest makes room for what draws it.
     thin = slice(None, None, max(1, len(steps) // MAX_DRAWN))
     steps, cycles = steps[thin].copy(), cycles[thin].copy()
@@ -179,6 +187,7 @@ def write_run(
         "tables": tables,
         "reports": {name: r.to_json() for name, r in reports.items() if r.read},
         "intervals": intervals,
+        "medians_by_decodes": medians,
         "rules": vars(rules),
         "request_issues": dict(issues.most_common()),
         "targets": {name: check.to_json() for name, check in checks.items()},

@@ -208,6 +208,7 @@ def test_the_command_line_reads_traces(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "REFUSED as a target of beta" in result.output
     assert "kv.jsonl events" in result.output
+    assert "median single cycle by decodes" in result.output
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["deployment"]["serving"]["max_num_batched_tokens"] == 2048
     assert manifest["tables"]["kv_events"]["rows"] == 1
