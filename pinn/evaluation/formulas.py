@@ -11,7 +11,7 @@ from jaxtyping import Float
 from scipy.optimize import nnls
 
 from pinn.evaluation.load_bases import Bases
-from pinn.evaluation.methods import Prediction, Predictor
+from pinn.evaluation.methods import NO_LOGS, Prediction, Predictor
 from pinn.features.request import REQUEST_FEATURES
 from pinn.kernels.exclusion import Exclusion
 from pinn.training.serving_rows import ServingRows
@@ -31,7 +31,7 @@ class LinearFormula:
 
     name: str
     bases: Bases
-    logs: str = "none"
+    logs: str = NO_LOGS
 
     @property
     def recipe(self) -> str:
@@ -64,7 +64,7 @@ class PerDeployment:
 
     name: str
     bases: Bases
-    logs: str = "none"
+    logs: str = NO_LOGS
 
     @property
     def recipe(self) -> str:
@@ -104,7 +104,7 @@ class PublishedFormula:
     coefficients: Float[np.ndarray, " functions"]
     request_s: float
     token_s: float
-    logs: str = "none"
+    logs: str = NO_LOGS
 
     @property
     def recipe(self) -> str:

@@ -19,6 +19,9 @@ from pinn.training.serving_rows import ServingRows
 Prediction = tuple[np.ndarray, np.ndarray]
 Predictor = Callable[[ServingRows], Prediction]
 
+#: ``logs`` of methods that keep none, and so share no fit.
+NO_LOGS = "none"
+
 
 class Method(Protocol):
     """Something that learns from training rows and then predicts others."""
@@ -40,7 +43,7 @@ class Roofline:
     """The physical floor itself: max(FLOPs / peak, bytes / bandwidth) of every step."""
 
     name: str = "roofline"
-    logs: str = "none"
+    logs: str = NO_LOGS
 
     def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:  # noqa: ARG002
         """Nothing to learn."""
@@ -118,7 +121,7 @@ class Peer:
 
     name: str
     predictions: pd.DataFrame
-    logs: str = "none"
+    logs: str = NO_LOGS
 
     def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:  # noqa: ARG002
         """Nothing to learn: it holds its own kernel measurements, those of the very models."""

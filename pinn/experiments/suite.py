@@ -16,7 +16,14 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from pinn.evaluation.ablations import ComposedKernels, FewerDeployments, without_hierarchy
-from pinn.evaluation.crossvalidation import Cell, adopt, cells, compute, read_cells
+from pinn.evaluation.crossvalidation import (
+    Cell,
+    adopt,
+    cells,
+    compute,
+    read_cells,
+    read_times,
+)
 from pinn.evaluation.groups import group_masks
 from pinn.evaluation.methods import (
     KernelFits,
@@ -87,7 +94,9 @@ def run_suite(config: DictConfig) -> dict[str, Any]:
     to_make = wanted if config.fast else wanted + slow
     compute(rows, _missing(to_make), workers)
     missing = _missing(slow)
-    predictions = read_cells([cell for cell in wanted + slow if cell.path.is_file()])
+    made = [cell for cell in wanted + slow if cell.path.is_file()]
+    predictions = read_cells(made)
+    read_times(made).to_csv(folder / "times.csv", index=False)
     skipped: dict[str, str] = {}
     others = [run_cell(config, rows, mark, skipped), step_cell(config, mark, skipped)]
     groups = _groups(observations, others)

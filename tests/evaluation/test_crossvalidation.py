@@ -1,0 +1,55 @@
+"""Cells: made once, timed, and read back without the times."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from left_out_experiment import write_experiment
+
+from pinn.evaluation.crossvalidation import cells, compute, cross_validate, read_times
+from pinn.evaluation.methods import Roofline
+from pinn.evaluation.workers import Workers
+from pinn.observations.splits import Split
+from pinn.observations.table import read_observations
+from pinn.training.serving_rows import serving_rows
+
+
+class Slow(Roofline):
+    """The roofline; learning it anew is an error."""
+
+    logs = "shared"
+    learned = 0
+
+    def learn(self, train, exclude, folder):
+        Slow.learned += 1
+        return super().learn(train, exclude, folder)
+
+
+@pytest.fixture
+def rows(tmp_path):
+    folder = write_experiment(tmp_path / "experiment")
+    return serving_rows(read_observations(folder / "observations" / "silicon.parquet"))
+
+
+@pytest.fixture
+def splits(rows):
+    ids = rows.row_id
+    return {"a kind": [Split("first", ("one",), ids[1:], ids[:1])]}
+
+
+def test_a_finished_cell_is_not_made_again(rows, splits, tmp_path):
+    first = cross_validate(rows, splits, [Slow("slow")], tmp_path, "mark")
+    again = cross_validate(rows, splits, [Slow("slow")], tmp_path, "mark")
+    pd.testing.assert_frame_equal(first, again)
+    assert Slow.learned == 1
+    assert list(first["row_id"]) == list(rows.row_id[:1])
+    np.testing.assert_array_equal(first["tpot_s"], rows.tpot_floor_s[:1])
+    assert "fit_s" not in first
+
+
+def test_cells_tell_how_long_they_took(rows, splits, tmp_path):
+    made = cells(splits, [Roofline(), Slow("slow")], tmp_path, "mark")
+    compute(rows, made, Workers())
+    times = read_times(made)
+    assert list(times["method"]) == ["roofline", "slow"]
+    assert (times["rows"] == 1).all()
+    assert (times[["fit_s", "predict_s"]] >= 0).all(axis=None)
