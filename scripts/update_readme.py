@@ -1,19 +1,26 @@
 """Write the printed parts of README.md anew: ``python scripts/update_readme.py``.
 
 Each part lies between ``<!-- begin NAME -->`` and ``<!-- end -->`` and is what a command prints
-with the checkpoint in the repository, or a table of a registry.
+with the checkpoint in the repository, or a table of a registry. The part on calibration needs the
+public step summaries: it stays as it is where PINN_STEPS_DIR does not name their folder.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 from typer.testing import CliRunner
 
+from pinn.calibration.intervals import TEST
+from pinn.calibration.selection import SELECTIONS
+from pinn.calibration.study import LINE, budget_table
 from pinn.cli.main import app
 from pinn.features.request import REQUEST_FEATURES
 from pinn.features.step import STEP_FEATURES
@@ -26,6 +33,7 @@ ACCOUNT = (
     "pinn account --model meta-llama/Llama-3.1-70B --gpu H200 --tensor-parallel-size 4 "
     "--batch '1 prefill 1024 @ 0 + 64 decode @ 2000'"
 )
+SERVED = "--model codellama/CodeLlama-34b-Instruct-hf --gpu H100 --tensor-parallel-size 2"
 
 
 def run(command: str) -> str:
@@ -81,6 +89,48 @@ def alpha() -> str:
     return "\n".join(lines)
 
 
+def calibration(steps: Path) -> str:
+    """Errors after calibrations to the public steps: windows of every budget, then single steps."""
+    path = next(steps.glob("*codellama*.parquet"))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        run(f"pinn ingest steps {path} -o {folder}/run {SERVED}")
+        fit = f"pinn calibrate --observations {folder}/run"
+        run(f"{fit} --intervals windows --study {folder}/study -o {folder}/windows.json")
+        run(f"{fit} --intervals singles --budget 0 -o {folder}/singles.json")
+        errors = pd.read_csv(folder / "study" / "budget.csv")
+        before, _ = _last_errors(folder / "windows.json", "windows")
+        single_before, single = _last_errors(folder / "singles.json", "singles")
+        used = json.loads((folder / "singles.json").read_text())["calibration"]["used"]
+    table = budget_table(errors).set_index(["budget", "method"])
+    methods = (*SELECTIONS, LINE)
+    lines = [
+        f"Median error (%) of the mean step in {errors['n'].iloc[0]} windows of the last 20 % of "
+        f"time, median seed / worst of {errors['seed'].nunique()} ({before:.2f} before):",
+        "",
+        f"| observations | {' | '.join(methods)} |",
+        f"|---:|{'---:|' * len(methods)}",
+    ]
+    for budget in sorted(set(errors["budget"])):
+        rows = (100 * table.loc[(budget, method)] for method in methods)
+        cells = (f"{row['median_seed']:.2f} / {row['worst_seed']:.2f}" for row in rows)
+        lines.append(f"| {budget} | {' | '.join(cells)} |")
+    return "\n".join(
+        [*lines, "", f"Single steps, all {used} used: {single:.2f} ({single_before:.2f} before)."]
+    )
+
+
+def _last_errors(path: Path, kind: str) -> tuple[float, float]:
+    """Median errors (%) on the last 20 % of time, before and after a calibration."""
+    rows = json.loads(path.read_text())["calibration"]["errors"]
+    median = {
+        row["coefficients"]: 100 * row["median"]
+        for row in rows
+        if (row["part"], row["kind"]) == (TEST, kind)
+    }
+    return median["before"], median["calibrated"]
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "tpot": lambda: run("pinn results"),
     "ttft": lambda: run("pinn results --metric ttft --models-only"),
@@ -91,6 +141,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "beta": beta,
     "alpha": alpha,
 }
+if "PINN_STEPS_DIR" in os.environ:
+    PARTS["calibration"] = lambda: calibration(Path(os.environ["PINN_STEPS_DIR"]))
 
 
 def updated(text: str) -> str:

@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from pinn.calibration.run import Calibration, sources_text
+from pinn.calibration.selection import SELECTIONS
+from pinn.calibration.study import LINE
 from pinn.features.request import REQUEST_FEATURES
 from pinn.features.step import STEP_FEATURES
 from pinn.units import MICROSECOND
@@ -104,7 +106,7 @@ def _groups(found: Calibration) -> str:
 def print_study(budgets: pd.DataFrame, others: pd.DataFrame) -> None:
     """Print error against budget and the baselines."""
     console = Console(width=110, highlight=False)
-    methods = list(dict.fromkeys(budgets["method"]))
+    methods = (*SELECTIONS, LINE)
     table = _table("median error (%), last 20 %: median / worst seed", "budget", *methods)
     for budget, rows in budgets.groupby("budget"):
         by_method = {row["method"]: row for row in rows.to_dict("records")}
