@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from hydra.utils import instantiate
@@ -30,13 +31,17 @@ def experiment_errors(folder: Path) -> pd.DataFrame:
     config_path = folder / ".hydra" / "config.yaml"
     if not config_path.is_file():
         raise PinnError(f"no {config_path}: give the results folder of a 'python train.py' run")
-    config = OmegaConf.load(config_path)
+    return held_out_errors(folder, configured_surrogates(OmegaConf.load(config_path)))
+
+
+def configured_surrogates(config: Any) -> Callable[[Exclusion], KernelSurrogates]:
+    """What gives the kernel surrogates of an exclusion, under an experiment's configuration."""
     settings = instantiate(config.kernels.settings, _convert_="all")
 
     def surrogates(exclude: Exclusion) -> KernelSurrogates:
         return fitted_surrogates(settings, exclude)
 
-    return held_out_errors(folder, surrogates)
+    return surrogates
 
 
 def calibrate_experiments(folders: Sequence[Path], checkpoint: Path) -> Calibration:

@@ -7,17 +7,13 @@ import pandas as pd
 from scipy.stats import rankdata
 
 from pinn.uncertainty.conformal import LEVEL, fit_half_width
-from pinn.uncertainty.held_out import METRICS
+from pinn.uncertainty.held_out import LEFT_OUT, METRICS
 
 #: Relative error from which a prediction counts as bad.
 BAD = 0.2
 
-#: Kind of split -> what is left out of training and of the calibration alike.
-_LEFT_OUT = {
-    "leave-one-model-out": "model",
-    "leave-one-gpu-out": "gpu",
-    "leave-one-gpu-and-its-kernels-out": "gpu",
-}
+#: Levels of the calibration curve.
+LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
 
 def nested_intervals(errors: pd.DataFrame, level: float = LEVEL) -> pd.DataFrame:
@@ -36,7 +32,7 @@ def nested_intervals(errors: pd.DataFrame, level: float = LEVEL) -> pd.DataFrame
     """
     parts = []
     for split, of_split in errors.groupby("split", sort=False):
-        column = _LEFT_OUT.get(str(split))
+        column = LEFT_OUT.get(str(split))
         if column is None:
             continue
         for left_out, test in of_split.groupby(column, sort=True):
@@ -81,6 +77,18 @@ def coverage_table(judged: pd.DataFrame) -> pd.DataFrame:
                 }
             )
     return pd.DataFrame(rows)
+
+
+def calibration_curve(errors: pd.DataFrame) -> pd.DataFrame:
+    """Coverage of nested intervals at every level of ``LEVELS``.
+
+    Returns:
+        ``coverage_table`` with a column ``level``.
+    """
+    tables = [
+        coverage_table(nested_intervals(errors, level)).assign(level=level) for level in LEVELS
+    ]
+    return pd.concat(tables, ignore_index=True)
 
 
 def distance_auroc(errors: pd.DataFrame, metric: str = "tpot") -> float:

@@ -14,11 +14,22 @@ from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.observations.closed_loop import SHORTEST_SHARE
 from pinn.observations.table import read_observations, replace_atomically
+from pinn.training.provenance import source_digest
 from pinn.training.serving_rows import ServingRows, serving_rows
 from pinn.uncertainty.kernel_distance import kernel_distance
 
 #: Metrics with an interval; ITL is TPOT's mean by another name.
 METRICS = ("tpot", "ttft", "e2e")
+
+#: Kind of split -> what it leaves out of training, and intervals of their calibration alike.
+LEFT_OUT = {
+    "leave-one-model-out": "model",
+    "leave-one-gpu-out": "gpu",
+    "leave-one-gpu-and-its-kernels-out": "gpu",
+}
+
+#: Packages whose code decides how far a row lies.
+_CODE = ("specs", "physics", "kernels", "uncertainty")
 
 #: The method whose errors calibrate intervals.
 METHOD = "network"
@@ -38,31 +49,34 @@ def held_out_errors(
     The distance is that to the kernels which the row's prediction was allowed to know.
 
     Args:
-        folder: Of a leave-one-out experiment: ``predictions.csv`` and ``observations``.
+        folder: Of a leave-one-out experiment: ``predictions.csv`` (or ``.parquet``) and
+            ``observations``. Distances are kept in it as ``distances.csv``.
         surrogates: Gives the kernel surrogates of an exclusion.
 
     Returns:
-        Table with ``COLUMNS``; kept in the folder as ``held_out_errors.csv`` and read from there
-        where the predictions have not changed since.
+        Table with ``COLUMNS``, of the splits in ``LEFT_OUT``.
 
     Raises:
         PinnError: If the folder holds no predictions of the network that kernels taught.
     """
-    source, target = folder / "predictions.csv", folder / "held_out_errors.csv"
-    if not source.is_file():
-        raise PinnError(f"no {source}: run the experiment with its evaluation first")
-    if target.is_file() and target.stat().st_mtime >= source.stat().st_mtime:
-        return pd.read_csv(target)
-    predictions = pd.read_csv(source)
-    predictions = predictions[predictions["method"] == METHOD]
-    if predictions.empty:
-        raise PinnError(f"{source} has no method {METHOD!r}: run the experiment with kernels=on")
+    predictions = _read_predictions(folder)
+    wanted = (predictions["method"] == METHOD) & predictions["split"].isin(list(LEFT_OUT))
+    if not wanted.any():
+        raise PinnError(f"{folder} has no method {METHOD!r}: run the experiment with kernels=on")
     observations = read_observations(folder / "observations" / "silicon.parquet")
-    errors = _errors(predictions, observations)
-    distances = _distances(errors, serving_rows(observations), surrogates)
-    errors = errors.merge(distances, on=["split", "row_id"])[list(COLUMNS)]
-    replace_atomically(target, lambda path: errors.to_csv(path, index=False))
-    return errors
+    errors = _errors(predictions[wanted], observations)
+    known = folder / "distances.csv"
+    distances = _distances(errors, serving_rows(observations), surrogates, known)
+    return errors.merge(distances, on=["split", "row_id"])[list(COLUMNS)]
+
+
+def _read_predictions(folder: Path) -> pd.DataFrame:
+    table = folder / "predictions.parquet"
+    if table.is_file():
+        return pd.read_parquet(table)
+    if not table.with_suffix(".csv").is_file():
+        raise PinnError(f"no predictions in {folder}: run the experiment with its evaluation first")
+    return pd.read_csv(table.with_suffix(".csv"))
 
 
 def _errors(predictions: pd.DataFrame, observations: pd.DataFrame) -> pd.DataFrame:
@@ -82,19 +96,35 @@ def _errors(predictions: pd.DataFrame, observations: pd.DataFrame) -> pd.DataFra
 
 
 def _distances(
-    errors: pd.DataFrame, rows: ServingRows, surrogates: Callable[[Exclusion], KernelSurrogates]
+    errors: pd.DataFrame,
+    rows: ServingRows,
+    surrogates: Callable[[Exclusion], KernelSurrogates],
+    path: Path,
 ) -> pd.DataFrame:
+    """Distances by split and row; those of a fold are kept with what they depend on."""
+    known = pd.read_csv(path) if path.is_file() else pd.DataFrame({"key": []})
     found = []
-    for (split, _), part in errors.groupby(["split", "held_out"], sort=False):
+    for (split, held_out), part in errors.groupby(["split", "held_out"], sort=False):
         test = rows.take(np.isin(rows.row_id, part["row_id"]))
         kernels = surrogates(held_out_kernels(str(split), test))
-        of_row = dict(zip(test.row_id, test.deployment, strict=True))
-        for row in part.to_dict("records"):
-            context = row["prompt_tokens"] + row["output_tokens"] // 2
-            at = kernel_distance(
-                kernels,
-                test.deployments[of_row[row["row_id"]]],
-                f"{row['concurrency']} decode @ {context}",
-            )
-            found.append((split, row["row_id"], at.total, at.elsewhere))
-    return pd.DataFrame(found, columns=["split", "row_id", "distance", "elsewhere"])
+        key = f"{split} {held_out} {kernels.digest()} {source_digest(_CODE)}"
+        of_fold = known[known["key"] == key]
+        if set(of_fold.get("row_id", ())) != set(part["row_id"]):
+            of_fold = _fold_distances(part, test, kernels).assign(split=split, key=key)
+        found.append(of_fold)
+    together = pd.concat(found, ignore_index=True)
+    replace_atomically(path, lambda target: together.to_csv(target, index=False))
+    return together[["split", "row_id", "distance", "elsewhere"]]
+
+
+def _fold_distances(
+    part: pd.DataFrame, test: ServingRows, kernels: KernelSurrogates
+) -> pd.DataFrame:
+    of_row = dict(zip(test.row_id, test.deployment, strict=True))
+    found = []
+    for row in part.to_dict("records"):
+        context = row["prompt_tokens"] + row["output_tokens"] // 2
+        load = f"{row['concurrency']} decode @ {context}"
+        at = kernel_distance(kernels, test.deployments[of_row[row["row_id"]]], load)
+        found.append((row["row_id"], at.total, at.elsewhere))
+    return pd.DataFrame(found, columns=["row_id", "distance", "elsewhere"])

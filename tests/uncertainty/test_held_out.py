@@ -1,7 +1,5 @@
 """Errors and coefficient changes of left-out rows, read back from an experiment's folder."""
 
-import os
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -45,14 +43,14 @@ def test_errors_are_log_ratios_beside_the_distance_at_the_rows_own_load(folder, 
     assert row["group"] == "meta-llama/Meta-Llama-3.1-8B on h100_sxm"
 
 
-def test_errors_are_worked_out_once_and_again_for_new_predictions(folder, h100_kernels):
+def test_distances_are_worked_out_once(folder, h100_kernels, monkeypatch):
     first = held_out_errors(folder, lambda _: h100_kernels)
-    again = held_out_errors(folder, None)
+    monkeypatch.setattr("pinn.uncertainty.held_out.kernel_distance", None)
+    again = held_out_errors(folder, lambda _: h100_kernels)
     pd.testing.assert_frame_equal(again, first)
-    written = (folder / "held_out_errors.csv").stat().st_mtime
-    os.utime(folder / "predictions.csv", (written + 9, written + 9))
+    monkeypatch.setattr("pinn.uncertainty.held_out.source_digest", lambda _: "other code")
     with pytest.raises(TypeError):
-        held_out_errors(folder, None)
+        held_out_errors(folder, lambda _: h100_kernels)
 
 
 def test_experiments_without_what_is_needed_are_refused(folder, h100_kernels):
@@ -62,7 +60,7 @@ def test_experiments_without_what_is_needed_are_refused(folder, h100_kernels):
     with pytest.raises(PinnError, match="no method 'network'"):
         held_out_errors(folder, lambda _: h100_kernels)
     path.unlink()
-    with pytest.raises(PinnError, match=r"no .*predictions\.csv: run the experiment"):
+    with pytest.raises(PinnError, match=r"no predictions in .*: run the experiment"):
         held_out_errors(folder, lambda _: h100_kernels)
 
 
