@@ -77,6 +77,15 @@ def _first_bytes(costs: StepCosts, sums: BatchSums, message_bytes: float) -> Val
     return costs.all_reduce_token_s * tokens
 
 
+def _eager_layers(costs: StepCosts, sums: BatchSums) -> Values:
+    """Graphs are captured up to some tokens; the chance to exceed them grows with the prompts'.
+
+    A jump would be vLLM's own rule, but then cutting a prompt into small chunks could pay.
+    """
+    share = np.minimum(sums.prefill_tokens / np.maximum(costs.graph_tokens, 1.0), 1.0)
+    return costs.layers * np.where(costs.graph_tokens > 0, share, _busy(sums))
+
+
 def _prefill_kv_read(costs: StepCosts, sums: BatchSums) -> Values:
     return (
         costs.kv_read_s * sums.prefill_cached
@@ -134,9 +143,9 @@ _FEATURES = (
         lambda c, s: c.parallel_layers * _busy(s),
     ),
     StepFeature(
-        "eager_layer", "s/layer", 0.0, 4e-5, "host",
-        "Per layer launched without CUDA graphs.",
-        lambda c, s: c.eager_layers * _busy(s),
+        "eager_layer", "s/layer", 0.0, 1e-4, "host",
+        "Per layer launched without CUDA graphs: those of large prompts, all if --enforce-eager.",
+        _eager_layers,
     ),
     StepFeature(
         "prefill_layer", "s/layer", 0.0, 5e-6, "host",

@@ -35,7 +35,7 @@ class StepCosts:
         moe_layers: Layers with routed experts.
         quantized_layers: Layers whose activations are quantized in every step.
         parallel_layers: Layers with a tensor-parallel all-reduce.
-        eager_layers: Layers launched one kernel at a time (``--enforce-eager``), else 0.
+        graph_tokens: Tokens of the largest step that a CUDA graph was captured of.
         gemm_weights_s: Reading every weight but the routed experts' once.
         gemm_token_s: Computing them for one token, the output head apart.
         head_sequence_s: Computing the output head for one sequence.
@@ -65,7 +65,7 @@ class StepCosts:
     moe_layers: Float[np.ndarray, "*n"]
     quantized_layers: Float[np.ndarray, "*n"]
     parallel_layers: Float[np.ndarray, "*n"]
-    eager_layers: Float[np.ndarray, "*n"]
+    graph_tokens: Float[np.ndarray, "*n"]
     gemm_weights_s: Float[np.ndarray, "*n"]
     gemm_token_s: Float[np.ndarray, "*n"]
     head_sequence_s: Float[np.ndarray, "*n"]
@@ -117,7 +117,7 @@ def _cost_row(deployment: Deployment) -> tuple[float, ...]:
         serving.data_parallel_size,
         serving.pipeline_parallel_size,
         serving.enable_expert_parallel,
-        serving.enforce_eager,
+        serving.graph_tokens,
         serving.cpu_offload_gb,
         deployment.kv_cache_precision.bytes_per_weight,
     )
@@ -131,7 +131,7 @@ def _cached_cost_row(
     dp: int,
     pp: int,
     expert_parallel: bool,
-    eager: bool,
+    graph_tokens: int,
     offload_gb: float,
     kv_bytes: float,
 ) -> tuple[float, ...]:
@@ -145,7 +145,7 @@ def _cached_cost_row(
         "moe_layers": float(model.moe_layers),
         "quantized_layers": layers * dense.quantized,
         "parallel_layers": layers * (tp > 1),
-        "eager_layers": layers * eager,
+        "graph_tokens": float(graph_tokens),
         "gemm_weights_s": dense.weight_bytes / bandwidth,
         "gemm_token_s": sum(flop / gpu.matmul_flop_per_s(w) for w, flop in dense.token_flop),
         "head_sequence_s": sum(flop / gpu.matmul_flop_per_s(w) for w, flop in dense.head_flop),

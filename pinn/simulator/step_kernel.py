@@ -103,6 +103,7 @@ def step_values(c, sums):
     prefill_compute = c.prefill_pair_s * pairs + c.windowed_prefill_pair_s * near_pairs
     prefill_layers = c.layers if prefills > 0 else 0.0
     decode_layers = c.layers if decodes > 0 else 0.0
+    eager_share = min(prefill_tokens / c.graph_tokens, 1.0) if c.graph_tokens > 0 else busy
     message_bytes = c.all_reduce_token_bytes * tokens
     large_all_reduces = c.all_reduces if message_bytes > 2.0**18 else 0.0
     return StepValues(
@@ -111,7 +112,7 @@ def step_values(c, sums):
         c.moe_layers * busy,
         c.quantized_layers * busy,
         c.parallel_layers * busy,
-        c.eager_layers * busy,
+        c.layers * eager_share,
         prefill_layers,
         decode_layers,
         requests,

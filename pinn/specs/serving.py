@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 
 from pinn.errors import PinnError
 
+#: vLLM captures graphs of no larger steps (``vllm/config/vllm.py: _set_cudagraph_sizes``).
+MOST_GRAPH_TOKENS = 512
 KV_CACHE_DTYPES = ("auto", "bf16", "fp16", "fp8", "fp8_e4m3", "fp8_e5m2")
 
 
@@ -53,6 +55,14 @@ class ServingSpec:
                 f"--kv-cache-dtype {self.kv_cache_dtype!r} is unknown: "
                 f"use one of {', '.join(KV_CACHE_DTYPES)}"
             )
+
+    @property
+    def graph_tokens(self) -> int:
+        """Tokens of the largest step that a CUDA graph is captured of; 0 without graphs.
+
+        ``vllm/config/vllm.py: _set_cudagraph_sizes``.
+        """
+        return 0 if self.enforce_eager else min(2 * self.max_num_seqs, MOST_GRAPH_TOKENS)
 
     @property
     def expert_parallel_size(self) -> int:

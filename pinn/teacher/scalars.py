@@ -35,6 +35,7 @@ OVERHEADS: dict[str, Overhead] = {
     "moe_layer": Overhead(2e-6, 0.2),
     "quantized_layer": Overhead(4e-6, 0.2),
     "parallel_layer": Overhead(3e-6, 0.2),
+    "eager_layer": Overhead(1e-4, 0.7),
     "prefill_layer": Overhead(2e-6, 0.3),
     "request": Overhead(3e-6, 0.2),
     "activations": Overhead(1.0, 0.2),

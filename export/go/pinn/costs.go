@@ -3,7 +3,7 @@ package pinn
 // Costs are seconds at datasheet rates per unit of work on one GPU of a configuration; the Python
 // class StepCosts explains each.
 type Costs struct {
-	Layers, MoeLayers, QuantizedLayers, ParallelLayers, EagerLayers float64
+	Layers, MoeLayers, QuantizedLayers, ParallelLayers, GraphTokens float64
 	GemmWeights, GemmToken, HeadSequence, ActivationToken           float64
 	Experts, ExpertShare, ExpertRead, ExpertToken                   float64
 	ExpertActivationToken, ExpertReplicas                           float64
@@ -22,7 +22,7 @@ var costNames = []struct {
 	{"moe_layers", func(c *Costs) *float64 { return &c.MoeLayers }},
 	{"quantized_layers", func(c *Costs) *float64 { return &c.QuantizedLayers }},
 	{"parallel_layers", func(c *Costs) *float64 { return &c.ParallelLayers }},
-	{"eager_layers", func(c *Costs) *float64 { return &c.EagerLayers }},
+	{"graph_tokens", func(c *Costs) *float64 { return &c.GraphTokens }},
 	{"gemm_weights_s", func(c *Costs) *float64 { return &c.GemmWeights }},
 	{"gemm_token_s", func(c *Costs) *float64 { return &c.GemmToken }},
 	{"head_sequence_s", func(c *Costs) *float64 { return &c.HeadSequence }},

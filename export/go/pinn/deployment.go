@@ -13,10 +13,26 @@ type Serving struct {
 	EnableExpertParallel bool
 	EnforceEager         bool
 	CPUOffloadGB         float64
+	MaxNumSeqs           int64  // 0 for vLLM's default
 	KVCacheDtype         string // auto, bf16, fp16, fp8, fp8_e4m3 or fp8_e5m2
 	MaxModelLen          int64
 	NoPrefixCaching      bool
 	NoChunkedPrefill     bool
+}
+
+// mostGraphTokens: vLLM captures CUDA graphs of no larger steps.
+const mostGraphTokens = 512
+
+// graphTokens are those of the largest step that a CUDA graph is captured of. vLLM's default of
+// sequences never limits it.
+func (s Serving) graphTokens() int64 {
+	switch {
+	case s.EnforceEager:
+		return 0
+	case s.MaxNumSeqs > 0:
+		return min(2*s.MaxNumSeqs, mostGraphTokens)
+	}
+	return mostGraphTokens
 }
 
 // Deployment is a model on GPUs under an engine configuration.

@@ -14,7 +14,7 @@ func (d *Deployment) Costs() Costs {
 	c.Layers = d.model.layers()
 	_, c.MoeLayers = d.model.moe()
 	c.ParallelLayers = c.Layers * truth(tp > 1)
-	c.EagerLayers = c.Layers * truth(d.serving.EnforceEager)
+	c.GraphTokens = float64(d.serving.graphTokens())
 	c.ActivationToken = c.Layers * activationPasses * token / d.gpu.MemoryBandwidth
 	c.PipelineToken = (pp - 1) * token / d.gpu.LinkBandwidth
 	c.Offload = d.serving.CPUOffloadGB * gib / d.gpu.PCIeBandwidth

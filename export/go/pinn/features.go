@@ -122,6 +122,7 @@ func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 		f[fPrefillLayer] = c.Layers
 		prefillValues(c, s, f)
 		f[fPrefillTokens] = c.PrefillToken * prefillTokens
+		f[fEagerLayer] = c.Layers * min(prefillTokens/max(c.GraphTokens, 1), 1)
 	}
 	if decodes > 0 {
 		f[fDecodeLayer] = c.Layers
@@ -134,7 +135,10 @@ func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 	}
 	f[fStep], f[fLayer], f[fMoeLayer] = 1, c.Layers, c.MoeLayers
 	f[fQuantizedLayer], f[fParallelLayer] = c.QuantizedLayers, c.ParallelLayers
-	f[fEagerLayer], f[fCPUOffload] = c.EagerLayers, c.Offload
+	f[fCPUOffload] = c.Offload
+	if c.GraphTokens == 0 {
+		f[fEagerLayer] = c.Layers
+	}
 	f[fActivations] = c.ActivationToken * tokens
 	f[fGemm] = max(c.GemmWeights, f[fGemmCompute])
 	f[fGemmWeights] = c.GemmWeights

@@ -17,6 +17,7 @@ type networkCase struct {
 		PP      int64   `json:"pipeline_parallel_size"`
 		EP      bool    `json:"enable_expert_parallel"`
 		Eager   bool    `json:"enforce_eager"`
+		Seqs    int64   `json:"max_num_seqs"`
 		Offload float64 `json:"cpu_offload_gb"`
 		Cache   string  `json:"kv_cache_dtype"`
 	} `json:"configuration"`
@@ -32,8 +33,8 @@ func (c *networkCase) deploy(t testing.TB, specs *Specs) *Deployment {
 	s := c.Configuration
 	d, err := specs.Deploy(s.Model, s.GPU, Serving{
 		TensorParallelSize: s.TP, DataParallelSize: s.DP, PipelineParallelSize: s.PP,
-		EnableExpertParallel: s.EP, EnforceEager: s.Eager, CPUOffloadGB: s.Offload,
-		KVCacheDtype: s.Cache,
+		EnableExpertParallel: s.EP, EnforceEager: s.Eager, MaxNumSeqs: s.Seqs,
+		CPUOffloadGB: s.Offload, KVCacheDtype: s.Cache,
 	})
 	if err != nil {
 		t.Fatal(err)
