@@ -69,7 +69,7 @@ def read_table_file(path: Path) -> pa.Table:
 
     Raises:
         PinnError: If the file cannot be read, is of another version or registry, or holds a
-            coefficient that is negative, infinite or NaN; with the row and the name.
+            coefficient or cost that is negative, infinite or NaN; with the row and the name.
     """
     readers = {".json": _read_json, ".csv": _read_csv, ".parquet": parquet.read_table}
     reader = readers.get(path.suffix.lower())
@@ -127,11 +127,12 @@ def _check_version(table: pa.Table, path: Path) -> None:
 
 
 def _check_values(table: pa.Table, path: Path) -> None:
-    for name in (*beta_columns(), *alpha_columns()):
+    costs = [name for name in table.column_names if name.startswith("cost.")]
+    for name in (*beta_columns(), *alpha_columns(), *costs):
         values = np.array(table[name].to_pylist(), np.float64)
         bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
         if len(bad):
-            raise PinnError(_not_a_coefficient(path, int(bad[0]) + 1, name, values[bad[0]]))
+            raise PinnError(_not_a_coefficient(path, int(bad[0]) + 1, name, float(values[bad[0]])))
 
 
 def _not_a_coefficient(path: Path, row: int, name: str, value: object) -> str:

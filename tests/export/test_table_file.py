@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -66,6 +67,18 @@ def test_bad_coefficients_are_refused_with_row_and_name(tree, value):
     values["rows"][1]["beta.layer [s/layer]"] = value
     with pytest.raises(PinnError, match=r"row 2: beta\.layer \[s/layer\] must be finite"):
         read(values)
+
+
+@pytest.mark.parametrize("value", ["NaN", "inf", "-1e-9", ""])
+@pytest.mark.parametrize("name", ["beta.gemm [1]", "cost.kv_read_s"])
+def test_csv_tables_are_checked_too(configured, tmp_path, name, value):
+    path = tmp_path / "table.csv"
+    write_table_file(export_table(configured), configured.provenance, path, "csv")
+    head, *rows = (line.split(",") for line in path.read_text().splitlines())
+    rows[2][head.index(f'"{name}"')] = value
+    path.write_text("\n".join(",".join(cells) for cells in [head, *rows]) + "\n")
+    with pytest.raises(PinnError, match=rf"row 3: {re.escape(name)} must be finite"):
+        read_table_file(path)
 
 
 def test_missing_and_unknown_coefficients_are_named(tree):

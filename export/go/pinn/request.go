@@ -52,30 +52,43 @@ func (s *Sums) Add(progress, newTokens, input int64) {
 	}
 }
 
-// addBatch counts every request of a batch: as [Sums.Add], which is left to prefills, since decodes
-// are the bulk of most batches.
+// addBatch counts every request of a batch: as [Sums.Add], but runs of decodes, the bulk of most
+// batches, in a loop of their own.
 func (s *Sums) addBatch(batch []*Request) {
+	for len(batch) > 0 {
+		batch = batch[s.addDecodes(batch):]
+		if len(batch) > 0 {
+			r := batch[0]
+			s.Add(r.ProgressIndex, r.NumNewTokens, r.InputLen)
+			batch = batch[1:]
+		}
+	}
+}
+
+// addDecodes counts the decodes that a batch begins with and returns their number.
+func (s *Sums) addDecodes(batch []*Request) int {
 	before := int64(math.MaxInt64)
 	if s.window != 0 {
 		before = s.window - 1
 	}
-	var others, context, near int64
-	for _, r := range batch {
+	count := len(batch)
+	var context, near int64
+	for i, r := range batch {
 		progress := r.ProgressIndex
 		if progress < r.InputLen || progress < 0 {
-			s.Add(progress, r.NumNewTokens, r.InputLen)
-			others++
-			continue
+			count = i
+			break
 		}
 		context += progress
 		near += min(progress, before)
 	}
-	decodes := int64(len(batch)) - others
+	decodes := int64(count)
 	s.DecodeRequests += decodes
 	s.DecodeContext += context + decodes
 	if s.window != 0 {
 		s.WindowedDecodeContext += near + decodes
 	}
+	return count
 }
 
 // pairs of the first n tokens of a sequence, each also with itself.
