@@ -87,21 +87,26 @@ func StepFeatures() []Feature { return append([]Feature(nil), stepFeatures[:]...
 const (
 	kib256 = 1 << 18
 	mib8   = 1 << 23
+
+	// keptMisses is how many values of missTenth a model keeps, since most steps have few tokens
+	// and an exponential takes long.
+	keptMisses = 2048
 )
 
 // costConstants are costs with what else does not change from step to step.
 type costConstants struct {
 	Costs
-	topKRead    float64 // reading the experts that one token needs
-	allRead     float64 // reading every expert
-	missLog     float64 // logarithm of the chance that a token does not use a given expert
-	first256k   float64 // tokens whose all-reduce message has 256 KiB
-	first8m     float64 // and 8 MiB
+	topKRead    float64   // reading the experts that one token needs
+	allRead     float64   // reading every expert
+	missLog     float64   // logarithm of the chance that a token does not use a given expert
+	missTenths  []float64 // missTenth of small numbers of tokens
+	first256k   float64   // tokens whose all-reduce message has 256 KiB
+	first8m     float64   // and 8 MiB
 	communicate bool
 }
 
 func (c Costs) constants() costConstants {
-	return costConstants{
+	k := costConstants{
 		Costs:       c,
 		topKRead:    c.Experts * c.ExpertShare * c.ExpertRead,
 		allRead:     c.Experts * c.ExpertRead,
@@ -110,6 +115,22 @@ func (c Costs) constants() costConstants {
 		first8m:     mib8 / c.AllReduceTokenBytes,
 		communicate: c.AllReduceToken > 0 || c.AllReduces > 0,
 	}
+	if c.Experts > 0 {
+		missTenths := make([]float64, keptMisses)
+		for tokens := range missTenths {
+			missTenths[tokens] = k.missTenth(float64(tokens))
+		}
+		k.missTenths = missTenths
+	}
+	return k
+}
+
+// missTenth is the chance that a tenth of the tokens, each by itself, do not use a given expert.
+func (c *costConstants) missTenth(tokens float64) float64 {
+	if i := int(tokens); i >= 0 && i < len(c.missTenths) && float64(i) == tokens {
+		return c.missTenths[i]
+	}
+	return math.Exp(0.1 * tokens * c.missLog)
 }
 
 // stepValues writes the features of one batch into zeros: seconds at datasheet rates, or counts.
@@ -186,7 +207,7 @@ func linkValues(c *costConstants, tokens float64, f *[numStepFeatures]float64) {
 // expertValues takes the tokens of all data-parallel replicas, at least one. The chance that an
 // expert is missed by all of them is the tenth power of that for a tenth of them.
 func expertValues(c *costConstants, tokens float64, f *[numStepFeatures]float64) {
-	missTenth := math.Exp(0.1 * tokens * c.missLog)
+	missTenth := c.missTenth(tokens)
 	square := missTenth * missTenth
 	miss := square * square
 	miss *= miss * square
