@@ -29,12 +29,13 @@ ITERATION_SCHEMA = pa.schema(
     }
 )
 
-_MARK = re.compile(r"\bIteration\s*\(\s*(-?\d+)\s*\)", re.IGNORECASE)
+# No count has more digits than an integer column holds.
+_MARK = re.compile(r"\bIteration\s*\(\s*(-?\d{1,15})\s*\)", re.IGNORECASE)
 _COUNTS = {
-    "prefill_requests": re.compile(r"(\d+)\s+context\s+requests?\b", re.IGNORECASE),
-    "prefill_tokens": re.compile(r"(\d+)\s+context\s+tokens?\b", re.IGNORECASE),
-    "decode_requests": re.compile(r"(\d+)\s+generation\s+requests?\b", re.IGNORECASE),
-    "decode_tokens": re.compile(r"(\d+)\s+generation\s+tokens?\b", re.IGNORECASE),
+    "prefill_requests": re.compile(r"\b(\d{1,15})\s+context\s+requests?\b", re.IGNORECASE),
+    "prefill_tokens": re.compile(r"\b(\d{1,15})\s+context\s+tokens?\b", re.IGNORECASE),
+    "decode_requests": re.compile(r"\b(\d{1,15})\s+generation\s+requests?\b", re.IGNORECASE),
+    "decode_tokens": re.compile(r"\b(\d{1,15})\s+generation\s+tokens?\b", re.IGNORECASE),
 }
 _ELAPSED = re.compile(r"elapsed(?:\s+time)?\s*[:=]?\s*([\d.]+)\s*ms", re.IGNORECASE)
 

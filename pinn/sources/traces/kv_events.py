@@ -153,8 +153,8 @@ class _Reader:
         return row
 
 
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**31
+def _is_int(value: Any, limit: int = 2**31) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < limit
 
 
 def _is_batch(batch: Any) -> bool:
@@ -194,7 +194,7 @@ def _checked(name: str, key: str, value: Any) -> Any:
     elif pa.types.is_boolean(kind):
         if isinstance(value, bool):
             return value
-    elif _is_int(value) or (key == "step" and isinstance(value, int) and 0 <= value < 2**62):
+    elif _is_int(value, 2**62 if key == "step" else 2**31):
         return value
     raise ValueError(f"{name} with bad {key}")
 

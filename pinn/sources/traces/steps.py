@@ -50,7 +50,7 @@ def read_steps(path: Path) -> tuple[pa.Table, list[str], ReadReport]:
         wanted = RAW_SCHEMAS[STEPS].field(field.column).type
         try:
             column = pa.nulls(table.num_rows, wanted) if name is None else table[name].cast(wanted)
-        except pa.ArrowInvalid as error:
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise PinnError(f"{path}: column {name!r} does not hold numbers: {error}") from error
         columns[field.column] = column
         if field.required:

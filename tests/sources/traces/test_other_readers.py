@@ -61,7 +61,8 @@ def test_broken_kv_lines_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "kv.jsonl"
     path.write_text(
         '{"a": 1}\n\n'
-        '[1.0, [["Odd"], [], ["BlockRemoved", 5], ["CacheEviction", "GPU", "x"]]]\n'
+        '[1.0, [["Odd"], [], ["BlockRemoved", 5], ["CacheEviction", "GPU", "x"], '
+        '["CacheEviction", "GPU", 3, "lru", true]]]\n'
         "[2.0, [["
     )
     read = read_kv_events(path)
@@ -70,8 +71,8 @@ def test_broken_kv_lines_are_counted(tmp_path: Path) -> None:
         "blank line": 1,
         "truncated last line": 1,
     }
-    assert read.events.read == 4
-    assert sum(read.events.refused.values()) == 4
+    assert read.events.read == 5
+    assert sum(read.events.refused.values()) == 5
 
 
 def test_iteration_log(tmp_path: Path) -> None:
@@ -81,11 +82,12 @@ def test_iteration_log(tmp_path: Path) -> None:
         "INFO Iteration(7): 1 context requests, 512 context tokens, 32 generation requests, "
         "32 generation tokens, iteration elapsed time: 15.25 ms\n"
         "INFO Iteration(8): 0 context requests, 0 context tokens, iteration elapsed time: 9 ms\n"
+        f"INFO Iteration({10**20}): 0 context requests, 0 context tokens\n"
     )
     table, report = read_iteration_log(path)
-    assert (report.read, report.accepted) == (3, 1)
+    assert (report.read, report.accepted) == (4, 1)
     assert dict(report.refused) == {
-        "no iteration details": 1,
+        "no iteration details": 2,
         "iteration without decode requests": 1,
     }
     assert table.to_pylist()[0] == {
