@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 
 import numpy as np
@@ -24,6 +25,11 @@ from pinn.export.blis_projection import fit, project
 from pinn.export.blis_vectors import MIX, blis_vectors, own_errors
 from pinn.export.blis_workloads import standard_loads
 from pinn.export.configured import from_checkpoint
+from pinn.features.request import REQUEST_FEATURES
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.simulate import simulate
+from pinn.units import MICROSECOND
 
 
 def random_features(deployment, count=400):
@@ -98,6 +104,24 @@ def test_arrival_grows_with_the_step_time(vectors):
         by_load = {v.load: v for v in found}
         assert by_load["reasoning"].mean_step_us > by_load["reasoning-lite"].mean_step_us
         assert by_load["reasoning"].alpha[0] > by_load["reasoning-lite"].alpha[0] > 0
+
+
+def test_alpha_gives_blis_the_same_times(released, vectors):
+    """BLIS schedules synchronously and knows the three alphas of the vector alone."""
+    latency = LinearLatency(
+        released.deployments[0], released.coefficients.beta[0], released.coefficients.alpha[0]
+    )
+    names = ("arrival_to_queue.constant", "completion.constant", "output_token.constant")
+    for load in standard_loads(stage_s=60.0, names=("general", "reasoning-lite")):
+        vector = next(v for v in vectors[0] if v.load == load.name)
+        alpha = np.zeros_like(latency.alpha)
+        alpha[[list(REQUEST_FEATURES).index(name) for name in names]] = vector.alpha
+        bare = dataclasses.replace(latency, alpha=alpha * MICROSECOND)
+        engine = EngineSpec(async_scheduling=False)
+        blis = simulate(latency.deployment, load, bare, engine).requests
+        whole = simulate(latency.deployment, load, latency).requests
+        assert np.nanmedian(blis.ttft_s) == pytest.approx(np.nanmedian(whole.ttft_s), rel=0.1)
+        assert np.nanmedian(blis.e2e_s) == pytest.approx(np.nanmedian(whole.e2e_s), rel=0.01)
 
 
 def test_files_are_what_blis_reads(released, vectors, tmp_path):
