@@ -42,7 +42,8 @@ class RunFitSettings:
     Attributes:
         rounds: Most rounds of simulating and fitting.
         tolerance: Root mean square log change of the simulated figures at which the rounds end.
-        noise: Standard deviation of a figure's log error; beyond it the loss grows linearly.
+        noise: Standard deviation of a figure's log error.
+        outlier: Log error beyond which the loss grows linearly.
         operator_spread: Of a model's factor on one operator, standard deviation of its log.
         overhead_spread: Of a model's factor on all overheads.
         alpha_spread: Of each alpha around its prior.
@@ -52,7 +53,8 @@ class RunFitSettings:
     rounds: int = 6
     tolerance: float = 0.005
     noise: float = 0.03
-    operator_spread: float = 0.2
+    outlier: float = 0.1
+    operator_spread: float = 0.4
     overhead_spread: float = 1.0
     alpha_spread: float = 0.7
     workers: int = 1
@@ -222,9 +224,9 @@ class _Objective:
         steps, beside = self.terms(logs)
         change = self.gain * (steps - base[0]) + beside - base[1]
         error = torch.log(self.simulated / self.measured) + change / self.simulated
-        noise = self.settings.noise
-        each = huber_loss(error, torch.zeros_like(error), reduction="none", delta=noise)
-        of_runs = (each * self.weight).sum() / noise**2
+        outlier = self.settings.outlier
+        each = huber_loss(error, torch.zeros_like(error), reduction="none", delta=outlier)
+        of_runs = (each * self.weight).sum() / self.settings.noise**2
         tpot = self.serving_terms @ logs[: self.sizes[0]].exp()
         of_serving = log_huber(tpot, self.tpot, self.tpot_weight, 0.1) * len(self.tpot)
         return of_runs + of_serving + ((logs / self.spread) ** 2).sum() / 2
