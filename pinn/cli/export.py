@@ -146,7 +146,7 @@ def blis(
     simulated load, so take the file of the load that you simulate; mix is for all of them.
 
     Example:
-      pinn export blis --configs 'model=Llama-3.1-8B gpu=H100' --out export/blis
+      pinn export blis --configs 'model=Llama-3.1-8B gpu=H100' --out blis
     """
     from pinn.export.blis_files import write_configuration, write_hardware, write_summary
     from pinn.export.blis_vectors import blis_vectors
