@@ -10,9 +10,13 @@ phase                        measured
 ``completion``               FINISHED to DEPARTED
 ===========================  =======================================================================
 
-Starts of steps that were not sampled lie on straight lines between those that were. Preemptions are
-too rare to fit, and flags do not vary inside a run: their alphas stay as they are. Nor does a
-simulation use the alphas of the queue, since there the wait for capacity emerges.
+The steps that work on a prompt take beta x features of their batches, so beta comes first, and a
+request one of whose batches is not known teaches nothing there. (Times between sampled steps would
+not do: in a window, a step with a prompt counts as an average one.) The mean step of the decodes is
+read off the starts of steps; those not sampled lie on straight lines between the others.
+
+Preemptions are too rare to fit, and flags do not vary inside a run: their alphas stay as they are.
+Nor does a simulation use the alphas of the queue, since there the wait for capacity emerges.
 """
 
 from __future__ import annotations
@@ -26,7 +30,10 @@ from jaxtyping import Bool, Float
 from pinn.calibration.intervals import PARTS
 from pinn.calibration.offsets import Prior, choose_strength, fit_totals
 from pinn.features.request import REQUEST_FEATURES, RequestState, phase_mask, request_features
+from pinn.features.step import step_features
+from pinn.observations.interval_batches import IntervalBatches
 from pinn.observations.trace_tables import TraceTables
+from pinn.physics.costs import step_costs
 from pinn.specs.deployment import Deployment
 
 PHASES = (
@@ -42,6 +49,9 @@ MIN_REQUESTS = 20
 
 #: Where the state before a request is older than this, its features are unknown.
 MAX_STATE_AGE_S = 5.0
+
+#: More chunks of one prompt than this are a fault of the traces.
+MAX_CHUNKS = 1000
 
 #: The alphas of the queue.
 _QUEUE = [i for i, name in enumerate(REQUEST_FEATURES) if ".queue_share" in name]
@@ -86,8 +96,16 @@ class AlphaCalibration:
     errors: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
-def read_requests(traces: TraceTables, deployment: Deployment) -> RequestRows:
-    """The whole requests of a run that met a known state."""
+def read_requests(
+    traces: TraceTables, deployment: Deployment, beta: Float[np.ndarray, " step_features"]
+) -> RequestRows:
+    """The whole requests of a run that met a known state.
+
+    Args:
+        traces: Canonical tables.
+        deployment: What they were measured on.
+        beta: Its step coefficients, calibrated.
+    """
     table = traces.requests.to_pandas()
     if len(table):
         known = table["issue"].isna() & (table["state_age_s"] <= MAX_STATE_AGE_S)
@@ -112,17 +130,36 @@ def read_requests(traces: TraceTables, deployment: Deployment) -> RequestRows:
     cached = np.nan_to_num(table["cached_tokens"].to_numpy(float))
     return RequestRows(
         request_features(state),
-        _targets(table, traces.steps, prompt - cached, serving.max_num_batched_tokens),
+        _targets(table, traces.steps, _own_steps_s(traces, deployment, beta, table)),
         _parts(table),
         cached / np.maximum(prompt, 1),
     )
 
 
-def _targets(
-    table: pd.DataFrame, steps: pd.DataFrame, uncached: Rows, token_budget: int
-) -> dict[str, Rows]:
+def _own_steps_s(
+    traces: TraceTables, deployment: Deployment, beta: np.ndarray, table: pd.DataFrame
+) -> Rows:
+    """Seconds of the steps that work on each prompt; NaN where a batch of them is not known."""
     begun = table["scheduled_step"].to_numpy(float, na_value=np.nan)
-    chunks = np.maximum(np.ceil(uncached / token_budget), 1)
+    cached = np.nan_to_num(table["cached_tokens"].to_numpy(float))
+    uncached = table["prompt_tokens"].to_numpy(float) - cached
+    chunks = np.maximum(np.ceil(uncached / deployment.serving.max_num_batched_tokens), 1)
+    usable = np.flatnonzero(np.isfinite(begun) & (chunks <= MAX_CHUNKS))
+    total = np.full(len(table), np.nan)
+    if not len(usable):
+        return total
+    count = chunks[usable].astype(np.int64)
+    owner = np.repeat(np.arange(len(usable)), count)
+    within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    segment = table["segment"].to_numpy(np.int64)[usable][owner]
+    batches = IntervalBatches(traces, deployment.model.window_tokens)
+    sums, known = batches.at(segment, begun[usable][owner].astype(np.int64) + within)
+    seconds = step_features(step_costs([deployment]), sums) @ beta
+    total[usable] = np.bincount(owner, np.where(known, seconds, np.nan))
+    return total
+
+
+def _targets(table: pd.DataFrame, steps: pd.DataFrame, own_s: Rows) -> dict[str, Rows]:
     first, last = (
         table[f"{name}_step"].to_numpy(float, na_value=np.nan)
         for name in ("first_token", "finished")
@@ -132,11 +169,10 @@ def _targets(
     def start(step: Rows) -> Rows:
         return _start_s(steps, segment, step)
 
-    own = start(begun + chunks) - start(begun)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean_step = (start(last) - start(first)) / (last - first)
     seconds = {phase: table[f"{phase}_s"].to_numpy(float, na_value=np.nan) for phase in PHASES}
-    seconds["schedule_to_first_token"] = seconds["schedule_to_first_token"] - own
+    seconds["schedule_to_first_token"] = seconds["schedule_to_first_token"] - own_s
     seconds["output_token"] = seconds["output_token"] - mean_step
     return {k: np.where(np.isfinite(v), v, np.nan) for k, v in seconds.items()}
 

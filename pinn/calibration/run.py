@@ -90,7 +90,7 @@ def run_calibration(
     """
     intervals = read_intervals(traces, deployment)
     beta = calibrate_beta(intervals, base.beta[0], settings)
-    alpha = calibrate_alpha(read_requests(traces, deployment), base.alpha[0])
+    alpha = calibrate_alpha(read_requests(traces, deployment, beta.beta), base.alpha[0])
     errors = error_table(intervals, {"before": beta.base, "calibrated": beta.beta})
     groups = identify(beta.used, beta.base, beta.beta)
     entry = traces.manifest.get("deployment") or {}

@@ -23,7 +23,7 @@ from pinn.observations.batches import (
 from pinn.observations.cycles import ENDS, KNOWN
 from pinn.observations.linking import journeys_by_segment
 from pinn.observations.residencies import Ragged
-from pinn.observations.steps import JOURNEY, SNAPSHOT
+from pinn.observations.steps import JOURNEY, MAX_STEP_ID, SNAPSHOT
 from pinn.observations.trace_tables import TraceTables
 from pinn.physics.batch_sums import BatchSums
 
@@ -99,6 +99,33 @@ class IntervalBatches:
         if len(mine) and self._snapshots is not None:
             self._fill(columns, mine, self._snapshot_sums(chosen.iloc[mine]))
         return BatchSums(**columns)
+
+    def at(self, segment: np.ndarray, step: np.ndarray) -> tuple[BatchSums, np.ndarray]:
+        """Batches of any steps: sampled ones, else what the journeys tell for sure.
+
+        Args:
+            segment: Segment of each step.
+            step: Its number.
+
+        Returns:
+            The batches, and whether each is known; unknown ones are empty.
+        """
+        wanted = segment.astype(np.int64) * MAX_STEP_ID + step
+        keys = self._steps["segment"].to_numpy(np.int64) * MAX_STEP_ID
+        keys = keys + self._steps["step_id"].to_numpy()
+        order = np.argsort(keys, kind="stable")
+        place = np.searchsorted(keys[order], wanted)
+        row = order[np.minimum(place, len(order) - 1)]
+        known = keys[row] == wanted
+        columns = {f.name: np.zeros(len(step)) for f in fields(BatchSums)}
+        sampled = np.flatnonzero(known)
+        self._fill(columns, sampled, self.of_steps(row[sampled]))
+        for number, journeys in self._journeys.items():
+            rest = np.flatnonzero(~known & (segment == number))
+            rest = rest[journeys.batches.is_certain(step[rest], step[rest] + 1)]
+            self._fill(columns, rest, _journey_sums(journeys, step[rest], self._window))
+            known[rest] = True
+        return BatchSums(**columns), known
 
     def _summaries(self, rows: np.ndarray) -> BatchSums:
         """What the summaries alone tell of steps."""

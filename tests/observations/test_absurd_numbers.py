@@ -53,8 +53,8 @@ def test_absurd_numbers_stop_nothing(tmp_path: Path, monkeypatch, seed: int) -> 
     assert sum(tables.manifest["intervals"].values()) == reports["steps"]["accepted"]
     base, deployment = prior_coefficients(1), tables.deployment()
     intervals = read_intervals(tables, deployment)
-    calibrate_beta(intervals, base.beta[0], BetaSettings("both", 50))
-    calibrate_alpha(read_requests(tables, deployment), base.alpha[0])
+    found = calibrate_beta(intervals, base.beta[0], BetaSettings("both", 50))
+    calibrate_alpha(read_requests(tables, deployment, found.beta), base.alpha[0])
 
 
 def test_servers_of_any_bytes_are_told_apart(tmp_path: Path) -> None:
