@@ -26,7 +26,12 @@ func progress(r *sim.Request) (progress, newTokens, input int64) {
 func (a *Adapter) StepTime(batch []*sim.Request) int64 {
 	sums := a.model.NewSums()
 	for _, r := range batch {
-		sums.Add(progress(r))
+		at, newTokens, input := progress(r)
+		if at < input {
+			sums.AddPrefill(at, newTokens)
+		} else {
+			sums.AddDecode(at)
+		}
 	}
 	return a.model.StepTimeOf(&sums)
 }

@@ -67,3 +67,16 @@ func TestStepTimeAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+func BenchmarkStepTime128(b *testing.B) {
+	adapter, batch := New(goldenModel(b)), make([]*sim.Request, 128)
+	for i := range batch {
+		batch[i] = request(500+int64(i), 1, 400)
+	}
+	batch[7], batch[90] = request(512, 256, 1024), request(0, 512, 512)
+	b.ReportAllocs()
+	b.ResetTimer()
+	for range b.N {
+		adapter.StepTime(batch)
+	}
+}

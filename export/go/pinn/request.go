@@ -1,7 +1,5 @@
 package pinn
 
-import "math"
-
 // Request is what a simulator knows of a request when a step begins.
 type Request struct {
 	ProgressIndex int64 // tokens whose keys and values are there: processed prompt and output
@@ -31,25 +29,31 @@ type Sums struct {
 // Add counts one request. It works on its prompt while progress < input, and generates one token
 // otherwise. Negative numbers, which no simulator should pass, count as 0.
 func (s *Sums) Add(progress, newTokens, input int64) {
-	progress = max(progress, 0)
-	if progress >= input {
-		s.DecodeRequests++
-		s.DecodeContext += progress + 1
-		if s.window != 0 {
-			s.WindowedDecodeContext += min(progress+1, s.window)
-		}
-		return
+	if progress < input {
+		s.AddPrefill(progress, newTokens)
+	} else {
+		s.AddDecode(progress)
 	}
-	newTokens = max(newTokens, 0)
+}
+
+// AddDecode is [Sums.Add] of a request that generates; the compiler inlines it.
+func (s *Sums) AddDecode(progress int64) {
+	keys := max(progress, 0) + 1
+	s.DecodeRequests++
+	s.DecodeContext += keys
+	s.WindowedDecodeContext += min(keys, s.window)
+}
+
+// AddPrefill is [Sums.Add] of a request that works on its prompt.
+func (s *Sums) AddPrefill(progress, newTokens int64) {
+	progress, newTokens = max(progress, 0), max(newTokens, 0)
 	s.PrefillRequests++
 	s.PrefillTokens += newTokens
 	s.PrefillCached += progress
 	s.PrefillPairs += newTokens*progress + pairs(newTokens)
-	if s.window != 0 {
-		s.WindowedPrefillCached += min(progress, s.window)
-		s.WindowedPrefillPairs += windowedPairs(progress+newTokens, s.window) -
-			windowedPairs(progress, s.window)
-	}
+	s.WindowedPrefillCached += min(progress, s.window)
+	s.WindowedPrefillPairs += windowedPairs(progress+newTokens, s.window) -
+		windowedPairs(progress, s.window)
 }
 
 // addBatch counts every request of a batch: as [Sums.Add], but runs of decodes, the bulk of most
@@ -65,13 +69,10 @@ func (s *Sums) addBatch(batch []*Request) {
 	}
 }
 
-// addDecodes counts the decodes that a batch begins with and returns their number.
+// addDecodes counts the decodes that a batch begins with and returns their number. The loop calls
+// nothing, so that its sums stay in registers.
 func (s *Sums) addDecodes(batch []*Request) int {
-	before := int64(math.MaxInt64)
-	if s.window != 0 {
-		before = s.window - 1
-	}
-	count := len(batch)
+	count, window := len(batch), s.window
 	var context, near int64
 	for i, r := range batch {
 		progress := r.ProgressIndex
@@ -79,15 +80,12 @@ func (s *Sums) addDecodes(batch []*Request) int {
 			count = i
 			break
 		}
-		context += progress
-		near += min(progress, before)
+		context += progress + 1
+		near += min(progress+1, window)
 	}
-	decodes := int64(count)
-	s.DecodeRequests += decodes
-	s.DecodeContext += context + decodes
-	if s.window != 0 {
-		s.WindowedDecodeContext += near + decodes
-	}
+	s.DecodeRequests += int64(count)
+	s.DecodeContext += context
+	s.WindowedDecodeContext += near
 	return count
 }
 
