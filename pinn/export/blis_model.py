@@ -123,13 +123,15 @@ def _peak_tflops(gpu: GpuSpec, weights: Precision) -> float:
 
 
 def _config(source: str) -> ConfigFields | None:
-    path: Path | None = Path(source).expanduser()
-    if path is not None and path.is_dir():
+    path = Path(source).expanduser()
+    if path.is_dir():
         path = path / "config.json"
-    if path is None or not path.is_file():
+    if not path.is_file():
         known = find_in_catalog(source)
-        path = known[1] if known else None
-    return None if path is None else read_fields(read_json(path), str(path))
+        if known is None:
+            return None
+        path = known[1]
+    return read_fields(read_json(path), str(path))
 
 
 def _dense_width(model: ModelSpec, fields: ConfigFields | None) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -31,8 +30,3 @@ def program_version() -> str:
         return version("pinn")
     except PackageNotFoundError:
         return "unknown"
-
-
-def text_sha256(text: str) -> str:
-    """Hash of a text, as 64 hexadecimal digits."""
-    return hashlib.sha256(text.encode()).hexdigest()
