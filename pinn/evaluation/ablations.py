@@ -11,12 +11,19 @@ import torch
 
 from pinn.evaluation.methods import LearnedNetwork, Prediction, Predictor
 from pinn.kernels.exclusion import Exclusion
+from pinn.kernels.heldout import FOLDS, fold_of_rows
+from pinn.kernels.surrogates import OPERATORS, KernelSurrogates
 from pinn.network.coefficient_network import CoefficientNetwork
 from pinn.specs.deployment import Deployment
 from pinn.teacher.scalars import Scalars, fit_scalars, prior_scalars
 from pinn.teacher.teacher import projected_parts
 from pinn.training.distillation import DistillationRows
-from pinn.training.kernel_learner import KernelLearner, KernelSettings, fitted_surrogates
+from pinn.training.kernel_learner import (
+    KernelLearner,
+    KernelSettings,
+    fitted_surrogates,
+    kernel_tables,
+)
 from pinn.training.learner import ServingLearner
 from pinn.training.serving_rows import ServingRows
 
@@ -30,11 +37,14 @@ class ComposedKernels:
         kernels: Where kernels come from.
         anchored: Whether measured deployments set the scalars; off leaves their priors, so that
             nothing but kernels is known.
+        folds: Of ``FOLDS`` equal shares of the measured kernel shapes, how many the surrogates
+            are fitted to: a point of the learning curve.
     """
 
     name: str
     kernels: KernelSettings
     anchored: bool = True
+    folds: int = FOLDS
     logs: str = "composed"
 
     def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:  # noqa: ARG002
@@ -42,24 +52,40 @@ class ComposedKernels:
         scalars = self._scalars(train, exclude) if self.anchored else prior_scalars()
 
         def from_kernels(rows: ServingRows) -> Prediction:
-            betas = scalars.betas(_parts(self.kernels, exclude, rows.deployments))
+            betas = scalars.betas(self._parts(exclude, rows.deployments))
             tpot = (betas[rows.deployment] * rows.tpot_features).sum(axis=1)
             return tpot, np.full(len(rows), np.nan)
 
         return from_kernels
 
     def _scalars(self, train: ServingRows, exclude: Exclusion) -> Scalars:
-        projected = _parts(self.kernels, exclude, train.deployments)[train.deployment]
+        projected = self._parts(exclude, train.deployments)[train.deployment]
         parts = np.einsum("nof,nf->no", projected, train.tpot_features)
         return fit_scalars(parts, train.tpot_features, train.tpot_s, train.weight)
+
+    def _parts(self, exclude: Exclusion, deployments: tuple[Deployment, ...]) -> np.ndarray:
+        return _parts(self.kernels, exclude, deployments, self.folds)
 
 
 @lru_cache(maxsize=64)
 def _parts(
-    kernels: KernelSettings, exclude: Exclusion, deployments: tuple[Deployment, ...]
+    kernels: KernelSettings, exclude: Exclusion, deployments: tuple[Deployment, ...], folds: int
 ) -> np.ndarray:
     """Projected parts; every study of a fold needs the same."""
-    return projected_parts(fitted_surrogates(kernels, exclude), deployments)
+    if folds == FOLDS:
+        return projected_parts(fitted_surrogates(kernels, exclude), deployments)
+    return projected_parts(_few_kernels(kernels, exclude, folds), deployments)
+
+
+@lru_cache(maxsize=1)
+def _few_kernels(kernels: KernelSettings, exclude: Exclusion, folds: int) -> KernelSurrogates:
+    """Surrogates fitted to some of the measured shapes of every operator."""
+    tables = kernel_tables()
+    kept = {}
+    for operator in OPERATORS:
+        rows = getattr(tables, operator.name)
+        kept[operator.name] = rows[fold_of_rows(rows, operator.group, kernels.seed) < folds]
+    return KernelSurrogates.fit(replace(tables, **kept), exclude=exclude, seed=kernels.seed)
 
 
 def without_hierarchy(learner: ServingLearner) -> LearnedNetwork:

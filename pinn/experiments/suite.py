@@ -15,6 +15,8 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from pinn.coefficients.checkpoint_search import find_checkpoint
+from pinn.errors import PinnError
 from pinn.evaluation.ablations import ComposedKernels, FewerDeployments, without_hierarchy
 from pinn.evaluation.crossvalidation import (
     Cell,
@@ -46,17 +48,23 @@ from pinn.evaluation.printing import print_results
 from pinn.evaluation.ranking import rank
 from pinn.evaluation.studies import is_study, studies
 from pinn.experiments.experiment import kernel_learner, serving_learner
+from pinn.experiments.intervals import configured_surrogates
 from pinn.experiments.suite_methods import NOT_FOR_UNSEEN, instant_methods, regressions
+from pinn.experiments.suite_network import anatomy_rows, coefficient_rows
 from pinn.experiments.suite_runs import run_cell
 from pinn.experiments.suite_steps import step_cell
+from pinn.kernels.heldout import FOLDS
 from pinn.observations.splits import deployment_keys, named_splits
 from pinn.observations.table import read_manifest, read_observations, replace_atomically
+from pinn.report.write import write_report
 from pinn.training.learner import ServingLearner
 from pinn.training.provenance import fingerprint
 from pinn.training.serving_rows import serving_rows
+from pinn.uncertainty.coverage import calibration_curve
+from pinn.uncertainty.held_out import held_out_errors
 
 #: What every table rests on.
-EVIDENCE = "4 measured deployment models, 6 serving-run models, one traced run"
+EVIDENCE = "4 measured deployment models, 6 serving-run models and one traced run"
 
 
 def run_suite(config: DictConfig) -> dict[str, Any]:
@@ -103,7 +111,8 @@ def run_suite(config: DictConfig) -> dict[str, Any]:
     predictions = pd.concat([predictions, *(t for t in others if t is not None)], ignore_index=True)
     if missing:
         skipped["cells"] = f"{len(missing)} fits are not made yet: pinn evaluate makes them"
-    return _report(folder, predictions, config.evaluation.groups, rows, groups, skipped)
+    summary = _tables(folder, predictions, config.evaluation.groups, rows, groups)
+    return _finish(config, folder, summary, skipped)
 
 
 def _missing(made: Sequence[Cell]) -> list[Cell]:
@@ -152,6 +161,10 @@ def _studies(config: DictConfig, observations: pd.DataFrame) -> list[Method]:
         for method in (composed, network):
             name = f"{method.name}; bandwidth x {factor:g}"
             found.append(Perturbed(name, method, test=change))
+    for folds in config.studies.kernel_folds:
+        share = f"teacher, composed; {100 * folds // FOLDS} % of the kernels"
+        few = replace(composed, name=share, folds=folds, logs=f"composed-{folds}")
+        found.append(few)
     for count in config.studies.deployments:
         fewer = FewerDeployments(**vars(learner), deployments=count)
         of_count = f"network; {count} deployments"
@@ -172,13 +185,12 @@ def _groups(observations: pd.DataFrame, others: Sequence[pd.DataFrame | None]) -
     return pd.concat(parts)
 
 
-def _report(
+def _tables(
     folder: Path,
     predictions: pd.DataFrame,
     group_names: Sequence[str],
     rows: Any,
     groups: pd.Series,
-    skipped: dict[str, str],
 ) -> dict[str, Any]:
     """Tables to disk first; what is printed and drawn is read from them."""
     predictions = predictions.drop(columns=["group"], errors="ignore")
@@ -194,21 +206,51 @@ def _report(
     ranking.to_csv(folder / "ranking.csv", index=False)
     studies(results).to_csv(folder / "studies.csv", index=False)
     print_results(results[~results["method"].map(is_study)])
-    summary = {
+    return {
         "folder": str(folder),
         "predictions": str(folder / "predictions.parquet"),
         "results": str(folder / "results.csv"),
         "ranking": str(folder / "ranking.csv"),
         "studies": str(folder / "studies.csv"),
         "evidence": EVIDENCE,
-        "skipped": skipped,
         "first": _first(ranking),
     }
+
+
+def _finish(
+    config: DictConfig, folder: Path, summary: dict[str, Any], skipped: dict[str, str]
+) -> dict[str, Any]:
+    """Intervals, what the checkpoint says, and the page of all that."""
+    for name in ("coverage", "coefficients", "anatomy"):
+        (folder / f"{name}.csv").unlink(missing_ok=True)  # of an earlier run
+    for what, make in (("intervals", _intervals), ("network", _network)):
+        try:
+            make(config, folder)
+        except PinnError as error:
+            skipped[what] = str(error)
+    images = Path(config.report.images) if config.report.images else None
+    page = write_report(folder, EVIDENCE, images)
+    summary = summary | {"report": str(page), "skipped": skipped}
     text = json.dumps(summary, indent=1) + "\n"
     replace_atomically(folder / "evaluation.json", lambda path: path.write_text(text))
     for what, why in skipped.items():
         print(f"{what}: {why}", file=sys.stderr)
     return summary
+
+
+def _intervals(config: DictConfig, folder: Path) -> None:
+    """Coverage of intervals that never saw what they are judged on."""
+    if not config.kernels.enabled:
+        raise PinnError("intervals rest on kernels: run with kernels=on")
+    errors = held_out_errors(folder, configured_surrogates(config))
+    calibration_curve(errors).to_csv(folder / "coverage.csv", index=False)
+
+
+def _network(config: DictConfig, folder: Path) -> None:
+    """Coefficients and accounts of well-known deployments."""
+    checkpoint = find_checkpoint(config.report.checkpoint)
+    coefficient_rows(checkpoint).to_csv(folder / "coefficients.csv", index=False)
+    anatomy_rows(checkpoint).to_csv(folder / "anatomy.csv", index=False)
 
 
 def _first(ranking: pd.DataFrame) -> dict[str, dict[str, list[str]]]:
