@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: train train-all evaluate test lint help goldens
+.PHONY: train train-all evaluate fits test lint help goldens
 
 help:
 	@grep '^# make' Makefile
@@ -18,6 +18,10 @@ train-all: $(VENV)/installed
 	rm -rf results/train-all
 	$(BIN)/python train.py +experiment=moe_ep experiment_name=train-all evaluation=none \
 		kernels.settings.released=null kernels.settings.cache=results/train-all/cache
+
+# make fits: every fit of the evaluation suite and its report; hours the first time, goes on where it stopped
+fits: $(VENV)/installed
+	$(BIN)/pinn evaluate
 
 # make evaluate: both leave-one-out experiments
 evaluate: $(VENV)/installed

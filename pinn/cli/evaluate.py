@@ -17,14 +17,62 @@ if TYPE_CHECKING:
     from pinn.simulator.linear_latency import LinearLatency
     from pinn.workloads.measured_runs import MeasuredRun
 
-app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Score predictions on measurements."
-)
+app = typer.Typer(add_completion=False, help="Score predictions on measurements.")
 
 
-@app.callback()
-def _root() -> None:
-    """One subcommand per kind of measurement."""
+@app.callback(invoke_without_command=True)
+def evaluate(
+    context: typer.Context,
+    fast: Annotated[
+        bool,
+        typer.Option("--fast", help="Only fits of a second; of the others, what is on disk."),
+    ] = False,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Value of conf/experiment/suite.yaml, such as workers.backend=ray or "
+            "'evaluation.splits=[leave-one-gpu-out]'. Repeatable.",
+        ),
+    ] = None,
+) -> None:
+    """Every split x method x metric, in one table and one page.
+
+    Without a subcommand: makes the fits that are missing (hours the first time; interrupted, the
+    same command goes on), scores everything and writes results/suite: results.csv, ranking.csv,
+    studies.csv, report.html with its figures. The last line is one JSON document. The same as
+    'python train.py +experiment=suite', in a checkout.
+
+    Example: pinn evaluate --fast
+    """
+    if context.invoked_subcommand is None:
+        _suite(fast, overrides or [])
+
+
+def _suite(fast: bool, overrides: list[str]) -> None:
+    import json
+
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
+    from hydra.utils import get_method
+    from omegaconf import OmegaConf
+
+    conf = Path(__file__).resolve().parents[2] / "conf"
+    if not (conf / "experiment" / "suite.yaml").is_file():
+        raise PinnError(
+            f"no configurations in {conf}: the suite runs from a checkout of the repository, with "
+            "'pip install --editable .'"
+        )
+    given = ["+experiment=suite", f"fast={str(fast).lower()}", *overrides]
+    try:
+        with initialize_config_dir(str(conf), version_base="1.3"):
+            config = compose("train", overrides=given)
+    except HydraException as error:
+        raise PinnError(f"--set: {' '.join(str(error).split())}") from error
+    kept = Path(config.output_dir) / ".hydra" / "config.yaml"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    OmegaConf.save(config, kept)
+    typer.echo(json.dumps(get_method(config.entry)(config)))
 
 
 @app.command("serving-runs")

@@ -28,7 +28,11 @@ COMMANDS = (
     Subcommand(
         "export", "pinn.cli.export", "Write ONNX graphs, tables and files for the Go simulator."
     ),
-    Subcommand("evaluate", "pinn.cli.evaluate", "Score predictions on measurements of your own."),
+    Subcommand(
+        "evaluate",
+        "pinn.cli.evaluate",
+        "Score every method on every split, or predictions on measurements of your own.",
+    ),
     Subcommand("ingest", "pinn.cli.ingest", "Read a server's traces into tables."),
     Subcommand("calibrate", "pinn.cli.calibrate", "Fit the coefficients to a server's own traces."),
     Subcommand(

@@ -4,6 +4,10 @@ import json
 
 import pandas as pd
 import pytest
+from evaluations import observations
+
+from pinn.observations.table import write_observations
+from pinn.sources.report import ReadReport
 
 ROW = {
     "run": "run-1",
@@ -62,3 +66,47 @@ def test_what_cannot_be_scored_is_refused(refused, runs, tmp_path):
     assert "no serving runs at" in refused("evaluate", "serving-runs", tmp_path / "none.csv")
     line = refused("evaluate", "serving-runs", runs, "--kernels", tmp_path)
     assert "carries no scalars" in line
+
+
+@pytest.fixture
+def suite(run, tmp_path, monkeypatch):
+    """Run the suite's quick part on one split of a dozen made-up measurements."""
+    for name in ("PINN_SERVING_RUNS", "PINN_STEPS_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    rows = observations()
+    report = ReadReport("made up", "1", "", len(rows), len(rows))
+    write_observations(rows, tmp_path / "suite" / "observations" / "silicon.parquet", report)
+    settings = (
+        "data._target_=builtins.dict", f"output_dir={tmp_path / 'suite'}", "cells_from=[]",
+        "evaluation.groups=[]", "evaluation.splits=[leave-one-gpu-out]", "kernels=off",
+        f"report.images={tmp_path / 'images'}",
+    )  # fmt: skip
+    return lambda *arguments: run(
+        "evaluate", *arguments, *(word for setting in settings for word in ("--set", setting))
+    )
+
+
+def test_the_suite_writes_tables_and_a_page(suite, tmp_path):
+    result = suite("--fast")
+    assert result.exit_code == 0, result.output
+    summary = json.loads(result.stdout.splitlines()[-1])
+    folder = tmp_path / "suite"
+    results = pd.read_csv(folder / "results.csv")
+    assert set(results["split"]) == {"leave-one-gpu-out"}
+    assert {"roofline", "blackbox", "BLIS, published"} <= set(results["method"])
+    ranking = pd.read_csv(folder / "ranking.csv")
+    assert summary["first"]["leave-one-gpu-out"]["tpot"][0] in set(ranking["method"])
+    # Those that saw what they predict are shown and cannot be first.
+    seen = ranking[ranking["method"] == "blackbox, per configuration"]
+    assert (seen["verdict"] == "not for an unseen pair").all()
+    assert json.loads((folder / "evaluation.json").read_text()) == summary
+    assert "<h2" in (folder / "report.html").read_text()
+    assert (tmp_path / "images" / "accuracy-leave-one-gpu-out-tpot.png").is_file()
+    # What could not be made is said with its reason.
+    assert set(summary["skipped"]) == {
+        "deployments to serving runs", "temporal", "cells", "intervals"
+    }  # fmt: skip
+
+
+def test_what_the_suite_cannot_be_set_to_is_refused(refused):
+    assert "--set: " in refused("evaluate", "--set", "no.such.key=1")
