@@ -33,6 +33,11 @@ COMMANDS = (
         "pinn.cli.evaluate",
         "Score every method on every split, or predictions on measurements of your own.",
     ),
+    Subcommand(
+        "compare",
+        "pinn.cli.compare",
+        "Two checkpoints, coefficient files or evaluations, metric by metric.",
+    ),
     Subcommand("ingest", "pinn.cli.ingest", "Read a server's traces into tables."),
     Subcommand("calibrate", "pinn.cli.calibrate", "Fit the coefficients to a server's own traces."),
     Subcommand(

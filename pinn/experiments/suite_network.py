@@ -63,9 +63,9 @@ def coefficient_rows(checkpoint: Path) -> pd.DataFrame:
     for label, deployment, beta, alpha in zip(
         shown, shown.values(), found.beta, found.alpha, strict=True
     ):
-        used = step_features(*batch_work(deployment, batches)).any(axis=0)
+        used = (step_features(*batch_work(deployment, batches)) > 0).max(axis=0).tolist()
         rows += [
-            (label, "beta", f.name, f.unit, float(value), f.prior, bool(some))
+            (label, "beta", f.name, f.unit, float(value), f.prior, some)
             for f, value, some in zip(STEP_FEATURES.values(), beta, used, strict=True)
         ]
         rows += [

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pinn.report.style import markers, new_figure, short
+from pinn.report.style import Looks, markers, new_figure, short
 from pinn.report.tables import Tables
 
 #: Methods that are shown side by side, where they are there.
@@ -51,7 +52,7 @@ def accuracy_figure(tables: Tables, split: str, metric: str) -> Figure | None:
     return figure
 
 
-def _draw(ax, y: int, rows: pd.DataFrame, metric: str, looks: dict) -> None:
+def _draw(ax: Axes, y: int, rows: pd.DataFrame, metric: str, looks: Looks) -> None:
     rows = rows[rows[f"{metric}_s"].notna()]
     if rows.empty:
         return

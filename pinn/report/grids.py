@@ -147,9 +147,9 @@ def time_grid(tables: Tables) -> list[Grid]:
         return []
     rows = tables.times[~tables.times["method"].str.contains(_MARK, regex=False)]
     medians = rows.groupby("method", sort=False)[["fit_s", "predict_s"]].median()
-    counts = rows["method"].value_counts()
+    counts = rows["method"].value_counts().to_dict()
     lines = [
-        Row((str(name), str(counts[name]), _seconds(row["fit_s"]), _seconds(row["predict_s"])))
+        Row((str(name), str(counts[str(name)]), _seconds(row["fit_s"]), _seconds(row["predict_s"])))
         for name, row in medians.sort_values("fit_s").iterrows()
     ]
     caption = (

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from pinn.report.style import markers, new_figure, short
+from pinn.report.style import Looks, markers, new_figure, short
 from pinn.report.tables import Tables
 
 
@@ -48,7 +50,9 @@ def _label(text: str) -> str:
     return text.removesuffix(".0")
 
 
-def _draw(ax, rows: pd.DataFrame, error: pd.Series, column: str, values: list, looks: dict) -> None:
+def _draw(
+    ax, rows: pd.DataFrame, error: pd.Series, column: str, values: list[Any], looks: Looks
+) -> None:
     place = {value: i for i, value in enumerate(values)}
     at = rows[column].map(place).to_numpy(dtype=float)
     for i, (name, (marker, grey)) in enumerate(looks.items()):

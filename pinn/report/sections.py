@@ -10,7 +10,7 @@ from pinn.report.calibration_curve import calibration_figure
 from pinn.report.coefficient_map import coefficient_figure
 from pinn.report.learning_curve import learning_figure
 from pinn.report.loads import load_figure
-from pinn.report.parts import Picture, Section, picture
+from pinn.report.parts import Grid, Picture, Section, picture
 from pinn.report.tables import METHOD, Tables
 
 #: Kind of split -> title of its section.
@@ -52,7 +52,7 @@ def _left_out(tables: Tables, split: str, title: str) -> Section:
             f"{metric.upper()} of the method {METHOD!r} against the measured one: the line is "
             f"equality, the band 10 %. n = {len(rows)}; {about}.",
         )
-    items = [*dots, *agreement]
+    items: list[Picture | Grid] = [*dots, *agreement]
     for metric in _METRICS:
         items += grids.held_out_grid(tables, split, metric)
     text = (

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable
+from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -20,6 +22,9 @@ FILLS = (
     ("0.95", "\\\\\\"), ("0.75", ""),
 )  # fmt: skip
 
+#: Name -> marker and grey.
+Looks = dict[str, tuple[str, str]]
+
 #: Width of a page in inches.
 WIDTH = 9.5
 
@@ -27,10 +32,19 @@ WIDTH = 9.5
 DPI = 110
 
 
-def new_figure(height: float, rows: int = 1, columns: int = 1, **arguments: object):
-    """A figure of page width with a grid of axes, shape ``[rows, columns]``."""
+def new_figure(
+    height: float, rows: int = 1, columns: int = 1, **sharing: Any
+) -> tuple[Figure, np.ndarray]:
+    """A figure of page width with a grid of axes, shape ``[rows, columns]``.
+
+    Args:
+        height: In inches.
+        rows: Of axes.
+        columns: Of axes.
+        sharing: ``sharex`` and ``sharey``, as matplotlib takes them.
+    """
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False, **arguments)
+    axes = figure.subplots(rows, columns, squeeze=False, **sharing)
     for one in axes.flat:
         tidy(one)
     return figure, axes
@@ -42,7 +56,7 @@ def tidy(axes: Axes) -> None:
     axes.tick_params(labelsize=8)
 
 
-def markers(names: Iterable[str]) -> dict[str, tuple[str, str]]:
+def markers(names: Iterable[str]) -> Looks:
     """Marker and grey of each name, the same for the same names."""
     ordered = sorted(set(names))
     return {name: MARKERS[i % len(MARKERS)] for i, name in enumerate(ordered)}

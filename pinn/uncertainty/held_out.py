@@ -110,7 +110,7 @@ def _distances(
         key = f"{split} {held_out} {kernels.digest()} {source_digest(_CODE)}"
         of_fold = known[known["key"] == key]
         if set(of_fold.get("row_id", ())) != set(part["row_id"]):
-            of_fold = _fold_distances(part, test, kernels).assign(split=split, key=key)
+            of_fold = _fold_distances(part, test, kernels).assign(split=str(split), key=key)
         found.append(of_fold)
     together = pd.concat(found, ignore_index=True)
     replace_atomically(path, lambda target: together.to_csv(target, index=False))
