@@ -14,6 +14,11 @@ from pinn.report.tables import read_tables
 
 TITLE = "How good the predictions are"
 
+#: Pictures for a README.
+README_PICTURES = (
+    "accuracy-leave-one-model-out-tpot", "agreement-leave-one-model-out-tpot", "calibration",
+)  # fmt: skip
+
 
 def write_report(folder: Path, evidence: str, images: Path | None = None) -> Path:
     """Write ``report.html``, which needs no other file, and the same pictures as PNG files.
@@ -21,7 +26,7 @@ def write_report(folder: Path, evidence: str, images: Path | None = None) -> Pat
     Args:
         folder: Of an evaluation; ``figures`` in it gets the pictures.
         evidence: What every table rests on.
-        images: Another folder that gets the pictures, such as a README's.
+        images: Another folder that gets those in ``README_PICTURES``.
 
     Returns:
         The page.
@@ -30,9 +35,10 @@ def write_report(folder: Path, evidence: str, images: Path | None = None) -> Pat
         PinnError: If the folder holds no results.
     """
     sections = make_sections(read_tables(folder))
-    for place in (folder / "figures", images):
-        if place is not None:
-            _write_pictures(sections, place)
+    pictures = [i for section in sections for i in section.items if isinstance(i, Picture)]
+    _write_pictures(pictures, folder / "figures")
+    if images is not None:
+        _write_pictures([one for one in pictures if one.name in README_PICTURES], images)
     page = folder / "report.html"
     text = render(sections, evidence)
     replace_atomically(page, lambda target: target.write_text(text, encoding="utf-8"))
@@ -57,9 +63,7 @@ def render(sections: Sequence[Section], evidence: str) -> str:
     )
 
 
-def _write_pictures(sections: Sequence[Section], folder: Path) -> None:
+def _write_pictures(pictures: Sequence[Picture], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for section in sections:
-        for item in section.items:
-            if isinstance(item, Picture):
-                (folder / f"{item.name}.png").write_bytes(item.content)
+    for one in pictures:
+        (folder / f"{one.name}.png").write_bytes(one.content)

@@ -101,7 +101,9 @@ def test_the_suite_writes_tables_and_a_page(suite, tmp_path):
     assert (seen["verdict"] == "not for an unseen pair").all()
     assert json.loads((folder / "evaluation.json").read_text()) == summary
     assert "<h2" in (folder / "report.html").read_text()
-    assert (tmp_path / "images" / "accuracy-leave-one-gpu-out-tpot.png").is_file()
+    assert (folder / "figures" / "accuracy-leave-one-gpu-out-tpot.png").is_file()
+    # None of the README's pictures is of this split.
+    assert list((tmp_path / "images").iterdir()) == []
     # What could not be made is said with its reason.
     assert set(summary["skipped"]) == {
         "deployments to serving runs", "temporal", "cells", "intervals"
