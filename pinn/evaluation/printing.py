@@ -15,11 +15,20 @@ CAPTION = "absolute percentage error; bias is the median signed error; n rows"
 DETAILED = ("expert-parallel",)
 
 
-def print_results(results: pd.DataFrame, console: Console | None = None) -> None:
-    """Print one table per kind of split and metric: a row per held-out part and method."""
+def print_results(
+    results: pd.DataFrame, console: Console | None = None, evidence: str = ""
+) -> None:
+    """Print one table per kind of split and metric: a row per held-out part and method.
+
+    Args:
+        results: Table with ``pinn.evaluation.metrics.RESULT_COLUMNS``.
+        console: Where to; None for the terminal.
+        evidence: What every table rests on, said below each.
+    """
+    caption = f"{CAPTION}; rests on {evidence}" if evidence else CAPTION
     console = console or Console(width=120)
     for (split, metric), part in results.groupby(["split", "metric"], sort=False):
-        table = Table(title=f"{split}: {str(metric).upper()}", caption=CAPTION)
+        table = Table(title=f"{split}: {str(metric).upper()}", caption=caption)
         for heading in ("held out", "method", "n", "median", "mean", "p90", "bias"):
             left = heading in ("held out", "method")
             table.add_column(heading, justify="left" if left else "right", no_wrap=True)

@@ -205,7 +205,7 @@ def _tables(
     ranking = rank(compared, groups, METRICS, NOT_FOR_UNSEEN)
     ranking.to_csv(folder / "ranking.csv", index=False)
     studies(results).to_csv(folder / "studies.csv", index=False)
-    print_results(results[~results["method"].map(is_study)])
+    print_results(results[~results["method"].map(is_study)], evidence=EVIDENCE)
     return {
         "folder": str(folder),
         "predictions": str(folder / "predictions.parquet"),

@@ -90,6 +90,8 @@ def test_the_suite_writes_tables_and_a_page(suite, tmp_path):
     result = suite("--fast")
     assert result.exit_code == 0, result.output
     summary = json.loads(result.stdout.splitlines()[-1])
+    printed = " ".join(result.stdout.split())
+    assert "rests on 4 measured deployment models, 6 serving-run models" in printed
     folder = tmp_path / "suite"
     results = pd.read_csv(folder / "results.csv")
     assert set(results["split"]) == {"leave-one-gpu-out"}

@@ -5,17 +5,19 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from calibrations import small_calibration
 from omegaconf import OmegaConf
 from run_cases import three_runs
 
 from pinn.errors import PinnError
-from pinn.experiments.release import held_out_results, run_release
+from pinn.experiments.release import held_out_results, publish, run_release
 from pinn.experiments.release_folds import LEFT_OUT, split_runs, without_model
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.serving import ServingSpec
 from pinn.training.serving_rows import serving_rows
+from pinn.uncertainty.calibration import calibration_path, read_calibration, write_calibration
 
 
 def on_four_gpus(name):
@@ -106,3 +108,27 @@ def test_a_release_without_runs_is_refused(tmp_path):
     )
     with pytest.raises(PinnError, match="PINN_SERVING_RUNS"):
         run_release(config)
+
+
+def test_a_new_release_takes_the_intervals_over(tmp_path, capsys):
+    new, target, results = (
+        tmp_path / name for name in ("new.safetensors", "pinn.safetensors", "results.csv")
+    )
+    results.write_text("split\n")
+    target.write_bytes(b"before")
+    new.write_bytes(b"trained further")
+    write_calibration(small_calibration(target), calibration_path(target))
+    publish(new, results, target)
+    assert target.read_bytes() == b"trained further"
+    assert read_calibration(target).metrics == small_calibration(target).metrics
+    assert (tmp_path / "pinn.results.csv").read_text() == "split\n"
+    assert capsys.readouterr().err == ""
+
+
+def test_a_release_without_intervals_says_so(tmp_path, capsys):
+    new, results = tmp_path / "new.safetensors", tmp_path / "results.csv"
+    new.write_bytes(b"a network")
+    results.write_text("split\n")
+    publish(new, results, tmp_path / "pinn.safetensors")
+    assert (tmp_path / "pinn.safetensors").read_bytes() == b"a network"
+    assert "has no intervals: no intervals at" in capsys.readouterr().err
