@@ -40,8 +40,14 @@ def calibrate(
         distance_bands(errors),
         sources,
         _records(coverage_table(nested_intervals(errors))),
-        {str(k): round(distance_auroc(part), 4) for k, part in errors.groupby("split")},
+        _aurocs(errors),
     )
+
+
+def _aurocs(errors: pd.DataFrame) -> dict[str, float]:
+    """Of every kind of split that has both good and bad rows."""
+    found = {str(split): distance_auroc(part) for split, part in errors.groupby("split")}
+    return {split: round(value, 4) for split, value in found.items() if np.isfinite(value)}
 
 
 def distance_bands(errors: pd.DataFrame) -> list[Band]:

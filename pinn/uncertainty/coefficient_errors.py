@@ -25,6 +25,7 @@ from pinn.observations.splits import read_splits
 from pinn.observations.table import read_observations
 from pinn.training.serving_rows import ServingRows, serving_rows
 from pinn.uncertainty.calibration import NAMES
+from pinn.uncertainty.held_out import LEFT_OUT
 
 
 def coefficient_errors(
@@ -49,6 +50,8 @@ def coefficient_errors(
     parts = []
     for path in sorted((folder / "splits").glob("*.json")):
         kind = path.stem
+        if kind not in LEFT_OUT:
+            continue
         for split in read_splits(path):
             test = rows.take(np.isin(rows.row_id, split.test_ids))
             logs = fold_logs(folder, fingerprint, kind, split.name) / "kernels" / "alpha"
