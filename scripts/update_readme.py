@@ -22,12 +22,16 @@ from pinn.calibration.intervals import TEST
 from pinn.calibration.selection import SELECTIONS
 from pinn.calibration.study import LINE, budget_table
 from pinn.cli.main import app
+from pinn.experiments.release import NETWORK
+from pinn.experiments.release_folds import LEFT_OUT
 from pinn.features.request import REQUEST_FEATURES
 from pinn.features.step import STEP_FEATURES
 from pinn.uncertainty.calibration import read_calibration
+from pinn.workloads.measured_runs import WHOLE_RUN
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
+CHECKPOINTS = ROOT / "checkpoints"
 REPORT = "pinn coefficients --model Qwen/Qwen3-30B-A3B --gpu H100 --tensor-parallel-size 2"
 ACCOUNT = (
     "pinn account --model meta-llama/Llama-3.1-70B --gpu H200 --tensor-parallel-size 4 "
@@ -38,7 +42,7 @@ SERVED = "--model codellama/CodeLlama-34b-Instruct-hf --gpu H100 --tensor-parall
 
 def run(command: str) -> str:
     """What a ``pinn`` command prints."""
-    os.environ["PINN_CHECKPOINT"] = str(ROOT / "checkpoints" / "pinn.safetensors")
+    os.environ["PINN_CHECKPOINT"] = str(CHECKPOINTS / "pinn.safetensors")
     result = CliRunner().invoke(app, shlex.split(command)[1:])
     if result.exit_code:
         raise SystemExit(f"{command} failed: {result.output}")
@@ -55,7 +59,7 @@ def account() -> str:
 
 def intervals() -> str:
     """Nested coverage of the checkpoint's intervals, every left-out part shown."""
-    found = read_calibration(ROOT / "checkpoints" / "pinn.safetensors")
+    found = read_calibration(CHECKPOINTS / "pinn.safetensors")
     lines = ["| left out | | rows | TPOT | TTFT | E2E |", "|---|---|---:|---:|---:|---:|"]
     cells: dict[tuple[str, str, int], list[str]] = {}
     for row in found.coverage:
@@ -70,6 +74,35 @@ def intervals() -> str:
         "\n\nThe distance tells step times that are more than 20 % off from the others with an "
         f"AUROC of {of_splits}."
     )
+
+
+def serving_runs() -> str:
+    """Every stage of the serving runs: measured, and errors with its model left out or trained on."""
+    table = pd.read_csv(CHECKPOINTS / "pinn.serving_runs.csv", dtype={"stage": str})
+    table = table[table["stage"] != WHOLE_RUN]
+    errors = table.pivot_table(
+        index=["run", "stage"], columns=["method", "figure"], values="error_percent", sort=False
+    )
+    measured = table.drop_duplicates(["run", "stage", "figure"]).pivot_table(
+        index=["run", "stage"], columns="figure", values="measured_s", sort=False
+    )
+    about = table.drop_duplicates(["run", "stage"]).set_index(["run", "stage"])
+    means = ["e2e_mean_s", "ttft_mean_s", "itl_mean_s"]
+    tails = ["e2e_p90_s", "e2e_p99_s"]
+    lines = [
+        "| model | load | req/s | E2E, TTFT, ITL ms | left out: E2E, TTFT, ITL | E2E p90, p99 | "
+        "trained on: E2E, TTFT, ITL | E2E p90, p99 |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for key, row in about.iterrows():
+        cells = [" ".join(f"{1e3 * measured.loc[key, figure]:.4g}" for figure in means)]
+        for method in (LEFT_OUT, NETWORK):
+            for figures in (means, tails):
+                cells.append(" ".join(f"{errors.loc[key, (method, f)]:+.1f}" for f in figures))
+        lines.append(
+            f"| {row['model']} | {row['load']} | {row['rate_per_s']:g} | {' | '.join(cells)} |"
+        )
+    return "\n".join(lines)
 
 
 def beta() -> str:
@@ -137,6 +170,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "report": report,
     "intervals": intervals,
     "account": account,
+    "serving-runs": serving_runs,
     "kernels": lambda: run("pinn kernels errors"),
     "beta": beta,
     "alpha": alpha,

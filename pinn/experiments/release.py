@@ -77,7 +77,9 @@ def run_release(config: DictConfig) -> dict[str, Any]:
     fit, network, latencies = _learn(config, learner, runs, serving, folder / "logs" / mark[:16])
     scores.append(score_runs(runs, latencies, TEACHER))
     scores.append(score_runs(runs, network_latencies(network, runs), NETWORK))
-    pd.concat(scores, ignore_index=True).to_csv(folder / "serving_runs.csv", index=False)
+    pd.concat(scores, ignore_index=True).to_csv(
+        folder / "serving_runs.csv", index=False, float_format="%.6g"
+    )
     table = pd.read_csv(folder / "serving_runs.csv", dtype={"stage": str})
     _print(table)
     results = held_out_results(config, table)
@@ -209,11 +211,11 @@ def _save(
     if config.publish:
         target = Path(config.publish)
         target.mkdir(parents=True, exist_ok=True)
-        publish(path, folder / "results.csv", target / "pinn.safetensors")
+        publish(path, target / "pinn.safetensors")
 
 
-def publish(path: Path, results: Path, target: Path) -> None:
-    """Put a checkpoint and its results where commands look for them.
+def publish(path: Path, target: Path) -> None:
+    """Put a checkpoint and the results beside it where commands look for them.
 
     The intervals that the checkpoint there had go over to the new one: they tell how well such
     training does on left-out groups.
@@ -224,4 +226,5 @@ def publish(path: Path, results: Path, target: Path) -> None:
     except PinnError as error:
         print(f"the new checkpoint has no intervals: {error}", file=sys.stderr)
     shutil.copyfile(path, target)
-    shutil.copyfile(results, target.with_suffix(".results.csv"))
+    for name in ("results.csv", "serving_runs.csv"):
+        shutil.copyfile(path.with_name(name), target.with_suffix(f".{name}"))

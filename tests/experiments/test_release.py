@@ -110,25 +110,28 @@ def test_a_release_without_runs_is_refused(tmp_path):
         run_release(config)
 
 
+def trained(folder):
+    """A checkpoint beside its results."""
+    folder.mkdir()
+    (folder / "results.csv").write_text("split\n")
+    (folder / "serving_runs.csv").write_text("run\n")
+    (folder / "checkpoint.safetensors").write_bytes(b"a network")
+    return folder / "checkpoint.safetensors"
+
+
 def test_a_new_release_takes_the_intervals_over(tmp_path, capsys):
-    new, target, results = (
-        tmp_path / name for name in ("new.safetensors", "pinn.safetensors", "results.csv")
-    )
-    results.write_text("split\n")
+    new, target = trained(tmp_path / "results"), tmp_path / "pinn.safetensors"
     target.write_bytes(b"before")
-    new.write_bytes(b"trained further")
     write_calibration(small_calibration(target), calibration_path(target))
-    publish(new, results, target)
-    assert target.read_bytes() == b"trained further"
+    publish(new, target)
+    assert target.read_bytes() == b"a network"
     assert read_calibration(target).metrics == small_calibration(target).metrics
     assert (tmp_path / "pinn.results.csv").read_text() == "split\n"
+    assert (tmp_path / "pinn.serving_runs.csv").read_text() == "run\n"
     assert capsys.readouterr().err == ""
 
 
 def test_a_release_without_intervals_says_so(tmp_path, capsys):
-    new, results = tmp_path / "new.safetensors", tmp_path / "results.csv"
-    new.write_bytes(b"a network")
-    results.write_text("split\n")
-    publish(new, results, tmp_path / "pinn.safetensors")
+    publish(trained(tmp_path / "results"), tmp_path / "pinn.safetensors")
     assert (tmp_path / "pinn.safetensors").read_bytes() == b"a network"
     assert "has no intervals: no intervals at" in capsys.readouterr().err
