@@ -77,7 +77,7 @@ def intervals() -> str:
 
 
 def serving_runs() -> str:
-    """Every stage of the serving runs: measured, and errors with its model left out or trained on."""
+    """Every stage of the serving runs: measured, and errors without and with its model."""
     table = pd.read_csv(CHECKPOINTS / "pinn.serving_runs.csv", dtype={"stage": str})
     table = table[table["stage"] != WHOLE_RUN]
     errors = table.pivot_table(
