@@ -59,7 +59,7 @@ def recorded_sums(steps: StepRecords) -> BlisSums:
         sums.prefill_tokens,
         sums.decode_requests,
         # A decode's own token is a key of its step, but not yet progress.
-        sums.decode_context - sums.decode_requests,
+        steps["decode_context"] - sums.decode_requests,
         sums.requests,
         steps[PROMPT_REACH],
     )

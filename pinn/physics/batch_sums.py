@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from jaxtyping import Float
@@ -52,6 +52,17 @@ class BatchSums:
     def requests(self) -> Counts:
         """Sequences in the step, each of which is sampled at most once."""
         return self.prefill_requests + self.decode_requests
+
+    def without_reread(self, tokens: ArrayLike) -> BatchSums:
+        """The sums when so many tokens of the decodes' contexts come from the GPU's cache."""
+        context = self.decode_context - tokens
+        some = self.decode_context > 0
+        share = np.divide(context, self.decode_context, out=np.ones_like(context), where=some)
+        return replace(
+            self,
+            decode_context=context,
+            windowed_decode_context=self.windowed_decode_context * share,
+        )
 
     def reshape(self, *shape: int) -> BatchSums:
         """The same sums with every field reshaped."""
@@ -144,10 +155,11 @@ def sum_batches(batches: Sequence[Batch], window: float | None = None) -> BatchS
         prefill_cached=cached,
         window=window,
     )
-    return BatchSums(
+    sums = BatchSums(
         *(
             # Of no requests at all, bincount makes whole numbers.
             np.bincount(owner, getattr(each, f.name), len(batches)).astype(np.float64)
             for f in fields(each)
         )
     )
+    return sums.without_reread(np.array([b.reread_tokens for b in batches], dtype=np.float64))

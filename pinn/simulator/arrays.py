@@ -47,6 +47,7 @@ _SETTINGS = [
     ("concurrency", "i8"),
     ("stages_wait", "i8"),
     ("keeps_batches", "i8"),  # for latency models that read them
+    ("gpu_cache_tokens", "f8"),
     ("stage_gap_s", "f8"),
     ("transfer_latency_s", "f8"),
     ("transfer_token_s", "f8"),

@@ -33,6 +33,7 @@ def take_block(engine, replica):
     unlink_block(engine, replica, block)
     forget_key(engine, replica, block)
     arrays.references(engine)[replica, block] = 1
+    arrays.replicas(engine)[replica].held_blocks += 1
     return block
 
 
@@ -52,6 +53,7 @@ def unlink_block(engine, replica, block):
 def release_block(engine, replica, block):
     """``BlockPool.free_blocks`` of one block: unused ones go to the end of the free list."""
     arrays.references(engine)[replica, block] -= 1
+    arrays.replicas(engine)[replica].held_blocks -= 1
     if arrays.references(engine)[replica, block] > 0:
         return
     last = arrays.previous_free(engine)[replica, 0]
@@ -68,6 +70,7 @@ def touch_block(engine, replica, block):
     if arrays.references(engine)[replica, block] == 0:
         unlink_block(engine, replica, block)
     arrays.references(engine)[replica, block] += 1
+    arrays.replicas(engine)[replica].held_blocks += 1
 
 
 @inner

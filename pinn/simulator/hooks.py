@@ -26,6 +26,7 @@ from pinn.simulator.request_kernel import (
     Situation,
     request_values,
 )
+from pinn.simulator.state import REREAD
 from pinn.simulator.step_kernel import step_values
 from pinn.specs.batch import Batch
 
@@ -93,6 +94,7 @@ def step_seconds(latency: LatencyModel, engine: PlainEngine, replica: int) -> fl
         tuple(arrays.batch_new(engine)[replica, column, rows].tolist()),
         tuple(arrays.batch_cached(engine)[replica, column, rows].tolist()),
         tuple(arrays.batch_prefill(engine)[replica, column, rows].astype(bool).tolist()),
+        float(arrays.sums(engine)[replica, REREAD]),
     )
     return float(latency.step_time(batch))
 

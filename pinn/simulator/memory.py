@@ -194,6 +194,20 @@ def _empty_layout(deployment: Deployment) -> KvLayout:
     )
 
 
+def gpu_cache_tokens(deployment: Deployment) -> float:
+    """Tokens whose keys and values of one head in one layer fit the last-level cache."""
+    each = deployment.kv_cache_precision.bytes_per_weight
+    widest = max(_head_width(group) for group in deployment.model.layer_groups)
+    return deployment.gpu.l2_bytes / (widest * each)
+
+
+def _head_width(group: LayerGroup) -> int:
+    attention = group.attention
+    if isinstance(attention, LatentAttentionSpec):
+        return attention.kv_lora_rank + attention.qk_rope_head_dim
+    return 2 * attention.head_dim
+
+
 def layer_kv_bytes(group: LayerGroup, deployment: Deployment) -> float:
     """Keys and values of one token in one layer on one GPU; MLA's latent vector is not divided."""
     attention, tp = group.attention, deployment.serving.tensor_parallel_size

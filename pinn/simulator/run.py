@@ -13,6 +13,7 @@ from pinn.simulator.state import (
     FINISHED,
     FIRST_SUM,
     REJECTED,
+    REREAD_TOKENS,
     STEP_COLUMNS,
     SUMS,
     TIMED_OUT,
@@ -139,7 +140,8 @@ class StepRecords:
     @property
     def sums(self) -> BatchSums:
         """Batch sums of shape ``[steps]``, as the step features take them."""
-        return BatchSums(*(self.table[:, FIRST_SUM + i] for i in range(len(SUMS))))
+        whole = BatchSums(*(self.table[:, FIRST_SUM + i] for i in range(len(SUMS))))
+        return whole.without_reread(self[REREAD_TOKENS])
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pinn.simulator.blocks import (
 )
 from pinn.simulator.jit import inner
 from pinn.simulator.queues import prepend_waiting, remove_waiting
-from pinn.simulator.state import LOADING, PREEMPTED, RUNNING, WAITING
+from pinn.simulator.state import LOADING, PREEMPTED, REREAD, RUNNING, WAITING
 
 
 @inner
@@ -31,7 +31,24 @@ def schedule(engine, replica, column, now):
     _schedule_running(engine, replica, column)
     if state.preempted == 0:
         _schedule_waiting(engine, replica, column, now)
+    sums = arrays.sums(engine)[replica]
+    sums[REREAD] = _reread_tokens(engine, replica, sums[1], sums[3])
     return state.tokens
+
+
+@inner
+def _reread_tokens(engine, replica, decodes, context):
+    """Context of decodes that a shared prefix has brought into the GPU's cache already.
+
+    Attention goes through a layer head by head, so what one head reads of all requests has to fit.
+    """
+    state = arrays.replicas(engine)[replica]
+    used = engine.blocks - state.free_blocks
+    if decodes < 2 or state.held_blocks <= used:
+        return 0.0
+    shared = (state.held_blocks - used) * engine.block_size * min(decodes / state.running, 1.0)
+    shared = min(shared, context - decodes)
+    return shared * min(engine.gpu_cache_tokens / (context - shared), 1.0)
 
 
 @inner

@@ -8,7 +8,7 @@ from jaxtyping import Bool
 from pinn.simulator.block_keys import block_keys
 from pinn.simulator.engine import Engine, new_engine
 from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.memory import KvLayout, max_model_len
+from pinn.simulator.memory import KvLayout, gpu_cache_tokens, max_model_len
 from pinn.simulator.state import REJECTED, REQUEST, UNSENT
 from pinn.specs.deployment import Deployment
 from pinn.workloads.workload import Workload
@@ -90,6 +90,7 @@ def _settings(
         "n_replicas": replicas,
         "n_groups": 1 if deployment.model.moe is not None else replicas,
         "least_loaded": spec.data_parallel_routing == "least_loaded",
+        "gpu_cache_tokens": gpu_cache_tokens(deployment),
         "tensor_parallel": serving.tensor_parallel_size,
         "concurrency": workload.concurrency or 0,
         "stages_wait": workload.stages_wait,

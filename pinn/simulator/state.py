@@ -70,6 +70,7 @@ REPLICA = np.dtype(
         ("input_head", "i8"),
         ("input_tail", "i8"),
         ("free_blocks", "i8"),
+        ("held_blocks", "i8"),  # by each request for itself: a shared block counts for all of them
         ("free_slots", "i8"),
         ("new", "i8"),  # requests scheduled for the first time in the last scheduling
         ("preempted", "i8"),
@@ -112,9 +113,14 @@ SUMS = (
 #: reach of prefill attention as the Go simulator counts it.
 PROMPT_REACH = "prompt_reach"
 
+#: Tokens of the decodes' contexts that come from the GPU's cache, see ``pinn.specs.batch.Batch``.
+REREAD_TOKENS = "reread_tokens"
+
 #: Columns of a recorded step; the sums are those of the replica that took longest.
 STEP_COLUMNS = (
     "start_s", "duration_s", "group", "requests", "tokens", "running", "waiting", "used_blocks",
-    "new", "preempted", *SUMS, PROMPT_REACH,
+    "new", "preempted", *SUMS, PROMPT_REACH, REREAD_TOKENS,
 )  # fmt: skip
 FIRST_SUM = STEP_COLUMNS.index(SUMS[0])
+#: Place of ``REREAD_TOKENS`` among the sums of a batch.
+REREAD = STEP_COLUMNS.index(REREAD_TOKENS) - FIRST_SUM

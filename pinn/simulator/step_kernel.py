@@ -16,6 +16,7 @@ from pinn.errors import PinnError
 from pinn.features.step import STEP_FEATURES
 from pinn.physics.costs import COST_NAMES, StepCosts
 from pinn.simulator.jit import inner
+from pinn.simulator.state import REREAD
 
 #: One deployment's ``StepCosts`` as numbers, same names and order.
 Costs: Any = namedtuple("Costs", COST_NAMES)  # type: ignore[misc]
@@ -86,11 +87,15 @@ def step_values(c, sums):
 
     Args:
         c: ``Costs``.
-        sums: Float64 array [9], the fields of ``BatchSums`` in their order.
+        sums: Float64 array: the fields of ``BatchSums`` in their order, and what
+            ``pinn.simulator.state`` adds.
     """
     prefills, decodes, prefill_tokens = sums[0], sums[1], sums[2]
     context, cached, pairs = sums[3], sums[4], sums[5]
     near_context, near_cached, near_pairs = sums[6], sums[7], sums[8]
+    if sums[REREAD] > 0:
+        context -= sums[REREAD]
+        near_context *= context / sums[3]
     tokens, requests = prefill_tokens + decodes, prefills + decodes
     busy = 1.0 if tokens > 0 else 0.0
     gemm_compute = c.gemm_token_s * tokens + c.head_sequence_s * requests

@@ -17,11 +17,14 @@ class Batch:
         cached_tokens: Tokens whose keys and values are there already (earlier chunks, a cached
             prefix, or the context of a decode); at least 0.
         is_prefill: Whether the request still works on its prompt.
+        reread_tokens: Of the contexts of all decodes, tokens whose keys and values another decode
+            reads too and the GPU's cache still holds.
     """
 
     new_tokens: tuple[int, ...] = ()
     cached_tokens: tuple[int, ...] = ()
     is_prefill: tuple[bool, ...] = ()
+    reread_tokens: float = 0.0
 
     def __post_init__(self) -> None:
         if not len(self.new_tokens) == len(self.cached_tokens) == len(self.is_prefill):
@@ -44,6 +47,7 @@ class Batch:
             self.new_tokens + other.new_tokens,
             self.cached_tokens + other.cached_tokens,
             self.is_prefill + other.is_prefill,
+            self.reread_tokens + other.reread_tokens,
         )
 
     @staticmethod

@@ -216,6 +216,34 @@ def test_less_cache_never_lowers_preemptions():
     assert counts[0] == 0 < counts[-1]
 
 
+def _twins(gpu=None, **columns):
+    """Two requests that start apart and decode together, 32 prompt tokens each."""
+    workload = load([33, 33], [24, 24], [0.0, 1e-4], **columns)
+    target = deployment()
+    target = dataclasses.replace(target, gpu=gpu or target.gpu)
+    return simulate(target, workload, latency_of(target)).steps
+
+
+def test_keys_that_two_decodes_share_are_read_once():
+    shared = _twins(shares_with=[-1, 0], shared_tokens=[0, 32])
+    apart = _twins()
+    both = (shared["decode_requests"] == 2) & (shared["prefill_requests"] == 0)
+    assert both.any()
+    assert (shared["reread_tokens"][both] == 32).all()
+    assert (shared["reread_tokens"][shared["decode_requests"] < 2] == 0).all()
+    assert (apart["reread_tokens"] == 0).all()
+    whole, once = shared["decode_context"], shared.sums.decode_context
+    np.testing.assert_allclose(whole - once, shared["reread_tokens"])
+    assert (once >= shared["decode_requests"]).all()
+
+
+def test_a_cache_too_small_for_a_head_saves_less():
+    columns = {"shares_with": [-1, 0], "shared_tokens": [0, 32]}
+    gpu = dataclasses.replace(deployment().gpu, l2_bytes=10 * 2 * 64 * 2)
+    small, large = _twins(gpu, **columns), _twins(**columns)
+    assert 0 < small["reread_tokens"].max() < large["reread_tokens"].max()
+
+
 def test_a_smaller_token_budget_never_shortens_a_long_prefill():
     workload = load([60, 3], [1, 4])
     first = []

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 
 import numba
 import numpy as np
 import pytest
 import strategies
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pinn.errors import PinnError
 from pinn.features.request import PHASES, REQUEST_FEATURES, RequestState, request_features
@@ -22,7 +24,7 @@ from pinn.simulator.request_kernel import (
     request_coefficients,
     request_values,
 )
-from pinn.simulator.state import SUMS
+from pinn.simulator.state import FIRST_SUM, REREAD, STEP_COLUMNS, SUMS
 from pinn.simulator.step_kernel import StepValues, cost_numbers, step_coefficients, step_values
 
 _compiled_values = numba.njit(lambda costs, sums: step_values(costs, sums))
@@ -36,12 +38,17 @@ def test_compiled_code_knows_exactly_the_registry():
     assert kinds <= set(RequestValues._fields)
 
 
-@given(deployment=strategies.deployments(), batch=strategies.batches())
+@given(deployment=strategies.deployments(), batch=strategies.batches(), reread=st.floats(0, 0.99))
 @settings(max_examples=150)
-def test_step_features_are_equal(deployment, batch):
-    costs, sums = step_costs([deployment]), sum_batches([batch], deployment.model.window_tokens)
+def test_step_features_are_equal(deployment, batch, reread):
+    costs, window = step_costs([deployment]), deployment.model.window_tokens
+    whole = sum_batches([batch], window)
+    tokens = reread * float(whole.decode_context[0] - whole.decode_requests[0])
+    sums = sum_batches([replace(batch, reread_tokens=tokens)], window)
     expected = dict(zip(STEP_FEATURES, step_features(costs, sums)[0], strict=True))
-    row = np.array([getattr(sums, name)[0] for name in SUMS])
+    row = np.zeros(len(STEP_COLUMNS) - FIRST_SUM)
+    row[: len(SUMS)] = [getattr(whole, name)[0] for name in SUMS]
+    row[REREAD] = tokens
     for got in (step_values(cost_numbers(costs), row), _compiled_values(cost_numbers(costs), row)):
         for name, value in expected.items():
             assert getattr(got, name) == pytest.approx(value, rel=1e-12, abs=1e-300), name

@@ -159,7 +159,9 @@ def run_engine(
         parts, preempted = _schedule(state)
         used, waiting = state.blocks_used(), len(state.waiting)
         batch = Batch(
-            *zip(*((p.new_tokens, p.cached_tokens, p.is_prefill) for p in parts), strict=True)
+            tuple(p.new_tokens for p in parts),
+            tuple(p.cached_tokens for p in parts),
+            tuple(p.is_prefill for p in parts),
         )
         start, duration = state.now, step_seconds(batch)
         state.now += duration
