@@ -12,6 +12,7 @@ from pinn.cli import serving_flags as flags
 
 if TYPE_CHECKING:
     from pinn.simulator.linear_latency import LinearLatency
+    from pinn.simulator.many import Job
     from pinn.simulator.run import Run
     from pinn.specs.deployment import Deployment
 
@@ -52,6 +53,15 @@ def simulate(
     ] = None,
     timeline: Annotated[
         Path | None, typer.Option("--timeline", help="Also draw the run over time, as PNG.")
+    ] = None,
+    sensitivity: Annotated[
+        str | None,
+        typer.Option(
+            "--sensitivity",
+            metavar="FIGURE",
+            help="Also say which coefficients a figure of the JSON hangs on, such as e2e_mean_ms: "
+            "the run again with each one changed, everything else equal.",
+        ),
     ] = None,
     checkpoint: Annotated[
         Path | None,
@@ -143,33 +153,39 @@ def simulate(
       pinn simulate --model Qwen/Qwen3-30B-A3B --gpu H200 --tensor-parallel-size 2
         --max-num-seqs 256 --workload trace.csv --json run.json --timeline run.png
 
-      pinn simulate --coefficients run1.json --workload profile.yaml
+      pinn simulate --coefficients run1.json --workload profile.yaml --sensitivity e2e_mean_ms
     """
     given = {name: value for name, value in locals().items() if name not in _NOT_A_FLAG}
     given = {name: value for name, value in given.items() if value is not None}
-    run, deployment = _run(given, workload, seed, checkpoint, coefficients)
-    _report(run, deployment, _trust(run, deployment, checkpoint, coefficients), json_path)
+    job, latency = _job(given, workload, seed, checkpoint, coefficients)
+    run, deployment = job.run(), job.deployment
+    trust = _trust(run, deployment, checkpoint, coefficients)
+    found = _sensitivity(job, latency, run, sensitivity)
+    _report(run, deployment, trust, found)
+    if json_path is not None:
+        _write_json(run, trust, found, json_path)
     _write_tables(run, requests, timeline)
 
 
 _NOT_A_FLAG = {
-    "workload", "seed", "json_path", "requests", "timeline", "checkpoint", "coefficients"
+    "workload", "seed", "json_path", "requests", "timeline", "sensitivity", "checkpoint",
+    "coefficients",
 }  # fmt: skip
 
 
-def _run(
+def _job(
     given: dict[str, Any],
     path: Path,
     seed: int | None,
     checkpoint: Path | None,
     coefficients: Path | None,
-) -> tuple[Run, Deployment]:
+) -> tuple[Job, LinearLatency]:
     from dataclasses import fields
 
     from pinn.coefficients.coefficient_set import read_coefficient_set
     from pinn.coefficients.configurations import canonical, make_deployment
     from pinn.simulator.engine_spec import EngineSpec
-    from pinn.simulator.simulate import simulate as simulate_workload
+    from pinn.simulator.many import Job
     from pinn.workloads.load import load_workload
 
     engine_flags = {f.name for f in fields(EngineSpec)}
@@ -179,7 +195,7 @@ def _run(
     deployment = make_deployment(canonical(named | flags))
     workload = load_workload(path, seed)
     latency = _latency(deployment, checkpoint, coefficients)
-    return simulate_workload(deployment, workload, latency, engine), deployment
+    return Job(deployment, workload, latency, engine), latency
 
 
 def _latency(
@@ -207,8 +223,21 @@ def _trust(
     return simulation_trust(run_statistics(run), deployment, find_checkpoint(checkpoint))
 
 
+def _sensitivity(
+    job: Job, latency: LinearLatency, run: Run, figure: str | None
+) -> dict[str, Any] | None:
+    if figure is None:
+        return None
+    from pinn.cli.sensitivity_report import simulated_sensitivity
+
+    return simulated_sensitivity(job, latency, run, figure)
+
+
 def _report(
-    run: Run, deployment: Deployment, trust: dict[str, Any] | None, json_path: Path | None
+    run: Run,
+    deployment: Deployment,
+    trust: dict[str, Any] | None,
+    sensitivity: dict[str, Any] | None,
 ) -> None:
     from pinn.simulator.report import print_report
     from pinn.simulator.statistics import run_statistics
@@ -221,8 +250,10 @@ def _report(
 
         for line in simulation_lines(trust, statistics):
             typer.echo(line)
-    if json_path is not None:
-        _write_json(run, statistics, trust, json_path)
+    if sensitivity is not None:
+        from pinn.cli.sensitivity_report import print_sensitivity
+
+        print_sensitivity(sensitivity)
 
 
 def _write_tables(run: Run, requests: Path | None, timeline: Path | None) -> None:
@@ -237,7 +268,7 @@ def _write_tables(run: Run, requests: Path | None, timeline: Path | None) -> Non
 
 
 def _write_json(
-    run: Run, statistics: dict[str, Any], trust: dict[str, Any] | None, path: Path
+    run: Run, trust: dict[str, Any] | None, sensitivity: dict[str, Any] | None, path: Path
 ) -> None:
     import json
     import math
@@ -249,9 +280,11 @@ def _write_json(
     def finite(figures: dict[str, Any]) -> dict[str, Any]:
         return {k: None if math.isnan(v) else v for k, v in figures.items()}
 
-    report = finite(statistics) | {"stages": [finite(stage) for stage in stages]}
+    report = finite(run_statistics(run)) | {"stages": [finite(stage) for stage in stages]}
     if trust is not None:
         report["intervals"] = trust
+    if sensitivity is not None:
+        report["sensitivity"] = sensitivity
     path.write_text(json.dumps(report, indent=2) + "\n")
 
 

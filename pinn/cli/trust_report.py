@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,8 @@ def simulation_trust(
         ``figures``: name of a mean in milliseconds -> its two ends; ``distance``: as
         ``describe_distance``. Or ``missing``, the reason why there are none.
     """
+    if not statistics["completed_requests"]:
+        return {"missing": "no request was served"}
     requests = max(round(statistics["requests_per_step"]), 1)
     context = round(
         (statistics["total_input_tokens"] + statistics["total_output_tokens"] / 2)
@@ -111,6 +114,7 @@ def simulation_trust(
             metric, statistics[f"{name}_mean_ms"], distance.total
         )
         for name, metric in (("e2e", "e2e"), ("ttft", "ttft"), ("itl", "tpot"), ("step", "tpot"))
+        if not math.isnan(statistics[f"{name}_mean_ms"])  # no gaps where outputs are one token
     }
     return {
         "level": calibration.level,
@@ -129,6 +133,7 @@ def simulation_lines(trust: Mapping[str, Any], statistics: Mapping[str, Any]) ->
         f"({trust['figures'][f'{name}_mean_ms'][0]:,.4g} to "
         f"{trust['figures'][f'{name}_mean_ms'][1]:,.4g})"
         for name, label in labels.items()
+        if f"{name}_mean_ms" in trust["figures"]
     ]
     return [
         f"{100 * trust['level']:.0f} % intervals of the means (ms), as they held below saturation: "

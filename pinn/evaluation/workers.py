@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pinn.errors import PinnError
@@ -22,8 +24,10 @@ class Workers:
 
     Attributes:
         backend: ``processes`` of this machine or ``ray``.
-        count: Tasks at a time; 1 with ``processes`` runs them here, one after another.
-        address: Of a running Ray cluster; None starts a Ray of its own on this machine.
+        count: Tasks at a time; 1 with ``processes`` runs them here, one after another. A running
+            Ray cluster decides itself.
+        address: Of a running Ray cluster, whose machines see the working directory under the same
+            path; None starts a Ray of its own on this machine.
     """
 
     backend: str = "processes"
@@ -48,7 +52,9 @@ class Workers:
             tasks: What it is called with; it and its results are pickled.
 
         Raises:
-            PinnError: If Ray is asked for and not installed.
+            PinnError: If Ray is asked for and not installed, or its machines do not see the
+                working directory.
+            Exception: What a task raises, as it raised it.
         """
         if self.backend == "ray":
             return self._on_ray(work, tasks)
@@ -79,13 +85,14 @@ class Workers:
         if own:
             _start(ray, self)
         try:
-            remote: Any = ray.remote(num_cpus=1)(_alone)
-            index = {remote.remote(work, task): i for i, task in enumerate(tasks)}
+            remote: Any = ray.remote(num_cpus=1)(_alone_in)
+            here = Path.cwd()
+            index = {remote.remote(here, work, task): i for i, task in enumerate(tasks)}
             waiting = list(index)
             while waiting:
                 done, waiting = ray.wait(waiting)
                 for reference in done:
-                    yield index[reference], ray.get(reference)
+                    yield index[reference], _result(ray, reference)
         finally:
             if own:
                 ray.shutdown()
@@ -96,6 +103,25 @@ def _start(ray: Any, workers: Workers) -> None:
         ray.init(address=workers.address, log_to_driver=False)
     else:
         ray.init(num_cpus=workers.count, include_dashboard=False, log_to_driver=False)
+
+
+def _result(ray: Any, reference: Any) -> Any:
+    """What a task gave, or its own error in place of Ray's account of it."""
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from error
+
+
+def _alone_in(folder: Path, work: Callable[[Task], Result], task: Task) -> Result:
+    """The same in a folder: Ray's processes start wherever Ray was started."""
+    if not folder.is_dir():
+        raise PinnError(
+            f"Ray's machine {os.uname().nodename} has no folder {folder}, where pinn was started: "
+            "share it between the machines under the same path"
+        )
+    os.chdir(folder)
+    return _alone(work, task)
 
 
 def _alone(work: Callable[[Task], Result], task: Task) -> Result:

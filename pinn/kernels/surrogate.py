@@ -22,7 +22,7 @@ from pinn.specs.gpu import GpuSpec
 #: Work beyond the lattice is charged at this share of the datasheet's rates.
 EXTRAPOLATION_EFFICIENCY = 0.8
 _LATTICES_KEPT = 20_000
-#: Kernels on a chip of a generation without any measured one take longer than those of the others
+#: Steps on a chip of a generation without any measured one take longer than kernels of the others
 #: suggest: leaving out the L40S, they turn out 19 % slower, leaving out the RTX PRO 6000, 10 %
 #: faster; this is the mean. The A100, which ``scripts/unseen_gpu.py`` judges it by, has no say.
 UNMEASURED_GENERATION = 1.035

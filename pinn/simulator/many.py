@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pinn.latency.protocol import LatencyModel
 from pinn.simulator.engine_spec import EngineSpec
@@ -13,6 +14,8 @@ from pinn.simulator.run import Run
 from pinn.simulator.simulate import simulate
 from pinn.specs.deployment import Deployment
 from pinn.workloads.workload import Workload
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -39,5 +42,12 @@ def simulate_many(jobs: Iterable[Job], workers: int | None = None) -> list[Run]:
     Raises:
         PinnError: That of the first job that cannot run.
     """
+    return map_runs(lambda run: run, jobs, workers)
+
+
+def map_runs(
+    figure: Callable[[Run], Result], jobs: Iterable[Job], workers: int | None = None
+) -> list[Result]:
+    """The same, of each run only what ``figure`` makes of it: records of long runs are large."""
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
-        return list(pool.map(Job.run, jobs))
+        return list(pool.map(lambda job: figure(job.run()), jobs))

@@ -47,7 +47,7 @@ def _stage_table(run: Run) -> Table:
         latencies = ("e2e_mean_ms", "e2e_p99_ms", "ttft_mean_ms", "ttft_p99_ms", "itl_mean_ms")
         table.add_row(
             str(stage),
-            f"{found['completed_requests']:,} of {found['injected_requests']:,}",
+            f"{found['completed_requests']:,}/{found['injected_requests']:,}",
             f"{found['responses_per_sec']:.2f}",
             *(_number(found[name]) for name in latencies),
         )

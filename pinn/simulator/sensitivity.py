@@ -6,17 +6,19 @@ so what remains is the coefficient's effect, queues included.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pinn.errors import PinnError
 from pinn.features.request import REQUEST_FEATURES
 from pinn.features.step import STEP_FEATURES
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.feature_sums import step_feature_sums
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.many import Job, simulate_many
+from pinn.simulator.many import Job, map_runs
 from pinn.simulator.run import Run
 from pinn.workloads.workload import Workload
 
@@ -62,8 +64,16 @@ def coefficient_sensitivities(
         engine: Further engine settings.
         relative_step: Change of a coefficient, as a share of it.
         workers: Threads.
+
+    Raises:
+        PinnError: If the figure is 0 or does not exist in the run.
     """
     base = Job(latency.deployment, workload, latency, engine).run()
+    base_figure = figure(base)
+    if not (math.isfinite(base_figure) and base_figure != 0):
+        raise PinnError(
+            f"the figure is {base_figure:g} in this run, so no share of it can be told: choose another"
+        )
     occurs = np.concatenate(
         [step_feature_sums(latency.deployment, base) > 0, np.ones(len(REQUEST_FEATURES), bool)]
     )
@@ -75,11 +85,11 @@ def coefficient_sensitivities(
         Job(latency.deployment, workload, _with(latency, values, i, value), engine)
         for i, value in changed
     ]
-    figures = [figure(run) for run in simulate_many(jobs, workers)]
+    figures = map_runs(figure, jobs, workers)
     derivative = np.zeros(len(values))
     for (i, _), low, high in zip(changed[::2], figures[::2], figures[1::2], strict=True):
         derivative[i] = (high - low) / (highs[i] - lows[i])
-    elasticity = derivative * values / figure(base)
+    elasticity = derivative * values / base_figure
     names = [*STEP_FEATURES, *REQUEST_FEATURES]
     return [
         Sensitivity(name, float(v), float(d), float(e))

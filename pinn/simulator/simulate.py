@@ -15,6 +15,7 @@ from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.loop import BAD_STEP, FULL, advance, advance_compiled
 from pinn.simulator.memory import kv_layout
+from pinn.simulator.python_latency import complete_latency
 from pinn.simulator.records import read_records
 from pinn.simulator.run import GapRuns, Run, StepRecords
 from pinn.simulator.setup import set_up
@@ -37,7 +38,9 @@ def simulate(
     Args:
         deployment: Model, GPU and serving configuration.
         workload: What clients send.
-        latency: Seconds for everything that takes time. A ``LinearLatency`` runs compiled.
+        latency: Seconds for everything that takes time. A ``LinearLatency`` runs compiled, any
+            other object with the methods of ``LatencyModel`` in plain Python; scheduling,
+            preemption and completion may be missing and take 0 s then.
         engine: Further engine settings.
         compiled: Run in compiled code or not; by default whenever ``latency`` allows it.
 
@@ -45,7 +48,7 @@ def simulate(
         PinnError: If the model does not fit, a request exceeds max_model_len or the KV cache, a
             flag contradicts another, or the latency model gives a step no positive time.
     """
-    engine = engine or EngineSpec()
+    latency, engine = complete_latency(latency), engine or EngineSpec()
     layout = kv_layout(deployment, engine)
     too_long = check_run(deployment, workload, engine, layout)
     state = set_up(deployment, workload, engine, layout, too_long)

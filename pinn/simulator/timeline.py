@@ -53,15 +53,15 @@ def _over_time(run: Run, name: str, edges: np.ndarray, *, rate: bool = False) ->
     if rate:
         return total / np.diff(edges)
     busy = np.bincount(where, weight, len(edges) - 1)
-    return np.divide(total, busy, out=np.zeros_like(total), where=busy > 0)
+    return np.divide(total, busy, out=np.zeros(len(total)), where=busy > 0)
 
 
 def _draw_queue(axis: Any, run: Run, edges: np.ndarray) -> None:
     centres = (edges[1:] + edges[:-1]) / 2
     running, waiting = _over_time(run, "running", edges), _over_time(run, "waiting", edges)
-    axis.fill_between(centres, running, color=_BLUE, alpha=0.5, label="running")
+    axis.fill_between(centres, running, color=_BLUE, alpha=0.5, lw=0, label="running")
     axis.fill_between(
-        centres, running, running + waiting, color=_ORANGE, alpha=0.6, label="waiting"
+        centres, running, running + waiting, color=_ORANGE, alpha=0.6, lw=0, label="waiting"
     )
     axis.set_ylabel("requests")
 

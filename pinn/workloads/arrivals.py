@@ -42,6 +42,21 @@ class Stage:
         return int(product + 1e-9) if math.isfinite(product) else 0
 
 
+def read_stages(stages: Sequence[tuple[float, float]], where: str) -> list[Stage]:
+    """Load stages of a file, from (requests per second, seconds).
+
+    Raises:
+        PinnError: If one sends nothing, with its number, counted from 0.
+    """
+    found = []
+    for i, (rate_per_s, duration_s) in enumerate(stages):
+        try:
+            found.append(Stage(rate_per_s, duration_s))
+        except PinnError as error:
+            raise PinnError(f"{where}, stage {i}: {error}") from error
+    return found
+
+
 def draw_gaps(
     process: str, rate_per_s: float, count: int, rng: np.random.Generator, cv: float = 1.0
 ) -> Float[np.ndarray, " count"]:

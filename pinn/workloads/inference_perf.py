@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from pinn.errors import PinnError
-from pinn.workloads.arrivals import Stage, stage_arrivals, stage_starts
+from pinn.workloads.arrivals import Stage, read_stages, stage_arrivals, stage_starts
 from pinn.workloads.lengths import draw_lengths
 from pinn.workloads.synthetic import shared_prefix
 from pinn.workloads.workload import AIOHTTP_TIMEOUT_S, Workload
@@ -87,7 +87,7 @@ def read_inference_perf(
     """
     config = check(_Config, values, path, _REMEDY)
     load, data = config.load, config.data
-    stages = [Stage(stage.rate, stage.duration) for stage in load.stages]
+    stages = read_stages([(stage.rate, stage.duration) for stage in load.stages], str(path))
     timeout = AIOHTTP_TIMEOUT_S if load.request_timeout is None else load.request_timeout
     if data.type == "shared_prefix":
         prefix = data.shared_prefix or _SharedPrefix()

@@ -25,7 +25,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from pinn.errors import PinnError
-from pinn.workloads.arrivals import Stage
+from pinn.workloads.arrivals import read_stages
 from pinn.workloads.synthetic import closed_loop, open_loop, shared_prefix
 from pinn.workloads.workload import Workload
 from pinn.workloads.yaml_file import check
@@ -73,7 +73,7 @@ def read_plain_spec(values: dict[str, Any], path: Path, seed: int | None = None)
         )  # fmt: skip
     if spec.stages is None:
         raise PinnError(f"{path}: give stages (rate, duration), or concurrency and requests")
-    stages = [Stage(stage.rate, stage.duration) for stage in spec.stages]
+    stages = read_stages([(stage.rate, stage.duration) for stage in spec.stages], str(path))
     if spec.groups is not None:
         return shared_prefix(
             stages, groups=spec.groups, prompts_per_group=spec.prompts_per_group,
