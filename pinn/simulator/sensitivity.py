@@ -72,7 +72,8 @@ def coefficient_sensitivities(
     base_figure = figure(base)
     if not (math.isfinite(base_figure) and base_figure != 0):
         raise PinnError(
-            f"the figure is {base_figure:g} in this run, so no share of it can be told: choose another"
+            f"the figure is {base_figure:g} in this run, so no share of it can be told: choose "
+            "another"
         )
     occurs = np.concatenate(
         [step_feature_sums(latency.deployment, base) > 0, np.ones(len(REQUEST_FEATURES), bool)]

@@ -99,9 +99,9 @@ def _draw_latencies(axis: Any, run: Run, edges: np.ndarray) -> None:
         ("E2E", requests.e2e_s, _BLUE),
         ("TTFT", requests.ttft_s, _ORANGE),
     ):
-        groups = np.split(seconds[done][order], first[1:])
+        groups = np.split(seconds[done][order], first)[1:]
         for percent, style in ((50, "-"), (90, ":")):
-            values = [np.percentile(group, percent) if len(group) else np.nan for group in groups]
+            values = [np.percentile(group, percent) for group in groups]
             axis.plot(centres, values, style, color=color, label=f"{name} p{percent}")
     failed = requests.status == "timed_out"
     if failed.any():

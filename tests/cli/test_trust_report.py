@@ -101,6 +101,23 @@ def test_a_simulation_has_intervals_of_its_means(run_trusted, workload, tmp_path
     assert report["intervals"]["distance"]["sentence"] in result.stdout
 
 
+def test_a_simulation_that_serves_nothing_has_no_intervals(run_trusted, workload, tmp_path):
+    out = tmp_path / "run.json"
+    result = run_trusted("simulate", *LLAMA, "--workload", workload, "--max-model-len", 100,
+                         "--reject-long-requests", "--json", out)  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "No intervals: no request was served." in result.stdout
+    assert json.loads(out.read_text())["rejected_requests"] == 6
+
+
+def test_outputs_of_one_token_have_no_interval_between_tokens(run_trusted, workload, tmp_path):
+    workload.write_text(workload.read_text().replace("output_tokens: 16", "output_tokens: 1"))
+    out = tmp_path / "run.json"
+    result = run_trusted("simulate", *LLAMA, "--workload", workload, "--json", out)
+    assert result.exit_code == 0, result.output
+    assert "itl_mean_ms" not in json.loads(out.read_text())["intervals"]["figures"]
+
+
 def test_a_simulation_of_a_giant_names_what_it_extrapolates_in(run_trusted, workload):
     result = run_trusted("simulate", "--model", "meta-llama/Llama-3.1-405B", "--gpu", "B200",
                  "--tensor-parallel-size", 8, "--workload", workload)  # fmt: skip

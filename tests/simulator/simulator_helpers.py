@@ -92,4 +92,4 @@ def play(workload: Workload, *, recorder=None, engine=None, **serving) -> Schedu
     recorder = recorder or Recorder()
     settings = {"async_scheduling": False} | (engine or {})
     result = simulate(deployment(**serving), workload, recorder, EngineSpec(**settings))
-    return Schedule(result, recorder.batches, recorder)
+    return Schedule(result, getattr(recorder, "batches", []), recorder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 from simulator_helpers import DENSE, MIXTURE, deployment, load
 
 from pinn.coefficients.coefficients import prior_coefficients
+from pinn.simulator import scheduler
+from pinn.simulator.admission import check_run
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.feature_sums import (
     request_delay_features,
@@ -18,6 +21,10 @@ from pinn.simulator.feature_sums import (
     step_feature_sums,
 )
 from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.loop import DONE, advance_compiled
+from pinn.simulator.memory import kv_layout
+from pinn.simulator.scheduler import _preempt
+from pinn.simulator.setup import set_up
 from pinn.simulator.simulate import simulate
 
 
@@ -128,10 +135,44 @@ def test_conservation(case):
         assert (r.computed_tokens[done] + r.reused_tokens[done] >= needed[done]).all()
     assert r.computed_tokens.sum() == steps["tokens"].sum()
     assert (steps["used_blocks"] <= run.kv_blocks * case.serving["data_parallel_size"]).all()
-    assert (steps["tokens"] <= case.serving["max_num_batched_tokens"] * 3).all()
+    together = case.serving["data_parallel_size"] if case.model == "mixture" else 1
+    assert (steps["tokens"] <= case.serving["max_num_batched_tokens"] * together).all()
     for group in np.unique(steps["group"]):
         assert (np.diff(steps["start_s"][steps["group"] == group]) > 0).all()
     _times_are_in_order(r)
+
+
+@given(cases())
+@example(_case())
+@settings(max_examples=60)
+def test_every_block_is_free_at_the_end(case):
+    target, workload, spec = case.build()
+    layout = kv_layout(target, spec)
+    state = set_up(target, workload, spec, layout, check_run(target, workload, spec, layout))
+    assert advance_compiled(state.handle, latency_of(target).compile()) == DONE
+    replicas = state.arrays["replicas"]
+    assert (replicas["free_blocks"] == state.record["blocks"]).all()
+    assert (replicas["held_blocks"] == 0).all()
+    assert (state.arrays["references"] == 0).all()
+
+
+@given(cases())
+@example(_case())
+@settings(max_examples=12)
+def test_tokens_computed_are_those_needed_and_those_that_preemptions_lost(case):
+    lost = np.zeros(case.requests, np.int64)
+
+    def preempt(engine, replica, r):
+        lost[r] += engine.arrays["requests"][r].computed
+        _preempt(engine, replica, r)
+
+    with patch.object(scheduler, "_preempt", preempt):
+        run = case.run(compiled=False)
+    r = run.requests
+    needed = r.prompt_tokens + r.output_tokens - 1
+    brought = r.computed_tokens + r.reused_tokens
+    counted = r.finished & (run.workload.transferred_tokens == 0)
+    assert (brought[counted] == (needed + lost)[counted]).all()
 
 
 def _times_are_in_order(r):

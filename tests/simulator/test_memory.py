@@ -115,6 +115,7 @@ def _llama_70b(**serving):
         (lambda: _serve([8], [1], kv_transfer_bytes_per_s=0.0), "positive rate"),
         (lambda: _serve([8], [1], recorder=Recorder(step_s=0.0)), "gave a step 0.0 s"),
         (lambda: _serve([8], [1], recorder=Recorder(step_s=float("nan"))), "gave a step nan s"),
+        (lambda: _serve([8], [1], recorder=object()), "lacks step_time, queueing_time, output_"),
         (lambda: _serve([8], [1], compiled=True), "only a LinearLatency runs compiled"),
     ],
 )

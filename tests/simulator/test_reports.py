@@ -146,6 +146,20 @@ def test_a_timeline_is_drawn_and_a_report_is_printed(tmp_path):
     assert "time to first token" in text
 
 
+def test_a_run_in_which_nothing_is_served_is_drawn(tmp_path):
+    engine = EngineSpec(reject_long_requests=True)
+    run = simulate(deployment(), load([80, 90], [1, 1], [0.0, 1.0]), Recorder(), engine)
+    plot_timeline(run, tmp_path / "run.png")
+    assert (tmp_path / "run.png").stat().st_size > 10_000
+
+
+def test_no_share_of_a_figure_that_is_0_is_told():
+    with pytest.raises(PinnError, match="is 0 in this run"):
+        coefficient_sensitivities(
+            load([4], [2]), latency(), lambda run: float(run.requests.preemptions.sum())
+        )
+
+
 @pytest.fixture
 def coefficients(tmp_path):
     prior = prior_coefficients(1)
@@ -195,7 +209,7 @@ def test_the_command_prints_and_writes(coefficients, tmp_path):
         "--model", "meta-llama/Llama-3.1-8B", "--gpu", "H100", "--workload", str(load_file),
         "--coefficients", str(coefficients), "--json", str(tmp_path / "run.json"),
         "--requests", str(tmp_path / "run.parquet"), "--max-num-seqs", "64",
-        "--no-async-scheduling",
+        "--no-async-scheduling", "--sensitivity", "e2e_mean_ms",
     ]  # fmt: skip
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
@@ -203,7 +217,28 @@ def test_the_command_prints_and_writes(coefficients, tmp_path):
     written = json.loads((tmp_path / "run.json").read_text())
     assert set(BLIS_KEYS) <= set(written)
     assert len(written["stages"]) == 1
+    hangs_on = written["sensitivity"]
+    assert (hangs_on["figure"], hangs_on["value"]) == ("e2e_mean_ms", written["e2e_mean_ms"])
+    shares = {name: found["elasticity"] for name, found in hangs_on["coefficients"].items()}
+    assert set(shares) == {*STEP_FEATURES, *REQUEST_FEATURES}
+    # Scaling all that is in seconds scales time; batches hardly change in a closed loop.
+    seconds = [share for name, share in shares.items() if not name.endswith(".step_time")]
+    assert sum(seconds) == pytest.approx(1, abs=0.01)
+    assert "e2e_mean_ms" in result.output
     assert pq.read_table(tmp_path / "run.parquet").num_rows == 20
+
+
+def test_a_figure_that_nobody_knows_is_refused(coefficients, tmp_path):
+    from pinn.cli.simulate import app
+
+    load_file = tmp_path / "load.yaml"
+    load_file.write_text("{prompt_tokens: 100, output_tokens: 8, concurrency: 1, requests: 2}")
+    arguments = [
+        "--model", "meta-llama/Llama-3.1-8B", "--gpu", "H100", "--workload", str(load_file),
+        "--coefficients", str(coefficients), "--sensitivity", "e2e",
+    ]  # fmt: skip
+    error = CliRunner().invoke(app, arguments).exception
+    assert "known are injected_requests" in str(error)
 
 
 def test_the_command_needs_no_torch():

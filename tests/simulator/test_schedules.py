@@ -243,6 +243,24 @@ def test_delays_beside_the_steps_reach_the_client_alone():
     assert got.run.steps["start_s"].tolist() == [0.25, 1.25, 2.25]
 
 
+def test_a_model_without_the_methods_that_interfaces_differ_in_has_no_such_delays():
+    class Steps:
+        """Step, queueing and output token: what every interface has."""
+
+        def step_time(self, batch):
+            return 0.5 + 0.1 * len(batch)
+
+        def queueing_time(self, _):
+            return 0.25
+
+        def output_token_processing_time(self):
+            return 0.01
+
+    requests = play(load([4], [3]), recorder=Steps()).run.requests
+    np.testing.assert_allclose(requests.first_token_s, 0.25 + 0.6 + 0.01)
+    np.testing.assert_allclose(requests.finish_s, 0.25 + 3 * 0.6 + 0.03)
+
+
 def test_a_preemption_delays_what_its_client_sees():
     got = play(
         load([4, 4], [5, 5]),
