@@ -1,0 +1,32 @@
+"""Tasks that processes of a pool can import."""
+
+import os
+import time
+from pathlib import Path
+
+from pinn.errors import PinnError
+
+#: Far longer than it takes to start a process on a busy machine.
+PATIENCE_S = 60.0
+
+
+def square_where(number):
+    """The square, the process and its folder."""
+    return number**2, os.getpid(), Path.cwd()
+
+
+def square_together(task):
+    """The square and the process, once another process is at work as well."""
+    number, folder = task
+    (folder / str(os.getpid())).touch()
+    until = time.monotonic() + PATIENCE_S
+    while len(list(folder.iterdir())) < 2:
+        if time.monotonic() > until:
+            raise TimeoutError("no other process started a task")
+        time.sleep(0.01)
+    return number**2, os.getpid()
+
+
+def refuse(number):
+    """Fail as pinn does on bad input."""
+    raise PinnError(f"task {number} is bad: give another one")
