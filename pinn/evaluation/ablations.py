@@ -64,9 +64,7 @@ class ComposedKernels:
         return fit_scalars(parts, train.tpot_features, train.tpot_s, train.weight)
 
     def _parts(self, exclude: Exclusion, deployments: tuple[Deployment, ...]) -> np.ndarray:
-        # A configuration file gives a list of GPUs, which no cache takes as a key.
-        kernels = replace(self.kernels, gpus=tuple(self.kernels.gpus))
-        return _parts(kernels, exclude, deployments, self.folds)
+        return _parts(self.kernels, exclude, deployments, self.folds)
 
 
 @lru_cache(maxsize=64)

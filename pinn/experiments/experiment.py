@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from pinn.kernels.exclusion import Exclusion
 from pinn.network.checkpoint import Checkpoint, save_checkpoint
 from pinn.observations.splits import Split, named_splits
 from pinn.observations.table import read_manifest, read_observations
-from pinn.training.kernel_learner import KernelLearner
+from pinn.training.kernel_learner import KernelLearner, KernelSettings
 from pinn.training.learner import ServingLearner
 from pinn.training.provenance import fingerprint
 from pinn.training.serving_rows import ServingRows, serving_rows
@@ -151,10 +152,16 @@ def serving_learner(config: DictConfig) -> ServingLearner:
     )
 
 
+def kernel_settings(config: DictConfig) -> KernelSettings:
+    """Where kernels come from; Hydra makes a list of the GPUs, which no cache takes as a key."""
+    settings = instantiate(config.kernels.settings, _convert_="all")
+    return replace(settings, gpus=tuple(settings.gpus))
+
+
 def kernel_learner(config: DictConfig) -> KernelLearner:
     """Learns from kernels and measured deployments, as the configuration says."""
     return KernelLearner(
-        instantiate(config.kernels.settings, _convert_="all"),
+        kernel_settings(config),
         instantiate(config.network),
         instantiate(config.kernels.distillation),
         instantiate(config.fit),

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from pinn.errors import PinnError
+from pinn.experiments.experiment import kernel_settings
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.network.checkpoint import load_checkpoint
@@ -36,7 +36,7 @@ def experiment_errors(folder: Path) -> pd.DataFrame:
 
 def configured_surrogates(config: Any) -> Callable[[Exclusion], KernelSurrogates]:
     """What gives the kernel surrogates of an exclusion, under an experiment's configuration."""
-    settings = instantiate(config.kernels.settings, _convert_="all")
+    settings = kernel_settings(config)
 
     def surrogates(exclude: Exclusion) -> KernelSurrogates:
         return fitted_surrogates(settings, exclude)

@@ -21,6 +21,7 @@ from pinn.errors import PinnError
 from pinn.evaluation.metrics import RESULT_COLUMNS, error_summary
 from pinn.evaluation.serving_runs import ranking_inversions, score_runs, summarize_runs
 from pinn.evaluation.serving_runs_print import print_scores, print_summary
+from pinn.experiments.experiment import kernel_learner
 from pinn.experiments.release_folds import LEFT_OUT, leave_models_out
 from pinn.kernels.exclusion import Exclusion
 from pinn.latency.surrogate import predict_coefficients
@@ -68,7 +69,7 @@ def run_release(config: DictConfig) -> dict[str, Any]:
     settings: Any = OmegaConf.to_container(config, resolve=True)
     learned_from = {part: settings[part] for part in _LEARNED_FROM}
     mark = fingerprint(manifest.table_sha256, report.sha256, learned_from)
-    learner = _learner(config)
+    learner = kernel_learner(config)
     scores = []
     if config.leave_models_out:
         run_fit = instantiate(config.run_fit)
@@ -115,17 +116,6 @@ def _read_runs(config: DictConfig) -> tuple[tuple[MeasuredRun, ...], ReadReport]
         )
     configs = config.runs.model_configs
     return read_measured_runs(Path(config.runs.path), Path(configs) if configs else None)
-
-
-def _learner(config: DictConfig) -> KernelLearner:
-    return KernelLearner(
-        instantiate(config.kernels.settings, _convert_="all"),
-        instantiate(config.network),
-        instantiate(config.kernels.distillation),
-        instantiate(config.fit),
-        instantiate(config.trainer),
-        config.seed,
-    )
 
 
 def _learn(

@@ -11,8 +11,7 @@ from pinn.sources.kernels.tables import read_kernel_tables
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.training.kernel_learner import KernelSettings
 
-#: A list of GPUs, as configuration files give it.
-SETTINGS = KernelSettings(None, "nowhere", ["H100-SXM"])
+SETTINGS = KernelSettings(None, "nowhere", ("H100-SXM",))
 
 
 @pytest.fixture(scope="module")

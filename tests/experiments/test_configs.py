@@ -7,6 +7,8 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from pinn.experiments.experiment import kernel_settings
+
 CONF = Path(__file__).parents[2] / "conf"
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 CHOICES = sorted(
@@ -54,3 +56,7 @@ def test_every_choice_of_every_group_composes(choice):
 
 def test_expected_experiments_are_there():
     assert {"moe_ep", "lomo", "logo"} <= set(EXPERIMENTS)
+
+
+def test_kernel_settings_can_be_the_key_of_a_cache():
+    assert hash(kernel_settings(configure())) == hash(kernel_settings(configure()))
