@@ -126,11 +126,19 @@ def stage_arrivals(
     return np.concatenate(offsets), np.repeat(np.arange(len(stages)), [len(o) for o in offsets])
 
 
-def stage_starts(stages: Sequence[Stage]) -> tuple[float, ...]:
+def stage_starts(
+    stages: Sequence[Stage], offset_s: Float[np.ndarray, " n"], stage: Int[np.ndarray, " n"]
+) -> tuple[float, ...]:
     """When stages open that follow each other by the clock.
 
-    >>> stage_starts([Stage(1, 600), Stage(2, 600)])
-    (0.0, 600.0)
+    A stage lasts until its duration is over and its last request is sent: their number is fixed,
+    so random gaps may take longer.
+
+    >>> two = [Stage(1, 2), Stage(1, 1)]
+    >>> stage_starts(two, np.array([0.5, 2.25, 1.0]), np.array([0, 0, 1]))
+    (0.0, 2.25)
     """
-    ends = np.cumsum([0.0, *(stage.duration_s for stage in stages[:-1])])
-    return tuple(float(end) for end in ends)
+    lasts = [
+        max(each.duration_s, float(offset_s[stage == i].max())) for i, each in enumerate(stages)
+    ]
+    return tuple(float(end) for end in np.cumsum([0.0, *lasts[:-1]]))

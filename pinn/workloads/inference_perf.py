@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from pinn.errors import PinnError
-from pinn.workloads.arrivals import Stage, read_stages, stage_arrivals, stage_starts
+from pinn.workloads.arrivals import Stage, read_stages, stage_arrivals
 from pinn.workloads.lengths import draw_lengths
 from pinn.workloads.synthetic import shared_prefix
 from pinn.workloads.workload import AIOHTTP_TIMEOUT_S, Workload
@@ -132,5 +132,4 @@ def _random(
         timeout_s=np.full(len(offset), timeout_s),
         stages_wait=True,
         stage_gap_s=interval_s,
-        stage_starts_s=stage_starts(stages),
     )

@@ -48,7 +48,7 @@ def open_loop(
         offset,
         stage,
         timeout_s=np.full(n, timeout_s),
-        stage_starts_s=stage_starts(stages),
+        stage_starts_s=stage_starts(stages, offset, stage),
     )
 
 
@@ -144,5 +144,5 @@ def shared_prefix(
         timeout_s=np.full(len(offset), timeout_s),
         stages_wait=stages_wait,
         stage_gap_s=stage_gap_s,
-        stage_starts_s=stage_starts(stages),
+        stage_starts_s=stage_starts(stages, offset, stage),
     )

@@ -64,6 +64,7 @@ class Workload:
             object.__setattr__(self, name, column)
         self._check_values()
         self._check_order()
+        self._check_starts()
 
     def __len__(self) -> int:
         return len(self.prompt_tokens)
@@ -93,6 +94,25 @@ class Workload:
                 f"workload {self.name}: concurrency must be at least 1, got {self.concurrency}"
             )
 
+    def _check_starts(self) -> None:
+        """A request that is due before one that is sent earlier would be sent in the past."""
+        if self.stages_wait:
+            return
+        if len(self.stage_starts_s) != self.stages:
+            raise PinnError(
+                f"workload {self.name}: {self.stages} stages need as many stage_starts_s, got "
+                f"{len(self.stage_starts_s)}"
+            )
+        due = np.array(self.stage_starts_s)[self.stage] + self.offset_s
+        early = np.flatnonzero(np.diff(due) < 0)
+        if len(early):
+            r = int(early[0])
+            raise PinnError(
+                f"workload {self.name}: request {r + 1} of stage {self.stage[r + 1]} is due at "
+                f"{due[r + 1]:g} s, before request {r} of the stage before at {due[r]:g} s: open "
+                "the stage later"
+            )
+
     def _check_order(self) -> None:
         gaps, steps = np.diff(self.offset_s), np.diff(self.stage)
         bad = np.flatnonzero((steps < 0) | (steps > 1) | ((steps == 0) & (gaps < 0)))
@@ -107,11 +127,6 @@ class Workload:
             raise PinnError(
                 f"workload {self.name}: request {late[0]} shares tokens with request "
                 f"{self.shares_with[late[0]]}, which is not sent before it"
-            )
-        if not self.stages_wait and len(self.stage_starts_s) != self.stages:
-            raise PinnError(
-                f"workload {self.name}: {self.stages} stages need as many stage_starts_s, got "
-                f"{len(self.stage_starts_s)}"
             )
 
 

@@ -56,7 +56,7 @@ class Case:
         for s in (0, 1):
             offset[stage == s] = np.cumsum(rng.exponential(2e-4, (stage == s).sum()))
         donors = np.array([rng.integers(-1, i) for i in range(n)])
-        starts = (0.0, 0.01)[: stage[-1] + 1]
+        starts = (0.0, max(0.01, offset[stage == 0].max()))[: stage[-1] + 1]
         workload = load(
             prompts,
             outputs,

@@ -64,8 +64,16 @@ def test_a_length_range_is_uniform_between_its_shares():
 def test_a_stage_sends_rate_times_duration_requests():
     load = open_loop([Stage(8, 600), Stage(20, 600)], 547, 248)
     assert np.bincount(load.stage).tolist() == [4800, 12000]
-    assert load.stage_starts_s == (0.0, 600.0)
     assert load.offset_s[4799] == pytest.approx(600, rel=0.05)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_stage_opens_when_the_one_before_is_over_and_sent(seed):
+    load = open_loop([Stage(8, 60), Stage(20, 60), Stage(5, 60)], 547, 248, seed=seed)
+    lasts = [load.offset_s[load.stage == s].max() for s in (0, 1)]
+    expected = [0.0, max(60.0, lasts[0]), max(60.0, lasts[0]) + max(60.0, lasts[1])]
+    assert load.stage_starts_s == pytest.approx(expected)
+    assert (np.diff(np.array(load.stage_starts_s)[load.stage] + load.offset_s) >= 0).all()
 
 
 def test_equal_seeds_give_equal_loads():
@@ -124,6 +132,10 @@ def test_prompts_repeat_in_one_order_and_share_their_group_s_start():
         (lambda: _two(shares_with=[-1, 1]), "not sent before it"),
         (lambda: _two(timeout_s=[1.0, -1.0]), "timeout_s of request 1 is -1"),
         (lambda: _two(stage=[0, 1]), "2 stages need as many stage_starts_s, got 1"),
+        (
+            lambda: _two(stage=[0, 1], offset_s=[5.0, 1.0], stage_starts_s=[0.0, 3.0]),
+            "request 1 of stage 1 is due at 4 s, before request 0 of the stage before at 5 s",
+        ),
         (lambda: _two(shared_tokens=[1]), "1 entries for 2 requests"),
     ],
 )
