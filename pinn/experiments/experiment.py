@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -154,8 +153,9 @@ def serving_learner(config: DictConfig) -> ServingLearner:
 
 def kernel_settings(config: DictConfig) -> KernelSettings:
     """Where kernels come from; Hydra makes a list of the GPUs, which no cache takes as a key."""
-    settings = instantiate(config.kernels.settings, _convert_="all")
-    return replace(settings, gpus=tuple(settings.gpus))
+    values: Any = OmegaConf.to_container(config.kernels.settings, resolve=True)
+    del values["_target_"]
+    return KernelSettings(**values | {"gpus": tuple(values["gpus"])})
 
 
 def kernel_learner(config: DictConfig) -> KernelLearner:

@@ -110,7 +110,8 @@ def run_suite(config: DictConfig) -> dict[str, Any]:
     groups = _groups(observations, others)
     predictions = pd.concat([predictions, *(t for t in others if t is not None)], ignore_index=True)
     if missing:
-        skipped["cells"] = f"{len(missing)} fits are not made yet: pinn evaluate makes them"
+        fits = len({cell.logs for cell in missing})
+        skipped["fits"] = f"{fits} are not made yet: pinn evaluate without --fast makes them"
     summary = _tables(folder, predictions, config.evaluation.groups, rows, groups)
     return _finish(config, folder, summary, skipped)
 
