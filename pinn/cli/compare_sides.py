@@ -82,7 +82,7 @@ def read_side(path: Path, method: str) -> Side:
         given = read_coefficient_set(path)
         return Side(Scores(_calibration_results(given)), given=given, ends=_ends(read_json(path)))
     if path.suffix == ".csv":
-        return Side(Scores(_checked(_of_method(_read_results(path), method), path, method)))
+        return Side(Scores(_of_known(_read_results(path), method, path)))
     raise PinnError(
         f"{path}: expected a checkpoint (.safetensors), a coefficient file (.json), a results.csv "
         "or an evaluation's folder"
@@ -90,7 +90,7 @@ def read_side(path: Path, method: str) -> Side:
 
 
 def _folder_scores(folder: Path, method: str) -> Scores:
-    results = _checked(_of_method(_read_results(folder / "results.csv"), method), folder, method)
+    results = _of_known(_read_results(folder / "results.csv"), method, folder)
     for name, read in (("predictions.parquet", pd.read_parquet), ("predictions.csv", pd.read_csv)):
         observations = folder / "observations" / "silicon.parquet"
         if (folder / name).is_file() and observations.is_file():
@@ -110,10 +110,15 @@ def _read_results(path: Path) -> pd.DataFrame:
     return table
 
 
-def _checked(results: pd.DataFrame, path: Path, method: str) -> pd.DataFrame:
-    if results.empty:
-        raise PinnError(f"{path} has no results of the method {method!r}: name one with --method")
-    return results
+def _of_known(results: pd.DataFrame, method: str, path: Path) -> pd.DataFrame:
+    found = _of_method(results, method)
+    if found.empty:
+        known = "; ".join(sorted(results["method"].unique()))
+        raise PinnError(
+            f"{path} has no results of the method {method!r}: name one with --method, known ones "
+            f"are {known}"
+        )
+    return found
 
 
 def _of_method(table: pd.DataFrame, method: str) -> pd.DataFrame:

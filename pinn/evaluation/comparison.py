@@ -73,7 +73,7 @@ def _keys(side: Scores) -> list[tuple[str, str]]:
 
 
 def _names(keys: list[tuple[str, str]]) -> str:
-    return ", ".join(f"{split} ({metric})" for split, metric in keys) or "none"
+    return ", ".join(f"{split} ({metric})" for split, metric in keys) or "no errors"
 
 
 def _of_rows(a: Scores, b: Scores, split: str, metric: str, draws: int) -> dict[str, Any] | None:

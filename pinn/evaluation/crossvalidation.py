@@ -164,12 +164,13 @@ def compute(rows: ServingRows, missing: Sequence[Cell], workers: Workers) -> Non
         for cell, table in zip(tasks[i].cells, tables, strict=True):
             cell.path.parent.mkdir(parents=True, exist_ok=True)
             replace_atomically(cell.path, partial(_write, table))
-        first = tasks[i].cells[0]
-        print(
-            f"fit {done} of {len(tasks)}: {first.split.name}, {first.method.logs}",
-            file=sys.stderr,
-            flush=True,
-        )
+        print(f"fit {done} of {len(tasks)}: {_about(tasks[i])}", file=sys.stderr, flush=True)
+
+
+def _about(task: _Task) -> str:
+    """The split, and the methods that share the fit."""
+    names = [cell.method.name for cell in task.cells]
+    return f"{task.cells[0].split.name}: {'; '.join(names)}"
 
 
 def _write(table: pd.DataFrame, path: Path) -> None:

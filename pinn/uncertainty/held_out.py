@@ -62,7 +62,10 @@ def held_out_errors(
     predictions = _read_predictions(folder)
     wanted = (predictions["method"] == METHOD) & predictions["split"].isin(list(LEFT_OUT))
     if not wanted.any():
-        raise PinnError(f"{folder} has no method {METHOD!r}: run the experiment with kernels=on")
+        raise PinnError(
+            f"{folder} has no predictions of the method {METHOD!r} for left-out models or GPUs: "
+            "run the experiment with kernels=on until its fits are made"
+        )
     observations = read_observations(folder / "observations" / "silicon.parquet")
     errors = _errors(predictions[wanted], observations)
     known = folder / "distances.csv"

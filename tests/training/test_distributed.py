@@ -1,0 +1,22 @@
+"""Lightning's strategies: several processes learn what one learns."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from pinn.training.learner import predict
+from pinn.training.serving_fit import STEPS_PER_EPOCH
+from pinn.training.trainer import make_trainer
+
+
+def test_two_processes_fit_what_one_fits(rows, learner, tmp_path):
+    """Each has all rows, so the mean of their gradients is the gradient of one."""
+    brief = replace(learner, fit=replace(learner.fit, steps=STEPS_PER_EPOCH))
+    two = partial(make_trainer, progress=False, devices=2, strategy="ddp_spawn")
+    alone, together = (
+        predict(of.learn(rows, tmp_path / name), rows)
+        for name, of in (("one", brief), ("two", replace(brief, trainer=two)))
+    )
+    np.testing.assert_allclose(together, alone, rtol=1e-9)
+    assert (tmp_path / "two" / "last.ckpt").is_file()
