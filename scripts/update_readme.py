@@ -12,7 +12,9 @@ import os
 import re
 import shlex
 import tempfile
+import textwrap
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 import pandas as pd
@@ -37,6 +39,19 @@ ACCOUNT = (
     "pinn account --model meta-llama/Llama-3.1-70B --gpu H200 --tensor-parallel-size 4 "
     "--batch '1 prefill 1024 @ 0 + 64 decode @ 2000'"
 )
+SIMULATE = (
+    "pinn simulate --model meta-llama/Llama-3.1-8B --gpu H100 --max-num-batched-tokens 2048 "
+    "--workload load.yaml --sensitivity e2e_mean_ms"
+)
+LOAD = """prompt_tokens: 1024
+output_tokens: 256
+stages: [{rate: 8, duration: 300}, {rate: 16, duration: 300}]
+groups: 10                 # 10 x 20 prompts that repeat, half of each shared by its group
+prompts_per_group: 20
+shared_tokens: 512
+"""
+COEFFICIENTS_SHOWN = 6
+WIDTH = 120
 SERVED = "--model codellama/CodeLlama-34b-Instruct-hf --gpu H100 --tensor-parallel-size 2"
 
 
@@ -55,6 +70,24 @@ def report() -> str:
 
 def account() -> str:
     return f"```\n$ {ACCOUNT}\n{run(ACCOUNT)}\n```"
+
+
+def simulation() -> str:
+    """A workload, the command that serves it and what that prints, coefficients cut to a few."""
+    here = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "load.yaml").write_text(LOAD)
+        os.chdir(folder)
+        try:
+            printed = run(SIMULATE)
+        finally:
+            os.chdir(here)
+    wrapped = [textwrap.wrap(line, WIDTH, break_on_hyphens=False) for line in printed.splitlines()]
+    lines = list(chain.from_iterable(wrapped))
+    table = next(i for i, line in enumerate(lines) if "coefficient" in line)
+    cut = table + 2 + COEFFICIENTS_SHOWN
+    shown = "\n".join([*lines[:cut], "...", lines[-1]])
+    return f"```\n$ cat load.yaml\n{LOAD}$ {SIMULATE}\n{shown}\n```"
 
 
 def intervals() -> str:
@@ -169,6 +202,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "ttft": lambda: run("pinn results --metric ttft --models-only"),
     "report": report,
     "intervals": intervals,
+    "simulate": simulation,
     "account": account,
     "serving-runs": serving_runs,
     "kernels": lambda: run("pinn kernels errors"),
