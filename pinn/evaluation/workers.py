@@ -102,7 +102,8 @@ def _start(ray: Any, workers: Workers) -> None:
     if workers.address is not None:
         ray.init(address=workers.address, log_to_driver=False)
     else:
-        ray.init(num_cpus=workers.count, include_dashboard=False, log_to_driver=False)
+        # Without "local", Ray would join one that already runs on this machine.
+        ray.init("local", num_cpus=workers.count, include_dashboard=False, log_to_driver=False)
 
 
 def _result(ray: Any, reference: Any) -> Any:

@@ -36,6 +36,7 @@ def on_ray():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_AUTH_TOKEN", RAY_TOKEN)
+        patch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # Another Ray, which is left alone.
         patch.setenv("PYTHONPATH", str(Path(worker_tasks.__file__).parent))
         workers = Workers("ray", 2)
         run = workers.run(square_where, NUMBERS)
