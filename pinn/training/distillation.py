@@ -126,6 +126,10 @@ class Distillation(lightning.LightningModule):
         super().__init__()
         self.network, self.settings = network, settings
         self.steps = settings.epochs * -(-deployments // settings.batch)
+        # Before a strategy wraps the module: DDP waits for the gradient of all that learns.
+        network.requires_grad_(True)
+        for parameter in (network.alpha_base, *network.alpha_head.parameters()):
+            parameter.requires_grad_(False)
 
     def training_step(self, batch: DistillationRows) -> Tensor:
         """Huber loss of the log step times."""
@@ -138,11 +142,7 @@ class Distillation(lightning.LightningModule):
 
     def configure_optimizers(self):
         """Adam on everything that makes betas, in one cycle."""
-        network = self.network
-        network.requires_grad_(True)
-        for parameter in (network.alpha_base, *network.alpha_head.parameters()):
-            parameter.requires_grad_(False)
-        learned = [p for p in network.parameters() if p.requires_grad]
+        learned = [p for p in self.network.parameters() if p.requires_grad]
         optimizer = torch.optim.Adam(learned, lr=self.settings.learning_rate)
         schedule = torch.optim.lr_scheduler.OneCycleLR(
             optimizer, self.settings.learning_rate, total_steps=self.steps, pct_start=0.1

@@ -91,6 +91,9 @@ class ServingFit(lightning.LightningModule):
     def __init__(self, network: CoefficientNetwork, settings: ServingFitSettings) -> None:
         super().__init__()
         self.network, self.settings = network, settings
+        # Before a strategy wraps the module: DDP waits for the gradient of all that learns.
+        network.requires_grad_(settings.learn_beta)
+        network.alpha_base.requires_grad_(True)
 
     def training_step(self, batch: dict[str, Tensor]) -> Tensor:
         """Loss of all rows plus the negative log priors."""
@@ -117,11 +120,9 @@ class ServingFit(lightning.LightningModule):
 
     def configure_optimizers(self):
         """Adam on what learns here, annealed along a cosine."""
-        network, s = self.network, self.settings
-        network.requires_grad_(s.learn_beta)
-        network.alpha_base.requires_grad_(True)
-        groups = [p for p in network.parameters() if p.requires_grad]
-        optimizer = torch.optim.Adam(groups, lr=s.learning_rate)
+        s = self.settings
+        learned = [p for p in self.network.parameters() if p.requires_grad]
+        optimizer = torch.optim.Adam(learned, lr=s.learning_rate)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, s.steps)
         return {
             "optimizer": optimizer,
