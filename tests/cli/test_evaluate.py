@@ -108,7 +108,7 @@ def test_the_suite_writes_tables_and_a_page(suite, tmp_path):
     assert list((tmp_path / "images").iterdir()) == []
     # What could not be made is said with its reason.
     assert set(summary["skipped"]) == {
-        "deployments to serving runs", "temporal", "cells", "intervals"
+        "deployments to serving runs", "temporal", "fits", "intervals"
     }  # fmt: skip
 
 
