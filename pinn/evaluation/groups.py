@@ -41,5 +41,5 @@ def group_masks(
                 rows.row_id, rows.deployment, rows.concurrency, strict=True
             )
         }
-        masks[name] = predictions["row_id"].map(member).astype(bool)
+        masks[name] = predictions["row_id"].map(member).eq(True)
     return masks
