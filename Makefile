@@ -19,7 +19,7 @@ train-all: $(VENV)/installed
 	$(BIN)/python train.py +experiment=moe_ep experiment_name=train-all evaluation=none \
 		kernels.settings.released=null kernels.settings.cache=results/train-all/cache
 
-# make fits: every fit of the evaluation suite and its report; hours the first time, goes on where it stopped
+# make fits: every fit of the evaluation suite and its report; half an hour, goes on where it stopped
 fits: $(VENV)/installed
 	$(BIN)/pinn evaluate
 
