@@ -24,6 +24,7 @@ from pinn.evaluation.serving_runs_print import print_scores, print_summary
 from pinn.experiments.experiment import kernel_learner
 from pinn.experiments.release_folds import LEFT_OUT, leave_models_out
 from pinn.kernels.exclusion import Exclusion
+from pinn.kernels.surrogates import KernelSurrogates
 from pinn.latency.surrogate import predict_coefficients
 from pinn.network.checkpoint import Checkpoint, save_checkpoint
 from pinn.network.coefficient_network import CoefficientNetwork
@@ -40,6 +41,7 @@ from pinn.uncertainty.calibration import calibration_path, move_calibration
 from pinn.workloads.measured_runs import WHOLE_RUN, MeasuredRun, read_measured_runs
 
 TEACHER, NETWORK = "teacher", "network"
+RUNS_LEFT_OUT = "serving runs, leave-one-model-out"
 
 #: Parts of the configuration that decide what is learned.
 _LEARNED_FROM = ("network", "kernels", "fit", "run_fit", "runs", "seed")
@@ -75,7 +77,9 @@ def run_release(config: DictConfig) -> dict[str, Any]:
         run_fit = instantiate(config.run_fit)
         places = (folder / "folds", mark)
         scores.append(leave_models_out(learner.kernels, run_fit, runs, serving, *places))
-    fit, network, latencies = _learn(config, learner, runs, serving, folder / "logs" / mark[:16])
+    surrogates = fitted_surrogates(learner.kernels, Exclusion())
+    logs = folder / "logs" / mark[:16]
+    fit, network, latencies = _learn(config, learner, surrogates, runs, serving, logs)
     scores.append(score_runs(runs, latencies, TEACHER))
     scores.append(score_runs(runs, network_latencies(network, runs), NETWORK))
     pd.concat(scores, ignore_index=True).to_csv(
@@ -92,7 +96,7 @@ def run_release(config: DictConfig) -> dict[str, Any]:
         "date": datetime.now(UTC).date().isoformat(),
         "fingerprint": mark,
         "parameters": network.parameter_count,
-        "kernels": True,
+        "kernels": {"digest": surrogates.digest(), **surrogates.metadata},
         "scalars": fit.to_json(),
         "sources": [manifest.to_json(), of_runs],
         "held_out_results": results.to_dict("records"),
@@ -121,12 +125,12 @@ def _read_runs(config: DictConfig) -> tuple[tuple[MeasuredRun, ...], ReadReport]
 def _learn(
     config: DictConfig,
     learner: KernelLearner,
+    surrogates: KernelSurrogates,
     runs: Sequence[MeasuredRun],
     serving: ServingRows,
     logs: Path,
 ) -> tuple[RunFit, CoefficientNetwork, list[LinearLatency]]:
     """Scalars from everything, then the network; and what the scalars say of each run."""
-    surrogates = fitted_surrogates(learner.kernels, Exclusion())
     fit = learn_from_runs(surrogates, runs, serving, instantiate(config.run_fit))
     latencies = run_latencies(fit, runs, run_parts(surrogates, runs))
     steps = composed_steps(learner.kernels, surrogates, Exclusion())
@@ -160,12 +164,14 @@ def held_out_results(config: DictConfig, scores: pd.DataFrame) -> pd.DataFrame:
                 f"no results table at {path}: run python train.py +experiment=moe_ep first, or set "
                 "held_out_results=null"
             )
-        tables.append(pd.read_csv(path))
+        table = pd.read_csv(path)
+        # The table of an earlier release has the runs' errors of that one.
+        tables.append(table[table["split"] != RUNS_LEFT_OUT])
     whole = scores[(scores["method"] == LEFT_OUT) & (scores["stage"] == WHOLE_RUN)]
     parts = [("all", whole), *whole.groupby("model", sort=True)]
     rows = [
         {
-            "split": "serving runs, leave-one-model-out",
+            "split": RUNS_LEFT_OUT,
             "held_out": str(held_out),
             "method": LEFT_OUT,
             "metric": str(figure).removesuffix("_s"),

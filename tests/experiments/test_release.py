@@ -92,6 +92,8 @@ def test_held_out_errors_go_below_those_of_another_experiment(tmp_path):
     assert of_runs.loc[("b", "e2e_mean"), "bias"] == pytest.approx(-20.0)
     assert of_runs.loc[("all", "ttft_mean"), "n"] == 1
     assert of_runs.loc[("all", "tpot"), "mean"] == 2.0
+    results.to_csv(tmp_path / "results.csv", index=False)
+    assert len(held_out_results(config, scores)) == len(results)
     missing = OmegaConf.create({"held_out_results": str(tmp_path / "none.csv")})
     with pytest.raises(PinnError, match="no results table"):
         held_out_results(missing, scores)
