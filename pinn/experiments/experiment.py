@@ -34,7 +34,7 @@ from pinn.observations.splits import Split, named_splits
 from pinn.observations.table import read_manifest, read_observations
 from pinn.training.kernel_learner import KernelLearner, KernelSettings
 from pinn.training.learner import ServingLearner
-from pinn.training.provenance import fingerprint
+from pinn.training.provenance import fingerprint, source_digest
 from pinn.training.serving_rows import ServingRows, serving_rows
 
 
@@ -50,9 +50,7 @@ def run_experiment(config: DictConfig) -> dict[str, Any]:
     Raises:
         PinnError: If data or configuration cannot be used.
     """
-    lightning.seed_everything(config.seed, verbose=False)
-    torch.use_deterministic_algorithms(True)
-    torch.set_num_threads(config.threads)
+    make_repeatable(config)
     folder = Path(config.output_dir)
     settings: Any = OmegaConf.to_container(config, resolve=True)
     instantiate(config.data)
@@ -149,6 +147,18 @@ def serving_learner(config: DictConfig) -> ServingLearner:
         instantiate(config.trainer),
         config.seed,
     )
+
+
+def make_repeatable(config: DictConfig) -> None:
+    """Seed everything; the same configuration then gives the same bits."""
+    lightning.seed_everything(config.seed, verbose=False)
+    torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(config.threads)
+
+
+def simulation_digest() -> str:
+    """Of the code that runs are simulated by: no fit to runs outlives a change of it."""
+    return source_digest(("workloads", "simulator"))
 
 
 def kernel_settings(config: DictConfig) -> KernelSettings:

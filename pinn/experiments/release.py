@@ -9,10 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import lightning
 import numpy as np
 import pandas as pd
-import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
@@ -21,7 +19,7 @@ from pinn.errors import PinnError
 from pinn.evaluation.metrics import RESULT_COLUMNS, error_summary
 from pinn.evaluation.serving_runs import ranking_inversions, score_runs, summarize_runs
 from pinn.evaluation.serving_runs_print import print_scores, print_summary
-from pinn.experiments.experiment import kernel_learner
+from pinn.experiments.experiment import kernel_learner, make_repeatable, simulation_digest
 from pinn.experiments.release_folds import LEFT_OUT, leave_models_out
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.surrogates import KernelSurrogates
@@ -59,9 +57,7 @@ def run_release(config: DictConfig) -> dict[str, Any]:
     Raises:
         PinnError: If data or configuration cannot be used.
     """
-    lightning.seed_everything(config.seed, verbose=False)
-    torch.use_deterministic_algorithms(True)
-    torch.set_num_threads(config.threads)
+    make_repeatable(config)
     folder = Path(config.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     runs, report = _read_runs(config)
@@ -70,7 +66,7 @@ def run_release(config: DictConfig) -> dict[str, Any]:
     serving = serving_rows(read_observations(Path(config.data.target)))
     settings: Any = OmegaConf.to_container(config, resolve=True)
     learned_from = {part: settings[part] for part in _LEARNED_FROM}
-    mark = fingerprint(manifest.table_sha256, report.sha256, learned_from)
+    mark = fingerprint(manifest.table_sha256, report.sha256, learned_from, simulation_digest())
     learner = kernel_learner(config)
     scores = []
     if config.leave_models_out:

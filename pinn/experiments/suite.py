@@ -9,9 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import lightning
 import pandas as pd
-import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
@@ -47,7 +45,7 @@ from pinn.evaluation.perturbations import (
 from pinn.evaluation.printing import print_results
 from pinn.evaluation.ranking import rank
 from pinn.evaluation.studies import is_study, studies
-from pinn.experiments.experiment import kernel_learner, serving_learner
+from pinn.experiments.experiment import kernel_learner, make_repeatable, serving_learner
 from pinn.experiments.intervals import configured_surrogates
 from pinn.experiments.suite_methods import NOT_FOR_UNSEEN, instant_methods, regressions
 from pinn.experiments.suite_network import anatomy_rows, coefficient_rows
@@ -80,9 +78,7 @@ def run_suite(config: DictConfig) -> dict[str, Any]:
     Raises:
         PinnError: If data or configuration cannot be used.
     """
-    lightning.seed_everything(config.seed, verbose=False)
-    torch.use_deterministic_algorithms(True)
-    torch.set_num_threads(config.threads)
+    make_repeatable(config)
     folder = Path(config.output_dir)
     settings: Any = OmegaConf.to_container(config, resolve=True)
     instantiate(config.data)

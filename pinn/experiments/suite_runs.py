@@ -12,7 +12,7 @@ import pandas as pd
 from omegaconf import DictConfig
 
 from pinn.evaluation.serving_runs import score_runs
-from pinn.experiments.experiment import kernel_learner, serving_learner
+from pinn.experiments.experiment import kernel_learner, serving_learner, simulation_digest
 from pinn.features.request import REQUEST_FEATURES
 from pinn.features.step import STEP_FEATURES
 from pinn.kernels.exclusion import Exclusion
@@ -22,7 +22,7 @@ from pinn.observations.table import replace_atomically
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.sources.report import file_sha256
 from pinn.training.serving_rows import STEP_TIME_ENTRIES, ServingRows
-from pinn.workloads.measured_runs import WHOLE_RUN, MeasuredRun, read_measured_runs
+from pinn.workloads.measured_runs import WHOLE_RUN, MeasuredRun, csv_of, read_measured_runs
 
 SPLIT = "deployments to serving runs"
 
@@ -49,11 +49,11 @@ def run_cell(
         skipped: Gets the reason where nothing is made.
     """
     path = config.runs.path
-    if not path or not Path(path).is_file():
+    if not path or not Path(path).exists():
         skipped[SPLIT] = "no serving runs: set runs.path or PINN_SERVING_RUNS to their CSV"
         return None
     folder = Path(config.output_dir)
-    key = f"{fingerprint} {file_sha256(Path(path))}"
+    key = f"{fingerprint} {simulation_digest()} {file_sha256(csv_of(Path(path)))}"
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
     cell = folder / "cells" / f"runs-{digest}.parquet"
     if cell.is_file():

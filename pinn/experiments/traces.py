@@ -9,16 +9,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import lightning
 import numpy as np
 import pandas as pd
-import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from pinn.calibration.calibrate import error_table
 from pinn.calibration.intervals import TEST
 from pinn.coefficients.checkpoint_search import find_checkpoint
+from pinn.experiments.experiment import make_repeatable
 from pinn.latency.surrogate import predict_coefficients
 from pinn.network.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from pinn.network.coefficient_network import CoefficientNetwork
@@ -45,9 +44,7 @@ def run_traces(config: DictConfig) -> dict[str, Any]:
     Raises:
         PinnError: If data, checkpoint or configuration cannot be used.
     """
-    lightning.seed_everything(config.seed, verbose=False)
-    torch.use_deterministic_algorithms(True)
-    torch.set_num_threads(config.threads)
+    make_repeatable(config)
     folder, given = Path(config.output_dir), config.data.traces
     runs = read_runs([given] if isinstance(given, str) else list(given or ()))
     source = {k: v for k, v in config.data.items() if k != "traces"}

@@ -48,6 +48,7 @@ _SETTINGS = [
     ("stages_wait", "i8"),
     ("keeps_batches", "i8"),  # for latency models that read them
     ("gpu_cache_tokens", "f8"),
+    ("most_reread", "f8"),  # share of the decodes' context
     ("stage_gap_s", "f8"),
     ("transfer_latency_s", "f8"),
     ("transfer_token_s", "f8"),

@@ -41,6 +41,7 @@ def _reread_tokens(engine, replica, decodes, context):
     """Context of decodes that a shared prefix has brought into the GPU's cache already.
 
     Attention goes through a layer head by head, so what one head reads of all requests has to fit.
+    Arithmetic is not saved: reading never gets shorter than it.
     """
     state = arrays.replicas(engine)[replica]
     used = engine.blocks - state.free_blocks
@@ -48,7 +49,8 @@ def _reread_tokens(engine, replica, decodes, context):
         return 0.0
     shared = (state.held_blocks - used) * engine.block_size * min(decodes / state.running, 1.0)
     shared = min(shared, context - decodes)
-    return shared * min(engine.gpu_cache_tokens / (context - shared), 1.0)
+    reread = shared * min(engine.gpu_cache_tokens / (context - shared), 1.0)
+    return min(reread, engine.most_reread * context)
 
 
 @inner

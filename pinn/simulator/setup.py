@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Bool
 
+from pinn.physics.costs import step_costs
 from pinn.simulator.block_keys import block_keys
 from pinn.simulator.engine import Engine, new_engine
 from pinn.simulator.engine_spec import EngineSpec
@@ -91,6 +92,7 @@ def _settings(
         "n_groups": 1 if deployment.model.moe is not None else replicas,
         "least_loaded": spec.data_parallel_routing == "least_loaded",
         "gpu_cache_tokens": gpu_cache_tokens(deployment),
+        "most_reread": _most_reread(deployment),
         "tensor_parallel": serving.tensor_parallel_size,
         "concurrency": workload.concurrency or 0,
         "stages_wait": workload.stages_wait,
@@ -98,3 +100,11 @@ def _settings(
         "transfer_latency_s": spec.kv_transfer_latency_s,
         "transfer_token_s": bytes_per_token / spec.kv_transfer_bytes_per_s,
     }
+
+
+def _most_reread(deployment: Deployment) -> float:
+    """Share of the decodes' keys and values that need no reading before arithmetic takes longer."""
+    costs = step_costs([deployment])
+    read = costs.kv_read_s[0] + costs.windowed_kv_read_s[0]
+    arithmetic = costs.decode_pair_s[0] + costs.windowed_decode_pair_s[0]
+    return float(max(1 - arithmetic / read, 0.0))

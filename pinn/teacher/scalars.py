@@ -2,8 +2,8 @@
 
 A handful of measured models cannot teach how coefficients depend on a configuration, but they can
 set about a dozen numbers that every configuration shares: by how much kernels in an engine differ
-from kernels measured alone, and what the parts cost that nobody measured (norms, rotary embedding,
-sampling, host). Each has a log-normal prior.
+from kernels measured alone, by how much sampling differs from what its formula says, and what the
+parts cost that nobody measured (norms, rotary embedding, host). Each has a log-normal prior.
 """
 
 from __future__ import annotations

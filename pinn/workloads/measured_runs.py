@@ -83,12 +83,17 @@ def read_measured_runs(
     Raises:
         PinnError: If the file cannot be used.
     """
-    rows, report = read_serving_runs(_csv(path), model_configs)
+    rows, report = read_serving_runs(csv_of(path), model_configs)
     runs = [_run(name, of_run, seed) for name, of_run in rows.groupby("run", sort=True)]
     return tuple(runs), report
 
 
-def _csv(path: Path) -> Path:
+def csv_of(path: Path) -> Path:
+    """The file itself, or the only CSV of a folder.
+
+    Raises:
+        PinnError: If the folder holds none or several.
+    """
     if not path.is_dir():
         return path
     found = sorted(path.glob("*.csv"))

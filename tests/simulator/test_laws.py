@@ -285,6 +285,13 @@ def test_a_cache_too_small_for_a_head_saves_less():
     assert 0 < small["reread_tokens"].max() < large["reread_tokens"].max()
 
 
+def test_sharing_keys_saves_no_arithmetic():
+    """At a low peak attention is bound by arithmetic, and nothing is gained."""
+    columns = {"shares_with": [-1, 0], "shared_tokens": [0, 32]}
+    gpu = dataclasses.replace(deployment().gpu, peak_flop_per_s={"bf16": 1e12})
+    assert (_twins(gpu, **columns)["reread_tokens"] == 0).all()
+
+
 def test_a_smaller_token_budget_never_shortens_a_long_prefill():
     workload = load([60, 3], [1, 4])
     first = []
