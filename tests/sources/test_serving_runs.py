@@ -3,34 +3,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from serving_run_row import run_row
 
 from pinn.errors import PinnError
 from pinn.sources.serving_runs import WORKLOADS, read_serving_runs, workload
-
-
-def run_row(**changes):
-    row = {
-        "run": "run-1",
-        "stage": "0",
-        "model": "meta-llama/Llama-2-7b-hf",
-        "gpu": "H100",
-        "tensor_parallel_size": 1,
-        "precision": "FP16",
-        "max_num_batched_tokens": 2048,
-        "workload": "codegen",
-        "rate_per_s": 5.0,
-        "prompt_tokens": 566,
-        "output_tokens": 247,
-        "ttft_mean_ms": 20.0,
-        "ttft_p90_ms": 25.0,
-        "ttft_p99_ms": 40.0,
-        "itl_mean_reported_ms": 9.0,
-        "e2e_mean_ms": 20.0 + 246 * 8.0,
-        "e2e_p90_ms": 2100.0,
-        "e2e_p99_ms": 2300.0,
-        "itl_mean_ms": 8.0,
-    }
-    return row | changes
 
 
 def read_rows(tmp_path, *changes, **options):

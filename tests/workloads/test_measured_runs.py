@@ -6,32 +6,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from serving_run_row import run_row
 
 from pinn.errors import PinnError
 from pinn.workloads.load_reports import is_load_report, read_load_report
 from pinn.workloads.measured_runs import FIGURES, models_of, read_measured_runs
 
-ROW = {
-    "run": "run-1",
-    "stage": "0",
-    "model": "meta-llama/Meta-Llama-3.1-8B",
-    "gpu": "H100",
-    "tensor_parallel_size": 1,
-    "precision": "FP16",
-    "max_num_batched_tokens": 2048,
-    "workload": "codegen",
-    "rate_per_s": 5.0,
-    "prompt_tokens": 566,
-    "output_tokens": 247,
-    "ttft_mean_ms": 20.0,
-    "ttft_p90_ms": 25.0,
-    "ttft_p99_ms": 40.0,
-    "itl_mean_reported_ms": 9.0,
-    "e2e_mean_ms": 20.0 + 246 * 8.0,
-    "e2e_p90_ms": 2100.0,
-    "e2e_p99_ms": 2300.0,
-    "itl_mean_ms": 8.0,
-}
+ROW = run_row(model="meta-llama/Meta-Llama-3.1-8B")
 
 
 def write_csv(folder: Path, *changes) -> Path:
