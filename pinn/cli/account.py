@@ -63,6 +63,8 @@ def account(
     enforce_eager: flags.EnforceEager = None,
     cpu_offload_gb: flags.CpuOffloadGb = None,
     kv_cache_dtype: flags.KvCacheDtype = None,
+    generation_config: flags.GenerationConfig = None,
+    override_generation_config: flags.OverrideGenerationConfig = None,
 ) -> None:
     """Where the time of an engine step goes, and the measured kernels behind it.
 

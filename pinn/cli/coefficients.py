@@ -106,6 +106,8 @@ def coefficients(
     block_size: flags.BlockSize = None,
     cpu_offload_gb: flags.CpuOffloadGb = None,
     kv_cache_dtype: flags.KvCacheDtype = None,
+    generation_config: flags.GenerationConfig = None,
+    override_generation_config: flags.OverrideGenerationConfig = None,
 ) -> None:
     """Alpha and beta of a model on a GPU under a vLLM configuration.
 

@@ -44,6 +44,13 @@ Eager = Annotated[bool, typer.Option("--enforce-eager")]
 BlockSize = Annotated[int, typer.Option("--block-size", min=1, help="Tokens per KV block.")]
 Offload = Annotated[float, typer.Option("--cpu-offload-gb", min=0)]
 KvDtype = Annotated[str, typer.Option("--kv-cache-dtype")]
+Generation = Annotated[str, typer.Option("--generation-config", help="auto or vllm.")]
+GenerationOverride = Annotated[
+    str,
+    typer.Option(
+        "--override-generation-config", help="JSON of sampling settings, also of what clients sent."
+    ),
+]
 Quantization = Annotated[
     str | None,
     typer.Option("--quantization", help="Format it is served in. [default: as its config says]"),
@@ -86,6 +93,8 @@ def vllm(
     block_size: BlockSize = 16,
     cpu_offload_gb: Offload = 0.0,
     kv_cache_dtype: KvDtype = "auto",
+    generation_config: Generation = "auto",
+    override_generation_config: GenerationOverride = "",
     quantization: Quantization = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that parse.")] = 1,
 ) -> None:
@@ -119,6 +128,8 @@ def steps(
     block_size: BlockSize = 16,
     cpu_offload_gb: Offload = 0.0,
     kv_cache_dtype: KvDtype = "auto",
+    generation_config: Generation = "auto",
+    override_generation_config: GenerationOverride = "",
     quantization: Quantization = None,
 ) -> None:
     """Read step summaries that are already in a table.

@@ -60,6 +60,17 @@ CpuOffloadGb = Annotated[
 KvCacheDtype = Annotated[
     str | None, _option("--kv-cache-dtype", "auto, bf16, fp16, fp8, fp8_e4m3 or fp8_e5m2.")
 ]
+GenerationConfig = Annotated[
+    str | None,
+    _option("--generation-config", "Sample as the model asks (auto) or vLLM's own way (vllm)."),
+]
+OverrideGenerationConfig = Annotated[
+    str | None,
+    _option(
+        "--override-generation-config",
+        "JSON of sampling settings in place of the model's, or those that clients send.",
+    ),
+]
 Precision = Annotated[
     str | None,
     typer.Option(

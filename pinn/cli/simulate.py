@@ -95,6 +95,8 @@ def simulate(
     block_size: flags.BlockSize = None,
     cpu_offload_gb: flags.CpuOffloadGb = None,
     kv_cache_dtype: flags.KvCacheDtype = None,
+    generation_config: flags.GenerationConfig = None,
+    override_generation_config: flags.OverrideGenerationConfig = None,
     async_scheduling: Annotated[
         bool | None,
         _engine_option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import lru_cache
@@ -65,6 +66,8 @@ def _typed(name: str, value: Any, where: str) -> Any:
         if kind == "int":
             number = float(value)
             return int(number) if number == int(number) else number
+        if isinstance(value, Mapping):
+            return json.dumps(value)
         return float(value) if kind == "float" else str(value).strip()
     except (ValueError, KeyError, OverflowError):
         wanted = {"bool": "true or false", "int": "a whole number", "float": "a number"}[kind]

@@ -33,6 +33,7 @@ from pinn.specs.batch import Batch
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu_catalog import list_gpus, load_gpu
+from pinn.specs.sampling import GREEDY
 
 #: Dense, mixture-of-experts, latent-attention and windowed models.
 MODELS = (
@@ -56,6 +57,7 @@ GRIDS: tuple[dict[str, Any], ...] = (
 CASES = 10_000
 NETWORK_CASES = 400
 _SEED = 20260821
+_OVERRIDES = ("", "", GREEDY, '{"top_k": 40}', '{"min_p": 0.1}')
 _WHOLE_FEATURES = 200
 _LONGEST = 131_072
 
@@ -224,6 +226,8 @@ def _random_configurations(rng: np.random.Generator, count: int) -> Iterator[dic
             "max_num_seqs": int(rng.choice([64, 128, 1024])),
             "cpu_offload_gb": float(rng.choice([0.0, 2.5])),
             "kv_cache_dtype": str(rng.choice(["auto", "fp8", "bf16"])),
+            "generation_config": str(rng.choice(["auto", "auto", "vllm"])),
+            "override_generation_config": str(rng.choice(_OVERRIDES)),
         }
         try:
             make_deployment(configuration)

@@ -20,7 +20,7 @@ from pinn.specs.model import (
 from pinn.specs.precision import PRECISIONS
 
 FORMAT = "pinn.specs"
-VERSION = 1
+VERSION = 2
 
 
 def specs_document(models: Sequence[ModelSpec], gpus: Sequence[GpuSpec]) -> dict[str, Any]:
@@ -50,6 +50,7 @@ def _model(model: ModelSpec) -> dict[str, Any]:
             f.name: getattr(model.precisions, f.name).name for f in fields(WeightPrecisions)
         },
         "kv_cache_precision": model.kv_cache_precision.name,
+        "sampling": asdict(model.sampling),
     }
 
 

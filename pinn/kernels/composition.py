@@ -3,7 +3,7 @@
 A mixed step is one fused pass: projections, experts and all-reduces see the tokens of decodes and
 prefill chunks together; attention runs once over the decodes and once over the chunks. Norms,
 rotary embedding and host work are not composed here: nobody measured them, so the teacher learns
-them as overheads. Nobody measured sampling either, but it is known what it grows with.
+them as overheads. Nobody measured sampling either, but it is known what its kernels move.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from jaxtyping import Float
 from pinn.kernels.hardware import Coded
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.physics.matmuls import dense_matmuls
+from pinn.physics.sampling import logit_bytes
 from pinn.physics.uniform_batches import UniformBatches
 from pinn.specs.deployment import Deployment
 from pinn.specs.model import AttentionSpec, LatentAttentionSpec, LayerGroup
@@ -35,13 +36,6 @@ ROUTING_SECONDS = 4e-6
 #: Statistics, scaling and casts in fp32 around the all-reduce of a full-width q/k norm: three
 #: small kernels (vllm/model_executor/layers/mamba/linear_attn.py: forward_qk).
 NORM_SECONDS = 6e-6
-#: Times that sampling reads or writes all of a request's logits in fp32, expected before any data.
-#: Copying them to fp32, temperature, softmax, noise and the largest take about ten
-#: (vllm/v1/sample/sampler.py); a top-p or top-k, which many models ask for in their
-#: generation_config.json, sorts the logits beside their indices first (topk_topp_sampler.py), some
-#: hundreds. Serving data set the multiplier, which is why its prior is wide.
-LOGIT_PASSES = 50.0
-LOGIT_BYTES = 4.0
 
 
 @dataclass(frozen=True)
@@ -237,14 +231,13 @@ def _exchange(i: int, deployment: Deployment, batches: UniformBatches) -> Iterat
 
 def _sampling(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
     """Every rank of a tensor-parallel group samples from the gathered logits."""
-    yield Call(i, "fp32", 1, (batches.requests, deployment.model.vocab_size))
+    moved = deployment.model.vocab_size * logit_bytes(deployment.sampling)
+    yield Call(i, "fp32", 1, (batches.requests * moved,))
 
 
-def _sampled(
-    _kernels: KernelSurrogates, gpu: Coded, _form: Coded, requests, vocabulary
-) -> np.ndarray:
-    bandwidth = np.array([g.memory_bandwidth_bytes_per_s for g in gpu.options])[gpu.ids]
-    return requests * vocabulary * LOGIT_PASSES * LOGIT_BYTES / bandwidth
+def _moved(_kernels: KernelSurrogates, gpu: Coded, _form: Coded, size) -> np.ndarray:
+    """At the datasheet's bandwidth; by how much real kernels miss it, serving data say."""
+    return size / np.array([g.memory_bandwidth_bytes_per_s for g in gpu.options])[gpu.ids]
 
 
 CALLS: dict[str, tuple[tuple[Callable[..., Iterator[Call]], Callable[..., np.ndarray]], ...]] = {
@@ -257,7 +250,7 @@ CALLS: dict[str, tuple[tuple[Callable[..., Iterator[Call]], Callable[..., np.nda
     "prefill_attention": ((_prefill_attention, KernelSurrogates.prefill_attention_seconds),),
     "all_reduce": ((_all_reduce, _reduce),),
     "exchange": ((_exchange, _reduce),),
-    "sampling": ((_sampling, _sampled),),
+    "sampling": ((_sampling, _moved),),
 }
 
 

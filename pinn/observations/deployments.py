@@ -13,6 +13,7 @@ from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.precision_override import with_precision
+from pinn.specs.sampling import GREEDY
 from pinn.specs.serving import ServingSpec
 
 Row = Mapping[Hashable, Any] | pd.Series
@@ -21,8 +22,8 @@ Row = Mapping[Hashable, Any] | pd.Series
 def observed_deployment(row: Row) -> Deployment:
     """The deployment of a row of :func:`pinn.observations.table.read_observations`.
 
-    The benchmark turns prefix caching off and leaves the other flags at their defaults. Equal
-    rows share one object.
+    The benchmark turns prefix caching off, asks for temperature 0 as vLLM's own serving benchmark
+    does, and leaves the other flags at their defaults. Equal rows share one object.
 
     Raises:
         PinnError: If the model, the GPU or the precision is unknown, or they do not fit together.
@@ -45,13 +46,15 @@ def observed_deployments(rows: pd.DataFrame) -> dict[str, Deployment]:
 def run_deployment(row: Row) -> Deployment:
     """The deployment of a row of :func:`pinn.sources.serving_runs.read_serving_runs`.
 
-    The number formats are those of the model's config. Equal rows share one object.
+    The number formats are those of the model's config. The load generator asks for no sampling
+    settings, so the model's own hold. Equal rows share one object.
 
     Raises:
         PinnError: If the model or the GPU is unknown, or they do not fit together.
     """
     return _run(
         str(row["config"]),
+        str(row["model"]),
         str(row["gpu"]),
         int(row["tensor_parallel_size"]),
         int(row["max_num_batched_tokens"]),
@@ -70,14 +73,15 @@ def _observed(
             enable_expert_parallel=expert_parallel,
             enable_prefix_caching=False,
             kv_cache_dtype=kv_cache_dtype,
+            override_generation_config=GREEDY,
         ),
     )
 
 
 @cache
-def _run(config: str, gpu: str, tp: int, max_num_batched_tokens: int) -> Deployment:
+def _run(config: str, name: str, gpu: str, tp: int, max_num_batched_tokens: int) -> Deployment:
     return Deployment(
-        model=load_model(config),
+        model=load_model(config, published_as=name),
         gpu=load_gpu(gpu),
         serving=ServingSpec(
             tensor_parallel_size=tp,

@@ -14,11 +14,13 @@ from pinn.specs.hub import cached_file, download_config
 from pinn.specs.huggingface import model_from_config
 from pinn.specs.model import ModelSpec
 from pinn.specs.model_names import (
+    GENERATION_FILE,
     PACKAGE_SUFFIX,
     QUANT_FILE,
     catalog_files,
     find_in_catalog,
     name_of,
+    published_generation,
     suggestion,
 )
 from pinn.specs.model_types import check_supported
@@ -27,15 +29,21 @@ from pinn.specs.model_types import check_supported
 def load_model(
     source: str | Path | Mapping[str, Any],
     *,
+    published_as: str | None = None,
     fallback_precision: str | None = None,
     allow_unknown_type: bool = False,
 ) -> ModelSpec:
     """Load a model.
 
+    A path's sampling settings are those of the generation_config.json beside it, as in vLLM; a
+    name's are the published ones (``data/models/generation.json``).
+
     Args:
         source: A parsed config.json; the path of a config.json or of its folder; or a name. Names
             are looked up, in any case, in the catalog (``org/name``, the bare ``name`` where only
             one has it, or an alias), then in the local Hugging Face cache, then on the hub.
+        published_as: Name whose published settings hold where a path has no
+            generation_config.json beside it, such as the one that a benchmark tells.
         fallback_precision: Format to take, with a warning, where the quantization is unknown.
         allow_unknown_type: Read an unknown ``model_type`` as a Llama-like decoder, with a warning.
 
@@ -52,8 +60,16 @@ def load_model(
         )
     path = _as_path(source)
     if path is not None:
+        generation = _content(_generation_beside(path))
+        if generation is None and published_as is not None:
+            generation = published_generation(published_as)
         return _load_file(
-            path, name_of(path), _beside(path), fallback_precision, allow_unknown_type
+            path,
+            name_of(path),
+            _quantization_beside(path),
+            generation,
+            fallback_precision,
+            allow_unknown_type,
         )
     return _load_name(str(source), fallback_precision, allow_unknown_type)
 
@@ -79,7 +95,14 @@ def _load_name(name: str, fallback_precision: str | None, allow_unknown_type: bo
     known = find_in_catalog(name)
     if known is not None:
         full_name, path = known
-        return _load_file(path, full_name, _beside(path), fallback_precision, allow_unknown_type)
+        return _load_file(
+            path,
+            full_name,
+            _quantization_beside(path),
+            published_generation(name),
+            fallback_precision,
+            allow_unknown_type,
+        )
     try:
         path = cached_file(name, "config.json") or download_config(name)
     except PinnError as error:
@@ -88,21 +111,46 @@ def _load_name(name: str, fallback_precision: str | None, allow_unknown_type: bo
             f"{suggestion(name)}"
         ) from error
     return _load_file(
-        path, name, cached_file(name, QUANT_FILE), fallback_precision, allow_unknown_type
+        path,
+        name,
+        cached_file(name, QUANT_FILE),
+        _content(cached_file(name, GENERATION_FILE)),
+        fallback_precision,
+        allow_unknown_type,
     )
 
 
 def _load_file(
-    path: Path, name: str, quant: Path | None, fallback: str | None, allow_unknown: bool
+    path: Path,
+    name: str,
+    quant: Path | None,
+    generation: Mapping[str, Any] | None,
+    fallback: str | None,
+    allow_unknown: bool,
 ) -> ModelSpec:
     return model_from_config(
         read_json(path),
         name,
         source=str(path),
-        quant_config=None if quant is None else read_json(quant),
+        quant_config=_content(quant),
+        generation_config=generation,
         fallback_precision=fallback,
         allow_unknown_type=allow_unknown,
     )
+
+
+def _content(path: Path | None) -> Mapping[str, Any] | None:
+    """The JSON object of a file that may be missing.
+
+    Raises:
+        PinnError: If it is something else.
+    """
+    if path is None:
+        return None
+    content = read_json(path)
+    if not isinstance(content, Mapping):
+        raise PinnError(f"{path}: must hold a JSON object, got {content!r:.60}")
+    return content
 
 
 def _as_path(source: str | Path) -> Path | None:
@@ -120,10 +168,16 @@ def _as_path(source: str | Path) -> Path | None:
     return None
 
 
-def _beside(path: Path) -> Path | None:
+def _quantization_beside(path: Path) -> Path | None:
     """The separate quantization config of a config.json, where there is one."""
     if path.name.endswith(PACKAGE_SUFFIX):
         quant = path.with_name(f"{path.name.removesuffix(PACKAGE_SUFFIX)}_{QUANT_FILE}")
     else:
         quant = path.with_name(QUANT_FILE)
     return quant if quant.is_file() else None
+
+
+def _generation_beside(path: Path) -> Path | None:
+    """The generation_config.json beside a config.json, where there is one."""
+    generation = path.with_name(GENERATION_FILE)
+    return generation if generation.is_file() else None

@@ -8,6 +8,7 @@ from pinn.errors import PinnError
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import LatentAttentionSpec, ModelSpec
 from pinn.specs.precision import Precision, precision
+from pinn.specs.sampling import Sampling, overridden
 from pinn.specs.serving import ServingSpec
 
 
@@ -60,3 +61,10 @@ class Deployment:
         if flag == "auto":
             return self.model.kv_cache_precision
         return precision("fp8" if flag.startswith("fp8") else flag)
+
+    @property
+    def sampling(self) -> Sampling:
+        """How tokens are drawn: as the flags say, else as the model does."""
+        flags = self.serving
+        base = self.model.sampling if flags.generation_config == "auto" else Sampling()
+        return overridden(base, flags.override_generation_config)

@@ -7,10 +7,13 @@ import threading
 from pathlib import Path
 
 from pinn.errors import PinnError
+from pinn.specs.model_names import GENERATION_FILE, QUANT_FILE
 
 #: Seconds after which the hub counts as out of reach.
 PROBE_TIMEOUT_S = 4.0
-CONFIG_FILES = ("config.json", "hf_quant_config.json")
+CONFIG_FILE = "config.json"
+#: Files that a model may have beside it.
+FURTHER_FILES = (QUANT_FILE, GENERATION_FILE)
 
 
 def cached_file(repo_id: str, filename: str) -> Path | None:
@@ -25,7 +28,7 @@ def cached_file(repo_id: str, filename: str) -> Path | None:
 
 
 def download_config(repo_id: str) -> Path:
-    """Download a model's config.json, and its hf_quant_config.json if there is one.
+    """Download a model's config.json, and those of ``FURTHER_FILES`` that it has.
 
     Returns:
         The path of config.json in the local cache.
@@ -40,17 +43,18 @@ def download_config(repo_id: str) -> Path:
     if not hub_is_reachable():
         raise PinnError("the model hub cannot be reached")
     try:
-        path = hf_hub_download(repo_id, CONFIG_FILES[0], etag_timeout=PROBE_TIMEOUT_S)
+        path = hf_hub_download(repo_id, CONFIG_FILE, etag_timeout=PROBE_TIMEOUT_S)
     except GatedRepoError as error:
         raise PinnError("it is gated: accept its licence on the hub and set HF_TOKEN") from error
     except (RepositoryNotFoundError, EntryNotFoundError, ValueError) as error:
         raise PinnError("the model hub does not have it") from error
     except Exception as error:  # transport errors of whichever HTTP library the hub client uses
         raise PinnError(f"the model hub did not answer ({type(error).__name__})") from error
-    try:
-        hf_hub_download(repo_id, CONFIG_FILES[1], etag_timeout=PROBE_TIMEOUT_S)
-    except Exception as error:
-        logging.getLogger(__name__).debug("%s has no %s: %s", repo_id, CONFIG_FILES[1], error)
+    for name in FURTHER_FILES:
+        try:
+            hf_hub_download(repo_id, name, etag_timeout=PROBE_TIMEOUT_S)
+        except Exception as error:
+            logging.getLogger(__name__).debug("%s has no %s: %s", repo_id, name, error)
     return Path(path)
 
 

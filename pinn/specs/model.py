@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from pinn.errors import PinnError
 from pinn.specs.precision import Precision, precision
+from pinn.specs.sampling import Sampling
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,7 @@ class ModelSpec:
         tied_embeddings: Whether the output head reuses the embedding matrix.
         max_position: Longest context in tokens.
         extra_parameters: Weights outside the matrices above (biases, norms, position tables).
+        sampling: What its generation_config.json asks for; vLLM's own defaults without one.
     """
 
     name: str
@@ -143,6 +145,7 @@ class ModelSpec:
     tied_embeddings: bool = False
     max_position: int = 4096
     extra_parameters: int = 0
+    sampling: Sampling = field(default_factory=Sampling)
 
     def __post_init__(self) -> None:
         for name in ("hidden_size", "vocab_size", "max_position"):

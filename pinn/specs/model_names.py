@@ -7,13 +7,15 @@ import warnings
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from pinn.errors import PinnError
 from pinn.specs.data_folder import data_folder, read_json
 
-#: Ending of the package's config files, and name of a separate quantization config.
+#: Ending of the package's config files, and names of what may lie beside a config.json.
 PACKAGE_SUFFIX = "_config.json"
 QUANT_FILE = "hf_quant_config.json"
+GENERATION_FILE = "generation_config.json"
 
 
 @cache
@@ -47,6 +49,23 @@ def aliases() -> dict[str, str]:
     """Other name -> full name of a catalog model of the same shapes and formats."""
     path = data_folder("models") / "aliases.json"
     return {key: value for key, value in read_json(path).items() if not key.startswith("_")}
+
+
+@cache
+def _published_generation() -> dict[str, dict[str, Any]]:
+    """Lower-case full or bare name -> settings; a base model and its chat model differ in them."""
+    groups = read_json(data_folder("models") / "generation.json")["groups"]
+    found = {name.lower(): group["settings"] for group in groups for name in group["models"]}
+    return {name.split("/")[-1]: settings for name, settings in found.items()} | found
+
+
+def published_generation(name: str) -> dict[str, Any] | None:
+    """Sampling settings of the generation_config.json published with a model; None if unknown.
+
+    >>> published_generation("Qwen/Qwen3-8B")["top_k"]
+    20
+    """
+    return _published_generation().get(name.strip("/").lower())
 
 
 @cache

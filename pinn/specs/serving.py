@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from pinn.errors import PinnError
+from pinn.specs.sampling import Sampling, overridden
 
 #: vLLM captures graphs of no larger steps (``vllm/config/vllm.py: _set_cudagraph_sizes``).
 MOST_GRAPH_TOKENS = 512
+GENERATION_CONFIGS = ("auto", "vllm")
 KV_CACHE_DTYPES = ("auto", "bf16", "fp16", "fp8", "fp8_e4m3", "fp8_e5m2")
 
 
@@ -17,7 +19,10 @@ class ServingSpec:
 
     Defaults are those of vLLM 0.15.1's OpenAI server on a GPU with at least 70 GiB
     (``vllm/engine/arg_utils.py``). ``max_model_len`` None means the model's own maximum.
-    Expert parallelism spans tensor times data parallel ranks, as in vLLM.
+    Expert parallelism spans tensor times data parallel ranks, as in vLLM. ``generation_config``
+    ``auto`` samples as the model's generation_config.json says, ``vllm`` by vLLM's own defaults;
+    ``override_generation_config`` is a JSON object that goes before either. What clients ask for
+    themselves goes there too: ``{"temperature": 0}`` where they want the likeliest tokens.
     """
 
     tensor_parallel_size: int = 1
@@ -34,6 +39,8 @@ class ServingSpec:
     block_size: int = 16
     cpu_offload_gb: float = 0.0
     kv_cache_dtype: str = "auto"
+    generation_config: str = "auto"
+    override_generation_config: str = ""
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -55,6 +62,12 @@ class ServingSpec:
                 f"--kv-cache-dtype {self.kv_cache_dtype!r} is unknown: "
                 f"use one of {', '.join(KV_CACHE_DTYPES)}"
             )
+        if self.generation_config not in GENERATION_CONFIGS:
+            raise PinnError(
+                f"--generation-config {self.generation_config!r} is unknown: use auto, or vllm, "
+                "with --override-generation-config for settings of your own"
+            )
+        overridden(Sampling(), self.override_generation_config)
 
     @property
     def graph_tokens(self) -> int:

@@ -13,6 +13,7 @@ from pinn.specs.deployment import Deployment
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import ModelSpec
 from pinn.specs.precision_override import with_precision
+from pinn.specs.sampling import GREEDY
 from pinn.specs.serving import ServingSpec
 from pinn.teacher.synthetic import WEIGHTS_SHARE, weight_bytes
 
@@ -46,6 +47,7 @@ def catalog_deployments(
         model, scheme = models[int(draw.integers(len(models)))], str(draw.choice(_SCHEMES))
         tp, spread = int(draw.choice([1, 2, 4, 8])), bool(draw.random() < 0.3)
         cache = "fp8" if draw.random() < 0.3 else "auto"
+        override = GREEDY if draw.random() < 0.5 else ""
         gpu = gpus[int(draw.integers(len(gpus)))]
         try:
             served = model if scheme == "native" else with_precision(model, scheme)
@@ -53,6 +55,7 @@ def catalog_deployments(
                 tensor_parallel_size=tp,
                 enable_expert_parallel=spread and model.moe is not None,
                 kv_cache_dtype=cache,
+                override_generation_config=override,
             )
             deployment = Deployment(served, gpu, serving)
         except PinnError:

@@ -2,7 +2,7 @@
 
 A handful of measured models cannot teach how coefficients depend on a configuration, but they can
 set about a dozen numbers that every configuration shares: by how much kernels in an engine differ
-from kernels measured alone, by how much sampling differs from what its formula says, and what the
+from kernels measured alone, by how much sampling exceeds the bytes that it moves, and what the
 parts cost that nobody measured (norms, rotary embedding, host). Each has a log-normal prior.
 """
 
@@ -44,7 +44,7 @@ OVERHEADS: dict[str, Overhead] = {
 #: Kernels were measured on the same engine, so its multipliers stay near 1. This and the spreads
 #: above were chosen by leaving one model out of the training models of every outer fold.
 MULTIPLIER_SPREAD = 0.05
-#: Sampling was not measured: greedy or sorted, it differs by more than an order of magnitude.
+#: Sampling was not measured: sorting and many small kernels are far from the datasheet's bandwidth.
 SAMPLING_SPREAD = 1.0
 #: Standard deviation of each multiplier's logarithm, in the order of ``OPERATORS``.
 MULTIPLIER_SPREADS = tuple(

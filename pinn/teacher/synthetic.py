@@ -20,6 +20,7 @@ from pinn.specs.model import (
     WeightPrecisions,
 )
 from pinn.specs.precision import precision
+from pinn.specs.sampling import Sampling
 from pinn.specs.serving import ServingSpec
 
 #: Share of the GPU memory that weights may fill.
@@ -38,6 +39,16 @@ FORMATS: tuple[tuple[float, tuple[str, str, str]], ...] = (
     (0.07, ("bf16", "bf16", "mxfp4")),
     (0.03, ("int4_wo", "int4_wo", "int4_wo")),
     (0.03, ("bf16", "bf16", "int4_wo")),
+)
+
+
+#: How requests sample, equally often: as benchmarks do, as vLLM by itself, and as models ask for.
+SAMPLINGS: tuple[Sampling, ...] = (
+    Sampling(temperature=0),
+    Sampling(),
+    Sampling(top_k=40),
+    Sampling(top_p=0.9),
+    Sampling(top_k=20, top_p=0.8, repetition_penalty=1.05),
 )
 
 
@@ -116,6 +127,7 @@ def _model(draw: np.random.Generator, name: str) -> ModelSpec:
             attention_format, dense_format, expert_format, dense_format, precision("bf16")
         ),
         max_position=131_072,
+        sampling=SAMPLINGS[int(draw.integers(len(SAMPLINGS)))],
     )
 
 

@@ -89,7 +89,7 @@ def read_load_report(
         reports[WHOLE_RUN] = reports["0"]
     output = int(workload.output_tokens[0])
     deployment = Deployment(
-        load_model(model_config(server.model, model_configs)),
+        load_model(model_config(server.model, model_configs), published_as=server.model),
         load_gpu(gpu),
         ServingSpec(
             tensor_parallel_size=server.tensor_parallelism,

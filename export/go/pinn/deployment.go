@@ -18,6 +18,11 @@ type Serving struct {
 	MaxModelLen          int64
 	NoPrefixCaching      bool
 	NoChunkedPrefill     bool
+	GenerationConfig     string // auto samples as the model asks, vllm by vLLM's own defaults
+
+	// OverrideGenerationConfig is a JSON object that goes before either. What clients ask for goes
+	// there too: {"temperature": 0} where they want the likeliest tokens.
+	OverrideGenerationConfig string
 }
 
 // mostGraphTokens: vLLM captures CUDA graphs of no larger steps.
@@ -42,6 +47,7 @@ type Deployment struct {
 	formats map[string]Precision
 	serving Serving
 	kv      Precision
+	sampled Sampling
 }
 
 // Deploy puts a model on a GPU by their names.
@@ -73,8 +79,11 @@ func (s *Specs) Deploy(model, gpu string, serving Serving) (*Deployment, error) 
 		return nil, fmt.Errorf("max_model_len %d must be positive and cpu_offload_gb %v not negative",
 			serving.MaxModelLen, serving.CPUOffloadGB)
 	}
-	d := &Deployment{m, g, s.Precisions, serving, Precision{}}
+	d := &Deployment{m, g, s.Precisions, serving, Precision{}, Sampling{}}
 	if err := d.readCacheFormat(); err != nil {
+		return nil, err
+	}
+	if err := d.readSampling(); err != nil {
 		return nil, err
 	}
 	return d, d.check()
@@ -94,6 +103,21 @@ func (d *Deployment) readCacheFormat() error {
 	}
 	d.kv = kv
 	return nil
+}
+
+func (d *Deployment) readSampling() error {
+	switch d.serving.GenerationConfig {
+	case "", "auto":
+		d.sampled = d.model.Sampling
+	case "vllm":
+		d.sampled = DefaultSampling()
+	default:
+		return fmt.Errorf("generation_config %q is unknown: use auto, or vllm",
+			d.serving.GenerationConfig)
+	}
+	found, err := d.sampled.overridden(d.serving.OverrideGenerationConfig)
+	d.sampled = found
+	return err
 }
 
 func (d *Deployment) check() error {

@@ -178,6 +178,17 @@ func TestDeploymentsThatCannotRunAreRefused(t *testing.T) {
 		"kv_cache_dtype": func() (*Deployment, error) {
 			return specs.Deploy("Qwen/Qwen3-30B-A3B", "L4", Serving{KVCacheDtype: "x"})
 		},
+		"generation_config": func() (*Deployment, error) {
+			return specs.Deploy("Qwen/Qwen3-30B-A3B", "L4", Serving{GenerationConfig: "x"})
+		},
+		"unknown field": func() (*Deployment, error) {
+			return specs.Deploy("Qwen/Qwen3-30B-A3B", "L4",
+				Serving{OverrideGenerationConfig: `{"beams": 4}`})
+		},
+		"top_p cannot": func() (*Deployment, error) {
+			return specs.Deploy("Qwen/Qwen3-30B-A3B", "L4",
+				Serving{OverrideGenerationConfig: `{"top_p": 0}`})
+		},
 	} {
 		if _, err := deploy(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("expected %q, got %v", want, err)

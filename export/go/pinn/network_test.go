@@ -20,6 +20,8 @@ type networkCase struct {
 		Seqs    int64   `json:"max_num_seqs"`
 		Offload float64 `json:"cpu_offload_gb"`
 		Cache   string  `json:"kv_cache_dtype"`
+		Samples string  `json:"generation_config"`
+		Instead string  `json:"override_generation_config"`
 	} `json:"configuration"`
 	Descriptors map[string]float64 `json:"descriptors"`
 	Rates       map[string]float64 `json:"rates"`
@@ -35,6 +37,7 @@ func (c *networkCase) deploy(t testing.TB, specs *Specs) *Deployment {
 		TensorParallelSize: s.TP, DataParallelSize: s.DP, PipelineParallelSize: s.PP,
 		EnableExpertParallel: s.EP, EnforceEager: s.Eager, MaxNumSeqs: s.Seqs,
 		CPUOffloadGB: s.Offload, KVCacheDtype: s.Cache,
+		GenerationConfig: s.Samples, OverrideGenerationConfig: s.Instead,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 // SpecsFormat and SpecsVersion are what a file of 'pinn export specs' says it is.
 const (
 	SpecsFormat  = "pinn.specs"
-	SpecsVersion = 1
+	SpecsVersion = 2
 )
 
 // Specs are models and GPUs as 'pinn export specs' writes them.
@@ -37,6 +37,7 @@ type ModelSpec struct {
 	LayerGroups      []LayerGroup  `json:"layer_groups"`
 	Precisions       WeightFormats `json:"precisions"`
 	KVCachePrecision string        `json:"kv_cache_precision"`
+	Sampling         Sampling      `json:"sampling"`
 }
 
 // WeightFormats names the number format of each kind of weight matrix.
@@ -220,6 +221,9 @@ func (s *Specs) checkModel(m *ModelSpec) error {
 	if m.HiddenSize < 1 || m.VocabSize < 1 || m.HiddenSize > largest || m.VocabSize > largest {
 		return fail("hidden_size and vocab_size must lie in [1, %d], got %d and %d",
 			largest, m.HiddenSize, m.VocabSize)
+	}
+	if err := m.Sampling.check(); err != nil {
+		return fail("%v", err)
 	}
 	if len(m.LayerGroups) == 0 {
 		return fail("it has no layers")

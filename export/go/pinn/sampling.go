@@ -1,0 +1,92 @@
+package pinn
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// Sampling is how next tokens are drawn, as Python's pinn.specs.sampling. DefaultSampling gives
+// vLLM's own; a zero TopP or RepetitionPenalty is no setting.
+type Sampling struct {
+	Temperature       float64 `json:"temperature"`
+	TopK              int64   `json:"top_k"`
+	TopP              float64 `json:"top_p"`
+	MinP              float64 `json:"min_p"`
+	RepetitionPenalty float64 `json:"repetition_penalty"`
+}
+
+// DefaultSampling is vLLM's own, which draws from all tokens.
+func DefaultSampling() Sampling { return Sampling{Temperature: 1, TopP: 1, RepetitionPenalty: 1} }
+
+// leastTemperature: vLLM takes a lower one for 0.
+const leastTemperature = 1e-5
+
+func (s Sampling) check() error {
+	for name, holds := range map[string]bool{
+		"temperature": usable(s.Temperature), "top_k": s.TopK >= -1,
+		"top_p": s.TopP > 0 && s.TopP <= 1, "min_p": s.MinP >= 0 && s.MinP <= 1,
+		"repetition_penalty": usable(s.RepetitionPenalty) && s.RepetitionPenalty > 0,
+	} {
+		if !holds {
+			return fmt.Errorf("sampling: %s cannot be used in %+v", name, s)
+		}
+	}
+	return nil
+}
+
+// overridden puts the settings of vLLM's --override-generation-config in their place.
+func (s Sampling) overridden(override string) (Sampling, error) {
+	if override == "" {
+		return s, nil
+	}
+	values := struct {
+		*Sampling
+		MaxNewTokens any `json:"max_new_tokens"` // vLLM reads it; no step depends on it
+	}{Sampling: &s}
+	decoder := json.NewDecoder(strings.NewReader(override))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&values); err != nil {
+		return s, fmt.Errorf("override_generation_config %q: %w", override, err)
+	}
+	return s, s.check()
+}
+
+// Bytes that each kernel of vLLM's own sampler reads and writes per logit, as Python's
+// pinn.physics.sampling, which has their sources.
+const (
+	copyBytes    = 2 + 4
+	largestBytes = 4
+	softmaxBytes = 4 + 4
+	drawBytes    = (4 + 4) + softmaxBytes + 4 + (4 + 4 + 4)
+	maskBytes    = (4 + 1) + (4 + 1 + 4)
+	countBytes   = 5*4 + maskBytes
+	sortBytes    = 8 + 4 + 4*2*(4+8) + (8 + 2*8) + (8 + 4 + 4 + 8)
+	massBytes    = sortBytes + softmaxBytes + (4 + 4) + maskBytes + (4 + 4) + (4 + 8 + 4)
+	ratioBytes   = softmaxBytes + 4 + maskBytes
+	penaltyBytes = 2*(8+8+1) + (4 + 4 + 1 + 1) + (8 + 4 + 4 + 4 + 4) + (1 + 4 + 4 + 4 + 4)
+)
+
+// logitBytes that sampling one token reads and writes per entry of the vocabulary.
+func (s Sampling) logitBytes() float64 {
+	total := copyBytes + largestBytes
+	if s.RepetitionPenalty != 1 {
+		total += penaltyBytes
+	}
+	if s.Temperature < leastTemperature {
+		return float64(total)
+	}
+	total += drawBytes
+	if s.MinP > 0 {
+		total += ratioBytes
+	}
+	switch {
+	case s.TopP < 1 && s.TopK > 0:
+		total += massBytes + maskBytes
+	case s.TopP < 1:
+		total += massBytes
+	case s.TopK > 0:
+		total += countBytes
+	}
+	return float64(total)
+}

@@ -1,0 +1,143 @@
+"""How next tokens are drawn from the logits: what decides what a sampler does in every step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any
+
+from pinn.errors import PinnError
+
+#: Override that stands for clients who ask for temperature 0, as most benchmarks do.
+GREEDY = '{"temperature": 0}'
+
+#: vLLM takes a lower temperature for 0: the likeliest token (``vllm/v1/sample/sampler.py``).
+_LEAST_TEMPERATURE = 1e-5
+#: Values that ``transformers`` 4.57 takes for not set, which vLLM therefore does not see
+#: (``GenerationConfig.to_diff_dict``).
+_NOT_SET = {"top_k": 50}
+#: What vLLM reads beside the fields of ``Sampling``; no step depends on it.
+_IGNORED = ("max_new_tokens",)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Settings of the requests; defaults are vLLM's own, which draw from all tokens.
+
+    Attributes:
+        temperature: 0 takes the likeliest token (greedy).
+        top_k: Only the so many likeliest tokens may be drawn; 0 or -1 for all.
+        top_p: Only the likeliest tokens that together have this probability; 1 for all.
+        min_p: Only tokens with this share of the likeliest one's probability; 0 for all.
+        repetition_penalty: Divides the logits of tokens that occurred; 1 for none.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        rules = {
+            "temperature": (self.temperature >= 0, "not be negative"),
+            "top_k": (self.top_k >= -1, "be at least -1"),
+            "top_p": (0 < self.top_p <= 1, "lie in (0, 1]"),
+            "min_p": (0 <= self.min_p <= 1, "lie in [0, 1]"),
+            "repetition_penalty": (self.repetition_penalty > 0, "be positive"),
+        }
+        for name, (holds, rule) in rules.items():
+            if not holds:
+                raise PinnError(f"sampling: {name} must {rule}, got {getattr(self, name)}")
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the likeliest token is taken; nothing is left out then (``SamplingParams``)."""
+        return self.temperature < _LEAST_TEMPERATURE
+
+    @property
+    def limits_count(self) -> bool:
+        """Whether a top-k is at work."""
+        return self.top_k > 0 and not self.is_greedy
+
+    @property
+    def limits_mass(self) -> bool:
+        """Whether a top-p is at work."""
+        return self.top_p < 1 and not self.is_greedy
+
+    @property
+    def limits_ratio(self) -> bool:
+        """Whether a min-p is at work."""
+        return self.min_p > 0 and not self.is_greedy
+
+    @property
+    def is_penalized(self) -> bool:
+        """Whether tokens that occurred are penalized."""
+        return self.repetition_penalty != 1
+
+
+_NAMES = tuple(f.name for f in fields(Sampling))
+
+
+def sampling_from_generation_config(config: Mapping[str, Any], source: str) -> Sampling:
+    """The settings that a generation_config.json asks for, as vLLM 0.15.1 reads it.
+
+    ``vllm/config/model.py: get_diff_sampling_param``: it takes the fields of ``Sampling`` and no
+    other; ``do_sample`` does not matter.
+
+    Args:
+        config: The JSON object.
+        source: File name for error messages.
+
+    Raises:
+        PinnError: If a value cannot be used.
+    """
+    found = {
+        name: config[name]
+        for name in _NAMES
+        if config.get(name) is not None and config[name] != _NOT_SET.get(name)
+    }
+    return _sampling(found, source)
+
+
+@lru_cache(maxsize=1024)
+def overridden(base: Sampling, override: str) -> Sampling:
+    """Settings with those of vLLM's ``--override-generation-config`` in their place.
+
+    Args:
+        base: What holds without the flag.
+        override: The flag's JSON object; empty where it is not given.
+
+    Raises:
+        PinnError: If it is no JSON object, or a name or value in it cannot be used.
+
+    >>> overridden(Sampling(top_p=0.9), '{"temperature": 0}').is_greedy
+    True
+    """
+    if not override:
+        return base
+    flag = "--override-generation-config"
+    try:
+        values = json.loads(override)
+    except ValueError:
+        values = None
+    if not isinstance(values, dict):
+        raise PinnError(f"{flag} must be a JSON object such as '{GREEDY}', got {override!r}")
+    unknown = [name for name in values if name not in (*_NAMES, *_IGNORED)]
+    if unknown:
+        raise PinnError(f"{flag}: unknown {', '.join(unknown)}: use {', '.join(_NAMES)}")
+    kept = {name: value for name, value in values.items() if name in _NAMES}
+    own = {name: getattr(base, name) for name in _NAMES}
+    return _sampling(own | kept, flag)
+
+
+def _sampling(values: Mapping[str, Any], source: str) -> Sampling:
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise PinnError(f"{source}: {name} must be a number, got {value!r}")
+    try:
+        return Sampling(**values)
+    except PinnError as error:
+        raise PinnError(f"{source}: {error}") from error
