@@ -22,6 +22,7 @@ from pinn.specs.model import (
     WeightPrecisions,
 )
 from pinn.specs.precision import PRECISIONS
+from pinn.specs.sampling import GREEDY
 from pinn.specs.serving import ServingSpec
 
 FORMATS = st.sampled_from([p for name, p in PRECISIONS.items() if name != "fp32"])
@@ -128,6 +129,7 @@ def deployments(draw, one_gpu: bool = False) -> Deployment:
         enforce_eager=draw(st.booleans()),
         cpu_offload_gb=draw(st.sampled_from([0.0, 0.0, 0.5, 40.0])),
         kv_cache_dtype=draw(st.sampled_from(["auto", "fp8", "bf16"])),
+        override_generation_config=draw(st.sampled_from(["", GREEDY, '{"top_p": 0.9}'])),
     )
     return Deployment(model, gpu, serving)
 

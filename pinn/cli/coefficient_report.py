@@ -29,8 +29,9 @@ def make_report(
 ) -> dict[str, Any]:
     """Everything about one configuration, ready for JSON and in SI units but for batches.
 
-    A coefficient set as :func:`pinn.coefficients.coefficient_set.set_to_json` gives it, with
-    ``batches``, a list of ``batch``, ``step_time_us`` and ``floor_us``, and the ``distance``.
+    A coefficient set as :func:`pinn.coefficients.coefficient_set.set_to_json` gives it, what it
+    does not say of the deployment filled in, with ``batches``, a list of ``batch``,
+    ``step_time_us`` and ``floor_us``, and the ``distance``.
 
     Args:
         found: The coefficients.
@@ -39,19 +40,17 @@ def make_report(
         distance: How far it lies from what was measured, with a ``sentence``.
     """
     work = batch_work(deployment, [parse_batch(text) for text in batches])
-    return set_to_json(found) | {
-        "batches": [
-            {
-                "batch": text,
-                "step_time_us": float(seconds) / MICROSECOND,
-                "floor_us": float(floor) / MICROSECOND,
-            }
-            for text, seconds, floor in zip(
-                batches, step_seconds(found.beta, *work), floor_seconds(*work), strict=True
-            )
-        ],
-        "distance": distance,
-    }
+    times = step_seconds(found.beta, *work), floor_seconds(*work)
+    timed = [
+        {
+            "batch": text,
+            "step_time_us": float(seconds) / MICROSECOND,
+            "floor_us": float(floor) / MICROSECOND,
+        }
+        for text, seconds, floor in zip(batches, *times, strict=True)
+    ]
+    known = deployment_facts(deployment) | set_to_json(found)
+    return known | {"batches": timed, "distance": distance}
 
 
 def network_report(
@@ -124,7 +123,8 @@ def print_report(report: dict[str, Any], console: Console | None = None) -> None
     console = console or Console(width=120, highlight=False)
     flags = ", ".join(f"{k} {v}" for k, v in report["serving"].items() if _worth_showing(k, v))
     console.print(f"{report['model']} on {report['gpu']}: {flags}")
-    console.print(f"weights and cache: {_formats(report['precisions'])}\n")
+    console.print(f"weights and cache: {_listed(report['precisions'])}")
+    console.print(f"sampling: {_listed(report['sampling'])}\n")
     beta, alpha = report["beta"], report["alpha"]
     for table in (
         _entries("beta: step time = sum of beta x feature", beta, "x datasheet time"),
@@ -142,8 +142,8 @@ def _worth_showing(name: str, value: Any) -> bool:
     return name.endswith("parallel_size") or (name.startswith(("enable_", "enforce_")) and value)
 
 
-def _formats(precisions: dict[str, str]) -> str:
-    return ", ".join(f"{kind} {name}" for kind, name in precisions.items())
+def _listed(facts: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in facts.items())
 
 
 def _entries(title: str, entries: dict[str, dict[str, Any]], multiplier: str) -> Table:

@@ -69,7 +69,8 @@ def test_flags_reach_the_deployment(run, tmp_path):
         "coefficients", "--model", "Mixtral-8x7B", "--gpu", "A100", "--quantization", "fp8",
         "--tensor-parallel-size", 4, "--data-parallel-size", 2, "--enable-expert-parallel",
         "--max-num-batched-tokens", 4096, "--no-enable-prefix-caching", "--enforce-eager",
-        "--cpu-offload-gb", 2.5, "--kv-cache-dtype", "fp8", "--json", path,
+        "--cpu-offload-gb", 2.5, "--kv-cache-dtype", "fp8", "--generation-config", "vllm",
+        "--override-generation-config", '{"top_p": 0.9}', "--json", path,
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     report = json.loads(path.read_text())
@@ -80,6 +81,7 @@ def test_flags_reach_the_deployment(run, tmp_path):
         "enforce_eager": True, "cpu_offload_gb": 2.5,
     }  # fmt: skip
     assert expected.items() <= report["serving"].items()
+    assert report["sampling"]["top_p"] == 0.9
 
 
 @pytest.mark.parametrize("suffix", ["csv", "json", "parquet"])

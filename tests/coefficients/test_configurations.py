@@ -14,6 +14,7 @@ from pinn.coefficients.configurations import (
     parse_grid,
 )
 from pinn.errors import PinnError
+from pinn.specs.catalog import load_model
 
 LLAMA = {"model": "Llama-3.1-8B", "gpu": "H100"}
 
@@ -141,6 +142,16 @@ def test_lists_are_read_from_every_format(tmp_path, name):
 def test_a_yaml_mapping_is_a_grid(tmp_path):
     (tmp_path / "grid.yaml").write_text("model: Llama-3.1-8B\ngpu: [H100, L4]\n")
     assert [c["gpu"] for c in read_configurations(tmp_path / "grid.yaml")] == ["H100", "L4"]
+
+
+def test_sampling_settings_may_be_a_mapping(tmp_path):
+    (tmp_path / "grid.yaml").write_text(
+        "model: Llama-3.1-8B\ngpu: H100\noverride_generation_config: [{temperature: 0}, {}]\n"
+    )
+    points = read_configurations(tmp_path / "grid.yaml")
+    greedy, own = (make_deployment(point).sampling for point in points)
+    assert greedy.is_greedy
+    assert own == load_model("Llama-3.1-8B").sampling
 
 
 @pytest.mark.parametrize(

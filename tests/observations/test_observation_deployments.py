@@ -7,6 +7,8 @@ from pinn.observations.deployments import (
     run_deployment,
 )
 from pinn.sources.silicon import read_silicon
+from pinn.specs.data_folder import data_folder
+from pinn.specs.sampling import Sampling
 
 ROW = {
     "model": "MiniMaxAI/MiniMax-M2.5",
@@ -18,6 +20,7 @@ ROW = {
 }
 RUN = {
     "config": "meta-llama/Llama-2-7b-hf",
+    "model": "meta-llama/Llama-2-7b-hf",
     "gpu": "h100_sxm",
     "tensor_parallel_size": 1,
     "max_num_batched_tokens": 2048,
@@ -60,6 +63,19 @@ def test_a_serving_run():
     assert (serving.max_num_seqs, serving.max_model_len) == (128, 4096)
     assert serving.max_num_batched_tokens == 2048
     assert serving.enable_prefix_caching
+
+
+def test_benchmarks_are_greedy_and_runs_sample_as_their_model_asks():
+    assert observed_deployment(ROW).sampling.is_greedy
+    assert run_deployment(RUN).sampling == Sampling(temperature=0.6, top_p=0.9)
+
+
+def test_a_run_of_a_bare_config_samples_as_the_model_it_names(tmp_path):
+    config = data_folder("models") / "Qwen--Qwen2.5-7B-Instruct.json"
+    (tmp_path / "config.json").write_text(config.read_text())
+    named = {"config": str(tmp_path / "config.json"), "model": "Qwen/Qwen2.5-7B-Instruct"}
+    assert run_deployment(RUN | named).sampling.top_k == 20
+    assert run_deployment(RUN | named | {"model": "mine/other"}).sampling == Sampling()
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pinn.physics.uniform_batches import UniformBatches
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.sampling import GREEDY
 from pinn.specs.serving import ServingSpec
 from pinn.teacher.batches import sample_batches
 
@@ -60,6 +61,14 @@ def test_attention_of_a_mixed_step_is_that_of_both_phases(h100_kernels):
             "prefill_attention",
         )
     )
+
+
+def test_sampling_moves_the_logits_of_every_request(h100_kernels):
+    for override, size in ((GREEDY, 10), ('{"top_p": 0.9}', 252)):
+        deployment = on_h100(DENSE, generation_config="vllm", override_generation_config=override)
+        seconds = part(compose(h100_kernels, deployment, one(8, 500)), "sampling")
+        bandwidth = deployment.gpu.memory_bandwidth_bytes_per_s
+        assert seconds == pytest.approx(8 * 128256 * size / bandwidth)
 
 
 def test_sampling_grows_with_requests_and_vocabulary(h100_kernels):

@@ -79,7 +79,7 @@ func FuzzReadSpecs(f *testing.F) {
 	}
 	tree["models"], tree["gpus"] = tree["models"].([]any)[3:4], tree["gpus"].([]any)[:1]
 	f.Add(encoded(f, tree))
-	f.Add([]byte(`{"format":"pinn.specs","version":1}`))
+	f.Add([]byte(`{"format":"pinn.specs","version":2}`))
 	network := goldenNetwork(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		specs, err := ReadSpecs(bytes.NewReader(data))
