@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,8 @@ def make_report(
         for text, seconds, floor in zip(batches, *times, strict=True)
     ]
     known = deployment_facts(deployment) | set_to_json(found)
-    return known | {"batches": timed, "distance": distance}
+    sampling = asdict(deployment.sampling)
+    return known | {"sampling": sampling, "batches": timed, "distance": distance}
 
 
 def network_report(

@@ -71,8 +71,6 @@ def _seen_alike(deployments: Sequence[Deployment]) -> tuple[list[Deployment], np
             serving.data_parallel_size,
             serving.enable_expert_parallel,
             serving.kv_cache_dtype,
-            serving.generation_config,
-            serving.override_generation_config,
         )
         place[row] = kinds.setdefault(key, len(kinds))
         if place[row] == len(distinct):

@@ -27,7 +27,7 @@ SCHEMA = "pinn coefficients 1"
 
 _REGISTRIES: dict[str, Any] = {"beta": STEP_FEATURES, "alpha": REQUEST_FEATURES}
 
-_FACTS = ("model", "gpu", "precisions", "sampling", "serving", "named")
+_FACTS = ("model", "gpu", "precisions", "serving", "named")
 
 #: Flags that change what a step costs; the others only change which steps there are.
 _COST_FLAGS = (
@@ -92,13 +92,12 @@ class CoefficientSet:
             where: What the error calls the coefficients, such as their file.
 
         Raises:
-            PinnError: If model, GPU, number formats, sampling, parallelism, eager mode or offload
-                differ.
+            PinnError: If model, GPU, number formats, parallelism, eager mode or offload differ.
         """
         wanted = deployment_facts(deployment)
         differences = [
             f"{name} {_of(self.deployment, name)} instead of {_of(wanted, name)}"
-            for name in ("model", "gpu", "precisions", "sampling", *_COST_FLAGS)
+            for name in ("model", "gpu", "precisions", *_COST_FLAGS)
             if _of(self.deployment, name) not in (None, _of(wanted, name))
         ]
         if differences:
@@ -113,13 +112,12 @@ def _of(facts: dict[str, Any], name: str) -> Any:
 
 
 def deployment_facts(deployment: Deployment) -> dict[str, Any]:
-    """What a file says of a deployment: model, GPU, number formats, sampling and vLLM's flags."""
+    """What a file says of a deployment: model, GPU, number formats and vLLM's flags."""
     formats = {k: p.name for k, p in vars(deployment.model.precisions).items()}
     return {
         "model": deployment.model.name,
         "gpu": deployment.gpu.name,
         "precisions": formats | {"kv_cache": deployment.kv_cache_precision.name},
-        "sampling": asdict(deployment.sampling),
         "serving": asdict(deployment.serving),
     }
 

@@ -14,7 +14,6 @@ import numpy as np
 from jaxtyping import Float
 
 from pinn.physics.matmuls import MatMul, dense_matmuls
-from pinn.physics.sampling import logit_bytes
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import LatentAttentionSpec, ModelSpec
@@ -117,18 +116,11 @@ def _log_rates(gpu: GpuSpec) -> np.ndarray:
 
 @lru_cache(maxsize=65536)
 def _row(
-    model: ModelSpec,
-    gpu: GpuSpec,
-    tp: int,
-    dp: int,
-    spread: bool,
-    kv_bytes: float,
-    sampled_bytes: float,
+    model: ModelSpec, gpu: GpuSpec, tp: int, dp: int, spread: bool, kv_bytes: float
 ) -> tuple[np.ndarray, np.ndarray]:
     values = (
         _model_descriptors(model, tp, tp * dp, spread)
         | _format_descriptors(model, gpu, kv_bytes)
-        | {"logit_bytes": float(np.log2(sampled_bytes))}
         | _gpu_descriptors(gpu)
     )
     return np.array([values[name] for name in DESCRIPTORS]), _log_rates(gpu)
@@ -141,7 +133,7 @@ DESCRIPTORS: tuple[str, ...] = (
     "windowed_share", "window_tokens", "moe_share", "local_experts", "top_k", "expert_share",
     "expert_width", "expert_parallel", "tensor_parallel", "data_parallel", "attention_bytes",
     "attention_native", "dense_bytes", "dense_native", "expert_bytes", "expert_native",
-    "expert_mx_scales", "block_scales", "kv_bytes", "logit_bytes",
+    "expert_mx_scales", "block_scales", "kv_bytes",
     "sm_count", "l2_bytes", "compute_capability", "nvlink",
 )  # fmt: skip
 
@@ -163,7 +155,6 @@ def embed(
             d.serving.data_parallel_size,
             d.serving.enable_expert_parallel,
             d.kv_cache_precision.bytes_per_weight,
-            logit_bytes(d.sampling),
         )
         for d in deployments
     ]

@@ -119,7 +119,7 @@ def _prefill_attention(costs: StepCosts, sums: BatchSums) -> Values:
 _FEATURES = (
     StepFeature(
         "step", "s", 0.0, 2e-4, "host",
-        "Once per step: scheduling, input preparation and sampling that the GPU waits for.",
+        "Once per step: scheduling and input preparation that the GPU waits for.",
         lambda c, s: _busy(s) + 0.0 * c.layers,
     ),
     StepFeature(
@@ -159,8 +159,13 @@ _FEATURES = (
     ),
     StepFeature(
         "request", "s/request", 0.0, 3e-6, "host",
-        "Per request in the step: block tables, sampling, output handling.",
+        "Per request in the step: block tables, output handling.",
         lambda c, s: s.requests + 0.0 * c.layers,
+    ),
+    StepFeature(
+        "sampling", "1", 0.0, 1.0, "bandwidth",
+        "The logits of every request through the sampler: draw, top-p's sort, penalties.",
+        lambda c, s: c.sampled_request_s * s.requests,
     ),
     StepFeature(
         "activations", "1", 0.0, 1.0, "bandwidth",

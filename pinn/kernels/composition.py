@@ -17,8 +17,8 @@ from jaxtyping import Float
 
 from pinn.kernels.hardware import Coded
 from pinn.kernels.surrogates import KernelSurrogates
+from pinn.physics.costs import step_costs
 from pinn.physics.matmuls import dense_matmuls
-from pinn.physics.sampling import logit_bytes
 from pinn.physics.uniform_batches import UniformBatches
 from pinn.specs.deployment import Deployment
 from pinn.specs.model import AttentionSpec, LatentAttentionSpec, LayerGroup
@@ -230,14 +230,13 @@ def _exchange(i: int, deployment: Deployment, batches: UniformBatches) -> Iterat
 
 
 def _sampling(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
-    """Every rank of a tensor-parallel group samples from the gathered logits."""
-    moved = deployment.model.vocab_size * logit_bytes(deployment.sampling)
-    yield Call(i, "fp32", 1, (batches.requests * moved,))
-
-
-def _moved(_kernels: KernelSurrogates, gpu: Coded, _form: Coded, size) -> np.ndarray:
     """At the datasheet's bandwidth; by how much real kernels miss it, serving data say."""
-    return size / np.array([g.memory_bandwidth_bytes_per_s for g in gpu.options])[gpu.ids]
+    each = step_costs([deployment]).sampled_request_s[0]
+    yield Call(i, "fp32", 1, (batches.requests * each,))
+
+
+def _known(_kernels: KernelSurrogates, _gpu: Coded, _form: Coded, seconds) -> np.ndarray:
+    return seconds
 
 
 CALLS: dict[str, tuple[tuple[Callable[..., Iterator[Call]], Callable[..., np.ndarray]], ...]] = {
@@ -250,7 +249,7 @@ CALLS: dict[str, tuple[tuple[Callable[..., Iterator[Call]], Callable[..., np.nda
     "prefill_attention": ((_prefill_attention, KernelSurrogates.prefill_attention_seconds),),
     "all_reduce": ((_all_reduce, _reduce),),
     "exchange": ((_exchange, _reduce),),
-    "sampling": ((_sampling, _moved),),
+    "sampling": ((_sampling, _known),),
 }
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from pinn.physics.matmuls import MatMul, dense_matmuls, expert_weights
+from pinn.physics.sampling import logit_bytes
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import AttentionSpec, LatentAttentionSpec, LayerGroup, ModelSpec
@@ -39,6 +40,7 @@ class StepCosts:
         gemm_weights_s: Reading every weight but the routed experts' once.
         gemm_token_s: Computing them for one token, the output head apart.
         head_sequence_s: Computing the output head for one sequence.
+        sampled_request_s: Moving the logits of one request through the sampler's kernels.
         activation_token_s: Residual-stream traffic of one token.
         experts: Routed experts on this GPU; 0 for a dense model.
         expert_share: Chance that a token uses a given expert: top-k / experts.
@@ -69,6 +71,7 @@ class StepCosts:
     gemm_weights_s: Float[np.ndarray, "*n"]
     gemm_token_s: Float[np.ndarray, "*n"]
     head_sequence_s: Float[np.ndarray, "*n"]
+    sampled_request_s: Float[np.ndarray, "*n"]
     activation_token_s: Float[np.ndarray, "*n"]
     experts: Float[np.ndarray, "*n"]
     expert_share: Float[np.ndarray, "*n"]
@@ -120,6 +123,7 @@ def _cost_row(deployment: Deployment) -> tuple[float, ...]:
         serving.graph_tokens,
         serving.cpu_offload_gb,
         deployment.kv_cache_precision.bytes_per_weight,
+        logit_bytes(deployment.sampling),
     )
 
 
@@ -134,6 +138,7 @@ def _cached_cost_row(
     graph_tokens: int,
     offload_gb: float,
     kv_bytes: float,
+    sampled_bytes: float,
 ) -> tuple[float, ...]:
     bandwidth, link = gpu.memory_bandwidth_bytes_per_s, gpu.link_bandwidth_bytes_per_s
     token_bytes = model.hidden_size * ACTIVATION_BYTES
@@ -149,6 +154,8 @@ def _cached_cost_row(
         "gemm_weights_s": dense.weight_bytes / bandwidth,
         "gemm_token_s": sum(flop / gpu.matmul_flop_per_s(w) for w, flop in dense.token_flop),
         "head_sequence_s": sum(flop / gpu.matmul_flop_per_s(w) for w, flop in dense.head_flop),
+        # Every rank of a tensor-parallel group samples from the gathered logits.
+        "sampled_request_s": model.vocab_size * sampled_bytes / bandwidth,
         "activation_token_s": layers * ACTIVATION_PASSES * token_bytes / bandwidth,
         **_expert_costs(model, gpu, tp * dp, expert_parallel, float(dp)),
         "kv_read_s": attention.full.kv_width * kv_bytes / bandwidth,

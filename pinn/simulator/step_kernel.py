@@ -34,6 +34,7 @@ class StepValues(NamedTuple):
     prefill_layer: float
     decode_layer: float
     request: float
+    sampling: float
     activations: float
     gemm: float
     gemm_weights: float
@@ -121,6 +122,7 @@ def step_values(c, sums):
         prefill_layers,
         decode_layers,
         requests,
+        c.sampled_request_s * requests,
         c.activation_token_s * tokens,
         max(c.gemm_weights_s * busy, gemm_compute),
         c.gemm_weights_s * busy,

@@ -35,7 +35,8 @@ PARTS: dict[str, str] = {
     "prefill_attention": "attention of prompts",
     "communication": "all-reduces, exchange between experts, pipeline",
     "small_kernels": "norms, rotary embedding, quantization; launches per layer",
-    "host": "scheduling, input preparation, sampling, work per request",
+    "sampling": "drawing the next tokens from the logits",
+    "host": "scheduling, input preparation, work per request",
 }
 
 #: Matrix multiplications: what one token takes is ``weights``, the rest ``gemm_compute``.
@@ -51,6 +52,7 @@ PART_OF_FEATURE: dict[str, str] = {
     "prefill_layer": "prefill_attention",
     "decode_layer": "decode_attention",
     "request": "host",
+    "sampling": "sampling",
     "activations": "small_kernels",
     "gemm": _GEMM,
     "gemm_weights": _GEMM,
@@ -84,7 +86,7 @@ PART_OF_OPERATOR: dict[str, str] = {
     "prefill_attention": "prefill_attention",
     "all_reduce": "communication",
     "exchange": "communication",
-    "sampling": "host",
+    "sampling": "sampling",
 }
 
 #: One decode without context: its multiplications read every weight once and do little else.

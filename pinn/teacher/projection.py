@@ -30,7 +30,7 @@ EXPLAINED_BY: dict[str, tuple[str, ...]] = {
         "large_all_reduce",
     ),
     "exchange": ("moe_layer", "expert_exchange"),
-    "sampling": ("request",),
+    "sampling": ("sampling",),
 }  # fmt: skip
 
 #: Weight of the whole step's error beside those of its parts: parts then make up for each other,

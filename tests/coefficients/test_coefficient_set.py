@@ -50,7 +50,6 @@ def test_coefficients_of_another_deployment_are_refused(tmp_path: Path) -> None:
         ({"gpu": "A100"}, "gpu"),
         ({"tensor_parallel_size": 2}, "tensor_parallel_size 1 instead of 2"),
         ({"precision": "fp8"}, "precisions"),
-        ({"override_generation_config": '{"temperature": 0}'}, "sampling"),
     ):
         with pytest.raises(PinnError, match=words):
             found.check_deployment(deployment(**flags), str(path))

@@ -4,7 +4,8 @@ package pinn
 // class StepCosts explains each.
 type Costs struct {
 	Layers, MoeLayers, QuantizedLayers, ParallelLayers, GraphTokens float64
-	GemmWeights, GemmToken, HeadSequence, ActivationToken           float64
+	GemmWeights, GemmToken, HeadSequence, SampledRequest            float64
+	ActivationToken                                                 float64
 	Experts, ExpertShare, ExpertRead, ExpertToken                   float64
 	ExpertActivationToken, ExpertReplicas                           float64
 	KVRead, WindowedKVRead, DecodePair, WindowedDecodePair          float64
@@ -26,6 +27,7 @@ var costNames = []struct {
 	{"gemm_weights_s", func(c *Costs) *float64 { return &c.GemmWeights }},
 	{"gemm_token_s", func(c *Costs) *float64 { return &c.GemmToken }},
 	{"head_sequence_s", func(c *Costs) *float64 { return &c.HeadSequence }},
+	{"sampled_request_s", func(c *Costs) *float64 { return &c.SampledRequest }},
 	{"activation_token_s", func(c *Costs) *float64 { return &c.ActivationToken }},
 	{"experts", func(c *Costs) *float64 { return &c.Experts }},
 	{"expert_share", func(c *Costs) *float64 { return &c.ExpertShare }},

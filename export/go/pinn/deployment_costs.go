@@ -15,6 +15,7 @@ func (d *Deployment) Costs() Costs {
 	_, c.MoeLayers = d.model.moe()
 	c.ParallelLayers = c.Layers * truth(tp > 1)
 	c.GraphTokens = float64(d.serving.graphTokens())
+	c.SampledRequest = float64(d.model.VocabSize) * d.sampled.logitBytes() / d.gpu.MemoryBandwidth
 	c.ActivationToken = c.Layers * activationPasses * token / d.gpu.MemoryBandwidth
 	c.PipelineToken = (pp - 1) * token / d.gpu.LinkBandwidth
 	c.Offload = d.serving.CPUOffloadGB * gib / d.gpu.PCIeBandwidth

@@ -13,8 +13,8 @@ var (
 		"full_width_norm", "windowed_share", "window_tokens", "moe_share", "local_experts", "top_k",
 		"expert_share", "expert_width", "expert_parallel", "tensor_parallel", "data_parallel",
 		"attention_bytes", "attention_native", "dense_bytes", "dense_native", "expert_bytes",
-		"expert_native", "expert_mx_scales", "block_scales", "kv_bytes", "logit_bytes",
-		"sm_count", "l2_bytes", "compute_capability", "nvlink",
+		"expert_native", "expert_mx_scales", "block_scales", "kv_bytes", "sm_count", "l2_bytes",
+		"compute_capability", "nvlink",
 	}
 	rateNames = [...]string{"memory_bandwidth", "peak_compute", "link_bandwidth"}
 	// referenceRates are those of an H100 SXM.
@@ -133,5 +133,4 @@ func (d *Deployment) embedFormats(v map[string]float64) {
 	v["block_scales"] = truth(
 		strings.Contains(expertFormat.Name, "block") || strings.Contains(dense.Name, "block"))
 	v["kv_bytes"] = math.Log2(d.kv.BytesPerWeight)
-	v["logit_bytes"] = math.Log2(d.sampled.logitBytes())
 }

@@ -17,6 +17,7 @@ const (
 	fPrefillLayer
 	fDecodeLayer
 	fRequest
+	fSampling
 	fActivations
 	fGemm
 	fGemmWeights
@@ -54,6 +55,7 @@ var stepFeatures = [numStepFeatures]Feature{
 	fPrefillLayer:            {"prefill_layer", "s/layer"},
 	fDecodeLayer:             {"decode_layer", "s/layer"},
 	fRequest:                 {"request", "s/request"},
+	fSampling:                {"sampling", "1"},
 	fActivations:             {"activations", "1"},
 	fGemm:                    {"gemm", "1"},
 	fGemmWeights:             {"gemm_weights", "1"},
@@ -138,7 +140,7 @@ func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 	prefills, decodes := float64(s.PrefillRequests), float64(s.DecodeRequests)
 	prefillTokens := float64(s.PrefillTokens)
 	tokens, requests := prefillTokens+decodes, prefills+decodes
-	f[fRequest] = requests
+	f[fRequest], f[fSampling] = requests, c.SampledRequest*requests
 	if prefills > 0 {
 		f[fPrefillLayer] = c.Layers
 		prefillValues(c, s, f)
