@@ -22,7 +22,7 @@ from pinn.specs.model import (
     WeightPrecisions,
 )
 from pinn.specs.precision import PRECISIONS
-from pinn.specs.sampling import GREEDY
+from pinn.specs.sampling import GREEDY, Sampling
 from pinn.specs.serving import ServingSpec
 
 FORMATS = st.sampled_from([p for name, p in PRECISIONS.items() if name != "fp32"])
@@ -132,6 +132,18 @@ def deployments(draw, one_gpu: bool = False) -> Deployment:
         override_generation_config=draw(st.sampled_from(["", GREEDY, '{"top_p": 0.9}'])),
     )
     return Deployment(model, gpu, serving)
+
+
+@st.composite
+def samplings(draw: st.DrawFn) -> Sampling:
+    """Settings with which a sampler does more or less."""
+    return Sampling(
+        temperature=draw(st.sampled_from([0.0, 0.6, 1.0])),
+        top_k=draw(st.sampled_from([-1, 0, 20])),
+        top_p=draw(st.sampled_from([0.8, 1.0])),
+        min_p=draw(st.sampled_from([0.0, 0.1])),
+        repetition_penalty=draw(st.sampled_from([1.0, 1.05])),
+    )
 
 
 def _fits(model: ModelSpec, tp: int) -> bool:

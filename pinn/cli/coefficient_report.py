@@ -30,9 +30,9 @@ def make_report(
 ) -> dict[str, Any]:
     """Everything about one configuration, ready for JSON and in SI units but for batches.
 
-    A coefficient set as :func:`pinn.coefficients.coefficient_set.set_to_json` gives it, what it
-    does not say of the deployment filled in, with ``batches``, a list of ``batch``,
-    ``step_time_us`` and ``floor_us``, and the ``distance``.
+    A coefficient set as :func:`pinn.coefficients.coefficient_set.set_to_json` gives it, for this
+    deployment, with its ``sampling``, ``batches``, a list of ``batch``, ``step_time_us`` and
+    ``floor_us``, and the ``distance``.
 
     Args:
         found: The coefficients.
@@ -50,7 +50,7 @@ def make_report(
         }
         for text, seconds, floor in zip(batches, *times, strict=True)
     ]
-    known = deployment_facts(deployment) | set_to_json(found)
+    known = set_to_json(found) | deployment_facts(deployment)
     sampling = asdict(deployment.sampling)
     return known | {"sampling": sampling, "batches": timed, "distance": distance}
 

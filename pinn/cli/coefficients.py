@@ -149,6 +149,10 @@ _NOT_A_FLAG = {
 }  # fmt: skip
 
 
+#: What goes by names, so that a file can be used for the same again.
+_NAMED = ("model", "gpu", "precision")
+
+
 def _one(
     given: dict[str, Any],
     batches: list[str],
@@ -166,15 +170,18 @@ def _one(
     from pinn.coefficients.coefficient_set import read_coefficient_set
     from pinn.coefficients.configurations import canonical, make_deployment
 
+    configuration = canonical(given)
     if path is None:
-        deployment = make_deployment(canonical(given))
+        deployment = make_deployment(configuration)
         used = find_checkpoint(checkpoint)
         report = network_report(_surrogate(used), deployment, batches, used)
     else:
         found = read_coefficient_set(path)
-        deployment = make_deployment(canonical(found.configuration() | given))
+        configuration = canonical(found.configuration() | given)
+        deployment = make_deployment(configuration)
         found.check_deployment(deployment, str(path))
         report = file_report(found, deployment, batches)
+    report["named"] = {k: configuration[k] for k in _NAMED if k in configuration}
     if json_path is not None:
         write_report(report, json_path)
     print_report(report)

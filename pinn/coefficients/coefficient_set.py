@@ -29,7 +29,7 @@ _REGISTRIES: dict[str, Any] = {"beta": STEP_FEATURES, "alpha": REQUEST_FEATURES}
 
 _FACTS = ("model", "gpu", "precisions", "serving", "named")
 
-#: Flags that change what a step costs; the others only change which steps there are.
+#: Flags that coefficients depend on; the others change features of steps, or which there are.
 _COST_FLAGS = (
     "tensor_parallel_size",
     "pipeline_parallel_size",

@@ -66,10 +66,10 @@ def _typed(name: str, value: Any, where: str) -> Any:
         if kind == "int":
             number = float(value)
             return int(number) if number == int(number) else number
-        if isinstance(value, Mapping):
-            return json.dumps(value)
-        return float(value) if kind == "float" else str(value).strip()
-    except (ValueError, KeyError, OverflowError):
+        if kind == "float":
+            return float(value)
+        return json.dumps(value) if isinstance(value, Mapping) else str(value).strip()
+    except (ValueError, TypeError, KeyError, OverflowError):
         wanted = {"bool": "true or false", "int": "a whole number", "float": "a number"}[kind]
         raise PinnError(f"{where}{name} must be {wanted}, got {value!r}") from None
 

@@ -57,7 +57,7 @@ GRIDS: tuple[dict[str, Any], ...] = (
 CASES = 10_000
 NETWORK_CASES = 400
 _SEED = 20260821
-_OVERRIDES = ("", "", GREEDY, '{"top_k": 40}', '{"min_p": 0.1}')
+_OVERRIDES = ("", "", GREEDY, '{"top_k": 40, "repetition_penalty": 1.05}', '{"min_p": 0.1}')
 _WHOLE_FEATURES = 200
 _LONGEST = 131_072
 

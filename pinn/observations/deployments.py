@@ -22,8 +22,8 @@ Row = Mapping[Hashable, Any] | pd.Series
 def observed_deployment(row: Row) -> Deployment:
     """The deployment of a row of :func:`pinn.observations.table.read_observations`.
 
-    The benchmark turns prefix caching off, asks for temperature 0 as vLLM's own serving benchmark
-    does, and leaves the other flags at their defaults. Equal rows share one object.
+    The benchmark turns prefix caching off, asks for temperature 0 (as vLLM's own did when it was
+    made of that), and leaves the other flags at their defaults. Equal rows share one object.
 
     Raises:
         PinnError: If the model, the GPU or the precision is unknown, or they do not fit together.

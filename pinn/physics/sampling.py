@@ -3,7 +3,9 @@
 vLLM 0.15.1 samples with PyTorch's operators, one kernel each, every one of which reads and writes
 all logits of all requests of the step; FlashInfer's sampler has to be asked for
 (``VLLM_USE_FLASHINFER_SAMPLER``). A kernel's bytes are those of its operands and results per
-logit: 4 in fp32, 8 in int64, 1 for a mask.
+logit: 4 in fp32, 8 in int64, 1 for a mask; a row that a softmax reads again comes from the cache.
+Launches are not counted, nor what the host prepares beside a running step: the ids of all output
+tokens for penalties, copied in every step.
 """
 
 from __future__ import annotations
@@ -33,8 +35,9 @@ _MASS = _SORT + _SOFTMAX + (4 + 4) + _MASK + (4 + 4) + (4 + 8 + 4)
 #: ``MinPLogitsProcessor``: softmax, its largest, mask.
 _RATIO = _SOFTMAX + 4 + _MASK
 #: ``apply_penalties``: counts in int64 cleared and compared, of the prompt and of the output; the
-#: repetition kernel; presence and frequency penalties, which are computed with it in any case.
-_PENALTIES = 2 * (8 + 8 + 1) + (4 + 4 + 1 + 1) + (8 + 4 + 4 + 4 + 4) + (1 + 4 + 4 + 4 + 4)
+#: repetition kernel, which reads both masks and few logits; presence and frequency penalties, which
+#: are computed with it in any case.
+_PENALTIES = 2 * (8 + 8 + 1) + (1 + 1) + (8 + 4 + 4 + 4 + 4) + (1 + 4 + 4 + 4 + 4)
 
 
 @lru_cache(maxsize=1024)

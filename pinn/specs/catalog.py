@@ -24,6 +24,7 @@ from pinn.specs.model_names import (
     suggestion,
 )
 from pinn.specs.model_types import check_supported
+from pinn.specs.sampling import Sampling, sampling_from_generation_config
 
 
 def load_model(
@@ -60,16 +61,13 @@ def load_model(
         )
     path = _as_path(source)
     if path is not None:
-        generation = _content(_generation_beside(path))
-        if generation is None and published_as is not None:
-            generation = published_generation(published_as)
         return _load_file(
             path,
             name_of(path),
-            _quantization_beside(path),
-            generation,
-            fallback_precision,
-            allow_unknown_type,
+            quant=_quantization_beside(path),
+            sampling=_sampling(_generation_beside(path), published_as),
+            fallback_precision=fallback_precision,
+            allow_unknown_type=allow_unknown_type,
         )
     return _load_name(str(source), fallback_precision, allow_unknown_type)
 
@@ -98,10 +96,10 @@ def _load_name(name: str, fallback_precision: str | None, allow_unknown_type: bo
         return _load_file(
             path,
             full_name,
-            _quantization_beside(path),
-            published_generation(name),
-            fallback_precision,
-            allow_unknown_type,
+            quant=_quantization_beside(path),
+            sampling=_sampling(None, name),
+            fallback_precision=fallback_precision,
+            allow_unknown_type=allow_unknown_type,
         )
     try:
         path = cached_file(name, "config.json") or download_config(name)
@@ -113,44 +111,48 @@ def _load_name(name: str, fallback_precision: str | None, allow_unknown_type: bo
     return _load_file(
         path,
         name,
-        cached_file(name, QUANT_FILE),
-        _content(cached_file(name, GENERATION_FILE)),
-        fallback_precision,
-        allow_unknown_type,
+        quant=cached_file(name, QUANT_FILE),
+        sampling=_sampling(cached_file(name, GENERATION_FILE), name),
+        fallback_precision=fallback_precision,
+        allow_unknown_type=allow_unknown_type,
     )
 
 
 def _load_file(
     path: Path,
     name: str,
+    *,
     quant: Path | None,
-    generation: Mapping[str, Any] | None,
-    fallback: str | None,
-    allow_unknown: bool,
+    sampling: Sampling | None,
+    fallback_precision: str | None,
+    allow_unknown_type: bool,
 ) -> ModelSpec:
     return model_from_config(
         read_json(path),
         name,
         source=str(path),
-        quant_config=_content(quant),
-        generation_config=generation,
-        fallback_precision=fallback,
-        allow_unknown_type=allow_unknown,
+        quant_config=None if quant is None else read_json(quant),
+        sampling=sampling,
+        fallback_precision=fallback_precision,
+        allow_unknown_type=allow_unknown_type,
     )
 
 
-def _content(path: Path | None) -> Mapping[str, Any] | None:
-    """The JSON object of a file that may be missing.
+def _sampling(file: Path | None, name: str | None) -> Sampling | None:
+    """What a generation_config.json asks for, else what was published under a name, if either is.
 
     Raises:
-        PinnError: If it is something else.
+        PinnError: If the file holds something else.
     """
-    if path is None:
-        return None
-    content = read_json(path)
+    if file is None:
+        published = None if name is None else published_generation(name)
+        if published is None:
+            return None
+        return sampling_from_generation_config(published, "data/models/generation.json")
+    content = read_json(file)
     if not isinstance(content, Mapping):
-        raise PinnError(f"{path}: must hold a JSON object, got {content!r:.60}")
-    return content
+        raise PinnError(f"{file}: must hold a JSON object, got {content!r:.60}")
+    return sampling_from_generation_config(content, str(file))
 
 
 def _as_path(source: str | Path) -> Path | None:
@@ -180,4 +182,4 @@ def _quantization_beside(path: Path) -> Path | None:
 def _generation_beside(path: Path) -> Path | None:
     """The generation_config.json beside a config.json, where there is one."""
     generation = path.with_name(GENERATION_FILE)
-    return generation if generation.is_file() else None
+    return generation if path.name == "config.json" and generation.is_file() else None

@@ -51,7 +51,7 @@ def model_from_config(
     *,
     source: str | None = None,
     quant_config: Mapping[str, Any] | None = None,
-    generation_config: Mapping[str, Any] | None = None,
+    sampling: Sampling | None = None,
     fallback_precision: str | None = None,
     allow_unknown_type: bool = False,
 ) -> ModelSpec:
@@ -63,8 +63,8 @@ def model_from_config(
         source: File name for error messages; ``name`` by default.
         quant_config: Content of a separate ``hf_quant_config.json``; like vLLM, read only where
             the config itself has no quantization.
-        generation_config: Content of its generation_config.json; without it vLLM samples by its own
-            defaults.
+        sampling: What its generation_config.json asks for. Where there is none, vLLM looks for the
+            same keys in config.json itself (``GenerationConfig.from_model_config``); so does None.
         fallback_precision: Format to take, with a warning, where the quantization is unknown.
         allow_unknown_type: Read an unknown ``model_type`` as a Llama-like decoder, with a warning.
 
@@ -95,14 +95,8 @@ def model_from_config(
         tied_embeddings=_is_tied(fields),
         max_position=max_position,
         extra_parameters=_extra_parameters(fields, hidden, attention, ffn),
-        sampling=_sampling(generation_config, source or name),
+        sampling=sampling or sampling_from_generation_config(config, source or name),
     )
-
-
-def _sampling(generation_config: Mapping[str, Any] | None, source: str) -> Sampling:
-    if generation_config is None:
-        return Sampling()
-    return sampling_from_generation_config(generation_config, f"generation config of {source}")
 
 
 def _max_position(fields: ConfigFields) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -13,9 +14,7 @@ from pinn.errors import PinnError
 #: Override that stands for clients who ask for temperature 0, as most benchmarks do.
 GREEDY = '{"temperature": 0}'
 
-#: vLLM takes a lower temperature for 0: the likeliest token (``vllm/v1/sample/sampler.py``).
-_LEAST_TEMPERATURE = 1e-5
-#: Values that ``transformers`` 4.57 takes for not set, which vLLM therefore does not see
+#: Values of a file that ``transformers`` 4.57 takes for not set, so that vLLM does not see them
 #: (``GenerationConfig.to_diff_dict``).
 _NOT_SET = {"top_k": 50}
 #: What vLLM reads beside the fields of ``Sampling``; no step depends on it.
@@ -55,7 +54,7 @@ class Sampling:
     @property
     def is_greedy(self) -> bool:
         """Whether the likeliest token is taken; nothing is left out then (``SamplingParams``)."""
-        return self.temperature < _LEAST_TEMPERATURE
+        return self.temperature == 0
 
     @property
     def limits_count(self) -> bool:
@@ -94,11 +93,7 @@ def sampling_from_generation_config(config: Mapping[str, Any], source: str) -> S
     Raises:
         PinnError: If a value cannot be used.
     """
-    found = {
-        name: config[name]
-        for name in _NAMES
-        if config.get(name) is not None and config[name] != _NOT_SET.get(name)
-    }
+    found = {n: config[n] for n in _NAMES if n in config and config[n] != _NOT_SET.get(n)}
     return _sampling(found, source)
 
 
@@ -108,7 +103,8 @@ def overridden(base: Sampling, override: str) -> Sampling:
 
     Args:
         base: What holds without the flag.
-        override: The flag's JSON object; empty where it is not given.
+        override: The flag's JSON object, in which null stands for vLLM's own default; empty where
+            the flag is not given.
 
     Raises:
         PinnError: If it is no JSON object, or a name or value in it cannot be used.
@@ -128,16 +124,25 @@ def overridden(base: Sampling, override: str) -> Sampling:
     unknown = [name for name in values if name not in (*_NAMES, *_IGNORED)]
     if unknown:
         raise PinnError(f"{flag}: unknown {', '.join(unknown)}: use {', '.join(_NAMES)}")
-    kept = {name: value for name, value in values.items() if name in _NAMES}
     own = {name: getattr(base, name) for name in _NAMES}
-    return _sampling(own | kept, flag)
+    return _sampling(own | {n: v for n, v in values.items() if n in _NAMES}, flag)
 
 
 def _sampling(values: Mapping[str, Any], source: str) -> Sampling:
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
+    """Settings of JSON values; null stands for the default."""
+    given = {name: value for name, value in values.items() if value is not None}
+    for name, value in given.items():
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+        ):
             raise PinnError(f"{source}: {name} must be a number, got {value!r}")
+    if given.get("top_k", 0) != int(given.get("top_k", 0)):
+        raise PinnError(f"{source}: top_k must be a whole number, got {given['top_k']}")
+    if "top_k" in given:
+        given["top_k"] = int(given["top_k"])
     try:
-        return Sampling(**values)
+        return Sampling(**given)
     except PinnError as error:
         raise PinnError(f"{source}: {error}") from error

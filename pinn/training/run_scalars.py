@@ -45,7 +45,7 @@ class RunFitSettings:
         noise: Standard deviation of a figure's log error.
         outlier: Log error beyond which the loss grows linearly.
         operator_spread: Of a model's factor on one operator, standard deviation of its log.
-        overhead_spread: Of a model's factor on all overheads.
+        overhead_spread: Of a model's factor on all overheads, and of that on sampling.
         alpha_spread: Of each alpha around its prior.
         workers: Simulations at a time.
     """

@@ -110,7 +110,9 @@ def test_overheads_of_requests_come_back(traces: TraceTables) -> None:
     predicted = rows.features @ np.where(
         [n.startswith("arrival_to_queue") for n in names], found.alpha, 0
     )
-    assert np.nanmedian(predicted) == pytest.approx(np.nanmedian(queue), rel=0.5)
+    # A wait ends with a step, so single ones are anything up to its length; their mean is known.
+    known = np.isfinite(queue)
+    assert predicted[known].mean() == pytest.approx(queue[known].mean(), rel=0.3)
     # The writer stamps first tokens when the step ends, so nothing is left beside the step itself.
     first_token = rows.targets["schedule_to_first_token"]
     own_step = np.nanmedian(rows.features[:, names.index("schedule_to_first_token.step_time")])

@@ -10,10 +10,13 @@ from hypothesis import strategies as st
 from strategies import deployments
 
 from pinn.cli.coefficient_table import coefficient_table
+from pinn.coefficients.coefficient_set import read_coefficient_set
+from pinn.coefficients.configurations import canonical, make_deployment
 from pinn.features.request import REQUEST_FEATURES
 from pinn.features.step import STEP_FEATURES
 from pinn.latency.surrogate import batch_floor_seconds
 from pinn.specs.batch import parse_batch
+from pinn.specs.sampling import Sampling
 
 LLAMA = ("--model", "Llama-3.1-8B", "--gpu", "H100")
 MIXED = "1 prefill 512 @ 0 + 16 decode @ 600"
@@ -81,7 +84,27 @@ def test_flags_reach_the_deployment(run, tmp_path):
         "enforce_eager": True, "cpu_offload_gb": 2.5,
     }  # fmt: skip
     assert expected.items() <= report["serving"].items()
+    assert report["serving"]["generation_config"] == "vllm"
     assert report["sampling"]["top_p"] == 0.9
+
+
+def test_a_file_stands_for_the_deployment_that_it_was_written_for(run, tmp_path):
+    # The name of the base model stands for the chat model's shapes, but not for its sampling.
+    path = tmp_path / "base.json"
+    run("coefficients", "--model", "Qwen/Qwen2.5-7B", "--gpu", "H100", "--quantization", "fp8",
+        "--json", path)  # fmt: skip
+    again = make_deployment(canonical(read_coefficient_set(path).configuration()))
+    assert again.sampling == Sampling()
+    assert again.model.precisions.attention.name == "fp8"
+    greedy = tmp_path / "greedy.json"
+    result = run("coefficients", "--coefficients", path, "--override-generation-config",
+                 '{"temperature": 0}', "--json", greedy)  # fmt: skip
+    assert result.exit_code == 0, result.output
+    report = json.loads(greedy.read_text())
+    assert report["sampling"]["temperature"] == 0
+    assert make_deployment(
+        canonical(read_coefficient_set(greedy).configuration())
+    ).sampling.is_greedy
 
 
 @pytest.mark.parametrize("suffix", ["csv", "json", "parquet"])

@@ -8,6 +8,7 @@ from hypothesis import given
 from strategies import deployments
 
 from pinn.embedding.descriptors import DESCRIPTORS, RATES, embed
+from pinn.specs.serving import ServingSpec
 
 
 def describe(deployment):
@@ -45,6 +46,12 @@ def test_llama_8b_on_an_h100(llama_8b_h100):
     assert found["dense_bytes"] == 1  # log2 of 2 bytes
     # Rates are relative to this very GPU.
     assert [found[name] for name in RATES] == pytest.approx([0, 0, 0], abs=1e-3)
+
+
+def test_sampling_is_no_descriptor(llama_8b_h100):
+    # It is a cost: whatever the network makes of a deployment, sampling changes none of its betas.
+    flags = ServingSpec(override_generation_config='{"temperature": 0}')
+    assert describe(replace(llama_8b_h100, serving=flags)) == describe(llama_8b_h100)
 
 
 def test_doubling_a_rate_moves_that_rate_alone(llama_8b_h100):

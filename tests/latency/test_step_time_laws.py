@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import batches, decodes, deployments, networks
+from strategies import batches, decodes, deployments, networks, samplings
 
 from pinn.features.step import STEP_FEATURES, step_features
 from pinn.latency.surrogate import (
@@ -55,6 +55,15 @@ def test_an_empty_batch_takes_no_time(llama_8b_h100):
 def test_another_request_never_speeds_a_step_up(network, deployment, batch, more):
     before, after = seconds(network, deployment, batch, batch + more)
     assert_not_slower(before, after)
+
+
+@given(networks(), deployments(), batches(), samplings())
+def test_no_sampling_is_cheaper_than_a_greedy_one(network, deployment, batch, sampling):
+    model = replace(deployment.model, sampling=sampling)
+    serving = replace(deployment.serving, override_generation_config="")
+    own = replace(deployment, model=model, serving=serving)
+    greedy = replace(own, model=replace(model, sampling=replace(sampling, temperature=0.0)))
+    assert_not_slower(seconds(network, greedy, batch)[0], seconds(network, own, batch)[0])
 
 
 @given(networks(), deployments(), batches(), st.integers(1, 20_000), st.data())

@@ -55,6 +55,14 @@ def test_llama_8b_weights_and_arithmetic_are_divided_by_tensor_parallelism(tp):
     assert found["parallel_layers"] == (32 if tp > 1 else 0)
 
 
+def test_llama_8b_logits_go_through_the_sampler_on_every_rank():
+    # 128,256 logits: 10 bytes each for the likeliest token, 252 with the top-p that it asks for.
+    assert costs("Llama-3.1-8B")["sampled_request_s"] == pytest.approx(128_256 * 252 / BANDWIDTH)
+    greedy = {"override_generation_config": '{"temperature": 0}', "tensor_parallel_size": 8}
+    found = costs("Llama-3.1-8B", **greedy)
+    assert found["sampled_request_s"] == pytest.approx(128_256 * 10 / BANDWIDTH)
+
+
 def test_llama_8b_all_reduces_on_two_gpus():
     # 2 per layer and 1 after the embedding: 65 messages of 4096 x 2 bytes per token, of which a
     # ring of two moves 2 x (2 - 1) / 2 = 1 time over each link.
@@ -95,6 +103,7 @@ def test_llama_8b_features_of_a_mixed_step():
     assert found["gemm"] == pytest.approx(compute)  # 7.47 ms, above the 4.48 ms of reading
     assert found["gemm_weights"] == pytest.approx(15_009_316_864 / BANDWIDTH)
     assert found["request"] == 17
+    assert found["sampling"] == pytest.approx(17 * 128_256 * 252 / BANDWIDTH)
     assert found["layer"] == found["prefill_layer"] == 32
     # A decode reads its own new key too: 16 x 601 tokens.
     assert found["kv_read"] == pytest.approx(16 * 601 * 131_072 / BANDWIDTH)

@@ -117,6 +117,21 @@ def test_a_hub_out_of_reach_fails_soon(monkeypatch):
     assert time.monotonic() - start < 2
 
 
+def test_a_download_brings_what_lies_beside_the_config(monkeypatch, tmp_path):
+    asked = []
+
+    def download(_repo, filename, **_kwargs):
+        asked.append(filename)
+        if filename == "hf_quant_config.json":
+            raise OSError("no such entry")
+        return str(tmp_path / filename)
+
+    monkeypatch.setattr(hub, "hub_is_reachable", lambda: True)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    assert hub.download_config("org/name") == tmp_path / "config.json"
+    assert asked == ["config.json", "hf_quant_config.json", "generation_config.json"]
+
+
 @pytest.mark.parametrize(
     ("raised", "message"),
     [(ValueError("bad id"), "does not have it"), (OSError("reset"), r"did not answer \(OSError\)")],

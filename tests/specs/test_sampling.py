@@ -10,7 +10,7 @@ from pinn.specs.catalog import load_model
 from pinn.specs.data_folder import data_folder, read_json
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu_catalog import load_gpu
-from pinn.specs.model_names import find_in_catalog
+from pinn.specs.model_names import aliases, find_in_catalog, published_generation
 from pinn.specs.sampling import (
     GREEDY,
     Sampling,
@@ -43,6 +43,8 @@ def test_a_generation_config_is_read_as_vllm_does():
         ({"top_k": -2}, "top_k must be at least -1"),
         ({"min_p": 2}, "min_p must lie in"),
         ({"repetition_penalty": 0}, "repetition_penalty must be positive"),
+        ({"top_k": 20.5}, "top_k must be a whole number, got 20.5"),
+        ({"temperature": float("inf")}, "temperature must be a number, got inf"),
     ],
 )
 def test_settings_that_cannot_be_used_are_named(config, message):
@@ -54,10 +56,27 @@ def test_an_override_goes_before_what_it_names_alone():
     assert overridden(QWEN, '{"top_p": 0.5, "max_new_tokens": 9}') == Sampling(
         temperature=0.7, top_k=20, top_p=0.5, repetition_penalty=1.05
     )
-    assert overridden(QWEN, "") == QWEN
+    assert overridden(QWEN, "") == overridden(QWEN, "{}") == QWEN
+    # Null is vLLM's own default, not the model's.
+    assert overridden(QWEN, '{"top_p": null, "top_k": 40.0}') == Sampling(
+        temperature=0.7, top_k=40, repetition_penalty=1.05
+    )
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", '{"beams": 4}', '{"top_p": true}', '{"top_p": 2}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[1]",
+        "null",
+        " ",
+        "{} x",
+        '{"beams": 4}',
+        '{"TOP_P": 0.9}',
+        '{"top_p": true}',
+        '{"top_p": 2}',
+    ],
+)
 def test_an_override_that_cannot_be_read_is_refused(text):
     with pytest.raises(PinnError, match="--override-generation-config"):
         ServingSpec(override_generation_config=text)
@@ -86,8 +105,24 @@ def test_a_folder_asks_for_what_lies_in_it(tmp_path, config):
     own = Sampling(top_k=7)
     assert load_model(tmp_path).sampling == own
     assert load_model(tmp_path, published_as="Qwen/Qwen2.5-7B-Instruct").sampling == own
-    (tmp_path / "generation_config.json").write_text("[]")
-    with pytest.raises(PinnError, match="must hold a JSON object"):
+
+
+def test_without_that_file_the_config_itself_may_ask(parse):
+    assert parse(top_p=0.9, temperature=1.0, top_k=50).sampling == Sampling(top_p=0.9)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[]", "must hold a JSON object"),
+        ("{", "malformed JSON"),
+        ('{"top_p": 7}', "top_p must lie"),
+    ],
+)
+def test_a_broken_file_is_named(tmp_path, config, content, message):
+    (tmp_path / "config.json").write_text(json.dumps(config()))
+    (tmp_path / "generation_config.json").write_text(content)
+    with pytest.raises(PinnError, match=rf"generation_config\.json.*{message}"):
         load_model(tmp_path)
 
 
@@ -111,6 +146,16 @@ def test_every_published_entry_is_usable_and_names_a_known_model():
     for group in groups:
         sampling = sampling_from_generation_config(group["settings"], "generation.json")
         assert (sampling == Sampling()) == (not group["settings"])
+
+
+def test_other_names_of_a_model_that_asks_for_something_are_listed_too():
+    # Shapes of an alias are its target's, settings need not be: each has to say its own.
+    silent = [
+        name
+        for name, target in aliases().items()
+        if published_generation(target) and published_generation(name) is None
+    ]
+    assert silent == []
 
 
 def test_flags_decide_between_the_model_and_vllm():

@@ -181,7 +181,7 @@ func TestDeploymentsThatCannotRunAreRefused(t *testing.T) {
 		"generation_config": func() (*Deployment, error) {
 			return specs.Deploy("Qwen/Qwen3-30B-A3B", "L4", Serving{GenerationConfig: "x"})
 		},
-		"unknown field": func() (*Deployment, error) {
+		"unknown setting": func() (*Deployment, error) {
 			return specs.Deploy("Qwen/Qwen3-30B-A3B", "L4",
 				Serving{OverrideGenerationConfig: `{"beams": 4}`})
 		},

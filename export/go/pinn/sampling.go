@@ -3,7 +3,7 @@ package pinn
 import (
 	"encoding/json"
 	"fmt"
-	"strings"
+	"math"
 )
 
 // Sampling is how next tokens are drawn, as Python's pinn.specs.sampling. DefaultSampling gives
@@ -19,36 +19,57 @@ type Sampling struct {
 // DefaultSampling is vLLM's own, which draws from all tokens.
 func DefaultSampling() Sampling { return Sampling{Temperature: 1, TopP: 1, RepetitionPenalty: 1} }
 
-// leastTemperature: vLLM takes a lower one for 0.
-const leastTemperature = 1e-5
-
 func (s Sampling) check() error {
-	for name, holds := range map[string]bool{
-		"temperature": usable(s.Temperature), "top_k": s.TopK >= -1,
-		"top_p": s.TopP > 0 && s.TopP <= 1, "min_p": s.MinP >= 0 && s.MinP <= 1,
-		"repetition_penalty": usable(s.RepetitionPenalty) && s.RepetitionPenalty > 0,
+	for _, rule := range []struct {
+		name  string
+		holds bool
+	}{
+		{"temperature", usable(s.Temperature)},
+		{"top_k", s.TopK >= -1},
+		{"top_p", s.TopP > 0 && s.TopP <= 1},
+		{"min_p", s.MinP >= 0 && s.MinP <= 1},
+		{"repetition_penalty", usable(s.RepetitionPenalty) && s.RepetitionPenalty > 0},
 	} {
-		if !holds {
-			return fmt.Errorf("sampling: %s cannot be used in %+v", name, s)
+		if !rule.holds {
+			return fmt.Errorf("sampling: %s cannot be used in %+v", rule.name, s)
 		}
 	}
 	return nil
 }
 
-// overridden puts the settings of vLLM's --override-generation-config in their place.
+// overridden puts the settings of vLLM's --override-generation-config in their place; null stands
+// for vLLM's own default.
 func (s Sampling) overridden(override string) (Sampling, error) {
 	if override == "" {
 		return s, nil
 	}
-	values := struct {
-		*Sampling
-		MaxNewTokens any `json:"max_new_tokens"` // vLLM reads it; no step depends on it
-	}{Sampling: &s}
-	decoder := json.NewDecoder(strings.NewReader(override))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&values); err != nil {
-		return s, fmt.Errorf("override_generation_config %q: %w", override, err)
+	var given map[string]*float64
+	if err := json.Unmarshal([]byte(override), &given); err != nil || given == nil {
+		return s, fmt.Errorf("override_generation_config %q must be a JSON object of numbers", override)
 	}
+	topK := float64(s.TopK)
+	settings := map[string]struct {
+		place    *float64
+		standard float64
+	}{
+		"temperature": {&s.Temperature, 1}, "top_k": {&topK, 0}, "top_p": {&s.TopP, 1},
+		"min_p": {&s.MinP, 0}, "repetition_penalty": {&s.RepetitionPenalty, 1},
+		"max_new_tokens": {new(float64), 0}, // vLLM reads it; no step depends on it
+	}
+	for name, value := range given {
+		setting, known := settings[name]
+		if !known {
+			return s, fmt.Errorf("override_generation_config: unknown setting %q", name)
+		}
+		if value == nil {
+			value = &setting.standard
+		}
+		*setting.place = *value
+	}
+	if topK != math.Trunc(topK) || math.Abs(topK) > largest {
+		return s, fmt.Errorf("override_generation_config: top_k must be a whole number, got %v", topK)
+	}
+	s.TopK = int64(topK)
 	return s, s.check()
 }
 
@@ -64,7 +85,7 @@ const (
 	sortBytes    = 8 + 4 + 4*2*(4+8) + (8 + 2*8) + (8 + 4 + 4 + 8)
 	massBytes    = sortBytes + softmaxBytes + (4 + 4) + maskBytes + (4 + 4) + (4 + 8 + 4)
 	ratioBytes   = softmaxBytes + 4 + maskBytes
-	penaltyBytes = 2*(8+8+1) + (4 + 4 + 1 + 1) + (8 + 4 + 4 + 4 + 4) + (1 + 4 + 4 + 4 + 4)
+	penaltyBytes = 2*(8+8+1) + (1 + 1) + (8 + 4 + 4 + 4 + 4) + (1 + 4 + 4 + 4 + 4)
 )
 
 // logitBytes that sampling one token reads and writes per entry of the vocabulary.
@@ -73,7 +94,7 @@ func (s Sampling) logitBytes() float64 {
 	if s.RepetitionPenalty != 1 {
 		total += penaltyBytes
 	}
-	if s.Temperature < leastTemperature {
+	if s.Temperature == 0 {
 		return float64(total)
 	}
 	total += drawBytes
