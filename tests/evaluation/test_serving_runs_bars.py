@@ -3,10 +3,12 @@
 import os
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from pinn.coefficients.checkpoint_search import find_checkpoint
 from pinn.evaluation.serving_runs import ranking_inversions, score_runs
+from pinn.experiments.release_folds import LEFT_OUT
 from pinn.latency.surrogate import Surrogate
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.workloads.load_reports import read_load_report
@@ -45,6 +47,28 @@ def test_every_run_is_close_and_none_is_ranked_wrongly(released):
     error = whole.set_index(["run", "figure"])["error_percent"].abs().unstack()
     assert (error["e2e_mean_s"] <= 5).all(), error["e2e_mean_s"]
     assert (error[["ttft_mean_s", "itl_mean_s"]] <= 10).all(axis=None)
+    assert ranking_inversions(found) == []
+    # What lies beside the checkpoint is what it gives.
+    beside = record("network").set_index(["run", "stage", "figure"])["predicted_s"]
+    now = found.set_index(["run", "stage", "figure"])["predicted_s"]
+    assert now.to_dict() == pytest.approx(beside.to_dict(), rel=1e-3)
+
+
+def record(method):
+    table = pd.read_csv(find_checkpoint().with_suffix(".serving_runs.csv"), dtype={"stage": str})
+    return table[table.method == method]
+
+
+def test_models_left_out_are_recorded_as_close_and_ranked_right():
+    found = record(LEFT_OUT)
+    whole = found[found.stage == WHOLE_RUN]
+    error = whole.set_index(["model", "run", "figure"])["error_percent"].abs().unstack()
+    assert len(error) == 15
+    assert error["e2e_mean_s"].median() <= 6
+    assert error["ttft_mean_s"].median() <= 8
+    assert error["itl_mean_s"].median() <= 6
+    dense = ~error.index.get_level_values("model").str.contains("scout")
+    assert (error.loc[dense, "e2e_mean_s"] <= 12).all()
     assert ranking_inversions(found) == []
 
 
