@@ -18,7 +18,7 @@ from pinn.calibration.calibrate import (
 from pinn.calibration.identification import CoefficientGroup, identify
 from pinn.calibration.intervals import Intervals, read_intervals
 from pinn.calibration.requests import AlphaCalibration, calibrate_alpha, read_requests
-from pinn.coefficients.coefficient_set import CoefficientSet, deployment_facts
+from pinn.coefficients.coefficient_set import NAMED, CoefficientSet, deployment_facts
 from pinn.coefficients.coefficients import Coefficients
 from pinn.observations.trace_tables import TraceTables
 from pinn.specs.deployment import Deployment
@@ -94,7 +94,7 @@ def run_calibration(
     errors = error_table(intervals, {"before": beta.base, "calibrated": beta.beta})
     groups = identify(beta.used, beta.base, beta.beta)
     entry = traces.manifest.get("deployment") or {}
-    named = {k: entry[k] for k in ("model", "gpu", "precision") if entry.get(k)}
+    named = {k: entry[k] for k in NAMED if entry.get(k)}
     sources = list(traces.manifest["sources"])
     return Calibration(deployment, settings, intervals, beta, alpha, errors, groups, sources, named)
 

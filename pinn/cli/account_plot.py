@@ -8,23 +8,11 @@ from typing import TYPE_CHECKING, Any
 from pinn.cli.account_report import nearest_text, sizes_text
 from pinn.errors import PinnError
 from pinn.observations.table import replace_atomically
-from pinn.teacher.account import PARTS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SUFFIXES = (".png", ".svg", ".pdf")
-#: Grey and hatch of each part, alternating so that neighbours differ.
-_LOOK = dict(
-    zip(
-        PARTS,
-        (
-            ("0.25", ""), ("0.85", "///"), ("0.55", ""), ("1.0", "..."),
-            ("0.7", "xxx"), ("0.4", ""), ("0.95", "\\\\\\"), ("0.6", "++"), ("0.75", ""),
-        ),
-        strict=True,
-    )
-)  # fmt: skip
 #: Kernels shown per step; the others are added up.
 _KERNELS = 8
 #: Narrower segments have no number.
@@ -78,11 +66,13 @@ def _heights(step: dict[str, Any]) -> list[float]:
 
 
 def _draw_parts(axes: Axes, step: dict[str, Any]) -> None:
+    from pinn.report.style import PART_LOOKS  # imports matplotlib
+
     rows = {"network": "network_us", "kernels and\noverheads": "composed_us"}
     rows = {name: key for name, key in rows.items() if step[key] is not None}
     left = dict.fromkeys(rows, 0.0)
     for entry in step["parts"]:
-        shade, hatch = _LOOK[entry["part"]]
+        shade, hatch = PART_LOOKS[entry["part"]]
         widths = [entry[key] for key in rows.values()]
         bars = axes.barh(
             list(rows), widths, left=list(left.values()), height=0.7, color=shade, hatch=hatch,

@@ -149,10 +149,6 @@ _NOT_A_FLAG = {
 }  # fmt: skip
 
 
-#: What goes by names, so that a file can be used for the same again.
-_NAMED = ("model", "gpu", "precision")
-
-
 def _one(
     given: dict[str, Any],
     batches: list[str],
@@ -167,7 +163,7 @@ def _one(
         write_report,
     )
     from pinn.coefficients.checkpoint_search import find_checkpoint
-    from pinn.coefficients.coefficient_set import read_coefficient_set
+    from pinn.coefficients.coefficient_set import NAMED, read_coefficient_set
     from pinn.coefficients.configurations import canonical, make_deployment
 
     configuration = canonical(given)
@@ -181,7 +177,7 @@ def _one(
         deployment = make_deployment(configuration)
         found.check_deployment(deployment, str(path))
         report = file_report(found, deployment, batches)
-    report["named"] = {k: configuration[k] for k in _NAMED if k in configuration}
+    report["named"] = {k: configuration[k] for k in NAMED if k in configuration}
     if json_path is not None:
         write_report(report, json_path)
     print_report(report)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import cycle
-
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pinn.report.style import FILLS, new_figure
+from pinn.report.style import PART_LOOKS, new_figure
 from pinn.report.tables import Tables
 
 
@@ -43,7 +41,8 @@ def _draw(ax: Axes, y: int, parts: pd.DataFrame) -> None:
         if not whole > 0:
             continue
         left = 0.0
-        for (grey, hatch), row in zip(cycle(FILLS), parts.to_dict("records"), strict=False):
+        for row in parts.to_dict("records"):
+            grey, hatch = PART_LOOKS[row["part"]]
             share = 100 * row[column] / whole
             ax.barh(y + shift, share, height=0.34, left=left, color=grey, hatch=hatch,
                     edgecolor="black", linewidth=0.5,

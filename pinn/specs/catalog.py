@@ -36,8 +36,8 @@ def load_model(
 ) -> ModelSpec:
     """Load a model.
 
-    A path's sampling settings are those of the generation_config.json beside it, as in vLLM; a
-    name's are the published ones (``data/models/generation.json``).
+    Sampling settings are those of the generation_config.json beside the config.json, as in vLLM;
+    for names of the catalog the published ones (``data/models/generation.json``).
 
     Args:
         source: A parsed config.json; the path of a config.json or of its folder; or a name. Names

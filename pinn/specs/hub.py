@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from pathlib import Path
 
@@ -35,27 +34,40 @@ def download_config(repo_id: str) -> Path:
 
     Raises:
         PinnError: If the hub cannot be reached within ``PROBE_TIMEOUT_S``, does not know the
-            model, or keeps it gated.
+            model, keeps it gated, or fails at one of the files.
     """
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, RepositoryNotFoundError
-
     if not hub_is_reachable():
         raise PinnError("the model hub cannot be reached")
+    path = _download(repo_id, CONFIG_FILE)
+    if path is None:
+        raise PinnError("the model hub does not have it")
+    for name in FURTHER_FILES:
+        _download(repo_id, name)
+    return path
+
+
+def _download(repo_id: str, filename: str) -> Path | None:
+    """One file; None where the model has none of that name."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        GatedRepoError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
     try:
-        path = hf_hub_download(repo_id, CONFIG_FILE, etag_timeout=PROBE_TIMEOUT_S)
+        return Path(hf_hub_download(repo_id, filename, etag_timeout=PROBE_TIMEOUT_S))
     except GatedRepoError as error:
         raise PinnError("it is gated: accept its licence on the hub and set HF_TOKEN") from error
-    except (RepositoryNotFoundError, EntryNotFoundError, ValueError) as error:
+    except LocalEntryNotFoundError as error:  # an entry not found, and a value error, by its class
+        raise PinnError("the model hub did not answer (LocalEntryNotFoundError)") from error
+    except EntryNotFoundError:
+        return None
+    except (RepositoryNotFoundError, ValueError) as error:
         raise PinnError("the model hub does not have it") from error
     except Exception as error:  # transport errors of whichever HTTP library the hub client uses
         raise PinnError(f"the model hub did not answer ({type(error).__name__})") from error
-    for name in FURTHER_FILES:
-        try:
-            hf_hub_download(repo_id, name, etag_timeout=PROBE_TIMEOUT_S)
-        except Exception as error:
-            logging.getLogger(__name__).debug("%s has no %s: %s", repo_id, name, error)
-    return Path(path)
 
 
 def hub_is_reachable() -> bool:

@@ -81,6 +81,8 @@ def model_from_config(
     quantization = _quantization(fields, quant_config, fallback_precision)
     precisions, kv_cache = _precisions(quantization, attention, ffn, base)
     hidden = fields.integer("hidden_size", "n_embd", "d_model")
+    if sampling is None:
+        sampling = sampling_from_generation_config(config, source or name)
     return ModelSpec(
         name=name,
         model_type=str(config.get("model_type") or fields.model_type),
@@ -95,7 +97,7 @@ def model_from_config(
         tied_embeddings=_is_tied(fields),
         max_position=max_position,
         extra_parameters=_extra_parameters(fields, hidden, attention, ffn),
-        sampling=sampling or sampling_from_generation_config(config, source or name),
+        sampling=sampling,
     )
 
 

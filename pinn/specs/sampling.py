@@ -132,17 +132,16 @@ def _sampling(values: Mapping[str, Any], source: str) -> Sampling:
     """Settings of JSON values; null stands for the default."""
     given = {name: value for name, value in values.items() if value is not None}
     for name, value in given.items():
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-        ):
+        if not _is_finite(value):
             raise PinnError(f"{source}: {name} must be a number, got {value!r}")
-    if given.get("top_k", 0) != int(given.get("top_k", 0)):
-        raise PinnError(f"{source}: top_k must be a whole number, got {given['top_k']}")
-    if "top_k" in given:
-        given["top_k"] = int(given["top_k"])
+        if name == "top_k" and value != int(value):
+            raise PinnError(f"{source}: top_k must be a whole number, got {value}")
     try:
-        return Sampling(**given)
+        return Sampling(**given | ({"top_k": int(given["top_k"])} if "top_k" in given else {}))
     except PinnError as error:
         raise PinnError(f"{source}: {error}") from error
+
+
+def _is_finite(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value)

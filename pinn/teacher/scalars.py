@@ -44,7 +44,8 @@ OVERHEADS: dict[str, Overhead] = {
 #: Kernels were measured on the same engine, so its multipliers stay near 1. This and the spreads
 #: above were chosen by leaving one model out of the training models of every outer fold.
 MULTIPLIER_SPREAD = 0.05
-#: Sampling was not measured: sorting and many small kernels are far from the datasheet's bandwidth.
+#: Sampling was not measured: how far sorting and many small kernels are from the datasheet's
+#: bandwidth, nobody knows beforehand.
 SAMPLING_SPREAD = 1.0
 #: Standard deviation of each multiplier's logarithm, in the order of ``OPERATORS``.
 MULTIPLIER_SPREADS = tuple(

@@ -24,7 +24,7 @@ from pinn.specs.batch import Batch
 from pinn.specs.serving import ServingSpec
 
 #: Every step is launched alike: with graphs, the cost of launching large steps without them hides
-#: part of their matrix products, and only decode attention is identified.
+#: part of their matrix products, which are then only just identified.
 TARGET = Target(
     "meta-llama/Llama-3.1-8B",
     "H100",
@@ -58,7 +58,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> TraceTables:
         exact = float((step_features(costs, sum_batches([batch])) @ TRUE)[0])
         return exact * float(np.exp(JITTER * draw.standard_normal()))
 
-    run = run_engine(arrivals(600), step_seconds, EngineLimits(blocks=3000))
+    run = run_engine(arrivals(1500), step_seconds, EngineLimits(blocks=3000))
     assert sum(step.preempted for step in run.steps) > 5
     write_traces(run, folder / "traces.json", WriterOptions(step_sampling=0.1, http_s=HTTP_S))
     return ingest_vllm(folder / "traces.json", folder / "tables", TARGET)
@@ -93,6 +93,8 @@ def test_what_cannot_be_told_apart_is_named(traces: TraceTables) -> None:
     # Tokens and requests make the arithmetic: three columns, two of which give the third.
     unsure = {name for g in groups if not g.is_identified for name in g.names}
     assert {"request", "activations", "gemm_compute"} <= unsure
+    # Every request of one server samples alike.
+    assert ("request", "sampling") in {g.names for g in groups if not g.is_identified}
     seen = {name for g in groups for name in g.names}
     assert "experts" not in seen
     place = list(STEP_FEATURES).index("experts")
@@ -110,9 +112,10 @@ def test_overheads_of_requests_come_back(traces: TraceTables) -> None:
     predicted = rows.features @ np.where(
         [n.startswith("arrival_to_queue") for n in names], found.alpha, 0
     )
+    assert np.nanmedian(predicted) == pytest.approx(np.nanmedian(queue), rel=0.5)
     # A wait ends with a step, so single ones are anything up to its length; their mean is known.
     known = np.isfinite(queue)
-    assert predicted[known].mean() == pytest.approx(queue[known].mean(), rel=0.3)
+    assert predicted[known].mean() == pytest.approx(queue[known].mean(), rel=0.2)
     # The writer stamps first tokens when the step ends, so nothing is left beside the step itself.
     first_token = rows.targets["schedule_to_first_token"]
     own_step = np.nanmedian(rows.features[:, names.index("schedule_to_first_token.step_time")])

@@ -14,8 +14,10 @@ from PIL import Image
 
 from pinn.errors import PinnError
 from pinn.experiments.suite_network import BATCHES, SHOWN, anatomy_rows, coefficient_rows
+from pinn.report.style import PART_LOOKS
 from pinn.report.tables import read_tables
 from pinn.report.write import README_PICTURES, write_report
+from pinn.teacher.account import PARTS
 
 EVIDENCE = "4 models <of> which 3 are made up"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
@@ -103,6 +105,11 @@ def test_pictures_are_grey_and_not_empty(folder):
         pixels = np.asarray(Image.open(path).convert("RGB")).astype(int)
         assert pixels.std() > 10, path
         assert (np.ptp(pixels, axis=2) <= 2).all(), f"{path} has colours"
+
+
+def test_no_two_parts_of_a_step_look_alike():
+    looks = list(PART_LOOKS.values())
+    assert len(set(looks)) == len(looks) == len(PARTS)
 
 
 def test_captions_of_pictures_say_n_and_split(parsed):

@@ -3,6 +3,7 @@ import shutil
 import time
 
 import pytest
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
 from pinn.errors import PinnError
 from pinn.specs import catalog, hub, model_names
@@ -123,13 +124,26 @@ def test_a_download_brings_what_lies_beside_the_config(monkeypatch, tmp_path):
     def download(_repo, filename, **_kwargs):
         asked.append(filename)
         if filename == "hf_quant_config.json":
-            raise OSError("no such entry")
+            raise EntryNotFoundError("no such entry")
         return str(tmp_path / filename)
 
     monkeypatch.setattr(hub, "hub_is_reachable", lambda: True)
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
     assert hub.download_config("org/name") == tmp_path / "config.json"
     assert asked == ["config.json", "hf_quant_config.json", "generation_config.json"]
+
+
+@pytest.mark.parametrize("error", [OSError("reset"), LocalEntryNotFoundError("connection lost")])
+def test_a_file_that_could_not_be_asked_for_is_not_taken_for_missing(monkeypatch, tmp_path, error):
+    def download(_repo, filename, **_kwargs):
+        if filename == "generation_config.json":
+            raise error
+        return str(tmp_path / filename)
+
+    monkeypatch.setattr(hub, "hub_is_reachable", lambda: True)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    with pytest.raises(PinnError, match="did not answer"):
+        hub.download_config("org/name")
 
 
 @pytest.mark.parametrize(
