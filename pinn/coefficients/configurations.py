@@ -150,7 +150,8 @@ def parse_grid(text: str) -> list[dict[str, Any]]:
         if not equals or not values or key in axes:
             raise PinnError(
                 f"cannot read grid part {part!r}: write key=value,value once per key, such as "
-                "'gpu=H100,A100 tensor_parallel_size=1,2'"
+                "'gpu=H100,A100 tensor_parallel_size=1,2'; values with spaces or commas need a "
+                "YAML file"
             )
         axes[key] = values.split(",")
     return expand_grid(axes)
