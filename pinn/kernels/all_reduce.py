@@ -2,7 +2,7 @@
 
 A chip's own measured curve is used where there is one. For other chips, curves of the same kind of
 link (NVLink or PCIe) are averaged at equal time on the link, bytes / bandwidth: what differs
-between links of a kind is then the bandwidth alone.
+between links of a kind is then the bandwidth alone. PCIe that nobody timed is a ring.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from pinn.errors import PinnError
 from pinn.kernels.hardware import coded
+from pinn.kernels.ring import ring_seconds
 from pinn.specs.gpu import GpuSpec
 
 #: Message sizes of a curve: 256 B to 1 GiB, as in the tables.
@@ -83,7 +83,9 @@ class AllReduce:
         if ranks <= 1:
             return np.zeros(size.shape)
         known = self._counts(gpu)
-        if ranks in known:
+        if not known:
+            time = ring_seconds(gpu, ranks, size)
+        elif ranks in known:
             time = self._known(gpu, ranks, size)
         elif ranks > known[-1]:
             # Trees and rings: the launch grows with log2 of the ranks, the bytes hardly.
@@ -98,7 +100,7 @@ class AllReduce:
         return np.where(size > 0, np.maximum(time, floor), 0.0)
 
     def _counts(self, gpu: GpuSpec) -> list[int]:
-        """Numbers of ranks with a curve of the chip or of its kind of link, increasing."""
+        """Numbers of ranks with a curve of the chip or of its kind of link, increasing; or none."""
         kind = self._kind(gpu)
         return sorted(
             {n for name, n in self.curves if name == gpu.name}
@@ -106,11 +108,9 @@ class AllReduce:
         )
 
     def _kind(self, gpu: GpuSpec) -> str:
-        kind = "nvlink" if gpu.has_nvlink else "pcie"
-        kinds = {name for name, _ in self.pools}
-        if not kinds:
-            raise PinnError("no all-reduce curves: fit the surrogates on tables that have some")
-        return kind if kind in kinds else min(kinds)
+        """The link's kind; one that nobody timed is taken for PCIe, a ring or measured."""
+        timed = {name for name, _ in self.pools}
+        return "nvlink" if gpu.has_nvlink and "nvlink" in timed else "pcie"
 
     def _known(self, gpu: GpuSpec, ranks: int, size: np.ndarray) -> np.ndarray:
         own = self.curves.get((gpu.name, ranks))

@@ -119,10 +119,6 @@ def hardware(
     )
 
 
-#: Its place in a tag.
-CAPABILITY = 4
-
-
 def chip_tags(gpus: Sequence[GpuSpec]) -> Float[np.ndarray, "gpus 5"]:
     """What makes two datasheets one chip to the surrogates, whatever their names."""
     return np.array(

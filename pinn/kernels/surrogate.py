@@ -11,7 +11,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from pinn.errors import PinnError
-from pinn.kernels.hardware import CAPABILITY, Coded, Hardware, chip_tags, coded, hardware, is_known
+from pinn.kernels.hardware import Coded, Hardware, chip_tags, coded, hardware, is_known
 from pinn.kernels.lattice import interpolate, monotone, node_points
 from pinn.kernels.moe import Moe
 from pinn.kernels.network import CorrectionNetwork, TrainingPlan, train
@@ -22,10 +22,6 @@ from pinn.specs.gpu import GpuSpec
 #: Work beyond the lattice is charged at this share of the datasheet's rates.
 EXTRAPOLATION_EFFICIENCY = 0.8
 _LATTICES_KEPT = 20_000
-#: Steps on a chip of a generation without any measured one take longer than kernels of the others
-#: suggest: leaving out the L40S, they turn out 19 % slower, leaving out the RTX PRO 6000, 10 %
-#: faster; this is the mean. The A100, which ``scripts/unseen_gpu.py`` judges it by, has no say.
-UNMEASURED_GENERATION = 1.035
 #: Training rows whose chip is blanked, so that unknown chips are nothing new.
 UNNAMED_SHARE = 0.3
 
@@ -109,8 +105,7 @@ class OperatorSurrogate:
         log_time = log_time + self.network.predict(self.operator.inputs(hw, sizes), rows_at_once)
         if self.linear is not None:
             log_time = 0.5 * (log_time + np.log(self.linear.seconds(names, ids, hw, sizes)))
-        measured = np.isin(hw.capability, self.chips[:, CAPABILITY])
-        return log_time + np.where(measured, 0.0, np.log(UNMEASURED_GENERATION))
+        return log_time
 
     def seconds_as_measured(self, rows: pd.DataFrame, gpus: Mapping[str, GpuSpec]) -> Rows:
         """Times of measured rows: what held-out errors compare.

@@ -18,13 +18,12 @@ from pinn.kernels.attention import DecodeAttention, PrefillAttention
 from pinn.kernels.exchange import Exchange
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.gemm import Gemm
-from pinn.kernels.hardware import CAPABILITY, coded
 from pinn.kernels.latent import LatentCore
 from pinn.kernels.measured import MeasuredShapes, Nearest
 from pinn.kernels.moe import Moe
 from pinn.kernels.network import TrainingPlan
 from pinn.kernels.operator import Operator
-from pinn.kernels.surrogate import UNMEASURED_GENERATION, OperatorSurrogate
+from pinn.kernels.surrogate import OperatorSurrogate
 from pinn.sources.kernels.tables import KernelTables
 from pinn.specs.gpu import GpuSpec
 
@@ -191,13 +190,7 @@ class KernelSurrogates:
 
     def all_reduce_seconds(self, gpu: Any, gpus, bytes) -> np.ndarray:
         """One all-reduce of ``bytes`` on each of ``gpus`` ranks of a node."""
-        measured = set(self.gemm.chips[:, CAPABILITY])
-        chips = coded(gpu)
-        slower = [
-            1.0 if chip.compute_capability in measured else UNMEASURED_GENERATION
-            for chip in chips.options
-        ]
-        return self.all_reduce.seconds(gpu, gpus, bytes) * np.array(slower)[chips.ids]
+        return self.all_reduce.seconds(gpu, gpus, bytes)
 
     def expert_exchange_seconds(
         self, gpu: GpuSpec, tokens, hidden, top_k, expert_parallel, library: str = "allgather"

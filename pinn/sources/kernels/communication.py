@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from pinn.sources.kernels.sources import ALL_REDUCE, EXCHANGE, TableSource
-from pinn.sources.kernels.table import read_table, refuse
+from pinn.sources.kernels.table import SPIKE, read_table, refuse, spikes
 from pinn.sources.report import ReadReport
 from pinn.specs.gpu import GpuSpec
 from pinn.units import MICROSECOND, MILLISECOND
@@ -27,6 +29,10 @@ EXCHANGE_COLUMNS = (
 #: The tables count 16-bit elements: read as bytes, H100's NVLink would carry 170 of its 450 GB/s,
 #: and the switch to NCCL would lie at 4 MiB, not at vLLM's 8 MiB.
 ELEMENT_BYTES = 2
+#: Where every GPU has a link of its own, a ring loads each link alike for any number of ranks
+#: (Patarasuk and Yuan 2009), and switches that reduce in flight only help more ranks. Two flows on
+#: one path halve what each of them gets.
+SHARED_PATH_SHARE = 0.5
 
 
 def read_all_reduce(
@@ -57,12 +63,36 @@ def read_all_reduce(
         report,
         [
             ("elements are not 16 bits wide", lambda r: r["dtype"] != "bfloat16"),
-            ("launched one by one, not from a graph", lambda r: r["backend"] != "vllm_graph"),
+            (
+                "launched one by one, not from a graph",
+                lambda r: ~r["backend"].str.endswith("_graph"),
+            ),
             ("no time", lambda r: ~(r["seconds"] > 0)),
             ("below the floor", lambda r: r["seconds"] < _all_reduce_floor(r, gpu)),
+            (
+                f"a spike: over {SPIKE} x as long as with fewer and with more bytes",
+                lambda r: spikes(r, ("gpus",), "bytes"),
+            ),
+            (
+                "ranks share a path: under half of the bandwidth that another number of them has; "
+                "true of that machine, not of the GPU",
+                _shared_path,
+            ),
         ],
     )
     return rows.drop(columns=["backend", "dtype"]), report
+
+
+def _shared_path(r: pd.DataFrame) -> np.ndarray:
+    """Rows of numbers of ranks whose largest message moves far more slowly than with others.
+
+    Bandwidth is that of each link under a ring, 2 (n - 1) / n of the message over the time.
+    """
+    largest = r.loc[r.groupby("gpus")["bytes"].idxmax()].set_index("gpus")
+    ranks = largest.index.to_numpy(dtype=np.float64)
+    ring = 2 * (ranks - 1) / ranks * largest["bytes"] / largest["seconds"]
+    slow = ring.index[ring < SHARED_PATH_SHARE * ring.max()]
+    return r["gpus"].isin(slow).to_numpy()
 
 
 def _all_reduce_floor(r: pd.DataFrame, gpu: GpuSpec) -> pd.Series:
@@ -111,11 +141,35 @@ def read_exchange(
     return rows.drop(columns="nodes"), report
 
 
+def _read_all_reduces(
+    gpus: dict[str, GpuSpec], systems: Path | None
+) -> list[tuple[pd.DataFrame, ReadReport]]:
+    """All-reduce rows by table; each (GPU, number of ranks) comes from the first that has it."""
+    found: list[tuple[pd.DataFrame, ReadReport]] = []
+    taken: set[tuple[str, int]] = set()
+    for source in ALL_REDUCE:
+        if source.system not in gpus:
+            continue
+        gpu = gpus[source.system]
+        earlier = partial(_of_ranks, ranks=[n for name, n in taken if name == gpu.name])
+        rows, report = refuse(
+            *read_all_reduce(gpu, source, systems),
+            [("as many ranks as an earlier table has", earlier)],
+        )
+        taken |= {(gpu.name, int(n)) for n in rows["gpus"].unique()}
+        found.append((rows, report))
+    return found
+
+
+def _of_ranks(r: pd.DataFrame, ranks: list[int]) -> np.ndarray:
+    return r["gpus"].isin(ranks).to_numpy()
+
+
 def read_all_communication(
     gpus: dict[str, GpuSpec], systems: Path | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame, list[ReadReport]]:
     """All-reduce and exchange rows of every declared table whose system is in ``gpus``."""
-    reduce = [read_all_reduce(gpus[s.system], s, systems) for s in ALL_REDUCE if s.system in gpus]
+    reduce = _read_all_reduces(gpus, systems)
     swap = [read_exchange(gpus[s.system], s, systems) for s in EXCHANGE if s.system in gpus]
     return (
         pd.concat([p[0] for p in reduce], ignore_index=True),

@@ -10,10 +10,12 @@ import pandas as pd
 from pinn.sources.kernels.sources import PRIMARY, TableSource
 from pinn.sources.kernels.table import (
     FORMATS,
+    SPIKE,
     bytes_per_element,
     flop_rate,
     read_table,
     refuse,
+    spikes,
 )
 from pinn.sources.kernels.work import gemm_work
 from pinn.sources.report import ReadReport
@@ -81,7 +83,11 @@ def read_gemm(
             ),
             ("no time", lambda r: ~(r["seconds"] > 0)),
             ("one row takes over 1.5 x as long as two: an odd kernel", _odd_single_row),
-            ("a spike: over 1.3 x as long as with fewer and with more rows", _spike),
+            # 3.6 % of B200's fp8 rows.
+            (
+                f"a spike: over {SPIKE} x as long as with fewer and with more rows",
+                lambda r: spikes(r, ("precision", "n", "k"), "m"),
+            ),
             ("read from a warm cache", warm),
             ("below the floor", below_floor),
         ],
@@ -94,16 +100,6 @@ def _odd_single_row(rows: pd.DataFrame) -> np.ndarray:
     two = rows[rows["m"] == 2].groupby(shape)["seconds"].min().rename("two")
     beside = rows[[*shape, "m", "seconds"]].join(two, on=shape)
     return ((beside["m"] == 1) & (beside["seconds"] > 1.5 * beside["two"])).to_numpy()
-
-
-def _spike(rows: pd.DataFrame) -> np.ndarray:
-    """Rows far above both neighbours in m: a disturbed measurement (3.6 % of B200's fp8 rows)."""
-    order = rows.sort_values(["precision", "n", "k", "m"]).index
-    shape = rows.loc[order, ["precision", "n", "k"]]
-    seconds = rows.loc[order, "seconds"]
-    neighbours = seconds.groupby([shape[c] for c in shape.columns])
-    around = np.maximum(neighbours.shift(1), neighbours.shift(-1))
-    return (seconds > 1.3 * around).reindex(rows.index).to_numpy()
 
 
 def read_all_gemm(

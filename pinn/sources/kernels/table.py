@@ -95,6 +95,18 @@ def refuse(
     return rows.reset_index(drop=True), replace(report, accepted=len(rows), refused=refused)
 
 
+#: A row this much above both neighbours along a size was disturbed.
+SPIKE = 1.3
+
+
+def spikes(rows: pd.DataFrame, shape: Sequence[str], axis: str) -> np.ndarray:
+    """Rows far above both of their neighbours along ``axis`` among rows of equal ``shape``."""
+    order = rows.sort_values([*shape, axis])
+    neighbours = order["seconds"].groupby([order[c] for c in shape])
+    around = np.maximum(neighbours.shift(1), neighbours.shift(-1))
+    return (order["seconds"] > SPIKE * around).reindex(rows.index).to_numpy()
+
+
 def flop_rate(gpu: GpuSpec, formats: pd.Series) -> np.ndarray:
     """Dense FLOP/s of a GPU per row, by number format."""
     rates = {f: gpu.matmul_flop_per_s(precision(f)) for f in formats.unique()}

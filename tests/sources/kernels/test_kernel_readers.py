@@ -10,7 +10,11 @@ from table_files import GPU, write_table
 
 from pinn.errors import PinnError
 from pinn.sources.kernels.attention import read_decode_attention, read_prefill_attention
-from pinn.sources.kernels.communication import read_all_reduce, read_exchange
+from pinn.sources.kernels.communication import (
+    read_all_communication,
+    read_all_reduce,
+    read_exchange,
+)
 from pinn.sources.kernels.gemm import read_gemm
 from pinn.sources.kernels.latent import read_latent_decode
 from pinn.sources.kernels.moe import read_moe
@@ -222,6 +226,49 @@ def test_all_reduce_sizes_are_16_bit_elements_from_graphs(tmp_path):
     assert kept["bytes"].tolist() == [2048]
     assert kept["seconds"].tolist() == pytest.approx([5e-6])
     assert reasons(report) == {"launched one by": 1, "below the floor": 1}
+
+
+def reduce_rows(gpus, bus_gb_per_s, sizes=(2**27, 2**28, 2**29)):
+    """All-reduces of 16-bit elements at a bandwidth of each link under a ring."""
+    moved = 2 * (gpus - 1) / gpus * 2 / (bus_gb_per_s * 1e9)
+    return [
+        {"num_gpus": gpus, "message_size": n, "backend": "vllm_graph", "latency": 1e3 * n * moved}
+        for n in sizes
+    ]
+
+
+def test_all_reduces_over_a_shared_path_are_refused(tmp_path):
+    """Where each GPU has a link of its own, a ring of eight is as fast on each as a pair."""
+    for slow in (2, 4, 8):
+        rows = [row for n in (2, 4, 8) for row in reduce_rows(n, 20 if n == slow else 45)]
+        write_table(tmp_path, "comm", "custom_allreduce_perf", rows, allreduce_dtype="bfloat16")
+        kept, report = read_all_reduce(GPU, H100, tmp_path)
+        assert set(kept["gpus"]) == {2, 4, 8} - {slow}
+        assert reasons(report) == {"ranks share a": 3}
+
+
+def test_all_reduces_a_little_slower_among_more_ranks_stay(tmp_path):
+    rows = [row for n, rate in ((2, 45), (4, 35), (8, 25)) for row in reduce_rows(n, rate)]
+    write_table(tmp_path, "comm", "custom_allreduce_perf", rows, allreduce_dtype="bfloat16")
+    assert len(read_all_reduce(GPU, H100, tmp_path)[0]) == 9
+
+
+def test_a_disturbed_all_reduce_is_refused(tmp_path):
+    rows = reduce_rows(2, 45, [2**n for n in range(20, 27)])
+    rows[3]["latency"] *= 3
+    write_table(tmp_path, "comm", "custom_allreduce_perf", rows, allreduce_dtype="bfloat16")
+    kept, report = read_all_reduce(GPU, H100, tmp_path)
+    assert 2**24 not in kept["bytes"].tolist()
+    assert reasons(report) == {"a spike: over": 1}
+
+
+def test_l40s_takes_each_number_of_ranks_from_a_machine_that_does_not_share_paths():
+    rows, _, reports = read_all_communication({"l40s": load_gpu("L40S")})
+    source = rows.groupby("gpus")["source"].first()
+    assert ["vllm" in source[n] for n in (2, 4, 8)] == [True, False, False]
+    assert [r.accepted for r in reports] == [23, 46]
+    for report in reports:
+        assert report.read == report.accepted + sum(report.refused.values())
 
 
 def test_exchange_is_in_microseconds(tmp_path):
