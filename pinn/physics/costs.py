@@ -145,19 +145,24 @@ def _cached_cost_row(
     dense, attention = _dense_work(model, tp), _attention_work(model, tp)
     bf16 = gpu.peak_flop_per_s["bf16"]
     layers = float(model.layers)
+    experts = _expert_costs(model, gpu, tp * dp, expert_parallel, float(dp))
+    weights_s = dense.weight_bytes / bandwidth
+    # vLLM offloads parameters until the flag or the model is used up; the flag counts GiB per GPU
+    # (vllm/config/cache.py: cpu_offload_gb), and a GPU of a pipeline holds its stage alone.
+    held_bytes = (weights_s + experts["experts"] * experts["expert_read_s"]) * bandwidth / pp
     values = {
         "layers": layers,
         "moe_layers": float(model.moe_layers),
         "quantized_layers": layers * dense.quantized,
         "parallel_layers": layers * (tp > 1),
         "graph_tokens": float(graph_tokens),
-        "gemm_weights_s": dense.weight_bytes / bandwidth,
+        "gemm_weights_s": weights_s,
         "gemm_token_s": sum(flop / gpu.matmul_flop_per_s(w) for w, flop in dense.token_flop),
         "head_sequence_s": sum(flop / gpu.matmul_flop_per_s(w) for w, flop in dense.head_flop),
         # Every rank of a tensor-parallel group samples from the gathered logits.
         "sampled_request_s": model.vocab_size * sampled_bytes / bandwidth,
         "activation_token_s": layers * ACTIVATION_PASSES * token_bytes / bandwidth,
-        **_expert_costs(model, gpu, tp * dp, expert_parallel, float(dp)),
+        **experts,
         "kv_read_s": attention.full.kv_width * kv_bytes / bandwidth,
         "windowed_kv_read_s": attention.windowed.kv_width * kv_bytes / bandwidth,
         "decode_pair_s": attention.full.decode_flop / bf16,
@@ -173,8 +178,7 @@ def _cached_cost_row(
             model, tp * dp, expert_parallel, dp, token_bytes, link
         ),
         "pipeline_token_s": (pp - 1) * token_bytes / link,
-        # The flag counts GiB per GPU (vllm/config/cache.py: cpu_offload_gb).
-        "offload_s": offload_gb * GIB / gpu.pcie_bandwidth_bytes_per_s,
+        "offload_s": min(offload_gb * GIB, held_bytes) / gpu.pcie_bandwidth_bytes_per_s,
     }
     return tuple(float(values[name]) for name in COST_NAMES)
 

@@ -16,6 +16,7 @@ from pinn.latency.surrogate import (
     step_seconds,
 )
 from pinn.specs.batch import Batch
+from pinn.teacher.synthetic import weight_bytes
 from pinn.units import GIB
 
 #: Sums of the same terms in another order may differ by this much.
@@ -128,14 +129,31 @@ def faster(deployment, doubled):
     )
 
 
-@given(networks(), deployments(), batches(), st.floats(0, 500))
-def test_offloaded_weights_cross_pcie_in_every_step(network, deployment, batch, gigabytes):
-    more = deployment.serving.cpu_offload_gb + gigabytes
-    offloaded = replace(deployment, serving=replace(deployment.serving, cpu_offload_gb=more))
-    before = seconds(network, deployment, batch)[0]
-    after = seconds(network, offloaded, batch)[0]
-    least = gigabytes * GIB / deployment.gpu.pcie_bandwidth_bytes_per_s
+def offloading(deployment, bytes_):
+    """The deployment with so many bytes of weights kept in host memory."""
+    return replace(
+        deployment, serving=replace(deployment.serving, cpu_offload_gb=float(bytes_ / GIB))
+    )
+
+
+@given(networks(), deployments(), batches(), st.floats(0, 1), st.floats(0, 1))
+def test_offloaded_weights_cross_pcie_in_every_step(network, deployment, batch, few, more):
+    held = weight_bytes(deployment) / deployment.serving.pipeline_parallel_size
+    few, more = sorted((few, more))
+    before = seconds(network, offloading(deployment, few * held), batch)[0]
+    after = seconds(network, offloading(deployment, more * held), batch)[0]
+    least = (more - few) * held / deployment.gpu.pcie_bandwidth_bytes_per_s
     assert after - before >= least - ROUNDING * after
+
+
+@given(networks(), deployments(), batches(), st.floats(1, 1e6))
+def test_no_more_than_all_weights_are_offloaded(network, deployment, batch, beyond):
+    held = weight_bytes(deployment) / deployment.serving.pipeline_parallel_size
+    everything = offloading(deployment, held)
+    more = offloading(deployment, held * beyond)
+    assert seconds(network, more, batch)[0] == pytest.approx(
+        seconds(network, everything, batch)[0], rel=ROUNDING
+    )
 
 
 @given(networks(), deployments(), batches())

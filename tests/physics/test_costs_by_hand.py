@@ -115,6 +115,18 @@ def test_offloaded_gibibytes_cross_pcie():
     assert found["offload_s"] == pytest.approx(4 * GIB / PCIE)
 
 
+def test_offload_beyond_the_weights_counts_the_weights():
+    # 15,009,316,864 bytes; on each of two stages half of them.
+    found = costs("Llama-3.1-8B", cpu_offload_gb=100.0)
+    assert found["offload_s"] == pytest.approx(15_009_316_864 / PCIE)
+    found = costs("Llama-3.1-8B", cpu_offload_gb=100.0, pipeline_parallel_size=2)
+    assert found["offload_s"] == pytest.approx(15_009_316_864 / 2 / PCIE)
+    # A mixture's experts may lie there too, hit or not.
+    found = costs("Mixtral-8x7B", cpu_offload_gb=100.0, tensor_parallel_size=8)
+    dense = found["gemm_weights_s"] * BANDWIDTH
+    assert found["offload_s"] == pytest.approx((dense + 8 * 2 * EXPERT_MIXTRAL / 8) / PCIE)
+
+
 def test_fp8_weights_take_half_the_bytes_and_run_at_the_fp8_rate():
     model = with_precision(load_model("Llama-3.1-8B"), "fp8")
     found = step_costs([Deployment(model, load_gpu("H100"), ServingSpec())])

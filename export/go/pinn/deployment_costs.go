@@ -18,9 +18,11 @@ func (d *Deployment) Costs() Costs {
 	c.SampledRequest = float64(d.model.VocabSize) * d.sampled.logitBytes() / d.gpu.MemoryBandwidth
 	c.ActivationToken = c.Layers * activationPasses * token / d.gpu.MemoryBandwidth
 	c.PipelineToken = (pp - 1) * token / d.gpu.LinkBandwidth
-	c.Offload = d.serving.CPUOffloadGB * gib / d.gpu.PCIeBandwidth
 	d.denseCosts(&c)
 	d.expertCosts(&c, token)
+	// No more than the weights of this GPU's stage can lie in host memory.
+	held := (c.GemmWeights + c.Experts*c.ExpertRead) * d.gpu.MemoryBandwidth / pp
+	c.Offload = min(d.serving.CPUOffloadGB*gib, held) / d.gpu.PCIeBandwidth
 	d.attentionCosts(&c, tp, token)
 	return c
 }

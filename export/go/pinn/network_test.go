@@ -116,6 +116,21 @@ func sameValues(t *testing.T, where string, got, want map[string]float64) {
 	}
 }
 
+func TestNoMoreThanAllWeightsAreOffloaded(t *testing.T) {
+	specs := goldenSpecs(t)
+	for i, c := range goldenLines[networkCase](t, "network.json.gz") {
+		offload := func(gib float64) float64 {
+			c.Configuration.Offload = gib
+			costs := c.deploy(t, specs).Costs()
+			return costs.Offload
+		}
+		some, all, more := offload(0.01), offload(1e4), offload(1e6)
+		if !(0 < some && some < all && all == more) {
+			t.Errorf("case %d %+v: %v, %v, %v s", i, c.Configuration, some, all, more)
+		}
+	}
+}
+
 func TestForwardPassEqualsPython(t *testing.T) {
 	checkFresh(t)
 	specs, network, worst := goldenSpecs(t), goldenNetwork(t), 0.0
