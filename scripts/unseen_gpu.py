@@ -4,6 +4,12 @@
 
 For known models on each GPU: the median, mean and 90 % quantile of the absolute relative
 difference of whole steps, and the median signed one, when every kernel of the GPU is left out.
+
+    python scripts/unseen_gpu.py --margin --gpus A100-SXM-80GB L40S RTX-PRO-6000-Server
+
+asks whether a margin would help GPUs of a generation that nobody timed, which these three are once
+left out: steps of each, times the factor that would have put the median of the others right (their
+geometric mean).
 """
 
 from __future__ import annotations
@@ -33,23 +39,44 @@ def differences(gpu: str, settings: KernelSettings, draws: int) -> np.ndarray:
     return (others / own - 1).ravel()
 
 
+def figures(found: np.ndarray) -> tuple[float, ...]:
+    """Median, mean and 90 % quantile of the absolute difference, and the median one; percent."""
+    size = np.abs(found)
+    return tuple(
+        100 * float(x)
+        for x in (np.median(size), size.mean(), np.quantile(size, 0.9), np.median(found))
+    )
+
+
+def margins(found: dict[str, np.ndarray]) -> dict[str, float]:
+    """For each GPU the factor that the others' steps ask for."""
+    wanted = {gpu: -np.log1p(np.median(values)) for gpu, values in found.items()}
+    return {
+        gpu: float(np.exp(np.mean([w for name, w in wanted.items() if name != gpu])))
+        for gpu in found
+    }
+
+
 def main() -> None:
-    """Print one row per GPU."""
+    """Print one row per GPU, and with ``--margin`` a second one."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gpus", nargs="+", default=["A100-SXM-80GB", "L40S"])
     parser.add_argument("--draws", type=int, default=300, help="deployments of known models")
     parser.add_argument("--released", default="checkpoints/kernels")
     parser.add_argument("--cache", default="cache")
+    parser.add_argument("--margin", action="store_true", help="try a margin from the others")
     arguments = parser.parse_args()
+    if arguments.margin and len(arguments.gpus) < 2:
+        parser.error("--margin needs two --gpus or more: each takes its margin from the others")
     torch.set_num_threads(1)
     settings = KernelSettings(released=arguments.released, cache=arguments.cache, gpus=())
-    table = []
-    for gpu in arguments.gpus:
-        found = 100 * differences(gpu, settings, arguments.draws)
-        size = np.abs(found)
-        figures = (np.median(size), size.mean(), np.quantile(size, 0.9), np.median(found))
-        table.append((gpu, len(found), *figures))
-    columns = ["gpu", "steps", "median %", "mean %", "p90 %", "bias %"]
+    found = {gpu: differences(gpu, settings, arguments.draws) for gpu in arguments.gpus}
+    table = [(gpu, "", len(values), *figures(values)) for gpu, values in found.items()]
+    if arguments.margin:
+        for gpu, margin in margins(found).items():
+            after = (1 + found[gpu]) * margin - 1
+            table.append((gpu, f"{margin:.3f}", len(after), *figures(after)))
+    columns = ["gpu", "margin", "steps", "median %", "mean %", "p90 %", "bias %"]
     print(pd.DataFrame(table, columns=columns).round(1).to_string(index=False))
 
 
