@@ -74,13 +74,18 @@ def fit_totals(
         matrix = np.vstack([scaled * root[:, None], penalty])
         excess, _ = nnls(matrix, np.concatenate([target * root, penalty @ (base - lower)]))
         residual = np.abs(scaled @ excess - target)
-        edge = _HUBER * np.median(residual)
-        if edge == 0:
-            break
-        weight = np.where(residual > edge, edge / np.maximum(residual, edge), 1.0)
+        if np.median(residual) == 0:
+            break  # most rows are exact: no size to measure the others by
+        weight = huber_weights(residual)
     totals = prior.base.copy()
     totals[free] = lower + excess
     return totals
+
+
+def huber_weights(residual: Rows) -> Rows:
+    """Weights of rows by their absolute residual: 1 up to ``_HUBER`` medians, then falling."""
+    edge = _HUBER * max(np.median(residual), np.finfo(float).tiny)
+    return np.where(residual > edge, edge / np.maximum(residual, edge), 1.0)
 
 
 def choose_strength(

@@ -92,7 +92,7 @@ def run_calibration(
     beta = calibrate_beta(intervals, base.beta[0], settings)
     alpha = calibrate_alpha(read_requests(traces, deployment, beta.beta), base.alpha[0])
     errors = error_table(intervals, {"before": beta.base, "calibrated": beta.beta})
-    groups = identify(beta.used, beta.base, beta.beta)
+    groups = identify(beta)
     entry = traces.manifest.get("deployment") or {}
     named = {k: entry[k] for k in NAMED if entry.get(k)}
     sources = list(traces.manifest["sources"])

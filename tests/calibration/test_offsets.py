@@ -64,7 +64,7 @@ def test_identified_groups_come_back_and_the_others_are_named() -> None:
     rows = intervals(true, 2000, noise=0.002)
     found = calibrate_to(rows, BASE)
     names = list(STEP_FEATURES)
-    groups = identify(rows, BASE, found.beta)
+    groups = identify(found)
     assert any(g.is_identified for g in groups)
     for group in groups:
         at = [names.index(n) for n in group.names]
