@@ -17,7 +17,7 @@ from pinn.sources.kernels.communication import (
 )
 from pinn.sources.kernels.gemm import read_gemm
 from pinn.sources.kernels.latent import read_latent_decode
-from pinn.sources.kernels.moe import read_moe
+from pinn.sources.kernels.moe import read_all_moe, read_moe
 from pinn.sources.kernels.sources import newest
 from pinn.sources.kernels.tables import read_kernel_tables
 from pinn.specs.gpu_catalog import load_gpu
@@ -322,3 +322,16 @@ def test_the_package_s_own_tables_add_up():
         assert len(rows) > 0
         assert (rows["gpu"] == "A100-SXM-80GB").all()
         assert np.isfinite(rows["seconds"]).all()
+
+
+def test_int4_experts_on_blackwell_multiply_far_below_16_bit_ones():
+    """Marlin's rate hardly grows after Hopper: why int4 prefills on B200 are no mistake."""
+    systems = {name: load_gpu(name) for name in ("h100_sxm", "b200_sxm")}
+    moe, _ = read_all_moe(systems)
+    large = moe[(moe["tokens"] >= 8192) & (moe["tensor_parallel"] * moe["expert_parallel"] == 1)]
+    flop = 2 * large["tokens"] * large["top_k"] * large["matrices"]
+    rate = flop * large["hidden"] * large["width"] / large["seconds"]
+    median = rate.groupby([large["gpu"], large["precision"]]).median()
+    assert median["B200-SXM", "int4_wo"] < 0.4 * median["B200-SXM", "bf16"]
+    assert median["B200-SXM", "int4_wo"] < 1.3 * median["H100-SXM", "int4_wo"]
+    assert median["B200-SXM", "bf16"] > 1.5 * median["H100-SXM", "bf16"]
