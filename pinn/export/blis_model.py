@@ -19,7 +19,10 @@ from pinn.specs.model_names import find_in_catalog
 from pinn.specs.precision import Precision
 
 #: Bytes per weight as BLIS counts them: the element alone, no scales.
-_NOMINAL_BYTES = {"int4_wo": 0.5, "mxfp4": 0.5, "nvfp4": 0.5, "fp8_block": 1.0, "int8_wo": 1.0}
+_NOMINAL_BYTES = {
+    "int4_wo": 0.5, "mxfp4": 0.5, "mxfp4_mxfp8": 0.5, "nvfp4": 0.5, "fp8_block": 1.0,
+    "int8_wo": 1.0,
+}  # fmt: skip
 _ACTIVATION_BYTES = 2.0
 
 

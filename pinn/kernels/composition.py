@@ -33,6 +33,7 @@ ACTIVATION_BYTES = 2.0
 #: Choosing experts and sorting tokens, per layer, where the measured kernel starts from a given
 #: choice; vLLM's "monolithic" kernels (mxfp4 on Hopper and Blackwell) choose inside.
 ROUTING_SECONDS = 4e-6
+MONOLITHIC = ("mxfp4", "mxfp4_mxfp8")
 #: Statistics, scaling and casts in fp32 around the all-reduce of a full-width q/k norm: three
 #: small kernels (vllm/model_executor/layers/mamba/linear_attn.py: forward_qk).
 NORM_SECONDS = 6e-6
@@ -115,6 +116,10 @@ def _add(
 def _gemm(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
     for matmul in dense_matmuls(deployment.model, deployment.serving.tensor_parallel_size):
         rows = batches.requests if matmul.per_sequence else batches.tokens
+        if matmul.name == "kv_b_proj":
+            # A chunk expands the keys and values of the tokens before it once more (vLLM's
+            # MLACommonImpl._compute_prefill_context).
+            rows = rows + batches.prefill_requests * batches.prefill_cached
         yield Call(i, matmul.weights.name, matmul.count, (rows, matmul.n, matmul.k))
 
 
@@ -135,7 +140,7 @@ def _experts(i: int, deployment: Deployment, batches: UniformBatches) -> Iterato
 
 
 def _routed_experts(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes) -> np.ndarray:
-    monolithic = np.array([name == "mxfp4" for name in form.options])[form.ids]
+    monolithic = np.array([name in MONOLITHIC for name in form.options])[form.ids]
     return kernels.moe_seconds(gpu, form, *sizes) + np.where(monolithic, 0.0, ROUTING_SECONDS)
 
 
@@ -180,21 +185,40 @@ def _one_by_one(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes) -> n
 
 
 def _prefill_attention(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
-    """A chunk of p tokens after s cached ones attends to as many pairs as sqrt(p^2 + 2 p s).
-
-    Latent attention runs prompts with full heads, keys wider than values.
-    """
+    """A chunk of p tokens after s cached ones attends to as many pairs as sqrt(p^2 + 2 p s)."""
     new, cached = batches.prefill_tokens, batches.prefill_cached
     tokens = np.sqrt(new**2 + 2 * new * cached)
     for group in deployment.model.layer_groups:
-        attention, heads = group.attention, _local_heads(group, deployment)
+        attention = group.attention
+        if isinstance(attention, AttentionSpec):
+            sizes = (
+                batches.prefill_requests,
+                tokens,
+                _local_heads(group, deployment),
+                _local_kv_heads(attention, deployment),
+                attention.head_dim,
+                attention.window_tokens or 0,
+            )
+            yield Call(i, deployment.kv_cache_precision.name, group.count, sizes)
+
+
+def _latent_prefill(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+    for group in deployment.model.layer_groups:
+        attention = group.attention
         if isinstance(attention, LatentAttentionSpec):
-            shape = (heads, heads, (attention.head_dim + attention.v_head_dim) / 2, 0)
-        else:
-            kv_heads = _local_kv_heads(attention, deployment)
-            shape = (heads, kv_heads, attention.head_dim, attention.window_tokens or 0)
-        sizes = (batches.prefill_requests, tokens, *shape)
-        yield Call(i, deployment.kv_cache_precision.name, group.count, sizes)
+            sizes = (
+                batches.prefill_requests,
+                batches.prefill_tokens,
+                batches.prefill_cached,
+                _local_heads(group, deployment),
+                attention.head_dim,
+                attention.v_head_dim,
+            )
+            yield Call(i, "bf16", group.count, sizes)
+
+
+def _expanded(kernels: KernelSurrogates, gpu: Coded, _: Coded, *sizes) -> np.ndarray:
+    return kernels.latent_prefill_attention_seconds(gpu, *sizes)
 
 
 def _all_reduce(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
@@ -246,7 +270,10 @@ CALLS: dict[str, tuple[tuple[Callable[..., Iterator[Call]], Callable[..., np.nda
         (_decode_attention, KernelSurrogates.decode_attention_seconds),
         (_latent_decode, _one_by_one),
     ),
-    "prefill_attention": ((_prefill_attention, KernelSurrogates.prefill_attention_seconds),),
+    "prefill_attention": (
+        (_prefill_attention, KernelSurrogates.prefill_attention_seconds),
+        (_latent_prefill, _expanded),
+    ),
     "all_reduce": ((_all_reduce, _reduce),),
     "exchange": ((_exchange, _reduce),),
     "sampling": ((_sampling, _known),),

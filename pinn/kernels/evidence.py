@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from pinn.kernels.hardware import Coded
 from pinn.kernels.measured import MeasuredShapes, Nearest
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.physics.uniform_batches import UniformBatches
-from pinn.sources.kernels.latent import KV_LORA_RANK, ROPE_DIM
+from pinn.sources.kernels.latent import SHAPE
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.precision import precision
@@ -32,7 +32,10 @@ _SIZES: dict[str, tuple[tuple[str, ...], ...]] = {
         ("sequences", "context_tokens", *_ATTENTION),
         ("sequences", "context_tokens", "heads", "kv_lora_rank", "rope_dim"),
     ),
-    "prefill_attention": (("sequences", "tokens", *_ATTENTION),),
+    "prefill_attention": (
+        ("sequences", "tokens", *_ATTENTION),
+        ("sequences", "tokens", "cached", "heads", "qk_head_dim", "v_head_dim"),
+    ),
     "all_reduce": (("gpus", "bytes"),),
     "exchange": (("gpus", "bytes"),),
 }  # fmt: skip
@@ -115,7 +118,13 @@ def _nearest(
     if operator in ("all_reduce", "exchange"):
         return _nearest_message(kernels, gpu, form, sizes)
     if "kv_lora_rank" in sizes:
-        return _nearest_latent(kernels, gpu, form, sizes)
+        shape = {"kv_lora_rank": SHAPE.kv_lora_rank, "rope_dim": SHAPE.qk_rope_head_dim}
+        chips = [chip for chip, cache in kernels.latent.weights if cache == form]
+        return _nearest_latent(chips, shape, gpu, form, sizes)
+    if "v_head_dim" in sizes:
+        shape = {"qk_head_dim": SHAPE.head_dim, "v_head_dim": SHAPE.v_head_dim}
+        chips = [chip for (chip,) in kernels.latent_prefill.weights]
+        return _nearest_latent(chips, shape, gpu, form, sizes)
     name = _SURROGATE.get(operator, operator)
     timed = _timed_format(kernels.measured[name], form)
     return kernels.nearest_measured(name, gpu, timed, sizes)
@@ -151,16 +160,18 @@ def _nearest_message(
 
 
 def _nearest_latent(
-    kernels: KernelSurrogates, gpu: GpuSpec, form: str, sizes: Mapping[str, float]
+    chips: Sequence[str],
+    shape: Mapping[str, int],
+    gpu: GpuSpec,
+    form: str,
+    sizes: Mapping[str, float],
 ) -> Nearest | None:
-    """Compressed keys were timed in one shape; how many and how long is not kept."""
-    chips = [chip for chip in (gpu.name, "*") if (chip, form) in kernels.latent.weights]
+    """MLA was timed in one shape, on some chips; how many and how long is not kept."""
     if not chips:
         return None
-    apart = (sizes["kv_lora_rank"] / KV_LORA_RANK, sizes["rope_dim"] / ROPE_DIM)
     return Nearest(
-        shape={"kv_lora_rank": float(KV_LORA_RANK), "rope_dim": float(ROPE_DIM)},
-        gpu=gpu.name if chips[0] == gpu.name else "all chips",
+        shape={name: float(size) for name, size in shape.items()},
+        gpu=gpu.name if gpu.name in chips else "all chips",
         precision=form,
-        stretch=float(np.abs(np.log(apart)).max()),
+        stretch=max(abs(float(np.log(sizes[name] / size))) for name, size in shape.items()),
     )

@@ -50,6 +50,7 @@ class Exclusion:
             all_reduce=tables.all_reduce[~self.gpu_rows(tables.all_reduce)],
             exchange=tables.exchange[~self.exchange_rows(tables.exchange)],
             latent_decode=tables.latent_decode[~self.latent_rows(tables.latent_decode)],
+            latent_prefill=tables.latent_prefill[~self.latent_rows(tables.latent_prefill)],
             gpus=tables.gpus,
             reports=tables.reports,
         )

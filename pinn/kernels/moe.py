@@ -19,7 +19,7 @@ from pinn.sources.kernels.work import (
 
 LAUNCH_SECONDS = 8e-6
 #: Kernel families that differ in kind; 16-bit math runs the first, fourth and fifth.
-FAMILIES = ("bf16", "fp8", "fp8_block", "weight_only", "mxfp4", "nvfp4")
+FAMILIES = ("bf16", "fp8", "fp8_block", "weight_only", "mxfp4", "nvfp4", "mxfp4_mxfp8")
 _TOKENS = np.concatenate([[1.0], octaves(2, 32768, 2)])
 
 
@@ -27,12 +27,15 @@ def family(hw: Hardware) -> Int[np.ndarray, " rows"]:
     """Which kernel family vLLM picks for a format on a chip.
 
     Formats without units of their own are expanded by Marlin (weight-only). mxfp4 has a kernel of
-    its own on Hopper and on data-centre Blackwell. Marlin multiplies with Ampere's instructions,
-    far below the bf16 rate of newer chips: with 8,192 tokens and more, vLLM 0.24.0's runs at 258
-    TFLOP/s on B200 and 240 on H100, where 16-bit experts reach 745 and 398 (medians of the
-    tables). So many tokens take longer with int4 experts than with 16-bit ones there.
+    its own on Hopper and on data-centre Blackwell, with 8-bit activations only on the latter.
+    Marlin multiplies with Ampere's instructions, far below the bf16 rate of newer chips: with 8,192
+    tokens and more, vLLM 0.24.0's runs at 258 TFLOP/s on B200 and 240 on H100, where 16-bit experts
+    reach 745 and 398 (medians of the tables). So many tokens take longer with int4 experts than
+    with 16-bit ones there.
     """
     own_mxfp4 = (hw.capability >= 9.0) & (hw.capability < 11.0)
+    blackwell = (hw.capability >= 10.0) & (hw.capability < 11.0)
+    mxfp4 = np.where(own_mxfp4, 4, 3)
     native = np.where(hw.math > 0, 1, 3)
     by_format: dict[str, int | np.ndarray] = {
         "fp32": 0,
@@ -43,7 +46,8 @@ def family(hw: Hardware) -> Int[np.ndarray, " rows"]:
         "fp8_block": np.where(hw.math > 0, 2, 3),
         "int8_wo": 3,
         "int4_wo": 3,
-        "mxfp4": np.where(own_mxfp4, 4, 3),
+        "mxfp4": mxfp4,
+        "mxfp4_mxfp8": np.where(blackwell, 6, mxfp4),
         "nvfp4": np.where(hw.math == 2, 5, 3),
     }
     result = np.zeros(len(hw.bandwidth), dtype=np.int64)

@@ -43,17 +43,21 @@ def terms(hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows terms"]:
     )
 
 
-def fit_terms(values: Float[np.ndarray, "rows terms"], seconds: Rows) -> np.ndarray:
+def fit_terms(
+    values: Float[np.ndarray, "rows terms"], seconds: Rows, known: Rows | float = 0.0
+) -> np.ndarray:
     """Non-negative weights that minimize the squared relative error, large errors capped.
 
-    Two rounds of reweighting (Huber, 20 %) keep a few odd kernels from steering the fit.
+    Two rounds of reweighting (Huber, 20 %) keep a few odd kernels from steering the fit. ``known``
+    is a part of ``seconds`` that the terms do not have to explain.
     """
+    rest = 1.0 - known / seconds
     scaled = values / seconds[:, None]
     weight = np.ones(len(seconds))
     solution = np.zeros(values.shape[1])
     for _ in range(3):
-        solution, _ = nnls(scaled * weight[:, None], weight)
-        error = np.abs(scaled @ solution - 1.0)
+        solution, _ = nnls(scaled * weight[:, None], rest * weight)
+        error = np.abs(scaled @ solution - rest)
         weight = np.sqrt(np.minimum(1.0, 0.2 / np.maximum(error, 1e-9)))
     return solution
 

@@ -21,7 +21,7 @@ from pinn.sources.report import file_sha256
 
 TENSORS, STRUCTURE = "kernels.safetensors", "kernels.json"
 #: Raised whenever inputs of a network or the layout of the files change.
-LAYOUT = 2
+LAYOUT = 3
 
 
 def write(folder: Path, tensors: Mapping[str, np.ndarray], structure: Mapping[str, Any]) -> None:

@@ -19,6 +19,7 @@ from pinn.kernels.exchange import Exchange
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.gemm import Gemm
 from pinn.kernels.latent import LatentCore
+from pinn.kernels.latent_prefill import LatentPrefill
 from pinn.kernels.measured import MeasuredShapes, Nearest
 from pinn.kernels.moe import Moe
 from pinn.kernels.network import TrainingPlan
@@ -47,6 +48,7 @@ class KernelSurrogates:
         all_reduce: Communication of tensor parallelism.
         exchange: Communication of expert parallelism with data parallelism.
         latent: MLA's attention of decodes.
+        latent_prefill: MLA's attention of prompts.
         measured: Shapes that were trained on, by operator.
         metadata: What it was trained on, JSON-ready.
     """
@@ -58,6 +60,7 @@ class KernelSurrogates:
     all_reduce: AllReduce
     exchange: Exchange
     latent: LatentCore
+    latent_prefill: LatentPrefill
     measured: Mapping[str, MeasuredShapes]
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
@@ -113,6 +116,11 @@ class KernelSurrogates:
             all_reduce=AllReduce.fit(kept.all_reduce, kept.gpus),
             exchange=Exchange.fit(kept.exchange, kept.gpus),
             latent=LatentCore.fit(kept.latent_decode, kept.gpus),
+            latent_prefill=LatentPrefill.fit(
+                kept.latent_prefill,
+                kept.gpus,
+                lambda gpu, m, n, k: fitted["gemm"].seconds(gpu, "bf16", {"m": m, "n": n, "k": k}),
+            ),
             measured=measured,
             metadata={"seed": seed, "excluded": exclude.describe(), "rows": counts},
         )
@@ -231,13 +239,21 @@ class KernelSurrogates:
         return np.where(launch > 0, launch + core, 0.0)
 
     def latent_prefill_attention_seconds(
-        self, gpu: Any, kv_precision: Any, sequences, tokens, heads, qk_head_dim, v_head_dim
+        self, gpu: Any, sequences, tokens, cached, heads, qk_head_dim, v_head_dim
     ) -> np.ndarray:
-        """MLA's attention of prompts: full heads, keys wider than values."""
-        width = (np.asarray(qk_head_dim) + np.asarray(v_head_dim)) / 2
-        return self.prefill_attention_seconds(
-            gpu, kv_precision, sequences, tokens, heads, heads, width
+        """MLA's attention of chunks of ``tokens`` after ``cached`` ones: full heads of 16 bits.
+
+        One launch of ordinary attention, and what its keys and multiplications take. Expanding
+        keys and values, the cached tokens' too, is multiplications.
+        """
+        sequences, tokens = np.asarray(sequences, float), np.asarray(tokens, float)
+        launch = self.prefill_attention_seconds(
+            gpu, "bf16", np.minimum(sequences, 1.0), np.minimum(tokens, 1.0), 8, 8, 128
         )
+        core = self.latent_prefill.seconds(
+            gpu, sequences, tokens, cached, heads, qk_head_dim, v_head_dim
+        )
+        return np.where(launch > 0, launch + core, 0.0)
 
     def nearest_measured(
         self, operator: str, gpu: GpuSpec, precision: str, sizes: Mapping[str, float]
@@ -293,6 +309,7 @@ class KernelSurrogates:
             ),
             exchange=Exchange(stored.read_keyed("exchange", tensors, structure)),
             latent=LatentCore(stored.read_keyed("latent", tensors, structure)),
+            latent_prefill=LatentPrefill(stored.read_keyed("latent_prefill", tensors, structure)),
             measured=measured,
             metadata=structure["metadata"],
         )
@@ -313,6 +330,7 @@ class KernelSurrogates:
             "all_reduce.pools": dict(self.all_reduce.pools),
             "exchange": dict(self.exchange.weights),
             "latent": dict(self.latent.weights),
+            "latent_prefill": dict(self.latent_prefill.weights),
         }
 
     def _structure(self) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def hopper_to_blackwell(rows: pd.DataFrame) -> list[Split]:
 
 #: Formats of eight bits that the split below trains on; it tests on all with fewer bits.
 EIGHT_BITS = ("fp8", "fp8_block", "int8")
-FOUR_BITS = ("nvfp4", "mxfp4", "int4")
+FOUR_BITS = ("nvfp4", "mxfp4", "mxfp4_mxfp8", "int4")
 
 
 def eight_to_four_bits(rows: pd.DataFrame) -> list[Split]:

@@ -74,13 +74,13 @@ def _attention_matmuls(model: ModelSpec, group: LayerGroup, tp: int) -> Iterator
         yield MatMul("qkv_proj", width, hidden, count, weights)
         yield MatMul("o_proj", hidden, heads * attention.head_dim, count, weights)
         return
-    yield from _latent_matmuls(attention, hidden, heads, count, weights)
+    yield from latent_matmuls(attention, hidden, heads, count, weights)
 
 
-def _latent_matmuls(
+def latent_matmuls(
     attention: LatentAttentionSpec, hidden: int, heads: int, count: int, weights: Precision
 ) -> Iterator[MatMul]:
-    """MLA: the two down-projections are replicated, the up-projections are cut by heads.
+    """MLA: the two down-projections are replicated, the up-projections are cut by (local) heads.
 
     ``kv_b_proj`` stands for its absorbed form in decode too: multiplying queries into the latent
     space and outputs back reads the same weights and costs the same operations per token.

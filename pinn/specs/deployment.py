@@ -18,7 +18,8 @@ class Deployment:
 
     Raises:
         PinnError: If the tensor-parallel size does not divide the heads, experts cannot be spread
-            over the expert-parallel group, or there are fewer layers than pipeline stages.
+            over the expert-parallel group, there are fewer layers than pipeline stages, or the GPU
+            has no kernels for mxfp4 experts with mxfp8 activations.
     """
 
     model: ModelSpec
@@ -47,6 +48,14 @@ class Deployment:
             raise PinnError(
                 f"expert parallelism over {self.serving.expert_parallel_size} GPUs exceeds the "
                 f"{self.model.moe.experts} experts of {self.model.name}"
+            )
+        capability = self.gpu.compute_capability
+        mxfp8 = self.model.moe is not None and self.model.precisions.experts.name == "mxfp4_mxfp8"
+        if mxfp8 and not 10 <= capability < 11:
+            # vllm/model_executor/layers/quantization/mxfp4.py: get_mxfp4_backend
+            raise PinnError(
+                f"{self.gpu.name} has compute capability {capability}, kernels for mxfp4_mxfp8 "
+                "need 10.x: serve the model as mxfp4, as vLLM does there whatever it is asked for"
             )
         if self.serving.pipeline_parallel_size > self.model.layers:
             raise PinnError(

@@ -27,6 +27,8 @@ class Precision:
 
 #: Block scales: fp8_block has a fp32 scale per 128 x 128, int4 an fp16 scale per group of 128 (or
 #: 32 at worst), mxfp4 an 8-bit scale per 32 (OCP MX specification 1.0), nvfp4 an fp8 scale per 16.
+#: mxfp4_mxfp8 are the weights of an mxfp4 checkpoint served with mxfp8 activations, which multiply
+#: at the 8-bit rate (vLLM's VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8).
 PRECISIONS: dict[str, Precision] = {
     p.name: p
     for p in (
@@ -39,6 +41,7 @@ PRECISIONS: dict[str, Precision] = {
         Precision("int8_wo", 1.0 + 2 / 128, "bf16"),
         Precision("int4_wo", 0.5 + 2 / 128, "bf16"),
         Precision("mxfp4", 0.5 + 1 / 32, "fp4"),
+        Precision("mxfp4_mxfp8", 0.5 + 1 / 32, "fp8", dynamic_activations=True),
         Precision("nvfp4", 0.5 + 1 / 16, "fp4", dynamic_activations=True),
     )
 }

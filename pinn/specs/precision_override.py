@@ -38,6 +38,7 @@ SCHEMES: dict[str, str] = {
     "int4": "int4_wo",
     "int8": "int8",
     "mxfp4": "mxfp4",
+    "mxfp4_mxfp8": "mxfp4_mxfp8",
     "nvfp4": "nvfp4",
     "fp4": "nvfp4",
 }
@@ -45,6 +46,7 @@ SCHEMES: dict[str, str] = {
 _NVFP4_ATTENTION = frozenset({"qwen3_moe"})
 #: Families whose fp8 release leaves the attention in bf16.
 _FP8_BF16_ATTENTION = frozenset({"llama4", "llama4_text"})
+_EXPERTS_ONLY = frozenset({"mxfp4", "mxfp4_mxfp8"})
 #: Families whose int4 release quantizes the routed experts alone.
 _INT4_EXPERTS_ONLY = frozenset({"kimi_k2", "kimi_k25"})
 
@@ -60,8 +62,9 @@ def with_precision(
 
     A checkpoint that is native in what the label says stays as it is: MiniMax-M2.5 and DeepSeek-V3
     under ``fp8`` (their blocks), Kimi-K2.5 under ``int4``. So does gpt-oss under every label but
-    ``bf16`` and ``fp16``: it is served in MXFP4 whatever the label. Otherwise the table above
-    decides, by ``model_type``; lm_head and router keep the model's own 16-bit format.
+    ``bf16`` and ``fp16``: it is served in MXFP4 whatever the label, with 8-bit activations where
+    the label is ``mxfp4_mxfp8``. Otherwise the table above decides, by ``model_type``; lm_head and
+    router keep the model's own 16-bit format.
 
     Args:
         model: The model as it was read.
@@ -109,7 +112,7 @@ def _is_native(model: ModelSpec, scheme: str) -> bool:
     if main.name in ("bf16", "fp16"):
         return False
     if main.name == "mxfp4" and model.model_type == "gpt_oss":
-        return scheme not in ("bf16", "fp16")
+        return scheme not in ("bf16", "fp16", "mxfp4_mxfp8")
     family = {"fp8", "fp8_block"} if scheme == "fp8" else {SCHEMES[scheme]}
     return main.name in family
 
@@ -122,7 +125,7 @@ def _quantized_kinds(
     is_moe = model.moe is not None
     if routed_experts_only is None:
         routed_experts_only = is_moe and (
-            target.name == "mxfp4"  # vLLM implements MXFP4 for experts alone
+            target.name in _EXPERTS_ONLY  # vLLM implements MXFP4 for experts alone
             or (target.name == "int4_wo" and model.model_type in _INT4_EXPERTS_ONLY)
         )
     if routed_experts_only:

@@ -17,7 +17,7 @@ from pinn.specs.sampling import GREEDY
 from pinn.specs.serving import ServingSpec
 from pinn.teacher.synthetic import WEIGHTS_SHARE, weight_bytes
 
-_SCHEMES = ("native", "fp8", "nvfp4", "int4")
+_SCHEMES = ("native", "fp8", "nvfp4", "int4", "mxfp4_mxfp8")
 
 
 @cache

@@ -29,14 +29,15 @@ WEIGHTS_SHARE = 0.85
 #: Number formats of (attention, dense FFN and shared experts, routed experts), with the share of
 #: synthetic models that have them; the mixtures are those of published checkpoints.
 FORMATS: tuple[tuple[float, tuple[str, str, str]], ...] = (
-    (0.26, ("bf16", "bf16", "bf16")),
+    (0.20, ("bf16", "bf16", "bf16")),
     (0.20, ("fp8", "fp8", "fp8")),
     (0.14, ("fp8_block", "fp8_block", "fp8_block")),
     (0.06, ("bf16", "fp8", "fp8")),
     (0.10, ("nvfp4", "nvfp4", "nvfp4")),
     (0.08, ("bf16", "bf16", "nvfp4")),
     (0.03, ("bf16", "nvfp4", "nvfp4")),
-    (0.07, ("bf16", "bf16", "mxfp4")),
+    (0.06, ("bf16", "bf16", "mxfp4")),
+    (0.07, ("bf16", "bf16", "mxfp4_mxfp8")),
     (0.03, ("int4_wo", "int4_wo", "int4_wo")),
     (0.03, ("bf16", "bf16", "int4_wo")),
 )

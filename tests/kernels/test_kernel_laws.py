@@ -12,7 +12,7 @@ from pinn.kernels.hardware import Coded
 from pinn.specs.gpu_catalog import load_gpu
 
 GPUS = st.sampled_from(["H100", "A100", "L4", "B200"]).map(load_gpu)
-FORMATS = st.sampled_from(["bf16", "fp8", "int4_wo", "nvfp4", "mxfp4", "fp8_block"])
+FORMATS = st.sampled_from(["bf16", "fp8", "int4_wo", "nvfp4", "mxfp4", "mxfp4_mxfp8", "fp8_block"])
 CACHES = st.sampled_from(["bf16", "fp8"])
 SIZE = st.floats(1, 2e5)
 HEADS = st.sampled_from([(8, 1, 128), (64, 8, 64), (12, 12, 64), (28, 4, 128), (16, 2, 256)])
@@ -75,6 +75,22 @@ def test_latent_attention_never_gets_cheaper(
 
 
 @LAW
+@given(gpu=GPUS, sizes=st.tuples(st.floats(1, 2000), SIZE, st.floats(0, 2e5)),
+       axis=st.integers(0, 2), factor=st.floats(1, 50),
+       heads=st.sampled_from([8, 16, 64, 128]))  # fmt: skip
+def test_latent_attention_of_prompts_never_gets_cheaper_or_beats_twice_the_bf16_rate(
+    kernels, gpu, sizes, axis, factor, heads
+):
+    sequences, tokens, cached = (rising(s, factor if i == axis else 1) for i, s in enumerate(sizes))
+    low, high = found = kernels.latent_prefill_attention_seconds(
+        gpu, sequences, tokens, cached, heads, 192, 128
+    )
+    assert 0 < low <= high * ROUNDING
+    flop = 2 * heads * (192 + 128) * sequences * (tokens * (tokens + 1) / 2 + tokens * cached)
+    assert (found >= flop / (2 * gpu.peak_flop_per_s["bf16"])).all()
+
+
+@LAW
 @given(gpu=GPUS, form=st.sampled_from(["bf16", "int4_wo"]), m=SIZE, n=SIZE, k=SIZE)
 def test_no_time_beats_the_datasheet(kernels, gpu, form, m, n, k):
     bytes_per_weight = {"bf16": 2.0, "int4_wo": 0.5}[form]
@@ -95,6 +111,8 @@ def test_no_work_takes_no_time(kernels):
     assert kernels.all_reduce_seconds(gpu, 8, 0) == 0
     assert kernels.expert_exchange_seconds(gpu, 64, 4096, 8, 1, "deepep_ll") == 0
     assert kernels.latent_decode_attention_seconds(gpu, "bf16", 0, 100, 16, 512, 64) == 0
+    assert kernels.latent_prefill_attention_seconds(gpu, 0, 100, 0, 16, 192, 128) == 0
+    assert kernels.latent_prefill_attention_seconds(gpu, 1, 0, 100, 16, 192, 128) == 0
 
 
 def test_arguments_broadcast_and_rows_do_not_depend_on_one_another(kernels):

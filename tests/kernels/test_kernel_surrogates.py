@@ -11,6 +11,7 @@ import pytest
 from quick_plans import QUICK
 
 from pinn.errors import PinnError
+from pinn.kernels import latent_prefill
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.gemm import Gemm
 from pinn.kernels.hardware import is_known
@@ -23,6 +24,7 @@ from pinn.kernels.heldout import (
     held_out_table,
 )
 from pinn.kernels.latent import UNMEASURED, LatentCore
+from pinn.kernels.latent_prefill import LatentPrefill
 from pinn.kernels.moe import Moe
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.specs.gpu_catalog import load_gpu
@@ -42,7 +44,7 @@ def sample(kernels: KernelSurrogates) -> list[np.ndarray]:
         kernels.expert_exchange_seconds(H100, sizes, 7168, 8, 8, "deepep_ll"),
         kernels.expert_exchange_seconds(H100, sizes, 7168, 8, 8),
         kernels.latent_decode_attention_seconds(H100, "bf16", 4, sizes, 16, 512, 64),
-        kernels.latent_prefill_attention_seconds(H100, "bf16", 1, sizes, 16, 192, 128),
+        kernels.latent_prefill_attention_seconds(H100, 1, sizes, 0, 16, 192, 128),
     ]
 
 
@@ -136,6 +138,46 @@ def test_latent_attention_without_measurements_runs_at_four_fifths_of_the_rates(
     seconds = LatentCore().seconds(H100, "bf16", 64.0, 8192.0, 16.0, 512, 64)
     read = 64 * 8192 * 576 * 2 / H100.memory_bandwidth_bytes_per_s
     assert seconds == pytest.approx(UNMEASURED[2] * read)
+
+
+def test_latent_prefill_without_measurements_runs_at_four_fifths_of_the_rates():
+    assert not LatentPrefill.fit(pd.DataFrame(), {}, lambda *_: np.zeros(0)).weights
+    seconds = LatentPrefill().seconds(H100, 1.0, 8192.0, 0.0, 16.0, 192, 128)
+    moving = 8192 * 16 * (2 * 192 + 2 * 128) * 2 / H100.memory_bandwidth_bytes_per_s
+    compute = 8192 * 8193 / 2 * 16 * 2 * (192 + 128) / H100.peak_flop_per_s["bf16"]
+    assert seconds == pytest.approx(latent_prefill.UNMEASURED @ [moving, compute])
+
+
+def test_latent_prefill_finds_the_rates_of_modules_made_of_known_parts():
+    h200, true = load_gpu("H200"), {H100.name: 1.1, "H200-SXM": 1.4}
+    grid = [(s, t, h) for s in (1, 8) for t in (256, 2048, 16384) for h in (8, 32, 128)]
+    parts = []
+    for chip in (H100, h200):
+        rows = pd.DataFrame(grid, columns=["sequences", "tokens", "heads"], dtype=float)
+        core = LatentPrefill({(chip.name,): np.array([2.0, true[chip.name]])})
+        passes = 5 * 2 * 7168 * rows["sequences"] * rows["tokens"]
+        seconds = (
+            3e-5
+            + passes / chip.memory_bandwidth_bytes_per_s
+            + 4 * 3e-4  # of the four projections
+            + core.seconds(chip, rows["sequences"], rows["tokens"], 0.0, rows["heads"], 192, 128)
+        )
+        parts.append(rows.assign(gpu=chip.name, seconds=seconds))
+    gpus = {H100.name: H100, h200.name: h200}
+    fitted = LatentPrefill.fit(pd.concat(parts), gpus, lambda _, m, *__: np.full(len(m), 3e-4))
+    for chip, weight in true.items():
+        np.testing.assert_allclose(fitted.weights[chip,], [2.0, weight], rtol=1e-6)
+    assert 1.1 < fitted.weights["*",][1] < 1.4
+
+
+def test_measured_latent_modules_are_projections_and_the_fitted_attention(kernels, tables):
+    rows = tables.latent_prefill.query("sequences == 1 and tokens == 32768 and heads == 128")
+    assert len(rows) == 2  # two formats of the cache
+    attention = kernels.latent_prefill_attention_seconds(H100, 1, 32768, 0, 128, 192, 128)
+    share = attention / rows["seconds"].to_numpy()
+    flop = 128 * 2 * (192 + 128) * 32768 * 32769 / 2
+    assert (flop / H100.peak_flop_per_s["bf16"] / rows["seconds"] < share).all()
+    assert (share < 1).all()
 
 
 def test_measured_all_reduce_is_reproduced_and_other_chips_take_the_pool(kernels, tables):

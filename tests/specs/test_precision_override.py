@@ -1,8 +1,13 @@
+from dataclasses import replace
+
 import pytest
 
 from pinn.errors import PinnError
 from pinn.specs.catalog import load_model
+from pinn.specs.deployment import Deployment
+from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.precision_override import SCHEMES, with_precision
+from pinn.specs.serving import ServingSpec
 
 #: The checkpoint that a label on another one stands for.
 RELEASES = [
@@ -73,6 +78,17 @@ def test_routed_experts_only_is_a_choice():
 def test_mxfp4_is_for_experts_where_there_are_any():
     assert with_precision(load_model("Qwen3-30B-A3B"), "mxfp4").precisions.attention.name == "bf16"
     assert with_precision(load_model("Llama-3.1-8B"), "mxfp4").precisions.dense_ffn.name == "mxfp4"
+
+
+def test_eight_bit_activations_of_mxfp4_experts_are_asked_for_by_name():
+    gpt_oss = load_model("openai/gpt-oss-120b")
+    served = with_precision(gpt_oss, "mxfp4_mxfp8")
+    assert served.precisions.experts.name == "mxfp4_mxfp8"
+    assert replace(served.precisions, experts=gpt_oss.precisions.experts) == gpt_oss.precisions
+    assert with_precision(gpt_oss, "mxfp4") == gpt_oss
+    assert Deployment(served, load_gpu("B200"), ServingSpec()).model == served
+    with pytest.raises(PinnError, match=r"capability 9\.0, kernels for mxfp4_mxfp8 need 10\.x"):
+        Deployment(served, load_gpu("H100"), ServingSpec())
 
 
 def test_a_half_precision_model_keeps_its_own_format_elsewhere():

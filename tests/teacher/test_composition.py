@@ -10,6 +10,7 @@ from pinn.physics.uniform_batches import UniformBatches
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.precision_override import with_precision
 from pinn.specs.sampling import GREEDY
 from pinn.specs.serving import ServingSpec
 from pinn.teacher.batches import sample_batches
@@ -61,6 +62,32 @@ def test_attention_of_a_mixed_step_is_that_of_both_phases(h100_kernels):
             "prefill_attention",
         )
     )
+
+
+def test_a_chunk_of_latent_attention_expands_and_attends_to_what_is_cached(h100_kernels):
+    deployment = on_h100(LATENT, tensor_parallel_size=8)
+    fresh, later, longer = (
+        compose(h100_kernels, deployment, one(chunks=1, tokens=2048, cached=cached))
+        for cached in (0, 8192, 65536)
+    )
+    layers, heads, rate = 61, 16, deployment.gpu.peak_flop_per_s["bf16"]
+    pairs = 2048 * (65536 - 8192)
+    least = layers * 2 * heads * (192 + 128) * pairs / (2 * rate)
+    assert part(longer, "prefill_attention") - part(later, "prefill_attention") > least
+    up = layers * 2 * 512 * heads * (128 + 128) * (65536 - 8192) / (2 * rate)
+    assert part(longer, "gemm") - part(later, "gemm") > up
+    assert part(later, "gemm") > part(fresh, "gemm")
+
+
+def test_eight_bit_activations_make_mxfp4_experts_multiply_faster(h100_kernels):
+    """By the floor alone: these surrogates never saw such a kernel."""
+    bf16, mxfp8 = (
+        Deployment(with_precision(load_model(MOE), label), load_gpu("B200"), ServingSpec())
+        for label in ("bf16", "mxfp4_mxfp8")
+    )
+    batch = one(chunks=1, tokens=16384)
+    slow, fast = compose_many(h100_kernels, [bf16, mxfp8], [batch, batch])
+    assert part(fast, "experts") < part(slow, "experts")
 
 
 def test_sampling_moves_the_logits_of_every_request(h100_kernels):

@@ -2,6 +2,7 @@ from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.near_copy import is_near_copy
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu_catalog import load_gpu
+from pinn.teacher.catalog_deployments import catalog_deployments
 from pinn.teacher.synthetic import WEIGHTS_SHARE, synthetic_deployments, weight_bytes
 from pinn.training.kernel_learner import KernelSettings, training_deployments
 
@@ -29,6 +30,17 @@ def test_draws_span_experts_latent_attention_windows_and_parallelism():
     assert {d.model.moe is None for d in drawn} == {True, False}
     assert {d.model.is_latent for d in drawn} == {True, False}
     assert {d.model.window_tokens is None for d in drawn} == {True, False}
+
+
+def test_mxfp4_experts_have_eight_bit_activations_on_blackwell_alone():
+    gpus = (load_gpu("H100"), load_gpu("B200"))
+    for drawn in (synthetic_deployments(300, gpus, 0), catalog_deployments(300, gpus, 0)):
+        chips = {
+            d.gpu.name
+            for d in drawn
+            if d.model.moe is not None and d.model.precisions.experts.name == "mxfp4_mxfp8"
+        }
+        assert chips == {"B200-SXM"}
 
 
 def test_near_copies_are_told_by_shapes_not_names():

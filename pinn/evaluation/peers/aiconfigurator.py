@@ -51,6 +51,7 @@ _MODELS = {
 #: Checkpoints whose config states the formats; the others are quantized by argument.
 _CHECKPOINTS = {
     ("openai/gpt-oss-120b", "mxfp4"): "openai/gpt-oss-120b",
+    ("openai/gpt-oss-120b", "mxfp4_mxfp8"): "openai/gpt-oss-120b",
     ("MiniMaxAI/MiniMax-M2.5", "fp8_block"): "MiniMaxAI/MiniMax-M2.5",
     ("MiniMaxAI/MiniMax-M2.5", "nvfp4"): "nvidia/MiniMax-M2.5-NVFP4",
     ("moonshotai/Kimi-K2.5", "int4"): "moonshotai/Kimi-K2.5",

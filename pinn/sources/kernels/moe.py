@@ -159,8 +159,8 @@ def read_moe(
                 lambda r: blackwell & r["kernel"].str.contains("flashinfer_cutlass"),
             ),
             (
-                "mxfp4 weights with 8-bit activations: not how the checkpoints are served",
-                lambda r: r["kernel"].str.contains("mxfp4_mxfp8"),
+                "SGLang's own call of the kernel, on shapes that vLLM's table has",
+                lambda r: r["kernel"].str.startswith("sglang_mxfp4_flashinfer"),
             ),
             ("no time", lambda r: ~(r["seconds"] > 0)),
             ("read from a warm cache", lambda r: _warm(r, gpu)),

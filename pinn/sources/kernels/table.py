@@ -27,7 +27,7 @@ FORMATS = {
     "nvfp4": "nvfp4",
     "int4_wo": "int4_wo",
     "w4a16_mxfp4": "mxfp4",
-    "w4a8_mxfp4_mxfp8": "mxfp4",
+    "w4a8_mxfp4_mxfp8": "mxfp4_mxfp8",
 }
 
 

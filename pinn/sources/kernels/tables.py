@@ -35,6 +35,7 @@ class KernelTables:
     all_reduce: pd.DataFrame
     exchange: pd.DataFrame
     latent_decode: pd.DataFrame
+    latent_prefill: pd.DataFrame
     gpus: Mapping[str, GpuSpec]
     reports: tuple[ReadReport, ...] = field(default=())
 
@@ -70,7 +71,7 @@ def read_kernel_tables(
     decode, prefill, attention_reports = read_all_attention(gpus, systems)
     moe, moe_reports = read_all_moe(gpus, systems)
     reduce, exchange, communication_reports = read_all_communication(gpus, systems)
-    latent, latent_reports = read_all_latent(gpus, systems)
+    latent_decode, latent_prefill, latent_reports = read_all_latent(gpus, systems)
     return KernelTables(
         gemm=gemm,
         decode_attention=decode,
@@ -78,7 +79,8 @@ def read_kernel_tables(
         moe=moe,
         all_reduce=reduce,
         exchange=exchange,
-        latent_decode=latent,
+        latent_decode=latent_decode,
+        latent_prefill=latent_prefill,
         gpus={gpu.name: gpu for gpu in gpus.values()},
         reports=(
             *gemm_reports,

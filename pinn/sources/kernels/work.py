@@ -91,6 +91,22 @@ def prefill_work(sequences, tokens, heads, kv_heads, head_dim, window) -> Work:
     )
 
 
+def latent_prefill_work(sequences, tokens, cached, heads, qk_head_dim, v_head_dim) -> Work:
+    """Causal attention of chunks of ``tokens`` after ``cached`` ones, keys wider than values (MLA).
+
+    Keys and values are expanded to full heads of 16 bits before the kernel, whatever the cache's
+    format, and read once.
+    """
+    sequences, tokens, cached = (np.asarray(v, np.float64) for v in (sequences, tokens, cached))
+    token_bytes = ACTIVATION_BYTES * heads * (np.asarray(qk_head_dim) + v_head_dim)
+    pairs = sequences * (causal_pairs(tokens, 0) + tokens * cached)
+    return _work(
+        read_bytes=sequences * (tokens + cached) * token_bytes,
+        activation_bytes=sequences * tokens * token_bytes,
+        flop=2.0 * pairs * heads * (np.asarray(qk_head_dim) + v_head_dim),
+    )
+
+
 def experts_hit_balanced(tokens, experts, top_k, expert_parallel):
     """Experts of one rank that tokens reach where they are dealt out evenly, as in the tables."""
     pairs = np.ceil(tokens * top_k / expert_parallel)

@@ -16,7 +16,7 @@ from pinn.sources.kernels.communication import (
     read_exchange,
 )
 from pinn.sources.kernels.gemm import read_gemm
-from pinn.sources.kernels.latent import read_latent_decode
+from pinn.sources.kernels.latent import read_latent_decode, read_latent_prefill
 from pinn.sources.kernels.moe import read_all_moe, read_moe
 from pinn.sources.kernels.sources import newest
 from pinn.sources.kernels.tables import read_kernel_tables
@@ -172,7 +172,7 @@ def test_moe_refuses_by_rule(tmp_path):
         *good,
         expert(4, 0.5, distribution="power_law_1.2"),
         expert(4, 0.5, moe_dtype="fp8", kernel_source="vllm_modeloptfp8moe_x"),
-        expert(4, 0.5, moe_dtype="w4a8_mxfp4_mxfp8", kernel_source="trtllm_mxfp4_mxfp8_x"),
+        expert(4, 0.5, moe_dtype="w4a8_mxfp4_mxfp8", kernel_source="sglang_mxfp4_flashinfer_x"),
         expert(8, 0.35),
     ]
     write_table(tmp_path, "moe", "moe_perf", rows)
@@ -180,7 +180,7 @@ def test_moe_refuses_by_rule(tmp_path):
     assert reasons(report) == {
         "routing unlike a": 1,
         "modelopt fp8 on": 1,
-        "mxfp4 weights with": 1,
+        "SGLang's own call": 1,
         "below the floor": 1,
     }
     assert len(kept) == len(good)
@@ -310,6 +310,43 @@ def test_latent_attention_is_what_the_context_adds(tmp_path):
     kept, report = read_latent_decode(GPU, H100, tmp_path)
     assert kept["core_seconds"].tolist() == pytest.approx([0.0, 4e-5])
     assert reasons(report) == {"projections not in": 1}
+
+
+def test_latent_attention_of_prompts(tmp_path):
+    # 8192 tokens with 16 heads of 192 + 128: 0.34 TFLOP.
+    rows = [
+        {},
+        {"gemm_type": "fp8_block"},
+        {"kernel_source": "TRTLLM_RAGGED", "mla_dtype": "fp8"},
+        {"model": "moonshotai/Kimi-K3"},
+        {"latency": 0.3},
+    ]
+    usual = {
+        "latency": 1.6,
+        "gemm_type": "bfloat16",
+        "kernel_source": "FLASH_ATTN",
+        "mla_dtype": "bfloat16",
+        "model": "deepseek-ai/DeepSeek-V3",
+    }
+    write_table(
+        tmp_path,
+        "mla",
+        "mla_context_module_perf",
+        [{**usual, **row} for row in rows],
+        kv_cache_dtype="fp8",
+        num_heads=16,
+        batch_size=1,
+        isl=8192,
+    )
+    kept, report = read_latent_prefill(GPU, H100, tmp_path)
+    assert kept["seconds"].tolist() == pytest.approx([1.6e-3])
+    assert kept["tokens"].tolist() == [8192]
+    assert reasons(report) == {
+        "projections not in": 1,
+        "not the kernel": 1,
+        "shape is not": 1,
+        "below the floor": 1,
+    }
 
 
 def test_the_package_s_own_tables_add_up():
