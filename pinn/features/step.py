@@ -7,6 +7,11 @@ with bandwidth and peak; with non-negative betas a step time does the same.
 
 The five roofline features have betas of at least 1, and together they are at least the physical
 floor, so that every step time is.
+
+Priors are guesses, not fits; a spread is the standard deviation of a guess's logarithm. Where
+measured kernels say something of a beta, the spread is how far their betas lie from the prior
+(``python scripts/beta_priors.py --draws 300``, root mean square). The priors are not set to what
+kernels say: they would know kernels of models and GPUs that an experiment leaves out.
 """
 
 from __future__ import annotations
@@ -17,16 +22,28 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from pinn.features import step_values as values
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import StepCosts
-from pinn.physics.floor import (
-    expert_compute_s,
-    gemm_compute_s,
-    hit_expert_read_s,
-    topk_expert_read_s,
-)
+from pinn.physics.floor import expert_compute_s, gemm_compute_s
 
-Values = Float[np.ndarray, "..."]
+
+@dataclass(frozen=True)
+class Overhead:
+    """What a unit costs beyond the kernels that were measured: host work and small kernels.
+
+    Where a step is composed of measured kernels, this is all that the feature adds to them, and
+    serving data fit it. All medians and spreads were set after looking at the 825 measured
+    deployments, the spreads by leaving one model out of the training models of each outer fold
+    (LOG.md), so left-out errors are a little kinder than those of models never looked at.
+
+    Attributes:
+        prior: Its median, in the unit of the feature's beta.
+        spread: Standard deviation of its logarithm.
+    """
+
+    prior: float
+    spread: float
 
 
 @dataclass(frozen=True)
@@ -37,255 +54,271 @@ class StepFeature:
         name: Its name everywhere: checkpoint, table, ONNX, Go.
         unit: Of its beta: ``1`` for a multiplier of datasheet time, else seconds per count.
         lower_bound: Smallest beta; 1 where the feature is part of the floor.
-        prior: Beta expected before any data; the source is in ``meaning``.
+        kernel_prior: What measured kernels are expected to add to beta, before any data.
+        overhead: What adds to it that no measured kernel holds; None where nothing does.
         resource: Which datasheet rate the feature shrinks with: ``bandwidth``, ``peak``,
             ``roofline`` (the larger of both times), ``link``, ``pcie`` or ``host``.
         meaning: What it measures and what it leaves out.
+        source: What the prior rests on.
         value: Feature of (costs, sums), broadcast together.
     """
 
     name: str
     unit: str
     lower_bound: float
-    prior: float
+    kernel_prior: float
+    overhead: Overhead | None
     resource: str
     meaning: str
-    value: Callable[[StepCosts, BatchSums], Values]
+    source: str
+    value: Callable[[StepCosts, BatchSums], values.Values]
+
+    @property
+    def prior(self) -> float:
+        """Beta expected before any data: the whole cost, kernels and overhead."""
+        return self.kernel_prior + (self.overhead.prior if self.overhead else 0.0)
 
 
-def _busy(sums: BatchSums) -> Values:
-    """1 where the batch has work, 0 for an empty one."""
-    return (sums.tokens > 0) * 1.0
+def _assumed(spread: float, because: str = "") -> str:
+    """Words for a guess."""
+    return f"assumption, spread {spread:g}" + (f": {because}" if because else "")
 
 
-def _gemm(costs: StepCosts, sums: BatchSums) -> Values:
-    return np.maximum(costs.gemm_weights_s * _busy(sums), gemm_compute_s(costs, sums))
-
-
-def _experts(costs: StepCosts, sums: BatchSums) -> Values:
-    return np.maximum(topk_expert_read_s(costs) * _busy(sums), expert_compute_s(costs, sums))
-
-
-def _experts_hit(costs: StepCosts, sums: BatchSums, share: float = 1.0) -> Values:
-    hit = hit_expert_read_s(costs, sums.tokens * share)
-    return np.maximum(hit - topk_expert_read_s(costs), 0.0)
-
-
-def _first_bytes(costs: StepCosts, sums: BatchSums, message_bytes: float) -> Values:
-    """All-reduce time of the tokens that fit in the first bytes of a message."""
-    tokens = np.minimum(sums.tokens, message_bytes / costs.all_reduce_token_bytes)
-    return costs.all_reduce_token_s * tokens
-
-
-def _eager_layers(costs: StepCosts, sums: BatchSums) -> Values:
-    """Graphs are captured up to some tokens; the chance to exceed them grows with the prompts'.
-
-    A jump would be vLLM's own rule, but then cutting a prompt into small chunks could pay.
-    """
-    share = np.minimum(sums.prefill_tokens / np.maximum(costs.graph_tokens, 1.0), 1.0)
-    return costs.layers * np.where(costs.graph_tokens > 0, share, _busy(sums))
-
-
-def _prefill_kv_read(costs: StepCosts, sums: BatchSums) -> Values:
+def _seen(overhead: Overhead, because: str) -> str:
+    """Words for an overhead."""
     return (
-        costs.kv_read_s * sums.prefill_cached
-        + costs.windowed_kv_read_s * sums.windowed_prefill_cached
+        f"{because}; the overhead, {overhead.prior:g} with a spread of {overhead.spread:g}, was "
+        "set after looking at the 825 measured deployments"
     )
 
 
-def _kv_read(costs: StepCosts, sums: BatchSums) -> Values:
-    return (
-        costs.kv_read_s * sums.decode_context
-        + costs.windowed_kv_read_s * sums.windowed_decode_context
-    )
-
-
-def _decode_attention(costs: StepCosts, sums: BatchSums) -> Values:
-    return np.maximum(
-        _kv_read(costs, sums),
-        costs.decode_pair_s * sums.decode_context
-        + costs.windowed_decode_pair_s * sums.windowed_decode_context,
-    )
-
-
-def _prefill_attention(costs: StepCosts, sums: BatchSums) -> Values:
-    return np.maximum(
-        _prefill_kv_read(costs, sums),
-        costs.prefill_pair_s * sums.prefill_pairs
-        + costs.windowed_prefill_pair_s * sums.windowed_prefill_pairs,
-    )
-
+_STEP = Overhead(2e-4, 0.2)
+_LAYER = Overhead(5e-6, 0.2)
+_MOE_LAYER = Overhead(2e-6, 0.2)
+_QUANTIZED_LAYER = Overhead(4e-6, 0.2)
+_PARALLEL_LAYER = Overhead(3e-6, 0.2)
+_EAGER_LAYER = Overhead(1e-4, 0.7)
+_PREFILL_LAYER = Overhead(2e-6, 0.3)
+_REQUEST = Overhead(3e-6, 0.2)
+_ACTIVATIONS = Overhead(1.0, 0.2)
+#: Betas that only bend what a roofline feature says start small; kernels that need them need more.
+_SMALL = "small, since the roofline feature beside it holds most of the time"
 
 _FEATURES = (
     StepFeature(
-        "step", "s", 0.0, 2e-4, "host",
+        "step", "s", 0.0, 0.0, _STEP, "host",
         "Once per step: scheduling and input preparation that the GPU waits for.",
-        lambda c, s: _busy(s) + 0.0 * c.layers,
+        _seen(_STEP, "assumption: a fifth of the 1 ms or so of host work a step that vLLM's "
+              "asynchronous scheduling is reported to hide (vllm-project/vllm#27614)"),
+        lambda c, s: values.busy(s) + 0.0 * c.layers,
     ),
     StepFeature(
-        "layer", "s/layer", 0.0, 1.5e-5, "host",
+        "layer", "s/layer", 0.0, 1e-5, _LAYER, "host",
         "Per layer: launch latency and the memory latency floor of its small kernels in a graph.",
-        lambda c, s: c.layers * _busy(s),
+        _seen(_LAYER, "four matrix products of 2.5 us, as short as the shortest in the GEMM "
+              "tables of H100 (2.45 us); spread 0.9"),
+        lambda c, s: c.layers * values.busy(s),
     ),
     StepFeature(
-        "moe_layer", "s/layer", 0.0, 8e-6, "host",
+        "moe_layer", "s/layer", 0.0, 6e-6, _MOE_LAYER, "host",
         "Per mixture-of-experts layer: routing, sorting and the extra launches.",
-        lambda c, s: c.moe_layers * _busy(s),
+        _seen(_MOE_LAYER, _assumed(1.5, "two or three kernels; expert tables say 3e-5 (their "
+                                   "shortest on H100 takes 21 us)")),
+        lambda c, s: c.moe_layers * values.busy(s),
     ),
     StepFeature(
-        "quantized_layer", "s/layer", 0.0, 4.5e-6, "host",
+        "quantized_layer", "s/layer", 0.0, 0.0, _QUANTIZED_LAYER, "host",
         "Per layer whose activations are quantized in every step.",
-        lambda c, s: c.quantized_layers * _busy(s),
+        _seen(_QUANTIZED_LAYER, "assumption: two to four small kernels, no table holds them"),
+        lambda c, s: c.quantized_layers * values.busy(s),
     ),
     StepFeature(
-        "parallel_layer", "s/layer", 0.0, 1e-5, "host",
+        "parallel_layer", "s/layer", 0.0, 7e-6, _PARALLEL_LAYER, "host",
         "Per layer under tensor parallelism: the latency of its two all-reduces.",
-        lambda c, s: c.parallel_layers * _busy(s),
+        _seen(_PARALLEL_LAYER, _assumed(0.6, "two all-reduces, of which the shortest on H100 "
+                                        "takes 4.2 us in the tables")),
+        lambda c, s: c.parallel_layers * values.busy(s),
     ),
     StepFeature(
-        "eager_layer", "s/layer", 0.0, 1e-4, "host",
+        "eager_layer", "s/layer", 0.0, 0.0, _EAGER_LAYER, "host",
         "Per layer launched without CUDA graphs: those of large prompts, all if --enforce-eager.",
-        _eager_layers,
+        _seen(_EAGER_LAYER, "assumption: about ten kernels a layer, 10 us of Python and launch "
+              "each"),
+        values.eager_layers,
     ),
     StepFeature(
-        "prefill_layer", "s/layer", 0.0, 5e-6, "host",
+        "prefill_layer", "s/layer", 0.0, 3e-6, _PREFILL_LAYER, "host",
         "Per layer of a step that has prefill work: a second attention kernel, piecewise graphs.",
+        _seen(_PREFILL_LAYER, _assumed(1.0, "one more launch; attention tables say 1.4e-5 (their "
+                                       "shortest on H100 takes 10 us)")),
         lambda c, s: c.layers * (s.prefill_requests > 0),
     ),
     StepFeature(
-        "decode_layer", "s/layer", 0.0, 3e-6, "host",
+        "decode_layer", "s/layer", 0.0, 3e-6, None, "host",
         "Per layer of a step that has decodes: the latency of decode attention.",
+        _assumed(1.5, "one launch; attention tables say 1.3e-5 (their shortest on H100 takes 9 "
+                 "us)"),
         lambda c, s: c.layers * (s.decode_requests > 0),
     ),
     StepFeature(
-        "request", "s/request", 0.0, 3e-6, "host",
+        "request", "s/request", 0.0, 0.0, _REQUEST, "host",
         "Per request in the step: block tables, output handling.",
+        _seen(_REQUEST, _assumed(1.6, "a few Python statements; what kernels add for each "
+                                 "sequence, 2e-6, is left out")),
         lambda c, s: s.requests + 0.0 * c.layers,
     ),
     StepFeature(
-        "sampling", "1", 0.0, 1.0, "bandwidth",
+        "sampling", "1", 0.0, 1.0, None, "bandwidth",
         "The logits of every request through the sampler: draw, top-p's sort, penalties.",
+        "the bytes that vLLM's sampler moves (pinn/physics/sampling.py) at the datasheet's "
+        "bandwidth; spread 1: nobody timed its kernels",
         lambda c, s: c.sampled_request_s * s.requests,
     ),
     StepFeature(
-        "activations", "1", 0.0, 1.0, "bandwidth",
+        "activations", "1", 0.0, 0.0, _ACTIVATIONS, "bandwidth",
         "Residual-stream traffic of norms, rotary embedding, activation functions, quantization.",
+        _seen(_ACTIVATIONS, "the bytes counted (ACTIVATION_PASSES) at the datasheet's bandwidth, "
+              "spread 1.1"),
         lambda c, s: c.activation_token_s * s.tokens,
     ),
     StepFeature(
-        "gemm", "1", 1.0, 1.15, "roofline",
+        "gemm", "1", 1.0, 1.15, None, "roofline",
         "Projections, dense and shared layers, output head: max(weights once, arithmetic).",
-        _gemm,
+        _assumed(0.15, "large kernels reach about 87 % of a datasheet's rates"),
+        values.gemm,
     ),
     StepFeature(
-        "gemm_weights", "1", 0.0, 0.05, "bandwidth",
+        "gemm_weights", "1", 0.0, 0.05, None, "bandwidth",
         "Reading the weights of the same: what does not hide behind the arithmetic.",
-        lambda c, s: c.gemm_weights_s * _busy(s),
+        _assumed(3.5, _SMALL),
+        lambda c, s: c.gemm_weights_s * values.busy(s),
     ),
     StepFeature(
-        "gemm_compute", "1", 0.0, 0.2, "peak",
+        "gemm_compute", "1", 0.0, 0.2, None, "peak",
         "The arithmetic of the same: what does not hide behind reading the weights.",
+        _assumed(1.3, _SMALL),
         gemm_compute_s,
     ),
     StepFeature(
-        "gemm_beyond_128", "1", 0.0, 0.1, "peak",
+        "gemm_beyond_128", "1", 0.0, 0.1, None, "peak",
         "Their arithmetic for tokens beyond 128, about the size of a tile.",
-        lambda c, s: c.gemm_token_s * np.maximum(s.tokens - 128.0, 0.0),
+        _assumed(1.5, _SMALL),
+        lambda c, s: c.gemm_token_s * np.maximum(s.tokens - values.TILE_TOKENS, 0.0),
     ),
     StepFeature(
-        "gemm_beyond_1024", "1", 0.0, 0.05, "peak",
+        "gemm_beyond_1024", "1", 0.0, 0.05, None, "peak",
         "Their arithmetic for tokens beyond 1024, where waves of tiles fill the GPU.",
-        lambda c, s: c.gemm_token_s * np.maximum(s.tokens - 1024.0, 0.0),
+        _assumed(1.7, _SMALL),
+        lambda c, s: c.gemm_token_s * np.maximum(s.tokens - values.WAVE_TOKENS, 0.0),
     ),
     StepFeature(
-        "experts", "1", 1.0, 1.15, "roofline",
+        "experts", "1", 1.0, 1.15, None, "roofline",
         "Routed experts: max(reading the top-k of one token, arithmetic of all).",
-        _experts,
+        _assumed(0.7, "as for matrix products"),
+        values.experts,
     ),
     StepFeature(
-        "experts_hit", "1", 0.0, 1.0, "bandwidth",
+        "experts_hit", "1", 0.0, 1.0, None, "bandwidth",
         "Reading the other experts that the step's tokens hit under balanced routing.",
-        lambda c, s: _experts_hit(c, s),
+        "their weights are read once at the datasheet's bandwidth; spread 0.7",
+        lambda c, s: values.experts_hit(c, s),
     ),
     StepFeature(
-        "experts_hit_tenth", "1", 0.0, 0.05, "bandwidth",
+        "experts_hit_tenth", "1", 0.0, 0.05, None, "bandwidth",
         "Reading the experts that a tenth of the tokens would hit: skewed routing, few experts.",
-        lambda c, s: _experts_hit(c, s, 0.1),
+        _assumed(2.5, _SMALL),
+        lambda c, s: values.experts_hit(c, s, values.FEW_TOKENS_SHARE),
     ),
     StepFeature(
-        "expert_compute", "1", 0.0, 0.2, "peak",
+        "expert_compute", "1", 0.0, 0.2, None, "peak",
         "Arithmetic of the routed experts that does not hide behind reading them.",
+        _assumed(2.3, _SMALL),
         expert_compute_s,
     ),
     StepFeature(
-        "expert_compute_beyond_1024", "1", 0.0, 0.1, "peak",
+        "expert_compute_beyond_1024", "1", 0.0, 0.1, None, "peak",
         "Their arithmetic for tokens beyond 1024.",
-        lambda c, s: c.expert_token_s * np.maximum(s.tokens * c.expert_replicas - 1024.0, 0.0),
+        _assumed(2.5, _SMALL),
+        values.expert_compute_beyond_wave,
     ),
     StepFeature(
-        "expert_activations", "1", 0.0, 1.0, "bandwidth",
+        "expert_activations", "1", 0.0, 1.0, None, "bandwidth",
         "Gathering tokens for the experts and scattering their results.",
+        "every copy of a token is read and written at the datasheet's bandwidth; spread 1.3",
         lambda c, s: c.expert_activation_token_s * s.tokens * c.expert_replicas,
     ),
     StepFeature(
-        "decode_attention", "1", 1.0, 1.2, "roofline",
+        "decode_attention", "1", 1.0, 1.2, None, "roofline",
         "Decode attention: max(reading keys and values, arithmetic), windows respected.",
-        _decode_attention,
+        _assumed(0.24, "paged reads reach about 83 % of a datasheet's bandwidth"),
+        values.decode_attention,
     ),
     StepFeature(
-        "kv_read", "1", 0.0, 0.05, "bandwidth",
+        "kv_read", "1", 0.0, 0.05, None, "bandwidth",
         "Reading the keys and values of decodes: what does not hide behind the arithmetic.",
-        _kv_read,
+        _assumed(1.0, _SMALL),
+        values.kv_read,
     ),
     StepFeature(
-        "prefill_attention", "1", 1.0, 1.6, "roofline",
+        "prefill_attention", "1", 1.0, 1.6, None, "roofline",
         "Causal prefill attention: max(reading cached keys and values, arithmetic).",
-        _prefill_attention,
+        _assumed(0.4, "more than 1.33, what FlashAttention-3's best 75 % of an H100's peak come "
+                 "to (Shah et al. 2024, arXiv:2407.08608)"),
+        values.prefill_attention,
     ),
     StepFeature(
-        "prefill_tokens", "1", 0.0, 1.0, "bandwidth",
+        "prefill_tokens", "1", 0.0, 1.0, None, "bandwidth",
         "Queries in and outputs out of prefill attention.",
+        "each is moved once at the datasheet's bandwidth; spread 2.4",
         lambda c, s: c.prefill_token_s * s.prefill_tokens,
     ),
     StepFeature(
-        "prefill_kv_read", "1", 0.0, 0.5, "bandwidth",
+        "prefill_kv_read", "1", 0.0, 0.5, None, "bandwidth",
         "Reading cached keys and values of prefill chunks beside the arithmetic.",
-        _prefill_kv_read,
+        _assumed(2.9, "half of it hides"),
+        values.prefill_kv_read,
     ),
     StepFeature(
-        "all_reduce", "1", 0.0, 1.0, "link",
+        "all_reduce", "1", 0.0, 1.0, None, "link",
         "Tensor-parallel all-reduce bytes over the GPU links.",
+        "a ring's bytes (pinn/physics/costs.py) at the datasheet's link rate; spread 0.4",
         lambda c, s: c.all_reduce_token_s * s.tokens,
     ),
     StepFeature(
-        "all_reduce_first_256k", "1", 0.0, 0.5, "link",
+        "all_reduce_first_256k", "1", 0.0, 0.5, None, "link",
         "The same for the first 256 KiB of each message: one-shot algorithms move more bytes.",
-        lambda c, s: _first_bytes(c, s, 2.0**18),
+        _assumed(2.1, "one-shot moves p - 1 messages where a ring moves 2 (p - 1) / p"),
+        lambda c, s: values.first_bytes(c, s, values.ONE_SHOT_BYTES),
     ),
     StepFeature(
-        "all_reduce_first_8m", "1", 0.0, 0.5, "link",
+        "all_reduce_first_8m", "1", 0.0, 0.5, None, "link",
         "The same for the first 8 MiB of each message, up to which latency shows.",
-        lambda c, s: _first_bytes(c, s, 2.0**23),
+        _assumed(1.4, "half as fast as the link"),
+        lambda c, s: values.first_bytes(c, s, values.CUSTOM_BYTES),
     ),
     StepFeature(
-        "large_all_reduce", "s", 0.0, 3e-6, "host",
+        "large_all_reduce", "s", 0.0, 3e-6, None, "host",
         "Per all-reduce of more than 256 KiB: another algorithm with more synchronization.",
-        lambda c, s: c.all_reduces * (c.all_reduce_token_bytes * s.tokens > 2.0**18),
+        _assumed(1.5, "one more pass of synchronization, a microsecond or a few"),
+        values.large_all_reduces,
     ),
     StepFeature(
-        "expert_exchange", "1", 0.0, 1.3, "link",
+        "expert_exchange", "1", 0.0, 1.3, None, "link",
         "Dispatch and combine bytes between data-parallel ranks.",
+        _assumed(0.9, "collectives reach about three quarters of a datasheet's link rate"),
         lambda c, s: c.exchange_token_s * s.tokens,
     ),
     StepFeature(
-        "pipeline", "1", 0.0, 1.3, "link",
+        "pipeline", "1", 0.0, 1.3, None, "link",
         "Activations handed from one pipeline stage to the next; stages run one after another.",
+        _assumed(0.3, "as the exchange; no table holds it"),
         lambda c, s: c.pipeline_token_s * s.tokens,
     ),
     StepFeature(
-        "cpu_offload", "1", 1.0, 1.1, "pcie",
+        "cpu_offload", "1", 1.0, 1.1, None, "pcie",
         "Reading offloaded weights from host memory.",
-        lambda c, s: c.offload_s * _busy(s),
+        _assumed(0.1, "PCIe packets carry 256 bytes and about 24 of headers; no table holds it"),
+        lambda c, s: c.offload_s * values.busy(s),
     ),
 )  # fmt: skip
 

@@ -15,37 +15,21 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pinn.features.step import STEP_FEATURES
+from pinn.features.step import STEP_FEATURES, Overhead
 from pinn.kernels.composition import OPERATORS
 from pinn.network.loss import log_huber
 
-
-@dataclass(frozen=True)
-class Overhead:
-    """Prior of an unmeasured cost: its median and the standard deviation of its logarithm."""
-
-    prior: float
-    spread: float
-
-
-#: Step feature -> cost of one unit of it that no kernel holds.
+#: Step feature -> cost of one unit of it that no kernel holds, as the registry has it.
 OVERHEADS: dict[str, Overhead] = {
-    "step": Overhead(2e-4, 0.2),
-    "layer": Overhead(5e-6, 0.2),
-    "moe_layer": Overhead(2e-6, 0.2),
-    "quantized_layer": Overhead(4e-6, 0.2),
-    "parallel_layer": Overhead(3e-6, 0.2),
-    "eager_layer": Overhead(1e-4, 0.7),
-    "prefill_layer": Overhead(2e-6, 0.3),
-    "request": Overhead(3e-6, 0.2),
-    "activations": Overhead(1.0, 0.2),
+    name: feature.overhead for name, feature in STEP_FEATURES.items() if feature.overhead
 }
 
-#: Kernels were measured on the same engine, so its multipliers stay near 1. This and the spreads
-#: above were chosen by leaving one model out of the training models of every outer fold.
+#: Kernels were measured on the same engine, so their multipliers stay near 1. Chosen, as the
+#: spreads of the overheads, by leaving one model out of the training models of every outer fold
+#: (LOG.md).
 MULTIPLIER_SPREAD = 0.05
-#: Sampling was not measured: how far sorting and many small kernels are from the datasheet's
-#: bandwidth, nobody knows beforehand.
+#: An assumption. Sampling was not measured: how far sorting and many small kernels are from the
+#: datasheet's bandwidth, nobody knows beforehand.
 SAMPLING_SPREAD = 1.0
 #: Standard deviation of each multiplier's logarithm, in the order of ``OPERATORS``.
 MULTIPLIER_SPREADS = tuple(

@@ -1,5 +1,7 @@
 """The two ordered registries, and features that no batch turns negative."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,6 +19,8 @@ from pinn.features.request import (
 )
 from pinn.features.step import STEP_FEATURES, step_features
 from pinn.latency.surrogate import batch_work
+from pinn.teacher.projection import EXPLAINED_BY
+from pinn.teacher.scalars import OVERHEADS
 
 RESOURCES = {"host", "bandwidth", "peak", "roofline", "link", "pcie"}
 
@@ -32,6 +36,29 @@ def test_a_step_feature_is_well_defined(name):
     assert 0 <= feature.lower_bound <= feature.prior
     assert feature.lower_bound == (1 if feature.resource in ("roofline", "pcie") else 0)
     assert feature.meaning.endswith(".")
+
+
+@pytest.mark.parametrize("name", STEP_FEATURES)
+def test_every_prior_says_what_it_rests_on(name):
+    """A source, or that it is a guess; in either case how far it may be off."""
+    feature = STEP_FEATURES[name]
+    spread = re.search(r"spread (of )?([0-9.]+)", feature.source)
+    assert spread is not None
+    assert 0 < float(spread[2]) < 5
+    if feature.overhead is not None:
+        assert "set after looking at the 825 measured deployments" in feature.source
+        assert f"{feature.overhead.prior:g} with a spread of" in feature.source
+        assert feature.prior == feature.kernel_prior + feature.overhead.prior
+
+
+def test_what_no_kernel_holds_is_written_once():
+    overheads = {n: f.overhead for n, f in STEP_FEATURES.items() if f.overhead is not None}
+    assert overheads == OVERHEADS
+    held = {name for names in EXPLAINED_BY.values() for name in names}
+    for name, feature in STEP_FEATURES.items():
+        # Kernels can only add to features that explain them, and an overhead adds to the rest.
+        assert name in held or feature.kernel_prior == 0 or name in ("pipeline", "cpu_offload")
+        assert name in held or feature.overhead is not None or name in ("pipeline", "cpu_offload")
 
 
 @pytest.mark.parametrize("name", REQUEST_FEATURES)

@@ -1,0 +1,111 @@
+"""What the step features measure: pure functions of costs and batch sums, broadcast together."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float
+
+from pinn.physics.batch_sums import BatchSums
+from pinn.physics.costs import StepCosts
+from pinn.physics.floor import (
+    expert_compute_s,
+    gemm_compute_s,
+    hit_expert_read_s,
+    topk_expert_read_s,
+)
+
+Values = Float[np.ndarray, "..."]
+
+#: Rows of a usual tile of a matrix product (CUTLASS: 128 x 128 and 128 x 256): up to it more tokens
+#: cost no more tiles.
+TILE_TOKENS = 128.0
+#: Tokens from which waves of tiles fill the GPU. An assumption: with 128 x 128 tiles a product of
+#: width 4,096 has 256 of them at 1,024 tokens, two waves on the 132 SMs of an H100.
+WAVE_TOKENS = 1024.0
+#: Share of a step's tokens whose experts are read under skewed routing. An assumption.
+FEW_TOKENS_SHARE = 0.1
+#: Up to here vLLM's own all-reduce sends everything to everyone in one shot, with more than 4 GPUs
+#: (csrc/custom_all_reduce.cuh; 512 KiB for up to 4).
+ONE_SHOT_BYTES = 2.0**18
+#: Largest message of vLLM's own all-reduce (custom_all_reduce.py: max_size = 8192 * 1024).
+CUSTOM_BYTES = 2.0**23
+
+
+def busy(sums: BatchSums) -> Values:
+    """1 where the batch has work, 0 for an empty one."""
+    return (sums.tokens > 0) * 1.0
+
+
+def gemm(costs: StepCosts, sums: BatchSums) -> Values:
+    """The larger of reading all but the routed experts' weights once and their arithmetic."""
+    return np.maximum(costs.gemm_weights_s * busy(sums), gemm_compute_s(costs, sums))
+
+
+def experts(costs: StepCosts, sums: BatchSums) -> Values:
+    """The larger of reading one token's experts and the arithmetic of all tokens'."""
+    return np.maximum(topk_expert_read_s(costs) * busy(sums), expert_compute_s(costs, sums))
+
+
+def experts_hit(costs: StepCosts, sums: BatchSums, share: float = 1.0) -> Values:
+    """Reading the experts beyond one token's that a share of the tokens hits."""
+    hit = hit_expert_read_s(costs, sums.tokens * share)
+    return np.maximum(hit - topk_expert_read_s(costs), 0.0)
+
+
+def first_bytes(costs: StepCosts, sums: BatchSums, message_bytes: float) -> Values:
+    """All-reduce time of the tokens that fit in the first bytes of a message."""
+    tokens = np.minimum(sums.tokens, message_bytes / costs.all_reduce_token_bytes)
+    return costs.all_reduce_token_s * tokens
+
+
+def eager_layers(costs: StepCosts, sums: BatchSums) -> Values:
+    """Graphs are captured up to some tokens; the chance to exceed them grows with the prompts'.
+
+    A jump would be vLLM's own rule, but then cutting a prompt into small chunks could pay.
+    """
+    share = np.minimum(sums.prefill_tokens / np.maximum(costs.graph_tokens, 1.0), 1.0)
+    return costs.layers * np.where(costs.graph_tokens > 0, share, busy(sums))
+
+
+def prefill_kv_read(costs: StepCosts, sums: BatchSums) -> Values:
+    """Reading the keys and values that were cached before each prefill chunk."""
+    return (
+        costs.kv_read_s * sums.prefill_cached
+        + costs.windowed_kv_read_s * sums.windowed_prefill_cached
+    )
+
+
+def kv_read(costs: StepCosts, sums: BatchSums) -> Values:
+    """Reading the keys and values of decodes."""
+    return (
+        costs.kv_read_s * sums.decode_context
+        + costs.windowed_kv_read_s * sums.windowed_decode_context
+    )
+
+
+def decode_attention(costs: StepCosts, sums: BatchSums) -> Values:
+    """The larger of reading and arithmetic of decodes."""
+    return np.maximum(
+        kv_read(costs, sums),
+        costs.decode_pair_s * sums.decode_context
+        + costs.windowed_decode_pair_s * sums.windowed_decode_context,
+    )
+
+
+def prefill_attention(costs: StepCosts, sums: BatchSums) -> Values:
+    """The larger of reading cached keys and values and the causal arithmetic."""
+    return np.maximum(
+        prefill_kv_read(costs, sums),
+        costs.prefill_pair_s * sums.prefill_pairs
+        + costs.windowed_prefill_pair_s * sums.windowed_prefill_pairs,
+    )
+
+
+def expert_compute_beyond_wave(costs: StepCosts, sums: BatchSums) -> Values:
+    """Arithmetic of the experts for tokens of all replicas beyond ``WAVE_TOKENS``."""
+    return costs.expert_token_s * np.maximum(sums.tokens * costs.expert_replicas - WAVE_TOKENS, 0.0)
+
+
+def large_all_reduces(costs: StepCosts, sums: BatchSums) -> Values:
+    """All-reduces of more than ``ONE_SHOT_BYTES``."""
+    return costs.all_reduces * (costs.all_reduce_token_bytes * sums.tokens > ONE_SHOT_BYTES)

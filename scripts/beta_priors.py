@@ -1,0 +1,77 @@
+"""What measured kernels say of each step feature's beta, beside the registry's prior.
+
+    python scripts/beta_priors.py --draws 400
+
+Draws known and synthetic models on GPUs whose kernels were measured, composes their steps of the
+released kernel surrogates alone (no overheads, multipliers 1) and projects them on the step
+features. Of the betas, over the deployments in which the feature occurs: the quantiles, the share
+of exact zeros (another feature explained the same), and the spread of those above 0: the root mean
+square of log(beta / prior).
+
+The priors are not set to these medians: they would know kernels that an experiment leaves out.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+from pinn.features.step import STEP_FEATURES, step_features
+from pinn.kernels.surrogates import KernelSurrogates
+from pinn.physics.costs import step_costs
+from pinn.specs.gpu_catalog import load_gpu
+from pinn.teacher.batches import sample_batches
+from pinn.teacher.catalog_deployments import catalog_deployments
+from pinn.teacher.synthetic import synthetic_deployments
+from pinn.teacher.teacher import projected_parts
+
+SEED = 2_000_003
+GPUS = ("H100-SXM", "H200-SXM", "B200-SXM", "A100-SXM-80GB", "L40S")
+
+
+def projected_betas(kernels: KernelSurrogates, gpus: list[str], draws: int) -> pd.DataFrame:
+    """Figures of each feature's beta, one row per feature."""
+    chips = [load_gpu(name) for name in gpus]
+    deployments = catalog_deployments(draws, chips, SEED)
+    deployments += synthetic_deployments(draws, chips, SEED)
+    betas = projected_parts(kernels, deployments, SEED).sum(axis=1)
+    costs = step_costs(deployments)
+    occurs = np.array(
+        [
+            step_features(
+                costs.take(i), sample_batches(SEED + i).sums(d.model.window_tokens)
+            ).any(axis=0)
+            for i, d in enumerate(deployments)
+        ]
+    )  # fmt: skip
+    rows = []
+    for column, feature in enumerate(STEP_FEATURES.values()):
+        found = betas[occurs[:, column], column]
+        above = found[found > 0]
+        quantiles = np.quantile(found, (0.05, 0.5, 0.95)) if len(found) else [np.nan] * 3
+        spread = np.sqrt(np.mean(np.log(above / feature.prior) ** 2)) if len(above) else np.nan
+        zeros = 1 - len(above) / len(found) if len(found) else np.nan
+        rows.append((feature.name, len(found), feature.prior, *quantiles, zeros, spread))
+    columns = ["feature", "deployments", "prior", "5 %", "median", "95 %", "zeros", "spread"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kernels", type=Path, default=Path("checkpoints/kernels/all"))
+    parser.add_argument("--gpus", nargs="+", default=list(GPUS))
+    parser.add_argument("--draws", type=int, default=400)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    kernels = KernelSurrogates.load(arguments.kernels)
+    table = projected_betas(kernels, arguments.gpus, arguments.draws)
+    print(table.to_string(index=False, float_format=lambda v: f"{v:.3g}"))
+
+
+if __name__ == "__main__":
+    main()
