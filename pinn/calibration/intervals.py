@@ -18,7 +18,8 @@ from pinn.physics.costs import step_costs
 from pinn.specs.deployment import Deployment
 
 #: Steps of the windows that are calibrated on and judged: shorter ones are mostly noise of a few
-#: steps, of longer ones the ends say little.
+#: steps, of longer ones the ends say little. Assumptions, around the ten steps between samples of
+#: the public run.
 WINDOW_STEPS = (5, 15)
 
 PARTS = CALIBRATION, VALIDATION, TEST = "first 60 %", "next 20 %", "last 20 %"

@@ -44,10 +44,11 @@ PHASES = (
     "completion",
 )
 
-#: Fewer whole requests than this teach nothing.
+#: Fewer whole requests than this teach nothing: an assumption, some for each of up to ten alphas.
 MIN_REQUESTS = 20
 
-#: Where the state before a request is older than this, its features are unknown.
+#: Where the state before a request is older than this, its features are unknown: an assumption, a
+#: few hundred steps, in which a queue can come and go.
 MAX_STATE_AGE_S = 5.0
 
 #: More chunks of one prompt than this are a fault of the traces.

@@ -13,11 +13,14 @@ from pinn.errors import PinnError
 
 SELECTIONS = ("active", "random")
 
-#: Operating regions: so many equal ranges of queue depth, and of KV usage in each.
+#: Operating regions: so many equal ranges of queue depth, and of KV usage in each. Chosen, with the
+#: noise, on the 20 % of the public run between calibration and test (LOG.md).
 REGIONS = 6
 
-#: Relative uncertainty of a coefficient before, and of one interval's mean step time.
+#: Relative uncertainty of a coefficient before: an assumption. Standard errors take it, too, for
+#: what the ridge may hold back.
 COEFFICIENT_SPREAD = 0.5
+#: Relative uncertainty of one interval's mean step time.
 NOISE = 0.01
 
 

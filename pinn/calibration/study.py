@@ -14,6 +14,7 @@ from pinn.calibration.calibrate import calibrate_to, candidates, summary
 from pinn.calibration.intervals import TEST, Intervals
 from pinn.calibration.selection import SELECTIONS, select
 
+#: What is shown, and over how many seeds; nothing is fitted with them.
 BUDGETS = (10, 25, 50, 100, 250, 500, 1000)
 SEEDS = 5
 

@@ -10,7 +10,7 @@ from pinn.errors import PinnError
 from pinn.specs.deployment import Deployment
 from pinn.training.serving_rows import ServingRows
 
-#: Concurrency up to which a benchmark counts as lightly loaded.
+#: Concurrency up to which a benchmark counts as lightly loaded: a choice of what is shown apart.
 LOW_CONCURRENCY = 16
 
 #: Part -> whether a row, given its deployment and its concurrency, belongs to it.

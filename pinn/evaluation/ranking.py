@@ -22,6 +22,7 @@ RANKING_COLUMNS = (
 
 FIRST, TIED, BEHIND, INELIGIBLE = "first", "tied first", "behind", "not for an unseen pair"
 
+#: Of the bootstrap: the ends of a 90 % interval then rest on 50 draws each.
 DRAWS = 1000
 
 

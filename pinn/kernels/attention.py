@@ -36,6 +36,8 @@ class _Attention(Operator):
     shape = ("heads", "kv_heads", "head_dim", "window")
     group = ("heads", "kv_heads", "head_dim", "window")
     blanks_unknown_chips = True
+    #: An assumption, about half of the shortest kernels of H100's tables (9 to 10 us), which read
+    #: something too; the correction is learned on top.
     launch_seconds: float
 
     @abstractmethod

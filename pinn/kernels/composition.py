@@ -28,14 +28,17 @@ OPERATORS: tuple[str, ...] = (
     "gemm", "experts", "decode_attention", "prefill_attention", "all_reduce", "exchange",
     "sampling",
 )  # fmt: skip
+#: Activations between kernels are bf16.
 ACTIVATION_BYTES = 2.0
 
 #: Choosing experts and sorting tokens, per layer, where the measured kernel starts from a given
-#: choice; vLLM's "monolithic" kernels (mxfp4 on Hopper and Blackwell) choose inside.
+#: choice; vLLM's "monolithic" kernels (mxfp4 on Hopper and Blackwell) choose inside. An assumption:
+#: two small kernels of about 2 us.
 ROUTING_SECONDS = 4e-6
 MONOLITHIC = ("mxfp4", "mxfp4_mxfp8")
 #: Statistics, scaling and casts in fp32 around the all-reduce of a full-width q/k norm: three
-#: small kernels (vllm/model_executor/layers/mamba/linear_attn.py: forward_qk).
+#: small kernels (vllm/model_executor/layers/mamba/linear_attn.py: forward_qk) of about 2 us each,
+#: an assumption.
 NORM_SECONDS = 6e-6
 
 

@@ -17,10 +17,11 @@ from pinn.sources.kernels.tables import KernelTables
 from pinn.specs.model import LatentAttentionSpec, ModelSpec, MoeFfnSpec
 
 TENSOR_PARALLEL_SIZES = (1, 2, 4, 8)
-#: Both widths of a multiplication within 3 %, all sizes of an expert layer within 5 %.
+#: Both widths of a multiplication within 3 %, all sizes of an expert layer within 5 %. Assumptions
+#: of what tells of another shape by itself; wider ones would also take what any model may use.
 GEMM_TOLERANCE = 0.03
 MOE_TOLERANCE = 0.05
-#: Same experts and top-k: already a near copy when both widths are this close.
+#: Same experts and top-k: already a near copy when both widths are this close (an assumption).
 WIDTH_TOLERANCE = 0.25
 #: Latent attention is timed in DeepSeek-V3's shape alone: 128 heads, rank 512, rope 64.
 _LATENT_SHAPE = (512, 64)

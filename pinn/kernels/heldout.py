@@ -19,7 +19,10 @@ REPORTED_GPUS = ("H100-SXM", "H200-SXM", "B200-SXM", "A100-SXM-80GB", "L40S")
 _COLUMNS = ["operator", "gpu", "precision", "rows", "median", "mean", "p90", "bias"]
 #: Of the table of all held-out errors.
 TABLE_COLUMNS = ("left_out", *_COLUMNS)
+#: Rows compared of each operator and fold, at random: the standard error of a median of 5 % is then
+#: about 0.03 points.
 _ROWS_COMPARED = 60_000
+#: A fifth of the shapes at a time, a usual share.
 FOLDS = 5
 #: Folds that are really left out: all of them for experts, which have few shapes and quick fits.
 FITS = {"gemm": 1, "decode_attention": 1, "prefill_attention": 1, "moe": FOLDS}

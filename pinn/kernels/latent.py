@@ -19,9 +19,9 @@ from pinn.sources.kernels.work import latent_decode_work
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.precision import precision
 
-#: Where nothing was measured: four fifths of the slower of the datasheet's rates.
+#: Where nothing was measured: four fifths of the slower of the datasheet's rates, an assumption.
 UNMEASURED = np.array([0.0, 0.0, 1.25])
-#: Rows in whose time the context hardly shows say nothing about it.
+#: Rows in whose time the context hardly shows say nothing about it; the share is an assumption.
 _CORE_SHARE = 0.3
 
 

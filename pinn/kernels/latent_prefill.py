@@ -29,7 +29,7 @@ from pinn.specs.precision import precision
 GemmSeconds = Callable[[GpuSpec, np.ndarray, int, int], np.ndarray]
 
 #: Weights of moving the operands once, and of the attention's roofline. Where nothing was
-#: measured: four fifths of the datasheet's rates, as for decodes.
+#: measured: four fifths of the datasheet's rates, as for decodes, an assumption.
 UNMEASURED = np.array([1.25, 1.25])
 _LAUNCH_SECONDS = 1e-5
 

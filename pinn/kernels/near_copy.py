@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pinn.specs.model import DenseFfnSpec, ModelSpec
 
-#: Hidden size and feed-forward width within 5 %, as for expert kernels (``exclusion``).
+#: Hidden size and feed-forward width within 5 %, as for expert kernels (``exclusion``). An
+#: assumption.
 TOLERANCE = 0.05
 
 

@@ -17,7 +17,8 @@ from pinn.features.step import STEP_FEATURES
 #: Which rate a feature's resource is proportional to; the others have none of their own.
 _OWN_RATE = {"bandwidth": "memory_bandwidth", "link": "link_bandwidth"}
 
-#: Steepest fall of a coefficient with a rate; physics gives none, this keeps extrapolation tame.
+#: Steepest fall of a coefficient with a rate. An assumption: physics gives none, this keeps
+#: extrapolation tame.
 _STEEPEST = -0.5
 
 

@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import Float
 
 #: A descriptor that hardly varies in training gets this scale, so that it can neither blow up nor
-#: be ignored when a new deployment differs in it.
+#: be ignored when a new deployment differs in it. An assumption; descriptors are logarithms to base
+#: 2 or shares.
 MIN_SCALE = 0.25
 
 

@@ -19,7 +19,8 @@ from jaxtyping import Bool, Float
 
 #: Pairs of consecutive sampled steps, the first with one prefill of several tokens, below which
 #: nothing is concluded, and the share of them that must be followed by an echo. A request with
-#: a prompt of many chunks is followed by one too, but only once.
+#: a prompt of many chunks is followed by one too, but only once. Assumptions; in the public run
+#: every one is.
 MIN_PAIRS = 10
 MIN_SHARE = 0.5
 

@@ -62,7 +62,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class CycleRules:
-    """Thresholds of the rules above."""
+    """Thresholds of the rules above: assumptions, generous to what a server can do by itself."""
 
     max_steps: int = 64
     min_requests: int = 2

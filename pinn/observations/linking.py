@@ -11,7 +11,8 @@ from pinn.observations.cycles import JourneyEvidence
 from pinn.observations.requests import STATE_COLUMNS
 from pinn.observations.segments import CLOCK_STEP_S
 
-#: Journeys are taken as those of all requests where they agree with this share of the summaries.
+#: Journeys are taken as those of all requests where they agree with this share of the summaries. An
+#: assumption: a request that was not written spoils every step of its stay.
 COMPLETE_SHARE = 0.9
 
 

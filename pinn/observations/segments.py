@@ -12,10 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Int
 
-#: Monotonic clocks of one boot differ from the epoch by a constant; a larger step is another clock.
+#: Monotonic clocks of one boot differ from the epoch by a constant; a larger step is another clock
+#: (how much larger is an assumption).
 CLOCK_STEP_S = 5.0
 
-#: More falls of the step number than this, in number and as a share of the rows, are no restarts.
+#: More falls of the step number than this, in number and as a share of the rows, are no restarts
+#: (assumptions).
 MAX_RESTARTS = 3
 MAX_RESTART_SHARE = 0.01
 

@@ -23,7 +23,9 @@ from pinn.units import GIB
 
 #: Residual reads and writes of one layer per token, in units of the hidden size: two norms with
 #: residual add (read 2, write 2 each), the activation function and the KV write are of that order.
+#: An assumption; what it misses is in the beta of ``activations``.
 ACTIVATION_PASSES = 12.0
+#: Activations are bf16.
 ACTIVATION_BYTES = 2.0
 
 

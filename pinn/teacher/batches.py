@@ -6,10 +6,12 @@ import numpy as np
 
 from pinn.physics.uniform_batches import UniformBatches
 
-#: No batch caches more tokens than this in all; a large engine holds a few million.
+#: These four bound what the betas are fitted for; they are assumptions about what is served. No
+#: batch caches more tokens than this in all; a large engine holds a few million.
 MAX_CACHED_TOKENS = 2_000_000
 MAX_DECODES = 512
 MAX_CONTEXT = 32_768
+#: Twice vLLM's default token budget on large GPUs (8,192).
 MAX_CHUNK = 16_384
 
 

@@ -23,11 +23,12 @@ from pinn.specs.precision import precision
 from pinn.specs.sampling import Sampling
 from pinn.specs.serving import ServingSpec
 
-#: Share of the GPU memory that weights may fill.
+#: Share of the GPU memory that weights may fill. An assumption: vLLM uses 0.9 and keeps keys there.
 WEIGHTS_SHARE = 0.85
 
 #: Number formats of (attention, dense FFN and shared experts, routed experts), with the share of
-#: synthetic models that have them; the mixtures are those of published checkpoints.
+#: synthetic models that have them; the mixtures are those of published checkpoints, the shares, as
+#: all chances of this file, assumptions.
 FORMATS: tuple[tuple[float, tuple[str, str, str]], ...] = (
     (0.20, ("bf16", "bf16", "bf16")),
     (0.20, ("fp8", "fp8", "fp8")),

@@ -24,7 +24,7 @@ from pinn.teacher.scalars import Scalars
 
 @dataclass(frozen=True)
 class DistillationSettings:
-    """How composed steps teach the network.
+    """How composed steps teach the network; the defaults are assumptions.
 
     Attributes:
         epochs: Passes over the deployments.

@@ -26,7 +26,7 @@ from pinn.training.trace_rows import TraceRows
 
 @dataclass(frozen=True)
 class TraceFitSettings:
-    """How traces count beside measured deployments.
+    """How traces count beside measured deployments; the defaults are assumptions.
 
     Attributes:
         trace_weight: Of the loss of traces beside that of TPOT.

@@ -34,10 +34,11 @@ FIGURES = (
     "itl_mean_s",
 )
 
-#: Tokenizers make 2 to 5 % more tokens of a text than it was cut to.
+#: Tokenizers make 2 to 5 % more tokens of a text than it was cut to, as the prompt lengths of load
+#: generators' reports show beside what was asked for; where in between is not known.
 PROMPT_RANGE = (1.02, 1.05)
 
-#: The load generator's pause between stages.
+#: The load generator's pause between stages (inference-perf, ``load.interval``: 1 by default).
 STAGE_GAP_S = 1.0
 
 

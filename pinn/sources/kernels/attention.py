@@ -26,9 +26,9 @@ COLUMNS = (
     "kernel_source",
     "latency",
 )
-#: Above this share of the time, keys and values that came from the cache spoil a row.
+#: Above this share of the time, keys and values that came from the cache spoil a row (assumption).
 WARM_SHARE = 0.2
-#: Part of a working set slightly larger than the cache still comes from there.
+#: Part of a working set slightly larger than the cache still comes from there (assumption: 10 %).
 CACHE_MARGIN = 1.1
 
 

@@ -40,12 +40,13 @@ NUMBERS = [
 SHAPE = ["precision", "hidden", "width", "experts", "top_k"]
 #: (hidden, width) of experts without a gate: Nemotron 3's squared ReLU. Elsewhere a gate is timed.
 UNGATED = {(2688, 1856), (2048, 5120), (1024, 2688), (4096, 2688)}
-#: A shape with more of its rows below the bound does not reach the experts that it says.
+#: A shape with more of its rows below the bound does not reach the experts that it says (an
+#: assumption).
 FALSE_ROUTING_SHARE = 0.05
 #: Pairs of token and expert per expert from which popular experts matter more than missed ones:
 #: there the two routings of the tables cross.
 CROWDED_PAIRS = 16.0
-#: Above this share of the time, weights that came from the cache spoil a row.
+#: Above this share of the time, weights that came from the cache spoil a row (assumption).
 WARM_SHARE = 0.3
 
 

@@ -95,7 +95,7 @@ def refuse(
     return rows.reset_index(drop=True), replace(report, accepted=len(rows), refused=refused)
 
 
-#: A row this much above both neighbours along a size was disturbed.
+#: A row this much above both neighbours along a size was disturbed (an assumption).
 SPIKE = 1.3
 
 

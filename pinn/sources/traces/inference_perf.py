@@ -25,10 +25,12 @@ from pydantic import BaseModel, Field, ValidationError
 from pinn.errors import PinnError
 from pinn.sources.report import ReadReport
 
-#: A reported ITL within this range of the true one counts two chunks per token.
+#: A reported ITL within this range of the true one counts two chunks per token, as inference-perf
+#: did up to 0.4. The room on either side of a half is an assumption.
 HALVED_RANGE = (0.4, 0.6)
 
-#: A stage is overloaded above this share of failed requests, or below this share of the rate.
+#: A stage is overloaded above this share of failed requests, or below this share of the rate
+#: (assumptions).
 MAX_FAILED_SHARE = 0.01
 MIN_SERVED_SHARE = 0.9
 
