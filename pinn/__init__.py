@@ -2,8 +2,8 @@
 
 Data flows one way through the sub-packages, and imports follow it:
 
-    specs <- physics <- sources <- kernels <- observations <- features <- embedding
-          <- network <- coefficients <- latency <- calibration <- workloads <- simulator
-          <- teacher <- training <- evaluation <- uncertainty <- report <- export
-          <- experiments <- cli
+    specs <- remembered <- physics <- sources <- kernels <- observations <- features
+          <- embedding <- network <- coefficients <- latency <- calibration <- workloads
+          <- simulator <- teacher <- training <- evaluation <- uncertainty <- report
+          <- export <- experiments <- cli
 """

@@ -87,7 +87,7 @@ def kernels(
 
     Writes deployments.parquet, steps-*.parquet (the batches, and the seconds of each part of the
     step) and manifest.json. Run it again to go on after an interruption; the same options give
-    the same bytes.
+    the same bytes, others take the place of what the folder held.
 
     Examples:
       pinn observations kernels --synthetic 6000 --catalog 2000 --out observations/kernels

@@ -20,11 +20,13 @@ app = typer.Typer(
 )
 
 _NAME = "held_out.csv"
+#: Whose code a fit carries the digest of.
+_FITTED_BY = "pinn.kernels.surrogates"
 
 
 @app.callback()
 def _root() -> None:
-    """One subcommand to measure the errors, one to show them."""
+    """Subcommands to measure the errors, to show them, and to show what the surrogates are."""
 
 
 @app.command()
@@ -90,6 +92,40 @@ def errors(
     Example: pinn kernels errors --by-format
     """
     typer.echo(_markdown(_read(path or _beside_checkpoint()), by_format))
+
+
+@app.command()
+def show(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="Folder of surrogates. [default: that of the checkpoint]"),
+    ] = None,
+) -> None:
+    """What fitted surrogates rest on: measured rows, what was left out, the seed and the code.
+
+    Other code than the present one does not make them wrong; fitting again may give others.
+
+    Example: pinn kernels show checkpoints/kernels/without-minimax-m2.5
+    """
+    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.kernels.search import find_kernels
+    from pinn.remembered.code import code_digest
+    from pinn.specs.data_folder import read_json
+
+    found = find_kernels(folder, None if folder else find_checkpoint())
+    if found is None:
+        raise PinnError("no kernel surrogates found: fit them with 'python train.py kernels=on'")
+    structure = read_json(found / "kernels.json")
+    about = structure["metadata"]
+    rows = ", ".join(f"{name} {count:,}" for name, count in about["rows"].items())
+    excluded = [*about["excluded"]["models"], *about["excluded"]["gpus"]]
+    code = about.get("code")
+    same = "the present one" if code == code_digest(_FITTED_BY) else "not the present one"
+    typer.echo(f"surrogates  {found}, sha256 {structure['sha256'][:16]}")
+    typer.echo(f"rows        {rows}")
+    typer.echo(f"left out    {', '.join(excluded) or 'nothing'}")
+    typer.echo(f"seed        {about['seed']}")
+    typer.echo(f"code        {f'{code[:16]}, {same}' if code else 'unknown'}")
 
 
 def _beside_checkpoint() -> Path:

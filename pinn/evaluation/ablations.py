@@ -11,6 +11,7 @@ import torch
 
 from pinn.evaluation.methods import LearnedNetwork, Prediction, Predictor
 from pinn.kernels.exclusion import Exclusion
+from pinn.kernels.fitted import kernel_tables
 from pinn.kernels.heldout import FOLDS, fold_of_rows
 from pinn.kernels.surrogates import OPERATORS, KernelSurrogates
 from pinn.network.coefficient_network import CoefficientNetwork
@@ -22,7 +23,6 @@ from pinn.training.kernel_learner import (
     KernelLearner,
     KernelSettings,
     fitted_surrogates,
-    kernel_tables,
 )
 from pinn.training.learner import ServingLearner
 from pinn.training.serving_rows import ServingRows

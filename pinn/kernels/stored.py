@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from safetensors.numpy import load_file, save_file
 
 from pinn.errors import PinnError
 from pinn.kernels.measured import MeasuredShapes
-from pinn.kernels.network import CorrectionNetwork
+from pinn.kernels.network import CorrectionNetwork, TrainingPlan
 from pinn.kernels.operator import Operator
 from pinn.kernels.roofline_fit import RooflineFit
 from pinn.kernels.surrogate import OperatorSurrogate
+from pinn.remembered.files import replace_atomically
+from pinn.remembered.store import remembered_folder
 from pinn.sources.report import file_sha256
+from pinn.specs.gpu import GpuSpec
 
 TENSORS, STRUCTURE = "kernels.safetensors", "kernels.json"
 #: Raised whenever inputs of a network or the layout of the files change.
@@ -28,9 +32,10 @@ def write(folder: Path, tensors: Mapping[str, np.ndarray], structure: Mapping[st
     """Write both files."""
     folder.mkdir(parents=True, exist_ok=True)
     whole = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
-    save_file(whole, folder / TENSORS)
+    replace_atomically(folder / TENSORS, lambda target: save_file(whole, target))
     found = {"layout": LAYOUT, "sha256": file_sha256(folder / TENSORS), **structure}
-    (folder / STRUCTURE).write_text(json.dumps(found, indent=1) + "\n")
+    text = json.dumps(found, indent=1) + "\n"
+    replace_atomically(folder / STRUCTURE, lambda target: target.write_text(text))
 
 
 def read(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -106,24 +111,32 @@ def read_operator(
 
 
 def shared_operator(
-    folder: Path | None, operator: Operator, key: str, fit: Callable[[], OperatorSurrogate]
+    root: Path | None,
+    operator: Operator,
+    rows: pd.DataFrame,
+    gpus: Mapping[str, GpuSpec],
+    seed: int,
+    plan: TrainingPlan,
 ) -> OperatorSurrogate:
-    """The operator's surrogate from ``folder``, or fitted now and kept there.
-
-    Args:
-        folder: Where fits are kept; None keeps nothing.
-        operator: The physics.
-        key: Digest of all that the fit depends on.
-        fit: Makes the surrogate.
-    """
-    if folder is None:
-        return fit()
-    place = folder / f"{operator.name}-{key}"
-    if not (place / STRUCTURE).exists():
-        fitted = fit()
-        structure = {"operators": {operator.name: operator_structure(fitted)}}
-        write(place, operator_tensors(fitted), structure)
+    """The operator's surrogate, remembered under ``root`` or fitted now; None remembers nothing."""
+    if root is None:
+        return OperatorSurrogate.fit(operator, rows, gpus, seed=seed, plan=plan)
+    place = remembered_folder(fit_operator, type(operator), rows, gpus, seed, plan, root=root)
     return read_operator(operator, *read(place))
+
+
+def fit_operator(
+    folder: Path,
+    kind: type[Operator],
+    rows: pd.DataFrame,
+    gpus: Mapping[str, GpuSpec],
+    seed: int,
+    plan: TrainingPlan,
+) -> None:
+    """Fit one operator's surrogate into a folder."""
+    fitted = OperatorSurrogate.fit(kind(), rows, gpus, seed=seed, plan=plan)
+    structure = {"operators": {kind.name: operator_structure(fitted)}}
+    write(folder, operator_tensors(fitted), structure)
 
 
 def measured_tensors(name: str, measured: MeasuredShapes) -> dict[str, np.ndarray]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from pinn.kernels import stored
 from pinn.kernels.all_reduce import AllReduce
@@ -25,6 +24,7 @@ from pinn.kernels.moe import Moe
 from pinn.kernels.network import TrainingPlan
 from pinn.kernels.operator import Operator
 from pinn.kernels.surrogate import OperatorSurrogate
+from pinn.remembered.code import code_digest
 from pinn.sources.kernels.tables import KernelTables
 from pinn.specs.gpu import GpuSpec
 
@@ -81,8 +81,8 @@ class KernelSurrogates:
             exclude: Held-out models and GPUs; None for neither.
             seed: Of all random choices.
             plans: Training plans by operator name, for those that differ from the default.
-            shared: Folder in which fits of equal rows are kept and found again: an exclusion that
-                takes no row from an operator needs no new fit of it. None keeps nothing.
+            shared: Folder in which fits of an operator are remembered: an exclusion that takes no
+                row from it needs no new one. None remembers nothing.
             progress: Called with the name of each operator before it is fitted.
 
         Raises:
@@ -97,16 +97,10 @@ class KernelSurrogates:
             progress(operator.name)
             rows = getattr(kept, operator.name)
             counts[operator.name] = len(rows)
-            fit = partial(
-                OperatorSurrogate.fit,
-                operator,
-                rows,
-                kept.gpus,
-                seed=seed,
-                plan=(plans or {}).get(operator.name),
+            plan = (plans or {}).get(operator.name, operator.plan)
+            fitted[operator.name] = stored.shared_operator(
+                shared, operator, rows, kept.gpus, seed, plan
             )
-            key = rows_digest(rows, operator, seed, plans)
-            fitted[operator.name] = stored.shared_operator(shared, operator, key, fit)
             series = operator.axes[:1] if operator.name == "gemm" else operator.axes
             names = [c for c in (*operator.axes, *operator.shape) if c not in series]
             measured[operator.name] = MeasuredShapes.of(rows, names, series, operator.format_column)
@@ -122,7 +116,12 @@ class KernelSurrogates:
                 lambda gpu, m, n, k: fitted["gemm"].seconds(gpu, "bf16", {"m": m, "n": n, "k": k}),
             ),
             measured=measured,
-            metadata={"seed": seed, "excluded": exclude.describe(), "rows": counts},
+            metadata={
+                "seed": seed,
+                "excluded": exclude.describe(),
+                "rows": counts,
+                "code": code_digest(KernelSurrogates),
+            },
         )
 
     def gemm_seconds(self, gpu: Any, precision: Any, m, n, k) -> np.ndarray:
@@ -274,8 +273,9 @@ class KernelSurrogates:
         return replace(self, metadata={**self.metadata, **values})
 
     def digest(self) -> str:
-        """SHA-256 of everything that was fitted."""
-        found = hashlib.sha256()
+        """SHA-256 of everything that was fitted, whatever code fitted it."""
+        structure = self._structure() | {"metadata": None}
+        found = hashlib.sha256(json.dumps(structure, sort_keys=True).encode())
         for name, values in sorted(self._tensors().items()):
             found.update(name.encode())
             found.update(np.ascontiguousarray(values).tobytes())
@@ -342,13 +342,3 @@ class KernelSurrogates:
             "keys": {name: [list(k) for k in keyed] for name, keyed in self._keyed().items()},
             "metadata": dict(self.metadata),
         }
-
-
-def rows_digest(
-    rows: pd.DataFrame, operator: Operator, seed: int, plans: Mapping[str, TrainingPlan] | None
-) -> str:
-    """What a fit of one operator depends on, its code aside."""
-    found = hashlib.sha256(pd.util.hash_pandas_object(rows, index=False).to_numpy().tobytes())
-    plan = (plans or {}).get(operator.name, operator.plan)
-    found.update(repr((operator.name, seed, plan)).encode())
-    return found.hexdigest()[:16]

@@ -7,8 +7,6 @@ rows come from and holds the digest that reading checks.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from pinn.errors import PinnError
+from pinn.remembered.files import replace_atomically
 from pinn.sources.report import ReadReport, file_sha256
 
 
@@ -183,16 +182,6 @@ def read_manifest(path: Path) -> Manifest:
 def manifest_path(path: Path) -> Path:
     """``observations.parquet`` -> ``observations.manifest.json``."""
     return path.with_suffix(".manifest.json")
-
-
-def replace_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` fill a temporary file beside ``path``, then rename it over ``path``."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        write(temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _checked(values: pd.Series, column: Column, what: str) -> pd.Series:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,24 +9,19 @@ from typing import Any
 import numba
 from numba.extending import register_jitable
 
+from pinn.remembered.code import code_digest
+from pinn.remembered.files import cache_folder
+
 _config: Any = numba.config
 
 
-def _cache_folder() -> str:
-    """A folder of its own for each state of the sources.
+def _folder(function: Callable) -> str:
+    """A folder of its own for each state of the code that a function calls or reads constants of.
 
-    numba notices a change of the file that holds a compiled function, not of the files it calls,
-    so the name of the folder holds a hash of them all.
+    numba notices a change of the file that holds a compiled function, not of the others.
     """
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
-    user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    base = _config.CACHE_DIR or Path(user) / "pinn"
-    return str(Path(base) / f"simulator-{digest.hexdigest()[:16]}")
-
-
-_CACHE_FOLDER = _cache_folder()
+    base = _config.CACHE_DIR or cache_folder()
+    return str(Path(base) / f"simulator-{code_digest(function)[:16]}")
 
 
 def compiled(function: Callable) -> Any:
@@ -37,7 +30,7 @@ def compiled(function: Callable) -> Any:
     It releases the interpreter lock, so that threads run simulations side by side. Without a
     writable cache folder every process compiles anew.
     """
-    before, _config.CACHE_DIR = _config.CACHE_DIR, _CACHE_FOLDER
+    before, _config.CACHE_DIR = _config.CACHE_DIR, _folder(function)
     try:
         return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
     except RuntimeError:

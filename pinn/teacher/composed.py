@@ -17,13 +17,17 @@ import torch
 from pinn.errors import PinnError
 from pinn.kernels.composition import OPERATORS, compose_many
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.observations.table import replace_atomically
 from pinn.physics.uniform_batches import UniformBatches
+from pinn.remembered.code import code_digest
+from pinn.remembered.files import replace_atomically
+from pinn.remembered.store import remembered_folder
 from pinn.sources.report import file_sha256
 from pinn.specs.deployment import Deployment
 from pinn.teacher.batches import sample_batches
 
 SHARD_DEPLOYMENTS = 250
+#: What shards are made of, written first, and the same with their digests, written last.
+RECIPE, MANIFEST = "recipe.json", "manifest.json"
 BATCH_COLUMNS = tuple(f.name for f in fields(UniformBatches))
 
 
@@ -54,7 +58,8 @@ def compose_all(
 ) -> ComposedSteps:
     """Compose the steps of deployments; shards that are there already are kept.
 
-    The files are the same to the bit however often the work was interrupted.
+    The files are the same to the bit however often the work was interrupted. Shards of another
+    recipe, or of other code, are made anew.
 
     Args:
         kernels: Fitted operator surrogates.
@@ -62,14 +67,41 @@ def compose_all(
         folder: Of the shards and of ``manifest.json``.
         seed: Batches of the i-th deployment are drawn with ``seed + i``.
         workers: Processes; the result does not depend on their number.
-        about: More facts for the manifest, JSON-ready; a folder made with others is refused.
+        about: More facts for the manifest, JSON-ready.
         progress: Called with the number of finished and of all shards.
-
-    Raises:
-        PinnError: If the folder holds shards made for other kernels, deployments or batches.
     """
     folder.mkdir(parents=True, exist_ok=True)
     _claim(folder, kernels, deployments, seed, about or {})
+    compose_shards(folder, kernels, deployments, seed, workers=workers, progress=progress)
+    _finish_manifest(folder, range(0, len(deployments), SHARD_DEPLOYMENTS))
+    return read_composed(folder, deployments)
+
+
+def remembered_steps(
+    kernels: KernelSurrogates,
+    deployments: Sequence[Deployment],
+    seed: int,
+    root: Path,
+    *,
+    workers: int = 1,
+    progress: Callable[[int, int], None] = lambda *_: None,
+) -> ComposedSteps:
+    """As :func:`compose_all`, in a folder under ``root`` of its own for each recipe and code."""
+    aside = {"workers": workers, "progress": progress}
+    folder = remembered_folder(compose_shards, kernels, deployments, seed, root=root, aside=aside)
+    return read_composed(folder, deployments)
+
+
+def compose_shards(
+    folder: Path,
+    kernels: KernelSurrogates,
+    deployments: Sequence[Deployment],
+    seed: int,
+    *,
+    workers: int = 1,
+    progress: Callable[[int, int], None] = lambda *_: None,
+) -> None:
+    """Write the shards that a folder lacks; arguments are those of :func:`compose_all`."""
     starts = range(0, len(deployments), SHARD_DEPLOYMENTS)
     todo = [i for i in starts if not _shard_path(folder, i).is_file()]
     jobs = [(deployments[i : i + SHARD_DEPLOYMENTS], i, seed, folder) for i in todo]
@@ -86,8 +118,6 @@ def compose_all(
             _compose_shard(kernels, *job)
             done += 1
             progress(done, len(starts))
-    _finish_manifest(folder, starts)
-    return read_composed(folder, deployments)
 
 
 def read_composed(folder: Path, deployments: Sequence[Deployment]) -> ComposedSteps:
@@ -154,7 +184,7 @@ def _claim(
     seed: int,
     about: Mapping[str, Any],
 ) -> None:
-    """Write what the shards are made of, or check that it is the same as before."""
+    """Write what the shards are made of; if that was something else before, they go."""
     text = "\n".join(repr(d) for d in deployments)
     recipe = {
         "deployments": len(deployments),
@@ -163,21 +193,20 @@ def _claim(
         "kernels_metadata": json.loads(json.dumps(dict(kernels.metadata), default=str)),
         "seed": seed,
         "operators": list(OPERATORS),
+        "code": code_digest(compose_shards),
         **about,
     }
-    path = folder / "recipe.json"
-    if path.is_file():
-        if json.loads(path.read_text()) != recipe:
-            raise PinnError(
-                f"{folder} holds steps composed of other kernels, deployments or batches: name "
-                "another folder or delete this one"
-            )
+    path = folder / RECIPE
+    text = json.dumps(recipe, indent=2) + "\n"
+    if path.is_file() and path.read_text() == text:
         return
-    replace_atomically(path, lambda target: target.write_text(json.dumps(recipe, indent=2) + "\n"))
+    for other in (path, folder / MANIFEST, *folder.glob("steps-*.parquet")):
+        other.unlink(missing_ok=True)
+    replace_atomically(path, lambda target: target.write_text(text))
 
 
 def _finish_manifest(folder: Path, starts: Sequence[int]) -> None:
     shards = {_shard_path(folder, i).name: file_sha256(_shard_path(folder, i)) for i in starts}
-    manifest = json.loads((folder / "recipe.json").read_text()) | {"shards_sha256": shards}
-    path = folder / "manifest.json"
+    manifest = json.loads((folder / RECIPE).read_text()) | {"shards_sha256": shards}
+    path = folder / MANIFEST
     replace_atomically(path, lambda target: target.write_text(json.dumps(manifest, indent=2)))

@@ -12,7 +12,7 @@ import pandas as pd
 
 from pinn.errors import PinnError
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.observations.table import replace_atomically
+from pinn.remembered.files import replace_atomically
 from pinn.sources.report import file_sha256
 from pinn.specs.deployment import Deployment
 from pinn.teacher.composed import ComposedSteps, compose_all
@@ -62,7 +62,7 @@ def write_kernel_observations(
 
     Writes ``deployments.parquet``, shards ``steps-*.parquet`` with the batches and the seconds of
     each part, and ``manifest.json`` with the recipe and every file's SHA-256. The same arguments
-    give the same bytes.
+    give the same bytes; observations of other ones, or of other code, are made anew.
 
     Args:
         kernels: Fitted operator surrogates.
@@ -74,21 +74,14 @@ def write_kernel_observations(
         progress: Called with the number of finished and of all shards.
 
     Raises:
-        PinnError: If there is no deployment, or the folder holds observations of another recipe.
+        PinnError: If there is no deployment.
     """
     if not deployments:
         raise PinnError("no deployments to compose steps for: name models, or draw synthetic ones")
     folder.mkdir(parents=True, exist_ok=True)
     table, path = deployment_table(deployments), folder / DEPLOYMENTS_FILE
-    # Beside the old one first, so that a folder of another recipe stays as it was.
-    fresh = folder / f".{DEPLOYMENTS_FILE}.new"
-    replace_atomically(fresh, lambda target: table.to_parquet(target, index=False))
-    try:
-        facts = {**(about or {}), "deployments_file_sha256": file_sha256(fresh)}
-        found = compose_all(
-            kernels, deployments, folder, seed=seed, workers=workers, about=facts, progress=progress
-        )
-        fresh.replace(path)
-    finally:
-        fresh.unlink(missing_ok=True)
-    return found
+    replace_atomically(path, lambda target: table.to_parquet(target, index=False))
+    facts = {**(about or {}), "deployments_file_sha256": file_sha256(path)}
+    return compose_all(
+        kernels, deployments, folder, seed=seed, workers=workers, about=facts, progress=progress
+    )

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,17 +12,17 @@ import torch
 
 from pinn.errors import PinnError
 from pinn.kernels.exclusion import Exclusion
+from pinn.kernels.fitted import surrogates_without
 from pinn.kernels.near_copy import is_near_copy
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.network.coefficient_network import CoefficientNetwork, NetworkSettings
 from pinn.network.scaling import fit_scale
-from pinn.sources.kernels.tables import KernelTables, read_kernel_tables
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.model import ModelSpec
 from pinn.teacher.catalog_deployments import catalog_deployments
-from pinn.teacher.composed import ComposedSteps, compose_all
+from pinn.teacher.composed import ComposedSteps, remembered_steps
 from pinn.teacher.scalars import Scalars, fit_scalars
 from pinn.teacher.synthetic import synthetic_deployments
 from pinn.teacher.teacher import Teacher, projected_parts
@@ -37,7 +34,6 @@ from pinn.training.distillation import (
     distillation_rows,
 )
 from pinn.training.learner import TrainerFactory
-from pinn.training.provenance import source_digest
 from pinn.training.serving_fit import (
     STEPS_PER_EPOCH,
     ServingFit,
@@ -54,7 +50,7 @@ class KernelSettings:
     Attributes:
         released: Folder of fitted surrogates that come with the project, one sub-folder per
             exclusion; None fits them anew.
-        cache: Folder of surrogates and composed steps, by digest.
+        cache: Folder in which surrogates and composed steps are remembered.
         synthetic: Synthetic deployments.
         catalog: Draws of deployments of known models.
         gpus: On which they run; those whose kernels were measured.
@@ -146,33 +142,16 @@ def learn_scalars(surrogates: KernelSurrogates, rows: ServingRows) -> Scalars:
     return fit_scalars(parts, rows.tpot_features, rows.tpot_s, rows.weight)
 
 
-@lru_cache(maxsize=1)
-def kernel_tables() -> KernelTables:
-    """The measured kernels, read once per process."""
-    return read_kernel_tables()
-
-
 def fitted_surrogates(settings: KernelSettings, exclude: Exclusion) -> KernelSurrogates:
-    """Surrogates without the excluded kernels: released, cached or fitted now."""
+    """Surrogates without the excluded kernels: released, remembered or fitted now.
+
+    Released ones tell in their metadata which code fitted them; no other code makes them invalid.
+    """
     if settings.released is not None:
         folder = Path(settings.released) / exclude.slug()
         if (folder / "kernels.json").is_file():
             return _checked(KernelSurrogates.load(folder), exclude, folder)
-    recipe = _digest(settings.seed, source_digest(("sources/kernels", "kernels")))
-    cache = Path(settings.cache) / "surrogates" / recipe
-    folder = cache / exclude.slug()
-    if not (folder / "kernels.json").is_file():
-        _tell(f"fitting kernel surrogates: {exclude.slug()}")
-        fitted = KernelSurrogates.fit(
-            kernel_tables(),
-            exclude=exclude,
-            seed=settings.seed,
-            shared=cache / "operators",
-            progress=_tell,
-        )
-        folder.mkdir(parents=True, exist_ok=True)
-        fitted.save(folder)
-    return _checked(KernelSurrogates.load(folder), exclude, folder)
+    return surrogates_without(exclude, settings.seed, Path(settings.cache), _tell)
 
 
 def _checked(surrogates: KernelSurrogates, exclude: Exclusion, folder: Path) -> KernelSurrogates:
@@ -190,14 +169,11 @@ def composed_steps(
     settings: KernelSettings, surrogates: KernelSurrogates, exclude: Exclusion
 ) -> ComposedSteps:
     """Steps of synthetic and known deployments, none a near copy of a held-out model."""
-    deployments = training_deployments(settings, exclude)
-    recipe = {**asdict(settings), "kernels": surrogates.digest()} | exclude.describe()
-    folder = Path(settings.cache) / "steps" / _digest(recipe)
-    return compose_all(
+    return remembered_steps(
         surrogates,
-        deployments,
-        folder,
-        seed=settings.seed,
+        training_deployments(settings, exclude),
+        settings.seed,
+        Path(settings.cache),
         workers=settings.workers,
         progress=lambda done, total: _tell(f"composed {done} of {total} shards", end="\r"),
     )
@@ -218,11 +194,6 @@ def training_deployments(settings: KernelSettings, exclude: Exclusion) -> Sequen
 def _last(folder: Path) -> str | None:
     path = folder / "last.ckpt"
     return str(path) if path.is_file() else None
-
-
-def _digest(*parts: object) -> str:
-    text = json.dumps(parts, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _tell(text: str, end: str = "\n") -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,10 +14,10 @@ from pinn.evaluation.crossvalidation import held_out_kernels
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.observations.closed_loop import SHORTEST_SHARE
-from pinn.observations.table import read_observations, replace_atomically
-from pinn.training.provenance import source_digest
+from pinn.observations.table import read_observations
+from pinn.remembered.store import remembered_table
 from pinn.training.serving_rows import ServingRows, serving_rows
-from pinn.uncertainty.kernel_distance import kernel_distance
+from pinn.uncertainty.kernel_distance import kernel_distances
 
 #: Metrics with an interval; ITL is TPOT's mean by another name.
 METRICS = ("tpot", "ttft", "e2e")
@@ -27,9 +28,6 @@ LEFT_OUT = {
     "leave-one-gpu-out": "gpu",
     "leave-one-gpu-and-its-kernels-out": "gpu",
 }
-
-#: Packages whose code decides how far a row lies.
-_CODE = ("specs", "physics", "kernels", "uncertainty")
 
 #: The method whose errors calibrate intervals.
 METHOD = "network"
@@ -50,7 +48,7 @@ def held_out_errors(
 
     Args:
         folder: Of a leave-one-out experiment: ``predictions.csv`` (or ``.parquet``) and
-            ``observations``. Distances are kept in it as ``distances.csv``.
+            ``observations``. Distances are remembered in it.
         surrogates: Gives the kernel surrogates of an exclusion.
 
     Returns:
@@ -68,8 +66,7 @@ def held_out_errors(
         )
     observations = read_observations(folder / "observations" / "silicon.parquet")
     errors = _errors(predictions[wanted], observations)
-    known = folder / "distances.csv"
-    distances = _distances(errors, serving_rows(observations), surrogates, known)
+    distances = _distances(errors, serving_rows(observations), surrogates, folder)
     return errors.merge(distances, on=["split", "row_id"])[list(COLUMNS)]
 
 
@@ -102,32 +99,24 @@ def _distances(
     errors: pd.DataFrame,
     rows: ServingRows,
     surrogates: Callable[[Exclusion], KernelSurrogates],
-    path: Path,
+    root: Path,
 ) -> pd.DataFrame:
-    """Distances by split and row; those of a fold are kept with what they depend on."""
-    known = pd.read_csv(path) if path.is_file() else pd.DataFrame({"key": []})
+    """Distances by split and row."""
     found = []
-    for (split, held_out), part in errors.groupby(["split", "held_out"], sort=False):
+    for (split, _), part in errors.groupby(["split", "held_out"], sort=False):
         test = rows.take(np.isin(rows.row_id, part["row_id"]))
         kernels = surrogates(held_out_kernels(str(split), test))
-        key = f"{split} {held_out} {kernels.digest()} {source_digest(_CODE)}"
-        of_fold = known[known["key"] == key]
-        if set(of_fold.get("row_id", ())) != set(part["row_id"]):
-            of_fold = _fold_distances(part, test, kernels).assign(split=str(split), key=key)
-        found.append(of_fold)
-    together = pd.concat(found, ignore_index=True)
-    replace_atomically(path, lambda target: together.to_csv(target, index=False))
-    return together[["split", "row_id", "distance", "elsewhere"]]
+        of_row = dict(zip(test.row_id, test.deployment, strict=True))
+        steps = [
+            (test.deployments[of_row[row["row_id"]]], _mean_step(row))
+            for row in part.to_dict("records")
+        ]
+        at = remembered_table(kernel_distances, kernels, steps, root=root)
+        at = at.rename(columns={"total": "distance"})[["distance", "elsewhere"]]
+        found.append(at.assign(split=str(split), row_id=part["row_id"].to_list()))
+    return pd.concat(found, ignore_index=True)
 
 
-def _fold_distances(
-    part: pd.DataFrame, test: ServingRows, kernels: KernelSurrogates
-) -> pd.DataFrame:
-    of_row = dict(zip(test.row_id, test.deployment, strict=True))
-    found = []
-    for row in part.to_dict("records"):
-        context = row["prompt_tokens"] + row["output_tokens"] // 2
-        load = f"{row['concurrency']} decode @ {context}"
-        at = kernel_distance(kernels, test.deployments[of_row[row["row_id"]]], load)
-        found.append((row["row_id"], at.total, at.elsewhere))
-    return pd.DataFrame(found, columns=["row_id", "distance", "elsewhere"])
+def _mean_step(row: Mapping[Hashable, Any]) -> str:
+    """The decode step in the middle of a row's requests."""
+    return f"{row['concurrency']} decode @ {row['prompt_tokens'] + row['output_tokens'] // 2}"

@@ -6,7 +6,10 @@ to the nearest of them in log units. Nothing here was fitted to errors of predic
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+import pandas as pd
 
 from pinn.errors import PinnError
 from pinn.kernels.evidence import KernelUse, kernels_used
@@ -20,6 +23,8 @@ from pinn.uncertainty.distance import REFERENCE_BATCH, KernelDistance
 
 #: Distance of a kernel of which nothing like it was measured: a factor of four in a size.
 UNMEASURED = float(np.log(4.0))
+
+_LOCATED = ("total", "elsewhere")
 
 
 def kernel_distance(
@@ -49,6 +54,18 @@ def kernel_distance(
         by_operator[use.operator] = by_operator.get(use.operator, 0.0) + apart
         elsewhere += share * (_gpu_gap(use, deployment.gpu) > 0)
     return KernelDistance(sum(by_operator.values()), by_operator, elsewhere)
+
+
+def kernel_distances(
+    kernels: KernelSurrogates, steps: Sequence[tuple[Deployment, str]]
+) -> pd.DataFrame:
+    """Locate many steps, each a deployment and a batch.
+
+    Returns:
+        One row per step: ``total`` and ``elsewhere`` of its ``KernelDistance``.
+    """
+    found = [kernel_distance(kernels, deployment, batch) for deployment, batch in steps]
+    return pd.DataFrame({name: [getattr(at, name) for at in found] for name in _LOCATED})
 
 
 def _distance(use: KernelUse, gpu: GpuSpec) -> float:

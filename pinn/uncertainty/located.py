@@ -1,25 +1,18 @@
 """Distances for commands: the surrogates that belong to a checkpoint, answers kept on disk.
 
-Loading what knows the measured kernels takes longer than a simulation, so its answer is remembered
-for each deployment, batch and set of surrogates.
+Loading what knows the measured kernels takes longer than a simulation, so its answer is remembered.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pinn.errors import PinnError
 from pinn.kernels.search import find_kernels
+from pinn.remembered.store import remembered_value
 from pinn.specs.deployment import Deployment
 from pinn.uncertainty.distance import REFERENCE_BATCH, KernelDistance
-
-#: Packages whose code decides how far a deployment lies.
-_CODE = ("specs", "physics", "kernels", "embedding", "coefficients", "uncertainty")
 
 
 def locate(
@@ -36,14 +29,8 @@ def locate(
             "no kernel surrogates beside the checkpoint, so its distance from the data is unknown: "
             "fit them with 'python train.py kernels=on'"
         )
-
-    def find() -> dict[str, Any]:
-        from pinn.kernels.surrogates import KernelSurrogates  # imports torch
-        from pinn.uncertainty.kernel_distance import kernel_distance
-
-        return vars(kernel_distance(KernelSurrogates.load(folder), deployment, batch))
-
-    return KernelDistance(**_remembered(_key(folder / "kernels.json", deployment, batch), find))
+    # The JSON file holds the hash of the file beside it.
+    return KernelDistance(**remembered_value(_distance, folder / "kernels.json", deployment, batch))
 
 
 def outside_inputs(checkpoint: Path, deployment: Deployment) -> dict[str, float]:
@@ -52,46 +39,19 @@ def outside_inputs(checkpoint: Path, deployment: Deployment) -> dict[str, float]
     Raises:
         PinnError: If the checkpoint cannot be used.
     """
-
-    def find() -> dict[str, Any]:
-        from pinn.coefficients.distance import training_space  # imports torch
-        from pinn.network.checkpoint import load_checkpoint
-
-        space = training_space(load_checkpoint(checkpoint))
-        return space.locate([deployment]).outside_names(0)
-
-    return _remembered(_key(checkpoint, deployment, "inputs"), find)
+    return remembered_value(_outside, checkpoint, deployment)
 
 
-def _remembered(key: str, find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What was found before, else what is found now."""
-    path = _cache() / f"{key}.json"
-    try:
-        known = json.loads(path.read_text())
-        if isinstance(known, dict):
-            return known
-    except (OSError, ValueError):
-        pass
-    found = find()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(f".{os.getpid()}.part")
-        part.write_text(json.dumps(found))
-        part.replace(path)
-    except OSError:
-        pass  # a cache that cannot be written is only slower
-    return found
+def _distance(kernels: Path, deployment: Deployment, batch: str) -> dict[str, Any]:
+    from pinn.kernels.surrogates import KernelSurrogates  # imports torch
+    from pinn.uncertainty.kernel_distance import kernel_distance
+
+    return vars(kernel_distance(KernelSurrogates.load(kernels.parent), deployment, batch))
 
 
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pinn/distances"
+def _outside(checkpoint: Path, deployment: Deployment) -> dict[str, float]:
+    from pinn.coefficients.distance import training_space  # imports torch
+    from pinn.network.checkpoint import load_checkpoint
 
-
-def _key(source: Path, deployment: Deployment, what: str) -> str:
-    digest = hashlib.sha256(f"{deployment!r} {what}".encode())
-    digest.update(source.read_bytes())
-    root = Path(__file__).resolve().parents[1]
-    for package in _CODE:
-        for path in sorted((root / package).glob("*.py")):
-            digest.update(path.read_bytes())
-    return digest.hexdigest()[:32]
+    space = training_space(load_checkpoint(checkpoint))
+    return space.locate([deployment]).outside_names(0)

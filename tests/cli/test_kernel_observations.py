@@ -77,15 +77,13 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(make, tmp_path, monkeypatch
     assert f"composed {total} of {total} shards" in result.stderr
 
 
-def test_other_options_do_not_mix_with_a_folder(make, refused, tmp_path, kernels_folder):
-    assert make(*GRID, "--out", tmp_path).exit_code == 0
-    before = files(tmp_path)
-    message = refused(
-        "observations", "kernels", "--kernels", kernels_folder, *GRID, "--seed", 1,
-        "--out", tmp_path,
-    )  # fmt: skip
-    assert "other kernels, deployments or batches" in message
-    assert files(tmp_path) == before
+def test_other_options_take_the_place_of_what_a_folder_held(make, tmp_path):
+    assert make(*GRID, "--out", tmp_path / "a").exit_code == 0
+    assert make(*GRID, "--seed", 1, "--out", tmp_path / "b").exit_code == 0
+    assert files(tmp_path / "a") != files(tmp_path / "b")
+    result = make(*GRID, "--seed", 1, "--out", tmp_path / "a")
+    assert result.exit_code == 0, result.output
+    assert files(tmp_path / "a") == files(tmp_path / "b")
 
 
 def test_what_cannot_be_made_is_refused(refused, tmp_path, kernels_folder):

@@ -1,5 +1,7 @@
 """``pinn kernels``: held-out errors measured, written and shown."""
 
+import json
+
 import pandas as pd
 import pytest
 
@@ -66,3 +68,18 @@ def test_scores_are_written_as_the_table_that_is_shown(run, tmp_path, monkeypatc
     assert asked == [(["L40S"], ["moe"], 0)]
     assert "without some shapes: moe" in result.stderr
     pd.testing.assert_frame_equal(pd.read_csv(path), scored)
+
+
+def test_surrogates_say_what_they_rest_on(run, kernels_folder, tmp_path):
+    result = run("kernels", "show", kernels_folder)
+    assert result.exit_code == 0, result.output
+    assert "left out    nothing" in result.stdout
+    assert result.stdout.rstrip().endswith(", the present one")
+    for name in ("kernels.json", "kernels.safetensors"):
+        (tmp_path / name).write_bytes((kernels_folder / name).read_bytes())
+    structure = json.loads((tmp_path / "kernels.json").read_text())
+    for code, shown in (("0" * 64, "0" * 16 + ", not the present one"), (None, "unknown")):
+        metadata = structure["metadata"] | {"code": code}
+        (tmp_path / "kernels.json").write_text(json.dumps(structure | {"metadata": metadata}))
+        result = run("kernels", "show", tmp_path)
+        assert result.stdout.rstrip().endswith(f"code        {shown}")

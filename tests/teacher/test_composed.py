@@ -1,15 +1,15 @@
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 
-from pinn.errors import PinnError
 from pinn.kernels.composition import compose_many
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.teacher import composed
 from pinn.teacher.batches import sample_batches
-from pinn.teacher.composed import compose_all
+from pinn.teacher.composed import compose_all, remembered_steps
 from pinn.teacher.synthetic import synthetic_deployments
 
 
@@ -40,11 +40,10 @@ def test_no_shard_depends_on_what_was_looked_up_before(h100_kernels, deployments
         np.testing.assert_array_equal(alone[0], together[i])
 
 
-def test_more_facts_stand_in_the_manifest_and_bind(h100_kernels, deployments, tmp_path):
-    compose_all(h100_kernels, deployments, tmp_path, about={"drawn": 7})
-    assert json.loads((tmp_path / "manifest.json").read_text())["drawn"] == 7
-    with pytest.raises(PinnError, match="name another folder"):
-        compose_all(h100_kernels, deployments, tmp_path, about={"drawn": 8})
+def test_more_facts_stand_in_the_manifest(h100_kernels, deployments, tmp_path):
+    for drawn in (7, 8):
+        compose_all(h100_kernels, deployments, tmp_path, about={"drawn": drawn})
+        assert json.loads((tmp_path / "manifest.json").read_text())["drawn"] == drawn
 
 
 def test_an_interrupted_build_goes_on(h100_kernels, deployments, tmp_path):
@@ -60,7 +59,46 @@ def test_an_interrupted_build_goes_on(h100_kernels, deployments, tmp_path):
     np.testing.assert_array_equal(whole.parts, again.parts)
 
 
-def test_shards_of_other_deployments_are_not_mixed_in(h100_kernels, deployments, tmp_path):
-    compose_all(h100_kernels, deployments, tmp_path)
-    with pytest.raises(PinnError, match="other kernels, deployments or batches"):
-        compose_all(h100_kernels, deployments[:3], tmp_path)
+def test_shards_of_other_deployments_seeds_or_code_are_made_anew(
+    h100_kernels, deployments, tmp_path, monkeypatch
+):
+    compose_all(h100_kernels, deployments, tmp_path / "other")
+    made = []
+    for changed in (
+        partial(compose_all, h100_kernels, deployments[:3]),
+        partial(compose_all, h100_kernels, deployments[:3], seed=1),
+    ):
+        changed(tmp_path / "other", progress=lambda *counts: made.append(counts))
+        changed(tmp_path / "fresh")
+        assert files(tmp_path / "other") == files(tmp_path / "fresh")
+    assert made == [(1, 1), (1, 1)]
+    monkeypatch.setattr(composed, "code_digest", lambda _: "other code")
+    changed(tmp_path / "other", progress=lambda *counts: made.append(counts))
+    assert len(made) == 3
+
+
+def test_remembered_steps_go_on_after_an_interruption(
+    h100_kernels, deployments, tmp_path, monkeypatch
+):
+    whole = compose_all(h100_kernels, deployments, tmp_path / "whole")
+    compose_shard, done = composed._compose_shard, []
+
+    def cut(*arguments):
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(compose_shard(*arguments))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(composed, "_compose_shard", cut)
+        with pytest.raises(KeyboardInterrupt):
+            remembered_steps(h100_kernels, deployments, 0, tmp_path)
+    made = []
+    for _ in range(2):
+        again = remembered_steps(
+            h100_kernels, deployments, 0, tmp_path, progress=lambda *counts: made.append(counts)
+        )
+        np.testing.assert_array_equal(again.parts, whole.parts)
+    assert made == [(3, 3)]
+    shards = {name: text for name, text in files(tmp_path / "whole").items() if "steps" in name}
+    (folder,) = (tmp_path / "teacher.composed.compose_shards").iterdir()
+    assert shards.items() <= files(folder).items()

@@ -1,5 +1,7 @@
 """Errors and coefficient changes of left-out rows, read back from an experiment's folder."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -45,12 +47,14 @@ def test_errors_are_log_ratios_beside_the_distance_at_the_rows_own_load(folder, 
 
 def test_distances_are_worked_out_once(folder, h100_kernels, monkeypatch):
     first = held_out_errors(folder, lambda _: h100_kernels)
-    monkeypatch.setattr("pinn.uncertainty.held_out.kernel_distance", None)
+    monkeypatch.setattr("pinn.uncertainty.kernel_distance.kernel_distance", None)
     again = held_out_errors(folder, lambda _: h100_kernels)
     pd.testing.assert_frame_equal(again, first)
-    monkeypatch.setattr("pinn.uncertainty.held_out.source_digest", lambda _: "other code")
+    other = h100_kernels.all_reduce
+    bent = {key: 1.01 * curve for key, curve in other.curves.items()}
+    changed = replace(h100_kernels, all_reduce=replace(other, curves=bent))
     with pytest.raises(TypeError):
-        held_out_errors(folder, lambda _: h100_kernels)
+        held_out_errors(folder, lambda _: changed)
 
 
 def test_experiments_without_what_is_needed_are_refused(folder, h100_kernels):

@@ -1,0 +1,32 @@
+"""Where results are remembered, and how a file is written so that nobody reads half of it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+#: Names the folder of remembered results instead of the user's cache.
+ENVIRONMENT_VARIABLE = "PINN_CACHE"
+
+
+def cache_folder() -> Path:
+    """``PINN_CACHE``, else ``pinn`` in the user's cache: ``XDG_CACHE_HOME``, or the system's own.
+
+    What lies in it may be deleted at any time: it is only slower then.
+    """
+    named = os.environ.get(ENVIRONMENT_VARIABLE)
+    return Path(named).expanduser() if named else user_cache_path("pinn")
+
+
+def replace_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Let ``write`` fill a temporary file beside ``path``, then rename it over ``path``."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    try:
+        write(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
