@@ -1,6 +1,7 @@
 """Configurations from text, files and grids."""
 
 import json
+from dataclasses import fields
 
 import pytest
 
@@ -15,6 +16,7 @@ from pinn.coefficients.configurations import (
 )
 from pinn.errors import PinnError
 from pinn.specs.catalog import load_model
+from pinn.specs.serving import ServingSpec
 
 LLAMA = {"model": "Llama-3.1-8B", "gpu": "H100"}
 
@@ -182,5 +184,23 @@ def test_a_bad_file_is_refused_in_one_line_that_names_it(tmp_path, name, content
     assert "\n" not in str(error.value)
 
 
-def test_every_serving_flag_is_a_key():
-    assert {"model", "gpu", "precision", "tensor_parallel_size", "kv_cache_dtype"} <= set(KEYS)
+#: Of every flag, a value that is not its default.
+OTHERS = {
+    "tensor_parallel_size": 2, "pipeline_parallel_size": 2, "data_parallel_size": 2,
+    "enable_expert_parallel": True, "max_num_batched_tokens": 1024, "max_num_seqs": 7,
+    "max_model_len": 512, "gpu_memory_utilization": 0.7, "enable_chunked_prefill": False,
+    "enable_prefix_caching": False, "enforce_eager": True, "block_size": 32,
+    "cpu_offload_gb": 1.5, "kv_cache_dtype": "fp8", "generation_config": "vllm",
+    "override_generation_config": '{"top_k": 5}',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("flag", [f.name for f in fields(ServingSpec)])
+def test_every_serving_flag_reaches_the_deployment(flag):
+    """As text, in the spelling of the command line, and it is a setting of its own."""
+    served = {"model": "Qwen/Qwen3-30B-A3B", "gpu": "H100"}
+    given = canonical({**served, f"--{flag.replace('_', '-')}": str(OTHERS[flag])})
+    serving = make_deployment(given).serving
+    assert getattr(serving, flag) == OTHERS[flag]
+    assert getattr(make_deployment(served).serving, flag) != OTHERS[flag]
+    assert flag in KEYS
