@@ -217,3 +217,96 @@ def test_gpt_oss_experts_are_stored_in_four_bits():
     found = costs("gpt-oss-120b")
     assert found["expert_read_s"] == pytest.approx(3 * 2880**2 * 36 * 4.25 / 8 / BANDWIDTH)
     assert (found["experts"], found["expert_share"]) == (128, 4 / 128)
+
+
+def test_residual_traffic_is_twelve_passes_over_the_hidden_state():
+    # 12 x 4096 x 2 bytes in each of 32 layers.
+    assert costs("Llama-3.1-8B")["activation_token_s"] == pytest.approx(12 * 8192 * 32 / BANDWIDTH)
+    # A token's two copies go in and out of an expert (2 x 4096) and through its width three times.
+    found = costs("Mixtral-8x7B")
+    passes = 2 * (2 * 4096 + 3 * 14336) * 32
+    assert found["expert_activation_token_s"] == pytest.approx(passes * 2 / BANDWIDTH)
+
+
+@pytest.mark.parametrize(("spread", "copies"), [(True, 2), (False, 4)])
+def test_mixtral_tokens_go_to_their_experts_and_back(spread, copies):
+    # Four replicas: 3 / 4 of the copies leave their GPU, once to go and once to come back. Whole
+    # experts get a token's top-2, slices of experts get every token.
+    found = costs("Mixtral-8x7B", data_parallel_size=4, enable_expert_parallel=spread)
+    moved = 32 * 2 * copies * 3 / 4 * 4096 * 2
+    assert found["exchange_token_s"] == pytest.approx(moved / LINK)
+    assert costs("Mixtral-8x7B", tensor_parallel_size=4)["exchange_token_s"] == 0
+
+
+def test_three_stages_hand_a_token_on_twice():
+    found = costs("Llama-3.1-8B", pipeline_parallel_size=3)
+    assert found["pipeline_token_s"] == pytest.approx(2 * 8192 / LINK)
+
+
+def test_a_later_chunk_reads_what_is_cached():
+    # 16 tokens hide behind 15,009,316,864 bytes of weights; 8000 cached tokens of 131,072 bytes.
+    floor = batch_floor_seconds(deploy("Llama-3.1-8B"), [Batch.prefill(1, 16, 8000)])[0]
+    assert floor == pytest.approx((15_009_316_864 + 8000 * 131_072) / BANDWIDTH)
+    found = features(deploy("Llama-3.1-8B"), Batch.prefill(1, 16, 8000))
+    assert found["prefill_kv_read"] == pytest.approx(8000 * 131_072 / BANDWIDTH)
+    # Queries in and outputs out: 2 x 32 heads x 128 x 2 bytes x 32 layers for each token.
+    assert found["prefill_tokens"] == pytest.approx(16 * 524_288 / BANDWIDTH)
+
+
+def test_gpt_oss_floor_counts_what_is_cached_inside_its_windows():
+    # Its own new key is written, not read: 1000 tokens, or 127 where 128 are seen.
+    floor = batch_floor_seconds(deploy("gpt-oss-120b"), [Batch.decode(1, 1000)])[0]
+    found = costs("gpt-oss-120b")
+    weights = found["gemm_weights_s"] + 4 * found["expert_read_s"]
+    assert floor == pytest.approx(weights + (1000 + 127) * 36_864 / BANDWIDTH)
+    # A chunk after 1000 cached tokens counts a whole window of them, one key more than it needs.
+    floor = batch_floor_seconds(deploy("gpt-oss-120b"), [Batch.prefill(1, 1, 1000)])[0]
+    assert floor == pytest.approx(weights + (1000 + 128) * 36_864 / BANDWIDTH)
+
+
+def test_large_prompts_are_launched_layer_by_layer():
+    # Graphs hold up to 512 tokens; a prompt of 128 has a quarter of them.
+    graphs, eager = deploy("Llama-3.1-8B"), deploy("Llama-3.1-8B", enforce_eager=True)
+    for batch, share in (
+        (Batch.decode(64, 700), 0),
+        (Batch.prefill(1, 128), 1 / 4),
+        (Batch.prefill(1, 128) + Batch.decode(64, 700), 1 / 4),
+        (Batch.prefill(1, 4096), 1),
+    ):
+        assert features(graphs, batch)["eager_layer"] == pytest.approx(32 * share)
+        assert features(eager, batch)["eager_layer"] == 32
+    assert features(eager, Batch())["eager_layer"] == 0
+
+
+def test_arithmetic_beyond_a_tile_and_beyond_a_wave():
+    token = costs("Llama-3.1-8B")["gemm_token_s"]
+    for tokens in (100, 1000, 3000):
+        found = features(deploy("Llama-3.1-8B"), Batch.prefill(1, tokens))
+        assert found["gemm_beyond_128"] == pytest.approx(token * max(tokens - 128, 0))
+        assert found["gemm_beyond_1024"] == pytest.approx(token * max(tokens - 1024, 0))
+    # Experts see the tokens of both replicas.
+    found = features(deploy("Mixtral-8x7B", data_parallel_size=2), Batch.prefill(1, 1000))
+    expert = costs("Mixtral-8x7B", data_parallel_size=2)["expert_token_s"]
+    assert found["expert_compute"] == pytest.approx(2000 * expert)
+    assert found["expert_compute_beyond_1024"] == pytest.approx((2000 - 1024) * expert)
+
+
+def test_messages_of_an_all_reduce_change_their_way_at_256_kib():
+    # 8 KiB per token: 32 tokens fill 256 KiB, 1024 tokens 8 MiB.
+    deployment = deploy("Llama-3.1-8B", tensor_parallel_size=2)
+    token = costs("Llama-3.1-8B", tensor_parallel_size=2)["all_reduce_token_s"]
+    for tokens in (16, 32, 33, 2000):
+        found = features(deployment, Batch.decode(tokens, 10))
+        assert found["all_reduce"] == pytest.approx(token * tokens)
+        assert found["all_reduce_first_256k"] == pytest.approx(token * min(tokens, 32))
+        assert found["all_reduce_first_8m"] == pytest.approx(token * min(tokens, 1024))
+        assert found["large_all_reduce"] == (65 if tokens > 32 else 0)
+
+
+def test_skewed_routing_hits_the_experts_of_a_tenth_of_the_tokens():
+    # Twenty tokens hit what two would: 8 x (1 - 0.75^2) = 3.5 of 8, 2 of them counted already.
+    found = features(deploy("Mixtral-8x7B"), Batch.decode(20, 100))
+    assert found["experts_hit_tenth"] == pytest.approx(1.5 * 2 * EXPERT_MIXTRAL / BANDWIDTH)
+    one = features(deploy("Mixtral-8x7B"), Batch.decode(1, 100))
+    assert one["experts_hit"] == pytest.approx(0, abs=1e-12)
+    assert one["experts_hit_tenth"] == 0
