@@ -12,19 +12,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Float
 from scipy.optimize import nnls
 
 from pinn.calibration.intervals import Intervals
 from pinn.calibration.offsets import STRENGTHS
 from pinn.errors import PinnError
-from pinn.observations.closed_loop import ClosedLoop, closed_loop_steps
-from pinn.observations.deployments import observed_deployment
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import step_costs
 from pinn.specs.deployment import Deployment
-from pinn.specs.serving_defaults import default_max_num_batched_tokens
 
 #: (model, GPU) of the donors.
 DONORS = (
@@ -59,38 +55,22 @@ def shared_features(
     return np.stack(columns, axis=1)
 
 
-def fit_donors(observations: pd.DataFrame) -> Float[np.ndarray, " features"]:
+def fit_donors(
+    features: Matrix, seconds: Float[np.ndarray, " n"]
+) -> Float[np.ndarray, " features"]:
     """Base and configuration coefficients from the donors' mean times per output token.
 
     Args:
-        observations: Measured deployments, as ``read_observations`` gives them.
+        features: Mean ``shared_features`` of each of the donors' benchmarks.
+        seconds: Their measured mean times per output token.
 
     Raises:
-        PinnError: If no donor is among them.
+        PinnError: If there are no donors.
     """
-    donors = [
-        row
-        for _, row in observations.iterrows()
-        if (row["model"], observed_deployment(row).gpu.name) in DONORS
-    ]
-    if not donors:
+    if not len(seconds):
         raise PinnError(f"none of the donors {DONORS} is among the observations")
-    rows = np.concatenate([_donor_features(row) for row in donors])
-    seconds = np.array([float(row["tpot_s"]) for row in donors])
-    found, _ = nnls(rows / seconds[:, None], np.ones(len(seconds)))
+    found, _ = nnls(features / seconds[:, None], np.ones(len(seconds)))
     return found
-
-
-def _donor_features(row: pd.Series) -> Matrix:
-    deployment = observed_deployment(row)
-    budget = default_max_num_batched_tokens(deployment.gpu)
-    load = ClosedLoop(
-        int(row["concurrency"]), int(row["prompt_tokens"]), int(row["output_tokens"]), budget,
-        deployment.model.window_tokens,
-    )  # fmt: skip
-    steps = closed_loop_steps(load)
-    features = shared_features(deployment, steps.sums, budget)
-    return (steps.tpot_share @ features)[None]
 
 
 @dataclass(frozen=True)

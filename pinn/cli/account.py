@@ -61,6 +61,7 @@ def account(
     data_parallel_size: flags.DataParallelSize = None,
     enable_expert_parallel: flags.EnableExpertParallel = None,
     enforce_eager: flags.EnforceEager = None,
+    max_cudagraph_capture_size: flags.MaxCudagraphCaptureSize = None,
     cpu_offload_gb: flags.CpuOffloadGb = None,
     kv_cache_dtype: flags.KvCacheDtype = None,
     generation_config: flags.GenerationConfig = None,

@@ -135,7 +135,7 @@ def _study(found: Calibration, folder: Path) -> None:
 
 def _donors() -> np.ndarray:
     """The two-stage baseline's coefficients from the measured deployments that come along."""
-    from pinn.calibration.hierarchical import fit_donors
+    from pinn.evaluation.donors import donor_coefficients
     from pinn.sources.silicon import read_silicon
 
-    return fit_donors(read_silicon()[0])
+    return donor_coefficients(read_silicon()[0])

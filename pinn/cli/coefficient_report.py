@@ -100,11 +100,7 @@ def _sentence(found: dict[str, Any]) -> str:
         "deviations away."
     )
     if span:
-        text += f" Models left out in the evaluation lay {span[0]:.1f} to {span[1]:.1f} away: " + (
-            "expect errors of that size."
-            if away <= span[1]
-            else "this one is farther, expect larger errors."
-        )
+        text += f" Models left out in the evaluation lay {span[0]:.1f} to {span[1]:.1f} away."
     outside = [f"{name} ({by:+.1f})" for name, by in found["outside_training_range"].items()]
     if not outside:
         return f"{text} Every input lies inside the training range."

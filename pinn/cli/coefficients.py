@@ -103,6 +103,7 @@ def coefficients(
     enable_chunked_prefill: flags.EnableChunkedPrefill = None,
     enable_prefix_caching: flags.EnablePrefixCaching = None,
     enforce_eager: flags.EnforceEager = None,
+    max_cudagraph_capture_size: flags.MaxCudagraphCaptureSize = None,
     block_size: flags.BlockSize = None,
     cpu_offload_gb: flags.CpuOffloadGb = None,
     kv_cache_dtype: flags.KvCacheDtype = None,

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
+#: Ending of a checkpoint's own table.
+_KEPT = ".results.csv"
+
 
 @app.command()
 def results(
@@ -28,11 +31,14 @@ def results(
 ) -> None:
     """Errors on held-out models or GPUs: median / mean absolute percentage error per method.
 
-    A Markdown table, one row per held-out part and one column per method.
+    A Markdown table, one row per held-out part and one column per method. A table beside a
+    checkpoint has to be of that checkpoint's own folds.
 
     Example: pinn results results/lomo/results.csv --metric ttft
     """
-    table = _read(path or _beside_checkpoint())
+    path = path or _beside_checkpoint()
+    table = _read(path)
+    _check_checkpoint(table, path)
     chosen = table[table["metric"] == metric]
     if chosen.empty:
         known = ", ".join(sorted(table["metric"].unique()))
@@ -45,7 +51,7 @@ def results(
 def _beside_checkpoint() -> Path:
     from pinn.coefficients.checkpoint_search import find_checkpoint
 
-    return find_checkpoint().with_suffix(".results.csv")
+    return find_checkpoint().with_suffix(_KEPT)
 
 
 def _read(path: Path) -> pd.DataFrame:
@@ -60,6 +66,25 @@ def _read(path: Path) -> pd.DataFrame:
     if not set(RESULT_COLUMNS) <= set(table.columns):
         raise PinnError(f"{path} is no results table: it needs {', '.join(RESULT_COLUMNS)}")
     return table
+
+
+def _check_checkpoint(table: pd.DataFrame, path: Path) -> None:
+    """Whether a table beside a checkpoint is that checkpoint's."""
+    from pinn.experiments.publish import CHECKPOINT_COLUMN
+    from pinn.sources.report import file_sha256
+
+    checkpoint = path.with_name(path.name.removesuffix(_KEPT) + ".safetensors")
+    if not path.name.endswith(_KEPT) or not checkpoint.is_file():
+        return
+    named = table[CHECKPOINT_COLUMN].unique() if CHECKPOINT_COLUMN in table else ()
+    got = ", ".join(f"{str(mark)[:12]}..." for mark in named) or "no checkpoint"
+    expected = file_sha256(checkpoint)
+    if list(named) != [expected]:
+        raise PinnError(
+            f"{path} belongs to another checkpoint: it names {got}, expected "
+            f"{expected[:12]}..., the SHA-256 of {checkpoint.name}: run 'python train.py "
+            "+experiment=release', which writes both"
+        )
 
 
 def _markdown(part: pd.DataFrame, models_only: bool) -> str:

@@ -52,6 +52,13 @@ EnablePrefixCaching = Annotated[
 EnforceEager = Annotated[
     bool | None, _switch("enforce-eager", "Launch without CUDA graphs. [default: no]")
 ]
+MaxCudagraphCaptureSize = Annotated[
+    int | None,
+    _option(
+        "--max-cudagraph-capture-size",
+        "Tokens of the largest step in a CUDA graph. [default: 2 x max-num-seqs, at most 512]",
+    ),
+]
 BlockSize = Annotated[int | None, _option("--block-size", "Tokens per KV block. [default: 16]")]
 CpuOffloadGb = Annotated[
     float | None,

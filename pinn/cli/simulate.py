@@ -92,6 +92,7 @@ def simulate(
     enable_chunked_prefill: flags.EnableChunkedPrefill = None,
     enable_prefix_caching: flags.EnablePrefixCaching = None,
     enforce_eager: flags.EnforceEager = None,
+    max_cudagraph_capture_size: flags.MaxCudagraphCaptureSize = None,
     block_size: flags.BlockSize = None,
     cpu_offload_gb: flags.CpuOffloadGb = None,
     kv_cache_dtype: flags.KvCacheDtype = None,
@@ -136,6 +137,21 @@ def simulate(
         float | None,
         _engine_option("--kv-transfer-latency-s", "Delay of each such transfer. [default: 0]"),
     ] = None,
+    api_server_count: Annotated[
+        int | None,
+        _engine_option(
+            "--api-server-count",
+            "Processes that take requests in and stream tokens. [default: data-parallel size]",
+        ),
+    ] = None,
+    v1_multiprocessing: Annotated[
+        bool | None,
+        _engine_option(
+            "--v1-multiprocessing/--no-v1-multiprocessing",
+            "Whether the engine has a process of its own (VLLM_ENABLE_V1_MULTIPROCESSING). "
+            "[default: yes]",
+        ),
+    ] = None,
     reject_long_requests: Annotated[
         bool | None,
         _engine_option(
@@ -161,7 +177,7 @@ def simulate(
     given = {name: value for name, value in given.items() if value is not None}
     job, latency = _job(given, workload, seed, checkpoint, coefficients)
     run, deployment = job.run(), job.deployment
-    trust = _trust(run, deployment, checkpoint, coefficients)
+    trust = _trust(run, job, latency, checkpoint, coefficients)
     found = _sensitivity(job, latency, run, sensitivity)
     _report(run, deployment, trust, found)
     if json_path is not None:
@@ -213,16 +229,19 @@ def _latency(
 
 
 def _trust(
-    run: Run, deployment: Deployment, checkpoint: Path | None, coefficients: Path | None
+    run: Run,
+    job: Job,
+    latency: LinearLatency,
+    checkpoint: Path | None,
+    coefficients: Path | None,
 ) -> dict[str, Any] | None:
-    """Intervals and distance; None for coefficients of a file."""
+    """Intervals and what left-out data showed; None for coefficients of a file."""
     if coefficients is not None:
         return None
     from pinn.cli.trust_report import simulation_trust
     from pinn.coefficients.checkpoint_search import find_checkpoint
-    from pinn.simulator.statistics import run_statistics
 
-    return simulation_trust(run_statistics(run), deployment, find_checkpoint(checkpoint))
+    return simulation_trust(run, job, latency, find_checkpoint(checkpoint))
 
 
 def _sensitivity(

@@ -39,6 +39,7 @@ _COST_FLAGS = (
     "data_parallel_size",
     "enable_expert_parallel",
     "enforce_eager",
+    "max_cudagraph_capture_size",
     "cpu_offload_gb",
 )
 

@@ -114,6 +114,6 @@ class FewerDeployments(KernelLearner):
         longer = min(self.most_epochs, rows.deployments / count)
         settings = replace(self.distillation, epochs=round(self.distillation.epochs * longer))
         plain = KernelLearner(
-            self.kernels, self.network, settings, self.fit, self.trainer, self.seed
+            self.kernels, self.network, settings, self.run_fit, self.trainer, self.seed
         )
         return plain.distil(rows.take(torch.from_numpy(chosen)), folder)

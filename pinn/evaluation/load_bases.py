@@ -1,4 +1,7 @@
-"""What formulas of a step need of closed-loop rows: mean basis functions and the load itself."""
+"""What formulas of a step need of measured deployments: means of their own basis functions.
+
+The steps are those of each benchmark's simulation with prior coefficients, as for the surrogate.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,15 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from pinn.observations.closed_loop import ClosedLoop, closed_loop_steps
-from pinn.observations.deployments import observed_deployments
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import step_costs
 from pinn.physics.floor import floor_seconds
+from pinn.simulator.many import Job, map_runs
+from pinn.simulator.mean_steps import MeanSteps, mean_steps
+from pinn.simulator.run import Run
 from pinn.specs.deployment import Deployment
-from pinn.specs.serving_defaults import default_max_num_batched_tokens
+from pinn.training.serving_rows import prior_jobs
+from pinn.workloads.measured_deployments import measured_deployments
 
 #: Basis functions of a deployment's batches, ``[batches, functions]``, given the prompt length.
 StepBasis = Callable[[Deployment, BatchSums, float], Float[np.ndarray, "batches functions"]]
@@ -41,24 +46,6 @@ class Bases:
         return self.tpot[places], self.ttft[places]
 
 
-def row_loads(
-    observations: pd.DataFrame, deployments: Mapping[str, Deployment]
-) -> dict[str, ClosedLoop]:
-    """The closed loop of every row."""
-    columns = ["row_id", "concurrency", "prompt_tokens", "output_tokens"]
-    loads = {}
-    for row_id, concurrency, prompt, output in observations[columns].itertuples(index=False):
-        deployment = deployments[row_id]
-        loads[row_id] = ClosedLoop(
-            int(concurrency),
-            int(prompt),
-            int(output),
-            default_max_num_batched_tokens(deployment.gpu),
-            deployment.model.window_tokens,
-        )
-    return loads
-
-
 def row_bases(
     observations: pd.DataFrame,
     basis: StepBasis,
@@ -67,19 +54,36 @@ def row_bases(
     """Work out basis functions for every observation.
 
     Args:
-        observations: Closed-loop rows, as ``read_observations`` gives them.
+        observations: Measured deployments, as ``read_observations`` gives them.
         basis: Of a step.
         deployments: By row id; by default those that were measured.
     """
-    deployments = deployments or observed_deployments(observations)
-    loads = row_loads(observations, deployments)
+    measured = measured_deployments(observations)
     tpot, ttft = [], []
-    for row_id, load in loads.items():
-        steps = closed_loop_steps(load)
-        values = basis(deployments[row_id], steps.sums, load.mean_prompt_tokens)
-        tpot.append(steps.tpot_share @ values)
-        ttft.append(steps.ttft_share @ values)
-    return Bases({row_id: i for i, row_id in enumerate(loads)}, np.array(tpot), np.array(ttft))
+    for one, steps in zip(measured, _steps(observations), strict=True):
+        deployment = one.served if deployments is None else deployments[one.row_id]
+        prompt = float(one.workload.prompt_tokens.mean())
+        values = basis(deployment, steps.sums, prompt)
+        tpot.append(steps.mean_tpot(values))
+        ttft.append(steps.mean_ttft(values))
+    index = {one.row_id: i for i, one in enumerate(measured)}
+    return Bases(index, np.array(tpot), np.array(ttft))
+
+
+_known_steps: dict[tuple[str, ...], list[MeanSteps]] = {}
+
+
+def _steps(observations: pd.DataFrame) -> list[MeanSteps]:
+    """Simulated once per process: every formula needs the same."""
+    key = tuple(observations["row_id"])
+    if key not in _known_steps:
+        _known_steps.clear()
+        _known_steps[key] = map_runs(_mean_steps, prior_jobs(measured_deployments(observations)))
+    return _known_steps[key]
+
+
+def _mean_steps(_: Job, run: Run) -> MeanSteps:
+    return mean_steps(run)
 
 
 def phase_floors(

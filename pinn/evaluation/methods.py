@@ -11,9 +11,12 @@ import numpy as np
 import pandas as pd
 
 from pinn.kernels.exclusion import Exclusion
+from pinn.training.folds import fold_of, learn_fold
 from pinn.training.kernel_learner import KernelLearner, Learned
-from pinn.training.learner import ServingLearner, predict, predict_with_betas
+from pinn.training.learner import ServingLearner, predict
 from pinn.training.serving_rows import ServingRows
+from pinn.training.simulated_rows import SimulatedRows, simulate_rows
+from pinn.workloads.measured_runs import MeasuredRun
 
 #: (TPOT, TTFT) in seconds of every row; NaN where the method cannot predict one.
 Prediction = tuple[np.ndarray, np.ndarray]
@@ -65,21 +68,30 @@ class LearnedNetwork:
     def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:  # noqa: ARG002
         """Train the network."""
         network = self.learner.learn(train, folder)
-        return lambda rows: predict(network, rows)
+        return lambda rows: _prediction(predict(network, rows))
 
 
+def _prediction(found: SimulatedRows) -> Prediction:
+    return found.tpot_s, found.ttft_s
+
+
+@dataclass(frozen=True)
 class KernelFits:
-    """Fits of a kernel learner; teacher and network of a fold come from the same one."""
+    """Fits of the recipe; teacher and network of a fold come from the same one.
 
-    def __init__(self, learner: KernelLearner) -> None:
-        self.learner = learner
-        self._last: tuple[Path, Learned] | None = None
+    Attributes:
+        learner: The recipe.
+        runs: Serving runs; a fold learns from those that it does not leave out.
+        root: Where folds are remembered.
+    """
 
-    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Learned:
-        """Fit, or return the last fit if it was for the same folder."""
-        if self._last is None or self._last[0] != folder:
-            self._last = folder, self.learner.learn(train, exclude, folder)
-        return self._last[1]
+    learner: KernelLearner
+    runs: tuple[MeasuredRun, ...]
+    root: Path
+
+    def learn(self, train: ServingRows, exclude: Exclusion) -> Learned:
+        """Learn a fold, or read what it learned before."""
+        return learn_fold(self.learner, fold_of(train, self.runs, exclude), self.root)
 
 
 @dataclass(frozen=True)
@@ -90,10 +102,10 @@ class KernelNetwork:
     name: str = "network"
     logs: str = "kernels"
 
-    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:
+    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:  # noqa: ARG002
         """Train surrogates, scalars and network."""
-        learned = self.fits.learn(train, exclude, folder)
-        return lambda rows: predict(learned.network, rows)
+        learned = self.fits.learn(train, exclude)
+        return lambda rows: _prediction(predict(learned.network, rows))
 
 
 @dataclass(frozen=True)
@@ -104,13 +116,14 @@ class KernelTeacher:
     name: str = "teacher"
     logs: str = "kernels"
 
-    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:
+    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:  # noqa: ARG002
         """Train surrogates and scalars."""
-        learned = self.fits.learn(train, exclude, folder)
+        learned = self.fits.learn(train, exclude)
 
         def from_kernels(rows: ServingRows) -> Prediction:
             betas = learned.teacher.betas(rows.deployments)
-            return predict_with_betas(learned.network, betas, rows)
+            alpha = np.tile(learned.fit.alpha, (len(betas), 1))
+            return _prediction(simulate_rows(rows, betas, alpha))
 
         return from_kernels
 

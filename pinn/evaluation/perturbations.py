@@ -76,7 +76,11 @@ class Noise:
         """The noisy rows."""
         draw = np.random.default_rng(self.seed)
         tpot, ttft = np.exp(self.spread * draw.standard_normal((2, len(rows))))
-        return replace(rows, tpot_s=rows.tpot_s * tpot, ttft_s=rows.ttft_s * ttft)
+        noisy = tuple(
+            replace(m, tpot_s=m.tpot_s * of_tpot, ttft_s=m.ttft_s * of_ttft)
+            for m, of_tpot, of_ttft in zip(rows.measured, tpot, ttft, strict=True)
+        )
+        return replace(rows, measured=noisy)
 
 
 @dataclass(frozen=True)
@@ -134,7 +138,7 @@ def repeated(rows: ServingRows, index: np.ndarray) -> ServingRows:
     }
     models = [rows.deployments[i].model.name for i in per_row["deployment"]]
     changed = per_row | {"weight": model_weights(models)}
-    return replace(rows, row_id=tuple(rows.row_id[i] for i in index), **changed)
+    return replace(rows, measured=tuple(rows.measured[i] for i in index), **changed)
 
 
 @dataclass(frozen=True)
@@ -160,8 +164,13 @@ class WrongBandwidth:
             np.array(column)
             for column in zip(*(self.features[row_id] for row_id in rows.row_id), strict=True)
         )
+        measured = tuple(
+            replace(m, deployment=wrong, served=replace(wrong, serving=m.served.serving))
+            for m, wrong in zip(rows.measured, of_row, strict=True)
+        )
         return replace(
             rows,
+            measured=measured,
             deployments=distinct,
             deployment=np.array([place[deployment] for deployment in of_row]),
             tpot_features=tpot,

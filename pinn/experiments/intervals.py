@@ -13,17 +13,16 @@ from pinn.errors import PinnError
 from pinn.experiments.experiment import kernel_settings
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.network.checkpoint import load_checkpoint
 from pinn.sources.report import file_sha256
 from pinn.training.kernel_learner import fitted_surrogates
 from pinn.uncertainty.calibrate import calibrate
 from pinn.uncertainty.calibration import Calibration
-from pinn.uncertainty.coefficient_errors import coefficient_errors
+from pinn.uncertainty.coefficient_errors import FoldNetwork, coefficient_changes
 from pinn.uncertainty.held_out import held_out_errors
 
 
 def experiment_errors(folder: Path) -> pd.DataFrame:
-    """Errors and distances of an experiment's left-out rows.
+    """Errors and descriptions of an experiment's left-out rows.
 
     Raises:
         PinnError: If the folder holds no such experiment.
@@ -44,23 +43,25 @@ def configured_surrogates(config: Any) -> Callable[[Exclusion], KernelSurrogates
     return surrogates
 
 
-def calibrate_experiments(folders: Sequence[Path], checkpoint: Path) -> Calibration:
-    """Calibrate a checkpoint on what experiments left out.
+def calibrate_experiments(
+    folders: Sequence[Path],
+    checkpoint: Path,
+    folds: Sequence[FoldNetwork],
+    run_errors: Sequence[pd.DataFrame] = (),
+) -> Calibration:
+    """Calibrate a checkpoint on what experiments of its recipe left out.
 
     Args:
-        folders: Results of leave-one-out experiments with the checkpoint's settings and data.
+        folders: Results of leave-one-out experiments with the checkpoint's recipe and data.
         checkpoint: Fitted on everything by one of them.
+        folds: What their folds learned.
+        run_errors: Of each model's left-out serving runs, as
+            ``pinn.uncertainty.run_errors.run_error_rows``.
 
     Raises:
-        PinnError: If an experiment was of other settings or data, or is not finished.
+        PinnError: If an experiment is not finished.
     """
-    network = load_checkpoint(checkpoint)
-    fingerprint = network.metadata["fingerprint"]
     errors = [experiment_errors(folder) for folder in folders]
-    changes = [
-        coefficient_errors(folder, fingerprint, network, of_folder)
-        for folder, of_folder in zip(folders, errors, strict=True)
-    ]
     sources = [
         {
             "experiment": folder.name,
@@ -70,5 +71,5 @@ def calibrate_experiments(folders: Sequence[Path], checkpoint: Path) -> Calibrat
         }
         for folder, of_folder in zip(folders, errors, strict=True)
     ]
-    together = pd.concat(errors, ignore_index=True)
-    return calibrate(together, pd.concat(changes, ignore_index=True), checkpoint, sources)
+    together = pd.concat([*errors, *run_errors], ignore_index=True)
+    return calibrate(together, coefficient_changes(checkpoint, folds), checkpoint, sources)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from pinn.coefficients.checkpoint_search import find_checkpoint
 from pinn.errors import PinnError
@@ -26,7 +26,6 @@ from pinn.evaluation.crossvalidation import (
 )
 from pinn.evaluation.groups import group_masks
 from pinn.evaluation.methods import (
-    KernelFits,
     KernelNetwork,
     KernelTeacher,
     LearnedNetwork,
@@ -45,7 +44,15 @@ from pinn.evaluation.perturbations import (
 from pinn.evaluation.printing import print_results
 from pinn.evaluation.ranking import rank
 from pinn.evaluation.studies import is_study, studies
-from pinn.experiments.experiment import kernel_learner, make_repeatable, serving_learner
+from pinn.experiments.experiment import (
+    Measured,
+    kernel_fits,
+    kernel_learner,
+    make_repeatable,
+    read_measured,
+    recipe_sha256,
+    serving_learner,
+)
 from pinn.experiments.intervals import configured_surrogates
 from pinn.experiments.suite_methods import NOT_FOR_UNSEEN, instant_methods, regressions
 from pinn.experiments.suite_network import anatomy_rows, coefficient_rows
@@ -53,11 +60,10 @@ from pinn.experiments.suite_runs import run_cell
 from pinn.experiments.suite_steps import step_cell
 from pinn.kernels.heldout import FOLDS
 from pinn.observations.splits import deployment_keys, named_splits
-from pinn.observations.table import read_manifest, read_observations, replace_atomically
+from pinn.remembered.files import replace_atomically
 from pinn.report.write import write_report
 from pinn.training.learner import ServingLearner
-from pinn.training.provenance import fingerprint
-from pinn.training.serving_rows import serving_rows
+from pinn.training.provenance import code_sha256, json_sha256
 from pinn.uncertainty.coverage import calibration_curve
 from pinn.uncertainty.held_out import held_out_errors
 
@@ -80,20 +86,16 @@ def run_suite(config: DictConfig) -> dict[str, Any]:
     """
     make_repeatable(config)
     folder = Path(config.output_dir)
-    settings: Any = OmegaConf.to_container(config, resolve=True)
-    instantiate(config.data)
-    observations = read_observations(Path(config.data.target))
-    manifest = read_manifest(Path(config.data.target))
-    learned_from = {part: settings[part] for part in ("network", "fit", "kernels", "seed")}
-    mark = fingerprint(manifest.table_sha256, learned_from)
+    measured = read_measured(config)
+    observations, rows = measured.observations, measured.rows
+    mark = json_sha256(recipe_sha256(config), measured.data_sha256, code_sha256())
     splits = named_splits(config.evaluation.splits, observations, folder / "splits")
     instant = instant_methods(observations)
     wanted = cells(splits, instant, folder, mark)
-    slow = cells(splits, _learned(config, observations), folder, mark)
+    slow = cells(splits, _learned(config, measured), folder, mark)
     left_out = {name: splits[name] for name in ("leave-one-model-out",) if name in splits}
-    slow += cells(left_out, _studies(config, observations), folder, mark)
+    slow += cells(left_out, _studies(config, measured), folder, mark)
     adopt(wanted + slow, [Path(other) for other in config.cells_from])
-    rows = serving_rows(observations)
     workers = instantiate(config.workers)
     to_make = wanted if config.fast else wanted + slow
     compute(rows, _missing(to_make), workers)
@@ -116,28 +118,29 @@ def _missing(made: Sequence[Cell]) -> list[Cell]:
     return [cell for cell in made if not cell.path.is_file()]
 
 
-def _learned(config: DictConfig, observations: pd.DataFrame) -> list[Method]:
+def _learned(config: DictConfig, measured: Measured) -> list[Method]:
     """Methods whose fits take seconds or minutes, cheap ones first."""
     alone = serving_learner(config)
     methods: list[Method] = [
-        *regressions(observations, config.seed),
+        *regressions(measured.observations, config.seed),
         LearnedNetwork("global vector", alone.without_correction()),
         LearnedNetwork("network, no kernels", alone),
     ]
     if config.kernels.enabled:
-        fits = KernelFits(kernel_learner(config))
+        fits = kernel_fits(config, measured.runs, Path(config.output_dir))
         methods += [KernelTeacher(fits), KernelNetwork(fits)]
     return methods
 
 
-def _studies(config: DictConfig, observations: pd.DataFrame) -> list[Method]:
+def _studies(config: DictConfig, measured: Measured) -> list[Method]:
     """Ablations, seeds, the learning curve and rows with something wrong: left-out models only."""
     alone: ServingLearner = serving_learner(config)
     found: list[Method] = [without_hierarchy(alone)]
     if not config.kernels.enabled:
         return found
     learner = kernel_learner(config)
-    network = KernelNetwork(KernelFits(learner))
+    fits = kernel_fits(config, measured.runs, Path(config.output_dir))
+    network = KernelNetwork(fits)
     composed = ComposedKernels("teacher, composed", learner.kernels)
     found += [composed, replace(composed, name="teacher, no anchor", anchored=False)]
     for seed in config.studies.seeds:
@@ -154,7 +157,7 @@ def _studies(config: DictConfig, observations: pd.DataFrame) -> list[Method]:
     only = OneModelOnly()
     found.append(Perturbed("teacher, composed; one model measured", composed, train=only))
     for factor in config.studies.bandwidth_factors:
-        change = wrong_bandwidth(observations, factor)
+        change = wrong_bandwidth(measured.observations, factor)
         for method in (composed, network):
             name = f"{method.name}; bandwidth x {factor:g}"
             found.append(Perturbed(name, method, test=change))
@@ -165,11 +168,12 @@ def _studies(config: DictConfig, observations: pd.DataFrame) -> list[Method]:
     for count in config.studies.deployments:
         fewer = FewerDeployments(**vars(learner), deployments=count)
         of_count = f"network; {count} deployments"
-        found.append(KernelNetwork(KernelFits(fewer), of_count, f"kernels-{count}"))
+        of_fewer = replace(fits, learner=fewer)
+        found.append(KernelNetwork(of_fewer, of_count, f"kernels-{count}"))
     for seed in config.studies.seeds:
         if seed != learner.seed:
-            fits = KernelFits(replace(learner, seed=seed))
-            found.append(KernelNetwork(fits, f"network; seed {seed}", f"kernels-seed-{seed}"))
+            of_seed = replace(fits, learner=replace(learner, seed=seed))
+            found.append(KernelNetwork(of_seed, f"network; seed {seed}", f"kernels-seed-{seed}"))
     return found
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from pinn.calibration.hierarchical import shared_features
+from pinn.evaluation.donors import hierarchical_basis
 from pinn.evaluation.formulas import LinearFormula, PerDeployment, PublishedFormula
 from pinn.evaluation.load_bases import Bases, phase_floors, row_bases, token_counts
 from pinn.evaluation.methods import Method, Peer, Roofline
@@ -23,7 +23,6 @@ from pinn.export.blis_features import BlisSums, blis_features
 from pinn.export.blis_model import blis_model
 from pinn.physics.batch_sums import BatchSums
 from pinn.specs.deployment import Deployment
-from pinn.specs.serving_defaults import default_max_num_batched_tokens
 from pinn.units import MICROSECOND
 
 #: Global coefficients that come with BLIS (its ``defaults.yaml``, ``trained_physics_coefficients``,
@@ -94,9 +93,4 @@ def hierarchical_bases(observations: pd.DataFrame) -> Bases:
 
     An unseen pair has no observations to fit its residual to: what transfers is this part.
     """
-    return row_bases(observations, _hierarchical)
-
-
-def _hierarchical(deployment: Deployment, sums: BatchSums, _: float) -> np.ndarray:
-    budget = default_max_num_batched_tokens(deployment.gpu)
-    return shared_features(deployment, sums, budget)
+    return row_bases(observations, hierarchical_basis)

@@ -12,7 +12,7 @@ import pandas as pd
 from omegaconf import DictConfig
 
 from pinn.evaluation.serving_runs import score_runs
-from pinn.experiments.experiment import kernel_learner, serving_learner, simulation_digest
+from pinn.experiments.experiment import kernel_fits, serving_learner
 from pinn.features.request import REQUEST_FEATURES
 from pinn.features.step import STEP_FEATURES
 from pinn.kernels.exclusion import Exclusion
@@ -21,7 +21,7 @@ from pinn.network.coefficient_network import CoefficientNetwork
 from pinn.observations.table import replace_atomically
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.sources.report import file_sha256
-from pinn.training.serving_rows import STEP_TIME_ENTRIES, ServingRows
+from pinn.training.serving_rows import ServingRows
 from pinn.workloads.measured_runs import WHOLE_RUN, MeasuredRun, csv_of, read_measured_runs
 
 SPLIT = "deployments to serving runs"
@@ -53,7 +53,7 @@ def run_cell(
         skipped[SPLIT] = "no serving runs: set runs.path or PINN_SERVING_RUNS to their CSV"
         return None
     folder = Path(config.output_dir)
-    key = f"{fingerprint} {simulation_digest()} {file_sha256(csv_of(Path(path)))}"
+    key = f"{fingerprint} {file_sha256(csv_of(Path(path)))}"
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
     cell = folder / "cells" / f"runs-{digest}.parquet"
     if cell.is_file():
@@ -89,7 +89,7 @@ def _methods(
     ):
         found[name] = _of_network(learner.learn(rows, logs / name.replace(" ", "-")), deployments)
     if config.kernels.enabled:
-        learned = kernel_learner(config).learn(rows, Exclusion(), logs / "kernels")
+        learned = kernel_fits(config, (), Path(config.output_dir)).learn(rows, Exclusion())
         of_network = _of_network(learned.network, deployments)
         distinct = list(dict.fromkeys(deployments))
         betas = dict(zip(distinct, learned.teacher.betas(distinct), strict=True))
@@ -101,12 +101,11 @@ def _methods(
 
 
 def _of_network(network: CoefficientNetwork, deployments: Sequence[Any]) -> list[LinearLatency]:
-    """A network's coefficients for simulation, where requests wait for steps themselves."""
+    """A network's coefficients of each run."""
     of_all = predict_coefficients(network, list(deployments))
-    alphas = np.where(STEP_TIME_ENTRIES, 0.0, of_all.alpha)
     return [
         LinearLatency(deployment, beta, alpha)
-        for deployment, beta, alpha in zip(deployments, of_all.beta, alphas, strict=True)
+        for deployment, beta, alpha in zip(deployments, of_all.beta, of_all.alpha, strict=True)
     ]
 
 

@@ -10,9 +10,9 @@ from omegaconf import DictConfig
 
 from pinn.calibration.baselines import baselines
 from pinn.calibration.calibrate import candidates
-from pinn.calibration.hierarchical import fit_donors
 from pinn.calibration.intervals import TEST, Intervals, read_intervals
 from pinn.coefficients.checkpoint_search import find_checkpoint
+from pinn.evaluation.donors import donor_coefficients
 from pinn.latency.surrogate import Surrogate
 from pinn.observations.ingestion import ingest_steps
 from pinn.observations.table import replace_atomically
@@ -62,7 +62,7 @@ def step_cell(config: DictConfig, fingerprint: str, skipped: dict[str, str]) -> 
 def step_predictions(intervals: Intervals, deployment: Deployment, beta) -> pd.DataFrame:
     """Every baseline of a calibration on the last part of the run's time."""
     last = intervals.of_part(TEST)
-    methods = baselines(deployment, beta, fit_donors(read_silicon()[0]))
+    methods = baselines(deployment, beta, donor_coefficients(read_silicon()[0]))
     tables = []
     for kind, mask in (("windows", last.is_window), ("singles", last.is_single)):
         test, train = last.take(mask), candidates(intervals, kind)

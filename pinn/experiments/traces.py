@@ -22,8 +22,9 @@ from pinn.latency.surrogate import predict_coefficients
 from pinn.network.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from pinn.network.coefficient_network import CoefficientNetwork
 from pinn.observations.table import read_manifest, read_observations
+from pinn.remembered.recipe import contents_digest
 from pinn.sources.report import file_sha256
-from pinn.training.provenance import fingerprint
+from pinn.training.provenance import code_sha256, json_sha256
 from pinn.training.serving_rows import ServingRows, serving_rows
 from pinn.training.trace_fit import TraceLearner
 from pinn.training.trace_rows import TracedRun, read_runs, trace_rows
@@ -46,7 +47,8 @@ def run_traces(config: DictConfig) -> dict[str, Any]:
     """
     make_repeatable(config)
     folder, given = Path(config.output_dir), config.data.traces
-    runs = read_runs([given] if isinstance(given, str) else list(given or ()))
+    folders = [given] if isinstance(given, str) else list(given or ())
+    runs = read_runs(folders)
     source = {k: v for k, v in config.data.items() if k != "traces"}
     instantiate(source)
     manifest = read_manifest(Path(config.data.target))
@@ -55,7 +57,8 @@ def run_traces(config: DictConfig) -> dict[str, Any]:
     start = load_checkpoint(path)
     settings: Any = OmegaConf.to_container(config, resolve=True)
     learned_from = {part: settings[part] for part in ("fit", "trace_fit", "seed")}
-    mark = fingerprint(manifest.table_sha256, file_sha256(path), learned_from)
+    recipe = json_sha256(start.metadata.get("recipe_sha256"), learned_from)
+    mark = json_sha256(recipe, manifest.table_sha256, file_sha256(path), code_sha256())
     study = _Study(_learner(config), start.network, rows, runs, folder / "logs", mark, config.seed)
 
     network = study.trained(LATER, list(range(len(runs))), np.ones(len(rows), dtype=bool))
@@ -68,9 +71,17 @@ def run_traces(config: DictConfig) -> dict[str, Any]:
         "experiment": config.experiment_name,
         "command": "python train.py " + " ".join(sys.argv[1:]),
         "date": datetime.now(UTC).date().isoformat(),
-        "fingerprint": mark,
+        "recipe_sha256": recipe,
+        "data_sha256": json_sha256(
+            start.metadata.get("data_sha256"),
+            manifest.table_sha256,
+            [contents_digest(Path(traced)) for traced in folders],
+        ),
+        "code_sha256": code_sha256(),
         "started_from": file_sha256(path),
         "traces": [run.name for run in runs],
+        # Those of the start are of another network.
+        "held_out_results": [],
     }
     saved = folder / "checkpoint.safetensors"
     checkpoint = Checkpoint(network, metadata, start.anchors, start.anchor_names)

@@ -65,13 +65,13 @@ def blis_vectors(
 
 
 def _vector(seen: Seen, latency: LinearLatency) -> BlisVector:
-    token_us = latency.output_token_processing_time() / MICROSECOND
+    """Nothing per output token: BLIS would add it to each gap, but the API server works on a
+    token while the engine makes the next. What it adds to a first token is in the first alpha.
+    """
     completion_us = latency.post_decode_fixed_overhead() / MICROSECOND
-    arrival_us = max(seen.first_token_delay_us - token_us, 0.0)
+    alpha = (seen.first_token_delay_us, completion_us, 0.0)
     projection = project(seen.features, seen.step_us)
-    return BlisVector(
-        seen.name, (arrival_us, completion_us, token_us), projection, seen.mean_step_us
-    )
+    return BlisVector(seen.name, alpha, projection, seen.mean_step_us)
 
 
 def _together(seen: Sequence[Seen]) -> Seen:

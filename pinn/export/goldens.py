@@ -224,6 +224,7 @@ def _random_configurations(rng: np.random.Generator, count: int) -> Iterator[dic
             "enable_expert_parallel": bool(rng.integers(2)),
             "enforce_eager": bool(rng.integers(2)),
             "max_num_seqs": int(rng.choice([64, 128, 1024])),
+            "max_cudagraph_capture_size": int(rng.choice([256, 512, 2048])),
             "cpu_offload_gb": float(rng.choice([0.0, 2.5])),
             "kv_cache_dtype": str(rng.choice(["auto", "fp8", "bf16"])),
             "generation_config": str(rng.choice(["auto", "auto", "vllm"])),

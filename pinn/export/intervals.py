@@ -14,7 +14,10 @@ from pinn.kernels.search import find_kernels
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.latency.surrogate import Surrogate
 from pinn.uncertainty.calibration import NAMES, read_calibration
-from pinn.uncertainty.kernel_distance import kernel_distance
+from pinn.uncertainty.described import Step, situation
+from pinn.uncertainty.distance import REFERENCE_BATCH
+from pinn.uncertainty.known import gpu_is_known
+from pinn.uncertainty.spread_parts import spread_parts
 
 
 def find_intervals(
@@ -44,8 +47,9 @@ def find_intervals(
     ends = np.full((2, *values.shape), np.nan)
     for row, deployment in enumerate(configured.deployments):
         if configured.sources[row] == "network":
-            away = kernel_distance(kernels, deployment).total
+            known = gpu_is_known(checkpoint, deployment)
+            parts = spread_parts(situation(kernels, Step(deployment, REFERENCE_BATCH, known)))
             for i in np.flatnonzero(taught):
                 value = float(values[row, i])
-                ends[:, row, i] = calibration.coefficient_interval(NAMES[i], value, away)
+                ends[:, row, i] = calibration.coefficient_interval(NAMES[i], value, parts)
     return ends

@@ -35,6 +35,8 @@ def observed_deployment(row: Row) -> Deployment:
         int(row["tensor_parallel_size"]),
         bool(row["enable_expert_parallel"]),
         str(row["kv_cache_dtype"]),
+        int(row["max_num_batched_tokens"]),
+        int(row["max_cudagraph_capture_size"]),
     )
 
 
@@ -63,7 +65,14 @@ def run_deployment(row: Row) -> Deployment:
 
 @cache
 def _observed(
-    model: str, gpu: str, precision: str, tp: int, expert_parallel: bool, kv_cache_dtype: str
+    model: str,
+    gpu: str,
+    precision: str,
+    tp: int,
+    expert_parallel: bool,
+    kv_cache_dtype: str,
+    max_num_batched_tokens: int,
+    max_cudagraph_capture_size: int,
 ) -> Deployment:
     return Deployment(
         model=with_precision(load_model(model), precision),
@@ -73,6 +82,8 @@ def _observed(
             enable_expert_parallel=expert_parallel,
             enable_prefix_caching=False,
             kv_cache_dtype=kv_cache_dtype,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_cudagraph_capture_size=max_cudagraph_capture_size,
             override_generation_config=GREEDY,
         ),
     )

@@ -45,6 +45,8 @@ COLUMNS = (
     Column("tensor_parallel_size", "count", "", "GPUs that share each layer"),
     Column("enable_expert_parallel", "flag", "", "whole experts on each GPU instead of slices"),
     Column("kv_cache_dtype", "text", "", "the engine's --kv-cache-dtype; auto where not set"),
+    Column("max_num_batched_tokens", "count", "token", "the engine's token budget of a step"),
+    Column("max_cudagraph_capture_size", "count", "token", "largest step in a CUDA graph"),
     Column("concurrency", "count", "", "requests kept in flight by the closed loop"),
     Column("prompt_tokens", "count", "token", "nominal prompt length"),
     Column("output_tokens", "count", "token", "nominal output length"),
@@ -55,7 +57,7 @@ COLUMNS = (
     Column("series", "text", "", "equal for rows that differ only in concurrency and build"),
 )
 _DTYPES = {"text": "str", "flag": "bool", "count": "int64", "seconds": "float64"}
-SCHEMA = "closed-loop observations 1"
+SCHEMA = "closed-loop observations 2"
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import lower_builtin, type_callable
 
-from pinn.simulator.state import GROUP, REPLICA, REQUEST
+from pinn.simulator.state import GROUP, REPLICA, REQUEST, SERVER
 
 _INT64 = ir.IntType(64)
 
@@ -45,6 +45,7 @@ _SETTINGS = [
     ("least_loaded", "i8"),
     ("tensor_parallel", "i8"),
     ("concurrency", "i8"),
+    ("one_process", "i8"),  # engine and API server share it
     ("stages_wait", "i8"),
     ("keeps_batches", "i8"),  # for latency models that read them
     ("gpu_cache_tokens", "f8"),
@@ -58,6 +59,7 @@ _SIZES = [
     ("n_requests", "i8"),
     ("n_replicas", "i8"),
     ("n_groups", "i8"),
+    ("n_servers", "i8"),
     ("n_stages", "i8"),
     ("n_keys", "i8"),  # of all requests together
     ("n_distinct_keys", "i8"),
@@ -90,6 +92,7 @@ ARRAYS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "requests": (REQUEST, ("n_requests",)),
     "replicas": (REPLICA, ("n_replicas",)),
     "groups": (GROUP, ("n_groups",)),
+    "servers": (SERVER, ("n_servers",)),
     "stage_starts_s": (np.float64, ("n_stages",)),
     "stage_sizes": (np.int64, ("n_stages",)),
     "keys": (np.int32, ("n_keys",)),  # block keys of every request, one after the other
@@ -161,6 +164,7 @@ def _accessor(name: str) -> Callable:
 requests = _accessor("requests")
 replicas = _accessor("replicas")
 groups = _accessor("groups")
+servers = _accessor("servers")
 stage_starts_s = _accessor("stage_starts_s")
 stage_sizes = _accessor("stage_sizes")
 keys = _accessor("keys")

@@ -1,4 +1,4 @@
-"""Clients and front end: when requests are sent, to which replica, and when clients hang up."""
+"""Clients: when requests are sent, to which replica, and when clients hang up."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pinn.simulator import arrays
 from pinn.simulator.blocks import free_request
 from pinn.simulator.jit import inner
 from pinn.simulator.queues import append_input, pop_heap, push_heap, remove_waiting
+from pinn.simulator.server import take_in
 from pinn.simulator.state import (
     FINISHED,
     REJECTED,
@@ -34,7 +35,7 @@ def next_send_s(engine):
         while engine.endings > 0 and arrays.ending_s(engine)[0] <= moment:
             _leave(engine)
         if engine.sent >= engine.concurrency:
-            return max(moment, arrays.ending_s(engine)[0]) if engine.endings > 0 else np.inf
+            return arrays.ending_s(engine)[0] if engine.endings > 0 else np.inf
     return moment
 
 
@@ -47,12 +48,16 @@ def _leave(engine):
 
 @inner
 def send(engine, moment):
-    """Send the next request; -1 if the server refuses it at once."""
+    """Send the next request; -1 if the server refuses it at once.
+
+    Where all places were taken it takes the one that was freed first. Others that are freed in the
+    same moment stay for the requests after it, which are then sent in that moment too.
+    """
     r = engine.next
     request = arrays.requests(engine)[r]
     engine.next += 1
     if engine.concurrency > 0:
-        while engine.endings > 0 and arrays.ending_s(engine)[0] <= moment:
+        if engine.sent >= engine.concurrency:
             _leave(engine)
         engine.sent += 1
     request.sent_s = moment
@@ -94,11 +99,14 @@ def _route(engine, moment):
 
 
 @inner
-def hand_over(engine, r, delay_s):
-    """The front end passes a request on; requests of one replica stay in the order of arrival."""
+def hand_over(engine, r, work_s):
+    """The API server takes a request in and passes it on.
+
+    Requests of one replica stay in the order of arrival, whichever server takes them in.
+    """
     request = arrays.requests(engine)[r]
     state = arrays.replicas(engine)[request.replica]
-    state.handed_s = max(state.handed_s, request.sent_s + delay_s)
+    state.handed_s = max(state.handed_s, take_in(engine, r, work_s))
     request.handed_s = state.handed_s
     append_input(engine, request.replica, r)
     group = arrays.groups(engine)[group_of(engine, request.replica)]
@@ -154,7 +162,8 @@ def hang_up(engine, now):
     """Clients whose patience has run out disconnect, which aborts their requests.
 
     ``EngineCore._process_aborts_queue`` and ``Scheduler.finish_requests``: blocks are freed at
-    once, even those of a batch in flight.
+    once, even those of a batch in flight. The engine learns of it at its next turn, until which it
+    plans nothing; by then other clients' requests may have taken the places.
     """
     while engine.deadlines > 0 and arrays.deadline_s(engine)[0] <= now:
         deadline = arrays.deadline_s(engine)[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pinn.errors import PinnError
+from pinn.specs.deployment import Deployment
 
 ROUTINGS = ("least_loaded", "round_robin")
 
@@ -26,6 +27,10 @@ class EngineSpec:
             server does, instead of refusing the workload. (Not a flag.)
         kv_transfer_bytes_per_s: Rate at which transferred keys and values arrive. (Not a flag.)
         kv_transfer_latency_s: Delay of each transfer beside its bytes. (Not a flag.)
+        api_server_count: Processes that take requests in and stream tokens out; None for vLLM's
+            default, one for each data-parallel rank (``vllm/entrypoints/cli/serve.py``).
+        v1_multiprocessing: Whether the engine's loop has a process of its own. (Not a flag: the
+            environment variable VLLM_ENABLE_V1_MULTIPROCESSING. 0 allows one API server.)
     """
 
     async_scheduling: bool = True
@@ -37,6 +42,8 @@ class EngineSpec:
     reject_long_requests: bool = False
     kv_transfer_bytes_per_s: float = 25e9
     kv_transfer_latency_s: float = 0.0
+    api_server_count: int | None = None
+    v1_multiprocessing: bool = True
 
     def __post_init__(self) -> None:
         if self.long_prefill_token_threshold < 0:
@@ -53,6 +60,13 @@ class EngineSpec:
             value = getattr(self, name)
             if value is not None and not value >= 0:
                 raise PinnError(f"{name} must not be negative, got {value}")
+        if self.api_server_count is not None and self.api_server_count < 1:
+            raise PinnError(f"--api-server-count must be at least 1, got {self.api_server_count}")
+        if not self.v1_multiprocessing and (self.api_server_count or 1) > 1:
+            raise PinnError(
+                f"{self.api_server_count} API servers need an engine in a process of its own: "
+                "leave --no-v1-multiprocessing or --api-server-count out"
+            )
         if self.data_parallel_routing not in ROUTINGS:
             raise PinnError(
                 f"data_parallel_routing {self.data_parallel_routing!r} is unknown: use one of "
@@ -63,3 +77,10 @@ class EngineSpec:
                 "a KV transfer needs a positive rate and no negative latency, got "
                 f"{self.kv_transfer_bytes_per_s} bytes/s and {self.kv_transfer_latency_s} s"
             )
+
+
+def api_servers(deployment: Deployment, spec: EngineSpec) -> int:
+    """API server processes of a deployment."""
+    if not spec.v1_multiprocessing:
+        return 1
+    return spec.api_server_count or deployment.serving.data_parallel_size

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float
 
-from pinn.features.request import phase_mask, request_features
+from pinn.features.request import REQUEST_FEATURES, phase_mask, request_features
 from pinn.features.step import STEP_FEATURES, step_features
 from pinn.physics.costs import step_costs
 from pinn.simulator.run import RequestRecords, Run, StepRecords
@@ -20,15 +20,23 @@ from pinn.specs.deployment import Deployment
 
 _CHUNK_STEPS = 1 << 15
 
+#: Alphas of the API server's work, in the order of ``RequestRecords.handed_work``.
+_SERVED = [
+    list(REQUEST_FEATURES).index(name)
+    for name in (
+        "arrival_to_queue.constant", "arrival_to_queue.prompt_token", "output_token.constant",
+    )
+]  # fmt: skip
+
 
 @dataclass(frozen=True)
 class FeatureSums:
     """Per request, sums of step features over the steps that it waits for or takes part in.
 
-    With ``beta`` the coefficients of the run, pipeline parallelism left aside:
-    ``to_first_token @ beta`` is ``engine_first_token_s - handed_s``, ``to_last_token @ beta`` is
-    ``engine_finish_s - handed_s``, and their difference divided by the gaps is the engine's share
-    of the mean ITL. Rows are NaN where the request has no such token.
+    With ``beta`` the coefficients of the run, without pipeline stages and with the engine in a
+    process of its own, ``to_first_token @ beta`` is ``engine_first_token_s - handed_s``,
+    ``to_last_token @ beta`` is ``engine_finish_s - handed_s``, and their difference divided by the
+    gaps is the engine's share of the mean ITL. Rows are NaN where the request has no such token.
 
     Attributes:
         to_first_token: From the engine's input queue to the end of the first token's step.
@@ -84,28 +92,27 @@ def request_feature_sums(deployment: Deployment, run: Run) -> FeatureSums:
 def request_delay_features(
     run: Run,
 ) -> tuple[Float[np.ndarray, "requests features"], Float[np.ndarray, "requests features"]]:
-    """Request features summed over what delays a request beside the steps.
+    """How much later a request's first and last token come for each second of an alpha.
 
-    With ``alpha`` the coefficients of the run, ``first @ alpha`` is the part of a request's TTFT
-    that the engine does not know, ``last @ alpha`` that of its E2E; the rest is
-    ``FeatureSums @ beta``. (A request is never handed over before one that came earlier: where
-    that held one back, its wait is in neither.)
+    That is, at the moments at which the API server's tasks come: a task waits for all that the
+    server has done since it was last idle, so each of those counts. Where nothing waits,
+    ``first @ alpha`` is the part of a TTFT that the engine does not know, ``last @ alpha`` that of
+    an E2E, and ``FeatureSums @ beta`` is the rest.
 
     Returns:
         Features up to the first token, and up to the end.
     """
     r = run.requests
-    arrival = request_features(r.arrival_state) * phase_mask("arrival_to_queue")
-    start = request_features(r.start_state) * (
-        phase_mask("queue_to_schedule") + phase_mask("schedule_to_first_token")
-    )
     once = request_features(r.start_state)
-    token, completion = once * phase_mask("output_token"), once * phase_mask("completion")
-    first = (
-        arrival + start + token + _preemptions(r, r.early_preemptions, r.early_recomputed_tokens)
-    )
-    last = arrival + start + token * r.output_tokens[:, None] + completion
-    return first, last + _preemptions(r, r.preemptions, r.recomputed_tokens)
+    start = once * (phase_mask("queue_to_schedule") + phase_mask("schedule_to_first_token"))
+    before = request_features(r.arrival_state) * phase_mask("arrival_to_queue") + start
+    before[:, _SERVED] = r.handed_work
+    first = before + _preemptions(r, r.early_preemptions, r.early_recomputed_tokens)
+    first[:, _SERVED] += r.first_work
+    last = before + once * phase_mask("completion")
+    last = last + _preemptions(r, r.preemptions, r.recomputed_tokens)
+    last[:, _SERVED] += r.last_work
+    return first, last
 
 
 def _preemptions(r: RequestRecords, count: np.ndarray, tokens: np.ndarray) -> np.ndarray:

@@ -18,9 +18,9 @@ def figure_features(
 ) -> tuple[Float[np.ndarray, "figures step_features"], Float[np.ndarray, "figures alphas"]]:
     """Mean features of the requests behind each figure.
 
-    With the run's own coefficients, ``beta . step features + alpha . request features`` is the
-    figure, but for percentiles, where it is the mean of the requests around it. For other
-    coefficients it holds as long as the batches stay what they are.
+    A change of the coefficients moves a figure by the change of ``beta . step features + alpha .
+    request features``, as long as batches and the API server's order of work stay what they are.
+    A percentile moves as the mean of the requests around it.
 
     Args:
         deployment: What ran.

@@ -30,7 +30,7 @@ from pinn.simulator.scheduler import schedule
 from pinn.simulator.state import FIRST_SUM, LOADING, SENT, WAITING
 
 DONE, FULL, BAD_STEP = range(3)
-_END, _SEND, _TURN = range(3)
+_END, _SEND, _TURN, _HANG_UP = range(4)
 
 #: Weight of a new step in the moving average that request features see.
 STEP_TIME_WEIGHT = 1 / 16
@@ -52,6 +52,9 @@ def advance(engine, latency):
             if r >= 0:
                 note_sent(engine, r)
                 hand_over(engine, r, queueing_seconds(latency, engine, r))
+            continue
+        if event == _HANG_UP:
+            hang_up(engine, moment)
             continue
         _begin_turn(engine, index, moment, token_s, completion_s)
         while _wants_batch(engine, index):
@@ -117,6 +120,9 @@ def _next_event(engine):
     wake = arrays.groups(engine)[group].wake_s
     open_next_stage(engine)
     moment = next_send_s(engine)
+    deadline = arrays.deadline_s(engine)[0] if engine.deadlines > 0 else np.inf
+    if deadline <= min(moment, wake) and deadline < np.inf:
+        return _HANG_UP, group, deadline
     if moment <= wake and moment < np.inf:
         return _SEND, group, moment
     if wake < np.inf:
@@ -128,16 +134,23 @@ def _next_event(engine):
 def _begin_turn(engine, group, now, token_s, completion_s):
     """``EngineCore.step_with_batch_queue`` after its wait, then ``_process_input_queue``."""
     state = arrays.groups(engine)[group]
-    state.now_s = now
-    hang_up(engine, now)
+    now = _engine_free_s(engine, now)
+    hang_up(engine, now)  # of those whose patience ran out while the loop was held up
     first, count = _replicas_of(engine, group)
     if state.in_flight > 0 and arrays.batch_end_s(engine)[group, state.oldest] <= now:
         for replica in range(first, first + count):
             update_from_output(engine, replica, state.oldest, now, token_s, completion_s)
         state.oldest = (state.oldest + 1) % engine.depth
         state.in_flight -= 1
+    state.now_s = now = _engine_free_s(engine, now)
     for replica in range(first, first + count):
         _drain_input(engine, replica, now)
+
+
+@inner
+def _engine_free_s(engine, now):
+    """When the engine's loop goes on: it waits for an API server that shares its process."""
+    return max(now, arrays.servers(engine)[0].free_s) if engine.one_process else now
 
 
 @inner

@@ -42,12 +42,12 @@ def simulate_many(jobs: Iterable[Job], workers: int | None = None) -> list[Run]:
     Raises:
         PinnError: That of the first job that cannot run.
     """
-    return map_runs(lambda run: run, jobs, workers)
+    return map_runs(lambda _, run: run, jobs, workers)
 
 
 def map_runs(
-    figure: Callable[[Run], Result], jobs: Iterable[Job], workers: int | None = None
+    figure: Callable[[Job, Run], Result], jobs: Iterable[Job], workers: int | None = None
 ) -> list[Result]:
     """The same, of each run only what ``figure`` makes of it: records of long runs are large."""
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
-        return list(pool.map(lambda job: figure(job.run()), jobs))
+        return list(pool.map(lambda job: figure(job, job.run()), jobs))

@@ -11,12 +11,14 @@ from pinn.simulator.blocks import free_request, key_blocks
 from pinn.simulator.client import resolve
 from pinn.simulator.jit import inner
 from pinn.simulator.queues import remove_waiting
+from pinn.simulator.server import hear_of_step, note_first, note_last, server_of, stream
 from pinn.simulator.state import FINISHED, PREEMPTED, RUNNING, TIMED_OUT
 
 
 @inner
 def update_from_output(engine, replica, column, now, token_s, completion_s):
     """Hand the tokens of batch ``column`` to its requests at engine time ``now``."""
+    hear_of_step(engine, now)
     finished = 0
     for i in range(arrays.batch_size(engine)[replica, column]):
         if not arrays.batch_sampled(engine)[replica, column, i]:
@@ -25,42 +27,50 @@ def update_from_output(engine, replica, column, now, token_s, completion_s):
         request = arrays.requests(engine)[r]
         if request.status == TIMED_OUT or request.status == FINISHED:
             continue
-        _append_token(engine, request, now)
+        server = server_of(engine, r)
+        stream(server, now, token_s)
+        _append_token(engine, request, server, now)
         if engine.asynchronous:
             request.placeholders -= 1
             if request.status == RUNNING:
                 key_blocks(engine, replica, r, request.computed - request.placeholders)
         if request.generated == request.output:
             finished += request.status == RUNNING
-            _finish(engine, replica, r, now, token_s, completion_s)
+            note_last(request, server)
+            _finish(engine, replica, r, completion_s)
     if finished > 0:
         _drop_finished(engine, replica)
 
 
 @inner
-def _append_token(engine, request, now):
-    """Count a token and the gap since the one before, runs of equal gaps together."""
+def _append_token(engine, request, server, now):
+    """Count a token and the gap since the one before, runs of equal gaps together.
+
+    A gap lies between the moments when the server begins with two steps' tokens: all requests of
+    a batch share it, whatever their places in the batch.
+    """
     request.generated += 1
     engine.progress += 1
     request.last_s = now
     if request.generated == 1:
         request.first_s = now
+        note_first(request, server)
         request.early_preemption_s = request.preemption_s
         request.early_preemptions = request.preemptions
         request.early_recomputed = request.recomputed
     else:
-        gap = now - request.gap_start_s
+        gap = server.start_s - request.gap_start_s
         if engine.n_gaps > 0 and arrays.gap_s(engine)[engine.n_gaps - 1] == gap:
             arrays.gap_count(engine)[engine.n_gaps - 1] += 1
         else:
             arrays.gap_s(engine)[engine.n_gaps] = gap
             arrays.gap_count(engine)[engine.n_gaps] = 1
             engine.n_gaps += 1
-    request.gap_start_s = now
+    request.gap_start_s = server.start_s
 
 
 @inner
-def _finish(engine, replica, r, now, token_s, completion_s):
+def _finish(engine, replica, r, completion_s):
     """``check_stop`` at max_tokens and ``_free_request``; a preempted request may end too."""
     request = arrays.requests(engine)[r]
     if request.status == PREEMPTED:
@@ -68,7 +78,7 @@ def _finish(engine, replica, r, now, token_s, completion_s):
     request.status = FINISHED
     free_request(engine, replica, r)
     delay = request.scheduling_s + request.preemption_s + completion_s
-    resolve(engine, r, now + delay + request.output * token_s)
+    resolve(engine, r, request.last_sent_s + delay)
 
 
 @inner

@@ -25,11 +25,10 @@ def read_records(state: Engine, latency: LatencyModel) -> RequestRecords:
             f"the engine is stuck: {len(stuck)} requests can never be scheduled, the first is "
             f"request {stuck[0]}; transferred keys and values fill the KV cache"
         )
-    token_s = float(latency.output_token_processing_time())
     completion_s = float(latency.post_decode_fixed_overhead())
     finished, started = r["status"] == FINISHED, r["generated"] > 0
-    after = r["scheduling_s"] + r["preemption_s"] + r["output"] * token_s + completion_s
-    first = r["first_s"] + r["scheduling_s"] + r["early_preemption_s"] + token_s
+    last = r["last_sent_s"] + (r["scheduling_s"] + r["preemption_s"] + completion_s)
+    first = r["first_sent_s"] + r["scheduling_s"] + r["early_preemption_s"]
     return RequestRecords(
         status=np.array([STATUS_NAMES.get(s, "") for s in range(REJECTED + 1)])[r["status"]],
         stage=r["stage"].astype(np.int64),
@@ -45,7 +44,7 @@ def read_records(state: Engine, latency: LatencyModel) -> RequestRecords:
         queued_s=_when(r["queued_s"]),
         scheduled_s=_when(r["scheduled_s"]),
         first_token_s=np.where(started, first, np.nan),
-        finish_s=r["last_s"] + np.where(finished, after, 0.0),
+        finish_s=np.where(finished, last, r["last_s"]),
         engine_first_token_s=_when(r["first_s"]),
         engine_finish_s=np.where(finished, r["last_s"], np.nan),
         early_preemptions=r["early_preemptions"].copy(),
@@ -53,8 +52,17 @@ def read_records(state: Engine, latency: LatencyModel) -> RequestRecords:
         early_recomputed_tokens=r["early_recomputed"].copy(),
         arrival_state=_state(state, "sent"),
         start_state=_state(state, "start"),
+        handed_work=_work(state, "handed"),
+        first_work=_work(state, "first"),
+        last_work=_work(state, "last"),
         completion_s=completion_s,
     )
+
+
+def _work(engine: Engine, when: str) -> np.ndarray:
+    """The API server's requests, prompt tokens and streamed tokens, ``[requests, 3]``."""
+    r = engine.arrays["requests"]
+    return np.stack([r[f"{when}_{what}"] for what in ("requests", "prompt_tokens", "streamed")], 1)
 
 
 def _state(engine: Engine, when: str) -> RequestState:

@@ -11,7 +11,7 @@ from pinn.simulator.run import Run
 
 
 def write_requests(run: Run, path: Path) -> None:
-    """Write the records of ``RequestRecords`` and ``ttft_s``, ``e2e_s`` and ``mean_itl_s``.
+    """Write what ``RequestRecords`` has one number of, and ``ttft_s``, ``e2e_s`` and ``mean_itl_s``.
 
     Raises:
         OSError: If the file cannot be written.
@@ -23,7 +23,7 @@ def write_requests(run: Run, path: Path) -> None:
     columns = {
         f.name: value
         for f in fields(requests)
-        if isinstance(value := getattr(requests, f.name), np.ndarray)
+        if isinstance(value := getattr(requests, f.name), np.ndarray) and value.ndim == 1
     }
     for name in ("ttft_s", "e2e_s", "mean_itl_s"):
         columns[name] = getattr(requests, name)

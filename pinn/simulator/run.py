@@ -50,6 +50,10 @@ class RequestRecords:
         early_recomputed_tokens: Those of preemptions before its first token.
         arrival_state: What ``queueing_time`` was asked about.
         start_state: What ``scheduling_processing_time`` was asked about.
+        handed_work: What its API server had done since it was last idle when the request was handed
+            over: requests taken in, their prompt tokens, tokens streamed.
+        first_work: The same when its first token was sent.
+        last_work: The same when its last token was sent.
         completion_s: PostDecodeFixedOverhead, the same for all.
     """
 
@@ -75,6 +79,9 @@ class RequestRecords:
     early_recomputed_tokens: np.ndarray
     arrival_state: RequestState
     start_state: RequestState
+    handed_work: Float[np.ndarray, "requests 3"]
+    first_work: Float[np.ndarray, "requests 3"]
+    last_work: Float[np.ndarray, "requests 3"]
     completion_s: float = 0.0
 
     def __len__(self) -> int:

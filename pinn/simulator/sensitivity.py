@@ -86,7 +86,7 @@ def coefficient_sensitivities(
         Job(latency.deployment, workload, _with(latency, values, i, value), engine)
         for i, value in changed
     ]
-    figures = map_runs(figure, jobs, workers)
+    figures = map_runs(lambda _, run: figure(run), jobs, workers)
     derivative = np.zeros(len(values))
     for (i, _), low, high in zip(changed[::2], figures[::2], figures[1::2], strict=True):
         derivative[i] = (high - low) / (highs[i] - lows[i])

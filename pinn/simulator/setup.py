@@ -8,7 +8,7 @@ from jaxtyping import Bool
 from pinn.physics.costs import step_costs
 from pinn.simulator.block_keys import block_keys
 from pinn.simulator.engine import Engine, new_engine
-from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.engine_spec import EngineSpec, api_servers
 from pinn.simulator.memory import KvLayout, gpu_cache_tokens, max_model_len
 from pinn.simulator.state import REJECTED, REQUEST, UNSENT
 from pinn.specs.deployment import Deployment
@@ -90,6 +90,8 @@ def _settings(
         "pipeline": pipeline,
         "n_replicas": replicas,
         "n_groups": 1 if deployment.model.moe is not None else replicas,
+        "n_servers": api_servers(deployment, spec),
+        "one_process": not spec.v1_multiprocessing,
         "least_loaded": spec.data_parallel_routing == "least_loaded",
         "gpu_cache_tokens": gpu_cache_tokens(deployment),
         "most_reread": _most_reread(deployment),

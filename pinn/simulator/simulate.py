@@ -71,12 +71,12 @@ def _run(
         compiled = isinstance(latency, LinearLatency)
     if not compiled:
         plain = PlainEngine(engine)
-        records = _collect(advance, plain, plain.arrays, latency, latency)
+        records = _collect(advance, plain, plain.arrays, latency)
         plain.write_back(engine)
         return records
     if not isinstance(latency, LinearLatency):
         raise PinnError(f"only a LinearLatency runs compiled, got {type(latency).__name__}")
-    return _collect(advance_compiled, engine.handle, engine.arrays, latency.compile(), latency)
+    return _collect(advance_compiled, engine.handle, engine.arrays, latency.compile())
 
 
 def _collect(
@@ -84,10 +84,8 @@ def _collect(
     state: Any,
     arrays: dict[str, Any],
     model: Any,
-    latency: LatencyModel,
 ) -> tuple[StepRecords, GapRuns]:
     """Run to the end, emptying the record buffers whenever they are full."""
-    token_s = float(latency.output_token_processing_time())
     steps, seconds, counts = [], [], []
     status = FULL
     while status == FULL:
@@ -100,7 +98,7 @@ def _collect(
                 "wait for theirs"
             )
         steps.append(arrays["steps"][: state.n_steps].copy())
-        seconds.append(arrays["gap_s"][: state.n_gaps] + token_s)
+        seconds.append(arrays["gap_s"][: state.n_gaps].copy())
         counts.append(arrays["gap_count"][: state.n_gaps].copy())
         state.n_steps = state.n_gaps = 0
     if status == BAD_STEP:

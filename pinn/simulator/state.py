@@ -25,7 +25,7 @@ REQUEST = np.dtype(
         ("slot", "i4"),  # row of the block table; -1 without blocks
         ("status", "i4"),
         ("last_s", "f8"),  # engine time of the last token, or of the abort
-        ("gap_start_s", "f8"),
+        ("gap_start_s", "f8"),  # when the API server began to stream the token before
         ("worked", "i8"),  # tokens computed, recomputation included
         ("replica", "i8"),
         ("stage", "i4"),
@@ -44,6 +44,8 @@ REQUEST = np.dtype(
         ("queued_s", "f8"),
         ("scheduled_s", "f8"),
         ("first_s", "f8"),  # engine time of the first token
+        ("first_sent_s", "f8"),  # when the API server had sent it
+        ("last_sent_s", "f8"),
         ("scheduling_s", "f8"),  # delays that the client sees and the engine does not
         ("preemption_s", "f8"),
         ("early_preemption_s", "f8"),  # of that, before the first token
@@ -56,6 +58,30 @@ REQUEST = np.dtype(
         ("start_step_s", "f8"),  # and when it was first scheduled
         ("start_queue_share", "f8"),
         ("start_kv_usage", "f8"),
+        # Work of the API server, since it was last idle, up to the request's hand-over, its first
+        # and its last token.
+        ("handed_requests", "f8"),
+        ("handed_prompt_tokens", "f8"),
+        ("handed_streamed", "f8"),
+        ("first_requests", "f8"),
+        ("first_prompt_tokens", "f8"),
+        ("first_streamed", "f8"),
+        ("last_requests", "f8"),
+        ("last_prompt_tokens", "f8"),
+        ("last_streamed", "f8"),
+    ],
+    align=True,
+)
+
+#: An API server process: it takes requests in and streams tokens out, one thing after another.
+SERVER = np.dtype(
+    [
+        ("free_s", "f8"),
+        ("came_s", "f8"),  # when its last task came
+        ("start_s", "f8"),  # when it begins with the tokens of the step that has just ended
+        ("requests", "f8"),  # taken in since it was last idle
+        ("prompt_tokens", "f8"),  # of those
+        ("streamed", "f8"),  # tokens sent since it was last idle
     ],
     align=True,
 )

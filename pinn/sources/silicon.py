@@ -15,6 +15,7 @@ from pathlib import Path
 import pandas as pd
 
 from pinn.errors import PinnError
+from pinn.sources.launch_scripts import with_launch_flags
 from pinn.sources.report import ReadReport, file_sha256
 from pinn.sources.silicon_filters import UNKNOWN_VERSION, apply_filters
 from pinn.units import MILLISECOND
@@ -46,13 +47,6 @@ CHECKPOINT_SCHEMES = {
 }
 LABEL_SCHEMES = {"fp4": "nvfp4", "fp8": "fp8", "int4": "int4", "bf16": "bf16"}
 
-#: Where the public benchmark scripts pass ``--kv-cache-dtype fp8``; elsewhere they pass nothing.
-FP8_KV_CACHE = {
-    ("meta-llama/Llama-3.3-70B-Instruct", "b200_sxm"),
-    ("meta-llama/Llama-3.3-70B-Instruct", "h200_sxm"),
-    ("openai/gpt-oss-120b", "b200_sxm"),
-}
-
 _RAW_NAMES = {
     "id": "row_id",
     "silicon_data_source": "source",
@@ -76,6 +70,8 @@ _CANONICAL = (
     "tensor_parallel_size",
     "enable_expert_parallel",
     "kv_cache_dtype",
+    "max_num_batched_tokens",
+    "max_cudagraph_capture_size",
     "concurrency",
     "prompt_tokens",
     "output_tokens",
@@ -140,8 +136,8 @@ def decode(raw: pd.DataFrame) -> pd.DataFrame:
     ``tp_size`` is the tensor-parallel size. Rows stored with ``attention_dp_size`` N > 1 are an
     artefact of the export: they ran TP = EP = N with one attention replica (twins stored as
     TP = EP = N agree with them within 1 %), so their batch is the whole concurrency, which is
-    read from the text of ``silicon_data_source``. Whether a row labelled EP 1 really ran without
-    expert parallelism is not always certain: one MiniMax script switches it on for every size.
+    read from the text of ``silicon_data_source``. Labels of expert parallelism are not what every
+    script passed: see :mod:`pinn.sources.launch_scripts`.
 
     Args:
         raw: Rows of the file, with its column names.
@@ -180,8 +176,7 @@ def canonical(rows: pd.DataFrame) -> pd.DataFrame:
     )
     integers = ["tensor_parallel_size", "concurrency", "prompt_tokens", "output_tokens"]
     rows = rows.astype(dict.fromkeys(integers, "int64"))
-    served = zip(rows["model"], rows["gpu"], strict=True)
-    rows["kv_cache_dtype"] = ["fp8" if pair in FP8_KV_CACHE else "auto" for pair in served]
+    rows = with_launch_flags(rows)
     rows["series"] = [series_key(row) for _, row in rows.iterrows()]
     return rows[list(_CANONICAL)].reset_index(drop=True)
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 from pinn.errors import PinnError
 from pinn.specs.sampling import Sampling, overridden
 
-#: vLLM captures graphs of no larger steps (``vllm/config/vllm.py: _set_cudagraph_sizes``).
+#: vLLM captures graphs of no larger steps by default (``vllm/config/vllm.py:
+#: _set_cudagraph_sizes``).
 MOST_GRAPH_TOKENS = 512
 GENERATION_CONFIGS = ("auto", "vllm")
 KV_CACHE_DTYPES = ("auto", "bf16", "fp16", "fp8", "fp8_e4m3", "fp8_e5m2")
@@ -18,7 +19,8 @@ class ServingSpec:
     """A vLLM configuration; every field is the flag of that name (``--tensor-parallel-size``).
 
     Defaults are those of vLLM 0.15.1's OpenAI server on a GPU with at least 70 GiB
-    (``vllm/engine/arg_utils.py``). ``max_model_len`` None means the model's own maximum.
+    (``vllm/engine/arg_utils.py``). ``max_model_len`` None means the model's own maximum,
+    ``max_cudagraph_capture_size`` None twice ``max_num_seqs`` and 512 at most.
     Expert parallelism spans tensor times data parallel ranks, as in vLLM. ``generation_config``
     ``auto`` samples as the model's generation_config.json says, ``vllm`` by vLLM's own defaults;
     ``override_generation_config`` is a JSON object that goes before either. What clients ask for
@@ -36,6 +38,7 @@ class ServingSpec:
     enable_chunked_prefill: bool = True
     enable_prefix_caching: bool = True
     enforce_eager: bool = False
+    max_cudagraph_capture_size: int | None = None
     block_size: int = 16
     cpu_offload_gb: float = 0.0
     kv_cache_dtype: str = "auto"
@@ -51,6 +54,11 @@ class ServingSpec:
                 )
         if self.max_model_len is not None and self.max_model_len < 1:
             raise PinnError(f"--max-model-len must be positive, got {self.max_model_len}")
+        if self.max_cudagraph_capture_size is not None and self.max_cudagraph_capture_size < 1:
+            raise PinnError(
+                "--max-cudagraph-capture-size must be positive, got "
+                f"{self.max_cudagraph_capture_size}: --enforce-eager turns graphs off"
+            )
         if not 0 < self.gpu_memory_utilization <= 1:
             raise PinnError(
                 f"--gpu-memory-utilization must be in (0, 1], got {self.gpu_memory_utilization}"
@@ -75,7 +83,9 @@ class ServingSpec:
 
         ``vllm/config/vllm.py: _set_cudagraph_sizes``.
         """
-        return 0 if self.enforce_eager else min(2 * self.max_num_seqs, MOST_GRAPH_TOKENS)
+        if self.enforce_eager:
+            return 0
+        return self.max_cudagraph_capture_size or min(2 * self.max_num_seqs, MOST_GRAPH_TOKENS)
 
     @property
     def expert_parallel_size(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +23,8 @@ from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.model import ModelSpec
 from pinn.teacher.catalog_deployments import catalog_deployments
 from pinn.teacher.composed import ComposedSteps, remembered_steps
-from pinn.teacher.scalars import Scalars, fit_scalars
 from pinn.teacher.synthetic import synthetic_deployments
-from pinn.teacher.teacher import Teacher, projected_parts
+from pinn.teacher.teacher import Teacher
 from pinn.training.distillation import (
     Distillation,
     DistillationRows,
@@ -34,13 +33,11 @@ from pinn.training.distillation import (
     distillation_rows,
 )
 from pinn.training.learner import TrainerFactory
-from pinn.training.serving_fit import (
-    STEPS_PER_EPOCH,
-    ServingFit,
-    ServingFitSettings,
-    serving_loader,
-)
+from pinn.training.run_learner import learn_from_runs, run_latencies, run_parts
+from pinn.training.run_network import measured_steps, set_alpha
+from pinn.training.run_scalars import RunFit, RunFitSettings
 from pinn.training.serving_rows import ServingRows
+from pinn.workloads.measured_runs import MeasuredRun
 
 
 @dataclass(frozen=True)
@@ -69,26 +66,28 @@ class KernelSettings:
 
 @dataclass(frozen=True)
 class Learned:
-    """What learning from kernels gives.
+    """What one training gives.
 
     Attributes:
-        teacher: Kernels and scalars.
-        network: Distilled from the teacher; alpha fitted to serving data.
+        teacher: Kernels and shared scalars.
+        fit: The scalars, what models that ran depart from them by, and alpha.
+        network: Distilled from the teacher; its alpha is the fit's.
     """
 
     teacher: Teacher
+    fit: RunFit
     network: CoefficientNetwork
 
 
 @dataclass(frozen=True)
 class KernelLearner:
-    """Learns the network from kernels, and the few global scalars from measured deployments.
+    """The one recipe: kernels teach the network, measured servers a few global scalars and alpha.
 
     Attributes:
         kernels: Where kernels come from.
         network: Size and bounds.
         distillation: How composed steps teach the network.
-        fit: How serving data teach alpha.
+        run_fit: How measured deployments and runs teach scalars and alpha.
         trainer: Makes the Lightning trainer, given ``max_epochs`` and ``folder``.
         seed: Of the initial weights and of the order of deployments.
     """
@@ -96,25 +95,35 @@ class KernelLearner:
     kernels: KernelSettings
     network: NetworkSettings
     distillation: DistillationSettings
-    fit: ServingFitSettings
+    run_fit: RunFitSettings
     trainer: TrainerFactory
     seed: int = 0
 
-    def learn(self, rows: ServingRows, exclude: Exclusion, folder: Path) -> Learned:
-        """Learn from kernels and serving rows.
+    def learn(
+        self, rows: ServingRows, runs: Sequence[MeasuredRun], exclude: Exclusion, folder: Path
+    ) -> Learned:
+        """Learn from kernels, measured deployments and serving runs.
 
         Args:
             rows: Measured deployments to train on.
+            runs: Serving runs to train on; may be none.
             exclude: Held-out models and GPUs: their kernels, near copies and synthetic
                 deployments are left out.
             folder: Of logs and of the state to resume from.
         """
         surrogates = fitted_surrogates(self.kernels, exclude)
-        scalars = learn_scalars(surrogates, rows)
+        fit = learn_from_runs(surrogates, runs, rows, self.run_fit)
         steps = composed_steps(self.kernels, surrogates, exclude)
-        network = self.distil(distillation_rows(steps, scalars), folder / "distillation")
-        self._fit_alpha(network, rows, folder / "alpha")
-        return Learned(Teacher(surrogates, scalars), network)
+        taught = distillation_rows(steps, fit.scalars)
+        ran = run_latencies(fit, runs, run_parts(surrogates, runs))
+        if ran:
+            betas = {latency.deployment: latency.beta for latency in ran}
+            measured = measured_steps(list(betas), np.array(list(betas.values())), self.seed + 1)
+            pairs = zip(taught, measured, strict=True)
+            taught = DistillationRows(*(torch.cat(pair) for pair in pairs))
+        network = self.distil(taught, folder)
+        set_alpha(network, fit.alpha)
+        return Learned(Teacher(surrogates, fit.scalars), fit, network)
 
     def distil(self, rows: DistillationRows, folder: Path) -> CoefficientNetwork:
         """A network that has learned composed steps; its alpha is still the prior."""
@@ -125,21 +134,6 @@ class KernelLearner:
         loader = distillation_loader(rows, self.distillation, self.seed, lambda: module.global_step)
         trainer.fit(module, loader, ckpt_path=_last(folder), weights_only=True)
         return network.double().requires_grad_(False).eval()
-
-    def _fit_alpha(self, network: CoefficientNetwork, rows: ServingRows, folder: Path) -> None:
-        settings = replace(self.fit, learn_beta=False)
-        epochs = -(-settings.steps // STEPS_PER_EPOCH)
-        trainer = self.trainer(max_epochs=epochs, folder=folder)
-        module = ServingFit(network, settings)
-        trainer.fit(module, serving_loader(rows), ckpt_path=_last(folder), weights_only=True)
-        network.requires_grad_(False).eval()
-
-
-def learn_scalars(surrogates: KernelSurrogates, rows: ServingRows) -> Scalars:
-    """Fit multipliers and overheads to the mean step times of measured deployments."""
-    projected = projected_parts(surrogates, rows.deployments)[rows.deployment]
-    parts = np.einsum("nof,nf->no", projected, rows.tpot_features)
-    return fit_scalars(parts, rows.tpot_features, rows.tpot_s, rows.weight)
 
 
 def fitted_surrogates(settings: KernelSettings, exclude: Exclusion) -> KernelSurrogates:

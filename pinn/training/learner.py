@@ -7,21 +7,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import lightning
-import numpy as np
 import torch
 
+from pinn.latency.surrogate import predict_coefficients
 from pinn.network.coefficient_network import CoefficientNetwork, NetworkSettings
 from pinn.network.scaling import fit_scale
 from pinn.training.serving_fit import (
     STEPS_PER_EPOCH,
     ServingFit,
     ServingFitSettings,
-    combine,
-    predict_rows,
-    serving_batch,
     serving_loader,
 )
 from pinn.training.serving_rows import ServingRows
+from pinn.training.simulated_rows import SimulatedRows, simulate_rows
 
 #: Makes a Lightning trainer for (epochs, folder of its logs).
 TrainerFactory = Callable[..., lightning.Trainer]
@@ -63,20 +61,7 @@ class ServingLearner:
         return replace(self, network=replace(self.network, corrected=False))
 
 
-def predict(network: CoefficientNetwork, rows: ServingRows) -> tuple[np.ndarray, np.ndarray]:
-    """TPOT and TTFT in seconds of every row."""
-    with torch.no_grad():
-        tpot, ttft = predict_rows(network, serving_batch(rows))
-    return tpot.numpy(), ttft.numpy()
-
-
-def predict_with_betas(
-    network: CoefficientNetwork, betas: np.ndarray, rows: ServingRows
-) -> tuple[np.ndarray, np.ndarray]:
-    """TPOT and TTFT of every row with other betas per deployment; alpha is the network's."""
-    batch = serving_batch(rows)
-    with torch.no_grad():
-        _, alpha = network(batch["free"], batch["rates"])
-        index = batch["deployment"]
-        tpot, ttft = combine(torch.tensor(betas)[index], alpha[index], batch)
-    return tpot.numpy(), ttft.numpy()
+def predict(network: CoefficientNetwork, rows: ServingRows) -> SimulatedRows:
+    """What a network says of rows: their benchmarks, simulated with its coefficients."""
+    found = predict_coefficients(network, rows.deployments)
+    return simulate_rows(rows, found.beta, found.alpha)

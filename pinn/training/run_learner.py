@@ -1,4 +1,4 @@
-"""Learning from serving runs: simulate, take the batches, fit, until nothing changes."""
+"""Learning from measured servers: simulate, take the batches, fit, until nothing changes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
+from pinn.features.step import STEP_FEATURES
+from pinn.kernels.composition import OPERATORS
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.teacher.teacher import projected_parts
-from pinn.training.run_rows import run_rows
+from pinn.training.run_rows import NO_RUNS, run_rows
 from pinn.training.run_scalars import (
     Evidence,
     RunFit,
@@ -32,6 +34,8 @@ def run_parts(
 ) -> Float[np.ndarray, "runs operators features"]:
     """Projected betas of each run's operators; equal deployments are projected once."""
     deployments = list(dict.fromkeys(run.deployment for run in runs))
+    if not deployments:
+        return np.zeros((0, len(OPERATORS), len(STEP_FEATURES)))
     parts = projected_parts(kernels, deployments)
     return parts[[deployments.index(run.deployment) for run in runs]]
 
@@ -54,14 +58,15 @@ def learn_from_runs(
     serving: ServingRows,
     settings: RunFitSettings,
 ) -> RunFit:
-    """Fit scalars, departures and alpha to runs and measured deployments.
+    """Fit scalars, departures and alpha to measured deployments and runs.
 
-    Every round simulates with what was learned so far and fits to the batches that came out. It
-    ends when the simulated figures hardly change any more.
+    Every round simulates the runs with what was learned so far and fits to the batches that came
+    out. It ends when the simulated figures hardly change any more. Without runs one fit is all: the
+    batches of closed loops hardly depend on the coefficients.
 
     Args:
         kernels: Surrogates to compose steps of.
-        runs: To train on.
+        runs: To train on; may be none.
         serving: Measured deployments to train on.
         settings: How.
     """
@@ -79,6 +84,8 @@ def alternate(
     """The rounds themselves, given the projected betas of every deployment's operators."""
     models = [run.deployment.model.name for run in runs]
     fit, before = RunFit(), None
+    if not runs:
+        return fit_to_runs(Evidence(NO_RUNS, models, parts, serving, serving_parts), fit, settings)
     for number in range(1, settings.rounds + 1):
         rows = run_rows(runs, run_latencies(fit, runs, parts), settings.workers)
         error = float(np.median(np.abs(rows.simulated_s / rows.measured_s - 1)))

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
+from pinn.features.request import REQUEST_FEATURES
+from pinn.features.step import STEP_FEATURES
 from pinn.simulator.figure_features import figure_features
 from pinn.simulator.figures import figure_seconds
 from pinn.simulator.linear_latency import LinearLatency
@@ -58,6 +60,15 @@ class RunRows:
     measured_s: Float[np.ndarray, " n"]
     gain: Float[np.ndarray, " n"]
     weight: Float[np.ndarray, " n"]
+
+
+#: The rows of no run.
+NO_RUNS = RunRows(
+    np.zeros(0, dtype=np.int64),
+    np.zeros((0, len(STEP_FEATURES))),
+    np.zeros((0, len(REQUEST_FEATURES))),
+    *(np.zeros(0) for _ in range(4)),
+)
 
 
 def run_rows(

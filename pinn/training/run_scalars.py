@@ -1,9 +1,10 @@
-"""Global scalars, each model's departure from them, and alpha: what serving runs may set.
+"""Global scalars, each model's departure from them, and alpha: what measured servers may set.
 
-The scalars are those of ``pinn.teacher.scalars``, fitted to measured deployments and to runs at
-once. A model that ran may depart from them: every operator, and all overheads together, by one
-factor. So what is peculiar to one model (an engine path of its own) does not
-bend what all share, and an unseen model gets the shared scalars alone.
+The scalars are those of ``pinn.teacher.scalars``, fitted to measured deployments and, where there
+are any, to serving runs at once; so is alpha, which means the same in both. A model that ran may
+depart from them: every operator, and all overheads together, by one factor. So what is peculiar to
+one model (an engine path of its own) does not bend what all share, and an unseen model gets the
+shared scalars alone.
 """
 
 from __future__ import annotations
@@ -25,19 +26,18 @@ from pinn.kernels.composition import OPERATORS
 from pinn.network.loss import log_huber
 from pinn.teacher.scalars import MULTIPLIER_SPREADS, OVERHEADS, Scalars, prior_scalars
 from pinn.training.run_rows import RunRows
-from pinn.training.serving_rows import STEP_TIME_ENTRIES, ServingRows
+from pinn.training.serving_fit import LEAST_STEPS_SHARE
+from pinn.training.serving_rows import PRIOR_ALPHA, ServingRows
 
 _OVERHEAD_COLUMNS = [list(STEP_FEATURES).index(name) for name in OVERHEADS]
-_ALPHA_PRIOR = np.array([f.prior for f in REQUEST_FEATURES.values()])
 
-#: Alphas that runs can teach. Those of the step time are not among them: a simulated request waits
-#: for the steps in flight themselves, so they are 0 in a simulation.
-LEARNED_ALPHAS = np.flatnonzero((_ALPHA_PRIOR > 0) & ~STEP_TIME_ENTRIES)
+#: Alphas that measured servers can teach; one whose prior is 0 stays 0.
+LEARNED_ALPHAS = np.flatnonzero(PRIOR_ALPHA > 0)
 
 
 @dataclass(frozen=True)
 class RunFitSettings:
-    """How runs teach scalars and alpha.
+    """How measured servers teach scalars and alpha.
 
     Attributes:
         rounds: Most rounds of simulating and fitting.
@@ -47,6 +47,9 @@ class RunFitSettings:
         operator_spread: Of a model's factor on one operator, standard deviation of its log.
         overhead_spread: Of a model's factor on all overheads, and of that on sampling.
         alpha_spread: Of each alpha around its prior.
+        tpot_delta: Log error of a deployment's TPOT beyond which the loss grows linearly.
+        ttft_delta: The same for its TTFT.
+        ttft_weight: Of a deployment's TTFT beside its TPOT.
         workers: Simulations at a time.
     """
 
@@ -57,12 +60,15 @@ class RunFitSettings:
     operator_spread: float = 0.4
     overhead_spread: float = 1.0
     alpha_spread: float = 0.7
+    tpot_delta: float = 0.1
+    ttft_delta: float = 0.2
+    ttft_weight: float = 0.3
     workers: int = 1
 
 
 @dataclass(frozen=True)
 class RunFit:
-    """What runs and measured deployments taught.
+    """What measured deployments and runs taught.
 
     Attributes:
         scalars: Shared by every deployment.
@@ -74,9 +80,7 @@ class RunFit:
     departures: Mapping[str, Float[np.ndarray, " operators_and_overheads"]] = field(
         default_factory=dict
     )
-    alpha: Float[np.ndarray, " request_features"] = field(
-        default_factory=lambda: np.where(STEP_TIME_ENTRIES, 0.0, _ALPHA_PRIOR)
-    )
+    alpha: Float[np.ndarray, " request_features"] = field(default_factory=PRIOR_ALPHA.copy)
 
     def of_model(self, model: str) -> Scalars:
         """The scalars of a model: its own if it ran, else the shared ones."""
@@ -101,7 +105,7 @@ class RunFit:
 
 
 def run_fit_from_json(values: Mapping[str, Any]) -> RunFit:
-    """Rebuild what ``RunFit.to_json`` or ``Scalars.to_json`` wrote, alpha left out.
+    """Rebuild what ``RunFit.to_json`` wrote; an alpha that is not there keeps its prior.
 
     Raises:
         PinnError: If an operator is missing or a name is unknown.
@@ -121,7 +125,9 @@ def run_fit_from_json(values: Mapping[str, Any]) -> RunFit:
         model: np.log([factors[name] for name in (*OPERATORS, "overheads")])
         for model, factors in values.get("departures", {}).items()
     }
-    return RunFit(scalars, departures)
+    taught = values.get("alpha", {})
+    alpha = [taught.get(name, PRIOR_ALPHA[i]) for i, name in enumerate(REQUEST_FEATURES)]
+    return RunFit(scalars, departures, np.array(alpha))
 
 
 @dataclass(frozen=True)
@@ -129,7 +135,7 @@ class Evidence:
     """What a fit looks at.
 
     Attributes:
-        rows: Figures of runs.
+        rows: Figures of runs; none where there are no runs.
         models: Model of each run.
         run_parts: Projected betas of each run's operators.
         serving: Measured deployments.
@@ -146,7 +152,8 @@ class Evidence:
 def fit_to_runs(evidence: Evidence, current: RunFit, settings: RunFitSettings) -> RunFit:
     """Maximum a posteriori fit around the coefficients that the rows were simulated with."""
     names = sorted(set(evidence.models))
-    place = np.array([names.index(model) for model in evidence.models])[evidence.rows.run]
+    of_run = np.array([names.index(model) for model in evidence.models], dtype=np.int64)
+    place = of_run[evidence.rows.run]
     shared = len(OPERATORS) + len(OVERHEADS)
     sizes = [shared, len(names) * (len(OPERATORS) + 1), len(LEARNED_ALPHAS)]
     objective = _Objective(evidence, torch.tensor(place), len(names), sizes, settings)
@@ -185,13 +192,17 @@ class _Objective:
         self.place, self.models, self.sizes, self.settings = place, models, list(sizes), settings
         self.run_terms = _terms(evidence.run_parts[rows.run], rows.step_features)
         parts = evidence.serving_parts[serving.deployment]
-        self.serving_terms = _terms(parts, serving.tpot_features)
-        request = rows.request_features[:, LEARNED_ALPHAS] * _ALPHA_PRIOR[LEARNED_ALPHAS]
-        self.request_terms = torch.tensor(request)
+        self.tpot_terms = _terms(parts, serving.tpot_features)
+        self.ttft_terms = _terms(parts, serving.ttft_features)
+        self.ttft_request_terms = _request_terms(serving.request_features)
+        self.ttft_offset = torch.tensor(serving.ttft_offset_s)
+        self.request_terms = _request_terms(rows.request_features)
         self.simulated, self.measured, self.gain, self.weight = (
             torch.tensor(v) for v in (rows.simulated_s, rows.measured_s, rows.gain, rows.weight)
         )
-        self.tpot, self.tpot_weight = torch.tensor(serving.tpot_s), torch.tensor(serving.weight)
+        self.tpot, self.ttft, self.serving_weight = (
+            torch.tensor(v) for v in (serving.tpot_s, serving.ttft_s, serving.weight)
+        )
         own = [
             settings.overhead_spread if name == "sampling" else settings.operator_spread
             for name in OPERATORS
@@ -208,8 +219,8 @@ class _Objective:
     def terms(self, logs: Tensor) -> tuple[Tensor, Tensor]:
         """Seconds of each figure in steps and beside them."""
         shared, own, alpha = logs.split(self.sizes)
-        departures = own.reshape(self.models, -1)[self.place]
         operators = len(OPERATORS)
+        departures = own.reshape(self.models, operators + 1)[self.place]
         factors = torch.cat(
             [
                 shared[:operators] + departures[:, :operators],
@@ -227,9 +238,18 @@ class _Objective:
         outlier = self.settings.outlier
         each = huber_loss(error, torch.zeros_like(error), reduction="none", delta=outlier)
         of_runs = (each * self.weight).sum() / self.settings.noise**2
-        tpot = self.serving_terms @ logs[: self.sizes[0]].exp()
-        of_serving = log_huber(tpot, self.tpot, self.tpot_weight, 0.1) * len(self.tpot)
-        return of_runs + of_serving + ((logs / self.spread) ** 2).sum() / 2
+        return of_runs + self._of_serving(logs) + ((logs / self.spread) ** 2).sum() / 2
+
+    def _of_serving(self, logs: Tensor) -> Tensor:
+        """Negative log likelihood of the measured deployments: the shared scalars hold for them."""
+        shared, _, alpha = (part.exp() for part in logs.split(self.sizes))
+        s, weight = self.settings, self.serving_weight
+        steps = self.ttft_terms @ shared
+        beside = self.ttft_request_terms @ alpha + self.ttft_offset
+        ttft = torch.maximum(steps + beside, LEAST_STEPS_SHARE * steps)
+        loss = log_huber(self.tpot_terms @ shared, self.tpot, weight, s.tpot_delta)
+        loss = loss + s.ttft_weight * log_huber(ttft, self.ttft, weight, s.ttft_delta)
+        return loss * len(self.tpot)
 
 
 def _terms(parts: np.ndarray, features: np.ndarray) -> Tensor:
@@ -240,6 +260,11 @@ def _terms(parts: np.ndarray, features: np.ndarray) -> Tensor:
     )
 
 
+def _request_terms(features: np.ndarray) -> Tensor:
+    """Seconds of each learned alpha at its prior, ``[n, learned alphas]``."""
+    return torch.tensor(features[:, LEARNED_ALPHAS] * PRIOR_ALPHA[LEARNED_ALPHAS])
+
+
 def _pack(fit: RunFit, models: Sequence[str]) -> np.ndarray:
     priors = prior_scalars().overheads[_OVERHEAD_COLUMNS]
     none = np.zeros(len(OPERATORS) + 1)
@@ -248,7 +273,7 @@ def _pack(fit: RunFit, models: Sequence[str]) -> np.ndarray:
             np.log(fit.scalars.multipliers),
             np.log(fit.scalars.overheads[_OVERHEAD_COLUMNS] / priors),
             *(fit.departures.get(model, none) for model in models),
-            np.log(fit.alpha[LEARNED_ALPHAS] / _ALPHA_PRIOR[LEARNED_ALPHAS]),
+            np.log(fit.alpha[LEARNED_ALPHAS] / PRIOR_ALPHA[LEARNED_ALPHAS]),
         ]
     )
 
@@ -259,7 +284,7 @@ def _unpack(logs: np.ndarray, models: Sequence[str]) -> RunFit:
     overheads = prior_scalars().overheads
     overheads[_OVERHEAD_COLUMNS] *= np.exp(logs[operators:shared])
     own = logs[shared : shared + len(models) * width].reshape(len(models), width)
-    alpha = np.where(STEP_TIME_ENTRIES, 0.0, _ALPHA_PRIOR)
+    alpha = PRIOR_ALPHA.copy()
     alpha[LEARNED_ALPHAS] *= np.exp(logs[shared + own.size :])
     return RunFit(
         Scalars(np.exp(logs[:operators]), overheads),

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from pinn.network.coefficient_network import CoefficientNetwork
 from pinn.network.loss import log_huber
-from pinn.training.serving_rows import STEP_TIME_ENTRIES, ServingRows
+from pinn.training.serving_rows import ServingRows
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,10 @@ class ServingFitSettings:
     ttft_delta: float = 0.2
 
 
+#: A TTFT is at least this share of its steps, however much of the API server's work they hide.
+LEAST_STEPS_SHARE = 0.5
+
+
 class Repeat(IterableDataset):
     """The full batch, over and over: 825 rows fit one step."""
 
@@ -62,6 +66,7 @@ def serving_batch(rows: ServingRows) -> dict[str, Tensor]:
         "tpot_features": rows.tpot_features,
         "ttft_features": rows.ttft_features,
         "request_features": rows.request_features,
+        "ttft_offset": rows.ttft_offset_s,
         "tpot": rows.tpot_s,
         "ttft": rows.ttft_s,
         "weight": rows.weight,
@@ -70,19 +75,14 @@ def serving_batch(rows: ServingRows) -> dict[str, Tensor]:
 
 
 def predict_rows(network: CoefficientNetwork, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """TPOT and TTFT in seconds of every row."""
+    """TPOT and TTFT in seconds of every row, for the batches that it was simulated with."""
     beta, alpha = network(batch["free"], batch["rates"])
     beta, alpha = beta[batch["deployment"]], alpha[batch["deployment"]]
-    return combine(beta, alpha, batch)
-
-
-def combine(beta: Tensor, alpha: Tensor, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """TPOT and TTFT of rows from each row's coefficients."""
     tpot = (beta * batch["tpot_features"]).sum(-1)
-    times_step = torch.from_numpy(STEP_TIME_ENTRIES)
-    situation = torch.where(times_step, tpot[:, None], 1.0) * batch["request_features"]
-    ttft = (beta * batch["ttft_features"]).sum(-1) + (alpha * situation).sum(-1)
-    return tpot, ttft
+    steps = (beta * batch["ttft_features"]).sum(-1)
+    beside = (alpha * batch["request_features"]).sum(-1) + batch["ttft_offset"]
+    # What the API server does while the engine works is no more than the steps' own time.
+    return tpot, torch.maximum(steps + beside, LEAST_STEPS_SHARE * steps)
 
 
 class ServingFit(lightning.LightningModule):

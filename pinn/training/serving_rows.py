@@ -1,80 +1,112 @@
-"""Measured deployments as rows that are linear in the coefficients."""
+"""Measured deployments as rows that are linear in the coefficients.
+
+Each row's benchmark is simulated once, with every coefficient at its prior. Which requests share a
+step hardly depends on how long steps take, so the batches of that run hold for other coefficients
+too: mean TPOT and TTFT are sums of step features and of the API server's work. Learning takes these
+sums; what a learned network says of a row is simulated anew (``pinn.training.simulated_rows``).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
 from pinn.embedding.descriptors import embed
-from pinn.features.request import REQUEST_FEATURES, RequestState, request_features
-from pinn.features.step import step_features
-from pinn.observations.closed_loop import ClosedLoop, closed_loop_steps
-from pinn.observations.deployments import observed_deployments
-from pinn.physics.costs import StepCosts, step_costs
+from pinn.features.request import REQUEST_FEATURES
+from pinn.features.step import STEP_FEATURES, step_features
+from pinn.physics.costs import step_costs
 from pinn.physics.floor import floor_seconds
+from pinn.remembered.store import remembered_table
+from pinn.simulator.feature_sums import request_delay_features
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.many import Job, map_runs
+from pinn.simulator.mean_steps import mean_steps
+from pinn.simulator.run import Run
 from pinn.specs.deployment import Deployment
-from pinn.specs.serving_defaults import default_max_num_batched_tokens
+from pinn.workloads.measured_deployments import MeasuredDeployment, measured_deployments
+
+#: Coefficients before any data: what rows are simulated with.
+PRIOR_BETA = np.array([f.prior for f in STEP_FEATURES.values()])
+PRIOR_ALPHA = np.array([f.prior for f in REQUEST_FEATURES.values()])
 
 
 @dataclass(frozen=True)
 class ServingRows:
     """``n`` closed-loop measurements of ``m`` deployments.
 
-    TPOT = beta . tpot_features; TTFT = beta . ttft_features + alpha . request_features, where the
-    request features marked in ``step_time_entries`` are 1 and stand for the row's own TPOT.
+    TPOT = beta . tpot_features; TTFT = beta . ttft_features + alpha . request_features +
+    ttft_offset_s.
 
     Attributes:
-        row_id: Name of each row in its source.
+        measured: Each row's deployment, load and measurements.
         deployments: The distinct deployments.
         deployment: Index of each row's deployment.
-        concurrency: Clients of each row's benchmark.
         tpot_features: Mean step features of a decode interval.
-        ttft_features: Summed step features of the steps from arrival to first token.
-        request_features: Features of the mean request.
-        tpot_s: Measured mean time per output token.
-        ttft_s: Measured mean time to first token.
+        ttft_features: Summed step features of the steps from hand-over to first token.
+        request_features: Of the mean request: what each second of an alpha adds to its TTFT.
+        ttft_offset_s: The rest of TTFT: the API server works while the engine does, so less than
+            the sum of its work is waited for.
         tpot_floor_s: Mean physical floor of a decode interval.
-        ttft_floor_s: Summed floors of the steps from arrival to first token.
+        ttft_floor_s: Summed floors of the steps from hand-over to first token.
         weight: Of each row in a loss; mean 1.
     """
 
-    row_id: tuple[str, ...]
+    measured: tuple[MeasuredDeployment, ...]
     deployments: tuple[Deployment, ...]
     deployment: Int[np.ndarray, " n"]
-    concurrency: Int[np.ndarray, " n"]
     tpot_features: Float[np.ndarray, "n step_features"]
     ttft_features: Float[np.ndarray, "n step_features"]
     request_features: Float[np.ndarray, "n request_features"]
-    tpot_s: Float[np.ndarray, " n"]
-    ttft_s: Float[np.ndarray, " n"]
+    ttft_offset_s: Float[np.ndarray, " n"]
     tpot_floor_s: Float[np.ndarray, " n"]
     ttft_floor_s: Float[np.ndarray, " n"]
     weight: Float[np.ndarray, " n"]
 
     def __len__(self) -> int:
-        return len(self.tpot_s)
+        return len(self.measured)
+
+    @property
+    def row_id(self) -> tuple[str, ...]:
+        """Name of each row in its source."""
+        return tuple(m.row_id for m in self.measured)
+
+    @property
+    def concurrency(self) -> Int[np.ndarray, " n"]:
+        """Clients of each row's benchmark."""
+        return np.array([m.concurrency for m in self.measured])
+
+    @property
+    def tpot_s(self) -> Float[np.ndarray, " n"]:
+        """Measured mean time per output token."""
+        return np.array([m.tpot_s for m in self.measured])
+
+    @property
+    def ttft_s(self) -> Float[np.ndarray, " n"]:
+        """Measured mean time to first token."""
+        return np.array([m.ttft_s for m in self.measured])
 
     def take(self, keep: np.ndarray) -> ServingRows:
         """The rows where ``keep`` is true, with the deployments they need and fresh weights."""
         used, index = np.unique(self.deployment[keep], return_inverse=True)
         deployments = tuple(self.deployments[i] for i in used)
-        return ServingRows(
-            tuple(r for r, kept in zip(self.row_id, keep, strict=True) if kept),
-            deployments,
-            index,
-            self.concurrency[keep],
-            self.tpot_features[keep],
-            self.ttft_features[keep],
-            self.request_features[keep],
-            self.tpot_s[keep],
-            self.ttft_s[keep],
-            self.tpot_floor_s[keep],
-            self.ttft_floor_s[keep],
-            model_weights([deployments[i].model.name for i in index]),
+        arrays = {
+            f.name: getattr(self, f.name)[keep]
+            for f in fields(self)
+            if isinstance(getattr(self, f.name), np.ndarray)
+        }
+        return replace(
+            self,
+            **arrays
+            | {
+                "measured": tuple(m for m, k in zip(self.measured, keep, strict=True) if k),
+                "deployments": deployments,
+                "deployment": index,
+                "weight": model_weights([deployments[i].model.name for i in index]),
+            },
         )
 
     def embedding(self) -> tuple[np.ndarray, np.ndarray]:
@@ -82,102 +114,76 @@ class ServingRows:
         return embed(self.deployments)
 
 
-#: Which request features are multiples of the configuration's own step time.
-STEP_TIME_ENTRIES = np.array([name.endswith(".step_time") for name in REQUEST_FEATURES])
-
-
 def model_weights(models: Sequence[str]) -> Float[np.ndarray, " n"]:
     """1 / sqrt(rows of the same model), scaled to mean 1: no model drowns the others."""
+    if not len(models):
+        return np.zeros(0)
     _, index, counts = np.unique(np.array(models), return_inverse=True, return_counts=True)
     weight = 1 / np.sqrt(counts[index])
     return weight / weight.mean()
 
 
-_LOAD = ("concurrency", "prompt_tokens", "output_tokens")
-
-
 def serving_rows(observations: pd.DataFrame) -> ServingRows:
-    """Work out the features of closed-loop observations.
+    """Simulate observations once; from then on their rows are read from disk.
 
     Args:
-        observations: Table as ``pinn.observations.table.read_observations`` gives it. The token
-            budget of a step is taken to be vLLM's default on the row's GPU.
+        observations: Table as ``pinn.observations.table.read_observations`` gives it.
     """
-    of_row = observed_deployments(observations)
-    deployments = tuple(dict.fromkeys(of_row.values()))
+    measured = measured_deployments(observations)
+    deployments = tuple(dict.fromkeys(m.deployment for m in measured))
     place = {deployment: i for i, deployment in enumerate(deployments)}
-    index = np.array([place[of_row[row_id]] for row_id in observations["row_id"]])
-    loads = [
-        ClosedLoop(
-            concurrency,
-            prompt,
-            output,
-            default_max_num_batched_tokens(deployments[i].gpu),
-            deployments[i].model.window_tokens,
-        )
-        for i, (concurrency, prompt, output) in zip(
-            index, observations[list(_LOAD)].to_numpy().tolist(), strict=True
-        )
-    ]
-    costs = step_costs(deployments)
-    means = [_means(costs.take(i), load) for i, load in zip(index, loads, strict=True)]
-    tpot_features, ttft_features, tpot_floor, ttft_floor = (
-        np.array(column) for column in zip(*means, strict=True)
+    index = np.array([place[m.deployment] for m in measured])
+    sums = remembered_table(mean_sums, observations)
+    tpot, ttft, request = (
+        sums[[c for c in _COLUMNS if c.startswith(f"{part}:")]].to_numpy() for part in _PARTS
     )
     return ServingRows(
-        tuple(observations["row_id"]),
-        deployments,
-        index,
-        observations["concurrency"].to_numpy(np.int64),
-        tpot_features,
-        ttft_features,
-        _request_features(deployments, index, loads),
-        observations["tpot_s"].to_numpy(np.float64),
-        observations["ttft_s"].to_numpy(np.float64),
-        tpot_floor,
-        ttft_floor,
-        model_weights([deployments[i].model.name for i in index]),
+        measured=tuple(measured),
+        deployments=deployments,
+        deployment=index,
+        tpot_features=tpot,
+        ttft_features=ttft,
+        request_features=request,
+        ttft_offset_s=sums["ttft_offset_s"].to_numpy(),
+        tpot_floor_s=sums["tpot_floor_s"].to_numpy(),
+        ttft_floor_s=sums["ttft_floor_s"].to_numpy(),
+        weight=model_weights([deployments[i].model.name for i in index]),
     )
 
 
-def _means(costs: StepCosts, load: ClosedLoop) -> tuple[np.ndarray, np.ndarray, float, float]:
-    """Features and floors of the benchmark's mean TPOT and TTFT."""
-    steps = closed_loop_steps(load)
-    features, floors = step_features(costs, steps.sums), floor_seconds(costs, steps.sums)
-    return (
-        steps.tpot_share @ features,
-        steps.ttft_share @ features,
-        float(steps.tpot_share @ floors),
-        float(steps.ttft_share @ floors),
-    )
+_PARTS = ("tpot", "ttft", "request")
+_COLUMNS = (
+    *(f"{part}:{name}" for part in _PARTS[:2] for name in STEP_FEATURES),
+    *(f"request:{name}" for name in REQUEST_FEATURES),
+    "ttft_offset_s",
+    "tpot_floor_s",
+    "ttft_floor_s",
+)
 
 
-def _request_features(
-    deployments: Sequence[Deployment], index: np.ndarray, loads: Sequence[ClosedLoop]
-) -> np.ndarray:
-    """Features of the mean request; queue and cache states are unknown here and left at 0.
+def mean_sums(observations: pd.DataFrame) -> pd.DataFrame:
+    """Features, offset and floors of every observation, simulated with prior coefficients."""
+    jobs = prior_jobs(measured_deployments(observations))
+    return pd.DataFrame(map_runs(_sums, jobs), columns=list(_COLUMNS))
 
-    The server takes in prompts one after another: a request also waits for those that came before
-    it in the burst that starts the benchmark.
-    """
-    n = len(loads)
-    serving = [deployments[i].serving for i in index]
-    zero = np.zeros(n)
-    state = RequestState(
-        prompt_tokens=np.array([load.mean_prompt_tokens * load.mean_burst for load in loads]),
-        step_time_s=np.ones(n),
-        queue_share=zero,
-        kv_usage=zero,
-        prompt_share=zero,
-        inverse_tensor_parallel=np.array([1 / s.tensor_parallel_size for s in serving]),
-        prefix_caching=np.array([float(s.enable_prefix_caching) for s in serving]),
-        chunked_prefill=np.array([float(s.enable_chunked_prefill) for s in serving]),
-        recomputed_tokens=zero,
-    )
-    features = request_features(state)
-    before_first_token = [
-        f.phase in ("arrival_to_queue", "queue_to_schedule", "schedule_to_first_token")
-        or f.name == "output_token.constant"
-        for f in REQUEST_FEATURES.values()
+
+def prior_jobs(measured: Sequence[MeasuredDeployment]) -> list[Job]:
+    """The benchmarks of measured deployments with prior coefficients."""
+    return [
+        Job(m.served, m.workload, LinearLatency(m.served, PRIOR_BETA, PRIOR_ALPHA))
+        for m in measured
     ]
-    return features * before_first_token
+
+
+def _sums(job: Job, run: Run) -> list[float]:
+    steps, costs = mean_steps(run), step_costs([job.deployment])
+    features, floors = step_features(costs, steps.sums), floor_seconds(costs, steps.sums)
+    served = run.requests.finished
+    request = request_delay_features(run)[0][served].mean(0)
+    ttft = steps.mean_ttft(features)
+    known = ttft @ PRIOR_BETA + request @ PRIOR_ALPHA
+    offset = run.requests.ttft_s[served].mean() - known
+    return [
+        *steps.mean_tpot(features), *ttft, *request, offset,
+        steps.mean_tpot(floors), steps.mean_ttft(floors),
+    ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Calibrating intervals on everything that experiments left out."""
+"""Calibrating intervals on everything that was left out."""
 
 from __future__ import annotations
 
@@ -9,66 +9,60 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pinn.network.checkpoint import load_checkpoint
 from pinn.sources.report import file_sha256
-from pinn.uncertainty.calibration import NAMES, Band, Calibration
-from pinn.uncertainty.conformal import fit_half_width
-from pinn.uncertainty.coverage import coverage_table, distance_auroc, nested_intervals
-from pinn.uncertainty.held_out import METRICS
-
-#: Distances are summed up in so many bands of equally many left-out rows.
-BANDS = 4
+from pinn.uncertainty.calibration import BELONGS, NAMES, Calibration
+from pinn.uncertainty.conformal import LEVEL, weighted_quantile
+from pinn.uncertainty.coverage import auroc_table, coverage_table, nested_intervals
+from pinn.uncertainty.half_widths import fit_spreads
+from pinn.uncertainty.kinds import kinds_of_errors
+from pinn.uncertainty.spread_fit import row_weights
+from pinn.uncertainty.spread_parts import SPREAD_PARTS
 
 
 def calibrate(
     errors: pd.DataFrame,
-    coefficients: pd.DataFrame,
+    coefficient_changes: pd.DataFrame,
     checkpoint: Path,
     sources: Sequence[Mapping[str, Any]],
 ) -> Calibration:
-    """Calibrate on everything that was left out.
+    """Calibrate on everything that was left out, and judge it by nested calibrations.
 
     Args:
-        errors: As ``pinn.uncertainty.held_out.held_out_errors``, of one or more experiments.
-        coefficients: As ``pinn.uncertainty.coefficient_errors.coefficient_errors``.
+        errors: As ``pinn.uncertainty.held_out.held_out_errors`` and
+            ``pinn.uncertainty.run_errors.run_error_rows``, of one or more experiments.
+        coefficient_changes: As ``pinn.uncertainty.coefficient_errors.coefficient_changes``.
         checkpoint: What the intervals belong to.
         sources: For the record.
     """
+    judged = nested_intervals(errors)
+    metadata = load_checkpoint(checkpoint).metadata
     return Calibration(
-        file_sha256(checkpoint),
-        {metric: fit_half_width(errors, metric) for metric in METRICS},
-        {name: fit_half_width(coefficients, name) for name in NAMES},
-        distance_bands(errors),
-        sources,
-        _records(coverage_table(nested_intervals(errors))),
-        _aurocs(errors),
+        checkpoint_sha256=file_sha256(checkpoint),
+        belongs={name: metadata[name] for name in BELONGS if name in metadata},
+        spreads=fit_spreads(errors),
+        coefficients=coefficient_half_widths(coefficient_changes),
+        kinds=kinds_of_errors(errors),
+        typical={name: float(errors[name].median()) for name in SPREAD_PARTS},
+        sources=sources,
+        coverage=_records(coverage_table(judged)),
+        auroc=_records(auroc_table(judged)),
     )
 
 
-def _aurocs(errors: pd.DataFrame) -> dict[str, float]:
-    """Of every kind of split that has both good and bad rows."""
-    found = {str(split): distance_auroc(part) for split, part in errors.groupby("split")}
-    return {split: round(value, 4) for split, value in found.items() if np.isfinite(value)}
-
-
-def distance_bands(errors: pd.DataFrame) -> list[Band]:
-    """Left-out rows in order of distance, cut where as many lie in each band."""
-    ordered = errors.sort_values("distance", kind="stable")
-    bands = []
-    for index in np.array_split(np.arange(len(ordered)), min(BANDS, len(ordered))):
-        part = ordered.iloc[index]
-        error = np.abs(np.expm1(-part["tpot"].to_numpy()))
-        bands.append(
-            Band(
-                round(float(part["distance"].min()), 6),
-                round(float(part["distance"].max()), 6),
-                len(part),
-                int(part["group"].nunique()),
-                round(float(np.median(error)), 6),
-                round(float(np.quantile(error, 0.9)), 6),
-            )
-        )
-    return bands
+def coefficient_half_widths(changes: pd.DataFrame, level: float = LEVEL) -> dict[str, float]:
+    """Quantile of the absolute log change of every coefficient, every group counting once."""
+    weight = row_weights(changes)
+    sizes = changes[list(NAMES)].abs()
+    return {name: weighted_quantile(sizes[name].to_numpy(), weight, level) for name in NAMES}
 
 
 def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
+    """Rows ready for JSON: NaN is None."""
+    return [
+        {
+            str(name): None if isinstance(value, float) and np.isnan(value) else value
+            for name, value in row.items()
+        }
+        for row in table.to_dict("records")
+    ]

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from pinn.errors import PinnError
 from pinn.features.request import REQUEST_FEATURES
 from pinn.features.step import STEP_FEATURES
-from pinn.observations.table import replace_atomically
+from pinn.remembered.files import replace_atomically
 from pinn.sources.report import file_sha256
 from pinn.specs.data_folder import read_json
-from pinn.uncertainty.conformal import LEVEL, HalfWidth
+from pinn.uncertainty.conformal import LEVEL
+from pinn.uncertainty.kinds import KindErrors
+from pinn.uncertainty.spread import Spread
+from pinn.uncertainty.spread_parts import SPREAD_PARTS
 
-SCHEMA = "pinn intervals 1"
+SCHEMA = "pinn intervals 2"
+
+#: What a checkpoint says of itself that its intervals repeat.
+BELONGS = ("recipe_sha256", "data_sha256")
 
 #: Every coefficient by its part and name.
 NAMES: tuple[str, ...] = tuple(
@@ -28,26 +33,7 @@ NAMES: tuple[str, ...] = tuple(
 #: Part of the coefficients -> metric whose error is common to all of them.
 _COMMON = {"beta": "tpot", "alpha": "ttft"}
 
-
-@dataclass(frozen=True)
-class Band:
-    """Left-out rows of about the same distance, and how wrong they were (TPOT).
-
-    Attributes:
-        nearest: Smallest distance.
-        farthest: Largest.
-        rows: Number of rows.
-        groups: Number of models on GPUs among them.
-        median: Median absolute relative error.
-        p90: Its 90th percentile.
-    """
-
-    nearest: float
-    farthest: float
-    rows: int
-    groups: int
-    median: float
-    p90: float
+Ends = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -56,42 +42,45 @@ class Calibration:
 
     Attributes:
         checkpoint_sha256: Of the checkpoint's file.
-        metrics: ``tpot``, ``ttft`` and ``e2e`` -> half-width.
-        coefficients: ``beta.NAME`` and ``alpha.NAME`` -> half-width.
-        bands: Left-out rows by distance, nearest first.
-        sources: Experiments behind it: folder name, splits, SHA-256 of the predictions.
+        spreads: ``tpot`` (step time) and ``ttft`` -> spread.
+        coefficients: ``beta.NAME`` and ``alpha.NAME`` -> log half-width of its own change.
+        kinds: Left-out rows by kind, and how wrong they were.
+        typical: Part of the spread -> its median over left-out rows.
+        belongs: ``recipe_sha256`` and ``data_sha256`` of the checkpoint.
+        sources: Experiments behind it, for the record.
         coverage: Rows of ``pinn.uncertainty.coverage.coverage_table``: nested, never in-sample.
-        auroc: Kind of split -> chance that a TPOT error above 20 % lies farther away.
+        auroc: Rows of ``pinn.uncertainty.coverage.auroc_table``: nested too.
         level: Share that intervals are to cover.
     """
 
     checkpoint_sha256: str
-    metrics: Mapping[str, HalfWidth]
-    coefficients: Mapping[str, HalfWidth]
-    bands: Sequence[Band]
+    spreads: Mapping[str, Spread]
+    coefficients: Mapping[str, float]
+    kinds: Sequence[KindErrors]
+    typical: Mapping[str, float]
+    belongs: Mapping[str, str] = field(default_factory=dict)
     sources: Sequence[Mapping[str, Any]] = ()
     coverage: Sequence[Mapping[str, Any]] = ()
-    auroc: Mapping[str, float] = field(default_factory=dict)
+    auroc: Sequence[Mapping[str, Any]] = ()
     level: float = LEVEL
 
-    def interval(self, metric: str, value: float, distance: float) -> tuple[float, float]:
-        """Ends of the interval of a value of a metric."""
-        half = float(self.metrics[metric].at(distance))
-        return value * float(np.exp(-half)), value * float(np.exp(half))
+    def half_width(self, metric: str, parts: Mapping[str, float]) -> float:
+        """Log half-width of ``tpot`` or ``ttft``, where the spread's parts are these."""
+        return self.spreads[metric].half_width(parts)
 
-    def coefficient_interval(self, name: str, value: float, distance: float) -> tuple[float, float]:
+    def coefficient_interval(self, name: str, value: float, parts: Mapping[str, float]) -> Ends:
         """Ends of the interval of a coefficient, such as ``beta.gemm``; 0 stays 0.
 
         Its own change when a group becomes known and the error of the times that it makes, TPOT
         for beta and TTFT for alpha, add up in quadrature.
         """
-        common = self.metrics[_COMMON[name.partition(".")[0]]].at(distance)
-        half = float(np.hypot(self.coefficients[name].at(distance), common))
-        return value * float(np.exp(-half)), value * float(np.exp(half))
+        common = self.half_width(_COMMON[name.partition(".")[0]], parts)
+        return around(value, math.hypot(self.coefficients[name], common))
 
-    def band(self, distance: float) -> Band:
-        """The left-out rows that lay about as far; the last band for whatever is farther."""
-        return next((b for b in self.bands if distance <= b.farthest), self.bands[-1])
+
+def around(value: float, half: float) -> Ends:
+    """A value's ends at a log half-width."""
+    return value * math.exp(-half), value * math.exp(half)
 
 
 def calibration_path(checkpoint: Path) -> Path:
@@ -105,12 +94,14 @@ def write_calibration(found: Calibration, path: Path) -> None:
         "schema": SCHEMA,
         "level": found.level,
         "checkpoint_sha256": found.checkpoint_sha256,
+        **found.belongs,
         "sources": list(found.sources),
-        "metrics": {k: vars(v) for k, v in found.metrics.items()},
-        "coefficients": {k: vars(v) for k, v in found.coefficients.items()},
-        "bands": [vars(band) for band in found.bands],
+        "spreads": {k: vars(v) for k, v in found.spreads.items()},
+        "coefficients": dict(found.coefficients),
+        "kinds": [vars(kind) for kind in found.kinds],
+        "typical": dict(found.typical),
         "coverage": list(found.coverage),
-        "auroc": dict(found.auroc),
+        "auroc": list(found.auroc),
     }
     text = json.dumps(tree, indent=1) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -125,37 +116,32 @@ def read_calibration(checkpoint: Path) -> Calibration:
     """
     path = calibration_path(checkpoint)
     if not path.is_file():
-        raise PinnError(
-            f"no intervals at {path}: make them with 'python scripts/release.py RESULTS_FOLDER'"
-        )
+        raise PinnError(f"no intervals at {path}: an experiment that leaves models out writes them")
     tree = read_json(path)
-    if tree.get("schema") != SCHEMA or set(tree["coefficients"]) != set(NAMES):
-        raise PinnError(f"{path} is of another version: write it anew with scripts/release.py")
+    if not _is_current(tree):
+        raise PinnError(f"{path} is of another version: calibrate the checkpoint anew")
     if tree["checkpoint_sha256"] != file_sha256(checkpoint):
         raise PinnError(
-            f"{path} belongs to another checkpoint than {checkpoint}: write it anew with "
-            "scripts/release.py"
+            f"{path} belongs to another checkpoint than {checkpoint}: calibrate this one"
         )
     return Calibration(
         tree["checkpoint_sha256"],
-        {k: HalfWidth(**v) for k, v in tree["metrics"].items()},
-        {k: HalfWidth(**v) for k, v in tree["coefficients"].items()},
-        tuple(Band(**band) for band in tree["bands"]),
+        {k: Spread(**v) for k, v in tree["spreads"].items()},
+        tree["coefficients"],
+        tuple(KindErrors(**kind) for kind in tree["kinds"]),
+        tree["typical"],
+        {name: tree[name] for name in BELONGS if name in tree},
         tuple(tree["sources"]),
         tuple(tree["coverage"]),
-        tree["auroc"],
+        tuple(tree["auroc"]),
         tree["level"],
     )
 
 
-def move_calibration(source: Path, target: Path) -> None:
-    """Give a new checkpoint the intervals of the one that it was trained further from.
-
-    The half-widths then say how well such training does on left-out groups, not how well this
-    very network does.
-
-    Raises:
-        PinnError: If ``source`` has no intervals of its own.
-    """
-    found = replace(read_calibration(source), checkpoint_sha256=file_sha256(target))
-    write_calibration(found, calibration_path(target))
+def _is_current(tree: Any) -> bool:
+    """Whether this code wrote the layout, for the coefficients and parts that it has."""
+    return (
+        tree.get("schema") == SCHEMA
+        and set(tree["coefficients"]) == set(NAMES)
+        and all(set(spread["sizes"]) == set(SPREAD_PARTS) for spread in tree["spreads"].values())
+    )

@@ -9,89 +9,82 @@ out kernels and rows does, not what the features themselves leave out.
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import torch
+from jaxtyping import Float
 
 from pinn.errors import PinnError
-from pinn.evaluation.crossvalidation import fold_logs
 from pinn.latency.surrogate import predict_coefficients
-from pinn.network.checkpoint import Checkpoint
+from pinn.network.checkpoint import load_checkpoint
 from pinn.network.coefficient_network import CoefficientNetwork
-from pinn.observations.splits import read_splits
-from pinn.observations.table import read_observations
-from pinn.training.serving_rows import ServingRows, serving_rows
+from pinn.specs.deployment import Deployment
 from pinn.uncertainty.calibration import NAMES
-from pinn.uncertainty.held_out import LEFT_OUT
+from pinn.uncertainty.described import shape_names
 
 
-def coefficient_errors(
-    folder: Path, fingerprint: str, checkpoint: Checkpoint, errors: pd.DataFrame
-) -> pd.DataFrame:
+@dataclass(frozen=True)
+class FoldNetwork:
+    """What a fold learned, and whom it has never seen.
+
+    Attributes:
+        split: Kind of split.
+        left_out: Deployments that were left out.
+        checkpoint: The fold's network.
+    """
+
+    split: str
+    left_out: tuple[Deployment, ...]
+    checkpoint: Path
+
+
+def coefficient_changes(checkpoint: Path, folds: Sequence[FoldNetwork]) -> pd.DataFrame:
     """Log changes of every coefficient of left-out deployments.
 
     Args:
-        folder: Of the experiment.
-        fingerprint: Under which it was run, as its checkpoint's metadata tell.
         checkpoint: The network of everything.
-        errors: As ``pinn.uncertainty.held_out.held_out_errors``; gives each deployment's distance.
+        folds: Of the same recipe.
 
     Returns:
-        Columns ``model``, ``gpu``, ``group``, ``distance`` and ``NAMES``, one row per split and
+        Columns ``split``, ``model``, ``shape``, ``gpu`` and ``NAMES``, one row per split and
         deployment; coefficients that are 0 have change 0.
 
     Raises:
         PinnError: If a fold's weights are missing.
     """
-    rows = serving_rows(read_observations(folder / "observations" / "silicon.parquet"))
+    network = load_checkpoint(checkpoint).network
+    shapes = shape_names(d.model for fold in folds for d in fold.left_out)
     parts = []
-    for path in sorted((folder / "splits").glob("*.json")):
-        kind = path.stem
-        if kind not in LEFT_OUT:
-            continue
-        for split in read_splits(path):
-            test = rows.take(np.isin(rows.row_id, split.test_ids))
-            logs = fold_logs(folder, fingerprint, kind, split.name) / "kernels" / "alpha"
-            found = _changes(
-                _fold_network(logs / "last.ckpt", checkpoint.network), checkpoint, test
-            )
-            parts.append(_described(found, test, errors[errors["split"] == kind]))
+    for fold in folds:
+        if not fold.checkpoint.is_file():
+            raise PinnError(f"no weights of the fold at {fold.checkpoint}: run the experiment")
+        without = load_checkpoint(fold.checkpoint).network
+        changes = _changes(without, network, fold.left_out)
+        about = pd.DataFrame(
+            {
+                "split": fold.split,
+                "model": [d.model.name for d in fold.left_out],
+                "shape": [shapes[d.model.name] for d in fold.left_out],
+                "gpu": [d.gpu.name for d in fold.left_out],
+            }
+        )
+        parts.append(pd.concat([about, pd.DataFrame(changes, columns=list(NAMES))], axis=1))
     return pd.concat(parts, ignore_index=True)
 
 
-def _fold_network(path: Path, like: CoefficientNetwork) -> CoefficientNetwork:
-    if not path.is_file():
-        raise PinnError(f"no weights of the fold at {path}: run the experiment again")
-    saved = torch.load(path, weights_only=True, map_location="cpu")["state_dict"]
-    network = copy.deepcopy(like)
-    network.load_state_dict({k.removeprefix("network."): v for k, v in saved.items()})
-    return network.eval()
+def _changes(
+    without: CoefficientNetwork, network: CoefficientNetwork, deployments: Sequence[Deployment]
+) -> Float[np.ndarray, "deployments coefficients"]:
+    before, after = (_coefficients(found, deployments) for found in (without, network))
+    both = (before > 0) & (after > 0)
+    return np.log(np.where(both, after, 1.0) / np.where(both, before, 1.0))
 
 
-def _changes(fold: CoefficientNetwork, checkpoint: Checkpoint, test: ServingRows) -> np.ndarray:
-    without, known = (
-        np.concatenate([found.beta, found.alpha], axis=1)
-        for found in (
-            predict_coefficients(fold, test.deployments),
-            predict_coefficients(checkpoint.network, test.deployments),
-        )
-    )
-    both = (without > 0) & (known > 0)
-    return np.log(np.where(both, known, 1.0) / np.where(both, without, 1.0))
-
-
-def _described(changes: np.ndarray, test: ServingRows, errors: pd.DataFrame) -> pd.DataFrame:
-    """The changes with each deployment's group and mean distance."""
-    place = dict(zip(test.row_id, test.deployment.tolist(), strict=True))
-    errors = errors[errors["row_id"].isin(place)]
-    of_deployment = errors.groupby(errors["row_id"].map(place)).agg(
-        model=("model", "first"),
-        gpu=("gpu", "first"),
-        group=("group", "first"),
-        distance=("distance", "mean"),
-    )
-    named = pd.DataFrame(changes, columns=list(NAMES)).loc[of_deployment.index]
-    return pd.concat([of_deployment, named], axis=1).reset_index(drop=True)
+def _coefficients(
+    network: CoefficientNetwork, deployments: Sequence[Deployment]
+) -> Float[np.ndarray, "deployments coefficients"]:
+    found = predict_coefficients(network, deployments)
+    return np.concatenate([found.beta, found.alpha], axis=1)

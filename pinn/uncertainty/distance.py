@@ -20,13 +20,22 @@ class KernelDistance:
             measured itself, 0.69 where a size of each is twice or half of a measured one.
         by_operator: The same, split by operator; the parts add up to ``total``.
         elsewhere: Share of the time in kernels whose nearest measurement is of another GPU.
+        gap: The part of ``total`` that is the difference of those GPUs' datasheets.
+        shares: Operator -> share of the kernels' time; they add up to 1.
     """
 
     total: float
     by_operator: Mapping[str, float]
     elsewhere: float
+    gap: float
+    shares: Mapping[str, float]
+
+    @property
+    def stretch(self) -> float:
+        """What the kernels' sizes alone differ by, in log units."""
+        return self.total - self.gap
 
     @property
     def factor(self) -> float:
-        """The same as a ratio of sizes."""
+        """The whole distance as a ratio of sizes."""
         return float(np.exp(self.total))

@@ -1,10 +1,9 @@
-"""Errors of left-out rows beside their distances: what intervals are calibrated on."""
+"""Errors of left-out rows beside all that was known of them: what intervals are calibrated on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,52 +12,52 @@ from pinn.errors import PinnError
 from pinn.evaluation.crossvalidation import held_out_kernels
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.observations.closed_loop import SHORTEST_SHARE
 from pinn.observations.table import read_observations
 from pinn.remembered.store import remembered_table
+from pinn.sources.silicon import LENGTH_RANGE
 from pinn.training.serving_rows import ServingRows, serving_rows
-from pinn.uncertainty.kernel_distance import kernel_distances
-
-#: Metrics with an interval; ITL is TPOT's mean by another name.
-METRICS = ("tpot", "ttft", "e2e")
-
-#: Kind of split -> what it leaves out of training, and intervals of their calibration alike.
-LEFT_OUT = {
-    "leave-one-model-out": "model",
-    "leave-one-gpu-out": "gpu",
-    "leave-one-gpu-and-its-kernels-out": "gpu",
-}
+from pinn.uncertainty.coverage import left_out_column
+from pinn.uncertainty.described import (
+    DESCRIPTION,
+    Step,
+    decode_step,
+    described_steps,
+    shape_names,
+)
+from pinn.uncertainty.half_widths import GAINS, METRICS
 
 #: The method whose errors calibrate intervals.
 METHOD = "network"
 
-#: Columns of a table of errors; metrics hold log(measured / predicted).
+#: Columns of a table of errors; metrics hold log(measured / predicted), ``ttft_share`` is of the
+#: predicted E2E, ``shape`` is the same for models of equal shape.
 COLUMNS = (
-    "split", "row_id", "model", "gpu", "group", "concurrency", "prompt_tokens", "output_tokens",
-    "distance", "elsewhere", *METRICS,
+    "split", "row_id", "model", "shape", "gpu", "group", "concurrency", "prompt_tokens",
+    "output_tokens", "ttft_share", *GAINS, *DESCRIPTION, *METRICS,
 )  # fmt: skip
 
 
 def held_out_errors(
     folder: Path, surrogates: Callable[[Exclusion], KernelSurrogates]
 ) -> pd.DataFrame:
-    """Errors and distances of every left-out row of an experiment.
+    """Errors and descriptions of every left-out row of an experiment.
 
-    The distance is that to the kernels which the row's prediction was allowed to know.
+    Rows are described by the kernels that their prediction was allowed to know.
 
     Args:
         folder: Of a leave-one-out experiment: ``predictions.csv`` (or ``.parquet``) and
-            ``observations``. Distances are remembered in it.
+            ``observations``. Descriptions are remembered in it.
         surrogates: Gives the kernel surrogates of an exclusion.
 
     Returns:
-        Table with ``COLUMNS``, of the splits in ``LEFT_OUT``.
+        Table with ``COLUMNS``, of the splits that leave models or GPUs out.
 
     Raises:
         PinnError: If the folder holds no predictions of the network that kernels taught.
     """
     predictions = _read_predictions(folder)
-    wanted = (predictions["method"] == METHOD) & predictions["split"].isin(list(LEFT_OUT))
+    left_out = predictions["split"].map(lambda split: left_out_column(split) is not None)
+    wanted = (predictions["method"] == METHOD) & left_out
     if not wanted.any():
         raise PinnError(
             f"{folder} has no predictions of the method {METHOD!r} for left-out models or GPUs: "
@@ -66,8 +65,7 @@ def held_out_errors(
         )
     observations = read_observations(folder / "observations" / "silicon.parquet")
     errors = _errors(predictions[wanted], observations)
-    distances = _distances(errors, serving_rows(observations), surrogates, folder)
-    return errors.merge(distances, on=["split", "row_id"])[list(COLUMNS)]
+    return _described(errors, serving_rows(observations), surrogates, folder)[list(COLUMNS)]
 
 
 def _read_predictions(folder: Path) -> pd.DataFrame:
@@ -80,43 +78,45 @@ def _read_predictions(folder: Path) -> pd.DataFrame:
 
 
 def _errors(predictions: pd.DataFrame, observations: pd.DataFrame) -> pd.DataFrame:
-    loads = observations[
-        ["row_id", "model", "gpu", "concurrency", "prompt_tokens", "output_tokens"]
-    ]
+    loads = observations[["row_id", "model", "concurrency", "prompt_tokens", "output_tokens"]]
     found = predictions.merge(loads, on="row_id")
-    found["group"] = found["model"] + " on " + found["gpu"]
-    later = found["output_tokens"] * (1 + SHORTEST_SHARE) / 2 - 1
+    later = found["output_tokens"] * sum(LENGTH_RANGE) / 2 - 1
     for metric in ("tpot", "ttft"):
         found[metric] = np.log(found[f"{metric}_measured_s"] / found[f"{metric}_s"])
-    found["e2e"] = np.log(
-        (found["ttft_measured_s"] + later * found["tpot_measured_s"])
-        / (found["ttft_s"] + later * found["tpot_s"])
-    )
-    return found
+    measured = found["ttft_measured_s"] + later * found["tpot_measured_s"]
+    predicted = found["ttft_s"] + later * found["tpot_s"]
+    found["e2e"] = np.log(measured / predicted)
+    found["ttft_share"] = found["ttft_s"] / predicted
+    # A closed loop sends no more than it gets served: nothing magnifies the step time.
+    return found.assign(**dict.fromkeys(GAINS, 1.0))
 
 
-def _distances(
+def _described(
     errors: pd.DataFrame,
     rows: ServingRows,
     surrogates: Callable[[Exclusion], KernelSurrogates],
     root: Path,
 ) -> pd.DataFrame:
-    """Distances by split and row."""
+    """The errors with what is known of each row's mean step; its GPU has its datasheet's name."""
+    of_row = {
+        name: rows.deployments[i] for name, i in zip(rows.row_id, rows.deployment, strict=True)
+    }
+    shapes = shape_names(deployment.model for deployment in rows.deployments)
     found = []
     for (split, _), part in errors.groupby(["split", "held_out"], sort=False):
         test = rows.take(np.isin(rows.row_id, part["row_id"]))
         kernels = surrogates(held_out_kernels(str(split), test))
-        of_row = dict(zip(test.row_id, test.deployment, strict=True))
+        loads = part[["concurrency", "prompt_tokens", "output_tokens"]].itertuples(index=False)
+        deployments = [of_row[name] for name in part["row_id"]]
         steps = [
-            (test.deployments[of_row[row["row_id"]]], _mean_step(row))
-            for row in part.to_dict("records")
+            Step(deployment, decode_step(*load), left_out_column(str(split)) != "gpu")
+            for deployment, load in zip(deployments, loads, strict=True)
         ]
-        at = remembered_table(kernel_distances, kernels, steps, root=root)
-        at = at.rename(columns={"total": "distance"})[["distance", "elsewhere"]]
-        found.append(at.assign(split=str(split), row_id=part["row_id"].to_list()))
-    return pd.concat(found, ignore_index=True)
-
-
-def _mean_step(row: Mapping[Hashable, Any]) -> str:
-    """The decode step in the middle of a row's requests."""
-    return f"{row['concurrency']} decode @ {row['prompt_tokens'] + row['output_tokens'] // 2}"
+        known = remembered_table(described_steps, kernels, steps, root=root)
+        about = part.reset_index(drop=True).assign(
+            gpu=[deployment.gpu.name for deployment in deployments],
+            shape=[shapes[deployment.model.name] for deployment in deployments],
+        )
+        found.append(pd.concat([about, known], axis=1))
+    together = pd.concat(found, ignore_index=True)
+    return together.assign(group=together["model"] + " on " + together["gpu"])

@@ -6,10 +6,7 @@ to the nearest of them in log units. Nothing here was fitted to errors of predic
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
-import pandas as pd
 
 from pinn.errors import PinnError
 from pinn.kernels.evidence import KernelUse, kernels_used
@@ -23,8 +20,6 @@ from pinn.uncertainty.distance import REFERENCE_BATCH, KernelDistance
 
 #: Distance of a kernel of which nothing like it was measured: a factor of four in a size.
 UNMEASURED = float(np.log(4.0))
-
-_LOCATED = ("total", "elsewhere")
 
 
 def kernel_distance(
@@ -47,25 +42,17 @@ def kernel_distance(
     if not whole:
         raise PinnError(f"batch {batch!r} runs no kernel: give at least one request")
     by_operator: dict[str, float] = {}
-    elsewhere = 0.0
+    shares: dict[str, float] = {}
+    elsewhere = gap = 0.0
     for use in used:
         share = use.total_seconds / whole
+        other = _gpu_gap(use, deployment.gpu)
         apart = share * _distance(use, deployment.gpu)
         by_operator[use.operator] = by_operator.get(use.operator, 0.0) + apart
-        elsewhere += share * (_gpu_gap(use, deployment.gpu) > 0)
-    return KernelDistance(sum(by_operator.values()), by_operator, elsewhere)
-
-
-def kernel_distances(
-    kernels: KernelSurrogates, steps: Sequence[tuple[Deployment, str]]
-) -> pd.DataFrame:
-    """Locate many steps, each a deployment and a batch.
-
-    Returns:
-        One row per step: ``total`` and ``elsewhere`` of its ``KernelDistance``.
-    """
-    found = [kernel_distance(kernels, deployment, batch) for deployment, batch in steps]
-    return pd.DataFrame({name: [getattr(at, name) for at in found] for name in _LOCATED})
+        shares[use.operator] = shares.get(use.operator, 0.0) + share
+        elsewhere += share * (other > 0)
+        gap += share * other
+    return KernelDistance(sum(by_operator.values()), by_operator, elsewhere, gap, shares)
 
 
 def _distance(use: KernelUse, gpu: GpuSpec) -> float:

@@ -1,4 +1,4 @@
-"""A configuration's distance from the data in plain words."""
+"""What is known of a prediction's error in plain words."""
 
 from __future__ import annotations
 
@@ -7,78 +7,103 @@ from math import exp
 from typing import Any
 
 from pinn.uncertainty.calibration import Calibration
-from pinn.uncertainty.distance import KernelDistance
+from pinn.uncertainty.kinds import kind_of, nearest_kind, place_of
+from pinn.uncertainty.spread_parts import SPREAD_PARTS, Situation, spread_parts
 
-#: Most inputs and operators that a sentence names.
+#: Most inputs that a sentence names.
 _NAMED = 4
 
-#: A part of the distance that is named as something the prediction extrapolates in.
-_NOTABLE = 0.2
-
-INTERPOLATING, EXTRAPOLATING, OUTSIDE = "interpolating", "extrapolating", "outside"
+#: Intervals are as wide as usual up to this relative difference.
+_USUAL = 0.1
 
 
-def describe_distance(
-    distance: KernelDistance, outside: Mapping[str, float], calibration: Calibration
+def describe_trust(
+    situation: Situation, outside: Mapping[str, float], calibration: Calibration
 ) -> dict[str, Any]:
-    """Where a configuration lies, ready for JSON.
-
-    ``interpolating``: every input inside the training range, kernels nearer to measured ones than
-    in half of the left-out rows. ``outside``: farther than any left-out row. Else
-    ``extrapolating``.
+    """What left-out data of the same kind showed, ready for JSON.
 
     Args:
-        distance: From the measured kernels.
+        situation: Of the step that stands for the whole.
         outside: Inputs beyond the training range, in standard deviations, farthest first.
-        calibration: Tells how wrong left-out rows of that distance were.
+        calibration: Of the checkpoint.
+
+    Returns:
+        ``kind`` of weights, ``place`` (what is known of the GPU), ``kernel_distance``, its parts
+        ``by_operator``, ``beyond_left_out`` (whether it lies farther than every left-out row),
+        ``spread`` (part -> what it adds to the log half-width of step time) and ``sentence``.
     """
-    bands = calibration.bands
-    if distance.total > bands[-1].farthest:
-        kind = OUTSIDE
-    elif outside or distance.total > bands[len(bands) // 2 - 1].farthest:
-        kind = EXTRAPOLATING
-    else:
-        kind = INTERPOLATING
-    notable = sorted(distance.by_operator.items(), key=lambda item: -item[1])
+    parts = spread_parts(situation)
+    sizes = calibration.spreads["tpot"].sizes
+    farthest = max(kind.farthest for kind in calibration.kinds)
+    beyond = situation.distance.total > farthest
+    sentences = [
+        _shown(situation, calibration),
+        _difference(parts, calibration),
+        _distance(situation, farthest, beyond),
+        _outside(outside),
+    ]
     return {
-        "kind": kind,
-        "kernel_distance": distance.total,
-        "by_operator": dict(distance.by_operator),
-        "sentence": _sentence(kind, distance, notable, outside, calibration),
+        "kind": kind_of(situation.deployment.model),
+        "place": place_of(situation),
+        "kernel_distance": situation.distance.total,
+        "by_operator": dict(situation.distance.by_operator),
+        "beyond_left_out": beyond,
+        "spread": {name: sizes[name] * parts[name] for name in SPREAD_PARTS},
+        "sentence": " ".join(sentence for sentence in sentences if sentence),
     }
 
 
-def _sentence(
-    kind: str,
-    distance: KernelDistance,
-    notable: list[tuple[str, float]],
-    outside: Mapping[str, float],
-    calibration: Calibration,
-) -> str:
-    names = [f"{name} ({by:+.1f})" for name, by in list(outside.items())[:_NAMED]]
-    if kind != INTERPOLATING:
-        names += [f"{_words(name)} kernels" for name, by in notable[:_NAMED] if by > _NOTABLE]
-    band = calibration.band(distance.total)
-    where = {
-        INTERPOLATING: "Interpolating",
-        EXTRAPOLATING: "Extrapolating" + (f" in {', '.join(names)}" if names else ""),
-        OUTSIDE: "Outside the data" + (f", in {', '.join(names)}" if names else ""),
-    }[kind]
-    text = (
-        f"{where}: weighted by time, its kernels' sizes differ from measured ones by a factor "
-        f"of {distance.factor:.2f}."
+def _shown(situation: Situation, calibration: Calibration) -> str:
+    """How wrong left-out rows of the kind were, or of the nearest kind that there is."""
+    kind, place = kind_of(situation.deployment.model), place_of(situation)
+    found = nearest_kind(calibration.kinds, kind, place)
+    asked = f"{kind} on {place}"
+    asked = asked[0].upper() + asked[1:]
+    models = "1 model" if found.models == 1 else f"{found.models} models"
+    median, p90 = 100 * found.median, 100 * found.p90
+    off = (
+        f"({found.rows} rows of {models}) were off by {median:.0f} % in the median, {p90:.0f} % at "
+        "9 in 10, in step time."
     )
-    errors = f"{100 * band.median:.0f} % (median) and {100 * band.p90:.0f} % (9 in 10 below)"
-    if kind == OUTSIDE:
-        return (
-            f"{text} No left-out deployment lay so far; the farthest {band.rows} rows, up to "
-            f"a factor of {exp(band.farthest):.2f}, were off by {errors} in step time: expect more."
-        )
+    if (found.kind, found.place) == (kind, place):
+        return f"{asked}: left-out rows of that kind {off}"
+    return f"{asked}: no left-out row was of that kind; {found.words} {off}"
+
+
+def _difference(parts: Mapping[str, float], calibration: Calibration) -> str:
+    """Which part makes the interval wider or narrower than that of a typical left-out row."""
+    sizes, typical = calibration.spreads["tpot"].sizes, calibration.typical
+    added = {name: sizes[name] * (parts[name] - typical[name]) for name in SPREAD_PARTS}
+    usual = calibration.half_width("tpot", typical)
+    ratio = calibration.half_width("tpot", parts) / usual
+    if abs(ratio - 1) <= _USUAL:
+        return "Its interval is as wide as that of a typical left-out row."
+    sign = 1 if ratio > 1 else -1
+    name = max(added, key=lambda part: sign * added[part])
+    how = "wider" if sign > 0 else "narrower"
+    change = "more" if sign > 0 else "less"
     return (
-        f"{text} Left-out deployments as far ({band.rows} rows of {band.groups} models on GPUs) "
-        f"were off by {errors} in step time."
+        f"Its interval is {100 * abs(ratio - 1):.0f} % {how} than that of a typical left-out row, "
+        f"most of all for {change} in {SPREAD_PARTS[name].words}."
     )
 
 
-def _words(name: str) -> str:
-    return name.replace("_", "-")
+def _distance(situation: Situation, farthest: float, beyond: bool) -> str:
+    text = (
+        "weighted by time, its kernels' sizes and GPUs differ from measured ones by a factor of "
+        f"{situation.distance.factor:.2f}"
+    )
+    if beyond:
+        return (
+            f"Outside the data: {text}, in left-out rows by {exp(farthest):.2f} at most; expect "
+            "more error than they showed."
+        )
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _outside(outside: Mapping[str, float]) -> str:
+    if not outside:
+        return ""
+    named = ", ".join(f"{name} ({by:+.1f})" for name, by in list(outside.items())[:_NAMED])
+    more = f" and {len(outside) - _NAMED} more" if len(outside) > _NAMED else ""
+    return f"Inputs beyond the training range, in standard deviations: {named}{more}."

@@ -45,8 +45,9 @@ func (a *Adapter) QueueingTime(req *sim.Request) int64 {
 	})
 }
 
-// OutputTokenProcessingTime is the time per output token beside the steps.
-func (a *Adapter) OutputTokenProcessingTime() int64 { return a.model.OutputTokenProcessingTime() }
+// OutputTokenProcessingTime is 0: BLIS would add it to every gap between tokens, but the API server
+// works on a token while the engine makes the next one.
+func (a *Adapter) OutputTokenProcessingTime() int64 { return 0 }
 
 // PostDecodeFixedOverhead is the time once at completion.
 func (a *Adapter) PostDecodeFixedOverhead() int64 { return a.model.PostDecodeFixedOverhead() }

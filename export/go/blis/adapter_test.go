@@ -47,7 +47,7 @@ func TestTheAdapterGivesTheModelsTimes(t *testing.T) {
 		}
 	}
 	for name, times := range map[string][2]int64{
-		"output":     {adapter.OutputTokenProcessingTime(), model.OutputTokenProcessingTime()},
+		"output":     {adapter.OutputTokenProcessingTime(), 0},
 		"completion": {adapter.PostDecodeFixedOverhead(), model.PostDecodeFixedOverhead()},
 		"scheduling": {adapter.SchedulingProcessingTime(), model.SchedulingProcessingTime()},
 		"preemption": {adapter.PreemptionProcessingTime(), model.PreemptionProcessingTime()},

@@ -15,6 +15,10 @@ type Serving struct {
 	CPUOffloadGB         float64
 	MaxNumSeqs           int64  // 0 for vLLM's default
 	KVCacheDtype         string // auto, bf16, fp16, fp8, fp8_e4m3 or fp8_e5m2
+
+	// MaxCudagraphCaptureSize is 0 for vLLM's default: 2 x MaxNumSeqs and 512 at most.
+	MaxCudagraphCaptureSize int64
+
 	MaxModelLen          int64
 	NoPrefixCaching      bool
 	NoChunkedPrefill     bool
@@ -25,7 +29,7 @@ type Serving struct {
 	OverrideGenerationConfig string
 }
 
-// mostGraphTokens: vLLM captures CUDA graphs of no larger steps.
+// mostGraphTokens: vLLM captures CUDA graphs of no larger steps by default.
 const mostGraphTokens = 512
 
 // graphTokens are those of the largest step that a CUDA graph is captured of. vLLM's default of
@@ -34,6 +38,8 @@ func (s Serving) graphTokens() int64 {
 	switch {
 	case s.EnforceEager:
 		return 0
+	case s.MaxCudagraphCaptureSize > 0:
+		return s.MaxCudagraphCaptureSize
 	case s.MaxNumSeqs > 0:
 		return min(2*s.MaxNumSeqs, mostGraphTokens)
 	}

@@ -100,7 +100,8 @@ func (m *Model) QueueingTime(req *Request) int64 {
 	return m.Phase(ArrivalToQueue, Situation{PromptTokens: prompt, StepSeconds: m.stepSeconds})
 }
 
-// OutputTokenProcessingTime is the time per output token beside the steps.
+// OutputTokenProcessingTime is what the API server works on each token that it streams. It hides
+// behind the steps while the server keeps up.
 func (m *Model) OutputTokenProcessingTime() int64 { return m.Phase(OutputToken, Situation{}) }
 
 // PostDecodeFixedOverhead is the time once at completion.

@@ -18,6 +18,7 @@ type networkCase struct {
 		EP      bool    `json:"enable_expert_parallel"`
 		Eager   bool    `json:"enforce_eager"`
 		Seqs    int64   `json:"max_num_seqs"`
+		Graphs  int64   `json:"max_cudagraph_capture_size"`
 		Offload float64 `json:"cpu_offload_gb"`
 		Cache   string  `json:"kv_cache_dtype"`
 		Samples string  `json:"generation_config"`
@@ -36,6 +37,7 @@ func (c *networkCase) deploy(t testing.TB, specs *Specs) *Deployment {
 	d, err := specs.Deploy(s.Model, s.GPU, Serving{
 		TensorParallelSize: s.TP, DataParallelSize: s.DP, PipelineParallelSize: s.PP,
 		EnableExpertParallel: s.EP, EnforceEager: s.Eager, MaxNumSeqs: s.Seqs,
+		MaxCudagraphCaptureSize: s.Graphs,
 		CPUOffloadGB: s.Offload, KVCacheDtype: s.Cache,
 		GenerationConfig: s.Samples, OverrideGenerationConfig: s.Instead,
 	})

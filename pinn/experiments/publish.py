@@ -1,0 +1,46 @@
+"""Keeping a trained checkpoint and what belongs to it where every command looks for them."""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+
+from pinn.remembered.files import replace_atomically
+from pinn.sources.report import file_sha256
+
+#: Tables that are kept beside a checkpoint: those of its own folds.
+TABLES = ("results.csv", "serving_runs.csv", "predictions.csv")
+
+#: Column of a kept table: the checkpoint that it belongs to, by the SHA-256 of its file.
+CHECKPOINT_COLUMN = "checkpoint_sha256"
+
+
+def publish(path: Path, folder: Path) -> Path:
+    """Copy a checkpoint, its intervals and the tables of its folds.
+
+    Args:
+        path: ``checkpoint.safetensors`` of an experiment.
+        folder: Where commands look.
+
+    Returns:
+        The checkpoint that commands find from now on.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / "pinn.safetensors"
+    mark = file_sha256(path)
+    for name in TABLES:
+        kept = target.with_suffix(f".{name}")
+        source = path.with_name(name)
+        if source.is_file():
+            table = pd.read_csv(source, dtype={"stage": str}).assign(**{CHECKPOINT_COLUMN: mark})
+            replace_atomically(kept, partial(table.to_csv, index=False))
+        else:
+            kept.unlink(missing_ok=True)
+    intervals = path.with_suffix(".intervals.json")
+    if intervals.is_file():
+        shutil.copyfile(intervals, target.with_suffix(".intervals.json"))
+    shutil.copyfile(path, target)
+    return target
