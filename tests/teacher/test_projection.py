@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -43,6 +45,28 @@ def test_betas_keep_their_lower_bounds(features):
             column = NAMES.index(name)
             if features[:, column].any():
                 assert found[row, column] >= STEP_FEATURES[name].lower_bound
+
+
+def test_every_step_counts_by_its_relative_error(features):
+    """So a step ten times as long, in all it does, says the same."""
+    draw = np.random.default_rng(0)
+    parts = features.sum(-1, keepdims=True) * draw.uniform(0.5, 2, (len(features), len(OPERATORS)))
+    longer = draw.uniform(0.1, 10, (len(features), 1))
+    found = project(features * longer, parts * longer)
+    np.testing.assert_allclose(found, project(features, parts), rtol=1e-6, atol=1e-12)
+
+
+def test_a_deployment_s_betas_are_its_parts_times_multipliers_plus_overheads(features):
+    draw = np.random.default_rng(0)
+    projected = draw.uniform(1, 2, (3, len(OPERATORS), len(NAMES)))
+    scalars = replace(prior_scalars(), multipliers=np.linspace(0.8, 1.3, len(OPERATORS)))
+    betas = scalars.betas(projected)
+    parts = np.einsum("nf,mof->mno", features, projected)
+    for found, of in zip(betas, parts, strict=True):
+        np.testing.assert_allclose(features @ found, scalars.step_seconds(of, features))
+    none = scalars.betas(0 * projected)
+    bounds = [f.lower_bound for f in STEP_FEATURES.values()]
+    np.testing.assert_array_equal(none, np.tile(np.maximum(bounds, scalars.overheads), (3, 1)))
 
 
 def test_data_pull_the_scalars_from_their_priors_to_the_truth(features):
