@@ -24,8 +24,7 @@ from pinn.calibration.intervals import TEST
 from pinn.calibration.selection import SELECTIONS
 from pinn.calibration.study import LINE, budget_table
 from pinn.cli.main import app
-from pinn.experiments.release import NETWORK
-from pinn.experiments.release_folds import LEFT_OUT
+from pinn.experiments.left_out_runs import LEFT_OUT, NETWORK
 from pinn.features.request import REQUEST_FEATURES
 from pinn.features.step import STEP_FEATURES
 from pinn.uncertainty.calibration import read_calibration
@@ -129,7 +128,7 @@ def serving_runs() -> str:
     ]
     for key, row in about.iterrows():
         cells = [" ".join(f"{1e3 * measured.loc[key, figure]:.4g}" for figure in means)]
-        for method in (LEFT_OUT, NETWORK):
+        for method in (NETWORK + LEFT_OUT, NETWORK):
             for figures in (means, tails):
                 cells.append(" ".join(f"{errors.loc[key, (method, f)]:+.1f}" for f in figures))
         lines.append(

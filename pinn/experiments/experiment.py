@@ -8,24 +8,19 @@ is printed of the folds is what to expect of the checkpoint on models and GPUs t
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import lightning
 import numpy as np
 import pandas as pd
-import torch
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from pinn.embedding.descriptors import embed
-from pinn.evaluation.crossvalidation import cross_validate, held_out_kernels
+from pinn.evaluation.crossvalidation import cross_validate
 from pinn.evaluation.groups import group_masks
 from pinn.evaluation.methods import (
-    KernelFits,
     KernelNetwork,
     KernelTeacher,
     LearnedNetwork,
@@ -38,6 +33,16 @@ from pinn.evaluation.peers.aiconfigurator import released_predictions
 from pinn.evaluation.printing import print_results
 from pinn.evaluation.serving_runs import ranking_inversions, summarize_runs
 from pinn.evaluation.serving_runs_print import print_scores, print_summary
+from pinn.experiments.configured import (
+    Measured,
+    kernel_fits,
+    make_repeatable,
+    read_measured,
+    recipe_sha256,
+    serving_learner,
+)
+from pinn.experiments.folds import fold_networks, keep_networks, split_folds
+from pinn.experiments.intervals import calibrate_folds
 from pinn.experiments.left_out_runs import (
     run_folds,
     run_results,
@@ -48,47 +53,11 @@ from pinn.experiments.publish import publish
 from pinn.kernels.exclusion import Exclusion
 from pinn.network.checkpoint import Checkpoint, save_checkpoint
 from pinn.network.coefficient_network import CoefficientNetwork
-from pinn.observations.splits import Split, named_splits
-from pinn.observations.table import Manifest, read_manifest, read_observations
-from pinn.sources.report import ReadReport
+from pinn.observations.splits import named_splits
 from pinn.specs.deployment import Deployment
-from pinn.training.folds import Fold, fold_of, learn_all, learn_fold
-from pinn.training.kernel_learner import KernelLearner, KernelSettings
-from pinn.training.learner import ServingLearner
+from pinn.training.folds import Fold, learn_all, learn_fold
 from pinn.training.provenance import code_sha256, json_sha256
-from pinn.training.serving_rows import ServingRows, serving_rows
-from pinn.workloads.measured_runs import MeasuredRun, read_measured_runs
-
-#: Parts of the configuration that decide what is learned.
-LEARNED_FROM = ("network", "kernels", "fit", "run_fit", "seed")
-
-#: Where folds are remembered, below the output folder.
-FOLDS = "folds"
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Everything that was measured, and where it comes from.
-
-    Attributes:
-        observations: Measured deployments as a table.
-        rows: The same, ready to learn from.
-        runs: Serving runs; none where none are given.
-        manifest: Of the deployments.
-        report: Of the runs.
-    """
-
-    observations: pd.DataFrame
-    rows: ServingRows
-    runs: tuple[MeasuredRun, ...]
-    manifest: Manifest
-    report: ReadReport | None
-
-    @property
-    def data_sha256(self) -> str:
-        """Of all data."""
-        of_runs = None if self.report is None else self.report.sha256
-        return json_sha256(self.manifest.table_sha256, of_runs)
+from pinn.uncertainty.calibration import calibration_path, write_calibration
 
 
 def run_experiment(config: DictConfig) -> dict[str, Any]:
@@ -117,38 +86,11 @@ def run_experiment(config: DictConfig) -> dict[str, Any]:
     if config.final_fit:
         path = _fit_all(config, measured, results, scores, folder)
         summary["checkpoint"] = str(path)
+        if config.evaluation.splits and config.kernels.enabled:
+            _calibrate(config, measured, path)
         if config.publish:
             summary["published"] = str(publish(path, Path(config.publish)))
     return summary
-
-
-def read_measured(config: DictConfig) -> Measured:
-    """Measured deployments, and serving runs where the configuration names them."""
-    instantiate(config.data)
-    manifest = read_manifest(Path(config.data.target))
-    observations = read_observations(Path(config.data.target))
-    print(manifest.report.table(), file=sys.stderr)
-    runs, report = measured_runs(config)
-    return Measured(observations, serving_rows(observations), runs, manifest, report)
-
-
-def measured_runs(config: DictConfig) -> tuple[tuple[MeasuredRun, ...], ReadReport | None]:
-    """Serving runs where the configuration names them, else none."""
-    if not config.runs.path:
-        print(
-            "no serving runs: learning from kernels and measured deployments alone (runs.path=FILE "
-            "or PINN_SERVING_RUNS names them)",
-            file=sys.stderr,
-        )
-        return (), None
-    configs = config.runs.model_configs
-    return read_measured_runs(Path(config.runs.path), Path(configs) if configs else None)
-
-
-def recipe_sha256(config: DictConfig) -> str:
-    """Of the settings that decide what is learned."""
-    settings: Any = OmegaConf.to_container(config, resolve=True)
-    return json_sha256({part: settings[part] for part in LEARNED_FROM})
 
 
 def _evaluate(
@@ -187,21 +129,6 @@ def _evaluate(
     results = pd.read_csv(folder / "results.csv")
     print_results(results)
     return results, scores
-
-
-def split_folds(splits: Mapping[str, list[Split]], measured: Measured) -> list[Fold]:
-    """The folds behind splits of measured deployments, each once."""
-    found: dict[tuple[tuple[str, ...], str], Fold] = {}
-    for kind, of_kind in splits.items():
-        for split in of_kind:
-            train, test = (
-                measured.rows.take(np.isin(measured.rows.row_id, ids))
-                for ids in (split.train_ids, split.test_ids)
-            )
-            exclude = held_out_kernels(kind, test)
-            fold = fold_of(train, measured.runs, exclude)
-            found.setdefault((train.row_id, exclude.slug()), fold)
-    return list(found.values())
 
 
 def baselines(config: DictConfig) -> list[Method]:
@@ -248,6 +175,14 @@ def _fit_all(
     return _save(network, metadata, tuple(dict.fromkeys(deployments)), folder)
 
 
+def _calibrate(config: DictConfig, measured: Measured, path: Path) -> None:
+    """Intervals from everything that the folds left out, and the folds' networks beside them."""
+    networks = fold_networks(config, measured, path.parent)
+    keep_networks(networks, path.parent)
+    found = calibrate_folds(config, measured, networks, path)
+    write_calibration(found, calibration_path(path))
+
+
 def _metadata(
     config: DictConfig, measured: Measured, network: CoefficientNetwork
 ) -> dict[str, Any]:
@@ -284,45 +219,3 @@ def _print_runs(table: pd.DataFrame) -> None:
     print_scores(table)
     for method, scores in table.groupby("method", sort=False):
         print_summary(summarize_runs(scores), {str(method): ranking_inversions(scores)})
-
-
-def serving_learner(config: DictConfig) -> ServingLearner:
-    """Learns from measured deployments alone, as the configuration says."""
-    return ServingLearner(
-        instantiate(config.network),
-        instantiate(config.fit),
-        instantiate(config.trainer),
-        config.seed,
-    )
-
-
-def make_repeatable(config: DictConfig) -> None:
-    """Seed everything; the same configuration then gives the same bits."""
-    lightning.seed_everything(config.seed, verbose=False)
-    torch.use_deterministic_algorithms(True)
-    torch.set_num_threads(config.threads)
-
-
-def kernel_settings(config: DictConfig) -> KernelSettings:
-    """Where kernels come from; Hydra makes a list of the GPUs, which no cache takes as a key."""
-    values: Any = OmegaConf.to_container(config.kernels.settings, resolve=True)
-    del values["_target_"]
-    return KernelSettings(**values | {"gpus": tuple(values["gpus"])})
-
-
-def kernel_learner(config: DictConfig) -> KernelLearner:
-    """The recipe, as the configuration says."""
-    return KernelLearner(
-        kernel_settings(config),
-        instantiate(config.network),
-        instantiate(config.kernels.distillation),
-        instantiate(config.run_fit),
-        instantiate(config.trainer),
-        config.seed,
-    )
-
-
-def kernel_fits(config: DictConfig, runs: tuple[MeasuredRun, ...], folder: Path) -> KernelFits:
-    """Trainings of the recipe; experiments share those that they have in common."""
-    root = Path(config.folds) if config.folds else folder / FOLDS
-    return KernelFits(kernel_learner(config), runs, root)

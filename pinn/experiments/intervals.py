@@ -7,18 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from pinn.errors import PinnError
-from pinn.experiments.experiment import kernel_settings
+from pinn.experiments.configured import Measured, kernel_fits, kernel_settings
+from pinn.experiments.left_out_runs import network_latencies, run_folds
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.sources.report import file_sha256
+from pinn.training.folds import learn_fold
 from pinn.training.kernel_learner import fitted_surrogates
 from pinn.uncertainty.calibrate import calibrate
 from pinn.uncertainty.calibration import Calibration
 from pinn.uncertainty.coefficient_errors import FoldNetwork, coefficient_changes
 from pinn.uncertainty.held_out import held_out_errors
+from pinn.uncertainty.run_errors import run_error_rows
 
 
 def experiment_errors(folder: Path) -> pd.DataFrame:
@@ -43,33 +46,37 @@ def configured_surrogates(config: Any) -> Callable[[Exclusion], KernelSurrogates
     return surrogates
 
 
-def calibrate_experiments(
-    folders: Sequence[Path],
+def calibrate_folds(
+    config: DictConfig,
+    measured: Measured,
+    networks: Sequence[FoldNetwork],
     checkpoint: Path,
-    folds: Sequence[FoldNetwork],
-    run_errors: Sequence[pd.DataFrame] = (),
 ) -> Calibration:
-    """Calibrate a checkpoint on what experiments of its recipe left out.
+    """Calibrate a checkpoint on what the folds of its own experiment left out.
 
     Args:
-        folders: Results of leave-one-out experiments with the checkpoint's recipe and data.
-        checkpoint: Fitted on everything by one of them.
-        folds: What their folds learned.
-        run_errors: Of each model's left-out serving runs, as
-            ``pinn.uncertainty.run_errors.run_error_rows``.
+        config: Of the experiment.
+        measured: What it learned from.
+        networks: What its folds learned.
+        checkpoint: In the experiment's folder, fitted on everything.
 
     Raises:
-        PinnError: If an experiment is not finished.
+        PinnError: If the experiment is not finished.
     """
-    errors = [experiment_errors(folder) for folder in folders]
-    sources = [
-        {
-            "experiment": folder.name,
-            "splits": sorted(of_folder["split"].unique().tolist()),
-            "rows": len(of_folder),
-            "predictions_sha256": file_sha256(folder / "predictions.csv"),
-        }
-        for folder, of_folder in zip(folders, errors, strict=True)
-    ]
-    together = pd.concat([*errors, *run_errors], ignore_index=True)
-    return calibrate(together, coefficient_changes(checkpoint, folds), checkpoint, sources)
+    folder = checkpoint.parent
+    errors = held_out_errors(folder, configured_surrogates(config))
+    source = {
+        "experiment": folder.name,
+        "splits": sorted(errors["split"].unique().tolist()),
+        "rows": len(errors),
+        "predictions_sha256": file_sha256(folder / "predictions.csv"),
+    }
+    fits = kernel_fits(config, measured.runs, folder)
+    of_runs = []
+    for fold, test in run_folds(measured.rows, measured.runs):
+        learned = learn_fold(fits.learner, fold, fits.root)
+        latencies = network_latencies(learned.network, test)
+        of_runs.append(run_error_rows(test, latencies, learned.teacher.kernels))
+    together = pd.concat([errors, *of_runs], ignore_index=True)
+    changes = coefficient_changes(checkpoint, networks)
+    return calibrate(together, changes, checkpoint, [source])

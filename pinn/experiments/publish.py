@@ -14,12 +14,15 @@ from pinn.sources.report import file_sha256
 #: Tables that are kept beside a checkpoint: those of its own folds.
 TABLES = ("results.csv", "serving_runs.csv", "predictions.csv")
 
+#: Networks that never saw a model, by what they were fitted without.
+LEFT_OUT_FOLDER = "left_out"
+
 #: Column of a kept table: the checkpoint that it belongs to, by the SHA-256 of its file.
 CHECKPOINT_COLUMN = "checkpoint_sha256"
 
 
 def publish(path: Path, folder: Path) -> Path:
-    """Copy a checkpoint, its intervals and the tables of its folds.
+    """Copy a checkpoint, its intervals, the tables of its folds and their networks.
 
     Args:
         path: ``checkpoint.safetensors`` of an experiment.
@@ -39,6 +42,10 @@ def publish(path: Path, folder: Path) -> Path:
             replace_atomically(kept, partial(table.to_csv, index=False))
         else:
             kept.unlink(missing_ok=True)
+    left_out = path.with_name(LEFT_OUT_FOLDER)
+    if left_out.is_dir():
+        shutil.rmtree(folder / LEFT_OUT_FOLDER, ignore_errors=True)
+        shutil.copytree(left_out, folder / LEFT_OUT_FOLDER)
     intervals = path.with_suffix(".intervals.json")
     if intervals.is_file():
         shutil.copyfile(intervals, target.with_suffix(".intervals.json"))

@@ -44,7 +44,7 @@ from pinn.evaluation.perturbations import (
 from pinn.evaluation.printing import print_results
 from pinn.evaluation.ranking import rank
 from pinn.evaluation.studies import is_study, studies
-from pinn.experiments.experiment import (
+from pinn.experiments.configured import (
     Measured,
     kernel_fits,
     kernel_learner,

@@ -12,7 +12,7 @@ import pandas as pd
 from omegaconf import DictConfig
 
 from pinn.evaluation.serving_runs import score_runs
-from pinn.experiments.experiment import kernel_fits, serving_learner
+from pinn.experiments.configured import kernel_fits, serving_learner
 from pinn.features.request import REQUEST_FEATURES
 from pinn.features.step import STEP_FEATURES
 from pinn.kernels.exclusion import Exclusion

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from pinn.calibration.calibrate import error_table
 from pinn.calibration.intervals import TEST
 from pinn.coefficients.checkpoint_search import find_checkpoint
-from pinn.experiments.experiment import make_repeatable
+from pinn.experiments.configured import make_repeatable
 from pinn.latency.surrogate import predict_coefficients
 from pinn.network.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from pinn.network.coefficient_network import CoefficientNetwork

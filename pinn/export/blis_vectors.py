@@ -26,7 +26,7 @@ class BlisVector:
     Attributes:
         load: Name of the load, or ``mix``.
         alpha: For ``--alpha-coeffs``: microseconds per request before queueing, once at
-            completion, per output token.
+            completion, per output token (0).
         projection: Beta with its error.
         mean_step_us: Mean step under the load, at which ``alpha[0]`` holds.
     """
@@ -43,8 +43,9 @@ def blis_vectors(
     """Vectors of one configuration: per load, then for all of them where there are several.
 
     ``alpha[0]`` is what the surrogate's engine adds to the time to first token beyond the queue,
-    the step in flight and the steps that BLIS simulates, and beyond ``alpha[2]``, which BLIS adds
-    to it as well; the median over a load's requests, the mean of those for all loads.
+    the step in flight and the steps that BLIS simulates; the median over a load's requests, the
+    mean of those for all loads. ``alpha[2]`` is 0: BLIS would add it to each gap between tokens,
+    but the API server works on a token while the engine makes the next.
 
     Args:
         configured: Configurations with coefficients.
@@ -65,9 +66,6 @@ def blis_vectors(
 
 
 def _vector(seen: Seen, latency: LinearLatency) -> BlisVector:
-    """Nothing per output token: BLIS would add it to each gap, but the API server works on a
-    token while the engine makes the next. What it adds to a first token is in the first alpha.
-    """
     completion_us = latency.post_decode_fixed_overhead() / MICROSECOND
     alpha = (seen.first_token_delay_us, completion_us, 0.0)
     projection = project(seen.features, seen.step_us)

@@ -11,7 +11,7 @@ from pinn.simulator.run import Run
 
 
 def write_requests(run: Run, path: Path) -> None:
-    """Write what ``RequestRecords`` has one number of, and ``ttft_s``, ``e2e_s`` and ``mean_itl_s``.
+    """Write the plain columns of ``RequestRecords`` and ``ttft_s``, ``e2e_s`` and ``mean_itl_s``.
 
     Raises:
         OSError: If the file cannot be written.

@@ -23,7 +23,7 @@ from pinn.network.checkpoint import load_checkpoint
 from pinn.network.coefficient_network import CoefficientNetwork
 from pinn.specs.deployment import Deployment
 from pinn.uncertainty.calibration import NAMES
-from pinn.uncertainty.described import shape_names
+from pinn.uncertainty.described import shape_of
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,6 @@ def coefficient_changes(checkpoint: Path, folds: Sequence[FoldNetwork]) -> pd.Da
         PinnError: If a fold's weights are missing.
     """
     network = load_checkpoint(checkpoint).network
-    shapes = shape_names(d.model for fold in folds for d in fold.left_out)
     parts = []
     for fold in folds:
         if not fold.checkpoint.is_file():
@@ -67,7 +66,7 @@ def coefficient_changes(checkpoint: Path, folds: Sequence[FoldNetwork]) -> pd.Da
             {
                 "split": fold.split,
                 "model": [d.model.name for d in fold.left_out],
-                "shape": [shapes[d.model.name] for d in fold.left_out],
+                "shape": [shape_of(d.model) for d in fold.left_out],
                 "gpu": [d.gpu.name for d in fold.left_out],
             }
         )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
-from pinn.kernels.near_copy import is_near_copy
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.specs.batch import parse_batch
 from pinn.specs.deployment import Deployment
@@ -66,13 +65,15 @@ def decode_step(requests: float, prompt_tokens: float, output_tokens: float) -> 
     return f"{max(round(requests), 1)} decode @ {max(int(prompt_tokens + output_tokens / 2), 1)}"
 
 
-def shape_names(models: Iterable[ModelSpec]) -> dict[str, str]:
-    """Model name -> name of the first model, in order of name, that it is a near copy of."""
-    found: dict[str, str] = {}
-    firsts: list[ModelSpec] = []
-    for _, model in sorted({model.name: model for model in models}.items()):
-        first = next((other for other in firsts if is_near_copy(model, other)), None)
-        if first is None:
-            firsts.append(model)
-        found[model.name] = (first or model).name
-    return found
+def shape_of(model: ModelSpec) -> str:
+    """Main shapes of a model; those of equal shape count as one when models are left out.
+
+    >>> from pinn.specs.catalog import load_model
+    >>> shape_of(load_model("meta-llama/Llama-3.3-70B-Instruct"))
+    'hidden 8192, width 28672'
+    """
+    moe = model.moe
+    if moe is not None:
+        return f"hidden {model.hidden_size}, {moe.experts} experts of {moe.width}, top {moe.top_k}"
+    width = max(g.ffn.width for g in model.layer_groups)
+    return f"hidden {model.hidden_size}, width {width}"

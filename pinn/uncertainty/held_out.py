@@ -22,7 +22,7 @@ from pinn.uncertainty.described import (
     Step,
     decode_step,
     described_steps,
-    shape_names,
+    shape_of,
 )
 from pinn.uncertainty.half_widths import GAINS, METRICS
 
@@ -101,7 +101,6 @@ def _described(
     of_row = {
         name: rows.deployments[i] for name, i in zip(rows.row_id, rows.deployment, strict=True)
     }
-    shapes = shape_names(deployment.model for deployment in rows.deployments)
     found = []
     for (split, _), part in errors.groupby(["split", "held_out"], sort=False):
         test = rows.take(np.isin(rows.row_id, part["row_id"]))
@@ -115,7 +114,7 @@ def _described(
         known = remembered_table(described_steps, kernels, steps, root=root)
         about = part.reset_index(drop=True).assign(
             gpu=[deployment.gpu.name for deployment in deployments],
-            shape=[shapes[deployment.model.name] for deployment in deployments],
+            shape=[shape_of(deployment.model) for deployment in deployments],
         )
         found.append(pd.concat([about, known], axis=1))
     together = pd.concat(found, ignore_index=True)

@@ -12,7 +12,7 @@ from pinn.simulator.figures import WHOLE_RUN, figure_seconds
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job
 from pinn.simulator.run import Run
-from pinn.uncertainty.described import Step, decode_step, described_steps
+from pinn.uncertainty.described import Step, decode_step, described_steps, shape_of
 from pinn.uncertainty.half_widths import METRICS
 from pinn.uncertainty.simulated import Figures, gains
 from pinn.workloads.measured_runs import MeasuredRun
@@ -37,8 +37,7 @@ def run_error_rows(
         kernels: What the fold knows of kernels.
 
     Returns:
-        One row per run, columns as ``pinn.uncertainty.held_out.COLUMNS`` but ``shape``, which
-        only all models together tell.
+        One row per run, columns as ``pinn.uncertainty.held_out.COLUMNS``.
     """
     rows, steps = [], []
     for run, latency in zip(runs, latencies, strict=True):
@@ -61,14 +60,15 @@ def _row(run: MeasuredRun, latency: LinearLatency) -> dict[str, object]:
     magnified = gains(job, latency, mean_figures, value)
     measured = run.measured[WHOLE_RUN]
     errors = {m: float(np.log(measured[FIGURES[m]] / value[m])) for m in METRICS}
-    model, gpu = latency.deployment.model.name, latency.deployment.gpu.name
+    model, gpu = latency.deployment.model, latency.deployment.gpu.name
     requests = simulated.requests
     return {
         "split": RUNS_LEFT_OUT,
         "row_id": run.name,
-        "model": model,
+        "model": model.name,
+        "shape": shape_of(model),
         "gpu": gpu,
-        "group": f"{model} on {gpu}",
+        "group": f"{model.name} on {gpu}",
         "concurrency": float(np.mean(simulated.steps["requests"])),
         "prompt_tokens": float(np.mean(requests.prompt_tokens)),
         "output_tokens": float(np.mean(requests.output_tokens)),

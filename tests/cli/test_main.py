@@ -8,6 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from pinn.cli.main import COMMANDS, app
+from pinn.experiments.publish import publish
+from pinn.sources.report import file_sha256
 
 
 def test_help_lists_every_command_without_importing_torch():
@@ -99,6 +101,26 @@ def test_results_are_shown_per_held_out_part_and_method(run, tmp_path):
         "| all | 30 | 16.0 / 21.0 |"
         in run("results", tmp_path / "results.csv", "--metric", "ttft").stdout
     )
+
+
+def test_a_table_beside_a_checkpoint_has_to_be_its_own(run, refused, tmp_path, monkeypatch):
+    source = tmp_path / "trained" / "checkpoint.safetensors"
+    source.parent.mkdir()
+    source.write_bytes(b"a network")
+    (source.parent / "results.csv").write_text(RESULTS)
+    kept = publish(source, tmp_path / "kept")
+    monkeypatch.setenv("PINN_CHECKPOINT", str(kept))
+    assert "| all | 30 | 9.8 / 11.7 | - |" in run("results").stdout
+    kept.write_bytes(b"another network")
+    for arguments in ([], [kept.with_suffix(".results.csv")]):
+        line = refused("results", *arguments)
+        assert f"it names {file_sha256(source)[:12]}" in line
+        assert f"expected {file_sha256(kept)[:12]}" in line
+        assert "python train.py +experiment=release" in line
+    kept.with_suffix(".results.csv").write_text(RESULTS)
+    assert "it names no checkpoint" in refused("results")
+    # The table of an experiment lies beside no checkpoint of that name.
+    assert run("results", source.parent / "results.csv").exit_code == 0
 
 
 def test_what_is_no_results_table_is_refused(refused, tmp_path):

@@ -35,7 +35,7 @@ def test_coefficients_have_intervals_and_a_sentence(run_trusted, tmp_path):
                  "1 prefill 2048 @ 0", "--json", out)  # fmt: skip
     assert result.exit_code == 0, result.output
     assert "90 % interval" in result.stdout
-    assert "90 % intervals at this distance: step time and ITL " in result.stdout
+    assert "90 % intervals below saturation, of 32 decode @ 2000: step time -" in result.stdout
     report = json.loads(out.read_text())
     for part in ("beta", "alpha"):
         for name, entry in report[part].items():
@@ -50,20 +50,21 @@ def test_coefficients_have_intervals_and_a_sentence(run_trusted, tmp_path):
     wide, narrow = (b["step_time_high_us"] / b["step_time_us"] for b in (prefill, decode))
     assert wide == pytest.approx(2.718281828**0.3, rel=1e-6)
     assert narrow < wide
-    assert set(report["intervals"]) == {"level", "tpot", "ttft", "e2e"}
-    assert report["distance"]["kind"] in ("interpolating", "extrapolating", "outside")
+    assert set(report["intervals"]) == {"level", "tpot", "ttft"}
+    assert report["distance"]["kind"] == "16-bit dense weights"
+    assert report["distance"]["place"] == "a measured GPU"
     assert report["distance"]["sentence"] in " ".join(result.stdout.split())
 
 
-def test_an_unseen_giant_is_extrapolated_in_named_descriptors(run_trusted, tmp_path):
+def test_inputs_of_an_unseen_giant_beyond_the_training_range_are_named(run_trusted, tmp_path):
     out = tmp_path / "giant.json"
     result = run_trusted("coefficients", "--model", "meta-llama/Llama-3.1-405B", "--gpu", "H100",
                  "--tensor-parallel-size", 8, "--json", out)  # fmt: skip
     assert result.exit_code == 0, result.output
     distance = json.loads(out.read_text())["distance"]
-    assert distance["kind"] != "interpolating"
     farthest = next(iter(distance["outside_training_range"]))
-    assert f" in {farthest} (" in distance["sentence"]
+    named = f"Inputs beyond the training range, in standard deviations: {farthest} ("
+    assert named in distance["sentence"]
 
 
 def test_missing_intervals_are_said_and_nothing_else_changes(run_trusted, trusted):
@@ -92,13 +93,39 @@ def test_a_simulation_has_intervals_of_its_means(run_trusted, workload, tmp_path
     out = tmp_path / "run.json"
     result = run_trusted("simulate", *LLAMA, "--workload", workload, "--json", out)
     assert result.exit_code == 0, result.output
-    assert "90 % intervals of the means (ms)" in result.stdout
+    assert "90 % intervals of the means (ms), simulated at the ends" in result.stdout
     report = json.loads(out.read_text())
     figures = report["intervals"]["figures"]
     assert set(figures) == {"e2e_mean_ms", "ttft_mean_ms", "itl_mean_ms", "step_mean_ms"}
     for name, (low, high) in figures.items():
         assert low < report[name] < high
     assert report["intervals"]["distance"]["sentence"] in result.stdout
+    assert report["intervals"]["slow_end_unserved"] == 0
+
+
+def test_a_simulation_near_saturation_has_wider_intervals(run_trusted, workload, tmp_path):
+    relative = []
+    for rate in (0.5, 60):
+        workload.write_text(
+            f"prompt_tokens: 512\noutput_tokens: 64\nstages: [{{rate: {rate}, "
+            "duration: 20}]\n"
+        )
+        out = tmp_path / "run.json"
+        result = run_trusted("simulate", *LLAMA, "--workload", workload, "--json", out)
+        assert result.exit_code == 0, result.output
+        low, high = json.loads(out.read_text())["intervals"]["figures"]["e2e_mean_ms"]
+        relative.append(high / low)
+    calm, busy = relative
+    assert busy > 1.3 * calm
+
+
+def test_a_slow_end_that_clients_do_not_wait_for_is_said(run_trusted, tmp_path):
+    load = tmp_path / "load.csv"
+    rows = [f"{i / 20},4096,256,30" for i in range(200)]
+    load.write_text("\n".join(["arrival_s,prompt_tokens,output_tokens,timeout_s", *rows]) + "\n")
+    result = run_trusted("simulate", *LLAMA, "--workload", load)
+    assert result.exit_code == 0, result.output
+    assert "At the slow end " in result.stdout
 
 
 def test_a_simulation_that_serves_nothing_has_no_intervals(run_trusted, workload, tmp_path):
@@ -118,11 +145,12 @@ def test_outputs_of_one_token_have_no_interval_between_tokens(run_trusted, workl
     assert "itl_mean_ms" not in json.loads(out.read_text())["intervals"]["figures"]
 
 
-def test_a_simulation_of_a_giant_names_what_it_extrapolates_in(run_trusted, workload):
+def test_a_simulation_of_a_giant_says_that_nothing_like_it_was_measured(run_trusted, workload):
     result = run_trusted("simulate", "--model", "meta-llama/Llama-3.1-405B", "--gpu", "B200",
                  "--tensor-parallel-size", 8, "--workload", workload)  # fmt: skip
     assert result.exit_code == 0, result.output
-    assert "Extrapolating in " in result.stdout or "Outside the data, in " in result.stdout
+    assert "16-bit dense weights on a GPU without kernels or serving data: " in result.stdout
+    assert "Inputs beyond the training range" in result.stdout
 
 
 def test_a_simulation_without_intervals_says_so(run_trusted, trusted, workload, tmp_path):

@@ -1,15 +1,12 @@
 """Every configuration composes, and what it describes can be made."""
 
-from pathlib import Path
-
 import pytest
-from hydra import compose, initialize_config_dir
+from configurations import CONF, configure
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from pinn.experiments.experiment import kernel_settings
+from pinn.experiments.configured import kernel_settings
 
-CONF = Path(__file__).parents[2] / "conf"
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 CHOICES = sorted(
     f"{path.parent.name}={path.stem}"
@@ -18,16 +15,11 @@ CHOICES = sorted(
 )
 
 
-def configure(*overrides):
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose("train", overrides=list(overrides))
-
-
 def check(config):
     """Everything resolves, and every part with a target that reads nothing can be made."""
     OmegaConf.to_container(config, resolve=True)
     assert config.output_dir == f"results/{config.experiment_name}"
-    for name in ("network", "fit"):
+    for name in ("network", "fit", "run_fit", "workers"):
         assert instantiate(config[name]) is not None
     assert callable(instantiate(config.trainer))
 
@@ -55,7 +47,7 @@ def test_every_choice_of_every_group_composes(choice):
 
 
 def test_expected_experiments_are_there():
-    assert {"moe_ep", "lomo", "logo"} <= set(EXPERIMENTS)
+    assert {"release", "moe_ep", "lomo", "logo"} <= set(EXPERIMENTS)
 
 
 def test_kernel_settings_can_be_the_key_of_a_cache():

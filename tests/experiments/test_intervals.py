@@ -1,22 +1,22 @@
 """From the folders of experiments to the intervals of their checkpoint."""
 
+import numpy as np
 import pytest
 import yaml
 from left_out_experiment import (
-    FINGERPRINT,
     KIND,
     observations,
     write_experiment,
-    write_folds,
 )
 
 from pinn.errors import PinnError
-from pinn.experiments.intervals import calibrate_experiments, experiment_errors
+from pinn.experiments.intervals import experiment_errors
 from pinn.kernels.exclusion import Exclusion
-from pinn.network.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from pinn.sources.report import file_sha256
 from pinn.specs.catalog import load_model
-from pinn.uncertainty.calibration import NAMES
+from pinn.training.serving_rows import serving_rows
+from pinn.uncertainty.calibrate import calibrate
+from pinn.uncertainty.coefficient_errors import FoldNetwork, coefficient_changes
 
 MODELS = sorted(set(observations()["model"]))
 
@@ -41,34 +41,19 @@ def folder(tmp_path, h100_kernels):
     return found
 
 
-@pytest.fixture
-def checkpoint(tmp_path, checkpoint_path):
-    whole = load_checkpoint(checkpoint_path)
-    path = tmp_path / "pinn.safetensors"
-    save_checkpoint(Checkpoint(whole.network, {"fingerprint": FINGERPRINT}), path)
-    return path
-
-
-def test_a_checkpoint_is_calibrated_on_what_its_experiment_left_out(folder, checkpoint):
-    write_folds(folder, load_checkpoint(checkpoint).network)
-    found = calibrate_experiments([folder], checkpoint)
-    assert found.checkpoint_sha256 == file_sha256(checkpoint)
-    (source,) = found.sources
-    assert source["splits"] == [KIND]
-    assert source["rows"] == 4
-    assert source["predictions_sha256"] == file_sha256(folder / "predictions.csv")
-    assert set(found.coefficients) == set(NAMES)
-    # The folds gave the same coefficients as the whole, TPOT is 10 % off everywhere.
-    assert {half.base for half in found.coefficients.values()} == {0.0}
-    low, high = found.interval("tpot", 1.0, 0.0)
-    assert low <= 1 / 1.1 * 1.001
-    assert high >= 1.1 * 0.9
-    assert {row["left_out"] for row in found.coverage} == {"all", *MODELS}
-
-
-def test_folds_of_other_settings_are_refused(folder, checkpoint):
-    with pytest.raises(PinnError, match="no weights of the fold"):
-        calibrate_experiments([folder], checkpoint)
+def test_a_checkpoint_is_calibrated_on_what_its_experiment_left_out(folder, checkpoint_path):
+    rows = serving_rows(observations())
+    folds = [FoldNetwork(KIND, tuple(rows.deployments), checkpoint_path)]
+    changes = coefficient_changes(checkpoint_path, folds)
+    found = calibrate(experiment_errors(folder), changes, checkpoint_path, [])
+    assert found.checkpoint_sha256 == file_sha256(checkpoint_path)
+    # The folds gave the same coefficients as the whole.
+    assert set(found.coefficients.values()) == {0.0}
+    # TPOT is 10 % off and TTFT 50 % everywhere, so both are covered, one far more tightly.
+    typical = found.typical
+    assert np.log(1.1) * 0.9 < found.half_width("tpot", typical) < 0.3
+    assert found.half_width("ttft", typical) > np.log(2) * 0.9
+    assert {row["name"] for row in found.coverage if row["part"] == "model"} == set(MODELS)
 
 
 def test_a_folder_without_an_experiment_is_refused(tmp_path):

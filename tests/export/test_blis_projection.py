@@ -106,6 +106,12 @@ def test_arrival_grows_with_the_step_time(vectors):
         assert by_load["reasoning"].alpha[0] > by_load["reasoning-lite"].alpha[0] > 0
 
 
+def test_the_api_servers_work_on_a_token_is_in_no_gap(released, vectors):
+    names = list(REQUEST_FEATURES)
+    assert (released.coefficients.alpha[:, names.index("output_token.constant")] > 0).all()
+    assert all(v.alpha[2] == 0 for found in vectors for v in found)
+
+
 def test_alpha_gives_blis_the_same_times(released, vectors):
     """BLIS schedules synchronously and knows the three alphas of the vector alone."""
     latency = LinearLatency(

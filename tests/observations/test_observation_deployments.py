@@ -17,6 +17,8 @@ ROW = {
     "tensor_parallel_size": 4,
     "enable_expert_parallel": True,
     "kv_cache_dtype": "auto",
+    "max_num_batched_tokens": 8192,
+    "max_cudagraph_capture_size": 512,
 }
 RUN = {
     "config": "meta-llama/Llama-2-7b-hf",
@@ -42,6 +44,12 @@ def test_an_expert_parallel_row():
         ({"model": "openai/gpt-oss-120b", "precision": "mxfp4"}, "bf16", "mxfp4", "bf16"),
         ({"model": "moonshotai/Kimi-K2.5", "precision": "int4"}, "bf16", "int4_wo", "bf16"),
         ({"kv_cache_dtype": "fp8"}, "fp8_block", "fp8_block", "fp8"),
+        (
+            {"model": "openai/gpt-oss-120b", "gpu": "b200_sxm", "precision": "mxfp4_mxfp8"},
+            "bf16",
+            "mxfp4_mxfp8",
+            "bf16",
+        ),
     ],
 )
 def test_number_formats(change, attention, experts, kv_cache):
@@ -51,11 +59,22 @@ def test_number_formats(change, attention, experts, kv_cache):
     assert deployment.kv_cache_precision.name == kv_cache
 
 
+@pytest.mark.parametrize("flag", ["max_num_batched_tokens", "max_cudagraph_capture_size"])
+def test_a_flag_is_that_of_the_row(flag):
+    assert getattr(observed_deployment(ROW).serving, flag) == ROW[flag]
+    assert getattr(observed_deployment(ROW | {flag: 2048}).serving, flag) == 2048
+
+
 def test_every_measured_row_has_a_deployment_and_equal_ones_are_shared():
     rows, _ = read_silicon()
     deployments = observed_deployments(rows)
     assert list(deployments) == list(rows["row_id"])
-    assert len({id(deployment) for deployment in deployments.values()}) == 57
+    flags = [
+        "model", "gpu", "precision", "tensor_parallel_size", "enable_expert_parallel",
+        "kv_cache_dtype", "max_num_batched_tokens", "max_cudagraph_capture_size",
+    ]  # fmt: skip
+    different = len(rows[flags].drop_duplicates())
+    assert len({id(deployment) for deployment in deployments.values()}) == different == 79
 
 
 def test_a_serving_run():

@@ -16,6 +16,8 @@ ROW = {
     "tensor_parallel_size": 2,
     "enable_expert_parallel": False,
     "kv_cache_dtype": "auto",
+    "max_num_batched_tokens": 8192,
+    "max_cudagraph_capture_size": 512,
     "concurrency": 8,
     "prompt_tokens": 1024,
     "output_tokens": 1024,
@@ -108,7 +110,7 @@ def test_other_json_is_no_manifest(written, text):
 
 def test_another_schema_is_refused(written):
     path = table.manifest_path(written)
-    path.write_text(path.read_text().replace("observations 1", "observations 2"))
+    path.write_text(path.read_text().replace(table.SCHEMA, "observations of another day"))
     with pytest.raises(PinnError, match="this version reads"):
         table.read_observations(written)
 
@@ -122,6 +124,7 @@ def test_another_schema_is_refused(written):
         ({"ttft_s": None}, "ttft_s is missing in 1 row"),
         ({"ttft_s": "fast"}, "ttft_s must be above 0 s, got fast"),
         ({"concurrency": 0}, "concurrency must be a whole number of at least 1"),
+        ({"max_num_batched_tokens": 0}, "max_num_batched_tokens must be a whole number"),
         ({"prompt_tokens": 10.5}, "prompt_tokens must be a whole number"),
         ({"enable_expert_parallel": 3}, "enable_expert_parallel must be true or false"),
         ({"model": None}, "model is missing"),

@@ -32,6 +32,8 @@ def observations() -> pd.DataFrame:
             "tensor_parallel_size": 4,
             "enable_expert_parallel": False,
             "kv_cache_dtype": "auto",
+            "max_num_batched_tokens": 8192,
+            "max_cudagraph_capture_size": 512,
             "concurrency": concurrency,
             "prompt_tokens": 256,
             "output_tokens": 32,

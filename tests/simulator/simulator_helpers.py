@@ -26,6 +26,13 @@ MIXTURE = dataclasses.replace(
     layer_groups=(LayerGroup(4, AttentionSpec(8, 4, 64, 128), MoeFfnSpec(16, 2, 256)),),
 )
 
+#: Figures by the names that BLIS gives them.
+BLIS_KEYS = [
+    f"{name}_{figure}_ms"
+    for name in ("e2e", "ttft", "itl")
+    for figure in ("mean", "p90", "p95", "p99")
+] + ["responses_per_sec", "tokens_per_sec", "completed_requests", "preemption_count"]
+
 
 @dataclass
 class Recorder:

@@ -1,5 +1,6 @@
 import pandas as pd
 import pytest
+from silicon_row import raw_row
 
 from pinn.errors import PinnError
 from pinn.sources import silicon
@@ -9,27 +10,6 @@ from pinn.sources.silicon_filters import SERIES
 @pytest.fixture(scope="module")
 def clean():
     return silicon.read_silicon()
-
-
-def raw_row(**changes):
-    row = {
-        "id": "a",
-        "silicon_data_source": "x.csv; silicon_concurrency=64; measured=2026-04-03T02:34:55Z",
-        "backend": "vllm",
-        "backend_version": "0.19.0",
-        "model_path": "MiniMaxAI/MiniMax-M2.5",
-        "system": "b200_sxm",
-        "precision": "fp8",
-        "mode": "agg",
-        "isl": 1024,
-        "osl": 8192,
-        "tp_size": 2.0,
-        "attention_dp_size": 1.0,
-        "moe_ep_size": 1.0,
-        "silicon_ttft_ms": 250.0,
-        "silicon_tpot_ms": 20.0,
-    }
-    return row | changes
 
 
 def read_rows(tmp_path, *changes):
@@ -58,7 +38,7 @@ def test_what_is_left(clean):
         "openai/gpt-oss-120b": 169,
         "moonshotai/Kimi-K2.5": 108,
     }
-    assert (rows["precision"] == "mxfp4").sum() == 169
+    assert rows["precision"].isin(["mxfp4", "mxfp4_mxfp8"]).sum() == 169
     lengths = set(zip(rows["prompt_tokens"], rows["output_tokens"], strict=True))
     assert lengths == {(1024, 1024), (1024, 8192), (8192, 1024)}
 
@@ -100,24 +80,24 @@ def test_a_row_in_canonical_units_and_names(tmp_path):
     ],
 )
 def test_what_a_precision_label_means(tmp_path, model, label, scheme):
-    rows, _ = read_rows(tmp_path, {"model_path": model, "precision": label})
+    changes = {"model_path": model, "precision": label, "system": "h200_sxm"}
+    rows, _ = read_rows(tmp_path, changes)
     assert rows.loc[0, "precision"] == scheme
 
 
-@pytest.mark.parametrize(
-    ("model", "gpu", "dtype"),
-    [
-        ("meta-llama/Llama-3.1-70B", "b200_sxm", "fp8"),
-        ("meta-llama/Llama-3.1-70B", "h200_sxm", "fp8"),
-        ("meta-llama/Llama-3.1-70B", "h100_sxm", "auto"),
-        ("openai/gpt-oss-120b", "b200_sxm", "fp8"),
-        ("openai/gpt-oss-120b", "h200_sxm", "auto"),
-        ("MiniMaxAI/MiniMax-M2.5", "b200_sxm", "auto"),
-    ],
-)
-def test_the_scripts_kv_cache_flag(tmp_path, model, gpu, dtype):
-    rows, _ = read_rows(tmp_path, {"model_path": model, "system": gpu})
-    assert rows.loc[0, "kv_cache_dtype"] == dtype
+def test_a_row_has_the_flags_of_the_script_of_its_day(tmp_path):
+    """The same label a day before the script changed, and on the day."""
+    before = raw_row()["silicon_data_source"].replace("04-03", "04-02")
+    rows, _ = read_rows(tmp_path, {"silicon_data_source": before}, {"silicon_tpot_ms": 21.0})
+    flags = [
+        "kv_cache_dtype", "enable_expert_parallel", "max_num_batched_tokens",
+        "max_cudagraph_capture_size",
+    ]  # fmt: skip
+    assert rows[flags].to_numpy().tolist() == [
+        ["auto", True, 8192, 512],
+        ["fp8", False, 2048, 2048],
+    ]
+    assert [key.split("|")[-1] for key in rows["series"]] == ["ep2", "ep1"]
 
 
 def test_other_backends_are_counted(tmp_path):

@@ -1,62 +1,31 @@
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
+from serving_cases import observations, with_times
 
+from pinn.kernels.exclusion import Exclusion
 from pinn.network.coefficient_network import NetworkSettings
+from pinn.teacher import composed
+from pinn.training.distillation import DistillationSettings
+from pinn.training.kernel_learner import KernelLearner, KernelSettings
 from pinn.training.learner import ServingLearner
+from pinn.training.run_scalars import RunFitSettings
 from pinn.training.serving_fit import ServingFitSettings
 from pinn.training.serving_rows import ServingRows, serving_rows
 from pinn.training.trainer import make_trainer
 
-#: Model, precision, tensor parallel, expert parallel, concurrency, measured time / floor.
-_MEASURED = (
-    ("meta-llama/Meta-Llama-3.1-8B", "bf16", 1, False, 2, 1.4),
-    ("meta-llama/Meta-Llama-3.1-8B", "bf16", 1, False, 8, 1.6),
-    ("meta-llama/Meta-Llama-3.1-8B", "fp8", 2, False, 8, 2.6),
-    ("mistralai/Mixtral-8x7B-v0.1", "bf16", 4, False, 4, 2.9),
-    ("mistralai/Mixtral-8x7B-v0.1", "bf16", 4, True, 4, 3.3),
-)
-
-
-def observations() -> pd.DataFrame:
-    """Five made-up measurements of two models; times are filled in from the floor."""
-    rows = [
-        {
-            "row_id": f"row {i}",
-            "model": model,
-            "gpu": "h100_sxm",
-            "precision": precision,
-            "tensor_parallel_size": tp,
-            "enable_expert_parallel": spread,
-            "kv_cache_dtype": "auto",
-            "concurrency": concurrency,
-            "prompt_tokens": 256,
-            "output_tokens": 32,
-            "ttft_s": 1.0,
-            "tpot_s": 1.0,
-            "engine_version": "0.15.1",
-            "date": "",
-            "series": "made up",
-        }
-        for i, (model, precision, tp, spread, concurrency, _) in enumerate(_MEASURED)
-    ]
-    return pd.DataFrame(rows)
+#: Measured time / floor of each of the five.
+_ABOVE = np.array([1.4, 1.6, 2.6, 2.9, 3.3])
 
 
 @pytest.fixture(scope="session")
 def rows() -> ServingRows:
     """The measurements, each some way above its floor."""
     found = serving_rows(observations())
-    above = np.array([m[-1] for m in _MEASURED])
-    return replace(
-        found,
-        tpot_s=above * found.tpot_floor_s,
-        ttft_s=1.2 * above * found.ttft_floor_s + 0.01,
-    )
+    tpot_s, ttft_s = _ABOVE * found.tpot_floor_s, 1.2 * _ABOVE * found.ttft_floor_s + 0.01
+    return with_times(found, tpot_s, ttft_s)
 
 
 @pytest.fixture
@@ -65,6 +34,28 @@ def learner() -> ServingLearner:
     return ServingLearner(
         NetworkSettings(hidden=16, depth=1),
         ServingFitSettings(steps=300, learning_rate=0.02),
+        partial(make_trainer, progress=False),
+        seed=3,
+    )
+
+
+@pytest.fixture(scope="session")
+def released(h100_kernels, tmp_path_factory) -> Path:
+    """Quickly fitted surrogates where released ones lie."""
+    folder = tmp_path_factory.mktemp("released")
+    h100_kernels.with_metadata(excluded=Exclusion().describe()).save(folder / "all")
+    return folder
+
+
+@pytest.fixture
+def kernel_learner(released, tmp_path, monkeypatch) -> KernelLearner:
+    """The recipe with seven composed deployments and a small network."""
+    monkeypatch.setattr(composed, "SHARD_DEPLOYMENTS", 3)
+    return KernelLearner(
+        KernelSettings(str(released), str(tmp_path / "cache"), ("H100-SXM",), 7, 0, workers=1),
+        NetworkSettings(hidden=16, depth=1),
+        DistillationSettings(epochs=5, batch=2),
+        RunFitSettings(rounds=2),
         partial(make_trainer, progress=False),
         seed=3,
     )

@@ -12,7 +12,9 @@ from pinn.kernels.composition import OPERATORS
 from pinn.simulator.figures import figure_seconds
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate
+from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
+from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.serving import ServingSpec
 from pinn.teacher.projection import EXPLAINED_BY
 from pinn.workloads.arrivals import Stage
@@ -55,6 +57,13 @@ def made_up_run(name: str, model, rate: float = 4.0) -> MeasuredRun:
     deployment = Deployment(model, GPU, serving)
     stages = dict.fromkeys(("0", "1", WHOLE_RUN), 0.0)
     return MeasuredRun(name, deployment, "made up", (rate, 2 * rate), workload, {}, stages)
+
+
+def on_h100(name: str, model: str, **serving) -> MeasuredRun:
+    """A run without measurements of a model of the catalogue."""
+    run = made_up_run(name, load_model(model))
+    spec = replace(run.deployment.serving, **serving)
+    return replace(run, deployment=Deployment(load_model(model), load_gpu("H100"), spec))
 
 
 def measured(run: MeasuredRun, latency: LinearLatency) -> MeasuredRun:

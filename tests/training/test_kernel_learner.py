@@ -1,4 +1,4 @@
-"""Learning from kernels: the same bits again, also after a power cut in any of its stages."""
+"""Learning from kernels: the same bits again, also after a power cut in the middle."""
 
 from dataclasses import replace
 from functools import partial
@@ -6,67 +6,42 @@ from functools import partial
 import numpy as np
 import pytest
 from power_cuts import assert_same_bits, interrupted_trainer
+from run_cases import measured, on_h100, operator_betas
 
+from pinn.errors import PinnError
+from pinn.features.step import step_features
 from pinn.kernels.exclusion import Exclusion
-from pinn.network.coefficient_network import NetworkSettings
-from pinn.teacher import composed
-from pinn.training.distillation import DistillationSettings
-from pinn.training.kernel_learner import KernelLearner, KernelSettings
-from pinn.training.serving_fit import STEPS_PER_EPOCH, ServingFitSettings
-from pinn.training.trainer import make_trainer
+from pinn.latency.surrogate import predict_coefficients
+from pinn.physics.costs import step_costs
+from pinn.teacher.batches import sample_batches
+from pinn.training import run_network
+from pinn.training.distillation import distillation_rows, step_errors
+from pinn.training.kernel_learner import composed_steps, fitted_surrogates
+from pinn.training.run_learner import run_latencies
+from pinn.training.run_scalars import RunFit
 
-EPOCHS, DEPLOYMENTS, BATCH = 5, 7, 2
-DISTILLATION_STEPS = EPOCHS * 4
-
-
-@pytest.fixture(scope="module")
-def released(h100_kernels, tmp_path_factory):
-    """Quickly fitted surrogates where released ones lie."""
-    folder = tmp_path_factory.mktemp("released")
-    h100_kernels.save(folder / "all")
-    return folder
-
-
-@pytest.fixture
-def kernel_learner(released, tmp_path, monkeypatch):
-    monkeypatch.setattr(composed, "SHARD_DEPLOYMENTS", 3)
-    return KernelLearner(
-        KernelSettings(
-            str(released), str(tmp_path / "cache"), ("H100-SXM",), DEPLOYMENTS, 0, workers=1
-        ),
-        NetworkSettings(hidden=16, depth=1),
-        DistillationSettings(epochs=EPOCHS, batch=BATCH),
-        ServingFitSettings(steps=3 * STEPS_PER_EPOCH, learning_rate=0.02),
-        partial(make_trainer, progress=False),
-        seed=3,
-    )
+#: Of the distillation: 5 epochs of 7 deployments, 2 at a time.
+STEPS = 5 * 4
 
 
 @pytest.fixture
 def whole(kernel_learner, rows, tmp_path):
     """What learning gives without a cut."""
-    return kernel_learner.learn(rows, Exclusion(), tmp_path / "whole")
+    return kernel_learner.learn(rows, (), Exclusion(), tmp_path / "whole")
 
 
-@pytest.mark.parametrize(
-    ("step", "stage"),
-    [
-        (DISTILLATION_STEPS // 2 + 1, "distillation"),
-        (DISTILLATION_STEPS // 2 + 2, "distillation"),
-        (DISTILLATION_STEPS + STEPS_PER_EPOCH, "alpha"),
-    ],
-)
-def test_learning_goes_on_to_the_same_bits(kernel_learner, rows, tmp_path, whole, step, stage):
+@pytest.mark.parametrize("step", [STEPS // 2 + 1, STEPS // 2 + 2, STEPS])
+def test_learning_goes_on_to_the_same_bits(kernel_learner, rows, tmp_path, whole, step):
     cut = replace(
         kernel_learner,
         kernels=replace(kernel_learner.kernels, cache=str(tmp_path / "other")),
         trainer=partial(interrupted_trainer, step),
     )
     with pytest.raises(RuntimeError, match="power cut"):
-        cut.learn(rows, Exclusion(), tmp_path / "cut")
-    assert (tmp_path / "cut" / stage / "last.ckpt").is_file()
+        cut.learn(rows, (), Exclusion(), tmp_path / "cut")
+    assert (tmp_path / "cut" / "last.ckpt").is_file()
     resumed = replace(cut, trainer=kernel_learner.trainer)
-    again = resumed.learn(rows, Exclusion(), tmp_path / "cut")
+    again = resumed.learn(rows, (), Exclusion(), tmp_path / "cut")
     assert_same_bits(again.network, whole.network)
     np.testing.assert_array_equal(
         again.teacher.betas(rows.deployments), whole.teacher.betas(rows.deployments)
@@ -74,30 +49,66 @@ def test_learning_goes_on_to_the_same_bits(kernel_learner, rows, tmp_path, whole
 
 
 def test_another_seed_gives_another_network(kernel_learner, rows, tmp_path, whole):
-    other = replace(kernel_learner, seed=4).learn(rows, Exclusion(), tmp_path / "other")
+    other = replace(kernel_learner, seed=4).learn(rows, (), Exclusion(), tmp_path / "other")
     assert not np.array_equal(
         other.network.trunk[0].weight.numpy(), whole.network.trunk[0].weight.numpy()
     )
 
 
-def test_distillation_teaches_the_composed_steps(kernel_learner, rows, tmp_path, whole):
-    """More passes over a few deployments come closer to the teacher on them."""
+def test_the_network_says_the_alpha_that_was_fitted(rows, whole):
+    found = predict_coefficients(whole.network, rows.deployments)
+    assert not np.allclose(whole.fit.alpha, RunFit().alpha)
+    np.testing.assert_allclose(found.alpha, np.tile(whole.fit.alpha, (4, 1)), rtol=1e-6)
+
+
+def test_runs_teach_the_network_what_is_their_models_own(
+    kernel_learner, rows, tmp_path, monkeypatch
+):
+    """A model whose steps take 1.6 times as long as kernels say, and one whose do not."""
+    monkeypatch.setattr(run_network, "REPEATS", 12)
+    runs = [on_h100("slow", "Qwen/Qwen2.5-7B-Instruct"), on_h100("plain", "google/gemma-2-9b")]
+    parts = np.stack([operator_betas()] * 2)
+    truth = run_latencies(RunFit(), runs, parts)
+    truth[0] = replace(truth[0], beta=1.6 * truth[0].beta)
+    seen = [measured(run, latency) for run, latency in zip(runs, truth, strict=True)]
     longer = replace(
         kernel_learner,
-        distillation=replace(kernel_learner.distillation, epochs=60),
-        fit=replace(kernel_learner.fit, steps=STEPS_PER_EPOCH),
+        distillation=replace(kernel_learner.distillation, epochs=60, learning_rate=0.02),
+        run_fit=replace(kernel_learner.run_fit, rounds=4, noise=0.01),
     )
-    learned = longer.learn(rows, Exclusion(), tmp_path / "longer")
+    learned = longer.learn(rows, seen, Exclusion(), tmp_path / "runs")
+    slow, plain = (learned.fit.departures[run.deployment.model.name] for run in runs)
+    assert slow.max() > plain.max() + 0.1
+    deployments = [run.deployment for run in runs]
+    found = predict_coefficients(learned.network, deployments)
+    batches = sample_batches(99)
+    for deployment, beta, latency in zip(deployments, found.beta, truth, strict=True):
+        sums = batches.sums(deployment.model.window_tokens)
+        features = step_features(step_costs([deployment]), sums)
+        assert np.median(np.abs(features @ beta / (features @ latency.beta) - 1)) < 0.3
+
+
+def test_distillation_teaches_the_composed_steps(kernel_learner, rows, tmp_path, whole):
+    """More passes over a few deployments come closer to the teacher on them."""
+    longer = replace(kernel_learner, distillation=replace(kernel_learner.distillation, epochs=60))
+    learned = longer.learn(rows, (), Exclusion(), tmp_path / "longer")
     errors = [error_on_composed(kernel_learner, result) for result in (whole, learned)]
     assert errors[1] < 0.7 * errors[0]
 
 
 def error_on_composed(learner, learned):
     """Median relative error of the network on the steps that it learned from."""
-    from pinn.training.distillation import distillation_rows, step_errors
-    from pinn.training.kernel_learner import composed_steps
-
     steps = composed_steps(learner.kernels, learned.teacher.kernels, Exclusion())
     rows = distillation_rows(steps, learned.teacher.scalars)
     double = rows._replace(free=rows.free.double(), rates=rows.rates.double())
     return float(np.median(np.abs(step_errors(learned.network, double))))
+
+
+def test_surrogates_fitted_without_something_else_are_refused(
+    kernel_learner, h100_kernels, tmp_path
+):
+    exclude = Exclusion(gpus=("H100-SXM",))
+    h100_kernels.with_metadata(excluded=Exclusion().describe()).save(tmp_path / exclude.slug())
+    settings = replace(kernel_learner.kernels, released=str(tmp_path))
+    with pytest.raises(PinnError, match=r"fitted without .*, wanted without .*H100-SXM"):
+        fitted_surrogates(settings, exclude)

@@ -1,8 +1,9 @@
-"""The released network reproduces measured deployments and carries the alpha of the runs."""
+"""The network reproduces the deployments that ran and carries the alpha that was fitted."""
 
 from functools import partial
 
 import numpy as np
+import torch
 from run_cases import operator_betas, three_runs
 
 from pinn.features.step import step_features
@@ -13,10 +14,13 @@ from pinn.physics.costs import step_costs
 from pinn.teacher.batches import sample_batches
 from pinn.teacher.composed import ComposedSteps
 from pinn.training import run_network
-from pinn.training.distillation import DistillationSettings
+from pinn.training.distillation import (
+    DistillationRows,
+    DistillationSettings,
+    distillation_rows,
+)
 from pinn.training.kernel_learner import KernelLearner, KernelSettings
-from pinn.training.run_scalars import RunFit
-from pinn.training.serving_fit import ServingFitSettings
+from pinn.training.run_scalars import LEARNED_ALPHAS, RunFit, RunFitSettings
 from pinn.training.trainer import make_trainer
 
 
@@ -43,20 +47,27 @@ def test_measured_steps_take_what_their_betas_say():
 def test_the_network_learns_a_departure(tmp_path, monkeypatch):
     monkeypatch.setattr(run_network, "REPEATS", 8)
     deployments = [run.deployment for run in three_runs()]
-    fit = RunFit(departures={"dense-a": np.full(len(OPERATORS) + 1, 0.2)})
+    alpha = RunFit().alpha * np.linspace(0.8, 1.2, len(RunFit().alpha))
+    fit = RunFit(departures={"dense-a": np.full(len(OPERATORS) + 1, 0.2)}, alpha=alpha)
     betas = np.stack([fit.of_model(d.model.name).betas(operator_betas()) for d in deployments])
     learner = KernelLearner(
         KernelSettings(None, str(tmp_path), ("H100-SXM",)),
         NetworkSettings(hidden=16, depth=1),
         DistillationSettings(epochs=150, batch=8, learning_rate=0.02),
-        ServingFitSettings(),
+        RunFitSettings(),
         partial(make_trainer, progress=False),
     )
-    steps = composed(deployments[1:])
-    network = run_network.distil_release(learner, steps, fit, deployments, betas, tmp_path)
+    taught = distillation_rows(composed(deployments[1:]), fit.scalars)
+    ran = run_network.measured_steps(deployments, betas, seed=1)
+    together = DistillationRows(*(torch.cat(pair) for pair in zip(taught, ran, strict=True)))
+    network = learner.distil(together, tmp_path)
+    run_network.set_alpha(network, fit.alpha)
     found = predict_coefficients(network, deployments)
     costs, batches = step_costs(deployments), sample_batches(99)
     for i, deployment in enumerate(deployments):
         features = step_features(costs.take(i), batches.sums(deployment.model.window_tokens))
         assert np.median(np.abs(features @ found.beta[i] / (features @ betas[i]) - 1)) < 0.03
-    np.testing.assert_allclose(found.alpha[0], fit.alpha, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(
+        found.alpha[:, LEARNED_ALPHAS], np.tile(fit.alpha[LEARNED_ALPHAS], (3, 1)), rtol=1e-6
+    )
+    assert (np.delete(found.alpha, LEARNED_ALPHAS, axis=1) == 0).all()

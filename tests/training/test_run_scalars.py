@@ -1,12 +1,12 @@
 """Runs teach what they can tell: shared scalars, each model's departure, alpha."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from run_cases import measured, operator_betas, three_runs
+from serving_cases import with_times
 
 from pinn.errors import PinnError
+from pinn.evaluation.perturbations import repeated
 from pinn.features.request import REQUEST_FEATURES
 from pinn.kernels.composition import OPERATORS
 from pinn.simulator.figures import figure_seconds
@@ -20,6 +20,7 @@ from pinn.training.run_scalars import (
     RunFitSettings,
     run_fit_from_json,
 )
+from pinn.training.simulated_rows import simulate_rows
 
 SETTINGS = RunFitSettings(rounds=4, noise=0.01)
 SERVER = list(REQUEST_FEATURES).index("arrival_to_queue.constant")
@@ -42,6 +43,21 @@ def taught(runs, parts, serving, truth):
     return seen, alternate(seen, parts, serving, serving_parts, SETTINGS)
 
 
+def linear_times(rows, truth):
+    """Measured deployments whose times are those of the sums."""
+    beta = truth.scalars.betas(operator_betas())
+    beside = rows.request_features @ truth.alpha + rows.ttft_offset_s
+    return with_times(rows, rows.tpot_features @ beta, rows.ttft_features @ beta + beside)
+
+
+def simulated_times(rows, truth):
+    """Measured deployments whose times are those of a simulation."""
+    deployments = len(rows.deployments)
+    beta = np.tile(truth.scalars.betas(operator_betas()), (deployments, 1))
+    found = simulate_rows(rows, beta, np.tile(truth.alpha, (deployments, 1)))
+    return with_times(rows, found.tpot_s, found.ttft_s)
+
+
 def errors(fit, runs, parts, figure="e2e_mean_s"):
     found = []
     for run, latency in zip(runs, run_latencies(fit, runs, parts), strict=True):
@@ -50,20 +66,32 @@ def errors(fit, runs, parts, figure="e2e_mean_s"):
     return np.abs(found)
 
 
-def test_a_figure_is_the_dot_product_of_its_features(runs, parts):
-    latencies = run_latencies(RunFit(), runs, parts)
+def dot_products(fit, runs, parts):
+    """Rows of runs that behave as a fit says, and what their features say."""
+    latencies = run_latencies(fit, runs, parts)
     seen = [measured(run, latency) for run, latency in zip(runs, latencies, strict=True)]
     rows = run_rows(seen, latencies)
     np.testing.assert_allclose(rows.simulated_s, rows.measured_s, rtol=1e-12)
-    linear = rows.step_features @ latencies[0].beta + rows.request_features @ latencies[0].alpha
+    beta = np.array([latency.beta for latency in latencies])[rows.run]
+    return rows, (rows.step_features * beta).sum(1) + rows.request_features @ fit.alpha
+
+
+def test_a_figure_is_the_dot_product_of_its_features(runs, parts):
+    rows, linear = dot_products(RunFit(alpha=np.zeros(len(REQUEST_FEATURES))), runs, parts)
     np.testing.assert_allclose(linear, rows.simulated_s, rtol=0.01)
     assert (rows.gain > 0.5).all()
 
 
+def test_a_servers_work_is_waited_for_once_at_most(runs, parts):
+    """What it did before a request came costs that request nothing."""
+    rows, linear = dot_products(RunFit(), runs, parts)
+    assert (linear > 0.97 * rows.simulated_s).all()
+    assert (linear < 1.08 * rows.simulated_s).all()
+
+
 def test_runs_that_agree_with_the_priors_change_nothing(runs, parts, rows):
     truth = RunFit()
-    serving = replace(rows, tpot_s=rows.tpot_features @ truth.scalars.betas(operator_betas()))
-    _, fit = taught(runs, parts, serving, truth)
+    _, fit = taught(runs, parts, linear_times(rows, truth), truth)
     np.testing.assert_allclose(fit.scalars.multipliers, 1.0, atol=1e-3)
     np.testing.assert_allclose(fit.alpha, truth.alpha, rtol=1e-3)
 
@@ -95,6 +123,44 @@ def test_a_slow_server_shows_in_alpha(runs, parts, rows):
     later = ("queue_to_schedule.constant", "schedule_to_first_token.constant")
     columns = [list(REQUEST_FEATURES).index(name) for name in (*first, *later)]
     assert fit.alpha[columns].sum() > 1.3 * RunFit().alpha[columns].sum()
+
+
+def slow_server(factor):
+    """A server that takes requests in so many times as slowly as the prior says."""
+    names, alpha = list(REQUEST_FEATURES), RunFit().alpha.copy()
+    for name in ("arrival_to_queue.constant", "arrival_to_queue.prompt_token"):
+        alpha[names.index(name)] *= factor
+    return RunFit(alpha=alpha)
+
+
+def intake_s(fit, prompt_tokens=300):
+    """Seconds that a fit's server takes one request in."""
+    constant, token = (
+        fit.alpha[list(REQUEST_FEATURES).index(f"arrival_to_queue.{name}")]
+        for name in ("constant", "prompt_token")
+    )
+    return constant + prompt_tokens * token
+
+
+@pytest.mark.parametrize("factor", [0.6, 2.0])
+def test_alpha_means_the_same_with_runs_and_without(runs, parts, rows, factor):
+    """Benchmarks and runs of one server, simulated: either finds it, and says the other's times."""
+    truth = slow_server(factor)
+    serving = simulated_times(rows, truth)
+    seen, together = taught(runs, parts, serving, truth)
+    # Five measurements move no prior.
+    many = repeated(serving, np.repeat(np.arange(len(serving)), 60))
+    serving_parts = np.stack([operator_betas()] * len(rows.deployments))
+    alone = alternate([], parts[:0], many, serving_parts, SETTINGS)
+    before = errors(RunFit(), seen, parts, "ttft_mean_s").max()
+    # Rows are linear around the prior alone, so they find most of the way and runs the rest.
+    for fit, left in ((alone, 0.6), (together, 0.4)):
+        assert abs(np.log(intake_s(fit) / intake_s(truth))) < left * abs(np.log(factor))
+        assert errors(fit, seen, parts, "ttft_mean_s").max() < left * before
+        again = simulated_times(rows, fit)
+        assert np.abs(again.ttft_s / serving.ttft_s - 1).mean() < 0.07
+        assert np.abs(again.tpot_s / serving.tpot_s - 1).max() < 0.03
+    assert errors(together, seen, parts, "ttft_mean_s").max() < 0.02
 
 
 def test_the_step_time_is_no_alpha_of_a_simulation():

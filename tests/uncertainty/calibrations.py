@@ -5,24 +5,34 @@ from __future__ import annotations
 from pathlib import Path
 
 from pinn.sources.report import file_sha256
-from pinn.uncertainty.calibration import NAMES, Band, Calibration
-from pinn.uncertainty.conformal import HalfWidth
+from pinn.uncertainty.calibration import NAMES, Calibration
+from pinn.uncertainty.kinds import ANY, MEASURED, KindErrors
+from pinn.uncertainty.spread import Spread
+from pinn.uncertainty.spread_parts import SPREAD_PARTS
 
-BANDS = (
-    Band(0.0, 0.1, 100, 4, 0.05, 0.10),
-    Band(0.1, 0.2, 100, 5, 0.07, 0.15),
-    Band(0.2, 0.4, 100, 6, 0.09, 0.20),
-    Band(0.4, 0.8, 100, 7, 0.12, 0.30),
+KINDS = (
+    KindErrors("16-bit dense weights", MEASURED, 120, 3, 0.03, 0.08, 0.5),
+    KindErrors("4-bit experts", MEASURED, 277, 2, 0.08, 0.19, 1.8),
+    KindErrors("16-bit dense weights", ANY, 150, 3, 0.04, 0.09, 0.5),
+    KindErrors("4-bit experts", ANY, 500, 2, 0.09, 0.21, 2.0),
+    KindErrors(ANY, ANY, 650, 5, 0.06, 0.16, 2.0),
 )
 
 
+def sizes(**of_part: float) -> dict[str, float]:
+    """Sizes of parts, 0 where nothing is said."""
+    return {name: of_part.get(name, 0.0) for name in SPREAD_PARTS}
+
+
 def small_calibration(checkpoint: Path) -> Calibration:
-    """Intervals of a checkpoint: TPOT 10 % at distance 0 and twice that at 1."""
-    metrics = {
-        "tpot": HalfWidth(0.1, 1.0),
-        "ttft": HalfWidth(0.3, 0.0),
-        "e2e": HalfWidth(0.2, 0.5),
-    }
+    """Step time 10 % and 20 % more where all the time is in experts; TTFT 30 %."""
     return Calibration(
-        file_sha256(checkpoint), metrics, dict.fromkeys(NAMES, HalfWidth(0.2, 0.5)), BANDS
+        file_sha256(checkpoint),
+        {
+            "tpot": Spread(sizes(base=0.1, experts=0.2, stretch=0.1), 0.01),
+            "ttft": Spread(sizes(base=0.3), 0.1),
+        },
+        dict.fromkeys(NAMES, 0.2),
+        KINDS,
+        sizes(base=1.0, experts=0.25),
     )

@@ -5,15 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-import torch
 
-from pinn.evaluation.crossvalidation import fold_logs
-from pinn.network.coefficient_network import CoefficientNetwork
 from pinn.observations.splits import leave_one_model_out, write_splits
 from pinn.observations.table import write_observations
 from pinn.sources.report import ReadReport
 
-FINGERPRINT = "a fingerprint"
 KIND = "leave-one-model-out"
 
 _MEASURED = (
@@ -35,6 +31,8 @@ def observations() -> pd.DataFrame:
             "tensor_parallel_size": tp,
             "enable_expert_parallel": False,
             "kv_cache_dtype": "auto",
+            "max_num_batched_tokens": 8192,
+            "max_cudagraph_capture_size": 512,
             "concurrency": concurrency,
             "prompt_tokens": 256,
             "output_tokens": 32,
@@ -70,12 +68,3 @@ def write_experiment(folder: Path) -> Path:
     roofline = of_network.assign(method="roofline", tpot_s=0.001)
     pd.concat([roofline, of_network]).to_csv(folder / "predictions.csv", index=False)
     return folder
-
-
-def write_folds(folder: Path, network: CoefficientNetwork) -> None:
-    """The same network as what every fold has learned."""
-    for split in leave_one_model_out(observations()):
-        logs = fold_logs(folder, FINGERPRINT, KIND, split.name) / "kernels" / "alpha"
-        logs.mkdir(parents=True)
-        weights = {f"network.{k}": v.clone() for k, v in network.state_dict().items()}
-        torch.save({"state_dict": weights}, logs / "last.ckpt")

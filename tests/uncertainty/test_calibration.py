@@ -3,21 +3,23 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
-from calibrations import BANDS, small_calibration
-from left_out_errors import left_out_errors
+from calibrations import sizes, small_calibration
+from left_out_errors import LOGO, LOMO, left_out_errors
 
 from pinn.errors import PinnError
+from pinn.network.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from pinn.sources.report import file_sha256
 from pinn.uncertainty.calibrate import calibrate
 from pinn.uncertainty.calibration import (
     NAMES,
+    around,
     calibration_path,
-    move_calibration,
     read_calibration,
     write_calibration,
 )
-from pinn.uncertainty.conformal import fit_half_width
+from pinn.uncertainty.half_widths import fit_spreads
 
 
 @pytest.fixture
@@ -34,27 +36,22 @@ def written(checkpoint):
     return checkpoint
 
 
-def test_an_interval_is_a_factor_either_way_and_widens(checkpoint):
+def test_an_interval_is_a_factor_either_way(checkpoint):
     found = small_calibration(checkpoint)
-    low, high = found.interval("tpot", 2.0, 0.5)
+    half = found.half_width("tpot", sizes(base=1.0, experts=0.5))
+    assert half == pytest.approx(0.1 + 0.5 * 0.2)
+    low, high = around(2.0, half)
     assert low * high == pytest.approx(2.0**2)
-    assert high == pytest.approx(2.0 * np.exp(0.1 * 1.5))
-    widths = [found.interval("tpot", 1.0, d)[1] for d in (0.0, 0.3, 2.0)]
-    assert widths == sorted(set(widths))
+    assert np.log(high / 2.0) == pytest.approx(half)
 
 
 def test_a_coefficient_has_its_own_change_and_the_error_common_to_all(checkpoint):
-    found = small_calibration(checkpoint)
-    _, high = found.coefficient_interval("beta.gemm", 3.0, 0.0)
+    found, plain = small_calibration(checkpoint), sizes(base=1.0)
+    _, high = found.coefficient_interval("beta.gemm", 3.0, plain)
     assert np.log(high / 3.0) == pytest.approx(np.hypot(0.2, 0.1))
-    _, high = found.coefficient_interval("alpha.completion.constant", 3.0, 1.0)
-    assert np.log(high / 3.0) == pytest.approx(np.hypot(0.3, 0.3))
-    assert found.coefficient_interval("beta.gemm", 0.0, 1.0) == (0.0, 0.0)
-
-
-def test_a_distance_belongs_to_the_band_that_reaches_it(checkpoint):
-    found = small_calibration(checkpoint)
-    assert [found.band(d) for d in (0.0, 0.1, 0.3, 9.0)] == [BANDS[0], BANDS[0], *BANDS[2:]]
+    _, high = found.coefficient_interval("alpha.completion.constant", 3.0, plain)
+    assert np.log(high / 3.0) == pytest.approx(np.hypot(0.2, 0.3))
+    assert found.coefficient_interval("beta.gemm", 0.0, plain) == (0.0, 0.0)
 
 
 def test_what_is_written_is_read(written):
@@ -67,38 +64,49 @@ def test_intervals_of_another_checkpoint_are_refused(written):
         read_calibration(written)
 
 
-def test_missing_or_older_intervals_are_refused(checkpoint, written):
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        lambda tree: tree["coefficients"].pop("beta.gemm"),
+        lambda tree: tree["spreads"]["ttft"]["sizes"].pop("experts"),
+        lambda tree: tree.update(schema="pinn intervals 1"),
+    ],
+)
+def test_intervals_of_another_version_are_refused(written, break_it):
     path = calibration_path(written)
     tree = json.loads(path.read_text())
-    del tree["coefficients"]["beta.gemm"]
+    break_it(tree)
     path.write_text(json.dumps(tree))
     with pytest.raises(PinnError, match="of another version"):
         read_calibration(written)
-    path.unlink()
-    with pytest.raises(PinnError, match=r"no intervals at .*scripts/release\.py"):
+
+
+def test_missing_intervals_are_refused(checkpoint):
+    with pytest.raises(PinnError, match="no intervals at"):
         read_calibration(checkpoint)
 
 
-def test_a_checkpoint_that_was_trained_further_takes_intervals_over(written, tmp_path):
-    new = tmp_path / "new.safetensors"
-    new.write_bytes(b"trained further")
-    move_calibration(written, new)
-    assert read_calibration(new).metrics == read_calibration(written).metrics
-    assert read_calibration(new).checkpoint_sha256 == file_sha256(new)
-
-
-def test_calibrating_counts_what_was_left_out(checkpoint):
-    errors = left_out_errors(models=4, gpus=3, rows=10)
-    changes = errors.drop_duplicates("group").copy()
+def test_calibrating_counts_what_was_left_out(tmp_path, checkpoint_path):
+    marks = {"recipe_sha256": "a recipe", "data_sha256": "some data"}
+    path = tmp_path / "pinn.safetensors"
+    save_checkpoint(Checkpoint(load_checkpoint(checkpoint_path).network, marks), path)
+    law = {"base": 0.05, "experts": 0.2}
+    errors = pd.concat(
+        [left_out_errors(4, law, gpus=2, rows=4, split=split) for split in (LOMO, LOGO)],
+        ignore_index=True,
+    )
+    changes = errors.drop_duplicates(["split", "group"]).copy()
     for i, name in enumerate(NAMES):
         changes[name] = 0.01 * i
-    found = calibrate(errors, changes, checkpoint, [{"experiment": "moe_ep"}])
-    assert found.metrics["ttft"] == fit_half_width(errors, "ttft")
-    assert found.coefficients[NAMES[3]].at(0.0) == pytest.approx(0.03)
-    assert sum(band.rows for band in found.bands) == len(errors)
-    assert {band.rows for band in found.bands} == {30}
-    ends = [end for band in found.bands for end in (band.nearest, band.farthest)]
-    assert ends == sorted(ends)
-    assert set(found.auroc) == {"leave-one-model-out"}
-    shown = {row["left_out"] for row in found.coverage}
-    assert shown == {"all", "model 0", "model 1", "model 2", "model 3"}
+    found = calibrate(errors, changes, path, [{"experiment": "moe_ep"}])
+    assert found.spreads == fit_spreads(errors)
+    assert found.coefficients[NAMES[3]] == pytest.approx(0.03)
+    assert found.belongs == marks
+    assert found.checkpoint_sha256 == file_sha256(path)
+    whole = {(kind.kind, kind.place): kind for kind in found.kinds}[("any", "any")]
+    assert (whole.rows, whole.models) == (64, 4)
+    assert found.typical["base"] == 1.0
+    assert {row["split"] for row in found.coverage} == {LOMO, LOGO}
+    write_calibration(found, calibration_path(path))
+    assert read_calibration(path).belongs == marks
+    json.loads(calibration_path(path).read_text(), parse_constant=pytest.fail)

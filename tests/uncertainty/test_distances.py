@@ -10,6 +10,7 @@ from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.serving import ServingSpec
 from pinn.uncertainty import located
 from pinn.uncertainty.kernel_distance import kernel_distance
+from pinn.uncertainty.known import gpu_is_known
 from pinn.uncertainty.located import locate, outside_inputs
 
 
@@ -22,6 +23,8 @@ def test_parts_add_up_and_none_is_negative(h100_kernels):
     assert sum(found.by_operator.values()) == pytest.approx(found.total)
     assert min(found.by_operator.values()) >= 0
     assert "experts" in found.by_operator
+    assert sum(found.shares.values()) == pytest.approx(1.0)
+    assert set(found.shares) == set(found.by_operator)
     assert found.factor == pytest.approx(np.exp(found.total))
 
 
@@ -41,6 +44,9 @@ def test_kernels_of_another_gpu_count_as_far_as_their_datasheets_differ(h100_ker
         abs(np.log(b200.memory_bandwidth_bytes_per_s / h100.memory_bandwidth_bytes_per_s)),
         abs(np.log(b200.peak_flop_per_s["bf16"] / h100.peak_flop_per_s["bf16"])),
     )
+    assert own.gap == 0.0
+    assert other.gap == pytest.approx(gap)
+    assert other.stretch == pytest.approx(other.total - gap)
     assert other.total >= gap - 1e-9
 
 
@@ -81,6 +87,11 @@ def test_inputs_beyond_the_training_range_are_named(checkpoint):
     assert away
     assert outside_inputs(checkpoint, deployment("meta-llama/Llama-3.1-405B", tp=8)) == away
     assert sorted(map(abs, away.values()), reverse=True) == [abs(x) for x in away.values()]
+
+
+def test_gpus_whose_serving_data_taught_the_checkpoint_are_known(checkpoint):
+    assert gpu_is_known(checkpoint, deployment())
+    assert not gpu_is_known(checkpoint, deployment(gpu="B200"))
 
 
 def test_without_kernels_the_distance_is_unknown(checkpoint, monkeypatch):

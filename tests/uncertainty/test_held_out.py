@@ -1,20 +1,20 @@
 """Errors and coefficient changes of left-out rows, read back from an experiment's folder."""
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from left_out_experiment import FINGERPRINT, observations, write_experiment, write_folds
+from left_out_experiment import KIND, observations, write_experiment
 
 from pinn.errors import PinnError
-from pinn.network.checkpoint import load_checkpoint
+from pinn.network.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from pinn.observations.splits import leave_one_gpu_out, write_splits
 from pinn.training.serving_rows import serving_rows
 from pinn.uncertainty.calibration import NAMES
-from pinn.uncertainty.coefficient_errors import coefficient_errors
+from pinn.uncertainty.coefficient_errors import FoldNetwork, coefficient_changes
+from pinn.uncertainty.described import Step, decode_step, situation
 from pinn.uncertainty.held_out import COLUMNS, held_out_errors
-from pinn.uncertainty.kernel_distance import kernel_distance
+from pinn.uncertainty.spread_parts import spread_parts
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def folder(tmp_path):
     return write_experiment(tmp_path / "moe_ep")
 
 
-def test_errors_are_log_ratios_beside_the_distance_at_the_rows_own_load(folder, h100_kernels):
+def test_errors_are_log_ratios_beside_all_that_was_known_of_the_row(folder, h100_kernels):
     asked = []
 
     def surrogates(exclude):
@@ -37,24 +37,41 @@ def test_errors_are_log_ratios_beside_the_distance_at_the_rows_own_load(folder, 
     np.testing.assert_allclose(errors["tpot"], np.log(1 / 1.1))
     np.testing.assert_allclose(errors["ttft"], np.log(2.0))
     assert errors["e2e"].between(errors["tpot"], errors["ttft"]).all()
+    assert errors["ttft_share"].between(0, 1, inclusive="neither").all()
+    assert (errors[["tpot_gain", "ttft_gain", "e2e_gain"]] == 1).all(axis=None)
+    assert set(errors["place"]) == {"a measured GPU"}
     row = errors.iloc[0]
     rows = serving_rows(observations())
-    load = f"{row['concurrency']} decode @ {row['prompt_tokens'] + row['output_tokens'] // 2}"
-    at = kernel_distance(h100_kernels, rows.deployments[rows.deployment[0]], load)
-    assert row["distance"] == pytest.approx(at.total)
-    assert row["group"] == "meta-llama/Meta-Llama-3.1-8B on h100_sxm"
+    load = decode_step(row["concurrency"], row["prompt_tokens"], row["output_tokens"])
+    assert load == f"{row['concurrency']} decode @ 272"
+    at = situation(h100_kernels, Step(rows.deployments[rows.deployment[0]], load))
+    parts = spread_parts(at)
+    assert row[list(parts)].to_dict() == pytest.approx(parts)
+    assert row["distance"] == pytest.approx(at.distance.total)
+    assert row["group"] == "meta-llama/Meta-Llama-3.1-8B on H100-SXM"
 
 
-def test_distances_are_worked_out_once(folder, h100_kernels, monkeypatch):
+def test_models_of_equal_shape_share_it_whatever_their_names(folder, h100_kernels):
+    errors = held_out_errors(folder, lambda _: h100_kernels)
+    assert errors.groupby("model")["shape"].nunique().eq(1).all()
+    assert errors["shape"].nunique() == 3
+
+
+def test_a_left_out_gpu_is_one_without_serving_data(folder, h100_kernels):
+    kind = "leave-one-gpu-out"
+    write_splits(leave_one_gpu_out(observations()), folder / "splits" / f"{kind}.json")
+    path = folder / "predictions.csv"
+    pd.read_csv(path).assign(split=kind, held_out="h100_sxm").to_csv(path, index=False)
+    errors = held_out_errors(folder, lambda _: h100_kernels)
+    assert set(errors["place"]) == {"a GPU without serving data"}
+    assert (errors["unknown_gpu"] == 1).all()
+
+
+def test_descriptions_are_worked_out_once(folder, h100_kernels, monkeypatch):
     first = held_out_errors(folder, lambda _: h100_kernels)
-    monkeypatch.setattr("pinn.uncertainty.kernel_distance.kernel_distance", None)
+    monkeypatch.setattr("pinn.uncertainty.described.kernel_distance", None)
     again = held_out_errors(folder, lambda _: h100_kernels)
     pd.testing.assert_frame_equal(again, first)
-    other = h100_kernels.all_reduce
-    bent = {key: 1.01 * curve for key, curve in other.curves.items()}
-    changed = replace(h100_kernels, all_reduce=replace(other, curves=bent))
-    with pytest.raises(TypeError):
-        held_out_errors(folder, lambda _: changed)
 
 
 def test_experiments_without_what_is_needed_are_refused(folder, h100_kernels):
@@ -68,24 +85,26 @@ def test_experiments_without_what_is_needed_are_refused(folder, h100_kernels):
         held_out_errors(folder, lambda _: h100_kernels)
 
 
-def test_coefficient_changes_are_those_between_fold_and_whole(
-    folder, h100_kernels, checkpoint_path
-):
-    whole = load_checkpoint(checkpoint_path)
-    errors = held_out_errors(folder, lambda _: h100_kernels)
-    with pytest.raises(PinnError, match="no weights of the fold at"):
-        coefficient_errors(folder, FINGERPRINT, whole, errors)
-    write_folds(folder, whole.network)
-    same = coefficient_errors(folder, FINGERPRINT, whole, errors)
+def test_coefficient_changes_are_those_between_fold_and_whole(tmp_path, checkpoint_path):
+    fold_path, whole_path = tmp_path / "fold.safetensors", tmp_path / "whole.safetensors"
+    fold_path.write_bytes(checkpoint_path.read_bytes())
+    whole_path.write_bytes(checkpoint_path.read_bytes())
+    deployments = tuple(serving_rows(observations()).deployments)
+    folds = [
+        FoldNetwork(KIND, deployments[:1], fold_path),
+        FoldNetwork("x", deployments, fold_path),
+    ]
+    same = coefficient_changes(whole_path, folds)
     assert (same[list(NAMES)] == 0).all(axis=None)
-    deployments = {m: set(r.distance) for m, r in errors.groupby("model")}
-    for _, row in same.iterrows():
-        of_model = deployments[row["model"]]
-        assert min(of_model) <= row["distance"] <= max(of_model)
-    assert len(same) == len(serving_rows(observations()).deployments)
+    assert same["split"].tolist() == [KIND] + ["x"] * len(deployments)
+    assert same["model"].tolist()[1:] == [d.model.name for d in deployments]
 
+    whole = load_checkpoint(whole_path)
     with torch.no_grad():
         whole.network.alpha_base += 0.25
-    changed = coefficient_errors(folder, FINGERPRINT, whole, errors)
+    save_checkpoint(Checkpoint(whole.network), whole_path)
+    changed = coefficient_changes(whole_path, folds)
     assert (changed.filter(regex="^beta") == 0).all(axis=None)
     assert (changed.filter(regex="^alpha") != 0).any(axis=None)
+    with pytest.raises(PinnError, match="no weights of the fold at"):
+        coefficient_changes(whole_path, [FoldNetwork(KIND, deployments, tmp_path / "none")])

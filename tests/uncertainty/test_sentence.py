@@ -1,64 +1,82 @@
-"""What is said of a configuration's place: interpolating, extrapolating in what, or outside."""
+"""What is said of a prediction: what left-out rows of its kind showed, and what is different."""
 
 import pytest
 from calibrations import small_calibration
 
+from pinn.specs.catalog import load_model
+from pinn.specs.deployment import Deployment
+from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.serving import ServingSpec
 from pinn.uncertainty.distance import KernelDistance
-from pinn.uncertainty.sentence import describe_distance
+from pinn.uncertainty.sentence import describe_trust
+from pinn.uncertainty.spread_parts import Situation
 
 
 @pytest.fixture
 def describe(tmp_path):
-    """Describe a distance made of two operators."""
+    """Describe a model of which a share of the time is in experts."""
     path = tmp_path / "pinn.safetensors"
     path.write_bytes(b"a network")
     calibration = small_calibration(path)
 
-    def of(gemm, attention=0.0, outside=None):
-        parts = {"gemm": gemm, "decode_attention": attention}
-        return describe_distance(
-            KernelDistance(gemm + attention, parts, 0.0), outside or {}, calibration
-        )
+    def of(model="meta-llama/Llama-3.1-8B", experts=0.0, stretch=0.0, known=True, outside=None):
+        deployment = Deployment(load_model(model), load_gpu("H100"), ServingSpec())
+        shares = {"gemm": 1 - experts, "experts": experts}
+        distance = KernelDistance(stretch, {"gemm": stretch}, 0.0, 0.0, shares)
+        return describe_trust(Situation(deployment, distance, 8, known), outside or {}, calibration)
 
     return of
 
 
-def test_near_and_inside_is_interpolating(describe):
-    found = describe(0.15)
-    assert found["kind"] == "interpolating"
-    assert found["kernel_distance"] == 0.15
+def test_left_out_rows_of_the_same_kind_are_quoted(describe):
+    found = describe("openai/gpt-oss-120b", experts=0.25)
+    assert (found["kind"], found["place"]) == ("4-bit experts", "a measured GPU")
     assert found["sentence"] == (
-        "Interpolating: weighted by time, its kernels' sizes differ from measured ones by a "
-        "factor of 1.16. Left-out deployments as far (100 rows of 5 models on GPUs) were off by "
-        "7 % (median) and 15 % (9 in 10 below) in step time."
+        "4-bit experts on a measured GPU: left-out rows of that kind (277 rows of 2 models) were "
+        "off by 8 % in the median, 19 % at 9 in 10, in step time. Its interval is as wide as that "
+        "of a typical left-out row. Weighted by time, its kernels' sizes and GPUs differ from "
+        "measured ones by a factor of 1.00."
     )
 
 
-def test_an_input_beyond_its_range_is_named(describe):
-    found = describe(0.05, outside={"hidden_size": 1.25, "layers": -0.5})
-    assert found["kind"] == "extrapolating"
-    assert found["sentence"].startswith("Extrapolating in hidden_size (+1.2), layers (-0.5): ")
-    assert "off by 5 % (median)" in found["sentence"]
+def test_where_no_row_was_of_the_kind_the_nearest_is_named(describe):
+    found = describe("openai/gpt-oss-120b", experts=0.25, known=False)
+    assert found["sentence"].startswith(
+        "4-bit experts on a GPU without serving data: no left-out row was of that kind; "
+        "4-bit experts (500 rows of 2 models) were off by 9 % in the median, 21 % at 9 in 10"
+    )
+    found = describe("Qwen/Qwen3-30B-A3B", experts=0.25)
+    assert "no left-out row was of that kind; all (650 rows of 5 models)" in found["sentence"]
 
 
-def test_far_kernels_are_named_where_they_matter(describe):
-    found = describe(0.1, attention=0.25)
-    assert found["kind"] == "extrapolating"
-    assert found["sentence"].startswith("Extrapolating in decode-attention kernels: ")
-    assert "(100 rows of 6 models on GPUs)" in found["sentence"]
+def test_the_part_that_makes_the_difference_is_named(describe):
+    # 0.1 + 0.2 x 0.25 at a typical row.
+    found = describe(experts=0.0)
+    assert (
+        "Its interval is 33 % narrower than that of a typical left-out row, most of all for less "
+        "in experts." in found["sentence"]
+    )
+    found = describe("openai/gpt-oss-120b", experts=1.0)
+    assert (
+        "Its interval is 100 % wider than that of a typical left-out row, most of all for more in "
+        "experts." in found["sentence"]
+    )
+    assert found["spread"]["experts"] == pytest.approx(0.2)
+    found = describe(experts=0.25, stretch=1.0)
+    assert "most of all for more in sizes far from measured kernels." in found["sentence"]
 
 
-def test_at_most_four_inputs_are_named(describe):
-    found = describe(0.05, outside={f"input{i}": 1.0 for i in range(9)})
-    assert "input3 (+1.0): " in found["sentence"]
-    assert "input4" not in found["sentence"]
-
-
-def test_farther_than_anything_left_out_is_outside(describe):
-    found = describe(1.2, outside={"experts": 2.0})
-    assert found["kind"] == "outside"
-    assert found["sentence"].startswith("Outside the data, in experts (+2.0), gemm kernels: ")
+def test_inputs_beyond_their_range_are_named_the_first_four(describe):
+    found = describe(outside={f"input{i}": 1.25 for i in range(9)})
     assert found["sentence"].endswith(
-        "No left-out deployment lay so far; the farthest 100 rows, up to a factor of 2.23, were "
-        "off by 12 % (median) and 30 % (9 in 10 below) in step time: expect more."
+        "Inputs beyond the training range, in standard deviations: input0 (+1.2), input1 (+1.2), "
+        "input2 (+1.2), input3 (+1.2) and 5 more."
     )
+
+
+def test_farther_than_anything_left_out_is_outside_the_data(describe):
+    assert not describe(stretch=1.9)["beyond_left_out"]
+    found = describe(stretch=2.1)
+    assert found["beyond_left_out"]
+    assert "Outside the data: weighted by time, its kernels'" in found["sentence"]
+    assert "by a factor of 8.17, in left-out rows by 7.39 at most" in found["sentence"]

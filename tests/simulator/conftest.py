@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pinn.coefficients.coefficients import prior_coefficients
+from pinn.features.request import REQUEST_FEATURES
+from pinn.features.step import STEP_FEATURES
+
+
+@pytest.fixture
+def coefficients(tmp_path):
+    """A file of coefficients: the priors."""
+    prior = prior_coefficients(1)
+    values = {
+        "beta": {n: {"value": v} for n, v in zip(STEP_FEATURES, prior.beta[0], strict=True)},
+        "alpha": dict(zip(REQUEST_FEATURES, prior.alpha[0], strict=True)),
+    }
+    path = tmp_path / "coefficients.json"
+    path.write_text(json.dumps(values))
+    return path

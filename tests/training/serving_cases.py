@@ -1,0 +1,55 @@
+"""Made-up measured deployments, as observations and as rows with given times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from pinn.training.serving_rows import ServingRows
+
+#: Model, precision, tensor parallel, expert parallel, concurrency.
+FIVE = (
+    ("meta-llama/Meta-Llama-3.1-8B", "bf16", 1, False, 2),
+    ("meta-llama/Meta-Llama-3.1-8B", "bf16", 1, False, 8),
+    ("meta-llama/Meta-Llama-3.1-8B", "fp8", 2, False, 8),
+    ("mistralai/Mixtral-8x7B-v0.1", "bf16", 4, False, 4),
+    ("mistralai/Mixtral-8x7B-v0.1", "bf16", 4, True, 4),
+)
+
+
+def observations(cases=FIVE, gpu: str = "h100_sxm") -> pd.DataFrame:
+    """Made-up measurements; their times mean nothing."""
+    rows = [
+        {
+            "row_id": f"row {i}",
+            "model": model,
+            "gpu": gpu,
+            "precision": precision,
+            "tensor_parallel_size": tp,
+            "enable_expert_parallel": spread,
+            "kv_cache_dtype": "auto",
+            "max_num_batched_tokens": 8192,
+            "max_cudagraph_capture_size": 512,
+            "concurrency": concurrency,
+            "prompt_tokens": 256,
+            "output_tokens": 32,
+            "ttft_s": 1.0,
+            "tpot_s": 1.0,
+            "engine_version": "0.15.1",
+            "date": "",
+            "series": "made up",
+        }
+        for i, (model, precision, tp, spread, concurrency) in enumerate(cases)
+    ]
+    return pd.DataFrame(rows)
+
+
+def with_times(rows: ServingRows, tpot_s: np.ndarray, ttft_s: np.ndarray) -> ServingRows:
+    """The rows as if these had been measured."""
+    measured = tuple(
+        replace(m, tpot_s=float(tpot), ttft_s=float(ttft))
+        for m, tpot, ttft in zip(rows.measured, tpot_s, ttft_s, strict=True)
+    )
+    return replace(rows, measured=measured)
