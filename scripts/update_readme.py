@@ -90,20 +90,25 @@ def simulation() -> str:
 
 
 def intervals() -> str:
-    """Nested coverage of the checkpoint's intervals, every left-out part shown."""
+    """Nested coverage of the checkpoint's intervals, every left-out model shown."""
     found = read_calibration(CHECKPOINTS / "pinn.safetensors")
     lines = ["| left out | | rows | TPOT | TTFT | E2E |", "|---|---|---:|---:|---:|---:|"]
     cells: dict[tuple[str, str, int], list[str]] = {}
     for row in found.coverage:
-        key = (row["split"], row["left_out"], row["n"])
-        cells.setdefault(key, []).append(f"{100 * row['coverage']:.0f} / {100 * row['width']:.0f}")
-    for (split, left_out, n), values in cells.items():
-        lines.append(
-            f"| {split.removeprefix('leave-')} | {left_out} | {n} | {' | '.join(values)} |"
-        )
-    of_splits = ", ".join(f"{value:.2f} ({split})" for split, value in found.auroc.items())
+        if row["part"] == "gpu":
+            continue
+        key = (row["split"], row["name"], row["n"])
+        width = f"{100 * row['median_width']:.0f}"
+        cells.setdefault(key, []).append(f"{100 * row['coverage']:.0f} / {width}")
+    for (split, name, n), values in cells.items():
+        lines.append(f"| {split} | {name} | {n} | {' | '.join(values)} |")
+    of_splits = ", ".join(
+        f"{row['auroc']:.2f} ({row['split']}; {row['auroc_without']:.2f} without the "
+        f"{row['largest_bad']} of its {row['bad']} bad rows that are {row['largest']})"
+        for row in found.auroc
+    )
     return "\n".join(lines) + (
-        "\n\nThe distance tells step times that are more than 20 % off from the others with an "
+        "\n\nThe stated width tells step times that are more than 20 % off from the others with an "
         f"AUROC of {of_splits}."
     )
 

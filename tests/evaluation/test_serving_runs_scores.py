@@ -97,9 +97,9 @@ def test_the_steady_state_is_the_mean_gap_of_a_long_simulation(scored):
         simulated = simulate(run.deployment, run.workload, latency)
         warm = simulated.requests.cached_tokens > 0
         mine = warm & (simulated.requests.stage == int(row["stage"]))
+        # Tokens are streamed while the engine works, so a gap is a step.
         gap = np.median(simulated.requests.mean_itl_s[mine])
-        step = gap - latency.output_token_processing_time()
-        assert row["network_s"] == pytest.approx(step, rel=0.02)
+        assert row["network_s"] == pytest.approx(gap, rel=0.02)
 
 
 def test_the_steady_state_grows_with_the_rate_and_ends_at_max_num_seqs(scored):
