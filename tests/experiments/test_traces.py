@@ -1,0 +1,65 @@
+"""Training on traces: the checkpoint it writes is another one than it started from, and says so."""
+
+import random
+
+import pytest
+from configurations import configure
+
+from pinn.experiments.traces import run_traces
+from pinn.network.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from pinn.observations.ingestion import ingest_vllm
+from pinn.observations.trace_run import Target
+from pinn.sources.report import file_sha256
+from pinn.sources.traces.synthetic import Arrival, EngineLimits, run_engine
+from pinn.sources.traces.writer import WriterOptions, write_traces
+from pinn.specs.serving import ServingSpec
+
+STARTED = {
+    "recipe_sha256": "a recipe",
+    "data_sha256": "some data",
+    "scalars": {"kept": 1},
+    "held_out_results": [{"split": "leave-one-model-out", "median": 1.0}],
+}
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory):
+    """A server of an 8B model whose steps take 9 ms and 30 us per request."""
+    folder = tmp_path_factory.mktemp("served")
+    draw, now, arrivals = random.Random(0), 0.0, []
+    for _ in range(100):
+        now += draw.expovariate(20)
+        arrivals.append(Arrival(now, draw.randint(50, 900), draw.randint(10, 60)))
+    run = run_engine(arrivals, lambda batch: 9e-3 + 3e-5 * len(batch), EngineLimits())
+    write_traces(run, folder / "traces.json", WriterOptions(step_sampling=0.5))
+    serving = ServingSpec(max_num_batched_tokens=2048, max_num_seqs=128)
+    target = Target("meta-llama/Llama-3.1-8B", "H100", serving, precision="fp8")
+    return ingest_vllm(folder / "traces.json", folder / "served", target).folder
+
+
+def test_a_checkpoint_with_traces_names_them_and_no_results_of_its_start(
+    traced, source, checkpoint_path, tmp_path
+):
+    start = tmp_path / "start.safetensors"
+    save_checkpoint(Checkpoint(load_checkpoint(checkpoint_path).network, STARTED), start)
+    summary = run_traces(
+        configure(
+            "+experiment=traces",
+            f"data.source={source}",
+            f"data.traces={traced}",
+            f"start={start}",
+            f"output_dir={tmp_path}/results",
+            "fit.steps=100",
+            "trainer.progress=false",
+        )
+    )
+    found = load_checkpoint(tmp_path / "results" / "checkpoint.safetensors").metadata
+    assert summary["checkpoint"] == str(tmp_path / "results" / "checkpoint.safetensors")
+    assert {row["method"] for row in summary["errors"]} == {"start", "with traces"}
+    assert found["started_from"] == file_sha256(start)
+    assert found["traces"] == [traced.name]
+    assert found["scalars"] == STARTED["scalars"]
+    assert found["held_out_results"] == []
+    for of_start in ("recipe_sha256", "data_sha256"):
+        assert found[of_start] != STARTED[of_start]
+    assert len(found["code_sha256"]) == 64
