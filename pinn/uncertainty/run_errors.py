@@ -43,7 +43,8 @@ def run_error_rows(
     for run, latency in zip(runs, latencies, strict=True):
         found = _row(run, latency)
         rows.append(found)
-        load = (found[name] for name in ("concurrency", "prompt_tokens", "output_tokens"))
+        names = ("concurrency", "prompt_tokens", "output_tokens")
+        load = [float(str(found[name])) for name in names]
         steps.append(Step(latency.deployment, decode_step(*load)))
     return pd.concat([pd.DataFrame(rows), described_steps(kernels, steps)], axis=1)
 

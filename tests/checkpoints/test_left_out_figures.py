@@ -47,9 +47,9 @@ def fresh():
         coefficients = predict_coefficients(network, [one.deployment])
         latency = LinearLatency(one.served, coefficients.beta[0], coefficients.alpha[0])
         jobs.append(Job(one.served, one.workload, latency))
-        found.append({"row_id": one.row_id, "tpot_measured_s": one.tpot_s} | {
-            "ttft_measured_s": one.ttft_s
-        })
+        found.append(
+            {"row_id": one.row_id, "tpot_measured_s": one.tpot_s} | {"ttft_measured_s": one.ttft_s}
+        )
     means = map_runs(
         lambda _, run: (run.requests.mean_itl_s.mean(), run.requests.ttft_s.mean()), jobs
     )

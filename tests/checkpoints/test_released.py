@@ -7,7 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from pinn.experiments.publish import CHECKPOINT_COLUMN
 from pinn.latency.surrogate import Surrogate, batch_floor_seconds
+from pinn.sources.report import file_sha256
 from pinn.specs.batch import Batch
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
@@ -28,7 +30,8 @@ def released():
 def test_it_is_small_and_says_where_it_comes_from(released):
     assert released.checkpoint.network.parameter_count <= 100_000
     metadata = released.checkpoint.metadata
-    assert {"command", "date", "fingerprint", "sources"} <= metadata.keys()
+    said = {"command", "date", "recipe_sha256", "data_sha256", "code_sha256", "sources"}
+    assert said <= metadata.keys()
     assert all(source["table_sha256"] for source in metadata["sources"])
     assert len(released.checkpoint.anchor_names) == len(released.checkpoint.anchors) > 0
 
@@ -36,6 +39,7 @@ def test_it_is_small_and_says_where_it_comes_from(released):
 def test_the_results_beside_it_are_those_it_carries(released):
     beside = pd.read_csv(CHECKPOINT.with_suffix(".results.csv"))
     carried = pd.DataFrame(released.checkpoint.metadata["held_out_results"])
+    assert set(beside.pop(CHECKPOINT_COLUMN)) == {file_sha256(CHECKPOINT)}
     pd.testing.assert_frame_equal(beside, carried[list(beside.columns)], check_exact=False)
 
 

@@ -107,8 +107,7 @@ def test_a_simulation_near_saturation_has_wider_intervals(run_trusted, workload,
     relative = []
     for rate in (0.5, 60):
         workload.write_text(
-            f"prompt_tokens: 512\noutput_tokens: 64\nstages: [{{rate: {rate}, "
-            "duration: 20}]\n"
+            f"prompt_tokens: 512\noutput_tokens: 64\nstages: [{{rate: {rate}, duration: 20}}]\n"
         )
         out = tmp_path / "run.json"
         result = run_trusted("simulate", *LLAMA, "--workload", workload, "--json", out)

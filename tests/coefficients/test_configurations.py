@@ -191,7 +191,7 @@ OTHERS = {
     "max_model_len": 512, "gpu_memory_utilization": 0.7, "enable_chunked_prefill": False,
     "enable_prefix_caching": False, "enforce_eager": True, "block_size": 32,
     "cpu_offload_gb": 1.5, "kv_cache_dtype": "fp8", "generation_config": "vllm",
-    "override_generation_config": '{"top_k": 5}',
+    "override_generation_config": '{"top_k": 5}', "max_cudagraph_capture_size": 2048,
 }  # fmt: skip
 
 

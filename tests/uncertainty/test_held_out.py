@@ -8,7 +8,6 @@ from left_out_experiment import KIND, observations, write_experiment
 
 from pinn.errors import PinnError
 from pinn.network.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from pinn.observations.splits import leave_one_gpu_out, write_splits
 from pinn.training.serving_rows import serving_rows
 from pinn.uncertainty.calibration import NAMES
 from pinn.uncertainty.coefficient_errors import FoldNetwork, coefficient_changes
@@ -59,7 +58,6 @@ def test_models_of_equal_shape_share_it_whatever_their_names(folder, h100_kernel
 
 def test_a_left_out_gpu_is_one_without_serving_data(folder, h100_kernels):
     kind = "leave-one-gpu-out"
-    write_splits(leave_one_gpu_out(observations()), folder / "splits" / f"{kind}.json")
     path = folder / "predictions.csv"
     pd.read_csv(path).assign(split=kind, held_out="h100_sxm").to_csv(path, index=False)
     errors = held_out_errors(folder, lambda _: h100_kernels)

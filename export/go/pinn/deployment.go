@@ -19,10 +19,10 @@ type Serving struct {
 	// MaxCudagraphCaptureSize is 0 for vLLM's default: 2 x MaxNumSeqs and 512 at most.
 	MaxCudagraphCaptureSize int64
 
-	MaxModelLen          int64
-	NoPrefixCaching      bool
-	NoChunkedPrefill     bool
-	GenerationConfig     string // auto samples as the model asks, vllm by vLLM's own defaults
+	MaxModelLen      int64
+	NoPrefixCaching  bool
+	NoChunkedPrefill bool
+	GenerationConfig string // auto samples as the model asks, vllm by vLLM's own defaults
 
 	// OverrideGenerationConfig is a JSON object that goes before either. What clients ask for goes
 	// there too: {"temperature": 0} where they want the likeliest tokens.

@@ -38,7 +38,7 @@ func (c *networkCase) deploy(t testing.TB, specs *Specs) *Deployment {
 		TensorParallelSize: s.TP, DataParallelSize: s.DP, PipelineParallelSize: s.PP,
 		EnableExpertParallel: s.EP, EnforceEager: s.Eager, MaxNumSeqs: s.Seqs,
 		MaxCudagraphCaptureSize: s.Graphs,
-		CPUOffloadGB: s.Offload, KVCacheDtype: s.Cache,
+		CPUOffloadGB:            s.Offload, KVCacheDtype: s.Cache,
 		GenerationConfig: s.Samples, OverrideGenerationConfig: s.Instead,
 	})
 	if err != nil {
