@@ -8,6 +8,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from random_cases import cases, crowded, latency_of
 from simulator_helpers import deployment, load
 
