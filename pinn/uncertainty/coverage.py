@@ -75,8 +75,8 @@ def coverage_table(judged: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         Columns ``split``, ``metric``, ``part`` (``all``, ``model`` or ``gpu``), ``name``, ``n``,
-        ``coverage``, ``lowest`` (coverage of the worst model), ``width`` and ``median_width``;
-        widths are (upper - lower) / predicted.
+        ``coverage``, ``row_coverage`` (share of rows), ``lowest`` (coverage of the worst model),
+        ``width`` and ``median_width``; widths are (upper - lower) / predicted.
     """
     judged = judged.assign(width=2 * np.sinh(judged["half"]))
     rows = []
@@ -97,6 +97,7 @@ def _of_models(part: pd.DataFrame) -> dict[str, float]:
     return {
         "n": len(part),
         "coverage": float(coverage.mean()),
+        "row_coverage": float(part["covered"].mean()),
         "lowest": float(coverage.min()),
         "width": float(by_model["width"].median().mean()),
         "median_width": float(part["width"].median()),
@@ -108,6 +109,7 @@ def _of_rows(part: pd.DataFrame) -> dict[str, float]:
     return {
         "n": len(part),
         "coverage": coverage,
+        "row_coverage": coverage,
         "lowest": coverage,
         "width": width,
         "median_width": width,

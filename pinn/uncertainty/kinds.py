@@ -19,7 +19,7 @@ _ELSEWHERE = 0.5
 
 MEASURED = "a measured GPU"
 UNSERVED = "a GPU without serving data"
-UNMEASURED = "a GPU without kernels or serving data"
+UNMEASURED = "a GPU without such kernels or serving data"
 
 #: Instead of a kind or a place: all of them.
 ANY = "any"

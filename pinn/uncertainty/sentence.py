@@ -81,10 +81,9 @@ def _difference(parts: Mapping[str, float], calibration: Calibration) -> str:
     sign = 1 if ratio > 1 else -1
     name = max(added, key=lambda part: sign * added[part])
     how = "wider" if sign > 0 else "narrower"
-    change = "more" if sign > 0 else "less"
     return (
-        f"Its interval is {100 * abs(ratio - 1):.0f} % {how} than that of a typical left-out row, "
-        f"most of all for {change} in {SPREAD_PARTS[name].words}."
+        f"Its interval is {100 * abs(ratio - 1):.0f} % {how} than that of a typical left-out row; "
+        f"most of the difference comes from {SPREAD_PARTS[name].words}."
     )
 
 

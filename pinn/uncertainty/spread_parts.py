@@ -7,7 +7,7 @@ grows, or stays, with fewer bits, with experts, with stretch and with everything
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import log2
 
@@ -81,64 +81,85 @@ def _few_bit_experts(s: Situation) -> float:
     return _share("experts")(s) * bits_dropped(s.deployment.model.precisions.experts)
 
 
+def _attention(s: Situation) -> float:
+    return _share("decode_attention", "prefill_attention")(s)
+
+
+def _latent_attention(s: Situation) -> float:
+    return _attention(s) * s.deployment.model.is_latent
+
+
 _SHAPES = "kernels of left-out shapes ('pinn kernels errors')"
 _ASSUMED = "assumed"
 
 _PARTS = (
     SpreadPart(
-        "base", "what no descriptor tells", 0.02, 0.10,
+        "base", "what no descriptor tells", 0.02, 0.02,
         f"the measurement itself and host work, of TTFT the server's and the waits; {_ASSUMED}",
         lambda _: 1.0,
     ),
     SpreadPart(
-        "gemm", "matrix multiplications", 0.02, 0.02,
-        f"share of the time; {_SHAPES}: 7 % each, and a layer's five or so average out",
+        "gemm", "matrix multiplications", 0.005, 0.005,
+        f"share of the time; {_SHAPES}: 7 % each, which average out over a layer's shapes",
         _share("gemm"),
     ),
     SpreadPart(
-        "attention", "attention", 0.04, 0.04,
+        "attention", "attention", 0.01, 0.005,
         f"share of the time; {_SHAPES}: 7 %, one or two shapes a model",
-        _share("decode_attention", "prefill_attention"),
+        _attention,
     ),
     SpreadPart(
-        "experts", "experts", 0.06, 0.06, f"share of the time; {_SHAPES}: 8 %, one shape a model",
+        "experts", "experts", 0.05, 0.005, f"share of the time; {_SHAPES}: 8 %, one shape a model",
         _share("experts"),
     ),
     SpreadPart(
-        "few_bit_gemm", "matrix multiplications of few bits", 0.03, 0.03,
-        f"share of the time x bits dropped; {_ASSUMED}", _few_bit_gemm,
+        "few_bit_gemm", "matrix multiplications of few bits", 0.05, 0.06,
+        "share of the time x bits dropped: kernels that differ between releases, and activations "
+        f"quantized in kernels that nobody timed; {_ASSUMED}", _few_bit_gemm,
     ),
     SpreadPart(
-        "few_bit_experts", "experts of few bits", 0.03, 0.03,
+        "few_bit_experts", "experts of few bits", 0.03, 0.06,
         f"share of the time x bits dropped; {_SHAPES}: 4 bits 7 to 20 %, 16 bits 7 %",
         _few_bit_experts,
     ),
     SpreadPart(
-        "communication", "messages between GPUs", 0.08, 0.08,
+        "communication", "messages between GPUs", 0.08, 0.1,
         f"share of the time, which hangs on the machine's links and on vLLM's choice; {_ASSUMED}",
         _share("all_reduce", "exchange"),
     ),
     SpreadPart(
-        "latent_attention", "latent attention", 0.01, 0.01, f"0 or 1; {_ASSUMED}",
-        lambda s: float(s.deployment.model.is_latent),
+        "expert_parallel", "experts spread over GPUs", 0.01, 0.01,
+        "share of the experts' time x log2 of the GPUs over 3: the slowest GPU makes the step, and "
+        f"which experts are asked for is not known; {_ASSUMED}",
+        lambda s: _share("experts")(s) * log2(s.deployment.serving.expert_parallel_size) / 3,
     ),
     SpreadPart(
-        "stretch", "sizes far from measured kernels", 0.02, 0.02,
+        "latent_attention", "latent attention", 0.03, 0.1,
+        "share of the time, more of a prompt's: one shape of its decode was timed, and of its "
+        f"prompts whole modules; {_ASSUMED}", _latent_attention,
+    ),
+    SpreadPart(
+        "stretch", "sizes far from measured kernels", 0.02, 0.005,
         f"log distance of the kernels' sizes from measured ones; {_ASSUMED}",
         lambda s: s.distance.stretch,
     ),
     SpreadPart(
-        "other_gpu", "kernels measured on other GPUs only", 0.03, 0.03,
+        "other_gpu", "kernels measured on other GPUs only", 0.03, 0.01,
         "log ratio of the datasheets; kernels of left-out GPUs ('pinn kernels errors'): 2 to 8 % "
         "more than of left-out shapes", lambda s: s.distance.gap,
     ),
     SpreadPart(
-        "unknown_gpu", "no serving data of this GPU", 0.01, 0.01, f"0 or 1; {_ASSUMED}",
+        "unknown_gpu", "no serving data of this GPU", 0.005, 0.005, f"0 or 1; {_ASSUMED}",
         lambda s: float(not s.gpu_known),
     ),
     SpreadPart(
-        "load", "requests in the step", 0.01, 0.03, f"log2 of their number over 10; {_ASSUMED}",
+        "load", "requests in the step", 0.005, 0.005, f"log2 of their number over 10; {_ASSUMED}",
         lambda s: log2(max(s.requests, 1.0)) / 10,
+    ),
+    SpreadPart(
+        "penalties", "penalties of tokens that occurred", 0.015, 0.015,
+        "0 or 1: every step copies the ids of all output tokens to the GPU, which nobody timed; "
+        f"{_ASSUMED}", lambda s: float(s.deployment.sampling.is_penalized),
     ),
 )  # fmt: skip
 
@@ -149,9 +170,3 @@ SPREAD_PARTS: dict[str, SpreadPart] = {part.name: part for part in _PARTS}
 def spread_parts(situation: Situation) -> dict[str, float]:
     """Value of every part."""
     return {name: float(part.value(situation)) for name, part in SPREAD_PARTS.items()}
-
-
-def largest_parts(values: Mapping[str, float], sizes: Mapping[str, float]) -> list[str]:
-    """Names of the parts by what they add to the spread, largest first, without ``base``."""
-    added = {name: values[name] * sizes[name] for name in SPREAD_PARTS if name != "base"}
-    return sorted(added, key=lambda name: -added[name])

@@ -148,7 +148,7 @@ def test_a_simulation_of_a_giant_says_that_nothing_like_it_was_measured(run_trus
     result = run_trusted("simulate", "--model", "meta-llama/Llama-3.1-405B", "--gpu", "B200",
                  "--tensor-parallel-size", 8, "--workload", workload)  # fmt: skip
     assert result.exit_code == 0, result.output
-    assert "16-bit dense weights on a GPU without kernels or serving data: " in result.stdout
+    assert "16-bit dense weights on a GPU without such kernels or serving data: " in result.stdout
     assert "Inputs beyond the training range" in result.stdout
 
 

@@ -84,6 +84,7 @@ def test_every_model_counts_once_in_the_table():
     assert list(table.index) == ["all", "a", "b", "x", "y"]
     assert table["n"].tolist() == [4, 3, 1, 3, 1]
     np.testing.assert_allclose(table["coverage"], [2 / 3, 1 / 3, 1, 2 / 3, 0], atol=1e-4)
+    assert table.loc["all", "row_coverage"] == pytest.approx(2 / 4)
     assert table.loc["all", "lowest"] == pytest.approx(1 / 3, abs=1e-4)
     # upper - lower = predicted x (e^half - e^-half)
     np.testing.assert_allclose(table["width"], [0.8, 0.4, 1.2, 0.4, 0.6], atol=1e-4)

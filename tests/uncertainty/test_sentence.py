@@ -53,17 +53,17 @@ def test_the_part_that_makes_the_difference_is_named(describe):
     # 0.1 + 0.2 x 0.25 at a typical row.
     found = describe(experts=0.0)
     assert (
-        "Its interval is 33 % narrower than that of a typical left-out row, most of all for less "
-        "in experts." in found["sentence"]
+        "Its interval is 33 % narrower than that of a typical left-out row; most of the difference "
+        "comes from experts." in found["sentence"]
     )
     found = describe("openai/gpt-oss-120b", experts=1.0)
     assert (
-        "Its interval is 100 % wider than that of a typical left-out row, most of all for more in "
-        "experts." in found["sentence"]
+        "Its interval is 100 % wider than that of a typical left-out row; most of the difference "
+        "comes from experts." in found["sentence"]
     )
     assert found["spread"]["experts"] == pytest.approx(0.2)
     found = describe(experts=0.25, stretch=1.0)
-    assert "most of all for more in sizes far from measured kernels." in found["sentence"]
+    assert "most of the difference comes from sizes far from measured kernels." in found["sentence"]
 
 
 def test_inputs_beyond_their_range_are_named_the_first_four(describe):

@@ -79,9 +79,11 @@ def test_no_part_makes_an_interval_narrower(values, name, more):
     assert wider >= spread.half_width(parts) >= 0
 
 
-def situation(precision="bf16", stretch=0.0, gap=0.0, requests=8, known=True):
+def situation(precision="bf16", stretch=0.0, gap=0.0, requests=8, known=True, serving=None):
     deployment = Deployment(
-        with_precision(load_model("Qwen/Qwen3-30B-A3B"), precision), load_gpu("H100"), ServingSpec()
+        with_precision(load_model("Qwen/Qwen3-30B-A3B"), precision),
+        load_gpu("H100"),
+        serving or ServingSpec(),
     )
     shares = {"gemm": 0.4, "experts": 0.5, "decode_attention": 0.1}
     distance = KernelDistance(stretch + gap, {"gemm": stretch + gap}, float(gap > 0), gap, shares)
@@ -98,6 +100,11 @@ def test_fewer_bits_stretch_and_what_is_unmeasured_add_to_the_parts():
     assert spread_parts(situation(stretch=0.3, gap=0.2))["other_gpu"] == pytest.approx(0.2)
     assert spread_parts(situation(known=False))["unknown_gpu"] == 1
     assert spread_parts(situation(requests=64))["load"] > plain["load"]
+    apart = spread_parts(situation(serving=ServingSpec(2, enable_expert_parallel=True)))
+    assert apart["expert_parallel"] == pytest.approx(0.5 / 3)
+    assert plain["expert_parallel"] == plain["latent_attention"] == 0
+    penalized = ServingSpec(override_generation_config='{"repetition_penalty": 1.1}')
+    assert spread_parts(situation(serving=penalized))["penalties"] == 1 > plain["penalties"]
     for other in (fp8, fp4, spread_parts(situation(stretch=0.3, gap=0.2, known=False))):
         assert all(other[name] >= plain[name] for name in SPREAD_PARTS)
 
