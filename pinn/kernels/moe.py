@@ -13,7 +13,7 @@ from pinn.kernels.operator import Operator, Rows, Sizes, ceiling_share, logarith
 from pinn.sources.kernels.work import (
     Work,
     experts_hit_balanced,
-    experts_hit_uniform,
+    experts_hit_busiest,
     moe_work,
 )
 
@@ -61,7 +61,8 @@ class Moe(Operator):
     """Gather, gate, up, down and scatter of the experts that a rank holds.
 
     Few tokens are timed dealt out evenly; predictions are for tokens that draw experts at random,
-    which hit fewer of them (``experts_hit_uniform``). Many tokens are timed with popular experts.
+    which hit fewer of them, and wait for the rank that is hit most (``experts_hit_busiest``). Many
+    tokens are timed with popular experts.
     """
 
     name = "moe"
@@ -95,7 +96,7 @@ class Moe(Operator):
 
     def queried(self, sizes: Sizes, hw: Hardware) -> dict[str, Rows]:
         """Sizes with random routing, by the kernel that vLLM would pick."""
-        hit = experts_hit_uniform(
+        hit = experts_hit_busiest(
             sizes["tokens"], sizes["experts"], sizes["top_k"], sizes["expert_parallel"]
         )
         return {**sizes, "hit": hit, "family": family(hw).astype(np.float64)}

@@ -20,8 +20,8 @@ from pinn.network.scaling import EmbeddingScale
 class NetworkSettings:
     """Size and bounds of the network.
 
-    On synthetic deployments left out, half the parameters cost 0.1 points and twice the bound of
-    beta changed nothing (LOG.md). The bound of alpha is an assumption: a factor of 1.65.
+    On deployments left out, half the parameters cost 0.1 points and half the bound of beta as much
+    (LOG.md). The bound of alpha is an assumption: a factor of 1.65.
 
     Attributes:
         hidden: Width of each hidden layer.
@@ -33,7 +33,7 @@ class NetworkSettings:
 
     hidden: int = 128
     depth: int = 2
-    beta_bound: float = 2.0
+    beta_bound: float = 4.0
     alpha_bound: float = 0.5
     corrected: bool = True
 
@@ -129,6 +129,13 @@ class CoefficientNetwork(nn.Module):
         beta = self.settings.beta_bound * torch.tanh(self.beta_head(hidden)) + bend
         alpha = self.settings.alpha_bound * torch.tanh(self.alpha_head(hidden))
         return gate * beta, gate * alpha
+
+    def set_alpha(self, alpha: Float[Tensor, " alpha"]) -> None:
+        """Say this alpha, in seconds, of every deployment; one whose prior is 0 stays 0."""
+        known = (self.alpha_prior > 0) & (alpha > 0)
+        ratio = torch.where(known, alpha / torch.where(known, self.alpha_prior, 1.0), 1.0)
+        with torch.no_grad():
+            self.alpha_base.copy_(torch.log(ratio))
 
     @property
     def dtype(self) -> torch.dtype:

@@ -35,7 +35,7 @@ class DistillationSettings:
 
     epochs: int = 60
     batch: int = 64
-    learning_rate: float = 4e-3
+    learning_rate: float = 0.01
     delta: float = 0.05
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from pinn.errors import PinnError
@@ -33,8 +32,7 @@ from pinn.training.distillation import (
     distillation_rows,
 )
 from pinn.training.learner import TrainerFactory
-from pinn.training.run_learner import learn_from_runs, run_latencies, run_parts
-from pinn.training.run_network import measured_steps, set_alpha
+from pinn.training.run_learner import learn_from_runs
 from pinn.training.run_scalars import RunFit, RunFitSettings
 from pinn.training.serving_rows import ServingRows
 from pinn.workloads.measured_runs import MeasuredRun
@@ -71,7 +69,7 @@ class Learned:
     Attributes:
         teacher: Kernels and shared scalars.
         fit: The scalars, what models that ran depart from them by, and alpha.
-        network: Distilled from the teacher; its alpha is the fit's.
+        network: Distilled from the teacher, shared scalars alone; its alpha is the fit's.
     """
 
     teacher: Teacher
@@ -114,15 +112,8 @@ class KernelLearner:
         surrogates = fitted_surrogates(self.kernels, exclude)
         fit = learn_from_runs(surrogates, runs, rows, self.run_fit)
         steps = composed_steps(self.kernels, surrogates, exclude)
-        taught = distillation_rows(steps, fit.scalars)
-        ran = run_latencies(fit, runs, run_parts(surrogates, runs))
-        if ran:
-            betas = {latency.deployment: latency.beta for latency in ran}
-            measured = measured_steps(list(betas), np.array(list(betas.values())), self.seed + 1)
-            pairs = zip(taught, measured, strict=True)
-            taught = DistillationRows(*(torch.cat(pair) for pair in pairs))
-        network = self.distil(taught, folder)
-        set_alpha(network, fit.alpha)
+        network = self.distil(distillation_rows(steps, fit.scalars), folder)
+        network.set_alpha(torch.tensor(fit.alpha))
         return Learned(Teacher(surrogates, fit.scalars), fit, network)
 
     def distil(self, rows: DistillationRows, folder: Path) -> CoefficientNetwork:

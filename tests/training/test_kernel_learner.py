@@ -14,7 +14,6 @@ from pinn.kernels.exclusion import Exclusion
 from pinn.latency.surrogate import predict_coefficients
 from pinn.physics.costs import step_costs
 from pinn.teacher.batches import sample_batches
-from pinn.training import run_network
 from pinn.training.distillation import distillation_rows, step_errors
 from pinn.training.kernel_learner import composed_steps, fitted_surrogates
 from pinn.training.run_learner import run_latencies
@@ -61,11 +60,8 @@ def test_the_network_says_the_alpha_that_was_fitted(rows, whole):
     np.testing.assert_allclose(found.alpha, np.tile(whole.fit.alpha, (4, 1)), rtol=1e-6)
 
 
-def test_runs_teach_the_network_what_is_their_models_own(
-    kernel_learner, rows, tmp_path, monkeypatch
-):
+def test_what_is_one_models_own_does_not_bend_the_network(kernel_learner, rows, tmp_path):
     """A model whose steps take 1.6 times as long as kernels say, and one whose do not."""
-    monkeypatch.setattr(run_network, "REPEATS", 12)
     runs = [on_h100("slow", "Qwen/Qwen2.5-7B-Instruct"), on_h100("plain", "google/gemma-2-9b")]
     parts = np.stack([operator_betas()] * 2)
     truth = run_latencies(RunFit(), runs, parts)
@@ -79,13 +75,8 @@ def test_runs_teach_the_network_what_is_their_models_own(
     learned = longer.learn(rows, seen, Exclusion(), tmp_path / "runs")
     slow, plain = (learned.fit.departures[run.deployment.model.name] for run in runs)
     assert slow.max() > plain.max() + 0.1
-    deployments = [run.deployment for run in runs]
-    found = predict_coefficients(learned.network, deployments)
-    batches = sample_batches(99)
-    for deployment, beta, latency in zip(deployments, found.beta, truth, strict=True):
-        sums = batches.sums(deployment.model.window_tokens)
-        features = step_features(step_costs([deployment]), sums)
-        assert np.median(np.abs(features @ beta / (features @ latency.beta) - 1)) < 0.3
+    error = error_on_composed(longer, learned)
+    assert error < 0.3  # of the shared scalars' steps, on few deployments
 
 
 def test_distillation_teaches_the_composed_steps(kernel_learner, rows, tmp_path, whole):

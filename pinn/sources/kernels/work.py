@@ -119,6 +119,27 @@ def experts_hit_uniform(tokens, experts, top_k, expert_parallel):
     return experts / expert_parallel * (1.0 - missed)
 
 
+#: Ranks -> expected largest of as many independent standard normal values (Tippett 1925,
+#: Biometrika 17, table of the mean of the largest); between them, linear in log2 of the ranks.
+_LARGEST_OF = {1: 0.0, 2: 0.5642, 4: 1.0294, 8: 1.4236, 16: 1.7660, 32: 2.0697, 64: 2.3437}
+
+
+def experts_hit_busiest(tokens, experts, top_k, expert_parallel):
+    """Expected experts that are hit on the rank that has most of them: the others wait for it.
+
+    A rank's number of hit experts scatters as that of ``experts / expert_parallel`` draws, each hit
+    with the same chance, less what all ranks have in common; the largest of them lies as many
+    standard deviations above the mean as the largest of normal values would.
+    """
+    mean = experts_hit_uniform(tokens, experts, top_k, expert_parallel)
+    most = experts / expert_parallel
+    chance = mean / most
+    deviation = np.sqrt(most * chance * (1.0 - chance) * (1.0 - 1.0 / expert_parallel))
+    ranks = np.log2(list(_LARGEST_OF))
+    largest = np.interp(np.log2(expert_parallel), ranks, list(_LARGEST_OF.values()))
+    return np.minimum(mean + largest * deviation, most)
+
+
 def moe_work(
     tokens, hidden, width, top_k, tensor_parallel, expert_parallel, hit, bytes_per_weight, matrices
 ) -> Work:
