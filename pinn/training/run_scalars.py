@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
+from scipy.optimize import Bounds, minimize
 from torch import Tensor
 from torch.nn.functional import huber_loss
 
@@ -30,6 +31,9 @@ from pinn.training.serving_fit import LEAST_STEPS_SHARE
 from pinn.training.serving_rows import PRIOR_ALPHA, ServingRows
 
 _OVERHEAD_COLUMNS = [list(STEP_FEATURES).index(name) for name in OVERHEADS]
+
+#: No coefficient is looked for farther from its prior: an exponential there says nothing any more.
+FARTHEST_SPREADS = 6.0
 
 #: Alphas that measured servers can teach; one whose prior is 0 stays 0.
 LEARNED_ALPHAS = np.flatnonzero(PRIOR_ALPHA > 0)
@@ -157,18 +161,19 @@ def fit_to_runs(evidence: Evidence, current: RunFit, settings: RunFitSettings) -
     shared = len(OPERATORS) + len(OVERHEADS)
     sizes = [shared, len(names) * (len(OPERATORS) + 1), len(LEARNED_ALPHAS)]
     objective = _Objective(evidence, torch.tensor(place), len(names), sizes, settings)
-    start = torch.tensor(_pack(current, names), requires_grad=True)
-    base = objective.terms(start.detach())
-    optimizer = torch.optim.LBFGS([start], max_iter=300, line_search_fn="strong_wolfe")
+    start = _pack(current, names)
+    base = objective.terms(torch.tensor(start))
 
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss = objective.loss(start, base)
-        loss.backward()
-        return loss
+    def loss(logs: np.ndarray) -> tuple[float, np.ndarray]:
+        point = torch.tensor(logs, requires_grad=True)
+        value = objective.loss(point, base)
+        (slope,) = torch.autograd.grad(value, point)
+        return value.item(), slope.numpy()
 
-    optimizer.step(closure)  # type: ignore[no-untyped-call]
-    return _unpack(start.detach().numpy(), names)
+    reach = FARTHEST_SPREADS * objective.spread.numpy()
+    bounds = Bounds(np.minimum(start, -reach), np.maximum(start, reach))
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds)
+    return _unpack(found.x, names)
 
 
 def between(one: RunFit, other: RunFit) -> RunFit:
