@@ -116,7 +116,7 @@ class Cell:
 
     better: str
     worse: str
-    model: str
+    model: int
     tensor_parallel_size: int
     batch: str
     better_s: float
@@ -137,9 +137,7 @@ def cells(seconds: np.ndarray, keys: Sequence[tuple[str, int, int]]) -> list[Cel
     """
     rows = dict(zip(keys, seconds, strict=True))
     return [
-        Cell(
-            a, b, " ".join(MODELS[i]), tp, batch, float(rows[a, i, tp][k]), float(rows[b, i, tp][k])
-        )
+        Cell(a, b, i, tp, batch, float(rows[a, i, tp][k]), float(rows[b, i, tp][k]))
         for a, b in better_pairs()
         for i, tp in itertools.product(range(len(MODELS)), TENSOR_PARALLEL_SIZES)
         if (a, i, tp) in rows and (b, i, tp) in rows

@@ -12,15 +12,14 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job
 from pinn.simulator.run import Run
 from pinn.simulator.statistics import run_statistics
-from pinn.specs.batch import parse_batch
 from pinn.specs.deployment import Deployment
 from pinn.uncertainty.calibration import Calibration, Ends, around, read_calibration
 from pinn.uncertainty.distance import REFERENCE_BATCH
-from pinn.uncertainty.known import gpu_is_known
-from pinn.uncertainty.located import locate, outside_inputs
+from pinn.uncertainty.located import outside_inputs
 from pinn.uncertainty.sentence import describe_trust
 from pinn.uncertainty.simulated import Figures, end_figures, figure_ends
-from pinn.uncertainty.spread_parts import Situation, spread_parts
+from pinn.uncertainty.spread_parts import spread_parts
+from pinn.uncertainty.step_interval import situation_of, step_half_width
 
 #: Metric -> what people call it.
 _METRICS = {"tpot": "step time", "ttft": "TTFT"}
@@ -37,7 +36,7 @@ def with_trust(report: dict[str, Any], checkpoint: Path, deployment: Deployment)
     """
     try:
         calibration = read_calibration(checkpoint)
-        situation = _situation(checkpoint, deployment, REFERENCE_BATCH)
+        situation = situation_of(checkpoint, deployment, REFERENCE_BATCH)
         batches = [
             entry | _step_ends(calibration, checkpoint, deployment, entry)
             for entry in report["batches"]
@@ -63,12 +62,6 @@ def with_trust(report: dict[str, Any], checkpoint: Path, deployment: Deployment)
     }
 
 
-def _situation(checkpoint: Path, deployment: Deployment, batch: str) -> Situation:
-    distance = locate(checkpoint, deployment, batch)
-    known = gpu_is_known(checkpoint, deployment)
-    return Situation(deployment, distance, len(parse_batch(batch)), known)
-
-
 def _with_ends(
     part: str,
     entries: Mapping[str, dict[str, Any]],
@@ -88,10 +81,8 @@ def _with_ends(
 def _step_ends(
     calibration: Calibration, checkpoint: Path, deployment: Deployment, entry: Mapping[str, Any]
 ) -> dict[str, float]:
-    """A step's ends; one with prefill work has the wider of TPOT's and TTFT's, taught by both."""
-    parts = spread_parts(_situation(checkpoint, deployment, entry["batch"]))
-    metrics = ["tpot", "ttft"] if any(parse_batch(entry["batch"]).is_prefill) else ["tpot"]
-    half = max(calibration.half_width(metric, parts) for metric in metrics)
+    """A step's ends."""
+    half = step_half_width(calibration, checkpoint, deployment, entry["batch"])
     low, high = around(entry["step_time_us"], half)
     return {"step_time_low_us": low, "step_time_high_us": high}
 
@@ -133,7 +124,7 @@ def simulation_trust(
         return {"missing": "no request was served"}
     try:
         calibration = read_calibration(checkpoint)
-        situation = _situation(checkpoint, job.deployment, _mean_step(run))
+        situation = situation_of(checkpoint, job.deployment, _mean_step(run))
         outside = outside_inputs(checkpoint, job.deployment)
     except PinnError as error:
         return {"missing": str(error)}
