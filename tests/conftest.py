@@ -81,7 +81,7 @@ def measured() -> tuple[Surrogate, list[Deployment]]:
             parameter += 0.1 * torch.randn_like(parameter)
     anchors = np.concatenate([free, rates], axis=1)
     names = tuple(f"{d.model.name} on {d.gpu.name}" for d in deployments)
-    checkpoint = Checkpoint(network.requires_grad_(False), {}, anchors, names)
+    checkpoint = Checkpoint(network.trained(), {}, anchors, names)
     return Surrogate(checkpoint), deployments
 
 

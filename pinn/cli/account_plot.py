@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinn.cli.account_report import nearest_text, sizes_text
 from pinn.errors import PinnError
-from pinn.observations.table import replace_atomically
+from pinn.remembered.files import replace_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pinn.kernels.evidence import KernelUse
-from pinn.observations.table import replace_atomically
+from pinn.remembered.files import replace_atomically
 from pinn.specs.deployment import Deployment
 from pinn.teacher.account import PART_OF_FEATURE, PARTS, Account
 from pinn.units import MICROSECOND

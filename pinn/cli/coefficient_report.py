@@ -15,8 +15,8 @@ from pinn.cli.trust_report import intervals_line, with_trust
 from pinn.coefficients.coefficient_set import CoefficientSet, deployment_facts, set_to_json
 from pinn.coefficients.distance import training_space
 from pinn.latency.surrogate import Surrogate, batch_work, step_seconds
-from pinn.observations.table import replace_atomically
 from pinn.physics.floor import floor_seconds
+from pinn.remembered.files import replace_atomically
 from pinn.specs.batch import parse_batch
 from pinn.specs.deployment import Deployment
 from pinn.units import MICROSECOND

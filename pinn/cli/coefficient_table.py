@@ -16,10 +16,10 @@ from pinn.errors import PinnError
 from pinn.features.request import REQUEST_FEATURES, RequestFeature
 from pinn.features.step import STEP_FEATURES, StepFeature
 from pinn.latency.surrogate import Surrogate, step_seconds
-from pinn.observations.table import replace_atomically
 from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import step_costs
 from pinn.physics.floor import floor_seconds
+from pinn.remembered.files import replace_atomically
 from pinn.specs.batch import parse_batch
 from pinn.specs.deployment import Deployment
 from pinn.units import MICROSECOND

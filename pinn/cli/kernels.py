@@ -53,7 +53,7 @@ def score(
 
     from pinn.kernels.heldout import REPORTED_GPUS, held_out_table
     from pinn.kernels.surrogates import OPERATORS
-    from pinn.observations.table import replace_atomically
+    from pinn.remembered.files import replace_atomically
     from pinn.sources.kernels.tables import read_kernel_tables
     from pinn.specs.gpu_catalog import load_gpu
 

@@ -238,7 +238,7 @@ def _trust(
     """Intervals and what left-out data showed; None for coefficients of a file."""
     if coefficients is not None:
         return None
-    from pinn.cli.trust_report import simulation_trust
+    from pinn.cli.simulation_trust import simulation_trust
     from pinn.coefficients.checkpoint_search import find_checkpoint
 
     return simulation_trust(run, job, latency, find_checkpoint(checkpoint))
@@ -267,7 +267,7 @@ def _report(
     typer.echo(f"{deployment.model.name} on {deployment.gpu.name}, {run.workload.name}")
     print_report(run, statistics)
     if trust is not None:
-        from pinn.cli.trust_report import simulation_lines
+        from pinn.cli.simulation_trust import simulation_lines
 
         for line in simulation_lines(trust, statistics):
             typer.echo(line)

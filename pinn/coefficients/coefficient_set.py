@@ -20,6 +20,7 @@ from pinn.coefficients.coefficients import Coefficients
 from pinn.errors import PinnError
 from pinn.features.request import REQUEST_FEATURES
 from pinn.features.step import STEP_FEATURES
+from pinn.remembered.files import replace_atomically
 from pinn.specs.data_folder import read_json
 from pinn.specs.deployment import Deployment
 
@@ -152,8 +153,6 @@ def _entries(part: str, found: CoefficientSet) -> dict[str, dict[str, Any]]:
 
 def write_coefficient_set(found: CoefficientSet, path: Path) -> None:
     """Write the file; it appears whole or not at all."""
-    from pinn.observations.table import replace_atomically  # imports pandas
-
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(set_to_json(found), indent=2) + "\n"
     replace_atomically(path, lambda target: target.write_text(text))

@@ -86,22 +86,18 @@ class TrainingSpace:
 
 def training_space(checkpoint: Checkpoint) -> TrainingSpace:
     """The training data of a checkpoint, standardized as its network does; rates likewise."""
-    network, raw, d = checkpoint.network, checkpoint.anchors, len(DESCRIPTORS)
-    mean, scale, low, high, rate_low, rate_high = (
-        getattr(network, name).numpy()
-        for name in ("mean", "scale", "low", "high", "rate_low", "rate_high")
-    )
+    of, raw, d = checkpoint.network.embedding, checkpoint.anchors, len(DESCRIPTORS)
     rates = raw[:, d:] if len(raw) else np.zeros((1, len(RATES)))
     rate_scale = np.maximum(rates.std(0), MIN_SCALE)
-    centre = np.concatenate([mean, rates.mean(0)])
-    whole = np.concatenate([scale, rate_scale])
+    centre = np.concatenate([of.mean, rates.mean(0)])
+    whole = np.concatenate([of.scale, rate_scale])
     return TrainingSpace(
         (raw - centre) / whole,
         checkpoint.anchor_names,
         centre,
         whole,
-        np.concatenate([low, (rate_low - rates.mean(0)) / rate_scale]),
-        np.concatenate([high, (rate_high - rates.mean(0)) / rate_scale]),
+        np.concatenate([of.low, (of.rate_low - rates.mean(0)) / rate_scale]),
+        np.concatenate([of.high, (of.rate_high - rates.mean(0)) / rate_scale]),
     )
 
 

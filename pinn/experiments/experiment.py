@@ -211,7 +211,7 @@ def _save(
     names = tuple(f"{d.model.name} on {d.gpu.name}" for d in deployments)
     anchors = np.concatenate(embed(deployments), axis=1)
     path = folder / "checkpoint.safetensors"
-    save_checkpoint(Checkpoint(network, metadata, anchors, names), path)
+    save_checkpoint(Checkpoint(network.trained(), metadata, anchors, names), path)
     return path
 
 

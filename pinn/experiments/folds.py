@@ -38,7 +38,8 @@ def fold_networks(config: DictConfig, measured: Measured, folder: Path) -> list[
     for number, (kind, fold, test) in enumerate(_folds(splits, measured)):
         network = learn_fold(fits.learner, fold, fits.root).network
         path = folder / "networks" / kind / f"{number:02d}-{fold.exclude.slug()}.safetensors"
-        save_checkpoint(Checkpoint(network, {"excluded": fold.exclude.describe()}), path)
+        metadata = {"excluded": fold.exclude.describe()}
+        save_checkpoint(Checkpoint(network.trained(), metadata), path)
         found.append(FoldNetwork(kind, test.deployments, path))
     return found
 

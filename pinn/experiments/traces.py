@@ -55,14 +55,15 @@ def run_traces(config: DictConfig) -> dict[str, Any]:
     rows = serving_rows(read_observations(Path(config.data.target)))
     path = find_checkpoint(config.start)
     start = load_checkpoint(path)
+    before = CoefficientNetwork.from_trained(start.network)
     settings: Any = OmegaConf.to_container(config, resolve=True)
     learned_from = {part: settings[part] for part in ("fit", "trace_fit", "seed")}
     recipe = json_sha256(start.metadata.get("recipe_sha256"), learned_from)
     mark = json_sha256(recipe, manifest.table_sha256, file_sha256(path), code_sha256())
-    study = _Study(_learner(config), start.network, rows, runs, folder / "logs", mark, config.seed)
+    study = _Study(_learner(config), before, rows, runs, folder / "logs", mark, config.seed)
 
     network = study.trained(LATER, list(range(len(runs))), np.ones(len(rows), dtype=bool))
-    cells = [_errors(LATER, run, start.network, network) for run in runs]
+    cells = [_errors(LATER, run, before, network) for run in runs]
     results = pd.concat([*cells, *study.left_out()], ignore_index=True)
     results.to_csv(folder / "results.csv", index=False)
     last = results[(results.part == TEST) & (results.n > 0)]
@@ -84,7 +85,7 @@ def run_traces(config: DictConfig) -> dict[str, Any]:
         "held_out_results": [],
     }
     saved = folder / "checkpoint.safetensors"
-    checkpoint = Checkpoint(network, metadata, start.anchors, start.anchor_names)
+    checkpoint = Checkpoint(network.trained(), metadata, start.anchors, start.anchor_names)
     save_checkpoint(checkpoint, saved)
     return {
         "experiment": config.experiment_name,

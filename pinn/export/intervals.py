@@ -11,10 +11,8 @@ from pinn.errors import PinnError
 from pinn.export.configured import Configured
 from pinn.features.step import STEP_FEATURES
 from pinn.kernels.search import find_kernels
-from pinn.kernels.surrogates import KernelSurrogates
 from pinn.latency.surrogate import Surrogate
 from pinn.uncertainty.calibration import NAMES, read_calibration
-from pinn.uncertainty.described import Step, situation
 from pinn.uncertainty.distance import REFERENCE_BATCH
 from pinn.uncertainty.known import gpu_is_known
 from pinn.uncertainty.spread_parts import spread_parts
@@ -40,6 +38,9 @@ def find_intervals(
     folder = find_kernels(None, checkpoint)
     if folder is None:
         raise PinnError("no kernel surrogates beside the checkpoint: fit them with kernels=on")
+    from pinn.kernels.surrogates import KernelSurrogates  # imports torch
+    from pinn.uncertainty.described import Step, situation
+
     kernels = KernelSurrogates.load(folder)
     taught = np.append([True] * len(STEP_FEATURES), Surrogate.load(checkpoint).taught_alphas())
     given = configured.coefficients

@@ -20,7 +20,7 @@ from pinn.features.request import REQUEST_FEATURES
 from pinn.features.step import STEP_FEATURES
 from pinn.network.checkpoint import Checkpoint, registry
 from pinn.network.coefficient_network import CoefficientNetwork
-from pinn.observations.table import replace_atomically
+from pinn.remembered.files import replace_atomically
 
 FORMAT_VERSION = 1
 #: The oldest operator set that has all operators in float64.
@@ -76,7 +76,7 @@ def export_onnx(checkpoint: Checkpoint, provenance: dict[str, Any], folder: Path
     graphs = (
         (
             COEFFICIENTS,
-            NamedCoefficients(checkpoint.network),
+            NamedCoefficients(CoefficientNetwork.from_trained(checkpoint.network)),
             {"descriptors": torch.zeros(2, d).double(), "rates": torch.zeros(2, r).double()},
             ("alpha", "beta"),
         ),
@@ -95,8 +95,7 @@ def export_onnx(checkpoint: Checkpoint, provenance: dict[str, Any], folder: Path
 
 def metadata(checkpoint: Checkpoint, provenance: dict[str, Any]) -> dict[str, str]:
     """What both graphs say of themselves; every value but the first two is JSON."""
-    network = checkpoint.network
-    scale = ("mean", "scale", "low", "high", "rate_low", "rate_high")
+    scale = vars(checkpoint.network.embedding)
     return {
         "format": "pinn.onnx",
         "version": str(FORMAT_VERSION),
@@ -113,7 +112,7 @@ def metadata(checkpoint: Checkpoint, provenance: dict[str, Any]) -> dict[str, st
                 "step_time_us": "us",
             }
         ),
-        "embedding_scale": json.dumps({k: getattr(network, k).tolist() for k in scale}),
+        "embedding_scale": json.dumps({k: v.tolist() for k, v in scale.items()}),
         "provenance": json.dumps(provenance),
     }
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import numpy as np
-import torch
 from jaxtyping import Float
 
 from pinn.coefficients.coefficients import Coefficients
 from pinn.embedding.descriptors import embed
 from pinn.features.step import step_features
 from pinn.network.checkpoint import Checkpoint, load_checkpoint
-from pinn.network.coefficient_network import CoefficientNetwork
 from pinn.physics.batch_sums import BatchSums, sum_batches
 from pinn.physics.costs import StepCosts, step_costs
 from pinn.physics.floor import floor_seconds
@@ -21,14 +20,19 @@ from pinn.specs.batch import Batch
 from pinn.specs.deployment import Deployment
 
 
-def predict_coefficients(
-    network: CoefficientNetwork, deployments: Sequence[Deployment]
-) -> Coefficients:
+@runtime_checkable
+class Network(Protocol):
+    """A trained network, or one in training."""
+
+    def coefficients(
+        self, free: Float[np.ndarray, "n descriptors"], rates: Float[np.ndarray, "n rates"]
+    ) -> tuple[Float[np.ndarray, "n beta"], Float[np.ndarray, "n alpha"]]:
+        """Beta and alpha of ``n`` embedded deployments."""
+
+
+def predict_coefficients(network: Network, deployments: Sequence[Deployment]) -> Coefficients:
     """Coefficients of deployments, in float64."""
-    free, rates = embed(deployments)
-    with torch.no_grad():
-        beta, alpha = network(torch.from_numpy(free), torch.from_numpy(rates))
-    return Coefficients(beta.double().numpy(), alpha.double().numpy())
+    return Coefficients(*network.coefficients(*embed(deployments)))
 
 
 def step_seconds(
@@ -67,7 +71,7 @@ class Surrogate:
         A base at exactly 0 never had a gradient, and a prior of 0 stays 0 whatever is learned.
         """
         network = self.checkpoint.network
-        return ((network.alpha_base != 0) & (network.alpha_prior != 0)).numpy()
+        return (network.alpha_base != 0) & (network.alpha_prior != 0)
 
     def step_seconds(
         self, deployment: Deployment, batches: Sequence[Batch]

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.numpy import save
 
 from pinn.embedding.descriptors import DESCRIPTORS, RATES
 from pinn.errors import PinnError
 from pinn.features.request import REQUEST_FEATURES
 from pinn.features.step import STEP_FEATURES
-from pinn.network.coefficient_network import CoefficientNetwork, NetworkSettings
-from pinn.network.scaling import EmbeddingScale
+from pinn.network.settings import NetworkSettings
+from pinn.network.trained_network import TrainedNetwork
 
 FORMAT_VERSION = 1
 
@@ -28,13 +27,13 @@ class Checkpoint:
     """A trained network with what is needed to trust it.
 
     Attributes:
-        network: In float64, ready for use.
+        network: Ready to predict; ``CoefficientNetwork.from_trained`` makes the one to train.
         metadata: Free-form facts as JSON values: sources with hashes, metrics, date, command.
         anchors: Embedding (descriptors, then rates) of the measured deployments it learned from.
         anchor_names: What they are called in print-outs.
     """
 
-    network: CoefficientNetwork
+    network: TrainedNetwork
     metadata: dict[str, Any] = field(default_factory=dict)
     anchors: np.ndarray = field(
         default_factory=lambda: np.zeros((0, len(DESCRIPTORS) + len(RATES)))
@@ -61,8 +60,8 @@ def save_checkpoint(checkpoint: Checkpoint, path: str | Path) -> None:
         "anchor_names": list(checkpoint.anchor_names),
         "metadata": checkpoint.metadata,
     }
-    tensors = {k: v.contiguous() for k, v in checkpoint.network.state_dict().items()}
-    tensors["anchors"] = torch.as_tensor(checkpoint.anchors, dtype=torch.float64)
+    arrays = checkpoint.network.arrays() | {"anchors": checkpoint.anchors}
+    tensors = {k: np.ascontiguousarray(v, np.float64) for k, v in arrays.items()}
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(path.suffix + ".partial")
@@ -83,7 +82,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
             f"no checkpoint at {path}: train one with 'python train.py', or give another path"
         )
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(path, framework="numpy") as file:
             header = json.loads((file.metadata() or {})["pinn"])
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, KeyError, json.JSONDecodeError, OSError) as error:
@@ -92,20 +91,12 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
             "off; copy it again or train a new one with 'python train.py'"
         ) from error
     _check_header(header, path)
-    anchors = tensors.pop("anchors").numpy()
-    network = CoefficientNetwork(NetworkSettings(**header["settings"]), _empty_scale()).double()
+    anchors = tensors.pop("anchors")
     try:
-        network.load_state_dict(tensors)
-    except RuntimeError as error:
-        message = " ".join(str(error).split())
-        raise PinnError(f"{path} does not hold this network's weights: {message}") from error
-    return Checkpoint(network.eval(), header["metadata"], anchors, tuple(header["anchor_names"]))
-
-
-def _empty_scale() -> EmbeddingScale:
-    """Placeholder of the right shapes; loading overwrites it."""
-    d, r = np.zeros(len(DESCRIPTORS)), np.zeros(len(RATES))
-    return EmbeddingScale(d, d + 1, d, d, r, r)
+        network = TrainedNetwork.from_arrays(NetworkSettings(**header["settings"]), tensors)
+    except ValueError as error:
+        raise PinnError(f"{path} does not hold this network's weights: {error}") from error
+    return Checkpoint(network, header["metadata"], anchors, tuple(header["anchor_names"]))
 
 
 def _check_header(header: dict[str, Any], path: Path) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -14,28 +14,8 @@ from pinn.features.request import REQUEST_FEATURES
 from pinn.features.step import STEP_FEATURES
 from pinn.network.elasticity import elasticity_bounds
 from pinn.network.scaling import EmbeddingScale
-
-
-@dataclass(frozen=True)
-class NetworkSettings:
-    """Size and bounds of the network.
-
-    On deployments left out, half the parameters cost 0.1 points and half the bound of beta as much
-    (LOG.md). The bound of alpha is an assumption: a factor of 1.65.
-
-    Attributes:
-        hidden: Width of each hidden layer.
-        depth: Hidden layers.
-        beta_bound: Largest |log| correction of a beta's part above its lower bound.
-        alpha_bound: Largest |log| correction of an alpha.
-        corrected: Whether the configuration correction is on; off leaves one global vector.
-    """
-
-    hidden: int = 128
-    depth: int = 2
-    beta_bound: float = 4.0
-    alpha_bound: float = 0.5
-    corrected: bool = True
+from pinn.network.settings import NetworkSettings
+from pinn.network.trained_network import TrainedNetwork
 
 
 class CoefficientNetwork(nn.Module):
@@ -50,6 +30,8 @@ class CoefficientNetwork(nn.Module):
     are the log datasheet rates, clamped likewise; their elasticities are bounded such that no
     faster GPU gets a larger time (see ``elasticity``). Heads start at zero: before training the
     network is the prior.
+
+    This form is for training and for ONNX; :meth:`trained` gives the one that predicts.
     """
 
     mean: Tensor
@@ -95,6 +77,25 @@ class CoefficientNetwork(nn.Module):
         self.beta_head = _zero(nn.Linear(settings.hidden, n_beta))
         self.alpha_head = _zero(nn.Linear(settings.hidden, n_alpha))
         self.elasticity_head = _zero(nn.Linear(settings.hidden, n_beta * len(RATES)))
+
+    @classmethod
+    def from_trained(cls, trained: TrainedNetwork) -> CoefficientNetwork:
+        """The network to train further or to export, in float64."""
+        network = cls(trained.settings, trained.embedding).double()
+        network.load_state_dict({k: torch.tensor(v) for k, v in trained.arrays().items()})
+        return network.eval()
+
+    def trained(self) -> TrainedNetwork:
+        """A copy of what was learned so far, in the form that predicts."""
+        state = {k: v.numpy(force=True) for k, v in self.state_dict().items()}
+        copies = {name: np.array(array, np.float64) for name, array in state.items()}
+        return TrainedNetwork.from_arrays(self.settings, copies)
+
+    def coefficients(
+        self, free: Float[np.ndarray, "n descriptors"], rates: Float[np.ndarray, "n rates"]
+    ) -> tuple[Float[np.ndarray, "n beta"], Float[np.ndarray, "n alpha"]]:
+        """Beta and alpha as the trained network predicts them."""
+        return self.trained().coefficients(free, rates)
 
     def forward(
         self, free: Float[Tensor, "n descriptors"], rates: Float[Tensor, "n rates"]

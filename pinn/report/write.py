@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from pinn.observations.table import replace_atomically
+from pinn.remembered.files import replace_atomically
 from pinn.report.parts import Picture, Section
 from pinn.report.sections import make_sections
 from pinn.report.tables import read_tables

@@ -38,7 +38,7 @@ def latency_from_checkpoint(deployment: Deployment, checkpoint: Path) -> LinearL
 
 
 def _coefficients(deployment: Deployment, checkpoint: Path) -> dict[str, list[float]]:
-    from pinn.latency.surrogate import Surrogate  # imports torch
+    from pinn.latency.surrogate import Surrogate
 
     found = Surrogate.load(checkpoint).coefficients([deployment])
     return {"beta": found.beta[0].tolist(), "alpha": found.alpha[0].tolist()}

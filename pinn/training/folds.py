@@ -19,6 +19,7 @@ import numpy as np
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.near_copy import is_near_copy
 from pinn.network.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from pinn.network.coefficient_network import CoefficientNetwork
 from pinn.remembered.store import remembered_folder
 from pinn.specs.model import ModelSpec
 from pinn.teacher.teacher import Teacher
@@ -89,7 +90,7 @@ def learn_fold(learner: KernelLearner, fold: Fold, root: Path) -> Learned:
         aside={"kernels": learner.kernels},
     )
     fit = run_fit_from_json(json.loads((place / "fit.json").read_text()))
-    network = load_checkpoint(place / CHECKPOINT).network
+    network = CoefficientNetwork.from_trained(load_checkpoint(place / CHECKPOINT).network)
     return Learned(Teacher(surrogates, fit.scalars), fit, network)
 
 
@@ -101,7 +102,8 @@ def _learn(folder: Path, learner: KernelLearner, fold: Fold, _: str, *, kernels:
     learned = whole.learn(fold.rows, fold.runs, fold.exclude, folder / "logs")
     (folder / "fit.json").write_text(json.dumps(learned.fit.to_json(), indent=1) + "\n")
     metadata: Mapping[str, Any] = {"excluded": fold.exclude.describe()}
-    save_checkpoint(Checkpoint(learned.network, dict(metadata)), folder / CHECKPOINT)
+    checkpoint = Checkpoint(learned.network.trained(), dict(metadata))
+    save_checkpoint(checkpoint, folder / CHECKPOINT)
 
 
 def learn_all(learner: KernelLearner, folds: Sequence[Fold], root: Path, workers: Any) -> None:

@@ -20,7 +20,7 @@ from jaxtyping import Float
 from pinn.errors import PinnError
 from pinn.latency.surrogate import predict_coefficients
 from pinn.network.checkpoint import load_checkpoint
-from pinn.network.coefficient_network import CoefficientNetwork
+from pinn.network.trained_network import TrainedNetwork
 from pinn.specs.deployment import Deployment
 from pinn.uncertainty.calibration import NAMES
 from pinn.uncertainty.described import shape_of
@@ -75,7 +75,7 @@ def coefficient_changes(checkpoint: Path, folds: Sequence[FoldNetwork]) -> pd.Da
 
 
 def _changes(
-    without: CoefficientNetwork, network: CoefficientNetwork, deployments: Sequence[Deployment]
+    without: TrainedNetwork, network: TrainedNetwork, deployments: Sequence[Deployment]
 ) -> Float[np.ndarray, "deployments coefficients"]:
     before, after = (_coefficients(found, deployments) for found in (without, network))
     both = (before > 0) & (after > 0)
@@ -83,7 +83,7 @@ def _changes(
 
 
 def _coefficients(
-    network: CoefficientNetwork, deployments: Sequence[Deployment]
+    network: TrainedNetwork, deployments: Sequence[Deployment]
 ) -> Float[np.ndarray, "deployments coefficients"]:
     found = predict_coefficients(network, deployments)
     return np.concatenate([found.beta, found.alpha], axis=1)

@@ -19,7 +19,7 @@ def gpu_is_known(checkpoint: Path, deployment: Deployment) -> bool:
 
 
 def _served(checkpoint: Path) -> dict[str, Any]:
-    from pinn.network.checkpoint import load_checkpoint  # imports torch
+    from pinn.network.checkpoint import load_checkpoint
 
     names = [name.rpartition(" on ") for name in load_checkpoint(checkpoint).anchor_names]
     return {"gpus": sorted({gpu for _, _, gpu in names})}

@@ -50,7 +50,7 @@ def _distance(kernels: Path, deployment: Deployment, batch: str) -> dict[str, An
 
 
 def _outside(checkpoint: Path, deployment: Deployment) -> dict[str, float]:
-    from pinn.coefficients.distance import training_space  # imports torch
+    from pinn.coefficients.distance import training_space
     from pinn.network.checkpoint import load_checkpoint
 
     space = training_space(load_checkpoint(checkpoint))

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 from typer.testing import CliRunner
 
@@ -9,6 +12,23 @@ def run(monkeypatch, checkpoint_path):
     """Run ``pinn`` with arguments; the checkpoint is a small one of the tests."""
     monkeypatch.setenv("PINN_CHECKPOINT", str(checkpoint_path))
     return lambda *arguments: CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+@pytest.fixture
+def imported(run):  # noqa: ARG001  it names the checkpoint
+    """Run ``pinn`` in a process of its own and get the libraries that it has imported."""
+    code = (
+        "import sys; from pinn.cli.main import app; app(standalone_mode=False); "
+        "print(*sys.modules, file=sys.stderr)"
+    )
+
+    def check(*arguments):
+        command = [sys.executable, "-c", code, *map(str, arguments)]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+        return {name for name in result.stderr.split() if "." not in name}
+
+    return check
 
 
 @pytest.fixture(scope="session")

@@ -2,11 +2,11 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from evaluations import write_evaluation
 
 from pinn.network.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -70,11 +70,11 @@ def checkpoints(checkpoint_path, evaluation, tmp_path):
         numbers = ["median", "mean", "p90", "bias"]
         held_out = results.assign(**{column: factor * results[column] for column in numbers})
         records = held_out.drop(columns=["pearson_r", "inversions"]).to_dict("records")
+        network = found.network
         if name == "b":
-            with torch.no_grad():
-                found.network.beta_base += 0.1
+            network = replace(network, beta_base=network.beta_base + 0.1)
         paths.append(tmp_path / f"{name}.safetensors")
-        save_checkpoint(Checkpoint(found.network, {"held_out_results": records}), paths[-1])
+        save_checkpoint(Checkpoint(network, {"held_out_results": records}), paths[-1])
     return paths
 
 

@@ -56,6 +56,12 @@ def test_coefficients_have_intervals_and_a_sentence(run_trusted, tmp_path):
     assert report["distance"]["sentence"] in " ".join(result.stdout.split())
 
 
+def test_remembered_intervals_need_no_torch(run_trusted, imported, trusted, monkeypatch):
+    assert run_trusted("coefficients", *LLAMA).exit_code == 0
+    monkeypatch.setenv("PINN_CHECKPOINT", str(trusted))
+    assert not imported("coefficients", *LLAMA) & {"torch", "pandas", "numba"}
+
+
 def test_inputs_of_an_unseen_giant_beyond_the_training_range_are_named(run_trusted, tmp_path):
     out = tmp_path / "giant.json"
     result = run_trusted("coefficients", "--model", "meta-llama/Llama-3.1-405B", "--gpu", "H100",

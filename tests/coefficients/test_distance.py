@@ -54,7 +54,7 @@ def test_held_out_distances_are_to_other_models(measured):
 
 
 def test_a_checkpoint_without_measured_deployments_knows_no_distance(untrained, llama_8b_h100):
-    space = training_space(Checkpoint(untrained))
+    space = training_space(Checkpoint(untrained.trained()))
     located = space.locate([llama_8b_h100])
     assert located.nearest.tolist() == [-1]
     assert np.isnan(located.distance).all()

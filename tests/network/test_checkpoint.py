@@ -21,19 +21,19 @@ from pinn.network.coefficient_network import NetworkSettings
 @given(network=networks(), deployment=deployments())
 def test_a_round_trip_keeps_every_bit(tmp_path, network, deployment):
     anchors = np.random.default_rng(0).normal(size=(3, len(DESCRIPTORS) + len(RATES)))
-    before = Checkpoint(network, {"date": "2026-11-21"}, anchors, ("a", "b", "c"))
+    before = Checkpoint(network.trained(), {"date": "2026-11-21"}, anchors, ("a", "b", "c"))
     save_checkpoint(before, tmp_path / "network.safetensors")
     after = load_checkpoint(tmp_path / "network.safetensors")
     assert (after.metadata, after.anchor_names) == (before.metadata, before.anchor_names)
     np.testing.assert_array_equal(after.anchors, anchors)
-    old, new = (predict_coefficients(n, [deployment]) for n in (network, after.network))
+    old, new = (predict_coefficients(c.network, [deployment]) for c in (before, after))
     np.testing.assert_array_equal(new.beta, old.beta)
     np.testing.assert_array_equal(new.alpha, old.alpha)
 
 
 @pytest.fixture
 def saved(tmp_path, untrained):
-    save_checkpoint(Checkpoint(untrained), tmp_path / "network.safetensors")
+    save_checkpoint(Checkpoint(untrained.trained()), tmp_path / "network.safetensors")
     return tmp_path / "network.safetensors"
 
 
@@ -92,7 +92,16 @@ def test_another_order_of_the_registry_is_refused(saved):
 
 def test_weights_of_another_size_are_refused(saved):
     change_header(saved, settings={"hidden": 7})
-    assert_refused(saved, "weights")
+    assert_refused(saved, "weights", "trunk.0.bias has shape [128], expected [7]")
+
+
+def test_a_missing_array_is_refused(saved):
+    with safe_open(saved, framework="np") as file:
+        metadata, names = file.metadata(), set(file.keys()) - {"beta_base"}
+        save_file(
+            {name: torch.from_numpy(file.get_tensor(name)) for name in names}, saved, metadata
+        )
+    assert_refused(saved, "weights: beta_base is missing")
 
 
 def test_no_pickled_code_is_loaded(tmp_path):
@@ -109,7 +118,7 @@ def test_writing_leaves_nothing_half_written(tmp_path, untrained, monkeypatch):
 
     monkeypatch.setattr("pinn.network.checkpoint.os.replace", fail)
     with pytest.raises(OSError, match="disk full"):
-        save_checkpoint(Checkpoint(untrained), path)
+        save_checkpoint(Checkpoint(untrained.trained()), path)
     assert path.read_bytes() == b"old"
 
 

@@ -172,7 +172,7 @@ def test_coefficients_come_from_a_file(coefficients, tmp_path):
 def test_coefficients_of_a_checkpoint_are_remembered(untrained, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = tmp_path / "checkpoint.safetensors"
-    save_checkpoint(Checkpoint(untrained), path)
+    save_checkpoint(Checkpoint(untrained.trained()), path)
     target = deployment()
     first = latency_from_checkpoint(target, path)
     expected = Surrogate.load(path).coefficients([target])

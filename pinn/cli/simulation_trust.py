@@ -1,0 +1,118 @@
+"""Intervals of a simulation's means and what left-out data showed, beside its figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pinn.cli.trust_report import METRICS
+from pinn.errors import PinnError
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.many import Job
+from pinn.simulator.run import Run
+from pinn.simulator.statistics import run_statistics
+from pinn.uncertainty.calibration import Ends, read_calibration
+from pinn.uncertainty.located import outside_inputs
+from pinn.uncertainty.sentence import describe_trust
+from pinn.uncertainty.simulated import Figures, end_figures, figure_ends
+from pinn.uncertainty.spread_parts import spread_parts
+from pinn.uncertainty.step_interval import situation_of
+
+#: Figure of a run -> what people call its mean.
+_FIGURES = {"e2e": "end to end", "ttft": "first token", "itl": "between tokens", "step": "step"}
+
+
+def simulation_trust(
+    run: Run, job: Job, latency: LinearLatency, checkpoint: Path
+) -> dict[str, Any]:
+    """Intervals of a run's mean figures and what left-out data showed, ready for JSON.
+
+    The run is simulated twice more, with all times at either end of their intervals.
+
+    Args:
+        run: What ``job`` gave.
+        job: The simulation.
+        latency: Its coefficients, the checkpoint's.
+        checkpoint: The network.
+
+    Returns:
+        ``level``; ``figures``: name of a mean in milliseconds -> its two ends, the upper one None
+        where the slow end serves nothing; ``slow_end_unserved``: share of requests that are not
+        served to the end there; ``distance``: as ``describe_trust``. Or ``missing``, the reason
+        why there are none.
+    """
+    if not run.requests.finished.any():
+        return {"missing": "no request was served"}
+    try:
+        calibration = read_calibration(checkpoint)
+        situation = situation_of(checkpoint, job.deployment, _mean_step(run))
+        outside = outside_inputs(checkpoint, job.deployment)
+    except PinnError as error:
+        return {"missing": str(error)}
+    parts = spread_parts(situation)
+    step, ttft = (calibration.half_width(metric, parts) for metric in METRICS)
+    fast, slow = end_figures(job, latency, step, ttft, _mean_figures)
+    unserved = slow.pop(_UNSERVED)
+    value = _mean_figures(run)
+    del value[_UNSERVED], fast[_UNSERVED]
+    # No gaps where outputs are one token.
+    value = {name: seconds for name, seconds in value.items() if not math.isnan(seconds)}
+    ends = figure_ends(value, fast, slow, ttft)
+    return {
+        "level": calibration.level,
+        "figures": {f"{name}_mean_ms": _finite(pair) for name, pair in ends.items()},
+        "slow_end_unserved": unserved,
+        "distance": describe_trust(situation, outside, calibration),
+    }
+
+
+_UNSERVED = "unserved"
+
+
+def _mean_step(run: Run) -> str:
+    """The decode step that stands for a run: its mean number of requests at their mean context."""
+    statistics = run_statistics(run)
+    requests = max(round(statistics["requests_per_step"]), 1)
+    tokens = statistics["total_input_tokens"] + statistics["total_output_tokens"] / 2
+    context = max(round(tokens / max(statistics["injected_requests"], 1)), 1)
+    return f"{requests} decode @ {context}"
+
+
+def _mean_figures(run: Run) -> Figures:
+    """Means in milliseconds, and the share of requests that were not served to the end."""
+    statistics = run_statistics(run)
+    means = {name: float(statistics[f"{name}_mean_ms"]) for name in _FIGURES}
+    return means | {_UNSERVED: 1 - float(run.requests.finished.mean())}
+
+
+def _finite(ends: Ends) -> tuple[float, float | None]:
+    return ends[0], ends[1] if math.isfinite(ends[1]) else None
+
+
+def simulation_lines(trust: Mapping[str, Any], statistics: Mapping[str, Any]) -> list[str]:
+    """The same for people."""
+    if "missing" in trust:
+        return [f"No intervals: {trust['missing']}."]
+    means = [
+        f"{label} {statistics[f'{name}_mean_ms']:,.4g} ({_written(trust['figures'][key])})"
+        for name, label in _FIGURES.items()
+        if (key := f"{name}_mean_ms") in trust["figures"]
+    ]
+    lines = [
+        f"{100 * trust['level']:.0f} % intervals of the means (ms), simulated at the ends of the "
+        f"step time's: {'; '.join(means)}."
+    ]
+    if trust["slow_end_unserved"] > 1 - float(statistics["completed_requests"]) / max(
+        statistics["injected_requests"], 1
+    ):
+        lines.append(
+            f"At the slow end {100 * trust['slow_end_unserved']:.0f} % of the requests are not "
+            "served in time."
+        )
+    return [*lines, str(trust["distance"]["sentence"])]
+
+
+def _written(ends: tuple[float, float | None]) -> str:
+    return f"{ends[0]:,.4g} to {ends[1]:,.4g}" if ends[1] is not None else f"{ends[0]:,.4g} or more"

@@ -1,0 +1,27 @@
+"""Size and bounds of the network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class NetworkSettings:
+    """Size and bounds of the network.
+
+    On deployments left out, half the parameters cost 0.1 points and half the bound of beta as much
+    (LOG.md). The bound of alpha is an assumption: a factor of 1.65.
+
+    Attributes:
+        hidden: Width of each hidden layer.
+        depth: Hidden layers.
+        beta_bound: Largest |log| correction of a beta's part above its lower bound.
+        alpha_bound: Largest |log| correction of an alpha.
+        corrected: Whether the configuration correction is on; off leaves one global vector.
+    """
+
+    hidden: int = 128
+    depth: int = 2
+    beta_bound: float = 4.0
+    alpha_bound: float = 0.5
+    corrected: bool = True
