@@ -41,6 +41,11 @@ lint: $(VENV)/installed-test
 goldens: $(VENV)/installed
 	$(BIN)/python scripts/make_goldens.py
 
+# make flags: the Go struct of the engine's flags, anew from pinn/specs/serving.py
+.PHONY: flags
+flags: $(VENV)/installed
+	$(BIN)/python scripts/make_flags.py
+
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pinn.cli import serving_flags as flags
+from pinn.cli.serving_flags import engine_flags
+from pinn.specs.serving import ServingSpec
 
 if TYPE_CHECKING:
     from pinn.teacher.teacher import Teacher
@@ -18,6 +19,7 @@ _EXAMPLES = ("64 decode @ 2000", "1 prefill 2048 @ 0 + 64 decode @ 2000")
 
 
 @app.command()
+@engine_flags(ServingSpec)
 def account(
     model: Annotated[
         str, typer.Option("--model", help="Name, or path of a config.json or its folder.")
@@ -55,17 +57,8 @@ def account(
             "else checkpoints/kernels/all]",
         ),
     ] = None,
-    precision: flags.Precision = None,
-    tensor_parallel_size: flags.TensorParallelSize = None,
-    pipeline_parallel_size: flags.PipelineParallelSize = None,
-    data_parallel_size: flags.DataParallelSize = None,
-    enable_expert_parallel: flags.EnableExpertParallel = None,
-    enforce_eager: flags.EnforceEager = None,
-    max_cudagraph_capture_size: flags.MaxCudagraphCaptureSize = None,
-    cpu_offload_gb: flags.CpuOffloadGb = None,
-    kv_cache_dtype: flags.KvCacheDtype = None,
-    generation_config: flags.GenerationConfig = None,
-    override_generation_config: flags.OverrideGenerationConfig = None,
+    *,
+    flags: dict[str, Any],
 ) -> None:
     """Where the time of an engine step goes, and the measured kernels behind it.
 
@@ -79,7 +72,6 @@ def account(
       pinn account --model Llama-3.1-70B --gpu B200 --tensor-parallel-size 4
         --batch '256 decode @ 4000' --plot step.png --json step.json --csv step.csv
     """
-    given = {name: value for name, value in locals().items() if name not in _NOT_A_FLAG}
     from pinn.cli.account_plot import check_suffix, draw
     from pinn.cli.account_report import make_report, print_report, write_csv
     from pinn.cli.coefficient_report import write_report
@@ -93,7 +85,7 @@ def account(
     path = find_checkpoint(checkpoint)
     surrogate = Surrogate.load(path)
     teacher, sources = _teacher(kernels, path, surrogate.checkpoint.metadata)
-    deployment = make_deployment(canonical(given))
+    deployment = make_deployment(canonical({"model": model, "gpu": gpu, **flags}))
     beta = surrogate.coefficients([deployment]).beta[0]
     accounts = [account_for(deployment, text, beta, teacher) for text in batch or _EXAMPLES]
     report = make_report(deployment, accounts, {"network": _shown(path), **sources})
@@ -104,9 +96,6 @@ def account(
     if plot is not None:
         draw(report, plot)
     print_report(report)
-
-
-_NOT_A_FLAG = {"batch", "json_path", "csv_path", "plot", "checkpoint", "kernels"}
 
 
 def _teacher(

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pinn.cli import serving_flags as flags
+from pinn.cli.serving_flags import engine_flags
 from pinn.errors import PinnError
+from pinn.specs.serving import ServingSpec
 
 if TYPE_CHECKING:
     from pinn.latency.surrogate import Surrogate
@@ -25,6 +26,7 @@ _EXAMPLES = (
 
 
 @app.command()
+@engine_flags(ServingSpec)
 def coefficients(
     model: Annotated[
         str | None, typer.Option("--model", help="Name, or path of a config.json or its folder.")
@@ -91,24 +93,8 @@ def coefficients(
             rich_help_panel=_MANY,
         ),
     ] = False,
-    precision: flags.Precision = None,
-    tensor_parallel_size: flags.TensorParallelSize = None,
-    pipeline_parallel_size: flags.PipelineParallelSize = None,
-    data_parallel_size: flags.DataParallelSize = None,
-    enable_expert_parallel: flags.EnableExpertParallel = None,
-    max_num_batched_tokens: flags.MaxNumBatchedTokens = None,
-    max_num_seqs: flags.MaxNumSeqs = None,
-    max_model_len: flags.MaxModelLen = None,
-    gpu_memory_utilization: flags.GpuMemoryUtilization = None,
-    enable_chunked_prefill: flags.EnableChunkedPrefill = None,
-    enable_prefix_caching: flags.EnablePrefixCaching = None,
-    enforce_eager: flags.EnforceEager = None,
-    max_cudagraph_capture_size: flags.MaxCudagraphCaptureSize = None,
-    block_size: flags.BlockSize = None,
-    cpu_offload_gb: flags.CpuOffloadGb = None,
-    kv_cache_dtype: flags.KvCacheDtype = None,
-    generation_config: flags.GenerationConfig = None,
-    override_generation_config: flags.OverrideGenerationConfig = None,
+    *,
+    flags: dict[str, Any],
 ) -> None:
     """Alpha and beta of a model on a GPU under a vLLM configuration.
 
@@ -127,8 +113,8 @@ def coefficients(
       pinn coefficients --model meta-llama/Llama-3.1-70B --out grid.csv
         --grid 'gpu=H100,B200 tensor_parallel_size=2,4,8 precision=bf16,fp8'
     """
-    given = {name: value for name, value in locals().items() if name not in _NOT_A_FLAG}
-    given = {name: value for name, value in given.items() if value is not None}
+    named = {"model": model, "gpu": gpu}
+    given = {name: value for name, value in named.items() if value is not None} | flags
     if configs is None and grid is None:
         if out is not None or skip_invalid:
             raise PinnError("--out and --skip-invalid are for --configs or --grid: use --json")
@@ -142,12 +128,6 @@ def coefficients(
     else:
         rows = _many(configs, grid, given)
         _write(rows, batch or [], out, checkpoint, skip_invalid)
-
-
-_NOT_A_FLAG = {
-    "batch", "json_path", "checkpoint", "given_coefficients", "configs", "grid", "out",
-    "skip_invalid",
-}  # fmt: skip
 
 
 def _one(

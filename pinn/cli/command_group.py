@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from pinn.cli.command_help import PlainHelpCommand
 from pinn.errors import PinnError
 
 
@@ -33,9 +34,11 @@ class Subcommand:
         """Import the module and build its command."""
         application = importlib.import_module(self.module).app
         application._add_completion = False  # the whole command has it once
-        command = typer.main.get_command(application)
-        command.name = self.name
-        return command
+        for command in application.registered_commands:
+            command.cls = PlainHelpCommand
+        built = typer.main.get_command(application)
+        built.name = self.name
+        return built
 
 
 class CommandGroup(TyperGroup):

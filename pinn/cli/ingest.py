@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 
+from pinn.cli.serving_flags import engine_flags
 from pinn.observations.cleaning import cleaning_tables
 from pinn.observations.ingestion import ingest_steps, ingest_vllm
 from pinn.observations.trace_run import Target
@@ -18,7 +19,7 @@ from pinn.sources.traces.inference_perf import read_inference_perf
 from pinn.sources.traces.iteration_log import read_iteration_log
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.serving import ServingSpec
-from pinn.specs.serving_defaults import default_max_num_batched_tokens, default_max_num_seqs
+from pinn.specs.serving_defaults import gpu_defaults
 
 app = ingest_app = typer.Typer(
     no_args_is_help=True, help="Read a server's traces into tables, with a report of what was read."
@@ -29,115 +30,57 @@ Model = Annotated[
     str | None, typer.Option(help="Model served: a name, or the path of its config.json.")
 ]
 Gpu = Annotated[str | None, typer.Option(help="GPU it ran on, such as H100.")]
-TensorParallel = Annotated[int, typer.Option("--tensor-parallel-size", "-tp", min=1)]
-PipelineParallel = Annotated[int, typer.Option("--pipeline-parallel-size", "-pp", min=1)]
-DataParallel = Annotated[int, typer.Option("--data-parallel-size", "-dp", min=1)]
-ExpertParallel = Annotated[bool, typer.Option("--enable-expert-parallel")]
-BatchedTokens = Annotated[
-    int | None, typer.Option("--max-num-batched-tokens", help="Default: vLLM's for the GPU.")
-]
-Seqs = Annotated[int | None, typer.Option("--max-num-seqs", help="Default: vLLM's for the GPU.")]
-ModelLen = Annotated[int | None, typer.Option("--max-model-len")]
-Chunked = Annotated[bool, typer.Option("--enable-chunked-prefill/--no-enable-chunked-prefill")]
-Caching = Annotated[bool, typer.Option("--enable-prefix-caching/--no-enable-prefix-caching")]
-Eager = Annotated[bool, typer.Option("--enforce-eager")]
-BlockSize = Annotated[int, typer.Option("--block-size", min=1, help="Tokens per KV block.")]
-Offload = Annotated[float, typer.Option("--cpu-offload-gb", min=0)]
-KvDtype = Annotated[str, typer.Option("--kv-cache-dtype")]
-Generation = Annotated[str, typer.Option("--generation-config", help="auto or vllm.")]
-GenerationOverride = Annotated[
-    str,
-    typer.Option(
-        "--override-generation-config", help="JSON of sampling settings, also of what clients sent."
-    ),
-]
-Quantization = Annotated[
-    str | None,
-    typer.Option("--quantization", help="Format it is served in. [default: as its config says]"),
-]
 
 
-def _target(
-    model: str | None, gpu: str | None, flags: dict[str, Any], precision: str | None
-) -> Target | None:
+def _target(model: str | None, gpu: str | None, flags: dict[str, Any]) -> Target | None:
     """The deployment named by the flags; None without a model or a GPU."""
     if model is None or gpu is None:
         if model is not None or gpu is not None:
             raise typer.BadParameter("give --model and --gpu together, or neither")
         return None
-    datasheet = load_gpu(gpu)
-    flags["max_num_batched_tokens"] = flags["max_num_batched_tokens"] or (
-        default_max_num_batched_tokens(datasheet)
-    )
-    flags["max_num_seqs"] = flags["max_num_seqs"] or default_max_num_seqs(datasheet)
-    return Target(model, gpu, ServingSpec(**flags), precision)
+    serving = gpu_defaults(load_gpu(gpu)) | flags
+    precision = serving.pop("precision", None)
+    return Target(model, gpu, ServingSpec(**serving), precision)
 
 
 @app.command()
+@engine_flags(ServingSpec)
 def vllm(
     traces: Annotated[Path, typer.Argument(help="traces.json: one OTLP-JSON export a line.")],
     out: Out,
     kv_events: Annotated[Path | None, typer.Option(help="kv_events.jsonl of the run.")] = None,
     model: Model = None,
     gpu: Gpu = None,
-    tensor_parallel_size: TensorParallel = 1,
-    pipeline_parallel_size: PipelineParallel = 1,
-    data_parallel_size: DataParallel = 1,
-    enable_expert_parallel: ExpertParallel = False,
-    max_num_batched_tokens: BatchedTokens = None,
-    max_num_seqs: Seqs = None,
-    max_model_len: ModelLen = None,
-    enable_chunked_prefill: Chunked = True,
-    enable_prefix_caching: Caching = True,
-    enforce_eager: Eager = False,
-    block_size: BlockSize = 16,
-    cpu_offload_gb: Offload = 0.0,
-    kv_cache_dtype: KvDtype = "auto",
-    generation_config: Generation = "auto",
-    override_generation_config: GenerationOverride = "",
-    quantization: Quantization = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that parse.")] = 1,
+    *,
+    flags: dict[str, Any],
 ) -> None:
     """Read the traces of an instrumented vLLM.
 
     Example: pinn ingest vllm traces.json -o run1 --model codellama/CodeLlama-34b-Instruct-hf --gpu
     H100 --tensor-parallel-size 2
     """
-    flags = _flags(locals())
-    target = _target(model, gpu, flags, quantization)
+    target = _target(model, gpu, flags)
     tables = ingest_vllm(traces, out, target, kv_events=kv_events, workers=workers)
     _tell(tables.folder, cleaning_tables(tables.manifest))
 
 
 @app.command()
+@engine_flags(ServingSpec)
 def steps(
     file: Annotated[Path, typer.Argument(help="Step summaries as Parquet.")],
     out: Out,
     model: Model = None,
     gpu: Gpu = None,
-    tensor_parallel_size: TensorParallel = 1,
-    pipeline_parallel_size: PipelineParallel = 1,
-    data_parallel_size: DataParallel = 1,
-    enable_expert_parallel: ExpertParallel = False,
-    max_num_batched_tokens: BatchedTokens = None,
-    max_num_seqs: Seqs = None,
-    max_model_len: ModelLen = None,
-    enable_chunked_prefill: Chunked = True,
-    enable_prefix_caching: Caching = True,
-    enforce_eager: Eager = False,
-    block_size: BlockSize = 16,
-    cpu_offload_gb: Offload = 0.0,
-    kv_cache_dtype: KvDtype = "auto",
-    generation_config: Generation = "auto",
-    override_generation_config: GenerationOverride = "",
-    quantization: Quantization = None,
+    *,
+    flags: dict[str, Any],
 ) -> None:
     """Read step summaries that are already in a table.
 
     Example: pinn ingest steps steps.parquet -o run1 --model codellama/CodeLlama-34b-Instruct-hf
     --gpu H100 --tensor-parallel-size 2
     """
-    target = _target(model, gpu, _flags(locals()), quantization)
+    target = _target(model, gpu, flags)
     tables = ingest_steps(file, out, target)
     _tell(tables.folder, cleaning_tables(tables.manifest))
 
@@ -195,10 +138,6 @@ def iteration_log(file: Annotated[Path, typer.Argument(help="Log of vLLM.")], ou
     table, report = read_iteration_log(file)
     _write(out, "iterations", table, report, file)
     _tell(out, report.table())
-
-
-def _flags(arguments: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in arguments.items() if name in vars(ServingSpec())}
 
 
 def _write(

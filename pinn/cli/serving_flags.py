@@ -2,82 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Annotated, Any
 
 import typer
 
+from pinn.specs.flags import Flag, flags_of
+
 _PANEL = "Engine, as in vLLM"
 
-
-def _option(flag: str, text: str) -> typer.models.OptionInfo:
-    return typer.Option(flag, help=text, rich_help_panel=_PANEL, show_default=False)
-
-
-def _switch(name: str, text: str) -> typer.models.OptionInfo:
-    return _option(f"--{name}/--no-{name}", text)
-
-
-TensorParallelSize = Annotated[
-    int | None, _option("--tensor-parallel-size", "GPUs that share each layer. [default: 1]")
-]
-PipelineParallelSize = Annotated[
-    int | None, _option("--pipeline-parallel-size", "Stages of layers. [default: 1]")
-]
-DataParallelSize = Annotated[
-    int | None,
-    _option("--data-parallel-size", "Replicas of the attention; experts span them. [default: 1]"),
-]
-EnableExpertParallel = Annotated[
-    bool | None, _switch("enable-expert-parallel", "Whole experts on each GPU. [default: no]")
-]
-MaxNumBatchedTokens = Annotated[
-    int | None,
-    _option("--max-num-batched-tokens", "Tokens per step. [default: vLLM's for the GPU]"),
-]
-MaxNumSeqs = Annotated[
-    int | None, _option("--max-num-seqs", "Requests per step. [default: vLLM's for the GPU]")
-]
-MaxModelLen = Annotated[
-    int | None, _option("--max-model-len", "Longest context. [default: the model's]")
-]
-GpuMemoryUtilization = Annotated[
-    float | None, _option("--gpu-memory-utilization", "Share of memory to use. [default: 0.9]")
-]
-EnableChunkedPrefill = Annotated[
-    bool | None, _switch("enable-chunked-prefill", "Cut long prompts. [default: yes]")
-]
-EnablePrefixCaching = Annotated[
-    bool | None, _switch("enable-prefix-caching", "Reuse common prefixes. [default: yes]")
-]
-EnforceEager = Annotated[
-    bool | None, _switch("enforce-eager", "Launch without CUDA graphs. [default: no]")
-]
-MaxCudagraphCaptureSize = Annotated[
-    int | None,
-    _option(
-        "--max-cudagraph-capture-size",
-        "Tokens of the largest step in a CUDA graph. [default: 2 x max-num-seqs, at most 512]",
-    ),
-]
-BlockSize = Annotated[int | None, _option("--block-size", "Tokens per KV block. [default: 16]")]
-CpuOffloadGb = Annotated[
-    float | None,
-    _option("--cpu-offload-gb", "GiB of weights per GPU kept in host memory. [default: 0]"),
-]
-KvCacheDtype = Annotated[
-    str | None, _option("--kv-cache-dtype", "auto, bf16, fp16, fp8, fp8_e4m3 or fp8_e5m2.")
-]
-GenerationConfig = Annotated[
-    str | None,
-    _option("--generation-config", "Sample as the model asks (auto) or vLLM's own way (vllm)."),
-]
-OverrideGenerationConfig = Annotated[
-    str | None,
-    _option(
-        "--override-generation-config",
-        "JSON of sampling settings in place of the model's, or those that clients send.",
-    ),
-]
 Precision = Annotated[
     str | None,
     typer.Option(
@@ -90,3 +25,64 @@ Precision = Annotated[
         show_default=False,
     ),
 ]
+
+
+def engine_flags(*specifications: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command every flag of specifications as an option, and ``--quantization``.
+
+    The command gets those that were given as its argument ``flags``: field (or ``precision``) to
+    value.
+
+    Raises:
+        PinnError: When the command runs, if a value is not one that its flag can have.
+    """
+    declared = {flag.name: flag for each in specifications for flag in flags_of(each)}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+
+        @wraps(command)
+        def run(**arguments: Any) -> None:
+            options = {name: arguments.pop(name) for name in ("precision", *declared)}
+            given = {name: value for name, value in options.items() if value is not None}
+            flags = {
+                name: _checked(declared[name], value) if name in declared else value
+                for name, value in given.items()
+            }
+            command(**arguments, flags=flags)
+
+        own = [p for p in signature.parameters.values() if p.name != "flags"]
+        options = [_parameter("precision", Precision)]
+        options += [_parameter(name, _option(flag)) for name, flag in declared.items()]
+        run.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def _parameter(name: str, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+    )
+
+
+def _option(flag: Flag) -> Any:
+    """A flag as Typer takes options; the flag itself reads its text, so that errors are its own."""
+    switch = flag.kind == "bool"
+    names = f"{flag.option}/--no-{flag.option.removeprefix('--')}" if switch else flag.option
+    wanted = "|".join(flag.allowed) or flag.kind
+    option = typer.Option(
+        names,
+        *flag.shorts,
+        help=flag.summary,
+        metavar=None if switch else f"<{wanted}>",
+        rich_help_panel=_PANEL,
+        show_default=False,
+    )
+    return Annotated[bool | None if switch else str | None, option]
+
+
+def _checked(flag: Flag, text: Any) -> Any:
+    value = flag.read(text)
+    flag.check(value)
+    return value

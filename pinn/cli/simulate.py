@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pinn.cli import serving_flags as flags
+from pinn.cli.serving_flags import engine_flags
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.specs.flags import flags_of
+from pinn.specs.serving import ServingSpec
 
 if TYPE_CHECKING:
     from pinn.simulator.linear_latency import LinearLatency
@@ -18,15 +21,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 
-_ENGINE = "Engine, as in vLLM"
 _COEFFICIENTS = "Coefficients"
 
 
-def _engine_option(flag: str, text: str) -> Any:
-    return typer.Option(flag, help=text, rich_help_panel=_ENGINE, show_default=False)
-
-
 @app.command()
+@engine_flags(ServingSpec, EngineSpec)
 def simulate(
     workload: Annotated[
         Path,
@@ -80,85 +79,8 @@ def simulate(
             rich_help_panel=_COEFFICIENTS,
         ),
     ] = None,
-    precision: flags.Precision = None,
-    tensor_parallel_size: flags.TensorParallelSize = None,
-    pipeline_parallel_size: flags.PipelineParallelSize = None,
-    data_parallel_size: flags.DataParallelSize = None,
-    enable_expert_parallel: flags.EnableExpertParallel = None,
-    max_num_batched_tokens: flags.MaxNumBatchedTokens = None,
-    max_num_seqs: flags.MaxNumSeqs = None,
-    max_model_len: flags.MaxModelLen = None,
-    gpu_memory_utilization: flags.GpuMemoryUtilization = None,
-    enable_chunked_prefill: flags.EnableChunkedPrefill = None,
-    enable_prefix_caching: flags.EnablePrefixCaching = None,
-    enforce_eager: flags.EnforceEager = None,
-    max_cudagraph_capture_size: flags.MaxCudagraphCaptureSize = None,
-    block_size: flags.BlockSize = None,
-    cpu_offload_gb: flags.CpuOffloadGb = None,
-    kv_cache_dtype: flags.KvCacheDtype = None,
-    generation_config: flags.GenerationConfig = None,
-    override_generation_config: flags.OverrideGenerationConfig = None,
-    async_scheduling: Annotated[
-        bool | None,
-        _engine_option(
-            "--async-scheduling/--no-async-scheduling", "Plan a batch ahead. [default: yes]"
-        ),
-    ] = None,
-    long_prefill_token_threshold: Annotated[
-        int | None,
-        _engine_option("--long-prefill-token-threshold", "Longest chunk. [default: no limit]"),
-    ] = None,
-    num_gpu_blocks_override: Annotated[
-        int | None, _engine_option("--num-gpu-blocks-override", "KV blocks. [default: what fits]")
-    ] = None,
-    kv_cache_memory_bytes: Annotated[
-        float | None, _engine_option("--kv-cache-memory-bytes", "On each GPU. [default: the rest]")
-    ] = None,
-    activation_reserve_bytes: Annotated[
-        float | None,
-        _engine_option(
-            "--activation-reserve-bytes",
-            "Memory on each GPU beside weights and KV cache; vLLM measures it. [default: estimate]",
-        ),
-    ] = None,
-    data_parallel_routing: Annotated[
-        str | None,
-        _engine_option("--data-parallel-routing", "least_loaded (vLLM's) or round_robin."),
-    ] = None,
-    kv_transfer_bytes_per_s: Annotated[
-        float | None,
-        _engine_option(
-            "--kv-transfer-bytes-per-s",
-            "Rate of keys and values from a prefill server (column transferred_tokens of a trace). "
-            "[default: 25e9]",
-        ),
-    ] = None,
-    kv_transfer_latency_s: Annotated[
-        float | None,
-        _engine_option("--kv-transfer-latency-s", "Delay of each such transfer. [default: 0]"),
-    ] = None,
-    api_server_count: Annotated[
-        int | None,
-        _engine_option(
-            "--api-server-count",
-            "Processes that take requests in and stream tokens. [default: data-parallel size]",
-        ),
-    ] = None,
-    v1_multiprocessing: Annotated[
-        bool | None,
-        _engine_option(
-            "--v1-multiprocessing/--no-v1-multiprocessing",
-            "Whether the engine has a process of its own (VLLM_ENABLE_V1_MULTIPROCESSING). "
-            "[default: yes]",
-        ),
-    ] = None,
-    reject_long_requests: Annotated[
-        bool | None,
-        _engine_option(
-            "--reject-long-requests",
-            "Count requests beyond --max-model-len as rejected, as a server does.",
-        ),
-    ] = None,
+    *,
+    flags: dict[str, Any],
 ) -> None:
     """Serve a workload on a simulated vLLM engine and report what its clients see.
 
@@ -173,8 +95,8 @@ def simulate(
 
       pinn simulate --coefficients run1.json --workload profile.yaml --sensitivity e2e_mean_ms
     """
-    given = {name: value for name, value in locals().items() if name not in _NOT_A_FLAG}
-    given = {name: value for name, value in given.items() if value is not None}
+    named = {"model": model, "gpu": gpu}
+    given = {name: value for name, value in named.items() if value is not None} | flags
     job, latency = _job(given, workload, seed, checkpoint, coefficients)
     run, deployment = job.run(), job.deployment
     trust = _trust(run, job, latency, checkpoint, coefficients)
@@ -185,12 +107,6 @@ def simulate(
     _write_tables(run, requests, timeline)
 
 
-_NOT_A_FLAG = {
-    "workload", "seed", "json_path", "requests", "timeline", "sensitivity", "checkpoint",
-    "coefficients",
-}  # fmt: skip
-
-
 def _job(
     given: dict[str, Any],
     path: Path,
@@ -198,18 +114,15 @@ def _job(
     checkpoint: Path | None,
     coefficients: Path | None,
 ) -> tuple[Job, LinearLatency]:
-    from dataclasses import fields
-
     from pinn.coefficients.coefficient_set import read_coefficient_set
     from pinn.coefficients.configurations import canonical, make_deployment
-    from pinn.simulator.engine_spec import EngineSpec
     from pinn.simulator.many import Job
     from pinn.workloads.load import load_workload
 
-    engine_flags = {f.name for f in fields(EngineSpec)}
-    engine = EngineSpec(**{name: v for name, v in given.items() if name in engine_flags})
+    of_engine = {flag.name for flag in flags_of(EngineSpec)}
+    engine = EngineSpec(**{name: v for name, v in given.items() if name in of_engine})
     named = read_coefficient_set(coefficients).configuration() if coefficients else {}
-    flags = {name: v for name, v in given.items() if name not in engine_flags}
+    flags = {name: v for name, v in given.items() if name not in of_engine}
     deployment = make_deployment(canonical(named | flags))
     workload = load_workload(path, seed)
     latency = _latency(deployment, checkpoint, coefficients)

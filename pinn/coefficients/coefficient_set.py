@@ -23,6 +23,8 @@ from pinn.features.step import STEP_FEATURES
 from pinn.remembered.files import replace_atomically
 from pinn.specs.data_folder import read_json
 from pinn.specs.deployment import Deployment
+from pinn.specs.flags import flags_of
+from pinn.specs.serving import ServingSpec
 
 SCHEMA = "pinn coefficients 1"
 
@@ -34,15 +36,7 @@ _FACTS = ("model", "gpu", "precisions", "serving", "named")
 NAMED = ("model", "gpu", "precision")
 
 #: Flags that coefficients depend on; the others change features of steps, or which there are.
-_COST_FLAGS = (
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-    "data_parallel_size",
-    "enable_expert_parallel",
-    "enforce_eager",
-    "max_cudagraph_capture_size",
-    "cpu_offload_gb",
-)
+_COST_FLAGS = tuple(flag.name for flag in flags_of(ServingSpec) if flag.decides_cost)
 
 
 @dataclass(frozen=True)

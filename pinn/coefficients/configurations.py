@@ -3,40 +3,38 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from functools import lru_cache
 from typing import Any
 
 from pinn.errors import PinnError
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
+from pinn.specs.flags import flags_of
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.model import ModelSpec
 from pinn.specs.precision_override import with_precision
 from pinn.specs.serving import ServingSpec
-from pinn.specs.serving_defaults import default_max_num_batched_tokens, default_max_num_seqs
+from pinn.specs.serving_defaults import gpu_defaults
 
 #: A configuration as the user writes it: flag -> value, text or not.
 Configuration = Mapping[str, Any]
 
-_SERVING = {f.name: str(f.type).removesuffix(" | None") for f in fields(ServingSpec)}
+_SERVING = {flag.name: flag for flag in flags_of(ServingSpec)}
+_SPELLINGS = {text: name for name, flag in _SERVING.items() for text in (flag.option, *flag.shorts)}
 _ALIASES = {"quantization": "precision"}
 
 #: Every key a configuration may have: vLLM's flags with underscores, and what is served on what.
 KEYS = ("model", "gpu", "precision", *_SERVING)
-
-_TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 def canonical(configuration: Configuration, where: str = "") -> dict[str, Any]:
     """The given keys in their one spelling, each value in its type; blanks are left out.
 
     Args:
-        configuration: Keys as in ``KEYS``, with dashes or underscores; ``quantization`` means
-            ``precision``.
+        configuration: Keys as in ``KEYS``, with dashes or underscores, or short as ``-tp``;
+            ``quantization`` means ``precision``.
         where: What an error puts first, such as a file and a row.
 
     Raises:
@@ -48,30 +46,17 @@ def canonical(configuration: Configuration, where: str = "") -> dict[str, Any]:
         if name not in KEYS:
             raise PinnError(f"{where}unknown configuration key {key!r}: use {', '.join(KEYS)}")
         if value is not None and value != "":
-            found[name] = _typed(name, value, where)
+            flag = _SERVING.get(name)
+            found[name] = flag.read(value, where + name) if flag else str(value).strip()
     return found
 
 
 @lru_cache(maxsize=256)
 def _key(text: str) -> str:
+    if text.strip() in _SPELLINGS:
+        return _SPELLINGS[text.strip()]
     name = text.strip().removeprefix("--").replace("-", "_")
     return _ALIASES.get(name, name)
-
-
-def _typed(name: str, value: Any, where: str) -> Any:
-    kind = _SERVING.get(name, "str")
-    try:
-        if kind == "bool":
-            return _TRUTH[str(value).strip().lower()]
-        if kind == "int":
-            number = float(value)
-            return int(number) if number == int(number) else number
-        if kind == "float":
-            return float(value)
-        return json.dumps(value) if isinstance(value, Mapping) else str(value).strip()
-    except (ValueError, TypeError, KeyError, OverflowError):
-        wanted = {"bool": "true or false", "int": "a whole number", "float": "a number"}[kind]
-        raise PinnError(f"{where}{name} must be {wanted}, got {value!r}") from None
 
 
 def make_deployment(configuration: Configuration) -> Deployment:
@@ -89,8 +74,7 @@ def make_deployment(configuration: Configuration) -> Deployment:
     model = _model(configuration["model"], configuration.get("precision"))
     gpu = _gpu(configuration["gpu"])
     flags = {
-        "max_num_batched_tokens": default_max_num_batched_tokens(gpu),
-        "max_num_seqs": default_max_num_seqs(gpu),
+        **gpu_defaults(gpu),
         **{name: value for name, value in configuration.items() if name in _SERVING},
     }
     return Deployment(model, gpu, _serving(tuple(flags.items())))

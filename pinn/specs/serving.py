@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from pinn.errors import PinnError
+from pinn.specs.flags import check_flags, flag
 from pinn.specs.sampling import Sampling, overridden
 
 #: vLLM captures graphs of no larger steps by default (``vllm/config/vllm.py:
@@ -18,6 +18,9 @@ KV_CACHE_DTYPES = ("auto", "bf16", "fp16", "fp8", "fp8_e4m3", "fp8_e5m2")
 class ServingSpec:
     """A vLLM configuration; every field is the flag of that name (``--tensor-parallel-size``).
 
+    A field is all that a flag needs to be an option, a key, a column and a field of the Go struct
+    (``make flags`` writes that one).
+
     Defaults are those of vLLM 0.15.1's OpenAI server on a GPU with at least 70 GiB
     (``vllm/engine/arg_utils.py``). ``max_model_len`` None means the model's own maximum,
     ``max_cudagraph_capture_size`` None twice ``max_num_seqs`` and 512 at most.
@@ -27,54 +30,59 @@ class ServingSpec:
     themselves goes there too: ``{"temperature": 0}`` where they want the likeliest tokens.
     """
 
-    tensor_parallel_size: int = 1
-    pipeline_parallel_size: int = 1
-    data_parallel_size: int = 1
-    enable_expert_parallel: bool = False
-    max_num_batched_tokens: int = 8192
-    max_num_seqs: int = 1024
-    max_model_len: int | None = None
-    gpu_memory_utilization: float = 0.9
-    enable_chunked_prefill: bool = True
-    enable_prefix_caching: bool = True
-    enforce_eager: bool = False
-    max_cudagraph_capture_size: int | None = None
-    block_size: int = 16
-    cpu_offload_gb: float = 0.0
-    kv_cache_dtype: str = "auto"
-    generation_config: str = "auto"
-    override_generation_config: str = ""
+    tensor_parallel_size: int = flag(
+        1, "GPUs that share each layer.", least=1, shorts=("-tp",), decides_cost=True
+    )
+    pipeline_parallel_size: int = flag(
+        1, "Stages of layers.", least=1, shorts=("-pp",), decides_cost=True
+    )
+    data_parallel_size: int = flag(
+        1,
+        "Replicas of the attention; experts span them.",
+        least=1,
+        shorts=("-dp",),
+        decides_cost=True,
+    )
+    enable_expert_parallel: bool = flag(False, "Whole experts on each GPU.", decides_cost=True)
+    max_num_batched_tokens: int = flag(
+        8192, "Tokens per step.", unit="tokens", least=1, shown="vLLM's for the GPU"
+    )
+    max_num_seqs: int = flag(
+        1024, "Requests per step.", unit="requests", least=1, shown="vLLM's for the GPU"
+    )
+    max_model_len: int | None = flag(
+        None, "Longest context.", unit="tokens", least=1, shown="the model's"
+    )
+    gpu_memory_utilization: float = flag(0.9, "Share of memory to use.", above=0, most=1)
+    enable_chunked_prefill: bool = flag(True, "Cut long prompts.")
+    enable_prefix_caching: bool = flag(True, "Reuse common prefixes.")
+    enforce_eager: bool = flag(False, "Launch without CUDA graphs.", decides_cost=True)
+    max_cudagraph_capture_size: int | None = flag(
+        None,
+        "Tokens of the largest step in a CUDA graph.",
+        unit="tokens",
+        least=1,
+        shown="2 x max-num-seqs, at most 512",
+        remedy="--enforce-eager turns graphs off",
+        decides_cost=True,
+    )
+    block_size: int = flag(16, "Tokens per KV block.", unit="tokens", least=1)
+    cpu_offload_gb: float = flag(
+        0.0, "Weights per GPU kept in host memory.", unit="GiB", least=0, decides_cost=True
+    )
+    kv_cache_dtype: str = flag("auto", "Format of the KV cache.", allowed=KV_CACHE_DTYPES)
+    generation_config: str = flag(
+        "auto",
+        "Sample as the model asks (auto) or vLLM's own way (vllm).",
+        allowed=GENERATION_CONFIGS,
+        remedy="use auto, or vllm, with --override-generation-config for settings of your own",
+    )
+    override_generation_config: str = flag(
+        "", "JSON of sampling settings in place of the model's, or those that clients send."
+    )
 
     def __post_init__(self) -> None:
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if f.type == "int" and (isinstance(value, bool) or value != int(value) or value < 1):
-                raise PinnError(
-                    f"--{f.name.replace('_', '-')} must be a positive whole number, got {value!r}"
-                )
-        if self.max_model_len is not None and self.max_model_len < 1:
-            raise PinnError(f"--max-model-len must be positive, got {self.max_model_len}")
-        if self.max_cudagraph_capture_size is not None and self.max_cudagraph_capture_size < 1:
-            raise PinnError(
-                "--max-cudagraph-capture-size must be positive, got "
-                f"{self.max_cudagraph_capture_size}: --enforce-eager turns graphs off"
-            )
-        if not 0 < self.gpu_memory_utilization <= 1:
-            raise PinnError(
-                f"--gpu-memory-utilization must be in (0, 1], got {self.gpu_memory_utilization}"
-            )
-        if not self.cpu_offload_gb >= 0:
-            raise PinnError(f"--cpu-offload-gb must not be negative, got {self.cpu_offload_gb}")
-        if self.kv_cache_dtype not in KV_CACHE_DTYPES:
-            raise PinnError(
-                f"--kv-cache-dtype {self.kv_cache_dtype!r} is unknown: "
-                f"use one of {', '.join(KV_CACHE_DTYPES)}"
-            )
-        if self.generation_config not in GENERATION_CONFIGS:
-            raise PinnError(
-                f"--generation-config {self.generation_config!r} is unknown: use auto, or vllm, "
-                "with --override-generation-config for settings of your own"
-            )
+        check_flags(self)
         overridden(Sampling(), self.override_generation_config)
 
     @property

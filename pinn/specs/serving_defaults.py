@@ -8,10 +8,20 @@ then lowers ``max_num_batched_tokens`` to ``max_num_seqs * max_model_len`` and `
 
 from __future__ import annotations
 
+from typing import Any
+
 from pinn.specs.gpu import GpuSpec
 from pinn.units import GIB
 
 _LARGE_MEMORY_BYTES = 70 * GIB
+
+
+def gpu_defaults(gpu: GpuSpec) -> dict[str, Any]:
+    """The flags whose default depends on the GPU, with their defaults on this one."""
+    return {
+        "max_num_batched_tokens": default_max_num_batched_tokens(gpu),
+        "max_num_seqs": default_max_num_seqs(gpu),
+    }
 
 
 def default_max_num_batched_tokens(gpu: GpuSpec) -> int:

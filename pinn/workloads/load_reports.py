@@ -1,7 +1,8 @@
 """Runs as inference-perf leaves them: a folder with its config and one report per load stage.
 
 ``exp-config.yaml`` (model, tensor_parallelism, max_num_batched_tokens, max_num_seqs,
-max_model_len) says what served it; the GPU stands nowhere and has to be given.
+max_model_len, and any other flag of vLLM by its name) says what served it; the GPU stands nowhere
+and has to be given.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pinn.errors import PinnError
 from pinn.sources.serving_runs import model_config
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
+from pinn.specs.flags import given_flags
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.serving import ServingSpec
 from pinn.workloads.inference_perf import read_inference_perf
@@ -80,7 +82,9 @@ def read_load_report(
     """
     if not is_load_report(path):
         raise PinnError(f"{path} lacks {_SERVER} or {_CONFIG}: {_REMEDY}")
-    server = check(_Server, read_yaml(path / _SERVER), path / _SERVER, _REMEDY)
+    named = read_yaml(path / _SERVER)
+    server = check(_Server, named, path / _SERVER, _REMEDY)
+    flags = given_flags(ServingSpec, named, str(path / _SERVER))
     config = read_yaml(path / _CONFIG)
     workload = read_inference_perf(config, path / _CONFIG, seed, PROMPT_RANGE)
     stages = config["load"]["stages"]
@@ -91,12 +95,7 @@ def read_load_report(
     deployment = Deployment(
         load_model(model_config(server.model, model_configs), published_as=server.model),
         load_gpu(gpu),
-        ServingSpec(
-            tensor_parallel_size=server.tensor_parallelism,
-            max_num_batched_tokens=server.max_num_batched_tokens,
-            max_num_seqs=server.max_num_seqs,
-            max_model_len=server.max_model_len,
-        ),
+        ServingSpec(**{"tensor_parallel_size": server.tensor_parallelism, **flags}),
     )
     return MeasuredRun(
         path.name,

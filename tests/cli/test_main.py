@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 from pinn.cli.main import COMMANDS, app
 from pinn.experiments.publish import publish
 from pinn.sources.report import file_sha256
+from pinn.specs.flags import flags_of
+from pinn.specs.serving import ServingSpec
 
 
 def test_help_lists_every_command_without_importing_torch():
@@ -31,6 +33,22 @@ def test_every_command_explains_itself(command):
     result = CliRunner().invoke(app, [command, "--help"])
     assert result.exit_code == 0, result.output
     assert "Usage:" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["coefficients"], ["account"], ["simulate"], ["ingest", "vllm"], ["export", "table"]],
+    ids=" ".join,
+)
+def test_options_are_shown_in_full_on_a_narrow_terminal(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = CliRunner().invoke(app, [*command, "--help"]).stdout
+    assert "…" not in shown
+    assert all(len(line) <= 80 for line in shown.splitlines() if line.startswith("  -"))
+    for flag in flags_of(ServingSpec) if command[0] != "export" else ():
+        switch = f" / --no-{flag.option[2:]}\n" if flag.kind == "bool" else " <"
+        assert f"{flag.option}{switch}" in shown
+        assert flag.help.split()[0] in shown
 
 
 def test_the_installed_command_runs(checkpoint_path, tmp_path):

@@ -1,7 +1,6 @@
 """Configurations from text, files and grids."""
 
 import json
-from dataclasses import fields
 
 import pytest
 
@@ -16,6 +15,7 @@ from pinn.coefficients.configurations import (
 )
 from pinn.errors import PinnError
 from pinn.specs.catalog import load_model
+from pinn.specs.flags import flags_of
 from pinn.specs.serving import ServingSpec
 
 LLAMA = {"model": "Llama-3.1-8B", "gpu": "H100"}
@@ -48,6 +48,7 @@ def test_keys_are_vllm_flags_in_any_spelling():
         ({"tensor_parallel_size": "two"}, "tensor_parallel_size must be a whole number, got 'two'"),
         ({"enforce_eager": "maybe"}, "enforce_eager must be true or false, got 'maybe'"),
         ({"cpu_offload_gb": "lots"}, "cpu_offload_gb must be a number, got 'lots'"),
+        ({"tensor_parallel_size": True}, "must be a whole number, got True: leave it out for the"),
     ],
 )
 def test_what_cannot_be_read_is_named(configuration, message):
@@ -76,6 +77,8 @@ def test_a_precision_replaces_the_checkpoints_own():
         ({**LLAMA, "tensor_parallel_size": 3}, "size 3 does not divide the 32 attention heads"),
         ({**LLAMA, "tensor_parallel_size": 0}, "--tensor-parallel-size must be a positive whole"),
         ({**LLAMA, "tensor_parallel_size": 1.5}, "positive whole number, got 1.5"),
+        ({**LLAMA, "max_num_seqs": 0}, "positive whole number, got 0: leave it out for the def"),
+        ({**LLAMA, "max_model_len": 100.5}, "--max-model-len must be a positive whole number"),
         ({**LLAMA, "precision": "fp3"}, "unknown precision 'fp3': use one of bf16"),
         ({**LLAMA, "gpu": "H9000"}, "unknown GPU 'H9000'"),
         ({**LLAMA, "kv_cache_dtype": "fp5"}, "--kv-cache-dtype 'fp5' is unknown"),
@@ -184,23 +187,24 @@ def test_a_bad_file_is_refused_in_one_line_that_names_it(tmp_path, name, content
     assert "\n" not in str(error.value)
 
 
-#: Of every flag, a value that is not its default.
-OTHERS = {
-    "tensor_parallel_size": 2, "pipeline_parallel_size": 2, "data_parallel_size": 2,
-    "enable_expert_parallel": True, "max_num_batched_tokens": 1024, "max_num_seqs": 7,
-    "max_model_len": 512, "gpu_memory_utilization": 0.7, "enable_chunked_prefill": False,
-    "enable_prefix_caching": False, "enforce_eager": True, "block_size": 32,
-    "cpu_offload_gb": 1.5, "kv_cache_dtype": "fp8", "generation_config": "vllm",
-    "override_generation_config": '{"top_k": 5}', "max_cudagraph_capture_size": 2048,
-}  # fmt: skip
+def other(flag):
+    """A value of the flag that is not its default."""
+    if flag.name == "override_generation_config":
+        return '{"top_k": 5}'
+    if flag.kind == "bool":
+        return not flag.default
+    if flag.allowed:
+        return next(value for value in flag.allowed if value != flag.default)
+    return (flag.default or 512) + 1 if flag.kind == "int" else (flag.default or 3.0) / 2
 
 
-@pytest.mark.parametrize("flag", [f.name for f in fields(ServingSpec)])
+@pytest.mark.parametrize("flag", flags_of(ServingSpec), ids=lambda flag: flag.name)
 def test_every_serving_flag_reaches_the_deployment(flag):
-    """As text, in the spelling of the command line, and it is a setting of its own."""
+    """As text, in every spelling of the command line, and it is a setting of its own."""
+    value = other(flag)
     served = {"model": "Qwen/Qwen3-30B-A3B", "gpu": "H100"}
-    given = canonical({**served, f"--{flag.replace('_', '-')}": str(OTHERS[flag])})
-    serving = make_deployment(given).serving
-    assert getattr(serving, flag) == OTHERS[flag]
-    assert getattr(make_deployment(served).serving, flag) != OTHERS[flag]
-    assert flag in KEYS
+    for spelling in (flag.name, flag.option, *flag.shorts):
+        serving = make_deployment(canonical({**served, spelling: str(value)})).serving
+        assert getattr(serving, flag.name) == value
+    assert getattr(make_deployment(served).serving, flag.name) != value
+    assert flag.name in KEYS

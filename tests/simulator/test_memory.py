@@ -112,7 +112,7 @@ def _llama_70b(**serving):
         (lambda: _serve([8], [1], num_gpu_blocks_override=1), "at least 2"),
         (lambda: _serve([8], [1], data_parallel_routing="random"), "least_loaded, round_robin"),
         (lambda: _serve([8], [1], long_prefill_token_threshold=-1), "got -1"),
-        (lambda: _serve([8], [1], kv_transfer_bytes_per_s=0.0), "positive rate"),
+        (lambda: _serve([8], [1], kv_transfer_bytes_per_s=0.0), "must be positive, got 0.0"),
         (lambda: _serve([8], [1], recorder=Recorder(step_s=0.0)), "gave a step 0.0 s"),
         (lambda: _serve([8], [1], recorder=Recorder(step_s=float("nan"))), "gave a step nan s"),
         (lambda: _serve([8], [1], recorder=object()), "lacks step_time, queueing_time, output_"),

@@ -5,30 +5,6 @@ import (
 	"strings"
 )
 
-// Serving holds vLLM's flags that change what a step costs. Zero values are vLLM's defaults.
-type Serving struct {
-	TensorParallelSize   int64
-	PipelineParallelSize int64
-	DataParallelSize     int64
-	EnableExpertParallel bool
-	EnforceEager         bool
-	CPUOffloadGB         float64
-	MaxNumSeqs           int64  // 0 for vLLM's default
-	KVCacheDtype         string // auto, bf16, fp16, fp8, fp8_e4m3 or fp8_e5m2
-
-	// MaxCudagraphCaptureSize is 0 for vLLM's default: 2 x MaxNumSeqs and 512 at most.
-	MaxCudagraphCaptureSize int64
-
-	MaxModelLen      int64
-	NoPrefixCaching  bool
-	NoChunkedPrefill bool
-	GenerationConfig string // auto samples as the model asks, vllm by vLLM's own defaults
-
-	// OverrideGenerationConfig is a JSON object that goes before either. What clients ask for goes
-	// there too: {"temperature": 0} where they want the likeliest tokens.
-	OverrideGenerationConfig string
-}
-
 // mostGraphTokens: vLLM captures CUDA graphs of no larger steps by default.
 const mostGraphTokens = 512
 

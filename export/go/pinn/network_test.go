@@ -10,19 +10,9 @@ import (
 
 type networkCase struct {
 	Configuration struct {
-		Model   string  `json:"model"`
-		GPU     string  `json:"gpu"`
-		TP      int64   `json:"tensor_parallel_size"`
-		DP      int64   `json:"data_parallel_size"`
-		PP      int64   `json:"pipeline_parallel_size"`
-		EP      bool    `json:"enable_expert_parallel"`
-		Eager   bool    `json:"enforce_eager"`
-		Seqs    int64   `json:"max_num_seqs"`
-		Graphs  int64   `json:"max_cudagraph_capture_size"`
-		Offload float64 `json:"cpu_offload_gb"`
-		Cache   string  `json:"kv_cache_dtype"`
-		Samples string  `json:"generation_config"`
-		Instead string  `json:"override_generation_config"`
+		Model string `json:"model"`
+		GPU   string `json:"gpu"`
+		Serving
 	} `json:"configuration"`
 	Descriptors map[string]float64 `json:"descriptors"`
 	Rates       map[string]float64 `json:"rates"`
@@ -34,13 +24,7 @@ type networkCase struct {
 func (c *networkCase) deploy(t testing.TB, specs *Specs) *Deployment {
 	t.Helper()
 	s := c.Configuration
-	d, err := specs.Deploy(s.Model, s.GPU, Serving{
-		TensorParallelSize: s.TP, DataParallelSize: s.DP, PipelineParallelSize: s.PP,
-		EnableExpertParallel: s.EP, EnforceEager: s.Eager, MaxNumSeqs: s.Seqs,
-		MaxCudagraphCaptureSize: s.Graphs,
-		CPUOffloadGB:            s.Offload, KVCacheDtype: s.Cache,
-		GenerationConfig: s.Samples, OverrideGenerationConfig: s.Instead,
-	})
+	d, err := specs.Deploy(s.Model, s.GPU, s.Serving)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +106,7 @@ func TestNoMoreThanAllWeightsAreOffloaded(t *testing.T) {
 	specs := goldenSpecs(t)
 	for i, c := range goldenLines[networkCase](t, "network.json.gz") {
 		offload := func(gib float64) float64 {
-			c.Configuration.Offload = gib
+			c.Configuration.CPUOffloadGB = gib
 			costs := c.deploy(t, specs).Costs()
 			return costs.Offload
 		}

@@ -24,6 +24,8 @@ from pydantic import BaseModel, Field, ValidationError
 
 from pinn.errors import PinnError
 from pinn.sources.report import ReadReport
+from pinn.specs.flags import given_flags
+from pinn.specs.serving import ServingSpec
 
 #: A reported ITL within this range of the true one counts two chunks per token, as inference-perf
 #: did up to 0.4. The room on either side of a half is an assumption.
@@ -34,6 +36,8 @@ HALVED_RANGE = (0.4, 0.6)
 MAX_FAILED_SHARE = 0.01
 MIN_SERVED_SHARE = 0.9
 
+#: Flags that have a column whether a run names them or not.
+_ALWAYS = ("max_model_len", "max_num_batched_tokens", "max_num_seqs")
 _SUFFIX = "_lifecycle_metrics.json"
 
 
@@ -90,7 +94,7 @@ def read_inference_perf(folder: Path) -> tuple[pd.DataFrame, ReadReport]:
 
     Returns:
         One row per report: ``run``, ``stage`` (``0``, ``1``, ... or ``all``), ``model``,
-        ``tensor_parallel_size`` and other flags where ``exp-config.yaml`` has them,
+        ``tensor_parallel_size`` and every other flag where ``exp-config.yaml`` has it,
         ``rate_per_s``, ``duration_s``, ``requests``, ``failed``, ``overloaded`` (and ``why``),
         ``prompt_tokens`` (mean of the re-tokenized prompts), ``output_tokens`` (requested),
         ``output_tokens_reported``, ``ignore_eos``, ``prompts`` (distinct ones: each repeats),
@@ -139,10 +143,8 @@ def _row(file: Path) -> dict[str, Any]:
         "stage": stage,
         "model": experiment.get("model") or server.get("model_name"),
         "tensor_parallel_size": experiment.get("tensor_parallelism"),
-        **{
-            key: experiment.get(key)
-            for key in ("max_model_len", "max_num_batched_tokens", "max_num_seqs")
-        },
+        **{key: experiment.get(key) for key in _ALWAYS},
+        **given_flags(ServingSpec, experiment, str(run / "exp-config.yaml")),
         "rate_per_s": report.load_summary.requested_rate,
         "duration_s": report.load_summary.send_duration,
         "requests": report.load_summary.count,

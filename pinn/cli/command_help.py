@@ -1,0 +1,46 @@
+"""Help of a command in plain text: Typer's own cuts long option names at 80 columns."""
+
+from __future__ import annotations
+
+import inspect
+from collections import defaultdict
+from typing import Any
+
+from typer.core import TyperCommand
+
+#: Tells the formatter to keep the lines of a paragraph.
+_VERBATIM = "\b\n"
+
+
+class PlainHelpCommand(TyperCommand):
+    """A command whose help shows every option in full, under the headings of its panels."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **(settings | {"rich_markup_mode": None}))
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """The docstring; indented paragraphs are examples and keep their lines."""
+        text, self.help = self.help, _with_examples(self.help or "")
+        super().format_help_text(ctx, formatter)
+        self.help = text
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Arguments, options, then the options of each panel."""
+        panels: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                panels[_panel(parameter)].append(record)
+        for heading in sorted(panels, key=lambda name: name != "Arguments"):
+            with formatter.section(heading):
+                formatter.write_dl(panels[heading])
+
+
+def _panel(parameter: Any) -> str:
+    own = getattr(parameter, "rich_help_panel", None)
+    return own or ("Arguments" if parameter.param_type_name == "argument" else "Options")
+
+
+def _with_examples(text: str) -> str:
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(_VERBATIM + p if "\n  " in f"\n{p}" else p for p in paragraphs)

@@ -1,0 +1,210 @@
+"""Flags of an engine, each declared once, at the field of a specification that holds it.
+
+The field's name is the key of lists, grids, JSON and tables. Its declaration gives the option of
+every command with its help, the checks with their errors, and the field of the Go struct.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from typing import Any
+
+from pinn.errors import PinnError
+
+_KEY = "flag"
+_KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
+_TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+@dataclass(frozen=True)
+class Flag:
+    """What is known of a flag.
+
+    Attributes:
+        help: What it sets, in a sentence.
+        default: Value where it is not given.
+        shown: The default in words, where the value does not say it.
+        unit: Of the number; empty where there is none.
+        least: Smallest number.
+        above: Number that the value has to exceed, in place of ``least``.
+        most: Largest number.
+        allowed: Texts that it may be; empty for any.
+        shorts: Short spellings, such as ``-tp``.
+        spelling: As vLLM spells it, where that is not the name with dashes.
+        remedy: What to do about a bad value; leaving the flag out, where none is given.
+        decides_cost: Whether coefficients depend on it; other flags change features of steps, or
+            which steps there are.
+        name: The field's name; :func:`flags_of` fills it in, like the next two.
+        kind: ``int``, ``float``, ``bool`` or ``str``.
+        optional: Whether None is a value.
+    """
+
+    help: str
+    default: Any = None
+    shown: str = ""
+    unit: str = ""
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    allowed: tuple[str, ...] = ()
+    shorts: tuple[str, ...] = ()
+    spelling: str = ""
+    remedy: str = ""
+    decides_cost: bool = False
+    name: str = ""
+    kind: str = "str"
+    optional: bool = False
+
+    @property
+    def option(self) -> str:
+        """The flag as typed: ``--tensor-parallel-size``."""
+        return self.spelling or "--" + self.name.replace("_", "-")
+
+    @property
+    def default_text(self) -> str:
+        """The default in words; empty where there is nothing to say."""
+        if self.shown or self.default in (None, ""):
+            return self.shown
+        if self.kind == "bool":
+            return "yes" if self.default else "no"
+        return f"{self.default:g}" if self.kind == "float" else str(self.default)
+
+    @property
+    def summary(self) -> str:
+        """The flag's sentence with its unit, where that does not say it, and its default."""
+        unit = "" if self.unit in self.help.lower().split() else self.unit
+        default = f"default: {self.default_text}" if self.default_text else ""
+        facts = "; ".join(filter(None, (unit, default)))
+        return f"{self.help} [{facts}]" if facts else self.help
+
+    def read(self, value: Any, name: str = "") -> Any:
+        """A value of a list, a file or the command line in the flag's type.
+
+        A fraction where a whole number is wanted stays one, for :meth:`check` to refuse.
+
+        Args:
+            value: Text, or a value of YAML or JSON.
+            name: What an error calls the flag; its option if empty.
+
+        Raises:
+            PinnError: If the value is not of the type.
+        """
+        try:
+            return self._typed(value)
+        except (ValueError, TypeError, KeyError, OverflowError):
+            raise self._refusal(f"be {_KINDS[self.kind]}", value, name) from None
+
+    def _typed(self, value: Any) -> Any:
+        if self.kind == "bool":
+            return _TRUTH[str(value).strip().lower()]
+        if self.kind == "str":
+            return json.dumps(value) if isinstance(value, Mapping) else str(value).strip()
+        if isinstance(value, bool):
+            raise TypeError
+        number = float(value)
+        return int(number) if self.kind == "int" and number == int(number) else number
+
+    def check(self, value: Any) -> None:
+        """Refuse a value that the flag cannot have.
+
+        Raises:
+            PinnError: With the value, what is expected, and the remedy.
+        """
+        if value is None and self.optional:
+            return
+        if not _is_kind(value, self.kind):
+            positive = self.kind == "int" and self.least == 1
+            raise self._refusal(self._range() if positive else f"be {_KINDS[self.kind]}", value)
+        if self.allowed and value not in self.allowed:
+            remedy = self.remedy or f"use one of {', '.join(self.allowed)}"
+            raise PinnError(f"{self.option} {value!r} is unknown: {remedy}")
+        if not self._is_within(value):
+            raise self._refusal(self._range(), value)
+
+    def _is_within(self, value: Any) -> bool:
+        return (
+            (self.least is None or value >= self.least)
+            and (self.above is None or value > self.above)
+            and (self.most is None or value <= self.most)
+        )
+
+    def _range(self) -> str:
+        """What a number must do to lie within the limits."""
+        low = self.least if self.above is None else self.above
+        if self.most is not None:
+            if low is None:
+                return f"be at most {self.most:g}"
+            return f"be in {'[' if self.above is None else '('}{low:g}, {self.most:g}]"
+        if self.kind == "int" and self.least == 1:
+            return "be a positive whole number"
+        if low == 0:
+            return "not be negative" if self.above is None else "be positive"
+        return f"be {'at least' if self.above is None else 'above'} {low:g}"
+
+    def _refusal(self, rule: str, value: Any, name: str = "") -> PinnError:
+        remedy = self.remedy
+        if not remedy and self.default_text:
+            remedy = f"leave it out for the default, {self.default_text}"
+        end = f": {remedy}" if remedy else ""
+        return PinnError(f"{name or self.option} must {rule}, got {value!r}{end}")
+
+
+def flag(default: Any, help: str, **declaration: Any) -> Any:
+    """Declare a flag as a field of a dataclass; see :class:`Flag` for the keywords."""
+    return field(default=default, metadata={_KEY: Flag(help, default, **declaration)})
+
+
+@cache
+def flags_of(specification: type) -> tuple[Flag, ...]:
+    """The flags that a dataclass declares, in their order."""
+    return tuple(_named(f) for f in fields(specification) if _KEY in f.metadata)
+
+
+def _named(declared: Any) -> Flag:
+    kind = str(declared.type)
+    return replace(
+        declared.metadata[_KEY],
+        name=declared.name,
+        kind=kind.removesuffix(" | None"),
+        optional=kind.endswith(" | None"),
+    )
+
+
+def given_flags(specification: type, values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The flags that a foreign file names, each in its type; its other keys are left alone.
+
+    Raises:
+        PinnError: If a value is not of its flag's type; names the place.
+    """
+    return {
+        flag.name: flag.read(values[flag.name], f"{where}: {flag.name}")
+        for flag in flags_of(specification)
+        if values.get(flag.name) is not None
+    }
+
+
+def check_flags(specification: Any) -> None:
+    """Refuse a specification one of whose flags has a bad value.
+
+    Raises:
+        PinnError: Of the first such flag.
+    """
+    for each in flags_of(specification.__class__):
+        each.check(getattr(specification, each.name))
+
+
+def _is_kind(value: Any, kind: str) -> bool:
+    """Whether a value is of a kind; NumPy's numbers and truth values are too."""
+    if kind == "str":
+        return isinstance(value, str)
+    if isinstance(value, str):
+        return False
+    try:
+        if kind == "bool":
+            return value in (True, False)
+        return not isinstance(value, bool) and value == (int if kind == "int" else float)(value)
+    except (TypeError, ValueError, OverflowError):
+        return False

@@ -1,0 +1,10 @@
+"""Write the Go struct of the engine's flags anew: ``make flags``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pinn.export.go_flags import write_go_flags
+
+if __name__ == "__main__":
+    print(write_go_flags(Path(__file__).resolve().parents[1]))
