@@ -170,6 +170,7 @@ def go_name(name: str, exported: bool = True) -> str:
     >>> go_name("windowed_kv_read_s"), go_name("kv_read", exported=False)
     ('WindowedKVRead', 'kvRead')
     """
-    first, *rest = name.removesuffix("_s").split("_")
+    second = "_s" if not name.endswith("_per_s") else ""
+    first, *rest = name.removesuffix(second).split("_")
     capitals = [_INITIALS.get(word, word.capitalize()) for word in (first, *rest)]
     return "".join(capitals if exported else [first, *capitals[1:]])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import shutil
 from collections import namedtuple
-from dataclasses import dataclass, fields
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from pinn.export.formula_files import (
 )
 from pinn.features.step import STEP_FEATURES, StepFeature
 from pinn.physics.batch_sums import BatchSums
-from pinn.physics.costs import StepCosts
+from pinn.physics.cost_facts import CostFacts
+from pinn.physics.costs import StepCosts, cost
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = formula_files()
@@ -42,11 +44,16 @@ def test_a_written_file_is_up_to_date(name):
     assert same, f"{name} is out of date: run 'make formulas'"
 
 
+def extra_token_s(w: CostFacts) -> float:
+    """A cost that nobody knows."""
+    return max(w.vocab_size / w.hidden_size, 3.0) * w.top_k / w.bf16_flop_per_s
+
+
 @dataclass(frozen=True)
 class MoreCosts(StepCosts):
     """The costs with one more."""
 
-    extra_token_s: np.ndarray
+    extra_token_s: np.ndarray = field(metadata=cost("One more.", extra_token_s))
 
 
 def one_more(costs: MoreCosts, sums: BatchSums, most: float = 50.0) -> np.ndarray:
@@ -73,6 +80,11 @@ def cases(count: int) -> list[tuple[list[float], list[int]]]:
         sums = rng.integers(0, 40, len(fields(BatchSums))) * (number > 0)
         found.append((costs, sums.tolist()))
     return found
+
+
+def facts() -> CostFacts:
+    """Numbers of a deployment."""
+    return CostFacts(*np.random.default_rng(1).uniform(0.5, 4.0, len(fields(CostFacts))).tolist())
 
 
 def registry_values(costs: list[float], sums: list[int]) -> list[float]:
@@ -105,17 +117,19 @@ def test_a_new_feature_of_a_new_cost_is_the_same_in_go(tmp_path):
         'package pinn\nimport ("fmt"; "testing")\n'
         "func show(c Costs, s Sums) {\nvar f [numStepFeatures]float64\nk := c.constants()\n"
         "stepValues(&k, &s, &f)\nfmt.Println(f)\n}\n"
-        f"func TestValues(*testing.T) {{\n{calls}}}\n"
+        f"func TestValues(*testing.T) {{\n{calls}"
+        f"w := costFacts{{{numbers(astuple(facts()))}}}\nfmt.Println(w.costs())\n}}\n"
     )
     printed = go(str(tmp_path), "test", "-v", "-run", "Values", ".")
-    found = [line.strip("[]").split() for line in printed.splitlines() if line.startswith("[")]
+    found = [line.strip("[{}]").split() for line in printed.splitlines() if line[0] in "[{"]
     expected = [registry_values(*case) for case in cases(20)]
+    expected.append([f.metadata["formula"](facts()) for f in fields(MoreCosts)])
     assert len(found) == len(expected)
     for got, want in zip(found, expected, strict=True):
         assert [float(x) for x in got] == pytest.approx(want, rel=1e-12, abs=1e-16)
 
 
-def numbers(values: list) -> str:
+def numbers(values: Iterable[float]) -> str:
     return ", ".join(map(repr, values))
 
 

@@ -2,38 +2,37 @@
 
 package pinn
 
-// Costs are seconds at datasheet rates per unit of work on one GPU of a configuration; the Python
-// class StepCosts explains each.
+// Costs are seconds at datasheet rates per unit of work on one GPU.
 type Costs struct {
-	Layers                float64
-	MoeLayers             float64
-	QuantizedLayers       float64
-	ParallelLayers        float64
-	GraphTokens           float64
-	GemmWeights           float64
-	GemmToken             float64
-	HeadSequence          float64
-	SampledRequest        float64
-	ActivationToken       float64
-	Experts               float64
-	ExpertShare           float64
-	ExpertRead            float64
-	ExpertToken           float64
-	ExpertActivationToken float64
-	ExpertReplicas        float64
-	KVRead                float64
-	WindowedKVRead        float64
-	DecodePair            float64
-	WindowedDecodePair    float64
-	PrefillToken          float64
-	PrefillPair           float64
-	WindowedPrefillPair   float64
-	AllReduces            float64
-	AllReduceTokenBytes   float64
-	AllReduceToken        float64
-	ExchangeToken         float64
-	PipelineToken         float64
-	Offload               float64
+	Layers                float64 // Transformer layers.
+	MoeLayers             float64 // Layers with routed experts.
+	QuantizedLayers       float64 // Layers whose activations are quantized in every step.
+	ParallelLayers        float64 // Layers with a tensor-parallel all-reduce.
+	GraphTokens           float64 // Tokens of the largest step that a CUDA graph was captured of.
+	GemmWeights           float64 // Reading every weight but the routed experts' once.
+	GemmToken             float64 // Computing them for one token, the output head apart.
+	HeadSequence          float64 // Computing the output head for one sequence.
+	SampledRequest        float64 // Moving the logits of one request through the sampler's kernels.
+	ActivationToken       float64 // Residual-stream traffic of one token.
+	Experts               float64 // Routed experts on this GPU; 0 for a dense model.
+	ExpertShare           float64 // Chance that a token uses a given expert: top-k / experts.
+	ExpertRead            float64 // Reading one of them in every MoE layer.
+	ExpertToken           float64 // Computing this GPU's share of one token's top-k experts.
+	ExpertActivationToken float64 // Gathering and scattering that share.
+	ExpertReplicas        float64 // Data-parallel replicas whose tokens share the experts.
+	KVRead                float64 // Reading one cached token in the layers that see everything.
+	WindowedKVRead        float64 // Reading one cached token in the windowed layers.
+	DecodePair            float64 // Attention arithmetic of a decode per key, in full layers.
+	WindowedDecodePair    float64 // The same in windowed layers.
+	PrefillToken          float64 // Queries in and outputs out of prefill attention, per token.
+	PrefillPair           float64 // Attention arithmetic of a prefill per pair, in full layers.
+	WindowedPrefillPair   float64 // The same in windowed layers.
+	AllReduces            float64 // All-reduces of a step; 0 on one GPU.
+	AllReduceTokenBytes   float64 // Message of one of them, per token.
+	AllReduceToken        float64 // Moving one token's all-reduces over the GPU links.
+	ExchangeToken         float64 // Moving one token to its experts and back between GPUs.
+	PipelineToken         float64 // Handing one token from stage to stage.
+	Offload               float64 // Reading the weights that lie in host memory over PCIe.
 }
 
 // costNames are the names of the fields in files, each with its place.
@@ -70,4 +69,91 @@ var costNames = []struct {
 	{"exchange_token_s", func(c *Costs) *float64 { return &c.ExchangeToken }},
 	{"pipeline_token_s", func(c *Costs) *float64 { return &c.PipelineToken }},
 	{"offload_s", func(c *Costs) *float64 { return &c.Offload }},
+}
+
+// costFacts are the numbers that the costs are made of, as Python's CostFacts.
+type costFacts struct {
+	layers               float64
+	moeLayers            float64
+	quantized            float64
+	hiddenSize           float64
+	vocabSize            float64
+	logitBytes           float64
+	tensorParallelSize   float64
+	dataParallelSize     float64
+	pipelineParallelSize float64
+	graphTokens          float64
+	cpuOffloadGb         float64
+	memoryBytesPerS      float64
+	linkBytesPerS        float64
+	pcieBytesPerS        float64
+	bf16FlopPerS         float64
+	denseWeightBytes     float64
+	denseToken           float64
+	headSequence         float64
+	kvElementBytes       float64
+	kvWidth              float64
+	windowedKVWidth      float64
+	decodeFlop           float64
+	windowedDecodeFlop   float64
+	prefillFlop          float64
+	windowedPrefillFlop  float64
+	prefillTokenBytes    float64
+	allReduces           float64
+	routedExperts        float64
+	topK                 float64
+	expertWidth          float64
+	expertWeights        float64
+	expertWeightBytes    float64
+	expertFlopPerS       float64
+	expertSpread         float64
+	expertCut            float64
+	exchangeCopies       float64
+}
+
+func (w *costFacts) costs() Costs {
+	var c Costs
+	weights := w.denseWeightBytes / w.memoryBytesPerS
+	tokenBytes := w.hiddenSize * 2
+	experts := w.routedExperts / w.expertSpread
+	expertRead := w.expertWeights * w.expertWeightBytes / w.memoryBytesPerS
+	expertCopies := w.topK / w.expertSpread
+	c.Layers = w.layers
+	c.MoeLayers = w.moeLayers
+	c.QuantizedLayers = w.layers * w.quantized
+	var chosen1 float64
+	if w.tensorParallelSize > 1 {
+		chosen1 = 1
+	}
+	c.ParallelLayers = w.layers * chosen1
+	c.GraphTokens = w.graphTokens
+	c.GemmWeights = weights
+	c.GemmToken = w.denseToken
+	c.HeadSequence = w.headSequence
+	c.SampledRequest = w.vocabSize * w.logitBytes / w.memoryBytesPerS
+	c.ActivationToken = w.layers * 12 * tokenBytes / w.memoryBytesPerS
+	c.Experts = experts
+	c.ExpertShare = w.topK / max(w.routedExperts, 1)
+	c.ExpertRead = expertRead
+	c.ExpertToken = 2 * w.expertWeights * expertCopies / w.expertFlopPerS
+	c.ExpertActivationToken = expertCopies * (2*w.hiddenSize + 3*w.expertWidth/w.expertCut) * w.moeLayers * 2 / w.memoryBytesPerS
+	c.ExpertReplicas = w.dataParallelSize
+	c.KVRead = w.kvWidth * w.kvElementBytes / w.memoryBytesPerS
+	c.WindowedKVRead = w.windowedKVWidth * w.kvElementBytes / w.memoryBytesPerS
+	c.DecodePair = w.decodeFlop / w.bf16FlopPerS
+	c.WindowedDecodePair = w.windowedDecodeFlop / w.bf16FlopPerS
+	c.PrefillToken = w.prefillTokenBytes / w.memoryBytesPerS
+	c.PrefillPair = w.prefillFlop / w.bf16FlopPerS
+	c.WindowedPrefillPair = w.windowedPrefillFlop / w.bf16FlopPerS
+	var chosen2 float64
+	if w.tensorParallelSize > 1 {
+		chosen2 = 1
+	}
+	c.AllReduces = w.allReduces * chosen2
+	c.AllReduceTokenBytes = tokenBytes
+	c.AllReduceToken = w.allReduces * tokenBytes * 2 * (w.tensorParallelSize - 1) / w.tensorParallelSize / w.linkBytesPerS
+	c.ExchangeToken = w.moeLayers * 2 * w.exchangeCopies * ((w.tensorParallelSize*w.dataParallelSize - 1) / (w.tensorParallelSize * w.dataParallelSize)) * tokenBytes / w.linkBytesPerS
+	c.PipelineToken = (w.pipelineParallelSize - 1) * tokenBytes / w.linkBytesPerS
+	c.Offload = min(w.cpuOffloadGb*1073741824, (weights+experts*expertRead)*w.memoryBytesPerS/w.pipelineParallelSize) / w.pcieBytesPerS
+	return c
 }
