@@ -256,7 +256,9 @@ def step_costs(deployments: Sequence[Deployment]) -> StepCosts:
 
 def _cost_row(deployment: Deployment) -> tuple[float, ...]:
     serving = deployment.serving
-    flags = Flags(
+    return _cached_cost_row(
+        deployment.model,
+        deployment.gpu,
         serving.tensor_parallel_size,
         serving.data_parallel_size,
         serving.pipeline_parallel_size,
@@ -266,10 +268,10 @@ def _cost_row(deployment: Deployment) -> tuple[float, ...]:
         deployment.kv_cache_precision.bytes_per_weight,
         logit_bytes(deployment.sampling),
     )
-    return _cached_cost_row(deployment.model, deployment.gpu, flags)
 
 
 @lru_cache(maxsize=65536)
-def _cached_cost_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
-    facts = cost_facts(model, gpu, flags)
+def _cached_cost_row(model: ModelSpec, gpu: GpuSpec, *flags: Any) -> tuple[float, ...]:
+    # Flags are made here, since hashing a dataclass takes longer than hashing its values.
+    facts = cost_facts(model, gpu, Flags(*flags))
     return tuple(float(formula(facts)) for formula in _FORMULAS)
