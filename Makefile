@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: train train-all evaluate fits test lint help goldens
+.PHONY: train train-all evaluate fits test lint help goldens formulas
 
 help:
 	@grep '^# make' Makefile
@@ -36,6 +36,10 @@ lint: $(VENV)/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# make formulas: step features and costs in compiled code and in Go, after a change of either
+formulas: $(VENV)/installed-test
+	$(BIN)/python scripts/make_formulas.py
 
 # make goldens: what the Go tests compare with, anew from the checkpoint in the repository
 goldens: $(VENV)/installed

@@ -1,4 +1,8 @@
-"""What the step features measure: pure functions of costs and batch sums, broadcast together."""
+"""What the step features measure: pure functions of costs and batch sums, broadcast together.
+
+They are formulas as ``pinn.export.expressions`` reads them: the simulator's compiled code and
+the Go package are written from them.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import StepCosts
 from pinn.physics.floor import (
     expert_compute_s,
+    expert_tokens,
     gemm_compute_s,
     hit_expert_read_s,
     topk_expert_read_s,
@@ -33,7 +38,7 @@ CUSTOM_BYTES = 2.0**23
 
 def busy(sums: BatchSums) -> Values:
     """1 where the batch has work, 0 for an empty one."""
-    return (sums.tokens > 0) * 1.0
+    return np.where(sums.tokens > 0, 1.0, 0.0)
 
 
 def gemm(costs: StepCosts, sums: BatchSums) -> Values:
@@ -52,9 +57,14 @@ def experts_hit(costs: StepCosts, sums: BatchSums, share: float = 1.0) -> Values
     return np.maximum(hit - topk_expert_read_s(costs), 0.0)
 
 
+def message_tokens(costs: StepCosts, message_bytes: float) -> Values:
+    """Tokens whose all-reduce message has so many bytes."""
+    return message_bytes / costs.all_reduce_token_bytes
+
+
 def first_bytes(costs: StepCosts, sums: BatchSums, message_bytes: float) -> Values:
     """All-reduce time of the tokens that fit in the first bytes of a message."""
-    tokens = np.minimum(sums.tokens, message_bytes / costs.all_reduce_token_bytes)
+    tokens = np.minimum(sums.tokens, message_tokens(costs, message_bytes))
     return costs.all_reduce_token_s * tokens
 
 
@@ -103,9 +113,10 @@ def prefill_attention(costs: StepCosts, sums: BatchSums) -> Values:
 
 def expert_compute_beyond_wave(costs: StepCosts, sums: BatchSums) -> Values:
     """Arithmetic of the experts for tokens of all replicas beyond ``WAVE_TOKENS``."""
-    return costs.expert_token_s * np.maximum(sums.tokens * costs.expert_replicas - WAVE_TOKENS, 0.0)
+    return costs.expert_token_s * np.maximum(expert_tokens(costs, sums.tokens) - WAVE_TOKENS, 0.0)
 
 
 def large_all_reduces(costs: StepCosts, sums: BatchSums) -> Values:
     """All-reduces of more than ``ONE_SHOT_BYTES``."""
-    return costs.all_reduces * (costs.all_reduce_token_bytes * sums.tokens > ONE_SHOT_BYTES)
+    large = costs.all_reduce_token_bytes * sums.tokens > ONE_SHOT_BYTES
+    return np.where(large, costs.all_reduces, 0.0)

@@ -1,99 +1,239 @@
 """What one unit of work costs a deployment at its GPU's datasheet rates.
 
 The features of a step are sums over the batch times these constants, so a Go program or a table
-reader needs nothing else of the model and the GPU.
+reader needs nothing else of the model and the GPU. Each has one formula
+(``pinn.export.expressions``), which the Go package is written from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from pinn.physics.matmuls import MatMul, dense_matmuls, expert_weights
+from pinn.physics.cost_facts import ACTIVATION_BYTES, CostFacts, Flags, cost_facts
 from pinn.physics.sampling import logit_bytes
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu import GpuSpec
-from pinn.specs.model import AttentionSpec, LatentAttentionSpec, LayerGroup, ModelSpec
-from pinn.specs.precision import Precision
+from pinn.specs.model import ModelSpec
 from pinn.units import GIB
 
 #: Residual reads and writes of one layer per token, in units of the hidden size: two norms with
 #: residual add (read 2, write 2 each), the activation function and the KV write are of that order.
 #: An assumption; what it misses is in the beta of ``activations``.
 ACTIVATION_PASSES = 12.0
-#: Activations are bf16.
-ACTIVATION_BYTES = 2.0
+
+
+def cost(meaning: str, formula: Callable[[CostFacts], float]) -> dict[str, Any]:
+    """What is known of a field of ``StepCosts``.
+
+    Args:
+        meaning: What it is.
+        formula: Its value for a deployment's numbers.
+    """
+    return {"meaning": meaning, "formula": formula}
+
+
+def _token_bytes(w: CostFacts) -> float:
+    return w.hidden_size * ACTIVATION_BYTES
+
+
+def _weights_s(w: CostFacts) -> float:
+    return w.dense_weight_bytes / w.memory_bytes_per_s
+
+
+def _experts(w: CostFacts) -> float:
+    return w.routed_experts / w.expert_spread
+
+
+def _expert_read_s(w: CostFacts) -> float:
+    return w.expert_weights * w.expert_weight_bytes / w.memory_bytes_per_s
+
+
+def _expert_copies(w: CostFacts) -> float:
+    """Copies of a token per GPU: top-k expert slices, or the share of them that live there."""
+    return w.top_k / w.expert_spread
+
+
+def _expert_activation_token_s(w: CostFacts) -> float:
+    width = 2 * w.hidden_size + 3 * w.expert_width / w.expert_cut
+    passes = _expert_copies(w) * width * w.moe_layers
+    return passes * ACTIVATION_BYTES / w.memory_bytes_per_s
+
+
+def _all_reduce_token_s(w: CostFacts) -> float:
+    """A ring moves 2 (p - 1) / p of the message over each link (Patarasuk and Yuan 2009)."""
+    tp = w.tensor_parallel_size
+    return w.all_reduces * _token_bytes(w) * 2 * (tp - 1) / tp / w.link_bytes_per_s
+
+
+def _exchange_token_s(w: CostFacts) -> float:
+    """Dispatch and combine between data-parallel ranks."""
+    ranks = w.tensor_parallel_size * w.data_parallel_size
+    remote = (ranks - 1) / ranks
+    return w.moe_layers * 2 * w.exchange_copies * remote * _token_bytes(w) / w.link_bytes_per_s
+
+
+def _offload_s(w: CostFacts) -> float:
+    """Parameters are offloaded until vLLM's flag or the model is used up.
+
+    The flag counts GiB per GPU (vllm/config/cache.py: cpu_offload_gb), and a GPU of a pipeline
+    holds its stage alone.
+    """
+    read_s = _weights_s(w) + _experts(w) * _expert_read_s(w)
+    held_bytes = read_s * w.memory_bytes_per_s / w.pipeline_parallel_size
+    return min(w.cpu_offload_gb * GIB, held_bytes) / w.pcie_bytes_per_s
 
 
 @dataclass(frozen=True)
 class StepCosts:
     """Seconds at datasheet rates per unit of work on one GPU; fields are arrays of one shape.
 
-    Attributes:
-        layers: Transformer layers.
-        moe_layers: Layers with routed experts.
-        quantized_layers: Layers whose activations are quantized in every step.
-        parallel_layers: Layers with a tensor-parallel all-reduce.
-        graph_tokens: Tokens of the largest step that a CUDA graph was captured of.
-        gemm_weights_s: Reading every weight but the routed experts' once.
-        gemm_token_s: Computing them for one token, the output head apart.
-        head_sequence_s: Computing the output head for one sequence.
-        sampled_request_s: Moving the logits of one request through the sampler's kernels.
-        activation_token_s: Residual-stream traffic of one token.
-        experts: Routed experts on this GPU; 0 for a dense model.
-        expert_share: Chance that a token uses a given expert: top-k / experts.
-        expert_read_s: Reading one of them in every MoE layer.
-        expert_token_s: Computing this GPU's share of one token's top-k experts.
-        expert_activation_token_s: Gathering and scattering that share.
-        expert_replicas: Data-parallel replicas whose tokens share the experts.
-        kv_read_s: Reading one cached token in the layers that see everything.
-        windowed_kv_read_s: Reading one cached token in the windowed layers.
-        decode_pair_s: Attention arithmetic of a decode per key, in full layers.
-        windowed_decode_pair_s: The same in windowed layers.
-        prefill_token_s: Queries in and outputs out of prefill attention, per token.
-        prefill_pair_s: Attention arithmetic of a prefill per pair, in full layers.
-        windowed_prefill_pair_s: The same in windowed layers.
-        all_reduces: All-reduces of a step; 0 on one GPU.
-        all_reduce_token_bytes: Message of one of them, per token.
-        all_reduce_token_s: Moving one token's all-reduces over the GPU links.
-        exchange_token_s: Moving one token to its experts and back between GPUs.
-        pipeline_token_s: Handing one token from stage to stage.
-        offload_s: Reading the weights that lie in host memory over PCIe.
+    What each is stands beside it, with its formula.
     """
 
-    layers: Float[np.ndarray, "*n"]
-    moe_layers: Float[np.ndarray, "*n"]
-    quantized_layers: Float[np.ndarray, "*n"]
-    parallel_layers: Float[np.ndarray, "*n"]
-    graph_tokens: Float[np.ndarray, "*n"]
-    gemm_weights_s: Float[np.ndarray, "*n"]
-    gemm_token_s: Float[np.ndarray, "*n"]
-    head_sequence_s: Float[np.ndarray, "*n"]
-    sampled_request_s: Float[np.ndarray, "*n"]
-    activation_token_s: Float[np.ndarray, "*n"]
-    experts: Float[np.ndarray, "*n"]
-    expert_share: Float[np.ndarray, "*n"]
-    expert_read_s: Float[np.ndarray, "*n"]
-    expert_token_s: Float[np.ndarray, "*n"]
-    expert_activation_token_s: Float[np.ndarray, "*n"]
-    expert_replicas: Float[np.ndarray, "*n"]
-    kv_read_s: Float[np.ndarray, "*n"]
-    windowed_kv_read_s: Float[np.ndarray, "*n"]
-    decode_pair_s: Float[np.ndarray, "*n"]
-    windowed_decode_pair_s: Float[np.ndarray, "*n"]
-    prefill_token_s: Float[np.ndarray, "*n"]
-    prefill_pair_s: Float[np.ndarray, "*n"]
-    windowed_prefill_pair_s: Float[np.ndarray, "*n"]
-    all_reduces: Float[np.ndarray, "*n"]
-    all_reduce_token_bytes: Float[np.ndarray, "*n"]
-    all_reduce_token_s: Float[np.ndarray, "*n"]
-    exchange_token_s: Float[np.ndarray, "*n"]
-    pipeline_token_s: Float[np.ndarray, "*n"]
-    offload_s: Float[np.ndarray, "*n"]
+    layers: Float[np.ndarray, "*n"] = field(
+        metadata=cost("Transformer layers.", lambda w: w.layers)
+    )
+    moe_layers: Float[np.ndarray, "*n"] = field(
+        metadata=cost("Layers with routed experts.", lambda w: w.moe_layers)
+    )
+    quantized_layers: Float[np.ndarray, "*n"] = field(
+        metadata=cost(
+            "Layers whose activations are quantized in every step.",
+            lambda w: w.layers * w.quantized,
+        )
+    )
+    parallel_layers: Float[np.ndarray, "*n"] = field(
+        metadata=cost(
+            "Layers with a tensor-parallel all-reduce.",
+            lambda w: w.layers * (w.tensor_parallel_size > 1),
+        )
+    )
+    graph_tokens: Float[np.ndarray, "*n"] = field(
+        metadata=cost(
+            "Tokens of the largest step that a CUDA graph was captured of.",
+            lambda w: w.graph_tokens,
+        )
+    )
+    gemm_weights_s: Float[np.ndarray, "*n"] = field(
+        metadata=cost("Reading every weight but the routed experts' once.", _weights_s)
+    )
+    gemm_token_s: Float[np.ndarray, "*n"] = field(
+        metadata=cost(
+            "Computing them for one token, the output head apart.", lambda w: w.dense_token_s
+        )
+    )
+    head_sequence_s: Float[np.ndarray, "*n"] = field(
+        metadata=cost("Computing the output head for one sequence.", lambda w: w.head_sequence_s)
+    )
+    # Every rank of a tensor-parallel group samples from the gathered logits.
+    sampled_request_s: Float[np.ndarray, "*n"] = field(
+        metadata=cost(
+            "Moving the logits of one request through the sampler's kernels.",
+            lambda w: w.vocab_size * w.logit_bytes / w.memory_bytes_per_s,
+        )
+    )
+    activation_token_s: Float[np.ndarray, "*n"] = field(
+        metadata=cost(
+            "Residual-stream traffic of one token.",
+            lambda w: w.layers * ACTIVATION_PASSES * _token_bytes(w) / w.memory_bytes_per_s,
+        )
+    )
+    experts: Float[np.ndarray, "*n"] = field(
+        metadata=cost("Routed experts on this GPU; 0 for a dense model.", _experts)
+    )
+    expert_share: Float[np.ndarray, "*n"] = field(
+        metadata=cost(
+            "Chance that a token uses a given expert: top-k / experts.",
+            lambda w: w.top_k / max(w.routed_experts, 1.0),
+        )
+    )
+    expert_read_s: Float[np.ndarray, "*n"] = field(
+        metadata=cost("Reading one of them in every MoE layer.", _expert_read_s)
+    )
+    expert_token_s: Float[np.ndarray, "*n"] = field(
+        metadata=cost(
+            "Computing this GPU's share of one token's top-k experts.",
+            lambda w: 2.0 * w.expert_weights * _expert_copies(w) / w.expert_flop_per_s,
+        )
+    )
+    expert_activation_token_s: Float[np.ndarray, "*n"] = field(
+        metadata=cost("Gathering and scattering that share.", _expert_activation_token_s)
+    )
+    expert_replicas: Float[np.ndarray, "*n"] = field(
+        metadata=cost(
+            "Data-parallel replicas whose tokens share the experts.", lambda w: w.data_parallel_size
+        )
+    )
+    kv_read_s: Float[np.ndarray, "*n"] = field(
+        metadata=cost(
+            "Reading one cached token in the layers that see everything.",
+            lambda w: w.kv_width * w.kv_element_bytes / w.memory_bytes_per_s,
+        )
+    )
+    windowed_kv_read_s: Float[np.ndarray, "*n"] = field(
+        metadata=cost(
+            "Reading one cached token in the windowed layers.",
+            lambda w: w.windowed_kv_width * w.kv_element_bytes / w.memory_bytes_per_s,
+        )
+    )
+    decode_pair_s: Float[np.ndarray, "*n"] = field(
+        metadata=cost(
+            "Attention arithmetic of a decode per key, in full layers.",
+            lambda w: w.decode_flop / w.bf16_flop_per_s,
+        )
+    )
+    windowed_decode_pair_s: Float[np.ndarray, "*n"] = field(
+        metadata=cost(
+            "The same in windowed layers.", lambda w: w.windowed_decode_flop / w.bf16_flop_per_s
+        )
+    )
+    prefill_token_s: Float[np.ndarray, "*n"] = field(
+        metadata=cost(
+            "Queries in and outputs out of prefill attention, per token.",
+            lambda w: w.prefill_token_bytes / w.memory_bytes_per_s,
+        )
+    )
+    prefill_pair_s: Float[np.ndarray, "*n"] = field(
+        metadata=cost(
+            "Attention arithmetic of a prefill per pair, in full layers.",
+            lambda w: w.prefill_flop / w.bf16_flop_per_s,
+        )
+    )
+    windowed_prefill_pair_s: Float[np.ndarray, "*n"] = field(
+        metadata=cost(
+            "The same in windowed layers.", lambda w: w.windowed_prefill_flop / w.bf16_flop_per_s
+        )
+    )
+    all_reduces: Float[np.ndarray, "*n"] = field(
+        metadata=cost(
+            "All-reduces of a step; 0 on one GPU.",
+            lambda w: w.all_reduces * (w.tensor_parallel_size > 1),
+        )
+    )
+    all_reduce_token_bytes: Float[np.ndarray, "*n"] = field(
+        metadata=cost("Message of one of them, per token.", _token_bytes)
+    )
+    all_reduce_token_s: Float[np.ndarray, "*n"] = field(
+        metadata=cost("Moving one token's all-reduces over the GPU links.", _all_reduce_token_s)
+    )
+    exchange_token_s: Float[np.ndarray, "*n"] = field(
+        metadata=cost("Moving one token to its experts and back between GPUs.", _exchange_token_s)
+    )
+    pipeline_token_s: Float[np.ndarray, "*n"] = field(
+        metadata=cost(
+            "Handing one token from stage to stage.",
+            lambda w: (w.pipeline_parallel_size - 1) * _token_bytes(w) / w.link_bytes_per_s,
+        )
+    )
+    offload_s: Float[np.ndarray, "*n"] = field(
+        metadata=cost("Reading the weights that lie in host memory over PCIe.", _offload_s)
+    )
 
     def reshape(self, *shape: int) -> StepCosts:
         """The same costs with every field reshaped."""
@@ -105,6 +245,7 @@ class StepCosts:
 
 
 COST_NAMES: tuple[str, ...] = tuple(f.name for f in fields(StepCosts))
+_FORMULAS = tuple(f.metadata["formula"] for f in fields(StepCosts))
 
 
 def step_costs(deployments: Sequence[Deployment]) -> StepCosts:
@@ -130,202 +271,7 @@ def _cost_row(deployment: Deployment) -> tuple[float, ...]:
 
 
 @lru_cache(maxsize=65536)
-def _cached_cost_row(
-    model: ModelSpec,
-    gpu: GpuSpec,
-    tp: int,
-    dp: int,
-    pp: int,
-    expert_parallel: bool,
-    graph_tokens: int,
-    offload_gb: float,
-    kv_bytes: float,
-    sampled_bytes: float,
-) -> tuple[float, ...]:
-    bandwidth, link = gpu.memory_bandwidth_bytes_per_s, gpu.link_bandwidth_bytes_per_s
-    token_bytes = model.hidden_size * ACTIVATION_BYTES
-    dense, attention = _dense_work(model, tp), _attention_work(model, tp)
-    bf16 = gpu.peak_flop_per_s["bf16"]
-    layers = float(model.layers)
-    experts = _expert_costs(model, gpu, tp * dp, expert_parallel, float(dp))
-    weights_s = dense.weight_bytes / bandwidth
-    # vLLM offloads parameters until the flag or the model is used up; the flag counts GiB per GPU
-    # (vllm/config/cache.py: cpu_offload_gb), and a GPU of a pipeline holds its stage alone.
-    held_bytes = (weights_s + experts["experts"] * experts["expert_read_s"]) * bandwidth / pp
-    values = {
-        "layers": layers,
-        "moe_layers": float(model.moe_layers),
-        "quantized_layers": layers * dense.quantized,
-        "parallel_layers": layers * (tp > 1),
-        "graph_tokens": float(graph_tokens),
-        "gemm_weights_s": weights_s,
-        "gemm_token_s": sum(flop / gpu.matmul_flop_per_s(w) for w, flop in dense.token_flop),
-        "head_sequence_s": sum(flop / gpu.matmul_flop_per_s(w) for w, flop in dense.head_flop),
-        # Every rank of a tensor-parallel group samples from the gathered logits.
-        "sampled_request_s": model.vocab_size * sampled_bytes / bandwidth,
-        "activation_token_s": layers * ACTIVATION_PASSES * token_bytes / bandwidth,
-        **experts,
-        "kv_read_s": attention.full.kv_width * kv_bytes / bandwidth,
-        "windowed_kv_read_s": attention.windowed.kv_width * kv_bytes / bandwidth,
-        "decode_pair_s": attention.full.decode_flop / bf16,
-        "windowed_decode_pair_s": attention.windowed.decode_flop / bf16,
-        "prefill_token_s": attention.prefill_token_bytes / bandwidth,
-        "prefill_pair_s": attention.full.prefill_flop / bf16,
-        "windowed_prefill_pair_s": attention.windowed.prefill_flop / bf16,
-        # A ring moves 2 (p - 1) / p of the message over each link (Patarasuk and Yuan 2009).
-        "all_reduces": attention.all_reduces * (tp > 1.0),
-        "all_reduce_token_bytes": token_bytes,
-        "all_reduce_token_s": attention.all_reduces * token_bytes * 2 * (tp - 1) / tp / link,
-        "exchange_token_s": _exchange_token_s(
-            model, tp * dp, expert_parallel, dp, token_bytes, link
-        ),
-        "pipeline_token_s": (pp - 1) * token_bytes / link,
-        "offload_s": min(offload_gb * GIB, held_bytes) / gpu.pcie_bandwidth_bytes_per_s,
-    }
-    return tuple(float(values[name]) for name in COST_NAMES)
-
-
-@dataclass(frozen=True)
-class _DenseWork:
-    """What no GPU changes of all multiplications but the routed experts'."""
-
-    weight_bytes: float
-    token_flop: tuple[tuple[Precision, float], ...]
-    head_flop: tuple[tuple[Precision, float], ...]
-    quantized: bool
-
-
-@lru_cache(maxsize=16384)
-def _dense_work(model: ModelSpec, tp: int) -> _DenseWork:
-    dense = dense_matmuls(model, tp)
-    return _DenseWork(
-        sum(m.weight_bytes for m in dense),
-        _flop_by_format([m for m in dense if not m.per_sequence]),
-        _flop_by_format([m for m in dense if m.per_sequence]),
-        any(m.weights.dynamic_activations for m in dense),
-    )
-
-
-def _flop_by_format(matmuls: Sequence[MatMul]) -> tuple[tuple[Precision, float], ...]:
-    """FLOP per row of each number format, whose rate only a GPU knows."""
-    flop: dict[Precision, float] = {}
-    for matmul in matmuls:
-        flop[matmul.weights] = flop.get(matmul.weights, 0.0) + matmul.flop_per_row
-    return tuple(flop.items())
-
-
-@dataclass(frozen=True)
-class _PairWork:
-    """Cached elements per token, and FLOP per decode key and per prefill pair, over layers."""
-
-    kv_width: float = 0.0
-    decode_flop: float = 0.0
-    prefill_flop: float = 0.0
-
-    def __add__(self, other: _PairWork) -> _PairWork:
-        return _PairWork(
-            self.kv_width + other.kv_width,
-            self.decode_flop + other.decode_flop,
-            self.prefill_flop + other.prefill_flop,
-        )
-
-
-@dataclass(frozen=True)
-class _AttentionWork:
-    """What no GPU changes of attention and of the all-reduces around it."""
-
-    full: _PairWork
-    windowed: _PairWork
-    prefill_token_bytes: float
-    all_reduces: float
-
-
-@lru_cache(maxsize=16384)
-def _attention_work(model: ModelSpec, tp: int) -> _AttentionWork:
-    full, windowed = _PairWork(), _PairWork()
-    for group in model.layer_groups:
-        if group.attention.window_tokens is None:
-            full += _pair_work(group, tp)
-        else:
-            windowed += _pair_work(group, tp)
-    return _AttentionWork(
-        full,
-        windowed,
-        float(sum(_prefill_token_bytes(g, tp) for g in model.layer_groups)),
-        sum(_all_reduces(g) * g.count for g in model.layer_groups) + 1.0,
-    )
-
-
-def _pair_work(group: LayerGroup, tp: int) -> _PairWork:
-    """Of the layers of one shape.
-
-    Scores and weighted values take 2 FLOP per head and element each. MLA decodes in the latent
-    space: its keys are kv_lora_rank + rope wide and its values kv_lora_rank, for every head.
-    """
-    attention, heads = group.attention, group.attention.heads // tp
-    if isinstance(attention, LatentAttentionSpec):
-        kv_width: float = attention.kv_width
-        decode_width = attention.kv_width + attention.kv_lora_rank
-        prefill_width = attention.head_dim + attention.v_head_dim
-    else:
-        kv_width = 2 * max(attention.kv_heads / tp, 1) * attention.head_dim
-        decode_width = prefill_width = 2 * attention.head_dim
-    flop_per_width = 2.0 * heads * group.count
-    return _PairWork(
-        group.count * kv_width, flop_per_width * decode_width, flop_per_width * prefill_width
-    )
-
-
-def _prefill_token_bytes(group: LayerGroup, tp: int) -> float:
-    """Queries read and outputs written over the group's layers, in the activations' format."""
-    heads = group.attention.heads // tp
-    return group.count * 2 * heads * group.attention.head_dim * ACTIVATION_BYTES
-
-
-def _all_reduces(group: LayerGroup) -> int:
-    """Two per layer (after attention and after the FFN); one more for a full-width q/k norm."""
-    attention = group.attention
-    return 2 + (isinstance(attention, AttentionSpec) and attention.qk_norm_full_width)
-
-
-def _expert_costs(
-    model: ModelSpec, gpu: GpuSpec, ranks: int, expert_parallel: bool, replicas: float
-) -> dict[str, float]:
-    names = (
-        "experts",
-        "expert_share",
-        "expert_read_s",
-        "expert_token_s",
-        "expert_activation_token_s",
-    )
-    if model.moe is None:
-        return dict.fromkeys(names, 0.0) | {"expert_replicas": replicas}
-    moe, weights = model.moe, model.precisions.experts
-    spread, cut = (ranks, 1) if expert_parallel else (1, ranks)
-    per_expert = expert_weights(moe, model.hidden_size, cut) * model.moe_layers
-    # Copies of a token per GPU: top-k expert slices, or the share of them that live here.
-    copies = moe.top_k / spread
-    passes = copies * (2 * model.hidden_size + 3 * moe.width / cut) * model.moe_layers
-    values = (
-        moe.experts / spread,
-        moe.top_k / moe.experts,
-        per_expert * weights.bytes_per_weight / gpu.memory_bandwidth_bytes_per_s,
-        2.0 * per_expert * copies / gpu.matmul_flop_per_s(weights),
-        passes * ACTIVATION_BYTES / gpu.memory_bandwidth_bytes_per_s,
-    )
-    return dict(zip(names, values, strict=True)) | {"expert_replicas": replicas}
-
-
-def _exchange_token_s(
-    model: ModelSpec, ranks: int, expert_parallel: bool, dp: int, token_bytes: float, link: float
-) -> float:
-    """Dispatch and combine between data-parallel ranks.
-
-    Without data parallelism every rank of the group holds every token, and the all-reduce after
-    the experts is all there is (vLLM's FusedMoE without all-to-all kernels).
-    """
-    if model.moe is None or dp == 1:
-        return 0.0
-    remote = (ranks - 1) / ranks
-    copies = min(model.moe.top_k, ranks) if expert_parallel else ranks
-    return model.moe_layers * 2 * copies * remote * token_bytes / link
+def _cached_cost_row(model: ModelSpec, gpu: GpuSpec, *flags: Any) -> tuple[float, ...]:
+    # Flags are made here, since hashing a dataclass takes longer than hashing its values.
+    facts = cost_facts(model, gpu, Flags(*flags))
+    return tuple(float(formula(facts)) for formula in _FORMULAS)

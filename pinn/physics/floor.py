@@ -61,5 +61,11 @@ def hit_expert_read_s(costs: StepCosts, tokens: Float[np.ndarray, "..."]):
     With T tokens, each using an expert with chance k / N independently, N (1 - (1 - k/N)^T) are
     hit in expectation.
     """
-    hit = costs.experts * (1 - (1 - costs.expert_share) ** (tokens * costs.expert_replicas))
-    return hit * costs.expert_read_s
+    missed = (1 - costs.expert_share) ** expert_tokens(costs, tokens)
+    # Compiled code leaves out the power, which takes long, where there are no experts.
+    return np.where(costs.experts > 0, costs.experts * (1 - missed) * costs.expert_read_s, 0.0)
+
+
+def expert_tokens(costs: StepCosts, tokens: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+    """Tokens of all the data-parallel replicas that share the experts."""
+    return tokens * costs.expert_replicas

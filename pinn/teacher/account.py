@@ -42,42 +42,7 @@ PARTS: dict[str, str] = {
 #: Matrix multiplications: what one token takes is ``weights``, the rest ``gemm_compute``.
 _GEMM = "gemm"
 #: Step feature -> its part; ``gemm`` is split in two.
-PART_OF_FEATURE: dict[str, str] = {
-    "step": "host",
-    "layer": "small_kernels",
-    "moe_layer": "experts",
-    "quantized_layer": "small_kernels",
-    "parallel_layer": "communication",
-    "eager_layer": "small_kernels",
-    "prefill_layer": "prefill_attention",
-    "decode_layer": "decode_attention",
-    "request": "host",
-    "sampling": "sampling",
-    "activations": "small_kernels",
-    "gemm": _GEMM,
-    "gemm_weights": _GEMM,
-    "gemm_compute": _GEMM,
-    "gemm_beyond_128": _GEMM,
-    "gemm_beyond_1024": _GEMM,
-    "experts": "experts",
-    "experts_hit": "experts",
-    "experts_hit_tenth": "experts",
-    "expert_compute": "experts",
-    "expert_compute_beyond_1024": "experts",
-    "expert_activations": "experts",
-    "decode_attention": "decode_attention",
-    "kv_read": "decode_attention",
-    "prefill_attention": "prefill_attention",
-    "prefill_tokens": "prefill_attention",
-    "prefill_kv_read": "prefill_attention",
-    "all_reduce": "communication",
-    "all_reduce_first_256k": "communication",
-    "all_reduce_first_8m": "communication",
-    "large_all_reduce": "communication",
-    "expert_exchange": "communication",
-    "pipeline": "communication",
-    "cpu_offload": "weights",
-}
+PART_OF_FEATURE: dict[str, str] = {name: f.part for name, f in STEP_FEATURES.items()}
 #: Part of a composed step -> part of the account.
 PART_OF_OPERATOR: dict[str, str] = {
     "gemm": _GEMM,

@@ -13,25 +13,9 @@ from pinn.kernels.composition import OPERATORS
 
 #: The features that may explain each part of a step; they are non-negative and grow as it does.
 EXPLAINED_BY: dict[str, tuple[str, ...]] = {
-    "gemm": (
-        "layer", "request", "activations", "gemm", "gemm_weights", "gemm_compute",
-        "gemm_beyond_128", "gemm_beyond_1024",
-    ),
-    "experts": (
-        "moe_layer", "experts", "experts_hit", "experts_hit_tenth", "expert_compute",
-        "expert_compute_beyond_1024", "expert_activations",
-    ),
-    "decode_attention": ("decode_layer", "request", "decode_attention", "kv_read"),
-    "prefill_attention": (
-        "prefill_layer", "prefill_attention", "prefill_tokens", "prefill_kv_read",
-    ),
-    "all_reduce": (
-        "parallel_layer", "all_reduce", "all_reduce_first_256k", "all_reduce_first_8m",
-        "large_all_reduce",
-    ),
-    "exchange": ("moe_layer", "expert_exchange"),
-    "sampling": ("sampling",),
-}  # fmt: skip
+    operator: tuple(name for name, f in STEP_FEATURES.items() if operator in f.explains)
+    for operator in OPERATORS
+}
 
 #: Weight of the whole step's error beside those of its parts: parts then make up for each other,
 #: which took the error of steps at batches not fitted from 1.8 to 1.4 % (LOG.md).

@@ -18,7 +18,9 @@ from pinn.features.request import (
     request_features,
 )
 from pinn.features.step import STEP_FEATURES, step_features
+from pinn.kernels.composition import OPERATORS
 from pinn.latency.surrogate import batch_work
+from pinn.teacher.account import PARTS
 from pinn.teacher.projection import EXPLAINED_BY
 from pinn.teacher.scalars import OVERHEADS
 
@@ -36,6 +38,8 @@ def test_a_step_feature_is_well_defined(name):
     assert 0 <= feature.lower_bound <= feature.prior
     assert feature.lower_bound == (1 if feature.resource in ("roofline", "pcie") else 0)
     assert feature.meaning.endswith(".")
+    assert feature.part in {*PARTS, "gemm"}
+    assert set(feature.explains) <= set(OPERATORS)
 
 
 @pytest.mark.parametrize("name", STEP_FEATURES)

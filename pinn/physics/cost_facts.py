@@ -1,0 +1,276 @@
+"""What the costs of a deployment are made of: numbers of its model, GPU and flags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from pinn.physics.matmuls import MatMul, dense_matmuls, expert_weights
+from pinn.specs.gpu import GpuSpec
+from pinn.specs.model import AttentionSpec, LatentAttentionSpec, LayerGroup, ModelSpec
+from pinn.specs.precision import Precision
+
+#: Activations are bf16.
+ACTIVATION_BYTES = 2.0
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What of a serving configuration changes a cost."""
+
+    tensor_parallel_size: int
+    data_parallel_size: int
+    pipeline_parallel_size: int
+    enable_expert_parallel: bool
+    graph_tokens: int
+    cpu_offload_gb: float
+    kv_element_bytes: float
+    logit_bytes: float
+
+
+@dataclass(frozen=True)
+class CostFacts:
+    """Numbers that the formulas of ``StepCosts`` use; Go's ``Deployment.facts`` gives the same.
+
+    Attributes:
+        layers: Transformer layers.
+        moe_layers: Those with routed experts.
+        quantized: 1 where activations are quantized in every step.
+        hidden_size: Width of the residual stream.
+        vocab_size: Logits of a sequence.
+        logit_bytes: Bytes that the sampler moves for each of them.
+        tensor_parallel_size: As vLLM's flag.
+        data_parallel_size: As vLLM's flag.
+        pipeline_parallel_size: As vLLM's flag.
+        graph_tokens: Tokens of the largest step that a CUDA graph was captured of.
+        cpu_offload_gb: As vLLM's flag, GiB.
+        memory_bytes_per_s: Bandwidth of the GPU's memory.
+        link_bytes_per_s: Of its links to other GPUs, one way.
+        pcie_bytes_per_s: Of its link to host memory.
+        bf16_flop_per_s: Its peak.
+        dense_weight_bytes: All weights on one GPU but the routed experts'.
+        dense_token_s: Computing them for one token, the output head apart.
+        head_sequence_s: Computing the output head for one sequence.
+        kv_element_bytes: Of an element of the KV cache.
+        kv_width: Cached elements per token in the layers that see everything.
+        windowed_kv_width: The same in windowed layers.
+        decode_flop: Attention arithmetic of a decode per key, in full layers.
+        windowed_decode_flop: The same in windowed layers.
+        prefill_flop: Attention arithmetic of a prefill per pair, in full layers.
+        windowed_prefill_flop: The same in windowed layers.
+        prefill_token_bytes: Queries read and outputs written per token.
+        all_reduces: Of a step under tensor parallelism.
+        routed_experts: Of the model; 0 for a dense one.
+        top_k: Experts that a token uses.
+        expert_width: Of the feed-forward layer of one.
+        expert_weights: Of one expert's slice on one GPU, over the layers.
+        expert_weight_bytes: Bytes of each of them.
+        expert_flop_per_s: Rate of their number format.
+        expert_spread: GPUs over which the experts are distributed.
+        expert_cut: GPUs over which each expert is cut.
+        exchange_copies: Copies of a token sent between data-parallel ranks; 0 without.
+    """
+
+    layers: float
+    moe_layers: float
+    quantized: float
+    hidden_size: float
+    vocab_size: float
+    logit_bytes: float
+    tensor_parallel_size: float
+    data_parallel_size: float
+    pipeline_parallel_size: float
+    graph_tokens: float
+    cpu_offload_gb: float
+    memory_bytes_per_s: float
+    link_bytes_per_s: float
+    pcie_bytes_per_s: float
+    bf16_flop_per_s: float
+    dense_weight_bytes: float
+    dense_token_s: float
+    head_sequence_s: float
+    kv_element_bytes: float
+    kv_width: float
+    windowed_kv_width: float
+    decode_flop: float
+    windowed_decode_flop: float
+    prefill_flop: float
+    windowed_prefill_flop: float
+    prefill_token_bytes: float
+    all_reduces: float
+    routed_experts: float
+    top_k: float
+    expert_width: float
+    expert_weights: float
+    expert_weight_bytes: float
+    expert_flop_per_s: float
+    expert_spread: float
+    expert_cut: float
+    exchange_copies: float
+
+
+def cost_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> CostFacts:
+    """The numbers of one deployment."""
+    tp = flags.tensor_parallel_size
+    dense, attention = _dense_work(model, tp), _attention_work(model, tp)
+    return CostFacts(
+        layers=float(model.layers),
+        moe_layers=float(model.moe_layers),
+        quantized=float(dense.quantized),
+        hidden_size=float(model.hidden_size),
+        vocab_size=float(model.vocab_size),
+        logit_bytes=flags.logit_bytes,
+        tensor_parallel_size=float(tp),
+        data_parallel_size=float(flags.data_parallel_size),
+        pipeline_parallel_size=float(flags.pipeline_parallel_size),
+        graph_tokens=float(flags.graph_tokens),
+        cpu_offload_gb=float(flags.cpu_offload_gb),
+        memory_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
+        link_bytes_per_s=gpu.link_bandwidth_bytes_per_s,
+        pcie_bytes_per_s=gpu.pcie_bandwidth_bytes_per_s,
+        bf16_flop_per_s=gpu.peak_flop_per_s["bf16"],
+        dense_weight_bytes=dense.weight_bytes,
+        dense_token_s=sum((f / gpu.matmul_flop_per_s(w) for w, f in dense.token_flop), 0.0),
+        head_sequence_s=sum((f / gpu.matmul_flop_per_s(w) for w, f in dense.head_flop), 0.0),
+        kv_element_bytes=flags.kv_element_bytes,
+        kv_width=attention.full.kv_width,
+        windowed_kv_width=attention.windowed.kv_width,
+        decode_flop=attention.full.decode_flop,
+        windowed_decode_flop=attention.windowed.decode_flop,
+        prefill_flop=attention.full.prefill_flop,
+        windowed_prefill_flop=attention.windowed.prefill_flop,
+        prefill_token_bytes=attention.prefill_token_bytes,
+        all_reduces=attention.all_reduces,
+        **_expert_facts(model, gpu, flags),
+    )
+
+
+def _expert_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> dict[str, float]:
+    """The numbers of the routed experts; of a dense model those that make their costs 0."""
+    moe, ranks = model.moe, flags.tensor_parallel_size * flags.data_parallel_size
+    spread, cut = (ranks, 1) if flags.enable_expert_parallel else (1, ranks)
+    if moe is None:
+        counts = dict.fromkeys(("routed_experts", "top_k", "expert_width", "expert_weights"), 0.0)
+        return counts | {
+            "expert_weight_bytes": 0.0, "expert_flop_per_s": 1.0, "expert_spread": float(spread),
+            "expert_cut": float(cut), "exchange_copies": 0.0,
+        }  # fmt: skip
+    weights = model.precisions.experts
+    # Without data parallelism every rank of the group holds every token, and the all-reduce after
+    # the experts is all there is (vLLM's FusedMoE without all-to-all kernels).
+    copies = min(moe.top_k, ranks) if flags.enable_expert_parallel else ranks
+    return {
+        "routed_experts": float(moe.experts),
+        "top_k": float(moe.top_k),
+        "expert_width": float(moe.width),
+        "expert_weights": float(expert_weights(moe, model.hidden_size, cut) * model.moe_layers),
+        "expert_weight_bytes": weights.bytes_per_weight,
+        "expert_flop_per_s": gpu.matmul_flop_per_s(weights),
+        "expert_spread": float(spread),
+        "expert_cut": float(cut),
+        "exchange_copies": float(copies) if flags.data_parallel_size > 1 else 0.0,
+    }
+
+
+@dataclass(frozen=True)
+class _DenseWork:
+    """What no GPU changes of all multiplications but the routed experts'."""
+
+    weight_bytes: float
+    token_flop: tuple[tuple[Precision, float], ...]
+    head_flop: tuple[tuple[Precision, float], ...]
+    quantized: bool
+
+
+@lru_cache(maxsize=16384)
+def _dense_work(model: ModelSpec, tp: int) -> _DenseWork:
+    dense = dense_matmuls(model, tp)
+    return _DenseWork(
+        sum(m.weight_bytes for m in dense),
+        _flop_by_format([m for m in dense if not m.per_sequence]),
+        _flop_by_format([m for m in dense if m.per_sequence]),
+        any(m.weights.dynamic_activations for m in dense),
+    )
+
+
+def _flop_by_format(matmuls: Sequence[MatMul]) -> tuple[tuple[Precision, float], ...]:
+    """FLOP per row of each number format, whose rate only a GPU knows."""
+    flop: dict[Precision, float] = {}
+    for matmul in matmuls:
+        flop[matmul.weights] = flop.get(matmul.weights, 0.0) + matmul.flop_per_row
+    return tuple(flop.items())
+
+
+@dataclass(frozen=True)
+class _PairWork:
+    """Cached elements per token, and FLOP per decode key and per prefill pair, over layers."""
+
+    kv_width: float = 0.0
+    decode_flop: float = 0.0
+    prefill_flop: float = 0.0
+
+    def __add__(self, other: _PairWork) -> _PairWork:
+        return _PairWork(
+            self.kv_width + other.kv_width,
+            self.decode_flop + other.decode_flop,
+            self.prefill_flop + other.prefill_flop,
+        )
+
+
+@dataclass(frozen=True)
+class _AttentionWork:
+    """What no GPU changes of attention and of the all-reduces around it."""
+
+    full: _PairWork
+    windowed: _PairWork
+    prefill_token_bytes: float
+    all_reduces: float
+
+
+@lru_cache(maxsize=16384)
+def _attention_work(model: ModelSpec, tp: int) -> _AttentionWork:
+    full, windowed = _PairWork(), _PairWork()
+    for group in model.layer_groups:
+        if group.attention.window_tokens is None:
+            full += _pair_work(group, tp)
+        else:
+            windowed += _pair_work(group, tp)
+    return _AttentionWork(
+        full,
+        windowed,
+        float(sum(_prefill_token_bytes(g, tp) for g in model.layer_groups)),
+        sum(_all_reduces(g) * g.count for g in model.layer_groups) + 1.0,
+    )
+
+
+def _pair_work(group: LayerGroup, tp: int) -> _PairWork:
+    """Of the layers of one shape.
+
+    Scores and weighted values take 2 FLOP per head and element each. MLA decodes in the latent
+    space: its keys are kv_lora_rank + rope wide and its values kv_lora_rank, for every head.
+    """
+    attention, heads = group.attention, group.attention.heads // tp
+    if isinstance(attention, LatentAttentionSpec):
+        kv_width: float = attention.kv_width
+        decode_width = attention.kv_width + attention.kv_lora_rank
+        prefill_width = attention.head_dim + attention.v_head_dim
+    else:
+        kv_width = 2 * max(attention.kv_heads / tp, 1) * attention.head_dim
+        decode_width = prefill_width = 2 * attention.head_dim
+    flop_per_width = 2.0 * heads * group.count
+    return _PairWork(
+        group.count * kv_width, flop_per_width * decode_width, flop_per_width * prefill_width
+    )
+
+
+def _prefill_token_bytes(group: LayerGroup, tp: int) -> float:
+    """Queries read and outputs written over the group's layers, in the activations' format."""
+    heads = group.attention.heads // tp
+    return group.count * 2 * heads * group.attention.head_dim * ACTIVATION_BYTES
+
+
+def _all_reduces(group: LayerGroup) -> int:
+    """Two per layer (after attention and after the FFN); one more for a full-width q/k norm."""
+    attention = group.attention
+    return 2 + (isinstance(attention, AttentionSpec) and attention.qk_norm_full_width)
