@@ -29,7 +29,7 @@ evaluate: $(VENV)/installed
 	$(BIN)/python train.py +experiment=logo
 
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto --dist loadfile
 
 # make lint:  style and types alone
 lint: $(VENV)/installed-test

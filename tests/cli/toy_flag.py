@@ -20,11 +20,9 @@ class ToyServingSpec(serving.ServingSpec):
     toy_count: int = flag(3, "How many there are.", unit="toys", least=2, shorts=("-tc",))
 
 
-# The flag is declared nowhere else: all the rest is imported after it, as if it had been there.
-serving.ServingSpec = ToyServingSpec  # type: ignore[misc]
-
-
 def main() -> None:
+    # The flag is declared nowhere else: all the rest is imported after it, as if it had been there.
+    serving.ServingSpec = ToyServingSpec  # type: ignore[misc]
     from typer.testing import CliRunner
 
     from pinn.cli.main import app
