@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isnan
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -98,8 +99,8 @@ def inference_perf(
     halved, overloaded = rows["itl_rule"] == "halved", rows[rows["overloaded"]]
     notes = [f"{'run':48s} {'stage':>5s}  TTFT mean s  ITL mean ms  E2E mean s"]
     notes += [
-        f"{r['run'][:48]:48s} {r['stage']:>5s}  {r['ttft_mean_s']:11.4g}  "
-        f"{r['itl_mean_s'] * 1e3:11.4g}  {r['e2e_mean_s']:10.4g}"
+        f"{r['run'][:48]:48s} {r['stage']:>5s}  {_figure(r['ttft_mean_s']):>11s}  "
+        f"{_figure(r['itl_mean_s'], 1e3):>11s}  {_figure(r['e2e_mean_s']):>10s}"
         for _, r in rows.iterrows()
     ]
     if halved.any():
@@ -111,6 +112,11 @@ def inference_perf(
         f"OVERLOADED: {r['run']} stage {r['stage']}: {r['why']}" for _, r in overloaded.iterrows()
     ]
     _tell(out, "\n".join([report.table(), "", *notes]))
+
+
+def _figure(value: float | None, scale: float = 1.0) -> str:
+    """Four digits, or a dash where a report leaves the figure out."""
+    return "-" if value is None or isnan(value) else f"{value * scale:.4g}"
 
 
 @app.command("blis-trace")

@@ -223,3 +223,15 @@ def test_the_command_line_reads_load_reports(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "OVERLOADED" in result.output
     assert "two stream chunks per token" in result.output
+
+
+def test_a_report_without_times_to_first_tokens_is_shown_with_dashes(tmp_path):
+    successes = {"count": 1, "latency": {"request_latency": {"mean": 3.0}}}
+    load = {"count": 1, "send_duration": 1.0, "requested_rate": 1.0}
+    report = {"load_summary": load, "successes": successes, "failures": {"count": 0}}
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "stage_0_lifecycle_metrics.json").write_text(json.dumps(report))
+    result = CliRunner().invoke(ingest_app, ["inference-perf", str(folder), "-o", f"{tmp_path}/o"])
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines()[-3].split() == ["run", "0", "-", "-", "3"]
