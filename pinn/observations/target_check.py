@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from pinn.errors import PinnError
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import step_costs
 from pinn.physics.floor import floor_seconds
@@ -87,16 +86,6 @@ def check_target(
         "" if is_target else _explanation(column, median, floor_median, below, len(values))
     )
     return TargetCheck(column, len(values), median, floor_median, below, is_target, explanation)
-
-
-def require_target(check: TargetCheck) -> None:
-    """Stop a fit to a column that is no step time.
-
-    Raises:
-        PinnError: If the column was refused, with the explanation.
-    """
-    if not check.is_target:
-        raise PinnError(f"beta cannot be fitted to {check.column}: {check.explanation}")
 
 
 def _explanation(column: str, median: float, floor: float, below: int, rows: int) -> str:

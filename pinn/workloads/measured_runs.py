@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from pinn.errors import PinnError
@@ -139,8 +138,3 @@ def sent_workload(load: Load, seed: int = 0) -> Workload:
         seed=seed,
         name=load.name,
     )
-
-
-def models_of(runs: Sequence[MeasuredRun]) -> tuple[str, ...]:
-    """Names of the models that ran, each once, in order of name."""
-    return tuple(np.unique([run.deployment.model.name for run in runs]).tolist())

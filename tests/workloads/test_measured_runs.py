@@ -10,7 +10,7 @@ from serving_run_row import run_row
 
 from pinn.errors import PinnError
 from pinn.workloads.load_reports import is_load_report, read_load_report
-from pinn.workloads.measured_runs import FIGURES, models_of, read_measured_runs
+from pinn.workloads.measured_runs import FIGURES, read_measured_runs
 
 ROW = run_row(model="meta-llama/Meta-Llama-3.1-8B")
 
@@ -35,7 +35,6 @@ def test_a_run_with_its_stages_and_what_was_sent(tmp_path):
     assert (run.workload.output_tokens == 247).all()
     assert 1.02 * 566 <= run.workload.prompt_tokens.mean() <= 1.05 * 566
     assert run.deployment.serving.max_num_seqs == 128
-    assert models_of([run]) == (run.deployment.model.name,)
 
 
 def test_a_folder_stands_for_its_only_csv(tmp_path):
