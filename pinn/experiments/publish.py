@@ -39,7 +39,7 @@ def publish(path: Path, folder: Path) -> Path:
         source = path.with_name(name)
         if source.is_file():
             table = pd.read_csv(source, dtype={"stage": str}).assign(**{CHECKPOINT_COLUMN: mark})
-            replace_atomically(kept, partial(table.to_csv, index=False))
+            replace_atomically(kept, partial(table.to_csv, index=False, float_format="%.8g"))
         else:
             kept.unlink(missing_ok=True)
     left_out = path.with_name(LEFT_OUT_FOLDER)

@@ -10,7 +10,7 @@ from pinn.report.tables import Tables
 
 def calibration_figure(tables: Tables) -> Figure | None:
     """A panel per split and metric: all rows as a line, left-out parts as markers."""
-    rows = tables.coverage
+    rows = tables.left_out_coverage()
     if rows.empty:
         return None
     splits, metrics = list(dict.fromkeys(rows["split"])), list(dict.fromkeys(rows["metric"]))
@@ -19,12 +19,12 @@ def calibration_figure(tables: Tables) -> Figure | None:
     )
     for line, split in zip(axes, splits, strict=True):
         of_split = rows[rows["split"] == split]
-        looks = markers(of_split.loc[of_split["left_out"] != "all", "left_out"])
+        looks = markers(of_split.loc[of_split["part"] != "all", "name"])
         for ax, metric in zip(line, metrics, strict=True):
             of_metric = of_split[of_split["metric"] == metric]
             ax.plot([50, 100], [50, 100], color="0.6", linewidth=0.8, linestyle="--")
             for name in ("all", *looks):
-                part = of_metric[of_metric["left_out"] == name]
+                part = of_metric[of_metric["name"] == name]
                 marker, grey = looks.get(name, ("", "black"))
                 ax.plot(100 * part["level"], 100 * part["coverage"], marker=marker, color=grey,
                         linewidth=2.0 if name == "all" else 0, markersize=5,

@@ -94,16 +94,17 @@ def ranking_grids(tables: Tables) -> list[Grid]:
 
 def coverage_grid(tables: Tables) -> list[Grid]:
     """Coverage and width of the 90 % intervals of every left-out part."""
-    if tables.coverage.empty:
+    coverage = tables.left_out_coverage()
+    if coverage.empty:
         return []
-    rows = tables.coverage[np.isclose(tables.coverage["level"], 0.9)]
+    rows = coverage[np.isclose(coverage["level"], 0.9)]
     lines = [
         Row(
             (
-                row["split"], row["left_out"], row["metric"].upper(), str(row["n"]),
+                row["split"], row["name"], row["metric"].upper(), str(row["n"]),
                 f"{100 * row['coverage']:.1f}", f"{100 * row['width']:.0f}",
             ),
-            row["left_out"] == "all",
+            row["part"] == "all",
         )
         for row in rows.to_dict("records")
     ]  # fmt: skip

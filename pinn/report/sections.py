@@ -90,7 +90,7 @@ def _ranking(tables: Tables) -> Section:
 
 def _intervals(tables: Tables) -> Section:
     rows = tables.coverage
-    n = {} if rows.empty else rows[rows["left_out"] == "all"].groupby("split")["n"].max().to_dict()
+    n = {} if rows.empty else rows[rows["part"] == "all"].groupby("split")["n"].max().to_dict()
     counts = ", ".join(f"{split} n = {count}" for split, count in n.items())
     caption = (
         "Share of rows inside intervals of each level; every left-out part is judged by intervals "
@@ -98,8 +98,9 @@ def _intervals(tables: Tables) -> Section:
     )
     items = picture("calibration", calibration_figure(tables), caption)
     text = (
-        "Conformal intervals, calibrated on left-out models on GPUs and widened with the distance "
-        "from measured kernels. So few groups promise coverage on average, not for each model."
+        "Intervals whose widths are learned on left-out models and GPUs: number format, experts, "
+        "distance from measured kernels, load. So few groups promise coverage on average, not for "
+        "each model."
     )
     missing = "no left-out predictions of the network that kernels taught."
     return Section("Intervals", text, [*items, *grids.coverage_grid(tables)], missing)

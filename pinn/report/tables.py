@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from pinn.errors import PinnError
@@ -47,6 +48,14 @@ class Tables:
         """A method's predictions of measured deployments in one kind of split."""
         rows = self.predictions
         return rows[(rows["split"] == name) & (rows["method"] == method) & rows["model"].notna()]
+
+    def left_out_coverage(self) -> pd.DataFrame:
+        """Coverage of all rows of each split, and of each model or GPU that it leaves out."""
+        rows = self.coverage
+        if rows.empty:
+            return rows
+        by = np.where(rows["split"].str.contains("gpu"), "gpu", "model")
+        return rows[(rows["part"] == "all") | (rows["part"] == by)]
 
 
 def read_tables(folder: Path) -> Tables:

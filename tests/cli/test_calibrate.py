@@ -1,34 +1,19 @@
 """``pinn calibrate`` and what reads its file, from traces on disk."""
 
 import json
-import random
 
 import numpy as np
 import pytest
+from served_traces import served_traces
 
 from pinn.coefficients.coefficient_set import read_coefficient_set
 from pinn.export.table import beta_columns
 from pinn.export.table_file import read_table_file
-from pinn.observations.ingestion import ingest_vllm
-from pinn.observations.trace_run import Target
-from pinn.sources.traces.synthetic import Arrival, EngineLimits, run_engine
-from pinn.sources.traces.writer import WriterOptions, write_traces
-from pinn.specs.serving import ServingSpec
 
 
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory):
-    """A server of an 8B model in fp8 whose steps take 9 ms and 30 us per request."""
-    folder = tmp_path_factory.mktemp("served")
-    draw, now, arrivals = random.Random(0), 0.0, []
-    for _ in range(150):
-        now += draw.expovariate(20)
-        arrivals.append(Arrival(now, draw.randint(50, 900), draw.randint(10, 60)))
-    run = run_engine(arrivals, lambda batch: 9e-3 + 3e-5 * len(batch), EngineLimits())
-    write_traces(run, folder / "traces.json", WriterOptions(step_sampling=0.5))
-    serving = ServingSpec(max_num_batched_tokens=2048, max_num_seqs=128)
-    target = Target("meta-llama/Llama-3.1-8B", "H100", serving, precision="fp8")
-    return ingest_vllm(folder / "traces.json", folder / "served", target).folder
+    return served_traces(tmp_path_factory.mktemp("served"), 150)
 
 
 @pytest.fixture

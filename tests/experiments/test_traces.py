@@ -1,18 +1,12 @@
 """Training on traces: the checkpoint it writes is another one than it started from, and says so."""
 
-import random
-
 import pytest
 from configurations import configure
+from served_traces import served_traces
 
 from pinn.experiments.traces import run_traces
 from pinn.network.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from pinn.observations.ingestion import ingest_vllm
-from pinn.observations.trace_run import Target
 from pinn.sources.report import file_sha256
-from pinn.sources.traces.synthetic import Arrival, EngineLimits, run_engine
-from pinn.sources.traces.writer import WriterOptions, write_traces
-from pinn.specs.serving import ServingSpec
 
 STARTED = {
     "recipe_sha256": "a recipe",
@@ -24,17 +18,7 @@ STARTED = {
 
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory):
-    """A server of an 8B model whose steps take 9 ms and 30 us per request."""
-    folder = tmp_path_factory.mktemp("served")
-    draw, now, arrivals = random.Random(0), 0.0, []
-    for _ in range(100):
-        now += draw.expovariate(20)
-        arrivals.append(Arrival(now, draw.randint(50, 900), draw.randint(10, 60)))
-    run = run_engine(arrivals, lambda batch: 9e-3 + 3e-5 * len(batch), EngineLimits())
-    write_traces(run, folder / "traces.json", WriterOptions(step_sampling=0.5))
-    serving = ServingSpec(max_num_batched_tokens=2048, max_num_seqs=128)
-    target = Target("meta-llama/Llama-3.1-8B", "H100", serving, precision="fp8")
-    return ingest_vllm(folder / "traces.json", folder / "served", target).folder
+    return served_traces(tmp_path_factory.mktemp("served"), 100)
 
 
 def test_a_checkpoint_with_traces_names_them_and_no_results_of_its_start(

@@ -2,31 +2,14 @@ import json
 
 import pandas as pd
 import pytest
+from observation_row import observation_row
 
 from pinn.errors import PinnError
 from pinn.observations import table
 from pinn.observations.importers import import_silicon
 from pinn.sources.report import ReadReport
 
-ROW = {
-    "row_id": "a",
-    "model": "openai/gpt-oss-120b",
-    "gpu": "h100_sxm",
-    "precision": "mxfp4",
-    "tensor_parallel_size": 2,
-    "enable_expert_parallel": False,
-    "kv_cache_dtype": "auto",
-    "max_num_batched_tokens": 8192,
-    "max_cudagraph_capture_size": 512,
-    "concurrency": 8,
-    "prompt_tokens": 1024,
-    "output_tokens": 1024,
-    "ttft_s": 0.1,
-    "tpot_s": 0.01,
-    "engine_version": "0.15.1",
-    "date": "2026-01-01",
-    "series": "s",
-}
+ROW = observation_row(date="2026-01-01", series="s")
 
 
 def rows(*changes):

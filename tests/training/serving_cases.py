@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+from observation_row import observation_row
 
 from pinn.training.serving_rows import ServingRows
 
@@ -22,25 +23,19 @@ FIVE = (
 def observations(cases=FIVE, gpu: str = "h100_sxm") -> pd.DataFrame:
     """Made-up measurements; their times mean nothing."""
     rows = [
-        {
-            "row_id": f"row {i}",
-            "model": model,
-            "gpu": gpu,
-            "precision": precision,
-            "tensor_parallel_size": tp,
-            "enable_expert_parallel": spread,
-            "kv_cache_dtype": "auto",
-            "max_num_batched_tokens": 8192,
-            "max_cudagraph_capture_size": 512,
-            "concurrency": concurrency,
-            "prompt_tokens": 256,
-            "output_tokens": 32,
-            "ttft_s": 1.0,
-            "tpot_s": 1.0,
-            "engine_version": "0.15.1",
-            "date": "",
-            "series": "made up",
-        }
+        observation_row(
+            row_id=f"row {i}",
+            model=model,
+            gpu=gpu,
+            precision=precision,
+            tensor_parallel_size=tp,
+            enable_expert_parallel=spread,
+            concurrency=concurrency,
+            prompt_tokens=256,
+            output_tokens=32,
+            ttft_s=1.0,
+            tpot_s=1.0,
+        )
         for i, (model, precision, tp, spread, concurrency) in enumerate(cases)
     ]
     return pd.DataFrame(rows)

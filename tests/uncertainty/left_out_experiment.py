@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
+from observation_row import observation_row
 
 from pinn.observations.splits import leave_one_model_out, write_splits
 from pinn.observations.table import write_observations
@@ -23,25 +24,16 @@ _MEASURED = (
 def observations() -> pd.DataFrame:
     """Four measurements of three models on H100."""
     rows = [
-        {
-            "row_id": f"row {i}",
-            "model": model,
-            "gpu": "h100_sxm",
-            "precision": "bf16",
-            "tensor_parallel_size": tp,
-            "enable_expert_parallel": False,
-            "kv_cache_dtype": "auto",
-            "max_num_batched_tokens": 8192,
-            "max_cudagraph_capture_size": 512,
-            "concurrency": concurrency,
-            "prompt_tokens": 256,
-            "output_tokens": 32,
-            "ttft_s": 0.05,
-            "tpot_s": 0.01,
-            "engine_version": "0.15.1",
-            "date": "",
-            "series": "made up",
-        }
+        observation_row(
+            row_id=f"row {i}",
+            model=model,
+            precision="bf16",
+            tensor_parallel_size=tp,
+            concurrency=concurrency,
+            prompt_tokens=256,
+            output_tokens=32,
+            ttft_s=0.05,
+        )
         for i, (model, tp, concurrency) in enumerate(_MEASURED)
     ]
     return pd.DataFrame(rows)

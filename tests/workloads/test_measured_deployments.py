@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from observation_row import observation_row
 
 from pinn.coefficients.coefficients import prior_coefficients
 from pinn.simulator.linear_latency import LinearLatency
@@ -13,22 +14,7 @@ from pinn.sources.launch_scripts import MODEL_LEN_MARGIN
 from pinn.sources.silicon import LENGTH_RANGE, PROMPTS_PER_CONCURRENCY
 from pinn.workloads.measured_deployments import measured_deployments
 
-ROW = {
-    "row_id": "a",
-    "model": "openai/gpt-oss-120b",
-    "gpu": "h100_sxm",
-    "precision": "mxfp4",
-    "tensor_parallel_size": 2,
-    "enable_expert_parallel": False,
-    "kv_cache_dtype": "auto",
-    "max_num_batched_tokens": 8192,
-    "max_cudagraph_capture_size": 512,
-    "concurrency": 8,
-    "prompt_tokens": 1024,
-    "output_tokens": 128,
-    "ttft_s": 0.1,
-    "tpot_s": 0.01,
-}
+ROW = observation_row(output_tokens=128)
 
 
 @pytest.fixture(scope="module")

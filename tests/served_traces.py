@@ -1,0 +1,25 @@
+"""Traces of a made-up server, read into tables."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from pinn.observations.ingestion import ingest_vllm
+from pinn.observations.trace_run import Target
+from pinn.sources.traces.synthetic import Arrival, EngineLimits, run_engine
+from pinn.sources.traces.writer import WriterOptions, write_traces
+from pinn.specs.serving import ServingSpec
+
+
+def served_traces(folder: Path, requests: int) -> Path:
+    """Tables of an 8B model in fp8 whose steps take 9 ms and 30 us per request."""
+    draw, now, arrivals = random.Random(0), 0.0, []
+    for _ in range(requests):
+        now += draw.expovariate(20)
+        arrivals.append(Arrival(now, draw.randint(50, 900), draw.randint(10, 60)))
+    run = run_engine(arrivals, lambda batch: 9e-3 + 3e-5 * len(batch), EngineLimits())
+    write_traces(run, folder / "traces.json", WriterOptions(step_sampling=0.5))
+    serving = ServingSpec(max_num_batched_tokens=2048, max_num_seqs=128)
+    target = Target("meta-llama/Llama-3.1-8B", "H100", serving, precision="fp8")
+    return ingest_vllm(folder / "traces.json", folder / "served", target).folder
