@@ -152,7 +152,8 @@ _FEATURES = (
     StepFeature(
         "eager_layer", "s/layer", 0.0, 0.0, _EAGER_LAYER, "host",
         "small_kernels", (),
-        "Per layer launched without CUDA graphs: those of large prompts, all if --enforce-eager.",
+        "Per layer launched without CUDA graphs, those of experts and latent attention counting for "
+        "more: layers of large prompts, all if --enforce-eager.",
         _seen(_EAGER_LAYER, "assumption: about ten kernels a layer, 10 us of Python and launch "
               "each"),
         values.eager_layers,

@@ -74,7 +74,7 @@ def eager_layers(costs: StepCosts, sums: BatchSums) -> Values:
     A jump would be vLLM's own rule, but then cutting a prompt into small chunks could pay.
     """
     share = np.minimum(sums.prefill_tokens / np.maximum(costs.graph_tokens, 1.0), 1.0)
-    return costs.layers * np.where(costs.graph_tokens > 0, share, busy(sums))
+    return costs.launched_layers * np.where(costs.graph_tokens > 0, share, busy(sums))
 
 
 def prefill_kv_read(costs: StepCosts, sums: BatchSums) -> Values:

@@ -36,6 +36,7 @@ class CostFacts:
     Attributes:
         layers: Transformer layers.
         moe_layers: Those with routed experts.
+        latent_layers: Those with latent attention.
         quantized: 1 where activations are quantized in every step.
         hidden_size: Width of the residual stream.
         vocab_size: Logits of a sequence.
@@ -74,6 +75,7 @@ class CostFacts:
 
     layers: float
     moe_layers: float
+    latent_layers: float
     quantized: float
     hidden_size: float
     vocab_size: float
@@ -117,6 +119,7 @@ def cost_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> CostFacts:
     return CostFacts(
         layers=float(model.layers),
         moe_layers=float(model.moe_layers),
+        latent_layers=attention.latent_layers,
         quantized=float(dense.quantized),
         hidden_size=float(model.hidden_size),
         vocab_size=float(model.vocab_size),
@@ -226,6 +229,7 @@ class _AttentionWork:
     windowed: _PairWork
     prefill_token_bytes: float
     all_reduces: float
+    latent_layers: float
 
 
 @lru_cache(maxsize=16384)
@@ -241,7 +245,12 @@ def _attention_work(model: ModelSpec, tp: int) -> _AttentionWork:
         windowed,
         float(sum(_prefill_token_bytes(g, tp) for g in model.layer_groups)),
         sum(_all_reduces(g) * g.count for g in model.layer_groups) + 1.0,
+        float(sum(g.count for g in model.layer_groups if _is_latent(g))),
     )
+
+
+def _is_latent(group: LayerGroup) -> bool:
+    return isinstance(group.attention, LatentAttentionSpec)
 
 
 def _pair_work(group: LayerGroup, tp: int) -> _PairWork:

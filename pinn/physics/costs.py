@@ -46,6 +46,16 @@ def _weights_s(w: CostFacts) -> float:
     return w.dense_weight_bytes / w.memory_bytes_per_s
 
 
+def _launched_layers(w: CostFacts) -> float:
+    """Kernels of all layers, in those of a dense layer of 16 bits without tensor parallelism.
+
+    Assumptions, by counting launches in vLLM's modules (about ten in a dense layer): routing,
+    sorting and two grouped multiplications of experts add eight, the down and up projections of
+    latent attention with their norms, concatenation and copies eight, quantizing activations three.
+    """
+    return w.layers + 0.8 * w.moe_layers + 0.8 * w.latent_layers + 0.3 * w.layers * w.quantized
+
+
 def _experts(w: CostFacts) -> float:
     return w.routed_experts / w.expert_spread
 
@@ -106,6 +116,12 @@ class StepCosts:
         metadata=cost(
             "Layers whose activations are quantized in every step.",
             lambda w: w.layers * w.quantized,
+        )
+    )
+    launched_layers: Float[np.ndarray, "*n"] = field(
+        metadata=cost(
+            "Layers by their kernels: one of experts or of latent attention counts for more.",
+            _launched_layers,
         )
     )
     parallel_layers: Float[np.ndarray, "*n"] = field(

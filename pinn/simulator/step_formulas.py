@@ -92,7 +92,7 @@ def step_formulas(
         c.moe_layers * busy,
         c.quantized_layers * busy,
         c.parallel_layers * busy,
-        c.layers * chosen_1,
+        c.launched_layers * chosen_1,
         chosen_2,
         chosen_3,
         requests,

@@ -278,6 +278,13 @@ def test_large_prompts_are_launched_layer_by_layer():
     assert features(eager, Batch())["eager_layer"] == 0
 
 
+def test_layers_of_experts_and_latent_attention_launch_more_kernels():
+    """DeepSeek-V3: 61 latent layers, 58 of them with experts, activations quantized in all."""
+    costs = step_costs([deploy("deepseek-ai/DeepSeek-V3"), deploy("Llama-3.1-8B")])
+    expected = [61 + 0.8 * 58 + 0.8 * 61 + 0.3 * 61, 32]
+    assert costs.launched_layers.tolist() == pytest.approx(expected)
+
+
 def test_arithmetic_beyond_a_tile_and_beyond_a_wave():
     token = costs("Llama-3.1-8B")["gemm_token_s"]
     for tokens in (100, 1000, 3000):

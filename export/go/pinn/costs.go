@@ -7,6 +7,7 @@ type Costs struct {
 	Layers                float64 // Transformer layers.
 	MoeLayers             float64 // Layers with routed experts.
 	QuantizedLayers       float64 // Layers whose activations are quantized in every step.
+	LaunchedLayers        float64 // Layers by their kernels: one of experts or of latent attention counts for more.
 	ParallelLayers        float64 // Layers with a tensor-parallel all-reduce.
 	GraphTokens           float64 // Tokens of the largest step that a CUDA graph was captured of.
 	GemmWeights           float64 // Reading every weight but the routed experts' once.
@@ -43,6 +44,7 @@ var costNames = []struct {
 	{"layers", func(c *Costs) *float64 { return &c.Layers }},
 	{"moe_layers", func(c *Costs) *float64 { return &c.MoeLayers }},
 	{"quantized_layers", func(c *Costs) *float64 { return &c.QuantizedLayers }},
+	{"launched_layers", func(c *Costs) *float64 { return &c.LaunchedLayers }},
 	{"parallel_layers", func(c *Costs) *float64 { return &c.ParallelLayers }},
 	{"graph_tokens", func(c *Costs) *float64 { return &c.GraphTokens }},
 	{"gemm_weights_s", func(c *Costs) *float64 { return &c.GemmWeights }},
@@ -75,6 +77,7 @@ var costNames = []struct {
 type costFacts struct {
 	layers               float64
 	moeLayers            float64
+	latentLayers         float64
 	quantized            float64
 	hiddenSize           float64
 	vocabSize            float64
@@ -121,6 +124,7 @@ func (w *costFacts) costs() Costs {
 	c.Layers = w.layers
 	c.MoeLayers = w.moeLayers
 	c.QuantizedLayers = w.layers * w.quantized
+	c.LaunchedLayers = w.layers + 0.8*w.moeLayers + 0.8*w.latentLayers + 0.3*w.layers*w.quantized
 	var chosen1 float64
 	if w.tensorParallelSize > 1 {
 		chosen1 = 1

@@ -89,6 +89,7 @@ func (d *Deployment) attentionFacts(w *costFacts) {
 		*decode += 2 * heads * count * decodeWidth
 		*prefill += 2 * heads * count * prefillWidth
 		w.prefillTokenBytes += count * 2 * heads * float64(a.queryDim()) * activationBytes
+		w.latentLayers += truth(a.latent()) * count
 		w.allReduces += (2 + truth(!a.latent() && a.QKNormFullWidth)) * count
 	}
 }

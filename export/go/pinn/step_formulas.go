@@ -130,7 +130,7 @@ func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 	} else {
 		chosen1 = busy
 	}
-	f[fEagerLayer] = c.Layers * chosen1
+	f[fEagerLayer] = c.LaunchedLayers * chosen1
 	if prefillRequests > 0 {
 		f[fPrefillLayer] = c.Layers
 	}
