@@ -2,8 +2,6 @@
 
 Data flows one way through the sub-packages, and imports follow it:
 
-    specs <- remembered <- physics <- sources <- kernels <- observations <- features
-          <- embedding <- network <- coefficients <- latency <- calibration <- workloads
-          <- simulator <- teacher <- training <- evaluation <- uncertainty <- report
-          <- export <- experiments <- cli
+    specs <- files <- physics <- kernels <- coefficients <- simulator <- data <- trust
+          <- training <- evaluation <- export <- research <- cli
 """

@@ -20,8 +20,8 @@ from pinn.cli.coefficient_table import coefficient_table, write_table
 from pinn.coefficients.checkpoint_search import find_checkpoint
 from pinn.coefficients.configuration_files import read_configurations
 from pinn.coefficients.configurations import KEYS, make_deployment, make_deployments
+from pinn.coefficients.surrogate import Surrogate
 from pinn.errors import PinnError
-from pinn.latency.surrogate import Surrogate
 from pinn.specs.gpu_catalog import list_gpus
 
 LIMIT_S = 2.0
@@ -88,8 +88,7 @@ def time_one_by_one(surrogate: Surrogate, source: Path) -> float:
 def _forget() -> None:
     """Empty the caches that an earlier run of the same list would have filled."""
     from pinn.coefficients import configurations
-    from pinn.embedding import descriptors
-    from pinn.physics import costs, matmuls
+    from pinn.physics import costs, descriptors, matmuls
     from pinn.specs import catalog
 
     for function in (

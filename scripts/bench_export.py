@@ -23,11 +23,11 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
+from pinn.coefficients.checkpoint import load_checkpoint
 from pinn.coefficients.checkpoint_search import find_checkpoint
-from pinn.embedding.descriptors import DESCRIPTORS, RATES
 from pinn.export.onnx_graphs import export_onnx
-from pinn.features.step import STEP_FEATURES
-from pinn.network.checkpoint import load_checkpoint
+from pinn.physics.descriptors import DESCRIPTORS, RATES
+from pinn.physics.step import STEP_FEATURES
 
 GO = Path(__file__).resolve().parents[1] / "export" / "go" / "pinn"
 BATCHES = 128

@@ -30,8 +30,8 @@ _MIB = 2**20
 
 def make_file(path: Path, mib: int, steps: float = 0.1, journeys: float = 1.0) -> None:
     """Write about ``mib`` MiB of traces: copies of one run, each as a server of its own."""
-    from pinn.sources.traces.synthetic import Arrival, EngineLimits, run_engine
-    from pinn.sources.traces.writer import WriterOptions, trace_lines
+    from pinn.data.traces.readers.synthetic import Arrival, EngineLimits, run_engine
+    from pinn.data.traces.readers.writer import WriterOptions, trace_lines
 
     draw, now, arrivals = random.Random(0), 0.0, []
     for _ in range(4000):
@@ -80,7 +80,7 @@ def _value(value: dict) -> int | float | str | bool | None:
 
 def walk_with_pinn(path: Path, workers: int) -> int:
     """Parse into raw tables, which are dropped; the number of lines."""
-    from pinn.sources.traces.vllm import parse_file
+    from pinn.data.traces.readers.vllm import parse_file
 
     return sum(chunk.counts.read["lines"] for chunk in parse_file(path, workers))
 
@@ -93,7 +93,7 @@ def run_job(name: str, path: Path) -> None:
     """Run one job in this process; print its wall seconds and all CPU seconds, imports too."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-JOBS[name] :])
     if name != "json":
-        import pinn.sources.traces.vllm  # noqa: F401
+        import pinn.data.traces.readers.vllm  # noqa: F401
     begin = time.perf_counter()
     if name == "json":
         walk_with_json(path)

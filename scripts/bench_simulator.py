@@ -20,16 +20,16 @@ from pathlib import Path
 from statistics import median
 
 from pinn.coefficients.coefficients import prior_coefficients
-from pinn.features.request import REQUEST_FEATURES
-from pinn.features.step import STEP_FEATURES
+from pinn.physics.request import REQUEST_FEATURES
+from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job, simulate_many
+from pinn.simulator.workloads.arrivals import Stage
+from pinn.simulator.workloads.synthetic import shared_prefix
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.serving import ServingSpec
-from pinn.workloads.arrivals import Stage
-from pinn.workloads.synthetic import shared_prefix
 
 MODEL = "meta-llama/Llama-2-7b-hf"
 BARS_S = {"one_run_s": 0.3, "forty_runs_s": 10.0, "shell_cold_s": 15.0, "shell_warm_s": 3.0}

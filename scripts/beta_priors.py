@@ -20,14 +20,14 @@ import numpy as np
 import pandas as pd
 import torch
 
-from pinn.features.step import STEP_FEATURES, step_features
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.physics.costs import step_costs
+from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.specs.gpu_catalog import load_gpu
-from pinn.teacher.batches import sample_batches
-from pinn.teacher.catalog_deployments import catalog_deployments
-from pinn.teacher.synthetic import synthetic_deployments
-from pinn.teacher.teacher import projected_parts
+from pinn.training.teacher.batches import sample_batches
+from pinn.training.teacher.catalog_deployments import catalog_deployments
+from pinn.training.teacher.synthetic import synthetic_deployments
+from pinn.training.teacher.teacher import projected_parts
 
 SEED = 2_000_003
 GPUS = ("H100-SXM", "H200-SXM", "B200-SXM", "A100-SXM-80GB", "L40S")

@@ -19,18 +19,18 @@ import numpy as np
 import pandas as pd
 import torch
 
-from pinn.embedding.descriptors import embed
-from pinn.features.step import step_features
+from pinn.coefficients.checkpoint import load_checkpoint
 from pinn.kernels.composition import compose_many
 from pinn.kernels.exclusion import Exclusion
-from pinn.network.checkpoint import load_checkpoint
 from pinn.physics.costs import step_costs
+from pinn.physics.descriptors import embed
+from pinn.physics.step import step_features
 from pinn.specs.gpu_catalog import load_gpu
-from pinn.teacher.account import saved_scalars
-from pinn.teacher.batches import sample_batches
-from pinn.teacher.synthetic import synthetic_deployments
-from pinn.teacher.teacher import projected_parts
 from pinn.training.kernel_learner import KernelSettings, fitted_surrogates
+from pinn.training.teacher.batches import sample_batches
+from pinn.training.teacher.breakdown import saved_scalars
+from pinn.training.teacher.synthetic import synthetic_deployments
+from pinn.training.teacher.teacher import projected_parts
 
 #: Deployments and batches of training are drawn with small seeds.
 SEED = 1_000_003

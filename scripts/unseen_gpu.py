@@ -23,9 +23,9 @@ import torch
 from pinn.kernels.composition import compose_many
 from pinn.kernels.exclusion import Exclusion
 from pinn.specs.gpu_catalog import load_gpu
-from pinn.teacher.batches import sample_batches
-from pinn.teacher.catalog_deployments import catalog_deployments
 from pinn.training.kernel_learner import KernelSettings, fitted_surrogates
+from pinn.training.teacher.batches import sample_batches
+from pinn.training.teacher.catalog_deployments import catalog_deployments
 
 
 def differences(gpu: str, settings: KernelSettings, draws: int) -> np.ndarray:

@@ -20,15 +20,15 @@ from pathlib import Path
 import pandas as pd
 from typer.testing import CliRunner
 
-from pinn.calibration.intervals import TEST
-from pinn.calibration.selection import SELECTIONS
-from pinn.calibration.study import LINE, budget_table
 from pinn.cli.main import app
-from pinn.experiments.left_out_runs import LEFT_OUT, NETWORK
-from pinn.features.request import REQUEST_FEATURES
-from pinn.features.step import STEP_FEATURES
-from pinn.uncertainty.calibration import read_calibration
-from pinn.workloads.measured_runs import WHOLE_RUN
+from pinn.data.measured_runs import WHOLE_RUN
+from pinn.evaluation.left_out_runs import LEFT_OUT, NETWORK
+from pinn.physics.request import REQUEST_FEATURES
+from pinn.physics.step import STEP_FEATURES
+from pinn.research.calibration.study import LINE, budget_table
+from pinn.training.calibration.intervals import TEST
+from pinn.training.calibration.selection import SELECTIONS
+from pinn.trust.calibration import read_calibration
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"

@@ -19,7 +19,7 @@ from pinn.specs.gpu_catalog import list_gpus, load_gpu
 from pinn.specs.model import ModelSpec
 from pinn.specs.precision_override import with_precision
 from pinn.specs.serving import ServingSpec
-from pinn.teacher.synthetic import weight_bytes
+from pinn.training.teacher.synthetic import weight_bytes
 
 #: Dense, mixtures, latent attention, windows; 16, 8 and 4 bits.
 MODELS: tuple[tuple[str, str], ...] = (

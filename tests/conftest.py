@@ -22,13 +22,13 @@ import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
-from pinn.embedding.descriptors import embed  # noqa: E402
+from pinn.coefficients.checkpoint import Checkpoint, save_checkpoint  # noqa: E402
+from pinn.coefficients.coefficient_network import CoefficientNetwork, NetworkSettings  # noqa: E402
+from pinn.coefficients.scaling import fit_scale  # noqa: E402
+from pinn.coefficients.surrogate import Surrogate  # noqa: E402
 from pinn.kernels.surrogates import OPERATORS, KernelSurrogates  # noqa: E402
-from pinn.latency.surrogate import Surrogate  # noqa: E402
-from pinn.network.checkpoint import Checkpoint, save_checkpoint  # noqa: E402
-from pinn.network.coefficient_network import CoefficientNetwork, NetworkSettings  # noqa: E402
-from pinn.network.scaling import fit_scale  # noqa: E402
-from pinn.sources.kernels.tables import read_kernel_tables  # noqa: E402
+from pinn.kernels.tables.tables import read_kernel_tables  # noqa: E402
+from pinn.physics.descriptors import embed  # noqa: E402
 from pinn.specs.catalog import load_model  # noqa: E402
 from pinn.specs.deployment import Deployment  # noqa: E402
 from pinn.specs.gpu_catalog import load_gpu  # noqa: E402

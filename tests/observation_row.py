@@ -1,4 +1,4 @@
-"""A row of measured deployments, as ``pinn.observations.table`` keeps it."""
+"""A row of measured deployments, as ``pinn.data.table`` keeps it."""
 
 from __future__ import annotations
 

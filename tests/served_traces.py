@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from pinn.observations.ingestion import ingest_vllm
-from pinn.observations.trace_run import Target
-from pinn.sources.traces.synthetic import Arrival, EngineLimits, run_engine
-from pinn.sources.traces.writer import WriterOptions, write_traces
+from pinn.data.traces.ingestion import ingest_vllm
+from pinn.data.traces.readers.synthetic import Arrival, EngineLimits, run_engine
+from pinn.data.traces.readers.writer import WriterOptions, write_traces
+from pinn.data.traces.trace_run import Target
 from pinn.specs.serving import ServingSpec
 
 

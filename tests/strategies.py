@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from pinn.embedding.descriptors import DESCRIPTORS, RATES
-from pinn.network.coefficient_network import CoefficientNetwork, NetworkSettings
-from pinn.network.scaling import MIN_SCALE, EmbeddingScale
+from pinn.coefficients.coefficient_network import CoefficientNetwork, NetworkSettings
+from pinn.coefficients.scaling import MIN_SCALE, EmbeddingScale
+from pinn.physics.descriptors import DESCRIPTORS, RATES
 from pinn.specs.batch import Batch
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu import GpuSpec

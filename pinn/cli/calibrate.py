@@ -10,9 +10,9 @@ import typer
 if TYPE_CHECKING:
     import numpy as np
 
-    from pinn.calibration.run import Calibration
     from pinn.coefficients.coefficient_set import CoefficientSet
     from pinn.specs.deployment import Deployment
+    from pinn.training.calibration.run import Calibration
 
 app = typer.Typer()
 
@@ -73,11 +73,11 @@ def calibrate(
 
       pinn simulate --coefficients run1.json --workload profile.yaml
     """
-    from pinn.calibration.calibrate import BetaSettings
-    from pinn.calibration.run import run_calibration
     from pinn.cli.calibration_report import print_calibration
     from pinn.coefficients.coefficient_set import write_coefficient_set
-    from pinn.observations.trace_tables import read_trace_tables
+    from pinn.data.traces.trace_tables import read_trace_tables
+    from pinn.training.calibration.calibrate import BetaSettings
+    from pinn.training.calibration.run import run_calibration
 
     traces = read_trace_tables(observations)
     deployment = traces.deployment()
@@ -104,7 +104,7 @@ def _base(deployment: Deployment, base: Path | None, checkpoint: Path | None) ->
         found = read_coefficient_set(base)
         found.check_deployment(deployment, str(base))
         return found
-    from pinn.latency.surrogate import Surrogate
+    from pinn.coefficients.surrogate import Surrogate
 
     surrogate = Surrogate.load(find_checkpoint(checkpoint))
     coefficients = surrogate.coefficients([deployment])
@@ -112,10 +112,10 @@ def _base(deployment: Deployment, base: Path | None, checkpoint: Path | None) ->
 
 
 def _study(found: Calibration, folder: Path) -> None:
-    from pinn.calibration.baselines import baseline_table, baselines
-    from pinn.calibration.calibrate import candidates
-    from pinn.calibration.study import budget_errors, budget_plot, budget_table
     from pinn.cli.calibration_report import print_study
+    from pinn.research.calibration.baselines import baseline_table, baselines
+    from pinn.research.calibration.study import budget_errors, budget_plot, budget_table
+    from pinn.training.calibration.calibrate import candidates
 
     kind = "singles" if found.settings.kind == "singles" else "windows"
     beta: np.ndarray = found.beta.base
@@ -135,7 +135,7 @@ def _study(found: Calibration, folder: Path) -> None:
 
 def _donors() -> np.ndarray:
     """The two-stage baseline's coefficients from the measured deployments that come along."""
-    from pinn.evaluation.donors import donor_coefficients
-    from pinn.sources.silicon import read_silicon
+    from pinn.data.silicon import read_silicon
+    from pinn.research.donors import donor_coefficients
 
     return donor_coefficients(read_silicon()[0])

@@ -7,11 +7,11 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from pinn.calibration.run import Calibration, sources_text
-from pinn.calibration.selection import SELECTIONS
-from pinn.calibration.study import LINE
-from pinn.features.request import REQUEST_FEATURES
-from pinn.features.step import STEP_FEATURES
+from pinn.physics.request import REQUEST_FEATURES
+from pinn.physics.step import STEP_FEATURES
+from pinn.research.calibration.study import LINE
+from pinn.training.calibration.run import Calibration, sources_text
+from pinn.training.calibration.selection import SELECTIONS
 from pinn.units import MICROSECOND
 
 

@@ -14,9 +14,9 @@ from rich.table import Table
 from pinn.cli.trust_report import intervals_line, with_trust
 from pinn.coefficients.coefficient_set import CoefficientSet, deployment_facts, set_to_json
 from pinn.coefficients.distance import training_space
-from pinn.latency.surrogate import Surrogate, batch_work, step_seconds
+from pinn.coefficients.surrogate import Surrogate, batch_work, step_seconds
+from pinn.files.write import replace_atomically
 from pinn.physics.floor import floor_seconds
-from pinn.remembered.files import replace_atomically
 from pinn.specs.batch import parse_batch
 from pinn.specs.deployment import Deployment
 from pinn.units import MICROSECOND

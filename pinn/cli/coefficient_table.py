@@ -12,14 +12,14 @@ import pyarrow as pa
 
 from pinn.coefficients.configurations import KEYS
 from pinn.coefficients.distance import training_space
+from pinn.coefficients.surrogate import Surrogate, step_seconds
 from pinn.errors import PinnError
-from pinn.features.request import REQUEST_FEATURES, RequestFeature
-from pinn.features.step import STEP_FEATURES, StepFeature
-from pinn.latency.surrogate import Surrogate, step_seconds
+from pinn.files.write import replace_atomically
 from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import step_costs
 from pinn.physics.floor import floor_seconds
-from pinn.remembered.files import replace_atomically
+from pinn.physics.request import REQUEST_FEATURES, RequestFeature
+from pinn.physics.step import STEP_FEATURES, StepFeature
 from pinn.specs.batch import parse_batch
 from pinn.specs.deployment import Deployment
 from pinn.units import MICROSECOND

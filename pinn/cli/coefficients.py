@@ -12,7 +12,7 @@ from pinn.errors import PinnError
 from pinn.specs.serving import ServingSpec
 
 if TYPE_CHECKING:
-    from pinn.latency.surrogate import Surrogate
+    from pinn.coefficients.surrogate import Surrogate
 
 app = typer.Typer()
 
@@ -196,6 +196,6 @@ def _write(
 
 def _surrogate(checkpoint: Path | None) -> Surrogate:
     from pinn.coefficients.checkpoint_search import find_checkpoint
-    from pinn.latency.surrogate import Surrogate
+    from pinn.coefficients.surrogate import Surrogate
 
     return Surrogate.load(find_checkpoint(checkpoint))

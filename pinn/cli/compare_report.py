@@ -10,7 +10,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from pinn.remembered.files import replace_atomically
+from pinn.files.write import replace_atomically
 
 
 def print_comparison(

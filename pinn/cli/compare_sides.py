@@ -12,15 +12,15 @@ import pandas as pd
 
 from pinn.coefficients.coefficient_set import CoefficientSet, read_coefficient_set
 from pinn.coefficients.configurations import canonical, make_deployment
+from pinn.coefficients.surrogate import Surrogate, batch_work, step_seconds
+from pinn.data.splits import deployment_keys
+from pinn.data.table import read_observations
 from pinn.errors import PinnError
 from pinn.evaluation.comparison import Scores
 from pinn.evaluation.metrics import RESULT_COLUMNS
-from pinn.experiments.suite_network import BATCHES, shown_deployments
-from pinn.features.request import REQUEST_FEATURES
-from pinn.features.step import STEP_FEATURES
-from pinn.latency.surrogate import Surrogate, batch_work, step_seconds
-from pinn.observations.splits import deployment_keys
-from pinn.observations.table import read_observations
+from pinn.physics.request import REQUEST_FEATURES
+from pinn.physics.step import STEP_FEATURES
+from pinn.research.suite_network import BATCHES, shown_deployments
 from pinn.specs.batch import parse_batch
 from pinn.specs.data_folder import read_json
 from pinn.specs.deployment import Deployment

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from pinn.data.measured_runs import MeasuredRun
     from pinn.simulator.linear_latency import LinearLatency
-    from pinn.workloads.measured_runs import MeasuredRun
 
 app = typer.Typer(add_completion=False, help="Score predictions on measurements.")
 
@@ -164,8 +164,8 @@ def _read(
     path: Path, gpu: str | None, model_configs: Path | None, seed: int
 ) -> Sequence[MeasuredRun]:
     """Runs of a CSV, or of one or more folders of inference-perf."""
-    from pinn.workloads.load_reports import is_load_report, read_load_report
-    from pinn.workloads.measured_runs import read_measured_runs
+    from pinn.data.load_reports import is_load_report, read_load_report
+    from pinn.data.measured_runs import read_measured_runs
 
     folders = [path] if is_load_report(path) else []
     if path.is_dir() and not folders:
@@ -181,7 +181,7 @@ def _latencies(
     runs: Sequence[MeasuredRun], checkpoint: Path, kernels: Path | None
 ) -> dict[str, list[LinearLatency]]:
     """Method -> coefficients of each run."""
-    from pinn.latency.surrogate import Surrogate
+    from pinn.coefficients.surrogate import Surrogate
     from pinn.simulator.linear_latency import LinearLatency
 
     surrogate = Surrogate.load(checkpoint)

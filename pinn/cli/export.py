@@ -68,10 +68,10 @@ def onnx(
     Example:
       pinn export onnx --out export/onnx
     """
+    from pinn.coefficients.checkpoint import load_checkpoint
     from pinn.coefficients.checkpoint_search import find_checkpoint
     from pinn.export.onnx_graphs import export_onnx
     from pinn.export.provenance import checkpoint_provenance
-    from pinn.network.checkpoint import load_checkpoint
 
     path = find_checkpoint(checkpoint)
     loaded = load_checkpoint(path)
@@ -151,7 +151,7 @@ def blis(
     from pinn.export.blis_files import write_configuration, write_hardware, write_summary
     from pinn.export.blis_vectors import blis_vectors
     from pinn.export.blis_workloads import standard_loads
-    from pinn.workloads.load import load_workload
+    from pinn.simulator.workloads.load import load_workload
 
     configured = _configured(configs, checkpoint, coefficients, skip_invalid)
     loads = [load_workload(path) for path in workload] if workload else standard_loads()

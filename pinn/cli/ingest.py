@@ -10,14 +10,14 @@ import pyarrow as pa
 import typer
 
 from pinn.cli.serving_flags import engine_flags
-from pinn.observations.cleaning import cleaning_tables
-from pinn.observations.ingestion import ingest_steps, ingest_vllm
-from pinn.observations.trace_run import Target
-from pinn.observations.trace_tables import atomic_folder, write_manifest, write_table
-from pinn.sources.report import ReadReport
-from pinn.sources.traces.blis_trace import read_blis_trace
-from pinn.sources.traces.inference_perf import read_inference_perf
-from pinn.sources.traces.iteration_log import read_iteration_log
+from pinn.data.traces.cleaning import cleaning_tables
+from pinn.data.traces.ingestion import ingest_steps, ingest_vllm
+from pinn.data.traces.readers.blis_trace import read_blis_trace
+from pinn.data.traces.readers.inference_perf import read_inference_perf
+from pinn.data.traces.readers.iteration_log import read_iteration_log
+from pinn.data.traces.trace_run import Target
+from pinn.data.traces.trace_tables import atomic_folder, write_manifest, write_table
+from pinn.files.read_report import ReadReport
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.serving import ServingSpec
 from pinn.specs.serving_defaults import gpu_defaults

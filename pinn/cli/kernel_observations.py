@@ -98,7 +98,7 @@ def kernels(
     import torch
 
     from pinn.specs.gpu_catalog import load_gpu
-    from pinn.teacher.kernel_observations import write_kernel_observations
+    from pinn.training.teacher.kernel_observations import write_kernel_observations
 
     torch.set_num_threads(1)
     axes: dict[str, list[Any] | None] = {
@@ -178,7 +178,7 @@ def _grid(
 ) -> tuple[list[Deployment], dict[str, int]]:
     """What fits together and in memory, and how many do not, by reason."""
     from pinn.coefficients.configurations import expand_grid, make_deployments
-    from pinn.teacher.kernel_observations import fits_in_memory
+    from pinn.training.teacher.kernel_observations import fits_in_memory
 
     _, found, reasons = make_deployments(expand_grid(axes), skip_invalid=True)
     kept = []
@@ -197,8 +197,8 @@ def _grid(
 def _drawn(
     synthetic: int, catalog: int, gpus: list[GpuSpec], seed: int, exclude: Exclusion
 ) -> list[Deployment]:
-    from pinn.teacher.catalog_deployments import catalog_deployments
-    from pinn.teacher.synthetic import synthetic_deployments
+    from pinn.training.teacher.catalog_deployments import catalog_deployments
+    from pinn.training.teacher.synthetic import synthetic_deployments
 
     gpus = [gpu for gpu in gpus if gpu.name not in exclude.gpus]
     allowed = partial(_allowed, exclude=exclude)

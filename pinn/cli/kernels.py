@@ -51,10 +51,10 @@ def score(
     """
     import torch
 
+    from pinn.files.write import replace_atomically
     from pinn.kernels.heldout import REPORTED_GPUS, held_out_table
     from pinn.kernels.surrogates import OPERATORS
-    from pinn.remembered.files import replace_atomically
-    from pinn.sources.kernels.tables import read_kernel_tables
+    from pinn.kernels.tables.tables import read_kernel_tables
     from pinn.specs.gpu_catalog import load_gpu
 
     torch.set_num_threads(1)
@@ -108,8 +108,8 @@ def show(
     Example: pinn kernels show checkpoints/kernels/without-minimax-m2.5
     """
     from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.files.code import code_digest
     from pinn.kernels.search import find_kernels
-    from pinn.remembered.code import code_digest
     from pinn.specs.data_folder import read_json
 
     found = find_kernels(folder, None if folder else find_checkpoint())

@@ -21,7 +21,7 @@ COMMANDS = (
     ),
     Subcommand(
         "account",
-        "pinn.cli.account",
+        "pinn.cli.breakdown",
         "Where the time of a step goes, beside the measured kernels it rests on.",
     ),
     Subcommand("simulate", "pinn.cli.simulate", "Serve a workload in simulated time."),

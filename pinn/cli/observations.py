@@ -35,7 +35,7 @@ def silicon(
 
     Example: pinn observations silicon --out observations/silicon.parquet
     """
-    from pinn.observations.importers import import_silicon
+    from pinn.data.importers import import_silicon
 
     report = import_silicon(out, source)
     typer.echo(report.table())

@@ -70,8 +70,8 @@ def _read(path: Path) -> pd.DataFrame:
 
 def _check_checkpoint(table: pd.DataFrame, path: Path) -> None:
     """Whether a table beside a checkpoint is that checkpoint's."""
-    from pinn.experiments.publish import CHECKPOINT_COLUMN
-    from pinn.sources.report import file_sha256
+    from pinn.evaluation.publish import CHECKPOINT_COLUMN
+    from pinn.files.read_report import file_sha256
 
     checkpoint = path.with_name(path.name.removesuffix(_KEPT) + ".safetensors")
     if not path.name.endswith(_KEPT) or not checkpoint.is_file():

@@ -117,7 +117,7 @@ def _job(
     from pinn.coefficients.coefficient_set import read_coefficient_set
     from pinn.coefficients.configurations import canonical, make_deployment
     from pinn.simulator.many import Job
-    from pinn.workloads.load import load_workload
+    from pinn.simulator.workloads.load import load_workload
 
     of_engine = {flag.name for flag in flags_of(EngineSpec)}
     engine = EngineSpec(**{name: v for name, v in given.items() if name in of_engine})

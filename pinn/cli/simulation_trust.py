@@ -13,12 +13,12 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job
 from pinn.simulator.run import Run
 from pinn.simulator.statistics import run_statistics
-from pinn.uncertainty.calibration import Ends, read_calibration
-from pinn.uncertainty.located import outside_inputs
-from pinn.uncertainty.sentence import describe_trust
-from pinn.uncertainty.simulated import Figures, end_figures, figure_ends
-from pinn.uncertainty.spread_parts import spread_parts
-from pinn.uncertainty.step_interval import situation_of
+from pinn.trust.calibration import Ends, read_calibration
+from pinn.trust.sentence import describe_trust
+from pinn.trust.simulated import Figures, end_figures, figure_ends
+from pinn.trust.spread_parts import spread_parts
+from pinn.trust.step_distance import outside_inputs
+from pinn.trust.step_interval import situation_of
 
 #: Figure of a run -> what people call its mean.
 _FIGURES = {"e2e": "end to end", "ttft": "first token", "itl": "between tokens", "step": "step"}

@@ -8,11 +8,11 @@ from typing import Any
 
 from pinn.errors import PinnError
 from pinn.specs.deployment import Deployment
-from pinn.uncertainty.calibration import Calibration, around, read_calibration
-from pinn.uncertainty.distance import REFERENCE_BATCH
-from pinn.uncertainty.sentence import describe_trust
-from pinn.uncertainty.spread_parts import spread_parts
-from pinn.uncertainty.step_interval import situation_of, step_half_width
+from pinn.trust.calibration import Calibration, around, read_calibration
+from pinn.trust.distance import REFERENCE_BATCH
+from pinn.trust.sentence import describe_trust
+from pinn.trust.spread_parts import spread_parts
+from pinn.trust.step_interval import situation_of, step_half_width
 
 #: Metric -> what people call it.
 METRICS = {"tpot": "step time", "ttft": "TTFT"}

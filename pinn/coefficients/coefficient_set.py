@@ -18,9 +18,9 @@ from jaxtyping import Bool, Float
 
 from pinn.coefficients.coefficients import Coefficients
 from pinn.errors import PinnError
-from pinn.features.request import REQUEST_FEATURES
-from pinn.features.step import STEP_FEATURES
-from pinn.remembered.files import replace_atomically
+from pinn.files.write import replace_atomically
+from pinn.physics.request import REQUEST_FEATURES
+from pinn.physics.step import STEP_FEATURES
 from pinn.specs.data_folder import read_json
 from pinn.specs.deployment import Deployment
 from pinn.specs.flags import flags_of

@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from pinn.errors import PinnError
-from pinn.features.request import REQUEST_FEATURES
-from pinn.features.step import STEP_FEATURES
+from pinn.physics.request import REQUEST_FEATURES
+from pinn.physics.step import STEP_FEATURES
 
 
 @dataclass(frozen=True)

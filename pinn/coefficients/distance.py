@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from pinn.embedding.descriptors import DESCRIPTORS, RATES, embed
-from pinn.network.checkpoint import Checkpoint
-from pinn.network.scaling import MIN_SCALE
+from pinn.coefficients.checkpoint import Checkpoint
+from pinn.coefficients.scaling import MIN_SCALE
+from pinn.physics.descriptors import DESCRIPTORS, RATES, embed
 from pinn.specs.deployment import Deployment
 
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from pinn.data.splits import Split
+from pinn.data.table import replace_atomically
 from pinn.evaluation.methods import NO_LOGS, Method, Prediction
 from pinn.evaluation.workers import Workers
 from pinn.kernels.exclusion import Exclusion
-from pinn.observations.splits import Split
-from pinn.observations.table import replace_atomically
 from pinn.training.serving_rows import ServingRows
 
 #: Columns of a cell beside its predictions: seconds of the fit, and of predicting one row.

@@ -10,13 +10,13 @@ from typing import Protocol
 import numpy as np
 import pandas as pd
 
+from pinn.data.measured_runs import MeasuredRun
 from pinn.kernels.exclusion import Exclusion
 from pinn.training.folds import fold_of, learn_fold
 from pinn.training.kernel_learner import KernelLearner, Learned
 from pinn.training.learner import ServingLearner, predict
 from pinn.training.serving_rows import ServingRows
 from pinn.training.simulated_rows import SimulatedRows, simulate_rows
-from pinn.workloads.measured_runs import MeasuredRun
 
 #: (TPOT, TTFT) in seconds of every row; NaN where the method cannot predict one.
 Prediction = tuple[np.ndarray, np.ndarray]

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from pinn.simulator.figures import failed_share, figure_seconds
+from pinn.data.measured_runs import FIGURES, WHOLE_RUN, MeasuredRun
+from pinn.simulator.latency_metrics import failed_share, figure_seconds
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job, simulate_many
-from pinn.workloads.measured_runs import FIGURES, WHOLE_RUN, MeasuredRun
 
 #: Runs whose figures differ by less than this share may come out in either order.
 RANKING_MARGIN = 0.2

@@ -8,8 +8,8 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
+from pinn.data.measured_runs import FIGURES, WHOLE_RUN
 from pinn.units import MILLISECOND
-from pinn.workloads.measured_runs import FIGURES, WHOLE_RUN
 
 #: Means whose measured values are shown.
 _MEANS = ("e2e_mean_s", "ttft_mean_s", "itl_mean_s")

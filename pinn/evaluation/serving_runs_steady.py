@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from pinn.data.measured_runs import MeasuredRun
 from pinn.errors import PinnError
-from pinn.features.step import step_features
 from pinn.physics.costs import StepCosts, step_costs
+from pinn.physics.step import step_features
 from pinn.physics.uniform_batches import UniformBatches
 from pinn.specs.deployment import Deployment
-from pinn.workloads.measured_runs import MeasuredRun
 
 #: Prompt tokens computed per request whose prompt is in the prefix cache: what lies beyond its
 #: last whole block, and the block that has to be computed again when it ends with one. An

@@ -12,8 +12,8 @@ from pinn.export.blis_projection import Projection, project
 from pinn.export.blis_workloads import Seen, observe
 from pinn.export.configured import Configured
 from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.workloads.workload import Workload
 from pinn.units import MICROSECOND
-from pinn.workloads.workload import Workload
 
 #: Name of the vector for all loads together.
 MIX = "mix"

@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float
 
+from pinn.data.serving_runs import WORKLOADS
+from pinn.data.serving_runs import Workload as Load
 from pinn.export.blis_features import BlisSums, blis_features, recorded_sums
 from pinn.export.blis_model import BlisModel
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate
-from pinn.sources.serving_runs import WORKLOADS
-from pinn.sources.serving_runs import Workload as Load
+from pinn.simulator.workloads.arrivals import Stage
+from pinn.simulator.workloads.synthetic import shared_prefix
+from pinn.simulator.workloads.workload import Workload
 from pinn.units import MICROSECOND
-from pinn.workloads.arrivals import Stage
-from pinn.workloads.synthetic import shared_prefix
-from pinn.workloads.workload import Workload
 
 #: Seconds of load per stage; a reasoning request of 1,448 tokens takes most of a minute.
 STAGE_S = 150.0

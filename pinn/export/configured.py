@@ -12,10 +12,10 @@ import numpy as np
 from pinn.coefficients.coefficient_set import CoefficientSet, read_coefficient_set
 from pinn.coefficients.coefficients import Coefficients
 from pinn.coefficients.distance import Distances, training_space
+from pinn.coefficients.surrogate import Surrogate
 from pinn.errors import PinnError
 from pinn.export.provenance import checkpoint_provenance
-from pinn.latency.surrogate import Surrogate
-from pinn.sources.report import file_sha256
+from pinn.files.read_report import file_sha256
 from pinn.specs.deployment import Deployment
 
 

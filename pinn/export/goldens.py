@@ -14,21 +14,21 @@ from typing import Any
 
 import numpy as np
 
+from pinn.coefficients.checkpoint import registry
 from pinn.coefficients.configurations import expand_grid, make_deployment, make_deployments
-from pinn.embedding.descriptors import DESCRIPTORS, RATES, embed
 from pinn.errors import PinnError
 from pinn.export.configured import Configured, from_checkpoint, with_coefficient_files
 from pinn.export.microseconds import whole_microseconds
 from pinn.export.specs import specs_document, write_specs
 from pinn.export.table import export_table
 from pinn.export.table_file import table_json, write_table_file
-from pinn.features.request import RequestState
-from pinn.features.step import STEP_FEATURES, step_features
-from pinn.network.checkpoint import registry
+from pinn.files.read_report import file_sha256
 from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import COST_NAMES, step_costs
+from pinn.physics.descriptors import DESCRIPTORS, RATES, embed
+from pinn.physics.request import RequestState
+from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.sources.report import file_sha256
 from pinn.specs.batch import Batch
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment

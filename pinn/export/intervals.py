@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
+from pinn.coefficients.surrogate import Surrogate
 from pinn.errors import PinnError
 from pinn.export.configured import Configured
-from pinn.features.step import STEP_FEATURES
 from pinn.kernels.search import find_kernels
-from pinn.latency.surrogate import Surrogate
-from pinn.uncertainty.calibration import NAMES, read_calibration
-from pinn.uncertainty.distance import REFERENCE_BATCH
-from pinn.uncertainty.known import gpu_is_known
-from pinn.uncertainty.spread_parts import spread_parts
+from pinn.physics.step import STEP_FEATURES
+from pinn.trust.calibration import NAMES, read_calibration
+from pinn.trust.distance import REFERENCE_BATCH
+from pinn.trust.known import gpu_is_known
+from pinn.trust.spread_parts import spread_parts
 
 
 def find_intervals(
@@ -39,7 +39,7 @@ def find_intervals(
     if folder is None:
         raise PinnError("no kernel surrogates beside the checkpoint: fit them with kernels=on")
     from pinn.kernels.surrogates import KernelSurrogates  # imports torch
-    from pinn.uncertainty.described import Step, situation
+    from pinn.trust.described import Step, situation
 
     kernels = KernelSurrogates.load(folder)
     taught = np.append([True] * len(STEP_FEATURES), Surrogate.load(checkpoint).taught_alphas())

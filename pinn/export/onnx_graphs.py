@@ -15,12 +15,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from pinn.embedding.descriptors import DESCRIPTORS, RATES
-from pinn.features.request import REQUEST_FEATURES
-from pinn.features.step import STEP_FEATURES
-from pinn.network.checkpoint import Checkpoint, registry
-from pinn.network.coefficient_network import CoefficientNetwork
-from pinn.remembered.files import replace_atomically
+from pinn.coefficients.checkpoint import Checkpoint, registry
+from pinn.coefficients.coefficient_network import CoefficientNetwork
+from pinn.files.write import replace_atomically
+from pinn.physics.descriptors import DESCRIPTORS, RATES
+from pinn.physics.request import REQUEST_FEATURES
+from pinn.physics.step import STEP_FEATURES
 
 FORMAT_VERSION = 1
 #: The oldest operator set that has all operators in float64.
@@ -58,7 +58,7 @@ def export_onnx(checkpoint: Checkpoint, provenance: dict[str, Any], folder: Path
     """Write both graphs.
 
     ``coefficients.onnx``: ``descriptors`` [n, descriptors] and ``rates`` [n, rates] (see
-    ``pinn.embedding.descriptors``) -> ``alpha`` [n, request features] and ``beta`` [n, step
+    ``pinn.physics.descriptors``) -> ``alpha`` [n, request features] and ``beta`` [n, step
     features]. ``step_time.onnx``: ``features`` [n, step features] and ``beta`` [n or 1, step
     features] -> ``step_time_s`` [n] and ``step_time_us`` [n], whole and at least 1.
 
@@ -105,7 +105,7 @@ def metadata(checkpoint: Checkpoint, provenance: dict[str, Any]) -> dict[str, st
         "beta": json.dumps({f.name: f.unit for f in STEP_FEATURES.values()}),
         "units": json.dumps(
             {
-                "descriptors": "as pinn.embedding.descriptors",
+                "descriptors": "as pinn.physics.descriptors",
                 "rates": "natural logarithm of the datasheet rate over an H100 SXM's",
                 "features": "s at datasheet rates where beta's unit is 1, else a count",
                 "step_time_s": "s",

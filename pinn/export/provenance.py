@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from pinn.sources.report import file_sha256
+from pinn.files.read_report import file_sha256
 
 
 def checkpoint_provenance(path: Path, metadata: dict[str, Any]) -> dict[str, Any]:

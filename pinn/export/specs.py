@@ -8,7 +8,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from pinn.remembered.files import replace_atomically
+from pinn.files.write import replace_atomically
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import (
     LatentAttentionSpec,

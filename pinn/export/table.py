@@ -10,9 +10,9 @@ import pyarrow as pa
 from jaxtyping import Float
 
 from pinn.export.configured import Configured
-from pinn.features.request import REQUEST_FEATURES
-from pinn.features.step import STEP_FEATURES
 from pinn.physics.costs import COST_NAMES, step_costs
+from pinn.physics.request import REQUEST_FEATURES
+from pinn.physics.step import STEP_FEATURES
 from pinn.specs.deployment import Deployment
 from pinn.specs.serving import ServingSpec
 

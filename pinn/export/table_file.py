@@ -12,7 +12,7 @@ from pyarrow import csv, parquet
 
 from pinn.errors import PinnError
 from pinn.export.table import FORMAT, INTERVAL_PARTS, VERSION, alpha_columns, beta_columns
-from pinn.remembered.files import replace_atomically
+from pinn.files.write import replace_atomically
 
 FORMATS = ("json", "csv", "parquet")
 

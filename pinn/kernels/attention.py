@@ -11,7 +11,7 @@ from pinn.kernels.hardware import Hardware
 from pinn.kernels.lattice import octaves
 from pinn.kernels.network import TrainingPlan
 from pinn.kernels.operator import Operator, Rows, Sizes, ceiling_share, logarithm
-from pinn.sources.kernels.work import Work, decode_work, prefill_work, window_keys
+from pinn.kernels.tables.work import Work, decode_work, prefill_work, window_keys
 
 _SEQUENCES = octaves(1, 2048, 1)
 _CONTEXT = np.concatenate([[1.0, 16.0], octaves(64, 262144, 1)])

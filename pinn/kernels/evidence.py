@@ -12,8 +12,8 @@ from pinn.kernels.composition import CALLS, Call
 from pinn.kernels.hardware import Coded
 from pinn.kernels.measured import MeasuredShapes, Nearest
 from pinn.kernels.surrogates import KernelSurrogates
+from pinn.kernels.tables.latent import SHAPE
 from pinn.physics.uniform_batches import UniformBatches
-from pinn.sources.kernels.latent import SHAPE
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.precision import precision

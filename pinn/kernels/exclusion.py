@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from pinn.kernels.tables.tables import KernelTables
 from pinn.physics.matmuls import dense_matmuls
-from pinn.sources.kernels.tables import KernelTables
 from pinn.specs.model import LatentAttentionSpec, ModelSpec, MoeFfnSpec
 
 TENSOR_PARALLEL_SIZES = (1, 2, 4, 8)

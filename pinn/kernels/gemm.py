@@ -9,7 +9,7 @@ from pinn.kernels.hardware import Hardware
 from pinn.kernels.lattice import octaves
 from pinn.kernels.network import TrainingPlan
 from pinn.kernels.operator import Operator, Rows, Sizes, ceiling_share, logarithm
-from pinn.sources.kernels.work import gemm_work
+from pinn.kernels.tables.work import gemm_work
 
 #: The shortest product of the A100's and H100's tables (2.45 us); on Blackwell 1.5 to 1.8. The
 #: correction is learned on top.

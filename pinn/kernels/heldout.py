@@ -12,7 +12,7 @@ from pinn.kernels.network import TrainingPlan
 from pinn.kernels.operator import Operator
 from pinn.kernels.surrogate import OperatorSurrogate
 from pinn.kernels.surrogates import OPERATORS
-from pinn.sources.kernels.tables import KernelTables
+from pinn.kernels.tables.tables import KernelTables
 
 #: GPUs whose absence is reported: served on, and with serving data to compare with.
 REPORTED_GPUS = ("H100-SXM", "H200-SXM", "B200-SXM", "A100-SXM-80GB", "L40S")

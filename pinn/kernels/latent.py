@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from pinn.kernels.roofline_fit import fit_terms
-from pinn.sources.kernels.latent import KV_LORA_RANK, ROPE_DIM
-from pinn.sources.kernels.work import latent_decode_work
+from pinn.kernels.tables.latent import KV_LORA_RANK, ROPE_DIM
+from pinn.kernels.tables.work import latent_decode_work
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.precision import precision
 

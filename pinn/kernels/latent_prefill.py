@@ -19,9 +19,9 @@ from jaxtyping import Float
 
 from pinn.kernels.hardware import coded
 from pinn.kernels.roofline_fit import fit_terms
+from pinn.kernels.tables.latent import HIDDEN_SIZE, SHAPE
+from pinn.kernels.tables.work import ACTIVATION_BYTES, Work, latent_prefill_work
 from pinn.physics.matmuls import latent_matmuls
-from pinn.sources.kernels.latent import HIDDEN_SIZE, SHAPE
-from pinn.sources.kernels.work import ACTIVATION_BYTES, Work, latent_prefill_work
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.precision import precision
 

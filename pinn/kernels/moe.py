@@ -10,7 +10,7 @@ from pinn.kernels.hardware import Hardware
 from pinn.kernels.lattice import octaves
 from pinn.kernels.network import TrainingPlan
 from pinn.kernels.operator import Operator, Rows, Sizes, ceiling_share, logarithm
-from pinn.sources.kernels.work import (
+from pinn.kernels.tables.work import (
     Work,
     experts_hit_balanced,
     experts_hit_busiest,

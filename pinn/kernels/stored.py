@@ -13,14 +13,14 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from pinn.errors import PinnError
+from pinn.files.read_report import file_sha256
+from pinn.files.store import remembered_folder
+from pinn.files.write import replace_atomically
 from pinn.kernels.measured import MeasuredShapes
 from pinn.kernels.network import CorrectionNetwork, TrainingPlan
 from pinn.kernels.operator import Operator
 from pinn.kernels.roofline_fit import RooflineFit
 from pinn.kernels.surrogate import OperatorSurrogate
-from pinn.remembered.files import replace_atomically
-from pinn.remembered.store import remembered_folder
-from pinn.sources.report import file_sha256
 from pinn.specs.gpu import GpuSpec
 
 TENSORS, STRUCTURE = "kernels.safetensors", "kernels.json"

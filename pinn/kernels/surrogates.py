@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pinn.files.code import code_digest
 from pinn.kernels import stored
 from pinn.kernels.all_reduce import AllReduce
 from pinn.kernels.attention import DecodeAttention, PrefillAttention
@@ -24,8 +25,7 @@ from pinn.kernels.moe import Moe
 from pinn.kernels.network import TrainingPlan
 from pinn.kernels.operator import Operator
 from pinn.kernels.surrogate import OperatorSurrogate
-from pinn.remembered.code import code_digest
-from pinn.sources.kernels.tables import KernelTables
+from pinn.kernels.tables.tables import KernelTables
 from pinn.specs.gpu import GpuSpec
 
 OPERATORS: tuple[Operator, ...] = (Gemm(), DecodeAttention(), PrefillAttention(), Moe())

@@ -8,8 +8,8 @@ from jaxtyping import Bool
 from pinn.errors import PinnError
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.memory import KvLayout, max_model_len
+from pinn.simulator.workloads.workload import Workload
 from pinn.specs.deployment import Deployment
-from pinn.workloads.workload import Workload
 
 
 def check_run(

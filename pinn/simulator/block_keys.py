@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Int
 
 from pinn.simulator.jit import compiled
-from pinn.workloads.workload import Workload
+from pinn.simulator.workloads.workload import Workload
 
 
 def block_keys(

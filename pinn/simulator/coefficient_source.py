@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from pinn.coefficients.coefficient_set import read_coefficient_set
-from pinn.remembered.store import remembered_value
+from pinn.files.store import remembered_value
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.deployment import Deployment
 
@@ -38,7 +38,7 @@ def latency_from_checkpoint(deployment: Deployment, checkpoint: Path) -> LinearL
 
 
 def _coefficients(deployment: Deployment, checkpoint: Path) -> dict[str, list[float]]:
-    from pinn.latency.surrogate import Surrogate
+    from pinn.coefficients.surrogate import Surrogate
 
     found = Surrogate.load(checkpoint).coefficients([deployment])
     return {"beta": found.beta[0].tolist(), "alpha": found.alpha[0].tolist()}

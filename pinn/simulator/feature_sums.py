@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float
 
-from pinn.features.request import REQUEST_FEATURES, phase_mask, request_features
-from pinn.features.step import STEP_FEATURES, step_features
 from pinn.physics.costs import step_costs
+from pinn.physics.request import REQUEST_FEATURES, phase_mask, request_features
+from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.simulator.run import RequestRecords, Run, StepRecords
 from pinn.specs.deployment import Deployment
 

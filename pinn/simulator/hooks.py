@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba.extending import overload
 
-from pinn.features.request import RequestState
-from pinn.latency.protocol import LatencyModel
+from pinn.coefficients.protocol import LatencyModel
+from pinn.physics.request import RequestState
 from pinn.simulator import arrays
 from pinn.simulator.engine import PlainEngine
 from pinn.simulator.jit import inner

@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields
 import numpy as np
 from jaxtyping import Float
 
-from pinn.features.request import RequestState, phase_mask, request_features
-from pinn.features.step import step_features
 from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import step_costs
+from pinn.physics.request import RequestState, phase_mask, request_features
+from pinn.physics.step import step_features
 from pinn.simulator.hooks import LinearCoefficients
 from pinn.simulator.request_kernel import request_coefficients
 from pinn.simulator.step_kernel import cost_numbers, step_coefficients

@@ -40,7 +40,7 @@ def advance(engine, latency):
     """Run until every request has ended (DONE) or a record buffer is nearly FULL.
 
     The same source runs compiled, with coefficients, and as plain Python, with any object that has
-    the methods of ``pinn.latency.protocol.LatencyModel``.
+    the methods of ``pinn.coefficients.protocol.LatencyModel``.
     """
     token_s, completion_s = after_output_seconds(latency)
     while _has_room(engine):

@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pinn.latency.protocol import LatencyModel
+from pinn.coefficients.protocol import LatencyModel
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import simulate
+from pinn.simulator.workloads.workload import Workload
 from pinn.specs.deployment import Deployment
-from pinn.workloads.workload import Workload
 
 Result = TypeVar("Result")
 

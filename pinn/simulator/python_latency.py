@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from pinn.coefficients.protocol import LatencyModel
 from pinn.errors import PinnError
-from pinn.latency.protocol import LatencyModel
 
 _NEEDED = ("step_time", "queueing_time", "output_token_processing_time")
 #: Interfaces differ in these: one has the first two, another the last.
@@ -26,7 +26,7 @@ def complete_latency(model: object) -> LatencyModel:
     if missing:
         raise PinnError(
             f"{type(model).__name__} is no latency model: it lacks {', '.join(missing)}; "
-            "pinn/latency/protocol.py lists the methods"
+            "pinn/coefficients/protocol.py lists the methods"
         )
     if all(hasattr(model, name) for name in _OPTIONAL):
         return cast(LatencyModel, model)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from pinn.coefficients.protocol import LatencyModel
 from pinn.errors import PinnError
-from pinn.features.request import RequestState
-from pinn.latency.protocol import LatencyModel
+from pinn.physics.request import RequestState
 from pinn.simulator.engine import Engine
 from pinn.simulator.run import STATUS_NAMES, RequestRecords
 from pinn.simulator.state import FINISHED, REJECTED

@@ -1,6 +1,6 @@
 """The request features once more, for compiled code: one request, plain numbers.
 
-``pinn.features.request`` is what defines them; a test compares the two.
+``pinn.physics.request`` is what defines them; a test compares the two.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from pinn.errors import PinnError
-from pinn.features.request import PHASES, REQUEST_FEATURES
+from pinn.physics.request import PHASES, REQUEST_FEATURES
 from pinn.simulator.jit import inner
 
 

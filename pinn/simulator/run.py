@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from pinn.features.request import RequestState
 from pinn.physics.batch_sums import BatchSums
+from pinn.physics.request import RequestState
 from pinn.simulator.state import (
     FINISHED,
     FIRST_SUM,
@@ -18,7 +18,7 @@ from pinn.simulator.state import (
     SUMS,
     TIMED_OUT,
 )
-from pinn.workloads.workload import Workload
+from pinn.simulator.workloads.workload import Workload
 
 STATUS_NAMES = {FINISHED: "finished", TIMED_OUT: "timed_out", REJECTED: "rejected"}
 

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pinn.errors import PinnError
-from pinn.features.request import REQUEST_FEATURES
-from pinn.features.step import STEP_FEATURES
+from pinn.physics.request import REQUEST_FEATURES
+from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.feature_sums import step_feature_sums
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job, map_runs
 from pinn.simulator.run import Run
-from pinn.workloads.workload import Workload
+from pinn.simulator.workloads.workload import Workload
 
 #: Smallest change of a coefficient, for those that are 0.
 _LEAST_STEP = 1e-6

@@ -11,8 +11,8 @@ from pinn.simulator.engine import Engine, new_engine
 from pinn.simulator.engine_spec import EngineSpec, api_servers
 from pinn.simulator.memory import KvLayout, gpu_cache_tokens, max_model_len
 from pinn.simulator.state import REJECTED, REQUEST, UNSENT
+from pinn.simulator.workloads.workload import Workload
 from pinn.specs.deployment import Deployment
-from pinn.workloads.workload import Workload
 
 #: Requests beyond the running ones whose keys and values may be on their way.
 _LOADING_SLOTS = 256

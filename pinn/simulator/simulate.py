@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from pinn.coefficients.protocol import LatencyModel
 from pinn.errors import PinnError
-from pinn.latency.protocol import LatencyModel
 from pinn.simulator.admission import check_run
 from pinn.simulator.engine import Engine, PlainEngine
 from pinn.simulator.engine_spec import EngineSpec
@@ -19,8 +19,8 @@ from pinn.simulator.python_latency import complete_latency
 from pinn.simulator.records import read_records
 from pinn.simulator.run import GapRuns, Run, StepRecords
 from pinn.simulator.setup import set_up
+from pinn.simulator.workloads.workload import Workload
 from pinn.specs.deployment import Deployment
-from pinn.workloads.workload import Workload
 
 
 def simulate(

@@ -1,6 +1,6 @@
 """The step features in compiled code: one batch, plain numbers.
 
-``pinn.features.step`` is what defines them, and what ``step_formulas`` is written from. A test
+``pinn.physics.step`` is what defines them, and what ``step_formulas`` is written from. A test
 compares the two for random batches and models, and ``step_coefficients`` refuses a registry with a
 name that is missing there.
 """
@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Float
 
 from pinn.errors import PinnError
-from pinn.features.step import STEP_FEATURES
 from pinn.physics.costs import COST_NAMES, StepCosts
+from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.jit import inner
 from pinn.simulator.state import REREAD
 from pinn.simulator.step_formulas import StepValues, step_formulas

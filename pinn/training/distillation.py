@@ -13,13 +13,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from pinn.embedding.descriptors import embed
-from pinn.features.step import step_features
-from pinn.network.coefficient_network import CoefficientNetwork
-from pinn.network.loss import log_huber
+from pinn.coefficients.coefficient_network import CoefficientNetwork
+from pinn.coefficients.loss import log_huber
 from pinn.physics.costs import step_costs
-from pinn.teacher.composed import ComposedSteps
-from pinn.teacher.scalars import Scalars
+from pinn.physics.descriptors import embed
+from pinn.physics.step import step_features
+from pinn.training.teacher.composed import ComposedSteps
+from pinn.training.teacher.scalars import Scalars
 
 
 @dataclass(frozen=True)

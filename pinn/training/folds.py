@@ -16,17 +16,17 @@ from typing import Any
 
 import numpy as np
 
+from pinn.coefficients.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from pinn.coefficients.coefficient_network import CoefficientNetwork
+from pinn.data.measured_runs import MeasuredRun
+from pinn.files.store import remembered_folder
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.near_copy import is_near_copy
-from pinn.network.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from pinn.network.coefficient_network import CoefficientNetwork
-from pinn.remembered.store import remembered_folder
 from pinn.specs.model import ModelSpec
-from pinn.teacher.teacher import Teacher
 from pinn.training.kernel_learner import KernelLearner, Learned, fitted_surrogates
 from pinn.training.run_scalars import run_fit_from_json
 from pinn.training.serving_rows import ServingRows
-from pinn.workloads.measured_runs import MeasuredRun
+from pinn.training.teacher.teacher import Teacher
 
 
 @dataclass(frozen=True)

@@ -9,21 +9,18 @@ from pathlib import Path
 
 import torch
 
+from pinn.coefficients.coefficient_network import CoefficientNetwork, NetworkSettings
+from pinn.coefficients.scaling import fit_scale
+from pinn.data.measured_runs import MeasuredRun
 from pinn.errors import PinnError
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.fitted import surrogates_without
 from pinn.kernels.near_copy import is_near_copy
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.network.coefficient_network import CoefficientNetwork, NetworkSettings
-from pinn.network.scaling import fit_scale
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.model import ModelSpec
-from pinn.teacher.catalog_deployments import catalog_deployments
-from pinn.teacher.composed import ComposedSteps, remembered_steps
-from pinn.teacher.synthetic import synthetic_deployments
-from pinn.teacher.teacher import Teacher
 from pinn.training.distillation import (
     Distillation,
     DistillationRows,
@@ -35,7 +32,10 @@ from pinn.training.learner import TrainerFactory
 from pinn.training.run_learner import learn_from_runs
 from pinn.training.run_scalars import RunFit, RunFitSettings
 from pinn.training.serving_rows import ServingRows
-from pinn.workloads.measured_runs import MeasuredRun
+from pinn.training.teacher.catalog_deployments import catalog_deployments
+from pinn.training.teacher.composed import ComposedSteps, remembered_steps
+from pinn.training.teacher.synthetic import synthetic_deployments
+from pinn.training.teacher.teacher import Teacher
 
 
 @dataclass(frozen=True)

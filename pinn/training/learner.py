@@ -9,9 +9,9 @@ from pathlib import Path
 import lightning
 import torch
 
-from pinn.latency.surrogate import predict_coefficients
-from pinn.network.coefficient_network import CoefficientNetwork, NetworkSettings
-from pinn.network.scaling import fit_scale
+from pinn.coefficients.coefficient_network import CoefficientNetwork, NetworkSettings
+from pinn.coefficients.scaling import fit_scale
+from pinn.coefficients.surrogate import predict_coefficients
 from pinn.training.serving_fit import (
     STEPS_PER_EPOCH,
     ServingFit,

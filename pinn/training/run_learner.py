@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-from pinn.features.step import STEP_FEATURES
+from pinn.data.measured_runs import MeasuredRun
 from pinn.kernels.composition import OPERATORS
 from pinn.kernels.surrogates import KernelSurrogates
+from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.teacher.teacher import projected_parts
 from pinn.training.run_rows import NO_RUNS, run_rows
 from pinn.training.run_scalars import (
     Evidence,
@@ -22,7 +22,7 @@ from pinn.training.run_scalars import (
     fit_to_runs,
 )
 from pinn.training.serving_rows import ServingRows
-from pinn.workloads.measured_runs import MeasuredRun
+from pinn.training.teacher.teacher import projected_parts
 
 #: After so many rounds only half of each change is taken: near saturation the batches answer so
 #: strongly that whole ones would swing around the solution.

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from pinn.features.request import REQUEST_FEATURES
-from pinn.features.step import STEP_FEATURES
-from pinn.simulator.figure_features import figure_features
-from pinn.simulator.figures import figure_seconds
+from pinn.data.measured_runs import MeasuredRun
+from pinn.physics.request import REQUEST_FEATURES
+from pinn.physics.step import STEP_FEATURES
+from pinn.simulator.latency_metrics import figure_seconds
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job, simulate_many
+from pinn.simulator.metric_features import figure_features
 from pinn.simulator.run import Run
-from pinn.workloads.measured_runs import MeasuredRun
 
 #: Figure -> its weight in the fit. Means weigh most; a TTFT's 99th percentile hangs on the few
 #: cold prompts at the start of a run, which says little about anything else.

@@ -1,8 +1,8 @@
 """Global scalars, each model's departure from them, and alpha: what measured servers may set.
 
-The scalars are those of ``pinn.teacher.scalars``, fitted to measured deployments and, where there
-are any, to serving runs at once; so is alpha, which means the same in both. A model that ran may
-depart from them: every operator, and all overheads together, by one factor. So what is peculiar to
+The scalars are those of ``pinn.training.teacher.scalars``, fitted to measured deployments and,
+where there are any, to serving runs at once; so is alpha, which means the same in both. A model
+that ran may depart from them: every operator, and all overheads together, by one factor. So what is peculiar to
 one model (an engine path of its own) does not bend what all share, and an unseen model gets the
 shared scalars alone.
 """
@@ -20,15 +20,15 @@ from scipy.optimize import Bounds, minimize
 from torch import Tensor
 from torch.nn.functional import huber_loss
 
+from pinn.coefficients.loss import log_huber
 from pinn.errors import PinnError
-from pinn.features.request import REQUEST_FEATURES
-from pinn.features.step import STEP_FEATURES
 from pinn.kernels.composition import OPERATORS
-from pinn.network.loss import log_huber
-from pinn.teacher.scalars import MULTIPLIER_SPREADS, OVERHEADS, Scalars, prior_scalars
+from pinn.physics.request import REQUEST_FEATURES
+from pinn.physics.step import STEP_FEATURES
 from pinn.training.run_rows import RunRows
 from pinn.training.serving_fit import LEAST_STEPS_SHARE
 from pinn.training.serving_rows import PRIOR_ALPHA, ServingRows
+from pinn.training.teacher.scalars import MULTIPLIER_SPREADS, OVERHEADS, Scalars, prior_scalars
 
 _OVERHEAD_COLUMNS = [list(STEP_FEATURES).index(name) for name in OVERHEADS]
 

@@ -15,19 +15,19 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
-from pinn.embedding.descriptors import embed
-from pinn.features.request import REQUEST_FEATURES
-from pinn.features.step import STEP_FEATURES, step_features
+from pinn.data.measured_deployments import MeasuredDeployment, measured_deployments
+from pinn.files.store import remembered_table
 from pinn.physics.costs import step_costs
+from pinn.physics.descriptors import embed
 from pinn.physics.floor import floor_seconds
-from pinn.remembered.store import remembered_table
+from pinn.physics.request import REQUEST_FEATURES
+from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.simulator.feature_sums import request_delay_features
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job, map_runs
 from pinn.simulator.mean_steps import mean_steps
 from pinn.simulator.run import Run
 from pinn.specs.deployment import Deployment
-from pinn.workloads.measured_deployments import MeasuredDeployment, measured_deployments
 
 #: Coefficients before any data: what rows are simulated with.
 PRIOR_BETA = np.array([f.prior for f in STEP_FEATURES.values()])
@@ -127,7 +127,7 @@ def serving_rows(observations: pd.DataFrame) -> ServingRows:
     """Simulate observations once; from then on their rows are read from disk.
 
     Args:
-        observations: Table as ``pinn.observations.table.read_observations`` gives it.
+        observations: Table as ``pinn.data.table.read_observations`` gives it.
     """
     measured = measured_deployments(observations)
     deployments = tuple(dict.fromkeys(m.deployment for m in measured))

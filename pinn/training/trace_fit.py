@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from pinn.network.coefficient_network import CoefficientNetwork
-from pinn.network.loss import log_huber
+from pinn.coefficients.coefficient_network import CoefficientNetwork
+from pinn.coefficients.loss import log_huber
 from pinn.training.learner import TrainerFactory
 from pinn.training.serving_fit import (
     STEPS_PER_EPOCH,

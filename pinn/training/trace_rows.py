@@ -11,13 +11,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from pinn.calibration.calibrate import candidates
-from pinn.calibration.intervals import Intervals, read_intervals
-from pinn.calibration.selection import select
-from pinn.embedding.descriptors import embed
+from pinn.data.traces.trace_tables import read_trace_tables
 from pinn.errors import PinnError
-from pinn.observations.trace_tables import read_trace_tables
+from pinn.physics.descriptors import embed
 from pinn.specs.deployment import Deployment
+from pinn.training.calibration.calibrate import candidates
+from pinn.training.calibration.intervals import Intervals, read_intervals
+from pinn.training.calibration.selection import select
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from better_cards import BATCHES, MODELS, Cell, batches, better_pairs, cells, deployments, is_better
 
-from pinn.features.step import step_features
+from pinn.coefficients.surrogate import Surrogate
 from pinn.kernels.composition import compose_many
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.latency.surrogate import Surrogate
 from pinn.physics.costs import step_costs
+from pinn.physics.step import step_features
 from pinn.specs.gpu_catalog import list_gpus, load_gpu
-from pinn.teacher.account import saved_scalars
-from pinn.uncertainty.calibration import read_calibration
-from pinn.uncertainty.step_interval import step_half_width
+from pinn.training.teacher.breakdown import saved_scalars
+from pinn.trust.calibration import read_calibration
+from pinn.trust.step_interval import step_half_width
 
 #: No interval reaches less far, so none is computed for cells that differ less.
 SLOWER = 1.03

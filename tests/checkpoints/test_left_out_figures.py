@@ -9,14 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from pinn.coefficients.checkpoint import load_checkpoint
 from pinn.coefficients.checkpoint_search import find_checkpoint
-from pinn.latency.surrogate import predict_coefficients
-from pinn.network.checkpoint import load_checkpoint
-from pinn.observations.deployments import observed_deployment
+from pinn.coefficients.surrogate import predict_coefficients
+from pinn.data.deployments import observed_deployment
+from pinn.data.measured_deployments import measured_deployment
+from pinn.data.silicon import read_silicon
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job, map_runs
-from pinn.sources.silicon import read_silicon
-from pinn.workloads.measured_deployments import measured_deployment
 
 #: Largest median absolute errors of all sampled rows, in percent; they were 1 point lower when
 #: this was written.

@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pinn.experiments.publish import CHECKPOINT_COLUMN
-from pinn.latency.surrogate import Surrogate, batch_floor_seconds
-from pinn.network.coefficient_network import CoefficientNetwork
-from pinn.sources.report import file_sha256
+from pinn.coefficients.coefficient_network import CoefficientNetwork
+from pinn.coefficients.surrogate import Surrogate, batch_floor_seconds
+from pinn.evaluation.publish import CHECKPOINT_COLUMN
+from pinn.files.read_report import file_sha256
 from pinn.specs.batch import Batch
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment

@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 from matplotlib.image import imread
 
-from pinn.features.step import STEP_FEATURES
+from pinn.physics.step import STEP_FEATURES
 from pinn.specs.batch import parse_batch
-from pinn.teacher.account import PARTS
+from pinn.training.teacher.breakdown import PARTS
 
 LLAMA = ("--model", "Llama-3.1-8B", "--gpu", "H100")
 MIXED = "1 prefill 512 @ 0 + 16 decode @ 600"

@@ -12,9 +12,9 @@ from strategies import deployments
 from pinn.cli.coefficient_table import coefficient_table
 from pinn.coefficients.coefficient_set import read_coefficient_set
 from pinn.coefficients.configurations import canonical, make_deployment
-from pinn.features.request import REQUEST_FEATURES
-from pinn.features.step import STEP_FEATURES
-from pinn.latency.surrogate import batch_floor_seconds
+from pinn.coefficients.surrogate import batch_floor_seconds
+from pinn.physics.request import REQUEST_FEATURES
+from pinn.physics.step import STEP_FEATURES
 from pinn.specs.batch import parse_batch
 from pinn.specs.sampling import Sampling
 

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 from evaluations import observations
 
-from pinn.observations.table import write_observations
-from pinn.sources.report import ReadReport
+from pinn.data.table import write_observations
+from pinn.files.read_report import ReadReport
 
 ROW = {
     "run": "run-1",

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from pinn.cli.main import COMMANDS, app
-from pinn.experiments.publish import publish
-from pinn.sources.report import file_sha256
+from pinn.evaluation.publish import publish
+from pinn.files.read_report import file_sha256
 from pinn.specs.flags import flags_of
 from pinn.specs.serving import ServingSpec
 

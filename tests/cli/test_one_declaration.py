@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
-from sources.traces.trace_runs import engine_run, lines_of
+from trace_runs import engine_run, lines_of
 
 from pinn.export.go_flags import GO_FLAGS, go_flags
 

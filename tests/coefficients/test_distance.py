@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pinn.coefficients.checkpoint import Checkpoint
 from pinn.coefficients.distance import training_space
-from pinn.embedding.descriptors import DESCRIPTORS, RATES
-from pinn.network.checkpoint import Checkpoint
+from pinn.physics.descriptors import DESCRIPTORS, RATES
 from pinn.specs.gpu_catalog import load_gpu
 
 

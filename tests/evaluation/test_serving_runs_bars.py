@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 
 from pinn.coefficients.checkpoint_search import find_checkpoint
+from pinn.coefficients.surrogate import Surrogate
+from pinn.data.load_reports import read_load_report
+from pinn.data.measured_runs import WHOLE_RUN, read_measured_runs
+from pinn.evaluation.left_out_runs import LEFT_OUT, NETWORK
 from pinn.evaluation.serving_runs import ranking_inversions, score_runs
-from pinn.experiments.left_out_runs import LEFT_OUT, NETWORK
-from pinn.latency.surrogate import Surrogate
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.workloads.load_reports import read_load_report
-from pinn.workloads.measured_runs import WHOLE_RUN, read_measured_runs
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 from run_cases import measured, operator_betas, three_runs
 
+from pinn.data.measured_runs import FIGURES
 from pinn.errors import PinnError
 from pinn.evaluation.serving_runs import ranking_inversions, score_runs, summarize_runs
 from pinn.evaluation.serving_runs_print import markdown_scores, print_scores, print_summary
@@ -16,7 +17,6 @@ from pinn.evaluation.serving_runs_steady import score_steady_states, steady_itl_
 from pinn.simulator.simulate import simulate
 from pinn.training.run_learner import run_latencies
 from pinn.training.run_scalars import RunFit
-from pinn.workloads.measured_runs import FIGURES
 
 
 @pytest.fixture(scope="module")

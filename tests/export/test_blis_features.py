@@ -14,8 +14,8 @@ from pinn.export.blis_model import BlisModel, blis_model, hardware_entry
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate
+from pinn.simulator.workloads.synthetic import closed_loop
 from pinn.specs.gpu_catalog import load_gpu
-from pinn.workloads.synthetic import closed_loop
 
 #: Two layers of width 8, 4 heads of 2, 2 KV heads; 1 TFLOP/s = 1e6 FLOP/us, 1 TB/s likewise.
 DENSE = BlisModel(

@@ -25,7 +25,7 @@ from pinn.export.blis_projection import fit, project
 from pinn.export.blis_vectors import MIX, blis_vectors, own_errors
 from pinn.export.blis_workloads import standard_loads
 from pinn.export.configured import from_checkpoint
-from pinn.features.request import REQUEST_FEATURES
+from pinn.physics.request import REQUEST_FEATURES
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate

@@ -23,10 +23,10 @@ from pinn.export.formula_files import (
     python_step_formulas,
     step_formulas,
 )
-from pinn.features.step import STEP_FEATURES, StepFeature
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.cost_facts import CostFacts
 from pinn.physics.costs import StepCosts, cost
+from pinn.physics.step import STEP_FEATURES, StepFeature
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = formula_files()

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from calibration_rows import BASE, deployment, intervals
 
-from pinn.calibration.calibrate import BetaSettings, calibrate_beta
 from pinn.coefficients.coefficient_set import (
     CoefficientSet,
     deployment_facts,
@@ -24,6 +23,7 @@ from pinn.coefficients.coefficient_set import (
 from pinn.coefficients.coefficients import Coefficients, prior_coefficients
 from pinn.export.goldens import STEPS, TABLE, write_goldens
 from pinn.export.table_file import read_table_file
+from pinn.training.calibration.calibrate import BetaSettings, calibrate_beta
 
 GO = Path(__file__).resolve().parents[2] / "export" / "go"
 #: Modules that build without anything from the network.

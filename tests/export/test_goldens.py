@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from onnx_sessions import onnx_sessions
 
-from pinn.embedding.descriptors import DESCRIPTORS, RATES
+from pinn.coefficients.checkpoint import load_checkpoint
 from pinn.export.goldens import (
     CASES,
     MANIFEST,
@@ -25,7 +25,7 @@ from pinn.export.goldens import (
 )
 from pinn.export.table import alpha_columns, beta_columns
 from pinn.export.table_file import read_table_file
-from pinn.network.checkpoint import load_checkpoint
+from pinn.physics.descriptors import DESCRIPTORS, RATES
 from pinn.specs.catalog import load_model
 
 ROOT = Path(__file__).resolve().parents[2]

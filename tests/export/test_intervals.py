@@ -14,7 +14,7 @@ from pinn.export.configured import from_checkpoint
 from pinn.export.intervals import find_intervals
 from pinn.export.table import alpha_columns, beta_columns, export_table
 from pinn.export.table_file import FORMATS, read_table_file, write_table_file
-from pinn.uncertainty.calibration import calibration_path, write_calibration
+from pinn.trust.calibration import calibration_path, write_calibration
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from quick_plans import QUICK
 
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.sources.kernels.tables import KernelTables, read_kernel_tables
+from pinn.kernels.tables.tables import KernelTables, read_kernel_tables
 from pinn.specs.gpu_catalog import load_gpu
 
 

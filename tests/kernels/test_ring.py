@@ -9,7 +9,7 @@ import pytest
 
 from pinn.kernels.all_reduce import AllReduce
 from pinn.kernels.ring import ring_seconds
-from pinn.sources.kernels.communication import read_all_communication
+from pinn.kernels.tables.communication import read_all_communication
 from pinn.specs.gpu_catalog import load_gpu
 
 L4 = load_gpu("L4")

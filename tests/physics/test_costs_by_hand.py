@@ -2,10 +2,10 @@
 
 import pytest
 
-from pinn.features.step import STEP_FEATURES, step_features
-from pinn.latency.surrogate import batch_floor_seconds, batch_work
+from pinn.coefficients.surrogate import batch_floor_seconds, batch_work
 from pinn.physics.costs import step_costs
 from pinn.physics.floor import hit_expert_read_s
+from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.specs.batch import Batch
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from pinn.coefficients.coefficients import prior_coefficients
-from pinn.features.request import REQUEST_FEATURES
-from pinn.features.step import STEP_FEATURES
+from pinn.physics.request import REQUEST_FEATURES
+from pinn.physics.step import STEP_FEATURES
 
 
 @pytest.fixture

@@ -5,16 +5,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pinn.features.request import RequestState
+from pinn.physics.request import RequestState
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import simulate
+from pinn.simulator.workloads.workload import Workload
 from pinn.specs.batch import Batch
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import AttentionSpec, DenseFfnSpec, LayerGroup, ModelSpec, MoeFfnSpec
 from pinn.specs.serving import ServingSpec
-from pinn.workloads.workload import Workload
 
 GPU = GpuSpec("test", 3e12, 80e9, {"bf16": 1e15}, 132, 50e6, 9.0, 450e9, 64e9, True, "made up")
 DENSE = ModelSpec(

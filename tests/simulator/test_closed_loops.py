@@ -15,11 +15,11 @@ from pinn.coefficients.coefficients import prior_coefficients
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate
+from pinn.simulator.workloads.load import load_workload
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.serving import ServingSpec
-from pinn.workloads.load import load_workload
 
 ALIKE = Loop(0, 40, 4, True, 0.0, 0.0, {}, {"async_scheduling": True}, 16)
 

@@ -9,18 +9,18 @@ import pytest
 from simulator_helpers import Recorder, load, play
 
 from pinn.coefficients.coefficients import prior_coefficients
-from pinn.features.step import step_features
 from pinn.physics.costs import step_costs
+from pinn.physics.step import step_features
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.mean_steps import mean_steps
 from pinn.simulator.simulate import simulate
+from pinn.simulator.workloads.arrivals import Stage
+from pinn.simulator.workloads.synthetic import closed_loop, open_loop, shared_prefix
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.serving import ServingSpec
-from pinn.workloads.arrivals import Stage
-from pinn.workloads.synthetic import closed_loop, open_loop, shared_prefix
 
 RANGE = (0.8, 1.0)
 LOADS = {

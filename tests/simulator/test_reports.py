@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 from simulator_helpers import BLIS_KEYS, Recorder, deployment, load, play
 
+from pinn.coefficients.checkpoint import Checkpoint, save_checkpoint
 from pinn.coefficients.coefficients import prior_coefficients
+from pinn.coefficients.surrogate import Surrogate
 from pinn.errors import PinnError
-from pinn.features.request import REQUEST_FEATURES
-from pinn.features.step import STEP_FEATURES
-from pinn.latency.surrogate import Surrogate
-from pinn.network.checkpoint import Checkpoint, save_checkpoint
+from pinn.physics.request import REQUEST_FEATURES
+from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.coefficient_source import latency_from_checkpoint, latency_from_json
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.feature_sums import request_delay_features, request_feature_sums
@@ -31,8 +31,8 @@ from pinn.simulator.sensitivity import coefficient_sensitivities
 from pinn.simulator.simulate import simulate
 from pinn.simulator.statistics import run_statistics, weighted_percentiles
 from pinn.simulator.timeline import plot_timeline
-from pinn.workloads.arrivals import Stage
-from pinn.workloads.synthetic import open_loop
+from pinn.simulator.workloads.arrivals import Stage
+from pinn.simulator.workloads.synthetic import open_loop
 
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.integers(1, 5)), min_size=1, max_size=20))

@@ -13,7 +13,7 @@ from random_loops import loops
 from simulator_helpers import Recorder, deployment, load, play
 
 from pinn.errors import PinnError
-from pinn.features.request import REQUEST_FEATURES, phase_mask
+from pinn.physics.request import REQUEST_FEATURES, phase_mask
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.feature_sums import request_delay_features
 from pinn.simulator.simulate import simulate

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from pinn.cli.simulate import app
 from pinn.errors import PinnError
-from pinn.features.request import REQUEST_FEATURES
-from pinn.features.step import STEP_FEATURES
+from pinn.physics.request import REQUEST_FEATURES
+from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.flags import flags_of
 
@@ -59,7 +59,7 @@ def test_a_figure_that_nobody_knows_is_refused(coefficients, tmp_path):
 
 
 def test_the_command_needs_no_torch():
-    modules = "pinn.cli.simulate, pinn.simulator.simulate, pinn.workloads.load"
+    modules = "pinn.cli.simulate, pinn.simulator.simulate, pinn.simulator.workloads.load"
     check = f"import sys, {modules}; sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pinn.errors import PinnError
-from pinn.features.request import PHASES, REQUEST_FEATURES, RequestState, request_features
-from pinn.features.step import STEP_FEATURES, step_features
 from pinn.physics.batch_sums import BatchSums, sum_batches
 from pinn.physics.costs import COST_NAMES, step_costs
+from pinn.physics.request import PHASES, REQUEST_FEATURES, RequestState, request_features
+from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.simulator import step_kernel
 from pinn.simulator.request_kernel import (
     RequestValues,

@@ -5,15 +5,15 @@ import numpy as np
 import pytest
 from serving_cases import observations, with_times
 
+from pinn.coefficients.coefficient_network import NetworkSettings
 from pinn.kernels.exclusion import Exclusion
-from pinn.network.coefficient_network import NetworkSettings
-from pinn.teacher import composed
 from pinn.training.distillation import DistillationSettings
 from pinn.training.kernel_learner import KernelLearner, KernelSettings
 from pinn.training.learner import ServingLearner
 from pinn.training.run_scalars import RunFitSettings
 from pinn.training.serving_fit import ServingFitSettings
 from pinn.training.serving_rows import ServingRows, serving_rows
+from pinn.training.teacher import composed
 from pinn.training.trainer import make_trainer
 
 #: Measured time / floor of each of the five.

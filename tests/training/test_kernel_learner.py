@@ -8,9 +8,9 @@ import pytest
 from power_cuts import assert_same_bits, interrupted_trainer
 from run_cases import measured, on_h100, operator_betas
 
+from pinn.coefficients.surrogate import predict_coefficients
 from pinn.errors import PinnError
 from pinn.kernels.exclusion import Exclusion
-from pinn.latency.surrogate import predict_coefficients
 from pinn.training.distillation import distillation_rows, step_errors
 from pinn.training.kernel_learner import composed_steps, fitted_surrogates
 from pinn.training.run_learner import run_latencies

@@ -6,12 +6,11 @@ from run_cases import measured, operator_betas, three_runs
 from serving_cases import with_times
 
 from pinn.errors import PinnError
-from pinn.evaluation.perturbations import repeated
-from pinn.features.request import REQUEST_FEATURES
 from pinn.kernels.composition import OPERATORS
-from pinn.simulator.figures import figure_seconds
+from pinn.physics.request import REQUEST_FEATURES
+from pinn.research.perturbations import repeated
+from pinn.simulator.latency_metrics import figure_seconds
 from pinn.simulator.simulate import simulate
-from pinn.teacher.scalars import Scalars, prior_scalars
 from pinn.training.run_learner import alternate, run_latencies
 from pinn.training.run_rows import run_rows
 from pinn.training.run_scalars import (
@@ -21,6 +20,7 @@ from pinn.training.run_scalars import (
     run_fit_from_json,
 )
 from pinn.training.simulated_rows import simulate_rows
+from pinn.training.teacher.scalars import Scalars, prior_scalars
 
 SETTINGS = RunFitSettings(rounds=4, noise=0.01)
 SERVER = list(REQUEST_FEATURES).index("arrival_to_queue.constant")

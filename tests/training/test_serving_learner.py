@@ -8,8 +8,8 @@ import pytest
 import torch
 from power_cuts import assert_same_bits, interrupted_trainer
 
+from pinn.coefficients.coefficient_network import NetworkSettings
 from pinn.evaluation.metrics import error_summary
-from pinn.network.coefficient_network import NetworkSettings
 from pinn.training.learner import predict
 from pinn.training.serving_fit import STEPS_PER_EPOCH, predict_rows, serving_batch
 

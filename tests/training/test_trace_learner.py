@@ -7,10 +7,10 @@ import pytest
 import torch
 from calibration_rows import BASE, deployment, intervals
 
+from pinn.coefficients.coefficient_network import CoefficientNetwork
+from pinn.coefficients.scaling import fit_scale
+from pinn.coefficients.surrogate import predict_coefficients
 from pinn.errors import PinnError
-from pinn.latency.surrogate import predict_coefficients
-from pinn.network.coefficient_network import CoefficientNetwork
-from pinn.network.scaling import fit_scale
 from pinn.training.trace_fit import TraceFitSettings, TraceLearner
 from pinn.training.trace_rows import TracedRun, read_runs, trace_rows
 

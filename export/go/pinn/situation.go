@@ -20,7 +20,7 @@ const (
 )
 
 // requestFeature is an entry of the registry that alpha belongs to; the Python module
-// pinn.features.request defines each. A nil value is a feature that simulators cannot see.
+// pinn.physics.request defines each. A nil value is a feature that simulators cannot see.
 type requestFeature struct {
 	Feature
 	phase string

@@ -1,0 +1,136 @@
+"""``pinn account``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pinn.cli.serving_flags import engine_flags
+from pinn.specs.serving import ServingSpec
+
+if TYPE_CHECKING:
+    from pinn.training.teacher.teacher import Teacher
+
+app = typer.Typer()
+
+_EXAMPLES = ("64 decode @ 2000", "1 prefill 2048 @ 0 + 64 decode @ 2000")
+
+
+@app.command()
+@engine_flags(ServingSpec)
+def account(
+    model: Annotated[
+        str, typer.Option("--model", help="Name, or path of a config.json or its folder.")
+    ],
+    gpu: Annotated[str, typer.Option("--gpu", help="Name, or path of a datasheet's JSON file.")],
+    batch: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--batch",
+            help="Step to account for, such as '64 decode @ 2000' (64 requests after 2000 tokens "
+            "each) or '1 prefill 512 @ 0 + 16 decode @ 600'. Repeatable.",
+        ),
+    ] = None,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", help="Also write everything as JSON.")
+    ] = None,
+    csv_path: Annotated[
+        Path | None, typer.Option("--csv", help="Also write parts, features and kernels as CSV.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Also draw it: .png, .svg or .pdf.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            "--checkpoint",
+            help="Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]",
+        ),
+    ] = None,
+    kernels: Annotated[
+        Path | None,
+        typer.Option(
+            "--kernels",
+            help="Folder of fitted kernel surrogates. [default: kernels/all beside the checkpoint, "
+            "else checkpoints/kernels/all]",
+        ),
+    ] = None,
+    *,
+    flags: dict[str, Any],
+) -> None:
+    """Where the time of an engine step goes, and the measured kernels behind it.
+
+    Beside the network's account (beta x feature, by part) stands that of a step composed of
+    measured kernels and overheads. Then come the kernels: how often each runs, how long, and how
+    far its sizes were stretched from the nearest measured one (x 1.00 is that very kernel).
+
+    Examples:
+      pinn account --model Qwen/Qwen3-30B-A3B --gpu H200 --tensor-parallel-size 2
+
+      pinn account --model Llama-3.1-70B --gpu B200 --tensor-parallel-size 4
+        --batch '256 decode @ 4000' --plot step.png --json step.json --csv step.csv
+    """
+    from pinn.cli.breakdown_plot import check_suffix, draw
+    from pinn.cli.breakdown_report import make_report, print_report, write_csv
+    from pinn.cli.coefficient_report import write_report
+    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.coefficients.configurations import canonical, make_deployment
+    from pinn.coefficients.surrogate import Surrogate
+    from pinn.training.teacher.breakdown import account as account_for
+
+    if plot is not None:
+        check_suffix(plot)
+    path = find_checkpoint(checkpoint)
+    surrogate = Surrogate.load(path)
+    teacher, sources = _teacher(kernels, path, surrogate.checkpoint.metadata)
+    deployment = make_deployment(canonical({"model": model, "gpu": gpu, **flags}))
+    beta = surrogate.coefficients([deployment]).beta[0]
+    accounts = [account_for(deployment, text, beta, teacher) for text in batch or _EXAMPLES]
+    report = make_report(deployment, accounts, {"network": _shown(path), **sources})
+    if json_path is not None:
+        write_report(report, json_path)
+    if csv_path is not None:
+        write_csv(report, csv_path)
+    if plot is not None:
+        draw(report, plot)
+    print_report(report)
+
+
+def _teacher(
+    folder: Path | None, checkpoint: Path, metadata: dict[str, Any]
+) -> tuple[Teacher | None, dict[str, str]]:
+    """Kernels and scalars, and in words where they come from or why they are missing."""
+    from pinn.kernels.search import find_kernels
+    from pinn.kernels.surrogates import KernelSurrogates
+    from pinn.training.teacher.breakdown import saved_scalars
+    from pinn.training.teacher.scalars import prior_scalars
+    from pinn.training.teacher.teacher import Teacher
+
+    found = find_kernels(folder, checkpoint)
+    if found is None:
+        missing = (
+            "missing, so there is no composed account: fit surrogates with 'python train.py "
+            "kernels=on' and name their folder with --kernels"
+        )
+        return None, {"kernels": missing}
+    surrogates = KernelSurrogates.load(found)
+    left_out = [
+        name for names in surrogates.metadata.get("excluded", {}).values() for name in names
+    ]
+    without = f", fitted without {', '.join(left_out)}" if left_out else ""
+    saved = metadata.get("scalars")
+    scalars = saved_scalars(saved) if saved else prior_scalars()
+    return Teacher(surrogates, scalars), {
+        "kernels": f"{_shown(found)}{without}",
+        "overheads": "as the checkpoint learned them"
+        if saved
+        else "their priors, as the checkpoint was trained without kernels",
+    }
+
+
+def _shown(path: Path) -> str:
+    """The path from the working directory, where it lies below that."""
+    whole, here = path.absolute(), Path.cwd()
+    return str(whole.relative_to(here) if whole.is_relative_to(here) else path)

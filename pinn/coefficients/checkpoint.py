@@ -1,0 +1,117 @@
+"""The network on disk: a safetensors file whose header says what it is. No code is loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from pinn.coefficients.settings import NetworkSettings
+from pinn.coefficients.trained_network import TrainedNetwork
+from pinn.errors import PinnError
+from pinn.physics.descriptors import DESCRIPTORS, RATES
+from pinn.physics.request import REQUEST_FEATURES
+from pinn.physics.step import STEP_FEATURES
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A trained network with what is needed to trust it.
+
+    Attributes:
+        network: Ready to predict; ``CoefficientNetwork.from_trained`` makes the one to train.
+        metadata: Free-form facts as JSON values: sources with hashes, metrics, date, command.
+        anchors: Embedding (descriptors, then rates) of the measured deployments it learned from.
+        anchor_names: What they are called in print-outs.
+    """
+
+    network: TrainedNetwork
+    metadata: dict[str, Any] = field(default_factory=dict)
+    anchors: np.ndarray = field(
+        default_factory=lambda: np.zeros((0, len(DESCRIPTORS) + len(RATES)))
+    )
+    anchor_names: tuple[str, ...] = ()
+
+
+def registry() -> dict[str, list[str]]:
+    """Everything whose order a checkpoint depends on."""
+    return {
+        "step_features": [f"{f.name} [{f.unit}]" for f in STEP_FEATURES.values()],
+        "request_features": [f"{f.name} [{f.unit}]" for f in REQUEST_FEATURES.values()],
+        "descriptors": list(DESCRIPTORS),
+        "rates": list(RATES),
+    }
+
+
+def save_checkpoint(checkpoint: Checkpoint, path: str | Path) -> None:
+    """Write a checkpoint; the file appears whole or not at all."""
+    header = {
+        "format_version": FORMAT_VERSION,
+        "settings": asdict(checkpoint.network.settings),
+        "registry": registry(),
+        "anchor_names": list(checkpoint.anchor_names),
+        "metadata": checkpoint.metadata,
+    }
+    arrays = checkpoint.network.arrays() | {"anchors": checkpoint.anchors}
+    tensors = {k: np.ascontiguousarray(v, np.float64) for k, v in arrays.items()}
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(path.suffix + ".partial")
+    partial.write_bytes(save(tensors, metadata={"pinn": json.dumps(header)}))
+    os.replace(partial, path)
+
+
+def load_checkpoint(path: str | Path) -> Checkpoint:
+    """Read a checkpoint.
+
+    Raises:
+        PinnError: If the file is missing, truncated or not a checkpoint, or was made for another
+            format version, feature registry or embedding than this program's.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise PinnError(
+            f"no checkpoint at {path}: train one with 'python train.py', or give another path"
+        )
+    try:
+        with safe_open(path, framework="numpy") as file:
+            header = json.loads((file.metadata() or {})["pinn"])
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except (SafetensorError, KeyError, json.JSONDecodeError, OSError) as error:
+        raise PinnError(
+            f"{path} is not a readable checkpoint ({type(error).__name__}: {error}): it may be cut "
+            "off; copy it again or train a new one with 'python train.py'"
+        ) from error
+    _check_header(header, path)
+    anchors = tensors.pop("anchors")
+    try:
+        network = TrainedNetwork.from_arrays(NetworkSettings(**header["settings"]), tensors)
+    except ValueError as error:
+        raise PinnError(f"{path} does not hold this network's weights: {error}") from error
+    return Checkpoint(network, header["metadata"], anchors, tuple(header["anchor_names"]))
+
+
+def _check_header(header: dict[str, Any], path: Path) -> None:
+    version = header.get("format_version")
+    if version != FORMAT_VERSION:
+        raise PinnError(
+            f"{path} has checkpoint format {version}, this program reads {FORMAT_VERSION}: use the "
+            "pinn release that made it, or train a new one"
+        )
+    expected = registry()
+    for part, names in expected.items():
+        found = header.get("registry", {}).get(part)
+        if found != names:
+            unknown = sorted(set(found or []) ^ set(names)) or ["the order"]
+            raise PinnError(
+                f"{path} was made for other {part.replace('_', ' ')} (they differ in "
+                f"{', '.join(unknown)}): train a new checkpoint with 'python train.py'"
+            )

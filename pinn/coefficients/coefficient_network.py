@@ -1,0 +1,161 @@
+"""The tiny network: embedding -> named, non-negative alpha and beta."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from pinn.coefficients.elasticity import elasticity_bounds
+from pinn.coefficients.scaling import EmbeddingScale
+from pinn.coefficients.settings import NetworkSettings
+from pinn.coefficients.trained_network import TrainedNetwork
+from pinn.physics.descriptors import DESCRIPTORS, RATES
+from pinn.physics.request import REQUEST_FEATURES
+from pinn.physics.step import STEP_FEATURES
+
+
+class CoefficientNetwork(nn.Module):
+    """Physical prior x shared base x bounded configuration correction.
+
+    For every coefficient with lower bound b and prior p
+
+        coefficient = b + (p - b) exp(base + gate (bound tanh(head(x)) + elasticity(x) . rates))
+
+    where x are the free descriptors, clamped to the training range, and ``gate`` falls from 1
+    inside that range to 0 far outside, so that the prior times the base is what remains. ``rates``
+    are the log datasheet rates, clamped likewise; their elasticities are bounded such that no
+    faster GPU gets a larger time (see ``elasticity``). Heads start at zero: before training the
+    network is the prior.
+
+    This form is for training and for ONNX; :meth:`trained` gives the one that predicts.
+    """
+
+    mean: Tensor
+    scale: Tensor
+    low: Tensor
+    high: Tensor
+    rate_low: Tensor
+    rate_high: Tensor
+    beta_floor: Tensor
+    beta_excess: Tensor
+    alpha_prior: Tensor
+    elasticity_lower: Tensor
+    elasticity_upper: Tensor
+
+    def __init__(self, settings: NetworkSettings, scale: EmbeddingScale) -> None:
+        super().__init__()
+        self.settings = settings
+        n_beta, n_alpha = len(STEP_FEATURES), len(REQUEST_FEATURES)
+        for name in ("mean", "scale", "low", "high", "rate_low", "rate_high"):
+            # A copy: buffers that share memory would be overwritten by each other on loading.
+            self.register_buffer(name, torch.tensor(getattr(scale, name), dtype=torch.float64))
+        floor = torch.tensor([f.lower_bound for f in STEP_FEATURES.values()], dtype=torch.float64)
+        prior = torch.tensor([f.prior for f in STEP_FEATURES.values()], dtype=torch.float64)
+        self.register_buffer("beta_floor", floor)
+        self.register_buffer("beta_excess", prior - floor)
+        self.register_buffer(
+            "alpha_prior",
+            torch.tensor([f.prior for f in REQUEST_FEATURES.values()], dtype=torch.float64),
+        )
+        lower, upper = elasticity_bounds()
+        self.register_buffer("elasticity_lower", lower)
+        self.register_buffer("elasticity_upper", upper)
+        self.beta_base = nn.Parameter(torch.zeros(n_beta))
+        self.alpha_base = nn.Parameter(torch.zeros(n_alpha))
+        widths = [len(DESCRIPTORS)] + [settings.hidden] * settings.depth
+        self.trunk = nn.Sequential(
+            *(
+                layer
+                for a, b in itertools.pairwise(widths)
+                for layer in (nn.Linear(a, b), nn.SiLU())
+            )
+        )
+        self.beta_head = _zero(nn.Linear(settings.hidden, n_beta))
+        self.alpha_head = _zero(nn.Linear(settings.hidden, n_alpha))
+        self.elasticity_head = _zero(nn.Linear(settings.hidden, n_beta * len(RATES)))
+
+    @classmethod
+    def from_trained(cls, trained: TrainedNetwork) -> CoefficientNetwork:
+        """The network to train further or to export, in float64."""
+        network = cls(trained.settings, trained.embedding).double()
+        network.load_state_dict({k: torch.tensor(v) for k, v in trained.arrays().items()})
+        return network.eval()
+
+    def trained(self) -> TrainedNetwork:
+        """A copy of what was learned so far, in the form that predicts."""
+        state = {k: v.numpy(force=True) for k, v in self.state_dict().items()}
+        copies = {name: np.array(array, np.float64) for name, array in state.items()}
+        return TrainedNetwork.from_arrays(self.settings, copies)
+
+    def coefficients(
+        self, free: Float[np.ndarray, "n descriptors"], rates: Float[np.ndarray, "n rates"]
+    ) -> tuple[Float[np.ndarray, "n beta"], Float[np.ndarray, "n alpha"]]:
+        """Beta and alpha as the trained network predicts them."""
+        return self.trained().coefficients(free, rates)
+
+    def forward(
+        self, free: Float[Tensor, "n descriptors"], rates: Float[Tensor, "n rates"]
+    ) -> tuple[Float[Tensor, "n beta"], Float[Tensor, "n alpha"]]:
+        """Coefficients of ``n`` embedded deployments, in the order of the registries."""
+        beta_log: Tensor = self.beta_base.expand(free.shape[0], -1)
+        alpha_log: Tensor = self.alpha_base
+        if self.settings.corrected:
+            beta_correction, alpha_correction = self.corrections(free, rates)
+            beta_log, alpha_log = beta_log + beta_correction, alpha_log + alpha_correction
+        beta = self.beta_floor + self.beta_excess * torch.exp(beta_log)
+        alpha = self.alpha_prior * torch.exp(alpha_log)
+        return beta, alpha.expand(free.shape[0], -1)
+
+    def gate(self, free: Float[Tensor, "n descriptors"]) -> Float[Tensor, "n 1"]:
+        """1 inside the box of the training descriptors, falling with the squared way out of it."""
+        standard = (free - self.mean) / self.scale
+        outside = torch.relu(self.low - standard) + torch.relu(standard - self.high)
+        return 1.0 / (1.0 + (outside**2).sum(-1, keepdim=True))
+
+    def corrections(self, free: Tensor, rates: Tensor) -> tuple[Tensor, Tensor]:
+        """Log corrections of beta and alpha, gated: what is added to the base's logarithm."""
+        standard = (free - self.mean) / self.scale
+        hidden = self.trunk(torch.clamp(standard, self.low, self.high).to(self.dtype))
+        span = self.elasticity_upper - self.elasticity_lower
+        # Zero weights mean no elasticity, or nearly none where that is an end of the range.
+        zero = _logit(-self.elasticity_lower / span)
+        raw = self.elasticity_head(hidden).unflatten(-1, span.shape) + zero
+        elasticity = self.elasticity_lower + span * torch.sigmoid(raw)
+        bend = (elasticity * torch.clamp(rates, self.rate_low, self.rate_high)[:, None, :]).sum(-1)
+        gate = self.gate(free)
+        beta = self.settings.beta_bound * torch.tanh(self.beta_head(hidden)) + bend
+        alpha = self.settings.alpha_bound * torch.tanh(self.alpha_head(hidden))
+        return gate * beta, gate * alpha
+
+    def set_alpha(self, alpha: Float[Tensor, " alpha"]) -> None:
+        """Say this alpha, in seconds, of every deployment; one whose prior is 0 stays 0."""
+        known = (self.alpha_prior > 0) & (alpha > 0)
+        ratio = torch.where(known, alpha / torch.where(known, self.alpha_prior, 1.0), 1.0)
+        with torch.no_grad():
+            self.alpha_base.copy_(torch.log(ratio))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision of the learned weights: float32 or 64 in training, float64 in use."""
+        return self.beta_base.dtype
+
+    @property
+    def parameter_count(self) -> int:
+        """Number of learned parameters."""
+        return sum(p.numel() for p in self.parameters())
+
+
+def _zero(layer: nn.Linear) -> nn.Linear:
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def _logit(share: Tensor) -> Tensor:
+    """Inverse sigmoid, kept where the sigmoid still has a slope to learn from."""
+    share = torch.clamp(share, 0.1, 0.9)
+    return torch.log(share) - torch.log1p(-share)

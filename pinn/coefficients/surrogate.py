@@ -1,0 +1,93 @@
+"""The surrogate: a checkpoint that turns deployments into coefficients and steps into seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float
+
+from pinn.coefficients.checkpoint import Checkpoint, load_checkpoint
+from pinn.coefficients.coefficients import Coefficients
+from pinn.physics.batch_sums import BatchSums, sum_batches
+from pinn.physics.costs import StepCosts, step_costs
+from pinn.physics.descriptors import embed
+from pinn.physics.floor import floor_seconds
+from pinn.physics.step import step_features
+from pinn.specs.batch import Batch
+from pinn.specs.deployment import Deployment
+
+
+@runtime_checkable
+class Network(Protocol):
+    """A trained network, or one in training."""
+
+    def coefficients(
+        self, free: Float[np.ndarray, "n descriptors"], rates: Float[np.ndarray, "n rates"]
+    ) -> tuple[Float[np.ndarray, "n beta"], Float[np.ndarray, "n alpha"]]:
+        """Beta and alpha of ``n`` embedded deployments."""
+
+
+def predict_coefficients(network: Network, deployments: Sequence[Deployment]) -> Coefficients:
+    """Coefficients of deployments, in float64."""
+    return Coefficients(*network.coefficients(*embed(deployments)))
+
+
+def step_seconds(
+    beta: Float[np.ndarray, "... features"], costs: StepCosts, sums: BatchSums
+) -> Float[np.ndarray, "..."]:
+    """Step time: beta . features."""
+    return (step_features(costs, sums) * beta).sum(-1)
+
+
+class Surrogate:
+    """A trained network ready to predict.
+
+    Attributes:
+        checkpoint: What it was loaded from.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+
+    @classmethod
+    def load(cls, path: str | Path) -> Surrogate:
+        """Load from a checkpoint file.
+
+        Raises:
+            PinnError: If the file cannot be used.
+        """
+        return cls(load_checkpoint(path))
+
+    def coefficients(self, deployments: Sequence[Deployment]) -> Coefficients:
+        """Coefficients of ``n`` deployments."""
+        return predict_coefficients(self.checkpoint.network, deployments)
+
+    def taught_alphas(self) -> np.ndarray:
+        """Whether data taught each alpha; the others are their priors.
+
+        A base at exactly 0 never had a gradient, and a prior of 0 stays 0 whatever is learned.
+        """
+        network = self.checkpoint.network
+        return (network.alpha_base != 0) & (network.alpha_prior != 0)
+
+    def step_seconds(
+        self, deployment: Deployment, batches: Sequence[Batch]
+    ) -> Float[np.ndarray, " batches"]:
+        """Step time of each batch on one deployment."""
+        beta = self.coefficients([deployment]).beta[0]
+        return step_seconds(beta, *batch_work(deployment, batches))
+
+
+def batch_work(deployment: Deployment, batches: Sequence[Batch]) -> tuple[StepCosts, BatchSums]:
+    """Costs of shape ``[1]`` and sums of shape ``[batches]`` of one deployment's batches."""
+    return step_costs([deployment]), sum_batches(batches, deployment.model.window_tokens)
+
+
+def batch_floor_seconds(
+    deployment: Deployment, batches: Sequence[Batch]
+) -> Float[np.ndarray, " batches"]:
+    """Physical floor of each batch on one deployment."""
+    return floor_seconds(*batch_work(deployment, batches))

@@ -1,0 +1,206 @@
+"""A trained network in plain numpy: all that predicts uses this form, so none of it needs torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from pinn.coefficients.scaling import EmbeddingScale
+from pinn.coefficients.settings import NetworkSettings
+from pinn.physics.descriptors import DESCRIPTORS, RATES
+from pinn.physics.request import REQUEST_FEATURES
+from pinn.physics.step import STEP_FEATURES
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A linear layer.
+
+    Attributes:
+        weight: Of each output for each input.
+        bias: Of each output.
+    """
+
+    weight: Float[Array, "outputs inputs"]
+    bias: Float[Array, " outputs"]
+
+    def __call__(self, x: Float[Array, "n inputs"]) -> Float[Array, "n outputs"]:
+        """Outputs of ``n`` rows."""
+        return x @ self.weight.T + self.bias
+
+
+@dataclass(frozen=True)
+class TrainedNetwork:
+    """What :class:`pinn.coefficients.coefficient_network.CoefficientNetwork` learned, in float64.
+
+    That class has the formula and trains it; a test holds both forms together.
+
+    Attributes:
+        settings: Size and bounds.
+        embedding: Standardization and range of the training embedding.
+        beta_floor: Lower bounds of beta.
+        beta_excess: Priors of beta above their lower bounds.
+        alpha_prior: Priors of alpha.
+        elasticity_lower: Least bend of each beta with each rate.
+        elasticity_upper: Largest.
+        beta_base: Log factor of each beta that all deployments share.
+        alpha_base: The same of each alpha.
+        trunk: Hidden layers, each followed by a SiLU.
+        beta_head: Hidden units -> correction of beta before its bound.
+        alpha_head: The same of alpha.
+        elasticity_head: Hidden units -> elasticities before their bounds, rates innermost.
+    """
+
+    settings: NetworkSettings
+    embedding: EmbeddingScale
+    beta_floor: Float[Array, " beta"]
+    beta_excess: Float[Array, " beta"]
+    alpha_prior: Float[Array, " alpha"]
+    elasticity_lower: Float[Array, "beta rates"]
+    elasticity_upper: Float[Array, "beta rates"]
+    beta_base: Float[Array, " beta"]
+    alpha_base: Float[Array, " alpha"]
+    trunk: tuple[Layer, ...]
+    beta_head: Layer
+    alpha_head: Layer
+    elasticity_head: Layer
+
+    @classmethod
+    def from_arrays(
+        cls, settings: NetworkSettings, arrays: Mapping[str, np.ndarray]
+    ) -> TrainedNetwork:
+        """The network of named arrays, as :meth:`arrays` and a checkpoint name them.
+
+        Raises:
+            ValueError: If names are missing or unknown, or shapes differ from the settings'.
+        """
+        _check_shapes(settings, arrays)
+        found = {name: np.asarray(array, np.float64) for name, array in arrays.items()}
+
+        def layer(name: str) -> Layer:
+            return Layer(found[f"{name}.weight"], found[f"{name}.bias"])
+
+        parts: dict[str, Any] = {name: found[name] for name in _ARRAYS}
+        parts |= {name: layer(name) for name in _HEADS}
+        embedding = EmbeddingScale(**{name: found[name] for name in _EMBEDDING})
+        trunk = tuple(layer(name) for name in _trunk_names(settings))
+        return cls(settings=settings, embedding=embedding, trunk=trunk, **parts)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Every array under its name in a checkpoint."""
+        layers = dict(zip(_trunk_names(self.settings), self.trunk, strict=True))
+        layers |= {name: getattr(self, name) for name in _HEADS}
+        return (
+            {name: getattr(self.embedding, name) for name in _EMBEDDING}
+            | {name: getattr(self, name) for name in _ARRAYS}
+            | {f"{name}.weight": layer.weight for name, layer in layers.items()}
+            | {f"{name}.bias": layer.bias for name, layer in layers.items()}
+        )
+
+    def coefficients(
+        self, free: Float[Array, "n descriptors"], rates: Float[Array, "n rates"]
+    ) -> tuple[Float[Array, "n beta"], Float[Array, "n alpha"]]:
+        """Beta and alpha of ``n`` embedded deployments, in the order of the registries.
+
+        Args:
+            free: Descriptors.
+            rates: Log datasheet rates.
+        """
+        beta_log, alpha_log = (
+            np.tile(base, (len(free), 1)) for base in (self.beta_base, self.alpha_base)
+        )
+        if self.settings.corrected:
+            beta_correction, alpha_correction = self._corrections(free, rates)
+            beta_log, alpha_log = beta_log + beta_correction, alpha_log + alpha_correction
+        beta = self.beta_floor + self.beta_excess * np.exp(beta_log)
+        return beta, self.alpha_prior * np.exp(alpha_log)
+
+    def _corrections(self, free: Array, rates: Array) -> tuple[Array, Array]:
+        """Gated log corrections of beta ``[n, beta]`` and alpha ``[n, alpha]``."""
+        scale, settings = self.embedding, self.settings
+        standard = (free - scale.mean) / scale.scale
+        inside = np.clip(standard, scale.low, scale.high)
+        gate = 1.0 / (1.0 + ((standard - inside) ** 2).sum(-1, keepdims=True))
+        hidden = inside
+        for layer in self.trunk:
+            raw = layer(hidden)
+            hidden = raw * _sigmoid(raw)
+        bend = (self._elasticity(hidden) * self._clamped(rates)[:, None, :]).sum(-1)
+        beta = settings.beta_bound * np.tanh(self.beta_head(hidden)) + bend
+        alpha = settings.alpha_bound * np.tanh(self.alpha_head(hidden))
+        return gate * beta, gate * alpha
+
+    def _elasticity(self, hidden: Float[Array, "n hidden"]) -> Float[Array, "n beta rates"]:
+        """D log(beta) / d log(rate), within its bounds."""
+        lower, span = self.elasticity_lower, self.elasticity_upper - self.elasticity_lower
+        zero = _logit(-lower / span)
+        raw = self.elasticity_head(hidden).reshape(-1, *span.shape) + zero
+        return lower + span * _sigmoid(raw)
+
+    def _clamped(self, rates: Array) -> Array:
+        return np.clip(rates, self.embedding.rate_low, self.embedding.rate_high)
+
+
+_EMBEDDING = tuple(field.name for field in fields(EmbeddingScale))
+_HEADS = ("beta_head", "alpha_head", "elasticity_head")
+_ARRAYS = (
+    "beta_floor", "beta_excess", "alpha_prior", "elasticity_lower", "elasticity_upper",
+    "beta_base", "alpha_base",
+)  # fmt: skip
+
+
+def _trunk_names(settings: NetworkSettings) -> list[str]:
+    """Names of the hidden layers: every second one of torch's sequence is an activation."""
+    return [f"trunk.{2 * i}" for i in range(settings.depth)]
+
+
+def _shapes(settings: NetworkSettings) -> dict[str, tuple[int, ...]]:
+    """Shape of every array of a network of this size."""
+    beta, alpha, d, r = len(STEP_FEATURES), len(REQUEST_FEATURES), len(DESCRIPTORS), len(RATES)
+    shapes: dict[str, tuple[int, ...]] = {
+        name: (r,) if name.startswith("rate_") else (d,) for name in _EMBEDDING
+    }
+    for name in _ARRAYS:
+        width = alpha if name.startswith("alpha") else beta
+        shapes[name] = (width, r) if name.startswith("elasticity") else (width,)
+    inputs = [d, *[settings.hidden] * settings.depth]
+    layers = {
+        name: (settings.hidden, width)
+        for name, width in zip(_trunk_names(settings), inputs, strict=False)
+    }
+    for name, width in zip(_HEADS, (beta, alpha, beta * r), strict=True):
+        layers[name] = (width, settings.hidden)
+    for name, shape in layers.items():
+        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    return shapes
+
+
+def _check_shapes(settings: NetworkSettings, arrays: Mapping[str, np.ndarray]) -> None:
+    wanted = _shapes(settings)
+    wrong = [f"{name} is missing" for name in wanted if name not in arrays]
+    wrong += [f"{name} is unknown" for name in arrays if name not in wanted]
+    wrong += [
+        f"{name} has shape {list(arrays[name].shape)}, expected {list(shape)}"
+        for name, shape in wanted.items()
+        if name in arrays and arrays[name].shape != shape
+    ]
+    if wrong:
+        raise ValueError("; ".join(wrong))
+
+
+def _sigmoid(x: Array) -> Array:
+    """Exact to rounding at either end, where exp(-x) alone would overflow."""
+    small = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1.0, small) / (1.0 + small)
+
+
+def _logit(share: Array) -> Array:
+    """Inverse sigmoid of a share kept off 0 and 1, as in training."""
+    share = np.clip(share, 0.1, 0.9)
+    return np.log(share) - np.log1p(-share)

@@ -1,0 +1,236 @@
+"""Reads the measured deployments that the package ``aiconfigurator-core`` ships.
+
+``silicon_sample.csv`` holds closed-loop benchmark runs of public models on public GPUs. A row is
+read as: the stated concurrency all the time, 10 x concurrency prompts all sent at the start,
+prompt and output lengths uniform in [0.8, 1] x nominal, prefix cache off, mean TTFT and TPOT. So
+the TTFT holds the burst at the start.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from pathlib import Path
+
+import pandas as pd
+
+from pinn.data.launch_scripts import with_launch_flags
+from pinn.data.silicon_filters import UNKNOWN_VERSION, apply_filters
+from pinn.errors import PinnError
+from pinn.files.read_report import ReadReport, file_sha256
+from pinn.units import MILLISECOND
+
+PACKAGE = "aiconfigurator-core"
+
+#: Lengths are drawn uniformly from this share of the nominal ones (the benchmark's range ratio).
+LENGTH_RANGE = (0.8, 1.0)
+#: Prompts of one benchmark run per unit of concurrency.
+PROMPTS_PER_CONCURRENCY = 10
+
+#: Name in the file -> name in the model catalogue. The benchmark serves Llama 3.3, which has the
+#: shapes of 3.1.
+MODELS = {
+    "meta-llama/Llama-3.1-70B": "meta-llama/Llama-3.3-70B-Instruct",
+    "openai/gpt-oss-120b": "openai/gpt-oss-120b",
+    "MiniMaxAI/MiniMax-M2.5": "MiniMaxAI/MiniMax-M2.5",
+    "moonshotai/Kimi-K2.5": "moonshotai/Kimi-K2.5",
+}
+
+#: (model, label) -> scheme, where the label does not say what the checkpoint holds: gpt-oss is
+#: MXFP4 whatever the label, and MiniMax's own checkpoint is block-scaled fp8. Which weights a
+#: scheme covers (Kimi's int4: the routed experts only) is ``with_precision``'s business.
+CHECKPOINT_SCHEMES = {
+    ("openai/gpt-oss-120b", "fp4"): "mxfp4",
+    ("openai/gpt-oss-120b", "fp8"): "mxfp4",
+    ("openai/gpt-oss-120b", "bf16"): "mxfp4",
+    ("MiniMaxAI/MiniMax-M2.5", "fp8"): "fp8_block",
+}
+LABEL_SCHEMES = {"fp4": "nvfp4", "fp8": "fp8", "int4": "int4", "bf16": "bf16"}
+
+_RAW_NAMES = {
+    "id": "row_id",
+    "silicon_data_source": "source",
+    "backend_version": "engine_version",
+    "model_path": "model",
+    "system": "gpu",
+    "precision": "precision",
+    "isl": "prompt_tokens",
+    "osl": "output_tokens",
+    "tp_size": "tensor_parallel_size",
+    "attention_dp_size": "stored_attention_dp_size",
+    "moe_ep_size": "stored_moe_ep_size",
+    "silicon_ttft_ms": "ttft_s",
+    "silicon_tpot_ms": "tpot_s",
+}
+_CANONICAL = (
+    "row_id",
+    "model",
+    "gpu",
+    "precision",
+    "tensor_parallel_size",
+    "enable_expert_parallel",
+    "kv_cache_dtype",
+    "max_num_batched_tokens",
+    "max_cudagraph_capture_size",
+    "concurrency",
+    "prompt_tokens",
+    "output_tokens",
+    "ttft_s",
+    "tpot_s",
+    "engine_version",
+    "date",
+    "series",
+)
+
+
+def package_folder(package: str = PACKAGE) -> Path:
+    """Folder of an installed package, found without importing it.
+
+    Raises:
+        PinnError: If the package is not installed.
+    """
+    spec = importlib.util.find_spec(package.replace("-", "_"))
+    if spec is None or not spec.submodule_search_locations:
+        raise PinnError(
+            f"the package {package} is not installed: run 'pip install {package}==0.12.0'"
+        )
+    return Path(spec.submodule_search_locations[0])
+
+
+def read_silicon(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
+    """Read the clean aggregated vLLM deployments.
+
+    Args:
+        path: ``silicon_sample.csv``; None for the installed package's.
+
+    Returns:
+        One row per deployment and load, in SI units, with the columns of
+        :data:`pinn.data.table.COLUMNS`; and the counts of what was read and refused.
+
+    Raises:
+        PinnError: If the package or the file is missing, lacks a column, or holds a model or a
+            precision that this reader does not know.
+    """
+    version = ""
+    if path is None:
+        path = package_folder() / "systems" / "silicon_sample.csv"
+        version = f"{PACKAGE} {importlib.metadata.version(PACKAGE)}"
+    raw = _read_csv(path)
+    chosen = raw[(raw["backend"] == "vllm") & (raw["mode"] == "agg")]
+    clean, dropped = apply_filters(decode(chosen))
+    rows = canonical(clean)
+    report = ReadReport(
+        source=path.name,
+        version=version,
+        sha256=file_sha256(path),
+        read=len(raw),
+        accepted=len(rows),
+        refused={"not an aggregated vLLM deployment": len(raw) - len(chosen), **dropped},
+    )
+    return rows, report
+
+
+def decode(raw: pd.DataFrame) -> pd.DataFrame:
+    """Give raw rows their real meaning; names of models and precisions stay the file's.
+
+    ``tp_size`` is the tensor-parallel size. Rows stored with ``attention_dp_size`` N > 1 are an
+    artefact of the export: they ran TP = EP = N with one attention replica (twins stored as
+    TP = EP = N agree with them within 1 %), so their batch is the whole concurrency, which is
+    read from the text of ``silicon_data_source``. Labels of expert parallelism are not what every
+    script passed: see :mod:`pinn.data.launch_scripts`.
+
+    Args:
+        raw: Rows of the file, with its column names.
+
+    Returns:
+        Rows with the columns that the filters read, latencies in seconds.
+    """
+    rows = raw[list(_RAW_NAMES)].rename(columns=_RAW_NAMES)
+    rows["concurrency"] = (
+        rows["source"].str.extract(r"silicon_concurrency=(\d+)", expand=False).astype(float)
+    )
+    rows["date"] = (
+        rows["source"].str.extract(r"measured=(\d{4}-\d\d-\d\d)", expand=False).fillna("")
+    )
+    rows["engine_version"] = rows["engine_version"].fillna(UNKNOWN_VERSION)
+    rows["precision"] = rows["precision"].fillna("bf16")
+    rows["enable_expert_parallel"] = rows["stored_moe_ep_size"] > 1
+    rows["ttft_s"] *= MILLISECOND
+    rows["tpot_s"] *= MILLISECOND
+    return rows
+
+
+def canonical(rows: pd.DataFrame) -> pd.DataFrame:
+    """Decoded and filtered rows under the catalogue's names, with whole numbers as integers.
+
+    Raises:
+        PinnError: If a model or a precision is unknown or a row states no concurrency.
+    """
+    if rows["concurrency"].isna().any():
+        first = rows.loc[rows["concurrency"].isna(), "row_id"].iloc[0]
+        raise PinnError(f"row {first}: its source states no silicon_concurrency=N")
+    labels = zip(rows["model"], rows["precision"], strict=True)
+    rows = rows.assign(
+        model=rows["model"].map(catalog_name),
+        precision=[precision_scheme(model, label) for model, label in labels],
+    )
+    integers = ["tensor_parallel_size", "concurrency", "prompt_tokens", "output_tokens"]
+    rows = rows.astype(dict.fromkeys(integers, "int64"))
+    rows = with_launch_flags(rows)
+    rows["series"] = [series_key(row) for _, row in rows.iterrows()]
+    return rows[list(_CANONICAL)].reset_index(drop=True)
+
+
+def series_key(row: pd.Series) -> str:
+    """Text that is equal for the rows of one curve of latency over concurrency."""
+    tp = row["tensor_parallel_size"]
+    ep = tp if row["enable_expert_parallel"] else 1
+    lengths = f"{row['prompt_tokens']}x{row['output_tokens']}"
+    return "|".join([row["model"], row["gpu"], row["precision"], lengths, f"tp{tp}", f"ep{ep}"])
+
+
+def catalog_name(model: str) -> str:
+    """Name in the model catalogue of a model of the file.
+
+    Raises:
+        PinnError: If the file's model is unknown.
+    """
+    if model not in MODELS:
+        raise PinnError(
+            f"silicon_sample.csv has the model {model!r}, known are {', '.join(MODELS)}: "
+            "add it to MODELS in pinn/data/silicon.py"
+        )
+    return MODELS[model]
+
+
+def precision_scheme(model: str, label: str) -> str:
+    """Quantization scheme of the checkpoint that ran.
+
+    Args:
+        model: Name in the file.
+        label: The file's ``precision``; ``bf16`` where it has none.
+
+    Raises:
+        PinnError: If the label is unknown for that model.
+
+    >>> precision_scheme("openai/gpt-oss-120b", "fp4")
+    'mxfp4'
+    """
+    scheme = CHECKPOINT_SCHEMES.get((model, label)) or LABEL_SCHEMES.get(label)
+    if scheme is None:
+        raise PinnError(
+            f"silicon_sample.csv has the precision {label!r} for {model}, known labels are "
+            f"{', '.join(LABEL_SCHEMES)}"
+        )
+    return scheme
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    """The file as it is, checked for the columns that are read."""
+    if not path.is_file():
+        raise PinnError(f"no file {path}: reinstall {PACKAGE}==0.12.0 or give the right path")
+    raw = pd.read_csv(path, dtype={"backend_version": "str", "precision": "str"})
+    missing = [name for name in ("backend", "mode", *_RAW_NAMES) if name not in raw.columns]
+    if missing:
+        raise PinnError(f"{path} lacks the columns {', '.join(missing)}: expected {PACKAGE} 0.12.0")
+    return raw

@@ -1,0 +1,203 @@
+"""Batches of chosen intervals, as the weighted sums that a linear fit needs.
+
+Where steps are scheduled ahead of their run (see ``ahead``), an interval of which only summaries
+are known ran the batches one step earlier: a single cycle that of the step before, from its own
+summary if that was sampled too, a window those before its ends as well as its ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from pinn.data.traces.ahead import follows, is_ahead, mean_chunk, own_work, work_before
+from pinn.data.traces.batches import (
+    SegmentJourneys,
+    WeightedBatches,
+    aggregate_sums,
+    ragged_sums,
+)
+from pinn.data.traces.cycles import ENDS, KNOWN
+from pinn.data.traces.linking import journeys_by_segment
+from pinn.data.traces.residencies import Ragged
+from pinn.data.traces.steps import JOURNEY, MAX_STEP_ID, SNAPSHOT
+from pinn.data.traces.trace_tables import TraceTables
+from pinn.physics.batch_sums import BatchSums
+
+
+class IntervalBatches:
+    """Gives the batches of intervals of a folder of trace tables."""
+
+    def __init__(self, traces: TraceTables, window: float | None = None) -> None:
+        """Rebuild what the journeys tell.
+
+        Args:
+            traces: The tables.
+            window: The model's attention window in tokens; None without one.
+        """
+        self._steps = traces.steps
+        self._cycles = traces.cycles
+        self._window = window
+        self._block_size = traces.serving.block_size
+        self._ahead = is_ahead(self._steps)
+        self._follows = follows(self._steps)
+        self._chunk = mean_chunk(self._steps[self._ahead]) if self._ahead.any() else 1.0
+        self._snapshots = traces.snapshots if (self._steps["knowledge"] == SNAPSHOT).any() else None
+        self._journeys: dict[int, SegmentJourneys] = {}
+        has_journeys = (self._steps["knowledge"] == JOURNEY).any()
+        if has_journeys or (self._cycles["batches"] == KNOWN).any():
+            budget = traces.serving.max_num_batched_tokens
+            self._journeys = journeys_by_segment(traces.requests, self._steps, budget)
+
+    def of(self, rows: np.ndarray) -> WeightedBatches:
+        """Batches of intervals.
+
+        Args:
+            rows: Rows of the cycle table, none of which is the last of its segment.
+
+        Returns:
+            Weighted batches; ``owner`` is the index into ``rows``, and the weights of an interval
+            add up to its steps.
+        """
+        rows = np.asarray(rows)
+        level = self._cycles["batches"].to_numpy()[rows]
+        steps = self._cycles["steps"].to_numpy(float, na_value=np.nan)[rows]
+        parts = [self._known(rows, np.flatnonzero(level == KNOWN))]
+        ahead = self._ahead[rows]
+        single = np.flatnonzero((level != KNOWN) & (level != ENDS))
+        now, before = single[~ahead[single]], single[ahead[single]]
+        parts.append(WeightedBatches(self.of_steps(rows[now]), now, np.ones(len(now))))
+        parts.append(WeightedBatches(self._before(rows[before]), before, np.ones(len(before))))
+        ends = np.flatnonzero(level == ENDS)
+        share = np.where(ahead[ends], steps[ends] / 4, steps[ends] / 2)
+        also = ends[ahead[ends]]
+        for end in (0, 1):
+            parts.append(WeightedBatches(self.of_steps(rows[ends] + end), ends, share))
+            earlier = self._before(rows[also] + end)
+            parts.append(WeightedBatches(earlier, also, steps[also] / 4))
+        return _joined(parts)
+
+    def of_steps(self, rows: np.ndarray) -> BatchSums:
+        """Batches of sampled steps, each at the best level of knowledge there is.
+
+        Args:
+            rows: Rows of the step table.
+        """
+        chosen = self._steps.iloc[rows]
+        sums = self._summaries(rows)
+        columns = {f.name: getattr(sums, f.name).copy() for f in fields(BatchSums)}
+        knowledge = chosen["knowledge"].to_numpy()
+        segments = chosen["segment"].to_numpy()
+        step_ids = chosen["step_id"].to_numpy()
+        for number, journeys in self._journeys.items():
+            mine = np.flatnonzero((segments == number) & (knowledge == JOURNEY))
+            self._fill(columns, mine, _journey_sums(journeys, step_ids[mine], self._window))
+        mine = np.flatnonzero(knowledge == SNAPSHOT)
+        if len(mine) and self._snapshots is not None:
+            self._fill(columns, mine, self._snapshot_sums(chosen.iloc[mine]))
+        return BatchSums(**columns)
+
+    def at(self, segment: np.ndarray, step: np.ndarray) -> tuple[BatchSums, np.ndarray]:
+        """Batches of any steps: sampled ones, else what the journeys tell for sure.
+
+        Args:
+            segment: Segment of each step.
+            step: Its number.
+
+        Returns:
+            The batches, and whether each is known; unknown ones are empty.
+        """
+        wanted = segment.astype(np.int64) * MAX_STEP_ID + step
+        keys = self._steps["segment"].to_numpy(np.int64) * MAX_STEP_ID
+        keys = keys + self._steps["step_id"].to_numpy()
+        order = np.argsort(keys, kind="stable")
+        place = np.searchsorted(keys[order], wanted)
+        row = order[np.minimum(place, len(order) - 1)]
+        known = keys[row] == wanted
+        columns = {f.name: np.zeros(len(step)) for f in fields(BatchSums)}
+        sampled = np.flatnonzero(known)
+        self._fill(columns, sampled, self.of_steps(row[sampled]))
+        for number, journeys in self._journeys.items():
+            rest = np.flatnonzero(~known & (segment == number))
+            rest = rest[journeys.batches.is_certain(step[rest], step[rest] + 1)]
+            self._fill(columns, rest, _journey_sums(journeys, step[rest], self._window))
+            known[rest] = True
+        return BatchSums(**columns), known
+
+    def _summaries(self, rows: np.ndarray) -> BatchSums:
+        """What the summaries alone tell of steps."""
+        chosen = self._steps.iloc[rows]
+        ahead = self._ahead[rows]
+        if ahead.any():
+            own = own_work(chosen)
+            names = ["prefill_requests", "prefill_tokens", "decode_requests"]
+            chosen = chosen.assign(**{n: own[n].where(ahead, chosen[n]) for n in names})
+        return aggregate_sums(chosen, self._block_size, self._window)
+
+    def _before(self, rows: np.ndarray) -> BatchSums:
+        """Batches of the steps right before sampled ones, all of which are scheduled ahead."""
+        estimate = work_before(self._steps.iloc[rows], self._chunk)
+        sums = aggregate_sums(estimate, self._block_size, self._window)
+        columns = {f.name: getattr(sums, f.name).copy() for f in fields(BatchSums)}
+        sampled = np.flatnonzero(self._follows[rows])
+        self._fill(columns, sampled, self.of_steps(rows[sampled] - 1))
+        return BatchSums(**columns)
+
+    @staticmethod
+    def _fill(columns: dict[str, np.ndarray], rows: np.ndarray, sums: BatchSums) -> None:
+        for name, column in columns.items():
+            column[rows] = getattr(sums, name)
+
+    def _known(self, rows: np.ndarray, which: np.ndarray) -> WeightedBatches:
+        """Every step of intervals that the journeys tell request by request."""
+        cycles = self._cycles.iloc[rows[which]]
+        parts = []
+        for number, journeys in self._journeys.items():
+            mine = np.flatnonzero(cycles["segment"].to_numpy() == number)
+            first = cycles["step_id"].to_numpy()[mine]
+            count = cycles["steps"].to_numpy(np.int64)[mine]
+            within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+            sums = _journey_sums(journeys, np.repeat(first, count) + within, self._window)
+            owner = np.repeat(which[mine], count)
+            parts.append(WeightedBatches(sums, owner, np.ones(len(owner))))
+        return _joined(parts)
+
+    def _snapshot_sums(self, steps: pd.DataFrame) -> BatchSums:
+        assert self._snapshots is not None
+        keys = steps[["segment", "step_id"]].assign(owner=np.arange(len(steps)))
+        scheduled = self._snapshots[self._snapshots["new_tokens"] > 0]
+        found = scheduled.merge(keys, on=["segment", "step_id"])
+        ragged = Ragged(
+            found["owner"].to_numpy(),
+            found["new_tokens"].to_numpy(float),
+            found["cached_tokens"].to_numpy(float),
+            found["is_prefill"].to_numpy(bool),
+        )
+        return ragged_sums(ragged, len(steps), self._window)
+
+
+def _journey_sums(journeys: SegmentJourneys, steps: np.ndarray, window: float | None) -> BatchSums:
+    """Sums of steps in any order, repetitions allowed."""
+    unique, back = np.unique(steps, return_inverse=True)
+    sums = ragged_sums(journeys.batches.expand(unique), len(unique), window)
+    return BatchSums(*(getattr(sums, f.name)[back] for f in fields(BatchSums)))
+
+
+def _joined(parts: list[WeightedBatches]) -> WeightedBatches:
+    empty = np.zeros(0)
+    sums = BatchSums(
+        *(
+            np.concatenate([empty, *(getattr(p.sums, f.name) for p in parts)])
+            for f in fields(BatchSums)
+        )
+    )
+    owner = np.concatenate([np.zeros(0, dtype=np.int64), *(p.owner for p in parts)])
+    return WeightedBatches(sums, owner, np.concatenate([empty, *(p.weight for p in parts)]))
+
+
+def arrow_cycles(cycles: pd.DataFrame) -> pa.Table:
+    """The cycle table as it is written."""
+    return pa.Table.from_pandas(cycles, preserve_index=False)

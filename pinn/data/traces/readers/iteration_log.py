@@ -1,0 +1,89 @@
+"""Reads the lines that stock vLLM logs with ``--enable-logging-iteration-details``.
+
+Such a line names an iteration, its context (prefill) and generation (decode) requests and tokens,
+and its elapsed time: ``Iteration(12): 1 context requests, 512 context tokens, 32 generation
+requests, 32 generation tokens, iteration elapsed time: 15.20 ms``. The elapsed time covers the
+model's execution in one step, not the busy-loop cycle.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+
+from pinn.errors import PinnError
+from pinn.files.read_report import ReadReport, file_sha256
+from pinn.units import MILLISECOND
+
+ITERATION_SCHEMA = pa.schema(
+    {
+        "step_id": pa.int64(),
+        "prefill_requests": pa.int64(),
+        "prefill_tokens": pa.int64(),
+        "decode_requests": pa.int64(),
+        "decode_tokens": pa.int64(),
+        "elapsed_s": pa.float64(),
+    }
+)
+
+# No count has more digits than an integer column holds.
+_MARK = re.compile(r"\bIteration\s*\(\s*(-?\d{1,15})\s*\)", re.IGNORECASE)
+_COUNTS = {
+    "prefill_requests": re.compile(r"\b(\d{1,15})\s+context\s+requests?\b", re.IGNORECASE),
+    "prefill_tokens": re.compile(r"\b(\d{1,15})\s+context\s+tokens?\b", re.IGNORECASE),
+    "decode_requests": re.compile(r"\b(\d{1,15})\s+generation\s+requests?\b", re.IGNORECASE),
+    "decode_tokens": re.compile(r"\b(\d{1,15})\s+generation\s+tokens?\b", re.IGNORECASE),
+}
+_ELAPSED = re.compile(r"elapsed(?:\s+time)?\s*[:=]?\s*([\d.]+)\s*ms", re.IGNORECASE)
+
+
+def read_iteration_log(path: Path) -> tuple[pa.Table, ReadReport]:
+    """Read a log file; lines about other things are refused as such.
+
+    Returns:
+        One row per iteration: its number, requests and tokens, and ``elapsed_s``. And the counts.
+
+    Raises:
+        PinnError: If the file is missing or no line is about an iteration.
+    """
+    if not path.is_file():
+        raise PinnError(f"no log at {path}: give the file that vLLM's log was written to")
+    rows, refused, read = [], Counter[str](), 0
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            read += 1
+            mark = _MARK.search(line)
+            if mark is None:
+                refused["no iteration details"] += 1
+                continue
+            row = _row(int(mark[1]), line)
+            if isinstance(row, str):
+                refused[row] += 1
+            else:
+                rows.append(row)
+    if not rows:
+        raise PinnError(
+            f"{path}: none of {read} lines has iteration details: start vLLM with "
+            "--enable-logging-iteration-details"
+        )
+    report = ReadReport(path.name, "", file_sha256(path), read, len(rows), dict(refused))
+    return pa.Table.from_pylist(rows, schema=ITERATION_SCHEMA), report
+
+
+def _row(number: int, line: str) -> dict[str, float] | str:
+    """The row, or the reason why there is none."""
+    row: dict[str, float] = {"step_id": number}
+    for name, pattern in _COUNTS.items():
+        found = pattern.search(line)
+        if found is None:
+            return f"iteration without {name.replace('_', ' ')}"
+        row[name] = int(found[1])
+    elapsed = _ELAPSED.search(line)
+    try:
+        row["elapsed_s"] = float(elapsed[1]) * MILLISECOND if elapsed else 0.0
+    except ValueError:
+        row["elapsed_s"] = 0.0
+    return row if row["elapsed_s"] > 0 else "iteration without elapsed time"

@@ -1,1 +1,0 @@
-"""Other estimators, run on the same observations for comparison."""

@@ -1,0 +1,82 @@
+"""How every figure looks: markers and hatches, so that grey on paper is enough."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pinn.training.teacher.breakdown import PARTS
+
+#: Marker and grey of what comes first, second, ...
+MARKERS = (
+    ("o", "0.1"), ("s", "0.55"), ("^", "0.35"), ("D", "0.7"), ("v", "0.2"), ("P", "0.5"),
+    ("X", "0.3"), ("*", "0.6"),
+)  # fmt: skip
+
+#: Grey and hatch of each part of a step, alternating so that neighbours differ.
+PART_LOOKS = dict(
+    zip(
+        PARTS,
+        (
+            ("0.25", ""), ("0.85", "///"), ("0.55", ""), ("1.0", "..."), ("0.7", "xxx"),
+            ("0.4", ""), ("0.95", "\\\\\\"), ("0.6", "++"), ("0.75", ""),
+        ),
+        strict=True,
+    )
+)  # fmt: skip
+
+#: Name -> marker and grey.
+Looks = dict[str, tuple[str, str]]
+
+#: Width of a page in inches.
+WIDTH = 9.5
+
+#: Dots of a figure per inch.
+DPI = 110
+
+
+def new_figure(
+    height: float, rows: int = 1, columns: int = 1, **sharing: Any
+) -> tuple[Figure, np.ndarray]:
+    """A figure of page width with a grid of axes, shape ``[rows, columns]``.
+
+    Args:
+        height: In inches.
+        rows: Of axes.
+        columns: Of axes.
+        sharing: ``sharex`` and ``sharey``, as matplotlib takes them.
+    """
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, **sharing)
+    for one in axes.flat:
+        tidy(one)
+    return figure, axes
+
+
+def tidy(axes: Axes) -> None:
+    """No frame, small ticks."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=8)
+
+
+def markers(names: Iterable[str]) -> Looks:
+    """Marker and grey of each name, the same for the same names."""
+    ordered = sorted(set(names))
+    return {name: MARKERS[i % len(MARKERS)] for i, name in enumerate(ordered)}
+
+
+def short(name: str) -> str:
+    """A model without its organisation, a GPU without its form factor."""
+    return name.split("/")[-1].removesuffix("_sxm")
+
+
+def png(figure: Figure) -> bytes:
+    """The picture as PNG; equal figures give equal bytes."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
+    return buffer.getvalue()

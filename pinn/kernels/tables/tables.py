@@ -1,0 +1,92 @@
+"""All measured kernels, read at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+
+from pinn.files.read_report import ReadReport
+from pinn.kernels.tables.attention import read_all_attention
+from pinn.kernels.tables.communication import read_all_communication
+from pinn.kernels.tables.gemm import read_all_gemm
+from pinn.kernels.tables.latent import read_all_latent
+from pinn.kernels.tables.moe import read_all_moe
+from pinn.kernels.tables.sources import SYSTEMS
+from pinn.specs.gpu import GpuSpec
+from pinn.specs.gpu_catalog import load_gpu
+
+
+@dataclass(frozen=True)
+class KernelTables:
+    """Measured kernels by kind, in SI units; columns as the readers say.
+
+    Attributes:
+        gpus: The GPUs timed, by the name in the ``gpu`` columns.
+        reports: What was read and refused, per file.
+    """
+
+    gemm: pd.DataFrame
+    decode_attention: pd.DataFrame
+    prefill_attention: pd.DataFrame
+    moe: pd.DataFrame
+    all_reduce: pd.DataFrame
+    exchange: pd.DataFrame
+    latent_decode: pd.DataFrame
+    latent_prefill: pd.DataFrame
+    gpus: Mapping[str, GpuSpec]
+    reports: tuple[ReadReport, ...] = field(default=())
+
+    def report_table(self) -> pd.DataFrame:
+        """Counts and reasons as a table, one row a file and reason; sums agree per file."""
+        return pd.DataFrame(
+            [
+                (r.source, r.version, what, count)
+                for r in self.reports
+                for what, count in (("read", r.read), *r.refused.items(), ("accepted", r.accepted))
+            ],
+            columns=["source", "version", "what", "rows"],
+        )
+
+
+def read_kernel_tables(
+    systems_gpus: Mapping[str, GpuSpec] | None = None, systems: Path | None = None
+) -> KernelTables:
+    """Read every declared table of the given systems; about three seconds for all of them.
+
+    Args:
+        systems_gpus: Datasheets by system name, such as ``h100_sxm``; a subset of ``SYSTEMS``. None
+            for all of them, with the catalog's datasheets.
+        systems: The ``systems`` folder of aiconfigurator-core; None for the installed package's.
+
+    Raises:
+        PinnError: If a file or a column is missing.
+    """
+    if systems_gpus is None:
+        systems_gpus = {name: load_gpu(name) for name in SYSTEMS}
+    gpus = {name: systems_gpus[name] for name in SYSTEMS if name in systems_gpus}
+    gemm, gemm_reports = read_all_gemm(gpus, systems)
+    decode, prefill, attention_reports = read_all_attention(gpus, systems)
+    moe, moe_reports = read_all_moe(gpus, systems)
+    reduce, exchange, communication_reports = read_all_communication(gpus, systems)
+    latent_decode, latent_prefill, latent_reports = read_all_latent(gpus, systems)
+    return KernelTables(
+        gemm=gemm,
+        decode_attention=decode,
+        prefill_attention=prefill,
+        moe=moe,
+        all_reduce=reduce,
+        exchange=exchange,
+        latent_decode=latent_decode,
+        latent_prefill=latent_prefill,
+        gpus={gpu.name: gpu for gpu in gpus.values()},
+        reports=(
+            *gemm_reports,
+            *attention_reports,
+            *moe_reports,
+            *communication_reports,
+            *latent_reports,
+        ),
+    )

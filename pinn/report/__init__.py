@@ -1,1 +1,0 @@
-"""One self-contained page about how good predictions are, drawn from tables on disk."""

@@ -1,0 +1,81 @@
+"""The tables of an evaluation folder that a report is drawn from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from pinn.data.table import read_observations
+from pinn.errors import PinnError
+
+#: What predictions are shown of beside the split's other methods.
+METHOD = "network"
+
+_LOAD = ["row_id", "model", "gpu", "concurrency", "prompt_tokens", "output_tokens"]
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Everything that a report shows; a table that was not made is empty.
+
+    Attributes:
+        predictions: As ``pinn.evaluation.crossvalidation.cross_validate`` returns them, with the
+            columns ``model``, ``gpu``, ``concurrency``, ``prompt_tokens`` and ``output_tokens``.
+        results: As ``pinn.evaluation.metrics.summarize`` does.
+        ranking: As ``pinn.evaluation.ranking.rank`` does.
+        studies: As ``pinn.research.studies.studies`` does.
+        times: As ``pinn.evaluation.crossvalidation.read_times`` does.
+        coverage: As ``pinn.trust.coverage.calibration_curve`` does.
+        coefficients: Columns ``deployment``, ``part``, ``name``, ``unit``, ``value``, ``prior``
+            and ``used``, whether any step that is shown depends on it.
+        anatomy: Columns ``deployment``, ``batch``, ``part``, ``network_s``, ``composed_s``,
+            ``floor_s``.
+    """
+
+    predictions: pd.DataFrame
+    results: pd.DataFrame
+    ranking: pd.DataFrame
+    studies: pd.DataFrame
+    times: pd.DataFrame
+    coverage: pd.DataFrame
+    coefficients: pd.DataFrame
+    anatomy: pd.DataFrame
+
+    def split(self, name: str, method: str = METHOD) -> pd.DataFrame:
+        """A method's predictions of measured deployments in one kind of split."""
+        rows = self.predictions
+        return rows[(rows["split"] == name) & (rows["method"] == method) & rows["model"].notna()]
+
+    def left_out_coverage(self) -> pd.DataFrame:
+        """Coverage of all rows of each split, and of each model or GPU that it leaves out."""
+        rows = self.coverage
+        if rows.empty:
+            return rows
+        by = np.where(rows["split"].str.contains("gpu"), "gpu", "model")
+        return rows[(rows["part"] == "all") | (rows["part"] == by)]
+
+
+def read_tables(folder: Path) -> Tables:
+    """Read what ``python train.py +experiment=suite`` wrote.
+
+    Raises:
+        PinnError: If the folder holds no results.
+    """
+    results = folder / "results.csv"
+    if not results.is_file():
+        raise PinnError(f"no {results}: evaluate first, with 'pinn evaluate'")
+    observations = read_observations(folder / "observations" / "silicon.parquet")
+    predictions = pd.read_parquet(folder / "predictions.parquet")
+    others = {
+        name: _read(folder / f"{name}.csv")
+        for name in ("ranking", "studies", "times", "coverage", "coefficients", "anatomy")
+    }
+    joined = predictions.merge(observations[_LOAD], on="row_id", how="left")
+    return Tables(joined, pd.read_csv(results), **others)
+
+
+def _read(path: Path) -> pd.DataFrame:
+    return pd.read_csv(path) if path.is_file() else pd.DataFrame()

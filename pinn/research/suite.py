@@ -1,0 +1,263 @@
+"""The evaluation suite: every split, method and metric, in one table on disk."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from pinn.coefficients.checkpoint_search import find_checkpoint
+from pinn.data.splits import deployment_keys, named_splits
+from pinn.errors import PinnError
+from pinn.evaluation.configured import (
+    Measured,
+    kernel_fits,
+    kernel_learner,
+    make_repeatable,
+    read_measured,
+    recipe_sha256,
+    serving_learner,
+)
+from pinn.evaluation.crossvalidation import (
+    Cell,
+    adopt,
+    cells,
+    compute,
+    read_cells,
+    read_times,
+)
+from pinn.evaluation.groups import group_masks
+from pinn.evaluation.held_out import held_out_errors
+from pinn.evaluation.intervals import configured_surrogates
+from pinn.evaluation.methods import (
+    KernelNetwork,
+    KernelTeacher,
+    LearnedNetwork,
+    Method,
+)
+from pinn.evaluation.metrics import METRICS, summarize, with_correlation
+from pinn.evaluation.printing import print_results
+from pinn.evaluation.ranking import rank
+from pinn.files.write import replace_atomically
+from pinn.kernels.heldout import FOLDS
+from pinn.research.ablations import ComposedKernels, FewerDeployments, without_hierarchy
+from pinn.research.perturbations import (
+    Change,
+    Duplicates,
+    HalfMissing,
+    Noise,
+    OneModelOnly,
+    Perturbed,
+    wrong_bandwidth,
+)
+from pinn.research.report.write import write_report
+from pinn.research.studies import is_study, studies
+from pinn.research.suite_methods import NOT_FOR_UNSEEN, instant_methods, regressions
+from pinn.research.suite_network import anatomy_rows, coefficient_rows
+from pinn.research.suite_runs import run_cell
+from pinn.research.suite_steps import step_cell
+from pinn.training.learner import ServingLearner
+from pinn.training.provenance import code_sha256, json_sha256
+from pinn.trust.coverage import calibration_curve
+
+#: What every table rests on.
+EVIDENCE = "4 measured deployment models, 6 serving-run models and one traced run"
+
+
+def run_suite(config: DictConfig) -> dict[str, Any]:
+    """Run the suite.
+
+    Args:
+        config: As ``conf/experiment/suite.yaml`` composes it. With ``fast`` only fits of a second
+            are made; of the others the cells that are on disk are scored.
+
+    Returns:
+        Files and verdicts, ready for JSON.
+
+    Raises:
+        PinnError: If data or configuration cannot be used.
+    """
+    make_repeatable(config)
+    folder = Path(config.output_dir)
+    measured = read_measured(config)
+    observations, rows = measured.observations, measured.rows
+    mark = json_sha256(recipe_sha256(config), measured.data_sha256, code_sha256())
+    splits = named_splits(config.evaluation.splits, observations, folder / "splits")
+    instant = instant_methods(observations)
+    wanted = cells(splits, instant, folder, mark)
+    slow = cells(splits, _learned(config, measured), folder, mark)
+    left_out = {name: splits[name] for name in ("leave-one-model-out",) if name in splits}
+    slow += cells(left_out, _studies(config, measured), folder, mark)
+    adopt(wanted + slow, [Path(other) for other in config.cells_from])
+    workers = instantiate(config.workers)
+    to_make = wanted if config.fast else wanted + slow
+    compute(rows, _missing(to_make), workers)
+    missing = _missing(slow)
+    made = [cell for cell in wanted + slow if cell.path.is_file()]
+    predictions = read_cells(made)
+    read_times(made).to_csv(folder / "times.csv", index=False)
+    skipped: dict[str, str] = {}
+    others = [run_cell(config, rows, mark, skipped), step_cell(config, mark, skipped)]
+    groups = _groups(observations, others)
+    predictions = pd.concat([predictions, *(t for t in others if t is not None)], ignore_index=True)
+    if missing:
+        fits = len({cell.logs for cell in missing})
+        skipped["fits"] = f"{fits} are not made yet: pinn evaluate without --fast makes them"
+    summary = _tables(folder, predictions, config.evaluation.groups, rows, groups)
+    return _finish(config, folder, summary, skipped)
+
+
+def _missing(made: Sequence[Cell]) -> list[Cell]:
+    return [cell for cell in made if not cell.path.is_file()]
+
+
+def _learned(config: DictConfig, measured: Measured) -> list[Method]:
+    """Methods whose fits take seconds or minutes, cheap ones first."""
+    alone = serving_learner(config)
+    methods: list[Method] = [
+        *regressions(measured.observations, config.seed),
+        LearnedNetwork("global vector", alone.without_correction()),
+        LearnedNetwork("network, no kernels", alone),
+    ]
+    if config.kernels.enabled:
+        fits = kernel_fits(config, measured.runs, Path(config.output_dir))
+        methods += [KernelTeacher(fits), KernelNetwork(fits)]
+    return methods
+
+
+def _studies(config: DictConfig, measured: Measured) -> list[Method]:
+    """Ablations, seeds, the learning curve and rows with something wrong: left-out models only."""
+    alone: ServingLearner = serving_learner(config)
+    found: list[Method] = [without_hierarchy(alone)]
+    if not config.kernels.enabled:
+        return found
+    learner = kernel_learner(config)
+    fits = kernel_fits(config, measured.runs, Path(config.output_dir))
+    network = KernelNetwork(fits)
+    composed = ComposedKernels("teacher, composed", learner.kernels)
+    found += [composed, replace(composed, name="teacher, no anchor", anchored=False)]
+    for seed in config.studies.seeds:
+        changes: dict[str, Change] = {
+            f"noise 5 %, draw {seed}": Noise(0.05, seed),
+            f"noise 20 %, draw {seed}": Noise(0.2, seed),
+            f"a quarter of the deployments five times, draw {seed}": Duplicates(5, seed),
+            f"half of the deployments missing, draw {seed}": HalfMissing(seed),
+        }
+        found += [
+            Perturbed(f"teacher, composed; {what}", composed, train=change)
+            for what, change in changes.items()
+        ]
+    only = OneModelOnly()
+    found.append(Perturbed("teacher, composed; one model measured", composed, train=only))
+    for factor in config.studies.bandwidth_factors:
+        change = wrong_bandwidth(measured.observations, factor)
+        for method in (composed, network):
+            name = f"{method.name}; bandwidth x {factor:g}"
+            found.append(Perturbed(name, method, test=change))
+    for folds in config.studies.kernel_folds:
+        share = f"teacher, composed; {100 * folds // FOLDS} % of the kernels"
+        few = replace(composed, name=share, folds=folds, logs=f"composed-{folds}")
+        found.append(few)
+    for count in config.studies.deployments:
+        fewer = FewerDeployments(**vars(learner), deployments=count)
+        of_count = f"network; {count} deployments"
+        of_fewer = replace(fits, learner=fewer)
+        found.append(KernelNetwork(of_fewer, of_count, f"kernels-{count}"))
+    for seed in config.studies.seeds:
+        if seed != learner.seed:
+            of_seed = replace(fits, learner=replace(learner, seed=seed))
+            found.append(KernelNetwork(of_seed, f"network; seed {seed}", f"kernels-seed-{seed}"))
+    return found
+
+
+def _groups(observations: pd.DataFrame, others: Sequence[pd.DataFrame | None]) -> pd.Series:
+    """Row id -> what the bootstrap draws: deployments, models of serving runs, parts of time."""
+    keys = deployment_keys(observations).set_axis(observations["row_id"])
+    parts = [keys] + [
+        t.drop_duplicates("row_id").set_index("row_id")["group"] for t in others if t is not None
+    ]
+    return pd.concat(parts)
+
+
+def _tables(
+    folder: Path,
+    predictions: pd.DataFrame,
+    group_names: Sequence[str],
+    rows: Any,
+    groups: pd.Series,
+) -> dict[str, Any]:
+    """Tables to disk first; what is printed and drawn is read from them."""
+    predictions = predictions.drop(columns=["group"], errors="ignore")
+    replace_atomically(
+        folder / "predictions.parquet", lambda path: predictions.to_parquet(path, index=False)
+    )
+    masks = group_masks(group_names, rows, predictions)
+    scored = with_correlation(summarize(predictions, masks), predictions)
+    scored.to_csv(folder / "results.csv", index=False)
+    results = pd.read_csv(folder / "results.csv")
+    compared = predictions[~predictions["method"].map(is_study)]
+    ranking = rank(compared, groups, METRICS, NOT_FOR_UNSEEN)
+    ranking.to_csv(folder / "ranking.csv", index=False)
+    studies(results).to_csv(folder / "studies.csv", index=False)
+    print_results(results[~results["method"].map(is_study)], evidence=EVIDENCE)
+    return {
+        "folder": str(folder),
+        "predictions": str(folder / "predictions.parquet"),
+        "results": str(folder / "results.csv"),
+        "ranking": str(folder / "ranking.csv"),
+        "studies": str(folder / "studies.csv"),
+        "evidence": EVIDENCE,
+        "first": _first(ranking),
+    }
+
+
+def _finish(
+    config: DictConfig, folder: Path, summary: dict[str, Any], skipped: dict[str, str]
+) -> dict[str, Any]:
+    """Intervals, what the checkpoint says, and the page of all that."""
+    for name in ("coverage", "coefficients", "anatomy"):
+        (folder / f"{name}.csv").unlink(missing_ok=True)  # of an earlier run
+    for what, make in (("intervals", _intervals), ("network", _network)):
+        try:
+            make(config, folder)
+        except PinnError as error:
+            skipped[what] = str(error)
+    images = Path(config.report.images) if config.report.images else None
+    page = write_report(folder, EVIDENCE, images)
+    summary = summary | {"report": str(page), "skipped": skipped}
+    text = json.dumps(summary, indent=1) + "\n"
+    replace_atomically(folder / "evaluation.json", lambda path: path.write_text(text))
+    for what, why in skipped.items():
+        print(f"{what}: {why}", file=sys.stderr)
+    return summary
+
+
+def _intervals(config: DictConfig, folder: Path) -> None:
+    """Coverage of intervals that never saw what they are judged on."""
+    if not config.kernels.enabled:
+        raise PinnError("intervals rest on kernels: run with kernels=on")
+    errors = held_out_errors(folder, configured_surrogates(config))
+    calibration_curve(errors).to_csv(folder / "coverage.csv", index=False)
+
+
+def _network(config: DictConfig, folder: Path) -> None:
+    """Coefficients and accounts of well-known deployments."""
+    checkpoint = find_checkpoint(config.report.checkpoint)
+    coefficient_rows(checkpoint).to_csv(folder / "coefficients.csv", index=False)
+    anatomy_rows(checkpoint).to_csv(folder / "anatomy.csv", index=False)
+
+
+def _first(ranking: pd.DataFrame) -> dict[str, dict[str, list[str]]]:
+    """Split -> metric -> methods that are first or tied first."""
+    leading = ranking[ranking["verdict"].isin(["first", "tied first"])]
+    found: dict[str, dict[str, list[str]]] = {}
+    for (split, metric), part in leading.groupby(["split", "metric"], sort=False):
+        found.setdefault(str(split), {})[str(metric)] = part["method"].tolist()
+    return found

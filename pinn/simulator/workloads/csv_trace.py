@@ -1,0 +1,155 @@
+"""Recorded requests: a simple CSV, or BLIS's TraceV2 (header YAML and CSV).
+
+| column | meaning |
+|---|---|
+| arrival_s, arrival_ms or arrival_time_us | when it was sent; the earliest one counts as 0 |
+| prompt_tokens, server_input_tokens or input_tokens | prompt length; the server's count wins |
+| output_tokens | tokens generated |
+| prefix_group, prefix_tokens (or prefix_length) | prompts of a group share their first tokens |
+| prompt_id | equal ids are equal prompts |
+| session_id, round_index | a later round repeats the prompt and output of the one before |
+| timeout_s, or deadline_us on the clock of arrival | when the client hangs up; empty or 0: never |
+| transferred_tokens | first prompt tokens whose keys and values come over the network |
+
+Other columns are read over.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from pinn.errors import PinnError
+from pinn.simulator.workloads.sharing import share_prompts
+from pinn.simulator.workloads.workload import Workload
+from pinn.units import MICROSECOND, MILLISECOND
+
+_ARRIVAL = {"arrival_s": 1.0, "arrival_ms": MILLISECOND, "arrival_time_us": MICROSECOND}
+_PROMPT = ("server_input_tokens", "prompt_tokens", "input_tokens")
+_PREFIX = ("prefix_tokens", "prefix_length")
+
+
+def read_csv_trace(path: Path) -> Workload:
+    """The requests of a trace, sent when they were sent.
+
+    Raises:
+        PinnError: If the file cannot be read, lacks a column or holds a value that is no number.
+    """
+    columns = _Columns(path)
+    clock = columns.first(_ARRIVAL, "the arrival time")
+    arrival = columns.numbers(clock) * _ARRIVAL[clock]
+    order = np.argsort(arrival, kind="stable")
+    prompt = _prompt_tokens(columns)
+    output = columns.whole("output_tokens")
+    timeout = _timeouts(columns, arrival)
+    arrival = arrival - arrival.min()
+    donor, shared = _sharing(columns, order, prompt[order], output[order])
+    return Workload(
+        path.stem,
+        prompt[order],
+        output[order],
+        arrival[order],
+        shares_with=donor,
+        shared_tokens=shared,
+        transferred_tokens=columns.whole("transferred_tokens", 0)[order],
+        timeout_s=timeout[order],
+    )
+
+
+class _Columns:
+    """A CSV file by columns."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open(newline="", encoding="utf-8-sig") as file:
+                reader = csv.DictReader(file)
+                self.rows = list(reader)
+                self.names = tuple(reader.fieldnames or ())
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise PinnError(f"{path}: cannot be read ({reason}): give a readable CSV") from error
+        if not self.rows:
+            raise PinnError(f"{path}: it has 0 requests; it needs a header line and at least one")
+
+    def first(self, names: Iterable[str], meaning: str) -> str:
+        """The first of some columns that the file has."""
+        for name in names:
+            if name in self.names:
+                return name
+        raise PinnError(
+            f"{self.path}: {meaning} is missing: expected a column {' or '.join(names)}, got "
+            f"{', '.join(self.names)}"
+        )
+
+    def numbers(self, name: str, default: float | None = None) -> np.ndarray:
+        """A column of numbers; the default stands for a missing column or an empty cell."""
+        return np.array([self._number(i, name, default) for i in range(len(self.rows))])
+
+    def whole(self, name: str, default: int | None = None) -> np.ndarray:
+        """A column of whole numbers."""
+        return np.rint(self.numbers(name, default)).astype(np.int64)
+
+    def labels(self, name: str) -> np.ndarray:
+        """A column of names as numbers; -1 for a missing column or an empty cell."""
+        texts = [row.get(name) or "" for row in self.rows]
+        known = {text: i for i, text in enumerate(sorted(set(texts) - {""}))}
+        return np.array([known.get(text, -1) for text in texts])
+
+    def _number(self, i: int, name: str, default: float | None) -> float:
+        text = self.rows[i].get(name)
+        if text is None or text == "":
+            if default is None:
+                raise PinnError(f"{self.path}, line {i + 2}: {name} is missing")
+            return default
+        try:
+            value = float(text)
+        except ValueError:
+            value = np.nan
+        if not np.isfinite(value):
+            raise PinnError(f"{self.path}, line {i + 2}: {name} is {text!r}, no finite number")
+        return value
+
+
+def _prompt_tokens(columns: _Columns) -> np.ndarray:
+    columns.first(_PROMPT, "the prompt length")
+    tokens = np.zeros(len(columns.rows), np.int64)
+    for name in reversed(_PROMPT):
+        given = columns.whole(name, 0)
+        tokens = np.where(given > 0, given, tokens)
+    return tokens
+
+
+def _timeouts(columns: _Columns, arrival: np.ndarray) -> np.ndarray:
+    patience = columns.numbers("timeout_s", 0.0)
+    deadline = columns.numbers("deadline_us", 0.0) * MICROSECOND
+    patience = np.where(deadline > 0, deadline - arrival, patience)
+    late = np.flatnonzero((deadline > 0) & (patience <= 0))
+    if len(late):
+        raise PinnError(
+            f"{columns.path}, line {late[0] + 2}: deadline_us lies before the arrival: it counts "
+            "on the same clock"
+        )
+    return np.where(patience > 0, patience, np.inf)
+
+
+def _sharing(
+    columns: _Columns, order: np.ndarray, prompt: np.ndarray, output: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    prefix = columns.whole(next((n for n in _PREFIX if n in columns.names), _PREFIX[0]), 0)
+    donor, shared = share_prompts(
+        columns.labels("prefix_group")[order],
+        prefix[order],
+        columns.labels("prompt_id")[order],
+        prompt,
+    )
+    latest: dict[int, int] = {}
+    for i, session in enumerate(columns.labels("session_id")[order].tolist()):
+        before = latest.get(session, -1) if session >= 0 else -1
+        if before >= 0 and prompt[i] > prompt[before] + output[before]:
+            donor[i], shared[i] = before, prompt[before] + output[before]
+        latest[session] = i
+    return donor, shared

@@ -1,0 +1,65 @@
+"""Workloads from files: ``load_workload``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pinn.errors import PinnError
+from pinn.simulator.workloads.workload import Workload
+
+FORMATS = (
+    "a CSV trace (arrival_s, prompt_tokens, output_tokens), a TraceV2 header beside its CSV, "
+    "inference-perf's YAML (load, data), a BLIS workload specification (aggregate_rate, clients) "
+    "or a plain one (prompt_tokens, output_tokens, stages or concurrency)"
+)
+
+
+def load_workload(path: str | Path, seed: int | None = None) -> Workload:
+    """Load a workload; what kind of file it is shows in its contents.
+
+    Args:
+        path: A CSV or YAML (or JSON) file.
+        seed: Of the random draws, in place of the file's (0 where it names none).
+
+    Raises:
+        PinnError: If the file is of no known kind or cannot be used.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise PinnError(f"no workload at {path}: give {FORMATS}")
+    if path.suffix == ".csv":
+        from pinn.simulator.workloads.csv_trace import read_csv_trace
+
+        return read_csv_trace(path)
+    return _load_yaml(path, seed)
+
+
+def _load_yaml(path: Path, seed: int | None) -> Workload:
+    from pinn.simulator.workloads.blis_spec import is_blis_spec, read_blis_spec
+    from pinn.simulator.workloads.inference_perf import is_inference_perf, read_inference_perf
+    from pinn.simulator.workloads.plain_spec import read_plain_spec
+    from pinn.simulator.workloads.yaml_file import read_yaml
+
+    values = read_yaml(path)
+    if "trace_version" in values:
+        return _load_trace(path, str(values.get("time_unit", "us")))
+    if is_inference_perf(values):
+        return read_inference_perf(values, path, seed or 0)
+    if is_blis_spec(values):
+        return read_blis_spec(values, path, seed)
+    if "prompt_tokens" in values:
+        return read_plain_spec(values, path, seed)
+    raise PinnError(f"{path}: cannot tell what kind of workload this is: give {FORMATS}")
+
+
+def _load_trace(header: Path, time_unit: str) -> Workload:
+    """The CSV of a TraceV2 header has its name, or is the only CSV beside it."""
+    from pinn.simulator.workloads.csv_trace import read_csv_trace
+
+    if time_unit.lower() not in ("us", "microsecond", "microseconds"):
+        raise PinnError(f"{header}: time_unit is {time_unit!r}, expected microseconds")
+    same = header.with_suffix(".csv")
+    beside = [same] if same.is_file() else sorted(header.parent.glob("*.csv"))
+    if len(beside) != 1:
+        raise PinnError(f"{header}: expected its requests in {same}, found {len(beside)} CSV files")
+    return read_csv_trace(beside[0])

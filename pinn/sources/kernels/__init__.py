@@ -1,1 +1,0 @@
-"""Measured kernels: one reader per kind of table."""

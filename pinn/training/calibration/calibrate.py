@@ -1,0 +1,138 @@
+"""Beta of a server, calibrated to its own step times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from pinn.errors import PinnError
+from pinn.physics.step import STEP_FEATURES
+from pinn.training.calibration.intervals import CALIBRATION, PARTS, Intervals
+from pinn.training.calibration.offsets import Prior, choose_strength, fit_totals
+from pinn.training.calibration.selection import select
+
+#: Kinds of intervals to calibrate on.
+KINDS = ("windows", "singles", "both")
+
+
+@dataclass(frozen=True)
+class BetaSettings:
+    """How beta is calibrated.
+
+    Attributes:
+        kind: Intervals to use: ``windows`` of 5 to 15 steps, ``singles`` or ``both``.
+        budget: How many observations; None for all.
+        select: ``active`` or ``random``.
+        seed: Of the random selection.
+    """
+
+    kind: str = "windows"
+    budget: int | None = 500
+    select: str = "active"
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class BetaCalibration:
+    """A calibrated beta.
+
+    Attributes:
+        base: Beta before.
+        beta: Beta after: base plus one offset per coefficient.
+        strength: Of the ridge, cross-validated.
+        used: The intervals it was fitted to.
+    """
+
+    base: Float[np.ndarray, " features"]
+    beta: Float[np.ndarray, " features"]
+    strength: float
+    used: Intervals
+
+
+def candidates(intervals: Intervals, kind: str) -> Intervals:
+    """The intervals of the first 60 % of time that may be calibrated on.
+
+    Raises:
+        PinnError: If the kind is unknown or there are none of it.
+    """
+    if kind not in KINDS:
+        raise PinnError(f"unknown kind of intervals {kind!r}: use one of {', '.join(KINDS)}")
+    first = intervals.of_part(CALIBRATION)
+    masks = {"windows": first.is_window, "singles": first.is_single}
+    found = first.take(masks.get(kind, first.is_window | first.is_single))
+    if not len(found):
+        others = " and ".join(f"{int(mask.sum())} {name}" for name, mask in masks.items())
+        raise PinnError(
+            f"no {kind} to calibrate on in the {CALIBRATION} of the run's time, which has "
+            f"{others}: choose others with --intervals, or trace for longer"
+        )
+    return found
+
+
+def calibrate_beta(
+    intervals: Intervals, base: Float[np.ndarray, " features"], settings: BetaSettings
+) -> BetaCalibration:
+    """Fit residual offsets to chosen intervals of the first 60 % of time.
+
+    Args:
+        intervals: Of a run.
+        base: Beta before, frozen.
+        settings: How.
+
+    Raises:
+        PinnError: If there is nothing to calibrate on.
+    """
+    pool = candidates(intervals, settings.kind)
+    budget = len(pool) if settings.budget is None else settings.budget
+    used = pool.take(select(settings.select, pool, base, budget, settings.seed))
+    return calibrate_to(used, base)
+
+
+def calibrate_to(used: Intervals, base: Float[np.ndarray, " features"]) -> BetaCalibration:
+    """Fit residual offsets to all given intervals."""
+    lower = np.array([f.lower_bound for f in STEP_FEATURES.values()])
+    prior = Prior(base, lower, spread=base)
+    strength = choose_strength(used.features, used.seconds, prior)
+    beta = fit_totals(used.features, used.seconds, prior, strength)
+    return BetaCalibration(base, beta, strength, used)
+
+
+def error_table(
+    intervals: Intervals, betas: dict[str, Float[np.ndarray, " features"]]
+) -> pd.DataFrame:
+    """Relative errors of mean step times by part of the run's time and kind of interval.
+
+    Args:
+        intervals: Of a run.
+        betas: Name -> coefficients, such as before and after.
+
+    Returns:
+        Columns ``part``, ``kind``, ``n``, ``coefficients``, ``median``, ``mean``, ``bias`` (median
+        signed error): shares, not percent.
+    """
+    rows = []
+    for part in PARTS:
+        inside = intervals.of_part(part)
+        for kind, mask in (("windows", inside.is_window), ("singles", inside.is_single)):
+            chosen = inside.take(mask)
+            for name, beta in betas.items():
+                error = chosen.features @ beta / chosen.seconds - 1
+                figures = summary(error) if len(error) else dict.fromkeys(_FIGURES, np.nan)
+                rows.append(
+                    {"part": part, "kind": kind, "n": len(error), "coefficients": name, **figures}
+                )
+    return pd.DataFrame(rows)
+
+
+_FIGURES = ("median", "mean", "bias")
+
+
+def summary(error: Float[np.ndarray, " n"]) -> dict[str, float]:
+    """Median and mean absolute error, and the median signed error."""
+    size = np.abs(error)
+    return dict(
+        zip(_FIGURES, map(float, (np.median(size), size.mean(), np.median(error))), strict=True)
+    )

@@ -1,0 +1,169 @@
+"""A step's account: where its time goes, part by part, and the measurements behind it.
+
+The network's account is beta x feature, the composed one what kernels and overheads add up to. The
+two lump launches differently: a measured kernel's time holds its launch, while the network charges
+launches per layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from pinn.errors import PinnError
+from pinn.kernels.composition import OPERATORS, compose
+from pinn.kernels.evidence import KernelUse, kernels_used
+from pinn.physics.batch_sums import sum_batches
+from pinn.physics.costs import step_costs
+from pinn.physics.floor import floor_seconds
+from pinn.physics.step import STEP_FEATURES, step_features
+from pinn.physics.uniform_batches import UniformBatches, alike
+from pinn.specs.batch import parse_batch
+from pinn.specs.deployment import Deployment
+from pinn.training.teacher.scalars import Scalars
+from pinn.training.teacher.teacher import Teacher
+
+#: Parts of a step and what each holds, in the order of every table and plot.
+PARTS: dict[str, str] = {
+    "weights": "projections, dense and shared layers, output head with one token: their weights",
+    "gemm_compute": "what further tokens add to them: arithmetic",
+    "experts": "routing, routed experts, gathering and scattering",
+    "decode_attention": "attention of decodes: reading keys and values",
+    "prefill_attention": "attention of prompts",
+    "communication": "all-reduces, exchange between experts, pipeline",
+    "small_kernels": "norms, rotary embedding, quantization; launches per layer",
+    "sampling": "drawing the next tokens from the logits",
+    "host": "scheduling, input preparation, work per request",
+}
+
+#: Matrix multiplications: what one token takes is ``weights``, the rest ``gemm_compute``.
+_GEMM = "gemm"
+#: Step feature -> its part; ``gemm`` is split in two.
+PART_OF_FEATURE: dict[str, str] = {name: f.part for name, f in STEP_FEATURES.items()}
+#: Part of a composed step -> part of the account.
+PART_OF_OPERATOR: dict[str, str] = {
+    "gemm": _GEMM,
+    "experts": "experts",
+    "decode_attention": "decode_attention",
+    "prefill_attention": "prefill_attention",
+    "all_reduce": "communication",
+    "exchange": "communication",
+    "sampling": "sampling",
+}
+
+#: One decode without context: its multiplications read every weight once and do little else.
+_ONE_TOKEN = UniformBatches(*(np.array([x]) for x in (1.0, 0.0, 0.0, 0.0, 0.0)))
+
+
+@dataclass(frozen=True)
+class Account:
+    """Where the time of one step goes; seconds throughout.
+
+    Attributes:
+        batch: The batch as written.
+        floor: Physical floor of the step.
+        network: By part, from the network's betas.
+        features: By step feature, from the same.
+        composed: By part, from kernels and overheads; None without kernel surrogates.
+        kernels: The kernels that it is composed of, longest first; their times are as measured,
+            without the multipliers in ``composed``.
+    """
+
+    batch: str
+    floor: float
+    network: Mapping[str, float]
+    features: Mapping[str, float]
+    composed: Mapping[str, float] | None = None
+    kernels: tuple[KernelUse, ...] = ()
+
+
+def account(
+    deployment: Deployment,
+    batch: str,
+    beta: Float[np.ndarray, " features"],
+    teacher: Teacher | None = None,
+) -> Account:
+    """Account for one step.
+
+    The composed step takes the decodes of a batch to be equal, and its prefill chunks likewise
+    (``pinn.physics.uniform_batches.alike``); the network does not need to.
+
+    Args:
+        deployment: Model, GPU and configuration.
+        batch: As ``parse_batch`` reads it.
+        beta: The network's coefficients for the deployment.
+        teacher: Kernel surrogates and scalars; None to account by the network alone.
+
+    Raises:
+        PinnError: If the batch cannot be read or is empty.
+    """
+    parsed = parse_batch(batch)
+    if not len(parsed):
+        raise PinnError(f"batch {batch!r} is empty: give at least one request")
+    window, costs = deployment.model.window_tokens, step_costs([deployment])
+    sums = sum_batches([parsed], window)
+    features = step_features(costs, sums)[0]
+    one_token = step_features(costs, _ONE_TOKEN.sums(window))[0]
+    found = Account(
+        batch=batch,
+        floor=float(floor_seconds(costs, sums)[0]),
+        network=_by_part(PART_OF_FEATURE, beta * features, beta * one_token),
+        features=dict(zip(STEP_FEATURES, (beta * features).tolist(), strict=True)),
+    )
+    if teacher is None:
+        return found
+    equal, scalars = alike([parsed]), teacher.scalars
+    seconds = compose(teacher.kernels, deployment, equal)[0] * scalars.multipliers
+    alone = compose(teacher.kernels, deployment, _ONE_TOKEN)[0] * scalars.multipliers
+    kernels = _by_part(PART_OF_OPERATOR, seconds, alone)
+    overheads = _by_part(
+        PART_OF_FEATURE, scalars.overheads * features, scalars.overheads * one_token
+    )
+    return Account(
+        found.batch,
+        found.floor,
+        found.network,
+        found.features,
+        composed={part: kernels[part] + overheads[part] for part in PARTS},
+        kernels=tuple(kernels_used(teacher.kernels, deployment, equal)),
+    )
+
+
+def _by_part(
+    part_of: Mapping[str, str],
+    seconds: Float[np.ndarray, " entries"],
+    one_token: Float[np.ndarray, " entries"],
+) -> dict[str, float]:
+    """Sums by part; multiplications are cut at what one token takes, which is never more."""
+    found = dict.fromkeys(PARTS, 0.0)
+    for part, whole, single in zip(
+        part_of.values(), seconds.tolist(), one_token.tolist(), strict=True
+    ):
+        if part == _GEMM:
+            found["weights"] += single
+            found["gemm_compute"] += whole - single
+        else:
+            found[part] += whole
+    return found
+
+
+def saved_scalars(values: Mapping[str, Mapping[str, float]]) -> Scalars:
+    """Scalars from their JSON, as a checkpoint's metadata keeps them.
+
+    Raises:
+        PinnError: If an operator is missing or a step feature unknown.
+    """
+    multipliers, overheads = values.get("multipliers", {}), values.get("overheads", {})
+    if set(multipliers) != set(OPERATORS) or not set(overheads) <= set(STEP_FEATURES):
+        raise PinnError(
+            f"the checkpoint's scalars are of {sorted(multipliers)} and {sorted(overheads)}, "
+            f"expected {', '.join(OPERATORS)} and names of step features: train it anew with "
+            "'python train.py kernels=on'"
+        )
+    return Scalars(
+        np.array([float(multipliers[name]) for name in OPERATORS]),
+        np.array([float(overheads.get(name, 0.0)) for name in STEP_FEATURES]),
+    )

@@ -1,0 +1,119 @@
+"""The few global scalars that serving data set: kernel multipliers and overheads.
+
+A handful of measured models cannot teach how coefficients depend on a configuration, but they can
+set about a dozen numbers that every configuration shares: by how much kernels in an engine differ
+from kernels measured alone, by how much sampling exceeds the bytes that it moves, and what the
+parts cost that nobody measured (norms, rotary embedding, host). Each has a log-normal prior.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from pinn.coefficients.loss import log_huber
+from pinn.kernels.composition import OPERATORS
+from pinn.physics.step import STEP_FEATURES, Overhead
+
+#: Step feature -> cost of one unit of it that no kernel holds, as the registry has it.
+OVERHEADS: dict[str, Overhead] = {
+    name: feature.overhead for name, feature in STEP_FEATURES.items() if feature.overhead
+}
+
+#: Kernels were measured on the same engine, so their multipliers stay near 1. Chosen, as the
+#: spreads of the overheads, by leaving one model out of the training models of every outer fold
+#: (LOG.md).
+MULTIPLIER_SPREAD = 0.05
+#: An assumption. Sampling was not measured: how far sorting and many small kernels are from the
+#: datasheet's bandwidth, nobody knows beforehand.
+SAMPLING_SPREAD = 1.0
+#: Standard deviation of each multiplier's logarithm, in the order of ``OPERATORS``.
+MULTIPLIER_SPREADS = tuple(
+    SAMPLING_SPREAD if name == "sampling" else MULTIPLIER_SPREAD for name in OPERATORS
+)
+
+
+@dataclass(frozen=True)
+class Scalars:
+    """What turns composed kernels into a step.
+
+    Attributes:
+        multipliers: Of each operator, in the order of ``OPERATORS``.
+        overheads: Of each step feature, in the order of ``STEP_FEATURES``; 0 where none.
+    """
+
+    multipliers: Float[np.ndarray, " operators"]
+    overheads: Float[np.ndarray, " features"]
+
+    def step_seconds(
+        self, parts: Float[np.ndarray, "n operators"], features: Float[np.ndarray, "n features"]
+    ) -> Float[np.ndarray, " n"]:
+        """Steps composed of kernels and overheads."""
+        return parts @ self.multipliers + features @ self.overheads
+
+    def betas(
+        self, projected: Float[np.ndarray, "... operators features"]
+    ) -> Float[np.ndarray, "... features"]:
+        """Betas of deployments from the projection of each part; never below their lower bounds."""
+        betas = np.einsum("o,...of->...f", self.multipliers, projected) + self.overheads
+        bounds = np.array([f.lower_bound for f in STEP_FEATURES.values()])
+        return np.maximum(betas, bounds)
+
+    def to_json(self) -> dict[str, dict[str, float]]:
+        """By name."""
+        names = [name for name, value in zip(STEP_FEATURES, self.overheads, strict=True) if value]
+        return {
+            "multipliers": dict(zip(OPERATORS, self.multipliers.tolist(), strict=True)),
+            "overheads": {n: float(self.overheads[list(STEP_FEATURES).index(n)]) for n in names},
+        }
+
+
+def prior_scalars() -> Scalars:
+    """The priors alone: what kernels say without any serving data."""
+    overheads = [OVERHEADS[n].prior if n in OVERHEADS else 0.0 for n in STEP_FEATURES]
+    return Scalars(np.ones(len(OPERATORS)), np.array(overheads))
+
+
+def fit_scalars(
+    parts: Float[np.ndarray, "n operators"],
+    features: Float[np.ndarray, "n features"],
+    seconds: Float[np.ndarray, " n"],
+    weight: Float[np.ndarray, " n"],
+    delta: float = 0.1,
+) -> Scalars:
+    """Maximum a posteriori fit to measured mean step times.
+
+    Args:
+        parts: Mean seconds of each part of the steps behind each measurement.
+        features: Mean step features behind each measurement.
+        seconds: The measurements.
+        weight: Of each row; mean 1.
+        delta: Log error beyond which the loss grows linearly.
+    """
+    columns = [list(STEP_FEATURES).index(name) for name in OVERHEADS]
+    prior = prior_scalars()
+    spreads = torch.tensor(
+        [*MULTIPLIER_SPREADS] + [o.spread for o in OVERHEADS.values()],
+        dtype=torch.float64,
+    )
+    base = np.concatenate([parts, features[:, columns] * prior.overheads[columns]], axis=1)
+    terms, target, w = (torch.tensor(x) for x in (base, seconds, weight))
+    logs = torch.zeros(terms.shape[1], dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([logs], max_iter=200, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = log_huber(terms @ logs.exp(), target, w, delta)
+        loss = loss + ((logs / spreads) ** 2).sum() / 2 / len(target)
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    scale = logs.detach().exp().numpy()
+    overheads = prior.overheads.copy()
+    overheads[columns] *= scale[len(OPERATORS) :]
+    return Scalars(scale[: len(OPERATORS)], overheads)

@@ -1,0 +1,68 @@
+"""Calibrating intervals on everything that was left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pinn.coefficients.checkpoint import load_checkpoint
+from pinn.files.read_report import file_sha256
+from pinn.trust.calibration import BELONGS, NAMES, Calibration
+from pinn.trust.conformal import LEVEL, weighted_quantile
+from pinn.trust.coverage import auroc_table, coverage_table, nested_intervals
+from pinn.trust.half_widths import fit_spreads
+from pinn.trust.kinds import kinds_of_errors
+from pinn.trust.spread_fit import row_weights
+from pinn.trust.spread_parts import SPREAD_PARTS
+
+
+def calibrate(
+    errors: pd.DataFrame,
+    coefficient_changes: pd.DataFrame,
+    checkpoint: Path,
+    sources: Sequence[Mapping[str, Any]],
+) -> Calibration:
+    """Calibrate on everything that was left out, and judge it by nested calibrations.
+
+    Args:
+        errors: As ``pinn.evaluation.held_out.held_out_errors`` and
+            ``pinn.trust.run_errors.run_error_rows``, of one or more experiments.
+        coefficient_changes: As ``pinn.trust.coefficient_errors.coefficient_changes``.
+        checkpoint: What the intervals belong to.
+        sources: For the record.
+    """
+    judged = nested_intervals(errors)
+    metadata = load_checkpoint(checkpoint).metadata
+    return Calibration(
+        checkpoint_sha256=file_sha256(checkpoint),
+        belongs={name: metadata[name] for name in BELONGS if name in metadata},
+        spreads=fit_spreads(errors),
+        coefficients=coefficient_half_widths(coefficient_changes),
+        kinds=kinds_of_errors(errors),
+        typical={name: float(errors[name].median()) for name in SPREAD_PARTS},
+        sources=sources,
+        coverage=_records(coverage_table(judged)),
+        auroc=_records(auroc_table(judged)),
+    )
+
+
+def coefficient_half_widths(changes: pd.DataFrame, level: float = LEVEL) -> dict[str, float]:
+    """Quantile of the absolute log change of every coefficient, every group counting once."""
+    weight = row_weights(changes)
+    sizes = changes[list(NAMES)].abs()
+    return {name: weighted_quantile(sizes[name].to_numpy(), weight, level) for name in NAMES}
+
+
+def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows ready for JSON: NaN is None."""
+    return [
+        {
+            str(name): None if isinstance(value, float) and np.isnan(value) else value
+            for name, value in row.items()
+        }
+        for row in table.to_dict("records")
+    ]

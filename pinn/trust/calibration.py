@@ -1,0 +1,147 @@
+"""What intervals need, as a small JSON file beside the checkpoint that it belongs to."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pinn.errors import PinnError
+from pinn.files.read_report import file_sha256
+from pinn.files.write import replace_atomically
+from pinn.physics.request import REQUEST_FEATURES
+from pinn.physics.step import STEP_FEATURES
+from pinn.specs.data_folder import read_json
+from pinn.trust.conformal import LEVEL
+from pinn.trust.kinds import KindErrors
+from pinn.trust.spread import Spread
+from pinn.trust.spread_parts import SPREAD_PARTS
+
+SCHEMA = "pinn intervals 2"
+
+#: What a checkpoint says of itself that its intervals repeat.
+BELONGS = ("recipe_sha256", "data_sha256")
+
+#: Every coefficient by its part and name.
+NAMES: tuple[str, ...] = tuple(
+    [f"beta.{name}" for name in STEP_FEATURES] + [f"alpha.{name}" for name in REQUEST_FEATURES]
+)
+
+#: Part of the coefficients -> metric whose error is common to all of them.
+_COMMON = {"beta": "tpot", "alpha": "ttft"}
+
+Ends = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Intervals of one checkpoint.
+
+    Attributes:
+        checkpoint_sha256: Of the checkpoint's file.
+        spreads: ``tpot`` (step time) and ``ttft`` -> spread.
+        coefficients: ``beta.NAME`` and ``alpha.NAME`` -> log half-width of its own change.
+        kinds: Left-out rows by kind, and how wrong they were.
+        typical: Part of the spread -> its median over left-out rows.
+        belongs: ``recipe_sha256`` and ``data_sha256`` of the checkpoint.
+        sources: Experiments behind it, for the record.
+        coverage: Rows of ``pinn.trust.coverage.coverage_table``: nested, never in-sample.
+        auroc: Rows of ``pinn.trust.coverage.auroc_table``: nested too.
+        level: Share that intervals are to cover.
+    """
+
+    checkpoint_sha256: str
+    spreads: Mapping[str, Spread]
+    coefficients: Mapping[str, float]
+    kinds: Sequence[KindErrors]
+    typical: Mapping[str, float]
+    belongs: Mapping[str, str] = field(default_factory=dict)
+    sources: Sequence[Mapping[str, Any]] = ()
+    coverage: Sequence[Mapping[str, Any]] = ()
+    auroc: Sequence[Mapping[str, Any]] = ()
+    level: float = LEVEL
+
+    def half_width(self, metric: str, parts: Mapping[str, float]) -> float:
+        """Log half-width of ``tpot`` or ``ttft``, where the spread's parts are these."""
+        return self.spreads[metric].half_width(parts)
+
+    def coefficient_interval(self, name: str, value: float, parts: Mapping[str, float]) -> Ends:
+        """Ends of the interval of a coefficient, such as ``beta.gemm``; 0 stays 0.
+
+        Its own change when a group becomes known and the error of the times that it makes, TPOT
+        for beta and TTFT for alpha, add up in quadrature.
+        """
+        common = self.half_width(_COMMON[name.partition(".")[0]], parts)
+        return around(value, math.hypot(self.coefficients[name], common))
+
+
+def around(value: float, half: float) -> Ends:
+    """A value's ends at a log half-width."""
+    return value * math.exp(-half), value * math.exp(half)
+
+
+def calibration_path(checkpoint: Path) -> Path:
+    """Where a checkpoint's intervals lie."""
+    return checkpoint.with_suffix(".intervals.json")
+
+
+def write_calibration(found: Calibration, path: Path) -> None:
+    """Write the file; it appears whole or not at all."""
+    tree = {
+        "schema": SCHEMA,
+        "level": found.level,
+        "checkpoint_sha256": found.checkpoint_sha256,
+        **found.belongs,
+        "sources": list(found.sources),
+        "spreads": {k: vars(v) for k, v in found.spreads.items()},
+        "coefficients": dict(found.coefficients),
+        "kinds": [vars(kind) for kind in found.kinds],
+        "typical": dict(found.typical),
+        "coverage": list(found.coverage),
+        "auroc": list(found.auroc),
+    }
+    text = json.dumps(tree, indent=1) + "\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_atomically(path, lambda target: target.write_text(text))
+
+
+def read_calibration(checkpoint: Path) -> Calibration:
+    """The intervals of a checkpoint.
+
+    Raises:
+        PinnError: If there are none beside it, or they belong to another checkpoint or layout.
+    """
+    path = calibration_path(checkpoint)
+    if not path.is_file():
+        raise PinnError(f"no intervals at {path}: an experiment that leaves models out writes them")
+    tree = read_json(path)
+    if not _is_current(tree):
+        raise PinnError(f"{path} is of another version: calibrate the checkpoint anew")
+    if tree["checkpoint_sha256"] != file_sha256(checkpoint):
+        raise PinnError(
+            f"{path} belongs to another checkpoint than {checkpoint}: calibrate this one"
+        )
+    return Calibration(
+        tree["checkpoint_sha256"],
+        {k: Spread(**v) for k, v in tree["spreads"].items()},
+        tree["coefficients"],
+        tuple(KindErrors(**kind) for kind in tree["kinds"]),
+        tree["typical"],
+        {name: tree[name] for name in BELONGS if name in tree},
+        tuple(tree["sources"]),
+        tuple(tree["coverage"]),
+        tuple(tree["auroc"]),
+        tree["level"],
+    )
+
+
+def _is_current(tree: Any) -> bool:
+    """Whether this code wrote the layout, for the coefficients and parts that it has."""
+    return (
+        tree.get("schema") == SCHEMA
+        and set(tree["coefficients"]) == set(NAMES)
+        and all(set(spread["sizes"]) == set(SPREAD_PARTS) for spread in tree["spreads"].values())
+    )

@@ -1,0 +1,79 @@
+"""Everything known of left-out rows before they are measured: what their spread may hang on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from pinn.kernels.surrogates import KernelSurrogates
+from pinn.specs.batch import parse_batch
+from pinn.specs.deployment import Deployment
+from pinn.specs.model import ModelSpec
+from pinn.trust.kernel_distance import kernel_distance
+from pinn.trust.kinds import kind_of, place_of
+from pinn.trust.spread_parts import SPREAD_PARTS, Situation, spread_parts
+
+#: Columns of a description: the kind of weights, what is known of the GPU, the whole distance from
+#: measured kernels, and a column per part of the spread.
+DESCRIPTION = ("kind", "place", "distance", *SPREAD_PARTS)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of a deployment.
+
+    Attributes:
+        deployment: What runs it.
+        batch: As ``pinn.specs.batch.parse_batch`` reads it.
+        gpu_known: Whether serving data of its GPU were learned from.
+    """
+
+    deployment: Deployment
+    batch: str
+    gpu_known: bool = True
+
+
+def situation(kernels: KernelSurrogates, step: Step) -> Situation:
+    """Where a step lies for those who know these kernels.
+
+    Raises:
+        PinnError: If the batch cannot be read or runs no kernel.
+    """
+    at = kernel_distance(kernels, step.deployment, step.batch)
+    return Situation(step.deployment, at, len(parse_batch(step.batch)), step.gpu_known)
+
+
+def described_steps(kernels: KernelSurrogates, steps: Sequence[Step]) -> pd.DataFrame:
+    """Describe steps, each for those who know these kernels; some 30 ms each.
+
+    Returns:
+        One row per step, columns ``DESCRIPTION``.
+    """
+    found = [situation(kernels, step) for step in steps]
+    rows = [
+        {"kind": kind_of(s.deployment.model), "place": place_of(s), "distance": s.distance.total}
+        | spread_parts(s)
+        for s in found
+    ]
+    return pd.DataFrame(rows, columns=list(DESCRIPTION))
+
+
+def decode_step(requests: float, prompt_tokens: float, output_tokens: float) -> str:
+    """The step in the middle of so many requests' answers."""
+    return f"{max(round(requests), 1)} decode @ {max(int(prompt_tokens + output_tokens / 2), 1)}"
+
+
+def shape_of(model: ModelSpec) -> str:
+    """Main shapes of a model; those of equal shape count as one when models are left out.
+
+    >>> from pinn.specs.catalog import load_model
+    >>> shape_of(load_model("meta-llama/Llama-3.3-70B-Instruct"))
+    'hidden 8192, width 28672'
+    """
+    moe = model.moe
+    if moe is not None:
+        return f"hidden {model.hidden_size}, {moe.experts} experts of {moe.width}, top {moe.top_k}"
+    width = max(g.ffn.width for g in model.layer_groups)
+    return f"hidden {model.hidden_size}, width {width}"

@@ -1,0 +1,108 @@
+"""What is known of a prediction's error in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import exp
+from typing import Any
+
+from pinn.trust.calibration import Calibration
+from pinn.trust.kinds import kind_of, nearest_kind, place_of
+from pinn.trust.spread_parts import SPREAD_PARTS, Situation, spread_parts
+
+#: Most inputs that a sentence names.
+_NAMED = 4
+
+#: Intervals are as wide as usual up to this relative difference.
+_USUAL = 0.1
+
+
+def describe_trust(
+    situation: Situation, outside: Mapping[str, float], calibration: Calibration
+) -> dict[str, Any]:
+    """What left-out data of the same kind showed, ready for JSON.
+
+    Args:
+        situation: Of the step that stands for the whole.
+        outside: Inputs beyond the training range, in standard deviations, farthest first.
+        calibration: Of the checkpoint.
+
+    Returns:
+        ``kind`` of weights, ``place`` (what is known of the GPU), ``kernel_distance``, its parts
+        ``by_operator``, ``beyond_left_out`` (whether it lies farther than every left-out row),
+        ``spread`` (part -> what it adds to the log half-width of step time) and ``sentence``.
+    """
+    parts = spread_parts(situation)
+    sizes = calibration.spreads["tpot"].sizes
+    farthest = max(kind.farthest for kind in calibration.kinds)
+    beyond = situation.distance.total > farthest
+    sentences = [
+        _shown(situation, calibration),
+        _difference(parts, calibration),
+        _distance(situation, farthest, beyond),
+        _outside(outside),
+    ]
+    return {
+        "kind": kind_of(situation.deployment.model),
+        "place": place_of(situation),
+        "kernel_distance": situation.distance.total,
+        "by_operator": dict(situation.distance.by_operator),
+        "beyond_left_out": beyond,
+        "spread": {name: sizes[name] * parts[name] for name in SPREAD_PARTS},
+        "sentence": " ".join(sentence for sentence in sentences if sentence),
+    }
+
+
+def _shown(situation: Situation, calibration: Calibration) -> str:
+    """How wrong left-out rows of the kind were, or of the nearest kind that there is."""
+    kind, place = kind_of(situation.deployment.model), place_of(situation)
+    found = nearest_kind(calibration.kinds, kind, place)
+    asked = f"{kind} on {place}"
+    asked = asked[0].upper() + asked[1:]
+    models = "1 model" if found.models == 1 else f"{found.models} models"
+    median, p90 = 100 * found.median, 100 * found.p90
+    off = (
+        f"({found.rows} rows of {models}) were off by {median:.0f} % in the median, {p90:.0f} % at "
+        "9 in 10, in step time."
+    )
+    if (found.kind, found.place) == (kind, place):
+        return f"{asked}: left-out rows of that kind {off}"
+    return f"{asked}: no left-out row was of that kind; {found.words} {off}"
+
+
+def _difference(parts: Mapping[str, float], calibration: Calibration) -> str:
+    """Which part makes the interval wider or narrower than that of a typical left-out row."""
+    sizes, typical = calibration.spreads["tpot"].sizes, calibration.typical
+    added = {name: sizes[name] * (parts[name] - typical[name]) for name in SPREAD_PARTS}
+    usual = calibration.half_width("tpot", typical)
+    ratio = calibration.half_width("tpot", parts) / usual
+    if abs(ratio - 1) <= _USUAL:
+        return "Its interval is as wide as that of a typical left-out row."
+    sign = 1 if ratio > 1 else -1
+    name = max(added, key=lambda part: sign * added[part])
+    how = "wider" if sign > 0 else "narrower"
+    return (
+        f"Its interval is {100 * abs(ratio - 1):.0f} % {how} than that of a typical left-out row; "
+        f"most of the difference comes from {SPREAD_PARTS[name].words}."
+    )
+
+
+def _distance(situation: Situation, farthest: float, beyond: bool) -> str:
+    text = (
+        "weighted by time, its kernels' sizes and GPUs differ from measured ones by a factor of "
+        f"{situation.distance.factor:.2f}"
+    )
+    if beyond:
+        return (
+            f"Outside the data: {text}, in left-out rows by {exp(farthest):.2f} at most; expect "
+            "more error than they showed."
+        )
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _outside(outside: Mapping[str, float]) -> str:
+    if not outside:
+        return ""
+    named = ", ".join(f"{name} ({by:+.1f})" for name, by in list(outside.items())[:_NAMED])
+    more = f" and {len(outside) - _NAMED} more" if len(outside) > _NAMED else ""
+    return f"Inputs beyond the training range, in standard deviations: {named}{more}."

@@ -1,1 +1,0 @@
-"""How far to trust a prediction: distance from the measured kernels, and calibrated intervals."""

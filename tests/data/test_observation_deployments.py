@@ -1,0 +1,105 @@
+import pytest
+
+from pinn.data.deployments import (
+    observed_deployment,
+    observed_deployments,
+    run_deployment,
+)
+from pinn.data.silicon import read_silicon
+from pinn.errors import PinnError
+from pinn.specs.data_folder import data_folder
+from pinn.specs.sampling import Sampling
+
+ROW = {
+    "model": "MiniMaxAI/MiniMax-M2.5",
+    "gpu": "h100_sxm",
+    "precision": "fp8_block",
+    "tensor_parallel_size": 4,
+    "enable_expert_parallel": True,
+    "kv_cache_dtype": "auto",
+    "max_num_batched_tokens": 8192,
+    "max_cudagraph_capture_size": 512,
+}
+RUN = {
+    "config": "meta-llama/Llama-2-7b-hf",
+    "model": "meta-llama/Llama-2-7b-hf",
+    "gpu": "h100_sxm",
+    "tensor_parallel_size": 1,
+    "max_num_batched_tokens": 2048,
+}
+
+
+def test_an_expert_parallel_row():
+    deployment = observed_deployment(ROW)
+    assert deployment.serving.expert_parallel_size == 4
+    assert not deployment.serving.enable_prefix_caching
+    assert deployment.model.precisions.experts.name == "fp8_block"
+    assert deployment.kv_cache_precision.name == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("change", "attention", "experts", "kv_cache"),
+    [
+        ({"precision": "nvfp4"}, "bf16", "nvfp4", "fp8"),
+        ({"model": "openai/gpt-oss-120b", "precision": "mxfp4"}, "bf16", "mxfp4", "bf16"),
+        ({"model": "moonshotai/Kimi-K2.5", "precision": "int4"}, "bf16", "int4_wo", "bf16"),
+        ({"kv_cache_dtype": "fp8"}, "fp8_block", "fp8_block", "fp8"),
+        (
+            {"model": "openai/gpt-oss-120b", "gpu": "b200_sxm", "precision": "mxfp4_mxfp8"},
+            "bf16",
+            "mxfp4_mxfp8",
+            "bf16",
+        ),
+    ],
+)
+def test_number_formats(change, attention, experts, kv_cache):
+    deployment = observed_deployment(ROW | change)
+    assert deployment.model.precisions.attention.name == attention
+    assert deployment.model.precisions.experts.name == experts
+    assert deployment.kv_cache_precision.name == kv_cache
+
+
+@pytest.mark.parametrize("flag", ["max_num_batched_tokens", "max_cudagraph_capture_size"])
+def test_a_flag_is_that_of_the_row(flag):
+    assert getattr(observed_deployment(ROW).serving, flag) == ROW[flag]
+    assert getattr(observed_deployment(ROW | {flag: 2048}).serving, flag) == 2048
+
+
+def test_every_measured_row_has_a_deployment_and_equal_ones_are_shared():
+    rows, _ = read_silicon()
+    deployments = observed_deployments(rows)
+    assert list(deployments) == list(rows["row_id"])
+    flags = [
+        "model", "gpu", "precision", "tensor_parallel_size", "enable_expert_parallel",
+        "kv_cache_dtype", "max_num_batched_tokens", "max_cudagraph_capture_size",
+    ]  # fmt: skip
+    different = len(rows[flags].drop_duplicates())
+    assert len({id(deployment) for deployment in deployments.values()}) == different == 79
+
+
+def test_a_serving_run():
+    serving = run_deployment(RUN).serving
+    assert (serving.max_num_seqs, serving.max_model_len) == (128, 4096)
+    assert serving.max_num_batched_tokens == 2048
+    assert serving.enable_prefix_caching
+
+
+def test_benchmarks_are_greedy_and_runs_sample_as_their_model_asks():
+    assert observed_deployment(ROW).sampling.is_greedy
+    assert run_deployment(RUN).sampling == Sampling(temperature=0.6, top_p=0.9)
+
+
+def test_a_run_of_a_bare_config_samples_as_the_model_it_names(tmp_path):
+    config = data_folder("models") / "Qwen--Qwen2.5-7B-Instruct.json"
+    (tmp_path / "config.json").write_text(config.read_text())
+    named = {"config": str(tmp_path / "config.json"), "model": "Qwen/Qwen2.5-7B-Instruct"}
+    assert run_deployment(RUN | named).sampling.top_k == 20
+    assert run_deployment(RUN | named | {"model": "mine/other"}).sampling == Sampling()
+
+
+@pytest.mark.parametrize(
+    "change", [{"gpu": "h900"}, {"precision": "fp6"}, {"tensor_parallel_size": 7}]
+)
+def test_what_does_not_exist_raises(change):
+    with pytest.raises(PinnError):
+        observed_deployment(ROW | change)

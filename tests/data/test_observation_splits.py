@@ -1,0 +1,102 @@
+import pytest
+
+from pinn.data import splits
+from pinn.data.silicon import read_silicon
+from pinn.errors import PinnError
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return read_silicon()[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "column"),
+    [
+        (splits.leave_one_model_out, "model"),
+        (splits.leave_one_gpu_out, "gpu"),
+        (splits.leave_one_lengths_out, "lengths"),
+        (splits.leave_one_tensor_parallel_size_out, "tensor_parallel_size"),
+    ],
+)
+def test_each_split_holds_out_exactly_one(rows, make, column):
+    lengths = rows["prompt_tokens"].astype(str) + "/" + rows["output_tokens"].astype(str)
+    of_row = rows.assign(lengths=lengths).set_index("row_id")[column].astype(str)
+    outer = make(rows)
+    assert [s.held_out[0] for s in outer] == sorted(set(of_row))
+    for split in outer:
+        assert set(of_row[list(split.test_ids)]) == set(split.held_out)
+        assert not set(of_row[list(split.train_ids)]) & set(split.held_out)
+        assert len(split.train_ids) + len(split.test_ids) == len(rows)
+
+
+def test_inner_folds_keep_deployments_whole_and_cover_every_row_once(rows):
+    folds = splits.inner_folds(rows)
+    tested = [row_id for fold in folds for row_id in fold.test_ids]
+    assert sorted(tested) == sorted(rows["row_id"])
+    keys = splits.deployment_keys(rows).set_axis(rows["row_id"])
+    for fold in folds:
+        assert not set(keys[list(fold.train_ids)]) & set(keys[list(fold.test_ids)])
+        assert set(keys[list(fold.test_ids)]) == set(fold.held_out)
+
+
+def test_inner_folds_hold_some_of_every_model(rows):
+    of_row = rows.set_index("row_id")["model"]
+    for fold in splits.inner_folds(rows):
+        assert of_row[list(fold.test_ids)].nunique() == of_row.nunique()
+
+
+def test_inner_folds_are_of_similar_size(rows):
+    sizes = [len(fold.test_ids) for fold in splits.inner_folds(rows)]
+    assert max(sizes) < 1.3 * min(sizes)
+
+
+def test_splits_do_not_depend_on_the_order_of_rows(rows):
+    shuffled = rows.sample(frac=1, random_state=0)
+    for fold, again in zip(splits.inner_folds(rows), splits.inner_folds(shuffled), strict=True):
+        assert fold.held_out == again.held_out
+        assert set(fold.test_ids) == set(again.test_ids)
+
+
+def test_recorded_splits_are_read_back(rows, tmp_path):
+    made = splits.inner_folds(rows, 3)
+    splits.write_splits(made, tmp_path / "splits.json")
+    assert splits.read_splits(tmp_path / "splits.json") == made
+
+
+def test_errors(rows, tmp_path):
+    one = rows[rows["model"] == rows["model"].iloc[0]]
+    with pytest.raises(PinnError, match="cannot leave one model out"):
+        splits.leave_one_model_out(one)
+    with pytest.raises(PinnError, match="cannot make 1 folds"):
+        splits.inner_folds(rows, 1)
+    with pytest.raises(PinnError, match="trained on and tested on"):
+        splits.Split("s", (), ("a", "b"), ("b",))
+    (tmp_path / "splits.json").write_text("[{}]")
+    with pytest.raises(PinnError, match="holds no splits"):
+        splits.read_splits(tmp_path / "splits.json")
+
+
+def test_one_generation_of_gpus_teaches_the_next(rows):
+    (split,) = splits.hopper_to_blackwell(rows)
+    assert set(split.held_out) == {"b200_sxm", "b300_sxm"}
+    gpu = rows.set_index("row_id")["gpu"]
+    assert set(gpu[list(split.train_ids)]) == {"h100_sxm", "h200_sxm"}
+    assert len(split.train_ids) + len(split.test_ids) == len(rows)
+    with pytest.raises(PinnError, match="0 row"):
+        splits.hopper_to_blackwell(rows[rows["gpu"] == "h100_sxm"])
+
+
+def test_eight_bits_teach_four(rows):
+    (split,) = splits.eight_to_four_bits(rows)
+    assert set(split.held_out) == {"nvfp4", "mxfp4", "mxfp4_mxfp8", "int4"}
+    precision = rows.set_index("row_id")["precision"]
+    assert set(precision[list(split.train_ids)]) == {"fp8", "fp8_block"}
+
+
+def test_named_splits_are_recorded(rows, tmp_path):
+    made = splits.named_splits(["leave-one-tp-out", "Hopper to Blackwell"], rows, tmp_path)
+    for name, of_kind in made.items():
+        assert splits.read_splits(tmp_path / f"{name.replace(' ', '-')}.json") == of_kind
+    with pytest.raises(PinnError, match="known ones are leave-one-model-out"):
+        splits.named_splits(["leave-one-moon-out"], rows, tmp_path)

@@ -1,0 +1,97 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from pinn.data.peers import aiconfigurator as peer
+from pinn.data.silicon import read_silicon
+from pinn.errors import PinnError
+
+installed = pytest.mark.skipif(
+    not peer.is_installed(), reason="the extra 'peers' (aiconfigurator 0.12.0) is not installed"
+)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return read_silicon()[0]
+
+
+@pytest.fixture(scope="module")
+def released():
+    return peer.released_predictions()
+
+
+def errors_percent(rows, released, name):
+    both = rows.merge(released, on="row_id", suffixes=("", "_peer"))
+    return (both[f"{name}_peer"] / both[name] - 1).abs().dropna() * 100
+
+
+def test_every_row_has_a_prediction_or_a_reason(rows, released):
+    assert list(released["row_id"]) == list(rows["row_id"])
+    answered = released["recipe"] != ""
+    assert answered.sum() == 823
+    assert (released["reason"] == "").equals(answered)
+    assert released["tpot_s"].notna().equals(answered)
+    assert released["ttft_s"].notna().equals(answered)
+
+
+def test_released_figures(rows, released):
+    """Absolute percentage errors: a slip in reading rows or units would be far off these."""
+    tpot, ttft = (errors_percent(rows, released, name) for name in ("tpot_s", "ttft_s"))
+    assert tpot.median() == pytest.approx(10.7, abs=0.1)
+    assert tpot.mean() == pytest.approx(13.2, abs=0.1)
+    assert ttft.median() == pytest.approx(29.6, abs=0.1)
+    assert ttft.mean() == pytest.approx(35.3, abs=0.1)
+
+
+@installed
+def test_three_rows_recomputed(rows, released):
+    """Regenerate with python -m pinn.data.peers.aiconfigurator data/peers."""
+    chosen = [released.index[released["recipe"] == recipe][0] for recipe in peer.RECIPES]
+    again = peer.predict(rows.loc[chosen])
+    expected = released.loc[chosen]
+    assert list(again["recipe"]) == list(peer.RECIPES)
+    for name in ("ttft_s", "tpot_s"):
+        np.testing.assert_allclose(again[name], expected[name], rtol=1e-5)
+
+
+def test_cached_rows_need_no_package(rows, released, tmp_path, monkeypatch):
+    monkeypatch.setattr(peer, "is_installed", lambda: False)
+    peer.write_predictions(released, tmp_path)
+    again = peer.predict(rows.iloc[5:2:-1], cached_in=tmp_path)
+    assert list(again["row_id"]) == list(rows["row_id"].iloc[5:2:-1])
+    with pytest.raises(PinnError, match=r"pinn\[peers\]"):
+        peer.predict(rows.iloc[:1].assign(row_id="new"), cached_in=tmp_path)
+
+
+def test_new_rows_join_the_cache(rows, tmp_path, monkeypatch):
+    monkeypatch.setattr(peer, "is_installed", lambda: True)
+    monkeypatch.setattr(
+        peer, "_predict_row", lambda row, _recipes: (row["row_id"], 0.1, 0.01, "adapter", "")
+    )
+    peer.predict(rows.iloc[:2], cached_in=tmp_path)
+    both = peer.predict(rows.iloc[:3], cached_in=tmp_path)
+    pd.testing.assert_frame_equal(both, peer.read_predictions(tmp_path))
+    assert both["tpot_s"].tolist() == [0.01] * 3
+
+
+def test_what_is_asked_for_expert_parallel_rows(rows):
+    row = rows[rows["enable_expert_parallel"]].iloc[0]
+    asked = peer.request(row, "adapter")
+    assert asked["moe_tp_size"] == 1
+    assert asked["moe_ep_size"] == asked["tp_size"] == row["tensor_parallel_size"]
+    assert asked["batch_size"] == row["concurrency"]
+
+
+def test_dense_models_have_no_expert_arguments(rows):
+    llama = rows[rows["model"].str.contains("Llama")].iloc[0]
+    asked = peer.request(llama, "adapter")
+    assert not [name for name in asked if name.startswith("moe")]
+    assert peer.request(llama, "checkpoint") is None
+
+
+def test_unknown_model_or_recipe(rows):
+    with pytest.raises(PinnError, match="no peer model for 'a/b'"):
+        peer.request(rows.iloc[0].replace(rows.iloc[0]["model"], "a/b"), "adapter")
+    with pytest.raises(PinnError, match="unknown recipe"):
+        peer.request(rows.iloc[0], "guess")

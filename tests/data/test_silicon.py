@@ -1,0 +1,130 @@
+import pandas as pd
+import pytest
+from silicon_row import raw_row
+
+from pinn.data import silicon
+from pinn.data.silicon_filters import SERIES
+from pinn.errors import PinnError
+
+
+@pytest.fixture(scope="module")
+def clean():
+    return silicon.read_silicon()
+
+
+def read_rows(tmp_path, *changes):
+    path = tmp_path / "silicon_sample.csv"
+    pd.DataFrame([raw_row(id=f"r{i}", **change) for i, change in enumerate(changes)]).to_csv(path)
+    return silicon.read_silicon(path)
+
+
+def test_counts_of_the_installed_file(clean):
+    """The counts found when the file was first analysed, in the order of the filters."""
+    rows, report = clean
+    not_vllm, *filtered = report.refused.values()
+    assert report.read == 5221
+    assert report.read - not_vllm == 1328
+    assert filtered == [165, 9, 254, 17, 14, 3, 2, 39]
+    assert report.accepted == len(rows) == 825
+
+
+def test_what_is_left(clean):
+    rows, _ = clean
+    assert rows["row_id"].is_unique
+    assert set(rows["gpu"]) == {"h100_sxm", "h200_sxm", "b200_sxm", "b300_sxm"}
+    assert rows["model"].value_counts().to_dict() == {
+        "MiniMaxAI/MiniMax-M2.5": 328,
+        "meta-llama/Llama-3.3-70B-Instruct": 220,
+        "openai/gpt-oss-120b": 169,
+        "moonshotai/Kimi-K2.5": 108,
+    }
+    assert rows["precision"].isin(["mxfp4", "mxfp4_mxfp8"]).sum() == 169
+    lengths = set(zip(rows["prompt_tokens"], rows["output_tokens"], strict=True))
+    assert lengths == {(1024, 1024), (1024, 8192), (8192, 1024)}
+
+
+def test_tensor_parallel_twins_of_data_parallel_labels_agree():
+    """What the reading of attention_dp_size > 1 as TP = EP = N rests on: the same measured TPOT."""
+    raw = silicon._read_csv(silicon.package_folder() / "systems" / "silicon_sample.csv")
+    raw = raw[(raw["backend"] == "vllm") & (raw["precision"] == "fp8")]
+    rows = silicon.decode(raw[raw["model_path"].str.contains("MiniMax")])
+    rows = rows[(rows["stored_moe_ep_size"] > 1) & (rows["date"] == "2026-04-03")]
+    labelled = rows["stored_attention_dp_size"] > 1
+    twins = rows[labelled].merge(rows[~labelled], on=[*SERIES, "concurrency"])
+    assert len(twins) >= 8
+    ratio = twins["tpot_s_x"] / twins["tpot_s_y"]
+    assert ratio.between(0.98, 1.02).all()
+
+
+def test_a_row_in_canonical_units_and_names(tmp_path):
+    rows, _ = read_rows(tmp_path, {"attention_dp_size": 2.0, "moe_ep_size": 4.0})
+    row = rows.iloc[0]
+    assert (row["ttft_s"], row["tpot_s"]) == (0.25, 0.02)
+    assert (row["tensor_parallel_size"], row["enable_expert_parallel"]) == (2, True)
+    assert (row["concurrency"], row["prompt_tokens"], row["output_tokens"]) == (64, 1024, 8192)
+    assert (row["date"], row["engine_version"]) == ("2026-04-03", "0.19.0")
+    assert row["series"] == "MiniMaxAI/MiniMax-M2.5|b200_sxm|fp8_block|1024x8192|tp2|ep2"
+
+
+@pytest.mark.parametrize(
+    ("model", "label", "scheme"),
+    [
+        ("openai/gpt-oss-120b", "fp4", "mxfp4"),
+        ("openai/gpt-oss-120b", "fp8", "mxfp4"),
+        ("openai/gpt-oss-120b", None, "mxfp4"),
+        ("moonshotai/Kimi-K2.5", "int4", "int4"),
+        ("moonshotai/Kimi-K2.5", "fp4", "nvfp4"),
+        ("meta-llama/Llama-3.1-70B", None, "bf16"),
+        ("meta-llama/Llama-3.1-70B", "fp8", "fp8"),
+        ("MiniMaxAI/MiniMax-M2.5", "fp8", "fp8_block"),
+    ],
+)
+def test_what_a_precision_label_means(tmp_path, model, label, scheme):
+    changes = {"model_path": model, "precision": label, "system": "h200_sxm"}
+    rows, _ = read_rows(tmp_path, changes)
+    assert rows.loc[0, "precision"] == scheme
+
+
+def test_a_row_has_the_flags_of_the_script_of_its_day(tmp_path):
+    """The same label a day before the script changed, and on the day."""
+    before = raw_row()["silicon_data_source"].replace("04-03", "04-02")
+    rows, _ = read_rows(tmp_path, {"silicon_data_source": before}, {"silicon_tpot_ms": 21.0})
+    flags = [
+        "kv_cache_dtype", "enable_expert_parallel", "max_num_batched_tokens",
+        "max_cudagraph_capture_size",
+    ]  # fmt: skip
+    assert rows[flags].to_numpy().tolist() == [
+        ["auto", True, 8192, 512],
+        ["fp8", False, 2048, 2048],
+    ]
+    assert [key.split("|")[-1] for key in rows["series"]] == ["ep2", "ep1"]
+
+
+def test_other_backends_are_counted(tmp_path):
+    rows, report = read_rows(tmp_path, {}, {"backend": "trtllm"}, {"mode": "disagg"})
+    assert len(rows) == 1
+    assert report.refused["not an aggregated vLLM deployment"] == 2
+
+
+def test_unknown_model_and_precision_raise(tmp_path):
+    with pytest.raises(PinnError, match=r"model 'a/b', known are meta-llama"):
+        read_rows(tmp_path, {"model_path": "a/b"})
+    with pytest.raises(PinnError, match="precision 'fp6'"):
+        read_rows(tmp_path, {"precision": "fp6"})
+
+
+def test_a_row_without_concurrency_raises(tmp_path):
+    with pytest.raises(PinnError, match="r0: its source states no silicon_concurrency"):
+        read_rows(tmp_path, {"silicon_data_source": "x.csv"})
+
+
+def test_a_missing_column_raises(tmp_path):
+    path = tmp_path / "silicon_sample.csv"
+    pd.DataFrame([raw_row()]).drop(columns=["isl"]).to_csv(path)
+    with pytest.raises(PinnError, match="lacks the columns isl"):
+        silicon.read_silicon(path)
+
+
+def test_a_missing_package_names_the_remedy():
+    with pytest.raises(PinnError, match="pip install no-such-package"):
+        silicon.package_folder("no-such-package")

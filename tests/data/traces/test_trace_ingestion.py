@@ -1,0 +1,237 @@
+"""From a file to a folder of tables and back to the truth that wrote it."""
+
+import json
+import os
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from trace_runs import TRUE_COEFFICIENTS, engine_run, lines_of
+from typer.testing import CliRunner
+
+from pinn.cli.ingest import ingest_app
+from pinn.data.traces.batches import context_estimate
+from pinn.data.traces.cycles import accounting, medians_by_decodes
+from pinn.data.traces.ingestion import ingest_steps, ingest_vllm
+from pinn.data.traces.interval_batches import IntervalBatches
+from pinn.data.traces.temporal_split import temporal_split
+from pinn.data.traces.trace_run import Target
+from pinn.data.traces.trace_tables import TraceTables, read_trace_tables
+from pinn.errors import PinnError
+from pinn.physics.batch_sums import sum_batches
+from pinn.specs.serving import ServingSpec
+
+LLAMA = Target("meta-llama/Llama-3.1-8B", "H100", ServingSpec(max_num_batched_tokens=2048))
+
+
+def write(folder: Path, **options: object) -> Path:
+    run = engine_run(options.pop("requests", 150), blocks=options.pop("blocks", 20_000))  # type: ignore[arg-type]
+    path = folder / "traces.json"
+    path.write_text("".join(line + "\n" for line in lines_of(run, **options)))
+    return path
+
+
+def fitted(tables: TraceTables, rows: np.ndarray) -> np.ndarray:
+    """Least squares on intervals, relative to the engine's true coefficients."""
+    batches = IntervalBatches(tables).of(rows)
+    sums, weight = batches.sums, batches.weight
+    columns = (
+        np.ones_like(weight),
+        sums.requests,
+        sums.tokens,
+        sums.decode_context - sums.decode_requests + sums.prefill_cached,
+    )
+    matrix = np.stack(
+        [np.bincount(batches.owner, weights=weight * c, minlength=len(rows)) for c in columns],
+        axis=1,
+    )
+    cycles = tables.cycles.iloc[rows]
+    seconds = cycles["step_s"].to_numpy() * cycles["steps"].to_numpy(float)
+    return np.linalg.lstsq(matrix, seconds, rcond=None)[0] / np.array(TRUE_COEFFICIENTS)
+
+
+def test_known_intervals_give_back_the_engine(tmp_path: Path) -> None:
+    """Sampling at 10 %, late output events and preemptions: windows stay exact."""
+    path = write(tmp_path, requests=500, blocks=420, output_lag_steps=1)
+    tables = ingest_vllm(path, tmp_path / "out", LLAMA)
+    counts = accounting(tables.cycles)
+    assert counts["set aside: preemption"] > 10
+    known = (tables.cycles["batches"] == "known") & tables.cycles["set_aside"].isna()
+    assert known.sum() > 200
+    assert fitted(tables, np.flatnonzero(known)) == pytest.approx(1, rel=1e-6)
+
+
+def test_every_level_of_knowledge_tells_the_same_batch(tmp_path: Path) -> None:
+    run = engine_run(150)
+    path = write(tmp_path, step_sampling=0.5, snapshot_sampling=0.3)
+    tables = ingest_vllm(path, tmp_path / "out", LLAMA)
+    knowledge = tables.steps["knowledge"].to_numpy()
+    assert set(knowledge) == {"snapshot", "journey"}
+    rows = np.arange(len(tables.steps))
+    truth = sum_batches([run.steps[i - 1].batch for i in tables.steps["step_id"]])
+    found = IntervalBatches(tables).of_steps(rows)
+    for f in fields(truth):
+        assert getattr(found, f.name) == pytest.approx(getattr(truth, f.name)), f.name
+
+
+def test_without_journeys_windows_are_estimates_with_the_right_totals(tmp_path: Path) -> None:
+    path = write(tmp_path, journey_sampling=0.0)
+    tables = ingest_vllm(path, tmp_path / "out")
+    assert set(tables.steps["knowledge"]) == {"aggregate"}
+    good = np.flatnonzero(tables.cycles["set_aside"].isna())
+    batches = IntervalBatches(tables).of(good)
+    steps = tables.cycles["steps"].to_numpy(float, na_value=np.nan)[good]
+    assert np.bincount(batches.owner, weights=batches.weight) == pytest.approx(steps)
+    rows = np.arange(len(tables.steps))
+    sums = IntervalBatches(tables).of_steps(rows)
+    assert sums.prefill_tokens == pytest.approx(tables.steps["prefill_tokens"].to_numpy())
+    assert sums.decode_requests == pytest.approx(tables.steps["decode_requests"].to_numpy())
+
+
+def test_partly_sampled_journeys_are_not_taken_for_all(tmp_path: Path) -> None:
+    path = write(tmp_path, journey_sampling=0.5)
+    tables = ingest_vllm(path, tmp_path / "out")
+    assert (tables.steps["knowledge"] == "aggregate").all()
+    assert (tables.cycles["batches"] != "known").all()
+
+
+def test_context_estimate_is_close_without_shared_blocks(tmp_path: Path) -> None:
+    run = engine_run(150)
+    tables = ingest_vllm(write(tmp_path, step_sampling=1.0), tmp_path / "out")
+    estimate = context_estimate(tables.steps, 16)
+    truth = np.array(
+        [
+            np.mean([p.cached_tokens + p.new_tokens for p in run.steps[i - 1].parts])
+            for i in tables.steps["step_id"]
+        ]
+    )
+    assert np.median(np.abs(estimate / truth - 1)) < 0.02
+
+
+def test_requests_meet_the_state_of_the_step_before(tmp_path: Path) -> None:
+    tables = ingest_vllm(write(tmp_path, step_sampling=1.0), tmp_path / "out")
+    requests = tables.requests.to_pandas()
+    assert requests["segment"].notna().all()
+    assert requests["state_age_s"].dropna().between(0, 0.05).mean() > 0.9
+    met = requests["state_step_s"].dropna()
+    assert met.between(0.008, 0.02).all()
+
+
+def test_two_servers_in_one_file(tmp_path: Path) -> None:
+    run = engine_run(60)
+    options = [
+        {"service": (("service.name", "a"),), "seed": 1},
+        {"service": (("service.name", "b"),), "seed": 2, "monotonic_ns": 77_000_000_000},
+    ]
+    first, second = (lines_of(run, **o) for o in options)
+    mixed = [line for pair in zip(first, second, strict=False) for line in pair]
+    path = tmp_path / "traces.json"
+    path.write_text("\n".join(mixed) + "\n")
+    tables = ingest_vllm(path, tmp_path / "out")
+    assert len(tables.manifest["servers"]) == 2
+    assert len(tables.manifest["segments"]) == 2
+    assert tables.cycles["step_s"].dropna().between(0.008, 0.02).all()
+    by_segment = tables.requests.to_pandas().groupby("segment")["server"].nunique()
+    assert by_segment.tolist() == [1, 1]
+
+
+def test_a_failed_ingestion_leaves_the_old_tables(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    ingest_vllm(write(tmp_path, requests=30), out)
+    before = (out / "manifest.json").read_bytes()
+    bad = tmp_path / "bad.json"
+    bad.write_text("nothing\n")
+    with pytest.raises(PinnError, match="holds no events"):
+        ingest_vllm(bad, out)
+    assert (out / "manifest.json").read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("precious")
+    with pytest.raises(PinnError, match="holds no trace tables"):
+        ingest_vllm(tmp_path / "traces.json", tmp_path / "mine")
+
+
+def test_tables_that_were_cut_off_are_refused(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    ingest_vllm(write(tmp_path, requests=30), out)
+    (out / "steps.parquet").write_bytes(b"PAR1")
+    with pytest.raises(PinnError, match="ingest the traces anew"):
+        _ = read_trace_tables(out).steps
+    with pytest.raises(PinnError, match="no trace tables in"):
+        read_trace_tables(tmp_path / "none")
+    with pytest.raises(PinnError, match="names no model"):
+        read_trace_tables(out).deployment()
+
+
+def public_steps() -> Path:
+    folder = os.environ.get("PINN_STEPS_DIR")
+    if not folder:
+        pytest.skip("PINN_STEPS_DIR names no folder with step summaries")
+    return next(Path(folder).glob("*codellama*.parquet"))
+
+
+def test_public_steps_are_all_accounted_for(tmp_path: Path) -> None:
+    path = public_steps()
+    rows = len(pd.read_parquet(path))
+    serving = ServingSpec(tensor_parallel_size=2, max_num_batched_tokens=2048)
+    target = Target("codellama/CodeLlama-34b-Instruct-hf", "H100", serving)
+    tables = ingest_steps(path, tmp_path / "out", target)
+    assert tables.manifest["reports"]["rows"]["accepted"] == rows
+    assert len(tables.steps) == rows
+    assert sum(accounting(tables.cycles).values()) == rows
+    medians = medians_by_decodes(tables.steps, tables.cycles).set_index("decode_requests")
+    assert medians.loc[27, "median_step_s"] == pytest.approx(0.0148, rel=0.02)
+    both = medians_by_decodes(tables.steps, tables.cycles, ("single", "window"))
+    assert both.set_index("decode_requests").loc[27, "median_step_s"] == pytest.approx(
+        0.0148, rel=0.02
+    )
+    targets = tables.manifest["targets"]
+    assert targets["step_s"]["is_target"]
+    assert not targets["reported_duration_s"]["is_target"]
+    assert targets["reported_duration_s"]["below_floor"] > 0.97 * rows
+    split = temporal_split(tables.cycles)
+    singles = (tables.cycles["kind"] == "single").to_numpy()
+    assert (singles[split.train].sum(), singles[split.test].sum()) == (463, 123)
+
+
+def test_the_command_line_reads_traces(tmp_path: Path) -> None:
+    path = write(tmp_path, requests=30, step_sampling=1.0)
+    events = tmp_path / "kv.jsonl"
+    events.write_text('[1.0, [["BlockRemoved", [1], "GPU"]]]\n')
+    result = CliRunner().invoke(
+        ingest_app,
+        ["vllm", str(path), "-o", str(tmp_path / "out"), "--kv-events", str(events), "--model",
+         "meta-llama/Llama-3.1-8B", "--gpu", "H100", "--max-num-batched-tokens", "2048"],
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "REFUSED as a target of beta" in result.output
+    assert "kv.jsonl events" in result.output
+    assert "median single cycle by decodes" in result.output
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["deployment"]["serving"]["max_num_batched_tokens"] == 2048
+    assert manifest["tables"]["kv_events"]["rows"] == 1
+    assert (tmp_path / "out" / "cleaning.png").stat().st_size > 20_000
+
+
+def test_the_command_line_reads_load_reports(tmp_path: Path) -> None:
+    folder = os.environ.get("PINN_INFERENCE_PERF")
+    if not folder:
+        pytest.skip("PINN_INFERENCE_PERF names no folder of inference-perf runs")
+    result = CliRunner().invoke(ingest_app, ["inference-perf", folder, "-o", str(tmp_path / "o")])
+    assert result.exit_code == 0, result.output
+    assert "OVERLOADED" in result.output
+    assert "two stream chunks per token" in result.output
+
+
+def test_a_report_without_times_to_first_tokens_is_shown_with_dashes(tmp_path):
+    successes = {"count": 1, "latency": {"request_latency": {"mean": 3.0}}}
+    load = {"count": 1, "send_duration": 1.0, "requested_rate": 1.0}
+    report = {"load_summary": load, "successes": successes, "failures": {"count": 0}}
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "stage_0_lifecycle_metrics.json").write_text(json.dumps(report))
+    result = CliRunner().invoke(ingest_app, ["inference-perf", str(folder), "-o", f"{tmp_path}/o"])
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines()[-3].split() == ["run", "0", "-", "-", "3"]

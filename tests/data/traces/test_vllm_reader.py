@@ -1,0 +1,248 @@
+"""The OTLP reader: every line, span and event is accepted or refused with a reason."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pytest
+from trace_runs import (
+    attribute,
+    engine_run,
+    event,
+    export,
+    lines_of,
+    read_lines,
+    span,
+    summary,
+)
+
+from pinn.data.traces.readers.otlp import Vocabulary
+from pinn.data.traces.readers.vllm import read_vllm
+from pinn.errors import PinnError
+
+
+def refused(raw, level: str) -> dict[str, int]:
+    """Reasons of a level, after checking that the sums agree (the report refuses to lie)."""
+    return dict(raw.reports("traces")[level].refused)
+
+
+def test_a_written_run_is_read_completely(tmp_path: Path) -> None:
+    run = engine_run()
+    lines = lines_of(run, step_sampling=1.0)
+    raw = read_lines(tmp_path, lines)
+    assert raw.counts.read["lines"] == len(lines)
+    assert not any(raw.counts.refused[level] for level in raw.counts.refused)
+    assert raw.table("steps").num_rows == len(run.steps)
+    assert raw.counts.read["events"] > sum(map(len, run.moments))
+    assert raw.table("engine").num_rows == raw.table("front").num_rows == len(run.arrivals)
+    assert raw.servers == ['{"service.name":"vllm"}']
+    decodes = [sum(not p.is_prefill for p in step.parts) for step in run.steps]
+    table = raw.table("steps").sort_by("step_id")
+    assert table["decode_requests"].to_pylist() == decodes
+    assert table["start_ns"][0].as_py() == 8_123_461_900_000 + round(run.steps[0].start_s * 1e9)
+
+
+def test_processes_and_short_stretches_change_nothing(tmp_path: Path) -> None:
+    lines = lines_of(engine_run(), step_sampling=0.5, snapshot_sampling=0.3)
+    one = read_lines(tmp_path, lines)
+    (tmp_path / "other").mkdir()
+    two = read_lines(tmp_path / "other", lines, workers=2, stretch_bytes=40_000)
+    keys = {
+        "steps": "step_id",
+        "snapshots": "request_id",
+        "engine": "queued_s",
+        "front": "arrived_s",
+    }
+    for name, key in keys.items():
+        order = [(key, "ascending"), *([("step_id", "ascending")] if name == "snapshots" else [])]
+        # As text, in which not-a-number equals itself.
+        first, second = (repr(raw.table(name).sort_by(order).to_pylist()) for raw in (one, two))
+        assert first == second, name
+    assert one.counts == two.counts
+
+
+@pytest.mark.parametrize(
+    ("line", "level", "reason"),
+    [
+        (b"{not json}\n", "lines", "invalid JSON"),
+        (b"\n", "lines", "blank line"),
+        (b'{"resourceMetrics": []}\n', "lines", "no resourceSpans"),
+        (b"[1]\n", "lines", "no resourceSpans"),
+        (b'{"resourceSpans": [7]}\n', "groups", "resourceSpans entry that is no object"),
+        (
+            b'{"resourceSpans": [{}]}\n',
+            "groups",
+            "resourceSpans entry without a list of scopeSpans",
+        ),
+        (
+            b'{"resourceSpans": [{"scopeSpans": [{"spans": [3]}]}]}\n',
+            "spans",
+            "span that is no object",
+        ),
+        (b'{"resourceSpans": [{"scope', "lines", "truncated last line"),
+        (b"\xff\xfe\n", "lines", "invalid JSON"),
+    ],
+)
+def test_broken_lines_are_counted_by_reason(
+    tmp_path: Path, line: bytes, level: str, reason: str
+) -> None:
+    good = export(span("scheduler_steps_1", summary(5, 1000)))
+    raw = read_lines(tmp_path, [good, line])
+    assert refused(raw, level) == {reason: 1}
+    assert raw.counts.read["lines"] == 2
+    assert raw.table("steps")["step_id"].to_pylist() == [5]
+
+
+def test_too_long_lines_do_not_fill_the_memory(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("pinn.data.traces.readers.lines.read_stretch.__defaults__", (5000,))
+    good = export(span("scheduler_steps_1", summary(5, 1000)))
+    raw = read_lines(tmp_path, [good, "x" * 20_000, good], stretch_bytes=4096)
+    assert refused(raw, "lines") == {"line too long": 1}
+    assert raw.table("steps").num_rows == 2
+
+
+def test_events_are_refused_by_what_they_lack(tmp_path: Path) -> None:
+    whole = summary(5, 1000)
+    no_id = {**whole, "attributes": whole["attributes"][1:]}
+    bad = summary(6, 2000, queue__running_depth="many")
+    unknown = event("step.NEW_EVENT", step__id=3)
+    untimed = event("journey.QUEUED", scheduler__step=1)
+    outside = event("journey.QUEUED", ts__monotonic_ns=5)
+    odd = {"name": "step.BATCH_SUMMARY", "attributes": 7}
+    raw = read_lines(
+        tmp_path,
+        [
+            export(span("scheduler_steps_1", whole, no_id, bad, unknown, untimed, outside, odd)),
+            export(span("GET /health", number=9)),
+        ],
+    )
+    assert refused(raw, "events") == {
+        "step.BATCH_SUMMARY without step.id": 1,
+        "event with bad value of queue.running_depth": 1,
+        "unknown event 'step.NEW_EVENT'": 1,
+        "journey.QUEUED without a monotonic time": 1,
+        "request event outside a request's span": 1,
+        "event with attributes that are no list": 1,
+    }
+    assert refused(raw, "spans") == {"unknown span 'GET /health'": 1}
+    assert raw.table("steps").num_rows == 1
+
+
+def test_unknown_attributes_are_kept_aside(tmp_path: Path) -> None:
+    plain = summary(5, 1000)
+    more = summary(6, 2000, new__counter=17)
+    listed = summary(7, 3000)
+    listed["attributes"].append({"key": "new.list", "value": {"arrayValue": {"values": []}}})
+    raw = read_lines(tmp_path, [export(span("scheduler_steps_1", plain, more, listed))])
+    table = raw.table("steps").sort_by("step_id")
+    extra = [x and json.loads(x) for x in table["extra"].to_pylist()]
+    assert extra == [
+        None,
+        {"new.counter": {"intValue": "17"}},
+        {"new.list": {"arrayValue": {"values": []}}},
+    ]
+
+
+def test_older_names_are_aliases(tmp_path: Path) -> None:
+    core = span(
+        "llm_core",
+        event("QUEUED", ts__monotonic=8.5, scheduler_step=3, prefill_total_tokens=40),
+        gen_ai__request_id="cmpl-1",
+    )
+    front = span(
+        "llm_request", event("ARRIVED", event_ts_monotonic=8.25), number=2, gen_ai__request_id="c"
+    )
+    step = event(
+        "BATCH_SUMMARY",
+        **{
+            "step_id": 4, "step_ts_start_ns": 9, "batch_num_prefill_reqs": 1,
+            "batch_num_decode_reqs": 0, "batch_prefill_tokens": 7, "batch_decode_tokens": 0,
+        },
+    )  # fmt: skip
+    raw = read_lines(tmp_path, [export(core, front, span("scheduler_steps_0", step, number=3))])
+    assert not raw.counts.refused["events"]
+    (engine,), (front,) = raw.table("engine").to_pylist(), raw.table("front").to_pylist()
+    assert (engine["prefill_total"], engine["queued_s"], engine["queued_step"]) == (40, 8.5, 3)
+    assert front["arrived_s"] == 8.25
+    assert (engine["request_id"], front["request_id"]) == ("cmpl-1", "c")
+    assert raw.table("steps")["prefill_tokens"].to_pylist() == [7]
+
+
+def test_seconds_stand_in_for_nanoseconds_where_those_are_missing(tmp_path: Path) -> None:
+    both = {"ts__monotonic": 8.5, "ts__monotonic_ns": 8_400_000_000}
+    lines = [
+        export(span("llm_core", event("journey.QUEUED", **both))),
+        export(span("llm_core", event("journey.QUEUED", ts__monotonic=8.5), number=2)),
+        export(span("llm_core", event("journey.QUEUED", **both), number=3)),
+    ]
+    raw = read_lines(tmp_path, lines)
+    assert raw.table("engine")["queued_s"].to_pylist() == pytest.approx([8.4, 8.5, 8.4])
+    assert raw.counts.read == {"lines": 3, "groups": 6, "spans": 3, "events": 3}
+    assert not raw.counts.refused["events"]
+
+
+def test_numbers_written_as_other_numbers(tmp_path: Path) -> None:
+    step = summary(5, 1000, kv__usage_gpu_ratio=0)  # a whole number for a share
+    step["attributes"][4] = {"key": "queue.waiting_depth", "value": {"doubleValue": 3.0}}
+    step["attributes"][0] = {"key": "step.id", "value": {"intValue": 5}}
+    raw = read_lines(tmp_path, [export(span("scheduler_steps_1", step))])
+    row = raw.table("steps").to_pylist()[0]
+    assert (row["kv_usage"], row["waiting_depth"], row["step_id"]) == (0.0, 3, 5)
+
+
+def test_too_big_an_integer_refuses_its_event(tmp_path: Path) -> None:
+    raw = read_lines(tmp_path, [export(span("scheduler_steps_1", summary(2**70, 1000)))])
+    assert refused(raw, "events") == {"event with bad value of step.id": 1}
+
+
+def test_servers_are_told_apart_by_their_resource(tmp_path: Path) -> None:
+    lines = [
+        export(span("scheduler_steps_1", summary(n, 1000 * n)), service=f"vllm-{n % 2}")
+        for n in range(1, 5)
+    ]
+    raw = read_lines(tmp_path, lines)
+    assert len(raw.servers) == 2
+    assert raw.table("steps")["server"].to_pylist() == [0, 1, 0, 1]
+
+
+def test_names_learned_do_not_grow_without_bound(tmp_path: Path) -> None:
+    lines = [
+        export(span("scheduler_steps_1", summary(n, 1000 * n, **{f"new{n}": n})))
+        for n in range(1, 350)
+    ]
+    raw = read_lines(tmp_path, lines)
+    reasons = refused(raw, "events")
+    assert raw.table("steps").num_rows + sum(reasons.values()) == 349
+    assert list(reasons) == ["event with too many unknown attribute names in the file"]
+
+
+def test_an_attribute_can_be_without_text_encoding(tmp_path: Path) -> None:
+    core = span("llm_core", gen_ai__request__id="naïve-✓")
+    raw = read_lines(tmp_path, [export(core)])
+    assert raw.table("engine")["request_id"].to_pylist() == ["naïve-✓"]
+    assert isinstance(raw.table("steps"), pa.Table)
+
+
+def test_a_missing_file_is_said(tmp_path: Path) -> None:
+    with pytest.raises(PinnError, match="no traces at"):
+        read_vllm(tmp_path / "none.json", tmp_path / "raw")
+
+
+def test_attribute_helper_writes_the_wire_format() -> None:
+    assert attribute("a", 1) == {"key": "a", "value": {"intValue": "1"}}
+
+
+def test_the_slow_path_reads_the_same(tmp_path: Path, monkeypatch) -> None:
+    lines = lines_of(engine_run(30), step_sampling=0.5, snapshot_sampling=0.5)
+    fast = read_lines(tmp_path, lines)
+
+    def fail(*_: bytes) -> None:
+        raise msgspec.DecodeError("not by this way")
+
+    monkeypatch.setattr(Vocabulary, "_decoder", lambda *_: fail)
+    (tmp_path / "slow").mkdir()
+    slow = read_lines(tmp_path / "slow", lines)
+    assert slow.counts == fast.counts
+    for name in ("steps", "snapshots", "engine", "front"):
+        assert repr(slow.table(name).to_pylist()) == repr(fast.table(name).to_pylist()), name

@@ -1,0 +1,61 @@
+"""From the folders of experiments to the intervals of their checkpoint."""
+
+import numpy as np
+import pytest
+import yaml
+from left_out_experiment import (
+    KIND,
+    observations,
+    write_experiment,
+)
+
+from pinn.errors import PinnError
+from pinn.evaluation.intervals import experiment_errors
+from pinn.files.read_report import file_sha256
+from pinn.kernels.exclusion import Exclusion
+from pinn.specs.catalog import load_model
+from pinn.training.serving_rows import serving_rows
+from pinn.trust.calibrate import calibrate
+from pinn.trust.coefficient_errors import FoldNetwork, coefficient_changes
+
+MODELS = sorted(set(observations()["model"]))
+
+
+@pytest.fixture
+def folder(tmp_path, h100_kernels):
+    """An experiment with its configuration, and the kernels of its folds."""
+    found = write_experiment(tmp_path / "moe_ep")
+    for name in MODELS:
+        exclude = Exclusion(models=(load_model(name),))
+        fitted = h100_kernels.with_metadata(excluded=exclude.describe())
+        fitted.save(tmp_path / "kernels" / exclude.slug())
+    settings = {
+        "_target_": "pinn.training.kernel_learner.KernelSettings",
+        "released": str(tmp_path / "kernels"),
+        "cache": str(tmp_path / "cache"),
+        "gpus": {"_target_": "builtins.tuple", "_args_": [["H100-SXM"]]},
+    }
+    config = found / ".hydra" / "config.yaml"
+    config.parent.mkdir()
+    config.write_text(yaml.safe_dump({"kernels": {"settings": settings}}))
+    return found
+
+
+def test_a_checkpoint_is_calibrated_on_what_its_experiment_left_out(folder, checkpoint_path):
+    rows = serving_rows(observations())
+    folds = [FoldNetwork(KIND, tuple(rows.deployments), checkpoint_path)]
+    changes = coefficient_changes(checkpoint_path, folds)
+    found = calibrate(experiment_errors(folder), changes, checkpoint_path, [])
+    assert found.checkpoint_sha256 == file_sha256(checkpoint_path)
+    # The folds gave the same coefficients as the whole.
+    assert set(found.coefficients.values()) == {0.0}
+    # TPOT is 10 % off and TTFT 50 % everywhere, so both are covered, one far more tightly.
+    typical = found.typical
+    assert np.log(1.1) * 0.9 < found.half_width("tpot", typical) < 0.3
+    assert found.half_width("ttft", typical) > np.log(2) * 0.9
+    assert {row["name"] for row in found.coverage if row["part"] == "model"} == set(MODELS)
+
+
+def test_a_folder_without_an_experiment_is_refused(tmp_path):
+    with pytest.raises(PinnError, match=r"no .*config\.yaml: give the results folder"):
+        experiment_errors(tmp_path)

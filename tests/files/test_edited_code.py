@@ -1,0 +1,51 @@
+"""A result that was remembered is given anew when a constant that decides it changes."""
+
+import pytest
+from package_copy import PackageCopy
+
+#: A remembered result, and a constant that decides it.
+CONSTANTS = (
+    ("coefficients", "pinn/physics/descriptors.py", "_TILE"),
+    ("distance", "pinn/trust/kernel_distance.py", "UNMEASURED"),
+    ("distance", "pinn/kernels/composition.py", "ROUTING_SECONDS"),
+    ("distance", "data/gpus/H100-SXM.json", "memory_bandwidth_bytes_per_s"),
+    ("steps", "pinn/kernels/composition.py", "ROUTING_SECONDS"),
+    ("steps", "pinn/physics/sampling.py", "_COPY"),
+    ("steps", "pinn/training/teacher/batches.py", "MAX_CONTEXT"),
+    ("steps", "pinn/training/teacher/synthetic.py", "WEIGHTS_SHARE"),
+    ("operator", "pinn/kernels/gemm.py", "LAUNCH_SECONDS"),
+)
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory, checkpoint_path, h100_kernels):
+    """The package, a checkpoint and kernels, in a folder of their own."""
+    folder = tmp_path_factory.mktemp("copy")
+    (folder / "pinn.safetensors").write_bytes(checkpoint_path.read_bytes())
+    h100_kernels.save(folder / "kernels" / "all")
+    found = PackageCopy(folder)
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def before(copy):
+    """The results of the code as it is."""
+    return {name: copy.result(name) for name in {name for name, *_ in CONSTANTS}}
+
+
+@pytest.mark.parametrize(("name", "path", "constant"), CONSTANTS)
+def test_an_edited_constant_gives_a_new_result(copy, before, name, path, constant):
+    copy.double(path, constant)
+    changed = copy.result(name)
+    copy.restore(path)
+    assert changed != before[name]
+
+
+def test_other_constants_and_comments_leave_results_alone(copy, before):
+    remembered = copy.remembered()
+    copy.double("pinn/export/plot_style.py", "WIDTH")
+    source = "pinn/kernels/composition.py"
+    copy.write(source, "# A comment, and a line.\n\n" + (copy.folder / source).read_text())
+    assert {name: copy.result(name) for name in before} == before
+    assert copy.remembered() == remembered

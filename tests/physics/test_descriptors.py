@@ -1,0 +1,62 @@
+"""The embedding describes shapes and datasheets, never names."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from strategies import deployments
+
+from pinn.physics.descriptors import DESCRIPTORS, RATES, embed
+from pinn.specs.serving import ServingSpec
+
+
+def describe(deployment):
+    free, rates = embed([deployment])
+    return dict(zip((*DESCRIPTORS, *RATES), [*free[0], *rates[0]], strict=True))
+
+
+@given(deployments())
+def test_every_descriptor_is_finite(deployment):
+    free, rates = embed([deployment, deployment])
+    assert free.shape == (2, len(DESCRIPTORS))
+    assert rates.shape == (2, len(RATES))
+    assert np.isfinite(free).all()
+    assert np.isfinite(rates).all()
+
+
+@given(deployments())
+def test_names_do_not_matter(deployment):
+    renamed = replace(
+        deployment,
+        model=replace(deployment.model, name="another"),
+        gpu=replace(deployment.gpu, name="another", source="elsewhere"),
+    )
+    for a, b in zip(embed([deployment]), embed([renamed]), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_llama_8b_on_an_h100(llama_8b_h100):
+    found = describe(llama_8b_h100)
+    assert found["layers"] == 5  # log2 of 32
+    assert found["heads"] == 5
+    assert found["kv_heads"] == 3
+    assert found["hidden_size"] == pytest.approx(np.log2(1 + 4096 / 64))
+    assert found["moe_share"] == found["expert_parallel"] == found["tensor_parallel"] == 0
+    assert found["dense_bytes"] == 1  # log2 of 2 bytes
+    # Rates are relative to this very GPU.
+    assert [found[name] for name in RATES] == pytest.approx([0, 0, 0], abs=1e-3)
+
+
+def test_sampling_is_no_descriptor(llama_8b_h100):
+    # It is a cost: whatever the network makes of a deployment, sampling changes none of its betas.
+    flags = ServingSpec(override_generation_config='{"temperature": 0}')
+    assert describe(replace(llama_8b_h100, serving=flags)) == describe(llama_8b_h100)
+
+
+def test_doubling_a_rate_moves_that_rate_alone(llama_8b_h100):
+    gpu = llama_8b_h100.gpu
+    faster = replace(gpu, memory_bandwidth_bytes_per_s=2 * gpu.memory_bandwidth_bytes_per_s)
+    before, after = describe(llama_8b_h100), describe(replace(llama_8b_h100, gpu=faster))
+    moved = {name: after[name] - before[name] for name in before if after[name] != before[name]}
+    assert moved == {"memory_bandwidth": pytest.approx(np.log(2))}

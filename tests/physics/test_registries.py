@@ -1,0 +1,135 @@
+"""The two ordered registries, and features that no batch turns negative."""
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import batches, deployments
+
+from pinn.coefficients.coefficients import Coefficients, prior_coefficients
+from pinn.coefficients.surrogate import batch_work
+from pinn.errors import PinnError
+from pinn.kernels.composition import OPERATORS
+from pinn.physics.request import (
+    PHASES,
+    REQUEST_FEATURES,
+    RequestState,
+    phase_mask,
+    request_features,
+)
+from pinn.physics.step import STEP_FEATURES, step_features
+from pinn.training.teacher.breakdown import PARTS
+from pinn.training.teacher.projection import EXPLAINED_BY
+from pinn.training.teacher.scalars import OVERHEADS
+
+RESOURCES = {"host", "bandwidth", "peak", "roofline", "link", "pcie"}
+
+
+@pytest.mark.parametrize("name", STEP_FEATURES)
+def test_a_step_feature_is_well_defined(name):
+    feature = STEP_FEATURES[name]
+    assert feature.name == name
+    assert feature.unit == "1" or feature.unit.split("/")[0] == "s"
+    assert feature.resource in RESOURCES
+    # A count of host work has a beta in seconds; a datasheet time has a plain multiplier.
+    assert (feature.unit == "1") == (feature.resource != "host")
+    assert 0 <= feature.lower_bound <= feature.prior
+    assert feature.lower_bound == (1 if feature.resource in ("roofline", "pcie") else 0)
+    assert feature.meaning.endswith(".")
+    assert feature.part in {*PARTS, "gemm"}
+    assert set(feature.explains) <= set(OPERATORS)
+
+
+@pytest.mark.parametrize("name", STEP_FEATURES)
+def test_every_prior_says_what_it_rests_on(name):
+    """A source, or that it is a guess; in either case how far it may be off."""
+    feature = STEP_FEATURES[name]
+    spread = re.search(r"spread (of )?([0-9.]+)", feature.source)
+    assert spread is not None
+    assert 0 < float(spread[2]) < 5
+    if feature.overhead is not None:
+        assert "set after looking at the 825 measured deployments" in feature.source
+        assert f"{feature.overhead.prior:g} with a spread of" in feature.source
+        assert feature.prior == feature.kernel_prior + feature.overhead.prior
+
+
+def test_what_no_kernel_holds_is_written_once():
+    overheads = {n: f.overhead for n, f in STEP_FEATURES.items() if f.overhead is not None}
+    assert overheads == OVERHEADS
+    held = {name for names in EXPLAINED_BY.values() for name in names}
+    for name, feature in STEP_FEATURES.items():
+        # Kernels can only add to features that explain them, and an overhead adds to the rest.
+        assert name in held or feature.kernel_prior == 0 or name in ("pipeline", "cpu_offload")
+        assert name in held or feature.overhead is not None or name in ("pipeline", "cpu_offload")
+
+
+@pytest.mark.parametrize("name", REQUEST_FEATURES)
+def test_a_request_feature_is_well_defined(name):
+    feature = REQUEST_FEATURES[name]
+    assert name == feature.name
+    assert name.split(".")[0] == feature.phase
+    assert feature.phase in PHASES
+    assert feature.prior >= 0
+    assert feature.source
+    # What a simulator's callbacks cannot see: queue depth and KV usage.
+    assert feature.in_simulator == (not any(word in name for word in ("queue_share", "kv_usage")))
+
+
+def test_phases_come_in_order_and_share_nothing():
+    order = [PHASES.index(f.phase) for f in REQUEST_FEATURES.values()]
+    assert order == sorted(order)
+    assert sum(phase_mask(phase) for phase in PHASES).tolist() == [1.0] * len(REQUEST_FEATURES)
+
+
+@given(deployments(), batches())
+def test_features_are_finite_and_not_negative(deployment, batch):
+    values = step_features(*batch_work(deployment, [batch]))
+    assert values.shape == (1, len(STEP_FEATURES))
+    assert np.isfinite(values).all()
+    assert (values >= 0).all()
+
+
+@given(st.integers(1, 4), st.floats(0, 1), st.floats(0, 1))
+def test_request_features_by_hand(requests, queue, usage):
+    ones = np.ones(requests)
+    state = RequestState(
+        prompt_tokens=700 * ones,
+        step_time_s=0.02 * ones,
+        queue_share=queue * ones,
+        kv_usage=usage * ones,
+        prompt_share=0.25 * ones,
+        inverse_tensor_parallel=0.5 * ones,
+        prefix_caching=ones,
+        chunked_prefill=0 * ones,
+        recomputed_tokens=900 * ones,
+    )
+    found = request_features(state)
+    assert found.shape == (requests, len(REQUEST_FEATURES))
+    named = dict(zip(REQUEST_FEATURES, found[0].tolist(), strict=True))
+    assert named["arrival_to_queue.constant"] == 1
+    assert named["arrival_to_queue.prompt_token"] == 700
+    assert named["queue_to_schedule.step_time"] == 0.02
+    assert named["queue_to_schedule.queue_share_squared"] == pytest.approx(queue**2)
+    assert named["queue_to_schedule.kv_usage_squared"] == pytest.approx(usage**2)
+    assert named["queue_to_schedule.inverse_tensor_parallel"] == 0.5
+    assert named["preemption.recomputed_token"] == 900
+
+
+def test_priors_are_coefficients():
+    prior = prior_coefficients(3)
+    assert len(prior) == 3
+    assert len(prior.take(1)) == 1
+    assert prior.beta[0].tolist() == [f.prior for f in STEP_FEATURES.values()]
+
+
+@pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf])
+def test_impossible_coefficients_are_refused_by_name(bad):
+    prior = prior_coefficients(2)
+    beta = prior.beta.copy()
+    beta[1, list(STEP_FEATURES).index("gemm")] = bad
+    with pytest.raises(PinnError, match="beta 'gemm' of deployment 1 must be finite"):
+        Coefficients(beta, prior.alpha)
+    with pytest.raises(PinnError, match="alpha needs shape"):
+        Coefficients(prior.beta, prior.alpha[:, :-1])

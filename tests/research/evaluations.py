@@ -1,0 +1,100 @@
+"""A small evaluation folder: made-up predictions of made-up measurements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from observation_row import observation_row
+
+from pinn.data.table import write_observations
+from pinn.evaluation.metrics import METRICS, summarize, with_correlation
+from pinn.evaluation.ranking import rank
+from pinn.files.read_report import ReadReport
+from pinn.research.studies import is_study, studies
+from pinn.trust.coverage import coverage_table
+
+MODELS = ("meta-llama/Meta-Llama-3.1-8B", "mistralai/Mixtral-8x7B-v0.1", "Qwen/Qwen3-32B")
+GPUS = ("h100_sxm", "b200_sxm")
+METHODS = {
+    "network": 0.05, "global vector": 0.12, "teacher, composed": 0.04, "network; seed 1": 0.06,
+    "network; 500 deployments": 0.09, "teacher, composed; 20 % of the kernels": 0.2,
+}  # fmt: skip
+
+
+def observations() -> pd.DataFrame:
+    """Two loads of every model on every GPU."""
+    rows = [
+        observation_row(
+            row_id=f"{model} {gpu} {concurrency}",
+            model=model,
+            gpu=gpu,
+            precision="bf16",
+            tensor_parallel_size=4,
+            concurrency=concurrency,
+            prompt_tokens=256,
+            output_tokens=32,
+            ttft_s=0.05,
+            tpot_s=0.005 * (1 + concurrency / 8),
+        )
+        for model in MODELS
+        for gpu in GPUS
+        for concurrency in (4, 16)
+    ]
+    return pd.DataFrame(rows)
+
+
+def predictions(rows: pd.DataFrame) -> pd.DataFrame:
+    """Every method in two kinds of split; errors are drawn with the method's own spread."""
+    draw = np.random.default_rng(0)
+    tables = [
+        pd.DataFrame(
+            {
+                "split": split,
+                "held_out": rows[column],
+                "row_id": rows["row_id"],
+                "method": method,
+                "tpot_s": rows["tpot_s"] * np.exp(draw.normal(0, spread, len(rows))),
+                "ttft_s": rows["ttft_s"] * np.exp(draw.normal(0, 2 * spread, len(rows))),
+                "tpot_measured_s": rows["tpot_s"],
+                "ttft_measured_s": rows["ttft_s"],
+            }
+        )
+        for split, column in (("leave-one-model-out", "model"), ("leave-one-gpu-out", "gpu"))
+        for method, spread in METHODS.items()
+    ]
+    return pd.concat(tables, ignore_index=True)
+
+
+def write_evaluation(folder: Path) -> Path:
+    """Everything that a report reads, but for what a checkpoint says."""
+    rows = observations()
+    report = ReadReport("made up", "1", "", len(rows), len(rows))
+    write_observations(rows, folder / "observations" / "silicon.parquet", report)
+    made = predictions(rows)
+    made.to_parquet(folder / "predictions.parquet", index=False)
+    results = with_correlation(summarize(made, {}), made)
+    results.to_csv(folder / "results.csv", index=False)
+    groups = rows.set_index("row_id")["model"]
+    compared = made[~made["method"].map(is_study)]
+    rank(compared, groups, METRICS, draws=20).to_csv(folder / "ranking.csv", index=False)
+    studies(results).to_csv(folder / "studies.csv", index=False)
+    times = made[["split", "held_out", "method"]].drop_duplicates()
+    times.assign(rows=4, fit_s=65.0, predict_s=2e-6).to_csv(folder / "times.csv", index=False)
+    coverage = [coverage_table(judged(level)).assign(level=level) for level in (0.5, 0.9)]
+    pd.concat(coverage).to_csv(folder / "coverage.csv", index=False)
+    return folder
+
+
+def judged(level: float) -> pd.DataFrame:
+    """Twenty rows of each model and metric inside or outside an interval of a level."""
+    inside = np.arange(20) < 20 * level
+    rows = [
+        pd.DataFrame({"half": 0.15, "covered": inside, "error": np.where(inside, 0.1, 0.2)}).assign(
+            split="leave-one-model-out", metric=metric, model=model, gpu="H100-SXM"
+        )
+        for metric in ("tpot", "ttft", "e2e")
+        for model in MODELS
+    ]
+    return pd.concat(rows, ignore_index=True)

@@ -1,0 +1,171 @@
+"""The page needs no other file, says what it rests on, and shows something."""
+
+import base64
+import html.parser
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pandas as pd
+import pytest
+from evaluations import MODELS, write_evaluation
+from PIL import Image
+
+from pinn.errors import PinnError
+from pinn.export.plot_style import PART_LOOKS
+from pinn.research.report.tables import read_tables
+from pinn.research.report.write import README_PICTURES, write_report
+from pinn.research.suite_network import BATCHES, SHOWN, anatomy_rows, coefficient_rows
+from pinn.training.teacher.breakdown import PARTS
+
+EVIDENCE = "4 models <of> which 3 are made up"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, checkpoint_path):
+    """An evaluation with everything that a report can show."""
+    made = write_evaluation(tmp_path_factory.mktemp("evaluation"))
+    coefficient_rows(checkpoint_path).to_csv(made / "coefficients.csv", index=False)
+    anatomy_rows(checkpoint_path).to_csv(made / "anatomy.csv", index=False)
+    return made
+
+
+@pytest.fixture(scope="module")
+def page(folder):
+    return write_report(folder, EVIDENCE, folder / "images")
+
+
+class Page(html.parser.HTMLParser):
+    """What a page refers to, what its tables say below themselves, and its pictures."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.addresses, self.images, self.captions, self.open = [], [], [], []
+        self.anchors, self.texts = set(), []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        named = dict(attributes)
+        assert tag not in ("script", "iframe", "object", "embed", "base"), tag
+        self.addresses += [v for k, v in attributes if k in ("src", "href", "srcset", "action")]
+        self.addresses += [named["content"]] if named.get("http-equiv") else []
+        self.anchors |= {named["id"]} if "id" in named else set()
+        if tag == "img":
+            self.images.append(named)
+        if tag not in ("meta", "img", "link", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open[-1:] == ["caption"]:
+            self.captions.append(data)
+        self.texts.append(data)
+
+
+@pytest.fixture(scope="module")
+def parsed(page):
+    return Page(page.read_text(encoding="utf-8"))
+
+
+def test_no_external_address(parsed, page):
+    assert parsed.open == []
+    for address in parsed.addresses:
+        assert address.startswith(("data:image/png;base64,", "#")), address[:80]
+    assert {a[1:] for a in parsed.addresses if a.startswith("#")} <= parsed.anchors
+    text = re.sub(r"base64,[\w+/=]+", "", page.read_text(encoding="utf-8"))
+    assert not re.search(r"https?:|//\w|url\(|@import", text)
+
+
+def test_every_table_says_what_it_rests_on(parsed):
+    assert len(parsed.captions) >= 8
+    for caption in parsed.captions:
+        assert caption.endswith(f"Rests on {EVIDENCE}.")
+
+
+def test_pictures_are_in_the_page_and_beside_it(parsed, folder):
+    in_page = {base64.b64decode(image["src"].partition(",")[2]) for image in parsed.images}
+    beside = {path.read_bytes() for path in (folder / "figures").glob("*.png")}
+    assert in_page == beside
+    assert {path.stem for path in (folder / "images").glob("*.png")} == set(README_PICTURES)
+    names = {path.stem for path in (folder / "figures").glob("*.png")}
+    assert {
+        "accuracy-leave-one-model-out-tpot", "agreement-leave-one-gpu-out-ttft", "loads",
+        "calibration", "coefficients-beta", "coefficients-alpha", "anatomy", "learning-curve",
+    } <= names  # fmt: skip
+    for image in parsed.images:
+        assert image["alt"]
+
+
+def test_pictures_are_grey_and_not_empty(folder):
+    for path in (folder / "figures").glob("*.png"):
+        pixels = np.asarray(Image.open(path).convert("RGB")).astype(int)
+        assert pixels.std() > 10, path
+        assert (np.ptp(pixels, axis=2) <= 2).all(), f"{path} has colours"
+
+
+def test_no_two_parts_of_a_step_look_alike():
+    looks = list(PART_LOOKS.values())
+    assert len(set(looks)) == len(looks) == len(PARTS)
+
+
+def test_captions_of_pictures_say_n_and_split(parsed):
+    about = [image["alt"] for image in parsed.images]
+    assert all(re.search(r"n = \d+|\d+ measured|Split ", text) for text in about), about
+
+
+def test_every_section_shows_something(parsed):
+    assert not [text for text in parsed.texts if "Nothing to show" in text]
+    text = " ".join(parsed.texts)
+    for method in ("network", "global vector"):
+        assert method in text
+    assert "1.08 min" in text
+    for model in MODELS:
+        assert model.split("/")[-1] in text
+
+
+def test_what_was_not_made_is_said(folder, tmp_path):
+    few = shutil.copytree(folder, tmp_path / "few")
+    for name in ("coverage", "anatomy", "coefficients", "studies", "times", "ranking"):
+        (few / f"{name}.csv").unlink()
+    parsed = Page(write_report(few, EVIDENCE).read_text(encoding="utf-8"))
+    missing = [text for text in parsed.texts if "Nothing to show" in text]
+    assert len(missing) == 6
+
+
+def test_a_folder_without_results_is_refused(tmp_path):
+    with pytest.raises(PinnError, match=r"no .*results\.csv: evaluate first"):
+        read_tables(tmp_path)
+
+
+def test_what_a_checkpoint_says_is_complete(folder):
+    anatomy = pd.read_csv(folder / "anatomy.csv")
+    assert len(anatomy[["deployment", "batch"]].drop_duplicates()) == len(SHOWN) * len(BATCHES)
+    whole = anatomy.groupby(["deployment", "batch"])["network_s"].sum()
+    floor = anatomy.groupby(["deployment", "batch"])["floor_s"].first()
+    assert (whole >= floor).all()
+    coefficients = pd.read_csv(folder / "coefficients.csv")
+    dense = coefficients["deployment"].str.startswith("Llama")
+    experts = coefficients["name"].str.startswith("expert") & (coefficients["part"] == "beta")
+    assert not coefficients.loc[dense & experts, "used"].any()
+    assert coefficients.loc[coefficients["name"] == "gemm", "used"].all()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium installed")
+def test_a_browser_shows_it(page, tmp_path):
+    shot = tmp_path / "page.png"
+    switches = (
+        "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync",
+        f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1000,1600",
+    )  # fmt: skip
+    command = [CHROMIUM, *switches, f"--screenshot={shot}", page.as_uri()]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    pixels = np.asarray(Image.open(shot).convert("L"))
+    written = pixels < 200
+    assert 0.01 < written.mean() < 0.5
+    # Something stands in every fifth of the page.
+    assert all(part.any() for part in np.array_split(written, 5))

@@ -1,0 +1,200 @@
+"""Every kind of workload file, and what is wrong with bad ones."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from pinn.errors import PinnError
+from pinn.simulator.workloads.load import load_workload
+
+PROFILE = """
+api: {type: completion, streaming: true}
+data:
+  type: shared_prefix
+  shared_prefix:
+    num_unique_system_prompts: 9
+    num_users_per_system_prompt: 5
+    system_prompt_len: 100
+    question_len: 447
+    output_len: 248
+load:
+  type: constant
+  stages: [{rate: 8, duration: 600}, {rate: 20, duration: 600}]
+server: {type: vllm, ignore_eos: true}
+"""
+BLIS = """
+version: "2"
+seed: 42
+category: language
+aggregate_rate: 100.0
+num_requests: 1000
+clients:
+  - id: chat
+    tenant_id: a
+    slo_class: interactive
+    rate_fraction: 0.75
+    arrival: {process: gamma, cv: 2.0}
+    input_distribution: {type: gaussian, params: {mean: 512, std_dev: 128, min: 64, max: 2048}}
+    output_distribution: {type: exponential, params: {mean: 128}}
+    prefix_group: system
+    prefix_length: 256
+  - id: batch
+    rate_fraction: 0.25
+    input_distribution: {type: constant, params: {value: 1000}}
+    output_distribution: {type: constant, params: {value: 10}}
+"""
+CSV = """arrival_s,prompt_tokens,output_tokens,prefix_group,prefix_tokens,prompt_id,timeout_s
+5.0,100,10,a,64,,
+5.5,120,20,a,64,x,30
+6.0,120,20,b,64,x,0
+"""
+TRACE = """session_id,input_tokens,output_tokens,server_input_tokens,arrival_time_us,deadline_us
+s,90,10,100,2000000,0
+s,140,10,150,3000000,4500000
+,50,10,,2500000,
+"""
+
+
+def write(tmp_path, text, name="load.yaml"):
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def test_inference_perf_ignores_what_the_tool_ignores(tmp_path):
+    load = load_workload(write(tmp_path, PROFILE))
+    assert len(load) == 16_800
+    assert len(np.unique(load.prompt_tokens)) == 1
+    assert load.prompt_tokens[0] == 547
+    assert load.stages_wait
+    assert load.stage_gap_s == 1.0
+    assert (load.timeout_s == 300).all()
+    # 10 groups of 10 prompts, whatever num_unique_system_prompts says.
+    assert (load.shares_with < 100).all()
+    assert (load.shares_with[100:] >= 0).all()
+    assert (load.shares_with < 0).sum() == 10
+
+
+def test_inference_perf_s_own_yaml_is_json_too(tmp_path):
+    values = {
+        "load": {"type": "poisson", "stages": [{"rate": 5, "duration": 10}], "request_timeout": 20},
+        "data": {"type": "random", "input_distribution": {"mean": 100, "std_dev": 10, "max": 120}},
+    }
+    load = load_workload(write(tmp_path, json.dumps(values)), seed=3)
+    assert len(load) == 50
+    assert load.prompt_tokens.max() <= 120
+    assert (load.timeout_s == 20).all()
+
+
+def test_a_blis_specification_mixes_its_clients(tmp_path):
+    load = load_workload(write(tmp_path, BLIS))
+    assert len(load) == 1000
+    chat = load.prompt_tokens != 1000
+    assert chat.mean() == pytest.approx(0.75, abs=0.05)
+    assert load.prompt_tokens[chat].mean() == pytest.approx(256 + 512, rel=0.03)
+    assert load.offset_s[-1] == pytest.approx(10, rel=0.2)
+    assert (load.shared_tokens[chat][1:] == 256).all()
+    assert (load.shares_with[~chat] == -1).all()
+
+
+def test_a_blis_horizon_ends_the_load(tmp_path):
+    text = BLIS.replace("num_requests: 1000", "horizon: 2000000")
+    load = load_workload(write(tmp_path, text))
+    assert load.offset_s[-1] <= 2
+    assert len(load) == pytest.approx(200, rel=0.3)
+
+
+def test_a_csv_trace_counts_from_its_first_request(tmp_path):
+    load = load_workload(write(tmp_path, CSV, "trace.csv"))
+    assert load.offset_s.tolist() == [0.0, 0.5, 1.0]
+    assert load.shares_with.tolist() == [-1, 0, 1]
+    assert load.shared_tokens.tolist() == [0, 64, 120]
+    assert load.timeout_s.tolist() == [np.inf, 30, np.inf]
+
+
+def test_a_trace_v2_is_found_by_its_header(tmp_path):
+    write(tmp_path, TRACE, "trace.csv")
+    load = load_workload(write(tmp_path, "{trace_version: 2, time_unit: us}", "trace.yaml"))
+    assert load.offset_s.tolist() == [0.0, 0.5, 1.0]
+    assert load.prompt_tokens.tolist() == [100, 50, 150]
+    # The second round repeats the first one's 100 prompt and 10 output tokens.
+    assert load.shares_with.tolist() == [-1, -1, 0]
+    assert load.shared_tokens.tolist() == [0, 0, 110]
+    assert load.timeout_s.tolist() == [np.inf, np.inf, 1.5]
+
+
+def test_a_plain_closed_loop(tmp_path):
+    text = "{prompt_tokens: 1024, output_tokens: 64, concurrency: 8, requests: 80, seed: 4}"
+    load = load_workload(write(tmp_path, text))
+    assert (load.concurrency, len(load)) == (8, 80)
+
+
+def test_a_plain_open_loop_with_shared_prompts(tmp_path):
+    text = (
+        "{prompt_tokens: 100, output_tokens: 8, stages: [{rate: 4, duration: 20}], groups: 2, "
+        "prompts_per_group: 5, shared_tokens: 40, process: gamma, cv: 2}"
+    )
+    load = load_workload(write(tmp_path, text))
+    assert len(load) == 80
+    assert (load.shares_with < 10).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[1, 2]", "expected a YAML mapping, got list"),
+        ("a: [", "line 2: malformed YAML"),
+        ("{x: 1}", "cannot tell what kind of workload"),
+        (PROFILE.replace("rate: 8,", "rate: 0,"), r"load\.yaml, stage 0: .*positive rate, got 0"),
+        (PROFILE.replace("type: shared_prefix", "type: shareGPT"), "shareGPT"),
+        (PROFILE.replace("type: constant", "type: burst"), "load.type"),
+        (BLIS.replace("aggregate_rate: 100.0", "aggregate_rate: 0"), "aggregate_rate 0"),
+        (BLIS.replace("num_requests: 1000", ""), "num_requests or horizon"),
+        (BLIS.replace("num_requests: 1000", "num_requests: 0"), "num_requests is 0"),
+        (BLIS.replace("tenant_id: a", "think_time_us: 5"), "think_time_us"),
+        (
+            "{prompt_tokens: 10, output_tokens: 0, concurrency: 1, requests: 1}",
+            "output_tokens is 0",
+        ),
+        ("{prompt_tokens: 10, output_tokens: 1}", "give stages"),
+        ("{prompt_tokens: 10, output_tokens: 1, concurrency: 2}", "concurrency and requests"),
+        (
+            "{prompt_tokens: 9, output_tokens: 1, shared_tokens: 10}",
+            "between 0 and prompt_tokens, 9",
+        ),
+        ("{prompt_tokens: 9, output_tokens: 1, rates: 3}", "rates.*known keys are"),
+        ("{trace_version: 2, time_unit: ms}", "time_unit is 'ms'"),
+        ("{trace_version: 2}", "found 0 CSV files"),
+    ],
+)
+def test_bad_yaml_is_refused_with_the_place(tmp_path, text, message):
+    with pytest.raises(PinnError, match=message):
+        load_workload(write(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("arrival_s,prompt_tokens,output_tokens\n", "0 requests"),
+        ("when,prompt_tokens,output_tokens\n1,2,3\n", "arrival_s or arrival_ms or arrival_time_us"),
+        ("arrival_s,tokens,output_tokens\n1,2,3\n", "the prompt length is missing"),
+        ("arrival_s,prompt_tokens,output_tokens\n1,2,x\n", "line 2: output_tokens is 'x'"),
+        ("arrival_s,prompt_tokens\n1,2\n", "line 2: output_tokens is missing"),
+        ("arrival_s,prompt_tokens,output_tokens\n1,2,0\n", "output_tokens of request 0 is 0"),
+        (
+            "arrival_s,prompt_tokens,output_tokens,deadline_us\n5,2,1,4000000\n",
+            "before the arrival",
+        ),
+    ],
+)
+def test_bad_traces_are_refused_with_the_line(tmp_path, text, message):
+    with pytest.raises(PinnError, match=message):
+        load_workload(write(tmp_path, text, "trace.csv"))
+
+
+def test_a_missing_file_says_what_could_be_given(tmp_path):
+    with pytest.raises(PinnError, match=r"no workload at .*CSV trace"):
+        load_workload(tmp_path / "nothing.yaml")

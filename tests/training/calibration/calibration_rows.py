@@ -1,0 +1,44 @@
+"""Intervals whose truth is known, without a server."""
+
+import numpy as np
+
+from pinn.coefficients.coefficients import prior_coefficients
+from pinn.coefficients.configurations import make_deployment
+from pinn.physics.batch_sums import uniform_sums
+from pinn.physics.costs import step_costs
+from pinn.physics.step import step_features
+from pinn.training.calibration.intervals import Intervals
+
+BASE = prior_coefficients(1).beta[0]
+
+
+def deployment():
+    return make_deployment({"model": "meta-llama/Llama-3.1-8B", "gpu": "H100"})
+
+
+def intervals(beta: np.ndarray, count: int = 400, noise: float = 0.0, seed: int = 0) -> Intervals:
+    """Windows of ten steps at random loads; the first 60 % of them belong to the first part."""
+    draw = np.random.default_rng(seed)
+    decodes = draw.integers(1, 128, count).astype(float)
+    context = draw.uniform(100, 4000, count)
+    prefills = draw.integers(0, 3, count).astype(float)
+    sums = uniform_sums(
+        decode_requests=decodes,
+        decode_context=context,
+        prefill_requests=prefills,
+        prefill_tokens=draw.integers(16, 2048, count).astype(float),
+        prefill_cached=np.zeros(count),
+        window=None,
+    )
+    features = step_features(step_costs([deployment()]), sums)
+    seconds = features @ beta * np.exp(noise * draw.standard_normal(count))
+    return Intervals(
+        features=features,
+        seconds=seconds,
+        steps=np.full(count, 10.0),
+        row=np.arange(count),
+        part=np.digitize(np.arange(count) / count, (0.6, 0.8)),
+        sums=sums,
+        queue_share=(decodes + prefills) / 128,
+        kv_usage=decodes * context / 1e6,
+    )

@@ -1,0 +1,72 @@
+"""The measured run: later steps are predicted to about a percent from a few observations.
+
+The base is the priors alone, so that no trained checkpoint decides.
+"""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pinn.coefficients.coefficients import prior_coefficients
+from pinn.data.traces.ahead import is_ahead
+from pinn.data.traces.ingestion import ingest_steps
+from pinn.data.traces.trace_run import Target
+from pinn.data.traces.trace_tables import TraceTables
+from pinn.research.calibration.study import LINE, budget_errors, budget_plot, budget_table
+from pinn.specs.serving import ServingSpec
+from pinn.training.calibration.calibrate import BetaSettings, calibrate_beta, error_table
+from pinn.training.calibration.intervals import Intervals, read_intervals
+
+BASE = prior_coefficients(1).beta[0]
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> TraceTables:
+    folder = os.environ.get("PINN_STEPS_DIR")
+    if not folder:
+        pytest.skip("PINN_STEPS_DIR names no folder with step summaries")
+    path = next(Path(folder).glob("*codellama*.parquet"))
+    serving = ServingSpec(tensor_parallel_size=2, max_num_batched_tokens=2048, max_num_seqs=128)
+    target = Target("codellama/CodeLlama-34b-Instruct-hf", "H100", serving)
+    return ingest_steps(path, tmp_path_factory.mktemp("public") / "tables", target)
+
+
+@pytest.fixture(scope="module")
+def intervals(traces: TraceTables) -> Intervals:
+    return read_intervals(traces, traces.deployment())
+
+
+def last_error(intervals: Intervals, beta: np.ndarray, kind: str) -> float:
+    table = error_table(intervals, {"it": beta}).set_index(["part", "kind"])
+    return float(table.loc[("last 20 %", kind), "median"])
+
+
+def test_steps_are_scheduled_ahead(traces: TraceTables) -> None:
+    assert is_ahead(traces.steps).all()
+
+
+@pytest.mark.parametrize(("budget", "bar"), [(500, 0.010), (50, 0.013)])
+def test_windows(intervals: Intervals, budget: int, bar: float) -> None:
+    fits = [
+        calibrate_beta(intervals, BASE, BetaSettings("windows", budget, "random", seed))
+        for seed in range(5)
+    ]
+    assert np.median([last_error(intervals, fit.beta, "windows") for fit in fits]) <= bar
+
+
+def test_single_steps(intervals: Intervals) -> None:
+    fit = calibrate_beta(intervals, BASE, BetaSettings("singles", None, "random"))
+    assert len(fit.used) == 463
+    assert last_error(intervals, fit.beta, "singles") <= 0.016
+
+
+def test_error_against_budget(intervals: Intervals, tmp_path: Path) -> None:
+    errors = budget_errors(intervals, BASE, budgets=(25, 9999), seeds=3)
+    assert set(errors["budget"]) == {25}
+    table = budget_table(errors).set_index("method")
+    assert (table["worst_seed"] >= table["median_seed"]).all()
+    assert set(table.index) == {"active", "random", LINE}
+    budget_plot(errors, 0.2, tmp_path / "budget.png")
+    assert (tmp_path / "budget.png").stat().st_size > 10_000

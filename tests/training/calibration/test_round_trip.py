@@ -1,0 +1,193 @@
+"""Traces of a server whose coefficients are known: written, ingested, calibrated."""
+
+import random
+from dataclasses import dataclass
+from functools import cached_property
+
+import jaxtyping
+import numpy as np
+import pytest
+
+from pinn.coefficients.coefficients import prior_coefficients
+from pinn.data.traces.cycles import accounting
+from pinn.data.traces.ingestion import ingest_vllm
+from pinn.data.traces.readers.synthetic import Arrival, EngineLimits, run_engine
+from pinn.data.traces.readers.writer import WriterOptions, write_traces
+from pinn.data.traces.trace_run import Target
+from pinn.data.traces.trace_tables import TraceTables
+from pinn.physics.batch_sums import sum_batches
+from pinn.physics.costs import step_costs
+from pinn.physics.request import REQUEST_FEATURES
+from pinn.physics.step import STEP_FEATURES, step_features
+from pinn.specs.batch import Batch
+from pinn.specs.serving import ServingSpec
+from pinn.training.calibration.calibrate import BetaCalibration, calibrate_to
+from pinn.training.calibration.identification import identify
+from pinn.training.calibration.intervals import Intervals, read_intervals
+from pinn.training.calibration.requests import calibrate_alpha, read_requests
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server whose coefficients are known.
+
+    Attributes:
+        eager: Whether every step is launched without CUDA graphs. With graphs, launching large
+            steps without them costs what part of their matrix products does, and runs of 600
+            requests do not tell the two apart.
+        jitter: Standard deviation of the logarithm of a step's time.
+        requests: How many it serves.
+        seed: Of the jitter and of which steps are written.
+        determinable: Coefficients that such a run may determine to within 1 %.
+    """
+
+    eager: bool
+    jitter: float
+    requests: int
+    seed: int
+    determinable: frozenset[str]
+
+    @property
+    def target(self) -> Target:
+        serving = ServingSpec(
+            max_num_batched_tokens=2048, max_num_seqs=128, enforce_eager=self.eager
+        )
+        return Target("meta-llama/Llama-3.1-8B", "H100", serving)
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What was read back of a server's traces."""
+
+    server: Server
+    tables: TraceTables
+
+    @cached_property
+    def rows(self) -> Intervals:
+        return read_intervals(self.tables, self.server.target.deployment())
+
+    @cached_property
+    def found(self) -> BetaCalibration:
+        return calibrate_to(self.rows, BASE.beta[0])
+
+
+ATTENTION = frozenset({"decode_attention", "kv_read"})
+#: Constants of a step and the weights: all are there once in every step.
+EVERY_STEP = frozenset({"step", "layer", "eager_layer", "decode_layer", "gemm_weights"})
+SERVERS = {
+    "eager": Server(True, 0.002, 1500, 0, ATTENTION | EVERY_STEP | {"gemm"}),
+    **{f"graphs-{seed}": Server(False, 0.005, 600, seed, ATTENTION) for seed in range(2)},
+}
+
+BASE = prior_coefficients(1)
+TRUE = BASE.beta[0] * np.random.default_rng(0).uniform(1.05, 1.6, BASE.beta.shape[1])
+
+#: Seconds from arrival to the queue, and from the last token to the response's end.
+HTTP_S = 4e-3
+
+
+def arrivals(requests: int) -> list[Arrival]:
+    """Calm and busy stretches in turn, lengths over orders of magnitude."""
+    draw, now, found = random.Random(1), 0.0, []
+    for i in range(requests):
+        now += draw.expovariate(50 if (i // 100) % 2 else 10)
+        prompt, output = (int(np.exp(draw.uniform(*span))) for span in ((4, 8.3), (1, 5.5)))
+        found.append(Arrival(now, prompt, output))
+    return found
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def traced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Traced:
+    """Every journey, one step in ten, steps that jitter, requests that lose their blocks."""
+    folder, server = tmp_path_factory.mktemp("round_trip"), SERVERS[request.param]
+    draw, costs = np.random.default_rng(server.seed), step_costs([server.target.deployment()])
+
+    def step_seconds(batch: Batch) -> float:
+        exact = float((step_features(costs, sum_batches([batch])) @ TRUE)[0])
+        return exact * float(np.exp(server.jitter * draw.standard_normal()))
+
+    with pytest.MonkeyPatch.context() as patch:
+        # Checking shapes anew in each of thousands of steps would be nine tenths of the time.
+        patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+        run = run_engine(arrivals(server.requests), step_seconds, EngineLimits(blocks=3000))
+    assert sum(step.preempted for step in run.steps) > 5
+    options = WriterOptions(step_sampling=0.1, http_s=HTTP_S, seed=server.seed)
+    write_traces(run, folder / "traces.json", options)
+    tables = ingest_vllm(folder / "traces.json", folder / "tables", server.target)
+    return Traced(server, tables)
+
+
+def test_what_is_determined_comes_back(traced: Traced) -> None:
+    """Within three of the standard errors that the calibration itself states.
+
+    Over twelve seeds of each kind of server it was 2.6 at most with graphs and 3.2 without.
+    """
+    rows, names = traced.rows, list(STEP_FEATURES)
+    assert accounting(traced.tables.cycles)["set aside: preemption"] > 5
+    told = [g for g in identify(traced.found) if g.standard_error < 1]
+    assert len(told) > 5
+    for group in told:
+        at = [names.index(name) for name in group.names]
+        ours, truth = (
+            float((rows.features[:, at] @ beta[at]).sum()) for beta in (traced.found.beta, TRUE)
+        )
+        assert abs(ours / truth - 1) < 3 * group.standard_error, group
+    determined = {name for g in told if g.is_identified for name in g.names}
+    assert determined <= traced.server.determinable
+    if traced.server.eager:
+        assert determined == traced.server.determinable
+
+
+def test_step_times_come_back(traced: Traced) -> None:
+    """To less than a step's own jitter, which windows of several steps average."""
+    rows = traced.rows
+    before = rows.features @ BASE.beta[0] / rows.seconds - 1
+    after = rows.features @ traced.found.beta / rows.seconds - 1
+    assert np.median(np.abs(before)) > 0.1
+    assert np.median(np.abs(after)) < traced.server.jitter / 2
+
+
+def test_what_cannot_be_told_apart_is_named(traced: Traced) -> None:
+    groups = identify(traced.found)
+    unsure = {name for g in groups if not g.is_identified for name in g.names}
+    per_step = set(next(g.names for g in groups if "step" in g.names))
+    assert per_step == (EVERY_STEP if traced.server.eager else EVERY_STEP - {"eager_layer"})
+    if not traced.server.eager:
+        assert {"gemm", "eager_layer", "step"} <= unsure
+    # Tokens and requests make the arithmetic: three columns, two of which give the third.
+    assert {"request", "activations", "gemm_compute"} <= unsure
+    # Every request of one server samples alike.
+    assert ("request", "sampling") in {g.names for g in groups if not g.is_identified}
+    seen = {name for g in groups for name in g.names}
+    assert "experts" not in seen
+    place = list(STEP_FEATURES).index("experts")
+    assert traced.found.beta[place] == BASE.beta[0][place]
+
+
+def test_overheads_of_requests_come_back(traced: Traced) -> None:
+    rows = read_requests(traced.tables, traced.server.target.deployment(), traced.found.beta)
+    found = calibrate_alpha(rows, BASE.alpha[0])
+    names = list(REQUEST_FEATURES)
+    completion = found.alpha[names.index("completion.constant")]
+    assert completion == pytest.approx(HTTP_S, rel=0.03)
+    queue = rows.targets["arrival_to_queue"]
+    predicted = rows.features @ np.where(
+        [n.startswith("arrival_to_queue") for n in names], found.alpha, 0
+    )
+    # A wait ends with a step, so single ones are anything up to its length; their mean is known.
+    # The fit does not follow the longest, so it stays 4 to 11 % below the mean of those it has
+    # seen, and up to 28 % below that of all (seeds 0 to 5 of either kind of server).
+    known = np.isfinite(queue)
+    seen = known & (rows.part == 0)
+    assert predicted[seen].mean() == pytest.approx(queue[seen].mean(), rel=0.15)
+    assert predicted[known].mean() == pytest.approx(queue[known].mean(), rel=0.3)
+    # The writer stamps first tokens when the step ends, so nothing is left beside the step itself.
+    first_token = rows.targets["schedule_to_first_token"]
+    own_step = np.nanmedian(rows.features[:, names.index("schedule_to_first_token.step_time")])
+    assert np.nanmedian(np.abs(first_token)) < 0.1 * own_step
+    untaught = dict(zip(names, found.taught, strict=True))
+    assert untaught["completion.constant"]
+    assert not untaught["preemption.constant"]
+    assert not untaught["queue_to_schedule.chunked_prefill"]
+    errors = found.errors.set_index(["phase", "method"])["error_s"]
+    assert errors["completion", "calibrated"] < 0.1 * errors["completion", "before"]

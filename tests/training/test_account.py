@@ -1,0 +1,148 @@
+import math
+
+import numpy as np
+import pytest
+
+from pinn.coefficients.surrogate import batch_work
+from pinn.errors import PinnError
+from pinn.kernels.composition import OPERATORS, compose
+from pinn.kernels.evidence import kernels_used
+from pinn.physics.step import STEP_FEATURES, step_features
+from pinn.physics.uniform_batches import alike
+from pinn.specs.batch import Batch, parse_batch
+from pinn.specs.catalog import load_model
+from pinn.specs.deployment import Deployment
+from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.serving import ServingSpec
+from pinn.training.teacher.breakdown import (
+    PART_OF_FEATURE,
+    PART_OF_OPERATOR,
+    PARTS,
+    account,
+    saved_scalars,
+)
+from pinn.training.teacher.scalars import prior_scalars
+from pinn.training.teacher.teacher import Teacher
+
+DENSE, MOE, LATENT = "meta-llama/Llama-3.1-8B", "openai/gpt-oss-20b", "deepseek-ai/DeepSeek-V3"
+MIXED = "1 prefill 512 @ 100 + 16 decode @ 600"
+PRIORS = np.array([f.prior for f in STEP_FEATURES.values()])
+
+
+def on_h100(name: str, **serving) -> Deployment:
+    return Deployment(load_model(name), load_gpu("H100"), ServingSpec(**serving))
+
+
+def test_every_feature_and_operator_belongs_to_a_part_in_their_order():
+    assert list(PART_OF_FEATURE) == list(STEP_FEATURES)
+    assert list(PART_OF_OPERATOR) == list(OPERATORS)
+    assert set(PART_OF_FEATURE.values()) == set(PARTS) - {"weights", "gemm_compute"} | {
+        "gemm",
+        "weights",
+    }
+
+
+@pytest.mark.parametrize("name", [DENSE, MOE, LATENT])
+@pytest.mark.parametrize("batch", ["64 decode @ 2000", MIXED])
+def test_parts_add_up_to_the_step(h100_kernels, name, batch):
+    deployment = on_h100(name, tensor_parallel_size=8 if name == LATENT else 2)
+    teacher = Teacher(h100_kernels, prior_scalars())
+    found = account(deployment, batch, PRIORS, teacher)
+    features = step_features(*batch_work(deployment, [parse_batch(batch)]))
+    assert sum(found.network.values()) == pytest.approx((features @ PRIORS).item())
+    assert sum(found.features.values()) == pytest.approx((features @ PRIORS).item())
+    parts = compose(h100_kernels, deployment, alike([parse_batch(batch)]))
+    expected = teacher.scalars.step_seconds(parts, features).item()
+    assert sum(found.composed.values()) == pytest.approx(expected)
+    for values in (found.network, found.composed):
+        assert list(values) == list(PARTS)
+        assert min(values.values()) >= -1e-15
+    assert found.floor <= sum(found.network.values())
+
+
+def test_one_token_is_all_weights_and_more_tokens_only_add_arithmetic(h100_kernels):
+    deployment, teacher = on_h100(DENSE), Teacher(h100_kernels, prior_scalars())
+    one, many = (
+        account(deployment, batch, PRIORS, teacher)
+        for batch in ("1 decode @ 0", "1 prefill 4096 @ 0")
+    )
+    for side in ("network", "composed"):
+        alone, together = getattr(one, side), getattr(many, side)
+        assert alone["gemm_compute"] == 0
+        assert together["weights"] == pytest.approx(alone["weights"])
+        assert together["gemm_compute"] > together["weights"]
+
+
+def test_parts_that_a_step_does_not_have_take_no_time(h100_kernels):
+    teacher = Teacher(h100_kernels, prior_scalars())
+    found = account(on_h100(DENSE), "8 decode @ 500", PRIORS, teacher)
+    for values in (found.network, found.composed):
+        for part in ("experts", "prefill_attention", "communication"):
+            assert values[part] == 0
+
+
+def test_without_kernels_the_network_accounts_alone():
+    found = account(on_h100(DENSE), MIXED, PRIORS)
+    assert found.composed is None
+    assert found.kernels == ()
+    with pytest.raises(PinnError, match="is empty"):
+        account(on_h100(DENSE), "0 decode @ 5", PRIORS)
+
+
+@pytest.mark.parametrize("name", [DENSE, MOE, LATENT, "MiniMaxAI/MiniMax-M2.5"])
+def test_the_kernels_used_add_up_to_the_composed_parts(h100_kernels, name):
+    deployment = on_h100(
+        name, tensor_parallel_size=4, data_parallel_size=2 if name == MOE else 1,
+        enable_expert_parallel=name == MOE,
+    )  # fmt: skip
+    batch = alike([parse_batch(MIXED)])
+    used = kernels_used(h100_kernels, deployment, batch)
+    parts = compose(h100_kernels, deployment, batch)[0]
+    for operator, seconds in zip(OPERATORS, parts, strict=True):
+        mine = [use.total_seconds for use in used if use.operator == operator]
+        # Nobody measured sampling.
+        assert sum(mine) == pytest.approx(0.0 if operator == "sampling" else seconds)
+    assert sorted(used, key=lambda use: -use.total_seconds) == used
+
+
+def test_the_nearest_kernel_and_its_stretch_come_with_each(h100_kernels):
+    used = kernels_used(
+        h100_kernels, on_h100(DENSE, tensor_parallel_size=2), alike([parse_batch(MIXED)])
+    )
+    for use in used:
+        assert use.nearest.gpu == "H100-SXM"
+        for size, near in use.nearest.shape.items():
+            ratio = (use.sizes[size] + 1) / (near + 1)
+            assert abs(math.log(ratio)) <= use.nearest.stretch + 1e-9
+    head = next(use for use in used if use.sizes.get("n", 0) > 60_000)
+    assert head.count == 1
+    assert head.sizes["m"] == 17
+
+
+def test_a_format_without_kernels_is_nearest_to_the_one_it_runs_as(h100_kernels):
+    used = kernels_used(
+        h100_kernels, on_h100(LATENT, tensor_parallel_size=8), alike([parse_batch(MIXED)])
+    )
+    blocks = [u for u in used if u.operator == "gemm" and u.precision == "fp8_block"]
+    assert {u.nearest.precision for u in blocks} == {"fp8"}
+
+
+def test_equal_requests_keep_tokens_and_pairs_of_unequal_ones():
+    batch = parse_batch("1 prefill 512 @ 0 + 1 prefill 128 @ 3000 + 2 decode @ 10 + 2 decode @ 30")
+    exact, equal = batch_work(on_h100(DENSE), [batch])[1], alike([batch]).sums()
+    for name in ("tokens", "requests", "decode_context"):
+        np.testing.assert_allclose(getattr(equal, name), getattr(exact, name))
+    # Each chunk of p tokens also attends to itself: p / 2 pairs beside (p^2 + 2 p s) / 2.
+    np.testing.assert_allclose(equal.prefill_pairs, exact.prefill_pairs)
+    one = alike([Batch.decode(3, 7), Batch.prefill(2, 5, 9)])
+    assert one.decode_context.tolist() == [7, 0]
+    assert one.prefill_cached.tolist() == [0, 9]
+
+
+def test_scalars_come_back_from_a_checkpoint():
+    scalars = prior_scalars()
+    again = saved_scalars(scalars.to_json())
+    np.testing.assert_array_equal(again.multipliers, scalars.multipliers)
+    np.testing.assert_array_equal(again.overheads, scalars.overheads)
+    with pytest.raises(PinnError, match="train it anew"):
+        saved_scalars({"multipliers": {"gemm": 1.0}, "overheads": {}})

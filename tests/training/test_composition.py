@@ -1,0 +1,129 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pinn.kernels.composition import OPERATORS, compose, compose_many
+from pinn.physics.costs import step_costs
+from pinn.physics.floor import floor_seconds
+from pinn.physics.uniform_batches import UniformBatches
+from pinn.specs.catalog import load_model
+from pinn.specs.deployment import Deployment
+from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.precision_override import with_precision
+from pinn.specs.sampling import GREEDY
+from pinn.specs.serving import ServingSpec
+from pinn.training.teacher.batches import sample_batches
+
+DENSE, MOE, LATENT = "meta-llama/Llama-3.1-8B", "openai/gpt-oss-20b", "deepseek-ai/DeepSeek-V3"
+
+
+def on_h100(name: str, **serving) -> Deployment:
+    return Deployment(load_model(name), load_gpu("H100"), ServingSpec(**serving))
+
+
+def one(decodes=0, context=0, chunks=0, tokens=0, cached=0) -> UniformBatches:
+    return UniformBatches(
+        *(np.array([float(x)]) for x in (decodes, context, chunks, tokens, cached))
+    )
+
+
+def part(parts, name: str) -> np.ndarray:
+    return parts[..., OPERATORS.index(name)]
+
+
+@pytest.mark.parametrize("name", [DENSE, MOE, LATENT])
+def test_composed_steps_stay_above_the_floor(h100_kernels, name):
+    deployment = on_h100(name, tensor_parallel_size=4)
+    batches = sample_batches(0)
+    seconds = compose(h100_kernels, deployment, batches).sum(-1)
+    sums = batches.sums(deployment.model.window_tokens)
+    assert (seconds >= floor_seconds(step_costs([deployment]), sums) * (1 - 1e-9)).all()
+
+
+def test_a_mixed_step_reads_its_weights_once(h100_kernels):
+    deployment = on_h100(DENSE)
+    decode, prefill, mixed = (
+        part(compose(h100_kernels, deployment, batch), "gemm")[0]
+        for batch in (one(8, 500), one(chunks=1, tokens=64), one(8, 500, 1, 64))
+    )
+    assert mixed < 0.75 * (decode + prefill)
+
+
+def test_attention_of_a_mixed_step_is_that_of_both_phases(h100_kernels):
+    deployment = on_h100(DENSE)
+    mixed = compose(h100_kernels, deployment, one(8, 500, 1, 64, 128))
+    assert part(mixed, "decode_attention") == pytest.approx(
+        part(compose(h100_kernels, deployment, one(8, 500)), "decode_attention")
+    )
+    assert part(mixed, "prefill_attention") == pytest.approx(
+        part(
+            compose(h100_kernels, deployment, one(chunks=1, tokens=64, cached=128)),
+            "prefill_attention",
+        )
+    )
+
+
+def test_a_chunk_of_latent_attention_expands_and_attends_to_what_is_cached(h100_kernels):
+    deployment = on_h100(LATENT, tensor_parallel_size=8)
+    fresh, later, longer = (
+        compose(h100_kernels, deployment, one(chunks=1, tokens=2048, cached=cached))
+        for cached in (0, 8192, 65536)
+    )
+    layers, heads, rate = 61, 16, deployment.gpu.peak_flop_per_s["bf16"]
+    pairs = 2048 * (65536 - 8192)
+    least = layers * 2 * heads * (192 + 128) * pairs / (2 * rate)
+    assert part(longer, "prefill_attention") - part(later, "prefill_attention") > least
+    up = layers * 2 * 512 * heads * (128 + 128) * (65536 - 8192) / (2 * rate)
+    assert part(longer, "gemm") - part(later, "gemm") > up
+    assert part(later, "gemm") > part(fresh, "gemm")
+
+
+def test_eight_bit_activations_make_mxfp4_experts_multiply_faster(h100_kernels):
+    """By the floor alone: these surrogates never saw such a kernel."""
+    bf16, mxfp8 = (
+        Deployment(with_precision(load_model(MOE), label), load_gpu("B200"), ServingSpec())
+        for label in ("bf16", "mxfp4_mxfp8")
+    )
+    batch = one(chunks=1, tokens=16384)
+    slow, fast = compose_many(h100_kernels, [bf16, mxfp8], [batch, batch])
+    assert part(fast, "experts") < part(slow, "experts")
+
+
+def test_sampling_moves_the_logits_of_every_request(h100_kernels):
+    for override, size in ((GREEDY, 10), ('{"top_p": 0.9}', 252)):
+        deployment = on_h100(DENSE, generation_config="vllm", override_generation_config=override)
+        seconds = part(compose(h100_kernels, deployment, one(8, 500)), "sampling")
+        bandwidth = deployment.gpu.memory_bandwidth_bytes_per_s
+        assert seconds == pytest.approx(8 * 128256 * size / bandwidth)
+
+
+def test_sampling_grows_with_requests_and_vocabulary(h100_kernels):
+    deployment = on_h100(DENSE)
+    wider = replace(deployment, model=replace(deployment.model, vocab_size=256512))
+    few, many = (compose(h100_kernels, deployment, one(n, 500)) for n in (8, 24))
+    assert part(many, "sampling") == pytest.approx(3 * part(few, "sampling"))
+    twice = compose(h100_kernels, wider, one(8, 500))
+    assert part(twice, "sampling") == pytest.approx(2 * part(few, "sampling"))
+
+
+def test_one_gpu_communicates_nothing(h100_kernels):
+    parts = compose(h100_kernels, on_h100(MOE), sample_batches(1))
+    assert (part(parts, "all_reduce") == 0).all()
+    assert (part(parts, "exchange") == 0).all()
+
+
+def test_a_dense_model_has_no_experts(h100_kernels):
+    assert (part(compose(h100_kernels, on_h100(DENSE), sample_batches(1)), "experts") == 0).all()
+
+
+def test_many_deployments_together_are_each_alone(h100_kernels):
+    deployments = [
+        on_h100(DENSE, tensor_parallel_size=2),
+        on_h100(MOE, tensor_parallel_size=2, data_parallel_size=2, enable_expert_parallel=True),
+        on_h100(LATENT, tensor_parallel_size=8),
+    ]
+    batches = [sample_batches(i) for i in range(3)]
+    together = compose_many(h100_kernels, deployments, batches)
+    for parts, deployment, batch in zip(together, deployments, batches, strict=True):
+        np.testing.assert_allclose(parts, compose(h100_kernels, deployment, batch), rtol=1e-12)

@@ -1,0 +1,95 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pinn.kernels.composition import OPERATORS
+from pinn.physics.costs import step_costs
+from pinn.physics.step import STEP_FEATURES, step_features
+from pinn.specs.catalog import load_model
+from pinn.specs.deployment import Deployment
+from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.serving import ServingSpec
+from pinn.training.teacher.batches import sample_batches
+from pinn.training.teacher.projection import EXPLAINED_BY, project
+from pinn.training.teacher.scalars import OVERHEADS, fit_scalars, prior_scalars
+
+NAMES = list(STEP_FEATURES)
+
+
+@pytest.fixture
+def features():
+    model = load_model("openai/gpt-oss-20b")
+    deployment = Deployment(model, load_gpu("H100"), ServingSpec(tensor_parallel_size=2))
+    sums = sample_batches(0, 80, 40, 80).sums(model.window_tokens)
+    return step_features(step_costs([deployment]), sums)
+
+
+def test_steps_made_of_features_are_reproduced(features):
+    draw = np.random.default_rng(0)
+    betas = np.zeros((len(OPERATORS), len(NAMES)))
+    for row, operator in enumerate(OPERATORS):
+        for name in EXPLAINED_BY[operator]:
+            feature = STEP_FEATURES[name]
+            betas[row, NAMES.index(name)] = feature.lower_bound + feature.prior * draw.uniform(1, 2)
+    parts = features @ betas.T
+    found = project(features, parts)
+    np.testing.assert_allclose(features @ found.T, parts, rtol=1e-6, atol=1e-12)
+
+
+def test_betas_keep_their_lower_bounds(features):
+    parts = np.repeat(features.sum(-1, keepdims=True) * 1e-3, len(OPERATORS), axis=1)
+    found = project(features, parts)
+    for row, operator in enumerate(OPERATORS):
+        for name in EXPLAINED_BY[operator]:
+            column = NAMES.index(name)
+            if features[:, column].any():
+                assert found[row, column] >= STEP_FEATURES[name].lower_bound
+
+
+def test_every_step_counts_by_its_relative_error(features):
+    """So a step ten times as long, in all it does, says the same."""
+    draw = np.random.default_rng(0)
+    parts = features.sum(-1, keepdims=True) * draw.uniform(0.5, 2, (len(features), len(OPERATORS)))
+    longer = draw.uniform(0.1, 10, (len(features), 1))
+    found = project(features * longer, parts * longer)
+    np.testing.assert_allclose(found, project(features, parts), rtol=1e-6, atol=1e-12)
+
+
+def test_a_deployment_s_betas_are_its_parts_times_multipliers_plus_overheads(features):
+    draw = np.random.default_rng(0)
+    projected = draw.uniform(1, 2, (3, len(OPERATORS), len(NAMES)))
+    scalars = replace(prior_scalars(), multipliers=np.linspace(0.8, 1.3, len(OPERATORS)))
+    betas = scalars.betas(projected)
+    parts = np.einsum("nf,mof->mno", features, projected)
+    for found, of in zip(betas, parts, strict=True):
+        np.testing.assert_allclose(features @ found, scalars.step_seconds(of, features))
+    none = scalars.betas(0 * projected)
+    bounds = [f.lower_bound for f in STEP_FEATURES.values()]
+    np.testing.assert_array_equal(none, np.tile(np.maximum(bounds, scalars.overheads), (3, 1)))
+
+
+def test_data_pull_the_scalars_from_their_priors_to_the_truth(features):
+    """The more rows, the closer; what nobody measured needs few, measured kernels need many."""
+    draw = np.random.default_rng(0)
+    parts = draw.uniform(1e-4, 1e-2, (len(features), len(OPERATORS)))
+    truth = np.linspace(0.7, 1.4, len(OPERATORS))
+    seconds = parts @ truth + features @ prior_scalars().overheads
+
+    def multipliers(copies):
+        rows = [np.concatenate([column] * copies) for column in (parts, features, seconds)]
+        return fit_scalars(*rows, np.ones(copies * len(seconds))).multipliers
+
+    few, many = multipliers(1), multipliers(300)
+    np.testing.assert_allclose(many, truth, rtol=0.08)
+    sampling = np.array(OPERATORS) == "sampling"
+    assert few[sampling] == pytest.approx(truth[sampling], rel=0.05)
+    assert few[~sampling] == pytest.approx(1.0, abs=0.02)
+
+
+def test_without_data_the_priors_stay(features):
+    parts = np.zeros((2, len(OPERATORS)))
+    seconds = features[:2] @ prior_scalars().overheads
+    found = fit_scalars(parts, features[:2], seconds, np.ones(2))
+    for name, overhead in OVERHEADS.items():
+        assert found.overheads[NAMES.index(name)] == pytest.approx(overhead.prior, rel=1e-3)

@@ -1,0 +1,70 @@
+import numpy as np
+
+from pinn.kernels.exclusion import Exclusion
+from pinn.kernels.near_copy import is_near_copy
+from pinn.specs.catalog import load_model
+from pinn.specs.gpu_catalog import load_gpu
+from pinn.training.kernel_learner import KernelSettings, training_deployments
+from pinn.training.teacher.catalog_deployments import catalog_deployments
+from pinn.training.teacher.synthetic import synthetic_deployments, weight_bytes
+
+GPUS = [load_gpu("H100"), load_gpu("B200")]
+
+
+def test_the_same_seed_draws_the_same_deployments():
+    assert synthetic_deployments(40, GPUS, 3) == synthetic_deployments(40, GPUS, 3)
+    assert synthetic_deployments(40, GPUS, 3) != synthetic_deployments(40, GPUS, 4)
+
+
+def test_more_deployments_keep_the_first_ones():
+    assert synthetic_deployments(40, GPUS, 3)[:10] == synthetic_deployments(10, GPUS, 3)
+
+
+def test_weights_fit_in_memory():
+    """With room for keys and values in what vLLM takes of the memory."""
+    for drawn in (synthetic_deployments(100, GPUS, 0), catalog_deployments(200, GPUS, 0)):
+        room = [d.serving.gpu_memory_utilization * d.gpu.memory_bytes for d in drawn]
+        left = np.array(room) - [weight_bytes(d) for d in drawn]
+        assert (left > 0.04 * np.array([d.gpu.memory_bytes for d in drawn])).all()
+        # And large models are drawn: they fill a good part of it.
+        assert (left / room < 0.4).any()
+
+
+def test_draws_span_experts_latent_attention_windows_and_parallelism():
+    drawn = synthetic_deployments(300, GPUS, 0)
+    assert {d.serving.tensor_parallel_size for d in drawn} == {1, 2, 4, 8}
+    assert any(d.serving.expert_parallel_size > 1 for d in drawn)
+    assert {d.model.moe is None for d in drawn} == {True, False}
+    assert {d.model.is_latent for d in drawn} == {True, False}
+    assert {d.model.window_tokens is None for d in drawn} == {True, False}
+
+
+def test_mxfp4_experts_have_eight_bit_activations_on_blackwell_alone():
+    gpus = (load_gpu("H100"), load_gpu("B200"))
+    for drawn in (synthetic_deployments(300, gpus, 0), catalog_deployments(300, gpus, 0)):
+        chips = {
+            d.gpu.name
+            for d in drawn
+            if d.model.moe is not None and d.model.precisions.experts.name == "mxfp4_mxfp8"
+        }
+        assert chips == {"B200-SXM"}
+
+
+def test_near_copies_are_told_by_shapes_not_names():
+    llama = load_model("meta-llama/Llama-3.1-70B")
+    assert is_near_copy(load_model("meta-llama/Llama-2-70b-hf"), llama)
+    assert not is_near_copy(load_model("meta-llama/Llama-3.1-8B"), llama)
+    minimax = load_model("MiniMaxAI/MiniMax-M2.5")
+    assert is_near_copy(load_model("MiniMaxAI/MiniMax-M2.7"), minimax)
+    assert not is_near_copy(load_model("openai/gpt-oss-120b"), minimax)
+
+
+def test_nothing_like_a_held_out_model_or_gpu_is_learned_from():
+    held_out = load_model("MiniMaxAI/MiniMax-M2.5")
+    settings = KernelSettings(None, "unused", ("H100-SXM", "B200-SXM"), synthetic=300, catalog=300)
+    exclude = Exclusion(models=(held_out,), gpus=("B200-SXM",))
+    everything = training_deployments(settings, Exclusion())
+    allowed = training_deployments(settings, exclude)
+    assert any(is_near_copy(d.model, held_out) for d in everything)
+    assert not any(is_near_copy(d.model, held_out) for d in allowed)
+    assert {d.gpu.name for d in allowed} == {"H100-SXM"}

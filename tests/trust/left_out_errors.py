@@ -1,0 +1,60 @@
+"""Made-up errors of left-out groups, with a known law."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from pinn.trust.half_widths import GAINS, METRICS
+from pinn.trust.kinds import MEASURED
+from pinn.trust.spread_parts import SPREAD_PARTS
+
+LOMO, LOGO = "leave-one-model-out", "leave-one-gpu-out"
+
+
+def left_out_errors(
+    models: int,
+    law: Mapping[str, float],
+    gpus: int = 3,
+    rows: int = 20,
+    seed: int = 0,
+    split: str = LOMO,
+) -> pd.DataFrame:
+    """Errors of every model on every GPU, normal with a spread that is the same for a group's rows.
+
+    Half of the models have experts, which take up to all of the time of their steps.
+
+    Args:
+        models: Number of models.
+        law: Part of the spread -> what it adds to the standard deviation, per unit.
+        gpus: Number of GPUs.
+        rows: Per group.
+        seed: Of the draws.
+        split: Kind of split that left them out.
+    """
+    draw = np.random.default_rng(seed)
+    model, gpu = (x.ravel() for x in np.meshgrid(range(models), range(gpus), indexing="ij"))
+    of_row = np.repeat(np.arange(models * gpus), rows)
+    table = pd.DataFrame(
+        {
+            "split": split,
+            "row_id": [f"row {i}" for i in range(len(of_row))],
+            "model": [f"model {i}" for i in model[of_row]],
+            "gpu": [f"gpu {i}" for i in gpu[of_row]],
+            "kind": [("4-bit experts", "16-bit dense weights")[i % 2] for i in model[of_row]],
+            "place": MEASURED,
+            "distance": draw.uniform(0, 1, models * gpus)[of_row],
+            "ttft_share": 0.1,
+        }
+    )
+    table["shape"] = table["model"]
+    table["group"] = table["model"] + " on " + table["gpu"]
+    share = np.where(model % 2, 0.0, draw.uniform(0.2, 1.0, models * gpus))[of_row]
+    parts = {"base": 1.0, "experts": share, "gemm": 1 - share}
+    table = table.assign(
+        **{name: parts.get(name, 0.0) for name in SPREAD_PARTS}, **dict.fromkeys(GAINS, 1.0)
+    )
+    spread = sum(table[name] * size for name, size in law.items())
+    return table.assign(**{m: draw.normal(0.0, 1.0, len(table)) * spread for m in METRICS})

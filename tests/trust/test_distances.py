@@ -1,0 +1,100 @@
+"""Distances from measured kernels, and remembering them."""
+
+import numpy as np
+import pytest
+
+from pinn.errors import PinnError
+from pinn.specs.catalog import load_model
+from pinn.specs.deployment import Deployment
+from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.serving import ServingSpec
+from pinn.trust import step_distance as located
+from pinn.trust.kernel_distance import kernel_distance
+from pinn.trust.known import gpu_is_known
+from pinn.trust.step_distance import locate, outside_inputs
+
+
+def deployment(model="meta-llama/Llama-3.1-8B", gpu="H100", tp=1):
+    return Deployment(load_model(model), load_gpu(gpu), ServingSpec(tensor_parallel_size=tp))
+
+
+def test_parts_add_up_and_none_is_negative(h100_kernels):
+    found = kernel_distance(h100_kernels, deployment("openai/gpt-oss-20b"))
+    assert sum(found.by_operator.values()) == pytest.approx(found.total)
+    assert min(found.by_operator.values()) >= 0
+    assert "experts" in found.by_operator
+    assert sum(found.shares.values()) == pytest.approx(1.0)
+    assert set(found.shares) == set(found.by_operator)
+    assert found.factor == pytest.approx(np.exp(found.total))
+
+
+def test_a_batch_beyond_the_measured_contexts_is_farther(h100_kernels):
+    near = kernel_distance(h100_kernels, deployment(), "16 decode @ 2000")
+    far = kernel_distance(h100_kernels, deployment(), "16 decode @ 20000000")
+    assert far.by_operator["decode_attention"] > near.by_operator["decode_attention"] + 1
+    assert far.total > near.total
+
+
+def test_kernels_of_another_gpu_count_as_far_as_their_datasheets_differ(h100_kernels):
+    own, other = (kernel_distance(h100_kernels, deployment(gpu=gpu)) for gpu in ("H100", "B200"))
+    assert own.elsewhere == 0.0
+    assert other.elsewhere == pytest.approx(1.0)
+    h100, b200 = load_gpu("H100"), load_gpu("B200")
+    gap = max(
+        abs(np.log(b200.memory_bandwidth_bytes_per_s / h100.memory_bandwidth_bytes_per_s)),
+        abs(np.log(b200.peak_flop_per_s["bf16"] / h100.peak_flop_per_s["bf16"])),
+    )
+    assert own.gap == 0.0
+    assert other.gap == pytest.approx(gap)
+    assert other.stretch == pytest.approx(other.total - gap)
+    assert other.total >= gap - 1e-9
+
+
+def test_a_step_without_kernels_has_no_distance(h100_kernels):
+    with pytest.raises(PinnError, match="batch"):
+        kernel_distance(h100_kernels, deployment(), "0 decode @ 1")
+
+
+@pytest.fixture
+def checkpoint(tmp_path, monkeypatch, checkpoint_path, h100_kernels):
+    """A checkpoint with kernels beside it and an empty cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "pinn.safetensors"
+    path.write_bytes(checkpoint_path.read_bytes())
+    h100_kernels.save(tmp_path / "kernels" / "all")
+    return path
+
+
+def test_a_distance_is_looked_up_once(checkpoint, h100_kernels, monkeypatch):
+    expected = kernel_distance(h100_kernels, deployment())
+    assert locate(checkpoint, deployment()) == expected
+    monkeypatch.setattr("pinn.kernels.surrogates.KernelSurrogates.load", None)
+    assert locate(checkpoint, deployment()) == expected
+    with pytest.raises(TypeError):
+        locate(checkpoint, deployment(), "3 decode @ 5")
+
+
+def test_what_was_remembered_badly_is_found_anew(checkpoint, tmp_path):
+    before = locate(checkpoint, deployment())
+    (remembered,) = (tmp_path / "cache/pinn/trust.step_distance._distance").iterdir()
+    remembered.write_text("[")
+    assert locate(checkpoint, deployment()) == before
+
+
+def test_inputs_beyond_the_training_range_are_named(checkpoint):
+    assert outside_inputs(checkpoint, deployment()) == {}
+    away = outside_inputs(checkpoint, deployment("meta-llama/Llama-3.1-405B", tp=8))
+    assert away
+    assert outside_inputs(checkpoint, deployment("meta-llama/Llama-3.1-405B", tp=8)) == away
+    assert sorted(map(abs, away.values()), reverse=True) == [abs(x) for x in away.values()]
+
+
+def test_gpus_whose_serving_data_taught_the_checkpoint_are_known(checkpoint):
+    assert gpu_is_known(checkpoint, deployment())
+    assert not gpu_is_known(checkpoint, deployment(gpu="B200"))
+
+
+def test_without_kernels_the_distance_is_unknown(checkpoint, monkeypatch):
+    monkeypatch.setattr(located, "find_kernels", lambda *_: None)
+    with pytest.raises(PinnError, match="no kernel surrogates beside the checkpoint"):
+        locate(checkpoint, deployment())
