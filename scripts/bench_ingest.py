@@ -26,12 +26,14 @@ from pathlib import Path
 
 _SPAN_ID = re.compile(r'("(?:spanId|parentSpanId)":")[0-9a-f]{4}')
 _MIB = 2**20
+# The engine that makes the traces is that of the tests.
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
 
 def make_file(path: Path, mib: int, steps: float = 0.1, journeys: float = 1.0) -> None:
     """Write about ``mib`` MiB of traces: copies of one run, each as a server of its own."""
-    from pinn.data.traces.readers.synthetic import Arrival, EngineLimits, run_engine
-    from pinn.data.traces.readers.writer import WriterOptions, trace_lines
+    from synthetic_engine import Arrival, EngineLimits, run_engine
+    from trace_writer import WriterOptions, trace_lines
 
     draw, now, arrivals = random.Random(0), 0.0, []
     for _ in range(4000):

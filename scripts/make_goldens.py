@@ -7,16 +7,19 @@ feature registry, of the embedding or of the datasheet costs.
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 import torch
 
-from pinn.export.goldens import write_goldens
-
 ROOT = Path(__file__).resolve().parents[1]
+# The cases are those of the tests.
+sys.path.append(str(ROOT / "tests" / "export"))
 
 
 def main() -> None:
+    from goldens import write_goldens
+
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--checkpoint", type=Path, default=ROOT / "checkpoints" / "pinn.safetensors"

@@ -35,7 +35,7 @@ README = ROOT / "README.md"
 CHECKPOINTS = ROOT / "checkpoints"
 REPORT = "pinn coefficients --model Qwen/Qwen3-30B-A3B --gpu H100 --tensor-parallel-size 2"
 ACCOUNT = (
-    "pinn account --model meta-llama/Llama-3.1-70B --gpu H200 --tensor-parallel-size 4 "
+    "pinn breakdown --model meta-llama/Llama-3.1-70B --gpu H200 --tensor-parallel-size 4 "
     "--batch '1 prefill 1024 @ 0 + 64 decode @ 2000'"
 )
 SIMULATE = (
@@ -67,7 +67,7 @@ def report() -> str:
     return f"```\n$ {REPORT}\n{run(REPORT)}\n```"
 
 
-def account() -> str:
+def breakdown() -> str:
     return f"```\n$ {ACCOUNT}\n{run(ACCOUNT)}\n```"
 
 
@@ -207,7 +207,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "report": report,
     "intervals": intervals,
     "simulate": simulation,
-    "account": account,
+    "breakdown": breakdown,
     "serving-runs": serving_runs,
     "kernels": lambda: run("pinn kernels errors"),
     "beta": beta,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+from synthetic_engine import Arrival, EngineLimits, run_engine
+from trace_writer import WriterOptions, write_traces
+
 from pinn.data.traces.ingestion import ingest_vllm
-from pinn.data.traces.readers.synthetic import Arrival, EngineLimits, run_engine
-from pinn.data.traces.readers.writer import WriterOptions, write_traces
 from pinn.data.traces.trace_run import Target
 from pinn.specs.serving import ServingSpec
 

@@ -1,4 +1,4 @@
-"""``pinn account``."""
+"""``pinn breakdown``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EXAMPLES = ("64 decode @ 2000", "1 prefill 2048 @ 0 + 64 decode @ 2000")
 
 @app.command()
 @engine_flags(ServingSpec)
-def account(
+def breakdown(
     model: Annotated[
         str, typer.Option("--model", help="Name, or path of a config.json or its folder.")
     ],
@@ -29,7 +29,7 @@ def account(
         list[str] | None,
         typer.Option(
             "--batch",
-            help="Step to account for, such as '64 decode @ 2000' (64 requests after 2000 tokens "
+            help="Step to break down, such as '64 decode @ 2000' (64 requests after 2000 tokens "
             "each) or '1 prefill 512 @ 0 + 16 decode @ 600'. Repeatable.",
         ),
     ] = None,
@@ -62,14 +62,14 @@ def account(
 ) -> None:
     """Where the time of an engine step goes, and the measured kernels behind it.
 
-    Beside the network's account (beta x feature, by part) stands that of a step composed of
+    Beside the network's breakdown (beta x feature, by part) stands that of a step composed of
     measured kernels and overheads. Then come the kernels: how often each runs, how long, and how
     far its sizes were stretched from the nearest measured one (x 1.00 is that very kernel).
 
     Examples:
-      pinn account --model Qwen/Qwen3-30B-A3B --gpu H200 --tensor-parallel-size 2
+      pinn breakdown --model Qwen/Qwen3-30B-A3B --gpu H200 --tensor-parallel-size 2
 
-      pinn account --model Llama-3.1-70B --gpu B200 --tensor-parallel-size 4
+      pinn breakdown --model Llama-3.1-70B --gpu B200 --tensor-parallel-size 4
         --batch '256 decode @ 4000' --plot step.png --json step.json --csv step.csv
     """
     from pinn.cli.breakdown_plot import check_suffix, draw
@@ -78,7 +78,7 @@ def account(
     from pinn.coefficients.checkpoint_search import find_checkpoint
     from pinn.coefficients.configurations import canonical, make_deployment
     from pinn.coefficients.surrogate import Surrogate
-    from pinn.training.teacher.breakdown import account as account_for
+    from pinn.training.teacher.breakdown import breakdown as breakdown_of
 
     if plot is not None:
         check_suffix(plot)
@@ -87,8 +87,8 @@ def account(
     teacher, sources = _teacher(kernels, path, surrogate.checkpoint.metadata)
     deployment = make_deployment(canonical({"model": model, "gpu": gpu, **flags}))
     beta = surrogate.coefficients([deployment]).beta[0]
-    accounts = [account_for(deployment, text, beta, teacher) for text in batch or _EXAMPLES]
-    report = make_report(deployment, accounts, {"network": _shown(path), **sources})
+    breakdowns = [breakdown_of(deployment, text, beta, teacher) for text in batch or _EXAMPLES]
+    report = make_report(deployment, breakdowns, {"network": _shown(path), **sources})
     if json_path is not None:
         write_report(report, json_path)
     if csv_path is not None:
@@ -111,7 +111,7 @@ def _teacher(
     found = find_kernels(folder, checkpoint)
     if found is None:
         missing = (
-            "missing, so there is no composed account: fit surrogates with 'python train.py "
+            "missing, so there is no composed breakdown: fit surrogates with 'python train.py "
             "kernels=on' and name their folder with --kernels"
         )
         return None, {"kernels": missing}

@@ -1,4 +1,4 @@
-"""A step's account as a picture: a function of the report, readable in black and white."""
+"""A step's breakdown as a picture: a function of the report, readable in black and white."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step's account: gathered, printed and written as CSV."""
+"""A step's breakdown: gathered, printed and written as CSV."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.table import Table
 from pinn.files.write import replace_atomically
 from pinn.kernels.evidence import KernelUse
 from pinn.specs.deployment import Deployment
-from pinn.training.teacher.breakdown import PART_OF_FEATURE, PARTS, Account
+from pinn.training.teacher.breakdown import PART_OF_FEATURE, PARTS, Breakdown
 from pinn.units import MICROSECOND
 
 #: Closer than this ratio, a kernel counts as measured.
@@ -27,7 +27,7 @@ CSV_COLUMNS = (
 
 
 def make_report(
-    deployment: Deployment, accounts: Sequence[Account], sources: Mapping[str, str]
+    deployment: Deployment, breakdowns: Sequence[Breakdown], sources: Mapping[str, str]
 ) -> dict[str, Any]:
     """Everything about the steps of one configuration, ready for JSON; times in microseconds.
 
@@ -36,19 +36,19 @@ def make_report(
 
     Args:
         deployment: Model, GPU and configuration.
-        accounts: Of each batch.
-        sources: What the accounts were made from, in words.
+        breakdowns: Of each batch.
+        sources: What the breakdowns were made from, in words.
     """
     return {
         "model": deployment.model.name,
         "gpu": deployment.gpu.name,
         "serving": asdict(deployment.serving),
         "sources": dict(sources),
-        "steps": [_step(found) for found in accounts],
+        "steps": [_step(found) for found in breakdowns],
     }
 
 
-def _step(found: Account) -> dict[str, Any]:
+def _step(found: Breakdown) -> dict[str, Any]:
     composed = found.composed
     return {
         "batch": found.batch,
@@ -77,7 +77,7 @@ def _step(found: Account) -> dict[str, Any]:
 
 def _part_of(feature: str) -> str:
     part = PART_OF_FEATURE[feature]
-    return part if part in PARTS else "weights and gemm_compute"
+    return part if part in PARTS else "weights and matmul_arithmetic"
 
 
 def _kernel(use: KernelUse) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, ClassVar
@@ -45,6 +46,7 @@ class CommandGroup(TyperGroup):
     """Subclasses list their subcommands; the list alone answers ``--help`` and completion."""
 
     subcommands: ClassVar[tuple[Subcommand, ...]] = ()
+    renamed: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -53,7 +55,9 @@ class CommandGroup(TyperGroup):
             self.add_command(TyperCommand(name, help=command.help))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The real command in place of its line in the list."""
+        """The real command in place of its line in the list; old spellings are understood."""
+        if args:
+            args = [self.renamed.get(args[0], args[0]), *args[1:]]
         name, listed, rest = super().resolve_command(ctx, args)
         return name, None if listed is None else self._known[str(listed.name)].load(), rest
 

@@ -20,7 +20,7 @@ COMMANDS = (
         "Alpha and beta of a model on a GPU under a vLLM configuration, or of thousands.",
     ),
     Subcommand(
-        "account",
+        "breakdown",
         "pinn.cli.breakdown",
         "Where the time of a step goes, beside the measured kernels it rests on.",
     ),
@@ -52,8 +52,13 @@ COMMANDS = (
 )
 
 
+#: Spellings of the last release.
+RENAMED = {"account": "breakdown"}
+
+
 class _Commands(CommandGroup):
     subcommands = COMMANDS
+    renamed = RENAMED
 
 
 app = typer.Typer(

@@ -192,23 +192,6 @@ def write_splits(splits: Sequence[Split], path: Path) -> None:
     replace_atomically(path, lambda target: target.write_text(text))
 
 
-def read_splits(path: Path) -> list[Split]:
-    """Read splits that :func:`write_splits` wrote.
-
-    Raises:
-        PinnError: If the file is missing or holds something else.
-    """
-    if not path.is_file():
-        raise PinnError(f"no splits at {path}: write them first")
-    try:
-        return [
-            Split(s["name"], tuple(s["held_out"]), tuple(s["train_ids"]), tuple(s["test_ids"]))
-            for s in json.loads(path.read_text())
-        ]
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise PinnError(f"{path} holds no splits: {error}") from error
-
-
 def _leave_one_out(rows: pd.DataFrame, column: str) -> list[Split]:
     names = sorted(rows[column].unique())
     if len(names) < 2:

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from pinn.errors import PinnError
 from pinn.evaluation.configured import Measured, kernel_fits, kernel_settings
 from pinn.evaluation.held_out import held_out_errors
 from pinn.evaluation.left_out_runs import network_latencies, run_folds
@@ -22,18 +21,6 @@ from pinn.trust.calibrate import calibrate
 from pinn.trust.calibration import Calibration
 from pinn.trust.coefficient_errors import FoldNetwork, coefficient_changes
 from pinn.trust.run_errors import run_error_rows
-
-
-def experiment_errors(folder: Path) -> pd.DataFrame:
-    """Errors and descriptions of an experiment's left-out rows.
-
-    Raises:
-        PinnError: If the folder holds no such experiment.
-    """
-    config_path = folder / ".hydra" / "config.yaml"
-    if not config_path.is_file():
-        raise PinnError(f"no {config_path}: give the results folder of a 'python train.py' run")
-    return held_out_errors(folder, configured_surrogates(OmegaConf.load(config_path)))
 
 
 def configured_surrogates(config: Any) -> Callable[[Exclusion], KernelSurrogates]:

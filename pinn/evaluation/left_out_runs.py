@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from pinn.coefficients.coefficient_network import CoefficientNetwork
@@ -116,21 +115,3 @@ def run_results(scores: pd.DataFrame) -> pd.DataFrame:
         for (method, figure), of_figure in part.groupby(["method", "figure"], sort=False)
     ]
     return pd.DataFrame(rows, columns=list(RESULT_COLUMNS))
-
-
-def run_errors(scores: pd.DataFrame) -> pd.DataFrame:
-    """Log errors (measured / predicted) of whole left-out runs: ``tpot`` (ITL), ``ttft``, ``e2e``.
-
-    Returns:
-        Columns ``method``, ``run``, ``model``, ``load`` and the three errors.
-    """
-    left_out = scores["method"].str.endswith(LEFT_OUT) & (scores["stage"] == WHOLE_RUN)
-    whole = scores[left_out].assign(
-        error=lambda t: np.log(t["measured_s"] / t["predicted_s"]),
-        method=lambda t: t["method"].str.removesuffix(LEFT_OUT),
-    )
-    names = {"itl_mean_s": "tpot", "ttft_mean_s": "ttft", "e2e_mean_s": "e2e"}
-    wide = whole[whole["figure"].isin(list(names))].pivot(
-        index=["method", "run", "model", "load"], columns="figure", values="error"
-    )
-    return wide.rename(columns=names).reset_index()

@@ -58,7 +58,7 @@ class StepFeature:
         overhead: What adds to it that no measured kernel holds; None where nothing does.
         resource: Which datasheet rate the feature shrinks with: ``bandwidth``, ``peak``,
             ``roofline`` (the larger of both times), ``link``, ``pcie`` or ``host``.
-        part: The part of a step's account that it belongs to; ``gemm`` is split in two there.
+        part: The part of a step's breakdown that it belongs to; ``gemm`` is split in two there.
         explains: Parts of a composed step that it may explain
             (``pinn.training.teacher.projection``).
         meaning: What it measures and what it leaves out.

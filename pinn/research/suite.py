@@ -248,7 +248,7 @@ def _intervals(config: DictConfig, folder: Path) -> None:
 
 
 def _network(config: DictConfig, folder: Path) -> None:
-    """Coefficients and accounts of well-known deployments."""
+    """Coefficients and breakdowns of well-known deployments."""
     checkpoint = find_checkpoint(config.report.checkpoint)
     coefficient_rows(checkpoint).to_csv(folder / "coefficients.csv", index=False)
     anatomy_rows(checkpoint).to_csv(folder / "anatomy.csv", index=False)

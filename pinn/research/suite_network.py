@@ -1,4 +1,4 @@
-"""What a checkpoint says of well-known deployments: coefficients beside their priors, accounts."""
+"""A checkpoint on well-known deployments: coefficients beside their priors, breakdowns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.specs.batch import parse_batch
 from pinn.specs.deployment import Deployment
-from pinn.training.teacher.breakdown import account, saved_scalars
+from pinn.training.teacher.breakdown import breakdown, saved_scalars
 from pinn.training.teacher.scalars import prior_scalars
 from pinn.training.teacher.teacher import Teacher
 
@@ -91,7 +91,7 @@ def anatomy_rows(checkpoint: Path) -> pd.DataFrame:
     for label, deployment in shown_deployments().items():
         beta = surrogate.coefficients([deployment]).beta[0]
         for batch in BATCHES:
-            found = account(deployment, batch, beta, teacher)
+            found = breakdown(deployment, batch, beta, teacher)
             for part, seconds in found.network.items():
                 composed = float("nan") if found.composed is None else found.composed[part]
                 rows.append((label, batch, part, seconds, composed, found.floor))

@@ -2,9 +2,9 @@
 
 The scalars are those of ``pinn.training.teacher.scalars``, fitted to measured deployments and,
 where there are any, to serving runs at once; so is alpha, which means the same in both. A model
-that ran may depart from them: every operator, and all overheads together, by one factor. So what is peculiar to
-one model (an engine path of its own) does not bend what all share, and an unseen model gets the
-shared scalars alone.
+that ran may depart from them: every operator, and all overheads together, by one factor. So what is
+peculiar to one model (an engine path of its own) does not bend what all share, and an unseen model
+gets the shared scalars alone.
 """
 
 from __future__ import annotations

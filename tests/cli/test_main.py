@@ -37,7 +37,7 @@ def test_every_command_explains_itself(command):
 
 @pytest.mark.parametrize(
     "command",
-    [["coefficients"], ["account"], ["simulate"], ["ingest", "vllm"], ["export", "table"]],
+    [["coefficients"], ["breakdown"], ["simulate"], ["ingest", "vllm"], ["export", "table"]],
     ids=" ".join,
 )
 def test_options_are_shown_in_full_on_a_narrow_terminal(command, monkeypatch):

@@ -14,7 +14,7 @@ from pinn.export.go_flags import GO_FLAGS, go_flags
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVED = ["--model", "Llama-3.1-8B", "--gpu", "H100"]
-HELPED = (["coefficients"], ["account"], ["simulate"], ["ingest", "vllm"], ["ingest", "steps"])
+HELPED = (["coefficients"], ["breakdown"], ["simulate"], ["ingest", "vllm"], ["ingest", "steps"])
 
 
 @pytest.fixture

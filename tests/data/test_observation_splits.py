@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from pinn.data import splits
@@ -61,10 +63,11 @@ def test_splits_do_not_depend_on_the_order_of_rows(rows):
 def test_recorded_splits_are_read_back(rows, tmp_path):
     made = splits.inner_folds(rows, 3)
     splits.write_splits(made, tmp_path / "splits.json")
-    assert splits.read_splits(tmp_path / "splits.json") == made
+    (first, *_) = json.loads((tmp_path / "splits.json").read_text())
+    assert (first["held_out"], first["test_ids"]) == ([*made[0].held_out], [*made[0].test_ids])
 
 
-def test_errors(rows, tmp_path):
+def test_errors(rows):
     one = rows[rows["model"] == rows["model"].iloc[0]]
     with pytest.raises(PinnError, match="cannot leave one model out"):
         splits.leave_one_model_out(one)
@@ -72,9 +75,6 @@ def test_errors(rows, tmp_path):
         splits.inner_folds(rows, 1)
     with pytest.raises(PinnError, match="trained on and tested on"):
         splits.Split("s", (), ("a", "b"), ("b",))
-    (tmp_path / "splits.json").write_text("[{}]")
-    with pytest.raises(PinnError, match="holds no splits"):
-        splits.read_splits(tmp_path / "splits.json")
 
 
 def test_one_generation_of_gpus_teaches_the_next(rows):
@@ -97,6 +97,7 @@ def test_eight_bits_teach_four(rows):
 def test_named_splits_are_recorded(rows, tmp_path):
     made = splits.named_splits(["leave-one-tp-out", "Hopper to Blackwell"], rows, tmp_path)
     for name, of_kind in made.items():
-        assert splits.read_splits(tmp_path / f"{name.replace(' ', '-')}.json") == of_kind
+        recorded = json.loads((tmp_path / f"{name.replace(' ', '-')}.json").read_text())
+        assert [tuple(split["test_ids"]) for split in recorded] == [s.test_ids for s in of_kind]
     with pytest.raises(PinnError, match="known ones are leave-one-model-out"):
         splits.named_splits(["leave-one-moon-out"], rows, tmp_path)

@@ -8,9 +8,10 @@ from left_out_experiment import (
     observations,
     write_experiment,
 )
+from omegaconf import OmegaConf
 
-from pinn.errors import PinnError
-from pinn.evaluation.intervals import experiment_errors
+from pinn.evaluation.held_out import held_out_errors
+from pinn.evaluation.intervals import configured_surrogates
 from pinn.files.read_report import file_sha256
 from pinn.kernels.exclusion import Exclusion
 from pinn.specs.catalog import load_model
@@ -45,7 +46,9 @@ def test_a_checkpoint_is_calibrated_on_what_its_experiment_left_out(folder, chec
     rows = serving_rows(observations())
     folds = [FoldNetwork(KIND, tuple(rows.deployments), checkpoint_path)]
     changes = coefficient_changes(checkpoint_path, folds)
-    found = calibrate(experiment_errors(folder), changes, checkpoint_path, [])
+    config = OmegaConf.load(folder / ".hydra" / "config.yaml")
+    errors = held_out_errors(folder, configured_surrogates(config))
+    found = calibrate(errors, changes, checkpoint_path, [])
     assert found.checkpoint_sha256 == file_sha256(checkpoint_path)
     # The folds gave the same coefficients as the whole.
     assert set(found.coefficients.values()) == {0.0}
@@ -54,8 +57,3 @@ def test_a_checkpoint_is_calibrated_on_what_its_experiment_left_out(folder, chec
     assert np.log(1.1) * 0.9 < found.half_width("tpot", typical) < 0.3
     assert found.half_width("ttft", typical) > np.log(2) * 0.9
     assert {row["name"] for row in found.coverage if row["part"] == "model"} == set(MODELS)
-
-
-def test_a_folder_without_an_experiment_is_refused(tmp_path):
-    with pytest.raises(PinnError, match=r"no .*config\.yaml: give the results folder"):
-        experiment_errors(tmp_path)

@@ -15,7 +15,6 @@ from pinn.evaluation.left_out_runs import (
     RUNS_LEFT_OUT,
     TEACHER,
     left_out_models,
-    run_errors,
     run_folds,
     run_results,
     score_left_out,
@@ -162,11 +161,3 @@ def test_only_whole_runs_of_left_out_models_are_summed_up():
     assert of_network.loc[("all", "ttft_mean"), "n"] == 1
     of_teacher = found[found["method"] == TEACHER]
     assert set(of_teacher["metric"]) == {"itl_mean"}
-
-
-def test_errors_of_left_out_runs_are_log_ratios():
-    found = run_errors(SCORES).set_index(["method", "run"])
-    assert found.loc[(NETWORK, "1"), "e2e"] == pytest.approx(-np.log(1.1))
-    assert found.loc[(NETWORK, "2"), "ttft"] == 0.0
-    assert found.loc[(TEACHER, "1"), "tpot"] == pytest.approx(-np.log(2.0))
-    assert list(found["load"].unique()) == ["chat"]

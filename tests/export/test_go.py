@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from calibration_rows import BASE, deployment, intervals
+from goldens import STEPS, TABLE, write_goldens
 
 from pinn.coefficients.coefficient_set import (
     CoefficientSet,
@@ -21,7 +22,6 @@ from pinn.coefficients.coefficient_set import (
     write_coefficient_set,
 )
 from pinn.coefficients.coefficients import Coefficients, prior_coefficients
-from pinn.export.goldens import STEPS, TABLE, write_goldens
 from pinn.export.table_file import read_table_file
 from pinn.training.calibration.calibrate import BetaSettings, calibrate_beta
 

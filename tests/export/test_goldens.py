@@ -8,10 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx_sessions import onnx_sessions
-
-from pinn.coefficients.checkpoint import load_checkpoint
-from pinn.export.goldens import (
+from goldens import (
     CASES,
     MANIFEST,
     MODELS,
@@ -23,6 +20,9 @@ from pinn.export.goldens import (
     network_cases,
     step_cases,
 )
+from onnx_sessions import onnx_sessions
+
+from pinn.coefficients.checkpoint import load_checkpoint
 from pinn.export.table import alpha_columns, beta_columns
 from pinn.export.table_file import read_table_file
 from pinn.physics.descriptors import DESCRIPTORS, RATES

@@ -11,7 +11,6 @@ from dataclasses import fields
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
 from pinn.data.traces.ahead import follows, is_ahead, mean_chunk, own_work, work_before
 from pinn.data.traces.batches import (
@@ -196,8 +195,3 @@ def _joined(parts: list[WeightedBatches]) -> WeightedBatches:
     )
     owner = np.concatenate([np.zeros(0, dtype=np.int64), *(p.owner for p in parts)])
     return WeightedBatches(sums, owner, np.concatenate([empty, *(p.weight for p in parts)]))
-
-
-def arrow_cycles(cycles: pd.DataFrame) -> pa.Table:
-    """The cycle table as it is written."""
-    return pa.Table.from_pandas(cycles, preserve_index=False)

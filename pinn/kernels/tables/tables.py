@@ -39,17 +39,6 @@ class KernelTables:
     gpus: Mapping[str, GpuSpec]
     reports: tuple[ReadReport, ...] = field(default=())
 
-    def report_table(self) -> pd.DataFrame:
-        """Counts and reasons as a table, one row a file and reason; sums agree per file."""
-        return pd.DataFrame(
-            [
-                (r.source, r.version, what, count)
-                for r in self.reports
-                for what, count in (("read", r.read), *r.refused.items(), ("accepted", r.accepted))
-            ],
-            columns=["source", "version", "what", "rows"],
-        )
-
 
 def read_kernel_tables(
     systems_gpus: Mapping[str, GpuSpec] | None = None, systems: Path | None = None

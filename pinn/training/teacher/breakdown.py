@@ -1,8 +1,8 @@
-"""A step's account: where its time goes, part by part, and the measurements behind it.
+"""A step's breakdown: where its time goes, part by part, and the measurements behind it.
 
-The network's account is beta x feature, the composed one what kernels and overheads add up to. The
-two lump launches differently: a measured kernel's time holds its launch, while the network charges
-launches per layer.
+The network's is beta x feature, the composed one what kernels and overheads add up to. The two lump
+launches differently: a measured kernel's time holds its launch, while the network charges launches
+per layer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pinn.training.teacher.teacher import Teacher
 #: Parts of a step and what each holds, in the order of every table and plot.
 PARTS: dict[str, str] = {
     "weights": "projections, dense and shared layers, output head with one token: their weights",
-    "gemm_compute": "what further tokens add to them: arithmetic",
+    "matmul_arithmetic": "what further tokens add to them: arithmetic",
     "experts": "routing, routed experts, gathering and scattering",
     "decode_attention": "attention of decodes: reading keys and values",
     "prefill_attention": "attention of prompts",
@@ -39,11 +39,11 @@ PARTS: dict[str, str] = {
     "host": "scheduling, input preparation, work per request",
 }
 
-#: Matrix multiplications: what one token takes is ``weights``, the rest ``gemm_compute``.
+#: Matrix multiplications: what one token takes is ``weights``, the rest ``matmul_arithmetic``.
 _GEMM = "gemm"
 #: Step feature -> its part; ``gemm`` is split in two.
 PART_OF_FEATURE: dict[str, str] = {name: f.part for name, f in STEP_FEATURES.items()}
-#: Part of a composed step -> part of the account.
+#: Part of a composed step -> part of the breakdown.
 PART_OF_OPERATOR: dict[str, str] = {
     "gemm": _GEMM,
     "experts": "experts",
@@ -59,7 +59,7 @@ _ONE_TOKEN = UniformBatches(*(np.array([x]) for x in (1.0, 0.0, 0.0, 0.0, 0.0)))
 
 
 @dataclass(frozen=True)
-class Account:
+class Breakdown:
     """Where the time of one step goes; seconds throughout.
 
     Attributes:
@@ -80,13 +80,13 @@ class Account:
     kernels: tuple[KernelUse, ...] = ()
 
 
-def account(
+def breakdown(
     deployment: Deployment,
     batch: str,
     beta: Float[np.ndarray, " features"],
     teacher: Teacher | None = None,
-) -> Account:
-    """Account for one step.
+) -> Breakdown:
+    """Break down one step.
 
     The composed step takes the decodes of a batch to be equal, and its prefill chunks likewise
     (``pinn.physics.uniform_batches.alike``); the network does not need to.
@@ -95,7 +95,7 @@ def account(
         deployment: Model, GPU and configuration.
         batch: As ``parse_batch`` reads it.
         beta: The network's coefficients for the deployment.
-        teacher: Kernel surrogates and scalars; None to account by the network alone.
+        teacher: Kernel surrogates and scalars; None to use the network alone.
 
     Raises:
         PinnError: If the batch cannot be read or is empty.
@@ -107,7 +107,7 @@ def account(
     sums = sum_batches([parsed], window)
     features = step_features(costs, sums)[0]
     one_token = step_features(costs, _ONE_TOKEN.sums(window))[0]
-    found = Account(
+    found = Breakdown(
         batch=batch,
         floor=float(floor_seconds(costs, sums)[0]),
         network=_by_part(PART_OF_FEATURE, beta * features, beta * one_token),
@@ -122,7 +122,7 @@ def account(
     overheads = _by_part(
         PART_OF_FEATURE, scalars.overheads * features, scalars.overheads * one_token
     )
-    return Account(
+    return Breakdown(
         found.batch,
         found.floor,
         found.network,
@@ -144,7 +144,7 @@ def _by_part(
     ):
         if part == _GEMM:
             found["weights"] += single
-            found["gemm_compute"] += whole - single
+            found["matmul_arithmetic"] += whole - single
         else:
             found[part] += whole
     return found

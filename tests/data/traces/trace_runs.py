@@ -5,9 +5,10 @@ import random
 from functools import cache
 from pathlib import Path
 
-from pinn.data.traces.readers.synthetic import Arrival, EngineLimits, EngineRun, run_engine
+from synthetic_engine import Arrival, EngineLimits, EngineRun, run_engine
+from trace_writer import WriterOptions, trace_lines
+
 from pinn.data.traces.readers.vllm import RawTraces, read_vllm
-from pinn.data.traces.readers.writer import WriterOptions, trace_lines
 from pinn.specs.batch import Batch
 
 #: Step, request, token and cached-token seconds of the engine in the tests.

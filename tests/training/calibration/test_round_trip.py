@@ -7,12 +7,12 @@ from functools import cached_property
 import jaxtyping
 import numpy as np
 import pytest
+from synthetic_engine import Arrival, EngineLimits, run_engine
+from trace_writer import WriterOptions, write_traces
 
 from pinn.coefficients.coefficients import prior_coefficients
 from pinn.data.traces.cycles import accounting
 from pinn.data.traces.ingestion import ingest_vllm
-from pinn.data.traces.readers.synthetic import Arrival, EngineLimits, run_engine
-from pinn.data.traces.readers.writer import WriterOptions, write_traces
 from pinn.data.traces.trace_run import Target
 from pinn.data.traces.trace_tables import TraceTables
 from pinn.physics.batch_sums import sum_batches

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pinn.data.traces.readers.synthetic import EngineRun, EngineStep, Moment
+from synthetic_engine import EngineRun, EngineStep, Moment
 
 _NS = 1_000_000_000
 

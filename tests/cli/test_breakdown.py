@@ -1,4 +1,4 @@
-"""``pinn account``: table, JSON, CSV and plot."""
+"""``pinn breakdown``: table, JSON, CSV and plot."""
 
 import json
 
@@ -20,8 +20,13 @@ def no_kernels(monkeypatch):
     monkeypatch.setattr("pinn.kernels.search.find_kernels", lambda *_: None)
 
 
+def test_the_spelling_of_the_last_release_still_works(run, kernels_folder):
+    options = (*LLAMA, "--batch", MIXED, "--kernels", kernels_folder)
+    assert run("account", *options).stdout == run("breakdown", *options).stdout
+
+
 def test_the_account_names_every_part_and_the_kernels_behind_it(run, kernels_folder):
-    result = run("account", *LLAMA, "--batch", MIXED, "--kernels", kernels_folder)
+    result = run("breakdown", *LLAMA, "--batch", MIXED, "--kernels", kernels_folder)
     assert result.exit_code == 0, result.output
     for text in (*PARTS, f"{MIXED}: where the microseconds go", "same shape", "x 1.00"):
         assert text in result.stdout
@@ -33,7 +38,7 @@ def test_the_account_names_every_part_and_the_kernels_behind_it(run, kernels_fol
 def test_json_and_csv_hold_the_same_account(run, tmp_path, kernels_folder, measured):
     paths = [tmp_path / "new" / name for name in ("a.json", "a.csv")]
     batches = ["64 decode @ 2000", MIXED]
-    result = run("account", *LLAMA, "--batch", batches[0], "--batch", batches[1], "--kernels",
+    result = run("breakdown", *LLAMA, "--batch", batches[0], "--batch", batches[1], "--kernels",
                  kernels_folder, "--json", paths[0], "--csv", paths[1])  # fmt: skip
     assert result.exit_code == 0, result.output
     report, table = json.loads(paths[0].read_text()), pd.read_csv(paths[1])
@@ -55,9 +60,9 @@ def test_json_and_csv_hold_the_same_account(run, tmp_path, kernels_folder, measu
 @pytest.mark.usefixtures("no_kernels")
 def test_without_kernels_it_says_what_is_missing(run, tmp_path):
     path = tmp_path / "a.json"
-    result = run("account", *LLAMA, "--json", path)
+    result = run("breakdown", *LLAMA, "--json", path)
     assert result.exit_code == 0, result.output
-    assert "kernels: missing, so there is no composed account" in result.stdout
+    assert "kernels: missing, so there is no composed breakdown" in result.stdout
     assert "--kernels" in result.stdout
     (decode, _) = json.loads(path.read_text())["steps"]
     assert decode["composed_us"] is None
@@ -69,14 +74,14 @@ def test_kernels_beside_the_checkpoint_are_found(run, tmp_path, kernels_folder, 
     (tmp_path / "own.safetensors").write_bytes(checkpoint_path.read_bytes())
     (tmp_path / "kernels").mkdir()
     (tmp_path / "kernels" / "all").symlink_to(kernels_folder)
-    result = run("account", *LLAMA, "--checkpoint", tmp_path / "own.safetensors")
+    result = run("breakdown", *LLAMA, "--checkpoint", tmp_path / "own.safetensors")
     assert result.exit_code == 0, result.output
     assert str(tmp_path / "kernels" / "all") in result.stdout
 
 
 def test_plots_are_pictures_with_and_without_kernels(run, tmp_path, monkeypatch, kernels_folder):
     with_kernels, alone = tmp_path / "new" / "a.png", tmp_path / "b.svg"
-    result = run("account", *LLAMA, "--kernels", kernels_folder, "--plot", with_kernels)
+    result = run("breakdown", *LLAMA, "--kernels", kernels_folder, "--plot", with_kernels)
     assert result.exit_code == 0, result.output
     picture = imread(with_kernels)
     assert picture.shape[0] > 500
@@ -84,11 +89,11 @@ def test_plots_are_pictures_with_and_without_kernels(run, tmp_path, monkeypatch,
     # Readable in black and white, as there is no colour in it.
     assert (picture[..., :3].max(-1) == picture[..., :3].min(-1)).all()
     monkeypatch.setattr("pinn.kernels.search.find_kernels", lambda *_: None)
-    assert run("account", *LLAMA, "--plot", alone).exit_code == 0
+    assert run("breakdown", *LLAMA, "--plot", alone).exit_code == 0
     assert "<svg" in alone.read_text()
 
 
 def test_what_cannot_be_used_is_refused_in_one_line(refused, tmp_path):
-    assert "name it .png" in refused("account", *LLAMA, "--plot", tmp_path / "a.txt")
-    assert "no kernel surrogates at" in refused("account", *LLAMA, "--kernels", tmp_path)
-    assert "cannot read batch part" in refused("account", *LLAMA, "--batch", "many")
+    assert "name it .png" in refused("breakdown", *LLAMA, "--plot", tmp_path / "a.txt")
+    assert "no kernel surrogates at" in refused("breakdown", *LLAMA, "--kernels", tmp_path)
+    assert "cannot read batch part" in refused("breakdown", *LLAMA, "--batch", "many")

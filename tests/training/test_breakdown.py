@@ -18,7 +18,7 @@ from pinn.training.teacher.breakdown import (
     PART_OF_FEATURE,
     PART_OF_OPERATOR,
     PARTS,
-    account,
+    breakdown,
     saved_scalars,
 )
 from pinn.training.teacher.scalars import prior_scalars
@@ -36,7 +36,7 @@ def on_h100(name: str, **serving) -> Deployment:
 def test_every_feature_and_operator_belongs_to_a_part_in_their_order():
     assert list(PART_OF_FEATURE) == list(STEP_FEATURES)
     assert list(PART_OF_OPERATOR) == list(OPERATORS)
-    assert set(PART_OF_FEATURE.values()) == set(PARTS) - {"weights", "gemm_compute"} | {
+    assert set(PART_OF_FEATURE.values()) == set(PARTS) - {"weights", "matmul_arithmetic"} | {
         "gemm",
         "weights",
     }
@@ -47,7 +47,7 @@ def test_every_feature_and_operator_belongs_to_a_part_in_their_order():
 def test_parts_add_up_to_the_step(h100_kernels, name, batch):
     deployment = on_h100(name, tensor_parallel_size=8 if name == LATENT else 2)
     teacher = Teacher(h100_kernels, prior_scalars())
-    found = account(deployment, batch, PRIORS, teacher)
+    found = breakdown(deployment, batch, PRIORS, teacher)
     features = step_features(*batch_work(deployment, [parse_batch(batch)]))
     assert sum(found.network.values()) == pytest.approx((features @ PRIORS).item())
     assert sum(found.features.values()) == pytest.approx((features @ PRIORS).item())
@@ -63,30 +63,30 @@ def test_parts_add_up_to_the_step(h100_kernels, name, batch):
 def test_one_token_is_all_weights_and_more_tokens_only_add_arithmetic(h100_kernels):
     deployment, teacher = on_h100(DENSE), Teacher(h100_kernels, prior_scalars())
     one, many = (
-        account(deployment, batch, PRIORS, teacher)
+        breakdown(deployment, batch, PRIORS, teacher)
         for batch in ("1 decode @ 0", "1 prefill 4096 @ 0")
     )
     for side in ("network", "composed"):
         alone, together = getattr(one, side), getattr(many, side)
-        assert alone["gemm_compute"] == 0
+        assert alone["matmul_arithmetic"] == 0
         assert together["weights"] == pytest.approx(alone["weights"])
-        assert together["gemm_compute"] > together["weights"]
+        assert together["matmul_arithmetic"] > together["weights"]
 
 
 def test_parts_that_a_step_does_not_have_take_no_time(h100_kernels):
     teacher = Teacher(h100_kernels, prior_scalars())
-    found = account(on_h100(DENSE), "8 decode @ 500", PRIORS, teacher)
+    found = breakdown(on_h100(DENSE), "8 decode @ 500", PRIORS, teacher)
     for values in (found.network, found.composed):
         for part in ("experts", "prefill_attention", "communication"):
             assert values[part] == 0
 
 
 def test_without_kernels_the_network_accounts_alone():
-    found = account(on_h100(DENSE), MIXED, PRIORS)
+    found = breakdown(on_h100(DENSE), MIXED, PRIORS)
     assert found.composed is None
     assert found.kernels == ()
     with pytest.raises(PinnError, match="is empty"):
-        account(on_h100(DENSE), "0 decode @ 5", PRIORS)
+        breakdown(on_h100(DENSE), "0 decode @ 5", PRIORS)
 
 
 @pytest.mark.parametrize("name", [DENSE, MOE, LATENT, "MiniMaxAI/MiniMax-M2.5"])
