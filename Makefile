@@ -41,6 +41,11 @@ lint: $(VENV)/installed-test
 formulas: $(VENV)/installed-test
 	$(BIN)/python scripts/make_formulas.py
 
+# make docs:  the pages of docs as a site in docs/site
+.PHONY: docs
+docs: $(VENV)/installed-test
+	$(BIN)/sphinx-build -q -W --keep-going docs docs/site
+
 # make goldens: what the Go tests compare with, anew from the checkpoint in the repository
 goldens: $(VENV)/installed
 	$(BIN)/python scripts/make_goldens.py

@@ -1,0 +1,1 @@
+"""Measurements: deployments, serving runs, traces, peers, and their splits."""

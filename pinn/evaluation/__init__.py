@@ -1,0 +1,1 @@
+"""Leave-one-out experiments, their tables, and what is published of them."""

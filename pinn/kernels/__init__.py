@@ -1,0 +1,1 @@
+"""Measured kernels, their surrogates, and steps composed of them."""

@@ -1,0 +1,1 @@
+"""Costs of a deployment, features of a batch, floors, descriptors."""

@@ -1,0 +1,1 @@
+"""Baselines, ablations, studies and the evaluation suite."""

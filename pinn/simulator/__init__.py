@@ -1,0 +1,1 @@
+"""An engine that serves a workload in simulated time."""

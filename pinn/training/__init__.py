@@ -1,0 +1,1 @@
+"""The teacher, the fits to measured servers, the network, calibration."""

@@ -1,0 +1,1 @@
+"""Intervals, and how far a prediction lies from what was measured."""

@@ -15,7 +15,7 @@ from PIL import Image
 from pinn.errors import PinnError
 from pinn.export.plot_style import PART_LOOKS
 from pinn.research.report.tables import read_tables
-from pinn.research.report.write import README_PICTURES, write_report
+from pinn.research.report.write import DOCS_PICTURES, write_report
 from pinn.research.suite_network import BATCHES, SHOWN, anatomy_rows, coefficient_rows
 from pinn.training.teacher.breakdown import PARTS
 
@@ -90,7 +90,7 @@ def test_pictures_are_in_the_page_and_beside_it(parsed, folder):
     in_page = {base64.b64decode(image["src"].partition(",")[2]) for image in parsed.images}
     beside = {path.read_bytes() for path in (folder / "figures").glob("*.png")}
     assert in_page == beside
-    assert {path.stem for path in (folder / "images").glob("*.png")} == set(README_PICTURES)
+    assert {path.stem for path in (folder / "images").glob("*.png")} == set(DOCS_PICTURES)
     names = {path.stem for path in (folder / "figures").glob("*.png")}
     assert {
         "accuracy-leave-one-model-out-tpot", "agreement-leave-one-gpu-out-ttft", "loads",

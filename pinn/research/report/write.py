@@ -14,8 +14,8 @@ from pinn.research.report.tables import read_tables
 
 TITLE = "How good the predictions are"
 
-#: Pictures for a README.
-README_PICTURES = (
+#: Pictures for the docs.
+DOCS_PICTURES = (
     "accuracy-leave-one-model-out-tpot", "agreement-leave-one-model-out-tpot", "calibration",
 )  # fmt: skip
 
@@ -26,7 +26,7 @@ def write_report(folder: Path, evidence: str, images: Path | None = None) -> Pat
     Args:
         folder: Of an evaluation; ``figures`` in it gets the pictures.
         evidence: What every table rests on.
-        images: Another folder that gets those in ``README_PICTURES``.
+        images: Another folder that gets those in ``DOCS_PICTURES``.
 
     Returns:
         The page.
@@ -38,7 +38,7 @@ def write_report(folder: Path, evidence: str, images: Path | None = None) -> Pat
     pictures = [i for section in sections for i in section.items if isinstance(i, Picture)]
     _write_pictures(pictures, folder / "figures")
     if images is not None:
-        _write_pictures([one for one in pictures if one.name in README_PICTURES], images)
+        _write_pictures([one for one in pictures if one.name in DOCS_PICTURES], images)
     page = folder / "report.html"
     text = render(sections, evidence)
     replace_atomically(page, lambda target: target.write_text(text, encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Write the printed parts of README.md anew: ``python scripts/update_readme.py``.
+"""Write the printed parts of README.md and docs anew: ``python scripts/update_docs.py``.
 
 Each part lies between ``<!-- begin NAME -->`` and ``<!-- end -->`` and is what a command prints
 with the checkpoint in the repository, or a table of a registry. The part on calibration needs the
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import tempfile
 import textwrap
@@ -31,7 +30,7 @@ from pinn.training.calibration.selection import SELECTIONS
 from pinn.trust.calibration import read_calibration
 
 ROOT = Path(__file__).resolve().parents[1]
-README = ROOT / "README.md"
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 CHECKPOINTS = ROOT / "checkpoints"
 REPORT = "pinn coefficients --model Qwen/Qwen3-30B-A3B --gpu H100 --tensor-parallel-size 2"
 ACCOUNT = (
@@ -61,6 +60,42 @@ def run(command: str) -> str:
     if result.exit_code:
         raise SystemExit(f"{command} failed: {result.output}")
     return "\n".join(line.rstrip() for line in result.stdout.strip().splitlines())
+
+
+def first_answer() -> str:
+    """The command of README's first screen, and the step times that it prints."""
+    lines = run(REPORT).splitlines()
+    start = lines.index("step times")
+    return "\n".join(["```", f"$ {REPORT}", *lines[start : start + 6], "```"])
+
+
+def left_out() -> str:
+    """A row per kind of what was left out: this project, and the rivals where they can predict."""
+    results = pd.read_csv(CHECKPOINTS / "pinn.results.csv")
+    found = results[results["held_out"] == "all"].set_index(["split", "metric", "method"])
+    methods = (NETWORK, "aiconfigurator", "roofline")
+    lines = [
+        "| left out | predicted | n | pinn | AIConfigurator | roofline |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for split, metric, what, figure in _SHOWN:
+        rows = found.loc[(split, metric)]
+        cells = (
+            f"{rows.loc[m, 'median']:.1f} / {rows.loc[m, 'mean']:.1f}" if m in rows.index else ""
+            for m in methods
+        )
+        lines.append(f"| {what} | {figure} | {rows.loc[NETWORK, 'n']} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+_RUNS = "serving runs, leave-one-model-out"
+_SHOWN = (
+    ("leave-one-model-out", "tpot", "model", "time per output token"),
+    ("leave-one-model-out", "ttft", "model", "time to first token"),
+    ("leave-one-gpu-and-its-kernels-out", "tpot", "GPU and its kernels", "time per output token"),
+    (_RUNS, "e2e_mean", "model, serving runs", "end to end"),
+    (_RUNS, "ttft_mean", "model, serving runs", "time to first token"),
+)
 
 
 def report() -> str:
@@ -202,6 +237,8 @@ def _last_errors(path: Path, kind: str) -> tuple[float, float]:
 
 
 PARTS: dict[str, Callable[[], str]] = {
+    "first-answer": first_answer,
+    "left-out": left_out,
     "tpot": lambda: run("pinn results"),
     "ttft": lambda: run("pinn results --metric ttft --models-only"),
     "report": report,
@@ -217,18 +254,18 @@ if "PINN_STEPS_DIR" in os.environ:
     PARTS["calibration"] = lambda: calibration(Path(os.environ["PINN_STEPS_DIR"]))
 
 
-def updated(text: str) -> str:
-    """The text with every part written anew."""
+def main() -> None:
+    texts = {page: page.read_text() for page in PAGES}
     for name, make in PARTS.items():
-        pattern = rf"(<!-- begin {name} -->\n).*?(<!-- end -->)"
-        if not re.search(pattern, text, re.DOTALL):
-            raise SystemExit(f"{README} has no part {name}")
-        content = make()
-        text = re.sub(
-            pattern, lambda m, content=content: f"{m[1]}{content}\n{m[2]}", text, flags=re.DOTALL
-        )
-    return text
+        begin, end = f"<!-- begin {name} -->\n", "<!-- end -->"
+        page = next((page for page, text in texts.items() if begin in text), None)
+        if page is None:
+            raise SystemExit(f"no page has the part {name}: put {begin.strip()} and {end} in one")
+        before, rest = texts[page].split(begin, 1)
+        texts[page] = f"{before}{begin}{make()}\n{end}{rest.split(end, 1)[1]}"
+    for page, text in texts.items():
+        page.write_text(text)
 
 
 if __name__ == "__main__":
-    README.write_text(updated(README.read_text()))
+    main()

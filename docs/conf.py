@@ -1,0 +1,30 @@
+"""The site of the docs: ``make docs`` builds it in docs/site."""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+project = "pinn"
+author = "the pinn authors"
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+source_suffix = {".md": "markdown"}
+exclude_patterns = ["site"]
+html_theme = "furo"
+html_title = "pinn"
+html_static_path: list[str] = []
+myst_heading_anchors = 3
+# Pages of the repository that lie outside docs: links to them stay links.
+myst_url_schemes = ["http", "https", "mailto"]
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+# Fenced blocks without a language are what a terminal shows.
+highlight_language = "text"
+suppress_warnings = ["myst.xref_missing"]
+
+# The page of commands is what their --help prints.
+sys.path.insert(0, str(ROOT / "scripts"))
+import make_reference  # noqa: E402
+
+make_reference.main()
