@@ -22,7 +22,7 @@ from pinn.latency.surrogate import Surrogate, batch_work, step_seconds
 from pinn.observations.splits import deployment_keys
 from pinn.observations.table import read_observations
 from pinn.specs.batch import parse_batch
-from pinn.specs.data_folder import read_json
+from pinn.specs.documents import read_json
 from pinn.specs.deployment import Deployment
 
 

@@ -110,7 +110,7 @@ def show(
     from pinn.coefficients.checkpoint_search import find_checkpoint
     from pinn.kernels.search import find_kernels
     from pinn.remembered.code import code_digest
-    from pinn.specs.data_folder import read_json
+    from pinn.specs.documents import read_json
 
     found = find_kernels(folder, None if folder else find_checkpoint())
     if found is None:

@@ -21,7 +21,7 @@ from pinn.errors import PinnError
 from pinn.features.request import REQUEST_FEATURES
 from pinn.features.step import STEP_FEATURES
 from pinn.remembered.files import replace_atomically
-from pinn.specs.data_folder import read_json
+from pinn.specs.documents import read_json
 from pinn.specs.deployment import Deployment
 from pinn.specs.flags import flags_of
 from pinn.specs.serving import ServingSpec

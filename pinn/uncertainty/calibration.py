@@ -14,7 +14,7 @@ from pinn.features.request import REQUEST_FEATURES
 from pinn.features.step import STEP_FEATURES
 from pinn.remembered.files import replace_atomically
 from pinn.sources.report import file_sha256
-from pinn.specs.data_folder import read_json
+from pinn.specs.documents import read_json
 from pinn.uncertainty.conformal import LEVEL
 from pinn.uncertainty.kinds import KindErrors
 from pinn.uncertainty.spread import Spread
