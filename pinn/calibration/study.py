@@ -13,6 +13,7 @@ from pinn.calibration.baselines import line
 from pinn.calibration.calibrate import calibrate_to, candidates, summary
 from pinn.calibration.intervals import TEST, Intervals
 from pinn.calibration.selection import SELECTIONS, select
+from pinn.remembered.files import replace_atomically
 
 #: What is shown, and over how many seeds; nothing is fitted with them.
 BUDGETS = (10, 25, 50, 100, 250, 500, 1000)
@@ -110,5 +111,5 @@ def budget_plot(errors: pd.DataFrame, before: float, path: Path) -> None:
     )
     axis.grid(alpha=0.3)
     axis.legend()
-    figure.savefig(path, dpi=120)
+    replace_atomically(path, lambda target: figure.savefig(target, format="png", dpi=120))
     plt.close(figure)

@@ -6,7 +6,10 @@ import inspect
 from collections import defaultdict
 from typing import Any
 
+from click.core import ParameterSource
 from typer.core import TyperCommand
+
+from pinn.cli.output_paths import check_outputs
 
 #: Tells the formatter to keep the lines of a paragraph.
 _VERBATIM = "\b\n"
@@ -17,6 +20,18 @@ class PlainHelpCommand(TyperCommand):
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **(settings | {"rich_markup_mode": None}))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run, once every output has a place of its own."""
+        check_outputs(
+            [
+                (max(parameter.opts, key=len), ctx.params[parameter.name])
+                for parameter in self.get_params(ctx)
+                if parameter.name in ctx.params
+                and ctx.get_parameter_source(parameter.name) == ParameterSource.COMMANDLINE
+            ]
+        )
+        return super().invoke(ctx)
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """The docstring; indented paragraphs are examples and keep their lines."""

@@ -22,8 +22,8 @@ from pinn.latency.surrogate import Surrogate, batch_work, step_seconds
 from pinn.observations.splits import deployment_keys
 from pinn.observations.table import read_observations
 from pinn.specs.batch import parse_batch
-from pinn.specs.documents import read_json
 from pinn.specs.deployment import Deployment
+from pinn.specs.documents import read_json
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def score(
         list[str] | None,
         typer.Option("--gpu", help="GPU to leave out. Repeatable. [default: those reported]"),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of folds and fits.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of folds and fits.")] = 0,
 ) -> None:
     """Fit surrogates without some measured kernels and predict those; 10 to 15 minutes on a core.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pinn.specs.limits import MOST_DEPTH, MOST_HIDDEN, check_size
+
 
 @dataclass(frozen=True)
 class NetworkSettings:
@@ -25,3 +27,7 @@ class NetworkSettings:
     beta_bound: float = 4.0
     alpha_bound: float = 0.5
     corrected: bool = True
+
+    def __post_init__(self) -> None:
+        check_size(self.hidden, MOST_HIDDEN, "units of a hidden layer", "train a smaller network")
+        check_size(self.depth, MOST_DEPTH, "hidden layers", "train a smaller network")

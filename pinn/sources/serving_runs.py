@@ -14,6 +14,7 @@ import pandas as pd
 
 from pinn.errors import PinnError
 from pinn.sources.report import ReadReport, file_sha256
+from pinn.specs.csv_text import check_columns
 from pinn.units import MILLISECOND
 
 
@@ -83,6 +84,14 @@ _LATENCIES_MS = (
     "e2e_p90_ms",
     "e2e_p99_ms",
 )
+_NUMBERS = (
+    *_LATENCIES_MS,
+    "tensor_parallel_size",
+    "max_num_batched_tokens",
+    "rate_per_s",
+    "prompt_tokens",
+    "output_tokens",
+)
 _KEPT = (
     "run",
     "stage",
@@ -141,7 +150,7 @@ def read_serving_runs(
     """
     if not path.is_file():
         raise PinnError(f"no serving runs at {path}: give the path of the CSV file")
-    raw = pd.read_csv(path, dtype={"stage": "str"})
+    raw = _read_csv(path)
     missing = [name for name in (*_KEPT, *_LATENCIES_MS) if name not in raw.columns]
     if missing:
         raise PinnError(f"{path} lacks the column(s) {', '.join(missing)}")
@@ -159,6 +168,28 @@ def read_serving_runs(
         refused=refused,
     )
     return rows, report
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    """The file's rows, numbers as numbers.
+
+    Raises:
+        PinnError: If it is no CSV, holds no row, names a column twice or has text for a number.
+    """
+    check_columns(path)
+    try:
+        raw = pd.read_csv(path, dtype={"stage": "str", "run": "str"}, encoding="utf-8-sig")
+    except (ValueError, pd.errors.ParserError) as error:  # the former: empty, or no UTF-8
+        raise PinnError(f"{path} is no CSV table ({error}): give a CSV of serving runs") from error
+    if raw.empty:
+        raise PinnError(f"{path} holds 0 serving runs: add a row per run and stage")
+    for name in _NUMBERS:
+        if name in raw.columns and not pd.api.types.is_numeric_dtype(raw[name]):
+            odd = raw.loc[
+                pd.to_numeric(raw[name], errors="coerce").isna() & raw[name].notna(), name
+            ]
+            raise PinnError(f"{path}: {name} must be a number, got {odd.iloc[0]!r:.60}")
+    return raw
 
 
 def _usable(
@@ -193,6 +224,8 @@ def _is_workload(row: pd.Series, known: Workload) -> bool:
         return False
     if row["stage"] == "all":
         return bool(np.isnan(row["rate_per_s"]))
+    if not str(row["stage"]).isdecimal():
+        return False
     stage = int(row["stage"])
     return stage < len(known.stages) and row["rate_per_s"] == known.stages[stage].rate_per_s
 

@@ -19,8 +19,9 @@ class Deployment:
 
     Raises:
         PinnError: If the tensor-parallel size does not divide the heads, experts cannot be spread
-            over the expert-parallel group or there are none, there are fewer layers than pipeline stages, or the GPU
-            has no kernels for mxfp4 experts with mxfp8 activations.
+            over the expert-parallel group or there are none, there are too many replicas or fewer
+            layers than pipeline stages, or the GPU has no kernels for mxfp4 experts with mxfp8
+            activations.
     """
 
     model: ModelSpec

@@ -14,7 +14,7 @@ from pinn.errors import PinnError
 #: Of a JSON document, a YAML document, and a table of configurations or requests.
 MOST_JSON_BYTES = 32 * 2**20
 MOST_YAML_BYTES = 8 * 2**20
-MOST_CSV_BYTES = 256 * 2**20
+MOST_CSV_BYTES = 128 * 2**20
 #: Lists and mappings inside each other; libyaml's own recursion ends the process at some 10,000.
 MOST_DEPTH = 100
 #: Values of a YAML document, each alias counted as what it stands for.
@@ -24,12 +24,13 @@ MOST_LAYERS = 10_000
 #: Any other size in a config.json: widths, heads, experts, vocabulary, context.
 MOST_MODEL_SIZE = 10**9
 #: Any number of a datasheet in SI units.
-MOST_DATASHEET = 1e24
+MOST_DATASHEET = 1e21
 #: Any number that an engine flag takes.
 MOST_FLAG = 10**15
 #: Data-parallel replicas, each of which a simulation keeps the state of.
 MOST_REPLICAS = 4096
-#: Requests of one batch, and tokens of one of them.
+#: Parts of a batch as written, its requests, and tokens of one of them.
+MOST_BATCH_PARTS = 1000
 MOST_BATCH_REQUESTS = 10**6
 MOST_BATCH_TOKENS = 10**9
 #: Configurations of one list or grid: about 5 s and 300 MB.
@@ -40,8 +41,15 @@ MOST_REQUEST_TOKENS = 10**8
 MOST_OUTPUT_TOKENS = 10**9
 #: Seconds on the clock of a workload: ten years, which nanoseconds still divide.
 MOST_SECONDS = 3.2e8
-#: State of a simulated engine in memory.
+#: State of a simulated engine in memory, and KV cache blocks that it counts.
 MOST_ENGINE_BYTES = 2**30
+MOST_BLOCKS = 2**40
+#: Steps of a simulation, whose records take 0.5 GB: eight hours of steps of 10 ms.
+MOST_STEPS = 3_000_000
+#: Units of a hidden layer of a checkpoint's network; it has no more layers than ``MOST_DEPTH``.
+MOST_HIDDEN = 4096
+#: Seed of random draws.
+MOST_SEED = 2**63
 
 
 def check_size(value: float, most: float, what: str, remedy: str) -> None:
@@ -60,7 +68,7 @@ def check_size(value: float, most: float, what: str, remedy: str) -> None:
     Traceback (most recent call last):
     pinn.errors.PinnError: layers: got 10^400, at most 10,000 are read: check the file
     """
-    if value > most:
+    if not value <= most:
         raise PinnError(f"{what}: got {written(value)}, at most {most:,} are read: {remedy}")
 
 
