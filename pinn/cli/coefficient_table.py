@@ -39,7 +39,8 @@ def coefficient_table(
 
     Columns: the keys that any configuration gives; ``beta.NAME [unit]`` and ``alpha.NAME [unit]``
     in the order of the registries; per batch ``step_time_us: BATCH``, ``floor_us: BATCH`` and
-    ``marks: BATCH`` (limits that it exceeds); and the nearest measured deployment with its distance.
+    ``marks: BATCH`` (limits that it exceeds); and the nearest measured deployment with its
+    distance.
     """
     given = {key for configuration in configurations for key in configuration}
     columns: dict[str, Any] = {

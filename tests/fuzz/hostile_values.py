@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 VALUES = st.one_of(
     st.sampled_from(
         [
-            None, True, False, 0, -1, 1, 2, 3, 128, 0.5, 100.5, -0.0, 1e308, 10**12, 10**18, 10**400,
-            -(10**400), float("nan"), float("inf"), float("-inf"), "", "abc", "false", "NaN", "1e999",
-            "=1+1", "@x", "-5", "\x1b[2J\x07", "a\nb", "\udc80", "\u202e", "[/x]", "{}", [], [0, 0],
+            None, True, False, 0, -1, 1, 2, 3, 128, 0.5, 100.5, -0.0, 1e308, 10**12, 10**18,
+            10**400, -(10**400), float("nan"), float("inf"), float("-inf"), "", "abc", "false",
+            "NaN", "1e999", "=1+1", "@x", "-5", "\x1b[2J\x07", "a\nb", "\udc80", "\u202e", "[/x]",
+            "{}", [], [0, 0],
             [None], [128, 128], ["re:(a+)+$"], [[[]]], {}, {"a": 1}, {"": None}, [1] * 300,
         ]
     ),

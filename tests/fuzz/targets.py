@@ -185,9 +185,7 @@ def _batch(shared: Fuzzed, text: str) -> None:
 def _batches(_: Fuzzed) -> st.SearchStrategy[str]:
     number = st.one_of(
         st.integers(0, 10**4).map(str),
-        st.sampled_from(
-            ["-1", "1e9", "10000000", "1000000000", "9" * 30, "9" * 5000, "٣", "", "1.5"]
-        ),
+        st.sampled_from(["-1", "1e9", "10000000", "9" * 10, "9" * 30, "9" * 5000, "", "1.5"]),
     )
     decode = st.builds("{} decode @ {}".format, number, number)
     prefill = st.builds("{} prefill {} @ {}".format, number, number, number)
