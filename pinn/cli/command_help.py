@@ -6,7 +6,6 @@ import inspect
 from collections import defaultdict
 from typing import Any
 
-from click.core import ParameterSource
 from typer.core import TyperCommand
 
 from pinn.cli.output_paths import check_outputs
@@ -27,8 +26,7 @@ class PlainHelpCommand(TyperCommand):
             [
                 (max(parameter.opts, key=len), ctx.params[parameter.name])
                 for parameter in self.get_params(ctx)
-                if parameter.name in ctx.params
-                and ctx.get_parameter_source(parameter.name) == ParameterSource.COMMANDLINE
+                if parameter.name in ctx.params and _is_typed(ctx, parameter)
             ]
         )
         return super().invoke(ctx)
@@ -49,6 +47,11 @@ class PlainHelpCommand(TyperCommand):
         for heading in sorted(panels, key=lambda name: name != "Arguments"):
             with formatter.section(heading):
                 formatter.write_dl(panels[heading])
+
+
+def _is_typed(ctx: Any, parameter: Any) -> bool:
+    source = ctx.get_parameter_source(parameter.name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _panel(parameter: Any) -> str:
