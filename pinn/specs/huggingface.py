@@ -10,7 +10,14 @@ from pinn.errors import PinnError
 from pinn.specs.attention import attentions
 from pinn.specs.config_fields import ConfigFields, read_fields
 from pinn.specs.feed_forward import feed_forwards
-from pinn.specs.limits import MOST_LAYERS, MOST_MODEL_SIZE, check_size, is_finite, written
+from pinn.specs.limits import (
+    MOST_LAYERS,
+    MOST_MATCHES,
+    MOST_MODEL_SIZE,
+    check_size,
+    is_finite,
+    written,
+)
 from pinn.specs.model import (
     AttentionSpec,
     DenseFfnSpec,
@@ -168,6 +175,12 @@ def _precisions(
 ) -> tuple[WeightPrecisions, Precision]:
     if quantization is None:
         return WeightPrecisions(base, base, base, base, base), base
+    check_size(
+        len(attention) * quantization.expressions,
+        MOST_MATCHES,
+        "layers x expressions of the quantization config",
+        "write fewer expressions",
+    )
     kinds = {
         kind: quantization.of_kind(kind, modules, base)
         for kind, modules in module_names(attention, ffn).items()

@@ -20,7 +20,9 @@ MOST_DEPTH = 100
 #: Values of a YAML document, each alias counted as what it stands for.
 MOST_YAML_VALUES = 200_000
 #: Transformer layers, for each of which the parser makes an entry.
-MOST_LAYERS = 10_000
+MOST_LAYERS = 1000
+#: Layers times regular expressions of a quantization config, each held against each: about 5 s.
+MOST_MATCHES = 100_000
 #: Any other size in a config.json: widths, heads, experts, vocabulary, context.
 MOST_MODEL_SIZE = 10**9
 #: Any number of a datasheet in SI units.
@@ -66,7 +68,7 @@ def check_size(value: float, most: float, what: str, remedy: str) -> None:
 
     >>> check_size(10**400, MOST_LAYERS, "layers", "check the file")
     Traceback (most recent call last):
-    pinn.errors.PinnError: layers: got 10^400, at most 10,000 are read: check the file
+    pinn.errors.PinnError: layers: got 10^400, at most 1,000 are read: check the file
     """
     if not value <= most:
         raise PinnError(f"{what}: got {written(value)}, at most {most:,} are read: {remedy}")

@@ -94,6 +94,11 @@ class ModulePatterns:
                 ) from error
         return tuple(found)
 
+    @property
+    def expressions(self) -> int:
+        """How many of the patterns are regular expressions or hold wildcards."""
+        return len(self._expressions)
+
     def _check_repeats(self, pattern: str) -> None:
         """Refuse expressions that may search without end: a repeat inside a repeat, or many."""
         if len(_REPEATS.findall(pattern)) > _MOST_REPEATS or _NESTED_REPEATS.search(pattern):

@@ -44,6 +44,11 @@ class Quantization:
     lm_head: Precision | None = None
     kv_cache: Precision | None = None
 
+    @property
+    def expressions(self) -> int:
+        """Regular expressions that every matrix is held against."""
+        return sum(p.expressions for p in (self.ignored, *(targets for targets, _ in self.groups)))
+
     def of_module(self, aliases: Aliases) -> Precision | None:
         """The format of a matrix; None where it is left as it is."""
         if self.ignored.match(aliases):

@@ -56,7 +56,7 @@ def file(tmp_path):
         (CONFIG | {"hidden_size": float("nan")}, "hidden_size must be a whole number, got nan"),
         (CONFIG | {"hidden_size": float("inf")}, "hidden_size must be a whole number, got inf"),
         (CONFIG | {"num_hidden_layers": 10**12}, "num_hidden_layers: got 1,000,000,000,000"),
-        (CONFIG | {"num_hidden_layers": 10**8}, "at most 10,000 are read"),
+        (CONFIG | {"num_hidden_layers": 10**8}, "at most 1,000 are read"),
         (CONFIG | {"tie_word_embeddings": "false"}, "true or false, without quotes"),
         (CONFIG | {"rope_scaling": {"type": "linear", "factor": "x"}}, "positive factor"),
         (CONFIG | BLOCKS, r"two positive whole numbers such as \[128, 128\], got \[0, 0\]"),
