@@ -84,6 +84,7 @@ _LATENCIES_MS = (
     "e2e_p90_ms",
     "e2e_p99_ms",
 )
+_TEXTS = ("run", "stage", "model", "gpu", "precision", "workload")
 _NUMBERS = (
     *_LATENCIES_MS,
     "tensor_parallel_size",
@@ -178,18 +179,23 @@ def _read_csv(path: Path) -> pd.DataFrame:
     """
     check_columns(path)
     try:
-        raw = pd.read_csv(path, dtype={"stage": "str", "run": "str"}, encoding="utf-8-sig")
-    except (ValueError, pd.errors.ParserError) as error:  # the former: empty, or no UTF-8
+        raw = pd.read_csv(path, dtype=dict.fromkeys(_TEXTS, "str"), encoding="utf-8-sig")
+    except (ValueError, OverflowError) as error:  # empty, no UTF-8, or rows of other widths
         raise PinnError(f"{path} is no CSV table ({error}): give a CSV of serving runs") from error
     if raw.empty:
         raise PinnError(f"{path} holds 0 serving runs: add a row per run and stage")
     for name in _NUMBERS:
         if name in raw.columns and not pd.api.types.is_numeric_dtype(raw[name]):
-            odd = raw.loc[
-                pd.to_numeric(raw[name], errors="coerce").isna() & raw[name].notna(), name
-            ]
-            raise PinnError(f"{path}: {name} must be a number, got {odd.iloc[0]!r:.60}")
+            odd = next(value for value in raw[name].dropna() if not _is_number(value))
+            raise PinnError(f"{path}: {name} must be a number, got {odd!r:.60}")
     return raw
+
+
+def _is_number(text: object) -> bool:
+    try:
+        return bool(np.isfinite(float(str(text))))
+    except ValueError:
+        return False
 
 
 def _usable(

@@ -53,21 +53,21 @@ class GpuSpec:
             "pcie_bandwidth_bytes_per_s",
         ):
             value = getattr(self, name)
-            if not 0 < value <= MOST_DATASHEET:
+            if not 1 <= value <= MOST_DATASHEET:
                 raise PinnError(
-                    f"GPU {self.name}: {name} must be positive and at most {MOST_DATASHEET:g}, "
-                    f"got {written(value)}"
+                    f"GPU {self.name}: {name} must be positive, from 1 to {MOST_DATASHEET:g} in SI "
+                    f"units, got {written(value)}"
                 )
-        if not self.peak_flop_per_s.get("bf16", 0) > 0:
+        if not self.peak_flop_per_s.get("bf16", 0) >= 1:
             raise PinnError(
                 f"GPU {self.name}: peak_flop_per_s needs a positive 'bf16' entry, "
                 f"got {self.peak_flop_per_s!r:.200}"
             )
         for kind, value in self.peak_flop_per_s.items():
-            if not 0 <= value <= MOST_DATASHEET:
+            if value != 0 and not 1 <= value <= MOST_DATASHEET:
                 raise PinnError(
-                    f"GPU {self.name}: the {kind} rate must lie between 0 and {MOST_DATASHEET:g}, "
-                    f"got {written(value)}"
+                    f"GPU {self.name}: the {kind} rate must be 0 or from 1 to {MOST_DATASHEET:g} "
+                    f"in SI units, got {written(value)}"
                 )
 
     def __hash__(self) -> int:

@@ -47,9 +47,9 @@ def changed(draw: st.DrawFn, documents: list[Any]) -> Any:
         if what == 0:
             del container[key]
         elif what == 1 and isinstance(container, dict):
-            container[draw(st.text(max_size=4))] = draw(VALUES)
+            container[draw(st.text(max_size=4))] = copy.deepcopy(draw(VALUES))
         else:
-            container[key] = draw(VALUES)
+            container[key] = copy.deepcopy(draw(VALUES))
     return tree
 
 
