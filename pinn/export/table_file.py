@@ -79,10 +79,12 @@ def read_table_file(path: Path) -> pa.Table:
         raise PinnError(f"{path}: cannot tell the table's format: name it {', '.join(readers)}")
     try:
         table = reader(path)
+        _check_version(table, path)
+        _check_values(table, path)
+    except PinnError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, OverflowError, pa.ArrowException) as error:
         raise PinnError(f"{path} is no readable table ({' '.join(str(error).split())})") from error
-    _check_version(table, path)
-    _check_values(table, path)
     return table
 
 

@@ -186,7 +186,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
         raise PinnError(f"{path} holds 0 serving runs: add a row per run and stage")
     for name in _NUMBERS:
         if name in raw.columns and not pd.api.types.is_numeric_dtype(raw[name]):
-            odd = next(value for value in raw[name].dropna() if not _is_number(value))
+            odd = next((v for v in raw[name].dropna() if not _is_number(v)), raw[name].iloc[0])
             raise PinnError(f"{path}: {name} must be a number, got {odd!r:.60}")
     return raw
 
@@ -210,7 +210,9 @@ def _usable(
         dtype=bool,
     )
     rules = {
-        "a latency is missing or not positive": ~(latencies > 0).all(axis=1),
+        "a latency is missing or not positive": ~((latencies > 0) & np.isfinite(latencies)).all(
+            axis=1
+        ),
         "TTFT, ITL and E2E disagree by more than 1 %": (itl_ms / raw["itl_mean_ms"] - 1).abs()
         > 0.01,
         "load is not that of the named workload": unlike_workload,

@@ -1,6 +1,7 @@
 import pytest
 from export.onnx_sessions import onnx_sessions
-from fuzz.targets import Fuzzed
+from fuzz.hostile_values import written
+from fuzz.targets import PLAIN, TARGETS, Fuzzed
 
 from pinn.coefficients.configurations import make_deployments, parse_grid
 from pinn.export.configured import from_checkpoint
@@ -21,4 +22,6 @@ def fuzzed(measured, checkpoint_path, tmp_path_factory):
         write_table_file(export_table(configured, None), configured.provenance, path, kind)
         tables[f".{kind}"] = path.read_bytes()
     graph = onnx_sessions(surrogate.checkpoint, folder / "onnx")[0]
-    return Fuzzed(folder, surrogate, checkpoint_path, deployments[0], tables, graph)
+    shared = Fuzzed(folder, surrogate, checkpoint_path, deployments[0], tables, graph)
+    TARGETS["workloads"].check(shared, (".yaml", written(PLAIN)))  # compiles the simulator
+    return shared

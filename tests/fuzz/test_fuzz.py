@@ -17,7 +17,7 @@ from pinn.errors import PinnError
 
 #: In the whole suite: a fixed set of inputs. For longer: rounds with other seeds.
 SECONDS = float(os.environ.get("PINN_FUZZ_SECONDS", "0"))
-QUICK_EXAMPLES, ROUND_EXAMPLES = 60, 400
+QUICK_EXAMPLES, ROUND_EXAMPLES = 30, 400
 MOST_SECONDS, MOST_BYTES = 10.0, 2**30
 
 
