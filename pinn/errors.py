@@ -1,9 +1,38 @@
-"""The error type that users see as one line."""
+"""The error type that users see as one line, and text that is safe to show."""
+
+#: Longest error message and longest name of a file that are shown whole.
+_MESSAGE_CHARACTERS = 2000
+NAME_CHARACTERS = 200
 
 
 class PinnError(ValueError):
     """Bad input or a broken file.
 
     The message names what was got, what was expected and the remedy, in one line: the command
-    line prints it as it is and exits with a code other than 0.
+    line prints it as it is and exits with a code other than 0. What input may have put into it
+    cannot move the cursor or break the line.
     """
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(printable(message, _MESSAGE_CHARACTERS))
+
+
+def printable(text: object, most: int = NAME_CHARACTERS) -> str:
+    r"""Text for a terminal or a page: control characters are written out, and the length is cut.
+
+    Args:
+        text: Anything; names in files are free text.
+        most: Characters kept; the middle of a longer text is left out.
+
+    >>> printable("a\x1b[2Jb\n")
+    'a\\x1b[2Jb\\n'
+    """
+    shown = str(text)
+    if len(shown) > most:
+        shown = f"{shown[: most // 2]} ... {shown[-most // 4 :]}"
+    if shown.isprintable():
+        return shown
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode()
+        for c in shown
+    )

@@ -120,7 +120,7 @@ def deployments(draw, one_gpu: bool = False) -> Deployment:
         gpu = replace(gpu, compute_capability=10.0)  # kernels exist there alone
     experts = model.moe.experts if model.moe else 10**9
     sizes = {"tensor_parallel_size": 1, "data_parallel_size": 1, "pipeline_parallel_size": 1}
-    spread = draw(st.booleans())
+    spread = draw(st.booleans()) and model.moe is not None
     if not one_gpu:
         tp = draw(st.sampled_from([n for n in (1, 2, 4, 8, 16) if _fits(model, n)]))
         spread = spread and tp <= experts

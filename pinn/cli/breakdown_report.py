@@ -12,8 +12,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from pinn.cli.batch_marks import batch_marks, marks_lines
 from pinn.files.write import replace_atomically
 from pinn.kernels.evidence import KernelUse
+from pinn.specs.batch import parse_batch
 from pinn.specs.deployment import Deployment
 from pinn.training.teacher.breakdown import PART_OF_FEATURE, PARTS, Breakdown
 from pinn.units import MICROSECOND
@@ -39,12 +41,16 @@ def make_report(
         breakdowns: Of each batch.
         sources: What the breakdowns were made from, in words.
     """
+    steps = [
+        _step(found) | {"marks": batch_marks(parse_batch(found.batch), deployment)}
+        for found in breakdowns
+    ]
     return {
         "model": deployment.model.name,
         "gpu": deployment.gpu.name,
         "serving": asdict(deployment.serving),
         "sources": dict(sources),
-        "steps": [_step(found) for found in breakdowns],
+        "steps": steps,
     }
 
 
@@ -145,7 +151,7 @@ def nearest_text(kernel: Mapping[str, Any]) -> str:
 
 def print_report(report: dict[str, Any], console: Console | None = None) -> None:
     """Print the report for people."""
-    console = console or Console(width=130, highlight=False)
+    console = console or Console(width=130, highlight=False, markup=False)
     flags = ", ".join(f"{k} {v}" for k, v in report["serving"].items() if _worth_showing(k, v))
     console.print(f"{report['model']} on {report['gpu']}: {flags}")
     for what, source in report["sources"].items():
@@ -153,6 +159,8 @@ def print_report(report: dict[str, Any], console: Console | None = None) -> None
     for step in report["steps"]:
         console.print()
         console.print(_parts_table(step))
+        for line in marks_lines([step]):
+            console.print(line)
         if step["kernels"]:
             console.print()
             console.print(_kernels_table(step["kernels"]))

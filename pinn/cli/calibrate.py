@@ -39,7 +39,7 @@ def calibrate(
             help="Fit to windows (means of 5 to 15 steps), singles (one step) or both.",
         ),
     ] = "both",
-    seed: Annotated[int, typer.Option("--seed", help="Of the random selection.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the random selection.")] = 0,
     base: Annotated[
         Path | None,
         typer.Option("--base", help="Coefficient set to start from, in place of the network."),
@@ -113,6 +113,7 @@ def _base(deployment: Deployment, base: Path | None, checkpoint: Path | None) ->
 
 def _study(found: Calibration, folder: Path) -> None:
     from pinn.cli.calibration_report import print_study
+    from pinn.files.write import replace_atomically
     from pinn.research.calibration.baselines import baseline_table, baselines
     from pinn.research.calibration.study import budget_errors, budget_plot, budget_table
     from pinn.training.calibration.calibrate import candidates
@@ -121,14 +122,14 @@ def _study(found: Calibration, folder: Path) -> None:
     beta: np.ndarray = found.beta.base
     errors = budget_errors(found.intervals, beta, kind)
     folder.mkdir(parents=True, exist_ok=True)
-    errors.to_csv(folder / "budget.csv", index=False)
+    replace_atomically(folder / "budget.csv", lambda path: errors.to_csv(path, index=False))
     before = found.errors.query(
         f"part == 'last 20 %' and kind == '{kind}' and coefficients == 'before'"
     )
     budget_plot(errors, float(before["median"].iloc[0]), folder / "budget.png")
     methods = baselines(found.deployment, beta, _donors())
     others = baseline_table(methods, candidates(found.intervals, kind), found.intervals)
-    others.to_csv(folder / "baselines.csv", index=False)
+    replace_atomically(folder / "baselines.csv", lambda path: others.to_csv(path, index=False))
     print_study(budget_table(errors), others)
     typer.echo(f"wrote {folder}/budget.csv, budget.png and baselines.csv")
 

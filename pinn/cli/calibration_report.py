@@ -17,7 +17,7 @@ from pinn.units import MICROSECOND
 
 def print_calibration(found: Calibration, console: Console | None = None) -> None:
     """Print what was fitted, the errors before and after, and what the traces determine."""
-    console = console or Console(width=100, highlight=False)
+    console = console or Console(width=100, highlight=False, markup=False)
     deployment = found.deployment
     console.print(
         f"{deployment.model.name} on {deployment.gpu.name}, {sources_text(found)}: fitted to "
@@ -105,7 +105,7 @@ def _groups(found: Calibration) -> str:
 
 def print_study(budgets: pd.DataFrame, others: pd.DataFrame) -> None:
     """Print error against budget and the baselines."""
-    console = Console(width=110, highlight=False)
+    console = Console(width=110, highlight=False, markup=False)
     methods = (*SELECTIONS, LINE)
     table = _table("median error (%), last 20 %: median / worst seed", "budget", *methods)
     for budget, rows in budgets.groupby("budget"):

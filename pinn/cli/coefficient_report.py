@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from pinn.cli.batch_marks import batch_marks, marks_lines
 from pinn.cli.trust_report import intervals_line, with_trust
 from pinn.coefficients.coefficient_set import CoefficientSet, deployment_facts, set_to_json
 from pinn.coefficients.distance import training_space
@@ -31,8 +32,8 @@ def make_report(
     """Everything about one configuration, ready for JSON and in SI units but for batches.
 
     A coefficient set as :func:`pinn.coefficients.coefficient_set.set_to_json` gives it, for this
-    deployment, with its ``sampling``, ``batches``, a list of ``batch``, ``step_time_us`` and
-    ``floor_us``, and the ``distance``.
+    deployment, with its ``sampling``, ``batches``, a list of ``batch``, ``step_time_us``,
+    ``floor_us`` and ``marks`` (see :func:`batch_marks`), and the ``distance``.
 
     Args:
         found: The coefficients.
@@ -40,15 +41,17 @@ def make_report(
         batches: Batches to time, as written on the command line.
         distance: How far it lies from what was measured, with a ``sentence``.
     """
-    work = batch_work(deployment, [parse_batch(text) for text in batches])
+    parsed = [parse_batch(text) for text in batches]
+    work = batch_work(deployment, parsed)
     times = step_seconds(found.beta, *work), floor_seconds(*work)
     timed = [
         {
             "batch": text,
             "step_time_us": float(seconds) / MICROSECOND,
             "floor_us": float(floor) / MICROSECOND,
+            "marks": batch_marks(batch, deployment),
         }
-        for text, seconds, floor in zip(batches, *times, strict=True)
+        for text, batch, seconds, floor in zip(batches, parsed, *times, strict=True)
     ]
     known = set_to_json(found) | deployment_facts(deployment)
     sampling = asdict(deployment.sampling)
@@ -118,7 +121,7 @@ def write_report(report: dict[str, Any], path: Path) -> None:
 
 def print_report(report: dict[str, Any], console: Console | None = None) -> None:
     """Print the report for people: times in microseconds."""
-    console = console or Console(width=120, highlight=False)
+    console = console or Console(width=120, highlight=False, markup=False)
     flags = ", ".join(f"{k} {v}" for k, v in report["serving"].items() if _worth_showing(k, v))
     console.print(f"{report['model']} on {report['gpu']}: {flags}")
     console.print(f"weights and cache: {_listed(report['precisions'])}")
@@ -131,6 +134,8 @@ def print_report(report: dict[str, Any], console: Console | None = None) -> None
     ):
         console.print(table)
         console.print()
+    for line in marks_lines(report["batches"]):
+        console.print(line + "\n")
     if "intervals" in report:
         console.print(intervals_line(report["intervals"]) + "\n")
     console.print(report["distance"]["sentence"])

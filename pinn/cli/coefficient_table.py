@@ -10,10 +10,12 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from pinn.cli.batch_marks import batch_marks
 from pinn.coefficients.configurations import KEYS
 from pinn.coefficients.distance import training_space
 from pinn.coefficients.surrogate import Surrogate, step_seconds
 from pinn.errors import PinnError
+from pinn.files.csv_cells import escaped_table
 from pinn.files.write import replace_atomically
 from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import step_costs
@@ -36,8 +38,9 @@ def coefficient_table(
     """One row per configuration.
 
     Columns: the keys that any configuration gives; ``beta.NAME [unit]`` and ``alpha.NAME [unit]``
-    in the order of the registries; per batch ``step_time_us: BATCH`` and ``floor_us: BATCH``; and
-    the nearest measured deployment with its distance.
+    in the order of the registries; per batch ``step_time_us: BATCH``, ``floor_us: BATCH`` and
+    ``marks: BATCH`` (limits that it exceeds); and the nearest measured deployment with its
+    distance.
     """
     given = {key for configuration in configurations for key in configuration}
     columns: dict[str, Any] = {
@@ -90,8 +93,8 @@ def _named(
 
 def _batch_columns(
     beta: np.ndarray, deployments: Sequence[Deployment], batches: Sequence[str]
-) -> dict[str, np.ndarray]:
-    columns: dict[str, np.ndarray] = {}
+) -> dict[str, Any]:
+    columns: dict[str, Any] = {}
     if not batches:
         return columns
     costs = step_costs(deployments)
@@ -106,6 +109,7 @@ def _batch_columns(
             floors[rows] = floor_seconds(own, sums)
         columns[f"step_time_us: {text}"] = seconds / MICROSECOND
         columns[f"floor_us: {text}"] = floors / MICROSECOND
+        columns[f"marks: {text}"] = ["; ".join(batch_marks(batch, d)) for d in deployments]
     return columns
 
 
@@ -134,7 +138,7 @@ def write_table(table: pa.Table, path: Path) -> None:
 def _write_csv(table: pa.Table, path: Path) -> None:
     from pyarrow import csv
 
-    csv.write_csv(table, path)
+    csv.write_csv(escaped_table(table), path)
 
 
 def _write_parquet(table: pa.Table, path: Path) -> None:

@@ -167,11 +167,12 @@ def _one(
 def _many(configs: Path | None, grid: str | None, given: dict[str, Any]) -> list[dict[str, Any]]:
     """The configurations of file and grid, combined with each other and with the flags."""
     from pinn.coefficients.configuration_files import read_configurations
-    from pinn.coefficients.configurations import canonical, parse_grid
+    from pinn.coefficients.configurations import canonical, check_configurations, parse_grid
 
     shared = canonical(given)
     rows = read_configurations(configs) if configs is not None else [{}]
     crossed = parse_grid(grid) if grid is not None else [{}]
+    check_configurations(len(rows) * len(crossed))
     return [{**shared, **row, **point} for row in rows for point in crossed]
 
 

@@ -14,7 +14,10 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from pinn.cli.command_help import PlainHelpCommand
-from pinn.errors import PinnError
+from pinn.errors import PinnError, printable
+
+#: An error's message is as long as this at most, with what the command line adds.
+_ERROR_CHARACTERS = 3000
 
 
 @dataclass(frozen=True)
@@ -85,9 +88,9 @@ def _usage(error: Any) -> str:
 
 
 def _fail(message: str, code: int) -> None:
-    typer.echo(f"error: {message}", err=True)
+    typer.echo(f"error: {printable(message, _ERROR_CHARACTERS)}", err=True)
     sys.exit(code)
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    typer.echo(f"warning: {message}", err=True)
+    typer.echo(f"warning: {printable(message, _ERROR_CHARACTERS)}", err=True)

@@ -8,6 +8,8 @@ from typing import Any
 
 from typer.core import TyperCommand
 
+from pinn.cli.output_paths import check_outputs
+
 #: Tells the formatter to keep the lines of a paragraph.
 _VERBATIM = "\b\n"
 
@@ -17,6 +19,17 @@ class PlainHelpCommand(TyperCommand):
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **(settings | {"rich_markup_mode": None}))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run, once every output has a place of its own."""
+        check_outputs(
+            [
+                (max(parameter.opts, key=len), ctx.params[parameter.name])
+                for parameter in self.get_params(ctx)
+                if parameter.name in ctx.params and _is_typed(ctx, parameter)
+            ]
+        )
+        return super().invoke(ctx)
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """The docstring; indented paragraphs are examples and keep their lines."""
@@ -34,6 +47,11 @@ class PlainHelpCommand(TyperCommand):
         for heading in sorted(panels, key=lambda name: name != "Arguments"):
             with formatter.section(heading):
                 formatter.write_dl(panels[heading])
+
+
+def _is_typed(ctx: Any, parameter: Any) -> bool:
+    source = ctx.get_parameter_source(parameter.name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _panel(parameter: Any) -> str:

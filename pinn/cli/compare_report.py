@@ -24,7 +24,7 @@ def print_comparison(
         tables: ``errors``, ``step_times`` and ``coefficients``, those that there are.
         no_errors: Why errors are not compared, where they are not.
     """
-    console = Console(width=120, highlight=False)
+    console = Console(width=120, highlight=False, markup=False)
     console.print(f"A: {a}\nB: {b}\n")
     if "errors" in tables:
         console.print(_errors(tables["errors"]))

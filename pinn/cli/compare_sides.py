@@ -22,8 +22,8 @@ from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.research.suite_network import BATCHES, shown_deployments
 from pinn.specs.batch import parse_batch
-from pinn.specs.data_folder import read_json
 from pinn.specs.deployment import Deployment
+from pinn.specs.documents import read_json
 
 
 @dataclass(frozen=True)

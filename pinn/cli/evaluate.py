@@ -112,7 +112,7 @@ def serving_runs(
         bool,
         typer.Option("--steady-state", help="Also the mean ITL of one batch in its steady state."),
     ] = False,
-    seed: Annotated[int, typer.Option("--seed", help="Of arrival times and lengths.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of arrival times and lengths.")] = 0,
     out: Annotated[
         Path | None, typer.Option("--out", help="Also write every figure, as CSV.")
     ] = None,
@@ -135,6 +135,8 @@ def serving_runs(
     from pinn.coefficients.checkpoint_search import find_checkpoint
     from pinn.evaluation.serving_runs import ranking_inversions, score_runs, summarize_runs
     from pinn.evaluation.serving_runs_print import markdown_scores, print_scores, print_summary
+    from pinn.files.csv_cells import escaped_frame
+    from pinn.files.write import replace_atomically
 
     runs = _read(path, gpu, model_configs, seed)
     methods = _latencies(runs, find_checkpoint(checkpoint), kernels)
@@ -155,7 +157,8 @@ def serving_runs(
     print_summary(summary, inversions)
     steady = _steady_states(runs, methods) if steady_state else None
     if out is not None:
-        scores.to_csv(out, index=False)
+        safe = escaped_frame(scores)
+        replace_atomically(out, lambda target: safe.to_csv(target, index=False))
     if json_path is not None:
         _write_json(json_path, scores, summary, inversions, steady)
 
@@ -235,6 +238,8 @@ def _write_json(
 
     import pandas as pd
 
+    from pinn.files.write import replace_atomically
+
     def records(table: object) -> object:
         if not isinstance(table, pd.DataFrame):
             return table
@@ -246,4 +251,5 @@ def _write_json(
         "ranked_wrongly": inversions,
         "steady_state": steady,
     }
-    path.write_text(json.dumps(document, indent=2) + "\n")
+    text = json.dumps(document, indent=2) + "\n"
+    replace_atomically(path, lambda target: target.write_text(text))

@@ -72,7 +72,7 @@ def kernels(
     exclude_gpu: Annotated[
         list[str] | None, typer.Option("--exclude-gpu", help="Neither it nor its kernels.")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of draws and batches.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of draws and batches.")] = 0,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Processes.")] = 1,
     folder: Annotated[
         Path | None,

@@ -40,7 +40,7 @@ def score(
         list[str] | None,
         typer.Option("--gpu", help="GPU to leave out. Repeatable. [default: those reported]"),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Of folds and fits.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of folds and fits.")] = 0,
 ) -> None:
     """Fit surrogates without some measured kernels and predict those; 10 to 15 minutes on a core.
 
@@ -110,7 +110,7 @@ def show(
     from pinn.coefficients.checkpoint_search import find_checkpoint
     from pinn.files.code import code_digest
     from pinn.kernels.search import find_kernels
-    from pinn.specs.data_folder import read_json
+    from pinn.specs.documents import read_json
 
     found = find_kernels(folder, None if folder else find_checkpoint())
     if found is None:

@@ -54,6 +54,6 @@ def print_sensitivity(found: dict[str, Any], console: Console | None = None) -> 
     for name in sorted(shares, key=lambda name: -abs(shares[name])):
         if abs(shares[name]) >= _PRINTED:
             table.add_row(name, f"{shares[name]:+.3f} %")
-    console = console or Console()
+    console = console or Console(markup=False)
     console.print(f"{found['figure']} {found['value']:,.4g} hangs on", highlight=False)
     console.print(table)

@@ -173,11 +173,14 @@ def _report(
     trust: dict[str, Any] | None,
     sensitivity: dict[str, Any] | None,
 ) -> None:
+    from pinn.simulator.overload import overload
     from pinn.simulator.report import print_report
     from pinn.simulator.statistics import run_statistics
 
     statistics = run_statistics(run)
-    typer.echo(f"{deployment.model.name} on {deployment.gpu.name}, {run.workload.name}")
+    heading = f"{deployment.model.name} on {deployment.gpu.name}, {run.workload.name}"
+    found = overload(run)
+    typer.echo(f"{heading}, {found}" if found else heading)
     print_report(run, statistics)
     if trust is not None:
         from pinn.cli.simulation_trust import simulation_lines
@@ -207,6 +210,8 @@ def _write_json(
     import json
     import math
 
+    from pinn.files.write import replace_atomically
+    from pinn.simulator.overload import overload
     from pinn.simulator.statistics import run_statistics
 
     stages = [run_statistics(run, stage) for stage in range(run.workload.stages)]
@@ -215,11 +220,13 @@ def _write_json(
         return {k: None if math.isnan(v) else v for k, v in figures.items()}
 
     report = finite(run_statistics(run)) | {"stages": [finite(stage) for stage in stages]}
+    report["overloaded"] = overload(run)
     if trust is not None:
         report["intervals"] = trust
     if sensitivity is not None:
         report["sensitivity"] = sensitivity
-    path.write_text(json.dumps(report, indent=2) + "\n")
+    text = json.dumps(report, indent=2) + "\n"
+    replace_atomically(path, lambda target: target.write_text(text))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import exp
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,17 @@ METRICS = {"tpot": "step time", "ttft": "TTFT"}
 def with_trust(report: dict[str, Any], checkpoint: Path, deployment: Deployment) -> dict[str, Any]:
     """A coefficient report with the ends of its intervals and what left-out data showed.
 
-    Entries get ``low`` and ``high``, batches ``step_time_low_us`` and ``step_time_high_us``.
+    Entries get ``low`` and ``high``, batches ``step_time_low_us``, ``step_time_high_us`` and
+    perhaps a further mark.
     Where the checkpoint has no intervals, ``intervals`` says why and nothing else changes.
     """
     try:
         calibration = read_calibration(checkpoint)
         situation = situation_of(checkpoint, deployment, REFERENCE_BATCH)
         batches = [
-            entry | _step_ends(calibration, checkpoint, deployment, entry)
+            entry
+            | _step_ends(calibration, checkpoint, deployment, entry)
+            | {"marks": entry["marks"] + _far(calibration, checkpoint, deployment, entry)}
             for entry in report["batches"]
         ]
     except PinnError as error:
@@ -75,6 +79,20 @@ def _step_ends(
     half = step_half_width(calibration, checkpoint, deployment, entry["batch"])
     low, high = around(entry["step_time_us"], half)
     return {"step_time_low_us": low, "step_time_high_us": high}
+
+
+def _far(
+    calibration: Calibration, checkpoint: Path, deployment: Deployment, entry: Mapping[str, Any]
+) -> list[str]:
+    """A mark where a batch's kernels lie farther from measured ones than all that was left out."""
+    distance = situation_of(checkpoint, deployment, entry["batch"]).distance.total
+    farthest = max(kind.farthest for kind in calibration.kinds)
+    if distance <= farthest:
+        return []
+    return [
+        f"its kernels' sizes and GPU differ from measured ones by a factor of {exp(distance):.2f}, "
+        f"those of left-out rows by {exp(farthest):.2f} at most"
+    ]
 
 
 def intervals_line(intervals: Mapping[str, Any]) -> str:

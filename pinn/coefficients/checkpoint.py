@@ -14,10 +14,11 @@ from safetensors.numpy import save
 
 from pinn.coefficients.settings import NetworkSettings
 from pinn.coefficients.trained_network import TrainedNetwork
-from pinn.errors import PinnError
+from pinn.errors import PinnError, printable
 from pinn.physics.descriptors import DESCRIPTORS, RATES
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
+from pinn.specs.documents import parse_json
 
 FORMAT_VERSION = 1
 
@@ -83,24 +84,38 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         )
     try:
         with safe_open(path, framework="numpy") as file:
-            header = json.loads((file.metadata() or {})["pinn"])
+            header = parse_json((file.metadata() or {})["pinn"], str(path))
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except (SafetensorError, KeyError, json.JSONDecodeError, OSError) as error:
+    except (SafetensorError, KeyError, TypeError, PinnError, OSError) as error:
         raise PinnError(
             f"{path} is not a readable checkpoint ({type(error).__name__}: {error}): it may be cut "
             "off; copy it again or train a new one with 'python train.py'"
         ) from error
     _check_header(header, path)
-    anchors = tensors.pop("anchors")
     try:
+        anchors = _anchors(tensors, header)
         network = TrainedNetwork.from_arrays(NetworkSettings(**header["settings"]), tensors)
-    except ValueError as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise PinnError(f"{path} does not hold this network's weights: {error}") from error
-    return Checkpoint(network, header["metadata"], anchors, tuple(header["anchor_names"]))
+    names = tuple(map(printable, header["anchor_names"]))
+    return Checkpoint(network, header["metadata"], anchors, names)
+
+
+def _anchors(tensors: dict[str, np.ndarray], header: dict[str, Any]) -> np.ndarray:
+    """The measured deployments, one row a name; all numbers of the file are finite."""
+    for name, tensor in tensors.items():
+        if not np.isfinite(tensor).all():
+            raise ValueError(f"{name} holds a number that is not finite")
+    anchors, width = tensors.pop("anchors"), len(DESCRIPTORS) + len(RATES)
+    if anchors.shape != (len(header["anchor_names"]), width):
+        raise ValueError(f"anchors have shape {list(anchors.shape)}, expected a row a name")
+    if not isinstance(header["metadata"], dict):
+        raise ValueError("its metadata is no JSON object")
+    return anchors
 
 
 def _check_header(header: dict[str, Any], path: Path) -> None:
-    version = header.get("format_version")
+    version = header.get("format_version") if isinstance(header, dict) else None
     if version != FORMAT_VERSION:
         raise PinnError(
             f"{path} has checkpoint format {version}, this program reads {FORMAT_VERSION}: use the "
@@ -108,9 +123,11 @@ def _check_header(header: dict[str, Any], path: Path) -> None:
         )
     expected = registry()
     for part, names in expected.items():
-        found = header.get("registry", {}).get(part)
+        known = header.get("registry")
+        found = known.get(part) if isinstance(known, dict) else None
         if found != names:
-            unknown = sorted(set(found or []) ^ set(names)) or ["the order"]
+            listed = map(str, found) if isinstance(found, list) else ()
+            unknown = sorted(set(listed) ^ set(names)) or ["the order"]
             raise PinnError(
                 f"{path} was made for other {part.replace('_', ' ')} (they differ in "
                 f"{', '.join(unknown)}): train a new checkpoint with 'python train.py'"

@@ -8,7 +8,6 @@ what each coefficient was before (``base``) and how the fit went (``calibration`
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,10 @@ from pinn.errors import PinnError
 from pinn.files.write import replace_atomically
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
-from pinn.specs.data_folder import read_json
 from pinn.specs.deployment import Deployment
+from pinn.specs.documents import read_json
 from pinn.specs.flags import flags_of
+from pinn.specs.limits import is_finite, written
 from pinn.specs.serving import ServingSpec
 
 SCHEMA = "pinn coefficients 1"
@@ -169,14 +169,31 @@ def read_coefficient_set(path: Path) -> CoefficientSet:
             "'pinn coefficients --json' or 'pinn calibrate'"
         )
     entries = {part: _checked_entries(tree, part, path) for part in _REGISTRIES}
+    _check_facts(tree, path)
     has_base = all("base" in e for part in entries.values() for e in part.values())
     return CoefficientSet(
         {k: tree[k] for k in _FACTS if k in tree},
         _vectors(entries, "value", path),
         np.array([bool(e.get("taught", True)) for e in entries["alpha"].values()]),
         _vectors(entries, "base", path) if has_base else None,
-        tree.get("calibration", {}),
+        tree.get("calibration") or {},
     )
+
+
+def _check_facts(tree: dict[str, Any], path: Path) -> None:
+    """What is said of the deployment and the fit, each of its kind where it is there."""
+    for name in ("precisions", "serving", "named", "calibration"):
+        if not isinstance(tree.get(name) or {}, dict):
+            raise PinnError(f"{path}: {name} must be a JSON object, got {written(tree[name])}")
+    for name in ("model", "gpu"):
+        if not isinstance(tree.get(name, ""), str):
+            raise PinnError(f"{path}: {name} must be text, got {written(tree[name])}")
+    sources = (tree.get("calibration") or {}).get("sources", [])
+    listed = isinstance(sources, list) and all(isinstance(s, dict) for s in sources)
+    if not listed or not all(isinstance(s.get("path"), str) for s in sources):
+        raise PinnError(
+            f"{path}: calibration.sources must list files with their path, got {sources!r:.60}"
+        )
 
 
 def _checked_entries(tree: Any, part: str, path: Path) -> dict[str, dict[str, Any]]:
@@ -204,7 +221,6 @@ def _vectors(entries: dict[str, dict[str, dict[str, Any]]], key: str, path: Path
 
 
 def _number(value: Any, name: str, path: Path) -> float:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 <= value < math.inf:
-        raise PinnError(f"{path}: {name} must be finite and not negative, got {value!r}")
+    if not is_finite(value) or value < 0:
+        raise PinnError(f"{path}: {name} must be finite and not negative, got {written(value)}")
     return float(value)

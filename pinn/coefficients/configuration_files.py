@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from pinn.coefficients.configurations import canonical, expand_grid
+from pinn.coefficients.configurations import canonical, check_configurations, expand_grid
 from pinn.errors import PinnError
+from pinn.specs.csv_text import CsvTable
+from pinn.specs.documents import read_json, read_yaml
 
 SUFFIXES = (".csv", ".yaml", ".yml", ".json")
 
@@ -27,50 +25,30 @@ def read_configurations(path: Path) -> list[dict[str, Any]]:
     """
     if path.suffix.lower() not in SUFFIXES:
         raise PinnError(f"{path}: cannot tell its format: name it {', '.join(SUFFIXES)}")
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
-        raise PinnError(f"{path}: cannot be read ({reason}): give a readable file") from error
-    found = _from_csv(text, path) if path.suffix.lower() == ".csv" else _from_tree(text, path)
+    found = _from_csv(path) if path.suffix.lower() == ".csv" else _from_tree(path)
     if not found:
         raise PinnError(f"{path} holds no configurations: add at least one row")
     return found
 
 
-def _from_csv(text: str, path: Path) -> list[dict[str, Any]]:
-    rows = csv.reader(text.splitlines())
-    header = next(rows, None)
-    if not header:
-        return []
+def _from_csv(path: Path) -> list[dict[str, Any]]:
+    table = CsvTable(path)
     found = []
-    for values in rows:
-        if not values:
-            continue
-        if len(values) != len(header):
-            raise PinnError(
-                f"{path}, line {rows.line_num}: {len(values)} values under {len(header)} columns"
-            )
-        where = f"{path}, line {rows.line_num}: "
-        found.append(canonical(dict(zip(header, values, strict=True)), where))
+    for line, values in table.rows():
+        check_configurations(len(found) + 1, f"{path}: ")
+        where = f"{path}, line {line}: "
+        found.append(canonical(dict(zip(table.names, values, strict=True)), where))
     return found
 
 
-def _from_tree(text: str, path: Path) -> list[dict[str, Any]]:
+def _from_tree(path: Path) -> list[dict[str, Any]]:
     where = f"{path}: "
-    try:
-        if path.suffix.lower() == ".json":
-            tree = json.loads(text)
-        else:
-            tree = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except json.JSONDecodeError as error:
-        raise PinnError(f"{path}, line {error.lineno}: malformed JSON ({error.msg})") from error
-    except yaml.YAMLError as error:
-        raise PinnError(f"{path}: malformed YAML: {' '.join(str(error).split())}") from error
+    tree = read_json(path) if path.suffix.lower() == ".json" else read_yaml(path)
     if isinstance(tree, dict):
         return expand_grid(tree, where)
     if tree is not None and not isinstance(tree, list):
         raise PinnError(f"{where}expected a list of configurations or a grid, got {tree!r:.60}")
+    check_configurations(len(tree or ()), where)
     found = []
     for number, entry in enumerate(tree or (), 1):
         if not isinstance(entry, dict):

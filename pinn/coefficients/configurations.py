@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -13,6 +14,7 @@ from pinn.specs.deployment import Deployment
 from pinn.specs.flags import flags_of
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.limits import MOST_CONFIGURATIONS, check_size, written
 from pinn.specs.model import ModelSpec
 from pinn.specs.precision_override import with_precision
 from pinn.specs.serving import ServingSpec
@@ -46,9 +48,17 @@ def canonical(configuration: Configuration, where: str = "") -> dict[str, Any]:
         if name not in KEYS:
             raise PinnError(f"{where}unknown configuration key {key!r}: use {', '.join(KEYS)}")
         if value is not None and value != "":
+            if name in found:
+                raise PinnError(f"{where}{name} is given twice, as {key!r} too: leave one out")
             flag = _SERVING.get(name)
-            found[name] = flag.read(value, where + name) if flag else str(value).strip()
+            found[name] = flag.read(value, where + name) if flag else _text(value, where + name)
     return found
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise PinnError(f"{where} must be text, got {written(value)}: put it in quotes")
+    return value.strip()
 
 
 @lru_cache(maxsize=256)
@@ -113,10 +123,20 @@ def expand_grid(axes: Configuration, where: str = "") -> list[dict[str, Any]]:
     empty = [key for key, values in listed.items() if not values]
     if empty:
         raise PinnError(f"{where}no values under {', '.join(empty)}: give at least one each")
+    check_configurations(math.prod(map(len, listed.values())), where)
     return [
         canonical(dict(zip(listed, values, strict=True)), where)
         for values in itertools.product(*listed.values())
     ]
+
+
+def check_configurations(count: int, where: str = "") -> None:
+    """Refuse a list or grid of more than ``MOST_CONFIGURATIONS`` before it is made.
+
+    Raises:
+        PinnError: If there are more.
+    """
+    check_size(count, MOST_CONFIGURATIONS, f"{where}configurations", "split it")
 
 
 def parse_grid(text: str) -> list[dict[str, Any]]:

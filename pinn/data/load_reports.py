@@ -7,9 +7,7 @@ and has to be given.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -17,9 +15,10 @@ from pinn.data.measured_runs import PROMPT_RANGE, WHOLE_RUN, MeasuredRun
 from pinn.data.serving_runs import model_config
 from pinn.errors import PinnError
 from pinn.simulator.workloads.inference_perf import read_inference_perf
-from pinn.simulator.workloads.yaml_file import check, read_yaml
+from pinn.simulator.workloads.yaml_file import check, read_mapping
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
+from pinn.specs.documents import read_json
 from pinn.specs.flags import given_flags
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.serving import ServingSpec
@@ -82,10 +81,10 @@ def read_load_report(
     """
     if not is_load_report(path):
         raise PinnError(f"{path} lacks {_SERVER} or {_CONFIG}: {_REMEDY}")
-    named = read_yaml(path / _SERVER)
+    named = read_mapping(path / _SERVER)
     server = check(_Server, named, path / _SERVER, _REMEDY)
     flags = given_flags(ServingSpec, named, str(path / _SERVER))
-    config = read_yaml(path / _CONFIG)
+    config = read_mapping(path / _CONFIG)
     workload = read_inference_perf(config, path / _CONFIG, seed, PROMPT_RANGE)
     stages = config["load"]["stages"]
     reports = {str(i): _stage(path, i) for i in range(len(stages))}
@@ -111,9 +110,9 @@ def read_load_report(
 def _stage(path: Path, index: int) -> _Stage:
     place = path / "results" / f"stage_{index}_lifecycle_metrics.json"
     try:
-        values: Any = json.loads(place.read_text())
-    except (OSError, ValueError) as error:
-        raise PinnError(f"{place}: cannot be read ({error}): {_REMEDY}") from error
+        values = read_json(place)
+    except PinnError as error:
+        raise PinnError(f"{error}; {_REMEDY}") from error
     return check(_Stage, values, place, _REMEDY)
 
 

@@ -14,6 +14,7 @@ import pandas as pd
 
 from pinn.errors import PinnError
 from pinn.files.read_report import ReadReport, file_sha256
+from pinn.specs.csv_text import check_columns
 from pinn.units import MILLISECOND
 
 
@@ -83,6 +84,15 @@ _LATENCIES_MS = (
     "e2e_p90_ms",
     "e2e_p99_ms",
 )
+_TEXTS = ("run", "stage", "model", "gpu", "precision", "workload")
+_NUMBERS = (
+    *_LATENCIES_MS,
+    "tensor_parallel_size",
+    "max_num_batched_tokens",
+    "rate_per_s",
+    "prompt_tokens",
+    "output_tokens",
+)
 _KEPT = (
     "run",
     "stage",
@@ -141,7 +151,7 @@ def read_serving_runs(
     """
     if not path.is_file():
         raise PinnError(f"no serving runs at {path}: give the path of the CSV file")
-    raw = pd.read_csv(path, dtype={"stage": "str"})
+    raw = _read_csv(path)
     missing = [name for name in (*_KEPT, *_LATENCIES_MS) if name not in raw.columns]
     if missing:
         raise PinnError(f"{path} lacks the column(s) {', '.join(missing)}")
@@ -161,6 +171,33 @@ def read_serving_runs(
     return rows, report
 
 
+def _read_csv(path: Path) -> pd.DataFrame:
+    """The file's rows, numbers as numbers.
+
+    Raises:
+        PinnError: If it is no CSV, holds no row, names a column twice or has text for a number.
+    """
+    check_columns(path)
+    try:
+        raw = pd.read_csv(path, dtype=dict.fromkeys(_TEXTS, "str"), encoding="utf-8-sig")
+    except (ValueError, OverflowError) as error:  # empty, no UTF-8, or rows of other widths
+        raise PinnError(f"{path} is no CSV table ({error}): give a CSV of serving runs") from error
+    if raw.empty:
+        raise PinnError(f"{path} holds 0 serving runs: add a row per run and stage")
+    for name in _NUMBERS:
+        if name in raw.columns and not pd.api.types.is_numeric_dtype(raw[name]):
+            odd = next((v for v in raw[name].dropna() if not _is_number(v)), raw[name].iloc[0])
+            raise PinnError(f"{path}: {name} must be a number, got {odd!r:.60}")
+    return raw
+
+
+def _is_number(text: object) -> bool:
+    try:
+        return bool(np.isfinite(float(str(text))))
+    except ValueError:
+        return False
+
+
 def _usable(
     raw: pd.DataFrame, workloads: Mapping[str, Workload]
 ) -> tuple[pd.DataFrame, dict[str, int]]:
@@ -173,7 +210,9 @@ def _usable(
         dtype=bool,
     )
     rules = {
-        "a latency is missing or not positive": ~(latencies > 0).all(axis=1),
+        "a latency is missing or not positive": ~((latencies > 0) & np.isfinite(latencies)).all(
+            axis=1
+        ),
         "TTFT, ITL and E2E disagree by more than 1 %": (itl_ms / raw["itl_mean_ms"] - 1).abs()
         > 0.01,
         "load is not that of the named workload": unlike_workload,
@@ -193,6 +232,8 @@ def _is_workload(row: pd.Series, known: Workload) -> bool:
         return False
     if row["stage"] == "all":
         return bool(np.isnan(row["rate_per_s"]))
+    if not str(row["stage"]).isdecimal():
+        return False
     stage = int(row["stage"])
     return stage < len(known.stages) and row["rate_per_s"] == known.stages[stage].rate_per_s
 

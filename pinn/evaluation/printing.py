@@ -26,7 +26,7 @@ def print_results(
         evidence: What every table rests on, said below each.
     """
     caption = f"{CAPTION}; rests on {evidence}" if evidence else CAPTION
-    console = console or Console(width=120)
+    console = console or Console(width=120, markup=False)
     for (split, metric), part in results.groupby(["split", "metric"], sort=False):
         table = Table(title=f"{split}: {str(metric).upper()}", caption=caption)
         for heading in ("held out", "method", "n", "median", "mean", "p90", "bias"):

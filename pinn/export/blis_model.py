@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from pinn.specs.config_fields import ConfigFields, read_fields
-from pinn.specs.data_folder import read_json
 from pinn.specs.deployment import Deployment
+from pinn.specs.documents import read_json
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import AttentionSpec, DenseFfnSpec, ModelSpec
 from pinn.specs.model_names import find_in_catalog

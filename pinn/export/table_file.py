@@ -12,7 +12,9 @@ from pyarrow import csv, parquet
 
 from pinn.errors import PinnError
 from pinn.export.table import FORMAT, INTERVAL_PARTS, VERSION, alpha_columns, beta_columns
+from pinn.files.csv_cells import escaped_table, plain_table
 from pinn.files.write import replace_atomically
+from pinn.specs.documents import read_json
 
 FORMATS = ("json", "csv", "parquet")
 
@@ -53,7 +55,7 @@ def _write_json(table: pa.Table, provenance: dict[str, Any], path: Path) -> None
 
 
 def _write_csv(table: pa.Table, provenance: dict[str, Any], path: Path) -> None:  # noqa: ARG001
-    csv.write_csv(table, path)
+    csv.write_csv(escaped_table(table), path)
 
 
 def _write_parquet(table: pa.Table, provenance: dict[str, Any], path: Path) -> None:
@@ -77,15 +79,17 @@ def read_table_file(path: Path) -> pa.Table:
         raise PinnError(f"{path}: cannot tell the table's format: name it {', '.join(readers)}")
     try:
         table = reader(path)
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        _check_version(table, path)
+        _check_values(table, path)
+    except PinnError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, pa.ArrowException) as error:
         raise PinnError(f"{path} is no readable table ({' '.join(str(error).split())})") from error
-    _check_version(table, path)
-    _check_values(table, path)
     return table
 
 
 def _read_json(path: Path) -> pa.Table:
-    tree = json.loads(path.read_text())
+    tree = read_json(path)
     rows = tree.get("rows") if isinstance(tree, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError("expected a JSON object with a list of rows")
@@ -102,7 +106,8 @@ def _read_json(path: Path) -> pa.Table:
 def _read_csv(path: Path) -> pa.Table:
     names = csv.open_csv(path).schema.names
     numbers = {name: pa.float64() for name in names if "." in name}
-    return csv.read_csv(path, convert_options=csv.ConvertOptions(column_types=numbers))
+    table = csv.read_csv(path, convert_options=csv.ConvertOptions(column_types=numbers))
+    return plain_table(table)
 
 
 def _check_version(table: pa.Table, path: Path) -> None:

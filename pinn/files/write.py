@@ -23,10 +23,22 @@ def cache_folder() -> Path:
 
 
 def replace_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` fill a temporary file beside ``path``, then rename it over ``path``."""
+    """Let ``write`` fill a temporary file beside ``path``, then rename it over ``path``.
+
+    A device such as ``/dev/stdout`` is written to as it is.
+
+    Raises:
+        OSError: If it cannot be written, with the path; what was there before is still there.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        write(path)
+        return
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         write(temporary)
         temporary.replace(path)
+    except OSError as error:
+        error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)

@@ -143,18 +143,20 @@ def sum_batches(batches: Sequence[Batch], window: float | None = None) -> BatchS
     Returns:
         Sums with fields of shape ``[n]``.
     """
-    owner = np.repeat(np.arange(len(batches)), [len(b) for b in batches])
+    owner = np.repeat(np.arange(len(batches)), [len(b.new_tokens) for b in batches])
+    count = np.array([n for b in batches for n in b.entry_counts], dtype=np.float64)
     new = np.array([t for b in batches for t in b.new_tokens], dtype=np.float64)
     cached = np.array([t for b in batches for t in b.cached_tokens], dtype=np.float64)
     prefill = np.array([p for b in batches for p in b.is_prefill], dtype=np.float64)
     each = uniform_sums(
-        decode_requests=1 - prefill,
+        decode_requests=count * (1 - prefill),
         decode_context=cached,
-        prefill_requests=prefill,
+        prefill_requests=count * prefill,
         prefill_tokens=new,
         prefill_cached=cached,
         window=window,
     )
+    # Sums of whole numbers are exact in float64 below 2^53: equal requests may stand together.
     sums = BatchSums(
         *(
             # Of no requests at all, bincount makes whole numbers.

@@ -65,12 +65,15 @@ def alike(batches: Sequence[Batch]) -> UniformBatches:
 
 def _alike(batch: Batch) -> tuple[float, float, float, float, float]:
     is_prefill = np.array(batch.is_prefill, dtype=bool)
+    count = np.array(batch.entry_counts, dtype=np.float64)
     new = np.array(batch.new_tokens, dtype=np.float64)[is_prefill]
     cached = np.array(batch.cached_tokens, dtype=np.float64)
     context, before = cached[~is_prefill], cached[is_prefill]
-    mean_context = float(context.mean()) if len(context) else 0.0
+    decodes, chunks = count[~is_prefill], count[is_prefill]
+    mean_context = float(context @ decodes / decodes.sum()) if len(context) else 0.0
     if not len(new):
-        return float(len(context)), mean_context, 0.0, 0.0, 0.0
-    tokens = float(new.mean())
-    mean_cached = (float((new**2 + 2 * new * before).mean()) - tokens**2) / (2 * tokens)
-    return float(len(context)), mean_context, float(len(new)), tokens, mean_cached
+        return float(decodes.sum()), mean_context, 0.0, 0.0, 0.0
+    tokens = float(new @ chunks / chunks.sum())
+    pairs = float((new**2 + 2 * new * before) @ chunks / chunks.sum())
+    mean_cached = (pairs - tokens**2) / (2 * tokens)
+    return float(decodes.sum()), mean_context, float(chunks.sum()), tokens, mean_cached

@@ -7,6 +7,7 @@ from jaxtyping import Int
 
 from pinn.simulator.jit import compiled
 from pinn.simulator.workloads.workload import Workload
+from pinn.specs.limits import MOST_ENGINE_BYTES, check_size
 
 
 def block_keys(
@@ -26,6 +27,12 @@ def block_keys(
     shared = np.where(workload.shares_with >= 0, workload.shared_tokens // block_size, 0)
     donors = np.maximum(workload.shares_with, 0)
     shared = np.minimum(shared, np.minimum(full, full[donors]))
+    check_size(
+        float(full.sum()) * np.dtype(np.int32).itemsize,
+        MOST_ENGINE_BYTES,
+        "bytes of the prompts' block hashes",
+        "send fewer requests or shorter ones, or turn prefix caching off",
+    )
     keys = np.empty(int(full.sum()), np.int32)
     return keys, first, int(_fill(keys, first, full, donors, shared))
 

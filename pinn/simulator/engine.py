@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from pinn.simulator.arrays import ARRAYS, ENGINE
 from pinn.simulator.state import FIRST_SUM, STEP_COLUMNS
+from pinn.specs.limits import MOST_ENGINE_BYTES, check_size
 
 _STEP_ROWS = 1 << 16
 
@@ -77,10 +79,21 @@ def new_engine(settings: dict[str, float], given: dict[str, np.ndarray], distinc
     record["gap_rows"] = _STEP_ROWS + record["n_replicas"] * seqs * depth
     record["unresolved"] = given["stage_sizes"][0]
     record["opened_s"] = given["stage_starts_s"][0]
+    check_size(
+        sum(_bytes(record, name) for name in ARRAYS if name not in given),
+        MOST_ENGINE_BYTES,
+        "bytes of the simulated engine",
+        "lower --max-num-seqs, --data-parallel-size or --num-gpu-blocks-override",
+    )
     arrays = {name: _array(record, name, given) for name in ARRAYS}
     _make_idle(record, arrays)
     record["address"] = [array.ctypes.data for array in arrays.values()]
     return Engine(record, arrays)
+
+
+def _bytes(record: np.ndarray, name: str) -> int:
+    dtype, shape = ARRAYS[name]
+    return math.prod(int(record[size][0]) for size in shape) * np.dtype(dtype).itemsize
 
 
 def _array(record: np.ndarray, name: str, given: dict[str, np.ndarray]) -> np.ndarray:

@@ -8,6 +8,7 @@ max_num_batched_tokens 2048 has 26,602 blocks.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -17,6 +18,7 @@ from pinn.errors import PinnError
 from pinn.physics.matmuls import dense_matmuls, expert_weights
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.deployment import Deployment
+from pinn.specs.limits import MOST_BLOCKS
 from pinn.specs.model import LatentAttentionSpec, LayerGroup, MoeFfnSpec
 from pinn.units import GIB
 
@@ -73,7 +75,8 @@ def kv_layout(deployment: Deployment, engine: EngineSpec) -> KvLayout:
     if engine.num_gpu_blocks_override is not None:
         total = engine.num_gpu_blocks_override
     else:
-        total = int(kv_cache_bytes(deployment, engine) // layout.block_bytes)
+        fitting = kv_cache_bytes(deployment, engine) // layout.block_bytes
+        total = int(min(fitting, MOST_BLOCKS))
     sized = replace(layout, blocks=max(total - 1, 0))
     _check_longest_request(deployment, sized)
     return sized
@@ -89,13 +92,14 @@ def _check_longest_request(deployment: Deployment, layout: KvLayout) -> None:
     # vLLM compares with all blocks, but never gives out its null block.
     if needed <= layout.blocks:
         return
-    fitting = longest
-    while fitting > 0 and prefill.request_blocks(fitting, size) > layout.blocks:
-        fitting -= size
+    fitting = bisect_right(
+        range(longest), layout.blocks, key=lambda tokens: int(prefill.request_blocks(tokens, size))
+    )
     raise PinnError(
         f"one request of --max-model-len {longest} needs {needed} KV cache blocks of {size} tokens "
         f"({needed * layout.block_bytes / GIB:.2f} GiB), the GPU has room for {layout.blocks}: use "
-        f"--max-model-len {max(fitting, 0)} or less, a higher --gpu-memory-utilization or more GPUs"
+        f"--max-model-len {max(fitting - 1, 0)} or less, a higher --gpu-memory-utilization or "
+        "more GPUs"
     )
 
 

@@ -21,7 +21,7 @@ _LATENCIES = {
 
 def print_report(run: Run, statistics: dict[str, Any], console: Console | None = None) -> None:
     """Print latencies, stages, throughput, queueing, cache and steps."""
-    console = console or Console()
+    console = console or Console(markup=False)
     console.print(_latency_table(statistics))
     if run.workload.stages > 1:
         console.print(_stage_table(run))

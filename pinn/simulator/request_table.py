@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pinn.files.write import replace_atomically
 from pinn.simulator.run import Run
 
 
@@ -27,4 +28,5 @@ def write_requests(run: Run, path: Path) -> None:
     }
     for name in ("ttft_s", "e2e_s", "mean_itl_s"):
         columns[name] = getattr(requests, name)
-    pq.write_table(pa.table({"request": range(len(requests)), **columns}), path)
+    table = pa.table({"request": range(len(requests)), **columns})
+    replace_atomically(path, lambda target: pq.write_table(table, target))

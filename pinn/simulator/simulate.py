@@ -21,6 +21,7 @@ from pinn.simulator.run import GapRuns, Run, StepRecords
 from pinn.simulator.setup import set_up
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.deployment import Deployment
+from pinn.specs.limits import MOST_STEPS, check_size
 
 
 def simulate(
@@ -86,7 +87,7 @@ def _collect(
     model: Any,
 ) -> tuple[StepRecords, GapRuns]:
     """Run to the end, emptying the record buffers whenever they are full."""
-    steps, seconds, counts = [], [], []
+    steps, seconds, counts, so_far = [], [], [], 0
     status = FULL
     while status == FULL:
         before = state.progress
@@ -97,6 +98,8 @@ def _collect(
                 f"each other, because a KV cache of {state.blocks} blocks is full of others that "
                 "wait for theirs"
             )
+        so_far += state.n_steps
+        check_size(so_far, MOST_STEPS, "steps of the simulation", "simulate a shorter load")
         steps.append(arrays["steps"][: state.n_steps].copy())
         seconds.append(arrays["gap_s"][: state.n_gaps].copy())
         counts.append(arrays["gap_count"][: state.n_gaps].copy())

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from pinn.files.write import replace_atomically
 from pinn.simulator.run import Run
 
 _BINS = 240
@@ -40,7 +41,7 @@ def plot_timeline(run: Run, path: Path) -> None:
         axis.legend(loc="upper left", fontsize=8)
     done = int(run.requests.finished.sum())
     figure.suptitle(f"{run.workload.name}: {done:,} of {len(run.requests):,} requests served")
-    figure.savefig(path, dpi=110)
+    replace_atomically(path, lambda target: figure.savefig(target, format="png", dpi=110))
     plt.close(figure)
 
 

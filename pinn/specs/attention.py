@@ -12,6 +12,7 @@ from pinn.specs.model_types import FULL_WIDTH_QK_NORM_TYPES, LATENT_TYPES
 
 #: vLLM's order (``ModelArchConfigConvertorBase.get_total_num_kv_heads``).
 _KV_HEADS = ("n_head_kv", "num_kv_heads", "num_key_value_heads", "multi_query_group_num")
+_HEAD_DIM = ("head_dim", "hidden_size_per_head", "kv_channels")
 _FULL = frozenset({"full_attention", "attention"})
 
 
@@ -39,8 +40,9 @@ def _grouped(fields: ConfigFields) -> AttentionSpec:
         kv_heads = 1
     if heads % kv_heads:
         raise PinnError(f"{fields.source}: {kv_heads} KV heads do not divide {heads} heads")
-    head_dim = fields.get("head_dim", "hidden_size_per_head", "kv_channels")
-    if head_dim is None:
+    if fields.get(*_HEAD_DIM) is not None:
+        head_dim = fields.integer(*_HEAD_DIM)
+    else:
         hidden = fields.integer("hidden_size")
         if hidden % heads:
             raise PinnError(
@@ -48,7 +50,7 @@ def _grouped(fields: ConfigFields) -> AttentionSpec:
             )
         head_dim = hidden // heads
     return AttentionSpec(
-        heads, kv_heads, int(head_dim), None, fields.model_type in FULL_WIDTH_QK_NORM_TYPES
+        heads, kv_heads, head_dim, None, fields.model_type in FULL_WIDTH_QK_NORM_TYPES
     )
 
 
@@ -93,7 +95,7 @@ def windows(fields: ConfigFields, layers: int, max_position: int) -> list[int | 
 def _rotary_layers(fields: ConfigFields, layers: int) -> list[bool]:
     types = fields.per_layer("layer_types", layers)
     if types is not None:
-        return [kind not in _FULL for kind in types]
+        return [str(kind) not in _FULL for kind in types]
     flags = fields.per_layer("no_rope_layers", layers)  # despite its name, 1 means rotary
     if flags is not None:
         return [bool(flag) for flag in flags]
@@ -109,12 +111,17 @@ def _sliding(fields: ConfigFields, layers: int) -> tuple[int | None, list[bool]]
         if not window:
             return None, []
         pattern = [entry is not None for entry in window]
-        tokens = next((entry for entry in window if entry is not None), None)
-        return tokens, [pattern[i % len(pattern)] for i in range(layers)]
+        sizes = [entry for entry in window if entry is not None]
+        for size in sizes:
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise PinnError(
+                    f"{fields.source}: sliding_window must list tokens or null, got {size!r:.60}"
+                )
+        return next(iter(sizes), None), [pattern[i % len(pattern)] for i in range(layers)]
     tokens = fields.integer("sliding_window", least=0) or None
     types = fields.per_layer("layer_types", layers)
     if types is not None:
-        return tokens, [kind not in _FULL for kind in types]
+        return tokens, [str(kind) not in _FULL for kind in types]
     if fields.get("sliding_window_pattern", "_sliding_window_pattern") is not None:
         return tokens, _pattern_layers(fields, layers)
     if fields.get("use_sliding_window"):  # Qwen: the layers from max_window_layers on
@@ -125,7 +132,7 @@ def _sliding(fields: ConfigFields, layers: int) -> tuple[int | None, list[bool]]
 
 def _pattern_layers(fields: ConfigFields, layers: int) -> list[bool]:
     pattern = fields.get("sliding_window_pattern", "_sliding_window_pattern")
-    if isinstance(pattern, str):  # EXAONE: such as "LLLG", local and global
+    if isinstance(pattern, str) and pattern:  # EXAONE: such as "LLLG", local and global
         return [pattern[i % len(pattern)] == "L" for i in range(layers)]
     step = fields.integer("sliding_window_pattern", "_sliding_window_pattern", least=0)
     return [step > 0 and (i + 1) % step != 0 for i in range(layers)]

@@ -6,11 +6,17 @@ import re
 from dataclasses import dataclass
 
 from pinn.errors import PinnError
+from pinn.specs.limits import (
+    MOST_BATCH_PARTS,
+    MOST_BATCH_REQUESTS,
+    MOST_BATCH_TOKENS,
+    check_size,
+)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One step's work; the three tuples run over its requests.
+    """One step's work; the tuples run over its requests, equal ones together if ``counts`` says so.
 
     Attributes:
         new_tokens: Tokens scheduled now; at least 1.
@@ -19,18 +25,25 @@ class Batch:
         is_prefill: Whether the request still works on its prompt.
         reread_tokens: Of the contexts of all decodes, tokens whose keys and values another decode
             reads too and the GPU's cache still holds.
+        counts: How many equal requests each entry stands for; 1 each if empty.
     """
 
     new_tokens: tuple[int, ...] = ()
     cached_tokens: tuple[int, ...] = ()
     is_prefill: tuple[bool, ...] = ()
     reread_tokens: float = 0.0
+    counts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not len(self.new_tokens) == len(self.cached_tokens) == len(self.is_prefill):
             raise PinnError(
                 "a batch needs new_tokens, cached_tokens and is_prefill of equal length, got "
                 f"{len(self.new_tokens)}, {len(self.cached_tokens)}, {len(self.is_prefill)}"
+            )
+        if self.counts and (len(self.counts) != len(self.new_tokens) or min(self.counts) < 1):
+            raise PinnError(
+                f"a batch needs one positive count per entry, got {self.counts!r:.60} for "
+                f"{len(self.new_tokens)}"
             )
         for new, cached in zip(self.new_tokens, self.cached_tokens, strict=True):
             if new < 1 or cached < 0:
@@ -40,7 +53,7 @@ class Batch:
                 )
 
     def __len__(self) -> int:
-        return len(self.new_tokens)
+        return sum(self.counts) if self.counts else len(self.new_tokens)
 
     def __add__(self, other: Batch) -> Batch:
         return Batch(
@@ -48,42 +61,77 @@ class Batch:
             self.cached_tokens + other.cached_tokens,
             self.is_prefill + other.is_prefill,
             self.reread_tokens + other.reread_tokens,
+            self.entry_counts + other.entry_counts,
         )
+
+    @property
+    def entry_counts(self) -> tuple[int, ...]:
+        """``counts``, written out where it is empty."""
+        return self.counts or (1,) * len(self.new_tokens)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the step schedules."""
+        return sum(n * t for n, t in zip(self.entry_counts, self.new_tokens, strict=True))
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence, those of this step included."""
+        ends = zip(self.new_tokens, self.cached_tokens, strict=True)
+        return max((new + cached for new, cached in ends), default=0)
 
     @staticmethod
     def decode(requests: int, context_tokens: int) -> Batch:
         """Requests that generate one token each after a context of the given length."""
-        return Batch((1,) * requests, (context_tokens,) * requests, (False,) * requests)
+        return _equal(requests, 1, context_tokens, is_prefill=False)
 
     @staticmethod
     def prefill(requests: int, new_tokens: int, cached_tokens: int = 0) -> Batch:
         """Requests that process a chunk of their prompt after the given cached tokens."""
-        return Batch((new_tokens,) * requests, (cached_tokens,) * requests, (True,) * requests)
+        return _equal(requests, new_tokens, cached_tokens, is_prefill=True)
 
 
-_PART = re.compile(r"^(\d+)\s+(?:prefill\s+(?P<new>\d+)|decode)\s*@\s*(?P<cached>\d+)$")
+def _equal(requests: int, new_tokens: int, cached_tokens: int, *, is_prefill: bool) -> Batch:
+    """Requests that are alike, as one entry."""
+    if requests < 1:
+        return Batch()
+    return Batch((new_tokens,), (cached_tokens,), (is_prefill,), 0.0, (requests,))
+
+
+_PART = re.compile(
+    r"^([0-9]{1,40}) +(?:prefill +(?P<new>[0-9]{1,40})|decode) *@ *(?P<cached>[0-9]{1,40})$"
+)
 
 
 def parse_batch(text: str) -> Batch:
     """Read a batch as written on the command line.
 
     Raises:
-        PinnError: If a part is not ``N decode @ CONTEXT`` or ``N prefill TOKENS @ CACHED``.
+        PinnError: If a part is not ``N decode @ CONTEXT`` or ``N prefill TOKENS @ CACHED``, or a
+            number exceeds its limit.
 
-    >>> parse_batch("1 prefill 512 @ 0 + 2 decode @ 600").new_tokens
-    (512, 1, 1)
+    >>> parse_batch("1 prefill 512 @ 0 + 2 decode @ 600").counts
+    (1, 2)
     """
-    batch = Batch()
-    for part in text.split("+"):
-        match = _PART.match(part.strip())
-        if match is None:
-            raise PinnError(
-                f"cannot read batch part {part.strip()!r}: write 'N decode @ CONTEXT' or "
-                "'N prefill TOKENS @ CACHED', joined by ' + '"
-            )
-        requests, cached = int(match[1]), int(match["cached"])
-        if match["new"] is None:
-            batch += Batch.decode(requests, cached)
-        else:
-            batch += Batch.prefill(requests, int(match["new"]), cached)
+    check_size(text.count("+") + 1, MOST_BATCH_PARTS, "parts of the batch", "join equal requests")
+    parts = [_parse_part(part.strip()) for part in text.split("+")]
+    batch = sum(parts, Batch())
+    check_size(len(batch), MOST_BATCH_REQUESTS, f"batch {text!r:.60}: requests", _SMALLER)
     return batch
+
+
+_SMALLER = "a step of vLLM holds --max-num-seqs requests, 1,024 by default"
+
+
+def _parse_part(text: str) -> Batch:
+    match = _PART.match(text)
+    if match is None:
+        raise PinnError(
+            f"cannot read batch part {text!r:.80}: write 'N decode @ CONTEXT' or "
+            "'N prefill TOKENS @ CACHED', joined by ' + '"
+        )
+    requests, cached, new = int(match[1]), int(match["cached"]), int(match["new"] or 1)
+    check_size(requests, MOST_BATCH_REQUESTS, f"batch {text!r:.60}: requests", _SMALLER)
+    for name, tokens in (("new tokens", new), ("cached tokens", cached)):
+        check_size(tokens, MOST_BATCH_TOKENS, f"batch {text!r:.60}: {name}", "shorten it")
+    return _equal(requests, new, cached, is_prefill=match["new"] is not None)

@@ -9,7 +9,7 @@ from typing import Any
 
 from pinn.errors import PinnError
 from pinn.specs.config_fields import read_fields
-from pinn.specs.data_folder import read_json
+from pinn.specs.documents import read_json
 from pinn.specs.hub import cached_file, download_config
 from pinn.specs.huggingface import model_from_config
 from pinn.specs.model import ModelSpec

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pinn.errors import PinnError
+from pinn.specs.limits import MOST_MODEL_SIZE, check_size, written
 
 #: What the Hugging Face configuration classes fill in where a config.json of that type leaves a
 #: key out (``transformers`` 4.57, ``configuration_<type>.py``).
@@ -75,11 +76,18 @@ class ConfigFields:
                     return value
         return None
 
-    def integer(self, *keys: str, default: int | None = None, least: int = 1) -> int:
+    def integer(
+        self,
+        *keys: str,
+        default: int | None = None,
+        least: int = 1,
+        most: int = MOST_MODEL_SIZE,
+    ) -> int:
         """A whole number under the first of the keys that has one.
 
         Raises:
-            PinnError: If there is none and no default, or it is no whole number >= ``least``.
+            PinnError: If there is none and no default, or it is no whole number from ``least`` to
+                ``most``.
         """
         value = self.get(*keys)
         if value is None:
@@ -89,11 +97,56 @@ class ConfigFields:
                 f"{self.source}: {' or '.join(keys)} is missing: "
                 "give the config.json of a decoder language model"
             )
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
-            raise PinnError(f"{self.source}: {keys[0]} must be a whole number, got {value!r}")
+        where = f"{self.source}: {next((k for k in keys if self.get(k) is not None), keys[0])}"
+        whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+        if isinstance(value, bool) or not whole:
+            raise PinnError(f"{where} must be a whole number, got {written(value)}")
         if value < least:
-            raise PinnError(f"{self.source}: {keys[0]} must be at least {least}, got {value!r}")
+            raise PinnError(f"{where} must be at least {least}, got {written(value)}")
+        check_size(value, most, where, "correct the file")
         return int(value)
+
+    def truth(self, key: str) -> bool | None:
+        """True or false, at the root or in the language part, which goes first; None without.
+
+        Raises:
+            PinnError: If it is neither: a word such as ``"false"`` would count as true.
+        """
+        for values in (self.text, self.root):
+            value = values.get(key)
+            if isinstance(value, bool):
+                return value
+            if value is not None:
+                raise PinnError(
+                    f"{self.source}: {key} must be true or false, without quotes, got "
+                    f"{written(value)}"
+                )
+        return None
+
+    def layer_indices(self, key: str) -> set[int]:
+        """A list of layers, counted from 0; empty where the key is absent or null.
+
+        Raises:
+            PinnError: If it is no list of whole numbers.
+        """
+        value = self.listed(key)
+        for each in value:
+            if isinstance(each, bool) or not isinstance(each, int) or each < 0:
+                raise PinnError(
+                    f"{self.source}: {key} must list layers such as [0, 1], got {written(each)}"
+                )
+        return set(value)
+
+    def listed(self, key: str) -> list[Any]:
+        """A list; empty where the key is absent or null.
+
+        Raises:
+            PinnError: If it is no list.
+        """
+        value = self.get(key)
+        if value is not None and not isinstance(value, list):
+            raise PinnError(f"{self.source}: {key} must be a list, got {written(value)}")
+        return value or []
 
     def per_layer(self, key: str, layers: int) -> list[Any] | None:
         """A list with one entry per layer; None where the key is absent, null or empty.
@@ -105,9 +158,9 @@ class ConfigFields:
         if value is None or value == []:
             return None
         if not isinstance(value, list) or len(value) < layers:
+            got = f"{len(value)} entries" if isinstance(value, list) else written(value)
             raise PinnError(
-                f"{self.source}: {key} must be a list of {layers} entries, one per layer, "
-                f"got {value if not isinstance(value, list) else f'{len(value)} entries'}"
+                f"{self.source}: {key} must be a list of {layers} entries, one per layer, got {got}"
             )
         return value[:layers]
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sysconfig
 from pathlib import Path
-from typing import Any
 
 from pinn.errors import PinnError
 
@@ -29,20 +27,3 @@ def data_folder(name: str) -> Path:
     raise PinnError(
         f"the data folder {name} is in neither {places[0]} nor {places[1]}: reinstall pinn"
     )
-
-
-def read_json(path: Path) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        PinnError: If it cannot be read, or is no JSON; names the file and the line.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise PinnError(
-            f"{path}, line {error.lineno}: malformed JSON ({error.msg}): correct the file"
-        ) from error
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
-        raise PinnError(f"{path}: cannot be read ({reason}): give a readable JSON file") from error

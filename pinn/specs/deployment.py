@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pinn.errors import PinnError
 from pinn.specs.gpu import GpuSpec
+from pinn.specs.limits import MOST_REPLICAS, check_size
 from pinn.specs.model import LatentAttentionSpec, ModelSpec
 from pinn.specs.precision import Precision, precision
 from pinn.specs.sampling import Sampling, overridden
@@ -18,8 +19,9 @@ class Deployment:
 
     Raises:
         PinnError: If the tensor-parallel size does not divide the heads, experts cannot be spread
-            over the expert-parallel group, there are fewer layers than pipeline stages, or the GPU
-            has no kernels for mxfp4 experts with mxfp8 activations.
+            over the expert-parallel group or there are none, there are too many replicas or fewer
+            layers than pipeline stages, or the GPU has no kernels for mxfp4 experts with mxfp8
+            activations.
     """
 
     model: ModelSpec
@@ -27,6 +29,18 @@ class Deployment:
     serving: ServingSpec
 
     def __post_init__(self) -> None:
+        if self.serving.enable_expert_parallel and self.model.moe is None:
+            # vllm/config/model.py: _verify_with_expert_parallelism
+            raise PinnError(
+                f"--enable-expert-parallel needs a model with experts and {self.model.name} has "
+                "none: leave it out, as vLLM would refuse it"
+            )
+        check_size(
+            self.serving.data_parallel_size,
+            MOST_REPLICAS,
+            "--data-parallel-size",
+            "predict one replica with its share of the load",
+        )
         tp = self.serving.tensor_parallel_size
         for group in self.model.layer_groups:
             heads, kv_heads = group.attention.heads, group.attention.kv_heads

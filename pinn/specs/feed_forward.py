@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pinn.errors import PinnError
 from pinn.specs.config_fields import ConfigFields
+from pinn.specs.limits import MOST_MODEL_SIZE, written
 from pinn.specs.model import DenseFfnSpec, MoeFfnSpec
 from pinn.specs.model_types import UNGATED_TYPES
 
@@ -52,8 +53,11 @@ def _expert_count(fields: ConfigFields) -> int:
         value = value[0] if value else 0
     if value is None:
         return 0
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise PinnError(f"{fields.source}: the number of experts must be >= 0, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_MODEL_SIZE:
+        raise PinnError(
+            f"{fields.source}: the number of experts must be a whole number from 0 to "
+            f"{MOST_MODEL_SIZE:,}, got {written(value)}"
+        )
     return value
 
 
@@ -90,13 +94,14 @@ def moe_plan(fields: ConfigFields, layers: int) -> list[bool]:
     if types is not None:
         return [kind in ("sparse", "moe") for kind in types]
     if fields.get("moe_layers") is not None:
-        return [i in set(fields.get("moe_layers")) for i in range(layers)]
+        chosen = fields.layer_indices("moe_layers")
+        return [i in chosen for i in range(layers)]
     if fields.get("interleave_moe_layer_step") is not None:
         step = fields.integer("interleave_moe_layer_step", least=0)
         return [step > 0 and (i + 1) % step == 0 for i in range(layers)]
     if fields.get("decoder_sparse_step", "mlp_only_layers") is not None:
         step = fields.integer("decoder_sparse_step", default=1)
-        dense = set(fields.get("mlp_only_layers") or ())
+        dense = fields.layer_indices("mlp_only_layers")
         return [i not in dense and (i + 1) % step == 0 for i in range(layers)]
     return _frequency_plan(fields, layers)
 
@@ -105,7 +110,7 @@ def _frequency_plan(fields: ConfigFields, layers: int) -> list[bool]:
     first = fields.integer("first_k_dense_replace", default=0, least=0)
     frequency = fields.get("moe_layer_freq")
     if isinstance(frequency, list):
-        chosen = fields.per_layer("moe_layer_freq", layers) or []
-        return [i >= first and bool(on) for i, on in enumerate(chosen)]
+        flags = fields.per_layer("moe_layer_freq", layers) or []
+        return [i >= first and bool(on) for i, on in enumerate(flags)]
     step = fields.integer("moe_layer_freq", default=1)
     return [i >= first and i % step == 0 for i in range(layers)]

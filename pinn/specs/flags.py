@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 from pinn.errors import PinnError
+from pinn.specs.limits import MOST_FLAG, written
 
 _KEY = "flag"
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
@@ -105,7 +106,7 @@ class Flag:
         if isinstance(value, bool):
             raise TypeError
         number = float(value)
-        return int(number) if self.kind == "int" and number == int(number) else number
+        return int(number) if self.kind == "int" and number.is_integer() else number
 
     def check(self, value: Any) -> None:
         """Refuse a value that the flag cannot have.
@@ -118,6 +119,8 @@ class Flag:
         if not _is_kind(value, self.kind):
             positive = self.kind == "int" and self.least == 1
             raise self._refusal(self._range() if positive else f"be {_KINDS[self.kind]}", value)
+        if not isinstance(value, str | bool) and not abs(value) <= MOST_FLAG:
+            raise self._refusal(f"be at most {MOST_FLAG:,}", value)
         if self.allowed and value not in self.allowed:
             remedy = self.remedy or f"use one of {', '.join(self.allowed)}"
             raise PinnError(f"{self.option} {value!r} is unknown: {remedy}")
@@ -149,7 +152,8 @@ class Flag:
         if not remedy and self.default_text:
             remedy = f"leave it out for the default, {self.default_text}"
         end = f": {remedy}" if remedy else ""
-        return PinnError(f"{name or self.option} must {rule}, got {value!r}{end}")
+        got = written(value) if isinstance(value, int) and abs(value) > MOST_FLAG else repr(value)
+        return PinnError(f"{name or self.option} must {rule}, got {got}{end}")
 
 
 def flag(default: Any, help: str, **declaration: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 from pinn.errors import PinnError
 from pinn.specs.gpu import GpuSpec
+from pinn.specs.limits import MOST_DATASHEET, is_finite, written
 from pinn.units import GIB, GIGA, TERA
 
 #: Field of the layouts -> unit; the first that is there counts. ``mem``/``compute`` names are of
@@ -62,8 +63,9 @@ def read_foreign_gpu(
         value = _number(name, values, units, source)
         if value is not None:
             stated[field] = value
-    if _number(name, values, {"sm_count": 1}, source) is not None:
-        stated["sm_count"] = int(values["sm_count"])
+    sm_count = _number(name, values, {"sm_count": 1}, source)
+    if sm_count is not None:
+        stated["sm_count"] = max(1, int(sm_count))
     peaks = _peaks(name, values, source)
     if known is not None:
         return _overridden(known, stated, peaks, source)
@@ -79,9 +81,10 @@ def _number(
     for key, unit in units.items():
         if key in values:
             value = values[key]
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            if not is_finite(value) or not 0 < value * unit <= MOST_DATASHEET:
                 raise PinnError(
-                    f"{source}: GPU {name}: {key} must be a positive number, got {value!r}"
+                    f"{source}: GPU {name}: {key} must be a positive number of that unit, got "
+                    f"{written(value)}"
                 )
             return value * unit
     return None

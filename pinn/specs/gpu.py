@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pinn.errors import PinnError
+from pinn.errors import PinnError, printable
+from pinn.specs.limits import MOST_DATASHEET, written
 from pinn.specs.precision import Precision
 
 
@@ -40,6 +41,8 @@ class GpuSpec:
     source: str
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "name", printable(self.name))
+        object.__setattr__(self, "source", printable(self.source, 2000))
         for name in (
             "memory_bandwidth_bytes_per_s",
             "memory_bytes",
@@ -50,13 +53,22 @@ class GpuSpec:
             "pcie_bandwidth_bytes_per_s",
         ):
             value = getattr(self, name)
-            if not value > 0:
-                raise PinnError(f"GPU {self.name}: {name} must be positive, got {value}")
-        if not self.peak_flop_per_s.get("bf16", 0) > 0:
+            if not 1 <= value <= MOST_DATASHEET:
+                raise PinnError(
+                    f"GPU {self.name}: {name} must be positive, from 1 to {MOST_DATASHEET:g} in SI "
+                    f"units, got {written(value)}"
+                )
+        if not self.peak_flop_per_s.get("bf16", 0) >= 1:
             raise PinnError(
                 f"GPU {self.name}: peak_flop_per_s needs a positive 'bf16' entry, "
-                f"got {self.peak_flop_per_s}"
+                f"got {self.peak_flop_per_s!r:.200}"
             )
+        for kind, value in self.peak_flop_per_s.items():
+            if value != 0 and not 1 <= value <= MOST_DATASHEET:
+                raise PinnError(
+                    f"GPU {self.name}: the {kind} rate must be 0 or from 1 to {MOST_DATASHEET:g} "
+                    f"in SI units, got {written(value)}"
+                )
 
     def __hash__(self) -> int:
         return hash((self.name, self.memory_bandwidth_bytes_per_s, self.sm_count))

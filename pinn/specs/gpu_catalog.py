@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from pinn.errors import PinnError
-from pinn.specs.data_folder import data_folder, read_json
+from pinn.specs.data_folder import data_folder
+from pinn.specs.documents import read_json
 from pinn.specs.foreign_gpus import read_foreign_gpu
 from pinn.specs.gpu import GpuSpec
+from pinn.specs.limits import is_finite, written
 
 _NUMBERS = frozenset(
     f.name for f in fields(GpuSpec) if f.type in ("float", "int") and f.name != "name"
@@ -104,6 +106,13 @@ def _read_own(values: Mapping[str, Any], path: Path) -> GpuSpec:
     if not isinstance(peaks, Mapping):
         raise PinnError(f"{path}: peak_flop_per_s must map math kinds to FLOP/s, got {peaks!r}")
     for name, value in {**numbers, **peaks}.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise PinnError(f"{path}: {name} must be a number in SI units, got {value!r}")
+        if not is_finite(value):
+            raise PinnError(f"{path}: {name} must be a number in SI units, got {written(value)}")
+    for name in ("name", "source"):
+        if not isinstance(values[name], str):
+            raise PinnError(f"{path}: {name} must be text, got {written(values[name])}")
+    if not isinstance(values["has_nvlink"], bool):
+        raise PinnError(
+            f"{path}: has_nvlink must be true or false, got {written(values['has_nvlink'])}"
+        )
     return GpuSpec(**{name: values[name] for name in wanted})

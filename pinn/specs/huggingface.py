@@ -10,6 +10,14 @@ from pinn.errors import PinnError
 from pinn.specs.attention import attentions
 from pinn.specs.config_fields import ConfigFields, read_fields
 from pinn.specs.feed_forward import feed_forwards
+from pinn.specs.limits import (
+    MOST_LAYERS,
+    MOST_MATCHES,
+    MOST_MODEL_SIZE,
+    check_size,
+    is_finite,
+    written,
+)
 from pinn.specs.model import (
     AttentionSpec,
     DenseFfnSpec,
@@ -73,7 +81,7 @@ def model_from_config(
     """
     fields = read_fields(config, source or name)
     check_supported(fields, allow_unknown_type)
-    layers = fields.integer("num_hidden_layers", "num_layers", "n_layer")
+    layers = fields.integer("num_hidden_layers", "num_layers", "n_layer", most=MOST_LAYERS)
     max_position = _max_position(fields)
     attention = attentions(fields, layers, max_position)
     ffn = feed_forwards(fields, layers)
@@ -112,9 +120,15 @@ def _max_position(fields: ConfigFields) -> int:
     factor = rope.get("factor")
     if factor is None or kind in (None, "default", "su", "longrope", "llama3", "mrope"):
         return longest
-    if kind == "yarn":
-        longest = rope.get("original_max_position_embeddings", longest)
-    return int(longest * factor)
+    original = rope.get("original_max_position_embeddings", longest) if kind == "yarn" else longest
+    if not (is_finite(factor) and is_finite(original) and original >= 1 and factor > 0):
+        raise PinnError(
+            f"{fields.source}: the rope scaling needs a positive factor and context, got "
+            f"{written(factor)} and {written(original)}"
+        )
+    stretched = int(original * factor)
+    check_size(stretched, MOST_MODEL_SIZE, f"{fields.source}: tokens of context", "correct it")
+    return max(stretched, 1)
 
 
 def _base_precision(fields: ConfigFields) -> Precision:
@@ -130,10 +144,8 @@ def _base_precision(fields: ConfigFields) -> Precision:
 
 
 def _is_tied(fields: ConfigFields) -> bool:
-    for values in (fields.text, fields.root):
-        if values.get("tie_word_embeddings") is not None:
-            return bool(values["tie_word_embeddings"])
-    return fields.model_type in TIED_TYPES
+    stated = fields.truth("tie_word_embeddings")
+    return fields.model_type in TIED_TYPES if stated is None else stated
 
 
 def _quantization(
@@ -145,7 +157,7 @@ def _quantization(
         for values in (fields.root, fields.text)
         for key in ("quantization_config", "compression_config")
     ]
-    found = next((entry for entry in [*own, separate] if entry), None)
+    found = next((entry for entry in [*own, separate] if entry not in (None, {})), None)
     if found is None:
         return None
     if not isinstance(found, Mapping):
@@ -163,6 +175,12 @@ def _precisions(
 ) -> tuple[WeightPrecisions, Precision]:
     if quantization is None:
         return WeightPrecisions(base, base, base, base, base), base
+    check_size(
+        len(attention) * quantization.expressions,
+        MOST_MATCHES,
+        "layers x expressions of the quantization config",
+        "write fewer expressions",
+    )
     kinds = {
         kind: quantization.of_kind(kind, modules, base)
         for kind, modules in module_names(attention, ffn).items()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pinn.errors import PinnError
+from pinn.errors import PinnError, printable
 from pinn.specs.precision import Precision, precision
 from pinn.specs.sampling import Sampling
 
@@ -148,6 +148,8 @@ class ModelSpec:
     sampling: Sampling = field(default_factory=Sampling)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "name", printable(self.name))
+        object.__setattr__(self, "model_type", printable(self.model_type))
         for name in ("hidden_size", "vocab_size", "max_position"):
             if getattr(self, name) <= 0:
                 raise PinnError(

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from pinn.errors import PinnError
-from pinn.specs.data_folder import data_folder, read_json
+from pinn.specs.data_folder import data_folder
+from pinn.specs.documents import read_json
 
 #: Ending of the package's config files, and names of what may lie beside a config.json.
 PACKAGE_SUFFIX = "_config.json"

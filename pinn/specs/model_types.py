@@ -107,9 +107,9 @@ def _marked_kind(fields: ConfigFields) -> str | None:
     for key, kind in _MARKERS.items():
         if fields.get(key) is not None:
             return kind
-    others = set(fields.get("layer_types") or ()) - _LAYER_TYPES
+    others = set(map(str, fields.listed("layer_types"))) - _LAYER_TYPES
     if others:
-        return f"layers of type {', '.join(sorted(map(str, others)))}"
-    if 0 in (fields.get("attn_type_list") or ()):  # MiniMax: 0 linear, 1 softmax attention
+        return f"layers of type {', '.join(sorted(others))}"
+    if 0 in fields.listed("attn_type_list"):  # MiniMax: 0 linear, 1 softmax attention
         return "linear attention"
     return None

@@ -20,6 +20,10 @@ _PREFIXES = (
     "model.language_model.layers.",
     "layers.",
 )
+#: Repeats without an upper bound, and groups that hold one and are repeated themselves.
+_REPEATS = re.compile(r"(?<!\\)(?:[*+]|\{\d*,?\d*\})")
+_NESTED_REPEATS = re.compile(r"(?<!\\)[*+}]\??[^()]*\)+(?:[*+]|\{)")
+_MOST_REPEATS = 6
 _FFN = ("mlp", "feed_forward", "block_sparse_moe", "ffn")
 _PROJECTIONS = (("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2"))
 
@@ -78,16 +82,30 @@ class ModulePatterns:
         for pattern in self._patterns:
             try:
                 if pattern.startswith("re:"):
+                    self._check_repeats(pattern)
                     found.append(re.compile(pattern[3:]))
                 elif "*" in pattern or "?" in pattern:
                     found.append(re.compile(translate(pattern)))
                     found.append(re.compile(translate(f"{pattern}.*")))
-            except re.error as error:
+            except (re.error, OverflowError, RecursionError) as error:
                 raise PinnError(
                     f"{self._source}: {pattern!r} is no regular expression ({error}): "
                     "correct the quantization config"
                 ) from error
         return tuple(found)
+
+    @property
+    def expressions(self) -> int:
+        """How many of the patterns are regular expressions or hold wildcards."""
+        return len(self._expressions)
+
+    def _check_repeats(self, pattern: str) -> None:
+        """Refuse expressions that may search without end: a repeat inside a repeat, or many."""
+        if len(_REPEATS.findall(pattern)) > _MOST_REPEATS or _NESTED_REPEATS.search(pattern):
+            raise PinnError(
+                f"{self._source}: the expression {pattern!r:.80} repeats more than {_MOST_REPEATS} "
+                "parts, or repeats a repeated part: write one that is quick to match"
+            )
 
     @cached_property
     def _runs(self) -> frozenset[str]:

@@ -44,6 +44,11 @@ class Quantization:
     lm_head: Precision | None = None
     kv_cache: Precision | None = None
 
+    @property
+    def expressions(self) -> int:
+        """Regular expressions that every matrix is held against."""
+        return sum(p.expressions for p in (self.ignored, *(targets for targets, _ in self.groups)))
+
     def of_module(self, aliases: Aliases) -> Precision | None:
         """The format of a matrix; None where it is left as it is."""
         if self.ignored.match(aliases):
@@ -86,7 +91,7 @@ def read_quantization(
         groups = ((ModulePatterns(("Linear",), source), precision(fallback)),)
     return Quantization(
         groups=groups,
-        ignored=ModulePatterns(_ignored(merged), source),
+        ignored=ModulePatterns(_ignored(merged, source), source),
         # vLLM's Mxfp4Config implements no linear layers, only experts.
         experts_only=method_name(merged) == "mxfp4",
         lm_head=groups[0][1] if merged.get("lm_head") is True else None,
@@ -98,8 +103,13 @@ def _groups(config: Mapping[str, Any], source: str) -> Groups:
     if method_name(config) != "compressed-tensors":
         return ((ModulePatterns(("Linear",), source), method_format(config, source)),)
     groups = []
-    for group in (config.get("config_groups") or {}).values():
-        targets = [str(target) for target in group.get("targets") or ("Linear",)]
+    found = config.get("config_groups") or {}
+    if not isinstance(found, Mapping) or not all(isinstance(g, Mapping) for g in found.values()):
+        raise PinnError(
+            f"{source}: config_groups must map names to JSON objects, got {found!r:.60}"
+        )
+    for group in found.values():
+        targets = _texts(group, "targets", source) or ["Linear"]
         if len(targets) == 1 and targets[0].endswith("Attention"):
             continue  # the KV cache's scales, not weights
         groups.append((ModulePatterns(targets, source), compressed_format(group, source)))
@@ -109,13 +119,25 @@ def _groups(config: Mapping[str, Any], source: str) -> Groups:
     return tuple(sorted(groups, key=lambda group: group[0].match(())))
 
 
-def _ignored(config: Mapping[str, Any]) -> list[str]:
+def _ignored(config: Mapping[str, Any], source: str) -> list[str]:
     keys = ("ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers")
-    listed = [str(entry) for key in keys for entry in config.get(key) or ()]
+    listed = [entry for key in keys for entry in _texts(config, key, source)]
     dynamic = config.get("dynamic")  # GPTQModel: "-:REGEX" leaves matching matrices out
     if isinstance(dynamic, Mapping):
         listed += [f"re:{key[2:]}" for key in dynamic if key.startswith("-:")]
     return listed
+
+
+def _texts(config: Mapping[str, Any], key: str, source: str) -> list[str]:
+    """A list of names; empty where the key is absent or null.
+
+    Raises:
+        PinnError: If it is no list.
+    """
+    value = config.get(key)
+    if value is not None and not isinstance(value, list):
+        raise PinnError(f"{source}: {key} must be a list of modules, got {value!r:.60}")
+    return [str(entry) for entry in value or ()]
 
 
 def _kv_cache(config: Mapping[str, Any], source: str) -> Precision | None:

@@ -51,7 +51,7 @@ def method_format(config: Mapping[str, Any], source: str) -> Precision:
             unknown_scheme(f"modelopt {algorithm}", source)
         return precision(_MODELOPT_FORMATS[algorithm])
     if method in ("fp8", "fbgemm_fp8"):
-        return precision("fp8_block" if config.get("weight_block_size") else "fp8")
+        return precision("fp8_block" if _has_blocks(config, source) else "fp8")
     if method == "mxfp4":
         return precision("mxfp4")
     if method not in _WEIGHT_ONLY_METHODS:
@@ -60,6 +60,24 @@ def method_format(config: Mapping[str, Any], source: str) -> Precision:
     if bits not in ("4", "8"):
         unknown_scheme(f"{method} with {bits} bits", source)
     return precision(f"int{bits}_wo")
+
+
+def _has_blocks(config: Mapping[str, Any], source: str) -> bool:
+    """Whether scales belong to blocks of weights.
+
+    Raises:
+        PinnError: If the block is not two positive whole numbers.
+    """
+    block = config.get("weight_block_size")
+    if block is None:
+        return False
+    sizes = block if isinstance(block, list) and len(block) == 2 else [0]
+    if any(isinstance(s, bool) or not isinstance(s, int) or s < 1 for s in sizes):
+        raise PinnError(
+            f"{source}: weight_block_size must be two positive whole numbers such as [128, 128], "
+            f"got {block!r:.60}"
+        )
+    return True
 
 
 def method_name(config: Mapping[str, Any]) -> str:
@@ -75,6 +93,8 @@ def compressed_format(group: Mapping[str, Any], source: str) -> Precision:
         PinnError: If the weights have no format that is known here.
     """
     weights = group.get("weights") or {}
+    if not isinstance(weights, Mapping):
+        raise PinnError(f"{source}: weights must be a JSON object, got {weights!r:.60}")
     kind, bits = weights.get("type"), weights.get("num_bits")
     size, quantized_inputs = weights.get("group_size"), bool(group.get("input_activations"))
     if kind == "float" and bits == 8 and quantized_inputs:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
 from pinn.errors import PinnError
+from pinn.specs.documents import parse_json
+from pinn.specs.limits import MOST_MODEL_SIZE, check_size, is_finite, written
 
 #: Override that stands for clients who ask for temperature 0, as most benchmarks do.
 GREEDY = '{"temperature": 0}'
@@ -116,11 +116,11 @@ def overridden(base: Sampling, override: str) -> Sampling:
         return base
     flag = "--override-generation-config"
     try:
-        values = json.loads(override)
-    except ValueError:
+        values = parse_json(override, flag)
+    except PinnError:
         values = None
     if not isinstance(values, dict):
-        raise PinnError(f"{flag} must be a JSON object such as '{GREEDY}', got {override!r}")
+        raise PinnError(f"{flag} must be a JSON object such as '{GREEDY}', got {override!r:.200}")
     unknown = [name for name in values if name not in (*_NAMES, *_IGNORED)]
     if unknown:
         raise PinnError(f"{flag}: unknown {', '.join(unknown)}: use {', '.join(_NAMES)}")
@@ -132,16 +132,12 @@ def _sampling(values: Mapping[str, Any], source: str) -> Sampling:
     """Settings of JSON values; null stands for the default."""
     given = {name: value for name, value in values.items() if value is not None}
     for name, value in given.items():
-        if not _is_finite(value):
-            raise PinnError(f"{source}: {name} must be a number, got {value!r}")
+        if not is_finite(value):
+            raise PinnError(f"{source}: {name} must be a number, got {written(value)}")
         if name == "top_k" and value != int(value):
             raise PinnError(f"{source}: top_k must be a whole number, got {value}")
+        check_size(value, MOST_MODEL_SIZE, f"{source}: {name}", "correct it")
     try:
         return Sampling(**given | ({"top_k": int(given["top_k"])} if "top_k" in given else {}))
     except PinnError as error:
         raise PinnError(f"{source}: {error}") from error
-
-
-def _is_finite(value: Any) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value)

@@ -14,7 +14,7 @@ from pinn.files.read_report import file_sha256
 from pinn.files.write import replace_atomically
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
-from pinn.specs.data_folder import read_json
+from pinn.specs.documents import read_json
 from pinn.trust.conformal import LEVEL
 from pinn.trust.kinds import KindErrors
 from pinn.trust.spread import Spread
@@ -118,8 +118,15 @@ def read_calibration(checkpoint: Path) -> Calibration:
     if not path.is_file():
         raise PinnError(f"no intervals at {path}: an experiment that leaves models out writes them")
     tree = read_json(path)
-    if not _is_current(tree):
-        raise PinnError(f"{path} is of another version: calibrate the checkpoint anew")
+    try:
+        if not _is_current(tree):
+            raise PinnError(f"{path} is of another version: calibrate the checkpoint anew")
+        return _of_tree(tree, checkpoint, path)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise PinnError(f"{path} is damaged ({error}): calibrate the checkpoint anew") from error
+
+
+def _of_tree(tree: dict[str, Any], checkpoint: Path, path: Path) -> Calibration:
     if tree["checkpoint_sha256"] != file_sha256(checkpoint):
         raise PinnError(
             f"{path} belongs to another checkpoint than {checkpoint}: calibrate this one"

@@ -7,8 +7,9 @@ import pytest
 from pinn.errors import PinnError
 from pinn.specs import catalog
 from pinn.specs.catalog import load_model
-from pinn.specs.data_folder import data_folder, read_json
+from pinn.specs.data_folder import data_folder
 from pinn.specs.deployment import Deployment
+from pinn.specs.documents import read_json
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.model_names import aliases, find_in_catalog, published_generation
 from pinn.specs.sampling import (

@@ -103,6 +103,10 @@ func (d *Deployment) readSampling() error {
 }
 
 func (d *Deployment) check() error {
+	if moe, _ := d.model.moe(); moe == nil && d.serving.EnableExpertParallel {
+		return fmt.Errorf("enable_expert_parallel needs a model with experts and %s has none",
+			d.model.Name)
+	}
 	tp := d.serving.TensorParallelSize
 	for _, g := range d.model.LayerGroups {
 		a := g.Attention

@@ -24,6 +24,7 @@ from pinn.errors import PinnError
 from pinn.files.read_report import file_sha256
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
+from pinn.specs.documents import read_json
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.precision_override import with_precision
 from pinn.specs.serving import ServingSpec
@@ -176,9 +177,9 @@ def read_trace_tables(folder: Path) -> TraceTables:
     if not path.is_file():
         raise PinnError(f"no trace tables in {folder}: write them with 'pinn ingest' first")
     try:
-        manifest = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise PinnError(f"{path} is not JSON: {error}; ingest the traces anew") from error
+        manifest = read_json(path)
+    except PinnError as error:
+        raise PinnError(f"{error}; ingest the traces anew") from error
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
         found = manifest.get("schema") if isinstance(manifest, dict) else manifest
         raise PinnError(f"{path} describes {found!r}, this version reads {SCHEMA!r}: ingest anew")

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from pinn.files.write import replace_atomically
 from pinn.research.calibration.baselines import line
 from pinn.training.calibration.calibrate import calibrate_to, candidates, summary
 from pinn.training.calibration.intervals import TEST, Intervals
@@ -110,5 +111,5 @@ def budget_plot(errors: pd.DataFrame, before: float, path: Path) -> None:
     )
     axis.grid(alpha=0.3)
     axis.legend()
-    figure.savefig(path, dpi=120)
+    replace_atomically(path, lambda target: figure.savefig(target, format="png", dpi=120))
     plt.close(figure)

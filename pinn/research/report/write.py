@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
@@ -66,4 +67,8 @@ def render(sections: Sequence[Section], evidence: str) -> str:
 def _write_pictures(pictures: Sequence[Picture], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for one in pictures:
-        (folder / f"{one.name}.png").write_bytes(one.content)
+        replace_atomically(folder / f"{one.name}.png", partial(_write_bytes, one.content))
+
+
+def _write_bytes(content: bytes, path: Path) -> None:
+    path.write_bytes(content)

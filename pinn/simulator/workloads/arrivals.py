@@ -10,8 +10,11 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from pinn.errors import PinnError
+from pinn.specs.limits import MOST_REQUESTS, MOST_SECONDS, MOST_SEED, check_size, written
 
 PROCESSES = ("poisson", "gamma", "weibull", "constant")
+#: Spread of gaps: Weibull's equation can be solved in this range.
+_LEAST_CV, _MOST_CV = 0.02, 50.0
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,10 @@ class Stage:
     def __post_init__(self) -> None:
         if not (self.rate_per_s > 0 and math.isfinite(self.rate_per_s)):
             raise PinnError(f"a load stage needs a positive rate, got {self.rate_per_s} req/s")
+        if not 0 < self.duration_s <= MOST_SECONDS:
+            raise PinnError(
+                f"a load stage lasts between 0 and {MOST_SECONDS:g} s, got {self.duration_s} s"
+            )
         if self.requests < 1:
             raise PinnError(
                 f"a load stage of {self.rate_per_s} req/s over {self.duration_s} s sends "
@@ -40,6 +47,26 @@ class Stage:
         """Requests sent in the stage."""
         product = self.rate_per_s * self.duration_s
         return int(product + 1e-9) if math.isfinite(product) else 0
+
+
+def check_requests(count: float, where: str = "a workload") -> None:
+    """Refuse a number of requests before any of them is drawn.
+
+    Raises:
+        PinnError: If there are more than ``MOST_REQUESTS``.
+    """
+    check_size(count, MOST_REQUESTS, f"{where}: requests", "send fewer, or for a shorter time")
+
+
+def random_draws(seed: int) -> np.random.Generator:
+    """The source of a workload's random draws.
+
+    Raises:
+        PinnError: If the seed is negative.
+    """
+    if not 0 <= seed <= MOST_SEED:
+        raise PinnError(f"the seed must be a whole number from 0 on, got {written(seed)}")
+    return np.random.default_rng(seed)
 
 
 def read_stages(stages: Sequence[tuple[float, float]], where: str) -> list[Stage]:
@@ -71,15 +98,18 @@ def draw_gaps(
         cv: Standard deviation over mean of the gaps, for ``gamma`` and ``weibull``.
 
     Raises:
-        PinnError: If the process is unknown, or rate or cv is not positive.
+        PinnError: If the process is unknown, or rate, cv or count out of range.
 
     >>> draw_gaps("constant", 4.0, 2, np.random.default_rng(0))
     array([0.25, 0.25])
     """
     if not rate_per_s > 0:
         raise PinnError(f"arrivals need a positive rate, got {rate_per_s} req/s")
-    if not cv > 0:
-        raise PinnError(f"arrivals need a positive coefficient of variation, got {cv}")
+    if not _LEAST_CV <= cv <= _MOST_CV:
+        raise PinnError(
+            f"arrivals need a coefficient of variation from {_LEAST_CV} to {_MOST_CV}, got {cv}"
+        )
+    check_requests(count)
     mean = 1.0 / rate_per_s
     if process == "poisson":
         return rng.exponential(mean, count)
@@ -94,17 +124,11 @@ def draw_gaps(
 
 
 def weibull_shape(cv: float) -> float:
-    """Shape of the Weibull distribution with a coefficient of variation.
-
-    Raises:
-        PinnError: If it lies outside 0.02 to 50, where the equation cannot be solved.
+    """Shape of the Weibull distribution with a coefficient of variation from 0.02 to 50.
 
     >>> round(weibull_shape(1.0), 6)
     1.0
     """
-    if not 0.02 <= cv <= 50:
-        raise PinnError(f"a Weibull process needs a cv between 0.02 and 50, got {cv}")
-
     from scipy.optimize import brentq  # slow to import
 
     def excess(shape: float) -> float:
@@ -120,6 +144,7 @@ def stage_arrivals(
     """Offsets from the opening of each stage, and the stage of each request."""
     if not stages:
         raise PinnError("a load needs at least one stage, got 0")
+    check_requests(sum(stage.requests for stage in stages))
     offsets = [
         np.cumsum(draw_gaps(process, stage.rate_per_s, stage.requests, rng, cv)) for stage in stages
     ]

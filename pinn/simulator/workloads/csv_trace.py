@@ -16,20 +16,25 @@ Other columns are read over.
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 
 from pinn.errors import PinnError
+from pinn.simulator.workloads.arrivals import check_requests
 from pinn.simulator.workloads.sharing import share_prompts
 from pinn.simulator.workloads.workload import Workload
+from pinn.specs.csv_text import CsvTable
+from pinn.specs.limits import MOST_REQUEST_TOKENS
 from pinn.units import MICROSECOND, MILLISECOND
 
 _ARRIVAL = {"arrival_s": 1.0, "arrival_ms": MILLISECOND, "arrival_time_us": MICROSECOND}
 _PROMPT = ("server_input_tokens", "prompt_tokens", "input_tokens")
 _PREFIX = ("prefix_tokens", "prefix_length")
+_LABELS = ("prefix_group", "prompt_id", "session_id")
+_OTHERS = ("output_tokens", "timeout_s", "deadline_us", "transferred_tokens")
+_READ = frozenset({*_ARRIVAL, *_PROMPT, *_PREFIX, *_LABELS, *_OTHERS})
 
 
 def read_csv_trace(path: Path) -> Workload:
@@ -60,20 +65,31 @@ def read_csv_trace(path: Path) -> Workload:
 
 
 class _Columns:
-    """A CSV file by columns."""
+    """A CSV file by columns; those that a trace may have."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            with path.open(newline="", encoding="utf-8-sig") as file:
-                reader = csv.DictReader(file)
-                self.rows = list(reader)
-                self.names = tuple(reader.fieldnames or ())
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise PinnError(f"{path}: cannot be read ({reason}): give a readable CSV") from error
-        if not self.rows:
+        table = CsvTable(path)
+        self.names = table.names
+        places = [(name, i) for i, name in enumerate(self.names) if name in _READ]
+        self._cells: dict[str, list[str]] = {name: [] for name, _ in places}
+        self._lines: list[int] = []
+        for line, cells in table.rows():
+            check_requests(len(self._lines), str(path))
+            self._lines.append(line)
+            for name, place in places:
+                self._cells[name].append(cells[place])
+        if not self._lines:
             raise PinnError(f"{path}: it has 0 requests; it needs a header line and at least one")
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def refuse(self, bad: np.ndarray, reason: Callable[[int], str]) -> None:
+        """Stop at the first row that a mask selects, with its line and the reason."""
+        rows = np.flatnonzero(bad)
+        if len(rows):
+            raise PinnError(f"{self.path}, line {self._lines[rows[0]]}: {reason(int(rows[0]))}")
 
     def first(self, names: Iterable[str], meaning: str) -> str:
         """The first of some columns that the file has."""
@@ -87,36 +103,48 @@ class _Columns:
 
     def numbers(self, name: str, default: float | None = None) -> np.ndarray:
         """A column of numbers; the default stands for a missing column or an empty cell."""
-        return np.array([self._number(i, name, default) for i in range(len(self.rows))])
+        if name not in self._cells and default is not None:
+            return np.full(len(self), float(default))
+        column = self._cells.get(name) or [""] * len(self)
+        return np.array([self._number(i, text, name, default) for i, text in enumerate(column)])
 
     def whole(self, name: str, default: int | None = None) -> np.ndarray:
-        """A column of whole numbers."""
-        return np.rint(self.numbers(name, default)).astype(np.int64)
+        """A column of whole numbers from 0 on."""
+        found = self.numbers(name, default)
+        self.refuse(
+            (found != np.rint(found)) | (found < 0) | (found > MOST_REQUEST_TOKENS),
+            lambda i: (
+                f"{name} is {self._cells[name][i]!r:.60}, it must be a whole number from 0 to "
+                f"{MOST_REQUEST_TOKENS:,}"
+            ),
+        )
+        return found.astype(np.int64)
 
     def labels(self, name: str) -> np.ndarray:
         """A column of names as numbers; -1 for a missing column or an empty cell."""
-        texts = [row.get(name) or "" for row in self.rows]
+        texts = self._cells.get(name, [""] * len(self))
         known = {text: i for i, text in enumerate(sorted(set(texts) - {""}))}
         return np.array([known.get(text, -1) for text in texts])
 
-    def _number(self, i: int, name: str, default: float | None) -> float:
-        text = self.rows[i].get(name)
-        if text is None or text == "":
+    def _number(self, i: int, text: str, name: str, default: float | None) -> float:
+        if text == "":
             if default is None:
-                raise PinnError(f"{self.path}, line {i + 2}: {name} is missing")
+                raise PinnError(f"{self.path}, line {self._lines[i]}: {name} is missing")
             return default
         try:
             value = float(text)
         except ValueError:
             value = np.nan
         if not np.isfinite(value):
-            raise PinnError(f"{self.path}, line {i + 2}: {name} is {text!r}, no finite number")
+            raise PinnError(
+                f"{self.path}, line {self._lines[i]}: {name} is {text!r:.60}, no finite number"
+            )
         return value
 
 
 def _prompt_tokens(columns: _Columns) -> np.ndarray:
     columns.first(_PROMPT, "the prompt length")
-    tokens = np.zeros(len(columns.rows), np.int64)
+    tokens = np.zeros(len(columns), np.int64)
     for name in reversed(_PROMPT):
         given = columns.whole(name, 0)
         tokens = np.where(given > 0, given, tokens)
@@ -125,21 +153,29 @@ def _prompt_tokens(columns: _Columns) -> np.ndarray:
 
 def _timeouts(columns: _Columns, arrival: np.ndarray) -> np.ndarray:
     patience = columns.numbers("timeout_s", 0.0)
+    columns.refuse(
+        patience < 0,
+        lambda i: f"timeout_s is {patience[i]:g}: leave it empty, or 0, for a client that waits",
+    )
     deadline = columns.numbers("deadline_us", 0.0) * MICROSECOND
     patience = np.where(deadline > 0, deadline - arrival, patience)
-    late = np.flatnonzero((deadline > 0) & (patience <= 0))
-    if len(late):
-        raise PinnError(
-            f"{columns.path}, line {late[0] + 2}: deadline_us lies before the arrival: it counts "
-            "on the same clock"
-        )
+    columns.refuse(
+        (deadline > 0) & (patience <= 0),
+        lambda _: "deadline_us lies before the arrival: it counts on the same clock",
+    )
     return np.where(patience > 0, patience, np.inf)
 
 
 def _sharing(
     columns: _Columns, order: np.ndarray, prompt: np.ndarray, output: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    prefix = columns.whole(next((n for n in _PREFIX if n in columns.names), _PREFIX[0]), 0)
+    name = next((n for n in _PREFIX if n in columns.names), _PREFIX[0])
+    prefix = columns.whole(name, 0)
+    of_row = prompt[np.argsort(order)]
+    columns.refuse(
+        prefix > of_row,
+        lambda i: f"{name} is {prefix[i]}, longer than the prompt of {of_row[i]} tokens",
+    )
     donor, shared = share_prompts(
         columns.labels("prefix_group")[order],
         prefix[order],

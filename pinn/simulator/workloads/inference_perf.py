@@ -15,40 +15,40 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from pinn.errors import PinnError
-from pinn.simulator.workloads.arrivals import Stage, read_stages, stage_arrivals
+from pinn.simulator.workloads.arrivals import Stage, random_draws, read_stages, stage_arrivals
 from pinn.simulator.workloads.lengths import draw_lengths
 from pinn.simulator.workloads.synthetic import shared_prefix
 from pinn.simulator.workloads.workload import AIOHTTP_TIMEOUT_S, Workload
-from pinn.simulator.workloads.yaml_file import check
+from pinn.simulator.workloads.yaml_file import Number, Whole, check
 
 _REMEDY = "see inference-perf's documentation of this key"
 
 
 class _Stage(BaseModel):
-    rate: float
-    duration: float
+    rate: Number
+    duration: Number
 
 
 class _Load(BaseModel):
     type: Literal["constant", "poisson"] = "constant"
-    interval: float = 1.0
+    interval: Number = 1.0
     stages: list[_Stage] = Field(min_length=1)
-    request_timeout: float | None = None
+    request_timeout: Number | None = None
 
 
 class _SharedPrefix(BaseModel):
-    num_groups: int = 10
-    num_prompts_per_group: int = 10
-    system_prompt_len: int = 100
-    question_len: int = 50
-    output_len: int = 50
+    num_groups: Whole = 10
+    num_prompts_per_group: Whole = 10
+    system_prompt_len: Whole = 100
+    question_len: Whole = 50
+    output_len: Whole = 50
 
 
 class _Distribution(BaseModel):
-    min: float = 10
-    max: float = 1024
-    mean: float = 512
-    std_dev: float = 200
+    min: Number = 10
+    max: Number = 1024
+    mean: Number = 512
+    std_dev: Number = 200
 
 
 class _Data(BaseModel):
@@ -117,7 +117,7 @@ def _random(
     stages: list[Stage], data: _Data, timeout_s: float, interval_s: float, seed: int, name: str
 ) -> Workload:
     """Normally distributed lengths, cut to their bounds; every prompt unlike the others."""
-    rng = np.random.default_rng(seed)
+    rng = random_draws(seed)
     offset, stage = stage_arrivals(stages, "poisson", rng)
     lengths = [
         draw_lengths("gaussian", (given or _Distribution()).model_dump(), len(offset), rng)

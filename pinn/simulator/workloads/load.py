@@ -38,9 +38,9 @@ def _load_yaml(path: Path, seed: int | None) -> Workload:
     from pinn.simulator.workloads.blis_spec import is_blis_spec, read_blis_spec
     from pinn.simulator.workloads.inference_perf import is_inference_perf, read_inference_perf
     from pinn.simulator.workloads.plain_spec import read_plain_spec
-    from pinn.simulator.workloads.yaml_file import read_yaml
+    from pinn.simulator.workloads.yaml_file import read_mapping
 
-    values = read_yaml(path)
+    values = read_mapping(path)
     if "trace_version" in values:
         return _load_trace(path, str(values.get("time_unit", "us")))
     if is_inference_perf(values):

@@ -28,30 +28,30 @@ from pinn.errors import PinnError
 from pinn.simulator.workloads.arrivals import read_stages
 from pinn.simulator.workloads.synthetic import closed_loop, open_loop, shared_prefix
 from pinn.simulator.workloads.workload import Workload
-from pinn.simulator.workloads.yaml_file import check
+from pinn.simulator.workloads.yaml_file import Number, Whole, check
 
 
 class _Stage(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    rate: float
-    duration: float
+    rate: Number
+    duration: Number
 
 
 class _Spec(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    prompt_tokens: int
-    output_tokens: int
-    length_range: tuple[float, float] = (1.0, 1.0)
+    prompt_tokens: Whole
+    output_tokens: Whole
+    length_range: tuple[Number, Number] = (1.0, 1.0)
     stages: list[_Stage] | None = None
     process: str = "poisson"
-    cv: float = 1.0
-    concurrency: int | None = None
-    requests: int | None = None
-    groups: int | None = None
-    prompts_per_group: int = 1
-    shared_tokens: int = 0
-    timeout_s: float = np.inf
-    seed: int = 0
+    cv: Number = 1.0
+    concurrency: Whole | None = None
+    requests: Whole | None = None
+    groups: Whole | None = None
+    prompts_per_group: Whole = 1
+    shared_tokens: Whole = 0
+    timeout_s: Number = np.inf
+    seed: Whole = 0
 
 
 def read_plain_spec(values: dict[str, Any], path: Path, seed: int | None = None) -> Workload:
@@ -97,3 +97,6 @@ def _check_lengths(spec: _Spec, path: Path) -> None:
             f"{path}: shared_tokens is {spec.shared_tokens}: it must lie between 0 and "
             f"prompt_tokens, {spec.prompt_tokens}"
         )
+    for name in ("shared_tokens", "prompts_per_group"):
+        if spec.groups is None and name in spec.model_fields_set:
+            raise PinnError(f"{path}: {name} needs groups: give both or neither")

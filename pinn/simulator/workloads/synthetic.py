@@ -7,10 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from pinn.errors import PinnError
-from pinn.simulator.workloads.arrivals import Stage, stage_arrivals, stage_starts
+from pinn.simulator.workloads.arrivals import (
+    Stage,
+    check_requests,
+    random_draws,
+    stage_arrivals,
+    stage_starts,
+)
 from pinn.simulator.workloads.lengths import draw_range
 from pinn.simulator.workloads.sharing import share_prompts
 from pinn.simulator.workloads.workload import Workload
+from pinn.specs.limits import MOST_REQUESTS, check_size
 
 
 def open_loop(
@@ -38,7 +45,7 @@ def open_loop(
         seed: Of the random draws.
         name: For print-outs.
     """
-    rng = np.random.default_rng(seed)
+    rng = random_draws(seed)
     offset, stage = stage_arrivals(stages, process, rng, cv)
     n = len(offset)
     return Workload(
@@ -69,7 +76,8 @@ def closed_loop(
     """
     if requests < 1:
         raise PinnError(f"a closed loop needs at least 1 request, got {requests}")
-    rng = np.random.default_rng(seed)
+    check_requests(requests)
+    rng = random_draws(seed)
     return Workload(
         name,
         draw_range(prompt_tokens, length_range, requests, rng),
@@ -124,9 +132,10 @@ def shared_prefix(
             "shared prefixes need at least 1 group of 1 prompt, got "
             f"{groups} of {prompts_per_group}"
         )
-    rng = np.random.default_rng(seed)
-    offset, stage = stage_arrivals(stages, process, rng, cv)
     prompts = groups * prompts_per_group
+    check_size(prompts, MOST_REQUESTS, "different prompts", "lower groups x prompts_per_group")
+    rng = random_draws(seed)
+    offset, stage = stage_arrivals(stages, process, rng, cv)
     lengths = draw_range(shared_tokens + question_tokens, prompt_range, prompts, rng)
     order = rng.permutation(prompts)
     prompt = order[np.arange(len(offset)) % prompts]

@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Float, Int
 
-from pinn.errors import PinnError
+from pinn.errors import PinnError, printable
+from pinn.specs.limits import (
+    MOST_OUTPUT_TOKENS,
+    MOST_REQUEST_TOKENS,
+    MOST_REQUESTS,
+    MOST_SECONDS,
+    check_size,
+)
 
 #: aiohttp gives up after five minutes unless told otherwise; inference-perf does not tell it.
 AIOHTTP_TIMEOUT_S = 300.0
@@ -51,6 +58,7 @@ class Workload:
     stage_starts_s: tuple[float, ...] = (0.0,)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "name", printable(self.name))
         n = len(self.prompt_tokens)
         if n == 0:
             raise PinnError(f"workload {self.name}: it has 0 requests; it needs at least 1")
@@ -83,6 +91,16 @@ class Workload:
                     f"workload {self.name}: {name} of request {bad[0]} is {column[bad[0]]}; "
                     f"it must be at least {least}"
                 )
+        for name, most in _MOST.items():
+            largest = getattr(self, name).max()
+            check_size(float(largest), most, f"workload {self.name}: {name}", "shorten it")
+        check_size(len(self), MOST_REQUESTS, f"workload {self.name}: requests", "send fewer")
+        check_size(
+            float(self.output_tokens.sum()),
+            MOST_OUTPUT_TOKENS,
+            f"workload {self.name}: output tokens of all requests",
+            "send fewer requests, or shorter ones",
+        )
         bad = np.flatnonzero(~(self.timeout_s > 0))
         if len(bad):
             raise PinnError(
@@ -139,6 +157,11 @@ _COLUMNS: dict[str, int | float] = {
     "shared_tokens": 0,
     "transferred_tokens": 0,
     "timeout_s": float("inf"),
+}
+_MOST = {
+    "prompt_tokens": MOST_REQUEST_TOKENS,
+    "output_tokens": MOST_REQUEST_TOKENS,
+    "offset_s": MOST_SECONDS,
 }
 _LEAST = {
     "prompt_tokens": 1,

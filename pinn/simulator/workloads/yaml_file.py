@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from pinn.errors import PinnError
+from pinn.specs.documents import read_yaml
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def _no_truth_value(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError(f"expected a number, got {str(value).lower()}")
+    return value
+
+
+#: Numbers of a file; ``true`` is none, though it counts as 1 in Python.
+Whole = Annotated[int, BeforeValidator(_no_truth_value)]
+Number = Annotated[float, BeforeValidator(_no_truth_value)]
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML (or JSON) file that holds a mapping.
 
     Raises:
         PinnError: If it cannot be read, is malformed or no mapping.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-        values = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or "it is no YAML"
-        raise PinnError(f"{path}{where}: malformed YAML ({problem}): correct the file") from error
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
-        raise PinnError(f"{path}: cannot be read ({reason}): give a readable YAML file") from error
+    values = read_yaml(path)
     if not isinstance(values, dict):
         raise PinnError(f"{path}: expected a YAML mapping, got {type(values).__name__}")
     return values

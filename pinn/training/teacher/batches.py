@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pinn.physics.uniform_batches import UniformBatches
+from pinn.specs.batch import Batch
 
 #: These four bound what the betas are fitted for; they are assumptions about what is served. No
 #: batch caches more tokens than this in all; a large engine holds a few million.
@@ -13,6 +14,28 @@ MAX_DECODES = 512
 MAX_CONTEXT = 32_768
 #: Twice vLLM's default token budget on large GPUs (8,192).
 MAX_CHUNK = 16_384
+
+
+def beyond_taught(batch: Batch) -> list[str]:
+    """Bounds above that a batch exceeds, each in a few words."""
+    decodes = sum(
+        n for n, prefill in zip(batch.entry_counts, batch.is_prefill, strict=True) if not prefill
+    )
+    entries = list(zip(batch.new_tokens, batch.cached_tokens, batch.is_prefill, strict=True))
+    context = max((cached for _, cached, prefill in entries if not prefill), default=0)
+    chunk = max((new for new, _, prefill in entries if prefill), default=0)
+    before = max((cached for _, cached, prefill in entries if prefill), default=0)
+    cached = sum(n * c for n, c in zip(batch.entry_counts, batch.cached_tokens, strict=True))
+    bounds = (
+        ("decodes", decodes, MAX_DECODES),
+        ("tokens of context", context, MAX_CONTEXT),
+        ("tokens of a prompt at once", chunk, MAX_CHUNK),
+        ("cached tokens of a prompt", before, MAX_CHUNK),
+        ("cached tokens in all", cached, MAX_CACHED_TOKENS),
+    )
+    return [
+        f"{got:,} {what}, taught were up to {most:,}" for what, got, most in bounds if got > most
+    ]
 
 
 def sample_batches(

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
 
 from pinn.errors import PinnError
 from pinn.files.read_report import ReadReport, file_sha256
+from pinn.specs.csv_text import check_columns
+from pinn.specs.documents import read_yaml
 from pinn.units import MICROSECOND
 
 _REQUIRED = ("request_id", "input_tokens", "output_tokens", "arrival_time_us")
@@ -52,8 +53,9 @@ def read_blis_trace(header: Path, data: Path) -> BlisTrace:
     values = _header(header)
     if not data.is_file():
         raise PinnError(f"no TraceV2 data at {data}: give the CSV file beside the header")
+    check_columns(data)
     try:
-        raw = pd.read_csv(data, dtype="str", keep_default_na=False)
+        raw = pd.read_csv(data, dtype="str", keep_default_na=False, encoding="utf-8-sig")
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise PinnError(f"{data} is no CSV table: {error}") from error
     missing = [c for c in _REQUIRED if c not in raw.columns]
@@ -70,10 +72,7 @@ def read_blis_trace(header: Path, data: Path) -> BlisTrace:
 def _header(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise PinnError(f"no TraceV2 header at {path}: give the YAML file beside the CSV")
-    try:
-        values = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
-        raise PinnError(f"{path} is not YAML: {error}") from error
+    values = read_yaml(path)
     if not isinstance(values, dict) or "trace_version" not in values:
         raise PinnError(f"{path} is no TraceV2 header: it has no trace_version")
     unit = str(values.get("time_unit", "us")).lower()

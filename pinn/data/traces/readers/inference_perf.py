@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 from pydantic import BaseModel, Field, ValidationError
 
 from pinn.errors import PinnError
 from pinn.files.read_report import ReadReport
+from pinn.specs.documents import read_yaml
 from pinn.specs.flags import given_flags
 from pinn.specs.serving import ServingSpec
 
@@ -249,8 +249,5 @@ def _mean(spread: _Spread | None) -> float | None:
 def _yaml(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    try:
-        values = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
-        raise PinnError(f"{path} is not YAML: {error}") from error
+    values = read_yaml(path)
     return values if isinstance(values, dict) else {}

@@ -1,0 +1,58 @@
+"""Where commands write: a folder that is there, and never over what they read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pinn.errors import PinnError
+
+#: Options that name a file or folder to write.
+OUTPUTS = frozenset({"--json", "--csv", "--plot", "--requests", "--timeline", "--out", "--study"})
+#: Standard output.
+_STANDARD = "-"
+#: Files that an input folder is read for.
+_READ_IN_FOLDERS = ("config.json", "generation_config.json", "hf_quant_config.json")
+
+
+def check_outputs(given: list[tuple[str, Any]]) -> None:
+    """Refuse outputs that have no folder or would replace an input, before anything runs.
+
+    Args:
+        given: Option (or argument) and value, of all that were given; values that are no paths do
+            no harm.
+
+    Raises:
+        PinnError: With the path and the remedy.
+    """
+    places = [(option, path) for option, value in given for path in _paths(value)]
+    for option, path in places:
+        if option not in OUTPUTS or str(path) == _STANDARD:
+            continue
+        if not path.parent.is_dir():
+            raise PinnError(
+                f"{option} {path}: there is no folder {path.parent}: create it, or correct the path"
+            )
+        for other, source in places:
+            if (other, source) != (option, path) and _is_same(path, source, other in OUTPUTS):
+                raise PinnError(
+                    f"{option} {path} would overwrite what {other} names: give another file"
+                )
+
+
+def _paths(value: Any) -> Iterator[Path]:
+    for each in value if isinstance(value, list | tuple) else (value,):
+        if isinstance(each, str | Path) and "\0" not in str(each):
+            yield Path(str(each).partition("#")[0]).expanduser()
+
+
+def _is_same(output: Path, other: Path, is_output: bool) -> bool:
+    """Whether two paths are one file, or the output is a file that an input folder is read for."""
+    try:
+        if is_output or not (output.exists() and other.exists()):
+            return is_output and output.resolve() == other.resolve()
+        files = [other, *(other / name for name in _READ_IN_FOLDERS)] if other.is_dir() else [other]
+        return any(file.exists() and file.samefile(output) for file in files)
+    except (OSError, RuntimeError):  # a name that is too long, or a link to itself, is no file
+        return False

@@ -1,0 +1,60 @@
+"""Text cells of CSV files that a spreadsheet would take for formulas."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: A cell that begins so is a formula to a spreadsheet, unless it is a number.
+_FORMULA = re.compile(r"[=+\-@\t\r]")
+_ESCAPED = re.compile(r"'[=+\-@\t\r]")
+
+
+def escaped(cell: Any) -> Any:
+    """A cell with an apostrophe in front if it is text that begins like a formula.
+
+    >>> escaped("=1+1"), escaped("-5"), escaped(-5.0)
+    ("'=1+1", '-5', -5.0)
+    """
+    if not isinstance(cell, str) or not _FORMULA.match(cell):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
+
+
+def plain(cell: Any) -> Any:
+    """What :func:`escaped` made of a cell, as it was."""
+    return cell[1:] if isinstance(cell, str) and _ESCAPED.match(cell) else cell
+
+
+def escaped_table(table: pa.Table) -> pa.Table:
+    """A table whose text cells and names of columns are escaped."""
+    names = [escaped(name) for name in table.column_names]
+    return _mapped(table, escaped).rename_columns(names)
+
+
+def plain_table(table: pa.Table) -> pa.Table:
+    """The table of which :func:`escaped_table` made this one."""
+    return _mapped(table, plain).rename_columns([plain(name) for name in table.column_names])
+
+
+def _mapped(table: pa.Table, change: Any) -> pa.Table:
+    for i, field in enumerate(table.schema):
+        if pa.types.is_string(field.type):
+            column = pa.array([change(cell) for cell in table.column(i).to_pylist()], field.type)
+            table = table.set_column(i, field, column)
+    return table
+
+
+def escaped_frame(rows: pd.DataFrame) -> pd.DataFrame:
+    """A frame whose text cells are escaped."""
+    texts = rows.select_dtypes(exclude="number").columns
+    return rows.assign(**{name: rows[name].map(escaped) for name in texts})

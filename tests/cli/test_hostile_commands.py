@@ -1,0 +1,74 @@
+"""What commands print and write when names, paths or loads are not what they should be."""
+
+import json
+
+import pytest
+
+CONFIG = {
+    "model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096, "vocab_size": 32000,
+    "num_hidden_layers": 8, "num_attention_heads": 16, "max_position_embeddings": 4096,
+}  # fmt: skip
+LLAMA = ("--model", "Llama-3.1-8B", "--gpu", "H100")
+PLAIN = {"prompt_tokens": 100, "output_tokens": 10, "stages": [{"rate": 2, "duration": 5}]}
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Write a file and get its path."""
+
+    def write(name, content):
+        path = tmp_path / name
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        return path
+
+    return write
+
+
+def test_a_negative_seed_and_an_empty_file_of_runs(refused, file):
+    load = file("load.yaml", PLAIN)
+    assert "from 0 on" in refused("simulate", *LLAMA, "--workload", load, "--seed", -1)
+    runs = file("runs.csv", "")
+    assert "no CSV table" in refused("evaluate", "serving-runs", runs)
+    assert "--seed" in refused("evaluate", "serving-runs", runs, "--seed", -1)
+
+
+def test_control_characters_never_reach_the_terminal(run, refused, file, tmp_path):
+    folder = tmp_path / "\x1b[31mred\x07 [/x]"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    result = run("coefficients", "--model", folder, "--gpu", "H100")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("\\x1b[31mred\\x07 [/x] on H100")
+    gpu = file("gpu.json", {"\x1b[2J": {}, "b\u202e": {}})
+    assert "\\x1b[2J, b\\u202e" in refused("coefficients", *LLAMA[:2], "--gpu", gpu)
+
+
+def test_an_overloaded_simulation_says_so_first(run, file, tmp_path):
+    heavy = PLAIN | {"prompt_tokens": 4000, "stages": [{"rate": 400, "duration": 1}]}
+    out = tmp_path / "run.json"
+    result = run("simulate", *LLAMA, "--workload", file("heavy.yaml", heavy), "--json", out)
+    assert "overloaded: " in result.stdout.splitlines()[0]
+    assert json.loads(out.read_text())["overloaded"].startswith("overloaded: ")
+    result = run("simulate", *LLAMA, "--workload", file("light.yaml", PLAIN), "--json", out)
+    assert result.stdout.splitlines()[0].endswith(", light")
+    assert json.loads(out.read_text())["overloaded"] is None
+
+
+def test_no_folder_is_made_for_a_mistyped_path(refused, tmp_path):
+    line = refused("coefficients", *LLAMA, "--json", tmp_path / "reslts" / "x.json")
+    assert f"there is no folder {tmp_path / 'reslts'}: create it" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("given", ["config.json", "."])
+def test_an_output_never_overwrites_an_input(refused, file, given):
+    path = file("config.json", CONFIG)
+    line = refused("coefficients", "--model", path.parent / given, "--gpu", "H100", "--json", path)
+    assert "would overwrite what --model names" in line
+    assert json.loads(path.read_text()) == CONFIG
+
+
+def test_two_outputs_have_two_names(refused, tmp_path, file):
+    both = ("--requests", tmp_path / "x", "--json", tmp_path / "x")
+    line = refused("simulate", *LLAMA, "--workload", file("load.yaml", PLAIN), *both)
+    assert "would overwrite what" in line

@@ -1,0 +1,421 @@
+"""What is fuzzed: a strategy for inputs, and what must hold of each input."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fuzz.hostile_values import VALUES, changed, changed_bytes, files, written
+from hypothesis import strategies as st
+
+from pinn.errors import PinnError
+
+#: Columns and kinds of workload files; small, so that simulating one takes milliseconds.
+PLAIN = {"prompt_tokens": 64, "output_tokens": 4, "stages": [{"rate": 8, "duration": 2}]}
+CLOSED = {"prompt_tokens": 64, "output_tokens": 4, "concurrency": 4, "requests": 12}
+SHARED = PLAIN | {"groups": 2, "prompts_per_group": 2, "shared_tokens": 16, "seed": 1}
+INFERENCE_PERF = {
+    "load": {"type": "poisson", "interval": 1.0, "stages": [{"rate": 4, "duration": 3}]},
+    "data": {"type": "shared_prefix", "shared_prefix": {"num_groups": 2, "output_len": 3}},
+}
+BLIS = {
+    "aggregate_rate": 10.0, "num_requests": 12, "seed": 1,
+    "clients": [
+        {
+            "id": "a", "rate_fraction": 1.0, "arrival": {"process": "gamma", "cv": 2.0},
+            "input_distribution": {"type": "gaussian", "params": {"mean": 90, "std_dev": 9}},
+            "output_distribution": {"type": "uniform", "params": {"min": 1, "max": 5}},
+            "prefix_group": "g", "prefix_length": 32,
+        }
+    ],
+}  # fmt: skip
+TRACE = (
+    b"arrival_s,prompt_tokens,output_tokens,prefix_group,prefix_tokens,timeout_s\n"
+    b"0,100,5,a,16,\n0.5,64,3,a,16,30\n1.25,80,4,,0,0\n"
+)
+LIST = [
+    {"model": "meta-llama/Llama-3.1-8B", "gpu": "H100", "tensor_parallel_size": 2},
+    {"model": "mistralai/Mixtral-8x7B-v0.1", "gpu": "H200", "enable_expert_parallel": True,
+     "max_num_seqs": 64, "precision": "fp8", "gpu_memory_utilization": 0.8},
+]  # fmt: skip
+GRID = {"model": "meta-llama/Llama-3.1-8B", "gpu": ["H100", "L40S"], "tensor_parallel_size": [1, 2]}
+FOREIGN_GPUS = [
+    {"X1": {"memory_bandwidth_gb_s": 2000, "compute_tflops_fp16": 300, "memory_gb": 80,
+            "sm_count": 100}},
+    {"H100": {"TFlopsPeak": 989.5, "BwPeakTBs": 3.35, "MemoryGiB": 80, "TFlopsFP8": 1979}},
+]  # fmt: skip
+RUNS_HEADER = (
+    "run,stage,model,gpu,tensor_parallel_size,precision,max_num_batched_tokens,workload,rate_per_s,"
+    "prompt_tokens,output_tokens,ttft_mean_ms,ttft_p90_ms,ttft_p99_ms,itl_mean_ms,"
+    "itl_mean_reported_ms,e2e_mean_ms,e2e_p90_ms,e2e_p99_ms\n"
+)
+RUNS = (
+    RUNS_HEADER + "r1,0,meta-llama/Llama-3.1-8B,H100,1,BF16,2048,roleplay,6,750,251,25,30,40,8,8,"
+    "2025,2100,2300\n"
+).encode()
+
+
+@dataclass
+class Fuzzed:
+    """What targets share.
+
+    Attributes:
+        folder: Theirs to write to.
+        surrogate: A small network, on disk at ``checkpoint``.
+        deployment: One that it predicts.
+        tables: Files of an exported table, by ending.
+        graph: The exported graph of its coefficients.
+    """
+
+    folder: Path
+    surrogate: Any
+    checkpoint: Path
+    deployment: Any
+    tables: dict[str, bytes]
+    graph: Any
+
+    def file(self, name: str, content: bytes) -> Path:
+        """A file with that content."""
+        path = self.folder / name
+        path.write_bytes(content)
+        return path
+
+
+@dataclass(frozen=True)
+class Target:
+    """A kind of input.
+
+    Attributes:
+        inputs: Strategy, given what is shared.
+        check: Reads one input; it may raise ``PinnError`` and nothing else.
+    """
+
+    inputs: Callable[[Fuzzed], st.SearchStrategy[Any]]
+    check: Callable[[Fuzzed, Any], None]
+
+
+def _predict(shared: Fuzzed, deployment: Any) -> None:
+    """Prediction of an accepted deployment: finite, and not below the floor."""
+    from pinn.coefficients.surrogate import batch_floor_seconds
+    from pinn.specs.batch import parse_batch
+
+    batches = [parse_batch("32 decode @ 700"), parse_batch("1 prefill 512 @ 0 + 2 decode @ 9")]
+    seconds = shared.surrogate.step_seconds(deployment, batches)
+    floor = batch_floor_seconds(deployment, batches)
+    assert np.isfinite(seconds).all()
+    assert (seconds >= floor * (1 - 1e-9)).all()
+
+
+def _config(shared: Fuzzed, content: bytes) -> None:
+    from pinn.specs.catalog import load_model
+    from pinn.specs.deployment import Deployment
+
+    model = load_model(shared.file("config.json", content))
+    assert model.name.isprintable()
+    _predict(shared, Deployment(model, shared.deployment.gpu, shared.deployment.serving))
+
+
+def _configs(_: Fuzzed) -> st.SearchStrategy[bytes]:
+    from pinn.specs.catalog import list_models
+    from pinn.specs.model_names import catalog_files
+
+    names = list_models()[::7]
+    paths = [catalog_files()[name.lower()][1] for name in names]
+    return files([json.loads(path.read_text()) for path in paths])
+
+
+def _gpu(shared: Fuzzed, content: bytes) -> None:
+    from pinn.specs.deployment import Deployment
+    from pinn.specs.gpu_catalog import load_gpu
+
+    gpu = load_gpu(shared.file("gpu.json", content))
+    assert gpu.name.isprintable()
+    assert gpu.source.isprintable()
+    _predict(shared, Deployment(shared.deployment.model, gpu, shared.deployment.serving))
+
+
+def _gpus(_: Fuzzed) -> st.SearchStrategy[bytes]:
+    from pinn.specs.data_folder import data_folder
+
+    own = [json.loads(p.read_text()) for p in sorted(data_folder("gpus").glob("*.json"))[:3]]
+    return files([*own, *FOREIGN_GPUS])
+
+
+def _list(shared: Fuzzed, given: tuple[str, bytes]) -> None:
+    from pinn.coefficients.configuration_files import read_configurations
+    from pinn.coefficients.configurations import make_deployments
+
+    rows = read_configurations(shared.file(f"list{given[0]}", given[1]))
+    kept, deployments, reasons = make_deployments(rows, skip_invalid=True)
+    assert len(kept) == len(deployments)
+    assert len(kept) + len(reasons) == len(rows)
+    for deployment in deployments:
+        _predict(shared, deployment)
+
+
+def _csv(rows: list[dict[str, Any]]) -> bytes:
+    names = list(dict.fromkeys(str(name) for row in rows for name in row))
+    lines = [",".join(names), *(",".join(str(row.get(n, "")) for n in names) for row in rows)]
+    return "\n".join(lines).encode(errors="surrogatepass")
+
+
+def _lists(_: Fuzzed) -> st.SearchStrategy[tuple[str, bytes]]:
+    trees = st.tuples(st.sampled_from([".json", ".yaml", ".yml"]), files([LIST, GRID]))
+    rows = changed([LIST]).map(lambda t: t if isinstance(t, list) else [])
+    plain = rows.map(lambda found: _csv([row for row in found if isinstance(row, dict)]))
+    texts = st.one_of(plain, changed_bytes([_csv(LIST)]), st.binary(max_size=60))
+    return st.one_of(trees, st.tuples(st.just(".csv"), texts))
+
+
+def _batch(shared: Fuzzed, text: str) -> None:
+    from pinn.cli.coefficient_report import network_report
+
+    report = network_report(shared.surrogate, shared.deployment, [text], shared.checkpoint)
+    (found,) = report["batches"]
+    assert found["step_time_us"] >= found["floor_us"] * (1 - 1e-9)
+    assert np.isfinite(found["step_time_us"])
+
+
+def _batches(_: Fuzzed) -> st.SearchStrategy[str]:
+    number = st.one_of(
+        st.integers(0, 10**4).map(str),
+        st.sampled_from(["-1", "1e9", "10000000", "9" * 10, "9" * 30, "9" * 5000, "", "1.5"]),
+    )
+    decode = st.builds("{} decode @ {}".format, number, number)
+    prefill = st.builds("{} prefill {} @ {}".format, number, number, number)
+    joined = st.lists(st.one_of(decode, prefill), max_size=4).map(" + ".join)
+    return st.one_of(joined, st.text(max_size=30))
+
+
+def _workload(shared: Fuzzed, given: tuple[str, bytes]) -> None:
+    from pinn.simulator.linear_latency import LinearLatency
+    from pinn.simulator.simulate import simulate
+    from pinn.simulator.statistics import run_statistics
+    from pinn.simulator.workloads.load import load_workload
+
+    workload = load_workload(shared.file(f"load{given[0]}", given[1]))
+    assert workload.name.isprintable()
+    if len(workload) > 300 or workload.output_tokens.sum() > 20_000:
+        return
+    found = shared.surrogate.coefficients([shared.deployment])
+    latency = LinearLatency(shared.deployment, found.beta[0], found.alpha[0])
+    statistics = run_statistics(simulate(shared.deployment, workload, latency))
+    ended = ("completed_requests", "timed_out_requests", "rejected_requests")
+    assert sum(statistics[name] for name in ended) == statistics["injected_requests"]
+
+
+def _workloads(_: Fuzzed) -> st.SearchStrategy[tuple[str, bytes]]:
+    trees = files([PLAIN, CLOSED, SHARED, INFERENCE_PERF, BLIS])
+    return st.one_of(
+        st.tuples(st.sampled_from([".yaml", ".json"]), trees),
+        st.tuples(st.just(".csv"), _cells(TRACE)),
+    )
+
+
+@st.composite
+def _cells(draw: st.DrawFn, table: bytes) -> bytes:
+    """A CSV table with cells replaced, or with its bytes changed."""
+    if draw(st.booleans()):
+        return draw(changed_bytes([table]))
+    rows = [line.split(",") for line in table.decode().splitlines()]
+    for _ in range(draw(st.integers(0, 3))):
+        row = rows[draw(st.integers(0, len(rows) - 1))]
+        row[draw(st.integers(0, len(row) - 1))] = str(draw(VALUES))
+    return "\n".join(map(",".join, rows)).encode(errors="surrogatepass")
+
+
+def _checkpoint(shared: Fuzzed, content: bytes) -> None:
+    from pinn.coefficients.surrogate import Surrogate
+
+    surrogate = Surrogate.load(shared.file("net.safetensors", content))
+    coefficients = surrogate.coefficients([shared.deployment])
+    assert np.isfinite(coefficients.beta).all()
+
+
+def _checkpoints(shared: Fuzzed) -> st.SearchStrategy[bytes]:
+    whole = shared.checkpoint.read_bytes()
+    size = int.from_bytes(whole[:8], "little")
+    head, tensors = json.loads(whole[8 : 8 + size]), whole[8 + size :]
+    inner = json.loads(head["__metadata__"]["pinn"])
+
+    def joined(header: Any) -> bytes:
+        text = written(header)
+        return len(text).to_bytes(8, "little") + text + tensors
+
+    return st.one_of(
+        changed_bytes([whole]),
+        changed([head]).map(joined),
+        changed([inner]).map(
+            lambda tree: joined(head | {"__metadata__": {"pinn": json.dumps(tree)}})
+        ),
+    )
+
+
+def _coefficient_set(shared: Fuzzed, content: bytes) -> None:
+    from pinn.cli.coefficient_report import file_report, print_report
+    from pinn.coefficients.coefficient_set import read_coefficient_set
+    from pinn.coefficients.configurations import canonical, make_deployment
+
+    found = read_coefficient_set(shared.file("set.json", content))
+    deployment = make_deployment(canonical(found.configuration()))
+    report = file_report(found, deployment, ["3 decode @ 9"])
+    with redirect_stdout(io.StringIO()) as shown:
+        print_report(report)
+    assert "\x1b" not in shown.getvalue()
+
+
+def _coefficient_sets(shared: Fuzzed) -> st.SearchStrategy[bytes]:
+    from pinn.coefficients.coefficient_set import CoefficientSet, deployment_facts, set_to_json
+
+    found = shared.surrogate.coefficients([shared.deployment])
+    facts = deployment_facts(shared.deployment)
+    fitted = {"sources": [{"path": "run1", "sha256": "0"}]}
+    tree = set_to_json(CoefficientSet(facts, found, calibration=fitted, base=found))
+    return files([tree])
+
+
+def _trace_lines(_: Fuzzed, lines: list[bytes]) -> None:
+    from pinn.data.traces.readers.parser import ChunkParser
+
+    chunk = ChunkParser().parse(lines)
+    read, refused = chunk.counts.read, chunk.counts.refused
+    rows = {name: sum(b.num_rows for b in found) for name, found in chunk.tables.items()}
+    events = sum(count for name, count in rows.items() if name != "spans")
+    assert read["lines"] == len(lines)
+    assert read["events"] == events + refused["events"].total()
+    # Spans of steps are accepted without a row of their own.
+    assert read["spans"] >= rows.get("spans", 0) + refused["spans"].total()
+    if refused["lines"].total() == len(lines):
+        raise PinnError("no line was accepted")
+
+
+def _traced(_: Fuzzed) -> st.SearchStrategy[list[bytes]]:
+    from sources.traces.trace_runs import engine_run, lines_of
+
+    lines = [json.loads(line) for line in lines_of(engine_run(3), step_sampling=0.2)[:4]]
+    return st.lists(files(lines).map(lambda data: data.replace(b"\n", b" ")), max_size=3)
+
+
+def _table(shared: Fuzzed, given: tuple[str, bytes]) -> None:
+    from pinn.export.table_file import read_table_file
+
+    table = read_table_file(shared.file(f"table{given[0]}", given[1]))
+    assert len(table)
+
+
+def _tables(shared: Fuzzed) -> st.SearchStrategy[tuple[str, bytes]]:
+    whole = json.loads(shared.tables[".json"])
+    return st.one_of(
+        *(st.tuples(st.just(end), changed_bytes([data])) for end, data in shared.tables.items()),
+        st.tuples(st.just(".json"), changed([whole]).map(written)),
+        st.tuples(st.just(".csv"), _cells(shared.tables[".csv"])),
+    )
+
+
+def _runs(shared: Fuzzed, content: bytes) -> None:
+    from pinn.data.serving_runs import read_serving_runs
+
+    rows, report = read_serving_runs(shared.file("runs.csv", content))
+    assert len(rows) == report.accepted
+    assert report.accepted + sum(report.refused.values()) == report.read
+
+
+BLIS_TRACE = (
+    b"request_id,input_tokens,output_tokens,arrival_time_us,send_time_us,first_chunk_time_us,"
+    b"last_chunk_time_us,status\nq1,100,5,0,10,2000,9000,ok\nq2,90,7,500,510,2500,9900,ok\n"
+)
+
+
+def _client_trace(shared: Fuzzed, given: tuple[bytes, bytes]) -> None:
+    from pinn.data.traces.readers.blis_trace import read_blis_trace
+
+    header, data = shared.file("head.yaml", given[0]), shared.file("data.csv", given[1])
+    trace = read_blis_trace(header, data)
+    assert len(trace.requests) == trace.report.accepted
+    assert trace.report.accepted + sum(trace.report.refused.values()) == trace.report.read
+
+
+def _client_traces(_: Fuzzed) -> st.SearchStrategy[tuple[bytes, bytes]]:
+    heads = files([{"trace_version": 2, "time_unit": "us", "server": {"model": "m"}}])
+    return st.tuples(heads, _cells(BLIS_TRACE))
+
+
+def _graph(shared: Fuzzed, given: tuple[list[float], list[float]]) -> None:
+    """The exported graph gives what the network gives, for numbers that no deployment has too."""
+    free, rates = (np.array([values]) for values in given)
+    feeds = {"descriptors": free, "rates": rates}
+    beta, alpha = shared.graph.run(["beta", "alpha"], feeds)
+    with np.errstate(all="ignore"):
+        wanted = shared.surrogate.checkpoint.network.coefficients(free, rates)
+    np.testing.assert_allclose(beta, wanted[0], rtol=1e-5)
+    np.testing.assert_allclose(alpha, wanted[1], rtol=1e-5)
+
+
+def _graphs(_: Fuzzed) -> st.SearchStrategy[tuple[list[float], list[float]]]:
+    from pinn.physics.descriptors import DESCRIPTORS, RATES
+
+    number = st.one_of(st.floats(-1e9, 1e9), st.sampled_from([0.0, 1e300, -1e300]))
+    sizes = (len(DESCRIPTORS), len(RATES))
+    return st.tuples(*(st.lists(number, min_size=n, max_size=n) for n in sizes))
+
+
+def _command(shared: Fuzzed, arguments: list[str]) -> None:
+    """A command ends in one line or in a whole file, and leaves nothing else behind."""
+    from pinn.cli.main import app
+
+    folder = shared.folder / "out"
+    folder.mkdir(exist_ok=True)
+    out = folder / "found.json"
+    out.unlink(missing_ok=True)
+    stdout, stderr = io.StringIO(), io.StringIO()
+    given = ["coefficients", *arguments, "--checkpoint", str(shared.checkpoint), "--json", str(out)]
+    try:
+        with redirect_stdout(stdout), redirect_stderr(stderr):
+            app(given, prog_name="pinn")
+    except SystemExit as end:
+        code = end.code
+    errors = [line for line in stderr.getvalue().splitlines() if line.startswith("error: ")]
+    assert code in (0, 1, 2)
+    assert stderr.getvalue().replace("\n", "").isprintable()
+    assert len(errors) == (code != 0)
+    assert [path.name for path in folder.iterdir()] == (["found.json"] if code == 0 else [])
+    if code == 0:
+        json.loads(out.read_text())
+    else:
+        raise PinnError(errors[0])
+
+
+def _commands(_: Fuzzed) -> st.SearchStrategy[list[str]]:
+    from pinn.specs.flags import flags_of
+    from pinn.specs.serving import ServingSpec
+
+    values = VALUES.map(lambda v: str(v).replace("\0", "0").encode("utf-8", "replace").decode())
+    option = st.sampled_from([f.option for f in flags_of(ServingSpec) if f.kind != "bool"])
+    flags = st.lists(st.tuples(option, values), max_size=3).map(lambda t: [x for p in t for x in p])
+    batch = st.one_of(st.just("4 decode @ 9"), values).map(lambda text: ["--batch", text])
+    model = st.one_of(st.just("meta-llama/Llama-3.1-8B"), values).map(lambda n: ["--model", n])
+    gpu = st.one_of(st.just("H100"), values).map(lambda name: ["--gpu", name])
+    return st.tuples(model, gpu, batch, flags).map(lambda parts: [x for p in parts for x in p])
+
+
+TARGETS: dict[str, Target] = {
+    "configs": Target(_configs, _config),
+    "gpus": Target(_gpus, _gpu),
+    "lists": Target(_lists, _list),
+    "batches": Target(_batches, _batch),
+    "workloads": Target(_workloads, _workload),
+    "checkpoints": Target(_checkpoints, _checkpoint),
+    "coefficient sets": Target(_coefficient_sets, _coefficient_set),
+    "tables": Target(_tables, _table),
+    "serving runs": Target(lambda _: _cells(RUNS), _runs),
+    "client traces": Target(_client_traces, _client_trace),
+    "traces": Target(_traced, _trace_lines),
+    "ONNX": Target(_graphs, _graph),
+    "commands": Target(_commands, _command),
+}

@@ -1,0 +1,91 @@
+"""Any input is read or refused in one line, soon, in little memory: never a traceback.
+
+``PINN_FUZZ_SECONDS=3600 pytest tests/fuzz`` (``make fuzz``) tries inputs for that long.
+"""
+
+import os
+import resource
+import signal
+import time
+import warnings
+
+import hypothesis
+import pytest
+from fuzz.targets import TARGETS
+
+from pinn.errors import PinnError
+
+#: In the whole suite: a fixed set of inputs. For longer: rounds with other seeds.
+SECONDS = float(os.environ.get("PINN_FUZZ_SECONDS", "0"))
+QUICK_EXAMPLES, ROUND_EXAMPLES = 30, 400
+MOST_SECONDS, MOST_BYTES = 10.0, 2**30
+
+
+class Tried:
+    """Counts inputs, and holds each to the limits of time and memory."""
+
+    def __init__(self):
+        self.accepted = self.refused = 0
+
+    def __call__(self, check, shared, given):
+        began, peak = time.process_time(), peak_bytes()
+        signal.setitimer(signal.ITIMER_REAL, 30 * MOST_SECONDS)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                check(shared, given)
+        except PinnError as error:
+            said = str(error)
+            self.refused += 1
+        else:
+            said = ""
+            self.accepted += 1
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        assert said.isprintable()  # one line, no control characters
+        assert len(said) < 3000
+        assert time.process_time() - began < MOST_SECONDS
+        assert peak_bytes() - peak < MOST_BYTES
+
+
+def peak_bytes():
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+@pytest.fixture
+def bounded_memory():
+    """What would take far more memory than the limit fails, and does not stop the machine."""
+    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()  # noqa: SIM115
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + 3 * MOST_BYTES, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.usefixtures("bounded_memory")
+def test_inputs(fuzzed, name):
+    target, tried = TARGETS[name], Tried()
+    inputs = target.inputs(fuzzed)
+    end = time.monotonic() + SECONDS / len(TARGETS)
+    seed = int(os.environ.get("PINN_FUZZ_SEED", "0"))
+    while True:
+
+        @hypothesis.seed(seed)
+        @hypothesis.settings(
+            max_examples=ROUND_EXAMPLES if SECONDS else QUICK_EXAMPLES,
+            derandomize=not SECONDS,
+            database=None,
+            suppress_health_check=list(hypothesis.HealthCheck),
+        )
+        @hypothesis.given(inputs)
+        def run(given):
+            tried(target.check, fuzzed, given)
+
+        run()
+        seed += 1
+        if time.monotonic() >= end:
+            break
+    print(f"\n{name}: {tried.accepted:,} accepted, {tried.refused:,} refused")
+    assert tried.refused  # inputs that nothing refuses try nothing
+    assert tried.accepted

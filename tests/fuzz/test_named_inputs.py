@@ -1,0 +1,257 @@
+"""Inputs that once crashed, hung, or were taken without a word: each is refused in one line."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from pinn.cli.batch_marks import batch_marks
+from pinn.coefficients.configuration_files import read_configurations
+from pinn.coefficients.configurations import canonical, make_deployment, parse_grid
+from pinn.errors import PinnError
+from pinn.files.csv_cells import escaped_table, plain_table
+from pinn.files.write import replace_atomically
+from pinn.physics.batch_sums import sum_batches
+from pinn.simulator.workloads.load import load_workload
+from pinn.specs.batch import Batch, parse_batch
+from pinn.specs.catalog import load_model
+from pinn.specs.gpu_catalog import load_gpu
+
+CONFIG = {
+    "model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096, "vocab_size": 32000,
+    "num_hidden_layers": 8, "num_attention_heads": 16, "max_position_embeddings": 4096,
+}  # fmt: skip
+MOE = CONFIG | {"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2}
+BLOCKS = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [0, 0]}}
+PLAIN = {"prompt_tokens": 100, "output_tokens": 10, "stages": [{"rate": 2, "duration": 5}]}
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Write a file and get its path."""
+
+    def write(name, content):
+        path = tmp_path / name
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            path.write_text(content if isinstance(content, str) else json.dumps(content))
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (CONFIG | {"head_dim": 0}, "head_dim must be at least 1, got 0"),
+        (CONFIG | {"head_dim": -128}, "head_dim must be at least 1, got -128"),
+        (CONFIG | {"hidden_size": 10**400}, r"hidden_size: got 10\^400, at most 1,000,000,000"),
+        (CONFIG | {"hidden_size": float("nan")}, "hidden_size must be a whole number, got nan"),
+        (CONFIG | {"hidden_size": float("inf")}, "hidden_size must be a whole number, got inf"),
+        (CONFIG | {"num_hidden_layers": 10**12}, "num_hidden_layers: got 1,000,000,000,000"),
+        (CONFIG | {"num_hidden_layers": 10**8}, "at most 1,000 are read"),
+        (CONFIG | {"tie_word_embeddings": "false"}, "true or false, without quotes"),
+        (CONFIG | {"rope_scaling": {"type": "linear", "factor": "x"}}, "positive factor"),
+        (CONFIG | BLOCKS, r"two positive whole numbers such as \[128, 128\], got \[0, 0\]"),
+        (MOE | {"mlp_only_layers": "abc"}, "mlp_only_layers must be a list, got 'abc'"),
+        ("[" * 100_000, "nested deeper than 100 levels"),
+        ('{"a": 1, "a": 2}', "the key 'a' occurs twice"),
+        ("9" * 5000, "malformed JSON"),
+        (b"\xff\xfe{}", "no UTF-8 text"),
+    ],
+)
+def test_configs(file, config, words):
+    path = file("config.json", config)
+    with pytest.raises(PinnError, match=words) as error:
+        load_model(path)
+    assert str(path) in str(error.value)
+
+
+def test_an_expression_that_never_ends_matching(file):
+    ignored = {"quant_method": "fp8", "ignored_layers": ["re:(.*a)+$"]}
+    with pytest.raises(PinnError, match="quick to match"):
+        load_model(file("config.json", CONFIG | {"quantization_config": ignored}))
+
+
+def test_a_byte_order_mark_is_read(file):
+    marked = b"\xef\xbb\xbf"
+    model = load_model(file("config.json", marked + json.dumps(CONFIG).encode()))
+    assert model.layers == 8
+    rows = read_configurations(file("l.csv", marked + b"model,gpu\nm,H100\n"))
+    assert rows == [{"model": "m", "gpu": "H100"}]
+    assert len(load_workload(file("w.yaml", marked + json.dumps(PLAIN).encode()))) == 10
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, -1, "2e12", True])
+def test_gpus(file, value):
+    gpu = {"X": {"memory_bandwidth_gb_s": value, "compute_tflops_fp16": 100}}
+    with pytest.raises(PinnError, match="memory_bandwidth_gb_s must be a positive number"):
+        load_gpu(file("gpu.json", gpu))
+
+
+@pytest.mark.parametrize(
+    ("configuration", "words"),
+    [
+        ({"tensor_parallel_size": True}, "must be a whole number, got True"),
+        ({"max_num_seqs": 0}, "must be a positive whole number, got 0"),
+        ({"enable_expert_parallel": True}, "needs a model with experts"),
+        ({"data_parallel_size": 10**9}, "at most 4,096"),
+        ({"max_num_seqs": 10**400}, "must be a whole number"),
+        ({"-tp": 1, "tensor_parallel_size": 2}, "given twice"),
+    ],
+)
+def test_flags(configuration, words):
+    with pytest.raises(PinnError, match=words):
+        make_deployment(canonical({"model": "Llama-3.1-8B", "gpu": "H100"} | configuration))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("a.yaml", "[" * 50_000, "nested deeper than 100 levels"),
+        ("b.yaml", "- " * 50_000, "nested deeper than 100 levels"),
+        ("c.yaml", "gpu: H100\ngpu: L4", "line 2: the key 'gpu' occurs twice"),
+        ("d.yaml", "&a [*a]", "contains itself"),
+        ("e.yaml", "a: &a [1,2,3,4,5,6,7,8,9]\n" + "".join(
+            f"{y}: &{y} [{', '.join(['*' + x] * 9)}]\n" for x, y in pairwise("abcdefgh")
+        ), "at most 200,000"),
+        ("f.csv", "gpu,gpu\nH100,L4\n", "the column 'gpu' occurs twice"),
+        ("g.csv", "model,gpu\nm\n", "1 values under 2 columns"),
+        ("h.json", '{"gpu": ' + str([1] * 10) + "}", "gpu must be text"),
+    ],
+)  # fmt: skip
+def test_lists(file, name, text, words):
+    with pytest.raises(PinnError, match=words):
+        read_configurations(file(name, text))
+
+
+def test_a_grid_of_a_billion():
+    axes = " ".join(f"{key}={','.join(map(str, range(1, 1001)))}" for key in (
+        "tensor_parallel_size", "max_num_seqs", "max_model_len"
+    ))  # fmt: skip
+    with pytest.raises(PinnError, match="configurations: got 1,000,000,000, at most 100,000"):
+        parse_grid(axes)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("1000000000000000000 decode @ 700", r"requests: got 10\^18, at most 1,000,000"),
+        ("100000000 decode @ 1", "got 100,000,000, at most 1,000,000"),
+        ("600000 decode @ 1 + 600000 decode @ 2", "got 1,200,000"),
+        ("1 prefill 10000000000 @ 0", "new tokens: got 10,000,000,000"),
+        ("1 decode @ " + "9" * 5000, "cannot read batch part"),
+    ],
+)
+def test_batches(text, words):
+    with pytest.raises(PinnError, match=words):
+        parse_batch(text)
+
+
+def test_a_batch_that_no_engine_runs_is_marked(llama_8b_h100):
+    marks = "; ".join(batch_marks(parse_batch("1 prefill 10000000 @ 10000000"), llama_8b_h100))
+    assert "10,000,000 tokens exceed --max-num-batched-tokens 8,192" in marks
+    assert "20,000,000 tokens of context exceed --max-model-len 131,072" in marks
+    assert "taught were up to 16,384" in marks
+    seats = batch_marks(parse_batch("2000 decode @ 5"), llama_8b_h100)
+    assert seats[0] == "2,000 requests exceed --max-num-seqs 1,024"
+    assert batch_marks(parse_batch("32 decode @ 700"), llama_8b_h100) == []
+
+
+def test_equal_requests_are_a_count_and_sum_as_a_list_does():
+    counted = parse_batch("300 decode @ 1201 + 3 prefill 77 @ 31")
+    listed = Batch((1,) * 300 + (77,) * 3, (1201,) * 300 + (31,) * 3, (False,) * 300 + (True,) * 3)
+    assert len(counted.new_tokens) == 2
+    assert (len(counted), counted.tokens) == (len(listed), listed.tokens) == (303, 531)
+    for window in (None, 100):
+        both = sum_batches([counted, listed], window)
+        for name, values in vars(both).items():
+            assert values[0] == values[1], name
+
+
+@pytest.mark.parametrize(
+    ("load", "words"),
+    [
+        (PLAIN | {"stages": [{"rate": 1e9, "duration": 60}]}, "requests: got 60,000,000,000"),
+        (PLAIN | {"stages": [{"rate": 1, "duration": 1e300}]}, "a load stage lasts"),
+        ({"prompt_tokens": 9, "output_tokens": 9, "concurrency": 1, "requests": 10**8},
+         "requests: got 100,000,000, at most 1,000,000"),
+        (PLAIN | {"output_tokens": 10**12}, "at most 100,000,000"),
+        (PLAIN | {"prompt_tokens": 100.5}, "valid integer"),
+        (PLAIN | {"prompt_tokens": True}, "expected a number, got true"),
+        (PLAIN | {"timeout_s": -5}, "timeout_s of request 0 is -5"),
+        (PLAIN | {"seed": -1}, "the seed must be a whole number from 0 on, got -1"),
+        (PLAIN | {"groups": 10**6, "prompts_per_group": 10**6}, "different prompts"),
+        (PLAIN | {"shared_tokens": 5}, "shared_tokens needs groups"),
+    ],
+)  # fmt: skip
+def test_workloads(file, load, words):
+    with pytest.raises(PinnError, match=words):
+        load_workload(file("load.yaml", yaml.safe_dump(load)))
+
+
+@pytest.mark.parametrize(
+    ("columns", "row", "words"),
+    [
+        ("", "0,100.5,5", "line 2: prompt_tokens is '100.5', it must be a whole number"),
+        (",prefix_group,prefix_tokens", "0,100,5,a,200", "longer than the prompt of 100 tokens"),
+        (",timeout_s", "0,100,5,-3", "line 2: timeout_s is -3"),
+        (",prompt_tokens", "0,100,5,100", "the column 'prompt_tokens' occurs twice"),
+        ("", "0,1e30,5", "it must be a whole number from 0 to 100,000,000"),
+        ("", "1e300,1,1\n0,1,1", "offset_s: got"),
+    ],
+)
+def test_traces(file, columns, row, words):
+    text = f"arrival_s,prompt_tokens,output_tokens{columns}\n{row}\n"
+    with pytest.raises(PinnError, match=words):
+        load_workload(file("trace.csv", text))
+
+
+def test_a_full_disk_leaves_the_picture_that_was_there(file, tmp_path):
+    picture = file("run.png", b"before")
+    program = (
+        "import resource, sys; from pathlib import Path; import matplotlib; matplotlib.use('Agg')\n"
+        "from matplotlib import pyplot; from pinn.files.write import replace_atomically\n"
+        "figure, _ = pyplot.subplots(); resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "write = lambda path: figure.savefig(path, format='png', dpi=200)\n"
+        "try: replace_atomically(Path(sys.argv[1]), write)\n"
+        "except OSError as error: print(error.filename)"
+    )
+    command = [sys.executable, "-c", program, str(picture)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == str(picture)
+    assert picture.read_bytes() == b"before"
+    assert [p.name for p in tmp_path.iterdir()] == ["run.png"]
+
+
+def test_a_device_is_written_to_as_it_is():
+    replace_atomically(Path("/dev/null"), lambda path: path.write_text("x"))
+    assert Path("/dev/null").is_char_device()
+
+
+def test_cells_that_begin_like_formulas_are_escaped():
+    import pyarrow as pa
+
+    table = pa.table({"model": ["=cmd()", "@x", "-5", "+a", "plain", None], "n": [-1.0] * 6})
+    safe = escaped_table(table)
+    assert safe["model"].to_pylist() == ["'=cmd()", "'@x", "-5", "'+a", "plain", None]
+    assert safe["n"].to_pylist() == [-1.0] * 6
+    assert plain_table(safe).equals(table)
+
+
+def test_a_checkpoint_with_a_number_that_is_none(measured, tmp_path):
+    from pinn.coefficients.checkpoint import load_checkpoint, save_checkpoint
+
+    checkpoint = measured[0].checkpoint
+    base = np.full_like(checkpoint.network.beta_base, np.nan)
+    broken = replace(checkpoint, network=replace(checkpoint.network, beta_base=base))
+    save_checkpoint(broken, tmp_path / "net.safetensors")
+    with pytest.raises(PinnError, match="beta_base holds a number that is not finite"):
+        load_checkpoint(tmp_path / "net.safetensors")
