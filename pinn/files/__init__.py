@@ -1,1 +1,1 @@
-"""What is kept on disk: atomic writes, results remembered by their code, counts of what was read."""
+"""What is kept on disk: atomic writes, remembered results, counts of what was read."""
