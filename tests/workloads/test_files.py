@@ -244,7 +244,7 @@ def test_a_plain_open_loop_with_shared_prompts(tmp_path):
         (PROFILE.replace("type: constant", "type: burst"), "load.type"),
         (BLIS.replace("aggregate_rate: 100.0", "aggregate_rate: 0"), "aggregate_rate 0"),
         (BLIS.replace("num_requests: 1000", ""), "num_requests or horizon"),
-        (BLIS.replace("num_requests: 1000", "num_requests: 0"), "num_requests: Input should be greater"),
+        (BLIS.replace("num_requests: 1000", "num_requests: 0"), "num_requests: Input should"),
         (BLIS.replace("tenant_id: a", "think_time_us: 5"), "think_time_us"),
         (
             "{prompt_tokens: 10, output_tokens: 0, concurrency: 1, requests: 1}",
