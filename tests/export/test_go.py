@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -11,8 +12,10 @@ import numpy as np
 import pytest
 from calibration_rows import BASE, deployment, intervals
 from go_command import GO, go, needs_go
+from typer.testing import CliRunner
 
 from pinn.calibration.calibrate import BetaSettings, calibrate_beta
+from pinn.cli.main import app
 from pinn.coefficients.coefficient_set import (
     CoefficientSet,
     deployment_facts,
@@ -77,3 +80,22 @@ def test_another_network_and_a_calibrated_server_give_the_same_in_go(checkpoint_
         PINN_GOLDENS=str(tmp_path), PINN_GOLDEN_CHECKPOINT=str(checkpoint_path),
     )  # fmt: skip
     assert found.count("--- PASS") >= 5
+
+
+def test_the_way_to_a_simulated_run_is_as_printed(tmp_path):
+    """The commands of export/go/README.md, specs from the command that it names."""
+    text = (GO / "README.md").read_text()
+    commands, printed, excerpt = re.findall(r"```(?:go)?\n(.*?)```", text, re.S)[1:4]
+    export, change, run = commands.splitlines()[1:]
+    specs = tmp_path / "specs.json"
+    arguments = export.replace("specs.json", str(specs)).split()[1:]
+    result = CliRunner().invoke(
+        app, [*arguments, "--model", "Llama-3.1-8B-Instruct", "--gpu", "H100"]
+    )
+    assert result.exit_code == 0, result.output
+    module = change.removeprefix("cd export/go/")
+    words = run.replace("../../../specs.json", str(specs)).split()
+    assert words[:2] == ["go", "run"]
+    found, figures = go(module, *words[1:]), r"[\d.]+"  # which follow the checkpoint
+    assert re.sub(figures, "N", found) == re.sub(figures, "N", printed)
+    assert excerpt in (GO / "blis" / "simulate" / "main.go").read_text()

@@ -23,17 +23,9 @@ var (
 
 func goldenModel(t testing.TB, model string) *pinn.Model {
 	t.Helper()
-	table, err := pinn.LoadTable("../pinn/testdata/table.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	row, err := table.Find(map[string]string{
-		"model": model, "gpu": "H100-SXM", "tensor_parallel_size": "2",
+	found, err := pinn.LoadModel("../pinn/testdata/table.json", map[string]string{
+		"model": model, "gpu": "H100", "tensor_parallel_size": "2",
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	found, err := pinn.NewModel(row)
 	if err != nil {
 		t.Fatal(err)
 	}
