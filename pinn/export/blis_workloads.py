@@ -26,8 +26,8 @@ STAGE_S = 150.0
 #: Batches kept of each load, evenly over its steps.
 BATCHES = 2000
 #: A load is overloaded where more than this share of its requests wait longer than a step for a
-#: place in the batch: their times then follow the queue, not the steps.
-WAITING = 0.1
+#: place in the batch, or lose theirs: their times then follow the queue, not the steps.
+WAITING = 0.005
 
 
 @dataclass(frozen=True)
@@ -108,9 +108,10 @@ def observe(latency: LinearLatency, model: BlisModel, workload: Workload) -> See
 
 
 def is_overloaded(run: Run) -> bool:
-    """Whether requests queue up for a place in the batch."""
+    """Whether requests queue up for a place in the batch, or lose it to others."""
     wait_s = run.requests.scheduled_s - run.requests.queued_s
-    return float((wait_s > run.steps["duration_s"].mean()).mean()) > WAITING
+    waited = wait_s > run.steps["duration_s"].mean()
+    return float((waited | (run.requests.preemptions > 0)).mean()) > WAITING
 
 
 def _first_token_delay_s(blis: RequestRecords, whole: RequestRecords, overloaded: bool) -> float:
