@@ -26,7 +26,7 @@ from pinn.export.goldens import STEPS, TABLE, write_goldens
 from pinn.export.table_file import read_table_file
 
 #: Modules that build without anything from the network.
-BUILT = ("pinn", "blis")
+BUILT = ("pinn", "blis", "blis/simulator")
 #: Formatted as well; its binding cannot be had offline.
 FORMATTED = (*BUILT, "onnx")
 
