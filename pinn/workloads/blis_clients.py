@@ -29,8 +29,8 @@ class BlisArrival(_Strict):
 
     process: str = "poisson"
     cv: float = 1.0
-    shape: float | None = Field(None, gt=0)
-    scale: float | None = Field(None, gt=0)
+    shape: float | None = Field(default=None, gt=0)
+    scale: float | None = Field(default=None, gt=0)
 
     def gaps_s(self, rate_per_s: float, count: int, rng: np.random.Generator) -> np.ndarray:
         """Seconds between requests.
@@ -77,7 +77,7 @@ class BlisLengths(_Strict):
 class _Window(_Strict):
     start_us: float = Field(ge=0)
     end_us: float
-    trace_rate: float | None = Field(None, gt=0)
+    trace_rate: float | None = Field(default=None, gt=0)
     arrival: BlisArrival | None = None
     input_distribution: BlisLengths | None = None
     output_distribution: BlisLengths | None = None
@@ -112,15 +112,15 @@ class BlisClient(_Strict):
     multimodal: None = None
     closed_loop: bool | None = None
     rate_fraction: float = 1.0
-    concurrency: int | None = Field(None, ge=1)
+    concurrency: int | None = Field(default=None, ge=1)
     think_time_us: float = 0.0
     arrival: BlisArrival = Field(default_factory=BlisArrival)
     input_distribution: BlisLengths
     output_distribution: BlisLengths
     prefix_group: str = ""
-    prefix_length: int = Field(0, ge=0)
+    prefix_length: int = Field(default=0, ge=0)
     lifecycle: _Lifecycle | None = None
-    timeout: float | None = Field(None, gt=0)
+    timeout: float | None = Field(default=None, gt=0)
 
     @property
     def prefix_tokens(self) -> int:

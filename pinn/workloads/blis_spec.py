@@ -44,9 +44,9 @@ class _Stage(BaseModel):
 
 class _SharedPrefix(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    num_unique_system_prompts: int = Field(1, ge=1)
-    num_users_per_system_prompt: int = Field(1, ge=1)
-    system_prompt_len: int = Field(0, ge=0)
+    num_unique_system_prompts: int = Field(default=1, ge=1)
+    num_users_per_system_prompt: int = Field(default=1, ge=1)
+    system_prompt_len: int = Field(default=0, ge=0)
     question_len: int = Field(ge=1)
     output_len: int = Field(ge=1)
     enable_multi_turn_chat: bool = False
@@ -64,8 +64,8 @@ class _Spec(BaseModel):
     category: str = ""
     seed: int = 0
     aggregate_rate: float | None = None
-    num_requests: int | None = Field(None, ge=1)
-    horizon: float | None = Field(None, gt=0)
+    num_requests: int | None = Field(default=None, ge=1)
+    horizon: float | None = Field(default=None, gt=0)
     goodput_slo_targets: dict[str, Any] = Field(default_factory=dict)
     clients: list[BlisClient] = Field(default_factory=list)
     inference_perf: _InferencePerf | None = None
@@ -189,7 +189,7 @@ def _stage_clients(load: _InferencePerf, rng: np.random.Generator) -> list[Reque
     users = shared.num_users_per_system_prompt
     clients = shared.num_unique_system_prompts * users
     starts = np.cumsum([0.0, *(stage.duration for stage in load.stages)])
-    parts = []
+    parts: list[Requests] = []
     for c in range(clients):
         if len(load.stages) == 1:
             stage = load.stages[0]
