@@ -19,6 +19,7 @@ import (
 const (
 	requests, gapUS = 100, 100_000
 	prompt, output  = 547, 248
+	tokensPerStep   = 8192
 	blocks          = 28_000 // --total-kv-blocks of the run.sh that 'pinn export blis' writes
 )
 
@@ -50,7 +51,8 @@ func load(checkpoint, specsFile, modelName, gpu string) (*pinn.Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	deployment, err := specs.Deploy(modelName, gpu, pinn.Serving{TensorParallelSize: 1})
+	serving := pinn.Serving{TensorParallelSize: 1, MaxNumBatchedTokens: tokensPerStep}
+	deployment, err := specs.Deploy(modelName, gpu, serving)
 	if err != nil {
 		return nil, err
 	}
@@ -65,10 +67,9 @@ func simulate(model *pinn.Model) error {
 	cfg := sim.SimConfig{
 		Horizon:       math.MaxInt64,
 		KVCacheConfig: sim.NewKVCacheConfig(blocks, 16, 0, 0, 0, 0),
-		BatchConfig:   sim.NewBatchConfig(256, 8192, 0),
+		BatchConfig:   sim.NewBatchConfig(256, tokensPerStep, 0),
 	}
-	adapter := blis.New(model, blis.TokensPerStep(8192))
-	s, err := sim.NewSimulator(cfg, kv.NewKVCacheState(blocks, 16), adapter)
+	s, err := sim.NewSimulator(cfg, kv.NewKVCacheState(blocks, 16), blis.New(model))
 	if err != nil {
 		return err
 	}
