@@ -2,9 +2,9 @@
 
     python scripts/bench_export.py
 
-Prints onnxruntime's time on one thread for both graphs (one configuration, 128 batches), then the
-last of several rounds of 'go test -bench' of the Go package, which time BLIS's eleven-term formula
-too, and the best of all rounds. The last line is one JSON document.
+Prints onnxruntime's time on one thread for both graphs (one configuration, 128 batches), then what
+'go test -bench' of the Go adapter says: processor time of its step and of BLIS's eleven-term
+formula, asked in turn about the same 128 requests. The last line is one JSON document.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ from pinn.export.onnx_graphs import export_onnx
 from pinn.physics.descriptors import DESCRIPTORS, RATES
 from pinn.physics.step import STEP_FEATURES
 
-GO = Path(__file__).resolve().parents[1] / "export" / "go" / "pinn"
+GO = Path(__file__).resolve().parents[1] / "export" / "go" / "blis"
 BATCHES = 128
 RUNS = 3000
-ROUNDS = 20
 
 
 def time_onnx() -> float:
@@ -59,39 +58,37 @@ def time_onnx() -> float:
     return statistics.median(seconds) * 1e6
 
 
-def time_go() -> dict[str, float]:
-    """Nanoseconds by benchmark, a step having 128 requests; empty without a Go toolchain.
-
-    Every round runs all benchmarks, and the best of the rounds counts, so that what else the
-    machine does falls on none of them alone.
-    """
+def time_go() -> dict[str, dict[str, float]]:
+    """Nanoseconds of the adapter and of BLIS's formula by model; empty without a Go toolchain."""
     go = shutil.which("go", path=str(Path(sys.executable).parent)) or shutil.which("go")
     if go is None:
         return {}
-    environment = os.environ | {"GOPROXY": "off", "GOTOOLCHAIN": "local", "GOMAXPROCS": "1"}
-    best: dict[str, float] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        program = f"{folder}/pinn.test"
-        subprocess.run([go, "test", "-c", "-o", program, "."], cwd=GO, env=environment, check=True)
-        command = [program, "-test.run", "none", "-test.bench", ".", "-test.benchtime", "50ms"]
-        for _ in range(ROUNDS):
-            done = subprocess.run(command, cwd=GO, env=environment, capture_output=True, text=True)
-            text = done.stdout
-            if done.returncode:
-                sys.exit(text + done.stderr)
-            for name, value in re.findall(r"^Benchmark(\S+)\s+\d+\s+([\d.]+) ns/op", text, re.M):
-                best[name] = min(best.get(name, float("inf")), float(value))
-    print(text)
-    return best
+    environment = os.environ | {
+        "GOFLAGS": "-mod=mod", "GOPROXY": "off", "GOTOOLCHAIN": "local", "GOMAXPROCS": "1",
+    }  # fmt: skip
+    command = [go, "test", "-run", "none", "-bench", "StepTime128", "."]
+    done = subprocess.run(command, cwd=GO, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(done.stdout + done.stderr)
+    return {
+        line.split()[0].removeprefix("BenchmarkStepTime128/"): {
+            unit: float(value)
+            for value, unit in re.findall(r"([\d.]+) (adapter-ns|formula-ns|ratio)", line)
+        }
+        for line in done.stdout.splitlines()
+        if line.startswith("Benchmark")
+    }
 
 
 def main() -> None:
     onnx_us = time_onnx()
     print(f"onnxruntime, both graphs, {BATCHES} batches: {onnx_us:.0f} us")
     go_ns = time_go()
-    blis = go_ns.get("BLISFormula128", float("nan"))
-    for name, value in go_ns.items():
-        print(f"{name:24} {value:10.1f} ns  {value / blis:6.2f} x BLIS's formula")
+    for name, times in go_ns.items():
+        print(
+            f"{name:10} adapter {times['adapter-ns']:6.1f} ns, BLIS's formula "
+            f"{times['formula-ns']:6.1f} ns: {times['ratio']:.2f} x"
+        )
     print(json.dumps({"onnx_us": round(onnx_us, 1), "go_ns": go_ns}))
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from pinn.export.blis_vectors import BlisVector
     from pinn.export.configured import Configured
+    from pinn.simulator.workloads.workload import Workload
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -126,7 +127,7 @@ def _intervals(configured: Configured, checkpoint: Path | None) -> np.ndarray | 
 
 @app.command()
 def blis(
-    out: Annotated[Path, typer.Option("--out", help="Folder for the files.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the folders.")],
     configs: Configs = None,
     workload: Annotated[
         list[Path] | None,
@@ -140,16 +141,17 @@ def blis(
     coefficients: CoefficientFiles = None,
     skip_invalid: SkipInvalid = False,
 ) -> None:
-    """Flags and defaults files for an unmodified BLIS, per configuration and load.
+    """A folder per configuration that an unmodified BLIS runs as it is.
 
-    BLIS's own formula gets the vector that reproduces the step times best over the batches of a
-    simulated load, so take the file of the load that you simulate; mix is for all of them.
+    config.json, hardware.json, coefficients.yaml and run.sh, one whole command line: behind it goes
+    what BLIS shall serve. BLIS's own formula gets the vector that reproduces the step times best
+    over the batches of simulated loads; coefficients.LOAD.yaml is for one of them alone, and says
+    what it costs under the others.
 
     Example:
       pinn export blis --configs 'model=Llama-3.1-8B gpu=H100' --out blis
     """
-    from pinn.export.blis_files import write_configuration, write_hardware, write_summary
-    from pinn.export.blis_vectors import blis_vectors
+    from pinn.export.blis_files import write_summary
     from pinn.export.blis_workloads import standard_loads
     from pinn.simulator.workloads.load import load_workload
 
@@ -158,17 +160,34 @@ def blis(
     typer.echo(
         f"loads: {', '.join(load.name for load in loads)}; errors: median |BLIS - surrogate|"
     )
-    found = []
+    found = {}
     for row in range(len(configured)):
         try:
-            found.append(blis_vectors(configured, row, loads))
+            found[row] = _write_blis(configured, row, loads, out)
         except PinnError as error:
-            raise PinnError(f"configuration {row + 1}: {error}") from error
-        write_configuration(configured, row, found[-1], out)
-        _print_vectors(configured, row, found[-1])
-    write_hardware(configured, out / "hardware.json")
-    write_summary(configured, found, out / "summary.csv")
-    _print_errors(found)
+            if not skip_invalid:
+                raise PinnError(f"configuration {row + 1}: {error}") from error
+            typer.echo(f"configuration {row + 1} left out: {error}")
+    if found:
+        write_summary(configured, found, out / "summary.csv")
+        _print_errors(list(found.values()))
+
+
+def _write_blis(
+    configured: Configured, row: int, loads: list[Workload], out: Path
+) -> list[BlisVector]:
+    from pinn.export.blis_config import blis_kv_blocks
+    from pinn.export.blis_files import write_configuration
+    from pinn.export.blis_model import check_expressible
+    from pinn.export.blis_vectors import blis_vectors
+    from pinn.export.blis_workloads import mean_request_tokens
+
+    check_expressible(configured.deployments[row])
+    blocks = blis_kv_blocks(configured.deployments[row], mean_request_tokens(loads))
+    vectors = blis_vectors(configured, row, loads)
+    write_configuration(configured, row, vectors, blocks, out)
+    _print_vectors(configured, row, vectors)
+    return vectors
 
 
 def _print_vectors(configured: Configured, row: int, vectors: list[BlisVector]) -> None:
@@ -180,6 +199,7 @@ def _print_vectors(configured: Configured, row: int, vectors: list[BlisVector]) 
         typer.echo(
             f"  {v.load:16} error {100 * v.projection.median_error:6.2f} %  mean step "
             f"{v.mean_step_us:9.0f} us  arrival {v.alpha[0]:9.0f} us  zeroed: {zeroed}"
+            f"{'  overloaded' * v.overloaded}"
         )
 
 

@@ -1,4 +1,7 @@
-"""BLIS's eleven basis functions, as its Go code computes them, its simplifications included."""
+"""BLIS's eleven basis functions, as its Go code computes them, its simplifications included.
+
+The dispatch of experts is that of its default back end; others multiply it by top-k.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +106,7 @@ def blis_features(m: BlisModel, s: BlisSums) -> Float[np.ndarray, "batches basis
         (moe if m.interleave else 0) * ones,
         kv_us * s.prefill_tokens,
         kv_us * (s.decode_context + s.decode_requests),
-        dispatch_us * m.top_k if dp > 1 else 0 * ones,
+        dispatch_us if dp > 1 else 0 * ones,
     )
     return np.stack(columns, axis=-1)
 

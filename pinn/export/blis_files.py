@@ -1,36 +1,42 @@
-"""Files for an unmodified BLIS: flags, a defaults YAML per vector, GPUs and a summary."""
+"""A folder per configuration that an unmodified BLIS runs as it is, and a summary of all."""
 
 from __future__ import annotations
 
 import csv
 import json
 import re
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pinn.export.blis_config import blis_config, blis_flags, blis_hardware
 from pinn.export.blis_features import BASIS
-from pinn.export.blis_model import blis_model, hardware_entry
-from pinn.export.blis_vectors import BlisVector
+from pinn.export.blis_model import blis_model
+from pinn.export.blis_vectors import MIX, BlisVector
 from pinn.export.configured import Configured
 
 #: State of BLIS that the files are for.
 BLIS_STATE = "inference-sim of August 2026"
 
+_RUN = """\
+#!/bin/sh
+# {title}. What BLIS shall serve goes behind it:
+#   ./run.sh --workload-spec LOAD.yaml
+# BLIS names its program (blis on the path by default). Coefficients are {default}; LOAD
+# names one of {loads} to take its own.
+{note}here=$(cd "$(dirname "$0")" && pwd)
+exec "${{BLIS:-blis}}" run \\
+{flags} \\
+  --hardware-config "$here/hardware.json" \\
+  --model-config-folder "$here" \\
+  --defaults-filepath "$here/coefficients${{LOAD:+.$LOAD}}.yaml" \\
+  "$@"
+"""
 
-def numbers(values: Sequence[float]) -> str:
-    """Numbers separated by commas, each with as many digits as give it back."""
-    return ",".join(repr(float(value)) for value in values)
 
-
-def flags(vector: BlisVector) -> str:
-    """The two command-line flags; BLIS takes both or neither."""
-    beta = numbers(vector.projection.beta.tolist())
-    return f"--alpha-coeffs {numbers(vector.alpha)} --beta-coeffs {beta}"
-
-
-def defaults_yaml(vector: BlisVector, facts: dict[str, Any]) -> str:
+def coefficients_yaml(vector: BlisVector, facts: dict[str, Any]) -> str:
     """A file for ``--defaults-filepath``; facts are comments, since BLIS refuses unknown keys."""
     comments = [f"# {name}: {json.dumps(value)}" for name, value in facts.items()]
     beta = ", ".join(repr(value) for value in vector.projection.beta.tolist())
@@ -46,6 +52,26 @@ def defaults_yaml(vector: BlisVector, facts: dict[str, Any]) -> str:
     )
 
 
+def vector_facts(vector: BlisVector) -> dict[str, Any]:
+    """What a vector says of itself: its error, and what it costs to take it for another load."""
+    facts: dict[str, Any] = {
+        "load": vector.load,
+        "mean_step_us": round(vector.mean_step_us, 1),
+        "median_step_error": round(vector.projection.median_error, 5),
+        "zeroed": list(vector.projection.zeroed),
+    }
+    if vector.overloaded:
+        facts["overloaded"] = "requests queue up; the queue decides their latencies"
+    for name, errors, sign in (
+        ("step", vector.step_errors, ""),
+        ("first_token", vector.first_token_errors, "+"),
+    ):
+        facts[f"{name}_error_under"] = {load: round(error, 4) for load, error in errors.items()}
+        worst = max(errors, key=lambda load: abs(errors[load]))
+        facts[f"worst_{name}_error"] = f"{100 * errors[worst]:{sign}.1f} % under {worst}"
+    return facts
+
+
 def folder_name(configured: Configured, row: int) -> str:
     """A folder for one configuration, such as ``003_Llama-3.1-8B_H100-SXM_tp1``."""
     deployment = configured.deployments[row]
@@ -59,53 +85,84 @@ def folder_name(configured: Configured, row: int) -> str:
 
 
 def write_configuration(
-    configured: Configured, row: int, vectors: Sequence[BlisVector], out: Path
+    configured: Configured, row: int, vectors: Sequence[BlisVector], kv_blocks: int, out: Path
 ) -> None:
-    """Write ``LOAD.yaml`` and ``LOAD.flags`` per vector into the configuration's folder."""
+    """Write a configuration's folder.
+
+    ``config.json``, ``hardware.json``, ``run.sh``; ``coefficients.yaml`` of all loads or the only
+    one, and beside the former a ``coefficients.LOAD.yaml`` for each.
+
+    Args:
+        configured: Configurations with coefficients.
+        row: Which of them.
+        vectors: Of ``blis_vectors``.
+        kv_blocks: Of ``blis_kv_blocks``.
+        out: Folder of the folders.
+    """
+    deployment = configured.deployments[row]
     folder = out / folder_name(configured, row)
     folder.mkdir(parents=True, exist_ok=True)
-    source = configured.configurations[row].get("model")
-    seen = asdict(blis_model(configured.deployments[row], source))
+    for name, content in (
+        ("config.json", blis_config(deployment)),
+        ("hardware.json", blis_hardware(deployment.gpu)),
+    ):
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n")
+    common = {
+        "blis": BLIS_STATE,
+        "configuration": configured.configurations[row],
+        "coefficients": configured.sources[row],
+        "provenance": configured.provenance,
+        "blis_model": asdict(blis_model(deployment)),
+    }
     for vector in vectors:
-        facts = {
-            "blis": BLIS_STATE,
-            "configuration": configured.configurations[row],
-            "coefficients": configured.sources[row],
-            "provenance": configured.provenance,
-            "load": vector.load,
-            "mean_step_us": round(vector.mean_step_us, 1),
-            "median_error": round(vector.projection.median_error, 5),
-            "zeroed": list(vector.projection.zeroed),
-            "blis_model": seen,
-        }
-        (folder / f"{vector.load}.yaml").write_text(defaults_yaml(vector, facts))
-        (folder / f"{vector.load}.flags").write_text(flags(vector) + "\n")
+        text = coefficients_yaml(vector, common | vector_facts(vector))
+        if vector is vectors[-1]:
+            (folder / "coefficients.yaml").write_text(text)
+        else:
+            (folder / f"coefficients.{vector.load}.yaml").write_text(text)
+    script = folder / "run.sh"
+    script.write_text(run_script(configured, row, vectors, kv_blocks))
+    script.chmod(0o755)
 
 
-def write_hardware(configured: Configured, path: Path) -> None:
-    """The GPUs that occur, for ``--hardware-config``."""
-    gpus = {d.gpu.name: hardware_entry(d.gpu) for d in configured.deployments}
-    path.write_text(json.dumps(gpus, indent=2) + "\n")
+def run_script(
+    configured: Configured, row: int, vectors: Sequence[BlisVector], kv_blocks: int
+) -> str:
+    """The command line of one configuration, for a shell."""
+    deployment = configured.deployments[row]
+    flags = blis_flags(deployment, kv_blocks)
+    windowed = deployment.model.window_tokens is not None
+    mixed = [v.load for v in vectors if v.load != MIX and not v.overloaded]
+    return _RUN.format(
+        title=f"{deployment.model.name} on {deployment.gpu.name} as its coefficients have it",
+        loads=", ".join(v.load for v in vectors if v.load != MIX),
+        default=f"those of {', '.join(mixed or ['all loads'])}",
+        note="# total-kv-blocks are those that hold as many requests of mean length.\n"
+        if windowed
+        else "",
+        flags=" \\\n".join(f"  --{name} {shlex.quote(value)}" for name, value in flags.items()),
+    )
 
 
 def write_summary(
-    configured: Configured, vectors: Sequence[Sequence[BlisVector]], path: Path
+    configured: Configured, vectors: Mapping[int, Sequence[BlisVector]], path: Path
 ) -> None:
-    """One line per vector: errors, what was zeroed, and the vector itself by name."""
+    """One line per vector of each row: errors, what was zeroed, and the vector itself by name."""
     alpha_names = ("alpha_arrival_us", "alpha_completion_us", "alpha_output_token_us")
     header = (
-        "folder", "load", "mean_step_us", "median_error", "zeroed", *alpha_names,
+        "folder", "load", "overloaded", "mean_step_us", "median_error", "zeroed", *alpha_names,
         *(f"beta_{name} [{unit}]" for name, unit in BASIS.items()),
     )  # fmt: skip
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(header)
-        for row, found in enumerate(vectors):
+        for row, found in vectors.items():
             for v in found:
                 writer.writerow(
                     [
                         folder_name(configured, row),
                         v.load,
+                        str(v.overloaded).lower(),
                         repr(v.mean_step_us),
                         repr(v.projection.median_error),
                         " ".join(v.projection.zeroed),

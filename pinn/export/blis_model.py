@@ -1,22 +1,16 @@
-"""What the Go simulator BLIS knows of a model, a GPU and a configuration.
+"""What the Go simulator BLIS reads of a model, a GPU and a configuration.
 
 Read at its August 2026 state; its simplifications are kept, because its step time has them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from pinn.specs.config_fields import ConfigFields, read_fields
+from pinn.errors import PinnError
 from pinn.specs.deployment import Deployment
-from pinn.specs.documents import read_json
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import AttentionSpec, DenseFfnSpec, ModelSpec
-from pinn.specs.model_names import find_in_catalog
-from pinn.specs.precision import Precision
 
 #: Bytes per weight as BLIS counts them: the element alone, no scales.
 _NOMINAL_BYTES = {
@@ -34,13 +28,14 @@ class BlisModel:
         layers: L.
         hidden_size: d.
         heads: h.
-        kv_heads: Of the config; as many as heads for MLA, whose configs say so.
+        kv_heads: At least one per GPU, since BLIS panics where TP does not divide them and vLLM
+            replicates what is fewer; as many as heads for MLA, whose configs say so.
         expert_width: f_m, of one routed expert; 0 for a dense model.
         dense_width: f_d.
         shared_width: f_s, of all shared experts together.
         experts: N; 0 for a dense model.
         top_k: k.
-        interleave: s, ``interleave_moe_layer_step``; 0 without it.
+        interleave: s: dense layers between two of routed experts.
         weight_bytes: w.
         activation_bytes: a.
         tensor_parallel: tp.
@@ -84,75 +79,63 @@ class BlisModel:
         return self.layers - self.moe_layers
 
 
-def blis_model(deployment: Deployment, source: str | None = None) -> BlisModel:
-    """BLIS's view of a deployment.
+def check_expressible(deployment: Deployment) -> None:
+    """Refuse what BLIS refuses, or has no words for.
 
-    Args:
-        deployment: What is served.
-        source: Name or path that the model was loaded by; by default its own name. Two fields of
-            interleaved models come from that config.json alone.
+    Raises:
+        PinnError: With BLIS's reason and what to do.
     """
     model, serving = deployment.model, deployment.serving
-    fields = _config(source or model.name)
+    if serving.data_parallel_size > 1 and model.moe is None:
+        raise PinnError(
+            f"BLIS refuses --dp {serving.data_parallel_size} for {model.name}: dp > 1 needs routed "
+            "experts. Replicas of a dense model are servers of their own: export "
+            "data_parallel_size 1 and send each simulated server its share of the requests"
+        )
+    if serving.pipeline_parallel_size > 1:
+        raise PinnError(
+            f"BLIS has no pipeline stages, and would run the {serving.pipeline_parallel_size} of "
+            f"{model.name} one after another: export tensor_parallel_size in place of "
+            "pipeline_parallel_size, or take the Go adapter"
+        )
+
+
+def blis_model(deployment: Deployment) -> BlisModel:
+    """What BLIS reads of the files of a deployment, see ``pinn.export.blis_config``."""
+    model, serving = deployment.model, deployment.serving
     moe, attention = model.moe, model.layer_groups[0].attention
-    formats = model.precisions
-    weights = formats.experts if moe else formats.dense_ffn
+    weights = model.precisions.experts if moe else model.precisions.dense_ffn
     weight_bytes = _NOMINAL_BYTES.get(weights.name, weights.bytes_per_weight)
+    grouped = isinstance(attention, AttentionSpec)
     return BlisModel(
         layers=model.layers,
         hidden_size=model.hidden_size,
         heads=attention.heads,
-        kv_heads=attention.kv_heads if isinstance(attention, AttentionSpec) else attention.heads,
+        kv_heads=max(
+            attention.kv_heads if grouped else attention.heads, serving.tensor_parallel_size
+        ),
         expert_width=moe.width if moe else 0,
-        dense_width=_dense_width(model, fields),
+        dense_width=_dense_width(model),
         shared_width=moe.shared_width if moe else 0,
         experts=moe.experts if moe else 0,
         top_k=max(moe.top_k, 1) if moe else 1,
-        interleave=int((fields and fields.get("interleave_moe_layer_step")) or 0),
+        # The first few dense layers of DeepSeek-like models are no pattern: BLIS counts none.
+        interleave=model.layers // model.moe_layers - 1 if moe else 0,
         weight_bytes=weight_bytes,
         activation_bytes=_ACTIVATION_BYTES,
         tensor_parallel=serving.tensor_parallel_size,
         data_parallel=serving.data_parallel_size,
-        peak_tflops=_peak_tflops(deployment.gpu, weights),
+        peak_tflops=_peak_tflops(deployment.gpu, weight_bytes),
         bandwidth_tb_s=deployment.gpu.memory_bandwidth_bytes_per_s / 1e12,
     )
 
 
-def _peak_tflops(gpu: GpuSpec, weights: Precision) -> float:
+def _peak_tflops(gpu: GpuSpec, weight_bytes: float) -> float:
     """The FP8 rate only where a weight takes one byte and the GPU has one."""
-    one_byte = _NOMINAL_BYTES.get(weights.name, weights.bytes_per_weight) == 1
-    fp8 = gpu.peak_flop_per_s.get("fp8") if one_byte else None
+    fp8 = gpu.peak_flop_per_s.get("fp8") if weight_bytes == 1 else None
     return (fp8 or gpu.peak_flop_per_s["bf16"]) / 1e12
 
 
-def _config(source: str) -> ConfigFields | None:
-    path = Path(source).expanduser()
-    if path.is_dir():
-        path = path / "config.json"
-    if not path.is_file():
-        known = find_in_catalog(source)
-        if known is None:
-            return None
-        path = known[1]
-    return read_fields(read_json(path), str(path))
-
-
-def _dense_width(model: ModelSpec, fields: ConfigFields | None) -> int:
-    mlp = fields.get("intermediate_size_mlp") if fields else None
-    if mlp is not None:
-        return int(mlp)
+def _dense_width(model: ModelSpec) -> int:
     dense = [g.ffn.width for g in model.layer_groups if isinstance(g.ffn, DenseFfnSpec)]
     return dense[0] if dense else 0
-
-
-def hardware_entry(gpu: GpuSpec) -> Mapping[str, Any]:
-    """A GPU's entry in the file of ``--hardware-config``; step times do not use the two mfu."""
-    tflops = {kind: rate / 1e12 for kind, rate in gpu.peak_flop_per_s.items()}
-    return {
-        "TFlopsPeak": tflops["bf16"],
-        "TFlopsFP8": tflops.get("fp8", 0.0),
-        "BwPeakTBs": gpu.memory_bandwidth_bytes_per_s / 1e12,
-        "mfuPrefill": 0.5,
-        "mfuDecode": 0.5,
-        "MemoryGiB": gpu.memory_bytes / 2**30,
-    }

@@ -10,6 +10,11 @@ from scipy.optimize import nnls
 
 from pinn.export.blis_features import BASIS, blis_step_us
 
+#: Terms that no batch changes. What is constant in a step is fitted to ``step`` alone: a fit cannot
+#: tell the constants apart, and ``weights`` moves with the bytes per weight that BLIS assumes.
+CONSTANTS = ("weights", "layer", "interleaved_moe_layer")
+
+_FITTED = np.array([name not in CONSTANTS for name in BASIS])
 _ROUNDS = 30
 #: Relative errors below this count alike; keeps the reweighting finite.
 _SMALL = 1e-3
@@ -21,7 +26,8 @@ class Projection:
 
     Attributes:
         beta: For ``--beta-coeffs``, in the order of ``BASIS``.
-        zeroed: Names of basis functions that batches have but the fit leaves out.
+        zeroed: Names of basis functions, constants apart, that batches have but the fit leaves
+            out.
         errors: |BLIS - surrogate| / surrogate of batches that were not fitted.
     """
 
@@ -45,11 +51,19 @@ def project(
         step_us: The surrogate's step times.
     """
     beta = fit(features[::2], step_us[::2])
-    left, wanted = features[1::2], step_us[1::2]
-    errors = np.abs(blis_step_us(left, beta) / wanted - 1)
-    occurs = features.max(0) > 0
+    errors = step_errors(features[1::2], step_us[1::2], beta)
+    occurs = (features.max(0) > 0) & _FITTED
     zeroed = tuple(np.array(list(BASIS))[occurs & (beta == 0)].tolist())
     return Projection(beta, zeroed, errors)
+
+
+def step_errors(
+    features: Float[np.ndarray, "batches basis"],
+    step_us: Float[np.ndarray, " batches"],
+    beta: Float[np.ndarray, " basis"],
+) -> Float[np.ndarray, " batches"]:
+    """|BLIS - surrogate| / surrogate of each batch."""
+    return np.abs(blis_step_us(features, beta) / step_us - 1)
 
 
 def fit(
@@ -62,7 +76,7 @@ def fit(
     """
     relative = features / step_us[:, None]
     size = np.linalg.norm(relative, axis=0)
-    used = size > 0
+    used = (size > 0) & _FITTED
     scaled = relative[:, used] / size[used]
     weight = np.ones(len(step_us))
     found = np.zeros(used.sum())

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from pinn.files.write import replace_atomically
+from pinn.specs.catalog import load_model
 from pinn.specs.gpu import GpuSpec
+from pinn.specs.gpu_catalog import gpu_aliases
 from pinn.specs.model import (
     LatentAttentionSpec,
     LayerGroup,
@@ -17,7 +19,9 @@ from pinn.specs.model import (
     MoeFfnSpec,
     WeightPrecisions,
 )
+from pinn.specs.model_names import names_of
 from pinn.specs.precision import PRECISIONS
+from pinn.specs.sampling import Sampling
 
 FORMAT = "pinn.specs"
 VERSION = 2
@@ -35,7 +39,7 @@ def specs_document(models: Sequence[ModelSpec], gpus: Sequence[GpuSpec]) -> dict
         "version": VERSION,
         "precisions": {name: asdict(p) for name, p in PRECISIONS.items()},
         "models": [_model(model) for model in models],
-        "gpus": [asdict(gpu) for gpu in gpus],
+        "gpus": [asdict(gpu) | {"aliases": list(gpu_aliases(gpu))} for gpu in gpus],
     }
 
 
@@ -51,7 +55,14 @@ def _model(model: ModelSpec) -> dict[str, Any]:
         },
         "kv_cache_precision": model.kv_cache_precision.name,
         "sampling": asdict(model.sampling),
+        "aliases": {name: asdict(sampling) for name, sampling in _aliases(model).items()},
     }
+
+
+def _aliases(model: ModelSpec) -> dict[str, Sampling]:
+    """Other names of a model; a chat model samples otherwise than its base model."""
+    base, at, scheme = model.name.partition("@")
+    return {f"{name}{at}{scheme}": load_model(name).sampling for name in names_of(base)[1:]}
 
 
 def _group(group: LayerGroup) -> dict[str, Any]:

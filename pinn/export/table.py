@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, fields
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,11 @@ from pinn.export.configured import Configured
 from pinn.physics.costs import COST_NAMES, step_costs
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
+from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
+from pinn.specs.gpu_catalog import gpu_aliases
+from pinn.specs.model_names import names_of
+from pinn.specs.sampling import Sampling
 from pinn.specs.serving import ServingSpec
 
 FORMAT = "pinn.coefficient_table"
@@ -40,16 +45,36 @@ def configuration_columns(configured: Configured) -> dict[str, list[Any]]:
 
     ``max_model_len`` is always a number, the model's own where the flag is not set.
     ``window_tokens`` is the attention window of the windowed layers, null without one.
+    ``model_aliases`` and ``gpu_aliases`` are other names of the same, with ``|`` between them.
     """
+    rows = list(zip(configured.configurations, configured.deployments, strict=True))
     found: dict[str, list[Any]] = {
         "model": [d.model.name for d in configured.deployments],
         "gpu": [d.gpu.name for d in configured.deployments],
+        "model_aliases": ["|".join(_model_aliases(c, d)) for c, d in rows],
+        "gpu_aliases": ["|".join(gpu_aliases(d.gpu)) for d in configured.deployments],
         "precision": [c.get("precision") for c in configured.configurations],
     }
     flags = [serving_values(d) for d in configured.deployments]
     found |= {name: [row[name] for row in flags] for name in _SERVING}
     found["window_tokens"] = [d.model.window_tokens for d in configured.deployments]
     return found
+
+
+def _model_aliases(configuration: dict[str, Any], deployment: Deployment) -> list[str]:
+    """The name that the row was asked for by, and others that sample the same way."""
+    model = deployment.model
+    given = str(configuration.get("model", model.name))
+    return [
+        name
+        for name in dict.fromkeys([given, *names_of(model.name)])
+        if name != model.name and (name == given or _sampling(name) == model.sampling)
+    ]
+
+
+@cache
+def _sampling(name: str) -> Sampling:
+    return load_model(name).sampling
 
 
 def serving_values(deployment: Deployment) -> dict[str, Any]:

@@ -58,6 +58,18 @@ def find_gpu(name: str) -> GpuSpec | None:
     return _known().get(_plain(name))
 
 
+def gpu_aliases(gpu: GpuSpec) -> tuple[str, ...]:
+    """Other names of a GPU of the catalogue; none for one of the user's own."""
+    known = find_gpu(gpu.name)
+    if known != gpu:
+        return ()
+    return next(
+        tuple(values["aliases"])
+        for values in map(read_json, sorted(data_folder("gpus").glob("*.json")))
+        if values["name"] == gpu.name
+    )
+
+
 def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 

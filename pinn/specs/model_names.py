@@ -96,6 +96,15 @@ def find_in_catalog(name: str) -> tuple[str, Path] | None:
     return catalog_files()[keys[0]] if keys else None
 
 
+def names_of(full_name: str) -> list[str]:
+    """A catalog model's full name and its aliases; the name alone of any other.
+
+    >>> names_of("google/gemma-2-9b")
+    ['google/gemma-2-9b', 'google/gemma-2-9b-it']
+    """
+    return [full_name, *(name for name, target in aliases().items() if target == full_name)]
+
+
 def name_of(path: Path) -> str:
     """The model's name by its file: the folder's, or ``org/name`` of ``org--name.json``."""
     if path.name == "config.json":

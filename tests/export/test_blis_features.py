@@ -9,8 +9,9 @@ import pytest
 
 from pinn.coefficients.coefficients import prior_coefficients
 from pinn.coefficients.configurations import make_deployment
+from pinn.export.blis_config import hardware_entry
 from pinn.export.blis_features import BASIS, BlisSums, blis_features, blis_step_us, recorded_sums
-from pinn.export.blis_model import BlisModel, blis_model, hardware_entry
+from pinn.export.blis_model import BlisModel, blis_model
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate
@@ -56,16 +57,27 @@ def test_a_mixture_of_experts_on_four_gpus_by_hand():
     stored = 8 * 16 / 4 + 4 / 2
     assert found["weights"] == pytest.approx(2 * 8 * q * 2 / 2 + 3 * 8 * 2 * 2 * stored)
     assert found["all_reduce"] == pytest.approx(2 * 8 * 8 * 2 * 2 * 1 / 2 / 2)
-    assert found["moe_dispatch"] == pytest.approx(2 * (8 / 2) * (3 / 4) * 2 * 8 * 2 * 2)
+    assert found["moe_dispatch"] == pytest.approx(2 * (8 / 2) * (3 / 4) * 2 * 8 * 2)
 
 
-def test_interleaved_layers_are_counted_as_blis_does():
+@pytest.mark.parametrize(
+    ("name", "layers", "interleave"),
+    [
+        ("RedHatAI/Llama-4-Scout-17B-16E-Instruct-FP8-dynamic", 48, 0),
+        ("meta-llama/Llama-4-Maverick-17B-128E-Instruct", 24, 1),
+        ("deepseek-ai/DeepSeek-V2-Lite", 27, 0),
+    ],
+)
+def test_expert_layers_are_counted_as_they_are(name, layers, interleave):
+    deployment = make_deployment({"model": name, "gpu": "H200", "tensor_parallel_size": 8})
+    model = blis_model(deployment)
+    assert (model.moe_layers, model.interleave) == (layers, interleave)
+    assert by_name(model)["interleaved_moe_layer"] == (layers if interleave else 0)
+
+
+def test_one_byte_weights_multiply_at_the_fp8_rate():
     scout = "RedHatAI/Llama-4-Scout-17B-16E-Instruct-FP8-dynamic"
-    deployment = make_deployment({"model": scout, "gpu": "H100", "tensor_parallel_size": 4})
-    model = blis_model(deployment, scout)
-    assert (model.moe_layers, model.dense_layers, model.interleave) == (24, 24, 1)
-    assert model.dense_width == 16384
-    assert by_name(model)["interleaved_moe_layer"] == 24
+    model = blis_model(make_deployment({"model": scout, "gpu": "H100", "tensor_parallel_size": 4}))
     assert model.weight_bytes == 1
     assert model.peak_tflops == pytest.approx(1979, rel=0.01)
 

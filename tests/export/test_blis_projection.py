@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import json
 
 import numpy as np
 import pytest
@@ -13,15 +12,14 @@ import yaml
 from pinn.coefficients.configurations import make_deployments
 from pinn.export.blis_features import BASIS, BlisSums, blis_features
 from pinn.export.blis_files import (
-    defaults_yaml,
-    flags,
+    coefficients_yaml,
     folder_name,
+    vector_facts,
     write_configuration,
-    write_hardware,
     write_summary,
 )
 from pinn.export.blis_model import blis_model
-from pinn.export.blis_projection import fit, project
+from pinn.export.blis_projection import CONSTANTS, fit, project
 from pinn.export.blis_vectors import MIX, blis_vectors, own_errors
 from pinn.export.blis_workloads import standard_loads
 from pinn.export.configured import from_checkpoint
@@ -29,6 +27,8 @@ from pinn.physics.request import REQUEST_FEATURES
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate
+from pinn.simulator.workloads.arrivals import Stage
+from pinn.simulator.workloads.synthetic import shared_prefix
 from pinn.units import MICROSECOND
 
 
@@ -44,7 +44,7 @@ def random_features(deployment, count=400):
 def test_a_vector_in_reach_is_reproduced(llama_8b_h100):
     features = random_features(llama_8b_h100)
     beta = np.zeros(len(BASIS))
-    beta[[0, 2, 5, 6]] = 0.4, 1.3, 11.0, 150.0
+    beta[[0, 2, 5, 6]] = 0.4, 1.3, 11.0, 150.0  # a part of the constant lies on the weights
     found = project(features, features @ beta)
     assert (found.beta >= 0).all()
     assert features @ found.beta == pytest.approx(features @ beta, rel=1e-6)
@@ -135,32 +135,73 @@ def test_alpha_gives_blis_the_same_times(released, vectors):
 
 def test_files_are_what_blis_reads(released, vectors, tmp_path):
     for row, found in enumerate(vectors):
-        write_configuration(released, row, found, tmp_path)
-    write_hardware(released, tmp_path / "hardware.json")
-    write_summary(released, vectors, tmp_path / "summary.csv")
-    vector = vectors[1][0]
+        write_configuration(released, row, found, 1000, tmp_path)
+    write_summary(released, dict(enumerate(vectors)), tmp_path / "summary.csv")
     folder = tmp_path / folder_name(released, 1)
-    assert sorted(p.name for p in folder.glob("*.yaml")) == sorted(
-        f"{v.load}.yaml" for v in vectors[1]
-    )
-    values = yaml.safe_load((folder / "general.yaml").read_text())
-    assert list(values) == ["trained_physics_coefficients"]  # any other key is fatal to BLIS
-    coefficients = values["trained_physics_coefficients"]
-    assert coefficients == {
-        "alpha_coeffs": list(vector.alpha),
-        "beta_coeffs": vector.projection.beta.tolist(),
-    }
-    assert len(coefficients["beta_coeffs"]) == 11
-    text = (folder / "general.flags").read_text()
-    assert text == flags(vector) + "\n"
-    assert [len(part.split(",")) for part in text.split()[1::2]] == [3, 11]
-    assert "H100-SXM" in json.loads((tmp_path / "hardware.json").read_text())
+    loads = [v.load for v in vectors[1]][:-1]
+    assert {p.name for p in folder.iterdir()} == {
+        "config.json", "hardware.json", "run.sh", "coefficients.yaml",
+        *(f"coefficients.{load}.yaml" for load in loads),
+    }  # fmt: skip
+    for name, vector in (("coefficients", vectors[1][-1]), ("coefficients.general", vectors[1][0])):
+        values = yaml.safe_load((folder / f"{name}.yaml").read_text())
+        # Any other key is fatal to BLIS.
+        assert values == {
+            "trained_physics_coefficients": {
+                "alpha_coeffs": list(vector.alpha),
+                "beta_coeffs": vector.projection.beta.tolist(),
+            }
+        }
+        assert len(vector.projection.beta) == 11
     with (tmp_path / "summary.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 14
-    assert float(rows[7]["median_error"]) == vector.projection.median_error
+    assert float(rows[7]["median_error"]) == vectors[1][0].projection.median_error
 
 
-def test_facts_in_a_defaults_file_are_comments(vectors):
-    text = defaults_yaml(vectors[0][0], {"load": "a\nb: c"})
+def test_facts_in_a_coefficient_file_are_comments(vectors):
+    text = coefficients_yaml(vectors[0][0], {"load": "a\nb: c"})
     assert list(yaml.safe_load(text)) == ["trained_physics_coefficients"]
+
+
+def test_constants_lie_on_no_term_that_blis_may_read_otherwise(vectors):
+    for vector in (v for found in vectors for v in found):
+        by_name = dict(zip(BASIS, vector.projection.beta, strict=True))
+        assert by_name["step"] > 0
+        assert all(by_name[name] == 0 for name in CONSTANTS)
+
+
+def test_a_file_says_what_a_wrong_use_costs(vectors):
+    reasoning, lite = vectors[1][4], vectors[1][5]
+    assert lite.step_errors["reasoning"] > 5 * lite.step_errors["reasoning-lite"]
+    assert reasoning.first_token_errors["reasoning"] == 0
+    facts = vector_facts(lite)
+    assert (
+        facts["worst_step_error"] == f"{100 * max(lite.step_errors.values()):.1f} % under reasoning"
+    )
+    assert facts["worst_first_token_error"].startswith("-")
+
+
+def test_an_overloaded_load_is_in_no_mix_and_its_wait_in_no_alpha(released):
+    """A flood queues up for seconds; the mix is that of the other loads."""
+    loads = standard_loads(stage_s=20.0, names=("general-lite", "roleplay"))
+    flood = shared_prefix(
+        [Stage(60.0, 5.0)], groups=10, prompts_per_group=10, shared_tokens=100,
+        question_tokens=447, output_tokens=248, name="flood",
+    )  # fmt: skip
+    few = replace_serving(released, max_num_seqs=32)
+    alone, found = blis_vectors(few, 1, loads), blis_vectors(few, 1, [*loads, flood])
+    overloaded = found[2]
+    assert [v.overloaded for v in found] == [False, False, True, False]
+    assert overloaded.alpha[0] < 5 * overloaded.mean_step_us
+    assert found[-1].alpha == alone[-1].alpha
+    assert found[-1].projection.beta.tolist() == alone[-1].projection.beta.tolist()
+
+
+def replace_serving(configured, **flags):
+    """The same configurations with other flags."""
+    deployments = [
+        dataclasses.replace(d, serving=dataclasses.replace(d.serving, **flags))
+        for d in configured.deployments
+    ]
+    return dataclasses.replace(configured, deployments=deployments)

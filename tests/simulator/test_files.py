@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+import yaml
 
 from pinn.errors import PinnError
 from pinn.simulator.workloads.load import load_workload
@@ -107,6 +108,96 @@ def test_a_blis_horizon_ends_the_load(tmp_path):
     assert len(load) == pytest.approx(200, rel=0.3)
 
 
+def test_a_blis_client_has_all_its_keys(tmp_path):
+    values = yaml.safe_load(BLIS) | {"goodput_slo_targets": {"interactive": {"ttft_ms": 200}}}
+    values["clients"][0] |= {
+        "model": "m", "adapter": "a", "network": {"rtt_ms": 5, "bandwidth_mbps": 100},
+        "reasoning": {"reason_ratio_distribution": {"type": "constant", "params": {"value": 50}}},
+        "slo_target_us": 1e6, "timeout": 3e7, "prefix_length": 0,
+        "arrival": {"process": "gamma", "shape": 0.25, "scale": 53333.3},
+        "input_distribution": {"type": "empirical", "params": {100: 1, 200: 3}},
+    }  # fmt: skip
+    load = load_workload(write(tmp_path, yaml.safe_dump(values)))
+    chat = load.prompt_tokens != 1000
+    # A prefix group without a length has one of 50 tokens.
+    assert set(load.prompt_tokens[chat]) == {150, 250}
+    assert (load.prompt_tokens[chat] == 250).mean() == pytest.approx(0.75, abs=0.06)
+    assert (load.shared_tokens[chat][1:] == 50).all()
+    assert (load.timeout_s[chat] == 30).all()
+    assert chat.mean() == pytest.approx(0.75, abs=0.06)
+
+
+def test_a_blis_client_lives_in_its_windows(tmp_path):
+    values = yaml.safe_load(BLIS.replace("num_requests: 1000", "horizon: 30000000"))
+    values["clients"][0]["lifecycle"] = {
+        "windows": [
+            {"start_us": 0, "end_us": 1e7},
+            {
+                "start_us": 2e7, "end_us": 2.5e7, "trace_rate": 10,
+                "input_distribution": {"type": "constant", "params": {"value": 7}},
+            },
+        ]
+    }  # fmt: skip
+    load = load_workload(write(tmp_path, yaml.safe_dump(values)))
+    chat = load.prompt_tokens != 1000
+    first, second = load.offset_s < 10, load.offset_s >= 20
+    assert not (chat & ~first & ~second).any()
+    assert (chat & first).sum() == pytest.approx(750, rel=0.3)
+    assert (chat & second).sum() == pytest.approx(50, rel=0.7)
+    assert (load.prompt_tokens[chat & second] == 7).all()  # its own lengths, and no prefix
+
+
+def test_a_blis_client_in_a_closed_loop(tmp_path):
+    values = yaml.safe_load(BLIS)
+    values["clients"] = [values["clients"][1] | {"concurrency": 8}]
+    load = load_workload(write(tmp_path, yaml.safe_dump(values)))
+    assert (load.concurrency, len(load), load.offset_s.max()) == (8, 1000, 0)
+
+
+INFERENCE_PERF = """
+seed: 1
+inference_perf:
+  stages: [{rate: 8, duration: 60}, {rate: 20, duration: 60}]
+  shared_prefix:
+    {num_unique_system_prompts: 9, num_users_per_system_prompt: 5, system_prompt_len: 100,
+     question_len: 447, output_len: 248, enable_multi_turn_chat: false}
+"""
+
+
+def test_blis_inference_perf_of_stages_is_poisson(tmp_path):
+    load = load_workload(write(tmp_path, INFERENCE_PERF))
+    assert (load.prompt_tokens == 547).all()
+    assert (load.offset_s < 60).sum() == pytest.approx(480, rel=0.15)
+    assert len(load) == pytest.approx(1680, rel=0.1)
+    assert (load.shares_with < 0).sum() == 9
+    assert (load.shared_tokens[load.shares_with >= 0] == 100).all()
+
+
+def test_blis_inference_perf_of_one_stage_ends_with_all_its_clients(tmp_path):
+    values = yaml.safe_load(INFERENCE_PERF)
+    values["inference_perf"]["stages"] = [{"rate": 10, "duration": 30}]
+    load = load_workload(write(tmp_path, yaml.safe_dump(values)))
+    assert len(load) == 300
+    assert load.offset_s[-45:] == pytest.approx(30)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("speed", 3, "clients.0.speed: Extra inputs"),
+        ("network", {"jitter": 1}, "network.jitter"),
+        ("multimodal", {"image_distribution": {}}, "multimodal cannot be simulated here"),
+        ("reasoning", {"multi_turn": {"max_rounds": 3}}, "multi_turn cannot be simulated here"),
+        ("concurrency", 3, "single client"),
+    ],
+)
+def test_what_blis_sends_and_we_cannot_is_refused_by_its_key(tmp_path, place, value, message):
+    values = yaml.safe_load(BLIS)
+    values["clients"][0][place] = value
+    with pytest.raises(PinnError, match=message):
+        load_workload(write(tmp_path, yaml.safe_dump(values)))
+
+
 def test_a_csv_trace_counts_from_its_first_request(tmp_path):
     load = load_workload(write(tmp_path, CSV, "trace.csv"))
     assert load.offset_s.tolist() == [0.0, 0.5, 1.0]
@@ -153,7 +244,7 @@ def test_a_plain_open_loop_with_shared_prompts(tmp_path):
         (PROFILE.replace("type: constant", "type: burst"), "load.type"),
         (BLIS.replace("aggregate_rate: 100.0", "aggregate_rate: 0"), "aggregate_rate 0"),
         (BLIS.replace("num_requests: 1000", ""), "num_requests or horizon"),
-        (BLIS.replace("num_requests: 1000", "num_requests: 0"), "num_requests is 0"),
+        (BLIS.replace("num_requests: 1000", "num_requests: 0"), "num_requests: Input should"),
         (BLIS.replace("tenant_id: a", "think_time_us: 5"), "think_time_us"),
         (
             "{prompt_tokens: 10, output_tokens: 0, concurrency: 1, requests: 1}",

@@ -1,48 +1,147 @@
 // Package blis makes a pinn latency model one of BLIS's.
 //
-// BLIS's module is not needed to build or test this package: go.mod replaces it by the signatures
-// in the folder simulator. Against BLIS itself only [progress], which reads a request, may need a
-// change, since the field names of its Request move between versions.
+// BLIS's module is not needed to build or test this package: go.mod replaces it by the small model
+// of its engine in the folder simulator.
 package blis
 
 import (
+	"strconv"
+
 	"example.com/pinn/export/go/pinn"
 	"github.com/inference-sim/inference-sim/sim"
 )
 
 // Adapter is a sim.LatencyModel, and that of older trees, for one simulated engine. As BLIS asks
 // it, it is not for concurrent use.
-type Adapter struct{ model *pinn.Model }
+type Adapter struct {
+	model         *pinn.Model
+	tokensPerStep int64
+	blockSize     int64
+	sharedKeys    func(batch []*sim.Request) int64
+}
+
+// An Option tells an adapter of the engine that it is for.
+type Option func(*Adapter)
+
+// TokensPerStep is the engine's limit of scheduled tokens; by default what the model's row says, or
+// none.
+func TokensPerStep(tokens int64) Option { return func(a *Adapter) { a.tokensPerStep = tokens } }
+
+// BlockSize is that of the engine's KV cache; by default what the model's row says, or 16.
+func BlockSize(tokens int64) Option { return func(a *Adapter) { a.blockSize = tokens } }
+
+// SharedKeys tells how many keys of a batch's decodes are shared with others and read once already,
+// where the simulator knows it: BLIS's requests themselves do not say.
+func SharedKeys(count func(batch []*sim.Request) int64) Option {
+	return func(a *Adapter) { a.sharedKeys = count }
+}
 
 // New wraps a model; the adapter gets a clone of its own.
-func New(model *pinn.Model) *Adapter { return &Adapter{model.Clone()} }
+func New(model *pinn.Model, options ...Option) *Adapter {
+	config := model.Row().Config
+	a := &Adapter{
+		model:         model.Clone(),
+		tokensPerStep: number(config["max_num_batched_tokens"], 0),
+		blockSize:     number(config["block_size"], 16),
+	}
+	for _, option := range options {
+		option(a)
+	}
+	return a
+}
 
-// progress reads what a step's features need of BLIS's request.
-func progress(r *sim.Request) (progress, newTokens, input int64) {
-	return r.ProgressIndex, int64(r.NumNewTokens), int64(len(r.InputTokens))
+func number(text string, otherwise int64) int64 {
+	if found, err := strconv.ParseInt(text, 10, 64); err == nil && found > 0 {
+		return found
+	}
+	return otherwise
 }
 
 // StepTime is the busy-loop time of the step of a batch, at least 1. It allocates nothing.
 func (a *Adapter) StepTime(batch []*sim.Request) int64 {
 	sums := a.model.NewSums()
-	for _, r := range batch {
-		at, newTokens, input := progress(r)
-		if at < input {
-			sums.AddPrefill(at, newTokens)
-		} else {
-			sums.AddDecode(at)
+	for rest := batch; len(rest) > 0; {
+		rest = rest[addDecodes(&sums, rest):]
+		if len(rest) > 0 {
+			r := rest[0]
+			cached := r.ProgressIndex
+			if cached == 0 {
+				cached = a.cachedPrefix(r)
+			}
+			sums.AddPrefill(cached, int64(r.NumNewTokens))
+			rest = rest[1:]
 		}
+	}
+	if sums.PrefillCached > 0 && sums.PrefillTokens+sums.DecodeRequests == a.tokensPerStep {
+		a.forgetLast(&sums, batch)
+	}
+	if a.sharedKeys != nil {
+		sums.Reread(a.sharedKeys(batch))
 	}
 	return a.model.StepTimeOf(&sums)
 }
 
-// QueueingTime is the time from a request's arrival to the engine's input queue. BLIS simulates the
-// wait in that queue itself.
+// addDecodes counts the decodes that a batch begins with and returns their number. The loop calls
+// nothing, so that its sum stays in a register.
+func addDecodes(sums *pinn.Sums, batch []*sim.Request) int {
+	if window := sums.Window(); window > 0 {
+		return addWindowedDecodes(sums, batch, window)
+	}
+	count := len(batch)
+	var context int64
+	for i, r := range batch {
+		if r.ProgressIndex < int64(len(r.InputTokens)) {
+			count = i
+			break
+		}
+		context += r.ProgressIndex
+	}
+	sums.AddDecodes(int64(count), context+int64(count), 0)
+	return count
+}
+
+// addWindowedDecodes is addDecodes for a model whose window cuts some contexts off.
+func addWindowedDecodes(sums *pinn.Sums, batch []*sim.Request, window int64) int {
+	count := len(batch)
+	var context, beyond int64
+	for i, r := range batch {
+		if r.ProgressIndex < int64(len(r.InputTokens)) {
+			count = i
+			break
+		}
+		context += r.ProgressIndex
+		beyond += max(r.ProgressIndex+1-window, 0)
+	}
+	context += int64(count)
+	sums.AddDecodes(int64(count), context, context-beyond)
+	return count
+}
+
+// cachedPrefix is what BLIS's cache holds of a newcomer's prompt: all that is not to be computed,
+// if these are whole blocks. BLIS sets ProgressIndex only after the step.
+func (a *Adapter) cachedPrefix(r *sim.Request) int64 {
+	rest := int64(len(r.InputTokens)) - int64(r.NumNewTokens)
+	if rest%a.blockSize != 0 {
+		return 0
+	}
+	return rest
+}
+
+// forgetLast takes back the cached prefix of the last newcomer of a step whose tokens are spent:
+// what it lacks was cut off.
+func (a *Adapter) forgetLast(sums *pinn.Sums, batch []*sim.Request) {
+	last := batch[len(batch)-1]
+	if last.ProgressIndex == 0 {
+		sums.RemovePrefill(a.cachedPrefix(last), int64(last.NumNewTokens))
+		sums.AddPrefill(0, int64(last.NumNewTokens))
+	}
+}
+
+// QueueingTime is all that happens to a request before its first token beside BLIS's own queue and
+// steps. vLLM plans a batch while the one before runs, so that a newcomer waits for one step more
+// than in BLIS.
 func (a *Adapter) QueueingTime(req *sim.Request) int64 {
-	at, newTokens, input := progress(req)
-	return a.model.QueueingTime(&pinn.Request{
-		ProgressIndex: at, NumNewTokens: newTokens, InputLen: input,
-	})
+	return a.model.FirstTokenDelay(float64(len(req.InputTokens)))
 }
 
 // OutputTokenProcessingTime is 0: BLIS would add it to every gap between tokens, but the API server
@@ -52,8 +151,8 @@ func (a *Adapter) OutputTokenProcessingTime() int64 { return 0 }
 // PostDecodeFixedOverhead is the time once at completion.
 func (a *Adapter) PostDecodeFixedOverhead() int64 { return a.model.PostDecodeFixedOverhead() }
 
-// SchedulingProcessingTime is asked by older trees only: once per request, of the mean prompt.
-func (a *Adapter) SchedulingProcessingTime() int64 { return a.model.SchedulingProcessingTime() }
+// SchedulingProcessingTime is asked by older trees only; it is in QueueingTime already.
+func (a *Adapter) SchedulingProcessingTime() int64 { return 0 }
 
 // PreemptionProcessingTime is asked by older trees only: per preemption, of the mean prompt.
 func (a *Adapter) PreemptionProcessingTime() int64 { return a.model.PreemptionProcessingTime() }

@@ -7,76 +7,121 @@ import (
 	"github.com/inference-sim/inference-sim/sim"
 )
 
+// olderLatencyModel is what trees with five methods ask.
+type olderLatencyModel interface {
+	StepTime(batch []*sim.Request) int64
+	QueueingTime(req *sim.Request) int64
+	OutputTokenProcessingTime() int64
+	SchedulingProcessingTime() int64
+	PreemptionProcessingTime() int64
+}
+
 var (
-	_ sim.LatencyModel      = (*Adapter)(nil)
-	_ sim.OlderLatencyModel = (*Adapter)(nil)
+	_ sim.LatencyModel  = (*Adapter)(nil)
+	_ olderLatencyModel = (*Adapter)(nil)
 )
 
-func goldenModel(t testing.TB) *pinn.Model {
+func goldenModel(t testing.TB, model string) *pinn.Model {
 	t.Helper()
-	table, err := pinn.LoadTable("../pinn/testdata/table.json")
+	found, err := pinn.LoadModel("../pinn/testdata/table.json", map[string]string{
+		"model": model, "gpu": "H100", "tensor_parallel_size": "2",
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	model, err := pinn.NewModel(&table.Rows[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return model
+	return found
 }
+
+func dense(t testing.TB) *pinn.Model { return goldenModel(t, "codellama/CodeLlama-34b-hf") }
 
 func request(progress int64, newTokens, input int) *sim.Request {
-	return &sim.Request{InputTokens: make([]int, input), ProgressIndex: progress, NumNewTokens: newTokens}
+	return &sim.Request{
+		InputTokens: make([]sim.TokenID, input), ProgressIndex: progress, NumNewTokens: newTokens,
+	}
 }
 
-func TestTheAdapterGivesTheModelsTimes(t *testing.T) {
-	model := goldenModel(t)
+func TestStepTimesAreTheModels(t *testing.T) {
+	model := dense(t)
 	adapter := New(model)
-	batch := []*sim.Request{request(700, 1, 500), request(0, 256, 300), request(256, 44, 300)}
+	batch := []*sim.Request{request(700, 1, 500), request(0, 300, 300), request(256, 44, 300)}
 	own := []*pinn.Request{}
 	for _, r := range batch {
-		at, newTokens, input := progress(r)
-		own = append(own, &pinn.Request{ProgressIndex: at, NumNewTokens: newTokens, InputLen: input})
+		own = append(own, &pinn.Request{
+			ProgressIndex: r.ProgressIndex, NumNewTokens: int64(r.NumNewTokens),
+			InputLen: int64(len(r.InputTokens)),
+		})
 	}
-	for range 3 {
-		if got, want := adapter.StepTime(batch), model.StepTime(own); got != want || got < 2 {
-			t.Errorf("step: %d, model %d", got, want)
-		}
-		if got, want := adapter.QueueingTime(batch[1]), model.QueueingTime(own[1]); got != want {
-			t.Errorf("queueing: %d, model %d", got, want)
-		}
-	}
-	for name, times := range map[string][2]int64{
-		"output":     {adapter.OutputTokenProcessingTime(), 0},
-		"completion": {adapter.PostDecodeFixedOverhead(), model.PostDecodeFixedOverhead()},
-		"scheduling": {adapter.SchedulingProcessingTime(), model.SchedulingProcessingTime()},
-		"preemption": {adapter.PreemptionProcessingTime(), model.PreemptionProcessingTime()},
-	} {
-		if times[0] != times[1] {
-			t.Errorf("%s: %d, model %d", name, times[0], times[1])
-		}
+	if got, want := adapter.StepTime(batch), model.StepTime(own); got != want || got < 2 {
+		t.Errorf("step: %d, model %d", got, want)
 	}
 	if got := adapter.StepTime(nil); got != 1 {
 		t.Errorf("empty batch: %d", got)
 	}
 }
 
-func TestStepTimeAllocatesNothing(t *testing.T) {
-	adapter, batch := New(goldenModel(t)), []*sim.Request{request(700, 1, 500), request(0, 9, 300)}
-	if n := testing.AllocsPerRun(10, func() { adapter.StepTime(batch) }); n != 0 {
-		t.Errorf("%v allocations", n)
+// BLIS leaves ProgressIndex at 0 before a request's first step, whatever its cache holds.
+func TestCachedPrefixesAreCounted(t *testing.T) {
+	const prompt, question = 30000, 30000 - 16*1800
+	step := func(r *sim.Request, options ...Option) int64 {
+		return New(dense(t), options...).StepTime([]*sim.Request{r})
+	}
+	cached := step(request(16*1800, question, prompt))
+	if got := step(request(0, question, prompt)); got != cached {
+		t.Errorf("a newcomer behind a cached prefix: %d us, with its progress known %d us", got, cached)
+	}
+	alone := step(request(0, question, question))
+	if cached < alone+100 {
+		t.Errorf("reading 28,800 cached keys takes no time: %d us against %d us", cached, alone)
+	}
+	// A step whose tokens are spent has cut the prompt; so has one of another size than whole blocks.
+	cut := step(request(0, question, prompt), TokensPerStep(question))
+	if odd := step(request(0, question+1, prompt)); cut != alone || odd > alone+100 {
+		t.Errorf("cut prompts: %d and %d us, alone %d us", cut, odd, alone)
 	}
 }
 
-func BenchmarkStepTime128(b *testing.B) {
-	adapter, batch := New(goldenModel(b)), make([]*sim.Request, 128)
-	for i := range batch {
-		batch[i] = request(500+int64(i), 1, 400)
+func TestSharedKeysAreReadOnce(t *testing.T) {
+	batch := []*sim.Request{request(9000, 1, 8000), request(9000, 1, 8000)}
+	all := New(dense(t)).StepTime(batch)
+	shared := New(dense(t), SharedKeys(func(b []*sim.Request) int64 { return int64(len(b)-1) * 8000 }))
+	once := New(dense(t)).StepTime([]*sim.Request{request(9000, 1, 8000), request(1000, 1, 500)})
+	if got := shared.StepTime(batch); got != once || got >= all {
+		t.Errorf("%d us, want %d us, and less than %d us", got, once, all)
 	}
-	batch[7], batch[90] = request(512, 256, 1024), request(0, 512, 512)
-	b.ReportAllocs()
-	b.ResetTimer()
-	for range b.N {
-		adapter.StepTime(batch)
+}
+
+// What happens before the first token beside queue and steps: everything is in QueueingTime, with
+// one mean step for the batch that vLLM has planned already.
+func TestQueueingTimeHoldsWhatIsMissingBeforeTheFirstToken(t *testing.T) {
+	model := dense(t)
+	adapter := New(model)
+	newcomer := request(0, 0, 500)
+	idle := adapter.QueueingTime(newcomer)
+	if want := model.FirstTokenDelay(500); idle != want || idle < 1 {
+		t.Errorf("before the first step: %d us, want %d us", idle, want)
+	}
+	batch := []*sim.Request{request(700, 1, 500)}
+	us := adapter.StepTime(batch)
+	if busy := adapter.QueueingTime(newcomer); busy < idle+us-1 || busy > idle+2*us {
+		t.Errorf("beside steps of %d us: %d us, idle %d us", us, busy, idle)
+	}
+	if got := adapter.SchedulingProcessingTime(); got != 0 {
+		t.Errorf("SchedulingProcessingTime counts %d us again", got)
+	}
+	if got := adapter.OutputTokenProcessingTime(); got != 0 {
+		t.Errorf("the server's work on a token is in every gap: %d us", got)
+	}
+	if got, want := adapter.PostDecodeFixedOverhead(), model.PostDecodeFixedOverhead(); got != want {
+		t.Errorf("completion: %d us, model %d us", got, want)
+	}
+	if got, want := adapter.PreemptionProcessingTime(), New(model).PreemptionProcessingTime(); got < want {
+		t.Errorf("preemption: %d us, model %d us", got, want)
+	}
+}
+
+func TestStepTimeAllocatesNothing(t *testing.T) {
+	adapter, batch := New(dense(t)), []*sim.Request{request(700, 1, 500), request(0, 9, 300)}
+	if n := testing.AllocsPerRun(10, func() { adapter.StepTime(batch) }); n != 0 {
+		t.Errorf("%v allocations", n)
 	}
 }

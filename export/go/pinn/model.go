@@ -95,9 +95,24 @@ func (m *Model) StepAverage() float64 { return m.stepSeconds }
 // queue is not in it: a simulator has that from its own queue.
 func (m *Model) QueueingTime(req *Request) int64 {
 	prompt := float64(max(req.InputLen, 0))
-	m.prompts++
-	m.tokens += prompt
+	m.note(prompt)
 	return m.Phase(ArrivalToQueue, Situation{PromptTokens: prompt, StepSeconds: m.stepSeconds})
+}
+
+// FirstTokenDelay is all that comes before a request's first token beside its waiting and its
+// steps, for a simulator that asks for nothing else and plans no batch ahead: the phases from
+// arrival to first token, and one mean step, which vLLM's asynchronous scheduling costs a newcomer.
+func (m *Model) FirstTokenDelay(promptTokens float64) int64 {
+	m.note(promptTokens)
+	s := Situation{PromptTokens: promptTokens, StepSeconds: m.stepSeconds}
+	return microseconds(m.stepSeconds + m.row.phaseSeconds(ArrivalToQueue, s) +
+		m.row.phaseSeconds(QueueToSchedule, s) + m.row.phaseSeconds(ScheduleToFirstToken, s))
+}
+
+// note remembers a prompt for the mean.
+func (m *Model) note(promptTokens float64) {
+	m.prompts++
+	m.tokens += promptTokens
 }
 
 // OutputTokenProcessingTime is what the API server works on each token that it streams. It hides

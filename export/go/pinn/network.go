@@ -268,8 +268,16 @@ func (n *Network) Row(d *Deployment) (*Row, error) {
 	if err != nil {
 		return nil, err
 	}
+	config := map[string]string{"model": d.model.Name, "gpu": d.gpu.Name}
+	for name, set := range map[string]int64{
+		"max_num_batched_tokens": d.serving.MaxNumBatchedTokens, "block_size": d.serving.BlockSize,
+	} {
+		if set > 0 {
+			config[name] = fmt.Sprint(set)
+		}
+	}
 	row := &Row{
-		Config: map[string]string{"model": d.model.Name, "gpu": d.gpu.Name},
+		Config: config,
 		Beta:   beta, Alpha: alpha, Costs: d.Costs(), WindowTokens: d.model.window(),
 		MaxModelLen:    float64(d.serving.MaxModelLen),
 		TensorParallel: float64(d.serving.TensorParallelSize),

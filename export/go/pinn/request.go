@@ -45,15 +45,44 @@ func (s *Sums) AddDecode(progress int64) {
 }
 
 // AddPrefill is [Sums.Add] of a request that works on its prompt.
-func (s *Sums) AddPrefill(progress, newTokens int64) {
+func (s *Sums) AddPrefill(progress, newTokens int64) { s.addPrefill(progress, newTokens, 1) }
+
+func (s *Sums) addPrefill(progress, newTokens, times int64) {
 	progress, newTokens = max(progress, 0), max(newTokens, 0)
-	s.PrefillRequests++
-	s.PrefillTokens += newTokens
-	s.PrefillCached += progress
-	s.PrefillPairs += newTokens*progress + pairs(newTokens)
-	s.WindowedPrefillCached += min(progress, s.window)
-	s.WindowedPrefillPairs += windowedPairs(progress+newTokens, s.window) -
-		windowedPairs(progress, s.window)
+	s.PrefillRequests += times
+	s.PrefillTokens += times * newTokens
+	s.PrefillCached += times * progress
+	s.PrefillPairs += times * (newTokens*progress + pairs(newTokens))
+	s.WindowedPrefillCached += times * min(progress, s.window)
+	s.WindowedPrefillPairs += times * (windowedPairs(progress+newTokens, s.window) -
+		windowedPairs(progress, s.window))
+}
+
+// RemovePrefill takes back an [Sums.AddPrefill].
+func (s *Sums) RemovePrefill(progress, newTokens int64) {
+	s.addPrefill(progress, newTokens, -1)
+}
+
+// Window is the attention window of the model that the sums are for, 0 for none.
+func (s *Sums) Window() int64 { return s.window }
+
+// AddDecodes counts many decodes at once: how many, and the keys that they read together, their own
+// new ones included; near of them lie within the window, 0 without one.
+func (s *Sums) AddDecodes(count, context, near int64) {
+	s.DecodeRequests += count
+	s.DecodeContext += context
+	s.WindowedDecodeContext += near
+}
+
+// Reread takes out keys that decodes share with others and find in the GPU's cache.
+func (s *Sums) Reread(keys int64) {
+	keys = min(max(keys, 0), s.DecodeContext)
+	if keys == 0 {
+		return
+	}
+	left := float64(s.DecodeContext-keys) / float64(s.DecodeContext)
+	s.DecodeContext -= keys
+	s.WindowedDecodeContext = int64(float64(s.WindowedDecodeContext)*left + 0.5)
 }
 
 // addBatch counts every request of a batch: as [Sums.Add], but runs of decodes, the bulk of most
@@ -70,22 +99,38 @@ func (s *Sums) addBatch(batch []*Request) {
 }
 
 // addDecodes counts the decodes that a batch begins with and returns their number. The loop calls
-// nothing, so that its sums stay in registers.
+// nothing, so that its sum stays in a register.
 func (s *Sums) addDecodes(batch []*Request) int {
-	count, window := len(batch), s.window
-	var context, near int64
+	if window := s.window; window > 0 {
+		return s.addWindowedDecodes(batch, window)
+	}
+	count := len(batch)
+	var context int64
 	for i, r := range batch {
-		progress := r.ProgressIndex
-		if progress < r.InputLen || progress < 0 {
+		if r.ProgressIndex < r.InputLen || r.ProgressIndex < 0 {
 			count = i
 			break
 		}
-		context += progress + 1
-		near += min(progress+1, window)
+		context += r.ProgressIndex
 	}
-	s.DecodeRequests += int64(count)
-	s.DecodeContext += context
-	s.WindowedDecodeContext += near
+	s.AddDecodes(int64(count), context+int64(count), 0)
+	return count
+}
+
+// addWindowedDecodes is addDecodes for a model whose window cuts some contexts off.
+func (s *Sums) addWindowedDecodes(batch []*Request, window int64) int {
+	count := len(batch)
+	var context, beyond int64
+	for i, r := range batch {
+		if r.ProgressIndex < r.InputLen || r.ProgressIndex < 0 {
+			count = i
+			break
+		}
+		context += r.ProgressIndex
+		beyond += max(r.ProgressIndex+1-window, 0)
+	}
+	context += int64(count)
+	s.AddDecodes(int64(count), context, context-beyond)
 	return count
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strings"
 )
 
 // SpecsFormat and SpecsVersion are what a file of 'pinn export specs' says it is.
@@ -38,6 +39,9 @@ type ModelSpec struct {
 	Precisions       WeightFormats `json:"precisions"`
 	KVCachePrecision string        `json:"kv_cache_precision"`
 	Sampling         Sampling      `json:"sampling"`
+
+	// Aliases are other names of the model, each with how it samples.
+	Aliases map[string]Sampling `json:"aliases"`
 }
 
 // WeightFormats names the number format of each kind of weight matrix.
@@ -122,6 +126,7 @@ type GPU struct {
 	LinkBandwidth     float64            `json:"link_bandwidth_bytes_per_s"`
 	PCIeBandwidth     float64            `json:"pcie_bandwidth_bytes_per_s"`
 	HasNVLink         bool               `json:"has_nvlink"`
+	Aliases           []string           `json:"aliases"`
 }
 
 // matmulFlop is the rate at which matrices of a format are multiplied: bf16's where the chip has
@@ -189,26 +194,38 @@ func ReadSpecs(r io.Reader) (*Specs, error) {
 	return specs, nil
 }
 
-// Model finds a model by its full name.
+// Model finds a model by a name that Python knows it by: in any case, full or bare, or an alias, which
+// may sample otherwise.
 func (s *Specs) Model(name string) (*ModelSpec, error) {
+	names := make([]string, len(s.Models))
 	for i := range s.Models {
-		if s.Models[i].Name == name {
+		if names[i] = s.Models[i].Name; isModel(name, names[i], nil) {
 			return &s.Models[i], nil
 		}
 	}
-	return nil, fmt.Errorf("no model %q among %d: export it with 'pinn export specs --model'",
-		name, len(s.Models))
+	for i := range s.Models {
+		for alias, sampling := range s.Models[i].Aliases {
+			if isModel(name, alias, nil) {
+				found := s.Models[i]
+				found.Sampling = sampling
+				return &found, nil
+			}
+		}
+	}
+	return nil, fmt.Errorf("no model %q, only %s: add it with 'pinn export specs --model'",
+		name, strings.Join(names, ", "))
 }
 
-// GPU finds a GPU by its full name.
+// GPU finds a GPU by its name or an alias, in any case and punctuation.
 func (s *Specs) GPU(name string) (*GPU, error) {
+	names := make([]string, len(s.GPUs))
 	for i := range s.GPUs {
-		if s.GPUs[i].Name == name {
+		if names[i] = s.GPUs[i].Name; isGPU(name, names[i], s.GPUs[i].Aliases) {
 			return &s.GPUs[i], nil
 		}
 	}
-	return nil, fmt.Errorf("no GPU %q among %d: export it with 'pinn export specs --gpu'",
-		name, len(s.GPUs))
+	return nil, fmt.Errorf("no GPU %q, only %s: add it with 'pinn export specs --gpu'",
+		name, strings.Join(names, ", "))
 }
 
 // largest is above every real width or count, and keeps their products within int64 and float64.
@@ -224,6 +241,11 @@ func (s *Specs) checkModel(m *ModelSpec) error {
 	}
 	if err := m.Sampling.check(); err != nil {
 		return fail("%v", err)
+	}
+	for name, sampling := range m.Aliases {
+		if err := sampling.check(); err != nil {
+			return fail("alias %s: %v", name, err)
+		}
 	}
 	if len(m.LayerGroups) == 0 {
 		return fail("it has no layers")

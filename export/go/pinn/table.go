@@ -22,7 +22,8 @@ type Table struct {
 }
 
 // Find returns the only row whose configuration has all of the given values, such as
-// {"model": "Qwen/Qwen3-30B-A3B", "tensor_parallel_size": "2"}.
+// {"model": "Qwen3-30B-A3B", "gpu": "H100", "tensor_parallel_size": "2"}. Models and GPUs go by
+// every name that Python knows them by.
 //
 // It fails where none or several have them.
 func (t *Table) Find(want map[string]string) (*Row, error) {
@@ -32,16 +33,50 @@ func (t *Table) Find(want map[string]string) (*Row, error) {
 			found = append(found, &t.Rows[i])
 		}
 	}
-	if len(found) != 1 {
-		return nil, fmt.Errorf("%d of %d rows have %v: name values that exactly one has",
-			len(found), len(t.Rows), want)
+	if len(found) == 1 {
+		return found[0], nil
 	}
-	return found[0], nil
+	for _, key := range []string{"model", "gpu"} {
+		one := map[string]string{key: want[key]}
+		if want[key] == "" || t.any(one) {
+			continue
+		}
+		return nil, fmt.Errorf("no row has %s %q; they have %s: add it with 'pinn export table "+
+			"--configs'", key, want[key], strings.Join(t.values(key), ", "))
+	}
+	return nil, fmt.Errorf("%d of %d rows have %v: name values that exactly one has",
+		len(found), len(t.Rows), want)
+}
+
+func (t *Table) any(want map[string]string) bool {
+	for i := range t.Rows {
+		if matches(t.Rows[i].Config, want) {
+			return true
+		}
+	}
+	return false
+}
+
+// values are what the rows have under a key, each once.
+func (t *Table) values(key string) []string {
+	var found []string
+	seen := map[string]bool{}
+	for i := range t.Rows {
+		if value := t.Rows[i].Config[key]; !seen[value] {
+			seen[value] = true
+			found = append(found, value)
+		}
+	}
+	return found
 }
 
 func matches(config, want map[string]string) bool {
 	for key, value := range want {
-		if config[key] != value {
+		others := strings.Split(config[key+"_aliases"], "|")
+		switch {
+		case key == "model" && isModel(value, config[key], others):
+		case key == "gpu" && isGPU(value, config[key], others):
+		case config[key] != value:
 			return false
 		}
 	}

@@ -37,6 +37,20 @@ func LoadTable(path string) (*Table, error) {
 	return table, nil
 }
 
+// LoadModel makes the latency model of the only row of a table file that has the given values, see
+// [Table.Find].
+func LoadModel(path string, want map[string]string) (*Model, error) {
+	table, err := LoadTable(path)
+	if err != nil {
+		return nil, err
+	}
+	row, err := table.Find(want)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return NewModel(row)
+}
+
 // ReadTableJSON reads what 'pinn export table --format json' writes.
 //
 // It fails where the file is of another version or lacks a coefficient, or where one is negative,

@@ -1,11 +1,12 @@
-"""BLIS's workload specification: the subset of its YAML that says what is sent.
+"""BLIS's workload specification: what its YAML says is sent.
 
-Read: ``seed``, ``aggregate_rate``, ``num_requests`` or ``horizon`` (microseconds), and per client
-``id``, ``rate_fraction``, ``arrival`` (process poisson, gamma, weibull or constant; cv),
-``input_distribution`` and ``output_distribution`` (type and params, see ``lengths.py``),
-``prefix_group`` and ``prefix_length``. A client's prompt is its prefix followed by a draw of the
-input distribution. Keys that say nothing about the load of one server (tenant, SLO class, model,
-streaming, category, version) are read over; any other key is refused by its name.
+``clients`` with ``aggregate_rate`` and ``num_requests`` or ``horizon`` (microseconds), or an
+``inference_perf`` load of stages and shared prefixes; see the models below for the keys. A client's
+prompt is its prefix, 50 tokens where its group names none, followed by a draw of its input
+distribution. What says nothing about the load of one server is read over: tenants, SLO classes and
+targets, names of models, streaming, what share of an output is reasoning, and the network, which
+has no effect in BLIS either. Any other key is refused by its name, as are those whose load cannot
+be simulated here.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from pinn.errors import PinnError
-from pinn.simulator.workloads.arrivals import check_requests, draw_gaps, random_draws
-from pinn.simulator.workloads.lengths import draw_lengths
+from pinn.simulator.workloads.arrivals import check_requests, random_draws
+from pinn.simulator.workloads.blis_clients import BlisClient, Requests, send
 from pinn.simulator.workloads.sharing import share_prompts
 from pinn.simulator.workloads.workload import Workload
 from pinn.simulator.workloads.yaml_file import Number, Whole, check
@@ -26,49 +27,57 @@ from pinn.specs.limits import MOST_SECONDS
 from pinn.units import MICROSECOND
 
 _REMEDY = "remove it, or give the load as a CSV trace"
+#: Keys of BLIS's that ask for what is not simulated here, at whatever depth.
+_UNSERVED = {
+    "servegen_data": "its files hold the load",
+    "cohorts": "write their members as clients",
+    "multimodal": "images, audio and video are not simulated; write their tokens as text",
+    "multi_turn": "no round waits for the one before; give a TraceV2 recording",
+    "enable_multi_turn_chat": "no round waits for the one before; give a TraceV2 recording",
+    "think_time_us": "clients do not pause between an answer and the next request",
+}
 
 
-class _Strict(BaseModel):
+class _Stage(BaseModel):
     model_config = ConfigDict(extra="forbid")
+    rate: Number = Field(gt=0)
+    duration: Number = Field(gt=0)
 
 
-class _Arrival(_Strict):
-    process: str = "poisson"
-    cv: Number = 1.0
+class _SharedPrefix(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    num_unique_system_prompts: Whole = Field(default=1, ge=1)
+    num_users_per_system_prompt: Whole = Field(default=1, ge=1)
+    system_prompt_len: Whole = Field(default=0, ge=0)
+    question_len: Whole = Field(ge=1)
+    output_len: Whole = Field(ge=1)
+    enable_multi_turn_chat: bool = False
 
 
-class _Lengths(_Strict):
-    type: str
-    params: dict[str, Number] = Field(default_factory=dict)
+class _InferencePerf(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    stages: list[_Stage] = Field(min_length=1)
+    shared_prefix: _SharedPrefix
 
 
-class _Client(_Strict):
-    id: str = ""
-    tenant_id: str = ""
-    slo_class: str = ""
-    model: str = ""
-    streaming: bool = True
-    rate_fraction: Number = 1.0
-    arrival: _Arrival = Field(default_factory=_Arrival)
-    input_distribution: _Lengths
-    output_distribution: _Lengths
-    prefix_group: str = ""
-    prefix_length: Whole = 0
-
-
-class _Spec(_Strict):
+class _Spec(BaseModel):
+    model_config = ConfigDict(extra="forbid")
     version: str | Whole = ""
     category: str = ""
     seed: Whole = 0
-    aggregate_rate: Number
-    num_requests: Whole | None = None
-    horizon: Number | None = None
-    clients: list[_Client] = Field(min_length=1)
+    aggregate_rate: Number | None = None
+    num_requests: Whole | None = Field(default=None, ge=1)
+    horizon: Number | None = Field(default=None, gt=0)
+    goodput_slo_targets: dict[str, Any] = Field(default_factory=dict)
+    clients: list[BlisClient] = Field(default_factory=list)
+    inference_perf: _InferencePerf | None = None
 
 
 def is_blis_spec(values: dict[str, Any]) -> bool:
     """Whether a YAML mapping looks like a BLIS workload specification."""
-    return "clients" in values or "aggregate_rate" in values
+    return bool(
+        {"clients", "aggregate_rate", "inference_perf", "cohorts", "servegen_data"} & set(values)
+    )
 
 
 def read_blis_spec(values: dict[str, Any], path: Path, seed: int | None = None) -> Workload:
@@ -80,70 +89,142 @@ def read_blis_spec(values: dict[str, Any], path: Path, seed: int | None = None) 
         seed: In place of the file's.
 
     Raises:
-        PinnError: If a key is unknown, a rate is not positive or neither the number of requests
-            nor the horizon is given.
+        PinnError: If a key is unknown or asks for what cannot be simulated, if a rate is not
+            positive, or if nothing says how much is sent.
     """
+    _check_served(values, str(path))
     spec = check(_Spec, values, path, _REMEDY)
     rng = random_draws(spec.seed if seed is None else seed)
-    if spec.num_requests is None and spec.horizon is None:
-        raise PinnError(f"{path}: give num_requests or horizon (in microseconds)")
-    if spec.num_requests is not None and spec.num_requests < 1:
-        raise PinnError(f"{path}: num_requests is {spec.num_requests}: it must be at least 1")
+    if (spec.inference_perf is None) == (not spec.clients):
+        raise PinnError(f"{path}: give clients or inference_perf, one of the two")
+    if spec.inference_perf is not None:
+        parts = _stage_clients(spec.inference_perf, rng)
+    elif spec.clients[0].concurrency is not None:
+        return _closed_loop(spec, path, rng)
+    else:
+        parts = _open_clients(spec, path, rng)
+    return _merged(parts, spec, path)
+
+
+def _check_served(values: Any, where: str) -> None:
+    """Refuse keys of BLIS's that ask for what is not simulated."""
+    items = values.items() if isinstance(values, dict) else ()
+    for key, value in items:
+        if key in _UNSERVED and value not in (None, False, 0, [], {}):
+            raise PinnError(f"{where}: {key} cannot be simulated here: {_UNSERVED[key]}")
+        for each in value if isinstance(value, list) else (value,):
+            _check_served(each, f"{where}, {key}")
+
+
+def _merged(parts: list[Requests], spec: _Spec, path: Path) -> Workload:
+    """All clients' requests in the order of arrival."""
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    if spec.horizon is not None:
+        kept = columns[0] <= spec.horizon * MICROSECOND
+        columns = [column[kept] for column in columns]
+    order = np.argsort(columns[0], kind="stable")[: spec.num_requests]
+    arrival, prompt, output, group, prefix, timeout = (column[order] for column in columns)
+    if len(arrival) == 0:
+        raise PinnError(f"{path}: no request arrives: raise the rate or the horizon")
+    donor, shared = share_prompts(group, prefix, np.full(len(order), -1), prompt)
+    return Workload(
+        path.stem,
+        prompt,
+        output,
+        arrival,
+        shares_with=donor,
+        shared_tokens=shared,
+        timeout_s=timeout,
+    )
+
+
+def _open_clients(spec: _Spec, path: Path, rng: np.random.Generator) -> list[Requests]:
+    """Clients whose shares of the rate make the whole."""
     fractions = np.array([client.rate_fraction for client in spec.clients])
-    if not (0 < spec.aggregate_rate < np.inf and (fractions > 0).all() and sum(fractions) < np.inf):
+    if any(client.concurrency is not None for client in spec.clients):
+        raise PinnError(f"{path}: concurrency of one client among several is not simulated")
+    if not ((spec.aggregate_rate or 0) > 0 and (fractions > 0).all()):
         raise PinnError(
             f"{path}: aggregate_rate {spec.aggregate_rate} and the clients' rate_fraction must be "
             "positive"
         )
-    if spec.horizon is not None and not 0 < spec.horizon * MICROSECOND <= MOST_SECONDS:
-        raise PinnError(
-            f"{path}: horizon is {spec.horizon:g} microseconds: it must be positive and at most "
-            f"{MOST_SECONDS / MICROSECOND:g}"
-        )
-    rates = spec.aggregate_rate * fractions / fractions.sum()
-    check_requests(sum(_drawn(rate, spec) for rate in rates.tolist()), str(path))
+    if spec.num_requests is None and spec.horizon is None:
+        raise PinnError(f"{path}: give num_requests or horizon (in microseconds)")
     names = sorted({client.prefix_group for client in spec.clients} - {""})
-    parts = [
-        _send(client, rate, spec, names, rng)
+    rates = np.array(spec.aggregate_rate) * fractions / fractions.sum()
+    horizon_s = np.inf if spec.horizon is None else _horizon_s(spec.horizon, path)
+    drawn = spec.num_requests or 2 * float(rates.sum()) * horizon_s
+    check_requests(drawn * (len(rates) if spec.num_requests else 1), str(path))
+    return [
+        send(client, float(rate), spec.num_requests, horizon_s, names, rng)
         for client, rate in zip(spec.clients, rates, strict=True)
     ]
-    arrival, prompt, output, group, prefix = (
-        np.concatenate(column) for column in zip(*parts, strict=True)
-    )
-    order = np.argsort(arrival, kind="stable")[: spec.num_requests]
-    unique = np.full(len(order), -1)
-    donor, shared = share_prompts(group[order], prefix[order], unique, prompt[order])
+
+
+def _closed_loop(spec: _Spec, path: Path, rng: np.random.Generator) -> Workload:
+    """One client with so many requests in flight."""
+    client = spec.clients[0]
+    if len(spec.clients) > 1 or spec.num_requests is None:
+        raise PinnError(f"{path}: concurrency is simulated for a single client with num_requests")
+    n = spec.num_requests
+    group = np.zeros(n, np.int64) if client.prefix_group else np.full(n, -1)
+    prefix = np.full(n, client.prefix_tokens)
+    prompt = prefix + client.input_distribution.draw(n, rng)
+    donor, shared = share_prompts(group, prefix, np.full(n, -1), prompt)
     return Workload(
         path.stem,
-        prompt[order],
-        output[order],
-        arrival[order],
+        prompt,
+        client.output_distribution.draw(n, rng),
+        np.zeros(n),
         shares_with=donor,
         shared_tokens=shared,
+        timeout_s=np.full(n, client.timeout_s),
+        concurrency=client.concurrency,
     )
 
 
-def _drawn(rate_per_s: float, spec: _Spec) -> int:
-    """Requests drawn of a client, of which those within the horizon are sent."""
-    return spec.num_requests or int(2 * rate_per_s * (spec.horizon or 0.0) * MICROSECOND + 100)
+def _horizon_s(horizon: float, path: Path) -> float:
+    if not horizon * MICROSECOND <= MOST_SECONDS:
+        raise PinnError(
+            f"{path}: horizon is {horizon:g} microseconds: it must be at most "
+            f"{MOST_SECONDS / MICROSECOND:g}"
+        )
+    return horizon * MICROSECOND
 
 
-def _send(
-    client: _Client, rate_per_s: float, spec: _Spec, groups: list[str], rng: np.random.Generator
-) -> tuple[np.ndarray, ...]:
-    """(arrival, prompt, output, group, prefix length) of one client's requests."""
-    count = _drawn(rate_per_s, spec)
-    arrival = np.cumsum(
-        draw_gaps(client.arrival.process, rate_per_s, count, rng, client.arrival.cv)
-    )
-    horizon_s = np.inf if spec.horizon is None else spec.horizon * MICROSECOND
-    arrival = arrival[arrival <= horizon_s]
-    n = len(arrival)
-    prompt = client.prefix_length + draw_lengths(
-        client.input_distribution.type, client.input_distribution.params, n, rng
-    )
-    output = draw_lengths(
-        client.output_distribution.type, client.output_distribution.params, n, rng
-    )
-    group = groups.index(client.prefix_group) if client.prefix_group else -1
-    return arrival, prompt, output, np.full(n, group), np.full(n, client.prefix_length)
+def _stage_clients(load: _InferencePerf, rng: np.random.Generator) -> list[Requests]:
+    """BLIS's version of inference-perf: a client for each user of each system prompt.
+
+    Of several stages each is a Poisson process. In a single one every client sends as many requests
+    and its gaps are stretched to end with the stage, so that all last requests come at once.
+    """
+    shared = load.shared_prefix
+    users = shared.num_users_per_system_prompt
+    clients = shared.num_unique_system_prompts * users
+    check_requests(sum(stage.rate * stage.duration for stage in load.stages))
+    starts = np.cumsum([0.0, *(stage.duration for stage in load.stages)])
+    parts: list[Requests] = []
+    for c in range(clients):
+        if len(load.stages) == 1:
+            stage = load.stages[0]
+            total = int(stage.rate * stage.duration)
+            gaps = rng.exponential(1.0, total // clients + (c < total % clients))
+            arrival = np.cumsum(gaps) * (stage.duration / gaps.sum() if len(gaps) else 1.0)
+        else:
+            arrival = np.concatenate(
+                [
+                    start + np.sort(rng.uniform(0, stage.duration, rng.poisson(
+                        stage.rate * stage.duration / clients
+                    )))
+                    for start, stage in zip(starts[:-1], load.stages, strict=True)
+                ]
+            )  # fmt: skip
+        n = len(arrival)
+        tokens = shared.system_prompt_len + shared.question_len
+        parts.append(
+            (
+                arrival, np.full(n, tokens), np.full(n, shared.output_len),
+                np.full(n, c // users), np.full(n, shared.system_prompt_len), np.full(n, np.inf),
+            )
+        )  # fmt: skip
+    return parts

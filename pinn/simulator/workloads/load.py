@@ -9,7 +9,7 @@ from pinn.simulator.workloads.workload import Workload
 
 FORMATS = (
     "a CSV trace (arrival_s, prompt_tokens, output_tokens), a TraceV2 header beside its CSV, "
-    "inference-perf's YAML (load, data), a BLIS workload specification (aggregate_rate, clients) "
+    "inference-perf's YAML (load, data), a BLIS workload specification (clients or inference_perf) "
     "or a plain one (prompt_tokens, output_tokens, stages or concurrency)"
 )
 

@@ -1,0 +1,73 @@
+package blis
+
+import (
+	"syscall"
+	"testing"
+
+	"github.com/inference-sim/inference-sim/sim"
+)
+
+// pairedSteps are asked of either model in turn, so that whatever else the machine does falls on
+// both.
+const pairedSteps = 500
+
+// BenchmarkStepTime128 asks BLIS's formula and the adapter for a step of 128 requests and reports
+// the processor time of each.
+func BenchmarkStepTime128(b *testing.B) {
+	for _, kind := range []struct{ name, model string }{
+		{"dense", "codellama/CodeLlama-34b-hf"},
+		{"experts", "Qwen/Qwen3-30B-A3B"},
+		{"window", "google/gemma-3-12b-it"},
+	} {
+		b.Run(kind.name, func(b *testing.B) {
+			models := [2]sim.LatencyModel{bundled(), New(goldenModel(b, kind.model))}
+			batch := benchBatch()
+			var seconds [2]float64
+			b.ReportAllocs()
+			b.ResetTimer()
+			for range b.N {
+				for i, model := range models {
+					start := processorSeconds(b)
+					for range pairedSteps {
+						sink += model.StepTime(batch)
+					}
+					seconds[i] += processorSeconds(b) - start
+				}
+			}
+			steps := float64(b.N * pairedSteps)
+			b.ReportMetric(seconds[0]/steps*1e9, "formula-ns")
+			b.ReportMetric(seconds[1]/steps*1e9, "adapter-ns")
+			b.ReportMetric(seconds[1]/seconds[0], "ratio")
+		})
+	}
+}
+
+// bundled is BLIS's formula with the coefficients that it comes with.
+func bundled() *formula {
+	return &formula{
+		Beta:    [11]float64{0.152, 0, 1.363, 0.752, 32.1, 4.42, 126, 482, 0, 1.947, 0.752},
+		TokenUS: 6.2e-3, PairUS: 4e-7, WeightsUS: 9000, ReduceUS: 0.3, Layers: 48, KVUS: 7e-3,
+	}
+}
+
+// benchBatch is a mixed step of 128 requests: 126 decodes beside two prefill chunks.
+func benchBatch() []*sim.Request {
+	batch := make([]*sim.Request, 128)
+	for i := range batch {
+		batch[i] = request(500+int64(i), 1, 400)
+	}
+	batch[7], batch[90] = request(512, 256, 1024), request(0, 512, 512)
+	return batch
+}
+
+// sink keeps the compiler from leaving a benchmark's work out.
+var sink int64
+
+func processorSeconds(b *testing.B) float64 {
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+		b.Fatal(err)
+	}
+	spent := func(t syscall.Timeval) float64 { return float64(t.Sec) + float64(t.Usec)*1e-6 }
+	return spent(used.Utime) + spent(used.Stime)
+}

@@ -1,0 +1,99 @@
+// Command simulate serves a hundred requests on BLIS's engine with the step times of a checkpoint:
+// no fork of BLIS, no table.
+//
+//	go run ./simulate CHECKPOINT SPECS MODEL GPU
+package main
+
+import (
+	"fmt"
+	"log"
+	"math"
+	"os"
+
+	"example.com/pinn/export/go/blis"
+	"example.com/pinn/export/go/pinn"
+	"github.com/inference-sim/inference-sim/sim"
+	"github.com/inference-sim/inference-sim/sim/kv"
+)
+
+const (
+	requests, gapUS = 100, 100_000
+	prompt, output  = 547, 248
+	tokensPerStep   = 8192
+	blocks          = 28_000 // --total-kv-blocks of the run.sh that 'pinn export blis' writes
+)
+
+func main() {
+	log.SetFlags(0)
+	if len(os.Args) != 5 {
+		log.Fatal("usage: simulate CHECKPOINT SPECS MODEL GPU")
+	}
+	model, err := load(os.Args[1], os.Args[2], os.Args[3], os.Args[4])
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := simulate(model); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func load(checkpoint, specsFile, modelName, gpu string) (*pinn.Model, error) {
+	network, err := pinn.LoadNetwork(checkpoint)
+	if err != nil {
+		return nil, err
+	}
+	file, err := os.Open(specsFile)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	specs, err := pinn.ReadSpecs(file)
+	if err != nil {
+		return nil, err
+	}
+	serving := pinn.Serving{TensorParallelSize: 1, MaxNumBatchedTokens: tokensPerStep}
+	deployment, err := specs.Deploy(modelName, gpu, serving)
+	if err != nil {
+		return nil, err
+	}
+	row, err := network.Row(deployment)
+	if err != nil {
+		return nil, err
+	}
+	return pinn.NewModel(row)
+}
+
+func simulate(model *pinn.Model) error {
+	cfg := sim.SimConfig{
+		Horizon:       math.MaxInt64,
+		KVCacheConfig: sim.NewKVCacheConfig(blocks, 16, 0, 0, 0, 0),
+		BatchConfig:   sim.NewBatchConfig(256, tokensPerStep, 0),
+	}
+	s, err := sim.NewSimulator(cfg, kv.NewKVCacheState(blocks, 16), blis.New(model))
+	if err != nil {
+		return err
+	}
+	for i := range requests {
+		s.InjectArrival(&sim.Request{
+			ID: fmt.Sprint(i), ArrivalTime: int64(i * gapUS), State: sim.StateQueued,
+			InputTokens: tokens(i), OutputTokens: make([]sim.TokenID, output), MaxOutputLen: output,
+		})
+	}
+	s.Run()
+	var ttft, e2e float64
+	for id := range s.Metrics.RequestE2Es {
+		ttft += float64(s.Metrics.RequestTTFTs[id]) / requests
+		e2e += float64(s.Metrics.RequestE2Es[id]) / requests
+	}
+	fmt.Printf("%d requests: TTFT %.1f ms, E2E %.0f ms\n", len(s.Metrics.RequestE2Es), ttft/1e3, e2e/1e3)
+	return nil
+}
+
+// tokens of a prompt unlike all others.
+func tokens(i int) []sim.TokenID {
+	found := make([]sim.TokenID, prompt)
+	for j := range found {
+		found[j] = sim.TokenID(i*prompt + j)
+	}
+	return found
+}

@@ -1,0 +1,46 @@
+"""BLIS's flags of ``run``, and the command line of a run.sh."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+from pathlib import Path
+
+STRINGS = (
+    "model", "hardware", "hardware-config", "model-config-folder", "defaults-filepath",
+    "workload-spec", "metrics-path", "trace-output", "alpha-coeffs", "beta-coeffs",
+)  # fmt: skip
+#: Name -> default, None where BLIS works it out.
+INTEGERS = {
+    "tp": None, "dp": 1, "block-size-in-tokens": 16, "max-num-seqs": 256,
+    "max-num-batched-tokens": 2048, "long-prefill-token-threshold": 0, "admission-latency": 0,
+    "routing-latency": 0, "seed": 42, "num-requests": 100, "horizon": None, "timeout": 300,
+    "total-kv-blocks": None, "max-model-len": None,
+}  # fmt: skip
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Flags of ``blis run``; anything else ends the program, as in BLIS."""
+    parser = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False)
+    for name in STRINGS:
+        parser.add_argument(f"--{name}")
+    for name, default in INTEGERS.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--latency-model", choices=("trained-physics", "roofline"))
+    parser.add_argument("--gpu-memory-utilization", type=float, default=0.9)
+    parser.add_argument("--enable-expert-parallel", action="store_true")
+    assert arguments[0] == "run"
+    return parser.parse_args(arguments[1:])
+
+
+def flags_of(script: Path, *appended: str, load: str = "") -> argparse.Namespace:
+    """What BLIS is told by a run.sh, which is run with a program that prints its arguments."""
+    show = script.parent.parent / "show"
+    show.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    show.chmod(0o755)
+    done = subprocess.run(
+        [str(script), *appended],
+        env={"BLIS": str(show), "LOAD": load, "PATH": "/usr/bin:/bin"},
+        cwd="/", capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return parse(done.stdout.splitlines())
