@@ -54,7 +54,7 @@ class BlisArrival(_Strict):
 
 
 class BlisLengths(_Strict):
-    """A distribution of lengths, see ``pinn.simulator.workloads.lengths``; or ``empirical`` weights."""
+    """Lengths as ``pinn.simulator.workloads.lengths`` draws them, or ``empirical`` weights."""
 
     type: str
     params: dict[str | Whole, Number] = Field(default_factory=dict)
