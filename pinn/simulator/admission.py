@@ -32,10 +32,10 @@ def check_run(
 
 def _check_flags(deployment: Deployment) -> None:
     """``SchedulerConfig.verify_max_model_len``."""
-    serving, longest = deployment.serving, max_model_len(deployment)
-    if not serving.enable_chunked_prefill and serving.max_num_batched_tokens < longest:
+    recipe, longest = deployment.recipe, max_model_len(deployment)
+    if not recipe.chunked_prefill and recipe.token_budget < longest:
         raise PinnError(
-            f"--max-num-batched-tokens {serving.max_num_batched_tokens} is smaller than "
+            f"--max-num-batched-tokens {recipe.token_budget} is smaller than "
             f"--max-model-len {longest} and chunked prefill is off: raise the one, lower the "
             "other, or leave chunked prefill on"
         )
@@ -60,7 +60,7 @@ def _check_cache_holds(
     deployment: Deployment, workload: Workload, layout: KvLayout, too_long: np.ndarray
 ) -> None:
     tokens = np.where(too_long, 0, workload.prompt_tokens + workload.output_tokens)
-    size = deployment.serving.block_size
+    size = deployment.recipe.block_tokens
     needed = int(layout.request_blocks(tokens.max(), size))
     if needed > layout.blocks:
         raise PinnError(

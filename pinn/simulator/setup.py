@@ -27,10 +27,10 @@ def set_up(
     too_long: Bool[np.ndarray, " n"],
 ) -> Engine:
     """An idle engine with the workload's requests unsent."""
-    serving = deployment.serving
+    recipe = deployment.recipe
     keys, first_key, n_keys = np.zeros(0, np.int32), np.zeros(len(workload), np.int64), 0
-    if serving.enable_prefix_caching:
-        keys, first_key, n_keys = block_keys(workload, serving.block_size)
+    if recipe.prefix_caching:
+        keys, first_key, n_keys = block_keys(workload, recipe.block_tokens)
     requests = np.zeros(len(workload), REQUEST)
     for name, column in (
         ("prompt", workload.prompt_tokens),
@@ -60,17 +60,17 @@ def set_up(
 def _settings(
     deployment: Deployment, workload: Workload, spec: EngineSpec, layout: KvLayout
 ) -> dict[str, float]:
-    serving = deployment.serving
-    pipeline, replicas = serving.pipeline_parallel_size, serving.data_parallel_size
+    recipe = deployment.recipe
+    pipeline, replicas = recipe.pipeline_parallel_size, recipe.data_parallel_size
     # vLLM lowers its default max_num_seqs to the token budget (``EngineArgs.
     # _set_default_max_num_seqs_and_batched_tokens_args``) and refuses a larger one.
-    seqs = min(serving.max_num_seqs, len(workload), serving.max_num_batched_tokens)
-    totals, size = workload.prompt_tokens + workload.output_tokens, serving.block_size
+    seqs = min(recipe.max_requests, len(workload), recipe.token_budget)
+    totals, size = workload.prompt_tokens + workload.output_tokens, recipe.block_tokens
     bytes_per_token = layout.block_bytes / size * layout.full_groups
     return {
-        "max_tokens": serving.max_num_batched_tokens,
+        "max_tokens": recipe.token_budget,
         "max_seqs": seqs,
-        "max_num_seqs": serving.max_num_seqs,
+        "max_num_seqs": recipe.max_requests,
         "max_model_len": max_model_len(deployment),
         "block_size": size,
         # With a block for every token ever sent nothing is evicted, so more make no difference.
@@ -83,8 +83,8 @@ def _settings(
         "full_groups": layout.full_groups,
         "window_groups": layout.window_groups,
         "window_blocks": layout.window_blocks,
-        "caching": serving.enable_prefix_caching,
-        "chunked": serving.enable_chunked_prefill,
+        "caching": recipe.prefix_caching,
+        "chunked": recipe.chunked_prefill,
         "asynchronous": spec.async_scheduling,
         "depth": pipeline if pipeline > 1 else 1 + spec.async_scheduling,
         "pipeline": pipeline,
@@ -95,7 +95,7 @@ def _settings(
         "least_loaded": spec.data_parallel_routing == "least_loaded",
         "gpu_cache_tokens": gpu_cache_tokens(deployment),
         "most_reread": _most_reread(deployment),
-        "tensor_parallel": serving.tensor_parallel_size,
+        "tensor_parallel": recipe.tensor_parallel_size,
         "concurrency": workload.concurrency or 0,
         "stages_wait": workload.stages_wait,
         "stage_gap_s": workload.stage_gap_s,
