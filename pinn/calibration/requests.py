@@ -123,7 +123,7 @@ def read_requests(
         / recipe.max_requests,
         kv_usage=np.nan_to_num(table["state_kv_usage"].to_numpy(float)),
         prompt_share=prompt / longest,
-        inverse_tensor_parallel=one / recipe.tensor_parallel_size,
+        inverse_tensor_parallel=one / serving.tensor_parallel_size,
         prefix_caching=one * recipe.prefix_caching,
         chunked_prefill=one * recipe.chunked_prefill,
         recomputed_tokens=zero,

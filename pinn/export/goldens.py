@@ -171,7 +171,7 @@ def _phase_case(
         "queue_share": 0,
         "kv_usage": 0,
         "prompt_share": prompt / (serving.max_model_len or deployment.model.max_position),
-        "inverse_tensor_parallel": 1 / recipe.tensor_parallel_size,
+        "inverse_tensor_parallel": 1 / serving.tensor_parallel_size,
         "prefix_caching": recipe.prefix_caching,
         "chunked_prefill": recipe.chunked_prefill,
         "recomputed_tokens": lost,

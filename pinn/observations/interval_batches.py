@@ -25,8 +25,8 @@ from pinn.observations.linking import journeys_by_segment
 from pinn.observations.residencies import Ragged
 from pinn.observations.steps import JOURNEY, MAX_STEP_ID, SNAPSHOT
 from pinn.observations.trace_tables import TraceTables
-from pinn.specs.deployment import Deployment
 from pinn.physics.batch_sums import BatchSums
+from pinn.specs.deployment import Deployment
 
 
 class IntervalBatches:

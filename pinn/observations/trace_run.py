@@ -119,7 +119,6 @@ def write_run(
         rules: Thresholds of what is set aside.
     """
     begin = time.perf_counter()
-    serving = target.serving if target else ServingSpec()
     order = StepOrder(run.table(STEPS), release=run.release)
     steps = _working_frame(run, order)
     request_order = RequestOrder(run.table(ENGINE), run.table(FRONT))

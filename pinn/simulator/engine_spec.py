@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pinn.errors import PinnError
 from pinn.specs.deployment import Deployment
 from pinn.specs.flags import check_flags, flag
+from pinn.specs.recipe import LEAST_LOADED, ROUND_ROBIN
 from pinn.specs.serving import SGLANG, TRTLLM
 
-ROUTINGS = ("least_loaded", "round_robin")
+ROUTINGS = (LEAST_LOADED, ROUND_ROBIN)
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,8 @@ class EngineSpec:
         least=0,
         shown="estimate",
     )
-    data_parallel_routing: str = flag(
-        "least_loaded", "Which replica gets a request; least_loaded is vLLM's.", allowed=ROUTINGS
+    data_parallel_routing: str | None = flag(
+        None, "Which replica gets a request.", shown="the engine's", allowed=ROUTINGS
     )
     reject_long_requests: bool = flag(
         False, "Count requests beyond --max-model-len as rejected, as a server does."

@@ -18,6 +18,7 @@ from pinn.physics.matmuls import dense_matmuls, expert_weights
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.deployment import Deployment
 from pinn.specs.model import LatentAttentionSpec, LayerGroup, MoeFfnSpec
+from pinn.specs.recipe import FREE, STATIC
 from pinn.units import GIB
 
 IntOrArray = TypeVar("IntOrArray", int, np.ndarray)
@@ -108,12 +109,18 @@ def kv_cache_bytes(deployment: Deployment, engine: EngineSpec) -> float:
     if engine.kv_cache_memory_bytes is not None:
         return engine.kv_cache_memory_bytes
     recipe, gpu = deployment.recipe, deployment.gpu
-    usable = gpu.memory_bytes * VISIBLE_SHARE * recipe.memory_share
+    usable = gpu.memory_bytes * VISIBLE_SHARE
     weights = gpu_weight_bytes(deployment)
     reserve = engine.activation_reserve_bytes
     if reserve is None:
         reserve = activation_reserve_bytes(deployment)
-    left = usable - weights - reserve
+    if recipe.memory_share_of == FREE:
+        left = (usable - weights - reserve) * recipe.memory_share
+    else:
+        if recipe.memory_share_of == STATIC:
+            reserve = 0.0  # It lies in what the share leaves out.
+        usable *= recipe.memory_share
+        left = usable - weights - reserve
     if left <= 0:
         raise PinnError(
             f"{deployment.model.name} does not fit: its weights take {weights / GIB:.2f} GiB on "

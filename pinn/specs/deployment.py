@@ -49,10 +49,7 @@ class Deployment:
                     f"--tensor-parallel-size {tp} neither divides nor is a multiple of the "
                     f"{kv_heads} KV heads of {self.model.name}"
                 )
-        if (
-            self.model.moe is not None
-            and self.recipe.expert_parallel_size > self.model.moe.experts
-        ):
+        if self.model.moe is not None and self.recipe.expert_parallel_size > self.model.moe.experts:
             raise PinnError(
                 f"expert parallelism over {self.recipe.expert_parallel_size} GPUs exceeds the "
                 f"{self.model.moe.experts} experts of {self.model.name}"

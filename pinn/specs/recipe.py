@@ -60,7 +60,6 @@ class EffectiveRecipe:
         admission_share: Under ``ESTIMATE``, the share of an output that is expected at first.
         poll_interval: Decode steps between two looks at the queue of new requests.
         overlap: Whether a step is planned while the one before runs.
-        runs_past_end: Whether a request that has just ended is in one more step, unseen.
         routing: How requests are spread over replicas: ``LEAST_LOADED`` or ``ROUND_ROBIN``.
         tensor_parallel_size: GPUs that share an attention layer.
         data_parallel_size: Groups of those.
@@ -94,7 +93,6 @@ class EffectiveRecipe:
     admission_share: float
     poll_interval: int
     overlap: bool
-    runs_past_end: bool
     routing: str
     tensor_parallel_size: int
     data_parallel_size: int

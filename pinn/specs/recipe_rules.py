@@ -210,7 +210,6 @@ def _settle_vllm(found: _Found) -> None:
     found.put("admission", NEXT_STEP, source)
     found.put("admission_share", 0.0, source)
     found.put("poll_interval", 1, "vllm 0.15.1 vllm/v1/engine/core.py: _process_input_queue")
-    found.put("runs_past_end", False, source)
     found.put("routing", LEAST_LOADED, "vllm 0.15.1 vllm/v1/engine/core_client.py")
     found.put("expert_exchange", ALL_TO_ALL, "dispatch and combine as the features count them")
     found.take("memory_share", "gpu_memory_utilization")
@@ -243,7 +242,6 @@ def _settle_sglang(found: _Found) -> None:
         raise PinnError(
             "sglang refuses --scheduler-recv-interval with --enable-dp-attention: leave one out"
         )
-    found.put("runs_past_end", values["overlap"], "sglang 0.5.9 managers/scheduler.py: filter_batch")
     found.put("routing", ROUND_ROBIN, "sglang 0.5.9 server_args.py: _handle_load_balance_method")
     found.put("expert_exchange", GATHER, "sglang 0.5.9 server_args.py: moe_a2a_backend none")
     if serving.enable_dp_attention:
@@ -285,7 +283,6 @@ def _settle_trtllm(found: _Found) -> None:
     found.put("admission", COMPLETION, "llm_args.py: capacity_scheduler_policy GUARANTEED_NO_EVICT")
     found.put("admission_share", 1.0, "llm_args.py: capacity_scheduler_policy GUARANTEED_NO_EVICT")
     found.put("poll_interval", 1, "tensorrt_llm/_torch/pyexecutor/py_executor.py")
-    found.put("runs_past_end", False, "py_executor.py: GENERATION_TO_COMPLETE is not scheduled")
     found.put("routing", LEAST_LOADED, "py_executor.py: _balance_adp_requests")
     found.put("expert_exchange", GATHER, "fused_moe: all-gather and reduce-scatter")
     found.take("memory_share", "gpu_memory_utilization")

@@ -95,7 +95,10 @@ def test_the_kv_cache_flag(model, gpu, precision, day, dtype):
 
 def test_a_script_without_a_budget_has_that_of_vllm_for_the_gpu():
     row = launched(gpu="h100_sxm", prompt_tokens=8192)
-    assert row["max_num_batched_tokens"] == effective_recipe(ServingSpec(), load_gpu("H100")).token_budget
+    assert (
+        row["max_num_batched_tokens"]
+        == effective_recipe(ServingSpec(), load_gpu("H100")).token_budget
+    )
     assert launched(gpu="a30")["max_num_batched_tokens"] == 2048
 
 
