@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from pinn.simulator import arrays
 from pinn.simulator.blocks import admit, blocks_for, cached_blocks, free_request, grow, key_blocks
+from pinn.simulator.client import group_of
 from pinn.simulator.filling import add_to_batch
 from pinn.simulator.jit import inner
 from pinn.simulator.queues import append_waiting, remove_waiting
@@ -39,6 +40,11 @@ def schedule_apart(engine, replica, column, now):
     state.last_prompts = state.tokens > 0
     if state.tokens == 0:
         _schedule_decodes(engine, replica, column)
+        idle = arrays.groups(engine)[group_of(engine, replica)].in_flight == 0
+        if state.tokens == 0 and state.running == 0 and idle:
+            # The last ones have ended and the loop turns once more.
+            _schedule_prompts(engine, replica, column, now)
+            state.last_prompts = state.tokens > 0
     if state.tokens > 0:
         state.polls += PROMPTS_WEIGHT if state.last_prompts else DECODES_WEIGHT
 
