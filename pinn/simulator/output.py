@@ -35,7 +35,13 @@ def update_from_output(engine, replica, column, now, token_s, completion_s):
         _append_token(engine, request, server, now)
         if engine.asynchronous:
             request.placeholders -= 1
-        if request.status == RUNNING and (engine.asynchronous or engine.prefill_first):
+        if engine.prefill_first:
+            # SGLang's tree takes prompts when they are computed, and outputs when they end.
+            ends = request.generated + 1 == request.output
+            findable = ends or arrays.batch_prompts(engine)[replica, column] > 0
+        else:
+            findable = engine.asynchronous > 0
+        if findable and request.status == RUNNING:
             key_blocks(engine, replica, r, request.computed - request.placeholders)
         if request.generated == request.output:
             finished += request.status == RUNNING

@@ -4,8 +4,7 @@ Mirrors ``sglang/srt/managers/scheduler.py: get_next_batch_to_run`` and ``schedu
 PrefillAdder`` of 0.5.9 with the first-come-first-served policy: waiting prompts go first and the
 decodes wait; where none fits, all running requests decode. Left out: mixed chunks, priorities,
 LoRA, hierarchical cache, sliding-window pools. Outputs always have their full length, as with
-``ignore_eos``. Tokens that are decoded can be found by their prefix as they come, not only when
-their request has ended.
+``ignore_eos``. A prefix that two requests computed side by side is held twice until they end.
 """
 
 from __future__ import annotations
@@ -45,6 +44,7 @@ def schedule_apart(engine, replica, column, now):
             # The last ones have ended and the loop turns once more.
             _schedule_prompts(engine, replica, column, now)
             state.last_prompts = state.tokens > 0
+    arrays.batch_prompts(engine)[replica, column] = state.last_prompts
     if state.tokens > 0:
         state.polls += PROMPTS_WEIGHT if state.last_prompts else DECODES_WEIGHT
 

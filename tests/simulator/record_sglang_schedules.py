@@ -137,6 +137,18 @@ class _StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Nothing to run."""
 
 
+class _Sampling:
+    """``SamplingBatchInfo``, which no schedule depends on."""
+
+    penalizer_orchestrator = SimpleNamespace(is_required=False)
+
+    def filter_batch(self, *_: Any) -> None:
+        """Nothing to filter."""
+
+    def merge_batch(self, _: Any) -> None:
+        """Nothing to merge."""
+
+
 class _Slots:
     """``ReqToTokenPool``: where each request's tokens lie."""
 
@@ -182,6 +194,10 @@ def _import_sglang(source: Path) -> SimpleNamespace:
     schedule_batch.Req.is_dllm = schedule_batch.ScheduleBatch.is_dllm = lambda _: False
     schedule_policy.is_nsa_prefill_cp_in_seq_split = lambda: False
     common.support_triton = lambda _: False
+    schedule_batch.SamplingBatchInfo = SimpleNamespace(from_schedule_batch=lambda *_: _Sampling())
+    for module in (schedule_batch, scheduler, importlib.import_module(_REAL[4])):
+        for name in ("trace_slice", "trace_slice_end", "trace_slice_start", "trace_event_batch"):
+            setattr(module, name, lambda *_, **__: None)
     return SimpleNamespace(
         arguments=arguments, batch=schedule_batch, policy=schedule_policy, scheduler=scheduler,
         allocator=allocator, parameters=cache_init_params, chunks=chunk_cache, radix=radix_cache,
@@ -314,7 +330,7 @@ class _Server:
             sampling.normalize(None)
             prompt = self.sequences[r][: self.case["prompts"][r]]
             request = self.sglang.batch.Req(str(r), "", prompt, sampling, vocab_size=2**31)
-            request.time_stats = MagicMock(forward_entry_time=1, prefill_finished_ts=1.0)
+            request.time_stats = SimpleNamespace(forward_entry_time=1, prefill_finished_ts=1.0)
             self.scheduler._add_request_to_queue(request)
 
     def _launch(self, batch: Any) -> None:
@@ -329,8 +345,7 @@ class _Server:
         self.starts.append(start)
         self.batches.append(sorted(rows))
         batch.output_ids = torch.zeros(len(requests), dtype=torch.int64)
-        batch.sampling_info = MagicMock()
-        batch.sampling_info.penalizer_orchestrator.is_required = False
+        batch.sampling_info = _Sampling()
         kept = batch.copy()
         kept.reqs = list(requests)
         self.queue.append((self.gpu_free, kept))
@@ -344,7 +359,7 @@ class _Server:
             tokens.append(self.sequences[r][min(place, len(self.sequences[r]) - 1)])
         before = {q.rid for q in batch.reqs if q.finished()}
         result = SimpleNamespace(
-            next_token_ids=torch.tensor(tokens), copy_done=None, logits_output=MagicMock(),
+            next_token_ids=torch.tensor(tokens), copy_done=None, logits_output=None,
             extend_input_len_per_req=None, extend_logprob_start_len_per_req=None,
             can_run_cuda_graph=True,
         )  # fmt: skip
@@ -361,7 +376,7 @@ def main() -> None:
     """Record the cases."""
     sglang = _import_sglang(Path(sys.argv[1]))
     cases = []
-    for seed in range(40):
+    for seed in range(30):
         case = random_case(seed)
         server = _Server(sglang, case)
         server.run()

@@ -77,17 +77,24 @@ def test_sglang_looks_at_its_queue_once_in_so_many_decode_steps():
     assert len(batches) == 14
 
 
-def test_sglang_retracts_who_has_written_least_and_expects_longer_outputs():
-    """Two prompts of 6 with outputs of 12 in 30 tokens: the radix cache admits both by a guess."""
-    serving = SGLANG | {"enable_prefix_caching": True, "max_model_len": 24}
-    run, batches = serve(load([6, 6], [12, 12]), serving, num_gpu_blocks_override=31)
-    retracted = run.requests.preemptions.tolist()
-    assert sum(retracted) == 1
-    loser = retracted.index(1)
-    assert loser == 1  # of equals the last
-    assert max(len(batch) for batch in batches) == 2
-    assert run.requests.finish_s[0] < run.requests.finish_s[1]
-    assert (run.requests.output_tokens == 12).all()
+def test_sglang_retracts_who_has_written_least_and_the_longest_prompt_of_those():
+    """24 tokens of memory, of which 18 seem free when the second request asks for 14."""
+    memory = {"enable_prefix_caching": True, "max_model_len": 24, "schedule_conservativeness": 0.1}
+    workload = load([5, 6], [12, 8], [0.0, 0.5])
+    run, batches = serve(workload, SGLANG | memory, num_gpu_blocks_override=25)
+    assert batches == [
+        ["5@0"],
+        ["6@0"],
+        *([f"1@{5 + i}", f"1@{6 + i}"] for i in range(6)),
+        ["1@11"],  # one token is free: the second goes, and now outputs are expected in full
+        ["1@12"],
+        ["1@13"],
+        ["1@14"],
+        ["1@15"],  # the first ends
+        ["7@6"],  # the second's prompt is still there; what it wrote is computed anew
+    ]
+    assert run.requests.preemptions.tolist() == [0, 1]
+    assert run.requests.finish_s.tolist() == [13, 14]
 
 
 def test_trtllm_fuses_whole_prompts_with_room_for_whole_outputs():
