@@ -37,7 +37,7 @@ def update_from_output(engine, replica, column, now, token_s, completion_s):
             request.placeholders -= 1
         if engine.prefill_first:
             # SGLang's tree takes prompts when they are computed, and outputs when they end.
-            ends = request.generated + 1 == request.output
+            ends = request.generated == request.output
             findable = ends or arrays.batch_prompts(engine)[replica, column] > 0
         else:
             findable = engine.asynchronous > 0

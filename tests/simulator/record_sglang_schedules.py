@@ -376,7 +376,7 @@ def main() -> None:
     """Record the cases."""
     sglang = _import_sglang(Path(sys.argv[1]))
     cases = []
-    for seed in range(30):
+    for seed in range(20):
         case = random_case(seed)
         server = _Server(sglang, case)
         server.run()
