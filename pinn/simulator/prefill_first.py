@@ -63,6 +63,8 @@ def _take_stock(engine, replica):
     else:
         state.unfiltered += state.ended
     state.ended = 0
+    if state.last_prompts and state.alone:
+        state.full = 0  # The batch takes the place of an empty running_batch, and of its flag.
     if chunked >= 0:
         if arrays.requests(engine)[chunked].status != RUNNING:
             state.chunked = -1
@@ -78,6 +80,7 @@ def _schedule_prompts(engine, replica, column, now):
     if state.chunked < 0 and (state.full > 0 or state.waiting == 0):
         return
     places = engine.max_seqs - (state.running - (state.chunked >= 0)) - state.unfiltered
+    state.alone = places == engine.max_seqs
     if state.chunked >= 0 and places <= 0:
         state.full = 1
         return
