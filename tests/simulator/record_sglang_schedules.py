@@ -209,9 +209,7 @@ def _scheduler(sglang: SimpleNamespace, case: dict[str, Any]) -> Any:
     """A ``Scheduler`` without a worker."""
     serving, engine = case["serving"], case["engine"]
     tokens = engine["num_gpu_blocks_override"] - 1
-    pool = sglang.allocator.TokenToKVPoolAllocator(
-        tokens, torch.float16, "cpu", MagicMock(), False
-    )
+    pool = sglang.allocator.TokenToKVPoolAllocator(tokens, torch.float16, "cpu", MagicMock(), False)
     slots = _Slots(2 * serving["max_num_seqs"] + 2, 128)
     parameters = sglang.parameters.CacheInitParams(
         disable=not serving["enable_prefix_caching"], req_to_token_pool=slots,
@@ -319,7 +317,9 @@ class _Server:
 
     def _receive(self) -> None:
         last = self.scheduler.last_batch
-        if self.skipper is not None and not self.skipper.handle(last.forward_mode if last else None):
+        if self.skipper is not None and not self.skipper.handle(
+            last.forward_mode if last else None
+        ):
             return
         while self.sent < len(self.sequences) and self.case["offsets"][self.sent] <= self.now:
             r = self.sent
@@ -381,9 +381,7 @@ def main() -> None:
         server = _Server(sglang, case)
         server.run()
         finish = [server.finish[r] for r in range(len(case["prompts"]))]
-        cases.append(
-            case | {"batches": server.batches, "starts": server.starts, "finish": finish}
-        )
+        cases.append(case | {"batches": server.batches, "starts": server.starts, "finish": finish})
     CASES.write_text(json.dumps(cases, separators=(",", ":")) + "\n")
     print(f"{len(cases)} cases, {sum(len(case['batches']) for case in cases)} batches")
 
