@@ -35,9 +35,9 @@ _HEAD = """\
 
 package pinn
 
-// Serving holds an engine's flags. Zero values are the engine's defaults, so what every engine turns
-// on by itself has its field the other way round, and nil leaves it to the engine. Those that only
-// decide the schedule change no coefficient.
+// Serving holds an engine's flags. Zero values are the engine's defaults, so what every engine
+// turns on by itself has its field the other way round, and nil leaves it to the engine. Those that
+// only decide the schedule change no coefficient.
 type Serving struct {
 """
 
@@ -74,11 +74,8 @@ def is_reversed(flag: Flag) -> bool:
 def _comment(flag: Flag) -> str:
     text = f"the opposite of {flag.option}. " if is_reversed(flag) else ""
     other = "; ".join(f"{engine}: {name}" for engine, name in flag.spelled.items())
-    text += (
-        f"As others spell it: {other.replace('no_disable', 'the opposite of disable')}. "
-        if other
-        else ""
-    )
+    if other:
+        text += f"As others spell it: {other.replace('no_disable', 'the opposite of disable')}. "
     allowed = f" One of {', '.join(flag.allowed)}." if flag.allowed else ""
     return f"{text}{flag.summary}{allowed}"
 
