@@ -57,7 +57,7 @@ def steady_itl_seconds(
     seconds = 1e-3
     for _ in range(_ROUNDS):
         others = rate_per_s * output_tokens * seconds
-        decodes = min(1 + others, deployment.serving.max_num_seqs)
+        decodes = min(1 + others, deployment.recipe.max_requests)
         new = _mean_step(costs, window, beta, decodes, context, prompt_tokens, rate_per_s * seconds)
         if abs(new / seconds - 1) < 1e-9:
             return new

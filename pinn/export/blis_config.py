@@ -109,10 +109,10 @@ def blis_kv_blocks(deployment: Deployment, request_tokens: int) -> int:
     Raises:
         PinnError: If the deployment does not fit, or not one request of max_model_len.
     """
-    layout, size = kv_layout(deployment, EngineSpec()), deployment.serving.block_size
+    layout, size = kv_layout(deployment, EngineSpec()), deployment.recipe.block_tokens
     tokens = min(request_tokens, max_model_len(deployment))
     held, plain = layout.request_blocks(tokens, size), -(-tokens // size)
-    return layout.blocks * plain // int(held) * deployment.serving.data_parallel_size
+    return layout.blocks * plain // int(held) * deployment.recipe.data_parallel_size
 
 
 def blis_flags(deployment: Deployment, kv_blocks: int) -> dict[str, str]:
@@ -121,16 +121,17 @@ def blis_flags(deployment: Deployment, kv_blocks: int) -> dict[str, str]:
     BLIS steps all data-parallel replicas of a mixture of experts as one engine, which takes their
     requests and tokens together.
     """
-    serving, replicas = deployment.serving, deployment.serving.data_parallel_size
+    recipe = deployment.recipe
+    replicas = recipe.data_parallel_size
     return {
         "model": deployment.model.name,
         "hardware": blis_gpu_name(deployment.gpu),
         "latency-model": "trained-physics",
-        "tp": str(serving.tensor_parallel_size),
+        "tp": str(recipe.tensor_parallel_size),
         "dp": str(replicas),
-        "max-num-seqs": str(serving.max_num_seqs * replicas),
-        "max-num-batched-tokens": str(serving.max_num_batched_tokens * replicas),
+        "max-num-seqs": str(recipe.max_requests * replicas),
+        "max-num-batched-tokens": str(recipe.token_budget * replicas),
         "max-model-len": str(max_model_len(deployment)),
-        "block-size-in-tokens": str(serving.block_size),
+        "block-size-in-tokens": str(recipe.block_tokens),
         "total-kv-blocks": str(kv_blocks),
     }

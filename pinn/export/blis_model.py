@@ -85,16 +85,16 @@ def check_expressible(deployment: Deployment) -> None:
     Raises:
         PinnError: With BLIS's reason and what to do.
     """
-    model, serving = deployment.model, deployment.serving
-    if serving.data_parallel_size > 1 and model.moe is None:
+    model, recipe = deployment.model, deployment.recipe
+    if recipe.data_parallel_size > 1 and model.moe is None:
         raise PinnError(
-            f"BLIS refuses --dp {serving.data_parallel_size} for {model.name}: dp > 1 needs routed "
+            f"BLIS refuses --dp {recipe.data_parallel_size} for {model.name}: dp > 1 needs routed "
             "experts. Replicas of a dense model are servers of their own: export "
             "data_parallel_size 1 and send each simulated server its share of the requests"
         )
-    if serving.pipeline_parallel_size > 1:
+    if recipe.pipeline_parallel_size > 1:
         raise PinnError(
-            f"BLIS has no pipeline stages, and would run the {serving.pipeline_parallel_size} of "
+            f"BLIS has no pipeline stages, and would run the {recipe.pipeline_parallel_size} of "
             f"{model.name} one after another: export tensor_parallel_size in place of "
             "pipeline_parallel_size, or take the Go adapter"
         )
@@ -102,7 +102,7 @@ def check_expressible(deployment: Deployment) -> None:
 
 def blis_model(deployment: Deployment) -> BlisModel:
     """What BLIS reads of the files of a deployment, see ``pinn.export.blis_config``."""
-    model, serving = deployment.model, deployment.serving
+    model, recipe = deployment.model, deployment.recipe
     moe, attention = model.moe, model.layer_groups[0].attention
     weights = model.precisions.experts if moe else model.precisions.dense_ffn
     weight_bytes = _NOMINAL_BYTES.get(weights.name, weights.bytes_per_weight)
@@ -112,7 +112,7 @@ def blis_model(deployment: Deployment) -> BlisModel:
         hidden_size=model.hidden_size,
         heads=attention.heads,
         kv_heads=max(
-            attention.kv_heads if grouped else attention.heads, serving.tensor_parallel_size
+            attention.kv_heads if grouped else attention.heads, recipe.tensor_parallel_size
         ),
         expert_width=moe.width if moe else 0,
         dense_width=_dense_width(model),
@@ -123,8 +123,8 @@ def blis_model(deployment: Deployment) -> BlisModel:
         interleave=model.layers // model.moe_layers - 1 if moe else 0,
         weight_bytes=weight_bytes,
         activation_bytes=_ACTIVATION_BYTES,
-        tensor_parallel=serving.tensor_parallel_size,
-        data_parallel=serving.data_parallel_size,
+        tensor_parallel=recipe.tensor_parallel_size,
+        data_parallel=recipe.data_parallel_size,
         peak_tflops=_peak_tflops(deployment.gpu, weight_bytes),
         bandwidth_tb_s=deployment.gpu.memory_bandwidth_bytes_per_s / 1e12,
     )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from pinn.errors import PinnError
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.limits import MOST_REPLICAS, check_size
 from pinn.specs.model import LatentAttentionSpec, ModelSpec
 from pinn.specs.precision import Precision, precision
+from pinn.specs.recipe import EffectiveRecipe
+from pinn.specs.recipe_rules import effective_recipe
 from pinn.specs.sampling import Sampling, overridden
 from pinn.specs.serving import ServingSpec
 
@@ -28,8 +31,14 @@ class Deployment:
     gpu: GpuSpec
     serving: ServingSpec
 
+    @cached_property
+    def recipe(self) -> EffectiveRecipe:
+        """What runs: the flags and the engine's defaults as physical quantities."""
+        return effective_recipe(self.serving, self.gpu, self.model.model_type)
+
     def __post_init__(self) -> None:
-        if self.serving.enable_expert_parallel and self.model.moe is None:
+        asked = self.serving.enable_expert_parallel or self.recipe.expert_parallel_size > 1
+        if asked and self.model.moe is None:
             # vllm/config/model.py: _verify_with_expert_parallelism
             raise PinnError(
                 f"--enable-expert-parallel needs a model with experts and {self.model.name} has "
@@ -41,7 +50,7 @@ class Deployment:
             "--data-parallel-size",
             "predict one replica with its share of the load",
         )
-        tp = self.serving.tensor_parallel_size
+        tp = self.recipe.tensor_parallel_size
         for group in self.model.layer_groups:
             heads, kv_heads = group.attention.heads, group.attention.kv_heads
             if heads % tp:
@@ -55,12 +64,9 @@ class Deployment:
                     f"--tensor-parallel-size {tp} neither divides nor is a multiple of the "
                     f"{kv_heads} KV heads of {self.model.name}"
                 )
-        if (
-            self.model.moe is not None
-            and self.serving.expert_parallel_size > self.model.moe.experts
-        ):
+        if self.model.moe is not None and self.recipe.expert_parallel_size > self.model.moe.experts:
             raise PinnError(
-                f"expert parallelism over {self.serving.expert_parallel_size} GPUs exceeds the "
+                f"expert parallelism over {self.recipe.expert_parallel_size} GPUs exceeds the "
                 f"{self.model.moe.experts} experts of {self.model.name}"
             )
         capability = self.gpu.compute_capability
@@ -80,7 +86,7 @@ class Deployment:
     @property
     def kv_cache_precision(self) -> Precision:
         """Format of the KV cache: the flag's, or the checkpoint's where the flag is ``auto``."""
-        flag = self.serving.kv_cache_dtype
+        flag = self.recipe.kv_cache_dtype
         if flag == "auto":
             return self.model.kv_cache_precision
         return precision("fp8" if flag.startswith("fp8") else flag)

@@ -34,6 +34,7 @@ from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu_catalog import list_gpus, load_gpu
 from pinn.specs.sampling import GREEDY
+from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 
 #: Dense, mixture-of-experts, latent-attention and windowed models.
 MODELS = (
@@ -164,7 +165,7 @@ def phase_cases(configured: Configured, per_row: int = 4) -> list[dict]:
 def _phase_case(
     row: int, latency: LinearLatency, deployment: Deployment, prompt: int, step_s: float, lost: int
 ) -> dict[str, Any]:
-    serving = deployment.serving
+    serving, recipe = deployment.serving, deployment.recipe
     numbers = {
         "prompt_tokens": prompt,
         "step_time_s": step_s,
@@ -172,8 +173,8 @@ def _phase_case(
         "kv_usage": 0,
         "prompt_share": prompt / (serving.max_model_len or deployment.model.max_position),
         "inverse_tensor_parallel": 1 / serving.tensor_parallel_size,
-        "prefix_caching": serving.enable_prefix_caching,
-        "chunked_prefill": serving.enable_chunked_prefill,
+        "prefix_caching": recipe.prefix_caching,
+        "chunked_prefill": recipe.chunked_prefill,
         "recomputed_tokens": lost,
     }
     unknown = {f.name for f in fields(RequestState)} - set(numbers)
@@ -230,6 +231,15 @@ def _random_configurations(rng: np.random.Generator, count: int) -> Iterator[dic
             "generation_config": str(rng.choice(["auto", "auto", "vllm"])),
             "override_generation_config": str(rng.choice(_OVERRIDES)),
         }
+        engine = str(rng.choice([VLLM, VLLM, SGLANG, TRTLLM]))
+        if engine != VLLM:
+            del configuration["max_cudagraph_capture_size"]
+            configuration |= {
+                "engine": engine,
+                "enable_dp_attention": bool(rng.integers(2)),
+                "cudagraph_padding": bool(rng.integers(2)),
+                "ep_size": int(rng.choice([1, 2])),
+            }
         try:
             make_deployment(configuration)
         except PinnError:

@@ -77,7 +77,7 @@ def test_every_folder_passes_the_rules(exported, folders):
         assert (flags.tp, flags.max_num_seqs, flags.max_model_len) == (
             deployment.serving.tensor_parallel_size, 128, 4096,
         )  # fmt: skip
-        assert flags.max_num_batched_tokens == deployment.serving.max_num_batched_tokens
+        assert flags.max_num_batched_tokens == deployment.recipe.token_budget
         assert (
             inputs.hardware
             == json.loads((folder / "hardware.json").read_text())[deployment.gpu.name]

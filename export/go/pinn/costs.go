@@ -10,6 +10,7 @@ type Costs struct {
 	LaunchedLayers        float64 // Layers by their kernels: one of experts or of latent attention counts for more.
 	ParallelLayers        float64 // Layers with a tensor-parallel all-reduce.
 	GraphTokens           float64 // Tokens of the largest step that a CUDA graph was captured of.
+	GraphRequests         float64 // Decodes of the largest step without prompts that one was; 0 for no limit.
 	GemmWeights           float64 // Reading every weight but the routed experts' once.
 	GemmToken             float64 // Computing them for one token, the output head apart.
 	HeadSequence          float64 // Computing the output head for one sequence.
@@ -47,6 +48,7 @@ var costNames = []struct {
 	{"launched_layers", func(c *Costs) *float64 { return &c.LaunchedLayers }},
 	{"parallel_layers", func(c *Costs) *float64 { return &c.ParallelLayers }},
 	{"graph_tokens", func(c *Costs) *float64 { return &c.GraphTokens }},
+	{"graph_requests", func(c *Costs) *float64 { return &c.GraphRequests }},
 	{"gemm_weights_s", func(c *Costs) *float64 { return &c.GemmWeights }},
 	{"gemm_token_s", func(c *Costs) *float64 { return &c.GemmToken }},
 	{"head_sequence_s", func(c *Costs) *float64 { return &c.HeadSequence }},
@@ -86,6 +88,7 @@ type costFacts struct {
 	dataParallelSize     float64
 	pipelineParallelSize float64
 	graphTokens          float64
+	graphRequests        float64
 	cpuOffloadGb         float64
 	memoryBytesPerS      float64
 	linkBytesPerS        float64
@@ -131,6 +134,7 @@ func (w *costFacts) costs() Costs {
 	}
 	c.ParallelLayers = w.layers * chosen1
 	c.GraphTokens = w.graphTokens
+	c.GraphRequests = w.graphRequests
 	c.GemmWeights = weights
 	c.GemmToken = w.denseToken
 	c.HeadSequence = w.headSequence
