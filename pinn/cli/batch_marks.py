@@ -18,10 +18,10 @@ def batch_marks(batch: Batch, deployment: Deployment) -> list[str]:
     Returns:
         Nothing for a batch that the engine can run and that lies within what was taught.
     """
-    serving = deployment.serving
+    recipe = deployment.recipe
     limits = (
-        ("requests", len(batch), "--max-num-seqs", serving.max_num_seqs),
-        ("tokens", batch.tokens, "--max-num-batched-tokens", serving.max_num_batched_tokens),
+        ("requests", len(batch), "--max-num-seqs", recipe.max_requests),
+        ("tokens", batch.tokens, "--max-num-batched-tokens", recipe.token_budget),
         ("tokens of context", batch.longest, "--max-model-len", max_model_len(deployment)),
     )
     never = [
