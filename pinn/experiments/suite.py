@@ -24,6 +24,7 @@ from pinn.evaluation.crossvalidation import (
     read_cells,
     read_times,
 )
+from pinn.evaluation.decisions import decide, decision_table
 from pinn.evaluation.groups import group_masks
 from pinn.evaluation.methods import (
     KernelNetwork,
@@ -41,7 +42,7 @@ from pinn.evaluation.perturbations import (
     Perturbed,
     wrong_bandwidth,
 )
-from pinn.evaluation.printing import print_results
+from pinn.evaluation.printing import print_decisions, print_results
 from pinn.evaluation.ranking import rank
 from pinn.evaluation.studies import is_study, studies
 from pinn.experiments.configured import (
@@ -60,11 +61,13 @@ from pinn.experiments.suite_runs import run_cell
 from pinn.experiments.suite_steps import step_cell
 from pinn.kernels.heldout import FOLDS
 from pinn.observations.splits import deployment_keys, named_splits
+from pinn.observations.table import read_observations
 from pinn.remembered.files import replace_atomically
 from pinn.report.write import write_report
 from pinn.training.learner import ServingLearner
 from pinn.training.provenance import code_sha256, json_sha256
 from pinn.uncertainty.coverage import calibration_curve
+from pinn.uncertainty.decisions import expected_decisions
 from pinn.uncertainty.held_out import held_out_errors
 
 #: What every table rests on.
@@ -206,6 +209,9 @@ def _tables(
     ranking = rank(compared, groups, METRICS, NOT_FOR_UNSEEN)
     ranking.to_csv(folder / "ranking.csv", index=False)
     studies(results).to_csv(folder / "studies.csv", index=False)
+    observations = read_observations(folder / "observations" / "silicon.parquet")
+    decisions = decision_table(decide(compared, observations))
+    decisions.to_csv(folder / "decisions.csv", index=False)
     print_results(results[~results["method"].map(is_study)], evidence=EVIDENCE)
     return {
         "folder": str(folder),
@@ -213,6 +219,7 @@ def _tables(
         "results": str(folder / "results.csv"),
         "ranking": str(folder / "ranking.csv"),
         "studies": str(folder / "studies.csv"),
+        "decisions": str(folder / "decisions.csv"),
         "evidence": EVIDENCE,
         "first": _first(ranking),
     }
@@ -229,6 +236,7 @@ def _finish(
             make(config, folder)
         except PinnError as error:
             skipped[what] = str(error)
+    print_decisions(pd.read_csv(folder / "decisions.csv"))
     images = Path(config.report.images) if config.report.images else None
     page = write_report(folder, EVIDENCE, images)
     summary = summary | {"report": str(page), "skipped": skipped}
@@ -240,11 +248,16 @@ def _finish(
 
 
 def _intervals(config: DictConfig, folder: Path) -> None:
-    """Coverage of intervals that never saw what they are judged on."""
+    """Coverage of intervals that never saw what they are judged on, and decisions by them."""
     if not config.kernels.enabled:
         raise PinnError("intervals rest on kernels: run with kernels=on")
     errors = held_out_errors(folder, configured_surrogates(config))
     calibration_curve(errors).to_csv(folder / "coverage.csv", index=False)
+    predictions = pd.read_parquet(folder / "predictions.parquet")
+    observations = read_observations(folder / "observations" / "silicon.parquet")
+    by_rule = decision_table(expected_decisions(errors, predictions, observations))
+    together = pd.concat([pd.read_csv(folder / "decisions.csv"), by_rule])
+    together.to_csv(folder / "decisions.csv", index=False)
 
 
 def _network(config: DictConfig, folder: Path) -> None:

@@ -15,6 +15,7 @@ from pinn.features.step import STEP_FEATURES
 from pinn.remembered.files import replace_atomically
 from pinn.sources.report import file_sha256
 from pinn.specs.data_folder import read_json
+from pinn.uncertainty.chance import ErrorLaw, normal_law
 from pinn.uncertainty.conformal import LEVEL
 from pinn.uncertainty.kinds import KindErrors
 from pinn.uncertainty.spread import Spread
@@ -50,6 +51,8 @@ class Calibration:
         sources: Experiments behind it, for the record.
         coverage: Rows of ``pinn.uncertainty.coverage.coverage_table``: nested, never in-sample.
         auroc: Rows of ``pinn.uncertainty.coverage.auroc_table``: nested too.
+        errors: ``tpot`` -> values of a ``pinn.uncertainty.chance.ErrorLaw``; files of before have
+            none.
         level: Share that intervals are to cover.
     """
 
@@ -62,11 +65,17 @@ class Calibration:
     sources: Sequence[Mapping[str, Any]] = ()
     coverage: Sequence[Mapping[str, Any]] = ()
     auroc: Sequence[Mapping[str, Any]] = ()
+    errors: Mapping[str, Sequence[float]] = field(default_factory=dict)
     level: float = LEVEL
 
     def half_width(self, metric: str, parts: Mapping[str, float]) -> float:
         """Log half-width of ``tpot`` or ``ttft``, where the spread's parts are these."""
         return self.spreads[metric].half_width(parts)
+
+    def error_law(self, metric: str) -> ErrorLaw:
+        """How measured times lie around predicted ones; normal where that is not known."""
+        known = self.errors.get(metric)
+        return normal_law(self.level) if known is None else ErrorLaw(tuple(known))
 
     def coefficient_interval(self, name: str, value: float, parts: Mapping[str, float]) -> Ends:
         """Ends of the interval of a coefficient, such as ``beta.gemm``; 0 stays 0.
@@ -102,6 +111,7 @@ def write_calibration(found: Calibration, path: Path) -> None:
         "typical": dict(found.typical),
         "coverage": list(found.coverage),
         "auroc": list(found.auroc),
+        "errors": {k: list(v) for k, v in found.errors.items()},
     }
     text = json.dumps(tree, indent=1) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -134,6 +144,7 @@ def read_calibration(checkpoint: Path) -> Calibration:
         tuple(tree["sources"]),
         tuple(tree["coverage"]),
         tuple(tree["auroc"]),
+        tree.get("errors", {}),
         tree["level"],
     )
 

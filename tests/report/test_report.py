@@ -129,11 +129,11 @@ def test_every_section_shows_something(parsed):
 
 def test_what_was_not_made_is_said(folder, tmp_path):
     few = shutil.copytree(folder, tmp_path / "few")
-    for name in ("coverage", "anatomy", "coefficients", "studies", "times", "ranking"):
+    for name in ("coverage", "anatomy", "coefficients", "studies", "times", "ranking", "decisions"):
         (few / f"{name}.csv").unlink()
     parsed = Page(write_report(few, EVIDENCE).read_text(encoding="utf-8"))
     missing = [text for text in parsed.texts if "Nothing to show" in text]
-    assert len(missing) == 6
+    assert len(missing) == 7
 
 
 def test_a_folder_without_results_is_refused(tmp_path):
