@@ -61,7 +61,7 @@ def _settings(
     deployment: Deployment, workload: Workload, spec: EngineSpec, layout: KvLayout
 ) -> dict[str, float]:
     serving = deployment.serving
-    pipeline, replicas = serving.pipeline_parallel_size, serving.data_parallel_size
+    pipeline, replicas = serving.pipeline_parallel_size, spec.replicas * serving.data_parallel_size
     # vLLM lowers its default max_num_seqs to the token budget (``EngineArgs.
     # _set_default_max_num_seqs_and_batched_tokens_args``) and refuses a larger one.
     seqs = min(serving.max_num_seqs, len(workload), serving.max_num_batched_tokens)
@@ -89,8 +89,9 @@ def _settings(
         "depth": pipeline if pipeline > 1 else 1 + spec.async_scheduling,
         "pipeline": pipeline,
         "n_replicas": replicas,
-        "n_groups": 1 if deployment.model.moe is not None else replicas,
-        "n_servers": api_servers(deployment, spec),
+        "n_groups": spec.replicas if deployment.model.moe is not None else replicas,
+        "n_copies": spec.replicas,
+        "n_servers": spec.replicas * api_servers(deployment, spec),
         "one_process": not spec.v1_multiprocessing,
         "least_loaded": spec.data_parallel_routing == "least_loaded",
         "gpu_cache_tokens": gpu_cache_tokens(deployment),
