@@ -4,6 +4,6 @@ Data flows one way through the sub-packages, and imports follow it:
 
     specs <- remembered <- physics <- sources <- kernels <- observations <- features
           <- embedding <- network <- coefficients <- latency <- calibration <- workloads
-          <- simulator <- teacher <- training <- evaluation <- uncertainty <- planning <- report
+          <- simulator <- teacher <- training <- evaluation <- uncertainty <- report <- planning
           <- export <- experiments <- cli
 """
