@@ -124,6 +124,7 @@ def _render(plan: Plan, drawn: dict[str, Drawn]) -> str:
     return environment.get_template("plan.html.j2").render(
         plan=plan,
         verdict=_verdict(plan),
+        confidence=_confidence(plan),
         asked=_asked(plan),
         columns=columns,
         rows=[[column.cell(choice) for column in columns] for choice in plan.choices],
@@ -137,26 +138,35 @@ def _render(plan: Plan, drawn: dict[str, Drawn]) -> str:
 
 
 def _verdict(plan: Plan) -> str:
-    """The answer in a sentence or two."""
-    ask = plan.ask
+    """The answer in a sentence."""
     if not plan.choices:
         return (
             f"None of {plan.candidates} candidates serves this within the limits; below is why "
             "each was left out."
         )
     first = plan.choices[0]
-    servers = "1 server" if first.replicas == 1 else f"{first.replicas} servers"
-    text = f"Rent {first.gpus} x {first.gpu}: {servers} of {first.gpus_per_replica} GPU"
-    text += "" if first.gpus_per_replica == 1 else "s"
-    if first.cost_per_hour is not None:
-        text += f", {first.cost_per_hour:.2f} per hour"
-    if ask.rate_per_s is None:
-        return f"{text}. It serves up to {first.highest_rate.per_s:.3g} requests/s."
-    text += f". They are used to {100 * (first.utilization or 0):.0f} % of what they hold"
+    text = f"Rent {first.gpus} × {short(first.gpu)} as {_count(first.replicas, 'replica')} of "
+    text += _count(first.gpus_per_replica, "GPU")
+    return text if first.cost_per_hour is None else f"{text}, {first.cost_per_hour:.2f} per hour"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _confidence(plan: Plan) -> str:
+    """How much of the first choice is used, and how sure it is."""
+    if not plan.choices:
+        return ""
+    first = plan.choices[0]
+    if plan.ask.rate_per_s is None:
+        return f"Each replica holds up to {first.highest_rate.per_s:.3g} requests/s."
+    text = f"At {plan.ask.rate_per_s:g} requests/s they are {_percent(first.utilization).text} used"
+    text += f", limited by {first.limited_by}."
     if first.chance is not None:
-        text += f" and hold the limits with a chance of {100 * first.chance:.0f} %"
-    safe = {True: "; even at the bad end of the prediction's interval", False: "", None: ""}
-    return f"{text}{safe[first.safe]}."
+        text += f" The chance that the limits are held is {_percent(first.chance).text}"
+        text += ", also at the bad end of the prediction's interval." if first.safe else "."
+    return text
 
 
 def _asked(plan: Plan) -> list[tuple[str, str]]:
@@ -178,9 +188,9 @@ def _asked(plan: Plan) -> list[tuple[str, str]]:
 def _columns(has_rate: bool, has_prices: bool) -> list[Column]:
     """Those that exist for what was asked."""
     columns = [
-        Column("Choice", "Model, number format, flags", lambda c: Cell(c.label, c.label), True),
+        Column("Choice", "GPU, parallelism, format, flags", lambda c: Cell(c.label, c.label), True),
         Column("GPUs", "in all", lambda c: Cell(str(c.gpus), c.gpus)),
-        Column("Servers", "replicas x (TP, PP, DP)", _servers),
+        Column("Replicas", "× (TP, PP, DP)", _replicas),
     ]
     if has_prices:
         columns += [
@@ -188,15 +198,15 @@ def _columns(has_rate: bool, has_prices: bool) -> list[Column]:
             Column("Cost/M tokens", "per million output tokens",
                    lambda c: _number(c.cost_per_million_output_tokens, ".2f")),
         ]  # fmt: skip
-    columns.append(Column("Highest rate", "requests/s of one replica within the limits",
+    columns.append(Column("Highest rate", "requests/s of one replica",
                           lambda c: _number(c.highest_rate.per_s, ".3g")))  # fmt: skip
     if has_rate:
         columns += [
-            Column("Used", "asked rate / highest rate of all",
+            Column("Used", "of the highest rate",
                    lambda c: _percent(c.utilization)),
-            Column("Chance", "that the limits are held, given the prediction's interval",
+            Column("Chance", "that the limits hold",
                    lambda c: _percent(c.chance)),
-            Column("Safe", "holds them at the interval's bad end too", _safe, True),
+            Column("Safe", "at the interval's end", _safe, True),
         ]  # fmt: skip
     for metric in ("ttft", "tpot"):
         for name in ("p50", "p99"):
@@ -206,15 +216,15 @@ def _columns(has_rate: bool, has_prices: bool) -> list[Column]:
         *columns,
         Column("Limited by", "what stops a higher rate",
                lambda c: Cell(c.limited_by, c.limited_by), True),
-        Column("Coefficients", "of the network, or a calibrated file",
+        Column("Coefficients", "network or calibrated",
                lambda c: Cell(c.coefficients, c.coefficients), True),
     ]  # fmt: skip
 
 
-def _servers(choice: Choice) -> Cell:
+def _replicas(choice: Choice) -> Cell:
     sizes = (choice.flags.get(f"{k}_parallel_size", 1) for k in ("tensor", "pipeline", "data"))
     experts = ", EP" if choice.flags.get("enable_expert_parallel") else ""
-    text = f"{choice.replicas} x ({', '.join(map(str, sizes))}{experts})"
+    text = f"{choice.replicas} × ({', '.join(map(str, sizes))}{experts})"
     return Cell(text, choice.replicas)
 
 
@@ -228,7 +238,10 @@ def _number(value: float | None, form: str) -> Cell:
 
 
 def _percent(value: float | None) -> Cell:
-    return Cell(_NONE, "") if value is None else Cell(f"{100 * value:.0f} %", value)
+    """In percent; what is nearly certain is not called certain."""
+    if value is None:
+        return Cell(_NONE, "")
+    return Cell("> 99 %" if 0.99 < value < 1 else f"{100 * value:.0f} %", value)
 
 
 def _latency(choice: Choice, metric: str, name: str) -> Cell:

@@ -5,7 +5,8 @@ Colours differ in lightness too, and markers, dashes and hatches tell apart what
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,7 +17,6 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from pinn.planning.limits import Limits, parse_limits
 from pinn.planning.plan import Choice, Plan, Point
 from pinn.report.style import new_figure, short
-from pinn.teacher.account import PARTS
 
 #: How many of the choices are drawn, best first.
 SHOWN = 4
@@ -35,16 +35,10 @@ _LINES = {
     "p99": ("#12263f", "^", ":"),
 }
 
-#: Colour and hatch of each part of a step; neighbours differ in lightness.
-_PARTS = dict(
-    zip(
-        PARTS,
-        (
-            ("#12436d", ""), ("#8fc1e3", ""), ("#28a197", "//"), ("#f4d58d", ""), ("#a3480f", ""),
-            ("#f2a65a", "\\\\"), ("#5b5b66", ""), ("#d5d5dc", ".."), ("#7d6b91", ""),
-        ),
-        strict=True,
-    )
+#: Colour and hatch of the parts of a step in their order; neighbours differ in lightness.
+_FILLS = (
+    ("#12436d", ""), ("#8fc1e3", ""), ("#28a197", "//"), ("#f4d58d", ""), ("#a3480f", ""),
+    ("#f2a65a", "\\\\"), ("#5b5b66", ""), ("#d5d5dc", ".."), ("#7d6b91", ""), ("#c9e4ca", "xx"),
 )  # fmt: skip
 
 _OUTLINE = [withStroke(linewidth=2.5, foreground="white")]
@@ -61,16 +55,15 @@ def frontier_figure(plan: Plan) -> Figure | None:
     for gpu, (colour, marker) in looks.items():
         for best in (False, True):
             at = [p for p in plan.frontier if p.gpu == gpu and p.best == best]
-            if at:
-                ax.plot([p.user_tokens_per_s for p in at], [p.output_tokens_per_gpu_s for p in at],
-                        marker, color=colour, linestyle="", markersize=7 if best else 4,
-                        alpha=1.0 if best else 0.35, label=short(gpu) if best else None,
-                        markeredgecolor="white", markeredgewidth=0.6)  # fmt: skip
+            ax.plot([p.user_tokens_per_s for p in at], [p.output_tokens_per_gpu_s for p in at],
+                    marker, color=colour, linestyle="", markersize=8 if best else 4.5,
+                    alpha=1.0 if best else 0.45, label=short(gpu) if best else None,
+                    markeredgecolor="white", markeredgewidth=0.5)  # fmt: skip
     best = sorted((p for p in plan.frontier if p.best), key=lambda p: p.user_tokens_per_s)
     ax.step([p.user_tokens_per_s for p in best], [p.output_tokens_per_gpu_s for p in best],
             where="pre", color="#12263f", linewidth=1.6, zorder=1, label="best of all")  # fmt: skip
     for rank, choice in enumerate(plan.choices[:SHOWN], start=1):
-        _mark(ax, choice.at_rate, str(rank))
+        _mark(ax, choice.at_rate, rank)
     ax.set_xlabel("output tokens/s that a user sees (1 / mean TPOT)")
     ax.set_ylabel("output tokens/s per GPU")
     ax.set_xlim(left=0)
@@ -80,13 +73,15 @@ def frontier_figure(plan: Plan) -> Figure | None:
     return figure
 
 
-def _mark(ax: Axes, point: Point, text: str) -> None:
+def _mark(ax: Axes, point: Point, rank: int) -> None:
     """A ring and the rank of a choice."""
     if point.user_tokens_per_s is None:
         return
     at = (point.user_tokens_per_s, point.output_tokens_per_gpu_s)
     ax.plot(*at, "o", markersize=14, fillstyle="none", color="black", markeredgewidth=1.4)
-    ax.annotate(text, at, xytext=(9, 9), textcoords="offset points", fontsize=11,
+    # Even ones below left, so that neighbours do not cover each other.
+    beside = (9, 7) if rank % 2 else (-17, -15)
+    ax.annotate(str(rank), at, xytext=beside, textcoords="offset points", fontsize=11,
                 fontweight="bold", path_effects=_OUTLINE)  # fmt: skip
 
 
@@ -107,10 +102,9 @@ def percentile_figure(plan: Plan) -> Figure | None:
             for limited, name, seconds in _limits(limits):
                 if limited == metric:
                     ax.axhline(1e3 * seconds, color="#a3480f", linewidth=1.1)
-                    ax.annotate(f"limit of {name}", (1, 1e3 * seconds), (-2, 2),
+                    ax.annotate(f"limit of {name}", (0, 1e3 * seconds), (3, 2),
                                 xycoords=("axes fraction", "data"), textcoords="offset points",
-                                ha="right", fontsize=7, color="#a3480f",
-                                path_effects=_OUTLINE)  # fmt: skip
+                                fontsize=7.5, color="#a3480f", path_effects=_OUTLINE)  # fmt: skip
             if column == 0:
                 ax.set_ylabel(f"{metric.upper()}, ms")
         title = f"{column + 1}: {short(choice.gpu)} x {choice.gpus_per_replica}"
@@ -129,9 +123,10 @@ def _percentiles(ax: Axes, choice: Choice, metric: str) -> None:
         seconds = np.array([point.latency_s[metric][name] for point in ladder], dtype=float)
         ax.plot(rates, 1e3 * seconds, color=colour, marker=marker, linestyle=dashes,
                 linewidth=1.8, markersize=4, label=name)  # fmt: skip
-    if choice.highest_rate.per_s:
-        ax.axvspan(choice.highest_rate.per_s, max(*rates, choice.highest_rate.per_s) * 1.02,
-                   color="0.9", zorder=0, label="beyond the highest rate")  # fmt: skip
+    highest = choice.highest_rate.per_s
+    end = 1.03 * max(*rates, highest)
+    ax.axvspan(highest, end, color="0.9", zorder=0, label="beyond the highest rate")
+    ax.set_xlim(0, end)
     ax.axvline(choice.at_rate.rate_per_s, color="0.35", linewidth=1.0, label="planned")
     ax.set_yscale("log")
     ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -156,10 +151,11 @@ def step_time_figure(plan: Plan) -> Figure | None:
     choices = plan.choices[:SHOWN]
     if not choices:
         return None
+    fills = dict(zip(shown_parts(choices), cycle(_FILLS), strict=False))
     figure, axes = new_figure(1.3 + 0.55 * len(choices))
     ax = axes[0, 0]
     for y, choice in enumerate(choices):
-        _stack(ax, y, choice, first=y == 0)
+        _stack(ax, y, choice, fills, first=y == 0)
     names = [f"{i}: {short(c.gpu)} x {c.gpus_per_replica}" for i, c in enumerate(choices, 1)]
     ax.set_yticks(range(len(choices)), names, fontsize=10)
     ax.invert_yaxis()
@@ -171,22 +167,21 @@ def step_time_figure(plan: Plan) -> Figure | None:
     return figure
 
 
-def _stack(ax: Axes, y: int, choice: Choice, first: bool) -> None:
+def _stack(
+    ax: Axes, y: int, choice: Choice, fills: Mapping[str, tuple[str, str]], first: bool
+) -> None:
     left = 0.0
-    for part in shown_parts([choice]):
-        colour, hatch = _PARTS[part]
-        share = 100 * choice.step_time[part]
+    for part, (colour, hatch) in fills.items():
+        share = 100 * choice.step_time.get(part, 0.0)
         ax.barh(y, share, left=left, height=0.62, color=colour, hatch=hatch, edgecolor="white",
-                linewidth=0.8)  # fmt: skip
+                linewidth=0.8, label=part.replace("_", " ") if first else None)  # fmt: skip
         if share >= 5:
             ax.text(left + share / 2, y, f"{share:.0f}", ha="center", va="center", fontsize=9,
                     path_effects=_OUTLINE)  # fmt: skip
         left += share
-    if first:
-        for part, (colour, hatch) in _PARTS.items():
-            ax.bar(0, 0, color=colour, hatch=hatch, edgecolor="white", label=part.replace("_", " "))
 
 
 def shown_parts(choices: Sequence[Choice]) -> list[str]:
     """Parts of a step that take any time, in their order."""
-    return [p for p in PARTS if any(choice.step_time.get(p, 0) > 0 for choice in choices)]
+    names = dict.fromkeys(name for choice in choices for name in choice.step_time)
+    return [name for name in names if any(choice.step_time.get(name, 0) > 0 for choice in choices)]
