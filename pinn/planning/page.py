@@ -71,8 +71,9 @@ def write_page(plan: Plan, folder: Path) -> Path:
         The page.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = {}
+    drawn: dict[str, Drawn | None] = {}
     for name, (figure, alt) in _figures(plan).items():
+        drawn[name.replace("-", "_")] = None
         if figure is not None:
             (folder / f"{name}.png").write_bytes(png(figure))
             content = base64.b64encode(svg(figure)).decode()
@@ -112,7 +113,7 @@ def _figures(plan: Plan) -> dict[str, tuple[Figure | None, str]]:
     }
 
 
-def _render(plan: Plan, drawn: dict[str, Drawn]) -> str:
+def _render(plan: Plan, drawn: dict[str, Drawn | None]) -> str:
     environment = Environment(
         loader=PackageLoader("pinn.planning", "."),
         autoescape=select_autoescape(default=True, default_for_string=True),

@@ -16,7 +16,7 @@ from PIL import Image
 from pinn.planning.page import write_page
 
 #: Run in the page: what went wrong, what it shows, and what sorting by cost and by name does.
-PROBE = """<script>
+PROBE = """<script>{
 const cells = (column) => [...document.querySelectorAll("#table tbody tr")].map(
   (row) => row.cells[column].textContent);
 const headings = [...document.querySelectorAll("#table thead th")];
@@ -35,7 +35,7 @@ for (const name of ["GPUs", "GPUs", "Rank", "Choice"]) {
                      document.getElementById("sorted").textContent]);
 }
 parent.document.getElementById(window.name).textContent = JSON.stringify({ ...found, errors });
-</script></body>"""
+}</script></body>"""
 
 #: Run before anything else in the page.
 LISTEN = """<head><script>
