@@ -122,7 +122,7 @@ def format_label(deployment: Deployment) -> str:
     ffn = formats.dense_ffn if deployment.model.moe is None else formats.experts
     names = dict.fromkeys([formats.attention.name, ffn.name])
     cache = deployment.kv_cache_precision.name
-    return "/".join(names) + (f", {cache} cache" if cache not in names else "")
+    return "/".join(names) + (f" with {cache} cache" if cache not in names else "")
 
 
 def read_grid(path: Path | None) -> tuple[dict[str, Any], int]:
