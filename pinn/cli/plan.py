@@ -76,9 +76,7 @@ def plan(
     ] = None,
     candidates: Annotated[
         Path | None,
-        typer.Option(
-            "--candidates", help="Flags to combine. [default: conf/plan/candidates.yaml]"
-        ),
+        typer.Option("--candidates", help="Flags to combine. [default: conf/plan/candidates.yaml]"),
     ] = None,
     coefficients: Annotated[
         list[Path] | None,
@@ -116,9 +114,7 @@ def plan(
     ] = None,
     address: Annotated[
         str | None,
-        typer.Option(
-            "--address", help="Of a running Ray cluster.", rich_help_panel=_WHERE
-        ),
+        typer.Option("--address", help="Of a running Ray cluster.", rich_help_panel=_WHERE),
     ] = None,
     *,
     flags: dict[str, Any],
@@ -151,8 +147,8 @@ def plan(
     brief = _brief(workload, slo, rate, price, max_gpus, seed, used)
     wanted = _wanted(model, gpu, flags, max_gpus, coefficients or [])
     if configs is None:
-        if not wanted.gpus:
-            raise PinnError("no GPU given: add --gpu H100,H200 ('pinn gpus' lists them)")
+        if not wanted.gpus or ("model" not in wanted.shared and not coefficients):
+            raise PinnError("--model and --gpu are needed: 'pinn models' and 'pinn gpus' list them")
         rows = grid_configurations(wanted, candidates)
     else:
         rows = [{**wanted.shared, **row} for row in read_configurations(configs)]
@@ -226,6 +222,8 @@ def _wanted(
     from pinn.coefficients.coefficient_set import read_coefficient_set
     from pinn.coefficients.configurations import canonical
     from pinn.planning.candidates import Wanted
+    from pinn.specs.catalog import load_model
+    from pinn.specs.gpu_catalog import load_gpu
 
     of_engine = {flag.name for flag in flags_of(EngineSpec)}
     engine = EngineSpec(**{name: v for name, v in flags.items() if name in of_engine})
@@ -233,6 +231,10 @@ def _wanted(
     formats = [part.strip() for part in str(serving.pop("precision", "")).split(",") if part]
     shared = canonical(({} if model is None else {"model": model}) | serving)
     gpus = [part.strip() for part in (gpu or "").split(",") if part.strip()]
+    for name in gpus:
+        load_gpu(name)
+    if model is not None:
+        load_model(model)
     if not gpus:
         gpus = [read_coefficient_set(path).configuration().get("gpu", "") for path in coefficients]
     return Wanted(shared, gpus, formats or [None], engine, max_gpus)
@@ -245,10 +247,11 @@ def _ask(
     from pinn.planning.plan import Ask
 
     if not found:
-        raise PinnError(_fits_nowhere(misfits, wanted))
+        raise PinnError(_fits_nowhere(misfits, wanted, brief))
     gpus = sorted({candidate.deployment.gpu.name for candidate in found})
-    unpriced = [gpu for gpu in gpus if brief.prices_per_gpu_hour and gpu not in brief.prices_per_gpu_hour]
-    if unpriced:
+    prices = brief.prices_per_gpu_hour
+    unpriced = [gpu for gpu in gpus if gpu not in prices]
+    if prices and unpriced:
         raise PinnError(f"--price names no price of {', '.join(unpriced)}: add {unpriced[0]}=...")
     load = brief.workload
     return Ask(
@@ -263,16 +266,21 @@ def _ask(
         limits=brief.limits.sentences,
         gpus=gpus,
         max_gpus=brief.max_gpus,
-        prices_per_gpu_hour=brief.prices_per_gpu_hour,
+        prices_per_gpu_hour=prices,
     )
 
 
-def _fits_nowhere(misfits: Sequence[LeftOut], wanted: Wanted) -> str:
-    """One line: the last misfit is the one on most GPUs."""
-    if not misfits:
-        return (
-            f"no candidate: nothing in the grid can be started on {', '.join(wanted.gpus)} with "
-            f"--max-gpus {wanted.most_gpus}: allow more GPUs, or another --candidates"
-        )
-    last = misfits[-1]
-    return f"no candidate fits: {last.label}: {last.reason}"
+def _fits_nowhere(misfits: Sequence[LeftOut], wanted: Wanted, brief: Brief) -> str:
+    """One line: the last misfit, which is on most GPUs, and the nearest thing that works."""
+    from pinn.planning.candidates import nearest_fit
+
+    if misfits:
+        last = f"{misfits[-1].label}: {misfits[-1].reason}"
+    else:
+        most = "" if wanted.most_gpus is None else f" within --max-gpus {wanted.most_gpus}"
+        last = f"the engine starts none of the grid's on {', '.join(wanted.gpus)}{most}"
+    fit = nearest_fit(wanted, brief.workload)
+    nearest = (
+        f"what fits is {fit}" if fit else "take fewer bits with --quantization, or larger GPUs"
+    )
+    return f"no candidate: {last}; {nearest}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -13,13 +14,16 @@ from pinn.planning.plan import Choice, Plan
 from pinn.remembered.files import replace_atomically
 from pinn.units import MILLISECOND
 
+#: Columns of output that goes to a file.
+_WIDTH = 190
 #: Most candidates that are left out with a line each.
 _NAMED = 8
 
 
 def print_plan(plan: Plan, out: Path | None) -> None:
     """Print the choices, best first, what was left out, and how to start the first one."""
-    console = Console()
+    # Piped output has no width of its own; rows of 80 columns would break every cell.
+    console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
     ask = plan.ask
     asked = f"{ask.rate_per_s:g} requests/s" if ask.rate_per_s else "as much as it holds"
     console.print(
@@ -78,22 +82,23 @@ def _rate(choice: Choice) -> str:
 def _chance(choice: Choice) -> str:
     if choice.chance is None:
         return "-"
-    return f"{100 * choice.chance:.0f} %" + (" safe" if choice.safe else "")
+    share = ">99 %" if choice.chance > 0.99 else f"{100 * choice.chance:.0f} %"
+    return share + (" safe" if choice.safe else "")
 
 
 _WORDS = ("start one as", "limited by", "coefficients")
 _COLUMNS = {
     "GPUs": _Column(lambda c: str(c.gpus)),
     "per hour": _Column(lambda c: _written(c.cost_per_hour, ",.2f"), _has_prices),
-    "per M output": _Column(lambda c: _written(c.cost_per_million_output_tokens), _has_prices),
+    "per M tokens": _Column(lambda c: _written(c.cost_per_million_output_tokens), _has_prices),
     "replicas": _Column(lambda c: str(c.replicas), _has_rate),
     "start one as": _Column(lambda c: c.label),
     "holds/s": _Column(_rate),
     "used": _Column(
         lambda c: "-" if c.utilization is None else f"{100 * c.utilization:.0f} %", _has_rate
     ),
-    "TTFT p50 95 99 ms": _Column(lambda c: _ms(c, "ttft")),
-    "TPOT p50 95 99 ms": _Column(lambda c: _ms(c, "tpot")),
+    "TTFT p50 p95 p99 ms": _Column(lambda c: _ms(c, "ttft")),
+    "TPOT p50 p95 p99 ms": _Column(lambda c: _ms(c, "tpot")),
     "limited by": _Column(lambda c: c.limited_by),
     "chance": _Column(_chance, _has_rate),
     "coefficients": _Column(
@@ -111,8 +116,11 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
         "",
         f"First choice: {first.serve_command}",
         f"Its figures: {first.simulate_command}",
-        "Error bar of its highest rate: bisection " + _bisection(first) + _noise(rate.seeds_per_s)
-        + _interval(first) + ".",
+        "Error bar of its highest rate: bisection "
+        + _bisection(first)
+        + _noise(rate.seeds_per_s)
+        + _interval(first)
+        + ".",
     ]
     lines += [
         f"{first.replicas} replicas together, {fleet.routing.replace('_', ' ')}: "

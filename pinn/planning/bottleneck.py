@@ -42,11 +42,12 @@ def step_time_shares(run: Run, latency: LinearLatency) -> dict[str, float]:
     )
     costs = step_costs([latency.deployment])
     seconds = step_features(costs, _sums(run)) * latency.beta
-    lone = step_features(costs, uniform_sums(decode_requests=1.0)) * latency.beta
+    one_token = uniform_sums(decode_requests=np.ones(1))
+    lone = step_features(costs, one_token)[0] * latency.beta
     for index, feature in enumerate(STEP_FEATURES.values()):
         total = float(seconds[:, index].sum())
         if feature.part == "gemm":
-            weights = float(lone[..., index].sum()) * len(seconds)
+            weights = float(lone[index]) * len(seconds)
             found["weights"] += weights
             found["gemm_compute"] += total - weights
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,10 +119,10 @@ def hardware_label(deployment: Deployment) -> str:
 def format_label(deployment: Deployment) -> str:
     """Formats of attention and of what follows it, once where they are alike."""
     formats = deployment.model.precisions
-    moe = deployment.model.moe is not None
-    names = dict.fromkeys([formats.attention.name, (formats.experts if moe else formats.dense_ffn).name])
+    ffn = formats.dense_ffn if deployment.model.moe is None else formats.experts
+    names = dict.fromkeys([formats.attention.name, ffn.name])
     cache = deployment.kv_cache_precision.name
-    return "/".join(names) + (f", {cache} cache" if cache not in names else "")
+    return "/".join(names) + (f" with {cache} cache" if cache not in names else "")
 
 
 def read_grid(path: Path | None) -> tuple[dict[str, Any], int]:
@@ -188,16 +189,16 @@ def find_candidates(
     """
     files = {path: read_coefficient_set(path) for path in coefficient_files}
     rows = [*rows, *(dict(found.configuration()) | dict(wanted.shared) for found in files.values())]
-    fitting: dict[tuple[Any, ...], tuple[dict[str, Any], Deployment]] = {}
+    fitting: dict[Deployment, dict[str, Any]] = {}
     left_out: dict[str, LeftOut] = {}
     for row, deployment in _deployments(rows, workload, listed):
         reason = _misfit(deployment, workload, wanted.engine)
         if reason is None:
-            fitting.setdefault((deployment.model.name, deployment.gpu.name, deployment.serving, str(deployment.model.precisions)), (row, deployment))
+            fitting.setdefault(deployment, row)
         else:
             label = hardware_label(deployment)
             left_out.setdefault(label, LeftOut(label, deployment.gpu.name, reason, False))
-    found = list(_with_coefficients(list(fitting.values()), files, checkpoint, wanted.engine))
+    found = list(_with_coefficients(fitting, files, checkpoint, wanted.engine))
     _check_used(files, found)
     kept = {hardware_label(candidate.deployment) for candidate in found}
     return found, [each for each in left_out.values() if each.label not in kept]
@@ -233,6 +234,22 @@ def _context(longest: int, most: int) -> int:
     return max(min(grains * _LENGTH_GRAIN_TOKENS, most), longest)
 
 
+def nearest_fit(wanted: Wanted, workload: Workload) -> str | None:
+    """The fewest GPUs on which the model would start where it fits nowhere: more stages of them."""
+    found: list[tuple[int, str]] = []
+    _, per_machine = read_grid(None)
+    for gpu, form, stages in itertools.product(wanted.gpus, wanted.formats, range(1, 17)):
+        ranks = {"tensor_parallel_size": per_machine, "pipeline_parallel_size": stages}
+        row = {**wanted.shared, "gpu": gpu, **ranks} | ({"precision": form} if form else {})
+        for _, deployment in _deployments([row], workload, listed=False):
+            if _misfit(deployment, workload, wanted.engine) is None:
+                found.append((gpu_count(deployment), hardware_label(deployment)))
+    if not found:
+        return None
+    gpus, label = min(found)
+    return f"{label}, {gpus} GPUs a replica"
+
+
 def _misfit(deployment: Deployment, workload: Workload, engine: EngineSpec) -> str | None:
     """Why the engine would not start, or not serve the longest request."""
     try:
@@ -243,7 +260,7 @@ def _misfit(deployment: Deployment, workload: Workload, engine: EngineSpec) -> s
 
 
 def _with_coefficients(
-    fitting: Sequence[tuple[dict[str, Any], Deployment]],
+    fitting: Mapping[Deployment, Mapping[str, Any]],
     files: Mapping[Path, CoefficientSet],
     checkpoint: Path,
     engine: EngineSpec,
@@ -252,8 +269,8 @@ def _with_coefficients(
 
     if not fitting:
         return
-    coefficients = Surrogate.load(checkpoint).coefficients([d for _, d in fitting])
-    for i, (row, deployment) in enumerate(fitting):
+    coefficients = Surrogate.load(checkpoint).coefficients(list(fitting))
+    for i, (deployment, row) in enumerate(fitting.items()):
         path = next((p for p, found in files.items() if _belongs(found, deployment)), None)
         if path is None:
             latency = LinearLatency(deployment, coefficients.beta[i], coefficients.alpha[i])

@@ -139,15 +139,14 @@ def _fleets(trials: Trials, rate_per_s: float, replicas: int, brief: Brief) -> l
     return found
 
 
-def _choice(
-    trials: Trials, rate: HighestRate, sized: Sized, brief: Brief
-) -> tuple[Choice, int]:
+def _choice(trials: Trials, rate: HighestRate, sized: Sized, brief: Brief) -> tuple[Choice, int]:
     candidate, asked = trials.candidate, brief.rate_per_s
     share = rate.per_s if asked is None else asked / sized.replicas
     run = trials.run(share)
     ladder, beyond = _ladder(trials, rate.per_s, brief)
     seeds = [rate.per_s, *_other_seeds(trials, rate.per_s, brief)]
-    rate, chance, safe, more = _interval(trials, replace(rate, seeds_per_s=seeds), share, run, brief)
+    rate = replace(rate, seeds_per_s=seeds)
+    rate, chance, safe, more = _interval(trials, rate, share, run, brief)
     gpus = sized.replicas * candidate.gpus
     at_rate = point(run, brief.limits, share, candidate.gpus)
     output_per_s = sized.replicas * share * float(brief.workload.output_tokens.mean())
@@ -217,12 +216,14 @@ def _interval(
     ends, count = [], 0
     for misjudged in (bad, good):
         other = _misjudged(trials, misjudged)
-        ends.append(highest_rate(other.excess, rate.per_s * math.exp(-misjudged.step), stride=1.1)[0])
+        guess = rate.per_s * math.exp(-misjudged.step)
+        ends.append(highest_rate(other.excess, guess, stride=1.1)[0])
         count += other.count
     other = _misjudged(trials, bad)
     safe = ends[0] >= share or other.excess(share) <= 1
     chance = chance_of(share, ends[0], rate.per_s, ends[1], level)
-    return replace(rate, interval_per_s=(ends[0], ends[1]), level=level), chance, safe, count + other.count
+    rate = replace(rate, interval_per_s=(ends[0], ends[1]), level=level)
+    return rate, chance, safe, count + other.count
 
 
 def _misjudged(trials: Trials, misjudged: Misjudged) -> Trials:

@@ -56,8 +56,8 @@ def chance_of(rate_per_s: float, bad: float, expected: float, good: float, level
         good: At the good end.
         level: Share that the interval is to cover.
 
-    >>> round(chance_of(8.0, 8.0, 10.0, 12.0, 0.9), 2), round(chance_of(10.0, 8.0, 10.0, 12.0, 0.9), 2)
-    (0.95, 0.5)
+    >>> [round(chance_of(rate, 8.0, 10.0, 12.0, 0.9), 2) for rate in (8.0, 10.0, 12.0)]
+    [0.95, 0.5, 0.05]
     """
     normal = NormalDist()
     end = normal.inv_cdf((1 + level) / 2)

@@ -72,10 +72,14 @@ class Goodput:
         each = " and ".join(f"{k.upper()} <= {written_s(v)}" for k, v in self.seconds.items())
         return f"{100 * self.share:g} % of the requests: {each}"
 
+    def needed(self, requests: int) -> int:
+        """How many of the requests have to meet them."""
+        return max(math.ceil(round(self.share * requests, 6)), 1)
+
     def excess(self, latencies: Latencies) -> Float[np.ndarray, " requests"]:
         """Each request's largest latency as a share of its limit; 0 where it has none."""
         ratios = [latencies[k] / limit for k, limit in self.seconds.items()]
-        return np.nan_to_num(np.max(ratios, axis=0), nan=0.0, posinf=np.inf)
+        return np.max(np.where(np.isnan(ratios), 0.0, ratios), axis=0)
 
 
 @dataclass(frozen=True)
@@ -114,8 +118,8 @@ class Limits:
             values, counts = gaps if limit.metric == "itl" else _known(latencies[limit.metric])
             found.append(statistic(values, counts, limit.percent) / limit.seconds)
         if self.goodput is not None:
-            needed = math.ceil(round(self.goodput.share * len(latencies["ttft"]), 6))
-            found.append(float(np.sort(self.goodput.excess(latencies))[max(needed, 1) - 1]))
+            needed = self.goodput.needed(len(latencies["ttft"]))
+            found.append(float(np.sort(self.goodput.excess(latencies))[needed - 1]))
         return max(found)
 
     def met(self, latencies: Latencies) -> Bool[np.ndarray, " requests"]:
@@ -145,7 +149,7 @@ class Limits:
         if self.goodput is None:
             return False
         beyond = np.count_nonzero(self.goodput.excess(least) > 1)
-        return beyond > (1 - self.goodput.share) * requests
+        return beyond > requests - self.goodput.needed(requests)
 
 
 def statistic(values: np.ndarray, counts: np.ndarray, percent: float | None) -> float:

@@ -133,9 +133,7 @@ def _promising(scouted: Mapping[int, Scouted], brief: Brief, top: int) -> list[i
     A quick look knows rates to a part, and replicas are whole: what is lost by rounding one up
     may be won by another.
     """
-    expense = {
-        i: _expense(*found.kept[0], brief) for i, found in scouted.items() if found.kept
-    }
+    expense = {i: _expense(*found.kept[0], brief) for i, found in scouted.items() if found.kept}
     ordered = sorted(expense, key=lambda i: expense[i])
     least = min(_whole(scouted[i], brief, 1 - _QUICK_ERROR) for i in ordered)
     return [
@@ -155,7 +153,7 @@ def _whole(found: Scouted, brief: Brief, error: float) -> float:
 
 
 def _dearer(found: Scouted, brief: Brief) -> str:
-    candidate, rate = found.kept[0]
+    rate = found.kept[0][1]
     what = "in price" if brief.prices_per_gpu_hour else "in GPUs"
     per = "" if brief.rate_per_s is not None else " for each request per second"
     return (
@@ -201,7 +199,9 @@ def _frontier(scouted: Mapping[int, Scouted]) -> list[FrontierPoint]:
     return points
 
 
-def _check_any(scouted: Mapping[int, Scouted], brief: Brief, groups: Sequence[Sequence[Candidate]]) -> None:
+def _check_any(
+    scouted: Mapping[int, Scouted], brief: Brief, groups: Sequence[Sequence[Candidate]]
+) -> None:
     """Stop where no candidate holds the limits at any rate."""
     if any(found.kept for found in scouted.values()):
         return

@@ -72,8 +72,7 @@ def scout(candidates: Sequence[Candidate], brief: Brief) -> Scouted:
     found.sort(key=lambda each: -each[1])
     kept = [(c, rate) for c, rate in found if rate >= (1 - _MARGIN) * found[0][1]]
     left_out += [
-        _left_out(c, _too_low(rate, found[0][1]), simulated=True)
-        for c, rate in found[len(kept) :]
+        _left_out(c, _too_low(rate, found[0][1]), simulated=True) for c, rate in found[len(kept) :]
     ]
     points, more = _ladder(kept[0][0], brief) if kept else ([], 0)
     return Scouted(kept, left_out, points, least, simulations + more)

@@ -64,9 +64,7 @@ class Trials:
 
     def fleet(self, workload: Workload, replicas: int, routing: str) -> Run:
         """Replicas behind a load balancer, under a load of their own."""
-        engine = replace(
-            self.candidate.engine, replicas=replicas, data_parallel_routing=routing
-        )
+        engine = replace(self.candidate.engine, replicas=replicas, data_parallel_routing=routing)
         run = self._simulate(workload, None, engine)
         assert run is not None, "a run that nothing may stop came to no end"
         return run

@@ -31,6 +31,11 @@ def first_server(engine, replica):
 
 @inner
 def server_of(engine, r):
-    """The API server that a request came to: those of a copy take turns."""
-    turn = r // engine.n_copies % (engine.n_servers // engine.n_copies)
+    """The API server that a request came to: those of a copy take turns.
+
+    Where requests go round several copies, a copy's own come at even distances, so each round
+    begins with another server.
+    """
+    begin = r // engine.n_replicas if engine.n_copies > 1 else 0
+    turn = (begin + r) % (engine.n_servers // engine.n_copies)
     return arrays.servers(engine)[first_server(engine, arrays.requests(engine)[r].replica) + turn]

@@ -29,6 +29,11 @@ class Stage:
     def __post_init__(self) -> None:
         if not (self.rate_per_s > 0 and math.isfinite(self.rate_per_s)):
             raise PinnError(f"a load stage needs a positive rate, got {self.rate_per_s} req/s")
+        if not math.isfinite(self.duration_s):
+            raise PinnError(
+                f"a load stage of {self.rate_per_s} req/s has no end (duration {self.duration_s} "
+                "s): give its duration in seconds"
+            )
         if self.requests < 1:
             raise PinnError(
                 f"a load stage of {self.rate_per_s} req/s over {self.duration_s} s sends "

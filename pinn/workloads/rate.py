@@ -64,6 +64,8 @@ def thinned(workload: Workload, kept: Bool[np.ndarray, " n"]) -> Workload:
     """
     donor, shared = workload.shares_with, workload.shared_tokens
     if (donor >= 0).any() and not kept.all():
+        whole = workload.prompt_tokens + workload.output_tokens
+        shared = np.minimum(shared, whole[np.maximum(donor, 0)])
         donor, shared = _shared_among(donor, shared, kept)
     place = np.cumsum(kept) - 1
     donor = np.where(donor >= 0, place[np.maximum(donor, 0)], -1)[kept]
