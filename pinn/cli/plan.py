@@ -94,7 +94,7 @@ def plan(
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for plan.json and plan.csv.")
+        Path | None, typer.Option("--out", help="Folder for plan.json, plan.csv, plan.html, PNGs.")
     ] = None,
     top: Annotated[int, typer.Option("--top", min=1, help="Rows to examine in full.")] = 8,
     seed: Annotated[
@@ -141,6 +141,7 @@ def plan(
     from pinn.evaluation.workers import Workers
     from pinn.planning.candidates import find_candidates, grid_configurations
     from pinn.planning.make import make_plan
+    from pinn.planning.page import write_page
     from pinn.planning.plan import write_plan
 
     used = find_checkpoint(checkpoint)
@@ -169,6 +170,7 @@ def plan(
     if out is not None:
         write_plan(made, out / "plan.json")
         write_csv(made, out / "plan.csv")
+        write_page(made, out)
     print_plan(made, out)
 
 

@@ -133,7 +133,7 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
     hardware = [each for each in misfits if ", " not in each.label]
     lines += [f"  {each.label}: {each.reason}" for each in hardware[:_NAMED]]
     if out is not None:
-        lines.append(f"All of it: {out / 'plan.json'}, {out / 'plan.csv'}")
+        lines.append(f"All of it: {out / 'plan.html'}, {out / 'plan.json'}, {out / 'plan.csv'}")
     return lines
 
 

@@ -178,7 +178,7 @@ def _asked(plan: Plan) -> list[tuple[str, str]]:
     rate = "" if ask.rate_per_s is None else f" at {ask.rate_per_s:g} requests/s"
     return [
         ("Model", ask.model),
-        ("Load", f"{ask.requests} requests of {ask.workload}{rate}; {ask.prompt_tokens:.0f} tokens "
+        ("Load", f"{ask.requests} requests of {Path(ask.workload).name}{rate}; {ask.prompt_tokens:.0f} tokens "
          f"in and {ask.output_tokens:.0f} out in the mean, {ask.longest_tokens} at most together"),
         ("Limits", "; ".join(ask.limits) or "none"),
         ("GPUs", ", ".join(map(short, ask.gpus)) + most),

@@ -122,6 +122,8 @@ def test_the_table_and_the_progress_are_printed(plan, folder):
     assert plan.choices[0].serve_command in printed
     assert "limited by" in printed
     assert "examined" in (folder / "progress.txt").read_text()
+    page = (folder / "out" / "plan.html").read_text(encoding="utf-8")
+    assert plan.choices[0].label in page
     with (folder / "out" / "plan.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["gpu"] for row in rows] == [choice.gpu for choice in plan.choices]
