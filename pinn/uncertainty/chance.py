@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from jaxtyping import Float
-from scipy.stats import norm
 
 from pinn.uncertainty.conformal import LEVEL, Values, weighted_quantile
 
@@ -74,4 +74,5 @@ def error_law(errors: Values, half: Values, weight: Values) -> ErrorLaw:
 
 def normal_law(level: float = LEVEL) -> ErrorLaw:
     """Where left-out rows are not known: normal errors, of which the interval holds its level."""
-    return ErrorLaw(tuple((norm.ppf(_SHARES) / norm.ppf((1 + level) / 2)).tolist()))
+    quantile = NormalDist().inv_cdf
+    return ErrorLaw(tuple(quantile(share) / quantile((1 + level) / 2) for share in _SHARES))
