@@ -46,11 +46,11 @@ console.error = console.warn = (...words) => errors.push(words.join(" "));
 
 
 class Page(html.parser.HTMLParser):
-    """Addresses, anchors and tags left open."""
+    """Addresses, anchors, pictures and tags left open."""
 
     def __init__(self, text):
         super().__init__()
-        self.addresses, self.anchors, self.open, self.images, self.focusable = [], set(), [], [], 0
+        self.addresses, self.anchors, self.open, self.images = [], set(), [], []
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
