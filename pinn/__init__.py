@@ -3,5 +3,5 @@
 Data flows one way through the sub-packages, and imports follow it:
 
     specs <- files <- physics <- kernels <- coefficients <- simulator <- data <- trust
-          <- training <- evaluation <- export <- research <- cli
+          <- training <- evaluation <- export <- planning <- research <- cli
 """

@@ -66,7 +66,7 @@ def _heights(step: dict[str, Any]) -> list[float]:
 
 
 def _draw_parts(axes: Axes, step: dict[str, Any]) -> None:
-    from pinn.export.plot_style import PART_LOOKS  # imports matplotlib
+    from pinn.research.report.anatomy import PART_LOOKS  # imports matplotlib
 
     rows = {"network": "network_us", "kernels and\noverheads": "composed_us"}
     rows = {name: key for name, key in rows.items() if step[key] is not None}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pinn.cli.evaluate_decisions import decisions
 from pinn.errors import PinnError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pinn.simulator.linear_latency import LinearLatency
 
 app = typer.Typer(add_completion=False, help="Score predictions on measurements.")
+app.command("decisions")(decisions)
 
 
 @app.callback(invoke_without_command=True)
@@ -40,8 +42,8 @@ def evaluate(
 
     Without a subcommand: makes the fits that are missing (hours the first time; interrupted, the
     same command goes on), scores everything and writes results/suite: results.csv, ranking.csv,
-    studies.csv, report.html with its figures. The last line is one JSON document. The same as
-    'python train.py +experiment=suite', in a checkout.
+    studies.csv, decisions.csv, report.html with its figures. The last line is one JSON document.
+    The same as 'python train.py +experiment=suite', in a checkout.
 
     Example: pinn evaluate --fast
     """

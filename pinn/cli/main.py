@@ -26,6 +26,9 @@ COMMANDS = (
     ),
     Subcommand("simulate", "pinn.cli.simulate", "Serve a workload in simulated time."),
     Subcommand(
+        "plan", "pinn.cli.plan", "What to rent for a load, how to start it, and how sure that is."
+    ),
+    Subcommand(
         "export", "pinn.cli.export", "Write ONNX graphs, tables and files for the Go simulator."
     ),
     Subcommand(

@@ -41,6 +41,13 @@ def simulate(
     gpu: Annotated[
         str | None, typer.Option("--gpu", help="Name, or path of a datasheet's JSON file.")
     ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            "--rate",
+            help="Mean requests per second: the load's clock is scaled. [default: the file's own]",
+        ),
+    ] = None,
     seed: Annotated[
         int | None, typer.Option("--seed", help="Of random draws. [default: the file's, else 0]")
     ] = None,
@@ -98,7 +105,7 @@ def simulate(
     """
     named = {"model": model, "gpu": gpu}
     given = {name: value for name, value in named.items() if value is not None} | flags
-    job, latency = _job(given, workload, seed, checkpoint, coefficients)
+    job, latency = _job(given, workload, rate, seed, checkpoint, coefficients)
     run, deployment = job.run(), job.deployment
     trust = _trust(run, job, latency, checkpoint, coefficients)
     found = _sensitivity(job, latency, run, sensitivity)
@@ -111,6 +118,7 @@ def simulate(
 def _job(
     given: dict[str, Any],
     path: Path,
+    rate: float | None,
     seed: int | None,
     checkpoint: Path | None,
     coefficients: Path | None,
@@ -119,6 +127,7 @@ def _job(
     from pinn.coefficients.configurations import canonical, make_deployment
     from pinn.simulator.many import Job
     from pinn.simulator.workloads.load import load_workload
+    from pinn.simulator.workloads.rate import at_rate
 
     of_engine = {flag.name for flag in flags_of(EngineSpec)}
     engine = EngineSpec(**{name: v for name, v in given.items() if name in of_engine})
@@ -126,6 +135,8 @@ def _job(
     flags = {name: v for name, v in given.items() if name not in of_engine}
     deployment = make_deployment(canonical(named | flags))
     workload = load_workload(path, seed)
+    if rate is not None:
+        workload = at_rate(workload, rate)
     latency = _latency(deployment, checkpoint, coefficients)
     return Job(deployment, workload, latency, engine), latency
 

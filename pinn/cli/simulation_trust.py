@@ -15,7 +15,7 @@ from pinn.simulator.run import Run
 from pinn.simulator.statistics import run_statistics
 from pinn.trust.calibration import Ends, read_calibration
 from pinn.trust.sentence import describe_trust
-from pinn.trust.simulated import Figures, end_figures, figure_ends
+from pinn.trust.simulated import Figures, end_figures, figure_ends, standing_step
 from pinn.trust.spread_parts import spread_parts
 from pinn.trust.step_distance import outside_inputs
 from pinn.trust.step_interval import situation_of
@@ -47,7 +47,7 @@ def simulation_trust(
         return {"missing": "no request was served"}
     try:
         calibration = read_calibration(checkpoint)
-        situation = situation_of(checkpoint, job.deployment, _mean_step(run))
+        situation = situation_of(checkpoint, job.deployment, standing_step(run))
         outside = outside_inputs(checkpoint, job.deployment)
     except PinnError as error:
         return {"missing": str(error)}
@@ -69,15 +69,6 @@ def simulation_trust(
 
 
 _UNSERVED = "unserved"
-
-
-def _mean_step(run: Run) -> str:
-    """The decode step that stands for a run: its mean number of requests at their mean context."""
-    statistics = run_statistics(run)
-    requests = max(round(statistics["requests_per_step"]), 1)
-    tokens = statistics["total_input_tokens"] + statistics["total_output_tokens"] / 2
-    context = max(round(tokens / max(statistics["injected_requests"], 1)), 1)
-    return f"{requests} decode @ {context}"
 
 
 def _mean_figures(run: Run) -> Figures:

@@ -55,17 +55,39 @@ def held_out_errors(
     Raises:
         PinnError: If the folder holds no predictions of the network that kernels taught.
     """
-    predictions = _read_predictions(folder)
+    observations = read_observations(folder / "observations" / "silicon.parquet")
+    return described_errors(_read_predictions(folder), observations, surrogates, folder)
+
+
+def described_errors(
+    predictions: pd.DataFrame,
+    observations: pd.DataFrame,
+    surrogates: Callable[[Exclusion], KernelSurrogates],
+    root: Path | None = None,
+) -> pd.DataFrame:
+    """Errors and descriptions of the left-out rows among predictions.
+
+    Args:
+        predictions: As ``pinn.evaluation.crossvalidation.cross_validate`` returns them.
+        observations: What was measured.
+        surrogates: Gives the kernel surrogates of an exclusion.
+        root: Where descriptions are remembered; None for the cache of all.
+
+    Returns:
+        Table with ``COLUMNS``, of the splits that leave models or GPUs out.
+
+    Raises:
+        PinnError: If there are no predictions of the network that kernels taught.
+    """
     left_out = predictions["split"].map(lambda split: left_out_column(split) is not None)
     wanted = (predictions["method"] == METHOD) & left_out
     if not wanted.any():
         raise PinnError(
-            f"{folder} has no predictions of the method {METHOD!r} for left-out models or GPUs: "
-            "run the experiment with kernels=on until its fits are made"
+            f"no predictions of the method {METHOD!r} for left-out models or GPUs: run the "
+            "experiment with kernels=on until its fits are made"
         )
-    observations = read_observations(folder / "observations" / "silicon.parquet")
     errors = _errors(predictions[wanted], observations)
-    return _described(errors, serving_rows(observations), surrogates, folder)[list(COLUMNS)]
+    return _described(errors, serving_rows(observations), surrogates, root)[list(COLUMNS)]
 
 
 def _read_predictions(folder: Path) -> pd.DataFrame:
@@ -95,7 +117,7 @@ def _described(
     errors: pd.DataFrame,
     rows: ServingRows,
     surrogates: Callable[[Exclusion], KernelSurrogates],
-    root: Path,
+    root: Path | None,
 ) -> pd.DataFrame:
     """The errors with what is known of each row's mean step; its GPU has its datasheet's name."""
     of_row = {

@@ -11,6 +11,13 @@ from pinn.evaluation.groups import GROUPS
 #: Unit of every error in the table.
 CAPTION = "absolute percentage error; bias is the median signed error; n rows"
 
+#: What decisions are and what their columns say.
+DECISIONS_CAPTION = (
+    "picks of the deployment with the best predicted throughput per GPU within a TPOT limit; "
+    "throughput lost by measurement, percent, a pick that misses the limit by over 5 % losing all; "
+    "share of such misses; loss for each model"
+)
+
 #: Parts whose rows are printed by held-out model too; the saved table has this for every part.
 DETAILED = ("expert-parallel",)
 
@@ -44,6 +51,28 @@ def print_results(
             table.add_row(shown, str(row["method"]), str(row["n"]), *numbers)
             previous = held_out
         console.print(table)
+
+
+def print_decisions(table: pd.DataFrame, console: Console | None = None) -> None:
+    """Print one table per kind of split: a row per method, the mean loss for each model too.
+
+    Args:
+        table: As ``pinn.evaluation.decisions.decision_table`` returns it.
+        console: Where to; None for the terminal.
+    """
+    console = console or Console(width=120)
+    for split, part in table.groupby("split", sort=False):
+        by_model = part.pivot(index="method", columns="held_out", values="loss")
+        shown = Table(title=f"{split}: decisions", caption=DECISIONS_CAPTION)
+        shown.add_column("method", no_wrap=True)
+        models = [name for name in by_model.columns if name != "all"]
+        for heading in ("decisions", "mean loss", "missed", *(m.split("/")[-1] for m in models)):
+            shown.add_column(heading, justify="right")
+        for row in part[part["held_out"] == "all"].to_dict("records"):
+            of_models = (f"{by_model.loc[row['method'], m]:.1f}" for m in models)
+            numbers = (f"{row[name]:.1f}" for name in ("loss", "missed"))
+            shown.add_row(str(row["method"]), str(row["decisions"]), *numbers, *of_models)
+        console.print(shown)
 
 
 def _is_shown(held_out: str) -> bool:

@@ -28,11 +28,13 @@ class Workers:
             Ray cluster decides itself.
         address: Of a running Ray cluster, whose machines see the working directory under the same
             path; None starts a Ray of its own on this machine.
+        torch: Whether tasks use it: each then runs on one thread, as this process would.
     """
 
     backend: str = "processes"
     count: int = 1
     address: str | None = None
+    torch: bool = True
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
@@ -62,13 +64,17 @@ class Workers:
             return ((i, work(task)) for i, task in enumerate(tasks))
         return self._in_processes(work, tasks)
 
+    @property
+    def _one(self) -> Callable[[Callable[[Task], Result], Task], Result]:
+        return _alone if self.torch else _plainly
+
     def _in_processes(
         self, work: Callable[[Task], Result], tasks: Sequence[Task]
     ) -> Iterator[tuple[int, Result]]:
         # Spawned, not forked: torch's threads do not survive a fork.
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(self.count, mp_context=context) as pool:
-            index = {pool.submit(_alone, work, task): i for i, task in enumerate(tasks)}
+            index = {pool.submit(self._one, work, task): i for i, task in enumerate(tasks)}
             for done in as_completed(index):
                 yield index[done], done.result()
 
@@ -85,9 +91,9 @@ class Workers:
         if own:
             _start(ray, self)
         try:
-            remote: Any = ray.remote(num_cpus=1)(_alone_in)
+            remote: Any = ray.remote(num_cpus=1)(_in_folder)
             here = Path.cwd()
-            index = {remote.remote(here, work, task): i for i, task in enumerate(tasks)}
+            index = {remote.remote(here, self._one, work, task): i for i, task in enumerate(tasks)}
             waiting = list(index)
             while waiting:
                 done, waiting = ray.wait(waiting)
@@ -114,15 +120,24 @@ def _result(ray: Any, reference: Any) -> Any:
         raise error.cause from error
 
 
-def _alone_in(folder: Path, work: Callable[[Task], Result], task: Task) -> Result:
-    """The same in a folder: Ray's processes start wherever Ray was started."""
+def _in_folder(
+    folder: Path,
+    one: Callable[[Callable[[Task], Result], Task], Result],
+    work: Callable[[Task], Result],
+    task: Task,
+) -> Result:
+    """Run one task in a folder: Ray's processes start wherever Ray was started."""
     if not folder.is_dir():
         raise PinnError(
             f"Ray's machine {os.uname().nodename} has no folder {folder}, where pinn was started: "
             "share it between the machines under the same path"
         )
     os.chdir(folder)
-    return _alone(work, task)
+    return one(work, task)
+
+
+def _plainly(work: Callable[[Task], Result], task: Task) -> Result:
+    return work(task)
 
 
 def _alone(work: Callable[[Task], Result], task: Task) -> Result:

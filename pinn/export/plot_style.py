@@ -7,27 +7,14 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-
-from pinn.training.teacher.breakdown import PARTS
 
 #: Marker and grey of what comes first, second, ...
 MARKERS = (
     ("o", "0.1"), ("s", "0.55"), ("^", "0.35"), ("D", "0.7"), ("v", "0.2"), ("P", "0.5"),
     ("X", "0.3"), ("*", "0.6"),
-)  # fmt: skip
-
-#: Grey and hatch of each part of a step, alternating so that neighbours differ.
-PART_LOOKS = dict(
-    zip(
-        PARTS,
-        (
-            ("0.25", ""), ("0.85", "///"), ("0.55", ""), ("1.0", "..."), ("0.7", "xxx"),
-            ("0.4", ""), ("0.95", "\\\\\\"), ("0.6", "++"), ("0.75", ""),
-        ),
-        strict=True,
-    )
 )  # fmt: skip
 
 #: Name -> marker and grey.
@@ -73,6 +60,14 @@ def markers(names: Iterable[str]) -> Looks:
 def short(name: str) -> str:
     """A model without its organisation, a GPU without its form factor."""
     return name.split("/")[-1].removesuffix("_sxm")
+
+
+def svg(figure: Figure) -> bytes:
+    """The picture as SVG, its text as outlines; equal figures give equal bytes."""
+    buffer = io.BytesIO()
+    with rc_context({"svg.hashsalt": "pinn"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    return buffer.getvalue()
 
 
 def png(figure: Figure) -> bytes:

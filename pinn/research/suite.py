@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 
 from pinn.coefficients.checkpoint_search import find_checkpoint
 from pinn.data.splits import deployment_keys, named_splits
+from pinn.data.table import read_observations
 from pinn.errors import PinnError
 from pinn.evaluation.configured import (
     Measured,
@@ -33,6 +34,7 @@ from pinn.evaluation.crossvalidation import (
     read_cells,
     read_times,
 )
+from pinn.evaluation.decisions import decide, decision_table
 from pinn.evaluation.groups import group_masks
 from pinn.evaluation.held_out import held_out_errors
 from pinn.evaluation.intervals import configured_surrogates
@@ -43,7 +45,7 @@ from pinn.evaluation.methods import (
     Method,
 )
 from pinn.evaluation.metrics import METRICS, summarize, with_correlation
-from pinn.evaluation.printing import print_results
+from pinn.evaluation.printing import print_decisions, print_results
 from pinn.evaluation.ranking import rank
 from pinn.files.write import replace_atomically
 from pinn.kernels.heldout import FOLDS
@@ -66,6 +68,7 @@ from pinn.research.suite_steps import step_cell
 from pinn.training.learner import ServingLearner
 from pinn.training.provenance import code_sha256, json_sha256
 from pinn.trust.coverage import calibration_curve
+from pinn.trust.decisions import expected_decisions
 
 #: What every table rests on.
 EVIDENCE = "4 measured deployment models, 6 serving-run models and one traced run"
@@ -206,6 +209,9 @@ def _tables(
     ranking = rank(compared, groups, METRICS, NOT_FOR_UNSEEN)
     ranking.to_csv(folder / "ranking.csv", index=False)
     studies(results).to_csv(folder / "studies.csv", index=False)
+    observations = read_observations(folder / "observations" / "silicon.parquet")
+    decisions = decision_table(decide(compared, observations))
+    decisions.to_csv(folder / "decisions.csv", index=False)
     print_results(results[~results["method"].map(is_study)], evidence=EVIDENCE)
     return {
         "folder": str(folder),
@@ -213,6 +219,7 @@ def _tables(
         "results": str(folder / "results.csv"),
         "ranking": str(folder / "ranking.csv"),
         "studies": str(folder / "studies.csv"),
+        "decisions": str(folder / "decisions.csv"),
         "evidence": EVIDENCE,
         "first": _first(ranking),
     }
@@ -229,6 +236,7 @@ def _finish(
             make(config, folder)
         except PinnError as error:
             skipped[what] = str(error)
+    print_decisions(pd.read_csv(folder / "decisions.csv"))
     images = Path(config.report.images) if config.report.images else None
     page = write_report(folder, EVIDENCE, images)
     summary = summary | {"report": str(page), "skipped": skipped}
@@ -240,11 +248,16 @@ def _finish(
 
 
 def _intervals(config: DictConfig, folder: Path) -> None:
-    """Coverage of intervals that never saw what they are judged on."""
+    """Coverage of intervals that never saw what they are judged on, and decisions by them."""
     if not config.kernels.enabled:
         raise PinnError("intervals rest on kernels: run with kernels=on")
     errors = held_out_errors(folder, configured_surrogates(config))
     calibration_curve(errors).to_csv(folder / "coverage.csv", index=False)
+    predictions = pd.read_parquet(folder / "predictions.parquet")
+    observations = read_observations(folder / "observations" / "silicon.parquet")
+    by_rule = decision_table(expected_decisions(errors, predictions, observations))
+    together = pd.concat([pd.read_csv(folder / "decisions.csv"), by_rule])
+    together.to_csv(folder / "decisions.csv", index=False)
 
 
 def _network(config: DictConfig, folder: Path) -> None:

@@ -66,6 +66,7 @@ _SIZES = [
     ("n_requests", "i8"),
     ("n_replicas", "i8"),
     ("n_groups", "i8"),
+    ("n_copies", "i8"),  # of the deployment, behind one load balancer
     ("n_servers", "i8"),
     ("n_stages", "i8"),
     ("n_keys", "i8"),  # of all requests together

@@ -16,6 +16,7 @@ from pinn.simulator.state import (
     SENT,
     TIMED_OUT,
 )
+from pinn.simulator.topology import group_of
 
 #: The coordinator tells the load balancer the queue lengths at most this often
 #: (``vllm/v1/engine/coordinator.py: DPCoordinatorProc``, ``min_stats_update_interval_ms``).
@@ -118,12 +119,6 @@ def hand_over(engine, r, work_s):
             arrays.deadline_s(engine), arrays.deadline_id(engine), engine.deadlines, deadline, r
         )
         engine.deadlines += 1
-
-
-@inner
-def group_of(engine, replica):
-    """The group that a replica steps with."""
-    return replica if engine.n_groups > 1 else 0
 
 
 @inner

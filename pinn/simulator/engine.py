@@ -61,7 +61,8 @@ def new_engine(settings: dict[str, float], given: dict[str, np.ndarray], distinc
     """Build an idle engine.
 
     Args:
-        settings: Value of every setting, and ``n_replicas``, ``n_groups`` and ``n_servers``.
+        settings: Value of every setting, and ``n_replicas``, ``n_groups``, ``n_copies`` and
+            ``n_servers``.
         given: Arrays ``requests``, ``keys``, ``stage_starts_s``, ``stage_sizes`` and
             ``graph_size``.
         distinct: How many different block keys there are.

@@ -18,7 +18,8 @@ class EngineSpec:
     """Flags of vLLM 0.15.1 beside those of ``ServingSpec``; each has vLLM's name and default.
 
     vLLM has no flag for ``activation_reserve_bytes`` (it measures it at start, in place of the
-    estimate of ``pinn.simulator.memory``), ``data_parallel_routing`` (``round_robin`` is an
+    estimate of ``pinn.simulator.memory``), ``replicas`` (servers of their own, among which a load
+    balancer chooses as among data-parallel ranks), ``data_parallel_routing`` (``round_robin`` is an
     external load balancer's), ``kv_transfer_*`` and ``reject_long_requests`` (without it the
     workload is refused). ``api_server_count`` None means one for each data-parallel rank
     (``vllm/entrypoints/cli/serve.py``); without ``v1_multiprocessing`` there is one only.
@@ -50,8 +51,12 @@ class EngineSpec:
         least=0,
         shown="estimate",
     )
+    replicas: int = flag(1, "Servers alike that share the load.", least=1)
     data_parallel_routing: str | None = flag(
-        None, "Which replica gets a request.", shown="the engine's", allowed=ROUTINGS
+        None,
+        "Which server and rank gets a request.",
+        shown="the engine's",
+        allowed=ROUTINGS,
     )
     reject_long_requests: bool = flag(
         False, "Count requests beyond --max-model-len as rejected, as a server does."

@@ -28,6 +28,7 @@ from pinn.simulator.request_kernel import (
 )
 from pinn.simulator.state import REREAD
 from pinn.simulator.step_kernel import step_values
+from pinn.simulator.topology import group_of
 from pinn.specs.batch import Batch
 
 
@@ -48,7 +49,7 @@ def situation(engine, r):
     """
     request = arrays.requests(engine)[r]
     state = arrays.replicas(engine)[request.replica]
-    group = arrays.groups(engine)[request.replica if engine.n_groups > 1 else 0]
+    group = arrays.groups(engine)[group_of(engine, request.replica)]
     return Situation(
         float(request.prompt),
         group.step_time_s,
@@ -87,7 +88,7 @@ def request_state(engine: PlainEngine, r: int) -> RequestState:
 
 def step_seconds(latency: LatencyModel, engine: PlainEngine, replica: int) -> float:
     """StepTime of the batch that a replica has just scheduled."""
-    group = arrays.groups(engine)[replica if engine.n_groups > 1 else 0]
+    group = arrays.groups(engine)[group_of(engine, replica)]
     column = (group.oldest + group.in_flight) % engine.depth
     rows = slice(0, arrays.batch_size(engine)[replica, column])
     added = arrays.replicas(engine)[replica].padding

@@ -28,6 +28,7 @@ from pinn.simulator.output import update_from_output
 from pinn.simulator.queues import append_waiting, pop_input
 from pinn.simulator.scheduler import schedule
 from pinn.simulator.state import FIRST_SUM, LOADING, SENT, WAITING
+from pinn.simulator.topology import first_server, replicas_of
 
 DONE, FULL, BAD_STEP = range(3)
 _END, _SEND, _TURN, _HANG_UP = range(4)
@@ -77,7 +78,7 @@ def _group_seconds(latency, engine, group):
     Experts spread over data-parallel ranks exchange tokens in every layer, so the ranks keep step
     (``DPEngineCoreProc.run_busy_loop``); idle ones run a dummy batch.
     """
-    first, count = _replicas_of(engine, group)
+    first, count = replicas_of(engine, group)
     longest, slowest = 0.0, first
     for replica in range(first, first + count):
         if arrays.replicas(engine)[replica].tokens > 0:
@@ -90,7 +91,7 @@ def _group_seconds(latency, engine, group):
 @inner
 def _charge_requests(latency, engine, group):
     """Delays of the requests that this scheduling started or preempted."""
-    first, count = _replicas_of(engine, group)
+    first, count = replicas_of(engine, group)
     for replica in range(first, first + count):
         state = arrays.replicas(engine)[replica]
         for i in range(state.new):
@@ -134,23 +135,24 @@ def _next_event(engine):
 def _begin_turn(engine, group, now, token_s, completion_s):
     """``EngineCore.step_with_batch_queue`` after its wait, then ``_process_input_queue``."""
     state = arrays.groups(engine)[group]
-    now = _engine_free_s(engine, now)
+    first, count = replicas_of(engine, group)
+    now = _engine_free_s(engine, first, now)
     hang_up(engine, now)  # of those whose patience ran out while the loop was held up
-    first, count = _replicas_of(engine, group)
     if state.in_flight > 0 and arrays.batch_end_s(engine)[group, state.oldest] <= now:
         for replica in range(first, first + count):
             update_from_output(engine, replica, state.oldest, now, token_s, completion_s)
         state.oldest = (state.oldest + 1) % engine.depth
         state.in_flight -= 1
-    state.now_s = now = _engine_free_s(engine, now)
+    state.now_s = now = _engine_free_s(engine, first, now)
     for replica in range(first, first + count):
         _drain_input(engine, replica, now)
 
 
 @inner
-def _engine_free_s(engine, now):
+def _engine_free_s(engine, replica, now):
     """When the engine's loop goes on: it waits for an API server that shares its process."""
-    return max(now, arrays.servers(engine)[0].free_s) if engine.one_process else now
+    server = arrays.servers(engine)[first_server(engine, replica)]
+    return max(now, server.free_s) if engine.one_process else now
 
 
 @inner
@@ -181,7 +183,7 @@ def _wants_batch(engine, group):
     """Whether the batch queue has room and the scheduler has requests."""
     if arrays.groups(engine)[group].in_flight >= engine.depth:
         return False
-    first, count = _replicas_of(engine, group)
+    first, count = replicas_of(engine, group)
     for replica in range(first, first + count):
         if arrays.replicas(engine)[replica].running + arrays.replicas(engine)[replica].waiting > 0:
             return True
@@ -193,7 +195,7 @@ def _schedule_group(engine, group):
     """Schedule every replica of a group; their tokens together."""
     state = arrays.groups(engine)[group]
     column = (state.oldest + state.in_flight) % engine.depth
-    first, count = _replicas_of(engine, group)
+    first, count = replicas_of(engine, group)
     tokens = 0
     for replica in range(first, first + count):
         tokens += schedule(engine, replica, column, state.now_s)
@@ -228,7 +230,7 @@ def _record(engine, group, start, duration, slowest):
         row[i] = 0
     column = arrays.groups(engine)[group].oldest + arrays.groups(engine)[group].in_flight - 1
     column %= engine.depth
-    first, count = _replicas_of(engine, group)
+    first, count = replicas_of(engine, group)
     for replica in range(first, first + count):
         state = arrays.replicas(engine)[replica]
         row[3] += arrays.batch_size(engine)[replica, column]
@@ -250,7 +252,7 @@ def _end_turn(engine, group):
         state.wake_s = arrays.batch_end_s(engine)[group, state.oldest]
         return
     state.wake_s = np.inf
-    first, count = _replicas_of(engine, group)
+    first, count = replicas_of(engine, group)
     for replica in range(first, first + count):
         if arrays.replicas(engine)[replica].input > 0:
             head = arrays.replicas(engine)[replica].input_head
@@ -261,14 +263,6 @@ def _end_turn(engine, group):
             if request.status == LOADING and request.ready_s > state.now_s:
                 state.wake_s = min(state.wake_s, request.ready_s)
             r = request.after
-
-
-@inner
-def _replicas_of(engine, group):
-    """(first, number) of the replicas that step together."""
-    if engine.n_groups > 1 or engine.n_replicas == 1:
-        return group, 1
-    return 0, engine.n_replicas
 
 
 @inner

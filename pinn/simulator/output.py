@@ -11,8 +11,9 @@ from pinn.simulator.blocks import free_request, key_blocks
 from pinn.simulator.client import resolve
 from pinn.simulator.jit import inner
 from pinn.simulator.queues import remove_waiting
-from pinn.simulator.server import hear_of_step, note_first, note_last, server_of, stream
+from pinn.simulator.server import hear_of_step, note_first, note_last, stream
 from pinn.simulator.state import FINISHED, PREEMPTED, RUNNING, TIMED_OUT
+from pinn.simulator.topology import server_of
 
 
 @inner

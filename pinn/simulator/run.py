@@ -162,7 +162,7 @@ class Run:
         gaps: Gaps between tokens, over all requests that generated any.
         kv_blocks: KV cache blocks of one replica.
         block_size: Tokens in a block.
-        replicas: Data-parallel replicas.
+        replicas: Data-parallel replicas of all servers together.
     """
 
     workload: Workload

@@ -11,12 +11,7 @@ from __future__ import annotations
 
 from pinn.simulator import arrays
 from pinn.simulator.jit import inner
-
-
-@inner
-def server_of(engine, r):
-    """The API server that a request came to."""
-    return arrays.servers(engine)[r % engine.n_servers]
+from pinn.simulator.topology import server_of
 
 
 @inner

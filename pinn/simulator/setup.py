@@ -75,7 +75,7 @@ def _settings(
     deployment: Deployment, workload: Workload, spec: EngineSpec, layout: KvLayout
 ) -> dict[str, float]:
     recipe = deployment.recipe
-    pipeline, replicas = recipe.pipeline_parallel_size, recipe.data_parallel_size
+    pipeline, replicas = recipe.pipeline_parallel_size, spec.replicas * recipe.data_parallel_size
     # vLLM lowers its default max_num_seqs to the token budget (``EngineArgs.
     # _set_default_max_num_seqs_and_batched_tokens_args``) and refuses a larger one.
     seqs = min(recipe.max_requests, len(workload))
@@ -115,8 +115,9 @@ def _settings(
         "depth": pipeline if pipeline > 1 else 1 + overlap,
         "pipeline": pipeline,
         "n_replicas": replicas,
-        "n_groups": 1 if _keep_step(deployment) else replicas,
-        "n_servers": api_servers(deployment, spec),
+        "n_groups": spec.replicas if _keep_step(deployment) else replicas,
+        "n_copies": spec.replicas,
+        "n_servers": spec.replicas * api_servers(deployment, spec),
         "one_process": not spec.v1_multiprocessing,
         "least_loaded": (spec.data_parallel_routing or recipe.routing) == LEAST_LOADED,
         "gpu_cache_tokens": gpu_cache_tokens(deployment),

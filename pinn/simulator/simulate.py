@@ -23,6 +23,13 @@ from pinn.simulator.workloads.workload import Workload
 from pinn.specs.deployment import Deployment
 from pinn.specs.limits import MOST_STEPS, check_size
 
+#: Whether a run is of no use any more, from its requests so far and the engine's time.
+Hopeless = Callable[[np.ndarray, float], bool]
+
+#: Steps before the first such question, and of those so far the share until the next.
+_FIRST_LOOK_STEPS = 512
+_LOOKS = 8
+
 
 def simulate(
     deployment: Deployment,
@@ -49,25 +56,55 @@ def simulate(
         PinnError: If the model does not fit, a request exceeds max_model_len or the KV cache, a
             flag contradicts another, or the latency model gives a step no positive time.
     """
+    run = simulate_unless(None, deployment, workload, latency, engine, compiled=compiled)
+    assert run is not None, "a run that nothing may stop came to no end"
+    return run
+
+
+def simulate_unless(
+    hopeless: Hopeless | None,
+    deployment: Deployment,
+    workload: Workload,
+    latency: LatencyModel,
+    engine: EngineSpec | None = None,
+    *,
+    compiled: bool | None = None,
+) -> Run | None:
+    """The same, given up as soon as the run is known to be of no use.
+
+    Args:
+        hopeless: Looks at the requests so far (``pinn.simulator.state.REQUEST``) and the engine's
+            time, and tells whether to give up; asked ever more rarely as the run grows, and of
+            compiled runs alone.
+        deployment: As for :func:`simulate`, like the rest.
+        workload: What clients send.
+        latency: Seconds for everything that takes time.
+        engine: Further engine settings.
+        compiled: Run in compiled code or not.
+
+    Returns:
+        The run; None where it was given up.
+    """
     latency, engine = complete_latency(latency), engine or EngineSpec()
     layout = kv_layout(deployment, engine)
     too_long = check_run(deployment, workload, engine, layout)
     state = set_up(deployment, workload, engine, layout, too_long)
-    steps, gaps = _run(state, latency, compiled)
+    records = _run(state, latency, compiled, hopeless)
+    if records is None:
+        return None
     return Run(
         workload,
         read_records(state, latency),
-        steps,
-        gaps,
+        *records,
         layout.blocks,
         deployment.recipe.block_tokens,
-        deployment.recipe.data_parallel_size,
+        engine.replicas * deployment.recipe.data_parallel_size,
     )
 
 
 def _run(
-    engine: Engine, latency: LatencyModel, compiled: bool | None
-) -> tuple[StepRecords, GapRuns]:
+    engine: Engine, latency: LatencyModel, compiled: bool | None, hopeless: Hopeless | None
+) -> tuple[StepRecords, GapRuns] | None:
     if compiled is None:
         compiled = isinstance(latency, LinearLatency)
     if not compiled:
@@ -77,7 +114,7 @@ def _run(
         return records
     if not isinstance(latency, LinearLatency):
         raise PinnError(f"only a LinearLatency runs compiled, got {type(latency).__name__}")
-    return _collect(advance_compiled, engine.handle, engine.arrays, latency.compile())
+    return _collect(advance_compiled, engine.handle, engine.arrays, latency.compile(), hopeless)
 
 
 def _collect(
@@ -85,25 +122,31 @@ def _collect(
     state: Any,
     arrays: dict[str, Any],
     model: Any,
-) -> tuple[StepRecords, GapRuns]:
-    """Run to the end, emptying the record buffers whenever they are full."""
-    steps, seconds, counts, so_far = [], [], [], 0
-    status = FULL
+    hopeless: Hopeless | None = None,
+) -> tuple[StepRecords, GapRuns] | None:
+    """Run to the end, emptying the record buffers whenever they are full or somebody looks."""
+    steps, seconds, counts = [], [], []
+    status, rows, idle, total = FULL, state.step_rows, 0, 0
     while status == FULL:
+        if hopeless is not None:
+            state.step_rows = min(rows, max(_FIRST_LOOK_STEPS, total // _LOOKS))
         before = state.progress
         status = go(state, model)
-        if status == FULL and state.progress == before:
+        idle = 0 if state.progress > before else idle + state.n_steps
+        if status == FULL and idle >= rows // 2:
             raise PinnError(
-                f"the engine is stuck: {state.n_steps} steps generated no token; requests preempt "
-                f"each other, because a KV cache of {state.blocks} blocks is full of others that "
-                "wait for theirs"
+                f"the engine is stuck: {idle} steps generated no token; requests preempt each "
+                f"other, because a KV cache of {state.blocks} blocks is full of others that wait "
+                "for theirs"
             )
-        so_far += state.n_steps
-        check_size(so_far, MOST_STEPS, "steps of the simulation", "simulate a shorter load")
+        total += state.n_steps
+        check_size(total, MOST_STEPS, "steps of the simulation", "simulate a shorter load")
         steps.append(arrays["steps"][: state.n_steps].copy())
         seconds.append(arrays["gap_s"][: state.n_gaps].copy())
         counts.append(arrays["gap_count"][: state.n_gaps].copy())
         state.n_steps = state.n_gaps = 0
+        if status == FULL and hopeless is not None and hopeless(*_so_far(arrays)):
+            return None
     if status == BAD_STEP:
         raise PinnError(
             f"the latency model gave a step {state.bad_step_s} s; it must be positive and finite "
@@ -112,3 +155,7 @@ def _collect(
     return StepRecords(np.concatenate(steps)), GapRuns(
         np.concatenate(seconds), np.concatenate(counts)
     )
+
+
+def _so_far(arrays: dict[str, Any]) -> tuple[np.ndarray, float]:
+    return arrays["requests"], float(arrays["groups"]["now_s"].max())

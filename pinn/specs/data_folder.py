@@ -27,3 +27,19 @@ def data_folder(name: str) -> Path:
     raise PinnError(
         f"the data folder {name} is in neither {places[0]} nor {places[1]}: reinstall pinn"
     )
+
+
+def conf_file(name: str) -> Path:
+    """The file ``conf/<name>``, in the checkout or installed like the data.
+
+    Raises:
+        PinnError: If it is in neither.
+    """
+    places = (
+        Path(__file__).resolve().parents[2] / "conf" / name,
+        Path(sysconfig.get_path("data")) / "share" / "pinn" / "conf" / name,
+    )
+    for place in places:
+        if place.is_file():
+            return place
+    raise PinnError(f"{name} is in neither {places[0]} nor {places[1]}: reinstall pinn")

@@ -15,6 +15,7 @@ from pinn.files.write import replace_atomically
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.specs.documents import read_json
+from pinn.trust.chance import ErrorLaw, normal_law
 from pinn.trust.conformal import LEVEL
 from pinn.trust.kinds import KindErrors
 from pinn.trust.spread import Spread
@@ -50,6 +51,8 @@ class Calibration:
         sources: Experiments behind it, for the record.
         coverage: Rows of ``pinn.trust.coverage.coverage_table``: nested, never in-sample.
         auroc: Rows of ``pinn.trust.coverage.auroc_table``: nested too.
+        errors: ``tpot`` -> values of a ``pinn.trust.chance.ErrorLaw``; files of before have
+            none.
         level: Share that intervals are to cover.
     """
 
@@ -62,11 +65,17 @@ class Calibration:
     sources: Sequence[Mapping[str, Any]] = ()
     coverage: Sequence[Mapping[str, Any]] = ()
     auroc: Sequence[Mapping[str, Any]] = ()
+    errors: Mapping[str, Sequence[float]] = field(default_factory=dict)
     level: float = LEVEL
 
     def half_width(self, metric: str, parts: Mapping[str, float]) -> float:
         """Log half-width of ``tpot`` or ``ttft``, where the spread's parts are these."""
         return self.spreads[metric].half_width(parts)
+
+    def error_law(self, metric: str) -> ErrorLaw:
+        """How measured times lie around predicted ones; normal where that is not known."""
+        known = self.errors.get(metric)
+        return normal_law(self.level) if known is None else ErrorLaw(tuple(known))
 
     def coefficient_interval(self, name: str, value: float, parts: Mapping[str, float]) -> Ends:
         """Ends of the interval of a coefficient, such as ``beta.gemm``; 0 stays 0.
@@ -102,6 +111,7 @@ def write_calibration(found: Calibration, path: Path) -> None:
         "typical": dict(found.typical),
         "coverage": list(found.coverage),
         "auroc": list(found.auroc),
+        "errors": {k: list(v) for k, v in found.errors.items()},
     }
     text = json.dumps(tree, indent=1) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -141,6 +151,7 @@ def _of_tree(tree: dict[str, Any], checkpoint: Path, path: Path) -> Calibration:
         tuple(tree["sources"]),
         tuple(tree["coverage"]),
         tuple(tree["auroc"]),
+        tree.get("errors", {}),
         tree["level"],
     )
 

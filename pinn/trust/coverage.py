@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
@@ -46,24 +48,29 @@ def nested_intervals(errors: pd.DataFrame, level: float = LEVEL) -> pd.DataFrame
         ``metric``, ``level``, ``error``, ``half`` and ``covered``.
     """
     found: list[pd.DataFrame] = []
+    for left_out, rest, test in left_out_parts(errors):
+        half = half_widths(fit_spreads(rest, level), test)
+        about = test[_ROW].assign(left_out=left_out, level=level)
+        found += [
+            about.assign(
+                metric=metric,
+                error=test[metric],
+                half=half[metric],
+                covered=test[metric].abs() <= half[metric],
+            )
+            for metric in METRICS
+        ]
+    return pd.concat(found, ignore_index=True)
+
+
+def left_out_parts(errors: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame, pd.DataFrame]]:
+    """Each left-out part's name, the rows that may calibrate it in any split, and its own rows."""
     columns = errors["split"].map({s: left_out_column(s) for s in errors["split"].unique()})
     for column in ("shape", "gpu"):
         judged = errors[columns == column]
         for left_out, test in judged.groupby(column, sort=True):
-            spreads = fit_spreads(errors[errors[column] != left_out], level)
-            half = half_widths(spreads, test)
             name = ", ".join(sorted(test["model"].unique())) if column == "shape" else left_out
-            about = test[_ROW].assign(left_out=str(name), level=level)
-            found += [
-                about.assign(
-                    metric=metric,
-                    error=test[metric],
-                    half=half[metric],
-                    covered=test[metric].abs() <= half[metric],
-                )
-                for metric in METRICS
-            ]
-    return pd.concat(found, ignore_index=True)
+            yield str(name), errors[errors[column] != left_out], test
 
 
 def coverage_table(judged: pd.DataFrame) -> pd.DataFrame:

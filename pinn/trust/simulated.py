@@ -79,6 +79,15 @@ def _ends(value: float, fast: float, slow: float) -> tuple[float, float]:
     return min(known), math.inf if math.isnan(slow) else max(known)
 
 
+def standing_step(run: Run) -> str:
+    """The decode step that stands for a run: its mean number of requests at their mean context."""
+    r = run.requests
+    steps = max(len(run.steps), 1)
+    requests = max(round(float(run.steps["requests"].sum()) / steps), 1)
+    tokens = float(r.prompt_tokens.sum()) + float(r.output_tokens.sum()) / 2
+    return f"{requests} decode @ {max(round(tokens / max(len(r), 1)), 1)}"
+
+
 def gains(
     job: Job, latency: LinearLatency, figures: Callable[[Run], Figures], value: Figures
 ) -> Figures:

@@ -9,6 +9,7 @@ import pandas as pd
 from observation_row import observation_row
 
 from pinn.data.table import write_observations
+from pinn.evaluation.decisions import decide, decision_table
 from pinn.evaluation.metrics import METRICS, summarize, with_correlation
 from pinn.evaluation.ranking import rank
 from pinn.files.read_report import ReadReport
@@ -24,14 +25,14 @@ METHODS = {
 
 
 def observations() -> pd.DataFrame:
-    """Two loads of every model on every GPU."""
+    """Two loads of every model on every GPU at two parallelisms."""
     rows = [
         observation_row(
-            row_id=f"{model} {gpu} {concurrency}",
+            row_id=f"{model} {gpu} {tp} {concurrency}",
             model=model,
             gpu=gpu,
             precision="bf16",
-            tensor_parallel_size=4,
+            tensor_parallel_size=tp,
             concurrency=concurrency,
             prompt_tokens=256,
             output_tokens=32,
@@ -40,6 +41,7 @@ def observations() -> pd.DataFrame:
         )
         for model in MODELS
         for gpu in GPUS
+        for tp in (2, 4)
         for concurrency in (4, 16)
     ]
     return pd.DataFrame(rows)
@@ -79,9 +81,10 @@ def write_evaluation(folder: Path) -> Path:
     groups = rows.set_index("row_id")["model"]
     compared = made[~made["method"].map(is_study)]
     rank(compared, groups, METRICS, draws=20).to_csv(folder / "ranking.csv", index=False)
+    decision_table(decide(compared, rows)).to_csv(folder / "decisions.csv", index=False)
     studies(results).to_csv(folder / "studies.csv", index=False)
     times = made[["split", "held_out", "method"]].drop_duplicates()
-    times.assign(rows=4, fit_s=65.0, predict_s=2e-6).to_csv(folder / "times.csv", index=False)
+    times.assign(rows=8, fit_s=65.0, predict_s=2e-6).to_csv(folder / "times.csv", index=False)
     coverage = [coverage_table(judged(level)).assign(level=level) for level in (0.5, 0.9)]
     pd.concat(coverage).to_csv(folder / "coverage.csv", index=False)
     return folder

@@ -4,23 +4,22 @@ import base64
 import html.parser
 import re
 import shutil
-import subprocess
 
 import numpy as np
 import pandas as pd
 import pytest
+from browser import CHROMIUM, browse
 from evaluations import MODELS, write_evaluation
 from PIL import Image
 
 from pinn.errors import PinnError
-from pinn.export.plot_style import PART_LOOKS
+from pinn.research.report.anatomy import PART_LOOKS
 from pinn.research.report.tables import read_tables
 from pinn.research.report.write import DOCS_PICTURES, write_report
 from pinn.research.suite_network import BATCHES, SHOWN, anatomy_rows, coefficient_rows
 from pinn.training.teacher.breakdown import PARTS
 
 EVIDENCE = "4 models <of> which 3 are made up"
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 
 
 @pytest.fixture(scope="module")
@@ -129,11 +128,11 @@ def test_every_section_shows_something(parsed):
 
 def test_what_was_not_made_is_said(folder, tmp_path):
     few = shutil.copytree(folder, tmp_path / "few")
-    for name in ("coverage", "anatomy", "coefficients", "studies", "times", "ranking"):
+    for name in ("coverage", "anatomy", "coefficients", "studies", "times", "ranking", "decisions"):
         (few / f"{name}.csv").unlink()
     parsed = Page(write_report(few, EVIDENCE).read_text(encoding="utf-8"))
     missing = [text for text in parsed.texts if "Nothing to show" in text]
-    assert len(missing) == 6
+    assert len(missing) == 7
 
 
 def test_a_folder_without_results_is_refused(tmp_path):
@@ -157,13 +156,7 @@ def test_what_a_checkpoint_says_is_complete(folder):
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium installed")
 def test_a_browser_shows_it(page, tmp_path):
     shot = tmp_path / "page.png"
-    switches = (
-        "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-        "--disable-background-networking", "--disable-component-update", "--disable-sync",
-        f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1000,1600",
-    )  # fmt: skip
-    command = [CHROMIUM, *switches, f"--screenshot={shot}", page.as_uri()]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    browse(page, tmp_path, "--window-size=1000,1600", f"--screenshot={shot}")
     pixels = np.asarray(Image.open(shot).convert("L"))
     written = pixels < 200
     assert 0.01 < written.mean() < 0.5

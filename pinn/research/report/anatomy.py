@@ -6,8 +6,21 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pinn.export.plot_style import PART_LOOKS, new_figure
+from pinn.export.plot_style import new_figure
 from pinn.research.report.tables import Tables
+from pinn.training.teacher.breakdown import PARTS
+
+#: Grey and hatch of each part of a step, alternating so that neighbours differ.
+PART_LOOKS = dict(
+    zip(
+        PARTS,
+        (
+            ("0.25", ""), ("0.85", "///"), ("0.55", ""), ("1.0", "..."), ("0.7", "xxx"),
+            ("0.4", ""), ("0.95", "\\\\\\"), ("0.6", "++"), ("0.75", ""),
+        ),
+        strict=True,
+    )
+)  # fmt: skip
 
 
 def anatomy_figure(tables: Tables) -> Figure | None:

@@ -92,6 +92,36 @@ def ranking_grids(tables: Tables) -> list[Grid]:
     return grids
 
 
+def decision_grids(tables: Tables) -> list[Grid]:
+    """What picking deployments by predictions costs, one table per split."""
+    if tables.decisions.empty:
+        return []
+    grids = []
+    for split, part in tables.decisions.groupby("split", sort=False):
+        losses = part.pivot(index="method", columns="held_out", values="loss")
+        models = [name for name in losses.columns if name != "all"]
+        whole = part[part["held_out"] == "all"].sort_values("loss", kind="stable")
+        lines = [
+            Row(
+                (
+                    row["method"], str(row["decisions"]), _percent(row["loss"]),
+                    _percent(row["missed"]),
+                    *(_percent(losses.loc[row["method"], model]) for model in models),
+                ),
+                str(row["method"]).startswith(METHOD),
+            )
+            for row in whole.to_dict("records")
+        ]  # fmt: skip
+        caption = (
+            f"{split}: share of the best measured throughput per GPU that picks by predictions "
+            f"lose, over {whole['decisions'].max()} decisions; a pick whose measured TPOT is more "
+            "than 5 % beyond its limit loses everything and counts as missed."
+        )
+        headings = ("method", "decisions", "mean loss %", "missed %", *map(short, models))
+        grids.append(Grid(caption, headings, lines))
+    return grids
+
+
 def coverage_grid(tables: Tables) -> list[Grid]:
     """Coverage and width of the 90 % intervals of every left-out part."""
     coverage = tables.left_out_coverage()

@@ -30,8 +30,9 @@ def make_sections(tables: Tables) -> list[Section]:
         for split, title in LEFT_OUT.items()
         if (tables.predictions["split"] == split).any()
     ]
-    return [*found, _loads(tables), _ranking(tables), _intervals(tables), _coefficients(tables),
-            _anatomy(tables), _studies(tables), _times(tables), _results(tables)]  # fmt: skip
+    return [*found, _loads(tables), _ranking(tables), _decisions(tables), _intervals(tables),
+            _coefficients(tables), _anatomy(tables), _studies(tables), _times(tables),
+            _results(tables)]  # fmt: skip
 
 
 def _left_out(tables: Tables, split: str, title: str) -> Section:
@@ -86,6 +87,16 @@ def _ranking(tables: Tables) -> Section:
         "their error; they do not make new models."
     )
     return Section("Ranking", text, grids.ranking_grids(tables))
+
+
+def _decisions(tables: Tables) -> Section:
+    text = (
+        "Of the measured deployments of a model on a GPU under one prompt and output length, the "
+        "one with the best predicted throughput per GPU within a limit of TPOT (10, 15, 20, 30 or "
+        "50 ms) is picked and priced by its measurement. 'Expected' weighs each throughput by the "
+        "chance that the limit is held, under the law of the errors on other models or GPUs."
+    )
+    return Section("Decisions", text, grids.decision_grids(tables))
 
 
 def _intervals(tables: Tables) -> Section:

@@ -14,6 +14,11 @@ from pinn.errors import PinnError
 #: What predictions are shown of beside the split's other methods.
 METHOD = "network"
 
+#: Tables that an evaluation may have beside its predictions and results.
+_OTHERS = (
+    "ranking", "studies", "times", "coverage", "coefficients", "anatomy", "decisions",
+)  # fmt: skip
+
 _LOAD = ["row_id", "model", "gpu", "concurrency", "prompt_tokens", "output_tokens"]
 
 
@@ -33,6 +38,7 @@ class Tables:
             and ``used``, whether any step that is shown depends on it.
         anatomy: Columns ``deployment``, ``batch``, ``part``, ``network_s``, ``composed_s``,
             ``floor_s``.
+        decisions: As ``pinn.evaluation.decisions.decision_table`` does.
     """
 
     predictions: pd.DataFrame
@@ -43,6 +49,7 @@ class Tables:
     coverage: pd.DataFrame
     coefficients: pd.DataFrame
     anatomy: pd.DataFrame
+    decisions: pd.DataFrame
 
     def split(self, name: str, method: str = METHOD) -> pd.DataFrame:
         """A method's predictions of measured deployments in one kind of split."""
@@ -69,10 +76,7 @@ def read_tables(folder: Path) -> Tables:
         raise PinnError(f"no {results}: evaluate first, with 'pinn evaluate'")
     observations = read_observations(folder / "observations" / "silicon.parquet")
     predictions = pd.read_parquet(folder / "predictions.parquet")
-    others = {
-        name: _read(folder / f"{name}.csv")
-        for name in ("ranking", "studies", "times", "coverage", "coefficients", "anatomy")
-    }
+    others = {name: _read(folder / f"{name}.csv") for name in _OTHERS}
     joined = predictions.merge(observations[_LOAD], on="row_id", how="left")
     return Tables(joined, pd.read_csv(results), **others)
 

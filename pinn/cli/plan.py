@@ -1,0 +1,288 @@
+"""``pinn plan``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pinn.cli.serving_flags import engine_flags
+from pinn.errors import PinnError
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.specs.flags import flags_of
+from pinn.specs.serving import ServingSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pinn.planning.brief import Brief
+    from pinn.planning.candidates import Candidate, Wanted
+    from pinn.planning.plan import Ask, LeftOut
+
+app = typer.Typer(add_completion=False)
+
+_WHERE = "Where simulations run"
+#: Draws of the load whose highest rates are compared, by default.
+_DRAWS = 5
+
+
+@app.command()
+@engine_flags(ServingSpec, EngineSpec)
+def plan(
+    workload: Annotated[
+        Path, typer.Option("--workload", help="The load, as of 'pinn simulate'; no closed loop.")
+    ],
+    slo: Annotated[
+        str,
+        typer.Option(
+            "--slo",
+            help="Limits: 'ttft<=1s, tpot<=40ms for 95 %' asks that so many requests meet all of "
+            "them; 'p99 ttft<=2s', 'mean e2e<=20s', 'p95 itl<=80ms' are on all requests. "
+            "Separate the two kinds with a semicolon.",
+        ),
+    ],
+    model: Annotated[
+        str | None, typer.Option("--model", help="Name, or path of a config.json or its folder.")
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option("--gpu", help="Names, or paths of datasheets, separated by commas."),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            "--rate",
+            help="Mean requests per second to serve: the load's clock is scaled. Without it, how "
+            "much each candidate serves, by what a request per second takes.",
+        ),
+    ] = None,
+    max_gpus: Annotated[
+        int | None, typer.Option("--max-gpus", min=1, help="GPUs to rent at most.")
+    ] = None,
+    price: Annotated[
+        str | None,
+        typer.Option(
+            "--price", help="Per GPU and hour: 'H100=2.5 H200=3.2'. [default: GPUs are counted]"
+        ),
+    ] = None,
+    configs: Annotated[
+        Path | None,
+        typer.Option(
+            "--configs", help="Only these candidates: a file as of 'pinn coefficients --configs'."
+        ),
+    ] = None,
+    candidates: Annotated[
+        Path | None,
+        typer.Option("--candidates", help="Flags to combine. [default: conf/plan/candidates.yaml]"),
+    ] = None,
+    coefficients: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--coefficients",
+            help="File of 'pinn calibrate', in place of the network for the deployment that it "
+            "belongs to. Repeatable.",
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            "--checkpoint",
+            help="Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for plan.json, plan.csv, plan.html, PNGs.")
+    ] = None,
+    top: Annotated[int, typer.Option("--top", min=1, help="Rows to examine in full.")] = 8,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Of random draws. [default: the file's, else 0]")
+    ] = None,
+    backend: Annotated[
+        str,
+        typer.Option(
+            "--backend", help="processes of this machine, or ray.", rich_help_panel=_WHERE
+        ),
+    ] = "processes",
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers", help="Tasks at a time. [default: one per core]", rich_help_panel=_WHERE
+        ),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option("--address", help="Of a running Ray cluster.", rich_help_panel=_WHERE),
+    ] = None,
+    *,
+    flags: dict[str, Any],
+) -> None:
+    """What to rent, how to start it, and how sure that is: simulates a load on every candidate.
+
+    Candidates are all parallelisms, token budgets and seats that the engine would start with room
+    for the load's longest request; flags that are given hold for all of them, and --quantization
+    takes several formats, separated by commas. Each is searched for the highest rate that one
+    replica holds within the limits; replicas follow, and are checked together behind a load
+    balancer.
+
+    Examples:
+      pinn plan --model meta-llama/Llama-3.3-70B-Instruct --workload load.yaml --rate 12
+        --slo 'ttft<=1s, tpot<=40ms for 95 %' --gpu H100,H200,L40S --max-gpus 32
+        --price 'H100=2.5 H200=3.2 L40S=1.1' --out plan/
+
+      pinn plan --model Qwen/Qwen3-30B-A3B --workload trace.csv --gpu H100 --slo 'p99 ttft<=2s'
+        --quantization bf16,fp8
+    """
+    from pinn.cli.plan_report import print_plan, write_csv
+    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.coefficients.configuration_files import read_configurations
+    from pinn.evaluation.workers import Workers
+    from pinn.planning.candidates import find_candidates, grid_configurations
+    from pinn.planning.make import make_plan
+    from pinn.planning.page import write_page
+    from pinn.planning.plan import write_plan
+
+    used = find_checkpoint(checkpoint)
+    brief = _brief(workload, slo, rate, price, max_gpus, seed, used)
+    wanted = _wanted(model, gpu, flags, max_gpus, coefficients or [])
+    if configs is None:
+        if not wanted.gpus or ("model" not in wanted.shared and not coefficients):
+            raise PinnError("--model and --gpu are needed: 'pinn models' and 'pinn gpus' list them")
+        rows = grid_configurations(wanted, candidates)
+    else:
+        rows = [{**wanted.shared, **row} for row in read_configurations(configs)]
+    found, misfits = find_candidates(
+        rows, wanted, brief.workload, used, coefficients or [], listed=configs is not None
+    )
+    ask = _ask(wanted, found, misfits, brief)
+    made = make_plan(
+        ask,
+        brief,
+        found,
+        misfits,
+        top=top,
+        each_alone=configs is not None,
+        workers=Workers(backend, workers or os.cpu_count() or 1, address, torch=False),
+        progress=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    if out is not None:
+        write_plan(made, out / "plan.json")
+        write_csv(made, out / "plan.csv")
+        write_page(made, out)
+    print_plan(made, out)
+
+
+def _brief(
+    path: Path,
+    slo: str,
+    rate: float | None,
+    price: str | None,
+    max_gpus: int | None,
+    seed: int | None,
+    checkpoint: Path,
+) -> Brief:
+    from pinn.planning.brief import Brief
+    from pinn.planning.limits import parse_limits
+    from pinn.simulator.workloads.load import load_workload
+    from pinn.simulator.workloads.rate import mean_rate_per_s
+
+    limits = parse_limits(slo)
+    load = load_workload(path, seed)
+    mean_rate_per_s(load)
+    if rate is not None and not 0 < rate < float("inf"):
+        raise PinnError(f"--rate must be positive, got {rate:g} requests/s")
+    draws = (load, *(load_workload(path, (seed or 0) + 1000 + i) for i in range(1, _DRAWS)))
+    prices = {} if price is None else _prices(price)
+    return Brief(draws, rate, limits, checkpoint, prices, max_gpus, str(path), seed)
+
+
+def _prices(text: str) -> dict[str, float]:
+    from pinn.specs.gpu_catalog import load_gpu
+
+    found: dict[str, float] = {}
+    for part in text.replace(",", " ").split():
+        name, equals, value = part.partition("=")
+        try:
+            number = float(value)
+        except ValueError:
+            number = float("nan")
+        if not equals or not 0 < number < float("inf"):
+            raise PinnError(f"--price: cannot read {part!r}: write 'H100=2.5 H200=3.2'")
+        found[load_gpu(name).name] = number
+    return found
+
+
+def _wanted(
+    model: str | None,
+    gpu: str | None,
+    flags: dict[str, Any],
+    max_gpus: int | None,
+    coefficients: list[Path],
+) -> Wanted:
+    from pinn.coefficients.coefficient_set import read_coefficient_set
+    from pinn.coefficients.configurations import canonical
+    from pinn.planning.candidates import Wanted
+    from pinn.specs.catalog import load_model
+    from pinn.specs.gpu_catalog import load_gpu
+
+    of_engine = {flag.name for flag in flags_of(EngineSpec)}
+    engine = EngineSpec(**{name: v for name, v in flags.items() if name in of_engine})
+    serving = {name: v for name, v in flags.items() if name not in of_engine}
+    formats = [part.strip() for part in str(serving.pop("precision", "")).split(",") if part]
+    shared = canonical(({} if model is None else {"model": model}) | serving)
+    gpus = [part.strip() for part in (gpu or "").split(",") if part.strip()]
+    for name in gpus:
+        load_gpu(name)
+    if model is not None:
+        load_model(model)
+    if not gpus:
+        gpus = [read_coefficient_set(path).configuration().get("gpu", "") for path in coefficients]
+    return Wanted(shared, gpus, formats or [None], engine, max_gpus)
+
+
+def _ask(
+    wanted: Wanted, found: Sequence[Candidate], misfits: Sequence[LeftOut], brief: Brief
+) -> Ask:
+    """For the record; stops where nothing can be planned."""
+    from pinn.planning.plan import Ask
+
+    if not found:
+        raise PinnError(_fits_nowhere(misfits, wanted, brief))
+    gpus = sorted({candidate.deployment.gpu.name for candidate in found})
+    prices = brief.prices_per_gpu_hour
+    unpriced = [gpu for gpu in gpus if gpu not in prices]
+    if prices and unpriced:
+        raise PinnError(f"--price names no price of {', '.join(unpriced)}: add {unpriced[0]}=...")
+    load = brief.workload
+    return Ask(
+        model=found[0].deployment.model.name,
+        workload=brief.path,
+        requests=len(load),
+        prompt_tokens=float(load.prompt_tokens.mean()),
+        output_tokens=float(load.output_tokens.mean()),
+        longest_tokens=int((load.prompt_tokens + load.output_tokens).max()),
+        rate_per_s=brief.rate_per_s,
+        slo=brief.limits.text,
+        limits=brief.limits.sentences,
+        gpus=gpus,
+        max_gpus=brief.max_gpus,
+        prices_per_gpu_hour=prices,
+    )
+
+
+def _fits_nowhere(misfits: Sequence[LeftOut], wanted: Wanted, brief: Brief) -> str:
+    """One line: the last misfit, which is on most GPUs, and the nearest thing that works."""
+    from pinn.planning.candidates import nearest_fit
+
+    if misfits:
+        last = f"{misfits[-1].label}: {misfits[-1].reason}"
+    else:
+        most = "" if wanted.most_gpus is None else f" within --max-gpus {wanted.most_gpus}"
+        last = f"the engine starts none of the grid's on {', '.join(wanted.gpus)}{most}"
+    fit = nearest_fit(wanted, brief.workload)
+    nearest = (
+        f"what fits is {fit}" if fit else "take fewer bits with --quantization, or larger GPUs"
+    )
+    return f"no candidate: {last}; {nearest}"

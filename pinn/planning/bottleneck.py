@@ -1,0 +1,113 @@
+"""Where a replica's time goes, and what stops a higher rate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from pinn.physics.batch_sums import BatchSums, uniform_sums
+from pinn.physics.costs import step_costs
+from pinn.physics.step import STEP_FEATURES, step_features
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.run import Run
+
+#: Steps of a run that are accounted for at most, evenly spread.
+_MOST_STEPS = 20_000
+#: Share of the engine's time in which requests wait for a seat or for memory, from which on that is
+#: what limits.
+_WAITING_SHARE = 0.05
+#: Share of the blocks in use that counts as full.
+_FULL_SHARE = 0.95
+
+#: Parts of a step's account that are messages between GPUs, and work that no GPU does.
+_COMMUNICATION, _HOST = ("communication",), ("host", "small_kernels")
+
+_OF_TIME = {
+    "prefill": "prefill compute",
+    "decode": "decode bandwidth",
+    "communication": "communication",
+    "host": "host",
+}
+
+
+def step_time_shares(run: Run, latency: LinearLatency) -> dict[str, float]:
+    """Part of a step's account -> share of the engine's time.
+
+    Multiplications are cut at what a lone token takes: its weights, once a step.
+    """
+    found = dict.fromkeys(
+        ["weights", "gemm_compute", *(f.part for f in STEP_FEATURES.values() if f.part != "gemm")],
+        0.0,
+    )
+    costs = step_costs([latency.deployment])
+    seconds = step_features(costs, _sums(run)) * latency.beta
+    one_token = uniform_sums(decode_requests=np.ones(1))
+    lone = step_features(costs, one_token)[0] * latency.beta
+    for index, feature in enumerate(STEP_FEATURES.values()):
+        total = float(seconds[:, index].sum())
+        if feature.part == "gemm":
+            weights = float(lone[index]) * len(seconds)
+            found["weights"] += weights
+            found["gemm_compute"] += total - weights
+        else:
+            found[feature.part] += total
+    whole = sum(found.values())
+    return {part: value / whole for part, value in found.items()}
+
+
+def time_shares(run: Run, latency: LinearLatency) -> dict[str, float]:
+    """Share of the engine's time in prefill, decode, communication and the host.
+
+    Communication and host are parts of the account; of the rest, prefill is what a step's prompts
+    add to its decodes.
+    """
+    costs, sums = step_costs([latency.deployment]), _sums(run)
+    seconds = step_features(costs, sums) * latency.beta
+    part = np.array([f.part for f in STEP_FEATURES.values()])
+    communication, host = np.isin(part, _COMMUNICATION), np.isin(part, _HOST)
+    work = ~communication & ~host
+    decodes = step_features(costs, _without_prefill(sums)) * latency.beta
+    decode = float(decodes[:, work].sum())
+    shares = {
+        "prefill": float(seconds[:, work].sum()) - decode,
+        "decode": decode,
+        "communication": float(seconds[:, communication].sum()),
+        "host": float(seconds[:, host].sum()),
+    }
+    whole = sum(shares.values())
+    return {name: value / whole for name, value in shares.items()}
+
+
+def limited_by(run: Run, latency: LinearLatency) -> str:
+    """What stops a higher rate, from a run a little beyond the highest.
+
+    Seats or KV memory where requests wait while every seat, or nearly every block, is taken;
+    else what most of the engine's time goes to.
+    """
+    serving, steps = latency.deployment.serving, run.steps
+    weight = steps["duration_s"] / steps["duration_s"].sum()
+    waiting = steps["waiting"] > 0
+    seats = min(serving.max_num_seqs, serving.max_num_batched_tokens)
+    full = steps["used_blocks"] >= _FULL_SHARE * run.kv_blocks * run.replicas
+    short = float(weight[full & (waiting | (steps["preempted"] > 0))].sum())
+    seated = steps["running"] >= seats * run.replicas
+    if short > _WAITING_SHARE:
+        return "KV memory"
+    if float(weight[seated & waiting].sum()) > _WAITING_SHARE:
+        return "seats"
+    shares = time_shares(run, latency)
+    return _OF_TIME[max(shares, key=lambda name: shares[name])]
+
+
+def _sums(run: Run) -> BatchSums:
+    every = -(-len(run.steps) // _MOST_STEPS)
+    return replace(run.steps, table=run.steps.table[::every]).sums
+
+
+def _without_prefill(sums: BatchSums) -> BatchSums:
+    nothing = np.zeros_like(sums.prefill_requests)
+    names = ("requests", "tokens", "cached", "pairs")
+    gone = {f"prefill_{name}": nothing for name in names}
+    gone |= {f"windowed_prefill_{name}": nothing for name in ("cached", "pairs")}
+    return replace(sums, **gone)

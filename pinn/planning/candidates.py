@@ -1,0 +1,299 @@
+"""Candidates: everything the engine would start, with room for the longest request of the load."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pinn.coefficients.coefficient_set import CoefficientSet, read_coefficient_set
+from pinn.coefficients.configurations import canonical, expand_grid, make_deployment
+from pinn.errors import PinnError
+from pinn.planning.plan import LeftOut
+from pinn.simulator.admission import check_run
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.memory import kv_layout
+from pinn.simulator.workloads.workload import Workload
+from pinn.specs.data_folder import conf_file
+from pinn.specs.deployment import Deployment
+
+ENGINE = "vllm"
+NETWORK = "network"
+
+#: Contexts are allowed in steps of this many tokens.
+_LENGTH_GRAIN_TOKENS = 1024
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A replica that could be rented.
+
+    Attributes:
+        configuration: Model, GPU, format and flags as :func:`canonical` gives them; flags that are
+            not there have vLLM's defaults.
+        latency: Its deployment's coefficients.
+        engine: Further engine settings.
+        source: ``network``, or the path of the coefficient file.
+    """
+
+    configuration: Mapping[str, Any]
+    latency: LinearLatency
+    engine: EngineSpec
+    source: str = NETWORK
+
+    @property
+    def deployment(self) -> Deployment:
+        """Model, GPU and configuration."""
+        return self.latency.deployment
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether measurements of a running server gave its coefficients."""
+        return self.source != NETWORK
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one replica."""
+        return gpu_count(self.deployment)
+
+    @property
+    def hardware(self) -> tuple[Any, ...]:
+        """What candidates that differ in the scheduler's limits alone have in common."""
+        return (hardware_label(self.deployment), self.source)
+
+    @property
+    def label(self) -> str:
+        """``H100-SXM TP 8 bf16, 8192 tokens, 256 seats``."""
+        serving = self.deployment.serving
+        return (
+            f"{hardware_label(self.deployment)}, {serving.max_num_batched_tokens} tokens, "
+            f"{serving.max_num_seqs} seats"
+        )
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What candidates are made of.
+
+    Attributes:
+        shared: Keys that hold for all of them, such as the model and flags that were given.
+        gpus: To choose from.
+        formats: Number formats; None is the checkpoint's own.
+        engine: Further engine settings.
+        most_gpus: Of one replica; None for any number.
+    """
+
+    shared: Mapping[str, Any]
+    gpus: Sequence[str]
+    formats: Sequence[str | None]
+    engine: EngineSpec
+    most_gpus: int | None
+
+
+def gpu_count(deployment: Deployment) -> int:
+    """GPUs of one replica: tensor x pipeline x data-parallel ranks."""
+    serving = deployment.serving
+    return (
+        serving.tensor_parallel_size * serving.pipeline_parallel_size * serving.data_parallel_size
+    )
+
+
+def hardware_label(deployment: Deployment) -> str:
+    """GPU, parallelism and number formats: ``H100-SXM TP 8 bf16``."""
+    serving = deployment.serving
+    ranks = {
+        "PP": serving.pipeline_parallel_size,
+        "DP": serving.data_parallel_size,
+    }
+    parts = [deployment.gpu.name, f"TP {serving.tensor_parallel_size}"]
+    parts += [f"{name} {size}" for name, size in ranks.items() if size > 1]
+    parts += ["EP"] if serving.enable_expert_parallel else []
+    return " ".join([*parts, format_label(deployment)])
+
+
+def format_label(deployment: Deployment) -> str:
+    """Formats of attention and of what follows it, once where they are alike."""
+    formats = deployment.model.precisions
+    ffn = formats.dense_ffn if deployment.model.moe is None else formats.experts
+    names = dict.fromkeys([formats.attention.name, ffn.name])
+    cache = deployment.kv_cache_precision.name
+    return "/".join(names) + (f" with {cache} cache" if cache not in names else "")
+
+
+def read_grid(path: Path | None) -> tuple[dict[str, Any], int]:
+    """Flags to combine, and the GPUs of a machine, of a file like ``conf/plan/candidates.yaml``.
+
+    Raises:
+        PinnError: If the file cannot be read or has another layout.
+    """
+    path = path or conf_file("plan/candidates.yaml")
+    try:
+        tree = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise PinnError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
+    layout = "expected 'gpus_per_machine: 8' and 'grid:' with lists under names of flags"
+    if not isinstance(tree, dict) or set(tree) != {"gpus_per_machine", "grid"}:
+        raise PinnError(f"{path}: {layout}, got {tree!r:.80}")
+    if not isinstance(tree["grid"], dict) or not isinstance(tree["gpus_per_machine"], int):
+        raise PinnError(f"{path}: {layout}")
+    return tree["grid"], tree["gpus_per_machine"]
+
+
+def grid_configurations(wanted: Wanted, path: Path | None = None) -> list[dict[str, Any]]:
+    """Every combination of the grid that makes sense; flags that were given stay as they are."""
+    axes, per_machine = read_grid(path)
+    axes = {name: values for name, values in axes.items() if name not in wanted.shared}
+    rows = [
+        {**wanted.shared, **row, "gpu": gpu} | ({"precision": form} if form else {})
+        for gpu in wanted.gpus
+        for form in wanted.formats
+        for row in expand_grid(axes)
+    ]
+    return [row for row in rows if _makes_sense(row, per_machine, wanted.most_gpus)]
+
+
+def _makes_sense(row: Mapping[str, Any], per_machine: int, most: int | None) -> bool:
+    """Whether ranks stay in a machine and within reach, and expert parallelism has ranks."""
+    side_by_side = row.get("tensor_parallel_size", 1) * row.get("data_parallel_size", 1)
+    gpus = side_by_side * row.get("pipeline_parallel_size", 1)
+    alone = row.get("enable_expert_parallel", False) and side_by_side == 1
+    return side_by_side <= per_machine and (most is None or gpus <= most) and not alone
+
+
+def find_candidates(
+    rows: Iterable[Mapping[str, Any]],
+    wanted: Wanted,
+    workload: Workload,
+    checkpoint: Path,
+    coefficient_files: Sequence[Path] = (),
+    *,
+    listed: bool = False,
+) -> tuple[list[Candidate], list[LeftOut]]:
+    """Candidates that the engine would start.
+
+    Args:
+        rows: Configurations; those of the coefficient files come on top.
+        wanted: What the plan is for.
+        workload: Whose requests have to fit, one at a time.
+        checkpoint: Whose network gives coefficients.
+        coefficient_files: In its place for the deployments that they belong to.
+        listed: Whether the user listed the rows, so that one that cannot be is an error.
+
+    Raises:
+        PinnError: If a listed row cannot be a deployment, or a file belongs to another model.
+    """
+    files = {path: read_coefficient_set(path) for path in coefficient_files}
+    rows = [*rows, *(dict(found.configuration()) | dict(wanted.shared) for found in files.values())]
+    fitting: dict[Deployment, dict[str, Any]] = {}
+    left_out: dict[str, LeftOut] = {}
+    for row, deployment in _deployments(rows, workload, listed):
+        reason = _misfit(deployment, workload, wanted.engine)
+        if reason is None:
+            fitting.setdefault(deployment, row)
+        else:
+            label = hardware_label(deployment)
+            left_out.setdefault(label, LeftOut(label, deployment.gpu.name, reason, False))
+    found = list(_with_coefficients(fitting, files, checkpoint, wanted.engine))
+    _check_used(files, found)
+    kept = {hardware_label(candidate.deployment) for candidate in found}
+    return found, [each for each in left_out.values() if each.label not in kept]
+
+
+def _deployments(
+    rows: Iterable[Mapping[str, Any]], workload: Workload, listed: bool
+) -> Iterator[tuple[dict[str, Any], Deployment]]:
+    """Deployments of rows; combinations of a grid that the engine refuses are none."""
+    longest = int((workload.prompt_tokens + workload.output_tokens).max())
+    for row in rows:
+        given = canonical(row)
+        try:
+            deployment = make_deployment(given)
+            if "max_model_len" not in given:
+                given["max_model_len"] = _context(longest, deployment.model.max_position)
+                deployment = make_deployment(given)
+        except PinnError:
+            if listed:
+                raise
+            continue
+        dense = deployment.model.moe is None
+        serving = deployment.serving
+        spread = serving.data_parallel_size > 1 or serving.enable_expert_parallel
+        seats = serving.max_num_seqs <= serving.max_num_batched_tokens
+        if listed or (seats and not (dense and spread)):
+            yield given, deployment
+
+
+def _context(longest: int, most: int) -> int:
+    """A context that holds the longest request: the engine may start where the model's does not."""
+    grains = -(-longest // _LENGTH_GRAIN_TOKENS)
+    return max(min(grains * _LENGTH_GRAIN_TOKENS, most), longest)
+
+
+def nearest_fit(wanted: Wanted, workload: Workload) -> str | None:
+    """The fewest GPUs on which the model would start where it fits nowhere: more stages of them."""
+    found: list[tuple[int, str]] = []
+    _, per_machine = read_grid(None)
+    for gpu, form, stages in itertools.product(wanted.gpus, wanted.formats, range(1, 17)):
+        ranks = {"tensor_parallel_size": per_machine, "pipeline_parallel_size": stages}
+        row = {**wanted.shared, "gpu": gpu, **ranks} | ({"precision": form} if form else {})
+        for _, deployment in _deployments([row], workload, listed=False):
+            if _misfit(deployment, workload, wanted.engine) is None:
+                found.append((gpu_count(deployment), hardware_label(deployment)))
+    if not found:
+        return None
+    gpus, label = min(found)
+    return f"{label}, {gpus} GPUs a replica"
+
+
+def _misfit(deployment: Deployment, workload: Workload, engine: EngineSpec) -> str | None:
+    """Why the engine would not start, or not serve the longest request."""
+    try:
+        check_run(deployment, workload, engine, kv_layout(deployment, engine))
+    except PinnError as error:
+        return str(error)
+    return None
+
+
+def _with_coefficients(
+    fitting: Mapping[Deployment, Mapping[str, Any]],
+    files: Mapping[Path, CoefficientSet],
+    checkpoint: Path,
+    engine: EngineSpec,
+) -> Iterator[Candidate]:
+    from pinn.coefficients.surrogate import Surrogate
+
+    if not fitting:
+        return
+    coefficients = Surrogate.load(checkpoint).coefficients(list(fitting))
+    for i, (deployment, row) in enumerate(fitting.items()):
+        path = next((p for p, found in files.items() if _belongs(found, deployment)), None)
+        if path is None:
+            latency = LinearLatency(deployment, coefficients.beta[i], coefficients.alpha[i])
+            yield Candidate(row, latency, engine)
+        else:
+            latency = LinearLatency(deployment, files[path].beta, files[path].alpha)
+            yield Candidate(row, latency, engine, str(path))
+
+
+def _belongs(found: CoefficientSet, deployment: Deployment) -> bool:
+    try:
+        found.check_deployment(deployment, "")
+    except PinnError:
+        return False
+    return True
+
+
+def _check_used(files: Mapping[Path, CoefficientSet], candidates: Sequence[Candidate]) -> None:
+    used = {candidate.source for candidate in candidates}
+    for path, found in files.items():
+        if str(path) not in used:
+            what = f"{found.deployment.get('model')} on {found.deployment.get('gpu')}"
+            raise PinnError(
+                f"{path} holds coefficients of {what}, which is no candidate: plan for that model "
+                "and GPU, or leave the file out"
+            )

@@ -1,0 +1,83 @@
+"""The command lines that start a choice and that reproduce its figures."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from pinn.planning.candidates import NETWORK, Candidate
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.specs.flags import Flag, flags_of
+from pinn.specs.serving import ServingSpec
+
+#: Settings of the simulator that the engine has no flag for.
+_NOT_THE_ENGINES = frozenset(
+    {
+        "activation_reserve_bytes", "replicas", "data_parallel_routing", "reject_long_requests",
+        "kv_transfer_bytes_per_s", "kv_transfer_latency_s", "v1_multiprocessing",
+    }
+)  # fmt: skip
+#: How vLLM spells formats of the KV cache where it differs (``vllm/config/cache.py: CacheDType``).
+_CACHE_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
+#: Formats that vLLM makes of a 16-bit checkpoint by itself when asked to; others need their own.
+_ON_THE_FLY = {"fp8": ["--quantization", "fp8"], "bf16": ["--dtype", "bfloat16"],
+               "fp16": ["--dtype", "float16"]}  # fmt: skip
+
+
+def serve_command(candidate: Candidate) -> str:
+    """``vllm serve ...`` for one replica."""
+    row = dict(candidate.configuration)
+    words = ["vllm", "serve", str(row["model"])]
+    form = row.get("precision")
+    words += _ON_THE_FLY.get(str(form), [])
+    if row.get("kv_cache_dtype") in _CACHE_DTYPES:
+        row["kv_cache_dtype"] = _CACHE_DTYPES[row["kv_cache_dtype"]]
+    words += _written(ServingSpec, row) + _written(EngineSpec, _engine_flags(candidate))
+    note = f"  # with a checkpoint in {form}" if form and form not in _ON_THE_FLY else ""
+    return shlex.join(words) + note
+
+
+def simulate_command(
+    candidate: Candidate, workload: str, rate_per_s: float, replicas: int, seed: int | None
+) -> str:
+    """``pinn simulate ...`` for all replicas under a rate."""
+    row = candidate.configuration
+    words = ["pinn", "simulate", "--model", str(row["model"]), "--gpu", str(row["gpu"])]
+    words += ["--quantization", str(row["precision"])] if "precision" in row else []
+    words += _written(ServingSpec, row)
+    engine = {
+        flag.name: value
+        for flag in flags_of(EngineSpec)
+        if (value := getattr(candidate.engine, flag.name)) != flag.default
+    }
+    words += _written(EngineSpec, engine | ({"replicas": replicas} if replicas > 1 else {}))
+    words += ["--coefficients", candidate.source] if candidate.source != NETWORK else []
+    words += ["--workload", workload, "--rate", repr(rate_per_s)]
+    return shlex.join(words + ([] if seed is None else ["--seed", str(seed)]))
+
+
+def _engine_flags(candidate: Candidate) -> dict[str, Any]:
+    """Engine flags that were given, of those that the engine has."""
+    return {
+        flag.name: value
+        for flag in flags_of(EngineSpec)
+        if flag.name not in _NOT_THE_ENGINES
+        and (value := getattr(candidate.engine, flag.name)) != flag.default
+    }
+
+
+def _written(specification: type, values: Mapping[str, Any]) -> list[str]:
+    words: list[str] = []
+    for flag in flags_of(specification):
+        if flag.name in values:
+            words += _word(flag, values[flag.name])
+    return words
+
+
+def _word(flag: Flag, value: Any) -> list[str]:
+    if flag.kind != "bool":
+        return [flag.option, str(value)]
+    if value == flag.default:
+        return []
+    return [flag.option if value else f"--no-{flag.option.removeprefix('--')}"]

@@ -1,0 +1,115 @@
+"""What clients see of a run, as a point of a plan."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pinn.planning.limits import Limits, statistic
+from pinn.planning.plan import METRICS, STATISTICS, Point
+from pinn.simulator.run import Run
+from pinn.simulator.state import FINISHED, REJECTED, TIMED_OUT
+
+#: Throughput is measured from this share of the load on, when batches have filled.
+_WARM_SHARE = 0.2
+
+
+def latencies_s(run: Run) -> dict[str, np.ndarray]:
+    """Metric -> seconds per request: infinite where not served, NaN where there is no such time.
+
+    TPOT is the mean gap between a request's tokens, (last - first) / (tokens - 1).
+    """
+    r = run.requests
+    lost = np.where(r.finished, 0.0, np.inf)
+    gaps = np.where(run.workload.output_tokens > 1, 1.0, np.nan)
+    return {
+        "ttft": np.where(r.finished, r.ttft_s, np.inf),
+        "tpot": np.where(r.finished, r.mean_itl_s, np.inf) * gaps,
+        "e2e": np.where(r.finished, r.e2e_s, np.inf) + lost,
+    }
+
+
+def excess(run: Run, limits: Limits) -> float:
+    """The worst latency as a share of its limit; limits are held at 1 or less."""
+    found = limits.excess(latencies_s(run), (run.gaps.seconds, run.gaps.count))
+    # A gap that was never finished is in no list of gaps.
+    return np.inf if limits.on_gaps and not run.requests.finished.all() else found
+
+
+def point(run: Run, limits: Limits | None, rate_per_s: float, gpus: int) -> Point:
+    """Figures of a run.
+
+    Args:
+        run: The run.
+        limits: Held or not; None without any.
+        rate_per_s: Mean rate of what was sent.
+        gpus: That served it.
+    """
+    found = latencies_s(run)
+    tables = {name: _table(values, np.ones(len(values))) for name, values in found.items()}
+    tables["itl"] = _table(run.gaps.seconds, run.gaps.count)
+    tokens_per_s = output_tokens_per_s(run)
+    speed = tables["tpot"]["mean"]
+    met = limits.met(found) if limits is not None else np.isfinite(found["e2e"])
+    return Point(
+        rate_per_s=rate_per_s,
+        requests=len(run.requests),
+        holds=None if limits is None else excess(run, limits) <= 1,
+        met_share=float(met.mean()),
+        latency_s={name: tables[name] for name in METRICS},
+        output_tokens_per_s=tokens_per_s,
+        output_tokens_per_gpu_s=tokens_per_s / gpus,
+        user_tokens_per_s=1 / speed if speed else None,
+    )
+
+
+def output_tokens_per_s(run: Run) -> float:
+    """Output tokens per second while the load is sent, without its first fifth.
+
+    Each request's tokens are spread evenly from its first to its last.
+    """
+    r = run.requests
+    begin, end = r.arrival_s.min(), r.arrival_s.max()
+    begin += _WARM_SHARE * (end - begin)
+    if not end > begin:
+        return 0.0
+    first, last = r.first_token_s, r.last_token_s
+    known = ~np.isnan(first)
+    first, last, tokens = first[known], last[known], r.output_tokens[known]
+    length = np.maximum(last - first, 1e-9)
+    done = [tokens * np.clip((moment - first) / length, 0, 1) for moment in (begin, end)]
+    return float((done[1] - done[0]).sum() / (end - begin))
+
+
+def _table(values: np.ndarray, counts: np.ndarray) -> dict[str, float | None]:
+    exist = ~np.isnan(values)
+    values, counts = values[exist], counts[exist].astype(np.int64)
+    percents = [None if name == "mean" else float(name[1:]) for name in STATISTICS]
+    found = [statistic(values, counts, percent) for percent in percents]
+    return {n: x if np.isfinite(x) else None for n, x in zip(STATISTICS, found, strict=True)}
+
+
+def least_latencies_s(
+    requests: np.ndarray, output_tokens: np.ndarray, now_s: float
+) -> dict[str, np.ndarray]:
+    """Lower bounds of every request's latencies in a run that goes on.
+
+    Args:
+        requests: The engine's records (``pinn.simulator.state.REQUEST``).
+        output_tokens: Of each request.
+        now_s: The engine's time.
+    """
+    status, sent = requests["status"], requests["sent_s"]
+    finished, lost = status == FINISHED, (status == TIMED_OUT) | (status == REJECTED)
+    waits = (status > 0) & ~finished & ~lost
+    age = np.where(waits, np.maximum(now_s - sent, 0.0), 0.0)
+    begun = requests["generated"] > 0
+    ttft = np.where(begun, requests["first_sent_s"] - sent, age)
+    e2e = np.where(finished, requests["last_sent_s"] - sent, age)
+    gaps = np.where(output_tokens > 1, output_tokens - 1.0, np.nan)
+    last = np.where(finished, requests["last_sent_s"], now_s)
+    tpot = np.where(begun, np.maximum(last - requests["first_sent_s"], 0.0), 0.0) / gaps
+    return {
+        "ttft": np.where(lost, np.inf, ttft),
+        "tpot": np.where(lost, np.where(np.isnan(gaps), np.nan, np.inf), tpot),
+        "e2e": np.where(lost, np.inf, e2e),
+    }

@@ -1,0 +1,81 @@
+"""Latencies that no rate can be low enough for: each request alone on an idle server.
+
+Times of steps never fall with more requests in them (every coefficient is non-negative and every
+feature grows with the batch), so a request among others takes at least as long. Left out is
+everything outside the steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Float
+
+from pinn.physics.batch_sums import uniform_sums
+from pinn.physics.costs import step_costs
+from pinn.physics.step import step_features
+from pinn.planning.limits import Limits
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.workloads.workload import Workload
+
+#: Lengths are rounded down to these many tokens, so that few different ones are timed.
+_GRAIN_TOKENS = 64
+
+
+def step_seconds(latency: LinearLatency, **requests: Float[np.ndarray, "..."]) -> np.ndarray:
+    """Seconds of steps whose requests are alike; arguments as of ``uniform_sums``."""
+    sums = uniform_sums(**requests, window=latency.deployment.model.window_tokens)
+    return np.asarray(step_features(step_costs([latency.deployment]), sums) @ latency.beta)
+
+
+def floor_latencies_s(workload: Workload, latency: LinearLatency) -> dict[str, np.ndarray]:
+    """Lower bounds of every request's TTFT, TPOT and E2E.
+
+    Prompts are computed in chunks of the token budget, but for what they share with another
+    request where the prefix cache is on, or had computed elsewhere. Pipeline stages may work on
+    several chunks at once. Decodes are timed at the prompt's length.
+    """
+    serving = latency.deployment.serving
+    ready = workload.transferred_tokens
+    if serving.enable_prefix_caching:
+        ready = np.maximum(ready, np.where(workload.shares_with >= 0, workload.shared_tokens, 0))
+    ready = np.minimum(ready, workload.prompt_tokens - 1)
+    new = _rounded(workload.prompt_tokens - ready)
+    known = ready // _GRAIN_TOKENS * _GRAIN_TOKENS
+    pairs, place = np.unique(np.stack([new, known]), axis=1, return_inverse=True)
+    ttft = np.array([_prefill_s(latency, *pair) for pair in pairs.T.tolist()])[place.reshape(-1)]
+    contexts, place = np.unique(_rounded(workload.prompt_tokens), return_inverse=True)
+    decode = step_seconds(latency, decode_requests=1.0, decode_context=contexts)[place]
+    gaps = workload.output_tokens - 1.0
+    tpot = np.where(gaps > 0, decode, np.nan)
+    return {"ttft": ttft, "tpot": tpot, "e2e": ttft + decode * gaps}
+
+
+def floor_excess(workload: Workload, latency: LinearLatency, limits: Limits) -> float:
+    """The least that the worst latency can be, as a share of its limit: beyond 1 none holds it."""
+    means = [limit for limit in limits.on_gaps if limit.percent is None]
+    lone = floor_latencies_s(workload, latency)
+    # A single gap may be short where tokens are streamed late; all together take their steps.
+    weights = np.maximum(workload.output_tokens - 1, 0)
+    some = weights > 0
+    gaps = (lone["tpot"][some], weights[some])
+    rest = [limit for limit in limits.statistics if limit.metric != "itl"]
+    return replace(limits, statistics=(*rest, *means)).excess(lone, gaps)
+
+
+def _prefill_s(latency: LinearLatency, new: float, known: float) -> float:
+    """A lone prompt, chunk by chunk."""
+    serving = latency.deployment.serving
+    budget = serving.max_num_batched_tokens if serving.enable_chunked_prefill else new
+    starts = np.arange(0, new, budget, dtype=np.float64)
+    chunks = np.minimum(new - starts, budget)
+    seconds = step_seconds(
+        latency, prefill_requests=1.0, prefill_tokens=chunks, prefill_cached=known + starts
+    )
+    return float(max(seconds.sum() / serving.pipeline_parallel_size, seconds.max()))
+
+
+def _rounded(tokens: np.ndarray) -> np.ndarray:
+    """Rounded down, but to no less than 1."""
+    return np.maximum(tokens // _GRAIN_TOKENS * _GRAIN_TOKENS, 1)

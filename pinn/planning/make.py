@@ -1,0 +1,218 @@
+"""Make a plan: a quick look at every candidate, a whole one at the best of each hardware."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+
+from pinn.errors import PinnError
+from pinn.evaluation.workers import Workers
+from pinn.planning.brief import Brief
+from pinn.planning.candidates import Candidate
+from pinn.planning.examine import Examined, examine
+from pinn.planning.plan import Ask, Choice, FrontierPoint, LeftOut, Plan
+from pinn.planning.scout import Scouted, scout
+
+#: A quick highest rate may be this much too low, as a share, before a candidate is lost to it.
+_QUICK_ERROR = 0.2
+
+#: Told what happens: a line for people.
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Candidates on the same hardware, with the brief."""
+
+    brief: Brief
+    candidates: Sequence[Candidate]
+    quick: Sequence[tuple[Candidate, float]] = ()
+
+
+def make_plan(
+    ask: Ask,
+    brief: Brief,
+    candidates: Sequence[Candidate],
+    misfits: Sequence[LeftOut],
+    *,
+    top: int,
+    each_alone: bool,
+    workers: Workers,
+    progress: Progress,
+) -> Plan:
+    """Rank candidates.
+
+    Args:
+        ask: What was asked, for the record.
+        brief: The same with the data.
+        candidates: That fit.
+        misfits: That do not.
+        top: How many choices to examine, at least.
+        each_alone: Whether every candidate is a row; else the best on each hardware.
+        workers: Where simulations run.
+        progress: Told how far it is.
+
+    Raises:
+        PinnError: If no candidate holds the limits, with what comes nearest.
+    """
+    begin = time.monotonic()
+    groups = _by_hardware(candidates, each_alone)
+    progress(f"{len(candidates)} candidates on {len(groups)} kinds of hardware")
+    scouted: dict[int, Scouted] = {}
+    tasks = [_Task(brief, group) for group in groups]
+    for i, found in _run(workers, _scout, tasks, progress, "looked at"):
+        scouted[i] = found
+    _check_any(scouted, brief, groups)
+    chosen = _promising(scouted, brief, top)
+    left_out = [*misfits, *(each for found in scouted.values() for each in found.left_out)]
+    left_out += [
+        LeftOut(c.label, c.deployment.gpu.name, _dearer(scouted[i], brief), True)
+        for i in scouted
+        if i not in chosen
+        for c, _ in scouted[i].kept
+    ]
+    choices, simulations = [], sum(found.simulations for found in scouted.values())
+    tasks = [_Task(brief, (), scouted[i].kept) for i in chosen]
+    for _, examined in _run(workers, _examine, tasks, progress, "examined"):
+        simulations += examined.simulations
+        left_out += examined.left_out
+        choices += [examined.choice] if examined.choice else []
+    if not choices:
+        raise PinnError(_nothing_holds(left_out, brief))
+    choices.sort(key=partial(_rank, brief.rate_per_s))
+    return Plan(
+        ask=ask,
+        choices=choices,
+        left_out=left_out,
+        frontier=_frontier(scouted),
+        candidates=len(candidates) + len(misfits),
+        simulations=simulations,
+        seconds=time.monotonic() - begin,
+    )
+
+
+def _scout(task: _Task) -> Scouted:
+    return scout(task.candidates, task.brief)
+
+
+def _examine(task: _Task) -> Examined:
+    return examine(task.quick, task.brief)
+
+
+def _run(
+    workers: Workers, work: Callable, tasks: Sequence[_Task], progress: Progress, verb: str
+) -> Iterator[tuple[int, object]]:
+    begin = time.monotonic()
+    for done, (i, result) in enumerate(workers.run(work, tasks), 1):
+        progress(f"{verb} {done} of {len(tasks)} in {time.monotonic() - begin:.0f} s")
+        yield i, result
+
+
+def _by_hardware(candidates: Sequence[Candidate], each_alone: bool) -> list[list[Candidate]]:
+    if each_alone:
+        return [[candidate] for candidate in candidates]
+    ordered = sorted(candidates, key=lambda c: str(c.hardware))
+    return [list(group) for _, group in groupby(ordered, key=lambda c: c.hardware)]
+
+
+def _expense(candidate: Candidate, rate_per_s: float, brief: Brief) -> float:
+    """Price or GPUs for the asked rate, or for each request per second without one."""
+    gpu = candidate.deployment.gpu.name
+    each = brief.price_per_hour(gpu, candidate.gpus) or candidate.gpus
+    if brief.rate_per_s is None:
+        return each / rate_per_s
+    return each * max(brief.rate_per_s / rate_per_s, 1.0)
+
+
+def _promising(scouted: Mapping[int, Scouted], brief: Brief, top: int) -> list[int]:
+    """Hardware to examine: the cheapest, and what may be as cheap as the cheapest.
+
+    A quick look knows rates to a part, and replicas are whole: what is lost by rounding one up
+    may be won by another.
+    """
+    expense = {i: _expense(*found.kept[0], brief) for i, found in scouted.items() if found.kept}
+    ordered = sorted(expense, key=lambda i: expense[i])
+    least = min(_whole(scouted[i], brief, 1 - _QUICK_ERROR) for i in ordered)
+    return [
+        i
+        for place, i in enumerate(ordered)
+        if place < top or _whole(scouted[i], brief, 1 + _QUICK_ERROR) <= least
+    ]
+
+
+def _whole(found: Scouted, brief: Brief, error: float) -> float:
+    """Price or GPUs with whole replicas, if the quick rate is off by a factor."""
+    candidate, rate = found.kept[0]
+    if brief.rate_per_s is None:
+        return _expense(candidate, rate * error, brief)
+    each = brief.price_per_hour(candidate.deployment.gpu.name, candidate.gpus) or candidate.gpus
+    return each * -(-brief.rate_per_s // (rate * error))
+
+
+def _dearer(found: Scouted, brief: Brief) -> str:
+    rate = found.kept[0][1]
+    what = "in price" if brief.prices_per_gpu_hour else "in GPUs"
+    per = "" if brief.rate_per_s is not None else " for each request per second"
+    return (
+        f"dearer {what} than the choices: about {rate:.3g} requests/s a replica, so "
+        f"{_whole(found, brief, 1.0):.3g}{per}"
+    )
+
+
+def _rank(asked: float | None, choice: Choice) -> tuple[float, ...]:
+    """Cheapest first, then the one with most to spare."""
+    rate = choice.highest_rate.per_s
+    if asked is None:
+        cost = choice.cost_per_hour if choice.cost_per_hour is not None else choice.gpus
+        return (cost / rate, -rate)
+    cost = choice.cost_per_hour if choice.cost_per_hour is not None else choice.gpus
+    return (cost, choice.utilization or 0.0)
+
+
+def _frontier(scouted: Mapping[int, Scouted]) -> list[FrontierPoint]:
+    """Points of every hardware, each with its best limits of the scheduler."""
+    series = {
+        found.kept[0][0].label: (found.kept[0][0], found.points)
+        for found in scouted.values()
+        if found.kept
+    }
+    found = [
+        (label, c.deployment.gpu.name, c.gpus, p)
+        for label, (c, points) in series.items()
+        for p in points
+    ]
+    found = [each for each in found if each[3].user_tokens_per_s]
+    found.sort(key=lambda each: (-each[3].user_tokens_per_s, -each[3].output_tokens_per_gpu_s))
+    points, most = [], 0.0
+    for label, gpu, gpus, p in found:
+        best = p.output_tokens_per_gpu_s > most
+        most = max(most, p.output_tokens_per_gpu_s)
+        points.append(
+            FrontierPoint(
+                label, gpu, gpus, p.rate_per_s, p.output_tokens_per_gpu_s,
+                p.user_tokens_per_s or 0.0, best,
+            )
+        )  # fmt: skip
+    return points
+
+
+def _check_any(
+    scouted: Mapping[int, Scouted], brief: Brief, groups: Sequence[Sequence[Candidate]]
+) -> None:
+    """Stop where no candidate holds the limits at any rate."""
+    if any(found.kept for found in scouted.values()):
+        return
+    nearest = min(scouted, key=lambda i: scouted[i].floor)
+    floor, label = scouted[nearest].floor, groups[nearest][0].label
+    raise PinnError(
+        f"no candidate holds {brief.limits.text!r}: the nearest, {label}, misses it {floor:.2f} "
+        "times over with one request at a time: allow that much, or name faster GPUs or fewer bits"
+    )
+
+
+def _nothing_holds(left_out: Sequence[LeftOut], brief: Brief) -> str:
+    reasons = [f"{each.label} {each.reason}" for each in left_out if each.simulated]
+    return f"no candidate holds {brief.limits.text!r} under the load: {reasons[-1]}"

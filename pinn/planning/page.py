@@ -1,0 +1,270 @@
+"""A plan as one self-contained page, and its pictures as PNG files."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from matplotlib.figure import Figure
+
+from pinn.export.plot_style import png, short, svg
+from pinn.files.write import replace_atomically
+from pinn.planning import pictures
+from pinn.planning.limits import written_s
+from pinn.planning.plan import Choice, Plan
+
+#: Shown for what does not exist, such as a cost without prices.
+_NONE = "–"
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A picture of the page.
+
+    Attributes:
+        name: Of the PNG file, without its suffix.
+        alt: What it shows, for those who cannot see it.
+        content: As SVG, Base64.
+    """
+
+    name: str
+    alt: str
+    content: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table: its text, and what it is sorted by."""
+
+    text: str
+    value: float | str
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table of choices.
+
+    Attributes:
+        heading: Short.
+        meaning: Unit and definition.
+        cell: Of a choice.
+        is_text: Whether it is aligned and sorted as text.
+    """
+
+    heading: str
+    meaning: str
+    cell: Callable[[Choice], Cell]
+    is_text: bool = False
+
+
+def write_page(plan: Plan, folder: Path) -> Path:
+    """Write ``plan.html``, which needs no other file, and the same pictures as PNG files.
+
+    Args:
+        plan: What is shown.
+        folder: Where to.
+
+    Returns:
+        The page.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn: dict[str, Drawn | None] = {}
+    for name, (figure, alt) in _figures(plan).items():
+        drawn[name.replace("-", "_")] = None
+        if figure is not None:
+            (folder / f"{name}.png").write_bytes(png(figure))
+            content = base64.b64encode(svg(figure)).decode()
+            drawn[name.replace("-", "_")] = Drawn(name, alt, content)
+    page, text = folder / "plan.html", _render(plan, drawn)
+    replace_atomically(page, lambda target: target.write_text(text, encoding="utf-8"))
+    return page
+
+
+def _figures(plan: Plan) -> dict[str, tuple[Figure | None, str]]:
+    """Name -> figure and what it shows."""
+    best = [p for p in plan.frontier if p.best]
+    ends = ""
+    if best:
+        fast = max(best, key=lambda p: p.user_tokens_per_s)
+        dense = max(best, key=lambda p: p.output_tokens_per_gpu_s)
+        ends = (
+            f" The best candidates run from {dense.output_tokens_per_gpu_s:.0f} tokens/s per GPU "
+            f"at {dense.user_tokens_per_s:.0f} tokens/s per user ({dense.label}) to "
+            f"{fast.output_tokens_per_gpu_s:.0f} at {fast.user_tokens_per_s:.0f} ({fast.label})."
+        )
+    return {
+        "frontier": (
+            pictures.frontier_figure(plan),
+            f"Throughput per GPU against the speed that a user sees.{ends}",
+        ),
+        "percentiles": (
+            pictures.percentile_figure(plan),
+            "Median, 90th and 99th percentile against the requests per second of one replica, for "
+            "the first choices; the tables below each choice hold the figures.",
+        ),
+        "step-time": (
+            pictures.step_time_figure(plan),
+            "Share of the engine's time by part of a step, for the first choices; the table below "
+            "holds the figures.",
+        ),
+    }
+
+
+def _render(plan: Plan, drawn: dict[str, Drawn | None]) -> str:
+    environment = Environment(
+        loader=PackageLoader("pinn.planning", "."),
+        autoescape=select_autoescape(default=True, default_for_string=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    columns = _columns(plan.ask.rate_per_s is not None, bool(plan.ask.prices_per_gpu_hour))
+    return environment.get_template("plan.html.j2").render(
+        plan=plan,
+        verdict=_verdict(plan),
+        confidence=_confidence(plan),
+        asked=_asked(plan),
+        columns=columns,
+        rows=[[column.cell(choice) for column in columns] for choice in plan.choices],
+        pictures=drawn,
+        parts=pictures.shown_parts(plan.choices),
+        best=[point for point in plan.frontier if point.best],
+        error_bar=_error_bar,
+        time=_time,
+        short=short,
+    )
+
+
+def _verdict(plan: Plan) -> str:
+    """The answer in a sentence."""
+    if not plan.choices:
+        return (
+            f"None of {plan.candidates} candidates serves this within the limits; below is why "
+            "each was left out."
+        )
+    first = plan.choices[0]
+    text = f"Rent {first.gpus} × {short(first.gpu)} as {_count(first.replicas, 'replica')} of "
+    text += _count(first.gpus_per_replica, "GPU")
+    return text if first.cost_per_hour is None else f"{text}, {first.cost_per_hour:.2f} per hour"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _confidence(plan: Plan) -> str:
+    """How much of the first choice is used, and how sure it is."""
+    if not plan.choices:
+        return ""
+    first = plan.choices[0]
+    if plan.ask.rate_per_s is None:
+        return f"Each replica holds up to {first.highest_rate.per_s:.3g} requests/s."
+    text = f"At {plan.ask.rate_per_s:g} requests/s they are {_percent(first.utilization).text} used"
+    text += f", limited by {first.limited_by}."
+    if first.chance is not None:
+        text += f" The chance that the limits are held is {_percent(first.chance).text}"
+        text += ", also at the bad end of the prediction's interval." if first.safe else "."
+    return text
+
+
+def _asked(plan: Plan) -> list[tuple[str, str]]:
+    """What was asked for, term by term."""
+    ask = plan.ask
+    prices = ", ".join(f"{short(g)} {p:g}" for g, p in ask.prices_per_gpu_hour.items())
+    most = "" if ask.max_gpus is None else f", at most {ask.max_gpus}"
+    rate = "" if ask.rate_per_s is None else f" at {ask.rate_per_s:g} requests/s"
+    return [
+        ("Model", ask.model),
+        ("Load", f"{ask.requests} requests of {Path(ask.workload).name}{rate}; {ask.prompt_tokens:.0f} tokens "
+         f"in and {ask.output_tokens:.0f} out in the mean, {ask.longest_tokens} at most together"),
+        ("Limits", "; ".join(ask.limits) or "none"),
+        ("GPUs", ", ".join(map(short, ask.gpus)) + most),
+        ("Price per GPU and hour", prices or "not given: GPUs are counted"),
+    ]  # fmt: skip
+
+
+def _columns(has_rate: bool, has_prices: bool) -> list[Column]:
+    """Those that exist for what was asked."""
+    columns = [
+        Column("Choice", "GPU, parallelism, format, flags", lambda c: Cell(c.label, c.label), True),
+        Column("GPUs", "in all", lambda c: Cell(str(c.gpus), c.gpus)),
+        Column("Replicas", "× (TP, PP, DP)", _replicas),
+    ]
+    if has_prices:
+        columns += [
+            Column("Cost/h", "of all GPUs", lambda c: _number(c.cost_per_hour, ".2f")),
+            Column("Cost/M tokens", "per million output tokens",
+                   lambda c: _number(c.cost_per_million_output_tokens, ".2f")),
+        ]  # fmt: skip
+    columns.append(Column("Highest rate", "requests/s of one replica",
+                          lambda c: _number(c.highest_rate.per_s, ".3g")))  # fmt: skip
+    if has_rate:
+        columns += [
+            Column("Used", "of the highest rate",
+                   lambda c: _percent(c.utilization)),
+            Column("Chance", "that the limits hold",
+                   lambda c: _percent(c.chance)),
+            Column("Safe", "at the interval's end", _safe, True),
+        ]  # fmt: skip
+    for metric in ("ttft", "tpot"):
+        for name in ("p50", "p99"):
+            columns.append(Column(f"{metric.upper()} {name}", "at the planned rate",
+                                  lambda c, m=metric, n=name: _latency(c, m, n)))  # type: ignore[misc] # fmt: skip
+    return [
+        *columns,
+        Column("Limited by", "what stops a higher rate",
+               lambda c: Cell(c.limited_by, c.limited_by), True),
+        Column("Coefficients", "network or calibrated",
+               lambda c: Cell(c.coefficients, c.coefficients), True),
+    ]  # fmt: skip
+
+
+def _replicas(choice: Choice) -> Cell:
+    sizes = (choice.flags.get(f"{k}_parallel_size", 1) for k in ("tensor", "pipeline", "data"))
+    experts = ", EP" if choice.flags.get("enable_expert_parallel") else ""
+    text = f"{choice.replicas} × ({', '.join(map(str, sizes))}{experts})"
+    return Cell(text, choice.replicas)
+
+
+def _safe(choice: Choice) -> Cell:
+    text = {True: "yes", False: "no", None: _NONE}[choice.safe]
+    return Cell(text, text)
+
+
+def _number(value: float | None, form: str) -> Cell:
+    return Cell(_NONE, "") if value is None else Cell(format(value, form), value)
+
+
+def _percent(value: float | None) -> Cell:
+    """In percent; what is nearly certain is not called certain."""
+    if value is None:
+        return Cell(_NONE, "")
+    return Cell("> 99 %" if 0.99 < value < 1 else f"{100 * value:.0f} %", value)
+
+
+def _latency(choice: Choice, metric: str, name: str) -> Cell:
+    seconds = choice.at_rate.latency_s[metric][name]
+    return Cell(_NONE, "") if seconds is None else Cell(written_s(seconds), seconds)
+
+
+def _time(seconds: float | None) -> str:
+    return _NONE if seconds is None else written_s(seconds)
+
+
+def _error_bar(choice: Choice) -> str:
+    """How sure the highest rate is, in words."""
+    found = choice.highest_rate
+    parts: Sequence[str | None] = (
+        None if found.fails_per_s is None
+        else f"{found.fails_per_s:.4g} requests/s no longer hold",
+        None if not found.seeds_per_s
+        else f"{min(found.seeds_per_s):.4g} to {max(found.seeds_per_s):.4g} over "
+        f"{len(found.seeds_per_s)} draws of the load",
+        None if found.interval_per_s is None
+        else f"{found.interval_per_s[0]:.4g} to {found.interval_per_s[1]:.4g} at the ends of the "
+        f"prediction's {100 * (found.level or 0):.0f} % interval",
+    )  # fmt: skip
+    return "; ".join(part for part in parts if part)

@@ -1,0 +1,267 @@
+"""A finished plan: what was asked, the choices in order, and what was left out; as JSON.
+
+Times are in seconds and rates in requests per second; None is what does not exist, such as a cost
+without prices, or an upper end that nothing bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pinn.errors import PinnError
+from pinn.files.write import replace_atomically
+
+SCHEMA = "pinn plan 1"
+
+#: What limits are on: time to first token, time per output token of each request, gaps between
+#: tokens, end to end.
+METRICS = ("ttft", "tpot", "itl", "e2e")
+#: Under which each metric is reported.
+STATISTICS = ("mean", "p50", "p90", "p95", "p99")
+#: What can limit a deployment.
+BOTTLENECKS = (
+    "KV memory", "seats", "prefill compute", "decode bandwidth", "communication", "host",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What was asked for.
+
+    Attributes:
+        model: Name.
+        workload: Path of the load.
+        requests: In the load.
+        prompt_tokens: Mean.
+        output_tokens: Mean.
+        longest_tokens: Prompt and output of the longest request.
+        rate_per_s: Mean rate to serve; None where only the frontier is wanted.
+        slo: The limits as written; empty for none.
+        limits: One sentence for each.
+        gpus: Names of the GPUs that may be rented.
+        max_gpus: Most of them; None for any number.
+        prices_per_gpu_hour: GPU -> price, in the user's money; empty where GPUs are counted.
+    """
+
+    model: str
+    workload: str
+    requests: int
+    prompt_tokens: float
+    output_tokens: float
+    longest_tokens: int
+    rate_per_s: float | None
+    slo: str
+    limits: Sequence[str]
+    gpus: Sequence[str]
+    max_gpus: int | None
+    prices_per_gpu_hour: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Point:
+    """Figures of one simulated run.
+
+    Attributes:
+        rate_per_s: Mean rate of what was sent.
+        requests: Sent.
+        holds: Whether every limit is held; None without limits.
+        met_share: Share of the requests that meet the limits on each request (goodput); of those
+            served where there are none.
+        latency_s: Metric -> statistic -> seconds; None where nothing was served.
+        output_tokens_per_s: Served per second.
+        output_tokens_per_gpu_s: The same for each GPU.
+        user_tokens_per_s: Tokens per second that a user sees, 1 / mean TPOT; None without any.
+    """
+
+    rate_per_s: float
+    requests: int
+    holds: bool | None
+    met_share: float
+    latency_s: Mapping[str, Mapping[str, float | None]]
+    output_tokens_per_s: float
+    output_tokens_per_gpu_s: float
+    user_tokens_per_s: float | None
+
+
+@dataclass(frozen=True)
+class HighestRate:
+    """The highest rate that one replica holds within the limits, and how sure that is.
+
+    Attributes:
+        per_s: The highest rate simulated that holds; 0 where none does.
+        fails_per_s: The lowest rate above it that does not; with ``per_s`` the width of the
+            bisection. None where nothing above was found to fail.
+        seeds_per_s: The same of other draws of the load, the first one's among them.
+        interval_per_s: At the bad and the good end of the prediction's interval; None where the
+            prediction has none.
+        level: What the interval is to cover, such as 0.9; None without one.
+    """
+
+    per_s: float
+    fails_per_s: float | None
+    seeds_per_s: Sequence[float] = ()
+    interval_per_s: tuple[float, float] | None = None
+    level: float | None = None
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The replicas simulated together under the asked rate, behind a load balancer.
+
+    Attributes:
+        routing: ``round_robin`` or ``least_loaded``.
+        point: What clients see.
+    """
+
+    routing: str
+    point: Point
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A way to serve the model, with everything that is known of it.
+
+    Attributes:
+        label: What people call it: ``4 x H100 TP 4 PP 1, fp8, ...``.
+        engine: ``vllm``.
+        gpu: Name.
+        gpus_per_replica: Tensor x pipeline x data-parallel ranks.
+        replicas: How many hold the asked rate; 1 where none is asked.
+        gpus: In all.
+        formats: Part of the model -> number format, and ``kv_cache``.
+        flags: Every engine flag that was chosen -> value.
+        coefficients: ``network``, or the path of a calibrated file.
+        highest_rate: Of one replica.
+        utilization: Asked rate over what the replicas hold together; None without a rate.
+        at_rate: One replica at its share of the asked rate, or at its highest without one.
+        cost_per_hour: Of all GPUs; None without prices.
+        cost_per_million_output_tokens: At the asked rate, else at the highest.
+        limited_by: What stops a higher rate, of ``BOTTLENECKS``.
+        chance: That the limits are held at the asked rate given the prediction's interval; None
+            where it has none, or no rate is asked.
+        safe: Whether they are held at the bad end of the interval too.
+        ladder: Runs of one replica on the whole load at rising rates.
+        step_time: Part of a step -> share of the engine's time at ``at_rate``; they sum to 1. The
+            parts are those of a step's account (``pinn.training.teacher.breakdown.PARTS``).
+        limits_time: Share of the engine's time there that goes to prefill, decode, communication
+            and the host.
+        fleets: The replicas simulated together.
+        serve_command: Starts one replica.
+        simulate_command: Gives the figures of ``fleets``, or of ``at_rate`` without a rate.
+    """
+
+    label: str
+    engine: str
+    gpu: str
+    gpus_per_replica: int
+    replicas: int
+    gpus: int
+    formats: Mapping[str, str]
+    flags: Mapping[str, Any]
+    coefficients: str
+    highest_rate: HighestRate
+    utilization: float | None
+    at_rate: Point
+    cost_per_hour: float | None
+    cost_per_million_output_tokens: float | None
+    limited_by: str
+    chance: float | None
+    safe: bool | None
+    ladder: Sequence[Point]
+    step_time: Mapping[str, float]
+    limits_time: Mapping[str, float]
+    fleets: Sequence[Fleet]
+    serve_command: str
+    simulate_command: str
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A candidate that is no choice.
+
+    Attributes:
+        label: As of a choice.
+        gpu: Name.
+        reason: Why, with the number that decides it.
+        simulated: Whether it was simulated at all.
+    """
+
+    label: str
+    gpu: str
+    reason: str
+    simulated: bool
+
+
+@dataclass(frozen=True)
+class FrontierPoint:
+    """One candidate at one rate: what its GPUs give against what its users see.
+
+    Attributes:
+        label: Of the candidate.
+        gpu: Name.
+        gpus_per_replica: Of the candidate.
+        rate_per_s: Of one replica.
+        output_tokens_per_gpu_s: Throughput per GPU.
+        user_tokens_per_s: Speed that a user sees.
+        best: Whether no other point is better in both.
+    """
+
+    label: str
+    gpu: str
+    gpus_per_replica: int
+    rate_per_s: float
+    output_tokens_per_gpu_s: float
+    user_tokens_per_s: float
+    best: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The answer.
+
+    Attributes:
+        ask: What was asked.
+        choices: Best first.
+        left_out: Candidates that are no choice.
+        frontier: Points of all candidates that were simulated, by falling user speed.
+        candidates: How many there were.
+        simulations: Runs that it took.
+        seconds: Wall clock.
+        schema: Layout of the file.
+    """
+
+    ask: Ask
+    choices: Sequence[Choice]
+    left_out: Sequence[LeftOut]
+    frontier: Sequence[FrontierPoint]
+    candidates: int
+    simulations: int
+    seconds: float
+    schema: str = SCHEMA
+
+
+def write_plan(plan: Plan, path: Path) -> None:
+    """Write the plan; the file appears whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n"
+    replace_atomically(path, lambda target: target.write_bytes(text))
+
+
+def read_plan(path: Path) -> Plan:
+    """Read what :func:`write_plan` wrote.
+
+    Raises:
+        PinnError: If the file cannot be read or is of another layout.
+    """
+    try:
+        plan = msgspec.json.decode(path.read_bytes(), type=Plan)
+    except (OSError, msgspec.DecodeError) as error:
+        raise PinnError(f"{path}: no plan that this version reads: {error}") from error
+    if plan.schema != SCHEMA:
+        raise PinnError(f"{path} holds {plan.schema!r}, this version reads {SCHEMA!r}: plan anew")
+    return plan

@@ -1,0 +1,135 @@
+"""A quick look at candidates on the same hardware: which limits of the scheduler are worth more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pinn.planning.brief import Brief
+from pinn.planning.candidates import Candidate
+from pinn.planning.capacity import guessed_rates_per_s
+from pinn.planning.figures import point
+from pinn.planning.floor import floor_excess
+from pinn.planning.plan import LeftOut, Point
+from pinn.planning.search import highest_rate
+from pinn.planning.trial import Trials
+
+#: Requests of a quick look.
+_REQUESTS = 1000
+#: Candidates whose quick highest rate is this close to the best on their hardware stay.
+_MARGIN = 0.04
+#: Rates of the frontier, as shares of that at which all time is used.
+_LADDER = (0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0)
+
+
+@dataclass(frozen=True)
+class Scouted:
+    """What a quick look found.
+
+    Attributes:
+        kept: Candidates worth a whole look and their quick highest rates, best first.
+        left_out: The others.
+        points: Of the first one kept, at rising rates.
+        floor: The least that the worst latency of any can be, as a share of its limit.
+        simulations: Runs that it took.
+    """
+
+    kept: Sequence[tuple[Candidate, float]]
+    left_out: Sequence[LeftOut]
+    points: Sequence[Point]
+    floor: float
+    simulations: int
+
+
+def scout(candidates: Sequence[Candidate], brief: Brief) -> Scouted:
+    """Look at candidates that differ in the scheduler's limits alone.
+
+    Those whose floor misses a limit are not simulated. Nor are those with more seats than one that
+    never filled its own: requests would run as before. The others first try the best rate so far.
+    """
+    load, limits = brief.replica_load(most=_REQUESTS), brief.limits
+    found: list[tuple[Candidate, float]] = []
+    left_out: list[LeftOut] = []
+    unfilled: list[Candidate] = []
+    simulations, least = 0, float("inf")
+    for candidate in sorted(candidates, key=_scheduler_limits):
+        floor = floor_excess(brief.workload, candidate.latency, limits)
+        least = min(least, floor)
+        reason = _misses(floor) or _same(candidate, unfilled)
+        if reason is not None:
+            left_out.append(_left_out(candidate, reason, simulated=False))
+            continue
+        trials = Trials(candidate, load, limits)
+        best = max((rate for _, rate in found), default=0.0)
+        rate = _quick_rate(trials, best)
+        simulations += trials.count
+        if trials.most_running < candidate.deployment.serving.max_num_seqs and rate > 0:
+            unfilled.append(candidate)
+        if rate < best * (1 - _MARGIN) or rate == 0:
+            left_out.append(_left_out(candidate, _too_low(rate, best), simulated=True))
+        else:
+            found.append((candidate, rate))
+    found.sort(key=lambda each: -each[1])
+    kept = [(c, rate) for c, rate in found if rate >= (1 - _MARGIN) * found[0][1]]
+    left_out += [
+        _left_out(c, _too_low(rate, found[0][1]), simulated=True) for c, rate in found[len(kept) :]
+    ]
+    points, more = _ladder(kept[0][0], brief) if kept else ([], 0)
+    return Scouted(kept, left_out, points, least, simulations + more)
+
+
+def _quick_rate(trials: Trials, best: float) -> float:
+    """The highest rate on few requests; 0 where it does not come near the best."""
+    if best > 0:
+        near = best * (1 - _MARGIN)
+        if trials.excess(near) > 1:
+            return 0.0
+        return max(highest_rate(trials.excess, best, stride=1 + _MARGIN)[0], near)
+    candidate = trials.candidate
+    _, guess = guessed_rates_per_s(
+        trials.load.workload, candidate.latency, candidate.engine, trials.limits
+    )
+    return highest_rate(trials.excess, guess)[0]
+
+
+def _ladder(candidate: Candidate, brief: Brief) -> tuple[list[Point], int]:
+    load = brief.replica_load(most=_REQUESTS)
+    trials = Trials(candidate, load, None)
+    most, _ = guessed_rates_per_s(brief.workload, candidate.latency, candidate.engine, None)
+    rates = [share * most for share in _LADDER]
+    points = [point(trials.run(rate), brief.limits, rate, candidate.gpus) for rate in rates]
+    return points, trials.count
+
+
+def _scheduler_limits(candidate: Candidate) -> tuple[int, int]:
+    serving = candidate.deployment.serving
+    return -serving.max_num_batched_tokens, serving.max_num_seqs
+
+
+def _same(candidate: Candidate, unfilled: Sequence[Candidate]) -> str | None:
+    """Why more seats change nothing: requests never filled those of another candidate."""
+    for other in unfilled:
+        a, b = candidate.deployment.serving, other.deployment.serving
+        alike = (a.max_num_batched_tokens, a.graph_tokens) == (
+            b.max_num_batched_tokens,
+            b.graph_tokens,
+        )
+        if alike and a.max_num_seqs > b.max_num_seqs:
+            return f"as with {b.max_num_seqs} seats, which are never all taken"
+    return None
+
+
+def _misses(floor: float) -> str | None:
+    if floor <= 1:
+        return None
+    return f"misses a limit {floor:.2f} times over with one request at a time"
+
+
+def _too_low(rate: float, best: float) -> str:
+    if rate == 0 and best == 0:
+        return "holds the limits at no rate"
+    return f"holds less than {best:.3g} requests/s, as other limits of the scheduler do"
+
+
+def _left_out(candidate: Candidate, reason: str, *, simulated: bool) -> LeftOut:
+    return LeftOut(candidate.label, candidate.deployment.gpu.name, reason, simulated)

@@ -1,0 +1,175 @@
+"""Plans of small random questions beside brute force: every rate of a fine ladder simulated.
+
+python scripts/check_plan.py [--cases 30] [--first 0]
+
+For each case (model, GPUs, load, limits) prints the choice of 'pinn plan' and that of brute force,
+and how far their highest rates lie apart; the last line is a JSON document.
+"""
+
+import argparse
+import json
+import math
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from pinn.coefficients.checkpoint_search import find_checkpoint
+from pinn.evaluation.workers import Workers
+from pinn.planning.brief import Brief
+from pinn.planning.candidates import Candidate, Wanted, find_candidates, grid_configurations
+from pinn.planning.capacity import guessed_rates_per_s
+from pinn.planning.limits import parse_limits
+from pinn.planning.make import make_plan
+from pinn.planning.plan import Ask, Plan
+from pinn.planning.trial import Trials
+from pinn.simulator.engine_spec import ROUTINGS, EngineSpec
+from pinn.simulator.workloads.arrivals import Stage
+from pinn.simulator.workloads.rate import at_rate
+from pinn.simulator.workloads.synthetic import open_loop, shared_prefix
+
+#: Ratios of the ladder: far from the crossing, and near it.
+FAR, NEAR = 1.1, 1.0025
+MODELS = ("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-32B", "Qwen/Qwen3-30B-A3B")
+GPUS = ("H100", "H200", "L40S", "A100-SXM-80GB")
+
+
+def question(seed: int) -> tuple[Brief, list[Candidate]]:
+    """A random question with a handful of candidates."""
+    rng = np.random.default_rng(seed)
+    prompt, output = int(rng.choice([128, 512, 2048])), int(rng.choice([32, 128]))
+    stages = [Stage(1.0, float(rng.integers(200, 400)))]
+    shape = {"process": str(rng.choice(["poisson", "gamma"])), "cv": 1.5}
+    if rng.random() < 0.3:
+        load = shared_prefix(
+            stages, groups=4, prompts_per_group=10, shared_tokens=prompt // 2,
+            question_tokens=prompt - prompt // 2, output_tokens=output, seed=seed, **shape,
+        )  # fmt: skip
+    else:
+        load = open_loop(stages, prompt, output, length_range=(0.5, 1.0), seed=seed, **shape)
+    tight = float(rng.choice([1.5, 3.0]))
+    limits = str(
+        rng.choice(
+            [
+                f"ttft<={200 * tight:.0f}ms, tpot<={15 * tight:.0f}ms for 95 %",
+                f"p90 ttft<={200 * tight:.0f}ms; mean tpot<={15 * tight:.0f}ms".replace(";", ","),
+                f"p99 e2e<={output * 15 * tight + 500:.0f}ms",
+                f"p95 itl<={40 * tight:.0f}ms",
+            ]
+        )
+    )
+    gpus = list(rng.choice(GPUS, 2, replace=False))
+    wanted = Wanted({"model": str(rng.choice(MODELS))}, gpus, [None], EngineSpec(), None)
+    grid = {
+        "tensor_parallel_size": [1, 2],
+        "max_num_batched_tokens": [2048, 8192],
+        "max_num_seqs": [int(rng.choice([16, 256]))],
+    }
+    checkpoint = find_checkpoint()
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        json.dump({"gpus_per_machine": 8, "grid": grid}, file)
+        file.flush()
+        rows = grid_configurations(wanted, Path(file.name))
+    candidates, _ = find_candidates(rows, wanted, load, checkpoint)
+    prices = {c.deployment.gpu.name: float(rng.uniform(1, 4)) for c in candidates}
+    rate = float(rng.choice([5.0, 20.0]))
+    return Brief([load], rate, parse_limits(limits), checkpoint, prices, None, "load"), candidates
+
+
+def planned(brief: Brief, candidates: list[Candidate]) -> Plan:
+    load = brief.workload
+    ask = Ask(
+        candidates[0].deployment.model.name, "load", len(load), 0.0, 0.0, 0, brief.rate_per_s,
+        brief.limits.text, (), (), None, brief.prices_per_gpu_hour,
+    )  # fmt: skip
+    return make_plan(
+        ask, brief, candidates, [], top=4, each_alone=False, workers=Workers(torch=False),
+        progress=lambda _: None,
+    )  # fmt: skip
+
+
+def highest(candidate: Candidate, brief: Brief) -> tuple[float, float]:
+    """The highest rates of a ladder that hold: up to the first that fails, and of all."""
+    trials = Trials(candidate, brief.replica_load(), brief.limits)
+    most, _ = guessed_rates_per_s(brief.workload, candidate.latency, candidate.engine, None)
+    far = most * 0.01 * FAR ** np.arange(math.ceil(math.log(300) / math.log(FAR)))
+    held = [trials.excess(rate) <= 1 for rate in far]
+    if not any(held):
+        return 0.0, 0.0
+    last = int(np.flatnonzero(held)[-1])
+    near = far[last] / FAR * NEAR ** np.arange(math.ceil(2 * math.log(FAR) / math.log(NEAR)))
+    fine = {rate: trials.excess(rate) <= 1 for rate in near}
+    holding = [rate for rate, holds in fine.items() if holds]
+    failing = [rate for rate, holds in fine.items() if not holds]
+    return max(r for r in holding if r < min(failing, default=math.inf)), max(holding)
+
+
+def fleet(candidate: Candidate, brief: Brief) -> int:
+    """The fewest replicas that hold the asked rate under every routing, tried one by one."""
+    trials = Trials(candidate, brief.replica_load(), brief.limits)
+    workload = at_rate(brief.workload, brief.rate_per_s)
+    for replicas in range(1, 200):
+        runs = (trials.fleet(workload, replicas, routing) for routing in ROUTINGS)
+        if all(trials.excess_of(run, brief.limits) <= 1 for run in runs):
+            return replicas
+    raise RuntimeError("no fleet holds the rate")
+
+
+def compared(seed: int) -> dict | None:
+    """One case; None where no candidate holds the limits."""
+    brief, candidates = question(seed)
+    rates = {c.label: highest(c, brief) for c in candidates}
+    if not any(high for _, high in rates.values()):
+        return None
+    plan = planned(brief, candidates)
+    costs = {}
+    for candidate in candidates:
+        if rates[candidate.label][1] > 0:
+            replicas = fleet(candidate, brief)
+            gpu = candidate.deployment.gpu.name
+            cost = brief.price_per_hour(gpu, candidate.gpus * replicas)
+            costs[candidate.label] = (
+                cost,
+                brief.rate_per_s / (replicas * rates[candidate.label][1]),
+            )
+    winner = min(costs, key=lambda label: costs[label])
+    first = plan.choices[0]
+    low, high = rates[first.label]
+    rate = first.highest_rate.per_s
+    return {
+        "seed": seed, "limits": brief.limits.text, "winner": winner, "plan": first.label,
+        "same_winner": winner == first.label,
+        "same_cost": abs(first.cost_per_hour / costs[winner][0] - 1) < 1e-9,
+        "rate": rate, "first_fails_after": low, "highest": high,
+        "off_percent": 100 * max(low / rate - 1, rate / high - 1, 0.0),
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", type=int, default=30)
+    parser.add_argument("--first", type=int, default=0, help="Seed of the first case.")
+    asked = parser.parse_args()
+    found: list[dict] = []
+    seed = asked.first
+    while len(found) < asked.cases:
+        case = compared(seed)
+        seed += 1
+        if case is not None:
+            found.append(case)
+            print(json.dumps(case), flush=True)
+    print(
+        json.dumps(
+            {
+                "cases": len(found),
+                "same_winner": sum(case["same_winner"] for case in found),
+                "same_cost": sum(case["same_cost"] for case in found),
+                "within_2_percent": sum(case["off_percent"] <= 2 for case in found),
+                "most_off_percent": max(case["off_percent"] for case in found),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Limits: how they are written, when they are held, and when they are missed for certain."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pinn.errors import PinnError
+from pinn.planning.limits import parse_limits
+
+NO_GAPS = (np.zeros(0), np.zeros(0, np.int64))
+
+
+def latencies(rng, n):
+    found = {name: rng.exponential(1.0, n) for name in ("ttft", "tpot", "e2e")}
+    found["tpot"][rng.random(n) < 0.1] = np.nan
+    lost = rng.random(n) < 0.05
+    return {name: np.where(lost & ~np.isnan(v), np.inf, v) for name, v in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("p99 ttft<=2s", ["p99 TTFT <= 2 s"]),
+        ("e2e mean < 90s", ["mean E2E <= 90 s"]),
+        ("ttft<=500ms for 90%", ["90 % of the requests: TTFT <= 500 ms"]),
+        ("p50 itl <= 0.02s, TTFT <= 1s, tpot <= 40ms for 99.5 %",
+         ["p50 ITL <= 20 ms", "99.5 % of the requests: TTFT <= 1 s and TPOT <= 40 ms"]),
+    ],
+)  # fmt: skip
+def test_limits_are_read(text, sentences):
+    assert parse_limits(text).sentences == sentences
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "holds no limit"),
+        ("ttft<=1s", "needs a statistic or a share"),
+        ("p99 ttft<=1s for 95 %", "has a statistic and a share"),
+        ("ttft<=1 for 95 %", "no known unit"),
+        ("speed<=1s for 95 %", "unknown metric 'speed'"),
+        ("p101 ttft<=1s", "no percentile 101"),
+        ("itl<=10ms for 95 %", "many gaps"),
+        ("ttft<=0s for 95 %", "must allow some time"),
+        ("ttft<=1s for 195 %", "at most 100 %"),
+        ("ttft=1s for 95 %", "cannot read"),
+        ("ttft<=1s for 95 %; tpot<=1s for 90 %", "two shares"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_how_to_write_it(text, says):
+    with pytest.raises(PinnError, match=says):
+        parse_limits(text)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.integers(2, 60), st.sampled_from([0.5, 0.9, 0.95, 1.0]))
+def test_limits_are_held_exactly_where_enough_requests_meet_them(seed, n, share):
+    found = latencies(np.random.default_rng(seed), n)
+    limits = parse_limits(f"ttft<=2s, tpot<=1500ms for {100 * share} %")
+    meets = (found["ttft"] <= 2) & ~(found["tpot"] > 1.5)
+    assert (limits.excess(found, NO_GAPS) <= 1) == (meets.sum() >= share * n - 1e-9)
+    assert (limits.met(found) == meets & np.isfinite(found["e2e"])).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.integers(2, 60), st.sampled_from([50, 90, 99]))
+def test_percentiles_are_numpys(seed, n, percent):
+    values = np.random.default_rng(seed).exponential(1.0, n)
+    found = {"ttft": values, "tpot": values, "e2e": values}
+    excess = parse_limits(f"p{percent} ttft<=1s").excess(found, NO_GAPS)
+    assert excess == pytest.approx(np.percentile(values, percent))
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(0, 10**6), st.integers(2, 60), st.floats(0.3, 4))
+def test_nothing_that_holds_is_given_up(seed, n, limit):
+    rng = np.random.default_rng(seed)
+    found = latencies(rng, n)
+    for text in ("p95 ttft<={}s", "mean e2e<={}s", "p50 tpot<={}s", "ttft<={}s for 90 %"):
+        limits = parse_limits(text.format(limit))
+        least = {name: v * rng.random(n) for name, v in found.items()}
+        least = {k: np.where(np.isinf(found[k]), found[k], v) for k, v in least.items()}
+        if limits.are_missed(least, n):
+            assert limits.excess(found, NO_GAPS) > 1
+        if limits.excess(found, NO_GAPS) <= 1:
+            assert not limits.are_missed(found, n)

@@ -1,0 +1,164 @@
+"""The page of a plan needs no other file, can be sorted and read at any size."""
+
+import html
+import html.parser
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from browser import CHROMIUM, browse
+from finished_plans import plan
+from PIL import Image
+
+from pinn.planning.page import write_page
+
+#: Run in the page: what went wrong, what it shows, and what sorting by cost and by name does.
+PROBE = """<script>{
+const cells = (column) => [...document.querySelectorAll("#table tbody tr")].map(
+  (row) => row.cells[column].textContent);
+const headings = [...document.querySelectorAll("#table thead th")];
+const of = (name) => headings.findIndex((h) => h.querySelector("button").textContent === name);
+const found = {
+  external: performance.getEntriesByType("resource").map((e) => e.name)
+    .filter((name) => !name.startsWith("data:")),
+  pictures: [...document.images].map((image) => image.complete && image.naturalWidth),
+  wider: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+  orders: [],
+};
+for (const name of ["GPUs", "GPUs", "Rank", "Choice"]) {
+  headings[of(name)].querySelector("button").click();
+  const sorted = headings.filter((h) => h.hasAttribute("aria-sort"));
+  found.orders.push([cells(0).join(" "), sorted.length, sorted[0].getAttribute("aria-sort"),
+                     document.getElementById("sorted").textContent]);
+}
+parent.document.getElementById(window.name).textContent = JSON.stringify({ ...found, errors });
+}</script></body>"""
+
+#: Run before anything else in the page.
+LISTEN = """<head><script>
+const errors = [];
+addEventListener("error", (event) => errors.push(String(event.message)), true);
+console.error = console.warn = (...words) => errors.push(words.join(" "));
+</script>"""
+
+
+class Page(html.parser.HTMLParser):
+    """Addresses, anchors, pictures and tags left open."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.addresses, self.anchors, self.open, self.images = [], set(), [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        named = dict(attributes)
+        self.addresses += [v for k, v in attributes if k in ("src", "href", "srcset", "action")]
+        self.anchors |= {named["id"]} if "id" in named else set()
+        self.images += [named] if tag == "img" else []
+        if tag not in ("meta", "img", "link", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("plan")
+    write_page(plan(), made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def text(folder):
+    return (folder / "plan.html").read_text(encoding="utf-8")
+
+
+def test_it_needs_no_other_file(text):
+    page = Page(text)
+    assert page.open == []
+    for address in page.addresses:
+        assert address.startswith(("data:", "#")), address[:80]
+    assert {a[1:] for a in page.addresses if a.startswith("#")} <= page.anchors
+    assert all(image["alt"] for image in page.images)
+    assert not re.search(r"https?:|//\w|url\(|@import", re.sub(r"base64,[\w+/=]+", "", text))
+
+
+def test_it_says_what_to_rent_and_how_to_start_it(text):
+    assert "Rent 12 × H200-SXM as 3 replicas of 4 GPUs, 38.40 per hour" in text
+    assert "The chance that the limits are held is 97 %" in text
+    for choice in plan().choices:
+        assert html.escape(choice.label) in text
+        assert choice.serve_command in text
+        assert choice.simulate_command in text
+    assert text.count("32.9 GiB &amp; more") == 2
+    assert "<8192 tokens>" not in text  # what comes from a file is escaped
+
+
+def test_pictures_lie_beside_it_and_are_not_empty(folder):
+    pictures = sorted(folder.glob("*.png"))
+    assert [path.stem for path in pictures] == ["frontier", "percentiles", "step-time"]
+    for path in pictures:
+        assert np.asarray(Image.open(path).convert("L")).std() > 10
+
+
+def test_colours_of_neighbouring_parts_survive_grey(folder):
+    shades = np.asarray(Image.open(folder / "step-time.png").convert("L")).astype(int)
+    row = shades[shades.shape[0] // 5]
+    counts = np.bincount(row, minlength=256)
+    flat = np.flatnonzero(counts > 0.04 * len(row))
+    flat = flat[flat < 250]
+    assert len(flat) >= 3
+    assert np.diff(flat).min() > 20
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"rate_per_s": None}, {"has_prices": False}, {"has_choices": False},
+     {"rate_per_s": None, "has_prices": False, "has_choices": False}],
+)  # fmt: skip
+def test_what_was_not_asked_is_not_shown(given, tmp_path):
+    text = write_page(plan(**given), tmp_path).read_text(encoding="utf-8")
+    assert Page(text).open == []
+    shown = re.findall(r'<button type="button">([^<]+)</button>', text)
+    has_choices = given.get("has_choices", True)
+    assert ("Cost/h" in shown) == (given.get("has_prices", True) and has_choices)
+    assert ("Chance" in shown) == (given.get("rate_per_s", 12) is not None and has_choices)
+    assert "None" not in re.sub(r"<[^>]*>|None of 84 candidates", "", text)
+    assert ("None of 84 candidates serves this" in text) == (not has_choices)
+
+
+def test_it_imports_no_torch():
+    code = "import sys, pinn.planning.page; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium installed")
+def test_a_browser_shows_and_sorts_it_at_any_zoom(text, tmp_path):
+    probed = text.replace("<head>", LISTEN, 1).replace("</body>", PROBE)
+    # 320 pixels are what a window of 1280 has at 400 % zoom (WCAG 2.1, 1.4.10).
+    frames = "".join(
+        f'<pre id="w{width}"></pre><iframe name="w{width}" width="{width}" height="900" '
+        f'srcdoc="{html.escape(probed)}"></iframe>'
+        for width in (1280, 320)
+    )
+    outer = tmp_path / "outer.html"
+    outer.write_text(f"<!DOCTYPE html><meta charset='utf-8'>{frames}", encoding="utf-8")
+    dumped = browse(outer, tmp_path, "--virtual-time-budget=5000", "--dump-dom")
+    for width in (1280, 320):
+        said = re.search(rf'<pre id="w{width}">(.*?)</pre>', dumped)[1]
+        found = json.loads(html.unescape(said))
+        assert found["errors"] == []
+        assert found["external"] == []
+        assert len(found["pictures"]) == 3
+        assert all(found["pictures"])
+        assert found["wider"] <= 0, "the page itself scrolls sideways"
+        assert found["orders"] == [
+            ["1 2 3", 1, "ascending", "Sorted by GPUs, ascending"],
+            ["3 2 1", 1, "descending", "Sorted by GPUs, descending"],
+            ["1 2 3", 1, "ascending", "Sorted by Rank, ascending"],
+            ["2 1 3", 1, "ascending", "Sorted by Choice, ascending"],
+        ]

@@ -1,0 +1,190 @@
+"""``pinn plan`` from its command line, on loads that take moments."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shlex
+
+import pytest
+from typer.testing import CliRunner
+
+from pinn.cli.plan import app
+from pinn.cli.simulate import app as simulate_app
+from pinn.coefficients.coefficient_set import (
+    CoefficientSet,
+    deployment_facts,
+    write_coefficient_set,
+)
+from pinn.coefficients.coefficients import prior_coefficients
+from pinn.coefficients.configurations import make_deployment
+from pinn.planning.plan import read_plan
+
+MODEL = "meta-llama/Llama-3.1-8B"
+SLO = "ttft<=300ms, tpot<=20ms for 90 %"
+GRID = """
+gpus_per_machine: 8
+grid: {tensor_parallel_size: [1, 2], max_num_batched_tokens: [2048], max_num_seqs: [8, 64, 128]}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A load, a grid, and what a plan wrote of them."""
+    folder = tmp_path_factory.mktemp("plan")
+    (folder / "load.yaml").write_text(
+        "{prompt_tokens: 256, output_tokens: 16, stages: [{rate: 2, duration: 100}]}"
+    )
+    (folder / "grid.yaml").write_text(GRID)
+    found = planned(
+        folder, "--gpu", "H100,L40S", "--rate", "120", "--slo", SLO,
+        "--price", "H100=2 L40S=1", "--out", str(folder / "out"),
+    )  # fmt: skip
+    assert found.exit_code == 0, found.output
+    (folder / "printed.txt").write_text(found.stdout)
+    (folder / "progress.txt").write_text(found.stderr)
+    return folder
+
+
+def planned(folder, *arguments):
+    common = ["--model", MODEL, "--workload", str(folder / "load.yaml"), "--workers", "1"]
+    return CliRunner().invoke(app, [*common, "--candidates", str(folder / "grid.yaml"), *arguments])
+
+
+@pytest.fixture(scope="module")
+def plan(folder):
+    return read_plan(folder / "out" / "plan.json")
+
+
+def test_choices_are_ranked_by_price_and_hold_the_limits(plan):
+    costs = [choice.cost_per_hour for choice in plan.choices]
+    assert costs == sorted(costs)
+    for choice in plan.choices:
+        assert choice.gpus == choice.replicas * choice.gpus_per_replica
+        price = plan.ask.prices_per_gpu_hour[choice.gpu]
+        assert choice.cost_per_hour == pytest.approx(choice.gpus * price)
+        assert {fleet.routing for fleet in choice.fleets} <= {"least_loaded", "round_robin"}
+        assert all(fleet.point.holds for fleet in choice.fleets)
+        assert choice.highest_rate.per_s > 0
+        assert len(choice.highest_rate.seeds_per_s) == 5
+        assert sum(choice.step_time.values()) == pytest.approx(1)
+        assert sum(choice.limits_time.values()) == pytest.approx(1)
+        assert [p.holds for p in choice.ladder][-2:] == [True, False]
+
+
+def test_the_interval_holds_the_rate_and_decides_what_is_safe(plan):
+    for choice in plan.choices:
+        low, high = choice.highest_rate.interval_per_s
+        assert low <= choice.highest_rate.per_s * 1.01
+        assert high >= choice.highest_rate.per_s * 0.99
+        if choice.safe:
+            assert choice.chance > 0.9
+
+
+def test_every_candidate_is_accounted_for(plan):
+    assert plan.candidates == len(plan.choices) + len(plan.left_out)
+    assert all(each.reason for each in plan.left_out)
+
+
+def test_the_frontier_falls(plan):
+    best = [point for point in plan.frontier if point.best]
+    speeds = [point.user_tokens_per_s for point in best]
+    throughput = [point.output_tokens_per_gpu_s for point in best]
+    assert speeds == sorted(speeds, reverse=True)
+    assert throughput == sorted(throughput)
+    for point in plan.frontier:
+        assert point.best or any(
+            other.user_tokens_per_s >= point.user_tokens_per_s
+            and other.output_tokens_per_gpu_s >= point.output_tokens_per_gpu_s
+            for other in best
+        )
+
+
+def test_the_simulate_line_gives_the_fleets_figures(plan, folder):
+    choice = plan.choices[0]
+    words = shlex.split(choice.simulate_command)
+    assert words[:2] == ["pinn", "simulate"]
+    out = folder / "run.json"
+    for fleet in choice.fleets:
+        routing = ["--data-parallel-routing", fleet.routing]
+        found = CliRunner().invoke(simulate_app, [*words[2:], *routing, "--json", str(out)])
+        assert found.exit_code == 0, found.output
+        written = json.loads(out.read_text())
+        for metric in ("ttft", "e2e"):
+            mine = fleet.point.latency_s[metric]
+            assert written[f"{metric}_p99_ms"] == pytest.approx(1000 * mine["p99"])
+            assert written[f"{metric}_mean_ms"] == pytest.approx(1000 * mine["mean"])
+
+
+def test_the_table_and_the_progress_are_printed(plan, folder):
+    printed = (folder / "printed.txt").read_text()
+    assert plan.choices[0].serve_command in printed
+    assert "limited by" in printed
+    assert "examined" in (folder / "progress.txt").read_text()
+    page = (folder / "out" / "plan.html").read_text(encoding="utf-8")
+    assert plan.choices[0].label in page
+    with (folder / "out" / "plan.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["gpu"] for row in rows] == [choice.gpu for choice in plan.choices]
+    assert float(rows[0]["cost_per_hour"]) == plan.choices[0].cost_per_hour
+
+
+def test_without_a_rate_or_prices_gpus_are_compared(folder):
+    found = planned(folder, "--gpu", "H100", "--slo", "p95 itl<=30ms", "--out", str(folder / "b"))
+    assert found.exit_code == 0, found.output
+    plan = read_plan(folder / "b" / "plan.json")
+    each = [choice.highest_rate.per_s / choice.gpus for choice in plan.choices]
+    assert each == sorted(each, reverse=True)
+    assert all(choice.replicas == 1 and choice.chance is None for choice in plan.choices)
+    assert all(choice.cost_per_hour is None for choice in plan.choices)
+
+
+def test_a_calibrated_server_is_marked_and_has_no_interval(folder):
+    rows = folder / "rows.csv"
+    rows.write_text("gpu,tensor_parallel_size,max_num_seqs\nH100,1,64\nH100,2,64\n")
+    target = make_deployment({"model": MODEL, "gpu": "H100", "tensor_parallel_size": 1})
+    prior = prior_coefficients(1)
+    file = folder / "server.json"
+    write_coefficient_set(CoefficientSet(deployment_facts(target), prior), file)
+    found = planned(
+        folder, "--configs", str(rows), "--coefficients", str(file), "--rate", "20", "--slo", SLO,
+        "--out", str(folder / "c"),
+    )  # fmt: skip
+    assert found.exit_code == 0, found.output
+    sources = {}
+    for choice in read_plan(folder / "c" / "plan.json").choices:
+        sources.setdefault(choice.flags["tensor_parallel_size"], set()).add(choice.coefficients)
+        assert (choice.chance is None) == (choice.coefficients != "network")
+    assert sources == {1: {str(file)}, 2: {"network"}}
+    assert str(file) in found.stdout or "server.json" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--gpu", "H100", "--slo", "ttft<=1ms for 95 %"], "misses it"),
+        (["--gpu", "H1000", "--slo", SLO], "unknown GPU 'H1000'"),
+        (["--gpu", "H100", "--slo", SLO, "--rate", "-1"], "--rate must be positive"),
+        (["--gpu", "H100,L40S", "--slo", SLO, "--price", "H100=2"], "no price of L40S"),
+        (["--gpu", "H100", "--slo", SLO, "--price", "H100"], "cannot read 'H100'"),
+        (["--gpu", "L4", "--slo", SLO, "--max-model-len", "300"], "holds the limits|misses it"),
+        (["--slo", SLO], "--model and --gpu are needed"),
+    ],
+)
+def test_bad_input_is_refused_with_the_number_that_breaks_it(folder, arguments, says):
+    assert re.search(says, str(planned(folder, *arguments).exception))
+
+
+def test_a_model_that_fits_nowhere_is_told_what_would_do(folder):
+    arguments = ["--model", "meta-llama/Llama-3.3-70B-Instruct", "--gpu", "L40S", "--slo", SLO]
+    error = str(planned(folder, *arguments).exception)
+    assert "does not fit" in error
+    assert "what fits is L40S TP 8" in error
+
+
+def test_a_load_without_end_is_refused(folder):
+    load = folder / "endless.yaml"
+    load.write_text("{prompt_tokens: 9, output_tokens: 9, stages: [{rate: 2, duration: .inf}]}")
+    error = planned(folder, "--workload", str(load), "--gpu", "H100", "--slo", SLO).exception
+    assert "has no end" in str(error)

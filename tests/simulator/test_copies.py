@@ -1,0 +1,73 @@
+"""Servers alike behind a load balancer, and runs that are given up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_cases import latency_of
+from simulator_helpers import DENSE, MIXTURE, deployment, load
+
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.simulate import simulate, simulate_unless
+from pinn.simulator.workloads.rate import thinned
+
+
+def some_load(seed=0, n=60, gap_s=3e-4):
+    rng = np.random.default_rng(seed)
+    arrivals = np.cumsum(rng.exponential(gap_s, n))
+    return load(rng.integers(1, 40, n), rng.integers(1, 24, n), arrivals)
+
+
+@pytest.mark.parametrize("model", [DENSE, MIXTURE])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_servers_in_turn_are_each_a_server_of_its_own(model, ranks):
+    target = deployment(model, data_parallel_size=ranks)
+    workload = some_load()
+    routing = {"data_parallel_routing": "round_robin", "api_server_count": 1}
+    # With one rank a server's requests are every third; with more they go rank by rank.
+    together = simulate(
+        target, workload, latency_of(target), EngineSpec(replicas=3, **routing)
+    ).requests
+    server = np.arange(len(workload)) // ranks % 3
+    assert (together.replica // ranks == server).all()
+    for each in range(3):
+        mine = server == each
+        alone = simulate(
+            target, thinned(workload, mine), latency_of(target), EngineSpec(**routing)
+        ).requests
+        assert together.ttft_s[mine] == pytest.approx(alone.ttft_s, rel=1e-9)
+        assert together.e2e_s[mine] == pytest.approx(alone.e2e_s, rel=1e-9)
+
+
+def test_the_least_loaded_server_gets_the_request():
+    target = deployment()
+    workload = some_load(n=200)
+    spread = [
+        simulate(
+            target, workload, latency_of(target),
+            EngineSpec(replicas=4, data_parallel_routing=routing),
+        ).requests.ttft_s.mean()
+        for routing in ("least_loaded", "round_robin")
+    ]  # fmt: skip
+    assert spread[0] <= spread[1] * 1.02
+    alone = simulate(target, workload, latency_of(target)).requests.ttft_s.mean()
+    assert spread[0] < alone
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 1000), st.floats(0.2, 2.0))
+def test_a_run_that_nobody_gives_up_is_the_run(seed, hurry):
+    target, workload = deployment(), some_load(seed, gap_s=3e-4 * hurry)
+    looks = []
+
+    def hopeless(requests, now_s):
+        looks.append((len(requests), now_s))
+        return False
+
+    plain = simulate(target, workload, latency_of(target))
+    watched = simulate_unless(hopeless, target, workload, latency_of(target))
+    assert (watched.steps.table == plain.steps.table).all()
+    assert (watched.requests.finish_s == plain.requests.finish_s).all()
+    assert simulate_unless(lambda *_: True, target, some_load(n=800), latency_of(target)) is None
