@@ -1,0 +1,90 @@
+"""One lifecycle report of inference-perf, with the configuration beside it.
+
+``pinn.sources.traces.inference_perf`` reads the report and puts a halved ITL right; here it becomes
+a run. Without ``config.yaml`` beside it the tokens that a request generates are counted by the tool.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pinn.sources.benchmarks.benchmark_run import (
+    BenchmarkRun,
+    Lengths,
+    Load,
+    SharedPrefix,
+    StatedServer,
+)
+from pinn.sources.benchmarks.documents import Document
+from pinn.sources.benchmarks.figures import kept
+from pinn.sources.benchmarks.given_load import GivenLoad, NotUsable
+from pinn.sources.traces.inference_perf import read_report
+from pinn.specs.flags import flags_of
+from pinn.specs.serving import ServingSpec
+
+TOOL = "inference-perf"
+
+
+def is_inference_perf_report(document: Document) -> bool:
+    """Whether it is a report of client-side latencies of inference-perf."""
+    first = document.first
+    return "load_summary" in first and "latency" in (first.get("successes") or {})
+
+
+def inference_perf_points(document: Document) -> list[Any]:
+    """The report itself; it is read again beside its configuration."""
+    return [document.path]
+
+
+def read_inference_perf_report(path: Path, name: str, given: GivenLoad) -> BenchmarkRun:
+    """One stage.
+
+    Raises:
+        NotUsable: If nothing was served, or the report sums up several stages.
+        PinnError: If the user has to say more.
+    """
+    try:
+        row = read_report(path)
+    except (ValueError, ValidationError) as error:
+        raise NotUsable("no lifecycle report") from error
+    stages = sorted(path.parent.glob("stage_*_lifecycle_metrics.json"))
+    if row["stage"] == "all" and stages:
+        raise NotUsable("the summary of stages that have reports of their own")
+    if row["requests"] <= row["failed"]:
+        raise NotUsable("no request was served")
+    assumed: list[str] = []
+    prompt = given.needed("prompt_tokens", row["prompt_tokens"], name)
+    if row["ignore_eos"]:
+        output = row["output_tokens"] or row["output_tokens_reported"]
+    else:
+        output = row["output_tokens_reported"]
+        assumed.append("output tokens as the tool counted them, which may be 20 % too few")
+    prefix = _prefix(row) or given.prefix(assumed)
+    rate = given.or_stated("request_rate", row["rate_per_s"], name)
+    concurrency = row["concurrency"] if rate is None else given.concurrency
+    load = Load(
+        row["requests"],
+        Lengths(float(prompt)),
+        Lengths(float(given.needed("output_tokens", output, name))),
+        given.needed("concurrency", concurrency, name) if rate is None else concurrency,
+        rate,
+        prefix=prefix,
+    )
+    figures = {k: v for k, v in row.items() if k.startswith(("ttft_", "e2e_"))}
+    figures |= {"tpot_mean_s": row["itl_mean_s"], "requests_per_s": row["requests_per_s"]}
+    flags = {f.name: row[f.name] for f in flags_of(ServingSpec) if row.get(f.name) is not None}
+    server = StatedServer(str(row["model"] or ""), flags=flags)
+    served = row["requests"] - row["failed"]
+    return BenchmarkRun(
+        name, TOOL, load, kept(figures), served, row["failed"], server, tuple(assumed)
+    )
+
+
+def _prefix(row: dict[str, Any]) -> SharedPrefix | None:
+    if not (row["prompts"] and row["prompt_groups"]):
+        return None
+    each = row["prompts"] // row["prompt_groups"]
+    return SharedPrefix(row["prompt_groups"], each, row["shared_tokens"] or 0)
