@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from pinn.errors import PinnError
 from pinn.sources.benchmarks.benchmark_run import Lengths, SharedPrefix
@@ -20,6 +21,8 @@ class NotUsable(PinnError):
 @dataclass(frozen=True)
 class GivenLoad:
     """Options for what files leave out; one that contradicts a file is refused."""
+
+    PANEL: ClassVar[str] = "Load, where a file does not say it"
 
     concurrency: int | None = flag(None, "Most requests in flight.", least=1)
     request_rate: float | None = flag(None, "Requests sent per second.", unit="1/s", above=0)
@@ -102,3 +105,10 @@ class GivenLoad:
 
 def _option(name: str) -> str:
     return next(f.option for f in flags_of(GivenLoad) if f.name == name)
+
+
+def split_flags(flags: Mapping[str, Any]) -> tuple[dict[str, Any], GivenLoad]:
+    """Options of a command that takes both: those of the server, and those of the load."""
+    names = {f.name for f in flags_of(GivenLoad)}
+    load = {name: value for name, value in flags.items() if name in names}
+    return {k: v for k, v in flags.items() if k not in names}, GivenLoad(**load)

@@ -21,7 +21,7 @@ from pinn.sources.benchmarks.benchmark_run import (
 from pinn.sources.benchmarks.documents import Document
 from pinn.sources.benchmarks.figures import kept
 from pinn.sources.benchmarks.given_load import GivenLoad, NotUsable
-from pinn.sources.traces.inference_perf import read_report
+from pinn.sources.traces.inference_perf import inter_token_latency, read_report
 from pinn.specs.flags import flags_of
 from pinn.specs.serving import ServingSpec
 
@@ -57,11 +57,12 @@ def read_inference_perf_report(path: Path, name: str, given: GivenLoad) -> Bench
         raise NotUsable("no request was served")
     assumed: list[str] = []
     prompt = given.needed("prompt_tokens", row["prompt_tokens"], name)
-    if row["ignore_eos"]:
-        output = row["output_tokens"] or row["output_tokens_reported"]
-    else:
+    output = row["output_tokens"] if row["ignore_eos"] else None
+    if output is None and given.output_tokens is None:
         output = row["output_tokens_reported"]
-        assumed.append("output tokens as the tool counted them, which may be 20 % too few")
+        assumed.append(
+            "output tokens as the tool counted them, up to 20 % too few (--output-tokens)"
+        )
     prefix = _prefix(row) or given.prefix(assumed)
     rate = given.or_stated("request_rate", row["rate_per_s"], name)
     concurrency = row["concurrency"] if rate is None else given.concurrency
@@ -73,14 +74,25 @@ def read_inference_perf_report(path: Path, name: str, given: GivenLoad) -> Bench
         rate,
         prefix=prefix,
     )
+    tpot = _tpot_s(row, load.output.mean)
     figures = {k: v for k, v in row.items() if k.startswith(("ttft_", "e2e_"))}
-    figures |= {"tpot_mean_s": row["itl_mean_s"], "requests_per_s": row["requests_per_s"]}
+    figures |= {"tpot_mean_s": tpot, "requests_per_s": row["requests_per_s"]}
     flags = {f.name: row[f.name] for f in flags_of(ServingSpec) if row.get(f.name) is not None}
     server = StatedServer(str(row["model"] or ""), flags=flags)
     served = row["requests"] - row["failed"]
     return BenchmarkRun(
         name, TOOL, load, kept(figures), served, row["failed"], server, tuple(assumed)
     )
+
+
+def _tpot_s(row: dict[str, Any], output_tokens: float) -> float | None:
+    """(E2E - TTFT) / (tokens - 1) of the means; older versions count two chunks a token."""
+    return inter_token_latency(
+        reported_s=row["itl_mean_reported_s"],
+        e2e_s=row["e2e_mean_s"],
+        ttft_s=row["ttft_mean_s"],
+        output_tokens=output_tokens,
+    )[1]
 
 
 def _prefix(row: dict[str, Any]) -> SharedPrefix | None:

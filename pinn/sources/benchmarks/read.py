@@ -17,6 +17,7 @@ from pinn.sources.benchmarks import (
     inferencex,
     llm_d,
     metrics_page,
+    request_spans,
     sglang_bench,
     vllm_bench,
     vllm_log,
@@ -61,6 +62,12 @@ READERS = (
         inference_perf_report.inference_perf_points,
     ),
     Reader(aiperf.TOOL, aiperf.is_aiperf, aiperf.read_aiperf, aiperf.aiperf_points),
+    Reader(
+        request_spans.TOOL,
+        request_spans.is_request_spans,
+        request_spans.read_request_spans,
+        request_spans.request_span_points,
+    ),
     Reader(vllm_log.TOOL, vllm_log.is_vllm_log, vllm_log.read_vllm_log, vllm_log.vllm_log_points),
 )
 
