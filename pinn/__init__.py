@@ -3,7 +3,7 @@
 Data flows one way through the sub-packages, and imports follow it:
 
     specs <- remembered <- physics <- sources <- kernels <- observations <- features
-          <- embedding <- network <- coefficients <- latency <- calibration <- workloads
-          <- simulator <- teacher <- training <- evaluation <- uncertainty <- report
+          <- embedding <- network <- coefficients <- latency <- workloads <- simulator
+          <- calibration <- teacher <- training <- evaluation <- uncertainty <- report
           <- export <- experiments <- cli
 """

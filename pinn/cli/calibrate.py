@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     from pinn.calibration.run import Calibration
     from pinn.coefficients.coefficient_set import CoefficientSet
+    from pinn.coefficients.coefficients import Coefficients
+    from pinn.observations.trace_tables import TraceTables
     from pinn.specs.deployment import Deployment
 
 app = typer.Typer()
@@ -58,6 +60,9 @@ def calibrate(
             help="Folder for error against budget (table and plot) and a table of baselines.",
         ),
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Fit although the file does not match the flags.")
+    ] = False,
 ) -> None:
     """Fit the coefficients to your own server.
 
@@ -82,6 +87,7 @@ def calibrate(
     traces = read_trace_tables(observations)
     deployment = traces.deployment()
     start = _base(deployment, base, checkpoint)
+    _check(traces, deployment, start, checkpoint, force)
     settings = BetaSettings(intervals, budget or None, select, seed)
     found = run_calibration(traces, deployment, start.coefficients, settings)
     write_coefficient_set(found.coefficient_set(start.taught), out)
@@ -89,6 +95,30 @@ def calibrate(
     typer.echo(f"wrote {out}")
     if study is not None:
         _study(found, study)
+
+
+def _check(
+    traces: TraceTables,
+    deployment: Deployment,
+    start: CoefficientSet,
+    checkpoint: Path | None,
+    force: bool,
+) -> None:
+    """Refuse traces that do not match the flags; with --force, say what does not."""
+    from pinn.calibration.checks import refuse
+    from pinn.calibration.checks_traces import check_traces
+    from pinn.calibration.intervals import read_intervals
+    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.latency.surrogate import Surrogate
+
+    def coefficients_of(other: Deployment) -> Coefficients:
+        if other == deployment:
+            return start.coefficients
+        return Surrogate.load(find_checkpoint(checkpoint)).coefficients([other])
+
+    intervals = read_intervals(traces, deployment)
+    for text in refuse(check_traces(traces, deployment, intervals, coefficients_of), force):
+        typer.echo(f"WARNING: {text}")
 
 
 def _base(deployment: Deployment, base: Path | None, checkpoint: Path | None) -> CoefficientSet:

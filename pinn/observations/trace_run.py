@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from pinn.errors import PinnError
 from pinn.observations.batches import aggregate_sums, complete_snapshots, knowledge_levels
 from pinn.observations.cleaning import MAX_DRAWN, cleaning_page
 from pinn.observations.cycles import (
@@ -42,7 +43,7 @@ from pinn.observations.snapshots import (
     canonical_snapshots,
     working_snapshots,
 )
-from pinn.observations.steps import STEP_SCHEMA, StepOrder, canonical_steps
+from pinn.observations.steps import STEP_SCHEMA, StepOrder, canonical_steps, usage_above_one
 from pinn.observations.target_check import TargetCheck, batch_floor, check_target
 from pinn.observations.trace_tables import (
     deployment_entry,
@@ -168,6 +169,7 @@ def write_run(
             ("transfers", transfers.to_batches(), transfers.schema),
         )
     }
+    _check_holds(tables, run)
     segments, intervals = _segments(steps), accounting(cycles)
     medians = medians_by_decodes(steps, cycles).to_dict("records")
     # The page needs some of the rows only; the rest makes room for what draws it.
@@ -189,6 +191,7 @@ def write_run(
         "intervals": intervals,
         "medians_by_decodes": medians,
         "rules": vars(rules),
+        "implausible": {"kv_usage above 1": usage_above_one(run.table(STEPS))},
         "request_issues": dict(issues.most_common()),
         "targets": {name: check.to_json() for name, check in checks.items()},
         "seconds": run.seconds
@@ -196,6 +199,15 @@ def write_run(
     }
     cleaning_page(folder / "cleaning.png", steps, cycles, floor_rows, manifest)
     write_manifest(folder, manifest)
+
+
+def _check_holds(tables: dict[str, Any], run: RawRun) -> None:
+    """Tables of nothing would take the place of good ones."""
+    if not any(tables[name]["rows"] for name in ("steps", "requests", "snapshots", "kv_events")):
+        read = {name: report.to_json() for name, report in run.reports.items()}
+        counts = ", ".join(f"{r['read']} {name} (refused {r['refused']})" for name, r in read.items())
+        names = ", ".join(source["path"] for source in run.sources)
+        raise PinnError(f"{names} holds no step and no request that can be used: {counts}")
 
 
 def _working_frame(run: RawRun, order: StepOrder) -> pd.DataFrame:
