@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pinn.cli.evaluate_coefficients import coefficients
 from pinn.errors import PinnError
 
 if TYPE_CHECKING:
@@ -247,3 +248,6 @@ def _write_json(
         "steady_state": steady,
     }
     path.write_text(json.dumps(document, indent=2) + "\n")
+
+
+app.command("coefficients")(coefficients)
