@@ -13,7 +13,9 @@ from scipy.optimize import nnls
 from pinn.calibration.calibrate import calibrate_to, summary
 from pinn.calibration.hierarchical import Hierarchical
 from pinn.calibration.intervals import TEST, Intervals
+from pinn.calibration.prior import Prior
 from pinn.errors import PinnError
+from pinn.features.step import STEP_FEATURES
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import step_costs
 from pinn.physics.floor import floor_seconds
@@ -100,14 +102,14 @@ def _learner(name: str) -> FitPredict:
 
 def baselines(
     deployment: Deployment,
-    beta: Float[np.ndarray, " features"],
+    prior: Prior,
     shared: Float[np.ndarray, " shared"],
 ) -> dict[str, FitPredict]:
     """Every method by name.
 
     Args:
         deployment: The new one.
-        beta: Coefficients before a calibration.
+        prior: Coefficients before a calibration.
         shared: Base and configuration coefficients of :func:`hierarchical.fit_donors`.
 
     Raises:
@@ -120,10 +122,11 @@ def baselines(
             "baselines need scikit-learn: install it with pip install 'pinn[peers]'"
         ) from error
     hierarchical = Hierarchical(deployment, shared)
+    beta = prior.mean[: len(STEP_FEATURES)]
     return {
         "coefficients, before": lambda _, test: test.features @ beta,
         "coefficients, calibrated": lambda train, test: (
-            test.features @ calibrate_to(train, beta).beta
+            test.features @ calibrate_to(train, prior).beta
         ),
         "hierarchical, donors alone": lambda _, test: hierarchical.before(test),
         "hierarchical, residual fitted": hierarchical.fit_predict,

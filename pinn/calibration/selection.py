@@ -9,17 +9,15 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from pinn.calibration.intervals import Intervals
+from pinn.calibration.prior import COEFFICIENT_SPREAD
 from pinn.errors import PinnError
 
-SELECTIONS = ("active", "random")
+SELECTIONS = ("random", "active")
 
 #: Operating regions: so many equal ranges of queue depth, and of KV usage in each. Chosen, with the
 #: noise, on the 20 % of the public run between calibration and test (LOG.md).
 REGIONS = 6
 
-#: Relative uncertainty of a coefficient before: an assumption. Standard errors take it, too, for
-#: what the ridge may hold back.
-COEFFICIENT_SPREAD = 0.5
 #: Relative uncertainty of one interval's mean step time.
 NOISE = 0.01
 

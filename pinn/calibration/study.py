@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
 
 from pinn.calibration.baselines import line
 from pinn.calibration.calibrate import calibrate_to, candidates, summary
 from pinn.calibration.intervals import TEST, Intervals
+from pinn.calibration.prior import Prior
 from pinn.calibration.selection import SELECTIONS, select
+from pinn.features.step import STEP_FEATURES
 
 #: What is shown, and over how many seeds; nothing is fitted with them.
 BUDGETS = (10, 25, 50, 100, 250, 500, 1000)
@@ -27,7 +28,7 @@ LINE = "line from nothing"
 
 def budget_errors(
     intervals: Intervals,
-    beta: Float[np.ndarray, " features"],
+    prior: Prior,
     kind: str = "windows",
     budgets: Sequence[int] = BUDGETS,
     seeds: int = SEEDS,
@@ -36,7 +37,7 @@ def budget_errors(
 
     Args:
         intervals: Of a run.
-        beta: Coefficients before.
+        prior: Coefficients before.
         kind: Intervals to calibrate on and to judge: ``windows`` or ``singles``.
         budgets: Numbers of observations; those beyond what is offered are left out.
         seeds: How often.
@@ -48,6 +49,7 @@ def budget_errors(
     last = intervals.of_part(TEST)
     test = last.take(last.is_window if kind == "windows" else last.is_single)
     everything = candidates(intervals, kind)
+    beta = prior.mean[: len(STEP_FEATURES)]
     rows = []
     for seed in range(seeds):
         offer = np.random.default_rng(seed).permutation(len(everything))
@@ -55,7 +57,7 @@ def budget_errors(
         for budget in (b for b in budgets if b <= len(pool)):
             chosen = {how: pool.take(select(how, pool, beta, budget, seed)) for how in SELECTIONS}
             predicted = {
-                how: test.features @ calibrate_to(used, beta).beta for how, used in chosen.items()
+                how: test.features @ calibrate_to(used, prior).beta for how, used in chosen.items()
             }
             predicted[LINE] = line(chosen["random"], test)
             for method, times in predicted.items():

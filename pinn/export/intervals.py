@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
+from pinn.coefficients.coefficients import NAMES
 from pinn.errors import PinnError
 from pinn.export.configured import Configured
 from pinn.features.step import STEP_FEATURES
 from pinn.kernels.search import find_kernels
 from pinn.latency.surrogate import Surrogate
-from pinn.uncertainty.calibration import NAMES, read_calibration
+from pinn.uncertainty.calibration import read_calibration
 from pinn.uncertainty.distance import REFERENCE_BATCH
 from pinn.uncertainty.known import gpu_is_known
 from pinn.uncertainty.spread_parts import spread_parts

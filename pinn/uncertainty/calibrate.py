@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pinn.coefficients.coefficients import NAMES
 from pinn.network.checkpoint import load_checkpoint
 from pinn.sources.report import file_sha256
-from pinn.uncertainty.calibration import BELONGS, NAMES, Calibration
+from pinn.uncertainty.calibration import BELONGS, Calibration
 from pinn.uncertainty.conformal import LEVEL, weighted_quantile
 from pinn.uncertainty.coverage import auroc_table, coverage_table, nested_intervals
 from pinn.uncertainty.half_widths import fit_spreads

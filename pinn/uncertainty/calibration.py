@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pinn.coefficients.coefficients import NAMES
 from pinn.errors import PinnError
-from pinn.features.request import REQUEST_FEATURES
-from pinn.features.step import STEP_FEATURES
 from pinn.remembered.files import replace_atomically
 from pinn.sources.report import file_sha256
 from pinn.specs.data_folder import read_json
@@ -24,11 +23,6 @@ SCHEMA = "pinn intervals 2"
 
 #: What a checkpoint says of itself that its intervals repeat.
 BELONGS = ("recipe_sha256", "data_sha256")
-
-#: Every coefficient by its part and name.
-NAMES: tuple[str, ...] = tuple(
-    [f"beta.{name}" for name in STEP_FEATURES] + [f"alpha.{name}" for name in REQUEST_FEATURES]
-)
 
 #: Part of the coefficients -> metric whose error is common to all of them.
 _COMMON = {"beta": "tpot", "alpha": "ttft"}

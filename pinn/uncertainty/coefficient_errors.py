@@ -17,12 +17,12 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from pinn.coefficients.coefficients import NAMES
 from pinn.errors import PinnError
 from pinn.latency.surrogate import predict_coefficients
 from pinn.network.checkpoint import load_checkpoint
 from pinn.network.trained_network import TrainedNetwork
 from pinn.specs.deployment import Deployment
-from pinn.uncertainty.calibration import NAMES
 from pinn.uncertainty.described import shape_of
 
 
