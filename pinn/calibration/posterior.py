@@ -25,6 +25,8 @@ from pinn.calibration.prior import Prior
 _DEGREES = 1.0
 #: Scale of the noise before any residual, and how many residuals that counts as: assumptions.
 _NOISE, _NOISE_ROWS = 0.02, 5.0
+#: Up to how many times the median a row may say something of the coefficients and count in full.
+_USUAL = 1.5
 #: Rounds of weights and scale, and the least variance of a correlation matrix: numerical.
 _ROUNDS, _JITTER = 12, 1e-9
 
@@ -91,7 +93,9 @@ def fit_posterior(
     target = (seconds - fixed) / seconds - matrix @ lower
     centre = root @ (prior.mean[free] / scale - lower)
     size = np.full(len(seconds), _NOISE) if noise is None else noise
-    weight = np.ones(len(seconds))
+    told = np.ones(len(seconds))
+    trust = np.ones(len(seconds)) if noise is not None else _trust(matrix, root)
+    weight = trust
     for _ in range(_ROUNDS if noise is None else 1):
         at = np.sqrt(weight) / size
         excess, _ = nnls(
@@ -101,16 +105,27 @@ def fit_posterior(
         )
         if noise is None:
             residual = matrix @ excess - target
-            weight, size = _student(residual, size)
-    curvature = (matrix.T * (weight / size**2)) @ matrix + precision
+            weight, size = _student(residual, size, trust)
+            told = trust * (_DEGREES + 1) / (_DEGREES + 3)
+    curvature = (matrix.T * (told / size**2)) @ matrix + precision
     mean, covariance = prior.mean.copy(), np.zeros_like(prior.covariance)
     mean[free] = (lower + excess) * scale
     covariance[np.ix_(free, free)] = np.linalg.inv(curvature) * np.outer(scale, scale)
     return Posterior(mean, covariance, size)
 
 
-def _student(residual: Rows, size: Rows) -> tuple[Rows, Rows]:
+def _trust(matrix: Float[np.ndarray, "rows free"], root: Float[np.ndarray, "free free"]) -> Rows:
+    """Less for rows that would move the coefficients far more than most (Mallows' weights).
+
+    Residuals do not show them, since the fit follows them; and a window that holds much of what
+    others hold little is also the one whose batches are known least.
+    """
+    said = np.linalg.norm(np.linalg.solve(root.T, matrix.T), axis=0)
+    return np.minimum(1.0, _USUAL * np.median(said) / np.maximum(said, np.finfo(float).tiny)) ** 2
+
+
+def _student(residual: Rows, size: Rows, trust: Rows) -> tuple[Rows, Rows]:
     """Weights of Student's t and its scale: a round of Lange, Little and Taylor's EM (1989)."""
-    weight = (_DEGREES + 1) / (_DEGREES + (residual / size) ** 2)
+    weight = trust * (_DEGREES + 1) / (_DEGREES + (residual / size) ** 2)
     known = weight @ residual**2 + _NOISE_ROWS * _NOISE**2
-    return weight, np.full_like(size, np.sqrt(known / (len(residual) + _NOISE_ROWS)))
+    return weight, np.full_like(size, np.sqrt(known / (trust.sum() + _NOISE_ROWS)))

@@ -1,0 +1,1 @@
+"""Calibrations scored on measured servers that no checkpoint learned from."""
