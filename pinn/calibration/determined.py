@@ -48,8 +48,8 @@ class Quantity:
 
     @property
     def is_determined(self) -> bool:
-        """Whether the measurements have at least halved the doubt."""
-        return self.after_error < self.before_error / 2
+        """Whether it is known to within a tenth."""
+        return self.after_error < 0.1 * self.after
 
     @property
     def drift(self) -> float:

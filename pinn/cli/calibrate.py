@@ -294,8 +294,6 @@ def _write(found: CoefficientSet, verdicts: list[Verdict], out: Path) -> None:
             "what it has not seen; measure more, or other loads"
         )
         return
-    if not verdicts:
-        typer.echo("not judged: a single load leaves nothing out; measure a second one")
     write_coefficient_set(found, out)
     typer.echo(f"wrote {out}")
 

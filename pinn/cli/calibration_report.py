@@ -117,6 +117,8 @@ def _quantities(quantities: Sequence[Quantity], appended: bool) -> Table:
 
 def _verdicts(verdicts: Sequence[Verdict]) -> str:
     """How it was judged, in words."""
+    if not verdicts:
+        return "a single load: nothing is left out to judge by\n"
     return "\n".join(["on what was left out:", *(f"  {verdict}" for verdict in verdicts)]) + "\n"
 
 
