@@ -95,9 +95,9 @@ def huber_weights(residual: Rows) -> Rows:
 def choose_strength(
     features: Matrix, seconds: Rows, prior: Prior, scale: Rows | None = None
 ) -> float:
-    """The greatest strength whose mean absolute error is the smallest within one standard error.
+    """The strength with the smallest mean absolute error over interleaved folds.
 
-    Errors are of interleaved folds, standard errors over rows. Every fold sees the whole stretch of time: with contiguous ones, a change of load would decide.
+    Every fold sees the whole stretch of time: with contiguous ones, a change of load would decide.
     One row leaves nothing to judge by: then the strongest.
     """
     count = len(seconds)
@@ -106,16 +106,12 @@ def choose_strength(
     scale = seconds if scale is None else scale
     fold = np.arange(count) % min(_FOLDS, count)
 
-    def errors(strength: float) -> Rows:
+    def error(strength: float) -> float:
         found = np.empty(count)
         for k in np.unique(fold):
             inside, outside = fold != k, fold == k
             totals = fit_totals(features[inside], seconds[inside], prior, strength, scale[inside])
             found[outside] = features[outside] @ totals
-        return np.abs(found - seconds) / scale
+        return float(np.mean(np.abs(found - seconds) / scale))
 
-    table = np.array([errors(strength) for strength in STRENGTHS])
-    mean = table.mean(axis=1)
-    best = int(np.argmin(mean))
-    allowed = mean[best] + table[best].std() / np.sqrt(count)
-    return float(STRENGTHS[np.flatnonzero(mean <= allowed)[-1]])
+    return float(STRENGTHS[int(np.argmin([error(strength) for strength in STRENGTHS]))])

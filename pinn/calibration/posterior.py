@@ -109,7 +109,7 @@ def fit_posterior(
             told = trust * (_DEGREES + 1) / (_DEGREES + 3)
     curvature = (matrix.T * (told / size**2)) @ matrix + precision
     mean, covariance = prior.mean.copy(), np.zeros_like(prior.covariance)
-    mean[free] = (lower + excess) * scale
+    mean[free] = np.maximum((lower + excess) * scale, prior.lower[free])
     covariance[np.ix_(free, free)] = np.linalg.inv(curvature) * np.outer(scale, scale)
     return Posterior(mean, covariance, size)
 

@@ -16,6 +16,7 @@ import pytest
 from calibration_rows import BASE, deployment, intervals
 
 from pinn.calibration.calibrate import BetaSettings, calibrate_beta
+from pinn.calibration.prior import beta_prior
 from pinn.coefficients.coefficient_set import (
     CoefficientSet,
     deployment_facts,
@@ -81,7 +82,7 @@ def calibrated_file(folder: Path) -> Path:
     """Coefficients calibrated to steps that take 1.3 times their prior."""
     base = prior_coefficients(1)
     rows = intervals(1.3 * BASE, noise=0.01)
-    found = calibrate_beta(rows, base.beta[0], BetaSettings("windows", 50))
+    found = calibrate_beta(rows, beta_prior(base.beta[0]), BetaSettings("windows", 50))
     assert not np.array_equal(found.beta, base.beta[0])
     calibrated = Coefficients(found.beta[None], 1.7 * base.alpha)
     path = folder / "calibrated.json"

@@ -10,6 +10,7 @@ from sources.traces.trace_runs import engine_run, lines_of, read_lines
 
 from pinn.calibration.calibrate import BetaSettings, calibrate_beta
 from pinn.calibration.intervals import read_intervals
+from pinn.calibration.prior import beta_prior
 from pinn.calibration.requests import calibrate_alpha, read_requests
 from pinn.coefficients.coefficients import prior_coefficients
 from pinn.observations.ingestion import ingest_vllm
@@ -53,7 +54,7 @@ def test_absurd_numbers_stop_nothing(tmp_path: Path, monkeypatch, seed: int) -> 
     assert sum(tables.manifest["intervals"].values()) == reports["steps"]["accepted"]
     base, deployment = prior_coefficients(1), tables.deployment()
     intervals = read_intervals(tables, deployment)
-    found = calibrate_beta(intervals, base.beta[0], BetaSettings("both", 50))
+    found = calibrate_beta(intervals, beta_prior(base.beta[0]), BetaSettings("both", 50))
     calibrate_alpha(read_requests(tables, deployment, found.beta), base.alpha[0])
 
 
