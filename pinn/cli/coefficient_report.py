@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from pinn.cli.trust_report import intervals_line, with_trust
+from pinn.cli.trust_report import intervals_line, with_posterior, with_trust
 from pinn.coefficients.coefficient_set import CoefficientSet, deployment_facts, set_to_json
 from pinn.coefficients.distance import training_space
 from pinn.latency.surrogate import Surrogate, batch_work, step_seconds
@@ -72,7 +72,8 @@ def file_report(
     """The report of coefficients from a file."""
     names = ", ".join(source["path"] for source in found.calibration.get("sources", ()))
     text = f"Calibrated to {names}." if names else "Coefficients from a file, not the network."
-    return make_report(found, deployment, batches, {"sentence": text})
+    report = make_report(found, deployment, batches, {"sentence": text})
+    return report if found.covariance is None else with_posterior(report, found, deployment)
 
 
 def _distance(surrogate: Surrogate, deployment: Deployment) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def set_to_json(found: CoefficientSet) -> dict[str, Any]:
         entry |= {"taught": bool(taught), "in_simulator": feature.in_simulator}
     tree = {"schema": SCHEMA, **found.deployment, "beta": beta, "alpha": alpha}
     if found.covariance is not None:
-        tree["covariance"] = _covariance_entry(found.covariance)
+        tree["covariance"] = covariance_entry(found.covariance)
     return tree | ({"calibration": found.calibration} if found.calibration else {})
 
 
@@ -184,7 +184,7 @@ def read_coefficient_set(path: Path) -> CoefficientSet:
     )
 
 
-def _covariance_entry(covariance: Float[np.ndarray, "n n"]) -> dict[str, Any]:
+def covariance_entry(covariance: Float[np.ndarray, "n n"]) -> dict[str, Any]:
     """Coefficients that have a variance, and their covariance, a text per row to keep files short."""
     free = np.flatnonzero(np.diag(covariance) > 0)
     rows = covariance[np.ix_(free, free)]

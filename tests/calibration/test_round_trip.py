@@ -40,14 +40,12 @@ class Server:
         jitter: Standard deviation of the logarithm of a step's time.
         requests: How many it serves.
         seed: Of the jitter and of which steps are written.
-        determinable: Coefficients that such a run may determine to within 1 %.
     """
 
     eager: bool
     jitter: float
     requests: int
     seed: int
-    determinable: frozenset[str]
 
     @property
     def target(self) -> Target:
@@ -73,12 +71,9 @@ class Traced:
         return calibrate_to(self.rows, beta_prior(BASE.beta[0]))
 
 
-ATTENTION = frozenset({"decode_attention", "kv_read"})
-#: Constants of a step and the weights: all are there once in every step.
-EVERY_STEP = frozenset({"step", "layer", "eager_layer", "decode_layer", "gemm_weights"})
 SERVERS = {
-    "eager": Server(True, 0.002, 1500, 0, ATTENTION | EVERY_STEP | {"gemm"}),
-    **{f"graphs-{seed}": Server(False, 0.005, 600, seed, ATTENTION) for seed in range(2)},
+    "eager": Server(True, 0.002, 1500, 0),
+    **{f"graphs-{seed}": Server(False, 0.005, 600, seed) for seed in range(2)},
 }
 
 BASE = prior_coefficients(1)
