@@ -21,6 +21,7 @@ from pinn.latency.surrogate import predict_coefficients
 from pinn.network.checkpoint import load_checkpoint
 from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import step_costs
+from pinn.observations.table import write_observations
 from pinn.remembered.store import remembered_table
 from pinn.simulator.figure_features import figure_features
 from pinn.simulator.figures import WHOLE_RUN, figure_seconds
@@ -97,7 +98,7 @@ def read_left_out() -> LeftOut:
         features,
         simulated - np.einsum("nfk,nk->nf", features, base),
         np.stack([rows.tpot_s, rows.ttft_s], axis=1),
-        _doubts(checkpoint, rows, observations, networks),
+        _doubts(checkpoint, rows, networks),
         deployments,
     )
 
@@ -138,10 +139,10 @@ def _figures(job: Job, run: Run) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _doubts(
-    checkpoint: Path, rows: ServingRows, observations: pd.DataFrame, networks: dict[str, Path]
+    checkpoint: Path, rows: ServingRows, networks: dict[str, Path]
 ) -> dict[Deployment, tuple[np.ndarray, KnownSteps]]:
     """How far each deployment's coefficients and steps may be off, learned on other models."""
-    errors = remembered_table(_errors, observations, checkpoint)
+    errors = remembered_table(_errors, checkpoint)
     found = {}
     for name in networks:
         mine = [d for d in rows.deployments if d.model.name == name]
@@ -175,14 +176,14 @@ def _rows_of(rows: ServingRows, model: str) -> list[str]:
     ]
 
 
-def _errors(observations: pd.DataFrame, checkpoint: Path) -> pd.DataFrame:
+def _errors(checkpoint: Path) -> pd.DataFrame:
     """Errors of left-out models' rows with all that was known of them."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         kept = pd.read_csv(checkpoint.with_suffix(".predictions.csv"))
         kept[kept["split"] == _SPLIT].to_csv(folder / "predictions.csv", index=False)
-        (folder / "observations").mkdir()
-        observations.to_parquet(folder / "observations" / "silicon.parquet")
+        rows, report = read_silicon()
+        write_observations(rows, folder / "observations" / "silicon.parquet", report)
         return held_out_errors(
             folder, lambda e: KernelSurrogates.load(checkpoint.with_name("kernels") / e.slug())
         )
