@@ -9,7 +9,7 @@ import pandas as pd
 
 from pinn.calibration.checks import Finding
 from pinn.calibration.checks_server import check_kv_blocks, check_speed
-from pinn.calibration.intervals import Intervals
+from pinn.calibration.intervals import Intervals, read_intervals
 from pinn.coefficients.coefficients import Coefficients
 from pinn.features.step import step_features
 from pinn.observations.trace_tables import TraceTables
@@ -27,6 +27,10 @@ _TWO_SERVERS = 1.3
 #: Steps that must show a limit before it is believed, and distinct numbers of decodes in them.
 _AT_LIMIT, _MIXES = 20, 3
 
+#: Steps that take less than this share of their floor have times in another unit: no flag changes
+#: the floor by so much.
+_OTHER_UNIT = 0.02
+
 #: A step with so many times the token budget holds no token count.
 _ABSURD = 100
 
@@ -34,7 +38,6 @@ _ABSURD = 100
 def check_traces(
     traces: TraceTables,
     deployment: Deployment,
-    intervals: Intervals,
     coefficients_of: Callable[[Deployment], Coefficients],
 ) -> list[Finding]:
     """What does not fit.
@@ -42,8 +45,10 @@ def check_traces(
     Args:
         traces: Canonical tables.
         deployment: As the user gave it.
-        intervals: Their good intervals.
         coefficients_of: Coefficients before calibration, for alternatives too.
+
+    Raises:
+        PinnError: If all fits so far and no interval is left to judge the speed by.
     """
     steps = traces.steps
     found = [
@@ -52,13 +57,16 @@ def check_traces(
         *_budget(steps, deployment),
         *_seats(steps, deployment),
         *_requests(traces, deployment),
+        *_refused(traces),
         *_clock(traces),
-        *_two_servers(traces, intervals, coefficients_of(deployment)),
     ]
-    if not found:
-        ratio = _ratio(intervals, coefficients_of)
-        found += [f for f in [check_speed(ratio, deployment, "steps take")] if f]
-    return found
+    found = found or _below_floor(traces)
+    if found:
+        return found
+    intervals = read_intervals(traces, deployment)
+    two = _two_servers(traces, intervals, coefficients_of(deployment))
+    speed = check_speed(_ratio(intervals, coefficients_of), deployment, "steps take")
+    return two or ([speed] if speed else [])
 
 
 def _models(traces: TraceTables, deployment: Deployment) -> list[Finding]:
@@ -88,9 +96,7 @@ def other_model(name: str, deployment: Deployment) -> Finding | None:
     return Finding(f"the file is of {name}, --model of {given.name}", f"--model {name}?")
 
 
-def _kv_cache(
-    traces: TraceTables, steps: pd.DataFrame, deployment: Deployment
-) -> list[Finding]:
+def _kv_cache(traces: TraceTables, steps: pd.DataFrame, deployment: Deployment) -> list[Finding]:
     found = []
     percent = int((traces.manifest.get("implausible") or {}).get("kv_usage above 1", 0))
     if percent > _STRAY * len(steps):
@@ -181,9 +187,32 @@ def _clock(traces: TraceTables) -> list[Finding]:
     return []
 
 
-def _two_servers(
-    traces: TraceTables, intervals: Intervals, base: Coefficients
-) -> list[Finding]:
+def _refused(traces: TraceTables) -> list[Finding]:
+    """Steps with counts that no engine writes, left out when the traces were read."""
+    report = (traces.manifest.get("reports") or {}).get("steps") or {}
+    reason = "a count is negative or absurd"
+    odd = int((report.get("refused") or {}).get(reason, 0))
+    if odd > _STRAY * max(int(report.get("read", 0)), 1):
+        text = f"in {odd:,} of {report['read']:,} steps {reason}"
+        return [Finding(text, "are its columns what their names say?")]
+    return []
+
+
+def _below_floor(traces: TraceTables) -> list[Finding]:
+    """Step times that were refused as a target, since most are impossible."""
+    check = (traces.manifest.get("targets") or {}).get("step_s") or {}
+    if check.get("is_target", True) or not check["rows"]:
+        return []
+    median, floor = check["median_s"], check["floor_median_s"]
+    text = (
+        f"steps of {median * 1e3:.3g} ms, but reading weights and cache takes {floor * 1e3:.3g} ms"
+    )
+    if median < _OTHER_UNIT * floor:
+        return [Finding(text, "are start times in another unit than ns?")]
+    return [Finding(text, "check --tensor-parallel-size, --quantization, --model and --gpu")]
+
+
+def _two_servers(traces: TraceTables, intervals: Intervals, base: Coefficients) -> list[Finding]:
     """Segments (processes) whose steps are slower than others' by a factor at the same load."""
     segment = traces.steps["segment"].to_numpy()[intervals.row]
     ratio = intervals.seconds / (intervals.features @ base.beta[0])
@@ -204,6 +233,8 @@ def _ratio(
 ) -> Callable[[Deployment], float]:
     def ratio(deployment: Deployment) -> float:
         features = step_features(step_costs([deployment]), intervals.sums)
-        return float(np.median(intervals.seconds / (features @ coefficients_of(deployment).beta[0])))
+        return float(
+            np.median(intervals.seconds / (features @ coefficients_of(deployment).beta[0]))
+        )
 
     return ratio

@@ -136,10 +136,18 @@ def _sending(config: Mapping[str, Any]) -> tuple[int | None, float | None, str]:
     if phases:
         phase = phases[0]
         kind = str(phase.get("type", ""))
-        return phase.get("concurrency"), phase.get("rate"), kind if kind in _PROCESSES else "poisson"
+        return (
+            phase.get("concurrency"),
+            phase.get("rate"),
+            kind if kind in _PROCESSES else "poisson",
+        )
     load = config.get("loadgen") or config.get("perf_analyzer", {}).get("stimulus") or {}
     mode = str(load.get("request_rate_mode", ""))
-    return load.get("concurrency"), load.get("request_rate"), mode if mode in _PROCESSES else "poisson"
+    return (
+        load.get("concurrency"),
+        load.get("request_rate"),
+        mode if mode in _PROCESSES else "poisson",
+    )
 
 
 _PROCESSES = ("poisson", "gamma", "constant")
@@ -165,9 +173,9 @@ def _gpu(telemetry: Any) -> str:
 
 
 def _csv_metrics(text: str) -> dict[str, dict[str, Any]]:
-    """The CSV's two tables under the tags of the JSON.
+    r"""The CSV's two tables under the tags of the JSON.
 
-    >>> _csv_metrics("Metric,avg,p50\\nTime to First Token (ms),2.5,2\\n")
+    >>> _csv_metrics("Metric,avg,p50\nTime to First Token (ms),2.5,2\n")
     {'time_to_first_token': {'unit': 'ms', 'avg': 2.5, 'p50': 2.0}}
     """
     found: dict[str, dict[str, Any]] = {}
