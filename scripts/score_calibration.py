@@ -15,7 +15,11 @@ import json
 
 from pinn.experiments.calibration_scores import deployments, serving_runs, steps
 
-SCORES = {"steps": steps.score, "deployments": deployments.score, "serving-runs": serving_runs.score}
+SCORES = {
+    "steps": steps.score,
+    "deployments": deployments.score,
+    "serving-runs": serving_runs.score,
+}
 
 
 def main() -> None:

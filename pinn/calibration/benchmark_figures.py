@@ -117,7 +117,7 @@ def simulated_rows(
     )
 
 
-def _shares(coefficients: Vector, names_of: dict[int, list[str]]):  # noqa: ANN202
+def _shares(coefficients: Vector, names_of: dict[int, list[str]]):
     """What makes of a run its figures and the share that each coefficient has in them."""
 
     def shares(job: Job, run: Run) -> tuple[np.ndarray, np.ndarray]:

@@ -96,7 +96,10 @@ def _converged(
 
 
 def fit_rows(
-    prior: Prior, rows: FigureRows, at: Float[np.ndarray, " coefficients"], keep: np.ndarray | None = None
+    prior: Prior,
+    rows: FigureRows,
+    at: Float[np.ndarray, " coefficients"],
+    keep: np.ndarray | None = None,
 ) -> Posterior:
     """Fit figures that were simulated with the coefficients ``at``; those to ``keep``, or all."""
     keep = np.ones(len(rows.measured), bool) if keep is None else keep
@@ -108,7 +111,7 @@ def fit_rows(
 def _left_out(
     runs: Sequence[BenchmarkRun], deployment: Deployment, prior: Prior, rows: FigureRows
 ) -> list[Verdict]:
-    """Each load predicted by what the others taught; without a second load nothing can be judged."""
+    """Each load predicted by what the others taught; none where there is one load."""
     loads = np.array([run.load.text for run in runs])
     of_row = loads[rows.run]
     if len(set(loads)) < 2:

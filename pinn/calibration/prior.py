@@ -76,7 +76,9 @@ def assumed_prior(
 ) -> Prior:
     """A prior of coefficients, their own relative spreads and what is known of whole steps."""
     members = membership()
-    relative = scalar_spread**2 * members @ members.T + np.diag(np.broadcast_to(own, len(NAMES)) ** 2)
+    relative = scalar_spread**2 * members @ members.T + np.diag(
+        np.broadcast_to(own, len(NAMES)) ** 2
+    )
     if known is not None:
         added = known.features * mean[: len(STEP_FEATURES)]
         share = np.zeros((len(added), len(NAMES)))

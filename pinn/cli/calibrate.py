@@ -58,7 +58,8 @@ def calibrate(
     append: Annotated[
         Path | None,
         typer.Option(
-            "--append", help="Go on from the posterior of an earlier calibration, and say its drift."
+            "--append",
+            help="Go on from the posterior of an earlier calibration, and say its drift.",
         ),
     ] = None,
     base: Annotated[

@@ -185,7 +185,7 @@ def read_coefficient_set(path: Path) -> CoefficientSet:
 
 
 def covariance_entry(covariance: Float[np.ndarray, "n n"]) -> dict[str, Any]:
-    """Coefficients that have a variance, and their covariance, a text per row to keep files short."""
+    """Coefficients that have a variance, and their covariance, one text per row."""
     free = np.flatnonzero(np.diag(covariance) > 0)
     rows = covariance[np.ix_(free, free)]
     return {

@@ -1,4 +1,4 @@
-"""Intervals of a calibrated server: its posterior, and what coefficients cannot explain beside it."""
+"""Intervals of a calibrated server: its posterior, and what no coefficient explains."""
 
 from __future__ import annotations
 

@@ -1,12 +1,14 @@
 """Posteriors: the prior where nothing is measured, the truth where much is, intervals between."""
 
+import itertools
+
 import numpy as np
 import pytest
 from calibration_rows import BASE, deployment, intervals
 
 from pinn.calibration.calibrate import all_features, calibrate_to
 from pinn.calibration.posterior import fit_posterior, relative_spread
-from pinn.calibration.prior import KnownSteps, assumed_prior, beta_prior
+from pinn.calibration.prior import KnownSteps, Prior, assumed_prior, beta_prior
 from pinn.calibration.scalars import SCALARS, STEP_SCALARS, membership
 from pinn.coefficients.coefficients import NAMES
 from pinn.features.step import STEP_FEATURES, step_features
@@ -32,7 +34,8 @@ def test_a_prior_told_of_a_step_keeps_its_spread() -> None:
     free, told = (assumed_prior(mean, known=k) for k in (None, known))
     spread = [relative_spread(prompt_features(), p.mean, p.covariance)[0] for p in (free, told)]
     assert spread[1] < 0.05 < spread[0]
-    assert np.linalg.eigvalsh(told.covariance / np.sqrt(np.outer(*2 * [np.diag(told.covariance) + 1e-30]))).min() > -1e-9
+    size = np.sqrt(np.diag(told.covariance)) + 1e-30
+    assert np.linalg.eigvalsh(told.covariance / np.outer(size, size)).min() > -1e-9
 
 
 def test_more_rows_narrow_the_posterior_and_never_widen_it() -> None:
@@ -43,13 +46,11 @@ def test_more_rows_narrow_the_posterior_and_never_widen_it() -> None:
     for count in (5, 50, 400):
         found = fit_posterior(PRIOR, features[:count], rows.seconds[:count], noise[:count])
         variance.append(np.diag(found.covariance))
-    for before, after in zip(variance, variance[1:], strict=False):
+    for before, after in itertools.pairwise(variance):
         assert (after <= before * (1 + 1e-6)).all()
 
 
 def test_going_on_from_a_posterior_is_fitting_to_both_at_once() -> None:
-    from pinn.calibration.prior import Prior
-
     rows = intervals(1.1 * BASE, 60, 0.01)
     features, noise = all_features(rows.features), np.full(60, 0.01)
     whole = fit_posterior(PRIOR, features, rows.seconds, noise)
@@ -74,9 +75,7 @@ def test_known_scalars_come_back_within_their_intervals() -> None:
             at = [names.index(name) for name in group]
             true[at] *= 1 + rng.uniform(0.1, 0.3)
         rows = intervals(true, 12, 0.01, seed)
-        found = fit_posterior(
-            PRIOR, all_features(rows.features), rows.seconds, np.full(12, 0.01)
-        )
+        found = fit_posterior(PRIOR, all_features(rows.features), rows.seconds, np.full(12, 0.01))
         truth = np.concatenate([true, np.zeros(len(NAMES) - len(true))])
         spread = found.spread(unseen) * (unseen @ found.mean)
         inside.append(abs(unseen @ (found.mean - truth)) <= 1.645 * spread)

@@ -16,7 +16,7 @@ from pinn.calibration.prior import beta_prior
 from pinn.calibration.requests import calibrate_alpha, read_requests
 from pinn.coefficients.coefficients import prior_coefficients
 from pinn.features.request import REQUEST_FEATURES
-from pinn.features.step import STEP_FEATURES, step_features
+from pinn.features.step import step_features
 from pinn.observations.cycles import accounting
 from pinn.observations.ingestion import ingest_vllm
 from pinn.observations.trace_run import Target

@@ -17,9 +17,9 @@ import pandas as pd
 from jaxtyping import Float, Int
 from scipy.stats import t as student
 
+from pinn.calibration.benchmark_figures import TIME_NOISE, TTFT_NOISE
 from pinn.calibration.posterior import Posterior, fit_posterior, relative_spread
 from pinn.calibration.prior import SCALAR_SPREAD, Prior, assumed_prior
-from pinn.calibration.benchmark_figures import TIME_NOISE, TTFT_NOISE
 from pinn.calibration.verdict import is_kept, judge
 from pinn.experiments.calibration_scores.left_out import LeftOut, read_left_out
 from pinn.uncertainty.conformal import NORMAL_QUANTILE

@@ -19,9 +19,9 @@ from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.latency.surrogate import predict_coefficients
 from pinn.network.checkpoint import load_checkpoint
+from pinn.observations.table import write_observations
 from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import step_costs
-from pinn.observations.table import write_observations
 from pinn.remembered.store import remembered_table
 from pinn.simulator.figure_features import figure_features
 from pinn.simulator.figures import WHOLE_RUN, figure_seconds
@@ -154,9 +154,7 @@ def _doubts(
         ]
         half = coefficient_half_widths(coefficient_changes(checkpoint, folds))
         own = np.array([half[each] for each in NAMES]) / NORMAL_QUANTILE
-        kernels = KernelSurrogates.load(
-            checkpoint.with_name("kernels") / networks[name].stem
-        )
+        kernels = KernelSurrogates.load(checkpoint.with_name("kernels") / networks[name].stem)
         for deployment in mine:
             parts = [spread_parts(situation(kernels, Step(deployment, step))) for step in STEPS]
             wide = [spreads["tpot"].half_width(parts[0]),

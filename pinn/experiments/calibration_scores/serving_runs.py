@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pinn.calibration.benchmarks import calibrate_to_benchmarks
 from pinn.calibration.benchmark_figures import simulated_rows
+from pinn.calibration.benchmarks import calibrate_to_benchmarks
 from pinn.coefficients.checkpoint_search import find_checkpoint
 from pinn.errors import PinnError
 from pinn.experiments.publish import LEFT_OUT_FOLDER
@@ -77,7 +77,9 @@ def _stages(run: MeasuredRun) -> list[BenchmarkRun]:
         )
         kept = {"ttft_mean_s": figures["ttft_mean_s"], "tpot_mean_s": figures["itl_mean_s"],
                 "e2e_mean_s": figures["e2e_mean_s"]}  # fmt: skip
-        found.append(BenchmarkRun(f"{run.name} {rate:g}/s", "serving run", load, kept, load.requests))
+        found.append(
+            BenchmarkRun(f"{run.name} {rate:g}/s", "serving run", load, kept, load.requests)
+        )
     return found
 
 
