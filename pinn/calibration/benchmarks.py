@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from pinn.calibration.benchmark_figures import FigureRows, simulated_rows
+from pinn.calibration.benchmark_figures import TIME_NOISE, FigureRows, simulated_rows
 from pinn.calibration.determined import Quantity, scalar_quantities, step_quantities
 from pinn.calibration.posterior import Posterior, fit_posterior
 from pinn.calibration.prior import Prior
@@ -121,10 +121,14 @@ def _left_out(
         fitted = fit_rows(prior, rows, prior.mean, of_row != load)
         mine = [run for run in runs if run.load.text == load]
         found = simulated_rows(mine, deployment, fitted.mean)
-        errors.append(found.simulated / found.measured - 1)
+        errors.append(_weighed(found))
     order = np.argsort([list(dict.fromkeys(loads)).index(load) for load in of_row], kind="stable")
-    before = (rows.simulated / rows.measured - 1)[order]
-    return [judge("each load, left out", before, np.concatenate(errors))]
+    return [judge("each load, left out", _weighed(rows)[order], np.concatenate(errors))]
+
+
+def _weighed(rows: FigureRows) -> Float[np.ndarray, " n"]:
+    """Relative errors, those of noisy figures counting less."""
+    return (rows.simulated / rows.measured - 1) * TIME_NOISE / rows.noise
 
 
 def _mean_step(runs: Sequence[BenchmarkRun]) -> tuple[float, float]:

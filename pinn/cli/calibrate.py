@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pinn.calibration.calibrate import BetaSettings
     from pinn.calibration.prior import Prior
     from pinn.calibration.run import Calibration
-    from pinn.calibration.verdict import Verdict
     from pinn.coefficients.coefficient_set import CoefficientSet
     from pinn.coefficients.coefficients import Coefficients
     from pinn.observations.trace_tables import TraceTables
@@ -246,6 +245,7 @@ def _benchmarks(
     from pinn.calibration.benchmarks import calibrate_to_benchmarks
     from pinn.calibration.checks import refuse
     from pinn.calibration.checks_benchmarks import check_benchmarks
+    from pinn.calibration.verdict import is_kept_of_few
     from pinn.cli.calibration_report import print_benchmarks
 
     start = begin.coefficients(deployment)
@@ -254,7 +254,8 @@ def _benchmarks(
         typer.echo(f"WARNING: {text}")
     found = calibrate_to_benchmarks(runs, deployment, begin.prior(deployment, start))
     print_benchmarks(found, begin.append is not None)
-    _write(benchmark_set(found, named, start.taught), found.verdicts, out)
+    kept = is_kept_of_few(found.verdicts)
+    _write(benchmark_set(found, named, start.taught), kept, out)
 
 
 def _traces(
@@ -268,6 +269,7 @@ def _traces(
     from pinn.calibration.checks import refuse
     from pinn.calibration.checks_traces import check_traces
     from pinn.calibration.run import run_calibration
+    from pinn.calibration.verdict import is_kept
     from pinn.cli.calibration_report import print_calibration
 
     deployment = traces.deployment()
@@ -277,19 +279,18 @@ def _traces(
         typer.echo(f"WARNING: {text}")
     found = run_calibration(traces, deployment, begin.prior(deployment, start), settings)
     print_calibration(found, begin.append is not None)
-    _write(found.coefficient_set(start.taught), found.verdicts, out)
+    _write(found.coefficient_set(start.taught), is_kept(found.verdicts), out)
     if study is not None:
         _study(found, study)
 
 
-def _write(found: CoefficientSet, verdicts: list[Verdict], out: Path) -> None:
-    """Write what is better than before on something left out, and worse on nothing."""
-    from pinn.calibration.verdict import is_kept
+def _write(found: CoefficientSet, kept: bool, out: Path) -> None:
+    """Write what is better than before on what was left out."""
     from pinn.coefficients.coefficient_set import write_coefficient_set
 
-    if verdicts and not is_kept(verdicts):
+    if not kept:
         typer.echo(
-            "nothing written: the calibration is not better than what was before, beyond noise, on "
+            "nothing written: the calibration is not better than what was before on "
             "what it has not seen; measure more, or other loads"
         )
         return

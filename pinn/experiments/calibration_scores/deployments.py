@@ -20,7 +20,7 @@ from scipy.stats import t as student
 from pinn.calibration.benchmark_figures import TIME_NOISE, TTFT_NOISE
 from pinn.calibration.posterior import Posterior, fit_posterior, relative_spread
 from pinn.calibration.prior import SCALAR_SPREAD, Prior, assumed_prior
-from pinn.calibration.verdict import is_kept, judge
+from pinn.calibration.verdict import is_kept_of_few, judge
 from pinn.experiments.calibration_scores.left_out import LeftOut, read_left_out
 from pinn.uncertainty.conformal import NORMAL_QUANTILE
 
@@ -174,13 +174,20 @@ def _density(draw: Draw, data: LeftOut, settings: Settings) -> float:
 
 def scored(draw: Draw, data: LeftOut, settings: Settings) -> pd.DataFrame:
     """Errors and intervals of a draw's other rows; what is not better left out is not kept."""
-    before = _log_errors(draw.train, data, data.base[draw.train[0]])
+    prior = _prior(draw.train[0], data, settings)
+    noise = np.array(settings.noise)
+    before = _log_errors(draw.train, data, prior.mean) / noise
     left_out = [
-        _log_errors(np.array([row]), data,
-                    calibrated(draw.train[draw.train != row], data, settings).mean)[0]
+        _log_errors(
+            np.array([row]),
+            data,
+            calibrated(draw.train[draw.train != row], data, settings).mean,
+        )[0]
+        / noise
         for row in draw.train
-    ]  # fmt: skip
-    kept = is_kept([judge("", np.expm1(before).ravel(), np.expm1(left_out).ravel())])
+    ]
+    verdict = judge("", before.ravel(), np.ravel(left_out))
+    kept = is_kept_of_few([verdict])
     found = calibrated(draw.train, data, settings)
     used = found if kept else _prior(draw.train[0], data, settings)
     after = _log_errors(draw.test, data, used.mean)
