@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
+from importlib.util import find_spec
 
 import numpy as np
 import pandas as pd
@@ -14,12 +15,14 @@ from pinn.calibration.calibrate import calibrate_to, summary
 from pinn.calibration.hierarchical import Hierarchical
 from pinn.calibration.intervals import TEST, Intervals
 from pinn.calibration.prior import Prior
-from pinn.errors import PinnError
 from pinn.features.step import STEP_FEATURES
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import step_costs
 from pinn.physics.floor import floor_seconds
 from pinn.specs.deployment import Deployment
+
+#: Regressions of scikit-learn, which comes with ``pip install 'pinn[peers]'``.
+LEARNERS = ("ridge", "lasso", "polynomial", "gradient-boosted trees")
 
 Times = Float[np.ndarray, " n"]
 FitPredict = Callable[[Intervals, Intervals], Times]
@@ -112,15 +115,9 @@ def baselines(
         prior: Coefficients before a calibration.
         shared: Base and configuration coefficients of :func:`hierarchical.fit_donors`.
 
-    Raises:
-        PinnError: If scikit-learn is not installed.
+    Returns:
+        Those that can be fitted here: the regressions of :data:`LEARNERS` need scikit-learn.
     """
-    try:
-        import sklearn  # noqa: F401
-    except ImportError as error:
-        raise PinnError(
-            "baselines need scikit-learn: install it with pip install 'pinn[peers]'"
-        ) from error
     hierarchical = Hierarchical(deployment, shared)
     beta = prior.mean[: len(STEP_FEATURES)]
     return {
@@ -133,10 +130,7 @@ def baselines(
         "roofline, tuned efficiencies": roofline(deployment),
         "blackbox": blackbox,
         "line of four coefficients": line,
-        **{
-            name: _learner(name)
-            for name in ("ridge", "lasso", "polynomial", "gradient-boosted trees")
-        },
+        **{name: _learner(name) for name in LEARNERS if find_spec("sklearn") is not None},
     }
 
 

@@ -32,7 +32,7 @@ _TOKENS, _LATENCY, _IN_FLIGHT = 0.2, 0.25, 0.15
 _IDLE = 0.5
 
 #: Plausible seconds of a latency; beyond them a unit was mistaken.
-_PLAUSIBLE_S = {"ttft": (3e-4, 3600.0), "tpot": (1e-4, 10.0), "itl": (1e-5, 10.0),
+_PLAUSIBLE_S = {"ttft": (3e-4, 3600.0), "tpot": (1e-4, 5.0), "itl": (1e-5, 5.0),
                 "e2e": (1e-3, 36000.0)}  # fmt: skip
 
 #: Runs that are simulated for the speed: more say no more.
@@ -131,7 +131,12 @@ def _of_run(run: BenchmarkRun, deployment: Deployment) -> list[Finding]:
     found += _units(run)
     if found:
         return found
-    return [*_consistent(run), *_in_flight(run), *_floor(run, deployment), *_too_long(run, deployment)]
+    return [
+        *_consistent(run),
+        *_in_flight(run),
+        *_floor(run, deployment),
+        *_too_long(run, deployment),
+    ]
 
 
 def _units(run: BenchmarkRun) -> list[Finding]:
@@ -205,8 +210,9 @@ def _floor(run: BenchmarkRun, deployment: Deployment) -> list[Finding]:
     """No token comes faster than the weights are read, no first token than its arithmetic."""
     costs = step_costs([deployment])
     window = deployment.model.window_tokens
-    decodes = uniform_sums(decode_requests=1.0, decode_context=1.0, window=window)
-    decode = float(floor_seconds(costs, decodes).min())
+    one = np.ones(1)
+    decodes = uniform_sums(decode_requests=one, decode_context=one, window=window)
+    decode = float(floor_seconds(costs, decodes)[0])
     gap = run.figures.get("tpot_mean_s", run.figures.get("itl_mean_s"))
     if gap is not None and gap < decode:
         return [Finding(
@@ -217,8 +223,8 @@ def _floor(run: BenchmarkRun, deployment: Deployment) -> list[Finding]:
             "drafted",
         )]  # fmt: skip
     prompt = run.load.prompt.mean
-    prefill = uniform_sums(prefill_requests=1.0, prefill_tokens=prompt, window=window)
-    first = float(floor_seconds(costs, prefill).min())
+    prefill = uniform_sums(prefill_requests=one, prefill_tokens=prompt * one, window=window)
+    first = float(floor_seconds(costs, prefill)[0])
     ttft = run.figures.get("ttft_mean_s")
     if ttft is not None and run.load.prefix is None and ttft < first:
         return [Finding(

@@ -37,7 +37,9 @@ FAR, OFF = 2.0, 1.5
 _EXPLAINED = 1.2
 
 
-def alternatives(deployment: Deployment, flags: tuple[str, ...]) -> Iterator[tuple[str, Deployment]]:
+def alternatives(
+    deployment: Deployment, flags: tuple[str, ...]
+) -> Iterator[tuple[str, Deployment]]:
     """The deployment with one flag changed, and the flag as typed.
 
     Args:
@@ -45,7 +47,9 @@ def alternatives(deployment: Deployment, flags: tuple[str, ...]) -> Iterator[tup
         flags: Fields of ``ServingSpec``, ``precision`` or ``gpu``.
     """
     for name in flags:
-        for value in {"precision": _PRECISIONS, "gpu": list_gpus()}.get(name, _VALUES.get(name, ())):
+        for value in {"precision": _PRECISIONS, "gpu": list_gpus()}.get(
+            name, _VALUES.get(name, ())
+        ):
             try:
                 changed = _changed(deployment, name, value)
             except PinnError:

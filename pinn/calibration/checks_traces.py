@@ -9,7 +9,7 @@ import pandas as pd
 
 from pinn.calibration.checks import Finding
 from pinn.calibration.checks_server import check_kv_blocks, check_speed
-from pinn.calibration.intervals import Intervals
+from pinn.calibration.intervals import Intervals, read_intervals
 from pinn.coefficients.coefficients import Coefficients
 from pinn.features.step import step_features
 from pinn.observations.trace_tables import TraceTables
@@ -34,7 +34,6 @@ _ABSURD = 100
 def check_traces(
     traces: TraceTables,
     deployment: Deployment,
-    intervals: Intervals,
     coefficients_of: Callable[[Deployment], Coefficients],
 ) -> list[Finding]:
     """What does not fit.
@@ -42,8 +41,10 @@ def check_traces(
     Args:
         traces: Canonical tables.
         deployment: As the user gave it.
-        intervals: Their good intervals.
         coefficients_of: Coefficients before calibration, for alternatives too.
+
+    Raises:
+        PinnError: If all fits so far and no interval is left to judge the speed by.
     """
     steps = traces.steps
     found = [
@@ -53,12 +54,13 @@ def check_traces(
         *_seats(steps, deployment),
         *_requests(traces, deployment),
         *_clock(traces),
-        *_two_servers(traces, intervals, coefficients_of(deployment)),
     ]
-    if not found:
-        ratio = _ratio(intervals, coefficients_of)
-        found += [f for f in [check_speed(ratio, deployment, "steps take")] if f]
-    return found
+    if found:
+        return found
+    intervals = read_intervals(traces, deployment)
+    two = _two_servers(traces, intervals, coefficients_of(deployment))
+    speed = check_speed(_ratio(intervals, coefficients_of), deployment, "steps take")
+    return two or ([speed] if speed else [])
 
 
 def _models(traces: TraceTables, deployment: Deployment) -> list[Finding]:
@@ -88,9 +90,7 @@ def other_model(name: str, deployment: Deployment) -> Finding | None:
     return Finding(f"the file is of {name}, --model of {given.name}", f"--model {name}?")
 
 
-def _kv_cache(
-    traces: TraceTables, steps: pd.DataFrame, deployment: Deployment
-) -> list[Finding]:
+def _kv_cache(traces: TraceTables, steps: pd.DataFrame, deployment: Deployment) -> list[Finding]:
     found = []
     percent = int((traces.manifest.get("implausible") or {}).get("kv_usage above 1", 0))
     if percent > _STRAY * len(steps):
@@ -181,9 +181,7 @@ def _clock(traces: TraceTables) -> list[Finding]:
     return []
 
 
-def _two_servers(
-    traces: TraceTables, intervals: Intervals, base: Coefficients
-) -> list[Finding]:
+def _two_servers(traces: TraceTables, intervals: Intervals, base: Coefficients) -> list[Finding]:
     """Segments (processes) whose steps are slower than others' by a factor at the same load."""
     segment = traces.steps["segment"].to_numpy()[intervals.row]
     ratio = intervals.seconds / (intervals.features @ base.beta[0])
@@ -204,6 +202,8 @@ def _ratio(
 ) -> Callable[[Deployment], float]:
     def ratio(deployment: Deployment) -> float:
         features = step_features(step_costs([deployment]), intervals.sums)
-        return float(np.median(intervals.seconds / (features @ coefficients_of(deployment).beta[0])))
+        return float(
+            np.median(intervals.seconds / (features @ coefficients_of(deployment).beta[0]))
+        )
 
     return ratio

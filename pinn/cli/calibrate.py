@@ -266,14 +266,12 @@ def _traces(
 ) -> None:
     from pinn.calibration.checks import refuse
     from pinn.calibration.checks_traces import check_traces
-    from pinn.calibration.intervals import read_intervals
     from pinn.calibration.run import run_calibration
     from pinn.cli.calibration_report import print_calibration
 
     deployment = traces.deployment()
     start = begin.coefficients(deployment)
-    intervals = read_intervals(traces, deployment)
-    findings = check_traces(traces, deployment, intervals, begin.of_network(deployment, start))
+    findings = check_traces(traces, deployment, begin.of_network(deployment, start))
     for text in refuse(findings, force):
         typer.echo(f"WARNING: {text}")
     found = run_calibration(traces, deployment, begin.prior(deployment, start), settings)
@@ -299,7 +297,7 @@ def _write(found: CoefficientSet, verdicts: list[Verdict], out: Path) -> None:
 
 
 def _study(found: Calibration, folder: Path) -> None:
-    from pinn.calibration.baselines import baseline_table, baselines
+    from pinn.calibration.baselines import LEARNERS, baseline_table, baselines
     from pinn.calibration.calibrate import candidates
     from pinn.calibration.study import budget_errors, budget_plot, budget_table
     from pinn.cli.calibration_report import print_study
@@ -317,6 +315,9 @@ def _study(found: Calibration, folder: Path) -> None:
     others = baseline_table(methods, candidates(found.intervals, kind), found.intervals)
     others.to_csv(folder / "baselines.csv", index=False)
     print_study(budget_table(errors), others)
+    absent = [name for name in LEARNERS if name not in methods]
+    if absent:
+        typer.echo(f"left out {', '.join(absent)}: they need 'pip install scikit-learn'")
     typer.echo(f"wrote {folder}/budget.csv, budget.png and baselines.csv")
 
 

@@ -74,6 +74,11 @@ def vllm(
     target = _target(model, gpu, flags)
     tables = ingest_vllm(traces, out, target, kv_events=kv_events, workers=workers)
     _tell(tables.folder, cleaning_tables(tables.manifest))
+    if not tables.manifest["tables"]["steps"]["rows"]:
+        typer.echo(
+            "it holds no engine steps, so there is nothing to calibrate on; request spans of stock "
+            "vLLM, which carry latencies, are read by 'pinn ingest benchmarks'"
+        )
 
 
 @app.command()
@@ -188,9 +193,7 @@ def blis_trace(
     """
     trace = read_blis_trace(header, data)
     table = pa.Table.from_pandas(trace.requests, preserve_index=False)
-    _write(
-        out, {"client_requests": table}, trace.report, [data], more={"header": trace.header}
-    )
+    _write(out, {"client_requests": table}, trace.report, [data], more={"header": trace.header})
     _tell(out, trace.report.table())
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 import pandas as pd
 from omegaconf import DictConfig
 
-from pinn.calibration.baselines import baselines
+from pinn.calibration.baselines import LEARNERS, baselines
 from pinn.calibration.calibrate import candidates
 from pinn.calibration.intervals import TEST, Intervals, read_intervals
 from pinn.calibration.prior import Prior
 from pinn.coefficients.checkpoint_search import find_checkpoint
+from pinn.errors import PinnError
 from pinn.evaluation.donors import donor_coefficients
 from pinn.latency.surrogate import Surrogate
 from pinn.observations.ingestion import ingest_steps
@@ -66,6 +67,8 @@ def step_predictions(intervals: Intervals, deployment: Deployment, prior: Prior)
     """Every baseline of a calibration on the last part of the run's time."""
     last = intervals.of_part(TEST)
     methods = baselines(deployment, prior, donor_coefficients(read_silicon()[0]))
+    if not set(LEARNERS) <= methods.keys():
+        raise PinnError("the suite's regressions need scikit-learn: pip install 'pinn[peers]'")
     tables = []
     for kind, mask in (("windows", last.is_window), ("singles", last.is_single)):
         test, train = last.take(mask), candidates(intervals, kind)

@@ -205,7 +205,9 @@ def _check_holds(tables: dict[str, Any], run: RawRun) -> None:
     """Tables of nothing would take the place of good ones."""
     if not any(tables[name]["rows"] for name in ("steps", "requests", "snapshots", "kv_events")):
         read = {name: report.to_json() for name, report in run.reports.items()}
-        counts = ", ".join(f"{r['read']} {name} (refused {r['refused']})" for name, r in read.items())
+        counts = ", ".join(
+            f"{r['read']} {name} (refused {r['refused']})" for name, r in read.items()
+        )
         names = ", ".join(source["path"] for source in run.sources)
         raise PinnError(f"{names} holds no step and no request that can be used: {counts}")
 

@@ -136,10 +136,18 @@ def _sending(config: Mapping[str, Any]) -> tuple[int | None, float | None, str]:
     if phases:
         phase = phases[0]
         kind = str(phase.get("type", ""))
-        return phase.get("concurrency"), phase.get("rate"), kind if kind in _PROCESSES else "poisson"
+        return (
+            phase.get("concurrency"),
+            phase.get("rate"),
+            kind if kind in _PROCESSES else "poisson",
+        )
     load = config.get("loadgen") or config.get("perf_analyzer", {}).get("stimulus") or {}
     mode = str(load.get("request_rate_mode", ""))
-    return load.get("concurrency"), load.get("request_rate"), mode if mode in _PROCESSES else "poisson"
+    return (
+        load.get("concurrency"),
+        load.get("request_rate"),
+        mode if mode in _PROCESSES else "poisson",
+    )
 
 
 _PROCESSES = ("poisson", "gamma", "constant")

@@ -68,7 +68,9 @@ class GivenLoad:
         found = self.or_stated(name, stated, where)
         if found is None:
             what = next(f.help for f in flags_of(GivenLoad) if f.name == name)
-            raise PinnError(f"{where} leaves out {_option(name)} ({what.rstrip('.').lower()}): give it")
+            raise PinnError(
+                f"{where} leaves out {_option(name)} ({what.rstrip('.').lower()}): give it"
+            )
         return found
 
     def lengths(self, mean: float, assumed: list[str]) -> Lengths:

@@ -39,7 +39,9 @@ def read_llm_d(values: Any, name: str, given: GivenLoad) -> BenchmarkRun:
         PinnError: If the user has to say more.
     """
     old = "metrics" in values
-    aggregate = values["metrics"] if old else _at(values, "results", "request_performance", "aggregate")
+    aggregate = (
+        values["metrics"] if old else _at(values, "results", "request_performance", "aggregate")
+    )
     latency, requests = _at(aggregate, "latency"), _at(aggregate, "requests")
     failed = int(requests.get("failures") or 0)
     total = int(given.needed("num_prompts", requests.get("total") or None, name))

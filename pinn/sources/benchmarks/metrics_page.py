@@ -15,7 +15,6 @@ from typing import Any
 
 from pinn.sources.benchmarks.benchmark_run import (
     BenchmarkRun,
-    Lengths,
     Load,
     SharedPrefix,
     StatedServer,
@@ -102,9 +101,7 @@ def read_metrics_pages(pages: Any, name: str, given: GivenLoad) -> BenchmarkRun:
     before, after = map(read_page, pages)
     _check_same(before, after)
     delta = {k: v - before.sums.get(k, 0.0) for k, v in after.sums.items()}
-    counts = {
-        k: v for k, v in delta.items() if k.endswith(("_count", "_sum", "_total"))
-    }
+    counts = {k: v for k, v in delta.items() if k.endswith(("_count", "_sum", "_total"))}
     if min(counts.values(), default=0.0) < 0:
         raise NotUsable("a counter falls: the server was restarted, or the scrapes are exchanged")
     served = int(counts.get("e2e_request_latency_seconds_count", 0.0))
@@ -127,9 +124,7 @@ def read_metrics_pages(pages: Any, name: str, given: GivenLoad) -> BenchmarkRun:
         rate if given.concurrency is None else given.request_rate,
         prefix=_prefix(counts, served, prompt, given, assumed),
     )
-    figures = {
-        figure: _mean(counts, names, "", served) for figure, names in _HISTOGRAMS.items()
-    }
+    figures = {figure: _mean(counts, names, "", served) for figure, names in _HISTOGRAMS.items()}
     if given.duration:
         figures["requests_per_s"] = served / given.duration
         figures["output_tokens_per_s"] = served * output / given.duration

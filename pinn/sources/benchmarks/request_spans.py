@@ -33,7 +33,7 @@ _NEEDED = {"ttft", "e2e", "prompt", "output"}
 def is_request_spans(document: Document) -> bool:
     """Whether it holds request spans with latencies and no events of an instrumented engine."""
     return "resourceSpans" in document.first and any(
-        _NEEDED <= span.keys() for span in _spans(document)
+        span.keys() >= _NEEDED for span in _spans(document)
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pinn.sources.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, StatedServer
+from pinn.sources.benchmarks.benchmark_run import BenchmarkRun, Load, StatedServer
 from pinn.sources.benchmarks.documents import Document
 from pinn.sources.benchmarks.figures import kept
 from pinn.sources.benchmarks.given_load import GivenLoad, NotUsable

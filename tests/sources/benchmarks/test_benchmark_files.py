@@ -137,7 +137,7 @@ def test_what_is_assumed_is_said_until_the_user_says_it(closed, tmp_path):
     ("change", "reason"),
     [
         (lambda a, b: (b, a), "a counter falls"),
-        (lambda a, b: (a, a), "no request was served between the scrapes"),
+        (lambda a, _: (a, a), "no request was served between the scrapes"),
         (lambda a, b: (a, b.replace("e+09", "e+08")), "restarted between the scrapes"),
         (lambda a, b: (a, b.replace("Meta-Llama-3.1-8B", "other")), "of 2 models"),
     ],

@@ -79,8 +79,8 @@ def test_iteration_log(tmp_path: Path) -> None:
     path = tmp_path / "vllm.log"
     path.write_text(
         "INFO 02-18 15:03:04 starting\n"
-        "INFO 02-18 15:03:06 Iteration(7): 1 context requests, 512 context tokens, 32 generation requests, "
-        "32 generation tokens, iteration elapsed time: 15.25 ms\n"
+        "INFO 02-18 15:03:06 Iteration(7): 1 context requests, 512 context tokens, "
+        "32 generation requests, 32 generation tokens, iteration elapsed time: 15.25 ms\n"
         "INFO Iteration(8): 0 context requests, 0 context tokens, iteration elapsed time: 9 ms\n"
         "INFO Iteration(9): 0 context requests, 0 context tokens, 0 generation requests, 0 "
         "generation tokens, iteration elapsed time: 9 ms (dummy)\n"
