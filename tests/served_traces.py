@@ -13,7 +13,7 @@ from pinn.specs.serving import ServingSpec
 
 
 def served_traces(folder: Path, requests: int) -> Path:
-    """Tables of an 8B model in fp8 whose steps take 9 ms and 30 us per request, with the KV cache of an H100."""
+    """Tables of an 8B model in fp8 on an H100 whose steps take 9 ms and 30 us per request."""
     draw, now, arrivals = random.Random(0), 0.0, []
     for _ in range(requests):
         now += draw.expovariate(20)

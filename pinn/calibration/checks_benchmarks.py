@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -151,7 +152,7 @@ def _units(run: BenchmarkRun) -> list[Finding]:
     for latency in _PLAUSIBLE_S:
         order = [run.figures.get(f"{latency}_{p}_s") for p in ("p50", "p90", "p95", "p99")]
         known = [v for v in order if v is not None]
-        if any(b < a * (1 - 1e-9) for a, b in zip(known, known[1:], strict=False)):
+        if any(b < a * (1 - 1e-9) for a, b in pairwise(known)):
             return [Finding(f"{run.name}: percentiles of {latency.upper()} fall",
                             "the file is damaged or was edited")]  # fmt: skip
     return []

@@ -27,6 +27,10 @@ _TWO_SERVERS = 1.3
 #: Steps that must show a limit before it is believed, and distinct numbers of decodes in them.
 _AT_LIMIT, _MIXES = 20, 3
 
+#: Steps that take less than this share of their floor have times in another unit: no flag changes
+#: the floor by so much.
+_OTHER_UNIT = 0.02
+
 #: A step with so many times the token budget holds no token count.
 _ABSURD = 100
 
@@ -53,8 +57,10 @@ def check_traces(
         *_budget(steps, deployment),
         *_seats(steps, deployment),
         *_requests(traces, deployment),
+        *_refused(traces),
         *_clock(traces),
     ]
+    found = found or _below_floor(traces)
     if found:
         return found
     intervals = read_intervals(traces, deployment)
@@ -179,6 +185,29 @@ def _clock(traces: TraceTables) -> list[Finding]:
         return [Finding(f"the clock stands still or runs back in {still:,} of {total:,} intervals",
                         "are start times of one host's monotonic clock, in ns?")]  # fmt: skip
     return []
+
+
+def _refused(traces: TraceTables) -> list[Finding]:
+    """Steps with counts that no engine writes, left out when the traces were read."""
+    report = (traces.manifest.get("reports") or {}).get("steps") or {}
+    reason = "a count is negative or absurd"
+    odd = int((report.get("refused") or {}).get(reason, 0))
+    if odd > _STRAY * max(int(report.get("read", 0)), 1):
+        text = f"in {odd:,} of {report['read']:,} steps {reason}"
+        return [Finding(text, "are its columns what their names say?")]
+    return []
+
+
+def _below_floor(traces: TraceTables) -> list[Finding]:
+    """Step times that were refused as a target, since most are impossible."""
+    check = (traces.manifest.get("targets") or {}).get("step_s") or {}
+    if check.get("is_target", True) or not check["rows"]:
+        return []
+    median, floor = check["median_s"], check["floor_median_s"]
+    text = f"steps of {median * 1e3:.3g} ms, but reading weights and cache takes {floor * 1e3:.3g}"
+    if median < _OTHER_UNIT * floor:
+        return [Finding(text, "are start times in another unit than ns?")]
+    return [Finding(text, "check --tensor-parallel-size, --quantization, --model and --gpu")]
 
 
 def _two_servers(traces: TraceTables, intervals: Intervals, base: Coefficients) -> list[Finding]:

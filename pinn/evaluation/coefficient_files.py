@@ -46,7 +46,7 @@ def score_benchmarks(
     """Simulate each load and compare what its clients saw.
 
     Returns:
-        One row per run, figure and coefficients: ``coefficients``, ``run``, ``load``, ``figure``,
+        One row per run, figure and coefficients: ``coefficients``, ``run``, ``load``, ``failed_share``, ``figure``,
         ``measured``, ``predicted`` (seconds or per second) and ``error_percent``.
     """
     rows = []
@@ -60,6 +60,7 @@ def score_benchmarks(
                     "coefficients": name,
                     "run": run.name,
                     "load": run.load.text,
+                    "failed_share": run.failed_share,
                     "figure": figure,
                     "measured": measured,
                     "predicted": figures[figure],

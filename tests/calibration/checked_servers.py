@@ -55,10 +55,8 @@ def truth(deployment: Deployment, seed: int = 0, spread: float = 0.2) -> LinearL
     return LinearLatency(deployment, beta, alpha)
 
 
-def engine_run(
-    server: dict[str, Any], requests: int, rate_per_s: float, latency: LinearLatency
-) -> EngineRun:
-    """A small engine with the server's limits and coefficients."""
+def engine_run(requests: int, rate_per_s: float, latency: LinearLatency) -> EngineRun:
+    """A small engine with a server's limits and coefficients."""
     draw, now, arrivals = random.Random(0), 0.0, []
     for _ in range(requests):
         now += draw.expovariate(rate_per_s)
@@ -109,7 +107,7 @@ def traced(requests: int = 90, rate_per_s: float = 12.0, **flags: Any) -> pd.Dat
     """Step summaries of a server; not to be changed in place."""
     server = SERVER | flags
     latency = truth(make_deployment(server))
-    return step_table(engine_run(server, requests, rate_per_s, latency))
+    return step_table(engine_run(requests, rate_per_s, latency))
 
 
 def target(**flags: Any) -> Target:
@@ -122,7 +120,7 @@ def target(**flags: Any) -> Target:
 @cache
 def tables_of(folder: Path, **server: Any) -> TraceTables:
     """The tables of a server that is named rightly; flags do not change them."""
-    name = "-".join(map(str, server.values())).replace("/", "-") or "plain"
+    name = "-".join(map(str, sum(server.items(), ()))).replace("/", "-") or "plain"
     (folder / name).mkdir()
     return ingested(traced(**server), folder / name, **flags_of(server))
 

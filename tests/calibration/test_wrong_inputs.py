@@ -108,10 +108,10 @@ WRONG_STEPS = {
     "no rows": ({}, lambda table: table.iloc[:0], {}, "holds no step"),
     "negative counts": ({}, scaled("batch.num_decode_reqs", -1), {"max_num_seqs": 128},
                         "a count is negative or absurd"),
-    "times in us": ({}, scaled("step.ts_start_ns", 1e-3), {}, "a unit"),
-    "times in ms": ({}, scaled("step.ts_start_ns", 1e-6), {}, ""),
+    "times in us": ({}, scaled("step.ts_start_ns", 1e-3), {}, "another unit than ns"),
+    "times in ms": ({}, scaled("step.ts_start_ns", 1e-6), {}, "another unit than ns"),
     "times in ps": ({}, scaled("step.ts_start_ns", 1e3), {}, "a unit"),
-    "a clock that runs back": ({}, backwards, {}, ""),
+    "a clock that runs back": ({}, backwards, {}, "it has no values"),
     "a clock that stands still": ({}, still, {}, "the clock stands still"),
     "steps renumbered after sampling": ({}, renumbered, {}, "as long as predicted"),
 }  # fmt: skip
@@ -152,7 +152,7 @@ def test_the_flag_goes_before_the_floor(tmp_path):
     ],
 )  # fmt: skip
 def test_requests_that_do_not_match_are_named(flags, span, words, tmp_path):
-    run = engine_run(SERVER, 60, 12.0, truth(make_deployment(SERVER)))
+    run = engine_run(60, 12.0, truth(make_deployment(SERVER)))
     run = replace(run, arrivals=tuple(replace(a, cached_tokens=32) for a in run.arrivals))
     lines = [
         line.replace('"stringValue":"model"', f'"stringValue":"{span}"').replace(

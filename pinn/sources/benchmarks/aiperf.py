@@ -173,9 +173,9 @@ def _gpu(telemetry: Any) -> str:
 
 
 def _csv_metrics(text: str) -> dict[str, dict[str, Any]]:
-    """The CSV's two tables under the tags of the JSON.
+    r"""The CSV's two tables under the tags of the JSON.
 
-    >>> _csv_metrics("Metric,avg,p50\\nTime to First Token (ms),2.5,2\\n")
+    >>> _csv_metrics("Metric,avg,p50\nTime to First Token (ms),2.5,2\n")
     {'time_to_first_token': {'unit': 'ms', 'avg': 2.5, 'p50': 2.0}}
     """
     found: dict[str, dict[str, Any]] = {}

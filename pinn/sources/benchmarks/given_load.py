@@ -14,7 +14,7 @@ from pinn.specs.flags import check_flags, flag, flags_of
 _SAME = 0.02
 
 
-class NotUsable(PinnError):
+class NotUsable(PinnError):  # noqa: N818  a reason to leave a run out, no failure
     """A run that is left out; its text is the reason, which the report counts."""
 
 
@@ -68,9 +68,7 @@ class GivenLoad:
         found = self.or_stated(name, stated, where)
         if found is None:
             what = next(f.help for f in flags_of(GivenLoad) if f.name == name)
-            raise PinnError(
-                f"{where} leaves out {_option(name)} ({what.rstrip('.').lower()}): give it"
-            )
+@@
         return found
 
     def lengths(self, mean: float, assumed: list[str]) -> Lengths:

@@ -69,7 +69,7 @@ def read_guidellm(point: Any, name: str, given: GivenLoad) -> BenchmarkRun:
     if "ttft_mean_s" not in figures:
         raise NotUsable("no time to first token: the run did not stream")
     assumed: list[str] = []
-    concurrency, rate, process = _sending(config.get("strategy") or {}, name)
+    concurrency, rate, process = _sending(config.get("strategy") or {})
     failed = sum(int(_of(metrics, "request_latency", s).get("count") or 0) for s in _OTHERS)
     load = Load(
         served + failed,
@@ -103,7 +103,7 @@ def _lengths(found: Mapping[str, Any], option: str, name: str, given: GivenLoad)
     return Lengths(mean, found.get("min"), found.get("max"), found.get("std_dev") or 0.0)
 
 
-def _sending(strategy: Mapping[str, Any], name: str) -> tuple[int | None, float | None, str]:
+def _sending(strategy: Mapping[str, Any]) -> tuple[int | None, float | None, str]:
     kind = str(strategy.get("type_") or strategy.get("kind") or "")
     if kind == "synchronous":
         return 1, None, "poisson"

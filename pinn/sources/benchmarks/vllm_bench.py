@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import Field
+
 from pinn.sources.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, StatedServer
 from pinn.sources.benchmarks.documents import Document
 from pinn.sources.benchmarks.figures import (
@@ -50,11 +52,11 @@ class ClientFile(Foreign):
     total_output_tokens: int
     request_throughput: float | None = None
     output_throughput: float | None = None
-    input_lens: list[int] = []
-    output_lens: list[int] = []
-    ttfts: list[float] = []
-    itls: list[list[float]] = []
-    start_times: list[float] = []
+    input_lens: list[int] = Field(default_factory=list)
+    output_lens: list[int] = Field(default_factory=list)
+    ttfts: list[float] = Field(default_factory=list)
+    itls: list[list[float]] = Field(default_factory=list)
+    start_times: list[float] = Field(default_factory=list)
 
 
 def is_vllm_bench(document: Document) -> bool:

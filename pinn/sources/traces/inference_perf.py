@@ -108,7 +108,8 @@ def read_inference_perf(folder: Path) -> tuple[pd.DataFrame, ReadReport]:
     Returns:
         One row per report: ``run``, ``stage`` (``0``, ``1``, ... or ``all``), ``model``,
         ``tensor_parallel_size`` and every other flag where ``exp-config.yaml`` has it,
-        ``rate_per_s``, ``concurrency``, ``duration_s``, ``requests_per_s``, ``requests``, ``failed``, ``overloaded`` (and ``why``),
+        ``rate_per_s``, ``concurrency``, ``duration_s``, ``requests_per_s``, ``requests``,
+        ``failed``, ``overloaded`` (and ``why``),
         ``prompt_tokens`` (mean of the re-tokenized prompts), ``output_tokens`` (requested),
         ``output_tokens_reported``, ``ignore_eos``, ``prompts`` (distinct ones: each repeats),
         ``prompt_groups``, ``shared_tokens``,
