@@ -46,7 +46,8 @@ def score_benchmarks(
     """Simulate each load and compare what its clients saw.
 
     Returns:
-        One row per run, figure and coefficients: ``coefficients``, ``run``, ``load``, ``failed_share``, ``figure``,
+        One row per run, figure and coefficients: ``coefficients``, ``run``, ``load``,
+        ``failed_share``, ``figure``,
         ``measured``, ``predicted`` (seconds or per second) and ``error_percent``.
     """
     rows = []

@@ -54,8 +54,8 @@ class GivenLoad:
             return stated if given is None else given
         if abs(given - stated) > _SAME * abs(stated):
             raise PinnError(
-                f"{where} says {stated:g}, {_option(name)} {given:g}: leave {_option(name)} out, or "
-                "read files of other loads by themselves"
+                f"{where} says {stated:g}, {_option(name)} {given:g}: leave {_option(name)} out, "
+                "or read files of other loads by themselves"
             )
         return stated
 
@@ -68,7 +68,9 @@ class GivenLoad:
         found = self.or_stated(name, stated, where)
         if found is None:
             what = next(f.help for f in flags_of(GivenLoad) if f.name == name)
-@@
+            raise PinnError(
+                f"{where} leaves out {_option(name)} ({what.rstrip('.').lower()}): give it"
+            )
         return found
 
     def lengths(self, mean: float, assumed: list[str]) -> Lengths:
