@@ -204,7 +204,9 @@ def _below_floor(traces: TraceTables) -> list[Finding]:
     if check.get("is_target", True) or not check["rows"]:
         return []
     median, floor = check["median_s"], check["floor_median_s"]
-    text = f"steps of {median * 1e3:.3g} ms, but reading weights and cache takes {floor * 1e3:.3g}"
+    text = (
+        f"steps of {median * 1e3:.3g} ms, but reading weights and cache takes {floor * 1e3:.3g} ms"
+    )
     if median < _OTHER_UNIT * floor:
         return [Finding(text, "are start times in another unit than ns?")]
     return [Finding(text, "check --tensor-parallel-size, --quantization, --model and --gpu")]

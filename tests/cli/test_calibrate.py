@@ -58,7 +58,7 @@ def test_coefficients_and_simulate_take_the_file(run, calibrated, tmp_path):
         assert result.exit_code == 0, result.output
         figures.append(json.loads(out.read_text()))
     assert figures[0] == figures[1]
-    assert figures[0]["itl_mean_ms"] == pytest.approx(9.1, rel=0.15)
+    assert figures[0]["itl_mean_ms"] == pytest.approx(4.6, rel=0.15)
 
 
 def test_a_table_is_written_from_the_file_alone(run, calibrated, tmp_path):
