@@ -97,6 +97,19 @@ def test_a_posterior_is_carried_on(run, calibrated, tmp_path):
     assert copied.covariance == pytest.approx(found.covariance, rel=1e-6)
 
 
+def test_a_file_may_be_the_base_of_a_calibration(run, traces, tmp_path):
+    base, out = tmp_path / "base.json", tmp_path / "next.json"
+    result = run("coefficients", "--model", "meta-llama/Llama-3.1-8B", "--gpu", "H100",
+                 "--quantization", "fp8", "--json", base)  # fmt: skip
+    assert result.exit_code == 0, result.output
+    result = run("calibrate", "--observations", traces, "--base", base, "-o", out,
+                 "--select", "random", "--budget", 20, "--seed", 3)  # fmt: skip
+    assert result.exit_code == 0, result.output
+    found = read_coefficient_set(out)
+    assert np.array_equal(found.base.beta[0], read_coefficient_set(base).beta)
+    assert found.calibration["used"] == 20
+
+
 def test_the_wrong_deployment_and_folder_are_refused(refused, calibrated, tmp_path):
     path, _ = calibrated
     assert "another deployment" in refused("coefficients", "--coefficients", path, "--gpu", "A100")
