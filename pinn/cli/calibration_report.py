@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 from rich.console import Console
@@ -10,19 +13,24 @@ from rich.table import Table
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.research.calibration.study import LINE
+from pinn.training.calibration.benchmarks import BenchmarkCalibration
+from pinn.training.calibration.determined import Quantity
 from pinn.training.calibration.run import Calibration, sources_text
 from pinn.training.calibration.selection import SELECTIONS
-from pinn.units import MICROSECOND
+from pinn.training.calibration.verdict import Verdict
+from pinn.units import MICROSECOND, MILLISECOND
 
 
-def print_calibration(found: Calibration, console: Console | None = None) -> None:
+def print_calibration(
+    found: Calibration, appended: bool = False, console: Console | None = None
+) -> None:
     """Print what was fitted, the errors before and after, and what the traces determine."""
-    console = console or Console(width=100, highlight=False, markup=False)
+    console = console or Console(width=110, highlight=False, markup=False)
     deployment = found.deployment
     console.print(
         f"{deployment.model.name} on {deployment.gpu.name}, {sources_text(found)}: fitted to "
-        f"{len(found.beta.used)} intervals ({found.settings.kind}, {found.settings.select}), ridge "
-        f"strength {found.beta.strength:.1e}\n"
+        f"{len(found.beta.used)} intervals ({found.settings.kind}, {found.settings.select}) that "
+        f"scatter by {100 * np.median(found.beta.posterior.noise):.1f} %\n"
     )
     tables = [_errors(found.errors), _offsets("beta", STEP_FEATURES, found.beta.base,
                                               found.beta.beta)]  # fmt: skip
@@ -33,10 +41,10 @@ def print_calibration(found: Calibration, console: Console | None = None) -> Non
         ]
     else:
         console.print("no journeys of whole requests: alpha stays as it was\n")
-    for table in tables:
+    for table in [*tables, _quantities(found.quantities, appended)]:
         console.print(table)
         console.print()
-    console.print(_groups(found))
+    console.print(_verdicts(found.verdicts))
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -88,19 +96,51 @@ def _requests(errors: pd.DataFrame) -> Table:
     return table
 
 
-def _groups(found: Calibration) -> str:
-    """What the traces determine, in words."""
-    known = [g for g in found.groups if g.is_identified]
-    lines = ["determined by the traces to within 1 % (together where several are named):"]
-    lines += [f"  {' + '.join(g.names)}: {100 * g.share:.1f} % of the step" for g in known]
-    if not known:
-        lines.append("  no coefficient alone, only sums of several at the loads that were seen")
-    unknown = [" + ".join(g.names) for g in found.groups if not g.is_identified]
-    lines.append("not determined, so that their split rests on the base: " + "; ".join(unknown))
-    seen = {name for g in found.groups for name in g.names}
-    unseen = [name for name in STEP_FEATURES if name not in seen]
-    lines.append("not seen at all: " + ", ".join(unseen))
-    return "\n".join(lines) + "\n"
+def _quantities(quantities: Sequence[Quantity], appended: bool) -> Table:
+    """What the measurements determine, each with its standard error; drift where it goes on."""
+    drift = ["drift"] if appended else []
+    table = _table(
+        "what was determined (standard errors)", "", "before", "after", "unit", "", *drift
+    )
+    for q in quantities:
+        scale = 1.0 if q.unit == "x" else MICROSECOND
+        cells = [
+            f"{value / scale:.4g} +- {error / scale:.2g}"
+            for value, error in ((q.before, q.before_error), (q.after, q.after_error))
+        ]
+        unit = q.unit if q.unit == "x" else f"u{q.unit}"
+        moved = [f"{q.drift:+.1f} standard errors"] if appended else []
+        known = "" if q.is_determined else "not determined"
+        table.add_row(q.name, *cells, unit, known, *moved)
+    return table
+
+
+def _verdicts(verdicts: Sequence[Verdict]) -> str:
+    """How it was judged, in words."""
+    if not verdicts:
+        return "a single load: nothing is left out to judge by\n"
+    return "\n".join(["on what was left out:", *(f"  {verdict}" for verdict in verdicts)]) + "\n"
+
+
+def print_benchmarks(
+    found: BenchmarkCalibration, appended: bool, console: Console | None = None
+) -> None:
+    """Print what was fitted to benchmarks, and what they determine."""
+    console = console or Console(width=110, highlight=False)
+    deployment = found.deployment
+    console.print(
+        f"{deployment.model.name} on {deployment.gpu.name}: fitted to {len(found.errors)} figures "
+        f"of {len(found.runs)} runs\n"
+    )
+    table = _table("figures (ms, or per second)", "run", "figure", "measured", "before", "after")
+    for row in found.errors.to_dict("records"):
+        scale = 1.0 if row["figure"].endswith("_per_s") else MILLISECOND
+        cells = (f"{row[each] / scale:.4g}" for each in ("measured", "before", "after"))
+        table.add_row(Path(row["run"]).name, row["figure"], *cells)
+    for each in (table, _quantities(found.quantities, appended)):
+        console.print(each)
+        console.print()
+    console.print(_verdicts(found.verdicts))
 
 
 def print_study(budgets: pd.DataFrame, others: pd.DataFrame) -> None:

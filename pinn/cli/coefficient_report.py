@@ -13,7 +13,7 @@ from rich.table import Table
 
 from pinn.cli.batch_marks import batch_marks, marks_lines
 from pinn.cli.recipe_report import print_recipe
-from pinn.cli.trust_report import intervals_line, with_trust
+from pinn.cli.trust_report import intervals_line, with_posterior, with_trust
 from pinn.coefficients.coefficient_set import CoefficientSet, deployment_facts, set_to_json
 from pinn.coefficients.distance import training_space
 from pinn.coefficients.surrogate import Surrogate, batch_work, step_seconds
@@ -78,7 +78,8 @@ def file_report(
     """The report of coefficients from a file."""
     names = ", ".join(source["path"] for source in found.calibration.get("sources", ()))
     text = f"Calibrated to {names}." if names else "Coefficients from a file, not the network."
-    return make_report(found, deployment, batches, {"sentence": text})
+    report = make_report(found, deployment, batches, {"sentence": text})
+    return report if found.covariance is None else with_posterior(report, found, deployment)
 
 
 def _distance(surrogate: Surrogate, deployment: Deployment) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pinn.cli.evaluate_coefficients import coefficients
 from pinn.cli.evaluate_decisions import decisions
 from pinn.errors import PinnError
 
@@ -255,3 +256,6 @@ def _write_json(
     }
     text = json.dumps(document, indent=2) + "\n"
     replace_atomically(path, lambda target: target.write_text(text))
+
+
+app.command("coefficients")(coefficients)

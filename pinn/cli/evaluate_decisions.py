@@ -78,11 +78,11 @@ def _read(path: Path) -> pd.DataFrame:
 
 def _by_rule(predictions: pd.DataFrame, observations: pd.DataFrame) -> pd.DataFrame:
     from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.evaluation.expected_decisions import expected_decisions
     from pinn.evaluation.held_out import described_errors
     from pinn.kernels.exclusion import Exclusion
     from pinn.kernels.search import find_kernels
     from pinn.kernels.surrogates import KernelSurrogates
-    from pinn.trust.decisions import expected_decisions
 
     whole = find_kernels(None, find_checkpoint())
     if whole is None:

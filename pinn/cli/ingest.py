@@ -9,14 +9,24 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 
+from pinn.cli.benchmark_report import run_lines
 from pinn.cli.serving_flags import engine_flags
+from pinn.data.benchmarks.given_load import GivenLoad, split_flags
+from pinn.data.benchmarks.read import read_benchmarks
+from pinn.data.traces.benchmark_tables import BENCHMARKS, benchmark_table
+from pinn.data.traces.benchmark_target import benchmark_target
 from pinn.data.traces.cleaning import cleaning_tables
 from pinn.data.traces.ingestion import ingest_steps, ingest_vllm
 from pinn.data.traces.readers.blis_trace import read_blis_trace
 from pinn.data.traces.readers.inference_perf import read_inference_perf
 from pinn.data.traces.readers.iteration_log import read_iteration_log
 from pinn.data.traces.trace_run import Target
-from pinn.data.traces.trace_tables import atomic_folder, write_manifest, write_table
+from pinn.data.traces.trace_tables import (
+    atomic_folder,
+    deployment_entry,
+    write_manifest,
+    write_table,
+)
 from pinn.files.read_report import ReadReport
 from pinn.specs.serving import ServingSpec
 
@@ -62,6 +72,11 @@ def vllm(
     target = _target(model, gpu, flags)
     tables = ingest_vllm(traces, out, target, kv_events=kv_events, workers=workers)
     _tell(tables.folder, cleaning_tables(tables.manifest))
+    if not tables.manifest["tables"]["steps"]["rows"]:
+        typer.echo(
+            "it holds no engine steps, so there is nothing to calibrate on; request spans of stock "
+            "vLLM, which carry latencies, are read by 'pinn ingest benchmarks'"
+        )
 
 
 @app.command()
@@ -84,16 +99,63 @@ def steps(
     _tell(tables.folder, cleaning_tables(tables.manifest))
 
 
+@app.command()
+@engine_flags(ServingSpec, GivenLoad)
+def benchmarks(
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="Files or folders; metrics pages in pairs, the earlier first."),
+    ],
+    out: Out,
+    model: Model = None,
+    gpu: Gpu = None,
+    *,
+    flags: dict[str, Any],
+) -> None:
+    """Read result files of serving benchmarks, metrics pages and logs, of any known tool.
+
+    vllm bench serve, sglang.bench_serving, aiperf and genai-perf, guidellm, inference-perf,
+    InferenceX, llm-d-benchmark; pairs of /metrics pages of vLLM and SGLang; vLLM's iteration log
+    and its request spans. Which it is shows in the file.
+
+    Example: pinn ingest benchmarks results/*.json -o run1 --model meta-llama/Llama-3.1-8B --gpu
+    H100
+    """
+    server, given = split_flags(flags)
+    runs, report = read_benchmarks(files, given)
+    target = benchmark_target(runs, model, gpu, server)
+    target.deployment()
+    _write(out, {BENCHMARKS: benchmark_table(runs)}, report, files, target)
+    _tell(out, "\n".join([report.table(), "", *run_lines(runs)]))
+
+
 @app.command("inference-perf")
+@engine_flags(ServingSpec, GivenLoad)
 def inference_perf(
-    folder: Annotated[Path, typer.Argument(help="Folder of a run, or of several.")], out: Out
+    folder: Annotated[Path, typer.Argument(help="Folder of a run, or of several.")],
+    out: Out,
+    model: Model = None,
+    gpu: Gpu = None,
+    *,
+    flags: dict[str, Any],
 ) -> None:
     """Read the lifecycle reports of the load generator inference-perf.
 
-    Example: pinn ingest inference-perf results/ -o run1
+    Model and flags are read off exp-config.yaml where a folder has one; with --gpu, the folder can
+    be scored and calibrated on.
+
+    Example: pinn ingest inference-perf results/ -o run1 --gpu H100
     """
     rows, report = read_inference_perf(folder)
-    _write(out, "stages", pa.Table.from_pandas(rows, preserve_index=False), report, folder)
+    server, given = split_flags(flags)
+    tables = {"stages": pa.Table.from_pandas(rows, preserve_index=False)}
+    target = None
+    if gpu is not None:
+        runs, _ = read_benchmarks([folder], given)
+        target = benchmark_target(runs, model, gpu, server)
+        target.deployment()
+        tables[BENCHMARKS] = benchmark_table(runs)
+    _write(out, tables, report, [folder], target)
     halved, overloaded = rows["itl_rule"] == "halved", rows[rows["overloaded"]]
     notes = [f"{'run':48s} {'stage':>5s}  TTFT mean s  ITL mean ms  E2E mean s"]
     notes += [
@@ -129,35 +191,61 @@ def blis_trace(
     """
     trace = read_blis_trace(header, data)
     table = pa.Table.from_pandas(trace.requests, preserve_index=False)
-    _write(out, "client_requests", table, trace.report, data, {"header": trace.header})
+    _write(out, {"client_requests": table}, trace.report, [data], more={"header": trace.header})
     _tell(out, trace.report.table())
 
 
 @app.command("iteration-log")
-def iteration_log(file: Annotated[Path, typer.Argument(help="Log of vLLM.")], out: Out) -> None:
+@engine_flags(ServingSpec, GivenLoad)
+def iteration_log(
+    file: Annotated[Path, typer.Argument(help="Log of vLLM.")],
+    out: Out,
+    model: Model = None,
+    gpu: Gpu = None,
+    *,
+    flags: dict[str, Any],
+) -> None:
     """Read the lines that vLLM logs with --enable-logging-iteration-details.
 
-    Example: pinn ingest iteration-log vllm.log -o run1
+    With --gpu the log's load and mean gap between tokens become a run to score and calibrate on.
+
+    Example: pinn ingest iteration-log vllm.log -o run1 --gpu H100
     """
     table, report = read_iteration_log(file)
-    _write(out, "iterations", table, report, file)
-    _tell(out, report.table())
+    server, given = split_flags(flags)
+    tables, target = {"iterations": table}, None
+    lines: list[str] = []
+    if gpu is not None:
+        runs, _ = read_benchmarks([file], given)
+        target = benchmark_target(runs, model, gpu, server)
+        target.deployment()
+        tables[BENCHMARKS] = benchmark_table(runs)
+        lines = ["", *run_lines(runs)]
+    _write(out, tables, report, [file], target)
+    _tell(out, "\n".join([report.table(), *lines]))
 
 
 def _write(
     out: Path,
-    name: str,
-    table: pa.Table,
+    tables: dict[str, pa.Table],
     report: ReadReport,
-    source: Path,
+    sources: list[Path],
+    target: Target | None = None,
     more: dict[str, Any] | None = None,
 ) -> None:
     with atomic_folder(out) as folder:
-        tables = {name: write_table(folder, name, table, table.schema)}
-        entry = {"path": source.name, "sha256": report.sha256}
-        reports = {name: report.to_json()}
+        entries = {
+            name: write_table(folder, name, table, table.schema) for name, table in tables.items()
+        }
         write_manifest(
-            folder, {"sources": [entry], "tables": tables, "reports": reports, **(more or {})}
+            folder,
+            {
+                "sources": [{"path": source.name, "sha256": report.sha256} for source in sources],
+                "deployment": target and deployment_entry(**vars(target)),
+                "tables": entries,
+                "reports": {next(iter(tables)): report.to_json()},
+                **(more or {}),
+            },
         )
 
 

@@ -31,12 +31,17 @@ def engine_flags(*specifications: type) -> Callable[[Callable[..., None]], Calla
     """Give a command every flag of specifications as an option, and ``--quantization``.
 
     The command gets those that were given as its argument ``flags``: field (or ``precision``) to
-    value.
+    value. A specification's ``PANEL`` is their heading in the help.
 
     Raises:
         PinnError: When the command runs, if a value is not one that its flag can have.
     """
     declared = {flag.name: flag for each in specifications for flag in flags_of(each)}
+    panels = {
+        flag.name: getattr(each, "PANEL", _PANEL)
+        for each in specifications
+        for flag in flags_of(each)
+    }
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
@@ -53,7 +58,7 @@ def engine_flags(*specifications: type) -> Callable[[Callable[..., None]], Calla
 
         own = [p for p in signature.parameters.values() if p.name != "flags"]
         options = [_parameter("precision", Precision)]
-        options += [_parameter(name, _option(flag)) for name, flag in declared.items()]
+        options += [_parameter(name, _option(f, panels[name])) for name, f in declared.items()]
         run.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
         return run
 
@@ -66,7 +71,7 @@ def _parameter(name: str, annotation: Any) -> inspect.Parameter:
     )
 
 
-def _option(flag: Flag) -> Any:
+def _option(flag: Flag, panel: str) -> Any:
     """A flag as Typer takes options; the flag itself reads its text, so that errors are its own."""
     switch = flag.kind == "bool"
     wanted = "|".join(flag.allowed) or flag.kind
@@ -78,7 +83,7 @@ def _option(flag: Flag) -> Any:
         *flag.shorts,
         help=flag.summary,
         metavar=None if switch else f"<{wanted}>",
-        rich_help_panel=_PANEL,
+        rich_help_panel=panel,
         show_default=False,
     )
     return Annotated[bool | None if switch else str | None, option]

@@ -160,9 +160,12 @@ def _trust(
     checkpoint: Path | None,
     coefficients: Path | None,
 ) -> dict[str, Any] | None:
-    """Intervals and what left-out data showed; None for coefficients of a file."""
+    """Intervals and what they rest on; None for coefficients of a file that has no posterior."""
     if coefficients is not None:
-        return None
+        from pinn.cli.simulation_trust import posterior_trust
+        from pinn.coefficients.coefficient_set import read_coefficient_set
+
+        return posterior_trust(run, job, latency, read_coefficient_set(coefficients))
     from pinn.cli.simulation_trust import simulation_trust
     from pinn.coefficients.checkpoint_search import find_checkpoint
 

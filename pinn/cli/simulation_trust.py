@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from pinn.cli.trust_report import METRICS
+from pinn.coefficients.coefficient_set import CoefficientSet
 from pinn.errors import PinnError
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job
 from pinn.simulator.run import Run
 from pinn.simulator.statistics import run_statistics
 from pinn.trust.calibration import Ends, read_calibration
+from pinn.trust.conformal import LEVEL
+from pinn.trust.posterior_intervals import posterior_step_half_widths
 from pinn.trust.sentence import describe_trust
 from pinn.trust.simulated import Figures, end_figures, figure_ends, standing_step
 from pinn.trust.spread_parts import spread_parts
@@ -53,16 +56,10 @@ def simulation_trust(
         return {"missing": str(error)}
     parts = spread_parts(situation)
     step, ttft = (calibration.half_width(metric, parts) for metric in METRICS)
-    fast, slow = end_figures(job, latency, step, ttft, _mean_figures)
-    unserved = slow.pop(_UNSERVED)
-    value = _mean_figures(run)
-    del value[_UNSERVED], fast[_UNSERVED]
-    # No gaps where outputs are one token.
-    value = {name: seconds for name, seconds in value.items() if not math.isnan(seconds)}
-    ends = figure_ends(value, fast, slow, ttft)
+    figures, unserved = _simulated_ends(run, job, latency, step, ttft)
     return {
         "level": calibration.level,
-        "figures": {f"{name}_mean_ms": _finite(pair) for name, pair in ends.items()},
+        "figures": figures,
         "slow_end_unserved": unserved,
         "distance": describe_trust(situation, outside, calibration),
     }
@@ -76,6 +73,42 @@ def _mean_figures(run: Run) -> Figures:
     statistics = run_statistics(run)
     means = {name: float(statistics[f"{name}_mean_ms"]) for name in _FIGURES}
     return means | {_UNSERVED: 1 - float(run.requests.finished.mean())}
+
+
+def posterior_trust(
+    run: Run, job: Job, latency: LinearLatency, found: CoefficientSet
+) -> dict[str, Any] | None:
+    """Intervals of the means by a calibrated file's posterior; None where it has none.
+
+    The run is simulated twice more, with all times at either end of the mean step's interval.
+    """
+    if found.covariance is None or not run.requests.finished.any():
+        return None
+    prompt = "1 prefill 2048 @ 0"
+    halves = posterior_step_half_widths(found, job.deployment, [_mean_step(run), prompt])
+    step, ttft = (float(half) for half in halves)
+    figures, unserved = _simulated_ends(run, job, latency, step, ttft)
+    names = ", ".join(Path(source["path"]).name for source in found.calibration.get("sources", ()))
+    return {
+        "level": LEVEL,
+        "figures": figures,
+        "slow_end_unserved": unserved,
+        "distance": {"sentence": f"Calibrated to {names}: intervals are those of its posterior."},
+    }
+
+
+def _simulated_ends(
+    run: Run, job: Job, latency: LinearLatency, step: float, ttft: float
+) -> tuple[dict[str, tuple[float, float | None]], float]:
+    """Ends of the means, and the share of requests that the slow end does not serve."""
+    fast, slow = end_figures(job, latency, step, ttft, _mean_figures)
+    unserved = slow.pop(_UNSERVED)
+    value = _mean_figures(run)
+    del value[_UNSERVED], fast[_UNSERVED]
+    # No gaps where outputs are one token.
+    value = {name: seconds for name, seconds in value.items() if not math.isnan(seconds)}
+    ends = figure_ends(value, fast, slow, ttft)
+    return {f"{name}_mean_ms": _finite(pair) for name, pair in ends.items()}, unserved
 
 
 def _finite(ends: Ends) -> tuple[float, float | None]:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from math import exp
 from pathlib import Path
 from typing import Any
 
+from pinn.coefficients.coefficient_set import CoefficientSet, covariance_entry
+from pinn.coefficients.coefficients import NAMES
 from pinn.errors import PinnError
 from pinn.specs.deployment import Deployment
 from pinn.trust.calibration import Calibration, around, read_calibration
+from pinn.trust.conformal import LEVEL
 from pinn.trust.distance import REFERENCE_BATCH
+from pinn.trust.posterior_intervals import (
+    posterior_coefficient_ends,
+    posterior_step_half_widths,
+)
 from pinn.trust.sentence import describe_trust
 from pinn.trust.spread_parts import spread_parts
 from pinn.trust.step_interval import situation_of, step_half_width
@@ -53,6 +61,35 @@ def with_trust(report: dict[str, Any], checkpoint: Path, deployment: Deployment)
             "level": calibration.level,
             **{metric: around(1.0, calibration.half_width(metric, parts)) for metric in METRICS},
         },
+    }
+
+
+def with_posterior(
+    report: dict[str, Any], found: CoefficientSet, deployment: Deployment
+) -> dict[str, Any]:
+    """The report of a calibrated file with the ends that its posterior gives."""
+    ends = posterior_coefficient_ends(found)
+    places = {name: i for i, name in enumerate(NAMES)}
+
+    def bounded(part: str) -> dict[str, dict[str, Any]]:
+        entries = {}
+        for name, entry in report[part].items():
+            low, high = ends[:, places[f"{part}.{name}"]].tolist()
+            entries[name] = entry if math.isnan(low) else entry | {"low": low, "high": high}
+        return entries
+
+    texts = [entry["batch"] for entry in report["batches"]]
+    halves = posterior_step_half_widths(found, deployment, [*texts, REFERENCE_BATCH])
+    batches = []
+    for entry, half in zip(report["batches"], halves, strict=False):
+        low, high = around(entry["step_time_us"], float(half))
+        batches.append(entry | {"step_time_low_us": low, "step_time_high_us": high})
+    return report | {
+        "beta": bounded("beta"),
+        "alpha": bounded("alpha"),
+        "batches": batches,
+        "intervals": {"level": LEVEL, "tpot": around(1.0, float(halves[-1]))},
+        "covariance": covariance_entry(found.covariance),
     }
 
 
@@ -102,6 +139,7 @@ def intervals_line(intervals: Mapping[str, Any]) -> str:
     named = ", ".join(
         f"{label} {100 * (intervals[m][0] - 1):+.0f} % to {100 * (intervals[m][1] - 1):+.0f} %"
         for m, label in METRICS.items()
+        if m in intervals
     )
     return (
         f"{100 * intervals['level']:.0f} % intervals below saturation, of {REFERENCE_BATCH}: "

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from pinn.coefficients.coefficients import Coefficients
+from pinn.coefficients.coefficients import NAMES, Coefficients
 from pinn.errors import PinnError
 from pinn.files.write import replace_atomically
 from pinn.physics.request import REQUEST_FEATURES
@@ -50,6 +50,7 @@ class CoefficientSet:
         taught: Whether data taught each alpha; the others are priors.
         base: What the coefficients were before a calibration; None without one.
         calibration: What they were fitted to and how well they fit, JSON-ready.
+        covariance: Of all coefficients after a calibration, beta first; None where nothing tells.
     """
 
     deployment: dict[str, Any]
@@ -59,6 +60,7 @@ class CoefficientSet:
     )
     base: Coefficients | None = None
     calibration: dict[str, Any] = field(default_factory=dict)
+    covariance: Float[np.ndarray, "coefficients coefficients"] | None = None
 
     @property
     def beta(self) -> Float[np.ndarray, " step_features"]:
@@ -130,6 +132,8 @@ def set_to_json(found: CoefficientSet) -> dict[str, Any]:
     ):
         entry |= {"taught": bool(taught), "in_simulator": feature.in_simulator}
     tree = {"schema": SCHEMA, **found.deployment, "beta": beta, "alpha": alpha}
+    if found.covariance is not None:
+        tree["covariance"] = covariance_entry(found.covariance)
     return tree | ({"calibration": found.calibration} if found.calibration else {})
 
 
@@ -177,6 +181,7 @@ def read_coefficient_set(path: Path) -> CoefficientSet:
         np.array([bool(e.get("taught", True)) for e in entries["alpha"].values()]),
         _vectors(entries, "base", path) if has_base else None,
         tree.get("calibration") or {},
+        _covariance(tree["covariance"], path) if tree.get("covariance") else None,
     )
 
 
@@ -194,6 +199,32 @@ def _check_facts(tree: dict[str, Any], path: Path) -> None:
         raise PinnError(
             f"{path}: calibration.sources must list files with their path, got {sources!r:.60}"
         )
+
+
+def covariance_entry(covariance: Float[np.ndarray, "n n"]) -> dict[str, Any]:
+    """Coefficients that have a variance, and their covariance, one text per row."""
+    free = np.flatnonzero(np.diag(covariance) > 0)
+    rows = covariance[np.ix_(free, free)]
+    return {
+        "names": [NAMES[i] for i in free],
+        "rows": [" ".join(f"{value:.8g}" for value in row) for row in rows],
+    }
+
+
+def _covariance(entry: Any, path: Path) -> Float[np.ndarray, "coefficients coefficients"]:
+    try:
+        places = [NAMES.index(name) for name in entry["names"]]
+        rows = np.array([[float(v) for v in row.split()] for row in entry["rows"]])
+        found = np.zeros((len(NAMES), len(NAMES)))
+        found[np.ix_(places, places)] = rows
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise PinnError(
+            f"{path}: its covariance cannot be read ({error}): write the file anew with "
+            "'pinn calibrate'"
+        ) from error
+    if not (np.isfinite(found).all() and (np.diag(found) >= 0).all()):
+        raise PinnError(f"{path}: its covariance must be finite, with no variance below 0")
+    return found
 
 
 def _checked_entries(tree: Any, part: str, path: Path) -> dict[str, dict[str, Any]]:

@@ -11,6 +11,11 @@ from pinn.errors import PinnError
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 
+#: Every coefficient by its part and name, beta first: the order of vectors that hold both.
+NAMES: tuple[str, ...] = tuple(
+    [f"beta.{name}" for name in STEP_FEATURES] + [f"alpha.{name}" for name in REQUEST_FEATURES]
+)
+
 
 @dataclass(frozen=True)
 class Coefficients:

@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
+from pinn.coefficients.coefficients import NAMES
 from pinn.coefficients.surrogate import Surrogate
 from pinn.errors import PinnError
 from pinn.export.configured import Configured
 from pinn.kernels.search import find_kernels
 from pinn.physics.step import STEP_FEATURES
-from pinn.trust.calibration import NAMES, read_calibration
+from pinn.trust.calibration import read_calibration
 from pinn.trust.distance import REFERENCE_BATCH
 from pinn.trust.known import gpu_is_known
 from pinn.trust.spread_parts import spread_parts

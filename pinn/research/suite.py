@@ -35,6 +35,7 @@ from pinn.evaluation.crossvalidation import (
     read_times,
 )
 from pinn.evaluation.decisions import decide, decision_table
+from pinn.evaluation.expected_decisions import expected_decisions
 from pinn.evaluation.groups import group_masks
 from pinn.evaluation.held_out import held_out_errors
 from pinn.evaluation.intervals import configured_surrogates
@@ -68,7 +69,6 @@ from pinn.research.suite_steps import step_cell
 from pinn.training.learner import ServingLearner
 from pinn.training.provenance import code_sha256, json_sha256
 from pinn.trust.coverage import calibration_curve
-from pinn.trust.decisions import expected_decisions
 
 #: What every table rests on.
 EVIDENCE = "4 measured deployment models, 6 serving-run models and one traced run"

@@ -14,13 +14,16 @@ from pinn.data.silicon import read_silicon
 from pinn.data.table import replace_atomically
 from pinn.data.traces.ingestion import ingest_steps
 from pinn.data.traces.trace_run import Target
+from pinn.errors import PinnError
 from pinn.files.read_report import file_sha256
-from pinn.research.calibration.baselines import baselines
+from pinn.research.calibration.baselines import LEARNERS, baselines
 from pinn.research.donors import donor_coefficients
 from pinn.specs.deployment import Deployment
 from pinn.specs.serving import ServingSpec
 from pinn.training.calibration.calibrate import candidates
 from pinn.training.calibration.intervals import TEST, Intervals, read_intervals
+from pinn.training.calibration.prior import Prior
+from pinn.trust.calibration_prior import checkpoint_prior
 
 SPLIT = "temporal"
 
@@ -52,17 +55,20 @@ def step_cell(config: DictConfig, fingerprint: str, skipped: dict[str, str]) -> 
     traces = ingest_steps(found[0], Path(config.output_dir) / "observations" / "steps", target)
     deployment = traces.deployment()
     intervals = read_intervals(traces, deployment)
-    beta = Surrogate.load(checkpoint).coefficients([deployment]).beta[0]
-    table = step_predictions(intervals, deployment, beta)
+    coefficients = Surrogate.load(checkpoint).coefficients([deployment])
+    prior, _ = checkpoint_prior(checkpoint, deployment, coefficients)
+    table = step_predictions(intervals, deployment, prior)
     cell.parent.mkdir(parents=True, exist_ok=True)
     replace_atomically(cell, lambda path: table.to_parquet(path, index=False))
     return table
 
 
-def step_predictions(intervals: Intervals, deployment: Deployment, beta) -> pd.DataFrame:
+def step_predictions(intervals: Intervals, deployment: Deployment, prior: Prior) -> pd.DataFrame:
     """Every baseline of a calibration on the last part of the run's time."""
     last = intervals.of_part(TEST)
-    methods = baselines(deployment, beta, donor_coefficients(read_silicon()[0]))
+    methods = baselines(deployment, prior, donor_coefficients(read_silicon()[0]))
+    if not set(LEARNERS) <= methods.keys():
+        raise PinnError("the suite's regressions need scikit-learn: pip install 'pinn[peers]'")
     tables = []
     for kind, mask in (("windows", last.is_window), ("singles", last.is_single)):
         test, train = last.take(mask), candidates(intervals, kind)

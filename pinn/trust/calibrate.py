@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 
 from pinn.coefficients.checkpoint import load_checkpoint
+from pinn.coefficients.coefficients import NAMES
 from pinn.files.read_report import file_sha256
-from pinn.trust.calibration import BELONGS, NAMES, Calibration
+from pinn.trust.calibration import BELONGS, Calibration
 from pinn.trust.chance import error_law
 from pinn.trust.conformal import LEVEL, weighted_quantile
 from pinn.trust.coverage import auroc_table, coverage_table, nested_intervals

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pinn.coefficients.coefficients import NAMES
 from pinn.errors import PinnError
 from pinn.files.read_report import file_sha256
 from pinn.files.write import replace_atomically
-from pinn.physics.request import REQUEST_FEATURES
-from pinn.physics.step import STEP_FEATURES
 from pinn.specs.documents import read_json
 from pinn.trust.chance import ErrorLaw, normal_law
 from pinn.trust.conformal import LEVEL
@@ -25,11 +24,6 @@ SCHEMA = "pinn intervals 2"
 
 #: What a checkpoint says of itself that its intervals repeat.
 BELONGS = ("recipe_sha256", "data_sha256")
-
-#: Every coefficient by its part and name.
-NAMES: tuple[str, ...] = tuple(
-    [f"beta.{name}" for name in STEP_FEATURES] + [f"alpha.{name}" for name in REQUEST_FEATURES]
-)
 
 #: Part of the coefficients -> metric whose error is common to all of them.
 _COMMON = {"beta": "tpot", "alpha": "ttft"}

@@ -18,11 +18,11 @@ import pandas as pd
 from jaxtyping import Float
 
 from pinn.coefficients.checkpoint import load_checkpoint
+from pinn.coefficients.coefficients import NAMES
 from pinn.coefficients.surrogate import predict_coefficients
 from pinn.coefficients.trained_network import TrainedNetwork
 from pinn.errors import PinnError
 from pinn.specs.deployment import Deployment
-from pinn.trust.calibration import NAMES
 from pinn.trust.described import shape_of
 
 

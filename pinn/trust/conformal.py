@@ -20,6 +20,9 @@ from jaxtyping import Float, Int
 #: Share of values that intervals are to cover.
 LEVEL = 0.9
 
+#: Half of such an interval over the standard deviation, where errors are normal.
+NORMAL_QUANTILE = 1.645
+
 Values = Float[np.ndarray, " n"]
 
 

@@ -26,8 +26,8 @@ def calibrated(run, traces, tmp_path):
 
 def test_the_report_tells_before_and_after(calibrated):
     path, text = calibrated
-    for words in ("before", "calibrated", "last 20 %", "not determined", "not seen at all",
-                  "completion.constant"):  # fmt: skip
+    for words in ("before", "calibrated", "last 20 %", "each token of context", "standard errors",
+                  "completion.constant", "later time"):  # fmt: skip
         assert words in text
     found = read_coefficient_set(path)
     errors = {
@@ -58,7 +58,7 @@ def test_coefficients_and_simulate_take_the_file(run, calibrated, tmp_path):
         assert result.exit_code == 0, result.output
         figures.append(json.loads(out.read_text()))
     assert figures[0] == figures[1]
-    assert figures[0]["itl_mean_ms"] == pytest.approx(9.1, rel=0.15)
+    assert figures[0]["itl_mean_ms"] == pytest.approx(4.6, rel=0.15)
 
 
 def test_a_table_is_written_from_the_file_alone(run, calibrated, tmp_path):
@@ -73,15 +73,41 @@ def test_a_table_is_written_from_the_file_alone(run, calibrated, tmp_path):
     assert [row[name] for name in beta_columns()] == found.beta.tolist()
 
 
-def test_a_file_may_be_the_base_of_the_next_calibration(run, calibrated, traces, tmp_path):
+def test_a_calibration_goes_on_and_what_is_no_better_is_not_written(
+    run, calibrated, traces, tmp_path
+):
     path, _ = calibrated
     out = tmp_path / "next.json"
-    result = run("calibrate", "--observations", traces, "--base", path, "-o", out,
-                 "--select", "random", "--budget", 5, "--seed", 3)  # fmt: skip
+    result = run("calibrate", "--observations", traces, "--append", path, "-o", out, "--budget", 5)
     assert result.exit_code == 0, result.output
-    again = read_coefficient_set(out)
-    assert np.array_equal(again.base.beta[0], read_coefficient_set(path).beta)
-    assert again.calibration["used"] == 5
+    assert "drift" in result.stdout
+    assert "nothing written" in result.stdout
+    assert not out.exists()
+
+
+def test_a_posterior_is_carried_on(run, calibrated, tmp_path):
+    path, _ = calibrated
+    out = tmp_path / "again.json"
+    result = run("coefficients", "--coefficients", path, "--json", out)
+    assert result.exit_code == 0, result.output
+    report = json.loads(out.read_text())
+    for entry in report["batches"]:
+        assert entry["step_time_low_us"] < entry["step_time_us"] < entry["step_time_high_us"]
+    found, copied = read_coefficient_set(path), read_coefficient_set(out)
+    assert copied.covariance == pytest.approx(found.covariance, rel=1e-6)
+
+
+def test_a_file_may_be_the_base_of_a_calibration(run, traces, tmp_path):
+    base, out = tmp_path / "base.json", tmp_path / "next.json"
+    result = run("coefficients", "--model", "meta-llama/Llama-3.1-8B", "--gpu", "H100",
+                 "--quantization", "fp8", "--json", base)  # fmt: skip
+    assert result.exit_code == 0, result.output
+    result = run("calibrate", "--observations", traces, "--base", base, "-o", out,
+                 "--select", "random", "--budget", 20, "--seed", 3)  # fmt: skip
+    assert result.exit_code == 0, result.output
+    found = read_coefficient_set(out)
+    assert np.array_equal(found.base.beta[0], read_coefficient_set(base).beta)
+    assert found.calibration["used"] == 20
 
 
 def test_the_wrong_deployment_and_folder_are_refused(refused, calibrated, tmp_path):

@@ -24,6 +24,7 @@ from pinn.coefficients.coefficient_set import (
 from pinn.coefficients.coefficients import Coefficients, prior_coefficients
 from pinn.export.table_file import read_table_file
 from pinn.training.calibration.calibrate import BetaSettings, calibrate_beta
+from pinn.training.calibration.prior import beta_prior
 
 #: Modules that build without anything from the network.
 BUILT = ("pinn", "blis", "blis/simulator")
@@ -59,7 +60,7 @@ def calibrated_file(folder: Path) -> Path:
     """Coefficients calibrated to steps that take 1.3 times their prior."""
     base = prior_coefficients(1)
     rows = intervals(1.3 * BASE, noise=0.01)
-    found = calibrate_beta(rows, base.beta[0], BetaSettings("windows", 50))
+    found = calibrate_beta(rows, beta_prior(base.beta[0]), BetaSettings("windows", 50))
     assert not np.array_equal(found.beta, base.beta[0])
     calibrated = Coefficients(found.beta[None], 1.7 * base.alpha)
     path = folder / "calibrated.json"

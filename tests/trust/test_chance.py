@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from left_out_errors import left_out_errors
 
 from pinn.evaluation.decisions import decide
+from pinn.evaluation.expected_decisions import RULE, expected_decisions
 from pinn.trust.chance import ErrorLaw, error_law, normal_law
-from pinn.trust.decisions import RULE, expected_decisions
 
 EXCESS = np.geomspace(0.5, 2.0, 31)
 LAWS = st.lists(st.floats(-3, 3), min_size=1, max_size=9).map(lambda x: ErrorLaw(tuple(x)))

@@ -156,6 +156,11 @@ def _convert(
     return pa.RecordBatch.from_arrays(arrays, schema=STEP_SCHEMA)
 
 
+def usage_above_one(raw: pa.Table) -> int:
+    """Steps whose reported KV usage is no share, as where it is in percent."""
+    return int(pc.sum(pc.greater(raw["kv_usage"], 1)).as_py() or 0)
+
+
 def _usage(raw: pa.Table) -> pa.Array:
     """KV usage as reported, else from the blocks; null where it is no share."""
     total, free = raw["kv_blocks_total"], raw["kv_blocks_free"]

@@ -45,7 +45,7 @@ from pinn.data.traces.snapshots import (
     canonical_snapshots,
     working_snapshots,
 )
-from pinn.data.traces.steps import STEP_SCHEMA, StepOrder, canonical_steps
+from pinn.data.traces.steps import STEP_SCHEMA, StepOrder, canonical_steps, usage_above_one
 from pinn.data.traces.target_check import TargetCheck, batch_floor, check_target
 from pinn.data.traces.trace_tables import (
     deployment_entry,
@@ -53,6 +53,7 @@ from pinn.data.traces.trace_tables import (
     write_manifest,
     write_table,
 )
+from pinn.errors import PinnError
 from pinn.files.read_report import ReadReport
 from pinn.specs.deployment import Deployment
 from pinn.specs.serving import ServingSpec
@@ -167,6 +168,7 @@ def write_run(
             ("transfers", transfers.to_batches(), transfers.schema),
         )
     }
+    _check_holds(tables, run)
     segments, intervals = _segments(steps), accounting(cycles)
     medians = medians_by_decodes(steps, cycles).to_dict("records")
     # The page needs some of the rows only; the rest makes room for what draws it.
@@ -188,6 +190,7 @@ def write_run(
         "intervals": intervals,
         "medians_by_decodes": medians,
         "rules": vars(rules),
+        "implausible": {"kv_usage above 1": usage_above_one(run.table(STEPS))},
         "request_issues": dict(issues.most_common()),
         "targets": {name: check.to_json() for name, check in checks.items()},
         "seconds": run.seconds
@@ -195,6 +198,17 @@ def write_run(
     }
     cleaning_page(folder / "cleaning.png", steps, cycles, floor_rows, manifest)
     write_manifest(folder, manifest)
+
+
+def _check_holds(tables: dict[str, Any], run: RawRun) -> None:
+    """Tables of nothing would take the place of good ones."""
+    if not any(tables[name]["rows"] for name in ("steps", "requests", "snapshots", "kv_events")):
+        read = {name: report.to_json() for name, report in run.reports.items()}
+        counts = ", ".join(
+            f"{r['read']} {name} (refused {r['refused']})" for name, r in read.items()
+        )
+        names = ", ".join(source["path"] for source in run.sources)
+        raise PinnError(f"{names} holds no step and no request that can be used: {counts}")
 
 
 def _working_frame(run: RawRun, order: StepOrder) -> pd.DataFrame:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
+from importlib.util import find_spec
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 from scipy.optimize import nnls
 
-from pinn.errors import PinnError
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import step_costs
 from pinn.physics.floor import floor_seconds
+from pinn.physics.step import STEP_FEATURES
 from pinn.research.calibration.hierarchical import Hierarchical
 from pinn.specs.deployment import Deployment
 from pinn.training.calibration.calibrate import calibrate_to, summary
 from pinn.training.calibration.intervals import TEST, Intervals
+from pinn.training.calibration.prior import Prior
+
+#: Regressions of scikit-learn, which comes with ``pip install 'pinn[peers]'``.
+LEARNERS = ("ridge", "lasso", "polynomial", "gradient-boosted trees")
 
 Times = Float[np.ndarray, " n"]
 FitPredict = Callable[[Intervals, Intervals], Times]
@@ -100,40 +105,32 @@ def _learner(name: str) -> FitPredict:
 
 def baselines(
     deployment: Deployment,
-    beta: Float[np.ndarray, " features"],
+    prior: Prior,
     shared: Float[np.ndarray, " shared"],
 ) -> dict[str, FitPredict]:
     """Every method by name.
 
     Args:
         deployment: The new one.
-        beta: Coefficients before a calibration.
+        prior: Coefficients before a calibration.
         shared: Base and configuration coefficients of :func:`hierarchical.fit_donors`.
 
-    Raises:
-        PinnError: If scikit-learn is not installed.
+    Returns:
+        Those that can be fitted here: the regressions of :data:`LEARNERS` need scikit-learn.
     """
-    try:
-        import sklearn  # noqa: F401
-    except ImportError as error:
-        raise PinnError(
-            "baselines need scikit-learn: install it with pip install 'pinn[peers]'"
-        ) from error
     hierarchical = Hierarchical(deployment, shared)
+    beta = prior.mean[: len(STEP_FEATURES)]
     return {
         "coefficients, before": lambda _, test: test.features @ beta,
         "coefficients, calibrated": lambda train, test: (
-            test.features @ calibrate_to(train, beta).beta
+            test.features @ calibrate_to(train, prior).beta
         ),
         "hierarchical, donors alone": lambda _, test: hierarchical.before(test),
         "hierarchical, residual fitted": hierarchical.fit_predict,
         "roofline, tuned efficiencies": roofline(deployment),
         "blackbox": blackbox,
         "line of four coefficients": line,
-        **{
-            name: _learner(name)
-            for name in ("ridge", "lasso", "polynomial", "gradient-boosted trees")
-        },
+        **{name: _learner(name) for name in LEARNERS if find_spec("sklearn") is not None},
     }
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
 
 from pinn.files.write import replace_atomically
+from pinn.physics.step import STEP_FEATURES
 from pinn.research.calibration.baselines import line
 from pinn.training.calibration.calibrate import calibrate_to, candidates, summary
 from pinn.training.calibration.intervals import TEST, Intervals
+from pinn.training.calibration.prior import Prior
 from pinn.training.calibration.selection import SELECTIONS, select
 
 #: What is shown, and over how many seeds; nothing is fitted with them.
@@ -28,7 +29,7 @@ LINE = "line from nothing"
 
 def budget_errors(
     intervals: Intervals,
-    beta: Float[np.ndarray, " features"],
+    prior: Prior,
     kind: str = "windows",
     budgets: Sequence[int] = BUDGETS,
     seeds: int = SEEDS,
@@ -37,7 +38,7 @@ def budget_errors(
 
     Args:
         intervals: Of a run.
-        beta: Coefficients before.
+        prior: Coefficients before.
         kind: Intervals to calibrate on and to judge: ``windows`` or ``singles``.
         budgets: Numbers of observations; those beyond what is offered are left out.
         seeds: How often.
@@ -49,6 +50,7 @@ def budget_errors(
     last = intervals.of_part(TEST)
     test = last.take(last.is_window if kind == "windows" else last.is_single)
     everything = candidates(intervals, kind)
+    beta = prior.mean[: len(STEP_FEATURES)]
     rows = []
     for seed in range(seeds):
         offer = np.random.default_rng(seed).permutation(len(everything))
@@ -56,7 +58,7 @@ def budget_errors(
         for budget in (b for b in budgets if b <= len(pool)):
             chosen = {how: pool.take(select(how, pool, beta, budget, seed)) for how in SELECTIONS}
             predicted = {
-                how: test.features @ calibrate_to(used, beta).beta for how, used in chosen.items()
+                how: test.features @ calibrate_to(used, prior).beta for how, used in chosen.items()
             }
             predicted[LINE] = line(chosen["random"], test)
             for method, times in predicted.items():

@@ -8,10 +8,12 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from pinn.coefficients.coefficients import NAMES
 from pinn.errors import PinnError
 from pinn.physics.step import STEP_FEATURES
 from pinn.training.calibration.intervals import CALIBRATION, PARTS, Intervals
-from pinn.training.calibration.offsets import Prior, choose_strength, fit_totals
+from pinn.training.calibration.posterior import Posterior, fit_posterior
+from pinn.training.calibration.prior import Prior
 from pinn.training.calibration.selection import select
 
 #: Kinds of intervals to calibrate on.
@@ -25,13 +27,13 @@ class BetaSettings:
     Attributes:
         kind: Intervals to use: ``windows`` of 5 to 15 steps, ``singles`` or ``both``.
         budget: How many observations; None for all.
-        select: ``active`` or ``random``.
+        select: ``random`` or ``active``.
         seed: Of the random selection.
     """
 
-    kind: str = "windows"
+    kind: str = "both"
     budget: int | None = 500
-    select: str = "active"
+    select: str = "random"
     seed: int = 0
 
 
@@ -40,16 +42,24 @@ class BetaCalibration:
     """A calibrated beta.
 
     Attributes:
-        base: Beta before.
-        beta: Beta after: base plus one offset per coefficient.
-        strength: Of the ridge, cross-validated.
+        prior: Coefficients before.
+        posterior: Coefficients after; alpha stays what it was.
         used: The intervals it was fitted to.
     """
 
-    base: Float[np.ndarray, " features"]
-    beta: Float[np.ndarray, " features"]
-    strength: float
+    prior: Prior
+    posterior: Posterior
     used: Intervals
+
+    @property
+    def base(self) -> Float[np.ndarray, " features"]:
+        """Beta before."""
+        return self.prior.mean[: len(STEP_FEATURES)]
+
+    @property
+    def beta(self) -> Float[np.ndarray, " features"]:
+        """Beta after."""
+        return self.posterior.mean[: len(STEP_FEATURES)]
 
 
 def candidates(intervals: Intervals, kind: str) -> Intervals:
@@ -72,32 +82,39 @@ def candidates(intervals: Intervals, kind: str) -> Intervals:
     return found
 
 
-def calibrate_beta(
-    intervals: Intervals, base: Float[np.ndarray, " features"], settings: BetaSettings
-) -> BetaCalibration:
-    """Fit residual offsets to chosen intervals of the first 60 % of time.
+def calibrate_beta(intervals: Intervals, prior: Prior, settings: BetaSettings) -> BetaCalibration:
+    """Fit to chosen intervals of the first 60 % of time.
 
     Args:
         intervals: Of a run.
-        base: Beta before, frozen.
+        prior: Coefficients before.
         settings: How.
 
     Raises:
         PinnError: If there is nothing to calibrate on.
     """
     pool = candidates(intervals, settings.kind)
+    return calibrate_to(chosen(pool, prior, settings), prior)
+
+
+def chosen(pool: Intervals, prior: Prior, settings: BetaSettings) -> Intervals:
+    """As many of the intervals as the budget allows."""
     budget = len(pool) if settings.budget is None else settings.budget
-    used = pool.take(select(settings.select, pool, base, budget, settings.seed))
-    return calibrate_to(used, base)
+    base = prior.mean[: len(STEP_FEATURES)]
+    return pool.take(select(settings.select, pool, base, budget, settings.seed))
 
 
-def calibrate_to(used: Intervals, base: Float[np.ndarray, " features"]) -> BetaCalibration:
-    """Fit residual offsets to all given intervals."""
-    lower = np.array([f.lower_bound for f in STEP_FEATURES.values()])
-    prior = Prior(base, lower, spread=base)
-    strength = choose_strength(used.features, used.seconds, prior)
-    beta = fit_totals(used.features, used.seconds, prior, strength)
-    return BetaCalibration(base, beta, strength, used)
+def calibrate_to(used: Intervals, prior: Prior) -> BetaCalibration:
+    """Fit to all given intervals."""
+    posterior = fit_posterior(prior, all_features(used.features), used.seconds)
+    return BetaCalibration(prior, posterior, used)
+
+
+def all_features(
+    features: Float[np.ndarray, "n step_features"],
+) -> Float[np.ndarray, "n coefficients"]:
+    """Step features among those of all coefficients: a step holds nothing of alpha."""
+    return np.pad(features, ((0, 0), (0, len(NAMES) - len(STEP_FEATURES))))
 
 
 def error_table(

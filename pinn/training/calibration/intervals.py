@@ -129,9 +129,15 @@ def _mean(values: np.ndarray, batches: WeightedBatches, steps: np.ndarray) -> np
 
 def _check_target(traces: TraceTables) -> None:
     if not traces.manifest["tables"].get("cycles", {}).get("rows"):
+        held = ", ".join(
+            f"{entry['rows']} {name}"
+            for name, entry in traces.manifest["tables"].items()
+            if entry["rows"]
+        )
         raise PinnError(
-            f"{traces.folder} holds no engine steps: ingest traces with step summaries "
-            "('pinn ingest vllm' or 'pinn ingest steps')"
+            f"{traces.folder} holds no intervals between engine steps ({held or 'nothing'}): "
+            "ingest traces with step summaries ('pinn ingest vllm' or 'pinn ingest steps'), or "
+            "calibrate on the files themselves with 'pinn calibrate --benchmarks'"
         )
     check = traces.manifest.get("targets", {}).get("step_s")
     if check and not check["is_target"]:

@@ -1,4 +1,4 @@
-"""From trace tables and a base to a calibrated coefficient set."""
+"""From trace tables and a prior to a calibrated coefficient set."""
 
 from __future__ import annotations
 
@@ -12,16 +12,28 @@ import pandas as pd
 from pinn.coefficients.coefficient_set import NAMED, CoefficientSet, deployment_facts
 from pinn.coefficients.coefficients import Coefficients
 from pinn.data.traces.trace_tables import TraceTables
+from pinn.physics.step import STEP_FEATURES
 from pinn.specs.deployment import Deployment
 from pinn.training.calibration.calibrate import (
     BetaCalibration,
     BetaSettings,
+    all_features,
     calibrate_beta,
+    calibrate_to,
+    candidates,
+    chosen,
     error_table,
 )
-from pinn.training.calibration.identification import CoefficientGroup, identify
+from pinn.training.calibration.determined import Quantity, scalar_quantities, step_quantities
 from pinn.training.calibration.intervals import Intervals, read_intervals
+from pinn.training.calibration.posterior import Posterior
+from pinn.training.calibration.prior import Prior
 from pinn.training.calibration.requests import AlphaCalibration, calibrate_alpha, read_requests
+from pinn.training.calibration.verdict import Verdict, judge
+
+#: Ratio of the mean requests of two halves of a run from which they count as two loads, and fewest
+#: intervals in each: assumptions.
+_TWO_LOADS, _LEAST = 1.5, 20
 
 
 @dataclass(frozen=True)
@@ -35,7 +47,8 @@ class Calibration:
         beta: What was found for steps.
         alpha: What was found for requests.
         errors: Before and after, of :func:`pinn.training.calibration.calibrate.error_table`.
-        groups: Which coefficients the observations determine.
+        quantities: What the observations determine.
+        verdicts: Before and after on what was left out.
         sources: The traces, with their digests.
         named: Model, GPU and format as the user named them.
     """
@@ -46,7 +59,8 @@ class Calibration:
     beta: BetaCalibration
     alpha: AlphaCalibration
     errors: pd.DataFrame
-    groups: list[CoefficientGroup]
+    quantities: list[Quantity]
+    verdicts: list[Verdict]
     sources: list[dict[str, str]]
     named: dict[str, str]
 
@@ -56,47 +70,113 @@ class Calibration:
         Args:
             base_taught: Whether data had taught each alpha before.
         """
-        base = Coefficients(self.beta.base[None], self.alpha.base[None])
-        found = Coefficients(self.beta.beta[None], self.alpha.alpha[None])
         facts: dict[str, Any] = {
             "sources": self.sources,
             **asdict(self.settings),
             "used": len(self.beta.used),
-            "strength": self.beta.strength,
+            "noise": float(np.median(self.beta.posterior.noise)),
             "errors": _records(self.errors),
             "requests": _records(self.alpha.errors),
-            "groups": [
-                asdict(g) | {"standard_error": _finite(g.standard_error)} for g in self.groups
-            ],
+            **found_facts(self.quantities, self.verdicts),
         }
+        after = np.concatenate([self.beta.beta, self.alpha.alpha])
+        posterior = Posterior(after, self.beta.posterior.covariance, self.beta.posterior.noise)
         deployment = deployment_facts(self.deployment) | {"named": self.named}
-        taught = base_taught | self.alpha.taught
-        return CoefficientSet(deployment, found, taught, base, facts)
+        return posterior_set(
+            deployment, self.beta.prior, posterior, base_taught | self.alpha.taught, facts
+        )
+
+
+def found_facts(quantities: list[Quantity], verdicts: list[Verdict]) -> dict[str, Any]:
+    """What a file says of what was determined and how it was judged."""
+    return {
+        "quantities": [asdict(quantity) for quantity in quantities],
+        "verdicts": [asdict(v) | {"standard_error": _finite(v.standard_error)} for v in verdicts],
+    }
+
+
+def posterior_set(
+    deployment: dict[str, Any],
+    prior: Prior,
+    posterior: Posterior,
+    taught: np.ndarray,
+    facts: dict[str, Any],
+) -> CoefficientSet:
+    """A posterior as a file's content."""
+    before, after = (
+        Coefficients(c.mean[None, : len(STEP_FEATURES)], c.mean[None, len(STEP_FEATURES) :])
+        for c in (prior, posterior)
+    )
+    return CoefficientSet(deployment, after, taught, before, facts, posterior.covariance)
 
 
 def run_calibration(
-    traces: TraceTables, deployment: Deployment, base: Coefficients, settings: BetaSettings
+    traces: TraceTables, deployment: Deployment, prior: Prior, settings: BetaSettings
 ) -> Calibration:
     """Calibrate beta to a run's steps and, where it has journeys, alpha to its requests.
 
     Args:
         traces: Canonical tables.
         deployment: What was traced.
-        base: Coefficients of the deployment before; frozen.
+        prior: Coefficients of the deployment before.
         settings: How.
 
     Raises:
         PinnError: If the tables hold nothing to calibrate on.
     """
     intervals = read_intervals(traces, deployment)
-    beta = calibrate_beta(intervals, base.beta[0], settings)
-    alpha = calibrate_alpha(read_requests(traces, deployment, beta.beta), base.alpha[0])
+    beta = calibrate_beta(intervals, prior, settings)
+    base_alpha = prior.mean[len(STEP_FEATURES) :]
+    alpha = calibrate_alpha(read_requests(traces, deployment, beta.beta), base_alpha)
     errors = error_table(intervals, {"before": beta.base, "calibrated": beta.beta})
-    groups = identify(beta)
+    used = beta.used
+    context = used.sums.decode_context.sum() / max(used.sums.decode_requests.sum(), 1.0)
+    quantities = [
+        *step_quantities(
+            deployment, prior, beta.posterior, float(used.sums.decode_requests.mean()), context
+        ),
+        *scalar_quantities(prior, beta.posterior, all_features(used.features)),
+    ]
     entry = traces.manifest.get("deployment") or {}
     named = {k: entry[k] for k in NAMED if entry.get(k)}
     sources = list(traces.manifest["sources"])
-    return Calibration(deployment, settings, intervals, beta, alpha, errors, groups, sources, named)
+    verdicts = [*_later(intervals, beta), *_other_loads(intervals, prior, settings)]
+    return Calibration(
+        deployment, settings, intervals, beta, alpha, errors, quantities, verdicts, sources, named
+    )
+
+
+def _usual(intervals: Intervals) -> Intervals:
+    """Intervals of the kinds that are judged."""
+    return intervals.take(intervals.is_window | intervals.is_single)
+
+
+def _later(intervals: Intervals, beta: BetaCalibration) -> list[Verdict]:
+    """Before and after on all that came after the intervals that were fitted to."""
+    later = _usual(intervals.take(intervals.part > 0))
+    return [_judged("later time", later, beta)] if len(later) else []
+
+
+def _other_loads(intervals: Intervals, prior: Prior, settings: BetaSettings) -> list[Verdict]:
+    """Fitted to the lower half of the loads and judged on the upper, and the reverse."""
+    pool = candidates(intervals, settings.kind)
+    requests = pool.sums.requests
+    upper = requests > np.median(requests)
+    halves = {"lower": pool.take(~upper), "upper": pool.take(upper)}
+    means = [half.sums.requests.mean() if len(half) >= _LEAST else np.nan
+             for half in halves.values()]  # fmt: skip
+    if not means[1] > _TWO_LOADS * means[0]:
+        return []
+    return [
+        _judged(f"the {name} half of the loads, left out", left_out,
+                calibrate_to(chosen(halves[other], prior, settings), prior))
+        for (name, left_out), other in zip(halves.items(), ("upper", "lower"), strict=True)
+    ]  # fmt: skip
+
+
+def _judged(where: str, rows: Intervals, fitted: BetaCalibration) -> Verdict:
+    errors = [rows.features @ beta / rows.seconds - 1 for beta in (fitted.base, fitted.beta)]
+    return judge(where, *errors)
 
 
 def _records(table: pd.DataFrame) -> list[dict[Any, Any]]:

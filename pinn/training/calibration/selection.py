@@ -10,16 +10,14 @@ from jaxtyping import Float, Int
 
 from pinn.errors import PinnError
 from pinn.training.calibration.intervals import Intervals
+from pinn.training.calibration.prior import COEFFICIENT_SPREAD
 
-SELECTIONS = ("active", "random")
+SELECTIONS = ("random", "active")
 
 #: Operating regions: so many equal ranges of queue depth, and of KV usage in each. Chosen, with the
 #: noise, on the 20 % of the public run between calibration and test (LOG.md).
 REGIONS = 6
 
-#: Relative uncertainty of a coefficient before: an assumption. Standard errors take it, too, for
-#: what the ridge may hold back.
-COEFFICIENT_SPREAD = 0.5
 #: Relative uncertainty of one interval's mean step time.
 NOISE = 0.01
 

@@ -13,6 +13,7 @@ from pinn.data.traces.ingestion import ingest_vllm
 from pinn.data.traces.trace_run import Target
 from pinn.training.calibration.calibrate import BetaSettings, calibrate_beta
 from pinn.training.calibration.intervals import read_intervals
+from pinn.training.calibration.prior import beta_prior
 from pinn.training.calibration.requests import calibrate_alpha, read_requests
 
 TARGET = Target("meta-llama/Llama-3.1-8B", "H100")
@@ -53,7 +54,7 @@ def test_absurd_numbers_stop_nothing(tmp_path: Path, monkeypatch, seed: int) -> 
     assert sum(tables.manifest["intervals"].values()) == reports["steps"]["accepted"]
     base, deployment = prior_coefficients(1), tables.deployment()
     intervals = read_intervals(tables, deployment)
-    found = calibrate_beta(intervals, base.beta[0], BetaSettings("both", 50))
+    found = calibrate_beta(intervals, beta_prior(base.beta[0]), BetaSettings("both", 50))
     calibrate_alpha(read_requests(tables, deployment, found.beta), base.alpha[0])
 
 

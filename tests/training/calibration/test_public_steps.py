@@ -18,8 +18,10 @@ from pinn.research.calibration.study import LINE, budget_errors, budget_plot, bu
 from pinn.specs.serving import ServingSpec
 from pinn.training.calibration.calibrate import BetaSettings, calibrate_beta, error_table
 from pinn.training.calibration.intervals import Intervals, read_intervals
+from pinn.training.calibration.prior import beta_prior
 
 BASE = prior_coefficients(1).beta[0]
+PRIOR = beta_prior(BASE)
 
 
 @pytest.fixture(scope="module")
@@ -50,20 +52,20 @@ def test_steps_are_scheduled_ahead(traces: TraceTables) -> None:
 @pytest.mark.parametrize(("budget", "bar"), [(500, 0.010), (50, 0.013)])
 def test_windows(intervals: Intervals, budget: int, bar: float) -> None:
     fits = [
-        calibrate_beta(intervals, BASE, BetaSettings("windows", budget, "random", seed))
+        calibrate_beta(intervals, PRIOR, BetaSettings("windows", budget, "random", seed))
         for seed in range(5)
     ]
     assert np.median([last_error(intervals, fit.beta, "windows") for fit in fits]) <= bar
 
 
 def test_single_steps(intervals: Intervals) -> None:
-    fit = calibrate_beta(intervals, BASE, BetaSettings("singles", None, "random"))
+    fit = calibrate_beta(intervals, PRIOR, BetaSettings("singles", None, "random"))
     assert len(fit.used) == 463
     assert last_error(intervals, fit.beta, "singles") <= 0.016
 
 
 def test_error_against_budget(intervals: Intervals, tmp_path: Path) -> None:
-    errors = budget_errors(intervals, BASE, budgets=(25, 9999), seeds=3)
+    errors = budget_errors(intervals, PRIOR, budgets=(25, 9999), seeds=3)
     assert set(errors["budget"]) == {25}
     table = budget_table(errors).set_index("method")
     assert (table["worst_seed"] >= table["median_seed"]).all()

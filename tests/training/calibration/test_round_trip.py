@@ -18,12 +18,14 @@ from pinn.data.traces.trace_tables import TraceTables
 from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import step_costs
 from pinn.physics.request import REQUEST_FEATURES
-from pinn.physics.step import STEP_FEATURES, step_features
+from pinn.physics.step import step_features
 from pinn.specs.batch import Batch
 from pinn.specs.serving import ServingSpec
-from pinn.training.calibration.calibrate import BetaCalibration, calibrate_to
-from pinn.training.calibration.identification import identify
+from pinn.training.calibration.calibrate import BetaCalibration, all_features, calibrate_to
+from pinn.training.calibration.determined import scalar_quantities, step_quantities
 from pinn.training.calibration.intervals import Intervals, read_intervals
+from pinn.training.calibration.posterior import Posterior
+from pinn.training.calibration.prior import beta_prior
 from pinn.training.calibration.requests import calibrate_alpha, read_requests
 
 
@@ -38,14 +40,12 @@ class Server:
         jitter: Standard deviation of the logarithm of a step's time.
         requests: How many it serves.
         seed: Of the jitter and of which steps are written.
-        determinable: Coefficients that such a run may determine to within 1 %.
     """
 
     eager: bool
     jitter: float
     requests: int
     seed: int
-    determinable: frozenset[str]
 
     @property
     def target(self) -> Target:
@@ -68,15 +68,12 @@ class Traced:
 
     @cached_property
     def found(self) -> BetaCalibration:
-        return calibrate_to(self.rows, BASE.beta[0])
+        return calibrate_to(self.rows, beta_prior(BASE.beta[0]))
 
 
-ATTENTION = frozenset({"decode_attention", "kv_read"})
-#: Constants of a step and the weights: all are there once in every step.
-EVERY_STEP = frozenset({"step", "layer", "eager_layer", "decode_layer", "gemm_weights"})
 SERVERS = {
-    "eager": Server(True, 0.002, 1500, 0, ATTENTION | EVERY_STEP | {"gemm"}),
-    **{f"graphs-{seed}": Server(False, 0.005, 600, seed, ATTENTION) for seed in range(2)},
+    "eager": Server(True, 0.002, 1500, 0),
+    **{f"graphs-{seed}": Server(False, 0.005, 600, seed) for seed in range(2)},
 }
 
 BASE = prior_coefficients(1)
@@ -118,24 +115,20 @@ def traced(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def test_what_is_determined_comes_back(traced: Traced) -> None:
-    """Within three of the standard errors that the calibration itself states.
-
-    Over twelve seeds of each kind of server it was 2.6 at most with graphs and 3.2 without.
-    """
-    rows, names = traced.rows, list(STEP_FEATURES)
+    """Scalars and the costs of a decode step, within three of their stated standard errors."""
+    rows, found = traced.rows, traced.found
     assert accounting(traced.tables.cycles)["set aside: preemption"] > 5
-    told = [g for g in identify(traced.found) if g.standard_error < 1]
-    assert len(told) > 5
-    for group in told:
-        at = [names.index(name) for name in group.names]
-        ours, truth = (
-            float((rows.features[:, at] @ beta[at]).sum()) for beta in (traced.found.beta, TRUE)
-        )
-        assert abs(ours / truth - 1) < 3 * group.standard_error, group
-    determined = {name for g in told if g.is_identified for name in g.names}
-    assert determined <= traced.server.determinable
-    if traced.server.eager:
-        assert determined == traced.server.determinable
+    prior, truth = found.prior, np.concatenate([TRUE, BASE.alpha[0] * 0])
+    exact = Posterior(truth, 0 * prior.covariance, found.posterior.noise)
+    features = all_features(rows.features)
+    ours, theirs = (
+        [*scalar_quantities(prior, p, features),
+         *step_quantities(traced.server.target.deployment(), prior, p, 16.0, 1000.0)]
+        for p in (found.posterior, exact)
+    )  # fmt: skip
+    assert sum(q.is_determined for q in ours) >= 3
+    for quantity, true in zip(ours, theirs, strict=True):
+        assert abs(quantity.after - true.after) < 3 * quantity.after_error, (quantity, true.after)
 
 
 def test_step_times_come_back(traced: Traced) -> None:
@@ -145,23 +138,6 @@ def test_step_times_come_back(traced: Traced) -> None:
     after = rows.features @ traced.found.beta / rows.seconds - 1
     assert np.median(np.abs(before)) > 0.1
     assert np.median(np.abs(after)) < traced.server.jitter / 2
-
-
-def test_what_cannot_be_told_apart_is_named(traced: Traced) -> None:
-    groups = identify(traced.found)
-    unsure = {name for g in groups if not g.is_identified for name in g.names}
-    per_step = set(next(g.names for g in groups if "step" in g.names))
-    assert per_step == (EVERY_STEP if traced.server.eager else EVERY_STEP - {"eager_layer"})
-    if not traced.server.eager:
-        assert {"gemm", "eager_layer", "step"} <= unsure
-    # Tokens and requests make the arithmetic: three columns, two of which give the third.
-    assert {"request", "activations", "gemm_compute"} <= unsure
-    # Every request of one server samples alike.
-    assert ("request", "sampling") in {g.names for g in groups if not g.is_identified}
-    seen = {name for g in groups for name in g.names}
-    assert "experts" not in seen
-    place = list(STEP_FEATURES).index("experts")
-    assert traced.found.beta[place] == BASE.beta[0][place]
 
 
 def test_overheads_of_requests_come_back(traced: Traced) -> None:

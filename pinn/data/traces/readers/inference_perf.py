@@ -66,7 +66,19 @@ class _Successes(BaseModel):
     latency: _Latency | None = None
     throughput: _Throughput | None = None
     prompt_len: _Spread | None = None
+    #: Replaces ``prompt_len`` after 0.6.1.
+    prompt_tokens: _Spread | None = None
+    #: Re-tokenized; ``output_tokens`` is the server's count, after 0.6.1.
     output_len: _Spread | None = None
+    output_tokens: _Spread | None = None
+
+    @property
+    def prompt_mean(self) -> float | None:
+        return _mean(self.prompt_len or self.prompt_tokens)
+
+    @property
+    def output_mean(self) -> float | None:
+        return _mean(self.output_tokens or self.output_len)
 
 
 class _Failures(BaseModel):
@@ -77,6 +89,7 @@ class _Load(BaseModel):
     count: int
     send_duration: float | None = None
     requested_rate: float | None = None
+    concurrency: int | None = None
 
 
 class _Report(BaseModel):
@@ -95,9 +108,11 @@ def read_inference_perf(folder: Path) -> tuple[pd.DataFrame, ReadReport]:
     Returns:
         One row per report: ``run``, ``stage`` (``0``, ``1``, ... or ``all``), ``model``,
         ``tensor_parallel_size`` and every other flag where ``exp-config.yaml`` has it,
-        ``rate_per_s``, ``duration_s``, ``requests``, ``failed``, ``overloaded`` (and ``why``),
+        ``rate_per_s``, ``concurrency``, ``duration_s``, ``requests_per_s``, ``requests``,
+        ``failed``, ``overloaded`` (and ``why``),
         ``prompt_tokens`` (mean of the re-tokenized prompts), ``output_tokens`` (requested),
         ``output_tokens_reported``, ``ignore_eos``, ``prompts`` (distinct ones: each repeats),
+        ``prompt_groups``, ``shared_tokens``,
         ``profile_differs`` (settings that ran otherwise than asked), mean, p90 and p99 of
         ``ttft_*_s`` and ``e2e_*_s``, ``itl_mean_reported_s``, ``itl_mean_s`` and ``itl_rule``
         (``halved``, ``as counted`` or ``unknown``). And the counts of files.
@@ -112,7 +127,7 @@ def read_inference_perf(folder: Path) -> tuple[pd.DataFrame, ReadReport]:
     rows, refused = [], Counter[str]()
     for file in files:
         try:
-            rows.append(_row(file))
+            rows.append(read_report(file))
         except (json.JSONDecodeError, UnicodeDecodeError):
             refused["invalid JSON"] += 1
         except ValidationError as error:
@@ -124,7 +139,13 @@ def read_inference_perf(folder: Path) -> tuple[pd.DataFrame, ReadReport]:
     return pd.DataFrame(rows), report
 
 
-def _row(file: Path) -> dict[str, Any]:
+def read_report(file: Path) -> dict[str, Any]:
+    """One report as a row of :func:`read_inference_perf`.
+
+    Raises:
+        json.JSONDecodeError: If it is no JSON.
+        ValidationError: If it is no report.
+    """
     report = _Report.model_validate(json.loads(file.read_text()))
     results = file.parent
     run = results.parent if results.name == "results" else results
@@ -137,6 +158,7 @@ def _row(file: Path) -> dict[str, Any]:
     name = file.name.removesuffix(_SUFFIX)
     stage = "all" if name == "summary" else name.removeprefix("stage_")
     overloaded, why = _overload(report)
+    throughput = report.successes.throughput
     groups, each = shared.get("num_groups"), shared.get("num_prompts_per_group")
     row: dict[str, Any] = {
         "run": run.name,
@@ -146,16 +168,20 @@ def _row(file: Path) -> dict[str, Any]:
         **{key: experiment.get(key) for key in _ALWAYS},
         **given_flags(ServingSpec, experiment, str(run / "exp-config.yaml")),
         "rate_per_s": report.load_summary.requested_rate,
+        "concurrency": report.load_summary.concurrency,
         "duration_s": report.load_summary.send_duration,
+        "requests_per_s": throughput and throughput.requests_per_sec,
         "requests": report.load_summary.count,
         "failed": report.failures.count,
         "overloaded": overloaded,
         "why": why,
-        "prompt_tokens": _mean(report.successes.prompt_len),
+        "prompt_tokens": report.successes.prompt_mean,
         "output_tokens": requested,
-        "output_tokens_reported": _mean(report.successes.output_len),
+        "output_tokens_reported": report.successes.output_mean,
         "ignore_eos": ignore_eos,
         "prompts": groups * each if groups and each else None,
+        "prompt_groups": groups,
+        "shared_tokens": shared.get("system_prompt_len"),
         "profile_differs": ", ".join(_differences(profile, shared)),
     }
     latency = report.successes.latency

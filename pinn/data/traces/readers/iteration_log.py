@@ -26,6 +26,7 @@ ITERATION_SCHEMA = pa.schema(
         "decode_requests": pa.int64(),
         "decode_tokens": pa.int64(),
         "elapsed_s": pa.float64(),
+        "logged_s": pa.float64(),
     }
 )
 
@@ -37,6 +38,8 @@ _COUNTS = {
     "decode_requests": re.compile(r"\b(\d{1,15})\s+generation\s+requests?\b", re.IGNORECASE),
     "decode_tokens": re.compile(r"\b(\d{1,15})\s+generation\s+tokens?\b", re.IGNORECASE),
 }
+#: Date and time before a line, without a year: ``INFO 02-18 15:03:04 [core.py:77]``.
+_LOGGED = re.compile(r"\b(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)\b")
 _ELAPSED = re.compile(r"elapsed(?:\s+time)?\s*[:=]?\s*([\d.]+)\s*ms", re.IGNORECASE)
 
 
@@ -44,7 +47,8 @@ def read_iteration_log(path: Path) -> tuple[pa.Table, ReadReport]:
     """Read a log file; lines about other things are refused as such.
 
     Returns:
-        One row per iteration: its number, requests and tokens, and ``elapsed_s``. And the counts.
+        One row per iteration: its number, requests and tokens, ``elapsed_s``, and ``logged_s``, the
+        time before the line to the second, from an arbitrary day. And the counts.
 
     Raises:
         PinnError: If the file is missing or no line is about an iteration.
@@ -59,7 +63,7 @@ def read_iteration_log(path: Path) -> tuple[pa.Table, ReadReport]:
             if mark is None:
                 refused["no iteration details"] += 1
                 continue
-            row = _row(int(mark[1]), line)
+            row = "idle step of a data-parallel rank" if "(dummy)" in line else _row(mark[1], line)
             if isinstance(row, str):
                 refused[row] += 1
             else:
@@ -73,9 +77,9 @@ def read_iteration_log(path: Path) -> tuple[pa.Table, ReadReport]:
     return pa.Table.from_pylist(rows, schema=ITERATION_SCHEMA), report
 
 
-def _row(number: int, line: str) -> dict[str, float] | str:
+def _row(number: str, line: str) -> dict[str, float | None] | str:
     """The row, or the reason why there is none."""
-    row: dict[str, float] = {"step_id": number}
+    row: dict[str, float | None] = {"step_id": int(number), "logged_s": _logged_s(line)}
     for name, pattern in _COUNTS.items():
         found = pattern.search(line)
         if found is None:
@@ -86,4 +90,13 @@ def _row(number: int, line: str) -> dict[str, float] | str:
         row["elapsed_s"] = float(elapsed[1]) * MILLISECOND if elapsed else 0.0
     except ValueError:
         row["elapsed_s"] = 0.0
-    return row if row["elapsed_s"] > 0 else "iteration without elapsed time"
+    return row if row["elapsed_s"] else "iteration without elapsed time"
+
+
+def _logged_s(line: str) -> float | None:
+    """Seconds from the beginning of the year (of 31-day months) to the line's time."""
+    found = _LOGGED.search(line)
+    if found is None:
+        return None
+    month, day, hour, minute, second = map(int, found.groups())
+    return float((((month * 31 + day) * 24 + hour) * 60 + minute) * 60 + second)

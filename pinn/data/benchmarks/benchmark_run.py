@@ -1,0 +1,223 @@
+"""One measured point of a serving benchmark, whichever tool wrote it: ``BenchmarkRun``.
+
+Readers turn every file into this type, in SI units; ``pinn.simulator.workloads.benchmark_loads`` makes of its
+load a workload for the simulator, ``pinn.simulator.benchmark_figures`` the same figures of a
+simulated run, so that both sides of a comparison are counted alike:
+
+    runs, report = read_benchmarks(paths, given)                        pinn.data.benchmarks.read
+    target = benchmark_target(runs, model, gpu, flags)   pinn.data.traces.benchmark_target
+    run_ = simulate(target.deployment(), benchmark_workload(run), latency)
+    benchmark_figures(run_, run.figures)          the same names as run.figures, to compare with
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from pinn.errors import PinnError
+
+#: Latencies of a client: from the send to the first token; (E2E - TTFT) / (output tokens - 1) of
+#: each request; gaps between tokens, pooled; from the send to the last token.
+LATENCIES = ("ttft", "tpot", "itl", "e2e")
+STATISTICS = ("mean", "p50", "p90", "p95", "p99")
+THROUGHPUTS = ("requests_per_s", "output_tokens_per_s")
+
+#: Every name that ``BenchmarkRun.figures`` may have: ``ttft_mean_s``, ..., ``output_tokens_per_s``.
+FIGURES = tuple(f"{name}_{each}_s" for name in LATENCIES for each in STATISTICS) + THROUGHPUTS
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How many tokens the requests have.
+
+    Attributes:
+        mean: Mean number of tokens.
+        low: Lengths are whole numbers uniform from ``low`` to ``high``; all equal the mean where
+            both are None and there is no ``std``.
+        high: See ``low``; with ``std`` the bounds of a normal distribution.
+        std: Standard deviation of normally distributed lengths; 0 for none.
+        each: The length of every request in the order of sending, where the file lists them; goes
+            before the rest.
+    """
+
+    mean: float
+    low: float | None = None
+    high: float | None = None
+    std: float = 0.0
+    each: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.mean) and self.mean >= 1):
+            raise PinnError(f"a mean length must be at least 1 token, got {self.mean}")
+
+    @staticmethod
+    def listed(each: tuple[int, ...]) -> Lengths:
+        """Lengths of requests that are known one by one."""
+        return Lengths(sum(each) / len(each) if each else math.nan, each=each)
+
+
+@dataclass(frozen=True)
+class SharedPrefix:
+    """A set of prompts that repeat: ``groups x prompts_per_group`` of them.
+
+    Attributes:
+        groups: Groups whose prompts begin alike.
+        prompts_per_group: Different prompts in each.
+        tokens: Tokens that a group shares.
+    """
+
+    groups: int
+    prompts_per_group: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a benchmark sent.
+
+    Attributes:
+        requests: How many.
+        prompt: Prompt lengths.
+        output: Output lengths.
+        concurrency: Most requests in flight; None for no limit.
+        rate_per_s: Mean rate of sending; None for all at once (with ``concurrency`` a closed loop).
+        process: Gaps between sends: ``poisson``, ``gamma`` (with ``cv``) or ``constant``.
+        cv: Standard deviation over mean of the gaps.
+        offsets_s: When each request was sent, where the file says and no limit delayed it; goes
+            before the rate.
+        prefix: Prompts that repeat; None where each is unlike the others.
+    """
+
+    requests: int
+    prompt: Lengths
+    output: Lengths
+    concurrency: int | None = None
+    rate_per_s: float | None = None
+    process: str = "poisson"
+    cv: float = 1.0
+    offsets_s: tuple[float, ...] = ()
+    prefix: SharedPrefix | None = None
+
+    def __post_init__(self) -> None:
+        if self.requests < 1:
+            raise PinnError(f"a load needs at least 1 request, got {self.requests}")
+        if self.concurrency is not None and self.concurrency < 1:
+            raise PinnError(f"a concurrency must be at least 1, got {self.concurrency}")
+        if self.rate_per_s is not None and not 0 < self.rate_per_s < math.inf:
+            raise PinnError(f"a rate must be positive, got {self.rate_per_s} requests/s")
+        for what, each in (("prompt", self.prompt.each), ("output", self.output.each)):
+            if each and len(each) != self.requests:
+                raise PinnError(f"{len(each)} {what} lengths for {self.requests} requests")
+
+    @property
+    def text(self) -> str:
+        """The load in a few words.
+
+        >>> Load(640, Lengths(1024), Lengths(128), concurrency=64).text
+        '640 x 1024 + 128 tokens, 64 at a time'
+        """
+        size = f"{self.requests} x {self.prompt.mean:.0f} + {self.output.mean:.0f} tokens"
+        rate = "" if self.rate_per_s is None else f", {self.rate_per_s:g} requests/s"
+        limit = "" if self.concurrency is None else f", {self.concurrency} at a time"
+        shared = (
+            f", {self.prefix.groups} x {self.prefix.prompts_per_group} prompts that repeat"
+            if self.prefix
+            else ""
+        )
+        return size + (rate + limit or ", all at once") + shared
+
+
+@dataclass(frozen=True)
+class StatedServer:
+    """What a file says of the server behind it; user's flags complete it.
+
+    Attributes:
+        model: Name of the model; empty where the file has none.
+        gpu: Name of the GPU; empty where the file has none.
+        flags: Fields of ``ServingSpec`` (and ``precision``) that the file states.
+        kv_tokens: Tokens that the server's KV cache holds; None where the file has no such number.
+        engine: Name and version, such as ``vllm 0.15.1``; empty where unknown.
+        speculative: Whether tokens were drafted and verified, which no prediction here knows.
+    """
+
+    model: str = ""
+    gpu: str = ""
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    kv_tokens: int | None = None
+    engine: str = ""
+    speculative: bool = False
+
+
+@dataclass(frozen=True)
+class BenchmarkRun:
+    """One load on one server, and what its clients saw.
+
+    Attributes:
+        name: File, with ``#1``, ``#2``, ... behind it where a file holds several runs.
+        tool: What wrote it, such as ``vllm bench serve``.
+        load: What was sent, for the simulator to replay.
+        figures: Figure -> value over the requests that were served: names of ``FIGURES``, in
+            seconds or per second; only those that the file has.
+        served: Requests that the figures are over.
+        failed: Requests that failed or were cut off.
+        server: What the file says of the server.
+        assumed: What the file leaves out and was assumed, one sentence each.
+    """
+
+    name: str
+    tool: str
+    load: Load
+    figures: Mapping[str, float]
+    served: int
+    failed: int = 0
+    server: StatedServer = field(default_factory=StatedServer)
+    assumed: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        unknown = set(self.figures) - set(FIGURES)
+        if unknown:
+            raise PinnError(f"{self.name}: unknown figures {', '.join(sorted(unknown))}")
+        bad = {k: v for k, v in self.figures.items() if not (math.isfinite(v) and v > 0)}
+        if bad:
+            name, value = next(iter(bad.items()))
+            raise PinnError(f"{self.name}: {name} is {value}; it must be positive and finite")
+
+    @property
+    def failed_share(self) -> float:
+        """Share of the requests that failed."""
+        return self.failed / max(self.served + self.failed, 1)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready values, for :meth:`from_json`."""
+        return asdict(self) | {
+            "figures": dict(self.figures),
+            "server": asdict(self.server) | {"flags": dict(self.server.flags)},
+        }
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> BenchmarkRun:
+        """Rebuild a run.
+
+        Raises:
+            PinnError: If a key is missing or unknown.
+        """
+        try:
+            load = dict(values["load"])
+            for side in ("prompt", "output"):
+                load[side] = Lengths(**load[side] | {"each": tuple(load[side]["each"])})
+            load["prefix"] = load["prefix"] and SharedPrefix(**load["prefix"])
+            load["offsets_s"] = tuple(load["offsets_s"])
+            rest = {f.name: values[f.name] for f in fields(BenchmarkRun)}
+            return BenchmarkRun(
+                **rest
+                | {
+                    "load": Load(**load),
+                    "server": StatedServer(**values["server"]),
+                    "assumed": tuple(values["assumed"]),
+                }
+            )
+        except (KeyError, TypeError) as error:
+            raise PinnError(f"not a benchmark run: {error}") from error

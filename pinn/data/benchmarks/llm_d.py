@@ -1,0 +1,177 @@
+"""Reports of llm-d-benchmark, versions 0.1, 0.2 and 0.2.1: YAML or JSON.
+
+Units stand beside each figure and differ by the tool that measured. A report made of guidellm's
+file passes its odd time per output token on, so there the inter-token latency is read as TPOT.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from pinn.data.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, StatedServer
+from pinn.data.benchmarks.documents import Document
+from pinn.data.benchmarks.figures import SECONDS, kept, statistics_of
+from pinn.data.benchmarks.given_load import GivenLoad, NotUsable
+from pinn.specs.flags import flags_of, given_flags
+from pinn.specs.serving import ServingSpec
+
+TOOL = "llm-d-benchmark"
+
+_RATES = {
+    "requests_per_s": ("request_rate", "requests_per_sec"),
+    "output_tokens_per_s": ("output_token_rate", "output_tokens_per_sec"),
+}
+
+
+def is_llm_d(document: Document) -> bool:
+    """Whether llm-d-benchmark wrote it."""
+    first = document.first
+    return "scenario" in first and ("results" in first or "metrics" in first)
+
+
+def read_llm_d(values: Any, name: str, given: GivenLoad) -> BenchmarkRun:
+    """One report.
+
+    Raises:
+        NotUsable: If several servers stand behind it, or nothing was served.
+        PinnError: If the user has to say more.
+    """
+    old = "metrics" in values
+    aggregate = (
+        values["metrics"] if old else _at(values, "results", "request_performance", "aggregate")
+    )
+    latency, requests = _at(aggregate, "latency"), _at(aggregate, "requests")
+    failed = int(requests.get("failures") or 0)
+    total = int(given.needed("num_prompts", requests.get("total") or None, name))
+    if total <= failed:
+        raise NotUsable("no request was served")
+    server = _old_server(values["scenario"]) if old else _server(values["scenario"])
+    asked = {} if old else _at(values, "scenario", "load", "standardized")
+    tool = str(asked.get("tool") or _at(values, "scenario", "load").get("name") or "")
+    figures = _figures(latency, tool) | _throughput(_at(aggregate, "throughput"))
+    if "ttft_mean_s" not in figures:
+        raise NotUsable("no time to first token")
+    concurrency, rate = _sending(asked, _at(values, "scenario", "load"))
+    rate = given.or_stated("request_rate", rate, name)
+    assumed: list[str] = []
+    load = Load(
+        total,
+        _lengths(requests, "input_length", "prompt_tokens", name, given),
+        _lengths(requests, "output_length", "output_tokens", name, given),
+        given.needed("concurrency", concurrency, name) if rate is None else concurrency,
+        rate,
+        prefix=given.prefix(assumed),
+    )
+    return BenchmarkRun(
+        name, f"{TOOL} ({tool})" if tool else TOOL, load, figures, total - failed, failed, server,
+        tuple(assumed),
+    )  # fmt: skip
+
+
+def _at(values: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+    for key in path:
+        found = values.get(key)
+        values = found if isinstance(found, Mapping) else {}
+    return values
+
+
+def _figures(latency: Mapping[str, Any], tool: str) -> dict[str, float]:
+    tpot = "inter_token_latency" if "guidellm" in tool else "time_per_output_token"
+    places = {"ttft": "time_to_first_token", "tpot": tpot, "e2e": "request_latency"}
+    figures: dict[str, float] = {}
+    for name, place in places.items():
+        found = _at(latency, place)
+        unit = str(found.get("units", "s"))
+        if unit not in SECONDS:
+            raise NotUsable(f"{place} is in {unit!r}, known units are {', '.join(SECONDS)}")
+        figures |= statistics_of(name, found.get, SECONDS[unit])
+    return figures
+
+
+def _throughput(rates: Mapping[str, Any]) -> dict[str, float]:
+    found: dict[str, float | None] = {}
+    for figure, (new, old) in _RATES.items():
+        value = rates.get(new, rates.get(old))
+        found[figure] = value.get("mean") if isinstance(value, Mapping) else value
+    return kept(found)
+
+
+def _lengths(
+    requests: Mapping[str, Any], key: str, option: str, name: str, given: GivenLoad
+) -> Lengths:
+    found = _at(requests, key)
+    mean = float(given.needed(option, found.get("mean"), name))
+    return Lengths(mean, found.get("min"), found.get("max"))
+
+
+def _sending(asked: Mapping[str, Any], load: Mapping[str, Any]) -> tuple[int | None, float | None]:
+    """Concurrency and rate; infinity and nothing are the same."""
+    args = _at(load, "args")
+    concurrency = asked.get("concurrency", args.get("max_concurrency"))
+    rate = asked.get("rate_qps", args.get("request_rate"))
+
+    def number(value: Any) -> float | None:
+        usable = isinstance(value, int | float) and math.isfinite(value) and value > 0
+        return float(value) if usable else None
+
+    limit = number(concurrency)
+    return None if limit is None else int(limit), number(rate)
+
+
+def _server(scenario: Mapping[str, Any]) -> StatedServer:
+    engines = [
+        part
+        for part in scenario.get("stack") or []
+        if _at(part, "standardized").get("kind") == "inference_engine"
+    ]
+    if not engines:
+        return StatedServer()
+    if len(engines) > 1:
+        raise NotUsable(f"{len(engines)} engines behind one router")
+    facts = _at(engines[0], "standardized")
+    replicas = int(facts.get("replicas") or 1)
+    if replicas > 1:
+        raise NotUsable(f"{replicas} replicas behind one router")
+    accelerator = _at(facts, "accelerator")
+    args = _at(engines[0], "native", "args")
+    return StatedServer(
+        str(_at(facts, "model").get("name") or ""),
+        str(accelerator.get("model") or ""),
+        _parallelism(_at(accelerator, "parallelism")) | _flags(args),
+        engine=" ".join(str(facts[k]) for k in ("tool", "tool_version") if facts.get(k)),
+    )
+
+
+def _old_server(scenario: Mapping[str, Any]) -> StatedServer:
+    hosts = _at(scenario, "host").get("accelerator") or [{}]
+    engines = _at(scenario, "platform").get("engine") or [{}]
+    if len(hosts) > 1 or len(engines) > 1:
+        raise NotUsable(f"{max(len(hosts), len(engines))} engines behind one router")
+    flags = _parallelism(_at(hosts[0], "parallelism")) | _flags(_at(engines[0], "args"))
+    engine = " ".join(str(engines[0][k]) for k in ("name", "version") if engines[0].get(k))
+    return StatedServer(
+        str(_at(scenario, "model").get("name") or ""), str(hosts[0].get("model") or ""), flags,
+        engine=engine,
+    )  # fmt: skip
+
+
+def _parallelism(sizes: Mapping[str, Any]) -> dict[str, Any]:
+    names = {"tp": "tensor", "pp": "pipeline", "dp": "data"}
+    found: dict[str, Any] = {
+        f"{name}_parallel_size": int(sizes[key]) for key, name in names.items() if sizes.get(key)
+    }
+    return found | ({"enable_expert_parallel": True} if int(sizes.get("ep") or 1) > 1 else {})
+
+
+def _flags(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of the engine's command line; a switch has no value there."""
+    found = dict(args)
+    for each in flags_of(ServingSpec):
+        for spelled in (each.option, *each.shorts):
+            if spelled in found:
+                found[each.name] = True if found[spelled] is None else found[spelled]
+        if f"--no-{each.option[2:]}" in found:
+            found[each.name] = False
+    return given_flags(ServingSpec, found, "scenario")

@@ -1,0 +1,169 @@
+"""``vllm bench serve --save-result``: one JSON object a run.
+
+Layout read in the sources of vLLM 0.6.6 to 0.33 (``vllm/benchmarks/serve.py``,
+``benchmarks/benchmark_serving.py``). TPOT is (E2E - TTFT) / (output - 1) of each request; ITL are
+the gaps between chunks. Neither lengths asked for nor prefixes, seeds or engine flags are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field
+
+from pinn.data.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, StatedServer
+from pinn.data.benchmarks.documents import Document
+from pinn.data.benchmarks.figures import (
+    Foreign,
+    checked,
+    kept,
+    request_figures,
+    sample_figures,
+    statistics_of,
+)
+from pinn.data.benchmarks.given_load import GivenLoad, NotUsable
+from pinn.specs.flags import given_flags
+from pinn.specs.serving import ServingSpec
+from pinn.units import MILLISECOND
+
+TOOL = "vllm bench serve"
+
+#: Latency here -> as the file spells it.
+_NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
+
+#: ``--metadata`` keys that people use -> field of ``ServingSpec``.
+_ALIASES = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size",
+            "dp": "data_parallel_size", "quantization": "precision"}  # fmt: skip
+
+
+class ClientFile(Foreign):
+    """What vLLM's client writes, and SGLang's, which grew out of it."""
+
+    request_rate: float | None = None
+    burstiness: float = 1.0
+    max_concurrency: int | None = None
+    num_prompts: int | None = None
+    ramp_up_strategy: str | None = None
+    duration: float
+    completed: int
+    failed: int | None = None
+    total_input_tokens: int
+    total_output_tokens: int
+    request_throughput: float | None = None
+    output_throughput: float | None = None
+    input_lens: list[int] = Field(default_factory=list)
+    output_lens: list[int] = Field(default_factory=list)
+    ttfts: list[float] = Field(default_factory=list)
+    itls: list[list[float]] = Field(default_factory=list)
+    start_times: list[float] = Field(default_factory=list)
+
+
+def is_vllm_bench(document: Document) -> bool:
+    """Whether vLLM's client wrote it."""
+    first = document.first
+    return "mean_ttft_ms" in first and "model_id" in first and "num_prompts" in first
+
+
+def read_vllm_bench(values: Any, name: str, given: GivenLoad) -> BenchmarkRun:
+    """One run.
+
+    Raises:
+        NotUsable: If nothing was served, the rate was ramped up, or a number is missing.
+        PinnError: If the user has to say more.
+    """
+    file = checked(ClientFile, values)
+    if file.ramp_up_strategy:
+        raise NotUsable("the request rate was ramped up during the run")
+    sent = file.num_prompts or file.completed + (file.failed or 0)
+    assumed: list[str] = []
+    load = client_load(file, sent, name, given, assumed)
+    speculative = any(k.startswith("spec_decode") and v for k, v in values.items())
+    server = _server(values, speculative)
+    failed = max(sent - file.completed, file.failed or 0)
+    return BenchmarkRun(
+        name, TOOL, load, client_figures(file, values), file.completed, failed, server,
+        tuple(assumed),
+    )  # fmt: skip
+
+
+def client_load(
+    file: ClientFile, sent: int, name: str, given: GivenLoad, assumed: list[str]
+) -> Load:
+    """The load of vLLM's and SGLang's client."""
+    if file.completed < 1:
+        raise NotUsable("no request was served")
+    rate = None if file.request_rate in (None, float("inf")) else file.request_rate
+    served = [i for i, n in enumerate(file.output_lens) if n > 0]
+    detailed = bool(served) and len(file.input_lens) == len(file.output_lens)
+    if detailed:
+        prompt = Lengths.listed(tuple(max(file.input_lens[i], 1) for i in served))
+        output = Lengths.listed(tuple(file.output_lens[i] for i in served))
+    else:
+        prompt = given.lengths(_mean(file, "prompt_tokens", given, name), assumed)
+        output = given.lengths(_mean(file, "output_tokens", given, name), assumed)
+    offsets: tuple[float, ...] = ()
+    if detailed and rate and not file.max_concurrency and len(file.start_times) == len(file.ttfts):
+        starts = [file.start_times[i] for i in served]
+        offsets = tuple(sorted(start - min(starts) for start in starts))
+    return Load(
+        len(served) if detailed else sent,
+        prompt,
+        output,
+        given.or_stated("concurrency", file.max_concurrency, name),
+        given.or_stated("request_rate", rate, name),
+        "gamma" if file.burstiness != 1 else "poisson",
+        file.burstiness**-0.5,
+        offsets,
+        given.prefix(assumed),
+    )
+
+
+def _mean(file: ClientFile, side: str, given: GivenLoad, name: str) -> float:
+    total = file.total_input_tokens if side == "prompt_tokens" else file.total_output_tokens
+    return float(given.needed(side, total / file.completed if total else None, name))
+
+
+def client_figures(
+    file: ClientFile, values: Mapping[str, Any], names: Mapping[str, str] = _NAMES
+) -> dict[str, float]:
+    """Figures as stated; details add those that the file left out."""
+    stated: dict[str, float] = {}
+    for latency, spelled in names.items():
+
+        def lookup(each: str, spelled: str = spelled) -> float | None:
+            key = "median" if each == "p50" else each
+            return values.get(f"{key}_{spelled}_ms") or values.get(f"{each}_{spelled}_ms")
+
+        stated |= statistics_of(latency, lookup, MILLISECOND)
+    rates = {
+        "requests_per_s": file.request_throughput,
+        "output_tokens_per_s": file.output_throughput,
+    }
+    return _details(file) | stated | kept(rates)
+
+
+def _details(file: ClientFile) -> dict[str, float]:
+    if not (len(file.ttfts) == len(file.itls) == len(file.output_lens) > 0):
+        return {}
+    rows = [
+        (ttft, ttft + sum(gaps), tokens)
+        for ttft, gaps, tokens in zip(file.ttfts, file.itls, file.output_lens, strict=True)
+        if tokens > 0
+    ]
+    pooled = sample_figures("itl", (gap for gaps in file.itls for gap in gaps))
+    return request_figures(*zip(*rows, strict=True)) | pooled if rows else {}
+
+
+def _server(values: Mapping[str, Any], speculative: bool) -> StatedServer:
+    """What the user wrote into the file with ``--metadata``."""
+    named = dict(values) | {_ALIASES[k]: v for k, v in values.items() if k in _ALIASES}
+    flags = given_flags(ServingSpec, named, "--metadata")
+    if named.get("precision"):
+        flags["precision"] = str(named["precision"])
+    gpu = next((str(values[k]) for k in ("gpu", "hw", "accelerator") if values.get(k)), "")
+    version = str(values.get("vllm_version") or values.get("version") or "")
+    return StatedServer(
+        str(values["model_id"]), gpu, flags, engine=f"vllm {version}".strip(),
+        speculative=speculative,
+    )  # fmt: skip

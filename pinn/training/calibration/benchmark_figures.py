@@ -1,0 +1,150 @@
+"""Figures of benchmarks as rows that are linear in the coefficients, by simulating their loads.
+
+For the batches of a simulation, a mean latency is the sum of what each coefficient adds to it. In a
+closed loop those batches hardly change with the coefficients; where requests come at a rate, slower
+steps gather larger batches, so that a figure moves ``gain`` times as far. The gain is measured: the
+load once more with every time longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from pinn.data.benchmarks.benchmark_run import BenchmarkRun
+from pinn.errors import PinnError
+from pinn.physics.step import STEP_FEATURES
+from pinn.simulator.benchmark_figures import benchmark_figures
+from pinn.simulator.latency_metrics import WHOLE_RUN
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.many import Job, map_runs
+from pinn.simulator.metric_features import figure_features
+from pinn.simulator.run import Run
+from pinn.simulator.workloads.benchmark_loads import benchmark_workload
+from pinn.specs.deployment import Deployment
+
+#: Figures to fit, by what they tell: the first that a file has. Further percentiles say little
+#: more, and an E2E is a TTFT and the times between its tokens.
+_FIRST = ("ttft_mean_s", "ttft_p50_s")
+_BETWEEN = ("tpot_mean_s", "itl_mean_s", "tpot_p50_s", "itl_p50_s")
+_WHOLE = ("e2e_mean_s", "e2e_p50_s")
+_RATES = ("output_tokens_per_s", "requests_per_s")
+
+#: Relative standard deviation of what the coefficients cannot explain of a figure: the largest that
+#: predict other rows of measured deployments as well as the best, within one standard error
+#: (scripts/score_calibration.py).
+TIME_NOISE, TTFT_NOISE = 0.03, 0.09
+
+#: Factor on all times by which gains are measured, and the largest that is believed: near
+#: saturation a figure says little of the steps.
+_NUDGE, _MOST_GAIN = 1.05, 4.0
+
+Vector = Float[np.ndarray, " coefficients"]
+
+
+@dataclass(frozen=True)
+class FigureRows:
+    """``n`` figures of runs, near the coefficients that they were simulated with.
+
+    Attributes:
+        names: Of the figures.
+        run: Which run each belongs to.
+        measured: Seconds, or per second.
+        simulated: The same.
+        features: Change of each with each coefficient.
+        noise: Relative standard deviation of each.
+    """
+
+    names: tuple[str, ...]
+    run: Int[np.ndarray, " n"]
+    measured: Float[np.ndarray, " n"]
+    simulated: Float[np.ndarray, " n"]
+    features: Float[np.ndarray, "n coefficients"]
+    noise: Float[np.ndarray, " n"]
+
+
+def fitted_figures(run: BenchmarkRun) -> list[str]:
+    """Which figures of a run are fitted.
+
+    Raises:
+        PinnError: If it has none that could be.
+    """
+    kinds = [next((n for n in kind if n in run.figures), None) for kind in (_FIRST, _BETWEEN)]
+    found = [name for name in kinds if name]
+    for others in (_WHOLE, _RATES):
+        if len(found) < len(kinds):
+            found += [name for name in others if name in run.figures][:1]
+    if not found:
+        raise PinnError(f"{run.name} has no figure that steps explain: it has {list(run.figures)}")
+    return found
+
+
+def simulated_rows(
+    runs: Sequence[BenchmarkRun], deployment: Deployment, coefficients: Vector
+) -> FigureRows:
+    """Simulate every run with the given coefficients.
+
+    Raises:
+        PinnError: If the simulated server serves none of a run's requests.
+    """
+    split = len(STEP_FEATURES)
+    near, far = (
+        LinearLatency(deployment, factor * coefficients[:split], factor * coefficients[split:])
+        for factor in (1.0, _NUDGE)
+    )
+    jobs = [Job(deployment, benchmark_workload(run), near) for run in runs]
+    names = [fitted_figures(run) for run in runs]
+    found = map_runs(_shares(coefficients, dict(zip(map(id, jobs), names, strict=True))), jobs)
+    gains = [_gains(job, far, run, of_run, value) for job, run, of_run, (value, _) in
+             zip(jobs, runs, names, found, strict=True)]  # fmt: skip
+    simulated = np.concatenate([value for value, _ in found])
+    if not np.isfinite(simulated).all():
+        raise PinnError("a simulated server serves nothing of a run: check its flags and its load")
+    flat = tuple(name for of_run in names for name in of_run)
+    noise = [TTFT_NOISE if name.startswith("ttft") else TIME_NOISE for name in flat]
+    share = np.concatenate([s for _, s in found]) * np.concatenate(gains)[:, None]
+    safe = np.where(coefficients > 0, coefficients, np.inf)
+    return FigureRows(
+        flat,
+        np.repeat(np.arange(len(runs)), [len(of_run) for of_run in names]),
+        np.concatenate([[r.figures[n] for n in of] for r, of in zip(runs, names, strict=True)]),
+        simulated,
+        share * simulated[:, None] / safe,
+        np.array(noise),
+    )
+
+
+def _shares(coefficients: Vector, names_of: dict[int, list[str]]):
+    """What makes of a run its figures and the share that each coefficient has in them."""
+
+    def shares(job: Job, run: Run) -> tuple[np.ndarray, np.ndarray]:
+        names = names_of[id(job)]
+        values = np.array(list(benchmark_figures(run, names).values()))
+        pairs = [(WHOLE_RUN, _behind(name)) for name in names]
+        added = np.hstack(figure_features(job.deployment, run, pairs)) * coefficients
+        sign = np.array([-1.0 if name in _RATES else 1.0 for name in names])
+        return values, sign[:, None] * added / added.sum(axis=1, keepdims=True)
+
+    return shares
+
+
+def _behind(figure: str) -> str:
+    """The latency whose steps a figure is made of."""
+    if figure in _RATES:
+        return "e2e_mean_s"
+    return "itl_mean_s" if figure.startswith(("tpot", "itl")) else figure
+
+
+def _gains(
+    job: Job, slower: LinearLatency, run: BenchmarkRun, names: list[str], values: np.ndarray
+) -> np.ndarray:
+    """Log change of each figure per log change of all times; 1 in a closed loop."""
+    if run.load.rate_per_s is None and not run.load.offsets_s:
+        return np.ones(len(names))
+    found = Job(job.deployment, job.workload, slower, job.engine).run()
+    moved = np.array(list(benchmark_figures(found, names).values()))
+    gain = np.abs(np.log(moved / values)) / np.log(_NUDGE)
+    return np.clip(np.nan_to_num(gain, nan=_MOST_GAIN), 0.0, _MOST_GAIN)

@@ -1,0 +1,146 @@
+"""Coefficients fitted to benchmarks: their loads are simulated until batches and fit agree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from pinn.data.benchmarks.benchmark_run import BenchmarkRun
+from pinn.specs.deployment import Deployment
+from pinn.training.calibration.benchmark_figures import TIME_NOISE, FigureRows, simulated_rows
+from pinn.training.calibration.determined import Quantity, scalar_quantities, step_quantities
+from pinn.training.calibration.posterior import Posterior, fit_posterior
+from pinn.training.calibration.prior import Prior
+from pinn.training.calibration.verdict import Verdict, judge
+
+#: Most rounds of simulating and fitting, and the relative change of figures at which they end.
+_ROUNDS, _TOLERANCE = 5, 0.005
+
+
+@dataclass(frozen=True)
+class BenchmarkCalibration:
+    """A server calibrated to its benchmarks.
+
+    Attributes:
+        deployment: The server.
+        runs: What it was calibrated to.
+        prior: Coefficients before.
+        posterior: Coefficients after.
+        errors: ``run``, ``load``, ``figure``, ``measured``, ``before`` and ``after``, one row for
+            each figure that was fitted.
+        quantities: What the runs determine.
+        verdicts: Before and after on loads left out.
+    """
+
+    deployment: Deployment
+    runs: tuple[BenchmarkRun, ...]
+    prior: Prior
+    posterior: Posterior
+    errors: pd.DataFrame
+    quantities: list[Quantity]
+    verdicts: list[Verdict]
+
+
+def calibrate_to_benchmarks(
+    runs: Sequence[BenchmarkRun], deployment: Deployment, prior: Prior
+) -> BenchmarkCalibration:
+    """Fit the coefficients to runs, and judge them by leaving each load out.
+
+    Args:
+        runs: Of one server.
+        deployment: The server.
+        prior: Coefficients before.
+
+    Raises:
+        PinnError: If a run has no figure to fit, or the simulated server serves none of it.
+    """
+    before = simulated_rows(runs, deployment, prior.mean)
+    posterior, after = _converged(runs, deployment, prior, before)
+    errors = pd.DataFrame(
+        {
+            "run": [runs[i].name for i in before.run],
+            "load": [runs[i].load.text for i in before.run],
+            "figure": before.names,
+            "measured": before.measured,
+            "before": before.simulated,
+            "after": after.simulated,
+        }
+    )
+    requests, context = _mean_step(runs)
+    quantities = [
+        *step_quantities(deployment, prior, posterior, requests, context),
+        *scalar_quantities(prior, posterior, after.features / after.measured[:, None]),
+    ]
+    verdicts = _left_out(runs, deployment, prior, before)
+    return BenchmarkCalibration(
+        deployment, tuple(runs), prior, posterior, errors, quantities, verdicts
+    )
+
+
+def _converged(
+    runs: Sequence[BenchmarkRun], deployment: Deployment, prior: Prior, rows: FigureRows
+) -> tuple[Posterior, FigureRows]:
+    """Fit, simulate and fit again until the figures stay."""
+    at = prior.mean
+    for _ in range(_ROUNDS):
+        posterior = fit_rows(prior, rows, at)
+        at, last = posterior.mean, rows.simulated
+        rows = simulated_rows(runs, deployment, at)
+        if np.abs(rows.simulated / last - 1).max() < _TOLERANCE:
+            break
+    return posterior, rows
+
+
+def fit_rows(
+    prior: Prior,
+    rows: FigureRows,
+    at: Float[np.ndarray, " coefficients"],
+    keep: np.ndarray | None = None,
+) -> Posterior:
+    """Fit figures that were simulated with the coefficients ``at``; those to ``keep``, or all."""
+    keep = np.ones(len(rows.measured), bool) if keep is None else keep
+    features = rows.features[keep]
+    offset = rows.simulated[keep] - features @ at
+    return fit_posterior(prior, features, rows.measured[keep], rows.noise[keep], offset)
+
+
+def _left_out(
+    runs: Sequence[BenchmarkRun], deployment: Deployment, prior: Prior, rows: FigureRows
+) -> list[Verdict]:
+    """Each load predicted by what the others taught; none where there is one load."""
+    loads = np.array([run.load.text for run in runs])
+    of_row = loads[rows.run]
+    if len(set(loads)) < 2:
+        return []
+    errors = []
+    for load in dict.fromkeys(loads):
+        fitted = fit_rows(prior, rows, prior.mean, of_row != load)
+        mine = [run for run in runs if run.load.text == load]
+        found = simulated_rows(mine, deployment, fitted.mean)
+        errors.append(_weighed(found))
+    order = np.argsort([list(dict.fromkeys(loads)).index(load) for load in of_row], kind="stable")
+    return [judge("each load, left out", _weighed(rows)[order], np.concatenate(errors))]
+
+
+def _weighed(rows: FigureRows) -> Float[np.ndarray, " n"]:
+    """Relative errors, those of noisy figures counting less."""
+    return (rows.simulated / rows.measured - 1) * TIME_NOISE / rows.noise
+
+
+def _mean_step(runs: Sequence[BenchmarkRun]) -> tuple[float, float]:
+    """Requests and context of a typical decode step, by Little's law."""
+    requests, context = [], []
+    for run in runs:
+        load = run.load
+        rate = run.figures.get("requests_per_s", load.rate_per_s)
+        first = run.figures.get("ttft_mean_s", 0.0)
+        gap = run.figures.get("tpot_mean_s", run.figures.get("itl_mean_s", 0.0))
+        length = run.figures.get("e2e_mean_s", first + gap * load.output.mean)
+        in_flight = load.concurrency or load.requests
+        requests.append(min(rate * length, in_flight) if rate else in_flight)
+        context.append(load.prompt.mean + load.output.mean / 2)
+    return float(np.mean(requests)), float(np.mean(context))

@@ -1,0 +1,67 @@
+"""``pinn ingest benchmarks`` and ``pinn evaluate coefficients``, as typed."""
+
+import json
+
+import pytest
+from benchmark_files import iteration_log, metrics_pages, request_spans, served, vllm_bench
+
+from pinn.coefficients.coefficient_set import read_coefficient_set
+from pinn.simulator.linear_latency import LinearLatency
+
+LLAMA = ("--model", "meta-llama/Llama-3.1-8B", "--gpu", "H100")
+
+
+@pytest.fixture
+def coefficients(run, tmp_path):
+    path = tmp_path / "set.json"
+    result = run("coefficients", *LLAMA, "--json", path)
+    assert result.exit_code == 0, result.output
+    return path
+
+
+def test_a_file_scores_the_run_that_it_made(run, coefficients, tmp_path):
+    found = read_coefficient_set(coefficients)
+    of = served(lambda d: LinearLatency(d, found.beta, found.alpha))
+    (tmp_path / "c16.json").write_text(json.dumps(vllm_bench(of)))
+    out = tmp_path / "run1"
+    result = run("ingest", "benchmarks", tmp_path / "c16.json", "-o", out, *LLAMA)
+    assert result.exit_code == 0, result.output
+    for words in ("1  read", "1  accepted", "1 of vllm bench serve", "assumed: no two prompts"):
+        assert words in result.stdout
+    table = tmp_path / "scores.csv"
+    result = run("evaluate", "coefficients", coefficients, "--observations", out, "--out", table)
+    assert result.exit_code == 0, result.output
+    assert "ttft_mean_s" in result.stdout
+    errors = [float(line.split(",")[-1]) for line in table.read_text().splitlines()[1:]]
+    assert max(map(abs, errors)) < 1e-6
+
+
+def test_pages_ask_for_their_load(refused, coefficients, tmp_path):
+    found = read_coefficient_set(coefficients)
+    of = served(lambda d: LinearLatency(d, found.beta, found.alpha), requests=32)
+    paths = [tmp_path / "before.txt", tmp_path / "after.txt"]
+    for path, text in zip(paths, metrics_pages(of), strict=True):
+        path.write_text(text)
+    line = refused("ingest", "benchmarks", *paths, "-o", tmp_path / "run1", *LLAMA)
+    assert "leaves out --concurrency (most requests in flight): give it" in line
+    assert not (tmp_path / "run1").exists()
+
+
+def test_logs_and_spans_give_something_to_calibrate_on(run, refused, coefficients, tmp_path):
+    found = read_coefficient_set(coefficients)
+    of = served(lambda d: LinearLatency(d, found.beta, found.alpha), requests=32)
+    (tmp_path / "vllm.log").write_text(iteration_log(of))
+    result = run("ingest", "iteration-log", tmp_path / "vllm.log", "-o", tmp_path / "log",
+                 "--gpu", "H100")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    result = run("evaluate", "coefficients", coefficients, "--observations", tmp_path / "log")
+    assert "itl_mean_s" in result.stdout
+    spans = tmp_path / "spans.json"
+    spans.write_text(request_spans(of))
+    result = run("ingest", "vllm", spans, "-o", tmp_path / "stock", *LLAMA)
+    assert "are read by 'pinn ingest benchmarks'" in result.stdout
+    assert "holds neither steps nor benchmark runs" in refused(
+        "evaluate", "coefficients", coefficients, "--observations", tmp_path / "stock"
+    )
+    result = run("ingest", "benchmarks", spans, "-o", tmp_path / "runs", *LLAMA)
+    assert "1 of request spans of vLLM" in result.stdout

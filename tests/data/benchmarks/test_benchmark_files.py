@@ -1,0 +1,185 @@
+"""Every kind of file gives back the load and the figures that it was written of."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from benchmark_files import ASKED, KINDS, guidellm, llm_d, metrics_pages, served, vllm_bench, write
+
+from pinn.coefficients.coefficients import prior_coefficients
+from pinn.data.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load
+from pinn.data.benchmarks.given_load import GivenLoad
+from pinn.data.benchmarks.read import read_benchmarks
+from pinn.errors import PinnError
+from pinn.simulator.linear_latency import LinearLatency
+
+
+def prior(deployment):
+    found = prior_coefficients(1)
+    return LinearLatency(deployment, found.beta[0], found.alpha[0])
+
+
+@pytest.fixture(scope="module")
+def closed():
+    return served(prior)
+
+
+def one(paths, **given):
+    (run,), report = read_benchmarks(paths, GivenLoad(**given))
+    assert (report.read, report.accepted) == (1, 1)
+    return run
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_closed_loop_comes_back(kind, closed, tmp_path):
+    run = one(write(closed, kind, tmp_path / "run"), **ASKED.get(kind, {}))
+    assert run.load.requests == closed.load.requests
+    assert run.load.concurrency == closed.load.concurrency
+    assert run.load.prompt.mean == pytest.approx(closed.load.prompt.mean, rel=2e-3)
+    assert run.load.output.mean == pytest.approx(closed.load.output.mean, rel=2e-2)
+    assert run.load.rate_per_s is None
+    # The log tells the time between tokens alone, and that to the second.
+    assert run.figures.keys() >= ({"itl_mean_s"} if kind == "log" else {"ttft_mean_s"})
+    for name, value in run.figures.items():
+        within = 0.02 if kind == "log" else 1e-4 if name != "itl_p99_s" else 0.5
+        if kind != "vllm bench, detailed" or not name.startswith("itl_p"):
+            assert value == pytest.approx(closed.figures[name], rel=within), name
+    assert BenchmarkRun.from_json(json.loads(json.dumps(run.to_json()))) == run
+
+
+@pytest.mark.parametrize("kind", ["vllm bench", "aiperf", "guidellm", "inference-perf", "llm-d"])
+def test_an_open_loop_keeps_its_rate(kind, tmp_path):
+    sent = served(prior, concurrency=None, rate_per_s=4.0)
+    run = one(write(sent, kind, tmp_path / "run"))
+    assert (run.load.rate_per_s, run.load.concurrency) == (4.0, None)
+    assert run.figures["ttft_mean_s"] == pytest.approx(sent.figures["ttft_mean_s"])
+
+
+def test_what_a_file_says_of_its_server(closed, tmp_path):
+    log, page, sglang, report = (
+        one(write(closed, kind, tmp_path / kind), **ASKED.get(kind, {})).server
+        for kind in ("log", "metrics pages", "sglang", "llm-d")
+    )
+    assert {s.model for s in (log, page, sglang, report)} == {"meta-llama/Meta-Llama-3.1-8B"}
+    assert log.engine == "vllm 0.15.1"
+    assert log.flags["tensor_parallel_size"] == 1
+    assert page.kv_tokens == pytest.approx(log.kv_tokens, rel=1e-3)
+    assert page.flags["gpu_memory_utilization"] == 0.9
+    assert sglang.flags["max_num_batched_tokens"] == 8192
+    assert sglang.kv_tokens == 400_000
+    assert report.gpu == "NVIDIA-H100-80GB-HBM3"
+
+
+def test_details_give_lengths_one_by_one_and_moments_of_sending(tmp_path):
+    sent = served(prior, None, 4.0, prompt=Lengths(300.0, 100, 500), output=Lengths(30.0, 10, 50))
+    run = one(write(sent, "vllm bench, detailed", tmp_path))
+    r = sent.run.requests
+    assert run.load.prompt.each == tuple(r.prompt_tokens)
+    assert run.load.output.each == tuple(r.output_tokens)
+    assert run.load.offsets_s == pytest.approx(r.arrival_s - r.arrival_s[0])
+    assert run.figures["e2e_p90_s"] == pytest.approx(sent.figures["e2e_p90_s"])
+
+
+def test_guidellms_time_per_output_token_is_not_read(closed, tmp_path):
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(llm_d(closed, "guidellm")))
+    assert one([path]).figures["tpot_mean_s"] == pytest.approx(closed.figures["tpot_mean_s"])
+
+
+def test_points_of_a_file_are_counted_one_by_one(closed, tmp_path):
+    values = guidellm(closed, closed)
+    values["benchmarks"][1]["config"]["strategy"] = {"type_": "trace replay"}
+    (tmp_path / "g.json").write_text(json.dumps(values))
+    (tmp_path / "odd.json").write_text('{"a": 1}')
+    (tmp_path / "cut.json").write_text(json.dumps(vllm_bench(closed))[:-20])
+    (tmp_path / "empty.json").touch()
+    unserved = vllm_bench(closed) | {"completed": 0}
+    (tmp_path / "none.json").write_text(json.dumps(unserved))
+    runs, report = read_benchmarks([tmp_path])
+    assert [run.name for run in runs] == [f"{tmp_path / 'g.json'}#1"]
+    assert report.read == 6
+    assert dict(report.refused) == {
+        "invalid JSON: cut off?": 1,
+        "empty file": 1,
+        "load of the kind 'trace replay' is not known": 1,
+        "no request was served": 1,
+        "written by no known tool": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("metrics pages", "--concurrency"), ("aiperf csv", "--concurrency")],
+)
+def test_what_a_file_leaves_out_is_asked_for(kind, words, closed, tmp_path):
+    with pytest.raises(PinnError, match=f"leaves out {words}"):
+        read_benchmarks(write(closed, kind, tmp_path / "run"))
+
+
+def test_what_a_file_says_otherwise_is_refused(closed, tmp_path):
+    with pytest.raises(PinnError, match="says 16, --concurrency 8: leave --concurrency out"):
+        read_benchmarks(write(closed, "vllm bench", tmp_path), GivenLoad(concurrency=8))
+
+
+def test_what_is_assumed_is_said_until_the_user_says_it(closed, tmp_path):
+    paths = write(closed, "vllm bench", tmp_path)
+    assumed = " ".join(one(paths).assumed)
+    assert "--length-range" in assumed
+    assert "--prompt-groups" in assumed
+    run = one(paths, length_range="0.8,1", prompt_groups=4, shared_tokens=100)
+    assert run.assumed == ()
+    assert run.load.prompt == Lengths(512.0, 0.8 * 512 / 0.9, 512 / 0.9)
+    assert run.load.prefix.groups == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda a, b: (b, a), "a counter falls"),
+        (lambda a, _: (a, a), "no request was served between the scrapes"),
+        (lambda a, b: (a, b.replace("e+09", "e+08")), "restarted between the scrapes"),
+        (lambda a, b: (a, b.replace("Meta-Llama-3.1-8B", "other")), "of 2 models"),
+    ],
+)
+def test_two_scrapes_must_be_of_one_server(change, reason, closed, tmp_path):
+    paths = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    for path, text in zip(paths, change(*metrics_pages(closed)), strict=True):
+        path.write_text(text)
+    with pytest.raises(PinnError, match=reason):
+        read_benchmarks(paths, GivenLoad(concurrency=16))
+
+
+def test_a_load_says_what_is_impossible():
+    with pytest.raises(PinnError, match="at least 1 request, got 0"):
+        Load(0, Lengths(1.0), Lengths(1.0))
+    with pytest.raises(PinnError, match="at least 1 token"):
+        Lengths(float("nan"))
+
+
+def samples() -> Path:
+    folder = os.environ.get("PINN_BENCHMARK_FILES")
+    if not folder:
+        pytest.skip("PINN_BENCHMARK_FILES names no folder of sample files")
+    return Path(folder)
+
+
+def test_real_files_of_aiperf_agree_with_each_other():
+    folder = samples()
+    whole = one([folder / "aiperf_0.1_profile_export_aiperf.json"])
+    table = one([folder / "aiperf_0.1_profile_export_aiperf.csv"], concurrency=100)
+    assert (whole.served, whole.failed, whole.load.concurrency) == (89, 11, 100)
+    assert whole.server.model == "openai/gpt-oss-20b"
+    for name, value in table.figures.items():
+        assert value == pytest.approx(whole.figures[name], rel=2e-3), name
+
+
+def test_real_files_of_guidellm_and_llm_d():
+    folder = samples()
+    run = one([folder / "guidellm_v2_benchmarks.json"])
+    # One of its tool's own: 11.48 ms, then 7 gaps of 1.151 ms.
+    assert run.figures["e2e_mean_s"] == pytest.approx(
+        run.figures["ttft_mean_s"] + 7 * run.figures["tpot_mean_s"], rel=0.02
+    )
+    with pytest.raises(PinnError, match="2 replicas behind one router"):
+        read_benchmarks([folder / "llmd_br_v0_2_1_example.yaml"])

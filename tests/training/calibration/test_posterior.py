@@ -1,0 +1,91 @@
+"""Posteriors: the prior where nothing is measured, the truth where much is, intervals between."""
+
+import itertools
+
+import numpy as np
+import pytest
+from calibration_rows import BASE, deployment, intervals
+
+from pinn.coefficients.coefficients import NAMES
+from pinn.physics.batch_sums import sum_batches
+from pinn.physics.costs import step_costs
+from pinn.physics.step import STEP_FEATURES, step_features
+from pinn.specs.batch import parse_batch
+from pinn.training.calibration.calibrate import all_features, calibrate_to
+from pinn.training.calibration.posterior import fit_posterior, relative_spread
+from pinn.training.calibration.prior import KnownSteps, Prior, assumed_prior, beta_prior
+from pinn.training.calibration.scalars import SCALARS, STEP_SCALARS, membership
+
+PRIOR = beta_prior(BASE)
+
+
+def prompt_features(text: str = "1 prefill 4000 @ 0") -> np.ndarray:
+    return all_features(step_features(step_costs([deployment()]), sum_batches([parse_batch(text)])))
+
+
+def test_every_coefficient_has_one_scalar() -> None:
+    assert (membership().sum(axis=1) == 1).all()
+    assert {n for group in SCALARS.values() for n in group} == set(NAMES)
+
+
+def test_a_prior_told_of_a_step_keeps_its_spread() -> None:
+    known = KnownSteps(prompt_features()[:, : len(STEP_FEATURES)], np.array([0.05]))
+    mean = PRIOR.mean
+    free, told = (assumed_prior(mean, known=k) for k in (None, known))
+    spread = [relative_spread(prompt_features(), p.mean, p.covariance)[0] for p in (free, told)]
+    assert spread[1] < 0.05 < spread[0]
+    size = np.sqrt(np.diag(told.covariance)) + 1e-30
+    assert np.linalg.eigvalsh(told.covariance / np.outer(size, size)).min() > -1e-9
+
+
+def test_more_rows_narrow_the_posterior_and_never_widen_it() -> None:
+    rows = intervals(1.2 * BASE, 400, 0.01)
+    noise = np.full(400, 0.01)
+    features = all_features(rows.features)
+    variance = [np.diag(PRIOR.covariance)]
+    for count in (5, 50, 400):
+        found = fit_posterior(PRIOR, features[:count], rows.seconds[:count], noise[:count])
+        variance.append(np.diag(found.covariance))
+    for before, after in itertools.pairwise(variance):
+        assert (after <= before * (1 + 1e-6)).all()
+
+
+def test_going_on_from_a_posterior_is_fitting_to_both_at_once() -> None:
+    rows = intervals(1.1 * BASE, 60, 0.01)
+    features, noise = all_features(rows.features), np.full(60, 0.01)
+    whole = fit_posterior(PRIOR, features, rows.seconds, noise)
+    first = fit_posterior(PRIOR, features[:30], rows.seconds[:30], noise[:30])
+    then = fit_posterior(
+        Prior(first.mean, first.covariance), features[30:], rows.seconds[30:], noise[30:]
+    )
+    assert features @ then.mean == pytest.approx(features @ whole.mean, rel=2e-3)
+    assert relative_spread(features, then.mean, then.covariance) == pytest.approx(
+        whole.spread(features), rel=0.05
+    )
+
+
+def test_known_scalars_come_back_within_their_intervals() -> None:
+    """Of 200 servers whose scalars are off as the prior says, steps seen and unseen."""
+    rng, inside = np.random.default_rng(0), []
+    names = list(STEP_FEATURES)
+    unseen = prompt_features("1 prefill 2000 @ 0 + 20 decode @ 900")
+    for seed in range(200):
+        true = BASE.copy()
+        for group in STEP_SCALARS.values():
+            at = [names.index(name) for name in group]
+            true[at] *= 1 + rng.uniform(0.1, 0.3)
+        rows = intervals(true, 12, 0.01, seed)
+        found = fit_posterior(PRIOR, all_features(rows.features), rows.seconds, np.full(12, 0.01))
+        truth = np.concatenate([true, np.zeros(len(NAMES) - len(true))])
+        spread = found.spread(unseen) * (unseen @ found.mean)
+        inside.append(abs(unseen @ (found.mean - truth)) <= 1.645 * spread)
+    assert np.mean(inside) >= 0.85
+
+
+def test_one_window_that_contradicts_all_others_moves_nothing_far() -> None:
+    rows = intervals(BASE, 200, 0.005)
+    odd = int(np.argmax(rows.sums.prefill_tokens))
+    rows.seconds[odd] *= 3
+    found = calibrate_to(rows, PRIOR).posterior
+    before = prompt_features() @ PRIOR.mean
+    assert prompt_features() @ found.mean == pytest.approx(before, rel=0.03)
