@@ -18,6 +18,11 @@ from pinn.specs.serving import ServingSpec
 
 Row = Mapping[Hashable, Any] | pd.Series
 
+#: Engines that size their KV cache by other rules than vLLM's share of memory; the simulator's
+#: estimate of vLLM's activations is too high for them. Rows whose requests waited for memory are
+#: refused, so any share will do that holds the rest.
+MEMORY_SHARE = {"sglang": 0.98, "trtllm": 0.98}
+
 
 def observed_deployment(row: Row) -> Deployment:
     """The deployment of a row of :func:`pinn.observations.table.read_observations`.
@@ -33,10 +38,12 @@ def observed_deployment(row: Row) -> Deployment:
         str(row["gpu"]),
         str(row["precision"]),
         int(row["tensor_parallel_size"]),
+        int(row["data_parallel_size"]),
         bool(row["enable_expert_parallel"]),
         str(row["kv_cache_dtype"]),
         int(row["max_num_batched_tokens"]),
         int(row["max_cudagraph_capture_size"]),
+        MEMORY_SHARE.get(str(row["engine"]), ServingSpec.gpu_memory_utilization),
     )
 
 
@@ -69,18 +76,22 @@ def _observed(
     gpu: str,
     precision: str,
     tp: int,
+    dp: int,
     expert_parallel: bool,
     kv_cache_dtype: str,
     max_num_batched_tokens: int,
     max_cudagraph_capture_size: int,
+    memory_share: float,
 ) -> Deployment:
     return Deployment(
         model=with_precision(load_model(model), precision),
         gpu=load_gpu(gpu),
         serving=ServingSpec(
             tensor_parallel_size=tp,
+            data_parallel_size=dp,
             enable_expert_parallel=expert_parallel,
             enable_prefix_caching=False,
+            gpu_memory_utilization=memory_share,
             kv_cache_dtype=kv_cache_dtype,
             max_num_batched_tokens=max_num_batched_tokens,
             max_cudagraph_capture_size=max_cudagraph_capture_size,
