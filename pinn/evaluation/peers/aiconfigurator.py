@@ -236,7 +236,7 @@ def _reason(error: Exception) -> str:
 
 @cache
 def _database_version(system: str, engine: str) -> str:
-    """Newest tables of an engine on a GPU; passed on, since looking them up takes a second per call."""
+    """Newest tables of an engine on a GPU; looking them up takes a second, so once."""
     from aiconfigurator.sdk.perf_database import get_latest_database_version
 
     version = get_latest_database_version(system=system, backend=engine)
