@@ -48,7 +48,7 @@ def shared_features(
         sums.prefill_tokens * (costs.gemm_token_s + costs.expert_token_s),
         sums.decode_requests * costs.kv_read_s,
         sums.tokens / max_num_batched_tokens,
-        one / deployment.serving.tensor_parallel_size,
+        one / deployment.recipe.tensor_parallel_size,
         one * experts,
         one * (deployment.serving.cpu_offload_gb > 0),
     ]
@@ -87,7 +87,7 @@ class Hierarchical:
 
     def before(self, rows: Intervals) -> Float[np.ndarray, " n"]:
         """What the donors alone say."""
-        budget = self.deployment.serving.max_num_batched_tokens
+        budget = self.deployment.recipe.token_budget
         return shared_features(self.deployment, rows.sums, budget) @ self.shared
 
     def fit_predict(self, train: Intervals, test: Intervals) -> Float[np.ndarray, " n"]:

@@ -103,7 +103,7 @@ def read_intervals(traces: TraceTables, deployment: Deployment) -> Intervals:
     sizes = [len(split.train), len(split.validation), len(split.test)]
     cycles = traces.cycles.iloc[rows]
     steps = cycles["steps"].to_numpy(float)
-    batches = IntervalBatches(traces, deployment.model.window_tokens).of(rows)
+    batches = IntervalBatches(traces, deployment).of(rows)
     features = step_features(step_costs([deployment]), batches.sums)
     start = traces.steps.iloc[rows]
     running = start[["prefill_requests", "decode_requests"]].sum(axis=1).to_numpy(float)
@@ -117,7 +117,7 @@ def read_intervals(traces: TraceTables, deployment: Deployment) -> Intervals:
         BatchSums(
             *(_mean(getattr(batches.sums, f.name), batches, steps) for f in fields(BatchSums))
         ),
-        (running + waiting) / deployment.serving.max_num_seqs,
+        (running + waiting) / deployment.recipe.max_requests,
         np.nan_to_num(start["kv_usage"].to_numpy(float)),
     )
 

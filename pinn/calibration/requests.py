@@ -112,7 +112,7 @@ def read_requests(
         known = table["issue"].isna() & (table["state_age_s"] <= MAX_STATE_AGE_S)
         known &= table["state_step_s"].notna() & (table["preemptions"].fillna(0) == 0)
         table = table[known]
-    serving = deployment.serving
+    serving, recipe = deployment.serving, deployment.recipe
     zero, one = np.zeros(len(table)), np.ones(len(table))
     prompt = table["prompt_tokens"].to_numpy(float)
     longest = serving.max_model_len or deployment.model.max_position
@@ -120,12 +120,12 @@ def read_requests(
         prompt_tokens=prompt,
         step_time_s=table["state_step_s"].to_numpy(float),
         queue_share=np.nan_to_num(table["state_waiting_depth"].to_numpy(float))
-        / serving.max_num_seqs,
+        / recipe.max_requests,
         kv_usage=np.nan_to_num(table["state_kv_usage"].to_numpy(float)),
         prompt_share=prompt / longest,
         inverse_tensor_parallel=one / serving.tensor_parallel_size,
-        prefix_caching=one * serving.enable_prefix_caching,
-        chunked_prefill=one * serving.enable_chunked_prefill,
+        prefix_caching=one * recipe.prefix_caching,
+        chunked_prefill=one * recipe.chunked_prefill,
         recomputed_tokens=zero,
     )
     cached = np.nan_to_num(table["cached_tokens"].to_numpy(float))
@@ -144,7 +144,7 @@ def _own_steps_s(
     begun = table["scheduled_step"].to_numpy(float, na_value=np.nan)
     cached = np.nan_to_num(table["cached_tokens"].to_numpy(float))
     uncached = table["prompt_tokens"].to_numpy(float) - cached
-    chunks = np.maximum(np.ceil(uncached / deployment.serving.max_num_batched_tokens), 1)
+    chunks = np.maximum(np.ceil(uncached / deployment.recipe.token_budget), 1)
     usable = np.flatnonzero(np.isfinite(begun) & (chunks <= MAX_CHUNKS))
     total = np.full(len(table), np.nan)
     if not len(usable):
@@ -153,7 +153,7 @@ def _own_steps_s(
     owner = np.repeat(np.arange(len(usable)), count)
     within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
     segment = table["segment"].to_numpy(np.int64)[usable][owner]
-    batches = IntervalBatches(traces, deployment.model.window_tokens)
+    batches = IntervalBatches(traces, deployment)
     sums, known = batches.at(segment, begun[usable][owner].astype(np.int64) + within)
     seconds = step_features(step_costs([deployment]), sums) @ beta
     total[usable] = np.bincount(owner, np.where(known, seconds, np.nan))

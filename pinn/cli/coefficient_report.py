@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from pinn.cli.recipe_report import print_recipe
 from pinn.cli.trust_report import intervals_line, with_trust
 from pinn.coefficients.coefficient_set import CoefficientSet, deployment_facts, set_to_json
 from pinn.coefficients.distance import training_space
@@ -31,7 +32,8 @@ def make_report(
     """Everything about one configuration, ready for JSON and in SI units but for batches.
 
     A coefficient set as :func:`pinn.coefficients.coefficient_set.set_to_json` gives it, for this
-    deployment, with its ``sampling``, ``batches``, a list of ``batch``, ``step_time_us`` and
+    deployment, with its ``recipe`` (field to value, ``set_by`` and source), ``sampling``,
+    ``batches``, a list of ``batch``, ``step_time_us`` and
     ``floor_us``, and the ``distance``.
 
     Args:
@@ -52,7 +54,8 @@ def make_report(
     ]
     known = set_to_json(found) | deployment_facts(deployment)
     sampling = asdict(deployment.sampling)
-    return known | {"sampling": sampling, "batches": timed, "distance": distance}
+    recipe = deployment.recipe.described()
+    return known | {"recipe": recipe, "sampling": sampling, "batches": timed, "distance": distance}
 
 
 def network_report(
@@ -121,6 +124,7 @@ def print_report(report: dict[str, Any], console: Console | None = None) -> None
     console = console or Console(width=120, highlight=False)
     flags = ", ".join(f"{k} {v}" for k, v in report["serving"].items() if _worth_showing(k, v))
     console.print(f"{report['model']} on {report['gpu']}: {flags}")
+    print_recipe(report["recipe"], console)
     console.print(f"weights and cache: {_listed(report['precisions'])}")
     console.print(f"sampling: {_listed(report['sampling'])}\n")
     beta, alpha = report["beta"], report["alpha"]
@@ -137,7 +141,8 @@ def print_report(report: dict[str, Any], console: Console | None = None) -> None
 
 
 def _worth_showing(name: str, value: Any) -> bool:
-    return name.endswith("parallel_size") or (name.startswith(("enable_", "enforce_")) and value)
+    shown = name.startswith(("enable_", "enforce_", "engine")) and value
+    return name.endswith("parallel_size") or bool(shown)
 
 
 def _listed(facts: dict[str, Any]) -> str:

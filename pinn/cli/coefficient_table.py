@@ -63,14 +63,14 @@ def _seen_alike(deployments: Sequence[Deployment]) -> tuple[list[Deployment], np
     distinct: list[Deployment] = []
     place = np.empty(len(deployments), dtype=np.int64)
     for row, deployment in enumerate(deployments):
-        serving = deployment.serving
+        recipe = deployment.recipe
         key = (
             id(deployment.model),
             id(deployment.gpu),
-            serving.tensor_parallel_size,
-            serving.data_parallel_size,
-            serving.enable_expert_parallel,
-            serving.kv_cache_dtype,
+            recipe.tensor_parallel_size,
+            recipe.data_parallel_size,
+            recipe.expert_parallel_size,
+            recipe.kv_cache_dtype,
         )
         place[row] = kinds.setdefault(key, len(kinds))
         if place[row] == len(distinct):

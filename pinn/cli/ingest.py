@@ -18,9 +18,7 @@ from pinn.sources.report import ReadReport
 from pinn.sources.traces.blis_trace import read_blis_trace
 from pinn.sources.traces.inference_perf import read_inference_perf
 from pinn.sources.traces.iteration_log import read_iteration_log
-from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.serving import ServingSpec
-from pinn.specs.serving_defaults import gpu_defaults
 
 app = ingest_app = typer.Typer(
     no_args_is_help=True, help="Read a server's traces into tables, with a report of what was read."
@@ -39,7 +37,7 @@ def _target(model: str | None, gpu: str | None, flags: dict[str, Any]) -> Target
         if model is not None or gpu is not None:
             raise typer.BadParameter("give --model and --gpu together, or neither")
         return None
-    serving = gpu_defaults(load_gpu(gpu)) | flags
+    serving = dict(flags)
     precision = serving.pop("precision", None)
     return Target(model, gpu, ServingSpec(**serving), precision)
 

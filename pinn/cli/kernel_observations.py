@@ -185,7 +185,7 @@ def _grid(
     for deployment in found:
         if not _allowed(deployment.model, exclude) or deployment.gpu.name in exclude.gpus:
             reasons.append("near copy of an excluded model, or an excluded GPU")
-        elif deployment.serving.enable_expert_parallel and deployment.model.moe is None:
+        elif deployment.recipe.expert_parallel_size > 1 and deployment.model.moe is None:
             reasons.append("expert parallelism without experts")
         elif not fits_in_memory(deployment):
             reasons.append("weights leave too little GPU memory")

@@ -1,4 +1,4 @@
-"""vLLM's engine flags as command-line options; one that is not given keeps vLLM's default."""
+"""The engine's flags as command-line options; one that is not given keeps the engine's default."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from pinn.specs.flags import Flag, flags_of
 
-_PANEL = "Engine, as in vLLM"
+_PANEL = "Engine, in its own spelling or vLLM's"
 
 Precision = Annotated[
     str | None,
@@ -69,10 +69,12 @@ def _parameter(name: str, annotation: Any) -> inspect.Parameter:
 def _option(flag: Flag) -> Any:
     """A flag as Typer takes options; the flag itself reads its text, so that errors are its own."""
     switch = flag.kind == "bool"
-    names = f"{flag.option}/--no-{flag.option.removeprefix('--')}" if switch else flag.option
     wanted = "|".join(flag.allowed) or flag.kind
+    others = [f"--{name.replace('_', '-')}" for name in flag.other_names]
+    straight = [o for o in others if o not in _reversed(flag)]
     option = typer.Option(
-        names,
+        *(_both_ways(name) if switch else name for name in (flag.option, *straight)),
+        *(f" /{name}" for name in _reversed(flag)),
         *flag.shorts,
         help=flag.summary,
         metavar=None if switch else f"<{wanted}>",
@@ -80,6 +82,14 @@ def _option(flag: Flag) -> Any:
         show_default=False,
     )
     return Annotated[bool | None if switch else str | None, option]
+
+
+def _both_ways(name: str) -> str:
+    return f"{name}/--no-{name.removeprefix('--')}"
+
+
+def _reversed(flag: Flag) -> list[str]:
+    return [f"--{name.replace('_', '-')}" for name in flag.reversed_names]
 
 
 def _checked(flag: Flag, text: Any) -> Any:

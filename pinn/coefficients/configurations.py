@@ -16,13 +16,15 @@ from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.model import ModelSpec
 from pinn.specs.precision_override import with_precision
 from pinn.specs.serving import ServingSpec
-from pinn.specs.serving_defaults import gpu_defaults
 
 #: A configuration as the user writes it: flag -> value, text or not.
 Configuration = Mapping[str, Any]
 
 _SERVING = {flag.name: flag for flag in flags_of(ServingSpec)}
 _SPELLINGS = {text: name for name, flag in _SERVING.items() for text in (flag.option, *flag.shorts)}
+_SPELLINGS |= {text: flag.name for flag in _SERVING.values() for text in flag.other_names}
+#: Names of switches that are the other way round.
+_REVERSED = {text for flag in _SERVING.values() for text in flag.reversed_names}
 _ALIASES = {"quantization": "precision"}
 
 #: Every key a configuration may have: vLLM's flags with underscores, and what is served on what.
@@ -33,8 +35,8 @@ def canonical(configuration: Configuration, where: str = "") -> dict[str, Any]:
     """The given keys in their one spelling, each value in its type; blanks are left out.
 
     Args:
-        configuration: Keys as in ``KEYS``, with dashes or underscores, or short as ``-tp``;
-            ``quantization`` means ``precision``.
+        configuration: Keys as in ``KEYS`` or as another engine spells them, with dashes or
+            underscores, or short as ``-tp``; ``quantization`` means ``precision``.
         where: What an error puts first, such as a file and a row.
 
     Raises:
@@ -47,7 +49,8 @@ def canonical(configuration: Configuration, where: str = "") -> dict[str, Any]:
             raise PinnError(f"{where}unknown configuration key {key!r}: use {', '.join(KEYS)}")
         if value is not None and value != "":
             flag = _SERVING.get(name)
-            found[name] = flag.read(value, where + name) if flag else str(value).strip()
+            read = flag.read(value, where + name) if flag else str(value).strip()
+            found[name] = not read if _spelled(str(key)) in _REVERSED else read
     return found
 
 
@@ -55,12 +58,16 @@ def canonical(configuration: Configuration, where: str = "") -> dict[str, Any]:
 def _key(text: str) -> str:
     if text.strip() in _SPELLINGS:
         return _SPELLINGS[text.strip()]
-    name = text.strip().removeprefix("--").replace("-", "_")
-    return _ALIASES.get(name, name)
+    name = _spelled(text)
+    return _ALIASES.get(name, _SPELLINGS.get(name, name))
+
+
+def _spelled(text: str) -> str:
+    return text.strip().removeprefix("--").replace("-", "_")
 
 
 def make_deployment(configuration: Configuration) -> Deployment:
-    """The deployment of one configuration; flags not given have vLLM's defaults on that GPU.
+    """The deployment of one configuration; flags not given have the engine's defaults.
 
     Args:
         configuration: As :func:`canonical` gives it.
@@ -73,10 +80,7 @@ def make_deployment(configuration: Configuration) -> Deployment:
             raise PinnError(f"no {name} given: add --{name} or a column {name!r}")
     model = _model(configuration["model"], configuration.get("precision"))
     gpu = _gpu(configuration["gpu"])
-    flags = {
-        **gpu_defaults(gpu),
-        **{name: value for name, value in configuration.items() if name in _SERVING},
-    }
+    flags = {name: value for name, value in configuration.items() if name in _SERVING}
     return Deployment(model, gpu, _serving(tuple(flags.items())))
 
 

@@ -41,7 +41,7 @@ def _largest(matmuls: Sequence[MatMul], names: tuple[str, ...], side: str) -> fl
     return max((getattr(m, side) for m in matmuls if m.name in names), default=0)
 
 
-def _model_descriptors(model: ModelSpec, tp: int, ranks: int, spread: bool) -> dict[str, float]:
+def _model_descriptors(model: ModelSpec, tp: int, ranks: int, spread: int) -> dict[str, float]:
     """Descriptors of the model's shapes on one GPU."""
     attention = max(model.layer_groups, key=lambda g: g.count).attention
     matmuls = dense_matmuls(model, tp)
@@ -49,7 +49,7 @@ def _model_descriptors(model: ModelSpec, tp: int, ranks: int, spread: bool) -> d
     kv_heads = max(attention.kv_heads / tp, 1)
     windowed = sum(g.count for g in model.layer_groups if g.attention.window_tokens)
     moe, moe_layers = model.moe, model.moe_layers
-    cut = 1 if spread else ranks
+    cut = ranks // spread
     ffn = ("gate_up_proj", "down_proj")
     return {
         "layers": np.log2(model.layers),
@@ -67,11 +67,11 @@ def _model_descriptors(model: ModelSpec, tp: int, ranks: int, spread: bool) -> d
         "windowed_share": windowed / model.layers,
         "window_tokens": np.log2(1 + (model.window_tokens or 0) / _TILE),
         "moe_share": moe_layers / model.layers,
-        "local_experts": np.log2(1 + (moe.experts / (ranks if spread else 1) if moe else 0)),
+        "local_experts": np.log2(1 + (moe.experts / spread if moe else 0)),
         "top_k": np.log2(1 + (moe.top_k if moe else 0)),
         "expert_share": np.log2(moe.top_k / moe.experts) if moe else 0.0,
         "expert_width": _width(moe.width / cut if moe else 0),
-        "expert_parallel": np.log2(ranks if spread and moe else 1),
+        "expert_parallel": np.log2(spread if moe else 1),
         "tensor_parallel": np.log2(tp),
         "data_parallel": np.log2(ranks / tp),
     }
@@ -116,7 +116,7 @@ def _log_rates(gpu: GpuSpec) -> np.ndarray:
 
 @lru_cache(maxsize=65536)
 def _row(
-    model: ModelSpec, gpu: GpuSpec, tp: int, dp: int, spread: bool, kv_bytes: float
+    model: ModelSpec, gpu: GpuSpec, tp: int, dp: int, spread: int, kv_bytes: float
 ) -> tuple[np.ndarray, np.ndarray]:
     values = (
         _model_descriptors(model, tp, tp * dp, spread)
@@ -151,9 +151,9 @@ def embed(
         _row(
             d.model,
             d.gpu,
-            d.serving.tensor_parallel_size,
-            d.serving.data_parallel_size,
-            d.serving.enable_expert_parallel,
+            d.recipe.tensor_parallel_size,
+            d.recipe.data_parallel_size,
+            d.recipe.expert_parallel_size,
             d.kv_cache_precision.bytes_per_weight,
         )
         for d in deployments

@@ -34,4 +34,4 @@ def donor_coefficients(observations: pd.DataFrame) -> Float[np.ndarray, " featur
 
 def hierarchical_basis(deployment: Deployment, sums: BatchSums, _: float) -> np.ndarray:
     """F_base and F_config of batches."""
-    return shared_features(deployment, sums, deployment.serving.max_num_batched_tokens)
+    return shared_features(deployment, sums, deployment.recipe.token_budget)

@@ -17,7 +17,7 @@ LOW_CONCURRENCY = 16
 GROUPS: dict[str, Callable[[Deployment, int], bool]] = {
     "mixture-of-experts": lambda deployment, _: deployment.model.moe is not None,
     "dense": lambda deployment, _: deployment.model.moe is None,
-    "expert-parallel": lambda deployment, _: deployment.serving.expert_parallel_size > 1,
+    "expert-parallel": lambda deployment, _: deployment.recipe.expert_parallel_size > 1,
     "low-concurrency": lambda _, concurrency: concurrency <= LOW_CONCURRENCY,
 }
 

@@ -53,7 +53,7 @@ def folder_name(configured: Configured, row: int) -> str:
         f"{row + 1:03d}",
         deployment.model.name.split("/")[-1],
         deployment.gpu.name,
-        f"tp{deployment.serving.tensor_parallel_size}",
+        f"tp{deployment.recipe.tensor_parallel_size}",
     )
     return re.sub(r"[^A-Za-z0-9._-]+", "-", "_".join(parts))
 

@@ -92,7 +92,7 @@ def blis_model(deployment: Deployment, source: str | None = None) -> BlisModel:
         source: Name or path that the model was loaded by; by default its own name. Two fields of
             interleaved models come from that config.json alone.
     """
-    model, serving = deployment.model, deployment.serving
+    model, recipe = deployment.model, deployment.recipe
     fields = _config(source or model.name)
     moe, attention = model.moe, model.layer_groups[0].attention
     formats = model.precisions
@@ -111,8 +111,8 @@ def blis_model(deployment: Deployment, source: str | None = None) -> BlisModel:
         interleave=int((fields and fields.get("interleave_moe_layer_step")) or 0),
         weight_bytes=weight_bytes,
         activation_bytes=_ACTIVATION_BYTES,
-        tensor_parallel=serving.tensor_parallel_size,
-        data_parallel=serving.data_parallel_size,
+        tensor_parallel=recipe.tensor_parallel_size,
+        data_parallel=recipe.data_parallel_size,
         peak_tflops=_peak_tflops(deployment.gpu, weights),
         bandwidth_tb_s=deployment.gpu.memory_bandwidth_bytes_per_s / 1e12,
     )

@@ -164,7 +164,7 @@ def phase_cases(configured: Configured, per_row: int = 4) -> list[dict]:
 def _phase_case(
     row: int, latency: LinearLatency, deployment: Deployment, prompt: int, step_s: float, lost: int
 ) -> dict[str, Any]:
-    serving = deployment.serving
+    serving, recipe = deployment.serving, deployment.recipe
     numbers = {
         "prompt_tokens": prompt,
         "step_time_s": step_s,
@@ -172,8 +172,8 @@ def _phase_case(
         "kv_usage": 0,
         "prompt_share": prompt / (serving.max_model_len or deployment.model.max_position),
         "inverse_tensor_parallel": 1 / serving.tensor_parallel_size,
-        "prefix_caching": serving.enable_prefix_caching,
-        "chunked_prefill": serving.enable_chunked_prefill,
+        "prefix_caching": recipe.prefix_caching,
+        "chunked_prefill": recipe.chunked_prefill,
         "recomputed_tokens": lost,
     }
     unknown = {f.name for f in fields(RequestState)} - set(numbers)

@@ -36,7 +36,7 @@ def alpha_columns() -> list[str]:
 
 
 def configuration_columns(configured: Configured) -> dict[str, list[Any]]:
-    """What the rows are: model, GPU, precision where given, and vLLM's flags in full.
+    """What the rows are: model, GPU, precision where given, and the engine's flags in full.
 
     ``max_model_len`` is always a number, the model's own where the flag is not set.
     ``window_tokens`` is the attention window of the windowed layers, null without one.
@@ -53,9 +53,16 @@ def configuration_columns(configured: Configured) -> dict[str, list[Any]]:
 
 
 def serving_values(deployment: Deployment) -> dict[str, Any]:
-    """A deployment's flags, ``max_model_len`` resolved."""
-    longest = deployment.serving.max_model_len or deployment.model.max_position
-    return asdict(deployment.serving) | {"max_model_len": longest}
+    """A deployment's flags, with what runs where limits of a step or of memory were not given."""
+    recipe, serving = deployment.recipe, deployment.serving
+    return asdict(serving) | {
+        "max_model_len": serving.max_model_len or deployment.model.max_position,
+        "max_num_batched_tokens": recipe.token_budget,
+        "max_num_seqs": recipe.max_requests,
+        "gpu_memory_utilization": recipe.memory_share,
+        "enable_chunked_prefill": recipe.chunked_prefill,
+        "block_size": recipe.block_tokens,
+    }
 
 
 def export_table(

@@ -74,7 +74,9 @@ def eager_layers(costs: StepCosts, sums: BatchSums) -> Values:
     A jump would be vLLM's own rule, but then cutting a prompt into small chunks could pay.
     """
     share = np.minimum(sums.prefill_tokens / np.maximum(costs.graph_tokens, 1.0), 1.0)
-    return costs.layers * np.where(costs.graph_tokens > 0, share, busy(sums))
+    limited = np.where(costs.graph_requests > 0, sums.decode_requests, 0.0)
+    beyond = np.where(limited > costs.graph_requests, 1.0, 0.0)
+    return costs.layers * np.where(costs.graph_tokens > 0, np.maximum(share, beyond), busy(sums))
 
 
 def prefill_kv_read(costs: StepCosts, sums: BatchSums) -> Values:

@@ -117,7 +117,7 @@ def _add(
 
 
 def _gemm(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
-    for matmul in dense_matmuls(deployment.model, deployment.serving.tensor_parallel_size):
+    for matmul in dense_matmuls(deployment.model, deployment.recipe.tensor_parallel_size):
         rows = batches.requests if matmul.per_sequence else batches.tokens
         if matmul.name == "kv_b_proj":
             # A chunk expands the keys and values of the tokens before it once more (vLLM's
@@ -127,16 +127,16 @@ def _gemm(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[C
 
 
 def _experts(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
-    model, serving = deployment.model, deployment.serving
+    model, recipe = deployment.model, deployment.recipe
     if model.moe is not None:
         sizes = (
-            batches.tokens * serving.data_parallel_size,
+            batches.tokens * recipe.data_parallel_size,
             model.hidden_size,
             model.moe.width,
             model.moe.experts,
             model.moe.top_k,
-            serving.expert_tensor_parallel_size,
-            serving.expert_parallel_size,
+            recipe.expert_tensor_parallel_size,
+            recipe.expert_parallel_size,
             model.moe.gated,
         )
         yield Call(i, model.precisions.experts.name, model.moe_layers, sizes)
@@ -229,7 +229,7 @@ def _all_reduce(i: int, deployment: Deployment, batches: UniformBatches) -> Iter
 
     The norm sums one fp32 square per token for q and one for k.
     """
-    model, tp = deployment.model, deployment.serving.tensor_parallel_size
+    model, tp = deployment.model, deployment.recipe.tensor_parallel_size
     if tp == 1:
         return
     size = batches.tokens * model.hidden_size * ACTIVATION_BYTES
@@ -248,10 +248,10 @@ def _exchange(i: int, deployment: Deployment, batches: UniformBatches) -> Iterat
 
     Together they move what one all-reduce of all replicas' tokens does.
     """
-    model, serving = deployment.model, deployment.serving
-    if model.moe is None or serving.data_parallel_size == 1:
+    model, recipe = deployment.model, deployment.recipe
+    if model.moe is None or recipe.data_parallel_size == 1:
         return
-    ranks = serving.tensor_parallel_size * serving.data_parallel_size
+    ranks = recipe.tensor_parallel_size * recipe.data_parallel_size
     size = batches.tokens * ranks * model.hidden_size * ACTIVATION_BYTES
     yield Call(i, "bf16", model.moe_layers, (ranks, size, 0))
 
@@ -284,8 +284,8 @@ CALLS: dict[str, tuple[tuple[Callable[..., Iterator[Call]], Callable[..., np.nda
 
 
 def _local_heads(group: LayerGroup, deployment: Deployment) -> int:
-    return group.attention.heads // deployment.serving.tensor_parallel_size
+    return group.attention.heads // deployment.recipe.tensor_parallel_size
 
 
 def _local_kv_heads(attention: AttentionSpec, deployment: Deployment) -> int:
-    return max(attention.kv_heads // deployment.serving.tensor_parallel_size, 1)
+    return max(attention.kv_heads // deployment.recipe.tensor_parallel_size, 1)

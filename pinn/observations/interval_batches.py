@@ -26,22 +26,23 @@ from pinn.observations.residencies import Ragged
 from pinn.observations.steps import JOURNEY, MAX_STEP_ID, SNAPSHOT
 from pinn.observations.trace_tables import TraceTables
 from pinn.physics.batch_sums import BatchSums
+from pinn.specs.deployment import Deployment
 
 
 class IntervalBatches:
     """Gives the batches of intervals of a folder of trace tables."""
 
-    def __init__(self, traces: TraceTables, window: float | None = None) -> None:
+    def __init__(self, traces: TraceTables, deployment: Deployment) -> None:
         """Rebuild what the journeys tell.
 
         Args:
             traces: The tables.
-            window: The model's attention window in tokens; None without one.
+            deployment: What ran.
         """
         self._steps = traces.steps
         self._cycles = traces.cycles
-        self._window = window
-        self._block_size = traces.serving.block_size
+        self._window = deployment.model.window_tokens
+        self._block_size = deployment.recipe.block_tokens
         self._ahead = is_ahead(self._steps)
         self._follows = follows(self._steps)
         self._chunk = mean_chunk(self._steps[self._ahead]) if self._ahead.any() else 1.0
@@ -49,7 +50,7 @@ class IntervalBatches:
         self._journeys: dict[int, SegmentJourneys] = {}
         has_journeys = (self._steps["knowledge"] == JOURNEY).any()
         if has_journeys or (self._cycles["batches"] == KNOWN).any():
-            budget = traces.serving.max_num_batched_tokens
+            budget = deployment.recipe.token_budget
             self._journeys = journeys_by_segment(traces.requests, self._steps, budget)
 
     def of(self, rows: np.ndarray) -> WeightedBatches:

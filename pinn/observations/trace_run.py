@@ -119,7 +119,6 @@ def write_run(
         rules: Thresholds of what is set aside.
     """
     begin = time.perf_counter()
-    serving = target.serving if target else ServingSpec()
     order = StepOrder(run.table(STEPS), release=run.release)
     steps = _working_frame(run, order)
     request_order = RequestOrder(run.table(ENGINE), run.table(FRONT))
@@ -129,7 +128,7 @@ def write_run(
     evidence = JourneyEvidence.none(len(steps))
     if requests.num_rows and len(steps):
         requests = with_segments(requests, steps)
-        budget = serving.max_num_batched_tokens if target else None
+        budget = deployment.recipe.token_budget if deployment else None
         journeys = journeys_by_segment(requests, steps, budget)
         evidence = journey_evidence(requests, steps, journeys)
         del journeys
@@ -254,7 +253,7 @@ def _floor_checks(
     The floor of a window is the mean of the floors of its ends, that of a single step its own.
     """
     rows = np.unique(np.linspace(0, len(cycles) - 1, _FLOOR_ROWS).astype(np.int64))
-    window, block_size = deployment.model.window_tokens, deployment.serving.block_size
+    window, block_size = deployment.model.window_tokens, deployment.recipe.block_tokens
 
     def at(chosen: np.ndarray) -> tuple[pd.DataFrame, np.ndarray]:
         batches = list(canonical_steps(raw, order.only(chosen)))
@@ -284,7 +283,7 @@ def _block_bytes(deployment: Deployment | None) -> float | None:
         return None
     width = sum(g.count * g.attention.kv_width for g in deployment.model.layer_groups)
     per_token = width * deployment.kv_cache_precision.bytes_per_weight
-    return per_token * deployment.serving.block_size
+    return per_token * deployment.recipe.block_tokens
 
 
 def _segments(steps: pd.DataFrame) -> list[dict[Any, Any]]:

@@ -22,8 +22,10 @@ class Flags:
     tensor_parallel_size: int
     data_parallel_size: int
     pipeline_parallel_size: int
-    enable_expert_parallel: bool
+    expert_parallel_size: int
+    gathers: bool
     graph_tokens: int
+    graph_requests: int
     cpu_offload_gb: float
     kv_element_bytes: float
     logit_bytes: float
@@ -44,6 +46,7 @@ class CostFacts:
         data_parallel_size: As vLLM's flag.
         pipeline_parallel_size: As vLLM's flag.
         graph_tokens: Tokens of the largest step that a CUDA graph was captured of.
+        graph_requests: Decodes of the largest one without prompts; 0 for no limit.
         cpu_offload_gb: As vLLM's flag, GiB.
         memory_bytes_per_s: Bandwidth of the GPU's memory.
         link_bytes_per_s: Of its links to other GPUs, one way.
@@ -82,6 +85,7 @@ class CostFacts:
     data_parallel_size: float
     pipeline_parallel_size: float
     graph_tokens: float
+    graph_requests: float
     cpu_offload_gb: float
     memory_bytes_per_s: float
     link_bytes_per_s: float
@@ -125,6 +129,7 @@ def cost_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> CostFacts:
         data_parallel_size=float(flags.data_parallel_size),
         pipeline_parallel_size=float(flags.pipeline_parallel_size),
         graph_tokens=float(flags.graph_tokens),
+        graph_requests=float(flags.graph_requests),
         cpu_offload_gb=float(flags.cpu_offload_gb),
         memory_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
         link_bytes_per_s=gpu.link_bandwidth_bytes_per_s,
@@ -149,7 +154,8 @@ def cost_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> CostFacts:
 def _expert_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> dict[str, float]:
     """The numbers of the routed experts; of a dense model those that make their costs 0."""
     moe, ranks = model.moe, flags.tensor_parallel_size * flags.data_parallel_size
-    spread, cut = (ranks, 1) if flags.enable_expert_parallel else (1, ranks)
+    spread = flags.expert_parallel_size
+    cut = ranks // spread
     if moe is None:
         counts = dict.fromkeys(("routed_experts", "top_k", "expert_width", "expert_weights"), 0.0)
         return counts | {
@@ -159,7 +165,8 @@ def _expert_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> dict[str, flo
     weights = model.precisions.experts
     # Without data parallelism every rank of the group holds every token, and the all-reduce after
     # the experts is all there is (vLLM's FusedMoE without all-to-all kernels).
-    copies = min(moe.top_k, ranks) if flags.enable_expert_parallel else ranks
+    # Engines that gather, and experts that are cut, send every token to every rank.
+    copies = min(moe.top_k, ranks) if cut == 1 and not flags.gathers else ranks
     return {
         "routed_experts": float(moe.experts),
         "top_k": float(moe.top_k),

@@ -20,6 +20,7 @@ from pinn.physics.sampling import logit_bytes
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import ModelSpec
+from pinn.specs.recipe import GATHER
 from pinn.units import GIB
 
 #: Residual reads and writes of one layer per token, in units of the hidden size: two norms with
@@ -118,6 +119,12 @@ class StepCosts:
         metadata=cost(
             "Tokens of the largest step that a CUDA graph was captured of.",
             lambda w: w.graph_tokens,
+        )
+    )
+    graph_requests: Float[np.ndarray, "*n"] = field(
+        metadata=cost(
+            "Decodes of the largest step without prompts that one was; 0 for no limit.",
+            lambda w: w.graph_requests,
         )
     )
     gemm_weights_s: Float[np.ndarray, "*n"] = field(
@@ -255,16 +262,18 @@ def step_costs(deployments: Sequence[Deployment]) -> StepCosts:
 
 
 def _cost_row(deployment: Deployment) -> tuple[float, ...]:
-    serving = deployment.serving
+    recipe = deployment.recipe
     return _cached_cost_row(
         deployment.model,
         deployment.gpu,
-        serving.tensor_parallel_size,
-        serving.data_parallel_size,
-        serving.pipeline_parallel_size,
-        serving.enable_expert_parallel,
-        serving.graph_tokens,
-        serving.cpu_offload_gb,
+        recipe.tensor_parallel_size,
+        recipe.data_parallel_size,
+        recipe.pipeline_parallel_size,
+        recipe.expert_parallel_size,
+        recipe.expert_exchange == GATHER,
+        recipe.graph_tokens,
+        recipe.graph_requests,
+        deployment.serving.cpu_offload_gb,
         deployment.kv_cache_precision.bytes_per_weight,
         logit_bytes(deployment.sampling),
     )

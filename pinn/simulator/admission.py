@@ -9,6 +9,7 @@ from pinn.errors import PinnError
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.memory import KvLayout, max_model_len
 from pinn.specs.deployment import Deployment
+from pinn.specs.recipe import COMPLETION, NEXT_STEP, PREFILL_FIRST
 from pinn.workloads.workload import Workload
 
 
@@ -25,19 +26,43 @@ def check_run(
             cache.
     """
     _check_flags(deployment)
+    _check_workload(deployment, workload)
     too_long = _too_long(deployment, workload, engine)
     _check_cache_holds(deployment, workload, layout, too_long)
     return too_long
 
 
 def _check_flags(deployment: Deployment) -> None:
-    """``SchedulerConfig.verify_max_model_len``."""
-    serving, longest = deployment.serving, max_model_len(deployment)
-    if not serving.enable_chunked_prefill and serving.max_num_batched_tokens < longest:
+    """``SchedulerConfig.verify_max_model_len``, and what the schedules leave out."""
+    recipe, longest = deployment.recipe, max_model_len(deployment)
+    if recipe.schedule == PREFILL_FIRST and recipe.pipeline_parallel_size > 1:
         raise PinnError(
-            f"--max-num-batched-tokens {serving.max_num_batched_tokens} is smaller than "
+            "steps of prompts apart are not modelled with pipeline stages: leave "
+            "--pipeline-parallel-size out"
+        )
+    if recipe.admission != NEXT_STEP:
+        return
+    if not recipe.chunked_prefill and recipe.token_budget < longest:
+        raise PinnError(
+            f"--max-num-batched-tokens {recipe.token_budget} is smaller than "
             f"--max-model-len {longest} and chunked prefill is off: raise the one, lower the "
             "other, or leave chunked prefill on"
+        )
+
+
+def _check_workload(deployment: Deployment, workload: Workload) -> None:
+    """TensorRT-LLM refuses prompts beyond its budget, and only vLLM's connectors are modelled."""
+    recipe, longest = deployment.recipe, int(workload.prompt_tokens.max())
+    whole = recipe.admission == COMPLETION and not recipe.chunked_prefill
+    if whole and longest > recipe.token_budget:
+        raise PinnError(
+            f"a prompt of {longest} tokens exceeds max_num_tokens {recipe.token_budget} and "
+            "chunked prefill is off: raise the one, or give --enable-chunked-prefill"
+        )
+    if recipe.admission != NEXT_STEP and (workload.transferred_tokens > 0).any():
+        raise PinnError(
+            "keys and values from a prefill server (transferred_tokens) are modelled with "
+            "--engine vllm alone: leave the column out"
         )
 
 
@@ -60,7 +85,7 @@ def _check_cache_holds(
     deployment: Deployment, workload: Workload, layout: KvLayout, too_long: np.ndarray
 ) -> None:
     tokens = np.where(too_long, 0, workload.prompt_tokens + workload.output_tokens)
-    size = deployment.serving.block_size
+    size = deployment.recipe.block_tokens
     needed = int(layout.request_blocks(tokens.max(), size))
     if needed > layout.blocks:
         raise PinnError(

@@ -40,6 +40,13 @@ _SETTINGS = [
     ("caching", "i8"),
     ("chunked", "i8"),
     ("asynchronous", "i8"),
+    ("prefill_first", "i8"),  # prompts in steps of their own
+    ("prompt_budget", "i8"),  # prompt tokens after which such a step takes no further request
+    ("chunk_multiple", "i8"),
+    ("reserves", "i8"),  # requests are admitted with room for their whole output
+    ("poll_interval", "i8"),
+    ("rounds_up", "i8"),  # decodes to the next CUDA graph
+    ("expected_share", "f8"),  # of an output, at first
     ("depth", "i8"),  # batches in flight
     ("pipeline", "i8"),
     ("least_loaded", "i8"),
@@ -65,6 +72,8 @@ _SIZES = [
     ("n_distinct_keys", "i8"),
     ("n_block_ids", "i8"),  # blocks and the sentinel of the free list
     ("n_sums", "i8"),
+    ("n_graphs", "i8"),  # entries of the table of CUDA graphs
+    ("n_guesses", "i8"),  # requests that an admission looks at
     ("n_columns", "i8"),
     ("step_rows", "i8"),
     ("gap_rows", "i8"),
@@ -115,6 +124,9 @@ ARRAYS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "batch_sampled": (np.int8, ("n_replicas", "depth", "max_seqs")),
     "batch_end_s": (np.float64, ("n_groups", "depth")),
     "sums": (np.float64, ("n_replicas", "n_sums")),
+    "graph_size": (np.int64, ("n_graphs",)),  # what a number of decodes is rounded up to
+    "tokens_left": (np.int64, ("n_guesses",)),
+    "tokens_held": (np.int64, ("n_guesses",)),
     "ending_s": (np.float64, ("n_requests",)),  # heap: when clients see a request end
     "ending_id": (np.int64, ("n_requests",)),
     "deadline_s": (np.float64, ("n_requests",)),  # heap: when clients hang up
@@ -187,6 +199,9 @@ batch_prefill = _accessor("batch_prefill")
 batch_sampled = _accessor("batch_sampled")
 batch_end_s = _accessor("batch_end_s")
 sums = _accessor("sums")
+graph_size = _accessor("graph_size")
+tokens_left = _accessor("tokens_left")
+tokens_held = _accessor("tokens_held")
 ending_s = _accessor("ending_s")
 ending_id = _accessor("ending_id")
 deadline_s = _accessor("deadline_s")

@@ -60,7 +60,8 @@ def new_engine(settings: dict[str, float], given: dict[str, np.ndarray], distinc
 
     Args:
         settings: Value of every setting, and ``n_replicas``, ``n_groups`` and ``n_servers``.
-        given: Arrays ``requests``, ``keys``, ``stage_starts_s`` and ``stage_sizes``.
+        given: Arrays ``requests``, ``keys``, ``stage_starts_s``, ``stage_sizes`` and
+            ``graph_size``.
         distinct: How many different block keys there are.
     """
     record = np.zeros(1, ENGINE)
@@ -72,6 +73,7 @@ def new_engine(settings: dict[str, float], given: dict[str, np.ndarray], distinc
     record["n_keys"] = len(given["keys"])
     record["n_distinct_keys"] = distinct
     record["n_block_ids"] = record["blocks"] + 1
+    record["n_graphs"], record["n_guesses"] = len(given["graph_size"]), seqs + 2
     record["n_sums"], record["n_columns"] = len(STEP_COLUMNS) - FIRST_SUM, len(STEP_COLUMNS)
     record["step_rows"] = _STEP_ROWS
     record["gap_rows"] = _STEP_ROWS + record["n_replicas"] * seqs * depth
@@ -99,6 +101,8 @@ def _make_idle(record: np.ndarray, arrays: dict[str, np.ndarray]) -> None:
     arrays["slot_stack"][:] = np.arange(record["slots"][0])
     for name in ("waiting_head", "waiting_tail", "input_head", "input_tail"):
         arrays["replicas"][name] = -1
+    arrays["replicas"]["chunked"] = -1
+    arrays["replicas"]["expected"] = record["expected_share"]
     arrays["replicas"]["free_blocks"] = record["blocks"]
     arrays["replicas"]["free_slots"] = record["slots"]
     arrays["groups"]["wake_s"] = np.inf

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pinn.errors import PinnError
 from pinn.specs.deployment import Deployment
 from pinn.specs.flags import check_flags, flag
+from pinn.specs.recipe import LEAST_LOADED, ROUND_ROBIN
+from pinn.specs.serving import SGLANG, TRTLLM
 
-ROUTINGS = ("least_loaded", "round_robin")
+ROUTINGS = (LEAST_LOADED, ROUND_ROBIN)
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,12 @@ class EngineSpec:
     (``vllm/entrypoints/cli/serve.py``); without ``v1_multiprocessing`` there is one only.
     """
 
-    async_scheduling: bool = flag(True, "Plan a batch ahead.")
+    async_scheduling: bool | None = flag(
+        None,
+        "Plan a batch ahead.",
+        shown="the engine's",
+        spelled={SGLANG: "no_disable_overlap_schedule", TRTLLM: "no_disable_overlap_scheduler"},
+    )
     long_prefill_token_threshold: int = flag(
         0, "Longest chunk of a prompt per step.", unit="tokens", least=0, shown="no limit"
     )
@@ -43,8 +50,8 @@ class EngineSpec:
         least=0,
         shown="estimate",
     )
-    data_parallel_routing: str = flag(
-        "least_loaded", "Which replica gets a request; least_loaded is vLLM's.", allowed=ROUTINGS
+    data_parallel_routing: str | None = flag(
+        None, "Which replica gets a request.", shown="the engine's", allowed=ROUTINGS
     )
     reject_long_requests: bool = flag(
         False, "Count requests beyond --max-model-len as rejected, as a server does."
@@ -81,4 +88,4 @@ def api_servers(deployment: Deployment, spec: EngineSpec) -> int:
     """API server processes of a deployment."""
     if not spec.v1_multiprocessing:
         return 1
-    return spec.api_server_count or deployment.serving.data_parallel_size
+    return spec.api_server_count or deployment.recipe.data_parallel_size

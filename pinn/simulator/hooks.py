@@ -90,10 +90,12 @@ def step_seconds(latency: LatencyModel, engine: PlainEngine, replica: int) -> fl
     group = arrays.groups(engine)[replica if engine.n_groups > 1 else 0]
     column = (group.oldest + group.in_flight) % engine.depth
     rows = slice(0, arrays.batch_size(engine)[replica, column])
+    added = arrays.replicas(engine)[replica].padding
     batch = Batch(
-        tuple(arrays.batch_new(engine)[replica, column, rows].tolist()),
-        tuple(arrays.batch_cached(engine)[replica, column, rows].tolist()),
-        tuple(arrays.batch_prefill(engine)[replica, column, rows].astype(bool).tolist()),
+        tuple(arrays.batch_new(engine)[replica, column, rows].tolist()) + (1,) * added,
+        tuple(arrays.batch_cached(engine)[replica, column, rows].tolist()) + (0,) * added,
+        tuple(arrays.batch_prefill(engine)[replica, column, rows].astype(bool).tolist())
+        + (False,) * added,
         float(arrays.sums(engine)[replica, REREAD]),
     )
     return float(latency.step_time(batch))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from pinn.simulator import arrays
-from pinn.simulator.client import hand_over, hang_up, next_send_s, open_next_stage, send
+from pinn.simulator.client import group_of, hand_over, hang_up, next_send_s, open_next_stage, send
 from pinn.simulator.hooks import (
     after_output_seconds,
     note_sent,
@@ -155,8 +155,19 @@ def _engine_free_s(engine, now):
 
 @inner
 def _drain_input(engine, replica, now):
-    """``EngineCoreProc._process_input_queue``: the scheduler learns of what has arrived."""
+    """``EngineCoreProc._process_input_queue``: the scheduler learns of what has arrived.
+
+    An engine that polls looks once in so many decode steps; a step of prompts, or an idle engine,
+    makes it look at once (``sglang/srt/managers/scheduler_recv_skipper.py``).
+    """
     state = arrays.replicas(engine)[replica]
+    if state.running + state.waiting == 0:
+        if arrays.groups(engine)[group_of(engine, replica)].in_flight == 0:
+            state.expected = engine.expected_share
+    elif engine.poll_interval > 1:
+        if state.polls < engine.poll_interval:
+            return
+        state.polls = 0
     while state.input > 0 and arrays.requests(engine)[state.input_head].handed_s <= now:
         r = pop_input(engine, replica)
         if arrays.requests(engine)[r].status == SENT:

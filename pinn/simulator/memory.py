@@ -18,6 +18,7 @@ from pinn.physics.matmuls import dense_matmuls, expert_weights
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.deployment import Deployment
 from pinn.specs.model import LatentAttentionSpec, LayerGroup, MoeFfnSpec
+from pinn.specs.recipe import FREE, STATIC
 from pinn.units import GIB
 
 IntOrArray = TypeVar("IntOrArray", int, np.ndarray)
@@ -81,9 +82,9 @@ def kv_layout(deployment: Deployment, engine: EngineSpec) -> KvLayout:
 
 def _check_longest_request(deployment: Deployment, layout: KvLayout) -> None:
     """Prefill holds a window and a whole chunk (``SlidingWindowSpec.max_memory_usage_bytes``)."""
-    serving, longest = deployment.serving, max_model_len(deployment)
-    size, window = serving.block_size, deployment.model.window_tokens or 0
-    chunk = -(-(window - 1 + serving.max_num_batched_tokens) // size) + 1
+    recipe, longest = deployment.recipe, max_model_len(deployment)
+    size, window = recipe.block_tokens, deployment.model.window_tokens or 0
+    chunk = -(-(window - 1 + recipe.token_budget) // size) + 1
     prefill = replace(layout, window_blocks=chunk)
     needed = prefill.request_blocks(longest, size)
     # vLLM compares with all blocks, but never gives out its null block.
@@ -107,18 +108,24 @@ def kv_cache_bytes(deployment: Deployment, engine: EngineSpec) -> float:
     """
     if engine.kv_cache_memory_bytes is not None:
         return engine.kv_cache_memory_bytes
-    serving, gpu = deployment.serving, deployment.gpu
-    usable = gpu.memory_bytes * VISIBLE_SHARE * serving.gpu_memory_utilization
+    recipe, gpu = deployment.recipe, deployment.gpu
+    usable = gpu.memory_bytes * VISIBLE_SHARE
     weights = gpu_weight_bytes(deployment)
     reserve = engine.activation_reserve_bytes
     if reserve is None:
         reserve = activation_reserve_bytes(deployment)
-    left = usable - weights - reserve
+    if recipe.memory_share_of == FREE:
+        left = (usable - weights - reserve) * recipe.memory_share
+    else:
+        if recipe.memory_share_of == STATIC:
+            reserve = 0.0  # It lies in what the share leaves out.
+        usable *= recipe.memory_share
+        left = usable - weights - reserve
     if left <= 0:
         raise PinnError(
             f"{deployment.model.name} does not fit: its weights take {weights / GIB:.2f} GiB on "
             f"each GPU and activations {reserve / GIB:.2f} GiB, but {gpu.name} offers "
-            f"{usable / GIB:.2f} GiB at --gpu-memory-utilization {serving.gpu_memory_utilization}: "
+            f"{usable / GIB:.2f} GiB at --gpu-memory-utilization {recipe.memory_share}: "
             "raise --tensor-parallel-size or --cpu-offload-gb"
         )
     return left
@@ -126,18 +133,18 @@ def kv_cache_bytes(deployment: Deployment, engine: EngineSpec) -> float:
 
 def gpu_weight_bytes(deployment: Deployment) -> float:
     """Weights on one GPU, less those offloaded to the host."""
-    model, serving = deployment.model, deployment.serving
-    tp = serving.tensor_parallel_size
+    model, recipe = deployment.model, deployment.recipe
+    tp = recipe.tensor_parallel_size
     embedding = -(-model.vocab_size // tp) * model.hidden_size * ACTIVATION_BYTES
     total = sum(m.weight_bytes for m in dense_matmuls(model, tp))
     total += (0 if model.tied_embeddings else embedding) + model.extra_parameters * ACTIVATION_BYTES
     if model.moe is not None:
-        cut = serving.expert_tensor_parallel_size
-        held = model.moe.experts / serving.expert_parallel_size
+        cut = recipe.expert_tensor_parallel_size
+        held = model.moe.experts / recipe.expert_parallel_size
         expert = expert_weights(model.moe, model.hidden_size, cut)
         total += expert * held * model.moe_layers * model.precisions.experts.bytes_per_weight
-    total /= serving.pipeline_parallel_size
-    return max(total - serving.cpu_offload_gb * GIB, 0.0)
+    total /= recipe.pipeline_parallel_size
+    return max(total - deployment.serving.cpu_offload_gb * GIB, 0.0)
 
 
 def activation_reserve_bytes(deployment: Deployment) -> float:
@@ -148,23 +155,23 @@ def activation_reserve_bytes(deployment: Deployment) -> float:
     their softmax for max_num_seqs sequences. Leaves out CUDA graphs, which vLLM 0.15.1 captures
     after it has sized the cache.
     """
-    model, serving = deployment.model, deployment.serving
-    ranks = serving.tensor_parallel_size * serving.pipeline_parallel_size
+    model, recipe = deployment.model, deployment.recipe
+    ranks = recipe.tensor_parallel_size * recipe.pipeline_parallel_size
     widest = max(_ffn_width(g, deployment) for g in model.layer_groups)
-    tokens = serving.max_num_batched_tokens
+    tokens = recipe.token_budget
     layer = tokens * (2 * model.hidden_size + 3 * widest) * ACTIVATION_BYTES
-    sequences = min(serving.max_num_seqs, tokens)
+    sequences = min(recipe.max_requests, tokens)
     logits = 2 * sequences * model.vocab_size * LOGIT_BYTES
     libraries = LIBRARY_BYTES + (COMMUNICATION_BYTES if ranks > 1 else 0.0)
     return max(layer, logits) + libraries
 
 
 def _ffn_width(group: LayerGroup, deployment: Deployment) -> float:
-    serving, ffn = deployment.serving, group.ffn
+    recipe, ffn = deployment.recipe, group.ffn
     if isinstance(ffn, MoeFfnSpec):
-        copies = ffn.top_k / serving.expert_parallel_size
-        return copies * ffn.width / serving.expert_tensor_parallel_size
-    return ffn.width / serving.tensor_parallel_size
+        copies = ffn.top_k / recipe.expert_parallel_size
+        return copies * ffn.width / recipe.expert_tensor_parallel_size
+    return ffn.width / recipe.tensor_parallel_size
 
 
 def _empty_layout(deployment: Deployment) -> KvLayout:
@@ -173,17 +180,17 @@ def _empty_layout(deployment: Deployment) -> KvLayout:
     Layers of both kinds are cut into groups of as many layers as the rarer kind has, or as the
     commoner one where it has less than a quarter more; the groups share one pool of blocks.
     """
-    model, size = deployment.model, deployment.serving.block_size
+    model, size = deployment.model, deployment.recipe.block_tokens
     full = sum(g.count for g in model.layer_groups if not g.attention.window_tokens)
     windowed = model.layers - full
     layer_bytes = max(layer_kv_bytes(g, deployment) for g in model.layer_groups)
     if full == 0 or windowed == 0:
         # A model of windowed layers only frees what falls out of the window; not modelled.
-        layers = -(-model.layers // deployment.serving.pipeline_parallel_size)
+        layers = -(-model.layers // deployment.recipe.pipeline_parallel_size)
         return KvLayout(layers * layer_bytes * size, 0)
     few, many = min(full, windowed), max(full, windowed)
     group = many if many < few * 1.25 else few
-    per_stage = -(-group // deployment.serving.pipeline_parallel_size)
+    per_stage = -(-group // deployment.recipe.pipeline_parallel_size)
     window = model.window_tokens or 0
     return KvLayout(
         per_stage * layer_bytes * size,
@@ -210,7 +217,7 @@ def _head_width(group: LayerGroup) -> int:
 
 def layer_kv_bytes(group: LayerGroup, deployment: Deployment) -> float:
     """Keys and values of one token in one layer on one GPU; MLA's latent vector is not divided."""
-    attention, tp = group.attention, deployment.serving.tensor_parallel_size
+    attention, tp = group.attention, deployment.recipe.tensor_parallel_size
     width = float(attention.kv_width)
     if not isinstance(attention, LatentAttentionSpec):
         width = 2 * max(attention.kv_heads // tp, 1) * attention.head_dim

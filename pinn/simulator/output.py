@@ -27,18 +27,22 @@ def update_from_output(engine, replica, column, now, token_s, completion_s):
         request = arrays.requests(engine)[r]
         if request.status == TIMED_OUT or request.status == FINISHED:
             continue
+        if engine.prefill_first and request.status == PREEMPTED:
+            request.placeholders -= 1  # SGLang drops the token of a request that it has retracted.
+            continue
         server = server_of(engine, r)
         stream(server, now, token_s)
         _append_token(engine, request, server, now)
         if engine.asynchronous:
             request.placeholders -= 1
-            if request.status == RUNNING:
-                key_blocks(engine, replica, r, request.computed - request.placeholders)
+        if request.status == RUNNING and (engine.asynchronous or engine.prefill_first):
+            key_blocks(engine, replica, r, request.computed - request.placeholders)
         if request.generated == request.output:
             finished += request.status == RUNNING
             note_last(request, server)
             _finish(engine, replica, r, completion_s)
     if finished > 0:
+        arrays.replicas(engine)[replica].ended += finished
         _drop_finished(engine, replica)
 
 

@@ -1,8 +1,11 @@
 """One scheduling of a replica: what its next batch holds.
 
-Mirrors ``vllm/v1/core/sched/scheduler.py: Scheduler.schedule`` with the first-come-first-served
-policy, and ``AsyncScheduler._update_after_schedule``. Left out: speculative decoding, LoRA,
-encoder inputs and structured output.
+Prompts and decodes share a step here. It mirrors ``vllm/v1/core/sched/scheduler.py: Scheduler.
+schedule`` with the first-come-first-served policy, and ``AsyncScheduler._update_after_schedule``.
+TensorRT-LLM's ``MicroBatchScheduler`` does the same but for three things: a chunk is a multiple of
+its blocks, a request is admitted with room for its whole output
+(``GUARANTEED_NO_EVICT``), and steps of decodes are rounded up to a CUDA graph. Left out:
+speculative decoding, LoRA, encoder inputs and structured output.
 """
 
 from __future__ import annotations
@@ -15,7 +18,9 @@ from pinn.simulator.blocks import (
     grow,
     key_blocks,
 )
+from pinn.simulator.filling import add_to_batch, round_up_decodes
 from pinn.simulator.jit import inner
+from pinn.simulator.prefill_first import schedule_apart
 from pinn.simulator.queues import prepend_waiting, remove_waiting
 from pinn.simulator.state import LOADING, PREEMPTED, REREAD, RUNNING, WAITING
 
@@ -28,11 +33,16 @@ def schedule(engine, replica, column, now):
     arrays.batch_size(engine)[replica, column] = 0
     for i in range(engine.n_sums):
         arrays.sums(engine)[replica, i] = 0
-    _schedule_running(engine, replica, column)
-    if state.preempted == 0:
-        _schedule_waiting(engine, replica, column, now)
+    if engine.prefill_first:
+        schedule_apart(engine, replica, column, now)
+    else:
+        _schedule_running(engine, replica, column)
+        if state.preempted == 0:
+            _schedule_waiting(engine, replica, column, now)
     sums = arrays.sums(engine)[replica]
     sums[REREAD] = _reread_tokens(engine, replica, sums[1], sums[3])
+    if engine.rounds_up:
+        round_up_decodes(engine, replica)
     return state.tokens
 
 
@@ -61,7 +71,8 @@ def _schedule_running(engine, replica, column):
     while i < state.running and state.tokens < engine.max_tokens:
         r = running[i]
         request = arrays.requests(engine)[r]
-        tokens = min(_running_tokens(engine, request), engine.max_tokens - state.tokens)
+        wanted = _running_tokens(engine, request)
+        tokens = _cut(engine, wanted, engine.max_tokens - state.tokens)
         if tokens <= 0:
             i += 1
             continue
@@ -73,8 +84,16 @@ def _schedule_running(engine, replica, column):
             if last == r:
                 return
             enough = grow(engine, replica, r, request.computed + tokens)
-        _add(engine, replica, column, r, tokens)
+        add_to_batch(engine, replica, column, r, tokens)
         i += 1
+
+
+@inner
+def _cut(engine, wanted, budget):
+    """Tokens of a request that fit the budget; a chunk that is not the last is a whole multiple."""
+    if wanted <= budget:
+        return wanted
+    return budget - budget % engine.chunk_multiple
 
 
 @inner
@@ -147,11 +166,14 @@ def _start(engine, replica, column, r, now):
     budget = engine.max_tokens - state.tokens
     if tokens > budget and not engine.chunked:
         return False, False
-    tokens = min(tokens, budget)
+    tokens = _cut(engine, tokens, budget)
+    if tokens <= 0:
+        return False, False
+    held = request.prompt + request.output if engine.reserves else computed + tokens
     if request.slot >= 0:
-        enough = grow(engine, replica, r, computed + tokens)
+        enough = grow(engine, replica, r, held)
     else:
-        enough = admit(engine, replica, r, hits, computed + tokens)
+        enough = admit(engine, replica, r, hits, held)
     if not enough:
         return False, False
     remove_waiting(engine, replica, r)
@@ -162,7 +184,7 @@ def _start(engine, replica, column, r, now):
         state.new += 1
     request.reused += computed
     request.computed = computed
-    _add(engine, replica, column, r, tokens)
+    add_to_batch(engine, replica, column, r, tokens)
     return True, False
 
 
@@ -192,57 +214,3 @@ def _finish_loading(engine, replica, r):
     request.computed, request.transferred = computed, 0
     request.status = WAITING
     key_blocks(engine, replica, r, computed)
-
-
-@inner
-def _add(engine, replica, column, r, tokens):
-    """Put a request into the batch and advance it.
-
-    Full blocks become findable before they are computed (``KVCacheManager.allocate_slots``), so
-    that requests of one step can share them.
-    """
-    request, state = arrays.requests(engine)[r], arrays.replicas(engine)[replica]
-    cached, known = request.computed, request.prompt + request.generated
-    prefill = cached < request.prompt or tokens > 1
-    request.computed = cached + tokens
-    request.worked += tokens
-    key_blocks(engine, replica, r, min(request.computed, known))
-    sampled = request.computed == known + request.placeholders
-    if sampled and engine.asynchronous:
-        request.placeholders += 1
-    i = arrays.batch_size(engine)[replica, column]
-    arrays.batch_request(engine)[replica, column, i] = r
-    arrays.batch_sampled(engine)[replica, column, i] = sampled
-    if engine.keeps_batches:
-        arrays.batch_new(engine)[replica, column, i] = tokens
-        arrays.batch_cached(engine)[replica, column, i] = cached
-        arrays.batch_prefill(engine)[replica, column, i] = prefill
-    arrays.batch_size(engine)[replica, column] = i + 1
-    state.tokens += tokens
-    sums = arrays.sums(engine)[replica]
-    _account(sums, tokens, cached, prefill, engine.window)
-    if prefill:
-        sums[9] += tokens * (request.prompt + tokens / 2)
-
-
-@inner
-def _account(sums, new, cached, prefill, window):
-    """Add a request to the sums of ``pinn.physics.batch_sums.BatchSums``, in order."""
-    if prefill:
-        sums[0] += 1
-        sums[2] += new
-        sums[4] += cached
-        sums[5] += new * cached + new * (new + 1) / 2
-        sums[7] += min(cached, window)
-        sums[8] += _pairs(cached + new, window) - _pairs(cached, window)
-    else:
-        sums[1] += 1
-        sums[3] += cached + 1
-        sums[6] += min(cached + 1, window)
-
-
-@inner
-def _pairs(tokens, window):
-    """(query, key) pairs of a prompt: the i-th token sees min(i, window) keys."""
-    inside = min(tokens, window)
-    return inside * (inside + 1) / 2 + (tokens - inside) * inside

@@ -12,6 +12,7 @@ from pinn.simulator.engine_spec import EngineSpec, api_servers
 from pinn.simulator.memory import KvLayout, gpu_cache_tokens, max_model_len
 from pinn.simulator.state import REJECTED, REQUEST, UNSENT
 from pinn.specs.deployment import Deployment
+from pinn.specs.recipe import COMPLETION, GATHER, LEAST_LOADED, PREFILL_FIRST, EffectiveRecipe
 from pinn.workloads.workload import Workload
 
 #: Requests beyond the running ones whose keys and values may be on their way.
@@ -27,10 +28,10 @@ def set_up(
     too_long: Bool[np.ndarray, " n"],
 ) -> Engine:
     """An idle engine with the workload's requests unsent."""
-    serving = deployment.serving
+    recipe = deployment.recipe
     keys, first_key, n_keys = np.zeros(0, np.int32), np.zeros(len(workload), np.int64), 0
-    if serving.enable_prefix_caching:
-        keys, first_key, n_keys = block_keys(workload, serving.block_size)
+    if recipe.prefix_caching:
+        keys, first_key, n_keys = block_keys(workload, recipe.block_tokens)
     requests = np.zeros(len(workload), REQUEST)
     for name, column in (
         ("prompt", workload.prompt_tokens),
@@ -48,60 +49,90 @@ def set_up(
         requests[name] = -1.0
     starts = workload.stage_starts_s if not workload.stages_wait else (workload.stage_starts_s[0],)
     sizes = np.bincount(workload.stage, minlength=workload.stages).astype(np.int64)
+    settings = _settings(deployment, workload, spec, layout)
     given = {
         "requests": requests,
         "keys": keys,
         "stage_starts_s": np.array(starts, np.float64),
         "stage_sizes": sizes,
+        "graph_size": _graph_sizes(recipe, int(settings["max_seqs"])),
     }
-    return new_engine(_settings(deployment, workload, spec, layout), given, n_keys)
+    return new_engine(settings, given, n_keys)
+
+
+def _graph_sizes(recipe: EffectiveRecipe, seqs: int) -> np.ndarray:
+    """What each number of decodes up to ``seqs`` is rounded up to."""
+    decodes = np.arange(seqs + 1)
+    sizes = np.array(recipe.graph_sizes, dtype=np.int64)
+    place = np.searchsorted(sizes, decodes)
+    captured = place < len(sizes)
+    decodes[captured] = sizes[place[captured]]
+    decodes[0] = 0
+    return decodes
 
 
 def _settings(
     deployment: Deployment, workload: Workload, spec: EngineSpec, layout: KvLayout
 ) -> dict[str, float]:
-    serving = deployment.serving
-    pipeline, replicas = serving.pipeline_parallel_size, serving.data_parallel_size
+    recipe = deployment.recipe
+    pipeline, replicas = recipe.pipeline_parallel_size, recipe.data_parallel_size
     # vLLM lowers its default max_num_seqs to the token budget (``EngineArgs.
     # _set_default_max_num_seqs_and_batched_tokens_args``) and refuses a larger one.
-    seqs = min(serving.max_num_seqs, len(workload), serving.max_num_batched_tokens)
-    totals, size = workload.prompt_tokens + workload.output_tokens, serving.block_size
+    seqs = min(recipe.max_requests, len(workload))
+    apart = recipe.schedule == PREFILL_FIRST
+    if not apart:
+        seqs = min(seqs, recipe.token_budget)
+    overlap = recipe.overlap if spec.async_scheduling is None else spec.async_scheduling
+    totals, size = workload.prompt_tokens + workload.output_tokens, recipe.block_tokens
     bytes_per_token = layout.block_bytes / size * layout.full_groups
     return {
-        "max_tokens": serving.max_num_batched_tokens,
+        "max_tokens": recipe.token_budget,
         "max_seqs": seqs,
-        "max_num_seqs": serving.max_num_seqs,
+        "max_num_seqs": recipe.max_requests,
         "max_model_len": max_model_len(deployment),
         "block_size": size,
         # With a block for every token ever sent nothing is evicted, so more make no difference.
         "blocks": min(layout.blocks, int(layout.request_blocks(totals, size).sum())),
         "cache_blocks": layout.blocks,
-        "row": int(layout.request_blocks(totals.max(), size)) + 1,
+        # A request may run one step past its end.
+        "row": int(layout.request_blocks(totals.max() + 1, size)) + 1,
         "slots": seqs + min(_LOADING_SLOTS, int((workload.transferred_tokens > 0).sum())),
         "long_prefill": spec.long_prefill_token_threshold,
         "window": deployment.model.window_tokens or _NO_WINDOW,
         "full_groups": layout.full_groups,
         "window_groups": layout.window_groups,
         "window_blocks": layout.window_blocks,
-        "caching": serving.enable_prefix_caching,
-        "chunked": serving.enable_chunked_prefill,
-        "asynchronous": spec.async_scheduling,
-        "depth": pipeline if pipeline > 1 else 1 + spec.async_scheduling,
+        "caching": recipe.prefix_caching,
+        "chunked": recipe.chunked_prefill,
+        "asynchronous": overlap,
+        "prefill_first": apart,
+        "prompt_budget": recipe.prompt_budget,
+        "chunk_multiple": recipe.chunk_multiple,
+        "reserves": recipe.admission == COMPLETION,
+        "poll_interval": recipe.poll_interval,
+        "rounds_up": len(recipe.graph_sizes) > 0,
+        "expected_share": recipe.admission_share,
+        "depth": pipeline if pipeline > 1 else 1 + overlap,
         "pipeline": pipeline,
         "n_replicas": replicas,
-        "n_groups": 1 if deployment.model.moe is not None else replicas,
+        "n_groups": 1 if _keep_step(deployment) else replicas,
         "n_servers": api_servers(deployment, spec),
         "one_process": not spec.v1_multiprocessing,
-        "least_loaded": spec.data_parallel_routing == "least_loaded",
+        "least_loaded": (spec.data_parallel_routing or recipe.routing) == LEAST_LOADED,
         "gpu_cache_tokens": gpu_cache_tokens(deployment),
         "most_reread": _most_reread(deployment),
-        "tensor_parallel": serving.tensor_parallel_size,
+        "tensor_parallel": deployment.serving.tensor_parallel_size,
         "concurrency": workload.concurrency or 0,
         "stages_wait": workload.stages_wait,
         "stage_gap_s": workload.stage_gap_s,
         "transfer_latency_s": spec.kv_transfer_latency_s,
         "transfer_token_s": bytes_per_token / spec.kv_transfer_bytes_per_s,
     }
+
+
+def _keep_step(deployment: Deployment) -> bool:
+    """Whether replicas step together: where experts exchange tokens, or layers gather them."""
+    return deployment.model.moe is not None or deployment.recipe.expert_exchange == GATHER
 
 
 def _most_reread(deployment: Deployment) -> float:

@@ -59,8 +59,8 @@ def simulate(
         steps,
         gaps,
         layout.blocks,
-        deployment.serving.block_size,
-        deployment.serving.data_parallel_size,
+        deployment.recipe.block_tokens,
+        deployment.recipe.data_parallel_size,
     )
 
 

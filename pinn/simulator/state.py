@@ -105,6 +105,15 @@ REPLICA = np.dtype(
         ("seen_running", "i8"),
         ("handed_s", "f8"),
         ("transfer_free_s", "f8"),
+        ("padding", "i8"),  # rows that round the decodes up to a CUDA graph
+        # Of schedules with prompts apart, after ``sglang/srt/managers/scheduler.py``.
+        ("chunked", "i8"),  # chunked_req: the request whose prompt goes on, or -1
+        ("full", "i8"),  # running_batch.batch_is_full
+        ("ended", "i8"),  # requests that have ended since the last schedule
+        ("unfiltered", "i8"),  # and those of before that running_batch still counts
+        ("last_prompts", "i8"),  # whether the last batch was of prompts
+        ("polls", "i8"),  # SchedulerRecvSkipper._counter
+        ("expected", "f8"),  # new_token_ratio
     ],
     align=True,
 )

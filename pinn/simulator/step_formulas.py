@@ -70,7 +70,14 @@ def step_formulas(
     expert_tokens = tokens * c.expert_replicas
     kv_read = c.kv_read_s * decode_context + c.windowed_kv_read_s * windowed_decode_context
     prefill_kv_read = c.kv_read_s * prefill_cached + c.windowed_kv_read_s * windowed_prefill_cached
-    chosen_1 = min(prefill_tokens / max(c.graph_tokens, 1.0), 1.0) if c.graph_tokens > 0.0 else busy
+    chosen_1 = (
+        max(
+            min(prefill_tokens / max(c.graph_tokens, 1.0), 1.0),
+            1.0 if (decode_requests if c.graph_requests > 0.0 else 0.0) > c.graph_requests else 0.0,
+        )
+        if c.graph_tokens > 0.0
+        else busy
+    )
     chosen_2 = c.layers if prefill_requests > 0.0 else 0.0
     chosen_3 = c.layers if decode_requests > 0.0 else 0.0
     chosen_4 = (

@@ -8,12 +8,14 @@ of that day passes are vLLM's defaults.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import pandas as pd
 
 from pinn.specs.gpu_catalog import load_gpu
-from pinn.specs.serving import MOST_GRAPH_TOKENS
-from pinn.specs.serving_defaults import default_max_num_batched_tokens
+from pinn.specs.recipe import EffectiveRecipe
+from pinn.specs.recipe_rules import effective_recipe
+from pinn.specs.serving import ServingSpec
 
 #: Expert parallelism of a script: always, never, or as the row's own label says.
 ALWAYS, NEVER, AS_LABELLED = "always", "never", "as labelled"
@@ -43,7 +45,7 @@ class LaunchScript:
         kv_cache_dtype: ``--kv-cache-dtype``.
         expert_parallel: ``ALWAYS``, ``NEVER`` or ``AS_LABELLED``.
         two_prompts_per_step: Whether the token budget is twice the nominal prompt length.
-        graph_tokens: ``--max-cudagraph-capture-size``; vLLM's default where it is not passed.
+        graph_tokens: ``--max-cudagraph-capture-size``; None where it is not passed.
         precision_served: Scheme that really ran, where an environment variable chooses it.
     """
 
@@ -56,7 +58,7 @@ class LaunchScript:
     kv_cache_dtype: str = "auto"
     expert_parallel: str = AS_LABELLED
     two_prompts_per_step: bool = False
-    graph_tokens: int = MOST_GRAPH_TOKENS
+    graph_tokens: int | None = None
     precision_served: str = ""
 
     def runs(self, model: str, gpu: str, precision: str, date: str) -> bool:
@@ -142,8 +144,17 @@ def with_launch_flags(rows: pd.DataFrame) -> pd.DataFrame:
         max_num_batched_tokens=[
             PROMPTS_PER_STEP * int(prompt)
             if script.two_prompts_per_step
-            else default_max_num_batched_tokens(load_gpu(gpu))
+            else _defaults(gpu).token_budget
             for script, prompt, gpu in zip(scripts, rows["prompt_tokens"], rows["gpu"], strict=True)
         ],
-        max_cudagraph_capture_size=[script.graph_tokens for script in scripts],
+        max_cudagraph_capture_size=[
+            script.graph_tokens or _defaults(gpu).graph_tokens
+            for script, gpu in zip(scripts, rows["gpu"], strict=True)
+        ],
     )
+
+
+@cache
+def _defaults(gpu: str) -> EffectiveRecipe:
+    """What vLLM runs without flags."""
+    return effective_recipe(ServingSpec(), load_gpu(gpu))

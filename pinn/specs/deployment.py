@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from pinn.errors import PinnError
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import LatentAttentionSpec, ModelSpec
 from pinn.specs.precision import Precision, precision
+from pinn.specs.recipe import EffectiveRecipe
+from pinn.specs.recipe_rules import effective_recipe
 from pinn.specs.sampling import Sampling, overridden
 from pinn.specs.serving import ServingSpec
 
@@ -26,8 +29,13 @@ class Deployment:
     gpu: GpuSpec
     serving: ServingSpec
 
+    @cached_property
+    def recipe(self) -> EffectiveRecipe:
+        """What runs: the flags and the engine's defaults as physical quantities."""
+        return effective_recipe(self.serving, self.gpu, self.model.model_type)
+
     def __post_init__(self) -> None:
-        tp = self.serving.tensor_parallel_size
+        tp = self.recipe.tensor_parallel_size
         for group in self.model.layer_groups:
             heads, kv_heads = group.attention.heads, group.attention.kv_heads
             if heads % tp:
@@ -41,12 +49,9 @@ class Deployment:
                     f"--tensor-parallel-size {tp} neither divides nor is a multiple of the "
                     f"{kv_heads} KV heads of {self.model.name}"
                 )
-        if (
-            self.model.moe is not None
-            and self.serving.expert_parallel_size > self.model.moe.experts
-        ):
+        if self.model.moe is not None and self.recipe.expert_parallel_size > self.model.moe.experts:
             raise PinnError(
-                f"expert parallelism over {self.serving.expert_parallel_size} GPUs exceeds the "
+                f"expert parallelism over {self.recipe.expert_parallel_size} GPUs exceeds the "
                 f"{self.model.moe.experts} experts of {self.model.name}"
             )
         capability = self.gpu.compute_capability
@@ -66,7 +71,7 @@ class Deployment:
     @property
     def kv_cache_precision(self) -> Precision:
         """Format of the KV cache: the flag's, or the checkpoint's where the flag is ``auto``."""
-        flag = self.serving.kv_cache_dtype
+        flag = self.recipe.kv_cache_dtype
         if flag == "auto":
             return self.model.kv_cache_precision
         return precision("fp8" if flag.startswith("fp8") else flag)

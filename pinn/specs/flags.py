@@ -34,6 +34,9 @@ class Flag:
         allowed: Texts that it may be; empty for any.
         shorts: Short spellings, such as ``-tp``.
         spelling: As vLLM spells it, where that is not the name with dashes.
+        spelled: Other engines' names of it, with underscores; one that begins with ``no_disable``
+            is a switch the other way round.
+        engines: Those that have it; empty for all.
         remedy: What to do about a bad value; leaving the flag out, where none is given.
         decides_cost: Whether coefficients depend on it; other flags change features of steps, or
             which steps there are.
@@ -52,6 +55,8 @@ class Flag:
     allowed: tuple[str, ...] = ()
     shorts: tuple[str, ...] = ()
     spelling: str = ""
+    spelled: Mapping[str, str] = field(default_factory=dict)
+    engines: tuple[str, ...] = ()
     remedy: str = ""
     decides_cost: bool = False
     name: str = ""
@@ -62,6 +67,21 @@ class Flag:
     def option(self) -> str:
         """The flag as typed: ``--tensor-parallel-size``."""
         return self.spelling or "--" + self.name.replace("_", "-")
+
+    @property
+    def other_names(self) -> tuple[str, ...]:
+        """What other engines call it, with underscores."""
+        return tuple(name.removeprefix("no_") for name in self.spelled.values())
+
+    @property
+    def reversed_names(self) -> tuple[str, ...]:
+        """Those of them that mean the opposite."""
+        return tuple(n.removeprefix("no_") for n in self.spelled.values() if n.startswith("no_"))
+
+    def spelled_for(self, engine: str) -> str:
+        """The flag as an engine's users type it."""
+        name = self.spelled.get(engine)
+        return "--" + name.removeprefix("no_").replace("_", "-") if name else self.option
 
     @property
     def default_text(self) -> str:

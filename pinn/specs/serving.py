@@ -1,72 +1,121 @@
-"""What is known about the engine before it serves: vLLM's own flags."""
+"""What is known about the engine before it serves: its flags, whatever it calls them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pinn.specs.flags import check_flags, flag
+from pinn.errors import PinnError
+from pinn.specs.flags import check_flags, flag, flags_of
 from pinn.specs.sampling import Sampling, overridden
 
-#: vLLM captures graphs of no larger steps by default (``vllm/config/vllm.py:
-#: _set_cudagraph_sizes``).
-MOST_GRAPH_TOKENS = 512
+VLLM, SGLANG, TRTLLM = ENGINES = ("vllm", "sglang", "trtllm")
 GENERATION_CONFIGS = ("auto", "vllm")
 KV_CACHE_DTYPES = ("auto", "bf16", "fp16", "fp8", "fp8_e4m3", "fp8_e5m2")
+
+_OWN = "the engine's"
 
 
 @dataclass(frozen=True)
 class ServingSpec:
-    """A vLLM configuration; every field is the flag of that name (``--tensor-parallel-size``).
+    """An engine and its flags.
 
     A field is all that a flag needs to be an option, a key, a column and a field of the Go struct
-    (``make flags`` writes that one).
+    (``make flags`` writes that one). It is named as vLLM names it, or as the first engine that has
+    it; ``spelled`` holds the names of the others, which stand for it everywhere. What it means is
+    each engine's own: SGLang counts all GPUs as tensor parallel ones.
+    ``pinn.specs.recipe_rules`` turns flags into what runs.
 
-    Defaults are those of vLLM 0.15.1's OpenAI server on a GPU with at least 70 GiB
-    (``vllm/engine/arg_utils.py``). ``max_model_len`` None means the model's own maximum,
-    ``max_cudagraph_capture_size`` None twice ``max_num_seqs`` and 512 at most.
-    Expert parallelism spans tensor times data parallel ranks, as in vLLM. ``generation_config``
-    ``auto`` samples as the model's generation_config.json says, ``vllm`` by vLLM's own defaults;
-    ``override_generation_config`` is a JSON object that goes before either. What clients ask for
-    themselves goes there too: ``{"temperature": 0}`` where they want the likeliest tokens.
+    None means the engine's default on the GPU, from ``data/engines/defaults.csv``;
+    ``max_model_len`` None means the model's own maximum. ``engine_version`` empty stands for the
+    release that the table names. ``generation_config`` ``auto`` samples as the model's
+    generation_config.json says, ``vllm`` by vLLM's own defaults; ``override_generation_config`` is
+    a JSON object that goes before either. What clients ask for themselves goes there too:
+    ``{"temperature": 0}`` where they want the likeliest tokens.
     """
 
     tensor_parallel_size: int = flag(
-        1, "GPUs that share each layer.", least=1, shorts=("-tp",), decides_cost=True
+        1,
+        "GPUs that share each layer.",
+        least=1,
+        shorts=("-tp",),
+        spelled={SGLANG: "tp_size"},
+        decides_cost=True,
     )
     pipeline_parallel_size: int = flag(
-        1, "Stages of layers.", least=1, shorts=("-pp",), decides_cost=True
-    )
+        1, "Stages of layers.", least=1, shorts=("-pp",), spelled={SGLANG: "pp_size"},
+        decides_cost=True,
+    )  # fmt: skip
     data_parallel_size: int = flag(
         1,
         "Replicas of the attention; experts span them.",
         least=1,
         shorts=("-dp",),
+        spelled={SGLANG: "dp_size"},
         decides_cost=True,
     )
     enable_expert_parallel: bool = flag(False, "Whole experts on each GPU.", decides_cost=True)
-    max_num_batched_tokens: int = flag(
-        8192, "Tokens per step.", unit="tokens", least=1, shown="vLLM's for the GPU"
+    max_num_batched_tokens: int | None = flag(
+        None,
+        "Tokens per step.",
+        unit="tokens",
+        least=1,
+        shown=f"{_OWN} for the GPU",
+        spelled={SGLANG: "chunked_prefill_size", TRTLLM: "max_num_tokens"},
     )
-    max_num_seqs: int = flag(
-        1024, "Requests per step.", unit="requests", least=1, shown="vLLM's for the GPU"
+    max_num_seqs: int | None = flag(
+        None,
+        "Requests per step.",
+        unit="requests",
+        least=1,
+        shown=f"{_OWN} for the GPU",
+        spelled={SGLANG: "max_running_requests", TRTLLM: "max_batch_size"},
     )
     max_model_len: int | None = flag(
-        None, "Longest context.", unit="tokens", least=1, shown="the model's"
+        None,
+        "Longest context.",
+        unit="tokens",
+        least=1,
+        shown="the model's",
+        spelled={SGLANG: "context_length", TRTLLM: "max_seq_len"},
     )
-    gpu_memory_utilization: float = flag(0.9, "Share of memory to use.", above=0, most=1)
-    enable_chunked_prefill: bool = flag(True, "Cut long prompts.")
-    enable_prefix_caching: bool = flag(True, "Reuse common prefixes.")
-    enforce_eager: bool = flag(False, "Launch without CUDA graphs.", decides_cost=True)
+    gpu_memory_utilization: float | None = flag(
+        None,
+        "Share of memory to use.",
+        above=0,
+        most=1,
+        shown=_OWN,
+        spelled={SGLANG: "mem_fraction_static", TRTLLM: "free_gpu_memory_fraction"},
+    )
+    enable_chunked_prefill: bool | None = flag(None, "Cut long prompts.", shown=_OWN)
+    enable_prefix_caching: bool = flag(
+        True,
+        "Reuse common prefixes.",
+        spelled={SGLANG: "no_disable_radix_cache", TRTLLM: "enable_block_reuse"},
+    )
+    enforce_eager: bool = flag(
+        False,
+        "Launch without CUDA graphs.",
+        spelled={SGLANG: "disable_cuda_graph"},
+        decides_cost=True,
+    )
     max_cudagraph_capture_size: int | None = flag(
         None,
         "Tokens of the largest step in a CUDA graph.",
         unit="tokens",
         least=1,
-        shown="2 x max-num-seqs, at most 512",
+        shown=_OWN,
+        spelled={SGLANG: "cuda_graph_max_bs", TRTLLM: "cuda_graph_max_batch_size"},
         remedy="--enforce-eager turns graphs off",
         decides_cost=True,
     )
-    block_size: int = flag(16, "Tokens per KV block.", unit="tokens", least=1)
+    block_size: int | None = flag(
+        None,
+        "Tokens per KV block.",
+        unit="tokens",
+        least=1,
+        shown=_OWN,
+        spelled={SGLANG: "page_size", TRTLLM: "tokens_per_block"},
+    )
     cpu_offload_gb: float = flag(
         0.0, "Weights per GPU kept in host memory.", unit="GiB", least=0, decides_cost=True
     )
@@ -80,39 +129,84 @@ class ServingSpec:
     override_generation_config: str = flag(
         "", "JSON of sampling settings in place of the model's, or those that clients send."
     )
+    engine: str = flag(VLLM, "What serves.", allowed=ENGINES, decides_cost=True)
+    engine_version: str = flag(
+        "", "Its release, which decides defaults.", shown="that of the defaults' table",
+        decides_cost=True,
+    )  # fmt: skip
+    ep_size: int | None = flag(
+        None,
+        "GPUs over which whole experts are spread.",
+        least=1,
+        shown="1",
+        spelled={TRTLLM: "moe_expert_parallel_size"},
+        engines=(SGLANG, TRTLLM),
+        decides_cost=True,
+    )
+    enable_dp_attention: bool = flag(
+        False,
+        "Each GPU attends to requests of its own.",
+        spelled={TRTLLM: "enable_attention_dp"},
+        engines=(SGLANG, TRTLLM),
+        decides_cost=True,
+    )
+    max_prefill_tokens: int | None = flag(
+        None,
+        "Prompt tokens after which a prefill step takes no further request.",
+        unit="tokens",
+        least=1,
+        shown=_OWN,
+        engines=(SGLANG,),
+    )
+    scheduler_recv_interval: int | None = flag(
+        None,
+        "Decode steps between two looks at the queue of new requests.",
+        least=1,
+        shown="1",
+        engines=(SGLANG,),
+    )
+    schedule_conservativeness: float = flag(
+        1.0, "How long outputs are expected to be, relative to the usual guess.", above=0,
+        engines=(SGLANG,),
+    )  # fmt: skip
+    cudagraph_padding: bool | None = flag(
+        None,
+        "Round decode batches up to the sizes of CUDA graphs.",
+        shown=_OWN,
+        spelled={SGLANG: "no_disable_cuda_graph_padding", TRTLLM: "cuda_graph_padding"},
+        engines=(SGLANG, TRTLLM),
+    )
+    fuse_all_reduce: bool | None = flag(
+        None,
+        "All-reduce and norm in one kernel.",
+        shown=_OWN,
+        spelled={SGLANG: "enable_flashinfer_allreduce_fusion"},
+    )
+    moe_backend: str = flag(
+        "", "Kernels of the experts.", shown=_OWN, spelled={SGLANG: "moe_runner_backend"}
+    )
+    sampling_backend: str = flag("", "Kernels of the sampler.", shown=_OWN)
+    speculative_config: str = flag(
+        "none",
+        "Speculative decoding, which is refused.",
+        allowed=("none",),
+        spelled={SGLANG: "speculative_algorithm"},
+        remedy="steps of several tokens are not modelled: leave it out",
+    )
+    disaggregation_mode: str = flag(
+        "null",
+        "Prefill and decode on servers of their own, which is refused.",
+        allowed=("null",),
+        remedy="prefill and decode servers are not modelled together: leave it out",
+    )
 
     def __post_init__(self) -> None:
         check_flags(self)
         overridden(Sampling(), self.override_generation_config)
+        for each in flags_of(ServingSpec):
+            if each.engines and self.engine not in each.engines:
+                self._refuse_foreign(each.name, each.option, each.default)
 
-    @property
-    def graph_tokens(self) -> int:
-        """Tokens of the largest step that a CUDA graph is captured of; 0 without graphs.
-
-        ``vllm/config/vllm.py: _set_cudagraph_sizes``.
-        """
-        if self.enforce_eager:
-            return 0
-        return self.max_cudagraph_capture_size or min(2 * self.max_num_seqs, MOST_GRAPH_TOKENS)
-
-    @property
-    def expert_parallel_size(self) -> int:
-        """GPUs over which whole experts are spread; 1 without expert parallelism."""
-        return (
-            self.tensor_parallel_size * self.data_parallel_size
-            if self.enable_expert_parallel
-            else 1
-        )
-
-    @property
-    def expert_tensor_parallel_size(self) -> int:
-        """GPUs over which each expert's matrices are cut.
-
-        vLLM flattens tensor and data parallel ranks for the experts either way
-        (``FusedMoEParallelConfig.make``): whole experts with expert parallelism, slices without.
-        """
-        return (
-            1
-            if self.enable_expert_parallel
-            else self.tensor_parallel_size * self.data_parallel_size
-        )
+    def _refuse_foreign(self, name: str, option: str, default: object) -> None:
+        if getattr(self, name) != default:
+            raise PinnError(f"{self.engine} has no {option}: leave it out, or give its --engine")

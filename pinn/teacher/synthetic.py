@@ -103,11 +103,11 @@ def _place(
 
 def weight_bytes(deployment: Deployment) -> float:
     """Weights on one GPU, the input embedding left out."""
-    model, serving = deployment.model, deployment.serving
-    total = sum(m.weight_bytes for m in dense_matmuls(model, serving.tensor_parallel_size))
+    model, recipe = deployment.model, deployment.recipe
+    total = sum(m.weight_bytes for m in dense_matmuls(model, recipe.tensor_parallel_size))
     if model.moe is not None:
-        each = expert_weights(model.moe, model.hidden_size, serving.expert_tensor_parallel_size)
-        experts = model.moe.experts / serving.expert_parallel_size * model.moe_layers
+        each = expert_weights(model.moe, model.hidden_size, recipe.expert_tensor_parallel_size)
+        experts = model.moe.experts / recipe.expert_parallel_size * model.moe_layers
         total += experts * each * model.precisions.experts.bytes_per_weight
     return total
 

@@ -131,7 +131,7 @@ _PARTS = (
         "expert_parallel", "experts spread over GPUs", 0.01, 0.01,
         "share of the experts' time x log2 of the GPUs over 3: the slowest GPU makes the step, and "
         f"which experts are asked for is not known; {_ASSUMED}",
-        lambda s: _share("experts")(s) * log2(s.deployment.serving.expert_parallel_size) / 3,
+        lambda s: _share("experts")(s) * log2(s.deployment.recipe.expert_parallel_size) / 3,
     ),
     SpreadPart(
         "latent_attention", "latent attention", 0.03, 0.1,

@@ -57,9 +57,9 @@ def test_what_cannot_be_read_is_named(configuration, message):
 
 
 def test_defaults_are_those_of_vllm_on_the_gpu():
-    large, small = (make_deployment({**LLAMA, "gpu": gpu}).serving for gpu in ("H100", "L4"))
-    assert (large.max_num_batched_tokens, large.max_num_seqs) == (8192, 1024)
-    assert (small.max_num_batched_tokens, small.max_num_seqs) == (2048, 256)
+    large, small = (make_deployment({**LLAMA, "gpu": gpu}).recipe for gpu in ("H100", "L4"))
+    assert (large.token_budget, large.max_requests) == (8192, 1024)
+    assert (small.token_budget, small.max_requests) == (2048, 256)
     given = make_deployment({**LLAMA, "max_num_batched_tokens": 512}).serving
     assert given.max_num_batched_tokens == 512
 

@@ -33,7 +33,7 @@ RUN = {
 
 def test_an_expert_parallel_row():
     deployment = observed_deployment(ROW)
-    assert deployment.serving.expert_parallel_size == 4
+    assert deployment.recipe.expert_parallel_size == 4
     assert not deployment.serving.enable_prefix_caching
     assert deployment.model.precisions.experts.name == "fp8_block"
     assert deployment.kv_cache_precision.name == "bf16"

@@ -35,7 +35,7 @@ def write(folder: Path, **options: object) -> Path:
 
 def fitted(tables: TraceTables, rows: np.ndarray) -> np.ndarray:
     """Least squares on intervals, relative to the engine's true coefficients."""
-    batches = IntervalBatches(tables).of(rows)
+    batches = IntervalBatches(tables, tables.deployment()).of(rows)
     sums, weight = batches.sums, batches.weight
     columns = (
         np.ones_like(weight),
@@ -71,7 +71,7 @@ def test_every_level_of_knowledge_tells_the_same_batch(tmp_path: Path) -> None:
     assert set(knowledge) == {"snapshot", "journey"}
     rows = np.arange(len(tables.steps))
     truth = sum_batches([run.steps[i - 1].batch for i in tables.steps["step_id"]])
-    found = IntervalBatches(tables).of_steps(rows)
+    found = IntervalBatches(tables, tables.deployment()).of_steps(rows)
     for f in fields(truth):
         assert getattr(found, f.name) == pytest.approx(getattr(truth, f.name)), f.name
 
@@ -81,11 +81,11 @@ def test_without_journeys_windows_are_estimates_with_the_right_totals(tmp_path: 
     tables = ingest_vllm(path, tmp_path / "out")
     assert set(tables.steps["knowledge"]) == {"aggregate"}
     good = np.flatnonzero(tables.cycles["set_aside"].isna())
-    batches = IntervalBatches(tables).of(good)
+    batches = IntervalBatches(tables, tables.deployment()).of(good)
     steps = tables.cycles["steps"].to_numpy(float, na_value=np.nan)[good]
     assert np.bincount(batches.owner, weights=batches.weight) == pytest.approx(steps)
     rows = np.arange(len(tables.steps))
-    sums = IntervalBatches(tables).of_steps(rows)
+    sums = IntervalBatches(tables, tables.deployment()).of_steps(rows)
     assert sums.prefill_tokens == pytest.approx(tables.steps["prefill_tokens"].to_numpy())
     assert sums.decode_requests == pytest.approx(tables.steps["decode_requests"].to_numpy())
 

@@ -17,7 +17,8 @@ from pinn.sources.launch_scripts import (
 )
 from pinn.sources.silicon import read_silicon
 from pinn.specs.gpu_catalog import load_gpu
-from pinn.specs.serving_defaults import default_max_num_batched_tokens
+from pinn.specs.recipe_rules import effective_recipe
+from pinn.specs.serving import ServingSpec
 
 MINIMAX, KIMI = "MiniMaxAI/MiniMax-M2.5", "moonshotai/Kimi-K2.5"
 LLAMA, GPT_OSS = "meta-llama/Llama-3.3-70B-Instruct", "openai/gpt-oss-120b"
@@ -67,7 +68,7 @@ def test_a_script_holds_from_its_first_day_to_the_day_before_the_next(script, la
     wanted = {ALWAYS: True, NEVER: False, AS_LABELLED: labelled}[script.expert_parallel]
     assert row["enable_expert_parallel"] == wanted
     assert row["kv_cache_dtype"] == script.kv_cache_dtype
-    assert row["max_cudagraph_capture_size"] == script.graph_tokens
+    assert row["max_cudagraph_capture_size"] == (script.graph_tokens or 512)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,10 @@ def test_the_kv_cache_flag(model, gpu, precision, day, dtype):
 
 def test_a_script_without_a_budget_has_that_of_vllm_for_the_gpu():
     row = launched(gpu="h100_sxm", prompt_tokens=8192)
-    assert row["max_num_batched_tokens"] == default_max_num_batched_tokens(load_gpu("H100"))
+    assert (
+        row["max_num_batched_tokens"]
+        == effective_recipe(ServingSpec(), load_gpu("H100")).token_budget
+    )
     assert launched(gpu="a30")["max_num_batched_tokens"] == 2048
 
 

@@ -23,7 +23,7 @@ def test_more_deployments_keep_the_first_ones():
 def test_weights_fit_in_memory():
     """With room for keys and values in what vLLM takes of the memory."""
     for drawn in (synthetic_deployments(100, GPUS, 0), catalog_deployments(200, GPUS, 0)):
-        room = [d.serving.gpu_memory_utilization * d.gpu.memory_bytes for d in drawn]
+        room = [d.recipe.memory_share * d.gpu.memory_bytes for d in drawn]
         left = np.array(room) - [weight_bytes(d) for d in drawn]
         assert (left > 0.04 * np.array([d.gpu.memory_bytes for d in drawn])).all()
         # And large models are drawn: they fill a good part of it.
@@ -33,7 +33,7 @@ def test_weights_fit_in_memory():
 def test_draws_span_experts_latent_attention_windows_and_parallelism():
     drawn = synthetic_deployments(300, GPUS, 0)
     assert {d.serving.tensor_parallel_size for d in drawn} == {1, 2, 4, 8}
-    assert any(d.serving.expert_parallel_size > 1 for d in drawn)
+    assert any(d.recipe.expert_parallel_size > 1 for d in drawn)
     assert {d.model.moe is None for d in drawn} == {True, False}
     assert {d.model.is_latent for d in drawn} == {True, False}
     assert {d.model.window_tokens is None for d in drawn} == {True, False}

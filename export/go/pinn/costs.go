@@ -9,6 +9,7 @@ type Costs struct {
 	QuantizedLayers       float64 // Layers whose activations are quantized in every step.
 	ParallelLayers        float64 // Layers with a tensor-parallel all-reduce.
 	GraphTokens           float64 // Tokens of the largest step that a CUDA graph was captured of.
+	GraphRequests         float64 // Decodes of the largest step without prompts that one was; 0 for no limit.
 	GemmWeights           float64 // Reading every weight but the routed experts' once.
 	GemmToken             float64 // Computing them for one token, the output head apart.
 	HeadSequence          float64 // Computing the output head for one sequence.
@@ -45,6 +46,7 @@ var costNames = []struct {
 	{"quantized_layers", func(c *Costs) *float64 { return &c.QuantizedLayers }},
 	{"parallel_layers", func(c *Costs) *float64 { return &c.ParallelLayers }},
 	{"graph_tokens", func(c *Costs) *float64 { return &c.GraphTokens }},
+	{"graph_requests", func(c *Costs) *float64 { return &c.GraphRequests }},
 	{"gemm_weights_s", func(c *Costs) *float64 { return &c.GemmWeights }},
 	{"gemm_token_s", func(c *Costs) *float64 { return &c.GemmToken }},
 	{"head_sequence_s", func(c *Costs) *float64 { return &c.HeadSequence }},
@@ -83,6 +85,7 @@ type costFacts struct {
 	dataParallelSize     float64
 	pipelineParallelSize float64
 	graphTokens          float64
+	graphRequests        float64
 	cpuOffloadGb         float64
 	memoryBytesPerS      float64
 	linkBytesPerS        float64
@@ -127,6 +130,7 @@ func (w *costFacts) costs() Costs {
 	}
 	c.ParallelLayers = w.layers * chosen1
 	c.GraphTokens = w.graphTokens
+	c.GraphRequests = w.graphRequests
 	c.GemmWeights = weights
 	c.GemmToken = w.denseToken
 	c.HeadSequence = w.headSequence

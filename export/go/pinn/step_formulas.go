@@ -126,7 +126,15 @@ func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 	f[fParallelLayer] = c.ParallelLayers * busy
 	var chosen1 float64
 	if c.GraphTokens > 0 {
-		chosen1 = min(prefillTokens/max(c.GraphTokens, 1), 1)
+		var chosen2 float64
+		var chosen3 float64
+		if c.GraphRequests > 0 {
+			chosen3 = decodeRequests
+		}
+		if chosen3 > c.GraphRequests {
+			chosen2 = 1
+		}
+		chosen1 = max(min(prefillTokens/max(c.GraphTokens, 1), 1), chosen2)
 	} else {
 		chosen1 = busy
 	}
@@ -146,16 +154,16 @@ func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 	f[fGemmBeyond128] = c.GemmToken * max(tokens-128, 0)
 	f[fGemmBeyond1024] = c.GemmToken * max(tokens-1024, 0)
 	f[fExperts] = max(c.topkExpertRead*busy, expertCompute)
-	var chosen2 float64
+	var chosen4 float64
 	if c.Experts > 0 {
-		chosen2 = c.Experts * (1 - c.powers1.of(expertTokens)) * c.ExpertRead
+		chosen4 = c.Experts * (1 - c.powers1.of(expertTokens)) * c.ExpertRead
 	}
-	f[fExpertsHit] = max(chosen2-c.topkExpertRead, 0)
-	var chosen3 float64
+	f[fExpertsHit] = max(chosen4-c.topkExpertRead, 0)
+	var chosen5 float64
 	if c.Experts > 0 {
-		chosen3 = c.Experts * (1 - c.powers1.of(tokens*0.1*c.ExpertReplicas)) * c.ExpertRead
+		chosen5 = c.Experts * (1 - c.powers1.of(tokens*0.1*c.ExpertReplicas)) * c.ExpertRead
 	}
-	f[fExpertsHitTenth] = max(chosen3-c.topkExpertRead, 0)
+	f[fExpertsHitTenth] = max(chosen5-c.topkExpertRead, 0)
 	f[fExpertCompute] = expertCompute
 	f[fExpertComputeBeyond1024] = c.ExpertToken * max(expertTokens-1024, 0)
 	f[fExpertActivations] = c.ExpertActivationToken * tokens * c.ExpertReplicas

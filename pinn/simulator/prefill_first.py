@@ -1,0 +1,335 @@
+"""Steps of prompts apart from steps of decodes, as SGLang schedules them.
+
+Mirrors ``sglang/srt/managers/scheduler.py: get_next_batch_to_run`` and ``schedule_policy.py:
+PrefillAdder`` of 0.5.9 with the first-come-first-served policy: waiting prompts go first and the
+decodes wait; where none fits, all running requests decode. Left out: mixed chunks, priorities,
+LoRA, hierarchical cache, sliding-window pools. Outputs always have their full length, as with
+``ignore_eos``. Tokens that are decoded can be found by their prefix as they come, not only when
+their request has ended.
+"""
+
+from __future__ import annotations
+
+from pinn.simulator import arrays
+from pinn.simulator.blocks import admit, blocks_for, cached_blocks, free_request, grow, key_blocks
+from pinn.simulator.filling import add_to_batch
+from pinn.simulator.jit import inner
+from pinn.simulator.queues import append_waiting, remove_waiting
+from pinn.simulator.state import PREEMPTED, RUNNING
+
+#: What a step counts towards a look at the queue (``environ.py``:
+#: ``SGLANG_SCHEDULER_RECV_SKIPPER_WEIGHT_DEFAULT`` and ``_DECODE``).
+PROMPTS_WEIGHT, DECODES_WEIGHT = 1000, 1
+#: ``SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR``, ``_DECAY_STEPS`` and ``SGLANG_RETRACT_DECODE_STEPS``.
+LEAST_EXPECTED, DECAY_STEPS, RETRACT_STEPS = 0.14, 600, 20
+#: ``SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION``: longer outputs are expected to have so many tokens.
+MOST_EXPECTED_TOKENS = 4096
+#: ``IGNORE_EOS_RESERVE_TOKENS``, for each request.
+SPARE_TOKENS = 1
+
+_ADDED, _NO_ROOM, _STOPPED = range(3)
+
+
+@inner
+def schedule_apart(engine, replica, column, now):
+    """Fill a batch with prompts or, where none can start, with the decodes."""
+    state = arrays.replicas(engine)[replica]
+    _take_stock(engine, replica)
+    _schedule_prompts(engine, replica, column, now)
+    state.last_prompts = state.tokens > 0
+    if state.tokens == 0:
+        _schedule_decodes(engine, replica, column)
+    if state.tokens > 0:
+        state.polls += PROMPTS_WEIGHT if state.last_prompts else DECODES_WEIGHT
+
+
+@inner
+def _take_stock(engine, replica):
+    """``get_next_batch_to_run`` up to the prompts: what has become of the last batch.
+
+    Requests that have ended keep their places until the next step of decodes, but for those that
+    end with their prompt's step before it is merged.
+    """
+    state = arrays.replicas(engine)[replica]
+    chunked = state.chunked
+    if state.last_prompts and not engine.asynchronous and state.ended > 0:
+        state.full = 0
+    else:
+        state.unfiltered += state.ended
+    state.ended = 0
+    if chunked >= 0:
+        if arrays.requests(engine)[chunked].status != RUNNING:
+            state.chunked = -1
+            return
+        key_blocks(engine, replica, chunked, arrays.requests(engine)[chunked].computed)
+        state.full = 0
+
+
+@inner
+def _schedule_prompts(engine, replica, column, now):
+    """``_get_new_batch_prefill_raw``: the prompt that was cut, then waiting ones in their order."""
+    state = arrays.replicas(engine)[replica]
+    if state.chunked < 0 and (state.full > 0 or state.waiting == 0):
+        return
+    places = engine.max_seqs - (state.running - (state.chunked >= 0)) - state.unfiltered
+    if state.chunked >= 0 and places <= 0:
+        state.full = 1
+        return
+    expected = _expected_tokens(engine, replica)
+    left = engine.max_tokens if engine.chunked else 1 << 60
+    prompts_left, taken, guesses = engine.prompt_budget, 0, 0
+    if state.chunked >= 0:
+        tokens, expected = _go_on(engine, replica, column, left, expected)
+        left, prompts_left, taken = left - tokens, prompts_left - tokens, 1
+    r = state.waiting_head
+    while r >= 0:
+        after = arrays.requests(engine)[r].after
+        if taken >= places:
+            state.full = 1
+            return
+        if not engine.caching:
+            guesses = _guess(engine, replica, r, guesses)
+        result, tokens, promised = _start(
+            engine, replica, column, r, now, left, prompts_left, taken, guesses, expected
+        )
+        if result == _ADDED:
+            taken += 1
+            expected += promised
+            left, prompts_left = left - tokens, prompts_left - tokens
+            if _free_tokens(engine, replica) - expected <= 0:
+                result = _NO_ROOM
+            elif prompts_left <= 0 or left <= 0:
+                result = _STOPPED
+        if result == _NO_ROOM:
+            state.full = 1
+        if result != _ADDED:
+            return
+        r = after
+
+
+@inner
+def _free_tokens(engine, replica):
+    """``available_size`` and ``evictable_size`` together."""
+    return arrays.replicas(engine)[replica].free_blocks * engine.block_size
+
+
+@inner
+def _expected_tokens(engine, replica):
+    """``rem_total_token_offset``: what the running requests are expected to write still."""
+    state, running = arrays.replicas(engine)[replica], arrays.running(engine)[replica]
+    total = 0.0
+    for i in range(state.running):
+        if running[i] != state.chunked:
+            request = arrays.requests(engine)[running[i]]
+            left = min(request.output - request.generated, MOST_EXPECTED_TOKENS)
+            total += left * state.expected
+    return total
+
+
+@inner
+def _go_on(engine, replica, column, left, expected):
+    """``add_chunked_req``: (tokens in whole blocks, what is expected to be written)."""
+    state = arrays.replicas(engine)[replica]
+    r = state.chunked
+    request = arrays.requests(engine)[r]
+    room = min(left, int(_free_tokens(engine, replica) - expected))
+    if room <= 0:
+        room = left
+    wanted = request.prompt + request.generated - request.computed
+    tokens = min(wanted, room)
+    grow(engine, replica, r, request.computed + tokens)
+    add_to_batch(engine, replica, column, r, tokens)
+    if tokens == wanted:
+        state.chunked = -1
+        expected += min(request.output, MOST_EXPECTED_TOKENS)
+    return blocks_for(engine, tokens) * engine.block_size, expected
+
+
+@inner
+def _start(engine, replica, column, r, now, left, prompts_left, taken, guesses, expected):
+    """``add_one_req``: (result, its tokens in whole blocks, tokens it is expected to write)."""
+    request, state = arrays.requests(engine)[r], arrays.replicas(engine)[replica]
+    hits = cached_blocks(engine, replica, r)
+    computed = hits * engine.block_size
+    tokens = request.prompt + request.generated - computed
+    paged = blocks_for(engine, tokens) * engine.block_size
+    room = _free_tokens(engine, replica) - expected
+    if engine.caching:
+        written = min(request.output - request.generated, MOST_EXPECTED_TOKENS)
+        if tokens + written >= room - _unlocked_tokens(engine, replica, r, hits):
+            return _NO_ROOM, 0, 0
+        if paged >= prompts_left and taken > 0:
+            return _STOPPED, 0, 0
+    elif paged > min(room, _free_tokens(engine, replica)) or not _all_fit(
+        engine, replica, paged, guesses
+    ):
+        return _NO_ROOM, 0, 0
+    promised = min(request.output, MOST_EXPECTED_TOKENS)
+    if paged > left:
+        tokens = left - left % engine.chunk_multiple if engine.caching else left
+        if tokens <= 0:
+            return _STOPPED, 0, 0
+        paged, promised = blocks_for(engine, tokens) * engine.block_size, 0
+    if not admit(engine, replica, r, hits, computed + tokens):
+        return _NO_ROOM, 0, 0
+    _enter(engine, replica, r, computed, now)
+    if promised == 0:
+        state.chunked = r
+    add_to_batch(engine, replica, column, r, tokens)
+    return _ADDED, paged, promised
+
+
+@inner
+def _unlocked_tokens(engine, replica, r, hits):
+    """Of the request's cached prefix, what nobody uses: it can no longer be evicted."""
+    request, found = arrays.requests(engine)[r], 0
+    for i in range(hits):
+        block = arrays.holder(engine)[replica, arrays.keys(engine)[request.first_key + i]]
+        found += arrays.references(engine)[replica, block] == 0
+    return found * engine.block_size
+
+
+@inner
+def _enter(engine, replica, r, computed, now):
+    """A waiting request becomes a running one."""
+    request, state = arrays.requests(engine)[r], arrays.replicas(engine)[replica]
+    remove_waiting(engine, replica, r)
+    if request.scheduled_s < 0:
+        request.scheduled_s = now
+        request.cached = computed
+        arrays.new(engine)[replica, state.new] = r
+        state.new += 1
+    request.reused += computed
+    request.computed = computed
+    request.status = RUNNING
+    arrays.running(engine)[replica, state.running] = r
+    state.running += 1
+
+
+@inner
+def _guess(engine, replica, r, guesses):
+    """``add_req_state``: requests by the tokens that they will still write, with what they hold.
+
+    The first request of a batch makes the list of all; a later one is put in its place, or before
+    the last where it has the most to write, as SGLang has it.
+    """
+    left, held = arrays.tokens_left(engine), arrays.tokens_held(engine)
+    request = arrays.requests(engine)[r]
+    if guesses > 0:
+        return _insert(left, held, guesses, request, True)
+    state, running = arrays.replicas(engine)[replica], arrays.running(engine)[replica]
+    guesses = _insert(left, held, guesses, request, False)
+    for i in range(state.running):
+        other = arrays.requests(engine)[running[i]]
+        guesses = _insert(left, held, guesses, other, False)
+    return guesses
+
+
+@inner
+def _insert(left, held, guesses, request, late):
+    """Put a request into the ordered list; unless ``late``, behind its equals."""
+    tokens = request.output - request.generated
+    if tokens <= 0:
+        return guesses
+    place = guesses
+    if late:
+        place = 0
+        while place < guesses - 1 and tokens > left[place]:
+            place += 1
+        for i in range(guesses, place, -1):
+            left[i], held[i] = left[i - 1], held[i - 1]
+    else:
+        while place > 0 and left[place - 1] > tokens:
+            left[place], held[place] = left[place - 1], held[place - 1]
+            place -= 1
+    left[place], held[place] = tokens, request.prompt + request.generated
+    return guesses + 1
+
+
+@inner
+def _all_fit(engine, replica, paged, guesses):
+    """``add_one_req_ignore_eos``: whether memory lasts until each of the requests has ended."""
+    left, held = arrays.tokens_left(engine), arrays.tokens_held(engine)
+    free = _free_tokens(engine, replica) - paged
+    for i in range(guesses):
+        still = guesses - i
+        if free - left[i] * still <= SPARE_TOKENS * still:
+            return False
+        free += held[i]
+    return True
+
+
+@inner
+def _schedule_decodes(engine, replica, column):
+    """``update_running_batch``: every running request decodes; some are retracted for memory."""
+    state, running = arrays.replicas(engine)[replica], arrays.running(engine)[replica]
+    if state.unfiltered > 0:
+        state.full = state.unfiltered = 0
+    if state.running == 0:
+        state.full = 0
+        return
+    if _decode_blocks(engine, replica) > state.free_blocks:
+        _retract(engine, replica)
+    else:
+        least = engine.expected_share * LEAST_EXPECTED
+        decay = (engine.expected_share - least) / DECAY_STEPS
+        state.expected = max(state.expected - decay, least)
+    for i in range(state.running):
+        r = running[i]
+        grow(engine, replica, r, arrays.requests(engine)[r].computed + 1)
+        add_to_batch(engine, replica, column, r, 1)
+
+
+@inner
+def _decode_blocks(engine, replica):
+    """``new_tokens_required_next_decode``, in blocks."""
+    state, running = arrays.replicas(engine)[replica], arrays.running(engine)[replica]
+    needed = 0
+    for i in range(state.running):
+        needed += arrays.requests(engine)[running[i]].computed % engine.block_size == 0
+    return needed
+
+
+@inner
+def _retract(engine, replica):
+    """``retract_decode``: who has written least goes, the longest prompt first; one stays.
+
+    They go to the end of the queue and begin anew.
+    """
+    state, running = arrays.replicas(engine)[replica], arrays.running(engine)[replica]
+    while state.running > 1 and (
+        state.preempted == 0 or _decode_blocks(engine, replica) > state.free_blocks
+    ):
+        chosen = 0
+        for i in range(1, state.running):
+            request = arrays.requests(engine)[running[i]]
+            least = arrays.requests(engine)[running[chosen]]
+            if request.generated < least.generated or (
+                request.generated == least.generated and request.prompt >= least.prompt
+            ):
+                chosen = i
+        r = running[chosen]
+        for i in range(chosen, state.running - 1):
+            running[i] = running[i + 1]
+        state.running -= 1
+        _give_up(engine, replica, r)
+    written = outputs = 0
+    for i in range(state.running):
+        request = arrays.requests(engine)[running[i]]
+        written += request.generated + RETRACT_STEPS
+        outputs += request.output
+    state.expected = min(written / (outputs + 1), 1.0)
+    state.full = 0
+
+
+@inner
+def _give_up(engine, replica, r):
+    """``release_req`` and ``_add_request_to_queue``."""
+    request, state = arrays.requests(engine)[r], arrays.replicas(engine)[replica]
+    free_request(engine, replica, r)
+    request.status = PREEMPTED
+    request.computed = 0
+    request.preemptions += 1
+    append_waiting(engine, replica, r)
+    arrays.preempted(engine)[replica, state.preempted] = r
+    state.preempted += 1

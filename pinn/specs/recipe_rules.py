@@ -1,0 +1,306 @@
+"""From an engine's flags to what runs: the one place that knows the engines apart.
+
+Flags that are not given come from the table of defaults (``pinn.specs.engine_defaults``); what no
+flag sets, such as the kind of schedule, stands here with its source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from pinn.errors import PinnError
+from pinn.specs.engine_defaults import engine_default, reference_version
+from pinn.specs.flags import Flag, flags_of
+from pinn.specs.gpu import GpuSpec
+from pinn.specs.graph_sizes import contiguous_sizes, sglang_sizes, trtllm_sizes
+from pinn.specs.recipe import (
+    ALL_TO_ALL,
+    ASSUMED,
+    COMPLETION,
+    DEFAULT,
+    DESIGN,
+    ESTIMATE,
+    FLAG,
+    FREE,
+    FUSED,
+    GATHER,
+    LEAST_LOADED,
+    NEXT_STEP,
+    PREFILL_FIRST,
+    ROUND_ROBIN,
+    STATIC,
+    TOTAL,
+    EffectiveRecipe,
+    Origin,
+)
+from pinn.specs.serving import SGLANG, TRTLLM, VLLM, ServingSpec
+from pinn.units import GIB, MIB
+
+_FLAGS = {each.name: each for each in flags_of(ServingSpec)}
+#: Share of an output that SGLang expects at first (0.5.9 environ.py: SGLANG_INIT_NEW_TOKEN_RATIO),
+#: and what attention data parallelism makes of it (server_args.py: _handle_data_parallelism).
+_EXPECTED_SHARE, _EXPECTED_SHARE_OF_DP = 0.7, 0.3
+
+
+@dataclass
+class _Found:
+    """Fields of a recipe as they are settled, each with what set it."""
+
+    serving: ServingSpec
+    gpu: GpuSpec
+    model_type: str
+    said_by: Mapping[str, str]
+    values: dict[str, Any] = field(default_factory=dict)
+    origins: dict[str, Origin] = field(default_factory=dict)
+
+    @property
+    def version(self) -> str:
+        return self.serving.engine_version or reference_version(self.serving.engine).value
+
+    def put(self, name: str, value: Any, text: str, kind: str = DESIGN) -> None:
+        """Settle a field."""
+        self.values[name], self.origins[name] = value, Origin(kind, text)
+
+    def take(self, name: str, flag: str, read: Callable[[Any], Any] | None = None) -> Any:
+        """Settle a field by a flag, or by its default."""
+        value, origin = self.look_up(flag)
+        self.values[name] = value if read is None else read(value)
+        self.origins[name] = origin
+        return self.values[name]
+
+    def look_up(self, name: str) -> tuple[Any, Origin]:
+        """The value of a flag and what set it."""
+        flag, given = _FLAGS.get(name), getattr(self.serving, name, None)
+        if given not in (None, "") and (flag is None or given != flag.default):
+            return given, Origin(FLAG, self._said(flag, name))
+        if flag is not None and flag.default not in (None, ""):
+            return given, Origin(DEFAULT, f"{flag.option} is not given")
+        found = engine_default(
+            self.serving.engine,
+            name,
+            self.version,
+            self.gpu,
+            self.serving.tensor_parallel_size,
+            self.model_type,
+        )
+        value = flag.read(found.value) if flag else found.value == "yes"
+        return value, Origin(ASSUMED if found.assumed else DEFAULT, found.source)
+
+    def _said(self, flag: Flag | None, name: str) -> str:
+        if name in self.said_by:
+            return self.said_by[name]
+        return flag.spelled_for(self.serving.engine) if flag else name
+
+    def recipe(self) -> EffectiveRecipe:
+        """The recipe, once every field is settled."""
+        names = [f.name for f in fields(EffectiveRecipe) if f.name != "origins"]
+        return EffectiveRecipe(
+            **{name: self.values[name] for name in names},
+            origins={name: self.origins[name] for name in names},
+        )
+
+
+def effective_recipe(
+    serving: ServingSpec,
+    gpu: GpuSpec,
+    model_type: str = "",
+    said_by: Mapping[str, str] | None = None,
+) -> EffectiveRecipe:
+    """What runs under flags on a GPU.
+
+    Args:
+        serving: The engine's flags.
+        gpu: What it runs on.
+        model_type: ``model_type`` of the model's config.json; some defaults depend on it.
+        said_by: Flag to who gave it, such as a launch script and its date, for the origins.
+
+    Raises:
+        PinnError: If the sizes do not fit together, or the version is no release.
+    """
+    found = _Found(serving, gpu, model_type, said_by or {})
+    _settle_parallelism(found)
+    _settle_what_flags_say(found)
+    {VLLM: _settle_vllm, SGLANG: _settle_sglang, TRTLLM: _settle_trtllm}[serving.engine](found)
+    return found.recipe()
+
+
+def _settle_what_flags_say(found: _Found) -> None:
+    """What one flag sets in every engine."""
+    found.take("token_budget", "max_num_batched_tokens")
+    found.take("max_requests", "max_num_seqs")
+    found.take("chunked_prefill", "enable_chunked_prefill")
+    found.take("overlap", "async_scheduling")
+    found.take("kv_cache_dtype", "kv_cache_dtype")
+    found.take("prefix_caching", "enable_prefix_caching")
+    found.take("block_tokens", "block_size")
+    found.take("fused_all_reduce", "fuse_all_reduce")
+    found.take("moe_kernels", "moe_backend")
+    found.take("sampler", "sampling_backend")
+
+
+def _settle_parallelism(found: _Found) -> None:
+    serving = found.serving
+    found.take("pipeline_parallel_size", "pipeline_parallel_size")
+    if serving.engine == VLLM:
+        found.take("tensor_parallel_size", "tensor_parallel_size")
+        found.take("data_parallel_size", "data_parallel_size")
+    else:
+        _settle_attention_ranks(found)
+    ranks = found.values["tensor_parallel_size"] * found.values["data_parallel_size"]
+    spread, origin = ranks, found.look_up("enable_expert_parallel")[1]
+    if not serving.enable_expert_parallel:
+        # vLLM flattens tensor and data parallel ranks for the experts either way
+        # (``FusedMoEParallelConfig.make``): whole experts with the flag, slices without.
+        spread = serving.ep_size or 1
+        origin = found.look_up("ep_size")[1] if serving.ep_size else origin
+    if ranks % spread:
+        raise PinnError(
+            f"{_FLAGS['ep_size'].spelled_for(serving.engine)} {spread} does not divide the {ranks} "
+            f"GPUs of a replica: use a divisor of {ranks}"
+        )
+    found.values["expert_parallel_size"] = spread
+    found.values["expert_tensor_parallel_size"] = ranks // spread
+    found.origins["expert_parallel_size"] = found.origins["expert_tensor_parallel_size"] = origin
+
+
+def _settle_attention_ranks(found: _Found) -> None:
+    """SGLang and TensorRT-LLM count all GPUs as tensor parallel ones.
+
+    Attention data parallelism takes its ranks from among them: as many as ``dp_size`` in SGLang
+    (0.5.9 layers/dp_attention.py: compute_dp_attention_world_info), all in TensorRT-LLM
+    (tensorrt_llm/mapping.py: attn_tp_size is 1 under enable_attention_dp).
+    """
+    serving = found.serving
+    gpus, replicas = serving.tensor_parallel_size, serving.data_parallel_size
+    if serving.engine == TRTLLM and serving.enable_dp_attention:
+        if replicas not in (1, gpus):
+            raise PinnError(
+                f"enable_attention_dp attends on each of {gpus} GPUs: leave the data-parallel "
+                f"size {replicas} out"
+            )
+        replicas = gpus
+    if replicas > 1 and not serving.enable_dp_attention:
+        raise PinnError(
+            f"a data-parallel size of {replicas} without attention data parallelism starts "
+            f"{serving.engine} servers of their own: predict one with its share of the load, or "
+            "add --enable-dp-attention"
+        )
+    if gpus % replicas:
+        raise PinnError(
+            f"{replicas} attention replicas do not divide {gpus} GPUs: use a divisor of {gpus}"
+        )
+    origin = found.look_up("tensor_parallel_size")[1]
+    if serving.enable_dp_attention:
+        origin = found.look_up("enable_dp_attention")[1]
+    for name, value in (
+        ("tensor_parallel_size", gpus // replicas), ("data_parallel_size", replicas)
+    ):  # fmt: skip
+        found.values[name], found.origins[name] = value, origin
+
+
+def _settle_vllm(found: _Found) -> None:
+    """``vllm/v1/core/sched/scheduler.py`` of 0.15.1 and its docs."""
+    serving = found.serving
+    source = "vllm 0.15.1 vllm/v1/core/sched/scheduler.py"
+    found.put("schedule", FUSED, source)
+    found.put("prompt_budget", found.values["token_budget"], source)
+    found.put("chunk_multiple", 1, source)
+    found.put("admission", NEXT_STEP, source)
+    found.put("admission_share", 0.0, source)
+    found.put("poll_interval", 1, "vllm 0.15.1 vllm/v1/engine/core.py: _process_input_queue")
+    found.put("routing", LEAST_LOADED, "vllm 0.15.1 vllm/v1/engine/core_client.py")
+    found.put("expert_exchange", ALL_TO_ALL, "dispatch and combine as the features count them")
+    found.take("memory_share", "gpu_memory_utilization")
+    found.put("memory_share_of", TOTAL, "vllm 0.15.1 vllm/v1/worker/gpu_worker.py")
+    limit, origin = found.look_up("max_cudagraph_capture_size")
+    if origin.kind != FLAG:
+        limit = min(2 * found.values["max_requests"], limit)
+    _put_graphs(found, limit, 0, (), origin)
+    assert serving.engine == VLLM
+
+
+def _settle_sglang(found: _Found) -> None:
+    """``sglang/srt/managers/scheduler.py`` and ``schedule_policy.py`` of 0.5.9."""
+    serving, values = found.serving, found.values
+    source = "sglang 0.5.9 managers/scheduler.py: get_next_batch_to_run"
+    adder = "sglang 0.5.9 managers/schedule_policy.py: PrefillAdder"
+    replicas = values["data_parallel_size"]
+    # server_args.py: _handle_data_parallelism; model_runner.py: max_running_requests.
+    values["token_budget"] = max(values["token_budget"] // replicas, 1)
+    if serving.max_num_seqs is not None:
+        values["max_requests"] = max(values["max_requests"] // replicas, 1)
+    found.put("schedule", PREFILL_FIRST, source)
+    found.take("prompt_budget", "max_prefill_tokens")
+    found.put("chunk_multiple", values["block_tokens"], adder)
+    found.put("admission", ESTIMATE, adder)
+    share = _EXPECTED_SHARE * (_EXPECTED_SHARE_OF_DP if serving.enable_dp_attention else 1.0)
+    found.put("admission_share", min(share * serving.schedule_conservativeness, 1.0), adder)
+    found.take("poll_interval", "scheduler_recv_interval")
+    if values["poll_interval"] > 1 and serving.enable_dp_attention:
+        raise PinnError(
+            "sglang refuses --scheduler-recv-interval with --enable-dp-attention: leave one out"
+        )
+    found.put("routing", ROUND_ROBIN, "sglang 0.5.9 server_args.py: _handle_load_balance_method")
+    found.put("expert_exchange", GATHER, "sglang 0.5.9 server_args.py: moe_a2a_backend none")
+    if serving.enable_dp_attention:
+        found.put("fused_all_reduce", False, "sglang 0.5.9: not with attention data parallelism")
+    limit, origin = found.look_up("max_cudagraph_capture_size")
+    padded = found.look_up("cudagraph_padding")[0]
+    sizes = sglang_sizes(limit) if padded else contiguous_sizes(limit)
+    _put_graphs(found, 1, limit, sizes, origin)
+    _put_static_share(found, limit)
+
+
+def _put_static_share(found: _Found, graphs: int) -> None:
+    """What SGLang reserves (0.5.9 server_args.py: _handle_gpu_memory_settings), in MiB."""
+    serving = found.serving
+    if serving.gpu_memory_utilization is not None:
+        found.take("memory_share", "gpu_memory_utilization")
+    else:
+        total, replicas = found.gpu.memory_bytes / MIB, found.values["data_parallel_size"]
+        chunk = found.look_up("max_num_batched_tokens")[0]
+        gpus = serving.tensor_parallel_size * serving.pipeline_parallel_size
+        reserve = 512 + max(chunk, 2048) * 1.5 + graphs * 2 + gpus / 8 * 1024
+        if serving.enable_dp_attention:
+            reserve += graphs * replicas * (4.5 if graphs > 300 else 3)
+        if found.gpu.memory_bytes > 60 * GIB:
+            reserve = max(reserve, 10 * 1024)
+        share = round((total - reserve) / total, 3)
+        source = "sglang 0.5.9 server_args.py: _handle_gpu_memory_settings"
+        found.put("memory_share", share, source, DEFAULT)
+    found.put("memory_share_of", STATIC, "sglang 0.5.9 model_runner.py: profile_max_num_token")
+
+
+def _settle_trtllm(found: _Found) -> None:
+    """TensorRT-LLM's PyTorch backend: ``tensorrt_llm/_torch/pyexecutor``."""
+    values = found.values
+    scheduler = "tensorrt_llm/_torch/pyexecutor/scheduler.py, microBatchScheduler.cpp"
+    found.put("schedule", FUSED, scheduler)
+    found.put("prompt_budget", values["token_budget"], scheduler)
+    found.put("chunk_multiple", values["block_tokens"], scheduler)
+    found.put("admission", COMPLETION, "llm_args.py: capacity_scheduler_policy GUARANTEED_NO_EVICT")
+    found.put("admission_share", 1.0, "llm_args.py: capacity_scheduler_policy GUARANTEED_NO_EVICT")
+    found.put("poll_interval", 1, "tensorrt_llm/_torch/pyexecutor/py_executor.py")
+    found.put("routing", LEAST_LOADED, "py_executor.py: _balance_adp_requests")
+    found.put("expert_exchange", GATHER, "fused_moe: all-gather and reduce-scatter")
+    found.take("memory_share", "gpu_memory_utilization")
+    found.put("memory_share_of", FREE, "llm_args.py: KvCacheConfig.free_gpu_memory_fraction")
+    limit, origin = found.look_up("max_cudagraph_capture_size")
+    limit = min(limit, values["max_requests"])
+    sizes = trtllm_sizes(limit, found.look_up("cudagraph_padding")[0])
+    _put_graphs(found, 1, sizes[-1], sizes, origin)
+
+
+def _put_graphs(
+    found: _Found, tokens: int, requests: int, sizes: tuple[int, ...], origin: Origin
+) -> None:
+    """Settle what is launched as CUDA graphs; nothing with ``--enforce-eager``."""
+    if found.serving.enforce_eager:
+        tokens, requests, sizes = 0, 0, ()
+        origin = found.look_up("enforce_eager")[1]
+    for name, value in (
+        ("graph_tokens", tokens), ("graph_requests", requests), ("graph_sizes", sizes)
+    ):  # fmt: skip
+        found.values[name], found.origins[name] = value, origin
