@@ -48,6 +48,7 @@ COLUMNS = (
     Column("kv_cache_dtype", "text", "", "the engine's --kv-cache-dtype; auto where not set"),
     Column("max_num_batched_tokens", "count", "token", "the engine's token budget of a step"),
     Column("max_cudagraph_capture_size", "count", "token", "largest step in a CUDA graph"),
+    Column("poll_interval", "count", "step", "decode steps between two looks at new requests"),
     Column("concurrency", "count", "", "requests kept in flight by the closed loop"),
     Column("prompt_tokens", "count", "token", "nominal prompt length"),
     Column("output_tokens", "count", "token", "nominal output length"),

@@ -26,6 +26,8 @@ class Flags:
     gathers: bool
     graph_tokens: int
     graph_requests: int
+    fused_all_reduce: bool
+    all_reduce_latency: float
     cpu_offload_gb: float
     kv_element_bytes: float
     logit_bytes: float
@@ -47,6 +49,9 @@ class CostFacts:
         pipeline_parallel_size: As vLLM's flag.
         graph_tokens: Tokens of the largest step that a CUDA graph was captured of.
         graph_requests: Decodes of the largest one without prompts; 0 for no limit.
+        fused_all_reduce: 1 where norms and quantization are part of the all-reduce kernel.
+        faster_all_reduce: Share of a small message's time that the engine's own kernel saves
+            over vLLM's.
         cpu_offload_gb: As vLLM's flag, GiB.
         memory_bytes_per_s: Bandwidth of the GPU's memory.
         link_bytes_per_s: Of its links to other GPUs, one way.
@@ -86,6 +91,8 @@ class CostFacts:
     pipeline_parallel_size: float
     graph_tokens: float
     graph_requests: float
+    fused_all_reduce: float
+    faster_all_reduce: float
     cpu_offload_gb: float
     memory_bytes_per_s: float
     link_bytes_per_s: float
@@ -130,6 +137,8 @@ def cost_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> CostFacts:
         pipeline_parallel_size=float(flags.pipeline_parallel_size),
         graph_tokens=float(flags.graph_tokens),
         graph_requests=float(flags.graph_requests),
+        fused_all_reduce=float(flags.fused_all_reduce and tp > 1),
+        faster_all_reduce=1.0 - flags.all_reduce_latency,
         cpu_offload_gb=float(flags.cpu_offload_gb),
         memory_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
         link_bytes_per_s=gpu.link_bandwidth_bytes_per_s,

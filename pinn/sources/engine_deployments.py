@@ -37,7 +37,7 @@ def read_engines(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
         path: ``silicon_sample.csv``; None for the installed package's.
 
     Returns:
-        Rows as :func:`pinn.sources.silicon.read_silicon` gives them, with ``poll_steps`` and
+        Rows as :func:`pinn.sources.silicon.read_silicon` gives them, with
         ``apart``, the reason to show a row apart (empty for most); and the counts.
 
     Raises:
@@ -107,4 +107,4 @@ def _canonical(rows: pd.DataFrame) -> pd.DataFrame:
     named["series"] = [silicon.series_key(row) for _, row in named.iterrows()]
     deepseek = named["model"].str.contains("DeepSeek") & (named["gpu"] == "b300_sxm")
     named["apart"] = (deepseek & (named["date"] == "2026-04-17")).map({True: APART, False: ""})
-    return named[[*silicon.CANONICAL, "poll_steps", "apart"]].reset_index(drop=True)
+    return named[[*silicon.CANONICAL, "apart"]].reset_index(drop=True)

@@ -16,6 +16,8 @@ _LLAMA, _GPT_OSS = "meta-llama/Llama-3.3-70B-Instruct", "openai/gpt-oss-120b"
 #: ``--chunked-prefill-size`` by default on GPUs of 60 to 160 GB (sglang ``server_args.py``), and
 #: ``max_num_tokens`` (TensorRT-LLM ``llm_args.py``).
 DEFAULT_TOKENS = {"sglang": 8192, "trtllm": 8192}
+#: What ``max_num_tokens`` is rounded up to, and has to spare.
+SPARE_TOKENS = 64
 #: Largest batch of decodes in a CUDA graph: SGLang's default from TP 4 on, and below.
 SGLANG_GRAPH_REQUESTS, SGLANG_GRAPH_REQUESTS_SMALL = 512, 256
 #: From so many requests on SGLang's B200 scripts poll once in 30 steps, below once in 10.
@@ -34,6 +36,7 @@ class EngineScript:
         precision: Scheme of the weights; empty for all.
         kv_cache_dtype: Format of the KV cache.
         step_tokens: Most tokens of a step or chunk; 0 for the default.
+        one_prompt: Whether a step has room for one prompt beside the decodes of all clients.
         polls_rarely: Whether ``--scheduler-recv-interval`` is passed.
         precision_served: Scheme that really ran, where the file's label hides it.
     """
@@ -45,6 +48,7 @@ class EngineScript:
     precision: str = ""
     kv_cache_dtype: str = "auto"
     step_tokens: int = 0
+    one_prompt: bool = False
     polls_rarely: bool = False
     precision_served: str = ""
 
@@ -80,8 +84,11 @@ SCRIPTS: tuple[EngineScript, ...] = (
         "trtllm", "gptoss_fp4_h200_trt.sh: kv_cache_config dtype fp8, max_num_tokens 20000",
         _GPT_OSS, ("h200_sxm",), "mxfp4", "fp8", 20000,
     ),
-    EngineScript("trtllm", "dsr1_*_trt.sh: kv_cache_config dtype fp8", _DEEPSEEK,
-        kv_cache_dtype="fp8"),
+    EngineScript(
+        "trtllm", "dsr1_*_trt.sh: kv_cache_config dtype fp8; max_num_tokens from CONC + ISL + 64, "
+        "as the scripts are remembered: not read again", _DEEPSEEK, kv_cache_dtype="fp8",
+        one_prompt=True,
+    ),
     EngineScript("trtllm", "llama70b_*_trt.sh: kv_cache_config dtype fp8", _LLAMA,
         kv_cache_dtype="fp8"),
 )  # fmt: skip
@@ -99,12 +106,12 @@ def with_engine_flags(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows with what their scripts passed.
 
     Args:
-        rows: Columns ``engine``, ``model``, ``gpu``, ``precision``, ``concurrency`` and
-            ``tensor_parallel_size``.
+        rows: Columns ``engine``, ``model``, ``gpu``, ``precision``, ``concurrency``,
+            ``prompt_tokens`` and ``tensor_parallel_size``.
 
     Returns:
         The rows with ``precision``, ``kv_cache_dtype``, ``max_num_batched_tokens`` and
-        ``max_cudagraph_capture_size`` as they ran, and ``poll_steps``, after how many decode steps
+        ``max_cudagraph_capture_size`` as they ran, and ``poll_interval``, after how many decode steps
         the engine looks for new requests. TensorRT-LLM's scripts capture graphs up to the
         concurrency, with padding.
     """
@@ -117,10 +124,19 @@ def with_engine_flags(rows: pd.DataFrame) -> pd.DataFrame:
             for s, stated in zip(scripts, rows["precision"], strict=True)
         ],
         kv_cache_dtype=[s.kv_cache_dtype for s in scripts],
-        max_num_batched_tokens=[s.step_tokens or DEFAULT_TOKENS[s.engine] for s in scripts],
+        max_num_batched_tokens=[
+            _step_tokens(s, clients, prompt)
+            for (s, clients, _), prompt in zip(at, rows["prompt_tokens"], strict=True)
+        ],
         max_cudagraph_capture_size=[_graphs(s, clients, tp) for s, clients, tp in at],
-        poll_steps=[_poll_steps(s, clients) for s, clients, _ in at],
+        poll_interval=[_poll_steps(s, clients) for s, clients, _ in at],
     )
+
+
+def _step_tokens(script: EngineScript, concurrency: int, prompt_tokens: int) -> int:
+    if script.one_prompt:
+        return -(-(concurrency + prompt_tokens + SPARE_TOKENS) // SPARE_TOKENS) * SPARE_TOKENS
+    return script.step_tokens or DEFAULT_TOKENS[script.engine]
 
 
 def _graphs(script: EngineScript, concurrency: int, tensor_parallel_size: int) -> int:

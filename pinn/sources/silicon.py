@@ -81,6 +81,7 @@ CANONICAL = (
     "kv_cache_dtype",
     "max_num_batched_tokens",
     "max_cudagraph_capture_size",
+    "poll_interval",
     "concurrency",
     "prompt_tokens",
     "output_tokens",
@@ -165,7 +166,7 @@ def decode(raw: pd.DataFrame) -> pd.DataFrame:
     rows["engine_version"] = rows["engine_version"].fillna(UNKNOWN_VERSION)
     rows["precision"] = rows["precision"].fillna("bf16")
     rows["enable_expert_parallel"] = rows["stored_moe_ep_size"] > 1
-    rows["data_parallel_size"] = 1
+    rows["data_parallel_size"] = rows["poll_interval"] = 1
     rows["ttft_s"] *= MILLISECOND
     rows["tpot_s"] *= MILLISECOND
     return rows

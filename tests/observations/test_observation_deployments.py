@@ -14,6 +14,8 @@ ROW = {
     "model": "MiniMaxAI/MiniMax-M2.5",
     "gpu": "h100_sxm",
     "engine": "vllm",
+    "engine_version": "0.15.1",
+    "poll_interval": 1,
     "precision": "fp8_block",
     "tensor_parallel_size": 4,
     "data_parallel_size": 1,

@@ -69,9 +69,12 @@ def test_the_other_campaign_is_read_apart(engines):
 
 def test_every_row_is_a_deployment(engines):
     for _, row in engines[0].drop_duplicates("series").iterrows():
-        serving = observed_deployment(row).serving
-        assert serving.data_parallel_size == row["data_parallel_size"]
-        assert serving.tensor_parallel_size * serving.data_parallel_size <= 8
+        recipe = observed_deployment(row).recipe
+        assert recipe.data_parallel_size == row["data_parallel_size"]
+        assert recipe.tensor_parallel_size == row["tensor_parallel_size"]
+        assert recipe.tensor_parallel_size * recipe.data_parallel_size <= 8
+        ranks = recipe.tensor_parallel_size * recipe.data_parallel_size
+        assert recipe.expert_parallel_size == (ranks if row["enable_expert_parallel"] else 1)
 
 
 def test_every_script_is_some_rows(engines):
@@ -89,15 +92,16 @@ def test_every_script_is_some_rows(engines):
         ({"concurrency": 8}, 16384, 512, 10),
         ({"precision": "fp8_block", "gpu": "h200_sxm"}, 32768, 512, 1),
         ({"tensor_parallel_size": 2}, 16384, 256, 30),
-        ({"engine": "trtllm"}, 8192, 64, 1),
+        ({"engine": "trtllm"}, 1152, 64, 1),
         ({"engine": "trtllm", "model": "openai/gpt-oss-120b", "precision": "mxfp4"}, 20000, 64, 1),
     ],
 )
 def test_what_scripts_passed(change, budget, graphs, polls):
     row = {
         "engine": "sglang", "model": "deepseek-ai/DeepSeek-R1", "gpu": "b200_sxm",
-        "precision": "nvfp4", "concurrency": 64, "tensor_parallel_size": 4,
+        "precision": "nvfp4", "concurrency": 64, "prompt_tokens": 1024,
+        "tensor_parallel_size": 4,
     }  # fmt: skip
     ran = with_engine_flags(pd.DataFrame([row | change])).iloc[0]
     assert ran["max_num_batched_tokens"] == budget
-    assert (ran["max_cudagraph_capture_size"], ran["poll_steps"]) == (graphs, polls)
+    assert (ran["max_cudagraph_capture_size"], ran["poll_interval"]) == (graphs, polls)
