@@ -27,6 +27,7 @@ class Flags:
     graph_tokens: int
     graph_requests: int
     fused_all_reduce: bool
+    fused_quantization: bool
     all_reduce_latency: float
     cpu_offload_gb: float
     kv_element_bytes: float
@@ -49,7 +50,8 @@ class CostFacts:
         pipeline_parallel_size: As vLLM's flag.
         graph_tokens: Tokens of the largest step that a CUDA graph was captured of.
         graph_requests: Decodes of the largest one without prompts; 0 for no limit.
-        fused_all_reduce: 1 where norms and quantization are part of the all-reduce kernel.
+        fused_all_reduce: 1 where norms are part of the all-reduce kernel.
+        fused_quantization: 1 where quantization is, too.
         faster_all_reduce: Share of a small message's time that the engine's own kernel saves
             over vLLM's.
         cpu_offload_gb: As vLLM's flag, GiB.
@@ -92,6 +94,7 @@ class CostFacts:
     graph_tokens: float
     graph_requests: float
     fused_all_reduce: float
+    fused_quantization: float
     faster_all_reduce: float
     cpu_offload_gb: float
     memory_bytes_per_s: float
@@ -138,6 +141,7 @@ def cost_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> CostFacts:
         graph_tokens=float(flags.graph_tokens),
         graph_requests=float(flags.graph_requests),
         fused_all_reduce=float(flags.fused_all_reduce and tp > 1),
+        fused_quantization=float(flags.fused_quantization and tp > 1),
         faster_all_reduce=1.0 - flags.all_reduce_latency,
         cpu_offload_gb=float(flags.cpu_offload_gb),
         memory_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,

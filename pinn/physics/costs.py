@@ -72,7 +72,7 @@ def _expert_activation_token_s(w: CostFacts) -> float:
 
 
 def _parallel_layers(w: CostFacts) -> float:
-    """A faster kernel saves its share, a fused one what surrounds the two all-reduces of a layer."""
+    """A faster kernel saves its share, a fused one what surrounds a layer's all-reduces."""
     layers = w.layers * (w.tensor_parallel_size > 1)
     return layers * (1 - w.faster_all_reduce) * (1 - AROUND_ALL_REDUCE * w.fused_all_reduce)
 
@@ -117,7 +117,7 @@ class StepCosts:
     quantized_layers: Float[np.ndarray, "*n"] = field(
         metadata=cost(
             "Layers whose activations are quantized in every step by kernels of their own.",
-            lambda w: w.layers * w.quantized * (1 - w.fused_all_reduce),
+            lambda w: w.layers * w.quantized * (1 - w.fused_quantization),
         )
     )
     parallel_layers: Float[np.ndarray, "*n"] = field(
@@ -291,6 +291,7 @@ def _cost_row(deployment: Deployment) -> tuple[float, ...]:
         recipe.graph_tokens,
         recipe.graph_requests,
         recipe.fused_all_reduce,
+        recipe.fused_quantization,
         recipe.all_reduce_latency,
         deployment.serving.cpu_offload_gb,
         deployment.kv_cache_precision.bytes_per_weight,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -44,6 +45,35 @@ def read_engines(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
         PinnError: As ``read_silicon``.
     """
     return _read(path, ENGINE_FILTERS)
+
+
+def read_every_engine(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
+    """Read the clean deployments of vLLM and of the others, without those shown apart.
+
+    Args:
+        path: ``silicon_sample.csv``; None for the installed package's.
+
+    Returns:
+        Rows as :func:`pinn.sources.silicon.read_silicon` gives them, and the counts.
+
+    Raises:
+        PinnError: As ``read_silicon``.
+    """
+    vllm, of_vllm = silicon.read_silicon(path)
+    others, of_others = read_engines(path)
+    kept = others[others["apart"] == ""]
+    (other_rows, *rules), (other_vllm, *more) = of_others.refused, of_vllm.refused
+    refused = {
+        "not an aggregated deployment": of_others.refused[other_rows]
+        + of_vllm.refused[other_vllm]
+        - of_vllm.read
+    }
+    for report, reasons in ((of_vllm, more), (of_others, rules)):
+        for reason in reasons:
+            refused[reason] = refused.get(reason, 0) + report.refused[reason]
+    refused[APART] = len(others) - len(kept)
+    rows = pd.concat([vllm, kept[list(silicon.CANONICAL)]], ignore_index=True)
+    return rows, replace(of_vllm, accepted=len(rows), refused=refused)
 
 
 def read_other_campaign(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:

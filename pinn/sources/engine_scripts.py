@@ -111,8 +111,8 @@ def with_engine_flags(rows: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         The rows with ``precision``, ``kv_cache_dtype``, ``max_num_batched_tokens`` and
-        ``max_cudagraph_capture_size`` as they ran, and ``poll_interval``, after how many decode steps
-        the engine looks for new requests. TensorRT-LLM's scripts capture graphs up to the
+        ``max_cudagraph_capture_size`` as they ran, and ``poll_interval``, after how many decode
+        steps the engine looks for new requests. TensorRT-LLM's scripts capture graphs up to the
         concurrency, with padding.
     """
     named = zip(rows["engine"], rows["model"], rows["gpu"], rows["precision"], strict=True)

@@ -77,8 +77,8 @@ class EffectiveRecipe:
         graph_requests: Decodes of the largest step without prompts that is; 0 for no limit.
         graph_sizes: Numbers of decodes that graphs are captured for and a step is rounded up to;
             empty where coefficients were fitted to steps that are not rounded.
-        fused_all_reduce: Whether an all-reduce and the norm and quantization after it are one
-            kernel.
+        fused_all_reduce: Whether an all-reduce and the norm after it are one kernel.
+        fused_quantization: Whether that kernel quantizes its result, too.
         all_reduce_latency: Of a message up to 256 KiB, relative to vLLM's own kernel.
         moe_kernels: Family of the experts' kernels.
         sampler: Family of the sampler's kernels.
@@ -111,6 +111,7 @@ class EffectiveRecipe:
     graph_requests: int
     graph_sizes: tuple[int, ...]
     fused_all_reduce: bool
+    fused_quantization: bool
     all_reduce_latency: float
     moe_kernels: str
     sampler: str

@@ -51,6 +51,10 @@ ALL_REDUCE_LATENCY = {
     SGLANG: (0.65, "sglang 0.5.14 in the tables of aiconfigurator-core 0.12.0"),
     TRTLLM: (0.69, "trtllm 1.3.0rc20 in the tables of aiconfigurator-core 0.12.0"),
 }
+QUANTIZING_ALL_REDUCE = (
+    "tensorrt_llm/functional.py: AllReduceFusionOp RESIDUAL_RMS_NORM_QUANT_FP8 and _NVFP4; "
+    "SGLang's flashinfer_comm_fusion.py fuses the norm alone; as remembered, not read again"
+)
 
 
 @dataclass
@@ -216,6 +220,8 @@ def _settle_all_reduce(found: _Found) -> None:
     if not found.gpu.has_nvlink:
         latency, source = 1.0, "no NVLink: every engine runs NCCL beyond two GPUs"
     found.put("all_reduce_latency", latency, source)
+    quantizes = found.serving.engine == TRTLLM and found.values["fused_all_reduce"]
+    found.put("fused_quantization", quantizes, QUANTIZING_ALL_REDUCE, ASSUMED)
 
 
 def _settle_vllm(found: _Found) -> None:

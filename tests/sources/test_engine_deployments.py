@@ -5,11 +5,13 @@ import pytest
 from silicon_row import raw_row
 
 from pinn.observations.deployments import observed_deployment
+from pinn.observations.splits import leave_one_engine_of_a_model_out, leave_one_engine_out
 from pinn.observations.table import validate
 from pinn.sources.engine_deployments import (
     APART,
     decode_engines,
     read_engines,
+    read_every_engine,
     read_other_campaign,
 )
 from pinn.sources.engine_scripts import SCRIPTS, with_engine_flags
@@ -65,6 +67,18 @@ def test_the_other_campaign_is_read_apart(engines):
     assert report.accepted == 633
     assert not set(rows["row_id"]) & set(engines[0]["row_id"])
     assert rows.groupby("engine").size().to_dict() == {"sglang": 154, "trtllm": 479}
+
+
+def test_every_engine_is_read_at_once():
+    rows, report = read_every_engine()
+    assert report.accepted == len(validate(rows)) == 825 + 588
+    assert rows.groupby("engine").size().to_dict() == {"sglang": 100, "trtllm": 488, "vllm": 825}
+    assert report.refused[APART] == 26
+    with_model = leave_one_engine_of_a_model_out(rows)
+    assert len(with_model) == 4 + 1 + 3
+    assert [s.held_out for s in leave_one_engine_out(rows)] == [
+        ("sglang",), ("trtllm",), ("vllm",)
+    ]  # fmt: skip
 
 
 def test_every_row_is_a_deployment(engines):

@@ -89,6 +89,7 @@ type costFacts struct {
 	graphTokens          float64
 	graphRequests        float64
 	fusedAllReduce       float64
+	fusedQuantization    float64
 	fasterAllReduce      float64
 	cpuOffloadGb         float64
 	memoryBytesPerS      float64
@@ -128,7 +129,7 @@ func (w *costFacts) costs() Costs {
 	allReduceToken := w.allReduces * tokenBytes * 2 * (w.tensorParallelSize - 1) / w.tensorParallelSize / w.linkBytesPerS
 	c.Layers = w.layers
 	c.MoeLayers = w.moeLayers
-	c.QuantizedLayers = w.layers * w.quantized * (1 - w.fusedAllReduce)
+	c.QuantizedLayers = w.layers * w.quantized * (1 - w.fusedQuantization)
 	var chosen1 float64
 	if w.tensorParallelSize > 1 {
 		chosen1 = 1
