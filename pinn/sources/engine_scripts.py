@@ -134,9 +134,15 @@ def with_engine_flags(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _step_tokens(script: EngineScript, concurrency: int, prompt_tokens: int) -> int:
+    """TensorRT-LLM does not cut prompts: with no room for one beside all decodes some would starve.
+
+    None did, so scripts that do not say otherwise are taken to pass what that needs.
+    """
+    least = -(-(concurrency + prompt_tokens + SPARE_TOKENS) // SPARE_TOKENS) * SPARE_TOKENS
     if script.one_prompt:
-        return -(-(concurrency + prompt_tokens + SPARE_TOKENS) // SPARE_TOKENS) * SPARE_TOKENS
-    return script.step_tokens or DEFAULT_TOKENS[script.engine]
+        return least
+    stated = script.step_tokens or DEFAULT_TOKENS[script.engine]
+    return max(stated, least) if script.engine == "trtllm" else stated
 
 
 def _graphs(script: EngineScript, concurrency: int, tensor_parallel_size: int) -> int:

@@ -42,7 +42,7 @@ def test_every_row_has_a_prediction_or_a_reason(rows, released):
     assert released["ttft_s"].notna().equals(answered)
 
 
-def test_rows_of_other_engines_have_a_prediction_or_a_reason(rows, released, everything):
+def test_rows_of_other_engines_have_a_prediction_or_a_reason(rows, everything):
     others = pd.concat([read_engines()[0], read_other_campaign()[0]])
     assert list(everything["row_id"]) == [*rows["row_id"], *others["row_id"]]
     answered = everything["recipe"] != ""

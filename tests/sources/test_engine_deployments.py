@@ -107,6 +107,8 @@ def test_every_script_is_some_rows(engines):
         ({"precision": "fp8_block", "gpu": "h200_sxm"}, 32768, 512, 1),
         ({"tensor_parallel_size": 2}, 16384, 256, 30),
         ({"engine": "trtllm"}, 1152, 64, 1),
+        ({"engine": "trtllm", "model": "Qwen/Qwen3-32B"}, 8192, 64, 1),
+        ({"engine": "trtllm", "model": "Qwen/Qwen3-32B", "prompt_tokens": 8192}, 8320, 64, 1),
         ({"engine": "trtllm", "model": "openai/gpt-oss-120b", "precision": "mxfp4"}, 20000, 64, 1),
     ],
 )
