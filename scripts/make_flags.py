@@ -1,4 +1,4 @@
-"""Write the Go struct of the engine's flags anew: ``make flags``."""
+"""Write the Go struct of the engine's flags and its defaults anew: ``make flags``."""
 
 from __future__ import annotations
 
@@ -7,4 +7,5 @@ from pathlib import Path
 from pinn.export.go_flags import write_go_flags
 
 if __name__ == "__main__":
-    print(write_go_flags(Path(__file__).resolve().parents[1]))
+    for path in write_go_flags(Path(__file__).resolve().parents[1]):
+        print(path)

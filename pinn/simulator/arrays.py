@@ -122,6 +122,7 @@ ARRAYS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "batch_cached": (np.int32, ("n_replicas", "depth", "max_seqs")),
     "batch_prefill": (np.int8, ("n_replicas", "depth", "max_seqs")),
     "batch_sampled": (np.int8, ("n_replicas", "depth", "max_seqs")),
+    "batch_prompts": (np.int8, ("n_replicas", "depth")),  # whether it is of prompts alone
     "batch_end_s": (np.float64, ("n_groups", "depth")),
     "sums": (np.float64, ("n_replicas", "n_sums")),
     "graph_size": (np.int64, ("n_graphs",)),  # what a number of decodes is rounded up to
@@ -197,6 +198,7 @@ batch_new = _accessor("batch_new")
 batch_cached = _accessor("batch_cached")
 batch_prefill = _accessor("batch_prefill")
 batch_sampled = _accessor("batch_sampled")
+batch_prompts = _accessor("batch_prompts")
 batch_end_s = _accessor("batch_end_s")
 sums = _accessor("sums")
 graph_size = _accessor("graph_size")

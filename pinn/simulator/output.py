@@ -35,9 +35,17 @@ def update_from_output(engine, replica, column, now, token_s, completion_s):
         _append_token(engine, request, server, now)
         if engine.asynchronous:
             request.placeholders -= 1
-        if request.status == RUNNING and (engine.asynchronous or engine.prefill_first):
-            key_blocks(engine, replica, r, request.computed - request.placeholders)
-        if request.generated == request.output:
+        ends = request.generated == request.output
+        if engine.prefill_first:
+            # SGLang's tree takes prompts when they are computed, and outputs when they end.
+            findable = ends or arrays.batch_prompts(engine)[replica, column] > 0
+        else:
+            findable = engine.asynchronous > 0
+        if findable and request.status == RUNNING:
+            # The token after the last one is in flight, and SGLang's tree takes its place too.
+            in_flight = 0 if engine.prefill_first and ends else request.placeholders
+            key_blocks(engine, replica, r, request.computed - in_flight)
+        if ends:
             finished += request.status == RUNNING
             note_last(request, server)
             _finish(engine, replica, r, completion_s)

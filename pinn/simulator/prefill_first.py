@@ -4,14 +4,14 @@ Mirrors ``sglang/srt/managers/scheduler.py: get_next_batch_to_run`` and ``schedu
 PrefillAdder`` of 0.5.9 with the first-come-first-served policy: waiting prompts go first and the
 decodes wait; where none fits, all running requests decode. Left out: mixed chunks, priorities,
 LoRA, hierarchical cache, sliding-window pools. Outputs always have their full length, as with
-``ignore_eos``. Tokens that are decoded can be found by their prefix as they come, not only when
-their request has ended.
+``ignore_eos``. A prefix that two requests computed side by side is held twice until they end.
 """
 
 from __future__ import annotations
 
 from pinn.simulator import arrays
 from pinn.simulator.blocks import admit, blocks_for, cached_blocks, free_request, grow, key_blocks
+from pinn.simulator.client import group_of
 from pinn.simulator.filling import add_to_batch
 from pinn.simulator.jit import inner
 from pinn.simulator.queues import append_waiting, remove_waiting
@@ -39,6 +39,12 @@ def schedule_apart(engine, replica, column, now):
     state.last_prompts = state.tokens > 0
     if state.tokens == 0:
         _schedule_decodes(engine, replica, column)
+        idle = arrays.groups(engine)[group_of(engine, replica)].in_flight == 0
+        if state.tokens == 0 and state.running == 0 and idle:
+            # The last ones have ended and the loop turns once more.
+            _schedule_prompts(engine, replica, column, now)
+            state.last_prompts = state.tokens > 0
+    arrays.batch_prompts(engine)[replica, column] = state.last_prompts
     if state.tokens > 0:
         state.polls += PROMPTS_WEIGHT if state.last_prompts else DECODES_WEIGHT
 
@@ -57,6 +63,8 @@ def _take_stock(engine, replica):
     else:
         state.unfiltered += state.ended
     state.ended = 0
+    if state.last_prompts and state.alone:
+        state.full = 0  # The batch takes the place of an empty running_batch, and of its flag.
     if chunked >= 0:
         if arrays.requests(engine)[chunked].status != RUNNING:
             state.chunked = -1
@@ -72,6 +80,7 @@ def _schedule_prompts(engine, replica, column, now):
     if state.chunked < 0 and (state.full > 0 or state.waiting == 0):
         return
     places = engine.max_seqs - (state.running - (state.chunked >= 0)) - state.unfiltered
+    state.alone = places == engine.max_seqs
     if state.chunked >= 0 and places <= 0:
         state.full = 1
         return

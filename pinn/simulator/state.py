@@ -111,6 +111,7 @@ REPLICA = np.dtype(
         ("full", "i8"),  # running_batch.batch_is_full
         ("ended", "i8"),  # requests that have ended since the last schedule
         ("unfiltered", "i8"),  # and those of before that running_batch still counts
+        ("alone", "i8"),  # whether running_batch was empty beside the last batch of prompts
         ("last_prompts", "i8"),  # whether the last batch was of prompts
         ("polls", "i8"),  # SchedulerRecvSkipper._counter
         ("expected", "f8"),  # new_token_ratio

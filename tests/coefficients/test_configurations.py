@@ -195,14 +195,26 @@ def other(flag):
         return not flag.default
     if flag.allowed:
         return next(value for value in flag.allowed if value != flag.default)
-    return (flag.default or 512) + 1 if flag.kind == "int" else (flag.default or 3.0) / 2
+    if flag.kind == "str":
+        return "0.15.0"
+    return (flag.default or 15) + 1 if flag.kind == "int" else (flag.default or 0.8) / 2
 
 
-@pytest.mark.parametrize("flag", flags_of(ServingSpec), ids=lambda flag: flag.name)
+#: Flags whose only value is that nothing of the kind is asked for.
+REFUSED = ("speculative_config", "disaggregation_mode")
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [flag for flag in flags_of(ServingSpec) if flag.name not in REFUSED],
+    ids=lambda flag: flag.name,
+)
 def test_every_serving_flag_reaches_the_deployment(flag):
     """As text, in every spelling of the command line, and it is a setting of its own."""
     value = other(flag)
     served = {"model": "Qwen/Qwen3-30B-A3B", "gpu": "H100"}
+    if flag.engines:
+        served |= {"engine": flag.engines[0], "tensor_parallel_size": 16}
     for spelling in (flag.name, flag.option, *flag.shorts):
         serving = make_deployment(canonical({**served, spelling: str(value)})).serving
         assert getattr(serving, flag.name) == value

@@ -5,29 +5,13 @@ import (
 	"strings"
 )
 
-// mostGraphTokens: vLLM captures CUDA graphs of no larger steps by default.
-const mostGraphTokens = 512
-
-// graphTokens are those of the largest step that a CUDA graph is captured of. vLLM's default of
-// sequences never limits it.
-func (s Serving) graphTokens() int64 {
-	switch {
-	case s.EnforceEager:
-		return 0
-	case s.MaxCudagraphCaptureSize > 0:
-		return s.MaxCudagraphCaptureSize
-	case s.MaxNumSeqs > 0:
-		return min(2*s.MaxNumSeqs, mostGraphTokens)
-	}
-	return mostGraphTokens
-}
-
 // Deployment is a model on GPUs under an engine configuration.
 type Deployment struct {
 	model   *ModelSpec
 	gpu     *GPU
 	formats map[string]Precision
 	serving Serving
+	recipe  recipe
 	kv      Precision
 	sampled Sampling
 }
@@ -61,7 +45,11 @@ func (s *Specs) Deploy(model, gpu string, serving Serving) (*Deployment, error) 
 		return nil, fmt.Errorf("max_model_len %d must be positive and cpu_offload_gb %v not negative",
 			serving.MaxModelLen, serving.CPUOffloadGB)
 	}
-	d := &Deployment{m, g, s.Precisions, serving, Precision{}, Sampling{}}
+	runs, err := serving.resolve(g)
+	if err != nil {
+		return nil, err
+	}
+	d := &Deployment{m, g, s.Precisions, serving, runs, Precision{}, Sampling{}}
 	if err := d.readCacheFormat(); err != nil {
 		return nil, err
 	}
@@ -103,7 +91,7 @@ func (d *Deployment) readSampling() error {
 }
 
 func (d *Deployment) check() error {
-	tp := d.serving.TensorParallelSize
+	tp := d.recipe.tensorParallel
 	for _, g := range d.model.LayerGroups {
 		a := g.Attention
 		if a.Heads%tp != 0 {
@@ -115,9 +103,9 @@ func (d *Deployment) check() error {
 				"KV heads of %s", tp, a.KVHeads, d.model.Name)
 		}
 	}
-	if moe, _ := d.model.moe(); moe != nil && d.serving.EnableExpertParallel && d.ranks() > moe.Experts {
+	if moe, _ := d.model.moe(); moe != nil && d.recipe.expertParallel > moe.Experts {
 		return fmt.Errorf("expert parallelism over %d GPUs exceeds the %d experts of %s",
-			d.ranks(), moe.Experts, d.model.Name)
+			d.recipe.expertParallel, moe.Experts, d.model.Name)
 	}
 	if float64(d.serving.PipelineParallelSize) > d.model.layers() {
 		return fmt.Errorf("pipeline_parallel_size %d exceeds the %v layers of %s",
@@ -128,7 +116,7 @@ func (d *Deployment) check() error {
 
 // ranks over which the experts are spread or cut.
 func (d *Deployment) ranks() int64 {
-	return d.serving.TensorParallelSize * d.serving.DataParallelSize
+	return d.recipe.tensorParallel * d.recipe.dataParallel
 }
 
 // matmul is a weight matrix on one GPU, as Python's pinn.physics.matmuls lists them.
@@ -143,7 +131,7 @@ func (m *matmul) weights() float64 { return float64(m.count) * float64(m.n) * fl
 
 // denseMatmuls lists every multiplication but the routed experts'.
 func (d *Deployment) denseMatmuls() []matmul {
-	tp, hidden, formats := d.serving.TensorParallelSize, d.model.HiddenSize, d.model.Precisions
+	tp, hidden, formats := d.recipe.tensorParallel, d.model.HiddenSize, d.model.Precisions
 	var found []matmul
 	add := func(name string, n, k, count int64, format string) {
 		found = append(found, matmul{name, n, k, count, format, false})
@@ -169,7 +157,7 @@ func (d *Deployment) denseMatmuls() []matmul {
 }
 
 func (d *Deployment) attentionMatmuls(g *LayerGroup, add func(string, int64, int64, int64, string)) {
-	a, tp, hidden := &g.Attention, d.serving.TensorParallelSize, d.model.HiddenSize
+	a, tp, hidden := &g.Attention, d.recipe.tensorParallel, d.model.HiddenSize
 	heads, format := a.Heads/tp, d.model.Precisions.Attention
 	if !a.latent() {
 		add("qkv_proj", (heads+2*max(a.KVHeads/tp, 1))*a.HeadDim, hidden, g.Count, format)

@@ -16,10 +16,11 @@ func (d *Deployment) facts() costFacts {
 		hiddenSize:           float64(d.model.HiddenSize),
 		vocabSize:            float64(d.model.VocabSize),
 		logitBytes:           d.sampled.logitBytes(),
-		tensorParallelSize:   float64(d.serving.TensorParallelSize),
-		dataParallelSize:     float64(d.serving.DataParallelSize),
+		tensorParallelSize:   float64(d.recipe.tensorParallel),
+		dataParallelSize:     float64(d.recipe.dataParallel),
 		pipelineParallelSize: float64(d.serving.PipelineParallelSize),
-		graphTokens:          float64(d.serving.graphTokens()),
+		graphTokens:          float64(d.recipe.graphTokens),
+		graphRequests:        float64(d.recipe.graphRequests),
 		cpuOffloadGb:         d.serving.CPUOffloadGB,
 		memoryBytesPerS:      d.gpu.MemoryBandwidth,
 		linkBytesPerS:        d.gpu.LinkBandwidth,
@@ -50,10 +51,8 @@ func (d *Deployment) denseFacts(w *costFacts) {
 func (d *Deployment) expertFacts(w *costFacts) {
 	moe, layers := d.model.moe()
 	ranks := d.ranks()
-	spread, cut := int64(1), ranks
-	if d.serving.EnableExpertParallel {
-		spread, cut = ranks, 1
-	}
+	spread := d.recipe.expertParallel
+	cut := ranks / spread
 	w.expertSpread, w.expertCut, w.expertFlopPerS = float64(spread), float64(cut), 1
 	if moe == nil {
 		return
@@ -64,11 +63,11 @@ func (d *Deployment) expertFacts(w *costFacts) {
 	w.expertWeights = float64((2+moe.gates())*ceil(moe.Width, cut)) * w.hiddenSize * layers
 	w.expertWeightBytes = weights.BytesPerWeight
 	w.expertFlopPerS = d.gpu.matmulFlop(weights)
-	if d.serving.DataParallelSize == 1 {
+	if d.recipe.dataParallel == 1 {
 		return
 	}
 	w.exchangeCopies = float64(ranks)
-	if d.serving.EnableExpertParallel {
+	if cut == 1 && !d.recipe.gathers {
 		w.exchangeCopies = float64(min(moe.TopK, ranks))
 	}
 }
@@ -83,7 +82,7 @@ func (d *Deployment) attentionFacts(w *costFacts) {
 		if a.WindowTokens > 0 {
 			read, decode, prefill = &w.windowedKVWidth, &w.windowedDecodeFlop, &w.windowedPrefillFlop
 		}
-		heads := float64(a.Heads / d.serving.TensorParallelSize)
+		heads := float64(a.Heads / d.recipe.tensorParallel)
 		kv, decodeWidth, prefillWidth := a.widths(w.tensorParallelSize)
 		*read += count * kv
 		*decode += 2 * heads * count * decodeWidth

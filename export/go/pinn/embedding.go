@@ -46,7 +46,7 @@ func (d *Deployment) Embed() Embedding {
 }
 
 func (d *Deployment) embedShapes(v map[string]float64) {
-	m, tp := d.model, float64(d.serving.TensorParallelSize)
+	m, tp := d.model, float64(d.recipe.tensorParallel)
 	most := &m.LayerGroups[0]
 	windowed := int64(0)
 	for i := range m.LayerGroups {
@@ -103,16 +103,11 @@ func (d *Deployment) embedExperts(v map[string]float64) {
 	if moe == nil {
 		return
 	}
-	ranks, experts, topK := float64(d.ranks()), float64(moe.Experts), float64(moe.TopK)
+	spread, experts, topK := d.recipe.expertParallel, float64(moe.Experts), float64(moe.TopK)
 	v["top_k"], v["expert_share"] = math.Log2(1+topK), math.Log2(topK/experts)
-	if d.serving.EnableExpertParallel {
-		v["local_experts"] = math.Log2(1 + experts/ranks)
-		v["expert_width"] = width(float64(moe.Width))
-		v["expert_parallel"] = math.Log2(ranks)
-		return
-	}
-	v["local_experts"] = math.Log2(1 + experts)
-	v["expert_width"] = width(float64(moe.Width) / ranks)
+	v["local_experts"] = math.Log2(1 + experts/float64(spread))
+	v["expert_width"] = width(float64(moe.Width) / float64(d.ranks()/spread))
+	v["expert_parallel"] = math.Log2(float64(spread))
 }
 
 func (d *Deployment) embedFormats(v map[string]float64) {

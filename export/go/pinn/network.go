@@ -273,7 +273,7 @@ func (n *Network) Row(d *Deployment) (*Row, error) {
 		Beta:   beta, Alpha: alpha, Costs: d.Costs(), WindowTokens: d.model.window(),
 		MaxModelLen:    float64(d.serving.MaxModelLen),
 		TensorParallel: float64(d.serving.TensorParallelSize),
-		PrefixCaching:  !d.serving.NoPrefixCaching, ChunkedPrefill: !d.serving.NoChunkedPrefill,
+		PrefixCaching:  !d.serving.NoPrefixCaching, ChunkedPrefill: d.recipe.chunkedPrefill,
 	}
 	return row, row.check("deployment")
 }

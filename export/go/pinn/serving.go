@@ -2,47 +2,58 @@
 
 package pinn
 
-// Serving holds vLLM's flags. Zero values are vLLM's defaults, so what vLLM turns on by itself has
-// its field the other way round. Those that only decide the schedule change no coefficient.
+// Serving holds an engine's flags. Zero values are the engine's defaults, so what every engine turns
+// on by itself has its field the other way round, and nil leaves it to the engine. Those that only
+// decide the schedule change no coefficient.
 type Serving struct {
-	// TensorParallelSize: GPUs that share each layer. [default: 1]
+	// TensorParallelSize: As others spell it: sglang: tp_size. GPUs that share each layer. [default:
+	// 1]
 	TensorParallelSize int64 `json:"tensor_parallel_size"`
 
-	// PipelineParallelSize: Stages of layers. [default: 1]
+	// PipelineParallelSize: As others spell it: sglang: pp_size. Stages of layers. [default: 1]
 	PipelineParallelSize int64 `json:"pipeline_parallel_size"`
 
-	// DataParallelSize: Replicas of the attention; experts span them. [default: 1]
+	// DataParallelSize: As others spell it: sglang: dp_size. Replicas of the attention; experts span
+	// them. [default: 1]
 	DataParallelSize int64 `json:"data_parallel_size"`
 
 	// EnableExpertParallel: Whole experts on each GPU. [default: no]
 	EnableExpertParallel bool `json:"enable_expert_parallel"`
 
-	// MaxNumBatchedTokens: Tokens per step. [default: vLLM's for the GPU]
+	// MaxNumBatchedTokens: As others spell it: sglang: chunked_prefill_size; trtllm: max_num_tokens.
+	// Tokens per step. [default: the engine's for the GPU]
 	MaxNumBatchedTokens int64 `json:"max_num_batched_tokens"`
 
-	// MaxNumSeqs: Requests per step. [default: vLLM's for the GPU]
+	// MaxNumSeqs: As others spell it: sglang: max_running_requests; trtllm: max_batch_size. Requests
+	// per step. [default: the engine's for the GPU]
 	MaxNumSeqs int64 `json:"max_num_seqs"`
 
-	// MaxModelLen: Longest context. [tokens; default: the model's]
+	// MaxModelLen: As others spell it: sglang: context_length; trtllm: max_seq_len. Longest context.
+	// [tokens; default: the model's]
 	MaxModelLen int64 `json:"max_model_len"`
 
-	// GPUMemoryUtilization: Share of memory to use. [default: 0.9]
+	// GPUMemoryUtilization: As others spell it: sglang: mem_fraction_static; trtllm:
+	// free_gpu_memory_fraction. Share of memory to use. [default: the engine's]
 	GPUMemoryUtilization float64 `json:"gpu_memory_utilization"`
 
-	// NoChunkedPrefill: the opposite of --enable-chunked-prefill. Cut long prompts. [default: yes]
-	NoChunkedPrefill bool `json:"no_enable_chunked_prefill"`
+	// EnableChunkedPrefill: Cut long prompts. [default: the engine's]
+	EnableChunkedPrefill *bool `json:"enable_chunked_prefill"`
 
-	// NoPrefixCaching: the opposite of --enable-prefix-caching. Reuse common prefixes. [default: yes]
+	// NoPrefixCaching: the opposite of --enable-prefix-caching. As others spell it: sglang: the
+	// opposite of disable_radix_cache; trtllm: enable_block_reuse. Reuse common prefixes. [default:
+	// yes]
 	NoPrefixCaching bool `json:"no_enable_prefix_caching"`
 
-	// EnforceEager: Launch without CUDA graphs. [default: no]
+	// EnforceEager: As others spell it: sglang: disable_cuda_graph. Launch without CUDA graphs.
+	// [default: no]
 	EnforceEager bool `json:"enforce_eager"`
 
-	// MaxCudagraphCaptureSize: Tokens of the largest step in a CUDA graph. [default: 2 x max-num-seqs,
-	// at most 512]
+	// MaxCudagraphCaptureSize: As others spell it: sglang: cuda_graph_max_bs; trtllm:
+	// cuda_graph_max_batch_size. Tokens of the largest step in a CUDA graph. [default: the engine's]
 	MaxCudagraphCaptureSize int64 `json:"max_cudagraph_capture_size"`
 
-	// BlockSize: Tokens per KV block. [default: 16]
+	// BlockSize: As others spell it: sglang: page_size; trtllm: tokens_per_block. Tokens per KV block.
+	// [default: the engine's]
 	BlockSize int64 `json:"block_size"`
 
 	// CPUOffloadGB: Weights per GPU kept in host memory. [GiB; default: 0]
@@ -59,4 +70,53 @@ type Serving struct {
 	// OverrideGenerationConfig: JSON of sampling settings in place of the model's, or those that
 	// clients send.
 	OverrideGenerationConfig string `json:"override_generation_config"`
+
+	// Engine: What serves. [default: vllm] One of vllm, sglang, trtllm.
+	Engine string `json:"engine"`
+
+	// EngineVersion: Its release, which decides defaults. [default: that of the defaults' table]
+	EngineVersion string `json:"engine_version"`
+
+	// EpSize: As others spell it: trtllm: moe_expert_parallel_size. GPUs over which whole experts are
+	// spread. [default: 1]
+	EpSize int64 `json:"ep_size"`
+
+	// EnableDPAttention: As others spell it: trtllm: enable_attention_dp. Each GPU attends to requests
+	// of its own. [default: no]
+	EnableDPAttention bool `json:"enable_dp_attention"`
+
+	// MaxPrefillTokens: Prompt tokens after which a prefill step takes no further request. [default:
+	// the engine's]
+	MaxPrefillTokens int64 `json:"max_prefill_tokens"`
+
+	// SchedulerRecvInterval: Decode steps between two looks at the queue of new requests. [default: 1]
+	SchedulerRecvInterval int64 `json:"scheduler_recv_interval"`
+
+	// ScheduleConservativeness: How long outputs are expected to be, relative to the usual guess.
+	// [default: 1]
+	ScheduleConservativeness float64 `json:"schedule_conservativeness"`
+
+	// CudagraphPadding: As others spell it: sglang: the opposite of disable_cuda_graph_padding;
+	// trtllm: cuda_graph_padding. Round decode batches up to the sizes of CUDA graphs. [default: the
+	// engine's]
+	CudagraphPadding *bool `json:"cudagraph_padding"`
+
+	// FuseAllReduce: As others spell it: sglang: enable_flashinfer_allreduce_fusion. All-reduce and
+	// norm in one kernel. [default: the engine's]
+	FuseAllReduce *bool `json:"fuse_all_reduce"`
+
+	// MoeBackend: As others spell it: sglang: moe_runner_backend. Kernels of the experts. [default:
+	// the engine's]
+	MoeBackend string `json:"moe_backend"`
+
+	// SamplingBackend: Kernels of the sampler. [default: the engine's]
+	SamplingBackend string `json:"sampling_backend"`
+
+	// SpeculativeConfig: As others spell it: sglang: speculative_algorithm. Speculative decoding,
+	// which is refused. [default: none] One of none.
+	SpeculativeConfig string `json:"speculative_config"`
+
+	// DisaggregationMode: Prefill and decode on servers of their own, which is refused. [default:
+	// null] One of null.
+	DisaggregationMode string `json:"disaggregation_mode"`
 }

@@ -115,6 +115,7 @@ func (f *FFN) gates() int64 {
 type GPU struct {
 	Name              string             `json:"name"`
 	MemoryBandwidth   float64            `json:"memory_bandwidth_bytes_per_s"`
+	MemoryBytes       float64            `json:"memory_bytes"`
 	PeakFlop          map[string]float64 `json:"peak_flop_per_s"`
 	SMCount           float64            `json:"sm_count"`
 	L2Bytes           float64            `json:"l2_bytes"`

@@ -1,0 +1,193 @@
+package pinn
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// engineDefault is a line of the table of the engines' defaults.
+type engineDefault struct {
+	engine, flag     string
+	since, until     string
+	gpu              string
+	leastGiB, below  float64
+	leastTP, belowTP float64
+	value            string
+}
+
+// recipe is what runs, whatever engine it is of: Python's pinn.specs.recipe, as far as costs and
+// embeddings ask for it.
+type recipe struct {
+	tensorParallel, dataParallel int64
+	expertParallel               int64
+	gathers                      bool
+	graphTokens, graphRequests   int64
+	chunkedPrefill               bool
+}
+
+// resolve turns flags into what runs on a GPU, as Python's pinn.specs.recipe_rules.
+func (s Serving) resolve(g *GPU) (recipe, error) {
+	if s.Engine == "" {
+		s.Engine = "vllm"
+	}
+	if s.EngineVersion == "" {
+		s.EngineVersion = s.reference()
+	}
+	r := recipe{tensorParallel: s.TensorParallelSize, dataParallel: s.DataParallelSize}
+	if s.Engine != "vllm" {
+		if err := s.attentionRanks(&r); err != nil {
+			return r, err
+		}
+		r.gathers = true
+	} else if s.EpSize != 0 || s.EnableDPAttention {
+		return r, fmt.Errorf("vllm has no ep_size and no enable_dp_attention: leave them out")
+	}
+	ranks := r.tensorParallel * r.dataParallel
+	r.expertParallel = max(s.EpSize, 1)
+	if s.EnableExpertParallel {
+		r.expertParallel = ranks
+	}
+	if r.expertParallel < 1 || ranks%r.expertParallel != 0 {
+		return r, fmt.Errorf("ep_size %d does not divide the %d GPUs of a replica", s.EpSize, ranks)
+	}
+	chunked, err := s.lookUp("enable_chunked_prefill", g)
+	if err != nil {
+		return r, err
+	}
+	r.chunkedPrefill = chunked == "yes"
+	if s.EnableChunkedPrefill != nil {
+		r.chunkedPrefill = *s.EnableChunkedPrefill
+	}
+	return r, s.graphs(&r, g)
+}
+
+// attentionRanks: SGLang and TensorRT-LLM count all GPUs as tensor parallel ones, and attention
+// data parallelism takes its ranks from among them.
+func (s Serving) attentionRanks(r *recipe) error {
+	gpus, replicas := s.TensorParallelSize, s.DataParallelSize
+	if s.Engine == "trtllm" && s.EnableDPAttention {
+		if replicas != 1 && replicas != gpus {
+			return fmt.Errorf("enable_attention_dp attends on each of %d GPUs: leave the "+
+				"data-parallel size %d out", gpus, replicas)
+		}
+		replicas = gpus
+	}
+	if replicas > 1 && !s.EnableDPAttention {
+		return fmt.Errorf("a data-parallel size of %d without attention data parallelism starts %s "+
+			"servers of their own: predict one, or set enable_dp_attention", replicas, s.Engine)
+	}
+	if gpus%replicas != 0 {
+		return fmt.Errorf("%d attention replicas do not divide %d GPUs", replicas, gpus)
+	}
+	r.tensorParallel, r.dataParallel = gpus/replicas, replicas
+	return nil
+}
+
+// graphs are what CUDA graphs are captured of.
+func (s Serving) graphs(r *recipe, g *GPU) error {
+	if s.EnforceEager {
+		return nil
+	}
+	limit, err := s.number("max_cudagraph_capture_size", s.MaxCudagraphCaptureSize, g)
+	if err != nil {
+		return err
+	}
+	seqs, err := s.number("max_num_seqs", s.MaxNumSeqs, g)
+	if err != nil {
+		return err
+	}
+	if s.Engine == "vllm" {
+		if s.MaxCudagraphCaptureSize == 0 {
+			limit = min(2*seqs, limit)
+		}
+		r.graphTokens = limit
+		return nil
+	}
+	padding, err := s.lookUp("cudagraph_padding", g)
+	if err != nil {
+		return err
+	}
+	padded := padding == "yes"
+	if s.CudagraphPadding != nil {
+		padded = *s.CudagraphPadding
+	}
+	if s.Engine == "trtllm" {
+		limit = min(limit, seqs)
+		if !padded {
+			limit = min(limit, contiguousGraphs)
+		}
+	}
+	// Only decodes are captured.
+	r.graphTokens, r.graphRequests = 1, limit
+	return nil
+}
+
+// contiguousGraphs: up to here TensorRT-LLM captures every number of decodes without padding.
+const contiguousGraphs = 32
+
+func (s Serving) number(flag string, given int64, g *GPU) (int64, error) {
+	if given > 0 {
+		return given, nil
+	}
+	text, err := s.lookUp(flag, g)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(text, 10, 64)
+}
+
+// reference is the release whose defaults hold where none is named.
+func (s Serving) reference() string {
+	for _, d := range engineDefaults {
+		if d.engine == s.Engine && d.flag == "engine_version" {
+			return d.value
+		}
+	}
+	return ""
+}
+
+// lookUp finds the default of a flag: the first line that fits.
+func (s Serving) lookUp(flag string, g *GPU) (string, error) {
+	version, gib := release(s.EngineVersion), g.MemoryBytes/(1<<30)
+	for _, d := range engineDefaults {
+		fits := d.engine == s.Engine && d.flag == flag &&
+			(d.since == "" || !before(version, release(d.since))) &&
+			(d.until == "" || before(version, release(d.until))) &&
+			d.leastGiB <= gib && (d.below == 0 || gib < d.below) &&
+			d.leastTP <= float64(s.TensorParallelSize) &&
+			(d.belowTP == 0 || float64(s.TensorParallelSize) < d.belowTP)
+		if fits && strings.Contains(strings.ToLower(g.Name), d.gpu) {
+			return d.value, nil
+		}
+	}
+	return "", fmt.Errorf("engine %q %s has no default for %s: use vllm, sglang or trtllm and a "+
+		"release such as 0.15.1", s.Engine, s.EngineVersion, flag)
+}
+
+var releasePattern = regexp.MustCompile(`^v?(\d+(?:\.\d+)*)`)
+
+// release holds the numbers of a version; none where it does not begin with one.
+func release(version string) []int64 {
+	found := releasePattern.FindStringSubmatch(strings.TrimSpace(version))
+	if found == nil {
+		return nil
+	}
+	var numbers []int64
+	for _, part := range strings.Split(found[1], ".") {
+		number, _ := strconv.ParseInt(part, 10, 64)
+		numbers = append(numbers, number)
+	}
+	return numbers
+}
+
+// before compares two versions number by number.
+func before(a, b []int64) bool {
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return a[i] < b[i]
+		}
+	}
+	return len(a) < len(b)
+}

@@ -1,0 +1,141 @@
+"""What runs: flags and the engines' defaults as one recipe, each field with what set it."""
+
+from __future__ import annotations
+
+import pytest
+
+from pinn.coefficients.configurations import canonical, make_deployment
+from pinn.errors import PinnError
+from pinn.specs.engine_defaults import all_defaults, engine_default
+from pinn.specs.flags import flags_of
+from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.recipe import ASSUMED, DEFAULT, FLAG
+from pinn.specs.recipe_rules import effective_recipe
+from pinn.specs.serving import ServingSpec
+
+R1 = "deepseek_v3"
+
+
+def recipe(gpu="B200", model_type=R1, **flags):
+    return effective_recipe(ServingSpec(**flags), load_gpu(gpu), model_type)
+
+
+def test_every_default_names_a_source_and_reads_as_its_flag():
+    flags = {flag.name: flag for flag in flags_of(ServingSpec)}
+    for line in all_defaults():
+        assert line.source
+        if line.flag in flags:
+            flags[line.flag].check(flags[line.flag].read(line.value))
+        else:
+            assert (line.flag, line.value in ("yes", "no")) == ("async_scheduling", True)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "tokens", "requests"),
+    [("H100", 8192, 1024), ("A100-SXM-80GB", 2048, 256), ("L4", 2048, 256)],
+)
+def test_vllm_goes_by_the_memory_and_not_on_an_a100(gpu, tokens, requests):
+    found = recipe(gpu)
+    assert (found.token_budget, found.max_requests) == (tokens, requests)
+    assert found.graph_tokens == 512
+
+
+@pytest.mark.parametrize(
+    ("gpu", "chunk", "graphs"),
+    [("L4", 2048, 24), ("L40S", 4096, 32), ("H100", 8192, 256), ("B200", 16384, 512)],
+)
+def test_sglang_goes_by_the_memory(gpu, chunk, graphs):
+    found = recipe(gpu, engine="sglang")
+    assert (found.token_budget, found.graph_requests) == (chunk, graphs)
+    assert found.origins["token_budget"].kind == DEFAULT
+
+
+def test_a_version_decides_what_a_newer_one_does_not():
+    older = recipe("L4", engine="sglang", engine_version="0.5.3.post1")
+    assert (older.graph_requests, recipe("L4", engine="sglang").graph_requests) == (16, 24)
+    assert not recipe(engine_version="0.13.0").overlap
+    assert recipe(engine_version="0.14.0").overlap
+    fused = {"engine": "sglang", "tensor_parallel_size": 8}
+    assert [
+        recipe(gpu, engine_version=version, **fused).fused_all_reduce
+        for gpu in ("B200", "H200")
+        for version in ("0.5.4", "0.5.6", "0.5.8")
+    ] == [False, True, True, False, False, True]
+
+
+def test_each_field_says_what_set_it():
+    found = effective_recipe(
+        ServingSpec(engine="sglang", max_num_batched_tokens=32768, kv_cache_dtype="fp8"),
+        load_gpu("B200"), R1, {"kv_cache_dtype": "dsr1_fp8_b200.sh of 2026-01"},
+    )  # fmt: skip
+    origins = found.origins
+    assert (origins["token_budget"].kind, origins["token_budget"].text) == (
+        FLAG, "--chunked-prefill-size",
+    )  # fmt: skip
+    assert origins["kv_cache_dtype"].text == "dsr1_fp8_b200.sh of 2026-01"
+    assert origins["max_requests"].kind == ASSUMED
+    assert "max_requests" in found.assumed
+    assert set(found.described()) == set(origins)
+
+
+def test_attention_replicas_come_from_among_the_gpus():
+    found = recipe(
+        engine="sglang", tensor_parallel_size=8, data_parallel_size=4, enable_dp_attention=True,
+        ep_size=2,
+    )  # fmt: skip
+    assert (found.tensor_parallel_size, found.data_parallel_size) == (2, 4)
+    assert (found.expert_parallel_size, found.expert_tensor_parallel_size) == (2, 4)
+    assert found.token_budget == 16384 // 4
+    whole = recipe(engine="trtllm", tensor_parallel_size=8, enable_dp_attention=True)
+    assert (whole.tensor_parallel_size, whole.data_parallel_size) == (1, 8)
+
+
+def test_trtllm_captures_few_sizes_without_padding():
+    padded = recipe(engine="trtllm", cudagraph_padding=True, max_num_seqs=64)
+    assert (padded.graph_sizes[-1], padded.graph_sizes[3:6]) == (64, (8, 16, 24))
+    assert recipe(engine="trtllm").graph_requests == 32
+    assert recipe(engine="trtllm", enforce_eager=True).graph_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"engine": "sglang", "data_parallel_size": 2}, "servers of their own"),
+        ({"engine": "sglang", "tensor_parallel_size": 4, "ep_size": 3}, "--ep-size 3 does not"),
+        ({"ep_size": 2}, "vllm has no --ep-size"),
+        ({"engine": "trtllm", "scheduler_recv_interval": 4}, "trtllm has no --scheduler-recv"),
+        ({"speculative_config": "mtp"}, "steps of several tokens are not modelled"),
+        ({"disaggregation_mode": "prefill"}, "are not modelled together"),
+        ({"engine_version": "nightly"}, "is no release"),
+        ({"engine": "lmdeploy"}, "use one of vllm, sglang, trtllm"),
+    ],
+)
+def test_what_is_not_modelled_is_refused(flags, message):
+    with pytest.raises(PinnError, match=message):
+        recipe(**flags)
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "value"),
+    [
+        ({"chunked_prefill_size": "4096"}, "max_num_batched_tokens", 4096),
+        ({"--max-running-requests": 64}, "max_num_seqs", 64),
+        ({"mem-fraction-static": 0.8}, "gpu_memory_utilization", 0.8),
+        ({"max_num_tokens": 9000}, "max_num_batched_tokens", 9000),
+        ({"max_batch_size": 32}, "max_num_seqs", 32),
+        ({"disable_radix_cache": "true"}, "enable_prefix_caching", False),
+        ({"enable_block_reuse": "no"}, "enable_prefix_caching", False),
+        ({"enable_attention_dp": "yes"}, "enable_dp_attention", True),
+        ({"disable_cuda_graph_padding": True}, "cudagraph_padding", False),
+    ],
+)
+def test_an_engines_own_spelling_is_the_same_flag(given, name, value):
+    assert canonical(given) == {name: value}
+
+
+def test_vllm_predictions_depend_on_the_sizes_alone():
+    """A recipe of vLLM without flags has every default that was in force before there were any."""
+    found = make_deployment({"model": "Llama-3.1-8B", "gpu": "H100"}).recipe
+    assert (found.block_tokens, found.memory_share, found.chunked_prefill) == (16, 0.9, True)
+    assert (found.graph_requests, found.graph_sizes, found.expert_exchange) == (0, (), "all_to_all")
+    assert engine_default("vllm", "max_num_seqs", "0.15.1", load_gpu("H100")).value == "1024"
