@@ -111,7 +111,8 @@ def engine_table(scores: pd.DataFrame) -> pd.DataFrame:
         for key, part in table.groupby(["apart", *PART], sort=True):
             about = dict(zip(["apart", *PART], key, strict=True))
             lines += [about | figures for figures in _figures(part, str(about["apart"]))]
-    return pd.DataFrame(lines).sort_values(["apart", *PART], kind="stable", ignore_index=True)
+    # An engine's own line first.
+    return pd.DataFrame(lines).sort_values(["apart", "engine"], kind="stable", ignore_index=True)
 
 
 def _figures(part: pd.DataFrame, apart: str) -> Iterator[dict[str, object]]:
@@ -131,7 +132,7 @@ def engine_lines(table: pd.DataFrame) -> Iterator[str]:
         yield f"\n{apart or 'measured deployments, model left out'}\n"
         yield "| " + " | ".join([*PART, "rows", *columns]) + " |"
         yield "|" + "---|" * len(PART) + "---:|" * (1 + len(columns))
-        for key, part in of_apart.groupby(PART, sort=True):
+        for key, part in of_apart.groupby(PART, sort=False):
             found = {f"{r.method} {r.metric.upper()}": r for r in part.itertuples()}
             cells = [_cell(found.get(column), part["n"].max()) for column in columns]
             yield "| " + " | ".join([*map(str, key), str(part["n"].max()), *cells]) + " |"
