@@ -82,10 +82,11 @@ def simulate(
     *,
     flags: dict[str, Any],
 ) -> None:
-    """Serve a workload on a simulated vLLM engine and report what its clients see.
+    """Serve a workload on a simulated engine and report what its clients see.
 
-    The engine schedules as vLLM 0.15.1 does: token budget, chunked prefill, prefix cache,
-    preemption, asynchronous scheduling, client timeouts. Step times come from the trained network.
+    It schedules as vLLM 0.15.1, SGLang 0.5.9 or TensorRT-LLM does: token budget, chunked prefill,
+    prefix cache, preemption, asynchronous scheduling, client timeouts. Step times come from the
+    trained network.
 
     Examples:
       pinn simulate --model meta-llama/Llama-3.1-8B --gpu H100 --workload profile.yaml

@@ -35,9 +35,9 @@ _HEAD = """\
 
 package pinn
 
-// Serving holds an engine's flags. Zero values are the engine's defaults, so what every engine turns
-// on by itself has its field the other way round, and nil leaves it to the engine. Those that only
-// decide the schedule change no coefficient.
+// Serving holds an engine's flags. Zero values are the engine's defaults, so what every engine
+// turns on by itself has its field the other way round, and nil leaves it to the engine. Those that
+// only decide the schedule change no coefficient.
 type Serving struct {
 """
 
@@ -74,7 +74,8 @@ def is_reversed(flag: Flag) -> bool:
 def _comment(flag: Flag) -> str:
     text = f"the opposite of {flag.option}. " if is_reversed(flag) else ""
     other = "; ".join(f"{engine}: {name}" for engine, name in flag.spelled.items())
-    text += f"As others spell it: {other.replace('no_disable', 'the opposite of disable')}. " if other else ""
+    if other:
+        text += f"As others spell it: {other.replace('no_disable', 'the opposite of disable')}. "
     allowed = f" One of {', '.join(flag.allowed)}." if flag.allowed else ""
     return f"{text}{flag.summary}{allowed}"
 
@@ -83,7 +84,7 @@ def go_defaults() -> str:
     """The Go source of the defaults that coefficients depend on."""
     lines = [
         f'\t{{"{d.engine}", "{d.flag}", "{_version(d.since)}", "{_version(d.until)}", "{d.gpu}", '
-        f'{_number(d.least_gib)}, {_number(d.below_gib)}, {_number(d.least_tp)}, '
+        f"{_number(d.least_gib)}, {_number(d.below_gib)}, {_number(d.least_tp)}, "
         f'{_number(d.below_tp)}, "{d.value}"}},'
         for d in all_defaults()
         if d.flag in _NEEDED

@@ -34,6 +34,7 @@ from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu_catalog import list_gpus, load_gpu
 from pinn.specs.sampling import GREEDY
+from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 
 #: Dense, mixture-of-experts, latent-attention and windowed models.
 MODELS = (
@@ -230,6 +231,15 @@ def _random_configurations(rng: np.random.Generator, count: int) -> Iterator[dic
             "generation_config": str(rng.choice(["auto", "auto", "vllm"])),
             "override_generation_config": str(rng.choice(_OVERRIDES)),
         }
+        engine = str(rng.choice([VLLM, VLLM, SGLANG, TRTLLM]))
+        if engine != VLLM:
+            del configuration["max_cudagraph_capture_size"]
+            configuration |= {
+                "engine": engine,
+                "enable_dp_attention": bool(rng.integers(2)),
+                "cudagraph_padding": bool(rng.integers(2)),
+                "ep_size": int(rng.choice([1, 2])),
+            }
         try:
             make_deployment(configuration)
         except PinnError:

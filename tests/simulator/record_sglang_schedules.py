@@ -40,7 +40,8 @@ _REAL = tuple(
     )
 )  # fmt: skip
 _PACKAGES = (
-    "sglang", _SRT, *(f"{_SRT}.{p}" for p in ("managers", "mem_cache", "sampling", "model_executor"))
+    "sglang", _SRT,
+    *(f"{_SRT}.{p}" for p in ("managers", "mem_cache", "sampling", "model_executor")),
 )  # fmt: skip
 _ABSENT = (
     "transformers", "zmq", "orjson", "setproctitle", "psutil", "pybase64", "fastapi", "uvloop",
@@ -176,7 +177,7 @@ class _Slots:
 
 def _import_sglang(source: Path) -> SimpleNamespace:
     sys.meta_path.insert(0, _StandIns(source))
-    schedule_batch, schedule_policy, scheduler, allocator, cache_init_params, chunk_cache, common = (
+    schedule_batch, schedule_policy, scheduler, allocator, parameters, chunk_cache, common = (
         importlib.import_module(f"{_SRT}.{name}")
         for name in (
             "managers.schedule_batch", "managers.schedule_policy", "managers.scheduler",
@@ -200,7 +201,7 @@ def _import_sglang(source: Path) -> SimpleNamespace:
             setattr(module, name, lambda *_, **__: None)
     return SimpleNamespace(
         arguments=arguments, batch=schedule_batch, policy=schedule_policy, scheduler=scheduler,
-        allocator=allocator, parameters=cache_init_params, chunks=chunk_cache, radix=radix_cache,
+        allocator=allocator, parameters=parameters, chunks=chunk_cache, radix=radix_cache,
         sampling=sampling_params,
     )  # fmt: skip
 
@@ -209,9 +210,7 @@ def _scheduler(sglang: SimpleNamespace, case: dict[str, Any]) -> Any:
     """A ``Scheduler`` without a worker."""
     serving, engine = case["serving"], case["engine"]
     tokens = engine["num_gpu_blocks_override"] - 1
-    pool = sglang.allocator.TokenToKVPoolAllocator(
-        tokens, torch.float16, "cpu", MagicMock(), False
-    )
+    pool = sglang.allocator.TokenToKVPoolAllocator(tokens, torch.float16, "cpu", MagicMock(), False)
     slots = _Slots(2 * serving["max_num_seqs"] + 2, 128)
     parameters = sglang.parameters.CacheInitParams(
         disable=not serving["enable_prefix_caching"], req_to_token_pool=slots,
@@ -221,7 +220,7 @@ def _scheduler(sglang: SimpleNamespace, case: dict[str, Any]) -> Any:
     found = sglang.scheduler.Scheduler.__new__(sglang.scheduler.Scheduler)
     none = SimpleNamespace(is_none=lambda: True, is_eagle=lambda: False)
     sglang.arguments.pp_max_micro_batch_size = serving["max_num_seqs"]
-    values = dict(
+    values = dict(  # noqa: C408
         tree_cache=kind(parameters), req_to_token_pool=slots, token_to_kv_pool_allocator=pool,
         waiting_queue=[], running_batch=sglang.batch.ScheduleBatch(reqs=[], batch_is_full=False),
         last_batch=None, chunked_req=None, dllm_config=None, require_mlp_sync=False,
@@ -319,7 +318,9 @@ class _Server:
 
     def _receive(self) -> None:
         last = self.scheduler.last_batch
-        if self.skipper is not None and not self.skipper.handle(last.forward_mode if last else None):
+        if self.skipper is not None and not self.skipper.handle(
+            last.forward_mode if last else None
+        ):
             return
         while self.sent < len(self.sequences) and self.case["offsets"][self.sent] <= self.now:
             r = self.sent
@@ -381,9 +382,7 @@ def main() -> None:
         server = _Server(sglang, case)
         server.run()
         finish = [server.finish[r] for r in range(len(case["prompts"]))]
-        cases.append(
-            case | {"batches": server.batches, "starts": server.starts, "finish": finish}
-        )
+        cases.append(case | {"batches": server.batches, "starts": server.starts, "finish": finish})
     CASES.write_text(json.dumps(cases, separators=(",", ":")) + "\n")
     print(f"{len(cases)} cases, {sum(len(case['batches']) for case in cases)} batches")
 

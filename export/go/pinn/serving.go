@@ -2,9 +2,9 @@
 
 package pinn
 
-// Serving holds an engine's flags. Zero values are the engine's defaults, so what every engine turns
-// on by itself has its field the other way round, and nil leaves it to the engine. Those that only
-// decide the schedule change no coefficient.
+// Serving holds an engine's flags. Zero values are the engine's defaults, so what every engine
+// turns on by itself has its field the other way round, and nil leaves it to the engine. Those that
+// only decide the schedule change no coefficient.
 type Serving struct {
 	// TensorParallelSize: As others spell it: sglang: tp_size. GPUs that share each layer. [default:
 	// 1]
