@@ -83,7 +83,7 @@ func (s Serving) allReduce(r *recipe, g *GPU) {
 		r.fusedAllReduce = *s.FuseAllReduce
 	}
 	r.fusedQuantization = s.Engine == "trtllm" && r.fusedAllReduce
-	if s.Engine == "sglang" && r.dataParallel > 1 {
+	if s.Engine == "sglang" && s.EnableDPAttention {
 		r.fusedAllReduce = false
 	}
 }
