@@ -20,6 +20,7 @@ def raw_row(**changes: Any) -> dict[str, Any]:
         "osl": 8192,
         "tp_size": 2.0,
         "attention_dp_size": 1.0,
+        "moe_tp_size": 2.0,
         "moe_ep_size": 1.0,
         "silicon_ttft_ms": 250.0,
         "silicon_tpot_ms": 20.0,

@@ -166,6 +166,41 @@ def serving_runs(
         _write_json(json_path, scores, summary, inversions, steady)
 
 
+@app.command("engines")
+def engines(
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            "--checkpoint",
+            help="Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Also write every row's prediction, as CSV.")
+    ] = None,
+) -> None:
+    """Score measured SGLang and TensorRT-LLM deployments, each model left out.
+
+    Prints median / mean absolute percentage error and bias of TPOT and TTFT by engine, model, GPU
+    and number format, beside AIConfigurator where it has an answer.
+
+    Example: pinn evaluate engines --out engines.csv
+    """
+    from pinn.evaluation.engines import (
+        engine_lines,
+        engine_rows,
+        engine_table,
+        networks,
+        score_engines,
+    )
+
+    scores = score_engines(engine_rows(), *networks(checkpoint))
+    for line in engine_lines(engine_table(scores)):
+        typer.echo(line)
+    if out is not None:
+        scores.to_csv(out, index=False)
+
+
 def _read(
     path: Path, gpu: str | None, model_configs: Path | None, seed: int
 ) -> Sequence[MeasuredRun]:

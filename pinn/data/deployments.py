@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Mapping
 from functools import cache
 from typing import Any
@@ -14,9 +15,14 @@ from pinn.specs.deployment import Deployment
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.precision_override import with_precision
 from pinn.specs.sampling import GREEDY
-from pinn.specs.serving import ServingSpec
+from pinn.specs.serving import SGLANG, TRTLLM, VLLM, ServingSpec
 
 Row = Mapping[Hashable, Any] | pd.Series
+
+#: Rows whose requests waited for memory are refused, so any share will do that holds the others.
+MEMORY_SHARE = {SGLANG: 0.97, TRTLLM: 0.97}
+#: Builds that are no release, such as gpt-oss-dev, get the defaults of the table's own release.
+RELEASE = re.compile(r"\d+\.\d+")
 
 
 def observed_deployment(row: Row) -> Deployment:
@@ -33,10 +39,14 @@ def observed_deployment(row: Row) -> Deployment:
         str(row["gpu"]),
         str(row["precision"]),
         int(row["tensor_parallel_size"]),
+        int(row["data_parallel_size"]),
         bool(row["enable_expert_parallel"]),
         str(row["kv_cache_dtype"]),
         int(row["max_num_batched_tokens"]),
         int(row["max_cudagraph_capture_size"]),
+        int(row["poll_interval"]),
+        str(row["engine"]),
+        "" if row["engine"] == VLLM else str(row["engine_version"]),
     )
 
 
@@ -69,22 +79,44 @@ def _observed(
     gpu: str,
     precision: str,
     tp: int,
+    dp: int,
     expert_parallel: bool,
     kv_cache_dtype: str,
     max_num_batched_tokens: int,
     max_cudagraph_capture_size: int,
+    poll_interval: int,
+    engine: str,
+    engine_version: str,
 ) -> Deployment:
+    if engine == VLLM:
+        own = {
+            "tensor_parallel_size": tp,
+            "data_parallel_size": dp,
+            "enable_expert_parallel": expert_parallel,
+        }
+    else:
+        own = {
+            "engine": engine,
+            "engine_version": engine_version if RELEASE.match(engine_version) else "",
+            "tensor_parallel_size": tp * dp,
+            "enable_dp_attention": dp > 1,
+            "ep_size": tp * dp if expert_parallel else 1,
+            "cudagraph_padding": True,
+            "gpu_memory_utilization": MEMORY_SHARE[engine],
+        }
+        if engine == SGLANG:
+            polling = {"scheduler_recv_interval": poll_interval} if poll_interval > 1 else {}
+            own |= {"data_parallel_size": dp} | polling
     return Deployment(
         model=with_precision(load_model(model), precision),
         gpu=load_gpu(gpu),
         serving=ServingSpec(
-            tensor_parallel_size=tp,
-            enable_expert_parallel=expert_parallel,
             enable_prefix_caching=False,
             kv_cache_dtype=kv_cache_dtype,
             max_num_batched_tokens=max_num_batched_tokens,
             max_cudagraph_capture_size=max_cudagraph_capture_size,
             override_generation_config=GREEDY,
+            **own,
         ),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pinn.data.engine_deployments import read_every_engine
 from pinn.data.silicon import read_silicon
 from pinn.data.table import write_observations
 from pinn.files.read_report import ReadReport
@@ -23,5 +24,23 @@ def import_silicon(target: Path | str, source: Path | str | None = None) -> Read
         PinnError: If the package or file is missing or does not have the expected content.
     """
     rows, report = read_silicon(None if source is None else Path(source))
+    write_observations(rows, Path(target), report)
+    return report
+
+
+def import_every_engine(target: Path | str, source: Path | str | None = None) -> ReadReport:
+    """Write the clean measured deployments of vLLM, SGLang and TensorRT-LLM as observations.
+
+    Args:
+        target: Parquet file to write; its manifest goes beside it.
+        source: ``silicon_sample.csv``; None for the installed package's.
+
+    Returns:
+        The counts of rows read, refused and accepted.
+
+    Raises:
+        PinnError: If the package or file is missing or does not have the expected content.
+    """
+    rows, report = read_every_engine(None if source is None else Path(source))
     write_observations(rows, Path(target), report)
     return report

@@ -34,22 +34,29 @@ MODELS = {
     "openai/gpt-oss-120b": "openai/gpt-oss-120b",
     "MiniMaxAI/MiniMax-M2.5": "MiniMaxAI/MiniMax-M2.5",
     "moonshotai/Kimi-K2.5": "moonshotai/Kimi-K2.5",
+    "deepseek-ai/DeepSeek-R1": "deepseek-ai/DeepSeek-R1",
+    "meta-llama/Llama-3.1-8B-Instruct": "meta-llama/Llama-3.1-8B-Instruct",
+    "Qwen/Qwen3-32B": "Qwen/Qwen3-32B",
+    "Qwen/Qwen3-235B-A22B-FP8": "Qwen/Qwen3-235B-A22B-FP8",
 }
 
 #: (model, label) -> scheme, where the label does not say what the checkpoint holds: gpt-oss is
-#: MXFP4 whatever the label, and MiniMax's own checkpoint is block-scaled fp8. Which weights a
+#: MXFP4 whatever the label; the own checkpoints of MiniMax and others are block-scaled fp8. Which
 #: scheme covers (Kimi's int4: the routed experts only) is ``with_precision``'s business.
 CHECKPOINT_SCHEMES = {
     ("openai/gpt-oss-120b", "fp4"): "mxfp4",
     ("openai/gpt-oss-120b", "fp8"): "mxfp4",
     ("openai/gpt-oss-120b", "bf16"): "mxfp4",
     ("MiniMaxAI/MiniMax-M2.5", "fp8"): "fp8_block",
+    ("deepseek-ai/DeepSeek-R1", "fp8"): "fp8_block",
+    ("Qwen/Qwen3-235B-A22B-FP8", "fp8"): "fp8_block",
 }
 LABEL_SCHEMES = {"fp4": "nvfp4", "fp8": "fp8", "int4": "int4", "bf16": "bf16"}
 
 _RAW_NAMES = {
     "id": "row_id",
     "silicon_data_source": "source",
+    "backend": "engine",
     "backend_version": "engine_version",
     "model_path": "model",
     "system": "gpu",
@@ -58,25 +65,29 @@ _RAW_NAMES = {
     "osl": "output_tokens",
     "tp_size": "tensor_parallel_size",
     "attention_dp_size": "stored_attention_dp_size",
+    "moe_tp_size": "stored_moe_tp_size",
     "moe_ep_size": "stored_moe_ep_size",
     "silicon_ttft_ms": "ttft_s",
     "silicon_tpot_ms": "tpot_s",
 }
-_CANONICAL = (
+CANONICAL = (
     "row_id",
     "model",
     "gpu",
     "precision",
     "tensor_parallel_size",
+    "data_parallel_size",
     "enable_expert_parallel",
     "kv_cache_dtype",
     "max_num_batched_tokens",
     "max_cudagraph_capture_size",
+    "poll_interval",
     "concurrency",
     "prompt_tokens",
     "output_tokens",
     "ttft_s",
     "tpot_s",
+    "engine",
     "engine_version",
     "date",
     "series",
@@ -115,7 +126,7 @@ def read_silicon(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
     if path is None:
         path = package_folder() / "systems" / "silicon_sample.csv"
         version = f"{PACKAGE} {importlib.metadata.version(PACKAGE)}"
-    raw = _read_csv(path)
+    raw = read_csv(path)
     chosen = raw[(raw["backend"] == "vllm") & (raw["mode"] == "agg")]
     clean, dropped = apply_filters(decode(chosen))
     rows = canonical(clean)
@@ -155,13 +166,25 @@ def decode(raw: pd.DataFrame) -> pd.DataFrame:
     rows["engine_version"] = rows["engine_version"].fillna(UNKNOWN_VERSION)
     rows["precision"] = rows["precision"].fillna("bf16")
     rows["enable_expert_parallel"] = rows["stored_moe_ep_size"] > 1
+    rows["data_parallel_size"] = rows["poll_interval"] = 1
     rows["ttft_s"] *= MILLISECOND
     rows["tpot_s"] *= MILLISECOND
     return rows
 
 
 def canonical(rows: pd.DataFrame) -> pd.DataFrame:
-    """Decoded and filtered rows under the catalogue's names, with whole numbers as integers.
+    """Decoded and filtered vLLM rows under the catalogue's names, flags as their scripts passed.
+
+    Raises:
+        PinnError: As :func:`named`.
+    """
+    rows = with_launch_flags(named(rows))
+    rows["series"] = [series_key(row) for _, row in rows.iterrows()]
+    return rows[list(CANONICAL)].reset_index(drop=True)
+
+
+def named(rows: pd.DataFrame) -> pd.DataFrame:
+    """Decoded rows with models and precisions as catalogues have them, whole numbers as integers.
 
     Raises:
         PinnError: If a model or a precision is unknown or a row states no concurrency.
@@ -174,19 +197,19 @@ def canonical(rows: pd.DataFrame) -> pd.DataFrame:
         model=rows["model"].map(catalog_name),
         precision=[precision_scheme(model, label) for model, label in labels],
     )
-    integers = ["tensor_parallel_size", "concurrency", "prompt_tokens", "output_tokens"]
-    rows = rows.astype(dict.fromkeys(integers, "int64"))
-    rows = with_launch_flags(rows)
-    rows["series"] = [series_key(row) for _, row in rows.iterrows()]
-    return rows[list(_CANONICAL)].reset_index(drop=True)
+    integers = ["tensor_parallel_size", "data_parallel_size", "concurrency"]
+    return rows.astype(dict.fromkeys([*integers, "prompt_tokens", "output_tokens"], "int64"))
 
 
 def series_key(row: pd.Series) -> str:
     """Text that is equal for the rows of one curve of latency over concurrency."""
-    tp = row["tensor_parallel_size"]
-    ep = tp if row["enable_expert_parallel"] else 1
+    tp, dp = row["tensor_parallel_size"], row["data_parallel_size"]
+    layout = f"tp{tp}|ep{tp * dp if row['enable_expert_parallel'] else 1}"
     lengths = f"{row['prompt_tokens']}x{row['output_tokens']}"
-    return "|".join([row["model"], row["gpu"], row["precision"], lengths, f"tp{tp}", f"ep{ep}"])
+    parts = [row["model"], row["gpu"], row["precision"], lengths, layout]
+    if dp > 1:
+        parts.append(f"dp{dp}")
+    return "|".join(parts if row["engine"] == "vllm" else [row["engine"], *parts])
 
 
 def catalog_name(model: str) -> str:
@@ -225,12 +248,12 @@ def precision_scheme(model: str, label: str) -> str:
     return scheme
 
 
-def _read_csv(path: Path) -> pd.DataFrame:
+def read_csv(path: Path) -> pd.DataFrame:
     """The file as it is, checked for the columns that are read."""
     if not path.is_file():
         raise PinnError(f"no file {path}: reinstall {PACKAGE}==0.12.0 or give the right path")
     raw = pd.read_csv(path, dtype={"backend_version": "str", "precision": "str"})
-    missing = [name for name in ("backend", "mode", *_RAW_NAMES) if name not in raw.columns]
+    missing = [name for name in ("mode", *_RAW_NAMES) if name not in raw.columns]
     if missing:
         raise PinnError(f"{path} lacks the columns {', '.join(missing)}: expected {PACKAGE} 0.12.0")
     return raw

@@ -20,7 +20,10 @@ from pinn.errors import PinnError
 from pinn.specs.gpu_catalog import load_gpu
 
 #: Columns that tell deployments apart.
-DEPLOYMENT = ("model", "gpu", "precision", "tensor_parallel_size", "enable_expert_parallel")
+DEPLOYMENT = (
+    "model", "gpu", "precision", "tensor_parallel_size", "data_parallel_size",
+    "enable_expert_parallel", "engine",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,17 @@ def leave_one_model_out(rows: pd.DataFrame) -> list[Split]:
 def leave_one_gpu_out(rows: pd.DataFrame) -> list[Split]:
     """One split per GPU, in order of name."""
     return _leave_one_out(rows, "gpu")
+
+
+def leave_one_engine_out(rows: pd.DataFrame) -> list[Split]:
+    """One split per engine; its kernels, as its recipe has them, stay known."""
+    return _leave_one_out(rows, "engine")
+
+
+def leave_one_engine_of_a_model_out(rows: pd.DataFrame) -> list[Split]:
+    """One split per engine and model: the model on other engines and the engine's others stay."""
+    cells = rows["engine"] + " " + rows["model"]
+    return _leave_one_out(rows.assign(cell=cells), "cell")
 
 
 def leave_one_lengths_out(rows: pd.DataFrame) -> list[Split]:
@@ -101,6 +115,8 @@ def eight_to_four_bits(rows: pd.DataFrame) -> list[Split]:
 #: Kind of split -> the function that makes it of observations.
 SPLITS = {
     "leave-one-model-out": leave_one_model_out,
+    "leave-one-engine-out": leave_one_engine_out,
+    "leave-one-engine-of-a-model-out": leave_one_engine_of_a_model_out,
     "leave-one-gpu-out": leave_one_gpu_out,
     "leave-one-gpu-and-its-kernels-out": leave_one_gpu_out,
     "leave-one-lengths-out": leave_one_lengths_out,
@@ -177,11 +193,14 @@ def _model(deployment_key: str) -> str:
 def deployment_keys(rows: pd.DataFrame) -> pd.Series:
     """Text that is equal for rows of one deployment, on the index of ``rows``."""
     tp = rows["tensor_parallel_size"].astype("int64")
-    ep = tp.where(rows["enable_expert_parallel"], 1)
+    dp = rows["data_parallel_size"].astype("int64")
+    ep = (tp * dp).where(rows["enable_expert_parallel"], 1)
     return (
         rows["model"]
         + ("|" + rows["gpu"] + "|" + rows["precision"])
         + ("|tp" + tp.astype(str) + "|ep" + ep.astype(str))
+        + ("|dp" + dp.astype(str)).where(dp > 1, "")
+        + ("|" + rows["engine"]).where(rows["engine"] != "vllm", "")
     )
 
 

@@ -43,21 +43,24 @@ COLUMNS = (
     Column("gpu", "text", "", "GPU system, such as h100_sxm"),
     Column("precision", "text", "", "quantization scheme of the weights"),
     Column("tensor_parallel_size", "count", "", "GPUs that share each layer"),
+    Column("data_parallel_size", "count", "", "replicas of the attention"),
     Column("enable_expert_parallel", "flag", "", "whole experts on each GPU instead of slices"),
     Column("kv_cache_dtype", "text", "", "the engine's --kv-cache-dtype; auto where not set"),
     Column("max_num_batched_tokens", "count", "token", "the engine's token budget of a step"),
     Column("max_cudagraph_capture_size", "count", "token", "largest step in a CUDA graph"),
+    Column("poll_interval", "count", "step", "decode steps between two looks at new requests"),
     Column("concurrency", "count", "", "requests kept in flight by the closed loop"),
     Column("prompt_tokens", "count", "token", "nominal prompt length"),
     Column("output_tokens", "count", "token", "nominal output length"),
     Column("ttft_s", "seconds", "s", "mean time to first token, initial burst included"),
     Column("tpot_s", "seconds", "s", "mean time per output token after the first"),
-    Column("engine_version", "text", "", "vLLM version; 'unknown' where not recorded"),
+    Column("engine", "text", "", "serving engine: vllm, sglang or trtllm"),
+    Column("engine_version", "text", "", "its version; 'unknown' where not recorded"),
     Column("date", "text", "", "day of the measurement, ISO 8601; empty where not recorded"),
     Column("series", "text", "", "equal for rows that differ only in concurrency and build"),
 )
 _DTYPES = {"text": "str", "flag": "bool", "count": "int64", "seconds": "float64"}
-SCHEMA = "closed-loop observations 2"
+SCHEMA = "closed-loop observations 3"
 
 
 @dataclass(frozen=True)

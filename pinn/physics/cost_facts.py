@@ -26,6 +26,9 @@ class Flags:
     gathers: bool
     graph_tokens: int
     graph_requests: int
+    fused_all_reduce: bool
+    fused_quantization: bool
+    all_reduce_latency: float
     cpu_offload_gb: float
     kv_element_bytes: float
     logit_bytes: float
@@ -48,6 +51,10 @@ class CostFacts:
         pipeline_parallel_size: As vLLM's flag.
         graph_tokens: Tokens of the largest step that a CUDA graph was captured of.
         graph_requests: Decodes of the largest one without prompts; 0 for no limit.
+        fused_all_reduce: 1 where norms are part of the all-reduce kernel.
+        fused_quantization: 1 where quantization is, too.
+        faster_all_reduce: Share of a small message's time that the engine's own kernel saves
+            over vLLM's.
         cpu_offload_gb: As vLLM's flag, GiB.
         memory_bytes_per_s: Bandwidth of the GPU's memory.
         link_bytes_per_s: Of its links to other GPUs, one way.
@@ -88,6 +95,9 @@ class CostFacts:
     pipeline_parallel_size: float
     graph_tokens: float
     graph_requests: float
+    fused_all_reduce: float
+    fused_quantization: float
+    faster_all_reduce: float
     cpu_offload_gb: float
     memory_bytes_per_s: float
     link_bytes_per_s: float
@@ -133,6 +143,9 @@ def cost_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> CostFacts:
         pipeline_parallel_size=float(flags.pipeline_parallel_size),
         graph_tokens=float(flags.graph_tokens),
         graph_requests=float(flags.graph_requests),
+        fused_all_reduce=float(flags.fused_all_reduce and tp > 1),
+        fused_quantization=float(flags.fused_quantization and tp > 1),
+        faster_all_reduce=1.0 - flags.all_reduce_latency,
         cpu_offload_gb=float(flags.cpu_offload_gb),
         memory_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
         link_bytes_per_s=gpu.link_bandwidth_bytes_per_s,

@@ -29,6 +29,11 @@ from pinn.units import GIB
 ACTIVATION_PASSES = 12.0
 
 
+#: Share of a parallel layer's latency that lies around its all-reduces: the overhead of the feature
+#: ``parallel_layer``, 3 us, in its prior of 10.
+AROUND_ALL_REDUCE = 0.3
+
+
 def cost(meaning: str, formula: Callable[[CostFacts], float]) -> dict[str, Any]:
     """What is known of a field of ``StepCosts``.
 
@@ -76,6 +81,12 @@ def _expert_activation_token_s(w: CostFacts) -> float:
     return passes * ACTIVATION_BYTES / w.memory_bytes_per_s
 
 
+def _parallel_layers(w: CostFacts) -> float:
+    """A faster kernel saves its share, a fused one what surrounds a layer's all-reduces."""
+    layers = w.layers * (w.tensor_parallel_size > 1)
+    return layers * (1 - w.faster_all_reduce) * (1 - AROUND_ALL_REDUCE * w.fused_all_reduce)
+
+
 def _all_reduce_token_s(w: CostFacts) -> float:
     """A ring moves 2 (p - 1) / p of the message over each link (Patarasuk and Yuan 2009)."""
     tp = w.tensor_parallel_size
@@ -115,8 +126,8 @@ class StepCosts:
     )
     quantized_layers: Float[np.ndarray, "*n"] = field(
         metadata=cost(
-            "Layers whose activations are quantized in every step.",
-            lambda w: w.layers * w.quantized,
+            "Layers whose activations are quantized in every step by kernels of their own.",
+            lambda w: w.layers * w.quantized * (1 - w.fused_quantization),
         )
     )
     launched_layers: Float[np.ndarray, "*n"] = field(
@@ -127,8 +138,8 @@ class StepCosts:
     )
     parallel_layers: Float[np.ndarray, "*n"] = field(
         metadata=cost(
-            "Layers with a tensor-parallel all-reduce.",
-            lambda w: w.layers * (w.tensor_parallel_size > 1),
+            "Layers with a tensor-parallel all-reduce, as vLLM's own kernel takes.",
+            _parallel_layers,
         )
     )
     graph_tokens: Float[np.ndarray, "*n"] = field(
@@ -235,8 +246,8 @@ class StepCosts:
     )
     all_reduces: Float[np.ndarray, "*n"] = field(
         metadata=cost(
-            "All-reduces of a step; 0 on one GPU.",
-            lambda w: w.all_reduces * (w.tensor_parallel_size > 1),
+            "All-reduces of a step, as vLLM's own kernel takes; 0 on one GPU.",
+            lambda w: w.all_reduces * (w.tensor_parallel_size > 1) * (1 - w.faster_all_reduce),
         )
     )
     all_reduce_token_bytes: Float[np.ndarray, "*n"] = field(
@@ -244,6 +255,12 @@ class StepCosts:
     )
     all_reduce_token_s: Float[np.ndarray, "*n"] = field(
         metadata=cost("Moving one token's all-reduces over the GPU links.", _all_reduce_token_s)
+    )
+    small_all_reduce_token_s: Float[np.ndarray, "*n"] = field(
+        metadata=cost(
+            "The same for tokens of small messages, as vLLM's own kernel takes.",
+            lambda w: _all_reduce_token_s(w) * (1 - w.faster_all_reduce),
+        )
     )
     exchange_token_s: Float[np.ndarray, "*n"] = field(
         metadata=cost("Moving one token to its experts and back between GPUs.", _exchange_token_s)
@@ -289,6 +306,9 @@ def _cost_row(deployment: Deployment) -> tuple[float, ...]:
         recipe.expert_exchange == GATHER,
         recipe.graph_tokens,
         recipe.graph_requests,
+        recipe.fused_all_reduce,
+        recipe.fused_quantization,
+        recipe.all_reduce_latency,
         deployment.serving.cpu_offload_gb,
         deployment.kv_cache_precision.bytes_per_weight,
         logit_bytes(deployment.sampling),

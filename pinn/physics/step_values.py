@@ -65,7 +65,7 @@ def message_tokens(costs: StepCosts, message_bytes: float) -> Values:
 def first_bytes(costs: StepCosts, sums: BatchSums, message_bytes: float) -> Values:
     """All-reduce time of the tokens that fit in the first bytes of a message."""
     tokens = np.minimum(sums.tokens, message_tokens(costs, message_bytes))
-    return costs.all_reduce_token_s * tokens
+    return costs.small_all_reduce_token_s * tokens
 
 
 def eager_layers(costs: StepCosts, sums: BatchSums) -> Values:

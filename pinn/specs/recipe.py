@@ -78,6 +78,8 @@ class EffectiveRecipe:
         graph_sizes: Numbers of decodes that graphs are captured for and a step is rounded up to;
             empty where coefficients were fitted to steps that are not rounded.
         fused_all_reduce: Whether an all-reduce and the norm after it are one kernel.
+        fused_quantization: Whether that kernel quantizes its result, too.
+        all_reduce_latency: Of a message up to 256 KiB, relative to vLLM's own kernel.
         moe_kernels: Family of the experts' kernels.
         sampler: Family of the sampler's kernels.
         origins: Field to what set it.
@@ -109,6 +111,8 @@ class EffectiveRecipe:
     graph_requests: int
     graph_sizes: tuple[int, ...]
     fused_all_reduce: bool
+    fused_quantization: bool
+    all_reduce_latency: float
     moe_kernels: str
     sampler: str
     origins: Mapping[str, Origin] = field(default_factory=dict, compare=False, repr=False)

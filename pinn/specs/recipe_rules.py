@@ -43,6 +43,19 @@ _FLAGS = {each.name: each for each in flags_of(ServingSpec)}
 #: and what attention data parallelism makes of it (server_args.py: _handle_data_parallelism).
 _EXPECTED_SHARE, _EXPECTED_SHARE_OF_DP = 0.7, 0.3
 
+#: Time of an all-reduce of at most 256 KiB launched from a CUDA graph, relative to vLLM 0.24.0's:
+#: geometric mean over 2, 4 and 8 ranks on H100, H200, B200 and B300 in the tables of
+#: aiconfigurator-core 0.12.0 (``custom_allreduce_perf``).
+ALL_REDUCE_LATENCY = {
+    VLLM: (1.0, "what others are measured against"),
+    SGLANG: (0.65, "sglang 0.5.14 in the tables of aiconfigurator-core 0.12.0"),
+    TRTLLM: (0.69, "trtllm 1.3.0rc20 in the tables of aiconfigurator-core 0.12.0"),
+}
+QUANTIZING_ALL_REDUCE = (
+    "tensorrt_llm/functional.py: AllReduceFusionOp RESIDUAL_RMS_NORM_QUANT_FP8 and _NVFP4; "
+    "SGLang's flashinfer_comm_fusion.py fuses the norm alone; as remembered, not read again"
+)
+
 
 @dataclass
 class _Found:
@@ -122,6 +135,7 @@ def effective_recipe(
     found = _Found(serving, gpu, model_type, said_by or {})
     _settle_parallelism(found)
     _settle_what_flags_say(found)
+    _settle_all_reduce(found)
     {VLLM: _settle_vllm, SGLANG: _settle_sglang, TRTLLM: _settle_trtllm}[serving.engine](found)
     return found.recipe()
 
@@ -198,6 +212,16 @@ def _settle_attention_ranks(found: _Found) -> None:
         ("tensor_parallel_size", gpus // replicas), ("data_parallel_size", replicas)
     ):  # fmt: skip
         found.values[name], found.origins[name] = value, origin
+
+
+def _settle_all_reduce(found: _Found) -> None:
+    """How long the engine's own all-reduce takes; without NVLink all run NCCL."""
+    latency, source = ALL_REDUCE_LATENCY[found.serving.engine]
+    if not found.gpu.has_nvlink:
+        latency, source = 1.0, "no NVLink: every engine runs NCCL beyond two GPUs"
+    found.put("all_reduce_latency", latency, source)
+    quantizes = found.serving.engine == TRTLLM and found.values["fused_all_reduce"]
+    found.put("fused_quantization", quantizes, QUANTIZING_ALL_REDUCE, ASSUMED)
 
 
 def _settle_vllm(found: _Found) -> None:

@@ -13,8 +13,12 @@ from pinn.specs.sampling import Sampling
 ROW = {
     "model": "MiniMaxAI/MiniMax-M2.5",
     "gpu": "h100_sxm",
+    "engine": "vllm",
+    "engine_version": "0.15.1",
+    "poll_interval": 1,
     "precision": "fp8_block",
     "tensor_parallel_size": 4,
+    "data_parallel_size": 1,
     "enable_expert_parallel": True,
     "kv_cache_dtype": "auto",
     "max_num_batched_tokens": 8192,

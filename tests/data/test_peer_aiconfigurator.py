@@ -2,6 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from pinn.data.engine_deployments import read_engines, read_other_campaign
 from pinn.data.peers import aiconfigurator as peer
 from pinn.data.silicon import read_silicon
 from pinn.errors import PinnError
@@ -17,8 +18,14 @@ def rows():
 
 
 @pytest.fixture(scope="module")
-def released():
+def everything():
     return peer.released_predictions()
+
+
+@pytest.fixture(scope="module")
+def released(rows, everything):
+    """Those of the vLLM rows."""
+    return everything[everything["row_id"].isin(rows["row_id"])]
 
 
 def errors_percent(rows, released, name):
@@ -33,6 +40,23 @@ def test_every_row_has_a_prediction_or_a_reason(rows, released):
     assert (released["reason"] == "").equals(answered)
     assert released["tpot_s"].notna().equals(answered)
     assert released["ttft_s"].notna().equals(answered)
+
+
+def test_rows_of_other_engines_have_a_prediction_or_a_reason(rows, everything):
+    others = pd.concat([read_engines()[0], read_other_campaign()[0]])
+    assert list(everything["row_id"]) == [*rows["row_id"], *others["row_id"]]
+    answered = everything["recipe"] != ""
+    assert answered.sum() == 823 + 1135
+    assert (everything["reason"] == "").equals(answered)
+
+
+def test_attention_replicas_share_the_batch():
+    rows = read_engines()[0]
+    row = rows[rows["data_parallel_size"] == 8].iloc[0]
+    asked = peer.request(row, "adapter")
+    assert (asked["tp_size"], asked["attention_dp_size"], asked["moe_ep_size"]) == (1, 8, 8)
+    assert asked["backend_name"] == "trtllm"
+    assert asked["batch_size"] * 8 == row["concurrency"]
 
 
 def test_released_figures(rows, released):

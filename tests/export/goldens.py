@@ -239,6 +239,8 @@ def _random_configurations(rng: np.random.Generator, count: int) -> Iterator[dic
                 "enable_dp_attention": bool(rng.integers(2)),
                 "cudagraph_padding": bool(rng.integers(2)),
                 "ep_size": int(rng.choice([1, 2])),
+                # SGLang's default depends on the architecture, which Go's models do not name.
+                "fuse_all_reduce": bool(rng.integers(2)),
             }
         try:
             make_deployment(configuration)

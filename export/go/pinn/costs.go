@@ -6,9 +6,9 @@ package pinn
 type Costs struct {
 	Layers                float64 // Transformer layers.
 	MoeLayers             float64 // Layers with routed experts.
-	QuantizedLayers       float64 // Layers whose activations are quantized in every step.
+	QuantizedLayers       float64 // Layers whose activations are quantized in every step by kernels of their own.
 	LaunchedLayers        float64 // Layers by their kernels: one of experts or of latent attention counts for more.
-	ParallelLayers        float64 // Layers with a tensor-parallel all-reduce.
+	ParallelLayers        float64 // Layers with a tensor-parallel all-reduce, as vLLM's own kernel takes.
 	GraphTokens           float64 // Tokens of the largest step that a CUDA graph was captured of.
 	GraphRequests         float64 // Decodes of the largest step without prompts that one was; 0 for no limit.
 	GemmWeights           float64 // Reading every weight but the routed experts' once.
@@ -29,9 +29,10 @@ type Costs struct {
 	PrefillToken          float64 // Queries in and outputs out of prefill attention, per token.
 	PrefillPair           float64 // Attention arithmetic of a prefill per pair, in full layers.
 	WindowedPrefillPair   float64 // The same in windowed layers.
-	AllReduces            float64 // All-reduces of a step; 0 on one GPU.
+	AllReduces            float64 // All-reduces of a step, as vLLM's own kernel takes; 0 on one GPU.
 	AllReduceTokenBytes   float64 // Message of one of them, per token.
 	AllReduceToken        float64 // Moving one token's all-reduces over the GPU links.
+	SmallAllReduceToken   float64 // The same for tokens of small messages, as vLLM's own kernel takes.
 	ExchangeToken         float64 // Moving one token to its experts and back between GPUs.
 	PipelineToken         float64 // Handing one token from stage to stage.
 	Offload               float64 // Reading the weights that lie in host memory over PCIe.
@@ -70,6 +71,7 @@ var costNames = []struct {
 	{"all_reduces", func(c *Costs) *float64 { return &c.AllReduces }},
 	{"all_reduce_token_bytes", func(c *Costs) *float64 { return &c.AllReduceTokenBytes }},
 	{"all_reduce_token_s", func(c *Costs) *float64 { return &c.AllReduceToken }},
+	{"small_all_reduce_token_s", func(c *Costs) *float64 { return &c.SmallAllReduceToken }},
 	{"exchange_token_s", func(c *Costs) *float64 { return &c.ExchangeToken }},
 	{"pipeline_token_s", func(c *Costs) *float64 { return &c.PipelineToken }},
 	{"offload_s", func(c *Costs) *float64 { return &c.Offload }},
@@ -89,6 +91,9 @@ type costFacts struct {
 	pipelineParallelSize float64
 	graphTokens          float64
 	graphRequests        float64
+	fusedAllReduce       float64
+	fusedQuantization    float64
+	fasterAllReduce      float64
 	cpuOffloadGb         float64
 	memoryBytesPerS      float64
 	linkBytesPerS        float64
@@ -124,15 +129,16 @@ func (w *costFacts) costs() Costs {
 	experts := w.routedExperts / w.expertSpread
 	expertRead := w.expertWeights * w.expertWeightBytes / w.memoryBytesPerS
 	expertCopies := w.topK / w.expertSpread
+	allReduceToken := w.allReduces * tokenBytes * 2 * (w.tensorParallelSize - 1) / w.tensorParallelSize / w.linkBytesPerS
 	c.Layers = w.layers
 	c.MoeLayers = w.moeLayers
-	c.QuantizedLayers = w.layers * w.quantized
+	c.QuantizedLayers = w.layers * w.quantized * (1 - w.fusedQuantization)
 	c.LaunchedLayers = w.layers + 0.8*w.moeLayers + 0.8*w.latentLayers + 0.3*w.layers*w.quantized
 	var chosen1 float64
 	if w.tensorParallelSize > 1 {
 		chosen1 = 1
 	}
-	c.ParallelLayers = w.layers * chosen1
+	c.ParallelLayers = w.layers * chosen1 * (1 - w.fasterAllReduce) * (1 - 0.3*w.fusedAllReduce)
 	c.GraphTokens = w.graphTokens
 	c.GraphRequests = w.graphRequests
 	c.GemmWeights = weights
@@ -157,9 +163,10 @@ func (w *costFacts) costs() Costs {
 	if w.tensorParallelSize > 1 {
 		chosen2 = 1
 	}
-	c.AllReduces = w.allReduces * chosen2
+	c.AllReduces = w.allReduces * chosen2 * (1 - w.fasterAllReduce)
 	c.AllReduceTokenBytes = tokenBytes
-	c.AllReduceToken = w.allReduces * tokenBytes * 2 * (w.tensorParallelSize - 1) / w.tensorParallelSize / w.linkBytesPerS
+	c.AllReduceToken = allReduceToken
+	c.SmallAllReduceToken = allReduceToken * (1 - w.fasterAllReduce)
 	c.ExchangeToken = w.moeLayers * 2 * w.exchangeCopies * ((w.tensorParallelSize*w.dataParallelSize - 1) / (w.tensorParallelSize * w.dataParallelSize)) * tokenBytes / w.linkBytesPerS
 	c.PipelineToken = (w.pipelineParallelSize - 1) * tokenBytes / w.linkBytesPerS
 	c.Offload = min(w.cpuOffloadGb*1073741824, (weights+experts*expertRead)*w.memoryBytesPerS/w.pipelineParallelSize) / w.pcieBytesPerS

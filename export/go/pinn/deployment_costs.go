@@ -28,6 +28,11 @@ func (d *Deployment) facts() costFacts {
 		bf16FlopPerS:         d.gpu.PeakFlop["bf16"],
 		kvElementBytes:       d.kv.BytesPerWeight,
 	}
+	w.fasterAllReduce = 1 - d.recipe.allReduceLatency
+	if d.recipe.tensorParallel > 1 {
+		w.fusedAllReduce = truth(d.recipe.fusedAllReduce)
+		w.fusedQuantization = truth(d.recipe.fusedQuantization)
+	}
 	d.denseFacts(&w)
 	d.expertFacts(&w)
 	d.attentionFacts(&w)

@@ -24,6 +24,9 @@ type recipe struct {
 	expertParallel               int64
 	gathers                      bool
 	graphTokens, graphRequests   int64
+	fusedAllReduce               bool
+	fusedQuantization            bool
+	allReduceLatency             float64
 	chunkedPrefill               bool
 }
 
@@ -52,6 +55,7 @@ func (s Serving) resolve(g *GPU) (recipe, error) {
 	if r.expertParallel < 1 || ranks%r.expertParallel != 0 {
 		return r, fmt.Errorf("ep_size %d does not divide the %d GPUs of a replica", s.EpSize, ranks)
 	}
+	s.allReduce(&r, g)
 	chunked, err := s.lookUp("enable_chunked_prefill", g)
 	if err != nil {
 		return r, err
@@ -61,6 +65,27 @@ func (s Serving) resolve(g *GPU) (recipe, error) {
 		r.chunkedPrefill = *s.EnableChunkedPrefill
 	}
 	return r, s.graphs(&r, g)
+}
+
+// allReduceLatency is the time of a small all-reduce relative to vLLM's own kernel, as
+// ALL_REDUCE_LATENCY of Python's pinn.specs.recipe_rules.
+var allReduceLatency = map[string]float64{"vllm": 1, "sglang": 0.65, "trtllm": 0.69}
+
+// allReduce settles what an all-reduce takes and is fused with. By default SGLang fuses for some
+// architectures, which a model here does not name: set FuseAllReduce for those.
+func (s Serving) allReduce(r *recipe, g *GPU) {
+	r.allReduceLatency = 1
+	if latency, known := allReduceLatency[s.Engine]; known && g.HasNVLink {
+		r.allReduceLatency = latency
+	}
+	r.fusedAllReduce = s.Engine == "trtllm"
+	if s.FuseAllReduce != nil {
+		r.fusedAllReduce = *s.FuseAllReduce
+	}
+	r.fusedQuantization = s.Engine == "trtllm" && r.fusedAllReduce
+	if s.Engine == "sglang" && s.EnableDPAttention {
+		r.fusedAllReduce = false
+	}
 }
 
 // attentionRanks: SGLang and TensorRT-LLM count all GPUs as tensor parallel ones, and attention

@@ -173,8 +173,8 @@ func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 	f[fPrefillTokens] = c.PrefillToken * prefillTokens
 	f[fPrefillKVRead] = prefillKVRead
 	f[fAllReduce] = c.AllReduceToken * tokens
-	f[fAllReduceFirst256k] = c.AllReduceToken * min(tokens, c.messageTokens)
-	f[fAllReduceFirst8m] = c.AllReduceToken * min(tokens, c.messageTokens2)
+	f[fAllReduceFirst256k] = c.SmallAllReduceToken * min(tokens, c.messageTokens)
+	f[fAllReduceFirst8m] = c.SmallAllReduceToken * min(tokens, c.messageTokens2)
 	if c.AllReduceTokenBytes*tokens > 262144 {
 		f[fLargeAllReduce] = c.AllReduces
 	}

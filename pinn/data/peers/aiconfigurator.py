@@ -22,6 +22,7 @@ from typing import Any
 
 import pandas as pd
 
+from pinn.data.engine_deployments import read_engines, read_other_campaign
 from pinn.data.silicon import read_silicon
 from pinn.data.table import replace_atomically
 from pinn.errors import PinnError
@@ -47,6 +48,10 @@ _MODELS = {
     "openai/gpt-oss-120b": "openai/gpt-oss-120b",
     "MiniMaxAI/MiniMax-M2.5": "MiniMaxAI/MiniMax-M2.5",
     "moonshotai/Kimi-K2.5": "moonshotai/Kimi-K2.5",
+    "deepseek-ai/DeepSeek-R1": "deepseek-ai/DeepSeek-R1",
+    "meta-llama/Llama-3.1-8B-Instruct": "meta-llama/Meta-Llama-3.1-8B",
+    "Qwen/Qwen3-32B": "Qwen/Qwen3-32B",
+    "Qwen/Qwen3-235B-A22B-FP8": "Qwen/Qwen3-235B-A22B-FP8",
 }
 #: Checkpoints whose config states the formats; the others are quantized by argument.
 _CHECKPOINTS = {
@@ -56,9 +61,14 @@ _CHECKPOINTS = {
     ("MiniMaxAI/MiniMax-M2.5", "nvfp4"): "nvidia/MiniMax-M2.5-NVFP4",
     ("moonshotai/Kimi-K2.5", "int4"): "moonshotai/Kimi-K2.5",
     ("moonshotai/Kimi-K2.5", "nvfp4"): "nvidia/Kimi-K2.5-NVFP4",
+    ("deepseek-ai/DeepSeek-R1", "fp8_block"): "deepseek-ai/DeepSeek-R1",
+    ("deepseek-ai/DeepSeek-R1", "nvfp4"): "nvidia/DeepSeek-V3.1-NVFP4",
+    ("Qwen/Qwen3-235B-A22B-FP8", "fp8_block"): "Qwen/Qwen3-235B-A22B-FP8",
 }
 _ADAPTER_FORMATS = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "nvfp4", "int4": "int4_wo"}
-_DENSE = {"meta-llama/Llama-3.3-70B-Instruct"}
+_DENSE = {
+    "meta-llama/Llama-3.3-70B-Instruct", "meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen3-32B",
+}  # fmt: skip
 
 
 def predict(
@@ -120,7 +130,7 @@ def read_predictions(folder: Path) -> pd.DataFrame:
 
 
 def released_predictions() -> pd.DataFrame:
-    """The predictions that come with the project, for every clean row of ``silicon_sample.csv``.
+    """The predictions that come with the project, for every row of ``silicon_sample.csv`` scored.
 
     Raises:
         PinnError: If the data folder is missing.
@@ -165,17 +175,20 @@ def request(row: pd.Series, recipe: str) -> dict[str, Any] | None:
     arguments: dict[str, Any] = {
         "model_path": _MODELS[model],
         "system_name": row["gpu"],
-        "backend_name": "vllm",
+        "backend_name": row["engine"],
         "isl": int(row["prompt_tokens"]),
         "osl": int(row["output_tokens"]),
-        "batch_size": int(row["concurrency"]),
+        "batch_size": max(int(row["concurrency"]) // int(row["data_parallel_size"]), 1),
         "tp_size": int(row["tensor_parallel_size"]),
     }
+    if row["data_parallel_size"] > 1:
+        arguments["attention_dp_size"] = int(row["data_parallel_size"])
     if row["kv_cache_dtype"] != "auto":
         arguments["kvcache_quant_mode"] = row["kv_cache_dtype"]
     if not dense:
-        tp, whole = int(row["tensor_parallel_size"]), bool(row["enable_expert_parallel"])
-        arguments |= {"moe_tp_size": 1 if whole else tp, "moe_ep_size": tp if whole else 1}
+        ranks = int(row["tensor_parallel_size"] * row["data_parallel_size"])
+        whole = bool(row["enable_expert_parallel"])
+        arguments |= {"moe_tp_size": 1 if whole else ranks, "moe_ep_size": ranks if whole else 1}
 
     checkpoint = _CHECKPOINTS.get((model, scheme))
     if recipe == "adapter":
@@ -202,7 +215,7 @@ def _predict_row(row: pd.Series, recipes: Sequence[str]) -> tuple[str, float, fl
         arguments = request(row, recipe)
         if arguments is None:
             continue
-        version = _database_version(arguments["system_name"])
+        version = _database_version(arguments["system_name"], arguments["backend_name"])
         try:
             answer = cli_estimate(**arguments, backend_version=version)
         except Exception as error:  # the package raises many kinds for a lack of data or memory
@@ -222,13 +235,13 @@ def _reason(error: Exception) -> str:
 
 
 @cache
-def _database_version(system: str) -> str:
-    """Newest vLLM tables of a GPU; passed on, since looking them up takes a second per call."""
+def _database_version(system: str, engine: str) -> str:
+    """Newest tables of an engine on a GPU; looking them up takes a second, so once."""
     from aiconfigurator.sdk.perf_database import get_latest_database_version
 
-    version = get_latest_database_version(system=system, backend="vllm")
+    version = get_latest_database_version(system=system, backend=engine)
     if version is None:
-        raise PinnError(f"{PACKAGE} {VERSION} has no vLLM tables of {system}")
+        raise PinnError(f"{PACKAGE} {VERSION} has no {engine} tables of {system}")
     return str(version)
 
 
@@ -256,10 +269,11 @@ def _require_package() -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Predict every clean row of ``silicon_sample.csv`` anew and write the file."""
+    """Predict every row of ``silicon_sample.csv`` that is scored anew and write the file."""
     if len(arguments) != 1:
         raise PinnError(f"usage: python -m {__name__} FOLDER")
-    rows, _ = read_silicon()
+    readers = (read_silicon, read_engines, read_other_campaign)
+    rows = pd.concat([reader()[0] for reader in readers], ignore_index=True)
     predictions = predict(rows)
     write_predictions(predictions, Path(arguments[0]))
     print(predictions["recipe"].replace("", "none").value_counts().to_string())

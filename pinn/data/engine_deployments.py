@@ -1,0 +1,140 @@
+"""Reads the measured SGLang and TensorRT-LLM deployments of ``silicon_sample.csv``.
+
+They come from the same public benchmark as vLLM's (:mod:`pinn.data.silicon`) and are read as the
+same closed loop. What differs is how the dumps store the layout (:func:`decode_engines`), what is
+left out (:mod:`pinn.data.engine_filters`) and what the scripts pass
+(:mod:`pinn.data.engine_scripts`).
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+
+from pinn.data import silicon
+from pinn.data.engine_filters import ENGINE_FILTERS, SGLANG, TRTLLM, not_of_checked_campaign
+from pinn.data.engine_scripts import with_engine_flags
+from pinn.data.silicon_filters import Filter, apply_filters
+from pinn.files.read_report import ReadReport, file_sha256
+
+#: Engines beside vLLM, by their name in the file.
+ENGINES = (SGLANG, TRTLLM)
+
+#: Why rows are shown apart and train nothing: DeepSeek on B300 of 2026-04-17 has 3.6 to 5.8 times
+#: the TTFT of its twins on B200 where prompts have 8192 tokens (16 pairs below 128 requests) and up
+#: to 3.6 times the TPOT, but with 1024 and fp4 0.8 to 1.6 times and 0.85 to 1.2 times (10 pairs up
+#: to 64). B300 has B200's bandwidth and more, so that image's prefill ran kernels nobody timed.
+APART = "DeepSeek on B300, 2026-04-17: slow prefill of unknown cause"
+
+
+def read_engines(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
+    """Read the clean aggregated deployments of every engine but vLLM.
+
+    Args:
+        path: ``silicon_sample.csv``; None for the installed package's.
+
+    Returns:
+        Rows as :func:`pinn.data.silicon.read_silicon` gives them, with
+        ``apart``, the reason to show a row apart (empty for most); and the counts.
+
+    Raises:
+        PinnError: As ``read_silicon``.
+    """
+    return _read(path, ENGINE_FILTERS)
+
+
+def read_every_engine(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
+    """Read the clean deployments of vLLM and of the others, without those shown apart.
+
+    Args:
+        path: ``silicon_sample.csv``; None for the installed package's.
+
+    Returns:
+        Rows as :func:`pinn.data.silicon.read_silicon` gives them, and the counts.
+
+    Raises:
+        PinnError: As ``read_silicon``.
+    """
+    vllm, of_vllm = silicon.read_silicon(path)
+    others, of_others = read_engines(path)
+    kept = others[others["apart"] == ""]
+    (other_rows, *rules), (other_vllm, *more) = of_others.refused, of_vllm.refused
+    refused = {
+        "not an aggregated deployment": of_others.refused[other_rows]
+        + of_vllm.refused[other_vllm]
+        - of_vllm.read
+    }
+    for report, reasons in ((of_vllm, more), (of_others, rules)):
+        for reason in reasons:
+            refused[reason] = refused.get(reason, 0) + report.refused[reason]
+    refused[APART] = len(others) - len(kept)
+    rows = pd.concat([vllm, kept[list(silicon.CANONICAL)]], ignore_index=True)
+    return rows, replace(of_vllm, accepted=len(rows), refused=refused)
+
+
+def read_other_campaign(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
+    """Read the rows of a campaign with an unknown client: a check of TPOT, nothing to train on.
+
+    Args:
+        path: ``silicon_sample.csv``; None for the installed package's.
+
+    Returns:
+        As :func:`read_engines`. ``ttft_s`` says nothing: it holds what that client waited for.
+    """
+    rule = Filter("not of the other campaign, or of its TensorRT-LLM after 1.0.0rc3",
+                  not_of_checked_campaign)  # fmt: skip
+    return _read(path, (rule,))
+
+
+def _read(path: Path | None, filters: Sequence[Filter]) -> tuple[pd.DataFrame, ReadReport]:
+    version = ""
+    if path is None:
+        path = silicon.package_folder() / "systems" / "silicon_sample.csv"
+        version = f"{silicon.PACKAGE} {importlib.metadata.version(silicon.PACKAGE)}"
+    raw = silicon.read_csv(path)
+    chosen = raw[raw["backend"].isin(ENGINES) & (raw["mode"] == "agg")]
+    clean, dropped = apply_filters(decode_engines(chosen), filters)
+    rows = _canonical(clean)
+    other = "not an aggregated SGLang or TensorRT-LLM deployment"
+    refused = {other: len(raw) - len(chosen), **dropped}
+    return rows, ReadReport(path.name, version, file_sha256(path), len(raw), len(rows), refused)
+
+
+def decode_engines(raw: pd.DataFrame) -> pd.DataFrame:
+    """Give raw rows their real layout and one name to DeepSeek-R1; other names stay the file's.
+
+    The dump of 2026-04-06 and the database dump store products where experts are spread: expert
+    tensor and expert parallel size are both N, with ``tp_size`` N x N for tensor parallelism over N
+    GPUs, or with ``tp_size`` 1 and ``attention_dp_size`` N x N for attention data parallelism over
+    N. Either has the N expert-parallel. Other dumps store N itself. The database dump calls
+    DeepSeek-R1 "V3" (same rows, same shapes).
+
+    Args:
+        raw: Rows of the file, with its column names.
+
+    Returns:
+        Rows with the columns that the filters read, latencies in seconds.
+    """
+    rows = silicon.decode(raw)
+    both = rows["stored_moe_tp_size"]
+    product = rows["source"].str.contains("^db-dump|2026-04-06")
+    product &= (both == rows["stored_moe_ep_size"]) & (both > 1)
+    tp, dp = rows["tensor_parallel_size"], rows["stored_attention_dp_size"].fillna(1).clip(1)
+    return rows.assign(
+        model=rows["model"].replace("deepseek-ai/DeepSeek-V3", "deepseek-ai/DeepSeek-R1"),
+        tensor_parallel_size=tp.where(~(product & (tp == both**2)), both),
+        data_parallel_size=dp.where(~(product & (dp == both**2)), both),
+    )
+
+
+def _canonical(rows: pd.DataFrame) -> pd.DataFrame:
+    """Decoded and filtered rows under the catalogue's names, flags as their scripts passed them."""
+    named = with_engine_flags(silicon.named(rows))
+    named["series"] = [silicon.series_key(row) for _, row in named.iterrows()]
+    deepseek = named["model"].str.contains("DeepSeek") & (named["gpu"] == "b300_sxm")
+    named["apart"] = (deepseek & (named["date"] == "2026-04-17")).map({True: APART, False: ""})
+    return named[[*silicon.CANONICAL, "apart"]].reset_index(drop=True)

@@ -1,0 +1,157 @@
+"""How the benchmark's launch scripts started SGLang and TensorRT-LLM, where rows do not say it.
+
+The history of the public benchmark (InferenceX, folder ``benchmarks``) holds the scripts; here are
+the flags that decide what a step holds. Flags that no line names are the engine's defaults.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+_DEEPSEEK = "deepseek-ai/DeepSeek-R1"
+_LLAMA, _GPT_OSS = "meta-llama/Llama-3.3-70B-Instruct", "openai/gpt-oss-120b"
+
+#: ``--chunked-prefill-size`` by default on GPUs of 60 to 160 GB (sglang ``server_args.py``), and
+#: ``max_num_tokens`` (TensorRT-LLM ``llm_args.py``).
+DEFAULT_TOKENS = {"sglang": 8192, "trtllm": 8192}
+#: What ``max_num_tokens`` is rounded up to, and has to spare.
+SPARE_TOKENS = 64
+#: Largest batch of decodes in a CUDA graph: SGLang's default from TP 4 on, and below.
+SGLANG_GRAPH_REQUESTS, SGLANG_GRAPH_REQUESTS_SMALL = 512, 256
+#: From so many requests on SGLang's B200 scripts poll once in 30 steps, below once in 10.
+POLLED_RARELY_FROM, RARE_POLL_STEPS, POLL_STEPS = 16, 30, 10
+
+
+@dataclass(frozen=True)
+class EngineScript:
+    """What the scripts of one model on one engine pass.
+
+    Attributes:
+        engine: ``sglang`` or ``trtllm``.
+        source: The scripts.
+        model: Name in the model catalogue; empty for all.
+        gpus: Systems; empty for all.
+        precision: Scheme of the weights; empty for all.
+        kv_cache_dtype: Format of the KV cache.
+        step_tokens: Most tokens of a step or chunk; 0 for the default.
+        one_prompt: Whether a step has room for one prompt beside the decodes of all clients.
+        polls_rarely: Whether ``--scheduler-recv-interval`` is passed.
+        precision_served: Scheme that really ran, where the file's label hides it.
+    """
+
+    engine: str
+    source: str
+    model: str = ""
+    gpus: tuple[str, ...] = ()
+    precision: str = ""
+    kv_cache_dtype: str = "auto"
+    step_tokens: int = 0
+    one_prompt: bool = False
+    polls_rarely: bool = False
+    precision_served: str = ""
+
+    def runs(self, engine: str, model: str, gpu: str, precision: str) -> bool:
+        """Whether it is the script of a row."""
+        return (
+            engine == self.engine
+            and self.model in ("", model)
+            and (not self.gpus or gpu in self.gpus)
+            and self.precision in ("", precision)
+        )
+
+
+SCRIPTS: tuple[EngineScript, ...] = (
+    EngineScript(
+        "sglang", "dsr1_fp4_b200.sh: --chunked-prefill-size 16384, --scheduler-recv-interval",
+        _DEEPSEEK, ("b200_sxm", "b300_sxm"), "nvfp4", "fp8", 16384, polls_rarely=True,
+    ),
+    EngineScript(
+        "sglang", "dsr1_fp8_b200.sh: --chunked-prefill-size 32768, --scheduler-recv-interval",
+        _DEEPSEEK, ("b200_sxm", "b300_sxm"), "fp8_block", "fp8", 32768, polls_rarely=True,
+    ),
+    EngineScript(
+        "sglang", "dsr1_fp8_h200.sh: --chunked-prefill-size 32768, KV cache as the model has it",
+        _DEEPSEEK, ("h200_sxm",), "fp8_block", "auto", 32768,
+    ),
+    EngineScript(
+        "trtllm", "gptoss_fp4_b200_trt.sh: kv_cache_config dtype fp8, max_num_tokens 20000, "
+        "TRTLLM experts", _GPT_OSS, ("b200_sxm",), "mxfp4", "fp8", 20000,
+        precision_served="mxfp4_mxfp8",
+    ),
+    EngineScript(
+        "trtllm", "gptoss_fp4_h200_trt.sh: kv_cache_config dtype fp8, max_num_tokens 20000",
+        _GPT_OSS, ("h200_sxm",), "mxfp4", "fp8", 20000,
+    ),
+    EngineScript(
+        "trtllm", "dsr1_*_trt.sh: kv_cache_config dtype fp8; max_num_tokens from CONC + ISL + 64, "
+        "as the scripts are remembered: not read again", _DEEPSEEK, kv_cache_dtype="fp8",
+        one_prompt=True,
+    ),
+    EngineScript("trtllm", "llama70b_*_trt.sh: kv_cache_config dtype fp8", _LLAMA,
+        kv_cache_dtype="fp8"),
+)  # fmt: skip
+
+
+def script_of(engine: str, model: str, gpu: str, precision: str) -> EngineScript:
+    """The script that a row ran; one that passes nothing where none is known."""
+    for script in SCRIPTS:
+        if script.runs(engine, model, gpu, precision):
+            return script
+    return EngineScript(engine, "no script known: the engine's defaults")
+
+
+def with_engine_flags(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows with what their scripts passed.
+
+    Args:
+        rows: Columns ``engine``, ``model``, ``gpu``, ``precision``, ``concurrency``,
+            ``prompt_tokens`` and ``tensor_parallel_size``.
+
+    Returns:
+        The rows with ``precision``, ``kv_cache_dtype``, ``max_num_batched_tokens`` and
+        ``max_cudagraph_capture_size`` as they ran, and ``poll_interval``, after how many decode
+        steps the engine looks for new requests. TensorRT-LLM's scripts capture graphs up to the
+        concurrency, with padding.
+    """
+    named = zip(rows["engine"], rows["model"], rows["gpu"], rows["precision"], strict=True)
+    scripts = [script_of(*names) for names in named]
+    at = list(zip(scripts, rows["concurrency"], rows["tensor_parallel_size"], strict=True))
+    return rows.assign(
+        precision=[
+            s.precision_served or stated
+            for s, stated in zip(scripts, rows["precision"], strict=True)
+        ],
+        kv_cache_dtype=[s.kv_cache_dtype for s in scripts],
+        max_num_batched_tokens=[
+            _step_tokens(s, clients, prompt)
+            for (s, clients, _), prompt in zip(at, rows["prompt_tokens"], strict=True)
+        ],
+        max_cudagraph_capture_size=[_graphs(s, clients, tp) for s, clients, tp in at],
+        poll_interval=[_poll_steps(s, clients) for s, clients, _ in at],
+    )
+
+
+def _step_tokens(script: EngineScript, concurrency: int, prompt_tokens: int) -> int:
+    """TensorRT-LLM does not cut prompts: with no room for one beside all decodes some would starve.
+
+    None did, so scripts that do not say otherwise are taken to pass what that needs.
+    """
+    least = -(-(concurrency + prompt_tokens + SPARE_TOKENS) // SPARE_TOKENS) * SPARE_TOKENS
+    if script.one_prompt:
+        return least
+    stated = script.step_tokens or DEFAULT_TOKENS[script.engine]
+    return max(stated, least) if script.engine == "trtllm" else stated
+
+
+def _graphs(script: EngineScript, concurrency: int, tensor_parallel_size: int) -> int:
+    if script.engine == "trtllm":
+        return int(concurrency)
+    return SGLANG_GRAPH_REQUESTS if tensor_parallel_size >= 4 else SGLANG_GRAPH_REQUESTS_SMALL
+
+
+def _poll_steps(script: EngineScript, concurrency: int) -> int:
+    if not script.polls_rarely:
+        return 1
+    return RARE_POLL_STEPS if concurrency >= POLLED_RARELY_FROM else POLL_STEPS

@@ -1,0 +1,145 @@
+"""Networks of the checkpoint on measured deployments of other engines, models left out.
+
+A row's model is left out: the network that predicts it learned from no deployment of that model.
+Models that no network ever learned from are predicted by the checkpoint itself; kernels of their
+shapes may have taught it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from pinn.coefficients.checkpoint import load_checkpoint
+from pinn.coefficients.checkpoint_search import find_checkpoint
+from pinn.coefficients.coefficient_network import CoefficientNetwork
+from pinn.coefficients.surrogate import predict_coefficients
+from pinn.data.engine_deployments import read_engines, read_other_campaign
+from pinn.data.measured_deployments import measured_deployment
+from pinn.data.peers.aiconfigurator import released_predictions
+from pinn.evaluation.metrics import error_summary
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.many import Job, map_runs
+
+#: What a line of the table is about.
+PART = ["engine", "model", "gpu", "precision"]
+METHODS = ("network", "aiconfigurator")
+OTHER_CAMPAIGN = "other campaign, unknown client: TPOT only"
+
+
+def engine_rows() -> pd.DataFrame:
+    """Every row that is scored; ``apart`` says why one does not count among its engine's."""
+    other = read_other_campaign()[0].assign(apart=OTHER_CAMPAIGN)
+    return pd.concat([read_engines()[0], other], ignore_index=True)
+
+
+def networks(checkpoint: Path | None = None) -> tuple[CoefficientNetwork, dict]:
+    """The checkpoint's network, and by left-out model those in the folder ``left_out`` beside it.
+
+    Raises:
+        PinnError: If there is no checkpoint.
+    """
+    path = find_checkpoint(checkpoint)
+    left_out = {}
+    for fold in sorted((path.parent / "left_out").glob("*.safetensors")):
+        loaded = load_checkpoint(fold)
+        left_out[loaded.metadata["excluded"]["models"][0]] = loaded.network
+    return load_checkpoint(path).network, left_out
+
+
+def score_engines(
+    rows: pd.DataFrame,
+    network: CoefficientNetwork,
+    left_out: Mapping[str, CoefficientNetwork],
+    workers: int | None = None,
+) -> pd.DataFrame:
+    """Simulate every row's benchmark.
+
+    Args:
+        rows: As :func:`engine_rows` gives them.
+        network: For models that no network learned from.
+        left_out: Model -> the network that never saw its deployments.
+        workers: Threads.
+
+    Returns:
+        The rows with ``METHOD_tpot_s`` and ``METHOD_ttft_s`` for each of ``METHODS``; NaN where
+        the peer has no answer.
+    """
+    jobs = []
+    for _, row in rows.iterrows():
+        one = measured_deployment(row)
+        chosen = left_out.get(one.deployment.model.name, network)
+        found = predict_coefficients(chosen, [one.deployment])
+        latency = LinearLatency(one.served, found.beta[0], found.alpha[0])
+        jobs.append(Job(one.served, one.workload, latency))
+    means = np.array(
+        map_runs(
+            lambda _, run: (
+                np.nanmean(run.requests.mean_itl_s[run.requests.finished]),
+                run.requests.ttft_s[run.requests.finished].mean(),
+            ),
+            jobs,
+            workers,
+        )
+    )
+    peer = released_predictions().set_index("row_id").reindex(rows["row_id"])
+    return rows.assign(
+        network_tpot_s=means[:, 0],
+        network_ttft_s=means[:, 1],
+        aiconfigurator_tpot_s=peer["tpot_s"].to_numpy(),
+        aiconfigurator_ttft_s=peer["ttft_s"].to_numpy(),
+    )
+
+
+def engine_table(scores: pd.DataFrame) -> pd.DataFrame:
+    """Errors by engine, model, GPU and format, and by engine.
+
+    Args:
+        scores: As :func:`score_engines` gives them.
+
+    Returns:
+        One row per part, method and metric: ``apart``, ``PART`` ("all" in the engine's own line),
+        ``method``, ``metric`` and the figures of :func:`pinn.evaluation.metrics.error_summary`.
+        The other campaign's TTFT is not scored.
+    """
+    whole = scores.assign(model="all", gpu="all", precision="all")
+    lines = []
+    for table in (whole, scores):
+        for key, part in table.groupby(["apart", *PART], sort=True):
+            about = dict(zip(["apart", *PART], key, strict=True))
+            lines += [about | figures for figures in _figures(part, str(about["apart"]))]
+    # An engine's own line first.
+    return pd.DataFrame(lines).sort_values(["apart", "engine"], kind="stable", ignore_index=True)
+
+
+def _figures(part: pd.DataFrame, apart: str) -> Iterator[dict[str, object]]:
+    for metric in ("tpot",) if apart == OTHER_CAMPAIGN else ("tpot", "ttft"):
+        for method in METHODS:
+            scored = part[part[f"{method}_{metric}_s"].notna()]
+            if len(scored):
+                predicted = scored[f"{method}_{metric}_s"].to_numpy()
+                summary = error_summary(predicted, scored[f"{metric}_s"].to_numpy())
+                yield {"method": method, "metric": metric} | summary
+
+
+def engine_lines(table: pd.DataFrame) -> Iterator[str]:
+    """The table as Markdown: a line per part, ``median / mean (bias)`` per method and metric."""
+    columns = [f"{method} {metric.upper()}" for metric in ("tpot", "ttft") for method in METHODS]
+    for apart, of_apart in table.groupby("apart", sort=True):
+        yield f"\n{apart or 'measured deployments, model left out'}\n"
+        yield "| " + " | ".join([*PART, "rows", *columns]) + " |"
+        yield "|" + "---|" * len(PART) + "---:|" * (1 + len(columns))
+        for key, part in of_apart.groupby(PART, sort=False):
+            found = {f"{r.method} {r.metric.upper()}": r for r in part.itertuples()}
+            cells = [_cell(found.get(column), part["n"].max()) for column in columns]
+            yield "| " + " | ".join([*map(str, key), str(part["n"].max()), *cells]) + " |"
+
+
+def _cell(figures: object, rows: int) -> str:
+    if figures is None:
+        return "-"
+    text = f"{figures.median:.1f} / {figures.mean:.1f} ({figures.bias:+.1f})"
+    return text if figures.n == rows else f"{text} of {figures.n}"

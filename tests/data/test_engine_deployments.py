@@ -1,0 +1,123 @@
+"""SGLang's and TensorRT-LLM's rows of the file: layouts, counts, what their scripts passed."""
+
+import pandas as pd
+import pytest
+from silicon_row import raw_row
+
+from pinn.data.deployments import observed_deployment
+from pinn.data.engine_deployments import (
+    APART,
+    decode_engines,
+    read_engines,
+    read_every_engine,
+    read_other_campaign,
+)
+from pinn.data.engine_scripts import SCRIPTS, with_engine_flags
+from pinn.data.splits import leave_one_engine_of_a_model_out, leave_one_engine_out
+from pinn.data.table import validate
+
+DUMP, PLAIN = "db-dump/2026-04-27; silicon_concurrency=64", "2026-03-25.csv; silicon_concurrency=64"
+LAYOUT = ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
+
+
+@pytest.fixture(scope="module")
+def engines():
+    return read_engines()
+
+
+@pytest.mark.parametrize(
+    ("source", "stored", "tp", "dp", "ep"),
+    [
+        (DUMP, (64, 1, 8, 8), 8, 1, 8),
+        (DUMP, (1, 16, 4, 4), 1, 4, 4),
+        (DUMP, (4, 1, 2, 2), 2, 1, 2),
+        (DUMP, (8, 1, 8, 1), 8, 1, 1),
+        (DUMP, (1, 4, 4, 1), 1, 4, 1),
+        (PLAIN, (8, 1, 1, 8), 8, 1, 8),
+        (PLAIN, (1, 8, 1, 8), 1, 8, 8),
+        (PLAIN, (4, None, 2, 2), 4, 1, 4),
+    ],
+)
+def test_stored_products_are_layouts(source, stored, tp, dp, ep):
+    raw = raw_row(silicon_data_source=source, backend="trtllm", model_path="openai/gpt-oss-120b")
+    row = decode_engines(pd.DataFrame([raw | dict(zip(LAYOUT, stored, strict=True))])).iloc[0]
+    assert (row["tensor_parallel_size"], row["data_parallel_size"]) == (tp, dp)
+    spread = tp * dp if row["enable_expert_parallel"] else 1
+    assert spread == ep
+
+
+def test_both_names_of_one_deepseek():
+    raw = raw_row(backend="sglang", model_path="deepseek-ai/DeepSeek-V3")
+    assert decode_engines(pd.DataFrame([raw])).iloc[0]["model"] == "deepseek-ai/DeepSeek-R1"
+
+
+def test_counts_of_the_installed_file(engines):
+    rows, report = engines
+    assert (report.read, report.accepted) == (5221, 614)
+    assert rows.groupby(["engine", "apart"]).size().to_dict() == {
+        ("sglang", ""): 100,
+        ("sglang", APART): 26,
+        ("trtllm", ""): 488,
+    }
+    assert len(validate(rows)) == 614
+
+
+def test_the_other_campaign_is_read_apart(engines):
+    rows, report = read_other_campaign()
+    assert report.accepted == 633
+    assert not set(rows["row_id"]) & set(engines[0]["row_id"])
+    assert rows.groupby("engine").size().to_dict() == {"sglang": 154, "trtllm": 479}
+
+
+def test_every_engine_is_read_at_once():
+    rows, report = read_every_engine()
+    assert report.accepted == len(validate(rows)) == 825 + 588
+    assert rows.groupby("engine").size().to_dict() == {"sglang": 100, "trtllm": 488, "vllm": 825}
+    assert report.refused[APART] == 26
+    with_model = leave_one_engine_of_a_model_out(rows)
+    assert len(with_model) == 4 + 1 + 3
+    assert [s.held_out for s in leave_one_engine_out(rows)] == [
+        ("sglang",), ("trtllm",), ("vllm",)
+    ]  # fmt: skip
+
+
+def test_every_row_is_a_deployment(engines):
+    for _, row in engines[0].drop_duplicates("series").iterrows():
+        recipe = observed_deployment(row).recipe
+        assert recipe.data_parallel_size == row["data_parallel_size"]
+        assert recipe.tensor_parallel_size == row["tensor_parallel_size"]
+        assert recipe.tensor_parallel_size * recipe.data_parallel_size <= 8
+        ranks = recipe.tensor_parallel_size * recipe.data_parallel_size
+        assert recipe.expert_parallel_size == (ranks if row["enable_expert_parallel"] else 1)
+
+
+def test_every_script_is_some_rows(engines):
+    rows = engines[0].replace({"precision": {"mxfp4_mxfp8": "mxfp4"}})
+    names = ["engine", "model", "gpu", "precision"]
+    ran = rows[names].drop_duplicates().itertuples(index=False)
+    ran = [tuple(row) for row in ran]
+    assert all(any(script.runs(*row) for row in ran) for script in SCRIPTS)
+
+
+@pytest.mark.parametrize(
+    ("change", "budget", "graphs", "polls"),
+    [
+        ({}, 16384, 512, 30),
+        ({"concurrency": 8}, 16384, 512, 10),
+        ({"precision": "fp8_block", "gpu": "h200_sxm"}, 32768, 512, 1),
+        ({"tensor_parallel_size": 2}, 16384, 256, 30),
+        ({"engine": "trtllm"}, 1152, 64, 1),
+        ({"engine": "trtllm", "model": "Qwen/Qwen3-32B"}, 8192, 64, 1),
+        ({"engine": "trtllm", "model": "Qwen/Qwen3-32B", "prompt_tokens": 8192}, 8320, 64, 1),
+        ({"engine": "trtllm", "model": "openai/gpt-oss-120b", "precision": "mxfp4"}, 20000, 64, 1),
+    ],
+)
+def test_what_scripts_passed(change, budget, graphs, polls):
+    row = {
+        "engine": "sglang", "model": "deepseek-ai/DeepSeek-R1", "gpu": "b200_sxm",
+        "precision": "nvfp4", "concurrency": 64, "prompt_tokens": 1024,
+        "tensor_parallel_size": 4,
+    }  # fmt: skip
+    ran = with_engine_flags(pd.DataFrame([row | change])).iloc[0]
+    assert ran["max_num_batched_tokens"] == budget
+    assert (ran["max_cudagraph_capture_size"], ran["poll_interval"]) == (graphs, polls)

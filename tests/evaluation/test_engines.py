@@ -1,0 +1,46 @@
+"""Scores of other engines' rows: which network predicts a row, and what the table adds up."""
+
+import pandas as pd
+import pytest
+
+from pinn.evaluation import engines
+
+ROW = {
+    "apart": "", "engine": "sglang", "model": "m", "gpu": "g", "precision": "fp8",
+    "tpot_s": 0.010, "ttft_s": 0.1, "network_tpot_s": 0.011, "network_ttft_s": 0.12,
+    "aiconfigurator_tpot_s": 0.008, "aiconfigurator_ttft_s": float("nan"),
+}  # fmt: skip
+
+
+def table(*changes):
+    return engines.engine_table(pd.DataFrame([ROW | change for change in changes]))
+
+
+def test_a_part_and_its_engine_are_scored_where_there_is_an_answer():
+    found = table({}, {"gpu": "h", "network_tpot_s": 0.009}).set_index(["gpu", "method", "metric"])
+    assert found.loc[("g", "network", "tpot"), "bias"] == pytest.approx(10)
+    assert found.loc[("all", "network", "tpot"), "n"] == 2
+    assert found.loc[("all", "network", "tpot"), "mean"] == pytest.approx(10)
+    assert found.loc[("all", "aiconfigurator", "tpot"), "bias"] == pytest.approx(-20)
+    assert ("all", "aiconfigurator", "ttft") not in found.index
+
+
+def test_the_other_campaign_says_nothing_of_ttft():
+    found = table({"apart": engines.OTHER_CAMPAIGN})
+    assert set(found["metric"]) == {"tpot"}
+
+
+def test_lines_say_how_many_rows_have_an_answer():
+    lines = list(engines.engine_lines(table({}, {"aiconfigurator_tpot_s": float("nan")})))
+    assert any("| 2 | 10.0 / 10.0 (+10.0) | 20.0 / 20.0 (-20.0) of 1 |" in line for line in lines)
+
+
+def test_a_left_out_model_is_predicted_by_the_network_without_it():
+    network, left_out = engines.networks()
+    rows = engines.engine_rows()
+    llama = rows[rows["model"].str.contains("Llama-3.3") & (rows["concurrency"] == 4)].iloc[:1]
+    without = engines.score_engines(llama, network, left_out)
+    seen = engines.score_engines(llama, network, {})
+    assert without["network_tpot_s"].item() != seen["network_tpot_s"].item()
+    assert without["network_tpot_s"].item() == pytest.approx(without["tpot_s"].item(), rel=0.3)
+    assert without["aiconfigurator_tpot_s"].notna().all()
