@@ -199,8 +199,8 @@ class _Start:
     def prior(self, deployment: Deployment, start: CoefficientSet) -> Prior:
         """How far the coefficients before may be off."""
         from pinn.coefficients.checkpoint_search import find_checkpoint
+        from pinn.training.calibration.checkpoint_prior import checkpoint_prior
         from pinn.training.calibration.prior import prior_of_set
-        from pinn.trust.calibration_prior import checkpoint_prior
 
         if self.append is not None:
             return prior_of_set(start, str(self.append))

@@ -14,9 +14,9 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job
 from pinn.simulator.run import Run
 from pinn.simulator.statistics import run_statistics
+from pinn.training.calibration.posterior_intervals import posterior_step_half_widths
 from pinn.trust.calibration import Ends, read_calibration
 from pinn.trust.conformal import LEVEL
-from pinn.trust.posterior_intervals import posterior_step_half_widths
 from pinn.trust.sentence import describe_trust
 from pinn.trust.simulated import Figures, end_figures, figure_ends, standing_step
 from pinn.trust.spread_parts import spread_parts
@@ -85,7 +85,7 @@ def posterior_trust(
     if found.covariance is None or not run.requests.finished.any():
         return None
     prompt = "1 prefill 2048 @ 0"
-    halves = posterior_step_half_widths(found, job.deployment, [_mean_step(run), prompt])
+    halves = posterior_step_half_widths(found, job.deployment, [standing_step(run), prompt])
     step, ttft = (float(half) for half in halves)
     figures, unserved = _simulated_ends(run, job, latency, step, ttft)
     names = ", ".join(Path(source["path"]).name for source in found.calibration.get("sources", ()))

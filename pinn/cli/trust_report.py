@@ -12,13 +12,13 @@ from pinn.coefficients.coefficient_set import CoefficientSet, covariance_entry
 from pinn.coefficients.coefficients import NAMES
 from pinn.errors import PinnError
 from pinn.specs.deployment import Deployment
-from pinn.trust.calibration import Calibration, around, read_calibration
-from pinn.trust.conformal import LEVEL
-from pinn.trust.distance import REFERENCE_BATCH
-from pinn.trust.posterior_intervals import (
+from pinn.training.calibration.posterior_intervals import (
     posterior_coefficient_ends,
     posterior_step_half_widths,
 )
+from pinn.trust.calibration import Calibration, around, read_calibration
+from pinn.trust.conformal import LEVEL
+from pinn.trust.distance import REFERENCE_BATCH
 from pinn.trust.sentence import describe_trust
 from pinn.trust.spread_parts import spread_parts
 from pinn.trust.step_interval import situation_of, step_half_width

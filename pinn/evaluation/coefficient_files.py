@@ -8,13 +8,13 @@ import pandas as pd
 
 from pinn.coefficients.coefficients import Coefficients
 from pinn.data.benchmarks.benchmark_run import BenchmarkRun
+from pinn.data.benchmarks.loads import benchmark_workload
+from pinn.data.benchmarks.simulated_figures import benchmark_figures
 from pinn.data.traces.benchmark_tables import BENCHMARKS, read_benchmark_table
 from pinn.data.traces.trace_tables import TraceTables
 from pinn.errors import PinnError
-from pinn.simulator.benchmark_figures import benchmark_figures
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job, map_runs
-from pinn.simulator.workloads.benchmark_loads import benchmark_workload
 from pinn.specs.deployment import Deployment
 from pinn.training.calibration.calibrate import error_table
 from pinn.training.calibration.intervals import read_intervals

@@ -21,9 +21,9 @@ from pinn.research.donors import donor_coefficients
 from pinn.specs.deployment import Deployment
 from pinn.specs.serving import ServingSpec
 from pinn.training.calibration.calibrate import candidates
+from pinn.training.calibration.checkpoint_prior import checkpoint_prior
 from pinn.training.calibration.intervals import TEST, Intervals, read_intervals
 from pinn.training.calibration.prior import Prior
-from pinn.trust.calibration_prior import checkpoint_prior
 
 SPLIT = "temporal"
 

@@ -1,7 +1,7 @@
 """One measured point of a serving benchmark, whichever tool wrote it: ``BenchmarkRun``.
 
-Readers turn every file into this type, in SI units; ``pinn.simulator.workloads.benchmark_loads`` makes of its
-load a workload for the simulator, ``pinn.simulator.benchmark_figures`` the same figures of a
+Readers turn every file into this type, in SI units; ``pinn.data.benchmarks.loads`` makes of its
+load a workload for the simulator, ``pinn.data.benchmarks.simulated_figures`` the same figures of a
 simulated run, so that both sides of a comparison are counted alike:
 
     runs, report = read_benchmarks(paths, given)                        pinn.data.benchmarks.read

@@ -9,12 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pinn.data.benchmarks.benchmark_run import BenchmarkRun
-from pinn.data.benchmarks.documents import Document, read_document
-from pinn.data.benchmarks.given_load import GivenLoad, NotUsable
-from pinn.errors import PinnError
-from pinn.files.read_report import ReadReport, file_sha256
-from pinn.sources.benchmarks import (
+from pinn.data.benchmarks import (
     aiperf,
     guidellm,
     inference_perf_report,
@@ -26,6 +21,11 @@ from pinn.sources.benchmarks import (
     vllm_bench,
     vllm_log,
 )
+from pinn.data.benchmarks.benchmark_run import BenchmarkRun
+from pinn.data.benchmarks.documents import Document, read_document
+from pinn.data.benchmarks.given_load import GivenLoad, NotUsable
+from pinn.errors import PinnError
+from pinn.files.read_report import ReadReport, file_sha256
 
 
 def _documents(document: Document) -> list[Any]:

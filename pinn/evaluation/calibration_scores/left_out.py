@@ -31,10 +31,10 @@ from pinn.simulator.metric_features import figure_features
 from pinn.simulator.run import Run
 from pinn.specs.batch import parse_batch
 from pinn.specs.deployment import Deployment
+from pinn.training.calibration.checkpoint_prior import STEPS
 from pinn.training.calibration.prior import KnownSteps
 from pinn.training.serving_rows import ServingRows, serving_rows
 from pinn.trust.calibrate import coefficient_half_widths
-from pinn.trust.calibration_prior import STEPS
 from pinn.trust.coefficient_errors import FoldNetwork, coefficient_changes
 from pinn.trust.conformal import NORMAL_QUANTILE
 from pinn.trust.described import Step, situation

@@ -23,7 +23,7 @@ from pinn.kernels.exclusion import Exclusion
 from pinn.specs.deployment import Deployment
 from pinn.training.calibration.benchmark_figures import simulated_rows
 from pinn.training.calibration.benchmarks import calibrate_to_benchmarks
-from pinn.trust.calibration_prior import checkpoint_prior
+from pinn.training.calibration.checkpoint_prior import checkpoint_prior
 
 #: Seconds of a stage that are simulated, or so many times a request's latency, if that is longer:
 #: a steady state's means need no more.

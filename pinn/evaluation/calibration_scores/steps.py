@@ -27,10 +27,10 @@ from pinn.training.calibration.calibrate import (
     calibrate_to,
     chosen,
 )
+from pinn.training.calibration.checkpoint_prior import checkpoint_prior
 from pinn.training.calibration.intervals import TEST, Intervals, read_intervals
 from pinn.training.calibration.posterior import relative_spread
 from pinn.training.calibration.prior import Prior
-from pinn.trust.calibration_prior import checkpoint_prior
 from pinn.trust.conformal import NORMAL_QUANTILE
 
 #: Server of the public run.

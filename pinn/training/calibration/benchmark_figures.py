@@ -15,15 +15,15 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from pinn.data.benchmarks.benchmark_run import BenchmarkRun
+from pinn.data.benchmarks.loads import benchmark_workload
+from pinn.data.benchmarks.simulated_figures import benchmark_figures
 from pinn.errors import PinnError
 from pinn.physics.step import STEP_FEATURES
-from pinn.simulator.benchmark_figures import benchmark_figures
 from pinn.simulator.latency_metrics import WHOLE_RUN
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job, map_runs
 from pinn.simulator.metric_features import figure_features
 from pinn.simulator.run import Run
-from pinn.simulator.workloads.benchmark_loads import benchmark_workload
 from pinn.specs.deployment import Deployment
 
 #: Figures to fit, by what they tell: the first that a file has. Further percentiles say little

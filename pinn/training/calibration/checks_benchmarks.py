@@ -9,13 +9,13 @@ import numpy as np
 
 from pinn.coefficients.coefficients import Coefficients
 from pinn.data.benchmarks.benchmark_run import BenchmarkRun
+from pinn.data.benchmarks.loads import benchmark_workload
+from pinn.data.benchmarks.simulated_figures import benchmark_figures
 from pinn.physics.batch_sums import uniform_sums
 from pinn.physics.costs import step_costs
 from pinn.physics.floor import floor_seconds
-from pinn.simulator.benchmark_figures import benchmark_figures
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate
-from pinn.simulator.workloads.benchmark_loads import benchmark_workload
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu_catalog import find_gpu
 from pinn.training.calibration.checks import Finding

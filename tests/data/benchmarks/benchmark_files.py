@@ -16,13 +16,13 @@ import yaml
 
 from pinn.coefficients.configurations import make_deployment
 from pinn.data.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load
-from pinn.simulator.benchmark_figures import benchmark_figures
+from pinn.data.benchmarks.loads import benchmark_workload
+from pinn.data.benchmarks.simulated_figures import benchmark_figures
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.memory import kv_layout
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import simulate
-from pinn.simulator.workloads.benchmark_loads import benchmark_workload
 from pinn.specs.deployment import Deployment
 
 
