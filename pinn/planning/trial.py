@@ -64,17 +64,25 @@ class Trials:
 
     def fleet(self, workload: Workload, replicas: int, routing: str) -> Run:
         """Replicas behind a load balancer, under a load of their own."""
-        engine = replace(self.candidate.engine, replicas=replicas, data_parallel_routing=routing)
-        run = self._simulate(workload, None, engine)
+        run = self._simulate(workload, None, self._engine(replicas, routing))
         assert run is not None, "a run that nothing may stop came to no end"
         return run
 
     def excess(self, rate_per_s: float) -> float:
         """The worst latency as a share of its limit; infinite where the run was given up."""
+        return self._excess(self.load.at(rate_per_s), self.candidate.engine)
+
+    def fleet_excess(self, workload: Workload, replicas: int, routing: str) -> float:
+        """The same of replicas behind a load balancer."""
+        return self._excess(workload, self._engine(replicas, routing))
+
+    def _excess(self, workload: Workload, engine: EngineSpec) -> float:
         assert self.limits is not None, "without limits nothing is in excess"
-        workload = self.load.at(rate_per_s)
-        run = self._simulate(workload, self.limits)
+        run = self._simulate(workload, self.limits, engine)
         return np.inf if run is None else self.excess_of(run, self.limits)
+
+    def _engine(self, replicas: int, routing: str) -> EngineSpec:
+        return replace(self.candidate.engine, replicas=replicas, data_parallel_routing=routing)
 
     def excess_of(self, run: Run, limits: Limits) -> float:
         """The same of a run."""
