@@ -10,7 +10,6 @@ from pinn.planning.bottleneck import limited_by, step_time_shares, time_shares
 from pinn.planning.brief import Brief
 from pinn.planning.candidates import ENGINE, Candidate
 from pinn.planning.commands import serve_command, simulate_command
-from pinn.planning.figures import point
 from pinn.planning.interval import chance_to_hold, prediction_interval
 from pinn.planning.plan import Choice, Fleet, HighestRate, LeftOut, Point
 from pinn.planning.search import WIDTH, highest_rate
@@ -24,6 +23,8 @@ _LADDER = (0.25, 0.5, 0.7, 0.85, 1.0, 1.1)
 #: A fleet with one replica less is tried where it would have to hold at most this much more than a
 #: lone replica did: a load balancer sends each replica a more even load than thinning does.
 _BALANCED_GAIN = 1.15
+#: Width of the bisections behind an error bar.
+_BAR_WIDTH = 0.02
 #: Replicas that a fleet may need beyond what thinning says, before it is given up.
 _MORE_REPLICAS = 2
 
@@ -135,7 +136,7 @@ def _fleets(trials: Trials, rate_per_s: float, replicas: int, brief: Brief) -> l
     found = []
     for routing in ROUTINGS if replicas > 1 else ROUTINGS[:1]:
         run = trials.fleet(workload, replicas, routing)
-        found.append(Fleet(routing, point(run, brief.limits, rate_per_s, gpus)))
+        found.append(Fleet(routing, trials.point(run, rate_per_s, gpus)))
     return found
 
 
@@ -143,12 +144,12 @@ def _choice(trials: Trials, rate: HighestRate, sized: Sized, brief: Brief) -> Ch
     candidate, asked = trials.candidate, brief.rate_per_s
     share = rate.per_s if asked is None else asked / sized.replicas
     run = trials.run(share)
-    ladder, beyond = _ladder(trials, rate.per_s, brief)
+    ladder, beyond = _ladder(trials, rate.per_s)
     seeds = [rate.per_s, *_other_seeds(trials, rate.per_s, brief)]
     rate = replace(rate, seeds_per_s=seeds)
     rate, chance, safe = _interval(trials, rate, sized.replicas, run, brief)
     gpus = sized.replicas * candidate.gpus
-    at_rate = point(run, brief.limits, share, candidate.gpus)
+    at_rate = trials.point(run, share, candidate.gpus)
     output_per_s = sized.replicas * share * float(brief.workload.output_tokens.mean())
     cost = brief.price_per_hour(candidate.deployment.gpu.name, gpus)
     deployment = candidate.deployment
@@ -182,12 +183,12 @@ def _choice(trials: Trials, rate: HighestRate, sized: Sized, brief: Brief) -> Ch
     )
 
 
-def _ladder(trials: Trials, rate_per_s: float, brief: Brief) -> tuple[list[Point], Run]:
+def _ladder(trials: Trials, rate_per_s: float) -> tuple[list[Point], Run]:
     """Runs at rising rates, and the last of them, beyond the limits."""
     points = []
     for share in _LADDER:
         run = trials.run(share * rate_per_s)
-        points.append(point(run, brief.limits, share * rate_per_s, trials.candidate.gpus))
+        points.append(trials.point(run, share * rate_per_s, trials.candidate.gpus))
     return points, run
 
 
@@ -196,7 +197,7 @@ def _other_seeds(trials: Trials, rate_per_s: float, brief: Brief) -> list[float]
     found = []
     for seed in range(1, len(brief.draws)):
         other = Trials(trials.candidate, brief.replica_load(seed), brief.limits)
-        found.append(highest_rate(other.excess, rate_per_s, stride=1.02)[0])
+        found.append(highest_rate(other.excess, rate_per_s, stride=1.03, width=_BAR_WIDTH)[0])
         trials.count += other.count
     return found
 
@@ -215,7 +216,7 @@ def _interval(
     for way in (1, -1):
         other = replace(trials, misjudged=interval.at(way), count=0)
         guess = rate.per_s * math.exp(-way * interval.bad.step)
-        ends.append(highest_rate(other.excess, guess, stride=1.1)[0])
+        ends.append(highest_rate(other.excess, guess, stride=1.1, width=_BAR_WIDTH)[0])
         trials.count += other.count
     rate = replace(rate, interval_per_s=(ends[0], ends[1]), level=interval.level)
     if brief.rate_per_s is None:

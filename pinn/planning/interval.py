@@ -17,7 +17,7 @@ from pinn.uncertainty.spread_parts import spread_parts
 from pinn.uncertainty.step_interval import situation_of
 
 #: Half-widths of the interval up to which a slowdown is looked for, and how closely.
-_MOST, _HALVINGS = 2.5, 4
+_MOST, _HALVINGS = 2.5, 3
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def chance_to_hold(holds: Callable[[float], bool], level: float) -> tuple[float,
 
     The log error of a prediction is taken for normal, with the interval's ends at its ``level``.
     The chance is that of an error no worse than the worst one that still holds, found by bisection
-    to a sixteenth of its range.
+    to an eighth of its range.
 
     Args:
         holds: Whether limits are held with all times off by so many half-widths.

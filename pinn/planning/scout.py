@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pinn.planning.brief import Brief
 from pinn.planning.candidates import Candidate
 from pinn.planning.capacity import guessed_rates_per_s
-from pinn.planning.figures import point
 from pinn.planning.floor import floor_excess
 from pinn.planning.plan import LeftOut, Point
 from pinn.planning.search import highest_rate
@@ -94,10 +93,10 @@ def _quick_rate(trials: Trials, best: float) -> float:
 
 def _ladder(candidate: Candidate, brief: Brief) -> tuple[list[Point], int]:
     load = brief.replica_load(most=_REQUESTS)
-    trials = Trials(candidate, load, None)
+    trials = Trials(candidate, load, brief.limits)
     most, _ = guessed_rates_per_s(brief.workload, candidate.latency, candidate.engine, None)
     rates = [share * most for share in _LADDER]
-    points = [point(trials.run(rate), brief.limits, rate, candidate.gpus) for rate in rates]
+    points = [trials.point(trials.run(rate), rate, candidate.gpus) for rate in rates]
     return points, trials.count
 
 

@@ -98,6 +98,7 @@ def simulate_unless(
         layout.blocks,
         deployment.serving.block_size,
         engine.replicas * deployment.serving.data_parallel_size,
+        int(state.record["n_groups"][0]),
     )
 
 
