@@ -96,7 +96,7 @@ def plan(
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for plan.json, plan.csv, plan.html, PNGs.")
     ] = None,
-    top: Annotated[int, typer.Option("--top", min=1, help="Rows to examine in full.")] = 8,
+    top: Annotated[int, typer.Option("--top", min=1, help="Rows to examine in full.")] = 5,
     seed: Annotated[
         int | None, typer.Option("--seed", help="Of random draws. [default: the file's, else 0]")
     ] = None,

@@ -85,10 +85,10 @@ def limited_by(run: Run, latency: LinearLatency) -> str:
     Seats or KV memory where requests wait while every seat, or nearly every block, is taken;
     else what most of the engine's time goes to.
     """
-    serving, steps = latency.deployment.serving, run.steps
+    recipe, steps = latency.deployment.recipe, run.steps
     weight = steps["duration_s"] / steps["duration_s"].sum()
     waiting = steps["waiting"] > 0
-    seats = min(serving.max_num_seqs, serving.max_num_batched_tokens)
+    seats = min(recipe.max_requests, recipe.token_budget)
     full = steps["used_blocks"] >= _FULL_SHARE * run.kv_blocks * run.replicas
     short = float(weight[full & (waiting | (steps["preempted"] > 0))].sum())
     seated = steps["running"] >= seats * run.replicas

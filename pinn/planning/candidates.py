@@ -71,8 +71,8 @@ class Candidate:
         """``H100-SXM TP 8 bf16, 8192 tokens, 256 seats``."""
         serving = self.deployment.serving
         return (
-            f"{hardware_label(self.deployment)}, {serving.max_num_batched_tokens} tokens, "
-            f"{serving.max_num_seqs} seats"
+            f"{hardware_label(self.deployment)}, {serving.token_budget} tokens, "
+            f"{serving.max_requests} seats"
         )
 
 
@@ -223,7 +223,7 @@ def _deployments(
         dense = deployment.model.moe is None
         serving = deployment.serving
         spread = serving.data_parallel_size > 1 or serving.enable_expert_parallel
-        seats = serving.max_num_seqs <= serving.max_num_batched_tokens
+        seats = serving.max_requests <= serving.token_budget
         if listed or (seats and not (dense and spread)):
             yield given, deployment
 

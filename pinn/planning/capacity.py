@@ -21,22 +21,22 @@ def guessed_rates_per_s(
     prompt what it adds to such a step. The largest rate over B is the first, over those B whose
     TPOT, prompts of others included, holds its limit the second.
     """
-    serving = latency.deployment.serving
+    recipe = latency.deployment.recipe
     output = float(workload.output_tokens.mean())
     shared = np.where(workload.shares_with >= 0, workload.shared_tokens, 0)
-    if not serving.enable_prefix_caching:
+    if not recipe.prefix_caching:
         shared = 0 * shared
     ready = np.maximum(shared, workload.transferred_tokens)
     prompt = float(np.maximum(workload.prompt_tokens - ready, 1).mean())
     context = float(workload.prompt_tokens.mean()) + output / 2
     batch = _batches(workload, latency, engine)
     decodes = {"decode_requests": batch, "decode_context": context}
-    chunk = min(prompt, serving.max_num_batched_tokens)
+    chunk = min(prompt, recipe.token_budget)
     decode_s = step_seconds(latency, **decodes)
     mixed_s = step_seconds(latency, **decodes, prefill_requests=1.0, prefill_tokens=chunk)
     prompt_s = (mixed_s - decode_s) * prompt / chunk
     # The replica's data-parallel ranks work side by side, pipeline stages on batches of their own.
-    side_by_side = serving.data_parallel_size * serving.pipeline_parallel_size
+    side_by_side = recipe.data_parallel_size * recipe.pipeline_parallel_size
     rate = side_by_side / (output * decode_s / batch + prompt_s)
     tpot_s = decode_s / np.maximum(1 - rate / side_by_side * prompt_s, 1e-3)
     limit_s = _tpot_limit_s(limits)
@@ -46,10 +46,10 @@ def guessed_rates_per_s(
 
 def _batches(workload: Workload, latency: LinearLatency, engine: EngineSpec) -> np.ndarray:
     """Batch sizes up to what seats and cache allow."""
-    serving, layout = latency.deployment.serving, kv_layout(latency.deployment, engine)
+    recipe, layout = latency.deployment.recipe, kv_layout(latency.deployment, engine)
     each = float(workload.prompt_tokens.mean() + workload.output_tokens.mean() / 2)
-    cached = layout.blocks / float(layout.request_blocks(max(int(each), 1), serving.block_size))
-    most = min(serving.max_num_seqs, serving.max_num_batched_tokens, cached, len(workload))
+    cached = layout.blocks / float(layout.request_blocks(max(int(each), 1), recipe.block_tokens))
+    most = min(recipe.max_requests, recipe.token_budget, cached, len(workload))
     return np.unique(np.geomspace(1, max(most, 1), 24).round())
 
 

@@ -76,8 +76,8 @@ def _written(specification: type, values: Mapping[str, Any]) -> list[str]:
 
 
 def _word(flag: Flag, value: Any) -> list[str]:
+    if value == flag.default and not flag.shown:
+        return []
     if flag.kind != "bool":
         return [flag.option, str(value)]
-    if value == flag.default:
-        return []
     return [flag.option if value else f"--no-{flag.option.removeprefix('--')}"]

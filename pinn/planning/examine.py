@@ -10,11 +10,10 @@ from pinn.planning.bottleneck import limited_by, step_time_shares, time_shares
 from pinn.planning.brief import Brief
 from pinn.planning.candidates import ENGINE, Candidate
 from pinn.planning.commands import serve_command, simulate_command
-from pinn.planning.figures import point
-from pinn.planning.interval import chance_of, interval_ends
+from pinn.planning.interval import chance_to_hold, prediction_interval
 from pinn.planning.plan import Choice, Fleet, HighestRate, LeftOut, Point
 from pinn.planning.search import WIDTH, highest_rate
-from pinn.planning.trial import Misjudged, Trials
+from pinn.planning.trial import Trials
 from pinn.simulator.engine_spec import ROUTINGS
 from pinn.simulator.run import Run
 from pinn.simulator.workloads.rate import at_rate
@@ -24,6 +23,8 @@ _LADDER = (0.25, 0.5, 0.7, 0.85, 1.0, 1.1)
 #: A fleet with one replica less is tried where it would have to hold at most this much more than a
 #: lone replica did: a load balancer sends each replica a more even load than thinning does.
 _BALANCED_GAIN = 1.15
+#: Width of the bisections behind an error bar.
+_BAR_WIDTH = 0.02
 #: Replicas that a fleet may need beyond what thinning says, before it is given up.
 _MORE_REPLICAS = 2
 
@@ -72,8 +73,8 @@ def examine(kept: Sequence[tuple[Candidate, float]], brief: Brief) -> Examined:
         reason = f"needs {gpus} GPUs at {rate:.3g} requests/s a replica, {brief.max_gpus} may be"
         left_out.append(_left_out(trials.candidate, reason))
         return Examined(None, left_out, simulations + trials.count)
-    choice, more = _choice(trials, HighestRate(rate, fails), sized, brief)
-    return Examined(choice, left_out, simulations + more)
+    choice = _choice(trials, HighestRate(rate, fails), sized, brief)
+    return Examined(choice, left_out, simulations + trials.count)
 
 
 def _best(
@@ -111,7 +112,7 @@ def _sized(trials: Trials, rate_per_s: float, brief: Brief) -> Sized | None:
     asked = brief.rate_per_s
     if asked is None:
         return Sized(1, ())
-    first = math.ceil(asked / rate_per_s - 1e-9)
+    first = max(math.ceil(asked / rate_per_s - 1e-9), 1)
     tried: dict[int, Sized] = {}
 
     def holds(replicas: int) -> bool:
@@ -135,25 +136,25 @@ def _fleets(trials: Trials, rate_per_s: float, replicas: int, brief: Brief) -> l
     found = []
     for routing in ROUTINGS if replicas > 1 else ROUTINGS[:1]:
         run = trials.fleet(workload, replicas, routing)
-        found.append(Fleet(routing, point(run, brief.limits, rate_per_s, gpus)))
+        found.append(Fleet(routing, trials.point(run, rate_per_s, gpus)))
     return found
 
 
-def _choice(trials: Trials, rate: HighestRate, sized: Sized, brief: Brief) -> tuple[Choice, int]:
+def _choice(trials: Trials, rate: HighestRate, sized: Sized, brief: Brief) -> Choice:
     candidate, asked = trials.candidate, brief.rate_per_s
     share = rate.per_s if asked is None else asked / sized.replicas
     run = trials.run(share)
-    ladder, beyond = _ladder(trials, rate.per_s, brief)
+    ladder, beyond = _ladder(trials, rate.per_s)
     seeds = [rate.per_s, *_other_seeds(trials, rate.per_s, brief)]
     rate = replace(rate, seeds_per_s=seeds)
-    rate, chance, safe, more = _interval(trials, rate, share, run, brief)
+    rate, chance, safe = _interval(trials, rate, sized.replicas, run, brief)
     gpus = sized.replicas * candidate.gpus
-    at_rate = point(run, brief.limits, share, candidate.gpus)
+    at_rate = trials.point(run, share, candidate.gpus)
     output_per_s = sized.replicas * share * float(brief.workload.output_tokens.mean())
     cost = brief.price_per_hour(candidate.deployment.gpu.name, gpus)
     deployment = candidate.deployment
     formats = {k: p.name for k, p in vars(deployment.model.precisions).items()}
-    choice = Choice(
+    return Choice(
         label=candidate.label,
         engine=ENGINE,
         gpu=deployment.gpu.name,
@@ -169,8 +170,8 @@ def _choice(trials: Trials, rate: HighestRate, sized: Sized, brief: Brief) -> tu
         cost_per_hour=cost,
         cost_per_million_output_tokens=None if cost is None else cost / output_per_s / 3600 * 1e6,
         limited_by=limited_by(beyond, candidate.latency),
-        chance=chance if asked is not None else None,
-        safe=safe if asked is not None else None,
+        chance=chance,
+        safe=safe,
         ladder=ladder,
         step_time=step_time_shares(run, candidate.latency),
         limits_time=time_shares(run, candidate.latency),
@@ -180,15 +181,14 @@ def _choice(trials: Trials, rate: HighestRate, sized: Sized, brief: Brief) -> tu
             candidate, brief.path, share if asked is None else asked, sized.replicas, brief.seed
         ),
     )
-    return choice, trials.count + more
 
 
-def _ladder(trials: Trials, rate_per_s: float, brief: Brief) -> tuple[list[Point], Run]:
+def _ladder(trials: Trials, rate_per_s: float) -> tuple[list[Point], Run]:
     """Runs at rising rates, and the last of them, beyond the limits."""
     points = []
     for share in _LADDER:
         run = trials.run(share * rate_per_s)
-        points.append(point(run, brief.limits, share * rate_per_s, trials.candidate.gpus))
+        points.append(trials.point(run, share * rate_per_s, trials.candidate.gpus))
     return points, run
 
 
@@ -197,37 +197,39 @@ def _other_seeds(trials: Trials, rate_per_s: float, brief: Brief) -> list[float]
     found = []
     for seed in range(1, len(brief.draws)):
         other = Trials(trials.candidate, brief.replica_load(seed), brief.limits)
-        found.append(highest_rate(other.excess, rate_per_s, stride=1.02)[0])
+        found.append(highest_rate(other.excess, rate_per_s, stride=1.03, width=_BAR_WIDTH)[0])
         trials.count += other.count
     return found
 
 
 def _interval(
-    trials: Trials, rate: HighestRate, share: float, run: Run, brief: Brief
-) -> tuple[HighestRate, float | None, bool | None, int]:
-    """The highest rate at both ends of the prediction's interval, and what that says of a rate."""
+    trials: Trials, rate: HighestRate, replicas: int, run: Run, brief: Brief
+) -> tuple[HighestRate, float | None, bool | None]:
+    """The highest rate at both ends of the prediction's interval; the fleet's chance and safety."""
     candidate = trials.candidate
-    found = None
-    if not candidate.is_calibrated:
-        found = interval_ends(brief.checkpoint, candidate.deployment, run)
-    if found is None:
-        return rate, None, None, 0
-    bad, good, level = found
-    ends, count = [], 0
-    for misjudged in (bad, good):
-        other = _misjudged(trials, misjudged)
-        guess = rate.per_s * math.exp(-misjudged.step)
-        ends.append(highest_rate(other.excess, guess, stride=1.1)[0])
-        count += other.count
-    other = _misjudged(trials, bad)
-    safe = ends[0] >= share or other.excess(share) <= 1
-    chance = chance_of(share, ends[0], rate.per_s, ends[1], level)
-    rate = replace(rate, interval_per_s=(ends[0], ends[1]), level=level)
-    return rate, chance, safe, count + other.count
+    if candidate.is_calibrated:
+        return rate, None, None
+    interval = prediction_interval(brief.checkpoint, candidate.deployment, run)
+    if interval is None:
+        return rate, None, None
+    ends = []
+    for way in (1, -1):
+        other = replace(trials, misjudged=interval.at(way), count=0)
+        guess = rate.per_s * math.exp(-way * interval.bad.step)
+        ends.append(highest_rate(other.excess, guess, stride=1.1, width=_BAR_WIDTH)[0])
+        trials.count += other.count
+    rate = replace(rate, interval_per_s=(ends[0], ends[1]), level=interval.level)
+    if brief.rate_per_s is None:
+        return rate, None, None
+    workload = at_rate(brief.workload, brief.rate_per_s)
 
+    def holds(error: float) -> bool:
+        other = replace(trials, misjudged=interval.at(error), count=0)
+        found = other.fleet_excess(workload, replicas, ROUTINGS[-1]) <= 1
+        trials.count += other.count
+        return found
 
-def _misjudged(trials: Trials, misjudged: Misjudged) -> Trials:
-    return Trials(trials.candidate, trials.load, trials.limits, misjudged)
+    return rate, *chance_to_hold(holds, interval.level)
 
 
 def _left_out(candidate: Candidate, reason: str) -> LeftOut:

@@ -11,6 +11,8 @@ from pinn.simulator.state import FINISHED, REJECTED, TIMED_OUT
 
 #: Throughput is measured from this share of the load on, when batches have filled.
 _WARM_SHARE = 0.2
+#: Of the load's time that a server may take longer for its last answers than for its first ones.
+_DRAIN_SHARE = 0.05
 
 
 def latencies_s(run: Run) -> dict[str, np.ndarray]:
@@ -28,19 +30,13 @@ def latencies_s(run: Run) -> dict[str, np.ndarray]:
     }
 
 
-def excess(run: Run, limits: Limits) -> float:
-    """The worst latency as a share of its limit; limits are held at 1 or less."""
-    found = limits.excess(latencies_s(run), (run.gaps.seconds, run.gaps.count))
-    # A gap that was never finished is in no list of gaps.
-    return np.inf if limits.on_gaps and not run.requests.finished.all() else found
-
-
-def point(run: Run, limits: Limits | None, rate_per_s: float, gpus: int) -> Point:
+def point(run: Run, limits: Limits, holds: bool, rate_per_s: float, gpus: int) -> Point:
     """Figures of a run.
 
     Args:
         run: The run.
-        limits: Held or not; None without any.
+        limits: On each request, and others.
+        holds: Whether it holds them.
         rate_per_s: Mean rate of what was sent.
         gpus: That served it.
     """
@@ -49,17 +45,33 @@ def point(run: Run, limits: Limits | None, rate_per_s: float, gpus: int) -> Poin
     tables["itl"] = _table(run.gaps.seconds, run.gaps.count)
     tokens_per_s = output_tokens_per_s(run)
     speed = tables["tpot"]["mean"]
-    met = limits.met(found) if limits is not None else np.isfinite(found["e2e"])
     return Point(
         rate_per_s=rate_per_s,
         requests=len(run.requests),
-        holds=None if limits is None else excess(run, limits) <= 1,
-        met_share=float(met.mean()),
+        holds=holds,
+        met_share=float(limits.met(found).mean()),
         latency_s={name: tables[name] for name in METRICS},
         output_tokens_per_s=tokens_per_s,
         output_tokens_per_gpu_s=tokens_per_s / gpus,
         user_tokens_per_s=1 / speed if speed else None,
     )
+
+
+def backlog(run: Run) -> float:
+    """How far a server falls behind; it keeps up at 1 or less.
+
+    The time from the last request to the last answer, as a share of the longest answer in the first
+    fifth of the load and a twentieth of the load's time.
+    """
+    r = run.requests
+    arrival, served = r.arrival_s, r.finished
+    if not served.any():
+        return np.inf
+    span = float(arrival.max() - arrival.min())
+    early = served & (np.arange(len(r)) < max(len(r) * _WARM_SHARE, 1))
+    usual = float(r.e2e_s[early].max()) if early.any() else 0.0
+    drain = float(r.finish_s[served].max() - arrival.max())
+    return drain / (usual + _DRAIN_SHARE * span)
 
 
 def output_tokens_per_s(run: Run) -> float:

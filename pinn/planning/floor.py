@@ -36,9 +36,9 @@ def floor_latencies_s(workload: Workload, latency: LinearLatency) -> dict[str, n
     request where the prefix cache is on, or had computed elsewhere. Pipeline stages may work on
     several chunks at once. Decodes are timed at the prompt's length.
     """
-    serving = latency.deployment.serving
+    recipe = latency.deployment.recipe
     ready = workload.transferred_tokens
-    if serving.enable_prefix_caching:
+    if recipe.prefix_caching:
         ready = np.maximum(ready, np.where(workload.shares_with >= 0, workload.shared_tokens, 0))
     ready = np.minimum(ready, workload.prompt_tokens - 1)
     new = _rounded(workload.prompt_tokens - ready)
@@ -66,14 +66,14 @@ def floor_excess(workload: Workload, latency: LinearLatency, limits: Limits) -> 
 
 def _prefill_s(latency: LinearLatency, new: float, known: float) -> float:
     """A lone prompt, chunk by chunk."""
-    serving = latency.deployment.serving
-    budget = serving.max_num_batched_tokens if serving.enable_chunked_prefill else new
+    recipe = latency.deployment.recipe
+    budget = recipe.token_budget if recipe.chunked_prefill else new
     starts = np.arange(0, new, budget, dtype=np.float64)
     chunks = np.minimum(new - starts, budget)
     seconds = step_seconds(
         latency, prefill_requests=1.0, prefill_tokens=chunks, prefill_cached=known + starts
     )
-    return float(max(seconds.sum() / serving.pipeline_parallel_size, seconds.max()))
+    return float(max(seconds.sum() / recipe.pipeline_parallel_size, seconds.max()))
 
 
 def _rounded(tokens: np.ndarray) -> np.ndarray:

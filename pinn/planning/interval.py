@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
 
@@ -15,22 +16,34 @@ from pinn.trust.simulated import standing_step
 from pinn.trust.spread_parts import spread_parts
 from pinn.trust.step_interval import situation_of
 
-#: A chance is never said to be surer than this.
-_SUREST = 0.999
+#: Half-widths of the interval up to which a slowdown is looked for, and how closely.
+_MOST, _HALVINGS = 2.5, 3
 
 
-def interval_ends(
-    checkpoint: Path, deployment: Deployment, run: Run
-) -> tuple[Misjudged, Misjudged, float] | None:
-    """All times at the bad and the good end of their interval, and what that covers.
+@dataclass(frozen=True)
+class Interval:
+    """How wrong a prediction may be.
+
+    Attributes:
+        bad: All times at the long end of their interval.
+        level: What the interval is to cover.
+    """
+
+    bad: Misjudged
+    level: float
+
+    def at(self, half_widths: float) -> Misjudged:
+        """All times off by so many half-widths; 1 is the bad end, -1 the good one."""
+        return Misjudged(half_widths * self.bad.step, half_widths * self.bad.request)
+
+
+def prediction_interval(checkpoint: Path, deployment: Deployment, run: Run) -> Interval | None:
+    """The interval of a prediction; None where the checkpoint has none.
 
     Args:
         checkpoint: Of the prediction.
         deployment: Predicted.
         run: Its mean step says which situation it is.
-
-    Returns:
-        None where the checkpoint has no intervals.
     """
     try:
         calibration = read_calibration(checkpoint)
@@ -39,31 +52,31 @@ def interval_ends(
         return None
     parts = spread_parts(situation)
     step, request = (calibration.half_width(metric, parts) for metric in ("tpot", "ttft"))
-    return Misjudged(step, request), Misjudged(-step, -request), calibration.level
+    return Interval(Misjudged(step, request), calibration.level)
 
 
-def chance_of(rate_per_s: float, bad: float, expected: float, good: float, level: float) -> float:
-    """Chance that a replica holds a rate.
+def chance_to_hold(holds: Callable[[float], bool], level: float) -> tuple[float, bool]:
+    """Chance that limits that are held as predicted are held in truth, and whether that is safe.
 
-    The log error of a prediction is taken for normal, with the interval's ends at its ``level``;
-    the highest rates at both ends and in the middle are joined by lines, in log units where all
-    are positive.
+    The log error of a prediction is taken for normal, with the interval's ends at its ``level``.
+    The chance is that of an error no worse than the worst one that still holds, found by bisection
+    to an eighth of its range.
 
     Args:
-        rate_per_s: To be held.
-        bad: Highest rate at the bad end.
-        expected: As predicted.
-        good: At the good end.
+        holds: Whether limits are held with all times off by so many half-widths.
         level: Share that the interval is to cover.
 
-    >>> [round(chance_of(rate, 8.0, 10.0, 12.0, 0.9), 2) for rate in (8.0, 10.0, 12.0)]
-    [0.95, 0.5, 0.05]
+    Returns:
+        The chance, and whether limits are held at the bad end of the interval too.
+
+    >>> chance, safe = chance_to_hold(lambda error: error <= 0.5, 0.9)
+    >>> round(chance, 1), safe
+    (0.8, False)
     """
+    safe = holds(1.0)
+    low, high = (1.0, _MOST) if safe else (0.0, 1.0)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
     normal = NormalDist()
-    end = normal.inv_cdf((1 + level) / 2)
-    at = math.log if bad > 0 else float
-    low = max(at(expected) - at(bad), 1e-9) if expected > 0 else 1e-9
-    high = max(at(good) - at(expected), 1e-9) if expected > 0 else 1e-9
-    above = at(expected) - at(rate_per_s)
-    z = above / low if above >= 0 else above / high
-    return min(max(normal.cdf(z * end), 1 - _SUREST), _SUREST)
+    return normal.cdf(low * normal.inv_cdf((1 + level) / 2)), safe

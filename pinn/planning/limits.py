@@ -106,6 +106,12 @@ class Limits:
         """Limits on the gaps between tokens."""
         return [limit for limit in self.statistics if limit.metric == "itl"]
 
+    @property
+    def bound_waits(self) -> bool:
+        """Whether any limit is on what waiting in a queue lengthens: TTFT or E2E."""
+        each = {} if self.goodput is None else self.goodput.seconds
+        return bool({*each, *(limit.metric for limit in self.statistics)} & {"ttft", "e2e"})
+
     def excess(self, latencies: Latencies, gaps: tuple[np.ndarray, np.ndarray]) -> float:
         """The worst latency as a share of its limit; every limit is held where it is at most 1.
 

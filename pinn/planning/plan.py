@@ -69,7 +69,7 @@ class Point:
     Attributes:
         rate_per_s: Mean rate of what was sent.
         requests: Sent.
-        holds: Whether every limit is held; None without limits.
+        holds: Whether every limit is held.
         met_share: Share of the requests that meet the limits on each request (goodput); of those
             served where there are none.
         latency_s: Metric -> statistic -> seconds; None where nothing was served.
@@ -80,7 +80,7 @@ class Point:
 
     rate_per_s: float
     requests: int
-    holds: bool | None
+    holds: bool
     met_share: float
     latency_s: Mapping[str, Mapping[str, float | None]]
     output_tokens_per_s: float

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pinn.planning.brief import Brief
 from pinn.planning.candidates import Candidate
 from pinn.planning.capacity import guessed_rates_per_s
-from pinn.planning.figures import point
 from pinn.planning.floor import floor_excess
 from pinn.planning.plan import LeftOut, Point
 from pinn.planning.search import highest_rate
@@ -63,7 +62,7 @@ def scout(candidates: Sequence[Candidate], brief: Brief) -> Scouted:
         best = max((rate for _, rate in found), default=0.0)
         rate = _quick_rate(trials, best)
         simulations += trials.count
-        if trials.most_running < candidate.deployment.serving.max_num_seqs and rate > 0:
+        if trials.most_running < candidate.deployment.recipe.max_requests and rate > 0:
             unfilled.append(candidate)
         if rate < best * (1 - _MARGIN) or rate == 0:
             left_out.append(_left_out(candidate, _too_low(rate, best), simulated=True))
@@ -94,28 +93,28 @@ def _quick_rate(trials: Trials, best: float) -> float:
 
 def _ladder(candidate: Candidate, brief: Brief) -> tuple[list[Point], int]:
     load = brief.replica_load(most=_REQUESTS)
-    trials = Trials(candidate, load, None)
+    trials = Trials(candidate, load, brief.limits)
     most, _ = guessed_rates_per_s(brief.workload, candidate.latency, candidate.engine, None)
     rates = [share * most for share in _LADDER]
-    points = [point(trials.run(rate), brief.limits, rate, candidate.gpus) for rate in rates]
+    points = [trials.point(trials.run(rate), rate, candidate.gpus) for rate in rates]
     return points, trials.count
 
 
 def _scheduler_limits(candidate: Candidate) -> tuple[int, int]:
-    serving = candidate.deployment.serving
-    return -serving.max_num_batched_tokens, serving.max_num_seqs
+    recipe = candidate.deployment.recipe
+    return -recipe.token_budget, recipe.max_requests
 
 
 def _same(candidate: Candidate, unfilled: Sequence[Candidate]) -> str | None:
     """Why more seats change nothing: requests never filled those of another candidate."""
     for other in unfilled:
-        a, b = candidate.deployment.serving, other.deployment.serving
-        alike = (a.max_num_batched_tokens, a.graph_tokens) == (
-            b.max_num_batched_tokens,
+        a, b = candidate.deployment.recipe, other.deployment.recipe
+        alike = (a.token_budget, a.graph_tokens) == (
+            b.token_budget,
             b.graph_tokens,
         )
-        if alike and a.max_num_seqs > b.max_num_seqs:
-            return f"as with {b.max_num_seqs} seats, which are never all taken"
+        if alike and a.max_requests > b.max_requests:
+            return f"as with {b.max_requests} seats, which are never all taken"
     return None
 
 

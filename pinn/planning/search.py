@@ -9,6 +9,7 @@ from collections.abc import Callable
 WIDTH = 0.01
 #: A rate this much below the first guess is as good as none.
 _LEAST_SHARE = 1e-3
+_MOST_STRIDE = 4.0
 _MOST_STEPS = 60
 
 
@@ -43,12 +44,12 @@ def highest_rate(
             break
         if low == 0:
             rate = high / stride
-            stride *= stride
+            stride = min(stride * stride, _MOST_STRIDE)
         elif math.isinf(high):
             if low > guess / _LEAST_SHARE:
                 return low, None
             rate = low * stride
-            stride *= stride
+            stride = min(stride * stride, _MOST_STRIDE)
         else:
             rate = _between(low, high, at_low, at_high, width, halve=step % 3 == 2)
     return low, high

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pinn.planning.candidates import Candidate
-from pinn.planning.figures import latencies_s, least_latencies_s
+from pinn.planning.figures import backlog, latencies_s, least_latencies_s, point
 from pinn.planning.limits import Latencies, Limits
 from pinn.planning.load import ReplicaLoad
+from pinn.planning.plan import Point
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import simulate_unless
@@ -43,7 +44,7 @@ class Trials:
     Attributes:
         candidate: What runs.
         load: What it is sent at each rate.
-        limits: What is to be held; None to look at every run to its end.
+        limits: What is to be held.
         misjudged: Times differ from the prediction by this.
         count: Simulations so far.
         most_running: Most requests that ran at once in any of them.
@@ -51,56 +52,69 @@ class Trials:
 
     candidate: Candidate
     load: ReplicaLoad
-    limits: Limits | None
+    limits: Limits
     misjudged: Misjudged = field(default_factory=Misjudged)
     count: int = 0
     most_running: int = 0
 
     def run(self, rate_per_s: float) -> Run:
         """The whole run at a rate."""
-        run = self._simulate(self.load.at(rate_per_s), None)
+        run = self._simulate(self.load.at(rate_per_s), self.candidate.engine)
         assert run is not None, "a run that nothing may stop came to no end"
         return run
 
     def fleet(self, workload: Workload, replicas: int, routing: str) -> Run:
         """Replicas behind a load balancer, under a load of their own."""
-        engine = replace(self.candidate.engine, replicas=replicas, data_parallel_routing=routing)
-        run = self._simulate(workload, None, engine)
+        run = self._simulate(workload, self._engine(replicas, routing))
         assert run is not None, "a run that nothing may stop came to no end"
         return run
 
     def excess(self, rate_per_s: float) -> float:
         """The worst latency as a share of its limit; infinite where the run was given up."""
-        assert self.limits is not None, "without limits nothing is in excess"
-        workload = self.load.at(rate_per_s)
-        run = self._simulate(workload, self.limits)
-        return np.inf if run is None else self.excess_of(run, self.limits)
+        return self._excess(self.load.at(rate_per_s), self.candidate.engine)
 
-    def excess_of(self, run: Run, limits: Limits) -> float:
-        """The same of a run."""
+    def point(self, run: Run, rate_per_s: float, gpus: int) -> Point:
+        """Figures of a run at a rate on so many GPUs."""
+        holds = self.excess_of(run) <= 1
+        return point(run, self.limits, holds, rate_per_s, gpus)
+
+    def fleet_excess(self, workload: Workload, replicas: int, routing: str) -> float:
+        """The same of replicas behind a load balancer."""
+        return self._excess(workload, self._engine(replicas, routing))
+
+    def _excess(self, workload: Workload, engine: EngineSpec) -> float:
+        run = self._simulate(workload, engine, may_end=True)
+        return np.inf if run is None else self.excess_of(run)
+
+    def _engine(self, replicas: int, routing: str) -> EngineSpec:
+        return replace(self.candidate.engine, replicas=replicas, data_parallel_routing=routing)
+
+    def excess_of(self, run: Run) -> float:
+        """The same of a run; where no limit bounds waiting, falling behind is in excess too."""
+        limits = self.limits
         if limits.on_gaps and not run.requests.finished.all():
             return np.inf
         gaps = (run.gaps.seconds, run.gaps.count)
-        return limits.excess(self._stretched(latencies_s(run)), gaps)
+        found = limits.excess(self._stretched(latencies_s(run)), gaps)
+        return found if limits.bound_waits else max(found, backlog(run))
 
     def _simulate(
-        self, workload: Workload, limits: Limits | None, engine: EngineSpec | None = None
+        self, workload: Workload, engine: EngineSpec, *, may_end: bool = False
     ) -> Run | None:
         candidate = self.candidate
         latency = scaled(candidate.latency, self.misjudged.step, self.misjudged.request)
 
         def hopeless(requests: np.ndarray, now_s: float) -> bool:
-            assert limits is not None, "nothing to hold"
             least = least_latencies_s(requests, workload.output_tokens, now_s)
-            return limits.are_missed(self._stretched(least), len(workload))
+            return self.limits.are_missed(self._stretched(least), len(workload))
 
         self.count += 1
         run = simulate_unless(
-            hopeless if limits is not None else None,
+            hopeless if may_end else None,
             candidate.deployment,
             workload,
             latency,
-            engine or candidate.engine,
+            engine,
         )
         if run is not None:
             self.most_running = max(self.most_running, int(run.steps["running"].max(initial=0)))

@@ -78,7 +78,7 @@ def request_feature_sums(deployment: Deployment, run: Run) -> FeatureSums:
     first, last = np.full(shape, np.nan), np.full(shape, np.nan)
     groups = run.steps["group"]
     for group in np.unique(groups):
-        mine = (requests.replica == group) | (len(np.unique(groups)) == 1)
+        mine = requests.replica * run.groups // run.replicas == group
         table = run.steps.table[groups == group]
         moments = np.stack(
             [requests.handed_s, requests.engine_first_token_s, requests.engine_finish_s]

@@ -163,6 +163,7 @@ class Run:
         kv_blocks: KV cache blocks of one replica.
         block_size: Tokens in a block.
         replicas: Data-parallel replicas of all servers together.
+        groups: Of replicas that step together, alike in size.
     """
 
     workload: Workload
@@ -172,3 +173,4 @@ class Run:
     kv_blocks: int
     block_size: int
     replicas: int = 1
+    groups: int = 1

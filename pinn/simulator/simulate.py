@@ -99,6 +99,7 @@ def simulate_unless(
         layout.blocks,
         deployment.recipe.block_tokens,
         engine.replicas * deployment.recipe.data_parallel_size,
+        int(state.record["n_groups"][0]),
     )
 
 

@@ -91,7 +91,6 @@ def cases(draw) -> Case:
             "async_scheduling": draw(st.booleans()),
             "num_gpu_blocks_override": draw(st.sampled_from([18, 24, 40, 400])),
             "long_prefill_token_threshold": draw(st.sampled_from([0, 0, 3])),
-            "replicas": draw(st.sampled_from([1, 1, 2])),
             "data_parallel_routing": draw(st.sampled_from(["least_loaded", "round_robin"])),
             **draw(st.sampled_from(front_ends)),
         },

@@ -10,6 +10,7 @@ from random_cases import latency_of
 from simulator_helpers import DENSE, MIXTURE, deployment, load
 
 from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.feature_sums import request_feature_sums
 from pinn.simulator.simulate import simulate, simulate_unless
 from pinn.simulator.workloads.rate import thinned
 
@@ -54,6 +55,23 @@ def test_the_least_loaded_server_gets_the_request():
     assert spread[0] <= spread[1] * 1.02
     alone = simulate(target, workload, latency_of(target)).requests.ttft_s.mean()
     assert spread[0] < alone
+
+
+@pytest.mark.parametrize("routing", ["least_loaded", "round_robin"])
+@pytest.mark.parametrize("model", [DENSE, MIXTURE])
+def test_plain_python_and_sums_of_features_agree_for_several_servers(model, routing):
+    target = deployment(model, data_parallel_size=2)
+    engine = EngineSpec(replicas=2, data_parallel_routing=routing)
+    latency = latency_of(target)
+    fast, slow = (
+        simulate(target, some_load(), latency, engine, compiled=compiled)
+        for compiled in (True, False)
+    )
+    assert fast.requests.finish_s == pytest.approx(slow.requests.finish_s, rel=1e-9)
+    assert (fast.requests.replica == slow.requests.replica).all()
+    served = request_feature_sums(target, fast).to_last_token @ latency.beta
+    waited = fast.requests.engine_finish_s - fast.requests.handed_s
+    assert served == pytest.approx(waited, rel=1e-7)
 
 
 @settings(max_examples=10, deadline=None)
