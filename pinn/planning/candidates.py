@@ -69,7 +69,7 @@ class Candidate:
     @property
     def label(self) -> str:
         """``H100-SXM TP 8 bf16, 8192 tokens, 256 seats``."""
-        serving = self.deployment.serving
+        serving = self.deployment.recipe
         return (
             f"{hardware_label(self.deployment)}, {serving.token_budget} tokens, "
             f"{serving.max_requests} seats"
@@ -221,8 +221,8 @@ def _deployments(
                 raise
             continue
         dense = deployment.model.moe is None
-        serving = deployment.serving
-        spread = serving.data_parallel_size > 1 or serving.enable_expert_parallel
+        serving = deployment.recipe
+        spread = serving.data_parallel_size > 1 or serving.expert_parallel_size > 1
         seats = serving.max_requests <= serving.token_budget
         if listed or (seats and not (dense and spread)):
             yield given, deployment
