@@ -15,8 +15,8 @@ import pandas as pd
 
 from pinn.coefficients.checkpoint import load_checkpoint
 from pinn.coefficients.checkpoint_search import find_checkpoint
-from pinn.coefficients.coefficient_network import CoefficientNetwork
 from pinn.coefficients.surrogate import predict_coefficients
+from pinn.coefficients.trained_network import TrainedNetwork
 from pinn.data.engine_deployments import read_engines, read_other_campaign
 from pinn.data.measured_deployments import measured_deployment
 from pinn.data.peers.aiconfigurator import released_predictions
@@ -36,7 +36,7 @@ def engine_rows() -> pd.DataFrame:
     return pd.concat([read_engines()[0], other], ignore_index=True)
 
 
-def networks(checkpoint: Path | None = None) -> tuple[CoefficientNetwork, dict]:
+def networks(checkpoint: Path | None = None) -> tuple[TrainedNetwork, dict[str, TrainedNetwork]]:
     """The checkpoint's network, and by left-out model those in the folder ``left_out`` beside it.
 
     Raises:
@@ -52,8 +52,8 @@ def networks(checkpoint: Path | None = None) -> tuple[CoefficientNetwork, dict]:
 
 def score_engines(
     rows: pd.DataFrame,
-    network: CoefficientNetwork,
-    left_out: Mapping[str, CoefficientNetwork],
+    network: TrainedNetwork,
+    left_out: Mapping[str, TrainedNetwork],
     workers: int | None = None,
 ) -> pd.DataFrame:
     """Simulate every row's benchmark.
@@ -110,7 +110,7 @@ def engine_table(scores: pd.DataFrame) -> pd.DataFrame:
     for table in (whole, scores):
         for key, part in table.groupby(["apart", *PART], sort=True):
             about = dict(zip(["apart", *PART], key, strict=True))
-            lines += [about | figures for figures in _figures(part, str(about["apart"]))]
+            lines += [{**about, **figures} for figures in _figures(part, str(about["apart"]))]
     # An engine's own line first.
     return pd.DataFrame(lines).sort_values(["apart", "engine"], kind="stable", ignore_index=True)
 
@@ -133,7 +133,8 @@ def engine_lines(table: pd.DataFrame) -> Iterator[str]:
         yield "| " + " | ".join([*PART, "rows", *columns]) + " |"
         yield "|" + "---|" * len(PART) + "---:|" * (1 + len(columns))
         for key, part in of_apart.groupby(PART, sort=False):
-            found = {f"{r.method} {r.metric.upper()}": r for r in part.itertuples()}
+            named = zip(part["method"], part["metric"].str.upper(), part.itertuples(), strict=True)
+            found = {f"{method} {metric}": row for method, metric, row in named}
             cells = [_cell(found.get(column), part["n"].max()) for column in columns]
             yield "| " + " | ".join([*map(str, key), str(part["n"].max()), *cells]) + " |"
 

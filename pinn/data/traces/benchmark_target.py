@@ -8,9 +8,8 @@ from typing import Any
 from pinn.data.benchmarks.benchmark_run import BenchmarkRun
 from pinn.data.traces.trace_run import Target
 from pinn.errors import PinnError
-from pinn.specs.gpu_catalog import find_gpu, load_gpu
+from pinn.specs.gpu_catalog import find_gpu
 from pinn.specs.serving import ServingSpec
-from pinn.specs.serving_defaults import gpu_defaults
 
 
 def benchmark_target(
@@ -41,6 +40,6 @@ def benchmark_target(
     stated: dict[str, Any] = {}
     for run in runs:
         stated = {**run.server.flags, **stated}
-    serving = gpu_defaults(load_gpu(str(gpu))) | stated | dict(flags or {})
+    serving = stated | dict(flags or {})
     precision = serving.pop("precision", None)
     return Target(str(model), str(gpu), ServingSpec(**serving), precision)
