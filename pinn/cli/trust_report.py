@@ -89,7 +89,7 @@ def with_posterior(
         "alpha": bounded("alpha"),
         "batches": batches,
         "intervals": {"level": LEVEL, "tpot": around(1.0, float(halves[-1]))},
-        "covariance": covariance_entry(found.covariance),
+        "covariance": None if found.covariance is None else covariance_entry(found.covariance),
     }
 
 

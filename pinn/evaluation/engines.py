@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -122,14 +123,14 @@ def _figures(part: pd.DataFrame, apart: str) -> Iterator[dict[str, object]]:
             if len(scored):
                 predicted = scored[f"{method}_{metric}_s"].to_numpy()
                 summary = error_summary(predicted, scored[f"{metric}_s"].to_numpy())
-                yield {"method": method, "metric": metric} | summary
+                yield {"method": method, "metric": metric, **summary}
 
 
 def engine_lines(table: pd.DataFrame) -> Iterator[str]:
     """The table as Markdown: a line per part, ``median / mean (bias)`` per method and metric."""
     columns = [f"{method} {metric.upper()}" for metric in ("tpot", "ttft") for method in METHODS]
     for apart, of_apart in table.groupby("apart", sort=True):
-        yield f"\n{apart or 'measured deployments, model left out'}\n"
+        yield f"\n{str(apart) or 'measured deployments, model left out'}\n"
         yield "| " + " | ".join([*PART, "rows", *columns]) + " |"
         yield "|" + "---|" * len(PART) + "---:|" * (1 + len(columns))
         for key, part in of_apart.groupby(PART, sort=False):
@@ -139,7 +140,7 @@ def engine_lines(table: pd.DataFrame) -> Iterator[str]:
             yield "| " + " | ".join([*map(str, key), str(part["n"].max()), *cells]) + " |"
 
 
-def _cell(figures: object, rows: int) -> str:
+def _cell(figures: Any, rows: int) -> str:
     if figures is None:
         return "-"
     text = f"{figures.median:.1f} / {figures.mean:.1f} ({figures.bias:+.1f})"

@@ -88,7 +88,7 @@ def score() -> tuple[pd.DataFrame, dict[str, float]]:
     print(f"{len(set(rows['group']))} groups, {len(draws)} draws; settings of all: {released}, "
           f"in use: {Settings(SCALAR_SPREAD, TIME_NOISE, TTFT_NOISE)}")  # fmt: skip
     for model, part in rows.groupby("model"):
-        print(f"  chosen without {model}: {part['settings'].iloc[0]}")
+        print(f"  chosen without {model!s}: {part['settings'].iloc[0]}")
     return table, summary(rows[rows["figure"] == "tpot"])
 
 
