@@ -62,6 +62,13 @@ def test_rows_of_a_group_count_once():
     np.testing.assert_allclose(*half, rtol=0.02)
 
 
+def test_a_kind_with_small_errors_does_not_narrow_the_others():
+    errors = left_out_errors(12, LAW)
+    runs = left_out_errors(12, {"base": 0.002}, seed=3, split="serving-runs-leave-one-model-out")
+    half = half_widths(fit_spread(pd.concat([errors, runs], ignore_index=True), "tpot"), errors)
+    assert np.mean(errors["tpot"].abs() <= half) >= 0.89
+
+
 def test_one_model_is_not_enough():
     with pytest.raises(PinnError, match="at least 2 left-out models, got 1"):
         fit_spread(left_out_errors(1, LAW), "tpot")
