@@ -30,7 +30,7 @@ def guessed_rates_per_s(
     prompt = float(np.maximum(workload.prompt_tokens - ready, 1).mean())
     context = float(workload.prompt_tokens.mean()) + output / 2
     batch = _batches(workload, latency, engine)
-    decodes = {"decode_requests": batch, "decode_context": context}
+    decodes: dict[str, float | np.ndarray] = {"decode_requests": batch, "decode_context": context}
     chunk = min(prompt, recipe.token_budget)
     decode_s = step_seconds(latency, **decodes)
     mixed_s = step_seconds(latency, **decodes, prefill_requests=1.0, prefill_tokens=chunk)

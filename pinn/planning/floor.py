@@ -23,7 +23,9 @@ from pinn.simulator.workloads.workload import Workload
 _GRAIN_TOKENS = 64
 
 
-def step_seconds(latency: LinearLatency, **requests: Float[np.ndarray, "..."]) -> np.ndarray:
+def step_seconds(
+    latency: LinearLatency, **requests: float | Float[np.ndarray, "..."]
+) -> np.ndarray:
     """Seconds of steps whose requests are alike; arguments as of ``uniform_sums``."""
     sums = uniform_sums(**requests, window=latency.deployment.model.window_tokens)
     return np.asarray(step_features(step_costs([latency.deployment]), sums) @ latency.beta)

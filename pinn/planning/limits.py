@@ -146,15 +146,15 @@ class Limits:
                 continue
             values, _ = _known(least[limit.metric])
             if limit.percent is None:
-                missed = values.sum() > limit.seconds * len(values)
+                missed = bool(values.sum() > limit.seconds * len(values))
             else:
-                beyond = np.count_nonzero(values > limit.seconds)
+                beyond = int(np.count_nonzero(values > limit.seconds))
                 missed = beyond > (1 - limit.percent / 100) * (len(values) - 1) + 1
             if missed:
                 return True
         if self.goodput is None:
             return False
-        beyond = np.count_nonzero(self.goodput.excess(least) > 1)
+        beyond = int(np.count_nonzero(self.goodput.excess(least) > 1))
         return beyond > requests - self.goodput.needed(requests)
 
 

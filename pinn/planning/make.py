@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
+from typing import TypeVar
 
 from pinn.errors import PinnError
 from pinn.evaluation.workers import Workers
@@ -18,6 +19,8 @@ from pinn.planning.scout import Scouted, scout
 
 #: A quick highest rate may be this much too low, as a share, before a candidate is lost to it.
 _QUICK_ERROR = 0.2
+
+_Found = TypeVar("_Found")
 
 #: Told what happens: a line for people.
 Progress = Callable[[str], None]
@@ -103,8 +106,12 @@ def _examine(task: _Task) -> Examined:
 
 
 def _run(
-    workers: Workers, work: Callable, tasks: Sequence[_Task], progress: Progress, verb: str
-) -> Iterator[tuple[int, object]]:
+    workers: Workers,
+    work: Callable[[_Task], _Found],
+    tasks: Sequence[_Task],
+    progress: Progress,
+    verb: str,
+) -> Iterator[tuple[int, _Found]]:
     begin = time.monotonic()
     for done, (i, result) in enumerate(workers.run(work, tasks), 1):
         progress(f"{verb} {done} of {len(tasks)} in {time.monotonic() - begin:.0f} s")
@@ -180,22 +187,19 @@ def _frontier(scouted: Mapping[int, Scouted]) -> list[FrontierPoint]:
         if found.kept
     }
     found = [
-        (label, c.deployment.gpu.name, c.gpus, p)
+        (speed, label, c.deployment.gpu.name, c.gpus, p)
         for label, (c, points) in series.items()
         for p in points
+        if (speed := p.user_tokens_per_s)
     ]
-    found = [each for each in found if each[3].user_tokens_per_s]
-    found.sort(key=lambda each: (-each[3].user_tokens_per_s, -each[3].output_tokens_per_gpu_s))
+    found.sort(key=lambda each: (-each[0], -each[4].output_tokens_per_gpu_s))
     points, most = [], 0.0
-    for label, gpu, gpus, p in found:
+    for speed, label, gpu, gpus, p in found:
         best = p.output_tokens_per_gpu_s > most
         most = max(most, p.output_tokens_per_gpu_s)
         points.append(
-            FrontierPoint(
-                label, gpu, gpus, p.rate_per_s, p.output_tokens_per_gpu_s,
-                p.user_tokens_per_s or 0.0, best,
-            )
-        )  # fmt: skip
+            FrontierPoint(label, gpu, gpus, p.rate_per_s, p.output_tokens_per_gpu_s, speed, best)
+        )
     return points
 
 

@@ -178,8 +178,9 @@ def _asked(plan: Plan) -> list[tuple[str, str]]:
     rate = "" if ask.rate_per_s is None else f" at {ask.rate_per_s:g} requests/s"
     return [
         ("Model", ask.model),
-        ("Load", f"{ask.requests} requests of {Path(ask.workload).name}{rate}; {ask.prompt_tokens:.0f} tokens "
-         f"in and {ask.output_tokens:.0f} out in the mean, {ask.longest_tokens} at most together"),
+        ("Load", f"{ask.requests} requests of {Path(ask.workload).name}{rate}; "
+         f"{ask.prompt_tokens:.0f} tokens in and {ask.output_tokens:.0f} out in the mean, "
+         f"{ask.longest_tokens} at most together"),
         ("Limits", "; ".join(ask.limits) or "none"),
         ("GPUs", ", ".join(map(short, ask.gpus)) + most),
         ("Price per GPU and hour", prices or "not given: GPUs are counted"),

@@ -59,8 +59,8 @@ def frontier_figure(plan: Plan) -> Figure | None:
                     marker, color=colour, linestyle="", markersize=8 if best else 4.5,
                     alpha=1.0 if best else 0.45, label=short(gpu) if best else None,
                     markeredgecolor="white", markeredgewidth=0.5)  # fmt: skip
-    best = sorted((p for p in plan.frontier if p.best), key=lambda p: p.user_tokens_per_s)
-    ax.step([p.user_tokens_per_s for p in best], [p.output_tokens_per_gpu_s for p in best],
+    steps = sorted((p for p in plan.frontier if p.best), key=lambda p: p.user_tokens_per_s)
+    ax.step([p.user_tokens_per_s for p in steps], [p.output_tokens_per_gpu_s for p in steps],
             where="pre", color="#12263f", linewidth=1.6, zorder=1, label="best of all")  # fmt: skip
     for rank, choice in enumerate(plan.choices[:SHOWN], start=1):
         _mark(ax, choice.at_rate, rank)
