@@ -246,7 +246,7 @@ def _benchmarks(
     from pinn.training.calibration.benchmarks import calibrate_to_benchmarks
     from pinn.training.calibration.checks import refuse
     from pinn.training.calibration.checks_benchmarks import check_benchmarks
-    from pinn.training.calibration.verdict import is_kept_of_few
+    from pinn.training.calibration.verdict import is_kept
 
     start = begin.coefficients(deployment)
     findings = check_benchmarks(runs, deployment, begin.of_network(deployment, start))
@@ -254,7 +254,7 @@ def _benchmarks(
         typer.echo(f"WARNING: {text}")
     found = calibrate_to_benchmarks(runs, deployment, begin.prior(deployment, start))
     print_benchmarks(found, begin.append is not None)
-    kept = is_kept_of_few(found.verdicts)
+    kept = not found.verdicts or is_kept(found.verdicts)
     _write(benchmark_set(found, named, start.taught), kept, out)
 
 

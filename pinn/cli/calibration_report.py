@@ -118,7 +118,10 @@ def _quantities(quantities: Sequence[Quantity], appended: bool) -> Table:
 def _verdicts(verdicts: Sequence[Verdict]) -> str:
     """How it was judged, in words."""
     if not verdicts:
-        return "a single load: nothing is left out to judge by\n"
+        return (
+            "WARNING: nothing was left out to judge by: after a single load or stretch of time "
+            "nobody knows whether others are predicted better; measure a second load\n"
+        )
     return "\n".join(["on what was left out:", *(f"  {verdict}" for verdict in verdicts)]) + "\n"
 
 

@@ -88,6 +88,7 @@ def _observed(
     engine: str,
     engine_version: str,
 ) -> Deployment:
+    own: dict[str, Any]
     if engine == VLLM:
         own = {
             "tensor_parallel_size": tp,

@@ -65,3 +65,21 @@ def test_logs_and_spans_give_something_to_calibrate_on(run, refused, coefficient
     )
     result = run("ingest", "benchmarks", spans, "-o", tmp_path / "runs", *LLAMA)
     assert "1 of request spans of vLLM" in result.stdout
+
+
+def test_only_what_is_better_beyond_noise_is_written(run, coefficients, tmp_path):
+    """One load is written with a warning, two that were predicted rightly before are not."""
+    found, out = read_coefficient_set(coefficients), tmp_path / "calibrated.json"
+    files = [tmp_path / "c4.json", tmp_path / "c16.json"]
+    for path, concurrency in zip(files, (4, 16), strict=True):
+        of = served(lambda d: LinearLatency(d, found.beta, found.alpha), concurrency, requests=64)
+        path.write_text(json.dumps(vllm_bench(of)))
+    calibrate = ("calibrate", "--base", coefficients, "-o", out, *LLAMA, "--benchmarks")
+    result = run(*calibrate, *files)
+    assert result.exit_code == 0, result.output
+    assert "nothing written" in result.stdout
+    assert not out.exists()
+    result = run(*calibrate, files[0])
+    assert result.exit_code == 0, result.output
+    assert "WARNING: nothing was left out to judge by" in result.stdout
+    assert out.exists()

@@ -9,6 +9,7 @@ requests count.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from pinn.data.benchmarks.benchmark_run import (
@@ -65,7 +66,7 @@ def read_guidellm(point: Any, name: str, given: GivenLoad) -> BenchmarkRun:
     )
     for latency, (metric, unit) in _LATENCIES.items():
         found = _of(metrics, metric)
-        figures |= statistics_of(latency, lambda each, f=found: _statistic(f, each), unit)
+        figures |= statistics_of(latency, partial(_statistic, found), unit)
     if "ttft_mean_s" not in figures:
         raise NotUsable("no time to first token: the run did not stream")
     assumed: list[str] = []

@@ -1,7 +1,8 @@
 """One lifecycle report of inference-perf, with the configuration beside it.
 
-``pinn.data.traces.readers.inference_perf`` reads the report and puts a halved ITL right; here it becomes
-a run. Without ``config.yaml`` beside it the tokens that a request generates are the tool's count.
+``pinn.data.traces.readers.inference_perf`` reads the report and puts a halved ITL right;
+here it becomes a run. Without ``config.yaml`` beside it the tokens that a request generates are the
+tool's count.
 """
 
 from __future__ import annotations

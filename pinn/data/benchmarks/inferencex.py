@@ -6,6 +6,8 @@ ones and drops the totals; it sends ten prompts per unit of concurrency, prefix 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from pinn.data.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, StatedServer
@@ -57,11 +59,7 @@ def read_inferencex(values: Any, name: str, given: GivenLoad) -> BenchmarkRun:
         raise NotUsable("data-parallel attention is not simulated")
     figures: dict[str, float] = {}
     for latency, spelled in _NAMES.items():
-        figures |= statistics_of(
-            latency,
-            lambda each, s=spelled: values.get(f"{'median' if each == 'p50' else each}_{s}"),
-            1.0,
-        )
+        figures |= statistics_of(latency, partial(_statistic, values, spelled), 1.0)
     if file.output_tput_per_gpu:
         figures |= kept({"output_tokens_per_s": file.output_tput_per_gpu * file.tp})
     requests = given.num_prompts or PROMPTS_PER_CONCURRENCY * file.conc
@@ -82,6 +80,10 @@ def read_inferencex(values: Any, name: str, given: GivenLoad) -> BenchmarkRun:
         file.model, file.hw.split("-")[0], flags, engine=engine, speculative=speculative
     )
     return BenchmarkRun(name, TOOL, load, figures, requests, 0, server, (_ASSUMED,))
+
+
+def _statistic(values: Mapping[str, Any], spelled: str, each: str) -> float | None:
+    return values.get(f"{'median' if each == 'p50' else each}_{spelled}")
 
 
 def _lengths(nominal: int) -> Lengths:

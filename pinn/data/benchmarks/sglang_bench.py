@@ -82,7 +82,7 @@ def _random_lengths(file: _File, load: Load, assumed: list[str]) -> Load:
         mean = getattr(load, side).mean
         if asked and abs(asked * (1 + share) / 2 / mean - 1) <= _AGREES:
             uniform = Lengths(mean, max(share * asked, 1), 2 * mean - max(share * asked, 1))
-            load = replace(load, **{side: uniform})
+            load = replace(load, **dict[str, Any]({side: uniform}))
     if load.prompt.low is not None and load.output.low is not None:
         assumed[:] = [text for text in assumed if "--length-range" not in text]
     return load

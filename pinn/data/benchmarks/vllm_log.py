@@ -68,7 +68,7 @@ def read_vllm_log(point: Any, name: str, given: GivenLoad) -> BenchmarkRun:
     assumed: list[str] = []
     if given.request_rate is None:
         running = int((busy["prefill_requests"] + busy["decode_requests"]).max())
-        concurrency = given.concurrency or running
+        concurrency: int | None = given.concurrency or running
         if given.concurrency is None:
             assumed.append(f"a closed loop of the {running} requests of its largest batch "
                            "(--concurrency, --request-rate)")  # fmt: skip

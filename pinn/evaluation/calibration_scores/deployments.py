@@ -21,7 +21,7 @@ from pinn.evaluation.calibration_scores.left_out import LeftOut, read_left_out
 from pinn.training.calibration.benchmark_figures import TIME_NOISE, TTFT_NOISE
 from pinn.training.calibration.posterior import Posterior, fit_posterior, relative_spread
 from pinn.training.calibration.prior import SCALAR_SPREAD, Prior, assumed_prior
-from pinn.training.calibration.verdict import is_kept_of_few, judge
+from pinn.training.calibration.verdict import is_kept, judge
 from pinn.trust.conformal import NORMAL_QUANTILE
 
 _CONCURRENCIES = (4, 16, 64)
@@ -187,7 +187,7 @@ def scored(draw: Draw, data: LeftOut, settings: Settings) -> pd.DataFrame:
         for row in draw.train
     ]
     verdict = judge("", before.ravel(), np.ravel(left_out))
-    kept = is_kept_of_few([verdict])
+    kept = is_kept([verdict])
     found = calibrated(draw.train, data, settings)
     used = found if kept else _prior(draw.train[0], data, settings)
     after = _log_errors(draw.test, data, used.mean)

@@ -115,7 +115,7 @@ def _stated(runs: Sequence[BenchmarkRun], deployment: Deployment) -> list[Findin
     for run in runs:
         if run.server.kv_tokens and "sglang" not in run.server.engine:
             full = not deployment.model.window_tokens
-            blocks = round(run.server.kv_tokens / deployment.serving.block_size)
+            blocks = round(run.server.kv_tokens / deployment.recipe.block_tokens)
             finding = check_kv_blocks(blocks, deployment) if full else None
             return [*found.values(), *([finding] if finding else [])]
     return list(found.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -59,12 +60,12 @@ def alternatives(
                 yield f"{option} {value}", changed
 
 
-def _changed(deployment: Deployment, name: str, value: object) -> Deployment:
+def _changed(deployment: Deployment, name: str, value: Any) -> Deployment:
     if name == "precision":
         return replace(deployment, model=with_precision(deployment.model, str(value)))
     if name == "gpu":
         return replace(deployment, gpu=load_gpu(str(value)))
-    return replace(deployment, serving=replace(deployment.serving, **{name: value}))
+    return replace(deployment, serving=replace(deployment.serving, **dict[str, Any]({name: value})))
 
 
 def check_kv_blocks(blocks: int, deployment: Deployment) -> Finding | None:

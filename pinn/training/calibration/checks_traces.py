@@ -119,7 +119,7 @@ def _kv_cache(traces: TraceTables, steps: pd.DataFrame, deployment: Deployment) 
 
 
 def _budget(steps: pd.DataFrame, deployment: Deployment) -> list[Finding]:
-    budget = deployment.serving.max_num_batched_tokens
+    budget = deployment.recipe.token_budget
     tokens = (steps["prefill_tokens"].fillna(0) + steps["decode_tokens"].fillna(0)).to_numpy(float)
     absurd = tokens > _ABSURD * budget
     if absurd.any():
@@ -140,15 +140,15 @@ def _budget(steps: pd.DataFrame, deployment: Deployment) -> list[Finding]:
 
 
 def _seats(steps: pd.DataFrame, deployment: Deployment) -> list[Finding]:
-    seats = deployment.serving.max_num_seqs
+    seats = deployment.recipe.max_requests
     scheduled = steps["prefill_requests"].fillna(0) + steps["decode_requests"].fillna(0)
-    running = np.maximum(steps["running_depth"].fillna(0), scheduled).to_numpy(float)
+    running = np.asarray(np.maximum(steps["running_depth"].fillna(0), scheduled), float)
     if (running > seats).mean() > _STRAY:
         return [Finding(f"up to {int(running.max()):,} requests at once, --max-num-seqs {seats}",
                         f"--max-num-seqs {int(running.max())}?")]  # fmt: skip
     tokens = steps["prefill_tokens"].fillna(0) + steps["decode_tokens"].fillna(0)
     waits = (steps["waiting_depth"].fillna(0) > 0) & (steps["kv_usage"].fillna(1) < 0.9)
-    waits &= tokens < 0.9 * deployment.serving.max_num_batched_tokens
+    waits &= tokens < 0.9 * deployment.recipe.token_budget
     most = running.max(initial=0)
     held = running[waits.to_numpy()]
     if len(held) >= _AT_LIMIT and (held == most).mean() > 0.9 and most < seats:

@@ -49,7 +49,7 @@ class Quantity:
     @property
     def is_determined(self) -> bool:
         """Whether it is known to within a tenth."""
-        return self.after_error < 0.1 * self.after
+        return bool(self.after_error < 0.1 * self.after)
 
     @property
     def drift(self) -> float:

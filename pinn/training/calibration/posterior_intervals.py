@@ -9,6 +9,7 @@ from jaxtyping import Float
 
 from pinn.coefficients.coefficient_set import CoefficientSet
 from pinn.coefficients.coefficients import NAMES
+from pinn.errors import PinnError
 from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import step_costs
 from pinn.physics.step import step_features
@@ -35,7 +36,7 @@ def posterior_step_half_widths(
     features = step_features(step_costs([deployment]), sums)
     padded = np.pad(features, ((0, 0), (0, len(NAMES) - features.shape[1])))
     mean = np.concatenate([found.beta, found.alpha])
-    spread = relative_spread(padded, mean, found.covariance)
+    spread = relative_spread(padded, mean, _covariance(found))
     noise = [TTFT_NOISE if any(batch.is_prefill) else TIME_NOISE for batch in parsed]
     return NORMAL_QUANTILE * np.hypot(spread, noise)
 
@@ -46,6 +47,15 @@ def posterior_coefficient_ends(found: CoefficientSet) -> Float[np.ndarray, "2 co
     None lies below what the datasheet allows.
     """
     mean = np.concatenate([found.beta, found.alpha])
-    half = NORMAL_QUANTILE * np.sqrt(np.diag(found.covariance))
+    half = NORMAL_QUANTILE * np.sqrt(np.diag(_covariance(found)))
     ends = np.stack([np.maximum(mean - half, np.minimum(LOWER_BOUNDS, mean)), mean + half])
     return np.where(half > 0, ends, np.nan)
+
+
+def _covariance(found: CoefficientSet) -> Float[np.ndarray, "coefficients coefficients"]:
+    if found.covariance is None:
+        raise PinnError(
+            "these coefficients have no covariance, which 'pinn calibrate' writes: take the "
+            "network's intervals"
+        )
+    return found.covariance

@@ -4,10 +4,10 @@ Relative offsets o of the coefficients have the covariance
 
     C0 = s^2 M M' + diag(own^2),
 
-with M the membership in scalars (``pinn.training.calibration.scalars``), s how far a scalar may be off and
-``own`` how far each coefficient may be off beside its scalar. That alone would allow step times
-that the checkpoint does not: it knows the sum better than its parts. So C0 is told that steps of
-known features hold to within their own standard deviations h, independent of each other:
+with M the membership in scalars (``pinn.training.calibration.scalars``), s how far a scalar may be
+off and ``own`` how far each coefficient may be off beside its scalar. That alone would allow step
+times that the checkpoint does not: it knows the sum better than its parts. So C0 is told that steps
+of known features hold to within their own standard deviations h, independent of each other:
 
     C = C0 - C0 J' (J C0 J' + diag(h^2))^-1 J C0,      J = what each coefficient adds to a step
 """

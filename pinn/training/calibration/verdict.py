@@ -65,8 +65,3 @@ def judge(where: str, before: Errors, after: Errors) -> Verdict:
 def is_kept(verdicts: Sequence[Verdict]) -> bool:
     """Whether something that was left out got better, and nothing worse."""
     return any(v.is_better for v in verdicts) and not any(v.is_worse for v in verdicts)
-
-
-def is_kept_of_few(verdicts: Sequence[Verdict]) -> bool:
-    """The same of a handful of loads, whose standard errors say little: better in the mean."""
-    return all(v.after < v.before for v in verdicts)

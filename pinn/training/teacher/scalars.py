@@ -50,8 +50,8 @@ class Scalars:
     overheads: Float[np.ndarray, " features"]
 
     def step_seconds(
-        self, parts: Float[np.ndarray, "n operators"], features: Float[np.ndarray, "n features"]
-    ) -> Float[np.ndarray, " n"]:
+        self, parts: Float[np.ndarray, "*n operators"], features: Float[np.ndarray, "*n features"]
+    ) -> Float[np.ndarray, "*n"]:
         """Steps composed of kernels and overheads."""
         return parts @ self.multipliers + features @ self.overheads
 

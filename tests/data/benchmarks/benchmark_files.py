@@ -117,7 +117,7 @@ def vllm_bench(of: Served, detailed: bool = False) -> dict[str, Any]:
 
 
 def sglang_bench(of: Served) -> dict[str, Any]:
-    serving = of.deployment.serving
+    serving, recipe = of.deployment.serving, of.deployment.recipe
     values = {
         "tag": None, "backend": "sglang", "dataset_name": "random", "max_concurrency":
         of.load.concurrency, "request_rate": of.load.rate_per_s or float("inf"),
@@ -130,8 +130,8 @@ def sglang_bench(of: Served) -> dict[str, Any]:
         "output_throughput": of.figures["output_tokens_per_s"], "accept_length": None,
         "concurrency": 1.0, "server_info": {
             "model_path": of.model, "tp_size": serving.tensor_parallel_size, "dp_size": 1,
-            "pp_size": 1, "ep_size": 1, "chunked_prefill_size": serving.max_num_batched_tokens,
-            "max_running_requests": serving.max_num_seqs, "disable_radix_cache": False,
+            "pp_size": 1, "ep_size": 1, "chunked_prefill_size": recipe.token_budget,
+            "max_running_requests": recipe.max_requests, "disable_radix_cache": False,
             "version": "0.5.9", "internal_states": [{"memory_usage": {"token_capacity": 400_000}}],
         },
     }  # fmt: skip
@@ -369,7 +369,7 @@ def iteration_log(of: Served) -> str:
         f"tensor_parallel_size={serving.tensor_parallel_size}, pipeline_parallel_size=1, "
         "data_parallel_size=1, quantization=None, enforce_eager=False, kv_cache_dtype=auto",
         "INFO 02-17 16:25:40 [kv_cache_utils.py:1305] GPU KV cache size: "
-        f"{cache.blocks * serving.block_size:,} tokens",
+        f"{cache.blocks * of.deployment.recipe.block_tokens:,} tokens",
     ]
     now = 0.0
     steps = of.run.steps

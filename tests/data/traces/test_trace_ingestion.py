@@ -78,7 +78,7 @@ def test_every_level_of_knowledge_tells_the_same_batch(tmp_path: Path) -> None:
 
 def test_without_journeys_windows_are_estimates_with_the_right_totals(tmp_path: Path) -> None:
     path = write(tmp_path, journey_sampling=0.0)
-    tables = ingest_vllm(path, tmp_path / "out")
+    tables = ingest_vllm(path, tmp_path / "out", LLAMA)
     assert set(tables.steps["knowledge"]) == {"aggregate"}
     good = np.flatnonzero(tables.cycles["set_aside"].isna())
     batches = IntervalBatches(tables, tables.deployment()).of(good)

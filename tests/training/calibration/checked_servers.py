@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from pinn.data.traces.readers.synthetic import Arrival, EngineLimits, EngineRun, run_engine
+from synthetic_engine import Arrival, EngineLimits, EngineRun, run_engine
 
 from pinn.coefficients.coefficients import Coefficients, prior_coefficients
 from pinn.coefficients.configurations import make_deployment
@@ -69,10 +69,10 @@ def engine_run(requests: int, rate_per_s: float, latency: LinearLatency) -> Engi
         return float((step_features(costs, sums) @ latency.beta)[0])
 
     limits = EngineLimits(
-        deployment.serving.max_num_batched_tokens,
-        deployment.serving.max_num_seqs,
+        deployment.recipe.token_budget,
+        deployment.recipe.max_requests,
         kv_layout(deployment, EngineSpec()).blocks + 1,
-        deployment.serving.block_size,
+        deployment.recipe.block_tokens,
     )
     return run_engine(arrivals, seconds, limits)
 

@@ -20,3 +20,10 @@ def test_a_single_measurement_has_no_standard_error() -> None:
     verdict = judge("one", np.array([0.1]), np.array([0.01]))
     assert np.isnan(verdict.standard_error)
     assert verdict.is_better
+
+
+def test_better_in_the_mean_alone_is_not_kept() -> None:
+    before = np.array([0.10, 0.10, 0.10, 0.10])
+    verdict = judge("each load, left out", before, np.array([0.01, 0.15, 0.14, 0.09]))
+    assert verdict.after < verdict.before
+    assert not is_kept([verdict])

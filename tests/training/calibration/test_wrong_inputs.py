@@ -20,7 +20,7 @@ from checked_servers import (
     traced,
     truth,
 )
-from pinn.data.traces.readers.writer import WriterOptions, trace_lines
+from trace_writer import WriterOptions, trace_lines
 
 from pinn.coefficients.configurations import make_deployment
 from pinn.data.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, StatedServer
