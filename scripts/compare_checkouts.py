@@ -18,8 +18,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-#: Name in the checkout before -> name after.
-RENAMES = {"account": "breakdown", "gemm_compute of a breakdown": "matmul_arithmetic"}
+#: Part of a step in the checkout before -> after.
+RENAMES = {"gemm_compute": "matmul_arithmetic"}
+_PART = "weights and "
 LOAD = "prompt_tokens: 512\noutput_tokens: 64\nstages: [{rate: 8, duration: 60}]\n"
 CLOSED = "prompt_tokens: 1024\noutput_tokens: 128\nconcurrency: 64\nrequests: 640\n"
 QWEN = "--model Qwen/Qwen3-30B-A3B --gpu H200 --tensor-parallel-size 2"
@@ -78,11 +79,9 @@ def _documents(text: str) -> list[Any]:
 def differences(before: Any, after: Any, where: str) -> list[str]:
     """Every place where two values differ."""
     if isinstance(before, dict) and isinstance(after, dict):
-        named = {RENAMES.get(f"{key} of a breakdown", RENAMES.get(key, key)) if "breakdown" in where
-                 else key: value for key, value in before.items()}  # fmt: skip
-        missing = [f"{where}: {key} on one side only" for key in named.keys() ^ after.keys()]
-        both = named.keys() & after.keys()
-        return missing + [d for k in both for d in differences(named[k], after[k], f"{where}.{k}")]
+        missing = [f"{where}: {key} on one side only" for key in before.keys() ^ after.keys()]
+        both = before.keys() & after.keys()
+        return missing + [d for k in both for d in differences(before[k], after[k], f"{where}.{k}")]
     if isinstance(before, list) and isinstance(after, list):
         if len(before) != len(after):
             return [f"{where}: {len(before)} and {len(after)} entries"]
@@ -92,8 +91,10 @@ def differences(before: Any, after: Any, where: str) -> list[str]:
     if None not in numbers:
         same = math.isclose(numbers[0], numbers[1], rel_tol=TOLERANCE)  # type: ignore[arg-type]
         return [] if same else [f"{where}: {before} and {after}"]
-    if isinstance(before, str) and "breakdown" in where:
-        before = RENAMES.get(f"{before} of a breakdown", before)
+    if isinstance(before, str) and where.startswith(".breakdown") and where.endswith(".part"):
+        lead = _PART if before.startswith(_PART) else ""
+        name = before.removeprefix(lead)
+        before = lead + RENAMES.get(name, name)
     return [] if before == after else [f"{where}: {before!r} and {after!r}"]
 
 

@@ -8,10 +8,12 @@ from omegaconf import OmegaConf
 from pinn.evaluation.configured import kernel_settings
 
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+#: Folders that hold no choices of a training: experiments, and what ``pinn plan`` tries.
+OTHERS = {"experiment", "plan"}
 CHOICES = sorted(
     f"{path.parent.name}={path.stem}"
     for path in CONF.glob("*/*.yaml")
-    if path.parent.name != "experiment"
+    if path.parent.name not in OTHERS
 )
 
 
