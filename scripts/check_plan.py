@@ -22,6 +22,7 @@ from pinn.planning.capacity import guessed_rates_per_s
 from pinn.planning.limits import parse_limits
 from pinn.planning.make import make_plan
 from pinn.planning.plan import Ask, Plan
+from pinn.planning.search import WIDTH
 from pinn.planning.trial import Trials
 from pinn.simulator.engine_spec import ROUTINGS, EngineSpec
 from pinn.simulator.workloads.arrivals import Stage
@@ -92,7 +93,7 @@ def highest(candidate: Candidate, brief: Brief) -> tuple[float, float]:
     """The highest rates of a ladder that hold: up to the first that fails, and of all."""
     trials = Trials(candidate, brief.replica_load(), brief.limits)
     most, _ = guessed_rates_per_s(brief.workload, candidate.latency, candidate.engine, None)
-    far = most * 0.01 * FAR ** np.arange(math.ceil(math.log(300) / math.log(FAR)))
+    far = most * 0.01 * FAR ** np.arange(math.ceil(math.log(1e4) / math.log(FAR)))
     held = [trials.excess(rate) <= 1 for rate in far]
     if not any(held):
         return 0.0, 0.0
@@ -108,11 +109,11 @@ def fleet(candidate: Candidate, brief: Brief) -> int:
     """The fewest replicas that hold the asked rate under every routing, tried one by one."""
     trials = Trials(candidate, brief.replica_load(), brief.limits)
     workload = at_rate(brief.workload, brief.rate_per_s)
-    for replicas in range(1, 200):
-        runs = (trials.fleet(workload, replicas, routing) for routing in ROUTINGS)
-        if all(trials.excess_of(run) <= 1 for run in runs):
+    for replicas in range(1, 2000):
+        excesses = (trials.fleet_excess(workload, replicas, routing) for routing in ROUTINGS)
+        if all(excess <= 1 for excess in excesses):
             return replicas
-    raise RuntimeError("no fleet holds the rate")
+    raise RuntimeError(f"no fleet of {candidate.label} holds the rate")
 
 
 def compared(seed: int) -> dict | None:
@@ -134,12 +135,15 @@ def compared(seed: int) -> dict | None:
             )
     winner = min(costs, key=lambda label: costs[label])
     first = plan.choices[0]
+    # Candidates within the width of the search of each other are a tie.
+    tied = costs[first.label][1] <= costs[winner][1] * (1 + WIDTH)
     low, high = rates[first.label]
     rate = first.highest_rate.per_s
     return {
         "seed": seed, "limits": brief.limits.text, "winner": winner, "plan": first.label,
         "same_winner": winner == first.label,
         "same_cost": abs(first.cost_per_hour / costs[winner][0] - 1) < 1e-9,
+        "tied": tied and costs[first.label][0] == costs[winner][0],
         "rate": rate, "first_fails_after": low, "highest": high,
         "off_percent": 100 * max(low / rate - 1, rate / high - 1, 0.0),
     }  # fmt: skip
@@ -163,6 +167,7 @@ def main() -> None:
             {
                 "cases": len(found),
                 "same_winner": sum(case["same_winner"] for case in found),
+                "same_winner_or_tied": sum(case["same_winner"] or case["tied"] for case in found),
                 "same_cost": sum(case["same_cost"] for case in found),
                 "within_2_percent": sum(case["off_percent"] <= 2 for case in found),
                 "most_off_percent": max(case["off_percent"] for case in found),

@@ -17,12 +17,13 @@ from pinn.planning.trial import Trials
 from pinn.simulator.engine_spec import ROUTINGS
 from pinn.simulator.run import Run
 from pinn.simulator.workloads.rate import at_rate
+from pinn.simulator.workloads.workload import Workload
 
 #: Rates of a choice's ladder, as shares of the highest that it holds.
 _LADDER = (0.25, 0.5, 0.7, 0.85, 1.0, 1.1)
-#: A fleet with one replica less is tried where it would have to hold at most this much more than a
-#: lone replica did: a load balancer sends each replica a more even load than thinning does.
-_BALANCED_GAIN = 1.15
+#: A load balancer sends each replica a more even load than thinning does; no replica of a fleet is
+#: expected to hold more than this many times what a lone one does.
+_BALANCED_GAIN = 2.0
 #: Width of the bisections behind an error bar.
 _BAR_WIDTH = 0.02
 #: Replicas that a fleet may need beyond what thinning says, before it is given up.
@@ -105,39 +106,43 @@ def _best(
 
 
 def _sized(trials: Trials, rate_per_s: float, brief: Brief) -> Sized | None:
-    """The fewest replicas that hold the asked rate under every routing.
+    """The fewest replicas that hold the asked rate under every routing, by bisection.
 
-    As many as the highest rate says, one less where that is close, more where they miss a limit.
+    None where not even a few more than the highest rate says hold it.
     """
     asked = brief.rate_per_s
     if asked is None:
         return Sized(1, ())
-    first = max(math.ceil(asked / rate_per_s - 1e-9), 1)
-    tried: dict[int, Sized] = {}
+    workload = at_rate(brief.workload, asked)
 
     def holds(replicas: int) -> bool:
-        if replicas not in tried:
-            tried[replicas] = Sized(replicas, _fleets(trials, asked, replicas, brief))
-        return all(fleet.point.holds for fleet in tried[replicas].fleets)
+        excesses = (trials.fleet_excess(workload, replicas, how) for how in _routings(replicas))
+        return all(excess <= 1 for excess in excesses)
 
-    count = first
-    while not holds(count):
-        count += 1
-        if count > first + _MORE_REPLICAS:
+    enough = first = max(math.ceil(asked / rate_per_s - 1e-9), 1)
+    while not holds(enough):
+        enough += 1
+        if enough > first + _MORE_REPLICAS:
             return None
-    while count > 1 and asked / (count - 1) <= _BALANCED_GAIN * rate_per_s and holds(count - 1):
-        count -= 1
-    return tried[count]
+    too_few = max(math.ceil(asked / rate_per_s / _BALANCED_GAIN), 1) - 1
+    while enough - too_few > 1:
+        middle = (enough + too_few) // 2
+        if holds(middle):
+            enough = middle
+        else:
+            too_few = middle
+    return Sized(enough, _fleets(trials, workload, asked, enough))
 
 
-def _fleets(trials: Trials, rate_per_s: float, replicas: int, brief: Brief) -> list[Fleet]:
-    workload = at_rate(brief.workload, rate_per_s)
+def _routings(replicas: int) -> tuple[str, ...]:
+    """One stands for all where there is nothing to choose."""
+    return ROUTINGS if replicas > 1 else ROUTINGS[:1]
+
+
+def _fleets(trials: Trials, workload: Workload, rate_per_s: float, replicas: int) -> list[Fleet]:
     gpus = replicas * trials.candidate.gpus
-    found = []
-    for routing in ROUTINGS if replicas > 1 else ROUTINGS[:1]:
-        run = trials.fleet(workload, replicas, routing)
-        found.append(Fleet(routing, trials.point(run, rate_per_s, gpus)))
-    return found
+    runs = ((how, trials.fleet(workload, replicas, how)) for how in _routings(replicas))
+    return [Fleet(how, trials.point(run, rate_per_s, gpus)) for how, run in runs]
 
 
 def _choice(trials: Trials, rate: HighestRate, sized: Sized, brief: Brief) -> Choice:
