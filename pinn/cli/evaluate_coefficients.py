@@ -82,10 +82,10 @@ def _benchmarks(table: pd.DataFrame) -> list[str]:
             lines.append(f"  {figure:20s} {of_figure['measured'].iloc[0]:10.4g}  {cells}")
     overloaded = shown["failed_share"] >= OVERLOADED
     lines.append("\nabsolute errors (%): median / mean / worst")
-    for (name, figure), rows in shown[~overloaded].groupby(["coefficients", "figure"], sort=False):
+    for (name, what), rows in shown[~overloaded].groupby(["coefficients", "figure"], sort=False):
         size = rows["error_percent"].abs()
         figures = f"{size.median():.1f} / {size.mean():.1f} / {size.max():.1f}"
-        lines.append(f"  {name:24s} {figure:20s} n {len(size):<4d} {figures}")
+        lines.append(f"  {name:24s} {what:20s} n {len(size):<4d} {figures}")
     if overloaded.any():
         count = shown.loc[overloaded, "run"].nunique()
         lines.append(f"left out of these: {count} run(s) whose server failed requests")

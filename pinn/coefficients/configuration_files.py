@@ -33,7 +33,7 @@ def read_configurations(path: Path) -> list[dict[str, Any]]:
 
 def _from_csv(path: Path) -> list[dict[str, Any]]:
     table = CsvTable(path)
-    found = []
+    found: list[dict[str, Any]] = []
     for line, values in table.rows():
         check_configurations(len(found) + 1, f"{path}: ")
         where = f"{path}, line {line}: "
@@ -49,7 +49,7 @@ def _from_tree(path: Path) -> list[dict[str, Any]]:
     if tree is not None and not isinstance(tree, list):
         raise PinnError(f"{where}expected a list of configurations or a grid, got {tree!r:.60}")
     check_configurations(len(tree or ()), where)
-    found = []
+    found: list[dict[str, Any]] = []
     for number, entry in enumerate(tree or (), 1):
         if not isinstance(entry, dict):
             raise PinnError(f"{where}entry {number} must map keys to values, got {entry!r:.60}")

@@ -170,7 +170,8 @@ def _check_events(text: str, where: str) -> None:
         if isinstance(event, yaml.NodeEvent):
             if inside and inside[-1].keys is not None:
                 _note_key(inside[-1], event, where)
-            total += sizes.get(event.anchor, 1) if isinstance(event, yaml.AliasEvent) else 1
+            is_alias = isinstance(event, yaml.AliasEvent)
+            total += sizes.get(event.anchor or "", 1) if is_alias else 1
             if isinstance(event, yaml.AliasEvent) and any(o.anchor == event.anchor for o in inside):
                 raise PinnError(f"{where}: the alias *{event.anchor} contains itself: write it out")
         if isinstance(event, yaml.CollectionStartEvent):
@@ -192,9 +193,7 @@ def _note_key(mapping: _Open, event: Any, where: str) -> None:
         return
     key = (event.value, event.implicit[0])
     if mapping.keys is not None and key in mapping.keys:
-        raise PinnError(
-            f"{where}, line {event.start_mark.line + 1}: the key {event.value!r} occurs twice: "
-            "leave one out"
-        )
+        line = f", line {event.start_mark.line + 1}" if event.start_mark else ""
+        raise PinnError(f"{where}{line}: the key {event.value!r} occurs twice: leave one out")
     if mapping.keys is not None:
         mapping.keys.add(key)
