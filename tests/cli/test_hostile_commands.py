@@ -34,7 +34,7 @@ def test_a_negative_seed_and_an_empty_file_of_runs(refused, file):
 
 def test_control_characters_never_reach_the_terminal(run, refused, file, tmp_path):
     folder = tmp_path / "\x1b[31mred\x07 [/x]"
-    folder.mkdir()
+    folder.mkdir(parents=True)  # the name holds a slash
     (folder / "config.json").write_text(json.dumps(CONFIG))
     result = run("coefficients", "--model", folder, "--gpu", "H100")
     assert result.exit_code == 0, result.output

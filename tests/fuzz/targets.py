@@ -94,10 +94,12 @@ class Target:
     Attributes:
         inputs: Strategy, given what is shared.
         check: Reads one input; it may raise ``PinnError`` and nothing else.
+        refuses: Whether some inputs are to be refused.
     """
 
     inputs: Callable[[Fuzzed], st.SearchStrategy[Any]]
     check: Callable[[Fuzzed, Any], None]
+    refuses: bool = True
 
 
 def _predict(shared: Fuzzed, deployment: Any) -> None:
@@ -190,7 +192,8 @@ def _batches(_: Fuzzed) -> st.SearchStrategy[str]:
     decode = st.builds("{} decode @ {}".format, number, number)
     prefill = st.builds("{} prefill {} @ {}".format, number, number, number)
     joined = st.lists(st.one_of(decode, prefill), max_size=4).map(" + ".join)
-    return st.one_of(joined, st.text(max_size=30))
+    usual = st.builds("{} decode @ {}".format, st.integers(1, 512), st.integers(0, 8192))
+    return st.one_of(usual, joined, st.text(max_size=30))
 
 
 def _workload(shared: Fuzzed, given: tuple[str, bytes]) -> None:
@@ -296,7 +299,7 @@ def _trace_lines(_: Fuzzed, lines: list[bytes]) -> None:
 
 
 def _traced(_: Fuzzed) -> st.SearchStrategy[list[bytes]]:
-    from sources.traces.trace_runs import engine_run, lines_of
+    from trace_runs import engine_run, lines_of
 
     lines = [json.loads(line) for line in lines_of(engine_run(3), step_sampling=0.2)[:4]]
     return st.lists(files(lines).map(lambda data: data.replace(b"\n", b" ")), max_size=3)
@@ -416,6 +419,6 @@ TARGETS: dict[str, Target] = {
     "serving runs": Target(lambda _: _cells(RUNS), _runs),
     "client traces": Target(_client_traces, _client_trace),
     "traces": Target(_traced, _trace_lines),
-    "ONNX": Target(_graphs, _graph),
+    "ONNX": Target(_graphs, _graph, refuses=False),
     "commands": Target(_commands, _command),
 }
