@@ -35,12 +35,12 @@ class Verdict:
     @property
     def is_better(self) -> bool:
         """Better by more than one standard error."""
-        return self.before - self.after > np.nan_to_num(self.standard_error)
+        return bool(self.before - self.after > np.nan_to_num(self.standard_error))
 
     @property
     def is_worse(self) -> bool:
         """Worse by more than one standard error."""
-        return self.after - self.before > np.nan_to_num(self.standard_error)
+        return bool(self.after - self.before > np.nan_to_num(self.standard_error))
 
     def __str__(self) -> str:
         """The figures in words."""
