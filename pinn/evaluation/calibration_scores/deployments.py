@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from scipy.stats import t as student
 
 from pinn.evaluation.calibration_scores.left_out import LeftOut, read_left_out
-from pinn.training.calibration.benchmark_figures import TIME_NOISE, TTFT_NOISE
+from pinn.training.calibration.figure_noise import TIME_NOISE, TTFT_NOISE
 from pinn.training.calibration.posterior import Posterior, fit_posterior, relative_spread
 from pinn.training.calibration.prior import SCALAR_SPREAD, Prior, assumed_prior
 from pinn.training.calibration.verdict import is_kept, judge

@@ -25,6 +25,7 @@ from pinn.simulator.many import Job, map_runs
 from pinn.simulator.metric_features import figure_features
 from pinn.simulator.run import Run
 from pinn.specs.deployment import Deployment
+from pinn.training.calibration.figure_noise import TIME_NOISE, TTFT_NOISE
 
 #: Figures to fit, by what they tell: the first that a file has. Further percentiles say little
 #: more, and an E2E is a TTFT and the times between its tokens.
@@ -32,11 +33,6 @@ _FIRST = ("ttft_mean_s", "ttft_p50_s")
 _BETWEEN = ("tpot_mean_s", "itl_mean_s", "tpot_p50_s", "itl_p50_s")
 _WHOLE = ("e2e_mean_s", "e2e_p50_s")
 _RATES = ("output_tokens_per_s", "requests_per_s")
-
-#: Relative standard deviation of what the coefficients cannot explain of a figure: the largest that
-#: predict other rows of measured deployments as well as the best, within one standard error
-#: (scripts/score_calibration.py).
-TIME_NOISE, TTFT_NOISE = 0.03, 0.09
 
 #: Factor on all times by which gains are measured, and the largest that is believed: near
 #: saturation a figure says little of the steps.

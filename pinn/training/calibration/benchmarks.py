@@ -11,8 +11,9 @@ from jaxtyping import Float
 
 from pinn.data.benchmarks.benchmark_run import BenchmarkRun
 from pinn.specs.deployment import Deployment
-from pinn.training.calibration.benchmark_figures import TIME_NOISE, FigureRows, simulated_rows
+from pinn.training.calibration.benchmark_figures import FigureRows, simulated_rows
 from pinn.training.calibration.determined import Quantity, scalar_quantities, step_quantities
+from pinn.training.calibration.figure_noise import TIME_NOISE
 from pinn.training.calibration.posterior import Posterior, fit_posterior
 from pinn.training.calibration.prior import Prior
 from pinn.training.calibration.verdict import Verdict, judge

@@ -15,7 +15,7 @@ from pinn.physics.costs import step_costs
 from pinn.physics.step import step_features
 from pinn.specs.batch import parse_batch
 from pinn.specs.deployment import Deployment
-from pinn.training.calibration.benchmark_figures import TIME_NOISE, TTFT_NOISE
+from pinn.training.calibration.figure_noise import TIME_NOISE, TTFT_NOISE
 from pinn.training.calibration.posterior import relative_spread
 from pinn.training.calibration.scalars import LOWER_BOUNDS
 from pinn.trust.conformal import NORMAL_QUANTILE
