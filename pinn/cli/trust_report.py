@@ -12,10 +12,6 @@ from pinn.coefficients.coefficient_set import CoefficientSet, covariance_entry
 from pinn.coefficients.coefficients import NAMES
 from pinn.errors import PinnError
 from pinn.specs.deployment import Deployment
-from pinn.training.calibration.posterior_intervals import (
-    posterior_coefficient_ends,
-    posterior_step_half_widths,
-)
 from pinn.trust.calibration import Calibration, around, read_calibration
 from pinn.trust.conformal import LEVEL
 from pinn.trust.distance import REFERENCE_BATCH
@@ -68,6 +64,11 @@ def with_posterior(
     report: dict[str, Any], found: CoefficientSet, deployment: Deployment
 ) -> dict[str, Any]:
     """The report of a calibrated file with the ends that its posterior gives."""
+    from pinn.training.calibration.posterior_intervals import (
+        posterior_coefficient_ends,
+        posterior_step_half_widths,
+    )
+
     ends = posterior_coefficient_ends(found)
     places = {name: i for i, name in enumerate(NAMES)}
 
