@@ -100,5 +100,5 @@ def test_remembered_steps_go_on_after_an_interruption(
         np.testing.assert_array_equal(again.parts, whole.parts)
     assert made == [(3, 3)]
     shards = {name: text for name, text in files(tmp_path / "whole").items() if "steps" in name}
-    (folder,) = (tmp_path / "teacher.composed.compose_shards").iterdir()
+    (folder,) = (tmp_path / "training.teacher.composed.compose_shards").iterdir()
     assert shards.items() <= files(folder).items()

@@ -153,8 +153,9 @@ def test_alpha_means_the_same_with_runs_and_without(runs, parts, rows, factor):
     serving_parts = np.stack([operator_betas()] * len(rows.deployments))
     alone = alternate([], parts[:0], many, serving_parts, SETTINGS)
     before = errors(RunFit(), seen, parts, "ttft_mean_s").max()
-    # Rows are linear around the prior alone, so they find most of the way and runs the rest.
-    for fit, left in ((alone, 0.6), (together, 0.4)):
+    # Rows are linear around the prior alone, and launching prompts is uncertain beside it: they
+    # find some of the way and runs the rest.
+    for fit, left in ((alone, 0.7), (together, 0.4)):
         assert abs(np.log(intake_s(fit) / intake_s(truth))) < left * abs(np.log(factor))
         assert errors(fit, seen, parts, "ttft_mean_s").max() < left * before
         again = simulated_times(rows, fit)
