@@ -220,12 +220,22 @@ def _deployments(
             if listed:
                 raise
             continue
+        _check_engine(deployment.serving.engine)
         dense = deployment.model.moe is None
         serving = deployment.recipe
         spread = serving.data_parallel_size > 1 or serving.expert_parallel_size > 1
         seats = serving.max_requests <= serving.token_budget
         if listed or (seats and not (dense and spread)):
             yield given, deployment
+
+
+def _check_engine(engine: str) -> None:
+    """Refuse engines whose start command is not known here."""
+    if engine != ENGINE:
+        raise PinnError(
+            f"a plan says how to start {ENGINE}, got --engine {engine}: leave --engine out, or "
+            "simulate that engine's server with 'pinn simulate'"
+        )
 
 
 def _context(longest: int, most: int) -> int:
