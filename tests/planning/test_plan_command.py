@@ -169,6 +169,7 @@ def test_a_calibrated_server_is_marked_and_has_no_interval(folder):
         (["--gpu", "H100,L40S", "--slo", SLO, "--price", "H100=2"], "no price of L40S"),
         (["--gpu", "H100", "--slo", SLO, "--price", "H100"], "cannot read 'H100'"),
         (["--gpu", "L4", "--slo", SLO, "--max-model-len", "300"], "holds the limits|misses it"),
+        (["--gpu", "H100", "--slo", SLO, "--engine", "sglang"], "says how to start vllm, got"),
         (["--slo", SLO], "--model and --gpu are needed"),
     ],
 )
