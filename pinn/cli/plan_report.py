@@ -66,14 +66,9 @@ def _written(value: float | None, digits: str = ".3g") -> str:
 
 
 def _ms(choice: Choice, metric: str) -> str:
-    found = _seen(choice).latency_s[metric]
+    found = choice.seen.latency_s[metric]
     values = [found[name] for name in ("p50", "p95", "p99")]
     return " ".join("-" if v is None else f"{v / MILLISECOND:,.0f}" for v in values)
-
-
-def _seen(choice: Choice) -> Point:
-    """What clients see: of all replicas, in turn, under the asked rate; else of one."""
-    return choice.fleets[-1].point if choice.fleets else choice.at_rate
 
 
 def _rate(choice: Choice) -> str:
@@ -201,14 +196,14 @@ def _row(place: int, c: Choice) -> dict[str, object]:
         "highest_rate_most_draw_per_s": max(seeds, default=None),
         "utilization": c.utilization,
         "rate_per_replica_per_s": c.at_rate.rate_per_s,
-        "met_share": _seen(c).met_share,
+        "met_share": c.seen.met_share,
         **{
             f"{metric}_{name}_s": value
-            for metric, table in _seen(c).latency_s.items()
+            for metric, table in c.seen.latency_s.items()
             for name, value in table.items()
         },
-        "output_tokens_per_gpu_s": _seen(c).output_tokens_per_gpu_s,
-        "user_tokens_per_s": _seen(c).user_tokens_per_s,
+        "output_tokens_per_gpu_s": c.seen.output_tokens_per_gpu_s,
+        "user_tokens_per_s": c.seen.user_tokens_per_s,
         "limited_by": c.limited_by,
         "chance": c.chance,
         "safe": c.safe,

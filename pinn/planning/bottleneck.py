@@ -20,7 +20,7 @@ _WAITING_SHARE = 0.05
 #: Share of the blocks in use that counts as full.
 _FULL_SHARE = 0.95
 
-#: Parts of a step's account that are messages between GPUs, and work that no GPU does.
+#: Parts of a step's breakdown that are messages between GPUs, and work that no GPU does.
 _COMMUNICATION, _HOST = ("communication",), ("host", "small_kernels")
 
 _OF_TIME = {
@@ -32,7 +32,7 @@ _OF_TIME = {
 
 
 def step_time_shares(run: Run, latency: LinearLatency) -> dict[str, float]:
-    """Part of a step's account -> share of the engine's time.
+    """Part of a step's breakdown -> share of the engine's time.
 
     Multiplications are cut at what a lone token takes: its weights, once a step.
     """
@@ -59,7 +59,7 @@ def step_time_shares(run: Run, latency: LinearLatency) -> dict[str, float]:
 def time_shares(run: Run, latency: LinearLatency) -> dict[str, float]:
     """Share of the engine's time in prefill, decode, communication and the host.
 
-    Communication and host are parts of the account; of the rest, prefill is what a step's prompts
+    Communication and host are parts of the breakdown; of the rest, prefill is what a step's prompts
     add to its decodes.
     """
     costs, sums = step_costs([latency.deployment]), _sums(run)

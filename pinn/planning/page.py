@@ -247,7 +247,7 @@ def _percent(value: float | None) -> Cell:
 
 
 def _latency(choice: Choice, metric: str, name: str) -> Cell:
-    seconds = choice.at_rate.latency_s[metric][name]
+    seconds = choice.seen.latency_s[metric][name]
     return Cell(_NONE, "") if seconds is None else Cell(written_s(seconds), seconds)
 
 

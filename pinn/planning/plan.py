@@ -147,7 +147,7 @@ class Choice:
         safe: Whether they are held at the bad end of the interval too.
         ladder: Runs of one replica on the whole load at rising rates.
         step_time: Part of a step -> share of the engine's time at ``at_rate``; they sum to 1. The
-            parts are those of a step's account (``pinn.training.teacher.breakdown.PARTS``).
+            parts are those of a step's breakdown (``pinn.training.teacher.breakdown.PARTS``).
         limits_time: Share of the engine's time there that goes to prefill, decode, communication
             and the host.
         fleets: The replicas simulated together.
@@ -178,6 +178,11 @@ class Choice:
     fleets: Sequence[Fleet]
     serve_command: str
     simulate_command: str
+
+    @property
+    def seen(self) -> Point:
+        """What clients see: of all replicas, in turn, under the asked rate; else of one."""
+        return self.fleets[-1].point if self.fleets else self.at_rate
 
 
 @dataclass(frozen=True)
