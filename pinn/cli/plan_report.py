@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pinn.files.write import replace_atomically
-from pinn.planning.plan import Choice, Plan, Point
+from pinn.planning.plan import Choice, Plan
 from pinn.units import MILLISECOND
 
 #: Columns of output that goes to a file.
@@ -61,8 +62,12 @@ def _has_rate(plan: Plan) -> bool:
     return plan.ask.rate_per_s is not None
 
 
-def _written(value: float | None, digits: str = ".3g") -> str:
-    return "-" if value is None else format(value, digits)
+def _written(value: float | None) -> str:
+    """With three significant digits, trailing zeros among them, and never with an exponent."""
+    if value is None:
+        return "-"
+    decimals = 2 - math.floor(math.log10(value)) if value > 0 else 2
+    return f"{value:,.{max(decimals, 0)}f}"
 
 
 def _ms(choice: Choice, metric: str) -> str:
@@ -74,9 +79,9 @@ def _ms(choice: Choice, metric: str) -> str:
 def _rate(choice: Choice) -> str:
     rate = choice.highest_rate
     if rate.interval_per_s is None:
-        return f"{rate.per_s:.3g}"
-    low, high = rate.interval_per_s
-    return f"{rate.per_s:.3g} ({low:.3g} to {high:.3g})"
+        return _written(rate.per_s)
+    low, high = map(_written, rate.interval_per_s)
+    return f"{_written(rate.per_s)} ({low} to {high})"
 
 
 def _chance(choice: Choice) -> str:
@@ -89,7 +94,7 @@ def _chance(choice: Choice) -> str:
 _WORDS = ("start one as", "limited by", "coefficients")
 _COLUMNS = {
     "GPUs": _Column(lambda c: str(c.gpus)),
-    "per hour": _Column(lambda c: _written(c.cost_per_hour, ",.2f"), _has_prices),
+    "per hour": _Column(lambda c: f"{c.cost_per_hour:,.2f}", _has_prices),
     "per M tokens": _Column(lambda c: _written(c.cost_per_million_output_tokens), _has_prices),
     "replicas": _Column(lambda c: str(c.replicas), _has_rate),
     "start one as": _Column(lambda c: c.label),

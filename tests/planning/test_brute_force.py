@@ -1,0 +1,27 @@
+"""Small plans beside brute force; ``scripts/check_plan.py`` runs thirty such cases."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+_PATH = Path(__file__).parents[2] / "scripts" / "check_plan.py"
+
+
+@pytest.fixture(scope="module")
+def check_plan():
+    specification = importlib.util.spec_from_file_location("check_plan", _PATH)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    module.FAR, module.NEAR = 1.5, 1.01  # a coarser ladder, for time
+    return module
+
+
+@pytest.mark.parametrize("seed", [12])
+def test_the_choice_and_its_rate_are_those_of_brute_force(check_plan, seed):
+    found = check_plan.compared(seed)
+    assert found["same_winner"] or found["tied"]
+    assert found["same_cost"]
+    assert found["off_percent"] <= 2

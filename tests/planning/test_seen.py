@@ -1,0 +1,53 @@
+"""Page, terminal and CSV show the same latency: what clients of the whole fleet see."""
+
+import csv
+import re
+from dataclasses import replace
+
+import pytest
+from finished_plans import plan, point
+
+from pinn.cli.plan_report import print_plan, write_csv
+from pinn.planning.page import write_page
+from pinn.planning.plan import Fleet
+
+
+@pytest.fixture
+def uneven():
+    """In turn, clients wait twice as long as to the least loaded; costs vary."""
+    made = plan()
+    fleets = [
+        Fleet("least_loaded", point(12.0, 8)),
+        Fleet("round_robin", point(12.0, 8, True, 2.0)),
+    ]
+    costs = (2.0, 2.574, 0.0417)
+    choices = [
+        replace(choice, fleets=fleets, cost_per_million_output_tokens=cost)
+        for choice, cost in zip(made.choices, costs, strict=True)
+    ]
+    return replace(made, choices=choices)
+
+
+def test_clients_see_the_fleet_in_turn_or_a_lone_replica(uneven):
+    first = uneven.choices[0]
+    assert first.seen == first.fleets[1].point
+    assert replace(first, fleets=()).seen == first.at_rate
+
+
+def test_page_terminal_and_csv_show_what_clients_see(uneven, tmp_path, capsys):
+    write_page(uneven, tmp_path)
+    write_csv(uneven, tmp_path / "plan.csv")
+    print_plan(uneven, None)
+    median_ms = 2 * 0.95 * 150
+    with (tmp_path / "plan.csv").open() as file:
+        assert {float(row["ttft_p50_s"]) for row in csv.DictReader(file)} == {median_ms / 1000}
+    page = (tmp_path / "plan.html").read_text(encoding="utf-8")
+    assert page.count(f"{median_ms:.0f} ms") >= len(uneven.choices)
+    printed = capsys.readouterr().out
+    assert printed.count(f"{median_ms:.0f} 540 750") == len(uneven.choices)
+
+
+def test_costs_have_the_same_digits(uneven, capsys):
+    print_plan(uneven, None)
+    costs = re.findall(r"│ +(2\.00|2\.57|0\.0417) │", capsys.readouterr().out)
+    assert costs == ["2.00", "2.57", "0.0417"]
