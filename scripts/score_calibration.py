@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from pinn.experiments.calibration_scores import deployments, serving_runs, steps
+from pinn.evaluation.calibration_scores import deployments, serving_runs, steps
 
 SCORES = {
     "steps": steps.score,

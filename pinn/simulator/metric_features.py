@@ -36,8 +36,9 @@ def figure_features(
     }
     means = []
     for stage, figure in figures:
-        mine = figure_requests(run, stage, figure)
         of_steps, of_request = pairs[figure.partition("_")[0]]
+        # A request of a single token has no gap between tokens.
+        mine = figure_requests(run, stage, figure) & ~np.isnan(of_steps[:, 0])
         means.append((of_steps[mine].mean(0), of_request[mine].mean(0)))
     step, request = (np.array(column) for column in zip(*means, strict=True))
     return step, request

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from pinn.data.benchmarks.engine_name import engine_flags
 from pinn.errors import PinnError
 
 #: Latencies of a client: from the send to the first token; (E2E - TTFT) / (output tokens - 1) of
@@ -139,7 +140,8 @@ class StatedServer:
         gpu: Name of the GPU; empty where the file has none.
         flags: Fields of ``ServingSpec`` (and ``precision``) that the file states.
         kv_tokens: Tokens that the server's KV cache holds; None where the file has no such number.
-        engine: Name and version, such as ``vllm 0.15.1``; empty where unknown.
+        engine: Name and version as the file spells them, such as ``vllm 0.15.1``; empty where
+            unknown.
         speculative: Whether tokens were drafted and verified, which no prediction here knows.
     """
 
@@ -149,6 +151,11 @@ class StatedServer:
     kv_tokens: int | None = None
     engine: str = ""
     speculative: bool = False
+
+    @property
+    def all_flags(self) -> dict[str, Any]:
+        """The flags with the engine and its release among them."""
+        return {**engine_flags(self.engine), **self.flags}
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,11 @@ from typing import Any
 
 from pinn.data.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, StatedServer
 from pinn.data.benchmarks.documents import Document
+from pinn.data.benchmarks.engine_name import engine_flags
 from pinn.data.benchmarks.figures import Foreign, checked, kept, statistics_of
 from pinn.data.benchmarks.given_load import GivenLoad, NotUsable
 from pinn.data.silicon import LABEL_SCHEMES, LENGTH_RANGE, PROMPTS_PER_CONCURRENCY
+from pinn.specs.serving import SGLANG, TRTLLM
 
 TOOL = "InferenceX"
 _NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
@@ -50,13 +52,15 @@ def read_inferencex(values: Any, name: str, given: GivenLoad) -> BenchmarkRun:
     """One run.
 
     Raises:
-        NotUsable: If prefill and decode ran apart, or attention data-parallel.
+        NotUsable: If prefill and decode ran apart, or attention data-parallel over some GPUs.
     """
     file = checked(_File, values)
     if file.disagg:
         raise NotUsable("prefill and decode on servers of their own")
-    if str(file.dp_attention).lower() == "true":
-        raise NotUsable("data-parallel attention is not simulated")
+    engine = f"{file.framework} {file.image.rpartition(':')[2]}".strip()
+    apart = str(file.dp_attention).lower() == "true"
+    if apart and engine_flags(engine).get("engine") != TRTLLM:
+        raise NotUsable("data-parallel attention over a number of GPUs that it does not state")
     figures: dict[str, float] = {}
     for latency, spelled in _NAMES.items():
         figures |= statistics_of(latency, partial(_statistic, values, spelled), 1.0)
@@ -70,12 +74,14 @@ def read_inferencex(values: Any, name: str, given: GivenLoad) -> BenchmarkRun:
         given.or_stated("concurrency", file.conc, name),
     )
     flags: dict[str, Any] = {"tensor_parallel_size": file.tp, "enable_prefix_caching": False}
+    if apart:
+        flags["enable_dp_attention"] = True
     if (file.ep or 1) > 1:
-        flags["enable_expert_parallel"] = True
+        others = engine_flags(engine).get("engine") in (SGLANG, TRTLLM)
+        flags |= {"ep_size": file.ep} if others else {"enable_expert_parallel": True}
     if file.precision.lower() in LABEL_SCHEMES:
         flags["precision"] = LABEL_SCHEMES[file.precision.lower()]
     speculative = (file.spec_decoding or "none").lower() not in ("none", "false", "")
-    engine = f"{file.framework} {file.image.rpartition(':')[2]}".strip()
     server = StatedServer(
         file.model, file.hw.split("-")[0], flags, engine=engine, speculative=speculative
     )

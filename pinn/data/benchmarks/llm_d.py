@@ -166,12 +166,16 @@ def _parallelism(sizes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _flags(args: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of the engine's command line; a switch has no value there."""
+    """Options of any engine's command line; a switch has no value there."""
     found = dict(args)
     for each in flags_of(ServingSpec):
-        for spelled in (each.option, *each.shorts):
+        others = {f"--{name.replace('_', '-')}": name in each.reversed_names
+                  for name in each.other_names}  # fmt: skip
+        straight = [option for option, is_reversed in others.items() if not is_reversed]
+        for spelled in (each.option, *each.shorts, *straight):
             if spelled in found:
                 found[each.name] = True if found[spelled] is None else found[spelled]
-        if f"--no-{each.option[2:]}" in found:
+        off = [option for option, is_reversed in others.items() if is_reversed]
+        if any(option in found for option in (f"--no-{each.option[2:]}", *off)):
             found[each.name] = False
     return given_flags(ServingSpec, found, "scenario")

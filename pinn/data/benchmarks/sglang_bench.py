@@ -16,18 +16,20 @@ from pinn.data.benchmarks.documents import Document
 from pinn.data.benchmarks.figures import checked
 from pinn.data.benchmarks.given_load import GivenLoad, NotUsable
 from pinn.data.benchmarks.vllm_bench import ClientFile, client_figures, client_load
+from pinn.specs.flags import Flag, flags_of
+from pinn.specs.serving import SGLANG, ServingSpec
 
 TOOL = "sglang.bench_serving"
 _NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2e_latency"}
 
-#: Resolved flag of SGLang -> field of ``ServingSpec`` that has its part in the simulation.
-_FLAGS = {
-    "tp_size": "tensor_parallel_size",
-    "pp_size": "pipeline_parallel_size",
-    "chunked_prefill_size": "max_num_batched_tokens",
-    "max_running_requests": "max_num_seqs",
-    "context_length": "max_model_len",
-}
+#: Share of its own value that SGLang leaves of ``schedule_conservativeness`` under attention data
+#: parallelism, which divides the chunk among its ranks, too (0.5.9 server_args.py:
+#: _handle_data_parallelism). Both are undone here, since flags are what the user gave.
+_CONSERVATIVE = 0.3
+
+#: Flags that are read otherwise, or whose resolved values are names of SGLang's own.
+_UNREAD = {"engine", "engine_version", "kv_cache_dtype", "moe_backend", "sampling_backend",
+           "speculative_config", "disaggregation_mode"}  # fmt: skip
 #: Formats by SGLang's name -> by that of ``--quantization``.
 _FORMATS = {"modelopt_fp4": "nvfp4", "modelopt_fp8": "fp8", "fp8": "fp8", "w8a8_fp8": "fp8",
             "w8a8_int8": "int8", "awq": "int4", "gptq": "int4", "mxfp4": "mxfp4"}  # fmt: skip
@@ -37,6 +39,7 @@ _AGREES = 0.1
 
 
 class _File(ClientFile):
+    backend: str = "sglang"
     dataset_name: str = ""
     random_input_len: int | None = None
     random_output_len: int | None = None
@@ -61,12 +64,13 @@ def read_sglang_bench(values: Any, name: str, given: GivenLoad) -> BenchmarkRun:
     file = checked(_File, values)
     if "shared-prefix" in file.dataset_name:
         given.needed("prompt_groups", None, name)
-    assumed = ["SGLang's prefill steps, which decodes wait for, are simulated as vLLM's mixed ones"]
+    assumed: list[str] = []
     sent = file.num_prompts or given.num_prompts or file.completed
     load = _random_lengths(file, client_load(file, sent, name, given, assumed), assumed)
-    info = file.server_info or {}
-    speculative = bool(info.get("speculative_algorithm")) or (file.accept_length or 1) > 1
-    server = sglang_server(info, speculative)
+    server = StatedServer(engine=file.backend)
+    if file.server_info:
+        server = sglang_server(file.server_info)
+    server = replace(server, speculative=server.speculative or (file.accept_length or 1) > 1)
     return BenchmarkRun(
         name, TOOL, load, client_figures(file, values, _NAMES), file.completed,
         sent - file.completed, server, tuple(assumed),
@@ -88,28 +92,39 @@ def _random_lengths(file: _File, load: Load, assumed: list[str]) -> Load:
     return load
 
 
-def sglang_server(info: Mapping[str, Any], speculative: bool = False) -> StatedServer:
-    """The server of a ``server_info``; empty where there is none.
+def sglang_server(info: Mapping[str, Any]) -> StatedServer:
+    """The server of a ``server_info``, which holds resolved flags by SGLang's names.
 
     Raises:
-        NotUsable: If attention runs data-parallel, which the flags here do not say.
+        NotUsable: If prefill and decode ran apart.
     """
-    if info.get("enable_dp_attention") and int(info.get("dp_size") or 1) > 1:
-        raise NotUsable("data-parallel attention of SGLang is not simulated")
-    flags = {ours: info[theirs] for theirs, ours in _FLAGS.items() if (info.get(theirs) or 0) > 0}
-    if int(info.get("dp_size") or 1) > 1:
-        flags["data_parallel_size"] = info["dp_size"]
-    if int(info.get("ep_size") or 1) > 1:
-        flags["enable_expert_parallel"] = True
-    if "disable_radix_cache" in info:
-        flags["enable_prefix_caching"] = not info["disable_radix_cache"]
+    if str(info.get("disaggregation_mode") or "null") != "null":
+        raise NotUsable("prefill and decode on servers of their own")
+    flags = {f.name: f.read(value) for f in flags_of(ServingSpec)
+             if f.name not in _UNREAD and (value := _resolved(f, info)) is not None}  # fmt: skip
+    replicas = flags.get("data_parallel_size", 1)
+    if flags.get("enable_dp_attention") and replicas > 1:
+        for name, factor in (("max_num_batched_tokens", replicas),
+                             ("schedule_conservativeness", 1 / _CONSERVATIVE)):  # fmt: skip
+            if name in flags:
+                flags[name] *= factor
     if str(info.get("kv_cache_dtype", "")).startswith("fp8"):
         flags["kv_cache_dtype"] = "fp8"
-    if info.get("disable_cuda_graph"):
-        flags["enforce_eager"] = True
+    if (info.get("chunked_prefill_size") or 1) < 0:
+        flags["enable_chunked_prefill"] = False
     if info.get("quantization") in _FORMATS:
         flags["precision"] = _FORMATS[info["quantization"]]
     states = info.get("internal_states") or [{}]
     tokens = (states[0].get("memory_usage") or {}).get("token_capacity")
-    engine = f"sglang {info['version']}" if info.get("version") else "sglang"
+    engine = f"sglang {info.get('version') or ''}".strip()
+    speculative = bool(info.get("speculative_algorithm"))
     return StatedServer(str(info.get("model_path", "")), "", flags, tokens, engine, speculative)
+
+
+def _resolved(flag: Flag, info: Mapping[str, Any]) -> Any:
+    """A flag's value; None where the server names none, or writes -1 for it."""
+    spelled = flag.spelled.get(SGLANG, flag.name)
+    value = info.get(spelled.removeprefix("no_"))
+    if value is None or (flag.kind in ("int", "float") and value <= 0):
+        return None
+    return not value if spelled.startswith("no_") else value

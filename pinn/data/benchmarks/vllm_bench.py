@@ -14,6 +14,7 @@ from pydantic import Field
 
 from pinn.data.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, StatedServer
 from pinn.data.benchmarks.documents import Document
+from pinn.data.benchmarks.engine_name import engine_flags
 from pinn.data.benchmarks.figures import (
     Foreign,
     checked,
@@ -24,13 +25,16 @@ from pinn.data.benchmarks.figures import (
 )
 from pinn.data.benchmarks.given_load import GivenLoad, NotUsable
 from pinn.specs.flags import given_flags
-from pinn.specs.serving import ServingSpec
+from pinn.specs.serving import VLLM, ServingSpec
 from pinn.units import MILLISECOND
 
 TOOL = "vllm bench serve"
 
 #: Latency here -> as the file spells it.
 _NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
+
+#: Servers that the clients speak to and nothing here knows.
+_UNKNOWN = {"deepspeed-mii", "gserver", "llama.cpp", "lmdeploy", "scalellm", "tgi", "truss"}
 
 #: ``--metadata`` keys that people use -> field of ``ServingSpec``.
 _ALIASES = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size",
@@ -40,6 +44,7 @@ _ALIASES = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size",
 class ClientFile(Foreign):
     """What vLLM's client writes, and SGLang's, which grew out of it."""
 
+    backend: str = ""
     request_rate: float | None = None
     burstiness: float = 1.0
     max_concurrency: int | None = None
@@ -90,9 +95,16 @@ def read_vllm_bench(values: Any, name: str, given: GivenLoad) -> BenchmarkRun:
 def client_load(
     file: ClientFile, sent: int, name: str, given: GivenLoad, assumed: list[str]
 ) -> Load:
-    """The load of vLLM's and SGLang's client."""
+    """The load of vLLM's and SGLang's client.
+
+    Raises:
+        NotUsable: If nothing was served, or by an engine that is not simulated.
+        PinnError: If the user has to say more.
+    """
     if file.completed < 1:
         raise NotUsable("no request was served")
+    if file.backend in _UNKNOWN:
+        raise NotUsable(f"served by {file.backend}, whose schedule is not simulated")
     rate = None if file.request_rate in (None, float("inf")) else file.request_rate
     served = [i for i, n in enumerate(file.output_lens) if n > 0]
     detailed = bool(served) and len(file.input_lens) == len(file.output_lens)
@@ -163,7 +175,11 @@ def _server(values: Mapping[str, Any], speculative: bool) -> StatedServer:
         flags["precision"] = str(named["precision"])
     gpu = next((str(values[k]) for k in ("gpu", "hw", "accelerator") if values.get(k)), "")
     version = str(values.get("vllm_version") or values.get("version") or "")
-    return StatedServer(
-        str(values["model_id"]), gpu, flags, engine=f"vllm {version}".strip(),
-        speculative=speculative,
-    )  # fmt: skip
+    engine = f"vllm {version}" if version else _other_engine(values)
+    return StatedServer(str(values["model_id"]), gpu, flags, engine=engine, speculative=speculative)
+
+
+def _other_engine(values: Mapping[str, Any]) -> str:
+    """The protocol, where it is another engine's own; vLLM's and OpenAI's are spoken by all."""
+    spoken = str(values.get("backend") or "")
+    return spoken if engine_flags(spoken).get("engine", VLLM) != VLLM else ""

@@ -8,6 +8,7 @@ from typing import Any
 from pinn.data.benchmarks.benchmark_run import BenchmarkRun
 from pinn.data.traces.trace_run import Target
 from pinn.errors import PinnError
+from pinn.specs.flags import flags_of
 from pinn.specs.gpu_catalog import find_gpu
 from pinn.specs.serving import ServingSpec
 
@@ -39,7 +40,15 @@ def benchmark_target(
             raise PinnError(f"{runs[0].name} does not say what served it: give {option}")
     stated: dict[str, Any] = {}
     for run in runs:
-        stated = {**run.server.flags, **stated}
-    serving = stated | dict(flags or {})
+        stated = {**run.server.all_flags, **stated}
+    serving = _of_engine(stated, dict(flags or {})) | dict(flags or {})
     precision = serving.pop("precision", None)
     return Target(str(model), str(gpu), ServingSpec(**serving), precision)
+
+
+def _of_engine(stated: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What files state, without what only the engine has that the user contradicts."""
+    if stated.get("engine") in (None, given.get("engine", stated.get("engine"))):
+        return stated
+    own = {f.name for f in flags_of(ServingSpec) if f.engines} | {"engine_version"}
+    return {name: value for name, value in stated.items() if name not in own}

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from pinn.coefficients.coefficients import Coefficients
-from pinn.data.benchmarks.benchmark_run import BenchmarkRun
+from pinn.data.benchmarks.benchmark_run import BenchmarkRun, StatedServer
 from pinn.data.benchmarks.loads import benchmark_workload
 from pinn.data.benchmarks.simulated_figures import benchmark_figures
 from pinn.physics.batch_sums import uniform_sums
@@ -18,6 +18,7 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu_catalog import find_gpu
+from pinn.specs.serving import VLLM, ServingSpec
 from pinn.training.calibration.checks import Finding
 from pinn.training.calibration.checks_server import check_kv_blocks, check_speed
 from pinn.training.calibration.checks_traces import other_model
@@ -69,12 +70,10 @@ def _one_server(runs: Sequence[BenchmarkRun]) -> list[Finding]:
         "models": {r.server.model for r in runs if r.server.model},
         "GPUs": {r.server.gpu for r in runs if r.server.gpu},
     }
-    names = {name for r in runs for name in r.server.flags}
+    flags = [r.server.all_flags for r in runs]
     sides |= {
-        f"--{name.replace('_', '-')}": {
-            str(r.server.flags[name]) for r in runs if name in r.server.flags
-        }
-        for name in sorted(names)
+        f"--{name.replace('_', '-')}": {str(each[name]) for each in flags if name in each}
+        for name in sorted(set().union(*flags))
     }
     for what, values in sides.items():
         if len(values) > 1:
@@ -105,20 +104,30 @@ def _stated(runs: Sequence[BenchmarkRun], deployment: Deployment) -> list[Findin
             found[gpu.name] = Finding(
                 f"the file is of {gpu.name}, --gpu of {deployment.gpu.name}", f"--gpu {gpu.name}?"
             )
-        for name, value in server.flags.items():
-            given = getattr(deployment.serving, name, value)
-            if given != value:
-                option = f"--{name.replace('_', '-')}"
-                found[name] = Finding(
-                    f"the file says {option} {value}, the flags {given}", f"{option} {value}?"
-                )
+        found |= _stated_flags(server, deployment.serving)
     for run in runs:
-        if run.server.kv_tokens and "sglang" not in run.server.engine:
+        if run.server.kv_tokens and deployment.serving.engine == VLLM:
             full = not deployment.model.window_tokens
             blocks = round(run.server.kv_tokens / deployment.recipe.block_tokens)
             finding = check_kv_blocks(blocks, deployment) if full else None
             return [*found.values(), *([finding] if finding else [])]
     return list(found.values())
+
+
+def _stated_flags(server: StatedServer, serving: ServingSpec) -> dict[str, Finding]:
+    """Flags of a file against the user's; of another engine's, the engine alone."""
+    stated = server.all_flags
+    if stated.get("engine", serving.engine) != serving.engine:
+        stated = {"engine": stated["engine"]}
+    found = {}
+    for name, value in stated.items():
+        given = getattr(serving, name, value)
+        if given != value:
+            option = f"--{name.replace('_', '-')}"
+            found[name] = Finding(
+                f"the file says {option} {value}, the flags {given}", f"{option} {value}?"
+            )
+    return found
 
 
 def _of_run(run: BenchmarkRun, deployment: Deployment) -> list[Finding]:

@@ -269,9 +269,14 @@ def inference_perf(of: Served, folder: Path, halved: bool = True) -> Path:
 
 
 def inferencex(of: Served) -> dict[str, Any]:
+    engine, image = {
+        "vllm": ("vllm", "vllm/vllm-openai:v0.15.1"),
+        "sglang": ("sglang", "lmsysorg/sglang:v0.5.9-cu129"),
+        "trtllm": ("trt", "nvcr.io#nvidia/tensorrt-llm/release:1.2.0rc4"),
+    }[of.deployment.serving.engine]
     values = {
-        "hw": "h100", "conc": of.load.concurrency, "image": "vllm/vllm-openai:v0.15.1",
-        "model": of.model, "framework": "vllm", "precision": "bf16", "spec_decoding": "none",
+        "hw": "h100", "conc": of.load.concurrency, "image": image,
+        "model": of.model, "framework": engine, "precision": "bf16", "spec_decoding": "none",
         "disagg": False, "isl": round(of.load.prompt.mean / 0.9),
         "osl": round(of.load.output.mean / 0.9),
         "tp": of.deployment.serving.tensor_parallel_size, "ep": 1, "dp_attention": "false",

@@ -10,9 +10,14 @@ from benchmark_files import ASKED, KINDS, guidellm, llm_d, metrics_pages, served
 from pinn.coefficients.coefficients import prior_coefficients
 from pinn.data.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load
 from pinn.data.benchmarks.given_load import GivenLoad
+from pinn.data.benchmarks.loads import benchmark_workload
 from pinn.data.benchmarks.read import read_benchmarks
+from pinn.data.benchmarks.sglang_bench import sglang_server
+from pinn.data.benchmarks.simulated_figures import benchmark_figures
+from pinn.data.traces.benchmark_target import benchmark_target
 from pinn.errors import PinnError
 from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.simulate import simulate
 
 
 def prior(deployment):
@@ -69,6 +74,57 @@ def test_what_a_file_says_of_its_server(closed, tmp_path):
     assert sglang.flags["max_num_batched_tokens"] == 8192
     assert sglang.kv_tokens == 400_000
     assert report.gpu == "NVIDIA-H100-80GB-HBM3"
+
+
+@pytest.mark.parametrize(
+    ("kind", "engine", "prompt", "output", "schedule"),
+    [
+        ("sglang", "sglang", Lengths(512.0, 1, 1023), Lengths(64.0, 1, 127), "prefill_first"),
+        ("InferenceX", "trtllm", Lengths(921.6, 819.2, 1024), Lengths(115.2, 102.4, 128), "fused"),
+        ("InferenceX", "sglang", Lengths(921.6, 819.2, 1024), Lengths(115.2, 102.4, 128),
+         "prefill_first"),
+    ],
+)  # fmt: skip
+def test_a_run_is_simulated_under_its_engines_schedule(
+    kind, engine, prompt, output, schedule, tmp_path
+):
+    caching = kind == "sglang"
+    sent = served(prior, prompt=prompt, output=output, engine=engine, enable_prefix_caching=caching)
+    run = one(write(sent, kind, tmp_path))
+    deployment = benchmark_target([run], gpu="H100").deployment()
+    assert (deployment.serving.engine, deployment.recipe.schedule) == (engine, schedule)
+    assert deployment.recipe == sent.deployment.recipe
+    again = simulate(deployment, benchmark_workload(run), prior(deployment))
+    found = benchmark_figures(again, ("ttft_mean_s", "tpot_mean_s"))
+    assert found == pytest.approx({name: run.figures[name] for name in found}, rel=0.03)
+
+
+def test_resolved_flags_of_sglang_are_what_the_user_gave():
+    """Attention data parallelism divides the chunk, and leaves 0.3 of the conservativeness."""
+    server = sglang_server({
+        "model_path": "m", "version": "0.5.8", "tp_size": 8, "dp_size": 8, "ep_size": 8,
+        "enable_dp_attention": True, "chunked_prefill_size": 1024, "page_size": 64,
+        "schedule_conservativeness": 0.3, "disable_radix_cache": True, "max_running_requests": None,
+        "kv_cache_dtype": "fp8_e4m3", "mem_fraction_static": 0.8,
+    })  # fmt: skip
+    assert server.all_flags == pytest.approx({
+        "engine": "sglang", "engine_version": "0.5.8", "tensor_parallel_size": 8,
+        "data_parallel_size": 8, "ep_size": 8, "enable_dp_attention": True,
+        "max_num_batched_tokens": 8192, "block_size": 64, "schedule_conservativeness": 1.0,
+        "enable_prefix_caching": False, "kv_cache_dtype": "fp8", "gpu_memory_utilization": 0.8,
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("backend", "engine"), [("sglang", "sglang"), ("openai", "vllm"), ("tensorrt-llm", "trtllm")]
+)
+def test_the_protocol_tells_the_engine_where_it_is_its_own(backend, engine, closed, tmp_path):
+    (tmp_path / "f.json").write_text(json.dumps(vllm_bench(closed) | {"backend": backend}))
+    run = one([tmp_path / "f.json"])
+    assert benchmark_target([run], gpu="H100").serving.engine == engine
+    (tmp_path / "f.json").write_text(json.dumps(vllm_bench(closed) | {"backend": "lmdeploy"}))
+    with pytest.raises(PinnError, match="served by lmdeploy, whose schedule is not simulated"):
+        read_benchmarks([tmp_path / "f.json"])
 
 
 def test_details_give_lengths_one_by_one_and_moments_of_sending(tmp_path):

@@ -7,8 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import numpy as np
 import pandas as pd
+import pytest
 from synthetic_engine import Arrival, EngineLimits, EngineRun, run_engine
 
 from pinn.coefficients.coefficients import Coefficients, prior_coefficients
@@ -74,7 +76,10 @@ def engine_run(requests: int, rate_per_s: float, latency: LinearLatency) -> Engi
         kv_layout(deployment, EngineSpec()).blocks + 1,
         deployment.recipe.block_tokens,
     )
-    return run_engine(arrivals, seconds, limits)
+    with pytest.MonkeyPatch.context() as patch:
+        # Checking shapes anew in each of thousands of steps would be nine tenths of the time.
+        patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+        return run_engine(arrivals, seconds, limits)
 
 
 def step_table(run: EngineRun) -> pd.DataFrame:

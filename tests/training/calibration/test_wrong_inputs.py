@@ -204,6 +204,11 @@ WRONG_RUNS = {
     "TP 4 for the file's 2": (
         lambda r: [stated(r, flags={"tensor_parallel_size": 2})], {"tensor_parallel_size": 4},
         "the file says --tensor-parallel-size 2"),
+    "vLLM for SGLang": (
+        lambda r: [stated(r, engine="sglang 0.5.9", flags={"enable_dp_attention": False})],
+        {"engine": "vllm"}, "the file says --engine sglang, the flags vllm"),
+    "two engines": (lambda r: [stated(r, engine="vllm"), stated(r, engine="trt 1.2.0")], {},
+                    "files of 2 --engine"),
     "another GPU": (lambda r: [r], {"gpu": "L40S"}, "the file is of H100-SXM"),
     "another model": (lambda r: [r], {"model": "meta-llama/Llama-3.1-70B",
                                       "tensor_parallel_size": 4}, "the file is of"),
