@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pinn.cli.options import GPU, MODEL, Checkpoint, JsonPath, output
+from pinn.cli.output_paths import PICTURES
 from pinn.cli.serving_flags import engine_flags
 from pinn.specs.serving import ServingSpec
 
@@ -21,10 +23,8 @@ _EXAMPLES = ("64 decode @ 2000", "1 prefill 2048 @ 0 + 64 decode @ 2000")
 @app.command()
 @engine_flags(ServingSpec)
 def breakdown(
-    model: Annotated[
-        str, typer.Option("--model", help="Name, or path of a config.json or its folder.")
-    ],
-    gpu: Annotated[str, typer.Option("--gpu", help="Name, or path of a datasheet's JSON file.")],
+    model: Annotated[str, MODEL],
+    gpu: Annotated[str, GPU],
     batch: Annotated[
         list[str] | None,
         typer.Option(
@@ -33,22 +33,14 @@ def breakdown(
             "each) or '1 prefill 512 @ 0 + 16 decode @ 600'. Repeatable.",
         ),
     ] = None,
-    json_path: Annotated[
-        Path | None, typer.Option("--json", help="Also write everything as JSON.")
-    ] = None,
+    json_path: JsonPath = None,
     csv_path: Annotated[
-        Path | None, typer.Option("--csv", help="Also write parts, features and kernels as CSV.")
+        Path | None, output("--csv", "Also write parts, features and kernels as CSV.", ".csv")
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option("--plot", help="Also draw it: .png, .svg or .pdf.")
+        Path | None, output("--plot", "Also draw it: .png, .svg or .pdf.", *PICTURES)
     ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            "--checkpoint",
-            help="Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]",
-        ),
-    ] = None,
+    checkpoint: Checkpoint = None,
     kernels: Annotated[
         Path | None,
         typer.Option(
@@ -72,16 +64,14 @@ def breakdown(
       pinn breakdown --model Llama-3.1-70B --gpu B200 --tensor-parallel-size 4
         --batch '256 decode @ 4000' --plot step.png --json step.json --csv step.csv
     """
-    from pinn.cli.breakdown_plot import check_suffix, draw
+    from pinn.cli.breakdown_plot import draw
     from pinn.cli.breakdown_report import make_report, print_report, write_csv
-    from pinn.cli.coefficient_report import write_report
+    from pinn.cli.json_output import write_json
     from pinn.coefficients.checkpoint_search import find_checkpoint
     from pinn.coefficients.configurations import canonical, make_deployment
     from pinn.coefficients.surrogate import Surrogate
     from pinn.training.teacher.breakdown import breakdown as breakdown_of
 
-    if plot is not None:
-        check_suffix(plot)
     path = find_checkpoint(checkpoint)
     surrogate = Surrogate.load(path)
     teacher, sources = _teacher(kernels, path, surrogate.checkpoint.metadata)
@@ -89,8 +79,7 @@ def breakdown(
     beta = surrogate.coefficients([deployment]).beta[0]
     breakdowns = [breakdown_of(deployment, text, beta, teacher) for text in batch or _EXAMPLES]
     report = make_report(deployment, breakdowns, {"network": _shown(path), **sources})
-    if json_path is not None:
-        write_report(report, json_path)
+    write_json(report, json_path)
     if csv_path is not None:
         write_csv(report, csv_path)
     if plot is not None:

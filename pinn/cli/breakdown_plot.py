@@ -6,27 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinn.cli.breakdown_report import nearest_text, sizes_text
-from pinn.errors import PinnError
+from pinn.cli.output_paths import PICTURES, check_suffix
 from pinn.files.write import replace_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SUFFIXES = (".png", ".svg", ".pdf")
 #: Kernels shown per step; the others are added up.
 _KERNELS = 8
 #: Narrower segments have no number.
 _LABELLED_SHARE = 0.05
-
-
-def check_suffix(path: Path) -> None:
-    """Refuse a picture whose format its name does not tell.
-
-    Raises:
-        PinnError: If the suffix is not one of ``SUFFIXES``.
-    """
-    if path.suffix.lower() not in SUFFIXES:
-        raise PinnError(f"{path}: cannot tell the picture's format: name it {', '.join(SUFFIXES)}")
 
 
 def draw(report: dict[str, Any], path: Path) -> None:
@@ -37,11 +26,11 @@ def draw(report: dict[str, Any], path: Path) -> None:
         path: Picture to write; its suffix names the format.
 
     Raises:
-        PinnError: If the suffix is not one of ``SUFFIXES``.
+        PinnError: If the suffix is not one of ``PICTURES``.
     """
     from matplotlib.figure import Figure
 
-    check_suffix(path)
+    check_suffix(path, PICTURES)
     steps = report["steps"]
     heights = [h for step in steps for h in _heights(step)]
     figure = Figure(figsize=(11, sum(heights) + 1.4), layout="constrained")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pinn.cli.options import Checkpoint, output
 from pinn.cli.serving_flags import engine_flags
 from pinn.data.benchmarks.given_load import GivenLoad, split_flags
 from pinn.errors import PinnError
@@ -52,7 +53,7 @@ def calibrate(
         str | None, typer.Option("--gpu", help="What they ran on: a name, or a datasheet.")
     ] = None,
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Coefficient set to write, a JSON file.")
+        Path, output("--out", "Coefficient set to write, a JSON file.", ".json", short="-o")
     ] = Path("coefficients.json"),
     append: Annotated[
         Path | None,
@@ -65,13 +66,7 @@ def calibrate(
         Path | None,
         typer.Option("--base", help="Coefficient set to start from, in place of the network."),
     ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            "--checkpoint",
-            help="Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]",
-        ),
-    ] = None,
+    checkpoint: Checkpoint = None,
     force: Annotated[
         bool, typer.Option("--force", help="Fit although the file does not match the flags.")
     ] = False,

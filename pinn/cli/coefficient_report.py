@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +16,6 @@ from pinn.cli.trust_report import intervals_line, with_posterior, with_trust
 from pinn.coefficients.coefficient_set import CoefficientSet, deployment_facts, set_to_json
 from pinn.coefficients.distance import training_space
 from pinn.coefficients.surrogate import Surrogate, batch_work, step_seconds
-from pinn.files.write import replace_atomically
 from pinn.physics.floor import floor_seconds
 from pinn.specs.batch import parse_batch
 from pinn.specs.deployment import Deployment
@@ -114,13 +112,6 @@ def _sentence(found: dict[str, Any]) -> str:
     named = ", ".join(outside[:_NAMED])
     more = f" and {len(outside) - _NAMED} more" if len(outside) > _NAMED else ""
     return f"{text} Outside the training range: {named}{more}."
-
-
-def write_report(report: dict[str, Any], path: Path) -> None:
-    """Write the report as JSON; the file appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(report, indent=2) + "\n"
-    replace_atomically(path, lambda target: target.write_text(text))
 
 
 def print_report(report: dict[str, Any], console: Console | None = None) -> None:

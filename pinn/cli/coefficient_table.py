@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from pinn.cli.batch_marks import batch_marks
+from pinn.cli.output_paths import TABLES, check_suffix
 from pinn.coefficients.configurations import KEYS
 from pinn.coefficients.distance import training_space
 from pinn.coefficients.surrogate import Surrogate, step_seconds
-from pinn.errors import PinnError
 from pinn.files.csv_cells import escaped_table
 from pinn.files.write import replace_atomically
 from pinn.physics.batch_sums import sum_batches
@@ -25,8 +25,6 @@ from pinn.physics.step import STEP_FEATURES, StepFeature
 from pinn.specs.batch import parse_batch
 from pinn.specs.deployment import Deployment
 from pinn.units import MICROSECOND
-
-SUFFIXES = (".csv", ".json", ".parquet")
 
 
 def coefficient_table(
@@ -113,24 +111,13 @@ def _batch_columns(
     return columns
 
 
-def check_suffix(path: Path) -> None:
-    """Refuse a table whose format its name does not tell.
-
-    Raises:
-        PinnError: If the suffix is not one of ``SUFFIXES``.
-    """
-    if path.suffix.lower() not in SUFFIXES:
-        raise PinnError(f"{path}: cannot tell the table's format: name it {', '.join(SUFFIXES)}")
-
-
 def write_table(table: pa.Table, path: Path) -> None:
     """Write a table in the format that its suffix names; it appears whole or not at all.
 
     Raises:
-        PinnError: If the suffix is none of ``SUFFIXES``.
+        PinnError: If the suffix is none of ``TABLES``.
     """
-    check_suffix(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    check_suffix(path, TABLES)
     writer = {".csv": _write_csv, ".json": _write_json, ".parquet": _write_parquet}
     replace_atomically(path, lambda target: writer[path.suffix.lower()](table, target))
 

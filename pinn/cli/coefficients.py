@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pinn.cli.options import Checkpoint, Gpu, JsonPath, Model, output
+from pinn.cli.output_paths import TABLES
 from pinn.cli.serving_flags import engine_flags
 from pinn.errors import PinnError
 from pinn.specs.serving import ServingSpec
@@ -28,12 +30,8 @@ _EXAMPLES = (
 @app.command()
 @engine_flags(ServingSpec)
 def coefficients(
-    model: Annotated[
-        str | None, typer.Option("--model", help="Name, or path of a config.json or its folder.")
-    ] = None,
-    gpu: Annotated[
-        str | None, typer.Option("--gpu", help="Name, or path of a datasheet's JSON file.")
-    ] = None,
+    model: Model = None,
+    gpu: Gpu = None,
     batch: Annotated[
         list[str] | None,
         typer.Option(
@@ -42,16 +40,8 @@ def coefficients(
             "'1 prefill 512 @ 0 + 16 decode @ 600'. Repeatable.",
         ),
     ] = None,
-    json_path: Annotated[
-        Path | None, typer.Option("--json", help="Also write the result as JSON, in SI units.")
-    ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            "--checkpoint",
-            help="Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]",
-        ),
-    ] = None,
+    json_path: JsonPath = None,
+    checkpoint: Checkpoint = None,
     given_coefficients: Annotated[
         Path | None,
         typer.Option(
@@ -79,9 +69,10 @@ def coefficients(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
+        output(
             "--out",
-            help="Table to write, one row per configuration: .csv, .json or .parquet.",
+            "Table to write, one row per configuration: .csv, .json or .parquet.",
+            *TABLES,
             rich_help_panel=_MANY,
         ),
     ] = None,
@@ -141,8 +132,8 @@ def _one(
         file_report,
         network_report,
         print_report,
-        write_report,
     )
+    from pinn.cli.json_output import write_json
     from pinn.coefficients.checkpoint_search import find_checkpoint
     from pinn.coefficients.coefficient_set import NAMED, read_coefficient_set
     from pinn.coefficients.configurations import canonical, make_deployment
@@ -159,8 +150,7 @@ def _one(
         found.check_deployment(deployment, str(path))
         report = file_report(found, deployment, batches)
     report["named"] = {k: configuration[k] for k in NAMED if k in configuration}
-    if json_path is not None:
-        write_report(report, json_path)
+    write_json(report, json_path)
     print_report(report)
 
 
@@ -183,10 +173,9 @@ def _write(
     checkpoint: Path | None,
     skip_invalid: bool,
 ) -> None:
-    from pinn.cli.coefficient_table import check_suffix, coefficient_table, write_table
+    from pinn.cli.coefficient_table import coefficient_table, write_table
     from pinn.coefficients.configurations import make_deployments
 
-    check_suffix(out)
     surrogate = _surrogate(checkpoint)
     kept, deployments, reasons = make_deployments(rows, skip_invalid)
     write_table(coefficient_table(surrogate, kept, deployments, batches), out)

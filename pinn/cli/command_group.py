@@ -11,9 +11,9 @@ from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
-from pinn.cli.command_help import PlainHelpCommand
+from pinn.cli.command_help import PlainHelpCommand, PlainHelpGroup
 from pinn.errors import PinnError, printable
 
 #: An error's message is as long as this at most, with what the command line adds.
@@ -38,6 +38,8 @@ class Subcommand:
         """Import the module and build its command."""
         application = importlib.import_module(self.module).app
         application._add_completion = False  # the whole command has it once
+        application.rich_markup_mode = None
+        application.info.cls = PlainHelpGroup
         for command in application.registered_commands:
             command.cls = PlainHelpCommand
         built = typer.main.get_command(application)
@@ -45,7 +47,7 @@ class Subcommand:
         return built
 
 
-class CommandGroup(TyperGroup):
+class CommandGroup(PlainHelpGroup):
     """Subclasses list their subcommands; the list alone answers ``--help`` and completion."""
 
     subcommands: ClassVar[tuple[Subcommand, ...]] = ()
@@ -76,6 +78,9 @@ class CommandGroup(TyperGroup):
         except Exception as error:
             if not hasattr(error, "format_message"):
                 raise
+            if error.__class__.__name__ == "NoArgsIsHelpError":
+                typer.echo(error.format_message(), err=True)
+                sys.exit(2)
             _fail(_usage(error), getattr(error, "exit_code", 2))
         return sys.exit(result if isinstance(result, int) else 0) if standalone_mode else result
 

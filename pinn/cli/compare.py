@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pinn.cli.options import JsonPath
 from pinn.errors import PinnError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def compare(
     method: Annotated[
         str, typer.Option("--method", help="Whose errors are compared, of tables with several.")
     ] = "network",
-    json_path: Annotated[Path | None, typer.Option("--json", help="Also write it as JSON.")] = None,
+    json_path: JsonPath = None,
 ) -> None:
     """Two checkpoints, coefficient files or evaluations, metric by metric.
 
@@ -40,8 +41,9 @@ def compare(
 
       pinn compare results/moe_ep results/mine
     """
-    from pinn.cli.compare_report import print_comparison, write_comparison
+    from pinn.cli.compare_report import comparison_document, print_comparison
     from pinn.cli.compare_sides import compare_coefficients, compare_step_times, read_side
+    from pinn.cli.json_output import write_json
     from pinn.evaluation.comparison import compare as compare_scores
 
     sides = read_side(a, method), read_side(b, method)
@@ -57,5 +59,4 @@ def compare(
     if not tables and refusal is not None:
         raise refusal
     print_comparison(a, b, tables, str(refusal) if refusal else "")
-    if json_path is not None:
-        write_comparison(tables, json_path)
+    write_json(comparison_document(tables), json_path)

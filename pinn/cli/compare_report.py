@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from rich.console import Console
 from rich.table import Table
-
-from pinn.files.write import replace_atomically
 
 
 def print_comparison(
@@ -81,9 +80,6 @@ def _step_times(times: pd.DataFrame) -> Table:
     return table
 
 
-def write_comparison(tables: Mapping[str, pd.DataFrame], path: Path) -> None:
-    """Write the tables as JSON, a list of records each; what is not known is null."""
-    document = {name: json.loads(table.to_json(orient="records")) for name, table in tables.items()}
-    text = json.dumps(document, indent=2) + "\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_atomically(path, lambda target: target.write_text(text))
+def comparison_document(tables: Mapping[str, pd.DataFrame]) -> dict[str, Any]:
+    """The tables as lists of records, ready for JSON; what is not known is None."""
+    return {name: json.loads(table.to_json(orient="records")) for name, table in tables.items()}

@@ -9,6 +9,7 @@ import typer
 
 from pinn.cli.evaluate_coefficients import coefficients
 from pinn.cli.evaluate_decisions import decisions
+from pinn.cli.options import Checkpoint, JsonPath, output
 from pinn.errors import PinnError
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from pinn.data.measured_runs import MeasuredRun
     from pinn.simulator.linear_latency import LinearLatency
 
-app = typer.Typer(add_completion=False, help="Score predictions on measurements.")
+app = typer.Typer()
 app.command("decisions")(decisions)
 
 
@@ -34,6 +35,7 @@ def evaluate(
         list[str] | None,
         typer.Option(
             "--set",
+            metavar="KEY=VALUE",
             help="Value of conf/experiment/suite.yaml, such as workers.backend=ray or "
             "'evaluation.splits=[leave-one-gpu-out]'. Repeatable.",
         ),
@@ -96,13 +98,7 @@ def serving_runs(
         str | None,
         typer.Option("--gpu", help="GPU of inference-perf's runs, whose files do not name it."),
     ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            "--checkpoint",
-            help="Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]",
-        ),
-    ] = None,
+    checkpoint: Checkpoint = None,
     kernels: Annotated[
         Path | None,
         typer.Option(
@@ -116,12 +112,8 @@ def serving_runs(
         typer.Option("--steady-state", help="Also the mean ITL of one batch in its steady state."),
     ] = False,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of arrival times and lengths.")] = 0,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Also write every figure, as CSV.")
-    ] = None,
-    json_path: Annotated[
-        Path | None, typer.Option("--json", help="Also write figures and summary as JSON.")
-    ] = None,
+    out: Annotated[Path | None, output("--out", "Also write every figure, as CSV.", ".csv")] = None,
+    json_path: JsonPath = None,
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print the per-stage table as Markdown.")
     ] = False,
@@ -135,6 +127,7 @@ def serving_runs(
     """
     import pandas as pd
 
+    from pinn.cli.json_output import write_json
     from pinn.coefficients.checkpoint_search import find_checkpoint
     from pinn.evaluation.serving_runs import ranking_inversions, score_runs, summarize_runs
     from pinn.evaluation.serving_runs_print import markdown_scores, print_scores, print_summary
@@ -162,21 +155,14 @@ def serving_runs(
     if out is not None:
         safe = escaped_frame(scores)
         replace_atomically(out, lambda target: safe.to_csv(target, index=False))
-    if json_path is not None:
-        _write_json(json_path, scores, summary, inversions, steady)
+    write_json(_document(scores, summary, inversions, steady), json_path)
 
 
 @app.command("engines")
 def engines(
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            "--checkpoint",
-            help="Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]",
-        ),
-    ] = None,
+    checkpoint: Checkpoint = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Also write every row's prediction, as CSV.")
+        Path | None, output("--out", "Also write every row's prediction, as CSV.", ".csv")
     ] = None,
 ) -> None:
     """Score measured SGLang and TensorRT-LLM deployments, each model left out.
@@ -269,28 +255,24 @@ def _steady_states(
     return [{str(k): v for k, v in row.items()} for row in table.to_dict("records")]
 
 
-def _write_json(
-    path: Path, scores: object, summary: object, inversions: object, steady: object
-) -> None:
+def _document(
+    scores: object, summary: object, inversions: object, steady: object
+) -> dict[str, object]:
     import json
 
     import pandas as pd
-
-    from pinn.files.write import replace_atomically
 
     def records(table: object) -> object:
         if not isinstance(table, pd.DataFrame):
             return table
         return json.loads(table.to_json(orient="records"))  # NaN becomes null
 
-    document = {
+    return {
         "scores": records(scores),
         "summary": records(summary),
         "ranked_wrongly": inversions,
         "steady_state": steady,
     }
-    text = json.dumps(document, indent=2) + "\n"
-    replace_atomically(path, lambda target: target.write_text(text))
 
 
 app.command("coefficients")(coefficients)

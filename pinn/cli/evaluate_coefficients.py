@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pinn.cli.options import output
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -21,7 +23,7 @@ def coefficients(
     observations: Annotated[
         Path, typer.Option("--observations", help="Folder that 'pinn ingest' wrote.")
     ],
-    out: Annotated[Path | None, typer.Option("--out", help="Also write the table, as CSV.")] = None,
+    out: Annotated[Path | None, output("--out", "Also write the table, as CSV.", ".csv")] = None,
 ) -> None:
     """Score a coefficient file on a run: its steps, or the loads of its benchmarks.
 

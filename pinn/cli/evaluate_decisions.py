@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pinn.cli.options import output
 from pinn.errors import PinnError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def decisions(
         typer.Argument(help="predictions.csv of an experiment. [default: that of the checkpoint]"),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Also write every decision, as CSV.")
+        Path | None, output("--out", "Also write every decision, as CSV.", ".csv")
     ] = None,
 ) -> None:
     """What choosing deployments by predictions costs, priced by what was measured.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pinn.cli.options import Checkpoint, output
 from pinn.errors import PinnError
 
 if TYPE_CHECKING:
@@ -18,13 +19,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 
-Checkpoint = Annotated[
-    Path | None,
-    typer.Option(
-        "--checkpoint",
-        help="Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]",
-    ),
-]
 Configs = Annotated[
     str | None,
     typer.Option(
@@ -222,7 +216,7 @@ def _print_errors(found: list[list[BlisVector]]) -> None:
 
 @app.command()
 def specs(
-    out: Annotated[Path, typer.Option("--out", help="JSON file to write.")],
+    out: Annotated[Path, output("--out", "JSON file to write.", ".json")],
     model: Annotated[
         list[str] | None,
         typer.Option("--model", help="Name or path; repeatable. [default: the whole catalogue]"),

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import typer
 
+from pinn.cli.json_output import write_json
+from pinn.cli.options import JsonPath
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.gpu_catalog import list_gpus, load_gpu
 from pinn.units import GIB, GIGA, TERA
@@ -14,6 +18,7 @@ app = typer.Typer()
 @app.command()
 def gpus(
     sources: bool = typer.Option(False, "--sources", help="Say where the figures come from."),
+    json_path: JsonPath = None,
 ) -> None:
     """List the GPUs known by name with their datasheets; TFLOP/s are dense.
 
@@ -23,8 +28,9 @@ def gpus(
         f"{'gpu':22}{'GiB':>6}{'TB/s':>7}{'bf16':>7}{'fp8':>7}{'fp4':>7}{'SMs':>5}"
         f"{'link GB/s':>11}{'PCIe GB/s':>11}"
     )
-    for name in list_gpus():
-        gpu = load_gpu(name)
+    known = [load_gpu(name) for name in list_gpus()]
+    write_json([asdict(gpu) for gpu in known], json_path)
+    for gpu in known:
         typer.echo(_line(gpu))
         if sources:
             typer.echo(f"  {gpu.source}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pinn.cli.options import output
 from pinn.errors import PinnError
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def _root() -> None:
 
 @app.command()
 def score(
-    out: Annotated[Path, typer.Option("--out", help="CSV file to write.")],
+    out: Annotated[Path, output("--out", "CSV file to write.", ".csv")],
     operator: Annotated[
         list[str] | None,
         typer.Option("--operator", help="gemm, moe, ... Repeatable. [default: all]"),

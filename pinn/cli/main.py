@@ -2,16 +2,49 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from pinn.cli.command_group import CommandGroup, Subcommand
 
-HELP = """Predict the latency of LLM serving engines on models and GPUs nobody has measured.
-
-Try: pinn coefficients --model meta-llama/Llama-3.1-8B --gpu H100 --tensor-parallel-size 2
+HELP = """Latency of LLM serving engines on models and GPUs that nobody has measured.
 
 Every engine flag is spelled like vLLM's. Training has its own entry: python train.py.
 """
+
+_WIDTH = 78
+#: What one can do, with a command that does it as it stands; files are the user's own.
+FIRST_STEPS = (
+    (
+        "The time of an engine step, and what it is made of",
+        "pinn coefficients --model Qwen/Qwen3-30B-A3B --gpu H100 -tp 2",
+        "pinn breakdown --model Qwen/Qwen3-30B-A3B --gpu H100 -tp 2",
+    ),
+    (
+        "The same of a table of configurations",
+        "pinn coefficients --model Llama-3.1-70B --out grid.csv --grid 'gpu=H100,B200 tp=4,8'",
+    ),
+    (
+        "What clients see of a server under a load",
+        "pinn simulate --model ./config.json --gpu H100 --workload load.yaml",
+    ),
+    (
+        "What to rent for a load",
+        "pinn plan --model Llama-3.1-8B --gpu H100,L40S --rate 12 "
+        "--workload load.yaml --slo 'p99 ttft<=2s'",
+    ),
+    (
+        "Your own server: fit to its benchmarks, then simulate it",
+        "pinn calibrate --benchmarks results/*.json --gpu H100 -o server.json",
+    ),
+    (
+        "What other programs read: ONNX, tables, files of the Go simulator",
+        "pinn export table --configs 'model=Llama-3.1-8B gpu=H100' --out t.json",
+    ),
+    ("How good it is", "pinn results"),
+    ("Names", "pinn models llama", "pinn gpus"),
+)
 
 COMMANDS = (
     Subcommand(
@@ -65,13 +98,43 @@ class _Commands(CommandGroup):
 
 
 app = typer.Typer(
-    cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich"
+    cls=_Commands,
+    invoke_without_command=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
 @app.callback(help=HELP)
-def _root() -> None:
-    """Nothing happens here: the subcommands do the work."""
+def _root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        from pinn.export.provenance import program_version
+
+        typer.echo(f"pinn {program_version()}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(first_steps())
+
+
+def first_steps() -> str:
+    """What ``pinn`` alone says: an example of each thing that one can do."""
+    lines = [HELP.split("\n", maxsplit=1)[0], ""]
+    for what, *examples in FIRST_STEPS:
+        lines += [f"{what}:", *(_wrapped(example) for example in examples), ""]
+    return "\n".join([*lines, "All commands: pinn --help. One of them: pinn COMMAND --help."])
+
+
+def _wrapped(command: str) -> str:
+    """A command indented, and continued as a shell reads it where a line is full."""
+    head, tail = f"  {command}", ""
+    while len(head) > _WIDTH:
+        head, _, last = head.rpartition(" --")
+        tail = f" --{last}{tail}"
+    return f"{head} \\\n   {tail}" if tail else head
 
 
 def main() -> None:

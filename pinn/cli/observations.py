@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from pinn.cli import kernel_observations
+from pinn.cli.options import output
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Write measurements as tables to train on."
 )
 
-Out = Annotated[Path, typer.Option("--out", help="Parquet file; its manifest goes beside it.")]
+Out = Annotated[Path, output("--out", "Parquet file; its manifest goes beside it.", ".parquet")]
 
 
 @app.callback()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,10 @@ from pinn.errors import PinnError
 
 #: Options that name a file or folder to write.
 OUTPUTS = frozenset({"--json", "--csv", "--plot", "--requests", "--timeline", "--out", "--study"})
-#: Standard output.
+#: Formats of tables and pictures, which a file's name tells.
+TABLES = (".csv", ".json", ".parquet")
+PICTURES = (".png", ".svg", ".pdf")
+#: Names standard output.
 _STANDARD = "-"
 #: Files that an input folder is read for.
 _READ_IN_FOLDERS = ("config.json", "generation_config.json", "hf_quant_config.json")
@@ -28,8 +31,10 @@ def check_outputs(given: list[tuple[str, Any]]) -> None:
     """
     places = [(option, path) for option, value in given for path in _paths(value)]
     for option, path in places:
-        if option not in OUTPUTS or str(path) == _STANDARD:
+        if option not in OUTPUTS or (option == "--json" and is_standard_output(path)):
             continue
+        if is_standard_output(path):
+            raise PinnError(f"{option} -: standard output is for --json alone: give a file")
         if not path.parent.is_dir():
             raise PinnError(
                 f"{option} {path}: there is no folder {path.parent}: create it, or correct the path"
@@ -39,6 +44,29 @@ def check_outputs(given: list[tuple[str, Any]]) -> None:
                 raise PinnError(
                     f"{option} {path} would overwrite what {other} names: give another file"
                 )
+
+
+def is_standard_output(path: Path) -> bool:
+    """Whether a path is the ``-`` that stands for standard output."""
+    return str(path) == _STANDARD
+
+
+def check_suffix(path: Path, suffixes: Sequence[str], what: str = "") -> None:
+    """Refuse a file whose format its name does not tell.
+
+    Args:
+        path: To be written; devices are of any format.
+        suffixes: Those of the formats that can be written.
+        what: The option that names it.
+
+    Raises:
+        PinnError: With the suffixes that are known.
+    """
+    is_device = path.exists() and not path.is_file() and not path.is_dir()
+    if path.suffix.lower() not in suffixes and not is_device:
+        known = " or ".join(filter(None, (", ".join(suffixes[:-1]), suffixes[-1])))
+        named = f"{what} {path}" if what else str(path)
+        raise PinnError(f"{named}: cannot tell the format: name it {known}")
 
 
 def _paths(value: Any) -> Iterator[Path]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pinn.cli.options import Checkpoint, Model, WorkloadSeed, output
 from pinn.cli.serving_flags import engine_flags
 from pinn.errors import PinnError
 from pinn.simulator.engine_spec import EngineSpec
@@ -44,9 +45,7 @@ def plan(
             "Separate the two kinds with a semicolon.",
         ),
     ],
-    model: Annotated[
-        str | None, typer.Option("--model", help="Name, or path of a config.json or its folder.")
-    ] = None,
+    model: Model = None,
     gpu: Annotated[
         str | None,
         typer.Option("--gpu", help="Names, or paths of datasheets, separated by commas."),
@@ -86,20 +85,12 @@ def plan(
             "belongs to. Repeatable.",
         ),
     ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            "--checkpoint",
-            help="Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]",
-        ),
-    ] = None,
+    checkpoint: Checkpoint = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for plan.json, plan.csv, plan.html, PNGs.")
+        Path | None, output("--out", "Folder for plan.json, plan.csv, plan.html, PNGs.")
     ] = None,
     top: Annotated[int, typer.Option("--top", min=1, help="Rows to examine in full.")] = 5,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="Of random draws. [default: the file's, else 0]")
-    ] = None,
+    seed: WorkloadSeed = None,
     backend: Annotated[
         str,
         typer.Option(

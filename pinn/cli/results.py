@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pinn.cli.json_output import write_json
+from pinn.cli.options import JsonPath
 from pinn.errors import PinnError
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ def results(
     models_only: Annotated[
         bool, typer.Option("--models-only", help="Leave out the named parts of the rows.")
     ] = False,
+    json_path: JsonPath = None,
 ) -> None:
     """Errors on held-out models or GPUs: median / mean absolute percentage error per method.
 
@@ -43,6 +47,7 @@ def results(
     if chosen.empty:
         known = ", ".join(sorted(table["metric"].unique()))
         raise PinnError(f"no results for --metric {metric}: known ones are {known}")
+    write_json(json.loads(chosen.to_json(orient="records")), json_path)
     for split, part in chosen.groupby("split", sort=False):
         typer.echo(f"{split}, {metric.upper()}: median / mean absolute percentage error\n")
         typer.echo(_markdown(part, models_only))

@@ -18,6 +18,7 @@ Precision = Annotated[
     typer.Option(
         "--quantization",
         "--precision",
+        "-q",
         help="Serve the model as bf16, fp16, fp8, fp8_block, int8, int4, mxfp4, mxfp4_mxfp8 (8-bit "
         "activations) or nvfp4 (fp4). "
         "[default: as its config says]",

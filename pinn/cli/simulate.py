@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pinn.cli.options import Checkpoint, Gpu, JsonPath, Model, WorkloadSeed, output
 from pinn.cli.serving_flags import engine_flags
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.flags import flags_of
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 
-_COEFFICIENTS = "Coefficients"
-
 
 @app.command()
 @engine_flags(ServingSpec, EngineSpec)
@@ -35,12 +34,8 @@ def simulate(
             "prompt_tokens, output_tokens and stages or concurrency.",
         ),
     ],
-    model: Annotated[
-        str | None, typer.Option("--model", help="Name, or path of a config.json or its folder.")
-    ] = None,
-    gpu: Annotated[
-        str | None, typer.Option("--gpu", help="Name, or path of a datasheet's JSON file.")
-    ] = None,
+    model: Model = None,
+    gpu: Gpu = None,
     rate: Annotated[
         float | None,
         typer.Option(
@@ -48,17 +43,13 @@ def simulate(
             help="Mean requests per second: the load's clock is scaled. [default: the file's own]",
         ),
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="Of random draws. [default: the file's, else 0]")
-    ] = None,
-    json_path: Annotated[
-        Path | None, typer.Option("--json", help="Also write the figures as JSON.")
-    ] = None,
+    seed: WorkloadSeed = None,
+    json_path: JsonPath = None,
     requests: Annotated[
-        Path | None, typer.Option("--requests", help="Also write every request, as Parquet.")
+        Path | None, output("--requests", "Also write every request, as Parquet.", ".parquet")
     ] = None,
     timeline: Annotated[
-        Path | None, typer.Option("--timeline", help="Also draw the run over time, as PNG.")
+        Path | None, output("--timeline", "Also draw the run over time, as PNG.", ".png")
     ] = None,
     sensitivity: Annotated[
         str | None,
@@ -69,21 +60,13 @@ def simulate(
             "the run again with each one changed, everything else equal.",
         ),
     ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            "--checkpoint",
-            help="Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]",
-            rich_help_panel=_COEFFICIENTS,
-        ),
-    ] = None,
+    checkpoint: Checkpoint = None,
     coefficients: Annotated[
         Path | None,
         typer.Option(
             "--coefficients",
             help="File of 'pinn calibrate' or 'pinn coefficients --json', in place of the network; "
             "its deployment holds where no flag says otherwise.",
-            rich_help_panel=_COEFFICIENTS,
         ),
     ] = None,
     *,
@@ -103,6 +86,8 @@ def simulate(
 
       pinn simulate --coefficients run1.json --workload profile.yaml --sensitivity e2e_mean_ms
     """
+    from pinn.cli.json_output import write_json
+
     named = {"model": model, "gpu": gpu}
     given = {name: value for name, value in named.items() if value is not None} | flags
     job, latency = _job(given, workload, rate, seed, checkpoint, coefficients)
@@ -111,7 +96,8 @@ def simulate(
     found = _sensitivity(job, latency, run, sensitivity)
     _report(run, deployment, trust, found)
     if json_path is not None:
-        _write_json(run, trust, found, json_path)
+        about = _about(job, workload, rate, seed, checkpoint, coefficients)
+        write_json(about | _document(run, trust, found), json_path)
     _write_tables(run, requests, timeline)
 
 
@@ -188,12 +174,17 @@ def _report(
     trust: dict[str, Any] | None,
     sensitivity: dict[str, Any] | None,
 ) -> None:
+    from pinn.planning.candidates import hardware_label
     from pinn.simulator.overload import overload
     from pinn.simulator.report import print_report
     from pinn.simulator.statistics import run_statistics
 
     statistics = run_statistics(run)
-    heading = f"{deployment.model.name} on {deployment.gpu.name}, {run.workload.name}"
+    recipe = deployment.recipe
+    heading = (
+        f"{deployment.model.name} on {hardware_label(deployment)}, {recipe.token_budget:,} tokens "
+        f"and {recipe.max_requests:,} requests a step, {run.workload.name}"
+    )
     found = overload(run)
     typer.echo(f"{heading}, {found}" if found else heading)
     print_report(run, statistics)
@@ -219,13 +210,38 @@ def _write_tables(run: Run, requests: Path | None, timeline: Path | None) -> Non
         plot_timeline(run, timeline)
 
 
-def _write_json(
-    run: Run, trust: dict[str, Any] | None, sensitivity: dict[str, Any] | None, path: Path
-) -> None:
-    import json
+def _about(
+    job: Job,
+    workload: Path,
+    rate: float | None,
+    seed: int | None,
+    checkpoint: Path | None,
+    coefficients: Path | None,
+) -> dict[str, Any]:
+    """What was simulated and with what, so that the figures can be had again."""
+    from dataclasses import asdict
+
+    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.coefficients.coefficient_set import deployment_facts
+    from pinn.export.provenance import program_version
+    from pinn.files.read_report import file_sha256
+
+    facts = deployment_facts(job.deployment)
+    facts["serving"] |= asdict(job.engine or EngineSpec())
+    source = coefficients or find_checkpoint(checkpoint)
+    return facts | {
+        "recipe": job.deployment.recipe.described(),
+        "workload": {"path": str(workload), "rate_per_s": rate, "seed": seed},
+        "coefficients": {"path": str(source), "sha256": file_sha256(source)},
+        "simulated_by": f"pinn {program_version()}",
+    }
+
+
+def _document(
+    run: Run, trust: dict[str, Any] | None, sensitivity: dict[str, Any] | None
+) -> dict[str, Any]:
     import math
 
-    from pinn.files.write import replace_atomically
     from pinn.simulator.overload import overload
     from pinn.simulator.statistics import run_statistics
 
@@ -240,8 +256,7 @@ def _write_json(
         report["intervals"] = trust
     if sensitivity is not None:
         report["sensitivity"] = sensitivity
-    text = json.dumps(report, indent=2) + "\n"
-    replace_atomically(path, lambda target: target.write_text(text))
+    return report
 
 
 if __name__ == "__main__":

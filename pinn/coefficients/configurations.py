@@ -24,10 +24,14 @@ Configuration = Mapping[str, Any]
 
 _SERVING = {flag.name: flag for flag in flags_of(ServingSpec)}
 _SPELLINGS = {text: name for name, flag in _SERVING.items() for text in (flag.option, *flag.shorts)}
-_SPELLINGS |= {text: flag.name for flag in _SERVING.values() for text in flag.other_names}
+_SPELLINGS |= {
+    text: flag.name
+    for flag in _SERVING.values()
+    for text in (*flag.other_names, *(short.removeprefix("-") for short in flag.shorts))
+}
 #: Names of switches that are the other way round.
 _REVERSED = {text for flag in _SERVING.values() for text in flag.reversed_names}
-_ALIASES = {"quantization": "precision"}
+_ALIASES = {"quantization": "precision", "-q": "precision", "q": "precision"}
 
 #: Every key a configuration may have: vLLM's flags with underscores, and what is served on what.
 KEYS = ("model", "gpu", "precision", *_SERVING)
@@ -38,7 +42,7 @@ def canonical(configuration: Configuration, where: str = "") -> dict[str, Any]:
 
     Args:
         configuration: Keys as in ``KEYS`` or as another engine spells them, with dashes or
-            underscores, or short as ``-tp``; ``quantization`` means ``precision``.
+            underscores, or short as ``-tp`` or ``tp``; ``quantization`` means ``precision``.
         where: What an error puts first, such as a file and a row.
 
     Raises:

@@ -53,7 +53,9 @@ class ServingSpec:
         spelled={SGLANG: "dp_size"},
         decides_cost=True,
     )
-    enable_expert_parallel: bool = flag(False, "Whole experts on each GPU.", decides_cost=True)
+    enable_expert_parallel: bool = flag(
+        False, "Whole experts on each GPU.", shorts=("-ep",), decides_cost=True
+    )
     max_num_batched_tokens: int | None = flag(
         None,
         "Tokens per step.",

@@ -1,6 +1,7 @@
 """``pinn calibrate`` and what reads its file, from traces on disk."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -57,6 +58,8 @@ def test_coefficients_and_simulate_take_the_file(run, calibrated, tmp_path):
                      "--json", out)  # fmt: skip
         assert result.exit_code == 0, result.output
         figures.append(json.loads(out.read_text()))
+    sources = [found.pop("coefficients") for found in figures]
+    assert [Path(source["path"]) for source in sources] == [path, again]
     assert figures[0] == figures[1]
     assert figures[0]["itl_mean_ms"] == pytest.approx(4.6, rel=0.15)
 

@@ -44,7 +44,7 @@ def test_keys_are_vllm_flags_in_any_spelling():
 @pytest.mark.parametrize(
     ("configuration", "message"),
     [
-        ({"tp": 2}, "unknown configuration key 'tp': use model, gpu"),
+        ({"tensor": 2}, "unknown configuration key 'tensor': use model, gpu"),
         ({"tensor_parallel_size": "two"}, "tensor_parallel_size must be a whole number, got 'two'"),
         ({"enforce_eager": "maybe"}, "enforce_eager must be true or false, got 'maybe'"),
         ({"cpu_offload_gb": "lots"}, "cpu_offload_gb must be a number, got 'lots'"),
