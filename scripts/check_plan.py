@@ -10,6 +10,7 @@ import argparse
 import json
 import math
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from pinn.evaluation.workers import Workers
 from pinn.planning.brief import Brief
 from pinn.planning.candidates import Candidate, Wanted, find_candidates, grid_configurations
 from pinn.planning.capacity import guessed_rates_per_s
+from pinn.planning.interval import prediction_interval
 from pinn.planning.limits import parse_limits
 from pinn.planning.make import make_plan
 from pinn.planning.plan import Ask, Plan
@@ -94,26 +96,42 @@ def highest(candidate: Candidate, brief: Brief) -> tuple[float, float]:
     trials = Trials(candidate, brief.replica_load(), brief.limits)
     most, _ = guessed_rates_per_s(brief.workload, candidate.latency, candidate.engine, None)
     far = most * 0.01 * FAR ** np.arange(math.ceil(math.log(1e4) / math.log(FAR)))
-    held = [trials.excess(rate) <= 1 for rate in far]
-    if not any(held):
+    held = {rate: trials.excess(rate) <= 1 for rate in far}
+    if not any(held.values()):
         return 0.0, 0.0
-    last = int(np.flatnonzero(held)[-1])
-    near = far[last] / FAR * NEAR ** np.arange(math.ceil(2 * math.log(FAR) / math.log(NEAR)))
-    fine = {rate: trials.excess(rate) <= 1 for rate in near}
-    holding = [rate for rate, holds in fine.items() if holds]
-    failing = [rate for rate, holds in fine.items() if not holds]
-    return max(r for r in holding if r < min(failing, default=math.inf)), max(holding)
+    last = max(rate for rate, holds in held.items() if holds)
+    near = last / FAR * NEAR ** np.arange(math.ceil(2 * math.log(FAR) / math.log(NEAR)))
+    held |= {rate: trials.excess(rate) <= 1 for rate in near}
+    first_failing = min((rate for rate, holds in held.items() if not holds), default=math.inf)
+    holding = [rate for rate, holds in held.items() if holds]
+    low = max((rate for rate in holding if rate < first_failing), default=0.0)
+    return float(low), float(max(holding))
 
 
-def fleet(candidate: Candidate, brief: Brief) -> int:
-    """The fewest replicas that hold the asked rate under every routing, tried one by one."""
+def fleet(candidate: Candidate, brief: Brief) -> tuple[int, float]:
+    """Replicas worth most by the law of errors, tried one by one, and the chance that they hold."""
     trials = Trials(candidate, brief.replica_load(), brief.limits)
     workload = at_rate(brief.workload, brief.rate_per_s)
-    for replicas in range(1, 2000):
+
+    def holds(replicas: int) -> bool:
         excesses = (trials.fleet_excess(workload, replicas, routing) for routing in ROUTINGS)
-        if all(excess <= 1 for excess in excesses):
-            return replicas
-    raise RuntimeError(f"no fleet of {candidate.label} holds the rate")
+        return all(excess <= 1 for excess in excesses)
+
+    def chance(replicas: int) -> float:
+        held = []
+        for error in interval.law.errors:
+            other = replace(trials, misjudged=interval.at(error))
+            held.append(other.fleet_excess(workload, replicas, ROUTINGS[-1]) <= 1)
+        return float(np.mean(held))
+
+    replicas = next(n for n in range(1, 2000) if holds(n))
+    run = trials.run(brief.rate_per_s / replicas)
+    interval = prediction_interval(brief.checkpoint, candidate.deployment, run)
+    best = (replicas, chance(replicas))
+    while 1 / (replicas := replicas + 1) > best[1] / best[0]:
+        if holds(replicas):
+            best = max(best, (replicas, chance(replicas)), key=lambda each: each[1] / each[0])
+    return best
 
 
 def compared(seed: int) -> dict | None:
@@ -123,27 +141,26 @@ def compared(seed: int) -> dict | None:
     if not any(high for _, high in rates.values()):
         return None
     plan = planned(brief, candidates)
-    costs = {}
+    expense, used = {}, {}
     for candidate in candidates:
         if rates[candidate.label][1] > 0:
-            replicas = fleet(candidate, brief)
+            replicas, chance = fleet(candidate, brief)
             gpu = candidate.deployment.gpu.name
-            cost = brief.price_per_hour(gpu, candidate.gpus * replicas)
-            costs[candidate.label] = (
-                cost,
-                brief.rate_per_s / (replicas * rates[candidate.label][1]),
-            )
-    winner = min(costs, key=lambda label: costs[label])
+            price = brief.price_per_hour(gpu, candidate.gpus * replicas)
+            expense[candidate.label] = price / chance
+            used[candidate.label] = brief.rate_per_s / (replicas * rates[candidate.label][1])
+    winner = min(expense, key=lambda label: (expense[label], used[label]))
     first = plan.choices[0]
-    # Candidates within the width of the search of each other are a tie.
-    tied = costs[first.label][1] <= costs[winner][1] * (1 + WIDTH)
     low, high = rates[first.label]
     rate = first.highest_rate.per_s
     return {
         "seed": seed, "limits": brief.limits.text, "winner": winner, "plan": first.label,
         "same_winner": winner == first.label,
-        "same_cost": abs(first.cost_per_hour / costs[winner][0] - 1) < 1e-9,
-        "tied": tied and costs[first.label][0] == costs[winner][0],
+        # Candidates within the width of the search of each other are a tie.
+        "tied": expense[first.label] == expense[winner]
+        and used[first.label] <= used[winner] * (1 + WIDTH),
+        "replicas": first.replicas, "chance": first.chance,
+        "expense_percent": 100 * (first.cost_per_hour / first.chance / expense[winner] - 1),
         "rate": rate, "first_fails_after": low, "highest": high,
         "off_percent": 100 * max(low / rate - 1, rate / high - 1, 0.0),
     }  # fmt: skip
@@ -168,7 +185,7 @@ def main() -> None:
                 "cases": len(found),
                 "same_winner": sum(case["same_winner"] for case in found),
                 "same_winner_or_tied": sum(case["same_winner"] or case["tied"] for case in found),
-                "same_cost": sum(case["same_cost"] for case in found),
+                "most_expense_percent": max(case["expense_percent"] for case in found),
                 "within_2_percent": sum(case["off_percent"] <= 2 for case in found),
                 "most_off_percent": max(case["off_percent"] for case in found),
             }

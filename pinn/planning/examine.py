@@ -10,24 +10,17 @@ from pinn.planning.bottleneck import limited_by, step_time_shares, time_shares
 from pinn.planning.brief import Brief
 from pinn.planning.candidates import ENGINE, Candidate
 from pinn.planning.commands import serve_command, simulate_command
-from pinn.planning.interval import chance_to_hold, prediction_interval
-from pinn.planning.plan import Choice, Fleet, HighestRate, LeftOut, Point
+from pinn.planning.interval import Interval, prediction_interval
+from pinn.planning.plan import Choice, HighestRate, LeftOut, Point
 from pinn.planning.search import WIDTH, highest_rate
+from pinn.planning.sizing import Sized, fewest_replicas, worth_most
 from pinn.planning.trial import Trials
-from pinn.simulator.engine_spec import ROUTINGS
 from pinn.simulator.run import Run
-from pinn.simulator.workloads.rate import at_rate
-from pinn.simulator.workloads.workload import Workload
 
 #: Rates of a choice's ladder, as shares of the highest that it holds.
 _LADDER = (0.25, 0.5, 0.7, 0.85, 1.0, 1.1)
-#: A load balancer sends each replica a more even load than thinning does; no replica of a fleet is
-#: expected to hold more than this many times what a lone one does.
-_BALANCED_GAIN = 2.0
 #: Width of the bisections behind an error bar.
 _BAR_WIDTH = 0.02
-#: Replicas that a fleet may need beyond what thinning says, before it is given up.
-_MORE_REPLICAS = 2
 
 
 @dataclass(frozen=True)
@@ -45,26 +38,13 @@ class Examined:
     simulations: int
 
 
-@dataclass(frozen=True)
-class Sized:
-    """Replicas for a rate, and how they serve it together.
-
-    Attributes:
-        replicas: How many.
-        fleets: Them under every routing; none without a rate.
-    """
-
-    replicas: int
-    fleets: Sequence[Fleet]
-
-
 def examine(kept: Sequence[tuple[Candidate, float]], brief: Brief) -> Examined:
     """Search the highest rate on the whole load, size the fleet, and say how sure that is."""
     found, left_out, simulations = _best(kept, brief)
     if found is None:
         return Examined(None, left_out, simulations)
     trials, rate, fails = found
-    sized = _sized(trials, rate, brief)
+    sized = fewest_replicas(trials, rate, brief)
     if sized is None:
         reason = f"holds {rate:.3g} requests/s alone, but no fleet holds the asked rate together"
         left_out.append(_left_out(trials.candidate, reason))
@@ -105,54 +85,21 @@ def _best(
     return best, left_out, simulations
 
 
-def _sized(trials: Trials, rate_per_s: float, brief: Brief) -> Sized | None:
-    """The fewest replicas that hold the asked rate under every routing, by bisection.
-
-    None where not even a few more than the highest rate says hold it.
-    """
-    asked = brief.rate_per_s
-    if asked is None:
-        return Sized(1, ())
-    workload = at_rate(brief.workload, asked)
-
-    def holds(replicas: int) -> bool:
-        excesses = (trials.fleet_excess(workload, replicas, how) for how in _routings(replicas))
-        return all(excess <= 1 for excess in excesses)
-
-    enough = first = max(math.ceil(asked / rate_per_s - 1e-9), 1)
-    while not holds(enough):
-        enough += 1
-        if enough > first + _MORE_REPLICAS:
-            return None
-    too_few = max(math.ceil(asked / rate_per_s / _BALANCED_GAIN), 1) - 1
-    while enough - too_few > 1:
-        middle = (enough + too_few) // 2
-        if holds(middle):
-            enough = middle
-        else:
-            too_few = middle
-    return Sized(enough, _fleets(trials, workload, asked, enough))
-
-
-def _routings(replicas: int) -> tuple[str, ...]:
-    """One stands for all where there is nothing to choose."""
-    return ROUTINGS if replicas > 1 else ROUTINGS[:1]
-
-
-def _fleets(trials: Trials, workload: Workload, rate_per_s: float, replicas: int) -> list[Fleet]:
-    gpus = replicas * trials.candidate.gpus
-    runs = ((how, trials.fleet(workload, replicas, how)) for how in _routings(replicas))
-    return [Fleet(how, trials.point(run, rate_per_s, gpus)) for how, run in runs]
-
-
 def _choice(trials: Trials, rate: HighestRate, sized: Sized, brief: Brief) -> Choice:
     candidate, asked = trials.candidate, brief.rate_per_s
-    share = rate.per_s if asked is None else asked / sized.replicas
-    run = trials.run(share)
     ladder, beyond = _ladder(trials, rate.per_s)
     seeds = [rate.per_s, *_other_seeds(trials, rate.per_s, brief)]
     rate = replace(rate, seeds_per_s=seeds)
-    rate, chance, safe = _interval(trials, rate, sized.replicas, run, brief)
+    run = trials.run(_share(rate, sized, brief))
+    interval = _interval(candidate, run, brief)
+    if interval is not None:
+        rate = _at_ends(trials, rate, interval)
+        if asked is not None:
+            most = None if brief.max_gpus is None else brief.max_gpus // candidate.gpus
+            fewest, sized = sized, worth_most(sized, trials, interval, brief, most)
+            if sized.replicas != fewest.replicas:
+                run = trials.run(_share(rate, sized, brief))
+    share = _share(rate, sized, brief)
     gpus = sized.replicas * candidate.gpus
     at_rate = trials.point(run, share, candidate.gpus)
     output_per_s = sized.replicas * share * float(brief.workload.output_tokens.mean())
@@ -175,8 +122,8 @@ def _choice(trials: Trials, rate: HighestRate, sized: Sized, brief: Brief) -> Ch
         cost_per_hour=cost,
         cost_per_million_output_tokens=None if cost is None else cost / output_per_s / 3600 * 1e6,
         limited_by=limited_by(beyond, candidate.latency),
-        chance=chance,
-        safe=safe,
+        chance=sized.chance,
+        safe=sized.safe,
         ladder=ladder,
         step_time=step_time_shares(run, candidate.latency),
         limits_time=time_shares(run, candidate.latency),
@@ -202,39 +149,39 @@ def _other_seeds(trials: Trials, rate_per_s: float, brief: Brief) -> list[float]
     found = []
     for seed in range(1, len(brief.draws)):
         other = Trials(trials.candidate, brief.replica_load(seed), brief.limits)
-        found.append(highest_rate(other.excess, rate_per_s, stride=1.03, width=_BAR_WIDTH)[0])
+        found.append(
+            highest_rate(other.excess, rate_per_s, stride=1 + _BAR_WIDTH, width=_BAR_WIDTH)[0]
+        )
         trials.count += other.count
     return found
 
 
-def _interval(
-    trials: Trials, rate: HighestRate, replicas: int, run: Run, brief: Brief
-) -> tuple[HighestRate, float | None, bool | None]:
-    """The highest rate at both ends of the prediction's interval; the fleet's chance and safety."""
-    candidate = trials.candidate
+def _share(rate: HighestRate, sized: Sized, brief: Brief) -> float:
+    """Of the asked rate that one replica serves; its highest without one."""
+    return rate.per_s if brief.rate_per_s is None else brief.rate_per_s / sized.replicas
+
+
+def _interval(candidate: Candidate, run: Run, brief: Brief) -> Interval | None:
+    """None for calibrated coefficients, which come without one."""
     if candidate.is_calibrated:
-        return rate, None, None
-    interval = prediction_interval(brief.checkpoint, candidate.deployment, run)
-    if interval is None:
-        return rate, None, None
+        return None
+    return prediction_interval(brief.checkpoint, candidate.deployment, run)
+
+
+def _at_ends(trials: Trials, rate: HighestRate, interval: Interval) -> HighestRate:
+    """The highest rate at both ends of the prediction's interval, and what is expected of it."""
     ends = []
     for way in (1, -1):
         other = replace(trials, misjudged=interval.at(way), count=0)
         guess = rate.per_s * math.exp(-way * interval.bad.step)
         ends.append(highest_rate(other.excess, guess, stride=1.1, width=_BAR_WIDTH)[0])
         trials.count += other.count
-    rate = replace(rate, interval_per_s=(ends[0], ends[1]), level=interval.level)
-    if brief.rate_per_s is None:
-        return rate, None, None
-    workload = at_rate(brief.workload, brief.rate_per_s)
-
-    def holds(error: float) -> bool:
-        other = replace(trials, misjudged=interval.at(error), count=0)
-        found = other.fleet_excess(workload, replicas, ROUTINGS[-1]) <= 1
-        trials.count += other.count
-        return found
-
-    return rate, *chance_to_hold(holds, interval.level)
+    return replace(
+        rate,
+        interval_per_s=(ends[0], ends[1]),
+        level=interval.level,
+        expected_per_s=interval.expected_rate(ends[0], rate.per_s, ends[1]),
+    )
 
 
 def _left_out(candidate: Candidate, reason: str) -> LeftOut:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -170,13 +171,17 @@ def _dearer(found: Scouted, brief: Brief) -> str:
 
 
 def _rank(asked: float | None, choice: Choice) -> tuple[float, ...]:
-    """Cheapest first, then the one with most to spare."""
-    rate = choice.highest_rate.per_s
+    """Least expense for what is expected within the limits, then the one with most to spare.
+
+    What coefficients without an interval promise is taken for certain.
+    """
+    expense = choice.cost_per_hour if choice.cost_per_hour is not None else choice.gpus
+    rate = choice.highest_rate
     if asked is None:
-        cost = choice.cost_per_hour if choice.cost_per_hour is not None else choice.gpus
-        return (cost / rate, -rate)
-    cost = choice.cost_per_hour if choice.cost_per_hour is not None else choice.gpus
-    return (cost, choice.utilization or 0.0)
+        expected = rate.per_s if rate.expected_per_s is None else rate.expected_per_s
+        return (expense / expected if expected else math.inf, -rate.per_s)
+    chance = 1.0 if choice.chance is None else choice.chance
+    return (expense / chance if chance else math.inf, choice.utilization or 0.0)
 
 
 def _frontier(scouted: Mapping[int, Scouted]) -> list[FrontierPoint]:

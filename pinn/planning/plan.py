@@ -100,6 +100,8 @@ class HighestRate:
         interval_per_s: At the bad and the good end of the prediction's interval; None where the
             prediction has none.
         level: What the interval is to cover, such as 0.9; None without one.
+        expected_per_s: The best rate to plan for times the chance that it is held; None without
+            an interval.
     """
 
     per_s: float
@@ -107,6 +109,7 @@ class HighestRate:
     seeds_per_s: Sequence[float] = ()
     interval_per_s: tuple[float, float] | None = None
     level: float | None = None
+    expected_per_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,8 @@ class Choice:
         engine: ``vllm``.
         gpu: Name.
         gpus_per_replica: Tensor x pipeline x data-parallel ranks.
-        replicas: How many hold the asked rate; 1 where none is asked.
+        replicas: How many are expected to serve most within the limits for their price; 1 where
+            no rate is asked.
         gpus: In all.
         formats: Part of the model -> number format, and ``kv_cache``.
         flags: Every engine flag that was chosen -> value.

@@ -17,6 +17,8 @@ from pinn.planning.trial import Trials
 _REQUESTS = 1000
 #: Candidates whose quick highest rate is this close to the best on their hardware stay.
 _MARGIN = 0.04
+#: Width of the bisection of a quick look.
+_WIDTH = 0.02
 #: Rates of the frontier, as shares of that at which all time is used.
 _LADDER = (0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0)
 
@@ -83,12 +85,12 @@ def _quick_rate(trials: Trials, best: float) -> float:
         near = best * (1 - _MARGIN)
         if trials.excess(near) > 1:
             return 0.0
-        return max(highest_rate(trials.excess, best, stride=1 + _MARGIN)[0], near)
+        return max(highest_rate(trials.excess, best, stride=1 + _MARGIN, width=_WIDTH)[0], near)
     candidate = trials.candidate
     _, guess = guessed_rates_per_s(
         trials.load.workload, candidate.latency, candidate.engine, trials.limits
     )
-    return highest_rate(trials.excess, guess)[0]
+    return highest_rate(trials.excess, guess, width=_WIDTH)[0]
 
 
 def _ladder(candidate: Candidate, brief: Brief) -> tuple[list[Point], int]:

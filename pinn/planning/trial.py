@@ -63,15 +63,14 @@ class Trials:
         assert run is not None, "a run that nothing may stop came to no end"
         return run
 
-    def fleet(self, workload: Workload, replicas: int, routing: str) -> Run:
-        """Replicas behind a load balancer, under a load of their own."""
-        run = self._simulate(workload, self._engine(replicas, routing))
-        assert run is not None, "a run that nothing may stop came to no end"
-        return run
+    def fleet(self, workload: Workload, replicas: int, routing: str) -> Run | None:
+        """Replicas behind a load balancer, under a load of their own; None if it was given up."""
+        return self._simulate(workload, self._engine(replicas, routing), may_end=True)
 
     def excess(self, rate_per_s: float) -> float:
         """The worst latency as a share of its limit; infinite where the run was given up."""
-        return self._excess(self.load.at(rate_per_s), self.candidate.engine)
+        run = self._simulate(self.load.at(rate_per_s), self.candidate.engine, may_end=True)
+        return np.inf if run is None else self.excess_of(run)
 
     def point(self, run: Run, rate_per_s: float, gpus: int) -> Point:
         """Figures of a run at a rate on so many GPUs."""
@@ -80,10 +79,7 @@ class Trials:
 
     def fleet_excess(self, workload: Workload, replicas: int, routing: str) -> float:
         """The same of replicas behind a load balancer."""
-        return self._excess(workload, self._engine(replicas, routing))
-
-    def _excess(self, workload: Workload, engine: EngineSpec) -> float:
-        run = self._simulate(workload, engine, may_end=True)
+        run = self.fleet(workload, replicas, routing)
         return np.inf if run is None else self.excess_of(run)
 
     def _engine(self, replicas: int, routing: str) -> EngineSpec:

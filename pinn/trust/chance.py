@@ -9,7 +9,8 @@ gradually, where a margin would fall off a cliff, and no margin has to be chosen
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -54,6 +55,31 @@ class ErrorLaw:
         """
         times = self._times(excess, half)
         return np.where(times <= 1, excess[..., None] / times, 0.0).mean(axis=-1)
+
+    def held(self, holds: Callable[[float], bool]) -> float:
+        """Chance that limits are held that only a trial can judge; found by bisection.
+
+        Args:
+            holds: Whether they are held with times off by so many half-widths. If they are with
+                some, they are with shorter times.
+
+        >>> ErrorLaw((-1.0, 0.0, 1.0, 2.0)).held(lambda error: error < 1.5)
+        0.75
+        """
+        errors = sorted(self.errors)
+        return bisect_left(errors, True, key=lambda error: not holds(error)) / len(errors)
+
+    def expected_most(self, output: Callable[[float], float]) -> float:
+        """The best output to plan for, times the chance that it is reached.
+
+        Args:
+            output: What is reached with times off by so many half-widths; less with longer ones.
+
+        >>> ErrorLaw((-1.0, 0.0, 1.0, 2.0)).expected_most(lambda error: 10 - error)
+        8.0
+        """
+        count = len(self.errors)
+        return max(output(e) * i / count for i, e in enumerate(sorted(self.errors), 1))
 
     def _times(self, excess: Values, half: Values) -> Float[np.ndarray, "n errors"]:
         """Equally likely times as shares of the limit."""

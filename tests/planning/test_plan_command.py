@@ -57,8 +57,8 @@ def plan(folder):
     return read_plan(folder / "out" / "plan.json")
 
 
-def test_choices_are_ranked_by_price_and_hold_the_limits(plan):
-    costs = [choice.cost_per_hour for choice in plan.choices]
+def test_choices_are_ranked_by_price_for_what_is_expected_and_hold_the_limits(plan):
+    costs = [choice.cost_per_hour / choice.chance for choice in plan.choices]
     assert costs == sorted(costs)
     for choice in plan.choices:
         assert choice.gpus == choice.replicas * choice.gpus_per_replica
@@ -78,8 +78,8 @@ def test_the_interval_holds_the_rate_and_decides_what_is_safe(plan):
         low, high = choice.highest_rate.interval_per_s
         assert low <= choice.highest_rate.per_s * 1.01
         assert high >= choice.highest_rate.per_s * 0.99
-        if choice.safe:
-            assert choice.chance > 0.9
+        assert 0.95 * low <= choice.highest_rate.expected_per_s <= high
+        assert choice.chance >= 0.95 if choice.safe else choice.chance <= 0.95
 
 
 def test_every_candidate_is_accounted_for(plan):
@@ -134,7 +134,7 @@ def test_without_a_rate_or_prices_gpus_are_compared(folder):
     found = planned(folder, "--gpu", "H100", "--slo", "p95 itl<=30ms", "--out", str(folder / "b"))
     assert found.exit_code == 0, found.output
     plan = read_plan(folder / "b" / "plan.json")
-    each = [choice.highest_rate.per_s / choice.gpus for choice in plan.choices]
+    each = [choice.highest_rate.expected_per_s / choice.gpus for choice in plan.choices]
     assert each == sorted(each, reverse=True)
     assert all(choice.replicas == 1 and choice.chance is None for choice in plan.choices)
     assert all(choice.cost_per_hour is None for choice in plan.choices)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from statistics import NormalDist
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pinn.planning.interval import chance_to_hold
 from pinn.planning.search import WIDTH, highest_rate
 
 
@@ -51,12 +49,3 @@ def test_where_every_rate_holds_no_end_is_told():
     low, high = highest_rate(lambda _: 0.5, 5.0)
     assert low > 1000
     assert high is None
-
-
-@given(st.floats(0, 3))
-def test_the_chance_is_that_of_an_error_no_worse_than_the_worst_that_holds(worst):
-    chance, safe = chance_to_hold(lambda error: error <= worst, 0.9)
-    normal = NormalDist()
-    true = normal.cdf(worst * normal.inv_cdf(0.95))
-    assert safe == (worst >= 1)
-    assert true - 0.08 <= chance <= true + 1e-12

@@ -33,6 +33,25 @@ def test_worth_is_throughput_times_chance_where_errors_are_small(law, half):
     assert (worth >= chance * slowest - 1e-12).all()
 
 
+@given(LAWS, st.floats(-4, 4))
+@settings(max_examples=30, deadline=None)
+def test_trials_find_the_chance_that_a_formula_gives(law, worst):
+    width = np.array([0.1])
+    excess = np.exp(-0.1 * np.array([worst]))
+    tried = law.held(lambda error: excess[0] * np.exp(0.1 * error) <= 1)
+    assert tried == pytest.approx(law.chance(excess, width)[0])
+
+
+@given(LAWS, st.floats(0.1, 10), st.floats(0, 0.5))
+@settings(max_examples=30, deadline=None)
+def test_the_expected_output_is_at_least_that_of_every_plan(law, most, slope):
+    expected = law.expected_most(lambda error: most * np.exp(-slope * error))
+    for planned in most * np.exp(-slope * np.array(law.errors)):
+        reached = law.held(lambda error, x=planned: most * np.exp(-slope * error) >= x)
+        assert expected >= planned * reached * (1 - 1e-9)
+    assert expected <= most * np.exp(-slope * min(law.errors)) + 1e-12
+
+
 def test_the_interval_of_a_normal_law_holds_its_level():
     half = np.array([0.2])
     for level in (0.5, 0.8, 0.9):

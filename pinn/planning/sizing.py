@@ -1,0 +1,135 @@
+"""How many replicas serve the asked rate, and how likely they hold the limits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pinn.planning.brief import Brief
+from pinn.planning.interval import Interval
+from pinn.planning.plan import Fleet
+from pinn.planning.trial import Trials
+from pinn.simulator.engine_spec import ROUTINGS
+from pinn.simulator.workloads.rate import at_rate
+from pinn.simulator.workloads.workload import Workload
+
+#: A load balancer sends each replica a more even load than thinning does; no replica of a fleet is
+#: expected to hold more than this many times what a lone one does.
+_BALANCED_GAIN = 2.0
+#: Replicas that a fleet may need beyond what thinning says, before it is given up.
+_MORE_REPLICAS = 2
+#: Replicas are added for certainty by this share of the fewest at a time.
+_STRIDE = 0.1
+
+
+@dataclass(frozen=True)
+class Sized:
+    """Replicas for a rate, and how they serve it together.
+
+    Attributes:
+        replicas: How many.
+        fleets: Them under every routing; none without a rate.
+        chance: That they hold the limits; None where the prediction has no interval.
+        safe: Whether they do at the interval's bad end.
+    """
+
+    replicas: int
+    fleets: Sequence[Fleet] = ()
+    chance: float | None = None
+    safe: bool | None = None
+
+    @property
+    def worth(self) -> float:
+        """Expected service within the limits for each replica; 1 is all by one."""
+        return (1.0 if self.chance is None else self.chance) / self.replicas
+
+
+def fewest_replicas(trials: Trials, rate_per_s: float, brief: Brief) -> Sized | None:
+    """The fewest replicas that hold the asked rate under every routing, by bisection.
+
+    None where not even a few more than the highest rate says hold it.
+    """
+    asked = brief.rate_per_s
+    if asked is None:
+        return Sized(1)
+    workload = at_rate(brief.workload, asked)
+    enough = first = max(math.ceil(asked / rate_per_s - 1e-9), 1)
+    while not (fleets := _holding_fleets(trials, workload, asked, enough)):
+        enough += 1
+        if enough > first + _MORE_REPLICAS:
+            return None
+    too_few = max(math.ceil(asked / rate_per_s / _BALANCED_GAIN), 1) - 1
+    while enough - too_few > 1:
+        middle = (enough + too_few) // 2
+        found = _holding_fleets(trials, workload, asked, middle)
+        if found:
+            enough, fleets = middle, found
+        else:
+            too_few = middle
+    return Sized(enough, fleets)
+
+
+def worth_most(
+    fewest: Sized, trials: Trials, interval: Interval, brief: Brief, most: int | None
+) -> Sized:
+    """As many replicas as are expected to serve most within the limits for their price.
+
+    Args:
+        fewest: Those that hold the limits as predicted.
+        trials: Of one replica.
+        interval: How wrong the prediction may be.
+        brief: What is asked, with a rate.
+        most: Replicas at most; None for any number.
+    """
+    assert brief.rate_per_s is not None, "replicas are for a rate"
+    workload = at_rate(brief.workload, brief.rate_per_s)
+    best = _with_chance(fewest, trials, interval, workload)
+    stride = max(round(_STRIDE * fewest.replicas), 1)
+    replicas = fewest.replicas + stride
+    # More replicas are worth no more than all of the service by so many.
+    while 1 / replicas > best.worth and (most is None or replicas <= most):
+        fleets = _holding_fleets(trials, workload, brief.rate_per_s, replicas)
+        if fleets:
+            more = _with_chance(Sized(replicas, fleets), trials, interval, workload)
+            best = max(best, more, key=lambda sized: sized.worth)
+        replicas += stride
+    return best
+
+
+def _with_chance(sized: Sized, trials: Trials, interval: Interval, workload: Workload) -> Sized:
+    known: dict[float, bool] = {}
+
+    def holds(error: float) -> bool:
+        if error <= 0:  # the fleet holds the limits as predicted
+            return True
+        if error not in known:
+            other = replace(trials, misjudged=interval.at(error), count=0)
+            known[error] = other.fleet_excess(workload, sized.replicas, ROUTINGS[-1]) <= 1
+            trials.count += other.count
+        return known[error]
+
+    chance = interval.law.held(holds)
+    held = [error for error, held in known.items() if held]
+    failed = [error for error, held in known.items() if not held]
+    safe = max(held, default=0) >= 1 or (min(failed, default=math.inf) > 1 and holds(1.0))
+    return replace(sized, chance=chance, safe=safe)
+
+
+def routings(replicas: int) -> tuple[str, ...]:
+    """One stands for all where there is nothing to choose."""
+    return ROUTINGS if replicas > 1 else ROUTINGS[:1]
+
+
+def _holding_fleets(
+    trials: Trials, workload: Workload, rate_per_s: float, replicas: int
+) -> list[Fleet]:
+    """Replicas under every routing; none where one of them misses a limit."""
+    found = []
+    for how in routings(replicas):
+        run = trials.fleet(workload, replicas, how)
+        if run is None or trials.excess_of(run) > 1:
+            return []
+        gpus = replicas * trials.candidate.gpus
+        found.append(Fleet(how, trials.point(run, rate_per_s, gpus)))
+    return found
