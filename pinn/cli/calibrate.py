@@ -16,14 +16,12 @@ from pinn.specs.serving import ServingSpec
 if TYPE_CHECKING:
     import numpy as np
 
-    from pinn.coefficients.coefficient_set import CoefficientSet
-    from pinn.coefficients.coefficients import Coefficients
     from pinn.data.benchmarks.benchmark_run import BenchmarkRun
-    from pinn.data.traces.trace_tables import TraceTables
     from pinn.specs.deployment import Deployment
     from pinn.training.calibration.calibrate import BetaSettings
-    from pinn.training.calibration.prior import Prior
+    from pinn.training.calibration.fit import Fit
     from pinn.training.calibration.run import Calibration
+    from pinn.training.calibration.start import Start
 
 app = typer.Typer()
 
@@ -128,96 +126,79 @@ def calibrate(
       pinn simulate --coefficients server.json --workload profile.yaml
     """
     from pinn.training.calibration.calibrate import BetaSettings
+    from pinn.training.calibration.run import Calibration
+    from pinn.training.calibration.start import Start
 
+    start = Start(append, base, checkpoint)
+    settings = BetaSettings(intervals, budget or None, select, seed)
     paths = [*(benchmarks or []), *(more or [])]
+    fit = fit_measurements(start, observations, paths, model, gpu, settings, force, flags)
+    for note in start.notes:
+        typer.echo(note)
+    print_fit(fit, append is not None)
+    _write(fit, out)
+    if study is not None and isinstance(fit.found, Calibration):
+        _study(fit.found, study)
+
+
+def print_fit(fit: Fit, appended: bool) -> None:
+    """Print what was fitted, and whether it is better than before."""
+    from pinn.cli.calibration_report import print_benchmarks, print_calibration
+    from pinn.training.calibration.run import Calibration
+
+    if isinstance(fit.found, Calibration):
+        print_calibration(fit.found, appended)
+    else:
+        print_benchmarks(fit.found, appended)
+
+
+def fit_measurements(
+    start: Start,
+    observations: Path | None,
+    benchmarks: list[Path],
+    model: str | None,
+    gpu: str | None,
+    settings: BetaSettings,
+    force: bool,
+    flags: dict[str, Any],
+) -> Fit:
+    """The fit to a folder of observations, or to files of benchmarks.
+
+    What was left out, assumed or does not match is added to the notes of ``start``.
+    """
+    from pinn.data.traces.trace_tables import read_trace_tables
+    from pinn.evaluation.coefficient_files import benchmark_runs
+    from pinn.training.calibration.fit import fit_benchmarks, fit_traces
+
     if (observations is None) == (not benchmarks):
         raise PinnError("give --observations FOLDER of 'pinn ingest', or --benchmarks FILES")
-    start = _Start(append, base, checkpoint)
     if observations is None:
-        runs, deployment, named = _read_files(paths, model, gpu, flags)
-        _benchmarks(runs, deployment, named, start, out, force)
-        return
+        runs, deployment, named = _read_files(benchmarks, model, gpu, flags, start.notes)
+        return fit_benchmarks(runs, deployment, named, start, force)
     if flags or model or gpu:
         raise PinnError("--observations names its server already: flags belong to 'pinn ingest'")
-    from pinn.data.traces.trace_tables import read_trace_tables
-
     traces = read_trace_tables(observations)
     if traces.manifest["tables"].get("cycles", {}).get("rows"):
-        settings = BetaSettings(intervals, budget or None, select, seed)
-        _traces(traces, start, settings, out, study, force)
-        return
-    from pinn.evaluation.coefficient_files import benchmark_runs
-
+        return fit_traces(traces, start, settings, force)
     named = _named(traces.manifest.get("deployment") or {})
-    _benchmarks(benchmark_runs(traces), traces.deployment(), named, start, out, force)
-
-
-class _Start:
-    """What a calibration starts from: a file, or a checkpoint."""
-
-    def __init__(self, append: Path | None, base: Path | None, checkpoint: Path | None) -> None:
-        if append is not None and base is not None:
-            raise PinnError("--append goes on from a posterior, --base from coefficients: give one")
-        self.append, self.base, self.checkpoint = append, base, checkpoint
-
-    def coefficients(self, deployment: Deployment) -> CoefficientSet:
-        """The coefficients before."""
-        from pinn.coefficients.checkpoint_search import find_checkpoint
-        from pinn.coefficients.coefficient_set import (
-            CoefficientSet,
-            deployment_facts,
-            read_coefficient_set,
-        )
-        from pinn.coefficients.surrogate import Surrogate
-
-        file = self.append or self.base
-        if file is not None:
-            found = read_coefficient_set(file)
-            found.check_deployment(deployment, str(file))
-            return found
-        surrogate = Surrogate.load(find_checkpoint(self.checkpoint))
-        coefficients = surrogate.coefficients([deployment])
-        return CoefficientSet(deployment_facts(deployment), coefficients, surrogate.taught_alphas())
-
-    def of_network(self, deployment: Deployment, start: CoefficientSet) -> Any:
-        """Coefficients of a deployment, or of another that might have run."""
-        from pinn.coefficients.checkpoint_search import find_checkpoint
-        from pinn.coefficients.surrogate import Surrogate
-
-        def coefficients_of(other: Deployment) -> Coefficients:
-            if other == deployment:
-                return start.coefficients
-            return Surrogate.load(find_checkpoint(self.checkpoint)).coefficients([other])
-
-        return coefficients_of
-
-    def prior(self, deployment: Deployment, start: CoefficientSet) -> Prior:
-        """How far the coefficients before may be off."""
-        from pinn.coefficients.checkpoint_search import find_checkpoint
-        from pinn.training.calibration.checkpoint_prior import checkpoint_prior
-        from pinn.training.calibration.prior import prior_of_set
-
-        if self.append is not None:
-            return prior_of_set(start, str(self.append))
-        used = find_checkpoint(self.checkpoint)
-        prior, missing = checkpoint_prior(used, deployment, start.coefficients)
-        if missing:
-            typer.echo(f"the prior is an assumption: {missing}")
-        return prior
+    return fit_benchmarks(benchmark_runs(traces), traces.deployment(), named, start, force)
 
 
 def _read_files(
-    paths: list[Path], model: str | None, gpu: str | None, flags: dict[str, Any]
+    paths: list[Path],
+    model: str | None,
+    gpu: str | None,
+    flags: dict[str, Any],
+    notes: list[str],
 ) -> tuple[list[BenchmarkRun], Deployment, dict[str, str]]:
     from pinn.data.benchmarks.read import read_benchmarks
     from pinn.data.traces.benchmark_target import benchmark_target
 
     of_server, load = split_flags(flags)
     runs, report = read_benchmarks(paths, load)
-    for reason, count in report.refused.items():
-        typer.echo(f"{count:8} left out: {reason}")
-    for text in dict.fromkeys(text for run in runs for text in run.assumed):
-        typer.echo(f"assumed: {text}")
+    notes += [f"{count:8} left out: {reason}" for reason, count in report.refused.items()]
+    assumed = dict.fromkeys(text for run in runs for text in run.assumed)
+    notes += [f"assumed: {text}" for text in assumed]
     target = benchmark_target(runs, model, gpu, of_server)
     return runs, target.deployment(), _named(vars(target))
 
@@ -228,68 +209,17 @@ def _named(entry: Any) -> dict[str, str]:
     return {name: entry[name] for name in NAMED if entry.get(name)}
 
 
-def _benchmarks(
-    runs: list[BenchmarkRun],
-    deployment: Deployment,
-    named: dict[str, str],
-    begin: _Start,
-    out: Path,
-    force: bool,
-) -> None:
-    from pinn.cli.calibration_report import print_benchmarks
-    from pinn.training.calibration.benchmark_set import benchmark_set
-    from pinn.training.calibration.benchmarks import calibrate_to_benchmarks
-    from pinn.training.calibration.checks import refuse
-    from pinn.training.calibration.checks_benchmarks import check_benchmarks
-    from pinn.training.calibration.verdict import is_kept
-
-    start = begin.coefficients(deployment)
-    findings = check_benchmarks(runs, deployment, begin.of_network(deployment, start))
-    for text in refuse(findings, force):
-        typer.echo(f"WARNING: {text}")
-    found = calibrate_to_benchmarks(runs, deployment, begin.prior(deployment, start))
-    print_benchmarks(found, begin.append is not None)
-    kept = not found.verdicts or is_kept(found.verdicts)
-    _write(benchmark_set(found, named, start.taught), kept, out)
-
-
-def _traces(
-    traces: TraceTables,
-    begin: _Start,
-    settings: BetaSettings,
-    out: Path,
-    study: Path | None,
-    force: bool,
-) -> None:
-    from pinn.cli.calibration_report import print_calibration
-    from pinn.training.calibration.checks import refuse
-    from pinn.training.calibration.checks_traces import check_traces
-    from pinn.training.calibration.run import run_calibration
-    from pinn.training.calibration.verdict import is_kept
-
-    deployment = traces.deployment()
-    start = begin.coefficients(deployment)
-    findings = check_traces(traces, deployment, begin.of_network(deployment, start))
-    for text in refuse(findings, force):
-        typer.echo(f"WARNING: {text}")
-    found = run_calibration(traces, deployment, begin.prior(deployment, start), settings)
-    print_calibration(found, begin.append is not None)
-    _write(found.coefficient_set(start.taught), is_kept(found.verdicts), out)
-    if study is not None:
-        _study(found, study)
-
-
-def _write(found: CoefficientSet, kept: bool, out: Path) -> None:
+def _write(fit: Fit, out: Path) -> None:
     """Write what is better than before on what was left out."""
     from pinn.coefficients.coefficient_set import write_coefficient_set
 
-    if not kept:
+    if not fit.kept:
         typer.echo(
             "nothing written: the calibration is not better than what was before on "
             "what it has not seen; measure more, or other loads"
         )
         return
-    write_coefficient_set(found, out)
+    write_coefficient_set(fit.coefficients, out)
     typer.echo(f"wrote {out}")
 
 

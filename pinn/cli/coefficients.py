@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,12 +15,16 @@ from pinn.errors import PinnError
 from pinn.specs.serving import ServingSpec
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pinn.coefficients.coefficient_set import CoefficientSet
     from pinn.coefficients.surrogate import Surrogate
+    from pinn.specs.deployment import Deployment
 
 app = typer.Typer()
 
 _MANY = "Many configurations"
-_EXAMPLES = (
+EXAMPLES = (
     "32 decode @ 700",
     "256 decode @ 2000",
     "1 prefill 2048 @ 0",
@@ -109,7 +114,7 @@ def coefficients(
     if configs is None and grid is None:
         if out is not None or skip_invalid:
             raise PinnError("--out and --skip-invalid are for --configs or --grid: use --json")
-        _one(given, batch or list(_EXAMPLES), json_path, checkpoint, given_coefficients)
+        _one(given, batch or list(EXAMPLES), json_path, checkpoint, given_coefficients)
     elif given_coefficients is not None:
         raise PinnError("--coefficients belong to one configuration: leave --configs, --grid out")
     elif out is None:
@@ -128,30 +133,66 @@ def _one(
     checkpoint: Path | None,
     path: Path | None,
 ) -> None:
-    from pinn.cli.coefficient_report import (
-        file_report,
-        network_report,
-        print_report,
-    )
+    from pinn.cli.coefficient_report import print_report
     from pinn.cli.json_output import write_json
+
+    report, _ = one_report(given, batches, checkpoint, path)
+    write_json(report, json_path)
+    print_report(report)
+
+
+def one_report(
+    given: dict[str, Any], batches: list[str], checkpoint: Path | None, path: Path | None
+) -> tuple[dict[str, Any], Deployment]:
+    """What is written of one configuration, and its deployment.
+
+    Args:
+        given: The configuration.
+        batches: To be timed.
+        checkpoint: Trained network; None for the usual one.
+        path: Coefficients in place of the network, or None.
+    """
+    from pinn.cli.coefficient_report import file_report, network_report
     from pinn.coefficients.checkpoint_search import find_checkpoint
-    from pinn.coefficients.coefficient_set import NAMED, read_coefficient_set
+
+    found, deployment = one_set(given, checkpoint, path)
+    if path is None:
+        used = find_checkpoint(checkpoint)
+        report = network_report(_surrogate(used), deployment, batches, used)
+    else:
+        report = file_report(found, deployment, batches)
+    return report | {"named": found.deployment["named"]}, deployment
+
+
+def one_set(
+    given: dict[str, Any], checkpoint: Path | None, path: Path | None
+) -> tuple[CoefficientSet, Deployment]:
+    """The coefficients of one configuration, and its deployment; arguments as :func:`one_report`.
+
+    What the user called model, GPU and format is in the set's deployment as ``named``.
+    """
+    from pinn.coefficients.coefficient_set import (
+        NAMED,
+        CoefficientSet,
+        deployment_facts,
+        read_coefficient_set,
+    )
     from pinn.coefficients.configurations import canonical, make_deployment
 
     configuration = canonical(given)
     if path is None:
         deployment = make_deployment(configuration)
-        used = find_checkpoint(checkpoint)
-        report = network_report(_surrogate(used), deployment, batches, used)
+        surrogate = _surrogate(checkpoint)
+        coefficients = surrogate.coefficients([deployment])
+        facts = deployment_facts(deployment)
+        found = CoefficientSet(facts, coefficients, surrogate.taught_alphas())
     else:
         found = read_coefficient_set(path)
         configuration = canonical(found.configuration() | given)
         deployment = make_deployment(configuration)
         found.check_deployment(deployment, str(path))
-        report = file_report(found, deployment, batches)
-    report["named"] = {k: configuration[k] for k in NAMED if k in configuration}
-    write_json(report, json_path)
-    print_report(report)
+    named = {k: configuration[k] for k in NAMED if k in configuration}
+    return replace(found, deployment=found.deployment | {"named": named}), deployment
 
 
 def _many(configs: Path | None, grid: str | None, given: dict[str, Any]) -> list[dict[str, Any]]:
@@ -173,15 +214,25 @@ def _write(
     checkpoint: Path | None,
     skip_invalid: bool,
 ) -> None:
-    from pinn.cli.coefficient_table import coefficient_table, write_table
+    from pinn.cli.coefficient_table import write_table
+
+    table, reasons = many_table(rows, batches, checkpoint, skip_invalid)
+    write_table(table, out)
+    for reason in sorted(set(reasons)):
+        typer.echo(f"{reasons.count(reason):8} left out: {reason}")
+    typer.echo(f"{len(table):8} configurations written to {out}")
+
+
+def many_table(
+    rows: list[dict[str, Any]], batches: list[str], checkpoint: Path | None, skip_invalid: bool
+) -> tuple[pa.Table, list[str]]:
+    """The table of many configurations, and why others were left out."""
+    from pinn.cli.coefficient_table import coefficient_table
     from pinn.coefficients.configurations import make_deployments
 
     surrogate = _surrogate(checkpoint)
     kept, deployments, reasons = make_deployments(rows, skip_invalid)
-    write_table(coefficient_table(surrogate, kept, deployments, batches), out)
-    for reason in sorted(set(reasons)):
-        typer.echo(f"{reasons.count(reason):8} left out: {reason}")
-    typer.echo(f"{len(kept):8} configurations written to {out}")
+    return coefficient_table(surrogate, kept, deployments, batches), reasons
 
 
 def _surrogate(checkpoint: Path | None) -> Surrogate:

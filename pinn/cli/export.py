@@ -97,11 +97,25 @@ def table(
 
       pinn export table --coefficients run1.json --out coefficients.json
     """
+    rows = _asked_rows(configs, coefficients or [])
+    table_of(rows, out, file_format, checkpoint, coefficients or [], skip_invalid, intervals)
+
+
+def table_of(
+    rows: list[dict[str, Any]],
+    out: Path,
+    file_format: str | None,
+    checkpoint: Path | None,
+    coefficients: list[Path],
+    skip_invalid: bool,
+    intervals: bool,
+) -> None:
+    """Write the table of configurations; arguments are the command's options."""
     from pinn.export.table import export_table
     from pinn.export.table_file import write_table_file
 
     kind = file_format or out.suffix.lower().removeprefix(".")
-    configured = _configured(configs, checkpoint, coefficients, skip_invalid)
+    configured = _configured(rows, checkpoint, coefficients, skip_invalid)
     ends = _intervals(configured, checkpoint) if intervals else None
     write_table_file(export_table(configured, ends), configured.provenance, out, kind)
     typer.echo(f"{len(configured):8} configurations written to {out}")
@@ -145,11 +159,24 @@ def blis(
     Example:
       pinn export blis --configs 'model=Llama-3.1-8B gpu=H100' --out blis
     """
+    rows = _asked_rows(configs, coefficients or [])
+    blis_of(rows, out, workload or [], checkpoint, coefficients or [], skip_invalid)
+
+
+def blis_of(
+    rows: list[dict[str, Any]],
+    out: Path,
+    workload: list[Path],
+    checkpoint: Path | None,
+    coefficients: list[Path],
+    skip_invalid: bool,
+) -> None:
+    """Write the folders of configurations; arguments are the command's options."""
     from pinn.export.blis_files import write_summary
     from pinn.export.blis_workloads import standard_loads
     from pinn.simulator.workloads.load import load_workload
 
-    configured = _configured(configs, checkpoint, coefficients, skip_invalid)
+    configured = _configured(rows, checkpoint, coefficients, skip_invalid)
     loads = [load_workload(path) for path in workload] if workload else standard_loads()
     typer.echo(
         f"loads: {', '.join(load.name for load in loads)}; errors: median |BLIS - surrogate|"
@@ -254,24 +281,27 @@ def specs(
 
 
 def _configured(
-    configs: str | None,
+    rows: list[dict[str, Any]],
     checkpoint: Path | None,
-    coefficients: list[Path] | None,
+    coefficients: list[Path],
     skip_invalid: bool,
 ) -> Configured:
     from pinn.coefficients.checkpoint_search import find_checkpoint
     from pinn.coefficients.configurations import make_deployments
     from pinn.export.configured import from_checkpoint, with_coefficient_files
 
-    rows = _rows_of_files(coefficients or []) if configs is None else _rows(configs)
     kept, deployments, reasons = make_deployments(rows, skip_invalid)
     for reason in sorted(set(reasons)):
         typer.echo(f"{reasons.count(reason):8} left out: {reason}")
     configured = from_checkpoint(find_checkpoint(checkpoint), kept, deployments)
-    return with_coefficient_files(configured, coefficients or [])
+    return with_coefficient_files(configured, coefficients)
 
 
-def _rows_of_files(paths: list[Path]) -> list[dict[str, Any]]:
+def _asked_rows(configs: str | None, coefficients: list[Path]) -> list[dict[str, Any]]:
+    return rows_of_files(coefficients) if configs is None else _rows(configs)
+
+
+def rows_of_files(paths: list[Path]) -> list[dict[str, Any]]:
     """The configurations that coefficient files belong to."""
     from pinn.coefficients.coefficient_set import read_coefficient_set
     from pinn.coefficients.configurations import canonical

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+import pinn
 from pinn.cli.command_group import CommandGroup, Subcommand
 
 HELP = """Latency of LLM serving engines on models and GPUs that nobody has measured.
@@ -112,9 +113,7 @@ def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     if version:
-        from pinn.export.provenance import program_version
-
-        typer.echo(f"pinn {program_version()}")
+        typer.echo(f"pinn {pinn.__version__}")
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(first_steps())

@@ -19,9 +19,11 @@ from pinn.specs.serving import ServingSpec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pinn.evaluation.workers import Workers
     from pinn.planning.brief import Brief
     from pinn.planning.candidates import Candidate, Wanted
-    from pinn.planning.plan import Ask, LeftOut
+    from pinn.planning.make import Progress
+    from pinn.planning.plan import Ask, LeftOut, Plan
 
 app = typer.Typer(add_completion=False)
 
@@ -126,18 +128,60 @@ def plan(
       pinn plan --model Qwen/Qwen3-30B-A3B --workload trace.csv --gpu H100 --slo 'p99 ttft<=2s'
         --quantization bf16,fp8
     """
-    from pinn.cli.plan_report import print_plan, write_csv
+    from pinn.cli.plan_report import print_plan
+    from pinn.evaluation.workers import Workers
+
+    made = planned(
+        workload,
+        slo,
+        model=model,
+        gpu=gpu,
+        rate=rate,
+        max_gpus=max_gpus,
+        prices={} if price is None else _prices(price),
+        configs=configs,
+        candidates=candidates,
+        coefficients=coefficients or [],
+        checkpoint=checkpoint,
+        top=top,
+        seed=seed,
+        workers=Workers(backend, workers or os.cpu_count() or 1, address, torch=False),
+        progress=lambda line: print(line, file=sys.stderr, flush=True),
+        flags=flags,
+    )
+    if out is not None:
+        write_files(made, out)
+    print_plan(made, out)
+
+
+def planned(
+    workload: Path,
+    slo: str,
+    *,
+    model: str | None,
+    gpu: str | None,
+    rate: float | None,
+    max_gpus: int | None,
+    prices: dict[str, float],
+    configs: Path | None,
+    candidates: Path | None,
+    coefficients: list[Path],
+    checkpoint: Path | None,
+    top: int,
+    seed: int | None,
+    workers: Workers,
+    progress: Progress,
+    flags: dict[str, Any],
+) -> Plan:
+    """The plan; arguments are the command's options, prices by the GPU's name."""
     from pinn.coefficients.checkpoint_search import find_checkpoint
     from pinn.coefficients.configuration_files import read_configurations
-    from pinn.evaluation.workers import Workers
     from pinn.planning.candidates import find_candidates, grid_configurations
     from pinn.planning.make import make_plan
-    from pinn.planning.page import write_page
-    from pinn.planning.plan import write_plan
 
     used = find_checkpoint(checkpoint)
-    brief = _brief(workload, slo, rate, price, max_gpus, seed, used)
-    wanted = _wanted(model, gpu, flags, max_gpus, coefficients or [])
+    brief = _brief(workload, slo, rate, prices, max_gpus, seed, used)
+    wanted = _wanted(model, gpu, flags, max_gpus, coefficients)
     if configs is None:
         if not wanted.gpus or ("model" not in wanted.shared and not coefficients):
             raise PinnError("--model and --gpu are needed: 'pinn models' and 'pinn gpus' list them")
@@ -145,31 +189,37 @@ def plan(
     else:
         rows = [{**wanted.shared, **row} for row in read_configurations(configs)]
     found, misfits = find_candidates(
-        rows, wanted, brief.workload, used, coefficients or [], listed=configs is not None
+        rows, wanted, brief.workload, used, coefficients, listed=configs is not None
     )
     ask = _ask(wanted, found, misfits, brief)
-    made = make_plan(
+    return make_plan(
         ask,
         brief,
         found,
         misfits,
         top=top,
         each_alone=configs is not None,
-        workers=Workers(backend, workers or os.cpu_count() or 1, address, torch=False),
-        progress=lambda line: print(line, file=sys.stderr, flush=True),
+        workers=workers,
+        progress=progress,
     )
-    if out is not None:
-        write_plan(made, out / "plan.json")
-        write_csv(made, out / "plan.csv")
-        write_page(made, out)
-    print_plan(made, out)
+
+
+def write_files(made: Plan, out: Path) -> None:
+    """Write plan.json, plan.csv, plan.html and its pictures into a folder."""
+    from pinn.cli.plan_report import write_csv
+    from pinn.planning.page import write_page
+    from pinn.planning.plan import write_plan
+
+    write_plan(made, out / "plan.json")
+    write_csv(made, out / "plan.csv")
+    write_page(made, out)
 
 
 def _brief(
     path: Path,
     slo: str,
     rate: float | None,
-    price: str | None,
+    prices: dict[str, float],
     max_gpus: int | None,
     seed: int | None,
     checkpoint: Path,
@@ -185,7 +235,6 @@ def _brief(
     if rate is not None and not 0 < rate < float("inf"):
         raise PinnError(f"--rate must be positive, got {rate:g} requests/s")
     draws = (load, *(load_workload(path, (seed or 0) + 1000 + i) for i in range(1, _DRAWS)))
-    prices = {} if price is None else _prices(price)
     return Brief(draws, rate, limits, checkpoint, prices, max_gpus, str(path), seed)
 
 

@@ -166,7 +166,7 @@ def _interval(choice: Choice) -> str:
 
 def write_csv(plan: Plan, path: Path) -> None:
     """One row per choice, best first; SI units, named in the columns."""
-    rows = [_row(place, choice) for place, choice in enumerate(plan.choices, 1)]
+    rows = choice_rows(plan)
 
     def write(target: Path) -> None:
         with target.open("w", newline="") as file:
@@ -176,6 +176,11 @@ def write_csv(plan: Plan, path: Path) -> None:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_atomically(path, write)
+
+
+def choice_rows(plan: Plan) -> list[dict[str, object]]:
+    """What :func:`write_csv` writes: column to value, for each choice."""
+    return [_row(place, choice) for place, choice in enumerate(plan.choices, 1)]
 
 
 def _row(place: int, c: Choice) -> dict[str, object]:

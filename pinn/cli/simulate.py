@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import pinn
 from pinn.cli.options import Checkpoint, Gpu, JsonPath, Model, WorkloadSeed, output
 from pinn.cli.serving_flags import engine_flags
 from pinn.simulator.engine_spec import EngineSpec
@@ -90,18 +91,18 @@ def simulate(
 
     named = {"model": model, "gpu": gpu}
     given = {name: value for name, value in named.items() if value is not None} | flags
-    job, latency = _job(given, workload, rate, seed, checkpoint, coefficients)
+    job, latency = simulation_job(given, workload, rate, seed, checkpoint, coefficients)
     run, deployment = job.run(), job.deployment
-    trust = _trust(run, job, latency, checkpoint, coefficients)
-    found = _sensitivity(job, latency, run, sensitivity)
-    _report(run, deployment, trust, found)
+    trust = intervals_of(run, job, latency, checkpoint, coefficients)
+    found = sensitivity_of(job, latency, run, sensitivity)
+    print_simulation(run, deployment, trust, found)
     if json_path is not None:
         about = _about(job, workload, rate, seed, checkpoint, coefficients)
-        write_json(about | _document(run, trust, found), json_path)
+        write_json(about | simulation_figures(run, trust, found), json_path)
     _write_tables(run, requests, timeline)
 
 
-def _job(
+def simulation_job(
     given: dict[str, Any],
     path: Path,
     rate: float | None,
@@ -109,6 +110,7 @@ def _job(
     checkpoint: Path | None,
     coefficients: Path | None,
 ) -> tuple[Job, LinearLatency]:
+    """What is simulated, and the coefficients that time its steps."""
     from pinn.coefficients.coefficient_set import read_coefficient_set
     from pinn.coefficients.configurations import canonical, make_deployment
     from pinn.simulator.many import Job
@@ -139,7 +141,7 @@ def _latency(
     return latency_from_checkpoint(deployment, find_checkpoint(checkpoint))
 
 
-def _trust(
+def intervals_of(
     run: Run,
     job: Job,
     latency: LinearLatency,
@@ -158,9 +160,10 @@ def _trust(
     return simulation_trust(run, job, latency, find_checkpoint(checkpoint))
 
 
-def _sensitivity(
+def sensitivity_of(
     job: Job, latency: LinearLatency, run: Run, figure: str | None
 ) -> dict[str, Any] | None:
+    """How far each coefficient moves a figure; None where none is asked for."""
     if figure is None:
         return None
     from pinn.cli.sensitivity_report import simulated_sensitivity
@@ -168,12 +171,13 @@ def _sensitivity(
     return simulated_sensitivity(job, latency, run, figure)
 
 
-def _report(
+def print_simulation(
     run: Run,
     deployment: Deployment,
     trust: dict[str, Any] | None,
     sensitivity: dict[str, Any] | None,
 ) -> None:
+    """Print figures, intervals and sensitivities for people."""
     from pinn.planning.candidates import hardware_label
     from pinn.simulator.overload import overload
     from pinn.simulator.report import print_report
@@ -223,7 +227,6 @@ def _about(
 
     from pinn.coefficients.checkpoint_search import find_checkpoint
     from pinn.coefficients.coefficient_set import deployment_facts
-    from pinn.export.provenance import program_version
     from pinn.files.read_report import file_sha256
 
     facts = deployment_facts(job.deployment)
@@ -233,13 +236,14 @@ def _about(
         "recipe": job.deployment.recipe.described(),
         "workload": {"path": str(workload), "rate_per_s": rate, "seed": seed},
         "coefficients": {"path": str(source), "sha256": file_sha256(source)},
-        "simulated_by": f"pinn {program_version()}",
+        "simulated_by": f"pinn {pinn.__version__}",
     }
 
 
-def _document(
+def simulation_figures(
     run: Run, trust: dict[str, Any] | None, sensitivity: dict[str, Any] | None
 ) -> dict[str, Any]:
+    """All figures of a run, ready for JSON: None is what does not exist."""
     import math
 
     from pinn.simulator.overload import overload

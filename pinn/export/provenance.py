@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import pinn
 from pinn.files.read_report import file_sha256
 
 
@@ -20,13 +20,5 @@ def checkpoint_provenance(path: Path, metadata: dict[str, Any]) -> dict[str, Any
         "source": "network",
         "checkpoint_sha256": file_sha256(path),
         "checkpoint_date": str(metadata.get("date", "")),
-        "exporter": f"pinn {program_version()}",
+        "exporter": f"pinn {pinn.__version__}",
     }
-
-
-def program_version() -> str:
-    """Version of the installed program."""
-    try:
-        return version("pinn")
-    except PackageNotFoundError:
-        return "unknown"

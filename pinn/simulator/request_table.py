@@ -1,24 +1,23 @@
-"""The requests of a run as a Parquet file, one row each."""
+"""The requests of a run as a table, one row each."""
 
 from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pinn.files.write import replace_atomically
 from pinn.simulator.run import Run
 
-
-def write_requests(run: Run, path: Path) -> None:
-    """Write the plain columns of ``RequestRecords`` and ``ttft_s``, ``e2e_s`` and ``mean_itl_s``.
-
-    Raises:
-        OSError: If the file cannot be written.
-    """
+if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.parquet as pq
+
+
+def request_table(run: Run) -> pa.Table:
+    """The plain columns of ``RequestRecords`` and ``ttft_s``, ``e2e_s`` and ``mean_itl_s``."""
+    import pyarrow as pa
 
     requests = run.requests
     columns = {
@@ -28,5 +27,16 @@ def write_requests(run: Run, path: Path) -> None:
     }
     for name in ("ttft_s", "e2e_s", "mean_itl_s"):
         columns[name] = getattr(requests, name)
-    table = pa.table({"request": range(len(requests)), **columns})
+    return pa.table({"request": range(len(requests)), **columns})
+
+
+def write_requests(run: Run, path: Path) -> None:
+    """Write that table.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    import pyarrow.parquet as pq
+
+    table = request_table(run)
     replace_atomically(path, lambda target: pq.write_table(table, target))
