@@ -56,12 +56,14 @@ def _heights(step: dict[str, Any]) -> list[float]:
 
 def _draw_parts(axes: Axes, step: dict[str, Any]) -> None:
     from pinn.research.report.anatomy import PART_LOOKS  # imports matplotlib
+    from pinn.training.teacher.breakdown import DRAFTING
 
+    looks = PART_LOOKS | dict.fromkeys(DRAFTING, ("0.9", "ooo"))
     rows = {"network": "network_us", "kernels and\noverheads": "composed_us"}
     rows = {name: key for name, key in rows.items() if step[key] is not None}
     left = dict.fromkeys(rows, 0.0)
     for entry in step["parts"]:
-        shade, hatch = PART_LOOKS[entry["part"]]
+        shade, hatch = looks[entry["part"]]
         widths = [entry[key] for key in rows.values()]
         bars = axes.barh(
             list(rows), widths, left=list(left.values()), height=0.7, color=shade, hatch=hatch,

@@ -17,7 +17,7 @@ from pinn.files.write import replace_atomically
 from pinn.kernels.evidence import KernelUse
 from pinn.specs.batch import parse_batch
 from pinn.specs.deployment import Deployment
-from pinn.training.teacher.breakdown import PART_OF_FEATURE, PARTS, Breakdown
+from pinn.training.teacher.breakdown import DRAFTING, PART_OF_FEATURE, PARTS, Breakdown
 from pinn.units import MICROSECOND
 
 #: Closer than this ratio, a kernel counts as measured.
@@ -67,7 +67,7 @@ def _step(found: Breakdown) -> dict[str, Any]:
                 "network_us": found.network[part] / MICROSECOND,
                 "composed_us": None if composed is None else composed[part] / MICROSECOND,
             }
-            for part in PARTS
+            for part in found.network
         ],
         "features": [
             {
@@ -180,7 +180,7 @@ def _parts_table(step: dict[str, Any]) -> Table:
     total = {key: step[key] for key in ("network_us", "composed_us")}
     for entry in step["parts"]:
         cells = [cell for key in total for cell in _cells(entry[key], total[key])]
-        table.add_row(entry["part"], *cells, PARTS[entry["part"]])
+        table.add_row(entry["part"], *cells, (PARTS | DRAFTING)[entry["part"]])
     table.add_row("step", *(cell for value in total.values() for cell in _cells(value, value)))
     return table
 

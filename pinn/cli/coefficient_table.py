@@ -14,7 +14,12 @@ from pinn.cli.batch_marks import batch_marks
 from pinn.cli.output_paths import TABLES, check_suffix
 from pinn.coefficients.configurations import KEYS
 from pinn.coefficients.distance import training_space
-from pinn.coefficients.surrogate import Surrogate, step_seconds
+from pinn.coefficients.surrogate import (
+    Surrogate,
+    batch_floor_seconds,
+    batch_seconds,
+    step_seconds,
+)
 from pinn.files.csv_cells import escaped_table
 from pinn.files.write import replace_atomically
 from pinn.physics.batch_sums import sum_batches
@@ -95,16 +100,21 @@ def _batch_columns(
     columns: dict[str, Any] = {}
     if not batches:
         return columns
-    costs = step_costs(deployments)
-    windows = np.array([d.model.window_tokens or np.inf for d in deployments])
+    plain = np.array([d.recipe.speculation is None for d in deployments])
+    costs = step_costs([d for d, is_plain in zip(deployments, plain, strict=True) if is_plain])
+    windows = np.array([d.model.window_tokens or np.inf for d in deployments])[plain]
     for text in batches:
         batch = parse_batch(text)
         seconds, floors = np.empty(len(deployments)), np.empty(len(deployments))
         for window in np.unique(windows):
-            rows = np.flatnonzero(windows == window)
-            sums, own = sum_batches([batch], window), costs.take(rows)
+            alike = np.flatnonzero(windows == window)
+            rows = np.flatnonzero(plain)[alike]
+            sums, own = sum_batches([batch], window), costs.take(alike)
             seconds[rows] = step_seconds(beta[rows], own, sums)
             floors[rows] = floor_seconds(own, sums)
+        for row in np.flatnonzero(~plain).tolist():
+            seconds[row] = batch_seconds(beta[row], deployments[row], [batch])[0]
+            floors[row] = batch_floor_seconds(deployments[row], [batch])[0]
         columns[f"step_time_us: {text}"] = seconds / MICROSECOND
         columns[f"floor_us: {text}"] = floors / MICROSECOND
         columns[f"marks: {text}"] = ["; ".join(batch_marks(batch, d)) for d in deployments]

@@ -12,7 +12,7 @@ import pandas as pd
 
 from pinn.coefficients.coefficient_set import CoefficientSet, read_coefficient_set
 from pinn.coefficients.configurations import canonical, make_deployment
-from pinn.coefficients.surrogate import Surrogate, batch_work, step_seconds
+from pinn.coefficients.surrogate import Surrogate, batch_seconds
 from pinn.data.splits import deployment_keys
 from pinn.data.table import read_observations
 from pinn.errors import PinnError
@@ -164,9 +164,9 @@ def compare_step_times(a: Side, b: Side) -> pd.DataFrame:
     """
     rows = []
     for label, deployment in _deployments(a, b).items():
-        work = batch_work(deployment, [parse_batch(text) for text in BATCHES])
+        batches = [parse_batch(text) for text in BATCHES]
         of_a, of_b = (
-            1e6 * step_seconds(side.coefficients(deployment, name)[0], *work)
+            1e6 * batch_seconds(side.coefficients(deployment, name)[0], deployment, batches)
             for side, name in ((a, "A"), (b, "B"))
         )
         rows += [

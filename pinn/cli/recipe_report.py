@@ -31,6 +31,8 @@ def print_recipe(recipe: Mapping[str, Mapping[str, Any]], console: Console) -> N
 def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_shown(each)}" for name, each in value.items() if each != "")
     if not isinstance(value, list):
         return str(value)
     if len(value) <= _LISTED:

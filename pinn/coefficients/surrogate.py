@@ -14,7 +14,7 @@ from pinn.coefficients.coefficients import Coefficients
 from pinn.physics.batch_sums import BatchSums, sum_batches
 from pinn.physics.costs import StepCosts, step_costs
 from pinn.physics.descriptors import embed
-from pinn.physics.floor import floor_seconds
+from pinn.physics.speculation import deployment_features, deployment_floor_seconds
 from pinn.physics.step import step_features
 from pinn.specs.batch import Batch
 from pinn.specs.deployment import Deployment
@@ -77,8 +77,7 @@ class Surrogate:
         self, deployment: Deployment, batches: Sequence[Batch]
     ) -> Float[np.ndarray, " batches"]:
         """Step time of each batch on one deployment."""
-        beta = self.coefficients([deployment]).beta[0]
-        return step_seconds(beta, *batch_work(deployment, batches))
+        return batch_seconds(self.coefficients([deployment]).beta[0], deployment, batches)
 
 
 def batch_work(deployment: Deployment, batches: Sequence[Batch]) -> tuple[StepCosts, BatchSums]:
@@ -86,8 +85,18 @@ def batch_work(deployment: Deployment, batches: Sequence[Batch]) -> tuple[StepCo
     return step_costs([deployment]), sum_batches(batches, deployment.model.window_tokens)
 
 
+def batch_seconds(
+    beta: Float[np.ndarray, " features"], deployment: Deployment, batches: Sequence[Batch]
+) -> Float[np.ndarray, " batches"]:
+    """Step time of each batch on one deployment, drafting and verifying included."""
+    sums = sum_batches(batches, deployment.model.window_tokens)
+    return (deployment_features(deployment, sums) * beta).sum(-1)
+
+
 def batch_floor_seconds(
     deployment: Deployment, batches: Sequence[Batch]
 ) -> Float[np.ndarray, " batches"]:
     """Physical floor of each batch on one deployment."""
-    return floor_seconds(*batch_work(deployment, batches))
+    return deployment_floor_seconds(
+        deployment, sum_batches(batches, deployment.model.window_tokens)
+    )

@@ -98,6 +98,11 @@ def check_expressible(deployment: Deployment) -> None:
             f"{model.name} one after another: export tensor_parallel_size in place of "
             "pipeline_parallel_size, or take the Go adapter"
         )
+    if recipe.speculation is not None:
+        raise PinnError(
+            f"BLIS decodes one token of a request in a step, and {recipe.speculation.method} "
+            "verifies several: leave speculative_config out, or take 'pinn simulate'"
+        )
 
 
 def blis_model(deployment: Deployment) -> BlisModel:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from jaxtyping import Float
 
 from pinn.export.configured import Configured
-from pinn.physics.costs import COST_NAMES, step_costs
+from pinn.physics.costs import COST_NAMES, model_costs
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.specs.catalog import load_model
@@ -99,9 +99,10 @@ def export_table(
     ``alpha.NAME [unit]`` in the order of the registries, in seconds or as multipliers; with
     intervals, ``beta_low.NAME [unit]``, ``beta_high``, ``alpha_low`` and ``alpha_high`` likewise,
     null where none is known; ``cost.NAME``, the configuration's datasheet costs (``StepCosts``),
-    which step features are made of; ``source`` of the coefficients and the hash of the checkpoint;
-    the nearest measured deployment and its distance in standard deviations, null where the
-    checkpoint has none.
+    which step features are made of (of one pass of the model, though the flags may ask for
+    speculative decoding: readers refuse such rows); ``source`` of the coefficients and the hash of
+    the checkpoint; the nearest measured deployment and its distance in standard deviations, null
+    where the checkpoint has none.
 
     Args:
         configured: The rows.
@@ -122,7 +123,7 @@ def export_table(
         columns |= dict(zip(names, np.ascontiguousarray(vectors.T), strict=True))
     if intervals is not None:
         columns |= _interval_columns(intervals)
-    costs = step_costs(configured.deployments)
+    costs = model_costs(configured.deployments)
     columns |= {f"cost.{name}": getattr(costs, name) for name in COST_NAMES}
     columns["source"] = pa.array(configured.sources)
     columns["checkpoint_sha256"] = pa.array(

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from pinn.errors import PinnError
 from pinn.physics.cost_facts import ACTIVATION_BYTES, CostFacts, Flags, cost_facts
 from pinn.physics.sampling import logit_bytes
 from pinn.specs.deployment import Deployment
@@ -289,15 +290,44 @@ _FORMULAS = tuple(f.metadata["formula"] for f in fields(StepCosts))
 
 
 def step_costs(deployments: Sequence[Deployment]) -> StepCosts:
-    """The costs of ``n`` deployments, fields of shape ``[n]``."""
-    rows = np.array([_cost_row(d) for d in deployments], dtype=np.float64)
-    return StepCosts(*rows.reshape(-1, len(COST_NAMES)).T)
+    """The costs of ``n`` deployments, fields of shape ``[n]``.
+
+    Raises:
+        PinnError: If one of them speculates: its steps are more than one pass
+            (``pinn.physics.speculation``).
+    """
+    if any(d.recipe.speculation is not None for d in deployments):
+        raise PinnError(
+            "speculative decoding is not known here: leave --speculative-config out, or time its "
+            "steps with 'pinn coefficients', 'pinn breakdown', 'pinn simulate' or 'pinn plan'"
+        )
+    return model_costs(deployments)
 
 
-def _cost_row(deployment: Deployment) -> tuple[float, ...]:
+def model_costs(deployments: Sequence[Deployment]) -> StepCosts:
+    """The costs of a pass of each deployment's model, fields of shape ``[n]``."""
+    return _costs_of_rows([_model_row(d, d.model, logit_bytes(d.sampling)) for d in deployments])
+
+
+def _costs_of_rows(rows: Sequence[tuple[float, ...]]) -> StepCosts:
+    return StepCosts(*np.array(rows, dtype=np.float64).reshape(-1, len(COST_NAMES)).T)
+
+
+def draft_costs(deployment: Deployment, draft: ModelSpec, sampled_bytes: float) -> StepCosts:
+    """The costs of a pass of what drafts for a deployment, under its flags; shape ``[1]``.
+
+    Args:
+        deployment: Whose flags and GPU.
+        draft: Layers and head.
+        sampled_bytes: Bytes that the sampler moves per logit.
+    """
+    return _costs_of_rows([_model_row(deployment, draft, sampled_bytes)])
+
+
+def _model_row(deployment: Deployment, model: ModelSpec, sampled_bytes: float) -> tuple[float, ...]:
     recipe = deployment.recipe
     return _cached_cost_row(
-        deployment.model,
+        model,
         deployment.gpu,
         recipe.tensor_parallel_size,
         recipe.data_parallel_size,
@@ -311,7 +341,7 @@ def _cost_row(deployment: Deployment) -> tuple[float, ...]:
         recipe.all_reduce_latency,
         deployment.serving.cpu_offload_gb,
         deployment.kv_cache_precision.bytes_per_weight,
-        logit_bytes(deployment.sampling),
+        sampled_bytes,
     )
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from pinn.physics.batch_sums import BatchSums, uniform_sums
-from pinn.physics.costs import step_costs
-from pinn.physics.step import STEP_FEATURES, step_features
+from pinn.physics.speculation import deployment_features
+from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.run import Run
 
@@ -40,10 +40,9 @@ def step_time_shares(run: Run, latency: LinearLatency) -> dict[str, float]:
         ["weights", "gemm_compute", *(f.part for f in STEP_FEATURES.values() if f.part != "gemm")],
         0.0,
     )
-    costs = step_costs([latency.deployment])
-    seconds = step_features(costs, _sums(run)) * latency.beta
+    seconds = deployment_features(latency.deployment, _sums(run)) * latency.beta
     one_token = uniform_sums(decode_requests=np.ones(1))
-    lone = step_features(costs, one_token)[0] * latency.beta
+    lone = deployment_features(latency.deployment, one_token)[0] * latency.beta
     for index, feature in enumerate(STEP_FEATURES.values()):
         total = float(seconds[:, index].sum())
         if feature.part == "gemm":
@@ -62,12 +61,12 @@ def time_shares(run: Run, latency: LinearLatency) -> dict[str, float]:
     Communication and host are parts of the breakdown; of the rest, prefill is what a step's prompts
     add to its decodes.
     """
-    costs, sums = step_costs([latency.deployment]), _sums(run)
-    seconds = step_features(costs, sums) * latency.beta
+    deployment, sums = latency.deployment, _sums(run)
+    seconds = deployment_features(deployment, sums) * latency.beta
     part = np.array([f.part for f in STEP_FEATURES.values()])
     communication, host = np.isin(part, _COMMUNICATION), np.isin(part, _HOST)
     work = ~communication & ~host
-    decodes = step_features(costs, _without_prefill(sums)) * latency.beta
+    decodes = deployment_features(deployment, _without_prefill(sums)) * latency.beta
     decode = float(decodes[:, work].sum())
     shares = {
         "prefill": float(seconds[:, work].sum()) - decode,

@@ -35,10 +35,12 @@ def guessed_rates_per_s(
     decode_s = step_seconds(latency, **decodes)
     mixed_s = step_seconds(latency, **decodes, prefill_requests=1.0, prefill_tokens=chunk)
     prompt_s = (mixed_s - decode_s) * prompt / chunk
+    drafts = recipe.speculation
+    token_s = decode_s / (1.0 if drafts is None else drafts.tokens_per_step)
     # The replica's data-parallel ranks work side by side, pipeline stages on batches of their own.
     side_by_side = recipe.data_parallel_size * recipe.pipeline_parallel_size
-    rate = side_by_side / (output * decode_s / batch + prompt_s)
-    tpot_s = decode_s / np.maximum(1 - rate / side_by_side * prompt_s, 1e-3)
+    rate = side_by_side / (output * token_s / batch + prompt_s)
+    tpot_s = token_s / np.maximum(1 - rate / side_by_side * prompt_s, 1e-3)
     limit_s = _tpot_limit_s(limits)
     held = rate[tpot_s <= limit_s]
     return float(rate.max()), float(held.max()) if len(held) else float(rate[0])

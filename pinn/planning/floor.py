@@ -13,8 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from pinn.physics.batch_sums import uniform_sums
-from pinn.physics.costs import step_costs
-from pinn.physics.step import step_features
+from pinn.physics.speculation import deployment_features
 from pinn.planning.limits import Limits
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.workloads.workload import Workload
@@ -28,7 +27,7 @@ def step_seconds(
 ) -> np.ndarray:
     """Seconds of steps whose requests are alike; arguments as of ``uniform_sums``."""
     sums = uniform_sums(**requests, window=latency.deployment.model.window_tokens)
-    return np.asarray(step_features(step_costs([latency.deployment]), sums) @ latency.beta)
+    return np.asarray(deployment_features(latency.deployment, sums) @ latency.beta)
 
 
 def floor_latencies_s(workload: Workload, latency: LinearLatency) -> dict[str, np.ndarray]:
@@ -36,7 +35,8 @@ def floor_latencies_s(workload: Workload, latency: LinearLatency) -> dict[str, n
 
     Prompts are computed in chunks of the token budget, but for what they share with another
     request where the prefix cache is on, or had computed elsewhere. Pipeline stages may work on
-    several chunks at once. Decodes are timed at the prompt's length.
+    several chunks at once. Decodes are timed at the prompt's length; under speculation each may
+    bring as many tokens as can be accepted.
     """
     recipe = latency.deployment.recipe
     ready = workload.transferred_tokens
@@ -49,6 +49,8 @@ def floor_latencies_s(workload: Workload, latency: LinearLatency) -> dict[str, n
     ttft = np.array([_prefill_s(latency, *pair) for pair in pairs.T.tolist()])[place.reshape(-1)]
     contexts, place = np.unique(_rounded(workload.prompt_tokens), return_inverse=True)
     decode = step_seconds(latency, decode_requests=1.0, decode_context=contexts)[place]
+    if recipe.speculation is not None:
+        decode = decode / (1 + len(recipe.speculation.acceptance))
     gaps = workload.output_tokens - 1.0
     tpot = np.where(gaps > 0, decode, np.nan)
     return {"ttft": ttft, "tpot": tpot, "e2e": ttft + decode * gaps}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pinn.errors import PinnError
+from pinn.specs.drafts import Draft, draft_of
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.limits import MOST_REPLICAS, check_size
 from pinn.specs.model import LatentAttentionSpec, ModelSpec
@@ -36,6 +37,12 @@ class Deployment:
         """What runs: the flags and the engine's defaults as physical quantities."""
         return effective_recipe(self.serving, self.gpu, self.model.model_type)
 
+    @cached_property
+    def draft(self) -> Draft | None:
+        """What drafts tokens on the GPU; None without speculative decoding, or where n-grams do."""
+        drafts = self.recipe.speculation
+        return None if drafts is None else draft_of(self.model, drafts)
+
     def __post_init__(self) -> None:
         asked = self.serving.enable_expert_parallel or self.recipe.expert_parallel_size > 1
         if asked and self.model.moe is None:
@@ -50,20 +57,9 @@ class Deployment:
             "--data-parallel-size",
             "predict one replica with its share of the load",
         )
-        tp = self.recipe.tensor_parallel_size
-        for group in self.model.layer_groups:
-            heads, kv_heads = group.attention.heads, group.attention.kv_heads
-            if heads % tp:
-                raise PinnError(
-                    f"--tensor-parallel-size {tp} does not divide the {heads} attention heads of "
-                    f"{self.model.name}: use a divisor of {heads}"
-                )
-            latent = isinstance(group.attention, LatentAttentionSpec)
-            if not latent and kv_heads % tp and tp % kv_heads:
-                raise PinnError(
-                    f"--tensor-parallel-size {tp} neither divides nor is a multiple of the "
-                    f"{kv_heads} KV heads of {self.model.name}"
-                )
+        self._check_heads(self.model)
+        if self.draft is not None:
+            self._check_heads(self.draft.model)
         if self.model.moe is not None and self.recipe.expert_parallel_size > self.model.moe.experts:
             raise PinnError(
                 f"expert parallelism over {self.recipe.expert_parallel_size} GPUs exceeds the "
@@ -82,6 +78,22 @@ class Deployment:
                 f"--pipeline-parallel-size {self.serving.pipeline_parallel_size} exceeds the "
                 f"{self.model.layers} layers of {self.model.name}"
             )
+
+    def _check_heads(self, model: ModelSpec) -> None:
+        tp = self.recipe.tensor_parallel_size
+        for group in model.layer_groups:
+            heads, kv_heads = group.attention.heads, group.attention.kv_heads
+            if heads % tp:
+                raise PinnError(
+                    f"--tensor-parallel-size {tp} does not divide the {heads} attention heads of "
+                    f"{model.name}: use a divisor of {heads}"
+                )
+            latent = isinstance(group.attention, LatentAttentionSpec)
+            if not latent and kv_heads % tp and tp % kv_heads:
+                raise PinnError(
+                    f"--tensor-parallel-size {tp} neither divides nor is a multiple of the "
+                    f"{kv_heads} KV heads of {model.name}"
+                )
 
     @property
     def kv_cache_precision(self) -> Precision:

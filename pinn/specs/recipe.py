@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from pinn.specs.speculation import Speculation
+
 #: Kinds of schedules: prompts and decodes in one step, or prompts in steps of their own.
 FUSED, PREFILL_FIRST = "fused", "prefill_first"
 #: What a request needs to be admitted: room for its next step, for a guess of what all running ones
@@ -82,6 +84,7 @@ class EffectiveRecipe:
         all_reduce_latency: Of a message up to 256 KiB, relative to vLLM's own kernel.
         moe_kernels: Family of the experts' kernels.
         sampler: Family of the sampler's kernels.
+        speculation: What speculative decoding drafts and verifies; None without it.
         origins: Field to what set it.
     """
 
@@ -115,6 +118,7 @@ class EffectiveRecipe:
     all_reduce_latency: float
     moe_kernels: str
     sampler: str
+    speculation: Speculation | None
     origins: Mapping[str, Origin] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -130,5 +134,6 @@ class EffectiveRecipe:
                 continue
             value, origin = getattr(self, each.name), self.origins[each.name]
             shown = list(value) if isinstance(value, tuple) else value
+            shown = value.described() if isinstance(value, Speculation) else shown
             found[each.name] = {"value": shown, "set_by": origin.kind, "source": origin.text}
         return found

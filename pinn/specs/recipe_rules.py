@@ -36,6 +36,7 @@ from pinn.specs.recipe import (
     Origin,
 )
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM, ServingSpec
+from pinn.specs.speculation_rules import asked_speculation, fewer_requests, why_not_overlapped
 from pinn.units import GIB, MIB
 
 _FLAGS = {each.name: each for each in flags_of(ServingSpec)}
@@ -136,6 +137,7 @@ def effective_recipe(
     _settle_parallelism(found)
     _settle_what_flags_say(found)
     _settle_all_reduce(found)
+    _settle_speculation(found)
     {VLLM: _settle_vllm, SGLANG: _settle_sglang, TRTLLM: _settle_trtllm}[serving.engine](found)
     return found.recipe()
 
@@ -224,6 +226,20 @@ def _settle_all_reduce(found: _Found) -> None:
     found.put("fused_quantization", quantizes, QUANTIZING_ALL_REDUCE, ASSUMED)
 
 
+def _settle_speculation(found: _Found) -> None:
+    """What is drafted, and what the engine turns off or lowers for it."""
+    drafts, origin = asked_speculation(found.serving, found.model_type)
+    found.put("speculation", drafts, origin.text, origin.kind)
+    if drafts is None:
+        return
+    alone = why_not_overlapped(found.serving.engine, drafts.method)
+    if alone:
+        found.put("overlap", False, alone, ASSUMED)
+    fewer = fewer_requests(found.serving, drafts.method, found.values["data_parallel_size"])
+    if fewer is not None:
+        found.put("max_requests", fewer, "sglang 0.5.9 server_args.py, as remembered", ASSUMED)
+
+
 def _settle_vllm(found: _Found) -> None:
     """``vllm/v1/core/sched/scheduler.py`` of 0.15.1 and its docs."""
     serving = found.serving
@@ -240,7 +256,9 @@ def _settle_vllm(found: _Found) -> None:
     found.put("memory_share_of", TOTAL, "vllm 0.15.1 vllm/v1/worker/gpu_worker.py")
     limit, origin = found.look_up("max_cudagraph_capture_size")
     if origin.kind != FLAG:
-        limit = min(2 * found.values["max_requests"], limit)
+        drafts = found.values["speculation"]
+        rows = 1 + (drafts.tokens if drafts else 0)
+        limit = min(2 * rows * found.values["max_requests"], limit)
     _put_graphs(found, limit, 0, (), origin)
     assert serving.engine == VLLM
 

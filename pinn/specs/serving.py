@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pinn.errors import PinnError
 from pinn.specs.flags import check_flags, flag, flags_of
 from pinn.specs.sampling import Sampling, overridden
+from pinn.specs.speculation import MOST_TOKENS, NONE, read_acceptance
 
 VLLM, SGLANG, TRTLLM = ENGINES = ("vllm", "sglang", "trtllm")
 GENERATION_CONFIGS = ("auto", "vllm")
@@ -189,11 +190,29 @@ class ServingSpec:
     )
     sampling_backend: str = flag("", "Kernels of the sampler.", shown=_OWN)
     speculative_config: str = flag(
-        "none",
-        "Speculative decoding, which is refused.",
-        allowed=("none",),
+        NONE,
+        "Speculative decoding: vLLM's or TensorRT-LLM's JSON object, or SGLang's algorithm.",
         spelled={SGLANG: "speculative_algorithm"},
-        remedy="steps of several tokens are not modelled: leave it out",
+    )
+    speculative_num_steps: int | None = flag(
+        None, "Tokens drafted one after the other.", least=1, most=MOST_TOKENS, shown=_OWN,
+        engines=(SGLANG,),
+    )  # fmt: skip
+    speculative_eagle_topk: int | None = flag(
+        None, "Drafts that each step carries on.", least=1, most=MOST_TOKENS, shown=_OWN,
+        engines=(SGLANG,),
+    )  # fmt: skip
+    speculative_num_draft_tokens: int | None = flag(
+        None, "Tokens of a request that a step verifies.", least=2, most=MOST_TOKENS, shown=_OWN,
+        engines=(SGLANG,),
+    )  # fmt: skip
+    speculative_draft_model_path: str = flag(
+        "", "Draft of the algorithm.", shown="the model's own layer", engines=(SGLANG,)
+    )
+    speculative_acceptance: str = flag(
+        "",
+        "Chance that a drafted token is accepted, or one for each position, given those before.",
+        shown="a published one",
     )
     disaggregation_mode: str = flag(
         "null",
@@ -205,6 +224,7 @@ class ServingSpec:
     def __post_init__(self) -> None:
         check_flags(self)
         overridden(Sampling(), self.override_generation_config)
+        read_acceptance(self.speculative_acceptance)
         for each in flags_of(ServingSpec):
             if each.engines and self.engine not in each.engines:
                 self._refuse_foreign(each.name, each.option, each.default)

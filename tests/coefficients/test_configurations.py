@@ -191,6 +191,10 @@ def other(flag):
     """A value of the flag that is not its default."""
     if flag.name == "override_generation_config":
         return '{"top_k": 5}'
+    if flag.name == "speculative_config":
+        return '{"method": "ngram", "num_speculative_tokens": 2}'
+    if flag.name == "speculative_acceptance":
+        return "0.5"
     if flag.kind == "bool":
         return not flag.default
     if flag.allowed:
@@ -201,7 +205,7 @@ def other(flag):
 
 
 #: Flags whose only value is that nothing of the kind is asked for.
-REFUSED = ("speculative_config", "disaggregation_mode")
+REFUSED = ("disaggregation_mode",)
 
 
 @pytest.mark.parametrize(

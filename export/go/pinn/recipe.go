@@ -30,10 +30,22 @@ type recipe struct {
 	chunkedPrefill               bool
 }
 
+// checkDrafts refuses speculative decoding: a step is one pass of the model here.
+func checkDrafts(config, where string) error {
+	if config != "" && config != "none" {
+		return fmt.Errorf("%s: steps that draft and verify tokens (speculative_config %s) are not "+
+			"timed here: leave it out, or use 'pinn simulate'", where, config)
+	}
+	return nil
+}
+
 // resolve turns flags into what runs on a GPU, as Python's pinn.specs.recipe_rules.
 func (s Serving) resolve(g *GPU) (recipe, error) {
 	if s.Engine == "" {
 		s.Engine = "vllm"
+	}
+	if err := checkDrafts(s.SpeculativeConfig, "flags"); err != nil {
+		return recipe{}, err
 	}
 	if s.EngineVersion == "" {
 		s.EngineVersion = s.reference()

@@ -28,6 +28,9 @@ type Row struct {
 
 // check refuses what cannot be a latency; where names the row.
 func (r *Row) check(where string) error {
+	if err := checkDrafts(r.Config["speculative_config"], where); err != nil {
+		return err
+	}
 	for i, v := range r.Beta {
 		if !usable(v) {
 			return unusable(where, "beta."+stepFeatures[i].Name, v)

@@ -112,9 +112,25 @@ type Serving struct {
 	// SamplingBackend: Kernels of the sampler. [default: the engine's]
 	SamplingBackend string `json:"sampling_backend"`
 
-	// SpeculativeConfig: As others spell it: sglang: speculative_algorithm. Speculative decoding,
-	// which is refused. [default: none] One of none.
+	// SpeculativeConfig: As others spell it: sglang: speculative_algorithm. Speculative decoding:
+	// vLLM's or TensorRT-LLM's JSON object, or SGLang's algorithm. [default: none]
 	SpeculativeConfig string `json:"speculative_config"`
+
+	// SpeculativeNumSteps: Tokens drafted one after the other. [default: the engine's]
+	SpeculativeNumSteps int64 `json:"speculative_num_steps"`
+
+	// SpeculativeEagleTopk: Drafts that each step carries on. [default: the engine's]
+	SpeculativeEagleTopk int64 `json:"speculative_eagle_topk"`
+
+	// SpeculativeNumDraftTokens: Tokens of a request that a step verifies. [default: the engine's]
+	SpeculativeNumDraftTokens int64 `json:"speculative_num_draft_tokens"`
+
+	// SpeculativeDraftModelPath: Draft of the algorithm. [default: the model's own layer]
+	SpeculativeDraftModelPath string `json:"speculative_draft_model_path"`
+
+	// SpeculativeAcceptance: Chance that a drafted token is accepted, or one for each position, given
+	// those before. [default: a published one]
+	SpeculativeAcceptance string `json:"speculative_acceptance"`
 
 	// DisaggregationMode: Prefill and decode on servers of their own, which is refused. [default:
 	// null] One of null.

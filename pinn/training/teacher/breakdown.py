@@ -17,9 +17,12 @@ from pinn.errors import PinnError
 from pinn.kernels.composition import OPERATORS, compose
 from pinn.kernels.evidence import KernelUse, kernels_used
 from pinn.physics.batch_sums import sum_batches
-from pinn.physics.costs import step_costs
-from pinn.physics.floor import floor_seconds
-from pinn.physics.step import STEP_FEATURES, step_features
+from pinn.physics.speculation import (
+    deployment_features,
+    deployment_floor_seconds,
+    drafting_features,
+)
+from pinn.physics.step import STEP_FEATURES
 from pinn.physics.uniform_batches import UniformBatches, alike
 from pinn.specs.batch import parse_batch
 from pinn.specs.deployment import Deployment
@@ -38,6 +41,8 @@ PARTS: dict[str, str] = {
     "sampling": "drawing the next tokens from the logits",
     "host": "scheduling, input preparation, work per request",
 }
+#: The part that steps have under speculative decoding alone, where a draft runs on the GPU.
+DRAFTING: dict[str, str] = {"drafting": "the draft's layers and head, pass by pass"}
 
 #: Matrix multiplications: what one token takes is ``weights``, the rest ``matmul_arithmetic``.
 _GEMM = "gemm"
@@ -67,7 +72,8 @@ class Breakdown:
         floor: Physical floor of the step.
         network: By part, from the network's betas.
         features: By step feature, from the same.
-        composed: By part, from kernels and overheads; None without kernel surrogates.
+        composed: By part, from kernels and overheads; None without kernel surrogates or under
+            speculative decoding.
         kernels: The kernels that it is composed of, longest first; their times are as measured,
             without the multipliers in ``composed``.
     """
@@ -89,7 +95,8 @@ def breakdown(
     """Break down one step.
 
     The composed step takes the decodes of a batch to be equal, and its prefill chunks likewise
-    (``pinn.physics.uniform_batches.alike``); the network does not need to.
+    (``pinn.physics.uniform_batches.alike``); the network does not need to. Steps that verify
+    drafted tokens are not composed.
 
     Args:
         deployment: Model, GPU and configuration.
@@ -103,22 +110,26 @@ def breakdown(
     parsed = parse_batch(batch)
     if not len(parsed):
         raise PinnError(f"batch {batch!r} is empty: give at least one request")
-    window, costs = deployment.model.window_tokens, step_costs([deployment])
-    sums = sum_batches([parsed], window)
-    features = step_features(costs, sums)[0]
-    one_token = step_features(costs, _ONE_TOKEN.sums(window))[0]
+    window = deployment.model.window_tokens
+    sums, alone = sum_batches([parsed], window), _ONE_TOKEN.sums(window)
+    whole, drafting = (of(deployment, sums)[0] for of in (deployment_features, drafting_features))
+    features = whole - drafting
+    one_token = (deployment_features(deployment, alone) - drafting_features(deployment, alone))[0]
+    parts = _by_part(PART_OF_FEATURE, beta * features, beta * one_token)
+    if deployment.draft is not None:
+        parts |= dict.fromkeys(DRAFTING, float(beta @ drafting))
     found = Breakdown(
         batch=batch,
-        floor=float(floor_seconds(costs, sums)[0]),
-        network=_by_part(PART_OF_FEATURE, beta * features, beta * one_token),
-        features=dict(zip(STEP_FEATURES, (beta * features).tolist(), strict=True)),
+        floor=float(deployment_floor_seconds(deployment, sums)[0]),
+        network=parts,
+        features=dict(zip(STEP_FEATURES, (beta * whole).tolist(), strict=True)),
     )
-    if teacher is None:
+    if teacher is None or deployment.recipe.speculation is not None:
         return found
     equal, scalars = alike([parsed]), teacher.scalars
     seconds = compose(teacher.kernels, deployment, equal)[0] * scalars.multipliers
-    alone = compose(teacher.kernels, deployment, _ONE_TOKEN)[0] * scalars.multipliers
-    kernels = _by_part(PART_OF_OPERATOR, seconds, alone)
+    single = compose(teacher.kernels, deployment, _ONE_TOKEN)[0] * scalars.multipliers
+    kernels = _by_part(PART_OF_OPERATOR, seconds, single)
     overheads = _by_part(
         PART_OF_FEATURE, scalars.overheads * features, scalars.overheads * one_token
     )

@@ -1,0 +1,304 @@
+"""Speculative decoding: what a step drafts and verifies, and how much of it is accepted.
+
+Each engine asks for it in its own words; what runs is the same few numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from itertools import accumulate
+from operator import mul
+from typing import Any
+
+from pinn.errors import PinnError
+from pinn.specs.documents import parse_json
+from pinn.specs.limits import is_finite, written
+
+METHODS = NGRAM, DRAFT_MODEL, EAGLE, EAGLE3, MTP = (
+    "ngram", "draft_model", "eagle", "eagle3", "mtp"
+)  # fmt: skip
+
+#: Text of a flag that asks for nothing of the kind.
+NONE = "none"
+#: More drafted tokens than this are taken for a mistake.
+MOST_TOKENS = 64
+
+#: Chance that a drafted token is accepted given that those before it were, where the user knows
+#: none, and where that is from: greedy figures of the methods' own papers, quoted from memory.
+#: Text, model and sampling move it by tenths: measure it (``--speculative-acceptance``).
+DEFAULT_ACCEPTANCE: dict[str, tuple[float, str]] = {
+    MTP: (0.85, "DeepSeek-V3 report, arXiv 2412.19437, 5.4.3: 85 to 90 % of second tokens; deeper "
+                "positions are taken to be alike"),
+    EAGLE: (0.75, "EAGLE, arXiv 2401.15077: 0.7 to 0.8 by position for a chain on MT-bench"),
+    EAGLE3: (0.8, "EAGLE-3, arXiv 2503.01840: about 0.8 at every position on MT-bench"),
+    DRAFT_MODEL: (0.65, "Leviathan et al., arXiv 2211.17192, table 3: T5-small for T5-XXL, "
+                        "summaries"),
+    NGRAM: (0.3, "a guess: nearly 1 where outputs repeat prompts, near 0 elsewhere"),
+}  # fmt: skip
+
+#: Keys of vLLM's object that change nothing modelled here.
+_VLLM_OTHERS = frozenset(
+    {
+        "prompt_lookup_min", "prompt_lookup_max", "quantization", "max_model_len", "revision",
+        "disable_padded_drafter_batch", "enforce_eager", "draft_tensor_parallel_size",
+    }
+)  # fmt: skip
+#: The same of TensorRT-LLM's (``tensorrt_llm/llmapi/llm_args.py``).
+_TRTLLM_OTHERS = frozenset(
+    {"max_matching_ngram_size", "eagle3_one_model", "is_keep_all", "is_use_oldest",
+     "is_public_pool", "mtp_eagle_one_model"}
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """What speculative decoding adds to a step.
+
+    Attributes:
+        method: One of ``METHODS``.
+        tokens: Drafted tokens of each request that a step verifies beside its next one.
+        passes: Passes through the draft's layers in a step; 0 where nothing runs on the GPU.
+        branches: Drafts of a request that each pass after the first carries on (a tree's top-k).
+        acceptance: By position, the chance that a drafted token is accepted given that those
+            before it were.
+        draft: Name or path of the draft's config.json; empty for the method's own layer.
+    """
+
+    method: str
+    tokens: int
+    passes: int
+    branches: int
+    acceptance: tuple[float, ...]
+    draft: str = ""
+
+    @property
+    def chances(self) -> tuple[float, ...]:
+        """Chance that at least so many drafted tokens are accepted: 1, 2, and so on."""
+        return tuple(accumulate(self.acceptance, mul))
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Expected tokens of a request in a step that decodes: 1 + the sum of ``chances``.
+
+        Leviathan et al. (arXiv 2211.17192), equation 1, for chances that differ by position.
+        """
+        return 1.0 + sum(self.chances)
+
+    def described(self) -> dict[str, Any]:
+        """Its fields and ``tokens_per_step``, ready for JSON."""
+        found = asdict(self) | {"acceptance": list(self.acceptance)}
+        return found | {"tokens_per_step": self.tokens_per_step}
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What flags ask for, before acceptance is known; ``positions`` can be accepted at most."""
+
+    method: str
+    tokens: int
+    passes: int
+    branches: int
+    positions: int
+    draft: str = ""
+
+
+@lru_cache(maxsize=1024)
+def speculation(asked: _Asked | None, acceptance: str) -> Speculation | None:
+    """What runs, from what an engine is asked for and the text of ``--speculative-acceptance``.
+
+    Raises:
+        PinnError: If the acceptance cannot be read or is of too few positions.
+    """
+    if asked is None:
+        return None
+    given = read_acceptance(acceptance) or (DEFAULT_ACCEPTANCE[asked.method][0],)
+    if len(given) == 1:
+        given *= asked.positions
+    if len(given) < asked.positions:
+        raise PinnError(
+            f"--speculative-acceptance {acceptance!r} has {len(given)} positions and "
+            f"{asked.positions} tokens are drafted: give as many, or one rate for all"
+        )
+    return Speculation(
+        asked.method, asked.tokens, asked.passes, asked.branches, given[: asked.positions],
+        asked.draft,
+    )  # fmt: skip
+
+
+def read_acceptance(text: str) -> tuple[float, ...]:
+    """Rates of ``--speculative-acceptance``; none where it is empty.
+
+    Raises:
+        PinnError: If it is neither a rate nor a list of them.
+
+    >>> read_acceptance("0.9,0.8"), read_acceptance("[0.7]"), read_acceptance("")
+    ((0.9, 0.8), (0.7,), ())
+    """
+    words = [w for w in text.strip().removeprefix("[").removesuffix("]").split(",") if w.strip()]
+    try:
+        rates = tuple(float(word) for word in words)
+    except ValueError:
+        rates = (-1.0,)
+    if len(rates) > MOST_TOKENS or not all(0 <= rate <= 1 for rate in rates):
+        raise PinnError(
+            "--speculative-acceptance must be a rate from 0 to 1, or one for each position with "
+            f"commas between them, got {text!r:.80}"
+        )
+    return rates
+
+
+def asked_of_vllm(config: str) -> _Asked | None:
+    """VLLM's ``--speculative-config`` (0.15.1 ``vllm/config/speculative.py``).
+
+    Raises:
+        PinnError: If it cannot be read or is of a method that is not modelled.
+    """
+    if config in (NONE, ""):
+        return None
+    values = _object(config, '{"method": "mtp", "num_speculative_tokens": 2}')
+    _check_keys(values, {"method", "model", "num_speculative_tokens"}, _VLLM_OTHERS)
+    draft = _text(values, "model")
+    method = _text(values, "method") or _guessed(draft)
+    method = MTP if method.endswith("_mtp") else method.strip("[]")
+    if method not in METHODS:
+        raise PinnError(
+            f"--speculative-config: method {method!r:.60} is not modelled: use one of "
+            f"{', '.join(METHODS)}"
+        )
+    tokens = _count(values, "num_speculative_tokens", 1 if method == MTP else None)
+    return _chain(method, tokens, "" if method in (MTP, NGRAM) else draft)
+
+
+def asked_of_trtllm(config: str) -> _Asked | None:
+    """TensorRT-LLM's ``speculative_config`` (``tensorrt_llm/llmapi/llm_args.py``).
+
+    Raises:
+        PinnError: As :func:`asked_of_vllm`.
+    """
+    if config in (NONE, ""):
+        return None
+    values = _object(config, '{"decoding_type": "MTP", "num_nextn_predict_layers": 2}')
+    own = {"decoding_type", "num_nextn_predict_layers", "max_draft_len", "speculative_model_dir"}
+    _check_keys(values, own, _TRTLLM_OTHERS)
+    kinds = {"mtp": MTP, "eagle": EAGLE3, "eagle3": EAGLE3, "ngram": NGRAM,
+             "drafttarget": DRAFT_MODEL, "draft_target": DRAFT_MODEL}  # fmt: skip
+    kind = _text(values, "decoding_type")
+    method = kinds.get(kind.lower())
+    if method is None:
+        raise PinnError(
+            f"--speculative-config: decoding_type {kind!r:.60} is not modelled: use MTP, Eagle, "
+            "NGram or DraftTarget"
+        )
+    if method == MTP:
+        return _chain(MTP, _count(values, "num_nextn_predict_layers", 1))
+    return _chain(method, _count(values, "max_draft_len"), _text(values, "speculative_model_dir"))
+
+
+#: ``--speculative-num-steps``, ``-eagle-topk`` and ``-num-draft-tokens`` that SGLang chooses
+#: (0.5.9 ``server_args.py: auto_choose_speculative_params``), as remembered: for Llama and others,
+#: and for these.
+_SGLANG_SIZES, _SGLANG_CHAIN = (5, 4, 8), (3, 1, 4)
+_CHAINED = ("deepseek", "glm4_moe", "glm_moe", "qwen3_next", "qwen3_5", "minimax", "kimi")
+_SGLANG_NGRAM_TOKENS = 12
+
+
+def asked_of_sglang(
+    algorithm: str,
+    steps: int | None,
+    branches: int | None,
+    draft_tokens: int | None,
+    draft: str,
+    model_type: str,
+) -> _Asked | None:
+    """SGLang's ``--speculative-*`` flags (0.5.9 ``server_args.py``).
+
+    Its draft tokens count the token that is known already.
+
+    Raises:
+        PinnError: If the algorithm is not modelled or the sizes do not fit together.
+    """
+    name = algorithm.upper()
+    if name in (NONE.upper(), ""):
+        return None
+    kinds = {"EAGLE": EAGLE if draft else MTP, "NEXTN": MTP, "EAGLE3": EAGLE3,
+             "STANDALONE": DRAFT_MODEL, "NGRAM": NGRAM}  # fmt: skip
+    if name not in kinds:
+        raise PinnError(
+            f"--speculative-algorithm {algorithm!r:.60} is not modelled: use one of "
+            f"{', '.join(kinds)}"
+        )
+    method = kinds[name]
+    if method == NGRAM:
+        return _chain(NGRAM, (draft_tokens or _SGLANG_NGRAM_TOKENS) - 1)
+    chosen = _SGLANG_CHAIN if model_type.startswith(_CHAINED) else _SGLANG_SIZES
+    if steps is None:
+        steps, branches, draft_tokens = chosen
+    branches = branches or 1
+    draft_tokens = draft_tokens or steps + 1
+    most = 1 + sum(branches ** min(i + 1, 2) for i in range(steps))
+    if not 2 <= draft_tokens <= most:
+        raise PinnError(
+            f"--speculative-num-draft-tokens {draft_tokens} does not fit {steps} steps of "
+            f"{branches} branches: use 2 to {most}"
+        )
+    if draft_tokens > MOST_TOKENS:
+        raise PinnError(f"--speculative-num-draft-tokens must be at most {MOST_TOKENS}")
+    tokens = draft_tokens - 1
+    own = "" if method == MTP else draft
+    return _Asked(method, tokens, steps, branches, min(steps, tokens), own)
+
+
+def _chain(method: str, tokens: int, draft: str = "") -> _Asked:
+    """One draft after the other: a pass for each, none for what looks text up."""
+    if not 1 <= tokens <= MOST_TOKENS:
+        raise PinnError(f"speculative tokens must be 1 to {MOST_TOKENS}, got {tokens}")
+    return _Asked(method, tokens, 0 if method == NGRAM else tokens, 1, tokens, draft)
+
+
+def _guessed(draft: str) -> str:
+    """What vLLM takes a draft for by its name."""
+    if not draft:
+        raise PinnError("--speculative-config needs a method or a model: add one")
+    name = draft.lower()
+    if name.strip("[]") == NGRAM:
+        return NGRAM
+    return EAGLE3 if "eagle3" in name else EAGLE if "eagle" in name else DRAFT_MODEL
+
+
+def _object(config: str, example: str) -> Mapping[str, Any]:
+    try:
+        values = parse_json(config, "--speculative-config")
+    except PinnError:
+        values = None
+    if not isinstance(values, dict):
+        raise PinnError(
+            f"--speculative-config must be a JSON object such as '{example}', got {config!r:.80}"
+        )
+    return values
+
+
+def _check_keys(values: Mapping[str, Any], own: set[str], others: frozenset[str]) -> None:
+    unknown = [str(key) for key in values if key not in own | others]
+    if unknown:
+        raise PinnError(
+            f"--speculative-config: unknown {', '.join(unknown)!r:.80}: use "
+            f"{', '.join(sorted(own))}"
+        )
+
+
+def _text(values: Mapping[str, Any], key: str) -> str:
+    value = values.get(key) or ""
+    if not isinstance(value, str):
+        raise PinnError(f"--speculative-config: {key} must be text, got {written(value)}")
+    return value
+
+
+def _count(values: Mapping[str, Any], key: str, default: int | None = None) -> int:
+    value = values.get(key, default)
+    if value is None:
+        raise PinnError(f"--speculative-config needs {key}: add it")
+    if isinstance(value, bool) or not is_finite(value) or value != int(value):
+        raise PinnError(f"--speculative-config: {key} must be a whole number, got {written(value)}")
+    return int(value)
