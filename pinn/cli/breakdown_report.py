@@ -47,6 +47,7 @@ def make_report(
     ]
     return {
         "model": deployment.model.name,
+        "asked_as": deployment.model.title,
         "gpu": deployment.gpu.name,
         "serving": asdict(deployment.serving),
         "sources": dict(sources),
@@ -153,7 +154,7 @@ def print_report(report: dict[str, Any], console: Console | None = None) -> None
     """Print the report for people."""
     console = console or Console(width=130, highlight=False, markup=False)
     flags = ", ".join(f"{k} {v}" for k, v in report["serving"].items() if _worth_showing(k, v))
-    console.print(f"{report['model']} on {report['gpu']}: {flags}")
+    console.print(f"{report['asked_as']} on {report['gpu']}: {flags}")
     for what, source in report["sources"].items():
         console.print(f"{what}: {source}", soft_wrap=True)
     for step in report["steps"]:

@@ -28,7 +28,7 @@ def print_calibration(
     console = console or Console(width=110, highlight=False, markup=False)
     deployment = found.deployment
     console.print(
-        f"{deployment.model.name} on {deployment.gpu.name}, {sources_text(found)}: fitted to "
+        f"{deployment.model.title} on {deployment.gpu.name}, {sources_text(found)}: fitted to "
         f"{len(found.beta.used)} intervals ({found.settings.kind}, {found.settings.select}) that "
         f"scatter by {100 * np.median(found.beta.posterior.noise):.1f} %\n"
     )
@@ -132,7 +132,7 @@ def print_benchmarks(
     console = console or Console(width=110, highlight=False)
     deployment = found.deployment
     console.print(
-        f"{deployment.model.name} on {deployment.gpu.name}: fitted to {len(found.errors)} figures "
+        f"{deployment.model.title} on {deployment.gpu.name}: fitted to {len(found.errors)} figures "
         f"of {len(found.runs)} runs\n"
     )
     table = _table("figures (ms, or per second)", "run", "figure", "measured", "before", "after")

@@ -34,9 +34,9 @@ def make_report(
     """Everything about one configuration, ready for JSON and in SI units but for batches.
 
     A coefficient set as :func:`pinn.coefficients.coefficient_set.set_to_json` gives it, for this
-    deployment, with its ``recipe`` (field to value, ``set_by`` and source), ``sampling``,
-    ``batches``, a list of ``batch``, ``step_time_us``, ``floor_us`` and ``marks`` (see
-    :func:`batch_marks`), and the ``distance``.
+    deployment, with the name ``asked_as``, its ``recipe`` (field to value, ``set_by`` and source),
+    ``sampling``, ``batches``, a list of ``batch``, ``step_time_us``, ``floor_us`` and ``marks``
+    (see :func:`batch_marks`), and the ``distance``.
 
     Args:
         found: The coefficients.
@@ -62,6 +62,7 @@ def make_report(
     known = set_to_json(found) | deployment_facts(deployment)
     sampling = asdict(deployment.sampling)
     recipe = deployment.recipe.described()
+    known["asked_as"] = deployment.model.title
     return known | {"recipe": recipe, "sampling": sampling, "batches": timed, "distance": distance}
 
 
@@ -132,7 +133,7 @@ def print_report(report: dict[str, Any], console: Console | None = None) -> None
     """Print the report for people: times in microseconds."""
     console = console or Console(width=120, highlight=False, markup=False)
     flags = ", ".join(f"{k} {v}" for k, v in report["serving"].items() if _worth_showing(k, v))
-    console.print(f"{report['model']} on {report['gpu']}: {flags}")
+    console.print(f"{report['asked_as']} on {report['gpu']}: {flags}")
     print_recipe(report["recipe"], console)
     console.print(f"weights and cache: {_listed(report['precisions'])}")
     console.print(f"sampling: {_listed(report['sampling'])}\n")

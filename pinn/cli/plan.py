@@ -297,7 +297,7 @@ def _ask(
         raise PinnError(f"--price names no price of {', '.join(unpriced)}: add {unpriced[0]}=...")
     load = brief.workload
     return Ask(
-        model=found[0].deployment.model.name,
+        model=found[0].deployment.model.title,
         workload=brief.path,
         requests=len(load),
         prompt_tokens=float(load.prompt_tokens.mean()),

@@ -186,7 +186,7 @@ def print_simulation(
     statistics = run_statistics(run)
     recipe = deployment.recipe
     heading = (
-        f"{deployment.model.name} on {hardware_label(deployment)}, {recipe.token_budget:,} tokens "
+        f"{deployment.model.title} on {hardware_label(deployment)}, {recipe.token_budget:,} tokens "
         f"and {recipe.max_requests:,} requests a step, {run.workload.name}"
     )
     found = overload(run)

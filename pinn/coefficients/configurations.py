@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -101,6 +102,12 @@ def make_deployment(configuration: Configuration) -> Deployment:
 @lru_cache(maxsize=1024)
 def _model(name: str, precision: str | None) -> ModelSpec:
     model = load_model(name)
+    if model.left_out:
+        warnings.warn(
+            f"{name}: its text part is timed, its {model.left_out} left out; count the tokens of "
+            "an image as tokens of the prompt",
+            stacklevel=2,
+        )
     return model if precision is None else with_precision(model, precision)
 
 

@@ -107,7 +107,8 @@ class _Reader:
         if callable(getattr(value, "digest", None)):
             return str(value.digest())
         if is_dataclass(value):
-            return _digest({f.name: self.read(getattr(value, f.name)) for f in fields(value)})
+            compared = [f.name for f in fields(value) if f.compare]
+            return _digest({name: self.read(getattr(value, name)) for name in compared})
         raise PinnError(
             f"a {type(value).__name__} cannot be part of a key: pass a dataclass, the numbers and "
             "texts in it, or give it a method 'digest'"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 from pinn.errors import PinnError
 from pinn.specs.config_fields import read_fields
 from pinn.specs.documents import read_json
+from pinn.specs.foreign_models import check_name, check_path
 from pinn.specs.hub import cached_file, download_config
 from pinn.specs.huggingface import model_from_config
 from pinn.specs.model import ModelSpec
@@ -24,6 +27,7 @@ from pinn.specs.model_names import (
     suggestion,
 )
 from pinn.specs.model_types import check_supported
+from pinn.specs.model_variants import Variant, find_variant
 from pinn.specs.sampling import Sampling, sampling_from_generation_config
 
 
@@ -42,7 +46,8 @@ def load_model(
     Args:
         source: A parsed config.json; the path of a config.json or of its folder; or a name. Names
             are looked up, in any case, in the catalog (``org/name``, the bare ``name`` where only
-            one has it, or an alias), then in the local Hugging Face cache, then on the hub.
+            one has it, or an alias), then in the local Hugging Face cache, then on the hub, then
+            read by their words, with a warning that says how (``find_variant``).
         published_as: Name whose published settings hold where a path has no
             generation_config.json beside it, such as the one that a benchmark tells.
         fallback_precision: Format to take, with a warning, where the quantization is unknown.
@@ -69,7 +74,8 @@ def load_model(
             fallback_precision=fallback_precision,
             allow_unknown_type=allow_unknown_type,
         )
-    return _load_name(str(source), fallback_precision, allow_unknown_type)
+    name = str(source)
+    return replace(_load_name(name, fallback_precision, allow_unknown_type), asked_as=name)
 
 
 @cache
@@ -101,9 +107,13 @@ def _load_name(name: str, fallback_precision: str | None, allow_unknown_type: bo
             fallback_precision=fallback_precision,
             allow_unknown_type=allow_unknown_type,
         )
+    check_name(name)
     try:
         path = cached_file(name, "config.json") or download_config(name)
     except PinnError as error:
+        variant = find_variant(name)
+        if variant is not None:
+            return _load_variant(name, variant)
         raise PinnError(
             f"unknown model {name!r}: not in the catalog nor in the local cache, and {error}; "
             f"{suggestion(name)}"
@@ -116,6 +126,14 @@ def _load_name(name: str, fallback_precision: str | None, allow_unknown_type: bo
         fallback_precision=fallback_precision,
         allow_unknown_type=allow_unknown_type,
     )
+
+
+def _load_variant(name: str, variant: Variant) -> ModelSpec:
+    base = _load_name(variant.base, None, False)
+    sampling = _sampling(None, variant.published_as) or base.sampling
+    model = variant.applied(replace(base, sampling=sampling), name)
+    warnings.warn(variant.note(name, model), stacklevel=2)
+    return model
 
 
 def _load_file(
@@ -158,6 +176,8 @@ def _sampling(file: Path | None, name: str | None) -> Sampling | None:
 def _as_path(source: str | Path) -> Path | None:
     """The config.json that is meant, where a path is meant and not a name."""
     path = Path(source).expanduser()
+    if path.exists() and find_in_catalog(str(source)) is None:
+        check_path(path)
     if path.is_dir() and (path / "config.json").is_file():
         return path / "config.json"
     if path.is_file():

@@ -106,7 +106,14 @@ def model_from_config(
         max_position=max_position,
         extra_parameters=_extra_parameters(fields, hidden, attention, ffn),
         sampling=sampling,
+        left_out=_left_out(fields),
     )
+
+
+def _left_out(fields: ConfigFields) -> str:
+    """What a multimodal model has beside its text part."""
+    parts = [part for part in ("vision", "audio") if fields.root.get(f"{part}_config")]
+    return " and ".join(f"{part} encoder" for part in parts)
 
 
 def _max_position(fields: ConfigFields) -> int:

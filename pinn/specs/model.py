@@ -133,6 +133,10 @@ class ModelSpec:
         max_position: Longest context in tokens.
         extra_parameters: Weights outside the matrices above (biases, norms, position tables).
         sampling: What its generation_config.json asks for; vLLM's own defaults without one.
+        asked_as: The name that somebody gave for it, which headings show; two models that differ
+            in nothing else are equal.
+        left_out: Parts of a multimodal model that no step here holds, in words; empty for a model
+            of text alone.
     """
 
     name: str
@@ -146,10 +150,13 @@ class ModelSpec:
     max_position: int = 4096
     extra_parameters: int = 0
     sampling: Sampling = field(default_factory=Sampling)
+    asked_as: str = field(default="", compare=False)
+    left_out: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", printable(self.name))
         object.__setattr__(self, "model_type", printable(self.model_type))
+        object.__setattr__(self, "asked_as", printable(self.asked_as))
         for name in ("hidden_size", "vocab_size", "max_position"):
             if getattr(self, name) <= 0:
                 raise PinnError(
@@ -163,6 +170,11 @@ class ModelSpec:
         windows = {tokens for tokens in reaches if tokens is not None}
         if len(windows) > 1:
             raise PinnError(f"model {self.name}: more than one attention window: {sorted(windows)}")
+
+    @property
+    def title(self) -> str:
+        """What headings call it: as it was asked for, else its name."""
+        return self.asked_as or self.name
 
     @property
     def layers(self) -> int:

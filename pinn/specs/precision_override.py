@@ -37,6 +37,7 @@ SCHEMES: dict[str, str] = {
     "fp8_block": "fp8_block",
     "int4": "int4_wo",
     "int8": "int8",
+    "int8_wo": "int8_wo",
     "mxfp4": "mxfp4",
     "mxfp4_mxfp8": "mxfp4_mxfp8",
     "nvfp4": "nvfp4",

@@ -15,7 +15,16 @@ def gpu_is_known(checkpoint: Path, deployment: Deployment) -> bool:
     Raises:
         PinnError: If the checkpoint cannot be used.
     """
-    return deployment.gpu.name in remembered_value(_served, checkpoint)["gpus"]
+    return deployment.gpu.name in served_gpus(checkpoint)
+
+
+def served_gpus(checkpoint: Path) -> list[str]:
+    """Names of the GPUs whose serving data a checkpoint learned from.
+
+    Raises:
+        PinnError: If the checkpoint cannot be used.
+    """
+    return list(remembered_value(_served, checkpoint)["gpus"])
 
 
 def _served(checkpoint: Path) -> dict[str, Any]:

@@ -83,6 +83,10 @@ def test_lists_of_models_and_gpus(run):
     gpus = run("gpus").stdout
     assert "H100-SXM" in gpus
     assert "3.35" in gpus
+    measured = {line.split()[0]: line[83:] for line in gpus.splitlines()}
+    assert measured["H100-SXM"] == "kernels, servers"
+    assert measured["L40S"] == "kernels"
+    assert measured["RTX-4090"] == measured["T4"] == "-"
     assert "GH100 whitepaper" in run("gpus", "--sources").stdout
 
 
