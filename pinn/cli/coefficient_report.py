@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pinn.cli.batch_marks import batch_marks, marks_lines
+from pinn.cli.memory_report import memory_entry, memory_line
 from pinn.cli.recipe_report import print_recipe
 from pinn.cli.trust_report import intervals_line, with_posterior, with_trust
 from pinn.coefficients.coefficient_set import CoefficientSet, deployment_facts, set_to_json
@@ -35,8 +36,8 @@ def make_report(
 
     A coefficient set as :func:`pinn.coefficients.coefficient_set.set_to_json` gives it, for this
     deployment, with the name ``asked_as``, its ``recipe`` (field to value, ``set_by`` and source),
-    ``sampling``, ``batches``, a list of ``batch``, ``step_time_us``, ``floor_us`` and ``marks``
-    (see :func:`batch_marks`), and the ``distance``.
+    ``sampling``, ``memory`` (see :func:`memory_entry`), ``batches``, a list of ``batch``,
+    ``step_time_us``, ``floor_us`` and ``marks`` (see :func:`batch_marks`), and the ``distance``.
 
     Args:
         found: The coefficients.
@@ -63,7 +64,13 @@ def make_report(
     sampling = asdict(deployment.sampling)
     recipe = deployment.recipe.described()
     known["asked_as"] = deployment.model.title
-    return known | {"recipe": recipe, "sampling": sampling, "batches": timed, "distance": distance}
+    return known | {
+        "recipe": recipe,
+        "sampling": sampling,
+        "memory": memory_entry(deployment),
+        "batches": timed,
+        "distance": distance,
+    }
 
 
 def _per_token(deployment: Deployment, batch: Batch, seconds: float) -> dict[str, float]:
@@ -134,6 +141,7 @@ def print_report(report: dict[str, Any], console: Console | None = None) -> None
     console = console or Console(width=120, highlight=False, markup=False)
     flags = ", ".join(f"{k} {v}" for k, v in report["serving"].items() if _worth_showing(k, v))
     console.print(f"{report['asked_as']} on {report['gpu']}: {flags}")
+    console.print(memory_line(report["memory"]))
     print_recipe(report["recipe"], console)
     console.print(f"weights and cache: {_listed(report['precisions'])}")
     console.print(f"sampling: {_listed(report['sampling'])}\n")

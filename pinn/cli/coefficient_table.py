@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from pinn.cli.batch_marks import batch_marks
+from pinn.cli.memory_report import memory_columns
 from pinn.cli.output_paths import TABLES, check_suffix
 from pinn.coefficients.configurations import KEYS
 from pinn.coefficients.distance import training_space
@@ -42,8 +43,8 @@ def coefficient_table(
 
     Columns: the keys that any configuration gives; ``beta.NAME [unit]`` and ``alpha.NAME [unit]``
     in the order of the registries; per batch ``step_time_us: BATCH``, ``floor_us: BATCH`` and
-    ``marks: BATCH`` (limits that it exceeds); and the nearest measured deployment with its
-    distance.
+    ``marks: BATCH`` (limits that it exceeds); whether it fits its GPUs (see ``memory_columns``);
+    and the nearest measured deployment with its distance.
     """
     given = {key for configuration in configurations for key in configuration}
     columns: dict[str, Any] = {
@@ -54,6 +55,7 @@ def coefficient_table(
     columns |= _named("beta", STEP_FEATURES, found.beta)
     columns |= _named("alpha", REQUEST_FEATURES, found.alpha)
     columns |= _batch_columns(found.beta, deployments, batches)
+    columns |= memory_columns(configurations, deployments)
     space = training_space(surrogate.checkpoint)
     located = space.locate(distinct)
     nearest, distance = located.nearest[place], located.distance[place]

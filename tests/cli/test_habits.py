@@ -163,3 +163,24 @@ def test_completion_in_zsh():
     }  # fmt: skip
     result = CliRunner().invoke(app, [], prog_name="pinn", env=environment)
     assert "--max-num-seqs" in result.stdout
+
+
+def test_whether_a_model_fits_is_said(run, tmp_path):
+    model = ("--model", "Llama-3.1-70B", "--gpu", "H100")
+    result = run("coefficients", *model)
+    assert "memory: DOES NOT FIT; --tensor-parallel-size 4 is the smallest" in result.stdout
+    found = json.loads(run("coefficients", *model, "-tp", 8, "--json", "-").stdout)["memory"]
+    assert found["fits"] is True
+    assert found["smallest_tensor_parallel_size"] == 4
+    grid = "gpu=H100 tp=2,4,8 enforce_eager=true,false max_model_len=4096,131072"
+    out = tmp_path / "t.json"
+    assert run("coefficients", *model[:2], "--grid", grid, "--out", out).exit_code == 0
+    rows = json.loads(out.read_text())
+    smallest = {4096: 2, 131072: 4}
+    for row in rows:
+        assert row["smallest_tensor_parallel_size"] == smallest[row["max_model_len"]]
+        assert row["fits"] == (row["tensor_parallel_size"] >= smallest[row["max_model_len"]])
+        assert (row["kv_tokens"] is not None) == row["fits"]
+    assert found["kv_tokens"] == next(
+        r["kv_tokens"] for r in rows if r["tensor_parallel_size"] == 8
+    )
