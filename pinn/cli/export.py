@@ -269,7 +269,8 @@ def specs(
     from pinn.specs.gpu_catalog import list_gpus, load_gpu
     from pinn.specs.precision_override import with_precision
 
-    models = [load_model(name) for name in model or list_models()]
+    plain = (load_model(name) for name in list_models() if not model)
+    models = [load_model(name) for name in model or ()] or [m for m in plain if m.is_plain]
     if quantization is not None:
         models = [
             replace(with_precision(m, quantization), name=f"{m.name}@{quantization}")

@@ -6,7 +6,8 @@ import typer
 
 from pinn.cli.json_output import write_json
 from pinn.cli.options import JsonPath
-from pinn.specs.catalog import list_models
+from pinn.specs.catalog import list_models, load_model
+from pinn.specs.mixer_names import mixer_names
 
 app = typer.Typer()
 
@@ -14,6 +15,7 @@ app = typer.Typer()
 @app.command()
 def models(
     contains: str = typer.Argument("", help="Show only names with this text, in any case."),
+    mixers: bool = typer.Option(False, "--mixers", help="Show the kinds of layers, too."),
     json_path: JsonPath = None,
 ) -> None:
     """List the models known by name, one a line.
@@ -24,6 +26,12 @@ def models(
     Example: pinn models qwen3
     """
     names = [name for name in list_models() if contains.lower() in name.lower()]
-    write_json(names, json_path)
-    for name in names:
-        typer.echo(name)
+    if not mixers:
+        write_json(names, json_path)
+        for name in names:
+            typer.echo(name)
+        return
+    plans = {name: mixer_names(load_model(name)) for name in names}
+    write_json(plans, json_path)
+    for name, plan in plans.items():
+        typer.echo(f"{name:52}  {plan}")

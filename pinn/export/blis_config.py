@@ -16,7 +16,7 @@ from pinn.simulator.memory import kv_layout, max_model_len
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.gpu_catalog import gpu_aliases
-from pinn.specs.model import LatentAttentionSpec
+from pinn.specs.model import Attention, LatentAttentionSpec
 
 #: Parts of a model's name that BLIS takes its bytes per weight from where the config says nothing.
 _FORMAT_IN_NAME = re.compile(r"(?:^|[./_-])(?:w\d+a16|fp8)(?:$|[./_-])", re.IGNORECASE)
@@ -33,6 +33,7 @@ def blis_config(deployment: Deployment) -> dict[str, Any]:
     """
     model, m = deployment.model, blis_model(deployment)
     attention = model.layer_groups[0].attention
+    assert isinstance(attention, Attention)
     found: dict[str, Any] = {
         "model_type": model.model_type,
         "torch_dtype": "bfloat16",

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pinn.errors import PinnError
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu import GpuSpec
-from pinn.specs.model import AttentionSpec, DenseFfnSpec, ModelSpec
+from pinn.specs.mixer_names import mixer_names
+from pinn.specs.model import Attention, AttentionSpec, DenseFfnSpec, ModelSpec
 
 #: Bytes per weight as BLIS counts them: the element alone, no scales.
 _NOMINAL_BYTES = {
@@ -86,6 +87,12 @@ def check_expressible(deployment: Deployment) -> None:
         PinnError: With BLIS's reason and what to do.
     """
     model, recipe = deployment.model, deployment.recipe
+    if not model.is_plain:
+        raise PinnError(
+            f"BLIS's step time knows attention over keys and values alone, and {model.name} has "
+            f"other layers ({mixer_names(model)}): export a table for the Go adapter with 'pinn "
+            "export table'"
+        )
     if recipe.data_parallel_size > 1 and model.moe is None:
         raise PinnError(
             f"BLIS refuses --dp {recipe.data_parallel_size} for {model.name}: dp > 1 needs routed "
@@ -109,6 +116,7 @@ def blis_model(deployment: Deployment) -> BlisModel:
     """What BLIS reads of the files of a deployment, see ``pinn.export.blis_config``."""
     model, recipe = deployment.model, deployment.recipe
     moe, attention = model.moe, model.layer_groups[0].attention
+    assert isinstance(attention, Attention)
     weights = model.precisions.experts if moe else model.precisions.dense_ffn
     weight_bytes = _NOMINAL_BYTES.get(weights.name, weights.bytes_per_weight)
     grouped = isinstance(attention, AttentionSpec)

@@ -8,10 +8,12 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from pinn.errors import PinnError
 from pinn.files.write import replace_atomically
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.gpu_catalog import gpu_aliases
+from pinn.specs.mixer_names import mixer_names
 from pinn.specs.model import (
     LatentAttentionSpec,
     LayerGroup,
@@ -25,6 +27,8 @@ from pinn.specs.sampling import Sampling
 
 FORMAT = "pinn.specs"
 VERSION = 2
+#: Fields that only models have which are refused here.
+_OF_OTHER_LAYERS = ("output_gate", "shares_cache", "indexer", "latent_width")
 
 
 def specs_document(models: Sequence[ModelSpec], gpus: Sequence[GpuSpec]) -> dict[str, Any]:
@@ -44,6 +48,12 @@ def specs_document(models: Sequence[ModelSpec], gpus: Sequence[GpuSpec]) -> dict
 
 
 def _model(model: ModelSpec) -> dict[str, Any]:
+    if not model.is_plain:
+        raise PinnError(
+            f"the Go package makes coefficients of models of attention over keys alone, and "
+            f"{model.name} has other layers ({mixer_names(model)}): 'pinn export table' writes "
+            "its coefficients for Go"
+        )
     return {
         "name": model.name,
         "hidden_size": model.hidden_size,
@@ -70,9 +80,13 @@ def _group(group: LayerGroup) -> dict[str, Any]:
     ffn = "mixture_of_experts" if isinstance(group.ffn, MoeFfnSpec) else "dense"
     return {
         "count": group.count,
-        "attention": {"kind": kind, **asdict(group.attention)},
-        "ffn": {"kind": ffn, **asdict(group.ffn)},
+        "attention": {"kind": kind, **_sizes(group.attention)},
+        "ffn": {"kind": ffn, **_sizes(group.ffn)},
     }
+
+
+def _sizes(part: Any) -> dict[str, Any]:
+    return {name: value for name, value in asdict(part).items() if name not in _OF_OTHER_LAYERS}
 
 
 def write_specs(document: dict[str, Any], path: Path) -> None:

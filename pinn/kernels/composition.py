@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from pinn.kernels.datasheet_mixers import decode_seconds, has_other_mixers, prefill_seconds
 from pinn.kernels.hardware import Coded
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.physics.costs import step_costs
@@ -134,7 +135,7 @@ def _experts(i: int, deployment: Deployment, batches: UniformBatches) -> Iterato
     if model.moe is not None:
         sizes = (
             batches.tokens * recipe.data_parallel_size,
-            model.hidden_size,
+            model.moe.stream_width(model.hidden_size),
             model.moe.width,
             model.moe.experts,
             model.moe.top_k,
@@ -169,9 +170,10 @@ def _latent_decode(i: int, deployment: Deployment, batches: UniformBatches) -> I
     for group in deployment.model.layer_groups:
         attention = group.attention
         if isinstance(attention, LatentAttentionSpec):
+            reach = np.inf if attention.indexer is None else attention.indexer.top_k
             sizes = (
                 batches.decode_requests,
-                batches.decode_context + 1,
+                np.minimum(batches.decode_context + 1, reach),
                 _local_heads(group, deployment),
                 attention.kv_lora_rank,
                 attention.qk_rope_head_dim,
@@ -211,7 +213,7 @@ def _prefill_attention(i: int, deployment: Deployment, batches: UniformBatches) 
 def _latent_prefill(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
     for group in deployment.model.layer_groups:
         attention = group.attention
-        if isinstance(attention, LatentAttentionSpec):
+        if isinstance(attention, LatentAttentionSpec) and attention.indexer is None:
             sizes = (
                 batches.prefill_requests,
                 batches.prefill_tokens,
@@ -237,7 +239,8 @@ def _all_reduce(i: int, deployment: Deployment, batches: UniformBatches) -> Iter
         return
     size = batches.tokens * model.hidden_size * ACTIVATION_BYTES
     faster = 1 - deployment.recipe.all_reduce_latency
-    yield Call(i, "bf16", 1 + 2 * model.layers, (tp, size, 0, faster))
+    halves = sum(g.count * g.halves for g in model.layer_groups if g.runs)
+    yield Call(i, "bf16", 1 + halves, (tp, size, 0, faster))
     for group in model.layer_groups:
         if getattr(group.attention, "qk_norm_full_width", False):
             yield Call(i, "fp32", group.count, (tp, batches.tokens * 8.0, 1, faster))
@@ -270,6 +273,16 @@ def _sampling(i: int, deployment: Deployment, batches: UniformBatches) -> Iterat
     yield Call(i, "fp32", 1, (batches.requests * each,))
 
 
+def _other_decode(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+    if has_other_mixers(deployment):
+        yield Call(i, "bf16", 1, (decode_seconds(deployment, batches),))
+
+
+def _other_prefill(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+    if has_other_mixers(deployment):
+        yield Call(i, "bf16", 1, (prefill_seconds(deployment, batches),))
+
+
 def _known(_kernels: KernelSurrogates, _gpu: Coded, _form: Coded, seconds) -> np.ndarray:
     return seconds
 
@@ -280,10 +293,12 @@ CALLS: dict[str, tuple[tuple[Callable[..., Iterator[Call]], Callable[..., np.nda
     "decode_attention": (
         (_decode_attention, KernelSurrogates.decode_attention_seconds),
         (_latent_decode, _one_by_one),
+        (_other_decode, _known),
     ),
     "prefill_attention": (
         (_prefill_attention, KernelSurrogates.prefill_attention_seconds),
         (_latent_prefill, _expanded),
+        (_other_prefill, _known),
     ),
     "all_reduce": ((_all_reduce, _reduce),),
     "exchange": ((_exchange, _reduce),),
@@ -292,6 +307,7 @@ CALLS: dict[str, tuple[tuple[Callable[..., Iterator[Call]], Callable[..., np.nda
 
 
 def _local_heads(group: LayerGroup, deployment: Deployment) -> int:
+    assert group.attention is not None
     return group.attention.heads // deployment.recipe.tensor_parallel_size
 
 

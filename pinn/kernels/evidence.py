@@ -31,10 +31,12 @@ _SIZES: dict[str, tuple[tuple[str, ...], ...]] = {
     "decode_attention": (
         ("sequences", "context_tokens", *_ATTENTION),
         ("sequences", "context_tokens", "heads", "kv_lora_rank", "rope_dim"),
+        ("datasheet_seconds",),
     ),
     "prefill_attention": (
         ("sequences", "tokens", *_ATTENTION),
         ("sequences", "tokens", "cached", "heads", "qk_head_dim", "v_head_dim"),
+        ("datasheet_seconds",),
     ),
     "all_reduce": (("gpus", "bytes"),),
     "exchange": (("gpus", "bytes"),),
@@ -115,6 +117,8 @@ def _named(names: tuple[str, ...], call: Call) -> dict[str, float]:
 def _nearest(
     kernels: KernelSurrogates, operator: str, gpu: GpuSpec, form: str, sizes: Mapping[str, float]
 ) -> Nearest | None:
+    if "datasheet_seconds" in sizes:
+        return None
     if operator in ("all_reduce", "exchange"):
         return _nearest_message(kernels, gpu, form, sizes)
     if "kv_lora_rank" in sizes:

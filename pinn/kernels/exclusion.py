@@ -14,7 +14,7 @@ import pandas as pd
 
 from pinn.kernels.tables.tables import KernelTables
 from pinn.physics.matmuls import dense_matmuls
-from pinn.specs.model import LatentAttentionSpec, ModelSpec, MoeFfnSpec
+from pinn.specs.model import Attention, LatentAttentionSpec, ModelSpec, MoeFfnSpec
 
 TENSOR_PARALLEL_SIZES = (1, 2, 4, 8)
 #: Both widths of a multiplication within 3 %, all sizes of an expert layer within 5 %. Assumptions
@@ -143,7 +143,7 @@ def _like_experts(value: dict[str, np.ndarray], hidden: int, moe: MoeFfnSpec) ->
 
 def _parallel_sizes(model: ModelSpec) -> Iterator[int]:
     """Tensor-parallel sizes that divide the model's heads."""
-    heads = [g.attention.heads for g in model.layer_groups]
+    heads = [g.attention.heads for g in model.layer_groups if g.attention is not None]
     yield from (tp for tp in TENSOR_PARALLEL_SIZES if all(h % tp == 0 for h in heads))
 
 
@@ -161,6 +161,8 @@ def attention_shapes(model: ModelSpec) -> set[tuple[int, int, int, int]]:
     for tp in _parallel_sizes(model):
         for group in model.layer_groups:
             attention = group.attention
+            if not isinstance(attention, Attention):
+                continue
             heads = attention.heads // tp
             latent = isinstance(attention, LatentAttentionSpec)
             kv_heads = heads if latent else max(attention.kv_heads // tp, 1)

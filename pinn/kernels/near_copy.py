@@ -26,8 +26,10 @@ def is_near_copy(model: ModelSpec, other: ModelSpec) -> bool:
 
 
 def _close(a: float, b: float) -> bool:
-    return abs(a / b - 1) <= TOLERANCE
+    return abs(a - b) <= TOLERANCE * b
 
 
 def _dense_width(model: ModelSpec) -> int:
-    return max(g.ffn.width for g in model.layer_groups if isinstance(g.ffn, DenseFfnSpec))
+    """0 for a model of recurrent mixers alone."""
+    dense = (g.ffn.width for g in model.layer_groups if isinstance(g.ffn, DenseFfnSpec))
+    return max(dense, default=0)

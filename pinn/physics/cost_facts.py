@@ -8,8 +8,16 @@ from functools import lru_cache
 
 from pinn.physics.matmuls import MatMul, dense_matmuls, expert_weights
 from pinn.specs.gpu import GpuSpec
-from pinn.specs.model import AttentionSpec, LatentAttentionSpec, LayerGroup, ModelSpec
-from pinn.specs.precision import Precision
+from pinn.specs.mixers import MAMBA1, LinearMixerSpec
+from pinn.specs.model import (
+    Attention,
+    AttentionSpec,
+    LatentAttentionSpec,
+    LayerGroup,
+    Mixer,
+    ModelSpec,
+)
+from pinn.specs.precision import Precision, precision
 
 #: Activations are bf16.
 ACTIVATION_BYTES = 2.0
@@ -39,7 +47,7 @@ class CostFacts:
     """Numbers that the formulas of ``StepCosts`` use; Go's ``Deployment.facts`` gives the same.
 
     Attributes:
-        layers: Transformer layers.
+        layers: Transformer layers; a mixer or a feed-forward part by itself counts half.
         moe_layers: Those with routed experts.
         latent_layers: Those with latent attention.
         quantized: 1 where activations are quantized in every step.
@@ -60,12 +68,17 @@ class CostFacts:
         link_bytes_per_s: Of its links to other GPUs, one way.
         pcie_bytes_per_s: Of its link to host memory.
         bf16_flop_per_s: Its peak.
+        fp8_flop_per_s: Its rate of the indexers' scores.
         dense_weight_bytes: All weights on one GPU but the routed experts'.
         dense_token_s: Computing them for one token, the output head apart.
         head_sequence_s: Computing the output head for one sequence.
         kv_element_bytes: Of an element of the KV cache.
         kv_width: Cached elements per token in the layers that see everything.
-        windowed_kv_width: The same in windowed layers.
+        windowed_kv_width: The same in layers that see a limited number of keys.
+        state_bytes: Recurrent states of a request, read and written once a step.
+        index_key_bytes: Read per cached token by the indexers: its key and its score.
+        index_pair_bytes: Scores written and read per (query, key) pair of a prefill.
+        index_flop: Arithmetic of the indexers per pair.
         decode_flop: Attention arithmetic of a decode per key, in full layers.
         windowed_decode_flop: The same in windowed layers.
         prefill_flop: Attention arithmetic of a prefill per pair, in full layers.
@@ -103,12 +116,17 @@ class CostFacts:
     link_bytes_per_s: float
     pcie_bytes_per_s: float
     bf16_flop_per_s: float
+    fp8_flop_per_s: float
     dense_weight_bytes: float
     dense_token_s: float
     head_sequence_s: float
     kv_element_bytes: float
     kv_width: float
     windowed_kv_width: float
+    state_bytes: float
+    index_key_bytes: float
+    index_pair_bytes: float
+    index_flop: float
     decode_flop: float
     windowed_decode_flop: float
     prefill_flop: float
@@ -131,7 +149,7 @@ def cost_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> CostFacts:
     tp = flags.tensor_parallel_size
     dense, attention = _dense_work(model, tp), _attention_work(model, tp)
     return CostFacts(
-        layers=float(model.layers),
+        layers=attention.layers,
         moe_layers=float(model.moe_layers),
         latent_layers=attention.latent_layers,
         quantized=float(dense.quantized),
@@ -151,12 +169,17 @@ def cost_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> CostFacts:
         link_bytes_per_s=gpu.link_bandwidth_bytes_per_s,
         pcie_bytes_per_s=gpu.pcie_bandwidth_bytes_per_s,
         bf16_flop_per_s=gpu.peak_flop_per_s["bf16"],
+        fp8_flop_per_s=gpu.matmul_flop_per_s(precision("fp8")),
         dense_weight_bytes=dense.weight_bytes,
         dense_token_s=sum((f / gpu.matmul_flop_per_s(w) for w, f in dense.token_flop), 0.0),
         head_sequence_s=sum((f / gpu.matmul_flop_per_s(w) for w, f in dense.head_flop), 0.0),
         kv_element_bytes=flags.kv_element_bytes,
         kv_width=attention.full.kv_width,
         windowed_kv_width=attention.windowed.kv_width,
+        state_bytes=attention.state_bytes,
+        index_key_bytes=attention.index.key_bytes,
+        index_pair_bytes=attention.index.pair_bytes,
+        index_flop=attention.index.flop,
         decode_flop=attention.full.decode_flop,
         windowed_decode_flop=attention.windowed.decode_flop,
         prefill_flop=attention.full.prefill_flop,
@@ -242,11 +265,27 @@ class _PairWork:
 
 
 @dataclass(frozen=True)
-class _AttentionWork:
-    """What no GPU changes of attention and of the all-reduces around it."""
+class _IndexWork:
+    """Indexers over layers: bytes per cached token, and bytes and FLOP per pair."""
 
+    key_bytes: float = 0.0
+    pair_bytes: float = 0.0
+    flop: float = 0.0
+
+
+@dataclass(frozen=True)
+class _AttentionWork:
+    """What no GPU changes of mixers and of the all-reduces around layers.
+
+    ``windowed`` are layers that see a limited number of keys: a window, the choice of an indexer,
+    or a recurrent state, which counts as one key.
+    """
+
+    layers: float
     full: _PairWork
     windowed: _PairWork
+    state_bytes: float
+    index: _IndexWork
     prefill_token_bytes: float
     all_reduces: float
     latent_layers: float
@@ -254,52 +293,84 @@ class _AttentionWork:
 
 @lru_cache(maxsize=16384)
 def _attention_work(model: ModelSpec, tp: int) -> _AttentionWork:
+    groups = [g for g in model.layer_groups if g.runs]
     full, windowed = _PairWork(), _PairWork()
-    for group in model.layer_groups:
-        if group.attention.window_tokens is None:
-            full += _pair_work(group, tp)
-        else:
-            windowed += _pair_work(group, tp)
+    mixing = [(g.attention, g.count) for g in groups if g.attention is not None]
+    for mixer, count in mixing:
+        if isinstance(mixer, LinearMixerSpec):
+            windowed += _state_work(mixer, count, tp)
+        elif isinstance(mixer, Attention) and mixer.reach_tokens is None:
+            full += _pair_work(mixer, count, tp)
+        elif isinstance(mixer, Attention):
+            windowed += _pair_work(mixer, count, tp)
+    states = [(m, count) for m, count in mixing if isinstance(m, LinearMixerSpec)]
     return _AttentionWork(
+        sum(g.count * g.halves for g in groups) / 2,
         full,
         windowed,
-        float(sum(_prefill_token_bytes(g, tp) for g in model.layer_groups)),
-        sum(_all_reduces(g) * g.count for g in model.layer_groups) + 1.0,
-        float(sum(g.count for g in model.layer_groups if _is_latent(g))),
+        float(sum(2 * count * m.state_bytes(tp) for m, count in states)),
+        _index_work(mixing),
+        float(sum(_prefill_token_bytes(m, count, tp) for m, count in mixing)),
+        sum(_all_reduces(g) * g.count for g in groups) + 1.0,
+        float(sum(count for m, count in mixing if isinstance(m, LatentAttentionSpec))),
     )
 
 
-def _is_latent(group: LayerGroup) -> bool:
-    return isinstance(group.attention, LatentAttentionSpec)
+def _state_work(mixer: LinearMixerSpec, count: int, tp: int) -> _PairWork:
+    """A recurrent mixer's arithmetic: its one "key" is the state, so a pair is a token."""
+    heads = max(mixer.heads // tp, 1) * count
+    return _PairWork(0.0, heads * mixer.decode_flop(), heads * mixer.token_flop())
 
 
-def _pair_work(group: LayerGroup, tp: int) -> _PairWork:
+def _index_work(mixing: Sequence[tuple[Mixer, int]]) -> _IndexWork:
+    found = [
+        (m.indexer, count)
+        for m, count in mixing
+        if isinstance(m, LatentAttentionSpec) and m.indexer is not None
+    ]
+    return _IndexWork(
+        float(sum(count * (each.key_bytes + each.score_bytes) for each, count in found)),
+        float(sum(count * each.score_bytes for each, count in found)),
+        float(sum(count * each.score_flop for each, count in found)),
+    )
+
+
+def _pair_work(attention: Attention, count: int, tp: int) -> _PairWork:
     """Of the layers of one shape.
 
     Scores and weighted values take 2 FLOP per head and element each. MLA decodes in the latent
-    space: its keys are kv_lora_rank + rope wide and its values kv_lora_rank, for every head.
+    space: its keys are kv_lora_rank + rope wide and its values kv_lora_rank, for every head; with
+    an indexer prompts do so too, since each query has keys of its own (vLLM's FlashMLA sparse).
     """
-    attention, heads = group.attention, group.attention.heads // tp
+    heads = attention.heads // tp
     if isinstance(attention, LatentAttentionSpec):
         kv_width: float = attention.kv_width
         decode_width = attention.kv_width + attention.kv_lora_rank
         prefill_width = attention.head_dim + attention.v_head_dim
+        if attention.indexer is not None:
+            prefill_width = decode_width
     else:
         kv_width = 2 * max(attention.kv_heads / tp, 1) * attention.head_dim
         decode_width = prefill_width = 2 * attention.head_dim
-    flop_per_width = 2.0 * heads * group.count
+    flop_per_width = 2.0 * heads * count
     return _PairWork(
-        group.count * kv_width, flop_per_width * decode_width, flop_per_width * prefill_width
+        count * kv_width, flop_per_width * decode_width, flop_per_width * prefill_width
     )
 
 
-def _prefill_token_bytes(group: LayerGroup, tp: int) -> float:
-    """Queries read and outputs written over the group's layers, in the activations' format."""
-    heads = group.attention.heads // tp
-    return group.count * 2 * heads * group.attention.head_dim * ACTIVATION_BYTES
+def _prefill_token_bytes(mixer: Mixer, count: int, tp: int) -> float:
+    """Queries read and outputs written over the layers, in the activations' format."""
+    if isinstance(mixer, LinearMixerSpec):
+        return count * mixer.token_bytes(tp)
+    assert isinstance(mixer, Attention)
+    return count * 2 * (mixer.heads // tp) * mixer.head_dim * ACTIVATION_BYTES
 
 
 def _all_reduces(group: LayerGroup) -> int:
-    """Two per layer (after attention and after the FFN); one more for a full-width q/k norm."""
-    attention = group.attention
-    return 2 + (isinstance(attention, AttentionSpec) and attention.qk_norm_full_width)
+    """One after each part, one more for a full-width q/k norm, one for Mamba-1's step, B and C.
+
+    The last: vLLM's mamba_mixer.py, where x_proj is row-parallel.
+    """
+    mixer = group.attention
+    normed = isinstance(mixer, AttentionSpec) and mixer.qk_norm_full_width
+    return group.halves + (normed or (isinstance(mixer, LinearMixerSpec) and mixer.kind == MAMBA1))

@@ -207,20 +207,23 @@ class StepCosts:
     )
     kv_read_s: Float[np.ndarray, "*n"] = field(
         metadata=cost(
-            "Reading one cached token in the layers that see everything.",
-            lambda w: w.kv_width * w.kv_element_bytes / w.memory_bytes_per_s,
+            "Reading one cached token in the layers that see everything, or in their indexers.",
+            lambda w: (w.kv_width * w.kv_element_bytes + w.index_key_bytes) / w.memory_bytes_per_s,
         )
     )
     windowed_kv_read_s: Float[np.ndarray, "*n"] = field(
         metadata=cost(
-            "Reading one cached token in the windowed layers.",
-            lambda w: w.windowed_kv_width * w.kv_element_bytes / w.memory_bytes_per_s,
+            "Reading one cached token in the layers that see a limited number; a recurrent state "
+            "counts as one, read and written.",
+            lambda w: (
+                (w.windowed_kv_width * w.kv_element_bytes + w.state_bytes) / w.memory_bytes_per_s
+            ),
         )
     )
     decode_pair_s: Float[np.ndarray, "*n"] = field(
         metadata=cost(
             "Attention arithmetic of a decode per key, in full layers.",
-            lambda w: w.decode_flop / w.bf16_flop_per_s,
+            lambda w: w.decode_flop / w.bf16_flop_per_s + w.index_flop / w.fp8_flop_per_s,
         )
     )
     windowed_decode_pair_s: Float[np.ndarray, "*n"] = field(
@@ -237,7 +240,11 @@ class StepCosts:
     prefill_pair_s: Float[np.ndarray, "*n"] = field(
         metadata=cost(
             "Attention arithmetic of a prefill per pair, in full layers.",
-            lambda w: w.prefill_flop / w.bf16_flop_per_s,
+            lambda w: (
+                w.prefill_flop / w.bf16_flop_per_s
+                + w.index_flop / w.fp8_flop_per_s
+                + w.index_pair_bytes / w.memory_bytes_per_s
+            ),
         )
     )
     windowed_prefill_pair_s: Float[np.ndarray, "*n"] = field(

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from pinn.physics.matmuls import MatMul, dense_matmuls
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu import GpuSpec
-from pinn.specs.model import LatentAttentionSpec, ModelSpec
+from pinn.specs.model import Attention, LatentAttentionSpec, Mixer, ModelSpec
 from pinn.specs.precision import Precision
 
 #: Natural logarithms of datasheet rates, relative to an H100 SXM (datasheet DS-10313-001).
@@ -41,13 +41,28 @@ def _largest(matmuls: Sequence[MatMul], names: tuple[str, ...], side: str) -> fl
     return max((getattr(m, side) for m in matmuls if m.name in names), default=0)
 
 
+def _main_mixer(model: ModelSpec) -> Mixer:
+    """The commonest attention; of a model without any, its recurrent mixer.
+
+    What layers beside it do enters through the features: descriptors describe the attention that
+    coefficients were learned of.
+    """
+    mixing = [(g.count, g.attention) for g in model.layer_groups if g.attention is not None]
+    attention = [pair for pair in mixing if isinstance(pair[1], Attention)]
+    return max(attention or mixing, key=lambda pair: pair[0])[1]
+
+
 def _model_descriptors(model: ModelSpec, tp: int, ranks: int, spread: int) -> dict[str, float]:
     """Descriptors of the model's shapes on one GPU."""
-    attention = max(model.layer_groups, key=lambda g: g.count).attention
+    attention = _main_mixer(model)
     matmuls = dense_matmuls(model, tp)
     heads = attention.heads / tp
     kv_heads = max(attention.kv_heads / tp, 1)
-    windowed = sum(g.count for g in model.layer_groups if g.attention.window_tokens)
+    windows = [
+        (g.count, g.attention.window_tokens)
+        for g in model.layer_groups
+        if g.attention is not None and g.attention.window_tokens
+    ]
     moe, moe_layers = model.moe, model.moe_layers
     cut = ranks // spread
     ffn = ("gate_up_proj", "down_proj")
@@ -64,8 +79,8 @@ def _model_descriptors(model: ModelSpec, tp: int, ranks: int, spread: int) -> di
         "head_dim": np.log2(attention.head_dim),
         "latent_attention": float(isinstance(attention, LatentAttentionSpec)),
         "full_width_norm": float(getattr(attention, "qk_norm_full_width", False)),
-        "windowed_share": windowed / model.layers,
-        "window_tokens": np.log2(1 + (model.window_tokens or 0) / _TILE),
+        "windowed_share": sum(count for count, _ in windows) / model.layers,
+        "window_tokens": np.log2(1 + (windows[0][1] if windows else 0) / _TILE),
         "moe_share": moe_layers / model.layers,
         "local_experts": np.log2(1 + (moe.experts / spread if moe else 0)),
         "top_k": np.log2(1 + (moe.top_k if moe else 0)),

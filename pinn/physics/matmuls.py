@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from pinn.specs.mixers import Projection
 from pinn.specs.model import (
     AttentionSpec,
     DenseFfnSpec,
@@ -50,15 +51,17 @@ class MatMul:
 
 @lru_cache(maxsize=16384)
 def dense_matmuls(model: ModelSpec, tensor_parallel_size: int) -> tuple[MatMul, ...]:
-    """Every multiplication but the routed experts'.
+    """Every multiplication of a text's token but the routed experts'.
 
     Column-parallel and row-parallel cuts as in Megatron-LM (arXiv 1909.08053, section 3), which
     vLLM follows. KV heads fewer than the tensor-parallel size are replicated. Omits biases.
     """
     found: list[MatMul] = []
     for group in model.layer_groups:
-        found += _attention_matmuls(model, group, tensor_parallel_size)
-        found += _ffn_matmuls(model, group, tensor_parallel_size)
+        if group.runs:
+            found += _group_matmuls(model, group, tensor_parallel_size)
+    for count, projection in model.side_projections:
+        found += _projected([projection], count, model.precisions.dense_ffn, tensor_parallel_size)
     head_width = -(-model.vocab_size // tensor_parallel_size)
     found.append(
         MatMul("lm_head", head_width, model.hidden_size, 1, model.precisions.lm_head, True)
@@ -66,15 +69,45 @@ def dense_matmuls(model: ModelSpec, tensor_parallel_size: int) -> tuple[MatMul, 
     return tuple(found)
 
 
-def _attention_matmuls(model: ModelSpec, group: LayerGroup, tp: int) -> Iterator[MatMul]:
+@lru_cache(maxsize=16384)
+def idle_matmuls(model: ModelSpec, tensor_parallel_size: int) -> tuple[MatMul, ...]:
+    """Those of layers that a text's token does not pass: they take memory alone."""
+    groups = (group for group in model.layer_groups if not group.runs)
+    return tuple(m for group in groups for m in _group_matmuls(model, group, tensor_parallel_size))
+
+
+def _group_matmuls(model: ModelSpec, group: LayerGroup, tp: int) -> Iterator[MatMul]:
+    yield from _mixer_matmuls(model, group, tp)
+    if group.ffn is not None:
+        yield from _ffn_matmuls(model, group, tp)
+
+
+def _mixer_matmuls(model: ModelSpec, group: LayerGroup, tp: int) -> Iterator[MatMul]:
     attention, count, weights = group.attention, group.count, model.precisions.attention
-    heads, hidden = attention.heads // tp, model.hidden_size
+    hidden = model.hidden_size
+    if attention is None:
+        return
+    heads = attention.heads // tp
     if isinstance(attention, AttentionSpec):
-        width = (heads + 2 * max(attention.kv_heads // tp, 1)) * attention.head_dim
+        own = 0 if attention.shares_cache else 2 * max(attention.kv_heads // tp, 1)
+        width = (heads * (1 + attention.output_gate) + own) * attention.head_dim
         yield MatMul("qkv_proj", width, hidden, count, weights)
         yield MatMul("o_proj", hidden, heads * attention.head_dim, count, weights)
         return
+    if not isinstance(attention, LatentAttentionSpec):
+        yield from _projected(attention.projections(hidden), count, weights, tp)
+        return
     yield from latent_matmuls(attention, hidden, heads, count, weights)
+    if attention.indexer is not None:
+        rank = attention.q_lora_rank or hidden
+        yield from _projected(attention.indexer.projections(hidden, rank), count, weights, tp)
+
+
+def _projected(
+    projections: Iterable[Projection], count: int, weights: Precision, tp: int
+) -> Iterator[MatMul]:
+    for projection in projections:
+        yield MatMul(projection.name, *projection.shape(tp), count, weights)
 
 
 def latent_matmuls(
@@ -99,11 +132,15 @@ def latent_matmuls(
 
 
 def _ffn_matmuls(model: ModelSpec, group: LayerGroup, tp: int) -> Iterator[MatMul]:
+    assert group.ffn is not None
     ffn, hidden, formats = group.ffn, model.hidden_size, model.precisions
     if isinstance(ffn, DenseFfnSpec):
         yield from _mlp(ffn.width, ffn.gated, hidden, group.count, tp, formats.dense_ffn, "")
         return
     yield MatMul("router", ffn.experts, hidden, group.count, precision("bf16"))
+    if ffn.latent_width is not None:  # nemotron_h.py: fc1_latent_proj, fc2_latent_proj
+        yield MatMul("latent_down_proj", ffn.latent_width, hidden, group.count, formats.dense_ffn)
+        yield MatMul("latent_up_proj", hidden, ffn.latent_width, group.count, formats.dense_ffn)
     if ffn.shared_width:
         yield from _mlp(
             ffn.shared_width, ffn.gated, hidden, group.count, tp, formats.shared_experts, "shared_"
@@ -121,4 +158,4 @@ def _mlp(
 def expert_weights(ffn: MoeFfnSpec, hidden_size: int, expert_tensor_parallel_size: int) -> float:
     """Weights of one routed expert's slice on one GPU."""
     local = -(-ffn.width // expert_tensor_parallel_size)
-    return (2 + ffn.gated) * local * hidden_size
+    return (2 + ffn.gated) * local * ffn.stream_width(hidden_size)

@@ -15,12 +15,21 @@ from typing import TypeVar
 import numpy as np
 
 from pinn.errors import PinnError
-from pinn.physics.matmuls import dense_matmuls, expert_weights
+from pinn.physics.matmuls import dense_matmuls, expert_weights, idle_matmuls
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.deployment import Deployment
 from pinn.specs.limits import MOST_BLOCKS
-from pinn.specs.model import LatentAttentionSpec, LayerGroup, MoeFfnSpec
+from pinn.specs.mixers import LinearMixerSpec
+from pinn.specs.model import (
+    Attention,
+    LatentAttentionSpec,
+    LayerGroup,
+    ModelSpec,
+    MoeFfnSpec,
+)
 from pinn.specs.recipe import FREE, STATIC
+from pinn.specs.serving import VLLM
+from pinn.specs.state_blocks import cached_width
 from pinn.units import GIB
 
 IntOrArray = TypeVar("IntOrArray", int, np.ndarray)
@@ -30,6 +39,9 @@ VISIBLE_SHARE = 0.9932
 #: CUDA modules and workspaces; NCCL and custom all-reduce buffers on top with more than one GPU.
 LIBRARY_BYTES = 0.3 * GIB
 COMMUNICATION_BYTES = 0.3 * GIB
+#: Most of what weights leave that SGLang gives to recurrent states, against keys and values
+#: (server_args.py: mamba_full_memory_ratio 0.9); TensorRT-LLM's is taken to be the same.
+STATE_SHARE = 0.9 / 1.9
 ACTIVATION_BYTES = 2
 LOGIT_BYTES = 4
 
@@ -44,7 +56,8 @@ class KvLayout:
         full_groups: Groups of layers that keep every token; 1 where nothing is mixed.
         window_groups: Groups of layers that keep a window.
         window_blocks: Blocks that a request holds in one of those: its window, and one more where
-            it straddles a block. The rest of a long chunk, freed after its step, is not modelled.
+            it straddles a block; one for a recurrent state. The rest of a long chunk, freed after
+            its step, is not modelled.
     """
 
     block_bytes: float
@@ -88,7 +101,8 @@ def _check_longest_request(deployment: Deployment, layout: KvLayout) -> None:
     recipe, longest = deployment.recipe, max_model_len(deployment)
     size, window = recipe.block_tokens, deployment.model.window_tokens or 0
     chunk = -(-(window - 1 + recipe.token_budget) // size) + 1
-    prefill = replace(layout, window_blocks=chunk)
+    states = _state_groups(deployment.model)
+    prefill = layout if states else replace(layout, window_blocks=chunk)
     needed = prefill.request_blocks(longest, size)
     # vLLM compares with all blocks, but never gives out its null block.
     if needed <= layout.blocks:
@@ -132,7 +146,30 @@ def kv_cache_bytes(deployment: Deployment, engine: EngineSpec) -> float:
             f"{usable / GIB:.2f} GiB at --gpu-memory-utilization {recipe.memory_share}: "
             "raise --tensor-parallel-size or --cpu-offload-gb"
         )
-    return left
+    return left - min(_state_pool_bytes(deployment), left * STATE_SHARE)
+
+
+def _state_pool_bytes(deployment: Deployment) -> float:
+    """States of as many requests as may run, where the engine keeps them apart from its blocks."""
+    recipe = deployment.recipe
+    if deployment.serving.engine == VLLM:
+        return 0.0
+    return recipe.max_requests * state_bytes(deployment) / recipe.pipeline_parallel_size
+
+
+def state_bytes(deployment: Deployment) -> float:
+    """Recurrent states of one request on one GPU, over all layers."""
+    tp = deployment.recipe.tensor_parallel_size
+    return sum(g.count * _mixer_state(g, tp) for g in _state_groups(deployment.model))
+
+
+def _state_groups(model: ModelSpec) -> list[LayerGroup]:
+    return [g for g in model.layer_groups if isinstance(g.attention, LinearMixerSpec)]
+
+
+def _mixer_state(group: LayerGroup, tp: int) -> float:
+    assert isinstance(group.attention, LinearMixerSpec)
+    return group.attention.state_bytes(tp)
 
 
 def gpu_weight_bytes(deployment: Deployment) -> float:
@@ -140,8 +177,10 @@ def gpu_weight_bytes(deployment: Deployment) -> float:
     model, recipe = deployment.model, deployment.recipe
     tp = recipe.tensor_parallel_size
     embedding = -(-model.vocab_size // tp) * model.hidden_size * ACTIVATION_BYTES
-    total = sum(m.weight_bytes for m in dense_matmuls(model, tp))
+    matmuls = (*dense_matmuls(model, tp), *idle_matmuls(model, tp))
+    total = sum(m.weight_bytes for m in matmuls)
     total += (0 if model.tied_embeddings else embedding) + model.extra_parameters * ACTIVATION_BYTES
+    total += model.lookup_parameters / tp * ACTIVATION_BYTES
     if model.moe is not None:
         cut = recipe.expert_tensor_parallel_size
         held = model.moe.experts / recipe.expert_parallel_size
@@ -172,6 +211,8 @@ def activation_reserve_bytes(deployment: Deployment) -> float:
 
 def _ffn_width(group: LayerGroup, deployment: Deployment) -> float:
     recipe, ffn = deployment.recipe, group.ffn
+    if ffn is None:
+        return 0.0
     if isinstance(ffn, MoeFfnSpec):
         copies = ffn.top_k / recipe.expert_parallel_size
         return copies * ffn.width / recipe.expert_tensor_parallel_size
@@ -185,12 +226,18 @@ def _empty_layout(deployment: Deployment) -> KvLayout:
     commoner one where it has less than a quarter more; the groups share one pool of blocks.
     """
     model, size = deployment.model, deployment.recipe.block_tokens
-    full = sum(g.count for g in model.layer_groups if not g.attention.window_tokens)
-    windowed = model.layers - full
-    layer_bytes = max(layer_kv_bytes(g, deployment) for g in model.layer_groups)
+    groups = [g for g in model.layer_groups if layer_kv_bytes(g, deployment)]
+    in_blocks = deployment.serving.engine == VLLM
+    states = sum(g.count for g in _state_groups(model)) if in_blocks else 0
+    if not groups:
+        per_stage = state_bytes(deployment) / deployment.recipe.pipeline_parallel_size
+        return KvLayout(per_stage if in_blocks else 1.0, 0)
+    full = sum(g.count for g in groups if not _is_windowed(g))
+    windowed = sum(g.count for g in groups) - full + states
+    layer_bytes = max(layer_kv_bytes(g, deployment) for g in groups)
     if full == 0 or windowed == 0:
         # A model of windowed layers only frees what falls out of the window; not modelled.
-        layers = -(-model.layers // deployment.recipe.pipeline_parallel_size)
+        layers = -(-(full + windowed) // deployment.recipe.pipeline_parallel_size)
         return KvLayout(layers * layer_bytes * size, 0)
     few, many = min(full, windowed), max(full, windowed)
     group = many if many < few * 1.25 else few
@@ -201,28 +248,36 @@ def _empty_layout(deployment: Deployment) -> KvLayout:
         0,
         -(-full // group),
         -(-windowed // group),
-        -(-window // size) + 1,
+        1 if states else -(-window // size) + 1,
     )
+
+
+def _is_windowed(group: LayerGroup) -> bool:
+    return group.attention is not None and bool(group.attention.window_tokens)
 
 
 def gpu_cache_tokens(deployment: Deployment) -> float:
     """Tokens whose keys and values of one head in one layer fit the last-level cache."""
     each = deployment.kv_cache_precision.bytes_per_weight
-    widest = max(_head_width(group) for group in deployment.model.layer_groups)
-    return deployment.gpu.l2_bytes / (widest * each)
+    mixers = (group.attention for group in deployment.model.layer_groups)
+    widest = max((_head_width(m) for m in mixers if isinstance(m, Attention)), default=0)
+    return deployment.gpu.l2_bytes / (widest * each) if widest else 0.0
 
 
-def _head_width(group: LayerGroup) -> int:
-    attention = group.attention
+def _head_width(attention: Attention) -> int:
     if isinstance(attention, LatentAttentionSpec):
         return attention.kv_lora_rank + attention.qk_rope_head_dim
     return 2 * attention.head_dim
 
 
 def layer_kv_bytes(group: LayerGroup, deployment: Deployment) -> float:
-    """Keys and values of one token in one layer on one GPU; MLA's latent vector is not divided."""
-    attention, tp = group.attention, deployment.recipe.tensor_parallel_size
-    width = float(attention.kv_width)
-    if not isinstance(attention, LatentAttentionSpec):
-        width = 2 * max(attention.kv_heads // tp, 1) * attention.head_dim
-    return width * deployment.kv_cache_precision.bytes_per_weight
+    """Keys and values of one token in one layer on one GPU, and its indexer's key.
+
+    A layer that keeps none, or another's, has 0.
+    """
+    mixer, tp = group.attention, deployment.recipe.tensor_parallel_size
+    if not isinstance(mixer, Attention) or getattr(mixer, "shares_cache", False):
+        return 0.0
+    found = cached_width(mixer, tp) * deployment.kv_cache_precision.bytes_per_weight
+    indexer = mixer.indexer if isinstance(mixer, LatentAttentionSpec) else None
+    return found if indexer is None else found + indexer.key_bytes

@@ -7,12 +7,17 @@ from typing import Any
 
 from pinn.errors import PinnError
 from pinn.specs.config_fields import ConfigFields
+from pinn.specs.mixers import IndexerSpec
 from pinn.specs.model import AttentionSpec, LatentAttentionSpec
-from pinn.specs.model_types import FULL_WIDTH_QK_NORM_TYPES, LATENT_TYPES
+from pinn.specs.model_types import (
+    FULL_WIDTH_QK_NORM_TYPES,
+    GATED_ATTENTION_TYPES,
+    LATENT_TYPES,
+)
 
 #: vLLM's order (``ModelArchConfigConvertorBase.get_total_num_kv_heads``).
 _KV_HEADS = ("n_head_kv", "num_kv_heads", "num_key_value_heads", "multi_query_group_num")
-_HEAD_DIM = ("head_dim", "hidden_size_per_head", "kv_channels")
+_HEAD_DIM = ("head_dim", "attention_head_dim", "hidden_size_per_head", "kv_channels")
 _FULL = frozenset({"full_attention", "attention"})
 
 
@@ -24,8 +29,32 @@ def attentions(
     Raises:
         PinnError: If a needed size is missing or the heads do not add up.
     """
-    base = _latent(fields) if is_latent(fields) else _grouped(fields)
-    return [replace(base, window_tokens=window) for window in windows(fields, layers, max_position)]
+    if is_latent(fields):
+        latent, reaches = _latent(fields), windows(fields, layers, max_position)
+        chosen = _indexers(fields, layers)
+        return [
+            replace(latent, window_tokens=window, indexer=indexer)
+            for window, indexer in zip(reaches, chosen, strict=True)
+        ]
+    base = _grouped(fields)
+    owners = layers - fields.integer("num_kv_shared_layers", default=0, least=0)
+    return [
+        replace(base, window_tokens=window, shares_cache=i >= owners)
+        for i, window in enumerate(windows(fields, layers, max_position))
+    ]
+
+
+def _indexers(fields: ConfigFields, layers: int) -> list[IndexerSpec | None]:
+    """What picks the keys of each layer; GLM-5.2's layers may take a choice over."""
+    if fields.get("index_topk") is None:
+        return [None] * layers
+    own = IndexerSpec(
+        top_k=fields.integer("index_topk"),
+        heads=fields.integer("index_n_heads"),
+        head_dim=fields.integer("index_head_dim", default=128),
+    )
+    types = fields.per_layer("indexer_types", layers) or ["full"] * layers
+    return [own if kind == "full" else replace(own, heads=0) for kind in types]
 
 
 def is_latent(fields: ConfigFields) -> bool:
@@ -50,7 +79,11 @@ def _grouped(fields: ConfigFields) -> AttentionSpec:
             )
         head_dim = hidden // heads
     return AttentionSpec(
-        heads, kv_heads, head_dim, None, fields.model_type in FULL_WIDTH_QK_NORM_TYPES
+        heads,
+        kv_heads,
+        head_dim,
+        qk_norm_full_width=fields.model_type in FULL_WIDTH_QK_NORM_TYPES,
+        output_gate=fields.model_type in GATED_ATTENTION_TYPES,
     )
 
 

@@ -14,7 +14,7 @@ from pinn.specs.config_fields import read_fields
 from pinn.specs.documents import read_json
 from pinn.specs.foreign_models import check_name, check_path
 from pinn.specs.hub import cached_file, download_config
-from pinn.specs.huggingface import model_from_config
+from pinn.specs.huggingface import model_from_config, quantization_of
 from pinn.specs.model import ModelSpec
 from pinn.specs.model_names import (
     GENERATION_FILE,
@@ -80,7 +80,7 @@ def load_model(
 
 @cache
 def list_models() -> tuple[str, ...]:
-    """Full names of the catalog's models, but for those of unsupported kinds and the aliases."""
+    """Full names of the catalog's models, but for those that cannot be read and the aliases."""
     return tuple(
         sorted(name for name, path in catalog_files().values() if _is_supported(name, path))
     )
@@ -88,7 +88,9 @@ def list_models() -> tuple[str, ...]:
 
 def _is_supported(name: str, path: Path) -> bool:
     try:
-        check_supported(read_fields(read_json(path), name))
+        fields, beside = read_fields(read_json(path), name), _quantization_beside(path)
+        check_supported(fields)
+        quantization_of(fields, None if beside is None else read_json(beside))
     except PinnError:
         return False
     return True

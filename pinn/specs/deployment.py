@@ -14,7 +14,8 @@ from pinn.specs.precision import Precision, precision
 from pinn.specs.recipe import EffectiveRecipe
 from pinn.specs.recipe_rules import effective_recipe
 from pinn.specs.sampling import Sampling, overridden
-from pinn.specs.serving import ServingSpec
+from pinn.specs.serving import VLLM, ServingSpec
+from pinn.specs.state_blocks import with_states
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,10 @@ class Deployment:
     @cached_property
     def recipe(self) -> EffectiveRecipe:
         """What runs: the flags and the engine's defaults as physical quantities."""
-        return effective_recipe(self.serving, self.gpu, self.model.model_type)
+        found = effective_recipe(self.serving, self.gpu, self.model.model_type)
+        longest = self.serving.max_model_len or self.model.max_position
+        kv, is_vllm = self.kv_precision(found), self.serving.engine == VLLM
+        return with_states(found, self.model, kv, longest, is_vllm)
 
     @cached_property
     def draft(self) -> Draft | None:
@@ -82,6 +86,8 @@ class Deployment:
     def _check_heads(self, model: ModelSpec) -> None:
         tp = self.recipe.tensor_parallel_size
         for group in model.layer_groups:
+            if group.attention is None:
+                continue
             heads, kv_heads = group.attention.heads, group.attention.kv_heads
             if heads % tp:
                 raise PinnError(
@@ -98,7 +104,11 @@ class Deployment:
     @property
     def kv_cache_precision(self) -> Precision:
         """Format of the KV cache: the flag's, or the checkpoint's where the flag is ``auto``."""
-        flag = self.recipe.kv_cache_dtype
+        return self.kv_precision(self.recipe)
+
+    def kv_precision(self, recipe: EffectiveRecipe) -> Precision:
+        """The same under a recipe."""
+        flag = recipe.kv_cache_dtype
         if flag == "auto":
             return self.model.kv_cache_precision
         return precision("fp8" if flag.startswith("fp8") else flag)

@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
+from pinn.errors import PinnError
 from pinn.specs.catalog import load_model
 from pinn.specs.model import (
+    Attention,
     DenseFfnSpec,
     LayerGroup,
     ModelSpec,
@@ -60,7 +62,7 @@ def draft_of(target: ModelSpec, speculation: Speculation) -> Draft | None:
     if speculation.method == DRAFT_MODEL:
         return Draft(load_model(speculation.draft))
     if speculation.method == MTP:
-        last = replace(target.layer_groups[-1], count=1)
+        last = replace(_attention_group(target), count=1)
         return Draft(_layers(target, last, f"{target.name} MTP"), 2, True)
     joined = 3 if speculation.method == EAGLE3 else 2
     model = _published(speculation.draft) or _dense_layer(target)
@@ -80,8 +82,20 @@ def _published(draft: str) -> ModelSpec | None:
     return None
 
 
+def _attention_group(target: ModelSpec) -> LayerGroup:
+    """The last layers with attention over keys and a network: what drafts beside other mixers."""
+    usual = [g for g in target.layer_groups if isinstance(g.attention, Attention) and g.ffn]
+    if not usual:
+        raise PinnError(
+            f"{target.name} has no layer of attention and a network that a draft's would be like: "
+            "name a draft model, or draft by n-grams"
+        )
+    return usual[-1]
+
+
 def _dense_layer(target: ModelSpec) -> ModelSpec:
-    last = target.layer_groups[-1]
+    last = _attention_group(target)
+    assert isinstance(last.attention, Attention)
     attention = replace(last.attention, window_tokens=None)
     ffn = last.ffn
     if isinstance(ffn, MoeFfnSpec):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pinn.errors import PinnError
 from pinn.specs.config_fields import ConfigFields
 from pinn.specs.limits import MOST_MODEL_SIZE, written
@@ -44,7 +46,15 @@ def moe_spec(fields: ConfigFields) -> MoeFfnSpec | None:
     if top_k > experts:
         raise PinnError(f"{fields.source}: {top_k} experts per token exceed the {experts} experts")
     width = fields.integer("moe_intermediate_size", *_DENSE_WIDTH)
-    return MoeFfnSpec(experts, top_k, width, _shared_width(fields, width))
+    latent = fields.get("moe_latent_size")
+    return MoeFfnSpec(
+        experts,
+        top_k,
+        width,
+        _shared_width(fields, width),
+        gated=fields.model_type not in UNGATED_TYPES,
+        latent_width=None if latent is None else fields.integer("moe_latent_size"),
+    )
 
 
 def _expert_count(fields: ConfigFields) -> int:
@@ -64,7 +74,11 @@ def _expert_count(fields: ConfigFields) -> int:
 def _shared_width(fields: ConfigFields, expert_width: int) -> int:
     if fields.model_type in _LLAMA4:  # llama4.py: Llama4MoE always has one, without a key
         return fields.integer("intermediate_size")
-    for key in ("shared_expert_intermediate_size", "shared_intermediate_size"):
+    for key in (
+        "shared_expert_intermediate_size",
+        "moe_shared_expert_intermediate_size",
+        "shared_intermediate_size",
+    ):
         if fields.get(key) is not None:
             return fields.integer(key, least=0)
     count = fields.integer(
@@ -79,6 +93,11 @@ def _dense_width(fields: ConfigFields) -> int:
     if fields.model_type == "falcon":
         default = 4 * fields.integer("hidden_size")
         return fields.integer(*_DENSE_WIDTH, default=default)
+    if fields.model_type == "granitemoehybrid":  # its dense layers are the shared part alone
+        return fields.integer("shared_intermediate_size", *_DENSE_WIDTH)
+    widths = fields.get(*_DENSE_WIDTH)
+    if isinstance(widths, list) and widths and all(each == widths[0] for each in widths):
+        return replace(fields, text={"width": widths[0]}).integer("width")  # Gemma-3n: per layer
     return fields.integer(*_DENSE_WIDTH)
 
 
@@ -88,8 +107,17 @@ def moe_plan(fields: ConfigFields, layers: int) -> list[bool]:
     The keys and their meaning are those of vLLM 0.15.1's model files: ``mlp_layer_types``;
     ``moe_layers`` or ``interleave_moe_layer_step`` (llama4.py); ``decoder_sparse_step`` and
     ``mlp_only_layers`` (qwen2_moe.py, qwen3_moe.py); ``first_k_dense_replace`` and
-    ``moe_layer_freq`` (deepseek_v2.py). Without any of them, every layer is.
+    ``moe_layer_freq`` (deepseek_v2.py); ``expert_layer_period`` and ``expert_layer_offset``
+    (jamba.py); letters of ``hybrid_override_pattern`` or ``layers_block_type`` (nemotron_h.py).
+    Without any of them, every layer is.
     """
+    pattern = fields.get("layers_block_type", "hybrid_override_pattern")
+    if isinstance(pattern, list | str) and len(pattern) >= layers:
+        return [kind in ("moe", "E") for kind in pattern[:layers]]
+    if fields.get("expert_layer_period") is not None:
+        step = fields.integer("expert_layer_period")
+        offset = fields.integer("expert_layer_offset", default=0, least=0)
+        return [i % step == offset for i in range(layers)]
     types = fields.per_layer("mlp_layer_types", layers)
     if types is not None:
         return [kind in ("sparse", "moe") for kind in types]

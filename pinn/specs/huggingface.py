@@ -7,26 +7,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pinn.errors import PinnError
-from pinn.specs.attention import attentions
 from pinn.specs.config_fields import ConfigFields, read_fields
-from pinn.specs.feed_forward import feed_forwards
+from pinn.specs.gemma3n import lookup_parameters, side_projections
+from pinn.specs.layer_plan import LayerPart, layer_parts
 from pinn.specs.limits import (
-    MOST_LAYERS,
     MOST_MATCHES,
     MOST_MODEL_SIZE,
     check_size,
     is_finite,
     written,
 )
-from pinn.specs.model import (
-    AttentionSpec,
-    DenseFfnSpec,
-    LatentAttentionSpec,
-    LayerGroup,
-    ModelSpec,
-    MoeFfnSpec,
-    WeightPrecisions,
-)
+from pinn.specs.mixers import LinearMixerSpec
+from pinn.specs.model import AttentionSpec, LayerGroup, ModelSpec, MoeFfnSpec, WeightPrecisions
 from pinn.specs.model_types import TIED_TYPES, check_supported
 from pinn.specs.module_names import module_names
 from pinn.specs.precision import Precision, precision
@@ -81,13 +73,11 @@ def model_from_config(
     """
     fields = read_fields(config, source or name)
     check_supported(fields, allow_unknown_type)
-    layers = fields.integer("num_hidden_layers", "num_layers", "n_layer", most=MOST_LAYERS)
     max_position = _max_position(fields)
-    attention = attentions(fields, layers, max_position)
-    ffn = feed_forwards(fields, layers)
+    parts = layer_parts(fields, max_position)
     base = _base_precision(fields)
-    quantization = _quantization(fields, quant_config, fallback_precision)
-    precisions, kv_cache = _precisions(quantization, attention, ffn, base)
+    quantization = quantization_of(fields, quant_config, fallback_precision)
+    precisions, kv_cache = _precisions(quantization, parts, base)
     hidden = fields.integer("hidden_size", "n_embd", "d_model")
     if sampling is None:
         sampling = sampling_from_generation_config(config, source or name)
@@ -98,13 +88,15 @@ def model_from_config(
         vocab_size=fields.integer("vocab_size", "padded_vocab_size"),
         layer_groups=tuple(
             LayerGroup(count, *shape)
-            for shape, count in Counter(zip(attention, ffn, strict=True)).items()
+            for shape, count in Counter((part.mixer, part.ffn) for part in parts).items()
         ),
         precisions=precisions,
         kv_cache_precision=kv_cache,
         tied_embeddings=_is_tied(fields),
         max_position=max_position,
-        extra_parameters=_extra_parameters(fields, hidden, attention, ffn),
+        extra_parameters=_extra_parameters(fields, hidden, parts),
+        lookup_parameters=lookup_parameters(fields),
+        side_projections=side_projections(fields, hidden),
         sampling=sampling,
         left_out=_left_out(fields),
     )
@@ -155,10 +147,14 @@ def _is_tied(fields: ConfigFields) -> bool:
     return fields.model_type in TIED_TYPES if stated is None else stated
 
 
-def _quantization(
-    fields: ConfigFields, separate: Mapping[str, Any] | None, fallback: str | None
+def quantization_of(
+    fields: ConfigFields, separate: Mapping[str, Any] | None, fallback: str | None = None
 ) -> Quantization | None:
-    """The config's own quantization, at the root or in the language part, else the separate one."""
+    """The config's own quantization, at the root or in the language part, else the separate one.
+
+    Raises:
+        PinnError: If the scheme is unknown and there is no fallback.
+    """
     own = [
         values.get(key)
         for values in (fields.root, fields.text)
@@ -175,45 +171,37 @@ def _quantization(
 
 
 def _precisions(
-    quantization: Quantization | None,
-    attention: Sequence[AttentionSpec | LatentAttentionSpec],
-    ffn: Sequence[DenseFfnSpec | MoeFfnSpec],
-    base: Precision,
+    quantization: Quantization | None, parts: Sequence[LayerPart], base: Precision
 ) -> tuple[WeightPrecisions, Precision]:
     if quantization is None:
         return WeightPrecisions(base, base, base, base, base), base
     check_size(
-        len(attention) * quantization.expressions,
+        len(parts) * quantization.expressions,
         MOST_MATCHES,
         "layers x expressions of the quantization config",
         "write fewer expressions",
     )
     kinds = {
         kind: quantization.of_kind(kind, modules, base)
-        for kind, modules in module_names(attention, ffn).items()
+        for kind, modules in module_names(parts).items()
     }
     precisions = WeightPrecisions(**kinds, lm_head=quantization.lm_head or base)
     return precisions, quantization.kv_cache or base
 
 
-def _extra_parameters(
-    fields: ConfigFields,
-    hidden: int,
-    attention: Sequence[AttentionSpec | LatentAttentionSpec],
-    ffn: Sequence[DenseFfnSpec | MoeFfnSpec],
-) -> int:
-    """Two norms per layer, the last norm, and the biases of q, k, v and of gpt-oss's experts.
+def _extra_parameters(fields: ConfigFields, hidden: int, parts: Sequence[LayerPart]) -> int:
+    """Norms, biases of q, k, v and of gpt-oss's experts, and what recurrent mixers have beside.
 
-    Leaves out norms of single heads, output biases and the extra norms of Gemma (below 0.01 %).
+    A norm stands before each part, and one at the end. Leaves out norms of single
+    heads, output biases and the extra norms of Gemma (below 0.01 %).
     """
-    total = hidden * (2 * len(attention) + 1)
+    total = hidden * (1 + sum((p.mixer is not None) + (p.ffn is not None) for p in parts))
+    attention = [p.mixer for p in parts if isinstance(p.mixer, AttentionSpec)]
     qwen2 = fields.model_type.startswith("qwen2")
     if qwen2 or fields.get("attention_bias", "add_qkv_bias"):
-        total += sum(
-            (a.heads + 2 * a.kv_heads) * a.head_dim
-            for a in attention
-            if isinstance(a, AttentionSpec)
-        )
+        total += sum((a.heads + 2 * a.kv_heads) * a.head_dim for a in attention)
     if fields.model_type == "gpt_oss":
-        total += sum(f.experts * (2 * f.width + hidden) for f in ffn if isinstance(f, MoeFfnSpec))
-    return total
+        experts = [p.ffn for p in parts if isinstance(p.ffn, MoeFfnSpec)]
+        total += sum(f.experts * (2 * f.width + hidden) for f in experts)
+    recurrent = [p.mixer for p in parts if isinstance(p.mixer, LinearMixerSpec)]
+    return total + sum(mixer.small_parameters for mixer in recurrent)

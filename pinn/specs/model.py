@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pinn.errors import PinnError, printable
+from pinn.specs.mixers import CrossAttentionSpec, IndexerSpec, LinearMixerSpec, Projection
 from pinn.specs.precision import Precision, precision
 from pinn.specs.sampling import Sampling
 
@@ -21,6 +22,10 @@ class AttentionSpec:
             None for full attention.
         qk_norm_full_width: Whether q and k are normalized over all heads together, which costs an
             extra all-reduce under tensor parallelism (MiniMax-M2).
+        output_gate: Whether the output is multiplied by a gate as wide as the queries, which the
+            query projection computes beside them (Qwen3-Next).
+        shares_cache: Whether it reads the keys and values of a layer before it and has none of its
+            own (Gemma-3n).
     """
 
     heads: int
@@ -28,6 +33,13 @@ class AttentionSpec:
     head_dim: int
     window_tokens: int | None = None
     qk_norm_full_width: bool = False
+    output_gate: bool = False
+    shares_cache: bool = False
+
+    @property
+    def reach_tokens(self) -> int | None:
+        """Keys that a query sees at most; None where it sees everything."""
+        return self.window_tokens
 
     @property
     def kv_width(self) -> int:
@@ -39,7 +51,8 @@ class AttentionSpec:
 class LatentAttentionSpec:
     """Multi-head latent attention (MLA) of one layer (DeepSeek-V2, arXiv 2405.04434, section 2.1).
 
-    The cache holds one compressed vector per token, which tensor parallelism does not divide.
+    The cache holds one compressed vector per token, which tensor parallelism does not divide. With
+    an indexer it is sparse (DeepSeek-V3.2): a query sees the keys that the indexer picks.
     """
 
     heads: int
@@ -49,6 +62,12 @@ class LatentAttentionSpec:
     qk_rope_head_dim: int
     v_head_dim: int
     window_tokens: int | None = None
+    indexer: IndexerSpec | None = None
+
+    @property
+    def reach_tokens(self) -> int | None:
+        """Keys that a query sees at most; None where it sees everything."""
+        return self.window_tokens if self.indexer is None else self.indexer.top_k
 
     @property
     def kv_heads(self) -> int:
@@ -84,6 +103,8 @@ class MoeFfnSpec:
         width: Inner width of one routed expert.
         shared_width: Inner width of all shared experts together; 0 without any.
         gated: Whether an expert has a gate matrix beside up and down.
+        latent_width: What routed experts read and write where they work on a projection of the
+            residual stream (Nemotron-3's ``moe_latent_size``); None for the stream itself.
     """
 
     experts: int
@@ -91,15 +112,40 @@ class MoeFfnSpec:
     width: int
     shared_width: int = 0
     gated: bool = True
+    latent_width: int | None = None
+
+    def stream_width(self, hidden_size: int) -> int:
+        """Width of what a routed expert reads and writes."""
+        return hidden_size if self.latent_width is None else self.latent_width
+
+
+#: What mixes tokens in a layer.
+Attention = AttentionSpec | LatentAttentionSpec
+Mixer = Attention | LinearMixerSpec | CrossAttentionSpec
+FeedForward = DenseFfnSpec | MoeFfnSpec
 
 
 @dataclass(frozen=True)
 class LayerGroup:
-    """Layers of one shape: how many, their attention and their feed-forward part."""
+    """Layers of one shape: how many, what mixes tokens, and their feed-forward part.
+
+    Either part may be missing: Nemotron-H's layers are one or the other, and Falcon-H1's, with
+    attention beside Mamba, are two of these.
+    """
 
     count: int
-    attention: AttentionSpec | LatentAttentionSpec
-    ffn: DenseFfnSpec | MoeFfnSpec
+    attention: Mixer | None
+    ffn: FeedForward | None
+
+    @property
+    def halves(self) -> int:
+        """Parts with a norm before and an all-reduce after them: 2 in a usual layer."""
+        return (self.attention is not None) + (self.ffn is not None)
+
+    @property
+    def runs(self) -> bool:
+        """Whether a prompt of text passes these layers."""
+        return not isinstance(self.attention, CrossAttentionSpec)
 
 
 @dataclass(frozen=True)
@@ -132,6 +178,8 @@ class ModelSpec:
         tied_embeddings: Whether the output head reuses the embedding matrix.
         max_position: Longest context in tokens.
         extra_parameters: Weights outside the matrices above (biases, norms, position tables).
+        lookup_parameters: Tables of which a token reads a row (Gemma-3n's per-layer embeddings).
+        side_projections: Matrices beside the layers that every token passes, with their number.
         sampling: What its generation_config.json asks for; vLLM's own defaults without one.
         asked_as: The name that somebody gave for it, which headings show; two models that differ
             in nothing else are equal.
@@ -149,6 +197,8 @@ class ModelSpec:
     tied_embeddings: bool = False
     max_position: int = 4096
     extra_parameters: int = 0
+    lookup_parameters: int = 0
+    side_projections: tuple[tuple[int, Projection], ...] = ()
     sampling: Sampling = field(default_factory=Sampling)
     asked_as: str = field(default="", compare=False)
     left_out: str = field(default="", compare=False)
@@ -166,7 +216,7 @@ class ModelSpec:
             raise PinnError(f"model {self.name}: it has no layers")
         if len({g.ffn for g in self.layer_groups if isinstance(g.ffn, MoeFfnSpec)}) > 1:
             raise PinnError(f"model {self.name}: more than one mixture-of-experts shape")
-        reaches = {g.attention.window_tokens for g in self.layer_groups}
+        reaches = {g.attention.reach_tokens for g in self.layer_groups if g.attention is not None}
         windows = {tokens for tokens in reaches if tokens is not None}
         if len(windows) > 1:
             raise PinnError(f"model {self.name}: more than one attention window: {sorted(windows)}")
@@ -178,8 +228,8 @@ class ModelSpec:
 
     @property
     def layers(self) -> int:
-        """Number of transformer layers."""
-        return sum(g.count for g in self.layer_groups)
+        """Number of transformer layers; a mixer or feed-forward part by itself counts half."""
+        return -(-sum(g.count * g.halves for g in self.layer_groups) // 2)
 
     @property
     def moe(self) -> MoeFfnSpec | None:
@@ -193,14 +243,24 @@ class ModelSpec:
 
     @property
     def window_tokens(self) -> int | None:
-        """The attention window of the windowed layers; None where every layer sees everything."""
-        return next(
-            (
-                g.attention.window_tokens
-                for g in self.layer_groups
-                if g.attention.window_tokens is not None
-            ),
-            None,
+        """Keys that a query sees at most in the layers that limit it; None without such layers.
+
+        A window, the top-k of an indexer, or 1 for a recurrent state, which is read once per token
+        however long the context.
+        """
+        mixers = (g.attention for g in self.layer_groups if g.attention is not None)
+        return next((m.reach_tokens for m in mixers if m.reach_tokens is not None), None)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every layer is attention over keys, full or in a window, and a network."""
+        return not self.side_projections and all(
+            g.ffn is not None
+            and (
+                isinstance(g.attention, AttentionSpec)
+                or (isinstance(g.attention, LatentAttentionSpec) and g.attention.indexer is None)
+            )
+            for g in self.layer_groups
         )
 
     @property

@@ -12,51 +12,59 @@ def _names(text: str) -> list[str]:
     return text.split()
 
 
-#: Types whose layers are attention plus a (mixture of) feed-forward network(s), as vLLM 0.15.1
-#: builds them (``vllm/model_executor/models``).
+#: Types whose layers are a mixer plus a (mixture of) feed-forward network(s), as vLLM 0.15.1
+#: builds them (``vllm/model_executor/models``); ``pinn.specs.layer_plan`` has the mixers.
 KNOWN_TYPES = frozenset(
     _names(
-        "chatglm cohere cohere2 deepseek_v2 deepseek_v3 exaone4 falcon gemma gemma2 gemma3 "
-        "gemma3_text glm glm4 glm4_moe glm4_moe_lite gpt_oss granite granitemoe granitemoeshared "
-        "internlm2 kimi_k2 llama llama4 llama4_text mimo minimax_m2 mistral mixtral nemotron "
-        "olmo2 olmo3 olmoe phi3 qwen2 qwen2_5_vl qwen2_5_vl_text qwen2_moe qwen2_vl "
-        "qwen2_vl_text qwen3 qwen3_moe qwen3_vl_moe_text qwen3_vl_text seed_oss starcoder2"
+        "bamba chatglm cohere cohere2 deepseek_v2 deepseek_v3 deepseek_v32 exaone4 falcon "
+        "falcon_h1 falcon_mamba gemma gemma2 gemma3 gemma3_text gemma3n_text glm glm4 glm4_moe "
+        "glm4_moe_lite glm_moe_dsa gpt_oss granite granitemoe granitemoehybrid granitemoeshared "
+        "internlm2 jamba kimi_k2 kimi_linear llama llama4 llama4_text mamba mamba2 mimo minimax "
+        "minimax_m2 minimax_text_01 mistral mixtral mllama_text_model nemotron nemotron_h olmo2 "
+        "olmo3 olmoe phi3 qwen2 qwen2_5_vl qwen2_5_vl_text qwen2_moe qwen2_vl qwen2_vl_text qwen3 "
+        "qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next qwen3_vl_moe_text qwen3_vl_text "
+        "seed_oss starcoder2"
     )
 )
 
 #: Types with two matrices per feed-forward layer instead of three.
-UNGATED_TYPES = frozenset({"falcon", "nemotron", "starcoder2"})
+UNGATED_TYPES = frozenset({"falcon", "nemotron", "nemotron_h", "starcoder2"})
 
 #: Types whose configuration class ties the embeddings unless the file says otherwise.
-TIED_TYPES = frozenset(_names("cohere cohere2 falcon gemma gemma2 gemma3 gemma3_text starcoder2"))
+TIED_TYPES = frozenset(
+    _names("cohere cohere2 falcon gemma gemma2 gemma3 gemma3_text gemma3n_text starcoder2")
+)
 
 #: Types with multi-head latent attention (``ModelArchConfigConvertorBase.is_deepseek_mla``).
-LATENT_TYPES = frozenset(_names("deepseek_v2 deepseek_v3 glm4_moe_lite kimi_k2"))
+LATENT_TYPES = frozenset(
+    _names("deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa kimi_k2 kimi_linear")
+)
 
 #: Types that normalize q and k over all heads together, not head by head.
 FULL_WIDTH_QK_NORM_TYPES = frozenset(_names("minimax_m2 olmo2 olmo3 olmoe"))
+
+#: Types whose attention multiplies its output by a gate (qwen3_next.py: ``attn_output_gate``).
+GATED_ATTENTION_TYPES = frozenset(_names("qwen3_next qwen3_5_text qwen3_5_moe_text"))
+
+#: Types whose config lists mixers of several kinds: what gives those away elsewhere is read here.
+_PLANNED_TYPES = frozenset(
+    _names(
+        "bamba deepseek_v32 falcon_h1 falcon_mamba glm_moe_dsa granitemoehybrid jamba kimi_linear "
+        "mamba mamba2 minimax minimax_text_01 nemotron_h qwen3_5_moe_text qwen3_5_text qwen3_next"
+    )
+)
 
 _MAMBA = "state-space (mamba) layers"
 _DELTA = "linear attention (gated delta net)"
 _SPARSE = "sparse attention (DSA)"
 UNSUPPORTED_TYPES: dict[str, str] = {
-    **dict.fromkeys(_names("mamba mamba2 falcon_mamba"), _MAMBA),
-    **dict.fromkeys(
-        _names("bamba falcon_h1 granitemoehybrid jamba nemotron_h plamo2 zamba2"),
-        f"a hybrid of attention and {_MAMBA}",
-    ),
+    **dict.fromkeys(_names("plamo2 zamba2"), f"a hybrid of attention and {_MAMBA}"),
     **dict.fromkeys(_names("lfm2 lfm2_moe"), "a hybrid of attention and convolution layers"),
-    **dict.fromkeys(_names("qwen3_next qwen3_5_text qwen3_5_moe_text"), _DELTA),
-    **dict.fromkeys(_names("kimi_linear minimax minimax_text_01"), "linear attention"),
-    **dict.fromkeys(_names("deepseek_v32 deepseek_v4 deepseek_ref glm_moe_dsa"), _SPARSE),
+    **dict.fromkeys(_names("deepseek_v4 deepseek_ref"), _SPARSE),
     **dict.fromkeys(_names("minimax_m3 minimax_m3_vl"), "block-sparse attention"),
     "nemotron-nas": "layers of different shapes (block_configs)",
     "mimo_v2_flash": "full and windowed layers with different KV heads",
-    **dict.fromkeys(
-        _names("gemma3n gemma3n_text gemma4 gemma4_text"),
-        "layers of different head widths or shared KV caches",
-    ),
-    "mllama": "cross-attention layers",
+    **dict.fromkeys(_names("gemma4 gemma4_text"), "layers of different head widths"),
 }
 
 #: Keys that give such layers away under any type.
@@ -87,7 +95,7 @@ def check_supported(fields: ConfigFields, allow_unknown_type: bool = False) -> N
     if kind is not None:
         raise PinnError(
             f"{fields.source}: {fields.model_type} has {kind}, which is not supported: "
-            "use a model whose layers are full, windowed or latent (MLA) attention"
+            "docs/models.md lists the kinds of layers that are"
         )
     if fields.model_type in KNOWN_TYPES:
         return
@@ -104,6 +112,10 @@ def check_supported(fields: ConfigFields, allow_unknown_type: bool = False) -> N
 
 
 def _marked_kind(fields: ConfigFields) -> str | None:
+    if fields.get("attn_res_block_size") is not None:
+        return "attention over the outputs of earlier layers"
+    if fields.model_type in _PLANNED_TYPES:
+        return None
     for key, kind in _MARKERS.items():
         if fields.get(key) is not None:
             return kind

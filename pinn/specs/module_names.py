@@ -8,7 +8,9 @@ from fnmatch import translate
 from functools import cached_property
 
 from pinn.errors import PinnError
-from pinn.specs.model import AttentionSpec, LatentAttentionSpec, MoeFfnSpec
+from pinn.specs.layer_plan import LayerPart
+from pinn.specs.mixers import LinearMixerSpec
+from pinn.specs.model import LatentAttentionSpec, Mixer, MoeFfnSpec
 
 KINDS = ("attention", "dense_ffn", "experts", "shared_experts")
 #: One matrix under every name that a checkpoint may give it.
@@ -24,19 +26,28 @@ _PREFIXES = (
 _REPEATS = re.compile(r"(?<!\\)(?:[*+]|\{\d*,?\d*\})")
 _NESTED_REPEATS = re.compile(r"(?<!\\)[*+}]\??[^()]*\)+(?:[*+]|\{)")
 _MOST_REPEATS = 6
+#: A recurrent mixer's wide matrices; narrow ones (gates, steps) do not decide a format.
+_LINEAR_PROJECTIONS = (
+    ("linear_attn.in_proj_qkvz", "linear_attn.in_proj_qkv", "mixer.in_proj", "mamba.in_proj",
+     "self_attn.q_proj", "self_attn.qkv_proj"),
+    ("linear_attn.out_proj", "mixer.out_proj", "mamba.out_proj", "self_attn.o_proj",
+     "self_attn.out_proj"),
+)  # fmt: skip
 _FFN = ("mlp", "feed_forward", "block_sparse_moe", "ffn")
 _PROJECTIONS = (("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2"))
 
 
-def module_names(
-    attentions: Sequence[AttentionSpec | LatentAttentionSpec], ffns: Sequence[object]
-) -> dict[str, list[Aliases]]:
+def module_names(parts: Sequence[LayerPart]) -> dict[str, list[Aliases]]:
     """The matrices of each kind of weight over all layers; one expert stands for all."""
     names: dict[str, list[Aliases]] = {kind: [] for kind in KINDS}
-    for layer, (attention, ffn) in enumerate(zip(attentions, ffns, strict=True)):
-        for projection in _attention_projections(attention):
-            names["attention"].append(_aliases(layer, (f"self_attn.{projection}",)))
-        for projections in _PROJECTIONS:
+    for layer, mixer, ffn in parts:
+        if isinstance(mixer, LinearMixerSpec):
+            for suffixes in _LINEAR_PROJECTIONS:
+                names["attention"].append(_aliases(layer, suffixes))
+        elif mixer is not None:
+            for projection in _attention_projections(mixer):
+                names["attention"].append(_aliases(layer, (f"self_attn.{projection}",)))
+        for projections in _PROJECTIONS if ffn is not None else ():
             if not isinstance(ffn, MoeFfnSpec):
                 names["dense_ffn"].append(_ffn_aliases(layer, ("",), projections))
                 continue
@@ -47,8 +58,8 @@ def module_names(
     return names
 
 
-def _attention_projections(attention: AttentionSpec | LatentAttentionSpec) -> tuple[str, ...]:
-    if isinstance(attention, AttentionSpec):
+def _attention_projections(attention: Mixer) -> tuple[str, ...]:
+    if not isinstance(attention, LatentAttentionSpec):
         return ("q_proj", "k_proj", "v_proj", "o_proj")
     query = ("q_proj",) if attention.q_lora_rank is None else ("q_a_proj", "q_b_proj")
     return (*query, "kv_a_proj_with_mqa", "kv_b_proj", "o_proj")

@@ -75,5 +75,5 @@ def shape_of(model: ModelSpec) -> str:
     moe = model.moe
     if moe is not None:
         return f"hidden {model.hidden_size}, {moe.experts} experts of {moe.width}, top {moe.top_k}"
-    width = max(g.ffn.width for g in model.layer_groups)
+    width = max((g.ffn.width for g in model.layer_groups if g.ffn is not None), default=0)
     return f"hidden {model.hidden_size}, width {width}"

@@ -22,8 +22,8 @@ type Costs struct {
 	ExpertToken           float64 // Computing this GPU's share of one token's top-k experts.
 	ExpertActivationToken float64 // Gathering and scattering that share.
 	ExpertReplicas        float64 // Data-parallel replicas whose tokens share the experts.
-	KVRead                float64 // Reading one cached token in the layers that see everything.
-	WindowedKVRead        float64 // Reading one cached token in the windowed layers.
+	KVRead                float64 // Reading one cached token in the layers that see everything, or in their indexers.
+	WindowedKVRead        float64 // Reading one cached token in the layers that see a limited number; a recurrent state counts as one, read and written.
 	DecodePair            float64 // Attention arithmetic of a decode per key, in full layers.
 	WindowedDecodePair    float64 // The same in windowed layers.
 	PrefillToken          float64 // Queries in and outputs out of prefill attention, per token.
@@ -99,12 +99,17 @@ type costFacts struct {
 	linkBytesPerS        float64
 	pcieBytesPerS        float64
 	bf16FlopPerS         float64
+	fp8FlopPerS          float64
 	denseWeightBytes     float64
 	denseToken           float64
 	headSequence         float64
 	kvElementBytes       float64
 	kvWidth              float64
 	windowedKVWidth      float64
+	stateBytes           float64
+	indexKeyBytes        float64
+	indexPairBytes       float64
+	indexFlop            float64
 	decodeFlop           float64
 	windowedDecodeFlop   float64
 	prefillFlop          float64
@@ -152,12 +157,12 @@ func (w *costFacts) costs() Costs {
 	c.ExpertToken = 2 * w.expertWeights * expertCopies / w.expertFlopPerS
 	c.ExpertActivationToken = expertCopies * (2*w.hiddenSize + 3*w.expertWidth/w.expertCut) * w.moeLayers * 2 / w.memoryBytesPerS
 	c.ExpertReplicas = w.dataParallelSize
-	c.KVRead = w.kvWidth * w.kvElementBytes / w.memoryBytesPerS
-	c.WindowedKVRead = w.windowedKVWidth * w.kvElementBytes / w.memoryBytesPerS
-	c.DecodePair = w.decodeFlop / w.bf16FlopPerS
+	c.KVRead = (w.kvWidth*w.kvElementBytes + w.indexKeyBytes) / w.memoryBytesPerS
+	c.WindowedKVRead = (w.windowedKVWidth*w.kvElementBytes + w.stateBytes) / w.memoryBytesPerS
+	c.DecodePair = w.decodeFlop/w.bf16FlopPerS + w.indexFlop/w.fp8FlopPerS
 	c.WindowedDecodePair = w.windowedDecodeFlop / w.bf16FlopPerS
 	c.PrefillToken = w.prefillTokenBytes / w.memoryBytesPerS
-	c.PrefillPair = w.prefillFlop / w.bf16FlopPerS
+	c.PrefillPair = w.prefillFlop/w.bf16FlopPerS + w.indexFlop/w.fp8FlopPerS + w.indexPairBytes/w.memoryBytesPerS
 	c.WindowedPrefillPair = w.windowedPrefillFlop / w.bf16FlopPerS
 	var chosen2 float64
 	if w.tensorParallelSize > 1 {

@@ -26,6 +26,7 @@ func (d *Deployment) facts() costFacts {
 		linkBytesPerS:        d.gpu.LinkBandwidth,
 		pcieBytesPerS:        d.gpu.PCIeBandwidth,
 		bf16FlopPerS:         d.gpu.PeakFlop["bf16"],
+		fp8FlopPerS:          d.gpu.matmulFlop(Precision{Math: "fp8"}),
 		kvElementBytes:       d.kv.BytesPerWeight,
 	}
 	w.fasterAllReduce = 1 - d.recipe.allReduceLatency

@@ -295,7 +295,8 @@ def _block_bytes(deployment: Deployment | None) -> float | None:
     """Bytes of one KV block over all layers; None where the deployment is not known."""
     if deployment is None:
         return None
-    width = sum(g.count * g.attention.kv_width for g in deployment.model.layer_groups)
+    groups = [g for g in deployment.model.layer_groups if g.attention is not None]
+    width = sum(g.count * g.attention.kv_width for g in groups if g.attention is not None)
     per_token = width * deployment.kv_cache_precision.bytes_per_weight
     return per_token * deployment.recipe.block_tokens
 

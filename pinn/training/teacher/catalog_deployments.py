@@ -22,8 +22,12 @@ _SCHEMES = ("native", "fp8", "nvfp4", "int4", "mxfp4_mxfp8")
 
 @cache
 def catalog_models() -> tuple[ModelSpec, ...]:
-    """Every model of the catalogue as published, in order of name."""
-    return tuple(load_model(name) for name in sorted(list_models()))
+    """Every model of the catalogue as published, in order of name, whose kernels are composed.
+
+    Recurrent and sparse mixers are left out: the network learns attention over keys.
+    """
+    models = (load_model(name) for name in sorted(list_models()))
+    return tuple(model for model in models if model.is_plain)
 
 
 def catalog_deployments(

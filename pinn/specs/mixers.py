@@ -1,0 +1,278 @@
+"""Mixers that are not attention over all keys: recurrent states, indexers, and cross-attention.
+
+A mixer with a recurrent state (linear attention, state spaces) keeps per request and head a matrix
+of ``key_dim x value_dim`` instead of keys and values: each token reads and writes it once, however
+long the context.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+GATED_DELTA, KDA, LIGHTNING = "gated_delta", "kda", "lightning"
+MAMBA1, MAMBA2 = "mamba1", "mamba2"
+
+#: Tokens that a chunked scan takes together: flash-linear-attention's kernels 64, Lightning
+#: Attention-2 256 (arXiv 2401.04658, block 256), Mamba-2 256 (arXiv 2405.21060; the models' own
+#: ``chunk_size`` where stated).
+CHUNK_TOKENS = {GATED_DELTA: 64, KDA: 64, LIGHTNING: 256, MAMBA2: 256, MAMBA1: 1}
+
+#: The selective scan of Mamba-1 multiplies element by element, on units with about a sixteenth of
+#: the tensor cores' bf16 rate (H100 SXM datasheet: 67 TFLOP/s fp32 and 989 TFLOP/s bf16).
+VECTOR_SLOWDOWN = 16.0
+
+
+class Part(NamedTuple):
+    """Rows of a matrix by heads: tensor parallelism cuts heads, and replicates fewer than GPUs."""
+
+    heads: int
+    width: int
+
+    def elements(self, tensor_parallel_size: int = 1) -> int:
+        """Rows on one GPU."""
+        return max(self.heads // tensor_parallel_size, 1) * self.width
+
+
+class Projection(NamedTuple):
+    """A weight matrix of a mixer, by its parts.
+
+    Attributes:
+        name: As in vLLM's model code.
+        outputs: Output rows, by heads.
+        inputs: Input width, by heads; one head where every GPU sees all of it.
+    """
+
+    name: str
+    outputs: tuple[Part, ...]
+    inputs: Part
+
+    def shape(self, tensor_parallel_size: int = 1) -> tuple[int, int]:
+        """Output and input width on one GPU."""
+        tp = tensor_parallel_size
+        return sum(part.elements(tp) for part in self.outputs), self.inputs.elements(tp)
+
+
+@dataclass(frozen=True)
+class LinearMixerSpec:
+    """A mixer with a recurrent state.
+
+    Attributes:
+        kind: ``gated_delta`` (Qwen3-Next, arXiv 2412.06464), ``kda`` (Kimi-Linear, arXiv
+            2510.26692), ``lightning`` (MiniMax-01, arXiv 2501.08313), ``mamba1`` (arXiv
+            2312.00752) or ``mamba2`` (arXiv 2405.21060).
+        heads: Value heads, each with a state; Mamba-1's channels.
+        key_heads: Heads of keys and queries, shared by groups of value heads (Mamba: groups of B
+            and C).
+        key_dim: Width of a key: rows of the state.
+        value_dim: Width of a value: columns of the state.
+        conv_width: Taps of the causal convolution before it; 0 without one.
+        step_rank: Rank of Mamba-1's step size; 0 otherwise.
+        chunk_tokens: Tokens that the chunked scan takes together.
+        state_bytes_per_element: Of the state, as the engine keeps it.
+    """
+
+    kind: str
+    heads: int
+    key_heads: int
+    key_dim: int
+    value_dim: int
+    conv_width: int = 4
+    step_rank: int = 0
+    chunk_tokens: int = 64
+    state_bytes_per_element: float = 2.0
+
+    window_tokens = None
+    kv_width = 0
+
+    @property
+    def reach_tokens(self) -> int:
+        """The state stands for all tokens before: one thing to read, whatever the context."""
+        return 1
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of keys and queries."""
+        return self.key_heads
+
+    @property
+    def head_dim(self) -> int:
+        """Width of a value head."""
+        return self.value_dim
+
+    def projections(self, hidden_size: int) -> tuple[Projection, ...]:
+        """Its weight matrices.
+
+        Sources: vLLM's qwen3_next.py, kimi_linear.py and layers/kda.py, minimax_text_01.py,
+        layers/mamba/mamba_mixer.py and mamba_mixer2.py.
+        """
+        everything = Part(1, hidden_size)
+        keys, values = self.key_heads, self.heads
+        out = Projection("out_proj", (everything,), Part(values, self.value_dim))
+        if self.kind == GATED_DELTA:
+            mixed = Part(keys, 2 * self.key_dim), Part(values, 2 * self.value_dim)
+            gates = Projection("in_proj_ba", (Part(values, 2),), everything)
+            return Projection("in_proj_qkvz", mixed, everything), gates, out
+        if self.kind == KDA:
+            low = Part(1, self.value_dim)
+            mixed = Part(keys, 2 * self.key_dim), Part(values, self.value_dim)
+            return (
+                Projection("in_proj_qkv", mixed, everything),
+                Projection("f_a_proj", (low,), everything),
+                Projection("f_b_proj", (Part(keys, self.key_dim),), low),
+                Projection("b_proj", (Part(values, 1),), everything),
+                Projection("g_a_proj", (low,), everything),
+                Projection("g_b_proj", (Part(values, self.value_dim),), low),
+                out,
+            )
+        if self.kind == LIGHTNING:
+            mixed = Part(keys, 2 * self.key_dim), Part(values, self.value_dim)
+            gate = Projection("output_gate", (Part(values, self.value_dim),), everything)
+            return Projection("in_proj_qkv", mixed, everything), gate, out
+        if self.kind == MAMBA2:
+            mixed = Part(values, 2 * self.value_dim + 1), Part(keys, 2 * self.key_dim)
+            return Projection("in_proj", mixed, everything), out
+        channels = Part(self.heads, 1)
+        return (
+            Projection("in_proj", (Part(self.heads, 2),), everything),
+            Projection("x_proj", (Part(1, self.step_rank + 2 * self.key_dim),), channels),
+            Projection("dt_proj", (channels,), Part(1, self.step_rank)),
+            out,
+        )
+
+    def conv_channels(self, tensor_parallel_size: int = 1) -> int:
+        """Channels that the convolution slides over, on one GPU."""
+        tp = tensor_parallel_size
+        values = Part(self.heads, self.value_dim).elements(tp)
+        if self.kind == MAMBA1:
+            return values
+        return values + Part(self.key_heads, 2 * self.key_dim).elements(tp)
+
+    @property
+    def small_parameters(self) -> int:
+        """Convolution, decay, step bias, skip and norm: what no multiplication holds."""
+        taps = self.conv_channels() * self.conv_width
+        if self.kind == LIGHTNING:
+            return self.heads * self.value_dim
+        if self.kind == MAMBA1:
+            return taps + self.heads * (self.key_dim + 3)
+        return taps + 3 * self.heads + self.heads * self.value_dim
+
+    def state_bytes(self, tensor_parallel_size: int = 1, activation_bytes: float = 2.0) -> float:
+        """What a request keeps in one layer on one GPU: the states and the convolution's tail.
+
+        vLLM's ``MambaStateShapeCalculator``: the tail holds ``conv_width - 1`` tokens.
+        """
+        tp = tensor_parallel_size
+        state = Part(self.heads, self.key_dim * self.value_dim).elements(tp)
+        tail = max(self.conv_width - 1, 0) * self.conv_channels(tp)
+        return state * self.state_bytes_per_element + tail * activation_bytes
+
+    def token_flop(self) -> float:
+        """Operations of one head for one token of a chunked scan, in those of tensor cores.
+
+        With keys of width k, values of width v and chunks of c tokens: scores and their product
+        with the values inside a chunk, 2 c (k + v); reading the state and adding to it, 4 k v
+        (arXiv 2405.21060, section 6; Mamba-2's scores once per group of heads). The delta rule
+        multiplies keys by keys and by their inverse as well, 2 c (2 k + v), and subtracts what
+        the state holds already, 2 k v (arXiv 2412.06464, section 3.3). Mamba-1's selective scan
+        takes 9 operations per element of the state (arXiv 2312.00752 and its code's count).
+        """
+        k, v, c = float(self.key_dim), float(self.value_dim), float(self.chunk_tokens)
+        if self.kind == MAMBA1:
+            return 9.0 * k * v * VECTOR_SLOWDOWN
+        scores = 2 * c * k * (self.key_heads / self.heads if self.kind == MAMBA2 else 1.0)
+        flop = scores + 2 * c * v + 4 * k * v
+        if self.kind in (GATED_DELTA, KDA):
+            flop += 2 * c * (2 * k + v) + 2 * k * v
+        return flop
+
+    def decode_flop(self) -> float:
+        """Operations of one head for one decoded token, element by element.
+
+        Decay, add the outer product of key and value, and read by the query: 5 per element; the
+        delta rule subtracts what the key reads first: 3 more.
+        """
+        each = 8.0 if self.kind in (GATED_DELTA, KDA) else 5.0
+        return each * self.key_dim * self.value_dim * VECTOR_SLOWDOWN
+
+    def token_bytes(self, tensor_parallel_size: int = 1, activation_bytes: float = 2.0) -> float:
+        """Moved for one prefill token on one GPU.
+
+        Convolved channels in and out, the output, and per chunk a state in 16 bits, written and
+        read.
+        """
+        tp = tensor_parallel_size
+        moved = 2 * self.conv_channels(tp) + Part(self.heads, self.value_dim).elements(tp)
+        if self.kind == MAMBA1:
+            return moved * activation_bytes
+        state = Part(self.heads, self.key_dim * self.value_dim).elements(tp)
+        return (moved + 2 * state / self.chunk_tokens) * activation_bytes
+
+
+@dataclass(frozen=True)
+class IndexerSpec:
+    """The indexer of sparse attention: it scores every key and keeps the best.
+
+    DeepSeek-V3.2-Exp report, section 2.1; vLLM's deepseek_v2.py: Indexer. Every GPU
+    has it whole: tensor parallelism does not cut it.
+
+    Attributes:
+        top_k: Keys that a query attends to.
+        heads: Of the scores; 0 for a layer that takes over the choice of a layer before it.
+        head_dim: Width of a key, kept in fp8 with a scale of 4 bytes for 128 elements.
+    """
+
+    top_k: int
+    heads: int
+    head_dim: int = 128
+
+    @property
+    def key_bytes(self) -> float:
+        """Cached per token: bytes and their scales (vLLM's DeepseekV32IndexerCache)."""
+        return self.head_dim + 4 * self.head_dim / 128 if self.heads else 0.0
+
+    @property
+    def score_flop(self) -> float:
+        """Operations of one (query, key) pair, in fp8."""
+        return 2.0 * self.heads * self.head_dim
+
+    @property
+    def score_bytes(self) -> float:
+        """A pair's fp32 score, written and read once by the choice of the best."""
+        return 8.0 if self.heads else 0.0
+
+    def projections(self, hidden_size: int, query_rank: int) -> tuple[Projection, ...]:
+        """Its weight matrices: queries from the compressed query, one key, weights of the heads."""
+        if not self.heads:
+            return ()
+        everything = Part(1, hidden_size)
+        return (
+            Projection("wq_b", (Part(1, self.heads * self.head_dim),), Part(1, query_rank)),
+            Projection("wk", (Part(1, self.head_dim),), everything),
+            Projection("weights_proj", (Part(1, self.heads),), everything),
+        )
+
+
+@dataclass(frozen=True)
+class CrossAttentionSpec:
+    """Attention to an image's tokens (Llama-3.2-Vision).
+
+    Engines skip the whole layer for prompts of text (transformers' modeling_mllama.py: a layer
+    without cross-attention states is passed over), which is what is predicted here: its weights
+    take memory and no time.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+    window_tokens = None
+    kv_width = 0
+    reach_tokens = None
+
+    def projections(self, hidden_size: int) -> tuple[Projection, ...]:
+        """Its weight matrices."""
+        mixed = Part(self.heads, self.head_dim), Part(self.kv_heads, 2 * self.head_dim)
+        out = Projection("o_proj", (Part(1, hidden_size),), Part(self.heads, self.head_dim))
+        return Projection("qkv_proj", mixed, Part(1, hidden_size)), out

@@ -1,0 +1,82 @@
+"""Recurrent states in the engine's memory, and what cannot be exported of them."""
+
+import pytest
+
+from pinn.errors import PinnError
+from pinn.export.blis_model import check_expressible
+from pinn.export.specs import specs_document
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.memory import gpu_weight_bytes, kv_layout, state_bytes
+from pinn.specs.catalog import load_model
+from pinn.specs.deployment import Deployment
+from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.parameters import count_parameters
+from pinn.specs.serving import ServingSpec
+
+
+def deployed(name, gpu="H200", **flags):
+    return Deployment(load_model(name), load_gpu(gpu), ServingSpec(**flags))
+
+
+def test_blocks_grow_until_keys_take_as_much_as_a_state():
+    """State 1,097,728 bytes, keys and values 2,048 a token: 536 tokens, in steps of 16."""
+    deployment = deployed("Qwen/Qwen3-Next-80B-A3B-Instruct", tensor_parallel_size=2)
+    layout = kv_layout(deployment, EngineSpec())
+    assert deployment.recipe.block_tokens == 544
+    assert (layout.full_groups, layout.window_groups, layout.window_blocks) == (1, 3, 1)
+    assert layout.block_bytes == 12 * 544 * 1024
+
+
+@pytest.mark.parametrize("tokens", [1, 500, 5_000, 200_000])
+def test_a_request_holds_its_states_once_whatever_its_length(tokens):
+    deployment = deployed("Qwen/Qwen3-Next-80B-A3B-Instruct", tensor_parallel_size=2)
+    layout = kv_layout(deployment, EngineSpec())
+    assert layout.request_blocks(tokens, 544) == -(-tokens // 544) + 3
+
+
+def test_a_model_of_states_alone_has_one_block_per_request():
+    deployment = deployed("tiiuae/falcon-mamba-7b-instruct", "H100", max_model_len=65536)
+    layout = kv_layout(deployment, EngineSpec())
+    assert layout.request_blocks(60_000, deployment.recipe.block_tokens) == 1
+    assert layout.block_bytes == state_bytes(deployment) == 64 * (8192 * 16 + 3 * 8192) * 2
+
+
+def test_other_engines_take_a_pool_for_states_off_the_cache():
+    flags = {"tensor_parallel_size": 4, "engine": "sglang", "enable_prefix_caching": False}
+    few, many = (
+        kv_layout(deployed("Qwen/Qwen3-Next-80B-A3B-Instruct", max_num_seqs=n, **flags),
+                  EngineSpec())
+        for n in (8, 256)
+    )  # fmt: skip
+    state = state_bytes(deployed("Qwen/Qwen3-Next-80B-A3B-Instruct", **flags))
+    assert (few.blocks - many.blocks) * few.block_bytes == pytest.approx(248 * state, rel=1e-3)
+
+
+def test_states_find_no_common_prefixes():
+    assert not deployed("ibm-granite/granite-4.0-h-small").recipe.prefix_caching
+    assert deployed("zai-org/GLM-4.5-Air").recipe.prefix_caching
+
+
+def test_layers_without_a_cache_of_their_own_take_no_memory():
+    """Gemma-3n-E4B: 20 of 35 layers keep 512 tokens (16) or all (4)."""
+    layout = kv_layout(deployed("google/gemma-3n-E4B-it"), EngineSpec())
+    assert (layout.full_groups, layout.window_groups) == (1, 4)
+    assert layout.block_bytes == 4 * 16 * 2 * 2 * 256 * 2
+
+
+@pytest.mark.parametrize(
+    "name", ["meta-llama/Llama-3.2-11B-Vision-Instruct", "google/gemma-3n-E4B-it"]
+)
+def test_weights_that_text_does_not_use_are_held(name):
+    deployment = deployed(name)
+    total = count_parameters(deployment.model).total
+    assert gpu_weight_bytes(deployment) == pytest.approx(2 * total, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["zai-org/GLM-5", "Qwen/Qwen3-Next-80B-A3B-Instruct"])
+def test_exports_refuse_what_they_cannot_say(name):
+    deployment = deployed(name, "B200", tensor_parallel_size=8)
+    with pytest.raises(PinnError, match="BLIS's step time knows attention over keys"):
+        check_expressible(deployment)
+    with pytest.raises(PinnError, match="pinn export table"):
+        specs_document([deployment.model], [deployment.gpu])

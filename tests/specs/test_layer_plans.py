@@ -1,0 +1,114 @@
+"""Layer plans of hybrid, linear and sparse models, against what was published of them."""
+
+import csv
+from itertools import product
+
+import pytest
+
+from pinn.errors import PinnError
+from pinn.specs.catalog import load_model
+from pinn.specs.data_folder import data_folder
+from pinn.specs.huggingface import model_from_config
+from pinn.specs.mixer_names import mixer_names
+from pinn.specs.mixers import IndexerSpec, LinearMixerSpec
+from pinn.specs.parameters import attention_parameters, count_parameters
+
+PUBLISHED = list(csv.DictReader((data_folder("models").parent / "published_parameters.csv").open()))
+
+
+@pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: row["model"])
+def test_total_is_within_two_percent_of_the_published_figure(row):
+    found = count_parameters(load_model(row["model"])).total / 1e9
+    assert found == pytest.approx(float(row["total_billion"]), rel=0.02), row["source"]
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in PUBLISHED if row["active_billion"]], ids=lambda row: row["model"]
+)
+def test_active_is_within_two_percent_or_rounds_to_the_published_figure(row):
+    model, text = load_model(row["model"]), row["active_billion"]
+    count = count_parameters(model)
+    beside = {"layers": -model.vocab_size * model.hidden_size, "head": 0, "all": count.embedding}
+    found = count.active + beside[row["active_counts"]]
+    digits = len(text.partition(".")[2])
+    near = found / 1e9 == pytest.approx(float(text), rel=0.02)
+    assert near or round(found / 1e9, digits) == float(text), (found / 1e9, row["source"])
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Qwen/Qwen3.5-397B-A17B", "45 gated delta net, 15 full attention; 60 with experts"),
+        ("zai-org/GLM-5", "78 sparse latent attention; 75 with experts"),
+        (
+            "moonshotai/Kimi-Linear-48B-A3B-Instruct",
+            "20 KDA, 7 latent attention; 26 with experts",
+        ),
+        (
+            "MiniMaxAI/MiniMax-Text-01",
+            "70 lightning attention, 10 full attention; 80 with experts",
+        ),
+        ("nvidia/Nemotron-H-8B-Base-8K", "24 Mamba-2, 4 full attention"),
+        ("ai21labs/Jamba-v0.1", "28 Mamba-1, 4 full attention; 16 with experts"),
+        ("tiiuae/Falcon-H1-7B-Instruct", "44 full attention, 44 Mamba-2"),
+        ("google/gemma-3n-E4B-it", "28 windowed attention, 7 full attention"),
+        ("meta-llama/Llama-3.2-11B-Vision-Instruct", "32 full attention, 8 cross-attention"),
+        ("tiiuae/falcon-mamba-7b-instruct", "64 Mamba-1"),
+    ],
+)
+def test_plan_of_a_family(name, words):
+    assert mixer_names(load_model(name)) == words
+
+
+def test_layers_that_are_a_mixer_or_a_network_count_half():
+    assert load_model("nvidia/Nemotron-H-8B-Base-8K").layers == 26
+
+
+def test_shared_choices_of_keys_have_no_indexer_of_their_own():
+    model = load_model("zai-org/GLM-5.2")
+    heads = {g.attention.indexer.heads: g.count for g in model.layer_groups if g.ffn is not None}
+    assert set(heads) == {0, 32}
+    assert model.window_tokens == 2048
+
+
+def test_hand_count_of_a_gated_delta_layer():
+    """Qwen3-Next: qkvz 2048 x 12288, ba 2048 x 64, out 4096 x 2048."""
+    linear = load_model("Qwen/Qwen3-Next-80B-A3B-Instruct").layer_groups[0].attention
+    assert attention_parameters(2048, linear) == 2048 * (12288 + 64) + 4096 * 2048
+    assert linear.state_bytes() == 32 * 128 * 128 * 2 + 3 * 8192 * 2
+
+
+@pytest.mark.parametrize(("kind", "tp"), product(["gated_delta", "kda", "mamba2"], [1, 2, 4]))
+def test_tensor_parallelism_cuts_states_and_projections(kind, tp):
+    mixer = LinearMixerSpec(kind, heads=16, key_heads=16, key_dim=64, value_dim=64)
+    assert mixer.state_bytes(tp) * tp == mixer.state_bytes()
+    whole = sum(n * k for n, k in (p.shape() for p in mixer.projections(512)))
+    cut = sum(n * k for n, k in (p.shape(tp) for p in mixer.projections(512)))
+    assert whole <= cut * tp <= 1.5 * whole  # KDA's low ranks are on every GPU
+
+
+def test_a_layer_without_its_own_choice_reads_no_index():
+    assert IndexerSpec(2048, 0).key_bytes == IndexerSpec(2048, 0).score_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layer_types": ["linear_attention"]}, "must name each of 8 layers"),
+        ({"layer_types": ["rocket"] * 8}, "rocket.* are unknown"),
+        ({"mamba_ssm_dtype": "int3"}, "mamba_ssm_dtype must be one of"),
+        ({"linear_num_value_heads": None}, "linear_num_value_heads is missing"),
+    ],
+)
+def test_broken_plans_are_refused(config, changes, message):
+    hybrid = config(
+        model_type="qwen3_next",
+        layer_types=["linear_attention", "full_attention"] * 4,
+        linear_num_value_heads=8,
+        linear_num_key_heads=4,
+        linear_key_head_dim=64,
+        linear_value_head_dim=64,
+    )
+    assert mixer_names(model_from_config(hybrid, "test")) == "4 gated delta net, 4 full attention"
+    with pytest.raises(PinnError, match=message):
+        model_from_config(hybrid | changes, "test")
