@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 
+_POOLS = "Prefill and decode apart"
+
 
 @app.command()
 @engine_flags(ServingSpec, EngineSpec)
@@ -70,6 +72,31 @@ def simulate(
             "its deployment holds where no flag says otherwise.",
         ),
     ] = None,
+    prefill: Annotated[
+        str | None,
+        typer.Option(
+            "--prefill",
+            metavar="POOL",
+            help="Prefill servers of their own: '2x tp=4' is two with -tp 4 each; other flags in "
+            "short or in full, such as ep, dp=2, gpu=H200. Goes with --decode.",
+            rich_help_panel=_POOLS,
+        ),
+    ] = None,
+    decode: Annotated[
+        str | None,
+        typer.Option(
+            "--decode", metavar="POOL", help="The decode servers.", rich_help_panel=_POOLS
+        ),
+    ] = None,
+    kv_link_gb_per_s: Annotated[
+        float | None,
+        typer.Option(
+            "--kv-link-gb-per-s",
+            help="Rate at which a GPU sends or takes keys and values, in GB/s; inf for transfers "
+            "that take no time. [default: the network port that the GPU's PCIe link fills]",
+            rich_help_panel=_POOLS,
+        ),
+    ] = None,
     *,
     flags: dict[str, Any],
 ) -> None:
@@ -86,19 +113,32 @@ def simulate(
         --max-num-seqs 256 --workload trace.csv --json run.json --timeline run.png
 
       pinn simulate --coefficients run1.json --workload profile.yaml --sensitivity e2e_mean_ms
+
+      pinn simulate --model Qwen/Qwen3-30B-A3B --gpu H100 --workload trace.csv
+        --prefill '2x tp=2' --decode '1x tp=4 ep'
     """
     from pinn.cli.json_output import write_json
 
     named = {"model": model, "gpu": gpu}
     given = {name: value for name, value in named.items() if value is not None} | flags
-    job, latency = simulation_job(given, workload, rate, seed, checkpoint, coefficients)
+    sources = (workload, rate, seed, checkpoint, coefficients)
+    if (prefill, decode, kv_link_gb_per_s) != (None, None, None):
+        from pinn.cli.simulate_pools import pool_flags, refuse, serve_pools
+
+        refuse(given | {"timeline": timeline, "sensitivity": sensitivity})
+        pools = pool_flags(prefill, decode)
+        jobs = [simulation_job(given | of_pool, *sources)[0] for _, of_pool in pools]
+        served = serve_pools(jobs, [workers for workers, _ in pools], kv_link_gb_per_s, requests)
+        if json_path is not None:
+            write_json(served.document([_about(job, *sources) for job in jobs]), json_path)
+        return
+    job, latency = simulation_job(given, *sources)
     run, deployment = job.run(), job.deployment
     trust = intervals_of(run, job, latency, checkpoint, coefficients)
     found = sensitivity_of(job, latency, run, sensitivity)
     print_simulation(run, deployment, trust, found)
     if json_path is not None:
-        about = _about(job, workload, rate, seed, checkpoint, coefficients)
-        write_json(about | simulation_figures(run, trust, found), json_path)
+        write_json(_about(job, *sources) | simulation_figures(run, trust, found), json_path)
     _write_tables(run, requests, timeline)
 
 

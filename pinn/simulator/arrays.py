@@ -55,11 +55,13 @@ _SETTINGS = [
     ("one_process", "i8"),  # engine and API server share it
     ("stages_wait", "i8"),
     ("keeps_batches", "i8"),  # for latency models that read them
+    ("role", "i8"),  # of prefill and decode apart, see ``pinn.simulator.state``
     ("gpu_cache_tokens", "f8"),
     ("most_reread", "f8"),  # share of the decodes' context
     ("stage_gap_s", "f8"),
     ("transfer_latency_s", "f8"),
     ("transfer_token_s", "f8"),
+    ("source_token_s", "f8"),  # the same on the prefill worker's link
 ]
 
 _SIZES = [
@@ -68,6 +70,7 @@ _SIZES = [
     ("n_groups", "i8"),
     ("n_copies", "i8"),  # of the deployment, behind one load balancer
     ("n_servers", "i8"),
+    ("n_sources", "i8"),  # prefill workers that keys and values come from
     ("n_stages", "i8"),
     ("n_keys", "i8"),  # of all requests together
     ("n_distinct_keys", "i8"),
@@ -91,6 +94,7 @@ _COUNTERS = [
     ("n_steps", "i8"),  # filled rows of the record buffers
     ("n_gaps", "i8"),
     ("progress", "i8"),  # tokens generated and requests ended
+    ("leaving", "i8"),  # requests that go over to the other pool
     ("opened_s", "f8"),
     ("stage_end_s", "f8"),
     ("publish_s", "f8"),
@@ -133,6 +137,9 @@ ARRAYS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "ending_id": (np.int64, ("n_requests",)),
     "deadline_s": (np.float64, ("n_requests",)),  # heap: when clients hang up
     "deadline_id": (np.int64, ("n_requests",)),
+    "leaving_s": (np.float64, ("n_requests",)),
+    "leaving_id": (np.int64, ("n_requests",)),
+    "source_free_s": (np.float64, ("n_sources",)),
     "steps": (np.float64, ("step_rows", "n_columns")),
     "gap_s": (np.float64, ("gap_rows",)),  # runs of equal gaps between tokens
     "gap_count": (np.int64, ("gap_rows",)),
@@ -209,6 +216,9 @@ ending_s = _accessor("ending_s")
 ending_id = _accessor("ending_id")
 deadline_s = _accessor("deadline_s")
 deadline_id = _accessor("deadline_id")
+leaving_s = _accessor("leaving_s")
+leaving_id = _accessor("leaving_id")
+source_free_s = _accessor("source_free_s")
 steps = _accessor("steps")
 gap_s = _accessor("gap_s")
 gap_count = _accessor("gap_count")

@@ -10,6 +10,7 @@ from pinn.simulator.jit import inner
 from pinn.simulator.queues import append_input, pop_heap, push_heap, remove_waiting
 from pinn.simulator.server import take_in
 from pinn.simulator.state import (
+    DECODES,
     FINISHED,
     REJECTED,
     RUNNING,
@@ -26,6 +27,8 @@ PUBLISH_INTERVAL_S = 0.1
 @inner
 def next_send_s(engine):
     """When the next request is sent; infinity while that is not known yet."""
+    if engine.role == DECODES:
+        return arrays.ending_s(engine)[0] if engine.endings > 0 else np.inf
     if engine.next == engine.n_requests:
         return np.inf
     request = arrays.requests(engine)[engine.next]
@@ -54,9 +57,8 @@ def send(engine, moment):
     Where all places were taken it takes the one that was freed first. Others that are freed in the
     same moment stay for the requests after it, which are then sent in that moment too.
     """
-    r = engine.next
+    r = _take_next(engine)
     request = arrays.requests(engine)[r]
-    engine.next += 1
     if engine.concurrency > 0:
         if engine.sent >= engine.concurrency:
             _leave(engine)
@@ -69,6 +71,16 @@ def send(engine, moment):
     request.status = SENT
     request.replica = _route(engine, moment)
     return r
+
+
+@inner
+def _take_next(engine):
+    """Requests in their order; at a decode server, as they come from the prefill servers."""
+    if engine.role == DECODES:
+        engine.endings -= 1
+        return pop_heap(arrays.ending_s(engine), arrays.ending_id(engine), engine.endings + 1)
+    engine.next += 1
+    return engine.next - 1
 
 
 @inner
@@ -124,6 +136,9 @@ def hand_over(engine, r, work_s):
 @inner
 def resolve(engine, r, moment):
     """A client sees its request end; the stage may be over and the next one open."""
+    if engine.role == DECODES:
+        pass_on(engine, r, moment)
+        return
     if engine.concurrency > 0:
         push_heap(arrays.ending_s(engine), arrays.ending_id(engine), engine.endings, moment, r)
         engine.endings += 1
@@ -133,6 +148,15 @@ def resolve(engine, r, moment):
         engine.unresolved -= 1
     if engine.stages_wait and engine.unresolved == 0:
         _open_stage(engine, engine.stage_end_s + engine.stage_gap_s)
+
+
+@inner
+def pass_on(engine, r, moment):
+    """A request leaves for the other pool, where it arrives at a moment."""
+    arrays.leaving_s(engine)[engine.leaving] = moment
+    arrays.leaving_id(engine)[engine.leaving] = r
+    engine.leaving += 1
+    engine.progress += 1
 
 
 @inner

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pinn.simulator import arrays
 from pinn.simulator.blocks import key_blocks
 from pinn.simulator.jit import inner
+from pinn.simulator.state import ARRIVED
 
 
 @inner
@@ -16,7 +17,8 @@ def add_to_batch(engine, replica, column, r, tokens):
     """
     request, state = arrays.requests(engine)[r], arrays.replicas(engine)[replica]
     cached, known = request.computed, request.prompt + request.generated
-    prefill = cached < request.prompt or tokens > 1
+    # What is left of a prompt whose keys and values came over the network is a step like a decode.
+    prefill = tokens > 1 or (cached < request.prompt and request.transferred != ARRIVED)
     request.computed = cached + tokens
     request.worked += tokens
     if not engine.prefill_first:

@@ -31,7 +31,7 @@ from pinn.simulator.state import FIRST_SUM, LOADING, SENT, WAITING
 from pinn.simulator.topology import first_server, replicas_of
 
 DONE, FULL, BAD_STEP = range(3)
-_END, _SEND, _TURN, _HANG_UP = range(4)
+END, _SEND, _TURN, _HANG_UP = range(4)
 
 #: Weight of a new step in the moving average that request features see.
 STEP_TIME_WEIGHT = 1 / 16
@@ -43,32 +43,40 @@ def advance(engine, latency):
     The same source runs compiled, with coefficients, and as plain Python, with any object that has
     the methods of ``pinn.coefficients.protocol.LatencyModel``.
     """
-    token_s, completion_s = after_output_seconds(latency)
-    while _has_room(engine):
-        event, index, moment = _next_event(engine)
-        if event == _END:
+    while has_room(engine):
+        event, index, moment = next_event(engine)
+        if event == END:
             return DONE
-        if event == _SEND:
-            r = send(engine, moment)
-            if r >= 0:
-                note_sent(engine, r)
-                hand_over(engine, r, queueing_seconds(latency, engine, r))
-            continue
-        if event == _HANG_UP:
-            hang_up(engine, moment)
-            continue
-        _begin_turn(engine, index, moment, token_s, completion_s)
-        while _wants_batch(engine, index):
-            if _schedule_group(engine, index) == 0:
-                break
-            duration, slowest = _group_seconds(latency, engine, index)
-            if not 0 < duration < np.inf:
-                engine.bad_step_s = duration
-                return BAD_STEP
-            _charge_requests(latency, engine, index)
-            _launch(engine, index, duration, slowest)
-        _end_turn(engine, index)
+        if not act(engine, latency, event, index, moment):
+            return BAD_STEP
     return FULL
+
+
+@inner
+def act(engine, latency, event, index, moment):
+    """Let an event happen; whether every step that it launched has a time."""
+    if event == _SEND:
+        r = send(engine, moment)
+        if r >= 0:
+            note_sent(engine, r)
+            hand_over(engine, r, queueing_seconds(latency, engine, r))
+        return True
+    if event == _HANG_UP:
+        hang_up(engine, moment)
+        return True
+    token_s, completion_s = after_output_seconds(latency)
+    _begin_turn(engine, index, moment, token_s, completion_s)
+    while _wants_batch(engine, index):
+        if _schedule_group(engine, index) == 0:
+            break
+        duration, slowest = _group_seconds(latency, engine, index)
+        if not 0 < duration < np.inf:
+            engine.bad_step_s = duration
+            return False
+        _charge_requests(latency, engine, index)
+        _launch(engine, index, duration, slowest)
+    _end_turn(engine, index)
+    return True
 
 
 @inner
@@ -104,7 +112,7 @@ def _charge_requests(latency, engine, group):
 
 
 @inner
-def _has_room(engine):
+def has_room(engine):
     """Whether the record buffers can take one more turn."""
     steps_left = engine.step_rows - engine.n_steps
     gaps_left = engine.gap_rows - engine.n_gaps
@@ -112,7 +120,7 @@ def _has_room(engine):
 
 
 @inner
-def _next_event(engine):
+def next_event(engine):
     """What happens next: (kind, group, moment)."""
     group = 0
     for other in range(1, engine.n_groups):
@@ -128,7 +136,7 @@ def _next_event(engine):
         return _SEND, group, moment
     if wake < np.inf:
         return _TURN, group, wake
-    return _END, group, wake
+    return END, group, wake
 
 
 @inner

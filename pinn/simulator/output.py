@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from pinn.simulator import arrays
 from pinn.simulator.blocks import free_request, key_blocks
-from pinn.simulator.client import resolve
+from pinn.simulator.client import pass_on, resolve
 from pinn.simulator.jit import inner
 from pinn.simulator.queues import remove_waiting
 from pinn.simulator.server import hear_of_step, note_first, note_last, stream
-from pinn.simulator.state import FINISHED, PREEMPTED, RUNNING, TIMED_OUT
+from pinn.simulator.state import FINISHED, PREEMPTED, PREFILLS, RUNNING, TIMED_OUT
 from pinn.simulator.topology import server_of
 
 
@@ -91,7 +91,10 @@ def _finish(engine, replica, r, completion_s):
     request.status = FINISHED
     free_request(engine, replica, r)
     delay = request.scheduling_s + request.preemption_s + completion_s
-    resolve(engine, r, request.last_sent_s + delay)
+    if engine.role == PREFILLS:
+        pass_on(engine, r, request.last_sent_s + delay)
+    else:
+        resolve(engine, r, request.last_sent_s + delay)
 
 
 @inner

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -22,23 +23,25 @@ _LATENCIES = {
 def print_report(run: Run, statistics: dict[str, Any], console: Console | None = None) -> None:
     """Print latencies, stages, throughput, queueing, cache and steps."""
     console = console or Console(markup=False)
-    console.print(_latency_table(statistics))
+    console.print(latency_table(statistics, _LATENCIES))
     if run.workload.stages > 1:
-        console.print(_stage_table(run))
+        console.print(stage_table(run))
     console.print(_facts(statistics))
 
 
-def _latency_table(found: dict[str, Any]) -> Table:
+def latency_table(found: Mapping[str, Any], rows: Mapping[str, str]) -> Table:
+    """Mean and percentiles of figures, each under its label."""
     table = Table("latency (ms)", title_justify="left")
     for column in ("mean", *(f"p{percent}" for percent in PERCENTILES)):
         table.add_column(column, justify="right")
-    for key, label in _LATENCIES.items():
+    for key, label in rows.items():
         values = [found[f"{key}_{c.header}_ms"] for c in table.columns[1:]]
         table.add_row(label, *(_number(value) for value in values))
     return table
 
 
-def _stage_table(run: Run) -> Table:
+def stage_table(run: Run) -> Table:
+    """Rates and latencies of each load stage."""
     table = Table("stage")
     for column in ("served", "req/s", "E2E", "E2E p99", "TTFT", "TTFT p99", "ITL"):
         table.add_column(column, justify="right")

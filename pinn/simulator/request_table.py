@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,8 +31,8 @@ def request_table(run: Run) -> pa.Table:
     return pa.table({"request": range(len(requests)), **columns})
 
 
-def write_requests(run: Run, path: Path) -> None:
-    """Write that table.
+def write_requests(run: Run, path: Path, further: Mapping[str, np.ndarray] | None = None) -> None:
+    """Write that table, with more columns where they are given.
 
     Raises:
         OSError: If the file cannot be written.
@@ -39,4 +40,6 @@ def write_requests(run: Run, path: Path) -> None:
     import pyarrow.parquet as pq
 
     table = request_table(run)
+    for name, column in (further or {}).items():
+        table = table.append_column(name, [column])
     replace_atomically(path, lambda target: pq.write_table(table, target))

@@ -22,7 +22,15 @@ from pinn.simulator.filling import add_to_batch, round_up_decodes
 from pinn.simulator.jit import inner
 from pinn.simulator.prefill_first import schedule_apart
 from pinn.simulator.queues import prepend_waiting, remove_waiting
-from pinn.simulator.state import LOADING, PREEMPTED, REREAD, RUNNING, WAITING
+from pinn.simulator.state import (
+    ARRIVED,
+    DECODES,
+    LOADING,
+    PREEMPTED,
+    REREAD,
+    RUNNING,
+    WAITING,
+)
 
 
 @inner
@@ -143,6 +151,9 @@ def _schedule_waiting(engine, replica, column, now):
                 r = after
                 continue
         fits, loads = _start(engine, replica, column, r, now)
+        if loads and request.ready_s <= now:  # over a link that takes no time
+            _finish_loading(engine, replica, r)
+            fits, loads = _start(engine, replica, column, r, now)
         if not fits:
             return
         if not loads:
@@ -200,8 +211,13 @@ def _load(engine, replica, r, hits, now):
         return False, False
     missing = request.transferred - hits * engine.block_size
     start = max(now, state.transfer_free_s)
+    if engine.role == DECODES:
+        start = max(start, arrays.source_free_s(engine)[request.source])
+        arrays.source_free_s(engine)[request.source] = start + missing * engine.source_token_s
     state.transfer_free_s = start + missing * engine.transfer_token_s
-    request.ready_s = state.transfer_free_s + engine.transfer_latency_s
+    slower = max(engine.transfer_token_s, engine.source_token_s)
+    request.moved, request.loading_s = missing, now
+    request.ready_s = start + missing * slower + engine.transfer_latency_s
     request.status = LOADING
     return True, True
 
@@ -211,6 +227,6 @@ def _finish_loading(engine, replica, r):
     """``Scheduler._update_waiting_for_remote_kv``: at least one token is left to compute."""
     request = arrays.requests(engine)[r]
     computed = min(request.transferred, request.prompt + request.generated - 1)
-    request.computed, request.transferred = computed, 0
+    request.computed, request.transferred = computed, ARRIVED
     request.status = WAITING
     key_blocks(engine, replica, r, computed)

@@ -26,8 +26,12 @@ def set_up(
     spec: EngineSpec,
     layout: KvLayout,
     too_long: Bool[np.ndarray, " n"],
+    sources: int = 1,
 ) -> Engine:
-    """An idle engine with the workload's requests unsent."""
+    """An idle engine with the workload's requests unsent.
+
+    ``sources`` is the number of prefill workers whose keys and values it takes.
+    """
     recipe = deployment.recipe
     keys, first_key, n_keys = np.zeros(0, np.int32), np.zeros(len(workload), np.int64), 0
     if recipe.prefix_caching:
@@ -49,7 +53,7 @@ def set_up(
         requests[name] = -1.0
     starts = workload.stage_starts_s if not workload.stages_wait else (workload.stage_starts_s[0],)
     sizes = np.bincount(workload.stage, minlength=workload.stages).astype(np.int64)
-    settings = _settings(deployment, workload, spec, layout)
+    settings = _settings(deployment, workload, spec, layout) | {"n_sources": sources}
     given = {
         "requests": requests,
         "keys": keys,

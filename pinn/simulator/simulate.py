@@ -126,7 +126,7 @@ def _collect(
     hopeless: Hopeless | None = None,
 ) -> tuple[StepRecords, GapRuns] | None:
     """Run to the end, emptying the record buffers whenever they are full or somebody looks."""
-    steps, seconds, counts = [], [], []
+    records = Buffers(state, arrays)
     status, rows, idle, total = FULL, state.step_rows, 0, 0
     while status == FULL:
         if hopeless is not None:
@@ -135,26 +135,59 @@ def _collect(
         status = go(state, model)
         idle = 0 if state.progress > before else idle + state.n_steps
         if status == FULL and idle >= rows // 2:
-            raise PinnError(
-                f"the engine is stuck: {idle} steps generated no token; requests preempt each "
-                f"other, because a KV cache of {state.blocks} blocks is full of others that wait "
-                "for theirs"
-            )
+            raise stuck(state, idle)
         total += state.n_steps
-        check_size(total, MOST_STEPS, "steps of the simulation", "simulate a shorter load")
-        steps.append(arrays["steps"][: state.n_steps].copy())
-        seconds.append(arrays["gap_s"][: state.n_gaps].copy())
-        counts.append(arrays["gap_count"][: state.n_gaps].copy())
-        state.n_steps = state.n_gaps = 0
+        check_steps(total)
+        records.empty()
         if status == FULL and hopeless is not None and hopeless(*_so_far(arrays)):
             return None
     if status == BAD_STEP:
-        raise PinnError(
-            f"the latency model gave a step {state.bad_step_s} s; it must be positive and finite "
-            "for every batch"
-        )
-    return StepRecords(np.concatenate(steps)), GapRuns(
-        np.concatenate(seconds), np.concatenate(counts)
+        raise bad_step(state)
+    return records.whole()
+
+
+class Buffers:
+    """What an engine has recorded, in buffers that are emptied now and then."""
+
+    def __init__(self, state: Any, arrays: dict[str, Any]) -> None:
+        self.state, self.arrays = state, arrays
+        self.steps: list[np.ndarray] = []
+        self.seconds: list[np.ndarray] = []
+        self.counts: list[np.ndarray] = []
+
+    def empty(self) -> None:
+        """Take what has come since the last time."""
+        state, arrays = self.state, self.arrays
+        self.steps.append(arrays["steps"][: state.n_steps].copy())
+        self.seconds.append(arrays["gap_s"][: state.n_gaps].copy())
+        self.counts.append(arrays["gap_count"][: state.n_gaps].copy())
+        state.n_steps = state.n_gaps = 0
+
+    def whole(self) -> tuple[StepRecords, GapRuns]:
+        """All that was taken."""
+        gaps = GapRuns(np.concatenate(self.seconds), np.concatenate(self.counts))
+        return StepRecords(np.concatenate(self.steps)), gaps
+
+
+def stuck(state: Any, idle: int) -> PinnError:
+    """The error of an engine whose steps come to nothing."""
+    return PinnError(
+        f"the engine is stuck: {idle} steps generated no token; requests preempt each "
+        f"other, because a KV cache of {state.blocks} blocks is full of others that wait "
+        "for theirs"
+    )
+
+
+def check_steps(total: int) -> None:
+    """Refuse a simulation of more than ``MOST_STEPS`` steps."""
+    check_size(total, MOST_STEPS, "steps of the simulation", "simulate a shorter load")
+
+
+def bad_step(state: Any) -> PinnError:
+    """The error of a latency model whose step times cannot be."""
+    return PinnError(
+        f"the latency model gave a step {state.bad_step_s} s; it must be positive and finite "
+        "for every batch"
     )
 
 

@@ -11,6 +11,13 @@ import numpy as np
 #: Life of a request, after ``vllm/v1/request.py: RequestStatus``.
 UNSENT, SENT, WAITING, LOADING, PREEMPTED, RUNNING, FINISHED, TIMED_OUT, REJECTED = range(9)
 
+#: What an engine does of a request: all of it, its prompt, or its answer from a prompt's keys and
+#: values on.
+ALONE, PREFILLS, DECODES = range(3)
+
+#: In place of a request's transferred tokens, once they are there.
+ARRIVED = -1
+
 #: What every step touches comes first, in one cache line.
 REQUEST = np.dtype(
     [
@@ -69,6 +76,9 @@ REQUEST = np.dtype(
         ("last_requests", "f8"),
         ("last_prompt_tokens", "f8"),
         ("last_streamed", "f8"),
+        ("source", "i8"),  # prefill worker that has its keys and values
+        ("loading_s", "f8"),  # when their blocks were there
+        ("moved", "i8"),  # tokens of them that were not there before
     ],
     align=True,
 )

@@ -34,9 +34,21 @@ def weighted_percentiles(
 def run_statistics(run: Run, stage: int | None = None) -> dict[str, Any]:
     """Figures of a run or of one of its stages, under BLIS's names where it has one.
 
+    Figures of steps, batches and the KV cache are of the whole run and left out for a stage.
+
+    Args:
+        run: The run.
+        stage: Only requests of this stage.
+    """
+    found = client_statistics(run, stage)
+    return found | engine_statistics(run) if stage is None else found
+
+
+def client_statistics(run: Run, stage: int | None = None) -> dict[str, Any]:
+    """Those of them that clients see.
+
     ``e2e``, ``ttft`` and ``scheduling_delay`` (arrival to first scheduling) are over finished
     requests; ``itl`` is over gaps between tokens, or in a stage over each request's mean gap.
-    Figures of steps, batches and the KV cache are of the whole run and left out for a stage.
 
     Args:
         run: The run.
@@ -51,12 +63,12 @@ def run_statistics(run: Run, stage: int | None = None) -> dict[str, Any]:
         ("ttft", r.ttft_s),
         ("scheduling_delay", r.scheduled_s - r.arrival_s),
     ):
-        found |= _latency(name, seconds[done], np.ones(done.sum(), np.int64))
+        found |= latency_statistics(name, seconds[done])
     if stage is None:
-        return found | _gaps(run.gaps) | _engine(run)
+        return found | _gaps(run.gaps)
     means = r.mean_itl_s[done]
     means = means[~np.isnan(means)]
-    return found | _latency("itl", means, np.ones(len(means), np.int64))
+    return found | latency_statistics("itl", means)
 
 
 def _counts(run: Run, mine: np.ndarray, done: np.ndarray) -> dict[str, Any]:
@@ -89,7 +101,12 @@ def _recomputed(run: Run, done: np.ndarray) -> int:
     return int(np.maximum(r.computed_tokens - needed, 0)[done & (r.preemptions > 0)].sum())
 
 
-def _latency(name: str, seconds: np.ndarray, counts: np.ndarray) -> dict[str, float]:
+def latency_statistics(
+    name: str, seconds: Float[np.ndarray, " n"], counts: np.ndarray | None = None
+) -> dict[str, float]:
+    """Mean and percentiles in milliseconds of times that each occur so often, once by default."""
+    if counts is None:
+        counts = np.ones(len(seconds), np.int64)
     total = counts.sum()
     found = {f"{name}_mean_ms": _ratio(float(seconds @ counts), float(total)) / MILLISECOND}
     for percent, value in zip(PERCENTILES, weighted_percentiles(seconds, counts), strict=True):
@@ -98,16 +115,17 @@ def _latency(name: str, seconds: np.ndarray, counts: np.ndarray) -> dict[str, fl
 
 
 def _gaps(gaps: GapRuns) -> dict[str, float]:
-    return _latency("itl", gaps.seconds, gaps.count)
+    return latency_statistics("itl", gaps.seconds, gaps.count)
 
 
-def _engine(run: Run) -> dict[str, Any]:
+def engine_statistics(run: Run) -> dict[str, Any]:
+    """Those of steps, batches and the KV cache."""
     steps = run.steps
     duration = steps["duration_s"]
     busy = float(duration.sum())
     span = float(run.requests.finish_s.max() - run.requests.arrival_s.min())
     groups = len(np.unique(steps["group"]))
-    found = _latency("step", duration, np.ones(len(steps), np.int64))
+    found = latency_statistics("step", duration)
     weights = duration / busy if busy else duration
     return found | {
         "steps": len(steps),

@@ -216,9 +216,9 @@ class ServingSpec:
     )
     disaggregation_mode: str = flag(
         "null",
-        "Prefill and decode on servers of their own, which is refused.",
+        "What a server of prefill and decode apart does, which is refused.",
         allowed=("null",),
-        remedy="prefill and decode servers are not modelled together: leave it out",
+        remedy="leave it out, and describe both pools: pinn simulate --prefill --decode",
     )
 
     def __post_init__(self) -> None:

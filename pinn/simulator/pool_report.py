@@ -1,0 +1,81 @@
+"""The figures of two pools as tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from pinn.simulator.report import latency_table, stage_table
+from pinn.simulator.run import Run
+
+_LATENCIES = {
+    "e2e": "end to end",
+    "ttft": "time to first token",
+    "tpot": "per output token",
+    "itl": "between tokens",
+    "scheduling_delay": "arrival to prefill",
+}
+_TRANSFER = {"wait": "wait before a transfer", "link": "on the link"}
+
+
+def print_pools(
+    run: Run,
+    figures: Mapping[str, Any],
+    labels: Mapping[str, str],
+    console: Console | None = None,
+) -> None:
+    """Print latencies, the transfer and each pool.
+
+    Args:
+        run: Of the decode pool, with the requests as clients see them.
+        figures: Of :func:`pinn.simulator.pool_statistics.pools_statistics`.
+        labels: Pool -> what one of its servers is.
+        console: Where to.
+    """
+    console = console or Console(markup=False)
+    console.print(latency_table(figures | figures["kv_transfer"], _LATENCIES | _TRANSFER))
+    if run.workload.stages > 1:
+        console.print(stage_table(run))
+    console.print(_pool_table(figures["pools"], labels))
+    lost = "".join(
+        f", {figures[f'{how}_requests']:,} {how.replace('_', ' ')}"
+        for how in ("timed_out", "rejected")
+        if figures[f"{how}_requests"]
+    )
+    transfer = figures["kv_transfer"]
+    rate = transfer["link_bytes_per_s"] / 1e9
+    for name, text in {
+        "requests": f"{figures['completed_requests']:,} of {figures['injected_requests']:,} "
+        f"served{lost}",
+        "throughput": f"{figures['responses_per_sec']:.2f} requests/s, "
+        f"{figures['tokens_per_sec']:,.0f} output tokens/s over "
+        f"{figures['vllm_estimated_duration_s']:,.1f} s",
+        "KV transfer": f"{transfer['transfers']:,} prompts, {transfer['gigabytes_mean']:.3g} GB "
+        f"each on average, at {rate:g} GB/s a GPU",
+    }.items():
+        console.print(f"{name:<12}  {text}", highlight=False, soft_wrap=True)
+
+
+def _pool_table(pools: Mapping[str, Mapping[str, Any]], labels: Mapping[str, str]) -> Table:
+    table = Table("pool")
+    for name in pools:
+        table.add_column(name, justify="right")
+    for row, text in _POOL_ROWS.items():
+        table.add_row(row, *(text(found, labels[name]) for name, found in pools.items()))
+    return table
+
+
+_POOL_ROWS: Mapping[str, Callable[[Mapping[str, Any], str], str]] = {
+    "servers": lambda found, label: f"{found['workers']} x {label}",
+    "GPUs": lambda found, _: str(found["gpus"]),
+    "busy": lambda found, _: f"{100 * found['busy_share']:.1f} % of the time",
+    "waiting": lambda found, _: f"{found['waiting_mean']:.2f}, at most {found['waiting_max']:,}",
+    "running": lambda found, _: f"at most {found['running_max']:,}",
+    "KV cache": lambda found, _: (
+        f"{100 * found['kv_usage_mean']:.1f} %, at most {100 * found['kv_usage_max']:.1f} %"
+    ),
+    "steps": lambda found, _: f"{found['steps']:,} of {found['tokens_per_step']:,.1f} tokens",
+}

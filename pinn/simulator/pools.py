@@ -1,0 +1,260 @@
+"""Prefill and decode apart: two pools of servers, one request after the other through both.
+
+As vLLM does it with a connector that pulls (``NixlConnector``) behind a proxy
+(``tests/v1/kv_connector/nixl_integration/toy_proxy_server.py``): the proxy asks a prefill server
+for one token, then a decode server for the whole answer. That one takes the prompt's keys and
+values from the prefill server, computes the prompt's last token again and with it the first token
+that the client sees.
+
+Assumed: the transfer follows the prefill and does not overlap it; the link of a prefill worker and
+that of a decode worker each carry one transfer at a time; a prompt's blocks are free on the prefill
+server when its step ends. SGLang and TensorRT-LLM hand the first token over beside the keys and
+values, so theirs is seen one decode step before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pinn.coefficients.protocol import LatencyModel
+from pinn.errors import PinnError
+from pinn.simulator.admission import check_run
+from pinn.simulator.engine import Engine, PlainEngine
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.loop import BAD_STEP, FULL
+from pinn.simulator.memory import KvLayout, kv_layout
+from pinn.simulator.pool_loop import advance_pools, advance_pools_compiled
+from pinn.simulator.pool_records import Transfers, client_records, read_transfers
+from pinn.simulator.python_latency import complete_latency
+from pinn.simulator.run import GapRuns, RequestRecords, Run, StepRecords
+from pinn.simulator.setup import set_up
+from pinn.simulator.simulate import Buffers, bad_step, check_steps, stuck
+from pinn.simulator.state import DECODES, PREFILLS
+from pinn.simulator.workloads.workload import Workload
+from pinn.specs.deployment import Deployment
+from pinn.specs.network import network_bytes_per_s
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Servers alike that do one half of the work.
+
+    Attributes:
+        deployment: Model, GPU and flags of each.
+        latency: Seconds for everything that takes time.
+        engine: Further settings; ``replicas`` is the number of servers.
+    """
+
+    deployment: Deployment
+    latency: LatencyModel
+    engine: EngineSpec
+
+    @property
+    def workers(self) -> int:
+        """Servers."""
+        return self.engine.replicas
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all of them."""
+        return self.workers * self.deployment.recipe.data_parallel_size * self.ranks
+
+    @property
+    def ranks(self) -> int:
+        """GPUs that hold one copy of the attention, each with a link of its own."""
+        recipe = self.deployment.recipe
+        return recipe.tensor_parallel_size * recipe.pipeline_parallel_size
+
+
+@dataclass(frozen=True)
+class Link:
+    """The network between the pools.
+
+    Attributes:
+        bytes_per_s: Of each GPU, one direction; infinity for transfers that take no time.
+        latency_s: Of each transfer.
+    """
+
+    bytes_per_s: float
+    latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.bytes_per_s > 0:
+            raise PinnError(
+                f"the link between the pools needs a positive rate, got {self.bytes_per_s:g} "
+                "bytes/s: give --kv-link-gb-per-s, or inf for transfers that take no time"
+            )
+
+
+@dataclass(frozen=True)
+class PoolsRun:
+    """A simulated run of two pools.
+
+    Attributes:
+        prefill: The prefill pool's steps and KV cache, with the requests as clients see them.
+        decode: The decode pool's; its gaps between tokens are those that clients see.
+        transfers: Per request.
+        link: Between the pools.
+    """
+
+    prefill: Run
+    decode: Run
+    transfers: Transfers
+    link: Link
+
+
+def default_link(prefill: Pool, decode: Pool) -> Link:
+    """The network adapters of the GPUs, the slower ones where the pools differ."""
+    gpus = (prefill.deployment.gpu, decode.deployment.gpu)
+    return Link(min(network_bytes_per_s(gpu) for gpu in gpus))
+
+
+def simulate_pools(
+    prefill: Pool,
+    decode: Pool,
+    workload: Workload,
+    link: Link | None = None,
+    *,
+    compiled: bool | None = None,
+) -> PoolsRun:
+    """Serve a workload on a prefill and a decode pool, stepped together by one clock.
+
+    Args:
+        prefill: Servers that compute prompts.
+        decode: Servers that generate.
+        workload: What clients send, of any kind.
+        link: Between the pools; by default as :func:`default_link`.
+        compiled: Run in compiled code or not; by default whenever the latencies allow it.
+
+    Raises:
+        PinnError: As :func:`pinn.simulator.simulate.simulate`, or if the pools do not fit together.
+    """
+    _check_alike(prefill.deployment, decode.deployment)
+    if (workload.transferred_tokens > 0).any():
+        raise PinnError(
+            f"workload {workload.name} has a column transferred_tokens, which stands for prefill "
+            "servers beside it: leave it out, or --prefill and --decode"
+        )
+    first = replace(workload, output_tokens=np.ones(len(workload), np.int64))
+    layouts = [kv_layout(pool.deployment, pool.engine) for pool in (prefill, decode)]
+    refused = check_run(prefill.deployment, first, prefill.engine, layouts[0])
+    refused |= check_run(decode.deployment, workload, decode.engine, layouts[1])
+    brought = replace(workload, transferred_tokens=workload.prompt_tokens)
+    ahead = set_up(prefill.deployment, first, prefill.engine, layouts[0], refused)
+    sources = int(ahead.record["n_replicas"][0])
+    behind = set_up(decode.deployment, brought, decode.engine, layouts[1], refused, sources)
+    token_bytes = _gpu_token_bytes(decode.deployment, layouts[1])
+    link = link or default_link(prefill, decode)
+    _join(ahead, behind, prefill, decode, link, token_bytes)
+    latencies = [complete_latency(pool.latency) for pool in (prefill, decode)]
+    records = _run(ahead, behind, latencies, compiled)
+    requests = client_records(ahead, behind, *latencies)
+    runs = [
+        _pool_run(pool, state, workload, requests, layout, *recorded)
+        for pool, state, layout, recorded in zip(
+            (prefill, decode), (ahead, behind), layouts, records, strict=True
+        )
+    ]
+    return PoolsRun(runs[0], runs[1], read_transfers(behind, token_bytes * decode.ranks), link)
+
+
+def _check_alike(prefill: Deployment, decode: Deployment) -> None:
+    """Keys and values are taken over as they are."""
+    for what, one, other in (
+        ("model", prefill.model.name, decode.model.name),
+        ("format of the KV cache", prefill.kv_cache_precision.name, decode.kv_cache_precision.name),
+        ("--block-size", prefill.recipe.block_tokens, decode.recipe.block_tokens),
+        ("--engine", prefill.serving.engine, decode.serving.engine),
+    ):
+        if one != other:
+            raise PinnError(
+                f"the prefill pool has the {what} {one}, the decode pool {other}: keys and values "
+                "go from the one to the other as they are, so give both the same"
+            )
+
+
+def _gpu_token_bytes(deployment: Deployment, layout: KvLayout) -> float:
+    """Keys and values of a token on one GPU, in the layers that keep those of every token."""
+    return layout.block_bytes / deployment.recipe.block_tokens * layout.full_groups
+
+
+def _join(
+    ahead: Engine, behind: Engine, prefill: Pool, decode: Pool, link: Link, token_bytes: float
+) -> None:
+    """Give two engines their roles, and the links between them.
+
+    Each GPU of a decode worker takes what it will hold; the GPUs of a prefill worker send as much
+    together.
+    """
+    ahead.record["role"], behind.record["role"] = PREFILLS, DECODES
+    # A decode server has no prompts to compute apart, and starts what has arrived in its next step.
+    behind.record["prefill_first"] = 0
+    # Its clients are the prefill servers; how many at once is not its concern.
+    behind.record["next"], behind.record["concurrency"] = behind.record["n_requests"], 0
+    token_s = token_bytes / link.bytes_per_s
+    behind.record["transfer_token_s"] = token_s
+    behind.record["source_token_s"] = token_s * decode.ranks / prefill.ranks
+    behind.record["transfer_latency_s"] = link.latency_s
+
+
+def _run(
+    ahead: Engine, behind: Engine, latencies: list[LatencyModel], compiled: bool | None
+) -> list[tuple[StepRecords, GapRuns]]:
+    linear = [each for each in latencies if isinstance(each, LinearLatency)]
+    if compiled is None:
+        compiled = len(linear) == len(latencies)
+    if compiled:
+        if len(linear) < len(latencies):
+            raise PinnError("only LinearLatency runs compiled: give one to each pool")
+        models = [each.compile() for each in linear]
+        states = [ahead.handle, behind.handle]
+        return _collect(advance_pools_compiled, states, [ahead.arrays, behind.arrays], models)
+    plain = [PlainEngine(ahead), PlainEngine(behind)]
+    records = _collect(advance_pools, plain, [each.arrays for each in plain], latencies)
+    for state, engine in zip(plain, (ahead, behind), strict=True):
+        state.write_back(engine)
+    return records
+
+
+def _collect(go, states, arrays, models) -> list[tuple[StepRecords, GapRuns]]:  # type: ignore[no-untyped-def]
+    """Run to the end, emptying the record buffers of both pools whenever one is full."""
+    buffers = [Buffers(*each) for each in zip(states, arrays, strict=True)]
+    status, idle, total = FULL, 0, 0
+    while status == FULL:
+        before = sum(state.progress for state in states)
+        status = go(*states, *models)
+        steps = sum(state.n_steps for state in states)
+        idle = 0 if sum(state.progress for state in states) > before else idle + steps
+        if status == FULL and idle >= states[0].step_rows // 2:
+            raise stuck(states[1], idle)
+        total += steps
+        check_steps(total)
+        for buffer in buffers:
+            buffer.empty()
+    if status == BAD_STEP:
+        raise bad_step(next(state for state in states if state.bad_step_s != 0))
+    return [buffer.whole() for buffer in buffers]
+
+
+def _pool_run(
+    pool: Pool,
+    state: Engine,
+    workload: Workload,
+    requests: RequestRecords,
+    layout: KvLayout,
+    steps: StepRecords,
+    gaps: GapRuns,
+) -> Run:
+    return Run(
+        workload,
+        requests,
+        steps,
+        gaps,
+        layout.blocks,
+        pool.deployment.recipe.block_tokens,
+        pool.engine.replicas * pool.deployment.recipe.data_parallel_size,
+        int(state.record["n_groups"][0]),
+    )
