@@ -132,7 +132,7 @@ type Serving struct {
 	// those before. [default: a published one]
 	SpeculativeAcceptance string `json:"speculative_acceptance"`
 
-	// DisaggregationMode: Prefill and decode on servers of their own, which is refused. [default:
+	// DisaggregationMode: What a server of prefill and decode apart does, which is refused. [default:
 	// null] One of null.
 	DisaggregationMode string `json:"disaggregation_mode"`
 }
