@@ -60,6 +60,13 @@ goldens: $(VENV)/installed
 flags: $(VENV)/installed
 	$(BIN)/python scripts/make_flags.py
 
+# make go-module AT=HOST/OWNER/REPOSITORY: where the repository lies, in the paths of the Go modules
+.PHONY: go-module
+go-module:
+	@test -n "$(AT)" || { echo "say where: make go-module AT=HOST/OWNER/REPOSITORY"; exit 1; }
+	old=$$(sed -n 's#^module \(.*\)/export/go/pinn$$#\1#p' export/go/pinn/go.mod); \
+	grep -rlF "$$old/export/go" export/go | xargs sed -i "s#$$old/export/go#$(AT)/export/go#g"
+
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 

@@ -84,9 +84,7 @@ class Workers:
         try:
             import ray
         except ImportError as error:
-            raise PinnError(
-                "the backend ray needs Ray: install it with pip install 'pinn[cluster]'"
-            ) from error
+            raise PinnError("the backend ray needs Ray: run 'pip install ray'") from error
         own = not ray.is_initialized()
         if own:
             _start(ray, self)

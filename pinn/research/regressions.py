@@ -128,9 +128,7 @@ def _estimator(kind: str, own: Setting, seed: int) -> Any:
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import StandardScaler
     except ImportError as error:
-        raise PinnError(
-            "the regressions need scikit-learn: install it with pip install 'pinn[peers]'"
-        ) from error
+        raise PinnError("the regressions need it: run 'pip install scikit-learn'") from error
     estimators: dict[str, Callable[[], Any]] = {
         "ridge": lambda: Ridge(**own),
         "lasso": lambda: Lasso(max_iter=20_000, **own),

@@ -68,7 +68,7 @@ def step_predictions(intervals: Intervals, deployment: Deployment, prior: Prior)
     last = intervals.of_part(TEST)
     methods = baselines(deployment, prior, donor_coefficients(read_silicon()[0]))
     if not set(LEARNERS) <= methods.keys():
-        raise PinnError("the suite's regressions need scikit-learn: pip install 'pinn[peers]'")
+        raise PinnError("the suite's regressions need it: run 'pip install scikit-learn'")
     tables = []
     for kind, mask in (("windows", last.is_window), ("singles", last.is_single)):
         test, train = last.take(mask), candidates(intervals, kind)

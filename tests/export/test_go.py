@@ -43,6 +43,21 @@ def test_is_formatted(module):
     assert found.stdout + found.stderr == ""
 
 
+def test_one_command_moves_the_modules_to_where_the_repository_lies(tmp_path):
+    for name in ("Makefile", "export"):
+        subprocess.run(["cp", "-r", GO.parents[1] / name, tmp_path / name], check=True)
+    made = ["make", "--silent", "go-module", "AT=host.example/team/pinn"]
+    subprocess.run(made, cwd=tmp_path, check=True)
+    moved = tmp_path / "export" / "go"
+    old = go("pinn", "list", "-m").strip().removesuffix("/pinn")
+    left = subprocess.run(["grep", "-rl", old, moved], capture_output=True, text=True, check=False)
+    assert left.stdout == ""
+    assert "module host.example/team/pinn/export/go/blis\n" in (moved / "blis/go.mod").read_text()
+    gofmt = Path(go("pinn", "env", "GOROOT").strip()) / "bin" / "gofmt"
+    command = [str(gofmt) if gofmt.is_file() else "gofmt", "-l", moved]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == ""
+
+
 @pytest.mark.parametrize("module", BUILT)
 def test_vets_and_passes_its_tests(module):
     go(module, "vet", "./...")
@@ -51,7 +66,7 @@ def test_vets_and_passes_its_tests(module):
 
 def test_the_core_needs_the_standard_library_only():
     packages = go("pinn", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}")
-    assert packages.split() == ["example.com/pinn/export/go/pinn"]
+    assert packages.split() == [go("pinn", "list", "-m").strip()]
     assert "require" not in (GO / "pinn" / "go.mod").read_text()
     assert go("pinn", "list", "-f", "{{.CgoFiles}}").split() == ["[]"]
 

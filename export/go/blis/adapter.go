@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"example.com/pinn/export/go/pinn"
+
 	"github.com/inference-sim/inference-sim/sim"
 )
 

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"example.com/pinn/export/go/pinn"
+
 	"github.com/inference-sim/inference-sim/sim"
 )
 

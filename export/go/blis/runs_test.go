@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"example.com/pinn/export/go/pinn"
+
 	"github.com/inference-sim/inference-sim/sim"
 	"github.com/inference-sim/inference-sim/sim/kv"
 )

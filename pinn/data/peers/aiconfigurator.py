@@ -264,7 +264,7 @@ def _require_package() -> None:
     if not is_installed():
         raise PinnError(
             f"the peer estimator {PACKAGE}=={VERSION} is not installed: "
-            "run \"pip install 'pinn[peers]'\""
+            f"run 'pip install {PACKAGE}=={VERSION}'"
         )
 
 

@@ -21,7 +21,7 @@ from pinn.training.calibration.calibrate import calibrate_to, summary
 from pinn.training.calibration.intervals import TEST, Intervals
 from pinn.training.calibration.prior import Prior
 
-#: Regressions of scikit-learn, which comes with ``pip install 'pinn[peers]'``.
+#: Regressions of scikit-learn, which the extra ``research`` installs.
 LEARNERS = ("ridge", "lasso", "polynomial", "gradient-boosted trees")
 
 Times = Float[np.ndarray, " n"]

@@ -12,6 +12,7 @@ import (
 
 	"example.com/pinn/export/go/blis"
 	"example.com/pinn/export/go/pinn"
+
 	"github.com/inference-sim/inference-sim/sim"
 	"github.com/inference-sim/inference-sim/sim/kv"
 )
