@@ -14,7 +14,7 @@ from pinn.cli.serving_flags import engine_flags
 from pinn.errors import PinnError
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.flags import flags_of
-from pinn.specs.serving import ServingSpec
+from pinn.specs.serving import VLLM, ServingSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ _DRAWS = 5
 
 
 @app.command()
-@engine_flags(ServingSpec, EngineSpec)
+@engine_flags(ServingSpec, EngineSpec, several=("engine",))
 def plan(
     workload: Annotated[
         Path, typer.Option("--workload", help="The load, as of 'pinn simulate'; no closed loop.")
@@ -115,8 +115,8 @@ def plan(
     """What to rent, how to start it, and how sure that is: simulates a load on every candidate.
 
     Candidates are all parallelisms, token budgets and seats that the engine would start with room
-    for the load's longest request; flags that are given hold for all of them, and --quantization
-    takes several formats, separated by commas. Each is searched for the highest rate that one
+    for the load's longest request; flags that are given hold for all of them; --quantization
+    and --engine take several, separated by commas. Each is searched for the highest rate that one
     replica holds within the limits; replicas follow, and are checked together behind a load
     balancer.
 
@@ -188,6 +188,8 @@ def planned(
         rows = grid_configurations(wanted, candidates)
     else:
         rows = [{**wanted.shared, **row} for row in read_configurations(configs)]
+        if "engine" in flags:
+            rows = [{**row, "engine": engine} for engine in wanted.engines for row in rows]
     found, misfits = find_candidates(
         rows, wanted, brief.workload, used, coefficients, listed=configs is not None
     )
@@ -271,6 +273,7 @@ def _wanted(
     engine = EngineSpec(**{name: v for name, v in flags.items() if name in of_engine})
     serving = {name: v for name, v in flags.items() if name not in of_engine}
     formats = [part.strip() for part in str(serving.pop("precision", "")).split(",") if part]
+    engines = serving.pop("engine", [])
     shared = canonical(({} if model is None else {"model": model}) | serving)
     gpus = [part.strip() for part in (gpu or "").split(",") if part.strip()]
     for name in gpus:
@@ -279,7 +282,7 @@ def _wanted(
         load_model(model)
     if not gpus:
         gpus = [read_coefficient_set(path).configuration().get("gpu", "") for path in coefficients]
-    return Wanted(shared, gpus, formats or [None], engine, max_gpus)
+    return Wanted(shared, gpus, formats or [None], engine, max_gpus, engines or [VLLM])
 
 
 def _ask(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Annotated, Any
 
@@ -28,11 +28,17 @@ Precision = Annotated[
 ]
 
 
-def engine_flags(*specifications: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def engine_flags(
+    *specifications: type, several: Sequence[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command every flag of specifications as an option, and ``--quantization``.
 
     The command gets those that were given as its argument ``flags``: field (or ``precision``) to
     value. A specification's ``PANEL`` is their heading in the help.
+
+    Args:
+        specifications: Dataclasses that declare flags.
+        several: Fields whose option takes values separated by commas; the command gets a list.
 
     Raises:
         PinnError: When the command runs, if a value is not one that its flag can have.
@@ -54,6 +60,12 @@ def engine_flags(*specifications: type) -> Callable[[Callable[..., None]], Calla
             flags = {
                 name: _checked(declared[name], value) if name in declared else value
                 for name, value in given.items()
+                if name not in several
+            }
+            flags |= {
+                name: [_checked(declared[name], part) for part in given[name].split(",")]
+                for name in several
+                if name in given
             }
             command(**arguments, flags=flags)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ from pinn.simulator.memory import kv_layout
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.data_folder import conf_file
 from pinn.specs.deployment import Deployment
+from pinn.specs.serving import VLLM
 
-ENGINE = "vllm"
 NETWORK = "network"
 
 #: Contexts are allowed in steps of this many tokens.
@@ -86,6 +87,7 @@ class Wanted:
         formats: Number formats; None is the checkpoint's own.
         engine: Further engine settings.
         most_gpus: Of one replica; None for any number.
+        engines: To choose from.
     """
 
     shared: Mapping[str, Any]
@@ -93,27 +95,24 @@ class Wanted:
     formats: Sequence[str | None]
     engine: EngineSpec
     most_gpus: int | None
+    engines: Sequence[str] = (VLLM,)
 
 
 def gpu_count(deployment: Deployment) -> int:
     """GPUs of one replica: tensor x pipeline x data-parallel ranks."""
-    serving = deployment.serving
-    return (
-        serving.tensor_parallel_size * serving.pipeline_parallel_size * serving.data_parallel_size
-    )
+    recipe = deployment.recipe
+    return recipe.tensor_parallel_size * recipe.pipeline_parallel_size * recipe.data_parallel_size
 
 
 def hardware_label(deployment: Deployment) -> str:
-    """GPU, parallelism and number formats: ``H100-SXM TP 8 bf16``."""
-    serving = deployment.serving
-    ranks = {
-        "PP": serving.pipeline_parallel_size,
-        "DP": serving.data_parallel_size,
-    }
-    parts = [deployment.gpu.name, f"TP {serving.tensor_parallel_size}"]
+    """GPU, parallelism of the attention, number formats and engine: ``H100-SXM TP 8 bf16``."""
+    recipe, engine = deployment.recipe, deployment.serving.engine
+    ranks = {"PP": recipe.pipeline_parallel_size, "DP": recipe.data_parallel_size}
+    parts = [deployment.gpu.name, f"TP {recipe.tensor_parallel_size}"]
     parts += [f"{name} {size}" for name, size in ranks.items() if size > 1]
-    parts += ["EP"] if serving.enable_expert_parallel else []
-    return " ".join([*parts, format_label(deployment)])
+    parts += ["EP"] if recipe.expert_parallel_size > 1 else []
+    parts += [format_label(deployment)]
+    return " ".join(parts if engine == VLLM else [*parts, engine])
 
 
 def format_label(deployment: Deployment) -> str:
@@ -149,20 +148,41 @@ def grid_configurations(wanted: Wanted, path: Path | None = None) -> list[dict[s
     axes, per_machine = read_grid(path)
     axes = {name: values for name, values in axes.items() if name not in wanted.shared}
     rows = [
-        {**wanted.shared, **row, "gpu": gpu} | ({"precision": form} if form else {})
+        {**row, **wanted.shared, "gpu": gpu} | ({"precision": form} if form else {})
         for gpu in wanted.gpus
         for form in wanted.formats
-        for row in expand_grid(axes)
+        for engine in wanted.engines
+        for row in map(partial(_spoken, engine), expand_grid(axes))
     ]
     return [row for row in rows if _makes_sense(row, per_machine, wanted.most_gpus)]
 
 
+def _spoken(engine: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Ranks of the grid, which counts as vLLM does, as an engine counts them.
+
+    SGLang and TensorRT-LLM call all GPUs of a stage tensor parallel and take attention replicas
+    from among them (``pinn.specs.recipe_rules``); TensorRT-LLM has as many of those as GPUs.
+    """
+    if engine == VLLM:
+        return dict(row)
+    replicas = row.get("data_parallel_size", 1)
+    gpus = row.get("tensor_parallel_size", 1) * replicas
+    spoken = {**row, "engine": engine, "tensor_parallel_size": gpus}
+    if spoken.pop("enable_expert_parallel", False):
+        spoken["ep_size"] = gpus
+    if replicas > 1:
+        spoken["enable_dp_attention"] = True
+    return spoken
+
+
 def _makes_sense(row: Mapping[str, Any], per_machine: int, most: int | None) -> bool:
-    """Whether ranks stay in a machine and within reach, and expert parallelism has ranks."""
-    side_by_side = row.get("tensor_parallel_size", 1) * row.get("data_parallel_size", 1)
+    """Whether ranks stay in a machine and within reach, and experts have GPUs to spread over."""
+    tensor, data = row.get("tensor_parallel_size", 1), row.get("data_parallel_size", 1)
+    side_by_side = tensor * data if row.get("engine", VLLM) == VLLM else tensor
     gpus = side_by_side * row.get("pipeline_parallel_size", 1)
-    alone = row.get("enable_expert_parallel", False) and side_by_side == 1
-    return side_by_side <= per_machine and (most is None or gpus <= most) and not alone
+    spread = row.get("enable_expert_parallel", False) or "ep_size" in row
+    fits = side_by_side <= per_machine and (most is None or gpus <= most)
+    return fits and not (spread and side_by_side == 1)
 
 
 def find_candidates(
@@ -220,22 +240,12 @@ def _deployments(
             if listed:
                 raise
             continue
-        _check_engine(deployment.serving.engine)
         dense = deployment.model.moe is None
         serving = deployment.recipe
         spread = serving.data_parallel_size > 1 or serving.expert_parallel_size > 1
         seats = serving.max_requests <= serving.token_budget
         if listed or (seats and not (dense and spread)):
             yield given, deployment
-
-
-def _check_engine(engine: str) -> None:
-    """Refuse engines whose start command is not known here."""
-    if engine != ENGINE:
-        raise PinnError(
-            f"a plan says how to start {ENGINE}, got --engine {engine}: leave --engine out, or "
-            "simulate that engine's server with 'pinn simulate'"
-        )
 
 
 def _context(longest: int, most: int) -> int:
@@ -250,7 +260,8 @@ def nearest_fit(wanted: Wanted, workload: Workload) -> str | None:
     _, per_machine = read_grid(None)
     for gpu, form, stages in itertools.product(wanted.gpus, wanted.formats, range(1, 17)):
         ranks = {"tensor_parallel_size": per_machine, "pipeline_parallel_size": stages}
-        row = {**wanted.shared, "gpu": gpu, **ranks} | ({"precision": form} if form else {})
+        row = {**wanted.shared, "gpu": gpu, "engine": wanted.engines[0], **ranks}
+        row |= {"precision": form} if form else {}
         for _, deployment in _deployments([row], workload, listed=False):
             if _misfit(deployment, workload, wanted.engine) is None:
                 found.append((gpu_count(deployment), hardware_label(deployment)))

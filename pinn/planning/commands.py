@@ -7,15 +7,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from pinn.planning.candidates import NETWORK, Candidate
+from pinn.planning.other_engines import sglang_command, trtllm_command
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.flags import Flag, flags_of
-from pinn.specs.serving import ServingSpec
+from pinn.specs.serving import SGLANG, TRTLLM, VLLM, ServingSpec
 
-#: Settings of the simulator that the engine has no flag for.
-_NOT_THE_ENGINES = frozenset(
+#: Settings of the simulator that vLLM has no flag for.
+_NOT_VLLMS = frozenset(
     {
-        "activation_reserve_bytes", "replicas", "data_parallel_routing", "reject_long_requests",
-        "kv_transfer_bytes_per_s", "kv_transfer_latency_s", "v1_multiprocessing",
+        "engine", "engine_version", "activation_reserve_bytes", "replicas",
+        "data_parallel_routing", "reject_long_requests", "kv_transfer_bytes_per_s",
+        "kv_transfer_latency_s", "v1_multiprocessing",
     }
 )  # fmt: skip
 #: How vLLM spells formats of the KV cache where it differs (``vllm/config/cache.py: CacheDType``).
@@ -26,14 +28,21 @@ _ON_THE_FLY = {"fp8": ["--quantization", "fp8"], "bf16": ["--dtype", "bfloat16"]
 
 
 def serve_command(candidate: Candidate) -> str:
-    """``vllm serve ...`` for one replica."""
-    row = dict(candidate.configuration)
+    """The engine's own line for one replica."""
+    given = dict(candidate.configuration) | _given(candidate.engine)
+    commands = {VLLM: _vllm_command, SGLANG: sglang_command, TRTLLM: trtllm_command}
+    return commands[candidate.deployment.serving.engine](given)
+
+
+def _vllm_command(row: dict[str, Any]) -> str:
+    """``vllm serve ...``."""
     words = ["vllm", "serve", str(row["model"])]
     form = row.get("precision")
     words += _ON_THE_FLY.get(str(form), [])
     if row.get("kv_cache_dtype") in _CACHE_DTYPES:
         row["kv_cache_dtype"] = _CACHE_DTYPES[row["kv_cache_dtype"]]
-    words += _written(ServingSpec, row) + _written(EngineSpec, _engine_flags(candidate))
+    row = {name: value for name, value in row.items() if name not in _NOT_VLLMS}
+    words += _written(ServingSpec, row) + _written(EngineSpec, row)
     note = f"  # with a checkpoint in {form}" if form and form not in _ON_THE_FLY else ""
     return shlex.join(words) + note
 
@@ -46,24 +55,19 @@ def simulate_command(
     words = ["pinn", "simulate", "--model", str(row["model"]), "--gpu", str(row["gpu"])]
     words += ["--quantization", str(row["precision"])] if "precision" in row else []
     words += _written(ServingSpec, row)
-    engine = {
-        flag.name: value
-        for flag in flags_of(EngineSpec)
-        if (value := getattr(candidate.engine, flag.name)) != flag.default
-    }
-    words += _written(EngineSpec, engine | ({"replicas": replicas} if replicas > 1 else {}))
+    engine = _given(candidate.engine) | ({"replicas": replicas} if replicas > 1 else {})
+    words += _written(EngineSpec, engine)
     words += ["--coefficients", candidate.source] if candidate.source != NETWORK else []
     words += ["--workload", workload, "--rate", repr(rate_per_s)]
     return shlex.join(words + ([] if seed is None else ["--seed", str(seed)]))
 
 
-def _engine_flags(candidate: Candidate) -> dict[str, Any]:
-    """Engine flags that were given, of those that the engine has."""
+def _given(engine: EngineSpec) -> dict[str, Any]:
+    """Engine settings that are not the default."""
     return {
         flag.name: value
         for flag in flags_of(EngineSpec)
-        if flag.name not in _NOT_THE_ENGINES
-        and (value := getattr(candidate.engine, flag.name)) != flag.default
+        if (value := getattr(engine, flag.name)) != flag.default
     }
 
 

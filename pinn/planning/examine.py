@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 
 from pinn.planning.bottleneck import limited_by, step_time_shares, time_shares
 from pinn.planning.brief import Brief
-from pinn.planning.candidates import ENGINE, Candidate
+from pinn.planning.candidates import Candidate
 from pinn.planning.commands import serve_command, simulate_command
 from pinn.planning.interval import Interval, prediction_interval
 from pinn.planning.plan import Choice, HighestRate, LeftOut, Point
@@ -108,7 +108,7 @@ def _choice(trials: Trials, rate: HighestRate, sized: Sized, brief: Brief) -> Ch
     formats = {k: p.name for k, p in vars(deployment.model.precisions).items()}
     return Choice(
         label=candidate.label,
-        engine=ENGINE,
+        engine=deployment.serving.engine,
         gpu=deployment.gpu.name,
         gpus_per_replica=candidate.gpus,
         replicas=sized.replicas,

@@ -225,7 +225,8 @@ def _columns(has_rate: bool, has_prices: bool) -> list[Column]:
 
 def _replicas(choice: Choice) -> Cell:
     sizes = (choice.flags.get(f"{k}_parallel_size", 1) for k in ("tensor", "pipeline", "data"))
-    experts = ", EP" if choice.flags.get("enable_expert_parallel") else ""
+    spread = choice.flags.get("enable_expert_parallel") or (choice.flags.get("ep_size") or 1) > 1
+    experts = ", EP" if spread else ""
     text = f"{choice.replicas} × ({', '.join(map(str, sizes))}{experts})"
     return Cell(text, choice.replicas)
 

@@ -131,7 +131,7 @@ class Choice:
 
     Attributes:
         label: What people call it: ``4 x H100 TP 4 PP 1, fp8, ...``.
-        engine: ``vllm``.
+        engine: ``vllm``, ``sglang`` or ``trtllm``.
         gpu: Name.
         gpus_per_replica: Tensor x pipeline x data-parallel ranks.
         replicas: How many are expected to serve most within the limits for their price; 1 where
