@@ -274,6 +274,7 @@ def _wanted(
     serving = {name: v for name, v in flags.items() if name not in of_engine}
     formats = [part.strip() for part in str(serving.pop("precision", "")).split(",") if part]
     engines = serving.pop("engine", [])
+    engines = [engines] if isinstance(engines, str) else engines
     shared = canonical(({} if model is None else {"model": model}) | serving)
     gpus = [part.strip() for part in (gpu or "").split(",") if part.strip()]
     for name in gpus:

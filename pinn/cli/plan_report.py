@@ -87,7 +87,8 @@ def _rate(choice: Choice) -> str:
 def _chance(choice: Choice) -> str:
     if choice.chance is None:
         return "-"
-    share = ">99 %" if choice.chance > 0.99 else f"{100 * choice.chance:.0f} %"
+    # The largest of the law's equally likely errors stands for the worst 5 %.
+    share = ">97 %" if choice.chance > 0.97 else f"{100 * choice.chance:.0f} %"
     return share + (" safe" if choice.safe else "")
 
 

@@ -15,8 +15,8 @@ from pinn.specs.serving import SGLANG, TRTLLM, VLLM, ServingSpec
 #: Settings of the simulator that vLLM has no flag for.
 _NOT_VLLMS = frozenset(
     {
-        "engine", "engine_version", "activation_reserve_bytes", "replicas",
-        "data_parallel_routing", "reject_long_requests", "kv_transfer_bytes_per_s",
+        "engine", "engine_version", "speculative_acceptance", "activation_reserve_bytes",
+        "replicas", "data_parallel_routing", "reject_long_requests", "kv_transfer_bytes_per_s",
         "kv_transfer_latency_s", "v1_multiprocessing",
     }
 )  # fmt: skip

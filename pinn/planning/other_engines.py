@@ -17,7 +17,9 @@ from pinn.specs.serving import SGLANG, TRTLLM, ServingSpec
 
 _FLAGS = (*flags_of(ServingSpec), *flags_of(EngineSpec))
 #: Fields that are no flag of either engine.
-_ABOUT = frozenset({"engine", "engine_version"})
+_ABOUT = frozenset(
+    {"engine", "engine_version", "speculative_acceptance", "replicas", "data_parallel_routing"}
+)
 #: vLLM's flags that SGLang's ``server_args.py`` has no counterpart of.
 _NOT_SGLANGS = frozenset(
     {"enable_expert_parallel", "generation_config", "override_generation_config",
@@ -47,6 +49,7 @@ _TRTLLM_KEYS = {
     "enable_chunked_prefill": "enable_chunked_prefill",
     "enable_dp_attention": "enable_attention_dp",
     "async_scheduling": "disable_overlap_scheduler",
+    "speculative_config": "speculative_config",
 }
 
 
@@ -92,6 +95,8 @@ def trtllm_command(given: Mapping[str, Any]) -> str:
             section, _, key = _TRTLLM_KEYS[flag.name].rpartition(".")
             place = extra.setdefault(section, {}) if section else extra
             place[key] = value != _is_reverse(flag, TRTLLM) if flag.kind == "bool" else value
+            if flag.name == "speculative_config":
+                place[key] = json.loads(value)
         elif flag.name == "enforce_eager":
             extra["cuda_graph_config"] = None
         elif flag.name != "data_parallel_size":  # all ranks, under enable_attention_dp

@@ -165,7 +165,7 @@ def _confidence(plan: Plan) -> str:
     text = f"At {plan.ask.rate_per_s:g} requests/s they are {_percent(first.utilization).text} used"
     text += f", limited by {first.limited_by}."
     if first.chance is not None:
-        text += f" The chance that the limits are held is {_percent(first.chance).text}"
+        text += f" The chance that the limits are held is {_chance(first.chance).text}"
         text += ", also at the bad end of the prediction's interval." if first.safe else "."
     return text
 
@@ -207,7 +207,7 @@ def _columns(has_rate: bool, has_prices: bool) -> list[Column]:
             Column("Used", "of the highest rate",
                    lambda c: _percent(c.utilization)),
             Column("Chance", "that the limits hold",
-                   lambda c: _percent(c.chance)),
+                   lambda c: _chance(c.chance)),
             Column("Safe", "at the interval's end", _safe, True),
         ]  # fmt: skip
     for metric in ("ttft", "tpot"):
@@ -241,10 +241,12 @@ def _number(value: float | None, form: str) -> Cell:
 
 
 def _percent(value: float | None) -> Cell:
-    """In percent; what is nearly certain is not called certain."""
-    if value is None:
-        return Cell(_NONE, "")
-    return Cell("> 99 %" if 0.99 < value < 1 else f"{100 * value:.0f} %", value)
+    return Cell(_NONE, "") if value is None else Cell(f"{100 * value:.0f} %", value)
+
+
+def _chance(value: float | None) -> Cell:
+    """In percent; what holds at every error of the law is not called certain."""
+    return Cell("> 97 %", value) if value is not None and value > 0.97 else _percent(value)
 
 
 def _latency(choice: Choice, metric: str, name: str) -> Cell:

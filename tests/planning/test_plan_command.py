@@ -160,6 +160,16 @@ def test_a_calibrated_server_is_marked_and_has_no_interval(folder):
     assert str(file) in found.stdout or "server.json" in found.stdout
 
 
+def test_engines_are_candidates_where_asked_for(folder):
+    asked = ["--gpu", "H100", "--slo", SLO, "--max-gpus", "1", "--engine", "vllm,sglang"]
+    found = planned(folder, *asked, "--out", str(folder / "d"))
+    assert found.exit_code == 0, found.output
+    choices = {choice.engine: choice for choice in read_plan(folder / "d" / "plan.json").choices}
+    assert set(choices) == {"vllm", "sglang"}
+    assert "sglang" in choices["sglang"].label
+    assert choices["sglang"].serve_command.startswith("python -m sglang.launch_server")
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -169,7 +179,7 @@ def test_a_calibrated_server_is_marked_and_has_no_interval(folder):
         (["--gpu", "H100,L40S", "--slo", SLO, "--price", "H100=2"], "no price of L40S"),
         (["--gpu", "H100", "--slo", SLO, "--price", "H100"], "cannot read 'H100'"),
         (["--gpu", "L4", "--slo", SLO, "--max-model-len", "300"], "holds the limits|misses it"),
-        (["--gpu", "H100", "--slo", SLO, "--engine", "sglang"], "says how to start vllm, got"),
+        (["--gpu", "H100", "--slo", SLO, "--engine", "vllm,tgi"], "--engine 'tgi' is unknown"),
         (["--slo", SLO], "--model and --gpu are needed"),
     ],
 )

@@ -1,0 +1,117 @@
+"""Every engine's own line, read back, is the deployment that was planned."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+
+import pytest
+
+from pinn.coefficients.coefficients import prior_coefficients
+from pinn.coefficients.configurations import canonical, make_deployment
+from pinn.planning.candidates import Candidate, Wanted, grid_configurations, hardware_label
+from pinn.planning.commands import serve_command, simulate_command
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.linear_latency import LinearLatency
+
+MODEL = "Qwen/Qwen3-30B-A3B"
+GRID = """
+gpus_per_machine: 8
+grid:
+  tensor_parallel_size: [1, 2]
+  data_parallel_size: [1, 2]
+  enable_expert_parallel: [false, true]
+  max_num_batched_tokens: [4096]
+  max_num_seqs: [64]
+"""
+#: What TensorRT-LLM's command and its file of options call the fields.
+TRTLLM = {
+    "tp_size": "tensor_parallel_size", "pp_size": "pipeline_parallel_size",
+    "kv_cache_free_gpu_memory_fraction": "gpu_memory_utilization", "dtype": "kv_cache_dtype",
+    "max_batch_size": "max_num_seqs", "enable_padding": "cudagraph_padding",
+    "enable_attention_dp": "enable_dp_attention",
+}  # fmt: skip
+
+
+def candidate(settings=None, **flags):
+    row = canonical({"model": MODEL, "gpu": "H100", **flags})
+    deployment, prior = make_deployment(row), prior_coefficients(1)
+    return Candidate(
+        row, LinearLatency(deployment, prior.beta[0], prior.alpha[0]), settings or EngineSpec()
+    )
+
+
+def read_back(engine, command):
+    """The configuration that a line starts."""
+    words = shlex.split(command.partition("  #")[0].replace("<(", " ").replace(")", " "))
+    row = {"model": MODEL, "gpu": "H100", "engine": engine}
+    extra = {}
+    for word, value in zip(words, [*words[1:], "--"], strict=True):
+        if word.startswith("{"):
+            extra = json.loads(word)
+        if word.startswith("--") and word not in ("--model-path", "--backend", "--quantization"):
+            row[word[2:].replace("-", "_")] = True if value.startswith("--") else value
+    row.pop("extra_llm_api_options", None)
+    for key, value in extra.items():
+        row |= value if isinstance(value, dict) else {key: value}
+    return make_deployment(canonical({TRTLLM.get(k, k): v for k, v in row.items()}))
+
+
+@pytest.mark.parametrize("engine", ["sglang", "trtllm"])
+def test_grids_of_other_engines_are_the_same_deployments_in_their_words(engine, tmp_path):
+    (tmp_path / "grid.yaml").write_text(GRID)
+    labels = {}
+    for name in ("vllm", engine):
+        wanted = Wanted({"model": MODEL}, ["H100"], [None], EngineSpec(), None, [name])
+        rows = grid_configurations(wanted, tmp_path / "grid.yaml")
+        if name == "trtllm":  # all of its GPUs attend on their own, or none
+            rows = [r for r in rows if r["data_parallel_size"] in (1, r["tensor_parallel_size"])]
+        labels[name] = {hardware_label(make_deployment(canonical(row))) for row in rows}
+    mine = {label.removesuffix(f" {engine}") for label in labels[engine]}
+    assert mine <= labels["vllm"]
+    assert len(mine) == {"sglang": 7, "trtllm": 5}[engine]
+
+
+@pytest.mark.parametrize(
+    ("engine", "flags"),
+    [
+        ("sglang", {"tensor_parallel_size": 4, "max_num_seqs": 64, "max_model_len": 2048}),
+        ("sglang", {"tensor_parallel_size": 4, "data_parallel_size": 2, "enable_dp_attention": True,
+                    "ep_size": 4, "enable_prefix_caching": False, "enforce_eager": True}),
+        ("sglang", {"gpu_memory_utilization": 0.8, "kv_cache_dtype": "fp8_e5m2", "block_size": 16,
+                    "cudagraph_padding": False, "schedule_conservativeness": 0.5}),
+        ("trtllm", {"tensor_parallel_size": 2, "max_num_batched_tokens": 4096, "max_num_seqs": 64}),
+        ("trtllm", {"tensor_parallel_size": 2, "enable_dp_attention": True, "ep_size": 2,
+                    "gpu_memory_utilization": 0.8, "max_model_len": 4096}),
+        ("trtllm", {"enable_prefix_caching": False, "kv_cache_dtype": "fp8", "block_size": 64,
+                    "enable_chunked_prefill": True}),
+    ],
+)  # fmt: skip
+def test_a_start_line_says_every_flag_in_the_engines_spelling(engine, flags):
+    planned = candidate(engine=engine, **flags)
+    command = serve_command(planned)
+    assert "#" not in command
+    assert read_back(engine, command) == planned.deployment
+
+
+def test_what_an_engine_cannot_be_told_stands_in_a_comment():
+    settings = EngineSpec(async_scheduling=False, kv_cache_memory_bytes=1e10)
+    sglang = candidate(settings, engine="sglang", precision="fp8", generation_config="vllm")
+    assert serve_command(sglang) == (
+        f"python -m sglang.launch_server --model-path {MODEL} --quantization fp8 "
+        "--disable-overlap-schedule  # it has no --generation-config, --kv-cache-memory-bytes"
+    )
+    trtllm = candidate(settings, engine="trtllm", precision="fp8")
+    assert serve_command(trtllm) == (
+        f"trtllm-serve {MODEL} --backend pytorch --extra_llm_api_options "
+        """<(echo '{"disable_overlap_scheduler": true}')"""
+        "  # with a checkpoint in fp8; it has no --kv-cache-memory-bytes"
+    )
+
+
+def test_the_simulation_names_the_engine():
+    words = shlex.split(simulate_command(candidate(engine="sglang"), "load.yaml", 3.0, 2, None))
+    assert words[words.index("--engine") + 1] == "sglang"
+    vllm = serve_command(candidate(engine_version="0.15.1"))
+    assert not re.search("--engine", vllm)
