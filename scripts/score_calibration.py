@@ -3,33 +3,121 @@
     python scripts/score_calibration.py steps
     python scripts/score_calibration.py deployments
     python scripts/score_calibration.py serving-runs
+    python scripts/score_calibration.py round-trips --trials 200
+    python scripts/score_calibration.py all --page docs/your_server.md
 
-``steps`` needs PINN_STEPS_DIR, ``serving-runs`` PINN_SERVING_RUNS and PINN_MODEL_CONFIGS. The last
-line is one JSON document.
+``steps`` needs PINN_STEPS_DIR, ``serving-runs`` PINN_SERVING_RUNS and PINN_MODEL_CONFIGS.
+``round-trips`` are of simulated servers: known scalars through each kind of benchmark file and
+back. ``--page`` writes each part's table between its marks on that page, with the checkpoint that
+it is of. The last line of a part is one JSON document.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
+import pandas as pd
+
+from pinn.coefficients.checkpoint_search import find_checkpoint
+from pinn.coefficients.surrogate import Surrogate
 from pinn.evaluation.calibration_scores import deployments, serving_runs, steps
+from pinn.files.read_report import file_sha256
+from pinn.specs.deployment import Deployment
+from pinn.training.calibration.checkpoint_prior import checkpoint_prior
+from pinn.training.calibration.prior import Prior
 
-SCORES = {
-    "steps": steps.score,
-    "deployments": deployments.score,
-    "serving-runs": serving_runs.score,
+# The files are written by what tests them.
+TESTS = Path(__file__).resolve().parents[1] / "tests"
+sys.path[:0] = [str(TESTS), str(TESTS / "data" / "benchmarks")]
+
+Scores = tuple[pd.DataFrame, dict[str, float]]
+
+
+def round_trips(trials: int) -> Scores:
+    """Known scalars through every kind of file, under the checkpoint's own prior."""
+    from round_trips import score
+
+    checkpoint = find_checkpoint(None)
+    surrogate = Surrogate.load(checkpoint)
+
+    def prior_of(deployment: Deployment) -> Prior:
+        return checkpoint_prior(checkpoint, deployment, surrogate.coefficients([deployment]))[0]
+
+    table = score(prior_of, trials)
+    return table, {name: float(table[name].min()) for name in ("off_within", "none_moved")}
+
+
+def shown_deployments(table: pd.DataFrame, _: dict[str, float]) -> pd.DataFrame:
+    """Medians and means together, all models and each left-out one."""
+    pairs = {
+        side: [f"{a:.1f} / {b:.1f}" for a, b in zip(table[f"{side}_median"], table[f"{side}_mean"],
+                                                   strict=True)]
+        for side in ("before", "after")
+    }  # fmt: skip
+    rest = table[["worse_draws", "covered", "width", "kept"]].round(1)
+    return pd.concat([table[["model", "figure"]], pd.DataFrame(pairs), rest], axis=1)
+
+
+def shown_runs(_: pd.DataFrame, figures: dict[str, float]) -> pd.DataFrame:
+    """Medians and worst pairs, the server whose loads contradict each other apart."""
+    sides = ("others", "apart")
+    names = ("n", "before_median", "median", "worst")
+    rows = [{"servers": side} | {n: round(figures[f"{side}_{n}"], 2) for n in names}
+            for side in sides]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def as_it_is(table: pd.DataFrame, _: dict[str, float]) -> pd.DataFrame:
+    """All of the table."""
+    return table.round(2)
+
+
+#: Part -> its scores, and the table of them that a page shows.
+PARTS: dict[str, tuple[Callable[[int], Scores], Callable[..., pd.DataFrame]]] = {
+    "steps": (lambda _: steps.score(), as_it_is),
+    "deployments": (lambda _: deployments.score(), shown_deployments),
+    "serving-runs": (lambda _: serving_runs.score(), shown_runs),
+    "round-trips": (round_trips, as_it_is),
 }
 
 
+def write_part(page: Path, name: str, shown: pd.DataFrame) -> None:
+    """Put a part's table between its marks, with the checkpoint that it is of."""
+    begin, end = f"<!-- begin scores-{name} -->\n", "<!-- end -->"
+    text = page.read_text()
+    if begin not in text:
+        raise SystemExit(f"{page} has no part {name}: put {begin.strip()} and {end} in it")
+    before, rest = text.split(begin, 1)
+    numbers = [pd.api.types.is_numeric_dtype(shown[column]) for column in shown]
+    lines = [
+        f"| {' | '.join(str(column).replace('_', ' ') for column in shown)} |",
+        f"|{'|'.join('---:' if number else '---' for number in numbers)}|",
+        *(f"| {' | '.join('' if pd.isna(v) else f'{v}' for v in row)} |"
+          for row in shown.itertuples(index=False)),
+        "",
+        f"Checkpoint {file_sha256(find_checkpoint(None))[:12]}.",
+    ]  # fmt: skip
+    page.write_text(f"{before}{begin}" + "\n".join(lines) + f"\n{end}{rest.split(end, 1)[1]}")
+
+
 def main() -> None:
-    """Print the table of one part."""
+    """Print the tables of one part or of all."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", choices=SCORES)
-    part = parser.parse_args().part
-    table, figures = SCORES[part]()
-    print(table.round(2).to_string(index=False))
-    print(json.dumps(figures))
+    parser.add_argument("part", choices=(*PARTS, "all"))
+    parser.add_argument("--trials", type=int, default=200, help="of round trips, for each kind")
+    parser.add_argument("--page", type=Path, help="page to write the tables into")
+    given = parser.parse_args()
+    for name in PARTS if given.part == "all" else [given.part]:
+        score, shown = PARTS[name]
+        table, figures = score(given.trials)
+        print(table.round(2).to_string(index=False))
+        print(json.dumps(figures), flush=True)
+        if given.page:
+            write_part(given.page, name, shown(table, figures))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
 """``pinn calibrate`` and what reads its file, from traces on disk."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from served_traces import served_traces
+from typer.testing import CliRunner
 
+from pinn.cli.main import app
 from pinn.coefficients.coefficient_set import read_coefficient_set
 from pinn.export.table import beta_columns
 from pinn.export.table_file import read_table_file
@@ -17,10 +20,11 @@ def traces(tmp_path_factory):
     return served_traces(tmp_path_factory.mktemp("served"), 150)
 
 
-@pytest.fixture
-def calibrated(run, traces, tmp_path):
-    path = tmp_path / "set.json"
-    result = run("calibrate", "--observations", traces, "--intervals", "both", "-o", path)
+@pytest.fixture(scope="module")
+def calibrated(traces, checkpoint_path, tmp_path_factory):
+    path = tmp_path_factory.mktemp("calibrated") / "set.json"
+    arguments = ["calibrate", "--observations", str(traces), "--intervals", "both", "-o", str(path)]
+    result = CliRunner().invoke(app, arguments, env={"PINN_CHECKPOINT": str(checkpoint_path)})
     assert result.exit_code == 0, result.output
     return path, result.stdout
 
@@ -84,6 +88,7 @@ def test_a_calibration_goes_on_and_what_is_no_better_is_not_written(
     result = run("calibrate", "--observations", traces, "--append", path, "-o", out, "--budget", 5)
     assert result.exit_code == 0, result.output
     assert "drift" in result.stdout
+    assert re.search(r"bytes .* [+-]\d+\.\d standard errors", result.stdout)
     assert "nothing written" in result.stdout
     assert not out.exists()
 

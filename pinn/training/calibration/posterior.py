@@ -81,11 +81,7 @@ def fit_posterior(
             Student's t from the residuals.
         offset: What each holds beside features x coefficients.
     """
-    deviation = np.sqrt(np.diag(prior.covariance))
-    free = deviation > 0
-    scale = deviation[free]
-    correlation = prior.covariance[np.ix_(free, free)] / np.outer(scale, scale)
-    precision = np.linalg.inv(correlation + _JITTER * np.eye(len(scale)))
+    free, scale, precision = _precision(prior)
     root = np.linalg.cholesky(precision).T
     lower = prior.lower[free] / scale
     fixed = features[:, ~free] @ prior.mean[~free] + offset
@@ -112,6 +108,22 @@ def fit_posterior(
     mean[free] = np.maximum((lower + excess) * scale, prior.lower[free])
     covariance[np.ix_(free, free)] = np.linalg.inv(curvature) * np.outer(scale, scale)
     return Posterior(mean, covariance, size)
+
+
+def distance_squared(prior: Prior, coefficients: Vector) -> float:
+    """(c - mean)' C^-1 (c - mean): how far coefficients lie from the prior, in its spreads."""
+    free, scale, precision = _precision(prior)
+    away = (coefficients - prior.mean)[free] / scale
+    return float(away @ precision @ away)
+
+
+def _precision(prior: Prior) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Which coefficients may move, their spreads, and the inverse of their correlations."""
+    deviation = np.sqrt(np.diag(prior.covariance))
+    free = deviation > 0
+    scale = deviation[free]
+    correlation = prior.covariance[np.ix_(free, free)] / np.outer(scale, scale)
+    return free, scale, np.linalg.inv(correlation + _JITTER * np.eye(len(scale)))
 
 
 def _trust(matrix: Float[np.ndarray, "rows free"], root: Float[np.ndarray, "free free"]) -> Rows:

@@ -1,0 +1,134 @@
+"""Servers whose scalars are known: served, written as each kind of file, read back, calibrated."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from benchmark_files import ASKED, KINDS, served, write
+
+from pinn.coefficients.coefficients import NAMES
+from pinn.coefficients.configurations import make_deployment
+from pinn.data.benchmarks.benchmark_run import BenchmarkRun, Lengths
+from pinn.data.benchmarks.given_load import GivenLoad
+from pinn.data.benchmarks.read import read_benchmarks
+from pinn.data.traces.benchmark_target import benchmark_target
+from pinn.physics.step import STEP_FEATURES
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.specs.deployment import Deployment
+from pinn.training.calibration.benchmark_figures import simulated_rows
+from pinn.training.calibration.benchmarks import calibrate_to_benchmarks
+from pinn.training.calibration.determined import Quantity, scalar_quantities
+from pinn.training.calibration.posterior import Posterior
+from pinn.training.calibration.prior import Prior
+from pinn.training.calibration.scalars import SCALARS
+from pinn.trust.conformal import NORMAL_QUANTILE
+
+#: Two GPUs, so that all scalars take part.
+SERVER = {"model": "meta-llama/Llama-3.1-8B", "gpu": "H100", "tensor_parallel_size": 2}
+
+#: Files of these kinds are of other engines than vLLM.
+_ENGINES = {"sglang": "sglang", "InferenceX": "trtllm"}
+
+#: Lengths that a kind's file stands for; equal ones elsewhere.
+_LENGTHS = {
+    "sglang": (Lengths(512.0, 1, 1023), Lengths(64.0, 1, 127)),
+    "InferenceX": (Lengths(921.6, 819.2, 1024), Lengths(115.2, 102.4, 128)),
+}
+
+#: Closed loops that each server is measured under, and requests per unit of concurrency.
+_CONCURRENCIES, _REQUESTS = (4, 16, 64), 10
+
+#: How many scalars are off, and by which shares.
+_MOST_OFF, _OFF = 3, (0.1, 0.3)
+
+
+def flags_of(kind: str) -> dict[str, object]:
+    """What starts the server that a kind's files are of."""
+    engine = _ENGINES.get(kind, "vllm")
+    return SERVER | {"engine": engine, "enable_prefix_caching": kind != "InferenceX"}
+
+
+def true_server(prior: Prior, draw: np.random.Generator) -> tuple[np.ndarray, dict[str, float]]:
+    """Coefficients with one to three scalars off, and the factors on those."""
+    off = draw.choice(list(SCALARS), draw.integers(1, _MOST_OFF + 1), replace=False)
+    factors = {name: 1 + draw.choice((-1, 1)) * draw.uniform(*_OFF) for name in sorted(off)}
+    truth = prior.mean.copy()
+    for name, factor in factors.items():
+        truth[np.isin(NAMES, SCALARS[name])] *= factor
+    return np.maximum(truth, prior.lower), factors
+
+
+def read_back(
+    kind: str, truth: np.ndarray, seed: int, folder: Path
+) -> tuple[list[BenchmarkRun], Deployment]:
+    """The runs of a server's files of one kind, and the server that they and its flags name."""
+    split = len(STEP_FEATURES)
+    prompt, output = _LENGTHS.get(kind, (None, None))
+    runs: list[BenchmarkRun] = []
+    for concurrency in _CONCURRENCIES:
+        of = served(
+            lambda d: LinearLatency(d, truth[:split], truth[split:]), concurrency, None, prompt,
+            output, _REQUESTS * concurrency, **flags_of(kind),
+        )  # fmt: skip
+        asked = {"concurrency": concurrency} if kind in ASKED else {}
+        paths = write(replace(of, seed=seed), kind, folder / str(concurrency))
+        runs += read_benchmarks(paths, GivenLoad(**asked))[0]
+    given = {"tensor_parallel_size": SERVER["tensor_parallel_size"]}
+    return runs, benchmark_target(runs, SERVER["model"], SERVER["gpu"], given).deployment()
+
+
+def round_trip(kind: str, prior: Prior, seed: int) -> pd.DataFrame:
+    """One server: each scalar's truth and what came back with its half-width; mean errors."""
+    truth, factors = true_server(prior, np.random.default_rng(seed))
+    with tempfile.TemporaryDirectory() as folder:
+        runs, deployment = read_back(kind, truth, seed, Path(folder))
+    found = calibrate_to_benchmarks(runs, deployment, prior)
+    rows = simulated_rows(runs, deployment, found.posterior.mean)
+    exact = Posterior(truth, np.zeros_like(prior.covariance), rows.noise)
+    features = rows.features / rows.measured[:, None]
+    ours, theirs = (scalar_quantities(prior, p, features) for p in (found.posterior, exact))
+    table = pd.DataFrame([_row(seed, q, t, q.name in factors)
+                          for q, t in zip(ours, theirs, strict=True)])  # fmt: skip
+    errors = {side: (found.errors[side] / found.errors["measured"] - 1).abs().mean()
+              for side in ("before", "after")}  # fmt: skip
+    return table.assign(**errors)
+
+
+def _row(trial: int, found: Quantity, true: Quantity, off: bool) -> dict[str, object]:
+    half = NORMAL_QUANTILE * found.after_error
+    within = abs(found.after - true.after) <= half
+    return {"trial": trial, "scalar": found.name, "off": off, "truth": true.after,
+            "found": found.after, "half": half, "within": within}  # fmt: skip
+
+
+def score(
+    prior_of: Callable[[Deployment], Prior], trials: int, kinds: Sequence[str] = KINDS
+) -> pd.DataFrame:
+    """One row a kind, in percent; ``prior_of`` gives a server's prior.
+
+    Columns: ``off_within``, scalars that were off and came back within their 90 % interval;
+    ``others_within``, the same of those that were right; ``none_moved``, trials in which none of
+    those moved by more; ``half_width`` of the scalars that were off, their median; and
+    ``error_before`` and ``error_after``, medians of how far the figures' times were off.
+    """
+    found = []
+    for kind in kinds:
+        prior = prior_of(make_deployment(flags_of(kind)))
+        table = pd.concat([round_trip(kind, prior, seed) for seed in range(trials)])
+        off, right = table[table["off"]], table[~table["off"]]
+        found.append({
+            "kind": kind,
+            "trials": trials,
+            "off_within": 100 * off["within"].mean(),
+            "others_within": 100 * right["within"].mean(),
+            "none_moved": 100 * right.groupby("trial")["within"].all().mean(),
+            "half_width": 100 * off["half"].median(),
+            "error_before": 100 * table.groupby("trial")["before"].first().median(),
+            "error_after": 100 * table.groupby("trial")["after"].first().median(),
+        })  # fmt: skip
+    return pd.DataFrame(found)

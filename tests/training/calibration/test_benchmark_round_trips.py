@@ -1,0 +1,36 @@
+"""Known scalars through files of benchmarks and back: few trials of what the script scores.
+
+``python scripts/score_calibration.py round-trips`` is the same with many, of every kind.
+"""
+
+import numpy as np
+import pytest
+from round_trips import round_trip, score
+
+from pinn.coefficients.coefficients import prior_coefficients
+from pinn.training.calibration.prior import assumed_prior
+
+
+def prior_of(_):
+    found = prior_coefficients(1)
+    return assumed_prior(np.concatenate([found.beta[0], found.alpha[0]]))
+
+
+@pytest.mark.parametrize("kind", ["vllm bench", "sglang", "InferenceX"])
+def test_known_scalars_come_back_within_their_intervals(kind):
+    """SGLang's lengths begin at one token, InferenceX is of TensorRT-LLM here."""
+    (row,) = score(prior_of, 5, [kind]).to_dict("records")
+    assert row["off_within"] >= 85
+    assert row["others_within"] >= 90
+    assert row["error_after"] < row["error_before"]
+
+
+def test_a_scalar_that_was_off_moves_towards_its_truth():
+    """Of all the scalars that one benchmark determines, most end nearer to what they are."""
+    tables = [round_trip("aiperf", prior_of(None), seed) for seed in range(6)]
+    nearer = [
+        abs(row.found - row.truth) < abs(1 - row.truth)
+        for table in tables
+        for row in table[table["off"]].itertuples()
+    ]
+    assert np.mean(nearer) > 0.6
