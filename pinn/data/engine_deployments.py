@@ -16,7 +16,14 @@ from pathlib import Path
 import pandas as pd
 
 from pinn.data import silicon
-from pinn.data.engine_filters import ENGINE_FILTERS, SGLANG, TRTLLM, not_of_checked_campaign
+from pinn.data.engine_filters import (
+    ENGINE_FILTERS,
+    SGLANG,
+    TRTLLM,
+    development_image,
+    not_of_checked_campaign,
+    other_attention,
+)
 from pinn.data.engine_scripts import with_engine_flags
 from pinn.data.silicon_filters import Filter, apply_filters
 from pinn.files.read_report import ReadReport, file_sha256
@@ -29,6 +36,8 @@ ENGINES = (SGLANG, TRTLLM)
 #: to 3.6 times the TPOT, but with 1024 and fp4 0.8 to 1.6 times and 0.85 to 1.2 times (10 pairs up
 #: to 64). B300 has B200's bandwidth and more, so that image's prefill ran kernels nobody timed.
 APART = "DeepSeek on B300, 2026-04-17: slow prefill of unknown cause"
+LINEAR = "linear attention, in no training; images shared with runs that speculate"
+SPARSE = "sparse attention, in no training; development images"
 
 
 def read_engines(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
@@ -88,6 +97,33 @@ def read_other_campaign(path: Path | None = None) -> tuple[pd.DataFrame, ReadRep
     rule = Filter("not of the other campaign, or of its TensorRT-LLM after 1.0.0rc3",
                   not_of_checked_campaign)  # fmt: skip
     return _read(path, (rule,))
+
+
+def read_other_attention(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
+    """Read the rows of models with linear or sparse attention: a check, nothing to fit.
+
+    The rules are those of :func:`read_engines`; of GLM-5 every row ran on a development image.
+
+    Args:
+        path: ``silicon_sample.csv``; None for the installed package's.
+
+    Returns:
+        As :func:`read_engines`; ``apart`` is ``LINEAR`` or ``SPARSE``.
+    """
+    rows, report = _read(path, tuple(_FOR_OTHER_ATTENTION.get(f.drops, f) for f in ENGINE_FILTERS))
+    linear = rows["model"].str.contains("Qwen", regex=False)
+    return rows.assign(apart=linear.map({True: LINEAR, False: SPARSE})), report
+
+
+def _released_engines_but_glm(rows: pd.DataFrame) -> pd.Series:
+    return development_image(rows) & ~rows["model"].str.contains("GLM-5", regex=False)
+
+
+#: Rule -> what takes its place where models with other attention are read.
+_FOR_OTHER_ATTENTION = {
+    development_image: Filter("nightly image, but of GLM-5", _released_engines_but_glm),
+    other_attention: Filter("attention over all keys", lambda rows: ~other_attention(rows)),
+}
 
 
 def _read(path: Path | None, filters: Sequence[Filter]) -> tuple[pd.DataFrame, ReadReport]:

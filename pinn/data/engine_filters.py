@@ -15,8 +15,8 @@ from pinn.data.silicon_filters import Filter, from_other_campaign, queueing
 SGLANG, TRTLLM = "sglang", "trtllm"
 _POINT = ["prompt_tokens", "output_tokens", "concurrency", "tpot_10us"]
 
-#: Linear attention (gated delta net) and sparse attention: no kernel of theirs is composed here.
-UNSUPPORTED_ATTENTION = ("Qwen/Qwen3.5-397B-A17B", "zhipuai/GLM-5")
+#: Linear attention (gated delta net) and sparse attention: read apart, nothing is fitted to them.
+OTHER_ATTENTION = ("Qwen/Qwen3.5-397B-A17B", "zhipuai/GLM-5")
 
 
 def several_nodes(rows: pd.DataFrame) -> pd.Series:
@@ -113,9 +113,9 @@ def hidden_attention_dp(rows: pd.DataFrame) -> pd.Series:
     )
 
 
-def unsupported_attention(rows: pd.DataFrame) -> pd.Series:
+def other_attention(rows: pd.DataFrame) -> pd.Series:
     """Models whose layers have linear or sparse attention."""
-    return rows["model"].isin(UNSUPPORTED_ATTENTION)
+    return rows["model"].isin(OTHER_ATTENTION)
 
 
 #: The rules in the order in which they are applied.
@@ -130,7 +130,7 @@ ENGINE_FILTERS = (
     Filter("copy of a measurement in another dump", copy_of_a_row),
     Filter("saturated: TTFT above 3 s and 8 % of the generation time", queueing),
     Filter("attention DP that the label hides", hidden_attention_dp),
-    Filter("linear or sparse attention (Qwen3.5, GLM-5), not supported yet", unsupported_attention),
+    Filter("linear or sparse attention (Qwen3.5, GLM-5): read apart", other_attention),
 )
 
 

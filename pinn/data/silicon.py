@@ -38,6 +38,8 @@ MODELS = {
     "meta-llama/Llama-3.1-8B-Instruct": "meta-llama/Llama-3.1-8B-Instruct",
     "Qwen/Qwen3-32B": "Qwen/Qwen3-32B",
     "Qwen/Qwen3-235B-A22B-FP8": "Qwen/Qwen3-235B-A22B-FP8",
+    "Qwen/Qwen3.5-397B-A17B": "Qwen/Qwen3.5-397B-A17B",
+    "zhipuai/GLM-5": "zai-org/GLM-5",
 }
 
 #: (model, label) -> scheme, where the label does not say what the checkpoint holds: gpt-oss is
@@ -50,6 +52,8 @@ CHECKPOINT_SCHEMES = {
     ("MiniMaxAI/MiniMax-M2.5", "fp8"): "fp8_block",
     ("deepseek-ai/DeepSeek-R1", "fp8"): "fp8_block",
     ("Qwen/Qwen3-235B-A22B-FP8", "fp8"): "fp8_block",
+    ("Qwen/Qwen3.5-397B-A17B", "fp8"): "fp8_block",
+    ("zhipuai/GLM-5", "fp8"): "fp8_block",
 }
 LABEL_SCHEMES = {"fp4": "nvfp4", "fp8": "fp8", "int4": "int4", "bf16": "bf16"}
 

@@ -18,7 +18,11 @@ from pinn.coefficients.checkpoint import load_checkpoint
 from pinn.coefficients.checkpoint_search import find_checkpoint
 from pinn.coefficients.surrogate import predict_coefficients
 from pinn.coefficients.trained_network import TrainedNetwork
-from pinn.data.engine_deployments import read_engines, read_other_campaign
+from pinn.data.engine_deployments import (
+    read_engines,
+    read_other_attention,
+    read_other_campaign,
+)
 from pinn.data.measured_deployments import measured_deployment
 from pinn.data.peers.aiconfigurator import released_predictions
 from pinn.evaluation.metrics import error_summary
@@ -34,7 +38,8 @@ OTHER_CAMPAIGN = "other campaign, unknown client: TPOT only"
 def engine_rows() -> pd.DataFrame:
     """Every row that is scored; ``apart`` says why one does not count among its engine's."""
     other = read_other_campaign()[0].assign(apart=OTHER_CAMPAIGN)
-    return pd.concat([read_engines()[0], other], ignore_index=True)
+    parts = [read_engines()[0], read_other_attention()[0], other]
+    return pd.concat(parts, ignore_index=True)
 
 
 def networks(checkpoint: Path | None = None) -> tuple[TrainedNetwork, dict[str, TrainedNetwork]]:

@@ -7,9 +7,12 @@ from silicon_row import raw_row
 from pinn.data.deployments import observed_deployment
 from pinn.data.engine_deployments import (
     APART,
+    LINEAR,
+    SPARSE,
     decode_engines,
     read_engines,
     read_every_engine,
+    read_other_attention,
     read_other_campaign,
 )
 from pinn.data.engine_scripts import SCRIPTS, with_engine_flags
@@ -67,6 +70,20 @@ def test_the_other_campaign_is_read_apart(engines):
     assert report.accepted == 633
     assert not set(rows["row_id"]) & set(engines[0]["row_id"])
     assert rows.groupby("engine").size().to_dict() == {"sglang": 154, "trtllm": 479}
+
+
+def test_models_with_other_attention_are_read_apart(engines):
+    rows, report = read_other_attention()
+    assert rows.groupby(["apart", "gpu"]).size().to_dict() == {
+        (LINEAR, "b200_sxm"): 25,
+        (LINEAR, "b300_sxm"): 81,
+        (LINEAR, "h200_sxm"): 16,
+        (SPARSE, "b200_sxm"): 28,
+        (SPARSE, "b300_sxm"): 10,
+        (SPARSE, "h200_sxm"): 14,
+    }
+    assert report.accepted + sum(report.refused.values()) == report.read
+    assert not set(rows["row_id"]) & set(engines[0]["row_id"])
 
 
 def test_every_engine_is_read_at_once():

@@ -66,7 +66,7 @@ def dropped(rule, *changes):
                 {"date": "2025-11-02", "concurrency": 256.0},
             ],
         ),
-        (filters.unsupported_attention, {"model": "zhipuai/GLM-5"}, [{}]),
+        (filters.other_attention, {"model": "zhipuai/GLM-5"}, [{}]),
     ],
 )
 def test_a_rule_drops_what_it_says(rule, wrong, kept):

@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 
+from pinn.data.engine_deployments import LINEAR
 from pinn.evaluation import engines
 
 ROW = {
@@ -33,6 +34,15 @@ def test_the_other_campaign_says_nothing_of_ttft():
 def test_lines_say_how_many_rows_have_an_answer():
     lines = list(engines.engine_lines(table({}, {"aiconfigurator_tpot_s": float("nan")})))
     assert any("| 2 | 10.0 / 10.0 (+10.0) | 20.0 / 20.0 (-20.0) of 1 |" in line for line in lines)
+
+
+def test_linear_attention_is_predicted_though_nothing_was_fitted_to_it():
+    rows = engines.engine_rows()
+    linear = rows[(rows["apart"] == LINEAR) & (rows["concurrency"] == 8)].iloc[:3]
+    scores = engines.score_engines(linear, *engines.networks())
+    error = scores["network_tpot_s"] / scores["tpot_s"] - 1
+    assert error.abs().median() < 0.25
+    assert scores["aiconfigurator_tpot_s"].isna().all()
 
 
 def test_a_left_out_model_is_predicted_by_the_network_without_it():
