@@ -225,7 +225,7 @@ def _write(fit: Fit, out: Path) -> None:
 
 def _study(found: Calibration, folder: Path) -> None:
     from pinn.cli.calibration_report import print_study
-    from pinn.files.write import replace_atomically
+    from pinn.files.csv_cells import write_frame
     from pinn.research.calibration.baselines import LEARNERS, baseline_table, baselines
     from pinn.research.calibration.study import budget_errors, budget_plot, budget_table
     from pinn.training.calibration.calibrate import candidates
@@ -234,14 +234,14 @@ def _study(found: Calibration, folder: Path) -> None:
     prior = found.beta.prior
     errors = budget_errors(found.intervals, prior, kind)
     folder.mkdir(parents=True, exist_ok=True)
-    replace_atomically(folder / "budget.csv", lambda path: errors.to_csv(path, index=False))
+    write_frame(errors, folder / "budget.csv")
     before = found.errors.query(
         f"part == 'last 20 %' and kind == '{kind}' and coefficients == 'before'"
     )
     budget_plot(errors, float(before["median"].iloc[0]), folder / "budget.png")
     methods = baselines(found.deployment, prior, _donors())
     others = baseline_table(methods, candidates(found.intervals, kind), found.intervals)
-    replace_atomically(folder / "baselines.csv", lambda path: others.to_csv(path, index=False))
+    write_frame(others, folder / "baselines.csv")
     print_study(budget_table(errors), others)
     absent = [name for name in LEARNERS if name not in methods]
     if absent:

@@ -18,6 +18,7 @@ from pinn.data.table import read_observations
 from pinn.errors import PinnError
 from pinn.evaluation.comparison import Scores
 from pinn.evaluation.metrics import RESULT_COLUMNS
+from pinn.files.csv_cells import read_frame
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.research.suite_network import BATCHES, shown_deployments
@@ -103,7 +104,7 @@ def _folder_scores(folder: Path, method: str) -> Scores:
 def _read_results(path: Path) -> pd.DataFrame:
     if not path.is_file():
         raise PinnError(f"no {path}: run the experiment with its evaluation first")
-    table = pd.read_csv(path)
+    table = read_frame(path, "give a folder of an evaluation")
     missing = [name for name in RESULT_COLUMNS if name not in table]
     if missing:
         raise PinnError(f"{path} is no results table: it lacks {', '.join(missing)}")

@@ -131,8 +131,7 @@ def serving_runs(
     from pinn.coefficients.checkpoint_search import find_checkpoint
     from pinn.evaluation.serving_runs import ranking_inversions, score_runs, summarize_runs
     from pinn.evaluation.serving_runs_print import markdown_scores, print_scores, print_summary
-    from pinn.files.csv_cells import escaped_frame
-    from pinn.files.write import replace_atomically
+    from pinn.files.csv_cells import write_frame
 
     runs = _read(path, gpu, model_configs, seed)
     methods = _latencies(runs, find_checkpoint(checkpoint), kernels)
@@ -153,8 +152,7 @@ def serving_runs(
     print_summary(summary, inversions)
     steady = _steady_states(runs, methods) if steady_state else None
     if out is not None:
-        safe = escaped_frame(scores)
-        replace_atomically(out, lambda target: safe.to_csv(target, index=False))
+        write_frame(scores, out)
     write_json(_document(scores, summary, inversions, steady), json_path)
 
 
@@ -179,12 +177,13 @@ def engines(
         networks,
         score_engines,
     )
+    from pinn.files.csv_cells import write_frame
 
     scores = score_engines(engine_rows(), *networks(checkpoint))
     for line in engine_lines(engine_table(scores)):
         typer.echo(line)
     if out is not None:
-        scores.to_csv(out, index=False)
+        write_frame(scores, out)
 
 
 def _read(

@@ -36,6 +36,7 @@ def coefficients(
     from pinn.coefficients.coefficient_set import read_coefficient_set
     from pinn.data.traces.trace_tables import read_trace_tables
     from pinn.evaluation.coefficient_files import benchmark_runs, score_benchmarks, score_steps
+    from pinn.files.csv_cells import write_frame
 
     found, traces = read_coefficient_set(file), read_trace_tables(observations)
     deployment = traces.deployment()
@@ -51,7 +52,7 @@ def coefficients(
         lines = _benchmarks(table)
     typer.echo("\n".join(lines))
     if out is not None:
-        table.to_csv(out, index=False)
+        write_frame(table, out)
         typer.echo(f"wrote {out}")
 
 

@@ -47,6 +47,7 @@ def decisions(
     from pinn.data.silicon import read_silicon
     from pinn.evaluation.decisions import decide, decision_table
     from pinn.evaluation.printing import print_decisions
+    from pinn.files.csv_cells import write_frame
 
     predictions = _read(path or find_checkpoint().with_suffix(".predictions.csv"))
     observations, _ = read_silicon()
@@ -59,18 +60,15 @@ def decisions(
         print(f"without the picks by expected throughput: {error}", file=sys.stderr)
     print_decisions(decision_table(decided))
     if out is not None:
-        decided.to_csv(out, index=False)
+        write_frame(decided, out)
 
 
 def _read(path: Path) -> pd.DataFrame:
-    import pandas as pd
+    from pinn.files.csv_cells import read_frame
 
     needed = {"split", "held_out", "row_id", "method"}
     needed |= {f"{metric}{end}" for metric in ("tpot", "ttft") for end in ("_s", "_measured_s")}
-    try:
-        table = pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise PinnError(f"{path}: no predictions there: run an experiment first") from error
+    table = read_frame(path, "run an experiment first")
     if not needed <= set(table.columns):
         missing = ", ".join(sorted(needed - set(table.columns)))
         raise PinnError(f"{path} holds no predictions: it lacks {missing}")

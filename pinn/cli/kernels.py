@@ -52,7 +52,7 @@ def score(
     """
     import torch
 
-    from pinn.files.write import replace_atomically
+    from pinn.files.csv_cells import write_frame
     from pinn.kernels.heldout import REPORTED_GPUS, held_out_table
     from pinn.kernels.surrogates import OPERATORS
     from pinn.kernels.tables.tables import read_kernel_tables
@@ -71,7 +71,7 @@ def score(
         seed=seed,
         progress=lambda text: print(text, file=sys.stderr, flush=True),
     )
-    replace_atomically(out, lambda path: table.to_csv(path, index=False, float_format="%.4f"))
+    write_frame(table, out, float_format="%.4f")
     typer.echo(f"{len(table)} errors written to {out}")
 
 

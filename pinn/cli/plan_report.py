@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from pinn.files.csv_cells import escaped
 from pinn.files.write import replace_atomically
 from pinn.planning.plan import Choice, Plan
 from pinn.units import MILLISECOND
@@ -173,7 +174,7 @@ def write_csv(plan: Plan, path: Path) -> None:
         with target.open("w", newline="") as file:
             writer = csv.DictWriter(file, list(rows[0]))
             writer.writeheader()
-            writer.writerows(rows)
+            writer.writerows({name: escaped(cell) for name, cell in row.items()} for row in rows)
 
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_atomically(path, write)

@@ -60,14 +60,10 @@ def _beside_checkpoint() -> Path:
 
 
 def _read(path: Path) -> pd.DataFrame:
-    import pandas as pd
-
     from pinn.evaluation.metrics import RESULT_COLUMNS
+    from pinn.files.csv_cells import read_frame
 
-    try:
-        table = pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise PinnError(f"{path}: no results table there: run an experiment first") from error
+    table = read_frame(path, "run an experiment first")
     if not set(RESULT_COLUMNS) <= set(table.columns):
         raise PinnError(f"{path} is no results table: it needs {', '.join(RESULT_COLUMNS)}")
     return table

@@ -114,7 +114,7 @@ def _anchors(tensors: dict[str, np.ndarray], header: dict[str, Any]) -> np.ndarr
     return anchors
 
 
-def _check_header(header: dict[str, Any], path: Path) -> None:
+def _check_header(header: Any, path: Path) -> None:
     version = header.get("format_version") if isinstance(header, dict) else None
     if version != FORMAT_VERSION:
         raise PinnError(

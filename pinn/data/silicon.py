@@ -17,6 +17,7 @@ import pandas as pd
 from pinn.data.launch_scripts import with_launch_flags
 from pinn.data.silicon_filters import UNKNOWN_VERSION, apply_filters
 from pinn.errors import PinnError
+from pinn.files.csv_cells import read_frame
 from pinn.files.read_report import ReadReport, file_sha256
 from pinn.units import MILLISECOND
 
@@ -256,7 +257,8 @@ def read_csv(path: Path) -> pd.DataFrame:
     """The file as it is, checked for the columns that are read."""
     if not path.is_file():
         raise PinnError(f"no file {path}: reinstall {PACKAGE}==0.12.0 or give the right path")
-    raw = pd.read_csv(path, dtype={"backend_version": "str", "precision": "str"})
+    texts = {"backend_version": "str", "precision": "str"}
+    raw = read_frame(path, f"give the file of {PACKAGE} 0.12.0", dtype=texts)
     missing = [name for name in ("mode", *_RAW_NAMES) if name not in raw.columns]
     if missing:
         raise PinnError(f"{path} lacks the columns {', '.join(missing)}: expected {PACKAGE} 0.12.0")

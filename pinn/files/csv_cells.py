@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+
+from pinn.errors import PinnError
+from pinn.files.write import replace_atomically
+from pinn.specs.documents import read_text
+from pinn.specs.limits import MOST_CSV_BYTES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,3 +65,35 @@ def escaped_frame(rows: pd.DataFrame) -> pd.DataFrame:
     """A frame whose text cells are escaped."""
     texts = rows.select_dtypes(exclude="number").columns
     return rows.assign(**{name: rows[name].map(escaped) for name in texts})
+
+
+def read_frame(path: Path, remedy: str, **read: Any) -> pd.DataFrame:
+    """Read a CSV file of somebody as a frame.
+
+    Args:
+        path: The file.
+        remedy: What to do where it is none, for the error.
+        read: Further arguments of ``read_csv``, such as ``dtype``.
+
+    Raises:
+        PinnError: If it cannot be read, is larger than ``MOST_CSV_BYTES`` or no table.
+    """
+    import pandas as pd
+
+    text = read_text(path, MOST_CSV_BYTES, "CSV")
+    try:
+        return pd.read_csv(io.StringIO(text), **read)
+    except ValueError as error:  # parser errors of pandas are
+        raise PinnError(f"{path} is no CSV table ({error}): {remedy}") from error
+
+
+def write_frame(rows: pd.DataFrame, path: Path, **written: Any) -> None:
+    """Write a frame as CSV with its text cells escaped; the file appears whole or not at all.
+
+    Args:
+        rows: The frame; its index is left out.
+        path: The file.
+        written: Further arguments of ``DataFrame.to_csv``, such as ``float_format``.
+    """
+    safe = escaped_frame(rows)
+    replace_atomically(path, lambda target: safe.to_csv(target, index=False, **written))

@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from pinn.coefficients.coefficient_set import CoefficientSet, read_coefficient_set
 from pinn.coefficients.configurations import canonical, expand_grid, make_deployment
 from pinn.errors import PinnError
@@ -22,6 +20,7 @@ from pinn.simulator.memory import kv_layout
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.data_folder import conf_file
 from pinn.specs.deployment import Deployment
+from pinn.specs.documents import read_yaml
 from pinn.specs.serving import VLLM
 
 NETWORK = "network"
@@ -131,10 +130,7 @@ def read_grid(path: Path | None) -> tuple[dict[str, Any], int]:
         PinnError: If the file cannot be read or has another layout.
     """
     path = path or conf_file("plan/candidates.yaml")
-    try:
-        tree = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise PinnError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
+    tree = read_yaml(path)
     layout = "expected 'gpus_per_machine: 8' and 'grid:' with lists under names of flags"
     if not isinstance(tree, dict) or set(tree) != {"gpus_per_machine", "grid"}:
         raise PinnError(f"{path}: {layout}, got {tree!r:.80}")

@@ -22,12 +22,13 @@ from pinn.planning.plan import METRICS
 
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
 _EXAMPLE = "write 'ttft<=1s, tpot<=40ms for 95 %', 'p99 ttft<=2s' or 'mean e2e<=20s'"
+_NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)"
 _CLAUSE = re.compile(
     r"^(?:(?P<before>mean|p\d+(?:\.\d+)?)\s+)?(?P<metric>[a-z0-9]+)"
     r"(?:\s+(?P<after>mean|p\d+(?:\.\d+)?))?"
-    r"\s*(?:<=|<|≤)\s*(?P<value>[0-9.]+(?:e-?\d+)?)\s*(?P<unit>[a-zµ]*)$"
+    rf"\s*(?:<=|<|≤)\s*(?P<value>{_NUMBER}(?:e-?\d+)?)\s*(?P<unit>[a-zµ]*)$"
 )
-_SHARE = re.compile(r"\s+for\s+(?P<share>[0-9.]+)\s*%\s*$")
+_SHARE = re.compile(rf"\s+for\s+(?P<share>{_NUMBER})\s*%\s*$")
 
 #: Seconds by metric, one entry per request; NaN where a request has no such time.
 Latencies = Mapping[str, Float[np.ndarray, " requests"]]

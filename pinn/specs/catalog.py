@@ -13,6 +13,7 @@ from pinn.errors import PinnError
 from pinn.specs.config_fields import read_fields
 from pinn.specs.documents import read_json
 from pinn.specs.foreign_models import check_name, check_path
+from pinn.specs.given_path import given_path
 from pinn.specs.hub import cached_file, download_config
 from pinn.specs.huggingface import model_from_config, quantization_of
 from pinn.specs.model import ModelSpec
@@ -177,7 +178,7 @@ def _sampling(file: Path | None, name: str | None) -> Sampling | None:
 
 def _as_path(source: str | Path) -> Path | None:
     """The config.json that is meant, where a path is meant and not a name."""
-    path = Path(source).expanduser()
+    path = given_path(source)
     if path.exists() and find_in_catalog(str(source)) is None:
         check_path(path)
     if path.is_dir() and (path / "config.json").is_file():

@@ -14,6 +14,7 @@ from pinn.errors import PinnError
 from pinn.specs.data_folder import data_folder
 from pinn.specs.documents import read_json
 from pinn.specs.foreign_gpus import read_foreign_gpu
+from pinn.specs.given_path import given_path
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.limits import is_finite, written
 
@@ -34,9 +35,10 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
         PinnError: If the GPU is unknown, or its file is malformed or lacks a bandwidth.
     """
     text = str(name_or_path)
-    path, _, entry = text.partition("#")
-    if path.endswith(".json") or Path(path).expanduser().is_file():
-        return _load_file(Path(path).expanduser(), entry or None)
+    name, _, entry = text.partition("#")
+    path = given_path(name)
+    if name.endswith(".json") or path.is_file():
+        return _load_file(path, entry or None)
     gpu = find_gpu(text)
     if gpu is None:
         close = difflib.get_close_matches(text.lower(), [name.lower() for name in list_gpus()], n=1)

@@ -1,7 +1,8 @@
 import pytest
 from export.onnx_sessions import onnx_sessions
 from fuzz.hostile_values import written
-from fuzz.targets import PLAIN, TARGETS, Fuzzed
+from fuzz.target import Fuzzed
+from fuzz.targets import PLAIN, TARGETS
 
 from pinn.coefficients.configurations import make_deployments, parse_grid
 from pinn.export.configured import from_checkpoint

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import redirect_stdout
 from typing import Any
 
 import numpy as np
+from fuzz.benchmark_targets import benchmark_files, check_benchmark_file
+from fuzz.command_targets import check_command, commands
 from fuzz.hostile_values import VALUES, changed, changed_bytes, files, written
+from fuzz.target import Fuzzed, Target
+from fuzz.text_targets import (
+    check_grid,
+    check_limits_and_prices,
+    check_name,
+    grids,
+    limits_and_prices,
+    names,
+)
 from hypothesis import strategies as st
 
 from pinn.errors import PinnError
@@ -59,47 +67,6 @@ RUNS = (
     RUNS_HEADER + "r1,0,meta-llama/Llama-3.1-8B,H100,1,BF16,2048,roleplay,6,750,251,25,30,40,8,8,"
     "2025,2100,2300\n"
 ).encode()
-
-
-@dataclass
-class Fuzzed:
-    """What targets share.
-
-    Attributes:
-        folder: Theirs to write to.
-        surrogate: A small network, on disk at ``checkpoint``.
-        deployment: One that it predicts.
-        tables: Files of an exported table, by ending.
-        graph: The exported graph of its coefficients.
-    """
-
-    folder: Path
-    surrogate: Any
-    checkpoint: Path
-    deployment: Any
-    tables: dict[str, bytes]
-    graph: Any
-
-    def file(self, name: str, content: bytes) -> Path:
-        """A file with that content."""
-        path = self.folder / name
-        path.write_bytes(content)
-        return path
-
-
-@dataclass(frozen=True)
-class Target:
-    """A kind of input.
-
-    Attributes:
-        inputs: Strategy, given what is shared.
-        check: Reads one input; it may raise ``PinnError`` and nothing else.
-        refuses: Whether some inputs are to be refused.
-    """
-
-    inputs: Callable[[Fuzzed], st.SearchStrategy[Any]]
-    check: Callable[[Fuzzed, Any], None]
-    refuses: bool = True
 
 
 def _predict(shared: Fuzzed, deployment: Any) -> None:
@@ -368,45 +335,6 @@ def _graphs(_: Fuzzed) -> st.SearchStrategy[tuple[list[float], list[float]]]:
     return st.tuples(*(st.lists(number, min_size=n, max_size=n) for n in sizes))
 
 
-def _command(shared: Fuzzed, arguments: list[str]) -> None:
-    """A command ends in one line or in a whole file, and leaves nothing else behind."""
-    from pinn.cli.main import app
-
-    folder = shared.folder / "out"
-    folder.mkdir(exist_ok=True)
-    out = folder / "found.json"
-    out.unlink(missing_ok=True)
-    stdout, stderr = io.StringIO(), io.StringIO()
-    given = ["coefficients", *arguments, "--checkpoint", str(shared.checkpoint), "--json", str(out)]
-    try:
-        with redirect_stdout(stdout), redirect_stderr(stderr):
-            app(given, prog_name="pinn")
-    except SystemExit as end:
-        code = end.code
-    errors = [line for line in stderr.getvalue().splitlines() if line.startswith("error: ")]
-    assert code in (0, 1, 2)
-    assert stderr.getvalue().replace("\n", "").isprintable()
-    assert len(errors) == (code != 0)
-    assert [path.name for path in folder.iterdir()] == (["found.json"] if code == 0 else [])
-    if code == 0:
-        json.loads(out.read_text())
-    else:
-        raise PinnError(errors[0])
-
-
-def _commands(_: Fuzzed) -> st.SearchStrategy[list[str]]:
-    from pinn.specs.flags import flags_of
-    from pinn.specs.serving import ServingSpec
-
-    values = VALUES.map(lambda v: str(v).replace("\0", "0").encode("utf-8", "replace").decode())
-    option = st.sampled_from([f.option for f in flags_of(ServingSpec) if f.kind != "bool"])
-    flags = st.lists(st.tuples(option, values), max_size=3).map(lambda t: [x for p in t for x in p])
-    batch = st.one_of(st.just("4 decode @ 9"), values).map(lambda text: ["--batch", text])
-    model = st.one_of(st.just("meta-llama/Llama-3.1-8B"), values).map(lambda n: ["--model", n])
-    gpu = st.one_of(st.just("H100"), values).map(lambda name: ["--gpu", name])
-    return st.tuples(model, gpu, batch, flags).map(lambda parts: [x for p in parts for x in p])
-
-
 TARGETS: dict[str, Target] = {
     "configs": Target(_configs, _config),
     "gpus": Target(_gpus, _gpu),
@@ -420,5 +348,9 @@ TARGETS: dict[str, Target] = {
     "client traces": Target(_client_traces, _client_trace),
     "traces": Target(_traced, _trace_lines),
     "ONNX": Target(_graphs, _graph, refuses=False),
-    "commands": Target(_commands, _command),
+    "benchmark files": Target(benchmark_files, check_benchmark_file),
+    "names": Target(names, check_name),
+    "grids": Target(grids, check_grid),
+    "limits and prices": Target(limits_and_prices, check_limits_and_prices),
+    "commands": Target(commands, check_command),
 }

@@ -14,10 +14,13 @@ import yaml
 from pinn.cli.batch_marks import batch_marks
 from pinn.coefficients.configuration_files import read_configurations
 from pinn.coefficients.configurations import canonical, make_deployment, parse_grid
+from pinn.data.benchmarks.read import read_benchmarks
 from pinn.errors import PinnError
-from pinn.files.csv_cells import escaped_table, plain_table
+from pinn.files.csv_cells import escaped_table, plain_table, write_frame
 from pinn.files.write import replace_atomically
 from pinn.physics.batch_sums import sum_batches
+from pinn.planning.candidates import read_grid
+from pinn.planning.limits import parse_limits
 from pinn.simulator.workloads.load import load_workload
 from pinn.specs.batch import Batch, parse_batch
 from pinn.specs.catalog import load_model
@@ -244,6 +247,52 @@ def test_cells_that_begin_like_formulas_are_escaped():
     assert safe["model"].to_pylist() == ["'=cmd()", "'@x", "-5", "'+a", "plain", None]
     assert safe["n"].to_pylist() == [-1.0] * 6
     assert plain_table(safe).equals(table)
+
+
+def test_every_table_that_is_written_is_escaped(tmp_path):
+    import pandas as pd
+
+    write_frame(pd.DataFrame({"gpu": ["=cmd()", "H100"], "n": [-1.0, 2.0]}), tmp_path / "t.csv")
+    assert (tmp_path / "t.csv").read_text() == "gpu,n\n'=cmd(),-1.0\nH100,2.0\n"
+
+
+@pytest.mark.parametrize("text", ["ttft<=1.2.3s for 95 %", "ttft<=.s for 95 %", "ttft<=1s for . %"])
+def test_limits_with_numbers_that_are_none(text):
+    with pytest.raises(PinnError, match="--slo"):
+        parse_limits(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.json", "[" * 100_000, "nested deeper than 100 levels"),
+        ("b.json", '{"a": ' * 100_000, "nested deeper than 100 levels"),
+        ("c.json", '{"a": 1, "a": 2}', "the key 'a' occurs twice"),
+        ("d.yaml", "- " * 50_000 + "1", "nested deeper than 100 levels"),
+        ("e.json", b"\xff\xfe{}", "cannot be read as text"),
+    ],
+)
+def test_benchmark_files(file, name, content, words):
+    with pytest.raises(PinnError, match=words):
+        read_benchmarks([file(name, content)])
+
+
+@pytest.mark.parametrize("name", ["9" * 400, "~nobody-of-that-name/x"])
+def test_names_that_no_file_can_have(name):
+    for load in (load_model, load_gpu):
+        with pytest.raises(PinnError, match="give a known name or a path"):
+            load(name)
+
+
+def test_a_benchmark_file_with_a_value_of_another_type(file):
+    log = {"benchmarks": [{"metrics": True}], "metadata": {"version": 2}}
+    with pytest.raises(PinnError, match="a value that .* does not write there"):
+        read_benchmarks([file("run.json", log)])
+
+
+def test_a_grid_of_candidates_that_nests(file):
+    with pytest.raises(PinnError, match="nested deeper than 100 levels"):
+        read_grid(file("candidates.yaml", "grid: " + "[" * 50_000))
 
 
 def test_a_checkpoint_with_a_number_that_is_none(measured, tmp_path):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from pinn.data.benchmarks import (
 from pinn.data.benchmarks.benchmark_run import BenchmarkRun
 from pinn.data.benchmarks.documents import Document, read_document
 from pinn.data.benchmarks.given_load import GivenLoad, NotUsable
-from pinn.errors import PinnError
+from pinn.errors import PinnError, printable
 from pinn.files.read_report import ReadReport, file_sha256
 
 
@@ -123,16 +124,35 @@ def read_benchmarks(
 def _read_document(
     document: Document, given: GivenLoad, runs: list[BenchmarkRun], refused: Counter[str]
 ) -> None:
-    reader = next((reader for reader in READERS if reader.wrote(document)), None)
+    with _usual_types("a benchmark's file"):
+        reader = next((reader for reader in READERS if reader.wrote(document)), None)
     if reader is None:
         raise NotUsable(_UNKNOWN)
-    points = reader.points(document)
+    with _usual_types(reader.tool):
+        points = reader.points(document)
     for number, point in enumerate(points, 1):
         name = str(document.path) if len(points) == 1 else f"{document.path}#{number}"
         try:
-            runs.append(reader.read(point, name, given))
+            with _usual_types(reader.tool):
+                runs.append(reader.read(point, name, given))
         except NotUsable as reason:
             refused[str(reason)] += 1
+
+
+@contextmanager
+def _usual_types(tool: str) -> Iterator[None]:
+    """Values of other types than a tool writes make its file unusable, wherever they are met.
+
+    Raises:
+        NotUsable: In place of what the reader stumbles over.
+    """
+    try:
+        yield
+    except PinnError:
+        raise
+    except (AttributeError, TypeError, ValueError, LookupError, ArithmeticError) as error:
+        met = printable(error, 60) or type(error).__name__
+        raise NotUsable(f"a value that {tool} does not write there ({met})") from error
 
 
 def _read_pages(
@@ -141,7 +161,8 @@ def _read_pages(
     for first, second in zip(pages[::2], pages[1::2], strict=False):
         try:
             texts, name = (first.text, second.text), f"{first.path} to {second.path}"
-            runs.append(metrics_page.read_metrics_pages(texts, name, given))
+            with _usual_types("an engine's metrics page"):
+                runs.append(metrics_page.read_metrics_pages(texts, name, given))
         except NotUsable as reason:
             refused[str(reason)] += 1
     if len(pages) % 2:
