@@ -286,7 +286,7 @@ def test_names_that_no_file_can_have(name):
 
 def test_a_benchmark_file_with_a_value_of_another_type(file):
     log = {"benchmarks": [{"metrics": True}], "metadata": {"version": 2}}
-    with pytest.raises(PinnError, match="a value that .* does not write there"):
+    with pytest.raises(PinnError, match=r"a value that .* does not write there"):
         read_benchmarks([file("run.json", log)])
 
 
