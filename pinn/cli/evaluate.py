@@ -186,6 +186,35 @@ def engines(
         write_frame(scores, out)
 
 
+@app.command("disaggregated")
+def disaggregated(
+    checkpoint: Checkpoint = None,
+    out: Annotated[
+        Path | None, output("--out", "Also write every row's prediction, as CSV.", ".csv")
+    ] = None,
+) -> None:
+    """Score measured deployments with prefill and decode apart, in their steady state.
+
+    Prints median / mean absolute percentage error and bias of TPOT and TTFT by engine, model, GPU
+    and whether decode ranks are data-parallel; each model left out, nothing fitted to these rows.
+
+    Example: pinn evaluate disaggregated --out pools.csv
+    """
+    from pinn.data.disaggregated import read_disaggregated
+    from pinn.evaluation.disaggregated import pools_lines, score_pools
+    from pinn.evaluation.engines import networks
+
+    rows, report = read_disaggregated()
+    for reason, count in report.refused.items():
+        typer.echo(f"{count:6,}  {reason}")
+    typer.echo(f"{report.accepted:6,}  of {report.read:,} rows are left\n")
+    scores = score_pools(rows, *networks(checkpoint))
+    for line in pools_lines(scores):
+        typer.echo(line)
+    if out is not None:
+        scores.to_csv(out, index=False)
+
+
 def _read(
     path: Path, gpu: str | None, model_configs: Path | None, seed: int
 ) -> Sequence[MeasuredRun]:

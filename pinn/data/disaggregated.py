@@ -1,0 +1,144 @@
+"""Reads the measured deployments of ``silicon_sample.csv`` with prefill and decode apart.
+
+The same public benchmark as in :mod:`pinn.data.engine_deployments` runs them behind NVIDIA Dynamo,
+and a row is read as the same closed loop; its concurrency is that of all servers together. Only
+the database dump names the number of servers, so only its rows can be simulated. Releases are
+Dynamo's in many rows, so engines get the defaults of the table's own release. Speculation (MTP)
+shares images with plain runs and is marked nowhere: rows may hide it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pandas as pd
+
+from pinn.data import silicon
+from pinn.data.deployments import observed_deployment
+from pinn.data.engine_filters import copy_of_a_row
+from pinn.data.engine_scripts import with_engine_flags
+from pinn.data.launch_scripts import MODEL_LEN_MARGIN
+from pinn.data.silicon_filters import Filter, apply_filters, from_other_campaign
+from pinn.files.read_report import ReadReport, file_sha256
+from pinn.specs.catalog import load_model
+from pinn.specs.deployment import Deployment
+from pinn.specs.serving import SGLANG, VLLM
+
+POOLS = ("prefill", "decode")
+
+#: Rows of a matrix that share a scale in block formats: a share of an expert holds whole blocks.
+_BLOCK = 128
+#: GPUs whose SGLang scripts leave the KV cache as the model has it; others pass fp8.
+_PLAIN_CACHE = ("h100_sxm", "h200_sxm")
+#: vLLM's own on GPUs of 70 GiB and more.
+_VLLM_FLAGS = {"max_num_batched_tokens": 8192, "max_cudagraph_capture_size": 512}
+
+_LAYOUT = ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size", "num_workers")
+
+
+def without_workers(rows: pd.DataFrame) -> pd.Series:
+    """Rows of dumps that do not say how many servers each pool has: their batch is unknown."""
+    return rows[[f"{pool}_num_workers" for pool in POOLS]].isna().any(axis=1)
+
+
+#: The rules in the order in which they are applied.
+DISAGGREGATED_FILTERS = (
+    Filter("file of another campaign (harrli)", from_other_campaign),
+    Filter("copy of a measurement in another dump", copy_of_a_row),
+    Filter("number of servers not named", without_workers),
+)
+
+
+@dataclass(frozen=True)
+class MeasuredPools:
+    """One row as something that can be simulated.
+
+    Attributes:
+        prefill: A prefill server.
+        prefill_workers: How many there are.
+        decode: A decode server.
+        decode_workers: How many there are.
+    """
+
+    prefill: Deployment
+    prefill_workers: int
+    decode: Deployment
+    decode_workers: int
+
+
+def read_disaggregated(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
+    """Read the rows whose pools are known.
+
+    Args:
+        path: ``silicon_sample.csv``; None for the installed package's.
+
+    Returns:
+        One row per load in SI units: ``row_id``, ``model``, ``gpu``, ``precision``, ``engine``,
+        lengths, ``concurrency``, ``ttft_s``, ``tpot_s``, and for each pool ``POOL_tp_size``,
+        ``_attention_dp_size``, ``_moe_tp_size``, ``_moe_ep_size`` and ``_num_workers``; and the
+        counts of what was read and refused.
+
+    Raises:
+        PinnError: As :func:`pinn.data.silicon.read_silicon`.
+    """
+    version = ""
+    if path is None:
+        path = silicon.package_folder() / "systems" / "silicon_sample.csv"
+        version = f"{silicon.PACKAGE} {importlib.metadata.version(silicon.PACKAGE)}"
+    raw = silicon.read_csv(path)
+    chosen = raw[raw["mode"] == "disagg"]
+    columns = [f"{pool}_{name}" for pool in POOLS for name in _LAYOUT]
+    decoded = silicon.decode(chosen).join(chosen[columns])
+    one_name = decoded["model"].replace("deepseek-ai/DeepSeek-V3", "deepseek-ai/DeepSeek-R1")
+    kept, dropped = apply_filters(decoded.assign(model=one_name), DISAGGREGATED_FILTERS)
+    named = silicon.named(kept.assign(tensor_parallel_size=kept["decode_tp_size"]))
+    rows = named.astype(dict.fromkeys(columns, "int64")).reset_index(drop=True)
+    refused = {"not prefill and decode apart": len(raw) - len(chosen), **dropped}
+    return rows, ReadReport(path.name, version, file_sha256(path), len(raw), len(rows), refused)
+
+
+def measured_pools(row: pd.Series) -> MeasuredPools:
+    """The pools of a row of :func:`read_disaggregated`."""
+    return MeasuredPools(
+        prefill=_server(row, "prefill"),
+        prefill_workers=int(row["prefill_num_workers"]),
+        decode=_server(row, "decode"),
+        decode_workers=int(row["decode_num_workers"]),
+    )
+
+
+def _server(row: pd.Series, pool: str) -> Deployment:
+    """One server of a pool, flags as the aggregated scripts of its engine pass them.
+
+    A decode server's graphs are for its own share of the clients; a prefill server has one prompt
+    at a time.
+    """
+    tp, dp = int(row[f"{pool}_tp_size"]), int(row[f"{pool}_attention_dp_size"])
+    share = -(-int(row["concurrency"]) // (int(row["decode_num_workers"]) * dp))
+    given = pd.DataFrame([row]).assign(
+        tensor_parallel_size=tp,
+        data_parallel_size=dp,
+        enable_expert_parallel=_spreads_experts(row, pool),
+        concurrency=share if pool == "decode" else 1,
+        engine_version="",
+    )
+    flags = with_engine_flags(given) if row["engine"] != VLLM else given.assign(**_VLLM_FLAGS)
+    plain = row["engine"] == SGLANG and row["gpu"] in _PLAIN_CACHE
+    flags = flags.assign(kv_cache_dtype="auto" if plain else "fp8", poll_interval=1)
+    deployment = observed_deployment(flags.iloc[0])
+    longest = int(row["prompt_tokens"]) + int(row["output_tokens"]) + MODEL_LEN_MARGIN
+    return replace(deployment, serving=replace(deployment.serving, max_model_len=longest))
+
+
+def _spreads_experts(row: pd.Series, pool: str) -> bool:
+    """Whether experts are whole on their GPUs: as stored, or where a share would cut a block.
+
+    SGLang's rows with attention data parallelism over 32 GPUs are stored as 32 shares of each
+    expert, whose widths of 2048 leave half a block to each.
+    """
+    if row[f"{pool}_moe_ep_size"] > 1:
+        return True
+    moe = load_model(str(row["model"])).moe
+    return moe is not None and moe.width / row[f"{pool}_moe_tp_size"] % _BLOCK != 0
