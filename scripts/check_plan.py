@@ -100,8 +100,11 @@ def highest(candidate: Candidate, brief: Brief) -> tuple[float, float]:
     if not any(held.values()):
         return 0.0, 0.0
     last = max(rate for rate, holds in held.items() if holds)
-    near = last / FAR * NEAR ** np.arange(math.ceil(2 * math.log(FAR) / math.log(NEAR)))
-    held |= {rate: trials.excess(rate) <= 1 for rate in near}
+    rate = last / FAR
+    while rate <= last * FAR:
+        held[rate] = trials.excess(rate) <= 1
+        last = max(last, rate) if held[rate] else last
+        rate *= NEAR
     first_failing = min((rate for rate, holds in held.items() if not holds), default=math.inf)
     holding = [rate for rate, holds in held.items() if holds]
     low = max((rate for rate in holding if rate < first_failing), default=0.0)

@@ -17,8 +17,9 @@ from pinn.simulator.workloads.workload import Workload
 #: A load balancer sends each replica a more even load than thinning does; no replica of a fleet is
 #: expected to hold more than this many times what a lone one does.
 _BALANCED_GAIN = 2.0
-#: Replicas that a fleet may need beyond what thinning says, before it is given up.
-_MORE_REPLICAS = 2
+#: Replicas that a fleet may need beyond what thinning says, before it is given up: so many, or
+#: this share.
+_MORE_REPLICAS, _MORE_SHARE = 2, 0.25
 #: Replicas are added for certainty by this share of the fewest at a time.
 _STRIDE = 0.1
 
@@ -57,7 +58,7 @@ def fewest_replicas(trials: Trials, rate_per_s: float, brief: Brief) -> Sized | 
     enough = first = max(math.ceil(asked / rate_per_s - 1e-9), 1)
     while not (fleets := _holding_fleets(trials, workload, asked, enough)):
         enough += 1
-        if enough > first + _MORE_REPLICAS:
+        if enough > first + max(_MORE_REPLICAS, _MORE_SHARE * first):
             return None
     too_few = max(math.ceil(asked / rate_per_s / _BALANCED_GAIN), 1) - 1
     while enough - too_few > 1:

@@ -25,6 +25,7 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import torch
+from recorded_schedules import sequences, step_seconds
 
 CASES = Path(__file__).with_name("sglang_schedules.json")
 _SRT = "sglang.srt"
@@ -48,11 +49,6 @@ _ABSENT = (
     "triton", "prometheus_client", "dill", "IPython", "torchvision", "PIL", "sgl_kernel",
     "requests", "aiohttp",
 )  # fmt: skip
-
-
-def step_seconds(tokens: int, cached: int) -> float:
-    """Step time of the simulated GPU."""
-    return 1e-3 + 1e-5 * tokens + 1e-7 * cached
 
 
 def random_case(seed: int) -> dict[str, Any]:
@@ -260,25 +256,12 @@ def _scheduler(sglang: SimpleNamespace, case: dict[str, Any]) -> Any:
     return found
 
 
-def _sequences(case: dict[str, Any]) -> list[list[int]]:
-    """Prompt and output tokens of every request, with the shared beginnings."""
-    rng = np.random.default_rng(0)
-    found: list[list[int]] = []
-    for r, donor in enumerate(case["donors"]):
-        tokens = rng.integers(0, 2**31, case["prompts"][r] + case["outputs"][r]).tolist()
-        if donor >= 0:
-            same = min(case["shared"][r], len(tokens), len(found[donor]))
-            tokens[:same] = found[donor][:same]
-        found.append(tokens)
-    return found
-
-
 class _Server:
     """The loop around SGLang's scheduler."""
 
     def __init__(self, sglang: SimpleNamespace, case: dict[str, Any]) -> None:
         self.sglang, self.case, self.scheduler = sglang, case, _scheduler(sglang, case)
-        self.sequences = _sequences(case)
+        self.sequences = sequences(case)
         self.skipper = sglang.scheduler.SchedulerRecvSkipper.maybe_create(
             self.scheduler.server_args
         )

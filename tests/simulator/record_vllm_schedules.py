@@ -26,16 +26,12 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import numpy as np
+from recorded_schedules import sequences, step_seconds
 
 CASES = Path(__file__).with_name("vllm_schedules.json")
 _REAL = ("vllm.v1.core", "vllm.v1.request", "vllm.v1.kv_cache_interface", "vllm.utils.math_utils")
 _PACKAGES = ("vllm", "vllm.v1", "vllm.utils")
 _ABSENT = ("transformers", "cbor2", "zmq", "prometheus_client", "cloudpickle", "xxhash", "openai")
-
-
-def step_seconds(tokens: int, cached: int) -> float:
-    """Step time of the simulated GPU."""
-    return 1e-3 + 1e-5 * tokens + 1e-7 * cached
 
 
 def random_case(seed: int) -> dict[str, Any]:
@@ -194,25 +190,12 @@ def _scheduler(vllm: SimpleNamespace, case: dict[str, Any]) -> Any:
     )
 
 
-def _sequences(case: dict[str, Any]) -> list[list[int]]:
-    """Prompt and output tokens of every request, with the shared beginnings."""
-    rng = np.random.default_rng(0)
-    found: list[list[int]] = []
-    for r, donor in enumerate(case["donors"]):
-        tokens = rng.integers(0, 2**31, case["prompts"][r] + case["outputs"][r]).tolist()
-        if donor >= 0:
-            same = min(case["shared"][r], len(tokens), len(found[donor]))
-            tokens[:same] = found[donor][:same]
-        found.append(tokens)
-    return found
-
-
 class _Server:
     """The busy loop of one engine core around vLLM's scheduler."""
 
     def __init__(self, vllm: SimpleNamespace, case: dict[str, Any]) -> None:
         self.vllm, self.case, self.scheduler = vllm, case, _scheduler(vllm, case)
-        self.sequences = _sequences(case)
+        self.sequences = sequences(case)
         self.stages = case["serving"]["pipeline_parallel_size"]
         self.depth = self.stages if self.stages > 1 else 1 + case["engine"]["async_scheduling"]
         self.now = self.gpu_free = self.last_end = 0.0

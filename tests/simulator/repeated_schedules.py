@@ -1,0 +1,40 @@
+"""A recorded schedule repeated: the same batches at the same times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from recorded_schedules import step_seconds
+from simulator_helpers import Recorder, load
+
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.run import Run
+from pinn.simulator.simulate import simulate
+from pinn.specs.batch import Batch
+from pinn.specs.deployment import Deployment
+
+
+class _SimulatedGpu(Recorder):
+    def step_time(self, batch: Batch) -> float:
+        rows = zip(batch.new_tokens, batch.cached_tokens, strict=True)
+        self.batches.append(sorted([new, cached] for new, cached in rows))
+        return step_seconds(sum(batch.new_tokens), sum(batch.cached_tokens))
+
+
+def check_schedule(case: dict[str, Any], target: Deployment) -> Run:
+    """Serve a recorded case; its batches, their starts and the requests' ends must be the same."""
+    workload = load(
+        case["prompts"],
+        case["outputs"],
+        case["offsets"],
+        shares_with=case["donors"],
+        shared_tokens=case["shared"],
+        timeout_s=[np.inf if t is None else t for t in case.get("timeouts", ())],
+    )
+    gpu = _SimulatedGpu()
+    run = simulate(target, workload, gpu, EngineSpec(**case["engine"]))
+    assert gpu.batches == case["batches"]
+    np.testing.assert_allclose(run.steps["start_s"], case["starts"], atol=2e-8)
+    np.testing.assert_allclose(run.requests.finish_s, case["finish"], atol=2e-8)
+    return run
