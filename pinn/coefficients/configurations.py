@@ -101,7 +101,7 @@ def make_deployment(configuration: Configuration) -> Deployment:
 
 @lru_cache(maxsize=1024)
 def _model(name: str, precision: str | None) -> ModelSpec:
-    model = load_model(name)
+    model = load_model(name, fallback_precision=precision)
     if model.left_out:
         warnings.warn(
             f"{name}: its text part is timed, its {model.left_out} left out; count the tokens of "

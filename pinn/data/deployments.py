@@ -9,7 +9,6 @@ from typing import Any
 
 import pandas as pd
 
-from pinn.data.serving_runs import MAX_MODEL_LEN, MAX_NUM_SEQS
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu_catalog import load_gpu
@@ -70,7 +69,13 @@ def run_deployment(row: Row) -> Deployment:
         str(row["gpu"]),
         int(row["tensor_parallel_size"]),
         int(row["max_num_batched_tokens"]),
+        _given(row["max_num_seqs"]),
+        _given(row["max_model_len"]),
     )
+
+
+def _given(value: float) -> int | None:
+    return None if pd.isna(value) else int(value)
 
 
 @cache
@@ -123,14 +128,22 @@ def _observed(
 
 
 @cache
-def _run(config: str, name: str, gpu: str, tp: int, max_num_batched_tokens: int) -> Deployment:
+def _run(
+    config: str,
+    name: str,
+    gpu: str,
+    tp: int,
+    max_num_batched_tokens: int,
+    max_num_seqs: int | None,
+    max_model_len: int | None,
+) -> Deployment:
     return Deployment(
         model=load_model(config, published_as=name),
         gpu=load_gpu(gpu),
         serving=ServingSpec(
             tensor_parallel_size=tp,
             max_num_batched_tokens=max_num_batched_tokens,
-            max_num_seqs=MAX_NUM_SEQS,
-            max_model_len=MAX_MODEL_LEN,
+            max_num_seqs=max_num_seqs,
+            max_model_len=max_model_len,
         ),
     )

@@ -10,11 +10,12 @@ import pandas as pd
 
 from pinn.data.deployments import run_deployment
 from pinn.data.serving_runs import Workload as Load
-from pinn.data.serving_runs import read_serving_runs
-from pinn.data.serving_runs import workload as load_named
+from pinn.data.serving_runs import read_serving_runs, workload_names
+from pinn.data.workload_files import find_workloads
 from pinn.errors import PinnError
 from pinn.files.read_report import ReadReport
 from pinn.simulator.workloads.arrivals import Stage
+from pinn.simulator.workloads.load import load_workload
 from pinn.simulator.workloads.synthetic import shared_prefix
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.deployment import Deployment
@@ -75,6 +76,8 @@ def read_measured_runs(
 ) -> tuple[tuple[MeasuredRun, ...], ReadReport]:
     """Read a CSV of serving runs, see ``pinn.data.serving_runs``.
 
+    Its column ``workload`` names built-in loads, or workload files from the CSV's folder on.
+
     Args:
         path: The file, or a folder that holds just one CSV.
         model_configs: Folder of ``<model>/config.json`` for models that the catalogue lacks.
@@ -83,8 +86,13 @@ def read_measured_runs(
     Raises:
         PinnError: If the file cannot be used.
     """
-    rows, report = read_serving_runs(csv_of(path), model_configs)
-    runs = [_run(name, of_run, seed) for name, of_run in rows.groupby("run", sort=True)]
+    file = csv_of(path)
+    workloads = find_workloads(workload_names(file), file.parent)
+    rows, report = read_serving_runs(file, model_configs, workloads)
+    runs = [
+        _run(name, of_run, workloads[str(of_run["workload"].iloc[0])], seed)
+        for name, of_run in rows.groupby("run", sort=True)
+    ]
     return tuple(runs), report
 
 
@@ -102,9 +110,11 @@ def csv_of(path: Path) -> Path:
     return found[0]
 
 
-def _run(name: object, rows: pd.DataFrame, seed: int) -> MeasuredRun:
+def _run(name: object, rows: pd.DataFrame, load: Load, seed: int) -> MeasuredRun:
     first = rows.iloc[0]
-    load = load_named(str(first["workload"]))
+    rates_per_s = [stage.rate_per_s for stage in load.stages]
+    for row in rows[rows["stage"] != WHOLE_RUN].to_dict("records"):
+        rates_per_s[int(row["stage"])] = float(row["rate_per_s"])
     measured = {
         str(row["stage"]): {figure: float(row[figure]) for figure in FIGURES}
         for row in rows.to_dict("records")
@@ -113,8 +123,8 @@ def _run(name: object, rows: pd.DataFrame, seed: int) -> MeasuredRun:
         str(name),
         run_deployment(first),
         load.name,
-        tuple(stage.rate_per_s for stage in load.stages),
-        sent_workload(load, seed),
+        tuple(rates_per_s),
+        load_workload(load.file, seed) if load.file is not None else sent_workload(load, seed),
         measured,
         dict.fromkeys(measured, 0.0),
     )

@@ -39,6 +39,8 @@ class Workload:
         groups: Groups of prompts.
         prompts_per_group: Prompts in a group. The groups x prompts_per_group prompts repeat, so
             nearly every prompt block is a prefix-cache hit.
+        file: Holds the requests themselves, whose means the lengths and rates are then; None for
+            a load that these facts describe.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Workload:
     shared_prefix_tokens: int = 100
     groups: int = 10
     prompts_per_group: int = 10
+    file: Path | None = None
 
 
 def _stages(*rates_per_s: float) -> tuple[Stage, ...]:
@@ -67,9 +70,13 @@ WORKLOADS = {
     )
 }
 
-#: Engine settings that all runs share and the file does not hold.
+#: Engine settings of runs under the built-in loads, where the file has no column for them; runs
+#: under loads of files have the engine's own defaults.
 MAX_MODEL_LEN = 4096
 MAX_NUM_SEQS = 128
+
+#: Share by which mean lengths of a row and of its workload file may differ.
+_FILE_TOLERANCE = 0.1
 
 #: The file's GPU name -> GPU system.
 GPUS = {"H100": "h100_sxm", "A100": "a100_sxm", "L40S": "l40s"}
@@ -87,6 +94,8 @@ _LATENCIES_MS = (
 _TEXTS = ("run", "stage", "model", "gpu", "precision", "workload")
 _NUMBERS = (
     *_LATENCIES_MS,
+    "max_model_len",
+    "max_num_seqs",
     "tensor_parallel_size",
     "max_num_batched_tokens",
     "rate_per_s",
@@ -118,8 +127,19 @@ def workload(name: str, workloads: Mapping[str, Workload] = WORKLOADS) -> Worklo
     Stage(rate_per_s=10, duration_s=600.0)
     """
     if name not in workloads:
-        raise PinnError(f"unknown workload {name!r}: known ones are {', '.join(workloads)}")
+        raise PinnError(
+            f"unknown workload {name!r}: known ones are {', '.join(workloads)}; or give the path "
+            "of a workload file, as of 'pinn simulate', from the CSV's folder on"
+        )
     return workloads[name]
+
+
+def workload_names(path: Path) -> list[str]:
+    """What the column ``workload`` of a CSV names; nothing where there is no file or column."""
+    if not path.is_file():
+        return []
+    raw = _read_csv(path)
+    return list(raw["workload"].dropna().unique()) if "workload" in raw else []
 
 
 def read_serving_runs(
@@ -140,10 +160,11 @@ def read_serving_runs(
         ``model``, ``config`` (what to load: a config path, else the model's name), ``gpu``,
         ``tensor_parallel_size``, ``precision`` (the file's label in lower case),
         ``max_num_batched_tokens``, ``workload``, ``rate_per_s`` and ``duration_s`` (of the stage;
-        of the whole run for ``all``), ``prompt_tokens``, ``output_tokens``; and in seconds the
-        mean, p90 and p99 of ``ttft_*_s`` and ``e2e_*_s``, ``itl_mean_s`` and
-        ``itl_mean_reported_s``. The latter divides by output tokens counted by re-tokenizing and
-        is too high for some models: ``itl_mean_s`` is the one to compare with. And the counts.
+        of the whole run for ``all``), ``prompt_tokens``, ``output_tokens``, ``max_model_len`` and
+        ``max_num_seqs`` (NaN: the engine's default); and in seconds the mean, p90 and p99 of
+        ``ttft_*_s`` and ``e2e_*_s``, ``itl_mean_s`` and ``itl_mean_reported_s``. The latter divides
+        by output tokens counted by re-tokenizing and is too high for some models: ``itl_mean_s`` is
+        the one to compare with. And the counts.
 
     Raises:
         PinnError: If the file is missing, lacks a column or holds no usable row, or names an
@@ -227,7 +248,12 @@ def _usable(
 
 
 def _is_workload(row: pd.Series, known: Workload) -> bool:
-    """Whether the row's stage, rate and lengths are those of its workload."""
+    """Whether the row's stage, rate and lengths are those of its workload.
+
+    Lengths of a file's workload may differ by ``_FILE_TOLERANCE``, as tools count tokens anew.
+    """
+    if known.file is not None:
+        return _is_of_file(row, known)
     if (row["prompt_tokens"], row["output_tokens"]) != (known.prompt_tokens, known.output_tokens):
         return False
     if row["stage"] == "all":
@@ -236,6 +262,17 @@ def _is_workload(row: pd.Series, known: Workload) -> bool:
         return False
     stage = int(row["stage"])
     return stage < len(known.stages) and row["rate_per_s"] == known.stages[stage].rate_per_s
+
+
+def _is_of_file(row: pd.Series, known: Workload) -> bool:
+    stage = str(row["stage"])
+    lengths = (
+        (row["prompt_tokens"], known.prompt_tokens),
+        (row["output_tokens"], known.output_tokens),
+    )
+    return all(abs(got / sent - 1) <= _FILE_TOLERANCE for got, sent in lengths) and (
+        stage == "all" or (stage.isdecimal() and int(stage) < len(known.stages))
+    )
 
 
 def _canonical(
@@ -252,6 +289,10 @@ def _canonical(
     rows["precision"] = rows["precision"].str.lower()
     stages = zip(rows["workload"], rows["stage"], strict=True)
     rows["duration_s"] = [_duration_s(workloads[name], stage) for name, stage in stages]
+    own = [workloads[name].file is not None for name in rows["workload"]]
+    for name, shared in (("max_model_len", MAX_MODEL_LEN), ("max_num_seqs", MAX_NUM_SEQS)):
+        given = raw[name] if name in raw else pd.Series(np.nan, index=raw.index)
+        rows[name] = given.reset_index(drop=True).fillna(pd.Series(np.where(own, np.nan, shared)))
     for name in _LATENCIES_MS:
         rows[name.removesuffix("_ms") + "_s"] = raw[name].to_numpy() * MILLISECOND
     return rows

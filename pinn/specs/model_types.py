@@ -102,8 +102,8 @@ def check_supported(fields: ConfigFields, allow_unknown_type: bool = False) -> N
     if not allow_unknown_type:
         raise PinnError(
             f"{fields.source}: model_type {fields.model_type!r} is unknown: known ones are "
-            f"{', '.join(sorted(KNOWN_TYPES))}; to read it as a Llama-like decoder, pass "
-            "allow_unknown_type=True"
+            f"{', '.join(sorted(KNOWN_TYPES))}; to read it as a Llama-like decoder, set "
+            '"model_type": "llama" in a copy of the file'
         )
     warnings.warn(
         f"{fields.source}: reading unknown model_type {fields.model_type!r} like Llama's",

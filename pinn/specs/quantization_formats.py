@@ -30,11 +30,11 @@ def unknown_scheme(scheme: str, source: str) -> NoReturn:
     """Refuse a scheme.
 
     Raises:
-        PinnError: Always; it names the known schemes and the parameter that replaces this one.
+        PinnError: Always; it names the known schemes and the flag that replaces this one.
     """
     raise PinnError(
         f"{source}: unknown quantization {scheme}: known ones are {', '.join(KNOWN_SCHEMES)}; "
-        f"or pass fallback_precision, one of {', '.join(PRECISIONS)}"
+        f"or give --quantization, one of {', '.join(PRECISIONS)}"
     )
 
 

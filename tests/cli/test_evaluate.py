@@ -62,6 +62,28 @@ def test_markdown_for_a_page(run, runs):
     assert "| run-1 | 0 | 6 | 2,020.0 |" in result.stdout
 
 
+def test_own_runs_name_the_file_of_their_load(run, refused, tmp_path):
+    load = "prompt_tokens: 740\noutput_tokens: 250\nstages: [{rate: 6, duration: 20}]\n"
+    (tmp_path / "load.yaml").write_text(load)
+    own = ROW | {"workload": "load.yaml", "max_num_seqs": 2}
+    pd.DataFrame([own]).to_csv(tmp_path / "runs.csv", index=False)
+    out = tmp_path / "scores.csv"
+    result = run("evaluate", "serving-runs", tmp_path / "runs.csv", "--out", out)
+    assert result.exit_code == 0, result.output
+    scores = pd.read_csv(out).set_index("figure")
+    assert set(scores["load"]) == {"load.yaml"}
+    assert scores["rate_per_s"].tolist() == [6.0] * len(scores)
+    # Two requests at a time do not keep up with six a second.
+    assert scores.loc["ttft_mean_s", "predicted_s"] > 1
+    pd.DataFrame([own | {"output_tokens": 500}]).to_csv(tmp_path / "runs.csv", index=False)
+    line = refused("evaluate", "serving-runs", tmp_path / "runs.csv")
+    assert "none of the 1 rows is usable" in line
+    pd.DataFrame([own | {"workload": "lod.yaml"}]).to_csv(tmp_path / "runs.csv", index=False)
+    assert "give the path of a workload file" in refused(
+        "evaluate", "serving-runs", tmp_path / "runs.csv"
+    )
+
+
 def test_what_cannot_be_scored_is_refused(refused, runs, tmp_path):
     assert "no serving runs at" in refused("evaluate", "serving-runs", tmp_path / "none.csv")
     line = refused("evaluate", "serving-runs", runs, "--kernels", tmp_path)
