@@ -229,7 +229,9 @@ def many_table(
     """The table of many configurations, and why others were left out."""
     from pinn.cli.coefficient_table import coefficient_table
     from pinn.coefficients.configurations import make_deployments
+    from pinn.files.progress import doing
 
+    doing(f"{len(rows):,} configurations")
     surrogate = _surrogate(checkpoint)
     kept, deployments, reasons = make_deployments(rows, skip_invalid)
     return coefficient_table(surrogate, kept, deployments, batches), reasons

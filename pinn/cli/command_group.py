@@ -15,6 +15,7 @@ from typer.core import TyperCommand
 
 from pinn.cli.command_help import PlainHelpCommand, PlainHelpGroup
 from pinn.errors import PinnError, printable
+from pinn.files.progress import shown
 
 #: An error's message is as long as this at most, with what the command line adds.
 _ERROR_CHARACTERS = 3000
@@ -70,7 +71,8 @@ class CommandGroup(PlainHelpGroup):
         """Run; what the user can correct is said in one line on stderr."""
         warnings.showwarning = _show_warning
         try:
-            result = super().main(*arguments, **(extra | {"standalone_mode": False}))
+            with shown("pinn", sys.stderr):
+                result = super().main(*arguments, **(extra | {"standalone_mode": False}))
         except PinnError as error:
             _fail(str(error), 1)
         except OSError as error:

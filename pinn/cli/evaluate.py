@@ -132,8 +132,10 @@ def serving_runs(
     from pinn.evaluation.serving_runs import ranking_inversions, score_runs, summarize_runs
     from pinn.evaluation.serving_runs_print import markdown_scores, print_scores, print_summary
     from pinn.files.csv_cells import write_frame
+    from pinn.files.progress import doing
 
     runs = _read(path, gpu, model_configs, seed)
+    doing(f"simulating {len(runs):,} runs")
     methods = _latencies(runs, find_checkpoint(checkpoint), kernels)
     scores = pd.concat(
         [score_runs(runs, latencies, method) for method, latencies in methods.items()],

@@ -174,6 +174,7 @@ def blis_of(
     """Write the folders of configurations; arguments are the command's options."""
     from pinn.export.blis_files import write_summary
     from pinn.export.blis_workloads import standard_loads
+    from pinn.files.progress import counted
     from pinn.simulator.workloads.load import load_workload
 
     configured = _configured(rows, checkpoint, coefficients, skip_invalid)
@@ -182,7 +183,7 @@ def blis_of(
         f"loads: {', '.join(load.name for load in loads)}; errors: median |BLIS - surrogate|"
     )
     found = {}
-    for row in range(len(configured)):
+    for row in counted(range(len(configured)), "configuration"):
         try:
             found[row] = _write_blis(configured, row, loads, out)
         except PinnError as error:

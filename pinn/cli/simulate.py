@@ -118,6 +118,7 @@ def simulate(
         --prefill '2x tp=2' --decode '1x tp=4 ep'
     """
     from pinn.cli.json_output import write_json
+    from pinn.files.progress import doing
 
     named = {"model": model, "gpu": gpu}
     given = {name: value for name, value in named.items() if value is not None} | flags
@@ -133,6 +134,7 @@ def simulate(
             write_json(served.document([_about(job, *sources) for job in jobs]), json_path)
         return
     job, latency = simulation_job(given, *sources)
+    doing(f"serving {len(job.workload):,} requests")
     run, deployment = job.run(), job.deployment
     trust = intervals_of(run, job, latency, checkpoint, coefficients)
     found = sensitivity_of(job, latency, run, sensitivity)

@@ -11,6 +11,7 @@ from pinn.coefficients.coefficients import NAMES
 from pinn.coefficients.surrogate import Surrogate
 from pinn.errors import PinnError
 from pinn.export.configured import Configured
+from pinn.files.progress import counted
 from pinn.kernels.search import find_kernels
 from pinn.physics.step import STEP_FEATURES
 from pinn.trust.calibration import read_calibration
@@ -47,7 +48,7 @@ def find_intervals(
     given = configured.coefficients
     values = np.concatenate([given.beta, given.alpha], axis=1)
     ends = np.full((2, *values.shape), np.nan)
-    for row, deployment in enumerate(configured.deployments):
+    for row, deployment in enumerate(counted(configured.deployments, "intervals of row")):
         if configured.sources[row] == "network":
             known = gpu_is_known(checkpoint, deployment)
             parts = spread_parts(situation(kernels, Step(deployment, REFERENCE_BATCH, known)))

@@ -48,6 +48,7 @@ from pinn.evaluation.methods import (
 from pinn.evaluation.metrics import METRICS, summarize, with_correlation
 from pinn.evaluation.printing import print_decisions, print_results
 from pinn.evaluation.ranking import rank
+from pinn.files.progress import doing
 from pinn.files.write import replace_atomically
 from pinn.kernels.heldout import FOLDS
 from pinn.research.ablations import ComposedKernels, FewerDeployments, without_hierarchy
@@ -88,6 +89,7 @@ def run_suite(config: DictConfig) -> dict[str, Any]:
         PinnError: If data or configuration cannot be used.
     """
     make_repeatable(config)
+    doing("reading measurements and kernels")
     folder = Path(config.output_dir)
     measured = read_measured(config)
     observations, rows = measured.observations, measured.rows
