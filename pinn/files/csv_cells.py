@@ -80,6 +80,8 @@ def read_frame(path: Path, remedy: str, **read: Any) -> pd.DataFrame:
     """
     import pandas as pd
 
+    if not path.is_file():
+        raise PinnError(f"{path}: no file there: {remedy}")
     text = read_text(path, MOST_CSV_BYTES, "CSV")
     try:
         return pd.read_csv(io.StringIO(text), **read)
