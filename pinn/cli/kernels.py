@@ -128,6 +128,31 @@ def show(
     typer.echo(f"code        {f'{code[:16]}, {same}' if code else 'unknown'}")
 
 
+@app.command()
+def mixers(
+    operator: Annotated[
+        list[str] | None,
+        typer.Option("--operator", help="Such as 'KDA scan'. Repeatable. [default: all]"),
+    ] = None,
+) -> None:
+    """Errors of the roofline fits of linear and sparse attention on measured kernels left out.
+
+    Median / mean absolute percentage error without a fifth of the shapes at a time, and without
+    one GPU, as a Markdown table; a minute.
+
+    Example: pinn kernels mixers --operator 'gated delta decode'
+    """
+    from pinn.kernels.mixer_errors import error_lines, mixer_errors
+    from pinn.kernels.mixer_operators import MIXER_OPERATORS
+
+    unknown = set(operator or ()) - set(MIXER_OPERATORS)
+    if unknown:
+        known = ", ".join(MIXER_OPERATORS)
+        raise PinnError(f"unknown operators {sorted(unknown)}: known ones are {known}")
+    for line in error_lines(mixer_errors(operator)):
+        typer.echo(line)
+
+
 def _beside_checkpoint() -> Path:
     from pinn.coefficients.checkpoint_search import find_checkpoint
 
