@@ -9,6 +9,7 @@ import typer
 
 from pinn.cli.evaluate_coefficients import coefficients
 from pinn.cli.evaluate_decisions import decisions
+from pinn.cli.evaluate_speculation import speculation
 from pinn.cli.options import Checkpoint, JsonPath, output
 from pinn.errors import PinnError
 
@@ -306,3 +307,4 @@ def _document(
 
 
 app.command("coefficients")(coefficients)
+app.command("speculation")(speculation)

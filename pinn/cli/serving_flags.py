@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import wraps
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -58,12 +59,12 @@ def engine_flags(
             options = {name: arguments.pop(name) for name in ("precision", *declared)}
             given = {name: value for name, value in options.items() if value is not None}
             flags = {
-                name: _checked(declared[name], value) if name in declared else value
+                name: checked_flag(declared[name], value) if name in declared else value
                 for name, value in given.items()
                 if name not in several
             }
             flags |= {
-                name: [_checked(declared[name], part) for part in given[name].split(",")]
+                name: [checked_flag(declared[name], part) for part in given[name].split(",")]
                 for name in several
                 if name in given
             }
@@ -110,7 +111,16 @@ def _reversed(flag: Flag) -> list[str]:
     return [f"--{name.replace('_', '-')}" for name in flag.reversed_names]
 
 
-def _checked(flag: Flag, text: Any) -> Any:
+def checked_flag(flag: Flag, text: Any) -> Any:
+    """A value of the command line in the flag's type; a metrics page stands for its acceptance.
+
+    Raises:
+        PinnError: If it is not one that the flag can have.
+    """
+    if flag.name == "speculative_acceptance" and Path(str(text)).is_file():
+        from pinn.data.benchmarks.acceptance import acceptance_text
+
+        text = acceptance_text(Path(text))
     value = flag.read(text)
     flag.check(value)
     return value

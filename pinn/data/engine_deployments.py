@@ -18,6 +18,7 @@ import pandas as pd
 from pinn.data import silicon
 from pinn.data.engine_filters import (
     ENGINE_FILTERS,
+    MTP_FILTERS,
     SGLANG,
     TRTLLM,
     development_image,
@@ -97,6 +98,20 @@ def read_other_campaign(path: Path | None = None) -> tuple[pd.DataFrame, ReadRep
     rule = Filter("not of the other campaign, or of its TensorRT-LLM after 1.0.0rc3",
                   not_of_checked_campaign)  # fmt: skip
     return _read(path, (rule,))
+
+
+def read_speculating(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
+    """Read the rows that ran multi-token prediction and do not say so: nothing to train on.
+
+    How many tokens they drafted and how many were accepted stands nowhere.
+
+    Args:
+        path: ``silicon_sample.csv``; None for the installed package's.
+
+    Returns:
+        As :func:`read_engines`.
+    """
+    return _read(path, MTP_FILTERS)
 
 
 def read_other_attention(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:

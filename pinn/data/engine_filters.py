@@ -134,6 +134,16 @@ ENGINE_FILTERS = (
 )
 
 
+def shows_no_mtp(rows: pd.DataFrame) -> pd.Series:
+    """All but rows that something tells to have run multi-token prediction."""
+    told = (rule(rows) for rule in (mtp_image, mtp_day, mtp_beside_plain, mtp_qwen))
+    return ~pd.concat(list(told), axis=1).any(axis=1)
+
+
+#: The rules that leave the rows with hidden multi-token prediction; copies are among them.
+MTP_FILTERS = (*ENGINE_FILTERS[:2], Filter("no sign of multi-token prediction", shows_no_mtp))
+
+
 def not_of_checked_campaign(rows: pd.DataFrame) -> pd.Series:
     """All but the other campaign's SGLang rows and those of TensorRT-LLM 1.0.0rc3.
 

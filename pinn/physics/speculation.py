@@ -20,6 +20,7 @@ every decode came with all its drafts; n-grams without a match would come with n
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 
 import numpy as np
 from jaxtyping import Float
@@ -60,6 +61,7 @@ class SpeculativeCosts:
     later: StepCosts
 
 
+@lru_cache(maxsize=1024)
 def speculative_costs(deployment: Deployment) -> SpeculativeCosts | None:
     """The costs of a deployment's passes; None where it does not speculate."""
     drafts = deployment.recipe.speculation

@@ -7,7 +7,7 @@ from jaxtyping import Bool
 
 from pinn.errors import PinnError
 from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.memory import KvLayout, max_model_len
+from pinn.simulator.memory import KvLayout, max_model_len, tokens_beyond
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.deployment import Deployment
 from pinn.specs.recipe import COMPLETION, NEXT_STEP, PREFILL_FIRST
@@ -85,6 +85,8 @@ def _check_cache_holds(
     deployment: Deployment, workload: Workload, layout: KvLayout, too_long: np.ndarray
 ) -> None:
     tokens = np.where(too_long, 0, workload.prompt_tokens + workload.output_tokens)
+    longest = np.maximum(max_model_len(deployment), tokens)
+    tokens = np.minimum(tokens + tokens_beyond(deployment), longest)
     size = deployment.recipe.block_tokens
     needed = int(layout.request_blocks(tokens.max(), size))
     if needed > layout.blocks:

@@ -47,6 +47,8 @@ _SETTINGS = [
     ("poll_interval", "i8"),
     ("rounds_up", "i8"),  # decodes to the next CUDA graph
     ("expected_share", "f8"),  # of an output, at first
+    ("drafts", "i8"),  # drafted tokens that a decode brings to be verified
+    ("lookahead", "i8"),  # tokens beyond those for which it holds blocks
     ("depth", "i8"),  # batches in flight
     ("pipeline", "i8"),
     ("least_loaded", "i8"),
@@ -78,6 +80,7 @@ _SIZES = [
     ("n_sums", "i8"),
     ("n_graphs", "i8"),  # entries of the table of CUDA graphs
     ("n_guesses", "i8"),  # requests that an admission looks at
+    ("n_chances", "i8"),
     ("n_columns", "i8"),
     ("step_rows", "i8"),
     ("gap_rows", "i8"),
@@ -126,11 +129,12 @@ ARRAYS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "batch_new": (np.int32, ("n_replicas", "depth", "max_seqs")),
     "batch_cached": (np.int32, ("n_replicas", "depth", "max_seqs")),
     "batch_prefill": (np.int8, ("n_replicas", "depth", "max_seqs")),
-    "batch_sampled": (np.int8, ("n_replicas", "depth", "max_seqs")),
+    "batch_sampled": (np.int8, ("n_replicas", "depth", "max_seqs")),  # tokens that may come of it
     "batch_prompts": (np.int8, ("n_replicas", "depth")),  # whether it is of prompts alone
     "batch_end_s": (np.float64, ("n_groups", "depth")),
     "sums": (np.float64, ("n_replicas", "n_sums")),
     "graph_size": (np.int64, ("n_graphs",)),  # what a number of decodes is rounded up to
+    "chances": (np.float64, ("n_chances",)),  # that at least 1, 2, ... drafted tokens are accepted
     "tokens_left": (np.int64, ("n_guesses",)),
     "tokens_held": (np.int64, ("n_guesses",)),
     "ending_s": (np.float64, ("n_requests",)),  # heap: when clients see a request end
@@ -143,6 +147,7 @@ ARRAYS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "steps": (np.float64, ("step_rows", "n_columns")),
     "gap_s": (np.float64, ("gap_rows",)),  # runs of equal gaps between tokens
     "gap_count": (np.int64, ("gap_rows",)),
+    "gap_tokens": (np.int64, ("gap_rows",)),  # that come together at the end of each of them
 }
 
 ENGINE = np.dtype([*_SETTINGS, *_SIZES, *_COUNTERS, ("address", "i8", (len(ARRAYS),))], align=True)
@@ -210,6 +215,7 @@ batch_prompts = _accessor("batch_prompts")
 batch_end_s = _accessor("batch_end_s")
 sums = _accessor("sums")
 graph_size = _accessor("graph_size")
+chances = _accessor("chances")
 tokens_left = _accessor("tokens_left")
 tokens_held = _accessor("tokens_held")
 ending_s = _accessor("ending_s")
@@ -222,3 +228,4 @@ source_free_s = _accessor("source_free_s")
 steps = _accessor("steps")
 gap_s = _accessor("gap_s")
 gap_count = _accessor("gap_count")
+gap_tokens = _accessor("gap_tokens")

@@ -63,8 +63,8 @@ def new_engine(settings: dict[str, float], given: dict[str, np.ndarray], distinc
     Args:
         settings: Value of every setting, and ``n_replicas``, ``n_groups``, ``n_copies`` and
             ``n_servers``.
-        given: Arrays ``requests``, ``keys``, ``stage_starts_s``, ``stage_sizes`` and
-            ``graph_size``.
+        given: Arrays ``requests``, ``keys``, ``stage_starts_s``, ``stage_sizes``, ``graph_size``
+            and ``chances``.
         distinct: How many different block keys there are.
     """
     record = np.zeros(1, ENGINE)
@@ -77,6 +77,7 @@ def new_engine(settings: dict[str, float], given: dict[str, np.ndarray], distinc
     record["n_distinct_keys"] = distinct
     record["n_block_ids"] = record["blocks"] + 1
     record["n_graphs"], record["n_guesses"] = len(given["graph_size"]), seqs + 2
+    record["n_chances"] = len(given["chances"])
     record["n_sums"], record["n_columns"] = len(STEP_COLUMNS) - FIRST_SUM, len(STEP_COLUMNS)
     record["step_rows"] = _STEP_ROWS
     record["gap_rows"] = _STEP_ROWS + record["n_replicas"] * seqs * depth

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float
 
-from pinn.physics.costs import step_costs
 from pinn.physics.request import REQUEST_FEATURES, phase_mask, request_features
-from pinn.physics.step import STEP_FEATURES, step_features
+from pinn.physics.speculation import deployment_features
+from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.run import RequestRecords, Run, StepRecords
 from pinn.specs.deployment import Deployment
 
@@ -141,4 +141,4 @@ def _integral(
 
 
 def _features(deployment: Deployment, table: np.ndarray) -> np.ndarray:
-    return step_features(step_costs([deployment]), StepRecords(table).sums)
+    return deployment_features(deployment, StepRecords(table).sums)

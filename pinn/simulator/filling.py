@@ -18,14 +18,18 @@ def add_to_batch(engine, replica, column, r, tokens):
     request, state = arrays.requests(engine)[r], arrays.replicas(engine)[replica]
     cached, known = request.computed, request.prompt + request.generated
     # What is left of a prompt whose keys and values came over the network is a step like a decode.
-    prefill = tokens > 1 or (cached < request.prompt and request.transferred != ARRIVED)
+    prompt_left = cached < request.prompt and request.transferred != ARRIVED
+    prefill = tokens > 1 + engine.drafts or prompt_left
     request.computed = cached + tokens
     request.worked += tokens
     if not engine.prefill_first:
         key_blocks(engine, replica, r, min(request.computed, known))
-    sampled = request.computed == known + request.placeholders
-    if sampled and engine.asynchronous:
-        request.placeholders += 1
+    # The next token, and one more for each drafted one that is verified with it.
+    sampled = max(request.computed - known - request.placeholders + 1, 0)
+    if sampled > 1:
+        request.unverified += sampled - 1
+    if engine.asynchronous:
+        request.placeholders += sampled
     i = arrays.batch_size(engine)[replica, column]
     arrays.batch_request(engine)[replica, column, i] = r
     arrays.batch_sampled(engine)[replica, column, i] = sampled

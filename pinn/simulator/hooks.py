@@ -27,6 +27,7 @@ from pinn.simulator.request_kernel import (
     request_values,
 )
 from pinn.simulator.state import REREAD
+from pinn.simulator.step_formulas import step_formulas
 from pinn.simulator.step_kernel import step_values
 from pinn.simulator.topology import group_of
 from pinn.specs.batch import Batch
@@ -38,6 +39,23 @@ class LinearCoefficients(NamedTuple):
     costs: Any  # Costs
     beta: np.ndarray  # [len(StepValues)]
     alpha: np.ndarray  # [phases, len(RequestValues)]
+
+
+class SpeculativeCoefficients(NamedTuple):
+    """The same of a deployment that drafts and verifies (``pinn.physics.speculation``).
+
+    A type of its own, so that the code of plain steps stays what it is.
+    """
+
+    costs: Any  # Costs of the pass that verifies
+    beta: np.ndarray  # [len(StepValues)], of what happens once a step
+    alpha: np.ndarray  # [phases, len(RequestValues)]
+    pass_beta: np.ndarray  # [len(StepValues)], of what happens in every pass
+    first: Any  # Costs of the draft's first pass
+    later: Any  # and of the further ones
+    tokens: float
+    passes: float
+    branches: float
 
 
 @inner
@@ -132,16 +150,50 @@ def _dot(weights, values):
 
 
 @inner
+def speculative_seconds(latency, sums):
+    """A step of several passes, see ``pinn.physics.speculation``."""
+    context, near = sums[3], sums[6]
+    if sums[REREAD] > 0:
+        context -= sums[REREAD]
+        near *= context / sums[3]
+    added = sums[1] * latency.tokens
+    verified = step_formulas(
+        latency.costs, sums[0], sums[1] + added, sums[2], context + added, sums[4], sums[5],
+        near + added, sums[7], sums[8],
+    )  # fmt: skip
+    once = step_values(latency.costs, sums)
+    total = _dot(latency.pass_beta, verified) + _dot(latency.beta, once)
+    if latency.passes == 0:
+        return total
+    first = step_formulas(
+        latency.first, sums[0], sums[1], sums[2] + added, context + added, sums[4], sums[5],
+        near + added, sums[7], sums[8],
+    )  # fmt: skip
+    total += _dot(latency.pass_beta, first)
+    known, b = sums[4] + sums[2], latency.branches
+    later = step_formulas(
+        latency.later, 0.0, b * (sums[0] + sums[1]), 0.0, b * (context + known), 0.0, 0.0,
+        b * (near + sums[7] + sums[2]), 0.0, 0.0,
+    )  # fmt: skip
+    return total + (latency.passes - 1) * _dot(latency.pass_beta, later)
+
+
+@inner
 def _phase_seconds(latency, engine, r, phase):
     return _dot(latency.alpha[phase], request_values(situation(engine, r)))
 
 
 def _is_linear(latency) -> bool:
-    return getattr(latency, "instance_class", None) is LinearCoefficients
+    kind = getattr(latency, "instance_class", None)
+    return kind is LinearCoefficients or kind is SpeculativeCoefficients
 
 
 @overload(step_seconds)
 def _(latency, engine, replica):  # noqa: ARG001
+    if getattr(latency, "instance_class", None) is SpeculativeCoefficients:
+        return lambda latency, engine, replica: speculative_seconds(
+            latency, arrays.sums(engine)[replica]
+        )
     if _is_linear(latency):
         return lambda latency, engine, replica: _dot(
             latency.beta, step_values(latency.costs, arrays.sums(engine)[replica])

@@ -8,10 +8,10 @@ import numpy as np
 from jaxtyping import Float
 
 from pinn.physics.batch_sums import sum_batches
-from pinn.physics.costs import step_costs
+from pinn.physics.costs import model_costs
 from pinn.physics.request import RequestState, phase_mask, request_features
-from pinn.physics.step import step_features
-from pinn.simulator.hooks import LinearCoefficients
+from pinn.physics.speculation import ONCE, deployment_features, speculative_costs
+from pinn.simulator.hooks import LinearCoefficients, SpeculativeCoefficients
 from pinn.simulator.request_kernel import request_coefficients
 from pinn.simulator.step_kernel import cost_numbers, step_coefficients
 from pinn.specs.batch import Batch
@@ -32,18 +32,31 @@ class LinearLatency:
     beta: Float[np.ndarray, " step_features"]
     alpha: Float[np.ndarray, " request_features"]
 
-    def compile(self) -> LinearCoefficients:
+    def compile(self) -> LinearCoefficients | SpeculativeCoefficients:
         """The same for compiled code."""
-        return LinearCoefficients(
-            cost_numbers(step_costs([self.deployment])),
-            step_coefficients(self.beta),
-            request_coefficients(self.alpha),
+        alpha, beta = request_coefficients(self.alpha), step_coefficients(self.beta)
+        drafts = speculative_costs(self.deployment)
+        if drafts is None:
+            return LinearCoefficients(cost_numbers(model_costs([self.deployment])), beta, alpha)
+        pass_beta, once = self.beta.copy(), np.zeros_like(self.beta)
+        pass_beta[list(ONCE)] = 0.0
+        once[list(ONCE)] = self.beta[list(ONCE)]
+        return SpeculativeCoefficients(
+            cost_numbers(drafts.verified),
+            step_coefficients(once),
+            alpha,
+            step_coefficients(pass_beta),
+            cost_numbers(drafts.first),
+            cost_numbers(drafts.later),
+            float(drafts.tokens),
+            float(drafts.passes),
+            float(drafts.branches),
         )
 
     def step_time(self, batch: Batch) -> float:
         """One step: beta . features."""
         sums = sum_batches([batch], self.deployment.model.window_tokens)
-        return float((step_features(step_costs([self.deployment]), sums) @ self.beta)[0])
+        return float((deployment_features(self.deployment, sums) @ self.beta)[0])
 
     def queueing_time(self, request: RequestState) -> float:
         """Phase ``arrival_to_queue``."""

@@ -73,6 +73,15 @@ class KvLayout:
         return self.full_groups * blocks + self.window_groups * windowed
 
 
+def tokens_beyond(deployment: Deployment) -> int:
+    """Tokens past a request's end for which it may hold blocks: drafts of two steps and a third's.
+
+    Two steps are in flight at most, and the draft writes ahead of the second.
+    """
+    drafts = deployment.recipe.speculation
+    return 4 * drafts.tokens if drafts else 0
+
+
 def max_model_len(deployment: Deployment) -> int:
     """The flag, or the model's own maximum."""
     return deployment.serving.max_model_len or deployment.model.max_position
@@ -85,7 +94,7 @@ def kv_layout(deployment: Deployment, engine: EngineSpec) -> KvLayout:
         PinnError: If the weights do not fit, or the cache cannot hold one request of max_model_len
             (as ``check_enough_kv_cache_memory``), with the numbers.
     """
-    layout = _empty_layout(deployment)
+    layout = _with_draft(_empty_layout(deployment), deployment)
     if engine.num_gpu_blocks_override is not None:
         total = engine.num_gpu_blocks_override
     else:
@@ -174,20 +183,34 @@ def _mixer_state(group: LayerGroup, tp: int) -> float:
 
 def gpu_weight_bytes(deployment: Deployment) -> float:
     """Weights on one GPU, less those offloaded to the host."""
-    model, recipe = deployment.model, deployment.recipe
+    recipe = deployment.recipe
+    total = _model_weight_bytes(deployment, deployment.model) / recipe.pipeline_parallel_size
+    total = max(total - deployment.serving.cpu_offload_gb * GIB, 0.0)
+    draft = deployment.draft
+    if draft is not None:
+        total += _model_weight_bytes(deployment, draft.model, shared_head=draft.shares_head)
+        total += draft.projection_weights * ACTIVATION_BYTES
+    return total
+
+
+def _model_weight_bytes(
+    deployment: Deployment, model: ModelSpec, *, shared_head: bool = False
+) -> float:
+    """Weights of a model over all stages; without head and embedding if it shares them."""
+    recipe = deployment.recipe
     tp = recipe.tensor_parallel_size
     embedding = -(-model.vocab_size // tp) * model.hidden_size * ACTIVATION_BYTES
     matmuls = (*dense_matmuls(model, tp), *idle_matmuls(model, tp))
-    total = sum(m.weight_bytes for m in matmuls)
-    total += (0 if model.tied_embeddings else embedding) + model.extra_parameters * ACTIVATION_BYTES
+    total = sum(m.weight_bytes for m in matmuls if not (shared_head and m.per_sequence))
+    own = not (model.tied_embeddings or shared_head)
+    total += (embedding if own else 0) + model.extra_parameters * ACTIVATION_BYTES
     total += model.lookup_parameters / tp * ACTIVATION_BYTES
     if model.moe is not None:
         cut = recipe.expert_tensor_parallel_size
         held = model.moe.experts / recipe.expert_parallel_size
         expert = expert_weights(model.moe, model.hidden_size, cut)
         total += expert * held * model.moe_layers * model.precisions.experts.bytes_per_weight
-    total /= recipe.pipeline_parallel_size
-    return max(total - deployment.serving.cpu_offload_gb * GIB, 0.0)
+    return total
 
 
 def activation_reserve_bytes(deployment: Deployment) -> float:
@@ -250,6 +273,19 @@ def _empty_layout(deployment: Deployment) -> KvLayout:
         -(-windowed // group),
         1 if states else -(-window // size) + 1,
     )
+
+
+def _with_draft(layout: KvLayout, deployment: Deployment) -> KvLayout:
+    """Blocks that hold the keys and values of the draft's layers too, in the groups of full ones.
+
+    vLLM gives them a group of their own; the bytes of a token are the same.
+    """
+    if deployment.draft is None:
+        return layout
+    groups = deployment.draft.model.layer_groups
+    token_bytes = sum(g.count * layer_kv_bytes(g, deployment) for g in groups)
+    added = token_bytes * deployment.recipe.block_tokens / layout.full_groups
+    return replace(layout, block_bytes=layout.block_bytes + added)
 
 
 def _is_windowed(group: LayerGroup) -> bool:

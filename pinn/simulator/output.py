@@ -14,6 +14,7 @@ from pinn.simulator.queues import remove_waiting
 from pinn.simulator.server import hear_of_step, note_first, note_last, stream
 from pinn.simulator.state import FINISHED, PREEMPTED, PREFILLS, RUNNING, TIMED_OUT
 from pinn.simulator.topology import server_of
+from pinn.simulator.verification import verified_tokens
 
 
 @inner
@@ -22,20 +23,22 @@ def update_from_output(engine, replica, column, now, token_s, completion_s):
     hear_of_step(engine, now)
     finished = 0
     for i in range(arrays.batch_size(engine)[replica, column]):
-        if not arrays.batch_sampled(engine)[replica, column, i]:
+        sampled = int(arrays.batch_sampled(engine)[replica, column, i])
+        if sampled == 0:
             continue
         r = arrays.batch_request(engine)[replica, column, i]
         request = arrays.requests(engine)[r]
         if request.status == TIMED_OUT or request.status == FINISHED:
             continue
         if engine.prefill_first and request.status == PREEMPTED:
-            request.placeholders -= 1  # SGLang drops the token of a request that it has retracted.
+            # SGLang drops the tokens of a request that it has retracted.
+            request.placeholders -= sampled
             continue
         server = server_of(engine, r)
         stream(server, now, token_s)
-        _append_token(engine, request, server, now)
+        _append_tokens(engine, request, server, now, verified_tokens(engine, r, sampled))
         if engine.asynchronous:
-            request.placeholders -= 1
+            request.placeholders -= sampled
         ends = request.generated == request.output
         if engine.prefill_first:
             # SGLang's tree takes prompts when they are computed, and outputs when they end.
@@ -56,13 +59,13 @@ def update_from_output(engine, replica, column, now, token_s, completion_s):
 
 
 @inner
-def _append_token(engine, request, server, now):
-    """Count a token and the gap since the one before, runs of equal gaps together.
+def _append_tokens(engine, request, server, now, tokens):
+    """Count a step's tokens and the gap since those before, runs of equal gaps together.
 
     A gap lies between the moments when the server begins with two steps' tokens: all requests of
     a batch share it, whatever their places in the batch.
     """
-    request.generated += 1
+    request.generated += tokens
     engine.progress += 1
     request.last_s = now
     if request.generated == 1:
@@ -73,13 +76,21 @@ def _append_token(engine, request, server, now):
         request.early_recomputed = request.recomputed
     else:
         gap = server.start_s - request.gap_start_s
-        if engine.n_gaps > 0 and arrays.gap_s(engine)[engine.n_gaps - 1] == gap:
-            arrays.gap_count(engine)[engine.n_gaps - 1] += 1
+        last = engine.n_gaps - 1
+        if last >= 0 and _is_like(engine, last, gap, tokens):
+            arrays.gap_count(engine)[last] += 1
         else:
             arrays.gap_s(engine)[engine.n_gaps] = gap
             arrays.gap_count(engine)[engine.n_gaps] = 1
+            arrays.gap_tokens(engine)[engine.n_gaps] = tokens
             engine.n_gaps += 1
     request.gap_start_s = server.start_s
+
+
+@inner
+def _is_like(engine, i, gap, tokens):
+    """Whether a recorded gap is as long as another and ends with as many tokens."""
+    return arrays.gap_s(engine)[i] == gap and arrays.gap_tokens(engine)[i] == tokens
 
 
 @inner

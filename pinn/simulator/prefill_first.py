@@ -285,8 +285,9 @@ def _schedule_decodes(engine, replica, column):
         state.expected = max(state.expected - decay, least)
     for i in range(state.running):
         r = running[i]
-        grow(engine, replica, r, arrays.requests(engine)[r].computed + 1)
-        add_to_batch(engine, replica, column, r, 1)
+        tokens = 1 + engine.drafts
+        grow(engine, replica, r, arrays.requests(engine)[r].computed + tokens)
+        add_to_batch(engine, replica, column, r, tokens)
 
 
 @inner
@@ -295,7 +296,12 @@ def _decode_blocks(engine, replica):
     state, running = arrays.replicas(engine)[replica], arrays.running(engine)[replica]
     needed = 0
     for i in range(state.running):
-        needed += arrays.requests(engine)[running[i]].computed % engine.block_size == 0
+        request = arrays.requests(engine)[running[i]]
+        if engine.drafts > 0:
+            whole = blocks_for(engine, request.computed + 1 + engine.drafts)
+            needed += max(whole - request.blocks, 0)
+        else:
+            needed += request.computed % engine.block_size == 0
     return needed
 
 
@@ -337,7 +343,7 @@ def _give_up(engine, replica, r):
     request, state = arrays.requests(engine)[r], arrays.replicas(engine)[replica]
     free_request(engine, replica, r)
     request.status = PREEMPTED
-    request.computed = 0
+    request.computed = request.unverified = 0
     request.preemptions += 1
     append_waiting(engine, replica, r)
     arrays.preempted(engine)[replica, state.preempted] = r

@@ -55,6 +55,8 @@ def read_records(state: Engine, latency: LatencyModel) -> RequestRecords:
         handed_work=_work(state, "handed"),
         first_work=_work(state, "first"),
         last_work=_work(state, "last"),
+        drafted_tokens=r["drafted"].copy(),
+        accepted_tokens=r["accepted"].copy(),
         completion_s=completion_s,
     )
 

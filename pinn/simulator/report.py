@@ -15,6 +15,7 @@ _LATENCIES = {
     "e2e": "end to end",
     "ttft": "time to first token",
     "itl": "between tokens",
+    "step_itl": "between steps' tokens",
     "scheduling_delay": "arrival to schedule",
     "step": "engine step",
 }
@@ -35,6 +36,8 @@ def latency_table(found: Mapping[str, Any], rows: Mapping[str, str]) -> Table:
     for column in ("mean", *(f"p{percent}" for percent in PERCENTILES)):
         table.add_column(column, justify="right")
     for key, label in rows.items():
+        if f"{key}_mean_ms" not in found:
+            continue
         values = [found[f"{key}_{c.header}_ms"] for c in table.columns[1:]]
         table.add_row(label, *(_number(value) for value in values))
     return table
@@ -86,6 +89,11 @@ def _facts(found: dict[str, Any]) -> Table:
         f"{found['requests_per_step']:.1f} requests and {found['tokens_per_step']:.1f} tokens "
         f"each; busy {100 * found['busy_share']:.1f} % of the time",
     }
+    if "drafted_tokens" in found:
+        rows["drafts"] = (
+            f"{100 * found['acceptance_rate']:.1f} % of {found['drafted_tokens']:,} tokens "
+            f"accepted; {found['tokens_per_decode']:.2f} tokens of a request per step"
+        )
     for name, text in rows.items():
         table.add_row(name, text)
     return table

@@ -35,7 +35,7 @@ class RequestRecords:
         output_tokens: Tokens generated.
         cached_tokens: Prompt tokens found in the prefix cache at its first scheduling.
         reused_tokens: Tokens found in the cache over all its schedulings.
-        computed_tokens: Tokens computed, recomputation included.
+        computed_tokens: Tokens computed, recomputation included but drafts that were rejected.
         preemptions: How often it was preempted.
         arrival_s: When the client sent it.
         handed_s: When the front end put it into the engine's input queue.
@@ -54,6 +54,8 @@ class RequestRecords:
             over: requests taken in, their prompt tokens, tokens streamed.
         first_work: The same when its first token was sent.
         last_work: The same when its last token was sent.
+        drafted_tokens: Drafted tokens that steps verified for it; 0 without speculative decoding.
+        accepted_tokens: Of those, what the model would have said, beyond its output's end too.
         completion_s: PostDecodeFixedOverhead, the same for all.
     """
 
@@ -82,6 +84,8 @@ class RequestRecords:
     handed_work: Float[np.ndarray, "requests 3"]
     first_work: Float[np.ndarray, "requests 3"]
     last_work: Float[np.ndarray, "requests 3"]
+    drafted_tokens: np.ndarray
+    accepted_tokens: np.ndarray
     completion_s: float = 0.0
 
     def __len__(self) -> int:
@@ -116,15 +120,18 @@ class RequestRecords:
 
 @dataclass(frozen=True)
 class GapRuns:
-    """Gaps between consecutive tokens of a request, runs of equal ones together.
+    """Gaps between the steps that give a request tokens, runs of equal ones together.
 
     Attributes:
         seconds: Length of the gaps of each run.
         count: How many gaps the run has.
+        tokens: Tokens that come together at the end of each of its gaps; 1 without speculative
+            decoding.
     """
 
     seconds: Float[np.ndarray, " runs"]
     count: Int[np.ndarray, " runs"]
+    tokens: Int[np.ndarray, " runs"]
 
 
 @dataclass(frozen=True)
@@ -159,7 +166,7 @@ class Run:
         workload: What was sent.
         requests: Per request.
         steps: Per step.
-        gaps: Gaps between tokens, over all requests that generated any.
+        gaps: Gaps between steps' tokens, over all requests that generated any.
         kv_blocks: KV cache blocks of one replica.
         block_size: Tokens in a block.
         replicas: Data-parallel replicas of all servers together.

@@ -4,8 +4,8 @@ Prompts and decodes share a step here. It mirrors ``vllm/v1/core/sched/scheduler
 schedule`` with the first-come-first-served policy, and ``AsyncScheduler._update_after_schedule``.
 TensorRT-LLM's ``MicroBatchScheduler`` does the same but for three things: a chunk is a multiple of
 its blocks, a request is admitted with room for its whole output
-(``GUARANTEED_NO_EVICT``), and steps of decodes are rounded up to a CUDA graph. Left out:
-speculative decoding, LoRA, encoder inputs and structured output.
+(``GUARANTEED_NO_EVICT``), and steps of decodes are rounded up to a CUDA graph. Under speculative
+decoding every decode brings all its drafts. Left out: LoRA, encoder inputs and structured output.
 """
 
 from __future__ import annotations
@@ -84,16 +84,25 @@ def _schedule_running(engine, replica, column):
         if tokens <= 0:
             i += 1
             continue
-        enough = grow(engine, replica, r, request.computed + tokens)
+        slots = _slots(engine, request.computed + tokens)
+        enough = grow(engine, replica, r, slots)
         while not enough:
             last = running[state.running - 1]
             state.running -= 1
             _preempt(engine, replica, last)
             if last == r:
                 return
-            enough = grow(engine, replica, r, request.computed + tokens)
+            enough = grow(engine, replica, r, slots)
         add_to_batch(engine, replica, column, r, tokens)
         i += 1
+
+
+@inner
+def _slots(engine, tokens):
+    """Tokens to hold blocks for: those and what a draft is about to write after them."""
+    if engine.lookahead > 0:
+        return max(min(tokens + engine.lookahead, engine.max_model_len), tokens)
+    return tokens
 
 
 @inner
@@ -118,6 +127,8 @@ def _running_tokens(engine, request):
         if request.computed + 2 - in_flight >= request.prompt + request.output:
             return 0
     tokens = request.prompt + request.generated + request.placeholders - request.computed
+    if tokens == 1 and request.computed >= request.prompt:
+        tokens += engine.drafts
     if 0 < engine.long_prefill < tokens:
         tokens = engine.long_prefill
     return min(tokens, engine.max_model_len - 1 - request.computed)
@@ -129,7 +140,7 @@ def _preempt(engine, replica, r):
     request, state = arrays.requests(engine)[r], arrays.replicas(engine)[replica]
     free_request(engine, replica, r)
     request.status = PREEMPTED
-    request.computed = 0
+    request.computed = request.unverified = 0
     request.preemptions += 1
     prepend_waiting(engine, replica, r)
     arrays.preempted(engine)[replica, state.preempted] = r
@@ -180,7 +191,9 @@ def _start(engine, replica, column, r, now):
     tokens = _cut(engine, tokens, budget)
     if tokens <= 0:
         return False, False
-    held = request.prompt + request.output if engine.reserves else computed + tokens
+    held = computed + tokens
+    if engine.reserves:
+        held = request.prompt + request.output + 2 * engine.drafts
     if request.slot >= 0:
         enough = grow(engine, replica, r, held)
     else:

@@ -5,15 +5,22 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Bool
 
-from pinn.physics.costs import step_costs
+from pinn.physics.costs import model_costs
 from pinn.simulator.block_keys import block_keys
 from pinn.simulator.engine import Engine, new_engine
 from pinn.simulator.engine_spec import EngineSpec, api_servers
-from pinn.simulator.memory import KvLayout, gpu_cache_tokens, max_model_len
+from pinn.simulator.memory import KvLayout, gpu_cache_tokens, max_model_len, tokens_beyond
 from pinn.simulator.state import REJECTED, REQUEST, UNSENT
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.deployment import Deployment
-from pinn.specs.recipe import COMPLETION, GATHER, LEAST_LOADED, PREFILL_FIRST, EffectiveRecipe
+from pinn.specs.recipe import (
+    COMPLETION,
+    GATHER,
+    LEAST_LOADED,
+    NEXT_STEP,
+    PREFILL_FIRST,
+    EffectiveRecipe,
+)
 
 #: Requests beyond the running ones whose keys and values may be on their way.
 _LOADING_SLOTS = 256
@@ -54,12 +61,14 @@ def set_up(
     starts = workload.stage_starts_s if not workload.stages_wait else (workload.stage_starts_s[0],)
     sizes = np.bincount(workload.stage, minlength=workload.stages).astype(np.int64)
     settings = _settings(deployment, workload, spec, layout) | {"n_sources": sources}
+    drafts = recipe.speculation
     given = {
         "requests": requests,
         "keys": keys,
         "stage_starts_s": np.array(starts, np.float64),
         "stage_sizes": sizes,
         "graph_size": _graph_sizes(recipe, int(settings["max_seqs"])),
+        "chances": np.array(drafts.chances if drafts else (), np.float64),
     }
     return new_engine(settings, given, n_keys)
 
@@ -86,8 +95,10 @@ def _settings(
     apart = recipe.schedule == PREFILL_FIRST
     if not apart:
         seqs = min(seqs, recipe.token_budget)
+    drafts = recipe.speculation.tokens if recipe.speculation else 0
     overlap = recipe.overlap if spec.async_scheduling is None else spec.async_scheduling
     totals, size = workload.prompt_tokens + workload.output_tokens, recipe.block_tokens
+    beyond = tokens_beyond(deployment)
     bytes_per_token = layout.block_bytes / size * layout.full_groups
     return {
         "max_tokens": recipe.token_budget,
@@ -96,10 +107,10 @@ def _settings(
         "max_model_len": max_model_len(deployment),
         "block_size": size,
         # With a block for every token ever sent nothing is evicted, so more make no difference.
-        "blocks": min(layout.blocks, int(layout.request_blocks(totals, size).sum())),
+        "blocks": min(layout.blocks, int(layout.request_blocks(totals + beyond, size).sum())),
         "cache_blocks": layout.blocks,
         # A request may run one step past its end.
-        "row": int(layout.request_blocks(totals.max() + 1, size)) + 1,
+        "row": int(layout.request_blocks(totals.max() + 1 + beyond, size)) + 1,
         "slots": seqs + min(_LOADING_SLOTS, int((workload.transferred_tokens > 0).sum())),
         "long_prefill": spec.long_prefill_token_threshold,
         "window": deployment.model.window_tokens or _NO_WINDOW,
@@ -116,6 +127,8 @@ def _settings(
         "poll_interval": recipe.poll_interval,
         "rounds_up": len(recipe.graph_sizes) > 0,
         "expected_share": recipe.admission_share,
+        "drafts": drafts,
+        "lookahead": drafts if deployment.draft and recipe.admission == NEXT_STEP else 0,
         "depth": pipeline if pipeline > 1 else 1 + overlap,
         "pipeline": pipeline,
         "n_replicas": replicas,
@@ -142,7 +155,9 @@ def _keep_step(deployment: Deployment) -> bool:
 
 def _most_reread(deployment: Deployment) -> float:
     """Share of the decodes' keys and values that need no reading before arithmetic takes longer."""
-    costs = step_costs([deployment])
+    costs = model_costs([deployment])
     read = costs.kv_read_s[0] + costs.windowed_kv_read_s[0]
-    arithmetic = costs.decode_pair_s[0] + costs.windowed_decode_pair_s[0]
+    drafts = deployment.recipe.speculation
+    queries = 1 + (drafts.tokens if drafts else 0)
+    arithmetic = queries * (costs.decode_pair_s[0] + costs.windowed_decode_pair_s[0])
     return float(max(1 - arithmetic / read, 0.0))

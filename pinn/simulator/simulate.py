@@ -41,7 +41,8 @@ def simulate(
 ) -> Run:
     """Serve a workload on a simulated vLLM V1 engine.
 
-    The run is a pure function of its arguments: nothing is drawn at random.
+    The run is a pure function of its arguments: nothing is drawn at random but which drafted tokens
+    are accepted, by numbers that belong to the requests (``pinn.simulator.verification``).
 
     Args:
         deployment: Model, GPU and serving configuration.
@@ -152,20 +153,19 @@ class Buffers:
     def __init__(self, state: Any, arrays: dict[str, Any]) -> None:
         self.state, self.arrays = state, arrays
         self.steps: list[np.ndarray] = []
-        self.seconds: list[np.ndarray] = []
-        self.counts: list[np.ndarray] = []
+        self.gaps: list[list[np.ndarray]] = []
 
     def empty(self) -> None:
         """Take what has come since the last time."""
         state, arrays = self.state, self.arrays
         self.steps.append(arrays["steps"][: state.n_steps].copy())
-        self.seconds.append(arrays["gap_s"][: state.n_gaps].copy())
-        self.counts.append(arrays["gap_count"][: state.n_gaps].copy())
+        columns = ("gap_s", "gap_count", "gap_tokens")
+        self.gaps.append([arrays[name][: state.n_gaps].copy() for name in columns])
         state.n_steps = state.n_gaps = 0
 
     def whole(self) -> tuple[StepRecords, GapRuns]:
         """All that was taken."""
-        gaps = GapRuns(np.concatenate(self.seconds), np.concatenate(self.counts))
+        gaps = GapRuns(*(np.concatenate(parts) for parts in zip(*self.gaps, strict=True)))
         return StepRecords(np.concatenate(self.steps)), gaps
 
 

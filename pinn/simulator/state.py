@@ -79,6 +79,9 @@ REQUEST = np.dtype(
         ("source", "i8"),  # prefill worker that has its keys and values
         ("loading_s", "f8"),  # when their blocks were there
         ("moved", "i8"),  # tokens of them that were not there before
+        ("unverified", "i8"),  # drafted tokens among those computed, in batches in flight
+        ("drafted", "i8"),  # tokens that steps have verified
+        ("accepted", "i8"),  # of those
     ],
     align=True,
 )

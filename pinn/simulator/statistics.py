@@ -48,7 +48,9 @@ def client_statistics(run: Run, stage: int | None = None) -> dict[str, Any]:
     """Those of them that clients see.
 
     ``e2e``, ``ttft`` and ``scheduling_delay`` (arrival to first scheduling) are over finished
-    requests; ``itl`` is over gaps between tokens, or in a stage over each request's mean gap.
+    requests; ``itl`` is over gaps between tokens, or in a stage over each request's mean gap. Under
+    speculative decoding a gap is shared by the tokens that come at its end, ``step_itl`` is over
+    the gaps as clients see them, and tokens drafted and accepted are counted, of the whole run.
 
     Args:
         run: The run.
@@ -65,7 +67,7 @@ def client_statistics(run: Run, stage: int | None = None) -> dict[str, Any]:
     ):
         found |= latency_statistics(name, seconds[done])
     if stage is None:
-        return found | _gaps(run.gaps)
+        return found | _gaps(run.gaps) | _verification(run)
     means = r.mean_itl_s[done]
     means = means[~np.isnan(means)]
     return found | latency_statistics("itl", means)
@@ -115,7 +117,21 @@ def latency_statistics(
 
 
 def _gaps(gaps: GapRuns) -> dict[str, float]:
-    return latency_statistics("itl", gaps.seconds, gaps.count)
+    return latency_statistics("itl", gaps.seconds / gaps.tokens, gaps.count * gaps.tokens)
+
+
+def _verification(run: Run) -> dict[str, Any]:
+    """What drafting brought; nothing without it."""
+    r, gaps = run.requests, run.gaps
+    drafted, accepted = int(r.drafted_tokens.sum()), int(r.accepted_tokens.sum())
+    if drafted == 0:
+        return {}
+    return latency_statistics("step_itl", gaps.seconds, gaps.count) | {
+        "drafted_tokens": drafted,
+        "accepted_tokens": accepted,
+        "acceptance_rate": accepted / drafted,
+        "tokens_per_decode": float(gaps.count @ gaps.tokens) / float(gaps.count.sum()),
+    }
 
 
 def engine_statistics(run: Run) -> dict[str, Any]:

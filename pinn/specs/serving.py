@@ -211,7 +211,8 @@ class ServingSpec:
     )
     speculative_acceptance: str = flag(
         "",
-        "Chance that a drafted token is accepted, or one for each position, given those before.",
+        "Chance that a drafted token is accepted, or one for each position, given those before; "
+        "or vLLM's metrics page, whose counters tell.",
         shown="a published one",
     )
     disaggregation_mode: str = flag(

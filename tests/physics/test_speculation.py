@@ -12,6 +12,7 @@ from pinn.coefficients.coefficients import prior_coefficients
 from pinn.coefficients.configurations import make_deployment
 from pinn.coefficients.surrogate import batch_floor_seconds, batch_seconds
 from pinn.errors import PinnError
+from pinn.export.blis_model import check_expressible
 from pinn.physics.batch_sums import sum_batches, uniform_sums
 from pinn.physics.costs import step_costs
 from pinn.physics.speculation import deployment_features, drafting_features
@@ -108,3 +109,14 @@ def test_a_tree_carries_every_branch_on():
     sums = sum_batches([Batch.decode(16, 1000)])
     thin, wide = (drafting_features(own, sums)[0, NAMES.index("kv_read")] for own in (chain, tree))
     assert wide == pytest.approx(thin * (1 + 4 + 4) / 3, rel=1e-3)
+
+
+def test_blis_refuses_it_with_a_reason():
+    own = make_deployment(
+        {
+            "model": "meta-llama/Llama-3.1-8B", "gpu": "H100",
+            "speculative_config": '{"method": "ngram", "num_speculative_tokens": 2}',
+        }
+    )  # fmt: skip
+    with pytest.raises(PinnError, match="BLIS decodes one token of a request in a step"):
+        check_expressible(own)
