@@ -1,7 +1,9 @@
 """Deployments whose multi-token prediction nobody marked, for a range of acceptance.
 
 Neither the tokens drafted nor their acceptance is known, and nothing is fitted: the table shows
-which acceptance would explain what was measured.
+which acceptance would explain what was measured. Times are those of the mean step of the closed
+loop, without a simulator: B decodes halfway through their outputs and, as each request ends after
+output / E steps that give it E tokens, B E / output prompts beside them.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from pinn.coefficients.surrogate import predict_coefficients
 from pinn.coefficients.trained_network import TrainedNetwork
 from pinn.data.measured_deployments import MeasuredDeployment, measured_deployment
 from pinn.evaluation.metrics import error_summary
-from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.many import Job, map_runs
+from pinn.physics.batch_sums import uniform_sums
+from pinn.physics.speculation import deployment_features
 from pinn.specs.deployment import Deployment
 from pinn.specs.serving import SGLANG
 
@@ -44,15 +46,32 @@ def speculating(one: MeasuredDeployment, tokens: int, acceptance: float) -> Depl
     return replace(one.served, serving=replace(one.served.serving, **flags))
 
 
+def mean_tpot_s(deployment: Deployment, beta: np.ndarray, one: MeasuredDeployment) -> float:
+    """Time per output token of the mean step of a row's closed loop."""
+    drafts, workload = deployment.recipe.speculation, one.workload
+    tokens = 1.0 if drafts is None else drafts.tokens_per_step
+    prompt, output = float(workload.prompt_tokens.mean()), float(workload.output_tokens.mean())
+    batch = one.concurrency / deployment.recipe.data_parallel_size
+    sums = uniform_sums(
+        decode_requests=batch,
+        decode_context=prompt + output / 2,
+        prefill_requests=np.array([0.0, 1.0]),
+        prefill_tokens=prompt,
+        window=deployment.model.window_tokens,
+    )
+    alone, beside = deployment_features(deployment, sums) @ beta
+    prompts = batch * tokens / output
+    return float((alone + prompts * (beside - alone)) / tokens)
+
+
 def score_speculating(
     rows: pd.DataFrame,
     network: TrainedNetwork,
     left_out: Mapping[str, TrainedNetwork],
     tokens: int,
     acceptances: Sequence[float] = ACCEPTANCES,
-    workers: int | None = None,
 ) -> pd.DataFrame:
-    """Simulate every row without drafts, and with them at each acceptance.
+    """Time every row without drafts, and with them at each acceptance.
 
     Args:
         rows: As ``pinn.data.engine_deployments.read_speculating`` gives them.
@@ -60,25 +79,19 @@ def score_speculating(
         left_out: Model -> the network that never saw its deployments.
         tokens: Drafted in a step.
         acceptances: Of each of them.
-        workers: Threads.
 
     Returns:
         The rows with ``tpot_s_plain`` and ``tpot_s_ACCEPTANCE``.
     """
-    jobs = []
+    found = []
     for _, row in rows.iterrows():
         one = measured_deployment(row)
         chosen = left_out.get(one.deployment.model.name, network)
-        found = predict_coefficients(chosen, [one.deployment])
-        for deployment in (one.served, *(speculating(one, tokens, a) for a in acceptances)):
-            latency = LinearLatency(deployment, found.beta[0], found.alpha[0])
-            jobs.append(Job(deployment, one.workload, latency))
-    means = map_runs(
-        lambda _, run: np.nanmean(run.requests.mean_itl_s[run.requests.finished]), jobs, workers
-    )
-    names = ["plain", *map(str, acceptances)]
-    table = np.array(means).reshape(-1, len(names))
-    return rows.assign(**{f"tpot_s_{name}": table[:, i] for i, name in enumerate(names)})
+        beta = predict_coefficients(chosen, [one.deployment]).beta[0]
+        own = (one.served, *(speculating(one, tokens, rate) for rate in acceptances))
+        found.append([mean_tpot_s(deployment, beta, one) for deployment in own])
+    names = [f"tpot_s_{name}" for name in ("plain", *acceptances)]
+    return rows.assign(**dict(zip(names, np.array(found).T, strict=True)))
 
 
 def speculating_lines(scores: pd.DataFrame) -> Iterator[str]:
