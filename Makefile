@@ -46,6 +46,21 @@ fuzz: $(VENV)/installed-test
 formulas: $(VENV)/installed-test
 	$(BIN)/python scripts/make_formulas.py
 
+# make wheel-test: the wheel alone in an empty environment, on every command of README and docs
+.PHONY: wheel-test
+wheel-test: $(BIN)/python
+	rm -rf build/wheel && $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	$(BIN)/python -m venv build/wheel/venv
+	build/wheel/venv/bin/pip install --quiet --constraint constraints.txt build/wheel/*.whl \
+		pytest beartype hypothesis
+	cd build/wheel && venv/bin/pinn coefficients --model Qwen/Qwen3-30B-A3B --gpu H100
+	env --unset=PYTHONPATH build/wheel/venv/bin/pytest tests/docs -k typed
+
+# make notebook: docs/python.ipynb run anew, with what it prints and draws
+.PHONY: notebook
+notebook: $(VENV)/installed
+	$(BIN)/python scripts/make_notebook.py
+
 # make docs:  the pages of docs as a site in docs/site
 .PHONY: docs
 docs: $(VENV)/installed-test

@@ -23,8 +23,10 @@ autodoc_member_order = "bysource"
 highlight_language = "text"
 suppress_warnings = ["myst.xref_missing"]
 
-# The page of commands is what their --help prints.
+# The page of commands is what their --help prints; that of the notebook is the notebook.
 sys.path.insert(0, str(ROOT / "scripts"))
+import make_notebook  # noqa: E402
 import make_reference  # noqa: E402
 
 make_reference.main()
+make_notebook.write_page()

@@ -12,6 +12,7 @@ from pinn.cli.evaluate_decisions import decisions
 from pinn.cli.evaluate_speculation import speculation
 from pinn.cli.options import Checkpoint, JsonPath, output
 from pinn.errors import PinnError
+from pinn.specs.data_folder import conf_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,12 +64,7 @@ def _suite(fast: bool, overrides: list[str]) -> None:
     from hydra.utils import get_method
     from omegaconf import OmegaConf
 
-    conf = Path(__file__).resolve().parents[2] / "conf"
-    if not (conf / "experiment" / "suite.yaml").is_file():
-        raise PinnError(
-            f"no configurations in {conf}: the suite runs from a checkout of the repository, with "
-            "'pip install --editable .'"
-        )
+    conf = conf_file("train.yaml").parent
     given = ["+experiment=suite", f"fast={str(fast).lower()}", *overrides]
     try:
         with initialize_config_dir(str(conf), version_base="1.3"):

@@ -1,4 +1,4 @@
-"""What a simulated figure hangs on, for ``pinn simulate --sensitivity``."""
+"""What a simulated figure depends on, for ``pinn simulate --sensitivity``."""
 
 from __future__ import annotations
 
@@ -55,5 +55,5 @@ def print_sensitivity(found: dict[str, Any], console: Console | None = None) -> 
         if abs(shares[name]) >= _PRINTED:
             table.add_row(name, f"{shares[name]:+.3f} %")
     console = console or Console(markup=False)
-    console.print(f"{found['figure']} {found['value']:,.4g} hangs on", highlight=False)
+    console.print(f"{found['figure']} {found['value']:,.4g} depends on", highlight=False)
     console.print(table)

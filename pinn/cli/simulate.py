@@ -59,8 +59,8 @@ def simulate(
         typer.Option(
             "--sensitivity",
             metavar="FIGURE",
-            help="Also say which coefficients a figure of the JSON hangs on, such as e2e_mean_ms: "
-            "the run again with each one changed, everything else equal.",
+            help="Also say which coefficients a figure of the JSON depends on, such as "
+            "e2e_mean_ms: the run again with each one changed, everything else equal.",
         ),
     ] = None,
     checkpoint: Checkpoint = None,

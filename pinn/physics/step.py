@@ -209,14 +209,14 @@ _FEATURES = (
     StepFeature(
         "gemm_weights", "1", 0.0, 0.05, None, "bandwidth",
         "gemm", ("gemm",),
-        "Reading the weights of the same: what does not hide behind the arithmetic.",
+        "Reading the weights of the same: the part that arithmetic does not overlap.",
         _assumed(3.5, _SMALL),
         lambda c, s: c.gemm_weights_s * values.busy(s),
     ),
     StepFeature(
         "gemm_compute", "1", 0.0, 0.2, None, "peak",
         "gemm", ("gemm",),
-        "The arithmetic of the same: what does not hide behind reading the weights.",
+        "The arithmetic of the same: the part that reading the weights does not overlap.",
         _assumed(1.3, _SMALL),
         gemm_compute_s,
     ),
@@ -258,7 +258,7 @@ _FEATURES = (
     StepFeature(
         "expert_compute", "1", 0.0, 0.2, None, "peak",
         "experts", ("experts",),
-        "Arithmetic of the routed experts that does not hide behind reading them.",
+        "Arithmetic of the routed experts: the part that reading them does not overlap.",
         _assumed(2.3, _SMALL),
         expert_compute_s,
     ),
@@ -286,7 +286,7 @@ _FEATURES = (
     StepFeature(
         "kv_read", "1", 0.0, 0.05, None, "bandwidth",
         "decode_attention", ("decode_attention",),
-        "Reading the keys and values of decodes: what does not hide behind the arithmetic.",
+        "Reading the keys and values of decodes: the part that arithmetic does not overlap.",
         _assumed(1.0, _SMALL),
         values.kv_read,
     ),

@@ -124,7 +124,7 @@ _PARTS = (
     ),
     SpreadPart(
         "communication", "messages between GPUs", 0.08, 0.1,
-        f"share of the time, which hangs on the machine's links and on vLLM's choice; {_ASSUMED}",
+        f"share of the time, which depends on the machine's links and on vLLM's choice; {_ASSUMED}",
         _share("all_reduce", "exchange"),
     ),
     SpreadPart(

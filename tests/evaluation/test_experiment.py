@@ -1,6 +1,7 @@
 """A whole experiment on a handful of made-up measurements, without kernels."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pandas as pd
@@ -34,6 +35,16 @@ def small(source, folder, *overrides):
 def done(source, tmp_path_factory):
     folder = tmp_path_factory.mktemp("results")
     return run_experiment(small(source, folder)), folder
+
+
+def test_make_train_in_small(source, tmp_path):
+    """The command of README: four measurements, no kernels, 100 steps, nothing left out."""
+    makefile = Path(__file__).parents[2] / "Makefile"
+    recipe = makefile.read_text().split("\ntrain: ", 1)[1].split("\n\n", 1)[0]
+    overrides = shlex.split(recipe.split("train.py", 1)[1])
+    assert overrides == ["+experiment=moe_ep"]
+    summary = run_experiment(small(source, tmp_path, *overrides, "evaluation=none"))
+    assert Path(summary["checkpoint"]).is_file()
 
 
 def test_everything_is_on_disk_and_named_in_the_summary(done):
