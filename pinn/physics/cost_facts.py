@@ -40,6 +40,8 @@ class Flags:
     cpu_offload_gb: float
     kv_element_bytes: float
     logit_bytes: float
+    sampler_launch_s: float
+    sampler_logit_s: float
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,9 @@ class CostFacts:
         quantized: 1 where activations are quantized in every step.
         hidden_size: Width of the residual stream.
         vocab_size: Logits of a sequence.
-        logit_bytes: Bytes that the sampler moves for each of them.
+        logit_bytes: Of each of them: as many bytes as take the sampler's time at the bandwidth.
+        sampler_launch_s: What sampling takes whatever the batch.
+        sampler_logit_s: The same for each logit of the vocabulary.
         tensor_parallel_size: As vLLM's flag.
         data_parallel_size: As vLLM's flag.
         pipeline_parallel_size: As vLLM's flag.
@@ -103,6 +107,8 @@ class CostFacts:
     hidden_size: float
     vocab_size: float
     logit_bytes: float
+    sampler_launch_s: float
+    sampler_logit_s: float
     tensor_parallel_size: float
     data_parallel_size: float
     pipeline_parallel_size: float
@@ -156,6 +162,8 @@ def cost_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> CostFacts:
         hidden_size=float(model.hidden_size),
         vocab_size=float(model.vocab_size),
         logit_bytes=flags.logit_bytes,
+        sampler_launch_s=flags.sampler_launch_s,
+        sampler_logit_s=flags.sampler_logit_s,
         tensor_parallel_size=float(tp),
         data_parallel_size=float(flags.data_parallel_size),
         pipeline_parallel_size=float(flags.pipeline_parallel_size),

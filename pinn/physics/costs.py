@@ -17,11 +17,12 @@ from jaxtyping import Float
 
 from pinn.errors import PinnError
 from pinn.physics.cost_facts import ACTIVATION_BYTES, CostFacts, Flags, cost_facts
-from pinn.physics.sampling import logit_bytes
+from pinn.physics.sampling import sampler_time
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import ModelSpec
 from pinn.specs.recipe import GATHER
+from pinn.specs.sampling import Sampling
 from pinn.units import GIB
 
 #: Residual reads and writes of one layer per token, in units of the hidden size: two norms with
@@ -173,6 +174,12 @@ class StepCosts:
             lambda w: w.vocab_size * w.logit_bytes / w.memory_bytes_per_s,
         )
     )
+    sampled_step_s: Float[np.ndarray, "*n"] = field(
+        metadata=cost(
+            "What those kernels take in a step whatever its requests.",
+            lambda w: w.sampler_launch_s + w.vocab_size * w.sampler_logit_s,
+        )
+    )
     activation_token_s: Float[np.ndarray, "*n"] = field(
         metadata=cost(
             "Residual-stream traffic of one token.",
@@ -313,26 +320,28 @@ def step_costs(deployments: Sequence[Deployment]) -> StepCosts:
 
 def model_costs(deployments: Sequence[Deployment]) -> StepCosts:
     """The costs of a pass of each deployment's model, fields of shape ``[n]``."""
-    return _costs_of_rows([_model_row(d, d.model, logit_bytes(d.sampling)) for d in deployments])
+    return _costs_of_rows([_model_row(d, d.model, d.sampling) for d in deployments])
 
 
 def _costs_of_rows(rows: Sequence[tuple[float, ...]]) -> StepCosts:
     return StepCosts(*np.array(rows, dtype=np.float64).reshape(-1, len(COST_NAMES)).T)
 
 
-def draft_costs(deployment: Deployment, draft: ModelSpec, sampled_bytes: float) -> StepCosts:
+def draft_costs(deployment: Deployment, draft: ModelSpec, sampling: Sampling) -> StepCosts:
     """The costs of a pass of what drafts for a deployment, under its flags; shape ``[1]``.
 
     Args:
         deployment: Whose flags and GPU.
         draft: Layers and head.
-        sampled_bytes: Bytes that the sampler moves per logit.
+        sampling: How its tokens are drawn.
     """
-    return _costs_of_rows([_model_row(deployment, draft, sampled_bytes)])
+    return _costs_of_rows([_model_row(deployment, draft, sampling)])
 
 
-def _model_row(deployment: Deployment, model: ModelSpec, sampled_bytes: float) -> tuple[float, ...]:
-    recipe = deployment.recipe
+def _model_row(
+    deployment: Deployment, model: ModelSpec, sampling: Sampling
+) -> tuple[float, ...]:
+    recipe, sampler = deployment.recipe, sampler_time(sampling)
     return _cached_cost_row(
         model,
         deployment.gpu,
@@ -348,7 +357,9 @@ def _model_row(deployment: Deployment, model: ModelSpec, sampled_bytes: float) -
         recipe.all_reduce_latency,
         deployment.serving.cpu_offload_gb,
         deployment.kv_cache_precision.bytes_per_weight,
-        sampled_bytes,
+        sampler.timed_bytes,
+        sampler.launch_s,
+        sampler.logit_s,
     )
 
 

@@ -1,15 +1,20 @@
-"""What a sampler moves per logit: bytes read and written by the kernels of vLLM's own sampler.
+"""What a sampler takes: bytes moved by the kernels of vLLM's own, and how long they took when timed.
 
 vLLM 0.15.1 samples with PyTorch's operators, one kernel each, every one of which reads and writes
 all logits of all requests of the step; FlashInfer's sampler has to be asked for
 (``VLLM_USE_FLASHINFER_SAMPLER``). A kernel's bytes are those of its operands and results per
 logit: 4 in fp32, 8 in int64, 1 for a mask; a row that a softmax reads again comes from the cache.
-Launches are not counted, nor what the host prepares beside a running step: the ids of all output
-tokens for penalties, copied in every step.
+
+How far the kernels are from the datasheet's bandwidth, and what they take whatever the batch, was
+timed on an H100 (``python scripts/time_sampler.py``, ``data/kernels/sampler_h100_sxm.csv``) and
+fitted with non-negative terms (``python scripts/fit_sampler.py``, 11 % off in the mean over 180
+points). Other GPUs are assumed to be as far from their bandwidth. Not counted is what the host
+prepares beside a running step: the ids of all output tokens for penalties.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 from pinn.specs.sampling import Sampling
@@ -40,22 +45,72 @@ _RATIO = _SOFTMAX + 4 + _MASK
 _PENALTIES = 2 * (8 + 8 + 1) + (1 + 1) + (8 + 4 + 4 + 4 + 4) + (1 + 4 + 4 + 4 + 4)
 
 
-@lru_cache(maxsize=1024)
-def logit_bytes(sampling: Sampling) -> float:
-    """Bytes that sampling one token reads and writes per entry of the vocabulary.
 
-    >>> [logit_bytes(Sampling(temperature=t, top_p=p)) for t, p in ((0, 1), (1, 1), (1, 0.9))]
-    [10.0, 42.0, 252.0]
+@dataclass(frozen=True)
+class SamplerKernels:
+    """Kernels that a setting of the sampler asks for.
+
+    Attributes:
+        logit_bytes: Bytes read and written per logit.
+        slowdown: Their time over that of the bytes at the datasheet's bandwidth.
+        launch_s: What they take whatever the batch and the vocabulary.
+        logit_s: What a block takes for a logit of its row; rows are worked on side by side.
     """
-    total = _COPY + _LARGEST
-    if sampling.is_penalized:
-        total += _PENALTIES
-    if not sampling.is_greedy:
-        total += _DRAW
-    if sampling.limits_ratio:
-        total += _RATIO
+
+    logit_bytes: float
+    slowdown: float
+    launch_s: float
+    logit_s: float
+
+
+#: Timed together they are those of a request that takes the likeliest token, of one that draws, and
+#: of what a top-p, a top-k beside it and penalties add (two digits of ``scripts/fit_sampler.py``).
+TAKEN = SamplerKernels(_COPY + _LARGEST, 1.4, 1.1e-5, 2.5e-11)
+DRAWN = SamplerKernels(_DRAW, 1.2, 1.1e-5, 2.7e-10)
+MASS = SamplerKernels(_MASS, 2.1, 7.5e-5, 7.8e-10)
+COUNT_BESIDE_MASS = SamplerKernels(_MASK, 0.81, 1.2e-5, 1.7e-10)
+PENALIZED = SamplerKernels(_PENALTIES, 1.3, 2.5e-5, 0.0)
+#: Assumption: a top-k alone and a min-p are as far from the bandwidth as what draws.
+COUNT = SamplerKernels(_COUNT, 1.2, 1.1e-5, 2.7e-10)
+RATIO = SamplerKernels(_RATIO, 1.2, 1.1e-5, 2.7e-10)
+
+
+def sampler_kernels(sampling: Sampling) -> tuple[SamplerKernels, ...]:
+    """The kernels that settings ask for."""
     if sampling.limits_mass:
-        total += _MASS + (_MASK if sampling.limits_count else 0)
-    elif sampling.limits_count:
-        total += _COUNT
-    return float(total)
+        limits = (MASS, COUNT_BESIDE_MASS) if sampling.limits_count else (MASS,)
+    else:
+        limits = (COUNT,) if sampling.limits_count else ()
+    return (
+        TAKEN,
+        *((PENALIZED,) if sampling.is_penalized else ()),
+        *(() if sampling.is_greedy else (DRAWN,)),
+        *((RATIO,) if sampling.limits_ratio else ()),
+        *limits,
+    )
+
+
+@dataclass(frozen=True)
+class SamplerTime:
+    """Sampling takes launch + vocabulary x (logit + requests x bytes / bandwidth) seconds.
+
+    Attributes:
+        timed_bytes: Of a logit: as many as take that long at the datasheet's bandwidth.
+        launch_s: Of a step.
+        logit_s: Of a step, for each logit of the vocabulary.
+    """
+
+    timed_bytes: float
+    launch_s: float
+    logit_s: float
+
+
+@lru_cache(maxsize=1024)
+def sampler_time(sampling: Sampling) -> SamplerTime:
+    """How long the kernels that settings ask for take."""
+    asked = sampler_kernels(sampling)
+    return SamplerTime(
+        sum(kernels.logit_bytes * kernels.slowdown for kernels in asked),
+        sum(kernels.launch_s for kernels in asked),
+        sum(kernels.logit_s for kernels in asked),
+    )

@@ -29,7 +29,6 @@ from pinn.physics.batch_sums import BatchSums
 from pinn.physics.cost_facts import ACTIVATION_BYTES
 from pinn.physics.costs import StepCosts, draft_costs, model_costs, step_costs
 from pinn.physics.floor import floor_seconds
-from pinn.physics.sampling import logit_bytes
 from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.specs.deployment import Deployment
 from pinn.specs.sampling import Sampling
@@ -97,7 +96,7 @@ def _draft_costs(deployment: Deployment) -> StepCosts:
     """Of one pass: layers and head of the draft, whose likeliest token is taken, and projection."""
     draft, gpu = deployment.draft, deployment.gpu
     assert draft is not None, "asked for a draft that there is not"
-    costs = draft_costs(deployment, draft.model, logit_bytes(Sampling(temperature=0.0)))
+    costs = draft_costs(deployment, draft.model, Sampling(temperature=0.0))
     weights = draft.projection_weights
     return replace(
         costs,

@@ -187,9 +187,8 @@ _FEATURES = (
         "sampling", "1", 0.0, 1.0, None, "bandwidth",
         "sampling", ("sampling",),
         "The logits of every request through the sampler: draw, top-p's sort, penalties.",
-        "the bytes that vLLM's sampler moves (pinn/physics/sampling.py) at the datasheet's "
-        "bandwidth; spread 1: nobody timed its kernels",
-        lambda c, s: c.sampled_request_s * s.requests,
+        "vLLM's sampler, timed on an H100 (pinn/physics/sampling.py); spread 0.15: other GPUs",
+        lambda c, s: c.sampled_step_s * values.busy(s) + c.sampled_request_s * s.requests,
     ),
     StepFeature(
         "activations", "1", 0.0, 0.0, _ACTIVATIONS, "bandwidth",

@@ -103,7 +103,7 @@ def step_formulas(
         chosen_2,
         chosen_3,
         requests,
-        c.sampled_request_s * requests,
+        c.sampled_step_s * busy + c.sampled_request_s * requests,
         c.activation_token_s * tokens,
         max(c.gemm_weights_s * busy, gemm_compute_s),
         c.gemm_weights_s * busy,

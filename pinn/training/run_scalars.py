@@ -65,8 +65,8 @@ class RunFitSettings:
     overhead_spread: float = 1.0
     alpha_spread: float = 0.7
     tpot_delta: float = 0.1
-    ttft_delta: float = 0.2
-    ttft_weight: float = 0.3
+    ttft_delta: float = 0.1
+    ttft_weight: float = 0.15
     workers: int = 1
 
 

@@ -15,6 +15,7 @@ type Costs struct {
 	GemmToken             float64 // Computing them for one token, the output head apart.
 	HeadSequence          float64 // Computing the output head for one sequence.
 	SampledRequest        float64 // Moving the logits of one request through the sampler's kernels.
+	SampledStep           float64 // What those kernels take in a step whatever its requests.
 	ActivationToken       float64 // Residual-stream traffic of one token.
 	Experts               float64 // Routed experts on this GPU; 0 for a dense model.
 	ExpertShare           float64 // Chance that a token uses a given expert: top-k / experts.
@@ -54,6 +55,7 @@ var costNames = []struct {
 	{"gemm_token_s", func(c *Costs) *float64 { return &c.GemmToken }},
 	{"head_sequence_s", func(c *Costs) *float64 { return &c.HeadSequence }},
 	{"sampled_request_s", func(c *Costs) *float64 { return &c.SampledRequest }},
+	{"sampled_step_s", func(c *Costs) *float64 { return &c.SampledStep }},
 	{"activation_token_s", func(c *Costs) *float64 { return &c.ActivationToken }},
 	{"experts", func(c *Costs) *float64 { return &c.Experts }},
 	{"expert_share", func(c *Costs) *float64 { return &c.ExpertShare }},
@@ -86,6 +88,8 @@ type costFacts struct {
 	hiddenSize           float64
 	vocabSize            float64
 	logitBytes           float64
+	samplerLaunch        float64
+	samplerLogit         float64
 	tensorParallelSize   float64
 	dataParallelSize     float64
 	pipelineParallelSize float64
@@ -150,6 +154,7 @@ func (w *costFacts) costs() Costs {
 	c.GemmToken = w.denseToken
 	c.HeadSequence = w.headSequence
 	c.SampledRequest = w.vocabSize * w.logitBytes / w.memoryBytesPerS
+	c.SampledStep = w.samplerLaunch + w.vocabSize*w.samplerLogit
 	c.ActivationToken = w.layers * 12 * tokenBytes / w.memoryBytesPerS
 	c.Experts = experts
 	c.ExpertShare = w.topK / max(w.routedExperts, 1)

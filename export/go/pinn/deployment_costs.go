@@ -15,7 +15,6 @@ func (d *Deployment) facts() costFacts {
 		moeLayers:            moeLayers,
 		hiddenSize:           float64(d.model.HiddenSize),
 		vocabSize:            float64(d.model.VocabSize),
-		logitBytes:           d.sampled.logitBytes(),
 		tensorParallelSize:   float64(d.recipe.tensorParallel),
 		dataParallelSize:     float64(d.recipe.dataParallel),
 		pipelineParallelSize: float64(d.serving.PipelineParallelSize),
@@ -29,6 +28,7 @@ func (d *Deployment) facts() costFacts {
 		fp8FlopPerS:          d.gpu.matmulFlop(Precision{Math: "fp8"}),
 		kvElementBytes:       d.kv.BytesPerWeight,
 	}
+	w.logitBytes, w.samplerLaunch, w.samplerLogit = d.sampled.time()
 	w.fasterAllReduce = 1 - d.recipe.allReduceLatency
 	if d.recipe.tensorParallel > 1 {
 		w.fusedAllReduce = truth(d.recipe.fusedAllReduce)

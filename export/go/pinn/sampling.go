@@ -88,26 +88,53 @@ const (
 	penaltyBytes = 2*(8+8+1) + (1 + 1) + (8 + 4 + 4 + 4 + 4) + (1 + 4 + 4 + 4 + 4)
 )
 
-// logitBytes that sampling one token reads and writes per entry of the vocabulary.
-func (s Sampling) logitBytes() float64 {
-	total := copyBytes + largestBytes
+// samplerKernels that a setting asks for: their bytes per logit, how far they are from the
+// bandwidth, and what they take whatever the batch, as Python's pinn.physics.sampling.
+type samplerKernels struct {
+	logitBytes, slowdown, launchS, logitS float64
+}
+
+var (
+	taken           = samplerKernels{copyBytes + largestBytes, 1.4, 1.1e-5, 2.5e-11}
+	drawn           = samplerKernels{drawBytes, 1.2, 1.1e-5, 2.7e-10}
+	mass            = samplerKernels{massBytes, 2.1, 7.5e-5, 7.8e-10}
+	countBesideMass = samplerKernels{maskBytes, 0.81, 1.2e-5, 1.7e-10}
+	penalized       = samplerKernels{penaltyBytes, 1.3, 2.5e-5, 0}
+	count           = samplerKernels{countBytes, 1.2, 1.1e-5, 2.7e-10}
+	ratio           = samplerKernels{ratioBytes, 1.2, 1.1e-5, 2.7e-10}
+)
+
+// kernels that the settings ask for.
+func (s Sampling) kernels() []samplerKernels {
+	asked := []samplerKernels{taken}
 	if s.RepetitionPenalty != 1 {
-		total += penaltyBytes
+		asked = append(asked, penalized)
 	}
 	if s.Temperature == 0 {
-		return float64(total)
+		return asked
 	}
-	total += drawBytes
+	asked = append(asked, drawn)
 	if s.MinP > 0 {
-		total += ratioBytes
+		asked = append(asked, ratio)
 	}
 	switch {
 	case s.TopP < 1 && s.TopK > 0:
-		total += massBytes + maskBytes
+		asked = append(asked, mass, countBesideMass)
 	case s.TopP < 1:
-		total += massBytes
+		asked = append(asked, mass)
 	case s.TopK > 0:
-		total += countBytes
+		asked = append(asked, count)
 	}
-	return float64(total)
+	return asked
+}
+
+// time of the kernels: bytes of a logit that take as long at the datasheet's bandwidth, and the
+// seconds of a step and of each logit of the vocabulary whatever the batch.
+func (s Sampling) time() (bytes, launchS, logitS float64) {
+	for _, k := range s.kernels() {
+		bytes += k.logitBytes * k.slowdown
+		launchS += k.launchS
+		logitS += k.logitS
+	}
+	return bytes, launchS, logitS
 }

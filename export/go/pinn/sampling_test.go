@@ -44,7 +44,11 @@ func TestLogitBytesByHand(t *testing.T) {
 		{Temperature: 1, TopP: 1, MinP: 0.1, RepetitionPenalty: 1}:       42 + 26,
 		{Temperature: 0.7, TopP: 0.8, TopK: 20, RepetitionPenalty: 1.05}: 252 + 14 + 77,
 	} {
-		if got := sampling.logitBytes(); got != want {
+		got := 0.0
+		for _, kernels := range sampling.kernels() {
+			got += kernels.logitBytes
+		}
+		if got != want {
 			t.Errorf("%+v: expected %v bytes, got %v", sampling, want, got)
 		}
 	}

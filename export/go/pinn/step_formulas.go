@@ -146,7 +146,7 @@ func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 		f[fDecodeLayer] = c.Layers
 	}
 	f[fRequest] = requests
-	f[fSampling] = c.SampledRequest * requests
+	f[fSampling] = c.SampledStep*busy + c.SampledRequest*requests
 	f[fActivations] = c.ActivationToken * tokens
 	f[fGemm] = max(c.GemmWeights*busy, gemmCompute)
 	f[fGemmWeights] = c.GemmWeights * busy

@@ -28,9 +28,8 @@ OVERHEADS: dict[str, Overhead] = {
 #: spreads of the overheads, by leaving one model out of the training models of every outer fold
 #: (LOG.md).
 MULTIPLIER_SPREAD = 0.05
-#: An assumption. Sampling was not measured: how far sorting and many small kernels are from the
-#: datasheet's bandwidth, nobody knows beforehand.
-SAMPLING_SPREAD = 1.0
+#: An assumption. Sampling was timed on one GPU, with PyTorch's operators outside an engine.
+SAMPLING_SPREAD = 0.15
 #: Standard deviation of each multiplier's logarithm, in the order of ``OPERATORS``.
 MULTIPLIER_SPREADS = tuple(
     SAMPLING_SPREAD if name == "sampling" else MULTIPLIER_SPREAD for name in OPERATORS
