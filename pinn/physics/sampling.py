@@ -7,7 +7,7 @@ logit: 4 in fp32, 8 in int64, 1 for a mask; a row that a softmax reads again com
 
 How far the kernels are from the datasheet's bandwidth, and what they take whatever the batch, was
 timed on an H100 (``python scripts/time_sampler.py``, ``data/kernels/sampler_h100_sxm.csv``) and
-fitted with non-negative terms (``python scripts/fit_sampler.py``, 11 % off in the mean over 180
+fitted with non-negative terms (``python scripts/fit_sampler.py``, 11 % off in the mean over 240
 points). Other GPUs are assumed to be as far from their bandwidth. Not counted is what the host
 prepares beside a running step: the ids of all output tokens for penalties.
 """
@@ -63,16 +63,15 @@ class SamplerKernels:
     logit_s: float
 
 
-#: Timed together they are those of a request that takes the likeliest token, of one that draws, and
-#: of what a top-p, a top-k beside it and penalties add (two digits of ``scripts/fit_sampler.py``).
+#: Two digits of ``scripts/fit_sampler.py``: what takes the likeliest token, and what drawing, a
+#: top-p, a top-k beside it or alone, a min-p and penalties add.
 TAKEN = SamplerKernels(_COPY + _LARGEST, 1.4, 1.1e-5, 2.5e-11)
 DRAWN = SamplerKernels(_DRAW, 1.2, 1.1e-5, 2.7e-10)
 MASS = SamplerKernels(_MASS, 2.1, 7.5e-5, 7.8e-10)
-COUNT_BESIDE_MASS = SamplerKernels(_MASK, 0.81, 1.2e-5, 1.7e-10)
+COUNT_BESIDE_MASS = SamplerKernels(_MASK, 0.82, 1.2e-5, 1.7e-10)
+COUNT = SamplerKernels(_COUNT, 1.8, 5.3e-5, 2.6e-10)
+RATIO = SamplerKernels(_RATIO, 1.2, 7.9e-6, 4.7e-10)
 PENALIZED = SamplerKernels(_PENALTIES, 1.3, 2.5e-5, 0.0)
-#: Assumption: a top-k alone and a min-p are as far from the bandwidth as what draws.
-COUNT = SamplerKernels(_COUNT, 1.2, 1.1e-5, 2.7e-10)
-RATIO = SamplerKernels(_RATIO, 1.2, 1.1e-5, 2.7e-10)
 
 
 def sampler_kernels(sampling: Sampling) -> tuple[SamplerKernels, ...]:

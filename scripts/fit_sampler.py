@@ -1,0 +1,65 @@
+"""Fit the constants of ``pinn/physics/sampling.py`` to the sampler that was timed.
+
+    python scripts/fit_sampler.py
+
+Every group of kernels takes ``launch_s + vocabulary x logit_s + slowdown x requests x vocabulary x
+logit_bytes / bandwidth``; groups add up, and no term is negative. Relative errors count.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import nnls
+
+from pinn.physics import sampling
+from pinn.specs.gpu_catalog import load_gpu
+
+TIMED = Path(__file__).parents[1] / "data/kernels/sampler_h100_sxm.csv"
+GPU = "H100-SXM"
+GROUPS = ("TAKEN", "DRAWN", "MASS", "COUNT_BESIDE_MASS", "COUNT", "RATIO", "PENALIZED")
+#: What a request asks for -> groups of kernels beside those that take the likeliest token.
+ASKED = {
+    "greedy": (),
+    "draw": ("DRAWN",),
+    "top-p": ("MASS",),
+    "top-k": ("COUNT",),
+    "top-k top-p": ("COUNT_BESIDE_MASS", "MASS"),
+    "min-p": ("RATIO",),
+    "penalties": ("PENALIZED",),
+}
+
+
+#: Of launch_s, logit_s and slowdown, so that the least squares are well scaled.
+_UNITS = np.array([1e-5, 1e-10, 1.0])
+
+
+def groups(settings: str) -> set[str]:
+    """Groups of kernels of a row's settings."""
+    both = settings.replace("top-k top-p", "top-k_top-p").split()
+    return {"TAKEN"}.union(*(ASKED[name.replace("_", " ")] for name in both))
+
+
+def fit(timed: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
+    """Launch, logit seconds and slowdown of each group, and the relative error of each row."""
+    bandwidth = load_gpu(GPU).memory_bandwidth_bytes_per_s
+    seconds, terms = timed["seconds"].to_numpy(), np.zeros((len(timed), len(GROUPS), 3))
+    for column, group in enumerate(GROUPS):
+        asked = timed["settings"].map(lambda settings, g=group: g in groups(settings)).to_numpy()
+        logits = timed["vocabulary"].to_numpy()
+        moved = logits * timed["requests"].to_numpy() * getattr(sampling, group).logit_bytes
+        terms[asked, column] = np.stack([np.ones(len(timed)), logits, moved / bandwidth], 1)[asked]
+    relative = (terms * _UNITS).reshape(len(timed), -1) / seconds[:, None]
+    found = nnls(relative, np.ones(len(timed)))[0]
+    table = pd.DataFrame(
+        found.reshape(-1, 3) * _UNITS, index=GROUPS, columns=["launch_s", "logit_s", "slowdown"]
+    )
+    return table, relative @ found - 1
+
+
+if __name__ == "__main__":
+    constants, errors = fit(pd.read_csv(TIMED))
+    print(constants.to_string(float_format=lambda value: f"{value:.2g}"))
+    print(f"mean error {100 * np.abs(errors).mean():.0f} % over {len(errors)} points")
