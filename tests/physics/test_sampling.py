@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from fit_sampler import TIMED, fit
 from hypothesis import given
 from strategies import samplings
 
@@ -12,7 +13,6 @@ from pinn.physics import sampling
 from pinn.physics.sampling import sampler_kernels, sampler_time
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.sampling import Sampling
-from scripts.fit_sampler import TIMED, fit
 
 
 @pytest.mark.parametrize(
