@@ -3,9 +3,9 @@
     python scripts/time_sampler.py data/kernels/sampler_h100_sxm.csv
 
 The operators are those of vLLM 0.15.1 (``vllm/v1/sample``: ``sampler.py``, ``ops/penalties.py``,
-``ops/topk_topp_sampler.py``; the repetition kernel is ``csrc/sampler.cu``'s in Triton), run in a CUDA
-graph, so that the host's launches do not count; ``eager_seconds`` is the same with them. Needs a
-CUDA build of PyTorch with Triton.
+``ops/topk_topp_sampler.py``; the repetition kernel is ``csrc/sampler.cu``'s in Triton), run in a
+CUDA graph, so that the host's launches do not count; ``eager_seconds`` is the same with them. Needs
+a CUDA build of PyTorch with Triton.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _BLOCK = 1024
 
 
 @triton.jit
-def _repetition_kernel(logits, in_prompt, in_output, penalty, vocabulary, BLOCK: tl.constexpr):
-    row, column = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+def _repetition_kernel(logits, in_prompt, in_output, penalty, vocabulary, block: tl.constexpr):
+    row, column = tl.program_id(0), tl.program_id(1) * block + tl.arange(0, block)
     inside, place = column < vocabulary, row * vocabulary + column
     seen = tl.load(in_prompt + place, inside, other=0) | tl.load(in_output + place, inside, other=0)
     hit = inside & (seen != 0)
@@ -110,7 +110,7 @@ def _penalized(values: Tensor, requests: Requests) -> Tensor:
     grid = (rows, triton.cdiv(vocabulary, _BLOCK))
     _repetition_kernel[grid](
         values, in_prompt.view(torch.uint8), in_output.view(torch.uint8), requests.penalty,
-        vocabulary, BLOCK=_BLOCK,
+        vocabulary, block=_BLOCK,
     )  # fmt: skip
     values -= requests.nothing.unsqueeze(1) * counts
     values -= requests.nothing.unsqueeze(1) * in_output

@@ -338,9 +338,7 @@ def draft_costs(deployment: Deployment, draft: ModelSpec, sampling: Sampling) ->
     return _costs_of_rows([_model_row(deployment, draft, sampling)])
 
 
-def _model_row(
-    deployment: Deployment, model: ModelSpec, sampling: Sampling
-) -> tuple[float, ...]:
+def _model_row(deployment: Deployment, model: ModelSpec, sampling: Sampling) -> tuple[float, ...]:
     recipe, sampler = deployment.recipe, sampler_time(sampling)
     return _cached_cost_row(
         model,

@@ -1,4 +1,4 @@
-"""What a sampler takes: bytes moved by the kernels of vLLM's own, and how long they took when timed.
+"""What a sampler takes: bytes moved by the kernels of vLLM's own, and how long those took.
 
 vLLM 0.15.1 samples with PyTorch's operators, one kernel each, every one of which reads and writes
 all logits of all requests of the step; FlashInfer's sampler has to be asked for
@@ -43,7 +43,6 @@ _RATIO = _SOFTMAX + 4 + _MASK
 #: repetition kernel, which reads both masks and few logits; presence and frequency penalties, which
 #: are computed with it in any case.
 _PENALTIES = 2 * (8 + 8 + 1) + (1 + 1) + (8 + 4 + 4 + 4 + 4) + (1 + 4 + 4 + 4 + 4)
-
 
 
 @dataclass(frozen=True)
