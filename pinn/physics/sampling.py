@@ -75,10 +75,9 @@ PENALIZED = SamplerKernels(_PENALTIES, 1.3, 2.5e-5, 0.0)
 
 def sampler_kernels(sampling: Sampling) -> tuple[SamplerKernels, ...]:
     """The kernels that settings ask for."""
-    if sampling.limits_mass:
-        limits = (MASS, COUNT_BESIDE_MASS) if sampling.limits_count else (MASS,)
-    else:
-        limits = (COUNT,) if sampling.limits_count else ()
+    limits: tuple[SamplerKernels, ...] = (MASS,) if sampling.limits_mass else ()
+    if sampling.limits_count:
+        limits = (MASS, COUNT_BESIDE_MASS) if sampling.limits_mass else (COUNT,)
     return (
         TAKEN,
         *((PENALIZED,) if sampling.is_penalized else ()),
