@@ -279,7 +279,7 @@ def _canonical(
     raw: pd.DataFrame, model_configs: Path | None, workloads: Mapping[str, Workload]
 ) -> pd.DataFrame:
     """Rows in SI units under the project's names."""
-    unknown = sorted(set(raw["gpu"]) - set(GPUS))
+    unknown = sorted(set(raw["gpu"].fillna("(none)")) - set(GPUS))
     if unknown:
         raise PinnError(f"unknown GPU(s) {', '.join(unknown)}: known ones are {', '.join(GPUS)}")
     rows = raw[list(_KEPT)].reset_index(drop=True)

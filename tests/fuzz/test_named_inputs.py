@@ -10,11 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from fuzz.targets import RUNS
 
 from pinn.cli.batch_marks import batch_marks
 from pinn.coefficients.configuration_files import read_configurations
 from pinn.coefficients.configurations import canonical, make_deployment, parse_grid
 from pinn.data.benchmarks.read import read_benchmarks
+from pinn.data.serving_runs import read_serving_runs
 from pinn.errors import PinnError
 from pinn.files.csv_cells import escaped_table, plain_table, write_frame
 from pinn.files.write import replace_atomically
@@ -288,6 +290,12 @@ def test_a_benchmark_file_with_a_value_of_another_type(file):
     log = {"benchmarks": [{"metrics": True}], "metadata": {"version": 2}}
     with pytest.raises(PinnError, match=r"a value that .* does not write there"):
         read_benchmarks([file("run.json", log)])
+
+
+@pytest.mark.parametrize("gpu", ["nan", ""])
+def test_serving_runs_without_a_gpu(file, gpu):
+    with pytest.raises(PinnError, match=r"unknown GPU\(s\) \(none\)"):
+        read_serving_runs(file("runs.csv", RUNS.replace(b",H100,", f",{gpu},".encode())))
 
 
 def test_a_grid_of_candidates_that_nests(file):
