@@ -27,7 +27,8 @@ from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import step_costs
 from pinn.physics.floor import floor_seconds
 from pinn.physics.request import REQUEST_FEATURES, RequestFeature
-from pinn.physics.step import STEP_FEATURES, StepFeature
+from pinn.physics.step import STEP_FEATURES
+from pinn.physics.step_feature import StepFeature
 from pinn.specs.batch import parse_batch
 from pinn.specs.deployment import Deployment
 from pinn.units import MICROSECOND

@@ -12,13 +12,13 @@ from pinn.specs.deployment import Deployment
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.mixer_names import mixer_names
 from pinn.specs.model import Attention, AttentionSpec, DenseFfnSpec, ModelSpec
+from pinn.specs.precision import ACTIVATION_BYTES
 
 #: Bytes per weight as BLIS counts them: the element alone, no scales.
 _NOMINAL_BYTES = {
     "int4_wo": 0.5, "mxfp4": 0.5, "mxfp4_mxfp8": 0.5, "nvfp4": 0.5, "fp8_block": 1.0,
     "int8_wo": 1.0,
 }  # fmt: skip
-_ACTIVATION_BYTES = 2.0
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def blis_model(deployment: Deployment) -> BlisModel:
         # The first few dense layers of DeepSeek-like models are no pattern: BLIS counts none.
         interleave=model.layers // model.moe_layers - 1 if moe else 0,
         weight_bytes=weight_bytes,
-        activation_bytes=_ACTIVATION_BYTES,
+        activation_bytes=ACTIVATION_BYTES,
         tensor_parallel=recipe.tensor_parallel_size,
         data_parallel=recipe.data_parallel_size,
         peak_tflops=_peak_tflops(deployment.gpu, weight_bytes),

@@ -23,14 +23,13 @@ from pinn.physics.matmuls import dense_matmuls
 from pinn.physics.uniform_batches import UniformBatches
 from pinn.specs.deployment import Deployment
 from pinn.specs.model import AttentionSpec, LatentAttentionSpec, LayerGroup
+from pinn.specs.precision import ACTIVATION_BYTES
 
 #: Parts of a composed step, in the order of every composed array.
 OPERATORS: tuple[str, ...] = (
     "gemm", "experts", "decode_attention", "prefill_attention", "all_reduce", "exchange",
     "sampling",
 )  # fmt: skip
-#: Activations between kernels are bf16.
-ACTIVATION_BYTES = 2.0
 
 #: Choosing experts and sorting tokens, per layer, where the measured kernel starts from a given
 #: choice; vLLM's "monolithic" kernels (mxfp4 on Hopper and Blackwell) choose inside. An assumption:

@@ -20,10 +20,10 @@ from jaxtyping import Float
 from pinn.kernels.hardware import coded
 from pinn.kernels.roofline_fit import fit_terms
 from pinn.kernels.tables.latent import HIDDEN_SIZE, SHAPE
-from pinn.kernels.tables.work import ACTIVATION_BYTES, Work, latent_prefill_work
+from pinn.kernels.tables.work import Work, latent_prefill_work
 from pinn.physics.matmuls import latent_matmuls
 from pinn.specs.gpu import GpuSpec
-from pinn.specs.precision import precision
+from pinn.specs.precision import ACTIVATION_BYTES, precision
 
 #: Seconds of ``[m, k] x [k, n]`` in bf16 on a chip.
 GemmSeconds = Callable[[GpuSpec, np.ndarray, int, int], np.ndarray]

@@ -25,6 +25,7 @@ from pinn.kernels.tables.sources import TableSource
 from pinn.kernels.tables.table import read_table, refuse, systems_folder
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.mixers import CHUNK_TOKENS, GATED_DELTA, IndexerSpec
+from pinn.specs.precision import ACTIVATION_BYTES
 from pinn.units import MILLISECOND
 
 Columns = dict[str, np.ndarray]
@@ -32,7 +33,6 @@ Terms = Float[np.ndarray, "rows terms"]
 
 #: Unit of counts of launches, waves and chunks: a fitted weight is then of order one.
 _LAUNCH_SECONDS = 1e-5
-_ACTIVATION_BYTES = 2.0
 #: GLM-5's indexer, the one that was timed (its config.json).
 _INDEXER = IndexerSpec(top_k=2048, heads=32)
 #: Its latent attention: heads as timed; key and value widths of DeepSeek-V2's latent space; bytes
@@ -79,8 +79,8 @@ def _recurrence(c: Columns, gpu: Columns) -> list[np.ndarray]:
 def _convolution(c: Columns, gpu: Columns) -> list[np.ndarray]:
     """Channels in and out, the tails of the requests, and the blocks of threads."""
     channels = 2 * c["num_k_heads"] * c["head_k_dim"] + c["num_v_heads"] * c["head_v_dim"]
-    moved = 2 * _ACTIVATION_BYTES * c["batch_size"] * c["seq_len"] * channels
-    tails = c["batch_size"] * channels * 3 * 2 * _ACTIVATION_BYTES
+    moved = 2 * ACTIVATION_BYTES * c["batch_size"] * c["seq_len"] * channels
+    tails = c["batch_size"] * channels * 3 * 2 * ACTIVATION_BYTES
     blocks = c["batch_size"] * np.ceil(c["seq_len"] / 8) * channels / 256
     large = c["batch_size"] * np.ceil(c["seq_len"] / 1024) * channels / 64
     return [
@@ -100,13 +100,13 @@ def _scan(c: Columns, gpu: Columns) -> list[np.ndarray]:
     heads, tokens = c["num_v_heads"], c["batch_size"] * c["seq_len"]
     rows, chunks = c["batch_size"] * heads, np.ceil(c["seq_len"] / chunk)
     flop = tokens * heads * (6 * k * v + 2 * chunk * (3 * k + 2 * v))
-    moved = tokens * _ACTIVATION_BYTES * (2 * c["num_k_heads"] * k + 2 * heads * v)
+    moved = tokens * ACTIVATION_BYTES * (2 * c["num_k_heads"] * k + 2 * heads * v)
     states = rows * k * v
     return [
         flop / gpu["peak"],
         moved / gpu["bandwidth"],
         states * 8.0 / gpu["bandwidth"],
-        states * chunks * 2 * _ACTIVATION_BYTES / gpu["bandwidth"],
+        states * chunks * 2 * ACTIVATION_BYTES / gpu["bandwidth"],
         chunks * _LAUNCH_SECONDS,
         chunks * np.ceil(rows / gpu["sms"]) * _LAUNCH_SECONDS,
         chunks * rows / gpu["sms"] * _LAUNCH_SECONDS,
@@ -165,7 +165,7 @@ def _sparse_attention(c: Columns, gpu: Columns) -> list[np.ndarray]:
         queries * _INDEXER.top_k * flop_per_pair / gpu["peak"],
         pairs * _KEY_BYTES / gpu["bandwidth"],
         np.maximum(pairs * _KEY_BYTES - gpu["l2"], 0) / gpu["bandwidth"],
-        queries * _HEADS * _PAIR_WIDTH * _ACTIVATION_BYTES / gpu["bandwidth"],
+        queries * _HEADS * _PAIR_WIDTH * ACTIVATION_BYTES / gpu["bandwidth"],
         *_waves(queries, gpu),
     ]
 

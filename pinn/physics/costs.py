@@ -16,24 +16,14 @@ import numpy as np
 from jaxtyping import Float
 
 from pinn.errors import PinnError
-from pinn.physics.cost_facts import ACTIVATION_BYTES, CostFacts, Flags, cost_facts
+from pinn.physics import cost_formulas as formulas
+from pinn.physics.cost_facts import CostFacts, Flags, cost_facts
 from pinn.physics.sampling import sampler_time
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import ModelSpec
 from pinn.specs.recipe import GATHER
 from pinn.specs.sampling import Sampling
-from pinn.units import GIB
-
-#: Residual reads and writes of one layer per token, in units of the hidden size: two norms with
-#: residual add (read 2, write 2 each), the activation function and the KV write are of that order.
-#: An assumption; what it misses is in the beta of ``activations``.
-ACTIVATION_PASSES = 12.0
-
-
-#: Share of a parallel layer's latency that lies around its all-reduces: the overhead of the feature
-#: ``parallel_layer``, 3 us, in its prior of 10.
-AROUND_ALL_REDUCE = 0.3
 
 
 def cost(meaning: str, formula: Callable[[CostFacts], float]) -> dict[str, Any]:
@@ -44,73 +34,6 @@ def cost(meaning: str, formula: Callable[[CostFacts], float]) -> dict[str, Any]:
         formula: Its value for a deployment's numbers.
     """
     return {"meaning": meaning, "formula": formula}
-
-
-def _token_bytes(w: CostFacts) -> float:
-    return w.hidden_size * ACTIVATION_BYTES
-
-
-def _weights_s(w: CostFacts) -> float:
-    return w.dense_weight_bytes / w.memory_bytes_per_s
-
-
-def _launched_layers(w: CostFacts) -> float:
-    """Kernels of all layers, in those of a dense layer of 16 bits without tensor parallelism.
-
-    Assumptions, by counting launches in vLLM's modules (about ten in a dense layer): routing,
-    sorting and two grouped multiplications of experts add eight, the down and up projections of
-    latent attention with their norms, concatenation and copies eight, quantizing activations three.
-    """
-    return w.layers + 0.8 * w.moe_layers + 0.8 * w.latent_layers + 0.3 * w.layers * w.quantized
-
-
-def _experts(w: CostFacts) -> float:
-    return w.routed_experts / w.expert_spread
-
-
-def _expert_read_s(w: CostFacts) -> float:
-    return w.expert_weights * w.expert_weight_bytes / w.memory_bytes_per_s
-
-
-def _expert_copies(w: CostFacts) -> float:
-    """Copies of a token per GPU: top-k expert slices, or the share of them that live there."""
-    return w.top_k / w.expert_spread
-
-
-def _expert_activation_token_s(w: CostFacts) -> float:
-    width = 2 * w.hidden_size + 3 * w.expert_width / w.expert_cut
-    passes = _expert_copies(w) * width * w.moe_layers
-    return passes * ACTIVATION_BYTES / w.memory_bytes_per_s
-
-
-def _parallel_layers(w: CostFacts) -> float:
-    """A faster kernel saves its share, a fused one what surrounds a layer's all-reduces."""
-    layers = w.layers * (w.tensor_parallel_size > 1)
-    return layers * (1 - w.faster_all_reduce) * (1 - AROUND_ALL_REDUCE * w.fused_all_reduce)
-
-
-def _all_reduce_token_s(w: CostFacts) -> float:
-    """A ring moves 2 (p - 1) / p of the message over each link (Patarasuk and Yuan 2009)."""
-    tp = w.tensor_parallel_size
-    return w.all_reduces * _token_bytes(w) * 2 * (tp - 1) / tp / w.link_bytes_per_s
-
-
-def _exchange_token_s(w: CostFacts) -> float:
-    """Dispatch and combine between data-parallel ranks."""
-    ranks = w.tensor_parallel_size * w.data_parallel_size
-    remote = (ranks - 1) / ranks
-    return w.moe_layers * 2 * w.exchange_copies * remote * _token_bytes(w) / w.link_bytes_per_s
-
-
-def _offload_s(w: CostFacts) -> float:
-    """Parameters are offloaded until vLLM's flag or the model is used up.
-
-    The flag counts GiB per GPU (vllm/config/cache.py: cpu_offload_gb), and a GPU of a pipeline
-    holds its stage alone.
-    """
-    read_s = _weights_s(w) + _experts(w) * _expert_read_s(w)
-    held_bytes = read_s * w.memory_bytes_per_s / w.pipeline_parallel_size
-    return min(w.cpu_offload_gb * GIB, held_bytes) / w.pcie_bytes_per_s
 
 
 @dataclass(frozen=True)
@@ -135,13 +58,13 @@ class StepCosts:
     launched_layers: Float[np.ndarray, "*n"] = field(
         metadata=cost(
             "Layers by their kernels: one of experts or of latent attention counts for more.",
-            _launched_layers,
+            formulas.launched_layers,
         )
     )
     parallel_layers: Float[np.ndarray, "*n"] = field(
         metadata=cost(
             "Layers with a tensor-parallel all-reduce, as vLLM's own kernel takes.",
-            _parallel_layers,
+            formulas.parallel_layers,
         )
     )
     graph_tokens: Float[np.ndarray, "*n"] = field(
@@ -157,7 +80,7 @@ class StepCosts:
         )
     )
     gemm_weights_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost("Reading every weight but the routed experts' once.", _weights_s)
+        metadata=cost("Reading every weight but the routed experts' once.", formulas.weights_s)
     )
     gemm_token_s: Float[np.ndarray, "*n"] = field(
         metadata=cost(
@@ -181,13 +104,10 @@ class StepCosts:
         )
     )
     activation_token_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost(
-            "Residual-stream traffic of one token.",
-            lambda w: w.layers * ACTIVATION_PASSES * _token_bytes(w) / w.memory_bytes_per_s,
-        )
+        metadata=cost("Residual-stream traffic of one token.", formulas.activation_token_s)
     )
     experts: Float[np.ndarray, "*n"] = field(
-        metadata=cost("Routed experts on this GPU; 0 for a dense model.", _experts)
+        metadata=cost("Routed experts on this GPU; 0 for a dense model.", formulas.experts)
     )
     expert_share: Float[np.ndarray, "*n"] = field(
         metadata=cost(
@@ -196,16 +116,16 @@ class StepCosts:
         )
     )
     expert_read_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost("Reading one of them in every MoE layer.", _expert_read_s)
+        metadata=cost("Reading one of them in every MoE layer.", formulas.expert_read_s)
     )
     expert_token_s: Float[np.ndarray, "*n"] = field(
         metadata=cost(
             "Computing this GPU's share of one token's top-k experts.",
-            lambda w: 2.0 * w.expert_weights * _expert_copies(w) / w.expert_flop_per_s,
+            lambda w: 2.0 * w.expert_weights * formulas.expert_copies(w) / w.expert_flop_per_s,
         )
     )
     expert_activation_token_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost("Gathering and scattering that share.", _expert_activation_token_s)
+        metadata=cost("Gathering and scattering that share.", formulas.expert_activation_token_s)
     )
     expert_replicas: Float[np.ndarray, "*n"] = field(
         metadata=cost(
@@ -266,28 +186,32 @@ class StepCosts:
         )
     )
     all_reduce_token_bytes: Float[np.ndarray, "*n"] = field(
-        metadata=cost("Message of one of them, per token.", _token_bytes)
+        metadata=cost("Message of one of them, per token.", formulas.token_bytes)
     )
     all_reduce_token_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost("Moving one token's all-reduces over the GPU links.", _all_reduce_token_s)
+        metadata=cost(
+            "Moving one token's all-reduces over the GPU links.", formulas.all_reduce_token_s
+        )
     )
     small_all_reduce_token_s: Float[np.ndarray, "*n"] = field(
         metadata=cost(
             "The same for tokens of small messages, as vLLM's own kernel takes.",
-            lambda w: _all_reduce_token_s(w) * (1 - w.faster_all_reduce),
+            lambda w: formulas.all_reduce_token_s(w) * (1 - w.faster_all_reduce),
         )
     )
     exchange_token_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost("Moving one token to its experts and back between GPUs.", _exchange_token_s)
+        metadata=cost(
+            "Moving one token to its experts and back between GPUs.", formulas.exchange_token_s
+        )
     )
     pipeline_token_s: Float[np.ndarray, "*n"] = field(
         metadata=cost(
             "Handing one token from stage to stage.",
-            lambda w: (w.pipeline_parallel_size - 1) * _token_bytes(w) / w.link_bytes_per_s,
+            lambda w: (w.pipeline_parallel_size - 1) * formulas.token_bytes(w) / w.link_bytes_per_s,
         )
     )
     offload_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost("Reading the weights that lie in host memory over PCIe.", _offload_s)
+        metadata=cost("Reading the weights that lie in host memory over PCIe.", formulas.offload_s)
     )
 
     def reshape(self, *shape: int) -> StepCosts:

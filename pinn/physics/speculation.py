@@ -26,11 +26,11 @@ import numpy as np
 from jaxtyping import Float
 
 from pinn.physics.batch_sums import BatchSums
-from pinn.physics.cost_facts import ACTIVATION_BYTES
 from pinn.physics.costs import StepCosts, draft_costs, model_costs, step_costs
 from pinn.physics.floor import floor_seconds
 from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.specs.deployment import Deployment
+from pinn.specs.precision import ACTIVATION_BYTES
 from pinn.specs.sampling import Sampling
 
 #: Features of what happens once a step, however many passes it has.

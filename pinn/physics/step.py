@@ -16,9 +16,6 @@ kernels say: they would know kernels of models and GPUs that an experiment leave
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import numpy as np
 from jaxtyping import Float
 
@@ -26,77 +23,7 @@ from pinn.physics import step_values as values
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import StepCosts
 from pinn.physics.floor import expert_compute_s, gemm_compute_s
-
-
-@dataclass(frozen=True)
-class Overhead:
-    """What a unit costs beyond the kernels that were measured: host work and small kernels.
-
-    Where a step is composed of measured kernels, this is all that the feature adds to them, and
-    serving data fit it. All medians and spreads were set after looking at the 825 measured
-    deployments, the spreads by leaving one model out of the training models of each outer fold
-    (LOG.md), so left-out errors are a little kinder than those of models never looked at.
-
-    Attributes:
-        prior: Its median, in the unit of the feature's beta.
-        spread: Standard deviation of its logarithm.
-    """
-
-    prior: float
-    spread: float
-
-
-@dataclass(frozen=True)
-class StepFeature:
-    """One entry of the registry.
-
-    Attributes:
-        name: Its name everywhere: checkpoint, table, ONNX, Go.
-        unit: Of its beta: ``1`` for a multiplier of datasheet time, else seconds per count.
-        lower_bound: Smallest beta; 1 where the feature is part of the floor.
-        kernel_prior: What measured kernels are expected to add to beta, before any data.
-        overhead: What adds to it that no measured kernel holds; None where nothing does.
-        resource: Which datasheet rate the feature shrinks with: ``bandwidth``, ``peak``,
-            ``roofline`` (the larger of both times), ``link``, ``pcie`` or ``host``.
-        part: The part of a step's breakdown that it belongs to; ``gemm`` is split in two there.
-        explains: Parts of a composed step that it may explain
-            (``pinn.training.teacher.projection``).
-        meaning: What it measures and what it leaves out.
-        source: What the prior rests on.
-        value: Feature of (costs, sums), broadcast together: a formula that compiled code and Go are
-            written from.
-    """
-
-    name: str
-    unit: str
-    lower_bound: float
-    kernel_prior: float
-    overhead: Overhead | None
-    resource: str
-    part: str
-    explains: tuple[str, ...]
-    meaning: str
-    source: str
-    value: Callable[[StepCosts, BatchSums], values.Values]
-
-    @property
-    def prior(self) -> float:
-        """Beta expected before any data: the whole cost, kernels and overhead."""
-        return self.kernel_prior + (self.overhead.prior if self.overhead else 0.0)
-
-
-def _assumed(spread: float, because: str = "") -> str:
-    """Words for a guess."""
-    return f"assumption, spread {spread:g}" + (f": {because}" if because else "")
-
-
-def _seen(overhead: Overhead, because: str) -> str:
-    """Words for an overhead."""
-    return (
-        f"{because}; the overhead, {overhead.prior:g} with a spread of {overhead.spread:g}, was "
-        "set after looking at the 825 measured deployments"
-    )
-
+from pinn.physics.step_feature import Overhead, StepFeature, assumed, seen
 
 _STEP = Overhead(2e-4, 0.2)
 _LAYER = Overhead(5e-6, 0.2)
@@ -115,7 +42,7 @@ _FEATURES = (
         "step", "s", 0.0, 0.0, _STEP, "host",
         "host", (),
         "Once per step: scheduling and input preparation that the GPU waits for.",
-        _seen(_STEP, "assumption: a fifth of the 1 ms or so of host work a step that vLLM's "
+        seen(_STEP, "assumption: a fifth of the 1 ms or so of host work a step that vLLM's "
               "asynchronous scheduling is reported to hide (vllm-project/vllm#27614)"),
         lambda _, s: values.busy(s),
     ),
@@ -123,7 +50,7 @@ _FEATURES = (
         "layer", "s/layer", 0.0, 1e-5, _LAYER, "host",
         "small_kernels", ("gemm",),
         "Per layer: launch latency and the memory latency floor of its small kernels in a graph.",
-        _seen(_LAYER, "four matrix products of 2.5 us, as short as the shortest in the GEMM "
+        seen(_LAYER, "four matrix products of 2.5 us, as short as the shortest in the GEMM "
               "tables of H100 (2.45 us); spread 0.9"),
         lambda c, s: c.layers * values.busy(s),
     ),
@@ -131,7 +58,7 @@ _FEATURES = (
         "moe_layer", "s/layer", 0.0, 6e-6, _MOE_LAYER, "host",
         "experts", ("experts", "exchange"),
         "Per mixture-of-experts layer: routing, sorting and the extra launches.",
-        _seen(_MOE_LAYER, _assumed(1.5, "two or three kernels; expert tables say 3e-5 (their "
+        seen(_MOE_LAYER, assumed(1.5, "two or three kernels; expert tables say 3e-5 (their "
                                    "shortest on H100 takes 21 us)")),
         lambda c, s: c.moe_layers * values.busy(s),
     ),
@@ -139,14 +66,14 @@ _FEATURES = (
         "quantized_layer", "s/layer", 0.0, 0.0, _QUANTIZED_LAYER, "host",
         "small_kernels", (),
         "Per layer whose activations are quantized in every step.",
-        _seen(_QUANTIZED_LAYER, "assumption: two to four small kernels, no table holds them"),
+        seen(_QUANTIZED_LAYER, "assumption: two to four small kernels, no table holds them"),
         lambda c, s: c.quantized_layers * values.busy(s),
     ),
     StepFeature(
         "parallel_layer", "s/layer", 0.0, 7e-6, _PARALLEL_LAYER, "host",
         "communication", ("all_reduce",),
         "Per layer under tensor parallelism: the latency of its two all-reduces.",
-        _seen(_PARALLEL_LAYER, _assumed(0.6, "two all-reduces, of which the shortest on H100 "
+        seen(_PARALLEL_LAYER, assumed(0.6, "two all-reduces, of which the shortest on H100 "
                                         "takes 4.2 us in the tables")),
         lambda c, s: c.parallel_layers * values.busy(s),
     ),
@@ -155,7 +82,7 @@ _FEATURES = (
         "small_kernels", (),
         "Per layer launched without CUDA graphs: those of large prompts, all if --enforce-eager. "
         "Layers of experts and of latent attention count for more.",
-        _seen(_EAGER_LAYER, "assumption: about ten kernels a layer, 10 us of Python and launch "
+        seen(_EAGER_LAYER, "assumption: about ten kernels a layer, 10 us of Python and launch "
               "each"),
         values.eager_layers,
     ),
@@ -163,7 +90,7 @@ _FEATURES = (
         "prefill_layer", "s/layer", 0.0, 3e-6, _PREFILL_LAYER, "host",
         "prefill_attention", ("prefill_attention",),
         "Per layer of a step that has prefill work: a second attention kernel, piecewise graphs.",
-        _seen(_PREFILL_LAYER, _assumed(1.0, "one more launch; attention tables say 1.4e-5 (their "
+        seen(_PREFILL_LAYER, assumed(1.0, "one more launch; attention tables say 1.4e-5 (their "
                                        "shortest on H100 takes 10 us)")),
         lambda c, s: np.where(s.prefill_requests > 0, c.layers, 0.0),
     ),
@@ -171,7 +98,7 @@ _FEATURES = (
         "decode_layer", "s/layer", 0.0, 3e-6, None, "host",
         "decode_attention", ("decode_attention",),
         "Per layer of a step that has decodes: the latency of decode attention.",
-        _assumed(1.5, "one launch; attention tables say 1.3e-5 (their shortest on H100 takes 9 "
+        assumed(1.5, "one launch; attention tables say 1.3e-5 (their shortest on H100 takes 9 "
                  "us)"),
         lambda c, s: np.where(s.decode_requests > 0, c.layers, 0.0),
     ),
@@ -179,7 +106,7 @@ _FEATURES = (
         "request", "s/request", 0.0, 0.0, _REQUEST, "host",
         "host", ("gemm", "decode_attention"),
         "Per request in the step: block tables, output handling.",
-        _seen(_REQUEST, _assumed(1.6, "a few Python statements; what kernels add for each "
+        seen(_REQUEST, assumed(1.6, "a few Python statements; what kernels add for each "
                                  "sequence, 2e-6, is left out")),
         lambda _, s: s.requests,
     ),
@@ -194,7 +121,7 @@ _FEATURES = (
         "activations", "1", 0.0, 0.0, _ACTIVATIONS, "bandwidth",
         "small_kernels", ("gemm",),
         "Residual-stream traffic of norms, rotary embedding, activation functions, quantization.",
-        _seen(_ACTIVATIONS, "the bytes counted (ACTIVATION_PASSES) at the datasheet's bandwidth, "
+        seen(_ACTIVATIONS, "the bytes counted (ACTIVATION_PASSES) at the datasheet's bandwidth, "
               "spread 1.1"),
         lambda c, s: c.activation_token_s * s.tokens,
     ),
@@ -202,42 +129,42 @@ _FEATURES = (
         "gemm", "1", 1.0, 1.15, None, "roofline",
         "gemm", ("gemm",),
         "Projections, dense and shared layers, output head: max(weights once, arithmetic).",
-        _assumed(0.15, "large kernels reach about 87 % of a datasheet's rates"),
+        assumed(0.15, "large kernels reach about 87 % of a datasheet's rates"),
         values.gemm,
     ),
     StepFeature(
         "gemm_weights", "1", 0.0, 0.05, None, "bandwidth",
         "gemm", ("gemm",),
         "Reading the weights of the same: the part that arithmetic does not overlap.",
-        _assumed(3.5, _SMALL),
+        assumed(3.5, _SMALL),
         lambda c, s: c.gemm_weights_s * values.busy(s),
     ),
     StepFeature(
         "gemm_compute", "1", 0.0, 0.2, None, "peak",
         "gemm", ("gemm",),
         "The arithmetic of the same: the part that reading the weights does not overlap.",
-        _assumed(1.3, _SMALL),
+        assumed(1.3, _SMALL),
         gemm_compute_s,
     ),
     StepFeature(
         "gemm_beyond_128", "1", 0.0, 0.1, None, "peak",
         "gemm", ("gemm",),
         "Their arithmetic for tokens beyond 128, about the size of a tile.",
-        _assumed(1.5, _SMALL),
+        assumed(1.5, _SMALL),
         lambda c, s: c.gemm_token_s * np.maximum(s.tokens - values.TILE_TOKENS, 0.0),
     ),
     StepFeature(
         "gemm_beyond_1024", "1", 0.0, 0.05, None, "peak",
         "gemm", ("gemm",),
         "Their arithmetic for tokens beyond 1024, where waves of tiles fill the GPU.",
-        _assumed(1.7, _SMALL),
+        assumed(1.7, _SMALL),
         lambda c, s: c.gemm_token_s * np.maximum(s.tokens - values.WAVE_TOKENS, 0.0),
     ),
     StepFeature(
         "experts", "1", 1.0, 1.15, None, "roofline",
         "experts", ("experts",),
         "Routed experts: max(reading the top-k of one token, arithmetic of all).",
-        _assumed(0.7, "as for matrix products"),
+        assumed(0.7, "as for matrix products"),
         values.experts,
     ),
     StepFeature(
@@ -251,21 +178,21 @@ _FEATURES = (
         "experts_hit_tenth", "1", 0.0, 0.05, None, "bandwidth",
         "experts", ("experts",),
         "Reading the experts that a tenth of the tokens would hit: skewed routing, few experts.",
-        _assumed(2.5, _SMALL),
+        assumed(2.5, _SMALL),
         lambda c, s: values.experts_hit(c, s, values.FEW_TOKENS_SHARE),
     ),
     StepFeature(
         "expert_compute", "1", 0.0, 0.2, None, "peak",
         "experts", ("experts",),
         "Arithmetic of the routed experts: the part that reading them does not overlap.",
-        _assumed(2.3, _SMALL),
+        assumed(2.3, _SMALL),
         expert_compute_s,
     ),
     StepFeature(
         "expert_compute_beyond_1024", "1", 0.0, 0.1, None, "peak",
         "experts", ("experts",),
         "Their arithmetic for tokens beyond 1024.",
-        _assumed(2.5, _SMALL),
+        assumed(2.5, _SMALL),
         values.expert_compute_beyond_wave,
     ),
     StepFeature(
@@ -279,21 +206,21 @@ _FEATURES = (
         "decode_attention", "1", 1.0, 1.2, None, "roofline",
         "decode_attention", ("decode_attention",),
         "Decode attention: max(reading keys and values, arithmetic), windows respected.",
-        _assumed(0.24, "paged reads reach about 83 % of a datasheet's bandwidth"),
+        assumed(0.24, "paged reads reach about 83 % of a datasheet's bandwidth"),
         values.decode_attention,
     ),
     StepFeature(
         "kv_read", "1", 0.0, 0.05, None, "bandwidth",
         "decode_attention", ("decode_attention",),
         "Reading the keys and values of decodes: the part that arithmetic does not overlap.",
-        _assumed(1.0, _SMALL),
+        assumed(1.0, _SMALL),
         values.kv_read,
     ),
     StepFeature(
         "prefill_attention", "1", 1.0, 1.6, None, "roofline",
         "prefill_attention", ("prefill_attention",),
         "Causal prefill attention: max(reading cached keys and values, arithmetic).",
-        _assumed(0.4, "more than 1.33, what FlashAttention-3's best 75 % of an H100's peak come "
+        assumed(0.4, "more than 1.33, what FlashAttention-3's best 75 % of an H100's peak come "
                  "to (Shah et al. 2024, arXiv:2407.08608)"),
         values.prefill_attention,
     ),
@@ -308,7 +235,7 @@ _FEATURES = (
         "prefill_kv_read", "1", 0.0, 0.5, None, "bandwidth",
         "prefill_attention", ("prefill_attention",),
         "Reading cached keys and values of prefill chunks beside the arithmetic.",
-        _assumed(2.9, "half of it hides"),
+        assumed(2.9, "half of it hides"),
         values.prefill_kv_read,
     ),
     StepFeature(
@@ -322,42 +249,42 @@ _FEATURES = (
         "all_reduce_first_256k", "1", 0.0, 0.5, None, "link",
         "communication", ("all_reduce",),
         "The same for the first 256 KiB of each message: one-shot algorithms move more bytes.",
-        _assumed(2.1, "one-shot moves p - 1 messages where a ring moves 2 (p - 1) / p"),
+        assumed(2.1, "one-shot moves p - 1 messages where a ring moves 2 (p - 1) / p"),
         lambda c, s: values.first_bytes(c, s, values.ONE_SHOT_BYTES),
     ),
     StepFeature(
         "all_reduce_first_8m", "1", 0.0, 0.5, None, "link",
         "communication", ("all_reduce",),
         "The same for the first 8 MiB of each message, up to which latency shows.",
-        _assumed(1.4, "half as fast as the link"),
+        assumed(1.4, "half as fast as the link"),
         lambda c, s: values.first_bytes(c, s, values.CUSTOM_BYTES),
     ),
     StepFeature(
         "large_all_reduce", "s", 0.0, 3e-6, None, "host",
         "communication", ("all_reduce",),
         "Per all-reduce of more than 256 KiB: another algorithm with more synchronization.",
-        _assumed(1.5, "one more pass of synchronization, a microsecond or a few"),
+        assumed(1.5, "one more pass of synchronization, a microsecond or a few"),
         values.large_all_reduces,
     ),
     StepFeature(
         "expert_exchange", "1", 0.0, 1.3, None, "link",
         "communication", ("exchange",),
         "Dispatch and combine bytes between data-parallel ranks.",
-        _assumed(0.9, "collectives reach about three quarters of a datasheet's link rate"),
+        assumed(0.9, "collectives reach about three quarters of a datasheet's link rate"),
         lambda c, s: c.exchange_token_s * s.tokens,
     ),
     StepFeature(
         "pipeline", "1", 0.0, 1.3, None, "link",
         "communication", (),
         "Activations handed from one pipeline stage to the next; stages run one after another.",
-        _assumed(0.3, "as the exchange; no table holds it"),
+        assumed(0.3, "as the exchange; no table holds it"),
         lambda c, s: c.pipeline_token_s * s.tokens,
     ),
     StepFeature(
         "cpu_offload", "1", 1.0, 1.1, None, "pcie",
         "weights", (),
         "Reading offloaded weights from host memory.",
-        _assumed(0.1, "PCIe packets carry 256 bytes and about 24 of headers; no table holds it"),
+        assumed(0.1, "PCIe packets carry 256 bytes and about 24 of headers; no table holds it"),
         lambda c, s: c.offload_s * values.busy(s),
     ),
 )  # fmt: skip

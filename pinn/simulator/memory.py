@@ -27,6 +27,7 @@ from pinn.specs.model import (
     ModelSpec,
     MoeFfnSpec,
 )
+from pinn.specs.precision import ACTIVATION_BYTES
 from pinn.specs.recipe import FREE, STATIC
 from pinn.specs.serving import VLLM
 from pinn.specs.state_blocks import cached_width
@@ -42,7 +43,6 @@ COMMUNICATION_BYTES = 0.3 * GIB
 #: Most of what weights leave that SGLang gives to recurrent states, against keys and values
 #: (server_args.py: mamba_full_memory_ratio 0.9); TensorRT-LLM's is taken to be the same.
 STATE_SHARE = 0.9 / 1.9
-ACTIVATION_BYTES = 2
 LOGIT_BYTES = 4
 
 

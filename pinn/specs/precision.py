@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from pinn.errors import PinnError
 
+#: Of an element of what passes between kernels: activations are 16 bits wide.
+ACTIVATION_BYTES = 2.0
+
 
 @dataclass(frozen=True)
 class Precision:

@@ -26,7 +26,8 @@ from pinn.export.formula_files import (
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.cost_facts import CostFacts
 from pinn.physics.costs import StepCosts, cost
-from pinn.physics.step import STEP_FEATURES, StepFeature
+from pinn.physics.step import STEP_FEATURES
+from pinn.physics.step_feature import StepFeature
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = formula_files()

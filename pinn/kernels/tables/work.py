@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-Array = Float[np.ndarray, "..."]
+from pinn.specs.precision import ACTIVATION_BYTES
 
-#: Activations and partial results are 16 bits wide outside the matrix multiplications.
-ACTIVATION_BYTES = 2.0
+Array = Float[np.ndarray, "..."]
 
 
 @dataclass(frozen=True)

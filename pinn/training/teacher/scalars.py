@@ -17,7 +17,8 @@ from torch import Tensor
 
 from pinn.coefficients.loss import log_huber
 from pinn.kernels.composition import OPERATORS
-from pinn.physics.step import STEP_FEATURES, Overhead
+from pinn.physics.step import STEP_FEATURES
+from pinn.physics.step_feature import Overhead
 
 #: Step feature -> cost of one unit of it that no kernel holds, as the registry has it.
 OVERHEADS: dict[str, Overhead] = {
