@@ -15,8 +15,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from pinn.kernels.attention import DecodeAttention, PrefillAttention
 from pinn.kernels.datasheet_mixers import decode_seconds, has_other_mixers, prefill_seconds
+from pinn.kernels.gemm import Gemm
 from pinn.kernels.hardware import Coded
+from pinn.kernels.moe import Moe
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.physics.costs import step_costs
 from pinn.physics.matmuls import dense_matmuls
@@ -24,12 +27,6 @@ from pinn.physics.uniform_batches import UniformBatches
 from pinn.specs.deployment import Deployment
 from pinn.specs.model import AttentionSpec, LatentAttentionSpec, LayerGroup
 from pinn.specs.precision import ACTIVATION_BYTES
-
-#: Parts of a composed step, in the order of every composed array.
-OPERATORS: tuple[str, ...] = (
-    "gemm", "experts", "decode_attention", "prefill_attention", "all_reduce", "exchange",
-    "sampling",
-)  # fmt: skip
 
 #: Choosing experts and sorting tokens, per layer, where the measured kernel starts from a given
 #: choice; vLLM's "monolithic" kernels (mxfp4 on Hopper and Blackwell) choose inside. An assumption:
@@ -62,9 +59,26 @@ class Call:
     sizes: tuple[Any, ...]
 
 
+@dataclass(frozen=True)
+class Kernels:
+    """Kernels of one kind in a part of a step.
+
+    Attributes:
+        calls: Those of a deployment's steps, from its index, itself and its batches.
+        seconds: What they take, from surrogates, chips, formats and a call's sizes.
+        sizes: What the first sizes of a call are called; none where nothing timed is behind them.
+        operator: The operator that was fitted to measured ones; empty where there is none.
+    """
+
+    calls: Callable[[int, Deployment, UniformBatches], Iterator[Call]]
+    seconds: Callable[..., np.ndarray]
+    sizes: tuple[str, ...] = ()
+    operator: str = ""
+
+
 def compose(
     kernels: KernelSurrogates, deployment: Deployment, batches: UniformBatches
-) -> Float[np.ndarray, "n operators"]:
+) -> Float[np.ndarray, "n parts"]:
     """Seconds that each part of ``n`` steps of one deployment takes, summed over the layers."""
     return compose_many(kernels, [deployment], [batches])[0]
 
@@ -73,7 +87,7 @@ def compose_many(
     kernels: KernelSurrogates,
     deployments: Sequence[Deployment],
     batches: Sequence[UniformBatches],
-) -> Float[np.ndarray, "m n operators"]:
+) -> Float[np.ndarray, "m n parts"]:
     """Seconds that each part of ``n`` steps of each of ``m`` deployments takes.
 
     All calls of one kind are looked up together: thousands of deployments take seconds.
@@ -83,22 +97,22 @@ def compose_many(
         deployments: Models, GPUs and engine configurations.
         batches: The steps' batches of each deployment; equally many.
     """
-    seconds = np.zeros((len(deployments), len(batches[0]), len(OPERATORS)))
-    for column, name in enumerate(OPERATORS):
-        for calls, surrogate in CALLS[name]:
+    seconds = np.zeros((len(deployments), len(batches[0]), len(COMPOSED_PARTS)))
+    for column, kinds in enumerate(COMPOSED_PARTS.values()):
+        for kind in kinds:
             found = [
                 call
                 for i, (d, b) in enumerate(zip(deployments, batches, strict=True))
-                for call in calls(i, d, b)
+                for call in kind.calls(i, d, b)
             ]
-            _add(seconds[:, :, column], kernels, surrogate, deployments, found)
+            _add(seconds[:, :, column], kernels, kind, deployments, found)
     return seconds
 
 
 def _add(
     seconds: Float[np.ndarray, "m n"],
     kernels: KernelSurrogates,
-    surrogate: Callable[..., np.ndarray],
+    kind: Kernels,
     deployments: Sequence[Deployment],
     calls: Sequence[Call],
 ) -> None:
@@ -114,7 +128,7 @@ def _add(
         np.stack([np.broadcast_to(np.asarray(c.sizes[i], dtype=np.float64), width) for c in calls])
         for i in range(len(calls[0].sizes))
     ]
-    times = surrogate(kernels, Coded(gpus, gpu_ids), Coded(forms, form_ids), *sizes)
+    times = kind.seconds(kernels, Coded(gpus, gpu_ids), Coded(forms, form_ids), *sizes)
     counts = np.array([[c.count] for c in calls])
     np.add.at(seconds, [c.deployment for c in calls], counts * times)
 
@@ -287,23 +301,37 @@ def _known(_kernels: KernelSurrogates, _gpu: Coded, _form: Coded, seconds) -> np
     return seconds
 
 
-CALLS: dict[str, tuple[tuple[Callable[..., Iterator[Call]], Callable[..., np.ndarray]], ...]] = {
-    "gemm": ((_gemm, KernelSurrogates.gemm_seconds),),
-    "experts": ((_experts, _routed_experts),),
+_ATTENTION = ("heads", "kv_heads", "head_dim", "window")
+_MESSAGE = ("gpus", "bytes")
+
+#: Parts of a composed step, in the order of every composed array, and what each is made of.
+COMPOSED_PARTS: dict[str, tuple[Kernels, ...]] = {
+    "gemm": (
+        Kernels(_gemm, KernelSurrogates.gemm_seconds, ("m", "n", "k"), Gemm.name),
+    ),
+    "experts": (
+        Kernels(_experts, _routed_experts,
+                ("tokens", "hidden", "width", "experts", "top_k", "tensor_parallel",
+                 "expert_parallel", "gated"), Moe.name),
+    ),
     "decode_attention": (
-        (_decode_attention, KernelSurrogates.decode_attention_seconds),
-        (_latent_decode, _one_by_one),
-        (_other_decode, _known),
+        Kernels(_decode_attention, KernelSurrogates.decode_attention_seconds,
+                ("sequences", "context_tokens", *_ATTENTION), DecodeAttention.name),
+        Kernels(_latent_decode, _one_by_one,
+                ("sequences", "context_tokens", "heads", "kv_lora_rank", "rope_dim")),
+        Kernels(_other_decode, _known, ("datasheet_seconds",)),
     ),
     "prefill_attention": (
-        (_prefill_attention, KernelSurrogates.prefill_attention_seconds),
-        (_latent_prefill, _expanded),
-        (_other_prefill, _known),
+        Kernels(_prefill_attention, KernelSurrogates.prefill_attention_seconds,
+                ("sequences", "tokens", *_ATTENTION), PrefillAttention.name),
+        Kernels(_latent_prefill, _expanded,
+                ("sequences", "tokens", "cached", "heads", "qk_head_dim", "v_head_dim")),
+        Kernels(_other_prefill, _known, ("datasheet_seconds",)),
     ),
-    "all_reduce": ((_all_reduce, _reduce),),
-    "exchange": ((_exchange, _reduce),),
-    "sampling": ((_sampling, _known),),
-}
+    "all_reduce": (Kernels(_all_reduce, _reduce, _MESSAGE),),
+    "exchange": (Kernels(_exchange, _reduce, _MESSAGE),),
+    "sampling": (Kernels(_sampling, _known),),
+}  # fmt: skip
 
 
 def _local_heads(group: LayerGroup, deployment: Deployment) -> int:

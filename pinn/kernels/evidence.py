@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pinn.kernels.all_reduce import SIZES_BYTES
-from pinn.kernels.composition import CALLS, Call
+from pinn.kernels.composition import COMPOSED_PARTS, Call, Kernels
 from pinn.kernels.hardware import Coded
 from pinn.kernels.measured import MeasuredShapes, Nearest
 from pinn.kernels.surrogates import KernelSurrogates
@@ -18,38 +18,13 @@ from pinn.specs.deployment import Deployment
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.precision import precision
 
-_ATTENTION = ("heads", "kv_heads", "head_dim", "window")
-#: Part of a step -> names of the sizes of each of its kinds of calls, in their order there.
-_SIZES: dict[str, tuple[tuple[str, ...], ...]] = {
-    "gemm": (("m", "n", "k"),),
-    "experts": (
-        (
-            "tokens", "hidden", "width", "experts", "top_k", "tensor_parallel", "expert_parallel",
-            "matrices",
-        ),
-    ),
-    "decode_attention": (
-        ("sequences", "context_tokens", *_ATTENTION),
-        ("sequences", "context_tokens", "heads", "kv_lora_rank", "rope_dim"),
-        ("datasheet_seconds",),
-    ),
-    "prefill_attention": (
-        ("sequences", "tokens", *_ATTENTION),
-        ("sequences", "tokens", "cached", "heads", "qk_head_dim", "v_head_dim"),
-        ("datasheet_seconds",),
-    ),
-    "all_reduce": (("gpus", "bytes"),),
-    "exchange": (("gpus", "bytes"),),
-}  # fmt: skip
-_SURROGATE = {"experts": "moe"}
-
 
 @dataclass(frozen=True)
 class KernelUse:
     """One kernel of a composed step.
 
     Attributes:
-        operator: Part of the step, as of ``pinn.kernels.composition.OPERATORS``.
+        operator: Part of the step, as of ``pinn.kernels.composition.COMPOSED_PARTS``.
         precision: Number format.
         sizes: What it was asked at, by name.
         count: How often the step runs it.
@@ -93,14 +68,14 @@ def _uses(
     kernels: KernelSurrogates, deployment: Deployment, batches: UniformBatches
 ) -> Iterator[KernelUse]:
     gpu, one = Coded((deployment.gpu,), np.zeros((1, 1), int)), np.zeros((1, 1), int)
-    for operator, kinds in _SIZES.items():
-        for names, (calls, surrogate) in zip(kinds, CALLS[operator], strict=True):
-            for call in calls(0, deployment, batches):
+    for part, kinds in COMPOSED_PARTS.items():
+        for kind in kinds:
+            for call in kind.calls(0, deployment, batches) if kind.sizes else ():
                 arguments = [np.full((1, 1), size, dtype=np.float64) for size in call.sizes]
-                seconds = surrogate(kernels, gpu, Coded((call.form,), one), *arguments).item()
-                sizes = _named(names, call)
-                nearest = _nearest(kernels, operator, deployment.gpu, call.form, sizes)
-                yield KernelUse(operator, call.form, sizes, call.count, seconds, nearest)
+                seconds = kind.seconds(kernels, gpu, Coded((call.form,), one), *arguments).item()
+                sizes = _named(kind.sizes, call)
+                nearest = _nearest(kernels, kind, deployment.gpu, call.form, sizes)
+                yield KernelUse(part, call.form, sizes, call.count, seconds, nearest)
 
 
 def _named(names: tuple[str, ...], call: Call) -> dict[str, float]:
@@ -109,17 +84,18 @@ def _named(names: tuple[str, ...], call: Call) -> dict[str, float]:
         name: np.asarray(size, dtype=np.float64).item()
         for name, size in zip(names, call.sizes[: len(names)], strict=True)
     }
-    if "matrices" in sizes:
-        sizes["matrices"] = 3.0 if sizes["matrices"] else 2.0
+    if "gated" in sizes:
+        sizes["matrices"] = 3.0 if sizes.pop("gated") else 2.0
     return sizes
 
 
 def _nearest(
-    kernels: KernelSurrogates, operator: str, gpu: GpuSpec, form: str, sizes: Mapping[str, float]
+    kernels: KernelSurrogates, kind: Kernels, gpu: GpuSpec, form: str, sizes: Mapping[str, float]
 ) -> Nearest | None:
-    if "datasheet_seconds" in sizes:
-        return None
-    if operator in ("all_reduce", "exchange"):
+    if kind.operator:
+        timed = _timed_format(kernels.measured[kind.operator], form)
+        return kernels.nearest_measured(kind.operator, gpu, timed, sizes)
+    if "bytes" in sizes:
         return _nearest_message(kernels, gpu, form, sizes)
     if "kv_lora_rank" in sizes:
         shape = {"kv_lora_rank": SHAPE.kv_lora_rank, "rope_dim": SHAPE.qk_rope_head_dim}
@@ -129,9 +105,7 @@ def _nearest(
         shape = {"qk_head_dim": SHAPE.head_dim, "v_head_dim": SHAPE.v_head_dim}
         chips = [chip for (chip,) in kernels.latent_prefill.weights]
         return _nearest_latent(chips, shape, gpu, form, sizes)
-    name = _SURROGATE.get(operator, operator)
-    timed = _timed_format(kernels.measured[name], form)
-    return kernels.nearest_measured(name, gpu, timed, sizes)
+    return None
 
 
 def _timed_format(measured: MeasuredShapes, form: str) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from pinn.data.measured_runs import MeasuredRun
-from pinn.kernels.composition import OPERATORS
+from pinn.kernels.composition import COMPOSED_PARTS
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.linear_latency import LinearLatency
@@ -35,7 +35,7 @@ def run_parts(
     """Projected betas of each run's operators; equal deployments are projected once."""
     deployments = list(dict.fromkeys(run.deployment for run in runs))
     if not deployments:
-        return np.zeros((0, len(OPERATORS), len(STEP_FEATURES)))
+        return np.zeros((0, len(COMPOSED_PARTS), len(STEP_FEATURES)))
     parts = projected_parts(kernels, deployments)
     return parts[[deployments.index(run.deployment) for run in runs]]
 

@@ -22,7 +22,7 @@ from torch.nn.functional import huber_loss
 
 from pinn.coefficients.loss import log_huber
 from pinn.errors import PinnError
-from pinn.kernels.composition import OPERATORS
+from pinn.kernels.composition import COMPOSED_PARTS
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.training.run_rows import RunRows
@@ -97,7 +97,7 @@ class RunFit:
 
     def to_json(self) -> dict[str, object]:
         """By name."""
-        names = (*OPERATORS, "overheads")
+        names = (*COMPOSED_PARTS, "overheads")
         return {
             **self.scalars.to_json(),
             "departures": {
@@ -116,17 +116,17 @@ def run_fit_from_json(values: Mapping[str, Any]) -> RunFit:
     """
     multipliers, overheads = values.get("multipliers", {}), values.get("overheads", {})
     unknown = set(overheads) - set(STEP_FEATURES)
-    if set(multipliers) != set(OPERATORS) or unknown:
+    if set(multipliers) != set(COMPOSED_PARTS) or unknown:
         raise PinnError(
             f"scalars of operators {', '.join(multipliers)} and overheads {', '.join(overheads)} "
             "are not those of this version: train the checkpoint again"
         )
     scalars = Scalars(
-        np.array([multipliers[name] for name in OPERATORS]),
+        np.array([multipliers[name] for name in COMPOSED_PARTS]),
         np.array([overheads.get(name, 0.0) for name in STEP_FEATURES]),
     )
     departures = {
-        model: np.log([factors[name] for name in (*OPERATORS, "overheads")])
+        model: np.log([factors[name] for name in (*COMPOSED_PARTS, "overheads")])
         for model, factors in values.get("departures", {}).items()
     }
     taught = values.get("alpha", {})
@@ -158,8 +158,8 @@ def fit_to_runs(evidence: Evidence, current: RunFit, settings: RunFitSettings) -
     names = sorted(set(evidence.models))
     of_run = np.array([names.index(model) for model in evidence.models], dtype=np.int64)
     place = of_run[evidence.rows.run]
-    shared = len(OPERATORS) + len(OVERHEADS)
-    sizes = [shared, len(names) * (len(OPERATORS) + 1), len(LEARNED_ALPHAS)]
+    shared = len(COMPOSED_PARTS) + len(OVERHEADS)
+    sizes = [shared, len(names) * (len(COMPOSED_PARTS) + 1), len(LEARNED_ALPHAS)]
     objective = _Objective(evidence, torch.tensor(place), len(names), sizes, settings)
     start = _pack(current, names)
     base = objective.terms(torch.tensor(start))
@@ -210,7 +210,7 @@ class _Objective:
         )
         own = [
             settings.overhead_spread if name == "sampling" else settings.operator_spread
-            for name in OPERATORS
+            for name in COMPOSED_PARTS
         ]
         own.append(settings.overhead_spread)
         self.spread = torch.tensor(
@@ -224,7 +224,7 @@ class _Objective:
     def terms(self, logs: Tensor) -> tuple[Tensor, Tensor]:
         """Seconds of each figure in steps and beside them."""
         shared, own, alpha = logs.split(self.sizes)
-        operators = len(OPERATORS)
+        operators = len(COMPOSED_PARTS)
         departures = own.reshape(self.models, operators + 1)[self.place]
         factors = torch.cat(
             [
@@ -272,7 +272,7 @@ def _request_terms(features: np.ndarray) -> Tensor:
 
 def _pack(fit: RunFit, models: Sequence[str]) -> np.ndarray:
     priors = prior_scalars().overheads[_OVERHEAD_COLUMNS]
-    none = np.zeros(len(OPERATORS) + 1)
+    none = np.zeros(len(COMPOSED_PARTS) + 1)
     return np.concatenate(
         [
             np.log(fit.scalars.multipliers),
@@ -284,7 +284,7 @@ def _pack(fit: RunFit, models: Sequence[str]) -> np.ndarray:
 
 
 def _unpack(logs: np.ndarray, models: Sequence[str]) -> RunFit:
-    operators, width = len(OPERATORS), len(OPERATORS) + 1
+    operators, width = len(COMPOSED_PARTS), len(COMPOSED_PARTS) + 1
     shared = operators + len(OVERHEADS)
     overheads = prior_scalars().overheads
     overheads[_OVERHEAD_COLUMNS] *= np.exp(logs[operators:shared])

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from pinn.files.read_report import file_sha256
-from pinn.kernels.composition import OPERATORS
+from pinn.kernels.composition import COMPOSED_PARTS
 from pinn.training.teacher import composed
 
 GRID = (
@@ -44,7 +44,7 @@ def test_a_grid_becomes_steps_with_a_manifest(make, tmp_path):
     steps = pd.concat([pd.read_parquet(path) for path in shards])
     assert (steps["deployment"].value_counts() == 96).all()
     assert set(steps["deployment"]) == set(table["deployment"])
-    assert (steps[[f"{name}_s" for name in OPERATORS]] >= 0).all(axis=None)
+    assert (steps[[f"{name}_s" for name in COMPOSED_PARTS]] >= 0).all(axis=None)
     manifest = json.loads((tmp_path / "new" / "manifest.json").read_text())
     assert manifest["shards_sha256"] == {path.name: file_sha256(path) for path in shards}
     assert manifest["selection"]["tensor_parallel_size"] == [1, 2, 7]

@@ -11,7 +11,7 @@ from strategies import batches, deployments
 from pinn.coefficients.coefficients import Coefficients, prior_coefficients
 from pinn.coefficients.surrogate import batch_work
 from pinn.errors import PinnError
-from pinn.kernels.composition import OPERATORS
+from pinn.kernels.composition import COMPOSED_PARTS
 from pinn.physics.request import (
     PHASES,
     REQUEST_FEATURES,
@@ -39,7 +39,7 @@ def test_a_step_feature_is_well_defined(name):
     assert feature.lower_bound == (1 if feature.resource in ("roofline", "pcie") else 0)
     assert feature.meaning.endswith(".")
     assert feature.part in {*PARTS, "gemm"}
-    assert set(feature.explains) <= set(OPERATORS)
+    assert set(feature.explains) <= set(COMPOSED_PARTS)
 
 
 @pytest.mark.parametrize("name", STEP_FEATURES)

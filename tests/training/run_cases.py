@@ -8,7 +8,7 @@ import numpy as np
 from simulator_helpers import DENSE, GPU, MIXTURE
 
 from pinn.data.measured_runs import FIGURES, WHOLE_RUN, MeasuredRun
-from pinn.kernels.composition import OPERATORS
+from pinn.kernels.composition import COMPOSED_PARTS
 from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.latency_metrics import figure_seconds
 from pinn.simulator.linear_latency import LinearLatency
@@ -27,8 +27,8 @@ _NAMES = list(STEP_FEATURES)
 
 def operator_betas() -> np.ndarray:
     """Each operator's betas: the priors of the features that explain it alone."""
-    betas, taken = np.zeros((len(OPERATORS), len(_NAMES))), {"layer", "request", "activations"}
-    for row, operator in enumerate(OPERATORS):
+    betas, taken = np.zeros((len(COMPOSED_PARTS), len(_NAMES))), {"layer", "request", "activations"}
+    for row, operator in enumerate(COMPOSED_PARTS):
         for name in EXPLAINED_BY[operator]:
             if name not in taken:
                 betas[row, _NAMES.index(name)] = STEP_FEATURES[name].prior

@@ -5,7 +5,7 @@ import pytest
 
 from pinn.coefficients.surrogate import batch_work
 from pinn.errors import PinnError
-from pinn.kernels.composition import OPERATORS, compose
+from pinn.kernels.composition import COMPOSED_PARTS, compose
 from pinn.kernels.evidence import kernels_used
 from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.physics.uniform_batches import alike
@@ -35,7 +35,7 @@ def on_h100(name: str, **serving) -> Deployment:
 
 def test_every_feature_and_operator_belongs_to_a_part_in_their_order():
     assert list(PART_OF_FEATURE) == list(STEP_FEATURES)
-    assert list(PART_OF_OPERATOR) == list(OPERATORS)
+    assert list(PART_OF_OPERATOR) == list(COMPOSED_PARTS)
     assert set(PART_OF_FEATURE.values()) == set(PARTS) - {"weights", "matmul_arithmetic"} | {
         "gemm",
         "weights",
@@ -98,7 +98,7 @@ def test_the_kernels_used_add_up_to_the_composed_parts(h100_kernels, name):
     batch = alike([parse_batch(MIXED)])
     used = kernels_used(h100_kernels, deployment, batch)
     parts = compose(h100_kernels, deployment, batch)[0]
-    for operator, seconds in zip(OPERATORS, parts, strict=True):
+    for operator, seconds in zip(COMPOSED_PARTS, parts, strict=True):
         mine = [use.total_seconds for use in used if use.operator == operator]
         # Nobody measured sampling.
         assert sum(mine) == pytest.approx(0.0 if operator == "sampling" else seconds)

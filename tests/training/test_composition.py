@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pinn.kernels.composition import OPERATORS, compose, compose_many
+from pinn.kernels.composition import COMPOSED_PARTS, compose, compose_many
 from pinn.physics.costs import step_costs
 from pinn.physics.floor import floor_seconds
 from pinn.physics.uniform_batches import UniformBatches
@@ -29,7 +29,7 @@ def one(decodes=0, context=0, chunks=0, tokens=0, cached=0) -> UniformBatches:
 
 
 def part(parts, name: str) -> np.ndarray:
-    return parts[..., OPERATORS.index(name)]
+    return parts[..., list(COMPOSED_PARTS).index(name)]
 
 
 @pytest.mark.parametrize("name", [DENSE, MOE, LATENT])

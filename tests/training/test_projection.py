@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pinn.kernels.composition import OPERATORS
+from pinn.kernels.composition import COMPOSED_PARTS
 from pinn.physics.costs import step_costs
 from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.specs.catalog import load_model
@@ -27,8 +27,8 @@ def features():
 
 def test_steps_made_of_features_are_reproduced(features):
     draw = np.random.default_rng(0)
-    betas = np.zeros((len(OPERATORS), len(NAMES)))
-    for row, operator in enumerate(OPERATORS):
+    betas = np.zeros((len(COMPOSED_PARTS), len(NAMES)))
+    for row, operator in enumerate(COMPOSED_PARTS):
         for name in EXPLAINED_BY[operator]:
             feature = STEP_FEATURES[name]
             betas[row, NAMES.index(name)] = feature.lower_bound + feature.prior * draw.uniform(1, 2)
@@ -38,9 +38,9 @@ def test_steps_made_of_features_are_reproduced(features):
 
 
 def test_betas_keep_their_lower_bounds(features):
-    parts = np.repeat(features.sum(-1, keepdims=True) * 1e-3, len(OPERATORS), axis=1)
+    parts = np.repeat(features.sum(-1, keepdims=True) * 1e-3, len(COMPOSED_PARTS), axis=1)
     found = project(features, parts)
-    for row, operator in enumerate(OPERATORS):
+    for row, operator in enumerate(COMPOSED_PARTS):
         for name in EXPLAINED_BY[operator]:
             column = NAMES.index(name)
             if features[:, column].any():
@@ -50,7 +50,9 @@ def test_betas_keep_their_lower_bounds(features):
 def test_every_step_counts_by_its_relative_error(features):
     """So a step ten times as long, in all it does, says the same."""
     draw = np.random.default_rng(0)
-    parts = features.sum(-1, keepdims=True) * draw.uniform(0.5, 2, (len(features), len(OPERATORS)))
+    parts = features.sum(-1, keepdims=True) * draw.uniform(
+        0.5, 2, (len(features), len(COMPOSED_PARTS))
+    )
     longer = draw.uniform(0.1, 10, (len(features), 1))
     found = project(features * longer, parts * longer)
     np.testing.assert_allclose(found, project(features, parts), rtol=1e-6, atol=1e-12)
@@ -58,8 +60,8 @@ def test_every_step_counts_by_its_relative_error(features):
 
 def test_a_deployment_s_betas_are_its_parts_times_multipliers_plus_overheads(features):
     draw = np.random.default_rng(0)
-    projected = draw.uniform(1, 2, (3, len(OPERATORS), len(NAMES)))
-    scalars = replace(prior_scalars(), multipliers=np.linspace(0.8, 1.3, len(OPERATORS)))
+    projected = draw.uniform(1, 2, (3, len(COMPOSED_PARTS), len(NAMES)))
+    scalars = replace(prior_scalars(), multipliers=np.linspace(0.8, 1.3, len(COMPOSED_PARTS)))
     betas = scalars.betas(projected)
     parts = np.einsum("nf,mof->mno", features, projected)
     for found, of in zip(betas, parts, strict=True):
@@ -72,8 +74,8 @@ def test_a_deployment_s_betas_are_its_parts_times_multipliers_plus_overheads(fea
 def test_data_pull_the_scalars_from_their_priors_to_the_truth(features):
     """The more rows, the closer; what nobody measured needs few, measured kernels need many."""
     draw = np.random.default_rng(0)
-    parts = draw.uniform(1e-4, 1e-2, (len(features), len(OPERATORS)))
-    truth = np.linspace(0.7, 1.4, len(OPERATORS))
+    parts = draw.uniform(1e-4, 1e-2, (len(features), len(COMPOSED_PARTS)))
+    truth = np.linspace(0.7, 1.4, len(COMPOSED_PARTS))
     seconds = parts @ truth + features @ prior_scalars().overheads
 
     def multipliers(copies):
@@ -82,13 +84,13 @@ def test_data_pull_the_scalars_from_their_priors_to_the_truth(features):
 
     few, many = multipliers(1), multipliers(300)
     np.testing.assert_allclose(many, truth, rtol=0.08)
-    sampling = np.array(OPERATORS) == "sampling"
+    sampling = np.array(list(COMPOSED_PARTS)) == "sampling"
     assert few[sampling] == pytest.approx(truth[sampling], rel=0.05)
     assert few[~sampling] == pytest.approx(1.0, abs=0.02)
 
 
 def test_without_data_the_priors_stay(features):
-    parts = np.zeros((2, len(OPERATORS)))
+    parts = np.zeros((2, len(COMPOSED_PARTS)))
     seconds = features[:2] @ prior_scalars().overheads
     found = fit_scalars(parts, features[:2], seconds, np.ones(2))
     for name, overhead in OVERHEADS.items():

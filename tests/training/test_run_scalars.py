@@ -6,7 +6,7 @@ from run_cases import measured, operator_betas, three_runs
 from serving_cases import with_times
 
 from pinn.errors import PinnError
-from pinn.kernels.composition import OPERATORS
+from pinn.kernels.composition import COMPOSED_PARTS
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.research.perturbations import repeated
 from pinn.simulator.latency_metrics import figure_seconds
@@ -97,7 +97,7 @@ def test_runs_that_agree_with_the_priors_change_nothing(runs, parts, rows):
 
 
 def test_one_slow_model_departs_and_the_others_stay(runs, parts, rows):
-    departure = np.append(np.zeros(len(OPERATORS)), 1.0)
+    departure = np.append(np.zeros(len(COMPOSED_PARTS)), 1.0)
     truth = RunFit(departures={"mixture-c": departure})
     seen, fit = taught(runs, parts, rows, truth)
     assert errors(RunFit(), seen, parts)[2] > 0.05
@@ -109,7 +109,7 @@ def test_one_slow_model_departs_and_the_others_stay(runs, parts, rows):
 
 def test_an_unseen_model_gets_the_shared_scalars(runs, parts, rows):
     _, fit = taught(
-        runs, parts, rows, RunFit(departures={"dense-a": np.full(len(OPERATORS) + 1, 0.2)})
+        runs, parts, rows, RunFit(departures={"dense-a": np.full(len(COMPOSED_PARTS) + 1, 0.2)})
     )
     assert fit.of_model("another") is fit.scalars
 
@@ -172,8 +172,8 @@ def test_the_step_time_is_no_alpha_of_a_simulation():
 
 
 def test_json_and_back():
-    scalars = Scalars(np.linspace(0.9, 1.1, len(OPERATORS)), prior_scalars().overheads)
-    fit = RunFit(scalars, {"a": np.linspace(-0.2, 0.3, len(OPERATORS) + 1)})
+    scalars = Scalars(np.linspace(0.9, 1.1, len(COMPOSED_PARTS)), prior_scalars().overheads)
+    fit = RunFit(scalars, {"a": np.linspace(-0.2, 0.3, len(COMPOSED_PARTS) + 1)})
     again = run_fit_from_json(fit.to_json())
     for model in ("a", "b"):
         np.testing.assert_allclose(

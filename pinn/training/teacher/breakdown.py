@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from pinn.errors import PinnError
-from pinn.kernels.composition import OPERATORS, compose
+from pinn.kernels.composition import COMPOSED_PARTS, compose
 from pinn.kernels.evidence import KernelUse, kernels_used
 from pinn.physics.batch_sums import sum_batches
 from pinn.physics.speculation import (
@@ -168,13 +168,13 @@ def saved_scalars(values: Mapping[str, Mapping[str, float]]) -> Scalars:
         PinnError: If an operator is missing or a step feature unknown.
     """
     multipliers, overheads = values.get("multipliers", {}), values.get("overheads", {})
-    if set(multipliers) != set(OPERATORS) or not set(overheads) <= set(STEP_FEATURES):
+    if set(multipliers) != set(COMPOSED_PARTS) or not set(overheads) <= set(STEP_FEATURES):
         raise PinnError(
             f"the checkpoint's scalars are of {sorted(multipliers)} and {sorted(overheads)}, "
-            f"expected {', '.join(OPERATORS)} and names of step features: train it anew with "
+            f"expected {', '.join(COMPOSED_PARTS)} and names of step features: train it anew with "
             "'python train.py kernels=on'"
         )
     return Scalars(
-        np.array([float(multipliers[name]) for name in OPERATORS]),
+        np.array([float(multipliers[name]) for name in COMPOSED_PARTS]),
         np.array([float(overheads.get(name, 0.0)) for name in STEP_FEATURES]),
     )

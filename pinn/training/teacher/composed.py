@@ -19,7 +19,7 @@ from pinn.files.code import code_digest
 from pinn.files.read_report import file_sha256
 from pinn.files.store import remembered_folder
 from pinn.files.write import replace_atomically
-from pinn.kernels.composition import OPERATORS, compose_many
+from pinn.kernels.composition import COMPOSED_PARTS, compose_many
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.physics.uniform_batches import UniformBatches
 from pinn.specs.deployment import Deployment
@@ -133,7 +133,7 @@ def read_composed(folder: Path, deployments: Sequence[Deployment]) -> ComposedSt
         UniformBatches(*(values[name][i] for name in BATCH_COLUMNS))
         for i in range(len(deployments))
     )
-    parts = np.stack([values[f"{name}_s"] for name in OPERATORS], axis=-1)
+    parts = np.stack([values[f"{name}_s"] for name in COMPOSED_PARTS], axis=-1)
     return ComposedSteps(tuple(deployments), batches, parts)
 
 
@@ -166,7 +166,7 @@ def _compose_shard(
     for i, batch in enumerate(batches):
         columns = {"deployment": np.full(len(batch), start + i)}
         columns |= {name: getattr(batch, name) for name in BATCH_COLUMNS}
-        columns |= {f"{name}_s": parts[i, :, column] for column, name in enumerate(OPERATORS)}
+        columns |= {f"{name}_s": parts[i, :, column] for column, name in enumerate(COMPOSED_PARTS)}
         tables.append(pd.DataFrame(columns))
     table = pd.concat(tables, ignore_index=True)
     path = _shard_path(folder, start)
@@ -192,7 +192,7 @@ def _claim(
         "kernels": kernels.digest(),
         "kernels_metadata": json.loads(json.dumps(dict(kernels.metadata), default=str)),
         "seed": seed,
-        "operators": list(OPERATORS),
+        "operators": list(COMPOSED_PARTS),
         "code": code_digest(compose_shards),
         **about,
     }

@@ -8,13 +8,13 @@ from scipy.linalg import block_diag
 from scipy.optimize import nnls
 
 from pinn.errors import PinnError
-from pinn.kernels.composition import OPERATORS
+from pinn.kernels.composition import COMPOSED_PARTS
 from pinn.physics.step import STEP_FEATURES
 
 #: The features that may explain each part of a step; they are non-negative and grow as it does.
 EXPLAINED_BY: dict[str, tuple[str, ...]] = {
     operator: tuple(name for name, f in STEP_FEATURES.items() if operator in f.explains)
-    for operator in OPERATORS
+    for operator in COMPOSED_PARTS
 }
 
 #: Weight of the whole step's error beside those of its parts: parts then make up for each other,
@@ -26,8 +26,8 @@ _BOUNDS = np.array([f.lower_bound for f in STEP_FEATURES.values()])
 
 
 def project(
-    features: Float[np.ndarray, "n features"], parts: Float[np.ndarray, "n operators"]
-) -> Float[np.ndarray, "operators features"]:
+    features: Float[np.ndarray, "n features"], parts: Float[np.ndarray, "n parts"]
+) -> Float[np.ndarray, "parts features"]:
     """Explain each part of a deployment's steps by its features.
 
     Betas do not go below their lower bounds, which keep every step above its physical floor.
@@ -46,7 +46,7 @@ def project(
     scale = 1 / parts.sum(-1)
     columns = {
         row: _columns(operator, features)
-        for row, operator in enumerate(OPERATORS)
+        for row, operator in enumerate(COMPOSED_PARTS)
         if parts[:, row].any()
     }
     bases = {row: features[:, mine] * scale[:, None] for row, mine in columns.items()}
@@ -58,7 +58,7 @@ def project(
     size = np.maximum(matrix.max(0), 1e-30)
     solution, _ = nnls(matrix / size, target)
     ends = np.cumsum([len(mine) for mine in columns.values()])
-    betas = np.zeros((len(OPERATORS), len(_NAMES)))
+    betas = np.zeros((len(COMPOSED_PARTS), len(_NAMES)))
     for (row, mine), found in zip(
         columns.items(), np.split(solution / size, ends[:-1]), strict=True
     ):

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pinn.coefficients.loss import log_huber
-from pinn.kernels.composition import OPERATORS
+from pinn.kernels.composition import COMPOSED_PARTS
 from pinn.physics.step import STEP_FEATURES
 from pinn.physics.step_feature import Overhead
 
@@ -31,9 +31,9 @@ OVERHEADS: dict[str, Overhead] = {
 MULTIPLIER_SPREAD = 0.05
 #: An assumption. Sampling was timed on one GPU, with PyTorch's operators outside an engine.
 SAMPLING_SPREAD = 0.15
-#: Standard deviation of each multiplier's logarithm, in the order of ``OPERATORS``.
+#: Standard deviation of each multiplier's logarithm, in the order of ``COMPOSED_PARTS``.
 MULTIPLIER_SPREADS = tuple(
-    SAMPLING_SPREAD if name == "sampling" else MULTIPLIER_SPREAD for name in OPERATORS
+    SAMPLING_SPREAD if name == "sampling" else MULTIPLIER_SPREAD for name in COMPOSED_PARTS
 )
 
 
@@ -42,7 +42,7 @@ class Scalars:
     """What turns composed kernels into a step.
 
     Attributes:
-        multipliers: Of each operator, in the order of ``OPERATORS``.
+        multipliers: Of each operator, in the order of ``COMPOSED_PARTS``.
         overheads: Of each step feature, in the order of ``STEP_FEATURES``; 0 where none.
     """
 
@@ -67,7 +67,7 @@ class Scalars:
         """By name."""
         names = [name for name, value in zip(STEP_FEATURES, self.overheads, strict=True) if value]
         return {
-            "multipliers": dict(zip(OPERATORS, self.multipliers.tolist(), strict=True)),
+            "multipliers": dict(zip(COMPOSED_PARTS, self.multipliers.tolist(), strict=True)),
             "overheads": {n: float(self.overheads[list(STEP_FEATURES).index(n)]) for n in names},
         }
 
@@ -75,7 +75,7 @@ class Scalars:
 def prior_scalars() -> Scalars:
     """The priors alone: what kernels say without any serving data."""
     overheads = [OVERHEADS[n].prior if n in OVERHEADS else 0.0 for n in STEP_FEATURES]
-    return Scalars(np.ones(len(OPERATORS)), np.array(overheads))
+    return Scalars(np.ones(len(COMPOSED_PARTS)), np.array(overheads))
 
 
 def fit_scalars(
@@ -115,5 +115,5 @@ def fit_scalars(
     optimizer.step(closure)
     scale = logs.detach().exp().numpy()
     overheads = prior.overheads.copy()
-    overheads[columns] *= scale[len(OPERATORS) :]
-    return Scalars(scale[: len(OPERATORS)], overheads)
+    overheads[columns] *= scale[len(COMPOSED_PARTS) :]
+    return Scalars(scale[: len(COMPOSED_PARTS)], overheads)
