@@ -9,7 +9,7 @@ left out (:mod:`pinn.data.engine_filters`) and what the scripts pass
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -135,7 +135,7 @@ def _released_engines_but_glm(rows: pd.DataFrame) -> pd.Series:
 
 
 #: Rule -> what takes its place where models with other attention are read.
-_FOR_OTHER_ATTENTION = {
+_FOR_OTHER_ATTENTION: dict[Callable[[pd.DataFrame], pd.Series], Filter] = {
     development_image: Filter("nightly image, but of GLM-5", _released_engines_but_glm),
     other_attention: Filter("attention over all keys", lambda rows: ~other_attention(rows)),
 }

@@ -87,8 +87,10 @@ def error_lines(table: pd.DataFrame) -> Iterator[str]:
     yield "| operator | rows | shapes | " + " | ".join(f"without {p}" for p in parts) + " |"
     yield "|---|---:|---:|" + "---:|" * len(parts)
     for name, of_operator in table.groupby("operator", sort=False):
-        cells = {r.left_out: f"{100 * r.median:.1f} / {100 * r.mean:.1f}"
-                 for r in of_operator.itertuples()}  # fmt: skip
+        cells = {
+            row["left_out"]: f"{100 * row['median']:.1f} / {100 * row['mean']:.1f}"
+            for row in of_operator.to_dict("records")
+        }
         shown = [cells.get(part, "-") for part in parts]
         first = of_operator.iloc[0]
         yield f"| {name} | {first['rows']:,} | {first['shapes']} | " + " | ".join(shown) + " |"

@@ -256,6 +256,7 @@ def read_mixer_kernels(
         PinnError: If a column is missing.
     """
     found, reports = [], []
+    column, value = operator.where or ("", "")
     for system, gpu in gpus.items():
         source = TableSource(system, operator.backend, operator.version)
         if not _path(operator, source, systems).exists():
@@ -270,8 +271,7 @@ def read_mixer_kernels(
             ("no time", lambda r: ~(r["seconds"] > 0)),
         ]
         if operator.where:
-            column, value = operator.where
-            rules.insert(0, (f"another {column}", lambda r, c=column, v=value: r[c] != v))
+            rules.insert(0, (f"another {column}", lambda r: r[column] != value))
         kept, report = refuse(rows, report, rules)
         found.append(kept)
         reports.append(report)
