@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-
 from pinn.simulator.memory_fit import MemoryFit, memory_fit, smallest_tensor_parallel_size
 from pinn.specs.deployment import Deployment
 
@@ -51,6 +49,8 @@ def memory_columns(
 
     Rows that differ in the tensor-parallel size alone share what is found.
     """
+    import pyarrow as pa  # one configuration needs no tables
+
     alike: dict[tuple[Any, ...], dict[int, MemoryFit]] = {}
     keys = []
     for configuration, deployment in zip(configurations, deployments, strict=True):

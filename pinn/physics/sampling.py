@@ -67,7 +67,7 @@ class SamplerKernels:
 TAKEN = SamplerKernels(_COPY + _LARGEST, 1.4, 1.1e-5, 2.5e-11)
 DRAWN = SamplerKernels(_DRAW, 1.2, 1.1e-5, 2.7e-10)
 MASS = SamplerKernels(_MASS, 2.1, 7.5e-5, 7.8e-10)
-COUNT_BESIDE_MASS = SamplerKernels(_MASK, 0.82, 1.2e-5, 1.7e-10)
+COUNT_BESIDE_MASS = SamplerKernels(_MASK, 0.81, 1.2e-5, 1.7e-10)
 COUNT = SamplerKernels(_COUNT, 1.8, 5.3e-5, 2.6e-10)
 RATIO = SamplerKernels(_RATIO, 1.2, 7.9e-6, 4.7e-10)
 PENALIZED = SamplerKernels(_PENALTIES, 1.3, 2.5e-5, 0.0)

@@ -30,6 +30,8 @@ RUN = {
     "gpu": "h100_sxm",
     "tensor_parallel_size": 1,
     "max_num_batched_tokens": 2048,
+    "max_num_seqs": 128,
+    "max_model_len": 4096,
 }
 
 

@@ -112,7 +112,7 @@ def test_an_error_of_a_task_comes_through(count):
 
 def test_without_ray_the_error_names_the_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(PinnError, match=r"needs Ray: install it with pip install"):
+    with pytest.raises(PinnError, match="needs Ray: run 'pip install ray'"):
         list(Workers("ray").run(square_where, [1]))
 
 

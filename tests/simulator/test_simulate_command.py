@@ -83,17 +83,22 @@ def burst(coefficients, tmp_path):
     return run
 
 
+def figures(found):
+    """What was simulated, without the flags as they were typed."""
+    return {name: value for name, value in found.items() if name != "serving"}
+
+
 def test_two_api_servers_take_a_burst_in_twice_as_fast(burst):
     one, two = burst()["ttft_p99_ms"], burst("--api-server-count", "2")["ttft_p99_ms"]
     # 64 requests of 3 ms each are handed over within 192 ms, or 96.
     assert one == pytest.approx(192, rel=0.2)
     assert two == pytest.approx(96, rel=0.3)
-    assert burst("--api-server-count", "1") == burst()
+    assert figures(burst("--api-server-count", "1")) == figures(burst())
 
 
 def test_an_engine_in_the_servers_process_is_slower(burst):
     apart = burst("--v1-multiprocessing")
-    assert apart == burst()
+    assert figures(apart) == figures(burst())
     assert burst("--no-v1-multiprocessing")["e2e_mean_ms"] > apart["e2e_mean_ms"]
 
 

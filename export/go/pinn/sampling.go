@@ -98,7 +98,7 @@ var (
 	taken           = samplerKernels{copyBytes + largestBytes, 1.4, 1.1e-5, 2.5e-11}
 	drawn           = samplerKernels{drawBytes, 1.2, 1.1e-5, 2.7e-10}
 	mass            = samplerKernels{massBytes, 2.1, 7.5e-5, 7.8e-10}
-	countBesideMass = samplerKernels{maskBytes, 0.82, 1.2e-5, 1.7e-10}
+	countBesideMass = samplerKernels{maskBytes, 0.81, 1.2e-5, 1.7e-10}
 	penalized       = samplerKernels{penaltyBytes, 1.3, 2.5e-5, 0}
 	count           = samplerKernels{countBytes, 1.8, 5.3e-5, 2.6e-10}
 	ratio           = samplerKernels{ratioBytes, 1.2, 7.9e-6, 4.7e-10}

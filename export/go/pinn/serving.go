@@ -129,7 +129,7 @@ type Serving struct {
 	SpeculativeDraftModelPath string `json:"speculative_draft_model_path"`
 
 	// SpeculativeAcceptance: Chance that a drafted token is accepted, or one for each position, given
-	// those before. [default: a published one]
+	// those before; or vLLM's metrics page, whose counters tell. [default: a published one]
 	SpeculativeAcceptance string `json:"speculative_acceptance"`
 
 	// DisaggregationMode: What a server of prefill and decode apart does, which is refused. [default:
