@@ -1,4 +1,4 @@
-"""How every figure looks: markers and hatches, so that grey on paper is enough."""
+"""How every figure looks: colours that differ in lightness, markers and hatches: grey is enough."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-#: Marker and grey of what comes first, second, ...
+#: Marker and colour of what comes first, second, ...: dark and light in turn, no two alike in grey.
 MARKERS = (
-    ("o", "0.1"), ("s", "0.55"), ("^", "0.35"), ("D", "0.7"), ("v", "0.2"), ("P", "0.5"),
-    ("X", "0.3"), ("*", "0.6"),
+    ("o", "#0072b2"), ("s", "#e69f00"), ("^", "#004d40"), ("D", "#bfe3f7"), ("v", "#8a4500"),
+    ("P", "#cc79a7"), ("X", "#111111"), ("*", "#c9c98a"),
 )  # fmt: skip
 
-#: Name -> marker and grey.
+#: Name -> marker and colour.
 Looks = dict[str, tuple[str, str]]
 
 #: Width of a page in inches.
@@ -52,7 +52,7 @@ def tidy(axes: Axes) -> None:
 
 
 def markers(names: Iterable[str]) -> Looks:
-    """Marker and grey of each name, the same for the same names."""
+    """Marker and colour of each name, the same for the same names."""
     ordered = sorted(set(names))
     return {name: MARKERS[i % len(MARKERS)] for i, name in enumerate(ordered)}
 

@@ -4,18 +4,22 @@ import base64
 import html.parser
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 from browser import CHROMIUM, browse
 from evaluations import MODELS, write_evaluation
+from matplotlib.colors import to_rgb
 from PIL import Image
 
 from pinn.errors import PinnError
+from pinn.export.plot_style import MARKERS
 from pinn.research.report.anatomy import PART_LOOKS
+from pinn.research.report.summary import summary
 from pinn.research.report.tables import read_tables
-from pinn.research.report.write import DOCS_PICTURES, write_report
+from pinn.research.report.write import DOCS_PICTURES, render, write_report
 from pinn.research.suite_network import BATCHES, SHOWN, anatomy_rows, coefficient_rows
 from pinn.training.teacher.breakdown import PARTS
 
@@ -99,11 +103,43 @@ def test_pictures_are_in_the_page_and_beside_it(parsed, folder):
         assert image["alt"]
 
 
-def test_pictures_are_grey_and_not_empty(folder):
+def test_pictures_are_not_empty_in_grey(folder):
     for path in (folder / "figures").glob("*.png"):
-        pixels = np.asarray(Image.open(path).convert("RGB")).astype(int)
-        assert pixels.std() > 10, path
-        assert (np.ptp(pixels, axis=2) <= 2).all(), f"{path} has colours"
+        assert np.asarray(Image.open(path).convert("L")).std() > 10, path
+
+
+def test_looks_differ_in_marker_and_in_grey():
+    """CIE lightness of the colours, which is all that a grey print keeps."""
+    linear = np.array([to_rgb(colour) for _, colour in MARKERS])
+    linear = np.where(linear <= 0.04045, linear / 12.92, ((linear + 0.055) / 1.055) ** 2.4)
+    lightness = 116 * np.cbrt(linear @ [0.2126, 0.7152, 0.0722]) - 16
+    assert np.diff(np.sort(lightness)).min() > 4
+    assert (np.abs(np.diff(lightness)) > 20).all()
+    assert len({marker for marker, _ in MARKERS}) == len(MARKERS)
+
+
+def test_the_page_starts_with_a_summary(page, parsed):
+    text = page.read_text(encoding="utf-8")
+    assert text.index("<dl>") < min(text.index("<h2"), text.index("<img"))
+    for label in ("Left out", "TPOT", "TTFT", "E2E", "90 % intervals"):
+        assert label in parsed.texts
+    assert any("each of 3 models in turn (24 rows)" in part for part in parsed.texts)
+
+
+def test_the_summary_compares_on_rows_that_both_predict(folder):
+    """A peer that fails on half of the rows is compared on the others."""
+    tables = read_tables(folder)
+    rows = tables.predictions
+    mine = rows[(rows["split"] == "leave-one-model-out") & (rows["method"] == "network")]
+    peer = mine.assign(method="<peer>", tpot_s=mine["tpot_measured_s"] * 1.5)
+    half = peer["row_id"].isin(peer["row_id"].iloc[::2])
+    peer["tpot_s"] = peer["tpot_s"].where(half)
+    together = replace(tables, predictions=pd.concat([rows, peer], ignore_index=True))
+    text = dict(summary(together))["TPOT"]
+    errors = 100 * (mine["tpot_s"] / mine["tpot_measured_s"] - 1).abs()
+    assert f"unseen models: {errors.median():.1f} %, the best peer (<peer>) 50.0 %" in text
+    assert f"the network has {errors.iloc[::2].median():.1f} % (n = 12)" in text
+    assert "&lt;peer&gt;" in render(together, [], EVIDENCE)
 
 
 def test_no_two_parts_of_a_step_look_alike():
@@ -130,6 +166,8 @@ def test_what_was_not_made_is_said(folder, tmp_path):
     few = shutil.copytree(folder, tmp_path / "few")
     for name in ("coverage", "anatomy", "coefficients", "studies", "times", "ranking", "decisions"):
         (few / f"{name}.csv").unlink()
+    rows = pd.read_parquet(few / "predictions.parquet")
+    rows[rows["split"] == "leave-one-model-out"].to_parquet(few / "predictions.parquet")
     parsed = Page(write_report(few, EVIDENCE).read_text(encoding="utf-8"))
     missing = [text for text in parsed.texts if "Nothing to show" in text]
     assert len(missing) == 7

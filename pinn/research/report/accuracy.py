@@ -44,8 +44,8 @@ def accuracy_figure(tables: Tables, split: str, metric: str) -> Figure | None:
         ax.axvline(10, color="0.6", linewidth=0.8, linestyle=":")
         ax.set_xlim(-1, EDGE + 3)
     axes[-1, 0].set_xlabel(f"absolute percentage error of {metric.upper()}", fontsize=8)
-    for gpu, (marker, grey) in looks.items():
-        axes[0, 0].plot([], [], marker, color=grey, markersize=5, label=short(gpu))
+    for gpu, (marker, colour) in looks.items():
+        axes[0, 0].plot([], [], marker, color=colour, markersize=5, label=short(gpu))
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper right", ncols=len(labels), frameon=False,
                   fontsize=8)  # fmt: skip
@@ -58,8 +58,8 @@ def _draw(ax: Axes, y: int, rows: pd.DataFrame, metric: str, looks: Looks) -> No
         return
     error = 100 * (rows[f"{metric}_s"] / rows[f"{metric}_measured_s"] - 1).abs()
     for gpu, of_gpu in error.groupby(rows["gpu"]):
-        marker, grey = looks[str(gpu)]
+        marker, colour = looks[str(gpu)]
         shift = np.linspace(-0.22, 0.22, len(looks))[list(looks).index(str(gpu))]
         at = np.minimum(of_gpu, EDGE)
-        ax.plot(at, np.full(len(at), y + shift), marker, color=grey, markersize=2.2, alpha=0.5)
+        ax.plot(at, np.full(len(at), y + shift), marker, color=colour, markersize=2.2, alpha=0.5)
     ax.plot([min(error.median(), EDGE)] * 2, [y - 0.38, y + 0.38], color="black", linewidth=2.2)

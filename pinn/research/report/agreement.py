@@ -24,9 +24,9 @@ def agreement_figure(tables: Tables, split: str, metric: str) -> Figure | None:
     for ax, part in zip(axes.flat, parts, strict=False):
         of_part = rows[rows["held_out"] == part]
         for name, of_name in of_part.groupby(by):
-            marker, grey = looks[str(name)]
+            marker, colour = looks[str(name)]
             ax.plot(1e3 * of_name[f"{metric}_measured_s"], 1e3 * of_name[f"{metric}_s"], marker,
-                    color=grey, markersize=3.2, alpha=0.7)  # fmt: skip
+                    color=colour, markersize=3.2, alpha=0.7)  # fmt: skip
         low = 1e3 * of_part[[f"{metric}_measured_s", f"{metric}_s"]].min().min()
         high = 1e3 * of_part[[f"{metric}_measured_s", f"{metric}_s"]].max().max()
         ends = [low / 1.2, high * 1.2]
@@ -42,8 +42,8 @@ def agreement_figure(tables: Tables, split: str, metric: str) -> Figure | None:
     for ax in list(axes.flat)[len(parts) :]:
         ax.set_visible(False)
     axes[0, 0].set_ylabel(f"predicted {_NAMES[metric]}, ms", fontsize=8)
-    for name, (marker, grey) in looks.items():
-        axes[0, 0].plot([], [], marker, color=grey, label=short(name))
+    for name, (marker, colour) in looks.items():
+        axes[0, 0].plot([], [], marker, color=colour, label=short(name))
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False,
                   fontsize=8)  # fmt: skip

@@ -10,13 +10,14 @@ from pinn.export.plot_style import new_figure
 from pinn.research.report.tables import Tables
 from pinn.training.teacher.breakdown import PARTS
 
-#: Grey and hatch of each part of a step, alternating so that neighbours differ.
+#: Colour and hatch of each part of a step, alternating so that neighbours differ.
 PART_LOOKS = dict(
     zip(
         PARTS,
         (
-            ("0.25", ""), ("0.85", "///"), ("0.55", ""), ("1.0", "..."), ("0.7", "xxx"),
-            ("0.4", ""), ("0.95", "\\\\\\"), ("0.6", "++"), ("0.75", ""),
+            ("#12436d", ""), ("#d5e6f2", "///"), ("#28a197", ""), ("#ffffff", "..."),
+            ("#f2a65a", "xxx"), ("#5b5b66", ""), ("#f4ecd0", "\\\\\\"), ("#c77f9f", "++"),
+            ("#d5d5dc", ""),
         ),
         strict=True,
     )
@@ -55,9 +56,9 @@ def _draw(ax: Axes, y: int, parts: pd.DataFrame) -> None:
             continue
         left = 0.0
         for row in parts.to_dict("records"):
-            grey, hatch = PART_LOOKS[row["part"]]
+            colour, hatch = PART_LOOKS[row["part"]]
             share = 100 * row[column] / whole
-            ax.barh(y + shift, share, height=0.34, left=left, color=grey, hatch=hatch,
+            ax.barh(y + shift, share, height=0.34, left=left, color=colour, hatch=hatch,
                     edgecolor="black", linewidth=0.5,
                     label=row["part"].replace("_", " "))  # fmt: skip
             left += share

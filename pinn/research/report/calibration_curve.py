@@ -25,8 +25,8 @@ def calibration_figure(tables: Tables) -> Figure | None:
             ax.plot([50, 100], [50, 100], color="0.6", linewidth=0.8, linestyle="--")
             for name in ("all", *looks):
                 part = of_metric[of_metric["name"] == name]
-                marker, grey = looks.get(name, ("", "black"))
-                ax.plot(100 * part["level"], 100 * part["coverage"], marker=marker, color=grey,
+                marker, colour = looks.get(name, ("", "black"))
+                ax.plot(100 * part["level"], 100 * part["coverage"], marker=marker, color=colour,
                         linewidth=2.0 if name == "all" else 0, markersize=5,
                         label="all rows" if name == "all" else short(name))  # fmt: skip
             ax.set_title(f"{metric.upper()}, {split}", fontsize=9)

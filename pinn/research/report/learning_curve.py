@@ -28,11 +28,11 @@ def learning_figure(tables: Tables) -> Figure | None:
         return None
     figure, axes = new_figure(3.2, 1, len(found), sharey=True)
     for ax, (label, table) in zip(axes[0], found.items(), strict=True):
-        for (name, part), (marker, grey) in zip(table.groupby("line"), MARKERS, strict=False):
+        for (name, part), (marker, colour) in zip(table.groupby("line"), MARKERS, strict=False):
             ordered = part.sort_values("amount")
-            ax.plot(ordered["amount"], ordered["median"], marker=marker, color=grey, label=name)
+            ax.plot(ordered["amount"], ordered["median"], marker=marker, color=colour, label=name)
             unchanged = ordered["unchanged"].iloc[0]
-            ax.axhline(unchanged, color=grey, linewidth=0.8, linestyle="--")
+            ax.axhline(unchanged, color=colour, linewidth=0.8, linestyle="--")
         ax.set_xlabel(label, fontsize=8)
         ax.set_ylim(bottom=0)
         ax.legend(fontsize=8, frameon=False)

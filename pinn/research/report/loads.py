@@ -38,8 +38,8 @@ def load_figure(tables: Tables, split: str) -> Figure | None:
         line[0].set_ylabel(f"error of {metric.upper()}, %", fontsize=8)
     axes[1, 0].set_xlabel("requests in flight", fontsize=8)
     axes[1, 1].set_xlabel("prompt / output tokens", fontsize=8)
-    for name, (marker, grey) in looks.items():
-        axes[0, 0].plot([], [], marker, color=grey, label=short(name))
+    for name, (marker, colour) in looks.items():
+        axes[0, 0].plot([], [], marker, color=colour, label=short(name))
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False,
                   fontsize=8)  # fmt: skip
@@ -55,10 +55,10 @@ def _draw(
 ) -> None:
     place = {value: i for i, value in enumerate(values)}
     at = rows[column].map(place).to_numpy(dtype=float)
-    for i, (name, (marker, grey)) in enumerate(looks.items()):
+    for i, (name, (marker, colour)) in enumerate(looks.items()):
         mine = (rows["model"] == name).to_numpy()
         shift = 0.6 * (i + 0.5) / len(looks) - 0.3
-        ax.plot(at[mine] + shift, error[mine], marker, color=grey, markersize=2.2, alpha=0.55)
+        ax.plot(at[mine] + shift, error[mine], marker, color=colour, markersize=2.2, alpha=0.55)
     medians = error.groupby(at).median()
     ax.plot(medians.index, medians, "_", color="black", markersize=16, markeredgewidth=2)
     ax.axhspan(-10, 10, color="0.92", zorder=0)

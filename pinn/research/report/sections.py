@@ -124,8 +124,9 @@ def _coefficients(tables: Tables) -> Section:
         n = 0 if tables.coefficients.empty else tables.coefficients["deployment"].nunique()
         caption = (
             f"{part.capitalize()} as a multiple of its physical prior, which stands beside its "
-            f"name; darker is farther from 1. n = {n} well-known deployments, predicted by the "
-            "checkpoint that was trained on everything; blank where no step here uses it."
+            f"name; darker is farther from 1, orange below, purple above. n = {n} well-known "
+            "deployments, predicted by the checkpoint that was trained on everything; blank where "
+            "no step here uses it."
         )
         items += picture(f"coefficients-{part}", figure, caption)
     text = "What the network makes of physics, across models and GPUs."

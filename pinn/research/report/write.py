@@ -11,7 +11,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from pinn.files.write import replace_atomically
 from pinn.research.report.parts import Picture, Section
 from pinn.research.report.sections import make_sections
-from pinn.research.report.tables import read_tables
+from pinn.research.report.summary import origin, summary
+from pinn.research.report.tables import Tables, read_tables
 
 TITLE = "How good the predictions are"
 
@@ -35,18 +36,19 @@ def write_report(folder: Path, evidence: str, images: Path | None = None) -> Pat
     Raises:
         PinnError: If the folder holds no results.
     """
-    sections = make_sections(read_tables(folder))
+    tables = read_tables(folder)
+    sections = make_sections(tables)
     pictures = [i for section in sections for i in section.items if isinstance(i, Picture)]
     _write_pictures(pictures, folder / "figures")
     if images is not None:
         _write_pictures([one for one in pictures if one.name in DOCS_PICTURES], images)
     page = folder / "report.html"
-    text = render(sections, evidence)
+    text = render(tables, sections, evidence)
     replace_atomically(page, lambda target: target.write_text(text, encoding="utf-8"))
     return page
 
 
-def render(sections: Sequence[Section], evidence: str) -> str:
+def render(tables: Tables, sections: Sequence[Section], evidence: str) -> str:
     """The page as HTML."""
     environment = Environment(
         loader=PackageLoader("pinn.research.report", "."),
@@ -60,7 +62,12 @@ def render(sections: Sequence[Section], evidence: str) -> str:
         "splits are fixed, and all methods predict the same rows."
     )
     return environment.get_template("page.html.j2").render(
-        title=TITLE, introduction=introduction, sections=sections, evidence=evidence
+        title=TITLE,
+        summary=summary(tables),
+        introduction=introduction,
+        origin=origin(tables),
+        sections=sections,
+        evidence=evidence,
     )
 
 

@@ -1,0 +1,101 @@
+"""What a page says first: how far off the network is on what it never saw, and who comes next."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from pinn.data.silicon import LENGTH_RANGE
+from pinn.evaluation.publish import CHECKPOINT_COLUMN
+from pinn.research.report.tables import METHOD, Tables
+
+#: Kind of split -> what was unseen.
+_UNSEEN = {
+    "leave-one-model-out": "unseen models",
+    "leave-one-gpu-out": "unseen GPUs",
+    "leave-one-gpu-and-its-kernels-out": "unseen GPUs and kernels",
+}
+
+#: Methods that are this package's own, or that saw what they predict: no peers.
+_NO_PEERS = ("network", "teacher", "global vector", "blackbox, per configuration")
+
+
+def summary(tables: Tables) -> list[tuple[str, str]]:
+    """Up to five lines: label and text; one line where the network was not evaluated."""
+    splits = [split for split in _UNSEEN if not tables.split(split).empty]
+    if not splits:
+        return [("Left out", f"no predictions of the method {METHOD!r}: see the sections below.")]
+    parts = []
+    for split in splits:
+        rows = tables.split(split)
+        what = _UNSEEN[split].removeprefix("unseen ")
+        parts.append(f"each of {rows['held_out'].nunique()} {what} in turn ({len(rows)} rows)")
+    lines = [("Left out", "; ".join(parts) + ".")]
+    for metric in ("tpot", "ttft", "e2e"):
+        found = [f"{_UNSEEN[split]}: {_compared(tables, split, metric)}" for split in splits]
+        lines.append((metric.upper(), "; ".join(found) + "."))
+    covered = _covered(tables)
+    return [*lines, ("90 % intervals", covered)] if covered else lines
+
+
+def origin(tables: Tables) -> str:
+    """Which predictions were taken from a checkpoint's own folds; empty where none were."""
+    rows = tables.predictions
+    if CHECKPOINT_COLUMN not in rows:
+        return ""
+    kept = rows[rows[CHECKPOINT_COLUMN].notna()]
+    if kept.empty:
+        return ""
+    of_splits = [
+        f"{split} ({', '.join(part['method'].unique())})"
+        for split, part in kept.groupby("split", sort=False)
+    ]
+    return (
+        "Not fitted anew but predicted by the folds of the published checkpoint (SHA-256 "
+        f"{kept[CHECKPOINT_COLUMN].iloc[0][:12]}), which left the same parts out: "
+        f"{'; '.join(of_splits)}."
+    )
+
+
+def _compared(tables: Tables, split: str, metric: str) -> str:
+    """Median error of the network and of the best peer on rows that both predict."""
+    rows = tables.predictions
+    rows = rows[(rows["split"] == split) & rows["model"].notna()]
+    error = _error(rows, metric)
+    wide = rows.assign(error=error).pivot_table(index="row_id", columns="method", values="error")
+    if METHOD not in wide:
+        return "-"
+    text = f"{wide[METHOD].median():.1f} %"
+    peers = [name for name in wide if not str(name).startswith(_NO_PEERS)]
+    if not peers:
+        return text
+    best = wide[peers].median().idxmin()
+    both = wide[[METHOD, best]].dropna()
+    return (
+        f"{text}, the best peer ({best}) {both[best].median():.1f} % where the network has "
+        f"{both[METHOD].median():.1f} % (n = {len(both)})"
+    )
+
+
+def _error(rows: pd.DataFrame, metric: str) -> pd.Series:
+    """Absolute percentage errors; mean E2E is TTFT and all later tokens of a mean answer."""
+    if metric != "e2e":
+        return 100 * (rows[f"{metric}_s"] / rows[f"{metric}_measured_s"] - 1).abs()
+    later = rows["output_tokens"] * sum(LENGTH_RANGE) / 2 - 1
+    predicted = rows["ttft_s"] + later * rows["tpot_s"]
+    measured = rows["ttft_measured_s"] + later * rows["tpot_measured_s"]
+    return 100 * (predicted / measured - 1).abs()
+
+
+def _covered(tables: Tables) -> str:
+    rows = tables.coverage
+    if rows.empty:
+        return ""
+    rows = rows[(rows["part"] == "all") & ((rows["level"] - 0.9).abs() < 1e-9)]
+    found = []
+    for split, part in rows.groupby("split", sort=False):
+        shares = ", ".join(
+            f"{row['metric'].upper()} {100 * row['coverage']:.0f} %"
+            for row in part.to_dict("records")
+        )
+        found.append(f"{_UNSEEN.get(str(split), split)}: cover {shares}")
+    return "; ".join(found) + ("." if found else "")
