@@ -29,7 +29,7 @@ def summary(tables: Tables) -> list[tuple[str, str]]:
         rows = tables.split(split)
         what = _UNSEEN[split].removeprefix("unseen ")
         parts.append(f"each of {rows['held_out'].nunique()} {what} in turn ({len(rows)} rows)")
-    lines = [("Left out", "; ".join(parts) + ".")]
+    lines = [("Left out", "; ".join(parts) + ". Errors below are medians.")]
     for metric in ("tpot", "ttft", "e2e"):
         found = [f"{_UNSEEN[split]}: {_compared(tables, split, metric)}" for split in splits]
         lines.append((metric.upper(), "; ".join(found) + "."))
