@@ -2,16 +2,7 @@
 
 from jaxtyping import install_import_hook
 
-_CHECKED = (
-    "physics",
-    "features",
-    "embedding",
-    "network",
-    "coefficients",
-    "latency",
-    "training",
-    "export",
-)
+_CHECKED = ("physics", "coefficients", "training", "export")
 install_import_hook([f"pinn.{part}" for part in _CHECKED], "typechecker.check")
 
 from dataclasses import replace  # noqa: E402

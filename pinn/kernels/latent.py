@@ -64,7 +64,9 @@ class LatentCore:
             found["*", form] = fit_terms(values, seconds)
         return LatentCore(found)
 
-    def seconds(self, gpu: GpuSpec, form: str, sequences, context, heads, rank, rope) -> np.ndarray:
+    def seconds(
+        self, gpu: GpuSpec, form: str, sequences, context, heads, rank, rope
+    ) -> np.ndarray | np.float64:
         """What the context adds to a launch, at least the floor. Arguments broadcast."""
         kv_bytes = precision(form).bytes_per_weight
         values = _terms(gpu, kv_bytes, sequences, context, heads, rank, rope)

@@ -33,8 +33,10 @@ GemmSeconds = Callable[[GpuSpec, np.ndarray, int, int], np.ndarray]
 UNMEASURED = np.array([1.25, 1.25])
 _LAUNCH_SECONDS = 1e-5
 
+Times = np.ndarray | np.float64
 
-def _times(work: Work, bandwidth: Any, bf16_rate: Any) -> tuple[np.ndarray, np.ndarray]:
+
+def _times(work: Work, bandwidth: Any, bf16_rate: Any) -> tuple[Times, Times]:
     """Moving queries, keys, values and outputs once; multiplying."""
     return (work.read_bytes + work.activation_bytes) / bandwidth, work.flop / bf16_rate
 
@@ -76,9 +78,7 @@ class LatentPrefill:
         fitted["*"] = fit_terms(*pooled)
         return LatentPrefill({(chip,): np.array([moving, w[3]]) for chip, w in fitted.items()})
 
-    def seconds(
-        self, gpu: Any, sequences, tokens, cached, heads, qk_head_dim, v_head_dim
-    ) -> np.ndarray:
+    def seconds(self, gpu: Any, sequences, tokens, cached, heads, qk_head_dim, v_head_dim) -> Times:
         """What chunks take beyond a launch, at least the floor. Arguments broadcast.
 
         Args:

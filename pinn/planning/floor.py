@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Real
 
 from pinn.physics.batch_sums import uniform_sums
 from pinn.physics.speculation import deployment_features
@@ -22,9 +22,7 @@ from pinn.simulator.workloads.workload import Workload
 _GRAIN_TOKENS = 64
 
 
-def step_seconds(
-    latency: LinearLatency, **requests: float | Float[np.ndarray, "..."]
-) -> np.ndarray:
+def step_seconds(latency: LinearLatency, **requests: float | Real[np.ndarray, "..."]) -> np.ndarray:
     """Seconds of steps whose requests are alike; arguments as of ``uniform_sums``."""
     sums = uniform_sums(**requests, window=latency.deployment.model.window_tokens)
     return np.asarray(deployment_features(latency.deployment, sums) @ latency.beta)

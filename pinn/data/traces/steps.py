@@ -161,7 +161,7 @@ def usage_above_one(raw: pa.Table) -> int:
     return int(pc.sum(pc.greater(raw["kv_usage"], 1)).as_py() or 0)
 
 
-def _usage(raw: pa.Table) -> pa.Array:
+def _usage(raw: pa.Table) -> pa.ChunkedArray:
     """KV usage as reported, else from the blocks; null where it is no share."""
     total, free = raw["kv_blocks_total"], raw["kv_blocks_free"]
     safe = pc.if_else(pc.greater(total, 0), total, None)
