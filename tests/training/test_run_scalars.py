@@ -22,8 +22,7 @@ from pinn.training.run_scalars import (
 from pinn.training.simulated_rows import simulate_rows
 from pinn.training.teacher.scalars import Scalars, prior_scalars
 
-#: Times to first token weigh more than in the recipe: these servers have no other peculiarity.
-SETTINGS = RunFitSettings(rounds=4, noise=0.01, ttft_weight=0.3, ttft_delta=0.2)
+SETTINGS = RunFitSettings(rounds=4, noise=0.01)
 SERVER = list(REQUEST_FEATURES).index("arrival_to_queue.constant")
 
 
@@ -164,7 +163,7 @@ def test_alpha_means_the_same_with_runs_and_without(runs, parts, rows, factor):
         assert errors(fit, seen, parts, "ttft_mean_s").max() < left * before
         again = simulated_times(rows, fit)
         assert np.abs(again.ttft_s / serving.ttft_s - 1).mean() < 0.15
-        assert np.abs(again.tpot_s / serving.tpot_s - 1).max() < 0.03
+        assert np.abs(again.tpot_s / serving.tpot_s - 1).max() < 0.06
     assert errors(together, seen, parts, "ttft_mean_s").max() < 0.02
 
 
