@@ -66,6 +66,7 @@ def plan(
     prices: Mapping[str, float] | None = None,
     configs: str | Path | None = None,
     candidates: str | Path | None = None,
+    disaggregate: bool = False,
     coefficients: Sequence[str | Path] = (),
     checkpoint: str | Path | None = None,
     top: int = 5,
@@ -85,6 +86,7 @@ def plan(
         prices: Per GPU and hour. [default: GPUs are counted]
         configs: File of the only candidates.
         candidates: File of flags to combine. [default: conf/plan/candidates.yaml]
+        disaggregate: Also try prefill and decode on servers of their own.
         coefficients: Files of ``pinn calibrate``.
         checkpoint: Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]
         top: Rows to examine in full.
@@ -106,6 +108,7 @@ def plan(
         prices={load_gpu(name).name: price for name, price in (prices or {}).items()},
         configs=path_or_none(configs),
         candidates=path_or_none(candidates),
+        disaggregate=disaggregate,
         coefficients=[Path(path) for path in coefficients],
         checkpoint=path_or_none(checkpoint),
         top=top,

@@ -79,6 +79,14 @@ def plan(
         Path | None,
         typer.Option("--candidates", help="Flags to combine. [default: conf/plan/candidates.yaml]"),
     ] = None,
+    disaggregate: Annotated[
+        bool,
+        typer.Option(
+            "--disaggregate",
+            help="Also try prefill and decode on servers of their own: pairs of the pools that the "
+            "file of --candidates lists.",
+        ),
+    ] = False,
     coefficients: Annotated[
         list[Path] | None,
         typer.Option(
@@ -141,6 +149,7 @@ def plan(
         prices={} if price is None else _prices(price),
         configs=configs,
         candidates=candidates,
+        disaggregate=disaggregate,
         coefficients=coefficients or [],
         checkpoint=checkpoint,
         top=top,
@@ -165,6 +174,7 @@ def planned(
     prices: dict[str, float],
     configs: Path | None,
     candidates: Path | None,
+    disaggregate: bool,
     coefficients: list[Path],
     checkpoint: Path | None,
     top: int,
@@ -193,6 +203,13 @@ def planned(
     found, misfits = find_candidates(
         rows, wanted, brief.workload, used, coefficients, listed=configs is not None
     )
+    if disaggregate:
+        from pinn.planning.pools import find_pools
+
+        if configs is not None:
+            raise PinnError("--configs names all candidates: leave it or --disaggregate out")
+        apart, more = find_pools(wanted, brief.workload, used, candidates)
+        found, misfits = [*found, *apart], [*misfits, *more]
     ask = _ask(wanted, found, misfits, brief)
     return make_plan(
         ask,

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from pinn.files.csv_cells import escaped
 from pinn.files.write import replace_atomically
-from pinn.planning.plan import Choice, Plan
+from pinn.planning.plan import POOLS_UNSURE, Choice, Plan
 from pinn.units import MILLISECOND
 
 #: Columns of output that goes to a file.
@@ -121,7 +121,7 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
     lines = [
         f"{plan.candidates} candidates, {plan.simulations} simulations, {plan.seconds:.0f} s.",
         "",
-        f"First choice: {first.serve_command}",
+        "First choice: " + first.serve_command.replace("\n", "\n  and: "),
         f"Its figures: {first.simulate_command}",
         "Error bar of its highest rate: bisection "
         + _bisection(first)
@@ -135,6 +135,8 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
         + ("" if fleet.point.holds else "; a limit is MISSED")
         for fleet in first.fleets
     ]
+    if any(choice.pools for choice in plan.choices):
+        lines.append(f"Prefill and decode apart: {POOLS_UNSURE}.")
     misfits = [each for each in plan.left_out if not each.simulated]
     lines += ["", f"Left out: {len(plan.left_out)}, {len(misfits)} of them without a simulation."]
     hardware = [each for each in misfits if ", " not in each.label]
@@ -182,7 +184,11 @@ def write_csv(plan: Plan, path: Path) -> None:
 
 def choice_rows(plan: Plan) -> list[dict[str, object]]:
     """What :func:`write_csv` writes: column to value, for each choice."""
-    return [_row(place, choice) for place, choice in enumerate(plan.choices, 1)]
+    rows = [_row(place, choice) for place, choice in enumerate(plan.choices, 1)]
+    if any(choice.pools for choice in plan.choices):
+        for row, choice in zip(rows, plan.choices, strict=True):
+            row["prefill"], row["decode"] = choice.pools or (None, None)
+    return rows
 
 
 def _row(place: int, c: Choice) -> dict[str, object]:

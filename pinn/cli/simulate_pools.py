@@ -11,19 +11,12 @@ import typer
 
 from pinn.coefficients.pool_text import parse_pool
 from pinn.errors import PinnError
+from pinn.specs.serving import VLLM
 
 if TYPE_CHECKING:
     from pinn.simulator.many import Job
     from pinn.simulator.pools import Link, Pool, PoolsRun
 
-#: What is taken for granted about two pools, for print-outs.
-ASSUMPTIONS = (
-    "a transfer follows the prefill and does not overlap it",
-    "the link of each prefill worker and of each decode worker carries one transfer at a time",
-    "the decode server computes the prompt's last token again and gives the first token, as with "
-    "vLLM's NixlConnector",
-    "a prompt's blocks on the prefill server are free when its step ends",
-)
 _NO_INTERVALS = "nothing measured says how far off two pools together are"
 
 
@@ -92,7 +85,7 @@ class ServedByPools:
             "stages": [_finite(self.figures(stage)) for stage in range(run.workload.stages)],
             "overloaded": overload(run),
             "intervals": {"missing": _NO_INTERVALS},
-            "assumptions": list(ASSUMPTIONS),
+            "assumptions": _assumptions(self.decode.deployment.serving.engine),
         }
 
 
@@ -147,8 +140,21 @@ def _report(served: ServedByPools) -> None:
     typer.echo(f"{heading}, {late}" if late else heading)
     labels = {"prefill": hardware_label(prefill), "decode": hardware_label(decode)}
     print_pools(run, served.figures(), labels)
-    typer.echo(f"Assumed: {'; '.join(ASSUMPTIONS)}.")
+    typer.echo(f"Assumed: {'; '.join(_assumptions(decode.serving.engine))}.")
     typer.echo(f"No intervals: {_NO_INTERVALS}.")
+
+
+def _assumptions(engine: str) -> list[str]:
+    """What is taken for granted about two pools of an engine."""
+    return [
+        "a transfer follows the prefill and does not overlap it",
+        "the link of each prefill worker and of each decode worker carries one transfer at a time",
+        "the decode server computes the prompt's last token again and gives the first token, as "
+        "with vLLM's NixlConnector"
+        if engine == VLLM
+        else "the first token travels beside the keys and values",
+        "a prompt's blocks on the prefill server are free when its step ends",
+    ]
 
 
 def _finite(value: Any) -> Any:

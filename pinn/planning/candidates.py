@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,8 @@ from pinn.simulator.admission import check_run
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.memory import kv_layout
+from pinn.simulator.run import Run
+from pinn.simulator.simulate import Hopeless, simulate_unless
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.data_folder import conf_file
 from pinn.specs.deployment import Deployment
@@ -75,6 +77,33 @@ class Candidate:
             f"{serving.max_requests} seats"
         )
 
+    @property
+    def prompt_latency(self) -> LinearLatency:
+        """Coefficients of what computes prompts."""
+        return self.latency
+
+    def serve(
+        self,
+        workload: Workload,
+        engine: EngineSpec,
+        misjudge: Callable[[LinearLatency], LinearLatency],
+        hopeless: Hopeless | None,
+    ) -> Run | None:
+        """Simulate replicas.
+
+        Args:
+            workload: What they are sent.
+            engine: The candidate's, with their number and routing.
+            misjudge: Gives the coefficients that are simulated for the predicted ones.
+            hopeless: When to give up.
+        """
+        latency = misjudge(self.latency)
+        return simulate_unless(hopeless, self.deployment, workload, latency, engine)
+
+    def parts(self, run: Run) -> list[tuple[Run, LinearLatency]]:
+        """Every kind of server of a run, with its coefficients; the one that decodes is last."""
+        return [(run, self.latency)]
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -132,7 +161,7 @@ def read_grid(path: Path | None) -> tuple[dict[str, Any], int]:
     path = path or conf_file("plan/candidates.yaml")
     tree = read_yaml(path)
     layout = "expected 'gpus_per_machine: 8' and 'grid:' with lists under names of flags"
-    if not isinstance(tree, dict) or set(tree) != {"gpus_per_machine", "grid"}:
+    if not isinstance(tree, dict) or set(tree) - {"pools"} != {"gpus_per_machine", "grid"}:
         raise PinnError(f"{path}: {layout}, got {tree!r:.80}")
     if not isinstance(tree["grid"], dict) or not isinstance(tree["gpus_per_machine"], int):
         raise PinnError(f"{path}: {layout}")
@@ -207,20 +236,20 @@ def find_candidates(
     rows = [*rows, *(dict(found.configuration()) | dict(wanted.shared) for found in files.values())]
     fitting: dict[Deployment, dict[str, Any]] = {}
     left_out: dict[str, LeftOut] = {}
-    for row, deployment in _deployments(rows, workload, listed):
-        reason = _misfit(deployment, workload, wanted.engine)
+    for row, deployment in deployments_of(rows, workload, listed):
+        reason = misfit(deployment, workload, wanted.engine)
         if reason is None:
             fitting.setdefault(deployment, row)
         else:
             label = hardware_label(deployment)
             left_out.setdefault(label, LeftOut(label, deployment.gpu.name, reason, False))
-    found = list(_with_coefficients(fitting, files, checkpoint, wanted.engine))
+    found = list(with_coefficients(fitting, files, checkpoint, wanted.engine))
     _check_used(files, found)
     kept = {hardware_label(candidate.deployment) for candidate in found}
     return found, [each for each in left_out.values() if each.label not in kept]
 
 
-def _deployments(
+def deployments_of(
     rows: Iterable[Mapping[str, Any]], workload: Workload, listed: bool
 ) -> Iterator[tuple[dict[str, Any], Deployment]]:
     """Deployments of rows; combinations of a grid that the engine refuses are none."""
@@ -258,8 +287,8 @@ def nearest_fit(wanted: Wanted, workload: Workload) -> str | None:
         ranks = {"tensor_parallel_size": per_machine, "pipeline_parallel_size": stages}
         row = {**wanted.shared, "gpu": gpu, "engine": wanted.engines[0], **ranks}
         row |= {"precision": form} if form else {}
-        for _, deployment in _deployments([row], workload, listed=False):
-            if _misfit(deployment, workload, wanted.engine) is None:
+        for _, deployment in deployments_of([row], workload, listed=False):
+            if misfit(deployment, workload, wanted.engine) is None:
                 found.append((gpu_count(deployment), hardware_label(deployment)))
     if not found:
         return None
@@ -267,7 +296,7 @@ def nearest_fit(wanted: Wanted, workload: Workload) -> str | None:
     return f"{label}, {gpus} GPUs a replica"
 
 
-def _misfit(deployment: Deployment, workload: Workload, engine: EngineSpec) -> str | None:
+def misfit(deployment: Deployment, workload: Workload, engine: EngineSpec) -> str | None:
     """Why the engine would not start, or not serve the longest request."""
     try:
         check_run(deployment, workload, engine, kv_layout(deployment, engine))
@@ -276,12 +305,13 @@ def _misfit(deployment: Deployment, workload: Workload, engine: EngineSpec) -> s
     return None
 
 
-def _with_coefficients(
+def with_coefficients(
     fitting: Mapping[Deployment, Mapping[str, Any]],
     files: Mapping[Path, CoefficientSet],
     checkpoint: Path,
     engine: EngineSpec,
 ) -> Iterator[Candidate]:
+    """Candidates of deployments, with the coefficients of their file or of the network."""
     from pinn.coefficients.surrogate import Surrogate
 
     if not fitting:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pinn.planning.candidates import NETWORK, Candidate
 from pinn.planning.other_engines import sglang_command, trtllm_command
+from pinn.planning.pools import PoolsCandidate
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.flags import Flag, flags_of
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM, ServingSpec
@@ -22,19 +23,35 @@ _NOT_VLLMS = frozenset(
 )  # fmt: skip
 #: How vLLM spells formats of the KV cache where it differs (``vllm/config/cache.py: CacheDType``).
 _CACHE_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
+#: Keys and values between pools by NIXL, whose role in it the proxy gives each server
+#: (``docs/features/nixl_connector_usage.md`` of vLLM).
+_TRANSFER = ("--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}')
 #: Formats that vLLM makes of a 16-bit checkpoint by itself when asked to; others need their own.
 _ON_THE_FLY = {"fp8": ["--quantization", "fp8"], "bf16": ["--dtype", "bfloat16"],
                "fp16": ["--dtype", "float16"]}  # fmt: skip
 
 
 def serve_command(candidate: Candidate) -> str:
-    """The engine's own line for one replica."""
-    given = dict(candidate.configuration) | _given(candidate.engine)
-    commands = {VLLM: _vllm_command, SGLANG: sglang_command, TRTLLM: trtllm_command}
-    return commands[candidate.deployment.serving.engine](given)
+    """The engine's own line for one replica; of two pools one for a server of each."""
+    settings = _given(candidate.engine)
+    if isinstance(candidate, PoolsCandidate):
+        servers = {
+            "prefill": (candidate.prefill_servers, candidate.prefill.configuration),
+            "decode": (candidate.decode_servers, candidate.configuration),
+        }
+        return "\n".join(
+            f"{_vllm_command(dict(row) | settings, _TRANSFER)}  # {count} of them, {role}"
+            for role, (count, row) in servers.items()
+        )
+    commands: Mapping[str, Callable[[dict[str, Any]], str]] = {
+        VLLM: _vllm_command,
+        SGLANG: sglang_command,
+        TRTLLM: trtllm_command,
+    }
+    return commands[candidate.deployment.serving.engine](dict(candidate.configuration) | settings)
 
 
-def _vllm_command(row: dict[str, Any]) -> str:
+def _vllm_command(row: dict[str, Any], more: Sequence[str] = ()) -> str:
     """``vllm serve ...``."""
     words = ["vllm", "serve", str(row["model"])]
     form = row.get("precision")
@@ -42,7 +59,7 @@ def _vllm_command(row: dict[str, Any]) -> str:
     if row.get("kv_cache_dtype") in _CACHE_DTYPES:
         row["kv_cache_dtype"] = _CACHE_DTYPES[row["kv_cache_dtype"]]
     row = {name: value for name, value in row.items() if name not in _NOT_VLLMS}
-    words += _written(ServingSpec, row) + _written(EngineSpec, row)
+    words += [*_written(ServingSpec, row), *_written(EngineSpec, row), *more]
     note = f"  # with a checkpoint in {form}" if form and form not in _ON_THE_FLY else ""
     return shlex.join(words) + note
 
@@ -51,12 +68,15 @@ def simulate_command(
     candidate: Candidate, workload: str, rate_per_s: float, replicas: int, seed: int | None
 ) -> str:
     """``pinn simulate ...`` for all replicas under a rate."""
-    row = candidate.configuration
+    row, engine = candidate.configuration, _given(candidate.engine)
+    servers = {"replicas": replicas} if replicas > 1 else {}
+    pools: list[str] = []
+    if isinstance(candidate, PoolsCandidate):
+        prefill, decode = candidate.pool_texts(replicas)
+        row, servers, pools = candidate.shared, {}, ["--prefill", prefill, "--decode", decode]
     words = ["pinn", "simulate", "--model", str(row["model"]), "--gpu", str(row["gpu"])]
     words += ["--quantization", str(row["precision"])] if "precision" in row else []
-    words += _written(ServingSpec, row)
-    engine = _given(candidate.engine) | ({"replicas": replicas} if replicas > 1 else {})
-    words += _written(EngineSpec, engine)
+    words += [*_written(ServingSpec, row), *_written(EngineSpec, engine | servers), *pools]
     words += ["--coefficients", candidate.source] if candidate.source != NETWORK else []
     words += ["--workload", workload, "--rate", repr(rate_per_s)]
     return shlex.join(words + ([] if seed is None else ["--seed", str(seed)]))

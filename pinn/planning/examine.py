@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+
+import numpy as np
 
 from pinn.planning.bottleneck import limited_by, step_time_shares, time_shares
 from pinn.planning.brief import Brief
-from pinn.planning.candidates import Candidate
+from pinn.planning.candidates import Candidate, gpu_count
 from pinn.planning.commands import serve_command, simulate_command
-from pinn.planning.interval import Interval, prediction_interval
+from pinn.planning.figures import latencies_s
+from pinn.planning.interval import Interval, prediction_interval, widest
+from pinn.planning.limits import Latencies
 from pinn.planning.plan import Choice, HighestRate, LeftOut, Point
+from pinn.planning.pools import PoolsCandidate
 from pinn.planning.search import WIDTH, highest_rate
 from pinn.planning.sizing import Sized, fewest_replicas, worth_most
 from pinn.planning.trial import Trials
+from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.run import Run
 
 #: Rates of a choice's ladder, as shares of the highest that it holds.
@@ -121,17 +127,20 @@ def _choice(trials: Trials, rate: HighestRate, sized: Sized, brief: Brief) -> Ch
         at_rate=at_rate,
         cost_per_hour=cost,
         cost_per_million_output_tokens=None if cost is None else cost / output_per_s / 3600 * 1e6,
-        limited_by=limited_by(beyond, candidate.latency),
+        limited_by=_limited_by(candidate, beyond, brief),
         chance=sized.chance,
         safe=sized.safe,
         ladder=ladder,
-        step_time=step_time_shares(run, candidate.latency),
-        limits_time=time_shares(run, candidate.latency),
+        step_time=_mean_shares(step_time_shares, candidate, run),
+        limits_time=_mean_shares(time_shares, candidate, run),
         fleets=sized.fleets,
         serve_command=serve_command(candidate),
         simulate_command=simulate_command(
             candidate, brief.path, share if asked is None else asked, sized.replicas, brief.seed
         ),
+        pools=candidate.pool_texts(sized.replicas)
+        if isinstance(candidate, PoolsCandidate)
+        else None,
     )
 
 
@@ -165,7 +174,45 @@ def _interval(candidate: Candidate, run: Run, brief: Brief) -> Interval | None:
     """None for calibrated coefficients, which come without one."""
     if candidate.is_calibrated:
         return None
-    return prediction_interval(brief.checkpoint, candidate.deployment, run)
+    found = [
+        prediction_interval(brief.checkpoint, latency.deployment, part)
+        for part, latency in candidate.parts(run)
+    ]
+    return widest(found)
+
+
+def _limited_by(candidate: Candidate, beyond: Run, brief: Brief) -> str:
+    """Of prefill servers where the decode servers are not full and all but TTFT is held."""
+    parts = candidate.parts(beyond)
+    found = limited_by(*parts[-1])
+    if found in ("KV memory", "seats") or brief.limits.excess(*_but_ttft(beyond)) > 1:
+        return found
+    return limited_by(*parts[0])
+
+
+def _but_ttft(run: Run) -> tuple[Latencies, tuple[np.ndarray, np.ndarray]]:
+    """Latencies and gaps as if first tokens came at once."""
+    found = latencies_s(run)
+    served = np.isfinite(found["e2e"])
+    ttft = np.where(served, found["ttft"], 0.0)
+    without = {**found, "ttft": found["ttft"] - ttft, "e2e": found["e2e"] - ttft}
+    return without, (run.gaps.seconds, run.gaps.count)
+
+
+def _mean_shares(
+    shares: Callable[[Run, LinearLatency], dict[str, float]], candidate: Candidate, run: Run
+) -> dict[str, float]:
+    """Shares of the time of all GPUs: of each kind of server, by what its GPUs were busy."""
+    parts = candidate.parts(run)
+    busy = [
+        float(part.steps["duration_s"].sum()) * gpu_count(latency.deployment)
+        for part, latency in parts
+    ]
+    found = [shares(part, latency) for part, latency in parts]
+    return {
+        name: sum(time / sum(busy) * each[name] for time, each in zip(busy, found, strict=True))
+        for name in found[0]
+    }
 
 
 def _at_ends(trials: Trials, rate: HighestRate, interval: Interval) -> HighestRate:

@@ -28,15 +28,22 @@ def step_seconds(latency: LinearLatency, **requests: float | Real[np.ndarray, ".
     return np.asarray(deployment_features(latency.deployment, sums) @ latency.beta)
 
 
-def floor_latencies_s(workload: Workload, latency: LinearLatency) -> dict[str, np.ndarray]:
+def floor_latencies_s(
+    workload: Workload, latency: LinearLatency, prompts: LinearLatency
+) -> dict[str, np.ndarray]:
     """Lower bounds of every request's TTFT, TPOT and E2E.
 
     Prompts are computed in chunks of the token budget, but for what they share with another
     request where the prefix cache is on, or had computed elsewhere. Pipeline stages may work on
     several chunks at once. Decodes are timed at the prompt's length; under speculation each may
     bring as many tokens as can be accepted.
+
+    Args:
+        workload: The requests.
+        latency: Of what decodes.
+        prompts: Of what computes prompts: the same, but where prefill and decode are apart.
     """
-    recipe = latency.deployment.recipe
+    recipe = prompts.deployment.recipe
     ready = workload.transferred_tokens
     if recipe.prefix_caching:
         ready = np.maximum(ready, np.where(workload.shares_with >= 0, workload.shared_tokens, 0))
@@ -44,20 +51,23 @@ def floor_latencies_s(workload: Workload, latency: LinearLatency) -> dict[str, n
     new = _rounded(workload.prompt_tokens - ready)
     known = ready // _GRAIN_TOKENS * _GRAIN_TOKENS
     pairs, place = np.unique(np.stack([new, known]), axis=1, return_inverse=True)
-    ttft = np.array([_prefill_s(latency, *pair) for pair in pairs.T.tolist()])[place.reshape(-1)]
+    ttft = np.array([_prefill_s(prompts, *pair) for pair in pairs.T.tolist()])[place.reshape(-1)]
     contexts, place = np.unique(_rounded(workload.prompt_tokens), return_inverse=True)
     decode = step_seconds(latency, decode_requests=1.0, decode_context=contexts)[place]
-    if recipe.speculation is not None:
-        decode = decode / (1 + len(recipe.speculation.acceptance))
+    speculation = latency.deployment.recipe.speculation
+    if speculation is not None:
+        decode = decode / (1 + len(speculation.acceptance))
     gaps = workload.output_tokens - 1.0
     tpot = np.where(gaps > 0, decode, np.nan)
     return {"ttft": ttft, "tpot": tpot, "e2e": ttft + decode * gaps}
 
 
-def floor_excess(workload: Workload, latency: LinearLatency, limits: Limits) -> float:
+def floor_excess(
+    workload: Workload, latency: LinearLatency, prompts: LinearLatency, limits: Limits
+) -> float:
     """The least that the worst latency can be, as a share of its limit: beyond 1 none holds it."""
     means = [limit for limit in limits.on_gaps if limit.percent is None]
-    lone = floor_latencies_s(workload, latency)
+    lone = floor_latencies_s(workload, latency, prompts)
     # A single gap may be short where tokens are streamed late; all together take their steps.
     weights = np.maximum(workload.output_tokens - 1, 0)
     some = weights > 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pinn.errors import PinnError
@@ -48,6 +49,16 @@ class Interval:
             return predicted * (end / predicted) ** abs(error)
 
         return self.law.expected_most(rate)
+
+
+def widest(intervals: Sequence[Interval | None]) -> Interval | None:
+    """All servers off by the most that any may be, together; None where one has no interval."""
+    known = [each for each in intervals if each is not None]
+    if len(known) < len(intervals):
+        return None
+    step = max(each.bad.step for each in known)
+    request = max(each.bad.request for each in known)
+    return replace(known[0], bad=Misjudged(step, request))
 
 
 def prediction_interval(checkpoint: Path, deployment: Deployment, run: Run) -> Interval | None:

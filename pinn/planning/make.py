@@ -16,6 +16,7 @@ from pinn.planning.brief import Brief
 from pinn.planning.candidates import Candidate
 from pinn.planning.examine import Examined, examine
 from pinn.planning.plan import Ask, Choice, FrontierPoint, LeftOut, Plan
+from pinn.planning.pools import PoolsCandidate
 from pinn.planning.scout import Scouted, scout
 
 #: A quick highest rate may be this much too low, as a share, before a candidate is lost to it.
@@ -139,15 +140,16 @@ def _promising(scouted: Mapping[int, Scouted], brief: Brief, top: int) -> list[i
     """Hardware to examine: the cheapest, and what may be as cheap as the cheapest.
 
     A quick look knows rates to a part, and replicas are whole: what is lost by rounding one up
-    may be won by another.
+    may be won by another. With prefill and decode apart to be judged, the cheapest of it is shown.
     """
     expense = {i: _expense(*found.kept[0], brief) for i, found in scouted.items() if found.kept}
     ordered = sorted(expense, key=lambda i: expense[i])
     least = min(_whole(scouted[i], brief, 1 - _QUICK_ERROR) for i in ordered)
+    apart = next((i for i in ordered if isinstance(scouted[i].kept[0][0], PoolsCandidate)), None)
     return [
         i
         for place, i in enumerate(ordered)
-        if place < top or _whole(scouted[i], brief, 1 + _QUICK_ERROR) <= least
+        if place < top or i == apart or _whole(scouted[i], brief, 1 + _QUICK_ERROR) <= least
     ]
 
 

@@ -14,7 +14,7 @@ from pinn.export.plot_style import png, short, svg
 from pinn.files.write import replace_atomically
 from pinn.planning import pictures
 from pinn.planning.limits import written_s
-from pinn.planning.plan import Choice, Plan
+from pinn.planning.plan import POOLS_UNSURE, Choice, Plan
 
 #: Shown for what does not exist, such as a cost without prices.
 _NONE = "–"
@@ -224,6 +224,8 @@ def _columns(has_rate: bool, has_prices: bool) -> list[Column]:
 
 
 def _replicas(choice: Choice) -> Cell:
+    if choice.pools is not None:
+        return Cell(f"{choice.replicas} × (prefill, decode)", choice.replicas)
     sizes = (choice.flags.get(f"{k}_parallel_size", 1) for k in ("tensor", "pipeline", "data"))
     spread = choice.flags.get("enable_expert_parallel") or (choice.flags.get("ep_size") or 1) > 1
     experts = ", EP" if spread else ""
@@ -270,5 +272,6 @@ def _error_bar(choice: Choice) -> str:
         None if found.interval_per_s is None
         else f"{found.interval_per_s[0]:.4g} to {found.interval_per_s[1]:.4g} at the ends of the "
         f"prediction's {100 * (found.level or 0):.0f} % interval",
+        None if choice.pools is None else POOLS_UNSURE,
     )  # fmt: skip
     return "; ".join(part for part in parts if part)

@@ -29,6 +29,13 @@ BOTTLENECKS = (
 )  # fmt: skip
 
 
+#: What is not known of a choice of two pools.
+POOLS_UNSURE = (
+    "its chance counts how far off each kind of server may be; nothing measured says how far off "
+    "two pools together are"
+)
+
+
 @dataclass(frozen=True)
 class Ask:
     """What was asked for.
@@ -157,6 +164,8 @@ class Choice:
         fleets: The replicas simulated together.
         serve_command: Starts one replica.
         simulate_command: Gives the figures of ``fleets``, or of ``at_rate`` without a rate.
+        pools: Prefill and decode servers of all replicas, as ``--prefill`` and ``--decode`` take
+            them; None where every server does both. ``flags`` are then the decode servers'.
     """
 
     label: str
@@ -182,6 +191,7 @@ class Choice:
     fleets: Sequence[Fleet]
     serve_command: str
     simulate_command: str
+    pools: tuple[str, str] | None = None
 
     @property
     def seen(self) -> Point:

@@ -9,9 +9,12 @@ from pinn.planning.brief import Brief
 from pinn.planning.candidates import Candidate
 from pinn.planning.capacity import guessed_rates_per_s
 from pinn.planning.floor import floor_excess
+from pinn.planning.limits import Limits
 from pinn.planning.plan import LeftOut, Point
+from pinn.planning.pools import PoolsCandidate, halves
 from pinn.planning.search import highest_rate
 from pinn.planning.trial import Trials
+from pinn.simulator.workloads.workload import Workload
 
 #: Requests of a quick look.
 _REQUESTS = 1000
@@ -54,7 +57,7 @@ def scout(candidates: Sequence[Candidate], brief: Brief) -> Scouted:
     unfilled: list[Candidate] = []
     simulations, least = 0, float("inf")
     for candidate in sorted(candidates, key=_scheduler_limits):
-        floor = floor_excess(brief.workload, candidate.latency, limits)
+        floor = floor_excess(brief.workload, candidate.latency, candidate.prompt_latency, limits)
         least = min(least, floor)
         reason = _misses(floor) or _same(candidate, unfilled)
         if reason is not None:
@@ -87,19 +90,30 @@ def _quick_rate(trials: Trials, best: float) -> float:
             return 0.0
         return max(highest_rate(trials.excess, best, stride=1 + _MARGIN, width=_WIDTH)[0], near)
     candidate = trials.candidate
-    _, guess = guessed_rates_per_s(
-        trials.load.workload, candidate.latency, candidate.engine, trials.limits
-    )
+    _, guess = _guesses(candidate, trials.load.workload, trials.limits)
     return highest_rate(trials.excess, guess, width=_WIDTH)[0]
 
 
 def _ladder(candidate: Candidate, brief: Brief) -> tuple[list[Point], int]:
     load = brief.replica_load(most=_REQUESTS)
     trials = Trials(candidate, load, brief.limits)
-    most, _ = guessed_rates_per_s(brief.workload, candidate.latency, candidate.engine, None)
+    most, _ = _guesses(candidate, brief.workload, None)
     rates = [share * most for share in _LADDER]
     points = [trials.point(trials.run(rate), rate, candidate.gpus) for rate in rates]
     return points, trials.count
+
+
+def _guesses(
+    candidate: Candidate, workload: Workload, limits: Limits | None
+) -> tuple[float, float]:
+    if not isinstance(candidate, PoolsCandidate):
+        return guessed_rates_per_s(workload, candidate.latency, candidate.engine, limits)
+    first, rest = halves(workload)
+    prompts, _ = guessed_rates_per_s(first, candidate.prompt_latency, candidate.engine, None)
+    answers = guessed_rates_per_s(rest, candidate.latency, candidate.engine, limits)
+    prompts *= candidate.prefill_servers
+    most, held = (min(prompts, candidate.decode_servers * rate) for rate in answers)
+    return most, held
 
 
 def _scheduler_limits(candidate: Candidate) -> tuple[int, int]:

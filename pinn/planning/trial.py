@@ -12,8 +12,8 @@ from pinn.planning.limits import Latencies, Limits
 from pinn.planning.load import ReplicaLoad
 from pinn.planning.plan import Point
 from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.run import Run
-from pinn.simulator.simulate import simulate_unless
 from pinn.simulator.workloads.workload import Workload
 from pinn.trust.simulated import scaled
 
@@ -97,21 +97,16 @@ class Trials:
     def _simulate(
         self, workload: Workload, engine: EngineSpec, *, may_end: bool = False
     ) -> Run | None:
-        candidate = self.candidate
-        latency = scaled(candidate.latency, self.misjudged.step, self.misjudged.request)
+
+        def misjudge(latency: LinearLatency) -> LinearLatency:
+            return scaled(latency, self.misjudged.step, self.misjudged.request)
 
         def hopeless(requests: np.ndarray, now_s: float) -> bool:
             least = least_latencies_s(requests, workload.output_tokens, now_s)
             return self.limits.are_missed(self._stretched(least), len(workload))
 
         self.count += 1
-        run = simulate_unless(
-            hopeless if may_end else None,
-            candidate.deployment,
-            workload,
-            latency,
-            engine,
-        )
+        run = self.candidate.serve(workload, engine, misjudge, hopeless if may_end else None)
         if run is not None:
             self.most_running = max(self.most_running, int(run.steps["running"].max(initial=0)))
         return run

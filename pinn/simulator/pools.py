@@ -166,8 +166,8 @@ def _check_alike(prefill: Deployment, decode: Deployment) -> None:
     for what, one, other in (
         ("model", prefill.model.name, decode.model.name),
         ("format of the KV cache", prefill.kv_cache_precision.name, decode.kv_cache_precision.name),
-        ("--block-size", prefill.recipe.block_tokens, decode.recipe.block_tokens),
         ("--engine", prefill.serving.engine, decode.serving.engine),
+        ("--block-size", prefill.recipe.block_tokens, decode.recipe.block_tokens),
     ):
         if one != other:
             raise PinnError(

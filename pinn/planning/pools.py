@@ -1,0 +1,266 @@
+"""Prefill and decode apart as a candidate: a replica is so many servers of either kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import gcd
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pinn.coefficients.pool_text import parse_pool, pool_text
+from pinn.errors import PinnError
+from pinn.planning.candidates import (
+    Candidate,
+    Wanted,
+    deployments_of,
+    format_label,
+    gpu_count,
+    misfit,
+    with_coefficients,
+)
+from pinn.planning.plan import LeftOut
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.pools import Link, Pool, default_link, simulate_pools
+from pinn.simulator.run import Run
+from pinn.simulator.simulate import Hopeless
+from pinn.simulator.workloads.workload import Workload
+from pinn.specs.data_folder import conf_file
+from pinn.specs.documents import read_yaml
+from pinn.specs.serving import VLLM
+
+_LAYOUT = "expected 'pools:' with lists of servers under 'prefill' and 'decode', such as 2x tp=4"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinedRun(Run):
+    """The decode pool's run, whose requests are as clients see them.
+
+    Attributes:
+        prefill: The prefill pool's.
+    """
+
+    prefill: Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolsCandidate(Candidate):
+    """A replica of which some servers compute prompts and others, the candidate's own, generate.
+
+    Several replicas are two pools with so many times the servers, not several pairs of pools.
+
+    Attributes:
+        prefill: One of the prefill servers.
+        prefill_servers: Of a replica.
+        decode_servers: Of a replica.
+        own: Names of flags that each pool was given for itself.
+    """
+
+    prefill: Candidate
+    prefill_servers: int
+    decode_servers: int
+    own: Sequence[str]
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one replica."""
+        return self.prefill_servers * self.prefill.gpus + self.decode_servers * gpu_count(
+            self.deployment
+        )
+
+    @property
+    def hardware(self) -> tuple[Any, ...]:
+        """Every pair of pools is looked at alone."""
+        return (self.label, self.source)
+
+    @property
+    def label(self) -> str:
+        """``H100-SXM 2x tp=2 prefill + 1x tp=4 decode bf16``."""
+        prefill, decode = self.pool_texts(1)
+        gpu, form = self.deployment.gpu.name, format_label(self.deployment)
+        return f"{gpu} {prefill} prefill + {decode} decode {form}"
+
+    @property
+    def prompt_latency(self) -> LinearLatency:
+        """Coefficients of the prefill servers."""
+        return self.prefill.latency
+
+    def pool_texts(self, replicas: int) -> tuple[str, str]:
+        """The pools of so many replicas, as ``--prefill`` and ``--decode`` take them."""
+        prefill, decode = (
+            {name: row[name] for name in self.own if name in row}
+            for row in (self.prefill.configuration, self.configuration)
+        )
+        return (
+            pool_text(replicas * self.prefill_servers, prefill),
+            pool_text(replicas * self.decode_servers, decode),
+        )
+
+    @property
+    def shared(self) -> dict[str, Any]:
+        """The configuration of both pools, without what each was given for itself."""
+        return {name: v for name, v in self.configuration.items() if name not in self.own}
+
+    def serve(
+        self,
+        workload: Workload,
+        engine: EngineSpec,
+        misjudge: Callable[[LinearLatency], LinearLatency],
+        hopeless: Hopeless | None,
+    ) -> Run | None:
+        """Simulate the pools of so many replicas."""
+        del hopeless  # runs of two pools always come to their end
+        prefill, decode = (
+            Pool(
+                one.deployment,
+                misjudge(one.latency),
+                replace(engine, replicas=engine.replicas * servers),
+            )
+            for one, servers in (
+                (self.prefill, self.prefill_servers),
+                (self, self.decode_servers),
+            )
+        )
+        link = Link(default_link(prefill, decode).bytes_per_s, engine.kv_transfer_latency_s)
+        found = simulate_pools(prefill, decode, workload, link)
+        return JoinedRun(**vars(found.decode), prefill=found.prefill)
+
+    def parts(self, run: Run) -> list[tuple[Run, LinearLatency]]:
+        """The prefill pool's run, and the decode pool's."""
+        assert isinstance(run, JoinedRun), "a run of two pools"
+        return [(run.prefill, self.prefill.latency), (run, self.latency)]
+
+
+def find_pools(
+    wanted: Wanted, workload: Workload, checkpoint: Path, path: Path | None = None
+) -> tuple[list[Candidate], list[LeftOut]]:
+    """Every pair of the listed pools that the engine would start and that no smaller one repeats.
+
+    Args:
+        wanted: What the plan is for.
+        workload: Whose requests have to fit, one at a time.
+        checkpoint: Whose network gives coefficients.
+        path: A file like ``conf/plan/candidates.yaml``.
+
+    Raises:
+        PinnError: If the file lists no pools, or the engine's are not modelled here.
+    """
+    if tuple(wanted.engines) != (VLLM,):
+        raise PinnError(
+            f"--disaggregate plans pools of {VLLM}, got --engine {','.join(wanted.engines)}: leave "
+            "one of them out; 'pinn simulate --prefill --decode' serves other engines' pools"
+        )
+    if wanted.engine.kv_transfer_bytes_per_s != EngineSpec().kv_transfer_bytes_per_s:
+        raise PinnError(
+            "--kv-transfer-bytes-per-s with --disaggregate: pools are planned with the GPUs' own "
+            "network ports: leave it out, or give 'pinn simulate' --kv-link-gb-per-s"
+        )
+    first, _ = halves(workload)
+    prefills, decodes = read_pools(path)
+    found: list[Candidate] = []
+    left_out: list[LeftOut] = []
+    for gpu, form in product(wanted.gpus, wanted.formats):
+        shared = {**wanted.shared, "gpu": gpu} | ({"precision": form} if form else {})
+        ahead, ill = _servers(prefills, shared, first, workload, wanted, checkpoint)
+        left_out += [replace(each, label=f"{each.label} prefill") for each in ill]
+        behind, ill = _servers(decodes, shared, workload, workload, wanted, checkpoint)
+        left_out += [replace(each, label=f"{each.label} decode") for each in ill]
+        pairs = (
+            _pair(one, other)
+            for one, other in product(ahead, behind)
+            if gcd(one.count, other.count) == 1  # a multiple of a smaller pair is its replicas
+        )
+        found += [
+            pair for pair in pairs if wanted.most_gpus is None or pair.gpus <= wanted.most_gpus
+        ]
+    return found, left_out
+
+
+@dataclass(frozen=True)
+class _Servers:
+    """A pool that a candidate may have."""
+
+    count: int
+    flags: Mapping[str, Any]
+    each: Candidate
+
+
+def _pair(prefill: _Servers, decode: _Servers) -> PoolsCandidate:
+    return PoolsCandidate(
+        decode.each.configuration,
+        decode.each.latency,
+        decode.each.engine,
+        prefill=prefill.each,
+        prefill_servers=prefill.count,
+        decode_servers=decode.count,
+        own=tuple({**prefill.flags, **decode.flags}),
+    )
+
+
+def halves(workload: Workload) -> tuple[Workload, Workload]:
+    """What the prefill servers compute, and what the decode servers do, whose prompts are there."""
+    first = replace(workload, output_tokens=np.ones(len(workload), np.int64))
+    return first, replace(workload, transferred_tokens=workload.prompt_tokens)
+
+
+def read_pools(path: Path | None) -> tuple[Sequence[str], Sequence[str]]:
+    """Pools to combine: prefill, and decode.
+
+    Raises:
+        PinnError: If the file has none, or another layout.
+    """
+    path = path or conf_file("plan/candidates.yaml")
+    tree = read_yaml(path)
+    pools = tree.get("pools") if isinstance(tree, dict) else None
+    if not isinstance(pools, dict) or set(pools) != {"prefill", "decode"}:
+        raise PinnError(f"{path}: --disaggregate needs pools to combine: {_LAYOUT}")
+    for texts in pools.values():
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise PinnError(f"{path}: {_LAYOUT}, got {texts!r:.80}")
+    return pools["prefill"], pools["decode"]
+
+
+def _servers(
+    texts: Iterable[str],
+    shared: Mapping[str, Any],
+    served: Workload,
+    workload: Workload,
+    wanted: Wanted,
+    checkpoint: Path,
+) -> tuple[list[_Servers], list[LeftOut]]:
+    """Pools whose servers start and hold what they are to serve."""
+    started = {
+        text: found
+        for text in texts
+        for found in deployments_of([{**shared, **_flags(text)}], workload, listed=False)
+    }
+    reasons = {text: misfit(d, served, wanted.engine) for text, (_, d) in started.items()}
+    fitting = {d: row for text, (row, d) in started.items() if reasons[text] is None}
+    candidates = with_coefficients(fitting, {}, checkpoint, wanted.engine)
+    known = {each.deployment: each for each in candidates}
+    found = [
+        _Servers(parse_pool(text, "pools")[0], _flags(text), known[d])
+        for text, (_, d) in started.items()
+        if reasons[text] is None
+    ]
+    left_out = [
+        LeftOut(f"{d.gpu.name} {text}", d.gpu.name, reason, False)
+        for text, (_, d) in started.items()
+        if (reason := reasons[text]) is not None
+    ]
+    return found, left_out
+
+
+def _flags(text: str) -> dict[str, Any]:
+    """Of a pool as it is listed."""
+    _, flags = parse_pool(text, "pools")
+    for name in ("gpu", "engine"):
+        if name in flags:
+            raise PinnError(
+                f"pools: {text!r}: both pools of a candidate have one {name}: leave it out"
+            )
+    return flags

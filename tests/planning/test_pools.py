@@ -1,0 +1,195 @@
+"""``pinn plan --disaggregate``: prefill and decode apart beside servers that do both."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shlex
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from pinn.cli.plan import app
+from pinn.cli.simulate import app as simulate_app
+from pinn.coefficients.checkpoint_search import find_checkpoint
+from pinn.coefficients.configurations import make_deployment
+from pinn.coefficients.pool_text import parse_pool
+from pinn.planning.candidates import Wanted
+from pinn.planning.figures import latencies_s
+from pinn.planning.floor import floor_latencies_s
+from pinn.planning.interval import Interval, widest
+from pinn.planning.plan import read_plan
+from pinn.planning.pools import find_pools, read_pools
+from pinn.planning.trial import Misjudged
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.workloads.load import load_workload
+from pinn.simulator.workloads.rate import at_rate
+from pinn.trust.chance import ErrorLaw
+
+MODEL = "meta-llama/Llama-3.1-8B"
+SLO = "ttft<=300ms, tpot<=20ms for 90 %"
+GRID = """
+gpus_per_machine: 8
+grid: {tensor_parallel_size: [1], max_num_batched_tokens: [2048], max_num_seqs: [128]}
+"""
+POOLS = "pools: {prefill: [1x tp=1, 2x tp=1], decode: [1x tp=1 max-num-seqs=64, 2x tp=1]}"
+ASKED = ("--gpu", "H100", "--rate", "150", "--slo", SLO)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pools")
+    (folder / "load.yaml").write_text(
+        "{prompt_tokens: 512, output_tokens: 16, stages: [{rate: 2, duration: 100}]}"
+    )
+    (folder / "grid.yaml").write_text(GRID + POOLS)
+    (folder / "none.yaml").write_text(GRID)
+    return folder
+
+
+def planned(folder, *arguments, grid="grid.yaml"):
+    common = ["--model", MODEL, "--workload", str(folder / "load.yaml"), "--workers", "1"]
+    return CliRunner().invoke(app, [*common, "--candidates", str(folder / grid), *arguments])
+
+
+@pytest.fixture(scope="module")
+def plan(folder):
+    found = planned(folder, *ASKED, "--disaggregate", "--out", str(folder / "out"))
+    assert found.exit_code == 0, found.output
+    (folder / "printed.txt").write_text(found.stdout)
+    return read_plan(folder / "out" / "plan.json")
+
+
+@pytest.fixture(scope="module")
+def apart(plan):
+    return next(choice for choice in plan.choices if choice.pools)
+
+
+@pytest.fixture(scope="module")
+def candidates(folder):
+    wanted = Wanted({"model": MODEL}, ["H100"], [None], EngineSpec(), None)
+    workload = load_workload(folder / "load.yaml")
+    found, _ = find_pools(wanted, workload, find_checkpoint(None), folder / "grid.yaml")
+    return found
+
+
+def test_pools_are_judged_beside_servers_that_do_both(plan, apart):
+    assert any(choice.pools is None for choice in plan.choices)
+    expense = [choice.gpus / choice.chance for choice in plan.choices]
+    assert expense == sorted(expense)
+    (prefills, _), (decodes, _) = (parse_pool(text, "pool") for text in apart.pools)
+    assert apart.gpus == prefills + decodes == apart.replicas * apart.gpus_per_replica
+    assert all(fleet.point.holds for fleet in apart.fleets)
+    low, high = apart.highest_rate.interval_per_s
+    assert low <= apart.highest_rate.per_s <= high
+    assert sum(apart.step_time.values()) == pytest.approx(1)
+    assert plan.candidates == len(plan.choices) + len(plan.left_out)
+
+
+def test_servers_that_do_both_are_planned_as_without_pools(plan, folder):
+    out = folder / "without"
+    found = planned(folder, *ASKED, "--out", str(out), grid="none.yaml")
+    assert found.exit_code == 0, found.output
+    assert list(read_plan(out / "plan.json").choices) == [c for c in plan.choices if not c.pools]
+    assert (out / "plan.csv").read_text().splitlines()[0].endswith(",simulate_command")
+
+
+def test_the_simulate_line_gives_the_fleets_figures(apart, folder):
+    words, out = shlex.split(apart.simulate_command), folder / "run.json"
+    assert words[words.index("--prefill") + 1] == apart.pools[0]
+    for fleet in apart.fleets:
+        routing = ["--data-parallel-routing", fleet.routing]
+        found = CliRunner().invoke(simulate_app, [*words[2:], *routing, "--json", str(out)])
+        assert found.exit_code == 0, found.output
+        written = json.loads(out.read_text())
+        for metric in ("ttft", "tpot", "e2e"):
+            p99_s = fleet.point.latency_s[metric]["p99"]
+            assert written[f"{metric}_p99_ms"] == pytest.approx(1000 * p99_s)
+
+
+def test_each_pool_has_its_own_line(apart):
+    lines = apart.serve_command.splitlines()
+    assert [line.split(", ")[-1] for line in lines] == ["prefill", "decode"]
+    for line, text in zip(lines, apart.pools, strict=True):
+        words = shlex.split(line, comments=True)
+        assert words[:3] == ["vllm", "serve", MODEL]
+        transfer = json.loads(words[words.index("--kv-transfer-config") + 1])
+        assert transfer["kv_connector"] == "NixlConnector"
+        _, flags = parse_pool(text, "pool")
+        assert ("--max-num-seqs" in words) == ("max_num_seqs" in flags)
+
+
+def test_table_page_and_csv_say_what_is_apart(apart, plan, folder):
+    printed = (folder / "printed.txt").read_text()
+    page = (folder / "out" / "plan.html").read_text(encoding="utf-8")
+    assert re.search(r"\dx tp=1 prefill \+ \dx tp=1.* decode bf16", apart.label)
+    for text in (printed, page):
+        assert apart.label in text
+        assert "nothing measured says how far off two pools together are" in text
+    with (folder / "out" / "plan.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    got = [(row["prefill"], row["decode"]) for row in rows]
+    assert got == [choice.pools or ("", "") for choice in plan.choices]
+
+
+def test_a_multiple_of_a_pair_is_its_replicas(candidates):
+    counts = [(each.prefill_servers, each.decode_servers) for each in candidates]
+    assert counts == [(1, 1), (1, 2), (2, 1)]
+    assert [each.gpus for each in candidates] == [2, 3, 3]
+    assert candidates[2].pool_texts(3) == ("6x tp=1", "3x tp=1 max_num_seqs=64")
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(16, 980), st.integers(2, 40))
+def test_the_floor_is_below_a_lone_request(candidates, folder, prompt, output):
+    each = candidates[0]
+    whole = load_workload(folder / "load.yaml")
+    lone = replace(
+        at_rate(whole, 1e-3),
+        prompt_tokens=np.full(len(whole), prompt),
+        output_tokens=np.full(len(whole), output),
+    )
+    floor = floor_latencies_s(lone, each.latency, each.prompt_latency)
+    run = each.serve(lone, EngineSpec(), lambda x: x, None)
+    for metric, seconds in latencies_s(run).items():
+        assert (seconds >= floor[metric] * (1 - 1e-9)).all()
+
+
+def test_both_pools_are_as_far_off_as_either_may_be():
+    law = ErrorLaw((0.0,))
+    one, other = (Interval(Misjudged(*half), 0.9, law) for half in ((0.1, 0.4), (0.3, 0.2)))
+    assert widest([one, other]).bad == Misjudged(0.3, 0.4)
+    assert widest([one]) == one
+    assert widest([one, None]) is None
+
+
+def test_the_shipped_pools_are_deployments():
+    for text in {text for pool in read_pools(None) for text in pool}:
+        _, flags = parse_pool(text, "pools")
+        assert make_deployment({"model": MODEL, "gpu": "H100", **flags})
+
+
+@pytest.mark.parametrize(
+    ("more", "grid", "says"),
+    [
+        (["--engine", "vllm,sglang"], POOLS, "plans pools of vllm"),
+        (["--configs", "rows.csv"], POOLS, "--configs names all candidates"),
+        (["--kv-transfer-bytes-per-s", "1e9"], POOLS, "own network ports"),
+        ([], "", "needs pools to combine"),
+        ([], "pools: {prefill: 1x tp=1, decode: [1x tp=1]}", "lists of servers"),
+        ([], "pools: {prefill: [1x gpu=H200], decode: [1x tp=1]}", "have one gpu"),
+        ([], "pools: {prefill: [0x tp=1], decode: [1x tp=1]}", "has no servers"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_by_name(tmp_path, folder, more, grid, says):
+    (tmp_path / "grid.yaml").write_text(GRID + grid)
+    (tmp_path / "rows.csv").write_text("gpu\nH100\n")
+    (tmp_path / "load.yaml").write_text((folder / "load.yaml").read_text())
+    more = [str(tmp_path / word) if word == "rows.csv" else word for word in more]
+    found = planned(tmp_path, *ASKED, "--disaggregate", *more)
+    assert says in str(found.exception)
