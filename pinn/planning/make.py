@@ -140,16 +140,18 @@ def _promising(scouted: Mapping[int, Scouted], brief: Brief, top: int) -> list[i
     """Hardware to examine: the cheapest, and what may be as cheap as the cheapest.
 
     A quick look knows rates to a part, and replicas are whole: what is lost by rounding one up
-    may be won by another. With prefill and decode apart to be judged, the cheapest of it is shown.
+    may be won by another. Where prefill and decode apart are tried, the cheapest of both kinds is.
     """
     expense = {i: _expense(*found.kept[0], brief) for i, found in scouted.items() if found.kept}
     ordered = sorted(expense, key=lambda i: expense[i])
     least = min(_whole(scouted[i], brief, 1 - _QUICK_ERROR) for i in ordered)
-    apart = next((i for i in ordered if isinstance(scouted[i].kept[0][0], PoolsCandidate)), None)
+    kinds = [isinstance(scouted[i].kept[0][0], PoolsCandidate) for i in ordered]
     return [
         i
         for place, i in enumerate(ordered)
-        if place < top or i == apart or _whole(scouted[i], brief, 1 + _QUICK_ERROR) <= least
+        if place < top
+        or kinds[place] not in kinds[:place]
+        or _whole(scouted[i], brief, 1 + _QUICK_ERROR) <= least
     ]
 
 

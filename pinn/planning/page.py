@@ -166,7 +166,8 @@ def _confidence(plan: Plan) -> str:
     text += f", limited by {first.limited_by}."
     if first.chance is not None:
         text += f" The chance that the limits are held is {_chance(first.chance).text}"
-        text += ", also at the bad end of the prediction's interval." if first.safe else "."
+        text += ", also at the bad end of the prediction's interval" if first.safe else ""
+        text += "." if first.pools is None else f"; {POOLS_UNSURE}."
     return text
 
 

@@ -92,6 +92,37 @@ def test_an_instant_link_takes_no_time(run):
     assert instant["ttft_mean_ms"] < run(*pools, "--kv-link-gb-per-s", "0.1")[1]["ttft_mean_ms"]
 
 
+NGRAM = '{"method":"ngram","num_speculative_tokens":3}'
+
+
+@pytest.mark.parametrize(
+    ("options", "pools", "first_token"),
+    [
+        (("--engine", "sglang"), ("1x tp=2", "1x"), "beside"),
+        (("--engine", "trtllm"), ("1x", "2x"), "beside"),
+        (("--engine", "sglang", "--speculative-algorithm", "NGRAM"), ("1x", "1x"), "beside"),
+        (("--speculative-config", NGRAM), ("1x", "1x"), "NixlConnector"),
+        ((), ("1x gpu=H100", "1x gpu=H200"), "NixlConnector"),
+        ((), ("1x", f"1x speculative-config={NGRAM}"), "NixlConnector"),
+    ],
+)
+def test_pools_of_other_engines_of_two_gpus_and_with_drafts(tmp_path, options, pools, first_token):
+    load_file = tmp_path / "load.yaml"
+    load_file.write_text("{prompt_tokens: 400, output_tokens: 8, concurrency: 4, requests: 20}")
+    arguments = ["--model", "meta-llama/Llama-3.1-8B", "--gpu", "H100", *options]
+    arguments += ["--workload", str(load_file), "--prefill", pools[0], "--decode", pools[1]]
+    result = CliRunner().invoke(app, [*arguments, "--json", str(tmp_path / "run.json")])
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / "run.json").read_text())
+    assert found["completed_requests"] == 20
+    assert any(first_token in text for text in found["assumptions"])
+
+
+def test_pools_of_two_engines_are_refused_by_name(run):
+    with pytest.raises(PinnError, match="has the --engine sglang, the decode pool vllm"):
+        run("--prefill", "1x engine=sglang", "--decode", "1x")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
