@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pinn.coefficients.coefficient_set import CoefficientSet, read_coefficient_set
 from pinn.coefficients.configurations import canonical, expand_grid, make_deployment
@@ -17,13 +17,15 @@ from pinn.simulator.admission import check_run
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.memory import kv_layout
-from pinn.simulator.run import Run
-from pinn.simulator.simulate import Hopeless, simulate_unless
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.data_folder import conf_file
 from pinn.specs.deployment import Deployment
 from pinn.specs.documents import read_yaml
 from pinn.specs.serving import VLLM
+
+if TYPE_CHECKING:
+    from pinn.simulator.run import Run
+    from pinn.simulator.simulate import Hopeless
 
 NETWORK = "network"
 
@@ -97,6 +99,8 @@ class Candidate:
             misjudge: Gives the coefficients that are simulated for the predicted ones.
             hopeless: When to give up.
         """
+        from pinn.simulator.simulate import simulate_unless  # labels need no compiler
+
         latency = misjudge(self.latency)
         return simulate_unless(hopeless, self.deployment, workload, latency, engine)
 
