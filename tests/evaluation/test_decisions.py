@@ -117,7 +117,7 @@ def test_every_model_is_in_the_table(predictions, observations, overall):
 
 
 def test_the_left_out_network_loses_far_less_than_the_peer(overall):
-    assert overall.loc["network", "loss"] <= 0.6 * overall.loc["aiconfigurator", "loss"]
+    assert overall.loc["network", "loss"] <= 0.5 * overall.loc["aiconfigurator", "loss"]
 
 
 @pytest.mark.skipif(TOOL is None, reason="PINN_DECISION_LOSS_TOOL names no script to compare with")
