@@ -164,7 +164,7 @@ def test_alpha_means_the_same_with_runs_and_without(runs, parts, rows, factor):
         again = simulated_times(rows, fit)
         assert np.abs(again.ttft_s / serving.ttft_s - 1).mean() < 0.15
         assert np.abs(again.tpot_s / serving.tpot_s - 1).max() < 0.06
-    assert errors(together, seen, parts, "ttft_mean_s").max() < 0.02
+    assert errors(together, seen, parts, "ttft_mean_s").max() < 0.05
 
 
 def test_the_step_time_is_no_alpha_of_a_simulation():
