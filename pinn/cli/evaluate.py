@@ -10,7 +10,7 @@ import typer
 from pinn.cli.evaluate_coefficients import coefficients
 from pinn.cli.evaluate_decisions import decisions
 from pinn.cli.evaluate_speculation import speculation
-from pinn.cli.options import Checkpoint, JsonPath, output
+from pinn.cli.options import Checkpoint, JsonPath, PredictionsPath, output
 from pinn.errors import PinnError
 from pinn.specs.data_folder import conf_file
 
@@ -158,9 +158,7 @@ def serving_runs(
 @app.command("engines")
 def engines(
     checkpoint: Checkpoint = None,
-    out: Annotated[
-        Path | None, output("--out", "Also write every row's prediction, as CSV.", ".csv")
-    ] = None,
+    out: PredictionsPath = None,
 ) -> None:
     """Score measured SGLang and TensorRT-LLM deployments, each model left out.
 
@@ -188,9 +186,7 @@ def engines(
 @app.command("disaggregated")
 def disaggregated(
     checkpoint: Checkpoint = None,
-    out: Annotated[
-        Path | None, output("--out", "Also write every row's prediction, as CSV.", ".csv")
-    ] = None,
+    out: PredictionsPath = None,
 ) -> None:
     """Score measured deployments with prefill and decode apart, in their steady state.
 
@@ -202,6 +198,7 @@ def disaggregated(
     from pinn.data.disaggregated import read_disaggregated
     from pinn.evaluation.disaggregated import pools_lines, score_pools
     from pinn.evaluation.engines import networks
+    from pinn.files.csv_cells import write_frame
 
     rows, report = read_disaggregated()
     for reason, count in report.refused.items():
@@ -211,7 +208,7 @@ def disaggregated(
     for line in pools_lines(scores):
         typer.echo(line)
     if out is not None:
-        scores.to_csv(out, index=False)
+        write_frame(scores, out)
 
 
 def _read(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pinn.cli.options import Checkpoint, output
+from pinn.cli.options import Checkpoint, PredictionsPath
 
 
 def speculation(
@@ -15,9 +14,7 @@ def speculation(
     draft_tokens: Annotated[
         int, typer.Option("--draft-tokens", min=1, max=8, help="Taken to be drafted in a step.")
     ] = 3,
-    out: Annotated[
-        Path | None, output("--out", "Also write every row's predictions, as CSV.", ".csv")
-    ] = None,
+    out: PredictionsPath = None,
 ) -> None:
     """Score the measured deployments that hide multi-token prediction, each model left out.
 
@@ -29,6 +26,7 @@ def speculation(
     from pinn.data.engine_deployments import read_speculating
     from pinn.evaluation.engines import networks
     from pinn.evaluation.speculating import score_speculating, speculating_lines
+    from pinn.files.csv_cells import write_frame
 
     rows, counts = read_speculating()
     for reason, refused in counts.refused.items():
@@ -38,4 +36,4 @@ def speculation(
     for line in speculating_lines(scores):
         typer.echo(line)
     if out is not None:
-        scores.to_csv(out, index=False)
+        write_frame(scores, out)

@@ -49,3 +49,6 @@ JsonPath = Annotated[
     Path | None,
     output("--json", "Also write it as JSON; - prints JSON in place of all else.", ".json"),
 ]
+PredictionsPath = Annotated[
+    Path | None, output("--out", "Also write every row's prediction, as CSV.", ".csv")
+]
