@@ -42,7 +42,7 @@ def distributions_named(names: Iterable[str]) -> tuple[str, ...]:
             found.add(plain(name))
         elif name.isidentifier():
             found |= {plain(owner) for owner in _owners().get(name, ())}
-    return tuple(sorted(found - {"pinn"}))
+    return tuple(sorted(found))
 
 
 @cache

@@ -49,7 +49,7 @@ def read_source(text: bytes) -> Source:
     """
     tree = ast.parse(text)
     imports = sorted({name for node in _run(tree) for name in _imported(node)})
-    roots = {name.partition(".")[0] for name in imports} - set(sys.stdlib_module_names)
+    roots = {name.partition(".")[0] for name in imports} - {"pinn", *sys.stdlib_module_names}
     if any(name.startswith("importlib") for name in imports):
         texts = {text for node in ast.walk(tree) for text in _texts(node)}
         roots |= {text for text in texts if plain(text) in installed_versions()}

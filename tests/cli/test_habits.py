@@ -66,7 +66,7 @@ def test_a_group_alone_lists_its_commands_whole(run, command):
 
 
 def test_the_version(run):
-    assert run("--version").stdout == f"pinn {version('pinn')}\n"
+    assert run("--version").stdout == f"pinn {version('pinn-serving')}\n"
 
 
 def test_no_option_name_is_broken_over_lines(run, monkeypatch):
@@ -135,7 +135,7 @@ def test_a_simulation_says_what_was_simulated(run, load, checkpoint_path, tmp_pa
     assert found["serving"]["async_scheduling"] is False
     assert found["workload"] == {"path": str(load), "rate_per_s": None, "seed": 3}
     assert found["coefficients"]["sha256"] == file_sha256(checkpoint_path)
-    assert found["simulated_by"] == f"pinn {version('pinn')}"
+    assert found["simulated_by"] == f"pinn {version('pinn-serving')}"
     assert found["completed_requests"] > 0
 
 
