@@ -72,7 +72,9 @@ def first_answer() -> str:
 def left_out() -> str:
     """A row per kind of what was left out: this project, and the rivals where they can predict."""
     results = pd.read_csv(CHECKPOINTS / "pinn.results.csv")
-    found = results[results["held_out"] == "all"].set_index(["split", "metric", "method"])
+    found = (
+        results[results["held_out"] == "all"].set_index(["split", "metric", "method"]).sort_index()
+    )
     methods = (NETWORK, "aiconfigurator", "roofline")
     lines = [
         "| left out | predicted | n | pinn | AIConfigurator | roofline |",
@@ -255,14 +257,15 @@ if "PINN_STEPS_DIR" in os.environ:
 
 
 def main() -> None:
+    made = {name: make() for name, make in PARTS.items()}
     texts = {page: page.read_text() for page in PAGES}
-    for name, make in PARTS.items():
+    for name, part in made.items():
         begin, end = f"<!-- begin {name} -->\n", "<!-- end -->"
         page = next((page for page, text in texts.items() if begin in text), None)
         if page is None:
             raise SystemExit(f"no page has the part {name}: put {begin.strip()} and {end} in one")
         before, rest = texts[page].split(begin, 1)
-        texts[page] = f"{before}{begin}{make()}\n{end}{rest.split(end, 1)[1]}"
+        texts[page] = f"{before}{begin}{part}\n{end}{rest.split(end, 1)[1]}"
     for page, text in texts.items():
         page.write_text(text)
 

@@ -59,10 +59,10 @@ def breakdown(
     far its sizes were stretched from the nearest measured one (x 1.00 is that very kernel).
 
     Examples:
-      pinn breakdown --model Qwen/Qwen3-30B-A3B --gpu H200 --tensor-parallel-size 2
+      pinn breakdown --model Qwen/Qwen3-30B-A3B --gpu H200 -tp 2
 
       pinn breakdown --model Llama-3.1-70B --gpu B200 --tensor-parallel-size 4
-        --batch '256 decode @ 4000' --plot step.png --json step.json --csv step.csv
+        --batch '256 decode @ 4000' --plot step.png --csv step.csv
     """
     from pinn.cli.breakdown_plot import draw
     from pinn.cli.breakdown_report import make_report, print_report, write_csv

@@ -116,10 +116,10 @@ def calibrate(
     it is not better there, nothing is written.
 
     Examples:
-      pinn calibrate --benchmarks results/*.json --model meta-llama/Llama-3.1-8B --gpu H100
+      pinn calibrate --benchmarks results/*.json --model Llama-3.1-8B --gpu H100
         --max-num-seqs 256 -o server.json
 
-      pinn ingest vllm traces.json -o run1 --model meta-llama/Llama-3.1-8B --gpu H100
+      pinn ingest vllm traces.json -o run1 --model Llama-3.1-8B --gpu H100
 
       pinn calibrate --observations run1 --append server.json -o server.json
 

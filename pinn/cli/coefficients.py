@@ -99,12 +99,12 @@ def coefficients(
     how far the configuration lies from what was measured.
 
     Examples:
-      pinn coefficients --model Qwen/Qwen3-30B-A3B --gpu H200 --enable-expert-parallel
-        --tensor-parallel-size 2 --batch '64 decode @ 1500' --json qwen.json
+      pinn coefficients --model Qwen/Qwen3-30B-A3B --gpu H200 -tp 2 -ep
+        --batch '64 decode @ 1500' --json qwen.json
 
       pinn coefficients --model ./config.json --gpu my_gpu.json --quantization fp8
 
-      pinn coefficients --configs candidates.csv --gpu H100 --out candidates.parquet
+      pinn coefficients --configs candidates.csv --gpu H100 --out table.parquet
 
       pinn coefficients --model meta-llama/Llama-3.1-70B --out grid.csv
         --grid 'gpu=H100,B200 tensor_parallel_size=2,4,8 precision=bf16,fp8'

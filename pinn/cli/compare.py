@@ -35,7 +35,7 @@ def compare(
     every left-out part.
 
     Examples:
-      pinn compare checkpoints/pinn.safetensors results/mine/checkpoint.safetensors
+      pinn compare checkpoints/pinn.safetensors mine/checkpoint.safetensors
 
       pinn compare before.json after.json
 

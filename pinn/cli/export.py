@@ -93,7 +93,7 @@ def table(
     """Flat coefficient tables, a row per configuration, which the Go package loads.
 
     Examples:
-      pinn export table --configs 'model=Llama-3.1-8B gpu=H100,H200' --out coefficients.json
+      pinn export table --configs 'model=Llama-3.1-8B gpu=H100,H200' --out table.json
 
       pinn export table --coefficients run1.json --out coefficients.json
     """

@@ -129,12 +129,13 @@ def plan(
     balancer.
 
     Examples:
-      pinn plan --model meta-llama/Llama-3.3-70B-Instruct --workload load.yaml --rate 12
-        --slo 'ttft<=1s, tpot<=40ms for 95 %' --gpu H100,H200,L40S --max-gpus 32
-        --price 'H100=2.5 H200=3.2 L40S=1.1' --out plan/
+      pinn plan --model meta-llama/Llama-3.3-70B-Instruct --rate 12
+        --workload load.yaml --slo 'ttft<=1s, tpot<=40ms for 95 %'
+        --gpu H100,H200,L40S --price 'H100=2.5 H200=3.2 L40S=1.1'
+        --max-gpus 32 --out plan/
 
-      pinn plan --model Qwen/Qwen3-30B-A3B --workload trace.csv --gpu H100 --slo 'p99 ttft<=2s'
-        --quantization bf16,fp8
+      pinn plan --model Qwen/Qwen3-30B-A3B --workload trace.csv --gpu H100
+        --slo 'p99 ttft<=2s' --quantization bf16,fp8
     """
     from pinn.cli.plan_report import print_plan
     from pinn.evaluation.workers import Workers

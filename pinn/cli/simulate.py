@@ -107,12 +107,13 @@ def simulate(
     trained network.
 
     Examples:
-      pinn simulate --model meta-llama/Llama-3.1-8B --gpu H100 --workload profile.yaml
+      pinn simulate --model Llama-3.1-8B --gpu H100 --workload profile.yaml
 
-      pinn simulate --model Qwen/Qwen3-30B-A3B --gpu H200 --tensor-parallel-size 2
-        --max-num-seqs 256 --workload trace.csv --json run.json --timeline run.png
+      pinn simulate --model Qwen/Qwen3-30B-A3B --gpu H200 -tp 2
+        --max-num-seqs 256 --workload trace.csv --timeline run.png
 
-      pinn simulate --coefficients run1.json --workload profile.yaml --sensitivity e2e_mean_ms
+      pinn simulate --coefficients run1.json --workload profile.yaml
+        --sensitivity e2e_mean_ms
 
       pinn simulate --model Qwen/Qwen3-30B-A3B --gpu H100 --workload trace.csv
         --prefill '2x tp=2' --decode '1x tp=4 ep'

@@ -2,7 +2,7 @@
 
 Rows of one deployment differ only in load and share their error, so deployments are drawn, not
 rows. Four models stay four models however often they are drawn: the intervals say how much the
-median hangs on the deployments at hand, not how other models would come out.
+median depends on the deployments at hand, not how other models would come out.
 """
 
 from __future__ import annotations

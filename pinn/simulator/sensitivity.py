@@ -1,4 +1,4 @@
-"""What a figure of a run hangs on: its derivative with respect to every coefficient.
+"""What a figure of a run depends on: its derivative with respect to every coefficient.
 
 Both sides of each difference serve the same requests at the same times (common random numbers),
 so what remains is the coefficient's effect, queues included.

@@ -17,7 +17,7 @@ from pinn.simulator.many import Job, simulate_many
 from pinn.simulator.metric_features import figure_features
 from pinn.simulator.run import Run
 
-#: Figure -> its weight in the fit. Means weigh most; a TTFT's 99th percentile hangs on the few
+#: Figure -> its weight in the fit. Means weigh most; a TTFT's 99th percentile depends on the few
 #: cold prompts at the start of a run, which says little about anything else.
 FIGURE_WEIGHTS = {
     "e2e_mean_s": 1.0,
@@ -74,7 +74,7 @@ NO_RUNS = RunRows(
 def run_rows(
     runs: Sequence[MeasuredRun], latencies: Sequence[LinearLatency], workers: int = 1
 ) -> RunRows:
-    """Simulate measured runs and work out what each measured figure hangs on.
+    """Simulate measured runs and work out what each measured figure depends on.
 
     A figure that reacts strongly counts less: its error is that of the step times, amplified. Runs
     of one model share the weight of the square root of their stages.

@@ -13,7 +13,7 @@ from scenes import make_files
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from pinn.cli.main import app
+from pinn.cli.main import COMMANDS, app
 
 #: Blocks that no test runs, at most; each says why in the page itself.
 MOST_NOT_RUN = 14
@@ -85,6 +85,19 @@ def test_commands_have_the_options_that_pages_name(page):
         options, name = options_of(words)
         typed_options = {w.split("=")[0] for w in words if re.fullmatch(r"--[a-z][a-z-]*(=.*)?", w)}
         assert typed_options <= options | {"--help"}, f"{page.name}: pinn {' '.join(words)}: {name}"
+
+
+@pytest.mark.parametrize("command", [c.name for c in COMMANDS])
+def test_examples_of_help_can_be_copied_from_80_columns(command):
+    inner = get_command(app).get_command(None, command)
+    for words in ([command], *([command, name] for name in getattr(inner, "commands", ()))):
+        shown = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "80"}).stdout
+        assert all(len(line) <= 80 for line in shown.splitlines()), words
+        for example in re.findall(r"^ {4}(pinn (?:.*\\\n)*.*)", shown, re.MULTILINE):
+            typed = shlex.split(example)[1:]
+            options, name = options_of(typed)
+            used = {word for word in typed if re.fullmatch("-{1,2}[a-z][a-z-]*", word)}
+            assert used <= options, f"{name}: {example}"
 
 
 def options_of(words: list[str]) -> tuple[set[str], str]:

@@ -156,7 +156,7 @@ def test_gaps_add_up_to_the_way_from_first_to_last_token(loop):
 
 
 def _handed(prompts, arrivals, alpha):
-    """Hand-over and what it hangs on, where answers cost the server nothing."""
+    """Hand-over and what it depends on, where answers cost the server nothing."""
     target = deployment()
     latency = dataclasses.replace(latency_of(target), alpha=alpha)
     run = simulate(target, load(prompts, np.ones(len(prompts), int), arrivals), latency)
