@@ -76,7 +76,11 @@ COMMANDS = (
         "Two checkpoints, coefficient files or evaluations, metric by metric.",
     ),
     Subcommand("ingest", "pinn.cli.ingest", "Read a server's traces into tables."),
-    Subcommand("calibrate", "pinn.cli.calibrate", "Fit the coefficients to a server's own benchmarks or traces."),
+    Subcommand(
+        "calibrate",
+        "pinn.cli.calibrate",
+        "Fit the coefficients to a server's own benchmarks or traces.",
+    ),
     Subcommand(
         "observations", "pinn.cli.observations", "Write measurements as tables to train on."
     ),
