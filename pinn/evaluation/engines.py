@@ -7,6 +7,7 @@ shapes may have taught it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,8 @@ def engine_rows() -> pd.DataFrame:
 def networks(checkpoint: Path | None = None) -> tuple[TrainedNetwork, dict[str, TrainedNetwork]]:
     """The checkpoint's network, and by left-out model those in the folder ``left_out`` beside it.
 
+    Warns where there are none: the checkpoint itself may have learned from the rows.
+
     Raises:
         PinnError: If there is no checkpoint.
     """
@@ -53,6 +56,12 @@ def networks(checkpoint: Path | None = None) -> tuple[TrainedNetwork, dict[str, 
     for fold in sorted((path.parent / "left_out").glob("*.safetensors")):
         loaded = load_checkpoint(fold)
         left_out[loaded.metadata["excluded"]["models"][0]] = loaded.network
+    if not left_out:
+        warnings.warn(
+            f"{path.parent / 'left_out'} has no network that never saw a model: {path.name} "
+            "predicts every row, and may have learned from some of their models",
+            stacklevel=2,
+        )
     return load_checkpoint(path).network, left_out
 
 

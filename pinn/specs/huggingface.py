@@ -103,8 +103,10 @@ def model_from_config(
 
 
 def _left_out(fields: ConfigFields) -> str:
-    """What a multimodal model has beside its text part."""
+    """What a multimodal model has beside its text part; the catalogue's files name that alone."""
     parts = [part for part in ("vision", "audio") if fields.root.get(f"{part}_config")]
+    if not parts and "text_config" in fields.root:
+        return "encoders"
     return " and ".join(f"{part} encoder" for part in parts)
 
 

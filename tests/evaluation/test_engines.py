@@ -54,3 +54,8 @@ def test_a_left_out_model_is_predicted_by_the_network_without_it():
     assert without["network_tpot_s"].item() != seen["network_tpot_s"].item()
     assert without["network_tpot_s"].item() == pytest.approx(without["tpot_s"].item(), rel=0.3)
     assert without["aiconfigurator_tpot_s"].notna().all()
+
+
+def test_a_checkpoint_alone_says_that_it_may_have_seen_the_models(checkpoint_path):
+    with pytest.warns(UserWarning, match="no network that never saw a model: .* predicts every"):
+        assert engines.networks(checkpoint_path)[1] == {}

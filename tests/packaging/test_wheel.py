@@ -10,8 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 #: Parts of the repository that the program reads when it is installed.
-READ = ("checkpoints/*", "checkpoints/kernels/*", "checkpoints/kernels/all/*", "conf/**/*",
-        "data/*/*")  # fmt: skip
+READ = ("checkpoints/**/*", "conf/**/*", "data/*/*")
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +18,7 @@ def members(tmp_path_factory):
     """Names of the files in a wheel of a copy, those of its data without their place."""
     pytest.importorskip("setuptools", reason="setuptools is not installed: a wheel needs it")
     folder = tmp_path_factory.mktemp("wheel")
-    leave = shutil.ignore_patterns("__pycache__", "without-*", "left_out")
+    leave = shutil.ignore_patterns("__pycache__")
     for name in ("pinn", "data", "conf", "checkpoints"):
         shutil.copytree(ROOT / name, folder / name, ignore=leave)
     for name in ("pyproject.toml", "README.md", "LICENSE"):

@@ -64,16 +64,15 @@ def _compared(tables: Tables, split: str, metric: str) -> str:
     wide = rows.assign(error=error).pivot_table(index="row_id", columns="method", values="error")
     if METHOD not in wide:
         return "-"
-    text = f"{wide[METHOD].median():.1f} %"
+    own = f"{wide[METHOD].median():.1f} %"
     peers = [name for name in wide if not str(name).startswith(_NO_PEERS)]
     if not peers:
-        return text
+        return own
     best = wide[peers].median().idxmin()
     both = wide[[METHOD, best]].dropna()
-    return (
-        f"{text}, the best peer ({best}) {both[best].median():.1f} % where the network has "
-        f"{both[METHOD].median():.1f} % (n = {len(both)})"
-    )
+    there = f"{both[METHOD].median():.1f} %"
+    on_its_rows = "" if there == own else f", the network {there} on its {len(both)} rows"
+    return f"{own} (the best peer, {best}: {both[best].median():.1f} %{on_its_rows})"
 
 
 def _error(rows: pd.DataFrame, metric: str) -> pd.Series:
