@@ -14,6 +14,7 @@ from pinn.export.configured import Configured
 from pinn.physics.costs import COST_NAMES, model_costs
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
+from pinn.simulator.memory import gpu_cache_tokens
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu_catalog import gpu_aliases
@@ -44,7 +45,8 @@ def configuration_columns(configured: Configured) -> dict[str, list[Any]]:
     """What the rows are: model, GPU, precision where given, and the engine's flags in full.
 
     ``max_model_len`` is always a number, the model's own where the flag is not set.
-    ``window_tokens`` is the attention window of the windowed layers, null without one.
+    ``window_tokens`` is the attention window of the windowed layers, null without one;
+    ``gpu_cache_tokens`` those whose keys and values of one head the GPU's cache holds.
     ``model_aliases`` and ``gpu_aliases`` are other names of the same, with ``|`` between them.
     """
     rows = list(zip(configured.configurations, configured.deployments, strict=True))
@@ -58,6 +60,7 @@ def configuration_columns(configured: Configured) -> dict[str, list[Any]]:
     flags = [serving_values(d) for d in configured.deployments]
     found |= {name: [row[name] for row in flags] for name in _SERVING}
     found["window_tokens"] = [d.model.window_tokens for d in configured.deployments]
+    found["gpu_cache_tokens"] = [gpu_cache_tokens(d) for d in configured.deployments]
     return found
 
 

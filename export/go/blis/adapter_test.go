@@ -91,6 +91,31 @@ func TestSharedKeysAreReadOnce(t *testing.T) {
 	}
 }
 
+// Of equal prompts the GPU reads a block once, as far as its cache reaches.
+func TestSharedPromptsAreReadOnce(t *testing.T) {
+	batch := make([]*sim.Request, 64)
+	for i := range batch {
+		batch[i] = request(600+int64(i), 1, 519)
+		batch[i].InputTokens[0] = sim.TokenID(i % 4) // four prompts, of 32 whole blocks
+	}
+	all, counting := New(dense(t)), New(dense(t), SharedPrompts())
+	once := counting.StepTime(batch)
+	counted := New(dense(t), SharedKeys(func([]*sim.Request) int64 { return 60 * 512 }))
+	if want := counted.StepTime(batch); once != want || once >= all.StepTime(batch) {
+		t.Errorf("%d us, want %d us, less than %d us", once, want, all.StepTime(batch))
+	}
+	if n := testing.AllocsPerRun(10, func() { counting.StepTime(batch) }); n != 0 {
+		t.Errorf("%v allocations in a step of the same requests", n)
+	}
+	for i := range batch {
+		batch[i] = request(600, 1, 519)
+		batch[i].InputTokens[0] = sim.TokenID(i)
+	}
+	if got, want := counting.StepTime(batch), New(dense(t)).StepTime(batch); got != want {
+		t.Errorf("prompts unlike each other: %d us, want %d us", got, want)
+	}
+}
+
 // What happens before the first token beside queue and steps: everything is in QueueingTime, with
 // one mean step for the batch that vLLM has planned already.
 func TestQueueingTimeHoldsWhatIsMissingBeforeTheFirstToken(t *testing.T) {

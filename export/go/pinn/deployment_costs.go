@@ -99,6 +99,23 @@ func (d *Deployment) attentionFacts(w *costFacts) {
 	}
 }
 
+// gpuCacheTokens are those whose keys and values of one head in one layer fit the last-level cache.
+func (d *Deployment) gpuCacheTokens() float64 {
+	widest := int64(0)
+	for i := range d.model.LayerGroups {
+		a := &d.model.LayerGroups[i].Attention
+		width := 2 * a.HeadDim
+		if a.latent() {
+			width = a.latentWidth()
+		}
+		widest = max(widest, width)
+	}
+	if widest == 0 {
+		return 0
+	}
+	return d.gpu.L2Bytes / (float64(widest) * d.kv.BytesPerWeight)
+}
+
 // widths of one layer: cached elements per token, and elements per head that a decode and a prefill
 // multiply for each key.
 func (a *Attention) widths(tp float64) (kv, decode, prefill float64) {

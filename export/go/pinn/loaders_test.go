@@ -48,6 +48,7 @@ func TestTablesSayWhyTheyAreRefused(t *testing.T) {
 		`no kind of column "gamma"`:     func(_, row map[string]any) { row["gamma.new"] = 1 },
 		"tensor_parallel_size must be":  func(_, row map[string]any) { row["tensor_parallel_size"] = 0 },
 		"window_tokens must be":         func(_, row map[string]any) { row["window_tokens"] = 1.5 },
+		"gpu_cache_tokens must be":      func(_, row map[string]any) { row["gpu_cache_tokens"] = -1 },
 		"prefix_caching must be true":   func(_, row map[string]any) { row["enable_prefix_caching"] = 1 },
 	} {
 		tree := goldenTree(t)

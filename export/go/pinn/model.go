@@ -68,6 +68,20 @@ func (m *Model) StepTimeOf(sums *Sums) int64 {
 	return max(microseconds(s), 1)
 }
 
+// Share takes out of a batch's sums what its decodes find in the GPU's cache, of so many keys that
+// they have in common with others. Attention goes through a layer head by head, so what one head
+// reads of all requests has to fit; and reading never gets shorter than arithmetic.
+func (m *Model) Share(sums *Sums, keys int64) {
+	if sums.DecodeRequests < 2 || keys <= 0 {
+		return
+	}
+	context, c := float64(sums.DecodeContext), &m.row.Costs
+	shared := min(float64(keys), context-float64(sums.DecodeRequests))
+	found := shared * min(m.row.GPUCacheTokens/(context-shared), 1)
+	arithmetic := (c.DecodePair + c.WindowedDecodePair) / (c.KVRead + c.WindowedKVRead)
+	sums.Reread(int64(min(found, max(1-arithmetic, 0)*context)))
+}
+
 // StepSeconds is the step time before rounding; it leaves the moving average alone.
 func (m *Model) StepSeconds(sums *Sums) float64 {
 	var f [numStepFeatures]float64

@@ -279,6 +279,7 @@ func (n *Network) Row(d *Deployment) (*Row, error) {
 	row := &Row{
 		Config: config,
 		Beta:   beta, Alpha: alpha, Costs: d.Costs(), WindowTokens: d.model.window(),
+		GPUCacheTokens: d.gpuCacheTokens(),
 		MaxModelLen:    float64(d.serving.MaxModelLen),
 		TensorParallel: float64(d.serving.TensorParallelSize),
 		PrefixCaching:  !d.serving.NoPrefixCaching, ChunkedPrefill: d.recipe.chunkedPrefill,

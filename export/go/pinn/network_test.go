@@ -90,6 +90,26 @@ func TestEmbeddingAndCostsEqualPython(t *testing.T) {
 	}
 }
 
+// Rows that Go makes know the GPU's cache as those of tables do.
+func TestTheGPUsCacheEqualsPython(t *testing.T) {
+	table, err := LoadTable(goldenPath("table.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	specs := goldenSpecs(t)
+	for _, row := range table.Rows {
+		s := Serving{TensorParallelSize: 1, KVCacheDtype: row.Config["kv_cache_dtype"]}
+		d, err := specs.Deploy(row.Config["model"], row.Config["gpu"], s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := d.gpuCacheTokens(); got != row.GPUCacheTokens || got < 1000 {
+			t.Errorf("%s on %s: %v tokens, Python %v", row.Config["model"], row.Config["gpu"], got,
+				row.GPUCacheTokens)
+		}
+	}
+}
+
 func sameValues(t *testing.T, where string, got, want map[string]float64) {
 	t.Helper()
 	if len(got) != len(want) {

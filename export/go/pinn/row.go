@@ -19,7 +19,8 @@ type Row struct {
 	// nil elsewhere. A single coefficient that has none is NaN.
 	BetaLow, BetaHigh, AlphaLow, AlphaHigh []float64
 
-	WindowTokens   int64 // of the windowed layers; 0 where every layer sees everything
+	WindowTokens   int64   // of the windowed layers; 0 where every layer sees everything
+	GPUCacheTokens float64 // whose keys and values of one head its cache holds; 0 if the table is silent
 	MaxModelLen    float64
 	TensorParallel float64
 	PrefixCaching  bool
@@ -51,6 +52,9 @@ func (r *Row) check(where string) error {
 	}
 	if r.WindowTokens < 0 {
 		return fmt.Errorf("%s: window_tokens must not be negative, got %d", where, r.WindowTokens)
+	}
+	if !usable(r.GPUCacheTokens) {
+		return unusable(where, "gpu_cache_tokens", r.GPUCacheTokens)
 	}
 	for name, v := range map[string]float64{
 		"max_model_len": r.MaxModelLen, "tensor_parallel_size": r.TensorParallel,

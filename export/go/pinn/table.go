@@ -274,6 +274,11 @@ func (r *Row) readSettings() error {
 				text)
 		}
 	}
+	if text := r.Config["gpu_cache_tokens"]; text != "" {
+		if r.GPUCacheTokens, err = strconv.ParseFloat(text, 64); err != nil {
+			return fmt.Errorf("gpu_cache_tokens must be a number or empty, got %q", text)
+		}
+	}
 	for name, place := range map[string]*float64{
 		"max_model_len": &r.MaxModelLen, "tensor_parallel_size": &r.TensorParallel,
 	} {
