@@ -128,6 +128,25 @@ def plan(
     replica holds within the limits; replicas follow, and are checked together behind a load
     balancer.
 
+    Columns:
+      GPUs          replicas x tensor x pipeline x data-parallel ranks
+      per hour      GPUs x price
+      per M tokens  price per hour / (rate x mean output tokens x 3600 s) x 10^6
+      replicas      that hold the rate together, in turn and least loaded
+      start one as  GPU, ranks (TP, PP, DP, EP), format, engine; flags in the line
+      holds/s       requests/s: highest rate of one replica within the limits;
+                    in brackets at both ends of the prediction's interval
+      used          %: rate / (replicas x holds/s)
+      TTFT          ms from sending to the first token, of all replicas' requests
+      TPOT          ms: (last token - first token) / (tokens - 1), likewise
+      limited by    KV memory or seats where requests wait for them in over 5 %
+                    of the time at 1.1 x holds/s; else what takes most of it
+      chance        %: share of 20 equally likely errors of the prediction at
+                    which the limits hold; safe: at its interval's bad end too
+      coefficients  network, or the file of --coefficients
+
+    Without --rate, tokens, TTFT and TPOT are of one replica at holds/s.
+
     Examples:
       pinn plan --model meta-llama/Llama-3.3-70B-Instruct --rate 12
         --workload load.yaml --slo 'ttft<=1s, tpot<=40ms for 95 %'

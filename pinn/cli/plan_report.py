@@ -17,7 +17,7 @@ from pinn.planning.plan import POOLS_UNSURE, Choice, Plan
 from pinn.units import MILLISECOND
 
 #: Columns of output that goes to a file.
-_WIDTH = 190
+_WIDTH = 200
 #: Most candidates that are left out with a line each.
 _NAMED = 8
 

@@ -13,12 +13,12 @@ from pinn.planning.brief import Brief
 from pinn.planning.candidates import Candidate, gpu_count
 from pinn.planning.commands import serve_command, simulate_command
 from pinn.planning.figures import latencies_s
-from pinn.planning.interval import Interval, prediction_interval, widest
+from pinn.planning.interval import Interval
 from pinn.planning.limits import Latencies
+from pinn.planning.pick import Picked, pick
 from pinn.planning.plan import Choice, HighestRate, LeftOut, Point
 from pinn.planning.pools import PoolsCandidate
-from pinn.planning.search import WIDTH, highest_rate
-from pinn.planning.sizing import Sized, fewest_replicas, worth_most
+from pinn.planning.search import highest_rate
 from pinn.planning.trial import Trials
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.run import Run
@@ -45,69 +45,23 @@ class Examined:
 
 
 def examine(kept: Sequence[tuple[Candidate, float]], brief: Brief) -> Examined:
-    """Search the highest rate on the whole load, size the fleet, and say how sure that is."""
-    found, left_out, simulations = _best(kept, brief)
-    if found is None:
+    """Pick the limits of the scheduler, size the fleet, and say how sure that is."""
+    picked, left_out, simulations = pick(kept, brief)
+    if picked is None:
         return Examined(None, left_out, simulations)
-    trials, rate, fails = found
-    sized = fewest_replicas(trials, rate, brief)
-    if sized is None:
-        reason = f"holds {rate:.3g} requests/s alone, but no fleet holds the asked rate together"
-        left_out.append(_left_out(trials.candidate, reason))
-        return Examined(None, left_out, simulations + trials.count)
-    gpus = sized.replicas * trials.candidate.gpus
-    if brief.max_gpus is not None and gpus > brief.max_gpus:
-        reason = f"needs {gpus} GPUs at {rate:.3g} requests/s a replica, {brief.max_gpus} may be"
-        left_out.append(_left_out(trials.candidate, reason))
-        return Examined(None, left_out, simulations + trials.count)
-    choice = _choice(trials, HighestRate(rate, fails), sized, brief)
-    return Examined(choice, left_out, simulations + trials.count)
+    choice = _choice(picked, brief)
+    return Examined(choice, left_out, simulations + picked.trials.count)
 
 
-def _best(
-    kept: Sequence[tuple[Candidate, float]], brief: Brief
-) -> tuple[tuple[Trials, float, float | None] | None, list[LeftOut], int]:
-    """The candidate with the highest rate on the whole load; the others are left out."""
-    best: tuple[Trials, float, float | None] | None = None
-    left_out: list[LeftOut] = []
-    simulations = 0
-    for candidate, guess in kept:
-        trials = Trials(candidate, brief.replica_load(), brief.limits)
-        if best is not None and trials.excess(best[1] * (1 + WIDTH)) > 1:
-            reason = f"holds no more than the {best[1]:.3g} requests/s of {best[0].candidate.label}"
-            left_out.append(_left_out(candidate, reason))
-            simulations += trials.count
-            continue
-        rate, fails = highest_rate(trials.excess, max(guess, best[1] if best else 0), stride=1.03)
-        if rate > 0 and (best is None or rate > best[1]):
-            if best is not None:
-                reason = f"holds {best[1]:.3g} requests/s, {candidate.label} {rate:.3g}"
-                left_out.append(_left_out(best[0].candidate, reason))
-                simulations += best[0].count
-            best = (trials, rate, fails)
-        else:
-            left_out.append(_left_out(candidate, f"holds {rate:.3g} requests/s on the whole load"))
-            simulations += trials.count
-    return best, left_out, simulations
-
-
-def _choice(trials: Trials, rate: HighestRate, sized: Sized, brief: Brief) -> Choice:
-    candidate, asked = trials.candidate, brief.rate_per_s
+def _choice(picked: Picked, brief: Brief) -> Choice:
+    trials, rate, sized = picked.trials, picked.rate, picked.sized
+    candidate, asked, share = trials.candidate, brief.rate_per_s, picked.share_per_s
     ladder, beyond = _ladder(trials, rate.per_s)
-    seeds = [rate.per_s, *_other_seeds(trials, rate.per_s, brief)]
-    rate = replace(rate, seeds_per_s=seeds)
-    run = trials.run(_share(rate, sized, brief))
-    interval = _interval(candidate, run, brief)
-    if interval is not None:
-        rate = _at_ends(trials, rate, interval)
-        if asked is not None:
-            most = None if brief.max_gpus is None else brief.max_gpus // candidate.gpus
-            fewest, sized = sized, worth_most(sized, trials, interval, brief, most)
-            if sized.replicas != fewest.replicas:
-                run = trials.run(_share(rate, sized, brief))
-    share = _share(rate, sized, brief)
+    rate = replace(rate, seeds_per_s=[rate.per_s, *_other_seeds(trials, rate.per_s, brief)])
+    if picked.interval is not None:
+        rate = _at_ends(trials, rate, picked.interval)
     gpus = sized.replicas * candidate.gpus
-    at_rate = trials.point(run, share, candidate.gpus)
+    at_rate = trials.point(picked.run, share, candidate.gpus)
     output_per_s = sized.replicas * share * float(brief.workload.output_tokens.mean())
     cost = brief.price_per_hour(candidate.deployment.gpu.name, gpus)
     deployment = candidate.deployment
@@ -131,8 +85,8 @@ def _choice(trials: Trials, rate: HighestRate, sized: Sized, brief: Brief) -> Ch
         chance=sized.chance,
         safe=sized.safe,
         ladder=ladder,
-        step_time=_mean_shares(step_time_shares, candidate, run),
-        limits_time=_mean_shares(time_shares, candidate, run),
+        step_time=_mean_shares(step_time_shares, candidate, picked.run),
+        limits_time=_mean_shares(time_shares, candidate, picked.run),
         fleets=sized.fleets,
         serve_command=serve_command(candidate),
         simulate_command=simulate_command(
@@ -163,22 +117,6 @@ def _other_seeds(trials: Trials, rate_per_s: float, brief: Brief) -> list[float]
         )
         trials.count += other.count
     return found
-
-
-def _share(rate: HighestRate, sized: Sized, brief: Brief) -> float:
-    """Of the asked rate that one replica serves; its highest without one."""
-    return rate.per_s if brief.rate_per_s is None else brief.rate_per_s / sized.replicas
-
-
-def _interval(candidate: Candidate, run: Run, brief: Brief) -> Interval | None:
-    """None for calibrated coefficients, which come without one."""
-    if candidate.is_calibrated:
-        return None
-    found = [
-        prediction_interval(brief.checkpoint, latency.deployment, part)
-        for part, latency in candidate.parts(run)
-    ]
-    return widest(found)
 
 
 def _limited_by(candidate: Candidate, beyond: Run, brief: Brief) -> str:
@@ -229,7 +167,3 @@ def _at_ends(trials: Trials, rate: HighestRate, interval: Interval) -> HighestRa
         level=interval.level,
         expected_per_s=interval.expected_rate(ends[0], rate.per_s, ends[1]),
     )
-
-
-def _left_out(candidate: Candidate, reason: str) -> LeftOut:
-    return LeftOut(candidate.label, candidate.deployment.gpu.name, reason, simulated=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -65,16 +66,17 @@ def scout(candidates: Sequence[Candidate], brief: Brief) -> Scouted:
             continue
         trials = Trials(candidate, load, limits)
         best = max((rate for _, rate in found), default=0.0)
-        rate = _quick_rate(trials, best)
+        near = _near(best, brief)
+        rate = _quick_rate(trials, best, near)
         simulations += trials.count
         if trials.most_running < candidate.deployment.recipe.max_requests and rate > 0:
             unfilled.append(candidate)
-        if rate < best * (1 - _MARGIN) or rate == 0:
+        if rate < near or rate == 0:
             left_out.append(_left_out(candidate, _too_low(rate, best), simulated=True))
         else:
             found.append((candidate, rate))
     found.sort(key=lambda each: -each[1])
-    kept = [(c, rate) for c, rate in found if rate >= (1 - _MARGIN) * found[0][1]]
+    kept = [(c, rate) for c, rate in found if rate >= _near(found[0][1], brief)]
     left_out += [
         _left_out(c, _too_low(rate, found[0][1]), simulated=True) for c, rate in found[len(kept) :]
     ]
@@ -82,16 +84,28 @@ def scout(candidates: Sequence[Candidate], brief: Brief) -> Scouted:
     return Scouted(kept, left_out, points, least, simulations + more)
 
 
-def _quick_rate(trials: Trials, best: float) -> float:
+def _near(best: float, brief: Brief) -> float:
+    """The least quick rate that stays: close to the best, or of no more replicas at the asked rate.
+
+    As many replicas of a lower rate may hold the limits more often when times are longer.
+    """
+    near, asked = best * (1 - _MARGIN), brief.rate_per_s
+    return near if asked is None or best == 0 else min(near, asked / math.ceil(asked / best))
+
+
+def _quick_rate(trials: Trials, best: float, near: float) -> float:
     """The highest rate on few requests; 0 where it does not come near the best."""
     if best > 0:
-        near = best * (1 - _MARGIN)
         if trials.excess(near) > 1:
             return 0.0
-        return max(highest_rate(trials.excess, best, stride=1 + _MARGIN, width=_WIDTH)[0], near)
-    candidate = trials.candidate
-    _, guess = _guesses(candidate, trials.load.workload, trials.limits)
-    return highest_rate(trials.excess, guess, width=_WIDTH)[0]
+        # Of those that do, how far they stay behind does not matter.
+        return max(_highest(trials, best, stride=1 + _MARGIN, enough=best), near)
+    _, guess = _guesses(trials.candidate, trials.load.workload, trials.limits)
+    return _highest(trials, guess)
+
+
+def _highest(trials: Trials, guess: float, stride: float = 1.25, enough: float = 0.0) -> float:
+    return highest_rate(trials.excess, guess, stride=stride, width=_WIDTH, enough=enough)[0]
 
 
 def _ladder(candidate: Candidate, brief: Brief) -> tuple[list[Point], int]:

@@ -14,7 +14,12 @@ _MOST_STEPS = 60
 
 
 def highest_rate(
-    excess: Callable[[float], float], guess: float, *, stride: float = 1.25, width: float = WIDTH
+    excess: Callable[[float], float],
+    guess: float,
+    *,
+    stride: float = 1.25,
+    width: float = WIDTH,
+    enough: float = 0.0,
 ) -> tuple[float, float | None]:
     """Find where the excess crosses 1.
 
@@ -24,6 +29,7 @@ def highest_rate(
         stride: Ratio of the first rates tried beside it; strides grow until the crossing lies
             between two rates.
         width: Stop at this ratio of the two, less 1.
+        enough: Stop, too, where this rate or a lower one fails.
 
     Returns:
         The highest rate tried that holds, 0 where none does, and the lowest above it that fails;
@@ -40,7 +46,7 @@ def highest_rate(
             high, at_high = rate, found
         if low == 0 and rate < _LEAST_SHARE * guess:
             return 0.0, high
-        if low > 0 and high <= low * (1 + width):
+        if high <= enough or (low > 0 and high <= low * (1 + width)):
             break
         if low == 0:
             rate = high / stride

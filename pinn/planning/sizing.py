@@ -71,9 +71,7 @@ def fewest_replicas(trials: Trials, rate_per_s: float, brief: Brief) -> Sized | 
     return Sized(enough, fleets)
 
 
-def worth_most(
-    fewest: Sized, trials: Trials, interval: Interval, brief: Brief, most: int | None
-) -> Sized:
+def worth_most(fewest: Sized, trials: Trials, interval: Interval, brief: Brief) -> Sized:
     """As many replicas as are expected to serve most within the limits for their price.
 
     Args:
@@ -81,21 +79,62 @@ def worth_most(
         trials: Of one replica.
         interval: How wrong the prediction may be.
         brief: What is asked, with a rate.
-        most: Replicas at most; None for any number.
     """
     assert brief.rate_per_s is not None, "replicas are for a rate"
     workload = at_rate(brief.workload, brief.rate_per_s)
     best = _with_chance(fewest, trials, interval, workload)
-    stride = max(round(_STRIDE * fewest.replicas), 1)
-    replicas = fewest.replicas + stride
+    replicas = fewest.replicas + _stride(fewest)
     # More replicas are worth no more than all of the service by so many.
-    while 1 / replicas > best.worth and (most is None or replicas <= most):
+    while 1 / replicas > best.worth and _may_be_rented(replicas, trials, brief):
         fleets = _holding_fleets(trials, workload, brief.rate_per_s, replicas)
         if fleets:
             more = _with_chance(Sized(replicas, fleets), trials, interval, workload)
             best = max(best, more, key=lambda sized: sized.worth)
-        replicas += stride
+        replicas += _stride(fewest)
     return best
+
+
+def may_be_worth_more(best: Sized, trials: Trials, interval: Interval | None, brief: Brief) -> bool:
+    """Whether replicas of another kind hold what would make them worth more than the best.
+
+    A few runs tell: from a few replicas less on, each number of them at the least error that has
+    to be held beyond the best's.
+
+    Args:
+        best: Of the same GPUs, and how often they hold the limits.
+        trials: Of the other kind.
+        interval: How wrong the prediction may be; None where it has no interval.
+        brief: What is asked.
+    """
+    if brief.rate_per_s is None:
+        return False
+    workload = at_rate(brief.workload, brief.rate_per_s)
+    replicas = max(best.replicas - _stride(best), 1)
+    while (needed := best.worth * replicas) < 1 and _may_be_rented(replicas, trials, brief):
+        error = 0.0 if interval is None else max(interval.law.beyond(needed), 0.0)
+        if _holds(trials, interval, error, workload, replicas):
+            return True
+        replicas += _stride(best)
+    return False
+
+
+def _stride(sized: Sized) -> int:
+    return max(round(_STRIDE * sized.replicas), 1)
+
+
+def _may_be_rented(replicas: int, trials: Trials, brief: Brief) -> bool:
+    return brief.max_gpus is None or replicas * trials.candidate.gpus <= brief.max_gpus
+
+
+def _holds(
+    trials: Trials, interval: Interval | None, error: float, workload: Workload, replicas: int
+) -> bool:
+    """Whether replicas hold the limits with all times off by an error of the law."""
+    misjudged = trials.misjudged if interval is None else interval.at(error)
+    other = replace(trials, misjudged=misjudged, count=0)
+    excess = other.fleet_excess(workload, replicas, ROUTINGS[-1])
+    trials.count += other.count
+    return excess <= 1
 
 
 def _with_chance(sized: Sized, trials: Trials, interval: Interval, workload: Workload) -> Sized:
@@ -105,9 +144,7 @@ def _with_chance(sized: Sized, trials: Trials, interval: Interval, workload: Wor
         if error <= 0:  # the fleet holds the limits as predicted
             return True
         if error not in known:
-            other = replace(trials, misjudged=interval.at(error), count=0)
-            known[error] = other.fleet_excess(workload, sized.replicas, ROUTINGS[-1]) <= 1
-            trials.count += other.count
+            known[error] = _holds(trials, interval, error, workload, sized.replicas)
         return known[error]
 
     chance = interval.law.held(holds)

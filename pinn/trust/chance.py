@@ -69,6 +69,15 @@ class ErrorLaw:
         errors = sorted(self.errors)
         return bisect_left(errors, True, key=lambda error: not holds(error)) / len(errors)
 
+    def beyond(self, chance: float) -> float:
+        """The least error that has to be held for a chance greater than this one.
+
+        >>> ErrorLaw((-1.0, 0.0, 1.0, 2.0)).beyond(0.75)
+        2.0
+        """
+        # The share of a chance that was counted may be a little below its whole number.
+        return sorted(self.errors)[int(chance * len(self.errors) + 1e-9)]
+
     def expected_most(self, output: Callable[[float], float]) -> float:
         """The best output to plan for, times the chance that it is reached.
 
