@@ -7,6 +7,7 @@ and how far their highest rates lie apart; the last line is a JSON document.
 """
 
 import argparse
+import itertools
 import json
 import math
 import tempfile
@@ -16,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from pinn.coefficients.checkpoint_search import find_checkpoint
+from pinn.errors import PinnError
 from pinn.evaluation.workers import Workers
 from pinn.planning.brief import Brief
 from pinn.planning.candidates import Candidate, Wanted, find_candidates, grid_configurations
@@ -111,8 +113,11 @@ def highest(candidate: Candidate, brief: Brief) -> tuple[float, float]:
     return float(low), float(max(holding))
 
 
-def fleet(candidate: Candidate, brief: Brief) -> tuple[int, float]:
-    """Replicas worth most by the law of errors, tried one by one, and the chance that they hold."""
+def fleet(candidate: Candidate, brief: Brief) -> tuple[int, float] | None:
+    """Replicas worth most by the law of errors, tried one by one, and the chance that they hold.
+
+    None where not as many hold as can be simulated together.
+    """
     trials = Trials(candidate, brief.replica_load(), brief.limits)
     workload = at_rate(brief.workload, brief.rate_per_s)
 
@@ -127,7 +132,10 @@ def fleet(candidate: Candidate, brief: Brief) -> tuple[int, float]:
             held.append(other.fleet_excess(workload, replicas, ROUTINGS[-1]) <= 1)
         return float(np.mean(held))
 
-    replicas = next(n for n in range(1, 2000) if holds(n))
+    try:
+        replicas = next(n for n in itertools.count(1) if holds(n))
+    except PinnError:
+        return None
     run = trials.run(brief.rate_per_s / replicas)
     interval = prediction_interval(brief.checkpoint, candidate.deployment, run)
     best = (replicas, chance(replicas))
@@ -138,20 +146,22 @@ def fleet(candidate: Candidate, brief: Brief) -> tuple[int, float]:
 
 
 def compared(seed: int) -> dict | None:
-    """One case; None where no candidate holds the limits."""
+    """One case; None where no candidate or no fleet holds the limits."""
     brief, candidates = question(seed)
     rates = {c.label: highest(c, brief) for c in candidates}
     if not any(high for _, high in rates.values()):
         return None
-    plan = planned(brief, candidates)
     expense, used = {}, {}
     for candidate in candidates:
-        if rates[candidate.label][1] > 0:
-            replicas, chance = fleet(candidate, brief)
+        if rates[candidate.label][1] > 0 and (sized := fleet(candidate, brief)) is not None:
+            replicas, chance = sized
             gpu = candidate.deployment.gpu.name
             price = brief.price_per_hour(gpu, candidate.gpus * replicas)
             expense[candidate.label] = price / chance
             used[candidate.label] = brief.rate_per_s / (replicas * rates[candidate.label][1])
+    if not expense:
+        return None
+    plan = planned(brief, candidates)
     winner = min(expense, key=lambda label: (expense[label], used[label]))
     first = plan.choices[0]
     low, high = rates[first.label]
