@@ -266,12 +266,13 @@ def specs(
     from dataclasses import replace
 
     from pinn.export.specs import specs_document, write_specs
+    from pinn.files.progress import counted
     from pinn.specs.catalog import list_models, load_model
     from pinn.specs.gpu_catalog import list_gpus, load_gpu
     from pinn.specs.precision_override import with_precision
 
-    plain = (load_model(name) for name in list_models() if not model)
-    models = [load_model(name) for name in model or ()] or [m for m in plain if m.is_plain]
+    found = [load_model(name) for name in counted(model or list_models(), "model")]
+    models = found if model else [m for m in found if m.is_plain]
     if quantization is not None:
         models = [
             replace(with_precision(m, quantization), name=f"{m.name}@{quantization}")

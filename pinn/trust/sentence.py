@@ -62,12 +62,12 @@ def _shown(situation: Situation, calibration: Calibration) -> str:
     models = "1 model" if found.models == 1 else f"{found.models} models"
     median, p90 = 100 * found.median, 100 * found.p90
     off = (
-        f"({found.rows} rows of {models}) were off by {median:.0f} % in the median, {p90:.0f} % at "
-        "9 in 10, in step time."
+        f"({found.rows} rows of {models}) were off by {median:.0f} % in the median, by more than "
+        f"{p90:.0f} % in one of ten."
     )
     if (found.kind, found.place) == (kind, place):
-        return f"{asked}: left-out rows of that kind {off}"
-    return f"{asked}: no left-out row was of that kind; {found.words} {off}"
+        return f"{asked}: step times of left-out rows of that kind {off}"
+    return f"{asked}: no left-out row was of that kind; step times of {found.words} {off}"
 
 
 def _difference(parts: Mapping[str, float], calibration: Calibration) -> str:

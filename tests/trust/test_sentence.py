@@ -32,10 +32,10 @@ def test_left_out_rows_of_the_same_kind_are_quoted(describe):
     found = describe("openai/gpt-oss-120b", experts=0.25)
     assert (found["kind"], found["place"]) == ("4-bit experts", "a measured GPU")
     assert found["sentence"] == (
-        "4-bit experts on a measured GPU: left-out rows of that kind (277 rows of 2 models) were "
-        "off by 8 % in the median, 19 % at 9 in 10, in step time. Its interval is as wide as that "
-        "of a typical left-out row. Weighted by time, its kernels' sizes and GPUs differ from "
-        "measured ones by a factor of 1.00."
+        "4-bit experts on a measured GPU: step times of left-out rows of that kind (277 rows of 2 "
+        "models) were off by 8 % in the median, by more than 19 % in one of ten. Its interval is "
+        "as wide as that of a typical left-out row. Weighted by time, its kernels' sizes and GPUs "
+        "differ from measured ones by a factor of 1.00."
     )
 
 
@@ -43,10 +43,14 @@ def test_where_no_row_was_of_the_kind_the_nearest_is_named(describe):
     found = describe("openai/gpt-oss-120b", experts=0.25, known=False)
     assert found["sentence"].startswith(
         "4-bit experts on a GPU without serving data: no left-out row was of that kind; "
-        "4-bit experts (500 rows of 2 models) were off by 9 % in the median, 21 % at 9 in 10"
+        "step times of 4-bit experts (500 rows of 2 models) were off by 9 % in the median, by more "
+        "than 21 % in one of ten."
     )
     found = describe("Qwen/Qwen3-30B-A3B", experts=0.25)
-    assert "no left-out row was of that kind; all (650 rows of 5 models)" in found["sentence"]
+    assert (
+        "no left-out row was of that kind; step times of all (650 rows of 5 models)"
+        in found["sentence"]
+    )
 
 
 def test_the_part_that_makes_the_difference_is_named(describe):
