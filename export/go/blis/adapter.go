@@ -92,39 +92,45 @@ func (a *Adapter) StepTime(batch []*sim.Request) int64 {
 }
 
 // addDecodes counts the decodes that a batch begins with and returns their number. The loop calls
-// nothing, so that its sum stays in a register.
+// nothing, so that its sums stay in registers, and takes four requests at a time.
 func addDecodes(sums *pinn.Sums, batch []*sim.Request) int {
-	if window := sums.Window(); window > 0 {
-		return addWindowedDecodes(sums, batch, window)
-	}
-	count := len(batch)
-	var context int64
-	for i, r := range batch {
-		if r.ProgressIndex < int64(len(r.InputTokens)) {
-			count = i
+	var context, bits int64
+	count := 0
+	for ; count+4 <= len(batch); count += 4 {
+		four := batch[count : count+4 : count+4]
+		a, b, c, d := four[0], four[1], four[2], four[3]
+		if !decodes(a) || !decodes(b) || !decodes(c) || !decodes(d) {
 			break
 		}
-		context += r.ProgressIndex
+		context += a.ProgressIndex + b.ProgressIndex + (c.ProgressIndex + d.ProgressIndex)
+		bits |= a.ProgressIndex | b.ProgressIndex | (c.ProgressIndex | d.ProgressIndex)
 	}
-	sums.AddDecodes(int64(count), context+int64(count), 0)
+	for ; count < len(batch) && decodes(batch[count]); count++ {
+		context += batch[count].ProgressIndex
+		bits |= batch[count].ProgressIndex
+	}
+	context += int64(count)
+	near := int64(0)
+	if window := sums.Window(); window > 0 {
+		near = context
+		if bits >= window { // else no context is as long
+			near -= beyond(window, batch[:count])
+		}
+	}
+	sums.AddDecodes(int64(count), context, near)
 	return count
 }
 
-// addWindowedDecodes is addDecodes for a model whose window cuts some contexts off.
-func addWindowedDecodes(sums *pinn.Sums, batch []*sim.Request, window int64) int {
-	count := len(batch)
-	var context, beyond int64
-	for i, r := range batch {
-		if r.ProgressIndex < int64(len(r.InputTokens)) {
-			count = i
-			break
-		}
-		context += r.ProgressIndex
-		beyond += max(r.ProgressIndex+1-window, 0)
+// decodes tells whether a request has its prompt behind it.
+func decodes(r *sim.Request) bool { return r.ProgressIndex >= int64(len(r.InputTokens)) }
+
+// beyond counts the keys of decodes outside of a window.
+func beyond(window int64, decodes []*sim.Request) int64 {
+	var keys int64
+	for _, r := range decodes {
+		keys += max(r.ProgressIndex+1-window, 0)
 	}
-	context += int64(count)
-	sums.AddDecodes(int64(count), context, context-beyond)
-	return count
+	return keys
 }
 
 // cachedPrefix is what BLIS's cache holds of a newcomer's prompt: all that is not to be computed,

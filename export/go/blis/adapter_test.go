@@ -42,20 +42,27 @@ func request(progress int64, newTokens, input int) *sim.Request {
 }
 
 func TestStepTimesAreTheModels(t *testing.T) {
-	model := dense(t)
-	adapter := New(model)
-	batch := []*sim.Request{request(700, 1, 500), request(0, 300, 300), request(256, 44, 300)}
-	own := []*pinn.Request{}
-	for _, r := range batch {
-		own = append(own, &pinn.Request{
-			ProgressIndex: r.ProgressIndex, NumNewTokens: int64(r.NumNewTokens),
-			InputLen: int64(len(r.InputTokens)),
-		})
+	mixed := []*sim.Request{request(700, 1, 500), request(0, 300, 300), request(256, 44, 300)}
+	long := []*sim.Request{}
+	for i := range int64(11) { // to both sides of a window of 1,024
+		long = append(long, request(600+90*i, 1, 500))
 	}
-	if got, want := adapter.StepTime(batch), model.StepTime(own); got != want || got < 2 {
-		t.Errorf("step: %d, model %d", got, want)
+	for _, batch := range [][]*sim.Request{mixed, long[:3], long[:4], long, append(long, mixed...)} {
+		own := []*pinn.Request{}
+		for _, r := range batch {
+			own = append(own, &pinn.Request{
+				ProgressIndex: r.ProgressIndex, NumNewTokens: int64(r.NumNewTokens),
+				InputLen: int64(len(r.InputTokens)),
+			})
+		}
+		for _, model := range []*pinn.Model{dense(t), goldenModel(t, "google/gemma-3-12b-it")} {
+			got, want := New(model).StepTime(batch), model.StepTime(own)
+			if got != want || got < 2 {
+				t.Errorf("step of %d requests: %d, model %d", len(batch), got, want)
+			}
+		}
 	}
-	if got := adapter.StepTime(nil); got != 1 {
+	if got := New(dense(t)).StepTime(nil); got != 1 {
 		t.Errorf("empty batch: %d", got)
 	}
 }

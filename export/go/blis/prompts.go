@@ -31,8 +31,6 @@ func (p *prompts) sharedKeys(batch []*sim.Request, blockSize int64) int64 {
 	return p.shared
 }
 
-func decodes(r *sim.Request) bool { return r.ProgressIndex >= int64(len(r.InputTokens)) }
-
 // same tells whether a batch's decodes are those of the last step.
 func (p *prompts) same(batch []*sim.Request) bool {
 	known := p.decodes

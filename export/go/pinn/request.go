@@ -53,9 +53,11 @@ func (s *Sums) addPrefill(progress, newTokens, times int64) {
 	s.PrefillTokens += times * newTokens
 	s.PrefillCached += times * progress
 	s.PrefillPairs += times * (newTokens*progress + pairs(newTokens))
-	s.WindowedPrefillCached += times * min(progress, s.window)
-	s.WindowedPrefillPairs += times * (windowedPairs(progress+newTokens, s.window) -
-		windowedPairs(progress, s.window))
+	if s.window > 0 {
+		s.WindowedPrefillCached += times * min(progress, s.window)
+		s.WindowedPrefillPairs += times * (windowedPairs(progress+newTokens, s.window) -
+			windowedPairs(progress, s.window))
+	}
 }
 
 // RemovePrefill takes back an [Sums.AddPrefill].
