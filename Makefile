@@ -40,7 +40,8 @@ lint: $(VENV)/installed-test
 # make fuzz: an hour of random input: nothing crashes, hangs or is left half-written
 .PHONY: fuzz
 fuzz: $(VENV)/installed-test
-	PINN_FUZZ_SECONDS=$${PINN_FUZZ_SECONDS:-3600} $(BIN)/pytest tests/fuzz -n 0 -rP
+	PINN_FUZZ_SECONDS=$${PINN_FUZZ_SECONDS:-3600} $(BIN)/pytest tests/fuzz \
+		--numprocesses auto --dist worksteal
 
 # make formulas: step features and costs in compiled code and in Go, after a change of either
 formulas: $(VENV)/installed-test

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -13,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pinn.cli.batch_marks import batch_marks, marks_lines
-from pinn.files.write import replace_atomically
+from pinn.files.csv_cells import write_rows
 from pinn.kernels.evidence import KernelUse
 from pinn.specs.batch import parse_batch
 from pinn.specs.deployment import Deployment
@@ -105,15 +104,8 @@ def _kernel(use: KernelUse) -> dict[str, Any]:
 
 def write_csv(report: dict[str, Any], path: Path) -> None:
     """Write parts, step features and kernels of every step, one line each, told by ``kind``."""
-
-    def write(target: Path) -> None:
-        with target.open("w", newline="") as file:
-            table = csv.DictWriter(file, CSV_COLUMNS, lineterminator="\n")
-            table.writeheader()
-            table.writerows(line for step in report["steps"] for line in _csv_lines(step))
-
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_atomically(path, write)
+    write_rows((line for step in report["steps"] for line in _csv_lines(step)), CSV_COLUMNS, path)
 
 
 def _csv_lines(step: dict[str, Any]) -> list[dict[str, Any]]:

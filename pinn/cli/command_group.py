@@ -75,6 +75,8 @@ class CommandGroup(PlainHelpGroup):
                 result = super().main(*arguments, **(extra | {"standalone_mode": False}))
         except PinnError as error:
             _fail(str(error), 1)
+        except MemoryError:
+            _fail("there is not enough memory: give a smaller input", 1)
         except OSError as error:
             _fail(f"{error.filename or 'output'}: {error.strerror or error}", 1)
         except Exception as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import sys
 from collections.abc import Callable, Mapping
@@ -11,8 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from pinn.files.csv_cells import escaped
-from pinn.files.write import replace_atomically
+from pinn.files.csv_cells import write_rows
 from pinn.planning.plan import POOLS_UNSURE, Choice, Plan
 from pinn.units import MILLISECOND
 
@@ -171,15 +169,8 @@ def _interval(choice: Choice) -> str:
 def write_csv(plan: Plan, path: Path) -> None:
     """One row per choice, best first; SI units, named in the columns."""
     rows = choice_rows(plan)
-
-    def write(target: Path) -> None:
-        with target.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows({name: escaped(cell) for name, cell in row.items()} for row in rows)
-
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_atomically(path, write)
+    write_rows(rows, list(rows[0]), path)
 
 
 def choice_rows(plan: Plan) -> list[dict[str, object]]:

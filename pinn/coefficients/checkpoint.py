@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,12 @@ from safetensors.numpy import save
 from pinn.coefficients.settings import NetworkSettings
 from pinn.coefficients.trained_network import TrainedNetwork
 from pinn.errors import PinnError, printable
+from pinn.files.write import write_whole
 from pinn.physics.descriptors import DESCRIPTORS, RATES
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.specs.documents import parse_json
+from pinn.specs.limits import MOST_CHECKPOINT_BYTES, check_size
 
 FORMAT_VERSION = 1
 
@@ -65,9 +66,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: str | Path) -> None:
     tensors = {k: np.ascontiguousarray(v, np.float64) for k, v in arrays.items()}
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(path.suffix + ".partial")
-    partial.write_bytes(save(tensors, metadata={"pinn": json.dumps(header)}))
-    os.replace(partial, path)
+    write_whole(path, save(tensors, metadata={"pinn": json.dumps(header)}))
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint:
@@ -82,6 +81,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         raise PinnError(
             f"no checkpoint at {path}: train one with 'python train.py', or give another path"
         )
+    check_size(path.stat().st_size, MOST_CHECKPOINT_BYTES, f"{path}: bytes", "give a checkpoint")
     try:
         with safe_open(path, framework="numpy") as file:
             header = parse_json((file.metadata() or {})["pinn"], str(path))

@@ -17,6 +17,7 @@ import pandas as pd
 from pinn.errors import PinnError
 from pinn.files.read_report import ReadReport, file_sha256
 from pinn.files.write import replace_atomically
+from pinn.specs.documents import read_json
 
 
 @dataclass(frozen=True)
@@ -174,10 +175,10 @@ def read_manifest(path: Path) -> Manifest:
     if not manifest.is_file():
         raise PinnError(f"no manifest {manifest} beside {path.name}: write the observations anew")
     try:
-        values = json.loads(manifest.read_text())
+        values = read_json(manifest)
         report = ReadReport.from_json(values.pop("report"))
         read = Manifest(report=report, **values)
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise PinnError(f"{manifest} is not a manifest of observations: {error}") from error
     if read.schema != SCHEMA:
         raise PinnError(f"{manifest} describes {read.schema!r}, this version reads {SCHEMA!r}")

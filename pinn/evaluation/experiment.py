@@ -52,6 +52,7 @@ from pinn.evaluation.printing import print_results
 from pinn.evaluation.publish import publish
 from pinn.evaluation.serving_runs import ranking_inversions, summarize_runs
 from pinn.evaluation.serving_runs_print import print_scores, print_summary
+from pinn.files.csv_cells import write_frame
 from pinn.kernels.exclusion import Exclusion
 from pinn.physics.descriptors import embed
 from pinn.specs.deployment import Deployment
@@ -120,12 +121,12 @@ def _evaluate(
     methods.append(Peer("aiconfigurator", released_predictions()))
     mark = json_sha256(recipe_sha256(config), measured.data_sha256, code_sha256())
     predictions = cross_validate(measured.rows, splits, methods, folder, mark)
-    predictions.to_csv(folder / "predictions.csv", index=False)
+    write_frame(predictions, folder / "predictions.csv")
     groups = group_masks(config.evaluation.groups, measured.rows, predictions)
     tables.append(summarize(predictions, groups))
     if len(scores):
         tables.append(run_results(scores))
-    pd.concat(tables, ignore_index=True).to_csv(folder / "results.csv", index=False)
+    write_frame(pd.concat(tables, ignore_index=True), folder / "results.csv")
     results = pd.read_csv(folder / "results.csv")
     print_results(results)
     return results, scores
@@ -164,7 +165,7 @@ def _fit_all(
     else:
         network = serving_learner(config).learn(measured.rows, folder / "logs" / "all")
     if len(scores):
-        scores.to_csv(folder / "serving_runs.csv", index=False, float_format="%.6g")
+        write_frame(scores, folder / "serving_runs.csv", float_format="%.6g")
         _print_runs(pd.read_csv(folder / "serving_runs.csv", dtype={"stage": str}))
     metadata = _metadata(config, measured, network) | {
         "kernels": kernels,

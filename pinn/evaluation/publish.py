@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
 
+from pinn.files.csv_cells import write_frame
 from pinn.files.read_report import file_sha256
-from pinn.files.write import replace_atomically
 
 #: Tables that are kept beside a checkpoint: those of its own folds.
 TABLES = ("results.csv", "serving_runs.csv", "predictions.csv")
@@ -39,7 +38,7 @@ def publish(path: Path, folder: Path) -> Path:
         source = path.with_name(name)
         if source.is_file():
             table = pd.read_csv(source, dtype={"stage": str}).assign(**{CHECKPOINT_COLUMN: mark})
-            replace_atomically(kept, partial(table.to_csv, index=False, float_format="%.8g"))
+            write_frame(table, kept, float_format="%.8g")
         else:
             kept.unlink(missing_ok=True)
     left_out = path.with_name(LEFT_OUT_FOLDER)

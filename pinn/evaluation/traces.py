@@ -20,6 +20,7 @@ from pinn.coefficients.coefficient_network import CoefficientNetwork
 from pinn.coefficients.surrogate import predict_coefficients
 from pinn.data.table import read_manifest, read_observations
 from pinn.evaluation.configured import make_repeatable
+from pinn.files.csv_cells import write_frame
 from pinn.files.read_report import file_sha256
 from pinn.files.recipe import contents_digest
 from pinn.training.calibration.calibrate import error_table
@@ -65,7 +66,7 @@ def run_traces(config: DictConfig) -> dict[str, Any]:
     network = study.trained(LATER, list(range(len(runs))), np.ones(len(rows), dtype=bool))
     cells = [_errors(LATER, run, before, network) for run in runs]
     results = pd.concat([*cells, *study.left_out()], ignore_index=True)
-    results.to_csv(folder / "results.csv", index=False)
+    write_frame(results, folder / "results.csv")
     last = results[(results.part == TEST) & (results.n > 0)]
     print(last.to_string(index=False, float_format=lambda v: f"{v:.4f}"), file=sys.stderr)
     metadata = start.metadata | {

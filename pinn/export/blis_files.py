@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 import shlex
@@ -16,6 +15,8 @@ from pinn.export.blis_features import BASIS
 from pinn.export.blis_model import blis_model
 from pinn.export.blis_vectors import MIX, BlisVector
 from pinn.export.configured import Configured
+from pinn.files.csv_cells import write_rows
+from pinn.files.write import write_whole
 
 #: State of BLIS that the files are for.
 BLIS_STATE = "inference-sim of August 2026"
@@ -87,7 +88,7 @@ def folder_name(configured: Configured, row: int) -> str:
 def write_configuration(
     configured: Configured, row: int, vectors: Sequence[BlisVector], kv_blocks: int, out: Path
 ) -> None:
-    """Write a configuration's folder.
+    """Write a configuration's folder, each file whole; ``run.sh`` comes last.
 
     ``config.json``, ``hardware.json``, ``run.sh``; ``coefficients.yaml`` of all loads or the only
     one, and beside the former a ``coefficients.LOAD.yaml`` for each.
@@ -102,11 +103,10 @@ def write_configuration(
     deployment = configured.deployments[row]
     folder = out / folder_name(configured, row)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, content in (
-        ("config.json", blis_config(deployment)),
-        ("hardware.json", blis_hardware(deployment.gpu)),
-    ):
-        (folder / name).write_text(json.dumps(content, indent=2) + "\n")
+    texts = {
+        "config.json": json.dumps(blis_config(deployment), indent=2) + "\n",
+        "hardware.json": json.dumps(blis_hardware(deployment.gpu), indent=2) + "\n",
+    }
     common = {
         "blis": BLIS_STATE,
         "configuration": configured.configurations[row],
@@ -115,14 +115,12 @@ def write_configuration(
         "blis_model": asdict(blis_model(deployment)),
     }
     for vector in vectors:
-        text = coefficients_yaml(vector, common | vector_facts(vector))
-        if vector is vectors[-1]:
-            (folder / "coefficients.yaml").write_text(text)
-        else:
-            (folder / f"coefficients.{vector.load}.yaml").write_text(text)
-    script = folder / "run.sh"
-    script.write_text(run_script(configured, row, vectors, kv_blocks))
-    script.chmod(0o755)
+        load = "" if vector is vectors[-1] else f".{vector.load}"
+        texts[f"coefficients{load}.yaml"] = coefficients_yaml(vector, common | vector_facts(vector))
+    texts["run.sh"] = run_script(configured, row, vectors, kv_blocks)
+    for name, text in texts.items():
+        write_whole(folder / name, text)
+    (folder / "run.sh").chmod(0o755)
 
 
 def run_script(
@@ -149,24 +147,19 @@ def write_summary(
 ) -> None:
     """One line per vector of each row: errors, what was zeroed, and the vector itself by name."""
     alpha_names = ("alpha_arrival_us", "alpha_completion_us", "alpha_output_token_us")
-    header = (
-        "folder", "load", "overloaded", "mean_step_us", "median_error", "zeroed", *alpha_names,
-        *(f"beta_{name} [{unit}]" for name, unit in BASIS.items()),
-    )  # fmt: skip
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(header)
-        for row, found in vectors.items():
-            for v in found:
-                writer.writerow(
-                    [
-                        folder_name(configured, row),
-                        v.load,
-                        str(v.overloaded).lower(),
-                        repr(v.mean_step_us),
-                        repr(v.projection.median_error),
-                        " ".join(v.projection.zeroed),
-                        *map(repr, v.alpha),
-                        *map(repr, v.projection.beta.tolist()),
-                    ]
-                )
+    beta_names = [f"beta_{name} [{unit}]" for name, unit in BASIS.items()]
+    rows = [
+        {
+            "folder": folder_name(configured, row),
+            "load": v.load,
+            "overloaded": str(v.overloaded).lower(),
+            "mean_step_us": v.mean_step_us,
+            "median_error": v.projection.median_error,
+            "zeroed": " ".join(v.projection.zeroed),
+            **dict(zip(alpha_names, v.alpha, strict=True)),
+            **dict(zip(beta_names, v.projection.beta.tolist(), strict=True)),
+        }
+        for row, found in vectors.items()
+        for v in found
+    ]
+    write_rows(rows, list(rows[0]), path)

@@ -1,9 +1,11 @@
-"""Text cells of CSV files that a spreadsheet would take for formulas."""
+"""Every CSV file that is written: whole or not at all, no text cell that looks like a formula."""
 
 from __future__ import annotations
 
+import csv
 import io
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +66,7 @@ def _mapped(table: pa.Table, change: Any) -> pa.Table:
 def escaped_frame(rows: pd.DataFrame) -> pd.DataFrame:
     """A frame whose text cells are escaped."""
     texts = rows.select_dtypes(exclude="number").columns
-    return rows.assign(**{name: rows[name].map(escaped) for name in texts})
+    return rows.assign(**{name: rows[name].map(escaped) for name in texts}).rename(columns=escaped)
 
 
 def read_frame(path: Path, remedy: str, **read: Any) -> pd.DataFrame:
@@ -99,3 +101,24 @@ def write_frame(rows: pd.DataFrame, path: Path, **written: Any) -> None:
     """
     safe = escaped_frame(rows)
     replace_atomically(path, lambda target: safe.to_csv(target, index=False, **written))
+
+
+def write_rows(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], path: Path) -> None:
+    """Write mappings as CSV with their text escaped; the file appears whole or not at all.
+
+    Args:
+        rows: Column to value; columns that a row lacks stay empty.
+        columns: In the file's order.
+        path: The file.
+
+    Raises:
+        ValueError: If a row has a column that is not among them.
+    """
+
+    def write(target: Path) -> None:
+        with target.open("w", encoding="utf-8", newline="") as file:
+            table = csv.DictWriter(file, columns, lineterminator="\n")
+            table.writeheader()
+            table.writerows({name: escaped(cell) for name, cell in row.items()} for row in rows)
+
+    replace_atomically(path, write)

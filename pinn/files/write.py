@@ -42,3 +42,9 @@ def replace_atomically(path: Path, write: Callable[[Path], object]) -> None:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file by :func:`replace_atomically`; text as UTF-8."""
+    data = content.encode() if isinstance(content, str) else content
+    replace_atomically(path, lambda target: target.write_bytes(data))

@@ -21,7 +21,9 @@ from pinn.kernels.network import CorrectionNetwork, TrainingPlan
 from pinn.kernels.operator import Operator
 from pinn.kernels.roofline_fit import RooflineFit
 from pinn.kernels.surrogate import OperatorSurrogate
+from pinn.specs.documents import read_json
 from pinn.specs.gpu import GpuSpec
+from pinn.specs.limits import MOST_CHECKPOINT_BYTES, check_size
 
 TENSORS, STRUCTURE = "kernels.safetensors", "kernels.json"
 #: Raised whenever inputs of a network or the layout of the files change.
@@ -45,22 +47,19 @@ def read(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         PinnError: If a file is missing, of another layout, or does not match its hash.
     """
     for name in (STRUCTURE, TENSORS):
-        if not (folder / name).exists():
+        if not (folder / name).is_file():
             raise PinnError(f"no kernel surrogates at {folder / name}: train them first")
-    try:
-        structure = json.loads((folder / STRUCTURE).read_text())
-    except json.JSONDecodeError as error:
-        raise PinnError(f"{folder / STRUCTURE} is not JSON: {error}") from error
-    if structure.get("layout") != LAYOUT:
+    structure, tensors = read_json(folder / STRUCTURE), folder / TENSORS
+    layout = structure.get("layout") if isinstance(structure, dict) else None
+    if layout != LAYOUT:
         raise PinnError(
-            f"{folder / STRUCTURE} has layout {structure.get('layout')}, expected {LAYOUT}: "
+            f"{folder / STRUCTURE} has layout {layout!r:.40}, expected {LAYOUT}: "
             "train the kernel surrogates again"
         )
-    if structure["sha256"] != file_sha256(folder / TENSORS):
-        raise PinnError(
-            f"{folder / TENSORS} does not match the hash in {STRUCTURE}: copy both files again"
-        )
-    return load_file(folder / TENSORS), structure
+    check_size(tensors.stat().st_size, MOST_CHECKPOINT_BYTES, f"{tensors}: bytes", "copy it again")
+    if structure.get("sha256") != file_sha256(tensors):
+        raise PinnError(f"{tensors} does not match the hash in {STRUCTURE}: copy both files again")
+    return load_file(tensors), structure
 
 
 def operator_tensors(surrogate: OperatorSurrogate) -> dict[str, np.ndarray]:

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from matplotlib.figure import Figure
 
 from pinn.export.plot_style import png, short, svg
-from pinn.files.write import replace_atomically
+from pinn.files.write import write_whole
 from pinn.planning import pictures
 from pinn.planning.limits import written_s
 from pinn.planning.plan import POOLS_UNSURE, Choice, Plan
@@ -75,11 +75,11 @@ def write_page(plan: Plan, folder: Path) -> Path:
     for name, (figure, alt) in _figures(plan).items():
         drawn[name.replace("-", "_")] = None
         if figure is not None:
-            (folder / f"{name}.png").write_bytes(png(figure))
+            write_whole(folder / f"{name}.png", png(figure))
             content = base64.b64encode(svg(figure)).decode()
             drawn[name.replace("-", "_")] = Drawn(name, alt, content)
     page, text = folder / "plan.html", _render(plan, drawn)
-    replace_atomically(page, lambda target: target.write_text(text, encoding="utf-8"))
+    write_whole(page, text)
     return page
 
 

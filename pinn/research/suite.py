@@ -48,6 +48,7 @@ from pinn.evaluation.methods import (
 from pinn.evaluation.metrics import METRICS, summarize, with_correlation
 from pinn.evaluation.printing import print_decisions, print_results
 from pinn.evaluation.ranking import rank
+from pinn.files.csv_cells import write_frame
 from pinn.files.progress import doing
 from pinn.files.write import replace_atomically
 from pinn.kernels.heldout import FOLDS
@@ -108,7 +109,7 @@ def run_suite(config: DictConfig) -> dict[str, Any]:
     missing = _missing(slow)
     made = [cell for cell in wanted + slow if cell.path.is_file()]
     predictions = read_cells(made)
-    read_times(made).to_csv(folder / "times.csv", index=False)
+    write_frame(read_times(made), folder / "times.csv")
     skipped: dict[str, str] = {}
     others = [run_cell(config, rows, mark, skipped), step_cell(config, mark, skipped)]
     groups = _groups(observations, others)
@@ -224,15 +225,15 @@ def _tables(
     )
     masks = group_masks(group_names, rows, predictions)
     scored = with_correlation(summarize(predictions, masks), predictions)
-    scored.to_csv(folder / "results.csv", index=False)
+    write_frame(scored, folder / "results.csv")
     results = pd.read_csv(folder / "results.csv")
     compared = predictions[~predictions["method"].map(is_study)]
     ranking = rank(compared, groups, METRICS, NOT_FOR_UNSEEN)
-    ranking.to_csv(folder / "ranking.csv", index=False)
-    studies(results).to_csv(folder / "studies.csv", index=False)
+    write_frame(ranking, folder / "ranking.csv")
+    write_frame(studies(results), folder / "studies.csv")
     observations = read_observations(folder / "observations" / "silicon.parquet")
     decisions = decision_table(decide(compared, observations))
-    decisions.to_csv(folder / "decisions.csv", index=False)
+    write_frame(decisions, folder / "decisions.csv")
     print_results(results[~results["method"].map(is_study)], evidence=EVIDENCE)
     return {
         "folder": str(folder),
@@ -280,17 +281,17 @@ def _intervals(config: DictConfig, folder: Path) -> None:
     if config.fast:  # Kernels without a GPU take minutes to fit.
         known = predictions[predictions["split"] != "leave-one-gpu-and-its-kernels-out"]
     errors = described_errors(known, observations, configured_surrogates(config), folder)
-    calibration_curve(errors).to_csv(folder / "coverage.csv", index=False)
+    write_frame(calibration_curve(errors), folder / "coverage.csv")
     by_rule = decision_table(expected_decisions(errors, known, observations))
     together = pd.concat([pd.read_csv(folder / "decisions.csv"), by_rule])
-    together.to_csv(folder / "decisions.csv", index=False)
+    write_frame(together, folder / "decisions.csv")
 
 
 def _network(config: DictConfig, folder: Path) -> None:
     """Coefficients and breakdowns of well-known deployments."""
     checkpoint = find_checkpoint(config.report.checkpoint)
-    coefficient_rows(checkpoint).to_csv(folder / "coefficients.csv", index=False)
-    anatomy_rows(checkpoint).to_csv(folder / "anatomy.csv", index=False)
+    write_frame(coefficient_rows(checkpoint), folder / "coefficients.csv")
+    write_frame(anatomy_rows(checkpoint), folder / "anatomy.csv")
 
 
 def _first(ranking: pd.DataFrame) -> dict[str, dict[str, list[str]]]:

@@ -107,8 +107,8 @@ def parse_batch(text: str) -> Batch:
     """Read a batch as written on the command line.
 
     Raises:
-        PinnError: If a part is not ``N decode @ CONTEXT`` or ``N prefill TOKENS @ CACHED``, or a
-            number exceeds its limit.
+        PinnError: If a part is not ``N decode @ CONTEXT`` or ``N prefill TOKENS @ CACHED``, a
+            number exceeds its limit, or there is no request.
 
     >>> parse_batch("1 prefill 512 @ 0 + 2 decode @ 600").counts
     (1, 2)
@@ -116,6 +116,8 @@ def parse_batch(text: str) -> Batch:
     check_size(text.count("+") + 1, MOST_BATCH_PARTS, "parts of the batch", "join equal requests")
     parts = [_parse_part(part.strip()) for part in text.split("+")]
     batch = sum(parts, Batch())
+    if not len(batch):
+        raise PinnError(f"batch {text!r:.60} is empty: give at least one request")
     check_size(len(batch), MOST_BATCH_REQUESTS, f"batch {text!r:.60}: requests", _SMALLER)
     return batch
 

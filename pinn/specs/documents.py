@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import select
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from pinn.errors import PinnError
 from pinn.specs.limits import (
     MOST_DEPTH,
     MOST_JSON_BYTES,
+    MOST_SILENT_SECONDS,
     MOST_YAML_BYTES,
     MOST_YAML_VALUES,
     check_size,
@@ -33,8 +37,11 @@ def read_text(path: Path, most_bytes: int, kind: str) -> str:
         PinnError: If it cannot be read, is too large or no UTF-8.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(most_bytes + 1)
+        if path.is_fifo():
+            content = _from_pipe(path, most_bytes + 1)
+        else:
+            with path.open("rb") as file:
+                content = file.read(most_bytes + 1)
         check_size(len(content), most_bytes, f"{path}: bytes", "give a smaller file")
         return content.decode("utf-8-sig")
     except OSError as error:
@@ -45,6 +52,27 @@ def read_text(path: Path, most_bytes: int, kind: str) -> str:
         raise PinnError(
             f"{path}: cannot be read (it is no UTF-8 text): give a readable {kind} file"
         ) from error
+
+
+def _from_pipe(path: Path, most_bytes: int) -> bytes:
+    """What somebody writes to a pipe, up to a number of bytes.
+
+    Raises:
+        OSError: If nothing comes for ``MOST_SILENT_SECONDS``: a pipe without a writer never ends.
+    """
+    content = b""
+    pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        while len(content) < most_bytes:
+            if not select.select([pipe], [], [], MOST_SILENT_SECONDS)[0]:
+                raise OSError(errno.ETIMEDOUT, "nobody writes to this pipe")
+            piece = os.read(pipe, most_bytes - len(content))
+            if not piece:
+                break
+            content += piece
+    finally:
+        os.close(pipe)
+    return content
 
 
 def read_json(path: Path) -> Any:

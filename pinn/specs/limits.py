@@ -15,6 +15,8 @@ from pinn.errors import PinnError
 MOST_JSON_BYTES = 32 * 2**20
 MOST_YAML_BYTES = 8 * 2**20
 MOST_CSV_BYTES = 128 * 2**20
+#: Seconds that a pipe may say nothing before it is taken for one that nobody writes to.
+MOST_SILENT_SECONDS = 10.0
 #: Lists and mappings inside each other; libyaml's own recursion ends the process at some 10,000.
 MOST_DEPTH = 100
 #: Values of a YAML document, each alias counted as what it stands for.
@@ -48,6 +50,8 @@ MOST_ENGINE_BYTES = 2**30
 MOST_BLOCKS = 2**40
 #: Steps of a simulation, whose records take 0.5 GB: eight hours of steps of 10 ms.
 MOST_STEPS = 3_000_000
+#: Of a checkpoint, or of fitted kernels; the released ones have 0.5 MiB.
+MOST_CHECKPOINT_BYTES = 256 * 2**20
 #: Units of a hidden layer of a checkpoint's network; it has no more layers than ``MOST_DEPTH``.
 MOST_HIDDEN = 4096
 #: Seed of random draws.

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 from export.onnx_sessions import onnx_sessions
 from fuzz.hostile_values import written
@@ -9,6 +11,21 @@ from pinn.export.configured import from_checkpoint
 from pinn.export.table import export_table
 from pinn.export.table_file import FORMATS, write_table_file
 from pinn.specs import hub
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Write a file and get its path."""
+
+    def write(name, content):
+        path = tmp_path / name
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            path.write_text(content if isinstance(content, str) else json.dumps(content))
+        return path
+
+    return write
 
 
 @pytest.fixture(scope="session")
@@ -29,3 +46,16 @@ def fuzzed(measured, checkpoint_path, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(hub, "hub_is_reachable", lambda: False)  # names made up here stay here
         yield shared
+
+
+def pytest_terminal_summary(terminalreporter):
+    """How many inputs of each kind were tried."""
+    reports = [r for found in terminalreporter.stats.values() for r in found]
+    calls = [r for r in reports if getattr(r, "when", "") == "call"]
+    tried = [v for r in calls for n, v in r.user_properties if n == "tried"]
+    for name, accepted, refused in sorted(tried):
+        terminalreporter.write_line(f"{name}: {accepted:,} accepted, {refused:,} refused")
+    accepted, refused = (sum(entry[i] for entry in tried) for i in (1, 2))
+    if tried:
+        line = f"{accepted + refused:,} inputs: {accepted:,} accepted, {refused:,} refused"
+        terminalreporter.write_line(line)

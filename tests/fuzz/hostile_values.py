@@ -78,12 +78,8 @@ def written(tree: Any) -> bytes:
     return json.dumps(tree).encode()
 
 
-@st.composite
-def files(draw: st.DrawFn, documents: list[Any], contents: list[bytes] | None = None) -> bytes:
+def files(documents: list[Any]) -> st.SearchStrategy[bytes]:
     """What a file may hold: a changed document, changed bytes of one, or neither."""
-    kind = draw(st.integers(0, 9))
-    if kind < 6:
-        return written(draw(changed(documents)))
-    if kind < 9:
-        return draw(changed_bytes(contents or [written(d) for d in documents]))
-    return draw(st.binary(max_size=60))
+    trees = changed(documents).map(written)
+    contents = changed_bytes([written(document) for document in documents])
+    return st.one_of(*[trees] * 6, *[contents] * 3, st.binary(max_size=60))

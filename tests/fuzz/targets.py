@@ -316,9 +316,9 @@ def _client_traces(_: Fuzzed) -> st.SearchStrategy[tuple[bytes, bytes]]:
     return st.tuples(heads, _cells(BLIS_TRACE))
 
 
-def _graph(shared: Fuzzed, given: tuple[list[float], list[float]]) -> None:
+def _graph(shared: Fuzzed, given: tuple[np.ndarray, np.ndarray]) -> None:
     """The exported graph gives what the network gives, for numbers that no deployment has too."""
-    free, rates = (np.array([values]) for values in given)
+    free, rates = (values[None] for values in given)
     feeds = {"descriptors": free, "rates": rates}
     beta, alpha = shared.graph.run(["beta", "alpha"], feeds)
     with np.errstate(all="ignore"):
@@ -327,12 +327,17 @@ def _graph(shared: Fuzzed, given: tuple[list[float], list[float]]) -> None:
     np.testing.assert_allclose(alpha, wanted[1], rtol=1e-5)
 
 
-def _graphs(_: Fuzzed) -> st.SearchStrategy[tuple[list[float], list[float]]]:
+def _graphs(_: Fuzzed) -> st.SearchStrategy[tuple[np.ndarray, np.ndarray]]:
     from pinn.physics.descriptors import DESCRIPTORS, RATES
 
-    number = st.one_of(st.floats(-1e9, 1e9), st.sampled_from([0.0, 1e300, -1e300]))
-    sizes = (len(DESCRIPTORS), len(RATES))
-    return st.tuples(*(st.lists(number, min_size=n, max_size=n) for n in sizes))
+    def numbers(seed: int) -> tuple[np.ndarray, np.ndarray]:
+        random = np.random.default_rng(seed)
+        found = random.uniform(-1e9, 1e9, len(DESCRIPTORS) + len(RATES))
+        odd = random.random(len(found)) < random.random() / 2
+        found[odd] = random.choice([0.0, 1.0, 1e300, -1e300], odd.sum())
+        return found[: len(DESCRIPTORS)], found[len(DESCRIPTORS) :]
+
+    return st.integers(0, 2**62).map(numbers)
 
 
 TARGETS: dict[str, Target] = {

@@ -1,13 +1,8 @@
 """Inputs that once crashed, hung, or were taken without a word: each is refused in one line."""
 
 import json
-import subprocess
-import sys
-from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 from fuzz.targets import RUNS
@@ -17,9 +12,8 @@ from pinn.coefficients.configuration_files import read_configurations
 from pinn.coefficients.configurations import canonical, make_deployment, parse_grid
 from pinn.data.benchmarks.read import read_benchmarks
 from pinn.data.serving_runs import read_serving_runs
+from pinn.data.traces.readers.inference_perf import read_inference_perf
 from pinn.errors import PinnError
-from pinn.files.csv_cells import escaped_table, plain_table, write_frame
-from pinn.files.write import replace_atomically
 from pinn.physics.batch_sums import sum_batches
 from pinn.planning.candidates import read_grid
 from pinn.planning.limits import parse_limits
@@ -35,21 +29,6 @@ CONFIG = {
 MOE = CONFIG | {"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2}
 BLOCKS = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [0, 0]}}
 PLAIN = {"prompt_tokens": 100, "output_tokens": 10, "stages": [{"rate": 2, "duration": 5}]}
-
-
-@pytest.fixture
-def file(tmp_path):
-    """Write a file and get its path."""
-
-    def write(name, content):
-        path = tmp_path / name
-        if isinstance(content, bytes):
-            path.write_bytes(content)
-        else:
-            path.write_text(content if isinstance(content, str) else json.dumps(content))
-        return path
-
-    return write
 
 
 @pytest.mark.parametrize(
@@ -153,6 +132,7 @@ def test_a_grid_of_a_billion():
         ("600000 decode @ 1 + 600000 decode @ 2", "got 1,200,000"),
         ("1 prefill 10000000000 @ 0", "new tokens: got 10,000,000,000"),
         ("1 decode @ " + "9" * 5000, "cannot read batch part"),
+        ("0 decode @ 5 + 0 prefill 9 @ 0", "is empty: give at least one request"),
     ],
 )
 def test_batches(text, words):
@@ -219,45 +199,6 @@ def test_traces(file, columns, row, words):
         load_workload(file("trace.csv", text))
 
 
-def test_a_full_disk_leaves_the_picture_that_was_there(file, tmp_path):
-    picture = file("run.png", b"before")
-    program = (
-        "import resource, sys; from pathlib import Path; import matplotlib; matplotlib.use('Agg')\n"
-        "from matplotlib import pyplot; from pinn.files.write import replace_atomically\n"
-        "figure, _ = pyplot.subplots(); resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
-        "write = lambda path: figure.savefig(path, format='png', dpi=200)\n"
-        "try: replace_atomically(Path(sys.argv[1]), write)\n"
-        "except OSError as error: print(error.filename)"
-    )
-    command = [sys.executable, "-c", program, str(picture)]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == str(picture)
-    assert picture.read_bytes() == b"before"
-    assert [p.name for p in tmp_path.iterdir()] == ["run.png"]
-
-
-def test_a_device_is_written_to_as_it_is():
-    replace_atomically(Path("/dev/null"), lambda path: path.write_text("x"))
-    assert Path("/dev/null").is_char_device()
-
-
-def test_cells_that_begin_like_formulas_are_escaped():
-    import pyarrow as pa
-
-    table = pa.table({"model": ["=cmd()", "@x", "-5", "+a", "plain", None], "n": [-1.0] * 6})
-    safe = escaped_table(table)
-    assert safe["model"].to_pylist() == ["'=cmd()", "'@x", "-5", "'+a", "plain", None]
-    assert safe["n"].to_pylist() == [-1.0] * 6
-    assert plain_table(safe).equals(table)
-
-
-def test_every_table_that_is_written_is_escaped(tmp_path):
-    import pandas as pd
-
-    write_frame(pd.DataFrame({"gpu": ["=cmd()", "H100"], "n": [-1.0, 2.0]}), tmp_path / "t.csv")
-    assert (tmp_path / "t.csv").read_text() == "gpu,n\n'=cmd(),-1.0\nH100,2.0\n"
-
-
 @pytest.mark.parametrize("text", ["ttft<=1.2.3s for 95 %", "ttft<=.s for 95 %", "ttft<=1s for . %"])
 def test_limits_with_numbers_that_are_none(text):
     with pytest.raises(PinnError, match="--slo"):
@@ -303,12 +244,12 @@ def test_a_grid_of_candidates_that_nests(file):
         read_grid(file("candidates.yaml", "grid: " + "[" * 50_000))
 
 
-def test_a_checkpoint_with_a_number_that_is_none(measured, tmp_path):
-    from pinn.coefficients.checkpoint import load_checkpoint, save_checkpoint
-
-    checkpoint = measured[0].checkpoint
-    base = np.full_like(checkpoint.network.beta_base, np.nan)
-    broken = replace(checkpoint, network=replace(checkpoint.network, beta_base=base))
-    save_checkpoint(broken, tmp_path / "net.safetensors")
-    with pytest.raises(PinnError, match="beta_base holds a number that is not finite"):
-        load_checkpoint(tmp_path / "net.safetensors")
+def test_reports_of_inference_perf_with_values_of_other_types(file):
+    report = {"load_summary": {"count": 1}, "successes": {"count": 1}, "failures": {"count": 0}}
+    file("config.yaml", {"data": "shared"})
+    path = file("stage_0_lifecycle_metrics.json", report)
+    with pytest.raises(PinnError, match="a value that inference-perf does not write there"):
+        read_inference_perf(path.parent)
+    file("stage_0_lifecycle_metrics.json", "[" * 100_000)
+    with pytest.raises(PinnError, match="nested deeper than 100 levels"):
+        read_inference_perf(path.parent)

@@ -12,6 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from pinn.errors import PinnError
+from pinn.specs.documents import read_text
+from pinn.specs.limits import MOST_CSV_BYTES
 
 _COUNTER = re.compile(
     r"^vllm:spec_decode_num_(\w+?)(?:_total)?(?:\{(.*)\})?\s+([0-9.eE+]+)", re.MULTILINE
@@ -58,10 +60,7 @@ def acceptance_text(path: Path) -> str:
     Raises:
         PinnError: If it cannot be read or tells of no drafted token.
     """
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise PinnError(f"{path}: cannot be read: {error}") from error
+    text = read_text(path, MOST_CSV_BYTES, "text")
     return ",".join(f"{rate:.4f}" for rate in measured_acceptance(text, str(path)))
 
 

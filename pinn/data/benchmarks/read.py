@@ -98,9 +98,9 @@ def read_benchmarks(
     pages: list[Document] = []
     digest = hashlib.sha256()
     for path in _files(paths):
-        digest.update(file_sha256(path).encode())
         try:
             document = read_document(path)
+            digest.update(file_sha256(path).encode())
             if metrics_page.is_metrics_page(document):
                 pages.append(document)
                 continue

@@ -24,8 +24,8 @@ import pandas as pd
 
 from pinn.data.engine_deployments import read_engines, read_other_campaign
 from pinn.data.silicon import read_silicon
-from pinn.data.table import replace_atomically
 from pinn.errors import PinnError
+from pinn.files.csv_cells import write_frame
 from pinn.specs.data_folder import data_folder
 from pinn.units import MILLISECOND
 
@@ -141,9 +141,7 @@ def released_predictions() -> pd.DataFrame:
 def write_predictions(rows: pd.DataFrame, folder: Path) -> None:
     """Write predictions as CSV with six significant digits."""
     folder.mkdir(parents=True, exist_ok=True)
-    replace_atomically(
-        cache_path(folder), lambda target: rows.to_csv(target, index=False, float_format="%.6g")
-    )
+    write_frame(rows, cache_path(folder), float_format="%.6g")
 
 
 def is_installed() -> bool:

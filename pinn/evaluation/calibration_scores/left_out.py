@@ -18,6 +18,7 @@ from pinn.data.silicon import read_silicon
 from pinn.data.table import write_observations
 from pinn.evaluation.held_out import held_out_errors
 from pinn.evaluation.publish import LEFT_OUT_FOLDER
+from pinn.files.csv_cells import write_frame
 from pinn.files.store import remembered_table
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.surrogates import KernelSurrogates
@@ -179,7 +180,7 @@ def _errors(checkpoint: Path) -> pd.DataFrame:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         kept = pd.read_csv(checkpoint.with_suffix(".predictions.csv"))
-        kept[kept["split"] == _SPLIT].to_csv(folder / "predictions.csv", index=False)
+        write_frame(kept[kept["split"] == _SPLIT], folder / "predictions.csv")
         rows, report = read_silicon()
         write_observations(rows, folder / "observations" / "silicon.parquet", report)
         return held_out_errors(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from pinn.files.write import replace_atomically
+from pinn.files.write import write_whole
 from pinn.research.report.parts import Picture, Section
 from pinn.research.report.sections import make_sections
 from pinn.research.report.summary import origin, summary
@@ -44,7 +43,7 @@ def write_report(folder: Path, evidence: str, images: Path | None = None) -> Pat
         _write_pictures([one for one in pictures if one.name in DOCS_PICTURES], images)
     page = folder / "report.html"
     text = render(tables, sections, evidence)
-    replace_atomically(page, lambda target: target.write_text(text, encoding="utf-8"))
+    write_whole(page, text)
     return page
 
 
@@ -74,8 +73,4 @@ def render(tables: Tables, sections: Sequence[Section], evidence: str) -> str:
 def _write_pictures(pictures: Sequence[Picture], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for one in pictures:
-        replace_atomically(folder / f"{one.name}.png", partial(_write_bytes, one.content))
-
-
-def _write_bytes(content: bytes, path: Path) -> None:
-    path.write_bytes(content)
+        write_whole(folder / f"{one.name}.png", one.content)

@@ -108,8 +108,6 @@ def breakdown(
         PinnError: If the batch cannot be read or is empty.
     """
     parsed = parse_batch(batch)
-    if not len(parsed):
-        raise PinnError(f"batch {batch!r} is empty: give at least one request")
     window = deployment.model.window_tokens
     sums, alone = sum_batches([parsed], window), _ONE_TOKEN.sums(window)
     whole, drafting = (of(deployment, sums)[0] for of in (deployment_features, drafting_features))

@@ -13,7 +13,6 @@ Two things in the reports of older versions are not what they say:
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,9 @@ from typing import Any
 import pandas as pd
 from pydantic import BaseModel, Field, ValidationError
 
-from pinn.errors import PinnError
+from pinn.errors import PinnError, printable
 from pinn.files.read_report import ReadReport
-from pinn.specs.documents import read_yaml
+from pinn.specs.documents import read_json, read_yaml
 from pinn.specs.flags import given_flags
 from pinn.specs.serving import ServingSpec
 
@@ -128,11 +127,14 @@ def read_inference_perf(folder: Path) -> tuple[pd.DataFrame, ReadReport]:
     for file in files:
         try:
             rows.append(read_report(file))
-        except (json.JSONDecodeError, UnicodeDecodeError):
-            refused["invalid JSON"] += 1
+        except PinnError as error:
+            refused[str(error)] += 1
         except ValidationError as error:
             where = ".".join(map(str, error.errors()[0]["loc"]))
             refused[f"{error.errors()[0]['msg'].lower()}: {where}"] += 1
+        except (AttributeError, TypeError, LookupError, ArithmeticError) as error:
+            met = printable(error, 60) or type(error).__name__
+            refused[f"a value that inference-perf does not write there ({met})"] += 1
     if not rows:
         raise PinnError(f"{folder}: none of {len(files)} reports can be read: {dict(refused)}")
     report = ReadReport(folder.name, "", "", len(files), len(rows), dict(refused))
@@ -143,10 +145,10 @@ def read_report(file: Path) -> dict[str, Any]:
     """One report as a row of :func:`read_inference_perf`.
 
     Raises:
-        json.JSONDecodeError: If it is no JSON.
+        PinnError: If it is no JSON.
         ValidationError: If it is no report.
     """
-    report = _Report.model_validate(json.loads(file.read_text()))
+    report = _Report.model_validate(read_json(file))
     results = file.parent
     run = results.parent if results.name == "results" else results
     config, profile = _yaml(results / "config.yaml"), _yaml(run / "profile.yaml")

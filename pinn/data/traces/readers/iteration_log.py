@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
+from pinn.data.traces.readers.lines import MAX_LINE_BYTES
 from pinn.errors import PinnError
 from pinn.files.read_report import ReadReport, file_sha256
 from pinn.units import MILLISECOND
@@ -57,7 +59,7 @@ def read_iteration_log(path: Path) -> tuple[pa.Table, ReadReport]:
         raise PinnError(f"no log at {path}: give the file that vLLM's log was written to")
     rows, refused, read = [], Counter[str](), 0
     with path.open(encoding="utf-8", errors="replace") as file:
-        for line in file:
+        for line in iter(partial(file.readline, MAX_LINE_BYTES), ""):
             read += 1
             mark = _MARK.search(line)
             if mark is None:
