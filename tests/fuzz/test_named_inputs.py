@@ -251,5 +251,5 @@ def test_reports_of_inference_perf_with_values_of_other_types(file):
     with pytest.raises(PinnError, match="a value that inference-perf does not write there"):
         read_inference_perf(path.parent)
     file("stage_0_lifecycle_metrics.json", "[" * 100_000)
-    with pytest.raises(PinnError, match="nested deeper than 100 levels"):
+    with pytest.raises(PinnError, match="invalid JSON"):
         read_inference_perf(path.parent)

@@ -36,20 +36,23 @@ def is_inference_perf_report(document: Document) -> bool:
 
 
 def inference_perf_points(document: Document) -> list[Any]:
-    """The report itself; it is read again beside its configuration."""
-    return [document.path]
+    """The report with its path: its configuration lies beside it."""
+    return [(document.path, document.first)]
 
 
-def read_inference_perf_report(path: Path, name: str, given: GivenLoad) -> BenchmarkRun:
+def read_inference_perf_report(
+    report: tuple[Path, dict[str, Any]], name: str, given: GivenLoad
+) -> BenchmarkRun:
     """One stage.
 
     Raises:
         NotUsable: If nothing was served, or the report sums up several stages.
         PinnError: If the user has to say more.
     """
+    path, content = report
     try:
-        row = read_report(path)
-    except (ValueError, ValidationError) as error:
+        row = read_report(path, content)
+    except ValidationError as error:
         raise NotUsable("no lifecycle report") from error
     stages = sorted(path.parent.glob("stage_*_lifecycle_metrics.json"))
     if row["stage"] == "all" and stages:

@@ -126,9 +126,12 @@ def read_inference_perf(folder: Path) -> tuple[pd.DataFrame, ReadReport]:
     rows, refused = [], Counter[str]()
     for file in files:
         try:
-            rows.append(read_report(file))
-        except PinnError as error:
-            refused[str(error)] += 1
+            content = read_json(file)
+        except PinnError:
+            refused["invalid JSON"] += 1
+            continue
+        try:
+            rows.append(read_report(file, content))
         except ValidationError as error:
             where = ".".join(map(str, error.errors()[0]["loc"]))
             refused[f"{error.errors()[0]['msg'].lower()}: {where}"] += 1
@@ -141,14 +144,13 @@ def read_inference_perf(folder: Path) -> tuple[pd.DataFrame, ReadReport]:
     return pd.DataFrame(rows), report
 
 
-def read_report(file: Path) -> dict[str, Any]:
-    """One report as a row of :func:`read_inference_perf`.
+def read_report(file: Path, content: Any) -> dict[str, Any]:
+    """One report, of that JSON, as a row of :func:`read_inference_perf`.
 
     Raises:
-        PinnError: If it is no JSON.
         ValidationError: If it is no report.
     """
-    report = _Report.model_validate(read_json(file))
+    report = _Report.model_validate(content)
     results = file.parent
     run = results.parent if results.name == "results" else results
     config, profile = _yaml(results / "config.yaml"), _yaml(run / "profile.yaml")
