@@ -17,13 +17,11 @@ from pinn.specs.flags import flags_of
 from pinn.specs.serving import VLLM, ServingSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pinn.evaluation.workers import Workers
     from pinn.planning.brief import Brief
-    from pinn.planning.candidates import Candidate, Wanted
+    from pinn.planning.candidates import Wanted
     from pinn.planning.make import Progress
-    from pinn.planning.plan import Ask, LeftOut, Plan
+    from pinn.planning.plan import Plan
 
 app = typer.Typer(add_completion=False)
 
@@ -204,6 +202,7 @@ def planned(
     flags: dict[str, Any],
 ) -> Plan:
     """The plan; arguments are the command's options, prices by the GPU's name."""
+    from pinn.cli.plan_ask import ask_of
     from pinn.coefficients.checkpoint_search import find_checkpoint
     from pinn.coefficients.configuration_files import read_configurations
     from pinn.planning.candidates import find_candidates, grid_configurations
@@ -220,27 +219,29 @@ def planned(
         rows = [{**wanted.shared, **row} for row in read_configurations(configs)]
         if "engine" in flags:
             rows = [{**row, "engine": engine} for engine in wanted.engines for row in rows]
-    found, misfits = find_candidates(
-        rows, wanted, brief.workload, used, coefficients, listed=configs is not None
-    )
-    if disaggregate:
-        from pinn.planning.pools import find_pools
+    if disaggregate and configs is not None:
+        raise PinnError("--configs names all candidates: leave it or --disaggregate out")
+    # Predicting takes as long as the processes take to start.
+    with workers.kept("pinn.planning.make", "pinn.simulator.simulate") as kept:
+        found, misfits = find_candidates(
+            rows, wanted, brief.workload, used, coefficients, listed=configs is not None
+        )
+        if disaggregate:
+            from pinn.planning.pools import find_pools
 
-        if configs is not None:
-            raise PinnError("--configs names all candidates: leave it or --disaggregate out")
-        apart, more = find_pools(wanted, brief.workload, used, candidates)
-        found, misfits = [*found, *apart], [*misfits, *more]
-    ask = _ask(wanted, found, misfits, brief)
-    return make_plan(
-        ask,
-        brief,
-        found,
-        misfits,
-        top=top,
-        each_alone=configs is not None,
-        workers=workers,
-        progress=progress,
-    )
+            apart, more = find_pools(wanted, brief.workload, used, candidates)
+            found, misfits = [*found, *apart], [*misfits, *more]
+        ask = ask_of(wanted, found, misfits, brief)
+        return make_plan(
+            ask,
+            brief,
+            found,
+            misfits,
+            top=top,
+            each_alone=configs is not None,
+            workers=kept,
+            progress=progress,
+        )
 
 
 def write_files(made: Plan, out: Path) -> None:
@@ -321,49 +322,3 @@ def _wanted(
     if not gpus:
         gpus = [read_coefficient_set(path).configuration().get("gpu", "") for path in coefficients]
     return Wanted(shared, gpus, formats or [None], engine, max_gpus, engines or [VLLM])
-
-
-def _ask(
-    wanted: Wanted, found: Sequence[Candidate], misfits: Sequence[LeftOut], brief: Brief
-) -> Ask:
-    """For the record; stops where nothing can be planned."""
-    from pinn.planning.plan import Ask
-
-    if not found:
-        raise PinnError(_fits_nowhere(misfits, wanted, brief))
-    gpus = sorted({candidate.deployment.gpu.name for candidate in found})
-    prices = brief.prices_per_gpu_hour
-    unpriced = [gpu for gpu in gpus if gpu not in prices]
-    if prices and unpriced:
-        raise PinnError(f"--price names no price of {', '.join(unpriced)}: add {unpriced[0]}=...")
-    load = brief.workload
-    return Ask(
-        model=found[0].deployment.model.title,
-        workload=brief.path,
-        requests=len(load),
-        prompt_tokens=float(load.prompt_tokens.mean()),
-        output_tokens=float(load.output_tokens.mean()),
-        longest_tokens=int((load.prompt_tokens + load.output_tokens).max()),
-        rate_per_s=brief.rate_per_s,
-        slo=brief.limits.text,
-        limits=brief.limits.sentences,
-        gpus=gpus,
-        max_gpus=brief.max_gpus,
-        prices_per_gpu_hour=prices,
-    )
-
-
-def _fits_nowhere(misfits: Sequence[LeftOut], wanted: Wanted, brief: Brief) -> str:
-    """One line: the last misfit, which is on most GPUs, and the nearest thing that works."""
-    from pinn.planning.candidates import nearest_fit
-
-    if misfits:
-        last = f"{misfits[-1].label}: {misfits[-1].reason}"
-    else:
-        most = "" if wanted.most_gpus is None else f" within --max-gpus {wanted.most_gpus}"
-        last = f"the engine starts none of the grid's on {', '.join(wanted.gpus)}{most}"
-    fit = nearest_fit(wanted, brief.workload)
-    nearest = (
-        f"what fits is {fit}" if fit else "take fewer bits with --quantization, or larger GPUs"
-    )
-    return f"no candidate: {last}; {nearest}"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,12 +31,14 @@ class Workers:
         address: Of a running Ray cluster, whose machines see the working directory under the same
             path; None starts a Ray of its own on this machine.
         torch: Whether tasks use it: each then runs on one thread, as this process would.
+        pool: Processes that are there already; by default every run starts its own.
     """
 
     backend: str = "processes"
     count: int = 1
     address: str | None = None
     torch: bool = True
+    pool: Executor | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
@@ -43,6 +47,21 @@ class Workers:
             )
         if self.count < 1:
             raise PinnError(f"workers: at least 1 is needed, got {self.count}")
+
+    @contextmanager
+    def kept(self, *modules: str) -> Iterator[Workers]:
+        """The same for several runs, whose processes are started once.
+
+        Args:
+            modules: What tasks import; processes do so while this one goes on.
+        """
+        if self.backend == "ray" or self.count == 1:
+            yield self
+            return
+        with self._started() as pool:
+            for module in modules * self.count:
+                pool.submit(import_module, module)
+            yield replace(self, pool=pool)
 
     def run(
         self, work: Callable[[Task], Result], tasks: Sequence[Task]
@@ -71,12 +90,14 @@ class Workers:
     def _in_processes(
         self, work: Callable[[Task], Result], tasks: Sequence[Task]
     ) -> Iterator[tuple[int, Result]]:
-        # Spawned, not forked: torch's threads do not survive a fork.
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(self.count, mp_context=context) as pool:
+        with self._started() if self.pool is None else nullcontext(self.pool) as pool:
             index = {pool.submit(self._one, work, task): i for i, task in enumerate(tasks)}
             for done in as_completed(index):
                 yield index[done], done.result()
+
+    def _started(self) -> ProcessPoolExecutor:
+        # Spawned, not forked: torch's threads do not survive a fork.
+        return ProcessPoolExecutor(self.count, mp_context=multiprocessing.get_context("spawn"))
 
     def _on_ray(
         self, work: Callable[[Task], Result], tasks: Sequence[Task]

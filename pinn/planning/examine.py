@@ -159,7 +159,7 @@ def _at_ends(trials: Trials, rate: HighestRate, interval: Interval) -> HighestRa
     for way in (1, -1):
         other = replace(trials, misjudged=interval.at(way), count=0)
         guess = rate.per_s * math.exp(-way * interval.bad.step)
-        ends.append(highest_rate(other.excess, guess, stride=1.1, width=_BAR_WIDTH)[0])
+        ends.append(highest_rate(other.excess, guess, stride=1.05, width=_BAR_WIDTH)[0])
         trials.count += other.count
     return replace(
         rate,

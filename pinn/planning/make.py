@@ -80,6 +80,8 @@ def make_plan(
         for c, _ in scouted[i].kept
     ]
     choices, simulations = [], sum(found.simulations for found in scouted.values())
+    # The longest first: a replica of a higher rate is sent more of the load's requests.
+    chosen.sort(key=lambda i: -scouted[i].kept[0][1])
     tasks = [_Task(brief, (), scouted[i].kept) for i in chosen]
     for _, examined in _run(workers, _examine, tasks, progress, "examined"):
         simulations += examined.simulations

@@ -113,7 +113,9 @@ class Trials:
 
     def _stretched(self, latencies: Latencies) -> Latencies:
         factor = self.misjudged.ttft_factor
-        longer = latencies["ttft"] * (factor - 1) if factor != 1 else 0.0
+        if factor == 1:
+            return latencies
+        longer = latencies["ttft"] * (factor - 1)
         return {
             **latencies,
             "ttft": latencies["ttft"] * factor,

@@ -65,6 +65,13 @@ def test_two_processes_share_the_tasks(tmp_path):
     assert len(processes - {os.getpid()}) == 2
 
 
+def test_kept_processes_serve_several_runs(tmp_path):
+    with Workers(count=2).kept("pinn.errors") as workers:
+        found = [run_together(workers, tmp_path / name) for name in ("first", "second")]
+    assert [squares for squares, _ in found] == [SQUARES, SQUARES]
+    assert found[0][1] == found[1][1]
+
+
 def test_two_workers_of_ray_share_the_tasks(on_ray, tmp_path):
     squares, processes = run_together(on_ray, tmp_path / "met")
     assert squares == SQUARES
