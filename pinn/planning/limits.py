@@ -250,7 +250,9 @@ def _clause(clause: str, text: str) -> tuple[Statistic, bool]:
 def written_s(seconds: float) -> str:
     """A time for people.
 
-    >>> [written_s(s) for s in (0.04, 1.0, 90.0)]
-    ['40 ms', '1 s', '90 s']
+    >>> [written_s(s) for s in (0.04, 1.0, 90.0, 1118.2)]
+    ['40 ms', '1 s', '90 s', '1118 s']
     """
+    if seconds >= 1000:
+        return f"{seconds:.0f} s"
     return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
