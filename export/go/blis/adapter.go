@@ -33,8 +33,8 @@ func TokensPerStep(tokens int64) Option { return func(a *Adapter) { a.tokensPerS
 func BlockSize(tokens int64) Option { return func(a *Adapter) { a.blockSize = tokens } }
 
 // SharedPrompts has the adapter count the keys that a batch's decodes share, in the whole leading
-// blocks of equal prompts, and takes out what the GPU's cache holds of them. Steps of other decodes
-// than those of the step before take longer for it, by a tenth of a millisecond at a hundred prompts.
+// blocks of equal prompts, and take out what the GPU's cache holds of them. It costs some
+// microseconds for each request that comes or leaves.
 func SharedPrompts() Option { return func(a *Adapter) { a.prompts = &prompts{} } }
 
 // SharedKeys tells how many keys of a batch's decodes are shared with others and read once already,

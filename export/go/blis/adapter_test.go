@@ -114,6 +114,14 @@ func TestSharedPromptsAreReadOnce(t *testing.T) {
 	if n := testing.AllocsPerRun(10, func() { counting.StepTime(batch) }); n != 0 {
 		t.Errorf("%v allocations in a step of the same requests", n)
 	}
+	// Others come and go, in any order.
+	for i := range batch {
+		batch = append(batch[1+i%3:], batch[0], request(600+int64(i), 1, 519+16*(i%5)))
+		batch[len(batch)-1].InputTokens[0] = sim.TokenID(i % 7)
+		if got, want := counting.StepTime(batch), New(dense(t), SharedPrompts()).StepTime(batch); got != want {
+			t.Errorf("%d decodes: %d us, but %d us for who never saw others", len(batch), got, want)
+		}
+	}
 	for i := range batch {
 		batch[i] = request(600, 1, 519)
 		batch[i].InputTokens[0] = sim.TokenID(i)

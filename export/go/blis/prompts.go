@@ -2,60 +2,85 @@ package blis
 
 import "github.com/inference-sim/inference-sim/sim"
 
-// prompts compares those of the decodes in a batch.
+// prompts knows which blocks the prompts of decodes have in common. It follows the batches of one
+// engine, from each of which a few decodes leave and to which a few come.
 type prompts struct {
-	decodes []*sim.Request // of the last step
-	shared  int64          // keys that they have in common
-	blocks  map[uint64]struct{}
+	decodes, spare []*sim.Request   // of the last step in their order, and room for the next
+	readers        map[uint64]int64 // of each block
+	shared         int64            // readers beside the first, of all blocks together
 }
 
-// sharedKeys counts the keys of a batch's decodes that lie in a block which another holds too: all
-// but the first reader's. Only prompts are shared, so the count stays while the decodes do.
+// sharedKeys counts the keys of a batch's decodes that another of them has too: those of all readers
+// of a block but one.
 func (p *prompts) sharedKeys(batch []*sim.Request, blockSize int64) int64 {
 	if p.same(batch) {
-		return p.shared
+		return p.shared * blockSize
 	}
-	if p.blocks == nil {
-		p.blocks = map[uint64]struct{}{}
+	if p.readers == nil {
+		p.readers = map[uint64]int64{}
 	}
-	clear(p.blocks)
-	p.decodes = p.decodes[:0]
-	held := 0
-	for _, r := range batch {
-		if decodes(r) {
-			p.decodes = append(p.decodes, r)
-			held += p.addBlocks(r.InputTokens, blockSize)
-		}
-	}
-	p.shared = int64(held-len(p.blocks)) * blockSize
-	return p.shared
-}
-
-// same tells whether a batch's decodes are those of the last step.
-func (p *prompts) same(batch []*sim.Request) bool {
-	known := p.decodes
+	before, now := p.decodes, p.spare[:0]
 	for _, r := range batch {
 		if !decodes(r) {
 			continue
 		}
-		if len(known) == 0 || known[0] != r {
-			return false
+		for len(before) > 0 && before[0] != r {
+			p.leave(before[0], blockSize)
+			before = before[1:]
 		}
-		known = known[1:]
+		if len(before) > 0 {
+			before = before[1:]
+		} else {
+			p.come(r, blockSize)
+		}
+		now = append(now, r)
 	}
-	return len(known) == 0
+	for _, r := range before {
+		p.leave(r, blockSize)
+	}
+	p.decodes, p.spare = now, p.decodes
+	return p.shared * blockSize
 }
 
-// addBlocks notes the whole blocks of a prompt, each by a hash of all tokens up to its end (FNV-1a),
-// and returns their number.
-func (p *prompts) addBlocks(tokens []sim.TokenID, blockSize int64) int {
-	key, count := uint64(14695981039346656037), 0
-	for i, token := range tokens {
-		key = (key ^ uint64(uint32(token))) * 1099511628211
-		if int64(i+1)%blockSize == 0 {
-			p.blocks[key] = struct{}{}
+// same tells whether a batch's decodes are those of the last step.
+func (p *prompts) same(batch []*sim.Request) bool {
+	count := 0
+	for _, r := range batch {
+		if decodes(r) {
+			if count == len(p.decodes) || p.decodes[count] != r {
+				return false
+			}
 			count++
 		}
 	}
-	return count
+	return count == len(p.decodes)
+}
+
+func (p *prompts) come(r *sim.Request, blockSize int64) {
+	eachBlock(r.InputTokens, blockSize, func(key uint64) {
+		p.shared += min(p.readers[key], 1)
+		p.readers[key]++
+	})
+}
+
+func (p *prompts) leave(r *sim.Request, blockSize int64) {
+	eachBlock(r.InputTokens, blockSize, func(key uint64) {
+		if p.readers[key]--; p.readers[key] == 0 {
+			delete(p.readers, key)
+		} else {
+			p.shared--
+		}
+	})
+}
+
+// eachBlock tells the key of every whole block of a prompt: a hash of all tokens up to its end
+// (FNV-1a).
+func eachBlock(tokens []sim.TokenID, blockSize int64, tell func(key uint64)) {
+	key := uint64(14695981039346656037)
+	for i, token := range tokens {
+		key = (key ^ uint64(uint32(token))) * 1099511628211
+		if int64(i+1)%blockSize == 0 {
+			tell(key)
+		}
+	}
 }

@@ -32,8 +32,8 @@ _UNSERVED = {
     "servegen_data": "its files hold the load",
     "cohorts": "write their members as clients",
     "multimodal": "images, audio and video are not simulated; write their tokens as text",
-    "multi_turn": "no round waits for the one before; give a TraceV2 recording",
-    "enable_multi_turn_chat": "no round waits for the one before; give a TraceV2 recording",
+    "multi_turn": "rounds do not wait for each other's end; give a TraceV2 recording",
+    "enable_multi_turn_chat": "rounds do not wait for each other's end; give a TraceV2 recording",
     "think_time_us": "clients do not pause between an answer and the next request",
 }
 
