@@ -108,7 +108,7 @@ def _unbroken(text: str) -> str:
 
 def _with_examples(text: str) -> str:
     """The paragraphs; indented ones keep their lines, those that go on end as a shell wants it."""
-    paragraphs = inspect.cleandoc(text).split("\n\n")
+    paragraphs = inspect.cleandoc(text).replace("Example: ", "Example:\n  ").split("\n\n")
     return "\n\n".join(
         _VERBATIM + p.replace("\n    ", " \\\n    ") if "\n  " in f"\n{p}" else p
         for p in paragraphs

@@ -45,9 +45,10 @@ def evaluate(
 ) -> None:
     """Every split x method x metric, in one table and one page.
 
-    Without a subcommand: makes the fits that are missing (hours the first time; interrupted, the
-    same command goes on), scores everything and writes results/suite: results.csv, ranking.csv,
-    studies.csv, decisions.csv, report.html with its figures. The last line is one JSON document.
+    Without a subcommand: makes the fits that are missing (half an hour or more the first time;
+    interrupted, the same command goes on), scores everything and writes results/suite:
+    results.csv, ranking.csv, studies.csv, decisions.csv, report.html with its figures. The last
+    line is one JSON document.
     The same as 'python train.py +experiment=suite', in a checkout.
 
     Example: pinn evaluate --fast
@@ -120,7 +121,7 @@ def serving_runs(
     Per run and stage the errors of E2E, TTFT (mean, p90, p99) and mean ITL, a summary over runs,
     and the pairs of runs whose p99 E2E comes out in the wrong order.
 
-    Example: pinn evaluate serving-runs runs.csv --model-configs configs --json scores.json
+    Example: pinn evaluate serving-runs runs.csv --model-configs configs --json s.json
     """
     import pandas as pd
 

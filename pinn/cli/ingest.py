@@ -66,8 +66,7 @@ def vllm(
 ) -> None:
     """Read the traces of an instrumented vLLM.
 
-    Example: pinn ingest vllm traces.json -o run1 --model codellama/CodeLlama-34b-Instruct-hf --gpu
-    H100 --tensor-parallel-size 2
+    Example: pinn ingest vllm traces.json -o run1 --model Llama-3.1-8B --gpu H100
     """
     target = _target(model, gpu, flags)
     tables = ingest_vllm(traces, out, target, kv_events=kv_events, workers=workers)
@@ -91,8 +90,7 @@ def steps(
 ) -> None:
     """Read step summaries that are already in a table.
 
-    Example: pinn ingest steps steps.parquet -o run1 --model codellama/CodeLlama-34b-Instruct-hf
-    --gpu H100 --tensor-parallel-size 2
+    Example: pinn ingest steps steps.parquet -o run1 --model Llama-3.1-8B --gpu H100
     """
     target = _target(model, gpu, flags)
     tables = ingest_steps(file, out, target)
@@ -116,10 +114,9 @@ def benchmarks(
 
     vllm bench serve, sglang.bench_serving, aiperf and genai-perf, guidellm, inference-perf,
     InferenceX, llm-d-benchmark; pairs of /metrics pages of vLLM and SGLang; vLLM's iteration log
-    and its request spans. Which it is shows in the file.
+    and its request spans. The content tells which tool wrote a file.
 
-    Example: pinn ingest benchmarks results/*.json -o run1 --model meta-llama/Llama-3.1-8B --gpu
-    H100
+    Example: pinn ingest benchmarks *.json -o run1 --model Llama-3.1-8B --gpu H100
     """
     server, given = split_flags(flags)
     runs, report = read_benchmarks(files, given)
