@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pinn.errors import PinnError
 from pinn.specs.documents import read_text
-from pinn.specs.limits import MOST_CSV_BYTES
+from pinn.specs.limits import MOST_COLUMNS, MOST_CSV_BYTES, check_size
 
 
 def check_columns(path: Path) -> None:
@@ -33,6 +33,7 @@ class CsvTable:
         text = read_text(path, MOST_CSV_BYTES, "CSV")
         self._rows = csv.reader(io.StringIO(text, newline=""))
         self.names = tuple(name.strip() for name in next(self._lines(), ()))
+        check_size(len(self.names), MOST_COLUMNS, f"{path}: columns", "leave out what is not read")
         twice = [name for name in self.names if name and self.names.count(name) > 1]
         if twice:
             raise PinnError(f"{path}: the column {twice[0]!r} occurs twice: leave one out")

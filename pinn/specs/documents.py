@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import select
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,8 +99,8 @@ def parse_json(text: str, where: str) -> Any:
     def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
+            counts = Counter(key for key, _ in pairs)
+            twice = next(key for key, count in counts.items() if count > 1)
             raise PinnError(f"{where}: the key {twice!r} occurs twice: leave one out")
         return found
 

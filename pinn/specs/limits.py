@@ -50,6 +50,8 @@ MOST_ENGINE_BYTES = 2**30
 MOST_BLOCKS = 2**40
 #: Steps of a simulation, whose records take 0.5 GB: eight hours of steps of 10 ms.
 MOST_STEPS = 3_000_000
+#: Columns of a table of configurations, requests or runs.
+MOST_COLUMNS = 1000
 #: Of a checkpoint, or of fitted kernels; the released ones have 0.5 MiB.
 MOST_CHECKPOINT_BYTES = 256 * 2**20
 #: Units of a hidden layer of a checkpoint's network; it has no more layers than ``MOST_DEPTH``.

@@ -108,6 +108,9 @@ def test_flags(configuration, words):
         ), "at most 200,000"),
         ("f.csv", "gpu,gpu\nH100,L4\n", "the column 'gpu' occurs twice"),
         ("g.csv", "model,gpu\nm\n", "1 values under 2 columns"),
+        ("i.csv", ",".join(map(str, range(200_000))), "columns: got 200,000, at most 1,000"),
+        ("j.json", "{" + "".join(f'"{i}": 0, ' for i in range(200_000)) + '"199999": 1}',
+         "the key '199999' occurs twice"),
         ("h.json", '{"gpu": ' + str([1] * 10) + "}", "gpu must be text"),
     ],
 )  # fmt: skip
