@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -173,12 +174,20 @@ def blis_of(
 ) -> None:
     """Write the folders of configurations; arguments are the command's options."""
     from pinn.export.blis_files import write_summary
+    from pinn.export.blis_vectors import MIX
     from pinn.export.blis_workloads import standard_loads
     from pinn.files.progress import counted
     from pinn.simulator.workloads.load import load_workload
 
     configured = _configured(rows, checkpoint, coefficients, skip_invalid)
     loads = [load_workload(path) for path in workload] if workload else standard_loads()
+    counts = Counter([MIX, *(load.name for load in loads)])
+    twice = next((name for name, count in counts.items() if count > 1), None)
+    if twice is not None:
+        raise PinnError(
+            f"--workload: the name {twice!r} is taken by another load, or by that of all loads "
+            f"({MIX}), and files are named after loads: rename the file"
+        )
     typer.echo(
         f"loads: {', '.join(load.name for load in loads)}; errors: median |BLIS - surrogate|"
     )

@@ -67,6 +67,18 @@ def test_specs_of_models_and_gpus(run, tmp_path):
     assert tree["gpus"][0]["name"] == "H100-SXM"
 
 
+def test_loads_whose_files_would_have_one_name_are_refused(run, tmp_path):
+    (tmp_path / "a").mkdir()
+    for load in (tmp_path / "chat.yaml", tmp_path / "a" / "chat.yaml", tmp_path / "mix.yaml"):
+        load.write_text("prompt_tokens: 300\noutput_tokens: 50\nconcurrency: 8\nrequests: 60\n")
+    for names in (("chat.yaml", "a/chat.yaml"), ("mix.yaml",)):
+        loads = [part for name in names for part in ("--workload", tmp_path / name)]
+        code, text = run("blis", "--configs", GRID, *loads, "--out", tmp_path / "out")
+        assert code == 1
+        assert "is taken by another load" in text
+        assert not (tmp_path / "out").exists()
+
+
 def test_blis_files_of_a_load(run, tmp_path):
     load = tmp_path / "chat.yaml"
     load.write_text("prompt_tokens: 300\noutput_tokens: 50\nconcurrency: 8\nrequests: 60\n")
