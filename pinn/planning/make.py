@@ -80,15 +80,21 @@ def make_plan(
         for c, _ in scouted[i].kept
     ]
     choices, simulations = [], sum(found.simulations for found in scouted.values())
+    cheapest = chosen[0]
     # The longest first: a replica of a higher rate is sent more of the load's requests.
     chosen.sort(key=lambda i: -scouted[i].kept[0][1])
     tasks = [_Task(brief, (), scouted[i].kept) for i in chosen]
-    for _, examined in _run(workers, _examine, tasks, progress, "examined"):
+    nearest: Sequence[LeftOut] = ()
+    for place, examined in _run(workers, _examine, tasks, progress, "examined"):
+        nearest = examined.left_out if chosen[place] == cheapest else nearest
         simulations += examined.simulations
         left_out += examined.left_out
         choices += [examined.choice] if examined.choice else []
     if not choices:
-        raise PinnError(_nothing_holds(left_out, brief))
+        raise PinnError(
+            f"no candidate holds {brief.limits.text!r} under the load: of the cheapest hardware "
+            f"{nearest[0].label} {nearest[0].reason}"
+        )
     choices.sort(key=partial(_rank, brief.rate_per_s))
     return Plan(
         ask=ask,
@@ -226,8 +232,3 @@ def _check_any(
         f"no candidate holds {brief.limits.text!r}: the nearest, {label}, misses it {floor:.2f} "
         "times over with one request at a time: allow that much, or name faster GPUs or fewer bits"
     )
-
-
-def _nothing_holds(left_out: Sequence[LeftOut], brief: Brief) -> str:
-    reasons = [f"{each.label} {each.reason}" for each in left_out if each.simulated]
-    return f"no candidate holds {brief.limits.text!r} under the load: {reasons[-1]}"

@@ -174,6 +174,10 @@ def test_engines_are_candidates_where_asked_for(folder):
     ("arguments", "says"),
     [
         (["--gpu", "H100", "--slo", "ttft<=1ms for 95 %"], "misses it"),
+        (
+            ["--gpu", "H100", "--slo", SLO, "--rate", "500", "--max-gpus", "2"],
+            r"cheapest hardware H100-SXM .* needs \d+ GPUs at .* requests/s a replica, 2 may be",
+        ),
         (["--gpu", "H1000", "--slo", SLO], "unknown GPU 'H1000'"),
         (["--gpu", "H100", "--slo", SLO, "--rate", "-1"], "--rate must be positive"),
         (["--gpu", "H100,L40S", "--slo", SLO, "--price", "H100=2"], "no price of L40S"),
