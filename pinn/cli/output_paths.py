@@ -10,6 +10,8 @@ from pinn.errors import PinnError
 
 #: Options that name a file or folder to write.
 OUTPUTS = frozenset({"--json", "--csv", "--plot", "--requests", "--timeline", "--out", "--study"})
+#: Of these some commands write a folder.
+_FOLDERS = frozenset({"--out", "--study"})
 #: Formats of tables and pictures, which a file's name tells.
 TABLES = (".csv", ".json", ".parquet")
 PICTURES = (".png", ".svg", ".pdf")
@@ -35,6 +37,8 @@ def check_outputs(given: list[tuple[str, Any]]) -> None:
             continue
         if is_standard_output(path):
             raise PinnError(f"{option} -: standard output is for --json alone: give a file")
+        if path.is_dir() and option not in _FOLDERS:
+            raise PinnError(f"{option} {path}: that is a folder: name a file")
         if not path.parent.is_dir():
             raise PinnError(
                 f"{option} {path}: there is no folder {path.parent}: create it, or correct the path"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -30,7 +31,9 @@ def replace_atomically(path: Path, write: Callable[[Path], object]) -> None:
     Raises:
         OSError: If it cannot be written, with the path; what was there before is still there.
     """
-    if path.exists() and not path.is_file() and not path.is_dir():
+    if path.is_dir():  # such as ".", beside which no file of that name can lie
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if path.exists() and not path.is_file():
         write(path)
         return
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import pinn
+from pinn.data.traces.trace_tables import atomic_folder
 from pinn.errors import PinnError
 from pinn.files.csv_cells import escaped_table, plain_table, write_frame, write_rows
 from pinn.files.write import replace_atomically
@@ -35,6 +36,12 @@ def test_a_full_disk_leaves_the_picture_that_was_there(file, tmp_path):
     assert result.stdout.strip() == str(picture)
     assert picture.read_bytes() == b"before"
     assert [p.name for p in tmp_path.iterdir()] == ["run.png"]
+
+
+def test_the_current_folder_is_not_replaced_by_tables(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PinnError, match="give a new folder"), atomic_folder(Path()):
+        pass
 
 
 def test_a_device_is_written_to_as_it_is():

@@ -38,8 +38,10 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     """A new folder to fill, which takes the place of ``folder`` at the end; after an error, not.
 
     Raises:
-        PinnError: If ``folder`` exists and holds something else than trace tables.
+        PinnError: If ``folder`` is the current one, or holds something else than trace tables.
     """
+    if not folder.name:
+        raise PinnError(f"{folder} cannot be replaced as a whole: give a new folder")
     is_taken = folder.exists() and not (folder / MANIFEST).is_file()
     if is_taken and (not folder.is_dir() or any(folder.iterdir())):
         raise PinnError(f"{folder} exists and holds no trace tables: give another folder")
