@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 
 from pinn.coefficients.coefficient_set import CoefficientSet, read_coefficient_set
 from pinn.coefficients.configurations import canonical, make_deployment
@@ -49,7 +50,9 @@ class Side:
             return None
         return make_deployment(canonical(self.given.configuration()))
 
-    def coefficients(self, deployment: Deployment, where: str) -> tuple[np.ndarray, np.ndarray]:
+    def coefficients(
+        self, deployment: Deployment, where: str
+    ) -> tuple[Float[np.ndarray, " beta"], Float[np.ndarray, " alpha"]]:
         """Beta and alpha of a deployment.
 
         Raises:

@@ -30,7 +30,7 @@ from pinn.data.traces.trace_tables import (
 from pinn.files.read_report import ReadReport
 from pinn.specs.serving import ServingSpec
 
-app = ingest_app = typer.Typer(
+app = typer.Typer(
     no_args_is_help=True, help="Read a server's traces into tables, with a report of what was read."
 )
 

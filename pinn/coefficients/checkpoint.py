@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
@@ -37,7 +38,7 @@ class Checkpoint:
 
     network: TrainedNetwork
     metadata: dict[str, Any] = field(default_factory=dict)
-    anchors: np.ndarray = field(
+    anchors: Float[np.ndarray, "anchors embedding"] = field(
         default_factory=lambda: np.zeros((0, len(DESCRIPTORS) + len(RATES)))
     )
     anchor_names: tuple[str, ...] = ()

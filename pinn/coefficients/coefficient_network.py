@@ -34,17 +34,17 @@ class CoefficientNetwork(nn.Module):
     This form is for training and for ONNX; :meth:`trained` gives the one that predicts.
     """
 
-    mean: Tensor
-    scale: Tensor
-    low: Tensor
-    high: Tensor
-    rate_low: Tensor
-    rate_high: Tensor
-    beta_floor: Tensor
-    beta_excess: Tensor
-    alpha_prior: Tensor
-    elasticity_lower: Tensor
-    elasticity_upper: Tensor
+    mean: Float[Tensor, " descriptors"]
+    scale: Float[Tensor, " descriptors"]
+    low: Float[Tensor, " descriptors"]
+    high: Float[Tensor, " descriptors"]
+    rate_low: Float[Tensor, " rates"]
+    rate_high: Float[Tensor, " rates"]
+    beta_floor: Float[Tensor, " beta"]
+    beta_excess: Float[Tensor, " beta"]
+    alpha_prior: Float[Tensor, " alpha"]
+    elasticity_lower: Float[Tensor, "beta rates"]
+    elasticity_upper: Float[Tensor, "beta rates"]
 
     def __init__(self, settings: NetworkSettings, scale: EmbeddingScale) -> None:
         super().__init__()
@@ -116,7 +116,9 @@ class CoefficientNetwork(nn.Module):
         outside = torch.relu(self.low - standard) + torch.relu(standard - self.high)
         return 1.0 / (1.0 + (outside**2).sum(-1, keepdim=True))
 
-    def corrections(self, free: Tensor, rates: Tensor) -> tuple[Tensor, Tensor]:
+    def corrections(
+        self, free: Float[Tensor, "n descriptors"], rates: Float[Tensor, "n rates"]
+    ) -> tuple[Float[Tensor, "n beta"], Float[Tensor, "n alpha"]]:
         """Log corrections of beta and alpha, gated: what is added to the base's logarithm."""
         standard = (free - self.mean) / self.scale
         hidden = self.trunk(torch.clamp(standard, self.low, self.high).to(self.dtype))

@@ -10,6 +10,8 @@ d log(beta) / d log(rate) is kept within these bounds by construction.
 from __future__ import annotations
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from pinn.physics.descriptors import RATES
 from pinn.physics.step import STEP_FEATURES
@@ -22,8 +24,8 @@ _OWN_RATE = {"bandwidth": "memory_bandwidth", "link": "link_bandwidth"}
 _STEEPEST = -0.5
 
 
-def elasticity_bounds() -> tuple[torch.Tensor, torch.Tensor]:
-    """Lower and upper bounds, each of shape ``[step features, rates]``."""
+def elasticity_bounds() -> tuple[Float[Tensor, "beta rates"], Float[Tensor, "beta rates"]]:
+    """Lower and upper bounds of each beta with each rate."""
     lower = torch.full((len(STEP_FEATURES), len(RATES)), _STEEPEST, dtype=torch.float64)
     upper = torch.zeros_like(lower)
     for row, feature in enumerate(STEP_FEATURES.values()):

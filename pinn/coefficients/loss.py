@@ -9,8 +9,8 @@ from torch.nn.functional import huber_loss
 
 
 def log_huber(
-    predicted: Float[Tensor, "..."],
-    measured: Float[Tensor, "..."],
+    predicted: Float[Tensor, "*rows"],
+    measured: Float[Tensor, "*rows"],
     weight: Float[Tensor, "..."],
     delta: float,
 ) -> Float[Tensor, ""]:

@@ -23,12 +23,13 @@ scheduling), a model that adds a share of the step time for it must not do so he
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from pinn.physics.request import RequestState
 from pinn.specs.batch import Batch
 
 
+@runtime_checkable
 class LatencyModel(Protocol):
     """Seconds for everything that takes time; none may be negative or infinite."""
 

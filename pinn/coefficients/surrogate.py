@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from pinn.coefficients.checkpoint import Checkpoint, load_checkpoint
 from pinn.coefficients.coefficients import Coefficients
@@ -65,7 +65,7 @@ class Surrogate:
         """Coefficients of ``n`` deployments."""
         return predict_coefficients(self.checkpoint.network, deployments)
 
-    def taught_alphas(self) -> np.ndarray:
+    def taught_alphas(self) -> Bool[np.ndarray, " alpha"]:
         """Whether data taught each alpha; the others are their priors.
 
         A base at exactly 0 never had a gradient, and a prior of 0 stays 0 whatever is learned.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 
 from pinn.coefficients.scaling import EmbeddingScale
 from pinn.coefficients.settings import NetworkSettings
@@ -73,7 +73,7 @@ class TrainedNetwork:
 
     @classmethod
     def from_arrays(
-        cls, settings: NetworkSettings, arrays: Mapping[str, np.ndarray]
+        cls, settings: NetworkSettings, arrays: Mapping[str, Shaped[Array, "..."]]
     ) -> TrainedNetwork:
         """The network of named arrays, as :meth:`arrays` and a checkpoint name them.
 
@@ -92,7 +92,7 @@ class TrainedNetwork:
         trunk = tuple(layer(name) for name in _trunk_names(settings))
         return cls(settings=settings, embedding=embedding, trunk=trunk, **parts)
 
-    def arrays(self) -> dict[str, np.ndarray]:
+    def arrays(self) -> dict[str, Float[Array, "..."]]:
         """Every array under its name in a checkpoint."""
         layers = dict(zip(_trunk_names(self.settings), self.trunk, strict=True))
         layers |= {name: getattr(self, name) for name in _HEADS}
@@ -181,7 +181,7 @@ def _shapes(settings: NetworkSettings) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _check_shapes(settings: NetworkSettings, arrays: Mapping[str, np.ndarray]) -> None:
+def _check_shapes(settings: NetworkSettings, arrays: Mapping[str, Shaped[Array, "..."]]) -> None:
     wanted = _shapes(settings)
     wrong = [f"{name} is missing" for name in wanted if name not in arrays]
     wrong += [f"{name} is unknown" for name in arrays if name not in wanted]

@@ -1,15 +1,13 @@
 """Fixed splits of observations: no randomness, so a held-out set stays held out.
 
 Outer splits hold a model, a GPU, lengths, a parallelism or a number format out and say what
-transfers. Inner folds, inside what an
-outer split trains on, are for choices such as a prior's width; they keep the rows of a deployment
-together, since those differ only in load and would leak.
+transfers.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -18,12 +16,6 @@ import pandas as pd
 from pinn.data.table import replace_atomically
 from pinn.errors import PinnError
 from pinn.specs.gpu_catalog import load_gpu
-
-#: Columns that tell deployments apart.
-DEPLOYMENT = (
-    "model", "gpu", "precision", "tensor_parallel_size", "data_parallel_size",
-    "enable_expert_parallel", "engine",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -139,55 +131,6 @@ def named_splits(names: Sequence[str], rows: pd.DataFrame, folder: Path) -> dict
     for name, of_kind in splits.items():
         write_splits(of_kind, folder / f"{name.replace(' ', '-')}.json")
     return splits
-
-
-def inner_folds(rows: pd.DataFrame, folds: int = 5) -> list[Split]:
-    """Folds that keep each deployment (model, GPU, precision, TP, EP) whole.
-
-    Model by model, the largest deployment left goes to the fold that has the fewest rows of that
-    model, then the fewest in all; names break ties. So each fold holds some of every model and
-    about as many rows, and the same rows always give the same folds.
-
-    Args:
-        rows: Observations, usually those that an outer split trains on.
-        folds: Number of folds, at least 2 and at most the number of deployments.
-
-    Raises:
-        PinnError: If there are fewer deployments than folds.
-    """
-    keys = deployment_keys(rows)
-    names = sorted(keys.unique())
-    if not 2 <= folds <= len(names):
-        raise PinnError(
-            f"cannot make {folds} folds of {len(names)} deployment(s): use 2 to {len(names)}"
-        )
-    fold_of = _balanced({name: int((keys == name).sum()) for name in names}, folds)
-    return [
-        _split(
-            rows,
-            f"fold={fold}",
-            keys.map(fold_of) == fold,
-            tuple(name for name in names if fold_of[name] == fold),
-        )
-        for fold in range(folds)
-    ]
-
-
-def _balanced(rows_of: Mapping[str, int], folds: int) -> dict[str, int]:
-    """Fold of each deployment, given the rows of each."""
-    fold_of: dict[str, int] = {}
-    total, of_model = [0] * folds, dict[tuple[str, int], int]()
-    for name in sorted(rows_of, key=lambda name: (_model(name), -rows_of[name], name)):
-        model = _model(name)
-        fold = min(range(folds), key=lambda f: (of_model.get((model, f), 0), total[f], f))
-        fold_of[name] = fold
-        total[fold] += rows_of[name]
-        of_model[model, fold] = of_model.get((model, fold), 0) + rows_of[name]
-    return fold_of
-
-
-def _model(deployment_key: str) -> str:
-    return deployment_key.split("|")[0]
 
 
 def deployment_keys(rows: pd.DataFrame) -> pd.Series:

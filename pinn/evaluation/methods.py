@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
@@ -26,6 +26,7 @@ Predictor = Callable[[ServingRows], Prediction]
 NO_LOGS = "none"
 
 
+@runtime_checkable
 class Method(Protocol):
     """Something that learns from training rows and then predicts others."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 
 #: What methods predict, where the rows have it: mean time per output token, to the first token, of
 #: a whole request (mean and 99th percentile) and of an engine step.
@@ -12,7 +13,9 @@ METRICS = ("tpot", "ttft", "e2e", "e2e_p99", "step")
 RESULT_COLUMNS = ("split", "held_out", "method", "metric", "n", "median", "mean", "p90", "bias")
 
 
-def error_summary(predicted: np.ndarray, measured: np.ndarray) -> dict[str, float]:
+def error_summary(
+    predicted: Float[np.ndarray, " n"], measured: Float[np.ndarray, " n"]
+) -> dict[str, float]:
     """Absolute percentage error (median, mean, 90th percentile) and bias.
 
     Bias is the median of the signed percentage error. Percentages of the measured value punish

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 
 from pinn.errors import PinnError
 
@@ -108,7 +108,10 @@ def _ranked(
 
 
 def bootstrap_medians(
-    errors: Float[np.ndarray, "n columns"], groups: np.ndarray, draws: int, seed: int = 0
+    errors: Float[np.ndarray, "n columns"],
+    groups: Shaped[np.ndarray, " n"],
+    draws: int,
+    seed: int = 0,
 ) -> Float[np.ndarray, "draws columns"]:
     """Medians of every column over draws of whole groups."""
     names, index = np.unique(groups, return_inverse=True)

@@ -90,7 +90,7 @@ def _mean_step(
 
 
 def score_steady_states(
-    runs: Sequence[MeasuredRun], betas: Mapping[str, Sequence[np.ndarray]]
+    runs: Sequence[MeasuredRun], betas: Mapping[str, Sequence[Float[np.ndarray, " step_features"]]]
 ) -> pd.DataFrame:
     """Errors of the steady-state ITL.
 

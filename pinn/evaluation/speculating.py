@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 
 from pinn.coefficients.surrogate import predict_coefficients
 from pinn.coefficients.trained_network import TrainedNetwork
@@ -46,7 +47,9 @@ def speculating(one: MeasuredDeployment, tokens: int, acceptance: float) -> Depl
     return replace(one.served, serving=replace(one.served.serving, **flags))
 
 
-def mean_tpot_s(deployment: Deployment, beta: np.ndarray, one: MeasuredDeployment) -> float:
+def mean_tpot_s(
+    deployment: Deployment, beta: Float[np.ndarray, " step_features"], one: MeasuredDeployment
+) -> float:
     """Time per output token of the mean step of a row's closed loop."""
     drafts, workload = deployment.recipe.speculation, one.workload
     tokens = 1.0 if drafts is None else drafts.tokens_per_step

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Float
 
 from pinn.export.blis_model import blis_model
 from pinn.export.blis_projection import Projection, project, step_errors
@@ -106,7 +107,7 @@ def _together(seen: Sequence[Seen]) -> Seen:
     )
 
 
-def own_errors(vectors: Sequence[BlisVector]) -> np.ndarray:
+def own_errors(vectors: Sequence[BlisVector]) -> Float[np.ndarray, " batches"]:
     """Relative errors of all batches of a configuration, each load with its own vector."""
     loads = [v for v in vectors if v.load != MIX]
     return np.concatenate([v.projection.errors for v in loads])

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from jaxtyping import Shaped
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -29,8 +30,8 @@ DPI = 110
 
 def new_figure(
     height: float, rows: int = 1, columns: int = 1, **sharing: Any
-) -> tuple[Figure, np.ndarray]:
-    """A figure of page width with a grid of axes, shape ``[rows, columns]``.
+) -> tuple[Figure, Shaped[np.ndarray, "rows columns"]]:
+    """A figure of page width with a grid of axes.
 
     Args:
         height: In inches.

@@ -46,11 +46,6 @@ def code_digest(*deciders: Decider) -> str:
     return _digest(frozenset(module_of(decider) for decider in deciders))
 
 
-def code_modules(*deciders: Decider) -> tuple[str, ...]:
-    """Names of the modules that :func:`code_digest` covers."""
-    return tuple(sorted(_closure(frozenset(module_of(decider) for decider in deciders))))
-
-
 def module_of(decider: Decider) -> str:
     """The dotted name of the module that something is defined in."""
     if isinstance(decider, str):

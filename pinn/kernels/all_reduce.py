@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 
 from pinn.kernels.hardware import coded
 from pinn.kernels.ring import ring_seconds
@@ -41,8 +42,8 @@ class AllReduce:
             ``pcie``.
     """
 
-    curves: dict[tuple[str, int], np.ndarray] = field(default_factory=dict)
-    pools: dict[tuple[str, int], np.ndarray] = field(default_factory=dict)
+    curves: dict[tuple[str, int], Float[np.ndarray, " sizes"]] = field(default_factory=dict)
+    pools: dict[tuple[str, int], Float[np.ndarray, " link_times"]] = field(default_factory=dict)
 
     @staticmethod
     def fit(rows: pd.DataFrame, gpus: Mapping[str, GpuSpec]) -> AllReduce:
@@ -60,7 +61,7 @@ class AllReduce:
             logs.setdefault((kind, ranks), []).append(pooled)
         return AllReduce(curves, {k: np.exp(np.mean(v, axis=0)) for k, v in logs.items()})
 
-    def seconds(self, gpu: object, ranks: object, bytes_: object) -> np.ndarray:
+    def seconds(self, gpu: object, ranks: object, bytes_: object) -> Float[np.ndarray, "..."]:
         """Time of one all-reduce; nothing for one rank or no bytes. Arguments broadcast.
 
         Args:

@@ -71,7 +71,7 @@ class Kernels:
     """
 
     calls: Callable[[int, Deployment, UniformBatches], Iterator[Call]]
-    seconds: Callable[..., np.ndarray]
+    seconds: Callable[..., Float[np.ndarray, "..."]]
     sizes: tuple[str, ...] = ()
     operator: str = ""
 

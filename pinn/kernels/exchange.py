@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 
 from pinn.errors import PinnError
 from pinn.kernels.roofline_fit import fit_terms
@@ -36,7 +37,7 @@ class Exchange:
     ``deepep_ll`` was timed up to 256 tokens per rank, ``deepep_ht`` from 16 up, both on 8 ranks.
     """
 
-    weights: dict[tuple[str, str, str], np.ndarray] = field(default_factory=dict)
+    weights: dict[tuple[str, str, str], Float[np.ndarray, " terms"]] = field(default_factory=dict)
 
     @staticmethod
     def fit(rows: pd.DataFrame, gpus: Mapping[str, GpuSpec]) -> Exchange:
@@ -62,7 +63,9 @@ class Exchange:
                 found[chip, library, phase] = fit_terms(values[mine], seconds[mine])
         return Exchange(found)
 
-    def seconds(self, gpu: GpuSpec, tokens, hidden, top_k, ranks, library: str) -> np.ndarray:
+    def seconds(
+        self, gpu: GpuSpec, tokens, hidden, top_k, ranks, library: str
+    ) -> Float[np.ndarray, "..."]:
         """Time of one dispatch and one combine; nothing for one rank. Arguments broadcast.
 
         Args:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Bool
 
 from pinn.kernels.tables.tables import KernelTables
 from pinn.physics.matmuls import dense_matmuls
@@ -56,11 +57,11 @@ class Exclusion:
             reports=tables.reports,
         )
 
-    def gpu_rows(self, rows: pd.DataFrame) -> np.ndarray:
+    def gpu_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
         """Rows of held-out GPUs."""
         return rows["gpu"].isin(self.gpus).to_numpy(dtype=bool, copy=True)
 
-    def gemm_rows(self, rows: pd.DataFrame) -> np.ndarray:
+    def gemm_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
         """Rows whose (n, k) is within 3 % of a multiplication of a held-out model."""
         excluded = self.gpu_rows(rows)
         n, k = rows["n"].to_numpy(dtype=float), rows["k"].to_numpy(dtype=float)
@@ -68,7 +69,7 @@ class Exclusion:
             excluded |= _close(n, wide, GEMM_TOLERANCE) & _close(k, deep, GEMM_TOLERANCE)
         return excluded
 
-    def attention_rows(self, rows: pd.DataFrame) -> np.ndarray:
+    def attention_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
         """Rows with exactly the local heads, head width and window of a held-out model."""
         excluded = self.gpu_rows(rows)
         names = ("heads", "kv_heads", "head_dim", "window")
@@ -77,7 +78,7 @@ class Exclusion:
             excluded |= (table == np.array(shape, dtype=float)).all(axis=1)
         return excluded
 
-    def moe_rows(self, rows: pd.DataFrame) -> np.ndarray:
+    def moe_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
         """Rows of a held-out model's experts, or of experts much like them."""
         excluded = self.gpu_rows(rows)
         value = {c: rows[c].to_numpy(dtype=float) for c in ("hidden", "width", "experts", "top_k")}
@@ -86,7 +87,7 @@ class Exclusion:
                 excluded |= _like_experts(value, model.hidden_size, model.moe)
         return excluded
 
-    def exchange_rows(self, rows: pd.DataFrame) -> np.ndarray:
+    def exchange_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
         """Dispatch and combine rows of a held-out model's hidden size and experts."""
         if len(rows) == 0:
             return np.zeros(0, dtype=bool)
@@ -98,7 +99,7 @@ class Exclusion:
                 excluded |= same & (hidden == model.hidden_size)
         return excluded
 
-    def latent_rows(self, rows: pd.DataFrame) -> np.ndarray:
+    def latent_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
         """Every MLA row, where a held-out model has the one latent shape that was timed."""
         if len(rows) == 0:
             return np.zeros(0, dtype=bool)

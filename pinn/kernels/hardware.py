@@ -90,7 +90,10 @@ def math_index(gpu: GpuSpec, form: Precision) -> int:
 
 
 def hardware(
-    gpus: Sequence[GpuSpec], gpu_ids: np.ndarray, formats: Sequence[str], format_ids: np.ndarray
+    gpus: Sequence[GpuSpec],
+    gpu_ids: Int[np.ndarray, " rows"],
+    formats: Sequence[str],
+    format_ids: Int[np.ndarray, " rows"],
 ) -> Hardware:
     """Look the rows' chips and formats up.
 
@@ -136,7 +139,9 @@ def chip_tags(gpus: Sequence[GpuSpec]) -> Float[np.ndarray, "gpus 5"]:
     ).reshape(len(gpus), 5)
 
 
-def is_known(gpus: Sequence[GpuSpec], tags: Float[np.ndarray, "trained 5"]) -> np.ndarray:
+def is_known(
+    gpus: Sequence[GpuSpec], tags: Float[np.ndarray, "trained 5"]
+) -> Bool[np.ndarray, " gpus"]:
     """Which chips are among the trained ones, within 2 % in every figure."""
     apart = np.abs(chip_tags(gpus)[:, None] / tags[None] - 1.0).max(axis=2)
     return (apart < 0.02).any(axis=1)

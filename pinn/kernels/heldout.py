@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Int
 
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.network import TrainingPlan
@@ -30,7 +31,7 @@ FITS = {"gemm": 1, "decode_attention": 1, "prefill_attention": 1, "moe": FOLDS}
 SERVED_RANKS, SERVED_TOKENS = 8, 2048
 
 
-def fold_of_rows(rows: pd.DataFrame, group: Sequence[str], seed: int) -> np.ndarray:
+def fold_of_rows(rows: pd.DataFrame, group: Sequence[str], seed: int) -> Int[np.ndarray, " rows"]:
     """A fold, 0 to ``FOLDS - 1``, for every row; rows of one shape share it."""
     number = rows.groupby(list(group)).ngroup().to_numpy()
     return (np.random.default_rng(seed).permutation(number.max() + 1) % FOLDS)[number]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 
 from pinn.kernels.roofline_fit import fit_terms
 from pinn.kernels.tables.latent import KV_LORA_RANK, ROPE_DIM
@@ -36,7 +37,7 @@ def _terms(gpu: GpuSpec, kv_bytes, sequences, context, heads, rank, rope) -> np.
 class LatentCore:
     """Weights by (chip, cache format); chip ``*`` pools every chip of that format."""
 
-    weights: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
+    weights: dict[tuple[str, str], Float[np.ndarray, " terms"]] = field(default_factory=dict)
 
     @staticmethod
     def fit(rows: pd.DataFrame, gpus: Mapping[str, GpuSpec]) -> LatentCore:
@@ -66,7 +67,7 @@ class LatentCore:
 
     def seconds(
         self, gpu: GpuSpec, form: str, sequences, context, heads, rank, rope
-    ) -> np.ndarray | np.float64:
+    ) -> Float[np.ndarray, "..."] | np.float64:
         """What the context adds to a launch, at least the floor. Arguments broadcast."""
         kv_bytes = precision(form).bytes_per_weight
         values = _terms(gpu, kv_bytes, sequences, context, heads, rank, rope)

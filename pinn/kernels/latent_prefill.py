@@ -52,7 +52,7 @@ class LatentPrefill:
             attention's but rotations and norms that ran operation by operation.
     """
 
-    weights: dict[tuple[str], np.ndarray] = field(default_factory=dict)
+    weights: dict[tuple[str], Float[np.ndarray, " terms"]] = field(default_factory=dict)
 
     @staticmethod
     def fit(

@@ -25,7 +25,7 @@ def octaves(low: int, high: int, parts: int) -> Float[np.ndarray, " nodes"]:
     return np.append(np.outer(starts, 1 + np.arange(parts) / parts).ravel(), high)
 
 
-def node_points(axes: Nodes) -> list[np.ndarray]:
+def node_points(axes: Nodes) -> list[Float[np.ndarray, " nodes"]]:
     """Coordinates of all nodes of a lattice, one flat array per axis, last axis fastest."""
     return [grid.ravel() for grid in np.meshgrid(*axes, indexing="ij")]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class MeasuredShapes:
         low: Smallest measured value per axis, ``[shapes, axes]``.
         high: Largest one.
         tables: (chip, format) pairs that have rows.
-        timed: Which pairs have which shape, ``[shapes, tables]``.
+        timed: Which pairs have which shape.
     """
 
     names: tuple[str, ...]
@@ -48,7 +48,7 @@ class MeasuredShapes:
     low: Float[np.ndarray, "shapes axes"]
     high: Float[np.ndarray, "shapes axes"]
     tables: tuple[tuple[str, str], ...]
-    timed: np.ndarray
+    timed: Bool[np.ndarray, "shapes tables"]
 
     @staticmethod
     def of(

@@ -28,7 +28,7 @@ from pinn.specs.mixers import CHUNK_TOKENS, GATED_DELTA, IndexerSpec
 from pinn.specs.precision import ACTIVATION_BYTES
 from pinn.units import MILLISECOND
 
-Columns = dict[str, np.ndarray]
+Columns = dict[str, Float[np.ndarray, " rows"]]
 Terms = Float[np.ndarray, "rows terms"]
 
 #: Unit of counts of launches, waves and chunks: a fitted weight is then of order one.
@@ -66,17 +66,17 @@ class MixerOperator:
     where: tuple[str, ...]
     columns: tuple[str, ...]
     group: tuple[str, ...]
-    terms: Callable[[Columns, Columns], list[np.ndarray]]
+    terms: Callable[[Columns, Columns], list[Float[np.ndarray, " rows"]]]
 
 
-def _recurrence(c: Columns, gpu: Columns) -> list[np.ndarray]:
+def _recurrence(c: Columns, gpu: Columns) -> list[Float[np.ndarray, " rows"]]:
     """A decode's states in fp32, read and written; beyond the cache, and four times it; waves."""
     heads = c["batch_size"] * c["num_v_heads"]
     moved = heads * c["head_k_dim"] * c["head_v_dim"] * 8.0
     return [*_beyond_cache(moved, gpu), *_waves(heads, gpu)]
 
 
-def _convolution(c: Columns, gpu: Columns) -> list[np.ndarray]:
+def _convolution(c: Columns, gpu: Columns) -> list[Float[np.ndarray, " rows"]]:
     """Channels in and out, the tails of the requests, and the blocks of threads."""
     channels = 2 * c["num_k_heads"] * c["head_k_dim"] + c["num_v_heads"] * c["head_v_dim"]
     moved = 2 * ACTIVATION_BYTES * c["batch_size"] * c["seq_len"] * channels
@@ -94,7 +94,7 @@ def _convolution(c: Columns, gpu: Columns) -> list[np.ndarray]:
     ]
 
 
-def _scan(c: Columns, gpu: Columns) -> list[np.ndarray]:
+def _scan(c: Columns, gpu: Columns) -> list[Float[np.ndarray, " rows"]]:
     """Arithmetic of chunks, keys and values, states, and chunks one after the other."""
     k, v, chunk = c["head_k_dim"], c["head_v_dim"], CHUNK_TOKENS[GATED_DELTA]
     heads, tokens = c["num_v_heads"], c["batch_size"] * c["seq_len"]
@@ -114,7 +114,7 @@ def _scan(c: Columns, gpu: Columns) -> list[np.ndarray]:
     ]
 
 
-def _index_scores(c: Columns, gpu: Columns) -> list[np.ndarray]:
+def _index_scores(c: Columns, gpu: Columns) -> list[Float[np.ndarray, " rows"]]:
     """Scores' arithmetic in fp8, keys read, scores written, and tiles of 64 x 256."""
     queries, length = c["batch_size"] * c["isl"], _mean_keys(c)
     pairs, square = queries * length, queries * (c["step"] + c["isl"])
@@ -136,7 +136,7 @@ def _index_scores(c: Columns, gpu: Columns) -> list[np.ndarray]:
     ]
 
 
-def _index_choice(c: Columns, gpu: Columns) -> list[np.ndarray]:
+def _index_choice(c: Columns, gpu: Columns) -> list[Float[np.ndarray, " rows"]]:
     """Scores read and choices written; a block for each query, longer beyond the top-k."""
     queries, length = c["batch_size"] * c["isl"], _mean_keys(c)
     waves = np.ceil(queries / gpu["sms"])
@@ -155,7 +155,7 @@ def _index_choice(c: Columns, gpu: Columns) -> list[np.ndarray]:
     ]
 
 
-def _sparse_attention(c: Columns, gpu: Columns) -> list[np.ndarray]:
+def _sparse_attention(c: Columns, gpu: Columns) -> list[Float[np.ndarray, " rows"]]:
     """Chosen pairs: arithmetic, keys gathered; queries in and outputs out; all top-k as if full."""
     queries = c["batch_size"] * c["isl"]
     pairs = c["batch_size"] * (_reached(c["step"] + c["isl"]) - _reached(c["step"]))
@@ -170,13 +170,13 @@ def _sparse_attention(c: Columns, gpu: Columns) -> list[np.ndarray]:
     ]
 
 
-def _beyond_cache(moved: np.ndarray, gpu: Columns) -> list[np.ndarray]:
+def _beyond_cache(moved: np.ndarray, gpu: Columns) -> list[Float[np.ndarray, " rows"]]:
     """Bytes, those that the cache does not hold, and those that four of it do not."""
     left = (np.maximum(moved - times * gpu["l2"], 0.0) for times in (0, 1, 4))
     return [each / gpu["bandwidth"] for each in left]
 
 
-def _waves(blocks: np.ndarray, gpu: Columns) -> list[np.ndarray]:
+def _waves(blocks: np.ndarray, gpu: Columns) -> list[Float[np.ndarray, " rows"]]:
     """Blocks of threads per SM, and rounded up to whole waves."""
     per_sm = blocks / gpu["sms"]
     return [per_sm * _LAUNCH_SECONDS, np.ceil(per_sm) * _LAUNCH_SECONDS]
@@ -311,6 +311,6 @@ def operator_terms(
     return np.stack([launch, *operator.terms(sizes, gpu)], axis=1)
 
 
-def fit_operator(terms: Terms, seconds: np.ndarray) -> np.ndarray:
+def fit_operator(terms: Terms, seconds: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " terms"]:
     """Non-negative weights of the terms."""
     return fit_terms(terms, seconds)

@@ -24,10 +24,10 @@ class CorrectionNetwork(nn.Module):
         bound: Largest correction in log units.
     """
 
-    mean: Tensor
-    scale: Tensor
-    low: Tensor
-    high: Tensor
+    mean: Float[Tensor, " inputs"]
+    scale: Float[Tensor, " inputs"]
+    low: Float[Tensor, " inputs"]
+    high: Float[Tensor, " inputs"]
 
     def __init__(self, inputs: int, width: int, depth: int, bound: float) -> None:
         super().__init__()
@@ -61,7 +61,9 @@ class CorrectionNetwork(nn.Module):
         return self.bound * torch.tanh(self.layers(standard).squeeze(-1) / self.bound)
 
     @torch.no_grad()
-    def predict(self, inputs: np.ndarray, rows_at_once: int = 1 << 16) -> np.ndarray:
+    def predict(
+        self, inputs: Float[np.ndarray, "rows inputs"], rows_at_once: int = 1 << 16
+    ) -> Float[np.ndarray, " rows"]:
         """Correction from raw inputs, float64 in and out."""
         parts = [
             self(self.standardize(torch.from_numpy(inputs[i : i + rows_at_once])))
@@ -100,17 +102,17 @@ class TrainingPlan:
 
 
 def train(
-    inputs: np.ndarray,
-    target: np.ndarray,
+    inputs: Float[np.ndarray, "rows inputs"],
+    target: Float[np.ndarray, " rows"],
     plan: TrainingPlan,
     seed: int,
-    weights: np.ndarray | None = None,
+    weights: Float[np.ndarray, " rows"] | None = None,
 ) -> CorrectionNetwork:
     """Fit a network to log ratios; the same rows and seed give the same weights.
 
     Args:
-        inputs: ``[rows, inputs]``.
-        target: Log of measured over roofline time, ``[rows]``.
+        inputs: Of each row.
+        target: Log of measured over roofline time.
         plan: Sizes and schedule.
         seed: Of the initial weights, the thinning and the order of rows.
         weights: Per row; None for equal ones.

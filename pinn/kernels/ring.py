@@ -10,6 +10,7 @@ hwLat; src/graph/topo.h: PCI_BW is 12 of the 16 GB/s of PCIe 3.0 x16).
 from __future__ import annotations
 
 import numpy as np
+from jaxtyping import Float, Real
 
 from pinn.specs.gpu import GpuSpec
 
@@ -20,8 +21,10 @@ PROTOCOLS = {"LL": (6.6e-6, 1.0e-6, 0.5), "Simple": (8.4e-6, 5.7e-6, 1.0)}
 LINK_SHARE = 12.0 / 16.0
 
 
-def ring_seconds(gpu: GpuSpec, ranks: float, bytes_: np.ndarray) -> np.ndarray:
-    """Time of one all-reduce of ``bytes_`` on each of ``ranks`` GPUs, any shape."""
+def ring_seconds(
+    gpu: GpuSpec, ranks: float, bytes_: Real[np.ndarray, "..."]
+) -> Float[np.ndarray, "..."]:
+    """Time of one all-reduce of ``bytes_`` on each of ``ranks`` GPUs."""
     moved = 2 * (ranks - 1) / ranks * bytes_ / (LINK_SHARE * gpu.link_bandwidth_bytes_per_s)
     times = [launch + 2 * (ranks - 1) * hop + moved / w for launch, hop, w in PROTOCOLS.values()]
     return np.minimum(*times)

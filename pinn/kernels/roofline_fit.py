@@ -10,20 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy.optimize import nnls
 
 from pinn.kernels.hardware import Hardware
 from pinn.kernels.moe import FAMILIES, Moe
 from pinn.kernels.operator import Rows, Sizes
 
-TERMS = ("launch", "read", "compute", "slower", "activations", "experts", "slower_after_256")
 #: A unit that makes the fitted weight of order one, as the 10 us of a launch; it decides nothing.
 _EXPERT_SECONDS = 1e-6
 
 
 def terms(hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows terms"]:
-    """Terms in seconds, in the order of ``TERMS``.
+    """Seconds at the datasheet's rates.
 
     A launch of 10 us; reading the hit experts; computing; the slower of the two; gathering and
     scattering; 1 us per hit expert and SM; compute of tokens beyond 256, about the ridge of an
@@ -47,7 +46,7 @@ def terms(hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows terms"]:
 
 def fit_terms(
     values: Float[np.ndarray, "rows terms"], seconds: Rows, known: Rows | float = 0.0
-) -> np.ndarray:
+) -> Float[np.ndarray, " terms"]:
     """Non-negative weights that minimize the squared relative error, large errors capped.
 
     Two rounds of reweighting (Huber, 20 %) keep a few odd kernels from steering the fit. ``known``
@@ -66,7 +65,7 @@ def fit_terms(
 
 @dataclass(frozen=True)
 class RooflineFit:
-    """Weights of ``TERMS`` by chip and family, with fall-backs for what was never timed.
+    """Weights of :func:`terms` by chip and family, with fall-backs for what was never timed.
 
     Attributes:
         weights: ``(chip, family) -> weights``. Chip ``*`` pools every chip of that family; ``("*",
@@ -74,11 +73,15 @@ class RooflineFit:
             efficiencies.
     """
 
-    weights: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)
+    weights: dict[tuple[str, str], Float[np.ndarray, " terms"]] = field(default_factory=dict)
 
     @staticmethod
     def fit(
-        gpu_names: Sequence[str], gpu_ids: np.ndarray, hw: Hardware, sizes: Sizes, seconds: Rows
+        gpu_names: Sequence[str],
+        gpu_ids: Int[np.ndarray, " rows"],
+        hw: Hardware,
+        sizes: Sizes,
+        seconds: Rows,
     ) -> RooflineFit:
         """Fit every (chip, family) that has rows, and the pools."""
         values = terms(hw, sizes)
@@ -90,7 +93,7 @@ class RooflineFit:
                 groups[gpu_names[chip], FAMILIES[code]] = (codes == code) & (gpu_ids == chip)
         return RooflineFit({k: fit_terms(values[m], seconds[m]) for k, m in groups.items()})
 
-    def lookup(self, chip: str, name: str) -> np.ndarray:
+    def lookup(self, chip: str, name: str) -> Float[np.ndarray, " terms"]:
         """Weights for a chip and family, or the nearest pool."""
         for key in ((chip, name), ("*", name), ("*", "*")):
             if key in self.weights:
@@ -98,7 +101,11 @@ class RooflineFit:
         raise KeyError("a roofline fit without the pool of all rows")
 
     def seconds(
-        self, gpu_names: Sequence[str], gpu_ids: np.ndarray, hw: Hardware, sizes: Sizes
+        self,
+        gpu_names: Sequence[str],
+        gpu_ids: Int[np.ndarray, " rows"],
+        hw: Hardware,
+        sizes: Sizes,
     ) -> Rows:
         """Predicted time per row."""
         table = np.array([[self.lookup(g, f) for f in FAMILIES] for g in gpu_names])

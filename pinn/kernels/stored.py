@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from jaxtyping import Float, Shaped
 from safetensors.numpy import load_file, save_file
 
 from pinn.errors import PinnError
@@ -26,11 +27,13 @@ from pinn.specs.gpu import GpuSpec
 from pinn.specs.limits import MOST_CHECKPOINT_BYTES, check_size
 
 TENSORS, STRUCTURE = "kernels.safetensors", "kernels.json"
+#: Name -> array, as a file holds them.
+Tensors = Mapping[str, Shaped[np.ndarray, "..."]]
 #: Raised whenever inputs of a network or the layout of the files change.
 LAYOUT = 3
 
 
-def write(folder: Path, tensors: Mapping[str, np.ndarray], structure: Mapping[str, Any]) -> None:
+def write(folder: Path, tensors: Tensors, structure: Mapping[str, Any]) -> None:
     """Write both files."""
     folder.mkdir(parents=True, exist_ok=True)
     whole = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
@@ -40,7 +43,7 @@ def write(folder: Path, tensors: Mapping[str, np.ndarray], structure: Mapping[st
     replace_atomically(folder / STRUCTURE, lambda target: target.write_text(text))
 
 
-def read(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def read(folder: Path) -> tuple[Tensors, dict[str, Any]]:
     """Read both files and check that they belong together.
 
     Raises:
@@ -62,7 +65,7 @@ def read(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     return load_file(tensors), structure
 
 
-def operator_tensors(surrogate: OperatorSurrogate) -> dict[str, np.ndarray]:
+def operator_tensors(surrogate: OperatorSurrogate) -> Tensors:
     """Weights at 32 bits, which is what training used; ranges of inputs at 64."""
     name = surrogate.operator.name
     found = {}
@@ -89,7 +92,7 @@ def operator_structure(surrogate: OperatorSurrogate) -> dict[str, Any]:
 
 
 def read_operator(
-    operator: Operator, tensors: Mapping[str, np.ndarray], structure: Mapping[str, Any]
+    operator: Operator, tensors: Tensors, structure: Mapping[str, Any]
 ) -> OperatorSurrogate:
     """Rebuild one operator's surrogate."""
     sizes = structure["operators"][operator.name]
@@ -138,7 +141,7 @@ def fit_operator(
     write(folder, operator_tensors(fitted), structure)
 
 
-def measured_tensors(name: str, measured: MeasuredShapes) -> dict[str, np.ndarray]:
+def measured_tensors(name: str, measured: MeasuredShapes) -> Tensors:
     """Measured shapes; which table has which as packed bits."""
     return {
         f"measured.{name}.shapes": measured.shapes.astype(np.float32),
@@ -157,9 +160,7 @@ def measured_structure(measured: MeasuredShapes) -> dict[str, Any]:
     }
 
 
-def read_measured(
-    name: str, tensors: Mapping[str, np.ndarray], structure: Mapping[str, Any]
-) -> MeasuredShapes:
+def read_measured(name: str, tensors: Tensors, structure: Mapping[str, Any]) -> MeasuredShapes:
     """Rebuild the measured shapes of one operator."""
     found = structure["measured"][name]
     tables = tuple((str(gpu), str(form)) for gpu, form in found["tables"])
@@ -175,14 +176,14 @@ def read_measured(
     )
 
 
-def keyed_tensors(name: str, keyed: Mapping[Any, np.ndarray]) -> dict[str, np.ndarray]:
+def keyed_tensors(name: str, keyed: Mapping[Any, Float[np.ndarray, " values"]]) -> Tensors:
     """Arrays of equal length under composite keys; the keys go to the structure."""
     return {name: np.stack(list(keyed.values()))} if keyed else {}
 
 
 def read_keyed(
-    name: str, tensors: Mapping[str, np.ndarray], structure: Mapping[str, Any]
-) -> dict[Any, np.ndarray]:
+    name: str, tensors: Tensors, structure: Mapping[str, Any]
+) -> dict[Any, Float[np.ndarray, " values"]]:
     """Rebuild arrays under composite keys."""
     keys = [tuple(key) for key in structure["keys"][name]]
     return dict(zip(keys, tensors[name], strict=True)) if keys else {}

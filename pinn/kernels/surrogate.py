@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from pinn.errors import PinnError
 from pinn.kernels.hardware import Coded, Hardware, chip_tags, coded, hardware, is_known
@@ -28,7 +28,7 @@ UNNAMED_SHARE = 0.3
 
 def table_hardware(
     rows: pd.DataFrame, gpus: Mapping[str, GpuSpec], format_column: str
-) -> tuple[list[str], np.ndarray, Hardware]:
+) -> tuple[list[str], Int[np.ndarray, " rows"], Hardware]:
     """Chips and formats of measured rows: names of the chips, the rows' index, and the look-up."""
     names = sorted(rows["gpu"].unique())
     formats = sorted(rows[format_column].unique())
@@ -91,7 +91,7 @@ class OperatorSurrogate:
     def direct_log_seconds(
         self,
         names: Sequence[str],
-        ids: np.ndarray,
+        ids: Int[np.ndarray, " rows"],
         hw: Hardware,
         sizes: Sizes,
         rows_at_once: int = 1 << 16,
@@ -121,7 +121,7 @@ class OperatorSurrogate:
         chips = Coded(tuple(gpus[n] for n in names), ids)
         return self.seconds(chips, Coded(hw.format_names, hw.format_ids), sizes)
 
-    def seconds(self, gpu: Any, form: Any, sizes: Mapping[str, Any]) -> np.ndarray:
+    def seconds(self, gpu: Any, form: Any, sizes: Mapping[str, Any]) -> Float[np.ndarray, "..."]:
         """Times; all arguments broadcast together.
 
         Args:

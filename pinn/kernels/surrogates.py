@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from pinn.files.code import code_digest
 from pinn.kernels import stored
@@ -29,6 +30,9 @@ from pinn.kernels.tables.tables import KernelTables
 from pinn.specs.gpu import GpuSpec
 
 OPERATORS: tuple[Operator, ...] = (Gemm(), DecodeAttention(), PrefillAttention(), Moe())
+
+#: Of calls: their sizes broadcast.
+Seconds = Float[np.ndarray, "..."]
 
 
 @dataclass(frozen=True)
@@ -124,7 +128,7 @@ class KernelSurrogates:
             },
         )
 
-    def gemm_seconds(self, gpu: Any, precision: Any, m, n, k) -> np.ndarray:
+    def gemm_seconds(self, gpu: Any, precision: Any, m, n, k) -> Seconds:
         """``[m, k] x [k, n]`` with weights of a format.
 
         A format without a kernel of its own runs as weight-only (16-bit math) or, fp8_block and
@@ -135,7 +139,7 @@ class KernelSurrogates:
     def decode_attention_seconds(
         self, gpu: Any, kv_precision: Any, sequences, context_tokens, heads, kv_heads, head_dim,
         window=None,
-    ) -> np.ndarray:  # fmt: skip
+    ) -> Seconds:  # fmt: skip
         """One new token for each of ``sequences``; ``context_tokens`` counts it; local heads.
 
         ``window`` None or 0 is full attention.
@@ -156,7 +160,7 @@ class KernelSurrogates:
     def prefill_attention_seconds(
         self, gpu: Any, kv_precision: Any, sequences, tokens, heads, kv_heads, head_dim,
         window=None,
-    ) -> np.ndarray:  # fmt: skip
+    ) -> Seconds:  # fmt: skip
         """Causal attention of ``sequences`` fresh prompts of ``tokens``; local heads.
 
         A chunk of p tokens after s cached ones costs about as much as a fresh prompt of
@@ -178,7 +182,7 @@ class KernelSurrogates:
     def moe_seconds(
         self, gpu: Any, precision: Any, tokens, hidden, width, experts, top_k,
         tensor_parallel=1, expert_parallel=1, gated=True,
-    ) -> np.ndarray:  # fmt: skip
+    ) -> Seconds:  # fmt: skip
         """Routed experts on one rank; tokens are those of the whole expert-parallel group."""
         return self.moe.seconds(
             gpu,
@@ -195,13 +199,13 @@ class KernelSurrogates:
             },
         )
 
-    def all_reduce_seconds(self, gpu: Any, gpus, bytes) -> np.ndarray:
+    def all_reduce_seconds(self, gpu: Any, gpus, bytes) -> Seconds:
         """One all-reduce of ``bytes`` on each of ``gpus`` ranks of a node."""
         return self.all_reduce.seconds(gpu, gpus, bytes)
 
     def expert_exchange_seconds(
         self, gpu: GpuSpec, tokens, hidden, top_k, expert_parallel, library: str = "allgather"
-    ) -> np.ndarray:
+    ) -> Seconds:
         """Dispatch and combine of one layer where ranks hold different tokens.
 
         Args:
@@ -226,7 +230,7 @@ class KernelSurrogates:
     def latent_decode_attention_seconds(
         self, gpu: GpuSpec, kv_precision: str, sequences, context_tokens, heads, kv_lora_rank,
         rope_dim,
-    ) -> np.ndarray:  # fmt: skip
+    ) -> Seconds:  # fmt: skip
         """MLA's attention of decodes over compressed keys; its projections are multiplications."""
         sequences, context = np.asarray(sequences, float), np.asarray(context_tokens, float)
         launch = self.decode_attention_seconds(
@@ -239,7 +243,7 @@ class KernelSurrogates:
 
     def latent_prefill_attention_seconds(
         self, gpu: Any, sequences, tokens, cached, heads, qk_head_dim, v_head_dim
-    ) -> np.ndarray:
+    ) -> Seconds:
         """MLA's attention of chunks of ``tokens`` after ``cached`` ones: full heads of 16 bits.
 
         One launch of ordinary attention, and what its keys and multiplications take. Expanding
@@ -267,10 +271,6 @@ class KernelSurrogates:
         """
         known = {"window": 0.0, "tensor_parallel": 1.0, "expert_parallel": 1.0, "matrices": 3.0}
         return self.measured[operator].nearest(gpu.name, precision, {**known, **sizes})
-
-    def with_metadata(self, **values: Any) -> KernelSurrogates:
-        """The same surrogates with more metadata, such as held-out errors."""
-        return replace(self, metadata={**self.metadata, **values})
 
     def digest(self) -> str:
         """SHA-256 of everything that was fitted, whatever code fitted it."""

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from jaxtyping import Float
-from numpy.typing import ArrayLike
+from jaxtyping import Float, Real
 
 from pinn.specs.batch import Batch
 
 Counts = Float[np.ndarray, "*batches"]
+#: Of any shapes that broadcast.
+Sizes = Real[np.ndarray, "..."]
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class BatchSums:
         """Sequences in the step, each of which is sampled at most once."""
         return self.prefill_requests + self.decode_requests
 
-    def without_reread(self, tokens: ArrayLike) -> BatchSums:
+    def without_reread(self, tokens: Sizes) -> BatchSums:
         """The sums when so many tokens of the decodes' contexts come from the GPU's cache."""
         context = self.decode_context - tokens
         some = self.decode_context > 0
@@ -69,7 +70,9 @@ class BatchSums:
         return BatchSums(*(getattr(self, f.name).reshape(shape) for f in fields(self)))
 
 
-def causal_pairs(new: ArrayLike, cached: ArrayLike, window: ArrayLike = np.inf) -> np.ndarray:
+def causal_pairs(
+    new: Sizes | float, cached: Sizes | float, window: Sizes | float = np.inf
+) -> Float[np.ndarray, "..."]:
     """Pairs that ``new`` tokens after ``cached`` ones attend to, each also to itself.
 
     The i-th token of a sequence sees min(i, window) keys; the sum over the chunk is a difference

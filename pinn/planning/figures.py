@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from jaxtyping import Int, Shaped
 
-from pinn.planning.limits import Limits, statistic
+from pinn.planning.limits import Latencies, Limits, statistic
 from pinn.planning.plan import METRICS, STATISTICS, Point
 from pinn.simulator.run import Run
 from pinn.simulator.state import FINISHED, REJECTED, TIMED_OUT
@@ -15,7 +16,7 @@ _WARM_SHARE = 0.2
 _DRAIN_SHARE = 0.05
 
 
-def latencies_s(run: Run) -> dict[str, np.ndarray]:
+def latencies_s(run: Run) -> Latencies:
     """Metric -> seconds per request: infinite where not served, NaN where there is no such time.
 
     TPOT is the mean gap between a request's tokens, (last - first) / (tokens - 1).
@@ -101,8 +102,10 @@ def _table(values: np.ndarray, counts: np.ndarray) -> dict[str, float | None]:
 
 
 def least_latencies_s(
-    requests: np.ndarray, output_tokens: np.ndarray, now_s: float
-) -> dict[str, np.ndarray]:
+    requests: Shaped[np.ndarray, " requests"],
+    output_tokens: Int[np.ndarray, " requests"],
+    now_s: float,
+) -> Latencies:
     """Lower bounds of every request's latencies in a run that goes on.
 
     Args:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Real
+from jaxtyping import Float, Real
 
 from pinn.physics.batch_sums import uniform_sums
 from pinn.physics.speculation import deployment_features
-from pinn.planning.limits import Limits
+from pinn.planning.limits import Latencies, Limits
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.workloads.workload import Workload
 
@@ -22,7 +22,9 @@ from pinn.simulator.workloads.workload import Workload
 _GRAIN_TOKENS = 64
 
 
-def step_seconds(latency: LinearLatency, **requests: float | Real[np.ndarray, "..."]) -> np.ndarray:
+def step_seconds(
+    latency: LinearLatency, **requests: float | Real[np.ndarray, "..."]
+) -> Float[np.ndarray, "..."]:
     """Seconds of steps whose requests are alike; arguments as of ``uniform_sums``."""
     sums = uniform_sums(**requests, window=latency.deployment.model.window_tokens)
     return np.asarray(deployment_features(latency.deployment, sums) @ latency.beta)
@@ -30,7 +32,7 @@ def step_seconds(latency: LinearLatency, **requests: float | Real[np.ndarray, ".
 
 def floor_latencies_s(
     workload: Workload, latency: LinearLatency, prompts: LinearLatency
-) -> dict[str, np.ndarray]:
+) -> Latencies:
     """Lower bounds of every request's TTFT, TPOT and E2E.
 
     Prompts are computed in chunks of the token budget, but for what they share with another

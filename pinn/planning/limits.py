@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from pinn.errors import PinnError
 from pinn.planning.plan import METRICS
@@ -113,7 +113,11 @@ class Limits:
         each = {} if self.goodput is None else self.goodput.seconds
         return bool({*each, *(limit.metric for limit in self.statistics)} & {"ttft", "e2e"})
 
-    def excess(self, latencies: Latencies, gaps: tuple[np.ndarray, np.ndarray]) -> float:
+    def excess(
+        self,
+        latencies: Latencies,
+        gaps: tuple[Float[np.ndarray, " gaps"], Int[np.ndarray, " gaps"]],
+    ) -> float:
         """The worst latency as a share of its limit; every limit is held where it is at most 1.
 
         Args:
@@ -159,7 +163,9 @@ class Limits:
         return beyond > requests - self.goodput.needed(requests)
 
 
-def statistic(values: np.ndarray, counts: np.ndarray, percent: float | None) -> float:
+def statistic(
+    values: Float[np.ndarray, " values"], counts: Int[np.ndarray, " values"], percent: float | None
+) -> float:
     """Mean or percentile of values that each occur so often; NaN of none.
 
     Percentiles are interpolated as ``np.percentile`` does; one that touches an infinite value is

@@ -23,11 +23,6 @@ SCHEMA = "pinn plan 1"
 METRICS = ("ttft", "tpot", "itl", "e2e")
 #: Under which each metric is reported.
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
-#: What can limit a deployment.
-BOTTLENECKS = (
-    "KV memory", "seats", "prefill compute", "decode bandwidth", "communication", "host",
-)  # fmt: skip
-
 
 #: What is not known of a choice of two pools.
 POOLS_UNSURE = (
@@ -152,7 +147,7 @@ class Choice:
         at_rate: One replica at its share of the asked rate, or at its highest without one.
         cost_per_hour: Of all GPUs; None without prices.
         cost_per_million_output_tokens: At the asked rate, else at the highest.
-        limited_by: What stops a higher rate, of ``BOTTLENECKS``.
+        limited_by: What stops a higher rate, such as ``KV memory`` or ``decode bandwidth``.
         chance: That the limits are held at the asked rate given the prediction's interval; None
             where it has none, or no rate is asked.
         safe: Whether they are held at the bad end of the interval too.

@@ -32,6 +32,8 @@ def donor_coefficients(observations: pd.DataFrame) -> Float[np.ndarray, " featur
     return fit_donors(row_bases(donors, hierarchical_basis).tpot, donors["tpot_s"].to_numpy())
 
 
-def hierarchical_basis(deployment: Deployment, sums: BatchSums, _: float) -> np.ndarray:
+def hierarchical_basis(
+    deployment: Deployment, sums: BatchSums, _: float
+) -> Float[np.ndarray, "batches functions"]:
     """F_base and F_config of batches."""
     return shared_features(deployment, sums, deployment.recipe.token_budget)

@@ -40,7 +40,9 @@ class Bases:
     tpot: Float[np.ndarray, "n functions"]
     ttft: Float[np.ndarray, "n functions"]
 
-    def of(self, row_ids: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    def of(
+        self, row_ids: Sequence[str]
+    ) -> tuple[Float[np.ndarray, "rows functions"], Float[np.ndarray, "rows functions"]]:
         """Both, for the given rows."""
         places = [self.index[row_id] for row_id in row_ids]
         return self.tpot[places], self.ttft[places]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float, Int
 
 from pinn.data.deployments import observed_deployments
 from pinn.evaluation.methods import Method, Predictor
@@ -129,7 +130,7 @@ class OneModelOnly:
         return rows.take(models == names[counts.argmax()])
 
 
-def repeated(rows: ServingRows, index: np.ndarray) -> ServingRows:
+def repeated(rows: ServingRows, index: Int[np.ndarray, " index"]) -> ServingRows:
     """Rows by number, each as often as it is named."""
     per_row = {
         name: getattr(rows, name)[index]
@@ -153,7 +154,12 @@ class WrongBandwidth:
 
     factor: float
     deployments: Mapping[str, Deployment]
-    features: Mapping[str, tuple[np.ndarray, np.ndarray, float, float]]
+    features: Mapping[
+        str,
+        tuple[
+            Float[np.ndarray, " step_features"], Float[np.ndarray, " step_features"], float, float
+        ],
+    ]
 
     def __call__(self, rows: ServingRows) -> ServingRows:
         """The rows as that datasheet describes them."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from pinn.errors import PinnError
 from pinn.evaluation.methods import Prediction, Predictor
@@ -19,6 +19,8 @@ from pinn.kernels.exclusion import Exclusion
 from pinn.research.load_bases import Bases
 from pinn.training.serving_rows import ServingRows
 
+#: Of every row, for TPOT and for TTFT.
+Inputs = tuple[Float[np.ndarray, "n inputs"], Float[np.ndarray, "n inputs"]]
 #: One setting of a regression: its own parameters and ``over_floor``.
 Setting = Mapping[str, Any]
 
@@ -32,7 +34,7 @@ class Regression:
     Attributes:
         name: In tables.
         kind: ``ridge``, ``lasso``, ``trees`` or ``mlp``.
-        inputs: Of rows: for TPOT and for TTFT, ``[n, inputs]`` each.
+        inputs: Of rows: for TPOT and for TTFT.
         settings: What inner folds choose from. ``log``: learn logarithms; ``over_floor``: of the
             time over the physical floor instead of the time itself.
         seed: Of what is drawn.
@@ -40,7 +42,7 @@ class Regression:
 
     name: str
     kind: str
-    inputs: Callable[[ServingRows], tuple[np.ndarray, np.ndarray]]
+    inputs: Callable[[ServingRows], Inputs]
     settings: Sequence[Setting]
     seed: int = 0
 
@@ -140,7 +142,7 @@ def _estimator(kind: str, own: Setting, seed: int) -> Any:
     return make_pipeline(StandardScaler(), estimators[kind]())
 
 
-def inner_groups(rows: ServingRows) -> Iterator[np.ndarray]:
+def inner_groups(rows: ServingRows) -> Iterator[Bool[np.ndarray, " n"]]:
     """Masks of the rows to keep: inner folds leave whole models out, or GPUs of a single model."""
     models = np.array([rows.deployments[i].model.name for i in rows.deployment])
     gpus = np.array([rows.deployments[i].gpu.name for i in rows.deployment])
@@ -153,7 +155,7 @@ def inner_groups(rows: ServingRows) -> Iterator[np.ndarray]:
         yield ~np.isin(groups, names[fold::folds])
 
 
-def on_bases(bases: Bases) -> Callable[[ServingRows], tuple[np.ndarray, np.ndarray]]:
+def on_bases(bases: Bases) -> Callable[[ServingRows], Inputs]:
     """Inputs: the basis functions of a hierarchical decomposition."""
     return _OnBases(bases)
 
@@ -162,7 +164,7 @@ def on_bases(bases: Bases) -> Callable[[ServingRows], tuple[np.ndarray, np.ndarr
 class _OnBases:
     bases: Bases
 
-    def __call__(self, rows: ServingRows) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(self, rows: ServingRows) -> Inputs:
         return self.bases.of(rows.row_id)
 
 
@@ -176,7 +178,7 @@ class Everything:
 
     loads: pd.DataFrame
 
-    def __call__(self, rows: ServingRows) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(self, rows: ServingRows) -> Inputs:
         """One matrix for TPOT, one for TTFT."""
         free, rates = rows.embedding()
         load = np.log(self.loads.loc[list(rows.row_id)].to_numpy(np.float64))

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from jaxtyping import Shaped
 
 from pinn.simulator.arrays import ARRAYS, ENGINE
 from pinn.simulator.state import FIRST_SUM, STEP_COLUMNS
@@ -25,8 +26,8 @@ class Engine:
         arrays: The arrays by name; they live as long as this object.
     """
 
-    record: np.ndarray
-    arrays: dict[str, np.ndarray]
+    record: Shaped[np.ndarray, "1"]
+    arrays: dict[str, Shaped[np.ndarray, "..."]]
 
     @property
     def handle(self) -> Any:
@@ -57,7 +58,9 @@ def _fields(row: np.void) -> dict[str, Any]:
     return {name: row[name].tolist() for name in row.dtype.names or ()}
 
 
-def new_engine(settings: dict[str, float], given: dict[str, np.ndarray], distinct: int) -> Engine:
+def new_engine(
+    settings: dict[str, float], given: dict[str, Shaped[np.ndarray, "..."]], distinct: int
+) -> Engine:
     """Build an idle engine.
 
     Args:
@@ -100,7 +103,9 @@ def _bytes(record: np.ndarray, name: str) -> int:
     return math.prod(int(record[size][0]) for size in shape) * np.dtype(dtype).itemsize
 
 
-def _array(record: np.ndarray, name: str, given: dict[str, np.ndarray]) -> np.ndarray:
+def _array(
+    record: np.ndarray, name: str, given: dict[str, Shaped[np.ndarray, "..."]]
+) -> np.ndarray:
     dtype, shape = ARRAYS[name]
     if name in given:
         return np.ascontiguousarray(given[name], dtype=dtype)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 
 from pinn.physics.request import REQUEST_FEATURES, phase_mask, request_features
 from pinn.physics.speculation import deployment_features
@@ -55,7 +55,7 @@ class FeatureSums:
 
 
 def step_feature_sums(
-    deployment: Deployment, run: Run, steps: np.ndarray | None = None
+    deployment: Deployment, run: Run, steps: Shaped[np.ndarray, " chosen"] | None = None
 ) -> Float[np.ndarray, " features"]:
     """Features summed over steps.
 

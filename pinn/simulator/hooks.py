@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 from numba.extending import overload
 
 from pinn.coefficients.protocol import LatencyModel
@@ -37,8 +38,8 @@ class LinearCoefficients(NamedTuple):
     """A deployment's linear latency model as compiled code reads it."""
 
     costs: Any  # Costs
-    beta: np.ndarray  # [len(StepValues)]
-    alpha: np.ndarray  # [phases, len(RequestValues)]
+    beta: Float[np.ndarray, " step_values"]
+    alpha: Float[np.ndarray, "phases request_values"]
 
 
 class SpeculativeCoefficients(NamedTuple):
@@ -48,9 +49,9 @@ class SpeculativeCoefficients(NamedTuple):
     """
 
     costs: Any  # Costs of the pass that verifies
-    beta: np.ndarray  # [len(StepValues)], of what happens once a step
-    alpha: np.ndarray  # [phases, len(RequestValues)]
-    pass_beta: np.ndarray  # [len(StepValues)], of what happens in every pass
+    beta: Float[np.ndarray, " step_values"]  # Of what happens once a step
+    alpha: Float[np.ndarray, "phases request_values"]
+    pass_beta: Float[np.ndarray, " step_values"]  # and in every pass
     first: Any  # Costs of the draft's first pass
     later: Any  # and of the further ones
     tokens: float

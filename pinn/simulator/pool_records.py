@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 
 from pinn.coefficients.protocol import LatencyModel
 from pinn.simulator.engine import Engine
@@ -34,7 +34,7 @@ class Transfers:
     link_s: Float[np.ndarray, " requests"]
     link_bytes: Float[np.ndarray, " requests"]
 
-    def columns(self) -> dict[str, np.ndarray]:
+    def columns(self) -> dict[str, Shaped[np.ndarray, " requests"]]:
         """Per request, under names for a table."""
         return {f"transfer_{f.name}": getattr(self, f.name) for f in fields(self)}
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from jaxtyping import Shaped
 
 from pinn.files.write import replace_atomically
 from pinn.simulator.run import Run
@@ -31,7 +32,9 @@ def request_table(run: Run) -> pa.Table:
     return pa.table({"request": range(len(requests)), **columns})
 
 
-def write_requests(run: Run, path: Path, further: Mapping[str, np.ndarray] | None = None) -> None:
+def write_requests(
+    run: Run, path: Path, further: Mapping[str, Shaped[np.ndarray, " requests"]] | None = None
+) -> None:
     """Write that table, with more columns where they are given.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.request import RequestState
@@ -59,61 +59,61 @@ class RequestRecords:
         completion_s: PostDecodeFixedOverhead, the same for all.
     """
 
-    status: np.ndarray
-    stage: np.ndarray
-    replica: np.ndarray
-    prompt_tokens: np.ndarray
-    output_tokens: np.ndarray
-    cached_tokens: np.ndarray
-    reused_tokens: np.ndarray
-    computed_tokens: np.ndarray
-    preemptions: np.ndarray
-    arrival_s: np.ndarray
-    handed_s: np.ndarray
-    queued_s: np.ndarray
-    scheduled_s: np.ndarray
-    first_token_s: np.ndarray
-    finish_s: np.ndarray
-    engine_first_token_s: np.ndarray
-    engine_finish_s: np.ndarray
-    early_preemptions: np.ndarray
-    recomputed_tokens: np.ndarray
-    early_recomputed_tokens: np.ndarray
+    status: Shaped[np.ndarray, " requests"]
+    stage: Int[np.ndarray, " requests"]
+    replica: Int[np.ndarray, " requests"]
+    prompt_tokens: Int[np.ndarray, " requests"]
+    output_tokens: Int[np.ndarray, " requests"]
+    cached_tokens: Int[np.ndarray, " requests"]
+    reused_tokens: Int[np.ndarray, " requests"]
+    computed_tokens: Int[np.ndarray, " requests"]
+    preemptions: Int[np.ndarray, " requests"]
+    arrival_s: Float[np.ndarray, " requests"]
+    handed_s: Float[np.ndarray, " requests"]
+    queued_s: Float[np.ndarray, " requests"]
+    scheduled_s: Float[np.ndarray, " requests"]
+    first_token_s: Float[np.ndarray, " requests"]
+    finish_s: Float[np.ndarray, " requests"]
+    engine_first_token_s: Float[np.ndarray, " requests"]
+    engine_finish_s: Float[np.ndarray, " requests"]
+    early_preemptions: Int[np.ndarray, " requests"]
+    recomputed_tokens: Int[np.ndarray, " requests"]
+    early_recomputed_tokens: Int[np.ndarray, " requests"]
     arrival_state: RequestState
     start_state: RequestState
     handed_work: Float[np.ndarray, "requests 3"]
     first_work: Float[np.ndarray, "requests 3"]
     last_work: Float[np.ndarray, "requests 3"]
-    drafted_tokens: np.ndarray
-    accepted_tokens: np.ndarray
+    drafted_tokens: Int[np.ndarray, " requests"]
+    accepted_tokens: Int[np.ndarray, " requests"]
     completion_s: float = 0.0
 
     def __len__(self) -> int:
         return len(self.status)
 
     @property
-    def finished(self) -> np.ndarray:
+    def finished(self) -> Bool[np.ndarray, " requests"]:
         """Mask of the requests that were served to the end."""
         return self.status == "finished"
 
     @property
-    def ttft_s(self) -> np.ndarray:
+    def ttft_s(self) -> Float[np.ndarray, " requests"]:
         """Time to first token, as the client sees it."""
         return self.first_token_s - self.arrival_s
 
     @property
-    def e2e_s(self) -> np.ndarray:
+    def e2e_s(self) -> Float[np.ndarray, " requests"]:
         """End-to-end latency; for a client that gave up, its patience."""
         return self.finish_s - self.arrival_s
 
     @property
-    def mean_itl_s(self) -> np.ndarray:
+    def mean_itl_s(self) -> Float[np.ndarray, " requests"]:
         """Mean gap between a request's tokens, completion left out; NaN with a single token."""
         gaps = np.where(self.output_tokens > 1, self.output_tokens - 1.0, np.nan)
         return (self.last_token_s - self.first_token_s) / gaps
 
     @property
-    def last_token_s(self) -> np.ndarray:
+    def last_token_s(self) -> Float[np.ndarray, " requests"]:
         """When the client saw the last token, before completion."""
         return self.finish_s - self.completion_s
 

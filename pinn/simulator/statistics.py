@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from pinn.simulator.run import GapRuns, Run
 from pinn.units import MILLISECOND
@@ -14,7 +14,9 @@ PERCENTILES = (50, 90, 95, 99)
 
 
 def weighted_percentiles(
-    values: Float[np.ndarray, " n"], counts: np.ndarray, percents: tuple[int, ...] = PERCENTILES
+    values: Float[np.ndarray, " n"],
+    counts: Int[np.ndarray, " n"],
+    percents: tuple[int, ...] = PERCENTILES,
 ) -> list[float]:
     """Percentiles of values that each occur so often, as ``np.percentile`` of all of them.
 
@@ -104,7 +106,7 @@ def _recomputed(run: Run, done: np.ndarray) -> int:
 
 
 def latency_statistics(
-    name: str, seconds: Float[np.ndarray, " n"], counts: np.ndarray | None = None
+    name: str, seconds: Float[np.ndarray, " n"], counts: Int[np.ndarray, " n"] | None = None
 ) -> dict[str, float]:
     """Mean and percentiles in milliseconds of times that each occur so often, once by default."""
     if counts is None:

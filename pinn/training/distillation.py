@@ -9,7 +9,7 @@ from typing import NamedTuple
 import lightning
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -59,7 +59,7 @@ class DistillationRows(NamedTuple):
         """How many deployments."""
         return len(self.free)
 
-    def take(self, index: Tensor | slice) -> DistillationRows:
+    def take(self, index: Int[Tensor, " index"] | slice) -> DistillationRows:
         """The deployments at ``index``."""
         return DistillationRows(
             self.free[index], self.rates[index], self.features[index], self.seconds[index]
@@ -131,7 +131,7 @@ class Distillation(lightning.LightningModule):
         for parameter in (network.alpha_base, *network.alpha_head.parameters()):
             parameter.requires_grad_(False)
 
-    def training_step(self, batch: DistillationRows) -> Tensor:
+    def training_step(self, batch: DistillationRows) -> Float[Tensor, ""]:
         """Huber loss of the log step times."""
         beta, _ = self.network(batch.free, batch.rates)
         predicted = torch.einsum("mnf,mf->mn", batch.features, beta.float())
@@ -151,11 +151,3 @@ class Distillation(lightning.LightningModule):
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
         }
-
-
-def step_errors(network: CoefficientNetwork, rows: DistillationRows) -> np.ndarray:
-    """Relative error of every step, ``[m, n]``."""
-    with torch.no_grad():
-        beta, _ = network(rows.free, rows.rates)
-        predicted = torch.einsum("mnf,mf->mn", rows.features.double(), beta.double())
-    return (predicted / rows.seconds - 1).numpy()

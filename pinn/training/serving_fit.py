@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import lightning
 import torch
+from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -45,18 +46,22 @@ class ServingFitSettings:
 LEAST_STEPS_SHARE = 0.5
 
 
+#: Name -> values; the first axis counts rows, runs or deployments.
+TensorBatch = dict[str, Shaped[Tensor, "..."]]
+
+
 class Repeat(IterableDataset):
     """The full batch, over and over: 825 rows fit one step."""
 
-    def __init__(self, batch: dict[str, Tensor], times: int) -> None:
+    def __init__(self, batch: TensorBatch, times: int) -> None:
         self.batch, self.times = batch, times
 
-    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+    def __iter__(self) -> Iterator[TensorBatch]:
         for _ in range(self.times):
             yield self.batch
 
 
-def serving_batch(rows: ServingRows) -> dict[str, Tensor]:
+def serving_batch(rows: ServingRows) -> TensorBatch:
     """The rows as tensors, with the embedding of their deployments."""
     free, rates = rows.embedding()
     arrays = {
@@ -74,7 +79,9 @@ def serving_batch(rows: ServingRows) -> dict[str, Tensor]:
     return {name: torch.tensor(a) for name, a in arrays.items()}
 
 
-def predict_rows(network: CoefficientNetwork, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+def predict_rows(
+    network: CoefficientNetwork, batch: TensorBatch
+) -> tuple[Float[Tensor, " rows"], Float[Tensor, " rows"]]:
     """TPOT and TTFT in seconds of every row, for the batches that it was simulated with."""
     beta, alpha = network(batch["free"], batch["rates"])
     beta, alpha = beta[batch["deployment"]], alpha[batch["deployment"]]
@@ -95,7 +102,7 @@ class ServingFit(lightning.LightningModule):
         network.requires_grad_(settings.learn_beta)
         network.alpha_base.requires_grad_(True)
 
-    def training_step(self, batch: dict[str, Tensor]) -> Tensor:
+    def training_step(self, batch: TensorBatch) -> Float[Tensor, ""]:
         """Loss of all rows plus the negative log priors."""
         s, network = self.settings, self.network
         tpot, ttft = predict_rows(network, batch)
@@ -107,7 +114,7 @@ class ServingFit(lightning.LightningModule):
         self.log("loss", loss, prog_bar=True, batch_size=rows)
         return loss
 
-    def _penalty(self, batch: dict[str, Tensor]) -> Tensor:
+    def _penalty(self, batch: TensorBatch) -> Tensor:
         """Half the squared log deviations from the prior, in units of their spreads."""
         s, network = self.settings, self.network
         bases = (network.beta_base**2).sum() + (network.alpha_base**2).sum()

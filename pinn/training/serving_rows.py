@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from pinn.data.measured_deployments import MeasuredDeployment, measured_deployments
 from pinn.files.store import remembered_table
@@ -89,7 +89,7 @@ class ServingRows:
         """Measured mean time to first token."""
         return np.array([m.ttft_s for m in self.measured])
 
-    def take(self, keep: np.ndarray) -> ServingRows:
+    def take(self, keep: Bool[np.ndarray, " n"]) -> ServingRows:
         """The rows where ``keep`` is true, with the deployments they need and fresh weights."""
         used, index = np.unique(self.deployment[keep], return_inverse=True)
         deployments = tuple(self.deployments[i] for i in used)
@@ -109,7 +109,7 @@ class ServingRows:
             },
         )
 
-    def embedding(self) -> tuple[np.ndarray, np.ndarray]:
+    def embedding(self) -> tuple[Float[np.ndarray, "m descriptors"], Float[np.ndarray, "m rates"]]:
         """Descriptors and log rates of the distinct deployments."""
         return embed(self.deployments)
 

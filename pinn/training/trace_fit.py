@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -18,6 +19,7 @@ from pinn.training.serving_fit import (
     Repeat,
     ServingFit,
     ServingFitSettings,
+    TensorBatch,
     serving_batch,
 )
 from pinn.training.serving_rows import ServingRows
@@ -50,7 +52,7 @@ class TraceFit(ServingFit):
         start = copy.deepcopy(network).requires_grad_(False)
         self._start = (start,)  # in a tuple, so that it is no part of what learns or is saved
 
-    def training_step(self, batch: dict[str, Tensor]) -> Tensor:
+    def training_step(self, batch: TensorBatch) -> Float[Tensor, ""]:
         """The loss of measured deployments plus that of traced steps."""
         beta, _ = self.network(batch["trace_free"], batch["trace_rates"])
         predicted = (beta[batch["trace_run"]] * batch["trace_features"]).sum(-1)
@@ -60,7 +62,7 @@ class TraceFit(ServingFit):
         self.log("trace_loss", loss, batch_size=len(predicted))
         return super().training_step(batch) + self.traces.trace_weight * loss
 
-    def _penalty(self, batch: dict[str, Tensor]) -> Tensor:
+    def _penalty(self, batch: TensorBatch) -> Tensor:
         """Half the squared log deviations from the start, in units of their spreads."""
         s, network, start = self.settings, self.network, self._start[0]
         penalty = sum(

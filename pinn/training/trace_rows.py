@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from pinn.data.traces.trace_tables import read_trace_tables
@@ -53,7 +53,7 @@ class TraceRows:
     seconds: Float[np.ndarray, " n"]
     weight: Float[np.ndarray, " n"]
 
-    def batch(self) -> dict[str, Tensor]:
+    def batch(self) -> dict[str, Shaped[Tensor, "..."]]:
         """The rows as tensors, with the embedding of their deployments."""
         free, rates = embed(self.deployments)
         arrays = {

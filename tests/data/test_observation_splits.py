@@ -32,47 +32,18 @@ def test_each_split_holds_out_exactly_one(rows, make, column):
         assert len(split.train_ids) + len(split.test_ids) == len(rows)
 
 
-def test_inner_folds_keep_deployments_whole_and_cover_every_row_once(rows):
-    folds = splits.inner_folds(rows)
-    tested = [row_id for fold in folds for row_id in fold.test_ids]
-    assert sorted(tested) == sorted(rows["row_id"])
-    keys = splits.deployment_keys(rows).set_axis(rows["row_id"])
-    for fold in folds:
-        assert not set(keys[list(fold.train_ids)]) & set(keys[list(fold.test_ids)])
-        assert set(keys[list(fold.test_ids)]) == set(fold.held_out)
-
-
-def test_inner_folds_hold_some_of_every_model(rows):
-    of_row = rows.set_index("row_id")["model"]
-    for fold in splits.inner_folds(rows):
-        assert of_row[list(fold.test_ids)].nunique() == of_row.nunique()
-
-
-def test_inner_folds_are_of_similar_size(rows):
-    sizes = [len(fold.test_ids) for fold in splits.inner_folds(rows)]
-    assert max(sizes) < 1.3 * min(sizes)
-
-
 def test_splits_do_not_depend_on_the_order_of_rows(rows):
     shuffled = rows.sample(frac=1, random_state=0)
-    for fold, again in zip(splits.inner_folds(rows), splits.inner_folds(shuffled), strict=True):
+    each = zip(splits.leave_one_gpu_out(rows), splits.leave_one_gpu_out(shuffled), strict=True)
+    for fold, again in each:
         assert fold.held_out == again.held_out
         assert set(fold.test_ids) == set(again.test_ids)
-
-
-def test_recorded_splits_are_read_back(rows, tmp_path):
-    made = splits.inner_folds(rows, 3)
-    splits.write_splits(made, tmp_path / "splits.json")
-    (first, *_) = json.loads((tmp_path / "splits.json").read_text())
-    assert (first["held_out"], first["test_ids"]) == ([*made[0].held_out], [*made[0].test_ids])
 
 
 def test_errors(rows):
     one = rows[rows["model"] == rows["model"].iloc[0]]
     with pytest.raises(PinnError, match="cannot leave one model out"):
         splits.leave_one_model_out(one)
-    with pytest.raises(PinnError, match="cannot make 1 folds"):
-        splits.inner_folds(rows, 1)
     with pytest.raises(PinnError, match="trained on and tested on"):
         splits.Split("s", (), ("a", "b"), ("b",))
 

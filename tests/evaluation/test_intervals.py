@@ -1,5 +1,7 @@
 """From the folders of experiments to the intervals of their checkpoint."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import yaml
@@ -28,7 +30,7 @@ def folder(tmp_path, h100_kernels):
     found = write_experiment(tmp_path / "moe_ep")
     for name in MODELS:
         exclude = Exclusion(models=(load_model(name),))
-        fitted = h100_kernels.with_metadata(excluded=exclude.describe())
+        fitted = replace(h100_kernels, metadata={"excluded": exclude.describe()})
         fitted.save(tmp_path / "kernels" / exclude.slug())
     settings = {
         "_target_": "pinn.training.kernel_learner.KernelSettings",

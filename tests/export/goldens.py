@@ -18,7 +18,6 @@ from pinn.coefficients.checkpoint import registry
 from pinn.coefficients.configurations import expand_grid, make_deployment, make_deployments
 from pinn.errors import PinnError
 from pinn.export.configured import Configured, from_checkpoint, with_coefficient_files
-from pinn.export.microseconds import whole_microseconds
 from pinn.export.specs import specs_document, write_specs
 from pinn.export.table import export_table
 from pinn.export.table_file import table_json, write_table_file
@@ -65,6 +64,15 @@ _LONGEST = 131_072
 MANIFEST, TABLE, CSV_TABLE = "manifest.json", "table.json", "table.csv"
 STEPS, PHASES = "steps.json.gz", "phases.json.gz"
 NETWORK, SPECS = "network.json.gz", "specs.json"
+
+
+def whole_microseconds(seconds: np.ndarray) -> np.ndarray:
+    """Seconds as whole microseconds, rounded half to even as Go's ``math.RoundToEven``.
+
+    >>> whole_microseconds(np.array([1.5e-6, 2.5e-6])).tolist()
+    [2, 2]
+    """
+    return np.asarray(np.rint(seconds * 1e6), dtype=np.int64)
 
 
 def golden_rows(checkpoint: Path, coefficient_files: Sequence[Path] = ()) -> Configured:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from assumed_priors import beta_prior
 from calibration_rows import BASE, deployment, intervals
 from go_command import GO, go, needs_go
 from goldens import STEPS, TABLE, write_goldens
@@ -24,7 +25,6 @@ from pinn.coefficients.coefficient_set import (
 from pinn.coefficients.coefficients import Coefficients, prior_coefficients
 from pinn.export.table_file import read_table_file
 from pinn.training.calibration.calibrate import BetaSettings, calibrate_beta
-from pinn.training.calibration.prior import beta_prior
 
 #: Modules that build without anything from the network.
 BUILT = ("pinn", "blis", "blis/simulator")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from parameter_counts import count_parameters
 from simulator_helpers import DENSE, MIXTURE, Recorder, deployment, load
 
 from pinn.errors import PinnError
@@ -19,7 +20,6 @@ from pinn.simulator.simulate import simulate
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu_catalog import load_gpu
-from pinn.specs.parameters import count_parameters
 from pinn.specs.serving import ServingSpec
 from pinn.units import GIB
 

@@ -1,6 +1,7 @@
 """Recurrent states in the engine's memory, and what cannot be exported of them."""
 
 import pytest
+from parameter_counts import count_parameters
 
 from pinn.errors import PinnError
 from pinn.export.blis_model import check_expressible
@@ -10,7 +11,6 @@ from pinn.simulator.memory import gpu_weight_bytes, kv_layout, state_bytes
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu_catalog import load_gpu
-from pinn.specs.parameters import count_parameters
 from pinn.specs.serving import ServingSpec
 
 

@@ -1,8 +1,8 @@
 import pytest
+from parameter_counts import count_parameters
 
 from pinn.specs.catalog import load_model
 from pinn.specs.huggingface import model_from_config
-from pinn.specs.parameters import count_parameters
 
 HUB = "hub page, size of the safetensors files' tensors"
 #: Name, published parameters in all (10^9), source.

@@ -6,7 +6,6 @@ import pytest
 from serving_cases import observations, with_times
 
 from pinn.coefficients.coefficient_network import NetworkSettings
-from pinn.kernels.exclusion import Exclusion
 from pinn.training.distillation import DistillationSettings
 from pinn.training.kernel_learner import KernelLearner, KernelSettings
 from pinn.training.learner import ServingLearner
@@ -43,7 +42,7 @@ def learner() -> ServingLearner:
 def released(h100_kernels, tmp_path_factory) -> Path:
     """Quickly fitted surrogates where released ones lie."""
     folder = tmp_path_factory.mktemp("released")
-    h100_kernels.with_metadata(excluded=Exclusion().describe()).save(folder / "all")
+    h100_kernels.save(folder / "all")
     return folder
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from pinn.data.traces.residencies import OUTPUT_LAGS, JourneyBatches, Ragged, residencies
 from pinn.data.traces.steps import JOURNEY, KNOWLEDGE, SNAPSHOT
@@ -108,7 +108,7 @@ class SegmentJourneys:
 
     batches: JourneyBatches
     output_lag: int
-    agrees: np.ndarray
+    agrees: Bool[np.ndarray, " steps"]
 
 
 def segment_journeys(
@@ -146,7 +146,7 @@ def _agreement(steps: pd.DataFrame, batches: JourneyBatches) -> np.ndarray:
     )
 
 
-def complete_snapshots(steps: pd.DataFrame, snapshots: pd.DataFrame) -> np.ndarray:
+def complete_snapshots(steps: pd.DataFrame, snapshots: pd.DataFrame) -> Bool[np.ndarray, " steps"]:
     """Per canonical step, whether its snapshots tell of every request that its summary counts.
 
     Args:
@@ -177,7 +177,9 @@ def complete_snapshots(steps: pd.DataFrame, snapshots: pd.DataFrame) -> np.ndarr
     )
 
 
-def knowledge_levels(has_snapshot: np.ndarray, has_journey: np.ndarray) -> np.ndarray:
+def knowledge_levels(
+    has_snapshot: Bool[np.ndarray, " steps"], has_journey: Bool[np.ndarray, " steps"]
+) -> Int[np.ndarray, " steps"]:
     """Index into ``KNOWLEDGE`` of each step: a snapshot before journeys before the summary."""
     levels = np.full(len(has_snapshot), len(KNOWLEDGE) - 1, dtype=np.int8)
     levels[has_journey] = KNOWLEDGE.index(JOURNEY)

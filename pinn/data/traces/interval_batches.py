@@ -11,6 +11,7 @@ from dataclasses import fields
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Bool, Int
 
 from pinn.data.traces.ahead import follows, is_ahead, mean_chunk, own_work, work_before
 from pinn.data.traces.batches import (
@@ -52,7 +53,7 @@ class IntervalBatches:
             budget = deployment.recipe.token_budget
             self._journeys = journeys_by_segment(traces.requests, self._steps, budget)
 
-    def of(self, rows: np.ndarray) -> WeightedBatches:
+    def of(self, rows: Int[np.ndarray, " intervals"]) -> WeightedBatches:
         """Batches of intervals.
 
         Args:
@@ -80,7 +81,7 @@ class IntervalBatches:
             parts.append(WeightedBatches(earlier, also, steps[also] / 4))
         return _joined(parts)
 
-    def of_steps(self, rows: np.ndarray) -> BatchSums:
+    def of_steps(self, rows: Int[np.ndarray, " steps"]) -> BatchSums:
         """Batches of sampled steps, each at the best level of knowledge there is.
 
         Args:
@@ -100,7 +101,9 @@ class IntervalBatches:
             self._fill(columns, mine, self._snapshot_sums(chosen.iloc[mine]))
         return BatchSums(**columns)
 
-    def at(self, segment: np.ndarray, step: np.ndarray) -> tuple[BatchSums, np.ndarray]:
+    def at(
+        self, segment: Int[np.ndarray, " steps"], step: Int[np.ndarray, " steps"]
+    ) -> tuple[BatchSums, Bool[np.ndarray, " steps"]]:
         """Batches of any steps: sampled ones, else what the journeys tell for sure.
 
         Args:

@@ -32,6 +32,7 @@ from copy import copy
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from jaxtyping import Int, Shaped
 
 from pinn.data.traces.segments import find_segments
 from pinn.files.read_report import ReadReport
@@ -105,7 +106,7 @@ class StepOrder:
         self.is_ambiguous = segments.is_ambiguous[segments.order]
         self.report = ReadReport("steps", "", "", len(server), len(rows), _without_zeros(refused))
 
-    def only(self, chosen: np.ndarray) -> StepOrder:
+    def only(self, chosen: Shaped[np.ndarray, " chosen"]) -> StepOrder:
         """The order of some canonical rows."""
         part = copy(self)
         part.rows, part.segment = self.rows[chosen], self.segment[chosen]
@@ -114,7 +115,10 @@ class StepOrder:
 
 
 def canonical_steps(
-    raw: pa.Table, order: StepOrder, knowledge: np.ndarray | None = None, batch_rows: int = 2**17
+    raw: pa.Table,
+    order: StepOrder,
+    knowledge: Int[np.ndarray, " steps"] | None = None,
+    batch_rows: int = 2**17,
 ) -> Iterator[pa.RecordBatch]:
     """The canonical rows, a batch at a time, so that big files need little memory.
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Int
 
 from pinn.errors import PinnError
 
@@ -14,9 +15,9 @@ from pinn.errors import PinnError
 class TemporalSplit:
     """Rows of the cycle table: the first 60 % of a run's time, the next 20 %, the last 20 %."""
 
-    train: np.ndarray
-    validation: np.ndarray
-    test: np.ndarray
+    train: Int[np.ndarray, " train"]
+    validation: Int[np.ndarray, " validation"]
+    test: Int[np.ndarray, " test"]
 
 
 def temporal_split(

@@ -121,7 +121,7 @@ def _choices(table: pd.DataFrame, rows: np.ndarray) -> list[tuple[int, ...]]:
     return found
 
 
-def calibrated(rows: np.ndarray, data: LeftOut, settings: Settings) -> Posterior:
+def calibrated(rows: Int[np.ndarray, "3"], data: LeftOut, settings: Settings) -> Posterior:
     """The posterior of three rows."""
     return fit_posterior(
         _prior(rows[0], data, settings),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 
 from pinn.coefficients.checkpoint import load_checkpoint
 from pinn.coefficients.checkpoint_search import find_checkpoint
@@ -62,15 +62,15 @@ class LeftOut:
     """
 
     observations: pd.DataFrame
-    model: np.ndarray
+    model: Shaped[np.ndarray, " n"]
     base: Float[np.ndarray, "n coefficients"]
     features: Float[np.ndarray, "n figures coefficients"]
     offset: Float[np.ndarray, "n figures"]
     measured: Float[np.ndarray, "n figures"]
-    doubts: dict[Deployment, tuple[np.ndarray, KnownSteps]]
+    doubts: dict[Deployment, tuple[Float[np.ndarray, " coefficients"], KnownSteps]]
     deployments: tuple[Deployment, ...]
 
-    def doubt(self, row: int) -> tuple[np.ndarray, KnownSteps]:
+    def doubt(self, row: int) -> tuple[Float[np.ndarray, " coefficients"], KnownSteps]:
         """Own spreads of a row's coefficients, and the steps known to within something."""
         return self.doubts[self.deployments[row]]
 
@@ -141,7 +141,7 @@ def _figures(job: Job, run: Run) -> tuple[np.ndarray, np.ndarray]:
 
 def _doubts(
     checkpoint: Path, rows: ServingRows, networks: dict[str, Path]
-) -> dict[Deployment, tuple[np.ndarray, KnownSteps]]:
+) -> dict[Deployment, tuple[Float[np.ndarray, " coefficients"], KnownSteps]]:
     """How far each deployment's coefficients and steps may be off, learned on other models."""
     errors = remembered_table(_errors, checkpoint)
     found = {}

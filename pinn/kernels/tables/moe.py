@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 
 from pinn.files.read_report import ReadReport
 from pinn.kernels.tables.sources import MOE, TableSource
@@ -50,7 +51,7 @@ CROWDED_PAIRS = 16.0
 WARM_SHARE = 0.3
 
 
-def matrices(hidden: pd.Series, width: pd.Series) -> np.ndarray:
+def matrices(hidden: pd.Series, width: pd.Series) -> Float[np.ndarray, " rows"]:
     """Weight matrices of one expert: 3, or 2 without a gate."""
     pairs = zip(hidden.tolist(), width.tolist(), strict=True)
     return np.array([2.0 if pair in UNGATED else 3.0 for pair in pairs])

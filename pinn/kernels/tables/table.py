@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Bool, Float
 
 from pinn.errors import PinnError
 from pinn.files.read_report import ReadReport, file_sha256
@@ -99,7 +100,7 @@ def refuse(
 SPIKE = 1.3
 
 
-def spikes(rows: pd.DataFrame, shape: Sequence[str], axis: str) -> np.ndarray:
+def spikes(rows: pd.DataFrame, shape: Sequence[str], axis: str) -> Bool[np.ndarray, " rows"]:
     """Rows far above both of their neighbours along ``axis`` among rows of equal ``shape``."""
     order = rows.sort_values([*shape, axis])
     neighbours = order["seconds"].groupby([order[c] for c in shape])
@@ -107,13 +108,13 @@ def spikes(rows: pd.DataFrame, shape: Sequence[str], axis: str) -> np.ndarray:
     return (order["seconds"] > SPIKE * around).reindex(rows.index).to_numpy()
 
 
-def flop_rate(gpu: GpuSpec, formats: pd.Series) -> np.ndarray:
+def flop_rate(gpu: GpuSpec, formats: pd.Series) -> Float[np.ndarray, " rows"]:
     """Dense FLOP/s of a GPU per row, by number format."""
     rates = {f: gpu.matmul_flop_per_s(precision(f)) for f in formats.unique()}
     return formats.map(rates).to_numpy(dtype=np.float64)
 
 
-def bytes_per_element(formats: pd.Series) -> np.ndarray:
+def bytes_per_element(formats: pd.Series) -> Float[np.ndarray, " rows"]:
     """Storage per element per row, by number format."""
     sizes = {f: precision(f).bytes_per_weight for f in formats.unique()}
     return formats.map(sizes).to_numpy(dtype=np.float64)

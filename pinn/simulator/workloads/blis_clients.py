@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict, Field
 
 from pinn.errors import PinnError
@@ -33,7 +33,9 @@ class BlisArrival(_Strict):
     shape: Number | None = Field(default=None, gt=0)
     scale: Number | None = Field(default=None, gt=0)
 
-    def gaps_s(self, rate_per_s: float, count: int, rng: np.random.Generator) -> np.ndarray:
+    def gaps_s(
+        self, rate_per_s: float, count: int, rng: np.random.Generator
+    ) -> Float[np.ndarray, " count"]:
         """Seconds between requests.
 
         Raises:

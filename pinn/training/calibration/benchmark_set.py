@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from jaxtyping import Bool
 
 from pinn.coefficients.coefficient_set import CoefficientSet, deployment_facts
 from pinn.training.calibration.benchmarks import BenchmarkCalibration
@@ -12,7 +13,9 @@ from pinn.training.calibration.run import found_facts, posterior_set
 
 
 def benchmark_set(
-    found: BenchmarkCalibration, named: dict[str, str], taught: np.ndarray
+    found: BenchmarkCalibration,
+    named: dict[str, str],
+    taught: Bool[np.ndarray, " request_features"],
 ) -> CoefficientSet:
     """The posterior with what it was fitted to.
 

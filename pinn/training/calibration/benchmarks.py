@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from pinn.data.benchmarks.benchmark_run import BenchmarkRun
 from pinn.specs.deployment import Deployment
@@ -118,7 +118,7 @@ def fit_rows(
     prior: Prior,
     rows: FigureRows,
     at: Float[np.ndarray, " coefficients"],
-    keep: np.ndarray | None = None,
+    keep: Bool[np.ndarray, " figures"] | None = None,
 ) -> Posterior:
     """Fit figures that were simulated with the coefficients ``at``; those to ``keep``, or all."""
     keep = np.ones(len(rows.measured), bool) if keep is None else keep

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Float
 
 from pinn.coefficients.coefficients import NAMES, Coefficients
 from pinn.errors import PinnError
@@ -42,7 +43,10 @@ def checkpoint_prior(
 
 
 def prior_from_intervals(
-    mean: np.ndarray, found: Calibration, deployment: Deployment, half: list[float]
+    mean: Float[np.ndarray, " coefficients"],
+    found: Calibration,
+    deployment: Deployment,
+    half: list[float],
 ) -> Prior:
     """The same where the half-widths of ``STEPS`` are known."""
     own = np.array([found.coefficients[name] for name in NAMES]) / NORMAL_QUANTILE

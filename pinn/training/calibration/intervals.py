@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 
 from pinn.data.traces.batches import WeightedBatches
 from pinn.data.traces.interval_batches import IntervalBatches
@@ -52,7 +52,7 @@ class Intervals:
     def __len__(self) -> int:
         return len(self.seconds)
 
-    def take(self, index: np.ndarray) -> Intervals:
+    def take(self, index: Shaped[np.ndarray, " index"]) -> Intervals:
         """The intervals at ``index``, a mask or row numbers."""
         sums = BatchSums(*(getattr(self.sums, f.name)[index] for f in fields(BatchSums)))
         return Intervals(

@@ -89,11 +89,6 @@ def assumed_prior(
     return Prior(mean, relative * np.outer(mean, mean))
 
 
-def beta_prior(beta: Float[np.ndarray, " step_features"], own: float = COEFFICIENT_SPREAD) -> Prior:
-    """The same of step coefficients alone, where no checkpoint tells."""
-    return assumed_prior(np.concatenate([beta, np.zeros(len(NAMES) - len(beta))]), own)
-
-
 def prior_of_set(found: CoefficientSet, where: str) -> Prior:
     """The posterior that a file holds, as the prior of what comes next.
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from pinn.data.traces.interval_batches import IntervalBatches
 from pinn.data.traces.trace_tables import TraceTables
@@ -73,7 +73,7 @@ class RequestRows:
 
     features: Float[np.ndarray, "requests features"]
     targets: dict[str, Rows]
-    part: np.ndarray
+    part: Int[np.ndarray, " requests"]
     cached_share: Rows
 
     def __len__(self) -> int:

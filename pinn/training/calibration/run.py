@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Bool
 
 from pinn.coefficients.coefficient_set import NAMED, CoefficientSet, deployment_facts
 from pinn.coefficients.coefficients import Coefficients
@@ -64,7 +65,7 @@ class Calibration:
     sources: list[dict[str, str]]
     named: dict[str, str]
 
-    def coefficient_set(self, base_taught: np.ndarray) -> CoefficientSet:
+    def coefficient_set(self, base_taught: Bool[np.ndarray, " request_features"]) -> CoefficientSet:
         """The result as a file's content.
 
         Args:
@@ -99,7 +100,7 @@ def posterior_set(
     deployment: dict[str, Any],
     prior: Prior,
     posterior: Posterior,
-    taught: np.ndarray,
+    taught: Bool[np.ndarray, " request_features"],
     facts: dict[str, Any],
 ) -> CoefficientSet:
     """A posterior as a file's content."""

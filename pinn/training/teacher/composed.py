@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from jaxtyping import Float
 
 from pinn.errors import PinnError
 from pinn.files.code import code_digest
@@ -38,12 +39,12 @@ class ComposedSteps:
     Attributes:
         deployments: The deployments.
         batches: The batches of each.
-        parts: Seconds of each part, ``[m, n, operators]``.
+        parts: Seconds of each part.
     """
 
     deployments: tuple[Deployment, ...]
     batches: tuple[UniformBatches, ...]
-    parts: np.ndarray
+    parts: Float[np.ndarray, "m n operators"]
 
 
 def compose_all(

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from assumed_priors import beta_prior
 from trace_runs import engine_run, lines_of, read_lines
 
 from pinn.coefficients.coefficients import prior_coefficients
@@ -13,7 +14,6 @@ from pinn.data.traces.ingestion import ingest_vllm
 from pinn.data.traces.trace_run import Target
 from pinn.training.calibration.calibrate import BetaSettings, calibrate_beta
 from pinn.training.calibration.intervals import read_intervals
-from pinn.training.calibration.prior import beta_prior
 from pinn.training.calibration.requests import calibrate_alpha, read_requests
 
 TARGET = Target("meta-llama/Llama-3.1-8B", "H100")

@@ -11,7 +11,7 @@ import pytest
 from trace_runs import TRUE_COEFFICIENTS, engine_run, lines_of
 from typer.testing import CliRunner
 
-from pinn.cli.ingest import ingest_app
+from pinn.cli.ingest import app as ingest_app
 from pinn.data.traces.batches import context_estimate
 from pinn.data.traces.cycles import accounting, medians_by_decodes
 from pinn.data.traces.ingestion import ingest_steps, ingest_vllm

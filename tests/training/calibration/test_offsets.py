@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from assumed_priors import beta_prior
 from calibration_rows import BASE, deployment, intervals
 
 from pinn.errors import PinnError
@@ -21,7 +22,6 @@ from pinn.training.calibration.offsets import (
     fit_totals,
     huber_weights,
 )
-from pinn.training.calibration.prior import beta_prior
 from pinn.training.calibration.scalars import STEP_SCALARS
 
 LOWER = np.array([f.lower_bound for f in STEP_FEATURES.values()])

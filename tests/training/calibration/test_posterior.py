@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from assumed_priors import beta_prior
 from calibration_rows import BASE, deployment, intervals
 
 from pinn.coefficients.coefficients import NAMES
@@ -13,7 +14,7 @@ from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.specs.batch import parse_batch
 from pinn.training.calibration.calibrate import all_features, calibrate_to
 from pinn.training.calibration.posterior import fit_posterior, relative_spread
-from pinn.training.calibration.prior import KnownSteps, Prior, assumed_prior, beta_prior
+from pinn.training.calibration.prior import KnownSteps, Prior, assumed_prior
 from pinn.training.calibration.scalars import SCALARS, STEP_SCALARS, membership
 
 PRIOR = beta_prior(BASE)

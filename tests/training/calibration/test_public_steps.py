@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from assumed_priors import beta_prior
 
 from pinn.coefficients.coefficients import prior_coefficients
 from pinn.data.traces.ahead import is_ahead
@@ -18,7 +19,6 @@ from pinn.research.calibration.study import LINE, budget_errors, budget_plot, bu
 from pinn.specs.serving import ServingSpec
 from pinn.training.calibration.calibrate import BetaSettings, calibrate_beta, error_table
 from pinn.training.calibration.intervals import Intervals, read_intervals
-from pinn.training.calibration.prior import beta_prior
 
 BASE = prior_coefficients(1).beta[0]
 PRIOR = beta_prior(BASE)

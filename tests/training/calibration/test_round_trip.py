@@ -7,6 +7,7 @@ from functools import cached_property
 import jaxtyping
 import numpy as np
 import pytest
+from assumed_priors import beta_prior
 from synthetic_engine import Arrival, EngineLimits, run_engine
 from trace_writer import WriterOptions, write_traces
 
@@ -25,7 +26,6 @@ from pinn.training.calibration.calibrate import BetaCalibration, all_features, c
 from pinn.training.calibration.determined import scalar_quantities, step_quantities
 from pinn.training.calibration.intervals import Intervals, read_intervals
 from pinn.training.calibration.posterior import Posterior
-from pinn.training.calibration.prior import beta_prior
 from pinn.training.calibration.requests import calibrate_alpha, read_requests
 
 

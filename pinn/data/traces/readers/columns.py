@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+from jaxtyping import Float, Int
 
 
-def numbers(values: np.ndarray) -> pa.Array:
+def numbers(values: Float[np.ndarray, " rows"] | Int[np.ndarray, " rows"]) -> pa.Array:
     """A column of 64-bit integers or numbers.
 
     >>> numbers(np.array([1, 2])).to_pylist()
@@ -21,7 +22,7 @@ def numbers(values: np.ndarray) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
-def values(column: pa.Array) -> np.ndarray:
+def values(column: pa.Array) -> Float[np.ndarray, " rows"] | Int[np.ndarray, " rows"]:
     """A column of 64-bit integers or numbers without nulls, as it lies in memory.
 
     >>> values(numbers(np.array([1.5, 2.5])))
@@ -61,7 +62,9 @@ def repeated(text: str, count: int) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), count, buffers)
 
 
-def lists(owner: np.ndarray, values: np.ndarray, count: int) -> pa.Array:
+def lists(
+    owner: Int[np.ndarray, " values"], values: Int[np.ndarray, " values"], count: int
+) -> pa.Array:
     """A column of lists of integers: per owner 0, ..., count - 1 its values in their order.
 
     >>> lists(np.array([2, 0, 2]), np.array([7, 8, 9]), 3).to_pylist()

@@ -1,0 +1,80 @@
+"""Arrays of public functions have shapes, and the tests of every package check them."""
+
+import ast
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from jaxtyping import TypeCheckError
+
+import pinn
+from pinn.coefficients.loss import log_huber
+from pinn.data.traces.batches import knowledge_levels
+from pinn.evaluation.metrics import error_summary
+from pinn.export.blis_projection import step_errors
+from pinn.kernels.lattice import isotonic
+from pinn.physics.batch_sums import BatchSums
+from pinn.planning.limits import statistic
+from pinn.research.load_bases import Bases
+from pinn.simulator.statistics import weighted_percentiles
+from pinn.training.calibration.prior import KnownSteps
+from pinn.trust.conformal import weighted_quantile
+
+ROOT = Path(pinn.__file__).parent
+MODULES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
+_SHAPE = re.compile(r"\b(?:Bool|Float|Int|Real|Shaped|UInt8)\[[\w.]+, '[^']*'\]")
+_ARRAY = re.compile(r"\b(?:ndarray|NDArray|ArrayLike|Tensor)\b")
+
+ROW, TWO, THREE = np.ones((2, 3)), np.ones(2), np.ones(3)
+#: Package -> a call whose arrays do not fit together, or have an axis too many.
+WRONG = {
+    "physics": lambda: BatchSums(*[TWO] * 8, THREE),
+    "kernels": lambda: isotonic(TWO),
+    "coefficients": lambda: log_huber(torch.ones(2), torch.ones(3), torch.ones(2), 0.1),
+    "simulator": lambda: weighted_percentiles(TWO, np.ones(3, int)),
+    "data": lambda: knowledge_levels(np.ones(2, bool), np.ones(3, bool)),
+    "trust": lambda: weighted_quantile(TWO, THREE, 0.5),
+    "training": lambda: KnownSteps(ROW, THREE),
+    "evaluation": lambda: error_summary(TWO, THREE),
+    "export": lambda: step_errors(ROW, THREE, THREE),
+    "planning": lambda: statistic(TWO, np.ones(3, int), 50.0),
+    "research": lambda: Bases({}, ROW, THREE),
+}
+
+
+def public(body, owner=""):
+    """Public functions, and public fields and methods of public classes, of a module."""
+    for node in body:
+        name = getattr(node, "name", None)
+        if isinstance(node, ast.ClassDef) and not name.startswith("_"):
+            yield from public(node.body, f"{name}.")
+        elif isinstance(node, ast.FunctionDef) and not name.startswith("_"):
+            arguments = [a.annotation for a in (*node.args.args, *node.args.kwonlyargs)]
+            yield f"{owner}{name}", [a for a in (*arguments, node.returns) if a is not None]
+        elif isinstance(node, ast.AnnAssign) and owner:
+            yield f"{owner}{ast.unparse(node.target)}", [node.annotation]
+
+
+@pytest.mark.parametrize("package", sorted({path.parts[0] for path in MODULES if path.parts[1:]}))
+def test_arrays_of_public_functions_have_shapes(package):
+    shapeless = {
+        f"{path}: {name}"
+        for path in MODULES
+        if path.parts[0] == package
+        for name, hints in public(ast.parse((ROOT / path).read_text()).body)
+        if any(_ARRAY.search(_SHAPE.sub("", ast.unparse(hint))) for hint in hints)
+    }
+    assert not shapeless
+
+
+def test_every_package_that_makes_arrays_is_tried():
+    named = {p.parts[0] for p in MODULES if "from jaxtyping import" in (ROOT / p).read_text()}
+    assert set(WRONG) == named - {"api", "cli"}  # these two hand arrays on
+
+
+@pytest.mark.parametrize("package", WRONG)
+def test_a_wrong_shape_is_caught(package):
+    with pytest.raises(TypeCheckError):
+        WRONG[package]()
