@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from pinn.errors import PinnError
-from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.flags import Flag, flags_of
 from pinn.specs.serving import ServingSpec
 
@@ -54,13 +53,6 @@ def given_flags(flags: Mapping[str, FlagValue], *specifications: type) -> dict[s
             spelled = "precision" if name == "quantization" else name
             found[spelled] = declared[name].read(value, name) if name in declared else value
     return found
-
-
-def engine_spec(flags: Mapping[str, Any]) -> tuple[EngineSpec, dict[str, Any]]:
-    """Settings of the schedule among given flags, and the other flags."""
-    of_engine = {flag.name for flag in flags_of(EngineSpec)}
-    engine = EngineSpec(**{name: value for name, value in flags.items() if name in of_engine})
-    return engine, {name: value for name, value in flags.items() if name not in of_engine}
 
 
 def _declared(specifications: tuple[type, ...]) -> dict[str, Flag]:

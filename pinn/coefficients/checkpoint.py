@@ -12,8 +12,7 @@ from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from pinn.coefficients.settings import NetworkSettings
-from pinn.coefficients.trained_network import TrainedNetwork
+from pinn.coefficients.trained_network import NetworkSettings, TrainedNetwork
 from pinn.errors import PinnError, printable
 from pinn.files.write import write_whole
 from pinn.physics.descriptors import DESCRIPTORS, RATES

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from pinn.coefficients.elasticity import elasticity_bounds
 from pinn.coefficients.scaling import EmbeddingScale
-from pinn.coefficients.settings import NetworkSettings
-from pinn.coefficients.trained_network import TrainedNetwork
+from pinn.coefficients.trained_network import NetworkSettings, TrainedNetwork
 from pinn.physics.descriptors import DESCRIPTORS, RATES
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES

@@ -11,9 +11,8 @@ from typing import Any
 
 from pinn.errors import PinnError
 from pinn.specs.config_fields import read_fields
-from pinn.specs.documents import read_json
+from pinn.specs.documents import given_path, read_json
 from pinn.specs.foreign_models import check_name, check_path
-from pinn.specs.given_path import given_path
 from pinn.specs.hub import cached_file, download_config
 from pinn.specs.huggingface import model_from_config, quantization_of
 from pinn.specs.model import ModelSpec
@@ -179,10 +178,11 @@ def _sampling(file: Path | None, name: str | None) -> Sampling | None:
 def _as_path(source: str | Path) -> Path | None:
     """The config.json that is meant, where a path is meant and not a name."""
     path = given_path(source)
+    config = path / "config.json" if path.is_dir() else path
+    if config.name == "config.json" and config.is_file():
+        return config
     if path.exists() and find_in_catalog(str(source)) is None:
         check_path(path)
-    if path.is_dir() and (path / "config.json").is_file():
-        return path / "config.json"
     if path.is_file():
         return path
     text = str(source)

@@ -1,4 +1,4 @@
-"""JSON and YAML of strangers: bounded in size and depth, no key twice, any error one line."""
+"""Paths, JSON and YAML of strangers: bounded in size and depth, no key twice, one-line errors."""
 
 from __future__ import annotations
 
@@ -24,6 +24,24 @@ from pinn.specs.limits import (
 )
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def given_path(text: str | Path) -> Path:
+    """A path with its ``~`` written out; nothing needs to be there.
+
+    Raises:
+        PinnError: If no file can have that name, or may not be looked at.
+
+    >>> given_path("models/config.json").name
+    'config.json'
+    """
+    try:
+        path = Path(text).expanduser()
+        path.exists()
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise PinnError(f"{str(text)!r:.80}: {reason}: give a known name or a path") from error
+    return path
 
 
 def read_text(path: Path, most_bytes: int, kind: str) -> str:

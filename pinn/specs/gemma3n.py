@@ -5,13 +5,12 @@ from __future__ import annotations
 from pinn.specs.config_fields import ConfigFields
 from pinn.specs.mixers import Part, Projection
 
-_TYPE = "gemma3n_text"
+#: ``model_type`` of its text model.
+GEMMA_3N = "gemma3n_text"
 
 
 def lookup_parameters(fields: ConfigFields) -> int:
     """The per-layer embeddings: of each token, a row per layer."""
-    if fields.model_type != _TYPE:
-        return 0
     rows = fields.integer("vocab_size_per_layer_input")
     return rows * fields.integer("num_hidden_layers") * _layer_width(fields)
 
@@ -21,8 +20,6 @@ def side_projections(fields: ConfigFields, hidden: int) -> tuple[tuple[int, Proj
 
     Every GPU computes them whole: their widths are small.
     """
-    if fields.model_type != _TYPE:
-        return ()
     layers, width = fields.integer("num_hidden_layers"), _layer_width(fields)
     rank, streams = fields.integer("laurel_rank"), fields.integer("altup_num_inputs")
     return (

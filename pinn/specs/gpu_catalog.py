@@ -12,9 +12,8 @@ from typing import Any
 
 from pinn.errors import PinnError
 from pinn.specs.data_folder import data_folder
-from pinn.specs.documents import read_json
+from pinn.specs.documents import given_path, read_json
 from pinn.specs.foreign_gpus import read_foreign_gpu
-from pinn.specs.given_path import given_path
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.limits import is_finite, written
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pinn.errors import PinnError
 from pinn.specs.config_fields import ConfigFields, read_fields
-from pinn.specs.gemma3n import lookup_parameters, side_projections
+from pinn.specs.gemma3n import GEMMA_3N, lookup_parameters, side_projections
 from pinn.specs.layer_plan import LayerPart, layer_parts
 from pinn.specs.limits import (
     MOST_MATCHES,
@@ -81,6 +81,7 @@ def model_from_config(
     hidden = fields.integer("hidden_size", "n_embd", "d_model")
     if sampling is None:
         sampling = sampling_from_generation_config(config, source or name)
+    is_gemma_3n = fields.model_type == GEMMA_3N
     return ModelSpec(
         name=name,
         model_type=str(config.get("model_type") or fields.model_type),
@@ -95,8 +96,8 @@ def model_from_config(
         tied_embeddings=_is_tied(fields),
         max_position=max_position,
         extra_parameters=_extra_parameters(fields, hidden, parts),
-        lookup_parameters=lookup_parameters(fields),
-        side_projections=side_projections(fields, hidden),
+        lookup_parameters=lookup_parameters(fields) if is_gemma_3n else 0,
+        side_projections=side_projections(fields, hidden) if is_gemma_3n else (),
         sampling=sampling,
         left_out=_left_out(fields),
     )

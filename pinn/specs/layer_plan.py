@@ -36,7 +36,6 @@ _WORDS: dict[object, str] = {
     **dict.fromkeys(("linear_attention", "mamba", "M", 0), LINEAR),
     **dict.fromkeys(("mlp", "moe", "-", "E"), NETWORK),
 }
-_EXPERTS = ("moe", "E")
 
 
 class LayerPart(NamedTuple):

@@ -225,7 +225,8 @@ class ServingSpec:
     def __post_init__(self) -> None:
         check_flags(self)
         overridden(Sampling(), self.override_generation_config)
-        read_acceptance(self.speculative_acceptance)
+        if self.speculative_acceptance:
+            read_acceptance(self.speculative_acceptance)
         for each in flags_of(ServingSpec):
             if each.engines and self.engine not in each.engines:
                 self._refuse_foreign(each.name, each.option, each.default)

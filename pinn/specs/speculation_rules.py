@@ -9,6 +9,7 @@ from pinn.specs.speculation import (
     DEFAULT_ACCEPTANCE,
     DRAFT_MODEL,
     NGRAM,
+    NONE,
     Speculation,
     asked_of_sglang,
     asked_of_trtllm,
@@ -20,6 +21,8 @@ from pinn.specs.speculation import (
 #: _handle_speculative_decoding``), as remembered.
 SGLANG_REQUESTS = 48
 
+_NOT_ASKED = Origin(DEFAULT, "--speculative-config is not given")
+
 
 def asked_speculation(serving: ServingSpec, model_type: str) -> tuple[Speculation | None, Origin]:
     """What flags ask for, and what set it: an assumption where nobody gave the acceptance.
@@ -28,6 +31,8 @@ def asked_speculation(serving: ServingSpec, model_type: str) -> tuple[Speculatio
         PinnError: If the flags cannot be read, or pipeline stages are asked for too.
     """
     config = serving.speculative_config
+    if config == NONE:
+        return None, _NOT_ASKED
     if serving.engine == VLLM:
         asked = asked_of_vllm(config)
     elif serving.engine == TRTLLM:
@@ -43,7 +48,7 @@ def asked_speculation(serving: ServingSpec, model_type: str) -> tuple[Speculatio
         )
     found = speculation(asked, serving.speculative_acceptance)
     if found is None:
-        return None, Origin(DEFAULT, "--speculative-config is not given")
+        return None, _NOT_ASKED
     if serving.pipeline_parallel_size > 1:
         raise PinnError(
             "speculative decoding is not modelled with pipeline stages: leave "

@@ -8,8 +8,7 @@ from pinn.coefficients.checkpoint import load_checkpoint
 from pinn.coefficients.checkpoint_search import find_checkpoint
 from pinn.coefficients.coefficient_network import CoefficientNetwork
 from pinn.coefficients.scaling import fit_scale
-from pinn.coefficients.settings import NetworkSettings
-from pinn.coefficients.trained_network import TrainedNetwork
+from pinn.coefficients.trained_network import NetworkSettings, TrainedNetwork
 from pinn.physics.descriptors import DESCRIPTORS, RATES
 
 _ROWS = 200

@@ -125,7 +125,7 @@ def test_prompts_repeat_in_one_order_and_share_their_group_s_start():
         (lambda: closed_loop(1, 0, 10, 10), "at least 1 request, got 0"),
         (lambda: draw_lengths("normal", {}, 1, np.random.default_rng(0)), "gaussian"),
         (lambda: draw_lengths("gaussian", {}, 1, np.random.default_rng(0)), "mean, std_dev"),
-        (lambda: Workload("w", np.array([]), np.array([]), np.array([])), "0 requests"),
+        (lambda: Workload("w", np.zeros(0, int), np.zeros(0, int), np.zeros(0)), "0 requests"),
         (lambda: _two(prompt_tokens=[1, 0]), "prompt_tokens of request 1 is 0"),
         (lambda: _two(output_tokens=[0, 1]), "output_tokens of request 0 is 0"),
         (lambda: _two(offset_s=[1.0, 0.5]), "request 1 is out of order"),
@@ -133,7 +133,7 @@ def test_prompts_repeat_in_one_order_and_share_their_group_s_start():
         (lambda: _two(timeout_s=[1.0, -1.0]), "timeout_s of request 1 is -1"),
         (lambda: _two(stage=[0, 1]), "2 stages need as many stage_starts_s, got 1"),
         (
-            lambda: _two(stage=[0, 1], offset_s=[5.0, 1.0], stage_starts_s=[0.0, 3.0]),
+            lambda: _two(stage=[0, 1], offset_s=[5.0, 1.0], stage_starts_s=(0.0, 3.0)),
             "request 1 of stage 1 is due at 4 s, before request 0 of the stage before at 5 s",
         ),
         (lambda: _two(shared_tokens=[1]), "1 entries for 2 requests"),
@@ -146,4 +146,5 @@ def test_what_cannot_be_sent_is_refused_with_its_number(make, message):
 
 def _two(**columns):
     base = {"prompt_tokens": [1, 1], "output_tokens": [1, 1], "offset_s": [0.0, 0.0]} | columns
-    return Workload("w", **{name: np.array(column) for name, column in base.items()})
+    lists = {name: column for name, column in base.items() if isinstance(column, list)}
+    return Workload("w", **base | {name: np.array(column) for name, column in lists.items()})

@@ -121,8 +121,8 @@ def _choices(table: pd.DataFrame, rows: np.ndarray) -> list[tuple[int, ...]]:
     return found
 
 
-def calibrated(rows: Int[np.ndarray, "3"], data: LeftOut, settings: Settings) -> Posterior:
-    """The posterior of three rows."""
+def calibrated(rows: Int[np.ndarray, " rows"], data: LeftOut, settings: Settings) -> Posterior:
+    """The posterior of some rows."""
     return fit_posterior(
         _prior(rows[0], data, settings),
         data.features[rows].reshape(2 * len(rows), -1),

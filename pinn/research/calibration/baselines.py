@@ -69,7 +69,9 @@ def _load(rows: Intervals, columns: int) -> Float[np.ndarray, "n columns"]:
     return np.stack(every[:columns], axis=1)
 
 
-def _least_squares(train: np.ndarray, seconds: Times, test: np.ndarray) -> Times:
+def _least_squares(
+    train: Float[np.ndarray, "n parts"], seconds: Times, test: Float[np.ndarray, "tested parts"]
+) -> Float[np.ndarray, " tested"]:
     """Least squares of relative errors."""
     found = np.linalg.lstsq(train / seconds[:, None], np.ones(len(seconds)), rcond=None)[0]
     return test @ found

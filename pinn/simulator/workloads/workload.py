@@ -22,7 +22,9 @@ AIOHTTP_TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class Workload:
-    """Requests in the order in which they are sent.
+    """``n`` requests in the order in which they are sent.
+
+    Columns that have a default may be given empty, which stands for it.
 
     Attributes:
         name: For print-outs only.
@@ -47,11 +49,11 @@ class Workload:
     prompt_tokens: Int[np.ndarray, " n"]
     output_tokens: Int[np.ndarray, " n"]
     offset_s: Float[np.ndarray, " n"]
-    stage: Int[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0, np.int64))
-    shares_with: Int[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0, np.int64))
-    shared_tokens: Int[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0, np.int64))
-    transferred_tokens: Int[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0, np.int64))
-    timeout_s: Float[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0))
+    stage: Int[np.ndarray, " _"] = field(default_factory=lambda: np.zeros(0, np.int64))
+    shares_with: Int[np.ndarray, " _"] = field(default_factory=lambda: np.zeros(0, np.int64))
+    shared_tokens: Int[np.ndarray, " _"] = field(default_factory=lambda: np.zeros(0, np.int64))
+    transferred_tokens: Int[np.ndarray, " _"] = field(default_factory=lambda: np.zeros(0, np.int64))
+    timeout_s: Float[np.ndarray, " _"] = field(default_factory=lambda: np.zeros(0))
     concurrency: int | None = None
     stages_wait: bool = False
     stage_gap_s: float = 0.0
