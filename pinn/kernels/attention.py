@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 
 import numpy as np
 from jaxtyping import Float
@@ -29,6 +30,11 @@ def _head_columns(hw: Hardware, sizes: Sizes) -> list[Rows]:
         (hw.element_bytes < 1.5).astype(np.float64),
         (sizes["window"] > 0).astype(np.float64),
     ]
+
+
+_PLAN = TrainingPlan(
+    rows=200_000, epochs=40, batch=8192, learning_rate=5e-3, width=96, depth=3, bound=3.0
+)
 
 
 class _Attention(Operator):
@@ -73,15 +79,7 @@ class DecodeAttention(_Attention):
     name = "decode_attention"
     axes = ("sequences", "context_tokens")
     nodes = (_SEQUENCES, _CONTEXT)
-    plan = TrainingPlan(
-        rows=200_000,
-        epochs=40,
-        batch=8192,
-        learning_rate=5e-3,
-        width=96,
-        depth=3,
-        bound=3.0,
-    )
+    plan = _PLAN
     launch_seconds = 4e-6
 
     def work(self, hw: Hardware, sizes: Sizes) -> Work:
@@ -133,15 +131,7 @@ class PrefillAttention(_Attention):
     name = "prefill_attention"
     axes = ("sequences", "tokens")
     nodes = (_SEQUENCES, _PROMPT)
-    plan = TrainingPlan(
-        rows=200_000,
-        epochs=40,
-        batch=8192,
-        learning_rate=5e-3,
-        width=96,
-        depth=3,
-        bound=4.0,
-    )
+    plan = replace(_PLAN, bound=4.0)
     launch_seconds = 5e-6
 
     def work(self, hw: Hardware, sizes: Sizes) -> Work:
