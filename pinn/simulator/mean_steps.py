@@ -17,6 +17,9 @@ from jaxtyping import Float
 from pinn.physics.batch_sums import BatchSums
 from pinn.simulator.run import Run
 
+#: A number, or an array without the axis of groups.
+OverGroups = Float[np.ndarray, "..."] | np.float64
+
 
 @dataclass(frozen=True)
 class MeanSteps:
@@ -32,11 +35,11 @@ class MeanSteps:
     tpot_share: Float[np.ndarray, " groups"]
     ttft_share: Float[np.ndarray, " groups"]
 
-    def mean_tpot(self, values: Float[np.ndarray, "groups ..."]) -> Float[np.ndarray, "..."]:
+    def mean_tpot(self, values: Float[np.ndarray, "groups ..."]) -> OverGroups:
         """Mean of something of each step over the gaps between tokens."""
         return self.tpot_share @ values
 
-    def mean_ttft(self, values: Float[np.ndarray, "groups ..."]) -> Float[np.ndarray, "..."]:
+    def mean_ttft(self, values: Float[np.ndarray, "groups ..."]) -> OverGroups:
         """Sum of something of each step over the steps until the first token, mean of requests."""
         return self.ttft_share @ values
 

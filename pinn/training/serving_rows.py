@@ -180,10 +180,10 @@ def _sums(job: Job, run: Run) -> list[float]:
     features, floors = step_features(costs, steps.sums), floor_seconds(costs, steps.sums)
     served = run.requests.finished
     request = request_delay_features(run)[0][served].mean(0)
-    ttft = steps.mean_ttft(features)
+    tpot, ttft = np.asarray(steps.mean_tpot(features)), np.asarray(steps.mean_ttft(features))
     known = ttft @ PRIOR_BETA + request @ PRIOR_ALPHA
     offset = run.requests.ttft_s[served].mean() - known
     return [
-        *steps.mean_tpot(features), *ttft, *request, offset,
-        steps.mean_tpot(floors), steps.mean_ttft(floors),
+        *tpot, *ttft, *request, offset,
+        float(steps.mean_tpot(floors)), float(steps.mean_ttft(floors)),
     ]  # fmt: skip

@@ -86,7 +86,8 @@ def test_tokens_per_step_is_what_a_draw_expects(rates):
     found = Speculation("mtp", len(rates), len(rates), 1, tuple(rates)).tokens_per_step
     draws = np.random.default_rng(0).random((4000, len(rates))) < np.array(rates)
     counted = 1 + np.cumprod(draws, axis=1).sum(1)
-    assert abs(counted.mean() - found) <= 5 * counted.std() / 4000**0.5 + 1e-9
+    # What is rarer than one in 4,000 may never be drawn.
+    assert abs(counted.mean() - found) <= 5 * (counted.std() / 4000**0.5 + len(rates) / 4000)
     assert 1 <= found <= 1 + len(rates)
 
 
