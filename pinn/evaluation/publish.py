@@ -9,6 +9,7 @@ import pandas as pd
 
 from pinn.files.csv_cells import write_frame
 from pinn.files.read_report import file_sha256
+from pinn.files.write import write_whole
 
 #: Tables that are kept beside a checkpoint: those of its own folds.
 TABLES = ("results.csv", "serving_runs.csv", "predictions.csv")
@@ -47,6 +48,6 @@ def publish(path: Path, folder: Path) -> Path:
         shutil.copytree(left_out, folder / LEFT_OUT_FOLDER)
     intervals = path.with_suffix(".intervals.json")
     if intervals.is_file():
-        shutil.copyfile(intervals, target.with_suffix(".intervals.json"))
-    shutil.copyfile(path, target)
+        write_whole(target.with_suffix(".intervals.json"), intervals.read_bytes())
+    write_whole(target, path.read_bytes())
     return target
