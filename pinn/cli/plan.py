@@ -290,7 +290,9 @@ def _prices(text: str) -> dict[str, float]:
             number = float("nan")
         if not equals or not 0 < number < float("inf"):
             raise PinnError(f"--price: cannot read {part!r}: write 'H100=2.5 H200=3.2'")
-        found[load_gpu(name).name] = number
+        gpu = load_gpu(name).name
+        if found.setdefault(gpu, number) != number:
+            raise PinnError(f"--price: {gpu} costs {found[gpu]:g} and {number:g}: give one price")
     return found
 
 

@@ -8,6 +8,7 @@ import yaml
 from fuzz.targets import RUNS
 
 from pinn.cli.batch_marks import batch_marks
+from pinn.cli.plan import _prices
 from pinn.coefficients.configuration_files import read_configurations
 from pinn.coefficients.configurations import canonical, make_deployment, parse_grid
 from pinn.data.benchmarks.read import read_benchmarks
@@ -206,6 +207,11 @@ def test_traces(file, columns, row, words):
 def test_limits_with_numbers_that_are_none(text):
     with pytest.raises(PinnError, match="--slo"):
         parse_limits(text)
+
+
+def test_a_gpu_with_two_prices():
+    with pytest.raises(PinnError, match="H100-SXM costs 1 and 2: give one price"):
+        _prices("H100=1 H100-SXM=2")
 
 
 @pytest.mark.parametrize(
