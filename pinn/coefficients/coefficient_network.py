@@ -22,13 +22,14 @@ class CoefficientNetwork(nn.Module):
 
     For every coefficient with lower bound b and prior p
 
-        coefficient = b + (p - b) exp(base + gate (bound tanh(head(x)) + elasticity(x) . rates))
+        coefficient = b + (p - b) exp(base + bound tanh(head(x)) + elasticity(x) . rates)
 
-    where x are the free descriptors, clamped to the training range, and ``gate`` falls from 1
-    inside that range to 0 far outside, so that the prior times the base is what remains. ``rates``
-    are the log datasheet rates, clamped likewise; their elasticities are bounded such that no
-    faster GPU gets a larger time (see ``elasticity``). Heads start at zero: before training the
-    network is the prior.
+    where x are the free descriptors, clamped to the training range: beyond it, as at 32 expert
+    ranks or 4 MB of L2, coefficients are those of the nearest configuration within, and features
+    alone go on. (Falling back on prior times base there made layers of 32 ranks half as long as
+    those of 8, and a better card slower.) ``rates`` are the log datasheet rates, clamped likewise;
+    their elasticities are bounded such that no faster GPU gets a larger time (see ``elasticity``).
+    Heads start at zero: before training the network is the prior.
 
     This form is for training and for ONNX; :meth:`trained` gives the one that predicts.
     """
@@ -109,16 +110,10 @@ class CoefficientNetwork(nn.Module):
         alpha = self.alpha_prior * torch.exp(alpha_log)
         return beta, alpha.expand(free.shape[0], -1)
 
-    def gate(self, free: Float[Tensor, "n descriptors"]) -> Float[Tensor, "n 1"]:
-        """1 inside the box of the training descriptors, falling with the squared way out of it."""
-        standard = (free - self.mean) / self.scale
-        outside = torch.relu(self.low - standard) + torch.relu(standard - self.high)
-        return 1.0 / (1.0 + (outside**2).sum(-1, keepdim=True))
-
     def corrections(
         self, free: Float[Tensor, "n descriptors"], rates: Float[Tensor, "n rates"]
     ) -> tuple[Float[Tensor, "n beta"], Float[Tensor, "n alpha"]]:
-        """Log corrections of beta and alpha, gated: what is added to the base's logarithm."""
+        """Log corrections of beta and alpha: what is added to the base's logarithm."""
         standard = (free - self.mean) / self.scale
         hidden = self.trunk(torch.clamp(standard, self.low, self.high).to(self.dtype))
         span = self.elasticity_upper - self.elasticity_lower
@@ -127,10 +122,9 @@ class CoefficientNetwork(nn.Module):
         raw = self.elasticity_head(hidden).unflatten(-1, span.shape) + zero
         elasticity = self.elasticity_lower + span * torch.sigmoid(raw)
         bend = (elasticity * torch.clamp(rates, self.rate_low, self.rate_high)[:, None, :]).sum(-1)
-        gate = self.gate(free)
         beta = self.settings.beta_bound * torch.tanh(self.beta_head(hidden)) + bend
         alpha = self.settings.alpha_bound * torch.tanh(self.alpha_head(hidden))
-        return gate * beta, gate * alpha
+        return beta, alpha
 
     def set_alpha(self, alpha: Float[Tensor, " alpha"]) -> None:
         """Say this alpha, in seconds, of every deployment; one whose prior is 0 stays 0."""

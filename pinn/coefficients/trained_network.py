@@ -161,19 +161,17 @@ class TrainedNetwork:
         return beta, self.alpha_prior * np.exp(alpha_log)
 
     def _corrections(self, free: Array, rates: Array) -> tuple[Array, Array]:
-        """Gated log corrections of beta ``[n, beta]`` and alpha ``[n, alpha]``."""
+        """Log corrections of beta ``[n, beta]`` and alpha ``[n, alpha]``."""
         scale, settings = self.embedding, self.settings
         standard = (free - scale.mean) / scale.scale
-        inside = np.clip(standard, scale.low, scale.high)
-        gate = 1.0 / (1.0 + ((standard - inside) ** 2).sum(-1, keepdims=True))
-        hidden = inside
+        hidden = np.clip(standard, scale.low, scale.high)
         for layer in self.trunk:
             raw = layer(hidden)
             hidden = raw * _sigmoid(raw)
         bend = (self._elasticity(hidden) * self._clamped(rates)[:, None, :]).sum(-1)
         beta = settings.beta_bound * np.tanh(self.beta_head(hidden)) + bend
         alpha = settings.alpha_bound * np.tanh(self.alpha_head(hidden))
-        return gate * beta, gate * alpha
+        return beta, alpha
 
     def _elasticity(self, hidden: Float[Array, "n hidden"]) -> Float[Array, "n beta rates"]:
         """D log(beta) / d log(rate), within its bounds."""

@@ -12,19 +12,20 @@ from __future__ import annotations
 import importlib.metadata
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from pinn.data import silicon
 from pinn.data.deployments import observed_deployment
 from pinn.data.engine_filters import copy_of_a_row
-from pinn.data.engine_scripts import with_engine_flags
+from pinn.data.engine_scripts import DEFAULT_TOKENS, SPARE_TOKENS, with_engine_flags
 from pinn.data.launch_scripts import MODEL_LEN_MARGIN
 from pinn.data.silicon_filters import Filter, apply_filters, from_other_campaign
 from pinn.files.read_report import ReadReport, file_sha256
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
-from pinn.specs.serving import SGLANG, VLLM
+from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM, VLLM
 
 POOLS = ("prefill", "decode")
 
@@ -32,6 +33,9 @@ POOLS = ("prefill", "decode")
 _BLOCK = 128
 #: GPUs whose SGLang scripts leave the KV cache as the model has it; others pass fp8.
 _PLAIN_CACHE = ("h100_sxm", "h200_sxm")
+#: Ranks of a machine; SGLang's servers of more are taken to exchange tokens by DeepEP, which
+#: ``--moe-a2a-backend`` of the wide-EP recipes of 2025 and 2026 names (remembered, not read again).
+_MACHINE_RANKS = 8
 #: vLLM's own on GPUs of 70 GiB and more.
 _VLLM_FLAGS = {"max_num_batched_tokens": 8192, "max_cudagraph_capture_size": 512}
 
@@ -112,8 +116,9 @@ def measured_pools(row: pd.Series) -> MeasuredPools:
 def _server(row: pd.Series, pool: str) -> Deployment:
     """One server of a pool, flags as the aggregated scripts of its engine pass them.
 
-    A decode server's graphs are for its own share of the clients; a prefill server has one prompt
-    at a time.
+    A decode server's graphs are for its own share of the clients at least. A prefill server of
+    TensorRT-LLM has the engine's default budget: what the aggregated scripts pass is made for
+    decodes and one prompt together.
     """
     tp, dp = int(row[f"{pool}_tp_size"]), int(row[f"{pool}_attention_dp_size"])
     share = -(-int(row["concurrency"]) // (int(row["decode_num_workers"]) * dp))
@@ -128,8 +133,17 @@ def _server(row: pd.Series, pool: str) -> Deployment:
     plain = row["engine"] == SGLANG and row["gpu"] in _PLAIN_CACHE
     flags = flags.assign(kv_cache_dtype="auto" if plain else "fp8", poll_interval=1)
     deployment = observed_deployment(flags.iloc[0])
+    serving = deployment.serving
     longest = int(row["prompt_tokens"]) + int(row["output_tokens"]) + MODEL_LEN_MARGIN
-    return replace(deployment, serving=replace(deployment.serving, max_model_len=longest))
+    changed: dict[str, Any] = {"max_model_len": longest}
+    if row["engine"] == SGLANG and dp > _MACHINE_RANKS:
+        changed["moe_a2a_backend"] = DEEPEP
+    if row["engine"] != VLLM and pool == "decode":
+        changed["max_cudagraph_capture_size"] = max(share, serving.max_cudagraph_capture_size or 0)
+    if row["engine"] == TRTLLM and pool == "prefill":
+        room = int(row["prompt_tokens"]) + SPARE_TOKENS
+        changed["max_num_batched_tokens"] = max(DEFAULT_TOKENS[TRTLLM], room)
+    return replace(deployment, serving=replace(serving, **changed))
 
 
 def _spreads_experts(row: pd.Series, pool: str) -> bool:

@@ -35,7 +35,7 @@ from pinn.specs.recipe import (
     EffectiveRecipe,
     Origin,
 )
-from pinn.specs.serving import SGLANG, TRTLLM, VLLM, ServingSpec
+from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM, VLLM, ServingSpec
 from pinn.specs.speculation_rules import asked_speculation, fewer_requests, why_not_overlapped
 from pinn.units import GIB, MIB
 
@@ -166,7 +166,10 @@ def _settle_parallelism(found: _Found) -> None:
         _settle_attention_ranks(found)
     ranks = found.values["tensor_parallel_size"] * found.values["data_parallel_size"]
     spread, origin = ranks, found.look_up("enable_expert_parallel")[1]
-    if not serving.enable_expert_parallel:
+    if serving.moe_a2a_backend == DEEPEP:
+        # sglang 0.5.9 server_args.py: _handle_a2a_moe sets ep_size to tp_size.
+        origin = found.look_up("moe_a2a_backend")[1]
+    elif not serving.enable_expert_parallel:
         # vLLM flattens tensor and data parallel ranks for the experts either way
         # (``FusedMoEParallelConfig.make``): whole experts with the flag, slices without.
         spread = serving.ep_size or 1
@@ -285,7 +288,9 @@ def _settle_sglang(found: _Found) -> None:
             "sglang refuses --scheduler-recv-interval with --enable-dp-attention: leave one out"
         )
     found.put("routing", ROUND_ROBIN, "sglang 0.5.9 server_args.py: _handle_load_balance_method")
-    found.put("expert_exchange", GATHER, "sglang 0.5.9 server_args.py: moe_a2a_backend none")
+    found.take(
+        "expert_exchange", "moe_a2a_backend", {"none": GATHER, DEEPEP: ALL_TO_ALL}.__getitem__
+    )
     if serving.enable_dp_attention:
         found.put("fused_all_reduce", False, "sglang 0.5.9: not with attention data parallelism")
     limit, origin = found.look_up("max_cudagraph_capture_size")
@@ -326,7 +331,14 @@ def _settle_trtllm(found: _Found) -> None:
     found.put("admission_share", 1.0, "llm_args.py: capacity_scheduler_policy GUARANTEED_NO_EVICT")
     found.put("poll_interval", 1, "tensorrt_llm/_torch/pyexecutor/py_executor.py")
     found.put("routing", LEAST_LOADED, "py_executor.py: _balance_adp_requests")
-    found.put("expert_exchange", GATHER, "fused_moe: all-gather and reduce-scatter")
+    # As many copies of a token as ranks, or as experts of a token where those are fewer.
+    found.put(
+        "expert_exchange",
+        ALL_TO_ALL,
+        "_torch/modules/fused_moe: a gather, all-to-all where ranks outnumber a token's experts, "
+        "as remembered",
+        ASSUMED,
+    )
     found.take("memory_share", "gpu_memory_utilization")
     found.put("memory_share_of", FREE, "llm_args.py: KvCacheConfig.free_gpu_memory_fraction")
     limit, origin = found.look_up("max_cudagraph_capture_size")

@@ -11,6 +11,8 @@ from pinn.specs.speculation import MOST_TOKENS, NONE, read_acceptance
 
 VLLM, SGLANG, TRTLLM = ENGINES = ("vllm", "sglang", "trtllm")
 GENERATION_CONFIGS = ("auto", "vllm")
+#: What SGLang calls the library that carries tokens between experts' GPUs.
+DEEPEP = "deepep"
 KV_CACHE_DTYPES = ("auto", "bf16", "fp16", "fp8", "fp8_e4m3", "fp8_e5m2")
 
 _OWN = "the engine's"
@@ -151,6 +153,14 @@ class ServingSpec:
         "Each GPU attends to requests of its own.",
         spelled={TRTLLM: "enable_attention_dp"},
         engines=(SGLANG, TRTLLM),
+        decides_cost=True,
+    )
+    moe_a2a_backend: str = flag(
+        "none",
+        "What carries tokens to experts on other GPUs: none gathers all tokens on every GPU, "
+        "deepep spreads the experts over all GPUs.",
+        allowed=("none", DEEPEP),
+        engines=(SGLANG,),
         decides_cost=True,
     )
     max_prefill_tokens: int | None = flag(

@@ -48,6 +48,17 @@ def test_random_networks_agree_inside_and_outside_their_range(settings, seed):
         assert_same(network, network.trained(), *embedded(seed + 10, spread))
 
 
+def test_beyond_the_training_range_coefficients_are_those_of_its_nearest_point():
+    trained = load_checkpoint(find_checkpoint()).network
+    scale, (free, rates) = trained.embedding, embedded(0, 3.0)
+    low, high = (scale.mean + scale.scale * end for end in (scale.low, scale.high))
+    nearest = np.clip(free, low, high), np.clip(rates, scale.rate_low, scale.rate_high)
+    assert np.abs(free - nearest[0]).max(axis=1).min() > 0
+    pairs = zip(trained.coefficients(free, rates), trained.coefficients(*nearest), strict=True)
+    for found, wanted in pairs:
+        np.testing.assert_allclose(found, wanted, rtol=1e-9)
+
+
 def test_the_released_network_agrees():
     trained = load_checkpoint(find_checkpoint()).network
     scale = trained.embedding

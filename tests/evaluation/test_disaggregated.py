@@ -51,6 +51,23 @@ def test_shares_of_experts_that_would_cut_a_block_are_whole_experts(rows):
     assert measured_pools(cut.iloc[0]).decode.recipe.expert_parallel_size == 1
 
 
+def test_servers_of_a_pool_are_started_for_their_pool(rows):
+    """Graphs hold a decode server's share, and prefill servers the engine's budget."""
+    for _, row in rows[rows["engine"] != "vllm"].iterrows():
+        pools = measured_pools(row)
+        ranks = pools.decode_workers * pools.decode.recipe.data_parallel_size
+        assert pools.decode.recipe.graph_requests >= row["concurrency"] / ranks
+        if row["engine"] == "trtllm":
+            assert pools.prefill.recipe.token_budget >= max(8192, row["prompt_tokens"])
+
+
+def test_sglang_over_more_than_one_machine_exchanges_by_deepep(rows):
+    ranks = rows["decode_attention_dp_size"]
+    for chosen, exchange in ((ranks > 8, "all_to_all"), (ranks == 8, "gather")):
+        row = rows[chosen & (rows["engine"] == "sglang")].iloc[0]
+        assert measured_pools(row).decode.recipe.expert_exchange == exchange
+
+
 def _steady(rows, concurrency):
     row = rows[(rows["decode_attention_dp_size"] == 1) & (rows["prompt_tokens"] == 1024)].iloc[0]
     pools, prior = measured_pools(row), prior_coefficients(1)

@@ -6,10 +6,11 @@ import pytest
 
 from pinn.coefficients.configurations import canonical, make_deployment
 from pinn.errors import PinnError
+from pinn.physics.costs import step_costs
 from pinn.specs.engine_defaults import all_defaults, engine_default
 from pinn.specs.flags import flags_of
 from pinn.specs.gpu_catalog import load_gpu
-from pinn.specs.recipe import ASSUMED, DEFAULT, FLAG
+from pinn.specs.recipe import ASSUMED, DEFAULT, FLAG, Origin
 from pinn.specs.recipe_rules import effective_recipe
 from pinn.specs.serving import ServingSpec
 
@@ -130,6 +131,21 @@ def test_what_is_not_modelled_is_refused(flags, message):
 )
 def test_an_engines_own_spelling_is_the_same_flag(given, name, value):
     assert canonical(given) == {name: value}
+
+
+def test_deepep_sends_a_token_to_its_experts_and_a_gather_to_every_gpu():
+    wide = {"engine": "sglang", "tensor_parallel_size": 32, "data_parallel_size": 32}
+    flags = wide | {"model": "deepseek-ai/DeepSeek-R1", "gpu": "GB200", "enable_dp_attention": True}
+    gathers = make_deployment(flags | {"ep_size": 32})
+    sends = make_deployment(flags | {"moe_a2a_backend": "deepep"})
+    assert sends.recipe.expert_parallel_size == gathers.recipe.expert_parallel_size == 32
+    assert (gathers.recipe.expert_exchange, sends.recipe.expert_exchange) == (
+        "gather",
+        "all_to_all",
+    )
+    assert sends.recipe.origins["expert_exchange"] == Origin(FLAG, "--moe-a2a-backend")
+    times = [step_costs([each]).exchange_token_s.item() for each in (gathers, sends)]
+    assert times[0] == pytest.approx(4 * times[1])  # 32 ranks, and 8 experts of a token
 
 
 def test_vllm_predictions_depend_on_the_sizes_alone():

@@ -196,9 +196,9 @@ func (n *Network) forward(free, rates []float64) (beta, alpha []float64) {
 
 func (n *Network) at(name string) []float64 { return n.tensors[name].values }
 
-// correct adds the configuration's gated corrections to the logarithms of the coefficients.
+// correct adds the configuration's corrections to the logarithms of the coefficients.
 func (n *Network) correct(free, rates, beta, alpha []float64) {
-	hidden, gate := n.trunk(free)
+	hidden := n.trunk(free)
 	low, high := n.at("rate_low"), n.at("rate_high")
 	lower, upper := n.at("elasticity_lower"), n.at("elasticity_upper")
 	raw := n.linear("elasticity_head", hidden)
@@ -211,23 +211,19 @@ func (n *Network) correct(free, rates, beta, alpha []float64) {
 			elasticity := lower[k] + span*sigmoid(raw[k]+logit(-lower[k]/span))
 			bend += elasticity * clamp(rate, low[j], high[j])
 		}
-		beta[i] += gate * (n.settings.BetaBound*math.Tanh(head[i]) + bend)
+		beta[i] += n.settings.BetaBound*math.Tanh(head[i]) + bend
 	}
 	for i, v := range n.linear("alpha_head", hidden) {
-		alpha[i] += gate * n.settings.AlphaBound * math.Tanh(v)
+		alpha[i] += n.settings.AlphaBound * math.Tanh(v)
 	}
 }
 
-// trunk is the last hidden layer, and the gate: 1 within the training range, falling outside.
-func (n *Network) trunk(free []float64) (hidden []float64, gate float64) {
+// trunk is the last hidden layer, of descriptors clamped to the training range.
+func (n *Network) trunk(free []float64) []float64 {
 	mean, scale, low, high := n.at("mean"), n.at("scale"), n.at("low"), n.at("high")
-	hidden = make([]float64, len(free))
-	outside := 0.0
+	hidden := make([]float64, len(free))
 	for i, v := range free {
-		v = (v - mean[i]) / scale[i]
-		out := max(low[i]-v, 0) + max(v-high[i], 0)
-		outside += out * out
-		hidden[i] = clamp(v, low[i], high[i])
+		hidden[i] = clamp((v-mean[i])/scale[i], low[i], high[i])
 	}
 	for i := range n.settings.Depth {
 		hidden = n.linear(fmt.Sprintf("trunk.%d", 2*i), hidden)
@@ -235,7 +231,7 @@ func (n *Network) trunk(free []float64) (hidden []float64, gate float64) {
 			hidden[j] = v * sigmoid(v)
 		}
 	}
-	return hidden, 1 / (1 + outside)
+	return hidden
 }
 
 // linear multiplies with a layer's weights [out, in] and adds its bias.

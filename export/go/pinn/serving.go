@@ -85,6 +85,10 @@ type Serving struct {
 	// of its own. [default: no]
 	EnableDPAttention bool `json:"enable_dp_attention"`
 
+	// MoeA2aBackend: What carries tokens to experts on other GPUs: none gathers all tokens on every
+	// GPU, deepep spreads the experts over all GPUs. [default: none] One of none, deepep.
+	MoeA2aBackend string `json:"moe_a2a_backend"`
+
 	// MaxPrefillTokens: Prompt tokens after which a prefill step takes no further request. [default:
 	// the engine's]
 	MaxPrefillTokens int64 `json:"max_prefill_tokens"`
