@@ -137,14 +137,19 @@ def _index_scores(c: Columns, gpu: Columns) -> list[Float[np.ndarray, " rows"]]:
 
 
 def _index_choice(c: Columns, gpu: Columns) -> list[Float[np.ndarray, " rows"]]:
-    """Scores read and choices written; a block for each query, longer beyond the top-k."""
+    """Scores read and choices written; a block for each query, longer beyond the top-k.
+
+    Two blocks share an SM; scores beyond the cache, and rows longer than 16,384, take longer.
+    """
     queries, length = c["batch_size"] * c["isl"], _mean_keys(c)
-    waves = np.ceil(queries / gpu["sms"])
-    beyond = np.maximum(length - _INDEXER.top_k, 0)
+    waves, pairs = np.ceil(queries / gpu["sms"]), np.ceil(queries / gpu["sms"] / 2)
+    beyond, far = np.maximum(length - _INDEXER.top_k, 0), np.maximum(length - 16384, 0)
+    scores = queries * length * 4.0
     return [
         length / 16384 * _LAUNCH_SECONDS,
         waves * length / 16384 * _LAUNCH_SECONDS,
-        queries * length * 4.0 / gpu["bandwidth"],
+        scores / gpu["bandwidth"],
+        np.maximum(scores - gpu["l2"], 0) / gpu["bandwidth"],
         queries * _INDEXER.top_k * 4.0 / gpu["bandwidth"],
         waves * _LAUNCH_SECONDS,
         queries / gpu["sms"] * _LAUNCH_SECONDS,
@@ -152,6 +157,10 @@ def _index_choice(c: Columns, gpu: Columns) -> list[Float[np.ndarray, " rows"]]:
         waves * beyond / 16384 * _LAUNCH_SECONDS,
         (beyond > 0) * _LAUNCH_SECONDS,
         (beyond > 0) * waves * _LAUNCH_SECONDS,
+        pairs * _LAUNCH_SECONDS,
+        pairs * length / 16384 * _LAUNCH_SECONDS,
+        far / 16384 * _LAUNCH_SECONDS,
+        waves * far / 16384 * _LAUNCH_SECONDS,
     ]
 
 
