@@ -33,7 +33,7 @@ from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu_catalog import list_gpus, load_gpu
 from pinn.specs.sampling import GREEDY
-from pinn.specs.serving import SGLANG, TRTLLM, VLLM
+from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM, VLLM
 
 #: Dense, mixture-of-experts, latent-attention and windowed models.
 MODELS = (
@@ -250,6 +250,8 @@ def _random_configurations(rng: np.random.Generator, count: int) -> Iterator[dic
                 # SGLang's default depends on the architecture, which Go's models do not name.
                 "fuse_all_reduce": bool(rng.integers(2)),
             }
+            if engine == SGLANG:
+                configuration["moe_a2a_backend"] = str(rng.choice(["none", DEEPEP]))
         try:
             make_deployment(configuration)
         except PinnError:

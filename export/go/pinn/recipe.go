@@ -55,13 +55,14 @@ func (s Serving) resolve(g *GPU) (recipe, error) {
 		if err := s.attentionRanks(&r); err != nil {
 			return r, err
 		}
-		r.gathers = true
+		// TensorRT-LLM sends tokens to their experts where ranks outnumber those.
+		r.gathers = s.Engine == "sglang" && s.MoeA2aBackend != "deepep"
 	} else if s.EpSize != 0 || s.EnableDPAttention {
 		return r, fmt.Errorf("vllm has no ep_size and no enable_dp_attention: leave them out")
 	}
 	ranks := r.tensorParallel * r.dataParallel
 	r.expertParallel = max(s.EpSize, 1)
-	if s.EnableExpertParallel {
+	if s.EnableExpertParallel || s.MoeA2aBackend == "deepep" {
 		r.expertParallel = ranks
 	}
 	if r.expertParallel < 1 || ranks%r.expertParallel != 0 {
