@@ -116,7 +116,7 @@ def test_writing_leaves_nothing_half_written(tmp_path, untrained, monkeypatch):
     def fail(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr("pinn.coefficients.checkpoint.os.replace", fail)
+    monkeypatch.setattr("os.replace", fail)
     with pytest.raises(OSError, match="disk full"):
         save_checkpoint(Checkpoint(untrained.trained()), path)
     assert path.read_bytes() == b"old"
