@@ -1,6 +1,7 @@
 """A checkpoint gives back the very network, or says in one line why it cannot."""
 
 import json
+from errno import ENOSPC
 
 import numpy as np
 import pytest
@@ -114,12 +115,13 @@ def test_writing_leaves_nothing_half_written(tmp_path, untrained, monkeypatch):
     path.write_bytes(b"old")
 
     def fail(*_):
-        raise OSError("disk full")
+        raise OSError(ENOSPC, "disk full")
 
     monkeypatch.setattr("os.replace", fail)
     with pytest.raises(OSError, match="disk full"):
         save_checkpoint(Checkpoint(untrained.trained()), path)
     assert path.read_bytes() == b"old"
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
 def test_the_default_network_is_small(untrained):
