@@ -45,7 +45,7 @@ def _from_tree(path: Path) -> list[dict[str, Any]]:
     where = f"{path}: "
     tree = read_json(path) if path.suffix.lower() == ".json" else read_yaml(path)
     if isinstance(tree, dict):
-        return expand_grid(tree, where)
+        return expand_grid(_named(tree, where), where)
     if tree is not None and not isinstance(tree, list):
         raise PinnError(f"{where}expected a list of configurations or a grid, got {tree!r:.60}")
     check_configurations(len(tree or ()), where)
@@ -53,5 +53,14 @@ def _from_tree(path: Path) -> list[dict[str, Any]]:
     for number, entry in enumerate(tree or (), 1):
         if not isinstance(entry, dict):
             raise PinnError(f"{where}entry {number} must map keys to values, got {entry!r:.60}")
-        found.append(canonical(entry, f"{path}, entry {number}: "))
+        about = f"{path}, entry {number}: "
+        found.append(canonical(_named(entry, about), about))
     return found
+
+
+def _named(tree: dict[Any, Any], where: str) -> dict[str, Any]:
+    """The mapping, if all its keys are text; YAML allows others."""
+    other = [key for key in tree if not isinstance(key, str)]
+    if other:
+        raise PinnError(f"{where}a key must be text, such as gpu, got {other[0]!r:.60}")
+    return tree

@@ -38,7 +38,7 @@ def given_path(text: str | Path) -> Path:
     try:
         path = Path(text).expanduser()
         path.exists()
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, ValueError) as error:  # a null byte is a ValueError
         reason = getattr(error, "strerror", None) or error
         raise PinnError(f"{str(text)!r:.80}: {reason}: give a known name or a path") from error
     return path

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import pinn
+from pinn.coefficients.configuration_files import read_configurations
 from pinn.data.traces.trace_tables import atomic_folder
 from pinn.errors import PinnError
 from pinn.files.csv_cells import escaped_table, plain_table, write_frame, write_rows
@@ -119,3 +120,14 @@ def test_kernel_surrogates_that_are_none(file, structure):
     path = file("kernels.json", structure)
     with pytest.raises(PinnError, match="kernels"):
         KernelSurrogates.load(path.parent)
+
+
+@pytest.mark.parametrize("text", ["{? null : 3}", "- {1: 2}"])
+def test_keys_of_a_list_that_are_no_text_are_refused(file, text):
+    with pytest.raises(PinnError, match="a key must be text"):
+        read_configurations(file("list.yaml", text.encode()))
+
+
+def test_a_name_with_a_null_byte_is_refused():
+    with pytest.raises(PinnError, match="embedded null byte"):
+        load_gpu("~\x00")
