@@ -1,5 +1,4 @@
 import json
-import re
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from pinn.specs.precision import precision
 SYSTEMS = Path(find_spec("aiconfigurator_core").origin).parent / "systems"
 SHARED = [path for path in sorted(SYSTEMS.glob("*.yaml")) if find_gpu(path.stem)]
 FILES = sorted(data_folder("gpus").glob("*.json"))
-FROM_MEMORY = [path for path in FILES if "From memory" in load_gpu(path).source]
 
 
 def write(path, values):
@@ -84,20 +82,6 @@ def test_figures_agree_with_an_independent_table(path):
         theirs = chip.get(f"{name}_tc_flops")
         assert (theirs is None) == (kind not in gpu.peak_flop_per_s)
         assert theirs is None or gpu.peak_flop_per_s[kind] == pytest.approx(theirs, rel=0.04)
-
-
-@pytest.mark.parametrize("path", FROM_MEMORY, ids=lambda path: path.stem)
-def test_figures_from_memory_agree_with_their_chip(path):
-    gpu = load_gpu(path)
-    bits, bits_per_s = re.search(r"(\d+) bit x ([\d.]+) Gbit/s", gpu.source).groups()
-    bandwidth = float(bits) * float(bits_per_s) * 1e9 / 8
-    assert gpu.memory_bandwidth_bytes_per_s == pytest.approx(bandwidth, rel=0.005)
-    if gpu.name == "H20":
-        return  # its rates are held down: see its source
-    sms, flop, ghz = re.search(r"(\d+) SMs x (\d+) FLOP x ([\d.]+) GHz", gpu.source).groups()
-    assert int(sms) == gpu.sm_count
-    peak = int(sms) * int(flop) * float(ghz) * 1e9
-    assert gpu.peak_flop_per_s["bf16"] == pytest.approx(peak, rel=0.01)
 
 
 def test_formats_without_a_rate_of_their_own_run_at_the_bf16_rate():
