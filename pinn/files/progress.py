@@ -45,12 +45,9 @@ def shown(command: str, stream: TextIO, first_s: float = FIRST_S) -> Iterator[No
 
     Args:
         command: Named at the start of the line.
-        stream: Written to where it is a terminal: logs and pipes stay as they are.
+        stream: Written to, terminal or not: whole lines, which a log keeps as they are.
         first_s: When the first line comes, in seconds.
     """
-    if not stream.isatty():
-        yield
-        return
     doing("")
     done = threading.Event()
     thread = threading.Thread(target=_write, args=(command, stream, first_s, done), daemon=True)

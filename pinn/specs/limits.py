@@ -15,6 +15,8 @@ from pinn.errors import PinnError
 MOST_JSON_BYTES = 32 * 2**20
 MOST_YAML_BYTES = 8 * 2**20
 MOST_CSV_BYTES = 128 * 2**20
+#: A line of a trace or a log, which is otherwise as long as it likes; a hole in it is such a line.
+MOST_LINE_BYTES = 64 * 2**20
 #: Seconds that a pipe may say nothing before it is taken for one that nobody writes to.
 MOST_SILENT_SECONDS = 10.0
 #: Lists and mappings inside each other; libyaml's own recursion ends the process at some 10,000.

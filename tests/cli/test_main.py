@@ -58,13 +58,13 @@ def test_the_installed_command_runs(checkpoint_path, tmp_path):
     ]  # fmt: skip
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    assert result.stderr == ""
+    assert not [line for line in result.stderr.splitlines() if not line.endswith(" s so far")]
     assert (tmp_path / "x.json").is_file()
     command[command.index("H100")] = "H9000"
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 1
-    assert result.stderr.startswith("error: unknown GPU 'H9000'")
-    assert result.stderr.count("\n") == 1
+    *_, error = result.stderr.splitlines()
+    assert error.startswith("error: unknown GPU 'H9000'")
 
 
 def test_completion_offers_commands_and_flags(monkeypatch):

@@ -1,14 +1,10 @@
-"""Lines about long work: to a terminal alone, and only if it takes long."""
+"""Lines about long work, to a terminal and to a log alike, and only if it takes long."""
 
 import io
 import time
 
+from pinn.files import progress
 from pinn.files.progress import counted, doing, shown
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
 
 
 def wait_for(stream, text):
@@ -19,8 +15,8 @@ def wait_for(stream, text):
     raise AssertionError(stream.getvalue())
 
 
-def test_a_terminal_is_told_what_is_done_and_how_far():
-    stream = Terminal()
+def test_the_reader_is_told_what_is_done_and_how_far():
+    stream = io.StringIO()
     with shown("pinn", stream, first_s=0.01):
         doing("reading")
         wait_for(stream, "pinn: reading, 0 s so far\n")
@@ -32,12 +28,28 @@ def test_a_terminal_is_told_what_is_done_and_how_far():
     written = stream.getvalue()
     time.sleep(0.03)
     assert stream.getvalue() == written
+    assert all(line.endswith(" s so far") for line in written.splitlines())
+    assert "\r" not in written
 
 
-def test_short_work_and_pipes_say_nothing():
-    stream, pipe = Terminal(), io.StringIO()
+def test_lines_come_ever_more_rarely(monkeypatch):
+    waits = []
+
+    class Clock:
+        now_s = 0.0
+
+        def wait(self, seconds):
+            waits.append(seconds)
+            Clock.now_s += seconds
+            return len(waits) == 7
+
+    monkeypatch.setattr(progress.time, "monotonic", lambda: Clock.now_s)
+    progress._write("pinn", io.StringIO(), progress.FIRST_S, Clock())
+    assert waits == [5, 5, 10, 20, 40, 60, 60]
+
+
+def test_short_work_says_nothing():
+    stream = io.StringIO()
     with shown("pinn", stream):
         pass
-    with shown("pinn", pipe, first_s=0.0):
-        time.sleep(0.03)
-    assert stream.getvalue() == pipe.getvalue() == ""
+    assert stream.getvalue() == ""

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pinn.data.traces.readers.lines import MAX_LINE_BYTES
+from pinn.data.traces.readers.lines import check_file
 from pinn.errors import PinnError
 from pinn.files.read_report import ReadReport, file_sha256
+from pinn.specs.limits import MOST_LINE_BYTES
 from pinn.units import MILLISECOND
 
 ITERATION_SCHEMA = pa.schema(
@@ -53,13 +54,12 @@ def read_iteration_log(path: Path) -> tuple[pa.Table, ReadReport]:
         time before the line to the second, from an arbitrary day. And the counts.
 
     Raises:
-        PinnError: If the file is missing or no line is about an iteration.
+        PinnError: If the file is missing or sparse, or no line is about an iteration.
     """
-    if not path.is_file():
-        raise PinnError(f"no log at {path}: give the file that vLLM's log was written to")
+    check_file(path, "give the file that vLLM's log was written to")
     rows, refused, read = [], Counter[str](), 0
     with path.open(encoding="utf-8", errors="replace") as file:
-        for line in iter(partial(file.readline, MAX_LINE_BYTES), ""):
+        for line in iter(partial(file.readline, MOST_LINE_BYTES), ""):
             read += 1
             mark = _MARK.search(line)
             if mark is None:

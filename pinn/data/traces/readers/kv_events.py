@@ -16,8 +16,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from pinn.data.traces.readers.lines import read_stretch, stretches
-from pinn.errors import PinnError
+from pinn.data.traces.readers.lines import check_file, read_stretch, stretches
 from pinn.files.read_report import ReadReport
 
 KV_SCHEMA = pa.schema(
@@ -79,10 +78,9 @@ def read_kv_events(path: Path) -> KvEvents:
     """Read a file of KV cache events.
 
     Raises:
-        PinnError: If there is no such file.
+        PinnError: If there is no such file, or it is sparse.
     """
-    if not path.is_file():
-        raise PinnError(f"no KV events at {path}: give the path of kv_events.jsonl")
+    check_file(path, "give the path of kv_events.jsonl")
     reader = _Reader()
     batches = []
     for start, end in stretches(path.stat().st_size):

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from pinn.data.traces.readers.columns import numbers
-from pinn.data.traces.readers.lines import STRETCH_BYTES, read_stretch, stretches
+from pinn.data.traces.readers.lines import STRETCH_BYTES, check_file, read_stretch, stretches
 from pinn.data.traces.readers.parser import LEVELS, ChunkParser, Counts, ParsedChunk
 from pinn.data.traces.readers.request_spans import (
     ENGINE,
@@ -39,7 +39,6 @@ from pinn.data.traces.readers.wire import (
     STEPS,
     Field,
 )
-from pinn.errors import PinnError
 from pinn.files.read_report import ReadReport
 
 _TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
@@ -129,10 +128,9 @@ def read_vllm(
         stretch_bytes: Bytes a process reads at once.
 
     Raises:
-        PinnError: If there is no such file.
+        PinnError: If there is no such file, or it is sparse.
     """
-    if not path.is_file():
-        raise PinnError(f"no traces at {path}: give the file that vLLM's OTLP exporter wrote")
+    check_file(path, "give the file that vLLM's OTLP exporter wrote")
     spool.mkdir(parents=True, exist_ok=True)
     raw = RawTraces(spool)
     with _Spool(raw) as writer:
