@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 
 from pinn.export.expressions import Expression, Formulas, Record
+from pinn.export.formula_terms import Share, step_terms
 from pinn.export.formula_text import GoText, go_name, python_text, used_parts
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.cost_facts import CostFacts
@@ -114,30 +115,79 @@ def go_step_formulas(
         for part, name in used_parts(formulas.features.values(), formulas.names, 1).items()
         if part.records <= {"costs"}
     }
-    known = {part: f"c.{name}" for part, name in constants.items()}
-    step = GoText(_go_named(known), before_a_step="costs")
-    for part, name in used_parts(formulas.features.values(), formulas.names, 2).items():
-        if part not in constants:
-            step.declare(go_name(name, exported=False), part)
-            known[part] = go_name(name, exported=False)
+    step = _go_step(formulas, formulas.features.values(), constants, [])
     for name, expression in formulas.features.items():
         step.assign(f"f[f{go_name(name)}]", expression)
-    used = sorted({part.parts[1] for part in _parts(formulas.features.values(), "sums")})
-    sums = [f"{go_name(n, exported=False)} := float64(s.{go_name(n)})" for n in used]
     before = _go_constants(constants, step.powers)
+    seconds = _go_seconds(formulas, constants, step.powers)
     return "\n".join(
         [
-            _go_head("features", [*before, *step.lines]),
+            _go_head("features", [*before, *step.lines, *seconds]),
             *_go_registry(registry),
             *before,
             "// stepValues writes the features of one batch into zeros: seconds at datasheet",
             "// rates, or counts.",
             "func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {",
-            *sums,
             *step.lines,
             "}\n",
+            *seconds,
         ]
     )
+
+
+def _go_step(
+    formulas: StepFormulas,
+    roots: Collection[Expression],
+    constants: Mapping[Expression, str],
+    powers: list[Expression],
+) -> GoText:
+    """The sums of a batch, and what several of some expressions are made of."""
+    known = {part: f"c.{name}" for part, name in constants.items()}
+    step = GoText(_go_named(known), before_a_step="costs")
+    step.powers = powers
+    for name in sorted({part.parts[1] for part in _parts(roots, "sums")}):
+        step.lines.append(f"{go_name(name, exported=False)} := float64(s.{go_name(name)})")
+    for part, name in used_parts(roots, formulas.names, 2).items():
+        if part not in constants:
+            step.declare(go_name(name, exported=False), part)
+            known[part] = go_name(name, exported=False)
+    return step
+
+
+def _go_seconds(
+    formulas: StepFormulas, constants: Mapping[Expression, str], powers: list[Expression]
+) -> list[str]:
+    """The step time from weights of terms."""
+    terms = step_terms(formulas.features)
+    named = _go_named({part: f"c.{name}" for part, name in constants.items()})
+    before, step = GoText(named, ""), _go_step(formulas, terms, constants, powers)
+    weights = [" + ".join(_go_share(before, s) for s in shares) for shares in terms.values()]
+    products = [f"w[{i}]*{step.text(term, outside=4)}" for i, term in enumerate(terms)]
+    return [
+        "// stepWeights are what coefficients and costs come to for each term of a step.",
+        f"type stepWeights [{len(terms)}]float64\n",
+        "func (c *costConstants) weights(beta *[numStepFeatures]float64) (w stepWeights) {",
+        *before.lines,
+        *(f"w[{i}] = {weight}" for i, weight in enumerate(weights)),
+        "return w\n}\n",
+        "// stepSeconds is the sum of beta times the features of stepValues.",
+        "func stepSeconds(c *costConstants, w *stepWeights, s *Sums) float64 {",
+        *step.lines,
+        f"return {_in_pairs(products)}\n}}\n",
+    ]
+
+
+def _go_share(text: GoText, share: Share) -> str:
+    factors = [f"beta[f{go_name(share.feature)}]", *(text.text(e, outside=3) for e in share.times)]
+    return " / ".join(["*".join(factors), *(text.text(e, outside=4) for e in share.over)])
+
+
+def _in_pairs(terms: list[str]) -> str:
+    """A sum whose additions need not wait for each other."""
+    if len(terms) == 1:
+        return terms[0]
+    half = len(terms) // 2
+    return f"({_in_pairs(terms[:half])} + {_in_pairs(terms[half:])})"
 
 
 def go_costs(costs: type = StepCosts) -> str:

@@ -70,6 +70,7 @@ EXTRA = StepFeature(
 )  # fmt: skip
 REGISTRY = STEP_FEATURES | {EXTRA.name: EXTRA}
 FORMULAS = step_formulas(REGISTRY, MoreCosts)
+BETA = np.random.default_rng(2).uniform(0.01, 1.0, len(REGISTRY)).tolist()
 
 
 def cases(count: int) -> list[tuple[list[float], list[int]]]:
@@ -117,13 +118,18 @@ def test_a_new_feature_of_a_new_cost_is_the_same_in_go(tmp_path):
     (tmp_path / "one_more_test.go").write_text(
         'package pinn\nimport ("fmt"; "testing")\n'
         "func show(c Costs, s Sums) {\nvar f [numStepFeatures]float64\nk := c.constants()\n"
-        "stepValues(&k, &s, &f)\nfmt.Println(f)\n}\n"
+        "stepValues(&k, &s, &f)\nfmt.Println(f)\n"
+        f"beta := [numStepFeatures]float64{{{numbers(BETA)}}}\nw := k.weights(&beta)\n"
+        "fmt.Println([]float64{stepSeconds(&k, &w, &s)})\n}\n"
         f"func TestValues(*testing.T) {{\n{calls}"
         f"w := costFacts{{{numbers(astuple(facts()))}}}\nfmt.Println(w.costs())\n}}\n"
     )
     printed = go(str(tmp_path), "test", "-v", "-run", "Values", ".")
     found = [line.strip("[{}]").split() for line in printed.splitlines() if line[0] in "[{"]
-    expected = [registry_values(*case) for case in cases(20)]
+    expected = []
+    for case in cases(20):
+        values = registry_values(*case)
+        expected += [values, [np.dot(BETA, values)]]
     expected.append([f.metadata["formula"](facts()) for f in fields(MoreCosts)])
     assert len(found) == len(expected)
     for got, want in zip(found, expected, strict=True):

@@ -19,7 +19,7 @@ type Adapter struct {
 	tokensPerStep int64
 	blockSize     int64
 	sharedKeys    func(batch []*sim.Request) int64
-	prompts       *prompts
+	prompts       prompts
 }
 
 // An Option tells an adapter of the engine that it is for.
@@ -32,13 +32,8 @@ func TokensPerStep(tokens int64) Option { return func(a *Adapter) { a.tokensPerS
 // BlockSize is that of the engine's KV cache; by default what the model's row says, or 16.
 func BlockSize(tokens int64) Option { return func(a *Adapter) { a.blockSize = tokens } }
 
-// SharedPrompts has the adapter count the keys that a batch's decodes share, in the whole leading
-// blocks of equal prompts, and take out what the GPU's cache holds of them. It costs some
-// microseconds for each request that comes or leaves.
-func SharedPrompts() Option { return func(a *Adapter) { a.prompts = &prompts{} } }
-
 // SharedKeys tells how many keys of a batch's decodes are shared with others and read once already,
-// where the simulator knows it better.
+// where the simulator knows it better than their prompts tell.
 func SharedKeys(count func(batch []*sim.Request) int64) Option {
 	return func(a *Adapter) { a.sharedKeys = count }
 }
@@ -64,7 +59,9 @@ func number(text string, otherwise int64) int64 {
 	return otherwise
 }
 
-// StepTime is the busy-loop time of the step of a batch, at least 1. It allocates nothing.
+// StepTime is the busy-loop time of the step of a batch, at least 1. What the batch's decodes have
+// in common of their prompts is read once, as far as the GPU's cache holds it. It allocates nothing,
+// but where prompts share blocks and other requests decode than in the last step.
 func (a *Adapter) StepTime(batch []*sim.Request) int64 {
 	sums := a.model.NewSums()
 	for rest := batch; len(rest) > 0; {
@@ -82,11 +79,10 @@ func (a *Adapter) StepTime(batch []*sim.Request) int64 {
 	if sums.PrefillCached > 0 && sums.PrefillTokens+sums.DecodeRequests == a.tokensPerStep {
 		a.forgetLast(&sums, batch)
 	}
-	if a.prompts != nil {
-		a.model.Share(&sums, a.prompts.sharedKeys(batch, a.blockSize))
-	}
 	if a.sharedKeys != nil {
 		sums.Reread(a.sharedKeys(batch))
+	} else if a.prompts.alike {
+		a.model.Share(&sums, a.prompts.sharedKeys(batch, a.blockSize, sums.PrefillRequests > 0))
 	}
 	return a.model.StepTimeOf(&sums)
 }
@@ -156,7 +152,13 @@ func (a *Adapter) forgetLast(sums *pinn.Sums, batch []*sim.Request) {
 // QueueingTime is all that happens to a request before its first token beside BLIS's own queue and
 // steps. vLLM plans a batch while the one before runs, so that a newcomer waits for one step more
 // than in BLIS.
+//
+// Here the adapter sees every prompt and whether any begins like another: only then are steps
+// searched for keys that decodes share.
 func (a *Adapter) QueueingTime(req *sim.Request) int64 {
+	if a.model.Row().PrefixCaching {
+		a.prompts.arrive(req, a.blockSize)
+	}
 	return a.model.FirstTokenDelay(float64(len(req.InputTokens)))
 }
 

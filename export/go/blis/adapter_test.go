@@ -98,36 +98,80 @@ func TestSharedKeysAreReadOnce(t *testing.T) {
 	}
 }
 
-// Of equal prompts the GPU reads a block once, as far as its cache reaches.
+// Of prompts that begin alike the GPU reads a block once, as far as its cache reaches.
 func TestSharedPromptsAreReadOnce(t *testing.T) {
+	// An adapter to which these requests have come, and one whose count is a function's.
+	model := dense(t)
+	served := func(batch []*sim.Request) *Adapter {
+		adapter := New(model)
+		for _, r := range batch {
+			adapter.QueueingTime(r)
+		}
+		return adapter
+	}
+	counted := func(keys int64) *Adapter {
+		return New(model, SharedKeys(func([]*sim.Request) int64 { return keys }))
+	}
 	batch := make([]*sim.Request, 64)
 	for i := range batch {
 		batch[i] = request(600+int64(i), 1, 519)
 		batch[i].InputTokens[0] = sim.TokenID(i % 4) // four prompts, of 32 whole blocks
 	}
-	all, counting := New(dense(t)), New(dense(t), SharedPrompts())
+	counting, all := served(batch), counted(0).StepTime(batch)
 	once := counting.StepTime(batch)
-	counted := New(dense(t), SharedKeys(func([]*sim.Request) int64 { return 60 * 512 }))
-	if want := counted.StepTime(batch); once != want || once >= all.StepTime(batch) {
-		t.Errorf("%d us, want %d us, less than %d us", once, want, all.StepTime(batch))
+	if want := counted(60 * 512).StepTime(batch); once != want || once >= all {
+		t.Errorf("%d us, want %d us, less than %d us", once, want, all)
 	}
 	if n := testing.AllocsPerRun(10, func() { counting.StepTime(batch) }); n != 0 {
 		t.Errorf("%v allocations in a step of the same requests", n)
 	}
-	// Others come and go, in any order.
+	// Others come and go, in any order, some of them with prompts still to be computed.
 	for i := range batch {
-		batch = append(batch[1+i%3:], batch[0], request(600+int64(i), 1, 519+16*(i%5)))
-		batch[len(batch)-1].InputTokens[0] = sim.TokenID(i % 7)
-		if got, want := counting.StepTime(batch), New(dense(t), SharedPrompts()).StepTime(batch); got != want {
-			t.Errorf("%d decodes: %d us, but %d us for who never saw others", len(batch), got, want)
+		newcomer := request(600+int64(i), 1, 519+16*(i%9))
+		newcomer.InputTokens[0] = sim.TokenID(i % 7)
+		counting.QueueingTime(newcomer)
+		batch = append(batch[1+i%3:], batch[0], newcomer)
+		if got, want := counting.StepTime(batch), served(batch).StepTime(batch); got != want {
+			t.Errorf("%d requests: %d us, but %d us for who never saw others", len(batch), got, want)
 		}
 	}
-	for i := range batch {
-		batch[i] = request(600, 1, 519)
-		batch[i].InputTokens[0] = sim.TokenID(i)
+}
+
+func TestPromptsUnlikeEachOtherAreNotFollowed(t *testing.T) {
+	adapter := New(dense(t))
+	short := request(20, 1, 15) // shorter than a block, so that it shares none
+	batch := []*sim.Request{short, short}
+	for i := range 64 {
+		batch = append(batch, request(600, 1, 519))
+		batch[i+2].InputTokens[0] = sim.TokenID(i)
 	}
-	if got, want := counting.StepTime(batch), New(dense(t)).StepTime(batch); got != want {
-		t.Errorf("prompts unlike each other: %d us, want %d us", got, want)
+	for _, r := range batch {
+		adapter.QueueingTime(r)
+	}
+	alone := adapter.StepTime(batch)
+	if adapter.prompts.alike || adapter.prompts.decodes != nil {
+		t.Error("steps are searched though no prompt begins like another")
+	}
+	adapter.QueueingTime(batch[5])
+	if got := adapter.StepTime(batch); !adapter.prompts.alike || got != alone {
+		t.Errorf("another request like one that ended: %d us, want %d us", got, alone)
+	}
+}
+
+// A row without prefix caching keeps every prompt's keys for itself.
+func TestWithoutPrefixCachingNothingIsShared(t *testing.T) {
+	row := *dense(t).Row()
+	row.PrefixCaching = false
+	model, err := pinn.NewModel(&row)
+	if err != nil {
+		t.Fatal(err)
+	}
+	adapter, batch := New(model), []*sim.Request{request(9000, 1, 8000), request(9000, 1, 8000)}
+	for _, r := range batch {
+		adapter.QueueingTime(r)
+	}
+	if got, want := adapter.StepTime(batch), New(model).StepTime(batch); got != want {
+		t.Errorf("%d us, want %d us", got, want)
 	}
 }
 

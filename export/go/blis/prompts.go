@@ -1,19 +1,43 @@
 package blis
 
-import "github.com/inference-sim/inference-sim/sim"
+import (
+	"slices"
+
+	"github.com/inference-sim/inference-sim/sim"
+)
 
 // prompts knows which blocks the prompts of decodes have in common. It follows the batches of one
 // engine, from each of which a few decodes leave and to which a few come.
 type prompts struct {
+	alike bool                // whether two that arrived begin with the same block
+	first map[uint64]struct{} // blocks of those that arrived; not kept once two are alike
+
 	decodes, spare []*sim.Request   // of the last step in their order, and room for the next
 	readers        map[uint64]int64 // of each block
 	shared         int64            // readers beside the first, of all blocks together
 }
 
+// arrive notes a request's first block. Prompts that differ in it have none in common.
+func (p *prompts) arrive(r *sim.Request, blockSize int64) {
+	if p.alike || int64(len(r.InputTokens)) < blockSize {
+		return
+	}
+	if p.first == nil {
+		p.first = map[uint64]struct{}{}
+	}
+	eachBlock(r.InputTokens[:blockSize], blockSize, func(key uint64) {
+		_, p.alike = p.first[key]
+		p.first[key] = struct{}{}
+	})
+	if p.alike {
+		p.first = nil
+	}
+}
+
 // sharedKeys counts the keys of a batch's decodes that another of them has too: those of all readers
-// of a block but one.
-func (p *prompts) sharedKeys(batch []*sim.Request, blockSize int64) int64 {
-	if p.same(batch) {
+// of a block but one. mixed tells whether there is anything but decodes.
+func (p *prompts) sharedKeys(batch []*sim.Request, blockSize int64, mixed bool) int64 {
+	if mixed && p.same(batch) || !mixed && slices.Equal(p.decodes, batch) {
 		return p.shared * blockSize
 	}
 	if p.readers == nil {

@@ -12,10 +12,10 @@ const stepTimeWeight = 1.0 / 16
 // mean prompt, for the methods that are told of no request. So each engine of a simulation needs its
 // own, see [Model.Clone], and one is not safe for concurrent use.
 type Model struct {
-	row    *Row
-	beta   [numStepFeatures]float64
-	costs  costConstants
-	window int64
+	row     *Row
+	costs   costConstants
+	weights stepWeights
+	window  int64
 
 	stepSeconds     float64
 	prompts, tokens float64
@@ -33,13 +33,13 @@ func NewModel(row *Row) (*Model, error) {
 		return nil, err
 	}
 	m := &Model{row: row, costs: row.Costs.constants(), window: row.WindowTokens}
-	copy(m.beta[:], row.Beta)
+	m.weights = m.costs.weights((*[numStepFeatures]float64)(row.Beta))
 	return m, nil
 }
 
 // Clone returns a model of the same configuration with nothing remembered.
 func (m *Model) Clone() *Model {
-	return &Model{row: m.row, beta: m.beta, costs: m.costs, window: m.window}
+	return &Model{row: m.row, costs: m.costs, weights: m.weights, window: m.window}
 }
 
 // Row returns what the model was made from; it must not be changed.
@@ -84,9 +84,7 @@ func (m *Model) Share(sums *Sums, keys int64) {
 
 // StepSeconds is the step time before rounding; it leaves the moving average alone.
 func (m *Model) StepSeconds(sums *Sums) float64 {
-	var f [numStepFeatures]float64
-	stepValues(&m.costs, sums, &f)
-	return seconds(&m.beta, &f)
+	return stepSeconds(&m.costs, &m.weights, sums)
 }
 
 // Features are those of a batch, in the order of [StepFeatures]: seconds at datasheet rates where

@@ -182,3 +182,87 @@ func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 	f[fPipeline] = c.PipelineToken * tokens
 	f[fCPUOffload] = c.Offload * busy
 }
+
+// stepWeights are what coefficients and costs come to for each term of a step.
+type stepWeights [23]float64
+
+func (c *costConstants) weights(beta *[numStepFeatures]float64) (w stepWeights) {
+	w[0] = beta[fStep] + beta[fLayer]*c.Layers + beta[fMoeLayer]*c.MoeLayers + beta[fQuantizedLayer]*c.QuantizedLayers + beta[fParallelLayer]*c.ParallelLayers + beta[fSampling]*c.SampledStep + beta[fGemmWeights]*c.GemmWeights + beta[fCPUOffload]*c.Offload
+	w[1] = beta[fEagerLayer] * c.LaunchedLayers
+	w[2] = beta[fPrefillLayer] * c.Layers
+	w[3] = beta[fDecodeLayer] * c.Layers
+	w[4] = beta[fRequest] + beta[fSampling]*c.SampledRequest + beta[fGemmCompute]*c.HeadSequence
+	w[5] = beta[fRequest] + beta[fSampling]*c.SampledRequest + beta[fActivations]*c.ActivationToken + beta[fGemmCompute]*c.GemmToken + beta[fGemmCompute]*c.HeadSequence + beta[fExpertCompute]*c.ExpertReplicas*c.ExpertToken + beta[fExpertActivations]*c.ExpertReplicas*c.ExpertActivationToken + beta[fAllReduce]*c.AllReduceToken + beta[fExpertExchange]*c.ExchangeToken + beta[fPipeline]*c.PipelineToken
+	w[6] = beta[fActivations]*c.ActivationToken + beta[fGemmCompute]*c.GemmToken + beta[fExpertCompute]*c.ExpertReplicas*c.ExpertToken + beta[fExpertActivations]*c.ExpertReplicas*c.ExpertActivationToken + beta[fPrefillTokens]*c.PrefillToken + beta[fAllReduce]*c.AllReduceToken + beta[fExpertExchange]*c.ExchangeToken + beta[fPipeline]*c.PipelineToken
+	w[7] = beta[fGemm]
+	w[8] = beta[fGemmBeyond128] * c.GemmToken
+	w[9] = beta[fGemmBeyond1024] * c.GemmToken
+	w[10] = beta[fExperts]
+	w[11] = beta[fExpertsHit]
+	w[12] = beta[fExpertsHitTenth]
+	w[13] = beta[fExpertComputeBeyond1024] * c.ExpertToken
+	w[14] = beta[fDecodeAttention]
+	w[15] = beta[fKVRead] * c.KVRead
+	w[16] = beta[fKVRead] * c.WindowedKVRead
+	w[17] = beta[fPrefillAttention]
+	w[18] = beta[fPrefillKVRead] * c.KVRead
+	w[19] = beta[fPrefillKVRead] * c.WindowedKVRead
+	w[20] = beta[fAllReduceFirst256k] * c.SmallAllReduceToken
+	w[21] = beta[fAllReduceFirst8m] * c.SmallAllReduceToken
+	w[22] = beta[fLargeAllReduce] * c.AllReduces
+	return w
+}
+
+// stepSeconds is the sum of beta times the features of stepValues.
+func stepSeconds(c *costConstants, w *stepWeights, s *Sums) float64 {
+	decodeContext := float64(s.DecodeContext)
+	decodeRequests := float64(s.DecodeRequests)
+	prefillCached := float64(s.PrefillCached)
+	prefillPairs := float64(s.PrefillPairs)
+	prefillRequests := float64(s.PrefillRequests)
+	prefillTokens := float64(s.PrefillTokens)
+	windowedDecodeContext := float64(s.WindowedDecodeContext)
+	windowedPrefillCached := float64(s.WindowedPrefillCached)
+	windowedPrefillPairs := float64(s.WindowedPrefillPairs)
+	tokens := prefillTokens + decodeRequests
+	var busy float64
+	if tokens > 0 {
+		busy = 1
+	}
+	expertTokens := tokens * c.ExpertReplicas
+	var chosen1 float64
+	if c.GraphTokens > 0 {
+		var chosen2 float64
+		var chosen3 float64
+		if c.GraphRequests > 0 {
+			chosen3 = decodeRequests
+		}
+		if chosen3 > c.GraphRequests {
+			chosen2 = 1
+		}
+		chosen1 = max(min(prefillTokens/max(c.GraphTokens, 1), 1), chosen2)
+	} else {
+		chosen1 = busy
+	}
+	var chosen4 float64
+	if prefillRequests > 0 {
+		chosen4 = 1
+	}
+	var chosen5 float64
+	if decodeRequests > 0 {
+		chosen5 = 1
+	}
+	var chosen6 float64
+	if c.Experts > 0 {
+		chosen6 = c.Experts * (1 - c.powers1.of(expertTokens)) * c.ExpertRead
+	}
+	var chosen7 float64
+	if c.Experts > 0 {
+		chosen7 = c.Experts * (1 - c.powers1.of(tokens*0.1*c.ExpertReplicas)) * c.ExpertRead
+	}
+	var chosen8 float64
+	if c.AllReduceTokenBytes*tokens > 262144 {
+		chosen8 = 1
+	}
+	return ((((w[0]*busy + w[1]*chosen1) + (w[2]*chosen4 + (w[3]*chosen5 + w[4]*prefillRequests))) + ((w[5]*decodeRequests + (w[6]*prefillTokens + w[7]*max(c.GemmWeights*busy, c.GemmToken*tokens+c.HeadSequence*(prefillRequests+decodeRequests)))) + (w[8]*max(tokens-128, 0) + (w[9]*max(tokens-1024, 0) + w[10]*max(c.topkExpertRead*busy, c.ExpertToken*tokens*c.ExpertReplicas))))) + (((w[11]*max(chosen6-c.topkExpertRead, 0) + (w[12]*max(chosen7-c.topkExpertRead, 0) + w[13]*max(expertTokens-1024, 0))) + (w[14]*max(c.KVRead*decodeContext+c.WindowedKVRead*windowedDecodeContext, c.DecodePair*decodeContext+c.WindowedDecodePair*windowedDecodeContext) + (w[15]*decodeContext + w[16]*windowedDecodeContext))) + ((w[17]*max(c.KVRead*prefillCached+c.WindowedKVRead*windowedPrefillCached, c.PrefillPair*prefillPairs+c.WindowedPrefillPair*windowedPrefillPairs) + (w[18]*prefillCached + w[19]*windowedPrefillCached)) + (w[20]*min(tokens, c.messageTokens) + (w[21]*min(tokens, c.messageTokens2) + w[22]*chosen8)))))
+}
