@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 
 from pinn.export.expressions import Expression, Formulas, Record
-from pinn.export.formula_terms import Share, step_terms
+from pinn.export.formula_terms import Share, is_of, step_terms
 from pinn.export.formula_text import GoText, go_name, python_text, used_parts
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.cost_facts import CostFacts
@@ -140,15 +140,17 @@ def _go_step(
     roots: Collection[Expression],
     constants: Mapping[Expression, str],
     powers: list[Expression],
+    given: Mapping[Expression, str] | None = None,
 ) -> GoText:
-    """The sums of a batch, and what several of some expressions are made of."""
-    known = {part: f"c.{name}" for part, name in constants.items()}
+    """The sums of a batch but those given, and what several of some expressions are made of."""
+    known = {part: f"c.{name}" for part, name in constants.items()} | dict(given or {})
     step = GoText(_go_named(known), before_a_step="costs")
     step.powers = powers
-    for name in sorted({part.parts[1] for part in _parts(roots, "sums")}):
+    fields_used = {part.parts[1] for part in _parts(roots, "sums", known)}
+    for name in sorted(fields_used):
         step.lines.append(f"{go_name(name, exported=False)} := float64(s.{go_name(name)})")
     for part, name in used_parts(roots, formulas.names, 2).items():
-        if part not in constants:
+        if part not in known:
             step.declare(go_name(name, exported=False), part)
             known[part] = go_name(name, exported=False)
     return step
@@ -157,12 +159,15 @@ def _go_step(
 def _go_seconds(
     formulas: StepFormulas, constants: Mapping[Expression, str], powers: list[Expression]
 ) -> list[str]:
-    """The step time from weights of terms."""
-    terms = step_terms(formulas.features)
-    named = _go_named({part: f"c.{name}" for part, name in constants.items()})
-    before, step = GoText(named, ""), _go_step(formulas, terms, constants, powers)
+    """The step time from weights of terms; those that tokens alone decide apart."""
+    whole = {part: name for part, name in formulas.names.items() if part.records <= {"sums"}}
+    tokens = next(part for part, name in whole.items() if name == "tokens")
+    terms = step_terms(formulas.features, whole)
+    before = GoText(_go_named({part: f"c.{name}" for part, name in constants.items()}), "")
     weights = [" + ".join(_go_share(before, s) for s in shares) for shares in terms.values()]
-    products = [f"w[{i}]*{step.text(term, outside=4)}" for i, term in enumerate(terms)]
+    places = {term: f"w[{i}]" for i, term in enumerate(terms)}
+    of_tokens = {term: place for term, place in places.items() if is_of(term, tokens)}
+    rest = {term: place for term, place in places.items() if term not in of_tokens}
     return [
         "// stepWeights are what coefficients and costs come to for each term of a step.",
         f"type stepWeights [{len(terms)}]float64\n",
@@ -170,11 +175,21 @@ def _go_seconds(
         *before.lines,
         *(f"w[{i}] = {weight}" for i, weight in enumerate(weights)),
         "return w\n}\n",
-        "// stepSeconds is the sum of beta times the features of stepValues.",
-        "func stepSeconds(c *costConstants, w *stepWeights, s *Sums) float64 {",
-        *step.lines,
-        f"return {_in_pairs(products)}\n}}\n",
+        "// tokenSeconds is what a step's number of tokens alone decides.",
+        "func tokenSeconds(c *costConstants, w *stepWeights, tokens float64) float64 {",
+        *_go_sum(of_tokens, _go_step(formulas, of_tokens, constants, powers, {tokens: "tokens"})),
+        "}\n",
+        "// otherSeconds is the rest of the sum of beta times the features of stepValues.",
+        "func otherSeconds(c *costConstants, w *stepWeights, s *Sums) float64 {",
+        *_go_sum(rest, _go_step(formulas, rest, constants, powers)),
+        "}\n",
     ]
+
+
+def _go_sum(places: Mapping[Expression, str], step: GoText) -> list[str]:
+    """A weighted sum of terms."""
+    products = [f"{place}*{step.text(term, outside=4)}" for term, place in places.items()]
+    return [*step.lines, f"return {_in_pairs(products)}"]
 
 
 def _go_share(text: GoText, share: Share) -> str:
@@ -245,13 +260,17 @@ def _go_named(known: Mapping[Expression, str]) -> Callable[[Expression], str | N
     return named
 
 
-def _parts(roots: Iterable[Expression], record: str) -> set[Expression]:
-    """Fields of a record in expressions."""
+def _parts(
+    roots: Iterable[Expression], record: str, known: Collection[Expression] = ()
+) -> set[Expression]:
+    """Fields of a record in expressions, outside of parts that are at hand."""
     found = set()
     for root in roots:
+        if root in known:
+            continue
         if root.kind == "field" and root.parts[0] == record:
             found.add(root)
-        found |= _parts(root.operands, record)
+        found |= _parts(root.operands, record, known)
     return found
 
 
@@ -278,12 +297,12 @@ def _go_constants(constants: Mapping[Expression, str], powers: list[Expression])
     for part, name in constants.items():
         text.assign(f"k.{name}", part)
     for i, base in enumerate(powers, 1):
-        text.lines.append(f"k.powers{i} = powersOf({text.text(base)})")
+        text.lines.append(f"k.log{i} = math.Log({text.text(base)})")
     return [
         "// costConstants are costs with what else does not change from step to step.",
         "type costConstants struct {\nCosts",
         *(f"{name} float64" for name in constants.values()),
-        *(f"powers{i} powers" for i, _ in enumerate(powers, 1)),
+        *(f"log{i} float64" for i, _ in enumerate(powers, 1)),
         "}\n",
         "func (c Costs) constants() costConstants {\nk := costConstants{Costs: c}",
         *text.lines,

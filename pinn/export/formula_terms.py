@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from pinn.export.expressions import Expression
@@ -26,12 +26,13 @@ class Share:
 
 
 def step_terms(
-    features: Mapping[str, Expression], known: str = "costs"
+    features: Mapping[str, Expression], whole: Collection[Expression], known: str = "costs"
 ) -> dict[Expression, list[Share]]:
     """Terms that change from step to step, with what the features add to the weight of each.
 
     Args:
         features: Name -> expression.
+        whole: Sums that are terms of their own.
         known: The record whose values do not change.
     """
     found: dict[Expression, list[Share]] = {}
@@ -39,7 +40,9 @@ def step_terms(
     def add(expression: Expression, share: Share) -> None:
         kind, operands = expression.kind, expression.operands
         constant = [operand.records <= {known} for operand in operands]
-        if kind == "+":
+        if expression in whole:
+            found.setdefault(expression, []).append(share)
+        elif kind == "+":
             for operand in operands:
                 add(operand, share)
         elif kind == "*" and any(constant):
@@ -57,6 +60,13 @@ def step_terms(
     for name, expression in features.items():
         add(expression, Share(name))
     return found
+
+
+def is_of(expression: Expression, part: Expression, known: str = "costs") -> bool:
+    """Whether nothing but a part of an expression, and a known record, decides it."""
+    if expression == part or expression.records <= {known}:
+        return True
+    return bool(expression.operands) and all(is_of(o, part, known) for o in expression.operands)
 
 
 def _is_zero(expression: Expression) -> bool:

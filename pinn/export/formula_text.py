@@ -91,7 +91,7 @@ class GoText:
 
     Attributes:
         lines: The statements so far.
-        powers: Bases, known before a step, of powers: each has a table ``powersN``.
+        powers: Bases, known before a step, of powers: each has its logarithm ``logN``.
     """
 
     def __init__(self, named: Named, before_a_step: str) -> None:
@@ -157,7 +157,7 @@ class GoText:
             return f"math.Pow({self.text(base)}, {self.text(exponent)})"
         if base not in self.powers:
             self.powers.append(base)
-        return f"c.powers{self.powers.index(base) + 1}.of({self.text(exponent)})"
+        return f"power(c.log{self.powers.index(base) + 1}, {self.text(exponent)})"
 
 
 def _is_whole(number: Expression) -> bool:

@@ -119,8 +119,8 @@ def test_a_new_feature_of_a_new_cost_is_the_same_in_go(tmp_path):
         'package pinn\nimport ("fmt"; "testing")\n'
         "func show(c Costs, s Sums) {\nvar f [numStepFeatures]float64\nk := c.constants()\n"
         "stepValues(&k, &s, &f)\nfmt.Println(f)\n"
-        f"beta := [numStepFeatures]float64{{{numbers(BETA)}}}\nw := k.weights(&beta)\n"
-        "fmt.Println([]float64{stepSeconds(&k, &w, &s)})\n}\n"
+        f"beta := [numStepFeatures]float64{{{numbers(BETA)}}}\n"
+        "fmt.Println([]float64{newPass(c, &beta).seconds(&s)})\n}\n"
         f"func TestValues(*testing.T) {{\n{calls}"
         f"w := costFacts{{{numbers(astuple(facts()))}}}\nfmt.Println(w.costs())\n}}\n"
     )

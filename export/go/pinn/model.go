@@ -12,10 +12,9 @@ const stepTimeWeight = 1.0 / 16
 // mean prompt, for the methods that are told of no request. So each engine of a simulation needs its
 // own, see [Model.Clone], and one is not safe for concurrent use.
 type Model struct {
-	row     *Row
-	costs   costConstants
-	weights stepWeights
-	window  int64
+	row    *Row
+	pass   *pass
+	window int64
 
 	stepSeconds     float64
 	prompts, tokens float64
@@ -32,14 +31,13 @@ func NewModel(row *Row) (*Model, error) {
 	if err := row.check("row"); err != nil {
 		return nil, err
 	}
-	m := &Model{row: row, costs: row.Costs.constants(), window: row.WindowTokens}
-	m.weights = m.costs.weights((*[numStepFeatures]float64)(row.Beta))
-	return m, nil
+	pass := newPass(row.Costs, (*[numStepFeatures]float64)(row.Beta))
+	return &Model{row: row, pass: pass, window: row.WindowTokens}, nil
 }
 
 // Clone returns a model of the same configuration with nothing remembered.
 func (m *Model) Clone() *Model {
-	return &Model{row: m.row, costs: m.costs, weights: m.weights, window: m.window}
+	return &Model{row: m.row, pass: m.pass, window: m.window}
 }
 
 // Row returns what the model was made from; it must not be changed.
@@ -84,14 +82,14 @@ func (m *Model) Share(sums *Sums, keys int64) {
 
 // StepSeconds is the step time before rounding; it leaves the moving average alone.
 func (m *Model) StepSeconds(sums *Sums) float64 {
-	return stepSeconds(&m.costs, &m.weights, sums)
+	return m.pass.seconds(sums)
 }
 
 // Features are those of a batch, in the order of [StepFeatures]: seconds at datasheet rates where
 // the unit of the coefficient is "1", else counts.
 func (m *Model) Features(sums *Sums) []float64 {
 	var f [numStepFeatures]float64
-	stepValues(&m.costs, sums, &f)
+	stepValues(&m.pass.costs, sums, &f)
 	return f[:]
 }
 

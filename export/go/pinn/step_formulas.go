@@ -2,6 +2,8 @@
 
 package pinn
 
+import "math"
+
 // Places of the step features.
 const (
 	fStep = iota
@@ -84,7 +86,7 @@ type costConstants struct {
 	topkExpertRead float64
 	messageTokens  float64
 	messageTokens2 float64
-	powers1        powers
+	log1           float64
 }
 
 func (c Costs) constants() costConstants {
@@ -92,7 +94,7 @@ func (c Costs) constants() costConstants {
 	k.topkExpertRead = c.Experts * c.ExpertShare * c.ExpertRead
 	k.messageTokens = 262144 / c.AllReduceTokenBytes
 	k.messageTokens2 = 8388608 / c.AllReduceTokenBytes
-	k.powers1 = powersOf(1 - c.ExpertShare)
+	k.log1 = math.Log(1 - c.ExpertShare)
 	return k
 }
 
@@ -156,12 +158,12 @@ func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 	f[fExperts] = max(c.topkExpertRead*busy, expertCompute)
 	var chosen4 float64
 	if c.Experts > 0 {
-		chosen4 = c.Experts * (1 - c.powers1.of(expertTokens)) * c.ExpertRead
+		chosen4 = c.Experts * (1 - power(c.log1, expertTokens)) * c.ExpertRead
 	}
 	f[fExpertsHit] = max(chosen4-c.topkExpertRead, 0)
 	var chosen5 float64
 	if c.Experts > 0 {
-		chosen5 = c.Experts * (1 - c.powers1.of(tokens*0.1*c.ExpertReplicas)) * c.ExpertRead
+		chosen5 = c.Experts * (1 - power(c.log1, tokens*0.1*c.ExpertReplicas)) * c.ExpertRead
 	}
 	f[fExpertsHitTenth] = max(chosen5-c.topkExpertRead, 0)
 	f[fExpertCompute] = expertCompute
@@ -192,19 +194,19 @@ func (c *costConstants) weights(beta *[numStepFeatures]float64) (w stepWeights) 
 	w[2] = beta[fPrefillLayer] * c.Layers
 	w[3] = beta[fDecodeLayer] * c.Layers
 	w[4] = beta[fRequest] + beta[fSampling]*c.SampledRequest + beta[fGemmCompute]*c.HeadSequence
-	w[5] = beta[fRequest] + beta[fSampling]*c.SampledRequest + beta[fActivations]*c.ActivationToken + beta[fGemmCompute]*c.GemmToken + beta[fGemmCompute]*c.HeadSequence + beta[fExpertCompute]*c.ExpertReplicas*c.ExpertToken + beta[fExpertActivations]*c.ExpertReplicas*c.ExpertActivationToken + beta[fAllReduce]*c.AllReduceToken + beta[fExpertExchange]*c.ExchangeToken + beta[fPipeline]*c.PipelineToken
-	w[6] = beta[fActivations]*c.ActivationToken + beta[fGemmCompute]*c.GemmToken + beta[fExpertCompute]*c.ExpertReplicas*c.ExpertToken + beta[fExpertActivations]*c.ExpertReplicas*c.ExpertActivationToken + beta[fPrefillTokens]*c.PrefillToken + beta[fAllReduce]*c.AllReduceToken + beta[fExpertExchange]*c.ExchangeToken + beta[fPipeline]*c.PipelineToken
-	w[7] = beta[fGemm]
-	w[8] = beta[fGemmBeyond128] * c.GemmToken
-	w[9] = beta[fGemmBeyond1024] * c.GemmToken
-	w[10] = beta[fExperts]
-	w[11] = beta[fExpertsHit]
-	w[12] = beta[fExpertsHitTenth]
-	w[13] = beta[fExpertComputeBeyond1024] * c.ExpertToken
-	w[14] = beta[fDecodeAttention]
-	w[15] = beta[fKVRead] * c.KVRead
-	w[16] = beta[fKVRead] * c.WindowedKVRead
-	w[17] = beta[fPrefillAttention]
+	w[5] = beta[fActivations]*c.ActivationToken + beta[fGemmCompute]*c.GemmToken + beta[fExpertCompute]*c.ExpertReplicas*c.ExpertToken + beta[fExpertActivations]*c.ExpertReplicas*c.ExpertActivationToken + beta[fAllReduce]*c.AllReduceToken + beta[fExpertExchange]*c.ExchangeToken + beta[fPipeline]*c.PipelineToken
+	w[6] = beta[fGemm]
+	w[7] = beta[fGemmBeyond128] * c.GemmToken
+	w[8] = beta[fGemmBeyond1024] * c.GemmToken
+	w[9] = beta[fExperts]
+	w[10] = beta[fExpertsHit]
+	w[11] = beta[fExpertsHitTenth]
+	w[12] = beta[fExpertComputeBeyond1024] * c.ExpertToken
+	w[13] = beta[fDecodeAttention]
+	w[14] = beta[fKVRead] * c.KVRead
+	w[15] = beta[fKVRead] * c.WindowedKVRead
+	w[16] = beta[fPrefillAttention]
+	w[17] = beta[fPrefillTokens] * c.PrefillToken
 	w[18] = beta[fPrefillKVRead] * c.KVRead
 	w[19] = beta[fPrefillKVRead] * c.WindowedKVRead
 	w[20] = beta[fAllReduceFirst256k] * c.SmallAllReduceToken
@@ -213,8 +215,30 @@ func (c *costConstants) weights(beta *[numStepFeatures]float64) (w stepWeights) 
 	return w
 }
 
-// stepSeconds is the sum of beta times the features of stepValues.
-func stepSeconds(c *costConstants, w *stepWeights, s *Sums) float64 {
+// tokenSeconds is what a step's number of tokens alone decides.
+func tokenSeconds(c *costConstants, w *stepWeights, tokens float64) float64 {
+	var busy float64
+	if tokens > 0 {
+		busy = 1
+	}
+	expertTokens := tokens * c.ExpertReplicas
+	var chosen1 float64
+	if c.Experts > 0 {
+		chosen1 = c.Experts * (1 - power(c.log1, expertTokens)) * c.ExpertRead
+	}
+	var chosen2 float64
+	if c.Experts > 0 {
+		chosen2 = c.Experts * (1 - power(c.log1, tokens*0.1*c.ExpertReplicas)) * c.ExpertRead
+	}
+	var chosen3 float64
+	if c.AllReduceTokenBytes*tokens > 262144 {
+		chosen3 = 1
+	}
+	return (((w[0]*busy + w[5]*tokens) + (w[7]*max(tokens-128, 0) + (w[8]*max(tokens-1024, 0) + w[9]*max(c.topkExpertRead*busy, c.ExpertToken*tokens*c.ExpertReplicas)))) + ((w[10]*max(chosen1-c.topkExpertRead, 0) + (w[11]*max(chosen2-c.topkExpertRead, 0) + w[12]*max(expertTokens-1024, 0))) + (w[20]*min(tokens, c.messageTokens) + (w[21]*min(tokens, c.messageTokens2) + w[22]*chosen3))))
+}
+
+// otherSeconds is the rest of the sum of beta times the features of stepValues.
+func otherSeconds(c *costConstants, w *stepWeights, s *Sums) float64 {
 	decodeContext := float64(s.DecodeContext)
 	decodeRequests := float64(s.DecodeRequests)
 	prefillCached := float64(s.PrefillCached)
@@ -229,7 +253,7 @@ func stepSeconds(c *costConstants, w *stepWeights, s *Sums) float64 {
 	if tokens > 0 {
 		busy = 1
 	}
-	expertTokens := tokens * c.ExpertReplicas
+	requests := prefillRequests + decodeRequests
 	var chosen1 float64
 	if c.GraphTokens > 0 {
 		var chosen2 float64
@@ -252,17 +276,5 @@ func stepSeconds(c *costConstants, w *stepWeights, s *Sums) float64 {
 	if decodeRequests > 0 {
 		chosen5 = 1
 	}
-	var chosen6 float64
-	if c.Experts > 0 {
-		chosen6 = c.Experts * (1 - c.powers1.of(expertTokens)) * c.ExpertRead
-	}
-	var chosen7 float64
-	if c.Experts > 0 {
-		chosen7 = c.Experts * (1 - c.powers1.of(tokens*0.1*c.ExpertReplicas)) * c.ExpertRead
-	}
-	var chosen8 float64
-	if c.AllReduceTokenBytes*tokens > 262144 {
-		chosen8 = 1
-	}
-	return ((((w[0]*busy + w[1]*chosen1) + (w[2]*chosen4 + (w[3]*chosen5 + w[4]*prefillRequests))) + ((w[5]*decodeRequests + (w[6]*prefillTokens + w[7]*max(c.GemmWeights*busy, c.GemmToken*tokens+c.HeadSequence*(prefillRequests+decodeRequests)))) + (w[8]*max(tokens-128, 0) + (w[9]*max(tokens-1024, 0) + w[10]*max(c.topkExpertRead*busy, c.ExpertToken*tokens*c.ExpertReplicas))))) + (((w[11]*max(chosen6-c.topkExpertRead, 0) + (w[12]*max(chosen7-c.topkExpertRead, 0) + w[13]*max(expertTokens-1024, 0))) + (w[14]*max(c.KVRead*decodeContext+c.WindowedKVRead*windowedDecodeContext, c.DecodePair*decodeContext+c.WindowedDecodePair*windowedDecodeContext) + (w[15]*decodeContext + w[16]*windowedDecodeContext))) + ((w[17]*max(c.KVRead*prefillCached+c.WindowedKVRead*windowedPrefillCached, c.PrefillPair*prefillPairs+c.WindowedPrefillPair*windowedPrefillPairs) + (w[18]*prefillCached + w[19]*windowedPrefillCached)) + (w[20]*min(tokens, c.messageTokens) + (w[21]*min(tokens, c.messageTokens2) + w[22]*chosen8)))))
+	return (((w[1]*chosen1 + (w[2]*chosen4 + w[3]*chosen5)) + (w[4]*requests + (w[6]*max(c.GemmWeights*busy, c.GemmToken*tokens+c.HeadSequence*requests) + w[13]*max(c.KVRead*decodeContext+c.WindowedKVRead*windowedDecodeContext, c.DecodePair*decodeContext+c.WindowedDecodePair*windowedDecodeContext)))) + ((w[14]*decodeContext + (w[15]*windowedDecodeContext + w[16]*max(c.KVRead*prefillCached+c.WindowedKVRead*windowedPrefillCached, c.PrefillPair*prefillPairs+c.WindowedPrefillPair*windowedPrefillPairs))) + (w[17]*prefillTokens + (w[18]*prefillCached + w[19]*windowedPrefillCached))))
 }
