@@ -64,7 +64,18 @@ func number(text string, otherwise int64) int64 {
 // but where prompts share blocks and other requests decode than in the last step.
 func (a *Adapter) StepTime(batch []*sim.Request) int64 {
 	sums := a.model.NewSums()
-	a.addBatch(&sums, batch)
+	for rest := batch; len(rest) > 0; {
+		rest = rest[addDecodes(&sums, rest):]
+		if len(rest) > 0 {
+			r := rest[0]
+			cached := r.ProgressIndex
+			if cached == 0 {
+				cached = a.cachedPrefix(r)
+			}
+			sums.AddPrefill(cached, int64(r.NumNewTokens))
+			rest = rest[1:]
+		}
+	}
 	if sums.PrefillCached > 0 && sums.PrefillTokens+sums.DecodeRequests == a.tokensPerStep {
 		a.forgetLast(&sums, batch)
 	}
@@ -76,66 +87,44 @@ func (a *Adapter) StepTime(batch []*sim.Request) int64 {
 	return a.model.StepTimeOf(&sums)
 }
 
-// addBatch counts a batch's requests. It takes four at a time for decodes, which most are, in a loop
-// that calls nothing, so that its sums stay in registers; others are put right afterwards.
-func (a *Adapter) addBatch(sums *pinn.Sums, batch []*sim.Request) {
-	var context, longest, prefills int64
-	rest := batch
-	for ; len(rest) >= 4; rest = rest[4:] {
-		p, q, r, s := rest[0], rest[1], rest[2], rest[3]
-		context += p.ProgressIndex + q.ProgressIndex + (r.ProgressIndex + s.ProgressIndex)
-		longest |= p.ProgressIndex | q.ProgressIndex | (r.ProgressIndex | s.ProgressIndex)
-		if ahead(p)|ahead(q)|(ahead(r)|ahead(s)) < 0 {
-			found, progress := a.addPrefills(sums, rest[:4])
-			prefills, context = prefills+found, context-progress
+// addDecodes counts the decodes that a batch begins with and returns their number. The loop calls
+// nothing, so that its sums stay in registers, and takes four requests at a time.
+func addDecodes(sums *pinn.Sums, batch []*sim.Request) int {
+	var context, bits int64
+	count := 0
+	for ; count+4 <= len(batch); count += 4 {
+		four := batch[count : count+4 : count+4]
+		a, b, c, d := four[0], four[1], four[2], four[3]
+		if !decodes(a) || !decodes(b) || !decodes(c) || !decodes(d) {
+			break
 		}
+		context += a.ProgressIndex + b.ProgressIndex + (c.ProgressIndex + d.ProgressIndex)
+		bits |= a.ProgressIndex | b.ProgressIndex | (c.ProgressIndex | d.ProgressIndex)
 	}
-	for _, r := range rest {
-		context += r.ProgressIndex
-		longest |= r.ProgressIndex
+	for ; count < len(batch) && decodes(batch[count]); count++ {
+		context += batch[count].ProgressIndex
+		bits |= batch[count].ProgressIndex
 	}
-	found, progress := a.addPrefills(sums, rest)
-	decodes := int64(len(batch)) - prefills - found
-	context += decodes - progress
+	context += int64(count)
 	near := int64(0)
 	if window := sums.Window(); window > 0 {
 		near = context
-		if longest >= window { // else no context is as long
-			near -= beyond(window, batch)
+		if bits >= window { // else no context is as long
+			near -= beyond(window, batch[:count])
 		}
 	}
-	sums.AddDecodes(decodes, context, near)
+	sums.AddDecodes(int64(count), context, near)
+	return count
 }
-
-// ahead is how far a request's progress is beyond its prompt, negative while it works on that.
-func ahead(r *sim.Request) int64 { return r.ProgressIndex - int64(len(r.InputTokens)) }
 
 // decodes tells whether a request has its prompt behind it.
-func decodes(r *sim.Request) bool { return ahead(r) >= 0 }
+func decodes(r *sim.Request) bool { return r.ProgressIndex >= int64(len(r.InputTokens)) }
 
-// addPrefills counts those that work on their prompts, and returns their number and progress.
-func (a *Adapter) addPrefills(sums *pinn.Sums, batch []*sim.Request) (count, progress int64) {
-	for _, r := range batch {
-		if decodes(r) {
-			continue
-		}
-		cached := r.ProgressIndex
-		if cached == 0 {
-			cached = a.cachedPrefix(r)
-		}
-		sums.AddPrefill(cached, int64(r.NumNewTokens))
-		count, progress = count+1, progress+r.ProgressIndex
-	}
-	return count, progress
-}
-
-// beyond counts the keys of a batch's decodes outside of a window.
-func beyond(window int64, batch []*sim.Request) int64 {
+// beyond counts the keys of decodes outside of a window.
+func beyond(window int64, decodes []*sim.Request) int64 {
 	var keys int64
-	for _, r := range batch {
-		if decodes(r) {
-			keys += max(r.ProgressIndex+1-window, 0)
-		}
+	for _, r := range decodes {
+		keys += max(r.ProgressIndex+1-window, 0)
 	}
 	return keys
 }
