@@ -8,17 +8,24 @@ them as overheads. Nobody measured sampling either, but it is known what its ker
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from jaxtyping import Float
 
 from pinn.kernels.attention import DecodeAttention, PrefillAttention
-from pinn.kernels.datasheet_mixers import decode_seconds, has_other_mixers, prefill_seconds
+from pinn.kernels.calls import Call, Kernels
 from pinn.kernels.gemm import Gemm
 from pinn.kernels.hardware import Coded
+from pinn.kernels.mixer_calls import (
+    indexed_decodes,
+    indexed_prompts,
+    indexed_seconds,
+    recurrent_seconds,
+    state_decodes,
+    state_prompts,
+)
+from pinn.kernels.mixer_fits import INDEXED_SIZES, RECURRENT, RECURRENT_SIZES, SPARSE
 from pinn.kernels.moe import Moe
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.physics.costs import step_costs
@@ -40,40 +47,6 @@ NORM_SECONDS = 6e-6
 #: Largest message of an engine's own all-reduce; beyond, all run NCCL's
 #: (custom_all_reduce.py: max_size = 8192 * 1024).
 OWN_KERNEL_BYTES = 2.0**23
-
-
-@dataclass(frozen=True)
-class Call:
-    """One kernel in the steps of one deployment.
-
-    Attributes:
-        deployment: Index of the deployment.
-        form: Number format.
-        count: How often a step runs it.
-        sizes: Arguments of the surrogate, each a number or one per batch.
-    """
-
-    deployment: int
-    form: str
-    count: float
-    sizes: tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class Kernels:
-    """Kernels of one kind in a part of a step.
-
-    Attributes:
-        calls: Those of a deployment's steps, from its index, itself and its batches.
-        seconds: What they take, from surrogates, chips, formats and a call's sizes.
-        sizes: What the first sizes of a call are called; none where nothing timed is behind them.
-        operator: The operator that was fitted to measured ones; empty where there is none.
-    """
-
-    calls: Callable[[int, Deployment, UniformBatches], Iterator[Call]]
-    seconds: Callable[..., Float[np.ndarray, "..."]]
-    sizes: tuple[str, ...] = ()
-    operator: str = ""
 
 
 def compose(
@@ -182,11 +155,10 @@ def _decode_attention(i: int, deployment: Deployment, batches: UniformBatches) -
 def _latent_decode(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
     for group in deployment.model.layer_groups:
         attention = group.attention
-        if isinstance(attention, LatentAttentionSpec):
-            reach = np.inf if attention.indexer is None else attention.indexer.top_k
+        if isinstance(attention, LatentAttentionSpec) and attention.indexer is None:
             sizes = (
                 batches.decode_requests,
-                np.minimum(batches.decode_context + 1, reach),
+                batches.decode_context + 1,
                 _local_heads(group, deployment),
                 attention.kv_lora_rank,
                 attention.qk_rope_head_dim,
@@ -287,16 +259,6 @@ def _sampling(i: int, deployment: Deployment, batches: UniformBatches) -> Iterat
     yield Call(i, "fp32", 1, (seconds,))
 
 
-def _other_decode(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
-    if has_other_mixers(deployment):
-        yield Call(i, "bf16", 1, (decode_seconds(deployment, batches),))
-
-
-def _other_prefill(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
-    if has_other_mixers(deployment):
-        yield Call(i, "bf16", 1, (prefill_seconds(deployment, batches),))
-
-
 def _known(_kernels: KernelSurrogates, _gpu: Coded, _form: Coded, seconds) -> np.ndarray:
     return seconds
 
@@ -319,14 +281,16 @@ COMPOSED_PARTS: dict[str, tuple[Kernels, ...]] = {
                 ("sequences", "context_tokens", *_ATTENTION), DecodeAttention.name),
         Kernels(_latent_decode, _one_by_one,
                 ("sequences", "context_tokens", "heads", "kv_lora_rank", "rope_dim")),
-        Kernels(_other_decode, _known, ("datasheet_seconds",)),
+        Kernels(state_decodes, recurrent_seconds, RECURRENT_SIZES, RECURRENT),
+        Kernels(indexed_decodes, indexed_seconds, INDEXED_SIZES, SPARSE),
     ),
     "prefill_attention": (
         Kernels(_prefill_attention, KernelSurrogates.prefill_attention_seconds,
                 ("sequences", "tokens", *_ATTENTION), PrefillAttention.name),
         Kernels(_latent_prefill, _expanded,
                 ("sequences", "tokens", "cached", "heads", "qk_head_dim", "v_head_dim")),
-        Kernels(_other_prefill, _known, ("datasheet_seconds",)),
+        Kernels(state_prompts, recurrent_seconds, RECURRENT_SIZES, RECURRENT),
+        Kernels(indexed_prompts, indexed_seconds, INDEXED_SIZES, SPARSE),
     ),
     "all_reduce": (Kernels(_all_reduce, _reduce, _MESSAGE),),
     "exchange": (Kernels(_exchange, _reduce, _MESSAGE),),

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pinn.kernels.all_reduce import SIZES_BYTES
-from pinn.kernels.composition import COMPOSED_PARTS, Call, Kernels
+from pinn.kernels.calls import Call, Kernels
+from pinn.kernels.composition import COMPOSED_PARTS
 from pinn.kernels.hardware import Coded
 from pinn.kernels.measured import MeasuredShapes, Nearest
+from pinn.kernels.mixer_fits import RECURRENT, SPARSE
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.kernels.tables.latent import SHAPE
 from pinn.physics.uniform_batches import UniformBatches
@@ -25,7 +27,7 @@ class KernelUse:
 
     Attributes:
         operator: Part of the step, as of ``pinn.kernels.composition.COMPOSED_PARTS``.
-        precision: Number format.
+        precision: Number format; of recurrent and sparse mixers the operator.
         sizes: What it was asked at, by name.
         count: How often the step runs it.
         seconds: Of one run.
@@ -92,6 +94,11 @@ def _named(names: tuple[str, ...], call: Call) -> dict[str, float]:
 def _nearest(
     kernels: KernelSurrogates, kind: Kernels, gpu: GpuSpec, form: str, sizes: Mapping[str, float]
 ) -> Nearest | None:
+    if kind.operator in (RECURRENT, SPARSE):
+        shapes = kernels.measured.get(kind.operator)
+        if shapes is None or form not in {operator for _, operator in shapes.tables}:
+            return None
+        return shapes.nearest(gpu.name, form, sizes)
     if kind.operator:
         timed = _timed_format(kernels.measured[kind.operator], form)
         return kernels.nearest_measured(kind.operator, gpu, timed, sizes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from jaxtyping import Bool
 
 from pinn.kernels.tables.tables import KernelTables
 from pinn.physics.matmuls import dense_matmuls
+from pinn.specs.mixers import LinearMixerSpec
 from pinn.specs.model import Attention, LatentAttentionSpec, ModelSpec, MoeFfnSpec
 
 TENSOR_PARALLEL_SIZES = (1, 2, 4, 8)
@@ -24,6 +26,8 @@ GEMM_TOLERANCE = 0.03
 MOE_TOLERANCE = 0.05
 #: Same experts and top-k: already a near copy when both widths are this close (an assumption).
 WIDTH_TOLERANCE = 0.25
+#: Columns of recurrent mixers' shapes.
+STATE_WIDTHS = ("num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim")
 #: Latent attention is timed in DeepSeek-V3's shape alone: 128 heads, rank 512, rope 64.
 _LATENT_SHAPE = (512, 64)
 
@@ -54,6 +58,7 @@ class Exclusion:
             latent_decode=tables.latent_decode[~self.latent_rows(tables.latent_decode)],
             latent_prefill=tables.latent_prefill[~self.latent_rows(tables.latent_prefill)],
             gpus=tables.gpus,
+            mixers={name: rows[~self.mixer_rows(rows)] for name, rows in tables.mixers.items()},
             reports=tables.reports,
         )
 
@@ -112,6 +117,22 @@ class Exclusion:
         if any((a.kv_lora_rank, a.qk_rope_head_dim) == _LATENT_SHAPE for a in latent):
             return np.ones(len(rows), dtype=bool)
         return self.gpu_rows(rows)
+
+    def mixer_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
+        """Rows with the local heads and widths of a held-out model's recurrent mixer.
+
+        Indexers were timed in GLM-5's shape alone: with any model that has one, all their rows go.
+        """
+        mixers = [g.attention for model in self.models for g in model.layer_groups]
+        excluded = self.gpu_rows(rows)
+        if not set(STATE_WIDTHS) <= set(rows):
+            indexed = (m.indexer for m in mixers if isinstance(m, LatentAttentionSpec))
+            return excluded | any(indexer is not None for indexer in indexed)
+        table = rows[list(STATE_WIDTHS)].to_numpy(dtype=float)
+        for mixer, tp in product(mixers, TENSOR_PARALLEL_SIZES):
+            if isinstance(mixer, LinearMixerSpec):
+                excluded |= (table == np.array(mixer.local_widths(tp), dtype=float)).all(axis=1)
+        return excluded
 
     def slug(self) -> str:
         """A file name: ``all``, or ``without-`` and what is held out."""

@@ -184,6 +184,6 @@ def keyed_tensors(name: str, keyed: Mapping[Any, Float[np.ndarray, " values"]]) 
 def read_keyed(
     name: str, tensors: Tensors, structure: Mapping[str, Any]
 ) -> dict[Any, Float[np.ndarray, " values"]]:
-    """Rebuild arrays under composite keys."""
-    keys = [tuple(key) for key in structure["keys"][name]]
+    """Rebuild arrays under composite keys; files of before there were some have none."""
+    keys = [tuple(key) for key in structure["keys"].get(name, ())]
     return dict(zip(keys, tensors[name], strict=True)) if keys else {}

@@ -22,6 +22,7 @@ from pinn.kernels.gemm import Gemm
 from pinn.kernels.latent import LatentCore
 from pinn.kernels.latent_prefill import LatentPrefill
 from pinn.kernels.measured import MeasuredShapes, Nearest
+from pinn.kernels.mixer_fits import MixerFits, mixer_shapes
 from pinn.kernels.moe import Moe
 from pinn.kernels.network import TrainingPlan
 from pinn.kernels.operator import Operator
@@ -53,7 +54,8 @@ class KernelSurrogates:
         exchange: Communication of expert parallelism with data parallelism.
         latent: MLA's attention of decodes.
         latent_prefill: MLA's attention of prompts.
-        measured: Shapes that were trained on, by operator.
+        mixers: Recurrent and sparse mixers.
+        measured: Shapes that were fitted to, by operator or kind of mixer.
         metadata: What it was trained on, JSON-ready.
     """
 
@@ -66,6 +68,7 @@ class KernelSurrogates:
     latent: LatentCore
     latent_prefill: LatentPrefill
     measured: Mapping[str, MeasuredShapes]
+    mixers: MixerFits = field(default_factory=MixerFits)
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @staticmethod
@@ -119,7 +122,8 @@ class KernelSurrogates:
                 kept.gpus,
                 lambda gpu, m, n, k: fitted["gemm"].seconds(gpu, "bf16", {"m": m, "n": n, "k": k}),
             ),
-            measured=measured,
+            measured=measured | mixer_shapes(kept.mixers),
+            mixers=MixerFits.fit(kept.mixers, kept.gpus),
             metadata={
                 "seed": seed,
                 "excluded": exclude.describe(),
@@ -298,8 +302,7 @@ class KernelSurrogates:
             for operator in OPERATORS
         }
         measured = {
-            operator.name: stored.read_measured(operator.name, tensors, structure)
-            for operator in OPERATORS
+            name: stored.read_measured(name, tensors, structure) for name in structure["measured"]
         }
         return KernelSurrogates(
             **fitted,
@@ -311,6 +314,7 @@ class KernelSurrogates:
             latent=LatentCore(stored.read_keyed("latent", tensors, structure)),
             latent_prefill=LatentPrefill(stored.read_keyed("latent_prefill", tensors, structure)),
             measured=measured,
+            mixers=MixerFits(stored.read_keyed("mixers", tensors, structure)),
             metadata=structure["metadata"],
         )
 
@@ -319,7 +323,8 @@ class KernelSurrogates:
         for operator in OPERATORS:
             surrogate: OperatorSurrogate = getattr(self, operator.name)
             tensors |= stored.operator_tensors(surrogate)
-            tensors |= stored.measured_tensors(operator.name, self.measured[operator.name])
+        for name, shapes in self.measured.items():
+            tensors |= stored.measured_tensors(name, shapes)
         for name, keyed in self._keyed().items():
             tensors |= stored.keyed_tensors(name, keyed)
         return tensors
@@ -331,6 +336,7 @@ class KernelSurrogates:
             "exchange": dict(self.exchange.weights),
             "latent": dict(self.latent.weights),
             "latent_prefill": dict(self.latent_prefill.weights),
+            "mixers": dict(self.mixers.weights),
         }
 
     def _structure(self) -> dict[str, Any]:

@@ -100,6 +100,13 @@ class LinearMixerSpec:
         """Width of a value head."""
         return self.value_dim
 
+    def local_widths(self, tensor_parallel_size: int = 1) -> tuple[int, int, int, int]:
+        """Heads of keys, their width, heads of values, and their width, on one GPU."""
+        keys, values = (
+            Part(n, 1).elements(tensor_parallel_size) for n in (self.key_heads, self.heads)
+        )
+        return keys, self.key_dim, values, self.value_dim
+
     def projections(self, hidden_size: int) -> tuple[Projection, ...]:
         """Its weight matrices.
 

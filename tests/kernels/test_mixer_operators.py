@@ -6,15 +6,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.mixer_errors import error_lines, mixer_errors
-from pinn.kernels.mixer_operators import MIXER_OPERATORS, operator_terms, read_mixer_kernels
+from pinn.kernels.mixer_fits import (
+    RECURRENT,
+    RECURRENT_SIZES,
+    SPARSE,
+    MixerFits,
+    mixer_shapes,
+)
+from pinn.kernels.mixer_operators import (
+    MIXER_OPERATORS,
+    operator_terms,
+    read_all_mixers,
+    read_mixer_kernels,
+)
+from pinn.specs.catalog import load_model
 from pinn.specs.gpu_catalog import load_gpu
 
 H100 = {"h100_sxm": load_gpu("h100_sxm")}
 BY_NAME = {gpu.name: gpu for gpu in H100.values()}
 SIZES = {
     "batch_size": 4, "seq_len": 300, "num_k_heads": 16, "head_k_dim": 128, "num_v_heads": 32,
-    "head_v_dim": 128, "isl": 100, "step": 3000,
+    "head_v_dim": 128, "chunk_size": 64, "state": 4, "isl": 100, "step": 3000,
 }  # fmt: skip
 
 
@@ -39,11 +53,43 @@ def test_a_recurrence_knows_no_context():
     assert np.array_equal(before, after)
 
 
-@pytest.mark.parametrize("name", ["gated delta decode", "KDA decode"])
+@pytest.mark.parametrize(
+    "name", ["gated delta decode", "KDA decode", "Mamba-2 scan", "Mamba-2 update"]
+)
 def test_left_out_shapes_are_near(name):
     table = mixer_errors([name], H100)
     assert table.loc[table["left_out"] == "shapes", "median"].item() < 0.08
     assert "without shapes" in next(error_lines(table))
+
+
+def test_a_fit_holds_on_its_chip_and_elsewhere_and_says_where_there_is_none():
+    """A GPU without a table of its own runs as all others do, at its datasheet's rates."""
+    tables, _ = read_all_mixers(H100)
+    fits = MixerFits.fit(tables, BY_NAME)
+    sizes = {name: np.array([0.0, 4.0, 8.0]) for name in ("batch_size", "seq_len")}
+    sizes |= {name: np.full(3, float(SIZES[name])) for name in RECURRENT_SIZES[2:]}
+    for operator in ("gated delta scan", "KDA decode", "Mamba-2 update"):
+        here, there = (
+            fits.seconds(operator, load_gpu(gpu), sizes) for gpu in ("h100_sxm", "a100_sxm")
+        )
+        assert here[0] == there[0] == 0
+        assert (np.diff(here) > 0).all()
+        assert (there[1:] > 0).all()
+    assert fits.seconds("lightning", load_gpu("h100_sxm"), sizes) is None
+    assert set(mixer_shapes(tables)) == {RECURRENT, SPARSE}
+
+
+def test_a_held_out_model_takes_its_own_kernels_away():
+    tables, _ = read_all_mixers(H100)
+    scans, scores = tables["gated delta scan"], tables["indexer scores"]
+    hybrid = Exclusion(models=(load_model("Qwen/Qwen3-Next-80B-A3B-Instruct"),))
+    gone = scans[hybrid.mixer_rows(scans)]
+    assert set(gone["num_v_heads"]) <= {32, 16, 8, 4}
+    assert 0 < len(gone) < len(scans)
+    assert not hybrid.mixer_rows(scores).any()
+    sparse = Exclusion(models=(load_model("zai-org/GLM-5"),))
+    assert sparse.mixer_rows(scores).all()
+    assert not sparse.mixer_rows(scans).any()
 
 
 def test_measured_states_are_read_and_written_in_fp32():

@@ -89,7 +89,14 @@ def test_without_kernels_the_network_accounts_alone():
         breakdown(on_h100(DENSE), "0 decode @ 5", PRIORS)
 
 
-@pytest.mark.parametrize("name", [DENSE, MOE, LATENT, "MiniMaxAI/MiniMax-M2.5"])
+HYBRID, SPARSE, LIGHTNING = (
+    "Qwen/Qwen3-Next-80B-A3B-Instruct", "zai-org/GLM-5-FP8", "MiniMaxAI/MiniMax-Text-01"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", [DENSE, MOE, LATENT, "MiniMaxAI/MiniMax-M2.5", HYBRID, SPARSE, LIGHTNING]
+)
 def test_the_kernels_used_add_up_to_the_composed_parts(h100_kernels, name):
     deployment = on_h100(
         name, tensor_parallel_size=4, data_parallel_size=2 if name == MOE else 1,
@@ -103,6 +110,20 @@ def test_the_kernels_used_add_up_to_the_composed_parts(h100_kernels, name):
         # Nobody measured sampling.
         assert sum(mine) == pytest.approx(0.0 if operator == "sampling" else seconds)
     assert sorted(used, key=lambda use: -use.total_seconds) == used
+
+
+def test_mixers_run_as_they_were_timed_and_at_the_datasheets_rates_where_nobody_timed_them(
+    h100_kernels,
+):
+    batch = alike([parse_batch(MIXED)])
+    forms = {}
+    for name in (HYBRID, SPARSE, LIGHTNING):
+        used = kernels_used(h100_kernels, on_h100(name, tensor_parallel_size=4), batch)
+        forms |= {use.precision: use.nearest for use in used if "attention" in use.operator}
+    timed = {"gated delta decode", "gated delta scan", "indexer scores", "sparse attention"}
+    assert timed < set(forms)
+    assert all(forms[name].gpu == "H100-SXM" for name in timed)
+    assert forms["lightning"] is None
 
 
 def test_the_nearest_kernel_and_its_stretch_come_with_each(h100_kernels):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from pinn.files.read_report import ReadReport
+from pinn.kernels.mixer_operators import read_all_mixers
 from pinn.kernels.tables.attention import read_all_attention
 from pinn.kernels.tables.communication import read_all_communication
 from pinn.kernels.tables.gemm import read_all_gemm
@@ -24,6 +25,7 @@ class KernelTables:
     """Measured kernels by kind, in SI units; columns as the readers say.
 
     Attributes:
+        mixers: Rows by operator of ``MIXER_OPERATORS``.
         gpus: The GPUs timed, by the name in the ``gpu`` columns.
         reports: What was read and refused, per file.
     """
@@ -37,6 +39,7 @@ class KernelTables:
     latent_decode: pd.DataFrame
     latent_prefill: pd.DataFrame
     gpus: Mapping[str, GpuSpec]
+    mixers: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     reports: tuple[ReadReport, ...] = field(default=())
 
 
@@ -61,6 +64,7 @@ def read_kernel_tables(
     moe, moe_reports = read_all_moe(gpus, systems)
     reduce, exchange, communication_reports = read_all_communication(gpus, systems)
     latent_decode, latent_prefill, latent_reports = read_all_latent(gpus, systems)
+    mixers, mixer_reports = read_all_mixers(gpus, systems)
     return KernelTables(
         gemm=gemm,
         decode_attention=decode,
@@ -71,11 +75,13 @@ def read_kernel_tables(
         latent_decode=latent_decode,
         latent_prefill=latent_prefill,
         gpus={gpu.name: gpu for gpu in gpus.values()},
+        mixers=mixers,
         reports=(
             *gemm_reports,
             *attention_reports,
             *moe_reports,
             *communication_reports,
             *latent_reports,
+            *mixer_reports,
         ),
     )

@@ -1,0 +1,321 @@
+"""Time vLLM's Mamba-2 kernels on a CUDA GPU: writes the table that their fits rest on.
+
+    python scripts/time_mamba.py data/kernels/mamba2_h100_sxm.csv [--kernels FOLDER]
+
+The kernels are those of an installed vLLM or of its wheel unpacked into ``FOLDER`` (0.15.1:
+``vllm/model_executor/layers/mamba/ops``); they are Triton, so nothing is built. They run as
+``mamba_mixer2.py`` calls them, in a CUDA graph, so that the host's launches do not count. Each call
+of a graph takes the states of another layer, as in a model: a state is not in the cache when its
+turn comes. A row is the median of the graph's replays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+DEVICE = "cuda"
+REPLAYS, MOST_CALLS = 10, 32
+#: Bytes that one graph's states take at least: four times an H100's cache of 50 MB.
+STATE_POOL_BYTES = 200e6
+#: Requests that convolutions keep the tails of; kernels are compiled for their number.
+TAIL_LINES = 1024
+#: Prompts and decodes that need every variant of the kernels, and little memory.
+WARM_TOKENS, WARM_DECODES = 4096, 16
+CONV_WIDTH = 4
+DECODES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+#: Sequences and tokens of each.
+PROMPTS = (
+    *((1, tokens) for tokens in (32, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)),
+    *((4, tokens) for tokens in (128, 512, 2048)),
+    *((16, tokens) for tokens in (64, 256, 1024)),
+    (64, 128),
+)
+TENSOR_PARALLEL = (1, 2, 4, 8)
+BF16, FP32 = torch.bfloat16, torch.float32
+
+
+class Shape(NamedTuple):
+    """Mamba-2's heads on one GPU; ``state`` is the format that scans write states in."""
+
+    nheads: int
+    n_groups: int
+    head_dim: int
+    d_state: int
+    chunk_size: int
+    state: torch.dtype = BF16
+
+    def on(self, tensor_parallel_size: int) -> Shape:
+        """On one of so many GPUs; vLLM replicates a group that cannot be cut (mamba_utils.py)."""
+        heads, groups = self.nheads // tensor_parallel_size, self.n_groups // tensor_parallel_size
+        return self._replace(nheads=heads, n_groups=max(groups, 1))
+
+
+#: From each model's config.json.
+MODELS = {
+    "Nemotron-H-8B, Nemotron-3-Super": Shape(128, 8, 64, 128, 128, FP32),
+    "Nemotron-H-56B": Shape(256, 8, 64, 256, 128),
+    "Nemotron-3-Nano": Shape(64, 8, 64, 128, 128, FP32),
+    "Falcon-H1-34B": Shape(32, 2, 128, 256, 128),
+    "Falcon-H1-7B": Shape(24, 1, 128, 256, 128),
+    "Granite-4.0-H-Small, Bamba-9B": Shape(128, 1, 64, 128, 256),
+    "Granite-4.0-H-Tiny": Shape(48, 1, 64, 128, 256),
+    "Zamba2-7B": Shape(112, 2, 64, 64, 256),
+    "Mamba-Codestral-7B": Shape(128, 8, 64, 128, 256),
+}
+
+
+def shapes() -> list[Shape]:
+    """Every model's at every tensor parallelism, each once."""
+    cut = (model.on(tp) for model, tp in product(MODELS.values(), TENSOR_PARALLEL))
+    return list(dict.fromkeys(cut))
+
+
+def kernels(folder: Path | None) -> SimpleNamespace:
+    """The operators, of an installed vLLM or of a folder that holds its Python files."""
+    if folder is not None:
+        _stand_in("vllm", folder / "vllm")
+        _stand_in("vllm.triton_utils", triton=triton, tl=tl, HAS_TRITON=True)
+        _stand_in("vllm._custom_ops")
+        _stand_in("vllm.v1.attention.backends.utils", PAD_SLOT_ID=-1)
+        for name in ("model_executor", "model_executor/layers", "model_executor/layers/mamba"):
+            _stand_in(f"vllm.{name.replace('/', '.')}", folder / "vllm" / name)
+    from vllm.model_executor.layers.mamba.ops.causal_conv1d import (
+        causal_conv1d_fn,
+        causal_conv1d_update,
+    )
+    from vllm.model_executor.layers.mamba.ops.mamba_ssm import selective_state_update
+    from vllm.model_executor.layers.mamba.ops.ssd_combined import mamba_chunk_scan_combined_varlen
+
+    return SimpleNamespace(
+        convolve=causal_conv1d_fn,
+        convolve_decode=causal_conv1d_update,
+        update=selective_state_update,
+        scan=mamba_chunk_scan_combined_varlen,
+    )
+
+
+def _stand_in(name: str, folder: Path | None = None, **members: object) -> None:
+    """A package whose ``__init__`` does not run: it would import all of vLLM."""
+    module = types.ModuleType(name)
+    module.__dict__.update(members)
+    if folder is not None:
+        module.__path__ = [str(folder)]
+    sys.modules[name] = module
+
+
+@dataclass
+class Layer:
+    """Weights of one shape's mixer, and the operators over them."""
+
+    shape: Shape
+    ops: SimpleNamespace
+
+    def __post_init__(self) -> None:
+        s = self.shape
+        self.decay = -torch.rand(s.nheads, device=DEVICE) - 0.1
+        self.skip, self.step_bias = (torch.rand(s.nheads, device=DEVICE) for _ in range(2))
+        self.taps = torch.rand(self.channels, CONV_WIDTH, device=DEVICE, dtype=BF16)
+        self.bias = torch.rand(self.channels, device=DEVICE, dtype=BF16)
+
+    @cached_property
+    def channels(self) -> int:
+        """Values, and the keys and queries (B and C) of every group."""
+        return (
+            self.shape.nheads * self.shape.head_dim + 2 * self.shape.n_groups * self.shape.d_state
+        )
+
+    def decode(self, batch: int, state: torch.dtype) -> dict[str, list[Callable[[], object]]]:
+        """Update and convolution of one token of ``batch`` requests, a call per layer's states."""
+        s = self.shape
+        per_layer = batch * s.nheads * s.head_dim * s.d_state * state.itemsize
+        layers = min(max(int(STATE_POOL_BYTES / per_layer), 1), MOST_CALLS)
+        states = torch.zeros(
+            (layers * batch, s.nheads, s.head_dim, s.d_state), device=DEVICE, dtype=state
+        )
+        mixed, values, step, keys, queries = self._inputs(batch)
+        wide, out = (s.nheads, s.head_dim, s.d_state), torch.empty_like(values)
+        tails = self._tails()
+        updates = [
+            partial(
+                self.ops.update, states, values, step[:, :, None].expand(-1, -1, s.head_dim),
+                self.decay[:, None, None].expand(*wide), keys, queries,
+                self.skip[:, None].expand(-1, s.head_dim), z=None,
+                dt_bias=self.step_bias[:, None].expand(-1, s.head_dim), dt_softplus=True,
+                state_batch_indices=place, dst_state_batch_indices=place, out=out,
+            )
+            for place in _scattered(layers * batch, batch)
+        ]  # fmt: skip
+        convolutions = [
+            partial(
+                self.ops.convolve_decode, mixed, tails, self.taps, self.bias, "silu",
+                conv_state_indices=place,
+            )
+            for place in _scattered(TAIL_LINES, batch)[:MOST_CALLS]
+        ]  # fmt: skip
+        return {"update": updates, "convolution": convolutions}
+
+    def prefill(self, sequences: int, tokens: int) -> dict[str, list[Callable[[], object]]]:
+        """Scan and convolution of prompts of ``tokens`` tokens each, from their start."""
+        s, total = self.shape, sequences * tokens
+        mixed, values, step, keys, queries = self._inputs(total)
+        states = torch.zeros(
+            (sequences, s.nheads, s.head_dim, s.d_state), device=DEVICE, dtype=s.state
+        )
+        chunks, last, owner = chunked(sequences, tokens, s.chunk_size)
+        starts = torch.arange(0, total + 1, tokens, device=DEVICE, dtype=torch.int32)
+        place = torch.arange(sequences, device=DEVICE, dtype=torch.int32)
+        out, tails = torch.empty_like(values), self._tails()
+
+        def scan() -> None:
+            states[place] = self.ops.scan(
+                values, step, self.decay, keys, queries, chunk_size=s.chunk_size, D=self.skip,
+                z=None, dt_bias=self.step_bias, seq_idx=owner, cu_seqlens=starts,
+                cu_chunk_seqlens=chunks, last_chunk_indices=last, initial_states=None,
+                return_intermediate_states=False, dt_softplus=True, dt_limit=(0.0, float("inf")),
+                out=out, state_dtype=s.state,
+            )  # fmt: skip
+
+        convolution = partial(
+            self.ops.convolve, mixed.transpose(0, 1), self.taps, self.bias, conv_states=tails,
+            query_start_loc=starts, cache_indices=place, activation="silu",
+            has_initial_state=torch.zeros(sequences, device=DEVICE, dtype=torch.bool),
+            metadata=_convolution_blocks(sequences, tokens),
+        )  # fmt: skip
+        return {"scan": [scan], "convolution": [convolution]}
+
+    def _inputs(self, tokens: int) -> tuple[Tensor, ...]:
+        """One projection's output as the mixer splits it: strided views."""
+        s = self.shape
+        inner, key = s.nheads * s.head_dim, s.n_groups * s.d_state
+        whole = torch.randn(tokens, inner + self.channels + s.nheads, device=DEVICE, dtype=BF16)
+        mixed = whole[:, inner : inner + self.channels]
+        # The convolution leaves channels side by side, apart from gate and step.
+        values, keys, queries = mixed.clone().split([inner, key, key], dim=-1)
+        return (
+            mixed,
+            values.view(tokens, s.nheads, s.head_dim),
+            whole[:, inner + self.channels :],
+            keys.view(tokens, s.n_groups, s.d_state),
+            queries.view(tokens, s.n_groups, s.d_state),
+        )
+
+    def _tails(self) -> Tensor:
+        tails = torch.zeros((TAIL_LINES, CONV_WIDTH - 1, self.channels), device=DEVICE, dtype=BF16)
+        return tails.transpose(-1, -2)
+
+
+def _scattered(lines: int, batch: int) -> tuple[Tensor, ...]:
+    """Lines of a pool in random order, ``batch`` at a time."""
+    return torch.randperm(lines, device=DEVICE).int().split(batch)
+
+
+def chunked(sequences: int, tokens: int, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Starts of the chunks, each sequence's last, and each chunk's sequence (mamba2_attn.py)."""
+    each = -(-tokens // chunk)
+    starts = [q * tokens + i * chunk for q, i in product(range(sequences), range(each))]
+    lists = (
+        [*starts, sequences * tokens],
+        [(q + 1) * each - 1 for q in range(sequences)],
+        [q for q in range(sequences) for _ in range(each)],
+    )
+    return tuple(torch.tensor(x, device=DEVICE, dtype=torch.int32) for x in lists)
+
+
+def _convolution_blocks(sequences: int, tokens: int) -> SimpleNamespace:
+    """Which eight tokens each program takes (vllm/v1/attention/backends/utils.py)."""
+    each = -(-tokens // 8)
+    owner, offset = torch.arange(sequences).repeat_interleave(each), torch.arange(each)
+    blocks = {"tot": len(owner), "mlist": owner, "mlist_len": len(owner), "offsetlist": None}
+    pointers = {
+        "batch_ptr": owner.to(DEVICE, torch.int32),
+        "token_chunk_offset_ptr": offset.repeat(sequences).to(DEVICE, torch.int32),
+    }
+    return SimpleNamespace(nums_dict={8: blocks | pointers}, **pointers)
+
+
+def seconds(calls: list[Callable[[], object]]) -> float:
+    """Median time of a call, from a graph of all of them."""
+    for call in calls[:2]:
+        call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in calls:
+            call()
+    graph.replay()
+    pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(REPLAYS)]
+    for start, end in pairs:
+        start.record()
+        graph.replay()
+        end.record()
+    torch.cuda.synchronize()
+    times = sorted(start.elapsed_time(end) for start, end in pairs)
+    return times[REPLAYS // 2] / len(calls) / 1000
+
+
+def points(
+    layer: Layer, warm: bool = False
+) -> Iterator[tuple[dict[str, object], list[Callable[[], object]]]]:
+    """What is timed of a shape: the columns of a row, and the calls."""
+    shape = {**layer.shape._asdict(), "state": layer.shape.state.itemsize}
+    # The first prompt is the one that Triton tunes the kernels with.
+    for sequences, tokens in sorted(PROMPTS, key=lambda prompt: prompt != (1, 2048)):
+        if warm and sequences * tokens > WARM_TOKENS:
+            continue
+        for name, calls in layer.prefill(sequences, tokens).items():
+            yield {"operator": name, "batch_size": sequences, "seq_len": tokens, **shape}, calls
+    for batch, state in product(DECODES, (BF16, FP32)):
+        if warm and batch > WARM_DECODES:
+            continue
+        for name, calls in layer.decode(batch, state).items():
+            about = {"operator": f"{name}, decode" if name == "convolution" else name}
+            if name == "update" or state == BF16:
+                sizes = {"batch_size": batch, "seq_len": 1, **shape, "state": state.itemsize}
+                yield about | sizes, calls
+
+
+def main() -> None:
+    """Time every shape; ``--part 3/16 --warm`` only compiles every 16th, to do so side by side."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("file", type=Path, help="CSV to write")
+    parser.add_argument("--kernels", type=Path, help="folder with vLLM's Python files")
+    parser.add_argument("--part", default="0/1", help="the shapes to take, as 3/16")
+    parser.add_argument("--warm", action="store_true", help="compile the kernels and time nothing")
+    given = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("error: no CUDA GPU here: kernels are timed on the GPU that they are for")
+    part, parts = map(int, given.part.split("/"))
+    ops = kernels(given.kernels)
+    with given.file.open("w", newline="") as stream:
+        writer: csv.DictWriter[str] | None = None
+        for shape in shapes()[part::parts]:
+            for row, calls in points(Layer(shape, ops), given.warm):
+                if given.warm:
+                    calls[0]()
+                    continue
+                row["seconds"] = f"{seconds(calls):.4g}"
+                if writer is None:
+                    writer = csv.DictWriter(stream, row, lineterminator="\n")
+                    writer.writeheader()
+                writer.writerow(row)
+            stream.flush()
+    print(torch.cuda.get_device_name(), torch.__version__, triton.__version__, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
