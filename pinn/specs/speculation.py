@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import accumulate
 from operator import mul
-from typing import Any
+from typing import Any, NamedTuple
 
 from pinn.errors import PinnError
 from pinn.specs.documents import parse_json
@@ -25,17 +25,54 @@ NONE = "none"
 #: More drafted tokens than this are taken for a mistake.
 MOST_TOKENS = 64
 
-#: Chance that a drafted token is accepted given that those before it were, where the user knows
-#: none, and where that is from: greedy figures of the methods' own papers, quoted from memory.
-#: Text, model and sampling move it by tenths: measure it (``--speculative-acceptance``).
-DEFAULT_ACCEPTANCE: dict[str, tuple[float, str]] = {
-    MTP: (0.85, "DeepSeek-V3 report, arXiv 2412.19437, 5.4.3: 85 to 90 % of second tokens; deeper "
-                "positions are taken to be alike"),
-    EAGLE: (0.75, "EAGLE, arXiv 2401.15077: 0.7 to 0.8 by position for a chain on MT-bench"),
-    EAGLE3: (0.8, "EAGLE-3, arXiv 2503.01840: about 0.8 at every position on MT-bench"),
-    DRAFT_MODEL: (0.65, "Leviathan et al., arXiv 2211.17192, table 3: T5-small for T5-XXL, "
-                        "summaries"),
-    NGRAM: (0.3, "a guess: nearly 1 where outputs repeat prompts, near 0 elsewhere"),
+
+class AssumedAcceptance(NamedTuple):
+    """What a method's drafts are taken to be accepted at, where the user knows nothing.
+
+    Attributes:
+        rate: Chance that a drafted token is accepted given that those before it were.
+        low: Of the rates that its sources give.
+        high: Of them.
+        source: Where they are from.
+    """
+
+    rate: float
+    low: float
+    high: float
+    source: str
+
+    @property
+    def text(self) -> str:
+        """For the recipe: an assumption, with its spread."""
+        return f"acceptance {self.rate:g} ({self.low:g} to {self.high:g}): {self.source}"
+
+
+#: Greedy figures: of the methods' own papers, from memory, and the least tokens per step that
+#: SGLang's own tests accept (0.5.23's wheel, sglang/test/server_fixtures and kits/
+#: spec_server_kits.py: GSM8K), turned into the rate that would give them at every position. Text,
+#: model and sampling move it by tenths: measure it (``--speculative-acceptance``).
+DEFAULT_ACCEPTANCE: dict[str, AssumedAcceptance] = {
+    MTP: AssumedAcceptance(
+        0.85, 0.5, 0.9, "DeepSeek-V3 report (arXiv 2412.19437, 5.4.3): 0.85 to 0.9 of second "
+        "tokens; SGLang's test of DeepSeek-V3.2: 3.7 tokens of 5 drafts, 0.8; servers that "
+        "hide it fit 0.5 to 0.7",
+    ),
+    EAGLE: AssumedAcceptance(
+        0.75, 0.62, 0.8, "EAGLE (arXiv 2401.15077): 0.7 to 0.8 by position of a chain on MT-bench; "
+        "SGLang's test: 2.5 tokens of 5 drafts, 0.62",
+    ),
+    EAGLE3: AssumedAcceptance(
+        0.8, 0.38, 0.8, "EAGLE-3 (arXiv 2503.01840): about 0.8 at every position on MT-bench; "
+        "SGLang's test of Llama-3.1-8B: 1.6 tokens of 5 drafts, 0.38",
+    ),
+    DRAFT_MODEL: AssumedAcceptance(
+        0.8, 0.65, 0.83, "SGLang's test of Llama-3.2-1B for Llama-3.1-8B: 3.6 tokens of 4 drafts, "
+        "0.83; Leviathan et al. (arXiv 2211.17192), table 3: 0.65 for T5-small and T5-XXL",
+    ),
+    NGRAM: AssumedAcceptance(
+        0.45, 0.0, 1.0, "SGLang's test of Qwen2.5-Coder-7B: 1.8 tokens of 16 drafts, 0.44; near 1 "
+        "where outputs repeat prompts, near 0 elsewhere",
+    ),
 }  # fmt: skip
 
 #: Keys of vLLM's object that change nothing modelled here.
@@ -113,7 +150,7 @@ def speculation(asked: _Asked | None, acceptance: str) -> Speculation | None:
     """
     if asked is None:
         return None
-    given = read_acceptance(acceptance) or (DEFAULT_ACCEPTANCE[asked.method][0],)
+    given = read_acceptance(acceptance) or (DEFAULT_ACCEPTANCE[asked.method].rate,)
     if len(given) == 1:
         given *= asked.positions
     if len(given) < asked.positions:

@@ -56,7 +56,7 @@ def asked_speculation(serving: ServingSpec, model_type: str) -> tuple[Speculatio
         )
     if serving.speculative_acceptance:
         return found, Origin(FLAG, "--speculative-config, --speculative-acceptance")
-    return found, Origin(ASSUMED, f"acceptance: {DEFAULT_ACCEPTANCE[found.method][1]}")
+    return found, Origin(ASSUMED, DEFAULT_ACCEPTANCE[found.method].text)
 
 
 def fewer_requests(serving: ServingSpec, method: str, replicas: int) -> int | None:
