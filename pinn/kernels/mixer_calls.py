@@ -8,7 +8,7 @@ arithmetic are known), and what kernels miss of those the betas of the attention
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,13 @@ from pinn.physics.uniform_batches import UniformBatches
 from pinn.specs.deployment import Deployment
 from pinn.specs.mixers import GATED_DELTA, KDA, MAMBA2, LinearMixerSpec
 from pinn.specs.model import LatentAttentionSpec, LayerGroup
+from pinn.specs.serving import ServingSpec
 
 Seconds = Float[np.ndarray, " n"]
 Datasheet = Callable[[StepCosts, BatchSums], Seconds]
 
+#: Flags that ask for no drafted tokens.
+_NO_DRAFTS = {f.name: f.default for f in fields(ServingSpec) if f.name.startswith("speculative_")}
 #: Operators of a mixer's decodes and prompts. KDA's decode convolves by itself; its prompts run the
 #: gated delta net's kernel three times, and were timed with 0.4 ms of the host's work in between.
 _DECODES = {
@@ -142,10 +145,11 @@ def _calls(
 def _alone(
     deployment: Deployment, group: LayerGroup, batches: UniformBatches
 ) -> tuple[StepCosts, BatchSums]:
-    """Costs of the mixers of one group alone."""
+    """Costs of the mixers of one group alone, of plain steps: without the others none can draft."""
     model = deployment.model
     groups = tuple(g if g is group else replace(g, attention=None) for g in model.layer_groups)
-    alone = replace(deployment, model=replace(model, layer_groups=groups))
+    serving = replace(deployment.serving, **_NO_DRAFTS)
+    alone = replace(deployment, model=replace(model, layer_groups=groups), serving=serving)
     return model_costs([alone]), batches.sums(model.window_tokens)
 
 

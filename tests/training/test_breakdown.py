@@ -126,6 +126,13 @@ def test_mixers_run_as_they_were_timed_and_at_the_datasheets_rates_where_nobody_
     assert forms["lightning"] is None
 
 
+def test_a_hybrid_model_that_drafts_has_kernels_too(h100_kernels):
+    flags = {"speculative_config": '{"method": "mtp", "num_speculative_tokens": 2}'}
+    drafting, plain = (on_h100(HYBRID, tensor_parallel_size=4, **more) for more in (flags, {}))
+    batch = alike([parse_batch(MIXED)])
+    assert kernels_used(h100_kernels, drafting, batch) == kernels_used(h100_kernels, plain, batch)
+
+
 def test_the_nearest_kernel_and_its_stretch_come_with_each(h100_kernels):
     used = kernels_used(
         h100_kernels, on_h100(DENSE, tensor_parallel_size=2), alike([parse_batch(MIXED)])
