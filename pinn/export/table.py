@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from functools import cache
 from typing import Any
@@ -13,6 +14,7 @@ from jaxtyping import Float
 from pinn.export.configured import Configured
 from pinn.physics.costs import COST_NAMES, model_costs
 from pinn.physics.request import REQUEST_FEATURES
+from pinn.physics.speculation import draft_pass_costs
 from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.memory import gpu_cache_tokens
 from pinn.specs.catalog import load_model
@@ -25,8 +27,8 @@ from pinn.specs.serving import ServingSpec
 FORMAT = "pinn.coefficient_table"
 #: Raised whenever a reader of the last version would misunderstand a file.
 VERSION = 1
-#: Columns that may hold null: ends of intervals, where they are not known.
-INTERVAL_PARTS = ("beta_low", "beta_high", "alpha_low", "alpha_high")
+#: Columns that may hold null: ends of intervals, where they are not known, and what drafts.
+OPTIONAL_PARTS = ("beta_low", "beta_high", "alpha_low", "alpha_high", "draft")
 
 _SERVING = tuple(f.name for f in fields(ServingSpec))
 
@@ -101,11 +103,10 @@ def export_table(
     Columns: ``format`` and ``version``; the configuration; ``beta.NAME [unit]`` and
     ``alpha.NAME [unit]`` in the order of the registries, in seconds or as multipliers; with
     intervals, ``beta_low.NAME [unit]``, ``beta_high``, ``alpha_low`` and ``alpha_high`` likewise,
-    null where none is known; ``cost.NAME``, the configuration's datasheet costs (``StepCosts``),
-    which step features are made of (of one pass of the model, though the flags may ask for
-    speculative decoding: readers refuse such rows); ``source`` of the coefficients and the hash of
-    the checkpoint; the nearest measured deployment and its distance in standard deviations, null
-    where the checkpoint has none.
+    null where none is known; ``cost.NAME``, the configuration's datasheet costs (``StepCosts``) of
+    a pass of the model, which step features are made of; where a row speculates, what drafts
+    (``_draft_columns``); ``source`` of the coefficients and the hash of the checkpoint; the nearest
+    measured deployment and its distance in standard deviations, null where the checkpoint has none.
 
     Args:
         configured: The rows.
@@ -128,6 +129,8 @@ def export_table(
         columns |= _interval_columns(intervals)
     costs = model_costs(configured.deployments)
     columns |= {f"cost.{name}": getattr(costs, name) for name in COST_NAMES}
+    if any(d.recipe.speculation for d in configured.deployments):
+        columns |= _draft_columns(configured.deployments)
     columns["source"] = pa.array(configured.sources)
     columns["checkpoint_sha256"] = pa.array(
         [configured.provenance.get("checkpoint_sha256", "")] * n
@@ -136,6 +139,31 @@ def export_table(
     away = configured.distances.distance
     columns["distance"] = pa.array(away, mask=np.isnan(away))
     return pa.table(columns)
+
+
+def _draft_columns(deployments: Sequence[Deployment]) -> dict[str, pa.Array]:
+    """What speculative decoding adds to a step, null in rows without it.
+
+    ``draft_acceptance``, the chance that each drafted token is accepted given those before, with
+    commas between them; ``tokens_per_step`` that a request gets of it; ``draft.tokens``,
+    ``draft.passes`` and ``draft.branches`` (``Speculation``); ``draft_cost.NAME``, the costs of a
+    pass of the draft, null without one.
+    """
+    drafts = [d.recipe.speculation for d in deployments]
+    found = {
+        "draft_acceptance": pa.array(
+            [",".join(map(repr, s.acceptance)) if s else None for s in drafts], pa.string()
+        ),
+        "tokens_per_step": pa.array([s.tokens_per_step if s else None for s in drafts]),
+    }
+    for name in ("tokens", "passes", "branches"):
+        counts = [getattr(s, name) if s else None for s in drafts]
+        found[f"draft.{name}"] = pa.array(counts, pa.int64())
+    costs = [draft_pass_costs(d) if d.draft else None for d in deployments]
+    for name in COST_NAMES:
+        values = [float(getattr(c, name)[0]) if c else None for c in costs]
+        found[f"draft_cost.{name}"] = pa.array(values, pa.float64())
+    return found
 
 
 def _interval_columns(intervals: Float[np.ndarray, "2 n coefficients"]) -> dict[str, pa.Array]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyarrow import csv, parquet
 
 from pinn.errors import PinnError
-from pinn.export.table import FORMAT, INTERVAL_PARTS, VERSION, alpha_columns, beta_columns
+from pinn.export.table import FORMAT, OPTIONAL_PARTS, VERSION, alpha_columns, beta_columns
 from pinn.files.csv_cells import escaped_table, plain_table
 from pinn.files.write import replace_atomically
 from pinn.specs.documents import read_json
@@ -95,7 +95,7 @@ def _read_json(path: Path) -> pa.Table:
         raise ValueError("expected a JSON object with a list of rows")
     for number, row in enumerate(rows, 1):
         for name, value in row.items():
-            if "." not in name or (value is None and name.startswith(INTERVAL_PARTS)):
+            if "." not in name or (value is None and name.startswith(OPTIONAL_PARTS)):
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise PinnError(_not_a_coefficient(path, number, name, value))

@@ -71,7 +71,7 @@ def speculative_costs(deployment: Deployment) -> SpeculativeCosts | None:
     verified = _with_queries(plain, rows, rows)
     if deployment.draft is None:
         return SpeculativeCosts(drafts.tokens, 0, 1, verified, plain, plain)
-    draft = _draft_costs(deployment)
+    draft = draft_pass_costs(deployment)
     return SpeculativeCosts(
         drafts.tokens,
         drafts.passes,
@@ -92,8 +92,11 @@ def _with_queries(costs: StepCosts, queries: int, rows: int) -> StepCosts:
     )
 
 
-def _draft_costs(deployment: Deployment) -> StepCosts:
-    """Of one pass: layers and head of the draft, whose likeliest token is taken, and projection."""
+def draft_pass_costs(deployment: Deployment) -> StepCosts:
+    """Costs of one pass of a deployment's draft, as if it were the model; shape ``[1]``.
+
+    Layers and head, of whose tokens the likeliest is taken, and projection.
+    """
     draft, gpu = deployment.draft, deployment.gpu
     assert draft is not None, "asked for a draft that there is not"
     costs = draft_costs(deployment, draft.model, Sampling(temperature=0.0))

@@ -26,7 +26,8 @@ from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import COST_NAMES, step_costs
 from pinn.physics.descriptors import DESCRIPTORS, RATES, embed
 from pinn.physics.request import RequestState
-from pinn.physics.step import STEP_FEATURES, step_features
+from pinn.physics.speculation import deployment_features
+from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.batch import Batch
 from pinn.specs.catalog import load_model
@@ -54,7 +55,44 @@ GRIDS: tuple[dict[str, Any], ...] = (
         "precision": "fp8", "enable_prefix_caching": False,
     },
 )  # fmt: skip
+#: Every method, a tree, trees and chains of three engines, windows, a draft with a window.
+SPECULATING: tuple[dict[str, Any], ...] = (
+    {
+        "model": "meta-llama/Llama-3.3-70B-Instruct", "gpu": "H100", "tensor_parallel_size": 4,
+        "speculative_config": '{"method": "eagle3", "num_speculative_tokens": 3}',
+    },
+    {
+        "model": "meta-llama/Llama-3.3-70B-Instruct", "gpu": "H200", "tensor_parallel_size": 4,
+        "speculative_config": '{"model": "mistralai/Mistral-7B-v0.1", "num_speculative_tokens": 5}',
+    },
+    {
+        "model": "moonshotai/Kimi-K2.5", "gpu": "H200", "tensor_parallel_size": 8,
+        "speculative_config": '{"method": "mtp", "num_speculative_tokens": 2}',
+        "speculative_acceptance": "0.9,0.7",
+    },
+    {
+        "model": "codellama/CodeLlama-34b-hf", "gpu": "H100", "tensor_parallel_size": 2,
+        "enforce_eager": True,
+        "speculative_config": '{"method": "ngram", "num_speculative_tokens": 4}',
+    },
+    {
+        "model": "google/gemma-3-12b-it", "gpu": "L40S",
+        "speculative_config": '{"method": "eagle", "num_speculative_tokens": 1}',
+    },
+    {
+        "model": "Qwen/Qwen3-30B-A3B", "gpu": "H100", "engine": SGLANG,
+        "speculative_config": "EAGLE",
+        "speculative_num_steps": 3, "speculative_eagle_topk": 4, "speculative_num_draft_tokens": 8,
+        "speculative_draft_model_path": "somewhere/eagle",
+    },
+    {
+        "model": "MiniMaxAI/MiniMax-M2.5", "gpu": "B200", "tensor_parallel_size": 4,
+        "engine": TRTLLM, "override_generation_config": GREEDY,
+        "speculative_config": '{"decoding_type": "MTP", "num_nextn_predict_layers": 3}',
+    },
+)  # fmt: skip
 CASES = 10_000
+SPECULATING_CASES = 700
 NETWORK_CASES = 400
 _SEED = 20260821
 _OVERRIDES = ("", "", GREEDY, '{"top_k": 40, "repetition_penalty": 1.05}', '{"min_p": 0.1}')
@@ -62,6 +100,7 @@ _WHOLE_FEATURES = 200
 _LONGEST = 131_072
 
 MANIFEST, TABLE, CSV_TABLE = "manifest.json", "table.json", "table.csv"
+SPECULATING_TABLE, SPECULATING_STEPS = "speculating.json", "speculating_steps.json.gz"
 STEPS, PHASES = "steps.json.gz", "phases.json.gz"
 NETWORK, SPECS = "network.json.gz", "specs.json"
 
@@ -86,6 +125,12 @@ def golden_rows(checkpoint: Path, coefficient_files: Sequence[Path] = ()) -> Con
     kept, deployments, _ = make_deployments(grid, skip_invalid=True)
     configured = from_checkpoint(checkpoint, kept, deployments)
     return with_coefficient_files(configured, coefficient_files)
+
+
+def speculating_rows(checkpoint: Path) -> Configured:
+    """Configurations whose steps draft and verify."""
+    kept, deployments, _ = make_deployments(SPECULATING)
+    return from_checkpoint(checkpoint, kept, deployments)
 
 
 def random_batch(rng: np.random.Generator) -> tuple[Batch, tuple[int, ...]]:
@@ -128,12 +173,11 @@ def step_cases(configured: Configured, count: int = CASES, seed: int = _SEED) ->
     rows = rng.integers(0, len(configured), count)
     drawn = [random_batch(rng) for _ in range(count)]
     features = np.empty((count, len(STEP_FEATURES)))
-    costs = step_costs(configured.deployments)
     for row, deployment in enumerate(configured.deployments):
         mine = np.flatnonzero(rows == row)
         if len(mine):
             sums = sum_batches([drawn[i][0] for i in mine], deployment.model.window_tokens)
-            features[mine] = step_features(costs.take(row), sums)
+            features[mine] = deployment_features(deployment, sums)
     seconds = (features * configured.coefficients.beta[rows]).sum(-1)
     scale = np.array([1e6 if f.unit == "1" else 1.0 for f in STEP_FEATURES.values()])
     terms = np.rint(features * scale).astype(np.int64)
@@ -289,6 +333,10 @@ def write_goldens(checkpoint: Path, folder: Path, coefficient_files: Sequence[Pa
     specs = specs_document([load_model(m) for m in MODELS], [load_gpu(g) for g in list_gpus()])
     write_specs(specs, folder / SPECS)
     _write_lines(folder / STEPS, step_cases(configured))
+    speculating = speculating_rows(checkpoint)
+    text = table_json(export_table(speculating), speculating.provenance)
+    (folder / SPECULATING_TABLE).write_text(text)
+    _write_lines(folder / SPECULATING_STEPS, step_cases(speculating, SPECULATING_CASES))
     _write_lines(folder / PHASES, phase_cases(configured))
     _write_lines(folder / NETWORK, network_cases(checkpoint))
     (folder / MANIFEST).write_text(json.dumps(manifest(checkpoint), indent=1) + "\n")

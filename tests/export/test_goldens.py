@@ -13,11 +13,14 @@ from goldens import (
     MANIFEST,
     MODELS,
     NETWORK,
+    SPECULATING_CASES,
+    SPECULATING_STEPS,
     STEPS,
     TABLE,
     golden_rows,
     manifest,
     network_cases,
+    speculating_rows,
     step_cases,
 )
 from onnx_sessions import onnx_sessions
@@ -66,6 +69,10 @@ def test_the_cases_are_todays():
         assert found["batch"] == expected["batch"], "run 'make goldens'"
         assert found["seconds"] == pytest.approx(expected["seconds"], rel=1e-9)
         assert abs(found["us"] - expected["us"]) <= 1
+    drafting = step_cases(speculating_rows(CHECKPOINT), SPECULATING_CASES)
+    for found, expected in zip(lines(SPECULATING_STEPS), drafting, strict=True):
+        assert found["batch"] == expected["batch"], "run 'make goldens'"
+        assert found["seconds"] == pytest.approx(expected["seconds"], rel=1e-9)
     for found, expected in zip(lines(NETWORK), network_cases(CHECKPOINT), strict=True):
         assert found["configuration"] == expected["configuration"], "run 'make goldens'"
         assert found["beta"] == pytest.approx(expected["beta"], rel=1e-9)

@@ -13,8 +13,9 @@ from pinn.coefficients.coefficient_set import (
     deployment_facts,
     write_coefficient_set,
 )
+from pinn.coefficients.configurations import make_deployments
 from pinn.errors import PinnError
-from pinn.export.configured import with_coefficient_files
+from pinn.export.configured import from_checkpoint, with_coefficient_files
 from pinn.export.table import VERSION, alpha_columns, beta_columns, export_table
 from pinn.export.table_file import FORMATS, read_table_file, write_table_file
 from pinn.physics.costs import COST_NAMES, step_costs
@@ -50,6 +51,31 @@ def test_floats_survive_exactly(configured, tmp_path, file_format):
     assert table["model"][0].as_py() == configured.deployments[0].model.name
     assert table["max_model_len"].to_pylist()[0] == configured.deployments[0].model.max_position
     assert set(table["window_tokens"].to_pylist()) == {None, 4096}
+
+
+def test_rows_that_speculate_say_what_drafts(checkpoint_path, tmp_path):
+    rows = [
+        {"model": "meta-llama/Llama-3.1-8B", "gpu": "H100", "speculative_config": config}
+        for config in (
+            "none",
+            '{"method": "ngram", "num_speculative_tokens": 2}',
+            '{"method": "eagle", "num_speculative_tokens": 3}',
+        )
+    ]
+    kept, deployments, _ = make_deployments(rows)
+    found = export_table(from_checkpoint(checkpoint_path, kept, deployments))
+    for file_format in FORMATS:
+        path = tmp_path / f"table.{file_format}"
+        write_table_file(found, {}, path, file_format)
+        table = read_table_file(path)
+        assert table["draft.tokens"].to_pylist() == [None, 2, 3]
+        assert table["draft.passes"].to_pylist() == [None, 0, 3]
+        assert table["tokens_per_step"].to_pylist()[1:] == [
+            d.recipe.speculation.tokens_per_step for d in deployments[1:]
+        ]
+        assert table["draft_cost.layers"].to_pylist() == [None, None, 1.0]
+    plain = export_table(from_checkpoint(checkpoint_path, kept[:1], deployments[:1]))
+    assert not [name for name in plain.column_names if name.startswith("draft")]
 
 
 def test_other_versions_are_refused(tree):

@@ -5,6 +5,7 @@
 package blis
 
 import (
+	"fmt"
 	"strconv"
 
 	"example.com/pinn/export/go/pinn"
@@ -38,9 +39,15 @@ func SharedKeys(count func(batch []*sim.Request) int64) Option {
 	return func(a *Adapter) { a.sharedKeys = count }
 }
 
-// New wraps a model; the adapter gets a clone of its own.
+// New wraps a model; the adapter gets a clone of its own. It panics for a model that speculates,
+// since a request has one token of each step in BLIS.
 func New(model *pinn.Model, options ...Option) *Adapter {
 	config := model.Row().Config
+	if drafts := model.Row().Drafts; drafts != nil {
+		panic(fmt.Sprintf("BLIS decodes one token of a request in a step, and speculative_config %s "+
+			"verifies %d: leave it out, or take 'pinn simulate'",
+			config["speculative_config"], drafts.Tokens+1))
+	}
 	a := &Adapter{
 		model:         model.Clone(),
 		tokensPerStep: number(config["max_num_batched_tokens"], 0),

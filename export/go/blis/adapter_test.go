@@ -1,6 +1,8 @@
 package blis
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"example.com/pinn/export/go/pinn"
@@ -202,6 +204,24 @@ func TestQueueingTimeHoldsWhatIsMissingBeforeTheFirstToken(t *testing.T) {
 	if got, want := adapter.PreemptionProcessingTime(), New(model).PreemptionProcessingTime(); got < want {
 		t.Errorf("preemption: %d us, model %d us", got, want)
 	}
+}
+
+// A request has one token of each step in BLIS.
+func TestSpeculationIsRefused(t *testing.T) {
+	table, err := pinn.LoadTable("../pinn/testdata/speculating.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	model, err := pinn.NewModel(&table.Rows[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if why := fmt.Sprint(recover()); !strings.Contains(why, "BLIS decodes one token") {
+			t.Errorf("it is not refused with the reason: %s", why)
+		}
+	}()
+	New(model)
 }
 
 func TestStepTimeAllocatesNothing(t *testing.T) {

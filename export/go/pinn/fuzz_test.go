@@ -45,6 +45,9 @@ func FuzzReadTableJSON(f *testing.F) {
 	row["beta_low.layer [s/layer]"], row["beta_high.layer [s/layer]"] = 0.25, nil
 	tree["rows"] = []any{row}
 	f.Add(encoded(f, tree))
+	drafting := speculatingTree(f)
+	drafting["rows"] = drafting["rows"].([]any)[:1]
+	f.Add(encoded(f, drafting))
 	f.Add([]byte(`{"format":"pinn.coefficient_table","version":1,"rows":[{}]}`))
 	f.Add([]byte(`{"format":"pinn.coefficient_table","version":2}`))
 	f.Fuzz(func(t *testing.T, data []byte) {

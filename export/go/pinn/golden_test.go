@@ -137,12 +137,28 @@ func TestRegistryIsPythons(t *testing.T) {
 	}
 }
 
-func TestStepTimesEqualPython(t *testing.T) {
+func TestStepTimesEqualPython(t *testing.T) { checkSteps(t, goldenTable(t), "steps.json.gz") }
+
+// Rows that draft tokens and verify them.
+func TestSpeculativeStepTimesEqualPython(t *testing.T) {
+	table := speculatingTable(t)
+	checkSteps(t, table, "speculating_steps.json.gz")
+	for i := range table.Rows {
+		drafts := table.Rows[i].Drafts
+		var want float64
+		text := table.Rows[i].Config["tokens_per_step"]
+		if _, err := fmt.Sscan(text, &want); err != nil || !near(drafts.TokensPerStep(), want, 1e-12) {
+			t.Errorf("row %d: %v tokens a step, Python %q", i, drafts.TokensPerStep(), text)
+		}
+	}
+}
+
+func checkSteps(t *testing.T, table *Table, file string) {
 	var models []*Model
-	for table, i := goldenTable(t), 0; i < len(table.Rows); i++ {
+	for i := range table.Rows {
 		models = append(models, goldenModel(t, &table.Rows[i]))
 	}
-	off, cases := 0, goldenLines[stepCase](t, "steps.json.gz")
+	off, cases := 0, goldenLines[stepCase](t, file)
 	for i, c := range cases {
 		model := models[c.Row]
 		batch := c.batch()

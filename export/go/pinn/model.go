@@ -14,6 +14,7 @@ const stepTimeWeight = 1.0 / 16
 type Model struct {
 	row    *Row
 	pass   *pass
+	drafts *drafting // nil for steps of one pass
 	window int64
 
 	stepSeconds     float64
@@ -32,18 +33,25 @@ func NewModel(row *Row) (*Model, error) {
 		return nil, err
 	}
 	pass := newPass(row.Costs, (*[numStepFeatures]float64)(row.Beta))
-	return &Model{row: row, pass: pass, window: row.WindowTokens}, nil
+	m := &Model{row: row, pass: pass, window: row.WindowTokens}
+	if row.Drafts != nil {
+		m.drafts = newDrafting(row)
+	}
+	return m, nil
 }
 
 // Clone returns a model of the same configuration with nothing remembered.
 func (m *Model) Clone() *Model {
-	return &Model{row: m.row, pass: m.pass, window: m.window}
+	return &Model{row: m.row, pass: m.pass, drafts: m.drafts, window: m.window}
 }
 
 // Row returns what the model was made from; it must not be changed.
 func (m *Model) Row() *Row { return m.row }
 
 // StepTime is the busy-loop time of the step of a batch, at least 1. It allocates nothing.
+//
+// Where the row speculates, every decode comes with all its drafts: NumNewTokens is not asked for,
+// and the request gets [Drafts.TokensPerStep] tokens in the mean.
 func (m *Model) StepTime(batch []*Request) int64 {
 	sums := Sums{window: m.window}
 	sums.addBatch(batch)
@@ -82,6 +90,9 @@ func (m *Model) Share(sums *Sums, keys int64) {
 
 // StepSeconds is the step time before rounding; it leaves the moving average alone.
 func (m *Model) StepSeconds(sums *Sums) float64 {
+	if m.drafts != nil {
+		return m.drafts.seconds(sums)
+	}
 	return m.pass.seconds(sums)
 }
 
@@ -89,7 +100,11 @@ func (m *Model) StepSeconds(sums *Sums) float64 {
 // the unit of the coefficient is "1", else counts.
 func (m *Model) Features(sums *Sums) []float64 {
 	var f [numStepFeatures]float64
-	stepValues(&m.pass.costs, sums, &f)
+	if m.drafts != nil {
+		m.drafts.features(sums, &f)
+	} else {
+		stepValues(&m.pass.costs, sums, &f)
+	}
 	return f[:]
 }
 

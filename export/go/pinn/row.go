@@ -15,6 +15,8 @@ type Row struct {
 	Alpha []float64 // in the order of RequestFeatures
 	Costs Costs
 
+	Drafts *Drafts // what a step drafts and verifies; nil without speculative decoding
+
 	// BetaLow, BetaHigh, AlphaLow and AlphaHigh bound the coefficients where that is known, and are
 	// nil elsewhere. A single coefficient that has none is NaN.
 	BetaLow, BetaHigh, AlphaLow, AlphaHigh []float64
@@ -29,8 +31,15 @@ type Row struct {
 
 // check refuses what cannot be a latency; where names the row.
 func (r *Row) check(where string) error {
-	if err := checkDrafts(r.Config["speculative_config"], where); err != nil {
-		return err
+	config := r.Config["speculative_config"]
+	switch speculates := config != "" && config != "none"; {
+	case r.Drafts != nil:
+		if err := r.Drafts.check(where); err != nil {
+			return err
+		}
+	case speculates:
+		return fmt.Errorf("%s: speculative_config %s, but no draft columns say what a step drafts: "+
+			"export the table again with this version of pinn", where, config)
 	}
 	for i, v := range r.Beta {
 		if !usable(v) {
@@ -42,13 +51,8 @@ func (r *Row) check(where string) error {
 			return unusable(where, "alpha."+requestFeatures[i].Name, v)
 		}
 	}
-	for _, cost := range costNames {
-		if v := *cost.field(&r.Costs); !usable(v) {
-			return unusable(where, "cost."+cost.name, v)
-		}
-	}
-	if r.Costs.ExpertShare > 1 {
-		return fmt.Errorf("%s: cost.expert_share must be at most 1, got %v", where, r.Costs.ExpertShare)
+	if err := r.Costs.check(where, cost); err != nil {
+		return err
 	}
 	if r.WindowTokens < 0 {
 		return fmt.Errorf("%s: window_tokens must not be negative, got %d", where, r.WindowTokens)
@@ -62,6 +66,18 @@ func (r *Row) check(where string) error {
 		if !usable(v) || v < 1 {
 			return fmt.Errorf("%s: %s must be a number of at least 1, got %v", where, name, v)
 		}
+	}
+	return nil
+}
+
+func (c *Costs) check(where, kind string) error {
+	for _, cost := range costNames {
+		if v := *cost.field(c); !usable(v) {
+			return unusable(where, kind+"."+cost.name, v)
+		}
+	}
+	if c.ExpertShare > 1 {
+		return fmt.Errorf("%s: %s.expert_share must be at most 1, got %v", where, kind, c.ExpertShare)
 	}
 	return nil
 }

@@ -108,18 +108,22 @@ const (
 	betaHigh  = "beta_high"
 	alphaLow  = "alpha_low"
 	alphaHigh = "alpha_high"
+	draft     = "draft"
+	draftCost = "draft_cost"
 )
 
 // columns puts the values of a flat row where they belong.
 type columns struct {
-	set     []func(*Row, float64) // per column; nil for text
-	name    []string
-	bounded bool
+	set      []func(*Row, float64) // per column; nil for text
+	name     []string
+	optional []bool // whether a cell may be empty
+	bounded  bool
 }
 
 // readColumns understands the column names of a table, such as "beta.layer [s/layer]".
 func readColumns(names []string) (*columns, error) {
 	c := &columns{name: names, set: make([]func(*Row, float64), len(names))}
+	c.optional = make([]bool, len(names))
 	seen := map[string]bool{}
 	for i, column := range names {
 		if seen[column] {
@@ -135,20 +139,22 @@ func readColumns(names []string) (*columns, error) {
 			return nil, fmt.Errorf("column %q: %w", column, err)
 		}
 		c.set[i] = set
-		c.bounded = c.bounded || kind != beta && kind != alpha && kind != cost
+		drafts := kind == draft || kind == draftCost
+		c.optional[i] = kind != beta && kind != alpha && kind != cost
+		c.bounded = c.bounded || c.optional[i] && !drafts
 	}
 	return c, checkComplete(seen)
 }
 
 // setter finds the place of a named value.
 func setter(kind, rest string) (func(*Row, float64), error) {
-	if kind == cost {
-		for _, known := range costNames {
-			if known.name == rest {
-				return func(r *Row, v float64) { *known.field(&r.Costs) = v }, nil
-			}
-		}
-		return nil, unknownName("cost", rest)
+	switch kind {
+	case cost:
+		return costSetter(rest, func(r *Row) *Costs { return &r.Costs })
+	case draftCost:
+		return costSetter(rest, func(r *Row) *Costs { return &r.drafting().Costs })
+	case draft:
+		return draftSetter(rest)
 	}
 	var place func(*Row) []float64
 	registry := StepFeatures()
@@ -177,6 +183,43 @@ func setter(kind, rest string) (func(*Row, float64), error) {
 	return nil, unknownName("feature", rest)
 }
 
+func costSetter(name string, costs func(*Row) *Costs) (func(*Row, float64), error) {
+	for _, known := range costNames {
+		if known.name == name {
+			return func(r *Row, v float64) { *known.field(costs(r)) = v }, nil
+		}
+	}
+	return nil, unknownName("cost", name)
+}
+
+func draftSetter(name string) (func(*Row, float64), error) {
+	place, known := map[string]func(*Drafts) *int64{
+		"tokens":   func(d *Drafts) *int64 { return &d.Tokens },
+		"passes":   func(d *Drafts) *int64 { return &d.Passes },
+		"branches": func(d *Drafts) *int64 { return &d.Branches },
+	}[name]
+	if !known {
+		return nil, unknownName("draft", name)
+	}
+	return func(r *Row, v float64) { *place(r.drafting()) = wholeCount(v) }, nil
+}
+
+// wholeCount of drafts; -1, which is refused, for what is none.
+func wholeCount(v float64) int64 {
+	if v != math.Trunc(v) || v < 0 || v > mostDrafted {
+		return -1
+	}
+	return int64(v)
+}
+
+// drafting are the drafts of a row that has some.
+func (r *Row) drafting() *Drafts {
+	if r.Drafts == nil {
+		r.Drafts = &Drafts{}
+	}
+	return r.Drafts
+}
+
 func unknownName(what, name string) error {
 	return fmt.Errorf("this package knows no %s %q: it was written by another version of pinn, "+
 		"use the Go package of that version", what, name)
@@ -200,6 +243,13 @@ func checkComplete(seen map[string]bool) error {
 	for _, c := range costNames {
 		if name := cost + "." + c.name; !seen[name] {
 			missing = append(missing, name)
+		}
+	}
+	if seen[draft+".tokens"] {
+		for _, c := range costNames {
+			if name := draftCost + "." + c.name; !seen[name] {
+				missing = append(missing, name)
+			}
 		}
 	}
 	if len(missing) > 0 {
@@ -229,8 +279,7 @@ func (c *columns) row(cells []value, where string) (Row, error) {
 			}
 			continue
 		}
-		bound := strings.Contains(strings.SplitN(c.name[i], ".", 2)[0], "_")
-		if cell.text == "" && bound {
+		if cell.text == "" && c.optional[i] {
 			continue
 		}
 		if !cell.numeric {
@@ -277,6 +326,11 @@ func (r *Row) readSettings() error {
 	if text := r.Config["gpu_cache_tokens"]; text != "" {
 		if r.GPUCacheTokens, err = strconv.ParseFloat(text, 64); err != nil {
 			return fmt.Errorf("gpu_cache_tokens must be a number or empty, got %q", text)
+		}
+	}
+	if text := r.Config["draft_acceptance"]; text != "" {
+		if err = r.drafting().readAcceptance(text); err != nil {
+			return err
 		}
 	}
 	for name, place := range map[string]*float64{
