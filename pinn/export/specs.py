@@ -24,6 +24,7 @@ from pinn.specs.model import (
 from pinn.specs.model_names import names_of
 from pinn.specs.precision import PRECISIONS
 from pinn.specs.sampling import Sampling
+from pinn.specs.speculation import DEFAULT_ACCEPTANCE
 
 FORMAT = "pinn.specs"
 VERSION = 2
@@ -42,6 +43,7 @@ def specs_document(models: Sequence[ModelSpec], gpus: Sequence[GpuSpec]) -> dict
         "format": FORMAT,
         "version": VERSION,
         "precisions": {name: asdict(p) for name, p in PRECISIONS.items()},
+        "draft_acceptance": {name: a.rate for name, a in DEFAULT_ACCEPTANCE.items()},
         "models": [_model(model) for model in models],
         "gpus": [asdict(gpu) | {"aliases": list(gpu_aliases(gpu))} for gpu in gpus],
     }

@@ -14,6 +14,7 @@ type Deployment struct {
 	recipe  recipe
 	kv      Precision
 	sampled Sampling
+	drafts  *Drafts
 }
 
 // Deploy puts a model on a GPU by their names.
@@ -49,14 +50,18 @@ func (s *Specs) Deploy(model, gpu string, serving Serving) (*Deployment, error) 
 	if err != nil {
 		return nil, err
 	}
-	d := &Deployment{m, g, s.Precisions, serving, runs, Precision{}, Sampling{}}
+	d := &Deployment{model: m, gpu: g, formats: s.Precisions, serving: serving, recipe: runs}
 	if err := d.readCacheFormat(); err != nil {
 		return nil, err
 	}
 	if err := d.readSampling(); err != nil {
 		return nil, err
 	}
-	return d, d.check()
+	if err := d.check(); err != nil {
+		return nil, err
+	}
+	d.drafts, err = s.drafts(d)
+	return d, err
 }
 
 func (d *Deployment) readCacheFormat() error {
@@ -96,6 +101,21 @@ func (d *Deployment) check() error {
 		return fmt.Errorf("enable_expert_parallel needs a model with experts and %s has none",
 			d.model.Name)
 	}
+	if err := d.checkHeads(); err != nil {
+		return err
+	}
+	if moe, _ := d.model.moe(); moe != nil && d.recipe.expertParallel > moe.Experts {
+		return fmt.Errorf("expert parallelism over %d GPUs exceeds the %d experts of %s",
+			d.recipe.expertParallel, moe.Experts, d.model.Name)
+	}
+	if float64(d.serving.PipelineParallelSize) > d.model.layers() {
+		return fmt.Errorf("pipeline_parallel_size %d exceeds the %v layers of %s",
+			d.serving.PipelineParallelSize, d.model.layers(), d.model.Name)
+	}
+	return nil
+}
+
+func (d *Deployment) checkHeads() error {
 	tp := d.recipe.tensorParallel
 	for _, g := range d.model.LayerGroups {
 		a := g.Attention
@@ -107,14 +127,6 @@ func (d *Deployment) check() error {
 			return fmt.Errorf("tensor_parallel_size %d neither divides nor is a multiple of the %d "+
 				"KV heads of %s", tp, a.KVHeads, d.model.Name)
 		}
-	}
-	if moe, _ := d.model.moe(); moe != nil && d.recipe.expertParallel > moe.Experts {
-		return fmt.Errorf("expert parallelism over %d GPUs exceeds the %d experts of %s",
-			d.recipe.expertParallel, moe.Experts, d.model.Name)
-	}
-	if float64(d.serving.PipelineParallelSize) > d.model.layers() {
-		return fmt.Errorf("pipeline_parallel_size %d exceeds the %v layers of %s",
-			d.serving.PipelineParallelSize, d.model.layers(), d.model.Name)
 	}
 	return nil
 }

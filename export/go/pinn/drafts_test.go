@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"math/rand"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -55,6 +56,78 @@ func TestDraftsSayWhyTheyAreRefused(t *testing.T) {
 		tree := speculatingTree(t)
 		change(tree["rows"].([]any)[0].(map[string]any))
 		_, err := ReadTableJSON(bytes.NewReader(encoded(t, tree)))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("expected %q, got %v", want, err)
+		}
+	}
+}
+
+// What a table says, a deployment of the same flags has.
+func TestSpeculativeDeploymentsEqualPython(t *testing.T) {
+	checkFresh(t)
+	specs, network := goldenSpecs(t), goldenNetwork(t)
+	for i, want := range speculatingTable(t).Rows {
+		deployment, err := specs.Deploy(want.Config["model"], want.Config["gpu"], servingOf(t, &want))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := network.Row(deployment)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, b := *got.Drafts, *want.Drafts
+		for _, c := range costNames {
+			plain := near(*c.field(&got.Costs), *c.field(&want.Costs), 1e-12)
+			if draft := near(*c.field(&a.Costs), *c.field(&b.Costs), 1e-12); !plain || !draft {
+				t.Errorf("row %d: cost %s of the model or its draft differs", i, c.name)
+			}
+		}
+		a.Costs, b.Costs = Costs{}, Costs{}
+		if !reflect.DeepEqual(a, b) {
+			t.Errorf("row %d: %+v, Python %+v", i, a, b)
+		}
+	}
+}
+
+// servingOf reads the flags of a table's row.
+func servingOf(t *testing.T, row *Row) Serving {
+	flags := map[string]any{}
+	for name, text := range row.Config {
+		switch {
+		case strings.HasPrefix(name, "enable_prefix") || strings.HasPrefix(name, "max_"):
+		case name == "speculative_config" || json.Unmarshal([]byte(text), new(float64)) != nil &&
+			text != "true" && text != "false":
+			flags[name] = text
+		default:
+			flags[name] = json.RawMessage(text)
+		}
+	}
+	var serving Serving
+	if err := json.Unmarshal(encoded(t, flags), &serving); err != nil {
+		t.Fatal(err)
+	}
+	return serving
+}
+
+func TestFlagsOfDraftingSayWhyTheyAreRefused(t *testing.T) {
+	specs := goldenSpecs(t)
+	for want, s := range map[string]Serving{
+		"JSON object":                  {SpeculativeConfig: "eagle"},
+		`unknown "tokens"`:             {SpeculativeConfig: `{"tokens": 2}`},
+		"needs a method or a model":    {SpeculativeConfig: `{"num_speculative_tokens": 2}`},
+		`"medusa" is not modelled`:     {SpeculativeConfig: `{"method": "medusa"}`},
+		"must be a whole number":       {SpeculativeConfig: `{"method": "eagle"}`},
+		"must be 1 to 64, got 65":      {SpeculativeConfig: `{"method": "mtp", "num_speculative_tokens": 65}`},
+		`no model "somewhere/draft"`:   {SpeculativeConfig: `{"model": "somewhere/draft", "num_speculative_tokens": 2}`},
+		"with pipeline stages":         {SpeculativeConfig: `{"method": "mtp"}`, PipelineParallelSize: 2},
+		"a rate from 0 to 1":           {SpeculativeConfig: `{"method": "mtp"}`, SpeculativeAcceptance: "often"},
+		"2 positions and 3 tokens":     {SpeculativeConfig: `{"method": "mtp", "num_speculative_tokens": 3}`, SpeculativeAcceptance: "0.9,0.8"},
+		`decoding_type "Medusa"`:       {Engine: "trtllm", SpeculativeConfig: `{"decoding_type": "Medusa"}`},
+		"by the architecture":          {Engine: "sglang", SpeculativeConfig: "EAGLE"},
+		`algorithm "LOOKAHEAD"`:        {Engine: "sglang", SpeculativeConfig: "LOOKAHEAD"},
+		"does not fit 2 steps of 2 br": {Engine: "sglang", SpeculativeConfig: "NEXTN", SpeculativeNumSteps: 2, SpeculativeEagleTopk: 2, SpeculativeNumDraftTokens: 9},
+	} {
+		_, err := specs.Deploy("meta-llama/Llama-3.1-8B", "H100", s)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("expected %q, got %v", want, err)
 		}

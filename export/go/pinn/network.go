@@ -274,7 +274,8 @@ func (n *Network) Row(d *Deployment) (*Row, error) {
 	}
 	row := &Row{
 		Config: config,
-		Beta:   beta, Alpha: alpha, Costs: d.Costs(), WindowTokens: d.model.window(),
+		Beta:   beta, Alpha: alpha, Costs: d.Costs(), Drafts: d.drafts,
+		WindowTokens:   d.model.window(),
 		GPUCacheTokens: d.gpuCacheTokens(),
 		MaxModelLen:    float64(d.serving.MaxModelLen),
 		TensorParallel: float64(d.serving.TensorParallelSize),

@@ -28,15 +28,7 @@ type recipe struct {
 	fusedQuantization            bool
 	allReduceLatency             float64
 	chunkedPrefill               bool
-}
-
-// checkDrafts refuses speculative decoding: a step is one pass of the model here.
-func checkDrafts(config, where string) error {
-	if config != "" && config != "none" {
-		return fmt.Errorf("%s: steps that draft and verify tokens (speculative_config %s) are not "+
-			"timed here: leave it out, or use 'pinn simulate'", where, config)
-	}
-	return nil
+	speculation                  speculation
 }
 
 // resolve turns flags into what runs on a GPU, as Python's pinn.specs.recipe_rules.
@@ -44,13 +36,16 @@ func (s Serving) resolve(g *GPU) (recipe, error) {
 	if s.Engine == "" {
 		s.Engine = "vllm"
 	}
-	if err := checkDrafts(s.SpeculativeConfig, "flags"); err != nil {
+	drafts, err := s.speculation()
+	if err != nil {
 		return recipe{}, err
 	}
 	if s.EngineVersion == "" {
 		s.EngineVersion = s.reference()
 	}
-	r := recipe{tensorParallel: s.TensorParallelSize, dataParallel: s.DataParallelSize}
+	r := recipe{
+		tensorParallel: s.TensorParallelSize, dataParallel: s.DataParallelSize, speculation: drafts,
+	}
 	if s.Engine != "vllm" {
 		if err := s.attentionRanks(&r); err != nil {
 			return r, err
@@ -138,7 +133,7 @@ func (s Serving) graphs(r *recipe, g *GPU) error {
 	}
 	if s.Engine == "vllm" {
 		if s.MaxCudagraphCaptureSize == 0 {
-			limit = min(2*seqs, limit)
+			limit = min(2*(1+r.speculation.tokens)*seqs, limit)
 		}
 		r.graphTokens = limit
 		return nil

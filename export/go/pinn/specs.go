@@ -19,6 +19,9 @@ type Specs struct {
 	Precisions map[string]Precision
 	Models     []ModelSpec
 	GPUs       []GPU
+
+	// DraftAcceptance is what is assumed of each method of drafting where nobody says.
+	DraftAcceptance map[string]float64
 }
 
 // Precision is a number format of weights or of the KV cache.
@@ -168,6 +171,7 @@ func ReadSpecs(r io.Reader) (*Specs, error) {
 		Precisions map[string]Precision `json:"precisions"`
 		Models     []ModelSpec          `json:"models"`
 		GPUs       []GPU                `json:"gpus"`
+		Acceptance map[string]float64   `json:"draft_acceptance"`
 	}
 	if err := json.NewDecoder(r).Decode(&file); err != nil {
 		return nil, fmt.Errorf("malformed JSON: %w", err)
@@ -175,7 +179,7 @@ func ReadSpecs(r io.Reader) (*Specs, error) {
 	if err := checkVersion(SpecsFormat, file.Format, file.Version, SpecsVersion); err != nil {
 		return nil, err
 	}
-	specs := &Specs{file.Precisions, file.Models, file.GPUs}
+	specs := &Specs{file.Precisions, file.Models, file.GPUs, file.Acceptance}
 	for name, p := range specs.Precisions {
 		if !usable(p.BytesPerWeight) || p.BytesPerWeight == 0 {
 			return nil, fmt.Errorf("precision %s: bytes_per_weight must be positive, got %v",
