@@ -272,6 +272,9 @@ func (n *Network) Row(d *Deployment) (*Row, error) {
 			config[name] = fmt.Sprint(set)
 		}
 	}
+	if asked := d.serving.SpeculativeConfig; asked != "" {
+		config["speculative_config"] = asked
+	}
 	row := &Row{
 		Config: config,
 		Beta:   beta, Alpha: alpha, Costs: d.Costs(), Drafts: d.drafts,
