@@ -14,7 +14,8 @@ PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 PROGRAMS = ("pinn", "python", "python3.11", "pytest", "make", "pip", "git", "cd", "go")
 
 _BLOCK = re.compile(
-    r"(?:<!-- not run: (?P<reason>[^\n]*?) -->\n|<!-- begin (?P<part>[\w-]+) -->\n)?"
+    r"(?:<!-- (?:not run: (?P<reason>[^\n]*?)|in small: (?P<small>[^\n]*?)"
+    r"|begin (?P<part>[\w-]+)) -->\n)?"
     r"^```(?P<language>\w*)\n(?P<text>.*?)^```$",
     re.DOTALL | re.MULTILINE,
 )
@@ -28,7 +29,7 @@ class Block:
     Attributes:
         page: Name of its page.
         language: As written behind the fence.
-        text: Its lines.
+        text: Its lines, in small: NEW in place of OLD for a marker ``in small: OLD -> NEW``.
         part: Of ``scripts/update_docs.py``, which writes it; None for none.
         reason: Why the tests do not run it; None where they do.
     """
@@ -55,7 +56,12 @@ class Block:
 def blocks(page: Path) -> Iterator[Block]:
     """The fenced blocks of a page."""
     for match in _BLOCK.finditer(page.read_text()):
-        yield Block(page.name, match["language"], match["text"], match["part"], match["reason"])
+        text = match["text"]
+        for change in filter(None, (match["small"] or "").split("; ")):
+            old, new = change.split(" -> ")
+            assert old in text, f"{page.name}: no {old!r} to run in small"
+            text = text.replace(old, new)
+        yield Block(page.name, match["language"], text, match["part"], match["reason"])
 
 
 def quoted_commands(page: Path) -> Iterator[list[str]]:

@@ -1,6 +1,7 @@
 """A whole experiment on a handful of made-up measurements, without kernels."""
 
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -38,12 +39,16 @@ def done(source, tmp_path_factory):
 
 
 def test_make_train_in_small(source, tmp_path):
-    """The command of README: four measurements, no kernels, 100 steps, nothing left out."""
-    makefile = Path(__file__).parents[2] / "Makefile"
-    recipe = makefile.read_text().split("\ntrain: ", 1)[1].split("\n\n", 1)[0]
+    """The command of README, in the small setting that docs/training.md states."""
+    root = Path(__file__).parents[2]
+    recipe = (root / "Makefile").read_text().split("\ntrain: ", 1)[1].split("\n\n", 1)[0]
     overrides = shlex.split(recipe.split("train.py", 1)[1])
     assert overrides == ["+experiment=moe_ep"]
-    summary = run_experiment(small(source, tmp_path, *overrides, "evaluation=none"))
+    page = (root / "docs" / "training.md").read_text()
+    (stated,) = re.findall(r"train\.py (\S+ .*) data\.source=FEW_ROWS\.csv`", page)
+    few = (f"data.source={source}", f"output_dir={tmp_path}", "runs.path=null")
+    summary = run_experiment(configure(*stated.split(), *few, "trainer.progress=false"))
+    assert stated.split()[0] == overrides[0]
     assert Path(summary["checkpoint"]).is_file()
 
 
