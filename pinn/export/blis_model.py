@@ -108,7 +108,8 @@ def check_expressible(deployment: Deployment) -> None:
     if recipe.speculation is not None:
         raise PinnError(
             f"BLIS decodes one token of a request in a step, and {recipe.speculation.method} "
-            "verifies several: leave speculative_config out, or take 'pinn simulate'"
+            "verifies several: leave speculative_config out, or take 'pinn simulate', or the Go "
+            "package and 'pinn export table'"
         )
 
 

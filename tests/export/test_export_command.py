@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -10,6 +15,7 @@ from typer.testing import CliRunner
 from pinn.cli.main import app
 from pinn.export.table_file import read_table_file
 
+ROOT = Path(__file__).resolve().parents[2]
 GRID = "model=meta-llama/Llama-3.1-8B gpu=H100,H200"
 
 
@@ -93,6 +99,27 @@ def test_blis_files_of_a_load(run, tmp_path):
     assert names == {f"{folder}/{name}" for folder in folders for name in files} | {"summary.csv"}
 
 
+def test_folders_of_the_page_run_as_it_says(run, tmp_path, monkeypatch):
+    """The commands of docs/blis.md, on a load of seconds, with a program that shows its flags."""
+    page = (ROOT / "docs" / "blis.md").read_text()
+    export, *scripts = re.findall(r"^\$ (.*(?:export blis|run\.sh).*)$", page, re.M)
+    words = shlex.split(export)
+    monkeypatch.chdir(tmp_path)
+    load = tmp_path / "codegen.yaml"
+    load.write_text("prompt_tokens: 300\noutput_tokens: 50\nconcurrency: 8\nrequests: 60\n")
+    code, text = run(*words[2:], "--workload", load)
+    assert code == 0, text
+    assert re.search(r"error +[\d.]+ %  mean step +\d+ us  arrival +\d+ us  zeroed: ", text)
+    assert len(scripts) == 2
+    for script in scripts:
+        shown = subprocess.run(
+            ["sh", "-c", script], env=os.environ | {"BLIS": "echo"}, capture_output=True, text=True,
+        )  # fmt: skip
+        assert shown.returncode == 0, shown.stderr
+        assert shown.stdout.startswith("run --model")
+        assert shown.stdout.endswith("--workload-spec load.yaml\n")
+
+
 def test_what_cannot_be_served_is_said(run, tmp_path):
     grid = "model=meta-llama/Llama-3.3-70B-Instruct gpu=L4"
     code, text = run("blis", "--configs", grid, "--out", tmp_path)
@@ -105,6 +132,7 @@ def test_what_cannot_be_served_is_said(run, tmp_path):
     [
         ("data_parallel_size=2", "dp > 1 needs routed experts"),
         ("pipeline_parallel_size=2", "no pipeline stages"),
+        ("engine=sglang speculative_config=NGRAM", "one token of a request in a step"),
     ],
 )
 def test_what_blis_refuses_is_refused_or_left_out(run, tmp_path, flag, reason):
