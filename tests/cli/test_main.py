@@ -67,12 +67,16 @@ def test_the_installed_command_runs(checkpoint_path, tmp_path):
     assert error.startswith("error: unknown GPU 'H9000'")
 
 
-def test_completion_offers_commands_and_flags(monkeypatch):
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion_offers_commands_and_flags(monkeypatch, shell):
+    """Asked as the function asks that ``pinn --show-completion`` prints in each shell."""
     for words, expected in (("pinn co", "coefficients"), ("pinn coefficients --tens", "--tensor-")):
-        monkeypatch.setenv("_PINN_COMPLETE", "complete_bash")
+        monkeypatch.setenv("_PINN_COMPLETE", f"complete_{shell}")
         monkeypatch.setenv("COMP_WORDS", words)
         monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+        monkeypatch.setenv("_TYPER_COMPLETE_ARGS", words)
         result = CliRunner().invoke(app, [], prog_name="pinn")
+        assert result.stdout.startswith("_arguments") == (shell == "zsh")
         assert expected in result.stdout
 
 

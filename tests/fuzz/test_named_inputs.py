@@ -248,6 +248,11 @@ def test_serving_runs_without_a_gpu(file, gpu):
         read_serving_runs(file("runs.csv", RUNS.replace(b",H100,", f",{gpu},".encode())))
 
 
+def test_an_empty_csv_of_runs(file):
+    with pytest.raises(PinnError, match=r"runs.csv is no CSV table .*give a CSV of serving runs"):
+        read_serving_runs(file("runs.csv", b""))
+
+
 def test_a_grid_of_candidates_that_nests(file):
     with pytest.raises(PinnError, match="nested deeper than 100 levels"):
         read_grid(file("candidates.yaml", "grid: " + "[" * 50_000))
