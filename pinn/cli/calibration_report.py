@@ -17,7 +17,7 @@ from pinn.training.calibration.benchmarks import BenchmarkCalibration
 from pinn.training.calibration.determined import Quantity
 from pinn.training.calibration.run import Calibration, sources_text
 from pinn.training.calibration.selection import SELECTIONS
-from pinn.training.calibration.verdict import Verdict
+from pinn.training.calibration.verdict import Likelihood, Verdict
 from pinn.units import MICROSECOND, MILLISECOND
 
 
@@ -115,7 +115,7 @@ def _quantities(quantities: Sequence[Quantity], appended: bool) -> Table:
     return table
 
 
-def _verdicts(verdicts: Sequence[Verdict]) -> str:
+def _verdicts(verdicts: Sequence[Verdict | Likelihood]) -> str:
     """How it was judged, in words."""
     if not verdicts:
         return (

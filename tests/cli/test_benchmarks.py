@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from benchmark_files import iteration_log, metrics_pages, request_spans, served, vllm_bench
 
@@ -68,11 +69,12 @@ def test_logs_and_spans_give_something_to_calibrate_on(run, refused, coefficient
 
 
 def test_only_what_is_better_beyond_noise_is_written(run, coefficients, tmp_path):
-    """One load is written with a warning, two that were predicted rightly before are not."""
+    """One load is written with a warning, two that contradict each other are not."""
     found, out = read_coefficient_set(coefficients), tmp_path / "calibrated.json"
     files = [tmp_path / "c4.json", tmp_path / "c16.json"]
-    for path, concurrency in zip(files, (4, 16), strict=True):
-        of = served(lambda d: LinearLatency(d, found.beta, found.alpha), concurrency, requests=64)
+    for path, concurrency, factor in zip(files, (4, 16), (0.85, 1.2), strict=True):
+        of = served(lambda d, f=factor: LinearLatency(d, f * found.beta, f * found.alpha),
+                    concurrency, requests=64)  # fmt: skip
         path.write_text(json.dumps(vllm_bench(of)))
     calibrate = ("calibrate", "--base", coefficients, "-o", out, *LLAMA, "--benchmarks")
     result = run(*calibrate, *files)
@@ -83,3 +85,16 @@ def test_only_what_is_better_beyond_noise_is_written(run, coefficients, tmp_path
     assert result.exit_code == 0, result.output
     assert "WARNING: nothing was left out to judge by" in result.stdout
     assert out.exists()
+
+
+def test_what_was_predicted_rightly_stays_and_is_known_better(run, coefficients, tmp_path):
+    """Measurements that confirm the coefficients leave them and make their intervals narrower."""
+    before, out = read_coefficient_set(coefficients), tmp_path / "calibrated.json"
+    for concurrency in (4, 16):
+        of = served(lambda d: LinearLatency(d, before.beta, before.alpha), concurrency, requests=64)
+        (tmp_path / f"c{concurrency}.json").write_text(json.dumps(vllm_bench(of)))
+    files = (tmp_path / "c4.json", tmp_path / "c16.json")
+    result = run("calibrate", "--base", coefficients, "-o", out, *LLAMA, "--benchmarks", *files)
+    assert result.exit_code == 0, result.output
+    assert "times as probable as before" in result.stdout
+    np.testing.assert_allclose(read_coefficient_set(out).beta, before.beta, rtol=0.02)

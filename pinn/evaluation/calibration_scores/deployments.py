@@ -3,8 +3,8 @@
 A group is a model on a GPU in one format, parallelism and engine version, with six rows or more.
 Its three rows are of one length at the concurrencies nearest to 4, 16 and 64; ten draws where there
 is a choice. All starts from the network that never saw the model, with intervals learned on the
-other models, and the settings of the calibration are those that did best on the other models'
-groups: the scalars' spread and the noise are the calmest within one standard error.
+other models, and the settings of the calibration (spreads of the scalars, noise) are those whose
+intervals did best on the other models' groups. Batches are those of the network's own simulation.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int
-from scipy.stats import t as student
+from jaxtyping import Bool, Float, Int
 
 from pinn.evaluation.calibration_scores.left_out import LeftOut, read_left_out
 from pinn.training.calibration.figure_noise import TIME_NOISE, TTFT_NOISE
 from pinn.training.calibration.posterior import Posterior, fit_posterior, relative_spread
-from pinn.training.calibration.prior import SCALAR_SPREAD, Prior, assumed_prior
-from pinn.training.calibration.verdict import is_kept, judge
+from pinn.training.calibration.prior import SCALAR_SPREADS, Prior, assumed_prior
+from pinn.training.calibration.scalars import SCALARS
+from pinn.training.calibration.verdict import is_kept, judge, judge_likelihood
 from pinn.trust.conformal import NORMAL_QUANTILE
 
 _CONCURRENCIES = (4, 16, 64)
@@ -30,11 +30,16 @@ _GROUP = [
     "model", "gpu", "precision", "tensor_parallel_size", "enable_expert_parallel", "engine_version",
 ]  # fmt: skip
 
-#: Settings to choose from: relative spread of a scalar, noise of times between tokens, of TTFT.
-_GRID = tuple(itertools.product((0.2, 0.35, 0.5, 0.7), (0.02, 0.03, 0.045), (0.06, 0.09, 0.13)))
+#: Settings to choose from: relative spreads of a scalar, noise of times between tokens, of TTFT.
+_SPREADS = (0.35, 0.5, 0.7, 1.0, 1.4)
+_TIME_NOISES, _TTFT_NOISES = (0.01, 0.015, 0.02, 0.03, 0.045), (0.04, 0.06, 0.09, 0.13)
+_GRIDS = (*[_SPREADS] * len(SCALARS), _TIME_NOISES, _TTFT_NOISES)
 
-#: Degrees of freedom of the predictive density that settings are compared by.
-_DEGREES = 5
+#: Where the search starts, the least relative gain of a round that goes on, and most rounds.
+_START, _LEAST_GAIN, _SEARCH_ROUNDS = (*[0.5] * len(SCALARS), 0.03, 0.09), 1e-3, 4
+
+#: Share of measurements beyond the intervals that settings are chosen by.
+_BEYOND = 0.1
 
 _FIGURES = ("tpot", "ttft")
 
@@ -50,32 +55,44 @@ class Draw:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a calibration assumes: see ``_GRID``."""
+    """What a calibration assumes: one value of each of ``_GRIDS``."""
 
-    spread: float
-    time_noise: float
-    ttft_noise: float
+    values: tuple[float, ...]
+
+    @property
+    def spreads(self) -> dict[str, float]:
+        """Of the scalars."""
+        return dict(zip(SCALARS, self.values, strict=False))
 
     @property
     def noise(self) -> tuple[float, float]:
         """Of TPOT and of TTFT."""
-        return self.time_noise, self.ttft_noise
+        return self.values[-2], self.values[-1]
+
+    def __str__(self) -> str:
+        """Spreads and noise in words."""
+        spreads = ", ".join(f"{name} {spread:g}" for name, spread in self.spreads.items())
+        return f"{spreads}; noise {self.noise[0]:g} and {self.noise[1]:g}"
+
+
+#: What is released.
+_IN_USE = Settings((*SCALAR_SPREADS.values(), TIME_NOISE, TTFT_NOISE))
 
 
 def score() -> tuple[pd.DataFrame, dict[str, float]]:
     """Median and mean errors (%) before and after, by model, and the coverage of intervals."""
     data = read_left_out()
     draws = all_draws(data)
-    densities = np.array([[_density(d, data, Settings(*s)) for d in draws] for s in _GRID])
-    group = np.array([d.group for d in draws])
+    search = Search(data, draws)
     of_model = np.array([data.model[d.train[0]] for d in draws])
+    print(f"{len({d.group for d in draws})} groups, {len(draws)} draws; in use: {_IN_USE}")
     parts = []
     for model in np.unique(of_model):
-        others = of_model != model
-        chosen = choose(densities[:, others], group[others])
-        mine = [d for d, other in zip(draws, others, strict=True) if not other]
-        parts += [scored(d, data, chosen).assign(settings=str(chosen)) for d in mine]
-    released = choose(densities, group)
+        chosen = search.best(of_model != model)
+        print(f"  chosen without {model!s}: {chosen}")
+        parts += [scored(d, data, chosen) for d, m in zip(draws, of_model, strict=True)
+                  if m == model]  # fmt: skip
+    print(f"  chosen on all: {search.best(np.ones(len(draws), bool))}")
     rows = pd.concat(parts, ignore_index=True)
     table = pd.DataFrame(
         [
@@ -85,10 +102,6 @@ def score() -> tuple[pd.DataFrame, dict[str, float]]:
         ]
     )
     table = table[["model", "figure", *[c for c in table if c not in ("model", "figure")]]]
-    print(f"{len(set(rows['group']))} groups, {len(draws)} draws; settings of all: {released}, "
-          f"in use: {Settings(SCALAR_SPREAD, TIME_NOISE, TTFT_NOISE)}")  # fmt: skip
-    for model, part in rows.groupby("model"):
-        print(f"  chosen without {model!s}: {part['settings'].iloc[0]}")
     return table, summary(rows[rows["figure"] == "tpot"])
 
 
@@ -134,7 +147,7 @@ def calibrated(rows: Int[np.ndarray, " rows"], data: LeftOut, settings: Settings
 
 def _prior(row: int, data: LeftOut, settings: Settings) -> Prior:
     own, known = data.doubt(row)
-    return assumed_prior(data.base[row], own, known, settings.spread)
+    return assumed_prior(data.base[row], own, known, settings.spreads)
 
 
 def _log_errors(
@@ -152,44 +165,57 @@ def _spreads(
     return np.hypot(spread, settings.noise)
 
 
-def choose(
-    density: Float[np.ndarray, "settings draws"], group: Int[np.ndarray, " draws"]
-) -> Settings:
-    """The calmest settings whose mean log density is the best within one standard error."""
-    candidates = [Settings(*each) for each in _GRID]
-    by_group = np.array([density[:, group == g].mean(axis=1) for g in np.unique(group)]).T
-    best = int(by_group.mean(axis=1).argmax())
-    behind = by_group[best] - by_group
-    error = behind.std(axis=1, ddof=1) / np.sqrt(by_group.shape[1])
-    allowed = [s for s, b, e in zip(candidates, behind.mean(axis=1), error, strict=True) if b <= e]
-    return min(allowed, key=lambda s: (s.spread, -s.time_noise, -s.ttft_noise))
+class Search:
+    """Settings whose 90 % intervals do best on rows that were left out.
 
+    By the interval score (Gneiting and Raftery 2007), width + 2 / 0.1 x how far a measurement lies
+    beyond the interval: its mean is the smallest where intervals are as wide as errors are. Each
+    group counts the same, and TPOT and TTFT do by the logs of their means.
+    """
 
-def _density(draw: Draw, data: LeftOut, settings: Settings) -> float:
-    found = calibrated(draw.train, data, settings)
-    spread = _spreads(draw.test, data, found, settings)
-    error = _log_errors(draw.test, data, found.mean)
-    return float((student.logpdf(error / spread, _DEGREES) - np.log(spread)).mean())
+    def __init__(self, data: LeftOut, draws: list[Draw]) -> None:
+        self.data, self.draws = data, draws
+        self.group = np.array([d.group for d in draws])
+        self._known: dict[Settings, Float[np.ndarray, "draws figures"]] = {}
+
+    def best(self, use: Bool[np.ndarray, " draws"]) -> Settings:
+        """The best by the draws to ``use``: one setting after the other, up and down its grid."""
+        at = Settings(_START)
+        value = self._value(at, use)
+        for _ in range(_SEARCH_ROUNDS):
+            start = value
+            for i, grid in enumerate(_GRIDS):
+                for way in (grid[::-1], grid):
+                    for tried in way[way.index(at.values[i]) + 1 :]:
+                        other = Settings((*at.values[:i], tried, *at.values[i + 1 :]))
+                        found = self._value(other, use)
+                        if found >= value:
+                            break
+                        at, value = other, found
+            if start - value < _LEAST_GAIN:
+                break
+        return at
+
+    def _value(self, settings: Settings, use: Bool[np.ndarray, " draws"]) -> float:
+        if settings not in self._known:
+            self._known[settings] = np.array([self._score(d, settings) for d in self.draws])
+        of_draw, group = self._known[settings][use], self.group[use]
+        of_group = [of_draw[group == g].mean(axis=0) for g in np.unique(group)]
+        return float(np.log(np.mean(of_group, axis=0)).mean())
+
+    def _score(self, draw: Draw, settings: Settings) -> Float[np.ndarray, " figures"]:
+        found = calibrated(draw.train, self.data, settings)
+        half = NORMAL_QUANTILE * _spreads(draw.test, self.data, found, settings)
+        beyond = np.abs(_log_errors(draw.test, self.data, found.mean)) - half
+        return (2 * half + 2 / _BEYOND * np.maximum(beyond, 0.0)).mean(axis=0)
 
 
 def scored(draw: Draw, data: LeftOut, settings: Settings) -> pd.DataFrame:
     """Errors and intervals of a draw's other rows; what is not better left out is not kept."""
     prior = _prior(draw.train[0], data, settings)
-    noise = np.array(settings.noise)
-    before = _log_errors(draw.train, data, prior.mean) / noise
-    left_out = [
-        _log_errors(
-            np.array([row]),
-            data,
-            calibrated(draw.train[draw.train != row], data, settings).mean,
-        )[0]
-        / noise
-        for row in draw.train
-    ]
-    verdict = judge("", before.ravel(), np.ravel(left_out))
-    kept = is_kept([verdict])
+    kept = _is_kept(draw, data, settings, prior)
     found = calibrated(draw.train, data, settings)
-    used = found if kept else _prior(draw.train[0], data, settings)
+    used = found if kept else prior
     after = _log_errors(draw.test, data, used.mean)
     half = NORMAL_QUANTILE * _spreads(draw.test, data, used, settings)
     start = _log_errors(draw.test, data, data.base[draw.train[0]])
@@ -203,6 +229,24 @@ def scored(draw: Draw, data: LeftOut, settings: Settings) -> pd.DataFrame:
         for i, figure in enumerate(_FIGURES)
     ]  # fmt: skip
     return pd.concat(tables)
+
+
+def _is_kept(draw: Draw, data: LeftOut, settings: Settings, prior: Prior) -> bool:
+    """Whether what two of the rows teach is better for the third, as a calibration is judged."""
+    errors, spreads = [], []
+    for row in draw.train:
+        found = calibrated(draw.train[draw.train != row], data, settings)
+        alone = np.array([row])
+        errors.append(_log_errors(alone, data, found.mean)[0])
+        spreads.append(_spreads(alone, data, found, settings)[0])
+    before = _log_errors(draw.train, data, prior.mean)
+    before_spread = _spreads(draw.train, data, prior, settings)
+    noise = np.array(settings.noise)
+    return is_kept([
+        judge("", (before / noise).ravel(), np.ravel(errors / noise)),
+        judge_likelihood("", before.ravel(), before_spread.ravel(), np.ravel(errors),
+                         np.ravel(spreads)),
+    ])  # fmt: skip
 
 
 def summary(rows: pd.DataFrame) -> dict[str, float]:

@@ -21,9 +21,10 @@ from pinn.errors import PinnError
 from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.latency_metrics import WHOLE_RUN
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.many import Job, map_runs
+from pinn.simulator.many import Job, map_runs, simulate_many
 from pinn.simulator.metric_features import figure_features
 from pinn.simulator.run import Run
+from pinn.simulator.workloads.workload import Workload
 from pinn.specs.deployment import Deployment
 from pinn.training.calibration.figure_noise import TIME_NOISE, TTFT_NOISE
 
@@ -37,6 +38,9 @@ _RATES = ("output_tokens_per_s", "requests_per_s")
 #: Factor on all times by which gains are measured, and the largest that is believed: near
 #: saturation a figure says little of the steps.
 _NUDGE, _MOST_GAIN = 1.05, 4.0
+
+#: How many times a load is drawn anew to see how much that matters: an assumption.
+_DRAWS = 5
 
 Vector = Float[np.ndarray, " coefficients"]
 
@@ -111,6 +115,34 @@ def simulated_rows(
         share * simulated[:, None] / safe,
         np.array(noise),
     )
+
+
+def noise_of_draws(
+    runs: Sequence[BenchmarkRun], deployment: Deployment, coefficients: Vector
+) -> Float[np.ndarray, " n"]:
+    """Relative standard deviation of each figure between two draws of its run's load.
+
+    Of lengths and gaps files mostly tell the distribution, so that what is simulated is another
+    draw than what was measured. 0 where a load leaves nothing to draw.
+    """
+    split = len(STEP_FEATURES)
+    latency = LinearLatency(deployment, coefficients[:split], coefficients[split:])
+    found = []
+    for run in runs:
+        names = fitted_figures(run)
+        drawn = [benchmark_workload(run, seed) for seed in range(_DRAWS)]
+        if all(_are_equal(drawn[0], other) for other in drawn[1:]):
+            found.append(np.zeros(len(names)))
+            continue
+        served = simulate_many([Job(deployment, workload, latency) for workload in drawn])
+        figures = [list(benchmark_figures(each, names).values()) for each in served]
+        found.append(np.sqrt(2) * np.log(figures).std(axis=0, ddof=1))
+    return np.concatenate(found)
+
+
+def _are_equal(one: Workload, other: Workload) -> bool:
+    columns = ("prompt_tokens", "output_tokens", "offset_s")
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in columns)
 
 
 def _shares(coefficients: Vector, names_of: dict[int, list[str]]):

@@ -11,12 +11,12 @@ from jaxtyping import Bool, Float
 
 from pinn.data.benchmarks.benchmark_run import BenchmarkRun
 from pinn.specs.deployment import Deployment
-from pinn.training.calibration.benchmark_figures import FigureRows, simulated_rows
+from pinn.training.calibration.benchmark_figures import FigureRows, noise_of_draws, simulated_rows
 from pinn.training.calibration.determined import Quantity, scalar_quantities, step_quantities
 from pinn.training.calibration.figure_noise import TIME_NOISE
 from pinn.training.calibration.posterior import Posterior, distance_squared, fit_posterior
 from pinn.training.calibration.prior import Prior
-from pinn.training.calibration.verdict import Verdict, judge
+from pinn.training.calibration.verdict import Likelihood, Verdict, judge, judge_likelihood
 
 #: Most rounds of simulating and fitting, and the relative change of figures at which they end.
 _ROUNDS, _TOLERANCE = 6, 0.005
@@ -43,7 +43,7 @@ class BenchmarkCalibration:
     posterior: Posterior
     errors: pd.DataFrame
     quantities: list[Quantity]
-    verdicts: list[Verdict]
+    verdicts: list[Verdict | Likelihood]
 
 
 def calibrate_to_benchmarks(
@@ -60,6 +60,8 @@ def calibrate_to_benchmarks(
         PinnError: If a run has no figure to fit, or the simulated server serves none of it.
     """
     before = simulated_rows(runs, deployment, prior.mean)
+    drawn = noise_of_draws(runs, deployment, prior.mean)
+    before = replace(before, noise=np.hypot(before.noise, drawn))
     posterior, after = _converged(runs, deployment, prior, before)
     errors = pd.DataFrame(
         {
@@ -95,7 +97,7 @@ def _converged(
     fitted, best = fit_rows(prior, rows, at), _improbability(prior, rows, at)
     for _ in range(_ROUNDS):
         tried = at + share * (fitted.mean - at)
-        found = simulated_rows(runs, deployment, tried)
+        found = replace(simulated_rows(runs, deployment, tried), noise=rows.noise)
         worth = _improbability(prior, found, tried)
         if worth >= best:
             share /= 2
@@ -129,25 +131,46 @@ def fit_rows(
 
 def _left_out(
     runs: Sequence[BenchmarkRun], deployment: Deployment, prior: Prior, rows: FigureRows
-) -> list[Verdict]:
+) -> list[Verdict | Likelihood]:
     """Each load predicted by what the others taught; none where there is one load."""
     loads = np.array([run.load.text for run in runs])
     of_row = loads[rows.run]
     if len(set(loads)) < 2:
         return []
-    errors = []
+    where = "each load, left out"
+    weighed, logs, spreads = [], [], []
     for load in dict.fromkeys(loads):
         fitted = fit_rows(prior, rows, prior.mean, of_row != load)
         mine = [run for run in runs if run.load.text == load]
         found = simulated_rows(mine, deployment, fitted.mean)
-        errors.append(_weighed(found))
+        found = replace(found, noise=rows.noise[of_row == load])
+        weighed.append(_weighed(found))
+        logs.append(np.log(found.simulated / found.measured))
+        spreads.append(_spread(found, fitted.covariance))
     order = np.argsort([list(dict.fromkeys(loads)).index(load) for load in of_row], kind="stable")
-    return [judge("each load, left out", _weighed(rows)[order], np.concatenate(errors))]
+    return [
+        judge(where, _weighed(rows)[order], np.concatenate(weighed)),
+        judge_likelihood(
+            where,
+            np.log(rows.simulated / rows.measured)[order],
+            _spread(rows, prior.covariance)[order],
+            np.concatenate(logs),
+            np.concatenate(spreads),
+        ),
+    ]
 
 
 def _weighed(rows: FigureRows) -> Float[np.ndarray, " n"]:
     """Relative errors, those of noisy figures counting less."""
     return (rows.simulated / rows.measured - 1) * TIME_NOISE / rows.noise
+
+
+def _spread(
+    rows: FigureRows, covariance: Float[np.ndarray, "coefficients coefficients"]
+) -> Float[np.ndarray, " n"]:
+    """Relative standard deviations of what is predicted, with what no coefficient explains."""
+    variance = np.einsum("ij,jk,ik->i", rows.features, covariance, rows.features)
+    return np.hypot(np.sqrt(np.maximum(variance, 0.0)) / rows.simulated, rows.noise)
 
 
 def _mean_step(runs: Sequence[BenchmarkRun]) -> tuple[float, float]:

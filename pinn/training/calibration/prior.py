@@ -2,18 +2,19 @@
 
 Relative offsets o of the coefficients have the covariance
 
-    C0 = s^2 M M' + diag(own^2),
+    C0 = M diag(s^2) M' + diag(own^2),
 
-with M the membership in scalars (``pinn.training.calibration.scalars``), s how far a scalar may be
-off and ``own`` how far each coefficient may be off beside its scalar. That alone would allow step
-times that the checkpoint does not: it knows the sum better than its parts. So C0 is told that steps
-of known features hold to within their own standard deviations h, independent of each other:
+with M the membership in scalars (``pinn.training.calibration.scalars``), s how far each may be off
+and ``own`` how far each coefficient may be off beside its scalar. That alone would allow step times
+that the checkpoint does not: it knows the sum better than its parts. So C0 is told that steps of
+known features hold to within their own standard deviations h, independent of each other:
 
     C = C0 - C0 J' (J C0 J' + diag(h^2))^-1 J C0,      J = what each coefficient adds to a step
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,12 +24,21 @@ from pinn.coefficients.coefficient_set import CoefficientSet
 from pinn.coefficients.coefficients import NAMES
 from pinn.errors import PinnError
 from pinn.physics.step import STEP_FEATURES
-from pinn.training.calibration.scalars import LOWER_BOUNDS, membership
+from pinn.training.calibration.scalars import LOWER_BOUNDS, SCALARS, membership
 
-#: Relative standard deviation of a scalar: the smallest of a grid that predicts other rows of
-#: measured deployments as well as the best, within one standard error
-#: (scripts/score_calibration.py).
-SCALAR_SPREAD = 0.5
+#: Relative standard deviation of each scalar: those whose 90 % intervals do best on other rows of
+#: measured deployments (scripts/score_calibration.py); none below 0.35, since a server of one's own
+#: may well be 30 % off.
+SCALAR_SPREADS = {
+    "step constant": 0.35,
+    "requests": 1.0,
+    "bytes": 0.5,
+    "arithmetic": 1.4,
+    "attention": 0.35,
+    "communication": 0.35,
+    "prefill": 1.4,
+    "arrival": 0.35,
+}
 
 #: The same of a single coefficient where no checkpoint tells: an assumption.
 COEFFICIENT_SPREAD = 0.5
@@ -72,13 +82,11 @@ def assumed_prior(
     mean: Vector,
     own: Vector | float = COEFFICIENT_SPREAD,
     known: KnownSteps | None = None,
-    scalar_spread: float = SCALAR_SPREAD,
+    scalar_spreads: Mapping[str, float] = SCALAR_SPREADS,
 ) -> Prior:
     """A prior of coefficients, their own relative spreads and what is known of whole steps."""
-    members = membership()
-    relative = scalar_spread**2 * members @ members.T + np.diag(
-        np.broadcast_to(own, len(NAMES)) ** 2
-    )
+    members = membership() * [scalar_spreads[name] for name in SCALARS]
+    relative = members @ members.T + np.diag(np.broadcast_to(own, len(NAMES)) ** 2)
     if known is not None:
         added = known.features * mean[: len(STEP_FEATURES)]
         share = np.zeros((len(added), len(NAMES)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from pinn.training.calibration.intervals import Intervals, read_intervals
 from pinn.training.calibration.posterior import Posterior
 from pinn.training.calibration.prior import Prior
 from pinn.training.calibration.requests import AlphaCalibration, calibrate_alpha, read_requests
-from pinn.training.calibration.verdict import Verdict, judge
+from pinn.training.calibration.verdict import Likelihood, Verdict, judge
 
 #: Ratio of the mean requests of two halves of a run from which they count as two loads, and fewest
 #: intervals in each: assumptions.
@@ -88,7 +89,9 @@ class Calibration:
         )
 
 
-def found_facts(quantities: list[Quantity], verdicts: list[Verdict]) -> dict[str, Any]:
+def found_facts(
+    quantities: list[Quantity], verdicts: Sequence[Verdict | Likelihood]
+) -> dict[str, Any]:
     """What a file says of what was determined and how it was judged."""
     return {
         "quantities": [asdict(quantity) for quantity in quantities],

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pinn.training.calibration.verdict import is_kept, judge
+from pinn.training.calibration.verdict import is_kept, judge, judge_likelihood
 
 
 def test_better_worse_and_neither() -> None:
@@ -27,3 +27,29 @@ def test_better_in_the_mean_alone_is_not_kept() -> None:
     verdict = judge("each load, left out", before, np.array([0.01, 0.15, 0.14, 0.09]))
     assert verdict.after < verdict.before
     assert not is_kept([verdict])
+
+
+def test_what_was_right_and_is_known_better_is_more_probable() -> None:
+    errors = np.array([0.01, -0.02, 0.015, -0.005, 0.02, -0.01])
+    wide, narrow = np.full(6, 0.2), np.full(6, 0.03)
+    found = judge_likelihood("each load, left out", errors, wide, errors, narrow)
+    assert found.is_better
+    assert is_kept([judge("each load, left out", errors, errors), found])
+    assert np.isclose(found.gain, np.log(0.2 / 0.03), atol=0.2)
+
+
+def test_intervals_that_leave_the_measurements_out_are_worse() -> None:
+    errors = np.full(6, 0.1)
+    found = judge_likelihood("", errors, np.full(6, 0.1), errors, np.full(6, 0.01))
+    assert found.is_worse
+    assert not is_kept([judge("", errors, errors * 0.5), found])
+    assert "worse" in str(found)
+
+
+def test_one_measurement_that_is_far_off_does_not_decide() -> None:
+    before = np.array([0.1] * 9 + [0.1])
+    after = np.array([0.0] * 9 + [1.0])
+    spread = np.full(10, 0.1)
+    found = judge_likelihood("", before, spread, after, spread / 2)
+    assert not found.is_better
+    assert not found.is_worse
