@@ -11,7 +11,7 @@ import itertools
 import json
 import math
 import tempfile
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +34,9 @@ from pinn.simulator.workloads.rate import at_rate
 from pinn.simulator.workloads.synthetic import open_loop, shared_prefix
 
 #: Ratios of the ladder: far from the crossing, and near it.
-FAR, NEAR = 1.1, 1.005
+FAR, NEAR = 1.1, 1.002
+#: Where the ladder ends, as a multiple of the rate at which all of a replica's time is used.
+MOST = 1000.0
 MODELS = ("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-32B", "Qwen/Qwen3-30B-A3B")
 GPUS = ("H100", "H200", "L40S", "A100-SXM-80GB")
 
@@ -93,30 +95,57 @@ def planned(brief: Brief, candidates: list[Candidate]) -> Plan:
     )  # fmt: skip
 
 
-def highest(candidate: Candidate, brief: Brief) -> tuple[float, float]:
-    """The highest rates of a ladder that hold: up to the first that fails, and of all."""
+@dataclass(frozen=True)
+class Highest:
+    """The highest rates of a ladder.
+
+    Attributes:
+        per_s: The one that the fewest rates of the ladder contradict: those below it that fail and
+            those above it that hold. Of a few hundred requests percentiles jump from one rate to
+            the next; the highest of all that hold would be a matter of how many were tried.
+            Infinite where a load is so short that all of it at once is held.
+        first_fails_after: The highest below the first that fails.
+        holds: The highest of all that hold.
+    """
+
+    per_s: float
+    first_fails_after: float
+    holds: float
+
+
+def highest(candidate: Candidate, brief: Brief) -> Highest | None:
+    """The highest rates of a ladder; None where no rate holds."""
     trials = Trials(candidate, brief.replica_load(), brief.limits)
     most, _ = guessed_rates_per_s(brief.workload, candidate.latency, candidate.engine, None)
-    far = most * 0.01 * FAR ** np.arange(math.ceil(math.log(1e4) / math.log(FAR)))
-    held = {rate: trials.excess(rate) <= 1 for rate in far}
+    held: dict[float, bool] = {}
+
+    def climb(rate: float, ratio: float, end: float) -> None:
+        """Up to the end, and beyond as long as rates hold."""
+        while rate <= min(end, MOST * most):
+            held[rate] = trials.excess(rate) <= 1
+            end = max(end, rate * FAR) if held[rate] else end
+            rate *= ratio
+
+    climb(0.05 * most, FAR, 10 * most)
     if not any(held.values()):
-        return 0.0, 0.0
-    last = max(rate for rate, holds in held.items() if holds)
-    rate = last / FAR
-    while rate <= last * FAR:
-        held[rate] = trials.excess(rate) <= 1
-        last = max(last, rate) if held[rate] else last
-        rate *= NEAR
-    first_failing = min((rate for rate, holds in held.items() if not holds), default=math.inf)
-    holding = [rate for rate, holds in held.items() if holds]
-    low = max((rate for rate in holding if rate < first_failing), default=0.0)
-    return float(low), float(max(holding))
+        return None
+    if all(held.values()):
+        return Highest(math.inf, math.inf, math.inf)
+    first = min(rate for rate, holds in held.items() if not holds)
+    climb(first / FAR, NEAR, FAR * max(rate for rate, holds in held.items() if holds))
+    rates = np.array(sorted(held))
+    holds = np.array([held[rate] for rate in rates])
+    lead = np.cumsum(np.where(holds, 1, -1))
+    before = rates[: int(np.argmin(holds))]
+    return Highest(
+        float(rates[np.argmax(lead)]), float(before.max(initial=0.0)), float(rates[holds].max())
+    )
 
 
-def fleet(candidate: Candidate, brief: Brief) -> tuple[int, float] | None:
+def fleet(candidate: Candidate, brief: Brief, least: float) -> tuple[int, float] | None:
     """Replicas worth most by the law of errors, tried one by one, and the chance that they hold.
 
-    None where not as many hold as can be simulated together.
+    None where not as many hold as can be simulated together, or as cost less than the least.
     """
     trials = Trials(candidate, brief.replica_load(), brief.limits)
     workload = at_rate(brief.workload, brief.rate_per_s)
@@ -132,50 +161,60 @@ def fleet(candidate: Candidate, brief: Brief) -> tuple[int, float] | None:
             held.append(other.fleet_excess(workload, replicas, ROUTINGS[-1]) <= 1)
         return float(np.mean(held))
 
+    def is_dearer(replicas: int) -> bool:
+        return price(candidate, replicas, brief) > least
+
     try:
-        replicas = next(n for n in itertools.count(1) if holds(n))
+        replicas = next(n for n in itertools.count(1) if is_dearer(n) or holds(n))
     except PinnError:
+        return None
+    if is_dearer(replicas):
         return None
     run = trials.run(brief.rate_per_s / replicas)
     interval = prediction_interval(brief.checkpoint, candidate.deployment, run)
     best = (replicas, chance(replicas))
-    while 1 / (replicas := replicas + 1) > best[1] / best[0]:
+    while 1 / (replicas := replicas + 1) > best[1] / best[0] and not is_dearer(replicas):
         if holds(replicas):
             best = max(best, (replicas, chance(replicas)), key=lambda each: each[1] / each[0])
     return best
 
 
+def price(candidate: Candidate, replicas: int, brief: Brief) -> float:
+    return brief.price_per_hour(candidate.deployment.gpu.name, candidate.gpus * replicas)
+
+
 def compared(seed: int) -> dict | None:
     """One case; None where no candidate or no fleet holds the limits."""
     brief, candidates = question(seed)
-    rates = {c.label: highest(c, brief) for c in candidates}
-    if not any(high for _, high in rates.values()):
-        return None
+    found = {c.label: rates for c in candidates if (rates := highest(c, brief)) is not None}
     expense, used = {}, {}
-    for candidate in candidates:
-        if rates[candidate.label][1] > 0 and (sized := fleet(candidate, brief)) is not None:
+    for candidate in sorted(candidates, key=lambda c: price(c, 1, brief)):
+        label = candidate.label
+        if label not in found:
+            continue
+        sized = fleet(candidate, brief, min(expense.values(), default=math.inf))
+        if sized is not None and sized[1] > 0:
             replicas, chance = sized
-            gpu = candidate.deployment.gpu.name
-            price = brief.price_per_hour(gpu, candidate.gpus * replicas)
-            expense[candidate.label] = price / chance
-            used[candidate.label] = brief.rate_per_s / (replicas * rates[candidate.label][1])
+            expense[label] = price(candidate, replicas, brief) / chance
+            used[label] = brief.rate_per_s / (replicas * found[label].per_s)
     if not expense:
         return None
     plan = planned(brief, candidates)
     winner = min(expense, key=lambda label: (expense[label], used[label]))
     first = plan.choices[0]
-    low, high = rates[first.label]
-    rate = first.highest_rate.per_s
+    rate, rates = first.highest_rate.per_s, found[first.label]
+    if first.highest_rate.fails_per_s is None:
+        rate = math.inf
     return {
         "seed": seed, "limits": brief.limits.text, "winner": winner, "plan": first.label,
         "same_winner": winner == first.label,
         # Candidates within the width of the search of each other are a tie.
-        "tied": expense[first.label] == expense[winner]
+        "tied": expense.get(first.label) == expense[winner]
         and used[first.label] <= used[winner] * (1 + WIDTH),
         "replicas": first.replicas, "chance": first.chance,
         "expense_percent": 100 * (first.cost_per_hour / first.chance / expense[winner] - 1),
-        "rate": rate, "first_fails_after": low, "highest": high,
-        "off_percent": 100 * max(low / rate - 1, rate / high - 1, 0.0),
+        "rate": rate, **asdict(rates),
+        "off_percent": 0.0 if rate == rates.per_s else 100 * abs(rate / rates.per_s - 1),
     }  # fmt: skip
 
 

@@ -107,9 +107,11 @@ def _unbroken(text: str) -> str:
 
 
 def _with_examples(text: str) -> str:
-    """The paragraphs; indented ones keep their lines, those that go on end as a shell wants it."""
+    """The paragraphs; indented ones keep their lines, commands that go on end as a shell wants."""
     paragraphs = inspect.cleandoc(text).replace("Example: ", "Example:\n  ").split("\n\n")
-    return "\n\n".join(
-        _VERBATIM + p.replace("\n    ", " \\\n    ") if "\n  " in f"\n{p}" else p
-        for p in paragraphs
-    )
+    return "\n\n".join(_VERBATIM + _continued(p) if "\n  " in f"\n{p}" else p for p in paragraphs)
+
+
+def _continued(paragraph: str) -> str:
+    is_typed = re.search(r"^  pinn ", paragraph, re.MULTILINE) is not None
+    return paragraph.replace("\n    ", " \\\n    ") if is_typed else paragraph

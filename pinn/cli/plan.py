@@ -143,7 +143,8 @@ def plan(
                     which the limits hold; safe: at its interval's bad end too
       coefficients  network, or the file of --coefficients
 
-    Without --rate, tokens, TTFT and TPOT are of one replica at holds/s.
+    Rows are in the order of per hour (or GPUs) / chance. Without --rate, of per hour / the rate
+    that a replica is expected to hold; tokens, TTFT and TPOT are then of one replica at holds/s.
 
     Examples:
       pinn plan --model meta-llama/Llama-3.3-70B-Instruct --rate 12

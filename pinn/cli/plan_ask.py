@@ -50,7 +50,6 @@ def _fits_nowhere(misfits: Sequence[LeftOut], wanted: Wanted, brief: Brief) -> s
         most = "" if wanted.most_gpus is None else f" within --max-gpus {wanted.most_gpus}"
         last = f"the engine starts none of the grid's on {', '.join(wanted.gpus)}{most}"
     fit = nearest_fit(wanted, brief.workload)
-    nearest = (
-        f"what fits is {fit}" if fit else "take fewer bits with --quantization, or larger GPUs"
-    )
-    return f"no candidate: {last}; {nearest}"
+    # A misfit that more GPUs do not mend names its own remedy.
+    advice = "" if misfits else "; name other GPUs, or combinations with --candidates"
+    return f"no candidate: {last}" + (f"; what fits is {fit}" if fit else advice)

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from pinn.files.csv_cells import write_rows
-from pinn.planning.plan import POOLS_UNSURE, Choice, Plan
+from pinn.planning.limits import parse_limits
+from pinn.planning.plan import POOLS_UNSURE, Choice, Fleet, Plan, burst_warning
 from pinn.units import MILLISECOND
 
 #: Columns of output that goes to a file.
@@ -116,6 +117,7 @@ _COLUMNS = {
 def _notes(plan: Plan, out: Path | None) -> list[str]:
     first = plan.choices[0]
     rate = first.highest_rate
+    on_each = parse_limits(plan.ask.slo).goodput is not None
     lines = [
         f"{plan.candidates} candidates, {plan.simulations} simulations, {plan.seconds:.0f} s.",
         "",
@@ -127,12 +129,8 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
         + _interval(first)
         + ".",
     ]
-    lines += [
-        f"{first.replicas} replicas together, {fleet.routing.replace('_', ' ')}: "
-        f"{100 * fleet.point.met_share:.1f} % meet the limits on each request"
-        + ("" if fleet.point.holds else "; a limit is MISSED")
-        for fleet in first.fleets
-    ]
+    lines += [_fleet(first.replicas, fleet, on_each) for fleet in first.fleets]
+    lines += filter(None, [burst_warning(first.seen)])
     if any(choice.pools for choice in plan.choices):
         lines.append(f"Prefill and decode apart: {POOLS_UNSURE}.")
     misfits = [each for each in plan.left_out if not each.simulated]
@@ -142,6 +140,15 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
     if out is not None:
         lines.append(f"All of it: {out / 'plan.html'}, {out / 'plan.json'}, {out / 'plan.csv'}")
     return lines
+
+
+def _fleet(replicas: int, fleet: Fleet, on_each: bool) -> str:
+    """How replicas serve the load together; limits on each request are not always there."""
+    what = "meet the limits on each request" if on_each else "of the requests are served"
+    routing = fleet.routing.replace("_", " ")
+    together = f"{replicas} replicas together, {routing}" if replicas > 1 else "1 replica"
+    missed = "" if fleet.point.holds else "; a limit is MISSED"
+    return f"{together}: {100 * fleet.point.met_share:.1f} % {what}{missed}"
 
 
 def _bisection(choice: Choice) -> str:

@@ -65,10 +65,25 @@ def _vllm_command(row: dict[str, Any], more: Sequence[str] = ()) -> str:
 
 
 def simulate_command(
-    candidate: Candidate, workload: str, rate_per_s: float, replicas: int, seed: int | None
+    candidate: Candidate,
+    workload: str,
+    rate_per_s: float,
+    replicas: int,
+    routing: str | None,
+    seed: int | None,
 ) -> str:
-    """``pinn simulate ...`` for all replicas under a rate."""
+    """``pinn simulate ...`` for all replicas under a rate, behind a load balancer if there is one.
+
+    Args:
+        candidate: A replica.
+        workload: Path of the load.
+        rate_per_s: Of all replicas.
+        replicas: How many.
+        routing: Of the load balancer; None for none.
+        seed: Of the load, where one was given.
+    """
     row, engine = candidate.configuration, _given(candidate.engine)
+    engine |= {} if routing is None else {"data_parallel_routing": routing}
     servers = {"replicas": replicas} if replicas > 1 else {}
     pools: list[str] = []
     if isinstance(candidate, PoolsCandidate):

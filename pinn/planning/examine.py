@@ -90,7 +90,12 @@ def _choice(picked: Picked, brief: Brief) -> Choice:
         fleets=sized.fleets,
         serve_command=serve_command(candidate),
         simulate_command=simulate_command(
-            candidate, brief.path, share if asked is None else asked, sized.replicas, brief.seed
+            candidate,
+            brief.path,
+            share if asked is None else asked,
+            sized.replicas,
+            sized.fleets[-1].routing if sized.replicas > 1 else None,
+            brief.seed,
         ),
         pools=candidate.pool_texts(sized.replicas)
         if isinstance(candidate, PoolsCandidate)

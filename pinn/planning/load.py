@@ -37,6 +37,11 @@ class ReplicaLoad:
     least: int
     most: int
 
+    @property
+    def is_few(self) -> bool:
+        """Whether the whole load has too few requests for smooth percentiles."""
+        return len(self.workload) < LEAST_REQUESTS
+
     def at(self, rate_per_s: float) -> Workload:
         """What a replica is sent at a mean rate."""
         count = len(self.workload)

@@ -148,12 +148,13 @@ def _promising(scouted: Mapping[int, Scouted], brief: Brief, top: int) -> list[i
     """Hardware to examine: the cheapest, and what may be as cheap as the cheapest.
 
     A quick look knows rates to a part, and replicas are whole: what is lost by rounding one up
-    may be won by another. Where prefill and decode apart are tried, the cheapest of both kinds is.
+    may be won by another. Of every engine the cheapest is, and where prefill and decode apart are
+    tried, the cheapest of both kinds.
     """
     expense = {i: _expense(*found.kept[0], brief) for i, found in scouted.items() if found.kept}
     ordered = sorted(expense, key=lambda i: expense[i])
     least = min(_whole(scouted[i], brief, 1 - _QUICK_ERROR) for i in ordered)
-    kinds = [isinstance(scouted[i].kept[0][0], PoolsCandidate) for i in ordered]
+    kinds = [_kind(scouted[i].kept[0][0]) for i in ordered]
     return [
         i
         for place, i in enumerate(ordered)
@@ -161,6 +162,11 @@ def _promising(scouted: Mapping[int, Scouted], brief: Brief, top: int) -> list[i
         or kinds[place] not in kinds[:place]
         or _whole(scouted[i], brief, 1 + _QUICK_ERROR) <= least
     ]
+
+
+def _kind(candidate: Candidate) -> tuple[str, bool]:
+    """Engine, and whether prefill and decode are apart."""
+    return candidate.deployment.serving.engine, isinstance(candidate, PoolsCandidate)
 
 
 def _whole(found: Scouted, brief: Brief, error: float) -> float:

@@ -14,7 +14,7 @@ from pinn.export.plot_style import png, short, svg
 from pinn.files.write import write_whole
 from pinn.planning import pictures
 from pinn.planning.limits import written_s
-from pinn.planning.plan import POOLS_UNSURE, Choice, Plan
+from pinn.planning.plan import POOLS_UNSURE, Choice, Plan, burst_warning
 
 #: Shown for what does not exist, such as a cost without prices.
 _NONE = "–"
@@ -160,15 +160,16 @@ def _confidence(plan: Plan) -> str:
     if not plan.choices:
         return ""
     first = plan.choices[0]
+    burst = burst_warning(first.seen)
     if plan.ask.rate_per_s is None:
-        return f"Each replica holds up to {first.highest_rate.per_s:.3g} requests/s."
+        return f"Each replica holds up to {first.highest_rate.per_s:.3g} requests/s. {burst}"
     text = f"At {plan.ask.rate_per_s:g} requests/s they are {_percent(first.utilization).text} used"
     text += f", limited by {first.limited_by}."
     if first.chance is not None:
         text += f" The chance that the limits are held is {_chance(first.chance).text}"
         text += ", also at the bad end of the prediction's interval" if first.safe else ""
         text += "." if first.pools is None else f"; {POOLS_UNSURE}."
-    return text
+    return f"{text} {burst}"
 
 
 def _asked(plan: Plan) -> list[tuple[str, str]]:

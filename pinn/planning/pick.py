@@ -9,10 +9,13 @@ from pinn.planning.brief import Brief
 from pinn.planning.candidates import Candidate
 from pinn.planning.interval import Interval, prediction_interval, widest
 from pinn.planning.plan import HighestRate, LeftOut
-from pinn.planning.search import WIDTH, highest_rate
+from pinn.planning.search import WIDTH, highest_rate, settled_rate
 from pinn.planning.sizing import Sized, fewest_replicas, may_be_worth_more, worth_most
 from pinn.planning.trial import Trials
 from pinn.simulator.run import Run
+
+#: Share of another candidate's highest rate beyond which a jagged one may turn out to be higher.
+_REACH = 0.9
 
 
 @dataclass(frozen=True)
@@ -89,16 +92,22 @@ def _fastest(tried: Sequence[Trials], guesses: Sequence[float]) -> tuple[int, Hi
     """Which replica holds the highest rate on the whole load; the first where none holds any."""
     best, rate = 0, HighestRate(0.0, None)
     for i, (trials, guess) in enumerate(zip(tried, guesses, strict=True)):
-        if rate.per_s > 0 and trials.excess(rate.per_s * (1 + WIDTH)) > 1:
+        # Of few requests, where rates hold beyond ones that fail, one run decides nothing.
+        is_smooth = not trials.load.is_few
+        if is_smooth and rate.per_s > 0 and trials.excess(rate.per_s * (1 + WIDTH)) > 1:
             continue
-        found = _highest(trials, max(guess, rate.per_s))
+        found = _highest(trials, max(guess, rate.per_s), beside=rate.per_s)
         if found.per_s > rate.per_s:
             best, rate = i, found
     return best, rate
 
 
-def _highest(trials: Trials, guess: float) -> HighestRate:
-    return HighestRate(*highest_rate(trials.excess, guess, stride=1.03))
+def _highest(trials: Trials, guess: float, beside: float = 0.0) -> HighestRate:
+    """The highest rate; settled on few requests, unless it is far below another candidate's."""
+    found = highest_rate(trials.excess, guess, stride=1.03)
+    if trials.load.is_few and found[0] > _REACH * beside:
+        found = settled_rate(trials.excess, found[0])
+    return HighestRate(*found)
 
 
 def _sized(trials: Trials, rate: HighestRate, brief: Brief) -> Picked | str:

@@ -41,6 +41,10 @@ _FILLS = (
     ("#f2a65a", "\\\\"), ("#5b5b66", ""), ("#d5d5dc", ".."), ("#7d6b91", ""), ("#c9e4ca", "xx"),
 )  # fmt: skip
 
+#: Where ranks stand beside their rings from left to right, in points, so that neighbours do not
+#: cover each other.
+_BESIDE = ((-17, 7), (9, -15), (-4, 11), (9, 7))
+
 _OUTLINE = [withStroke(linewidth=2.5, foreground="white")]
 
 
@@ -62,8 +66,10 @@ def frontier_figure(plan: Plan) -> Figure | None:
     steps = sorted((p for p in plan.frontier if p.best), key=lambda p: p.user_tokens_per_s)
     ax.step([p.user_tokens_per_s for p in steps], [p.output_tokens_per_gpu_s for p in steps],
             where="pre", color="#12263f", linewidth=1.6, zorder=1, label="best of all")  # fmt: skip
-    for rank, choice in enumerate(plan.choices[:SHOWN], start=1):
-        _mark(ax, choice.at_rate, rank)
+    ranked = list(enumerate((choice.at_rate for choice in plan.choices[:SHOWN]), start=1))
+    ranked.sort(key=lambda each: each[1].user_tokens_per_s or 0.0)
+    for place, (rank, point) in enumerate(ranked):
+        _mark(ax, point, rank, _BESIDE[place % len(_BESIDE)])
     ax.set_xlabel("output tokens/s that a user sees (1 / mean TPOT)")
     ax.set_ylabel("output tokens/s per GPU")
     ax.set_xlim(left=0)
@@ -73,14 +79,12 @@ def frontier_figure(plan: Plan) -> Figure | None:
     return figure
 
 
-def _mark(ax: Axes, point: Point, rank: int) -> None:
+def _mark(ax: Axes, point: Point, rank: int, beside: tuple[int, int]) -> None:
     """A ring and the rank of a choice."""
     if point.user_tokens_per_s is None:
         return
     at = (point.user_tokens_per_s, point.output_tokens_per_gpu_s)
     ax.plot(*at, "o", markersize=14, fillstyle="none", color="black", markeredgewidth=1.4)
-    # Even ones below left, so that neighbours do not cover each other.
-    beside = (9, 7) if rank % 2 else (-17, -15)
     ax.annotate(str(rank), at, xytext=beside, textcoords="offset points", fontsize=11,
                 fontweight="bold", path_effects=_OUTLINE)  # fmt: skip
 

@@ -24,6 +24,9 @@ METRICS = ("ttft", "tpot", "itl", "e2e")
 #: Under which each metric is reported.
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 
+#: A load that lasts fewer times its mean E2E never fills a server as one that goes on does.
+LEAST_ANSWERS = 10
+
 #: What is not known of a choice of two pools.
 POOLS_UNSURE = (
     "its chance counts how far off each kind of server may be; nothing measured says how far off "
@@ -88,6 +91,16 @@ class Point:
     output_tokens_per_s: float
     output_tokens_per_gpu_s: float
     user_tokens_per_s: float | None
+
+    @property
+    def lasts_s(self) -> float:
+        """How long it takes to send all of it."""
+        return self.requests / self.rate_per_s
+
+    @property
+    def is_burst(self) -> bool:
+        """Whether it is over before a server is as full as a load that goes on would make it."""
+        return self.lasts_s < LEAST_ANSWERS * (self.latency_s["e2e"]["mean"] or 0.0)
 
 
 @dataclass(frozen=True)
@@ -158,7 +171,7 @@ class Choice:
             and the host.
         fleets: The replicas simulated together.
         serve_command: Starts one replica.
-        simulate_command: Gives the figures of ``fleets``, or of ``at_rate`` without a rate.
+        simulate_command: Gives the figures of ``seen``.
         pools: Prefill and decode servers of all replicas, as ``--prefill`` and ``--decode`` take
             them; None where every server does both. ``flags`` are then the decode servers'.
     """
@@ -257,6 +270,16 @@ class Plan:
     simulations: int
     seconds: float
     schema: str = SCHEMA
+
+
+def burst_warning(point: Point) -> str:
+    """What to say of a load that is a burst at its rate; nothing of others."""
+    if not point.is_burst:
+        return ""
+    return (
+        f"At this rate the load lasts {point.lasts_s:.3g} s, less than {LEAST_ANSWERS} mean "
+        "answers: a server that runs on holds less; plan with a longer load."
+    )
 
 
 def write_plan(plan: Plan, path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pinn.planning.brief import Brief
+from pinn.planning.candidates import Candidate
 from pinn.planning.interval import Interval
 from pinn.planning.plan import Fleet
 from pinn.planning.trial import Trials
@@ -132,7 +133,7 @@ def _holds(
     """Whether replicas hold the limits with all times off by an error of the law."""
     misjudged = trials.misjudged if interval is None else interval.at(error)
     other = replace(trials, misjudged=misjudged, count=0)
-    excess = other.fleet_excess(workload, replicas, ROUTINGS[-1])
+    excess = other.fleet_excess(workload, replicas, routings(trials.candidate, replicas)[-1])
     trials.count += other.count
     return excess <= 1
 
@@ -154,9 +155,10 @@ def _with_chance(sized: Sized, trials: Trials, interval: Interval, workload: Wor
     return replace(sized, chance=chance, safe=safe)
 
 
-def routings(replicas: int) -> tuple[str, ...]:
-    """One stands for all where there is nothing to choose."""
-    return ROUTINGS if replicas > 1 else ROUTINGS[:1]
+def routings(candidate: Candidate, replicas: int) -> tuple[str, ...]:
+    """Of a load balancer; a replica by itself spreads requests as its engine does."""
+    own = candidate.engine.data_parallel_routing or candidate.deployment.recipe.routing
+    return ROUTINGS if replicas > 1 else (own,)
 
 
 def _holding_fleets(
@@ -164,7 +166,7 @@ def _holding_fleets(
 ) -> list[Fleet]:
     """Replicas under every routing; none where one of them misses a limit."""
     found = []
-    for how in routings(replicas):
+    for how in routings(trials.candidate, replicas):
         run = trials.fleet(workload, replicas, how)
         if run is None or trials.excess_of(run) > 1:
             return []

@@ -150,7 +150,7 @@ def kv_cache_bytes(deployment: Deployment, engine: EngineSpec) -> float:
         left = usable - weights - reserve
     if left <= 0:
         raise PinnError(
-            f"{deployment.model.name} does not fit: its weights take {weights / GIB:.2f} GiB on "
+            f"{deployment.model.title} does not fit: its weights take {weights / GIB:.2f} GiB on "
             f"each GPU and activations {reserve / GIB:.2f} GiB, but {gpu.name} offers "
             f"{usable / GIB:.2f} GiB at --gpu-memory-utilization {recipe.memory_share}: "
             "raise --tensor-parallel-size or --cpu-offload-gb"

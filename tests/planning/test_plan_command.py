@@ -106,15 +106,16 @@ def test_the_simulate_line_gives_the_fleets_figures(plan, folder):
     words = shlex.split(choice.simulate_command)
     assert words[:2] == ["pinn", "simulate"]
     out = folder / "run.json"
-    for fleet in choice.fleets:
-        routing = ["--data-parallel-routing", fleet.routing]
+    seen = [([], choice.seen)]  # as the table shows them
+    seen += [(["--data-parallel-routing", each.routing], each.point) for each in choice.fleets]
+    for routing, point in seen:
         found = CliRunner().invoke(simulate_app, [*words[2:], *routing, "--json", str(out)])
         assert found.exit_code == 0, found.output
         written = json.loads(out.read_text())
-        for metric in ("ttft", "e2e"):
-            mine = fleet.point.latency_s[metric]
-            assert written[f"{metric}_p99_ms"] == pytest.approx(1000 * mine["p99"])
-            assert written[f"{metric}_mean_ms"] == pytest.approx(1000 * mine["mean"])
+        for metric in ("ttft", "itl", "e2e"):
+            for name in ("mean", "p99"):
+                ms = written[f"{metric}_{name}_ms"]
+                assert ms == pytest.approx(1000 * point.latency_s[metric][name])
 
 
 def test_the_table_and_the_progress_are_printed(plan, folder):
@@ -194,7 +195,7 @@ def test_bad_input_is_refused_with_the_number_that_breaks_it(folder, arguments, 
 def test_a_model_that_fits_nowhere_is_told_what_would_do(folder):
     arguments = ["--model", "meta-llama/Llama-3.3-70B-Instruct", "--gpu", "L40S", "--slo", SLO]
     error = str(planned(folder, *arguments).exception)
-    assert "does not fit" in error
+    assert "meta-llama/Llama-3.3-70B-Instruct does not fit: its weights take" in error
     assert "what fits is L40S TP 8" in error
 
 

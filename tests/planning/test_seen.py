@@ -51,3 +51,19 @@ def test_costs_have_the_same_digits(uneven, capsys):
     print_plan(uneven, None)
     costs = re.findall(r"│ +(2\.00|2\.57|0\.0417) │", capsys.readouterr().out)
     assert costs == ["2.00", "2.57", "0.0417"]
+
+
+def test_a_load_that_is_over_before_a_server_is_full_is_named(uneven, tmp_path, capsys):
+    said = "the load lasts 83.3 s, less than 10 mean answers"
+    for made, is_burst in ((uneven, True), (plan(), False)):
+        print_plan(made, None)
+        assert (said in capsys.readouterr().out) == is_burst
+        page = write_page(made, tmp_path).read_text(encoding="utf-8")
+        assert (said in page) == is_burst
+
+
+def test_only_limits_on_each_request_are_said_to_be_met_by_each(uneven, capsys):
+    print_plan(replace(uneven, ask=replace(uneven.ask, slo="mean e2e<=20s")), None)
+    print_plan(uneven, None)
+    served, met = re.findall(r"together, round robin: 99\.0 % (.*)", capsys.readouterr().out)
+    assert (served, met) == ("of the requests are served", "meet the limits on each request")

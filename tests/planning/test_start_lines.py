@@ -111,7 +111,8 @@ def test_what_an_engine_cannot_be_told_stands_in_a_comment():
 
 
 def test_the_simulation_names_the_engine():
-    words = shlex.split(simulate_command(candidate(engine="sglang"), "load.yaml", 3.0, 2, None))
+    sglang = candidate(engine="sglang")
+    words = shlex.split(simulate_command(sglang, "load.yaml", 3.0, 2, "round_robin", None))
     assert words[words.index("--engine") + 1] == "sglang"
     vllm = serve_command(candidate(engine_version="0.15.1"))
     assert not re.search("--engine", vllm)
