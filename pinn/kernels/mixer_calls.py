@@ -31,7 +31,9 @@ Seconds = Float[np.ndarray, " n"]
 Datasheet = Callable[[StepCosts, BatchSums], Seconds]
 
 #: Flags that ask for no drafted tokens.
-_NO_DRAFTS = {f.name: f.default for f in fields(ServingSpec) if f.name.startswith("speculative_")}
+_NO_DRAFTS: dict[str, Any] = {
+    f.name: f.default for f in fields(ServingSpec) if f.name.startswith("speculative_")
+}
 #: Operators of a mixer's decodes and prompts. KDA's decode convolves by itself; its prompts run the
 #: gated delta net's kernel three times, and were timed with 0.4 ms of the host's work in between.
 _DECODES = {
