@@ -43,6 +43,12 @@ MODELS = (
     "deepseek-ai/DeepSeek-V2-Lite", "moonshotai/Kimi-K2.5", "MiniMaxAI/MiniMax-M2.5",
     "google/gemma-2-9b", "google/gemma-3-12b-it", "mistralai/Mistral-7B-v0.1",
 )  # fmt: skip
+#: Recurrent, sparse and cross attention: tables carry them, specs do not.
+OTHER_MIXERS = (
+    "Qwen/Qwen3-Next-80B-A3B-Instruct", "moonshotai/Kimi-Linear-48B-A3B-Instruct",
+    "deepseek-ai/DeepSeek-V3.2", "tiiuae/Falcon-H1-7B-Instruct", "ai21labs/Jamba-v0.1",
+    "meta-llama/Llama-3.2-11B-Vision-Instruct",
+)  # fmt: skip
 GRIDS: tuple[dict[str, Any], ...] = (
     {"model": list(MODELS), "gpu": "H100", "tensor_parallel_size": [1, 2, 4, 8]},
     {
@@ -54,6 +60,7 @@ GRIDS: tuple[dict[str, Any], ...] = (
         "pipeline_parallel_size": 2, "cpu_offload_gb": 3.5, "max_model_len": 2048,
         "precision": "fp8", "enable_prefix_caching": False,
     },
+    {"model": list(OTHER_MIXERS), "gpu": "H200", "tensor_parallel_size": [4, 8]},
 )  # fmt: skip
 #: Every method, a tree, trees and chains of three engines, windows, a draft with a window.
 SPECULATING: tuple[dict[str, Any], ...] = (

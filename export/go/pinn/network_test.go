@@ -96,8 +96,12 @@ func TestTheGPUsCacheEqualsPython(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	specs := goldenSpecs(t)
+	specs, known := goldenSpecs(t), 0
 	for _, row := range table.Rows {
+		if _, err := specs.Model(row.Config["model"]); err != nil {
+			continue // recurrent and sparse mixers: tables carry them, specs do not
+		}
+		known++
 		s := Serving{TensorParallelSize: 1, KVCacheDtype: row.Config["kv_cache_dtype"]}
 		d, err := specs.Deploy(row.Config["model"], row.Config["gpu"], s)
 		if err != nil {
@@ -107,6 +111,9 @@ func TestTheGPUsCacheEqualsPython(t *testing.T) {
 			t.Errorf("%s on %s: %v tokens, Python %v", row.Config["model"], row.Config["gpu"], got,
 				row.GPUCacheTokens)
 		}
+	}
+	if 10*known < 8*len(table.Rows) {
+		t.Errorf("only %d of %d rows are of models in the specs", known, len(table.Rows))
 	}
 }
 
