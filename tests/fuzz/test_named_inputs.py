@@ -173,6 +173,7 @@ def test_equal_requests_are_a_count_and_sum_as_a_list_does():
         ({"prompt_tokens": 9, "output_tokens": 9, "concurrency": 1, "requests": 10**8},
          "requests: got 100,000,000, at most 1,000,000"),
         (PLAIN | {"output_tokens": 10**12}, "at most 100,000,000"),
+        (PLAIN | {"output_tokens": 10**400, "groups": 2}, r"request: got 10\^400, at most 100,000"),
         (PLAIN | {"prompt_tokens": 100.5}, "valid integer"),
         (PLAIN | {"prompt_tokens": True}, "expected a number, got true"),
         (PLAIN | {"timeout_s": -5}, "timeout_s of request 0 is -5"),

@@ -17,7 +17,7 @@ from pinn.simulator.workloads.arrivals import (
 from pinn.simulator.workloads.lengths import draw_range
 from pinn.simulator.workloads.sharing import share_prompts
 from pinn.simulator.workloads.workload import Workload
-from pinn.specs.limits import MOST_REQUESTS, check_size
+from pinn.specs.limits import MOST_REQUEST_TOKENS, MOST_REQUESTS, check_size
 
 
 def open_loop(
@@ -134,6 +134,7 @@ def shared_prefix(
         )
     prompts = groups * prompts_per_group
     check_size(prompts, MOST_REQUESTS, "different prompts", "lower groups x prompts_per_group")
+    check_size(output_tokens, MOST_REQUEST_TOKENS, "tokens of a request", "shorten it")
     rng = random_draws(seed)
     offset, stage = stage_arrivals(stages, process, rng, cv)
     lengths = draw_range(shared_tokens + question_tokens, prompt_range, prompts, rng)
