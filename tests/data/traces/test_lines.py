@@ -45,6 +45,12 @@ def test_a_hole_no_longer_than_a_line_is_read(tmp_path):
     check_file(path, "")
 
 
+def test_an_empty_file_has_no_hole(tmp_path):
+    path = tmp_path / "log"
+    path.touch()
+    check_file(path, "")
+
+
 def test_a_stretch_within_a_line_ends_where_it_ends(sparse):
     middle = TERABYTE // 2
     assert read_stretch(sparse, middle, middle + 2**20).lines == []

@@ -54,7 +54,8 @@ def check_file(path: Path, remedy: str) -> None:
         raise PinnError(f"{path}: no such file: {remedy}")
     with path.open("rb") as file:
         size, data = os.fstat(file.fileno()).st_size, 0
-        while (hole := os.lseek(file.fileno(), data, os.SEEK_HOLE)) < size:
+        # Beyond the end of a file, which an empty one is all, there is nothing to seek.
+        while data < size and (hole := os.lseek(file.fileno(), data, os.SEEK_HOLE)) < size:
             try:
                 data = os.lseek(file.fileno(), hole, os.SEEK_DATA)
             except OSError:  # nothing but the hole follows
@@ -65,8 +66,6 @@ def check_file(path: Path, remedy: str) -> None:
                     f"{path}: {data - hole:,} bytes from byte {hole:,} on were never written, a "
                     f"line has at most {MOST_LINE_BYTES:,}: give what was written, with '{rest}'"
                 )
-            if data == size:
-                return
 
 
 def read_stretch(path: Path, start: int, end: int, max_line: int = MOST_LINE_BYTES) -> Stretch:
