@@ -44,6 +44,8 @@ def print_calibration(
     for table in [*tables, _quantities(found.quantities, appended)]:
         console.print(table)
         console.print()
+    for verdict in found.alpha.worse:
+        console.print(f"{verdict}: these alphas stay as they were\n")
     console.print(_verdicts(found.verdicts))
 
 

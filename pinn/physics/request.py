@@ -83,7 +83,7 @@ def _one(state: RequestState) -> Values:
 
 _SEEN, _UNSEEN = True, False
 _SERVER = "vLLM's API server: HTTP, tokenizer and the hand-over to the engine process"
-_UNTAUGHT = "no measurement here separates it: 0 until traces teach it"
+_UNTAUGHT = "0, since no run separates it from constants and waits"
 _EMERGES = "0, since a simulation makes this wait itself"
 
 _FEATURES = (

@@ -20,7 +20,6 @@ from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import step_costs
 from pinn.specs.deployment import Deployment
 from pinn.training.calibration.intervals import Intervals
-from pinn.training.calibration.offsets import STRENGTHS
 
 #: (model, GPU) of the donors.
 DONORS = (
@@ -28,6 +27,9 @@ DONORS = (
     ("openai/gpt-oss-120b", "H100-SXM"),
     ("meta-llama/Llama-3.3-70B-Instruct", "B200-SXM"),
 )
+
+#: Strengths of the residual's ridge to choose from: from none to nothing but the donors.
+STRENGTHS = 10.0 ** np.arange(-9, 1.01, 0.5)
 
 Matrix = Float[np.ndarray, "n features"]
 

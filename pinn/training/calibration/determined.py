@@ -1,22 +1,24 @@
 """What a calibration determines: scalars and combinations of coefficients, with their errors.
 
 Single coefficients are seldom determined, since their features grow together at the loads that
-were seen. What a step costs at once, per request and per token of context is.
+were seen. What a step costs at once, per request and per token of context is, and what a request
+of the usual length costs outside its steps.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from pinn.coefficients.coefficients import NAMES
 from pinn.physics.batch_sums import uniform_sums
 from pinn.physics.costs import step_costs
-from pinn.physics.step import step_features
+from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.specs.deployment import Deployment
-from pinn.training.calibration.posterior import Posterior, relative_spread
+from pinn.training.calibration.posterior import Posterior
 from pinn.training.calibration.prior import Prior
 from pinn.training.calibration.scalars import SCALARS
 
@@ -92,18 +94,61 @@ def step_quantities(
         context: Mean tokens that they have.
     """
     vectors = _decode_vectors(deployment, max(requests, 1.0), max(context, 1.0))
+    return _quantities(_PARTS, vectors, prior, posterior)
+
+
+def request_quantities(
+    prior: Prior,
+    posterior: Prior,
+    prompt_tokens: float,
+    taught: Bool[np.ndarray, " request_features"],
+) -> list[Quantity]:
+    """What a request costs outside its steps, phase by phase; phases that nothing taught left out.
+
+    Args:
+        prior: Before.
+        posterior: After.
+        prompt_tokens: Mean length of the prompts.
+        taught: Which alphas requests taught.
+    """
+    seen = np.append(np.zeros(len(STEP_FEATURES), bool), taught)
+    found = []
+    for part, features in _REQUEST_PARTS.items():
+        at = [NAMES.index(f"alpha.{name}") for name in features]
+        if seen[at].all():
+            vector = np.zeros((1, len(NAMES)))
+            vector[0, at] = (1.0, prompt_tokens)[: len(at)]
+            found += _quantities([part], vector, prior, posterior)
+    return found
+
+
+def _quantities(
+    parts: Sequence[tuple[str, str]], vectors: Rows, prior: Prior, posterior: Posterior | Prior
+) -> list[Quantity]:
+    """Products of vectors and coefficients before and after, by their names and units."""
     errors = [
-        relative_spread(vectors, c.mean, c.covariance) * (vectors @ c.mean)
+        np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", vectors, c.covariance, vectors), 0.0))
         for c in (prior, posterior)
     ]
     return [
         Quantity(name, unit, *map(float, values))
         for (name, unit), *values in zip(
-            _PARTS, vectors @ prior.mean, errors[0], vectors @ posterior.mean, errors[1],
+            parts, vectors @ prior.mean, errors[0], vectors @ posterior.mean, errors[1],
             strict=True,
         )
     ]  # fmt: skip
 
+
+#: Quantity of a request and its unit -> its alphas; a second one is per token of the prompt.
+_REQUEST_PARTS = {
+    ("a request, to the queue", "s"):
+        ("arrival_to_queue.constant", "arrival_to_queue.prompt_token"),
+    ("of it, each prompt token", "s/token"): ("arrival_to_queue.prompt_token",),
+    ("its scheduling", "s"): ("queue_to_schedule.constant",),
+    ("its first token, beside steps", "s"): ("schedule_to_first_token.constant",),
+    ("each token it streams", "s/token"): ("output_token.constant",),
+    ("its completion", "s"): ("completion.constant",),
+}  # fmt: skip
 
 _PARTS = (
     ("a step of decodes, at once", "s"),

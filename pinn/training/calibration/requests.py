@@ -1,4 +1,4 @@
-"""Alpha of a server, fitted to what its requests' journeys show outside the steps.
+"""What the journeys of requests show outside the steps: what alpha is calibrated to.
 
 ===========================  =======================================================================
 phase                        measured
@@ -15,26 +15,27 @@ request one of whose batches is not known teaches nothing there. (Times between 
 not do: in a window, a step with a prompt counts as an average one.) The mean step of the decodes is
 read off the starts of steps; those not sampled lie on straight lines between the others.
 
-Preemptions are too rare to fit, and flags do not vary inside a run: their alphas stay as they are.
-Nor does a simulation use the alphas of the queue, since there the wait for capacity emerges.
+The engine drains its input queue between steps, so ARRIVED to QUEUED holds what is left of the step
+in flight beside the API server's work: of the one before the next to be scheduled, or before that
+where steps are scheduled ahead of their run. Its time takes the place of the state's, which may be
+long ago. An idle engine makes nobody wait.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
 
+from pinn.data.traces.ahead import is_ahead
 from pinn.data.traces.interval_batches import IntervalBatches
 from pinn.data.traces.trace_tables import TraceTables
 from pinn.physics.costs import step_costs
-from pinn.physics.request import REQUEST_FEATURES, RequestState, phase_mask, request_features
-from pinn.physics.step import step_features
+from pinn.physics.request import REQUEST_FEATURES, RequestState, request_features
+from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.specs.deployment import Deployment
-from pinn.training.calibration.intervals import PARTS
-from pinn.training.calibration.offsets import Prior, choose_strength, fit_totals
 
 PHASES = (
     "arrival_to_queue",
@@ -54,8 +55,14 @@ MAX_STATE_AGE_S = 5.0
 #: More chunks of one prompt than this are a fault of the traces.
 MAX_CHUNKS = 1000
 
-#: The alphas of the queue.
-_QUEUE = [i for i, name in enumerate(REQUEST_FEATURES) if ".queue_share" in name]
+#: What is left of the step in flight, as a share of it.
+IN_FLIGHT = list(REQUEST_FEATURES).index("arrival_to_queue.step_time")
+_PROMPT = list(REQUEST_FEATURES).index("arrival_to_queue.prompt_token")
+
+#: Share of a step by which the engine must have been at work before a request was queued, and the
+#: most of a step that passes before one that did not wait for capacity is scheduled: assumptions,
+#: far from 0 and 1.
+_AT_WORK, _AT_ONCE = 0.1, 0.5
 
 Rows = Float[np.ndarray, " requests"]
 
@@ -66,35 +73,29 @@ class RequestRows:
 
     Attributes:
         features: Request features; the alphas' in the order of the registry.
-        targets: Phase -> seconds; NaN where a moment is missing.
+        own_steps: Step features of the steps that work on the prompt; 0 where unknown.
+        targets: Phase -> seconds; NaN where a moment is missing or nothing can be learned.
         part: Index into ``PARTS``: where in the run's time it arrived.
         cached_share: Share of the prompt that the prefix cache held.
+        met_queue: Whether the next step that was scheduled went without it.
+        is_ahead: Whether steps were scheduled ahead of their run.
     """
 
     features: Float[np.ndarray, "requests features"]
+    own_steps: Float[np.ndarray, "requests step_features"]
     targets: dict[str, Rows]
     part: Int[np.ndarray, " requests"]
     cached_share: Rows
+    met_queue: Bool[np.ndarray, " requests"]
+    is_ahead: Bool[np.ndarray, " requests"]
 
     def __len__(self) -> int:
         return len(self.part)
 
-
-@dataclass(frozen=True)
-class AlphaCalibration:
-    """A calibrated alpha.
-
-    Attributes:
-        base: Alpha before.
-        alpha: Alpha after.
-        taught: Which alphas the requests taught.
-        errors: Per phase, the errors of :func:`phase_errors`.
-    """
-
-    base: Float[np.ndarray, " features"]
-    alpha: Float[np.ndarray, " features"]
-    taught: Bool[np.ndarray, " features"]
-    errors: pd.DataFrame = field(default_factory=pd.DataFrame)
+    @property
+    def mean_prompt_tokens(self) -> float:
+        """Mean length of the prompts; 0 without requests."""
+        return float(self.features[:, _PROMPT].mean()) if len(self) else 0.0
 
 
 def read_requests(
@@ -107,7 +108,7 @@ def read_requests(
         deployment: What they were measured on.
         beta: Its step coefficients, calibrated.
     """
-    table = traces.requests.to_pandas()
+    everyone = table = traces.requests.to_pandas()
     if len(table):
         known = table["issue"].isna() & (table["state_age_s"] <= MAX_STATE_AGE_S)
         known &= table["state_step_s"].notna() & (table["preemptions"].fillna(0) == 0)
@@ -129,35 +130,112 @@ def read_requests(
         recomputed_tokens=zero,
     )
     cached = np.nan_to_num(table["cached_tokens"].to_numpy(float))
+    steps = _Steps(traces, deployment)
+    ahead = np.isin(table["segment"], traces.steps["segment"][is_ahead(traces.steps)])
+    own = steps.of_prompts(table)
+    targets = _targets(table, traces.steps, own @ beta)
+    features = request_features(state)
+    in_flight = steps.in_flight_s(table, everyone, ahead, beta)
+    if np.isfinite(in_flight).sum() >= MIN_REQUESTS:
+        features[:, IN_FLIGHT] = np.nan_to_num(in_flight)
+        targets["arrival_to_queue"][np.isnan(in_flight)] = np.nan
     return RequestRows(
-        request_features(state),
-        _targets(table, traces.steps, _own_steps_s(traces, deployment, beta, table)),
+        features,
+        np.nan_to_num(own),
+        targets,
         _parts(table),
         cached / np.maximum(prompt, 1),
+        _met_queue(table),
+        ahead,
     )
 
 
-def _own_steps_s(
-    traces: TraceTables, deployment: Deployment, beta: np.ndarray, table: pd.DataFrame
-) -> Rows:
-    """Seconds of the steps that work on each prompt; NaN where a batch of them is not known."""
-    begun = table["scheduled_step"].to_numpy(float, na_value=np.nan)
-    cached = np.nan_to_num(table["cached_tokens"].to_numpy(float))
-    uncached = table["prompt_tokens"].to_numpy(float) - cached
-    chunks = np.maximum(np.ceil(uncached / deployment.recipe.token_budget), 1)
-    usable = np.flatnonzero(np.isfinite(begun) & (chunks <= MAX_CHUNKS))
-    total = np.full(len(table), np.nan)
-    if not len(usable):
+class _Steps:
+    """Steps that requests met, as far as their batches are known."""
+
+    def __init__(self, traces: TraceTables, deployment: Deployment) -> None:
+        self.budget = deployment.recipe.token_budget
+        self.costs = step_costs([deployment])
+        self.batches = IntervalBatches(traces, deployment)
+
+    def of_prompts(self, table: pd.DataFrame) -> Float[np.ndarray, "requests step_features"]:
+        """Features of the steps that work on each prompt; NaN where a batch is not known."""
+        begun = table["scheduled_step"].to_numpy(float, na_value=np.nan)
+        cached = np.nan_to_num(table["cached_tokens"].to_numpy(float))
+        uncached = table["prompt_tokens"].to_numpy(float) - cached
+        chunks = np.maximum(np.ceil(uncached / self.budget), 1)
+        usable = np.flatnonzero(np.isfinite(begun) & (chunks <= MAX_CHUNKS))
+        total = np.full((len(table), len(STEP_FEATURES)), np.nan)
+        if len(usable):
+            count = chunks[usable].astype(np.int64)
+            first = np.cumsum(count) - count
+            within = np.arange(count.sum()) - np.repeat(first, count)
+            segment = table["segment"].to_numpy(np.int64)[np.repeat(usable, count)]
+            step = begun[np.repeat(usable, count)].astype(np.int64) + within
+            total[usable] = np.add.reduceat(self._features(segment, step)[0], first)
         return total
-    count = chunks[usable].astype(np.int64)
-    owner = np.repeat(np.arange(len(usable)), count)
-    within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-    segment = table["segment"].to_numpy(np.int64)[usable][owner]
-    batches = IntervalBatches(traces, deployment)
-    sums, known = batches.at(segment, begun[usable][owner].astype(np.int64) + within)
-    seconds = step_features(step_costs([deployment]), sums) @ beta
-    total[usable] = np.bincount(owner, np.where(known, seconds, np.nan))
-    return total
+
+    def in_flight_s(
+        self, table: pd.DataFrame, everyone: pd.DataFrame, ahead: np.ndarray, beta: np.ndarray
+    ) -> Rows:
+        """Seconds of the step during which each request came; 0 if none ran, NaN if unknown."""
+        seconds, at = np.full(len(table), np.nan), _next_step(table)
+        usable = np.flatnonzero(at >= 2)
+        if not len(usable):
+            return seconds
+        segment, step = table["segment"].to_numpy(np.int64)[usable], at[usable].astype(np.int64)
+        found = self._features(segment, step - 1 - ahead[usable])[0] @ beta
+        decodes = self._features(segment, step)[1]
+        before_s = table["queued_s"].to_numpy(float)[usable] - _AT_WORK * found
+        at_work = _is_at_work(everyone, table["server"].to_numpy()[usable], before_s)
+        seconds[usable] = np.where(at_work | (decodes > 0) | np.isnan(found), found, 0.0)
+        return seconds
+
+    def _features(
+        self, segment: np.ndarray, step: np.ndarray
+    ) -> tuple[Float[np.ndarray, "steps step_features"], Float[np.ndarray, " steps"]]:
+        """Features and decodes of steps; NaN where their batch is not known."""
+        sums, known = self.batches.at(segment, step)
+        features = np.where(known[:, None], step_features(self.costs, sums), np.nan)
+        return features, np.where(known, sums.decode_requests, np.nan)
+
+
+def _next_step(table: pd.DataFrame) -> Rows:
+    """The step that is scheduled after each request was queued; NaN where none tells.
+
+    Events number their steps from the scheduler's counter, which may be one behind between two
+    steps: requests that were scheduled at once tell by how much.
+    """
+    queued, scheduled = (
+        table[f"{name}_step"].to_numpy(float, na_value=np.nan) for name in ("queued", "scheduled")
+    )
+    wait = table["queue_to_schedule_s"].to_numpy(float, na_value=np.nan)
+    at_once = (wait < _AT_ONCE * table["state_step_s"].to_numpy(float)) & np.isfinite(queued)
+    behind = np.median((scheduled - queued)[at_once]) if at_once.any() else np.nan
+    return queued + behind
+
+
+def _met_queue(table: pd.DataFrame) -> Bool[np.ndarray, " requests"]:
+    """Whether steps went by until there was room; by the depth of the queue where none tells."""
+    next_step = _next_step(table)
+    waited = table["scheduled_step"].to_numpy(float, na_value=np.nan) != next_step
+    deep = table["state_waiting_depth"].to_numpy(float, na_value=np.nan) > 0
+    return np.where(np.isnan(next_step), deep, waited)
+
+
+def _is_at_work(
+    everyone: pd.DataFrame, server: np.ndarray, at_s: np.ndarray
+) -> Bool[np.ndarray, " moments"]:
+    """Whether a server had requests at a moment, as far as their journeys are there."""
+    found = np.zeros(len(at_s), dtype=bool)
+    for number, of_server in everyone.groupby("server"):
+        mine, whole = server == number, of_server.dropna(subset=["queued_s", "finished_s"])
+        came, left = (
+            np.searchsorted(np.sort(whole[name].to_numpy(float)), at_s[mine])
+            for name in ("queued_s", "finished_s")
+        )
+        found[mine] = came > left
+    return found
 
 
 def _targets(table: pd.DataFrame, steps: pd.DataFrame, own_s: Rows) -> dict[str, Rows]:
@@ -200,114 +278,3 @@ def _parts(table: pd.DataFrame) -> np.ndarray:
     begin, end = groups.transform("min"), groups.transform("max")
     share = ((arrived - begin) / (end - begin).where(end > begin, 1)).to_numpy()
     return np.digitize(share, (0.6, 0.8))
-
-
-def calibrate_alpha(rows: RequestRows, base: Float[np.ndarray, " features"]) -> AlphaCalibration:
-    """Fit residual offsets phase by phase to the requests of the first 60 % of time.
-
-    A phase with fewer than ``MIN_REQUESTS`` of them keeps its base. The alphas of the queue are
-    fitted last, to the requests that met one, with the others as the calm requests taught them: a
-    wait for capacity must not look like work of the scheduler. Residuals are measured in the
-    phase's mean time, not in each request's own, which may be nearly nothing.
-    """
-    alpha, taught = base.copy(), np.zeros(len(base), dtype=bool)
-    queue_share = rows.features[:, _QUEUE].max(axis=1)
-    for phase in PHASES:
-        known = (rows.part == 0) & np.isfinite(rows.targets[phase])
-        of_queue = np.isin(np.arange(len(base)), _QUEUE)
-        has_queue = phase == "queue_to_schedule"
-        stages = [(known & (queue_share == 0), ~of_queue), (known & (queue_share > 0), of_queue)]
-        for chosen, free in stages if has_queue else [(known, ~of_queue)]:
-            if chosen.sum() >= MIN_REQUESTS:
-                features, seconds = rows.features[chosen], rows.targets[phase][chosen]
-                fitted = _fit_phase(features, seconds, phase, alpha, free)
-                taught |= fitted.taught
-                alpha = fitted.alpha
-    result = AlphaCalibration(base, alpha, taught)
-    return AlphaCalibration(base, alpha, taught, phase_errors(rows, result))
-
-
-def _fit_phase(
-    features: np.ndarray, seconds: Rows, phase: str, base: np.ndarray, free: np.ndarray
-) -> AlphaCalibration:
-    """Offsets of a phase's free alphas; the others keep their base."""
-    scale = np.full(len(seconds), max(float(np.mean(np.abs(seconds))), 1e-6))
-    reach = np.maximum(base, _reach(features, scale))
-    spread = np.where(_varying(features, phase) & free, reach, 0)
-    masked = features * phase_mask(phase)
-    prior = Prior(base, np.zeros(len(base)), spread)
-    strength = choose_strength(masked, seconds, prior, scale)
-    found = fit_totals(masked, seconds, prior, strength, scale)
-    return AlphaCalibration(base, np.where(spread > 0, found, base), spread > 0)
-
-
-def _varying(features: np.ndarray, phase: str) -> Bool[np.ndarray, " features"]:
-    """The phase's constant and the features of it that vary: a flag never does inside a run."""
-    constant = np.array([name.endswith(".constant") for name in REQUEST_FEATURES])
-    return (phase_mask(phase) > 0) & (constant | (np.ptp(features, axis=0) > 0))
-
-
-def _reach(features: np.ndarray, scale: Rows) -> np.ndarray:
-    """What each alpha is where its feature alone makes the phase's median time."""
-    size = np.sqrt((features**2).mean(axis=0))
-    return np.where(size > 0, scale[0] / np.maximum(size, 1e-300), 0)
-
-
-def phase_errors(rows: RequestRows, found: AlphaCalibration) -> pd.DataFrame:
-    """Errors of each phase on the last 20 % of time, in seconds, beside simpler ways.
-
-    The others are fitted to the same requests: a line in the prompt's length, and the feature sets
-    of the hierarchical decomposition with and without prefix-cache hits.
-
-    Returns:
-        Columns ``phase``, ``method``, ``n``, ``median_s`` (measured) and ``error_s`` (median
-        absolute).
-    """
-    names = list(REQUEST_FEATURES)
-    queue = [names.index(f"queue_to_schedule.{n}") for n in _HIERARCHICAL]
-    prompt = names.index("arrival_to_queue.prompt_token")
-    one = np.ones((len(rows), 1))
-    designs = {
-        "line in the prompt": np.hstack([one, rows.features[:, [prompt]]]),
-        "hierarchical set": np.hstack([one, rows.features[:, queue]]),
-        "the same and cache hits": np.hstack(
-            [one, rows.features[:, queue], rows.cached_share[:, None]]
-        ),
-    }
-    table = []
-    for phase in PHASES:
-        seconds = rows.targets[phase]
-        train = (rows.part == 0) & np.isfinite(seconds)
-        test = (rows.part == PARTS.index("last 20 %")) & np.isfinite(seconds)
-        if train.sum() < MIN_REQUESTS or not test.any():
-            continue
-        mask = phase_mask(phase)
-        predicted = {
-            "before": rows.features @ (found.base * mask),
-            "calibrated": rows.features @ (found.alpha * mask),
-        }
-        for name, design in designs.items():
-            solution = np.linalg.lstsq(design[train], seconds[train], rcond=None)[0]
-            predicted[name] = design @ solution
-        for name, times in predicted.items():
-            table.append(
-                {
-                    "phase": phase,
-                    "method": name,
-                    "n": int(test.sum()),
-                    "median_s": float(np.median(seconds[test])),
-                    "error_s": float(np.median(np.abs(times - seconds)[test])),
-                }
-            )
-    return pd.DataFrame(table)
-
-
-_HIERARCHICAL = (
-    "queue_share",
-    "kv_usage",
-    "prompt_share",
-    "inverse_tensor_parallel",
-    "prefix_caching",
-    "chunked_prefill",
-    "queue_share_squared",
-)

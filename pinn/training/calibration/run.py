@@ -16,6 +16,7 @@ from pinn.coefficients.coefficients import Coefficients
 from pinn.data.traces.trace_tables import TraceTables
 from pinn.physics.step import STEP_FEATURES
 from pinn.specs.deployment import Deployment
+from pinn.training.calibration.alpha import AlphaCalibration, calibrate_alpha
 from pinn.training.calibration.calibrate import (
     BetaCalibration,
     BetaSettings,
@@ -26,11 +27,16 @@ from pinn.training.calibration.calibrate import (
     chosen,
     error_table,
 )
-from pinn.training.calibration.determined import Quantity, scalar_quantities, step_quantities
+from pinn.training.calibration.determined import (
+    Quantity,
+    request_quantities,
+    scalar_quantities,
+    step_quantities,
+)
 from pinn.training.calibration.intervals import Intervals, read_intervals
 from pinn.training.calibration.posterior import Posterior
 from pinn.training.calibration.prior import Prior
-from pinn.training.calibration.requests import AlphaCalibration, calibrate_alpha, read_requests
+from pinn.training.calibration.requests import read_requests
 from pinn.training.calibration.verdict import Likelihood, Verdict, judge
 
 #: Ratio of the mean requests of two halves of a run from which they count as two loads, and fewest
@@ -81,11 +87,13 @@ class Calibration:
             "requests": _records(self.alpha.errors),
             **found_facts(self.quantities, self.verdicts),
         }
-        after = np.concatenate([self.beta.beta, self.alpha.alpha])
-        posterior = Posterior(after, self.beta.posterior.covariance, self.beta.posterior.noise)
         deployment = deployment_facts(self.deployment) | {"named": self.named}
         return posterior_set(
-            deployment, self.beta.prior, posterior, base_taught | self.alpha.taught, facts
+            deployment,
+            self.beta.prior,
+            self.alpha.posterior,
+            base_taught | self.alpha.taught,
+            facts,
         )
 
 
@@ -102,7 +110,7 @@ def found_facts(
 def posterior_set(
     deployment: dict[str, Any],
     prior: Prior,
-    posterior: Posterior,
+    posterior: Posterior | Prior,
     taught: Bool[np.ndarray, " request_features"],
     facts: dict[str, Any],
 ) -> CoefficientSet:
@@ -130,8 +138,9 @@ def run_calibration(
     """
     intervals = read_intervals(traces, deployment)
     beta = calibrate_beta(intervals, prior, settings)
-    base_alpha = prior.mean[len(STEP_FEATURES) :]
-    alpha = calibrate_alpha(read_requests(traces, deployment, beta.beta), base_alpha)
+    requests = read_requests(traces, deployment, beta.beta)
+    taught = Prior(beta.posterior.mean, beta.posterior.covariance)
+    alpha = calibrate_alpha(requests, taught)
     errors = error_table(intervals, {"before": beta.base, "calibrated": beta.beta})
     used = beta.used
     context = used.sums.decode_context.sum() / max(used.sums.decode_requests.sum(), 1.0)
@@ -140,11 +149,16 @@ def run_calibration(
             deployment, prior, beta.posterior, float(used.sums.decode_requests.mean()), context
         ),
         *scalar_quantities(prior, beta.posterior, all_features(used.features)),
+        *request_quantities(prior, alpha.posterior, requests.mean_prompt_tokens, alpha.taught),
     ]
     entry = traces.manifest.get("deployment") or {}
     named = {k: entry[k] for k in NAMED if entry.get(k)}
     sources = list(traces.manifest["sources"])
-    verdicts = [*_later(intervals, beta), *_other_loads(intervals, prior, settings)]
+    verdicts = [
+        *_later(intervals, beta),
+        *_other_loads(intervals, prior, settings),
+        *alpha.verdicts,
+    ]
     return Calibration(
         deployment, settings, intervals, beta, alpha, errors, quantities, verdicts, sources, named
     )

@@ -5,6 +5,7 @@ import random
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from assumed_priors import beta_prior
 from trace_runs import engine_run, lines_of, read_lines
@@ -12,9 +13,11 @@ from trace_runs import engine_run, lines_of, read_lines
 from pinn.coefficients.coefficients import prior_coefficients
 from pinn.data.traces.ingestion import ingest_vllm
 from pinn.data.traces.trace_run import Target
+from pinn.training.calibration.alpha import calibrate_alpha
 from pinn.training.calibration.calibrate import BetaSettings, calibrate_beta
 from pinn.training.calibration.intervals import read_intervals
-from pinn.training.calibration.requests import calibrate_alpha, read_requests
+from pinn.training.calibration.prior import assumed_prior
+from pinn.training.calibration.requests import read_requests
 
 TARGET = Target("meta-llama/Llama-3.1-8B", "H100")
 NUMBER = re.compile(r'"(intValue|doubleValue)":"?-?[\d.e+]+"?')
@@ -55,7 +58,9 @@ def test_absurd_numbers_stop_nothing(tmp_path: Path, monkeypatch, seed: int) -> 
     base, deployment = prior_coefficients(1), tables.deployment()
     intervals = read_intervals(tables, deployment)
     found = calibrate_beta(intervals, beta_prior(base.beta[0]), BetaSettings("both", 50))
-    calibrate_alpha(read_requests(tables, deployment, found.beta), base.alpha[0])
+    prior = assumed_prior(np.concatenate([found.beta, base.alpha[0]]))
+    alpha = calibrate_alpha(read_requests(tables, deployment, found.beta), prior).alpha
+    assert (np.isfinite(alpha) & (alpha >= 0)).all()
 
 
 def test_servers_of_any_bytes_are_told_apart(tmp_path: Path) -> None:

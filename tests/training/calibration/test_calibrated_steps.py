@@ -1,4 +1,4 @@
-"""Offsets: exact where the data are, the base where they say nothing, physical everywhere."""
+"""Beta: exact where the data are, the base where they say nothing, physical everywhere."""
 
 import numpy as np
 import pytest
@@ -15,17 +15,9 @@ from pinn.training.calibration.calibrate import (
     calibrate_to,
     error_table,
 )
-from pinn.training.calibration.offsets import (
-    STRENGTHS,
-    Prior,
-    choose_strength,
-    fit_totals,
-    huber_weights,
-)
 from pinn.training.calibration.scalars import STEP_SCALARS
 
 LOWER = np.array([f.lower_bound for f in STEP_FEATURES.values()])
-PRIOR = Prior(BASE, LOWER, BASE)
 BETA_PRIOR = beta_prior(BASE)
 
 
@@ -47,18 +39,6 @@ def test_scalars_that_no_step_shows_keep_their_base() -> None:
     assert variance[1] == pytest.approx(variance[0], rel=1e-3)
 
 
-def test_infinite_strength_is_the_base() -> None:
-    rows = intervals(1.3 * BASE)
-    assert fit_totals(rows.features, rows.seconds, PRIOR, 1e9) == pytest.approx(BASE, rel=1e-6)
-
-
-def test_noise_asks_for_more_strength() -> None:
-    quiet, loud = (intervals(1.05 * BASE, 40, noise) for noise in (1e-4, 0.2))
-    strengths = [choose_strength(r.features, r.seconds, PRIOR) for r in (quiet, loud)]
-    assert strengths[0] < strengths[1]
-    assert choose_strength(quiet.features[:1], quiet.seconds[:1], PRIOR) == STRENGTHS[-1]
-
-
 def test_no_calibrated_step_is_faster_than_its_floor() -> None:
     """Even where the measurements are: a column that claims so is an error of the clock."""
     rows = intervals(0.2 * BASE)
@@ -66,21 +46,6 @@ def test_no_calibrated_step_is_faster_than_its_floor() -> None:
     assert (found.beta >= LOWER).all()
     floor = floor_seconds(step_costs([deployment()]), rows.sums)
     assert (rows.features @ found.beta >= floor * (1 - 1e-12)).all()
-
-
-def test_stalls_do_not_move_the_fit() -> None:
-    rows = intervals(1.2 * BASE, noise=0.005)
-    stalled = rows.seconds.copy()
-    stalled[::20] *= 5
-    strength = 1e-6
-    calm, robust = (fit_totals(rows.features, s, PRIOR, strength) for s in (rows.seconds, stalled))
-    assert rows.features @ robust == pytest.approx(rows.features @ calm, rel=0.002)
-
-
-def test_rows_count_in_full_up_to_one_and_a_half_medians() -> None:
-    weight = huber_weights(np.array([0.0, 1.0, 2.0, 3.0, 4.0, 30.0]))
-    assert weight == pytest.approx([1, 1, 1, 1, 3.75 / 4, 3.75 / 30])
-    assert huber_weights(np.zeros(3)).tolist() == [1, 1, 1]
 
 
 def test_later_time_is_never_fitted_to() -> None:

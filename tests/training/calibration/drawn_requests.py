@@ -1,0 +1,51 @@
+"""Requests whose alpha is known, without a server."""
+
+import numpy as np
+
+from pinn.coefficients.coefficients import prior_coefficients
+from pinn.physics.request import REQUEST_FEATURES, RequestState, phase_mask, request_features
+from pinn.physics.step import STEP_FEATURES
+from pinn.training.calibration.requests import IN_FLIGHT, PHASES, RequestRows
+
+ALPHA = prior_coefficients(1).alpha[0]
+
+
+def true_alpha(seed: int, least: float = 0.1, most: float = 0.5) -> np.ndarray:
+    """Every alpha off by so much, up or down."""
+    draw = np.random.default_rng(seed)
+    sign = draw.choice([-1.0, 1.0], len(ALPHA))
+    return ALPHA * (1 + sign * draw.uniform(least, most, len(ALPHA)))
+
+
+def requests(alpha: np.ndarray, count: int = 300, stalls: float = 0.03, seed: int = 0):
+    """Requests that wait for short steps and long ones, or none, some of them in a stall."""
+    draw = np.random.default_rng(seed)
+    long = draw.random(count) < 0.25
+    in_flight = np.where(long, draw.uniform(0.02, 0.08, count), draw.uniform(0.006, 0.012, count))
+    in_flight[draw.random(count) < 0.2] = 0.0
+    zero = np.zeros(count)
+    state = RequestState(
+        np.exp(draw.uniform(4, 8, count)), in_flight, zero, zero, zero, zero, zero, zero, zero
+    )
+    features = request_features(state)
+    targets = {}
+    for phase in PHASES:
+        seconds = features @ (alpha * phase_mask(phase)) * (1 + 0.1 * draw.standard_normal(count))
+        if phase == "arrival_to_queue":
+            seconds += features[:, IN_FLIGHT] * draw.random(count)
+        targets[phase] = seconds + (draw.random(count) < stalls) * draw.exponential(0.05, count)
+    never = np.zeros(count, bool)
+    return RequestRows(
+        features,
+        np.zeros((count, len(STEP_FEATURES))),
+        targets,
+        np.digitize(np.arange(count) / count, (0.6, 0.8)),
+        zero,
+        never,
+        never,
+    )
+
+
+def index(name: str) -> int:
+    """Place of an alpha."""
+    return list(REQUEST_FEATURES).index(name)

@@ -1,0 +1,140 @@
+"""Journeys of servers whose alpha is known: served, written, read back and calibrated."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import jaxtyping
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic_engine import Arrival, EngineLimits, EngineRun, run_engine
+from trace_writer import WriterOptions, write_traces
+
+from pinn.coefficients.coefficients import NAMES
+from pinn.coefficients.configurations import make_deployment
+from pinn.data.traces.ingestion import ingest_vllm
+from pinn.data.traces.trace_run import Target
+from pinn.data.traces.trace_tables import TraceTables
+from pinn.physics.batch_sums import sum_batches
+from pinn.physics.costs import step_costs
+from pinn.physics.step import STEP_FEATURES, step_features
+from pinn.specs.batch import Batch
+from pinn.specs.serving import ServingSpec
+from pinn.training.calibration.alpha import calibrate_alpha
+from pinn.training.calibration.calibrate import calibrate_to
+from pinn.training.calibration.intervals import read_intervals
+from pinn.training.calibration.prior import Prior
+from pinn.training.calibration.requests import read_requests
+from pinn.trust.conformal import NORMAL_QUANTILE
+
+MODEL, GPU = "meta-llama/Llama-3.1-8B", "H100"
+DEPLOYMENT = make_deployment({"model": MODEL, "gpu": GPU})
+
+#: How far alphas are off, how far single requests and steps scatter around theirs, and how many
+#: requests are stalled by how many seconds in the mean.
+_OFF, _JITTER, _STEP_JITTER, _STALLED, _STALL_S = (0.1, 0.5), 0.1, 0.005, 0.02, 0.05
+
+#: Which alphas a journey shows.
+SHOWN = [
+    NAMES.index(f"alpha.{name}")
+    for name in (
+        "arrival_to_queue.constant", "arrival_to_queue.prompt_token", "queue_to_schedule.constant",
+        "schedule_to_first_token.constant", "output_token.constant", "completion.constant",
+    )
+]  # fmt: skip
+
+
+def served(truth: np.ndarray, requests: int, draw: np.random.Generator) -> EngineRun:
+    """Requests at a rate that changes, steps that jitter."""
+    costs, seed, now, arrivals = step_costs([DEPLOYMENT]), random.Random(0), 0.0, []
+    for i in range(requests):
+        now += draw.exponential(1 / (25 if (i // 50) % 2 else 8))
+        prompt, output = np.exp(draw.uniform((4, 2), (8, 4))).astype(int).tolist()
+        arrivals.append(Arrival(now, prompt, output))
+
+    def seconds(batch: Batch) -> float:
+        exact = float((step_features(costs, sum_batches([batch])) @ truth[: len(STEP_FEATURES)])[0])
+        return exact * seed.lognormvariate(0, _STEP_JITTER)
+
+    with pytest.MonkeyPatch.context() as patch:
+        # Checking shapes anew in each of thousands of steps would be nine tenths of the time.
+        patch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+        return run_engine(arrivals, seconds, EngineLimits(8192, 256))
+
+
+def delayed(run: EngineRun, truth: np.ndarray, draw: np.random.Generator) -> EngineRun:
+    """The run with what each request takes outside its steps, but for its completion."""
+    arrivals, moments = [], []
+    for arrival, of_request in zip(run.arrivals, run.moments, strict=True):
+        jitter = np.maximum(1 + _JITTER * draw.standard_normal(4), 0)
+        stall = (draw.random(4) < _STALLED) * draw.exponential(_STALL_S, 4)
+        tokens = np.array([[1, arrival.prompt_tokens], [1, 0], [1, 0], [arrival.output_tokens, 0]])
+        alpha = truth[SHOWN]
+        parts = np.array([alpha[:2], [alpha[2], 0], [alpha[3], 0], [alpha[4], 0]])
+        intake, scheduling, first, output = (tokens * parts).sum(axis=1) * jitter + stall
+        after = {"QUEUED": 0.0, "SCHEDULED": scheduling, "FIRST_TOKEN": scheduling + first,
+                 "FINISHED": scheduling + first + output}  # fmt: skip
+        # The writer takes the completion's time off an arrival.
+        arrivals.append(replace(arrival, time_s=arrival.time_s - intake + alpha[5]))
+        moments.append(tuple(replace(m, time_s=m.time_s + after[m.label]) for m in of_request))
+    return replace(run, arrivals=tuple(arrivals), moments=tuple(moments))
+
+
+def read_back(truth: np.ndarray, requests: int, seed: int, folder: Path) -> TraceTables:
+    """The traces of a server, one step in ten written, as tables."""
+    draw = np.random.default_rng([seed, 1])
+    run = delayed(served(truth, requests, draw), truth, draw)
+    options = WriterOptions(step_sampling=0.1, http_s=float(truth[SHOWN[-1]]), seed=seed)
+    write_traces(run, folder / "traces.json", options)
+    return ingest_vllm(folder / "traces.json", folder / "tables", Target(MODEL, GPU, ServingSpec()))
+
+
+def trial(prior: Prior, requests: int, seed: int) -> pd.DataFrame:
+    """A server with every alpha off: truth, what came back and half-widths, an alpha a row."""
+    draw = np.random.default_rng(seed)
+    truth = prior.mean.copy()
+    truth[SHOWN] *= 1 + draw.choice((-1, 1), len(SHOWN)) * draw.uniform(*_OFF, len(SHOWN))
+    with tempfile.TemporaryDirectory() as folder:
+        tables = read_back(truth, requests, seed, Path(folder))
+        steps = calibrate_to(read_intervals(tables, DEPLOYMENT), prior).posterior
+        rows = read_requests(tables, DEPLOYMENT, steps.mean[: len(STEP_FEATURES)])
+        after = calibrate_alpha(rows, Prior(steps.mean, steps.covariance)).posterior
+    half = NORMAL_QUANTILE * np.sqrt(np.diag(after.covariance))
+    table = pd.DataFrame({
+        "alpha": [NAMES[i].removeprefix("alpha.") for i in SHOWN], "truth": truth[SHOWN],
+        "before": prior.mean[SHOWN], "after": after.mean[SHOWN], "half": half[SHOWN],
+        "half_before": NORMAL_QUANTILE * np.sqrt(np.diag(prior.covariance))[SHOWN],
+    })  # fmt: skip
+    return table.assign(within=(table["after"] - table["truth"]).abs() <= table["half"])
+
+
+def score(prior: Prior, trials: int, requests: int = 300, workers: int | None = 1) -> pd.DataFrame:
+    """One row an alpha, in percent of the truth; trials over ``workers`` processes, None for all.
+
+    Columns: ``within``, trials in which the truth lies in the 90 % interval; ``half_before`` and
+    ``half_after``, median half-widths; ``error_before`` and ``error_after``, median errors.
+    """
+    run = partial(trial, prior, requests)
+    if workers == 1:
+        found = [run(seed) for seed in range(trials)]
+    else:
+        with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+            found = list(pool.map(run, range(trials), chunksize=5))
+    rows = []
+    for name, table in pd.concat(found).groupby("alpha", sort=False):
+        shares = {
+            "half_before": table["half_before"], "half_after": table["half"],
+            "error_before": (table["before"] - table["truth"]).abs(),
+            "error_after": (table["after"] - table["truth"]).abs(),
+        }  # fmt: skip
+        medians = {key: 100 * (value / table["truth"]).median() for key, value in shares.items()}
+        within = 100 * table["within"].mean()
+        rows.append({"alpha": name, "trials": trials, "within": within, **medians})
+    return pd.DataFrame(rows)
