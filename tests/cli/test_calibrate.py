@@ -101,6 +101,9 @@ def test_a_posterior_is_carried_on(run, calibrated, tmp_path):
     report = json.loads(out.read_text())
     for entry in report["batches"]:
         assert entry["step_time_low_us"] < entry["step_time_us"] < entry["step_time_high_us"]
+    completion = report["alpha"]["completion.constant"]
+    assert completion["low"] <= completion["value"] <= completion["high"]
+    assert completion["high"] - completion["low"] < 0.01 * completion["value"]
     found, copied = read_coefficient_set(path), read_coefficient_set(out)
     assert copied.covariance == pytest.approx(found.covariance, rel=1e-6)
 
