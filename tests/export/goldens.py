@@ -98,6 +98,15 @@ SPECULATING: tuple[dict[str, Any], ...] = (
         "speculative_config": '{"decoding_type": "MTP", "num_nextn_predict_layers": 3}',
     },
 )  # fmt: skip
+#: All-reduces that vLLM fuses with the norm by default from 0.16 on, if there are any.
+RELEASES: tuple[dict[str, Any], ...] = tuple(
+    {"model": "meta-llama/Llama-3.1-70B", "gpu": "H100", "tensor_parallel_size": tp} | flags
+    for tp in (1, 4)
+    for flags in (
+        {"engine_version": "0.15.1"}, {"engine_version": "0.16.0"}, {"engine_version": "0.19.0"},
+        {"engine_version": "0.19.0", "fuse_all_reduce": False},
+    )
+)  # fmt: skip
 CASES = 10_000
 SPECULATING_CASES = 700
 NETWORK_CASES = 400
@@ -252,9 +261,9 @@ def _phase_case(
 
 
 def network_cases(checkpoint: Path, count: int = NETWORK_CASES) -> list[dict]:
-    """Random deployments with their embedding, costs and coefficients by this program."""
+    """Deployments with their embedding, costs and coefficients by this program; most are random."""
     rng = np.random.default_rng(_SEED)
-    drawn = list(_random_configurations(rng, count))
+    drawn = [*RELEASES, *_random_configurations(rng, count - len(RELEASES))]
     deployments = [make_deployment(c) for c in drawn]
     configured = from_checkpoint(checkpoint, drawn, deployments)
     free, rates = embed(deployments)

@@ -63,7 +63,9 @@ func (s Serving) resolve(g *GPU) (recipe, error) {
 	if r.expertParallel < 1 || ranks%r.expertParallel != 0 {
 		return r, fmt.Errorf("ep_size %d does not divide the %d GPUs of a replica", s.EpSize, ranks)
 	}
-	s.allReduce(&r, g)
+	if err := s.allReduce(&r, g); err != nil {
+		return r, err
+	}
 	chunked, err := s.lookUp("enable_chunked_prefill", g)
 	if err != nil {
 		return r, err
@@ -81,12 +83,16 @@ var allReduceLatency = map[string]float64{"vllm": 1, "sglang": 0.65, "trtllm": 0
 
 // allReduce settles what an all-reduce takes and is fused with. By default SGLang fuses for some
 // architectures, which a model here does not name: set FuseAllReduce for those.
-func (s Serving) allReduce(r *recipe, g *GPU) {
+func (s Serving) allReduce(r *recipe, g *GPU) error {
 	r.allReduceLatency = 1
 	if latency, known := allReduceLatency[s.Engine]; known && g.HasNVLink {
 		r.allReduceLatency = latency
 	}
-	r.fusedAllReduce = s.Engine == "trtllm"
+	fused, err := s.lookUp("fuse_all_reduce", g)
+	if err != nil {
+		return err
+	}
+	r.fusedAllReduce = fused == "yes"
 	if s.FuseAllReduce != nil {
 		r.fusedAllReduce = *s.FuseAllReduce
 	}
@@ -94,6 +100,7 @@ func (s Serving) allReduce(r *recipe, g *GPU) {
 	if s.Engine == "sglang" && s.EnableDPAttention {
 		r.fusedAllReduce = false
 	}
+	return nil
 }
 
 // attentionRanks: SGLang and TensorRT-LLM count all GPUs as tensor parallel ones, and attention
