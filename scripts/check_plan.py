@@ -33,8 +33,8 @@ from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.rate import at_rate
 from pinn.simulator.workloads.synthetic import open_loop, shared_prefix
 
-#: Ratios of the ladder: far from the crossing, and near it.
-FAR, NEAR = 1.1, 1.002
+#: Rates of the ladder are whole powers of this; far from the crossing, every so many-th of them.
+RUNG, FAR = 1.002, 48
 #: Where the ladder ends, as a multiple of the rate at which all of a replica's time is used.
 MOST = 1000.0
 MODELS = ("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-32B", "Qwen/Qwen3-30B-A3B")
@@ -117,28 +117,39 @@ def highest(candidate: Candidate, brief: Brief) -> Highest | None:
     """The highest rates of a ladder; None where no rate holds."""
     trials = Trials(candidate, brief.replica_load(), brief.limits)
     most, _ = guessed_rates_per_s(brief.workload, candidate.latency, candidate.engine, None)
-    held: dict[float, bool] = {}
+    bottom, top = (math.floor(math.log(share * most) / math.log(RUNG)) for share in (0.05, 10))
+    held: dict[int, bool] = {}
 
-    def climb(rate: float, ratio: float, end: float) -> None:
-        """Up to the end, and beyond as long as rates hold."""
-        while rate <= min(end, MOST * most):
-            held[rate] = trials.excess(rate) <= 1
-            end = max(end, rate * FAR) if held[rate] else end
-            rate *= ratio
+    def holds(rung: int) -> bool:
+        if rung not in held:
+            held[rung] = trials.excess(RUNG**rung) <= 1
+        return held[rung]
 
-    climb(0.05 * most, FAR, 10 * most)
+    rung = last = bottom
+    while rung <= max(top, last + FAR) and RUNG**rung <= MOST * most:
+        last = rung if holds(rung) else last
+        rung += FAR
     if not any(held.values()):
         return None
     if all(held.values()):
         return Highest(math.inf, math.inf, math.inf)
-    first = min(rate for rate, holds in held.items() if not holds)
-    climb(first / FAR, NEAR, FAR * max(rate for rate, holds in held.items() if holds))
-    rates = np.array(sorted(held))
-    holds = np.array([held[rate] for rate in rates])
-    lead = np.cumsum(np.where(holds, 1, -1))
-    before = rates[: int(np.argmin(holds))]
+    # Every rate, down to so many in a row that hold, and up to so many that fail.
+    first = rung = min(rung for rung, is_held in held.items() if not is_held)
+    while rung >= max(first - FAR, bottom):
+        first = first if holds(rung) else rung
+        rung -= 1
+    rung, last = first, max(rung for rung, is_held in held.items() if is_held)
+    while rung <= last + FAR:
+        last = max(last, rung) if holds(rung) else last
+        rung += 1
+    rates = np.array([RUNG**rung for rung in sorted(held)])
+    held_in_order = np.array([held[rung] for rung in sorted(held)])
+    lead = np.cumsum(np.where(held_in_order, 1, -1))
+    before = rates[: int(np.argmin(held_in_order))]
     return Highest(
-        float(rates[np.argmax(lead)]), float(before.max(initial=0.0)), float(rates[holds].max())
+        float(rates[np.argmax(lead)]),
+        float(before.max(initial=0.0)),
+        float(rates[held_in_order].max()),
     )
 
 

@@ -14,6 +14,7 @@ from pinn.planning.limits import Limits
 from pinn.planning.plan import LeftOut, Point
 from pinn.planning.pools import PoolsCandidate, halves
 from pinn.planning.search import highest_rate
+from pinn.planning.sizing import BALANCED_GAIN
 from pinn.planning.trial import Trials
 from pinn.simulator.workloads.workload import Workload
 
@@ -87,10 +88,14 @@ def scout(candidates: Sequence[Candidate], brief: Brief) -> Scouted:
 def _near(best: float, brief: Brief) -> float:
     """The least quick rate that stays: close to the best, or of no more replicas at the asked rate.
 
-    As many replicas of a lower rate may hold the limits more often when times are longer.
+    As many replicas of a lower rate may hold the limits more often when times are longer, and a
+    fleet's hold more than a lone one.
     """
     near, asked = best * (1 - _MARGIN), brief.rate_per_s
-    return near if asked is None or best == 0 else min(near, asked / math.ceil(asked / best))
+    if asked is None or best == 0:
+        return near
+    replicas = math.ceil(asked / best)
+    return min(near, asked / replicas / (1.0 if replicas == 1 else BALANCED_GAIN))
 
 
 def _quick_rate(trials: Trials, best: float, near: float) -> float:

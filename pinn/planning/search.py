@@ -72,7 +72,8 @@ def settled_rate(excess: Callable[[float], float], guess: float) -> tuple[float,
 
     Percentiles of a few requests jump from one rate to the next, so that rates hold beyond others
     that fail, and which crossing a bisection ends at is chance. Here every rate among them counts:
-    one that fails below the answer contradicts it, and so does one that holds above.
+    one that fails below the answer contradicts it, and so does one that holds above. The ladder's
+    rates are the same wherever the search begins, so that chance has no part in which are tried.
 
     Args:
         excess: As of :func:`highest_rate`.
@@ -82,9 +83,10 @@ def settled_rate(excess: Callable[[float], float], guess: float) -> tuple[float,
         The rate of the ladder, which holds, and the next one, which fails; 0 where none holds,
         None where the ladder has no end.
     """
+    nearest = round(math.log(guess) / math.log1p(_RUNG))
 
     def rate(rung: int) -> float:
-        return guess * (1 + _RUNG) ** rung
+        return (1 + _RUNG) ** (nearest + rung)
 
     below = _until_clear(lambda steps: excess(rate(-steps)) <= 1)
     above = _until_clear(lambda steps: excess(rate(1 + steps)) > 1)

@@ -17,12 +17,14 @@ from pinn.simulator.workloads.workload import Workload
 
 #: A load balancer sends each replica a more even load than thinning does; no replica of a fleet is
 #: expected to hold more than this many times what a lone one does.
-_BALANCED_GAIN = 2.0
+BALANCED_GAIN = 2.0
 #: Replicas that a fleet may need beyond what thinning says, before it is given up: so many, or
 #: this share.
 _MORE_REPLICAS, _MORE_SHARE = 2, 0.25
-#: Replicas are added for certainty by this share of the fewest at a time.
-_STRIDE = 0.1
+#: Replicas of another kind are tried from this share fewer than the best's on.
+_FEWER_SHARE = 0.1
+#: A chance of 1 that was divided by replicas and multiplied with them again is less by no more.
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ def fewest_replicas(trials: Trials, rate_per_s: float, brief: Brief) -> Sized | 
         enough += 1
         if enough > first + max(_MORE_REPLICAS, _MORE_SHARE * first):
             return None
-    too_few = max(math.ceil(asked / rate_per_s / _BALANCED_GAIN), 1) - 1
+    too_few = max(math.ceil(asked / rate_per_s / BALANCED_GAIN), 1) - 1
     while enough - too_few > 1:
         middle = (enough + too_few) // 2
         found = _holding_fleets(trials, workload, asked, middle)
@@ -81,17 +83,17 @@ def worth_most(fewest: Sized, trials: Trials, interval: Interval, brief: Brief) 
         interval: How wrong the prediction may be.
         brief: What is asked, with a rate.
     """
-    assert brief.rate_per_s is not None, "replicas are for a rate"
-    workload = at_rate(brief.workload, brief.rate_per_s)
-    best = _with_chance(fewest, trials, interval, workload)
-    replicas = fewest.replicas + _stride(fewest)
-    # More replicas are worth no more than all of the service by so many.
-    while 1 / replicas > best.worth and _may_be_rented(replicas, trials, brief):
-        fleets = _holding_fleets(trials, workload, brief.rate_per_s, replicas)
+    asked = brief.rate_per_s
+    assert asked is not None, "replicas are for a rate"
+    workload = at_rate(brief.workload, asked)
+    best, replicas = _with_chance(fewest, trials, interval, workload), fewest.replicas
+    while best.worth * (replicas := replicas + 1) < 1 and _may_be_rented(replicas, trials, brief):
+        if not _beats(best, replicas, trials, interval, workload):
+            continue
+        fleets = _holding_fleets(trials, workload, asked, replicas)
         if fleets:
             more = _with_chance(Sized(replicas, fleets), trials, interval, workload)
             best = max(best, more, key=lambda sized: sized.worth)
-        replicas += _stride(fewest)
     return best
 
 
@@ -110,17 +112,24 @@ def may_be_worth_more(best: Sized, trials: Trials, interval: Interval | None, br
     if brief.rate_per_s is None:
         return False
     workload = at_rate(brief.workload, brief.rate_per_s)
-    replicas = max(best.replicas - _stride(best), 1)
-    while (needed := best.worth * replicas) < 1 and _may_be_rented(replicas, trials, brief):
-        error = 0.0 if interval is None else max(interval.law.beyond(needed), 0.0)
-        if _holds(trials, interval, error, workload, replicas):
+    fewer = max(round(_FEWER_SHARE * best.replicas), 1)
+    replicas = max(best.replicas - fewer, 1)
+    while best.worth * replicas < 1 and _may_be_rented(replicas, trials, brief):
+        if _beats(best, replicas, trials, interval, workload):
             return True
-        replicas += _stride(best)
+        replicas += 1
     return False
 
 
-def _stride(sized: Sized) -> int:
-    return max(round(_STRIDE * sized.replicas), 1)
+def _beats(
+    best: Sized, replicas: int, trials: Trials, interval: Interval | None, workload: Workload
+) -> bool:
+    """Whether replicas hold the least error that has to be held to be worth more than the best."""
+    needed = best.worth * replicas
+    if needed > 1 - _ROUNDING:  # so many are worth no more than if they held the limits for sure
+        return False
+    error = 0.0 if interval is None else max(interval.law.beyond(needed), 0.0)
+    return _holds(trials, interval, error, workload, replicas)
 
 
 def _may_be_rented(replicas: int, trials: Trials, brief: Brief) -> bool:
