@@ -4,12 +4,13 @@
     python scripts/score_calibration.py deployments
     python scripts/score_calibration.py serving-runs
     python scripts/score_calibration.py round-trips --trials 200
+    python scripts/score_calibration.py journeys --trials 200
     python scripts/score_calibration.py all --page docs/your_server.md
 
 ``steps`` needs PINN_STEPS_DIR, ``serving-runs`` PINN_SERVING_RUNS and PINN_MODEL_CONFIGS.
 ``round-trips`` are of simulated servers: known scalars through each kind of benchmark file and
-back. ``--page`` writes each part's table between its marks on that page, with the checkpoint that
-it is of. The last line of a part is one JSON document.
+back, ``journeys`` known alphas through traces. ``--page`` writes each part's table between its
+marks on that page, with the checkpoint that it is of. The last line of a part is one JSON document.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from pinn.training.calibration.prior import Prior
 
 # The files are written by what tests them.
 TESTS = Path(__file__).resolve().parents[1] / "tests"
-sys.path[:0] = [str(TESTS), str(TESTS / "data" / "benchmarks")]
+FOLDERS = ("", "data/benchmarks", "training/calibration")
+sys.path[:0] = [str(TESTS / folder) for folder in FOLDERS]
 
 Scores = tuple[pd.DataFrame, dict[str, float]]
 
@@ -41,14 +43,23 @@ def round_trips(trials: int) -> Scores:
     """Known scalars through every kind of file, under the checkpoint's own prior."""
     from round_trips import score
 
-    checkpoint = find_checkpoint(None)
-    surrogate = Surrogate.load(checkpoint)
-
-    def prior_of(deployment: Deployment) -> Prior:
-        return checkpoint_prior(checkpoint, deployment, surrogate.coefficients([deployment]))[0]
-
     table = score(prior_of, trials, workers=None)
     return table, {name: float(table[name].min()) for name in ("off_within", "none_moved")}
+
+
+def journeys(trials: int) -> Scores:
+    """Known alphas through traces, under the same prior."""
+    from journeys import DEPLOYMENT, score
+
+    table = score(prior_of(DEPLOYMENT), trials, workers=None)
+    return table, {"within": float(table["within"].mean())}
+
+
+def prior_of(deployment: Deployment) -> Prior:
+    """The checkpoint's own prior of a deployment."""
+    checkpoint = find_checkpoint(None)
+    coefficients = Surrogate.load(checkpoint).coefficients([deployment])
+    return checkpoint_prior(checkpoint, deployment, coefficients)[0]
 
 
 def shown_deployments(table: pd.DataFrame, _: dict[str, float]) -> pd.DataFrame:
@@ -82,6 +93,7 @@ PARTS: dict[str, tuple[Callable[[int], Scores], Callable[..., pd.DataFrame]]] = 
     "deployments": (lambda _: deployments.score(), shown_deployments),
     "serving-runs": (lambda _: serving_runs.score(), shown_runs),
     "round-trips": (round_trips, as_it_is),
+    "journeys": (journeys, as_it_is),
 }
 
 
