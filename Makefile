@@ -62,10 +62,11 @@ wheel-test: $(BIN)/python
 notebook: $(VENV)/installed
 	$(BIN)/python scripts/make_notebook.py
 
-# make docs:  the pages of docs as a site in docs/site
+# make docs:  the pages of docs as a site in docs/site, or where SITE= says
+SITE ?= docs/site
 .PHONY: docs
 docs: $(VENV)/installed-test
-	$(BIN)/sphinx-build -q -W --keep-going docs docs/site
+	$(BIN)/sphinx-build -q -W --keep-going docs $(SITE)
 
 # make goldens: what the Go tests compare with, anew from the checkpoint in the repository
 goldens: $(VENV)/installed

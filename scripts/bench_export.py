@@ -1,6 +1,6 @@
 """Time what a simulator step may cost: the ONNX graphs with onnxruntime, and the Go package.
 
-    python scripts/bench_export.py
+    python scripts/bench_export.py [--layouts 12] [--seconds 0.3] [--runs 3000]
 
 Prints onnxruntime's time on one thread for both graphs (one configuration, 128 batches), then what
 'go test -bench' of the Go adapter says: processor time of its step and of BLIS's eleven-term
@@ -11,6 +11,7 @@ line is one JSON document.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -33,11 +34,9 @@ from pinn.physics.step import STEP_FEATURES
 
 GO = Path(__file__).resolve().parents[1] / "export" / "go" / "blis"
 BATCHES = 128
-RUNS = 3000
-LAYOUTS = 12
 
 
-def time_onnx() -> float:
+def time_onnx(runs: int) -> float:
     """Median microseconds of both graphs."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -53,7 +52,7 @@ def time_onnx() -> float:
     }
     features = np.random.default_rng(0).exponential(1e-3, (BATCHES, len(STEP_FEATURES)))
     seconds = []
-    for _ in range(RUNS):
+    for _ in range(runs):
         start = time.perf_counter()
         _, beta = coefficients.run(None, embedding)
         step_time.run(None, {"features": features, "beta": beta})
@@ -61,7 +60,7 @@ def time_onnx() -> float:
     return statistics.median(seconds) * 1e6
 
 
-def time_go() -> dict[str, list[dict[str, float]]]:
+def time_go(layouts: int, seconds: float) -> dict[str, list[dict[str, float]]]:
     """Nanoseconds of the adapter and of BLIS's formula by model, of each layout.
 
     Empty without a Go toolchain.
@@ -73,9 +72,9 @@ def time_go() -> dict[str, list[dict[str, float]]]:
         "GOFLAGS": "-mod=mod", "GOPROXY": "off", "GOTOOLCHAIN": "local", "GOMAXPROCS": "1",
     }  # fmt: skip
     found: dict[str, list[dict[str, float]]] = {}
-    for layout in range(1, LAYOUTS + 1):
+    for layout in range(1, layouts + 1):
         command = [go, "test", f"-ldflags=-randlayout={layout}", "-run", "none"]
-        command += ["-bench", "StepTime128", "-benchtime", "300ms", "."]
+        command += ["-bench", "StepTime128", "-benchtime", f"{seconds}s", "."]
         done = subprocess.run(command, cwd=GO, env=environment, capture_output=True, text=True)
         if done.returncode:
             sys.exit(done.stdout + done.stderr)
@@ -88,9 +87,14 @@ def time_go() -> dict[str, list[dict[str, float]]]:
 
 
 def main() -> None:
-    onnx_us = time_onnx()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--layouts", type=int, default=12, help="How often it is linked.")
+    parser.add_argument("--seconds", type=float, default=0.3, help="Of each, for each model.")
+    parser.add_argument("--runs", type=int, default=3000, help="Of the graphs.")
+    asked = parser.parse_args()
+    onnx_us = time_onnx(asked.runs)
     print(f"onnxruntime, both graphs, {BATCHES} batches: {onnx_us:.0f} us")
-    go_ns = time_go()
+    go_ns = time_go(asked.layouts, asked.seconds)
     for name, layouts in go_ns.items():
         adapter, formula, ratio = (
             [times[unit] for times in layouts] for unit in ("adapter-ns", "formula-ns", "ratio")

@@ -1,6 +1,6 @@
 """How long a plan takes: candidates of a 70B model under 20 minutes of load.
 
-python scripts/bench_plan.py [--workers 2]
+python scripts/bench_plan.py [--workers 2] [--load-s 1200] [--candidates FILE]
 
 Prints wall clock, processor seconds of all processes, and the most memory that they held. The first
 run after a change compiles and remembers; take the second.
@@ -21,7 +21,6 @@ prompt_tokens: 1024
 output_tokens: 256
 length_range: [0.8, 1.0]
 stages:
-- {rate: 8.3334, duration: 1200}
 """
 ASKED = [
     "--model", "meta-llama/Llama-3.3-70B-Instruct", "--gpu", "H100,H200,L40S", "--rate", "12",
@@ -33,13 +32,18 @@ ASKED = [
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", default="2", help="Processes.")
-    workers = parser.parse_args().workers
+    parser.add_argument("--load-s", type=float, default=1200, help="How long requests are sent.")
+    parser.add_argument("--candidates", help="As of 'pinn plan'.")
+    asked = parser.parse_args()
+    more = ["--workers", asked.workers]
+    if asked.candidates is not None:
+        more += ["--candidates", asked.candidates]
     with tempfile.TemporaryDirectory() as folder:
         load, out = Path(folder) / "load.yaml", Path(folder) / "plan"
-        load.write_text(LOAD)
+        load.write_text(f"{LOAD}- {{rate: 8.3334, duration: {asked.load_s}}}")
         begin = time.monotonic()
         command = [sys.executable, "-m", "pinn.cli.main", "plan", "--workload", str(load)]
-        process = subprocess.Popen([*command, *ASKED, "--workers", workers, "--out", str(out)])
+        process = subprocess.Popen([*command, *ASKED, *more, "--out", str(out)])
         most: list[int] = [0]
         watcher = threading.Thread(target=watch, args=(process, most))
         watcher.start()

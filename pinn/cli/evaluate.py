@@ -187,6 +187,9 @@ def engines(
 @app.command("disaggregated")
 def disaggregated(
     checkpoint: Checkpoint = None,
+    every: Annotated[
+        int, typer.Option("--every", min=1, help="Score one row of so many: 8 is every eighth.")
+    ] = 1,
     out: PredictionsPath = None,
 ) -> None:
     """Score measured deployments with prefill and decode apart, in their steady state.
@@ -205,7 +208,7 @@ def disaggregated(
     for reason, count in report.refused.items():
         typer.echo(f"{count:6,}  {reason}")
     typer.echo(f"{report.accepted:6,}  of {report.read:,} rows are left\n")
-    scores = score_pools(rows, *networks(checkpoint))
+    scores = score_pools(rows.iloc[::every], *networks(checkpoint))
     for line in pools_lines(scores):
         typer.echo(line)
     if out is not None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import itertools
 import re
+import runpy
 import shlex
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -14,8 +20,8 @@ PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 PROGRAMS = ("pinn", "python", "python3.11", "pytest", "make", "pip", "git", "cd", "go")
 
 _BLOCK = re.compile(
-    r"(?:<!-- (?:not run: (?P<reason>[^\n]*?)|in small: (?P<small>[^\n]*?)"
-    r"|begin (?P<part>[\w-]+)) -->\n)?"
+    r"(?:<!-- (?:run by (?P<tests>[^\n]*?)|in small(?P<few>, other rows)?: (?P<small>[^\n]*?)"
+    r"|(?P<rows>other rows)|begin (?P<part>[\w-]+)) -->\n)?"
     r"^```(?P<language>\w*)\n(?P<text>.*?)^```$",
     re.DOTALL | re.MULTILINE,
 )
@@ -31,14 +37,16 @@ class Block:
         language: As written behind the fence.
         text: Its lines, in small: NEW in place of OLD for a marker ``in small: OLD -> NEW``.
         part: Of ``scripts/update_docs.py``, which writes it; None for none.
-        reason: Why the tests do not run it; None where they do.
+        tests: Files whose tests run it in place of those of this folder, which say how small.
+        other_rows: Whether tables have other rows and labels other values where a test runs it.
     """
 
     page: str
     language: str
     text: str
     part: str | None
-    reason: str | None
+    tests: tuple[str, ...]
+    other_rows: bool
 
     @property
     def commands(self) -> list[tuple[str, str]]:
@@ -61,7 +69,32 @@ def blocks(page: Path) -> Iterator[Block]:
             old, new = change.split(" -> ")
             assert old in text, f"{page.name}: no {old!r} to run in small"
             text = text.replace(old, new)
-        yield Block(page.name, match["language"], text, match["part"], match["reason"])
+        tests = tuple(re.findall(r"tests/[\w/]+\.py", match["tests"] or ""))
+        rows = bool(match["few"] or match["rows"])
+        yield Block(page.name, match["language"], text, match["part"], tests, rows)
+
+
+def command_on(page: str, program: str) -> tuple[list[str], str]:
+    """Words of the one command of a page that tests elsewhere run, and what is shown below it."""
+    (path,) = (each for each in PAGES if each.name == page)
+    typed = [each for block in blocks(path) if block.tests for each in block.commands]
+    ((command, shown),) = ((c, s) for c, s in typed if program in c)
+    return shlex.split(command), shown
+
+
+def run_script(page: str, script: str, *more: str) -> str:
+    """What a script prints, typed as a page has it, with more arguments that make it small."""
+    (program, path, *arguments), shown = command_on(page, script)
+    assert program == "python"
+    printed = io.StringIO()
+    with (
+        mock.patch.object(sys, "argv", [path, *arguments, *more]),
+        contextlib.redirect_stdout(printed),
+    ):
+        runpy.run_path(str(ROOT / path), run_name="__main__")
+    gone = missing(shown, printed.getvalue())
+    assert not gone, f"{page}: {script} does not print '{gone}' but\n{printed.getvalue()}"
+    return printed.getvalue()
 
 
 def quoted_commands(page: Path) -> Iterator[list[str]]:
@@ -78,6 +111,17 @@ def quoted_commands(page: Path) -> Iterator[list[str]]:
 def loosely(text: str) -> str:
     """A text whose numbers, frames and spaces do not count."""
     return " ".join(_NUMBER.sub("#", re.sub(r"[━─│┃┏┓┗┛┡┩╇┳┴┬┼┌┐└┘├┤╞╡┻╋]", " ", text)).split())
+
+
+def shape(text: str) -> str:
+    """A text with the columns of each row of its tables, and labels without their values."""
+    lines = (re.match(r"│|[^:]+: |", line) for line in text.splitlines())
+    kept = [
+        " cell" * line.string.count("│") if line[0] == "│" else loosely(line[0] or line.string)
+        for line in lines
+        if line is not None
+    ]
+    return "\n".join(line for line, _ in itertools.groupby(kept))
 
 
 def missing(shown: str, printed: str) -> str:

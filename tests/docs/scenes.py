@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 from benchmark_files import metrics_pages, served, vllm_bench
 from evaluations import write_evaluation
 from finished_plans import plan
@@ -16,6 +17,7 @@ from trace_writer import WriterOptions, write_traces
 
 import pinn
 from pinn.coefficients.coefficients import prior_coefficients
+from pinn.data.silicon import read_silicon
 from pinn.planning.plan import write_plan
 from pinn.simulator.linear_latency import LinearLatency
 
@@ -24,6 +26,15 @@ CONFIG = {
     "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 8,
     "intermediate_size": 1024, "vocab_size": 1000, "torch_dtype": "bfloat16",
 }  # fmt: skip
+FEW_CANDIDATES = {
+    "gpus_per_machine": 8,
+    "grid": {
+        "tensor_parallel_size": [1, 2], "pipeline_parallel_size": [1, 2],
+        "max_num_batched_tokens": [8192], "max_num_seqs": [128],
+    },
+    "pools": {"prefill": ["2x tp=1"], "decode": ["1x tp=2"]},
+}  # fmt: skip
+FEW_PREDICTED = "gpu == 'b200_sxm' and output_tokens == 8192"
 LOAD = "{prompt_tokens: 256, output_tokens: 16, stages: [{rate: 4, duration: 20}]}"
 
 
@@ -66,10 +77,20 @@ def _coefficients(path: Path) -> None:
     pinn.predict("meta-llama/Llama-3.1-8B", "H100").save(path)
 
 
+def _predictions(path: Path) -> None:
+    """The shipped folds' predictions of one kind of load on one GPU."""
+    observations, _ = read_silicon()
+    kept = observations.query(FEW_PREDICTED)["row_id"]
+    shipped = pd.read_csv(Path(__file__).parents[2] / "checkpoints" / "pinn.predictions.csv")
+    shipped[shipped["row_id"].isin(kept)].to_csv(path, index=False)
+
+
 #: Name -> what writes it, in the order in which they need each other.
 FILES: dict[str, Callable[[Path], object]] = {
     "config.json": lambda path: path.write_text(json.dumps(CONFIG | {"head_dim": 0})),
     "load.yaml": lambda path: path.write_text(LOAD),
+    "few.yaml": lambda path: path.write_text(json.dumps(FEW_CANDIDATES)),
+    "few.csv": _predictions,
     "candidates.csv": lambda path: path.write_text("model,gpu\nLlama-3.1-8B,H100\n"),
     "my-adapter": _adapter,
     "traces.json": _traces,

@@ -4,10 +4,11 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlsplit
 
 import pytest
-from pages import ROOT
+from pages import ROOT, command_on
 
 PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("export/go/*.md")})
 
@@ -34,13 +35,25 @@ def test_links_between_files_of_the_repository(page):
     assert not [link for link in own if not (page.parent / link).exists()]
 
 
+def test_what_make_test_runs_is_there():
+    """The tests cannot run all tests: what the command would run is looked at."""
+    command, _ = command_on("README.md", "make test")
+    done = subprocess.run([*command, "--dry-run"], cwd=ROOT, capture_output=True, text=True)
+    for program in ("ruff check", "ruff format --check", "mypy", "pytest"):
+        assert f"/{program}" in done.stdout, done.stderr
+
+
 def test_the_site_is_built_without_a_warning_and_has_no_dead_link(tmp_path):
     for needed in ("sphinx", "furo", "myst_parser"):
         pytest.importorskip(needed, reason=f"{needed} is not installed: the site needs it")
-    build = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "docs", str(tmp_path)]
+    installed, site = tmp_path / "environment", tmp_path / "site"
+    installed.mkdir()
+    (installed / "bin").symlink_to(Path(sys.executable).parent)
+    (installed / "installed-test").touch()
+    build = [*command_on("README.md", "make docs")[0], f"VENV={installed}", f"SITE={site}"]
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    pages = {path.resolve(): Html(path.read_text()) for path in tmp_path.rglob("*.html")}
+    pages = {path.resolve(): Html(path.read_text()) for path in site.rglob("*.html")}
     assert len(pages) > 30
     dead = []
     for path, page in pages.items():

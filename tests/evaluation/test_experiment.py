@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from configurations import configure
 from omegaconf import OmegaConf
+from pages import command_on
 from typer.testing import CliRunner
 
 from pinn.cli.main import app
@@ -40,6 +41,7 @@ def done(source, tmp_path_factory):
 
 def test_make_train_in_small(source, tmp_path):
     """The command of README, in the small setting that docs/training.md states."""
+    assert command_on("README.md", "make train")[0] == ["make", "train"]
     root = Path(__file__).parents[2]
     recipe = (root / "Makefile").read_text().split("\ntrain: ", 1)[1].split("\n\n", 1)[0]
     overrides = shlex.split(recipe.split("train.py", 1)[1])

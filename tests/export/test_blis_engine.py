@@ -18,6 +18,7 @@ from blis_engine.config import read_inputs
 from blis_engine.engine import load_values, run_values, seen_of, serve
 from blis_engine.flags import flags_of
 from go_command import needs_go
+from pages import command_on
 
 from pinn.coefficients.checkpoint_search import find_checkpoint
 from pinn.coefficients.configuration_files import read_configurations
@@ -106,6 +107,12 @@ def results(configured, vectors_of, tmp_path_factory):
         what = f"{deployment.model.name} {deployment.gpu.name}"
         print(f"{what:60} {name:15} {'*' if overloaded else ' '} {both}")
     return results
+
+
+def test_the_page_types_this_file_with_stages_of_a_length():
+    (variable, program, _, path), _ = command_on("blis.md", "pytest")
+    assert (program, Path(path).name) == ("pytest", Path(__file__).name)
+    assert variable.split("=")[0] in Path(__file__).read_text()
 
 
 def test_step_times_of_every_load_are_reproduced(vectors_of):

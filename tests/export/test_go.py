@@ -14,6 +14,7 @@ from assumed_priors import beta_prior
 from calibration_rows import BASE, deployment, intervals
 from go_command import GO, go, needs_go
 from goldens import STEPS, TABLE, write_goldens
+from pages import run_script
 from typer.testing import CliRunner
 
 from pinn.cli.main import app
@@ -115,3 +116,13 @@ def test_the_way_to_a_simulated_run_is_as_printed(tmp_path):
     found, figures = go(module, *words[1:]), r"[\d.]+"  # which follow the checkpoint
     assert re.sub(figures, "N", found) == re.sub(figures, "N", printed)
     assert excerpt in (GO / "blis" / "simulate" / "main.go").read_text()
+
+
+@needs_go
+def test_the_benchmark_of_the_page_says_how_long_a_step_takes():
+    small = ("--layouts", "1", "--seconds", "0.001", "--runs", "20")
+    found = json.loads(run_script("blis.md", "bench_export.py", *small).splitlines()[-1])
+    assert found["onnx_us"] > 0
+    for layouts in found["go_ns"].values():
+        (times,) = layouts
+        assert times["ratio"] == pytest.approx(times["adapter-ns"] / times["formula-ns"], rel=0.01)
