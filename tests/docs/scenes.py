@@ -34,7 +34,7 @@ FEW_CANDIDATES = {
     },
     "pools": {"prefill": ["2x tp=1"], "decode": ["1x tp=2"]},
 }  # fmt: skip
-FEW_PREDICTED = "gpu == 'b200_sxm' and output_tokens == 8192"
+FEW_PREDICTED = "gpu == 'b200_sxm' and output_tokens == 8192 and concurrency in (4, 32)"
 LOAD = "{prompt_tokens: 256, output_tokens: 16, stages: [{rate: 4, duration: 20}]}"
 
 
