@@ -67,7 +67,7 @@ from pinn.research.studies import is_study, studies
 from pinn.research.suite_methods import NOT_FOR_UNSEEN, instant_methods, regressions
 from pinn.research.suite_network import anatomy_rows, coefficient_rows
 from pinn.research.suite_runs import run_cell
-from pinn.research.suite_shipped import shipped_predictions
+from pinn.research.suite_shipped import shipped_predictions, shipped_runs
 from pinn.research.suite_steps import step_cell
 from pinn.training.learner import ServingLearner
 from pinn.training.provenance import code_sha256, json_sha256
@@ -112,6 +112,8 @@ def run_suite(config: DictConfig) -> dict[str, Any]:
     write_frame(read_times(made), folder / "times.csv")
     skipped: dict[str, str] = {}
     others = [run_cell(config, rows, mark, skipped), step_cell(config, mark, skipped)]
+    if config.fast:
+        others.append(_shipped_runs(config, skipped))
     groups = _groups(observations, others)
     predictions = pd.concat([predictions, *(t for t in others if t is not None)], ignore_index=True)
     if config.fast:
@@ -137,6 +139,15 @@ def _with_shipped(
         skipped["shipped predictions"] = str(error)
         return predictions
     return pd.concat([predictions, kept], ignore_index=True)
+
+
+def _shipped_runs(config: DictConfig, skipped: dict[str, str]) -> pd.DataFrame | None:
+    """Serving runs of models left out, as the checkpoint's own folds predicted them."""
+    try:
+        return shipped_runs(find_checkpoint(config.report.checkpoint))
+    except PinnError as error:
+        skipped["shipped serving runs"] = str(error)
+        return None
 
 
 def _missing(made: Sequence[Cell]) -> list[Cell]:

@@ -65,7 +65,10 @@ def run_cell(
     runs, _ = read_measured_runs(Path(path), Path(configs) if configs else None)
     methods = _methods(config, rows, runs, folder / "logs" / digest)
     table = pd.concat(
-        [_predictions(score_runs(runs, of_runs, name)) for name, of_runs in methods.items()],
+        [
+            run_predictions(score_runs(runs, of_runs, name), SPLIT)
+            for name, of_runs in methods.items()
+        ],
         ignore_index=True,
     )
     cell.parent.mkdir(parents=True, exist_ok=True)
@@ -109,14 +112,19 @@ def _of_network(network: CoefficientNetwork, deployments: Sequence[Any]) -> list
     ]
 
 
-def _predictions(scores: pd.DataFrame) -> pd.DataFrame:
-    """Whole runs in the schema of the other splits; a model's runs are one group."""
+def run_predictions(scores: pd.DataFrame, split: str) -> pd.DataFrame:
+    """Whole runs in the schema of the other splits; a model's runs are one group.
+
+    Args:
+        scores: As ``pinn.evaluation.serving_runs.score_runs`` returns them.
+        split: Name of their split.
+    """
     whole = scores[(scores["stage"] == WHOLE_RUN) & scores["figure"].isin(list(_METRICS))]
     wide = whole.pivot(
         index=["method", "run", "model"], columns="figure", values=["predicted_s", "measured_s"]
     )
     table = wide.index.to_frame(index=False).rename(columns={"run": "row_id"})
-    table = table.assign(split=SPLIT, held_out=table["model"], group=table["model"])
+    table = table.assign(split=split, held_out=table["model"], group=table["model"])
     for figure, metric in _METRICS.items():
         if ("predicted_s", figure) in wide:
             table[f"{metric}_s"] = wide["predicted_s", figure].to_numpy()

@@ -9,8 +9,10 @@ import numpy as np
 import pandas as pd
 
 from pinn.errors import PinnError
+from pinn.evaluation.left_out_runs import LEFT_OUT, RUNS_LEFT_OUT
 from pinn.evaluation.publish import CHECKPOINT_COLUMN
 from pinn.files.read_report import file_sha256
+from pinn.research.suite_runs import run_predictions
 
 _PAIR = ["split", "method"]
 
@@ -39,11 +41,7 @@ def shipped_predictions(
         PinnError: If there are none, or they are of another checkpoint or of other measurements.
     """
     path = checkpoint.with_suffix(".predictions.csv")
-    if not path.is_file():
-        raise PinnError(f"no {path}: the checkpoint was published without its predictions")
-    kept = pd.read_csv(path)
-    if set(kept[CHECKPOINT_COLUMN]) != {file_sha256(checkpoint)}:
-        raise PinnError(f"{path} belongs to another checkpoint than {checkpoint}: publish both")
+    kept = _published(path, checkpoint)
     kept = kept[kept["split"].isin(list(splits))]
     measured = observations.set_index("row_id")[["tpot_s", "ttft_s"]].reindex(kept["row_id"])
     own = kept[["tpot_measured_s", "ttft_measured_s"]].to_numpy()
@@ -51,3 +49,31 @@ def shipped_predictions(
         raise PinnError(f"{path} predicts other measurements than those at hand")
     there = pd.MultiIndex.from_frame(made[_PAIR])
     return kept[~pd.MultiIndex.from_frame(kept[_PAIR]).isin(there)]
+
+
+def shipped_runs(checkpoint: Path) -> pd.DataFrame:
+    """Serving runs as the checkpoint's own folds predicted them, each without the run's model.
+
+    Args:
+        checkpoint: Beside which ``publish`` put their scores.
+
+    Returns:
+        As :func:`shipped_predictions`, and the column ``group``.
+
+    Raises:
+        PinnError: If there are none, or they are of another checkpoint.
+    """
+    scores = _published(checkpoint.with_suffix(".serving_runs.csv"), checkpoint)
+    scores = scores[scores["method"].str.endswith(LEFT_OUT)]
+    unseen = scores.assign(method=scores["method"].str.removesuffix(LEFT_OUT))
+    return run_predictions(unseen, RUNS_LEFT_OUT)
+
+
+def _published(path: Path, checkpoint: Path) -> pd.DataFrame:
+    """A table that was published with a checkpoint."""
+    if not path.is_file():
+        raise PinnError(f"no {path}: the checkpoint was published without it")
+    table = pd.read_csv(path, dtype={"stage": str})
+    if set(table[CHECKPOINT_COLUMN]) != {file_sha256(checkpoint)}:
+        raise PinnError(f"{path} belongs to another checkpoint than {checkpoint}: publish both")
+    return table

@@ -4,10 +4,13 @@ import pandas as pd
 import pytest
 from evaluations import observations, predictions
 
+from pinn.coefficients.checkpoint_search import find_checkpoint
+from pinn.data.measured_runs import WHOLE_RUN
 from pinn.errors import PinnError
+from pinn.evaluation.left_out_runs import RUNS_LEFT_OUT
 from pinn.evaluation.publish import CHECKPOINT_COLUMN
 from pinn.files.read_report import file_sha256
-from pinn.research.suite_shipped import shipped_predictions
+from pinn.research.suite_shipped import shipped_predictions, shipped_runs
 
 SPLITS = ("leave-one-model-out",)
 
@@ -52,5 +55,29 @@ def test_those_of_other_measurements_are_refused(checkpoint, rows, change):
 
 def test_a_checkpoint_without_predictions_is_refused(checkpoint, rows):
     checkpoint.with_suffix(".predictions.csv").unlink()
-    with pytest.raises(PinnError, match="published without its predictions"):
+    with pytest.raises(PinnError, match="published without it"):
         shipped_predictions(checkpoint, SPLITS, predictions(rows), rows)
+
+
+def test_serving_runs_are_those_of_folds_without_the_model():
+    checkpoint = find_checkpoint()
+    runs = shipped_runs(checkpoint)
+    scores = pd.read_csv(checkpoint.with_suffix(".serving_runs.csv"), dtype={"stage": str})
+    assert set(runs["split"]) == {RUNS_LEFT_OUT}
+    assert set(runs["method"]) == {"network", "teacher"}
+    assert set(runs["row_id"]) == set(scores["run"])
+    one = runs[runs["method"] == "network"].iloc[0]
+    of_run = scores[
+        (scores["run"] == one["row_id"])
+        & (scores["method"] == "network, model left out")
+        & (scores["stage"] == WHOLE_RUN)
+    ].set_index("figure")
+    assert one["e2e_s"] == of_run.loc["e2e_mean_s", "predicted_s"]
+    assert one["e2e_measured_s"] == of_run.loc["e2e_mean_s", "measured_s"]
+    assert one["held_out"] == one["group"] == of_run["model"].iloc[0]
+
+
+def test_serving_runs_of_another_checkpoint_are_refused(checkpoint):
+    (checkpoint.with_suffix(".serving_runs.csv")).write_text(f"method,{CHECKPOINT_COLUMN}\na,b\n")
+    with pytest.raises(PinnError, match="belongs to another checkpoint"):
+        shipped_runs(checkpoint)
