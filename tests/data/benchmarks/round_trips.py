@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import astuple, replace
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from benchmark_files import ASKED, KINDS, served, write
+from seeded_trials import run_trials
 
 from pinn.coefficients.coefficients import NAMES
 from pinn.coefficients.configurations import make_deployment
@@ -152,13 +151,7 @@ def score(
     ``error_before`` and ``error_after``, medians of how far the figures' times were off.
     """
     priors = {kind: prior_of(make_deployment(flags_of(kind))) for kind in kinds}
-    trial = partial(_trial, priors)
-    if workers == 1:
-        of_seed = [trial(seed) for seed in range(trials)]
-    else:
-        # Not by forking: threads of the simulator do not survive it.
-        with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-            of_seed = list(pool.map(trial, range(trials), chunksize=5))
+    of_seed = run_trials(partial(_trial, priors), trials, workers)
     found = []
     for kind in kinds:
         table = pd.concat([tables[kind] for tables in of_seed])

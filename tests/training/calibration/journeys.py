@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import random
 import tempfile
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 
 import jaxtyping
 import numpy as np
 import pandas as pd
 import pytest
+from seeded_trials import run_trials
 from synthetic_engine import Arrival, EngineLimits, EngineRun, run_engine
 from trace_writer import WriterOptions, write_traces
 
@@ -121,12 +120,7 @@ def score(prior: Prior, trials: int, requests: int = 300, workers: int | None = 
     Columns: ``within``, trials in which the truth lies in the 90 % interval; ``half_before`` and
     ``half_after``, median half-widths; ``error_before`` and ``error_after``, median errors.
     """
-    run = partial(trial, prior, requests)
-    if workers == 1:
-        found = [run(seed) for seed in range(trials)]
-    else:
-        with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-            found = list(pool.map(run, range(trials), chunksize=5))
+    found = run_trials(partial(trial, prior, requests), trials, workers)
     rows = []
     for name, table in pd.concat(found).groupby("alpha", sort=False):
         shares = {
