@@ -130,6 +130,7 @@ def with_engine_flags(rows: pd.DataFrame) -> pd.DataFrame:
         ],
         max_cudagraph_capture_size=[_graphs(s, clients, tp) for s, clients, tp in at],
         poll_interval=[_poll_steps(s, clients) for s, clients, _ in at],
+        moe_backend="",
     )
 
 

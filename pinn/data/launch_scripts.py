@@ -12,6 +12,7 @@ from functools import cache
 
 import pandas as pd
 
+from pinn.specs.expert_kernels import AUTO, CUTLASS, TRITON
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.recipe import EffectiveRecipe
 from pinn.specs.recipe_rules import effective_recipe
@@ -47,6 +48,8 @@ class LaunchScript:
         two_prompts_per_step: Whether the token budget is twice the nominal prompt length.
         graph_tokens: ``--max-cudagraph-capture-size``; None where it is not passed.
         precision_served: Scheme that really ran, where an environment variable chooses it.
+        expert_kernels: Kernels of the experts that the script's environment variables or its
+            release pick.
     """
 
     model: str
@@ -60,6 +63,7 @@ class LaunchScript:
     two_prompts_per_step: bool = False
     graph_tokens: int | None = None
     precision_served: str = ""
+    expert_kernels: str = AUTO
 
     def runs(self, model: str, gpu: str, precision: str, date: str) -> bool:
         """Whether it is the script of a row."""
@@ -81,8 +85,9 @@ SCRIPTS: tuple[LaunchScript, ...] = (
         kv_cache_dtype="fp8", precision_served="mxfp4_mxfp8",
     ),
     LaunchScript(
-        _MINIMAX, _BLACKWELL, "minimaxm2.5_fp8_b200.sh before bddbf4031: EP_SIZE >= 1",
-        precision="fp8_block", until="2026-04-03", expert_parallel=ALWAYS,
+        _MINIMAX, _BLACKWELL, "minimaxm2.5_fp8_b200.sh before bddbf4031: EP_SIZE >= 1, "
+        "VLLM_USE_FLASHINFER_MOE_FP8=0, VLLM_MOE_USE_DEEP_GEMM=0, which leave Triton",
+        precision="fp8_block", until="2026-04-03", expert_parallel=ALWAYS, expert_kernels=TRITON,
     ),
     LaunchScript(
         _MINIMAX, _BLACKWELL, "minimaxm2.5_fp8_b200.sh from bddbf4031", precision="fp8_block",
@@ -93,8 +98,9 @@ SCRIPTS: tuple[LaunchScript, ...] = (
         kv_cache_dtype="fp8", two_prompts_per_step=True, graph_tokens=2048,
     ),
     LaunchScript(
-        _MINIMAX, ("h200_sxm",), "minimaxm2.5_fp8_h200.sh before 5e2c705d3", until="2026-03-13",
-        expert_parallel=NEVER,
+        _MINIMAX, ("h200_sxm",), "minimaxm2.5_fp8_h200.sh before 5e2c705d3, on vLLM 0.16.0, whose "
+        "fp8 experts are FlashInfer CUTLASS's (vllm-project/vllm#33490)", until="2026-03-13",
+        expert_parallel=NEVER, expert_kernels=CUTLASS,
     ),
     LaunchScript(
         _MINIMAX, ("h200_sxm",), "minimaxm2.5_fp8_h200.sh from 5e2c705d3", since="2026-03-13",
@@ -124,7 +130,8 @@ def with_launch_flags(rows: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         The rows with ``precision``, ``kv_cache_dtype``, ``enable_expert_parallel`` (never with one
-        GPU), ``max_num_batched_tokens`` and ``max_cudagraph_capture_size`` as they ran.
+        GPU), ``max_num_batched_tokens``, ``max_cudagraph_capture_size`` and ``moe_backend`` as
+        they ran.
     """
     named = zip(rows["model"], rows["gpu"], rows["precision"], rows["date"], strict=True)
     scripts = [script_of(model, gpu, precision, date) for model, gpu, precision, date in named]
@@ -151,6 +158,7 @@ def with_launch_flags(rows: pd.DataFrame) -> pd.DataFrame:
             script.graph_tokens or _defaults(gpu).graph_tokens
             for script, gpu in zip(scripts, rows["gpu"], strict=True)
         ],
+        moe_backend=[script.expert_kernels for script in scripts],
     )
 
 

@@ -86,6 +86,7 @@ CANONICAL = (
     "kv_cache_dtype",
     "max_num_batched_tokens",
     "max_cudagraph_capture_size",
+    "moe_backend",
     "poll_interval",
     "concurrency",
     "prompt_tokens",

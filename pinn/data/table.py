@@ -49,6 +49,7 @@ COLUMNS = (
     Column("kv_cache_dtype", "text", "", "the engine's --kv-cache-dtype; auto where not set"),
     Column("max_num_batched_tokens", "count", "token", "the engine's token budget of a step"),
     Column("max_cudagraph_capture_size", "count", "token", "largest step in a CUDA graph"),
+    Column("moe_backend", "text", "", "kernels of the experts; empty for the engine's default"),
     Column("poll_interval", "count", "step", "decode steps between two looks at new requests"),
     Column("concurrency", "count", "", "requests kept in flight by the closed loop"),
     Column("prompt_tokens", "count", "token", "nominal prompt length"),
@@ -61,7 +62,7 @@ COLUMNS = (
     Column("series", "text", "", "equal for rows that differ only in concurrency and build"),
 )
 _DTYPES = {"text": "str", "flag": "bool", "count": "int64", "seconds": "float64"}
-SCHEMA = "closed-loop observations 3"
+SCHEMA = "closed-loop observations 4"
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from pinn.physics.costs import step_costs
 from pinn.physics.matmuls import dense_matmuls
 from pinn.physics.uniform_batches import UniformBatches
 from pinn.specs.deployment import Deployment
+from pinn.specs.expert_kernels import AUTO, CUTLASS, TRITON
 from pinn.specs.model import AttentionSpec, LatentAttentionSpec, LayerGroup
 from pinn.specs.precision import ACTIVATION_BYTES
 
@@ -117,24 +118,49 @@ def _gemm(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[C
 
 
 def _experts(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+    if deployment.model.moe is not None and deployment.expert_kernels == AUTO:
+        yield _expert_call(i, deployment, batches)
+
+
+def _other_experts(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+    if deployment.expert_kernels != AUTO:
+        yield _expert_call(i, deployment, batches, float(deployment.expert_kernels == TRITON))
+
+
+def _expert_call(i: int, deployment: Deployment, batches: UniformBatches, *more: float) -> Call:
     model, recipe = deployment.model, deployment.recipe
-    if model.moe is not None:
-        sizes = (
-            batches.tokens * recipe.data_parallel_size,
-            model.moe.stream_width(model.hidden_size),
-            model.moe.width,
-            model.moe.experts,
-            model.moe.top_k,
-            recipe.expert_tensor_parallel_size,
-            recipe.expert_parallel_size,
-            model.moe.gated,
-        )
-        yield Call(i, model.precisions.experts.name, model.moe_layers, sizes)
+    assert model.moe is not None
+    sizes = (
+        batches.tokens * recipe.data_parallel_size,
+        model.moe.stream_width(model.hidden_size),
+        model.moe.width,
+        model.moe.experts,
+        model.moe.top_k,
+        recipe.expert_tensor_parallel_size,
+        recipe.expert_parallel_size,
+        model.moe.gated,
+    )
+    return Call(i, model.precisions.experts.name, model.moe_layers, (*sizes, *more))
 
 
 def _routed_experts(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes) -> np.ndarray:
     monolithic = np.array([name in MONOLITHIC for name in form.options])[form.ids]
     return kernels.moe_seconds(gpu, form, *sizes) + np.where(monolithic, 0.0, ROUTING_SECONDS)
+
+
+def _routed_otherwise(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes) -> np.ndarray:
+    """One GPU, format and kernel at a time."""
+    *shape, triton = sizes
+    times = [
+        kernels.other_experts_seconds(
+            gpu.options[g],
+            form.options[f],
+            TRITON if triton[row, 0] else CUTLASS,
+            *(size[row] for size in shape),
+        )
+        for row, (g, f) in enumerate(zip(gpu.ids[:, 0], form.ids[:, 0], strict=True))
+    ]
+    return np.stack(times) + ROUTING_SECONDS
 
 
 def _decode_attention(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
@@ -265,6 +291,8 @@ def _known(_kernels: KernelSurrogates, _gpu: Coded, _form: Coded, seconds) -> np
 
 _ATTENTION = ("heads", "kv_heads", "head_dim", "window")
 _MESSAGE = ("gpus", "bytes")
+_EXPERTS = ("tokens", "hidden", "width", "experts", "top_k", "tensor_parallel", "expert_parallel",
+            "gated")  # fmt: skip
 
 #: Parts of a composed step, in the order of every composed array, and what each is made of.
 COMPOSED_PARTS: dict[str, tuple[Kernels, ...]] = {
@@ -272,9 +300,8 @@ COMPOSED_PARTS: dict[str, tuple[Kernels, ...]] = {
         Kernels(_gemm, KernelSurrogates.gemm_seconds, ("m", "n", "k"), Gemm.name),
     ),
     "experts": (
-        Kernels(_experts, _routed_experts,
-                ("tokens", "hidden", "width", "experts", "top_k", "tensor_parallel",
-                 "expert_parallel", "gated"), Moe.name),
+        Kernels(_experts, _routed_experts, _EXPERTS, Moe.name),
+        Kernels(_other_experts, _routed_otherwise, (*_EXPERTS, "triton")),
     ),
     "decode_attention": (
         Kernels(_decode_attention, KernelSurrogates.decode_attention_seconds,

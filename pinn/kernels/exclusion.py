@@ -53,6 +53,7 @@ class Exclusion:
                 ~self.attention_rows(tables.prefill_attention)
             ],
             moe=tables.moe[~self.moe_rows(tables.moe)],
+            other_experts=tables.other_experts[~self.moe_rows(tables.other_experts)],
             all_reduce=tables.all_reduce[~self.gpu_rows(tables.all_reduce)],
             exchange=tables.exchange[~self.exchange_rows(tables.exchange)],
             latent_decode=tables.latent_decode[~self.latent_rows(tables.latent_decode)],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
@@ -181,3 +183,19 @@ class Moe(Operator):
             *((sizes["family"] == i).astype(np.float64) for i in range(len(FAMILIES))),
         ]
         return np.concatenate([np.stack(columns, axis=1), hw.descriptors()], axis=1)
+
+
+def expert_sizes(
+    tokens, hidden, width, experts, top_k, tensor_parallel=1, expert_parallel=1, gated=True
+) -> dict[str, Any]:
+    """Sizes of one call, by their names."""
+    return {
+        "tokens": tokens,
+        "hidden": hidden,
+        "width": width,
+        "experts": experts,
+        "top_k": top_k,
+        "tensor_parallel": tensor_parallel,
+        "expert_parallel": expert_parallel,
+        "matrices": np.where(np.asarray(gated, dtype=bool), 3.0, 2.0),
+    }

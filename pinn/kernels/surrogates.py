@@ -23,9 +23,10 @@ from pinn.kernels.latent import LatentCore
 from pinn.kernels.latent_prefill import LatentPrefill
 from pinn.kernels.measured import MeasuredShapes, Nearest
 from pinn.kernels.mixer_fits import MixerFits, mixer_shapes
-from pinn.kernels.moe import Moe
+from pinn.kernels.moe import Moe, expert_sizes
 from pinn.kernels.network import TrainingPlan
 from pinn.kernels.operator import Operator
+from pinn.kernels.other_experts import OtherExperts
 from pinn.kernels.surrogate import OperatorSurrogate
 from pinn.kernels.tables.tables import KernelTables
 from pinn.specs.gpu import GpuSpec
@@ -50,6 +51,7 @@ class KernelSurrogates:
         decode_attention: Attention of decodes.
         prefill_attention: Attention of prompts.
         moe: Routed experts.
+        other_experts: What kernels that the engine would not pick by itself add to them.
         all_reduce: Communication of tensor parallelism.
         exchange: Communication of expert parallelism with data parallelism.
         latent: MLA's attention of decodes.
@@ -63,6 +65,7 @@ class KernelSurrogates:
     decode_attention: OperatorSurrogate
     prefill_attention: OperatorSurrogate
     moe: OperatorSurrogate
+    other_experts: OtherExperts
     all_reduce: AllReduce
     exchange: Exchange
     latent: LatentCore
@@ -114,6 +117,7 @@ class KernelSurrogates:
         progress("communication")
         return KernelSurrogates(
             **fitted,
+            other_experts=OtherExperts.fit(kept.other_experts, kept.gpus, fitted["moe"]),
             all_reduce=AllReduce.fit(kept.all_reduce, kept.gpus),
             exchange=Exchange.fit(kept.exchange, kept.gpus),
             latent=LatentCore.fit(kept.latent_decode, kept.gpus),
@@ -191,17 +195,20 @@ class KernelSurrogates:
         return self.moe.seconds(
             gpu,
             precision,
-            {
-                "tokens": tokens,
-                "hidden": hidden,
-                "width": width,
-                "experts": experts,
-                "top_k": top_k,
-                "tensor_parallel": tensor_parallel,
-                "expert_parallel": expert_parallel,
-                "matrices": np.where(np.asarray(gated, dtype=bool), 3.0, 2.0),
-            },
+            expert_sizes(
+                tokens, hidden, width, experts, top_k, tensor_parallel, expert_parallel, gated
+            ),
         )
+
+    def other_experts_seconds(
+        self, gpu: GpuSpec, precision: str, kernels: str, tokens, *shape
+    ) -> Seconds:
+        """As :meth:`moe_seconds`, which names the arguments, by ``CUTLASS`` or ``TRITON``."""
+        own = self.moe_seconds(gpu, precision, tokens, *shape)
+        extra = self.other_experts.extra_seconds(
+            gpu, precision, kernels, expert_sizes(tokens, *shape)
+        )
+        return np.where(own > 0, own + extra, 0.0)
 
     def all_reduce_seconds(self, gpu: Any, gpus, bytes) -> Seconds:
         """One all-reduce of ``bytes`` on each of ``gpus`` ranks of a node."""
@@ -306,6 +313,7 @@ class KernelSurrogates:
         }
         return KernelSurrogates(
             **fitted,
+            other_experts=OtherExperts(stored.read_keyed("other_experts", tensors, structure)),
             all_reduce=AllReduce(
                 stored.read_keyed("all_reduce.curves", tensors, structure),
                 stored.read_keyed("all_reduce.pools", tensors, structure),
@@ -331,6 +339,7 @@ class KernelSurrogates:
 
     def _keyed(self) -> dict[str, dict[Any, np.ndarray]]:
         return {
+            "other_experts": dict(self.other_experts.weights),
             "all_reduce.curves": dict(self.all_reduce.curves),
             "all_reduce.pools": dict(self.all_reduce.pools),
             "exchange": dict(self.exchange.weights),

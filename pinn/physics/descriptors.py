@@ -15,6 +15,7 @@ from jaxtyping import Float
 
 from pinn.physics.matmuls import MatMul, dense_matmuls
 from pinn.specs.deployment import Deployment
+from pinn.specs.expert_kernels import CUTLASS, TRITON
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import Attention, LatentAttentionSpec, Mixer, ModelSpec
 from pinn.specs.precision import Precision
@@ -131,12 +132,13 @@ def _log_rates(gpu: GpuSpec) -> np.ndarray:
 
 @lru_cache(maxsize=65536)
 def _row(
-    model: ModelSpec, gpu: GpuSpec, tp: int, dp: int, spread: int, kv_bytes: float
+    model: ModelSpec, gpu: GpuSpec, tp: int, dp: int, spread: int, kv_bytes: float, kernels: str
 ) -> tuple[np.ndarray, np.ndarray]:
     values = (
         _model_descriptors(model, tp, tp * dp, spread)
         | _format_descriptors(model, gpu, kv_bytes)
         | _gpu_descriptors(gpu)
+        | {"expert_cutlass": float(kernels == CUTLASS), "expert_triton": float(kernels == TRITON)}
     )
     return np.array([values[name] for name in DESCRIPTORS]), _log_rates(gpu)
 
@@ -149,7 +151,7 @@ DESCRIPTORS: tuple[str, ...] = (
     "expert_width", "expert_parallel", "tensor_parallel", "data_parallel", "attention_bytes",
     "attention_native", "dense_bytes", "dense_native", "expert_bytes", "expert_native",
     "expert_mx_scales", "block_scales", "kv_bytes",
-    "sm_count", "l2_bytes", "compute_capability", "nvlink",
+    "sm_count", "l2_bytes", "compute_capability", "nvlink", "expert_cutlass", "expert_triton",
 )  # fmt: skip
 
 
@@ -170,6 +172,7 @@ def embed(
             d.recipe.data_parallel_size,
             d.recipe.expert_parallel_size,
             d.kv_cache_precision.bytes_per_weight,
+            d.expert_kernels,
         )
         for d in deployments
     ]

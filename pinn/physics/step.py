@@ -111,9 +111,10 @@ _FEATURES = (
         lambda _, s: s.requests,
     ),
     StepFeature(
-        "sampling", "1", 0.0, 1.0, None, "bandwidth",
+        "sampling", "1", 0.0, 1.0, None, "host",
         "sampling", ("sampling",),
-        "The logits of every request through the sampler: draw, top-p's sort, penalties.",
+        "The logits of every request through the sampler: draw, top-p's sort, penalties. Part of "
+        "its time does not shrink with the bandwidth, so its beta is bounded as the host's are.",
         "vLLM's sampler, timed on an H100 (pinn/physics/sampling.py); spread 0.15: other GPUs",
         lambda c, s: c.sampled_step_s * values.busy(s) + c.sampled_request_s * s.requests,
     ),

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from pinn.errors import PinnError
 from pinn.specs.drafts import Draft, draft_of
+from pinn.specs.expert_kernels import AUTO, timed_apart
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.limits import MOST_REPLICAS, check_size
 from pinn.specs.model import LatentAttentionSpec, ModelSpec
@@ -112,6 +113,14 @@ class Deployment:
         if flag == "auto":
             return self.model.kv_cache_precision
         return precision("fp8" if flag.startswith("fp8") else flag)
+
+    @property
+    def expert_kernels(self) -> str:
+        """Kernels of the experts where they are not the engine's own choice, else ``AUTO``."""
+        if self.model.moe is None:
+            return AUTO
+        recipe, form = self.recipe, self.model.precisions.experts.name
+        return timed_apart(recipe.moe_kernels, form, self.gpu, recipe.expert_parallel_size)
 
     @property
     def sampling(self) -> Sampling:

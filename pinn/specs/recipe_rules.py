@@ -12,6 +12,7 @@ from typing import Any
 
 from pinn.errors import PinnError
 from pinn.specs.engine_defaults import engine_default, reference_version
+from pinn.specs.expert_kernels import named_kernels
 from pinn.specs.flags import Flag, flags_of
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.graph_sizes import contiguous_sizes, sglang_sizes, trtllm_sizes
@@ -152,7 +153,7 @@ def _settle_what_flags_say(found: _Found) -> None:
     found.take("prefix_caching", "enable_prefix_caching")
     found.take("block_tokens", "block_size")
     found.take("fused_all_reduce", "fuse_all_reduce")
-    found.take("moe_kernels", "moe_backend")
+    found.take("moe_kernels", "moe_backend", named_kernels)
     found.take("sampler", "sampling_backend")
 
 

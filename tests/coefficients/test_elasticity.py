@@ -38,21 +38,11 @@ def test_only_a_features_own_rate_may_raise_its_coefficient():
     assert all(STEP_FEATURES[name].resource == own[rate] for name, rate in raised)
 
 
-#: Sampling's beta may rise with the bandwidth, as if no part of its time stayed where it is.
-WHATEVER_THE_BANDWIDTH = pytest.mark.xfail(
-    strict=True,
-    reason="what a sampler takes whatever the batch does not shrink with the bandwidth: its beta "
-    "has to be bounded as the host's are when the network is trained next",
-)
-
-
 @pytest.mark.parametrize("bias", [-50.0, 50.0])
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])
 @pytest.mark.parametrize("rate", ["memory", "link", "bf16", "fp8"])
 @pytest.mark.parametrize("sampled", [True, False])
-def test_doubling_a_rate_never_slows_a_step(llama_8b_h100, rate, precision, bias, sampled, request):
-    if sampled and rate == "memory" and bias > 0:
-        request.applymarker(WHATEVER_THE_BANDWIDTH)
+def test_doubling_a_rate_never_slows_a_step(llama_8b_h100, rate, precision, bias, sampled):
     model, gpu = with_precision(llama_8b_h100.model, precision), llama_8b_h100.gpu
     serving = replace(llama_8b_h100.serving, tensor_parallel_size=2)
     peaks = gpu.peak_flop_per_s

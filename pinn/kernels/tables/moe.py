@@ -9,9 +9,10 @@ import pandas as pd
 from jaxtyping import Float
 
 from pinn.files.read_report import ReadReport
-from pinn.kernels.tables.sources import MOE, TableSource
+from pinn.kernels.tables.sources import MOE, OTHER_EXPERTS, TableSource
 from pinn.kernels.tables.table import FORMATS, bytes_per_element, flop_rate, read_table, refuse
 from pinn.kernels.tables.work import Work, experts_hit_balanced, moe_work
+from pinn.specs.expert_kernels import CUTLASS, TRITON
 from pinn.specs.gpu import GpuSpec
 from pinn.units import MILLISECOND
 
@@ -147,6 +148,7 @@ def read_moe(
         report,
         [
             ("format not used", lambda r: ~r["used"]),
+            ("kernel not used", lambda r: ~r["kernel"].str.contains(source.kernel, regex=False)),
             ("routing unlike a server's", lambda r: r["distribution"] != _served_routing(r)),
             (
                 "expert parallelism of another engine",
@@ -179,3 +181,20 @@ def read_all_moe(
     """MoE rows of every declared table whose system is in ``gpus``; earlier tables win."""
     parts = [read_moe(gpus[s.system], s, systems) for s in MOE if s.system in gpus]
     return pd.concat([p[0] for p in parts], ignore_index=True), [p[1] for p in parts]
+
+
+def read_other_experts(
+    gpus: dict[str, GpuSpec], systems: Path | None = None
+) -> tuple[pd.DataFrame, list[ReadReport]]:
+    """Rows of kernels that an engine picks in some releases or under some flags.
+
+    Returns:
+        Columns as of :func:`read_moe` and ``kernels``, ``CUTLASS`` or ``TRITON``; and the reports.
+    """
+    parts = [read_moe(gpus[s.system], s, systems) for s in OTHER_EXPERTS if s.system in gpus]
+    if not parts:
+        columns = [*dict.fromkeys([*NUMBERS, *SHAPE, "gpu", "seconds", "kernel", "kernels"])]
+        return pd.DataFrame(columns=columns), []
+    rows = pd.concat([p[0] for p in parts], ignore_index=True)
+    cutlass = rows["kernel"].str.contains("cutlass")
+    return rows.assign(kernels=np.where(cutlass, CUTLASS, TRITON)), [p[1] for p in parts]

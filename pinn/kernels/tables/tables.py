@@ -14,7 +14,7 @@ from pinn.kernels.tables.attention import read_all_attention
 from pinn.kernels.tables.communication import read_all_communication
 from pinn.kernels.tables.gemm import read_all_gemm
 from pinn.kernels.tables.latent import read_all_latent
-from pinn.kernels.tables.moe import read_all_moe
+from pinn.kernels.tables.moe import read_all_moe, read_other_experts
 from pinn.kernels.tables.sources import SYSTEMS
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.gpu_catalog import load_gpu
@@ -34,6 +34,7 @@ class KernelTables:
     decode_attention: pd.DataFrame
     prefill_attention: pd.DataFrame
     moe: pd.DataFrame
+    other_experts: pd.DataFrame
     all_reduce: pd.DataFrame
     exchange: pd.DataFrame
     latent_decode: pd.DataFrame
@@ -62,6 +63,7 @@ def read_kernel_tables(
     gemm, gemm_reports = read_all_gemm(gpus, systems)
     decode, prefill, attention_reports = read_all_attention(gpus, systems)
     moe, moe_reports = read_all_moe(gpus, systems)
+    other_experts, other_reports = read_other_experts(gpus, systems)
     reduce, exchange, communication_reports = read_all_communication(gpus, systems)
     latent_decode, latent_prefill, latent_reports = read_all_latent(gpus, systems)
     mixers, mixer_reports = read_all_mixers(gpus, systems)
@@ -70,6 +72,7 @@ def read_kernel_tables(
         decode_attention=decode,
         prefill_attention=prefill,
         moe=moe,
+        other_experts=other_experts,
         all_reduce=reduce,
         exchange=exchange,
         latent_decode=latent_decode,
@@ -80,6 +83,7 @@ def read_kernel_tables(
             *gemm_reports,
             *attention_reports,
             *moe_reports,
+            *other_reports,
             *communication_reports,
             *latent_reports,
             *mixer_reports,

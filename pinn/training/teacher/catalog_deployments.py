@@ -10,12 +10,13 @@ import numpy as np
 from pinn.errors import PinnError
 from pinn.specs.catalog import list_models, load_model
 from pinn.specs.deployment import Deployment
+from pinn.specs.expert_kernels import AUTO
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import ModelSpec
 from pinn.specs.precision_override import with_precision
 from pinn.specs.sampling import GREEDY
 from pinn.specs.serving import ServingSpec
-from pinn.training.teacher.synthetic import WEIGHTS_SHARE, weight_bytes
+from pinn.training.teacher.synthetic import WEIGHTS_SHARE, by_all_kernels, weight_bytes
 
 _SCHEMES = ("native", "fp8", "nvfp4", "int4", "mxfp4_mxfp8")
 
@@ -58,6 +59,7 @@ def catalog_deployments(
             serving = ServingSpec(
                 tensor_parallel_size=tp,
                 enable_expert_parallel=spread and model.moe is not None,
+                moe_backend=AUTO,
                 kv_cache_dtype=cache,
                 override_generation_config=override,
             )
@@ -65,5 +67,5 @@ def catalog_deployments(
         except PinnError:
             continue
         if weight_bytes(deployment) <= WEIGHTS_SHARE * gpu.memory_bytes:
-            found.append(deployment)
+            found += by_all_kernels(deployment)
     return found

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from pinn.errors import PinnError
 from pinn.physics.matmuls import dense_matmuls, expert_weights
 from pinn.specs.deployment import Deployment
+from pinn.specs.expert_kernels import AUTO, CUTLASS, TRITON
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import (
     AttentionSpec,
@@ -77,28 +79,48 @@ def synthetic_deployments(
     found: list[Deployment] = []
     while len(found) < count:
         model = _model(draw, f"synthetic-{seed}-{len(found)}")
-        if allowed(model):
-            found += _place(draw, model, gpus)
+        placed = _place(draw, model, gpus) if allowed(model) else None
+        if placed is not None:
+            found += by_all_kernels(placed)
     return found[:count]
 
 
 def _place(
     draw: np.random.Generator, model: ModelSpec, gpus: Sequence[GpuSpec]
-) -> Iterator[Deployment]:
-    """The model on one GPU kind, split in one of the ways that fit in memory; maybe nowhere."""
-    gpu = gpus[int(draw.integers(len(gpus)))]
+) -> Deployment | None:
+    """The model on the first GPU kind, in random order, that has room and kernels for it."""
+    for i in draw.permutation(len(gpus)):
+        deployment = _split(draw, model, gpus[int(i)])
+        if deployment is not None:
+            return deployment
+    return None
+
+
+def _split(draw: np.random.Generator, model: ModelSpec, gpu: GpuSpec) -> Deployment | None:
+    """The model on one GPU kind, split in a random way; None where that does not fit."""
     serving = ServingSpec(
         tensor_parallel_size=int(draw.choice([1, 2, 4, 8])),
         data_parallel_size=int(draw.choice([1, 1, 1, 1, 1, 1, 2, 4, 8])) if model.moe else 1,
         enable_expert_parallel=model.moe is not None and draw.random() < 0.35,
         kv_cache_dtype="fp8" if draw.random() < 0.35 else "auto",
+        moe_backend=AUTO,
     )
     try:
         deployment = Deployment(model, gpu, serving)
     except PinnError:
-        return
-    if weight_bytes(deployment) <= WEIGHTS_SHARE * gpu.memory_bytes:
-        yield deployment
+        return None
+    fits = weight_bytes(deployment) <= WEIGHTS_SHARE * gpu.memory_bytes
+    return deployment if fits else None
+
+
+def by_all_kernels(deployment: Deployment) -> Iterator[Deployment]:
+    """It, and the same by other kernels of the experts where those take another time."""
+    yield deployment
+    for kernels in (CUTLASS, TRITON):
+        serving = replace(deployment.serving, moe_backend=kernels)
+        other = Deployment(deployment.model, deployment.gpu, serving)
+        if other.expert_kernels != AUTO:
+            yield other
 
 
 def weight_bytes(deployment: Deployment) -> float:
