@@ -188,7 +188,18 @@ class Moe(Operator):
 def expert_sizes(
     tokens, hidden, width, experts, top_k, tensor_parallel=1, expert_parallel=1, gated=True
 ) -> dict[str, Any]:
-    """Sizes of one call, by their names."""
+    """Sizes of one call, by their names.
+
+    Args:
+        tokens: Tokens of the whole expert-parallel group.
+        hidden: Width of a token.
+        width: Intermediate width of an expert.
+        experts: Routed experts of the layer.
+        top_k: Experts of a token.
+        tensor_parallel: GPUs over which every expert is sliced.
+        expert_parallel: GPUs over which whole experts are spread.
+        gated: Whether an expert has a gate, so three matrices instead of two.
+    """
     return {
         "tokens": tokens,
         "hidden": hidden,

@@ -187,28 +187,15 @@ class KernelSurrogates:
             },
         )
 
-    def moe_seconds(
-        self, gpu: Any, precision: Any, tokens, hidden, width, experts, top_k,
-        tensor_parallel=1, expert_parallel=1, gated=True,
-    ) -> Seconds:  # fmt: skip
-        """Routed experts on one rank; tokens are those of the whole expert-parallel group."""
-        return self.moe.seconds(
-            gpu,
-            precision,
-            expert_sizes(
-                tokens, hidden, width, experts, top_k, tensor_parallel, expert_parallel, gated
-            ),
-        )
+    def moe_seconds(self, gpu: Any, precision: Any, *sizes, **named_sizes) -> Seconds:
+        """Routed experts on one rank; sizes are those of ``expert_sizes``."""
+        return self.moe.seconds(gpu, precision, expert_sizes(*sizes, **named_sizes))
 
-    def other_experts_seconds(
-        self, gpu: GpuSpec, precision: str, kernels: str, tokens, *shape
-    ) -> Seconds:
-        """As :meth:`moe_seconds`, which names the arguments, by ``CUTLASS`` or ``TRITON``."""
-        own = self.moe_seconds(gpu, precision, tokens, *shape)
-        extra = self.other_experts.extra_seconds(
-            gpu, precision, kernels, expert_sizes(tokens, *shape)
-        )
-        return np.where(own > 0, own + extra, 0.0)
+    def other_experts_seconds(self, gpu: GpuSpec, precision: str, kernels: str, *sizes) -> Seconds:
+        """As :meth:`moe_seconds`, by ``CUTLASS``'s or ``TRITON``'s kernels."""
+        own = self.moe_seconds(gpu, precision, *sizes)
+        more = self.other_experts.extra_seconds(gpu, precision, kernels, expert_sizes(*sizes))
+        return np.where(own > 0, own + more, 0.0)
 
     def all_reduce_seconds(self, gpu: Any, gpus, bytes) -> Seconds:
         """One all-reduce of ``bytes`` on each of ``gpus`` ranks of a node."""

@@ -1,4 +1,4 @@
-"""Which kernels multiply routed experts: the engine's own choice, or one that takes another time."""
+"""Which kernels multiply routed experts: the engine's own choice, or others, timed apart."""
 
 from __future__ import annotations
 

@@ -196,7 +196,10 @@ class ServingSpec:
         spelled={SGLANG: "enable_flashinfer_allreduce_fusion"},
     )
     moe_backend: str = flag(
-        "", "Kernels of the experts, such as auto, triton or flashinfer_cutlass.", shown=_OWN, spelled={SGLANG: "moe_runner_backend"}
+        "",
+        "Kernels of the experts, such as auto, triton or flashinfer_cutlass.",
+        shown=_OWN,
+        spelled={SGLANG: "moe_runner_backend"},
     )
     sampling_backend: str = flag("", "Kernels of the sampler.", shown=_OWN)
     speculative_config: str = flag(

@@ -47,7 +47,7 @@ def catalog_deployments(
     """
     models = [m for m in catalog_models() if allowed(m)]
     draw = np.random.default_rng(seed)
-    found = []
+    found: list[Deployment] = []
     for _ in range(count):
         model, scheme = models[int(draw.integers(len(models)))], str(draw.choice(_SCHEMES))
         tp, spread = int(draw.choice([1, 2, 4, 8])), bool(draw.random() < 0.3)
