@@ -18,6 +18,7 @@ def observation_row(**changes: Any) -> dict[str, Any]:
         "kv_cache_dtype": "auto",
         "max_num_batched_tokens": 8192,
         "max_cudagraph_capture_size": 512,
+        "moe_backend": "",
         "poll_interval": 1,
         "concurrency": 8,
         "prompt_tokens": 1024,

@@ -195,6 +195,8 @@ def other(flag):
         return '{"method": "ngram", "num_speculative_tokens": 2}'
     if flag.name == "speculative_acceptance":
         return "0.5"
+    if flag.name == "moe_backend":
+        return "triton"
     if flag.kind == "bool":
         return not flag.default
     if flag.allowed:

@@ -4,7 +4,9 @@ from datetime import date, timedelta
 
 import pandas as pd
 import pytest
+from observation_row import observation_row
 
+from pinn.data.deployments import observed_deployment
 from pinn.data.launch_scripts import (
     ALWAYS,
     AS_LABELLED,
@@ -16,6 +18,7 @@ from pinn.data.launch_scripts import (
 )
 from pinn.data.silicon import read_silicon
 from pinn.errors import PinnError
+from pinn.specs.expert_kernels import AUTO, CUTLASS, TRITON
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.recipe_rules import effective_recipe
 from pinn.specs.serving import ServingSpec
@@ -124,6 +127,23 @@ def test_later_scripts_let_two_prompts_into_a_step(prompt):
 def test_one_gpu_has_no_expert_parallelism_whatever_the_label(gpu, day):
     row = launched(gpu=gpu, date=day, tensor_parallel_size=1, enable_expert_parallel=True)
     assert not row["enable_expert_parallel"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "day", "kernels"),
+    [
+        ("b200_sxm", "2026-04-02", TRITON),
+        ("b200_sxm", "2026-04-03", AUTO),
+        ("h200_sxm", "2026-03-12", CUTLASS),
+        ("h200_sxm", "2026-03-13", AUTO),
+        ("h100_sxm", "2026-03-01", AUTO),
+    ],
+)
+def test_kernels_of_the_experts_are_those_of_the_script_and_reach_the_deployment(gpu, day, kernels):
+    row = launched(gpu=gpu, date=day)
+    assert row["moe_backend"] == kernels
+    # Rows name no release, so that of the reference decides nothing.
+    assert observed_deployment(observation_row(**row)).expert_kernels == kernels
 
 
 def test_mxfp4_on_b200_has_eight_bit_activations():

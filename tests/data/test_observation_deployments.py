@@ -23,6 +23,7 @@ ROW = {
     "kv_cache_dtype": "auto",
     "max_num_batched_tokens": 8192,
     "max_cudagraph_capture_size": 512,
+    "moe_backend": "auto",
 }
 RUN = {
     "config": "meta-llama/Llama-2-7b-hf",
@@ -77,7 +78,7 @@ def test_every_measured_row_has_a_deployment_and_equal_ones_are_shared():
     assert list(deployments) == list(rows["row_id"])
     flags = [
         "model", "gpu", "precision", "tensor_parallel_size", "enable_expert_parallel",
-        "kv_cache_dtype", "max_num_batched_tokens", "max_cudagraph_capture_size",
+        "kv_cache_dtype", "max_num_batched_tokens", "max_cudagraph_capture_size", "moe_backend",
     ]  # fmt: skip
     different = len(rows[flags].drop_duplicates())
     assert len({id(deployment) for deployment in deployments.values()}) == different == 79

@@ -91,11 +91,11 @@ def test_a_row_has_the_flags_of_the_script_of_its_day(tmp_path):
     rows, _ = read_rows(tmp_path, {"silicon_data_source": before}, {"silicon_tpot_ms": 21.0})
     flags = [
         "kv_cache_dtype", "enable_expert_parallel", "max_num_batched_tokens",
-        "max_cudagraph_capture_size",
+        "max_cudagraph_capture_size", "moe_backend",
     ]  # fmt: skip
     assert rows[flags].to_numpy().tolist() == [
-        ["auto", True, 8192, 512],
-        ["fp8", False, 2048, 2048],
+        ["auto", True, 8192, 512, "triton"],
+        ["fp8", False, 2048, 2048, "auto"],
     ]
     assert [key.split("|")[-1] for key in rows["series"]] == ["ep2", "ep1"]
 

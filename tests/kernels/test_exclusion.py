@@ -83,9 +83,12 @@ def test_no_excluded_row_is_left(tables, name):
     for rows in (kept.decode_attention, kept.prefill_attention):
         assert not set(map(tuple, rows[columns].to_numpy())) & attention_shapes(model)
     if model.moe is not None:
-        same = (kept.moe["hidden"] == model.hidden_size) & (kept.moe["width"] == model.moe.width)
-        assert not (same & (kept.moe["experts"] == model.moe.experts)).any()
-    for rows in (kept.gemm, kept.decode_attention, kept.moe, kept.all_reduce):
+        for rows in (kept.moe, kept.other_experts):
+            same = (rows["hidden"] == model.hidden_size) & (rows["width"] == model.moe.width)
+            assert not (same & (rows["experts"] == model.moe.experts)).any()
+    for rows in (
+        kept.gemm, kept.decode_attention, kept.moe, kept.other_experts, kept.all_reduce
+    ):  # fmt: skip
         assert len(rows) > 0
         assert (rows["gpu"] != "A100-SXM-80GB").all()
 

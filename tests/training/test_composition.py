@@ -127,8 +127,10 @@ def test_many_deployments_together_are_each_alone(h100_kernels):
         on_h100(DENSE, tensor_parallel_size=2),
         on_h100(MOE, tensor_parallel_size=2, data_parallel_size=2, enable_expert_parallel=True),
         on_h100(LATENT, tensor_parallel_size=8),
+        on_h100("MiniMaxAI/MiniMax-M2.5", tensor_parallel_size=4, moe_backend="auto"),
+        on_h100("MiniMaxAI/MiniMax-M2.5", tensor_parallel_size=4, moe_backend="cutlass"),
     ]
-    batches = [sample_batches(i) for i in range(3)]
+    batches = [sample_batches(i) for i in range(len(deployments))]
     together = compose_many(h100_kernels, deployments, batches)
     for parts, deployment, batch in zip(together, deployments, batches, strict=True):
         np.testing.assert_allclose(parts, compose(h100_kernels, deployment, batch), rtol=1e-12)

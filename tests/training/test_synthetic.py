@@ -1,12 +1,15 @@
+from dataclasses import replace
+
 import numpy as np
 
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.near_copy import is_near_copy
 from pinn.specs.catalog import load_model
+from pinn.specs.expert_kernels import AUTO, CUTLASS, TRITON
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.training.kernel_learner import KernelSettings, training_deployments
 from pinn.training.teacher.catalog_deployments import catalog_deployments
-from pinn.training.teacher.synthetic import synthetic_deployments, weight_bytes
+from pinn.training.teacher.synthetic import by_all_kernels, synthetic_deployments, weight_bytes
 
 GPUS = [load_gpu("H100"), load_gpu("B200")]
 
@@ -48,6 +51,21 @@ def test_mxfp4_experts_have_eight_bit_activations_on_blackwell_alone():
             if d.model.moe is not None and d.model.precisions.experts.name == "mxfp4_mxfp8"
         }
         assert chips == {"B200-SXM"}
+
+
+def test_other_kernels_of_the_experts_are_learned_from_beside_the_engines_own():
+    drawn, named = synthetic_deployments(300, GPUS, 0), catalog_deployments(300, GPUS, 0)
+    found = {(d.gpu.name, d.expert_kernels) for d in drawn}
+    assert found == {
+        ("H100-SXM", AUTO), ("H100-SXM", CUTLASS), ("B200-SXM", AUTO), ("B200-SXM", TRITON)
+    }  # fmt: skip
+    for deployments in (drawn, named):
+        others = [d for d in deployments if d.expert_kernels != AUTO]
+        assert others
+        for d in others:
+            own = replace(d, serving=replace(d.serving, moe_backend=AUTO))
+            assert own in deployments
+            assert list(by_all_kernels(own)) == [own, d]
 
 
 def test_near_copies_are_told_by_shapes_not_names():

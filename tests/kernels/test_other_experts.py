@@ -1,0 +1,109 @@
+"""Experts by kernels that the engine would not pick by itself: their rows, fit and steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pinn.kernels.composition import COMPOSED_PARTS, compose
+from pinn.kernels.exclusion import Exclusion
+from pinn.kernels.moe import expert_sizes
+from pinn.kernels.other_experts import OtherExperts
+from pinn.kernels.surrogates import KernelSurrogates
+from pinn.kernels.tables.moe import read_other_experts
+from pinn.physics.uniform_batches import UniformBatches
+from pinn.specs.catalog import load_model
+from pinn.specs.deployment import Deployment
+from pinn.specs.expert_kernels import AUTO, CUTLASS, TRITON
+from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.serving import ServingSpec
+
+MINIMAX = load_model("MiniMaxAI/MiniMax-M2.5")
+SHAPE = (3072, 1536, 256, 8)
+TOKENS = np.array([1.0, 8, 64, 256, 257, 1024, 16384, 1e6])
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def shipped() -> KernelSurrogates:
+    """The surrogates of the repository."""
+    return KernelSurrogates.load(ROOT / "checkpoints" / "kernels" / "all")
+
+
+@pytest.fixture(scope="module")
+def timed() -> pd.DataFrame:
+    """CUTLASS's experts on the H100."""
+    return read_other_experts({"h100_sxm": load_gpu("H100")})[0]
+
+
+def extra(fits: OtherExperts, gpu: str, kernels: str) -> np.ndarray:
+    return fits.extra_seconds(load_gpu(gpu), "fp8_block", kernels, expert_sizes(TOKENS, *SHAPE))
+
+
+def test_a_fit_finds_the_weights_that_rows_were_made_of(shipped, timed):
+    gpus = {"H100-SXM": load_gpu("H100")}
+    own = shipped.moe.seconds_as_measured(timed, gpus)
+    alone = OtherExperts.fit(timed.assign(seconds=own), gpus, shipped.moe)
+    np.testing.assert_allclose(alone.weights["H100-SXM", CUTLASS], 0, atol=1e-9)
+    launches = OtherExperts.fit(timed.assign(seconds=own + 5e-5), gpus, shipped.moe)
+    expected = np.array([5.0, 0, 0, 0, 0, 0, 0])  # launches of 10 us
+    np.testing.assert_allclose(launches.weights["H100-SXM", CUTLASS], expected, atol=1e-6)
+    assert OtherExperts.fit(timed.iloc[:0], gpus, shipped.moe).weights == {}
+
+
+def test_every_chip_that_was_timed_has_weights_and_none_is_negative(shipped):
+    found = shipped.other_experts.weights
+    assert set(found) == {
+        *((chip, CUTLASS) for chip in ("*", "H100-SXM", "H200-SXM")),
+        *((chip, TRITON) for chip in ("*", "B200-SXM", "B300-SXM", "GB200", "GB300")),
+    }
+    assert all((weights >= 0).all() and weights.any() for weights in found.values())
+
+
+def test_a_chip_that_was_not_timed_takes_the_pool_and_without_a_pool_nothing_is_added(shipped):
+    fits = shipped.other_experts
+    pooled = OtherExperts({key: fits.weights[key] for key in fits.weights if key[0] == "*"})
+    np.testing.assert_array_equal(extra(fits, "H800", CUTLASS), extra(pooled, "H800", CUTLASS))
+    assert (extra(fits, "H100", CUTLASS) != extra(pooled, "H100", CUTLASS)).any()
+    assert (extra(OtherExperts(), "H100", CUTLASS) == 0).all()
+
+
+@pytest.mark.parametrize(("gpu", "kernels"), [("H100", CUTLASS), ("B200", TRITON)])
+@pytest.mark.parametrize("ranks", [(1, 1), (8, 1), (1, 8)])
+def test_other_kernels_take_no_less_and_never_get_cheaper_with_tokens(shipped, gpu, kernels, ranks):
+    chip, tokens = load_gpu(gpu), np.array([0, *TOKENS])
+    own = shipped.moe_seconds(chip, "fp8_block", tokens, *SHAPE, *ranks)
+    other = shipped.other_experts_seconds(chip, "fp8_block", kernels, tokens, *SHAPE, *ranks)
+    assert (other >= own).all()
+    assert (np.diff(other) > 0).all()
+    assert other[0] == 0
+
+
+def test_rows_of_a_held_out_model_or_gpu_are_left_out_of_the_fit(tables, timed):
+    def like_minimax(rows: pd.DataFrame) -> pd.Series:
+        return (rows["hidden"] == 3072) & (rows["width"] == 1536) & (rows["experts"] == 256)
+
+    assert like_minimax(timed).any()
+    kept = Exclusion(models=(MINIMAX,)).apply(tables).other_experts
+    assert 0 < len(kept) < len(timed)
+    assert not like_minimax(kept).any()
+    assert len(Exclusion(gpus=("H100-SXM",)).apply(tables).other_experts) == 0
+
+
+@pytest.mark.parametrize(("gpu", "kernels"), [("B200", TRITON), ("H200", CUTLASS)])
+def test_a_step_by_other_kernels_is_longer_in_its_experts_alone(shipped, gpu, kernels):
+    """Of 128 tokens and more; fewer on B200 may take as long."""
+    own = Deployment(MINIMAX, load_gpu(gpu), ServingSpec(tensor_parallel_size=4, moe_backend=AUTO))
+    other = replace(own, serving=replace(own.serving, moe_backend=kernels))
+    tokens = np.array([128.0, 512, 1024, 4096])
+    none = np.zeros_like(tokens)
+    batches = UniformBatches(none, none, none + 1, tokens, none)
+    before, after = (compose(shipped, each, batches) for each in (own, other))
+    experts = list(COMPOSED_PARTS).index("experts")
+    assert (after[..., experts] > 1.1 * before[..., experts]).all()
+    rest = [i for i in range(len(COMPOSED_PARTS)) if i != experts]
+    np.testing.assert_array_equal(after[..., rest], before[..., rest])

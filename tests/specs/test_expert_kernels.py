@@ -1,0 +1,92 @@
+"""Which kernels multiply the experts: what is asked for, what a release picks, what is timed."""
+
+from __future__ import annotations
+
+import pytest
+
+from pinn.coefficients.configurations import canonical, make_deployment
+from pinn.errors import PinnError
+from pinn.physics.descriptors import DESCRIPTORS, embed
+from pinn.specs.deployment import Deployment
+from pinn.specs.expert_kernels import AUTO, CUTLASS, NAMES, TRITON, named_kernels
+from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.recipe import ASSUMED, FLAG
+from pinn.specs.recipe_rules import effective_recipe
+from pinn.specs.serving import ServingSpec
+
+MINIMAX = "MiniMaxAI/MiniMax-M2.5"
+
+
+def deployed(gpu: str = "H200", model: str = MINIMAX, **flags) -> Deployment:
+    """MiniMax-M2.5, whose experts are block-scaled fp8, on four GPUs."""
+    given = {"model": model, "gpu": gpu, "tensor_parallel_size": 4} | flags
+    return make_deployment(canonical(given))
+
+
+def test_every_engines_spelling_is_one_of_three():
+    assert named_kernels("FLASHINFER_CUTLASS") == named_kernels("CUTLASS") == CUTLASS
+    assert named_kernels("triton") == TRITON
+    # The gpt-oss kernels of the same name are timed as the engine's own.
+    assert named_kernels("triton_kernels") == named_kernels("deep_gemm") == AUTO
+    asked = deployed("B200", engine="sglang", moe_runner_backend="triton")
+    assert asked.expert_kernels == TRITON
+
+
+@pytest.mark.parametrize("name", ["tritn", "vllm_auto", "0.15.0"])
+def test_an_unknown_name_is_refused_with_those_that_are_known(name):
+    with pytest.raises(PinnError, match=f"--moe-backend '{name}' is none of") as error:
+        deployed(moe_backend=name)
+    assert ", ".join(sorted(NAMES)) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "flags", "expected"),
+    [
+        ("H200", {"moe_backend": "cutlass"}, CUTLASS),
+        ("H200", {"moe_backend": "triton"}, AUTO),  # which it is by itself
+        ("H200", {"moe_backend": "cutlass", "enable_expert_parallel": True}, AUTO),
+        ("H200", {"moe_backend": "cutlass", "precision": "bf16"}, AUTO),
+        ("B200", {"moe_backend": "triton"}, TRITON),
+        ("GB300", {"moe_backend": "triton", "enable_expert_parallel": True}, TRITON),
+        ("B200", {"moe_backend": "cutlass"}, AUTO),
+        ("B200", {"moe_backend": "triton", "precision": "nvfp4"}, AUTO),
+        ("RTX-PRO-6000-Server", {"moe_backend": "triton"}, AUTO),
+        ("B200", {"moe_backend": "triton", "model": "Llama-3.1-8B"}, AUTO),
+    ],
+)
+def test_kernels_count_where_they_take_another_time_than_the_engines_own(gpu, flags, expected):
+    assert deployed(gpu, **flags).expert_kernels == expected
+
+
+@pytest.mark.parametrize(
+    ("gpu", "version", "expected"),
+    [
+        ("H200", "0.14.1", AUTO),
+        ("H200", "0.15.0", CUTLASS),
+        ("H100", "0.16.2", CUTLASS),
+        ("H200", "0.17.0", AUTO),
+        ("B200", "0.15.1", AUTO),
+    ],
+)
+def test_releases_of_vllm_pick_cutlass_on_hopper(gpu, version, expected):
+    found = effective_recipe(ServingSpec(engine_version=version), load_gpu(gpu))
+    assert (found.moe_kernels, found.origins["moe_kernels"].kind) == (expected, ASSUMED)
+    given = ServingSpec(engine_version=version, moe_backend="triton")
+    found = effective_recipe(given, load_gpu(gpu))
+    assert (found.moe_kernels, found.origins["moe_kernels"].kind) == (TRITON, FLAG)
+
+
+@pytest.mark.parametrize("engine", ["sglang", "trtllm"])
+@pytest.mark.parametrize("gpu", ["H200", "B200"])
+def test_other_engines_pick_what_is_timed_as_their_own(engine, gpu):
+    assert effective_recipe(ServingSpec(engine=engine), load_gpu(gpu)).moe_kernels == AUTO
+
+
+def test_the_embedding_tells_other_kernels_by_their_descriptor_alone():
+    for gpu, name in (("H200", CUTLASS), ("B200", TRITON)):
+        own, other = (deployed(gpu, moe_backend=kernels) for kernels in (AUTO, name))
+        free, rates = embed([own, other])
+        moved = {d for d, (a, b) in zip(DESCRIPTORS, free.T, strict=True) if a != b}
+        assert moved == {f"expert_{name}"}
+        assert free[:, DESCRIPTORS.index(f"expert_{name}")].tolist() == [0, 1]
+        assert (rates[0] == rates[1]).all()
