@@ -32,6 +32,7 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.batch import Batch
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
+from pinn.specs.expert_kernels import NAMES
 from pinn.specs.gpu_catalog import list_gpus, load_gpu
 from pinn.specs.sampling import GREEDY
 from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM, VLLM
@@ -105,6 +106,17 @@ RELEASES: tuple[dict[str, Any], ...] = tuple(
     for flags in (
         {"engine_version": "0.15.1"}, {"engine_version": "0.16.0"}, {"engine_version": "0.19.0"},
         {"engine_version": "0.19.0", "fuse_all_reduce": False},
+    )
+)  # fmt: skip
+#: Kernels of the experts where they take another time, and where they do not.
+EXPERT_KERNELS: tuple[dict[str, Any], ...] = tuple(
+    {"model": "MiniMaxAI/MiniMax-M2.5", "gpu": gpu, "tensor_parallel_size": 4} | flags
+    for gpu in ("H100", "H200", "H800", "B200", "GB300")
+    for flags in (
+        {}, {"engine_version": "0.17.0"}, {"engine": TRTLLM}, {"moe_backend": "triton"},
+        {"moe_backend": "flashinfer_cutlass"},
+        {"moe_backend": "cutlass", "enable_expert_parallel": True},
+        {"moe_backend": "Triton", "enable_expert_parallel": True, "engine_version": "0.15.0"},
     )
 )  # fmt: skip
 CASES = 10_000
@@ -263,7 +275,8 @@ def _phase_case(
 def network_cases(checkpoint: Path, count: int = NETWORK_CASES) -> list[dict]:
     """Deployments with their embedding, costs and coefficients by this program; most are random."""
     rng = np.random.default_rng(_SEED)
-    drawn = [*RELEASES, *_random_configurations(rng, count - len(RELEASES))]
+    fixed = [*RELEASES, *EXPERT_KERNELS]
+    drawn = [*fixed, *_random_configurations(rng, count - len(fixed))]
     deployments = [make_deployment(c) for c in drawn]
     configured = from_checkpoint(checkpoint, drawn, deployments)
     free, rates = embed(deployments)
@@ -298,6 +311,7 @@ def _random_configurations(rng: np.random.Generator, count: int) -> Iterator[dic
             "kv_cache_dtype": str(rng.choice(["auto", "fp8", "bf16"])),
             "generation_config": str(rng.choice(["auto", "auto", "vllm"])),
             "override_generation_config": str(rng.choice(_OVERRIDES)),
+            "moe_backend": str(rng.choice(["", *NAMES])),
         }
         engine = str(rng.choice([VLLM, VLLM, SGLANG, TRTLLM]))
         if engine != VLLM:

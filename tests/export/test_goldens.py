@@ -119,6 +119,9 @@ def test_the_cases_cover_what_they_should():
     assert len(cases) == CASES
     assert kinds == {(False, False), (False, True), (True, False), (True, True)}
     assert max(max(case["batch"][1::3], default=0) for case in cases) > 500_000
+    for name in ("expert_cutlass", "expert_triton"):
+        told = [case["descriptors"][name] for case in lines(NETWORK)]
+        assert 5 <= sum(told) < len(told) / 4
 
 
 def phases(case):

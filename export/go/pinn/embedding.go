@@ -14,7 +14,7 @@ var (
 		"expert_share", "expert_width", "expert_parallel", "tensor_parallel", "data_parallel",
 		"attention_bytes", "attention_native", "dense_bytes", "dense_native", "expert_bytes",
 		"expert_native", "expert_mx_scales", "block_scales", "kv_bytes", "sm_count", "l2_bytes",
-		"compute_capability", "nvlink",
+		"compute_capability", "nvlink", "expert_cutlass", "expert_triton",
 	}
 	rateNames = [...]string{"memory_bandwidth", "peak_compute", "link_bandwidth"}
 	// referenceRates are those of an H100 SXM.
@@ -100,6 +100,9 @@ func (d *Deployment) embedExperts(v map[string]float64) {
 	v["moe_share"] = layers / d.model.layers()
 	v["local_experts"], v["top_k"], v["expert_share"] = 0, 0, 0
 	v["expert_width"], v["expert_parallel"] = 0, 0
+	kernels := d.expertKernels()
+	v["expert_cutlass"] = truth(kernels == cutlassKernels)
+	v["expert_triton"] = truth(kernels == tritonKernels)
 	if moe == nil {
 		return
 	}

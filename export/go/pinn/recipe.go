@@ -17,6 +17,9 @@ type engineDefault struct {
 	value            string
 }
 
+// kernelName is a name of kernels of the experts and what they are timed as.
+type kernelName struct{ name, timedAs string }
+
 // recipe is what runs, whatever engine it is of: Python's pinn.specs.recipe, as far as costs and
 // embeddings ask for it.
 type recipe struct {
@@ -27,6 +30,7 @@ type recipe struct {
 	fusedAllReduce               bool
 	fusedQuantization            bool
 	allReduceLatency             float64
+	moeKernels                   string
 	chunkedPrefill               bool
 	speculation                  speculation
 }
@@ -64,6 +68,9 @@ func (s Serving) resolve(g *GPU) (recipe, error) {
 		return r, fmt.Errorf("ep_size %d does not divide the %d GPUs of a replica", s.EpSize, ranks)
 	}
 	if err := s.allReduce(&r, g); err != nil {
+		return r, err
+	}
+	if r.moeKernels, err = s.moeKernels(g); err != nil {
 		return r, err
 	}
 	chunked, err := s.lookUp("enable_chunked_prefill", g)
@@ -198,7 +205,10 @@ func (s Serving) lookUp(flag string, g *GPU) (string, error) {
 			d.leastGiB <= gib && (d.below == 0 || gib < d.below) &&
 			d.leastTP <= float64(s.TensorParallelSize) &&
 			(d.belowTP == 0 || float64(s.TensorParallelSize) < d.belowTP)
-		if fits && strings.Contains(strings.ToLower(g.Name), d.gpu) {
+		if !fits {
+			continue
+		}
+		if named, _ := regexp.MatchString(d.gpu, strings.ToLower(g.Name)); named {
 			return d.value, nil
 		}
 	}

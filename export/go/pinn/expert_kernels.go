@@ -1,0 +1,48 @@
+package pinn
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Kernels of routed experts, as Python's pinn.specs.expert_kernels: the engine's own choice, or
+// others that are timed apart from it.
+const (
+	ownKernels     = "auto"
+	tritonKernels  = "triton"
+	cutlassKernels = "cutlass"
+)
+
+// moeKernels are those that a flag names, else the release's own.
+func (s Serving) moeKernels(g *GPU) (string, error) {
+	name := s.MoeBackend
+	if name == "" {
+		found, err := s.lookUp("moe_backend", g)
+		if err != nil {
+			return "", err
+		}
+		name = found
+	}
+	var known []string
+	for _, kernels := range expertKernelNames {
+		if strings.EqualFold(name, kernels.name) {
+			return kernels.timedAs, nil
+		}
+		known = append(known, kernels.name)
+	}
+	return "", fmt.Errorf("moe_backend %q is none of %s: give one of them or leave it out",
+		name, strings.Join(known, ", "))
+}
+
+// expertKernels are those of the recipe where they take another time than the engine's own.
+func (d *Deployment) expertKernels() string {
+	moe, _ := d.model.moe()
+	kernels, chip := d.recipe.moeKernels, d.gpu.ComputeCapability
+	hopper := chip == 9 && d.recipe.expertParallel == 1
+	blackwell := 10 <= chip && chip < 11
+	differs := kernels == cutlassKernels && hopper || kernels == tritonKernels && blackwell
+	if moe == nil || !differs || d.model.Precisions.Experts != "fp8_block" {
+		return ownKernels
+	}
+	return kernels
+}

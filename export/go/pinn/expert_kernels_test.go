@@ -1,0 +1,50 @@
+package pinn
+
+import (
+	"strings"
+	"testing"
+)
+
+const minimax = "MiniMaxAI/MiniMax-M2.5"
+
+func TestKernelsOfTheExpertsAreThoseOfTheFlagOrTheRelease(t *testing.T) {
+	specs := goldenSpecs(t)
+	for _, c := range []struct {
+		model, gpu string
+		serving    Serving
+		want       string
+	}{
+		{minimax, "H200", Serving{}, "cutlass"}, // vLLM 0.15.1
+		{minimax, "H200", Serving{EngineVersion: "0.14.1"}, "auto"},
+		{minimax, "H200", Serving{EngineVersion: "0.17.0"}, "auto"},
+		{minimax, "H200", Serving{MoeBackend: "triton"}, "auto"},
+		{minimax, "H200", Serving{EnableExpertParallel: true}, "auto"},
+		{minimax, "B200", Serving{}, "auto"},
+		{minimax, "B200", Serving{MoeBackend: "Triton"}, "triton"},
+		{minimax, "B200", Serving{MoeBackend: "triton", Engine: "sglang"}, "triton"},
+		{minimax, "H200", Serving{Engine: "trtllm"}, "auto"},
+		{"moonshotai/Kimi-K2.5", "B200", Serving{MoeBackend: "triton"}, "auto"}, // int4
+		{"meta-llama/Llama-3.1-8B", "B200", Serving{MoeBackend: "triton"}, "auto"},
+	} {
+		c.serving.TensorParallelSize = 4
+		d, err := specs.Deploy(c.model, c.gpu, c.serving)
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := d.Embed().Descriptors
+		for _, name := range []string{"cutlass", "triton"} {
+			if got := told["expert_"+name]; got != truth(name == c.want) {
+				t.Errorf("%s on %s %+v: expert_%s is %v", c.model, c.gpu, c.serving, name, got)
+			}
+		}
+	}
+}
+
+func TestUnknownKernelsOfTheExpertsAreRefused(t *testing.T) {
+	for _, model := range []string{minimax, "meta-llama/Llama-3.1-8B"} {
+		_, err := goldenSpecs(t).Deploy(model, "H200", Serving{MoeBackend: "tritn"})
+		if err == nil || !strings.Contains(err.Error(), `moe_backend "tritn" is none of aiter, `) {
+			t.Errorf("%s: %v", model, err)
+		}
+	}
+}
