@@ -33,8 +33,9 @@ def test_a_step_feature_is_well_defined(name):
     assert feature.name == name
     assert feature.unit == "1" or feature.unit.split("/")[0] == "s"
     assert feature.resource in RESOURCES
-    # A count of host work has a beta in seconds; a datasheet time has a plain multiplier.
-    assert (feature.unit == "1") == (feature.resource != "host")
+    # A count of host work has a beta in seconds; a datasheet time has a plain multiplier. Part of
+    # sampling's no rate shortens, so it is bounded as host work is.
+    assert (feature.unit == "1") == (feature.resource != "host" or name == "sampling")
     assert 0 <= feature.lower_bound <= feature.prior
     assert feature.lower_bound == (1 if feature.resource in ("roofline", "pcie") else 0)
     assert feature.meaning.endswith(".")
