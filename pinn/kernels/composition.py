@@ -123,6 +123,7 @@ def _experts(i: int, deployment: Deployment, batches: UniformBatches) -> Iterato
 
 
 def _other_experts(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+    # Which kernels is one size more: 1 for Triton's, 0 for CUTLASS's.
     if deployment.expert_kernels != AUTO:
         yield _expert_call(i, deployment, batches, float(deployment.expert_kernels == TRITON))
 

@@ -39,7 +39,8 @@ class StepFeature:
         kernel_prior: What measured kernels are expected to add to beta, before any data.
         overhead: What adds to it that no measured kernel holds; None where nothing does.
         resource: Which datasheet rate the feature shrinks with: ``bandwidth``, ``peak``,
-            ``roofline`` (the larger of both times), ``link``, ``pcie`` or ``host``.
+            ``roofline`` (the larger of both times), ``link``, ``pcie``, or ``host``, whose
+            time, or a part of it, shrinks with none.
         part: The part of a step's breakdown that it belongs to; ``gemm`` is split in two there.
         explains: Parts of a composed step that it may explain
             (``pinn.training.teacher.projection``).
