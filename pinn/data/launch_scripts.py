@@ -12,7 +12,7 @@ from functools import cache
 
 import pandas as pd
 
-from pinn.specs.expert_kernels import AUTO, CUTLASS, TRITON
+from pinn.specs.expert_kernels import CUTLASS, TRITON, as_in_tables
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.recipe import EffectiveRecipe
 from pinn.specs.recipe_rules import effective_recipe
@@ -49,7 +49,7 @@ class LaunchScript:
         graph_tokens: ``--max-cudagraph-capture-size``; None where it is not passed.
         precision_served: Scheme that really ran, where an environment variable chooses it.
         expert_kernels: Kernels of the experts that the script's environment variables or its
-            release pick.
+            release pick; empty for those of the kernel tables.
     """
 
     model: str
@@ -63,7 +63,7 @@ class LaunchScript:
     two_prompts_per_step: bool = False
     graph_tokens: int | None = None
     precision_served: str = ""
-    expert_kernels: str = AUTO
+    expert_kernels: str = ""
 
     def runs(self, model: str, gpu: str, precision: str, date: str) -> bool:
         """Whether it is the script of a row."""
@@ -158,7 +158,10 @@ def with_launch_flags(rows: pd.DataFrame) -> pd.DataFrame:
             script.graph_tokens or _defaults(gpu).graph_tokens
             for script, gpu in zip(scripts, rows["gpu"], strict=True)
         ],
-        moe_backend=[script.expert_kernels for script in scripts],
+        moe_backend=[
+            script.expert_kernels or as_in_tables(load_gpu(gpu))
+            for script, gpu in zip(scripts, rows["gpu"], strict=True)
+        ],
     )
 
 

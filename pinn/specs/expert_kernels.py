@@ -6,10 +6,11 @@ from pinn.errors import PinnError
 from pinn.specs.gpu import GpuSpec
 
 AUTO, TRITON, CUTLASS = "auto", "triton", "cutlass"
+_HOPPER = 9.0
 
 #: Names of kernels in the engines' own spellings: vLLM's ``--moe-backend``, SGLang's
 #: ``--moe-runner-backend`` and TensorRT-LLM's ``moe_config.backend``. Those that are timed as the
-#: engine's own choice are ``AUTO``.
+#: engine's own choice in the kernel tables are ``AUTO``.
 NAMES: dict[str, str] = {
     "triton": TRITON,
     "cutlass": CUTLASS,
@@ -40,6 +41,11 @@ def named_kernels(name: str) -> str:
     return found
 
 
+def as_in_tables(gpu: GpuSpec) -> str:
+    """A flag's value whose kernels are timed as ``AUTO`` on a GPU, whatever a release picks."""
+    return TRITON if gpu.compute_capability == _HOPPER else "flashinfer_trtllm"
+
+
 def timed_apart(kernels: str, expert_format: str, gpu: GpuSpec, spread: int) -> str:
     """The kernels where they differ from those that are timed as ``AUTO``; else ``AUTO``.
 
@@ -53,7 +59,7 @@ def timed_apart(kernels: str, expert_format: str, gpu: GpuSpec, spread: int) -> 
         gpu: What they run on.
         spread: GPUs over which whole experts are spread.
     """
-    hopper = gpu.compute_capability == 9.0
+    hopper = gpu.compute_capability == _HOPPER
     blackwell = 10.0 <= gpu.compute_capability < 11.0
     differs = (kernels == CUTLASS and hopper and spread == 1) or (kernels == TRITON and blackwell)
     return kernels if differs and expert_format == "fp8_block" else AUTO

@@ -88,7 +88,7 @@ class _Found:
     def look_up(self, name: str) -> tuple[Any, Origin]:
         """The value of a flag and what set it."""
         flag, given = _FLAGS.get(name), getattr(self.serving, name, None)
-        if given not in (None, "") and (flag is None or given != flag.default):
+        if given not in (None, "", "auto") and (flag is None or given != flag.default):
             return given, Origin(FLAG, self._said(flag, name))
         if flag is not None and flag.default not in (None, ""):
             return given, Origin(DEFAULT, f"{flag.option} is not given")

@@ -95,7 +95,7 @@ def test_a_row_has_the_flags_of_the_script_of_its_day(tmp_path):
     ]  # fmt: skip
     assert rows[flags].to_numpy().tolist() == [
         ["auto", True, 8192, 512, "triton"],
-        ["fp8", False, 2048, 2048, "auto"],
+        ["fp8", False, 2048, 2048, "flashinfer_trtllm"],
     ]
     assert [key.split("|")[-1] for key in rows["series"]] == ["ep2", "ep1"]
 

@@ -8,7 +8,7 @@ from pinn.coefficients.configurations import canonical, make_deployment
 from pinn.errors import PinnError
 from pinn.physics.descriptors import DESCRIPTORS, embed
 from pinn.specs.deployment import Deployment
-from pinn.specs.expert_kernels import AUTO, CUTLASS, NAMES, TRITON, named_kernels
+from pinn.specs.expert_kernels import AUTO, CUTLASS, NAMES, TRITON, as_in_tables, named_kernels
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.recipe import ASSUMED, FLAG
 from pinn.specs.recipe_rules import effective_recipe
@@ -84,9 +84,20 @@ def test_other_engines_pick_what_is_timed_as_their_own(engine, gpu):
 
 def test_the_embedding_tells_other_kernels_by_their_descriptor_alone():
     for gpu, name in (("H200", CUTLASS), ("B200", TRITON)):
-        own, other = (deployed(gpu, moe_backend=kernels) for kernels in (AUTO, name))
+        flags = (as_in_tables(load_gpu(gpu)), name)
+        own, other = (deployed(gpu, moe_backend=kernels) for kernels in flags)
         free, rates = embed([own, other])
         moved = {d for d, (a, b) in zip(DESCRIPTORS, free.T, strict=True) if a != b}
         assert moved == {f"expert_{name}"}
         assert free[:, DESCRIPTORS.index(f"expert_{name}")].tolist() == [0, 1]
         assert (rates[0] == rates[1]).all()
+
+
+@pytest.mark.parametrize("version", ["0.14.1", "0.15.1", "0.19.0"])
+@pytest.mark.parametrize("gpu", ["H100", "H20", "B200", "A100-SXM-80GB"])
+def test_auto_is_as_if_nothing_was_said(gpu, version):
+    said, unsaid = (
+        deployed(gpu, engine_version=version, moe_backend=name) for name in ("auto", "")
+    )
+    assert said.recipe.moe_kernels == unsaid.recipe.moe_kernels
+    assert deployed(gpu, moe_backend=as_in_tables(load_gpu(gpu))).expert_kernels == AUTO

@@ -11,7 +11,7 @@ var engineDefaults = []engineDefault{
 	{"vllm", "max_cudagraph_capture_size", "", "", "", 0, 0, 0, 0, "512"},
 	{"vllm", "fuse_all_reduce", "0.16", "", "", 0, 0, 2, 0, "yes"},
 	{"vllm", "fuse_all_reduce", "", "", "", 0, 0, 0, 0, "no"},
-	{"vllm", "moe_backend", "0.15", "0.17", "h[12]00", 0, 0, 0, 0, "flashinfer_cutlass"},
+	{"vllm", "moe_backend", "0.15", "0.17", "h(100|200|20|800)", 0, 0, 0, 0, "flashinfer_cutlass"},
 	{"vllm", "moe_backend", "", "", "", 0, 0, 0, 0, "auto"},
 	{"sglang", "engine_version", "", "", "", 0, 0, 0, 0, "0.5.9"},
 	{"sglang", "max_num_seqs", "", "", "", 0, 0, 0, 0, "2048"},

@@ -16,7 +16,7 @@ const (
 // moeKernels are those that a flag names, else the release's own.
 func (s Serving) moeKernels(g *GPU) (string, error) {
 	name := s.MoeBackend
-	if name == "" {
+	if name == "" || strings.EqualFold(name, "auto") {
 		found, err := s.lookUp("moe_backend", g)
 		if err != nil {
 			return "", err

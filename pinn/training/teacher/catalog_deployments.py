@@ -10,7 +10,7 @@ import numpy as np
 from pinn.errors import PinnError
 from pinn.specs.catalog import list_models, load_model
 from pinn.specs.deployment import Deployment
-from pinn.specs.expert_kernels import AUTO
+from pinn.specs.expert_kernels import as_in_tables
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import ModelSpec
 from pinn.specs.precision_override import with_precision
@@ -59,7 +59,7 @@ def catalog_deployments(
             serving = ServingSpec(
                 tensor_parallel_size=tp,
                 enable_expert_parallel=spread and model.moe is not None,
-                moe_backend=AUTO,
+                moe_backend=as_in_tables(gpu),
                 kv_cache_dtype=cache,
                 override_generation_config=override,
             )

@@ -10,7 +10,7 @@ import numpy as np
 from pinn.errors import PinnError
 from pinn.physics.matmuls import dense_matmuls, expert_weights
 from pinn.specs.deployment import Deployment
-from pinn.specs.expert_kernels import AUTO, CUTLASS, TRITON
+from pinn.specs.expert_kernels import AUTO, CUTLASS, TRITON, as_in_tables
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import (
     AttentionSpec,
@@ -103,7 +103,7 @@ def _split(draw: np.random.Generator, model: ModelSpec, gpu: GpuSpec) -> Deploym
         data_parallel_size=int(draw.choice([1, 1, 1, 1, 1, 1, 2, 4, 8])) if model.moe else 1,
         enable_expert_parallel=model.moe is not None and draw.random() < 0.35,
         kv_cache_dtype="fp8" if draw.random() < 0.35 else "auto",
-        moe_backend=AUTO,
+        moe_backend=as_in_tables(gpu),
     )
     try:
         deployment = Deployment(model, gpu, serving)
