@@ -27,6 +27,7 @@ from pinn.kernels.mixer_calls import (
 )
 from pinn.kernels.mixer_fits import INDEXED_SIZES, RECURRENT, RECURRENT_SIZES, SPARSE
 from pinn.kernels.moe import Moe
+from pinn.kernels.quantization import quantization_seconds, without_quantization
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.physics.costs import step_costs
 from pinn.physics.matmuls import dense_matmuls
@@ -34,7 +35,7 @@ from pinn.physics.uniform_batches import UniformBatches
 from pinn.specs.deployment import Deployment
 from pinn.specs.expert_kernels import AUTO, CUTLASS, TRITON
 from pinn.specs.model import AttentionSpec, LatentAttentionSpec, LayerGroup
-from pinn.specs.precision import ACTIVATION_BYTES
+from pinn.specs.precision import ACTIVATION_BYTES, precision
 
 #: Choosing experts and sorting tokens, per layer, where the measured kernel starts from a given
 #: choice; vLLM's "monolithic" kernels (mxfp4 on Hopper and Blackwell) choose inside. An assumption:
@@ -115,6 +116,17 @@ def _gemm(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[C
             # MLACommonImpl._compute_prefill_context).
             rows = rows + batches.prefill_requests * batches.prefill_cached
         yield Call(i, matmul.weights.name, matmul.count, (rows, matmul.n, matmul.k))
+
+
+def _products(kernels: KernelSurrogates, gpu: Coded, form: Coded, m, n, k) -> np.ndarray:
+    """Static scales of activations are applied by the kernel before: vLLM's compiler fuses them."""
+    seconds = kernels.gemm_seconds(gpu, form, m, n, k)
+    for row, (g, f) in enumerate(zip(gpu.ids[:, 0], form.ids[:, 0], strict=True)):
+        chip, weights = gpu.options[g], precision(form.options[f])
+        if weights.static_activations and weights.math in chip.peak_flop_per_s:
+            scaling = quantization_seconds(chip, m[row], k[row])
+            seconds[row] = without_quantization(seconds[row], scaling)
+    return seconds
 
 
 def _experts(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
@@ -298,7 +310,7 @@ _EXPERTS = ("tokens", "hidden", "width", "experts", "top_k", "tensor_parallel", 
 #: Parts of a composed step, in the order of every composed array, and what each is made of.
 COMPOSED_PARTS: dict[str, tuple[Kernels, ...]] = {
     "gemm": (
-        Kernels(_gemm, KernelSurrogates.gemm_seconds, ("m", "n", "k"), Gemm.name),
+        Kernels(_gemm, _products, ("m", "n", "k"), Gemm.name),
     ),
     "experts": (
         Kernels(_experts, _routed_experts, _EXPERTS, Moe.name),

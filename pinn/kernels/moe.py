@@ -44,6 +44,7 @@ def family(hw: Hardware) -> Int[np.ndarray, " rows"]:
         "bf16": 0,
         "fp16": 0,
         "fp8": native,
+        "fp8_static": native,
         "int8": native,
         "fp8_block": np.where(hw.math > 0, 2, 3),
         "int8_wo": 3,

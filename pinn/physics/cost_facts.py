@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from pinn.physics.matmuls import MatMul, dense_matmuls, expert_weights
 from pinn.physics.mixer_work import attention_work
+from pinn.physics.small_kernels import small_kernel_elements
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import ModelSpec
 from pinn.specs.precision import Precision, precision
@@ -64,6 +65,7 @@ class CostFacts:
         bf16_flop_per_s: Its peak.
         fp8_flop_per_s: Its rate of the indexers' scores.
         dense_weight_bytes: All weights on one GPU but the routed experts'.
+        small_kernel_elements: 16-bit elements that norms and the like move per token.
         dense_token_s: Computing them for one token, the output head apart.
         head_sequence_s: Computing the output head for one sequence.
         kv_element_bytes: Of an element of the KV cache.
@@ -114,6 +116,7 @@ class CostFacts:
     bf16_flop_per_s: float
     fp8_flop_per_s: float
     dense_weight_bytes: float
+    small_kernel_elements: float
     dense_token_s: float
     head_sequence_s: float
     kv_element_bytes: float
@@ -169,6 +172,7 @@ def cost_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> CostFacts:
         bf16_flop_per_s=gpu.peak_flop_per_s["bf16"],
         fp8_flop_per_s=gpu.matmul_flop_per_s(precision("fp8")),
         dense_weight_bytes=dense.weight_bytes,
+        small_kernel_elements=small_kernel_elements(model, tp),
         dense_token_s=sum((f / gpu.matmul_flop_per_s(w) for w, f in dense.token_flop), 0.0),
         head_sequence_s=sum((f / gpu.matmul_flop_per_s(w) for w, f in dense.head_flop), 0.0),
         kv_element_bytes=flags.kv_element_bytes,

@@ -6,10 +6,6 @@ from pinn.physics.cost_facts import CostFacts
 from pinn.specs.precision import ACTIVATION_BYTES
 from pinn.units import GIB
 
-#: Residual reads and writes of one layer per token, in units of the hidden size: two norms with
-#: residual add (read 2, write 2 each), the activation function and the KV write are of that order.
-#: An assumption; what it misses is in the beta of ``activations``.
-ACTIVATION_PASSES = 12.0
 #: Share of a parallel layer's latency that lies around its all-reduces: the overhead of the feature
 #: ``parallel_layer``, 3 us, in its prior of 10.
 AROUND_ALL_REDUCE = 0.3
@@ -36,8 +32,8 @@ def launched_layers(w: CostFacts) -> float:
 
 
 def activation_token_s(w: CostFacts) -> float:
-    """Residual-stream traffic of one token."""
-    return w.layers * ACTIVATION_PASSES * token_bytes(w) / w.memory_bytes_per_s
+    """What the kernels between the multiplications move of one token."""
+    return w.small_kernel_elements * ACTIVATION_BYTES / w.memory_bytes_per_s
 
 
 def experts(w: CostFacts) -> float:

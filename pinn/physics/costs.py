@@ -104,7 +104,10 @@ class StepCosts:
         )
     )
     activation_token_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost("Residual-stream traffic of one token.", formulas.activation_token_s)
+        metadata=cost(
+            "What the kernels between the multiplications move of one token.",
+            formulas.activation_token_s,
+        )
     )
     experts: Float[np.ndarray, "*n"] = field(
         metadata=cost("Routed experts on this GPU; 0 for a dense model.", formulas.experts)

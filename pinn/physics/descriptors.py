@@ -107,6 +107,7 @@ def _format_descriptors(model: ModelSpec, gpu: GpuSpec, kv_bytes: float) -> dict
         "expert_native": experts_native,
         "expert_mx_scales": float(model.moe is not None and formats.experts.name.startswith("mx")),
         "block_scales": float("block" in formats.experts.name or "block" in formats.dense_ffn.name),
+        "static_scales": float(formats.dense_ffn.static_activations),
         "kv_bytes": float(np.log2(kv_bytes)),
     }
 
@@ -150,7 +151,7 @@ DESCRIPTORS: tuple[str, ...] = (
     "windowed_share", "window_tokens", "moe_share", "local_experts", "top_k", "expert_share",
     "expert_width", "expert_parallel", "tensor_parallel", "data_parallel", "attention_bytes",
     "attention_native", "dense_bytes", "dense_native", "expert_bytes", "expert_native",
-    "expert_mx_scales", "block_scales", "kv_bytes",
+    "expert_mx_scales", "block_scales", "static_scales", "kv_bytes",
     "sm_count", "l2_bytes", "compute_capability", "nvlink", "expert_cutlass", "expert_triton",
 )  # fmt: skip
 

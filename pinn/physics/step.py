@@ -121,9 +121,9 @@ _FEATURES = (
     StepFeature(
         "activations", "1", 0.0, 0.0, _ACTIVATIONS, "bandwidth",
         "small_kernels", ("gemm",),
-        "Residual-stream traffic of norms, rotary embedding, activation functions, quantization.",
-        seen(_ACTIVATIONS, "the bytes counted (ACTIVATION_PASSES) at the datasheet's bandwidth, "
-              "spread 1.1"),
+        "What norms, rotary embedding, activation functions and the cache's writes move.",
+        seen(_ACTIVATIONS, "the bytes counted (pinn/physics/small_kernels.py) at the datasheet's "
+              "bandwidth, spread 1.1"),
         lambda c, s: c.activation_token_s * s.tokens,
     ),
     StepFeature(

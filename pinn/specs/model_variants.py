@@ -93,7 +93,7 @@ class Variant:
     def _quantized(self, model: ModelSpec, scheme: str) -> ModelSpec:
         """Weights in the format, with what the owner's releases are known to do otherwise.
 
-        Qwen's fp8 releases have block scales; NVIDIA's cache in fp8, others' NVFP4 releases in 16
+        Qwen's fp8 releases have block scales, NVIDIA's static ones and a cache in fp8; others' NVFP4 releases in 16
         bits; Meta's fp8 of a dense model leaves the attention alone (Llama-3.1-405B-Instruct-FP8).
         """
         cache = None
@@ -101,8 +101,8 @@ class Variant:
             cache = "fp8"
         elif scheme == "nvfp4":
             cache = "bf16"
-        if self.owner == "qwen" and scheme == "fp8":
-            scheme = "fp8_block"
+        if scheme == "fp8":
+            scheme = {"qwen": "fp8_block", "nvidia": "fp8_static"}.get(self.owner, scheme)
         found = with_precision(model, scheme, kv_cache=cache)
         if self.owner == "meta-llama" and scheme == "fp8" and model.moe is None:
             formats = replace(found.precisions, attention=model.precisions.lm_head)

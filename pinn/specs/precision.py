@@ -27,8 +27,14 @@ class Precision:
     math: str
     dynamic_activations: bool = False
 
+    @property
+    def static_activations(self) -> bool:
+        """Whether activations are scaled by factors that the checkpoint holds."""
+        return self.math == "fp8" and not self.dynamic_activations
 
-#: Block scales: fp8_block has a fp32 scale per 128 x 128, int4 an fp16 scale per group of 128 (or
+
+#: fp8 scales activations by what they are in each step, fp8_static by factors of the checkpoint,
+#: which the kernels before a multiplication apply. Block scales: fp8_block has a fp32 scale per 128 x 128, int4 an fp16 scale per group of 128 (or
 #: 32 at worst), mxfp4 an 8-bit scale per 32 (OCP MX specification 1.0), nvfp4 an fp8 scale per 16.
 #: mxfp4_mxfp8 are the weights of an mxfp4 checkpoint served with mxfp8 activations, which multiply
 #: at the 8-bit rate (vLLM's VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8).
@@ -39,6 +45,7 @@ PRECISIONS: dict[str, Precision] = {
         Precision("bf16", 2.0, "bf16"),
         Precision("fp16", 2.0, "bf16"),
         Precision("fp8", 1.0, "fp8", dynamic_activations=True),
+        Precision("fp8_static", 1.0, "fp8"),
         Precision("fp8_block", 1.0 + 4 / 128**2, "fp8", dynamic_activations=True),
         Precision("int8", 1.0, "int8", dynamic_activations=True),
         Precision("int8_wo", 1.0 + 2 / 128, "bf16"),

@@ -34,6 +34,7 @@ SCHEMES: dict[str, str] = {
     "bf16": "bf16",
     "fp16": "fp16",
     "fp8": "fp8",
+    "fp8_static": "fp8_static",
     "fp8_block": "fp8_block",
     "int4": "int4_wo",
     "int8": "int8",
@@ -114,7 +115,7 @@ def _is_native(model: ModelSpec, scheme: str) -> bool:
         return False
     if main.name == "mxfp4" and model.model_type == "gpt_oss":
         return scheme not in ("bf16", "fp16", "mxfp4_mxfp8")
-    family = {"fp8", "fp8_block"} if scheme == "fp8" else {SCHEMES[scheme]}
+    family = {"fp8", "fp8_static", "fp8_block"} if scheme == "fp8" else {SCHEMES[scheme]}
     return main.name in family
 
 
@@ -137,5 +138,8 @@ def _quantized_kinds(
         return frozenset({"experts"})
     bf16_attention = (
         target.name == "nvfp4" and is_moe and model.model_type not in _NVFP4_ATTENTION
-    ) or (target.name in ("fp8", "fp8_block") and model.model_type in _FP8_BF16_ATTENTION)
+    ) or (
+        target.name in ("fp8", "fp8_static", "fp8_block")
+        and model.model_type in _FP8_BF16_ATTENTION
+    )
     return _ALL_KINDS - {"attention"} if bf16_attention else _ALL_KINDS

@@ -19,7 +19,7 @@ _WEIGHT_ONLY_METHODS = frozenset(
     {"awq", "awq_marlin", "gptq", "gptq_marlin", "moe_wna16", "auto-round", "inc"}
 )
 _MODELOPT_FORMATS = {
-    "FP8": "fp8",
+    "FP8": "fp8_static",
     "FP8_PER_CHANNEL_PER_TOKEN": "fp8",
     "FP8_PB_WO": "fp8_block",
     "NVFP4": "nvfp4",
@@ -51,7 +51,9 @@ def method_format(config: Mapping[str, Any], source: str) -> Precision:
             unknown_scheme(f"modelopt {algorithm}", source)
         return precision(_MODELOPT_FORMATS[algorithm])
     if method in ("fp8", "fbgemm_fp8"):
-        return precision("fp8_block" if _has_blocks(config, source) else "fp8")
+        if _has_blocks(config, source):
+            return precision("fp8_block")
+        return precision("fp8_static" if config.get("activation_scheme") == "static" else "fp8")
     if method == "mxfp4":
         return precision("mxfp4")
     if method not in _WEIGHT_ONLY_METHODS:
@@ -98,7 +100,9 @@ def compressed_format(group: Mapping[str, Any], source: str) -> Precision:
     kind, bits = weights.get("type"), weights.get("num_bits")
     size, quantized_inputs = weights.get("group_size"), bool(group.get("input_activations"))
     if kind == "float" and bits == 8 and quantized_inputs:
-        return precision("fp8_block" if weights.get("strategy") == "block" else "fp8")
+        if weights.get("strategy") == "block":
+            return precision("fp8_block")
+        return precision("fp8_static" if _static_inputs(group) else "fp8")
     if kind == "float" and bits == 4 and size == 32:
         return precision("mxfp4")
     if kind == "float" and bits == 4 and size == 16 and quantized_inputs:
@@ -112,6 +116,12 @@ def compressed_format(group: Mapping[str, Any], source: str) -> Precision:
         f"compressed-tensors {kind} of {bits} bits in groups of {size} with {inputs} inputs",
         source,
     )
+
+
+def _static_inputs(group: Mapping[str, Any]) -> bool:
+    """Whether inputs are scaled by factors of the checkpoint; compressed-tensors' own default."""
+    inputs = group["input_activations"]
+    return not (isinstance(inputs, Mapping) and inputs.get("dynamic"))
 
 
 def is_fp8_cache(scheme: Any) -> bool:

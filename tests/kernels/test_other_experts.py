@@ -97,7 +97,9 @@ def test_rows_of_a_held_out_model_or_gpu_are_left_out_of_the_fit(tables, timed):
 @pytest.mark.parametrize(("gpu", "kernels"), [("B200", TRITON), ("H200", CUTLASS)])
 def test_a_step_by_other_kernels_is_longer_in_its_experts_alone(shipped, gpu, kernels):
     """Of 128 tokens and more; fewer on B200 may take as long."""
-    own = Deployment(MINIMAX, load_gpu(gpu), ServingSpec(tensor_parallel_size=4, moe_backend=AUTO))
+    chip = load_gpu(gpu)
+    serving = ServingSpec(tensor_parallel_size=4, moe_backend=as_in_tables(chip))
+    own = Deployment(MINIMAX, chip, serving)
     other = replace(own, serving=replace(own.serving, moe_backend=kernels))
     tokens = np.array([128.0, 512, 1024, 4096])
     none = np.zeros_like(tokens)

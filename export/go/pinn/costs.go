@@ -16,7 +16,7 @@ type Costs struct {
 	HeadSequence          float64 // Computing the output head for one sequence.
 	SampledRequest        float64 // Moving the logits of one request through the sampler's kernels.
 	SampledStep           float64 // What those kernels take in a step whatever its requests.
-	ActivationToken       float64 // Residual-stream traffic of one token.
+	ActivationToken       float64 // What the kernels between the multiplications move of one token.
 	Experts               float64 // Routed experts on this GPU; 0 for a dense model.
 	ExpertShare           float64 // Chance that a token uses a given expert: top-k / experts.
 	ExpertRead            float64 // Reading one of them in every MoE layer.
@@ -105,6 +105,7 @@ type costFacts struct {
 	bf16FlopPerS         float64
 	fp8FlopPerS          float64
 	denseWeightBytes     float64
+	smallKernelElements  float64
 	denseToken           float64
 	headSequence         float64
 	kvElementBytes       float64
@@ -134,10 +135,10 @@ type costFacts struct {
 func (w *costFacts) costs() Costs {
 	var c Costs
 	weights := w.denseWeightBytes / w.memoryBytesPerS
-	tokenBytes := w.hiddenSize * 2
 	experts := w.routedExperts / w.expertSpread
 	expertRead := w.expertWeights * w.expertWeightBytes / w.memoryBytesPerS
 	expertCopies := w.topK / w.expertSpread
+	tokenBytes := w.hiddenSize * 2
 	allReduceToken := w.allReduces * tokenBytes * 2 * (w.tensorParallelSize - 1) / w.tensorParallelSize / w.linkBytesPerS
 	c.Layers = w.layers
 	c.MoeLayers = w.moeLayers
@@ -155,7 +156,7 @@ func (w *costFacts) costs() Costs {
 	c.HeadSequence = w.headSequence
 	c.SampledRequest = w.vocabSize * w.logitBytes / w.memoryBytesPerS
 	c.SampledStep = w.samplerLaunch + w.vocabSize*w.samplerLogit
-	c.ActivationToken = w.layers * 12 * tokenBytes / w.memoryBytesPerS
+	c.ActivationToken = w.smallKernelElements * 2 / w.memoryBytesPerS
 	c.Experts = experts
 	c.ExpertShare = w.topK / max(w.routedExperts, 1)
 	c.ExpertRead = expertRead

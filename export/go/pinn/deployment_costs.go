@@ -1,5 +1,7 @@
 package pinn
 
+import "strings"
+
 const activationBytes = 2.0
 
 // Costs of one unit of work at datasheet rates, as Python's pinn.physics.costs.
@@ -40,10 +42,28 @@ func (d *Deployment) facts() costFacts {
 	return w
 }
 
+// moved are the 16-bit elements that the kernels around a multiplication read or write per token, as
+// Python's pinn.physics.small_kernels counts them.
+func (m *matmul) moved(format Precision) float64 {
+	if m.perSequence {
+		return 0
+	}
+	elements := 2 * float64(m.n)
+	switch name := m.name; {
+	case strings.HasSuffix(name, "o_proj"), strings.HasSuffix(name, "down_proj"), name == "router":
+		elements = 0
+	case strings.HasSuffix(name, "gate_up_proj"):
+		elements = 1.5 * float64(m.n)
+	}
+	return elements - truth(format.staticActivations())*float64(m.k)/2
+}
+
 func (d *Deployment) denseFacts(w *costFacts) {
+	w.smallKernelElements = 8 * d.model.layers() * w.hiddenSize
 	for _, m := range d.denseMatmuls() {
 		format := d.formats[m.format]
 		w.denseWeightBytes += m.weights() * format.BytesPerWeight
+		w.smallKernelElements += float64(m.count) * m.moved(format)
 		w.quantized = max(w.quantized, truth(format.DynamicActivations))
 		seconds := 2 * m.weights() / d.gpu.matmulFlop(format)
 		if m.perSequence {

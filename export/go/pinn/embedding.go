@@ -13,7 +13,7 @@ var (
 		"full_width_norm", "windowed_share", "window_tokens", "moe_share", "local_experts", "top_k",
 		"expert_share", "expert_width", "expert_parallel", "tensor_parallel", "data_parallel",
 		"attention_bytes", "attention_native", "dense_bytes", "dense_native", "expert_bytes",
-		"expert_native", "expert_mx_scales", "block_scales", "kv_bytes", "sm_count", "l2_bytes",
+		"expert_native", "expert_mx_scales", "block_scales", "static_scales", "kv_bytes", "sm_count", "l2_bytes",
 		"compute_capability", "nvlink", "expert_cutlass", "expert_triton",
 	}
 	rateNames = [...]string{"memory_bandwidth", "peak_compute", "link_bandwidth"}
@@ -130,5 +130,6 @@ func (d *Deployment) embedFormats(v map[string]float64) {
 	v["expert_mx_scales"] = truth(moe != nil && strings.HasPrefix(expertFormat.Name, "mx"))
 	v["block_scales"] = truth(
 		strings.Contains(expertFormat.Name, "block") || strings.Contains(dense.Name, "block"))
+	v["static_scales"] = truth(dense.staticActivations())
 	v["kv_bytes"] = math.Log2(d.kv.BytesPerWeight)
 }

@@ -32,6 +32,9 @@ type Precision struct {
 	DynamicActivations bool    `json:"dynamic_activations"`
 }
 
+// staticActivations tells whether activations are scaled by factors that the checkpoint holds.
+func (p Precision) staticActivations() bool { return p.Math == "fp8" && !p.DynamicActivations }
+
 // ModelSpec is a model as a serving engine sees it.
 type ModelSpec struct {
 	Name             string        `json:"name"`

@@ -33,7 +33,8 @@ WEIGHTS_SHARE = 0.85
 #: all chances of this file, assumptions.
 FORMATS: tuple[tuple[float, tuple[str, str, str]], ...] = (
     (0.20, ("bf16", "bf16", "bf16")),
-    (0.20, ("fp8", "fp8", "fp8")),
+    (0.10, ("fp8", "fp8", "fp8")),
+    (0.10, ("fp8_static", "fp8_static", "fp8_static")),
     (0.14, ("fp8_block", "fp8_block", "fp8_block")),
     (0.06, ("bf16", "fp8", "fp8")),
     (0.10, ("nvfp4", "nvfp4", "nvfp4")),
