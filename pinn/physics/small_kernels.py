@@ -1,4 +1,4 @@
-"""What the kernels between the multiplications move: norms, rotary embedding, activation functions."""
+"""What kernels between the multiplications move: norms, rotary embedding, activation functions."""
 
 from __future__ import annotations
 

@@ -93,8 +93,9 @@ class Variant:
     def _quantized(self, model: ModelSpec, scheme: str) -> ModelSpec:
         """Weights in the format, with what the owner's releases are known to do otherwise.
 
-        Qwen's fp8 releases have block scales, NVIDIA's static ones and a cache in fp8; others' NVFP4 releases in 16
-        bits; Meta's fp8 of a dense model leaves the attention alone (Llama-3.1-405B-Instruct-FP8).
+        Qwen's fp8 releases have block scales, NVIDIA's static ones and a cache in fp8; others'
+        NVFP4 releases cache in 16 bits; Meta's fp8 of a dense model leaves the attention alone
+        (Llama-3.1-405B-Instruct-FP8).
         """
         cache = None
         if self.owner == "nvidia" and scheme in ("fp8", "nvfp4"):

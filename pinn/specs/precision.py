@@ -34,10 +34,11 @@ class Precision:
 
 
 #: fp8 scales activations by what they are in each step, fp8_static by factors of the checkpoint,
-#: which the kernels before a multiplication apply. Block scales: fp8_block has a fp32 scale per 128 x 128, int4 an fp16 scale per group of 128 (or
-#: 32 at worst), mxfp4 an 8-bit scale per 32 (OCP MX specification 1.0), nvfp4 an fp8 scale per 16.
-#: mxfp4_mxfp8 are the weights of an mxfp4 checkpoint served with mxfp8 activations, which multiply
-#: at the 8-bit rate (vLLM's VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8).
+#: which the kernels before a multiplication apply. Block scales: fp8_block has a fp32 scale per
+#: 128 x 128, int4 an fp16 scale per group of 128 (or 32 at worst), mxfp4 an 8-bit scale per 32 (OCP
+#: MX specification 1.0), nvfp4 an fp8 scale per 16. mxfp4_mxfp8 are the weights of an mxfp4
+#: checkpoint served with mxfp8 activations, which multiply at the 8-bit rate (vLLM's
+#: VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8).
 PRECISIONS: dict[str, Precision] = {
     p.name: p
     for p in (

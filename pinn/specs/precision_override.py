@@ -46,6 +46,7 @@ SCHEMES: dict[str, str] = {
 }
 #: Mixture-of-experts families whose NVFP4 release quantizes the attention too.
 _NVFP4_ATTENTION = frozenset({"qwen3_moe"})
+_FP8 = frozenset({"fp8", "fp8_static", "fp8_block"})
 #: Families whose fp8 release leaves the attention in bf16.
 _FP8_BF16_ATTENTION = frozenset({"llama4", "llama4_text"})
 _EXPERTS_ONLY = frozenset({"mxfp4", "mxfp4_mxfp8"})
@@ -115,7 +116,7 @@ def _is_native(model: ModelSpec, scheme: str) -> bool:
         return False
     if main.name == "mxfp4" and model.model_type == "gpt_oss":
         return scheme not in ("bf16", "fp16", "mxfp4_mxfp8")
-    family = {"fp8", "fp8_static", "fp8_block"} if scheme == "fp8" else {SCHEMES[scheme]}
+    family = _FP8 if scheme == "fp8" else {SCHEMES[scheme]}
     return main.name in family
 
 
@@ -138,8 +139,5 @@ def _quantized_kinds(
         return frozenset({"experts"})
     bf16_attention = (
         target.name == "nvfp4" and is_moe and model.model_type not in _NVFP4_ATTENTION
-    ) or (
-        target.name in ("fp8", "fp8_static", "fp8_block")
-        and model.model_type in _FP8_BF16_ATTENTION
-    )
+    ) or (target.name in _FP8 and model.model_type in _FP8_BF16_ATTENTION)
     return _ALL_KINDS - {"attention"} if bf16_attention else _ALL_KINDS

@@ -18,7 +18,7 @@ from pinn.kernels.tables.moe import read_other_experts
 from pinn.physics.uniform_batches import UniformBatches
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
-from pinn.specs.expert_kernels import AUTO, CUTLASS, TRITON
+from pinn.specs.expert_kernels import CUTLASS, TRITON, as_in_tables
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.serving import ServingSpec
 
