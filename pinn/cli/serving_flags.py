@@ -20,8 +20,9 @@ Precision = Annotated[
         "--quantization",
         "--precision",
         "-q",
-        help="Serve the model as bf16, fp16, fp8, fp8_block, int8, int4, mxfp4, mxfp4_mxfp8 (8-bit "
-        "activations) or nvfp4 (fp4). "
+        help="Serve the model as bf16, fp16, fp8, fp8_static (activations scaled by the "
+        "checkpoint's factors), fp8_block, int8, int4, mxfp4, mxfp4_mxfp8 (8-bit activations) or "
+        "nvfp4 (fp4). "
         "[default: as its config says]",
         rich_help_panel=_PANEL,
         show_default=False,

@@ -88,7 +88,7 @@ def hopper_to_blackwell(rows: pd.DataFrame) -> list[Split]:
 
 
 #: Formats of eight bits that the split below trains on; it tests on all with fewer bits.
-EIGHT_BITS = ("fp8", "fp8_block", "int8")
+EIGHT_BITS = ("fp8", "fp8_static", "fp8_block", "int8")
 FOUR_BITS = ("nvfp4", "mxfp4", "mxfp4_mxfp8", "int4")
 
 

@@ -19,7 +19,7 @@ _LARGEST_SHARE = 0.5
 
 
 def quantization_seconds(
-    gpu: GpuSpec, rows: Float[np.ndarray, "*n"], width: float
+    gpu: GpuSpec, rows: Float[np.ndarray, "*n"], width: Float[np.ndarray, "*n"]
 ) -> Float[np.ndarray, "*n"]:
     """Scales of ``rows`` tokens of ``width`` 16-bit elements, and the elements in fp8."""
     moved = rows * width * _ELEMENT_BYTES

@@ -2,23 +2,23 @@
 
 Published checkpoints, read from their quantization configs (lm_head and routers are bf16 in all):
 
-======================================  =========  ===========  =======  ======  ========
-checkpoint                              attention  dense layers shared   experts KV cache
-======================================  =========  ===========  =======  ======  ========
-nvidia Llama-3.1-70B-FP8                fp8        fp8          -        -       fp8
-Qwen3-32B-FP8, Qwen3-235B-A22B-FP8,     fp8_block  fp8_block    -        same    bf16
+======================================  ==========  ===========  =======  ======  ========
+checkpoint                              attention   dense layers shared   experts KV cache
+======================================  ==========  ===========  =======  ======  ========
+nvidia Llama-3.1-70B-FP8                fp8_static  fp8_static   -        -       fp8
+Qwen3-32B-FP8, Qwen3-235B-A22B-FP8,     fp8_block   fp8_block    -        same    bf16
 MiniMax-M2.5
-DeepSeek-V3, R1, Kimi-K2-Instruct       fp8_block  fp8_block    same     same    bf16
-RedHatAI Llama-4-Scout-FP8-dynamic      bf16       -            fp8      fp8     bf16
-nvidia Qwen3-235B-A22B-NVFP4            nvfp4      -            -        nvfp4   fp8
-nvidia MiniMax-M2.5-NVFP4, -M2.7-NVFP4  bf16       -            -        nvfp4   fp8
-nvidia Kimi-K2.5-NVFP4                  bf16       nvfp4        nvfp4    nvfp4   fp8
-nvidia Kimi-K2.6-NVFP4, -K2.7-NVFP4     bf16       bf16         bf16     nvfp4   fp8
-nvidia DeepSeek-V3.1-NVFP4              bf16 but   nvfp4        nvfp4    nvfp4   fp8
+DeepSeek-V3, R1, Kimi-K2-Instruct       fp8_block   fp8_block    same     same    bf16
+RedHatAI Llama-4-Scout-FP8-dynamic      bf16        -            fp8      fp8     bf16
+nvidia Qwen3-235B-A22B-NVFP4            nvfp4       -            -        nvfp4   fp8
+nvidia MiniMax-M2.5-NVFP4, -M2.7-NVFP4  bf16        -            -        nvfp4   fp8
+nvidia Kimi-K2.5-NVFP4                  bf16        nvfp4        nvfp4    nvfp4   fp8
+nvidia Kimi-K2.6-NVFP4, -K2.7-NVFP4     bf16        bf16         bf16     nvfp4   fp8
+nvidia DeepSeek-V3.1-NVFP4              bf16 but    nvfp4        nvfp4    nvfp4   fp8
                                         o_proj
-moonshotai Kimi-K2.5 (int4)             bf16       bf16         bf16     int4    bf16
-openai gpt-oss (mxfp4)                  bf16       -            -        mxfp4   bf16
-======================================  =========  ===========  =======  ======  ========
+moonshotai Kimi-K2.5 (int4)             bf16        bf16         bf16     int4    bf16
+openai gpt-oss (mxfp4)                  bf16        -            -        mxfp4   bf16
+======================================  ==========  ===========  =======  ======  ========
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ def with_precision(
     """A model as a deployment under a precision label serves it.
 
     A checkpoint that is native in what the label says stays as it is: MiniMax-M2.5 and DeepSeek-V3
-    under ``fp8`` (their blocks), Kimi-K2.5 under ``int4``. So does gpt-oss under every label but
-    ``bf16`` and ``fp16``: it is served in MXFP4 whatever the label, with 8-bit activations where
-    the label is ``mxfp4_mxfp8``. Otherwise the table above decides, by ``model_type``; lm_head and
-    router keep the model's own 16-bit format.
+    under ``fp8`` (their blocks), as NVIDIA's Llama-3.1-70B-FP8 (its static scales), Kimi-K2.5 under
+    ``int4``. So does gpt-oss under every label but ``bf16`` and ``fp16``: it is served in MXFP4
+    whatever the label, with 8-bit activations where the label is ``mxfp4_mxfp8``. Otherwise the
+    table above decides, by ``model_type``; lm_head and router keep the model's own 16-bit format.
 
     Args:
         model: The model as it was read.

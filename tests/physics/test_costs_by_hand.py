@@ -226,9 +226,25 @@ def test_gpt_oss_experts_are_stored_in_four_bits():
     assert (found["experts"], found["expert_share"]) == (128, 4 / 128)
 
 
-def test_residual_traffic_is_twelve_passes_over_the_hidden_state():
-    # 12 x 4096 x 2 bytes in each of 32 layers.
-    assert costs("Llama-3.1-8B")["activation_token_s"] == pytest.approx(12 * 8192 * 32 / BANDWIDTH)
+def test_small_kernels_move_norms_whole_and_the_rest_by_rank():
+    # Two norms a layer, 4 x 4096 each; 2 x (32 + 2 x 8) x 128 after qkv; 1.5 x 2 x 14336 after
+    # gate_up: 32768 + 12288 + 43008 = 88,064 elements of 2 bytes in each of 32 layers.
+    found = costs("Llama-3.1-8B")
+    assert found["activation_token_s"] == pytest.approx(88_064 * 32 * 2 / BANDWIDTH)
+    # Llama-3.1-70B over 8 GPUs: norms of 8192, 65536; 8 + 2 x 1 heads of 128, 2560; a width of
+    # 3584, 10752: 78,848 in each of 80 layers.
+    found = costs("Llama-3.1-70B", tensor_parallel_size=8)
+    assert found["activation_token_s"] == pytest.approx(78_848 * 80 * 2 / BANDWIDTH)
+
+
+def test_static_scales_are_written_by_the_kernels_before():
+    # A byte less an input, half an element: of qkv and gate_up 8192 each, of o 8 x 128, of down
+    # 3584, together 20,992 / 2.
+    found = costs("nvidia/Llama-3.1-70B-Instruct-FP8", tensor_parallel_size=8)
+    assert found["activation_token_s"] == pytest.approx((78_848 - 10_496) * 80 * 2 / BANDWIDTH)
+
+
+def test_expert_traffic_is_a_tokens_copies_and_three_times_the_width():
     # A token's two copies go in and out of an expert (2 x 4096) and through its width three times.
     found = costs("Mixtral-8x7B")
     passes = 2 * (2 * 4096 + 3 * 14336) * 32

@@ -35,7 +35,7 @@ TRTLLM = {
 
 
 def candidate(settings=None, **flags):
-    row = canonical({"model": MODEL, "gpu": "H100", **flags})
+    row = canonical({"model": MODEL, "gpu": "H100"} | flags)
     deployment, prior = make_deployment(row), prior_coefficients(1)
     return Candidate(
         row, LinearLatency(deployment, prior.beta[0], prior.alpha[0]), settings or EngineSpec()
@@ -108,6 +108,17 @@ def test_what_an_engine_cannot_be_told_stands_in_a_comment():
         """<(echo '{"disable_overlap_scheduler": true}')"""
         "  # with a checkpoint in fp8; it has no --kv-cache-memory-bytes"
     )
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_static_scales_come_with_a_checkpoint(engine):
+    """No engine makes them of 16-bit weights; a checkpoint that holds them is served as it is."""
+    asked = serve_command(candidate(engine=engine, precision="fp8_static"))
+    assert "# with a checkpoint in fp8_static" in asked
+    assert "--quantization" not in asked
+    own = candidate(engine=engine, model="nvidia/Llama-3.1-70B-Instruct-FP8")
+    assert "#" not in serve_command(own)
+    assert "--quantization" not in serve_command(own)
 
 
 def test_the_simulation_names_the_engine():

@@ -47,7 +47,7 @@ def test_releases_have_the_layers_of_their_base(name, base):
         ("Qwen/Qwen3-8B-FP8", "fp8_block", "fp8_block", "bf16"),
         ("RedHatAI/Qwen3-8B-FP8-dynamic", "fp8", "fp8", "bf16"),
         ("Llama-3.1-405B-Instruct-FP8", "bf16", "fp8", "bf16"),
-        ("nvidia/Llama-3.1-405B-Instruct-FP8", "fp8", "fp8", "fp8"),
+        ("nvidia/Llama-3.1-405B-Instruct-FP8", "fp8_static", "fp8_static", "fp8"),
         ("meta-llama/Llama-4-Maverick-17B-128E-Instruct-FP8", "bf16", "fp8", "bf16"),
         ("nvidia/DeepSeek-R1-0528-NVFP4", "bf16", "nvfp4", "fp8"),
         ("RedHatAI/Qwen3-32B-NVFP4", "nvfp4", "nvfp4", "bf16"),

@@ -39,7 +39,7 @@ def test_a_label_means_what_the_release_does(base, label, release):
 
 
 def test_modelopt_fp8_also_asks_for_an_fp8_cache():
-    labelled = with_precision(load_model("Llama-3.1-70B"), "fp8", kv_cache="fp8")
+    labelled = with_precision(load_model("Llama-3.1-70B"), "fp8_static", kv_cache="fp8")
     released = load_model("nvidia/Llama-3.1-70B-Instruct-FP8")
     assert labelled.precisions == released.precisions
     assert labelled.kv_cache_precision == released.kv_cache_precision
@@ -99,3 +99,9 @@ def test_a_half_precision_model_keeps_its_own_format_elsewhere():
 def test_unknown_label():
     with pytest.raises(PinnError, match=r"unknown precision 'fp3': use one of bf16"):
         with_precision(load_model("Llama-3.1-8B"), "fp3")
+
+
+def test_static_scales_stay_under_the_label_fp8():
+    released = load_model("nvidia/Llama-3.1-70B-Instruct-FP8")
+    assert with_precision(released, "fp8") == with_precision(released, "fp8_static") == released
+    assert with_precision(load_model("Llama-3.1-70B"), "fp8").precisions.dense_ffn.name == "fp8"

@@ -7,6 +7,9 @@ from pinn.specs.catalog import load_model
 from pinn.specs.module_names import ModulePatterns
 
 FP8_INPUTS = {"num_bits": 8, "type": "float", "dynamic": True}
+STATIC_INPUTS = FP8_INPUTS | {"dynamic": False}
+#: compressed-tensors' QuantizationArgs are static by default.
+UNSAID_INPUTS = {"num_bits": 8, "type": "float"}
 
 
 def compressed(weights, inputs=None, targets=("Linear",), **more):
@@ -29,15 +32,22 @@ def names(model):
     ("quantization", "expected"),
     [
         ({"quant_method": "fp8", "activation_scheme": "dynamic"}, "fp8"),
+        ({"quant_method": "fp8", "activation_scheme": "static"}, "fp8_static"),
+        ({"quant_method": "fp8"}, "fp8"),
+        ({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, "fp8"),
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8_block"),
         ({"quant_method": "gptq", "bits": 4}, "int4_wo"),
         ({"quant_method": "gptq", "bits": "8"}, "int8_wo"),
         ({"quant_method": "awq", "w_bit": 4}, "int4_wo"),
         ({"quant_method": "awq", "bits": "4"}, "int4_wo"),
-        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8_static"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}, "fp8"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}, "fp8_block"),
         ({"producer": {"name": "modelopt"}, "quant_algo": "NVFP4"}, "nvfp4"),
         ({"quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}}, "nvfp4"),
         (compressed({"num_bits": 8, "type": "float"}, FP8_INPUTS), "fp8"),
+        (compressed({"num_bits": 8, "type": "float"}, STATIC_INPUTS), "fp8_static"),
+        (compressed({"num_bits": 8, "type": "float"}, UNSAID_INPUTS), "fp8_static"),
         (
             compressed({"num_bits": 8, "type": "float", "strategy": "block"}, FP8_INPUTS),
             "fp8_block",
@@ -162,7 +172,7 @@ def test_separate_quantization_file_counts_where_the_config_has_none(tmp_path, c
     quant = {"quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}
     (tmp_path / "hf_quant_config.json").write_text(json.dumps(quant))
     (tmp_path / "config.json").write_text(json.dumps(config()))
-    assert names(load_model(tmp_path))["attention"] == "fp8"
+    assert names(load_model(tmp_path))["attention"] == "fp8_static"
     own = config(quantization_config={"quant_method": "awq", "bits": 4})
     (tmp_path / "config.json").write_text(json.dumps(own))
     assert names(load_model(tmp_path))["attention"] == "int4_wo"
@@ -172,7 +182,7 @@ PUBLISHED = {  # attention, dense layers, experts, shared experts, KV cache
     "MiniMaxAI/MiniMax-M2.5": ("fp8_block", None, "fp8_block", None, "bf16"),
     "deepseek-ai/DeepSeek-V3": ("fp8_block", "fp8_block", "fp8_block", "fp8_block", "bf16"),
     "Qwen/Qwen3-30B-A3B-FP8": ("fp8_block", None, "fp8_block", None, "bf16"),
-    "nvidia/Llama-3.1-70B-Instruct-FP8": ("fp8", "fp8", None, None, "fp8"),
+    "nvidia/Llama-3.1-70B-Instruct-FP8": ("fp8_static", "fp8_static", None, None, "fp8"),
     "nvidia/Qwen3-235B-A22B-NVFP4": ("nvfp4", None, "nvfp4", None, "fp8"),
     "nvidia/MiniMax-M2.5-NVFP4": ("bf16", None, "nvfp4", None, "fp8"),
     "nvidia/Kimi-K2.5-NVFP4": ("bf16", "nvfp4", "nvfp4", "nvfp4", "fp8"),

@@ -1,5 +1,7 @@
 """Runs teach what they can tell: shared scalars, each model's departure, alpha."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from run_cases import measured, operator_betas, three_runs
@@ -36,11 +38,11 @@ def parts(runs):
     return np.stack([operator_betas()] * len(runs))
 
 
-def taught(runs, parts, serving, truth):
+def taught(runs, parts, serving, truth, settings=SETTINGS):
     """What runs teach that behave as ``truth`` says."""
     seen = [measured(r, la) for r, la in zip(runs, run_latencies(truth, runs, parts), strict=True)]
     serving_parts = np.stack([operator_betas()] * len(serving.deployments))
-    return seen, alternate(seen, parts, serving, serving_parts, SETTINGS)
+    return seen, alternate(seen, parts, serving, serving_parts, settings)
 
 
 def linear_times(rows, truth):
@@ -102,7 +104,7 @@ def test_runs_that_agree_with_the_priors_change_nothing(runs, parts, rows):
 def test_one_slow_model_departs_and_the_others_stay(runs, parts, rows):
     departure = np.append(np.zeros(len(COMPOSED_PARTS)), 1.0)
     truth = RunFit(departures={"mixture-c": departure})
-    seen, fit = taught(runs, parts, rows, truth)
+    seen, fit = taught(runs, parts, rows, truth, replace(SETTINGS, rounds=8))
     assert errors(RunFit(), seen, parts)[2] > 0.05
     assert errors(fit, seen, parts).max() < 0.02
     own = fit.of_model("mixture-c").overheads / fit.scalars.overheads.clip(1e-30)

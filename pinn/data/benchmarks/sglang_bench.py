@@ -31,8 +31,9 @@ _CONSERVATIVE = 0.3
 _UNREAD = {"engine", "engine_version", "kv_cache_dtype", "moe_backend", "sampling_backend",
            "speculative_config", "disaggregation_mode"}  # fmt: skip
 #: Formats by SGLang's name -> by that of ``--quantization``.
-_FORMATS = {"modelopt_fp4": "nvfp4", "modelopt_fp8": "fp8", "fp8": "fp8", "w8a8_fp8": "fp8",
-            "w8a8_int8": "int8", "awq": "int4", "gptq": "int4", "mxfp4": "mxfp4"}  # fmt: skip
+_FORMATS = {"modelopt_fp4": "nvfp4", "modelopt_fp8": "fp8_static", "fp8": "fp8",
+            "w8a8_fp8": "fp8", "w8a8_int8": "int8", "awq": "int4", "gptq": "int4",
+            "mxfp4": "mxfp4"}  # fmt: skip
 
 #: A mean within this share of the asked distribution's says that it was the one drawn from.
 _AGREES = 0.1

@@ -65,7 +65,9 @@ _CHECKPOINTS = {
     ("deepseek-ai/DeepSeek-R1", "nvfp4"): "nvidia/DeepSeek-V3.1-NVFP4",
     ("Qwen/Qwen3-235B-A22B-FP8", "fp8_block"): "Qwen/Qwen3-235B-A22B-FP8",
 }
-_ADAPTER_FORMATS = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "nvfp4", "int4": "int4_wo"}
+_ADAPTER_FORMATS = {
+    "fp8": "fp8", "fp8_static": "fp8", "fp8_block": "fp8", "nvfp4": "nvfp4", "int4": "int4_wo",
+}  # fmt: skip
 _DENSE = {
     "meta-llama/Llama-3.3-70B-Instruct", "meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen3-32B",
 }  # fmt: skip
