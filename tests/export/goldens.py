@@ -119,6 +119,13 @@ EXPERT_KERNELS: tuple[dict[str, Any], ...] = tuple(
         {"moe_backend": "Triton", "enable_expert_parallel": True, "engine_version": "0.15.0"},
     )
 )  # fmt: skip
+#: A checkpoint that holds the scales of its activations.
+STATIC_MODEL = "nvidia/Llama-3.1-70B-Instruct-FP8"
+STATIC_SCALES: tuple[dict[str, Any], ...] = tuple(
+    {"model": STATIC_MODEL, "gpu": gpu, "tensor_parallel_size": tp}
+    for gpu in ("H100", "L40S")
+    for tp in (4, 8)
+)
 CASES = 10_000
 SPECULATING_CASES = 700
 NETWORK_CASES = 400
@@ -275,7 +282,7 @@ def _phase_case(
 def network_cases(checkpoint: Path, count: int = NETWORK_CASES) -> list[dict]:
     """Deployments with their embedding, costs and coefficients by this program; most are random."""
     rng = np.random.default_rng(_SEED)
-    fixed = [*RELEASES, *EXPERT_KERNELS]
+    fixed = [*RELEASES, *EXPERT_KERNELS, *STATIC_SCALES]
     drawn = [*fixed, *_random_configurations(rng, count - len(fixed))]
     deployments = [make_deployment(c) for c in drawn]
     configured = from_checkpoint(checkpoint, drawn, deployments)
@@ -360,7 +367,8 @@ def write_goldens(checkpoint: Path, folder: Path, coefficient_files: Sequence[Pa
     table = export_table(configured)
     (folder / TABLE).write_text(table_json(table, configured.provenance))
     write_table_file(table, configured.provenance, folder / CSV_TABLE, "csv")
-    specs = specs_document([load_model(m) for m in MODELS], [load_gpu(g) for g in list_gpus()])
+    models = [load_model(m) for m in (*MODELS, STATIC_MODEL)]
+    specs = specs_document(models, [load_gpu(g) for g in list_gpus()])
     write_specs(specs, folder / SPECS)
     _write_lines(folder / STEPS, step_cases(configured))
     speculating = speculating_rows(checkpoint)

@@ -1,0 +1,82 @@
+"""Scaling the inputs of fp8 products: against its tables, and in composed steps."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pinn.errors import PinnError
+from pinn.kernels.composition import COMPOSED_PARTS, compose
+from pinn.kernels.quantization import quantization_seconds, without_quantization
+from pinn.kernels.tables.table import systems_folder
+from pinn.physics.uniform_batches import UniformBatches
+from pinn.specs.catalog import load_model
+from pinn.specs.deployment import Deployment
+from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.precision_override import with_precision
+from pinn.specs.serving import ServingSpec
+
+LLAMA = "meta-llama/Llama-3.1-70B"
+TOKENS = np.array([1.0, 64, 512, 2048, 8192])
+
+
+def timed(system: str) -> pd.DataFrame:
+    """Rows ``m``, width ``k`` and seconds of finding scales and of applying them together."""
+    try:
+        folder = systems_folder() / "data" / system / "quantize" / "vllm"
+    except PinnError as error:
+        pytest.skip(str(error))
+    scales, applying = (
+        next(folder.glob(f"*/{name}_perf.parquet"), None)
+        for name in ("computescale", "scale_matrix")
+    )
+    if scales is None or applying is None:
+        pytest.skip(f"aiconfigurator-core has no tables of fp8's scales for {system}")
+    both = pd.read_parquet(scales).merge(pd.read_parquet(applying), on=["m", "k", "quant_dtype"])
+    return both.assign(seconds=(both["latency_x"] + both["latency_y"]) / 1e3)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "median", "most"),
+    [
+        ("h100_sxm", 0.14, 1.8),
+        ("h200_sxm", 0.11, 1.9),
+        ("b200_sxm", 0.35, 2.2),
+        ("l40s", 0.55, 5.5),  # its cache holds 96 MB of what H100's memory moves
+    ],
+)
+def test_seconds_are_those_of_the_tables(gpu, median, most):
+    """Within ``median`` for half of the rows and a factor of ``most`` for nine in ten."""
+    rows = timed(gpu)
+    found = quantization_seconds(
+        load_gpu(gpu), rows["m"].to_numpy(float), rows["k"].to_numpy(float)
+    )
+    logs = np.abs(np.log(found / rows["seconds"]))
+    assert len(rows) > 1000
+    assert np.expm1(logs.median()) < median
+    assert np.exp(logs.quantile(0.9)) < most
+
+
+def test_a_product_keeps_half_of_its_time():
+    seconds, scaling = np.array([4e-6, 20e-6]), np.array([3e-6, 3e-6])
+    np.testing.assert_allclose(without_quantization(seconds, scaling), [2e-6, 17e-6])
+
+
+def products(kernels, gpu: str, form: str) -> np.ndarray:
+    """Seconds of a layer's products by ``TOKENS``, with nothing else in a step but one prompt."""
+    model = with_precision(load_model(LLAMA), form)
+    deployment = Deployment(model, load_gpu(gpu), ServingSpec(tensor_parallel_size=4))
+    none, one = np.zeros(len(TOKENS)), np.ones(len(TOKENS))
+    parts = compose(kernels, deployment, UniformBatches(none, none, one, TOKENS, none))
+    return parts[:, list(COMPOSED_PARTS).index("gemm")] / model.layers
+
+
+def test_static_scales_save_the_kernels_that_find_them(kernels):
+    static, dynamic = (products(kernels, "H100", form) for form in ("fp8_static", "fp8"))
+    assert (static < dynamic).all()
+    assert (static >= dynamic / 2).all()
+    assert dynamic[-1] - static[-1] >= 5e-6  # 8,192 tokens
+
+
+def test_static_scales_save_nothing_without_fp8_units(kernels):
+    static, dynamic = (products(kernels, "A100", form) for form in ("fp8_static", "fp8"))
+    np.testing.assert_array_equal(static, dynamic)
