@@ -156,3 +156,17 @@ def test_a_table_equals_one_configuration_at_a_time(measured, several):
         for text, time, floor in zip(texts, times, floors, strict=True):
             assert table[f"step_time_us: {text}"][row] == pytest.approx(time, rel=1e-12)
             assert table[f"floor_us: {text}"][row] == pytest.approx(floor, rel=1e-12)
+
+
+def test_a_checkpoint_with_static_scales_is_its_base_model_in_that_format(run, tmp_path):
+    found = []
+    for name, model in (
+        ("own", ["nvidia/Llama-3.1-70B-Instruct-FP8"]),
+        ("asked", ["Llama-3.1-70B", "--precision", "fp8_static", "--kv-cache-dtype", "fp8"]),
+    ):
+        path = tmp_path / f"{name}.json"
+        result = run("coefficients", "--model", *model, "--gpu", "H100",
+                     "--tensor-parallel-size", 4, "--json", path)  # fmt: skip
+        assert result.exit_code == 0, result.output
+        found.append(json.loads(path.read_text())["beta"])
+    assert found[0] == found[1]
