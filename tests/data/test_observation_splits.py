@@ -62,7 +62,7 @@ def test_eight_bits_teach_four(rows):
     (split,) = splits.eight_to_four_bits(rows)
     assert set(split.held_out) == {"nvfp4", "mxfp4", "mxfp4_mxfp8", "int4"}
     precision = rows.set_index("row_id")["precision"]
-    assert set(precision[list(split.train_ids)]) == {"fp8_static", "fp8_block"}
+    assert set(precision[list(split.train_ids)]) == {"fp8", "fp8_block"}
 
 
 def test_named_splits_are_recorded(rows, tmp_path):

@@ -75,7 +75,7 @@ def test_a_row_in_canonical_units_and_names(tmp_path):
         ("moonshotai/Kimi-K2.5", "int4", "int4"),
         ("moonshotai/Kimi-K2.5", "fp4", "nvfp4"),
         ("meta-llama/Llama-3.1-70B", None, "bf16"),
-        ("meta-llama/Llama-3.1-70B", "fp8", "fp8_static"),
+        ("meta-llama/Llama-3.1-70B", "fp8", "fp8"),
         ("MiniMaxAI/MiniMax-M2.5", "fp8", "fp8_block"),
     ],
 )
