@@ -17,6 +17,10 @@ class PinnError(ValueError):
         super().__init__(printable(message, _MESSAGE_CHARACTERS))
 
 
+class TooLargeError(PinnError):
+    """A size beyond a limit of ``pinn.specs.limits``."""
+
+
 def printable(text: object, most: int = NAME_CHARACTERS) -> str:
     r"""Text for a terminal or a page: control characters are written out, and the length is cut.
 

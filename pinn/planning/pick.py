@@ -117,7 +117,10 @@ def _sized(trials: Trials, rate: HighestRate, brief: Brief) -> Picked | str:
         return "holds 0 requests/s on the whole load"
     sized = fewest_replicas(trials, rate.per_s, brief)
     if sized is None:
-        return f"holds {rate.per_s:.3g} requests/s alone, but no fleet holds the asked rate"
+        return (
+            f"holds {rate.per_s:.3g} requests/s alone, but no fleet of them that can be simulated "
+            "holds the asked rate"
+        )
     gpus, may_be = sized.replicas * candidate.gpus, brief.max_gpus
     if may_be is not None and gpus > may_be:
         return f"needs {gpus} GPUs at {rate.per_s:.3g} requests/s a replica, {may_be} may be"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from pinn.errors import TooLargeError
 from pinn.planning.candidates import Candidate
 from pinn.planning.figures import backlog, latencies_s, least_latencies_s, point
 from pinn.planning.limits import Latencies, Limits
@@ -64,8 +65,14 @@ class Trials:
         return run
 
     def fleet(self, workload: Workload, replicas: int, routing: str) -> Run | None:
-        """Replicas behind a load balancer, under a load of their own; None if it was given up."""
-        return self._simulate(workload, self._engine(replicas, routing), may_end=True)
+        """Replicas behind a load balancer, under a load of their own.
+
+        None if it was given up, or where so many are too large to be simulated together.
+        """
+        try:
+            return self._simulate(workload, self._engine(replicas, routing), may_end=True)
+        except TooLargeError:
+            return None
 
     def excess(self, rate_per_s: float) -> float:
         """The worst latency as a share of its limit; infinite where the run was given up."""

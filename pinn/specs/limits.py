@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from pinn.errors import PinnError
+from pinn.errors import TooLargeError
 
 #: Of a JSON document, a YAML document, and a table of configurations or requests.
 MOST_JSON_BYTES = 32 * 2**20
@@ -72,14 +72,14 @@ def check_size(value: float, most: float, what: str, remedy: str) -> None:
         remedy: What to do instead.
 
     Raises:
-        PinnError: If the value exceeds the limit.
+        TooLargeError: If the value exceeds the limit.
 
     >>> check_size(10**400, MOST_LAYERS, "layers", "check the file")
     Traceback (most recent call last):
-    pinn.errors.PinnError: layers: got 10^400, at most 1,000 are read: check the file
+    pinn.errors.TooLargeError: layers: got 10^400, at most 1,000 are read: check the file
     """
     if not value <= most:
-        raise PinnError(f"{what}: got {written(value)}, at most {most:,} are read: {remedy}")
+        raise TooLargeError(f"{what}: got {written(value)}, at most {most:,} are read: {remedy}")
 
 
 def written(value: Any) -> str:
