@@ -37,7 +37,9 @@ _PLAIN_CACHE = ("h100_sxm", "h200_sxm")
 #: ``--moe-a2a-backend`` of the wide-EP recipes of 2025 and 2026 names (remembered, not read again).
 _MACHINE_RANKS = 8
 #: vLLM's own on GPUs of 70 GiB and more, and its own choice of kernels.
-_VLLM_FLAGS = {"max_num_batched_tokens": 8192, "max_cudagraph_capture_size": 512, "moe_backend": ""}
+_VLLM_FLAGS: dict[str, Any] = {
+    "max_num_batched_tokens": 8192, "max_cudagraph_capture_size": 512, "moe_backend": "",
+}  # fmt: skip
 
 _LAYOUT = ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size", "num_workers")
 

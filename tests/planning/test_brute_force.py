@@ -10,6 +10,11 @@ from pathlib import Path
 import pytest
 from pages import command_on, missing
 
+from pinn.planning.limits import parse_limits
+from pinn.planning.trial import Trials
+from pinn.simulator.engine_spec import ROUTINGS
+from pinn.simulator.workloads.rate import at_rate
+
 _PATH = Path(__file__).parents[2] / "scripts" / "check_plan.py"
 
 
@@ -45,3 +50,13 @@ def test_the_choice_and_its_rate_are_those_of_brute_force(
     assert found["same_winner"] or found["tied"]
     assert abs(found["expense_percent"]) <= 2
     assert found["off_percent"] <= 2
+
+
+def test_a_fleet_too_large_to_simulate_holds_nothing(check_plan):
+    """The plan goes on without it, and says so."""
+    brief, (candidate, *_) = check_plan.question(200)
+    trials = Trials(candidate, brief.replica_load(), parse_limits("p99 ttft<=1000s"))
+    workload = at_rate(brief.workload, 0.1)
+    assert trials.fleet(workload, 1, ROUTINGS[-1]) is not None
+    assert trials.fleet(workload, 100_000, ROUTINGS[-1]) is None
+    assert trials.fleet_excess(workload, 100_000, ROUTINGS[-1]) == float("inf")
