@@ -111,7 +111,7 @@ RELEASES: tuple[dict[str, Any], ...] = tuple(
 #: Kernels of the experts where they take another time, and where they do not.
 EXPERT_KERNELS: tuple[dict[str, Any], ...] = tuple(
     {"model": "MiniMaxAI/MiniMax-M2.5", "gpu": gpu, "tensor_parallel_size": 4} | flags
-    for gpu in ("H100", "H200", "H800", "B200", "GB300")
+    for gpu in ("H100", "H200", "H20", "H800", "B200", "B300", "GB300")
     for flags in (
         {}, {"engine_version": "0.17.0"}, {"engine": TRTLLM}, {"moe_backend": "triton"},
         {"moe_backend": "flashinfer_cutlass"},

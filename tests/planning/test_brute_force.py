@@ -23,7 +23,6 @@ def check_plan():
     specification = importlib.util.spec_from_file_location("check_plan", _PATH)
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
-    module.RUNG, module.FAR = 1.005, 18  # a coarser ladder, for time
     return module
 
 

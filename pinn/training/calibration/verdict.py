@@ -22,6 +22,10 @@ _DEGREES = 5.0
 Errors = Float[np.ndarray, " n"]
 
 
+#: Relative errors that differ by less differ by the rounding of a fit that has nothing to change.
+_ROUNDING = 1e-6
+
+
 @dataclass(frozen=True)
 class Verdict:
     """Errors on what was left out, before and after.
@@ -43,12 +47,12 @@ class Verdict:
     @property
     def is_better(self) -> bool:
         """Better by more than one standard error."""
-        return bool(self.before - self.after > np.nan_to_num(self.standard_error))
+        return bool(self.before - self.after > np.nan_to_num(self.standard_error) + _ROUNDING)
 
     @property
     def is_worse(self) -> bool:
         """Worse by more than one standard error."""
-        return bool(self.after - self.before > np.nan_to_num(self.standard_error))
+        return bool(self.after - self.before > np.nan_to_num(self.standard_error) + _ROUNDING)
 
     def __str__(self) -> str:
         """The figures in words."""
