@@ -27,15 +27,19 @@ def check_plan():
 
 
 @pytest.mark.parametrize(
-    ("seed", "hardware"),
+    ("seed", "hardware", "ladder"),
     [
-        (8, "H200-SXM TP 2 "),  # the higher rate alone is not the likelier fleet
-        (132, "H100-SXM TP 2 "),  # nor is half of it too little
+        # The higher rate alone is not the likelier fleet; rates hold beyond ones that fail.
+        (8, "H200-SXM TP 2 ", (1.002, 48)),
+        # Nor is half of it too little; a coarser ladder, for time.
+        (132, "H100-SXM TP 2 ", (1.005, 18)),
     ],
 )
 def test_the_choice_and_its_rate_are_those_of_brute_force(
-    check_plan, monkeypatch, capsys, seed, hardware
+    check_plan, monkeypatch, capsys, seed, hardware, ladder
 ):
+    monkeypatch.setattr(check_plan, "RUNG", ladder[0])
+    monkeypatch.setattr(check_plan, "FAR", ladder[1])
     brief, candidates = check_plan.question(seed)
     alike = [candidate for candidate in candidates if candidate.label.startswith(hardware)]
     monkeypatch.setattr(check_plan, "question", lambda _: (brief, alike))
