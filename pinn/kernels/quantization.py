@@ -8,9 +8,9 @@ from jaxtyping import Float
 from pinn.specs.gpu import GpuSpec
 
 #: aiconfigurator's tables of vLLM 0.24.0's dynamic_per_token_scaled_fp8_quant, which its products
-#: in fp8 contain: 2.6 to 3.5 us up to 64 rows on every chip, and 3 bytes an element (read 2, write
-#: 1) at 46 to 84 % of the datasheet's bandwidth from 8,192 rows on (H100 84, L40S 77, H200 70, B200
-#: 47).
+#: in fp8 contain: 2.0 to 3.8 us up to 64 rows on H100, H200, B200 and L40S, and 3 bytes an element
+#: (read 2, write 1) at 46 to 84 % of the datasheet's bandwidth for 8,192 rows of 8,192 (H100 84,
+#: L40S 77, H200 67, B200 46). One formula for all: 10 to 50 % off in the median of a chip's table.
 LAUNCH_SECONDS = 2.6e-6
 BANDWIDTH_SHARE = 0.7
 _ELEMENT_BYTES = 3.0
