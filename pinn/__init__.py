@@ -2,8 +2,8 @@
 
 Data flows one way through the sub-packages, and imports follow it:
 
-    specs <- files <- physics <- kernels <- coefficients <- simulator <- data <- trust
-          <- training <- evaluation <- export <- planning <- research <- cli <- api
+    specs <- physics <- kernels <- coefficients <- simulator <- data <- trust
+          <- training <- evaluation <- export <- planning <- research <- interface
 
 What the commands do, in Python (imported when it is first used):
 
@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 from pinn.errors import PinnError
 
 if TYPE_CHECKING:
-    from pinn.api.calibration import CalibratedServer, calibrate
-    from pinn.api.exports import export_blis, export_onnx, export_specs, export_table
-    from pinn.api.plans import PlannedFleet, plan
-    from pinn.api.prediction import Prediction, predict
-    from pinn.api.simulation import Simulation, simulate
-    from pinn.api.table import predict_many
+    from pinn.interface.python.calibration import CalibratedServer, calibrate
+    from pinn.interface.python.exports import export_blis, export_onnx, export_specs, export_table
+    from pinn.interface.python.plans import PlannedFleet, plan
+    from pinn.interface.python.prediction import Prediction, predict
+    from pinn.interface.python.simulation import Simulation, simulate
+    from pinn.interface.python.table import predict_many
 
 __version__ = "0.1.0"
 
@@ -68,7 +68,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'pinn' has no attribute {name!r}")
     from importlib import import_module
 
-    found = getattr(import_module(f"pinn.api.{_PLACES[name]}"), name)
+    found = getattr(import_module(f"pinn.interface.python.{_PLACES[name]}"), name)
     globals()[name] = found
     return found
 

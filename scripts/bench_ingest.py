@@ -136,7 +136,10 @@ def throughput(path: Path, repeats: int) -> dict[str, float]:
 def memory(path: Path, workers: int) -> dict[str, float]:
     """Ingest in a fresh process and watch the resident memory of it and its children."""
     out = Path(tempfile.mkdtemp())
-    command = [sys.executable, "-m", "pinn.cli.ingest", "vllm", str(path), "-o", str(out / "run")]
+    command = [
+        sys.executable, "-m", "pinn.interface.commands.ingest",
+        "vllm", str(path), "-o", str(out / "run"),
+    ]  # fmt: skip
     begin = time.perf_counter()
     process = subprocess.Popen([*command, "--workers", str(workers)], stdout=subprocess.DEVNULL)
     peak = 0.0

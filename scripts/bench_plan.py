@@ -42,7 +42,9 @@ def main() -> None:
         load, out = Path(folder) / "load.yaml", Path(folder) / "plan"
         load.write_text(f"{LOAD}- {{rate: 8.3334, duration: {asked.load_s}}}")
         begin = time.monotonic()
-        command = [sys.executable, "-m", "pinn.cli.main", "plan", "--workload", str(load)]
+        command = [
+            sys.executable, "-m", "pinn.interface.commands.main", "plan", "--workload", str(load)
+        ]  # fmt: skip
         process = subprocess.Popen([*command, *ASKED, *more, "--out", str(out)])
         most: list[int] = [0]
         watcher = threading.Thread(target=watch, args=(process, most))

@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,9 @@ def outputs(checkout: Path, checkpoint: Path, out: Path) -> dict[str, Any]:
     (out / "closed.yaml").write_text(CLOSED)
     found: dict[str, Any] = {}
     env = {**os.environ, "PYTHONPATH": str(checkout), "PINN_CHECKPOINT": str(checkpoint)}
+    main = _main_module(checkout)
     for command in COMMANDS:
-        line = f"{sys.executable} -m pinn.cli.main {command.replace('OUT/', '')}"
+        line = f"{sys.executable} -m {main} {command.replace('OUT/', '')}"
         done = subprocess.run(line, shell=True, cwd=out, env=env, text=True, capture_output=True)
         if done.returncode:
             raise SystemExit(f"{checkout}: pinn {command} failed: {done.stderr}")
@@ -66,6 +68,12 @@ def outputs(checkout: Path, checkpoint: Path, out: Path) -> dict[str, Any]:
         text = gzip.decompress(raw) if path.suffix == ".gz" else raw
         found[f"golden {path.name}"] = _documents(text if isinstance(text, str) else text.decode())
     return found
+
+
+def _main_module(checkout: Path) -> str:
+    """The module behind the command, wherever that checkout has it."""
+    project = tomllib.loads((checkout / "pyproject.toml").read_text())
+    return str(project["project"]["scripts"]["pinn"]).partition(":")[0]
 
 
 def _documents(text: str) -> list[Any]:

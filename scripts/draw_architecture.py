@@ -57,7 +57,7 @@ def main() -> None:
         files = len([*(ROOT / name).rglob("*.py")])
         axes.plot(0, y, "o", color="black", markersize=5)
         axes.text(0.25, y, name, va="center", weight="bold", size=10)
-        axes.text(2.3, y, f"{holds(name)} ({files} files)", va="center", size=9, color="0.25")
+        axes.text(2.5, y, f"{holds(name)} ({files} files)", va="center", size=9, color="0.25")
     axes.set(xlim=(-4, 11), ylim=(-len(ORDER) + 0.5, 0.6))
     axes.axis("off")
     figure.savefig(OUT, bbox_inches="tight", metadata={"Date": None})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from pinn.cli.main import COMMANDS, app
+from pinn.interface.commands.main import COMMANDS, app
 
 ROOT = Path(__file__).resolve().parents[1]
 WIDTH = "96"

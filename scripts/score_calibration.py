@@ -26,8 +26,8 @@ import pandas as pd
 from pinn.coefficients.checkpoint_search import find_checkpoint
 from pinn.coefficients.surrogate import Surrogate
 from pinn.evaluation.calibration_scores import deployments, serving_runs, steps
-from pinn.files.read_report import file_sha256
 from pinn.specs.deployment import Deployment
+from pinn.specs.files.read_report import file_sha256
 from pinn.training.calibration.checkpoint_prior import checkpoint_prior
 from pinn.training.calibration.prior import Prior
 

@@ -19,9 +19,9 @@ from pathlib import Path
 import pandas as pd
 from typer.testing import CliRunner
 
-from pinn.cli.main import app
 from pinn.data.measured_runs import WHOLE_RUN
 from pinn.evaluation.left_out_runs import LEFT_OUT, NETWORK
+from pinn.interface.commands.main import app
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.research.calibration.study import LINE, budget_table

@@ -14,21 +14,22 @@ MODULES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py") if path.p
 
 #: Modules that every sub-package may use.
 FREE = {"errors", "units"}
+#: Parts of one package: what the first holds imports nothing of the second.
+APART = (("specs", "specs.files"), ("interface.commands", "interface.python"))
 
 
 def imported(path):
-    """Sub-packages that a module of pinn imports, also inside functions."""
+    """What a module of pinn imports of it, without ``pinn.``, also inside functions."""
     for node in ast.walk(ast.parse((ROOT / path).read_text())):
         names = []
         if isinstance(node, ast.ImportFrom) and node.level == 0:
             names = [node.module or ""]
-            if node.module == "pinn":
-                names = [f"pinn.{alias.name}" for alias in node.names]
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         for name in names:
             if name.startswith("pinn."):
-                yield name.split(".")[1]
+                yield name.removeprefix("pinn.")
 
 
 def test_the_docstring_names_every_sub_package():
@@ -44,6 +45,20 @@ def test_a_sub_package_imports_only_what_is_before_it(package):
         for path in MODULES
         if path.parts[0] == package
         for name in imported(path)
-        if name not in allowed
+        if name.split(".")[0] not in allowed
     }
+    assert not against
+
+
+@pytest.mark.parametrize(("lower", "upper"), APART)
+def test_a_part_of_a_package_imports_nothing_of_what_stands_on_it(lower, upper):
+    inside = [p for p in MODULES if f"{'.'.join(p.parts)}.".startswith(f"{lower}.")]
+    below = [p for p in inside if not ".".join(p.parts).startswith(f"{upper}.")]
+    against = {
+        f"{path}: {name}"
+        for path in below
+        for name in imported(path)
+        if f"{name}.".startswith(f"{upper}.")
+    }
+    assert below
     assert not against

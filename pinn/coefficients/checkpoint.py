@@ -14,11 +14,11 @@ from safetensors.numpy import save
 
 from pinn.coefficients.trained_network import NetworkSettings, TrainedNetwork
 from pinn.errors import PinnError, printable
-from pinn.files.write import write_whole
 from pinn.physics.descriptors import DESCRIPTORS, RATES
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.specs.documents import parse_json
+from pinn.specs.files.write import write_whole
 from pinn.specs.limits import MOST_CHECKPOINT_BYTES, check_size
 
 FORMAT_VERSION = 1

@@ -17,11 +17,11 @@ from jaxtyping import Bool, Float
 
 from pinn.coefficients.coefficients import NAMES, Coefficients
 from pinn.errors import PinnError
-from pinn.files.write import replace_atomically
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.specs.deployment import Deployment
 from pinn.specs.documents import read_json
+from pinn.specs.files.write import replace_atomically
 from pinn.specs.flags import flags_of
 from pinn.specs.limits import is_finite, written
 from pinn.specs.serving import ServingSpec

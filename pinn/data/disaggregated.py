@@ -22,9 +22,9 @@ from pinn.data.engine_filters import copy_of_a_row
 from pinn.data.engine_scripts import DEFAULT_TOKENS, SPARE_TOKENS, with_engine_flags
 from pinn.data.launch_scripts import MODEL_LEN_MARGIN
 from pinn.data.silicon_filters import Filter, apply_filters, from_other_campaign
-from pinn.files.read_report import ReadReport, file_sha256
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
+from pinn.specs.files.read_report import ReadReport, file_sha256
 from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM, VLLM
 
 POOLS = ("prefill", "decode")

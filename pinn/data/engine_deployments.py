@@ -27,7 +27,7 @@ from pinn.data.engine_filters import (
 )
 from pinn.data.engine_scripts import with_engine_flags
 from pinn.data.silicon_filters import Filter, apply_filters
-from pinn.files.read_report import ReadReport, file_sha256
+from pinn.specs.files.read_report import ReadReport, file_sha256
 
 #: Engines beside vLLM, by their name in the file.
 ENGINES = (SGLANG, TRTLLM)

@@ -9,7 +9,7 @@ import pandas as pd
 from pinn.data.engine_deployments import read_every_engine
 from pinn.data.silicon import read_silicon
 from pinn.data.table import write_observations
-from pinn.files.read_report import ReadReport
+from pinn.specs.files.read_report import ReadReport
 
 
 def import_silicon(target: Path | str, source: Path | str | None = None) -> ReadReport:

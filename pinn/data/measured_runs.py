@@ -13,12 +13,12 @@ from pinn.data.serving_runs import Workload as Load
 from pinn.data.serving_runs import read_serving_runs, workload_names
 from pinn.data.workload_files import find_workloads
 from pinn.errors import PinnError
-from pinn.files.read_report import ReadReport
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.load import load_workload
 from pinn.simulator.workloads.synthetic import shared_prefix
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.deployment import Deployment
+from pinn.specs.files.read_report import ReadReport
 
 #: Key of the whole run beside its stages ``0``, ``1``, ...
 WHOLE_RUN = "all"

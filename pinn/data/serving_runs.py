@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from pinn.errors import PinnError
-from pinn.files.read_report import ReadReport, file_sha256
 from pinn.specs.csv_text import check_columns
+from pinn.specs.files.read_report import ReadReport, file_sha256
 from pinn.units import MILLISECOND
 
 

@@ -17,8 +17,8 @@ import pandas as pd
 from pinn.data.launch_scripts import with_launch_flags
 from pinn.data.silicon_filters import UNKNOWN_VERSION, apply_filters
 from pinn.errors import PinnError
-from pinn.files.csv_cells import read_frame
-from pinn.files.read_report import ReadReport, file_sha256
+from pinn.specs.files.csv_cells import read_frame
+from pinn.specs.files.read_report import ReadReport, file_sha256
 from pinn.units import MILLISECOND
 
 PACKAGE = "aiconfigurator-core"

@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 
 from pinn.errors import PinnError
-from pinn.files.read_report import ReadReport, file_sha256
-from pinn.files.write import replace_atomically
 from pinn.specs.documents import read_json
+from pinn.specs.files.read_report import ReadReport, file_sha256
+from pinn.specs.files.write import replace_atomically
 
 
 @dataclass(frozen=True)

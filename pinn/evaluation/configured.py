@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from pinn.data.measured_runs import MeasuredRun, read_measured_runs
 from pinn.data.table import Manifest, read_manifest, read_observations
 from pinn.evaluation.methods import KernelFits
-from pinn.files.read_report import ReadReport
+from pinn.specs.files.read_report import ReadReport
 from pinn.training.kernel_learner import KernelLearner, KernelSettings
 from pinn.training.learner import ServingLearner
 from pinn.training.provenance import json_sha256

@@ -52,10 +52,10 @@ from pinn.evaluation.printing import print_results
 from pinn.evaluation.publish import publish
 from pinn.evaluation.serving_runs import ranking_inversions, summarize_runs
 from pinn.evaluation.serving_runs_print import print_scores, print_summary
-from pinn.files.csv_cells import write_frame
 from pinn.kernels.exclusion import Exclusion
 from pinn.physics.descriptors import embed
 from pinn.specs.deployment import Deployment
+from pinn.specs.files.csv_cells import write_frame
 from pinn.training.folds import Fold, learn_all, learn_fold
 from pinn.training.provenance import code_sha256, json_sha256
 from pinn.trust.calibration import calibration_path, write_calibration

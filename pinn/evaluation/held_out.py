@@ -12,9 +12,9 @@ from pinn.data.silicon import LENGTH_RANGE
 from pinn.data.table import read_observations
 from pinn.errors import PinnError
 from pinn.evaluation.crossvalidation import held_out_kernels
-from pinn.files.store import remembered_table
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.surrogates import KernelSurrogates
+from pinn.specs.files.store import remembered_table
 from pinn.training.serving_rows import ServingRows, serving_rows
 from pinn.trust.coverage import left_out_column
 from pinn.trust.described import (

@@ -12,9 +12,9 @@ from omegaconf import DictConfig
 from pinn.evaluation.configured import Measured, kernel_fits, kernel_settings
 from pinn.evaluation.held_out import held_out_errors
 from pinn.evaluation.left_out_runs import network_latencies, run_folds
-from pinn.files.read_report import file_sha256
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.surrogates import KernelSurrogates
+from pinn.specs.files.read_report import file_sha256
 from pinn.training.folds import learn_fold
 from pinn.training.kernel_learner import fitted_surrogates
 from pinn.trust.calibrate import calibrate

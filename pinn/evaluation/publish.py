@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from pinn.files.csv_cells import write_frame
-from pinn.files.read_report import file_sha256
-from pinn.files.write import write_whole
+from pinn.specs.files.csv_cells import write_frame
+from pinn.specs.files.read_report import file_sha256
+from pinn.specs.files.write import write_whole
 
 #: Tables that are kept beside a checkpoint: those of its own folds.
 TABLES = ("results.csv", "serving_runs.csv", "predictions.csv")

@@ -20,9 +20,9 @@ from pinn.coefficients.coefficient_network import CoefficientNetwork
 from pinn.coefficients.surrogate import predict_coefficients
 from pinn.data.table import read_manifest, read_observations
 from pinn.evaluation.configured import make_repeatable
-from pinn.files.csv_cells import write_frame
-from pinn.files.read_report import file_sha256
-from pinn.files.recipe import contents_digest
+from pinn.specs.files.csv_cells import write_frame
+from pinn.specs.files.read_report import file_sha256
+from pinn.specs.files.recipe import contents_digest
 from pinn.training.calibration.calibrate import error_table
 from pinn.training.calibration.intervals import TEST
 from pinn.training.provenance import code_sha256, json_sha256

@@ -15,8 +15,8 @@ from pinn.export.blis_features import BASIS
 from pinn.export.blis_model import blis_model
 from pinn.export.blis_vectors import MIX, BlisVector
 from pinn.export.configured import Configured
-from pinn.files.csv_cells import write_rows
-from pinn.files.write import write_whole
+from pinn.specs.files.csv_cells import write_rows
+from pinn.specs.files.write import write_whole
 
 #: State of BLIS that the files are for.
 BLIS_STATE = "inference-sim of August 2026"

@@ -15,8 +15,8 @@ from pinn.coefficients.distance import Distances, training_space
 from pinn.coefficients.surrogate import Surrogate
 from pinn.errors import PinnError
 from pinn.export.provenance import checkpoint_provenance
-from pinn.files.read_report import file_sha256
 from pinn.specs.deployment import Deployment
+from pinn.specs.files.read_report import file_sha256
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from pinn.coefficients.coefficients import NAMES
 from pinn.coefficients.surrogate import Surrogate
 from pinn.errors import PinnError
 from pinn.export.configured import Configured
-from pinn.files.progress import counted
 from pinn.kernels.search import find_kernels
 from pinn.physics.step import STEP_FEATURES
+from pinn.specs.files.progress import counted
 from pinn.trust.calibration import read_calibration
 from pinn.trust.distance import REFERENCE_BATCH
 from pinn.trust.known import gpu_is_known

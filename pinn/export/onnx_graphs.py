@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from pinn.coefficients.checkpoint import Checkpoint, registry
 from pinn.coefficients.coefficient_network import CoefficientNetwork
-from pinn.files.write import replace_atomically
 from pinn.physics.descriptors import DESCRIPTORS, RATES
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
+from pinn.specs.files.write import replace_atomically
 
 FORMAT_VERSION = 1
 #: The oldest operator set that has all operators in float64.

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pinn
-from pinn.files.read_report import file_sha256
+from pinn.specs.files.read_report import file_sha256
 
 
 def checkpoint_provenance(path: Path, metadata: dict[str, Any]) -> dict[str, Any]:

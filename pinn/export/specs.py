@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pinn.errors import PinnError
-from pinn.files.write import replace_atomically
 from pinn.specs.catalog import load_model
+from pinn.specs.files.write import replace_atomically
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.gpu_catalog import gpu_aliases
 from pinn.specs.mixer_names import mixer_names

@@ -12,9 +12,9 @@ from pyarrow import csv, parquet
 
 from pinn.errors import PinnError
 from pinn.export.table import FORMAT, OPTIONAL_PARTS, VERSION, alpha_columns, beta_columns
-from pinn.files.csv_cells import escaped_table, plain_table
-from pinn.files.write import replace_atomically
 from pinn.specs.documents import read_json
+from pinn.specs.files.csv_cells import escaped_table, plain_table
+from pinn.specs.files.write import replace_atomically
 
 FORMATS = ("json", "csv", "parquet")
 

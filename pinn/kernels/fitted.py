@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
-from pinn.files.store import remembered_folder
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.kernels.tables.tables import KernelTables, read_kernel_tables
+from pinn.specs.files.store import remembered_folder
 
 
 @lru_cache(maxsize=1)

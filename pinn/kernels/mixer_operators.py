@@ -20,7 +20,6 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from pinn.files.read_report import ReadReport, file_sha256
 from pinn.kernels.mixer_terms import (
     LAUNCH_SECONDS,
     TIMED_SIZES,
@@ -39,6 +38,7 @@ from pinn.kernels.roofline_fit import fit_terms
 from pinn.kernels.tables.sources import TableSource
 from pinn.kernels.tables.table import read_table, refuse, systems_folder
 from pinn.specs.data_folder import data_folder
+from pinn.specs.files.read_report import ReadReport, file_sha256
 from pinn.specs.gpu import GpuSpec
 from pinn.units import MILLISECOND
 

@@ -14,15 +14,15 @@ from jaxtyping import Float, Shaped
 from safetensors.numpy import load_file, save_file
 
 from pinn.errors import PinnError
-from pinn.files.read_report import file_sha256
-from pinn.files.store import remembered_folder
-from pinn.files.write import replace_atomically
 from pinn.kernels.measured import MeasuredShapes
 from pinn.kernels.network import CorrectionNetwork, TrainingPlan
 from pinn.kernels.operator import Operator
 from pinn.kernels.roofline_fit import RooflineFit
 from pinn.kernels.surrogate import OperatorSurrogate
 from pinn.specs.documents import read_json
+from pinn.specs.files.read_report import file_sha256
+from pinn.specs.files.store import remembered_folder
+from pinn.specs.files.write import replace_atomically
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.limits import MOST_CHECKPOINT_BYTES, check_size
 

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from pinn.files.code import code_digest
 from pinn.kernels import stored
 from pinn.kernels.all_reduce import AllReduce
 from pinn.kernels.attention import DecodeAttention, PrefillAttention
@@ -29,6 +28,7 @@ from pinn.kernels.operator import Operator
 from pinn.kernels.other_experts import OtherExperts
 from pinn.kernels.surrogate import OperatorSurrogate
 from pinn.kernels.tables.tables import KernelTables
+from pinn.specs.files.code import code_digest
 from pinn.specs.gpu import GpuSpec
 
 OPERATORS: tuple[Operator, ...] = (Gemm(), DecodeAttention(), PrefillAttention(), Moe())

@@ -11,10 +11,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from matplotlib.figure import Figure
 
 from pinn.export.plot_style import png, short, svg
-from pinn.files.write import write_whole
 from pinn.planning import pictures
 from pinn.planning.limits import written_s
 from pinn.planning.plan import POOLS_UNSURE, Choice, Plan, burst_warning
+from pinn.specs.files.write import write_whole
 
 #: Shown for what does not exist, such as a cost without prices.
 _NONE = "–"

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from pinn.errors import PinnError
-from pinn.files.write import replace_atomically
+from pinn.specs.files.write import replace_atomically
 
 SCHEMA = "pinn plan 1"
 

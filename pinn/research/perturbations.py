@@ -12,7 +12,6 @@ from jaxtyping import Float, Int
 
 from pinn.data.deployments import observed_deployments
 from pinn.evaluation.methods import Method, Predictor
-from pinn.files.read_report import file_sha256
 from pinn.kernels.exclusion import Exclusion
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import step_costs
@@ -20,6 +19,7 @@ from pinn.physics.floor import floor_seconds
 from pinn.physics.step import step_features
 from pinn.research.load_bases import row_bases
 from pinn.specs.deployment import Deployment
+from pinn.specs.files.read_report import file_sha256
 from pinn.training.serving_rows import ServingRows, model_weights
 
 Change = Callable[[ServingRows], ServingRows]

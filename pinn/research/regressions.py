@@ -14,9 +14,9 @@ from jaxtyping import Bool, Float
 
 from pinn.errors import PinnError
 from pinn.evaluation.methods import Prediction, Predictor
-from pinn.files.read_report import file_sha256
 from pinn.kernels.exclusion import Exclusion
 from pinn.research.load_bases import Bases
+from pinn.specs.files.read_report import file_sha256
 from pinn.training.serving_rows import ServingRows
 
 #: Of every row, for TPOT and for TTFT.

@@ -48,9 +48,6 @@ from pinn.evaluation.methods import (
 from pinn.evaluation.metrics import METRICS, summarize, with_correlation
 from pinn.evaluation.printing import print_decisions, print_results
 from pinn.evaluation.ranking import rank
-from pinn.files.csv_cells import write_frame
-from pinn.files.progress import doing
-from pinn.files.write import replace_atomically
 from pinn.kernels.heldout import FOLDS
 from pinn.research.ablations import ComposedKernels, FewerDeployments, without_hierarchy
 from pinn.research.perturbations import (
@@ -69,6 +66,9 @@ from pinn.research.suite_network import anatomy_rows, coefficient_rows
 from pinn.research.suite_runs import run_cell
 from pinn.research.suite_shipped import shipped_predictions, shipped_runs
 from pinn.research.suite_steps import step_cell
+from pinn.specs.files.csv_cells import write_frame
+from pinn.specs.files.progress import doing
+from pinn.specs.files.write import replace_atomically
 from pinn.training.learner import ServingLearner
 from pinn.training.provenance import code_sha256, json_sha256
 from pinn.trust.coverage import calibration_curve

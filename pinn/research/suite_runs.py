@@ -17,11 +17,11 @@ from pinn.data.measured_runs import WHOLE_RUN, MeasuredRun, csv_of, read_measure
 from pinn.data.table import replace_atomically
 from pinn.evaluation.configured import kernel_fits, serving_learner
 from pinn.evaluation.serving_runs import score_runs
-from pinn.files.read_report import file_sha256
 from pinn.kernels.exclusion import Exclusion
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.linear_latency import LinearLatency
+from pinn.specs.files.read_report import file_sha256
 from pinn.training.serving_rows import ServingRows
 
 SPLIT = "deployments to serving runs"

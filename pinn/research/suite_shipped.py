@@ -11,8 +11,8 @@ import pandas as pd
 from pinn.errors import PinnError
 from pinn.evaluation.left_out_runs import LEFT_OUT, RUNS_LEFT_OUT
 from pinn.evaluation.publish import CHECKPOINT_COLUMN
-from pinn.files.read_report import file_sha256
 from pinn.research.suite_runs import run_predictions
+from pinn.specs.files.read_report import file_sha256
 
 _PAIR = ["split", "method"]
 

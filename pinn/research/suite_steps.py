@@ -15,10 +15,10 @@ from pinn.data.table import replace_atomically
 from pinn.data.traces.ingestion import ingest_steps
 from pinn.data.traces.trace_run import Target
 from pinn.errors import PinnError
-from pinn.files.read_report import file_sha256
 from pinn.research.calibration.baselines import LEARNERS, baselines
 from pinn.research.donors import donor_coefficients
 from pinn.specs.deployment import Deployment
+from pinn.specs.files.read_report import file_sha256
 from pinn.specs.serving import ServingSpec
 from pinn.training.calibration.calibrate import candidates
 from pinn.training.calibration.checkpoint_prior import checkpoint_prior

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from pinn.coefficients.coefficient_set import read_coefficient_set
-from pinn.files.store import remembered_value
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.deployment import Deployment
+from pinn.specs.files.store import remembered_value
 
 
 def latency_from_json(deployment: Deployment, path: Path) -> LinearLatency:

@@ -9,8 +9,8 @@ from typing import Any
 import numba
 from numba.extending import register_jitable
 
-from pinn.files.code import code_digest
-from pinn.files.write import cache_folder
+from pinn.specs.files.code import code_digest
+from pinn.specs.files.write import cache_folder
 
 _config: Any = numba.config
 

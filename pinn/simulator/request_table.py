@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Shaped
 
-from pinn.files.write import replace_atomically
 from pinn.simulator.run import Run
+from pinn.specs.files.write import replace_atomically
 
 if TYPE_CHECKING:
     import pyarrow as pa

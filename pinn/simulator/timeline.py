@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pinn.files.write import replace_atomically
 from pinn.simulator.run import Run
+from pinn.specs.files.write import replace_atomically
 
 _BINS = 240
 _BLUE, _ORANGE, _GREEN, _GREY = "#1f77b4", "#ff7f0e", "#2ca02c", "#7f7f7f"

@@ -19,9 +19,9 @@ import numpy as np
 from pinn.coefficients.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from pinn.coefficients.coefficient_network import CoefficientNetwork
 from pinn.data.measured_runs import MeasuredRun
-from pinn.files.store import remembered_folder
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.near_copy import is_near_copy
+from pinn.specs.files.store import remembered_folder
 from pinn.specs.model import ModelSpec
 from pinn.training.kernel_learner import KernelLearner, Learned, fitted_surrogates
 from pinn.training.run_scalars import run_fit_from_json

@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any
 
-from pinn.files.code import code_digest
+from pinn.specs.files.code import code_digest
 
 
 def json_sha256(*parts: Any) -> str:

@@ -16,7 +16,6 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 
 from pinn.data.measured_deployments import MeasuredDeployment, measured_deployments
-from pinn.files.store import remembered_table
 from pinn.physics.costs import step_costs
 from pinn.physics.descriptors import embed
 from pinn.physics.floor import floor_seconds
@@ -28,6 +27,7 @@ from pinn.simulator.many import Job, map_runs
 from pinn.simulator.mean_steps import mean_steps
 from pinn.simulator.run import Run
 from pinn.specs.deployment import Deployment
+from pinn.specs.files.store import remembered_table
 
 #: Coefficients before any data: what rows are simulated with.
 PRIOR_BETA = np.array([f.prior for f in STEP_FEATURES.values()])

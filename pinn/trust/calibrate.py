@@ -11,7 +11,7 @@ import pandas as pd
 
 from pinn.coefficients.checkpoint import load_checkpoint
 from pinn.coefficients.coefficients import NAMES
-from pinn.files.read_report import file_sha256
+from pinn.specs.files.read_report import file_sha256
 from pinn.trust.calibration import BELONGS, Calibration
 from pinn.trust.chance import error_law
 from pinn.trust.conformal import LEVEL, weighted_quantile

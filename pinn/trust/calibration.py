@@ -11,9 +11,9 @@ from typing import Any
 
 from pinn.coefficients.coefficients import NAMES
 from pinn.errors import PinnError
-from pinn.files.read_report import file_sha256
-from pinn.files.write import replace_atomically
 from pinn.specs.documents import read_json
+from pinn.specs.files.read_report import file_sha256
+from pinn.specs.files.write import replace_atomically
 from pinn.trust.chance import ErrorLaw, normal_law
 from pinn.trust.conformal import LEVEL
 from pinn.trust.kinds import KindErrors

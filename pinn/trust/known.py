@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pinn.files.store import remembered_value
 from pinn.specs.deployment import Deployment
+from pinn.specs.files.store import remembered_value
 
 
 def gpu_is_known(checkpoint: Path, deployment: Deployment) -> bool:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from pinn.errors import PinnError
-from pinn.files.store import remembered_value
 from pinn.kernels.search import find_kernels
 from pinn.specs.deployment import Deployment
+from pinn.specs.files.store import remembered_value
 from pinn.trust.distance import REFERENCE_BATCH, KernelDistance
 
 

@@ -7,7 +7,7 @@ from observation_row import observation_row
 from pinn.data import table
 from pinn.data.importers import import_silicon
 from pinn.errors import PinnError
-from pinn.files.read_report import ReadReport
+from pinn.specs.files.read_report import ReadReport
 
 ROW = observation_row(date="2026-01-01", series="s")
 

@@ -12,12 +12,12 @@ from omegaconf import OmegaConf
 from pages import command_on
 from typer.testing import CliRunner
 
-from pinn.cli.main import app
 from pinn.coefficients.checkpoint import load_checkpoint
 from pinn.evaluation.configured import recipe_sha256
 from pinn.evaluation.experiment import run_experiment
 from pinn.evaluation.publish import CHECKPOINT_COLUMN
-from pinn.files.read_report import file_sha256
+from pinn.interface.commands.main import app
+from pinn.specs.files.read_report import file_sha256
 
 
 def small(source, folder, *overrides):

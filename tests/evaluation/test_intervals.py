@@ -14,9 +14,9 @@ from omegaconf import OmegaConf
 
 from pinn.evaluation.held_out import held_out_errors
 from pinn.evaluation.intervals import configured_surrogates
-from pinn.files.read_report import file_sha256
 from pinn.kernels.exclusion import Exclusion
 from pinn.specs.catalog import load_model
+from pinn.specs.files.read_report import file_sha256
 from pinn.training.serving_rows import serving_rows
 from pinn.trust.calibrate import calibrate
 from pinn.trust.coefficient_errors import FoldNetwork, coefficient_changes

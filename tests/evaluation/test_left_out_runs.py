@@ -19,9 +19,9 @@ from pinn.evaluation.left_out_runs import (
     run_results,
     score_left_out,
 )
-from pinn.files.recipe import recipe_of
 from pinn.kernels.near_copy import is_near_copy
 from pinn.specs.catalog import load_model
+from pinn.specs.files.recipe import recipe_of
 from pinn.training import folds as folds_module
 from pinn.training.serving_rows import serving_rows
 

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from pinn.evaluation.publish import CHECKPOINT_COLUMN, TABLES, publish
-from pinn.files.read_report import file_sha256
+from pinn.specs.files.read_report import file_sha256
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from served_traces import served_traces
 
 from pinn.coefficients.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from pinn.evaluation.traces import run_traces
-from pinn.files.read_report import file_sha256
+from pinn.specs.files.read_report import file_sha256
 
 STARTED = {
     "recipe_sha256": "a recipe",

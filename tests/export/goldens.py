@@ -21,7 +21,6 @@ from pinn.export.configured import Configured, from_checkpoint, with_coefficient
 from pinn.export.specs import specs_document, write_specs
 from pinn.export.table import export_table
 from pinn.export.table_file import table_json, write_table_file
-from pinn.files.read_report import file_sha256
 from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import COST_NAMES, step_costs
 from pinn.physics.descriptors import DESCRIPTORS, RATES, embed
@@ -33,6 +32,7 @@ from pinn.specs.batch import Batch
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
 from pinn.specs.expert_kernels import NAMES
+from pinn.specs.files.read_report import file_sha256
 from pinn.specs.gpu_catalog import list_gpus, load_gpu
 from pinn.specs.sampling import GREEDY
 from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM, VLLM

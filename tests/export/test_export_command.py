@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pinn.cli.main import app
 from pinn.export.table_file import read_table_file
+from pinn.interface.commands.main import app
 
 ROOT = Path(__file__).resolve().parents[2]
 GRID = "model=meta-llama/Llama-3.1-8B gpu=H100,H200"

@@ -17,7 +17,6 @@ from goldens import STEPS, TABLE, write_goldens
 from pages import run_script
 from typer.testing import CliRunner
 
-from pinn.cli.main import app
 from pinn.coefficients.coefficient_set import (
     CoefficientSet,
     deployment_facts,
@@ -25,6 +24,7 @@ from pinn.coefficients.coefficient_set import (
 )
 from pinn.coefficients.coefficients import Coefficients, prior_coefficients
 from pinn.export.table_file import read_table_file
+from pinn.interface.commands.main import app
 from pinn.training.calibration.calibrate import BetaSettings, calibrate_beta
 
 #: Modules that build without anything from the network.

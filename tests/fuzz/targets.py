@@ -143,7 +143,7 @@ def _lists(_: Fuzzed) -> st.SearchStrategy[tuple[str, bytes]]:
 
 
 def _batch(shared: Fuzzed, text: str) -> None:
-    from pinn.cli.coefficient_report import network_report
+    from pinn.interface.commands.coefficient_report import network_report
 
     report = network_report(shared.surrogate, shared.deployment, [text], shared.checkpoint)
     (found,) = report["batches"]
@@ -228,9 +228,9 @@ def _checkpoints(shared: Fuzzed) -> st.SearchStrategy[bytes]:
 
 
 def _coefficient_set(shared: Fuzzed, content: bytes) -> None:
-    from pinn.cli.coefficient_report import file_report, print_report
     from pinn.coefficients.coefficient_set import read_coefficient_set
     from pinn.coefficients.configurations import canonical, make_deployment
+    from pinn.interface.commands.coefficient_report import file_report, print_report
 
     found = read_coefficient_set(shared.file("set.json", content))
     deployment = make_deployment(canonical(found.configuration()))

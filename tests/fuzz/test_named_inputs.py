@@ -7,14 +7,14 @@ import pytest
 import yaml
 from fuzz.targets import RUNS
 
-from pinn.cli.batch_marks import batch_marks
-from pinn.cli.plan import _prices
 from pinn.coefficients.configuration_files import read_configurations
 from pinn.coefficients.configurations import canonical, make_deployment, parse_grid
 from pinn.data.benchmarks.read import read_benchmarks
 from pinn.data.serving_runs import read_serving_runs
 from pinn.data.traces.readers.inference_perf import read_inference_perf
 from pinn.errors import PinnError
+from pinn.interface.commands.batch_marks import batch_marks
+from pinn.interface.commands.plan import _prices
 from pinn.physics.batch_sums import sum_batches
 from pinn.planning.candidates import read_grid
 from pinn.planning.limits import parse_limits

@@ -74,7 +74,7 @@ def limits_and_prices(_: Fuzzed) -> st.SearchStrategy[tuple[str, str]]:
 
 def check_limits_and_prices(_: Fuzzed, given: tuple[str, str]) -> None:
     """Limits allow some time; prices are positive."""
-    from pinn.cli.plan import _prices
+    from pinn.interface.commands.plan import _prices
     from pinn.planning.limits import parse_limits
 
     found = parse_limits(given[0])

@@ -10,8 +10,6 @@ import shlex
 import pytest
 from typer.testing import CliRunner
 
-from pinn.cli.plan import app
-from pinn.cli.simulate import app as simulate_app
 from pinn.coefficients.coefficient_set import (
     CoefficientSet,
     deployment_facts,
@@ -19,6 +17,8 @@ from pinn.coefficients.coefficient_set import (
 )
 from pinn.coefficients.coefficients import prior_coefficients
 from pinn.coefficients.configurations import make_deployment
+from pinn.interface.commands.plan import app
+from pinn.interface.commands.simulate import app as simulate_app
 from pinn.planning.plan import read_plan
 
 MODEL = "meta-llama/Llama-3.1-8B"

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from pinn.cli.plan import app
-from pinn.cli.simulate import app as simulate_app
 from pinn.coefficients.checkpoint_search import find_checkpoint
 from pinn.coefficients.configurations import make_deployment
 from pinn.coefficients.pool_text import parse_pool
+from pinn.interface.commands.plan import app
+from pinn.interface.commands.simulate import app as simulate_app
 from pinn.planning.candidates import Wanted
 from pinn.planning.figures import latencies_s
 from pinn.planning.floor import floor_latencies_s

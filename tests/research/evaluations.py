@@ -12,8 +12,8 @@ from pinn.data.table import write_observations
 from pinn.evaluation.decisions import decide, decision_table
 from pinn.evaluation.metrics import METRICS, summarize, with_correlation
 from pinn.evaluation.ranking import rank
-from pinn.files.read_report import ReadReport
 from pinn.research.studies import is_study, studies
+from pinn.specs.files.read_report import ReadReport
 from pinn.trust.coverage import coverage_table
 
 MODELS = ("meta-llama/Meta-Llama-3.1-8B", "mistralai/Mixtral-8x7B-v0.1", "Qwen/Qwen3-32B")

@@ -9,8 +9,8 @@ from pinn.data.measured_runs import WHOLE_RUN
 from pinn.errors import PinnError
 from pinn.evaluation.left_out_runs import RUNS_LEFT_OUT
 from pinn.evaluation.publish import CHECKPOINT_COLUMN
-from pinn.files.read_report import file_sha256
 from pinn.research.suite_shipped import shipped_predictions, shipped_runs
+from pinn.specs.files.read_report import file_sha256
 
 SPLITS = ("leave-one-model-out",)
 

@@ -9,9 +9,9 @@ import pytest
 from simulator_helpers import BLIS_KEYS
 from typer.testing import CliRunner
 
-from pinn.cli.simulate import app
 from pinn.coefficients.pool_text import parse_pool, pool_text
 from pinn.errors import PinnError
+from pinn.interface.commands.simulate import app
 
 
 @pytest.mark.parametrize(

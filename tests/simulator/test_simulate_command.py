@@ -13,8 +13,8 @@ from simulator_helpers import BLIS_KEYS
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from pinn.cli.simulate import app
 from pinn.errors import PinnError
+from pinn.interface.commands.simulate import app
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.engine_spec import EngineSpec
@@ -59,7 +59,9 @@ def test_a_figure_that_nobody_knows_is_refused(coefficients, tmp_path):
 
 
 def test_the_command_needs_no_torch():
-    modules = "pinn.cli.simulate, pinn.simulator.simulate, pinn.simulator.workloads.load"
+    modules = (
+        "pinn.interface.commands.simulate, pinn.simulator.simulate, pinn.simulator.workloads.load"
+    )
     check = f"import sys, {modules}; sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 

@@ -10,10 +10,10 @@ from run_cases import on_h100
 from serving_cases import observations, with_times
 
 from pinn.coefficients.coefficient_network import NetworkSettings
-from pinn.files.recipe import recipe_of
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.near_copy import is_near_copy
 from pinn.specs.catalog import load_model
+from pinn.specs.files.recipe import recipe_of
 from pinn.training.folds import Fold, fold_of, learn_fold, without_model
 from pinn.training.kernel_learner import KernelLearner
 from pinn.training.serving_rows import serving_rows

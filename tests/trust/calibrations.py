@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pinn.files.read_report import file_sha256
+from pinn.specs.files.read_report import file_sha256
 from pinn.trust.calibration import NAMES, Calibration
 from pinn.trust.kinds import ANY, MEASURED, KindErrors
 from pinn.trust.spread import Spread

@@ -9,7 +9,7 @@ from observation_row import observation_row
 
 from pinn.data.splits import leave_one_model_out, write_splits
 from pinn.data.table import write_observations
-from pinn.files.read_report import ReadReport
+from pinn.specs.files.read_report import ReadReport
 
 KIND = "leave-one-model-out"
 

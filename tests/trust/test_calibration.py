@@ -10,7 +10,7 @@ from left_out_errors import LOGO, LOMO, left_out_errors
 
 from pinn.coefficients.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from pinn.errors import PinnError
-from pinn.files.read_report import file_sha256
+from pinn.specs.files.read_report import file_sha256
 from pinn.trust.calibrate import calibrate
 from pinn.trust.calibration import (
     NAMES,

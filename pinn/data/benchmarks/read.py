@@ -26,7 +26,7 @@ from pinn.data.benchmarks.benchmark_run import BenchmarkRun
 from pinn.data.benchmarks.documents import Document, read_document
 from pinn.data.benchmarks.given_load import GivenLoad, NotUsable
 from pinn.errors import PinnError, printable
-from pinn.files.read_report import ReadReport, file_sha256
+from pinn.specs.files.read_report import ReadReport, file_sha256
 
 
 def _documents(document: Document) -> list[Any]:

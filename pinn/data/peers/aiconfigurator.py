@@ -25,8 +25,8 @@ import pandas as pd
 from pinn.data.engine_deployments import read_engines, read_other_campaign
 from pinn.data.silicon import read_silicon
 from pinn.errors import PinnError
-from pinn.files.csv_cells import write_frame
 from pinn.specs.data_folder import data_folder
+from pinn.specs.files.csv_cells import write_frame
 from pinn.units import MILLISECOND
 
 PACKAGE = "aiconfigurator"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pinn.files.read_report import ReadReport
+from pinn.specs.files.read_report import ReadReport
 
 _MS = 1e3
 

@@ -14,7 +14,7 @@ from pinn.data.traces.readers.wire import STEPS
 from pinn.data.traces.trace_run import RawRun, Target, write_run
 from pinn.data.traces.trace_tables import TraceTables, atomic_folder, read_trace_tables
 from pinn.errors import PinnError
-from pinn.files.read_report import file_sha256
+from pinn.specs.files.read_report import file_sha256
 
 
 def ingest_vllm(

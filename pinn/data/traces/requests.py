@@ -38,7 +38,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pinn.data.traces.readers.request_spans import ENGINE_MOMENTS, FRONT_MOMENTS
-from pinn.files.read_report import ReadReport
+from pinn.specs.files.read_report import ReadReport
 
 TARGETS = {
     "arrival_to_queue_s": ("arrived_s", "queued_s"),

@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pinn.files.read_report import ReadReport
+from pinn.specs.files.read_report import ReadReport
 
 NANOSECOND = 1e-9
 

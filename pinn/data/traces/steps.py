@@ -35,7 +35,7 @@ import pyarrow.compute as pc
 from jaxtyping import Int, Shaped
 
 from pinn.data.traces.segments import find_segments
-from pinn.files.read_report import ReadReport
+from pinn.specs.files.read_report import ReadReport
 from pinn.units import MICROSECOND
 
 NANOSECOND = 1e-9

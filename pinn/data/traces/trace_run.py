@@ -54,8 +54,8 @@ from pinn.data.traces.trace_tables import (
     write_table,
 )
 from pinn.errors import PinnError
-from pinn.files.read_report import ReadReport
 from pinn.specs.deployment import Deployment
+from pinn.specs.files.read_report import ReadReport
 from pinn.specs.serving import ServingSpec
 
 #: What cycles, links and floors need of the steps: enough to keep in memory for big files.

@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pinn.errors import PinnError
-from pinn.files.read_report import file_sha256
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
 from pinn.specs.documents import read_json
+from pinn.specs.files.read_report import file_sha256
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.precision_override import with_precision
 from pinn.specs.serving import ServingSpec

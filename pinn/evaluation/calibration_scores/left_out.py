@@ -18,8 +18,6 @@ from pinn.data.silicon import read_silicon
 from pinn.data.table import write_observations
 from pinn.evaluation.held_out import held_out_errors
 from pinn.evaluation.publish import LEFT_OUT_FOLDER
-from pinn.files.csv_cells import write_frame
-from pinn.files.store import remembered_table
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.physics.batch_sums import sum_batches
@@ -32,6 +30,8 @@ from pinn.simulator.metric_features import figure_features
 from pinn.simulator.run import Run
 from pinn.specs.batch import parse_batch
 from pinn.specs.deployment import Deployment
+from pinn.specs.files.csv_cells import write_frame
+from pinn.specs.files.store import remembered_table
 from pinn.training.calibration.checkpoint_prior import STEPS
 from pinn.training.calibration.prior import KnownSteps
 from pinn.training.serving_rows import ServingRows, serving_rows

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pinn.files.read_report import ReadReport
 from pinn.kernels.tables.sources import DECODE_ATTENTION, PRIMARY, TableSource
 from pinn.kernels.tables.table import FORMATS, bytes_per_element, read_table, refuse
 from pinn.kernels.tables.work import Work, decode_work, prefill_work
+from pinn.specs.files.read_report import ReadReport
 from pinn.specs.gpu import GpuSpec
 from pinn.units import MILLISECOND
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pinn.files.read_report import ReadReport
 from pinn.kernels.tables.sources import ALL_REDUCE, EXCHANGE, TableSource
 from pinn.kernels.tables.table import SPIKE, read_table, refuse, spikes
+from pinn.specs.files.read_report import ReadReport
 from pinn.specs.gpu import GpuSpec
 from pinn.units import MICROSECOND, MILLISECOND
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pinn.files.read_report import ReadReport
 from pinn.kernels.tables.sources import PRIMARY, TableSource
 from pinn.kernels.tables.table import (
     FORMATS,
@@ -19,6 +18,7 @@ from pinn.kernels.tables.table import (
     spikes,
 )
 from pinn.kernels.tables.work import gemm_work
+from pinn.specs.files.read_report import ReadReport
 from pinn.specs.gpu import GpuSpec
 from pinn.units import MILLISECOND
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pinn.files.read_report import ReadReport
 from pinn.kernels.tables.sources import LATENT, TableSource
 from pinn.kernels.tables.table import FORMATS, Rule, read_table, refuse
 from pinn.kernels.tables.work import latent_prefill_work
+from pinn.specs.files.read_report import ReadReport
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import LatentAttentionSpec
 from pinn.units import MILLISECOND

@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from pinn.files.read_report import ReadReport
 from pinn.kernels.tables.sources import MOE, OTHER_EXPERTS, TableSource
 from pinn.kernels.tables.table import FORMATS, bytes_per_element, flop_rate, read_table, refuse
 from pinn.kernels.tables.work import Work, experts_hit_balanced, moe_work
 from pinn.specs.expert_kernels import CUTLASS, TRITON
+from pinn.specs.files.read_report import ReadReport
 from pinn.specs.gpu import GpuSpec
 from pinn.units import MILLISECOND
 

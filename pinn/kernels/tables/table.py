@@ -12,8 +12,8 @@ import pandas as pd
 from jaxtyping import Bool, Float
 
 from pinn.errors import PinnError
-from pinn.files.read_report import ReadReport, file_sha256
 from pinn.kernels.tables.sources import TableSource
+from pinn.specs.files.read_report import ReadReport, file_sha256
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.precision import precision
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from pinn.files.read_report import ReadReport
 from pinn.kernels.mixer_operators import read_all_mixers
 from pinn.kernels.tables.attention import read_all_attention
 from pinn.kernels.tables.communication import read_all_communication
@@ -16,6 +15,7 @@ from pinn.kernels.tables.gemm import read_all_gemm
 from pinn.kernels.tables.latent import read_all_latent
 from pinn.kernels.tables.moe import read_all_moe, read_other_experts
 from pinn.kernels.tables.sources import SYSTEMS
+from pinn.specs.files.read_report import ReadReport
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.gpu_catalog import load_gpu
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pinn.files.write import replace_atomically
 from pinn.physics.step import STEP_FEATURES
 from pinn.research.calibration.baselines import line
+from pinn.specs.files.write import replace_atomically
 from pinn.training.calibration.calibrate import calibrate_to, candidates, summary
 from pinn.training.calibration.intervals import TEST, Intervals
 from pinn.training.calibration.prior import Prior

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from pinn.files.write import write_whole
 from pinn.research.report.parts import Picture, Section
 from pinn.research.report.sections import make_sections
 from pinn.research.report.summary import origin, summary
 from pinn.research.report.tables import Tables, read_tables
+from pinn.specs.files.write import write_whole
 
 TITLE = "How good the predictions are"
 

@@ -16,14 +16,14 @@ import torch
 from jaxtyping import Float
 
 from pinn.errors import PinnError
-from pinn.files.code import code_digest
-from pinn.files.read_report import file_sha256
-from pinn.files.store import remembered_folder
-from pinn.files.write import replace_atomically
 from pinn.kernels.composition import COMPOSED_PARTS, compose_many
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.physics.uniform_batches import UniformBatches
 from pinn.specs.deployment import Deployment
+from pinn.specs.files.code import code_digest
+from pinn.specs.files.read_report import file_sha256
+from pinn.specs.files.store import remembered_folder
+from pinn.specs.files.write import replace_atomically
 from pinn.training.teacher.batches import sample_batches
 
 SHARD_DEPLOYMENTS = 250

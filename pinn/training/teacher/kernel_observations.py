@@ -11,10 +11,10 @@ from typing import Any
 import pandas as pd
 
 from pinn.errors import PinnError
-from pinn.files.read_report import file_sha256
-from pinn.files.write import replace_atomically
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.specs.deployment import Deployment
+from pinn.specs.files.read_report import file_sha256
+from pinn.specs.files.write import replace_atomically
 from pinn.training.teacher.composed import ComposedSteps, compose_all
 from pinn.training.teacher.synthetic import WEIGHTS_SHARE, weight_bytes
 

@@ -11,7 +11,6 @@ import pytest
 from trace_runs import TRUE_COEFFICIENTS, engine_run, lines_of
 from typer.testing import CliRunner
 
-from pinn.cli.ingest import app as ingest_app
 from pinn.data.traces.batches import context_estimate
 from pinn.data.traces.cycles import accounting, medians_by_decodes
 from pinn.data.traces.ingestion import ingest_steps, ingest_vllm
@@ -20,6 +19,7 @@ from pinn.data.traces.temporal_split import temporal_split
 from pinn.data.traces.trace_run import Target
 from pinn.data.traces.trace_tables import TraceTables, read_trace_tables
 from pinn.errors import PinnError
+from pinn.interface.commands.ingest import app as ingest_app
 from pinn.physics.batch_sums import sum_batches
 from pinn.specs.serving import ServingSpec
 

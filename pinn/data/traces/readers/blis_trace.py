@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 
 from pinn.errors import PinnError
-from pinn.files.read_report import ReadReport, file_sha256
 from pinn.specs.csv_text import check_columns
 from pinn.specs.documents import read_yaml
+from pinn.specs.files.read_report import ReadReport, file_sha256
 from pinn.units import MICROSECOND
 
 _REQUIRED = ("request_id", "input_tokens", "output_tokens", "arrival_time_us")

@@ -21,8 +21,8 @@ import pandas as pd
 from pydantic import BaseModel, Field, ValidationError
 
 from pinn.errors import PinnError, printable
-from pinn.files.read_report import ReadReport
 from pinn.specs.documents import read_json, read_yaml
+from pinn.specs.files.read_report import ReadReport
 from pinn.specs.flags import given_flags
 from pinn.specs.serving import ServingSpec
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from pinn.data.traces.readers.lines import check_file
 from pinn.errors import PinnError
-from pinn.files.read_report import ReadReport, file_sha256
+from pinn.specs.files.read_report import ReadReport, file_sha256
 from pinn.specs.limits import MOST_LINE_BYTES
 from pinn.units import MILLISECOND
 

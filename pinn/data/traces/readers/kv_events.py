@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from pinn.data.traces.readers.lines import check_file, read_stretch, stretches
-from pinn.files.read_report import ReadReport
+from pinn.specs.files.read_report import ReadReport
 
 KV_SCHEMA = pa.schema(
     {

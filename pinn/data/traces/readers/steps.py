@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from pinn.data.traces.readers.vllm import RAW_SCHEMAS
 from pinn.data.traces.readers.wire import STEP_FIELDS, STEPS
 from pinn.errors import PinnError
-from pinn.files.read_report import ReadReport, file_sha256
+from pinn.specs.files.read_report import ReadReport, file_sha256
 
 #: Column that tells runs in one file apart; each is a server of its own.
 RUN_COLUMN = "experiment_id"

@@ -39,7 +39,7 @@ from pinn.data.traces.readers.wire import (
     STEPS,
     Field,
 )
-from pinn.files.read_report import ReadReport
+from pinn.specs.files.read_report import ReadReport
 
 _TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
 _EVENT_COLUMNS = {"span": pa.int64(), "server": pa.int64(), "wall_ns": pa.int64()}

@@ -1,0 +1,125 @@
+"""``pinn breakdown``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pinn.interface.commands.options import GPU, MODEL, Checkpoint, JsonPath, output
+from pinn.interface.commands.output_paths import PICTURES
+from pinn.interface.commands.serving_flags import engine_flags
+from pinn.specs.serving import ServingSpec
+
+if TYPE_CHECKING:
+    from pinn.training.teacher.teacher import Teacher
+
+app = typer.Typer()
+
+_EXAMPLES = ("64 decode @ 2000", "1 prefill 2048 @ 0 + 64 decode @ 2000")
+
+
+@app.command()
+@engine_flags(ServingSpec)
+def breakdown(
+    model: Annotated[str, MODEL],
+    gpu: Annotated[str, GPU],
+    batch: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--batch",
+            help="Step to break down, such as '64 decode @ 2000' (64 requests after 2000 tokens "
+            "each) or '1 prefill 512 @ 0 + 16 decode @ 600'. Repeatable.",
+        ),
+    ] = None,
+    json_path: JsonPath = None,
+    csv_path: Annotated[
+        Path | None, output("--csv", "Also write parts, features and kernels as CSV.", ".csv")
+    ] = None,
+    plot: Annotated[
+        Path | None, output("--plot", "Also draw it: .png, .svg or .pdf.", *PICTURES)
+    ] = None,
+    checkpoint: Checkpoint = None,
+    kernels: Annotated[
+        Path | None,
+        typer.Option(
+            "--kernels",
+            help="Folder of fitted kernel surrogates. [default: kernels/all beside the checkpoint, "
+            "else checkpoints/kernels/all]",
+        ),
+    ] = None,
+    *,
+    flags: dict[str, Any],
+) -> None:
+    """Where the time of an engine step goes, and the measured kernels behind it.
+
+    Beside the network's breakdown (beta x feature, by part) stands that of a step composed of
+    measured kernels and overheads. Then come the kernels: how often each runs, how long, and how
+    far its sizes were stretched from the nearest measured one (x 1.00 is that very kernel).
+
+    Examples:
+      pinn breakdown --model Qwen/Qwen3-30B-A3B --gpu H200 -tp 2
+
+      pinn breakdown --model Llama-3.1-70B --gpu B200 --tensor-parallel-size 4
+        --batch '256 decode @ 4000' --plot step.png --csv step.csv
+    """
+    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.coefficients.configurations import canonical, make_deployment
+    from pinn.coefficients.surrogate import Surrogate
+    from pinn.interface.commands.breakdown_plot import draw
+    from pinn.interface.commands.breakdown_report import make_report, print_report, write_csv
+    from pinn.interface.commands.json_output import write_json
+    from pinn.training.teacher.breakdown import breakdown as breakdown_of
+
+    path = find_checkpoint(checkpoint)
+    surrogate = Surrogate.load(path)
+    teacher, sources = _teacher(kernels, path, surrogate.checkpoint.metadata)
+    deployment = make_deployment(canonical({"model": model, "gpu": gpu, **flags}))
+    beta = surrogate.coefficients([deployment]).beta[0]
+    breakdowns = [breakdown_of(deployment, text, beta, teacher) for text in batch or _EXAMPLES]
+    report = make_report(deployment, breakdowns, {"network": _shown(path), **sources})
+    write_json(report, json_path)
+    if csv_path is not None:
+        write_csv(report, csv_path)
+    if plot is not None:
+        draw(report, plot)
+    print_report(report)
+
+
+def _teacher(
+    folder: Path | None, checkpoint: Path, metadata: dict[str, Any]
+) -> tuple[Teacher | None, dict[str, str]]:
+    """Kernels and scalars, and in words where they come from or why they are missing."""
+    from pinn.kernels.search import find_kernels
+    from pinn.kernels.surrogates import KernelSurrogates
+    from pinn.training.teacher.breakdown import saved_scalars
+    from pinn.training.teacher.scalars import prior_scalars
+    from pinn.training.teacher.teacher import Teacher
+
+    found = find_kernels(folder, checkpoint)
+    if found is None:
+        missing = (
+            "missing, so there is no composed breakdown: fit surrogates with 'python train.py "
+            "kernels=on' and name their folder with --kernels"
+        )
+        return None, {"kernels": missing}
+    surrogates = KernelSurrogates.load(found)
+    left_out = [
+        name for names in surrogates.metadata.get("excluded", {}).values() for name in names
+    ]
+    without = f", fitted without {', '.join(left_out)}" if left_out else ""
+    saved = metadata.get("scalars")
+    scalars = saved_scalars(saved) if saved else prior_scalars()
+    return Teacher(surrogates, scalars), {
+        "kernels": f"{_shown(found)}{without}",
+        "overheads": "as the checkpoint learned them"
+        if saved
+        else "their priors, as the checkpoint was trained without kernels",
+    }
+
+
+def _shown(path: Path) -> str:
+    """The path from the working directory, where it lies below that."""
+    whole, here = path.absolute(), Path.cwd()
+    return str(whole.relative_to(here) if whole.is_relative_to(here) else path)

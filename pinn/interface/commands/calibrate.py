@@ -1,0 +1,257 @@
+"""``pinn calibrate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pinn.data.benchmarks.given_load import GivenLoad, split_flags
+from pinn.errors import PinnError
+from pinn.interface.commands.options import Checkpoint, output
+from pinn.interface.commands.serving_flags import engine_flags
+from pinn.specs.serving import ServingSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pinn.data.benchmarks.benchmark_run import BenchmarkRun
+    from pinn.specs.deployment import Deployment
+    from pinn.training.calibration.calibrate import BetaSettings
+    from pinn.training.calibration.fit import Fit
+    from pinn.training.calibration.run import Calibration
+    from pinn.training.calibration.start import Start
+
+app = typer.Typer()
+
+_TRACES = "Traces"
+
+
+@app.command()
+@engine_flags(ServingSpec, GivenLoad)
+def calibrate(
+    observations: Annotated[
+        Path | None, typer.Option("--observations", help="Folder that 'pinn ingest' wrote.")
+    ] = None,
+    benchmarks: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--benchmarks",
+            help="Files or folders that a benchmark tool wrote, in place of traces; several in a "
+            "row.",
+        ),
+    ] = None,
+    more: Annotated[list[Path] | None, typer.Argument(hidden=True)] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="What the benchmarks were of: a name, or a config.json."),
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", help="What they ran on: a name, or a datasheet.")
+    ] = None,
+    out: Annotated[
+        Path, output("--out", "Coefficient set to write, a JSON file.", ".json", short="-o")
+    ] = Path("coefficients.json"),
+    append: Annotated[
+        Path | None,
+        typer.Option(
+            "--append",
+            help="Go on from the posterior of an earlier calibration, and say its drift.",
+        ),
+    ] = None,
+    base: Annotated[
+        Path | None,
+        typer.Option("--base", help="Coefficient set to start from, in place of the network."),
+    ] = None,
+    checkpoint: Checkpoint = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Fit although the file does not match the flags.")
+    ] = False,
+    budget: Annotated[
+        int,
+        typer.Option(
+            "--budget",
+            help="Intervals to fit to; 0 for all there are.",
+            min=0,
+            rich_help_panel=_TRACES,
+        ),
+    ] = 500,
+    select: Annotated[
+        str,
+        typer.Option(
+            "--select",
+            help="random, or active (most informative first).",
+            rich_help_panel=_TRACES,
+        ),
+    ] = "random",
+    intervals: Annotated[
+        str,
+        typer.Option(
+            "--intervals",
+            help="Fit to windows (means of 5 to 15 steps), singles (one step) or both.",
+            rich_help_panel=_TRACES,
+        ),
+    ] = "both",
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, help="Of the random selection.", rich_help_panel=_TRACES)
+    ] = 0,
+    study: Annotated[
+        Path | None,
+        typer.Option(
+            "--study",
+            help="Folder for error against budget (table and plot) and a table of baselines.",
+            rich_help_panel=_TRACES,
+        ),
+    ] = None,
+    *,
+    flags: dict[str, Any],
+) -> None:
+    """Fit the coefficients to your own server.
+
+    The network's coefficients and their intervals are the prior; step times of traces, or figures
+    of benchmarks whose loads are simulated, move a handful of scalars (step constant, bytes,
+    arithmetic, attention, ...) and, less, single coefficients. What the measurements do not show
+    keeps its value and its interval. The result is judged on later time and on loads left out; if
+    it is not better there, nothing is written.
+
+    Examples:
+      pinn calibrate --benchmarks results/*.json --model Llama-3.1-8B --gpu H100
+        --max-num-seqs 256 -o server.json
+
+      pinn ingest vllm traces.json -o run1 --model Llama-3.1-8B --gpu H100
+
+      pinn calibrate --observations run1 --append server.json -o server.json
+
+      pinn simulate --coefficients server.json --workload profile.yaml
+    """
+    from pinn.training.calibration.calibrate import BetaSettings
+    from pinn.training.calibration.run import Calibration
+    from pinn.training.calibration.start import Start
+
+    start = Start(append, base, checkpoint)
+    settings = BetaSettings(intervals, budget or None, select, seed)
+    paths = [*(benchmarks or []), *(more or [])]
+    fit = fit_measurements(start, observations, paths, model, gpu, settings, force, flags)
+    for note in start.notes:
+        typer.echo(note)
+    print_fit(fit, append is not None)
+    _write(fit, out)
+    if study is not None and isinstance(fit.found, Calibration):
+        _study(fit.found, study)
+
+
+def print_fit(fit: Fit, appended: bool) -> None:
+    """Print what was fitted, and whether it is better than before."""
+    from pinn.interface.commands.calibration_report import print_benchmarks, print_calibration
+    from pinn.training.calibration.run import Calibration
+
+    if isinstance(fit.found, Calibration):
+        print_calibration(fit.found, appended)
+    else:
+        print_benchmarks(fit.found, appended)
+
+
+def fit_measurements(
+    start: Start,
+    observations: Path | None,
+    benchmarks: list[Path],
+    model: str | None,
+    gpu: str | None,
+    settings: BetaSettings,
+    force: bool,
+    flags: dict[str, Any],
+) -> Fit:
+    """The fit to a folder of observations, or to files of benchmarks.
+
+    What was left out, assumed or does not match is added to the notes of ``start``.
+    """
+    from pinn.data.traces.trace_tables import read_trace_tables
+    from pinn.evaluation.coefficient_files import benchmark_runs
+    from pinn.training.calibration.fit import fit_benchmarks, fit_traces
+
+    if (observations is None) == (not benchmarks):
+        raise PinnError("give --observations FOLDER of 'pinn ingest', or --benchmarks FILES")
+    if observations is None:
+        runs, deployment, named = _read_files(benchmarks, model, gpu, flags, start.notes)
+        return fit_benchmarks(runs, deployment, named, start, force)
+    if flags or model or gpu:
+        raise PinnError("--observations names its server already: flags belong to 'pinn ingest'")
+    traces = read_trace_tables(observations)
+    if traces.manifest["tables"].get("cycles", {}).get("rows"):
+        return fit_traces(traces, start, settings, force)
+    named = _named(traces.manifest.get("deployment") or {})
+    return fit_benchmarks(benchmark_runs(traces), traces.deployment(), named, start, force)
+
+
+def _read_files(
+    paths: list[Path],
+    model: str | None,
+    gpu: str | None,
+    flags: dict[str, Any],
+    notes: list[str],
+) -> tuple[list[BenchmarkRun], Deployment, dict[str, str]]:
+    from pinn.data.benchmarks.read import read_benchmarks
+    from pinn.data.traces.benchmark_target import benchmark_target
+
+    of_server, load = split_flags(flags)
+    runs, report = read_benchmarks(paths, load)
+    notes += [f"{count:8} left out: {reason}" for reason, count in report.refused.items()]
+    assumed = dict.fromkeys(text for run in runs for text in run.assumed)
+    notes += [f"assumed: {text}" for text in assumed]
+    target = benchmark_target(runs, model, gpu, of_server)
+    return runs, target.deployment(), _named(vars(target))
+
+
+def _named(entry: Any) -> dict[str, str]:
+    from pinn.coefficients.coefficient_set import NAMED
+
+    return {name: entry[name] for name in NAMED if entry.get(name)}
+
+
+def _write(fit: Fit, out: Path) -> None:
+    """Write what is better than before on what was left out."""
+    from pinn.coefficients.coefficient_set import write_coefficient_set
+
+    if not fit.kept:
+        typer.echo(
+            "nothing written: the calibration is not better than what was before on "
+            "what it has not seen; measure more, or other loads"
+        )
+        return
+    write_coefficient_set(fit.coefficients, out)
+    typer.echo(f"wrote {out}")
+
+
+def _study(found: Calibration, folder: Path) -> None:
+    from pinn.interface.commands.calibration_report import print_study
+    from pinn.research.calibration.baselines import LEARNERS, baseline_table, baselines
+    from pinn.research.calibration.study import budget_errors, budget_plot, budget_table
+    from pinn.specs.files.csv_cells import write_frame
+    from pinn.training.calibration.calibrate import candidates
+
+    kind = "singles" if found.settings.kind == "singles" else "windows"
+    prior = found.beta.prior
+    errors = budget_errors(found.intervals, prior, kind)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_frame(errors, folder / "budget.csv")
+    before = found.errors.query(
+        f"part == 'last 20 %' and kind == '{kind}' and coefficients == 'before'"
+    )
+    budget_plot(errors, float(before["median"].iloc[0]), folder / "budget.png")
+    methods = baselines(found.deployment, prior, _donors())
+    others = baseline_table(methods, candidates(found.intervals, kind), found.intervals)
+    write_frame(others, folder / "baselines.csv")
+    print_study(budget_table(errors), others)
+    absent = [name for name in LEARNERS if name not in methods]
+    if absent:
+        typer.echo(f"left out {', '.join(absent)}: they need 'pip install scikit-learn'")
+    typer.echo(f"wrote {folder}/budget.csv, budget.png and baselines.csv")
+
+
+def _donors() -> np.ndarray:
+    """The two-stage baseline's coefficients from the measured deployments that come along."""
+    from pinn.data.silicon import read_silicon
+    from pinn.research.donors import donor_coefficients
+
+    return donor_coefficients(read_silicon()[0])

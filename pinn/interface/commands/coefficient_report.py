@@ -1,0 +1,222 @@
+"""Coefficients of one configuration: gathered, printed and written as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from pinn.coefficients.coefficient_set import CoefficientSet, deployment_facts, set_to_json
+from pinn.coefficients.distance import training_space
+from pinn.coefficients.surrogate import Surrogate, batch_floor_seconds, batch_seconds
+from pinn.interface.commands.batch_marks import batch_marks, marks_lines
+from pinn.interface.commands.memory_report import memory_entry, memory_line
+from pinn.interface.commands.recipe_report import print_recipe
+from pinn.interface.commands.trust_report import intervals_line, with_posterior, with_trust
+from pinn.specs.batch import Batch, parse_batch
+from pinn.specs.deployment import Deployment
+from pinn.units import MICROSECOND
+
+#: Most inputs outside the training range that the sentence names.
+_NAMED = 4
+_SPECULATIVE = (
+    "Steps draft and verify tokens. No such step was measured: 90 % intervals are those of plain "
+    "steps, and time per token rests on the acceptance above."
+)
+
+
+def make_report(
+    found: CoefficientSet, deployment: Deployment, batches: Sequence[str], distance: dict[str, Any]
+) -> dict[str, Any]:
+    """Everything about one configuration, ready for JSON and in SI units but for batches.
+
+    A coefficient set as :func:`pinn.coefficients.coefficient_set.set_to_json` gives it, for this
+    deployment, with the name ``asked_as``, its ``recipe`` (field to value, ``set_by`` and source),
+    ``sampling``, ``memory`` (see :func:`memory_entry`), ``batches``, a list of ``batch``,
+    ``step_time_us``, ``floor_us`` and ``marks`` (see :func:`batch_marks`), and the ``distance``.
+
+    Args:
+        found: The coefficients.
+        deployment: The configuration.
+        batches: Batches to time, as written on the command line.
+        distance: How far it lies from what was measured, with a ``sentence``.
+    """
+    parsed = [parse_batch(text) for text in batches]
+    times = (
+        batch_seconds(found.beta, deployment, parsed),
+        batch_floor_seconds(deployment, parsed),
+    )
+    timed = [
+        {
+            "batch": text,
+            "step_time_us": float(seconds) / MICROSECOND,
+            **_per_token(deployment, batch, float(seconds)),
+            "floor_us": float(floor) / MICROSECOND,
+            "marks": batch_marks(batch, deployment),
+        }
+        for text, batch, seconds, floor in zip(batches, parsed, *times, strict=True)
+    ]
+    known = set_to_json(found) | deployment_facts(deployment)
+    sampling = asdict(deployment.sampling)
+    recipe = deployment.recipe.described()
+    known["asked_as"] = deployment.model.title
+    return known | {
+        "recipe": recipe,
+        "sampling": sampling,
+        "memory": memory_entry(deployment),
+        "batches": timed,
+        "distance": distance,
+    }
+
+
+def _per_token(deployment: Deployment, batch: Batch, seconds: float) -> dict[str, float]:
+    """What a step takes for each token that a decode gets of it; nothing without speculation."""
+    drafts = deployment.recipe.speculation
+    if drafts is None or all(batch.is_prefill):
+        return {}
+    return {"itl_per_token_us": seconds / drafts.tokens_per_step / MICROSECOND}
+
+
+def network_report(
+    surrogate: Surrogate, deployment: Deployment, batches: Sequence[str], checkpoint: Path
+) -> dict[str, Any]:
+    """The report of the coefficients of a network, which was loaded from ``checkpoint``."""
+    coefficients = surrogate.coefficients([deployment])
+    facts = deployment_facts(deployment)
+    found = CoefficientSet(facts, coefficients, surrogate.taught_alphas())
+    report = make_report(found, deployment, batches, _distance(surrogate, deployment))
+    return with_trust(report, checkpoint, deployment)
+
+
+def file_report(
+    found: CoefficientSet, deployment: Deployment, batches: Sequence[str]
+) -> dict[str, Any]:
+    """The report of coefficients from a file."""
+    names = ", ".join(source["path"] for source in found.calibration.get("sources", ()))
+    text = f"Calibrated to {names}." if names else "Coefficients from a file, not the network."
+    report = make_report(found, deployment, batches, {"sentence": text})
+    return report if found.covariance is None else with_posterior(report, found, deployment)
+
+
+def _distance(surrogate: Surrogate, deployment: Deployment) -> dict[str, Any]:
+    space = training_space(surrogate.checkpoint)
+    located = space.locate([deployment])
+    outside = located.outside_names(0)
+    measured = located.nearest[0] >= 0
+    held_out = sorted(space.held_out_distances().tolist())
+    found = {
+        "nearest_measured": space.names[located.nearest[0]] if measured else None,
+        "distance": float(located.distance[0]) if measured else None,
+        "left_out_models": [held_out[0], held_out[-1]] if held_out else None,
+        "outside_training_range": outside,
+    }
+    return found | {"sentence": _sentence(found)}
+
+
+def _sentence(found: dict[str, Any]) -> str:
+    """The distance in plain words."""
+    if found["nearest_measured"] is None:
+        return "The checkpoint names no measured deployments, so the distance is unknown."
+    away, span = found["distance"], found["left_out_models"]
+    text = (
+        f"The nearest measured deployment is {found['nearest_measured']}, {away:.1f} standard "
+        "deviations away."
+    )
+    if span:
+        text += f" Models left out in the evaluation lay {span[0]:.1f} to {span[1]:.1f} away."
+    outside = [f"{name} ({by:+.1f})" for name, by in found["outside_training_range"].items()]
+    if not outside:
+        return f"{text} Every input lies inside the training range."
+    named = ", ".join(outside[:_NAMED])
+    more = f" and {len(outside) - _NAMED} more" if len(outside) > _NAMED else ""
+    return f"{text} Outside the training range: {named}{more}."
+
+
+def print_report(report: dict[str, Any], console: Console | None = None) -> None:
+    """Print the report for people: times in microseconds."""
+    console = console or Console(width=120, highlight=False, markup=False)
+    flags = ", ".join(f"{k} {v}" for k, v in report["serving"].items() if _worth_showing(k, v))
+    console.print(f"{report['asked_as']} on {report['gpu']}: {flags}")
+    console.print(memory_line(report["memory"]))
+    print_recipe(report["recipe"], console)
+    console.print(f"weights and cache: {_listed(report['precisions'])}")
+    console.print(f"sampling: {_listed(report['sampling'])}\n")
+    beta, alpha = report["beta"], report["alpha"]
+    for table in (
+        _entries("beta: step time = sum of beta x feature", beta, "x datasheet time"),
+        _entries("alpha: time of a request outside the steps", alpha, "x step time"),
+        _batch_table(report["batches"]),
+    ):
+        console.print(table)
+        console.print()
+    for line in marks_lines(report["batches"]):
+        console.print(line + "\n")
+    if report["recipe"]["speculation"]["value"] is not None:
+        console.print(_SPECULATIVE + "\n")
+    if "intervals" in report:
+        console.print(intervals_line(report["intervals"]) + "\n")
+    console.print(report["distance"]["sentence"])
+
+
+def _worth_showing(name: str, value: Any) -> bool:
+    shown = name.startswith(("enable_", "enforce_", "engine")) and value
+    return name.endswith("parallel_size") or bool(shown)
+
+
+def _listed(facts: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in facts.items())
+
+
+def _entries(title: str, entries: dict[str, dict[str, Any]], multiplier: str) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table.add_column("name", no_wrap=True)
+    table.add_column("value", justify="right")
+    bounded = any("low" in entry for entry in entries.values())
+    if bounded:
+        table.add_column("90 % interval", justify="right")
+    table.add_column("unit")
+    table.add_column("note")
+    for name, entry in entries.items():
+        unit, scale = entry["unit"], 1.0
+        if unit.split("/")[0] == "s":
+            unit, scale = f"u{unit}", MICROSECOND
+        ends = [_ends(entry, scale)] if bounded else []
+        unit = multiplier if unit == "1" else unit
+        table.add_row(name, f"{entry['value'] / scale:.3f}", *ends, unit, _notes(entry))
+    return table
+
+
+def _ends(entry: dict[str, Any], scale: float) -> str:
+    if "low" not in entry or not entry["high"]:
+        return "-"
+    return f"{entry['low'] / scale:.3f} to {entry['high'] / scale:.3f}"
+
+
+def _notes(entry: dict[str, Any]) -> str:
+    notes = [] if entry.get("taught", True) else ["prior only"]
+    return ", ".join(notes if entry.get("in_simulator", True) else [*notes, "not in simulator"])
+
+
+def _batch_table(batches: list[dict[str, Any]]) -> Table:
+    table = Table("batch", title="step times", title_justify="left", box=None, pad_edge=False)
+    bounded = any("step_time_low_us" in entry for entry in batches)
+    interval = ["90 % interval"] if bounded else []
+    drafted = any("itl_per_token_us" in entry for entry in batches)
+    per_token = ["us per token"] if drafted else []
+    for heading in ("step us", *interval, *per_token, "floor us", "x floor"):
+        table.add_column(heading, justify="right")
+    for entry in batches:
+        step, floor = entry["step_time_us"], entry["floor_us"]
+        ratio = f"{step / floor:.2f}" if floor else "-"
+        ends = (
+            [f"{entry['step_time_low_us']:.0f} to {entry['step_time_high_us']:.0f}"]
+            if bounded
+            else []
+        )
+        token = [f"{entry['itl_per_token_us']:.0f}" if "itl_per_token_us" in entry else "-"]
+        table.add_row(entry["batch"], f"{step:.0f}", *ends, *token * drafted, f"{floor:.0f}", ratio)
+    return table

@@ -1,0 +1,154 @@
+"""Coefficients of many configurations as one table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from pinn.coefficients.configurations import KEYS
+from pinn.coefficients.distance import training_space
+from pinn.coefficients.surrogate import (
+    Surrogate,
+    batch_floor_seconds,
+    batch_seconds,
+    step_seconds,
+)
+from pinn.interface.commands.batch_marks import batch_marks
+from pinn.interface.commands.memory_report import memory_columns
+from pinn.interface.commands.output_paths import TABLES, check_suffix
+from pinn.physics.batch_sums import sum_batches
+from pinn.physics.costs import step_costs
+from pinn.physics.floor import floor_seconds
+from pinn.physics.request import REQUEST_FEATURES, RequestFeature
+from pinn.physics.step import STEP_FEATURES
+from pinn.physics.step_feature import StepFeature
+from pinn.specs.batch import parse_batch
+from pinn.specs.deployment import Deployment
+from pinn.specs.files.csv_cells import escaped_table
+from pinn.specs.files.write import replace_atomically
+from pinn.units import MICROSECOND
+
+
+def coefficient_table(
+    surrogate: Surrogate,
+    configurations: Sequence[dict[str, Any]],
+    deployments: Sequence[Deployment],
+    batches: Sequence[str] = (),
+) -> pa.Table:
+    """One row per configuration.
+
+    Columns: the keys that any configuration gives; ``beta.NAME [unit]`` and ``alpha.NAME [unit]``
+    in the order of the registries; per batch ``step_time_us: BATCH``, ``floor_us: BATCH`` and
+    ``marks: BATCH`` (limits that it exceeds); whether it fits its GPUs (see ``memory_columns``);
+    and the nearest measured deployment with its distance.
+    """
+    given = {key for configuration in configurations for key in configuration}
+    columns: dict[str, Any] = {
+        key: pa.array([c.get(key) for c in configurations]) for key in KEYS if key in given
+    }
+    distinct, place = _seen_alike(deployments)
+    found = surrogate.coefficients(distinct).take(place)
+    columns |= _named("beta", STEP_FEATURES, found.beta)
+    columns |= _named("alpha", REQUEST_FEATURES, found.alpha)
+    columns |= _batch_columns(found.beta, deployments, batches)
+    columns |= memory_columns(configurations, deployments)
+    space = training_space(surrogate.checkpoint)
+    located = space.locate(distinct)
+    nearest, distance = located.nearest[place], located.distance[place]
+    names = pa.array(space.names, pa.string())
+    columns["nearest_measured"] = names.take(pa.array(nearest, mask=nearest < 0))
+    columns["distance"] = pa.array(distance, mask=nearest < 0)
+    return pa.table(columns)
+
+
+def _seen_alike(deployments: Sequence[Deployment]) -> tuple[list[Deployment], np.ndarray]:
+    """One deployment of each kind that the embedding tells apart, and the kind of each."""
+    kinds: dict[tuple[Any, ...], int] = {}
+    distinct: list[Deployment] = []
+    place = np.empty(len(deployments), dtype=np.int64)
+    for row, deployment in enumerate(deployments):
+        recipe = deployment.recipe
+        key = (
+            id(deployment.model),
+            id(deployment.gpu),
+            recipe.tensor_parallel_size,
+            recipe.data_parallel_size,
+            recipe.expert_parallel_size,
+            recipe.kv_cache_dtype,
+        )
+        place[row] = kinds.setdefault(key, len(kinds))
+        if place[row] == len(distinct):
+            distinct.append(deployment)
+    return distinct, place
+
+
+def _named(
+    kind: str,
+    registry: Mapping[str, StepFeature] | Mapping[str, RequestFeature],
+    values: np.ndarray,
+) -> dict[str, np.ndarray]:
+    """A column per coefficient, each contiguous in memory as Arrow wants it."""
+    names = (f"{kind}.{feature.name} [{feature.unit}]" for feature in registry.values())
+    return dict(zip(names, np.ascontiguousarray(values.T), strict=True))
+
+
+def _batch_columns(
+    beta: np.ndarray, deployments: Sequence[Deployment], batches: Sequence[str]
+) -> dict[str, Any]:
+    columns: dict[str, Any] = {}
+    if not batches:
+        return columns
+    plain = np.array([d.recipe.speculation is None for d in deployments])
+    costs = step_costs([d for d, is_plain in zip(deployments, plain, strict=True) if is_plain])
+    windows = np.array([d.model.window_tokens or np.inf for d in deployments])[plain]
+    for text in batches:
+        batch = parse_batch(text)
+        seconds, floors = np.empty(len(deployments)), np.empty(len(deployments))
+        for window in np.unique(windows):
+            alike = np.flatnonzero(windows == window)
+            rows = np.flatnonzero(plain)[alike]
+            sums, own = sum_batches([batch], window), costs.take(alike)
+            seconds[rows] = step_seconds(beta[rows], own, sums)
+            floors[rows] = floor_seconds(own, sums)
+        for row in np.flatnonzero(~plain).tolist():
+            seconds[row] = batch_seconds(beta[row], deployments[row], [batch])[0]
+            floors[row] = batch_floor_seconds(deployments[row], [batch])[0]
+        columns[f"step_time_us: {text}"] = seconds / MICROSECOND
+        columns[f"floor_us: {text}"] = floors / MICROSECOND
+        columns[f"marks: {text}"] = ["; ".join(batch_marks(batch, d)) for d in deployments]
+    return columns
+
+
+def write_table(table: pa.Table, path: Path) -> None:
+    """Write a table in the format that its suffix names; it appears whole or not at all.
+
+    Raises:
+        PinnError: If the suffix is none of ``TABLES``.
+    """
+    check_suffix(path, TABLES)
+    writer = {".csv": _write_csv, ".json": _write_json, ".parquet": _write_parquet}
+    replace_atomically(path, lambda target: writer[path.suffix.lower()](table, target))
+
+
+def _write_csv(table: pa.Table, path: Path) -> None:
+    from pyarrow import csv
+
+    csv.write_csv(escaped_table(table), path)
+
+
+def _write_parquet(table: pa.Table, path: Path) -> None:
+    from pyarrow import parquet
+
+    parquet.write_table(table, path)
+
+
+def _write_json(table: pa.Table, path: Path) -> None:
+    columns = [column.to_pylist() for column in table.columns]
+    names = table.column_names
+    rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    path.write_bytes(b"[\n" + b",\n".join(map(msgspec.json.encode, rows)) + b"\n]\n")

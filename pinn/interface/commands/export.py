@@ -1,0 +1,334 @@
+"""``pinn export``: onnx, table, blis and specs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pinn.errors import PinnError
+from pinn.interface.commands.options import Checkpoint, output
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pinn.export.blis_vectors import BlisVector
+    from pinn.export.configured import Configured
+    from pinn.simulator.workloads.workload import Workload
+
+app = typer.Typer(no_args_is_help=True)
+
+Configs = Annotated[
+    str | None,
+    typer.Option(
+        "--configs",
+        help="CSV, YAML or JSON file of configurations or of a grid, as of 'pinn coefficients'; or "
+        "a grid itself, such as 'model=Llama-3.1-8B gpu=H100,B200 tensor_parallel_size=1,2'. "
+        "[default: those of --coefficients]",
+        show_default=False,
+    ),
+]
+CoefficientFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--coefficients",
+        help="JSON of 'pinn calibrate' or 'pinn coefficients --json', in place of the network for "
+        "the configuration that it belongs to. Repeatable.",
+    ),
+]
+SkipInvalid = Annotated[
+    bool, typer.Option("--skip-invalid", help="Leave out what does not fit together.")
+]
+
+
+@app.callback()
+def _root() -> None:
+    """Write what other programs read: ONNX graphs, coefficient tables, files for the Go simulator.
+
+    The Go package that reads tables and checkpoints is in the folder export/go of the repository.
+    """
+
+
+@app.command()
+def onnx(
+    out: Annotated[Path, typer.Option("--out", help="Folder for the two graphs.")],
+    checkpoint: Checkpoint = None,
+) -> None:
+    """The network and the step time as ONNX graphs.
+
+    coefficients.onnx maps embedded deployments to alpha and beta, step_time.onnx maps summed batch
+    features and beta to step times; names, units and provenance are in their metadata.
+
+    Example:
+      pinn export onnx --out export/onnx
+    """
+    from pinn.coefficients.checkpoint import load_checkpoint
+    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.export.onnx_graphs import export_onnx
+    from pinn.export.provenance import checkpoint_provenance
+
+    path = find_checkpoint(checkpoint)
+    loaded = load_checkpoint(path)
+    for written in export_onnx(loaded, checkpoint_provenance(path, loaded.metadata), out):
+        typer.echo(f"{written.stat().st_size:10,} bytes  {written}")
+
+
+@app.command()
+def table(
+    out: Annotated[Path, typer.Option("--out", help="File to write.")],
+    configs: Configs = None,
+    file_format: Annotated[
+        str | None,
+        typer.Option("--format", help="json, csv or parquet. [default: the ending of --out]"),
+    ] = None,
+    checkpoint: Checkpoint = None,
+    coefficients: CoefficientFiles = None,
+    skip_invalid: SkipInvalid = False,
+    intervals: Annotated[
+        bool,
+        typer.Option(help="Ends of 90 % intervals where they are known; some 30 ms a row."),
+    ] = True,
+) -> None:
+    """Flat coefficient tables, a row per configuration, which the Go package loads.
+
+    Examples:
+      pinn export table --configs 'model=Llama-3.1-8B gpu=H100,H200' --out table.json
+
+      pinn export table --coefficients run1.json --out coefficients.json
+    """
+    rows = _asked_rows(configs, coefficients or [])
+    table_of(rows, out, file_format, checkpoint, coefficients or [], skip_invalid, intervals)
+
+
+def table_of(
+    rows: list[dict[str, Any]],
+    out: Path,
+    file_format: str | None,
+    checkpoint: Path | None,
+    coefficients: list[Path],
+    skip_invalid: bool,
+    intervals: bool,
+) -> None:
+    """Write the table of configurations; arguments are the command's options."""
+    from pinn.export.table import export_table
+    from pinn.export.table_file import write_table_file
+
+    kind = file_format or out.suffix.lower().removeprefix(".")
+    configured = _configured(rows, checkpoint, coefficients, skip_invalid)
+    ends = _intervals(configured, checkpoint) if intervals else None
+    write_table_file(export_table(configured, ends), configured.provenance, out, kind)
+    typer.echo(f"{len(configured):8} configurations written to {out}")
+
+
+def _intervals(configured: Configured, checkpoint: Path | None) -> np.ndarray | None:
+    """The intervals' ends, or None after saying why there are none."""
+    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.export.intervals import find_intervals
+
+    try:
+        return find_intervals(configured, find_checkpoint(checkpoint))
+    except PinnError as error:
+        typer.echo(f"without intervals: {error}")
+        return None
+
+
+@app.command()
+def blis(
+    out: Annotated[Path, typer.Option("--out", help="Folder for the folders.")],
+    configs: Configs = None,
+    workload: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--workload",
+            help="What the configurations will serve, as of 'pinn simulate'. Repeatable. "
+            "[default: the six loads of the public serving runs]",
+        ),
+    ] = None,
+    checkpoint: Checkpoint = None,
+    coefficients: CoefficientFiles = None,
+    skip_invalid: SkipInvalid = False,
+) -> None:
+    """A folder per configuration that an unmodified BLIS runs as it is.
+
+    config.json, hardware.json, coefficients.yaml and run.sh, one whole command line: behind it goes
+    what BLIS shall serve. BLIS's own formula gets the vector that reproduces the step times best
+    over the batches of simulated loads; coefficients.LOAD.yaml is for one of them alone, and says
+    what it costs under the others.
+
+    Example:
+      pinn export blis --configs 'model=Llama-3.1-8B gpu=H100' --out blis
+    """
+    rows = _asked_rows(configs, coefficients or [])
+    blis_of(rows, out, workload or [], checkpoint, coefficients or [], skip_invalid)
+
+
+def blis_of(
+    rows: list[dict[str, Any]],
+    out: Path,
+    workload: list[Path],
+    checkpoint: Path | None,
+    coefficients: list[Path],
+    skip_invalid: bool,
+) -> None:
+    """Write the folders of configurations; arguments are the command's options."""
+    from pinn.export.blis_files import write_summary
+    from pinn.export.blis_vectors import MIX
+    from pinn.export.blis_workloads import standard_loads
+    from pinn.simulator.workloads.load import load_workload
+    from pinn.specs.files.progress import counted
+
+    configured = _configured(rows, checkpoint, coefficients, skip_invalid)
+    loads = [load_workload(path) for path in workload] if workload else standard_loads()
+    counts = Counter([MIX, *(load.name for load in loads)])
+    twice = next((name for name, count in counts.items() if count > 1), None)
+    if twice is not None:
+        raise PinnError(
+            f"--workload: the name {twice!r} is taken by another load, or by that of all loads "
+            f"({MIX}), and files are named after loads: rename the file"
+        )
+    typer.echo(
+        f"loads: {', '.join(load.name for load in loads)}; errors: median |BLIS - surrogate|"
+    )
+    found = {}
+    for row in counted(range(len(configured)), "configuration"):
+        try:
+            found[row] = _write_blis(configured, row, loads, out)
+        except PinnError as error:
+            if not skip_invalid:
+                raise PinnError(f"configuration {row + 1}: {error}") from error
+            typer.echo(f"configuration {row + 1} left out: {error}")
+    if found:
+        write_summary(configured, found, out / "summary.csv")
+        _print_errors(list(found.values()))
+
+
+def _write_blis(
+    configured: Configured, row: int, loads: list[Workload], out: Path
+) -> list[BlisVector]:
+    from pinn.export.blis_config import blis_kv_blocks
+    from pinn.export.blis_files import write_configuration
+    from pinn.export.blis_model import check_expressible
+    from pinn.export.blis_vectors import blis_vectors
+    from pinn.export.blis_workloads import mean_request_tokens
+
+    check_expressible(configured.deployments[row])
+    blocks = blis_kv_blocks(configured.deployments[row], mean_request_tokens(loads))
+    vectors = blis_vectors(configured, row, loads)
+    write_configuration(configured, row, vectors, blocks, out)
+    _print_vectors(configured, row, vectors)
+    return vectors
+
+
+def _print_vectors(configured: Configured, row: int, vectors: list[BlisVector]) -> None:
+    from pinn.export.blis_files import folder_name
+
+    typer.echo(folder_name(configured, row))
+    for v in vectors:
+        zeroed = ", ".join(v.projection.zeroed) or "none"
+        typer.echo(
+            f"  {v.load:16} error {100 * v.projection.median_error:6.2f} %  mean step "
+            f"{v.mean_step_us:9.0f} us  arrival {v.alpha[0]:9.0f} us  zeroed: {zeroed}"
+            f"{'  overloaded' * v.overloaded}"
+        )
+
+
+def _print_errors(found: list[list[BlisVector]]) -> None:
+    import numpy as np
+
+    from pinn.export.blis_vectors import MIX, own_errors
+
+    own = [float(np.median(own_errors(vectors))) for vectors in found]
+    lines = {"a vector per load": own}
+    mixed = [v.projection.median_error for vectors in found for v in vectors if v.load == MIX]
+    if mixed:
+        lines["one for all loads"] = mixed
+    for name, errors in lines.items():
+        typer.echo(
+            f"{name}: median over {len(errors)} configurations {100 * np.median(errors):.2f} %, "
+            f"worst {100 * max(errors):.2f} %"
+        )
+
+
+@app.command()
+def specs(
+    out: Annotated[Path, output("--out", "JSON file to write.", ".json")],
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", help="Name or path; repeatable. [default: the whole catalogue]"),
+    ] = None,
+    gpu: Annotated[
+        list[str] | None,
+        typer.Option("--gpu", help="Name or datasheet file; repeatable. [default: all known]"),
+    ] = None,
+    quantization: Annotated[
+        str | None,
+        typer.Option("--quantization", help="Serve the models in another format, such as fp8."),
+    ] = None,
+) -> None:
+    """Models and GPUs as JSON, of which the Go package makes coefficients with a checkpoint.
+
+    Example:
+      pinn export specs --model ./config.json --gpu H100 --out specs.json
+    """
+    from dataclasses import replace
+
+    from pinn.export.specs import specs_document, write_specs
+    from pinn.specs.catalog import list_models, load_model
+    from pinn.specs.files.progress import counted
+    from pinn.specs.gpu_catalog import list_gpus, load_gpu
+    from pinn.specs.precision_override import with_precision
+
+    found = [load_model(name) for name in counted(model or list_models(), "model")]
+    models = found if model else [m for m in found if m.is_plain]
+    if quantization is not None:
+        models = [
+            replace(with_precision(m, quantization), name=f"{m.name}@{quantization}")
+            for m in models
+        ]
+    gpus = [load_gpu(name) for name in gpu or list_gpus()]
+    write_specs(specs_document(models, gpus), out)
+    typer.echo(f"{len(models):8} models and {len(gpus)} GPUs written to {out}")
+
+
+def _configured(
+    rows: list[dict[str, Any]],
+    checkpoint: Path | None,
+    coefficients: list[Path],
+    skip_invalid: bool,
+) -> Configured:
+    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.coefficients.configurations import make_deployments
+    from pinn.export.configured import from_checkpoint, with_coefficient_files
+
+    kept, deployments, reasons = make_deployments(rows, skip_invalid)
+    for reason in sorted(set(reasons)):
+        typer.echo(f"{reasons.count(reason):8} left out: {reason}")
+    configured = from_checkpoint(find_checkpoint(checkpoint), kept, deployments)
+    return with_coefficient_files(configured, coefficients)
+
+
+def _asked_rows(configs: str | None, coefficients: list[Path]) -> list[dict[str, Any]]:
+    return rows_of_files(coefficients) if configs is None else _rows(configs)
+
+
+def rows_of_files(paths: list[Path]) -> list[dict[str, Any]]:
+    """The configurations that coefficient files belong to."""
+    from pinn.coefficients.coefficient_set import read_coefficient_set
+    from pinn.coefficients.configurations import canonical
+
+    if not paths:
+        raise PinnError("nothing to export: give --configs, or files with --coefficients")
+    return [canonical(read_coefficient_set(path).configuration(), f"{path}: ") for path in paths]
+
+
+def _rows(configs: str) -> list[dict[str, Any]]:
+    """The configurations of a file, or of a grid as typed."""
+    from pinn.coefficients.configuration_files import read_configurations
+    from pinn.coefficients.configurations import parse_grid
+
+    path = Path(configs).expanduser()
+    return (
+        parse_grid(configs) if "=" in configs and not path.is_file() else read_configurations(path)
+    )

@@ -1,0 +1,65 @@
+"""``pinn gpus``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import typer
+
+from pinn.interface.commands.json_output import write_json
+from pinn.interface.commands.options import JsonPath
+from pinn.specs.gpu import GpuSpec
+from pinn.specs.gpu_catalog import list_gpus, load_gpu
+from pinn.units import GIB, GIGA, TERA
+
+app = typer.Typer()
+
+
+@app.command()
+def gpus(
+    sources: bool = typer.Option(False, "--sources", help="Say where the figures come from."),
+    json_path: JsonPath = None,
+) -> None:
+    """List the GPUs known by name with their datasheets; TFLOP/s are dense.
+
+    Measured says what predictions for a GPU rest on: serving runs on it that the checkpoint
+    learned from, kernels timed on it, or neither (-): then they are extrapolated from other GPUs.
+
+    A GPU of your own needs a JSON file like those in data/gpus and no code: --gpu my_gpu.json.
+    """
+    typer.echo(
+        f"{'gpu':25}{'GiB':>5}{'TB/s':>6}{'bf16':>6}{'fp8':>6}{'fp4':>6}{'SMs':>5}"
+        f"{'link GB/s':>11}{'PCIe GB/s':>11}  measured"
+    )
+    measured = _measured()
+    known = [load_gpu(name) for name in list_gpus()]
+    rows = [asdict(gpu) | {"measured": measured.get(gpu.name, "-")} for gpu in known]
+    write_json(rows, json_path)
+    for gpu in known:
+        typer.echo(f"{_line(gpu)}  {measured.get(gpu.name, '-')}")
+        if sources:
+            typer.echo(f"  {gpu.source}")
+
+
+def _measured() -> dict[str, str]:
+    """What was measured on a GPU, by its name; none for one that nothing was measured on."""
+    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.kernels.tables.sources import SYSTEMS
+    from pinn.trust.known import served_gpus
+
+    kernels = {load_gpu(system).name: "kernels" for system in SYSTEMS}
+    return kernels | dict.fromkeys(served_gpus(find_checkpoint(None)), "kernels, servers")
+
+
+def _line(gpu: GpuSpec) -> str:
+    peaks = "".join(_tera(gpu.peak_flop_per_s.get(kind)) for kind in ("bf16", "fp8", "fp4"))
+    return (
+        f"{gpu.name:25}{gpu.memory_bytes / GIB:5.0f}"
+        f"{gpu.memory_bandwidth_bytes_per_s / TERA:6.2f}{peaks}{gpu.sm_count:5}"
+        f"{gpu.link_bandwidth_bytes_per_s / GIGA:11.0f}"
+        f"{gpu.pcie_bandwidth_bytes_per_s / GIGA:11.0f}"
+    )
+
+
+def _tera(flop_per_s: float | None) -> str:
+    return f"{flop_per_s / TERA:6.0f}" if flop_per_s else f"{'-':>6}"

@@ -1,0 +1,165 @@
+"""The command ``pinn``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import pinn
+from pinn.interface.commands.command_group import CommandGroup, Subcommand
+
+HELP = """Latency of LLM serving engines on models and GPUs that nobody has measured.
+
+Every engine flag is spelled like vLLM's. Training has its own entry: python train.py.
+"""
+
+_WIDTH = 78
+#: What one can do, with a command that does it as it stands; files are the user's own.
+FIRST_STEPS = (
+    (
+        "The time of an engine step, and what it is made of",
+        "pinn coefficients --model Qwen/Qwen3-30B-A3B --gpu H100 -tp 2",
+        "pinn breakdown --model Qwen/Qwen3-30B-A3B --gpu H100 -tp 2",
+    ),
+    (
+        "The same of a table of configurations",
+        "pinn coefficients --model Llama-3.1-70B --out grid.csv --grid 'gpu=H100,B200 tp=4,8'",
+    ),
+    (
+        "What clients see of a server under a load",
+        "pinn simulate --model ./config.json --gpu H100 --workload load.yaml",
+    ),
+    (
+        "What to rent for a load",
+        "pinn plan --model Llama-3.1-8B --gpu H100,L40S --rate 12 "
+        "--workload load.yaml --slo 'p99 ttft<=2s'",
+    ),
+    (
+        "Your own server: fit to its benchmarks, then simulate it",
+        "pinn calibrate --benchmarks results/*.json --gpu H100 -o server.json",
+    ),
+    (
+        "What other programs read: ONNX, tables, files of the Go simulator",
+        "pinn export table --configs 'model=Llama-3.1-8B gpu=H100' --out t.json",
+    ),
+    ("How good it is", "pinn results"),
+    ("Names", "pinn models llama", "pinn gpus"),
+)
+
+COMMANDS = (
+    Subcommand(
+        "coefficients",
+        "pinn.interface.commands.coefficients",
+        "Alpha and beta of a model on a GPU under a vLLM configuration, or of thousands.",
+    ),
+    Subcommand(
+        "breakdown",
+        "pinn.interface.commands.breakdown",
+        "Where the time of a step goes, beside the measured kernels it rests on.",
+    ),
+    Subcommand(
+        "simulate", "pinn.interface.commands.simulate", "Serve a workload in simulated time."
+    ),
+    Subcommand(
+        "plan",
+        "pinn.interface.commands.plan",
+        "What to rent for a load, how to start it, and how sure that is.",
+    ),
+    Subcommand(
+        "export",
+        "pinn.interface.commands.export",
+        "Write ONNX graphs, tables and files for the Go simulator.",
+    ),
+    Subcommand(
+        "evaluate",
+        "pinn.interface.commands.evaluate",
+        "Score every method on every split, or predictions on measurements of your own.",
+    ),
+    Subcommand(
+        "compare",
+        "pinn.interface.commands.compare",
+        "Two checkpoints, coefficient files or evaluations, metric by metric.",
+    ),
+    Subcommand("ingest", "pinn.interface.commands.ingest", "Read a server's traces into tables."),
+    Subcommand(
+        "calibrate",
+        "pinn.interface.commands.calibrate",
+        "Fit the coefficients to a server's own benchmarks or traces.",
+    ),
+    Subcommand(
+        "observations",
+        "pinn.interface.commands.observations",
+        "Write measurements as tables to train on.",
+    ),
+    Subcommand(
+        "results", "pinn.interface.commands.results", "Show the errors on held-out models and GPUs."
+    ),
+    Subcommand(
+        "kernels",
+        "pinn.interface.commands.kernels",
+        "Measure and show the errors of the kernel surrogates.",
+    ),
+    Subcommand("models", "pinn.interface.commands.models", "List the models known by name."),
+    Subcommand(
+        "gpus",
+        "pinn.interface.commands.gpus",
+        "List the GPUs known by name, with their datasheets.",
+    ),
+)
+
+
+#: Spellings of the last release.
+RENAMED = {"account": "breakdown"}
+
+
+class _Commands(CommandGroup):
+    subcommands = COMMANDS
+    renamed = RENAMED
+
+
+app = typer.Typer(
+    cls=_Commands,
+    invoke_without_command=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(help=HELP)
+def _root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"pinn {pinn.__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(first_steps())
+
+
+def first_steps() -> str:
+    """What ``pinn`` alone says: an example of each thing that one can do."""
+    lines = [HELP.split("\n", maxsplit=1)[0], ""]
+    for what, *examples in FIRST_STEPS:
+        lines += [f"{what}:", *(_wrapped(example) for example in examples), ""]
+    return "\n".join([*lines, "All commands: pinn --help. One of them: pinn COMMAND --help."])
+
+
+def _wrapped(command: str) -> str:
+    """A command indented, and continued as a shell reads it where a line is full."""
+    head, tail = f"  {command}", ""
+    while len(head) > _WIDTH:
+        head, _, last = head.rpartition(" --")
+        tail = f" --{last}{tail}"
+    return f"{head} \\\n   {tail}" if tail else head
+
+
+def main() -> None:
+    """Run the command line."""
+    app(prog_name="pinn")
+
+
+if __name__ == "__main__":
+    main()

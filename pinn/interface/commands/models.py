@@ -1,0 +1,37 @@
+"""``pinn models``."""
+
+from __future__ import annotations
+
+import typer
+
+from pinn.interface.commands.json_output import write_json
+from pinn.interface.commands.options import JsonPath
+from pinn.specs.catalog import list_models, load_model
+from pinn.specs.mixer_names import mixer_names
+
+app = typer.Typer()
+
+
+@app.command()
+def models(
+    contains: str = typer.Argument("", help="Show only names with this text, in any case."),
+    mixers: bool = typer.Option(False, "--mixers", help="Show the kinds of layers, too."),
+    json_path: JsonPath = None,
+) -> None:
+    """List the models known by name, one a line.
+
+    Others are read from the path of their config.json, from the local Hugging Face cache, or
+    from the hub where there is a network.
+
+    Example: pinn models qwen3
+    """
+    names = [name for name in list_models() if contains.lower() in name.lower()]
+    if not mixers:
+        write_json(names, json_path)
+        for name in names:
+            typer.echo(name)
+        return
+    plans = {name: mixer_names(load_model(name)) for name in names}
+    write_json(plans, json_path)
+    for name, plan in plans.items():
+        typer.echo(f"{name:52}  {plan}")

@@ -1,0 +1,327 @@
+"""``pinn plan``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pinn.errors import PinnError
+from pinn.interface.commands.options import Checkpoint, Model, WorkloadSeed, output
+from pinn.interface.commands.serving_flags import engine_flags
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.specs.flags import flags_of
+from pinn.specs.serving import VLLM, ServingSpec
+
+if TYPE_CHECKING:
+    from pinn.evaluation.workers import Workers
+    from pinn.planning.brief import Brief
+    from pinn.planning.candidates import Wanted
+    from pinn.planning.make import Progress
+    from pinn.planning.plan import Plan
+
+app = typer.Typer(add_completion=False)
+
+_WHERE = "Where simulations run"
+#: Draws of the load whose highest rates are compared, by default.
+_DRAWS = 5
+
+
+@app.command()
+@engine_flags(ServingSpec, EngineSpec, several=("engine",))
+def plan(
+    workload: Annotated[
+        Path, typer.Option("--workload", help="The load, as of 'pinn simulate'; no closed loop.")
+    ],
+    slo: Annotated[
+        str,
+        typer.Option(
+            "--slo",
+            help="Limits: 'ttft<=1s, tpot<=40ms for 95 %' asks that so many requests meet all of "
+            "them; 'p99 ttft<=2s', 'mean e2e<=20s', 'p95 itl<=80ms' are on all requests. "
+            "Separate the two kinds with a semicolon.",
+        ),
+    ],
+    model: Model = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option("--gpu", help="Names, or paths of datasheets, separated by commas."),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            "--rate",
+            help="Mean requests per second to serve: the load's clock is scaled. Without it, how "
+            "much each candidate serves, by what a request per second takes.",
+        ),
+    ] = None,
+    max_gpus: Annotated[
+        int | None, typer.Option("--max-gpus", min=1, help="GPUs to rent at most.")
+    ] = None,
+    price: Annotated[
+        str | None,
+        typer.Option(
+            "--price", help="Per GPU and hour: 'H100=2.5 H200=3.2'. [default: GPUs are counted]"
+        ),
+    ] = None,
+    configs: Annotated[
+        Path | None,
+        typer.Option(
+            "--configs", help="Only these candidates: a file as of 'pinn coefficients --configs'."
+        ),
+    ] = None,
+    candidates: Annotated[
+        Path | None,
+        typer.Option("--candidates", help="Flags to combine. [default: conf/plan/candidates.yaml]"),
+    ] = None,
+    disaggregate: Annotated[
+        bool,
+        typer.Option(
+            "--disaggregate",
+            help="Also try prefill and decode on servers of their own: pairs of the pools that the "
+            "file of --candidates lists.",
+        ),
+    ] = False,
+    coefficients: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--coefficients",
+            help="File of 'pinn calibrate', in place of the network for the deployment that it "
+            "belongs to. Repeatable.",
+        ),
+    ] = None,
+    checkpoint: Checkpoint = None,
+    out: Annotated[
+        Path | None, output("--out", "Folder for plan.json, plan.csv, plan.html, PNGs.")
+    ] = None,
+    top: Annotated[int, typer.Option("--top", min=1, help="Rows to examine in full.")] = 5,
+    seed: WorkloadSeed = None,
+    backend: Annotated[
+        str,
+        typer.Option(
+            "--backend", help="processes of this machine, or ray.", rich_help_panel=_WHERE
+        ),
+    ] = "processes",
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers", help="Tasks at a time. [default: one per core]", rich_help_panel=_WHERE
+        ),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option("--address", help="Of a running Ray cluster.", rich_help_panel=_WHERE),
+    ] = None,
+    *,
+    flags: dict[str, Any],
+) -> None:
+    """What to rent, how to start it, and how sure that is: simulates a load on every candidate.
+
+    Candidates are all parallelisms, token budgets and seats that the engine would start with room
+    for the load's longest request; flags that are given hold for all of them; --quantization
+    and --engine take several, separated by commas. Each is searched for the highest rate that one
+    replica holds within the limits; replicas follow, and are checked together behind a load
+    balancer.
+
+    Columns:
+      GPUs          replicas x tensor x pipeline x data-parallel ranks
+      per hour      GPUs x price
+      per M tokens  price per hour / (rate x mean output tokens x 3600 s) x 10^6
+      replicas      that hold the rate together, in turn and least loaded
+      start one as  GPU, ranks (TP, PP, DP, EP), format, engine; flags in the line
+      holds/s       requests/s: highest rate of one replica within the limits;
+                    in brackets at both ends of the prediction's interval
+      used          %: rate / (replicas x holds/s)
+      TTFT          ms from sending to the first token, of all replicas' requests
+      TPOT          ms: (last token - first token) / (tokens - 1), likewise
+      limited by    KV memory or seats where requests wait for them in over 5 %
+                    of the time at 1.1 x holds/s; else what takes most of it
+      chance        %: share of 20 equally likely errors of the prediction at
+                    which the limits hold; safe: at its interval's bad end too
+      coefficients  network, or the file of --coefficients
+
+    Rows are in the order of per hour (or GPUs) / chance. Without --rate, of per hour / the rate
+    that a replica is expected to hold; tokens, TTFT and TPOT are then of one replica at holds/s.
+
+    Examples:
+      pinn plan --model meta-llama/Llama-3.3-70B-Instruct --rate 12
+        --workload load.yaml --slo 'ttft<=1s, tpot<=40ms for 95 %'
+        --gpu H100,H200,L40S --price 'H100=2.5 H200=3.2 L40S=1.1'
+        --max-gpus 32 --out plan/
+
+      pinn plan --model Qwen/Qwen3-30B-A3B --workload trace.csv --gpu H100
+        --slo 'p99 ttft<=2s' --quantization bf16,fp8
+    """
+    from pinn.evaluation.workers import Workers
+    from pinn.interface.commands.plan_report import print_plan
+
+    made = planned(
+        workload,
+        slo,
+        model=model,
+        gpu=gpu,
+        rate=rate,
+        max_gpus=max_gpus,
+        prices={} if price is None else _prices(price),
+        configs=configs,
+        candidates=candidates,
+        disaggregate=disaggregate,
+        coefficients=coefficients or [],
+        checkpoint=checkpoint,
+        top=top,
+        seed=seed,
+        workers=Workers(backend, workers or os.cpu_count() or 1, address, torch=False),
+        progress=lambda line: print(line, file=sys.stderr, flush=True),
+        flags=flags,
+    )
+    if out is not None:
+        write_files(made, out)
+    print_plan(made, out)
+
+
+def planned(
+    workload: Path,
+    slo: str,
+    *,
+    model: str | None,
+    gpu: str | None,
+    rate: float | None,
+    max_gpus: int | None,
+    prices: dict[str, float],
+    configs: Path | None,
+    candidates: Path | None,
+    disaggregate: bool,
+    coefficients: list[Path],
+    checkpoint: Path | None,
+    top: int,
+    seed: int | None,
+    workers: Workers,
+    progress: Progress,
+    flags: dict[str, Any],
+) -> Plan:
+    """The plan; arguments are the command's options, prices by the GPU's name."""
+    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.coefficients.configuration_files import read_configurations
+    from pinn.interface.commands.plan_ask import ask_of
+    from pinn.planning.candidates import find_candidates, grid_configurations
+    from pinn.planning.make import make_plan
+
+    used = find_checkpoint(checkpoint)
+    brief = _brief(workload, slo, rate, prices, max_gpus, seed, used)
+    wanted = _wanted(model, gpu, flags, max_gpus, coefficients)
+    if configs is None:
+        if not wanted.gpus or ("model" not in wanted.shared and not coefficients):
+            raise PinnError("--model and --gpu are needed: 'pinn models' and 'pinn gpus' list them")
+        rows = grid_configurations(wanted, candidates)
+    else:
+        rows = [{**wanted.shared, **row} for row in read_configurations(configs)]
+        if "engine" in flags:
+            rows = [{**row, "engine": engine} for engine in wanted.engines for row in rows]
+    if disaggregate and configs is not None:
+        raise PinnError("--configs names all candidates: leave it or --disaggregate out")
+    # Predicting takes as long as the processes take to start.
+    with workers.kept("pinn.planning.make", "pinn.simulator.simulate") as kept:
+        found, misfits = find_candidates(
+            rows, wanted, brief.workload, used, coefficients, listed=configs is not None
+        )
+        if disaggregate:
+            from pinn.planning.pools import find_pools
+
+            apart, more = find_pools(wanted, brief.workload, used, candidates)
+            found, misfits = [*found, *apart], [*misfits, *more]
+        ask = ask_of(wanted, found, misfits, brief)
+        return make_plan(
+            ask,
+            brief,
+            found,
+            misfits,
+            top=top,
+            each_alone=configs is not None,
+            workers=kept,
+            progress=progress,
+        )
+
+
+def write_files(made: Plan, out: Path) -> None:
+    """Write plan.json, plan.csv, plan.html and its pictures into a folder."""
+    from pinn.interface.commands.plan_report import write_csv
+    from pinn.planning.page import write_page
+    from pinn.planning.plan import write_plan
+
+    write_plan(made, out / "plan.json")
+    write_csv(made, out / "plan.csv")
+    write_page(made, out)
+
+
+def _brief(
+    path: Path,
+    slo: str,
+    rate: float | None,
+    prices: dict[str, float],
+    max_gpus: int | None,
+    seed: int | None,
+    checkpoint: Path,
+) -> Brief:
+    from pinn.planning.brief import Brief
+    from pinn.planning.limits import parse_limits
+    from pinn.simulator.workloads.load import load_workload
+    from pinn.simulator.workloads.rate import mean_rate_per_s
+
+    limits = parse_limits(slo)
+    load = load_workload(path, seed)
+    mean_rate_per_s(load)
+    if rate is not None and not 0 < rate < float("inf"):
+        raise PinnError(f"--rate must be positive, got {rate:g} requests/s")
+    draws = (load, *(load_workload(path, (seed or 0) + 1000 + i) for i in range(1, _DRAWS)))
+    return Brief(draws, rate, limits, checkpoint, prices, max_gpus, str(path), seed)
+
+
+def _prices(text: str) -> dict[str, float]:
+    from pinn.specs.gpu_catalog import load_gpu
+
+    found: dict[str, float] = {}
+    for part in text.replace(",", " ").split():
+        name, equals, value = part.partition("=")
+        try:
+            number = float(value)
+        except ValueError:
+            number = float("nan")
+        if not equals or not 0 < number < float("inf"):
+            raise PinnError(f"--price: cannot read {part!r}: write 'H100=2.5 H200=3.2'")
+        gpu = load_gpu(name).name
+        if found.setdefault(gpu, number) != number:
+            raise PinnError(f"--price: {gpu} costs {found[gpu]:g} and {number:g}: give one price")
+    return found
+
+
+def _wanted(
+    model: str | None,
+    gpu: str | None,
+    flags: dict[str, Any],
+    max_gpus: int | None,
+    coefficients: list[Path],
+) -> Wanted:
+    from pinn.coefficients.coefficient_set import read_coefficient_set
+    from pinn.coefficients.configurations import canonical
+    from pinn.planning.candidates import Wanted
+    from pinn.specs.catalog import load_model
+    from pinn.specs.gpu_catalog import load_gpu
+
+    of_engine = {flag.name for flag in flags_of(EngineSpec)}
+    engine = EngineSpec(**{name: v for name, v in flags.items() if name in of_engine})
+    serving = {name: v for name, v in flags.items() if name not in of_engine}
+    formats = [part.strip() for part in str(serving.pop("precision", "")).split(",") if part]
+    engines = serving.pop("engine", [])
+    engines = [engines] if isinstance(engines, str) else engines
+    shared = canonical(({} if model is None else {"model": model}) | serving)
+    gpus = [part.strip() for part in (gpu or "").split(",") if part.strip()]
+    for name in gpus:
+        load_gpu(name)
+    if model is not None:
+        load_model(model)
+    if not gpus:
+        gpus = [read_coefficient_set(path).configuration().get("gpu", "") for path in coefficients]
+    return Wanted(shared, gpus, formats or [None], engine, max_gpus, engines or [VLLM])

@@ -1,0 +1,232 @@
+"""A plan as a table for the terminal and as CSV."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from pinn.planning.limits import parse_limits
+from pinn.planning.plan import POOLS_UNSURE, Choice, Fleet, Plan, burst_warning
+from pinn.specs.files.csv_cells import write_rows
+from pinn.units import MILLISECOND
+
+#: Columns of output that goes to a file.
+_WIDTH = 200
+#: Most candidates that are left out with a line each.
+_NAMED = 8
+
+
+def print_plan(plan: Plan, out: Path | None) -> None:
+    """Print the choices, best first, what was left out, and how to start the first one."""
+    # Piped output has no width of its own; rows of 80 columns would break every cell.
+    console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
+    ask = plan.ask
+    asked = f"{ask.rate_per_s:g} requests/s" if ask.rate_per_s else "as much as it holds"
+    console.print(
+        f"{ask.model}, {ask.workload}: {asked}, {ask.prompt_tokens:,.0f} prompt and "
+        f"{ask.output_tokens:,.0f} output tokens; {'; '.join(ask.limits)}",
+        highlight=False,
+    )
+    console.print(_table(plan))
+    for line in _notes(plan, out):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _table(plan: Plan) -> Table:
+    table = Table()
+    for name, column in _COLUMNS.items():
+        if column.shown(plan):
+            table.add_column(name, justify="left" if name in _WORDS else "right")
+    for choice in plan.choices:
+        table.add_row(*(c.text(choice) for c in _COLUMNS.values() if c.shown(plan)))
+    return table
+
+
+class _Column:
+    def __init__(
+        self, text: Callable[[Choice], str], shown: Callable[[Plan], bool] = lambda _: True
+    ) -> None:
+        self.text, self.shown = text, shown
+
+
+def _has_prices(plan: Plan) -> bool:
+    return bool(plan.ask.prices_per_gpu_hour)
+
+
+def _has_rate(plan: Plan) -> bool:
+    return plan.ask.rate_per_s is not None
+
+
+def _written(value: float | None) -> str:
+    """With three significant digits, trailing zeros among them, and never with an exponent."""
+    if value is None:
+        return "-"
+    decimals = 2 - math.floor(math.log10(value)) if value > 0 else 2
+    return f"{value:,.{max(decimals, 0)}f}"
+
+
+def _ms(choice: Choice, metric: str) -> str:
+    found = choice.seen.latency_s[metric]
+    values = [found[name] for name in ("p50", "p95", "p99")]
+    return " ".join("-" if v is None else f"{v / MILLISECOND:,.0f}" for v in values)
+
+
+def _rate(choice: Choice) -> str:
+    rate = choice.highest_rate
+    if rate.interval_per_s is None:
+        return _written(rate.per_s)
+    low, high = map(_written, rate.interval_per_s)
+    return f"{_written(rate.per_s)} ({low} to {high})"
+
+
+def _chance(choice: Choice) -> str:
+    if choice.chance is None:
+        return "-"
+    # The largest of the law's equally likely errors stands for the worst 5 %.
+    share = ">97 %" if choice.chance > 0.97 else f"{100 * choice.chance:.0f} %"
+    return share + (" safe" if choice.safe else "")
+
+
+_WORDS = ("start one as", "limited by", "coefficients")
+_COLUMNS = {
+    "GPUs": _Column(lambda c: str(c.gpus)),
+    "per hour": _Column(lambda c: f"{c.cost_per_hour:,.2f}", _has_prices),
+    "per M tokens": _Column(lambda c: _written(c.cost_per_million_output_tokens), _has_prices),
+    "replicas": _Column(lambda c: str(c.replicas), _has_rate),
+    "start one as": _Column(lambda c: c.label),
+    "holds/s": _Column(_rate),
+    "used": _Column(
+        lambda c: "-" if c.utilization is None else f"{100 * c.utilization:.0f} %", _has_rate
+    ),
+    "TTFT p50 p95 p99 ms": _Column(lambda c: _ms(c, "ttft")),
+    "TPOT p50 p95 p99 ms": _Column(lambda c: _ms(c, "tpot")),
+    "limited by": _Column(lambda c: c.limited_by),
+    "chance": _Column(_chance, _has_rate),
+    "coefficients": _Column(
+        lambda c: c.coefficients,
+        lambda plan: any(c.coefficients != "network" for c in plan.choices),
+    ),
+}
+
+
+def _notes(plan: Plan, out: Path | None) -> list[str]:
+    first = plan.choices[0]
+    rate = first.highest_rate
+    on_each = parse_limits(plan.ask.slo).goodput is not None
+    lines = [
+        f"{plan.candidates} candidates, {plan.simulations} simulations, {plan.seconds:.0f} s.",
+        "",
+        "First choice: " + first.serve_command.replace("\n", "\n  and: "),
+        f"Its figures: {first.simulate_command}",
+        "Error bar of its highest rate: bisection "
+        + _bisection(first)
+        + _noise(rate.seeds_per_s)
+        + _interval(first)
+        + ".",
+    ]
+    lines += [_fleet(first.replicas, fleet, on_each) for fleet in first.fleets]
+    lines += filter(None, [burst_warning(first.seen)])
+    if any(choice.pools for choice in plan.choices):
+        lines.append(f"Prefill and decode apart: {POOLS_UNSURE}.")
+    misfits = [each for each in plan.left_out if not each.simulated]
+    lines += ["", f"Left out: {len(plan.left_out)}, {len(misfits)} of them without a simulation."]
+    hardware = [each for each in misfits if ", " not in each.label]
+    lines += [f"  {each.label}: {each.reason}" for each in hardware[:_NAMED]]
+    if out is not None:
+        lines.append(f"All of it: {out / 'plan.html'}, {out / 'plan.json'}, {out / 'plan.csv'}")
+    return lines
+
+
+def _fleet(replicas: int, fleet: Fleet, on_each: bool) -> str:
+    """How replicas serve the load together; limits on each request are not always there."""
+    what = "meet the limits on each request" if on_each else "of the requests are served"
+    routing = fleet.routing.replace("_", " ")
+    together = f"{replicas} replicas together, {routing}" if replicas > 1 else "1 replica"
+    missed = "" if fleet.point.holds else "; a limit is MISSED"
+    return f"{together}: {100 * fleet.point.met_share:.1f} % {what}{missed}"
+
+
+def _bisection(choice: Choice) -> str:
+    rate = choice.highest_rate
+    if rate.fails_per_s is None:
+        return "found no end"
+    return f"{100 * (rate.fails_per_s / rate.per_s - 1):.1f} %"
+
+
+def _noise(seeds: object) -> str:
+    values = list(seeds)  # type: ignore[call-overload]
+    if len(values) < 2:
+        return ""
+    return f", {len(values)} draws of the load {min(values):.3g} to {max(values):.3g}/s"
+
+
+def _interval(choice: Choice) -> str:
+    rate = choice.highest_rate
+    if rate.interval_per_s is None or rate.level is None:
+        return ", no interval of the prediction"
+    low, high = rate.interval_per_s
+    return f", {100 * rate.level:.0f} % interval of the prediction {low:.3g} to {high:.3g}/s"
+
+
+def write_csv(plan: Plan, path: Path) -> None:
+    """One row per choice, best first; SI units, named in the columns."""
+    rows = choice_rows(plan)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_rows(rows, list(rows[0]), path)
+
+
+def choice_rows(plan: Plan) -> list[dict[str, object]]:
+    """What :func:`write_csv` writes: column to value, for each choice."""
+    rows = [_row(place, choice) for place, choice in enumerate(plan.choices, 1)]
+    if any(choice.pools for choice in plan.choices):
+        for row, choice in zip(rows, plan.choices, strict=True):
+            row["prefill"], row["decode"] = choice.pools or (None, None)
+    return rows
+
+
+def _row(place: int, c: Choice) -> dict[str, object]:
+    low, high = c.highest_rate.interval_per_s or (None, None)
+    seeds = c.highest_rate.seeds_per_s
+    return {
+        "rank": place,
+        "gpus": c.gpus,
+        "cost_per_hour": c.cost_per_hour,
+        "cost_per_million_output_tokens": c.cost_per_million_output_tokens,
+        "replicas": c.replicas,
+        "engine": c.engine,
+        "gpu": c.gpu,
+        "gpus_per_replica": c.gpus_per_replica,
+        **_flags(c.flags),
+        **{f"format_{part}": name for part, name in c.formats.items()},
+        "coefficients": c.coefficients,
+        "highest_rate_per_s": c.highest_rate.per_s,
+        "lowest_rate_that_fails_per_s": c.highest_rate.fails_per_s,
+        "highest_rate_bad_end_per_s": low,
+        "highest_rate_good_end_per_s": high,
+        "highest_rate_least_draw_per_s": min(seeds, default=None),
+        "highest_rate_most_draw_per_s": max(seeds, default=None),
+        "utilization": c.utilization,
+        "rate_per_replica_per_s": c.at_rate.rate_per_s,
+        "met_share": c.seen.met_share,
+        **{
+            f"{metric}_{name}_s": value
+            for metric, table in c.seen.latency_s.items()
+            for name, value in table.items()
+        },
+        "output_tokens_per_gpu_s": c.seen.output_tokens_per_gpu_s,
+        "user_tokens_per_s": c.seen.user_tokens_per_s,
+        "limited_by": c.limited_by,
+        "chance": c.chance,
+        "safe": c.safe,
+        "serve_command": c.serve_command,
+        "simulate_command": c.simulate_command,
+    }
+
+
+def _flags(flags: Mapping[str, object]) -> dict[str, object]:
+    return dict(flags)

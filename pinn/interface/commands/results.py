@@ -1,0 +1,110 @@
+"""``pinn results``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pinn.errors import PinnError
+from pinn.interface.commands.json_output import write_json
+from pinn.interface.commands.options import JsonPath
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+app = typer.Typer()
+
+#: Ending of a checkpoint's own table.
+_KEPT = ".results.csv"
+
+
+@app.command()
+def results(
+    path: Annotated[
+        Path | None,
+        typer.Argument(help="results.csv of an experiment. [default: that of the checkpoint]"),
+    ] = None,
+    metric: Annotated[str, typer.Option(help="tpot or ttft.")] = "tpot",
+    models_only: Annotated[
+        bool, typer.Option("--models-only", help="Leave out the named parts of the rows.")
+    ] = False,
+    json_path: JsonPath = None,
+) -> None:
+    """Errors on held-out models or GPUs: median / mean absolute percentage error per method.
+
+    A Markdown table, one row per held-out part and one column per method. A table beside a
+    checkpoint has to be of that checkpoint's own folds.
+
+    Example: pinn results results/lomo/results.csv --metric ttft
+    """
+    path = path or _beside_checkpoint()
+    table = _read(path)
+    _check_checkpoint(table, path)
+    chosen = table[table["metric"] == metric]
+    if chosen.empty:
+        known = ", ".join(sorted(table["metric"].unique()))
+        raise PinnError(f"no results for --metric {metric}: known ones are {known}")
+    write_json(json.loads(chosen.to_json(orient="records")), json_path)
+    for split, part in chosen.groupby("split", sort=False):
+        typer.echo(f"{split}, {metric.upper()}: median / mean absolute percentage error\n")
+        typer.echo(_markdown(part, models_only))
+
+
+def _beside_checkpoint() -> Path:
+    from pinn.coefficients.checkpoint_search import find_checkpoint
+
+    return find_checkpoint().with_suffix(_KEPT)
+
+
+def _read(path: Path) -> pd.DataFrame:
+    from pinn.evaluation.metrics import RESULT_COLUMNS
+    from pinn.specs.files.csv_cells import read_frame
+
+    table = read_frame(path, "run an experiment first")
+    if not set(RESULT_COLUMNS) <= set(table.columns):
+        raise PinnError(f"{path} is no results table: it needs {', '.join(RESULT_COLUMNS)}")
+    return table
+
+
+def _check_checkpoint(table: pd.DataFrame, path: Path) -> None:
+    """Whether a table beside a checkpoint is that checkpoint's."""
+    from pinn.evaluation.publish import CHECKPOINT_COLUMN
+    from pinn.specs.files.read_report import file_sha256
+
+    checkpoint = path.with_name(path.name.removesuffix(_KEPT) + ".safetensors")
+    if not path.name.endswith(_KEPT) or not checkpoint.is_file():
+        return
+    named = table[CHECKPOINT_COLUMN].unique() if CHECKPOINT_COLUMN in table else ()
+    got = ", ".join(f"{str(mark)[:12]}..." for mark in named) or "no checkpoint"
+    expected = file_sha256(checkpoint)
+    if list(named) != [expected]:
+        raise PinnError(
+            f"{path} belongs to another checkpoint: it names {got}, expected "
+            f"{expected[:12]}..., the SHA-256 of {checkpoint.name}: run 'python train.py "
+            "+experiment=release', which writes both"
+        )
+
+
+def _markdown(part: pd.DataFrame, models_only: bool) -> str:
+    from pinn.evaluation.groups import GROUPS
+    from pinn.evaluation.printing import DETAILED
+
+    methods = list(dict.fromkeys(part["method"]))
+    named = tuple(GROUPS)
+    cells = {
+        (row["held_out"], row["method"]): f"{row['median']:.1f} / {row['mean']:.1f}"
+        for row in part.to_dict("records")
+    }
+    counts = part.groupby("held_out")["n"].max()
+    rows = sorted(counts.index, key=lambda name: (name == "all", name.startswith(named), name))
+    lines = [f"| held out | rows | {' | '.join(methods)} |", f"|---|---:|{'---:|' * len(methods)}"]
+    for name in rows:
+        part_name, nested, _ = name.partition(": ")
+        if name.startswith(named) and (models_only or (nested and part_name not in DETAILED)):
+            continue
+        values = " | ".join(cells.get((name, method), "-") for method in methods)
+        lines.append(f"| {name} | {counts[name]} | {values} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,312 @@
+"""``pinn simulate``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import pinn
+from pinn.interface.commands.options import Checkpoint, Gpu, JsonPath, Model, WorkloadSeed, output
+from pinn.interface.commands.serving_flags import engine_flags
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.specs.flags import flags_of
+from pinn.specs.serving import ServingSpec
+
+if TYPE_CHECKING:
+    from pinn.simulator.linear_latency import LinearLatency
+    from pinn.simulator.many import Job
+    from pinn.simulator.run import Run
+    from pinn.specs.deployment import Deployment
+
+app = typer.Typer(add_completion=False)
+
+_POOLS = "Prefill and decode apart"
+
+
+@app.command()
+@engine_flags(ServingSpec, EngineSpec)
+def simulate(
+    workload: Annotated[
+        Path,
+        typer.Option(
+            "--workload",
+            help="CSV trace, TraceV2 header, inference-perf or BLIS YAML, or a plain YAML with "
+            "prompt_tokens, output_tokens and stages or concurrency.",
+        ),
+    ],
+    model: Model = None,
+    gpu: Gpu = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            "--rate",
+            help="Mean requests per second: the load's clock is scaled. [default: the file's own]",
+        ),
+    ] = None,
+    seed: WorkloadSeed = None,
+    json_path: JsonPath = None,
+    requests: Annotated[
+        Path | None, output("--requests", "Also write every request, as Parquet.", ".parquet")
+    ] = None,
+    timeline: Annotated[
+        Path | None, output("--timeline", "Also draw the run over time, as PNG.", ".png")
+    ] = None,
+    sensitivity: Annotated[
+        str | None,
+        typer.Option(
+            "--sensitivity",
+            metavar="FIGURE",
+            help="Also say which coefficients a figure of the JSON depends on, such as "
+            "e2e_mean_ms: the run again with each one changed, everything else equal.",
+        ),
+    ] = None,
+    checkpoint: Checkpoint = None,
+    coefficients: Annotated[
+        Path | None,
+        typer.Option(
+            "--coefficients",
+            help="File of 'pinn calibrate' or 'pinn coefficients --json', in place of the network; "
+            "its deployment holds where no flag says otherwise.",
+        ),
+    ] = None,
+    prefill: Annotated[
+        str | None,
+        typer.Option(
+            "--prefill",
+            metavar="POOL",
+            help="Prefill servers of their own: '2x tp=4' is two with -tp 4 each; other flags in "
+            "short or in full, such as ep, dp=2, gpu=H200. Goes with --decode.",
+            rich_help_panel=_POOLS,
+        ),
+    ] = None,
+    decode: Annotated[
+        str | None,
+        typer.Option(
+            "--decode", metavar="POOL", help="The decode servers.", rich_help_panel=_POOLS
+        ),
+    ] = None,
+    kv_link_gb_per_s: Annotated[
+        float | None,
+        typer.Option(
+            "--kv-link-gb-per-s",
+            help="Rate at which a GPU sends or takes keys and values, in GB/s; inf for transfers "
+            "that take no time. [default: the network port that the GPU's PCIe link fills]",
+            rich_help_panel=_POOLS,
+        ),
+    ] = None,
+    *,
+    flags: dict[str, Any],
+) -> None:
+    """Serve a workload on a simulated engine and report what its clients see.
+
+    It schedules as vLLM 0.15.1, SGLang 0.5.9 or TensorRT-LLM does: token budget, chunked prefill,
+    prefix cache, preemption, asynchronous scheduling, client timeouts. Step times come from the
+    trained network.
+
+    Examples:
+      pinn simulate --model Llama-3.1-8B --gpu H100 --workload profile.yaml
+
+      pinn simulate --model Qwen/Qwen3-30B-A3B --gpu H200 -tp 2
+        --max-num-seqs 256 --workload trace.csv --timeline run.png
+
+      pinn simulate --coefficients run1.json --workload profile.yaml
+        --sensitivity e2e_mean_ms
+
+      pinn simulate --model Qwen/Qwen3-30B-A3B --gpu H100 --workload trace.csv
+        --prefill '2x tp=2' --decode '1x tp=4 ep'
+    """
+    from pinn.interface.commands.json_output import write_json
+    from pinn.specs.files.progress import doing
+
+    named = {"model": model, "gpu": gpu}
+    given = {name: value for name, value in named.items() if value is not None} | flags
+    sources = (workload, rate, seed, checkpoint, coefficients)
+    if (prefill, decode, kv_link_gb_per_s) != (None, None, None):
+        from pinn.interface.commands.simulate_pools import pool_flags, refuse, serve_pools
+
+        refuse(given | {"timeline": timeline, "sensitivity": sensitivity})
+        pools = pool_flags(prefill, decode)
+        jobs = [simulation_job(given | of_pool, *sources)[0] for _, of_pool in pools]
+        served = serve_pools(jobs, [workers for workers, _ in pools], kv_link_gb_per_s, requests)
+        if json_path is not None:
+            write_json(served.document([_about(job, *sources) for job in jobs]), json_path)
+        return
+    job, latency = simulation_job(given, *sources)
+    doing(f"serving {len(job.workload):,} requests")
+    run, deployment = job.run(), job.deployment
+    trust = intervals_of(run, job, latency, checkpoint, coefficients)
+    found = sensitivity_of(job, latency, run, sensitivity)
+    print_simulation(run, deployment, trust, found)
+    if json_path is not None:
+        write_json(_about(job, *sources) | simulation_figures(run, trust, found), json_path)
+    _write_tables(run, requests, timeline)
+
+
+def simulation_job(
+    given: dict[str, Any],
+    path: Path,
+    rate: float | None,
+    seed: int | None,
+    checkpoint: Path | None,
+    coefficients: Path | None,
+) -> tuple[Job, LinearLatency]:
+    """What is simulated, and the coefficients that time its steps."""
+    from pinn.coefficients.coefficient_set import read_coefficient_set
+    from pinn.coefficients.configurations import canonical, make_deployment
+    from pinn.simulator.many import Job
+    from pinn.simulator.workloads.load import load_workload
+    from pinn.simulator.workloads.rate import at_rate
+
+    of_engine = {flag.name for flag in flags_of(EngineSpec)}
+    engine = EngineSpec(**{name: v for name, v in given.items() if name in of_engine})
+    named = read_coefficient_set(coefficients).configuration() if coefficients else {}
+    flags = {name: v for name, v in given.items() if name not in of_engine}
+    deployment = make_deployment(canonical(named | flags))
+    workload = load_workload(path, seed)
+    if rate is not None:
+        workload = at_rate(workload, rate)
+    latency = _latency(deployment, checkpoint, coefficients)
+    return Job(deployment, workload, latency, engine), latency
+
+
+def _latency(
+    deployment: Deployment, checkpoint: Path | None, coefficients: Path | None
+) -> LinearLatency:
+    from pinn.simulator.coefficient_source import latency_from_checkpoint, latency_from_json
+
+    if coefficients is not None:
+        return latency_from_json(deployment, coefficients)
+    from pinn.coefficients.checkpoint_search import find_checkpoint
+
+    return latency_from_checkpoint(deployment, find_checkpoint(checkpoint))
+
+
+def intervals_of(
+    run: Run,
+    job: Job,
+    latency: LinearLatency,
+    checkpoint: Path | None,
+    coefficients: Path | None,
+) -> dict[str, Any] | None:
+    """Intervals and what they rest on; None for coefficients of a file that has no posterior."""
+    if coefficients is not None:
+        from pinn.coefficients.coefficient_set import read_coefficient_set
+        from pinn.interface.commands.simulation_trust import posterior_trust
+
+        return posterior_trust(run, job, latency, read_coefficient_set(coefficients))
+    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.interface.commands.simulation_trust import simulation_trust
+
+    return simulation_trust(run, job, latency, find_checkpoint(checkpoint))
+
+
+def sensitivity_of(
+    job: Job, latency: LinearLatency, run: Run, figure: str | None
+) -> dict[str, Any] | None:
+    """How far each coefficient moves a figure; None where none is asked for."""
+    if figure is None:
+        return None
+    from pinn.interface.commands.sensitivity_report import simulated_sensitivity
+
+    return simulated_sensitivity(job, latency, run, figure)
+
+
+def print_simulation(
+    run: Run,
+    deployment: Deployment,
+    trust: dict[str, Any] | None,
+    sensitivity: dict[str, Any] | None,
+) -> None:
+    """Print figures, intervals and sensitivities for people."""
+    from pinn.planning.candidates import hardware_label
+    from pinn.simulator.overload import overload
+    from pinn.simulator.report import print_report
+    from pinn.simulator.statistics import run_statistics
+
+    statistics = run_statistics(run)
+    recipe = deployment.recipe
+    heading = (
+        f"{deployment.model.title} on {hardware_label(deployment)}, {recipe.token_budget:,} tokens "
+        f"and {recipe.max_requests:,} requests a step, {run.workload.name}"
+    )
+    found = overload(run)
+    typer.echo(f"{heading}, {found}" if found else heading)
+    print_report(run, statistics)
+    if trust is not None:
+        from pinn.interface.commands.simulation_trust import simulation_lines
+
+        for line in simulation_lines(trust, statistics):
+            typer.echo(line)
+    if sensitivity is not None:
+        from pinn.interface.commands.sensitivity_report import print_sensitivity
+
+        print_sensitivity(sensitivity)
+
+
+def _write_tables(run: Run, requests: Path | None, timeline: Path | None) -> None:
+    if requests is not None:
+        from pinn.simulator.request_table import write_requests
+
+        write_requests(run, requests)
+    if timeline is not None:
+        from pinn.simulator.timeline import plot_timeline
+
+        plot_timeline(run, timeline)
+
+
+def _about(
+    job: Job,
+    workload: Path,
+    rate: float | None,
+    seed: int | None,
+    checkpoint: Path | None,
+    coefficients: Path | None,
+) -> dict[str, Any]:
+    """What was simulated and with what, so that the figures can be had again."""
+    from dataclasses import asdict
+
+    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.coefficients.coefficient_set import deployment_facts
+    from pinn.specs.files.read_report import file_sha256
+
+    facts = deployment_facts(job.deployment)
+    facts["serving"] |= asdict(job.engine or EngineSpec())
+    source = coefficients or find_checkpoint(checkpoint)
+    return facts | {
+        "recipe": job.deployment.recipe.described(),
+        "workload": {"path": str(workload), "rate_per_s": rate, "seed": seed},
+        "coefficients": {"path": str(source), "sha256": file_sha256(source)},
+        "simulated_by": f"pinn {pinn.__version__}",
+    }
+
+
+def simulation_figures(
+    run: Run, trust: dict[str, Any] | None, sensitivity: dict[str, Any] | None
+) -> dict[str, Any]:
+    """All figures of a run, ready for JSON: None is what does not exist."""
+    import math
+
+    from pinn.simulator.overload import overload
+    from pinn.simulator.statistics import run_statistics
+
+    stages = [run_statistics(run, stage) for stage in range(run.workload.stages)]
+
+    def finite(figures: dict[str, Any]) -> dict[str, Any]:
+        return {k: None if math.isnan(v) else v for k, v in figures.items()}
+
+    report = finite(run_statistics(run)) | {"stages": [finite(stage) for stage in stages]}
+    report["overloaded"] = overload(run)
+    if trust is not None:
+        report["intervals"] = trust
+    if sensitivity is not None:
+        report["sensitivity"] = sensitivity
+    return report
+
+
+if __name__ == "__main__":
+    from pinn.interface.commands.main import app as commands
+
+    commands(["simulate", *sys.argv[1:]], prog_name="pinn")

@@ -1,0 +1,117 @@
+"""Files that other programs read."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ParamSpec
+
+from pinn.interface.commands import export as command
+from pinn.interface.python.prediction import path_or_none
+from pinn.interface.python.table import configuration_rows
+
+if TYPE_CHECKING:
+    from pinn.interface.python.table import AnyConfigurations
+
+_Arguments = ParamSpec("_Arguments")
+#: Files of ``pinn calibrate``.
+CoefficientFiles = Sequence[str | Path]
+
+
+def export_table(
+    out: str | Path,
+    configurations: AnyConfigurations | None = None,
+    *,
+    file_format: str | None = None,
+    coefficients: CoefficientFiles = (),
+    checkpoint: str | Path | None = None,
+    skip_invalid: bool = False,
+    intervals: bool = True,
+) -> None:
+    """Write the flat coefficient table that the Go package loads: ``pinn export table``.
+
+    Args:
+        out: File to write.
+        configurations: As of :func:`pinn.predict_many`. [default: those of ``coefficients``]
+        file_format: ``json``, ``csv`` or ``parquet``. [default: the ending of ``out``]
+        coefficients: Files of ``pinn calibrate``, in place of the network for the configurations
+            that they belong to.
+        checkpoint: Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]
+        skip_invalid: Leave out configurations that do not fit together.
+        intervals: Write the ends of 90 % intervals too, where they are known.
+
+    Raises:
+        PinnError: If something is unknown or does not fit together.
+    """
+    files = [Path(path) for path in coefficients]
+    rows = _rows(configurations, files)
+    used = path_or_none(checkpoint)
+    _quietly(command.table_of, rows, Path(out), file_format, used, files, skip_invalid, intervals)
+
+
+def export_blis(
+    out: str | Path,
+    configurations: AnyConfigurations | None = None,
+    *,
+    workloads: Sequence[str | Path] = (),
+    coefficients: CoefficientFiles = (),
+    checkpoint: str | Path | None = None,
+    skip_invalid: bool = False,
+) -> None:
+    """Write a folder per configuration that an unmodified BLIS runs: ``pinn export blis``.
+
+    Args:
+        out: Folder for the folders.
+        configurations: As of :func:`export_table`.
+        workloads: Files of what they will serve. [default: the loads of the public serving runs]
+        coefficients: As of :func:`export_table`.
+        checkpoint: As of :func:`export_table`.
+        skip_invalid: As of :func:`export_table`.
+
+    Raises:
+        PinnError: If something is unknown, does not fit together, or BLIS cannot express it.
+    """
+    files, loads = [Path(path) for path in coefficients], [Path(path) for path in workloads]
+    rows = _rows(configurations, files)
+    used = path_or_none(checkpoint)
+    _quietly(command.blis_of, rows, Path(out), loads, used, files, skip_invalid)
+
+
+def export_onnx(out: str | Path, *, checkpoint: str | Path | None = None) -> None:
+    """Write the network and the step time as ONNX graphs into a folder: ``pinn export onnx``."""
+    _quietly(command.onnx, Path(out), path_or_none(checkpoint))
+
+
+def export_specs(
+    out: str | Path,
+    *,
+    models: Sequence[str | Path] = (),
+    gpus: Sequence[str | Path] = (),
+    quantization: str | None = None,
+) -> None:
+    """Write models and GPUs as JSON for the Go package: ``pinn export specs``.
+
+    Args:
+        out: File to write.
+        models: Names or paths. [default: the whole catalogue]
+        gpus: Names or datasheet files. [default: all known]
+        quantization: Another format to serve the models in.
+    """
+    named = [str(model) for model in models], [str(gpu) for gpu in gpus]
+    _quietly(command.specs, Path(out), *named, quantization)
+
+
+def _rows(configurations: AnyConfigurations | None, files: list[Path]) -> list[dict[str, object]]:
+    if configurations is None:
+        return command.rows_of_files(files)
+    return configuration_rows(configurations)
+
+
+def _quietly(
+    write: Callable[_Arguments, None], *arguments: _Arguments.args, **options: _Arguments.kwargs
+) -> None:
+    """Write without the lines that the command prints."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        write(*arguments, **options)

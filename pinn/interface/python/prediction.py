@@ -1,0 +1,179 @@
+"""One configuration: its coefficients, step times and intervals."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+from jaxtyping import Float
+
+from pinn.coefficients.coefficient_set import CoefficientSet
+from pinn.coefficients.surrogate import batch_floor_seconds, batch_work, step_seconds
+from pinn.errors import PinnError
+from pinn.interface.commands.coefficients import EXAMPLES, one_report, one_set
+from pinn.interface.python.flags import FlagValue, given_flags, with_flags
+from pinn.physics.request import REQUEST_FEATURES
+from pinn.physics.step import STEP_FEATURES
+from pinn.specs.batch import Batch, parse_batch
+from pinn.specs.deployment import Deployment
+from pinn.specs.serving import ServingSpec
+from pinn.units import MICROSECOND
+
+#: One batch, as text or as :class:`~pinn.specs.batch.Batch`.
+AnyBatch = str | Batch
+#: Several of them.
+Batches = list[str] | list[Batch]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Coefficients of one configuration; times are in seconds.
+
+    Attributes:
+        configuration: Model, GPU and flags as they were given.
+        checkpoint: Trained network; None for the usual one.
+        coefficients: File of ``pinn calibrate`` in place of the network; None for none.
+        deployment: What the configuration means.
+    """
+
+    configuration: dict[str, Any]
+    checkpoint: Path | None
+    coefficients: Path | None
+    deployment: Deployment = field(init=False, compare=False)
+    _set: CoefficientSet = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        found, deployment = one_set(self.configuration, self.checkpoint, self.coefficients)
+        object.__setattr__(self, "_set", found)
+        object.__setattr__(self, "deployment", deployment)
+
+    @property
+    def beta(self) -> dict[str, float]:
+        """Coefficients of a step by name: seconds, or multiples of datasheet time."""
+        return dict(zip(STEP_FEATURES, self._set.beta.tolist(), strict=True))
+
+    @property
+    def alpha(self) -> dict[str, float]:
+        """Coefficients of a request outside the steps by name, in seconds or step times."""
+        return dict(zip(REQUEST_FEATURES, self._set.alpha.tolist(), strict=True))
+
+    @property
+    def trust(self) -> str:
+        """What the intervals rest on, in words."""
+        return str(self.report()["distance"]["sentence"])
+
+    @overload
+    def step_time(self, batch: AnyBatch) -> float: ...
+    @overload
+    def step_time(self, batch: Batches) -> Float[np.ndarray, " batches"]: ...
+    def step_time(self, batch: AnyBatch | Batches) -> float | Float[np.ndarray, " batches"]:
+        """Seconds that a step with this batch takes; an array of them for several batches.
+
+        Args:
+            batch: Such as ``"32 decode @ 700"`` (32 requests after 700 tokens each) or
+                ``"1 prefill 512 @ 0 + 16 decode @ 600"``.
+
+        Raises:
+            PinnError: If a text is not one of these forms.
+        """
+        seconds = step_seconds(self._set.beta, *batch_work(self.deployment, _batches(batch)))
+        return float(seconds[0]) if not isinstance(batch, list) else seconds
+
+    @overload
+    def floor(self, batch: AnyBatch) -> float: ...
+    @overload
+    def floor(self, batch: Batches) -> Float[np.ndarray, " batches"]: ...
+    def floor(self, batch: AnyBatch | Batches) -> float | Float[np.ndarray, " batches"]:
+        """Seconds that the datasheet allows at the least, as :meth:`step_time`."""
+        seconds = batch_floor_seconds(self.deployment, _batches(batch))
+        return float(seconds[0]) if not isinstance(batch, list) else seconds
+
+    def interval(self, batch: str) -> tuple[float, float]:
+        """Both ends of the step time's 90 % interval, in seconds.
+
+        Raises:
+            PinnError: If the coefficients come without intervals.
+        """
+        report = self.report(batch)
+        (entry,) = report["batches"]
+        if "step_time_low_us" not in entry:
+            missing = report.get("intervals", {}).get("missing", "the file has no posterior")
+            raise PinnError(f"no intervals: {missing}")
+        return entry["step_time_low_us"] * MICROSECOND, entry["step_time_high_us"] * MICROSECOND
+
+    def report(self, *batches: str) -> dict[str, Any]:
+        """What ``pinn coefficients --json`` writes, with these batches timed."""
+        given = self.configuration, list(batches), self.checkpoint, self.coefficients
+        return one_report(*given)[0]
+
+    def save(self, path: str | Path, *batches: str) -> None:
+        """Write that as JSON, for every command's ``--coefficients``."""
+        from pinn.interface.commands.json_output import write_json
+
+        write_json(self.report(*batches), Path(path))
+
+    def __str__(self) -> str:
+        """What ``pinn coefficients`` prints."""
+        from rich.console import Console
+
+        from pinn.interface.commands.coefficient_report import print_report
+
+        text = io.StringIO()
+        print_report(self.report(*EXAMPLES), Console(file=text, width=120, highlight=False))
+        return text.getvalue()
+
+
+@with_flags(ServingSpec)
+def predict(
+    model: str | Path | None = None,
+    gpu: str | Path | None = None,
+    *,
+    coefficients: str | Path | None = None,
+    checkpoint: str | Path | None = None,
+    **flags: FlagValue,
+) -> Prediction:
+    """Coefficients and step times of a model on a GPU, as ``pinn coefficients`` gives them.
+
+    >>> p = predict("meta-llama/Llama-3.1-8B", "H100", max_num_seqs=256)
+    >>> low, high = p.interval("32 decode @ 700")
+    >>> p.floor("32 decode @ 700") < low < p.step_time("32 decode @ 700") < high
+    True
+    >>> predict("meta-llama/Llama-3.1-8B", "H100", tensor_parallel=2)
+    Traceback (most recent call last):
+    pinn.errors.PinnError: unknown flag 'tensor_parallel': did you mean tensor_parallel_size...
+
+    Args:
+        model: Name, or path of a config.json or its folder.
+        gpu: Name, or path of a datasheet's JSON file.
+        coefficients: File of ``pinn calibrate`` or :meth:`Prediction.save`, in place of the
+            network; its deployment holds where no argument says otherwise.
+        checkpoint: Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]
+        **flags: The engine's flags; those not given have its defaults.
+
+    Raises:
+        PinnError: If model, GPU or a flag is unknown, or they do not fit together.
+    """
+    return Prediction(
+        named(model, gpu) | given_flags(flags, ServingSpec),
+        path_or_none(checkpoint),
+        path_or_none(coefficients),
+    )
+
+
+def named(model: str | Path | None, gpu: str | Path | None) -> dict[str, str]:
+    """Model and GPU as keys of a configuration, where they are given."""
+    pairs = {"model": model, "gpu": gpu}
+    return {name: str(value) for name, value in pairs.items() if value is not None}
+
+
+def path_or_none(given: str | Path | None) -> Path | None:
+    """A path where there is one."""
+    return None if given is None else Path(given)
+
+
+def _batches(batch: AnyBatch | Batches) -> list[Batch]:
+    listed = batch if isinstance(batch, list) else [batch]
+    return [parse_batch(each) if isinstance(each, str) else each for each in listed]

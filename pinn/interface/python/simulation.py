@@ -1,0 +1,131 @@
+"""A workload served in simulated time."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pinn.interface.commands import simulate as command
+from pinn.interface.python.flags import FlagValue, given_flags, with_flags
+from pinn.interface.python.prediction import named, path_or_none
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.run import Run
+from pinn.specs.deployment import Deployment
+from pinn.specs.serving import ServingSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What a workload's clients see.
+
+    Attributes:
+        deployment: What served it.
+        run: Records of every request and step.
+        intervals: Ends of the mean figures, and what they rest on; None where nothing tells.
+        sensitivity: How far each coefficient moves a figure; None where none was asked for.
+    """
+
+    deployment: Deployment
+    run: Run
+    intervals: dict[str, Any] | None
+    sensitivity: dict[str, Any] | None
+
+    @cached_property
+    def figures(self) -> dict[str, Any]:
+        """What ``pinn simulate --json`` writes: ``e2e_mean_ms``, ``ttft_p99_ms``, ``stages``."""
+        return command.simulation_figures(self.run, self.intervals, self.sensitivity)
+
+    def requests(self) -> pd.DataFrame:
+        """A row per request: status, tokens, every moment of its life in seconds."""
+        from pinn.simulator.request_table import request_table
+
+        found: pd.DataFrame = request_table(self.run).to_pandas()
+        return found
+
+    def timeline(self, path: str | Path) -> None:
+        """Draw the run over time as a PNG."""
+        from pinn.simulator.timeline import plot_timeline
+
+        plot_timeline(self.run, Path(path))
+
+    def __str__(self) -> str:
+        """What ``pinn simulate`` prints."""
+        text = io.StringIO()
+        with contextlib.redirect_stdout(text):
+            command.print_simulation(self.run, self.deployment, self.intervals, self.sensitivity)
+        return text.getvalue()
+
+
+@with_flags(ServingSpec, EngineSpec)
+def simulate(
+    workload: str | Path | Mapping[str, Any] | pd.DataFrame,
+    model: str | Path | None = None,
+    gpu: str | Path | None = None,
+    *,
+    rate: float | None = None,
+    seed: int | None = None,
+    sensitivity: str | None = None,
+    coefficients: str | Path | None = None,
+    checkpoint: str | Path | None = None,
+    **flags: FlagValue,
+) -> Simulation:
+    """Serve a workload on a simulated engine, as ``pinn simulate`` does.
+
+    >>> load = {"prompt_tokens": 512, "output_tokens": 64, "concurrency": 8, "requests": 40}
+    >>> found = simulate(load, "meta-llama/Llama-3.1-8B", "H100", max_num_seqs=4)
+    >>> found.figures["completed_requests"], found.figures["running_max"]
+    (40, 4)
+    >>> bool(found.requests()["ttft_s"].max() < found.requests()["e2e_s"].max())
+    True
+
+    Args:
+        workload: File, as of ``pinn simulate --workload``; or the content of a plain one as a
+            mapping; or a DataFrame with ``arrival_s``, ``prompt_tokens`` and ``output_tokens``.
+        model: Name, or path of a config.json or its folder.
+        gpu: Name, or path of a datasheet's JSON file.
+        rate: Mean requests per second: the load's clock is scaled.
+        seed: Of random draws. [default: the file's, else 0]
+        sensitivity: Figure, such as ``e2e_mean_ms``, to say for how each coefficient moves it.
+        coefficients: File of ``pinn calibrate``, in place of the network.
+        checkpoint: Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]
+        **flags: The engine's flags; those not given have its defaults.
+
+    Raises:
+        PinnError: If something is unknown, does not fit together, or cannot be served.
+    """
+    given = named(model, gpu) | given_flags(flags, ServingSpec, EngineSpec)
+    sources = path_or_none(checkpoint), path_or_none(coefficients)
+    with workload_file(workload) as path:
+        job, latency = command.simulation_job(given, path, rate, seed, *sources)
+    run = job.run()
+    intervals = command.intervals_of(run, job, latency, *sources)
+    moved = command.sensitivity_of(job, latency, run, sensitivity)
+    return Simulation(job.deployment, run, intervals, moved)
+
+
+@contextlib.contextmanager
+def workload_file(
+    workload: str | Path | Mapping[str, Any] | pd.DataFrame,
+) -> Iterator[Path]:
+    """The file of a workload; written for the time being where it is none."""
+    if isinstance(workload, str | Path):
+        yield Path(workload)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        if isinstance(workload, Mapping):
+            path = Path(folder, "workload.yaml")
+            path.write_text(json.dumps(workload))
+        else:
+            path = Path(folder, "workload.csv")
+            workload.to_csv(path, index=False)
+        yield path

@@ -1,0 +1,139 @@
+"""``pinn evaluate serving-runs``."""
+
+import json
+
+import pandas as pd
+import pytest
+from evaluations import observations
+
+from pinn.data.table import write_observations
+from pinn.specs.files.read_report import ReadReport
+
+ROW = {
+    "run": "run-1",
+    "stage": "0",
+    "model": "meta-llama/Meta-Llama-3.1-8B",
+    "gpu": "H100",
+    "tensor_parallel_size": 1,
+    "precision": "FP16",
+    "max_num_batched_tokens": 2048,
+    "workload": "roleplay",
+    "rate_per_s": 6.0,
+    "prompt_tokens": 750,
+    "output_tokens": 251,
+    "ttft_mean_ms": 20.0,
+    "ttft_p90_ms": 25.0,
+    "ttft_p99_ms": 40.0,
+    "itl_mean_reported_ms": 9.0,
+    "e2e_mean_ms": 20.0 + 250 * 8.0,
+    "e2e_p90_ms": 2100.0,
+    "e2e_p99_ms": 2300.0,
+    "itl_mean_ms": 8.0,
+}
+
+
+@pytest.fixture
+def runs(tmp_path):
+    path = tmp_path / "runs.csv"
+    pd.DataFrame([ROW, ROW | {"stage": "all", "rate_per_s": None}]).to_csv(path, index=False)
+    return path
+
+
+def test_a_run_is_simulated_and_scored(run, runs, tmp_path):
+    out, figures = tmp_path / "scores.csv", tmp_path / "scores.json"
+    result = run(
+        "evaluate", "serving-runs", runs, "--steady-state", "--out", out, "--json", figures
+    )
+    assert result.exit_code == 0, result.output
+    assert "run-1" in result.stdout
+    scores = pd.read_csv(out)
+    assert len(scores) == 2 * 7
+    error = 100 * (scores["predicted_s"] / scores["measured_s"] - 1)
+    pd.testing.assert_series_equal(scores["error_percent"], error, check_names=False)
+    found = json.loads(figures.read_text())
+    assert found["ranked_wrongly"] == {"network": []}
+    steady = found["steady_state"][0]["network_s"]
+    simulated = scores[(scores.stage == "0") & (scores.figure == "itl_mean_s")]["predicted_s"]
+    assert steady == pytest.approx(simulated.iloc[0], rel=0.05)
+
+
+def test_markdown_for_a_page(run, runs):
+    result = run("evaluate", "serving-runs", runs, "--markdown")
+    assert "| run-1 | 0 | 6 | 2,020.0 |" in result.stdout
+
+
+def test_own_runs_name_the_file_of_their_load(run, refused, tmp_path):
+    load = "prompt_tokens: 740\noutput_tokens: 250\nstages: [{rate: 6, duration: 20}]\n"
+    (tmp_path / "load.yaml").write_text(load)
+    own = ROW | {"workload": "load.yaml", "max_num_seqs": 2}
+    pd.DataFrame([own]).to_csv(tmp_path / "runs.csv", index=False)
+    out = tmp_path / "scores.csv"
+    result = run("evaluate", "serving-runs", tmp_path / "runs.csv", "--out", out)
+    assert result.exit_code == 0, result.output
+    scores = pd.read_csv(out).set_index("figure")
+    assert set(scores["load"]) == {"load.yaml"}
+    assert scores["rate_per_s"].tolist() == [6.0] * len(scores)
+    # Two requests at a time do not keep up with six a second.
+    assert scores.loc["ttft_mean_s", "predicted_s"] > 1
+    pd.DataFrame([own | {"output_tokens": 500}]).to_csv(tmp_path / "runs.csv", index=False)
+    line = refused("evaluate", "serving-runs", tmp_path / "runs.csv")
+    assert "none of the 1 rows is usable" in line
+    pd.DataFrame([own | {"workload": "lod.yaml"}]).to_csv(tmp_path / "runs.csv", index=False)
+    assert "give the path of a workload file" in refused(
+        "evaluate", "serving-runs", tmp_path / "runs.csv"
+    )
+
+
+def test_what_cannot_be_scored_is_refused(refused, runs, tmp_path):
+    assert "no serving runs at" in refused("evaluate", "serving-runs", tmp_path / "none.csv")
+    line = refused("evaluate", "serving-runs", runs, "--kernels", tmp_path)
+    assert "carries no scalars" in line
+
+
+@pytest.fixture
+def suite(run, tmp_path, monkeypatch):
+    """Run the suite's quick part on one split of a dozen made-up measurements."""
+    for name in ("PINN_SERVING_RUNS", "PINN_STEPS_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    rows = observations()
+    report = ReadReport("made up", "1", "", len(rows), len(rows))
+    write_observations(rows, tmp_path / "suite" / "observations" / "silicon.parquet", report)
+    settings = (
+        "data._target_=builtins.dict", f"output_dir={tmp_path / 'suite'}", "cells_from=[]",
+        "evaluation.groups=[]", "evaluation.splits=[leave-one-gpu-out]", "kernels=off",
+        f"report.images={tmp_path / 'images'}",
+    )  # fmt: skip
+    return lambda *arguments: run(
+        "evaluate", *arguments, *(word for setting in settings for word in ("--set", setting))
+    )
+
+
+def test_the_suite_writes_tables_and_a_page(suite, tmp_path):
+    result = suite("--fast")
+    assert result.exit_code == 0, result.output
+    summary = json.loads(result.stdout.splitlines()[-1])
+    printed = " ".join(result.stdout.split())
+    assert "rests on 4 measured deployment models, 6 serving-run models" in printed
+    folder = tmp_path / "suite"
+    results = pd.read_csv(folder / "results.csv")
+    assert set(results["split"]) == {"leave-one-gpu-out"}
+    assert {"roofline", "blackbox", "BLIS, published"} <= set(results["method"])
+    ranking = pd.read_csv(folder / "ranking.csv")
+    assert summary["first"]["leave-one-gpu-out"]["tpot"][0] in set(ranking["method"])
+    # Those that saw what they predict are shown and cannot be first.
+    seen = ranking[ranking["method"] == "blackbox, per configuration"]
+    assert (seen["verdict"] == "not for an unseen pair").all()
+    assert json.loads((folder / "evaluation.json").read_text()) == summary
+    assert "<h2" in (folder / "report.html").read_text()
+    assert (folder / "figures" / "accuracy-leave-one-gpu-out-tpot.png").is_file()
+    # None of the README's pictures is of this split.
+    assert list((tmp_path / "images").iterdir()) == []
+    # What could not be made is said with its reason.
+    assert set(summary["skipped"]) == {
+        "deployments to serving runs", "temporal", "fits", "intervals", "shipped predictions",
+        "shipped serving runs",
+    }  # fmt: skip
+
+
+def test_what_the_suite_cannot_be_set_to_is_refused(refused):
+    assert "--set: " in refused("evaluate", "--set", "no.such.key=1")

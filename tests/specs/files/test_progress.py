@@ -1,0 +1,55 @@
+"""Lines about long work, to a terminal and to a log alike, and only if it takes long."""
+
+import io
+import time
+
+from pinn.specs.files import progress
+from pinn.specs.files.progress import counted, doing, shown
+
+
+def wait_for(stream, text):
+    for _ in range(200):
+        if text in stream.getvalue():
+            return
+        time.sleep(0.01)
+    raise AssertionError(stream.getvalue())
+
+
+def test_the_reader_is_told_what_is_done_and_how_far():
+    stream = io.StringIO()
+    with shown("pinn", stream, first_s=0.01):
+        doing("reading")
+        wait_for(stream, "pinn: reading, 0 s so far\n")
+        for _ in counted([1, 2], "row"):
+            pass
+        for row in counted(range(3), "row"):
+            if row == 1:
+                wait_for(stream, "pinn: row 2 of 3, ")
+    written = stream.getvalue()
+    time.sleep(0.03)
+    assert stream.getvalue() == written
+    assert all(line.endswith(" s so far") for line in written.splitlines())
+    assert "\r" not in written
+
+
+def test_lines_come_ever_more_rarely(monkeypatch):
+    waits = []
+
+    class Clock:
+        now_s = 0.0
+
+        def wait(self, seconds):
+            waits.append(seconds)
+            Clock.now_s += seconds
+            return len(waits) == 7
+
+    monkeypatch.setattr(progress.time, "monotonic", lambda: Clock.now_s)
+    progress._write("pinn", io.StringIO(), progress.FIRST_S, Clock())
+    assert waits == [5, 5, 10, 20, 40, 60, 60]
+
+
+def test_short_work_says_nothing():
+    stream = io.StringIO()
+    with shown("pinn", stream):
+        pass
+    assert stream.getvalue() == ""
