@@ -29,7 +29,7 @@ evaluate: $(VENV)/installed
 	$(BIN)/python train.py +experiment=logo
 
 test: lint
-	$(BIN)/pytest --numprocesses auto --dist loadfile
+	$(BIN)/pytest --numprocesses auto --dist worksteal
 
 # make lint:  style and types alone
 lint: $(VENV)/installed-test

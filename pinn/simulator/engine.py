@@ -27,7 +27,7 @@ class Engine:
     """
 
     record: Shaped[np.ndarray, "1"]
-    arrays: dict[str, Shaped[np.ndarray, "..."]]
+    arrays: dict[str, np.ndarray]
 
     @property
     def handle(self) -> Any:
@@ -58,9 +58,7 @@ def _fields(row: np.void) -> dict[str, Any]:
     return {name: row[name].tolist() for name in row.dtype.names or ()}
 
 
-def new_engine(
-    settings: dict[str, float], given: dict[str, Shaped[np.ndarray, "..."]], distinct: int
-) -> Engine:
+def new_engine(settings: dict[str, float], given: dict[str, np.ndarray], distinct: int) -> Engine:
     """Build an idle engine.
 
     Args:
@@ -86,30 +84,26 @@ def new_engine(
     record["gap_rows"] = _STEP_ROWS + record["n_replicas"] * seqs * depth
     record["unresolved"] = given["stage_sizes"][0]
     record["opened_s"] = given["stage_starts_s"][0]
+    made = {
+        name: (tuple(int(record[size][0]) for size in shape), np.dtype(dtype))
+        for name, (dtype, shape) in ARRAYS.items()
+        if name not in given
+    }
     check_size(
-        sum(_bytes(record, name) for name in ARRAYS if name not in given),
+        sum(math.prod(shape) * dtype.itemsize for shape, dtype in made.values()),
         MOST_ENGINE_BYTES,
         "bytes of the simulated engine",
         "lower --max-num-seqs, --data-parallel-size or --num-gpu-blocks-override",
     )
-    arrays = {name: _array(record, name, given) for name in ARRAYS}
+    arrays = {
+        name: np.zeros(*made[name])
+        if name in made
+        else np.ascontiguousarray(given[name], dtype=dtype)
+        for name, (dtype, _) in ARRAYS.items()
+    }
     _make_idle(record, arrays)
     record["address"] = [array.ctypes.data for array in arrays.values()]
     return Engine(record, arrays)
-
-
-def _bytes(record: np.ndarray, name: str) -> int:
-    dtype, shape = ARRAYS[name]
-    return math.prod(int(record[size][0]) for size in shape) * np.dtype(dtype).itemsize
-
-
-def _array(
-    record: np.ndarray, name: str, given: dict[str, Shaped[np.ndarray, "..."]]
-) -> np.ndarray:
-    dtype, shape = ARRAYS[name]
-    if name in given:
-        return np.ascontiguousarray(given[name], dtype=dtype)
-    return np.zeros(tuple(int(record[size][0]) for size in shape), dtype)
 
 
 def _make_idle(record: np.ndarray, arrays: dict[str, np.ndarray]) -> None:

@@ -2,12 +2,16 @@
 
 import pytest
 
+from pinn.specs.files.write import cache_folder
+
 LLAMA = ("--model", "Llama-3.1-8B", "--gpu", "H100")
 TRAINING = {"torch", "lightning", "pandas", "matplotlib"}
 
 
 @pytest.fixture(autouse=True)
 def nothing_remembered(tmp_path, monkeypatch):
+    """But compiled code, which takes half a minute and is no result."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(cache_folder()))
     monkeypatch.setenv("PINN_CACHE", str(tmp_path / "cache"))
 
 
