@@ -87,7 +87,8 @@ def described_errors(
             "experiment with kernels=on until its fits are made"
         )
     errors = _errors(predictions[wanted], observations)
-    return _described(errors, serving_rows(observations), surrogates, root)[list(COLUMNS)]
+    predicted = observations[observations["row_id"].isin(errors["row_id"])]
+    return _described(errors, serving_rows(predicted), surrogates, root)[list(COLUMNS)]
 
 
 def _read_predictions(folder: Path) -> pd.DataFrame:
