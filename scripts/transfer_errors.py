@@ -53,9 +53,7 @@ def errors(checkpoint_path: Path, released: Path, gpus: list[str], count: int) -
     )
     parts = compose_many(kernels, deployments, batches)
     projected = projected_parts(kernels, deployments, SEED + count)
-    free, rates = (torch.tensor(x) for x in embed(deployments))
-    with torch.no_grad():
-        betas = checkpoint.network(free, rates)[0].numpy()
+    betas, _ = checkpoint.network.coefficients(*embed(deployments))
     network = np.einsum("mnf,mf->mn", features, betas)
     teacher = np.einsum("mnf,mf->mn", features, scalars.betas(projected))
     basis = np.einsum("mnf,mof->mn", features, projected)

@@ -19,6 +19,7 @@ from pinn.physics.costs import step_costs
 from pinn.physics.descriptors import embed
 from pinn.physics.step import step_features
 from pinn.training.teacher.composed import ComposedSteps
+from pinn.training.teacher.part_groups import FEATURE_GROUPS, group_seconds
 from pinn.training.teacher.scalars import Scalars
 
 
@@ -31,12 +32,14 @@ class DistillationSettings:
         batch: Deployments per optimizer step.
         learning_rate: Peak of the one-cycle schedule of Adam.
         delta: Log error beyond which the loss grows linearly.
+        parts_weight: Of the error of a step's parts beside that of the whole.
     """
 
-    epochs: int = 60
+    epochs: int = 30
     batch: int = 64
     learning_rate: float = 0.01
     delta: float = 0.05
+    parts_weight: float = 1.0
 
 
 class DistillationRows(NamedTuple):
@@ -46,13 +49,13 @@ class DistillationRows(NamedTuple):
         free: Descriptors.
         rates: Log datasheet rates.
         features: Step features.
-        seconds: Composed step times.
+        seconds: Composed times of each of ``PART_GROUPS``; their sum is the step's.
     """
 
     free: Float[Tensor, "m descriptors"]
     rates: Float[Tensor, "m rates"]
     features: Float[Tensor, "m n features"]
-    seconds: Float[Tensor, "m n"]
+    seconds: Float[Tensor, "m n groups"]
 
     @property
     def deployments(self) -> int:
@@ -78,7 +81,7 @@ def distillation_rows(steps: ComposedSteps, scalars: Scalars) -> DistillationRow
             )
         ]
     )
-    seconds = scalars.step_seconds(steps.parts, features)
+    seconds = group_seconds(scalars, steps.parts, features)
     return DistillationRows(
         torch.tensor(free),
         torch.tensor(rates),
@@ -120,25 +123,36 @@ def distillation_loader(
 class Distillation(lightning.LightningModule):
     """Fits the network to composed steps."""
 
+    groups: Float[Tensor, "features groups"]
+
     def __init__(
         self, network: CoefficientNetwork, settings: DistillationSettings, deployments: int
     ) -> None:
         super().__init__()
         self.network, self.settings = network, settings
         self.steps = settings.epochs * -(-deployments // settings.batch)
+        self.register_buffer("groups", torch.tensor(FEATURE_GROUPS, dtype=torch.float32), False)
         # Before a strategy wraps the module: DDP waits for the gradient of all that learns.
         network.requires_grad_(True)
         for parameter in (network.alpha_base, *network.alpha_head.parameters()):
             parameter.requires_grad_(False)
 
     def training_step(self, batch: DistillationRows) -> Float[Tensor, ""]:
-        """Huber loss of the log step times."""
+        """Huber loss of the log step times, and of steps of which one group alone is predicted."""
         beta, _ = self.network(batch.free, batch.rates)
-        predicted = torch.einsum("mnf,mf->mn", batch.features, beta.float())
-        loss = log_huber(predicted, batch.seconds, torch.ones(()), self.settings.delta)
-        loss = loss / batch.seconds.numel()
+        predicted = torch.einsum("mnf,mf,fg->mng", batch.features, beta.float(), self.groups)
+        whole = batch.seconds.sum(-1, keepdim=True)
+        in_place = predicted + (whole - batch.seconds).clamp(min=0)
+        loss = self._error(predicted.sum(-1, keepdim=True), whole)
+        loss = loss + self.settings.parts_weight * self._error(in_place, whole)
         self.log("loss", loss, prog_bar=True, batch_size=batch.deployments)
         return loss
+
+    def _error(
+        self, predicted: Float[Tensor, "m n k"], seconds: Float[Tensor, "m n 1"]
+    ) -> Float[Tensor, ""]:
+        delta = self.settings.delta
+        return log_huber(predicted, seconds, torch.ones(()), delta) / seconds.numel()
 
     def configure_optimizers(self):
         """Adam on everything that makes betas, in one cycle."""

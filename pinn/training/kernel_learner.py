@@ -56,8 +56,8 @@ class KernelSettings:
     released: str | None
     cache: str
     gpus: tuple[str, ...]
-    synthetic: int = 6000
-    catalog: int = 2000
+    synthetic: int = 18000
+    catalog: int = 6000
     workers: int = 2
     seed: int = 0
 

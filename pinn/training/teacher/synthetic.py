@@ -137,7 +137,7 @@ def weight_bytes(deployment: Deployment) -> float:
 
 def _model(draw: np.random.Generator, name: str) -> ModelSpec:
     hidden = _multiple(draw, 1024, 16384, 256)
-    layers = int(np.clip(round(2.2 * hidden**0.33 * np.exp(draw.normal(0, 0.35))), 8, 128))
+    layers = int(np.clip(round(2.9 * hidden**0.33 * np.exp(draw.normal(0, 0.35))), 8, 128))
     attention = _attention(draw, hidden)
     ffns = _ffns(draw, hidden, layers)
     index = draw.choice(len(FORMATS), p=np.array([p for p, _ in FORMATS]))
@@ -162,7 +162,7 @@ def _attention(draw: np.random.Generator, hidden: int) -> AttentionSpec | Latent
         query_rank = None if draw.random() < 0.2 else int(draw.choice([768, 1024, 1536, 2048]))
         return LatentAttentionSpec(heads, query_rank, 512, 128, 64, 128)
     head_dim = int(draw.choice([64, 96, 128, 128, 128, 128, 192, 256]))
-    most = hidden * float(np.exp(draw.normal(0, 0.3))) / head_dim
+    most = hidden * float(np.exp(draw.normal(0.25, 0.4))) / head_dim
     heads = int(2 ** np.clip(np.round(np.log2(most)), 3, 7))
     if draw.random() < 0.4:
         heads = int(max(heads * draw.choice([0.75, 1.25, 1.5, 0.625]), 4) // 4 * 4)
@@ -176,13 +176,13 @@ def _ffns(
 ) -> list[tuple[int, DenseFfnSpec | MoeFfnSpec]]:
     """(layers, feed-forward part): dense, experts, or some dense layers before the experts."""
     gated = draw.random() < 0.95
-    dense = DenseFfnSpec(_multiple(draw, 2 * hidden, 6 * hidden, 256), gated)
+    dense = DenseFfnSpec(_multiple(draw, 2 * hidden, 8 * hidden, 256), gated)
     if draw.random() < 0.45:
         return [(layers, dense)]
     experts = int(draw.choice([8, 16, 32, 64, 96, 128, 128, 160, 256, 256, 384, 512]))
     top_k = int(draw.choice([k for k in (1, 2, 4, 6, 8, 8, 10) if k <= experts // 4]))
-    # Active experts together are between a third of and three times the hidden size wide.
-    width = _multiple(draw, max(hidden / 3 / top_k, 256), max(3 * hidden / top_k, 512), 64)
+    # Active experts together are one to eight times the hidden size wide.
+    width = _multiple(draw, max(hidden / top_k, 256), max(8 * hidden / top_k, 512), 64)
     shared = int(width * draw.choice([1, 1, 2])) if draw.random() < 0.4 else 0
     moe = MoeFfnSpec(experts, top_k, width, shared, gated)
     first = int(draw.choice([1, 1, 2, 3])) if draw.random() < 0.3 else 0
