@@ -3,17 +3,20 @@
 Each part lies between ``<!-- begin NAME -->`` and ``<!-- end -->`` and is what a command prints
 with the checkpoint in the repository, or a table of a registry. The part on calibration needs the
 public step summaries: it stays as it is where PINN_STEPS_DIR does not name their folder.
+``--scores`` also writes what the checkpoint scores on other engines' rows, on prefill and decode
+apart, on speculation and on decisions, in three minutes more.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shlex
 import tempfile
 import textwrap
 from collections.abc import Callable
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 
 import pandas as pd
@@ -238,6 +241,29 @@ def _last_errors(path: Path, kind: str) -> tuple[float, float]:
     return median["before"], median["calibrated"]
 
 
+def table_lines(command: str) -> str:
+    """The Markdown tables of what a command prints, and the lines between them."""
+    lines = run(command).splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("|"))
+    return "\n".join(lines[first:])
+
+
+def engines() -> str:
+    """Every table of ``pinn evaluate engines`` with the line over it."""
+    printed = run("pinn evaluate engines")
+    return printed[printed.index("measured deployments, model left out") :]
+
+
+def decisions() -> str:
+    """The table of left-out models, without its frames."""
+    title, _, *rows = run("pinn evaluate decisions").splitlines()
+    table = takewhile(lambda line: not line.startswith("└"), rows)
+    cells = [line for line in table if line[0] in "┃│"]
+    plain = [line.translate(str.maketrans("┃│", "  "))[2:].rstrip() for line in cells]
+    small = "<!-- in small: evaluate decisions -> evaluate decisions few.csv -->"
+    return "\n".join([small, "```", "$ pinn evaluate decisions", title.strip(), *plain, "```"])
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "first-answer": first_answer,
     "left-out": left_out,
@@ -256,8 +282,21 @@ if "PINN_STEPS_DIR" in os.environ:
     PARTS["calibration"] = lambda: calibration(Path(os.environ["PINN_STEPS_DIR"]))
 
 
+#: What takes minutes; counts that stand above the tables do not hang on the checkpoint.
+SCORES: dict[str, Callable[[], str]] = {
+    "engines": engines,
+    "disaggregated": lambda: table_lines("pinn evaluate disaggregated"),
+    "speculation": lambda: table_lines("pinn evaluate speculation"),
+    "decisions": decisions,
+}
+
+
 def main() -> None:
-    made = {name: make() for name, make in PARTS.items()}
+    """Make the parts, then write each into its page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--scores", action="store_true", help="also what takes minutes")
+    parts = PARTS | (SCORES if parser.parse_args().scores else {})
+    made = {name: make() for name, make in parts.items()}
     texts = {page: page.read_text() for page in PAGES}
     for name, part in made.items():
         begin, end = f"<!-- begin {name} -->\n", "<!-- end -->"
