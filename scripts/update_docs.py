@@ -4,14 +4,17 @@ Each part lies between ``<!-- begin NAME -->`` and ``<!-- end -->`` and is what 
 with the checkpoint in the repository, or a table of a registry. The part on calibration needs the
 public step summaries: it stays as it is where PINN_STEPS_DIR does not name their folder.
 ``--scores`` also writes what the checkpoint scores on other engines' rows, on prefill and decode
-apart, on speculation and on decisions, in three minutes more.
+apart, on speculation and on decisions, in three minutes more; ``--plans`` types the plans of
+docs/plan.md again, in as many.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import re
 import shlex
 import tempfile
 import textwrap
@@ -34,6 +37,7 @@ from pinn.trust.calibration import read_calibration
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PLAN_PAGE = ROOT / "docs" / "plan.md"
 CHECKPOINTS = ROOT / "checkpoints"
 REPORT = "pinn coefficients --model Qwen/Qwen3-30B-A3B --gpu H100 --tensor-parallel-size 2"
 ACCOUNT = (
@@ -56,10 +60,10 @@ WIDTH = 120
 SERVED = "--model codellama/CodeLlama-34b-Instruct-hf --gpu H100 --tensor-parallel-size 2"
 
 
-def run(command: str) -> str:
-    """What a ``pinn`` command prints."""
-    os.environ["PINN_CHECKPOINT"] = str(CHECKPOINTS / "pinn.safetensors")
-    result = CliRunner().invoke(app, shlex.split(command)[1:])
+def run(command: str, columns: int = WIDTH) -> str:
+    """What a ``pinn`` command prints on a terminal of so many columns."""
+    env = {"PINN_CHECKPOINT": str(CHECKPOINTS / "pinn.safetensors"), "COLUMNS": str(columns)}
+    result = CliRunner().invoke(app, shlex.split(command)[1:], env=env)
     if result.exit_code:
         raise SystemExit(f"{command} failed: {result.output}")
     return "\n".join(line.rstrip() for line in result.stdout.strip().splitlines())
@@ -291,11 +295,32 @@ SCORES: dict[str, Callable[[], str]] = {
 }
 
 
+#: A plan on a page: its load, the command, and what that printed.
+_PLAN = re.compile(r"\$ cat load\.yaml\n(.*?)\n\n(\$ pinn plan .*?[^\\]\n).*?```", re.S)
+
+
+def plans(text: str) -> str:
+    """A page whose plans are typed again, each with the load that it shows."""
+    return re.sub(
+        r"\$ cat load\.yaml\n(.*?)\n\n(\$ pinn plan .*?[^\\]\n).*?```", _typed, text, flags=re.S
+    )
+
+
+def _typed(block: re.Match[str]) -> str:
+    load, typed = block.groups()
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        Path("load.yaml").write_text(load)
+        printed = run(typed.replace("\\\n", "").removeprefix("$ "), columns=200)
+    return f"$ cat load.yaml\n{load}\n\n{typed}{printed}\n```"
+
+
 def main() -> None:
     """Make the parts, then write each into its page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--scores", action="store_true", help="also what takes minutes")
-    parts = PARTS | (SCORES if parser.parse_args().scores else {})
+    parser.add_argument("--plans", action="store_true", help="also the plans, which take minutes")
+    wanted = parser.parse_args()
+    parts = PARTS | (SCORES if wanted.scores else {})
     made = {name: make() for name, make in parts.items()}
     texts = {page: page.read_text() for page in PAGES}
     for name, part in made.items():
@@ -305,6 +330,8 @@ def main() -> None:
             raise SystemExit(f"no page has the part {name}: put {begin.strip()} and {end} in one")
         before, rest = texts[page].split(begin, 1)
         texts[page] = f"{before}{begin}{part}\n{end}{rest.split(end, 1)[1]}"
+    if wanted.plans:
+        texts[PLAN_PAGE] = plans(texts[PLAN_PAGE])
     for page, text in texts.items():
         page.write_text(text)
 

@@ -152,7 +152,8 @@ class Distillation(lightning.LightningModule):
         self, predicted: Float[Tensor, "m n k"], seconds: Float[Tensor, "m n 1"]
     ) -> Float[Tensor, ""]:
         delta = self.settings.delta
-        return log_huber(predicted, seconds, torch.ones(()), delta) / seconds.numel()
+        measured = seconds.expand_as(predicted)
+        return log_huber(predicted, measured, torch.ones(()), delta) / seconds.numel()
 
     def configure_optimizers(self):
         """Adam on everything that makes betas, in one cycle."""

@@ -92,7 +92,7 @@ def error_on_composed(learner, learned):
     with torch.no_grad():
         beta, _ = learned.network(rows.free.double(), rows.rates.double())
         predicted = torch.einsum("mnf,mf->mn", rows.features.double(), beta.double())
-    return float((predicted / rows.seconds - 1).abs().median())
+    return float((predicted / rows.seconds.sum(-1) - 1).abs().median())
 
 
 def test_surrogates_fitted_without_something_else_are_refused(

@@ -7,9 +7,16 @@ from pinn.kernels.near_copy import is_near_copy
 from pinn.specs.catalog import load_model
 from pinn.specs.expert_kernels import AUTO, CUTLASS, TRITON, as_in_tables
 from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.model import MoeFfnSpec
 from pinn.training.kernel_learner import KernelSettings, training_deployments
-from pinn.training.teacher.catalog_deployments import catalog_deployments
-from pinn.training.teacher.synthetic import by_all_kernels, synthetic_deployments, weight_bytes
+from pinn.training.teacher.catalog_deployments import catalog_deployments, catalog_models
+from pinn.training.teacher.synthetic import (
+    ACTIVE_WIDTHS,
+    DENSE_WIDTHS,
+    by_all_kernels,
+    synthetic_deployments,
+    weight_bytes,
+)
 
 GPUS = [load_gpu("H100"), load_gpu("B200")]
 
@@ -40,6 +47,25 @@ def test_draws_span_experts_latent_attention_windows_and_parallelism():
     assert {d.model.moe is None for d in drawn} == {True, False}
     assert {d.model.is_latent for d in drawn} == {True, False}
     assert {d.model.window_tokens is None for d in drawn} == {True, False}
+
+
+def test_published_models_are_as_wide_as_drawn_ones():
+    """Mixtures beyond it, gpt-oss with four times its hidden size, were up to 24 % off."""
+    for model in catalog_models():
+        for group in model.layer_groups:
+            least, most = DENSE_WIDTHS
+            width = getattr(group.ffn, "width", 0)
+            if isinstance(group.ffn, MoeFfnSpec):
+                (least, most), width = ACTIVE_WIDTHS, width * group.ffn.top_k
+            assert least <= width / model.hidden_size <= most, model.name
+
+
+def test_draws_fill_the_range_of_widths():
+    moe = [d.model for d in synthetic_deployments(600, GPUS, 0) if d.model.moe is not None]
+    wide = np.array([m.moe.width * m.moe.top_k / m.hidden_size for m in moe])
+    low, high = np.quantile(wide, (0.1, 0.9))
+    assert low < 2
+    assert high > 5
 
 
 def test_mxfp4_experts_have_eight_bit_activations_on_blackwell_alone():

@@ -90,7 +90,7 @@ def kernels(
     the same bytes, others take the place of what the folder held.
 
     Examples:
-      pinn observations kernels --synthetic 6000 --catalog 2000 --out kernels
+      pinn observations kernels --synthetic 18000 --catalog 6000 --out kernels
 
       pinn observations kernels --model Llama-3.1-70B --model gpt-oss-120b
         --gpu H100 --gpu B200 --tensor-parallel-size 2 --out two-models

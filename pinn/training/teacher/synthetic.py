@@ -56,6 +56,10 @@ SAMPLINGS: tuple[Sampling, ...] = (
     Sampling(top_k=20, top_p=0.8, repetition_penalty=1.05),
 )
 
+#: Widths beside the hidden size, least and most: of a dense FFN, and of all experts that a token
+#: is routed to. Published models of the catalogue have 2.3 to 8 and 1.6 to 7.
+DENSE_WIDTHS, ACTIVE_WIDTHS = (2, 8), (1, 8)
+
 
 def synthetic_deployments(
     count: int,
@@ -176,13 +180,13 @@ def _ffns(
 ) -> list[tuple[int, DenseFfnSpec | MoeFfnSpec]]:
     """(layers, feed-forward part): dense, experts, or some dense layers before the experts."""
     gated = draw.random() < 0.95
-    dense = DenseFfnSpec(_multiple(draw, 2 * hidden, 8 * hidden, 256), gated)
+    dense = DenseFfnSpec(_multiple(draw, *(side * hidden for side in DENSE_WIDTHS), 256), gated)
     if draw.random() < 0.45:
         return [(layers, dense)]
     experts = int(draw.choice([8, 16, 32, 64, 96, 128, 128, 160, 256, 256, 384, 512]))
     top_k = int(draw.choice([k for k in (1, 2, 4, 6, 8, 8, 10) if k <= experts // 4]))
-    # Active experts together are one to eight times the hidden size wide.
-    width = _multiple(draw, max(hidden / top_k, 256), max(8 * hidden / top_k, 512), 64)
+    least, most = (side * hidden / top_k for side in ACTIVE_WIDTHS)
+    width = _multiple(draw, max(least, 256), max(most, 512), 64)
     shared = int(width * draw.choice([1, 1, 2])) if draw.random() < 0.4 else 0
     moe = MoeFfnSpec(experts, top_k, width, shared, gated)
     first = int(draw.choice([1, 1, 2, 3])) if draw.random() < 0.3 else 0

@@ -1,0 +1,43 @@
+"""Parts of a step that the network is taught each by itself."""
+
+import numpy as np
+
+from pinn.kernels.composition import COMPOSED_PARTS
+from pinn.physics.step import STEP_FEATURES
+from pinn.training.teacher.part_groups import FEATURE_GROUPS, PART_GROUPS, group_seconds
+from pinn.training.teacher.scalars import Scalars, prior_scalars
+
+
+def some_steps(seed):
+    draw = np.random.default_rng(seed)
+    parts = draw.lognormal(-8, 1, (4, 7, len(COMPOSED_PARTS)))
+    features = draw.lognormal(0, 1, (4, 7, len(STEP_FEATURES)))
+    multipliers = draw.lognormal(0, 0.1, len(COMPOSED_PARTS))
+    return parts, features, Scalars(multipliers, prior_scalars().overheads)
+
+
+def test_every_part_is_in_one_group():
+    assert sorted(sum(PART_GROUPS, ())) == sorted(COMPOSED_PARTS)
+
+
+def test_a_feature_is_in_the_group_of_every_part_that_it_explains():
+    for feature, groups in zip(STEP_FEATURES.values(), FEATURE_GROUPS, strict=True):
+        (group,) = np.flatnonzero(groups)
+        assert set(feature.explains) <= set(PART_GROUPS[group])
+
+
+def test_groups_add_up_to_the_step():
+    parts, features, scalars = some_steps(0)
+    groups = group_seconds(scalars, parts, features)
+    assert groups.shape == (4, 7, len(PART_GROUPS))
+    np.testing.assert_allclose(groups.sum(-1), scalars.step_seconds(parts, features), rtol=1e-12)
+
+
+def test_a_part_moves_its_own_group_alone():
+    parts, features, scalars = some_steps(1)
+    before = group_seconds(scalars, parts, features)
+    for i, part in enumerate(COMPOSED_PARTS):
+        longer = parts.copy()
+        longer[..., i] *= 2
+        moved = (group_seconds(scalars, longer, features) != before).any((0, 1))
+        assert [part in group for group in PART_GROUPS] == moved.tolist()
