@@ -104,6 +104,10 @@ _COUNTERS = [
     ("bad_step_s", "f8"),
 ]
 
+#: Arrays of an engine by name. ``ARRAYS`` has their shapes: an annotation would say nothing, and
+#: to check one jaxtyping writes out the whole type of a record, three times a simulation's work.
+EngineArrays = dict[str, np.ndarray]
+
 #: Name -> (type, shape) of every array.
 ARRAYS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "requests": (REQUEST, ("n_requests",)),

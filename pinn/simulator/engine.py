@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
-from pinn.simulator.arrays import ARRAYS, ENGINE
+from pinn.simulator.arrays import ARRAYS, ENGINE, EngineArrays
 from pinn.simulator.state import FIRST_SUM, STEP_COLUMNS
 from pinn.specs.limits import MOST_ENGINE_BYTES, check_size
 
@@ -27,7 +27,7 @@ class Engine:
     """
 
     record: Shaped[np.ndarray, "1"]
-    arrays: dict[str, np.ndarray]
+    arrays: EngineArrays
 
     @property
     def handle(self) -> Any:
@@ -58,7 +58,7 @@ def _fields(row: np.void) -> dict[str, Any]:
     return {name: row[name].tolist() for name in row.dtype.names or ()}
 
 
-def new_engine(settings: dict[str, float], given: dict[str, np.ndarray], distinct: int) -> Engine:
+def new_engine(settings: dict[str, float], given: EngineArrays, distinct: int) -> Engine:
     """Build an idle engine.
 
     Args:
@@ -106,7 +106,7 @@ def new_engine(settings: dict[str, float], given: dict[str, np.ndarray], distinc
     return Engine(record, arrays)
 
 
-def _make_idle(record: np.ndarray, arrays: dict[str, np.ndarray]) -> None:
+def _make_idle(record: np.ndarray, arrays: EngineArrays) -> None:
     """Empty queues; every block free, in the order of its number, around sentinel 0."""
     ids = np.arange(record["n_block_ids"][0], dtype=np.int32)
     arrays["next_free"][:] = np.roll(ids, -1)

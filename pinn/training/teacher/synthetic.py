@@ -180,7 +180,9 @@ def _ffns(
 ) -> list[tuple[int, DenseFfnSpec | MoeFfnSpec]]:
     """(layers, feed-forward part): dense, experts, or some dense layers before the experts."""
     gated = draw.random() < 0.95
-    dense = DenseFfnSpec(_multiple(draw, *(side * hidden for side in DENSE_WIDTHS), 256), gated)
+    dense = DenseFfnSpec(
+        _multiple(draw, DENSE_WIDTHS[0] * hidden, DENSE_WIDTHS[1] * hidden, 256), gated
+    )
     if draw.random() < 0.45:
         return [(layers, dense)]
     experts = int(draw.choice([8, 16, 32, 64, 96, 128, 128, 160, 256, 256, 384, 512]))
