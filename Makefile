@@ -29,7 +29,8 @@ evaluate: $(VENV)/installed
 	$(BIN)/python train.py +experiment=logo
 
 test: lint
-	$(BIN)/pytest --numprocesses auto --dist worksteal
+	# Byte code is kept whatever the environment says: hundreds of processes import the same modules.
+	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --numprocesses auto --dist worksteal
 
 # make lint:  style and types alone
 lint: $(VENV)/installed-test
