@@ -14,6 +14,9 @@ from pinn.evaluation.left_out_runs import LEFT_OUT, NETWORK
 from pinn.evaluation.serving_runs import ranking_inversions, score_runs
 from pinn.simulator.linear_latency import LinearLatency
 
+#: The one run whose model, left out, is more than 6 % off: one request a second.
+SCOUT_AT_LOW_LOAD = "48-llama-4-scout-17b-16e-tp2-reasoning-lite-2-1"
+
 
 @pytest.fixture(scope="module")
 def released():
@@ -75,8 +78,9 @@ def test_the_record_of_models_left_out_is_of_every_run_and_of_these_measurements
             assert whole.loc[(run.name, figure), "measured_s"] == pytest.approx(measured, rel=1e-5)
     error = whole["error_percent"].abs().unstack()
     means = error[["e2e_mean_s", "ttft_mean_s", "itl_mean_s"]]
-    assert (means.median() <= [3.7, 4.6, 3.7]).all(), means
-    assert (means.max() <= [12.3, 21.6, 12.3]).all(), means
+    assert (means.median() <= [3.0, 4.6, 3.0]).all(), means
+    assert (means.max() <= [13.5, 21.6, 13.5]).all(), means
+    assert (means.drop(index=SCOUT_AT_LOW_LOAD)["e2e_mean_s"] <= 6.5).all(), means
 
 
 def test_an_overloaded_run_fails_as_often_and_takes_as_long(released):
