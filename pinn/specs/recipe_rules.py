@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from pinn.errors import PinnError
+from pinn.specs.all_reduce import ALL_REDUCE_LATENCY, QUANTIZING_ALL_REDUCE
 from pinn.specs.engine_defaults import engine_default, reference_version
 from pinn.specs.expert_kernels import named_kernels
 from pinn.specs.flags import Flag, flags_of
@@ -44,19 +45,6 @@ _FLAGS = {each.name: each for each in flags_of(ServingSpec)}
 #: Share of an output that SGLang expects at first (0.5.9 environ.py: SGLANG_INIT_NEW_TOKEN_RATIO),
 #: and what attention data parallelism makes of it (server_args.py: _handle_data_parallelism).
 _EXPECTED_SHARE, _EXPECTED_SHARE_OF_DP = 0.7, 0.3
-
-#: Time of an all-reduce of at most 256 KiB launched from a CUDA graph, relative to vLLM 0.24.0's:
-#: geometric mean over 2, 4 and 8 ranks on H100, H200, B200 and B300 in the tables of
-#: aiconfigurator-core 0.12.0 (``custom_allreduce_perf``).
-ALL_REDUCE_LATENCY = {
-    VLLM: (1.0, "what others are measured against"),
-    SGLANG: (0.65, "sglang 0.5.14 in the tables of aiconfigurator-core 0.12.0"),
-    TRTLLM: (0.69, "trtllm 1.3.0rc20 in the tables of aiconfigurator-core 0.12.0"),
-}
-QUANTIZING_ALL_REDUCE = (
-    "tensorrt_llm/functional.py: AllReduceFusionOp RESIDUAL_RMS_NORM_QUANT_FP8 and _NVFP4; "
-    "SGLang's flashinfer_comm_fusion.py fuses the norm alone; as remembered, not read again"
-)
 
 
 @dataclass
