@@ -294,16 +294,13 @@ SCORES: dict[str, Callable[[], str]] = {
     "decisions": decisions,
 }
 
-
 #: A plan on a page: its load, the command, and what that printed.
 _PLAN = re.compile(r"\$ cat load\.yaml\n(.*?)\n\n(\$ pinn plan .*?[^\\]\n).*?```", re.S)
 
 
 def plans(text: str) -> str:
     """A page whose plans are typed again, each with the load that it shows."""
-    return re.sub(
-        r"\$ cat load\.yaml\n(.*?)\n\n(\$ pinn plan .*?[^\\]\n).*?```", _typed, text, flags=re.S
-    )
+    return _PLAN.sub(_typed, text)
 
 
 def _typed(block: re.Match[str]) -> str:
