@@ -12,6 +12,7 @@ import argparse
 import csv
 import itertools
 import json
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -86,21 +87,12 @@ def time_one_by_one(surrogate: Surrogate, source: Path) -> float:
 
 
 def _forget() -> None:
-    """Empty the caches that an earlier run of the same list would have filled."""
-    from pinn.coefficients import configurations
-    from pinn.physics import costs, descriptors, matmuls
-    from pinn.specs import catalog
-
-    for function in (
-        catalog._load_name,
-        configurations._model,
-        configurations._gpu,
-        configurations._serving,
-        descriptors._row,
-        costs._cached_cost_row,
-        matmuls.dense_matmuls,
-    ):
-        function.cache_clear()
+    """Empty every cache of the package, as a fresh process finds them."""
+    modules = [module for name, module in sys.modules.items() if name.split(".")[0] == "pinn"]
+    for module in modules:
+        for value in vars(module).values():
+            if hasattr(value, "cache_clear"):
+                value.cache_clear()
 
 
 def main() -> None:

@@ -57,10 +57,25 @@ def canonical(configuration: Configuration, where: str = "") -> dict[str, Any]:
         if value is not None and value != "":
             if name in found:
                 raise PinnError(f"{where}{name} is given twice, as {key!r} too: leave one out")
-            flag = _SERVING.get(name)
-            read = flag.read(value, where + name) if flag else _text(value, where + name)
-            found[name] = not read if _spelled(str(key)) in _REVERSED else read
+            read = _cell(name, value) if isinstance(value, str) else None
+            if read is None:
+                read = _read(name, value, where)
+            found[name] = not read if _is_reversed(str(key)) else read
     return found
+
+
+def _read(name: str, value: Any, where: str) -> Any:
+    flag = _SERVING.get(name)
+    return flag.read(value, where + name) if flag else _text(value, where + name)
+
+
+@lru_cache(maxsize=65536)
+def _cell(name: str, text: str) -> Any:
+    """A text in its type, which a column holds many times; None where it is not of that type."""
+    try:
+        return _read(name, text, "")
+    except PinnError:
+        return None
 
 
 def _text(value: Any, where: str) -> str:
@@ -75,6 +90,11 @@ def _key(text: str) -> str:
         return _SPELLINGS[text.strip()]
     name = _spelled(text)
     return _ALIASES.get(name, _SPELLINGS.get(name, name))
+
+
+@lru_cache(maxsize=256)
+def _is_reversed(text: str) -> bool:
+    return _spelled(text) in _REVERSED
 
 
 def _spelled(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from pinn.physics.matmuls import MatMul, dense_matmuls, expert_weights
 from pinn.physics.mixer_work import attention_work
@@ -14,9 +15,8 @@ from pinn.specs.model import ModelSpec
 from pinn.specs.precision import Precision, precision
 
 
-@dataclass(frozen=True)
-class Flags:
-    """What of a serving configuration changes a cost."""
+class Flags(NamedTuple):
+    """What of a serving configuration changes a cost; a tuple, which is quick to hash."""
 
     tensor_parallel_size: int
     data_parallel_size: int

@@ -267,9 +267,7 @@ def draft_costs(deployment: Deployment, draft: ModelSpec, sampling: Sampling) ->
 
 def _model_row(deployment: Deployment, model: ModelSpec, sampling: Sampling) -> tuple[float, ...]:
     recipe, sampler = deployment.recipe, sampler_time(sampling)
-    return _cached_cost_row(
-        model,
-        deployment.gpu,
+    flags = Flags(
         recipe.tensor_parallel_size,
         recipe.data_parallel_size,
         recipe.pipeline_parallel_size,
@@ -286,10 +284,10 @@ def _model_row(deployment: Deployment, model: ModelSpec, sampling: Sampling) -> 
         sampler.launch_s,
         sampler.logit_s,
     )
+    return _cached_cost_row(model, deployment.gpu, flags)
 
 
 @lru_cache(maxsize=65536)
-def _cached_cost_row(model: ModelSpec, gpu: GpuSpec, *flags: Any) -> tuple[float, ...]:
-    # Flags are made here, since hashing a dataclass takes longer than hashing its values.
-    facts = cost_facts(model, gpu, Flags(*flags))
+def _cached_cost_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
+    facts = cost_facts(model, gpu, flags)
     return tuple(float(formula(facts)) for formula in _FORMULAS)

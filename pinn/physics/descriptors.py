@@ -53,6 +53,7 @@ def _main_mixer(model: ModelSpec) -> Mixer:
     return max(attention or mixing, key=lambda pair: pair[0])[1]
 
 
+@lru_cache(maxsize=16384)
 def _model_descriptors(model: ModelSpec, tp: int, ranks: int, spread: int) -> dict[str, float]:
     """Descriptors of the model's shapes on one GPU."""
     attention = _main_mixer(model)
@@ -112,6 +113,7 @@ def _format_descriptors(model: ModelSpec, gpu: GpuSpec, kv_bytes: float) -> dict
     }
 
 
+@lru_cache(maxsize=1024)
 def _gpu_descriptors(gpu: GpuSpec) -> dict[str, float]:
     """What does not change when only a rate of the datasheet does."""
     return {
@@ -122,6 +124,7 @@ def _gpu_descriptors(gpu: GpuSpec) -> dict[str, float]:
     }
 
 
+@lru_cache(maxsize=1024)
 def _log_rates(gpu: GpuSpec) -> np.ndarray:
     rates = (
         gpu.memory_bandwidth_bytes_per_s,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -110,8 +111,8 @@ def _check_longest_request(deployment: Deployment, layout: KvLayout) -> None:
     recipe, longest = deployment.recipe, max_model_len(deployment)
     size, window = recipe.block_tokens, deployment.model.window_tokens or 0
     chunk = -(-(window - 1 + recipe.token_budget) // size) + 1
-    states = _state_groups(deployment.model)
-    prefill = layout if states else replace(layout, window_blocks=chunk)
+    holds_chunk = layout.window_groups and not _state_groups(deployment.model)
+    prefill = replace(layout, window_blocks=chunk) if holds_chunk else layout
     needed = prefill.request_blocks(longest, size)
     # vLLM compares with all blocks, but never gives out its null block.
     if needed <= layout.blocks:
@@ -168,8 +169,11 @@ def _state_pool_bytes(deployment: Deployment) -> float:
 
 def state_bytes(deployment: Deployment) -> float:
     """Recurrent states of one request on one GPU, over all layers."""
-    tp = deployment.recipe.tensor_parallel_size
-    return sum(g.count * _mixer_state(g, tp) for g in _state_groups(deployment.model))
+    return _model_state_bytes(deployment.model, deployment.recipe.tensor_parallel_size)
+
+
+def _model_state_bytes(model: ModelSpec, tp: int) -> float:
+    return sum(g.count * _mixer_state(g, tp) for g in _state_groups(model))
 
 
 def _state_groups(model: ModelSpec) -> list[LayerGroup]:
@@ -184,21 +188,25 @@ def _mixer_state(group: LayerGroup, tp: int) -> float:
 def gpu_weight_bytes(deployment: Deployment) -> float:
     """Weights on one GPU, less those offloaded to the host."""
     recipe = deployment.recipe
-    total = _model_weight_bytes(deployment, deployment.model) / recipe.pipeline_parallel_size
+    sizes = (
+        recipe.tensor_parallel_size,
+        recipe.expert_parallel_size,
+        recipe.expert_tensor_parallel_size,
+    )
+    total = _model_weight_bytes(deployment.model, *sizes) / recipe.pipeline_parallel_size
     total = max(total - deployment.serving.cpu_offload_gb * GIB, 0.0)
     draft = deployment.draft
     if draft is not None:
-        total += _model_weight_bytes(deployment, draft.model, shared_head=draft.shares_head)
+        total += _model_weight_bytes(draft.model, *sizes, shared_head=draft.shares_head)
         total += draft.projection_weights * ACTIVATION_BYTES
     return total
 
 
+@lru_cache(maxsize=16384)
 def _model_weight_bytes(
-    deployment: Deployment, model: ModelSpec, *, shared_head: bool = False
+    model: ModelSpec, tp: int, spread: int, cut: int, *, shared_head: bool = False
 ) -> float:
     """Weights of a model over all stages; without head and embedding if it shares them."""
-    recipe = deployment.recipe
-    tp = recipe.tensor_parallel_size
     embedding = -(-model.vocab_size // tp) * model.hidden_size * ACTIVATION_BYTES
     matmuls = (*dense_matmuls(model, tp), *idle_matmuls(model, tp))
     total = sum(m.weight_bytes for m in matmuls if not (shared_head and m.per_sequence))
@@ -206,8 +214,7 @@ def _model_weight_bytes(
     total += (embedding if own else 0) + model.extra_parameters * ACTIVATION_BYTES
     total += model.lookup_parameters / tp * ACTIVATION_BYTES
     if model.moe is not None:
-        cut = recipe.expert_tensor_parallel_size
-        held = model.moe.experts / recipe.expert_parallel_size
+        held = model.moe.experts / spread
         expert = expert_weights(model.moe, model.hidden_size, cut)
         total += expert * held * model.moe_layers * model.precisions.experts.bytes_per_weight
     return total
@@ -243,31 +250,44 @@ def _ffn_width(group: LayerGroup, deployment: Deployment) -> float:
 
 
 def _empty_layout(deployment: Deployment) -> KvLayout:
-    """Groups and block size, without blocks yet.
+    """Groups and block size, without blocks yet."""
+    recipe = deployment.recipe
+    return _layout(
+        deployment.model,
+        recipe.tensor_parallel_size,
+        recipe.pipeline_parallel_size,
+        recipe.block_tokens,
+        deployment.kv_cache_precision.bytes_per_weight,
+        deployment.serving.engine == VLLM,
+    )
+
+
+@lru_cache(maxsize=16384)
+def _layout(
+    model: ModelSpec, tp: int, stages: int, size: int, element_bytes: float, in_blocks: bool
+) -> KvLayout:
+    """The same by what decides it; ``in_blocks`` where states lie in the blocks.
 
     Layers of both kinds are cut into groups of as many layers as the rarer kind has, or as the
     commoner one where it has less than a quarter more; the groups share one pool of blocks.
     """
-    model, size = deployment.model, deployment.recipe.block_tokens
-    groups = [g for g in model.layer_groups if layer_kv_bytes(g, deployment)]
-    in_blocks = deployment.serving.engine == VLLM
+    kept = [(g, layer_kv_bytes(g, tp, element_bytes)) for g in model.layer_groups]
+    groups = [g for g, kv_bytes in kept if kv_bytes]
     states = sum(g.count for g in _state_groups(model)) if in_blocks else 0
     if not groups:
-        per_stage = state_bytes(deployment) / deployment.recipe.pipeline_parallel_size
-        return KvLayout(per_stage if in_blocks else 1.0, 0)
+        return KvLayout(_model_state_bytes(model, tp) / stages if in_blocks else 1.0, 0)
     full = sum(g.count for g in groups if not _is_windowed(g))
     windowed = sum(g.count for g in groups) - full + states
-    layer_bytes = max(layer_kv_bytes(g, deployment) for g in groups)
+    layer_bytes = max(kv_bytes for _, kv_bytes in kept)
     if full == 0 or windowed == 0:
         # A model of windowed layers only frees what falls out of the window; not modelled.
-        layers = -(-(full + windowed) // deployment.recipe.pipeline_parallel_size)
+        layers = -(-(full + windowed) // stages)
         return KvLayout(layers * layer_bytes * size, 0)
     few, many = min(full, windowed), max(full, windowed)
     group = many if many < few * 1.25 else few
-    per_stage = -(-group // deployment.recipe.pipeline_parallel_size)
     window = model.window_tokens or 0
     return KvLayout(
-        per_stage * layer_bytes * size,
+        -(-group // stages) * layer_bytes * size,
         0,
         -(-full // group),
         -(-windowed // group),
@@ -282,8 +302,9 @@ def _with_draft(layout: KvLayout, deployment: Deployment) -> KvLayout:
     """
     if deployment.draft is None:
         return layout
-    groups = deployment.draft.model.layer_groups
-    token_bytes = sum(g.count * layer_kv_bytes(g, deployment) for g in groups)
+    groups, tp = deployment.draft.model.layer_groups, deployment.recipe.tensor_parallel_size
+    each = deployment.kv_cache_precision.bytes_per_weight
+    token_bytes = sum(g.count * layer_kv_bytes(g, tp, each) for g in groups)
     added = token_bytes * deployment.recipe.block_tokens / layout.full_groups
     return replace(layout, block_bytes=layout.block_bytes + added)
 
@@ -306,14 +327,14 @@ def _head_width(attention: Attention) -> int:
     return 2 * attention.head_dim
 
 
-def layer_kv_bytes(group: LayerGroup, deployment: Deployment) -> float:
+def layer_kv_bytes(group: LayerGroup, tp: int, element_bytes: float) -> float:
     """Keys and values of one token in one layer on one GPU, and its indexer's key.
 
     A layer that keeps none, or another's, has 0.
     """
-    mixer, tp = group.attention, deployment.recipe.tensor_parallel_size
+    mixer = group.attention
     if not isinstance(mixer, Attention) or getattr(mixer, "shares_cache", False):
         return 0.0
-    found = cached_width(mixer, tp) * deployment.kv_cache_precision.bytes_per_weight
+    found = cached_width(mixer, tp) * element_bytes
     indexer = mixer.indexer if isinstance(mixer, LatentAttentionSpec) else None
     return found if indexer is None else found + indexer.key_bytes

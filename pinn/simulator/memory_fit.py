@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from pinn.errors import PinnError
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.memory import kv_layout
 from pinn.specs.deployment import Deployment
+from pinn.specs.serving import ServingSpec
 
 #: Tensor-parallel sizes that are tried, smallest first.
 TENSOR_PARALLEL_SIZES = (1, 2, 4, 8, 16, 32)
@@ -70,7 +72,13 @@ def smallest_tensor_parallel_size(
 def _resized(deployment: Deployment, size: int) -> MemoryFit | None:
     """The fit at another tensor-parallel size; None where that does not divide the heads."""
     try:
-        serving = replace(deployment.serving, tensor_parallel_size=size)
+        serving = _of_size(deployment.serving, size)
         return memory_fit(replace(deployment, serving=serving))
     except PinnError:
         return None
+
+
+@lru_cache(maxsize=4096)
+def _of_size(serving: ServingSpec, size: int) -> ServingSpec:
+    """The flags with another tensor-parallel size."""
+    return replace(serving, tensor_parallel_size=size)

@@ -10,7 +10,7 @@ import csv
 import math
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 from pinn.errors import PinnError
 from pinn.specs.data_folder import data_folder
@@ -67,6 +67,7 @@ class Default:
         )
 
 
+@lru_cache(maxsize=1024)
 def release(version: str) -> tuple[int, ...]:
     """Numbers of a version without what follows them, such as a release candidate's.
 
@@ -96,6 +97,12 @@ def all_defaults() -> tuple[Default, ...]:
 @cache
 def _of(engine: str, flag: str) -> tuple[Default, ...]:
     return tuple(d for d in all_defaults() if (d.engine, d.flag) == (engine, flag))
+
+
+@cache
+def models_named(engine: str) -> frozenset[str]:
+    """Types of models that any default of an engine asks for."""
+    return frozenset(m for d in all_defaults() if d.engine == engine for m in d.models)
 
 
 def engine_default(

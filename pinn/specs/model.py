@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from pinn.errors import PinnError, printable
 from pinn.specs.mixers import CrossAttentionSpec, IndexerSpec, LinearMixerSpec, Projection
@@ -221,6 +222,21 @@ class ModelSpec:
         if len(windows) > 1:
             raise PinnError(f"model {self.name}: more than one attention window: {sorted(windows)}")
 
+    def __hash__(self) -> int:
+        # What tells nearly all models apart: a table looks each of them up many times a row.
+        formats = self.precisions
+        return hash(
+            (
+                self.name,
+                self.hidden_size,
+                self.vocab_size,
+                self.extra_parameters,
+                formats.attention.name,
+                formats.dense_ffn.name,
+                formats.experts.name,
+            )
+        )
+
     @property
     def title(self) -> str:
         """What headings call it: as it was asked for, else its name."""
@@ -231,7 +247,7 @@ class ModelSpec:
         """Number of transformer layers; a mixer or feed-forward part by itself counts half."""
         return -(-sum(g.count * g.halves for g in self.layer_groups) // 2)
 
-    @property
+    @cached_property
     def moe(self) -> MoeFfnSpec | None:
         """The mixture-of-experts shape; None for a dense model."""
         return next((g.ffn for g in self.layer_groups if isinstance(g.ffn, MoeFfnSpec)), None)
@@ -241,7 +257,7 @@ class ModelSpec:
         """Number of layers with routed experts."""
         return sum(g.count for g in self.layer_groups if isinstance(g.ffn, MoeFfnSpec))
 
-    @property
+    @cached_property
     def window_tokens(self) -> int | None:
         """Keys that a query sees at most in the layers that limit it; None without such layers.
 

@@ -134,6 +134,8 @@ class ModulePatterns:
 
     def match(self, aliases: Aliases) -> bool:
         """Whether a matrix is selected under any of its names."""
+        if not self._patterns:
+            return False
         return "Linear" in self._runs or any(self._match_name(name) for name in aliases)
 
     @cached_property
@@ -142,12 +144,14 @@ class ModulePatterns:
 
     def _match_name(self, name: str) -> bool:
         parts = name.split(".")
-        runs = (
-            ".".join(parts[i:j])
+        if not self._starts.isdisjoint(parts) and self._holds_run(parts):
+            return True
+        return any(expression.match(name) for expression in self._expressions)
+
+    def _holds_run(self, parts: Sequence[str]) -> bool:
+        return any(
+            ".".join(parts[i:j]) in self._runs
             for i, part in enumerate(parts)
             if part in self._starts
             for j in range(i + 1, len(parts) + 1)
-        )
-        return any(run in self._runs for run in runs) or any(
-            expression.match(name) for expression in self._expressions
         )

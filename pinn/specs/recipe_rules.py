@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import Any
 
 from pinn.errors import PinnError
 from pinn.specs.all_reduce import ALL_REDUCE_LATENCY, QUANTIZING_ALL_REDUCE
-from pinn.specs.engine_defaults import engine_default, reference_version
+from pinn.specs.engine_defaults import engine_default, models_named, reference_version
 from pinn.specs.expert_kernels import named_kernels
 from pinn.specs.flags import Flag, flags_of
 from pinn.specs.gpu import GpuSpec
@@ -38,10 +39,12 @@ from pinn.specs.recipe import (
     Origin,
 )
 from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM, VLLM, ServingSpec
+from pinn.specs.speculation import NONE
 from pinn.specs.speculation_rules import asked_speculation, fewer_requests, why_not_overlapped
 from pinn.units import GIB, MIB
 
 _FLAGS = {each.name: each for each in flags_of(ServingSpec)}
+_SETTLED = tuple(f.name for f in fields(EffectiveRecipe) if f.name != "origins")
 #: Share of an output that SGLang expects at first (0.5.9 environ.py: SGLANG_INIT_NEW_TOKEN_RATIO),
 #: and what attention data parallelism makes of it (server_args.py: _handle_data_parallelism).
 _EXPECTED_SHARE, _EXPECTED_SHARE_OF_DP = 0.7, 0.3
@@ -98,10 +101,9 @@ class _Found:
 
     def recipe(self) -> EffectiveRecipe:
         """The recipe, once every field is settled."""
-        names = [f.name for f in fields(EffectiveRecipe) if f.name != "origins"]
         return EffectiveRecipe(
-            **{name: self.values[name] for name in names},
-            origins={name: self.origins[name] for name in names},
+            **{name: self.values[name] for name in _SETTLED},
+            origins={name: self.origins[name] for name in _SETTLED},
         )
 
 
@@ -122,7 +124,28 @@ def effective_recipe(
     Raises:
         PinnError: If the sizes do not fit together, or the version is no release.
     """
-    found = _Found(serving, gpu, model_type, said_by or {})
+    asks = serving.speculative_config != NONE or model_type in models_named(serving.engine)
+    decides = model_type if asks else ""
+    if said_by:
+        return _recipe(serving, gpu, decides, said_by)
+    return _shared_recipe(serving, gpu, decides, tuple(map(type, vars(serving).values())))
+
+
+@lru_cache(maxsize=4096)
+def _shared_recipe(
+    serving: ServingSpec, gpu: GpuSpec, model_type: str, _kinds: tuple[type, ...]
+) -> EffectiveRecipe:
+    """The one recipe of all models that flags and defaults do not tell apart.
+
+    Flags of other types are apart, since 1 and 1.0 are equal and a recipe shows them as given.
+    """
+    return _recipe(serving, gpu, model_type, {})
+
+
+def _recipe(
+    serving: ServingSpec, gpu: GpuSpec, model_type: str, said_by: Mapping[str, str]
+) -> EffectiveRecipe:
+    found = _Found(serving, gpu, model_type, said_by)
     _settle_parallelism(found)
     _settle_what_flags_say(found)
     _settle_all_reduce(found)

@@ -41,6 +41,19 @@ def test_vllm_goes_by_the_memory_and_not_on_an_a100(gpu, tokens, requests):
     assert found.graph_tokens == 512
 
 
+def test_models_share_a_recipe_where_no_default_asks_for_their_type():
+    gpt_oss, llama = (recipe(tensor_parallel_size=8, model_type=t) for t in ("gpt_oss", "llama"))
+    assert gpt_oss is llama
+    flags = {"engine": "sglang", "tensor_parallel_size": 8}
+    gpt_oss, llama = (recipe(model_type=t, **flags) for t in ("gpt_oss", "llama"))
+    assert (gpt_oss.fused_all_reduce, llama.fused_all_reduce) == (True, False)
+
+
+def test_a_recipe_shows_a_number_as_it_was_given_whatever_was_asked_before():
+    given = [recipe(max_num_seqs=number).max_requests for number in (64, 64.0, 64)]
+    assert list(map(repr, given)) == ["64", "64.0", "64"]
+
+
 @pytest.mark.parametrize(
     ("gpu", "chunk", "graphs"),
     [("L4", 2048, 24), ("L40S", 4096, 32), ("H100", 8192, 256), ("B200", 16384, 512)],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pinn.simulator.memory import max_model_len
 from pinn.specs.batch import Batch
 from pinn.specs.deployment import Deployment
@@ -18,16 +20,34 @@ def batch_marks(batch: Batch, deployment: Deployment) -> list[str]:
     Returns:
         Nothing for a batch that the engine can run and that lies within what was taught.
     """
+    return _never_run(batch, _limits(deployment)) + beyond_taught(batch)
+
+
+def marks_of_each(batch: Batch, deployments: Sequence[Deployment]) -> list[str]:
+    """The marks of one batch on each deployment, as one text; those of the same limits share it."""
+    limits = [_limits(deployment) for deployment in deployments]
+    taught = beyond_taught(batch)
+    marks = {each: "; ".join(_never_run(batch, each) + taught) for each in set(limits)}
+    return [marks[each] for each in limits]
+
+
+def _limits(deployment: Deployment) -> tuple[int, int, int]:
+    """Requests and tokens of a step, and the longest context."""
     recipe = deployment.recipe
-    limits = (
-        ("requests", len(batch), "--max-num-seqs", recipe.max_requests),
-        ("tokens", batch.tokens, "--max-num-batched-tokens", recipe.token_budget),
-        ("tokens of context", batch.longest, "--max-model-len", max_model_len(deployment)),
+    return recipe.max_requests, recipe.token_budget, max_model_len(deployment)
+
+
+def _never_run(batch: Batch, limits: tuple[int, int, int]) -> list[str]:
+    got = (
+        ("requests", len(batch), "--max-num-seqs"),
+        ("tokens", batch.tokens, "--max-num-batched-tokens"),
+        ("tokens of context", batch.longest, "--max-model-len"),
     )
-    never = [
-        f"{got:,} {what} exceed {flag} {most:,}" for what, got, flag, most in limits if got > most
+    return [
+        f"{number:,} {what} exceed {flag} {most:,}"
+        for (what, number, flag), most in zip(got, limits, strict=True)
+        if number > most
     ]
-    return never + beyond_taught(batch)
 
 
 def marks_lines(batches: list[dict[str, object]]) -> list[str]:

@@ -18,7 +18,7 @@ from pinn.coefficients.surrogate import (
     batch_seconds,
     step_seconds,
 )
-from pinn.interface.commands.batch_marks import batch_marks
+from pinn.interface.commands.batch_marks import marks_of_each
 from pinn.interface.commands.memory_report import memory_columns
 from pinn.interface.commands.output_paths import TABLES, check_suffix
 from pinn.physics.batch_sums import sum_batches
@@ -120,7 +120,7 @@ def _batch_columns(
             floors[row] = batch_floor_seconds(deployments[row], [batch])[0]
         columns[f"step_time_us: {text}"] = seconds / MICROSECOND
         columns[f"floor_us: {text}"] = floors / MICROSECOND
-        columns[f"marks: {text}"] = ["; ".join(batch_marks(batch, d)) for d in deployments]
+        columns[f"marks: {text}"] = marks_of_each(batch, deployments)
     return columns
 
 
@@ -148,7 +148,14 @@ def _write_parquet(table: pa.Table, path: Path) -> None:
 
 
 def _write_json(table: pa.Table, path: Path) -> None:
-    columns = [column.to_pylist() for column in table.columns]
-    names = table.column_names
-    rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-    path.write_bytes(b"[\n" + b",\n".join(map(msgspec.json.encode, rows)) + b"\n]\n")
+    columns, names = [_cells(column) for column in table.columns], table.column_names
+    rows = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+    encode = msgspec.json.Encoder().encode
+    path.write_bytes(b"[\n" + b",\n".join(map(encode, rows)) + b"\n]\n")
+
+
+def _cells(column: pa.ChunkedArray) -> list[Any]:
+    """The values of a column; numbers without gaps by NumPy, which is much quicker."""
+    if pa.types.is_floating(column.type) and not column.null_count:
+        return column.to_numpy().tolist()
+    return column.to_pylist()

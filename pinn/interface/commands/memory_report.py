@@ -53,8 +53,10 @@ def memory_columns(
 
     alike: dict[tuple[Any, ...], dict[int, MemoryFit]] = {}
     keys = []
+    deciding = {name for configuration in configurations for name in configuration}
+    deciding -= {_SIZE, *_IDLE}
     for configuration, deployment in zip(configurations, deployments, strict=True):
-        key = tuple(i for i in configuration.items() if i[0] != _SIZE and i[0] not in _IDLE)
+        key = tuple(map(configuration.get, deciding))
         size = deployment.serving.tensor_parallel_size
         sizes = alike.setdefault(key, {})
         if size not in sizes:

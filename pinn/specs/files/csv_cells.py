@@ -58,7 +58,9 @@ def plain_table(table: pa.Table) -> pa.Table:
 def _mapped(table: pa.Table, change: Any) -> pa.Table:
     for i, field in enumerate(table.schema):
         if pa.types.is_string(field.type):
-            column = pa.array([change(cell) for cell in table.column(i).to_pylist()], field.type)
+            cells = table.column(i).to_pylist()
+            changed = {cell: change(cell) for cell in set(cells)}
+            column = pa.array([changed[cell] for cell in cells], field.type)
             table = table.set_column(i, field, column)
     return table
 
