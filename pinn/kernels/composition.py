@@ -33,7 +33,7 @@ from pinn.physics.costs import step_costs
 from pinn.physics.matmuls import dense_matmuls
 from pinn.physics.uniform_batches import UniformBatches
 from pinn.specs.deployment import Deployment
-from pinn.specs.expert_kernels import AUTO, CUTLASS, TRITON
+from pinn.specs.expert_kernels import AUTO, CUTLASS, MARLIN, TRITON
 from pinn.specs.model import AttentionSpec, LatentAttentionSpec, LayerGroup
 from pinn.specs.precision import ACTIVATION_BYTES, precision
 
@@ -130,13 +130,13 @@ def _products(kernels: KernelSurrogates, gpu: Coded, form: Coded, m, n, k) -> np
 
 
 def _experts(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
-    if deployment.model.moe is not None and deployment.expert_kernels == AUTO:
+    if deployment.model.moe is not None and deployment.expert_kernels in (AUTO, MARLIN):
         yield _expert_call(i, deployment, batches)
 
 
 def _other_experts(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
     # Which kernels is one size more: 1 for Triton's, 0 for CUTLASS's.
-    if deployment.expert_kernels != AUTO:
+    if deployment.expert_kernels not in (AUTO, MARLIN):
         yield _expert_call(i, deployment, batches, float(deployment.expert_kernels == TRITON))
 
 
@@ -153,7 +153,7 @@ def _expert_call(i: int, deployment: Deployment, batches: UniformBatches, *more:
         recipe.expert_parallel_size,
         model.moe.gated,
     )
-    return Call(i, model.precisions.experts.name, model.moe_layers, (*sizes, *more))
+    return Call(i, deployment.expert_kernel_format.name, model.moe_layers, (*sizes, *more))
 
 
 def _routed_experts(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes) -> np.ndarray:

@@ -94,11 +94,13 @@ def _model_descriptors(model: ModelSpec, tp: int, ranks: int, spread: int) -> di
     }
 
 
-def _format_descriptors(model: ModelSpec, gpu: GpuSpec, kv_bytes: float) -> dict[str, float]:
+def _format_descriptors(
+    model: ModelSpec, gpu: GpuSpec, kv_bytes: float, of_experts: Precision
+) -> dict[str, float]:
     formats = model.precisions
     attention, attention_native = _format(formats.attention, gpu)
     dense, dense_native = _format(formats.dense_ffn, gpu)
-    experts, experts_native = _format(formats.experts, gpu) if model.moe else (dense, dense_native)
+    experts, experts_native = _format(of_experts, gpu) if model.moe else (dense, dense_native)
     return {
         "attention_bytes": attention,
         "attention_native": attention_native,
@@ -106,8 +108,8 @@ def _format_descriptors(model: ModelSpec, gpu: GpuSpec, kv_bytes: float) -> dict
         "dense_native": dense_native,
         "expert_bytes": experts,
         "expert_native": experts_native,
-        "expert_mx_scales": float(model.moe is not None and formats.experts.name.startswith("mx")),
-        "block_scales": float("block" in formats.experts.name or "block" in formats.dense_ffn.name),
+        "expert_mx_scales": float(model.moe is not None and of_experts.name.startswith("mx")),
+        "block_scales": float("block" in of_experts.name or "block" in formats.dense_ffn.name),
         "static_scales": float(formats.dense_ffn.static_activations),
         "kv_bytes": float(np.log2(kv_bytes)),
     }
@@ -136,11 +138,18 @@ def _log_rates(gpu: GpuSpec) -> np.ndarray:
 
 @lru_cache(maxsize=65536)
 def _row(
-    model: ModelSpec, gpu: GpuSpec, tp: int, dp: int, spread: int, kv_bytes: float, kernels: str
+    model: ModelSpec,
+    gpu: GpuSpec,
+    tp: int,
+    dp: int,
+    spread: int,
+    kv_bytes: float,
+    kernels: str,
+    of_experts: Precision,
 ) -> tuple[np.ndarray, np.ndarray]:
     values = (
         _model_descriptors(model, tp, tp * dp, spread)
-        | _format_descriptors(model, gpu, kv_bytes)
+        | _format_descriptors(model, gpu, kv_bytes, of_experts)
         | _gpu_descriptors(gpu)
         | {"expert_cutlass": float(kernels == CUTLASS), "expert_triton": float(kernels == TRITON)}
     )
@@ -177,6 +186,7 @@ def embed(
             d.recipe.expert_parallel_size,
             d.kv_cache_precision.bytes_per_weight,
             d.expert_kernels,
+            d.expert_kernel_format,
         )
         for d in deployments
     ]

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from pinn.errors import PinnError
 from pinn.specs.drafts import Draft, draft_of
-from pinn.specs.expert_kernels import AUTO, timed_apart
+from pinn.specs.expert_kernels import AUTO, MARLIN, MARLIN_FORMAT, timed_apart
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.limits import MOST_REPLICAS, check_size
 from pinn.specs.model import LatentAttentionSpec, ModelSpec
@@ -121,6 +121,13 @@ class Deployment:
             return AUTO
         recipe, form = self.recipe, self.model.precisions.experts.name
         return timed_apart(recipe.moe_kernels, form, self.gpu, recipe.expert_parallel_size)
+
+    @property
+    def expert_kernel_format(self) -> Precision:
+        """The format whose kernels multiply the experts: theirs, unless Marlin expands them."""
+        if self.expert_kernels == MARLIN:
+            return precision(MARLIN_FORMAT)
+        return self.model.precisions.experts
 
     @property
     def sampling(self) -> Sampling:

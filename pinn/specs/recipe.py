@@ -82,7 +82,7 @@ class EffectiveRecipe:
         fused_all_reduce: Whether an all-reduce and the norm after it are one kernel.
         fused_quantization: Whether that kernel quantizes its result, too.
         all_reduce_latency: Of a message up to 256 KiB, relative to vLLM's own kernel.
-        moe_kernels: Kernels of the experts: ``AUTO``, ``TRITON`` or ``CUTLASS``.
+        moe_kernels: Kernels of the experts: ``AUTO``, ``TRITON``, ``CUTLASS`` or ``MARLIN``.
         sampler: Family of the sampler's kernels.
         speculation: What speculative decoding drafts and verifies; None without it.
         origins: Field to what set it.

@@ -6,9 +6,19 @@ import pytest
 
 from pinn.coefficients.configurations import canonical, make_deployment
 from pinn.errors import PinnError
+from pinn.physics.costs import step_costs
 from pinn.physics.descriptors import DESCRIPTORS, embed
 from pinn.specs.deployment import Deployment
-from pinn.specs.expert_kernels import AUTO, CUTLASS, NAMES, TRITON, as_in_tables, named_kernels
+from pinn.specs.expert_kernels import (
+    AUTO,
+    CUTLASS,
+    MARLIN,
+    MARLIN_FORMAT,
+    NAMES,
+    TRITON,
+    as_in_tables,
+    named_kernels,
+)
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.recipe import ASSUMED, FLAG
 from pinn.specs.recipe_rules import effective_recipe
@@ -23,9 +33,10 @@ def deployed(gpu: str = "H200", model: str = MINIMAX, **flags) -> Deployment:
     return make_deployment(canonical(given))
 
 
-def test_every_engines_spelling_is_one_of_three():
+def test_every_engines_spelling_is_one_of_four():
     assert named_kernels("FLASHINFER_CUTLASS") == named_kernels("CUTLASS") == CUTLASS
     assert named_kernels("triton") == TRITON
+    assert named_kernels("Marlin") == MARLIN
     # The gpt-oss kernels of the same name are timed as the engine's own.
     assert named_kernels("triton_kernels") == named_kernels("deep_gemm") == AUTO
     asked = deployed("B200", engine="sglang", moe_runner_backend="triton")
@@ -52,6 +63,10 @@ def test_an_unknown_name_is_refused_with_those_that_are_known(name):
         ("B200", {"moe_backend": "triton", "precision": "nvfp4"}, AUTO),
         ("RTX-PRO-6000-Server", {"moe_backend": "triton"}, AUTO),
         ("B200", {"moe_backend": "triton", "model": "Llama-3.1-8B"}, AUTO),
+        ("H100", {"moe_backend": "marlin", "model": "gpt-oss-120b"}, MARLIN),
+        ("H200", {"moe_backend": "triton", "model": "gpt-oss-120b"}, AUTO),
+        ("A100-SXM-80GB", {"moe_backend": "marlin", "model": "gpt-oss-120b"}, AUTO),  # its own
+        ("H200", {"moe_backend": "marlin"}, AUTO),  # of fp8: not timed
     ],
 )
 def test_kernels_count_where_they_take_another_time_than_the_engines_own(gpu, flags, expected):
@@ -91,6 +106,21 @@ def test_the_embedding_tells_other_kernels_by_their_descriptor_alone():
         assert moved == {f"expert_{name}"}
         assert free[:, DESCRIPTORS.index(f"expert_{name}")].tolist() == [0, 1]
         assert (rates[0] == rates[1]).all()
+
+
+def test_marlin_makes_mxfp4_experts_look_like_those_of_any_four_bits():
+    own, other = (
+        deployed("H200", "gpt-oss-120b", moe_backend=name) for name in ("triton", "marlin")
+    )
+    assert (own.expert_kernel_format.name, other.expert_kernel_format.name) == (
+        "mxfp4",
+        MARLIN_FORMAT,
+    )
+    free, _ = embed([own, other])
+    moved = {d for d, (a, b) in zip(DESCRIPTORS, free.T, strict=True) if a != b}
+    assert moved == {"expert_bytes", "expert_mx_scales"}
+    # What is read and held are still the checkpoint's own weights.
+    assert step_costs([own]).expert_read_s == step_costs([other]).expert_read_s
 
 
 @pytest.mark.parametrize("version", ["0.14.1", "0.15.1", "0.19.0"])

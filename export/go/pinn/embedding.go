@@ -116,7 +116,7 @@ func (d *Deployment) embedExperts(v map[string]float64) {
 func (d *Deployment) embedFormats(v map[string]float64) {
 	formats := d.model.Precisions
 	attention, dense := d.formats[formats.Attention], d.formats[formats.DenseFFN]
-	experts, expertFormat := dense, d.formats[formats.Experts]
+	experts, expertFormat := dense, d.formats[d.expertKernelFormat()]
 	moe, _ := d.model.moe()
 	if moe != nil {
 		experts = expertFormat

@@ -51,7 +51,7 @@ var expertKernelNames = []kernelName{
 	{"flashinfer_mxfp4", "auto"},
 	{"flashinfer_trtllm", "auto"},
 	{"flashinfer_trtllm_routed", "auto"},
-	{"marlin", "auto"},
+	{"marlin", "marlin"},
 	{"triton", "triton"},
 	{"triton_kernel", "auto"},
 	{"triton_kernels", "auto"},

@@ -11,6 +11,10 @@ const (
 	ownKernels     = "auto"
 	tritonKernels  = "triton"
 	cutlassKernels = "cutlass"
+	marlinKernels  = "marlin"
+
+	// marlinFormat is the format whose experts Marlin was timed with.
+	marlinFormat = "int4_wo"
 )
 
 // moeKernels are those that a flag names, else the release's own.
@@ -38,11 +42,27 @@ func (s Serving) moeKernels(g *GPU) (string, error) {
 func (d *Deployment) expertKernels() string {
 	moe, _ := d.model.moe()
 	kernels, chip := d.recipe.moeKernels, d.gpu.ComputeCapability
-	hopper := chip == 9 && d.recipe.expertParallel == 1
-	blackwell := 10 <= chip && chip < 11
-	differs := kernels == cutlassKernels && hopper || kernels == tritonKernels && blackwell
-	if moe == nil || !differs || d.model.Precisions.Experts != "fp8_block" {
+	hopper, blackwell := chip == 9, 10 <= chip && chip < 11
+	switch {
+	case moe == nil:
 		return ownKernels
+	case d.model.Precisions.Experts == "mxfp4":
+		if kernels == marlinKernels && (hopper || blackwell) {
+			return kernels
+		}
+	case d.model.Precisions.Experts == "fp8_block":
+		cutlass := kernels == cutlassKernels && hopper && d.recipe.expertParallel == 1
+		if cutlass || kernels == tritonKernels && blackwell {
+			return kernels
+		}
 	}
-	return kernels
+	return ownKernels
+}
+
+// expertKernelFormat is the format whose kernels multiply the experts.
+func (d *Deployment) expertKernelFormat() string {
+	if d.expertKernels() == marlinKernels {
+		return marlinFormat
+	}
+	return d.model.Precisions.Experts
 }

@@ -1,6 +1,7 @@
 package pinn
 
 import (
+	"math"
 	"strings"
 	"testing"
 )
@@ -25,6 +26,7 @@ func TestKernelsOfTheExpertsAreThoseOfTheFlagOrTheRelease(t *testing.T) {
 		{minimax, "H200", Serving{Engine: "trtllm"}, "auto"},
 		{"moonshotai/Kimi-K2.5", "B200", Serving{MoeBackend: "triton"}, "auto"}, // int4
 		{"meta-llama/Llama-3.1-8B", "B200", Serving{MoeBackend: "triton"}, "auto"},
+		{"openai/gpt-oss-120b", "H200", Serving{MoeBackend: "marlin"}, "auto"},
 	} {
 		c.serving.TensorParallelSize = 4
 		d, err := specs.Deploy(c.model, c.gpu, c.serving)
@@ -46,5 +48,19 @@ func TestUnknownKernelsOfTheExpertsAreRefused(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), `moe_backend "tritn" is none of aiter, `) {
 			t.Errorf("%s: %v", model, err)
 		}
+	}
+}
+
+func TestMarlinMultipliesMxfp4ExpertsAsThoseOfFourBits(t *testing.T) {
+	serving := Serving{TensorParallelSize: 4, MoeBackend: "marlin"}
+	d, err := goldenSpecs(t).Deploy("openai/gpt-oss-120b", "H200", serving)
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := d.Embed().Descriptors
+	want := math.Log2(d.formats["int4_wo"].BytesPerWeight)
+	if told["expert_bytes"] != want || told["expert_mx_scales"] != 0 {
+		t.Errorf("expert_bytes %v, want %v; expert_mx_scales %v", told["expert_bytes"], want,
+			told["expert_mx_scales"])
 	}
 }
