@@ -1,0 +1,50 @@
+"""The script that compares recipes by a second model that is left out."""
+
+import inner_folds
+import numpy as np
+import pandas as pd
+import pytest
+from serving_cases import FIVE, observations, with_times
+
+from pinn.errors import PinnError
+from pinn.specs.catalog import load_model
+from pinn.training.run_scalars import RunFitSettings
+from pinn.training.serving_rows import serving_rows
+
+GPT_OSS = "openai/gpt-oss-120b"
+
+
+@pytest.fixture(scope="module")
+def rows():
+    first = ((GPT_OSS, "mxfp4", 1, False, 2), (GPT_OSS, "mxfp4", 2, False, 8))
+    return serving_rows(observations((*FIVE, *first)))
+
+
+def folds(rows):
+    found = inner_folds.inner_folds(RunFitSettings(), rows, (), load_model(GPT_OSS))
+    return {model.name: table for model, table in found}
+
+
+def test_neither_model_teaches_and_the_others_do(rows):
+    ones = np.ones(len(rows))
+    plain = folds(with_times(rows, 0.01 * ones, 0.1 * ones))
+    assert {name: len(table) for name, table in plain.items()} == {
+        "meta-llama/Meta-Llama-3.1-8B": 3, "mistralai/Mixtral-8x7B-v0.1": 2
+    }  # fmt: skip
+    models = np.array([rows.deployments[i].model.name for i in rows.deployment])
+    slower = np.where(models == "mistralai/Mixtral-8x7B-v0.1", 3.0, 1.0)
+    slower[models == GPT_OSS] = 7.0
+    moved = folds(with_times(rows, 0.01 * slower, 0.1 * slower))
+    simulated = ["clients", "tpot", "ttft"]
+    pd.testing.assert_frame_equal(
+        moved["mistralai/Mixtral-8x7B-v0.1"][simulated],
+        plain["mistralai/Mixtral-8x7B-v0.1"][simulated],
+    )
+    llama = "meta-llama/Meta-Llama-3.1-8B"
+    assert (moved[llama]["tpot"] > plain[llama]["tpot"]).all()
+
+
+def test_a_name_that_is_not_one_models_is_refused(rows):
+    with pytest.raises(PinnError, match="'l' names 2 of the measured models: give a part of one"):
+        inner_folds._named(rows, "l")
+    assert inner_folds._named(rows, "gpt-oss").name == GPT_OSS
