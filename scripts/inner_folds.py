@@ -7,7 +7,7 @@ that no left-out model of the results has a say in its own fold. The first model
 everything: its kernels, its measured deployments, its serving runs. Of the others one at a time is
 left out of the fit of scalars and alpha, whose steps then simulate its rows, without a network. The
 second model's own kernels stay in, so these errors are lower than those of a left-out model; they
-compare recipes, no more. With ``--runs`` serving runs teach too (a minute and a half a fit).
+compare recipes, no more. With ``--runs`` serving runs teach too (about a minute a fit).
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ def main(first: str, second: str, with_runs: bool) -> None:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = compose("train")
     measured = read_measured(config)
+    if with_runs and not measured.runs:
+        raise PinnError("--runs without serving runs: name their CSV in PINN_SERVING_RUNS")
     runs = measured.runs if with_runs else ()
     settings = instantiate(config.run_fit)
     left_out = _named(measured.rows, first)
@@ -76,7 +78,10 @@ def inner_folds(
     """
     rows = without_model(rows, first)
     kernels = KernelSurrogates.load(KERNELS / Exclusion(models=(first,)).slug())
-    models = {d.model.name: d.model for d in rows.deployments if second in d.model.name}
+    others = {d.model.name: d.model for d in rows.deployments}
+    models = {name: model for name, model in others.items() if second in name}
+    if not models:
+        raise PinnError(f"--second {second!r} is part of none of {', '.join(others)}")
     for model in models.values():
         train = without_model(rows, model)
         fold = fold_of(train, runs, Exclusion(models=(first, model)))

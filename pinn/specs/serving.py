@@ -197,7 +197,7 @@ class ServingSpec:
     )
     moe_backend: str = flag(
         "",
-        "Kernels of the experts, such as auto, triton or flashinfer_cutlass.",
+        "Kernels of the experts, such as auto, triton, marlin or flashinfer_cutlass.",
         shown=_OWN,
         spelled={SGLANG: "moe_runner_backend"},
     )

@@ -18,8 +18,9 @@ from pinn.kernels.tables.moe import read_other_experts
 from pinn.physics.uniform_batches import UniformBatches
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
-from pinn.specs.expert_kernels import CUTLASS, TRITON, as_in_tables
+from pinn.specs.expert_kernels import CUTLASS, MARLIN_FORMAT, TRITON, as_in_tables
 from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.precision import precision
 from pinn.specs.serving import ServingSpec
 
 MINIMAX = load_model("MiniMaxAI/MiniMax-M2.5")
@@ -92,6 +93,23 @@ def test_rows_of_a_held_out_model_or_gpu_are_left_out_of_the_fit(tables, timed):
     assert 0 < len(kept) < len(timed)
     assert not like_minimax(kept).any()
     assert len(Exclusion(gpus=("H100-SXM",)).apply(tables).other_experts) == 0
+
+
+def test_mxfp4_experts_by_marlin_take_what_those_in_int4_take(shipped):
+    gpt_oss, chip = load_model("openai/gpt-oss-120b"), load_gpu("H200")
+    formats = replace(gpt_oss.precisions, experts=precision(MARLIN_FORMAT))
+    asked = (
+        (gpt_oss, ServingSpec(tensor_parallel_size=2, moe_backend="marlin")),
+        (replace(gpt_oss, precisions=formats), ServingSpec(tensor_parallel_size=2)),
+        (gpt_oss, ServingSpec(tensor_parallel_size=2)),
+    )
+    tokens = np.array([4.0, 128, 8192])
+    none = np.zeros_like(tokens)
+    batches = UniformBatches(none, none, none + 1, tokens, none)
+    marlin, int4, own = (compose(shipped, Deployment(m, chip, s), batches) for m, s in asked)
+    np.testing.assert_array_equal(marlin, int4)
+    experts = list(COMPOSED_PARTS).index("experts")
+    assert marlin[-1, experts] > 1.1 * own[-1, experts]
 
 
 @pytest.mark.parametrize(("gpu", "kernels"), [("B200", TRITON), ("H200", CUTLASS)])

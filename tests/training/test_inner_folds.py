@@ -48,3 +48,6 @@ def test_a_name_that_is_not_one_models_is_refused(rows):
     with pytest.raises(PinnError, match="'l' names 2 of the measured models: give a part of one"):
         inner_folds._named(rows, "l")
     assert inner_folds._named(rows, "gpt-oss").name == GPT_OSS
+    found = inner_folds.inner_folds(RunFitSettings(), rows, (), load_model(GPT_OSS), "nobody")
+    with pytest.raises(PinnError, match="--second 'nobody' is part of none of meta-llama"):
+        next(found)

@@ -110,7 +110,7 @@ type Serving struct {
 	FuseAllReduce *bool `json:"fuse_all_reduce"`
 
 	// MoeBackend: As others spell it: sglang: moe_runner_backend. Kernels of the experts, such as
-	// auto, triton or flashinfer_cutlass. [default: the engine's]
+	// auto, triton, marlin or flashinfer_cutlass. [default: the engine's]
 	MoeBackend string `json:"moe_backend"`
 
 	// SamplingBackend: Kernels of the sampler. [default: the engine's]

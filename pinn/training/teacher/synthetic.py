@@ -119,7 +119,10 @@ def _split(draw: np.random.Generator, model: ModelSpec, gpu: GpuSpec) -> Deploym
 
 
 def by_all_kernels(deployment: Deployment) -> Iterator[Deployment]:
-    """It, and the same by other kernels of the experts where those take another time."""
+    """It, and the same by other kernels of the experts where those have a descriptor.
+
+    mxfp4's by Marlin are embedded as int4's, which are drawn anyway.
+    """
     yield deployment
     for kernels in (CUTLASS, TRITON):
         serving = replace(deployment.serving, moe_backend=kernels)
