@@ -12,7 +12,7 @@ from functools import cache
 
 import pandas as pd
 
-from pinn.specs.expert_kernels import CUTLASS, TRITON, as_in_tables
+from pinn.specs.expert_kernels import CUTLASS, MARLIN, TRITON, as_in_tables
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.recipe import EffectiveRecipe
 from pinn.specs.recipe_rules import effective_recipe
@@ -82,7 +82,11 @@ SCRIPTS: tuple[LaunchScript, ...] = (
     ),
     LaunchScript(
         _GPT_OSS, ("b200_sxm",), "gptoss_fp4_b200: VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1",
-        kv_cache_dtype="fp8", precision_served="mxfp4_mxfp8",
+        kv_cache_dtype="fp8", precision_served="mxfp4_mxfp8", graph_tokens=2048,
+    ),
+    LaunchScript(
+        _GPT_OSS, ("h100_sxm", "h200_sxm"), "gptoss_fp4_h100, gptoss_fp4_h200: "
+        "VLLM_MXFP4_USE_MARLIN=1", expert_kernels=MARLIN, graph_tokens=2048,
     ),
     LaunchScript(
         _MINIMAX, _BLACKWELL, "minimaxm2.5_fp8_b200.sh before bddbf4031: EP_SIZE >= 1, "

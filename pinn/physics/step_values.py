@@ -32,6 +32,12 @@ FEW_TOKENS_SHARE = 0.1
 #: Up to here vLLM's own all-reduce sends everything to everyone in one shot, with more than 4 GPUs
 #: (csrc/custom_all_reduce.cuh; 512 KiB for up to 4).
 ONE_SHOT_BYTES = 2.0**18
+#: Share of a layer's launches that lie between the pieces of a graph when a step has prompts: the
+#: attention kernel, the write of the cache and the next piece, of about ten (an assumption; vLLM's
+#: piecewise graphs end where attention begins, ``splitting_ops``).
+BETWEEN_GRAPHS = 0.3
+#: Beyond the captured size, all of a step is launched layer by layer from 1 + 1 / 8 of it on.
+RAMP = 8.0
 #: Largest message of vLLM's own all-reduce (custom_all_reduce.py: max_size = 8192 * 1024).
 CUSTOM_BYTES = 2.0**23
 
@@ -69,11 +75,16 @@ def first_bytes(costs: StepCosts, sums: BatchSums, message_bytes: float) -> Valu
 
 
 def eager_layers(costs: StepCosts, sums: BatchSums) -> Values:
-    """Graphs are captured up to some tokens; the chance to exceed them grows with the prompts'.
+    """Graphs are captured up to some tokens; a step of more is launched layer by layer.
 
-    A jump would be vLLM's own rule, but then cutting a prompt into small chunks could pay.
+    vLLM's own rule is a jump at that size; here it is spread over the eighth above it, since means
+    over prompts of several lengths are learned from and asked for. Where graphs are limited by
+    requests, they are of decodes alone, and only prompts' tokens count.
     """
-    share = np.minimum(sums.prefill_tokens / np.maximum(costs.graph_tokens, 1.0), 1.0)
+    tokens = np.where(costs.graph_requests > 0, sums.prefill_tokens, sums.tokens)
+    over = tokens / np.maximum(costs.graph_tokens, 1.0) - 1.0
+    between = BETWEEN_GRAPHS * np.minimum(sums.prefill_requests, 1.0)
+    share = np.minimum(np.maximum(RAMP * over, between), 1.0)
     limited = np.where(costs.graph_requests > 0, sums.decode_requests, 0.0)
     beyond = np.where(limited > costs.graph_requests, 1.0, 0.0)
     eager = np.where(costs.graph_tokens > 0, np.maximum(share, beyond), busy(sums))

@@ -72,7 +72,18 @@ def step_formulas(
     prefill_kv_read = c.kv_read_s * prefill_cached + c.windowed_kv_read_s * windowed_prefill_cached
     chosen_1 = (
         max(
-            min(prefill_tokens / max(c.graph_tokens, 1.0), 1.0),
+            min(
+                max(
+                    8.0
+                    * (
+                        (prefill_tokens if c.graph_requests > 0.0 else tokens)
+                        / max(c.graph_tokens, 1.0)
+                        - 1.0
+                    ),
+                    0.3 * min(prefill_requests, 1.0),
+                ),
+                1.0,
+            ),
             1.0 if (decode_requests if c.graph_requests > 0.0 else 0.0) > c.graph_requests else 0.0,
         )
         if c.graph_tokens > 0.0

@@ -288,13 +288,17 @@ def test_gpt_oss_floor_counts_what_is_cached_inside_its_windows():
 
 
 def test_large_prompts_are_launched_layer_by_layer():
-    # Graphs hold up to 512 tokens; a prompt of 128 has a quarter of them.
+    # Graphs hold up to 512 tokens; of a step with prompts three launches in ten lie between pieces.
     graphs, eager = deploy("Llama-3.1-8B"), deploy("Llama-3.1-8B", enforce_eager=True)
     for batch, share in (
         (Batch.decode(64, 700), 0),
-        (Batch.prefill(1, 128), 1 / 4),
-        (Batch.prefill(1, 128) + Batch.decode(64, 700), 1 / 4),
+        (Batch.prefill(1, 128), 0.3),
+        (Batch.prefill(1, 128) + Batch.decode(64, 700), 0.3),
+        (Batch.prefill(1, 512), 0.3),
+        (Batch.prefill(1, 500) + Batch.decode(44, 700), 0.5),  # half of the eighth above 512
+        (Batch.prefill(1, 576), 1),
         (Batch.prefill(1, 4096), 1),
+        (Batch.decode(600, 700), 1),
     ):
         assert features(graphs, batch)["eager_layer"] == pytest.approx(32 * share)
         assert features(eager, batch)["eager_layer"] == 32

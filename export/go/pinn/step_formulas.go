@@ -129,14 +129,20 @@ func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 	var chosen1 float64
 	if c.GraphTokens > 0 {
 		var chosen2 float64
-		var chosen3 float64
 		if c.GraphRequests > 0 {
-			chosen3 = decodeRequests
+			chosen2 = prefillTokens
+		} else {
+			chosen2 = tokens
 		}
-		if chosen3 > c.GraphRequests {
-			chosen2 = 1
+		var chosen3 float64
+		var chosen4 float64
+		if c.GraphRequests > 0 {
+			chosen4 = decodeRequests
 		}
-		chosen1 = max(min(prefillTokens/max(c.GraphTokens, 1), 1), chosen2)
+		if chosen4 > c.GraphRequests {
+			chosen3 = 1
+		}
+		chosen1 = max(min(max(8*(chosen2/max(c.GraphTokens, 1)-1), 0.3*min(prefillRequests, 1)), 1), chosen3)
 	} else {
 		chosen1 = busy
 	}
@@ -156,16 +162,16 @@ func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 	f[fGemmBeyond128] = c.GemmToken * max(tokens-128, 0)
 	f[fGemmBeyond1024] = c.GemmToken * max(tokens-1024, 0)
 	f[fExperts] = max(c.topkExpertRead*busy, expertCompute)
-	var chosen4 float64
-	if c.Experts > 0 {
-		chosen4 = c.Experts * (1 - power(c.log1, expertTokens)) * c.ExpertRead
-	}
-	f[fExpertsHit] = max(chosen4-c.topkExpertRead, 0)
 	var chosen5 float64
 	if c.Experts > 0 {
-		chosen5 = c.Experts * (1 - power(c.log1, tokens*0.1*c.ExpertReplicas)) * c.ExpertRead
+		chosen5 = c.Experts * (1 - power(c.log1, expertTokens)) * c.ExpertRead
 	}
-	f[fExpertsHitTenth] = max(chosen5-c.topkExpertRead, 0)
+	f[fExpertsHit] = max(chosen5-c.topkExpertRead, 0)
+	var chosen6 float64
+	if c.Experts > 0 {
+		chosen6 = c.Experts * (1 - power(c.log1, tokens*0.1*c.ExpertReplicas)) * c.ExpertRead
+	}
+	f[fExpertsHitTenth] = max(chosen6-c.topkExpertRead, 0)
 	f[fExpertCompute] = expertCompute
 	f[fExpertComputeBeyond1024] = c.ExpertToken * max(expertTokens-1024, 0)
 	f[fExpertActivations] = c.ExpertActivationToken * tokens * c.ExpertReplicas
@@ -257,24 +263,30 @@ func otherSeconds(c *costConstants, w *stepWeights, s *Sums) float64 {
 	var chosen1 float64
 	if c.GraphTokens > 0 {
 		var chosen2 float64
-		var chosen3 float64
 		if c.GraphRequests > 0 {
-			chosen3 = decodeRequests
+			chosen2 = prefillTokens
+		} else {
+			chosen2 = tokens
 		}
-		if chosen3 > c.GraphRequests {
-			chosen2 = 1
+		var chosen3 float64
+		var chosen4 float64
+		if c.GraphRequests > 0 {
+			chosen4 = decodeRequests
 		}
-		chosen1 = max(min(prefillTokens/max(c.GraphTokens, 1), 1), chosen2)
+		if chosen4 > c.GraphRequests {
+			chosen3 = 1
+		}
+		chosen1 = max(min(max(8*(chosen2/max(c.GraphTokens, 1)-1), 0.3*min(prefillRequests, 1)), 1), chosen3)
 	} else {
 		chosen1 = busy
 	}
-	var chosen4 float64
-	if prefillRequests > 0 {
-		chosen4 = 1
-	}
 	var chosen5 float64
-	if decodeRequests > 0 {
+	if prefillRequests > 0 {
 		chosen5 = 1
 	}
-	return (((w[1]*chosen1 + (w[2]*chosen4 + w[3]*chosen5)) + (w[4]*requests + (w[6]*max(c.GemmWeights*busy, c.GemmToken*tokens+c.HeadSequence*requests) + w[13]*max(c.KVRead*decodeContext+c.WindowedKVRead*windowedDecodeContext, c.DecodePair*decodeContext+c.WindowedDecodePair*windowedDecodeContext)))) + ((w[14]*decodeContext + (w[15]*windowedDecodeContext + w[16]*max(c.KVRead*prefillCached+c.WindowedKVRead*windowedPrefillCached, c.PrefillPair*prefillPairs+c.WindowedPrefillPair*windowedPrefillPairs))) + (w[17]*prefillTokens + (w[18]*prefillCached + w[19]*windowedPrefillCached))))
+	var chosen6 float64
+	if decodeRequests > 0 {
+		chosen6 = 1
+	}
+	return (((w[1]*chosen1 + (w[2]*chosen5 + w[3]*chosen6)) + (w[4]*requests + (w[6]*max(c.GemmWeights*busy, c.GemmToken*tokens+c.HeadSequence*requests) + w[13]*max(c.KVRead*decodeContext+c.WindowedKVRead*windowedDecodeContext, c.DecodePair*decodeContext+c.WindowedDecodePair*windowedDecodeContext)))) + ((w[14]*decodeContext + (w[15]*windowedDecodeContext + w[16]*max(c.KVRead*prefillCached+c.WindowedKVRead*windowedPrefillCached, c.PrefillPair*prefillPairs+c.WindowedPrefillPair*windowedPrefillPairs))) + (w[17]*prefillTokens + (w[18]*prefillCached + w[19]*windowedPrefillCached))))
 }
