@@ -32,10 +32,13 @@ FEW_TOKENS_SHARE = 0.1
 #: Up to here vLLM's own all-reduce sends everything to everyone in one shot, with more than 4 GPUs
 #: (csrc/custom_all_reduce.cuh; 512 KiB for up to 4).
 ONE_SHOT_BYTES = 2.0**18
-#: Share of a layer's launches that lie between the pieces of a graph when a step has prompts: the
-#: attention kernel, the write of the cache and the next piece, of about ten (an assumption; vLLM's
-#: piecewise graphs end where attention begins, ``splitting_ops``).
-BETWEEN_GRAPHS = 0.3
+#: Share of a layer's launches that graphs leave to a step of many prompt tokens: vLLM's piecewise
+#: graphs end where attention begins (``splitting_ops``), so its kernels, the write of the cache and
+#: the next piece are launched one by one, about half of ten. An assumption.
+BETWEEN_GRAPHS = 0.5
+#: Prompt tokens from which all of them count; of fewer, launches hide behind the step before (an
+#: assumption, chosen with the former by fits that leave a second model out).
+BETWEEN_TOKENS = 1024.0
 #: Beyond the captured size, all of a step is launched layer by layer from 1 + 1 / 8 of it on.
 RAMP = 8.0
 #: Largest message of vLLM's own all-reduce (custom_all_reduce.py: max_size = 8192 * 1024).
@@ -83,7 +86,7 @@ def eager_layers(costs: StepCosts, sums: BatchSums) -> Values:
     """
     tokens = np.where(costs.graph_requests > 0, sums.prefill_tokens, sums.tokens)
     over = tokens / np.maximum(costs.graph_tokens, 1.0) - 1.0
-    between = BETWEEN_GRAPHS * np.minimum(sums.prefill_requests, 1.0)
+    between = BETWEEN_GRAPHS * np.minimum(sums.prefill_tokens / BETWEEN_TOKENS, 1.0)
     share = np.minimum(np.maximum(RAMP * over, between), 1.0)
     limited = np.where(costs.graph_requests > 0, sums.decode_requests, 0.0)
     beyond = np.where(limited > costs.graph_requests, 1.0, 0.0)

@@ -80,7 +80,7 @@ def step_formulas(
                         / max(c.graph_tokens, 1.0)
                         - 1.0
                     ),
-                    0.3 * min(prefill_requests, 1.0),
+                    0.5 * min(prefill_tokens / 1024.0, 1.0),
                 ),
                 1.0,
             ),

@@ -142,7 +142,7 @@ func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 		if chosen4 > c.GraphRequests {
 			chosen3 = 1
 		}
-		chosen1 = max(min(max(8*(chosen2/max(c.GraphTokens, 1)-1), 0.3*min(prefillRequests, 1)), 1), chosen3)
+		chosen1 = max(min(max(8*(chosen2/max(c.GraphTokens, 1)-1), 0.5*min(prefillTokens/1024, 1)), 1), chosen3)
 	} else {
 		chosen1 = busy
 	}
@@ -276,7 +276,7 @@ func otherSeconds(c *costConstants, w *stepWeights, s *Sums) float64 {
 		if chosen4 > c.GraphRequests {
 			chosen3 = 1
 		}
-		chosen1 = max(min(max(8*(chosen2/max(c.GraphTokens, 1)-1), 0.3*min(prefillRequests, 1)), 1), chosen3)
+		chosen1 = max(min(max(8*(chosen2/max(c.GraphTokens, 1)-1), 0.5*min(prefillTokens/1024, 1)), 1), chosen3)
 	} else {
 		chosen1 = busy
 	}
