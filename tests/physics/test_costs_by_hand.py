@@ -288,13 +288,14 @@ def test_gpt_oss_floor_counts_what_is_cached_inside_its_windows():
 
 
 def test_large_prompts_are_launched_layer_by_layer():
-    # Graphs hold up to 512 tokens; of a step with prompts three launches in ten lie between pieces.
+    # Graphs hold up to 512 tokens; of 1,024 prompt tokens and more half the
+    # launches of a layer lie between their pieces, of fewer a smaller share.
     graphs, eager = deploy("Llama-3.1-8B"), deploy("Llama-3.1-8B", enforce_eager=True)
     for batch, share in (
         (Batch.decode(64, 700), 0),
-        (Batch.prefill(1, 128), 0.3),
-        (Batch.prefill(1, 128) + Batch.decode(64, 700), 0.3),
-        (Batch.prefill(1, 512), 0.3),
+        (Batch.prefill(1, 128), 1 / 16),
+        (Batch.prefill(1, 128) + Batch.decode(64, 700), 1 / 16),
+        (Batch.prefill(1, 512), 1 / 4),
         (Batch.prefill(1, 500) + Batch.decode(44, 700), 0.5),  # half of the eighth above 512
         (Batch.prefill(1, 576), 1),
         (Batch.prefill(1, 4096), 1),
