@@ -20,7 +20,7 @@ from pinn.simulator.many import Job, map_runs
 
 #: Largest median absolute errors of all sampled rows, in percent; they were 1 point lower when
 #: this was written.
-TPOT_BAR, TTFT_BAR = 6.0, 12.9
+TPOT_BAR, TTFT_BAR = 5.5, 11.7
 
 FOLDS = sorted((find_checkpoint().parent / "left_out").glob("*.safetensors"))
 
