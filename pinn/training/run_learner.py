@@ -27,6 +27,9 @@ from pinn.training.teacher.teacher import projected_parts
 #: After so many rounds only half of each change is taken: near saturation the batches answer so
 #: strongly that whole ones would swing around the solution.
 _WHOLE_ROUNDS = 3
+#: A change that leaves half of the figures wrong by more than this, and more than before, is halved:
+#: they are no longer linear that far, and fitting on from there can end elsewhere.
+_TOO_FAR = 0.25
 
 
 def run_parts(
@@ -84,12 +87,17 @@ def alternate(
     """The rounds themselves, given the projected betas of every deployment's operators."""
     models = [run.deployment.model.name for run in runs]
     fit, before = RunFit(), None
+    trusted, least = fit, np.inf
     if not runs:
         return fit_to_runs(Evidence(NO_RUNS, models, parts, serving, serving_parts), fit, settings)
     for number in range(1, settings.rounds + 1):
         rows = run_rows(runs, run_latencies(fit, runs, parts), settings.workers)
         error = float(np.median(np.abs(rows.simulated_s / rows.measured_s - 1)))
         _tell(f"round {number}: median error of a figure {100 * error:.2f} %")
+        if error > max(_TOO_FAR, least):
+            fit = between(trusted, fit)
+            continue
+        trusted, least = fit, error
         if before is not None and _change(before, rows.simulated_s) < settings.tolerance:
             break
         found = fit_to_runs(Evidence(rows, models, parts, serving, serving_parts), fit, settings)
