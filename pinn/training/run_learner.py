@@ -27,8 +27,8 @@ from pinn.training.teacher.teacher import projected_parts
 #: After so many rounds only half of each change is taken: near saturation the batches answer so
 #: strongly that whole ones would swing around the solution.
 _WHOLE_ROUNDS = 3
-#: A change that leaves half of the figures wrong by more than this, and more than before, is halved:
-#: they are no longer linear that far, and fitting on from there can end elsewhere.
+#: A change that leaves half of the figures wrong by more than this, and by more than before, is
+#: halved: they are no longer linear that far, and fitting on from there can end elsewhere.
 _TOO_FAR = 0.25
 
 
