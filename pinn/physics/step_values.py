@@ -36,8 +36,9 @@ ONE_SHOT_BYTES = 2.0**18
 #: graphs end where attention begins (``splitting_ops``), so its kernels, the write of the cache and
 #: the next piece are launched one by one, about half of ten. An assumption.
 BETWEEN_GRAPHS = 0.5
-#: Prompt tokens from which all of them count; of fewer, launches hide behind the step before (an
-#: assumption, chosen with the former by fits that leave a second model out).
+#: Prompt tokens from which all of them count; of fewer, launches hide behind the step before. An
+#: assumption, found like the former in fits to all rows, left-out models' too, and confirmed by
+#: fits that leave a second model out (``scripts/inner_folds.py``, LOG.md of 2026-11-23).
 BETWEEN_TOKENS = 1024.0
 #: Beyond the captured size, all of a step is launched layer by layer from 1 + 1 / 8 of it on.
 RAMP = 8.0

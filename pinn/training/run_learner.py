@@ -64,8 +64,8 @@ def learn_from_runs(
     """Fit scalars, departures and alpha to measured deployments and runs.
 
     Every round simulates the runs with what was learned so far and fits to the batches that came
-    out. It ends when the simulated figures hardly change any more. Without runs one fit is all: the
-    batches of closed loops hardly depend on the coefficients.
+    out; a change that went too far is halved. It ends when the figures hardly change any more.
+    Without runs one fit is all: the batches of closed loops hardly depend on the coefficients.
 
     Args:
         kernels: Surrogates to compose steps of.
