@@ -71,6 +71,7 @@ from pinn.specs.files.progress import doing
 from pinn.specs.files.write import replace_atomically
 from pinn.training.learner import ServingLearner
 from pinn.training.provenance import code_sha256, json_sha256
+from pinn.trust.calibration import calibration_path, read_calibration
 from pinn.trust.coverage import calibration_curve
 
 #: What every table rests on.
@@ -262,7 +263,7 @@ def _finish(
     config: DictConfig, folder: Path, summary: dict[str, Any], skipped: dict[str, str]
 ) -> dict[str, Any]:
     """Intervals, what the checkpoint says, and the page of all that."""
-    for name in ("coverage", "coefficients", "anatomy"):
+    for name in ("coverage", "stated", "coefficients", "anatomy"):
         (folder / f"{name}.csv").unlink(missing_ok=True)  # of an earlier run
     for what, make in (("intervals", _intervals), ("network", _network)):
         try:
@@ -296,6 +297,10 @@ def _intervals(config: DictConfig, folder: Path) -> None:
     by_rule = decision_table(expected_decisions(errors, known, observations))
     together = pd.concat([pd.read_csv(folder / "decisions.csv"), by_rule])
     write_frame(together, folder / "decisions.csv")
+    checkpoint = find_checkpoint(config.report.checkpoint)
+    if config.fast and calibration_path(checkpoint).is_file():
+        # Its predictions are shown, so are its intervals, which learned from more than this page.
+        write_frame(pd.DataFrame(read_calibration(checkpoint).coverage), folder / "stated.csv")
 
 
 def _network(config: DictConfig, folder: Path) -> None:

@@ -126,6 +126,24 @@ def test_the_page_starts_with_a_summary(page, parsed):
     assert any("each of 3 models in turn (24 rows)" in part for part in parsed.texts)
 
 
+def test_the_summary_goes_by_the_intervals_of_the_checkpoint_that_it_shows(folder):
+    tables = read_tables(folder)
+    own = dict(summary(tables))["90 % intervals"]
+    stated = [
+        {"split": split, "part": part, "metric": "tpot", "coverage": share}
+        for split, part, share in (
+            ("leave-one-model-out", "all", 0.834),
+            ("leave-one-model-out", "model", 0.5),
+            ("serving-runs-leave-one-model-out", "all", 1.0),
+        )
+    ]
+    found = dict(summary(replace(tables, stated=pd.DataFrame(stated))))["90 % intervals"]
+    assert "unseen models: cover TPOT 90 %" in own
+    assert found == (
+        "unseen models: cover TPOT 83 %; serving runs of unseen models: cover TPOT 100 %."
+    )
+
+
 def test_the_summary_compares_on_rows_that_both_predict(folder):
     """A peer that fails on half of the rows is compared on the others."""
     tables = read_tables(folder)

@@ -7,6 +7,7 @@ import pandas as pd
 from pinn.data.silicon import LENGTH_RANGE
 from pinn.evaluation.publish import CHECKPOINT_COLUMN
 from pinn.research.report.tables import METHOD, Tables
+from pinn.trust.run_errors import RUNS_LEFT_OUT
 
 #: Kind of split -> what was unseen.
 _UNSEEN = {
@@ -14,6 +15,7 @@ _UNSEEN = {
     "leave-one-gpu-out": "unseen GPUs",
     "leave-one-gpu-and-its-kernels-out": "unseen GPUs and kernels",
 }
+_COVERED = _UNSEEN | {RUNS_LEFT_OUT: "serving runs of unseen models"}
 
 #: Methods that are this package's own, or that saw what they predict: no peers.
 _NO_PEERS = ("network", "teacher", "global vector", "blackbox, per configuration")
@@ -86,15 +88,19 @@ def _error(rows: pd.DataFrame, metric: str) -> pd.Series:
 
 
 def _covered(tables: Tables) -> str:
-    rows = tables.coverage
+    """By the intervals of the checkpoint whose predictions are shown, else by this page's own."""
+    rows = tables.stated
     if rows.empty:
-        return ""
-    rows = rows[(rows["part"] == "all") & ((rows["level"] - 0.9).abs() < 1e-9)]
+        rows = tables.coverage
+        if rows.empty:
+            return ""
+        rows = rows[(rows["level"] - 0.9).abs() < 1e-9]
+    rows = rows[rows["part"] == "all"]
     found = []
     for split, part in rows.groupby("split", sort=False):
         shares = ", ".join(
             f"{row['metric'].upper()} {100 * row['coverage']:.0f} %"
             for row in part.to_dict("records")
         )
-        found.append(f"{_UNSEEN.get(str(split), split)}: cover {shares}")
+        found.append(f"{_COVERED.get(str(split), split)}: cover {shares}")
     return "; ".join(found) + ("." if found else "")

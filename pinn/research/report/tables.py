@@ -16,7 +16,7 @@ METHOD = "network"
 
 #: Tables that an evaluation may have beside its predictions and results.
 _OTHERS = (
-    "ranking", "studies", "times", "coverage", "coefficients", "anatomy", "decisions",
+    "ranking", "studies", "times", "coverage", "stated", "coefficients", "anatomy", "decisions",
 )  # fmt: skip
 
 _LOAD = ["row_id", "model", "gpu", "concurrency", "prompt_tokens", "output_tokens"]
@@ -34,6 +34,8 @@ class Tables:
         studies: As ``pinn.research.studies.studies`` does.
         times: As ``pinn.evaluation.crossvalidation.read_times`` does.
         coverage: As ``pinn.trust.coverage.calibration_curve`` does.
+        stated: What the intervals of the checkpoint whose predictions are shown cover, as
+            ``pinn.trust.coverage.coverage_table`` has it; empty where none are.
         coefficients: Columns ``deployment``, ``part``, ``name``, ``unit``, ``value``, ``prior``
             and ``used``, whether any step that is shown depends on it.
         anatomy: Columns ``deployment``, ``batch``, ``part``, ``network_s``, ``composed_s``,
@@ -47,6 +49,7 @@ class Tables:
     studies: pd.DataFrame
     times: pd.DataFrame
     coverage: pd.DataFrame
+    stated: pd.DataFrame
     coefficients: pd.DataFrame
     anatomy: pd.DataFrame
     decisions: pd.DataFrame
