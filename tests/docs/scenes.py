@@ -9,9 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
-from benchmark_files import metrics_pages, served, vllm_bench
+from benchmark_files import vllm_bench
+from engine_pages import metrics_pages
 from evaluations import write_evaluation
 from finished_plans import plan
+from served_load import served
 from synthetic_engine import Arrival, EngineLimits, run_engine
 from trace_writer import WriterOptions, write_traces
 

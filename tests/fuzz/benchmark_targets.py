@@ -6,10 +6,11 @@ import itertools
 import json
 from typing import Any
 
-from benchmark_files import KINDS, served, write
+from benchmark_files import KINDS, write
 from fuzz.hostile_values import changed, changed_bytes, written
 from fuzz.target import Fuzzed
 from hypothesis import strategies as st
+from served_load import served
 
 #: An array of every request is as long as the others of its file.
 _REQUESTS = 12

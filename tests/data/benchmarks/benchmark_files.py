@@ -6,87 +6,13 @@ import csv
 import io
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
-
-from pinn.coefficients.configurations import make_deployment
-from pinn.data.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load
-from pinn.data.benchmarks.loads import benchmark_workload
-from pinn.data.benchmarks.simulated_figures import benchmark_figures
-from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.memory import kv_layout
-from pinn.simulator.run import Run
-from pinn.simulator.simulate import simulate
-from pinn.specs.deployment import Deployment
-
-
-@dataclass(frozen=True)
-class Served:
-    """A load that a simulated server served.
-
-    Attributes:
-        deployment: The server.
-        load: What was sent.
-        latency: Its true coefficients.
-        seed: Of the load's draws.
-    """
-
-    deployment: Deployment
-    load: Load
-    latency: LinearLatency
-    seed: int = 0
-
-    @cached_property
-    def run(self) -> Run:
-        sent = BenchmarkRun("simulated", "simulator", self.load, {}, self.load.requests)
-        return simulate(self.deployment, benchmark_workload(sent, self.seed), self.latency)
-
-    @cached_property
-    def figures(self) -> dict[str, float]:
-        return benchmark_figures(self.run)
-
-    @property
-    def model(self) -> str:
-        return self.deployment.model.name
-
-    @property
-    def duration_s(self) -> float:
-        return float(self.run.requests.finish_s.max() - self.run.requests.arrival_s.min())
-
-    @property
-    def prompt_tokens(self) -> int:
-        return int(self.run.requests.prompt_tokens.sum())
-
-    @property
-    def output_tokens(self) -> int:
-        return int(self.run.requests.output_tokens.sum())
-
-    def milliseconds(self, latency: str, statistic: str) -> float:
-        return 1e3 * self.figures[f"{latency}_{statistic}_s"]
-
-
-def served(
-    latency_of: Callable[[Deployment], LinearLatency],
-    concurrency: int | None = 16,
-    rate_per_s: float | None = None,
-    prompt: Lengths | None = None,
-    output: Lengths | None = None,
-    requests: int = 160,
-    **flags: Any,
-) -> Served:
-    """Llama-3.1-8B on an H100, unless flags say otherwise, under a load."""
-    named = {"model": "meta-llama/Llama-3.1-8B", "gpu": "H100", **flags}
-    deployment = make_deployment(named)
-    load = Load(
-        requests, prompt or Lengths(512.0), output or Lengths(64.0), concurrency, rate_per_s
-    )
-    return Served(deployment, load, latency_of(deployment))
+from engine_pages import iteration_log, metrics_pages, request_spans
+from served_load import Served
 
 
 def vllm_bench(of: Served, detailed: bool = False) -> dict[str, Any]:
@@ -328,94 +254,6 @@ def llm_d(of: Served, tool: str = "vllm-benchmark") -> dict[str, Any]:
             }],
         },
     }  # fmt: skip
-
-
-def metrics_pages(of: Served) -> tuple[str, str]:
-    """A page before and after the load; the server had served others before."""
-    r, n = of.run.requests, of.load.requests
-    tokens = of.output_tokens - n
-    sums = {
-        "time_to_first_token_seconds": (float(r.ttft_s.sum()), n),
-        "e2e_request_latency_seconds": (float(r.e2e_s.sum()), n),
-        "request_time_per_output_token_seconds": (n * of.figures["tpot_mean_s"], n),
-        "inter_token_latency_seconds": (tokens * of.figures["itl_mean_s"], tokens),
-        "request_prompt_tokens": (float(of.prompt_tokens), n),
-        "request_generation_tokens": (float(of.output_tokens), n),
-    }
-    blocks = kv_layout(of.deployment, EngineSpec()).blocks + 1
-    labels = f'{{engine="0",model_name="{of.model}"}}'
-
-    def page(done: bool) -> str:
-        lines = [
-            "process_start_time_seconds 1.7713e+09",
-            f'vllm:cache_config_info{{block_size="16",cache_dtype="auto",enable_prefix_caching='
-            f'"True",engine="0",gpu_memory_utilization="0.9",num_gpu_blocks="{blocks}"}} 1.0',
-            f"vllm:kv_cache_usage_perc{labels} 0.0",
-        ]
-        for name, (total, count) in sums.items():
-            lines.append(f"vllm:{name}_sum{labels} {77.5 + total * done!r}")
-            lines.append(f"vllm:{name}_count{labels} {1000.0 + count * done!r}")
-            lines.append(f'vllm:{name}_bucket{{le="+Inf",model_name="{of.model}"}} 9e9')
-        return "\n".join(lines) + "\n"
-
-    return page(False), page(True)
-
-
-def iteration_log(of: Served) -> str:
-    """vLLM's log of the run, with flags at its top."""
-    serving = of.deployment.serving
-    cache = kv_layout(of.deployment, EngineSpec())
-    lines = [
-        "INFO 02-17 16:25:01 [utils.py:233] non-default args: "
-        f"{{'model': '{of.model}', 'tensor_parallel_size': {serving.tensor_parallel_size}, "
-        "'enable_logging_iteration_details': True}",
-        "INFO 02-17 16:25:02 [core.py:77] Initializing a V1 LLM engine (v0.15.1) with config: "
-        f"model='{of.model}', speculative_config=None, dtype=torch.bfloat16, max_seq_len=8192, "
-        f"tensor_parallel_size={serving.tensor_parallel_size}, pipeline_parallel_size=1, "
-        "data_parallel_size=1, quantization=None, enforce_eager=False, kv_cache_dtype=auto",
-        "INFO 02-17 16:25:40 [kv_cache_utils.py:1305] GPU KV cache size: "
-        f"{cache.blocks * of.deployment.recipe.block_tokens:,} tokens",
-    ]
-    now = 0.0
-    steps = of.run.steps
-    for i in range(len(steps)):
-        now += float(steps["duration_s"][i])
-        prefills = int(steps["prefill_requests"][i])
-        decodes = int(steps["requests"][i]) - prefills
-        minute, second = divmod(int(now), 60)
-        tokens = int(steps["tokens"][i]) - decodes
-        lines.append(
-            f"(EngineCore_DP0 pid=7) INFO 02-17 16:{30 + minute}:{second:02d} [core.py:357] "
-            f"Iteration({i}): {prefills} context requests, {tokens} context tokens, {decodes} "
-            f"generation requests, {decodes} generation tokens, iteration elapsed time: "
-            f"{1e3 * float(steps['duration_s'][i]):.2f} ms"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def request_spans(of: Served) -> str:
-    """OTLP-JSON lines of stock vLLM."""
-    r, lines = of.run.requests, []
-    for i in range(len(r)):
-        start = 1_771_343_000_000_000_000 + int(1e9 * r.arrival_s[i])
-        numbers = {
-            "gen_ai.latency.time_to_first_token": float(r.ttft_s[i]),
-            "gen_ai.latency.e2e": float(r.e2e_s[i]),
-        }
-        counts = {
-            "gen_ai.usage.prompt_tokens": int(r.prompt_tokens[i]),
-            "gen_ai.usage.completion_tokens": int(r.output_tokens[i]),
-        }
-        attributes = [
-            {"key": "gen_ai.response.model", "value": {"stringValue": of.model}},
-            *({"key": k, "value": {"doubleValue": v}} for k, v in numbers.items()),
-            *({"key": k, "value": {"intValue": str(v)}} for k, v in counts.items()),
-        ]
-        span = {"name": "llm_request", "spanId": f"{i:016x}", "startTimeUnixNano": str(start),
-                "attributes": attributes}  # fmt: skip
-        scope = {"scope": {"name": "vllm.llm_engine"}, "spans": [span]}
-        lines.append(json.dumps({"resourceSpans": [{"scopeSpans": [scope]}]}))
-    return "\n".join(lines) + "\n"
 
 
 def write(of: Served, kind: str, folder: Path) -> list[Path]:

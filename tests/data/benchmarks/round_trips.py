@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from benchmark_files import ASKED, KINDS, served, write
+from benchmark_files import ASKED, KINDS, write
 from seeded_trials import run_trials
+from served_load import served
 
 from pinn.coefficients.coefficients import NAMES
 from pinn.coefficients.configurations import make_deployment

@@ -5,7 +5,9 @@ import os
 from pathlib import Path
 
 import pytest
-from benchmark_files import ASKED, KINDS, guidellm, llm_d, metrics_pages, served, vllm_bench, write
+from benchmark_files import ASKED, KINDS, guidellm, llm_d, vllm_bench, write
+from engine_pages import metrics_pages
+from served_load import served
 
 from pinn.coefficients.coefficients import prior_coefficients
 from pinn.data.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load

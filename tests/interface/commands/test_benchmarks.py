@@ -4,7 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from benchmark_files import iteration_log, metrics_pages, request_spans, served, vllm_bench
+from benchmark_files import vllm_bench
+from engine_pages import iteration_log, metrics_pages, request_spans
+from served_load import served
 
 from pinn.coefficients.coefficient_set import read_coefficient_set
 from pinn.simulator.linear_latency import LinearLatency

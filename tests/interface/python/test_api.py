@@ -9,7 +9,8 @@ from dataclasses import fields, replace
 import numpy as np
 import pandas as pd
 import pytest
-from benchmark_files import served, vllm_bench
+from benchmark_files import vllm_bench
+from served_load import served
 from served_traces import served_traces
 from typer.testing import CliRunner
 

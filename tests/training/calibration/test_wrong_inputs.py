@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from benchmark_files import ASKED, served, write
+from benchmark_files import ASKED, write
 from checked_servers import (
     SERVER,
     before,
@@ -20,6 +20,7 @@ from checked_servers import (
     traced,
     truth,
 )
+from served_load import served
 from trace_writer import WriterOptions, trace_lines
 
 from pinn.coefficients.configurations import make_deployment
