@@ -47,6 +47,7 @@ from pinn.evaluation.methods import (
 )
 from pinn.evaluation.metrics import METRICS, summarize, with_correlation
 from pinn.evaluation.printing import print_decisions, print_results
+from pinn.evaluation.publish import CHECKPOINT_COLUMN
 from pinn.evaluation.ranking import rank
 from pinn.kernels.heldout import FOLDS
 from pinn.research.ablations import ComposedKernels, FewerDeployments, without_hierarchy
@@ -297,9 +298,13 @@ def _intervals(config: DictConfig, folder: Path) -> None:
     by_rule = decision_table(expected_decisions(errors, known, observations))
     together = pd.concat([pd.read_csv(folder / "decisions.csv"), by_rule])
     write_frame(together, folder / "decisions.csv")
-    checkpoint = find_checkpoint(config.report.checkpoint)
-    if config.fast and calibration_path(checkpoint).is_file():
-        # Its predictions are shown, so are its intervals, which learned from more than this page.
+    if config.fast and CHECKPOINT_COLUMN in predictions:
+        # Where a checkpoint's predictions are shown, so is what its own intervals cover.
+        _write_stated(find_checkpoint(config.report.checkpoint), folder)
+
+
+def _write_stated(checkpoint: Path, folder: Path) -> None:
+    if calibration_path(checkpoint).is_file():
         write_frame(pd.DataFrame(read_calibration(checkpoint).coverage), folder / "stated.csv")
 
 

@@ -112,7 +112,8 @@ def _intervals(tables: Tables) -> Section:
         "Intervals whose widths are learned on left-out models and GPUs: number format, experts, "
         "distance from measured kernels, load. So few groups promise coverage on average, not for "
         "each model. They are calibrated on the predictions of this page; a published checkpoint's "
-        "own, which the summary goes by, on left-out GPUs and serving runs too."
+        "own, which the summary goes by where its predictions are shown, on left-out GPUs and "
+        "serving runs too."
     )
     missing = "no left-out predictions of the network that kernels taught."
     return Section("Intervals", text, [*items, *grids.coverage_grid(tables)], missing)
