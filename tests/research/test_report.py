@@ -14,6 +14,7 @@ from evaluations import MODELS, write_evaluation
 from matplotlib.colors import to_rgb
 from PIL import Image
 
+from pinn.coefficients.checkpoint_search import find_checkpoint
 from pinn.errors import PinnError
 from pinn.export.plot_style import MARKERS
 from pinn.research.report.anatomy import PART_LOOKS
@@ -22,6 +23,7 @@ from pinn.research.report.tables import read_tables
 from pinn.research.report.write import DOCS_PICTURES, render, write_report
 from pinn.research.suite_network import BATCHES, SHOWN, anatomy_rows, coefficient_rows
 from pinn.training.teacher.breakdown import PARTS
+from pinn.trust.calibration import read_calibration
 
 EVIDENCE = "4 models <of> which 3 are made up"
 
@@ -142,6 +144,15 @@ def test_the_summary_goes_by_the_intervals_of_the_checkpoint_that_it_shows(folde
     assert found == (
         "unseen models: cover TPOT 83 %; serving runs of unseen models: cover TPOT 100 %."
     )
+
+
+def test_the_released_intervals_are_such_a_table(folder):
+    released = pd.DataFrame(read_calibration(find_checkpoint()).coverage)
+    whole = released[(released["part"] == "all") & (released["metric"] == "tpot")]
+    text = dict(summary(replace(read_tables(folder), stated=released)))["90 % intervals"]
+    assert text.count("cover TPOT") == len(whole)
+    for share in whole["coverage"]:
+        assert f"cover TPOT {100 * share:.0f} %" in text
 
 
 def test_the_summary_compares_on_rows_that_both_predict(folder):
