@@ -28,6 +28,7 @@ class Flags(NamedTuple):
     fused_all_reduce: bool
     fused_quantization: bool
     all_reduce_latency: float
+    latent_launches: float
     cpu_offload_gb: float
     kv_element_bytes: float
     logit_bytes: float
@@ -58,6 +59,7 @@ class CostFacts:
         fused_quantization: 1 where quantization is, too.
         faster_all_reduce: Share of a small message's time that the engine's own kernel saves
             over vLLM's.
+        latent_launches: Launches of a latent attention beyond vLLM's, in a dense layer's.
         cpu_offload_gb: As vLLM's flag, GiB.
         memory_bytes_per_s: Bandwidth of the GPU's memory.
         link_bytes_per_s: Of its links to other GPUs, one way.
@@ -109,6 +111,7 @@ class CostFacts:
     fused_all_reduce: float
     fused_quantization: float
     faster_all_reduce: float
+    latent_launches: float
     cpu_offload_gb: float
     memory_bytes_per_s: float
     link_bytes_per_s: float
@@ -165,6 +168,7 @@ def cost_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> CostFacts:
         fused_all_reduce=float(flags.fused_all_reduce and tp > 1),
         fused_quantization=float(flags.fused_quantization and tp > 1),
         faster_all_reduce=1.0 - flags.all_reduce_latency,
+        latent_launches=flags.latent_launches,
         cpu_offload_gb=float(flags.cpu_offload_gb),
         memory_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
         link_bytes_per_s=gpu.link_bandwidth_bytes_per_s,

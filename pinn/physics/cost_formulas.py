@@ -27,8 +27,10 @@ def launched_layers(w: CostFacts) -> float:
     Assumptions, by counting launches in vLLM's modules (about ten in a dense layer): routing,
     sorting and two grouped multiplications of experts add eight, the down and up projections of
     latent attention with their norms, concatenation and copies eight, quantizing activations three.
+    What an engine launches more of latent attention is measured (``pinn/specs/launches.py``).
     """
-    return w.layers + 0.8 * w.moe_layers + 0.8 * w.latent_layers + 0.3 * w.layers * w.quantized
+    latent = (0.8 + w.latent_launches) * w.latent_layers
+    return w.layers + 0.8 * w.moe_layers + latent + 0.3 * w.layers * w.quantized
 
 
 def activation_token_s(w: CostFacts) -> float:

@@ -278,6 +278,7 @@ def _model_row(deployment: Deployment, model: ModelSpec, sampling: Sampling) -> 
         recipe.fused_all_reduce,
         recipe.fused_quantization,
         recipe.all_reduce_latency,
+        recipe.latent_launches,
         deployment.serving.cpu_offload_gb,
         deployment.kv_cache_precision.bytes_per_weight,
         sampler.timed_bytes,

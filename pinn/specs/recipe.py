@@ -82,6 +82,7 @@ class EffectiveRecipe:
         fused_all_reduce: Whether an all-reduce and the norm after it are one kernel.
         fused_quantization: Whether that kernel quantizes its result, too.
         all_reduce_latency: Of a message up to 256 KiB, relative to vLLM's own kernel.
+        latent_launches: Of a layer's latent attention beyond vLLM's, in those of a dense layer.
         moe_kernels: Kernels of the experts: ``AUTO``, ``TRITON``, ``CUTLASS`` or ``MARLIN``.
         sampler: Family of the sampler's kernels.
         speculation: What speculative decoding drafts and verifies; None without it.
@@ -116,6 +117,7 @@ class EffectiveRecipe:
     fused_all_reduce: bool
     fused_quantization: bool
     all_reduce_latency: float
+    latent_launches: float
     moe_kernels: str
     sampler: str
     speculation: Speculation | None

@@ -18,6 +18,7 @@ from pinn.specs.expert_kernels import named_kernels
 from pinn.specs.flags import Flag, flags_of
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.graph_sizes import contiguous_sizes, sglang_sizes, trtllm_sizes
+from pinn.specs.launches import LATENT_LAUNCHES
 from pinn.specs.recipe import (
     ALL_TO_ALL,
     ASSUMED,
@@ -149,6 +150,7 @@ def _recipe(
     _settle_parallelism(found)
     _settle_what_flags_say(found)
     _settle_all_reduce(found)
+    _settle_launches(found)
     _settle_speculation(found)
     {VLLM: _settle_vllm, SGLANG: _settle_sglang, TRTLLM: _settle_trtllm}[serving.engine](found)
     return found.recipe()
@@ -239,6 +241,12 @@ def _settle_all_reduce(found: _Found) -> None:
     found.put("all_reduce_latency", latency, source)
     quantizes = found.serving.engine == TRTLLM and found.values["fused_all_reduce"]
     found.put("fused_quantization", quantizes, QUANTIZING_ALL_REDUCE, ASSUMED)
+
+
+def _settle_launches(found: _Found) -> None:
+    """What the engine launches of a layer where no graph does."""
+    launches, source = LATENT_LAUNCHES[found.serving.engine]
+    found.put("latent_launches", launches, source, DESIGN if launches == 0.0 else ASSUMED)
 
 
 def _settle_speculation(found: _Found) -> None:

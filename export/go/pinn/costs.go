@@ -98,6 +98,7 @@ type costFacts struct {
 	fusedAllReduce       float64
 	fusedQuantization    float64
 	fasterAllReduce      float64
+	latentLaunches       float64
 	cpuOffloadGb         float64
 	memoryBytesPerS      float64
 	linkBytesPerS        float64
@@ -143,7 +144,7 @@ func (w *costFacts) costs() Costs {
 	c.Layers = w.layers
 	c.MoeLayers = w.moeLayers
 	c.QuantizedLayers = w.layers * w.quantized * (1 - w.fusedQuantization)
-	c.LaunchedLayers = w.layers + 0.8*w.moeLayers + 0.8*w.latentLayers + 0.3*w.layers*w.quantized
+	c.LaunchedLayers = w.layers + 0.8*w.moeLayers + (0.8+w.latentLaunches)*w.latentLayers + 0.3*w.layers*w.quantized
 	var chosen1 float64
 	if w.tensorParallelSize > 1 {
 		chosen1 = 1

@@ -32,6 +32,7 @@ func (d *Deployment) facts() costFacts {
 	}
 	w.logitBytes, w.samplerLaunch, w.samplerLogit = d.sampled.time()
 	w.fasterAllReduce = 1 - d.recipe.allReduceLatency
+	w.latentLaunches = d.recipe.latentLaunches
 	if d.recipe.tensorParallel > 1 {
 		w.fusedAllReduce = truth(d.recipe.fusedAllReduce)
 		w.fusedQuantization = truth(d.recipe.fusedQuantization)

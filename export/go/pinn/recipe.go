@@ -30,6 +30,7 @@ type recipe struct {
 	fusedAllReduce               bool
 	fusedQuantization            bool
 	allReduceLatency             float64
+	latentLaunches               float64
 	moeKernels                   string
 	chunkedPrefill               bool
 	speculation                  speculation
@@ -49,6 +50,7 @@ func (s Serving) resolve(g *GPU) (recipe, error) {
 	}
 	r := recipe{
 		tensorParallel: s.TensorParallelSize, dataParallel: s.DataParallelSize, speculation: drafts,
+		latentLaunches: latentLaunches[s.Engine],
 	}
 	if s.Engine != "vllm" {
 		if err := s.attentionRanks(&r); err != nil {
@@ -87,6 +89,10 @@ func (s Serving) resolve(g *GPU) (recipe, error) {
 // allReduceLatency is the time of a small all-reduce relative to vLLM's own kernel, as
 // ALL_REDUCE_LATENCY of Python's pinn.specs.recipe_rules.
 var allReduceLatency = map[string]float64{"vllm": 1, "sglang": 0.65, "trtllm": 0.69}
+
+// latentLaunches are those of a layer's latent attention beyond vLLM's, in a dense layer's, as
+// LATENT_LAUNCHES of Python's pinn.specs.launches.
+var latentLaunches = map[string]float64{"sglang": 1.5}
 
 // allReduce settles what an all-reduce takes and is fused with. By default SGLang fuses for some
 // architectures, which a model here does not name: set FuseAllReduce for those.
