@@ -56,6 +56,18 @@ def test_a_left_out_model_is_predicted_by_the_network_without_it():
     assert without["aiconfigurator_tpot_s"].notna().all()
 
 
+def test_another_engine_and_model_that_taught_nothing_are_predicted():
+    """DeepSeek on SGLang up to 16 clients; bars of all its rows: TPOT 6.5, TTFT 25 %."""
+    rows = engines.engine_rows()
+    deepseek = rows["model"].str.contains("DeepSeek") & (rows["engine"] == "sglang")
+    few = rows[deepseek & (rows["apart"] == "") & (rows["concurrency"] <= 16)]
+    scores = engines.score_engines(few, *engines.networks())
+    assert len(scores) > 40
+    for metric, bar in (("tpot", 0.065), ("ttft", 0.25)):
+        error = scores[f"network_{metric}_s"] / scores[f"{metric}_s"] - 1
+        assert error.abs().median() < bar, metric
+
+
 def test_a_checkpoint_alone_says_that_it_may_have_seen_the_models(checkpoint_path):
     with pytest.warns(UserWarning, match="no network that never saw a model: .* predicts every"):
         assert engines.networks(checkpoint_path)[1] == {}
