@@ -13,5 +13,5 @@ from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 LATENT_LAUNCHES = {
     VLLM: (0.0, "what others are measured against"),
     SGLANG: (1.5, "sglang 0.5.9 and 0.5.10 in the tables of aiconfigurator-core 0.12.0"),
-    TRTLLM: (0.0, "its modules were timed from CUDA graphs: as vLLM's"),
+    TRTLLM: (0.0, "as vLLM's: its modules were timed from CUDA graphs alone"),
 }

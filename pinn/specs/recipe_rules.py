@@ -246,7 +246,8 @@ def _settle_all_reduce(found: _Found) -> None:
 def _settle_launches(found: _Found) -> None:
     """What the engine launches of a layer where no graph does."""
     launches, source = LATENT_LAUNCHES[found.serving.engine]
-    found.put("latent_launches", launches, source, DESIGN if launches == 0.0 else ASSUMED)
+    kind = DESIGN if found.serving.engine == VLLM else ASSUMED
+    found.put("latent_launches", launches, source, kind)
 
 
 def _settle_speculation(found: _Found) -> None:
