@@ -87,7 +87,7 @@ func (s Serving) resolve(g *GPU) (recipe, error) {
 }
 
 // allReduceLatency is the time of a small all-reduce relative to vLLM's own kernel, as
-// ALL_REDUCE_LATENCY of Python's pinn.specs.recipe_rules.
+// ALL_REDUCE_LATENCY of Python's pinn.specs.all_reduce.
 var allReduceLatency = map[string]float64{"vllm": 1, "sglang": 0.65, "trtllm": 0.69}
 
 // latentLaunches are those of a layer's latent attention beyond vLLM's, in a dense layer's, as
