@@ -20,6 +20,7 @@ def observation_row(**changes: Any) -> dict[str, Any]:
         "max_cudagraph_capture_size": 512,
         "moe_backend": "",
         "poll_interval": 1,
+        "prompt_wait_steps": 0,
         "concurrency": 8,
         "prompt_tokens": 1024,
         "output_tokens": 1024,

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from pinn.data.engine_scripts import WAIT_SHARE
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu_catalog import load_gpu
@@ -45,6 +46,7 @@ def observed_deployment(row: Row) -> Deployment:
         int(row["max_cudagraph_capture_size"]),
         str(row["moe_backend"]),
         int(row["poll_interval"]),
+        int(row["prompt_wait_steps"]),
         str(row["engine"]),
         "" if row["engine"] == VLLM else str(row["engine_version"]),
     )
@@ -92,6 +94,7 @@ def _observed(
     max_cudagraph_capture_size: int,
     moe_backend: str,
     poll_interval: int,
+    prompt_wait_steps: int,
     engine: str,
     engine_version: str,
 ) -> Deployment:
@@ -115,6 +118,9 @@ def _observed(
         if engine == SGLANG:
             polling = {"scheduler_recv_interval": poll_interval} if poll_interval > 1 else {}
             own |= {"data_parallel_size": dp} | polling
+        elif prompt_wait_steps:
+            waits = "attention_dp_timeout_iters" if dp > 1 else "batch_wait_timeout_iters"
+            own |= {waits: prompt_wait_steps, "batch_wait_max_tokens_ratio": WAIT_SHARE}
     return Deployment(
         model=with_precision(load_model(model), precision),
         gpu=load_gpu(gpu),

@@ -6,7 +6,9 @@ the flags that decide what a step holds. Flags that no line names are the engine
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -20,6 +22,12 @@ DEFAULT_TOKENS = {"sglang": 8192, "trtllm": 8192}
 SPARE_TOKENS = 64
 #: Largest batch of decodes in a CUDA graph: SGLang's default from TP 4 on, and below.
 SGLANG_GRAPH_REQUESTS, SGLANG_GRAPH_REQUESTS_SMALL = 512, 256
+#: ``batch_wait_timeout_iters`` of Llama's script, for prompts and outputs of so many tokens on
+#: fewer than so many GPUs, and the share of the budget that ends a wait; as the script is
+#: remembered. Equal prompts with other outputs, and on 8 GPUs, show no wait (docs/engines.md).
+WAIT_STEPS, WAIT_TOKENS, WAIT_BELOW_GPUS, WAIT_SHARE = 20, 1024, 8, 0.9
+#: ``attention_dp_config: timeout_iters`` of DeepSeek's script, as remembered.
+BALANCE_STEPS = 60
 #: From so many requests on SGLang's B200 scripts poll once in 30 steps, below once in 10.
 POLLED_RARELY_FROM, RARE_POLL_STEPS, POLL_STEPS = 16, 30, 10
 
@@ -38,6 +46,8 @@ class EngineScript:
         step_tokens: Most tokens of a step or chunk; 0 for the default.
         one_prompt: Whether a step has room for one prompt beside the decodes of all clients.
         polls_rarely: Whether ``--scheduler-recv-interval`` is passed.
+        gathers_prompts: Whether ``batch_wait_timeout_iters`` is passed for short loads.
+        balances_ranks: Whether attention data parallelism runs with ``enable_balance``.
         precision_served: Scheme that really ran, where the file's label hides it.
     """
 
@@ -50,6 +60,8 @@ class EngineScript:
     step_tokens: int = 0
     one_prompt: bool = False
     polls_rarely: bool = False
+    gathers_prompts: bool = False
+    balances_ranks: bool = False
     precision_served: str = ""
 
     def runs(self, engine: str, model: str, gpu: str, precision: str) -> bool:
@@ -87,10 +99,11 @@ SCRIPTS: tuple[EngineScript, ...] = (
     EngineScript(
         "trtllm", "dsr1_*_trt.sh: kv_cache_config dtype fp8; max_num_tokens from CONC + ISL + 64, "
         "as the scripts are remembered: not read again", _DEEPSEEK, kv_cache_dtype="fp8",
-        one_prompt=True,
+        one_prompt=True, balances_ranks=True,
     ),
-    EngineScript("trtllm", "llama70b_*_trt.sh: kv_cache_config dtype fp8", _LLAMA,
-        kv_cache_dtype="fp8"),
+    EngineScript("trtllm", "llama70b_*_trt.sh: kv_cache_config dtype fp8; "
+        "batch_wait_timeout_iters, as remembered", _LLAMA, kv_cache_dtype="fp8",
+        gathers_prompts=True),
 )  # fmt: skip
 
 
@@ -107,12 +120,14 @@ def with_engine_flags(rows: pd.DataFrame) -> pd.DataFrame:
 
     Args:
         rows: Columns ``engine``, ``model``, ``gpu``, ``precision``, ``concurrency``,
-            ``prompt_tokens`` and ``tensor_parallel_size``.
+            ``prompt_tokens``, ``output_tokens``, ``tensor_parallel_size`` and
+            ``data_parallel_size``.
 
     Returns:
         The rows with ``precision``, ``kv_cache_dtype``, ``max_num_batched_tokens`` and
         ``max_cudagraph_capture_size`` as they ran, and ``poll_interval``, after how many decode
-        steps the engine looks for new requests. TensorRT-LLM's scripts capture graphs up to the
+        steps the engine looks for new requests, and ``prompt_wait_steps``, how many new prompts
+        wait for others. TensorRT-LLM's scripts capture graphs up to the
         concurrency, with padding.
     """
     named = zip(rows["engine"], rows["model"], rows["gpu"], rows["precision"], strict=True)
@@ -130,6 +145,9 @@ def with_engine_flags(rows: pd.DataFrame) -> pd.DataFrame:
         ],
         max_cudagraph_capture_size=[_graphs(s, clients, tp) for s, clients, tp in at],
         poll_interval=[_poll_steps(s, clients) for s, clients, _ in at],
+        prompt_wait_steps=[
+            _wait_steps(s, row) for s, row in zip(scripts, rows.to_dict("records"), strict=True)
+        ],
         moe_backend="",
     )
 
@@ -150,6 +168,15 @@ def _graphs(script: EngineScript, concurrency: int, tensor_parallel_size: int) -
     if script.engine == "trtllm":
         return int(concurrency)
     return SGLANG_GRAPH_REQUESTS if tensor_parallel_size >= 4 else SGLANG_GRAPH_REQUESTS_SMALL
+
+
+def _wait_steps(script: EngineScript, row: dict[Hashable, Any]) -> int:
+    """Steps that new prompts of a row's server wait for others."""
+    if row["data_parallel_size"] > 1:
+        return BALANCE_STEPS if script.balances_ranks else 0
+    short = row["prompt_tokens"] == row["output_tokens"] == WAIT_TOKENS
+    few = row["tensor_parallel_size"] < WAIT_BELOW_GPUS
+    return WAIT_STEPS if script.gathers_prompts and short and few else 0
 
 
 def _poll_steps(script: EngineScript, concurrency: int) -> int:

@@ -89,6 +89,7 @@ CANONICAL = (
     "max_cudagraph_capture_size",
     "moe_backend",
     "poll_interval",
+    "prompt_wait_steps",
     "concurrency",
     "prompt_tokens",
     "output_tokens",
@@ -174,6 +175,7 @@ def decode(raw: pd.DataFrame) -> pd.DataFrame:
     rows["precision"] = rows["precision"].fillna("bf16")
     rows["enable_expert_parallel"] = rows["stored_moe_ep_size"] > 1
     rows["data_parallel_size"] = rows["poll_interval"] = 1
+    rows["prompt_wait_steps"] = 0
     rows["ttft_s"] *= MILLISECOND
     rows["tpot_s"] *= MILLISECOND
     return rows

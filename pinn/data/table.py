@@ -51,6 +51,7 @@ COLUMNS = (
     Column("max_cudagraph_capture_size", "count", "token", "largest step in a CUDA graph"),
     Column("moe_backend", "text", "", "kernels of the experts; empty for the engine's default"),
     Column("poll_interval", "count", "step", "decode steps between two looks at new requests"),
+    Column("prompt_wait_steps", "from zero", "step", "steps that new prompts wait for others"),
     Column("concurrency", "count", "", "requests kept in flight by the closed loop"),
     Column("prompt_tokens", "count", "token", "nominal prompt length"),
     Column("output_tokens", "count", "token", "nominal output length"),
@@ -61,8 +62,16 @@ COLUMNS = (
     Column("date", "text", "", "day of the measurement, ISO 8601; empty where not recorded"),
     Column("series", "text", "", "equal for rows that differ only in concurrency and build"),
 )
-_DTYPES = {"text": "str", "flag": "bool", "count": "int64", "seconds": "float64"}
-SCHEMA = "closed-loop observations 4"
+_DTYPES = {
+    "text": "str", "flag": "bool", "count": "int64", "from zero": "int64", "seconds": "float64",
+}  # fmt: skip
+#: What numbers have to be, by kind.
+_WANTED = {
+    "count": "a whole number of at least 1",
+    "from zero": "a whole number of at least 0",
+    "seconds": "above 0 s",
+}
+SCHEMA = "closed-loop observations 5"
 
 
 @dataclass(frozen=True)
@@ -195,15 +204,15 @@ def _checked(values: pd.Series, column: Column, what: str) -> pd.Series:
     """The values with their column's dtype, or an error that names the first bad one."""
     if values.isna().any():
         raise PinnError(f"{what}: {column.name} is missing in {int(values.isna().sum())} row(s)")
-    if column.kind in ("count", "seconds"):
+    if column.kind in _WANTED:
         numbers = pd.to_numeric(values, errors="coerce")
-        bad = ~(np.isfinite(numbers) & (numbers > 0))
-        if column.kind == "count":
+        least = numbers >= 0 if column.kind == "from zero" else numbers > 0
+        bad = ~(np.isfinite(numbers) & least)
+        if column.kind != "seconds":
             bad |= numbers != np.floor(numbers)
         if bad.any():
-            wanted = "a whole number of at least 1" if column.kind == "count" else "above 0 s"
             raise PinnError(
-                f"{what}: {column.name} must be {wanted}, got {values[bad].iloc[0]} "
+                f"{what}: {column.name} must be {_WANTED[column.kind]}, got {values[bad].iloc[0]} "
                 f"({int(bad.sum())} row(s) like it)"
             )
         values = numbers

@@ -45,6 +45,9 @@ _SETTINGS = [
     ("chunk_multiple", "i8"),
     ("reserves", "i8"),  # requests are admitted with room for their whole output
     ("poll_interval", "i8"),
+    ("prompt_wait_steps", "i8"),
+    ("prompt_wait_tokens", "i8"),
+    ("waits_for_all", "i8"),  # until every replica has a prompt
     ("rounds_up", "i8"),  # decodes to the next CUDA graph
     ("expected_share", "f8"),  # of an output, at first
     ("drafts", "i8"),  # drafted tokens that a decode brings to be verified

@@ -25,6 +25,7 @@ from pinn.simulator.hooks import (
 )
 from pinn.simulator.jit import compiled, inner
 from pinn.simulator.output import update_from_output
+from pinn.simulator.prompt_wait import prompts_wait
 from pinn.simulator.queues import append_waiting, pop_input
 from pinn.simulator.scheduler import schedule
 from pinn.simulator.state import FIRST_SUM, LOADING, SENT, WAITING
@@ -204,9 +205,9 @@ def _schedule_group(engine, group):
     state = arrays.groups(engine)[group]
     column = (state.oldest + state.in_flight) % engine.depth
     first, count = replicas_of(engine, group)
-    tokens = 0
+    tokens, waits = 0, prompts_wait(engine, group)
     for replica in range(first, first + count):
-        tokens += schedule(engine, replica, column, state.now_s)
+        tokens += schedule(engine, replica, column, state.now_s, waits)
     return tokens
 
 

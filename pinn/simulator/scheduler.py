@@ -2,9 +2,9 @@
 
 Prompts and decodes share a step here. It mirrors ``vllm/v1/core/sched/scheduler.py: Scheduler.
 schedule`` with the first-come-first-served policy, and ``AsyncScheduler._update_after_schedule``.
-TensorRT-LLM's ``MicroBatchScheduler`` does the same but for three things: a chunk is a multiple of
-its blocks, a request is admitted with room for its whole output
-(``GUARANTEED_NO_EVICT``), and steps of decodes are rounded up to a CUDA graph. Under speculative
+TensorRT-LLM's ``MicroBatchScheduler`` does the same but for four things: a chunk is a multiple of
+its blocks, a request is admitted with room for its whole output (``GUARANTEED_NO_EVICT``), steps of
+decodes are rounded up to a CUDA graph, and new prompts may wait for others. Under speculative
 decoding every decode brings all its drafts. Left out: LoRA, encoder inputs and structured output.
 """
 
@@ -34,7 +34,7 @@ from pinn.simulator.state import (
 
 
 @inner
-def schedule(engine, replica, column, now):
+def schedule(engine, replica, column, now, prompts_wait):
     """Fill batch ``column`` of a replica, update its requests and return the batch's tokens."""
     state = arrays.replicas(engine)[replica]
     state.new = state.preempted = state.tokens = 0
@@ -45,7 +45,7 @@ def schedule(engine, replica, column, now):
         schedule_apart(engine, replica, column, now)
     else:
         _schedule_running(engine, replica, column)
-        if state.preempted == 0:
+        if state.preempted == 0 and not prompts_wait:
             _schedule_waiting(engine, replica, column, now)
     sums = arrays.sums(engine)[replica]
     sums[REREAD] = _reread_tokens(engine, replica, sums[1], sums[3])

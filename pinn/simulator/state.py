@@ -142,6 +142,7 @@ GROUP = np.dtype(
         ("gpu_free_s", "f8"),
         ("last_end_s", "f8"),
         ("step_time_s", "f8"),  # moving average
+        ("waited", "i8"),  # steps that prompts have waited for others
     ],
     align=True,
 )

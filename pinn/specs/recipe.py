@@ -61,6 +61,9 @@ class EffectiveRecipe:
         admission: ``NEXT_STEP``, ``ESTIMATE`` or ``COMPLETION``.
         admission_share: Under ``ESTIMATE``, the share of an output that is expected at first.
         poll_interval: Decode steps between two looks at the queue of new requests.
+        prompt_wait_steps: Steps that new prompts wait for others while decodes go on; 0 for none.
+        prompt_wait_tokens: Tokens of a step that end the wait; under attention data parallelism a
+            prompt for every replica does.
         overlap: Whether a step is planned while the one before runs.
         routing: How requests are spread over replicas: ``LEAST_LOADED`` or ``ROUND_ROBIN``.
         tensor_parallel_size: GPUs that share an attention layer.
@@ -98,6 +101,8 @@ class EffectiveRecipe:
     admission: str
     admission_share: float
     poll_interval: int
+    prompt_wait_steps: int
+    prompt_wait_tokens: int
     overlap: bool
     routing: str
     tensor_parallel_size: int

@@ -6,6 +6,7 @@ flag sets, such as the kind of schedule, stands here with its source.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
@@ -152,6 +153,7 @@ def _recipe(
     _settle_all_reduce(found)
     _settle_launches(found)
     _settle_speculation(found)
+    _settle_prompt_wait(found)
     {VLLM: _settle_vllm, SGLANG: _settle_sglang, TRTLLM: _settle_trtllm}[serving.engine](found)
     return found.recipe()
 
@@ -248,6 +250,23 @@ def _settle_launches(found: _Found) -> None:
     launches, source = LATENT_LAUNCHES[found.serving.engine]
     kind = DESIGN if found.serving.engine == VLLM else ASSUMED
     found.put("latent_launches", launches, source, kind)
+
+
+def _settle_prompt_wait(found: _Found) -> None:
+    """``PyExecutor._waiting_requests``; ``_balance_adp_requests`` with attention parallel."""
+    if found.serving.engine != TRTLLM:
+        for name in ("prompt_wait_steps", "prompt_wait_tokens"):
+            found.put(name, 0, "TensorRT-LLM alone lets prompts wait for others")
+        return
+    ranks = found.values["data_parallel_size"]
+    steps = "batch_wait_timeout_iters" if ranks == 1 else "attention_dp_timeout_iters"
+    found.take("prompt_wait_steps", steps)
+    budget = found.values["token_budget"]
+    found.take(
+        "prompt_wait_tokens",
+        "batch_wait_max_tokens_ratio",
+        lambda ratio: math.ceil(ratio * budget) if ranks == 1 else 0,
+    )
 
 
 def _settle_speculation(found: _Found) -> None:

@@ -182,6 +182,20 @@ class ServingSpec:
         1.0, "How long outputs are expected to be, relative to the usual guess.", above=0,
         engines=(SGLANG,),
     )  # fmt: skip
+    batch_wait_timeout_iters: int = flag(
+        0, "Steps that prompts wait for more of them while decodes go on.", least=0,
+        engines=(TRTLLM,),
+    )  # fmt: skip
+    batch_wait_max_tokens_ratio: float = flag(
+        0.0, "Share of a step's token budget that ends such a wait.", least=0, most=1,
+        engines=(TRTLLM,),
+    )  # fmt: skip
+    attention_dp_timeout_iters: int = flag(
+        0,
+        "Steps that prompts wait for one on every rank (attention_dp_config: enable_balance).",
+        least=0,
+        engines=(TRTLLM,),
+    )
     cudagraph_padding: bool | None = flag(
         None,
         "Round decode batches up to the sizes of CUDA graphs.",

@@ -1,5 +1,7 @@
 """SGLang's and TensorRT-LLM's rows of the file: layouts, counts, what their scripts passed."""
 
+import math
+
 import pandas as pd
 import pytest
 from silicon_row import raw_row
@@ -133,8 +135,39 @@ def test_what_scripts_passed(change, budget, graphs, polls):
     row = {
         "engine": "sglang", "model": "deepseek-ai/DeepSeek-R1", "gpu": "b200_sxm",
         "precision": "nvfp4", "concurrency": 64, "prompt_tokens": 1024,
-        "tensor_parallel_size": 4,
+        "output_tokens": 1024, "tensor_parallel_size": 4, "data_parallel_size": 1,
     }  # fmt: skip
     ran = with_engine_flags(pd.DataFrame([row | change])).iloc[0]
     assert ran["max_num_batched_tokens"] == budget
     assert (ran["max_cudagraph_capture_size"], ran["poll_interval"]) == (graphs, polls)
+
+
+@pytest.mark.parametrize(
+    ("change", "steps"),
+    [
+        ({}, 20),
+        ({"tensor_parallel_size": 8}, 0),
+        ({"output_tokens": 8192}, 0),
+        ({"prompt_tokens": 8192}, 0),
+        ({"engine": "sglang"}, 0),
+        ({"model": "openai/gpt-oss-120b"}, 0),
+        ({"model": "deepseek-ai/DeepSeek-R1", "data_parallel_size": 4}, 60),
+    ],
+)
+def test_whose_prompts_wait_for_others(change, steps):
+    row = {
+        "engine": "trtllm", "model": "meta-llama/Llama-3.3-70B-Instruct", "gpu": "b200_sxm",
+        "precision": "fp8", "concurrency": 4, "prompt_tokens": 1024, "output_tokens": 1024,
+        "tensor_parallel_size": 1, "data_parallel_size": 1,
+    }  # fmt: skip
+    assert with_engine_flags(pd.DataFrame([row | change]))["prompt_wait_steps"].item() == steps
+
+
+def test_waits_of_measured_rows_reach_the_recipe(engines):
+    """Llama's 1024 x 1024 on fewer than 8 GPUs, and DeepSeek's with attention data parallelism."""
+    rows = engines[0].query("engine == 'trtllm' and prompt_wait_steps > 0")
+    for _, row in rows.drop_duplicates("series").iterrows():
+        recipe, ranks = observed_deployment(row).recipe, row["data_parallel_size"]
+        assert recipe.prompt_wait_steps == (20 if ranks == 1 else 60)
+        assert recipe.prompt_wait_tokens == (math.ceil(0.9 * 8192) if ranks == 1 else 0)
+    assert set(rows["data_parallel_size"]) == {1, 4, 8}

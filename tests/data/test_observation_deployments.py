@@ -16,6 +16,7 @@ ROW = {
     "engine": "vllm",
     "engine_version": "0.15.1",
     "poll_interval": 1,
+    "prompt_wait_steps": 0,
     "precision": "fp8_block",
     "tensor_parallel_size": 4,
     "data_parallel_size": 1,

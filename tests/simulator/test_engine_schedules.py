@@ -126,6 +126,45 @@ def test_trtllm_cuts_prompts_at_whole_blocks_where_it_may():
     assert batches[:4] == [["3@0", "4@0"], ["1@3", "8@4"], ["1@4", "5@12"], ["1@5", "1@17"]]
 
 
+def test_trtllm_lets_prompts_wait_for_more_of_them_while_decodes_go_on():
+    """Three steps at most, or until decodes and prompts make 15 of 16 tokens."""
+    waits = {"batch_wait_timeout_iters": 3, "batch_wait_max_tokens_ratio": 0.9}
+    workload = load([4, 2, 3, 13, 2], [10, 3, 2, 3, 2], [0.0, 1.5, 3.5, 6.5, 15.5])
+    run, batches = serve(workload, TRTLLM | waits | {"max_num_batched_tokens": 16})
+    assert batches == [
+        ["4@0"],  # nothing is decoded, so it need not wait
+        ["1@4"],
+        ["1@5"],  # the second prompt waits
+        ["1@6"],
+        ["1@7"],  # and the third with it
+        ["1@8", "2@0", "3@0"],
+        ["1@9", "1@2", "1@3", "1@0"],  # three decodes in a graph of four; the third ends
+        ["1@10", "1@3", "13@0"],  # 15 tokens, worth a step at once
+        ["1@11", "1@13"],
+        ["1@12", "1@14"],
+        ["2@0"],
+        ["1@2"],
+    ]
+    assert run.requests.finish_s.tolist() == [10, 8, 7, 10, 17.5]
+
+
+def test_trtllm_balances_prompts_over_its_attention_ranks():
+    """A prompt waits until the other rank has one, too, or one step in four lets it through."""
+    serving = TRTLLM | {
+        "enable_dp_attention": True, "tensor_parallel_size": 2, "model": MIXTURE,
+        "attention_dp_timeout_iters": 4,
+    }  # fmt: skip
+    workload = load([4] * 5, [12, 12, 2, 2, 2], [0.0, 0.0, 1.5, 6.5, 6.6])
+    run, _ = serve(workload, serving)
+    assert run.requests.scheduled_s.tolist() == [0, 0, 4, 7, 7]
+
+
+def test_without_a_wait_prompts_run_as_soon_as_they_fit():
+    workload = load([4, 2, 3], [10, 3, 2], [0.0, 1.5, 3.5])
+    run, _ = serve(workload, TRTLLM | {"batch_wait_max_tokens_ratio": 0.9})
+    assert run.requests.scheduled_s.tolist() == [0, 2, 4]
+
+
 def test_trtllm_refuses_a_prompt_beyond_its_budget():
     with pytest.raises(PinnError, match="a prompt of 17 tokens exceeds max_num_tokens 10"):
         serve(load([17], [2]), TRTLLM | {"max_num_batched_tokens": 10})
@@ -163,6 +202,9 @@ def engines(draw):
         "block_size": draw(st.sampled_from([1, 4])),
         "enable_prefix_caching": draw(st.booleans()),
     }
+    if engine == "trtllm":
+        serving["batch_wait_timeout_iters"] = draw(st.sampled_from([0, 3]))
+        serving["batch_wait_max_tokens_ratio"] = draw(st.sampled_from([0.2, 1.0]))
     if engine == "sglang":
         serving["scheduler_recv_interval"] = draw(st.sampled_from([1, 5]))
         serving["max_num_batched_tokens"] = draw(st.sampled_from([4, 16]))

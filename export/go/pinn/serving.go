@@ -100,6 +100,17 @@ type Serving struct {
 	// [default: 1]
 	ScheduleConservativeness float64 `json:"schedule_conservativeness"`
 
+	// BatchWaitTimeoutIters: Steps that prompts wait for more of them while decodes go on. [default:
+	// 0]
+	BatchWaitTimeoutIters int64 `json:"batch_wait_timeout_iters"`
+
+	// BatchWaitMaxTokensRatio: Share of a step's token budget that ends such a wait. [default: 0]
+	BatchWaitMaxTokensRatio float64 `json:"batch_wait_max_tokens_ratio"`
+
+	// AttentionDPTimeoutIters: Steps that prompts wait for one on every rank (attention_dp_config:
+	// enable_balance). [default: 0]
+	AttentionDPTimeoutIters int64 `json:"attention_dp_timeout_iters"`
+
 	// CudagraphPadding: As others spell it: sglang: the opposite of disable_cuda_graph_padding;
 	// trtllm: cuda_graph_padding. Round decode batches up to the sizes of CUDA graphs. [default: the
 	// engine's]
