@@ -133,7 +133,9 @@ def _server(row: pd.Series, pool: str) -> Deployment:
     )
     flags = with_engine_flags(given) if row["engine"] != VLLM else given.assign(**_VLLM_FLAGS)
     plain = row["engine"] == SGLANG and row["gpu"] in _PLAIN_CACHE
-    flags = flags.assign(kv_cache_dtype="auto" if plain else "fp8", poll_interval=1)
+    flags = flags.assign(
+        kv_cache_dtype="auto" if plain else "fp8", poll_interval=1, prompt_wait_steps=0
+    )
     deployment = observed_deployment(flags.iloc[0])
     serving = deployment.serving
     longest = int(row["prompt_tokens"]) + int(row["output_tokens"]) + MODEL_LEN_MARGIN
