@@ -26,8 +26,9 @@ SGLANG_GRAPH_REQUESTS, SGLANG_GRAPH_REQUESTS_SMALL = 512, 256
 #: fewer than so many GPUs, and the share of the budget that ends a wait; as the script is
 #: remembered. Equal prompts with other outputs, and on 8 GPUs, show no wait (docs/engines.md).
 WAIT_STEPS, WAIT_TOKENS, WAIT_BELOW_GPUS, WAIT_SHARE = 20, 1024, 8, 0.9
-#: ``attention_dp_config: timeout_iters`` of DeepSeek's script, as remembered.
-BALANCE_STEPS = 60
+#: ``attention_dp_config: timeout_iters`` of DeepSeek's script, and the engine's default
+#: (``llm_args.py``: ``AttentionDpConfig``) that gpt-oss's leaves, both as remembered.
+BALANCE_STEPS, DEFAULT_BALANCE_STEPS = 60, 50
 #: From so many requests on SGLang's B200 scripts poll once in 30 steps, below once in 10.
 POLLED_RARELY_FROM, RARE_POLL_STEPS, POLL_STEPS = 16, 30, 10
 
@@ -47,7 +48,8 @@ class EngineScript:
         one_prompt: Whether a step has room for one prompt beside the decodes of all clients.
         polls_rarely: Whether ``--scheduler-recv-interval`` is passed.
         gathers_prompts: Whether ``batch_wait_timeout_iters`` is passed for short loads.
-        balances_ranks: Whether attention data parallelism runs with ``enable_balance``.
+        balance_steps: ``timeout_iters`` of attention data parallelism with ``enable_balance``; 0
+            without it.
         precision_served: Scheme that really ran, where the file's label hides it.
     """
 
@@ -61,7 +63,7 @@ class EngineScript:
     one_prompt: bool = False
     polls_rarely: bool = False
     gathers_prompts: bool = False
-    balances_ranks: bool = False
+    balance_steps: int = 0
     precision_served: str = ""
 
     def runs(self, engine: str, model: str, gpu: str, precision: str) -> bool:
@@ -90,7 +92,7 @@ SCRIPTS: tuple[EngineScript, ...] = (
     EngineScript(
         "trtllm", "gptoss_fp4_b200_trt.sh: kv_cache_config dtype fp8, max_num_tokens 20000, "
         "TRTLLM experts", _GPT_OSS, ("b200_sxm",), "mxfp4", "fp8", 20000,
-        precision_served="mxfp4_mxfp8",
+        precision_served="mxfp4_mxfp8", balance_steps=DEFAULT_BALANCE_STEPS,
     ),
     EngineScript(
         "trtllm", "gptoss_fp4_h200_trt.sh: kv_cache_config dtype fp8, max_num_tokens 20000",
@@ -99,7 +101,7 @@ SCRIPTS: tuple[EngineScript, ...] = (
     EngineScript(
         "trtllm", "dsr1_*_trt.sh: kv_cache_config dtype fp8; max_num_tokens from CONC + ISL + 64, "
         "as the scripts are remembered: not read again", _DEEPSEEK, kv_cache_dtype="fp8",
-        one_prompt=True, balances_ranks=True,
+        one_prompt=True, balance_steps=BALANCE_STEPS,
     ),
     EngineScript("trtllm", "llama70b_*_trt.sh: kv_cache_config dtype fp8; "
         "batch_wait_timeout_iters, as remembered", _LLAMA, kv_cache_dtype="fp8",
@@ -173,7 +175,7 @@ def _graphs(script: EngineScript, concurrency: int, tensor_parallel_size: int) -
 def _wait_steps(script: EngineScript, row: dict[Hashable, Any]) -> int:
     """Steps that new prompts of a row's server wait for others."""
     if row["data_parallel_size"] > 1:
-        return BALANCE_STEPS if script.balances_ranks else 0
+        return script.balance_steps
     short = row["prompt_tokens"] == row["output_tokens"] == WAIT_TOKENS
     few = row["tensor_parallel_size"] < WAIT_BELOW_GPUS
     return WAIT_STEPS if script.gathers_prompts and short and few else 0
