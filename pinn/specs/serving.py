@@ -183,11 +183,11 @@ class ServingSpec:
         engines=(SGLANG,),
     )  # fmt: skip
     batch_wait_timeout_iters: int = flag(
-        0, "Steps that prompts wait for more of them while decodes go on.", least=0,
+        0, "Steps that prompts wait for more, up to batch_wait_max_tokens_ratio.", least=0,
         engines=(TRTLLM,),
     )  # fmt: skip
     batch_wait_max_tokens_ratio: float = flag(
-        0.0, "Share of a step's token budget that ends such a wait.", least=0, most=1,
+        0.0, "Share of a step's token budget that ends that wait.", least=0, most=1,
         engines=(TRTLLM,),
     )  # fmt: skip
     attention_dp_timeout_iters: int = flag(

@@ -100,11 +100,11 @@ type Serving struct {
 	// [default: 1]
 	ScheduleConservativeness float64 `json:"schedule_conservativeness"`
 
-	// BatchWaitTimeoutIters: Steps that prompts wait for more of them while decodes go on. [default:
-	// 0]
+	// BatchWaitTimeoutIters: Steps that prompts wait for more, up to batch_wait_max_tokens_ratio.
+	// [default: 0]
 	BatchWaitTimeoutIters int64 `json:"batch_wait_timeout_iters"`
 
-	// BatchWaitMaxTokensRatio: Share of a step's token budget that ends such a wait. [default: 0]
+	// BatchWaitMaxTokensRatio: Share of a step's token budget that ends that wait. [default: 0]
 	BatchWaitMaxTokensRatio float64 `json:"batch_wait_max_tokens_ratio"`
 
 	// AttentionDPTimeoutIters: Steps that prompts wait for one on every rank (attention_dp_config:
