@@ -118,9 +118,11 @@ def _observed(
         if engine == SGLANG:
             polling = {"scheduler_recv_interval": poll_interval} if poll_interval > 1 else {}
             own |= {"data_parallel_size": dp} | polling
+        elif prompt_wait_steps and dp > 1:
+            own["attention_dp_timeout_iters"] = prompt_wait_steps
         elif prompt_wait_steps:
-            waits = "attention_dp_timeout_iters" if dp > 1 else "batch_wait_timeout_iters"
-            own |= {waits: prompt_wait_steps, "batch_wait_max_tokens_ratio": WAIT_SHARE}
+            own["batch_wait_timeout_iters"] = prompt_wait_steps
+            own["batch_wait_max_tokens_ratio"] = WAIT_SHARE
     return Deployment(
         model=with_precision(load_model(model), precision),
         gpu=load_gpu(gpu),

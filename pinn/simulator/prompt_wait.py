@@ -2,7 +2,8 @@
 
 Mirrors ``tensorrt_llm/_torch/pyexecutor/py_executor.py``, as remembered: ``_waiting_requests``, and
 ``_balance_adp_requests`` where attention is data parallel. A prompt that waits for blocks of the
-cache counts as one that could run here; there it does not.
+cache counts as one that could run here; there it does not. Ranks of a dense model do not keep step
+here, so that none waits for another.
 """
 
 from __future__ import annotations

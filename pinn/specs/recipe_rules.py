@@ -253,7 +253,10 @@ def _settle_launches(found: _Found) -> None:
 
 
 def _settle_prompt_wait(found: _Found) -> None:
-    """``PyExecutor._waiting_requests``; ``_balance_adp_requests`` with attention parallel."""
+    """How long prompts wait for others in TensorRT-LLM's ``py_executor.py``.
+
+    ``_waiting_requests``, and ``_balance_adp_requests`` under attention data parallelism.
+    """
     if found.serving.engine != TRTLLM:
         for name in ("prompt_wait_steps", "prompt_wait_tokens"):
             found.put(name, 0, "TensorRT-LLM alone lets prompts wait for others")
