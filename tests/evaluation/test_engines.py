@@ -56,6 +56,10 @@ def test_a_left_out_model_is_predicted_by_the_network_without_it():
     assert without["aiconfigurator_tpot_s"].notna().all()
 
 
+def network_errors(scores, metric):
+    return (scores[f"network_{metric}_s"] / scores[f"{metric}_s"] - 1).abs()
+
+
 def test_another_engine_and_model_that_taught_nothing_are_predicted():
     """DeepSeek on SGLang up to 16 clients; bars of all its rows: TPOT 6.5, TTFT 25 %."""
     rows = engines.engine_rows()
@@ -63,9 +67,8 @@ def test_another_engine_and_model_that_taught_nothing_are_predicted():
     few = rows[deepseek & (rows["apart"] == "") & (rows["concurrency"] <= 16)]
     scores = engines.score_engines(few, *engines.networks())
     assert len(scores) > 40
-    for metric, bar in (("tpot", 0.065), ("ttft", 0.25)):
-        error = scores[f"network_{metric}_s"] / scores[f"{metric}_s"] - 1
-        assert error.abs().median() < bar, metric
+    assert network_errors(scores, "tpot").median() < 0.065
+    assert network_errors(scores, "ttft").median() < 0.25
 
 
 def test_prompts_that_wait_for_others_are_predicted_with_model_and_engine_left_out():
@@ -75,9 +78,8 @@ def test_prompts_that_wait_for_others_are_predicted_with_model_and_engine_left_o
     few = rows[waits & (rows["apart"] == "") & (rows["concurrency"] <= 16)]
     scores = engines.score_engines(few, *engines.networks())
     assert len(scores) > 20
-    for metric, bar in (("tpot", 0.15), ("ttft", 0.22)):
-        error = scores[f"network_{metric}_s"] / scores[f"{metric}_s"] - 1
-        assert error.abs().mean() < bar, metric
+    assert network_errors(scores, "tpot").mean() < 0.15
+    assert network_errors(scores, "ttft").mean() < 0.22
 
 
 def test_a_checkpoint_alone_says_that_it_may_have_seen_the_models(checkpoint_path):

@@ -159,6 +159,24 @@ def test_trtllm_balances_prompts_over_its_attention_ranks():
     assert run.requests.scheduled_s.tolist() == [0, 0, 4, 7, 7]
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("steps", [1, 3, 60])
+def test_balanced_ranks_serve_everybody(steps, ahead):
+    """Prompts wait, and more steps of it never make the first tokens come sooner on average."""
+    draw = np.random.default_rng(steps)
+    workload = load(
+        draw.integers(1, 12, 30).tolist(), draw.integers(1, 9, 30).tolist(),
+        np.sort(draw.uniform(0, 40, 30)).tolist(),
+    )  # fmt: skip
+    serving = TRTLLM | {
+        "enable_dp_attention": True, "tensor_parallel_size": 4, "model": MIXTURE, "max_num_seqs": 3,
+    }  # fmt: skip
+    run, _ = serve(workload, serving | {"attention_dp_timeout_iters": steps}, ahead)
+    at_once, _ = serve(workload, serving, ahead)
+    assert run.requests.finished.all()
+    assert run.requests.ttft_s.mean() >= at_once.requests.ttft_s.mean()
+
+
 def test_without_a_wait_prompts_run_as_soon_as_they_fit():
     workload = load([4, 2, 3], [10, 3, 2], [0.0, 1.5, 3.5])
     run, _ = serve(workload, TRTLLM | {"batch_wait_max_tokens_ratio": 0.9})
