@@ -64,8 +64,8 @@ class Moe(Operator):
     """Gather, gate, up, down and scatter of the experts that a rank holds.
 
     Few tokens are timed dealt out evenly; predictions are for tokens that draw experts at random,
-    which hit fewer of them, and wait for the rank that is hit most (``experts_hit_busiest``). Many
-    tokens are timed with popular experts.
+    some more often than others, which hit fewer of them, and wait for the rank that is hit most
+    (``experts_hit_busiest``). Many tokens are timed with popular experts.
     """
 
     name = "moe"

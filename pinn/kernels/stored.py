@@ -30,7 +30,7 @@ TENSORS, STRUCTURE = "kernels.safetensors", "kernels.json"
 #: Name -> array, as a file holds them.
 Tensors = Mapping[str, Shaped[np.ndarray, "..."]]
 #: Raised whenever inputs of a network or the layout of the files change.
-LAYOUT = 3
+LAYOUT = 4
 
 
 def write(folder: Path, tensors: Tensors, structure: Mapping[str, Any]) -> None:

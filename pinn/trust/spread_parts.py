@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import log2
+from math import log, log2
 
+from pinn.kernels.tables.work import POPULARITY_SPREAD, experts_hit_random
 from pinn.specs.deployment import Deployment
 from pinn.specs.precision import Precision
 from pinn.trust.distance import KernelDistance
@@ -81,6 +82,17 @@ def _few_bit_experts(s: Situation) -> float:
     return _share("experts")(s) * bits_dropped(s.deployment.model.precisions.experts)
 
 
+def _uneven_experts(s: Situation) -> float:
+    moe = s.deployment.model.moe
+    if moe is None:
+        return 0.0
+    even, popular = (
+        float(experts_hit_random(max(s.requests, 1.0), moe.experts, moe.top_k, 1, spread))
+        for spread in (0.0, POPULARITY_SPREAD)
+    )
+    return _share("experts")(s) * log(even / popular)
+
+
 def _attention(s: Situation) -> float:
     return _share("decode_attention", "prefill_attention")(s)
 
@@ -121,6 +133,12 @@ _PARTS = (
         "few_bit_experts", "experts of few bits", 0.03, 0.06,
         f"share of the time x bits dropped; {_SHAPES}: 4 bits 7 to 20 %, 16 bits 7 %",
         _few_bit_experts,
+    ),
+    SpreadPart(
+        "uneven_experts", "experts asked for unevenly", 0.1, 0.01,
+        "share of the experts' time x how many more of them even draws would hit than popular "
+        f"ones, a log: most where a step hits some of them often and others not; {_ASSUMED}",
+        _uneven_experts,
     ),
     SpreadPart(
         "communication", "messages between GPUs", 0.08, 0.1,

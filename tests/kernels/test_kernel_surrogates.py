@@ -26,6 +26,8 @@ from pinn.kernels.latent import LatentCore
 from pinn.kernels.latent_prefill import LatentPrefill
 from pinn.kernels.moe import Moe
 from pinn.kernels.surrogates import KernelSurrogates
+from pinn.kernels.tables.latent import read_latent_decode
+from pinn.kernels.tables.sources import LATENT
 from pinn.specs.gpu_catalog import load_gpu
 
 H100 = load_gpu("H100")
@@ -141,6 +143,39 @@ def test_latent_attention_without_measurements_runs_at_four_fifths_of_the_rates(
     many = unmeasured.seconds(H100, "fp8", 64.0, 8192.0, 128.0, 512, 64)
     compute = 64 * 8192 * 128 * 2 * (576 + 512) / H100.peak_flop_per_s["bf16"]
     assert many == pytest.approx(compute / 0.8)
+
+
+def test_latent_attention_finds_the_start_and_the_rates_of_made_modules():
+    """A module is known but for what its context adds, and few bytes take more than their share."""
+    grid = [(s, t, h) for s in (1, 16, 128) for t in (2, 1024, 32768) for h in (8, 32)]
+    rows = pd.DataFrame(grid, columns=["sequences", "context_tokens", "heads"], dtype=float)
+    sizes = (rows["sequences"], rows["context_tokens"], rows["heads"], 512, 64)
+    weights = np.array([1.2, 0.1, 0.0, 9.0])
+    core = LatentCore({(H100.name, "bf16"): weights}).seconds(H100, "bf16", *sizes)
+    rows = rows.assign(
+        gpu=H100.name, kv_precision="bf16", core_seconds=core, seconds=core + 3e-5 * rows["heads"]
+    )
+    fitted = LatentCore.fit(rows, {H100.name: H100})
+    np.testing.assert_allclose(fitted.weights[H100.name, "bf16"], weights, rtol=1e-6, atol=1e-9)
+    np.testing.assert_array_equal(fitted.weights["*", "bf16"], fitted.weights[H100.name, "bf16"])
+    per_byte = core[:-1] / (rows["sequences"] * rows["context_tokens"])[:-1]
+    assert per_byte.iloc[0] > 2 * per_byte.iloc[-1]
+
+
+def test_measured_latent_decodes_of_few_requests_are_reproduced():
+    """What 4 to 32 requests with 1,024 to 8,192 tokens add, within 8 % of the module."""
+    b200 = load_gpu("B200")
+    source = next(one for one in LATENT if one.system == "b200_sxm")
+    rows, _ = read_latent_decode(b200, source)
+    core = LatentCore.fit(rows, {b200.name: b200})
+    few = rows.query(
+        "kv_precision == 'fp8' and 4 <= sequences <= 32"
+        " and 1024 <= context_tokens <= 8192 and heads in (8, 16)"
+    )
+    sizes = (few[c].to_numpy(float) for c in ("sequences", "context_tokens", "heads"))
+    added = core.seconds(b200, "fp8", *sizes, 512, 64)
+    assert len(few) >= 20
+    assert abs(((added - few["core_seconds"]) / few["seconds"]).median()) < 0.08
 
 
 def test_latent_prefill_without_measurements_runs_at_four_fifths_of_the_rates():

@@ -7,6 +7,7 @@ not part of the format's bytes per element, biases, and traffic inside a fused k
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from jaxtyping import Float
@@ -112,10 +113,43 @@ def experts_hit_balanced(tokens, experts, top_k, expert_parallel):
     return np.minimum(experts / expert_parallel, np.maximum(pairs, 1.0))
 
 
-def experts_hit_uniform(tokens, experts, top_k, expert_parallel):
-    """Expected experts of one rank that are hit where every token draws ``top_k`` at random."""
-    missed = np.exp(tokens * np.log1p(-np.minimum(top_k / experts, 1.0 - 1e-12)))
-    return experts / expert_parallel * (1.0 - missed)
+#: Standard deviation of the log of the popularity of 256 experts and more. An assumption, chosen on
+#: inner folds (``scripts/inner_folds.py``; LOG.md has 0 to 1.3).
+POPULARITY_SPREAD = 1.0
+#: From here on it grows no more.
+_MANY_EXPERTS = 256
+#: Standard normal quantiles of 24 equal shares of the experts.
+_QUANTILES = [NormalDist().inv_cdf((share + 0.5) / 24) for share in range(24)]
+
+
+def popularity_spread(experts):
+    """Standard deviation of the log of how often experts are asked for.
+
+    A single one has no other to be compared with, and many small ones become specialists where few
+    large ones are balanced: it grows with the log of their number, an assumption.
+
+    >>> popularity_spread(np.array([1, 16, 256, 384])).tolist()
+    [0.0, 0.5, 1.0, 1.0]
+    """
+    share = np.log2(np.asarray(experts, np.float64)) / np.log2(_MANY_EXPERTS)
+    return POPULARITY_SPREAD * np.clip(share, 0.0, 1.0)
+
+
+def experts_hit_random(tokens, experts, top_k, expert_parallel, spread=None):
+    """Expected experts of one rank that are hit where every token draws ``top_k`` at random.
+
+    Each is drawn with a chance in proportion to its popularity, so that fewer are hit than by even
+    draws (``spread`` 0), but no fewer than one token hits.
+    """
+    tokens, even = np.asarray(tokens, np.float64), np.asarray(top_k / experts)
+    spread = popularity_spread(experts) if spread is None else spread
+    mean = sum(np.exp(spread * quantile) for quantile in _QUANTILES) / len(_QUANTILES)
+    missed = np.zeros(np.broadcast_shapes(tokens.shape, even.shape))
+    for quantile in _QUANTILES:
+        chance = even * np.exp(spread * quantile) / mean
+        missed += np.exp(tokens * np.log1p(-np.minimum(chance, 1.0 - 1e-12)))
+    hit = experts * (1.0 - missed / len(_QUANTILES))
+    return np.maximum(hit, top_k * np.minimum(tokens, 1.0)) / expert_parallel
 
 
 #: Ranks -> expected largest of as many independent standard normal values (Tippett 1925,
@@ -130,7 +164,7 @@ def experts_hit_busiest(tokens, experts, top_k, expert_parallel):
     with the same chance, less what all ranks have in common; the largest of them lies as many
     standard deviations above the mean as the largest of normal values would.
     """
-    mean = experts_hit_uniform(tokens, experts, top_k, expert_parallel)
+    mean = experts_hit_random(tokens, experts, top_k, expert_parallel)
     most = experts / expert_parallel
     chance = mean / most
     deviation = np.sqrt(most * chance * (1.0 - chance) * (1.0 - 1.0 / expert_parallel))

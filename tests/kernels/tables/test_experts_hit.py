@@ -6,17 +6,22 @@ import pytest
 from pinn.kernels.tables.work import (
     experts_hit_balanced,
     experts_hit_busiest,
-    experts_hit_uniform,
+    experts_hit_random,
+    popularity_spread,
 )
 
 
 def drawn(tokens, experts, top_k, ranks, draws=400):
-    """Mean number of experts hit on a rank, and on the one with most, of drawn routings."""
+    """Mean number of experts hit on a rank, and on the one with most, of drawn routings.
+
+    The ``top_k`` largest of log popularities and Gumbel values are a draw without putting back.
+    """
     draw = np.random.default_rng(0)
     mean, most = [], []
     for _ in range(draws):
-        keys = draw.random((tokens, experts))
-        chosen = np.unique(np.argpartition(keys, top_k, axis=1)[:, :top_k])
+        popular = popularity_spread(experts) * draw.standard_normal(experts)
+        keys = popular + draw.gumbel(size=(tokens, experts))
+        chosen = np.unique(np.argpartition(-keys, top_k, axis=1)[:, :top_k])
         of_rank = np.bincount(chosen // (experts // ranks), minlength=ranks)
         mean.append(of_rank.mean())
         most.append(of_rank.max())
@@ -28,13 +33,13 @@ def drawn(tokens, experts, top_k, ranks, draws=400):
 @pytest.mark.parametrize(("experts", "top_k"), [(256, 8), (128, 4), (384, 8)])
 def test_the_busiest_rank_is_hit_as_often_as_in_drawn_routings(experts, top_k, tokens, ranks):
     mean, most = drawn(tokens, experts, top_k, ranks)
-    assert experts_hit_uniform(tokens, experts, top_k, ranks) == pytest.approx(mean, rel=0.02)
+    assert experts_hit_random(tokens, experts, top_k, ranks) == pytest.approx(mean, rel=0.02)
     assert experts_hit_busiest(tokens, experts, top_k, ranks) == pytest.approx(most, rel=0.1)
 
 
 def test_one_rank_is_the_busiest():
     args = np.array([1, 7, 300]), 64, 4, 1
-    np.testing.assert_array_equal(experts_hit_busiest(*args), experts_hit_uniform(*args))
+    np.testing.assert_array_equal(experts_hit_busiest(*args), experts_hit_random(*args))
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 16, 128])
@@ -42,5 +47,15 @@ def test_more_tokens_hit_no_fewer_experts_and_never_more_than_there_are(ranks):
     hit = experts_hit_busiest(np.arange(1, 4097), 384, 8, ranks)
     assert (np.diff(hit) >= -1e-9).all()
     assert hit[-1] == pytest.approx(384 / ranks)
-    assert (hit >= experts_hit_uniform(np.arange(1, 4097), 384, 8, ranks)).all()
+    assert (hit >= experts_hit_random(np.arange(1, 4097), 384, 8, ranks)).all()
     assert (experts_hit_balanced(np.arange(1, 4097), 384, 8, ranks) <= 384 / ranks).all()
+
+
+@pytest.mark.parametrize(("experts", "top_k"), [(8, 2), (16, 1), (256, 8)])
+def test_one_token_hits_its_own_experts_and_many_hit_fewer_than_by_even_draws(experts, top_k):
+    assert experts_hit_random(1, experts, top_k, 1) == pytest.approx(top_k, rel=0.01)
+    tokens = np.arange(2, 200)
+    even = experts * (1 - (1 - top_k / experts) ** tokens)
+    hit = experts_hit_random(tokens, experts, top_k, 1)
+    assert (hit[1:] < even[1:]).all()
+    assert (np.diff(hit) >= 0).all()
