@@ -1,5 +1,7 @@
 """The learned spread: it covers what it should, grows where errors grow, and never shrinks."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -114,6 +116,17 @@ def test_fewer_bits_stretch_and_what_is_unmeasured_add_to_the_parts():
     assert spread_parts(situation(serving=penalized))["penalties"] == 1 > plain["penalties"]
     for other in (fp8, fp4, spread_parts(situation(stretch=0.3, gap=0.2, known=False))):
         assert all(other[name] >= plain[name] for name in SPREAD_PARTS)
+
+
+def test_uneven_experts_matter_most_where_a_step_hits_some_of_them_often():
+    one, some, all_of_them = (
+        spread_parts(situation(requests=requests))["uneven_experts"] for requests in (1, 32, 4096)
+    )
+    assert one == pytest.approx(0.0, abs=1e-3)  # a token hits its own, popular or not
+    assert some > 0.03
+    assert 0 <= all_of_them < 0.1 * some
+    dense = Deployment(load_model("Qwen/Qwen3-8B"), load_gpu("H100"), ServingSpec())
+    assert spread_parts(replace(situation(), deployment=dense))["uneven_experts"] == 0
 
 
 def test_half_widths_of_rows_are_those_of_their_parts():
