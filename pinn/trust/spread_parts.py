@@ -135,7 +135,7 @@ _PARTS = (
         _few_bit_experts,
     ),
     SpreadPart(
-        "uneven_experts", "experts asked for unevenly", 0.1, 0.01,
+        "uneven_experts", "experts asked for unevenly", 0.05, 0.01,
         "share of the experts' time x how many more of them even draws would hit than popular "
         f"ones, a log: most where a step hits some of them often and others not; {_ASSUMED}",
         _uneven_experts,
