@@ -14,8 +14,8 @@ from pinn.evaluation.left_out_runs import LEFT_OUT, NETWORK
 from pinn.evaluation.serving_runs import ranking_inversions, score_runs
 from pinn.simulator.linear_latency import LinearLatency
 
-#: The one run whose model, left out, is more than 6 % off: one request a second.
-SCOUT_AT_LOW_LOAD = "48-llama-4-scout-17b-16e-tp2-reasoning-lite-2-1"
+#: The only mixture of experts among the runs, and the only model that is more than 6 % off.
+SCOUT = "scout"
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +58,8 @@ def test_runs_are_close_and_none_is_ranked_wrongly(released):
     assert whole["run"].nunique() == len(runs) == 15
     error = whole.set_index(["run", "figure"])["error_percent"].abs().unstack()
     means = error[["e2e_mean_s", "ttft_mean_s", "itl_mean_s"]]
-    assert (means.median() <= [3.2, 4.2, 3.2]).all(), means
-    assert (means.max() <= [8.0, 15.5, 8.0]).all(), means
+    assert (means.median() <= [3.6, 5.6, 3.6]).all(), means
+    assert (means.max() <= [10.5, 12.8, 10.5]).all(), means
     assert ranking_inversions(found) == []
     # What lies beside the checkpoint is what it gives.
     beside = record(NETWORK).set_index(["run", "stage", "figure"])["predicted_s"]
@@ -78,9 +78,11 @@ def test_the_record_of_models_left_out_is_of_every_run_and_of_these_measurements
             assert whole.loc[(run.name, figure), "measured_s"] == pytest.approx(measured, rel=1e-5)
     error = whole["error_percent"].abs().unstack()
     means = error[["e2e_mean_s", "ttft_mean_s", "itl_mean_s"]]
-    assert (means.median() <= [2.7, 4.3, 2.8]).all(), means
-    assert (means.max() <= [11.1, 17.6, 11.1]).all(), means
-    assert (means.drop(index=SCOUT_AT_LOW_LOAD)["e2e_mean_s"] <= 6.7).all(), means
+    assert (means.median() <= [2.7, 5.3, 2.7]).all(), means
+    assert (means.max() <= [8.9, 15.2, 8.9]).all(), means
+    dense = means[~means.index.str.contains(SCOUT)]
+    assert len(dense) == 11
+    assert (dense["e2e_mean_s"] <= 6.1).all(), means
 
 
 def test_an_overloaded_run_fails_as_often_and_takes_as_long(released):
