@@ -18,6 +18,8 @@ CONSTANTS = ("weights", "layer", "interleaved_moe_layer")
 _PROMPTS = list(BASIS).index("prefill_compute")
 _FITTED = np.array([name not in CONSTANTS for name in BASIS])
 _ROUNDS = 30
+#: Batches that are off by so much are no steps of the usual kind.
+_FAR = 0.5
 #: A limit is met if it is exceeded by this share of it.
 _MET = 1e-3
 #: Vectors from which the search starts, and batches that each of them fits. Twice as many starts
@@ -111,8 +113,13 @@ def _sums(
     step_us: Float[np.ndarray, " batches"],
     with_prompt: Bool[np.ndarray, " batches"],
 ) -> Float[np.ndarray, "sums used"]:
-    """Time of all batches and of those with a prompt, each over the surrogate's."""
-    weights = [step_us, step_us * with_prompt]
+    """Time of all batches and of those with a prompt, each over the surrogate's.
+
+    Batches that least squares cannot come near count in neither.
+    """
+    squares, _ = nnls(*_compact(scaled, np.ones(len(scaled))))
+    usual = step_us * (np.abs(scaled @ squares - 1) < _FAR)
+    weights = [usual, usual * with_prompt]
     return np.stack([weight @ scaled / weight.sum() for weight in weights if weight.any()])
 
 

@@ -31,7 +31,7 @@ from pinn.trust.calibration import read_calibration
 from pinn.trust.step_interval import step_half_width
 
 #: No interval reaches less far, so none is computed for cells that differ less.
-SLOWER = 1.03
+SLOWER = 1.025
 
 CHECKPOINTS = Path(__file__).parents[2] / "checkpoints"
 
