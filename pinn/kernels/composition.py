@@ -188,7 +188,9 @@ def _decode_attention(i: int, deployment: Deployment, batches: UniformBatches) -
                 attention.head_dim,
                 attention.window_tokens or 0,
             )
-            yield Call(i, deployment.kv_cache_precision.name, group.count, sizes)
+            # Other kernels than vLLM's count as so many of them.
+            count = group.count * deployment.decode_attention_time
+            yield Call(i, deployment.kv_cache_precision.name, count, sizes)
 
 
 def _latent_decode(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:

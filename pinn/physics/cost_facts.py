@@ -29,6 +29,7 @@ class Flags(NamedTuple):
     fused_quantization: bool
     all_reduce_latency: float
     latent_launches: float
+    decode_attention_time: float
     cpu_offload_gb: float
     kv_element_bytes: float
     logit_bytes: float
@@ -60,6 +61,8 @@ class CostFacts:
         faster_all_reduce: Share of a small message's time that the engine's own kernel saves
             over vLLM's.
         latent_launches: Launches of a latent attention beyond vLLM's, in a dense layer's.
+        decode_attention_time: Of the engine's own kernels, relative to those that vLLM runs; 1 for
+            latent attention, of which kernels alone were not timed.
         cpu_offload_gb: As vLLM's flag, GiB.
         memory_bytes_per_s: Bandwidth of the GPU's memory.
         link_bytes_per_s: Of its links to other GPUs, one way.
@@ -112,6 +115,7 @@ class CostFacts:
     fused_quantization: float
     faster_all_reduce: float
     latent_launches: float
+    decode_attention_time: float
     cpu_offload_gb: float
     memory_bytes_per_s: float
     link_bytes_per_s: float
@@ -169,6 +173,7 @@ def cost_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> CostFacts:
         fused_quantization=float(flags.fused_quantization and tp > 1),
         faster_all_reduce=1.0 - flags.all_reduce_latency,
         latent_launches=flags.latent_launches,
+        decode_attention_time=1.0 if attention.latent_layers else flags.decode_attention_time,
         cpu_offload_gb=float(flags.cpu_offload_gb),
         memory_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
         link_bytes_per_s=gpu.link_bandwidth_bytes_per_s,

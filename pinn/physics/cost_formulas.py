@@ -27,7 +27,7 @@ def launched_layers(w: CostFacts) -> float:
     Assumptions, by counting launches in vLLM's modules (about ten in a dense layer): routing,
     sorting and two grouped multiplications of experts add eight, the down and up projections of
     latent attention with their norms, concatenation and copies eight, quantizing activations three.
-    What an engine launches more of latent attention is measured (``pinn/specs/launches.py``).
+    What an engine launches more of latent attention is measured (``pinn/specs/own_kernels.py``).
     """
     latent = (0.8 + w.latent_launches) * w.latent_layers
     return w.layers + 0.8 * w.moe_layers + latent + 0.3 * w.layers * w.quantized

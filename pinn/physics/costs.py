@@ -161,6 +161,12 @@ class StepCosts:
             "The same in windowed layers.", lambda w: w.windowed_decode_flop / w.bf16_flop_per_s
         )
     )
+    decode_attention_time: Float[np.ndarray, "*n"] = field(
+        metadata=cost(
+            "Decode attention by the engine's own kernels, relative to those that vLLM runs.",
+            lambda w: w.decode_attention_time,
+        )
+    )
     prefill_token_s: Float[np.ndarray, "*n"] = field(
         metadata=cost(
             "Queries in and outputs out of prefill attention, per token.",
@@ -279,6 +285,7 @@ def _model_row(deployment: Deployment, model: ModelSpec, sampling: Sampling) -> 
         recipe.fused_quantization,
         recipe.all_reduce_latency,
         recipe.latent_launches,
+        deployment.decode_attention_time,
         deployment.serving.cpu_offload_gb,
         deployment.kv_cache_precision.bytes_per_weight,
         sampler.timed_bytes,

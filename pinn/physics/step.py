@@ -100,7 +100,7 @@ _FEATURES = (
         "Per layer of a step that has decodes: the latency of decode attention.",
         assumed(1.5, "one launch; attention tables say 1.3e-5 (their shortest on H100 takes 9 "
                  "us)"),
-        lambda c, s: np.where(s.decode_requests > 0, c.layers, 0.0),
+        lambda c, s: np.where(s.decode_requests > 0, c.layers * c.decode_attention_time, 0.0),
     ),
     StepFeature(
         "request", "s/request", 0.0, 0.0, _REQUEST, "host",

@@ -104,8 +104,8 @@ def prefill_kv_read(costs: StepCosts, sums: BatchSums) -> Values:
 
 
 def kv_read(costs: StepCosts, sums: BatchSums) -> Values:
-    """Reading the keys and values of decodes."""
-    return (
+    """Reading the keys and values of decodes, as the engine's kernels do."""
+    return costs.decode_attention_time * (
         costs.kv_read_s * sums.decode_context
         + costs.windowed_kv_read_s * sums.windowed_decode_context
     )
@@ -115,8 +115,11 @@ def decode_attention(costs: StepCosts, sums: BatchSums) -> Values:
     """The larger of reading and arithmetic of decodes."""
     return np.maximum(
         kv_read(costs, sums),
-        costs.decode_pair_s * sums.decode_context
-        + costs.windowed_decode_pair_s * sums.windowed_decode_context,
+        costs.decode_attention_time
+        * (
+            costs.decode_pair_s * sums.decode_context
+            + costs.windowed_decode_pair_s * sums.windowed_decode_context
+        ),
     )
 
 

@@ -68,7 +68,9 @@ def step_formulas(
     topk_expert_read_s = c.experts * c.expert_share * c.expert_read_s
     expert_compute_s = c.expert_token_s * tokens * c.expert_replicas
     expert_tokens = tokens * c.expert_replicas
-    kv_read = c.kv_read_s * decode_context + c.windowed_kv_read_s * windowed_decode_context
+    kv_read = c.decode_attention_time * (
+        c.kv_read_s * decode_context + c.windowed_kv_read_s * windowed_decode_context
+    )
     prefill_kv_read = c.kv_read_s * prefill_cached + c.windowed_kv_read_s * windowed_prefill_cached
     chosen_1 = (
         max(
@@ -90,7 +92,7 @@ def step_formulas(
         else busy
     )
     chosen_2 = c.layers if prefill_requests > 0.0 else 0.0
-    chosen_3 = c.layers if decode_requests > 0.0 else 0.0
+    chosen_3 = c.layers * c.decode_attention_time if decode_requests > 0.0 else 0.0
     chosen_4 = (
         c.experts * (1.0 - (1.0 - c.expert_share) ** expert_tokens) * c.expert_read_s
         if c.experts > 0.0
@@ -129,7 +131,11 @@ def step_formulas(
         c.expert_activation_token_s * tokens * c.expert_replicas,
         max(
             kv_read,
-            c.decode_pair_s * decode_context + c.windowed_decode_pair_s * windowed_decode_context,
+            c.decode_attention_time
+            * (
+                c.decode_pair_s * decode_context
+                + c.windowed_decode_pair_s * windowed_decode_context
+            ),
         ),
         kv_read,
         max(

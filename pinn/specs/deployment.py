@@ -11,6 +11,7 @@ from pinn.specs.expert_kernels import AUTO, MARLIN, MARLIN_FORMAT, timed_apart
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.limits import MOST_REPLICAS, check_size
 from pinn.specs.model import LatentAttentionSpec, ModelSpec
+from pinn.specs.own_kernels import decode_attention_time
 from pinn.specs.precision import Precision, precision
 from pinn.specs.recipe import EffectiveRecipe
 from pinn.specs.recipe_rules import effective_recipe
@@ -113,6 +114,12 @@ class Deployment:
         if flag == "auto":
             return self.model.kv_cache_precision
         return precision("fp8" if flag.startswith("fp8") else flag)
+
+    @property
+    def decode_attention_time(self) -> float:
+        """Of the engine's kernels, relative to those that vLLM runs."""
+        kernels, gpu = self.recipe.decode_kernels, self.gpu
+        return decode_attention_time(kernels, gpu, self.kv_cache_precision)
 
     @property
     def expert_kernels(self) -> str:

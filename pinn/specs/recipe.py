@@ -86,6 +86,7 @@ class EffectiveRecipe:
         fused_quantization: Whether that kernel quantizes its result, too.
         all_reduce_latency: Of a message up to 256 KiB, relative to vLLM's own kernel.
         latent_launches: Of a layer's latent attention beyond vLLM's, in those of a dense layer.
+        decode_kernels: Kernels of decode attention: ``AUTO`` or ``XQA`` (``pinn.specs.own_kernels``).
         moe_kernels: Kernels of the experts: ``AUTO``, ``TRITON``, ``CUTLASS`` or ``MARLIN``.
         sampler: Family of the sampler's kernels.
         speculation: What speculative decoding drafts and verifies; None without it.
@@ -123,6 +124,7 @@ class EffectiveRecipe:
     fused_quantization: bool
     all_reduce_latency: float
     latent_launches: float
+    decode_kernels: str
     moe_kernels: str
     sampler: str
     speculation: Speculation | None

@@ -13,13 +13,17 @@ from functools import lru_cache
 from typing import Any
 
 from pinn.errors import PinnError
-from pinn.specs.all_reduce import ALL_REDUCE_LATENCY, QUANTIZING_ALL_REDUCE
 from pinn.specs.engine_defaults import engine_default, models_named, reference_version
 from pinn.specs.expert_kernels import named_kernels
 from pinn.specs.flags import Flag, flags_of
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.graph_sizes import contiguous_sizes, sglang_sizes, trtllm_sizes
-from pinn.specs.launches import LATENT_LAUNCHES
+from pinn.specs.own_kernels import (
+    ALL_REDUCE_LATENCY,
+    DECODE_KERNELS,
+    LATENT_LAUNCHES,
+    QUANTIZING_ALL_REDUCE,
+)
 from pinn.specs.recipe import (
     ALL_TO_ALL,
     ASSUMED,
@@ -151,7 +155,7 @@ def _recipe(
     _settle_parallelism(found)
     _settle_what_flags_say(found)
     _settle_all_reduce(found)
-    _settle_launches(found)
+    _settle_attention(found)
     _settle_speculation(found)
     _settle_prompt_wait(found)
     {VLLM: _settle_vllm, SGLANG: _settle_sglang, TRTLLM: _settle_trtllm}[serving.engine](found)
@@ -245,11 +249,12 @@ def _settle_all_reduce(found: _Found) -> None:
     found.put("fused_quantization", quantizes, QUANTIZING_ALL_REDUCE, ASSUMED)
 
 
-def _settle_launches(found: _Found) -> None:
-    """What the engine launches of a layer where no graph does."""
+def _settle_attention(found: _Found) -> None:
+    """Which kernels attend, and what the engine launches of a layer where no graph does."""
     launches, source = LATENT_LAUNCHES[found.serving.engine]
     kind = DESIGN if found.serving.engine == VLLM else ASSUMED
     found.put("latent_launches", launches, source, kind)
+    found.put("decode_kernels", *DECODE_KERNELS[found.serving.engine])
 
 
 def _settle_prompt_wait(found: _Found) -> None:

@@ -27,6 +27,7 @@ type Costs struct {
 	WindowedKVRead        float64 // Reading one cached token in the layers that see a limited number; a recurrent state counts as one, read and written.
 	DecodePair            float64 // Attention arithmetic of a decode per key, in full layers.
 	WindowedDecodePair    float64 // The same in windowed layers.
+	DecodeAttentionTime   float64 // Decode attention by the engine's own kernels, relative to those that vLLM runs.
 	PrefillToken          float64 // Queries in and outputs out of prefill attention, per token.
 	PrefillPair           float64 // Attention arithmetic of a prefill per pair, in full layers.
 	WindowedPrefillPair   float64 // The same in windowed layers.
@@ -67,6 +68,7 @@ var costNames = []struct {
 	{"windowed_kv_read_s", func(c *Costs) *float64 { return &c.WindowedKVRead }},
 	{"decode_pair_s", func(c *Costs) *float64 { return &c.DecodePair }},
 	{"windowed_decode_pair_s", func(c *Costs) *float64 { return &c.WindowedDecodePair }},
+	{"decode_attention_time", func(c *Costs) *float64 { return &c.DecodeAttentionTime }},
 	{"prefill_token_s", func(c *Costs) *float64 { return &c.PrefillToken }},
 	{"prefill_pair_s", func(c *Costs) *float64 { return &c.PrefillPair }},
 	{"windowed_prefill_pair_s", func(c *Costs) *float64 { return &c.WindowedPrefillPair }},
@@ -99,6 +101,7 @@ type costFacts struct {
 	fusedQuantization    float64
 	fasterAllReduce      float64
 	latentLaunches       float64
+	decodeAttentionTime  float64
 	cpuOffloadGb         float64
 	memoryBytesPerS      float64
 	linkBytesPerS        float64
@@ -168,6 +171,7 @@ func (w *costFacts) costs() Costs {
 	c.WindowedKVRead = (w.windowedKVWidth*w.kvElementBytes + w.stateBytes) / w.memoryBytesPerS
 	c.DecodePair = w.decodeFlop/w.bf16FlopPerS + w.indexFlop/w.fp8FlopPerS
 	c.WindowedDecodePair = w.windowedDecodeFlop / w.bf16FlopPerS
+	c.DecodeAttentionTime = w.decodeAttentionTime
 	c.PrefillToken = w.prefillTokenBytes / w.memoryBytesPerS
 	c.PrefillPair = w.prefillFlop/w.bf16FlopPerS + w.indexFlop/w.fp8FlopPerS + w.indexPairBytes/w.memoryBytesPerS
 	c.WindowedPrefillPair = w.windowedPrefillFlop / w.bf16FlopPerS

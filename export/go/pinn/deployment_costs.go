@@ -40,6 +40,10 @@ func (d *Deployment) facts() costFacts {
 	d.denseFacts(&w)
 	d.expertFacts(&w)
 	d.attentionFacts(&w)
+	w.decodeAttentionTime = 1
+	if w.latentLayers == 0 {
+		w.decodeAttentionTime = d.recipe.decodeAttentionTime(d.gpu, d.kv)
+	}
 	return w
 }
 

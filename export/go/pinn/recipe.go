@@ -31,6 +31,7 @@ type recipe struct {
 	fusedQuantization            bool
 	allReduceLatency             float64
 	latentLaunches               float64
+	ownDecodeKernels             bool
 	moeKernels                   string
 	chunkedPrefill               bool
 	speculation                  speculation
@@ -50,7 +51,7 @@ func (s Serving) resolve(g *GPU) (recipe, error) {
 	}
 	r := recipe{
 		tensorParallel: s.TensorParallelSize, dataParallel: s.DataParallelSize, speculation: drafts,
-		latentLaunches: latentLaunches[s.Engine],
+		latentLaunches: latentLaunches[s.Engine], ownDecodeKernels: s.Engine == "trtllm",
 	}
 	if s.Engine != "vllm" {
 		if err := s.attentionRanks(&r); err != nil {
@@ -87,12 +88,27 @@ func (s Serving) resolve(g *GPU) (recipe, error) {
 }
 
 // allReduceLatency is the time of a small all-reduce relative to vLLM's own kernel, as
-// ALL_REDUCE_LATENCY of Python's pinn.specs.all_reduce.
+// ALL_REDUCE_LATENCY of Python's pinn.specs.own_kernels.
 var allReduceLatency = map[string]float64{"vllm": 1, "sglang": 0.65, "trtllm": 0.69}
 
 // latentLaunches are those of a layer's latent attention beyond vLLM's, in a dense layer's, as
-// LATENT_LAUNCHES of Python's pinn.specs.launches.
+// LATENT_LAUNCHES of Python's pinn.specs.own_kernels.
 var latentLaunches = map[string]float64{"sglang": 1.5}
+
+// xqaTime is the time of TensorRT-LLM's decode attention on Hopper relative to that of vLLM's
+// kernels, by the bits of a cached element, as XQA_TIME of Python's pinn.specs.own_kernels.
+var xqaTime = map[int]float64{16: 1.11, 8: 0.64}
+
+// decodeAttentionTime is that of the engine's own kernels relative to those that vLLM runs.
+func (r *recipe) decodeAttentionTime(g *GPU, cache Precision) float64 {
+	if !r.ownDecodeKernels || g.ComputeCapability != 9 {
+		return 1
+	}
+	if cache.BytesPerWeight >= activationBytes {
+		return xqaTime[16]
+	}
+	return xqaTime[8]
+}
 
 // allReduce settles what an all-reduce takes and is fused with. By default SGLang fuses for some
 // architectures, which a model here does not name: set FuseAllReduce for those.

@@ -119,7 +119,7 @@ func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 	gemmCompute := c.GemmToken*tokens + c.HeadSequence*requests
 	expertCompute := c.ExpertToken * tokens * c.ExpertReplicas
 	expertTokens := tokens * c.ExpertReplicas
-	kvRead := c.KVRead*decodeContext + c.WindowedKVRead*windowedDecodeContext
+	kvRead := c.DecodeAttentionTime * (c.KVRead*decodeContext + c.WindowedKVRead*windowedDecodeContext)
 	prefillKVRead := c.KVRead*prefillCached + c.WindowedKVRead*windowedPrefillCached
 	f[fStep] = busy
 	f[fLayer] = c.Layers * busy
@@ -151,7 +151,7 @@ func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 		f[fPrefillLayer] = c.Layers
 	}
 	if decodeRequests > 0 {
-		f[fDecodeLayer] = c.Layers
+		f[fDecodeLayer] = c.Layers * c.DecodeAttentionTime
 	}
 	f[fRequest] = requests
 	f[fSampling] = c.SampledStep*busy + c.SampledRequest*requests
@@ -175,7 +175,7 @@ func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 	f[fExpertCompute] = expertCompute
 	f[fExpertComputeBeyond1024] = c.ExpertToken * max(expertTokens-1024, 0)
 	f[fExpertActivations] = c.ExpertActivationToken * tokens * c.ExpertReplicas
-	f[fDecodeAttention] = max(kvRead, c.DecodePair*decodeContext+c.WindowedDecodePair*windowedDecodeContext)
+	f[fDecodeAttention] = max(kvRead, c.DecodeAttentionTime*(c.DecodePair*decodeContext+c.WindowedDecodePair*windowedDecodeContext))
 	f[fKVRead] = kvRead
 	f[fPrefillAttention] = max(prefillKVRead, c.PrefillPair*prefillPairs+c.WindowedPrefillPair*windowedPrefillPairs)
 	f[fPrefillTokens] = c.PrefillToken * prefillTokens
@@ -198,7 +198,7 @@ func (c *costConstants) weights(beta *[numStepFeatures]float64) (w stepWeights) 
 	w[0] = beta[fStep] + beta[fLayer]*c.Layers + beta[fMoeLayer]*c.MoeLayers + beta[fQuantizedLayer]*c.QuantizedLayers + beta[fParallelLayer]*c.ParallelLayers + beta[fSampling]*c.SampledStep + beta[fGemmWeights]*c.GemmWeights + beta[fCPUOffload]*c.Offload
 	w[1] = beta[fEagerLayer] * c.LaunchedLayers
 	w[2] = beta[fPrefillLayer] * c.Layers
-	w[3] = beta[fDecodeLayer] * c.Layers
+	w[3] = beta[fDecodeLayer] * c.Layers * c.DecodeAttentionTime
 	w[4] = beta[fRequest] + beta[fSampling]*c.SampledRequest + beta[fGemmCompute]*c.HeadSequence
 	w[5] = beta[fActivations]*c.ActivationToken + beta[fGemmCompute]*c.GemmToken + beta[fExpertCompute]*c.ExpertReplicas*c.ExpertToken + beta[fExpertActivations]*c.ExpertReplicas*c.ExpertActivationToken + beta[fAllReduce]*c.AllReduceToken + beta[fExpertExchange]*c.ExchangeToken + beta[fPipeline]*c.PipelineToken
 	w[6] = beta[fGemm]
@@ -209,8 +209,8 @@ func (c *costConstants) weights(beta *[numStepFeatures]float64) (w stepWeights) 
 	w[11] = beta[fExpertsHitTenth]
 	w[12] = beta[fExpertComputeBeyond1024] * c.ExpertToken
 	w[13] = beta[fDecodeAttention]
-	w[14] = beta[fKVRead] * c.KVRead
-	w[15] = beta[fKVRead] * c.WindowedKVRead
+	w[14] = beta[fKVRead] * c.DecodeAttentionTime * c.KVRead
+	w[15] = beta[fKVRead] * c.DecodeAttentionTime * c.WindowedKVRead
 	w[16] = beta[fPrefillAttention]
 	w[17] = beta[fPrefillTokens] * c.PrefillToken
 	w[18] = beta[fPrefillKVRead] * c.KVRead
@@ -288,5 +288,5 @@ func otherSeconds(c *costConstants, w *stepWeights, s *Sums) float64 {
 	if decodeRequests > 0 {
 		chosen6 = 1
 	}
-	return (((w[1]*chosen1 + (w[2]*chosen5 + w[3]*chosen6)) + (w[4]*requests + (w[6]*max(c.GemmWeights*busy, c.GemmToken*tokens+c.HeadSequence*requests) + w[13]*max(c.KVRead*decodeContext+c.WindowedKVRead*windowedDecodeContext, c.DecodePair*decodeContext+c.WindowedDecodePair*windowedDecodeContext)))) + ((w[14]*decodeContext + (w[15]*windowedDecodeContext + w[16]*max(c.KVRead*prefillCached+c.WindowedKVRead*windowedPrefillCached, c.PrefillPair*prefillPairs+c.WindowedPrefillPair*windowedPrefillPairs))) + (w[17]*prefillTokens + (w[18]*prefillCached + w[19]*windowedPrefillCached))))
+	return (((w[1]*chosen1 + (w[2]*chosen5 + w[3]*chosen6)) + (w[4]*requests + (w[6]*max(c.GemmWeights*busy, c.GemmToken*tokens+c.HeadSequence*requests) + w[13]*max(c.DecodeAttentionTime*(c.KVRead*decodeContext+c.WindowedKVRead*windowedDecodeContext), c.DecodeAttentionTime*(c.DecodePair*decodeContext+c.WindowedDecodePair*windowedDecodeContext))))) + ((w[14]*decodeContext + (w[15]*windowedDecodeContext + w[16]*max(c.KVRead*prefillCached+c.WindowedKVRead*windowedPrefillCached, c.PrefillPair*prefillPairs+c.WindowedPrefillPair*windowedPrefillPairs))) + (w[17]*prefillTokens + (w[18]*prefillCached + w[19]*windowedPrefillCached))))
 }

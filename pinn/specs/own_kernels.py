@@ -1,0 +1,66 @@
+"""Where an engine runs other kernels than vLLM does, and how long they take beside vLLM's."""
+
+from __future__ import annotations
+
+from pinn.specs.gpu import GpuSpec
+from pinn.specs.precision import ACTIVATION_BYTES, Precision
+from pinn.specs.serving import SGLANG, TRTLLM, VLLM
+
+#: Time of an all-reduce of at most 256 KiB launched from a CUDA graph, relative to vLLM 0.24.0's:
+#: geometric mean over 2, 4 and 8 ranks on H100, H200, B200 and B300 in the tables of
+#: aiconfigurator-core 0.12.0 (``custom_allreduce_perf``).
+ALL_REDUCE_LATENCY = {
+    VLLM: (1.0, "what others are measured against"),
+    SGLANG: (0.65, "sglang 0.5.14 in the tables of aiconfigurator-core 0.12.0"),
+    TRTLLM: (0.69, "trtllm 1.3.0rc20 in the tables of aiconfigurator-core 0.12.0"),
+}
+#: Where TensorRT-LLM quantizes what an all-reduce leaves, in the kernel of the all-reduce.
+QUANTIZING_ALL_REDUCE = (
+    "tensorrt_llm/functional.py: AllReduceFusionOp RESIDUAL_RMS_NORM_QUANT_FP8 and _NVFP4; "
+    "SGLang's flashinfer_comm_fusion.py fuses the norm alone; as remembered, not read again"
+)
+#: Launches of a layer's latent attention beyond those of vLLM's, in launches of a dense layer,
+#: where no CUDA graph holds a step.
+#: SGLang's module of DeepSeek-V3 takes 0.53 to 0.69 ms (medians) for 16 to 1,024 tokens alike on
+#: H100, H200, B200 and B300 (geometric mean 0.59; 0.87 and more behind Grace), so its host is what
+#: it waits for (aiconfigurator-core 0.12.0, ``wideep_context_mla_perf`` of sglang 0.5.9 and 0.5.10,
+#: 16 heads, fp8 blocks). A dense layer of vLLM takes 0.2 ms (``eager_layer`` of the released
+#: checkpoint), so the module is 2.9 of them, of which ``launched_layers`` counts 1.45 already: half
+#: a dense layer, 0.8 for what makes attention latent and half the quantization. That servers' hosts
+#: launch as fast as the tables' is an assumption.
+LATENT_LAUNCHES = {
+    VLLM: (0.0, "what others are measured against"),
+    SGLANG: (1.5, "sglang 0.5.9 and 0.5.10 in the tables of aiconfigurator-core 0.12.0"),
+    TRTLLM: (0.0, "as vLLM's: its timed modules wait for no host"),
+}
+
+AUTO, XQA = "auto", "xqa"
+#: Kernels of decode attention: ``AUTO`` for those that vLLM runs on the GPU. By the labels of
+#: aiconfigurator-core 0.12.0 (``generation_attention_perf``) SGLang runs FlashAttention 3 on Hopper
+#: and TensorRT-LLM's kernels on Blackwell, as vLLM does.
+DECODE_KERNELS = {
+    VLLM: (AUTO, "what others are measured against"),
+    SGLANG: (AUTO, "sglang 0.5.14 in the tables of aiconfigurator-core 0.12.0: fa3, trtllm_mha"),
+    TRTLLM: (XQA, "trtllm 1.3.0rc20 in the tables of aiconfigurator-core 0.12.0: torch_flow"),
+}
+_HOPPER = 9.0
+#: Time of XQA's kernels on Hopper relative to FlashAttention 3's in vLLM 0.24.0, by the bits of a
+#: cached element: geometric means over H100 (1.09 and 0.67) and H200 (1.13 and 0.62) where those
+#: take 30 us or more, heads of 64 and 128 elements, no window. Shorter ones do not compare, since
+#: TensorRT-LLM's operator rotates and stores keys as well. On Blackwell, where both engines run the
+#: same kernels, they come to 1.07 and 1.04. Of Ampere, Ada and RTX one card each was timed, whose
+#: ratios differ by factors from shape to shape: nothing is said of them.
+XQA_TIME = {16: 1.11, 8: 0.64}
+
+
+def decode_attention_time(kernels: str, gpu: GpuSpec, cache: Precision) -> float:
+    """Time of decode attention relative to that of the kernels that vLLM runs.
+
+    Args:
+        kernels: ``AUTO`` or ``XQA``.
+        gpu: What they run on.
+        cache: Format of the KV cache.
+    """
+    if kernels == AUTO or gpu.compute_capability != _HOPPER:
+        return 1.0
+    return XQA_TIME[16 if cache.bytes_per_weight >= ACTIVATION_BYTES else 8]
