@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from pinn.coefficients.checkpoint_search import find_checkpoint
+from pinn.coefficients.checkpoint import find_checkpoint
 from pinn.coefficients.configuration_files import read_configurations
 from pinn.coefficients.configurations import KEYS, make_deployment, make_deployments
 from pinn.coefficients.surrogate import Surrogate

@@ -26,8 +26,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
-from pinn.coefficients.checkpoint import load_checkpoint
-from pinn.coefficients.checkpoint_search import find_checkpoint
+from pinn.coefficients.checkpoint import find_checkpoint, load_checkpoint
 from pinn.export.onnx_graphs import export_onnx
 from pinn.physics.descriptors import DESCRIPTORS, RATES
 from pinn.physics.step import STEP_FEATURES

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pinn.coefficients.checkpoint_search import find_checkpoint
+from pinn.coefficients.checkpoint import find_checkpoint
 from pinn.errors import PinnError
 from pinn.evaluation.workers import Workers
 from pinn.planning.brief import Brief

@@ -12,7 +12,7 @@ import sys
 
 import pandas as pd
 
-from pinn.coefficients.checkpoint_search import find_checkpoint
+from pinn.coefficients.checkpoint import find_checkpoint
 from pinn.data.silicon import read_silicon
 
 CELL = ["model", "gpu", "precision", "engine_version"]

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from pinn.coefficients.checkpoint_search import find_checkpoint
+from pinn.coefficients.checkpoint import find_checkpoint
 from pinn.coefficients.surrogate import Surrogate
 from pinn.evaluation.calibration_scores import deployments, serving_runs, steps
 from pinn.specs.deployment import Deployment

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pinn.coefficients.checkpoint import load_checkpoint
-from pinn.coefficients.checkpoint_search import find_checkpoint
+from pinn.coefficients.checkpoint import find_checkpoint, load_checkpoint
 from pinn.coefficients.surrogate import predict_coefficients
 from pinn.data.measured_deployments import measured_deployment
 from pinn.evaluation.engines import engine_rows

@@ -13,7 +13,7 @@ import pandas as pd
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from pinn.coefficients.checkpoint_search import find_checkpoint
+from pinn.coefficients.checkpoint import find_checkpoint
 from pinn.data.splits import deployment_keys, named_splits
 from pinn.data.table import read_observations
 from pinn.errors import PinnError

@@ -45,12 +45,12 @@ DECODE_KERNELS = {
 }
 _HOPPER = 9.0
 #: Time of XQA's kernels on Hopper relative to FlashAttention 3's in vLLM 0.24.0, by the bits of a
-#: cached element: geometric means over H100 (1.09 and 0.67) and H200 (1.13 and 0.62) where those
-#: take 30 us or more, heads of 64 and 128 elements, no window. Shorter ones do not compare, since
-#: TensorRT-LLM's operator rotates and stores keys as well. On Blackwell, where both engines run the
-#: same kernels, they come to 1.07 and 1.04. Of Ampere, Ada and RTX one card each was timed, whose
-#: ratios differ by factors from shape to shape: nothing is said of them.
-XQA_TIME = {16: 1.11, 8: 0.64}
+#: cached element: geometric means over H100 and H200 (1.10 and 1.14; 0.69 and 0.63) of all shapes
+#: that both tables have, without a window, with heads of 64 or 128 elements, where vLLM's take
+#: 30 us or more. Shorter ones do not compare: TensorRT-LLM's operator rotates and stores keys as
+#: well. On Blackwell, where both run the same kernels, the same means are 1.05 and 1.04. Of Ampere,
+#: Ada and RTX one card each was timed: nothing is said of them.
+XQA_TIME = {16: 1.12, 8: 0.66}
 
 
 def decode_attention_time(kernels: str, gpu: GpuSpec, cache: Precision) -> float:

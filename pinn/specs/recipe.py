@@ -86,7 +86,7 @@ class EffectiveRecipe:
         fused_quantization: Whether that kernel quantizes its result, too.
         all_reduce_latency: Of a message up to 256 KiB, relative to vLLM's own kernel.
         latent_launches: Of a layer's latent attention beyond vLLM's, in those of a dense layer.
-        decode_kernels: Kernels of decode attention: ``AUTO`` or ``XQA`` (``pinn.specs.own_kernels``).
+        decode_kernels: Kernels of decode attention: ``AUTO`` or ``XQA``.
         moe_kernels: Kernels of the experts: ``AUTO``, ``TRITON``, ``CUTLASS`` or ``MARLIN``.
         sampler: Family of the sampler's kernels.
         speculation: What speculative decoding drafts and verifies; None without it.

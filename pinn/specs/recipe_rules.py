@@ -7,15 +7,12 @@ flag sets, such as the kind of schedule, stands here with its source.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
 
 from pinn.errors import PinnError
-from pinn.specs.engine_defaults import engine_default, models_named, reference_version
+from pinn.specs.engine_defaults import models_named
 from pinn.specs.expert_kernels import named_kernels
-from pinn.specs.flags import Flag, flags_of
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.graph_sizes import contiguous_sizes, sglang_sizes, trtllm_sizes
 from pinn.specs.own_kernels import (
@@ -44,73 +41,15 @@ from pinn.specs.recipe import (
     EffectiveRecipe,
     Origin,
 )
+from pinn.specs.recipe_fields import FLAGS, RecipeFields
 from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM, VLLM, ServingSpec
 from pinn.specs.speculation import NONE
 from pinn.specs.speculation_rules import asked_speculation, fewer_requests, why_not_overlapped
 from pinn.units import GIB, MIB
 
-_FLAGS = {each.name: each for each in flags_of(ServingSpec)}
-_SETTLED = tuple(f.name for f in fields(EffectiveRecipe) if f.name != "origins")
 #: Share of an output that SGLang expects at first (0.5.9 environ.py: SGLANG_INIT_NEW_TOKEN_RATIO),
 #: and what attention data parallelism makes of it (server_args.py: _handle_data_parallelism).
 _EXPECTED_SHARE, _EXPECTED_SHARE_OF_DP = 0.7, 0.3
-
-
-@dataclass
-class _Found:
-    """Fields of a recipe as they are settled, each with what set it."""
-
-    serving: ServingSpec
-    gpu: GpuSpec
-    model_type: str
-    said_by: Mapping[str, str]
-    values: dict[str, Any] = field(default_factory=dict)
-    origins: dict[str, Origin] = field(default_factory=dict)
-
-    @property
-    def version(self) -> str:
-        return self.serving.engine_version or reference_version(self.serving.engine).value
-
-    def put(self, name: str, value: Any, text: str, kind: str = DESIGN) -> None:
-        """Settle a field."""
-        self.values[name], self.origins[name] = value, Origin(kind, text)
-
-    def take(self, name: str, flag: str, read: Callable[[Any], Any] | None = None) -> Any:
-        """Settle a field by a flag, or by its default."""
-        value, origin = self.look_up(flag)
-        self.values[name] = value if read is None else read(value)
-        self.origins[name] = origin
-        return self.values[name]
-
-    def look_up(self, name: str) -> tuple[Any, Origin]:
-        """The value of a flag and what set it."""
-        flag, given = _FLAGS.get(name), getattr(self.serving, name, None)
-        if given not in (None, "", "auto") and (flag is None or given != flag.default):
-            return given, Origin(FLAG, self._said(flag, name))
-        if flag is not None and flag.default not in (None, ""):
-            return given, Origin(DEFAULT, f"{flag.option} is not given")
-        found = engine_default(
-            self.serving.engine,
-            name,
-            self.version,
-            self.gpu,
-            self.serving.tensor_parallel_size,
-            self.model_type,
-        )
-        value = flag.read(found.value) if flag else found.value == "yes"
-        return value, Origin(ASSUMED if found.assumed else DEFAULT, found.source)
-
-    def _said(self, flag: Flag | None, name: str) -> str:
-        if name in self.said_by:
-            return self.said_by[name]
-        return flag.spelled_for(self.serving.engine) if flag else name
-
-    def recipe(self) -> EffectiveRecipe:
-        """The recipe, once every field is settled."""
-        return EffectiveRecipe(
-            **{name: self.values[name] for name in _SETTLED},
-            origins={name: self.origins[name] for name in _SETTLED},
-        )
 
 
 def effective_recipe(
@@ -151,7 +90,7 @@ def _shared_recipe(
 def _recipe(
     serving: ServingSpec, gpu: GpuSpec, model_type: str, said_by: Mapping[str, str]
 ) -> EffectiveRecipe:
-    found = _Found(serving, gpu, model_type, said_by)
+    found = RecipeFields(serving, gpu, model_type, said_by)
     _settle_parallelism(found)
     _settle_what_flags_say(found)
     _settle_all_reduce(found)
@@ -162,7 +101,7 @@ def _recipe(
     return found.recipe()
 
 
-def _settle_what_flags_say(found: _Found) -> None:
+def _settle_what_flags_say(found: RecipeFields) -> None:
     """What one flag sets in every engine."""
     found.take("token_budget", "max_num_batched_tokens")
     found.take("max_requests", "max_num_seqs")
@@ -176,7 +115,7 @@ def _settle_what_flags_say(found: _Found) -> None:
     found.take("sampler", "sampling_backend")
 
 
-def _settle_parallelism(found: _Found) -> None:
+def _settle_parallelism(found: RecipeFields) -> None:
     serving = found.serving
     found.take("pipeline_parallel_size", "pipeline_parallel_size")
     if serving.engine == VLLM:
@@ -196,7 +135,7 @@ def _settle_parallelism(found: _Found) -> None:
         origin = found.look_up("ep_size")[1] if serving.ep_size else origin
     if ranks % spread:
         raise PinnError(
-            f"{_FLAGS['ep_size'].spelled_for(serving.engine)} {spread} does not divide the {ranks} "
+            f"{FLAGS['ep_size'].spelled_for(serving.engine)} {spread} does not divide the {ranks} "
             f"GPUs of a replica: use a divisor of {ranks}"
         )
     found.values["expert_parallel_size"] = spread
@@ -204,7 +143,7 @@ def _settle_parallelism(found: _Found) -> None:
     found.origins["expert_parallel_size"] = found.origins["expert_tensor_parallel_size"] = origin
 
 
-def _settle_attention_ranks(found: _Found) -> None:
+def _settle_attention_ranks(found: RecipeFields) -> None:
     """SGLang and TensorRT-LLM count all GPUs as tensor parallel ones.
 
     Attention data parallelism takes its ranks from among them: as many as ``dp_size`` in SGLang
@@ -239,7 +178,7 @@ def _settle_attention_ranks(found: _Found) -> None:
         found.values[name], found.origins[name] = value, origin
 
 
-def _settle_all_reduce(found: _Found) -> None:
+def _settle_all_reduce(found: RecipeFields) -> None:
     """How long the engine's own all-reduce takes; without NVLink all run NCCL."""
     latency, source = ALL_REDUCE_LATENCY[found.serving.engine]
     if not found.gpu.has_nvlink:
@@ -249,7 +188,7 @@ def _settle_all_reduce(found: _Found) -> None:
     found.put("fused_quantization", quantizes, QUANTIZING_ALL_REDUCE, ASSUMED)
 
 
-def _settle_attention(found: _Found) -> None:
+def _settle_attention(found: RecipeFields) -> None:
     """Which kernels attend, and what the engine launches of a layer where no graph does."""
     launches, source = LATENT_LAUNCHES[found.serving.engine]
     kind = DESIGN if found.serving.engine == VLLM else ASSUMED
@@ -257,7 +196,7 @@ def _settle_attention(found: _Found) -> None:
     found.put("decode_kernels", *DECODE_KERNELS[found.serving.engine])
 
 
-def _settle_prompt_wait(found: _Found) -> None:
+def _settle_prompt_wait(found: RecipeFields) -> None:
     """How long prompts wait for others in TensorRT-LLM's ``py_executor.py``.
 
     ``_waiting_requests``, and ``_balance_adp_requests`` under attention data parallelism.
@@ -277,7 +216,7 @@ def _settle_prompt_wait(found: _Found) -> None:
     )
 
 
-def _settle_speculation(found: _Found) -> None:
+def _settle_speculation(found: RecipeFields) -> None:
     """What is drafted, and what the engine turns off or lowers for it."""
     drafts, origin = asked_speculation(found.serving, found.model_type)
     found.put("speculation", drafts, origin.text, origin.kind)
@@ -291,7 +230,7 @@ def _settle_speculation(found: _Found) -> None:
         found.put("max_requests", fewer, "sglang 0.5.9 server_args.py, as remembered", ASSUMED)
 
 
-def _settle_vllm(found: _Found) -> None:
+def _settle_vllm(found: RecipeFields) -> None:
     """``vllm/v1/core/sched/scheduler.py`` of 0.15.1 and its docs."""
     serving = found.serving
     source = "vllm 0.15.1 vllm/v1/core/sched/scheduler.py"
@@ -314,7 +253,7 @@ def _settle_vllm(found: _Found) -> None:
     assert serving.engine == VLLM
 
 
-def _settle_sglang(found: _Found) -> None:
+def _settle_sglang(found: RecipeFields) -> None:
     """``sglang/srt/managers/scheduler.py`` and ``schedule_policy.py`` of 0.5.9."""
     serving, values = found.serving, found.values
     source = "sglang 0.5.9 managers/scheduler.py: get_next_batch_to_run"
@@ -348,7 +287,7 @@ def _settle_sglang(found: _Found) -> None:
     _put_static_share(found, limit)
 
 
-def _put_static_share(found: _Found, graphs: int) -> None:
+def _put_static_share(found: RecipeFields, graphs: int) -> None:
     """What SGLang reserves (0.5.9 server_args.py: _handle_gpu_memory_settings), in MiB."""
     serving = found.serving
     if serving.gpu_memory_utilization is not None:
@@ -368,7 +307,7 @@ def _put_static_share(found: _Found, graphs: int) -> None:
     found.put("memory_share_of", STATIC, "sglang 0.5.9 model_runner.py: profile_max_num_token")
 
 
-def _settle_trtllm(found: _Found) -> None:
+def _settle_trtllm(found: RecipeFields) -> None:
     """TensorRT-LLM's PyTorch backend: ``tensorrt_llm/_torch/pyexecutor``."""
     values = found.values
     scheduler = "tensorrt_llm/_torch/pyexecutor/scheduler.py, microBatchScheduler.cpp"
@@ -396,7 +335,7 @@ def _settle_trtllm(found: _Found) -> None:
 
 
 def _put_graphs(
-    found: _Found, tokens: int, requests: int, sizes: tuple[int, ...], origin: Origin
+    found: RecipeFields, tokens: int, requests: int, sizes: tuple[int, ...], origin: Origin
 ) -> None:
     """Settle what is launched as CUDA graphs; nothing with ``--enforce-eager``."""
     if found.serving.enforce_eager:

@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pinn.coefficients.checkpoint import load_checkpoint
-from pinn.coefficients.checkpoint_search import find_checkpoint
+from pinn.coefficients.checkpoint import find_checkpoint, load_checkpoint
 from pinn.coefficients.surrogate import predict_coefficients
 from pinn.data.deployments import observed_deployment
 from pinn.data.measured_deployments import measured_deployment

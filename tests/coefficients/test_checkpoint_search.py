@@ -2,7 +2,7 @@
 
 import pytest
 
-from pinn.coefficients.checkpoint_search import ENVIRONMENT_VARIABLE, find_checkpoint
+from pinn.coefficients.checkpoint import ENVIRONMENT_VARIABLE, find_checkpoint
 from pinn.errors import PinnError
 
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pinn.coefficients.checkpoint import load_checkpoint
-from pinn.coefficients.checkpoint_search import find_checkpoint
+from pinn.coefficients.checkpoint import find_checkpoint, load_checkpoint
 from pinn.coefficients.coefficient_network import CoefficientNetwork
 from pinn.coefficients.scaling import fit_scale
 from pinn.coefficients.trained_network import NetworkSettings, TrainedNetwork

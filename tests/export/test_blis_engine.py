@@ -20,7 +20,7 @@ from blis_engine.flags import flags_of
 from go_command import needs_go
 from pages import command_on
 
-from pinn.coefficients.checkpoint_search import find_checkpoint
+from pinn.coefficients.checkpoint import find_checkpoint
 from pinn.coefficients.configuration_files import read_configurations
 from pinn.coefficients.configurations import make_deployments
 from pinn.export.blis_config import blis_kv_blocks

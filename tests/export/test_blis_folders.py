@@ -13,7 +13,7 @@ from blis_engine.config import RefusedError, check, kv_blocks, read_inputs, read
 from blis_engine.flags import flags_of, parse
 from blis_engine.formula import formula
 
-from pinn.coefficients.checkpoint_search import find_checkpoint
+from pinn.coefficients.checkpoint import find_checkpoint
 from pinn.coefficients.configuration_files import read_configurations
 from pinn.coefficients.configurations import make_deployment, make_deployments
 from pinn.export.blis_config import blis_config, blis_flags, blis_gpu_name, blis_kv_blocks

@@ -13,8 +13,7 @@ import torch
 from hypothesis import given
 from onnx_sessions import onnx_sessions
 
-from pinn.coefficients.checkpoint import Checkpoint, load_checkpoint, registry
-from pinn.coefficients.checkpoint_search import find_checkpoint
+from pinn.coefficients.checkpoint import Checkpoint, find_checkpoint, load_checkpoint, registry
 from pinn.coefficients.coefficient_network import CoefficientNetwork
 from pinn.export.onnx_graphs import OPSET, export_onnx
 from pinn.physics.descriptors import DESCRIPTORS, RATES

@@ -321,6 +321,35 @@ def test_layers_of_experts_and_latent_attention_launch_more_kernels():
     assert sglang.launched_layers.tolist() == pytest.approx([expected[0] + more, 32])
 
 
+@pytest.mark.parametrize(
+    ("model", "gpu", "flags", "factor"),
+    [
+        ("Llama-3.1-8B", "H100", {"engine": "trtllm"}, 1.12),
+        ("Llama-3.1-8B", "H200", {"engine": "trtllm", "kv_cache_dtype": "fp8"}, 0.66),
+        # On Blackwell vLLM runs TensorRT-LLM's kernels, on Hopper SGLang vLLM's.
+        ("Llama-3.1-8B", "B200", {"engine": "trtllm", "kv_cache_dtype": "fp8"}, 1.0),
+        ("Llama-3.1-8B", "H100", {"engine": "sglang", "kv_cache_dtype": "fp8"}, 1.0),
+        # Of latent attention whole modules were timed.
+        ("deepseek-ai/DeepSeek-V3", "H200", {"engine": "trtllm", "tensor_parallel_size": 8}, 1.0),
+    ],
+)
+def test_an_engines_own_decode_attention_takes_as_long_as_it_was_timed(model, gpu, flags, factor):
+    vllm, own = (
+        Deployment(load_model(model), load_gpu(gpu), ServingSpec(**flags | each))
+        for each in ({"engine": "vllm"}, {})
+    )
+    decodes, prompt = Batch.decode(64, 2000), Batch.prefill(2, 700)
+    theirs, mine = features(vllm, decodes), features(own, decodes)
+    for name in ("decode_layer", "decode_attention", "kv_read"):
+        assert theirs[name] > 0
+        assert mine[name] == pytest.approx(factor * theirs[name]), name
+    assert mine["gemm"] == theirs["gemm"]
+    attention = [name for name in STEP_FEATURES if name.startswith("prefill")]
+    theirs, mine = features(vllm, prompt), features(own, prompt)
+    assert [mine[name] for name in attention] == [theirs[name] for name in attention]
+    assert batch_floor_seconds(own, [decodes]) == batch_floor_seconds(vllm, [decodes])
+
+
 def test_arithmetic_beyond_a_tile_and_beyond_a_wave():
     token = costs("Llama-3.1-8B")["gemm_token_s"]
     for tokens in (100, 1000, 3000):

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from pinn.coefficients.checkpoint_search import find_checkpoint
+from pinn.coefficients.checkpoint import find_checkpoint
 from pinn.coefficients.configurations import make_deployment
 from pinn.coefficients.pool_text import parse_pool
 from pinn.interface.commands.plan import app

@@ -14,7 +14,7 @@ from evaluations import MODELS, write_evaluation
 from matplotlib.colors import to_rgb
 from PIL import Image
 
-from pinn.coefficients.checkpoint_search import find_checkpoint
+from pinn.coefficients.checkpoint import find_checkpoint
 from pinn.errors import PinnError
 from pinn.export.plot_style import MARKERS
 from pinn.research.report.anatomy import PART_LOOKS

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 from evaluations import observations, predictions
 
-from pinn.coefficients.checkpoint_search import find_checkpoint
+from pinn.coefficients.checkpoint import find_checkpoint
 from pinn.data.measured_runs import WHOLE_RUN
 from pinn.errors import PinnError
 from pinn.evaluation.left_out_runs import RUNS_LEFT_OUT

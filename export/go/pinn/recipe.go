@@ -97,7 +97,7 @@ var latentLaunches = map[string]float64{"sglang": 1.5}
 
 // xqaTime is the time of TensorRT-LLM's decode attention on Hopper relative to that of vLLM's
 // kernels, by the bits of a cached element, as XQA_TIME of Python's pinn.specs.own_kernels.
-var xqaTime = map[int]float64{16: 1.11, 8: 0.64}
+var xqaTime = map[int]float64{16: 1.12, 8: 0.66}
 
 // decodeAttentionTime is that of the engine's own kernels relative to those that vLLM runs.
 func (r *recipe) decodeAttentionTime(g *GPU, cache Precision) float64 {

@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Shaped
 
-from pinn.coefficients.checkpoint import load_checkpoint
-from pinn.coefficients.checkpoint_search import find_checkpoint
+from pinn.coefficients.checkpoint import find_checkpoint, load_checkpoint
 from pinn.coefficients.coefficients import NAMES
 from pinn.coefficients.surrogate import predict_coefficients
 from pinn.data.silicon import read_silicon

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pinn.coefficients.checkpoint_search import find_checkpoint
+from pinn.coefficients.checkpoint import find_checkpoint
 from pinn.coefficients.surrogate import Surrogate
 from pinn.data.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, SharedPrefix
 from pinn.data.measured_runs import PROMPT_RANGE, MeasuredRun, read_measured_runs

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pinn.coefficients.checkpoint_search import find_checkpoint
+from pinn.coefficients.checkpoint import find_checkpoint
 from pinn.coefficients.surrogate import Surrogate
 from pinn.data.traces.ingestion import ingest_steps
 from pinn.data.traces.trace_run import Target

@@ -64,7 +64,7 @@ def breakdown(
       pinn breakdown --model Llama-3.1-70B --gpu B200 --tensor-parallel-size 4
         --batch '256 decode @ 4000' --plot step.png --csv step.csv
     """
-    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.coefficients.checkpoint import find_checkpoint
     from pinn.coefficients.configurations import canonical, make_deployment
     from pinn.coefficients.surrogate import Surrogate
     from pinn.interface.commands.breakdown_plot import draw

@@ -152,7 +152,7 @@ def one_report(
         checkpoint: Trained network; None for the usual one.
         path: Coefficients in place of the network, or None.
     """
-    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.coefficients.checkpoint import find_checkpoint
     from pinn.interface.commands.coefficient_report import file_report, network_report
 
     found, deployment = one_set(given, checkpoint, path)
@@ -238,7 +238,7 @@ def many_table(
 
 
 def _surrogate(checkpoint: Path | None) -> Surrogate:
-    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.coefficients.checkpoint import find_checkpoint
     from pinn.coefficients.surrogate import Surrogate
 
     return Surrogate.load(find_checkpoint(checkpoint))

@@ -125,7 +125,7 @@ def serving_runs(
     """
     import pandas as pd
 
-    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.coefficients.checkpoint import find_checkpoint
     from pinn.evaluation.serving_runs import ranking_inversions, score_runs, summarize_runs
     from pinn.evaluation.serving_runs_print import markdown_scores, print_scores, print_summary
     from pinn.interface.commands.json_output import write_json

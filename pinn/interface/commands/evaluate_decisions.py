@@ -43,7 +43,7 @@ def decisions(
 
     import pandas as pd
 
-    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.coefficients.checkpoint import find_checkpoint
     from pinn.data.silicon import read_silicon
     from pinn.evaluation.decisions import decide, decision_table
     from pinn.evaluation.printing import print_decisions
@@ -76,7 +76,7 @@ def _read(path: Path) -> pd.DataFrame:
 
 
 def _by_rule(predictions: pd.DataFrame, observations: pd.DataFrame) -> pd.DataFrame:
-    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.coefficients.checkpoint import find_checkpoint
     from pinn.evaluation.expected_decisions import expected_decisions
     from pinn.evaluation.held_out import described_errors
     from pinn.kernels.exclusion import Exclusion

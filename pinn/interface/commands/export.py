@@ -64,8 +64,7 @@ def onnx(
     Example:
       pinn export onnx --out export/onnx
     """
-    from pinn.coefficients.checkpoint import load_checkpoint
-    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.coefficients.checkpoint import find_checkpoint, load_checkpoint
     from pinn.export.onnx_graphs import export_onnx
     from pinn.export.provenance import checkpoint_provenance
 
@@ -124,7 +123,7 @@ def table_of(
 
 def _intervals(configured: Configured, checkpoint: Path | None) -> np.ndarray | None:
     """The intervals' ends, or None after saying why there are none."""
-    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.coefficients.checkpoint import find_checkpoint
     from pinn.export.intervals import find_intervals
 
     try:
@@ -298,7 +297,7 @@ def _configured(
     coefficients: list[Path],
     skip_invalid: bool,
 ) -> Configured:
-    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.coefficients.checkpoint import find_checkpoint
     from pinn.coefficients.configurations import make_deployments
     from pinn.export.configured import from_checkpoint, with_coefficient_files
 

@@ -43,7 +43,7 @@ def gpus(
 
 def _measured() -> dict[str, str]:
     """What was measured on a GPU, by its name; none for one that nothing was measured on."""
-    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.coefficients.checkpoint import find_checkpoint
     from pinn.kernels.tables.sources import SYSTEMS
     from pinn.trust.known import served_gpus
 

@@ -203,7 +203,7 @@ def planned(
     flags: dict[str, Any],
 ) -> Plan:
     """The plan; arguments are the command's options, prices by the GPU's name."""
-    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.coefficients.checkpoint import find_checkpoint
     from pinn.coefficients.configuration_files import read_configurations
     from pinn.interface.commands.plan_ask import ask_of
     from pinn.planning.candidates import find_candidates, grid_configurations

@@ -179,7 +179,7 @@ def _latency(
 
     if coefficients is not None:
         return latency_from_json(deployment, coefficients)
-    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.coefficients.checkpoint import find_checkpoint
 
     return latency_from_checkpoint(deployment, find_checkpoint(checkpoint))
 
@@ -197,7 +197,7 @@ def intervals_of(
         from pinn.interface.commands.simulation_trust import posterior_trust
 
         return posterior_trust(run, job, latency, read_coefficient_set(coefficients))
-    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.coefficients.checkpoint import find_checkpoint
     from pinn.interface.commands.simulation_trust import simulation_trust
 
     return simulation_trust(run, job, latency, find_checkpoint(checkpoint))
@@ -268,7 +268,7 @@ def _about(
     """What was simulated and with what, so that the figures can be had again."""
     from dataclasses import asdict
 
-    from pinn.coefficients.checkpoint_search import find_checkpoint
+    from pinn.coefficients.checkpoint import find_checkpoint
     from pinn.coefficients.coefficient_set import deployment_facts
     from pinn.specs.files.read_report import file_sha256
 

@@ -1,0 +1,78 @@
+"""Kernels that other engines run: what is said of them is what the measured tables say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pinn.errors import PinnError
+from pinn.kernels.composition import COMPOSED_PARTS, compose
+from pinn.kernels.tables.attention import read_decode_attention
+from pinn.kernels.tables.sources import VLLM, TableSource
+from pinn.physics.uniform_batches import alike
+from pinn.specs.batch import parse_batch
+from pinn.specs.catalog import load_model
+from pinn.specs.deployment import Deployment
+from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.own_kernels import XQA_TIME
+from pinn.specs.serving import ServingSpec
+
+SHAPE = ["kv_precision", "sequences", "context_tokens", "heads", "kv_heads", "head_dim", "window"]
+TRTLLM = ("trtllm", "1.3.0rc20")
+SGLANG = ("sglang", "0.5.14")
+
+
+def timed(systems, engine) -> pd.DataFrame:
+    """Shapes that vLLM and another engine timed, long enough for launches not to count."""
+    found = []
+    for system in systems:
+        sources = (TableSource(system, version=VLLM), TableSource(system, *engine))
+        try:
+            own, other = (read_decode_attention(load_gpu(system), s)[0] for s in sources)
+        except PinnError as error:
+            pytest.skip(str(error))
+        found.append(own.merge(other, on=SHAPE, suffixes=("", "_other")))
+    rows = pd.concat(found, ignore_index=True)
+    long = (rows["seconds"] >= 30e-6) & (rows["window"] == 0) & rows["head_dim"].isin([64, 128])
+    return rows[long].assign(ratio=rows["seconds_other"] / rows["seconds"])
+
+
+def means(rows):
+    return {name: np.exp(np.log(g["ratio"]).mean()) for name, g in rows.groupby("kv_precision")}
+
+
+def test_xqa_takes_what_the_tables_of_hopper_say():
+    rows = timed(("h100_sxm", "h200_sxm"), TRTLLM)
+    assert len(rows) > 10_000
+    found = means(rows)
+    assert found["bf16"] == pytest.approx(XQA_TIME[16], abs=0.005)
+    assert found["fp8"] == pytest.approx(XQA_TIME[8], abs=0.005)
+
+
+@pytest.mark.parametrize(
+    ("systems", "engine", "kernels"),
+    [
+        (("b200_sxm", "b300_sxm"), TRTLLM, {"torch_flow"}),
+        (("h100_sxm", "h200_sxm"), SGLANG, {"fa3"}),
+    ],
+)
+def test_where_vllms_kernels_run_they_take_as_long(systems, engine, kernels):
+    rows = timed(systems, engine)
+    assert set(rows["kernel_other"]) == kernels
+    assert list(means(rows).values()) == pytest.approx([1.0, 1.0], abs=0.09)
+
+
+@pytest.mark.parametrize(("cache", "bits"), [("auto", 16), ("fp8", 8)])
+def test_a_composed_step_is_other_in_decode_attention_alone(kernels, cache, bits):
+    model, gpu = load_model("Llama-3.1-8B"), load_gpu("H100")
+    batches = alike([parse_batch("64 decode @ 2048 + 1 prefill 512 @ 0")])
+    vllms, own = (
+        compose(
+            kernels, Deployment(model, gpu, ServingSpec(engine=e, kv_cache_dtype=cache)), batches
+        )
+        for e in ("vllm", "trtllm")
+    )
+    for name, theirs, mine in zip(COMPOSED_PARTS, vllms[0], own[0], strict=True):
+        factor = XQA_TIME[bits] if name == "decode_attention" else 1.0
+        assert mine == pytest.approx(factor * theirs), name
