@@ -115,10 +115,11 @@ def _sums(
 ) -> Float[np.ndarray, "sums used"]:
     """Time of all batches and of those with a prompt, each over the surrogate's.
 
-    Batches that least squares cannot come near count in neither.
+    Batches that least squares cannot come near count in neither, unless it comes near none.
     """
     squares, _ = nnls(*_compact(scaled, np.ones(len(scaled))))
-    usual = step_us * (np.abs(scaled @ squares - 1) < _FAR)
+    near = np.abs(scaled @ squares - 1) < _FAR
+    usual = step_us * (near if near.any() else True)
     weights = [usual, usual * with_prompt]
     return np.stack([weight @ scaled / weight.sum() for weight in weights if weight.any()])
 

@@ -35,9 +35,10 @@ LATENT_LAUNCHES = {
 }
 
 AUTO, XQA = "auto", "xqa"
-#: Kernels of decode attention: ``AUTO`` for those that vLLM runs on the GPU. By the labels of
-#: aiconfigurator-core 0.12.0 (``generation_attention_perf``) SGLang runs FlashAttention 3 on Hopper
-#: and TensorRT-LLM's kernels on Blackwell, as vLLM does.
+#: Kernels of decode attention: ``AUTO`` for those that vLLM runs on the GPU, ``XQA`` for
+#: TensorRT-LLM's own (their name as remembered). By the labels of aiconfigurator-core 0.12.0
+#: (``generation_attention_perf``) vLLM runs FlashAttention 3 on Hopper and TensorRT-LLM's kernels,
+#: which FlashInfer brings, on Blackwell; SGLang does the same.
 DECODE_KERNELS = {
     VLLM: (AUTO, "what others are measured against"),
     SGLANG: (AUTO, "sglang 0.5.14 in the tables of aiconfigurator-core 0.12.0: fa3, trtllm_mha"),
