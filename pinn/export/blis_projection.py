@@ -18,8 +18,8 @@ CONSTANTS = ("weights", "layer", "interleaved_moe_layer")
 _PROMPTS = list(BASIS).index("prefill_compute")
 _FITTED = np.array([name not in CONSTANTS for name in BASIS])
 _ROUNDS = 30
-#: Batches that are off by so much are no steps of the usual kind.
-_FAR = 0.5
+#: A batch of whose time a vector that fits the others gives no more than this share has stalled.
+_STALLED = 0.5
 #: A limit is met if it is exceeded by this share of it.
 _MET = 1e-3
 #: Vectors from which the search starts, and batches that each of them fits. Twice as many starts
@@ -115,10 +115,10 @@ def _sums(
 ) -> Float[np.ndarray, "sums used"]:
     """Time of all batches and of those with a prompt, each over the surrogate's.
 
-    Batches that least squares cannot come near count in neither, unless it comes near none.
+    Batches that take far longer than least squares says count in neither, unless all do.
     """
     squares, _ = nnls(*_compact(scaled, np.ones(len(scaled))))
-    near = np.abs(scaled @ squares - 1) < _FAR
+    near = scaled @ squares > _STALLED
     usual = step_us * (near if near.any() else True)
     weights = [usual, usual * with_prompt]
     return np.stack([weight @ scaled / weight.sum() for weight in weights if weight.any()])
