@@ -17,12 +17,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from pinn.coefficients.checkpoint import find_checkpoint
 from pinn.coefficients.configuration_files import read_configurations
 from pinn.coefficients.configurations import KEYS, make_deployment, make_deployments
 from pinn.coefficients.surrogate import Surrogate
 from pinn.errors import PinnError
 from pinn.interface.commands.coefficient_table import coefficient_table, write_table
+from pinn.specs.data_folder import find_checkpoint
 from pinn.specs.gpu_catalog import list_gpus
 
 LIMIT_S = 2.0

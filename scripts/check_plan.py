@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 
-from pinn.coefficients.checkpoint import find_checkpoint
 from pinn.errors import PinnError
 from pinn.evaluation.workers import Workers
 from pinn.planning.brief import Brief
@@ -32,6 +31,7 @@ from pinn.simulator.engine_spec import ROUTINGS, EngineSpec
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.rate import at_rate
 from pinn.simulator.workloads.synthetic import open_loop, shared_prefix
+from pinn.specs.data_folder import find_checkpoint
 
 #: Rates of the ladder are whole powers of this; far from the crossing, every so many-th of them.
 RUNG, FAR = 1.002, 48

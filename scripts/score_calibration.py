@@ -23,9 +23,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from pinn.coefficients.checkpoint import find_checkpoint
 from pinn.coefficients.surrogate import Surrogate
 from pinn.evaluation.calibration_scores import deployments, serving_runs, steps
+from pinn.specs.data_folder import find_checkpoint
 from pinn.specs.deployment import Deployment
 from pinn.specs.files.read_report import file_sha256
 from pinn.training.calibration.checkpoint_prior import checkpoint_prior

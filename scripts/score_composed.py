@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pinn.coefficients.checkpoint import find_checkpoint, load_checkpoint
+from pinn.coefficients.checkpoint import load_checkpoint
 from pinn.coefficients.surrogate import predict_coefficients
 from pinn.data.measured_deployments import measured_deployment
 from pinn.evaluation.engines import engine_rows
@@ -22,6 +22,7 @@ from pinn.evaluation.metrics import error_summary
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job, map_runs
+from pinn.specs.data_folder import find_checkpoint
 from pinn.training.teacher.breakdown import saved_scalars
 from pinn.training.teacher.teacher import Teacher
 

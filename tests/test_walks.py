@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pinn
-from pinn.coefficients.checkpoint import find_checkpoint
+from pinn.specs.data_folder import find_checkpoint
 from pinn.coefficients.surrogate import Surrogate
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sysconfig
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,8 +22,6 @@ from pinn.specs.files.write import write_whole
 from pinn.specs.limits import MOST_CHECKPOINT_BYTES, check_size
 
 FORMAT_VERSION = 1
-ENVIRONMENT_VARIABLE = "PINN_CHECKPOINT"
-_PLACE = Path("checkpoints") / "pinn.safetensors"
 
 
 @dataclass(frozen=True)
@@ -55,39 +51,6 @@ def registry() -> dict[str, list[str]]:
         "descriptors": list(DESCRIPTORS),
         "rates": list(RATES),
     }
-
-
-def find_checkpoint(given: Path | str | None = None) -> Path:
-    """The checkpoint to use.
-
-    In this order: the one given, that of the environment variable ``PINN_CHECKPOINT``,
-    ``checkpoints/pinn.safetensors`` in the working directory, then in the checkout that pinn runs
-    from, then the installed one.
-
-    Raises:
-        PinnError: If the one named is not there, or none is found.
-    """
-    for named, how in ((given, "--checkpoint"), (os.environ.get(ENVIRONMENT_VARIABLE), "")):
-        if named:
-            path = Path(named).expanduser()
-            if not path.is_file():
-                raise PinnError(
-                    f"no checkpoint at {path} ({how or ENVIRONMENT_VARIABLE}): give the path of "
-                    "one, or train it with 'python train.py'"
-                )
-            return path
-    places = [
-        _PLACE,
-        Path(__file__).resolve().parents[2] / _PLACE,
-        Path(sysconfig.get_path("data")) / "share" / "pinn" / _PLACE,
-    ]
-    found = next((place for place in places if place.is_file()), None)
-    if found is None:
-        raise PinnError(
-            f"no checkpoint found at {', '.join(map(str, places))}: name one with --checkpoint, or "
-            "train it with 'python train.py'"
-        )
-    return found
 
 
 def save_checkpoint(checkpoint: Checkpoint, path: str | Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pinn.coefficients.checkpoint import find_checkpoint, load_checkpoint
+from pinn.coefficients.checkpoint import load_checkpoint
 from pinn.coefficients.surrogate import predict_coefficients
 from pinn.coefficients.trained_network import TrainedNetwork
 from pinn.data.engine_deployments import (
@@ -28,6 +28,7 @@ from pinn.data.peers.aiconfigurator import released_predictions
 from pinn.evaluation.metrics import error_summary
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job, map_runs
+from pinn.specs.data_folder import find_checkpoint
 
 #: What a line of the table is about.
 PART = ["engine", "model", "gpu", "precision"]

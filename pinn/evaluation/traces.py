@@ -14,16 +14,12 @@ import pandas as pd
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from pinn.coefficients.checkpoint import (
-    Checkpoint,
-    find_checkpoint,
-    load_checkpoint,
-    save_checkpoint,
-)
+from pinn.coefficients.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from pinn.coefficients.coefficient_network import CoefficientNetwork
 from pinn.coefficients.surrogate import predict_coefficients
 from pinn.data.table import read_manifest, read_observations
 from pinn.evaluation.configured import make_repeatable
+from pinn.specs.data_folder import find_checkpoint
 from pinn.specs.files.csv_cells import write_frame
 from pinn.specs.files.read_report import file_sha256
 from pinn.specs.files.recipe import contents_digest

@@ -13,7 +13,6 @@ import pandas as pd
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from pinn.coefficients.checkpoint import find_checkpoint
 from pinn.data.splits import deployment_keys, named_splits
 from pinn.data.table import read_observations
 from pinn.errors import PinnError
@@ -67,6 +66,7 @@ from pinn.research.suite_network import anatomy_rows, coefficient_rows
 from pinn.research.suite_runs import run_cell
 from pinn.research.suite_shipped import shipped_predictions, shipped_runs
 from pinn.research.suite_steps import step_cell
+from pinn.specs.data_folder import find_checkpoint
 from pinn.specs.files.csv_cells import write_frame
 from pinn.specs.files.progress import doing
 from pinn.specs.files.write import replace_atomically

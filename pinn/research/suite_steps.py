@@ -8,7 +8,6 @@ from pathlib import Path
 import pandas as pd
 from omegaconf import DictConfig
 
-from pinn.coefficients.checkpoint import find_checkpoint
 from pinn.coefficients.surrogate import Surrogate
 from pinn.data.silicon import read_silicon
 from pinn.data.table import replace_atomically
@@ -17,6 +16,7 @@ from pinn.data.traces.trace_run import Target
 from pinn.errors import PinnError
 from pinn.research.calibration.baselines import LEARNERS, baselines
 from pinn.research.donors import donor_coefficients
+from pinn.specs.data_folder import find_checkpoint
 from pinn.specs.deployment import Deployment
 from pinn.specs.files.read_report import file_sha256
 from pinn.specs.serving import ServingSpec

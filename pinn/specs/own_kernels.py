@@ -49,7 +49,7 @@ _HOPPER = 9.0
 #: cached element: geometric means over H100 and H200 (1.10 and 1.14; 0.69 and 0.63) of all shapes
 #: that both tables have, without a window, with heads of 64 or 128 elements, where vLLM's take
 #: 30 us or more. Shorter ones do not compare: TensorRT-LLM's operator rotates and stores keys as
-#: well. On Blackwell, where both run the same kernels, the same means are 1.05 and 1.04. Of Ampere,
+#: well. On Blackwell, where both run the same kernels, the same means are 1.06 and 1.04. Of Ampere,
 #: Ada and RTX one card each was timed: nothing is said of them.
 XQA_TIME = {16: 1.12, 8: 0.66}
 

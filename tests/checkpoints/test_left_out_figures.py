@@ -9,13 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pinn.coefficients.checkpoint import find_checkpoint, load_checkpoint
+from pinn.coefficients.checkpoint import load_checkpoint
 from pinn.coefficients.surrogate import predict_coefficients
 from pinn.data.deployments import observed_deployment
 from pinn.data.measured_deployments import measured_deployment
 from pinn.data.silicon import read_silicon
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job, map_runs
+from pinn.specs.data_folder import find_checkpoint
 
 #: Largest median absolute errors of all sampled rows, in percent; they were 1 point lower when
 #: this was written.

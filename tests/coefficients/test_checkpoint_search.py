@@ -2,20 +2,20 @@
 
 import pytest
 
-from pinn.coefficients.checkpoint import ENVIRONMENT_VARIABLE, find_checkpoint
 from pinn.errors import PinnError
+from pinn.specs.data_folder import CHECKPOINT_VARIABLE, find_checkpoint
 
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(ENVIRONMENT_VARIABLE, raising=False)
+    monkeypatch.delenv(CHECKPOINT_VARIABLE, raising=False)
 
 
 def test_what_is_given_goes_first(tmp_path, monkeypatch):
     given, named = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
     given.touch(), named.touch()
-    monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(named))
+    monkeypatch.setenv(CHECKPOINT_VARIABLE, str(named))
     assert find_checkpoint(given) == given
     assert find_checkpoint() == named
 
@@ -32,6 +32,6 @@ def test_the_working_directory_goes_before_the_projects_own(tmp_path):
 def test_a_named_checkpoint_that_is_missing_is_an_error(tmp_path, monkeypatch):
     with pytest.raises(PinnError, match=r"no checkpoint at .*none.*--checkpoint"):
         find_checkpoint(tmp_path / "none")
-    monkeypatch.setenv(ENVIRONMENT_VARIABLE, "nowhere.safetensors")
-    with pytest.raises(PinnError, match=ENVIRONMENT_VARIABLE):
+    monkeypatch.setenv(CHECKPOINT_VARIABLE, "nowhere.safetensors")
+    with pytest.raises(PinnError, match=CHECKPOINT_VARIABLE):
         find_checkpoint()

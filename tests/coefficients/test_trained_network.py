@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from pinn.coefficients.checkpoint import find_checkpoint, load_checkpoint
+from pinn.coefficients.checkpoint import load_checkpoint
 from pinn.coefficients.coefficient_network import CoefficientNetwork
 from pinn.coefficients.scaling import fit_scale
 from pinn.coefficients.trained_network import NetworkSettings, TrainedNetwork
 from pinn.physics.descriptors import DESCRIPTORS, RATES
+from pinn.specs.data_folder import find_checkpoint
 
 _ROWS = 200
 

@@ -20,7 +20,6 @@ from blis_engine.flags import flags_of
 from go_command import needs_go
 from pages import command_on
 
-from pinn.coefficients.checkpoint import find_checkpoint
 from pinn.coefficients.configuration_files import read_configurations
 from pinn.coefficients.configurations import make_deployments
 from pinn.export.blis_config import blis_kv_blocks
@@ -33,6 +32,7 @@ from pinn.export.table import export_table
 from pinn.export.table_file import write_table_file
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate
+from pinn.specs.data_folder import find_checkpoint
 
 pytestmark = needs_go
 

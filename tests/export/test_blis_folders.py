@@ -13,7 +13,6 @@ from blis_engine.config import RefusedError, check, kv_blocks, read_inputs, read
 from blis_engine.flags import flags_of, parse
 from blis_engine.formula import formula
 
-from pinn.coefficients.checkpoint import find_checkpoint
 from pinn.coefficients.configuration_files import read_configurations
 from pinn.coefficients.configurations import make_deployment, make_deployments
 from pinn.export.blis_config import blis_config, blis_flags, blis_gpu_name, blis_kv_blocks
@@ -25,6 +24,7 @@ from pinn.export.blis_vectors import BlisVector
 from pinn.export.configured import from_checkpoint
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.memory import kv_layout
+from pinn.specs.data_folder import find_checkpoint
 from pinn.specs.gpu_catalog import load_gpu
 
 CONFIGURATIONS = Path(__file__).resolve().parents[2] / "export" / "blis" / "configurations.csv"

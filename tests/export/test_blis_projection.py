@@ -68,7 +68,7 @@ def test_unused_terms_are_reported(llama_8b_h100):
 @pytest.fixture(scope="module")
 def released():
     """A dense model and a mixture of experts with the coefficients of the released checkpoint."""
-    from pinn.coefficients.checkpoint import find_checkpoint
+    from pinn.specs.data_folder import find_checkpoint
 
     kept, deployments, _ = make_deployments(
         [

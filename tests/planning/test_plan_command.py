@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from pinn.coefficients.checkpoint import find_checkpoint
 from pinn.coefficients.coefficient_set import (
     CoefficientSet,
     deployment_facts,
@@ -22,6 +21,7 @@ from pinn.coefficients.configurations import make_deployment
 from pinn.interface.commands.plan import app
 from pinn.interface.commands.simulate import app as simulate_app
 from pinn.planning.plan import read_plan
+from pinn.specs.data_folder import find_checkpoint
 from pinn.trust.calibration import read_calibration
 
 MODEL = "meta-llama/Llama-3.1-8B"
@@ -86,6 +86,8 @@ def test_the_interval_holds_the_rate_and_decides_what_is_safe(plan):
         assert high >= choice.highest_rate.per_s * 0.99
         assert 0.95 * low <= choice.highest_rate.expected_per_s <= high
         assert choice.chance >= within if choice.safe else choice.chance <= within
+        at_bad_end = low * choice.replicas / plan.ask.rate_per_s
+        assert at_bad_end >= 0.95 if choice.safe else at_bad_end <= 1.05
 
 
 def test_every_candidate_is_accounted_for(plan):

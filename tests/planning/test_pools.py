@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from pinn.coefficients.checkpoint import find_checkpoint
 from pinn.coefficients.configurations import make_deployment
 from pinn.coefficients.pool_text import parse_pool
 from pinn.interface.commands.plan import app
@@ -29,6 +28,7 @@ from pinn.planning.trial import Misjudged
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.workloads.load import load_workload
 from pinn.simulator.workloads.rate import at_rate
+from pinn.specs.data_folder import find_checkpoint
 from pinn.trust.chance import ErrorLaw
 
 MODEL = "meta-llama/Llama-3.1-8B"

@@ -14,7 +14,6 @@ from evaluations import MODELS, write_evaluation
 from matplotlib.colors import to_rgb
 from PIL import Image
 
-from pinn.coefficients.checkpoint import find_checkpoint
 from pinn.errors import PinnError
 from pinn.export.plot_style import MARKERS
 from pinn.research.report.anatomy import PART_LOOKS
@@ -22,6 +21,7 @@ from pinn.research.report.summary import summary
 from pinn.research.report.tables import read_tables
 from pinn.research.report.write import DOCS_PICTURES, render, write_report
 from pinn.research.suite_network import BATCHES, SHOWN, anatomy_rows, coefficient_rows
+from pinn.specs.data_folder import find_checkpoint
 from pinn.training.teacher.breakdown import PARTS
 from pinn.trust.calibration import read_calibration
 

@@ -4,12 +4,12 @@ import pandas as pd
 import pytest
 from evaluations import observations, predictions
 
-from pinn.coefficients.checkpoint import find_checkpoint
 from pinn.data.measured_runs import WHOLE_RUN
 from pinn.errors import PinnError
 from pinn.evaluation.left_out_runs import RUNS_LEFT_OUT
 from pinn.evaluation.publish import CHECKPOINT_COLUMN
 from pinn.research.suite_shipped import shipped_predictions, shipped_runs
+from pinn.specs.data_folder import find_checkpoint
 from pinn.specs.files.read_report import file_sha256
 
 SPLITS = ("leave-one-model-out",)

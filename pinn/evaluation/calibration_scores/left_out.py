@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Shaped
 
-from pinn.coefficients.checkpoint import find_checkpoint, load_checkpoint
+from pinn.coefficients.checkpoint import load_checkpoint
 from pinn.coefficients.coefficients import NAMES
 from pinn.coefficients.surrogate import predict_coefficients
 from pinn.data.silicon import read_silicon
@@ -28,6 +28,7 @@ from pinn.simulator.many import Job, map_runs
 from pinn.simulator.metric_features import figure_features
 from pinn.simulator.run import Run
 from pinn.specs.batch import parse_batch
+from pinn.specs.data_folder import find_checkpoint
 from pinn.specs.deployment import Deployment
 from pinn.specs.files.csv_cells import write_frame
 from pinn.specs.files.store import remembered_table

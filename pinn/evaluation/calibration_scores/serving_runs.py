@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pinn.coefficients.checkpoint import find_checkpoint
 from pinn.coefficients.surrogate import Surrogate
 from pinn.data.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, SharedPrefix
 from pinn.data.measured_runs import PROMPT_RANGE, MeasuredRun, read_measured_runs
@@ -20,6 +19,7 @@ from pinn.data.serving_runs import workload
 from pinn.errors import PinnError
 from pinn.evaluation.publish import LEFT_OUT_FOLDER
 from pinn.kernels.exclusion import Exclusion
+from pinn.specs.data_folder import find_checkpoint
 from pinn.specs.deployment import Deployment
 from pinn.training.calibration.benchmark_figures import simulated_rows
 from pinn.training.calibration.benchmarks import calibrate_to_benchmarks

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pinn.coefficients.checkpoint import find_checkpoint
 from pinn.coefficients.surrogate import Surrogate
 from pinn.data.traces.ingestion import ingest_steps
 from pinn.data.traces.trace_run import Target
@@ -18,6 +17,7 @@ from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import step_costs
 from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.specs.batch import parse_batch
+from pinn.specs.data_folder import find_checkpoint
 from pinn.specs.deployment import Deployment
 from pinn.specs.serving import ServingSpec
 from pinn.training.calibration.calibrate import (

@@ -64,12 +64,12 @@ def breakdown(
       pinn breakdown --model Llama-3.1-70B --gpu B200 --tensor-parallel-size 4
         --batch '256 decode @ 4000' --plot step.png --csv step.csv
     """
-    from pinn.coefficients.checkpoint import find_checkpoint
     from pinn.coefficients.configurations import canonical, make_deployment
     from pinn.coefficients.surrogate import Surrogate
     from pinn.interface.commands.breakdown_plot import draw
     from pinn.interface.commands.breakdown_report import make_report, print_report, write_csv
     from pinn.interface.commands.json_output import write_json
+    from pinn.specs.data_folder import find_checkpoint
     from pinn.training.teacher.breakdown import breakdown as breakdown_of
 
     path = find_checkpoint(checkpoint)

@@ -152,8 +152,8 @@ def one_report(
         checkpoint: Trained network; None for the usual one.
         path: Coefficients in place of the network, or None.
     """
-    from pinn.coefficients.checkpoint import find_checkpoint
     from pinn.interface.commands.coefficient_report import file_report, network_report
+    from pinn.specs.data_folder import find_checkpoint
 
     found, deployment = one_set(given, checkpoint, path)
     if path is None:
@@ -238,7 +238,7 @@ def many_table(
 
 
 def _surrogate(checkpoint: Path | None) -> Surrogate:
-    from pinn.coefficients.checkpoint import find_checkpoint
     from pinn.coefficients.surrogate import Surrogate
+    from pinn.specs.data_folder import find_checkpoint
 
     return Surrogate.load(find_checkpoint(checkpoint))

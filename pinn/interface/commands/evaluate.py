@@ -125,10 +125,10 @@ def serving_runs(
     """
     import pandas as pd
 
-    from pinn.coefficients.checkpoint import find_checkpoint
     from pinn.evaluation.serving_runs import ranking_inversions, score_runs, summarize_runs
     from pinn.evaluation.serving_runs_print import markdown_scores, print_scores, print_summary
     from pinn.interface.commands.json_output import write_json
+    from pinn.specs.data_folder import find_checkpoint
     from pinn.specs.files.csv_cells import write_frame
     from pinn.specs.files.progress import doing
 

@@ -43,10 +43,10 @@ def decisions(
 
     import pandas as pd
 
-    from pinn.coefficients.checkpoint import find_checkpoint
     from pinn.data.silicon import read_silicon
     from pinn.evaluation.decisions import decide, decision_table
     from pinn.evaluation.printing import print_decisions
+    from pinn.specs.data_folder import find_checkpoint
     from pinn.specs.files.csv_cells import write_frame
 
     predictions = _read(path or find_checkpoint().with_suffix(".predictions.csv"))
@@ -76,12 +76,12 @@ def _read(path: Path) -> pd.DataFrame:
 
 
 def _by_rule(predictions: pd.DataFrame, observations: pd.DataFrame) -> pd.DataFrame:
-    from pinn.coefficients.checkpoint import find_checkpoint
     from pinn.evaluation.expected_decisions import expected_decisions
     from pinn.evaluation.held_out import described_errors
     from pinn.kernels.exclusion import Exclusion
     from pinn.kernels.search import find_kernels
     from pinn.kernels.surrogates import KernelSurrogates
+    from pinn.specs.data_folder import find_checkpoint
 
     whole = find_kernels(None, find_checkpoint())
     if whole is None:

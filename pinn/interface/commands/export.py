@@ -64,9 +64,10 @@ def onnx(
     Example:
       pinn export onnx --out export/onnx
     """
-    from pinn.coefficients.checkpoint import find_checkpoint, load_checkpoint
+    from pinn.coefficients.checkpoint import load_checkpoint
     from pinn.export.onnx_graphs import export_onnx
     from pinn.export.provenance import checkpoint_provenance
+    from pinn.specs.data_folder import find_checkpoint
 
     path = find_checkpoint(checkpoint)
     loaded = load_checkpoint(path)
@@ -123,8 +124,8 @@ def table_of(
 
 def _intervals(configured: Configured, checkpoint: Path | None) -> np.ndarray | None:
     """The intervals' ends, or None after saying why there are none."""
-    from pinn.coefficients.checkpoint import find_checkpoint
     from pinn.export.intervals import find_intervals
+    from pinn.specs.data_folder import find_checkpoint
 
     try:
         return find_intervals(configured, find_checkpoint(checkpoint))
@@ -297,9 +298,9 @@ def _configured(
     coefficients: list[Path],
     skip_invalid: bool,
 ) -> Configured:
-    from pinn.coefficients.checkpoint import find_checkpoint
     from pinn.coefficients.configurations import make_deployments
     from pinn.export.configured import from_checkpoint, with_coefficient_files
+    from pinn.specs.data_folder import find_checkpoint
 
     kept, deployments, reasons = make_deployments(rows, skip_invalid)
     for reason in sorted(set(reasons)):

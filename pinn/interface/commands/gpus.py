@@ -43,8 +43,8 @@ def gpus(
 
 def _measured() -> dict[str, str]:
     """What was measured on a GPU, by its name; none for one that nothing was measured on."""
-    from pinn.coefficients.checkpoint import find_checkpoint
     from pinn.kernels.tables.sources import SYSTEMS
+    from pinn.specs.data_folder import find_checkpoint
     from pinn.trust.known import served_gpus
 
     kernels = {load_gpu(system).name: "kernels" for system in SYSTEMS}

@@ -107,8 +107,8 @@ def show(
 
     Example: pinn kernels show checkpoints/kernels/without-minimax-m2.5
     """
-    from pinn.coefficients.checkpoint import find_checkpoint
     from pinn.kernels.search import find_kernels
+    from pinn.specs.data_folder import find_checkpoint
     from pinn.specs.documents import read_json
     from pinn.specs.files.code import code_digest
 
@@ -154,7 +154,7 @@ def mixers(
 
 
 def _beside_checkpoint() -> Path:
-    from pinn.coefficients.checkpoint import find_checkpoint
+    from pinn.specs.data_folder import find_checkpoint
 
     return find_checkpoint().parent / "kernels" / _NAME
 

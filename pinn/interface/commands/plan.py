@@ -203,11 +203,11 @@ def planned(
     flags: dict[str, Any],
 ) -> Plan:
     """The plan; arguments are the command's options, prices by the GPU's name."""
-    from pinn.coefficients.checkpoint import find_checkpoint
     from pinn.coefficients.configuration_files import read_configurations
     from pinn.interface.commands.plan_ask import ask_of
     from pinn.planning.candidates import find_candidates, grid_configurations
     from pinn.planning.make import make_plan
+    from pinn.specs.data_folder import find_checkpoint
 
     used = find_checkpoint(checkpoint)
     brief = _brief(workload, slo, rate, prices, max_gpus, seed, used)

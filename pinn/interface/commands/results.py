@@ -54,7 +54,7 @@ def results(
 
 
 def _beside_checkpoint() -> Path:
-    from pinn.coefficients.checkpoint import find_checkpoint
+    from pinn.specs.data_folder import find_checkpoint
 
     return find_checkpoint().with_suffix(_KEPT)
 

@@ -179,7 +179,7 @@ def _latency(
 
     if coefficients is not None:
         return latency_from_json(deployment, coefficients)
-    from pinn.coefficients.checkpoint import find_checkpoint
+    from pinn.specs.data_folder import find_checkpoint
 
     return latency_from_checkpoint(deployment, find_checkpoint(checkpoint))
 
@@ -197,8 +197,8 @@ def intervals_of(
         from pinn.interface.commands.simulation_trust import posterior_trust
 
         return posterior_trust(run, job, latency, read_coefficient_set(coefficients))
-    from pinn.coefficients.checkpoint import find_checkpoint
     from pinn.interface.commands.simulation_trust import simulation_trust
+    from pinn.specs.data_folder import find_checkpoint
 
     return simulation_trust(run, job, latency, find_checkpoint(checkpoint))
 
@@ -268,8 +268,8 @@ def _about(
     """What was simulated and with what, so that the figures can be had again."""
     from dataclasses import asdict
 
-    from pinn.coefficients.checkpoint import find_checkpoint
     from pinn.coefficients.coefficient_set import deployment_facts
+    from pinn.specs.data_folder import find_checkpoint
     from pinn.specs.files.read_report import file_sha256
 
     facts = deployment_facts(job.deployment)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from pinn.coefficients.checkpoint import find_checkpoint
 from pinn.coefficients.coefficient_set import (
     CoefficientSet,
     deployment_facts,
@@ -14,6 +13,7 @@ from pinn.coefficients.coefficient_set import (
 from pinn.coefficients.coefficients import Coefficients
 from pinn.coefficients.surrogate import Surrogate
 from pinn.errors import PinnError
+from pinn.specs.data_folder import find_checkpoint
 from pinn.specs.deployment import Deployment
 from pinn.training.calibration.checkpoint_prior import checkpoint_prior
 from pinn.training.calibration.prior import Prior, prior_of_set
