@@ -24,9 +24,7 @@ from pinn.errors import PinnError
 _BINARY = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Pow: "**"}
 _COMPARED = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<=", ast.Eq: "==", ast.NotEq: "!="}
 _RELATIONS = frozenset(_COMPARED.values())
-_CALLED: dict[Any, str] = {
-    np.maximum: "max", max: "max", np.minimum: "min", min: "min", np.where: "where",
-}  # fmt: skip
+_CALLED: dict[Any, str] = {np.maximum: "max", np.minimum: "min", np.where: "where"}
 
 
 @dataclass(frozen=True)
@@ -138,8 +136,8 @@ class _Reader:
                 return self._combined(_BINARY[type(op)], a, b)
             case ast.Compare(left=a, ops=[op], comparators=[b]) if type(op) in _COMPARED:
                 return self._combined(_COMPARED[type(op)], a, b)
-            case ast.Call(func=called, args=arguments, keywords=[]):
-                return self._call(self.value(called), arguments)
+            case ast.Call(func=called, keywords=[]):
+                return self._call(self.value(called), node)
         raise self._unknown(node)
 
     def _named(self, name: str, node: ast.expr) -> Any:
@@ -161,14 +159,16 @@ class _Reader:
             return parts[0] if parts[1] == _number(1) else parts[1]
         return Expression(kind, parts)
 
-    def _call(self, called: Any, arguments: list[ast.expr]) -> Expression:
-        kind = _CALLED.get(called)
+    def _call(self, called: Any, node: ast.Call) -> Expression:
+        kind, arguments = _CALLED.get(called), node.args
         if kind == "where":
             condition = self.value(arguments[0])
             return _where(condition, *(self.expression(value) for value in arguments[1:]))
         if kind is not None:
             return self._combined(kind, *arguments)
-        values = (self.value(argument) for argument in arguments)
+        values = [self.value(argument) for argument in arguments]
+        if not isinstance(called, FunctionType):
+            raise self._unknown(node)
         return self.formulas.read(
             called, *(v if isinstance(v, Record) else _number(v) for v in values)
         )

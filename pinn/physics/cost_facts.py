@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from jaxtyping import Float
 
 from pinn.physics.matmuls import MatMul, dense_matmuls, expert_weights
 from pinn.physics.mixer_work import attention_work
@@ -13,6 +16,9 @@ from pinn.physics.small_kernels import small_kernel_elements
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import ModelSpec
 from pinn.specs.precision import Precision, precision
+
+#: A number of each of ``n`` deployments.
+Values: TypeAlias = Float[np.ndarray, "*n"]
 
 
 class Flags(NamedTuple):
@@ -39,7 +45,9 @@ class Flags(NamedTuple):
 
 @dataclass(frozen=True)
 class CostFacts:
-    """Numbers that the formulas of ``StepCosts`` use; Go's ``Deployment.facts`` gives the same.
+    """Numbers of ``n`` deployments that the formulas of ``StepCosts`` use.
+
+    Go's ``Deployment.facts`` gives the same for one.
 
     Attributes:
         layers: Transformer layers; a mixer or a feed-forward part by itself counts half.
@@ -97,108 +105,117 @@ class CostFacts:
         exchange_copies: Copies of a token sent between data-parallel ranks; 0 without.
     """
 
-    layers: float
-    moe_layers: float
-    latent_layers: float
-    quantized: float
-    hidden_size: float
-    vocab_size: float
-    logit_bytes: float
-    sampler_launch_s: float
-    sampler_logit_s: float
-    tensor_parallel_size: float
-    data_parallel_size: float
-    pipeline_parallel_size: float
-    graph_tokens: float
-    graph_requests: float
-    fused_all_reduce: float
-    fused_quantization: float
-    faster_all_reduce: float
-    latent_launches: float
-    decode_attention_time: float
-    cpu_offload_gb: float
-    memory_bytes_per_s: float
-    link_bytes_per_s: float
-    pcie_bytes_per_s: float
-    bf16_flop_per_s: float
-    fp8_flop_per_s: float
-    dense_weight_bytes: float
-    small_kernel_elements: float
-    dense_token_s: float
-    head_sequence_s: float
-    kv_element_bytes: float
-    kv_width: float
-    windowed_kv_width: float
-    state_bytes: float
-    index_key_bytes: float
-    index_pair_bytes: float
-    index_flop: float
-    decode_flop: float
-    windowed_decode_flop: float
-    prefill_flop: float
-    windowed_prefill_flop: float
-    prefill_token_bytes: float
-    all_reduces: float
-    routed_experts: float
-    top_k: float
-    expert_width: float
-    expert_weights: float
-    expert_weight_bytes: float
-    expert_flop_per_s: float
-    expert_spread: float
-    expert_cut: float
-    exchange_copies: float
+    layers: Values
+    moe_layers: Values
+    latent_layers: Values
+    quantized: Values
+    hidden_size: Values
+    vocab_size: Values
+    logit_bytes: Values
+    sampler_launch_s: Values
+    sampler_logit_s: Values
+    tensor_parallel_size: Values
+    data_parallel_size: Values
+    pipeline_parallel_size: Values
+    graph_tokens: Values
+    graph_requests: Values
+    fused_all_reduce: Values
+    fused_quantization: Values
+    faster_all_reduce: Values
+    latent_launches: Values
+    decode_attention_time: Values
+    cpu_offload_gb: Values
+    memory_bytes_per_s: Values
+    link_bytes_per_s: Values
+    pcie_bytes_per_s: Values
+    bf16_flop_per_s: Values
+    fp8_flop_per_s: Values
+    dense_weight_bytes: Values
+    small_kernel_elements: Values
+    dense_token_s: Values
+    head_sequence_s: Values
+    kv_element_bytes: Values
+    kv_width: Values
+    windowed_kv_width: Values
+    state_bytes: Values
+    index_key_bytes: Values
+    index_pair_bytes: Values
+    index_flop: Values
+    decode_flop: Values
+    windowed_decode_flop: Values
+    prefill_flop: Values
+    windowed_prefill_flop: Values
+    prefill_token_bytes: Values
+    all_reduces: Values
+    routed_experts: Values
+    top_k: Values
+    expert_width: Values
+    expert_weights: Values
+    expert_weight_bytes: Values
+    expert_flop_per_s: Values
+    expert_spread: Values
+    expert_cut: Values
+    exchange_copies: Values
 
 
-def cost_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> CostFacts:
-    """The numbers of one deployment."""
+_NAMES = tuple(f.name for f in fields(CostFacts))
+
+
+def facts_of_rows(rows: Sequence[tuple[float, ...]]) -> CostFacts:
+    """The numbers of ``n`` deployments, of shape ``[n]``, from a row of each."""
+    return CostFacts(*np.array(rows, dtype=np.float64).reshape(-1, len(_NAMES)).T)
+
+
+@lru_cache(maxsize=65536)
+def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
+    """The numbers of one deployment, in the order of ``CostFacts``."""
     tp = flags.tensor_parallel_size
     dense, attention = _dense_work(model, tp), attention_work(model, tp)
-    return CostFacts(
-        layers=attention.layers,
-        moe_layers=float(model.moe_layers),
-        latent_layers=attention.latent_layers,
-        quantized=float(dense.quantized),
-        hidden_size=float(model.hidden_size),
-        vocab_size=float(model.vocab_size),
-        logit_bytes=flags.logit_bytes,
-        sampler_launch_s=flags.sampler_launch_s,
-        sampler_logit_s=flags.sampler_logit_s,
-        tensor_parallel_size=float(tp),
-        data_parallel_size=float(flags.data_parallel_size),
-        pipeline_parallel_size=float(flags.pipeline_parallel_size),
-        graph_tokens=float(flags.graph_tokens),
-        graph_requests=float(flags.graph_requests),
-        fused_all_reduce=float(flags.fused_all_reduce and tp > 1),
-        fused_quantization=float(flags.fused_quantization and tp > 1),
-        faster_all_reduce=1.0 - flags.all_reduce_latency,
-        latent_launches=flags.latent_launches,
-        decode_attention_time=1.0 if attention.latent_layers else flags.decode_attention_time,
-        cpu_offload_gb=float(flags.cpu_offload_gb),
-        memory_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
-        link_bytes_per_s=gpu.link_bandwidth_bytes_per_s,
-        pcie_bytes_per_s=gpu.pcie_bandwidth_bytes_per_s,
-        bf16_flop_per_s=gpu.peak_flop_per_s["bf16"],
-        fp8_flop_per_s=gpu.matmul_flop_per_s(precision("fp8")),
-        dense_weight_bytes=dense.weight_bytes,
-        small_kernel_elements=small_kernel_elements(model, tp),
-        dense_token_s=sum((f / gpu.matmul_flop_per_s(w) for w, f in dense.token_flop), 0.0),
-        head_sequence_s=sum((f / gpu.matmul_flop_per_s(w) for w, f in dense.head_flop), 0.0),
-        kv_element_bytes=flags.kv_element_bytes,
-        kv_width=attention.full.kv_width,
-        windowed_kv_width=attention.windowed.kv_width,
-        state_bytes=attention.state_bytes,
-        index_key_bytes=attention.index.key_bytes,
-        index_pair_bytes=attention.index.pair_bytes,
-        index_flop=attention.index.flop,
-        decode_flop=attention.full.decode_flop,
-        windowed_decode_flop=attention.windowed.decode_flop,
-        prefill_flop=attention.full.prefill_flop,
-        windowed_prefill_flop=attention.windowed.prefill_flop,
-        prefill_token_bytes=attention.prefill_token_bytes,
-        all_reduces=attention.all_reduces,
-        **_expert_facts(model, gpu, flags),
-    )
+    found = {
+        "layers": attention.layers,
+        "moe_layers": float(model.moe_layers),
+        "latent_layers": attention.latent_layers,
+        "quantized": float(dense.quantized),
+        "hidden_size": float(model.hidden_size),
+        "vocab_size": float(model.vocab_size),
+        "logit_bytes": flags.logit_bytes,
+        "sampler_launch_s": flags.sampler_launch_s,
+        "sampler_logit_s": flags.sampler_logit_s,
+        "tensor_parallel_size": float(tp),
+        "data_parallel_size": float(flags.data_parallel_size),
+        "pipeline_parallel_size": float(flags.pipeline_parallel_size),
+        "graph_tokens": float(flags.graph_tokens),
+        "graph_requests": float(flags.graph_requests),
+        "fused_all_reduce": float(flags.fused_all_reduce and tp > 1),
+        "fused_quantization": float(flags.fused_quantization and tp > 1),
+        "faster_all_reduce": 1.0 - flags.all_reduce_latency,
+        "latent_launches": flags.latent_launches,
+        "decode_attention_time": 1.0 if attention.latent_layers else flags.decode_attention_time,
+        "cpu_offload_gb": float(flags.cpu_offload_gb),
+        "memory_bytes_per_s": gpu.memory_bandwidth_bytes_per_s,
+        "link_bytes_per_s": gpu.link_bandwidth_bytes_per_s,
+        "pcie_bytes_per_s": gpu.pcie_bandwidth_bytes_per_s,
+        "bf16_flop_per_s": gpu.peak_flop_per_s["bf16"],
+        "fp8_flop_per_s": gpu.matmul_flop_per_s(precision("fp8")),
+        "dense_weight_bytes": dense.weight_bytes,
+        "small_kernel_elements": small_kernel_elements(model, tp),
+        "dense_token_s": sum((f / gpu.matmul_flop_per_s(w) for w, f in dense.token_flop), 0.0),
+        "head_sequence_s": sum((f / gpu.matmul_flop_per_s(w) for w, f in dense.head_flop), 0.0),
+        "kv_element_bytes": flags.kv_element_bytes,
+        "kv_width": attention.full.kv_width,
+        "windowed_kv_width": attention.windowed.kv_width,
+        "state_bytes": attention.state_bytes,
+        "index_key_bytes": attention.index.key_bytes,
+        "index_pair_bytes": attention.index.pair_bytes,
+        "index_flop": attention.index.flop,
+        "decode_flop": attention.full.decode_flop,
+        "windowed_decode_flop": attention.windowed.decode_flop,
+        "prefill_flop": attention.full.prefill_flop,
+        "windowed_prefill_flop": attention.windowed.prefill_flop,
+        "prefill_token_bytes": attention.prefill_token_bytes,
+        "all_reduces": attention.all_reduces,
+    } | _expert_facts(model, gpu, flags)
+    return tuple(map(found.__getitem__, _NAMES))
 
 
 def _expert_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> dict[str, float]:

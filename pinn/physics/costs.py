@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,21 +16,20 @@ from jaxtyping import Float
 
 from pinn.errors import PinnError
 from pinn.physics import cost_formulas as formulas
-from pinn.physics.cost_facts import CostFacts, Flags, cost_facts
+from pinn.physics.cost_facts import CostFacts, Flags, Values, fact_row, facts_of_rows
 from pinn.physics.sampling import sampler_time
 from pinn.specs.deployment import Deployment
-from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import ModelSpec
 from pinn.specs.recipe import GATHER
 from pinn.specs.sampling import Sampling
 
 
-def cost(meaning: str, formula: Callable[[CostFacts], float]) -> dict[str, Any]:
+def cost(meaning: str, formula: Callable[[CostFacts], Values]) -> dict[str, Any]:
     """What is known of a field of ``StepCosts``.
 
     Args:
         meaning: What it is.
-        formula: Its value for a deployment's numbers.
+        formula: Its values of shape ``[n]`` for the numbers of ``n`` deployments.
     """
     return {"meaning": meaning, "formula": formula}
 
@@ -115,7 +113,7 @@ class StepCosts:
     expert_share: Float[np.ndarray, "*n"] = field(
         metadata=cost(
             "Chance that a token uses a given expert: top-k / experts.",
-            lambda w: w.top_k / max(w.routed_experts, 1.0),
+            lambda w: w.top_k / np.maximum(w.routed_experts, 1.0),
         )
     )
     expert_read_s: Float[np.ndarray, "*n"] = field(
@@ -253,11 +251,12 @@ def step_costs(deployments: Sequence[Deployment]) -> StepCosts:
 
 def model_costs(deployments: Sequence[Deployment]) -> StepCosts:
     """The costs of a pass of each deployment's model, fields of shape ``[n]``."""
-    return _costs_of_rows([_model_row(d, d.model, d.sampling) for d in deployments])
+    return _costs_of_rows([_fact_row(d, d.model, d.sampling) for d in deployments])
 
 
 def _costs_of_rows(rows: Sequence[tuple[float, ...]]) -> StepCosts:
-    return StepCosts(*np.array(rows, dtype=np.float64).reshape(-1, len(COST_NAMES)).T)
+    facts = facts_of_rows(rows)
+    return StepCosts(*(formula(facts) for formula in _FORMULAS))
 
 
 def draft_costs(deployment: Deployment, draft: ModelSpec, sampling: Sampling) -> StepCosts:
@@ -268,10 +267,10 @@ def draft_costs(deployment: Deployment, draft: ModelSpec, sampling: Sampling) ->
         draft: Layers and head.
         sampling: How its tokens are drawn.
     """
-    return _costs_of_rows([_model_row(deployment, draft, sampling)])
+    return _costs_of_rows([_fact_row(deployment, draft, sampling)])
 
 
-def _model_row(deployment: Deployment, model: ModelSpec, sampling: Sampling) -> tuple[float, ...]:
+def _fact_row(deployment: Deployment, model: ModelSpec, sampling: Sampling) -> tuple[float, ...]:
     recipe, sampler = deployment.recipe, sampler_time(sampling)
     flags = Flags(
         recipe.tensor_parallel_size,
@@ -292,10 +291,4 @@ def _model_row(deployment: Deployment, model: ModelSpec, sampling: Sampling) -> 
         sampler.launch_s,
         sampler.logit_s,
     )
-    return _cached_cost_row(model, deployment.gpu, flags)
-
-
-@lru_cache(maxsize=65536)
-def _cached_cost_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
-    facts = cost_facts(model, gpu, flags)
-    return tuple(float(formula(facts)) for formula in _FORMULAS)
+    return fact_row(model, deployment.gpu, flags)

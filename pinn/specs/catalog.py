@@ -101,6 +101,9 @@ def _load_name(name: str, fallback_precision: str | None, allow_unknown_type: bo
     known = find_in_catalog(name)
     if known is not None:
         full_name, path = known
+        if fallback_precision is not None and _is_supported(full_name, path):
+            # Nothing falls back; tables ask for a model in many formats, which is read once.
+            return _load_name(name, None, allow_unknown_type)
         return _load_file(
             path,
             full_name,

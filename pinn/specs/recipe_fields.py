@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import Any
 
 from pinn.specs.engine_defaults import engine_default, reference_version
@@ -13,6 +14,7 @@ from pinn.specs.recipe import ASSUMED, DEFAULT, DESIGN, FLAG, EffectiveRecipe, O
 from pinn.specs.serving import ServingSpec
 
 FLAGS = {each.name: each for each in flags_of(ServingSpec)}
+_NOT_GIVEN = {name: Origin(DEFAULT, f"{flag.option} is not given") for name, flag in FLAGS.items()}
 _SETTLED = tuple(f.name for f in fields(EffectiveRecipe) if f.name != "origins")
 
 
@@ -58,8 +60,8 @@ class RecipeFields:
         if given not in (None, "", "auto") and (flag is None or given != flag.default):
             return given, Origin(FLAG, self._said(flag, name))
         if flag is not None and flag.default not in (None, ""):
-            return given, Origin(DEFAULT, f"{flag.option} is not given")
-        found = engine_default(
+            return given, _NOT_GIVEN[name]
+        return _default(
             self.serving.engine,
             name,
             self.version,
@@ -67,8 +69,6 @@ class RecipeFields:
             self.serving.tensor_parallel_size,
             self.model_type,
         )
-        value = flag.read(found.value) if flag else found.value == "yes"
-        return value, Origin(ASSUMED if found.assumed else DEFAULT, found.source)
 
     def _said(self, flag: Flag | None, name: str) -> str:
         if name in self.said_by:
@@ -81,3 +81,13 @@ class RecipeFields:
             **{name: self.values[name] for name in _SETTLED},
             origins={name: self.origins[name] for name in _SETTLED},
         )
+
+
+@lru_cache(maxsize=16384)
+def _default(
+    engine: str, name: str, version: str, gpu: GpuSpec, tp: int, model_type: str
+) -> tuple[Any, Origin]:
+    """A default and its source; tables ask for the same ones in every row."""
+    flag, found = FLAGS.get(name), engine_default(engine, name, version, gpu, tp, model_type)
+    value = flag.read(found.value) if flag else found.value == "yes"
+    return value, Origin(ASSUMED if found.assumed else DEFAULT, found.source)

@@ -45,9 +45,9 @@ def test_a_written_file_is_up_to_date(name):
     assert same, f"{name} is out of date: run 'make formulas'"
 
 
-def extra_token_s(w: CostFacts) -> float:
+def extra_token_s(w: CostFacts) -> np.ndarray:
     """A cost that nobody knows."""
-    return max(w.vocab_size / w.hidden_size, 3.0) * w.top_k / w.bf16_flop_per_s
+    return np.maximum(w.vocab_size / w.hidden_size, 3.0) * w.top_k / w.bf16_flop_per_s
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ def cases(count: int) -> list[tuple[list[float], list[int]]]:
 
 
 def facts() -> CostFacts:
-    """Numbers of a deployment."""
-    return CostFacts(*np.random.default_rng(1).uniform(0.5, 4.0, len(fields(CostFacts))).tolist())
+    """Numbers of one deployment."""
+    return CostFacts(*np.random.default_rng(1).uniform(0.5, 4.0, (len(fields(CostFacts)), 1)))
 
 
 def registry_values(costs: list[float], sums: list[int]) -> list[float]:
@@ -111,6 +111,7 @@ def test_a_new_feature_of_a_new_cost_is_the_same_in_go(tmp_path):
             shutil.copy(path, tmp_path)
     (tmp_path / "step_formulas.go").write_text(go_step_formulas(FORMULAS, REGISTRY))
     (tmp_path / "costs.go").write_text(go_costs(MoreCosts))
+    own = [value.item() for value in astuple(facts())]
     calls = "".join(
         f"show(Costs{{{numbers(costs)}}}, Sums{{{numbers(sums)}, 0}})\n"
         for costs, sums in cases(20)
@@ -122,7 +123,7 @@ def test_a_new_feature_of_a_new_cost_is_the_same_in_go(tmp_path):
         f"beta := [numStepFeatures]float64{{{numbers(BETA)}}}\n"
         "fmt.Println([]float64{newPass(c, &beta).seconds(&s)})\n}\n"
         f"func TestValues(*testing.T) {{\n{calls}"
-        f"w := costFacts{{{numbers(astuple(facts()))}}}\nfmt.Println(w.costs())\n}}\n"
+        f"w := costFacts{{{numbers(own)}}}\nfmt.Println(w.costs())\n}}\n"
     )
     printed = go(str(tmp_path), "test", "-v", "-run", "Values", ".")
     found = [line.strip("[{}]").split() for line in printed.splitlines() if line[0] in "[{"]
@@ -130,7 +131,7 @@ def test_a_new_feature_of_a_new_cost_is_the_same_in_go(tmp_path):
     for case in cases(20):
         values = registry_values(*case)
         expected += [values, [np.dot(BETA, values)]]
-    expected.append([f.metadata["formula"](facts()) for f in fields(MoreCosts)])
+    expected.append([f.metadata["formula"](facts()).item() for f in fields(MoreCosts)])
     assert len(found) == len(expected)
     for got, want in zip(found, expected, strict=True):
         assert [float(x) for x in got] == pytest.approx(want, rel=1e-12, abs=1e-16)
@@ -146,3 +147,5 @@ def test_what_no_other_language_can_say_is_refused():
         Formulas().read(lambda c: sum([c.layers]), record)
     with pytest.raises(PinnError, match="a formula cannot hold"):
         Formulas().read(lambda c: c.layers if c.layers > 1 else 0.0, record)
+    with pytest.raises(PinnError, match=r"cannot hold 'max\(c.layers, 1.0\)'; .* np.maximum"):
+        Formulas().read(lambda c: max(c.layers, 1.0), record)
