@@ -20,13 +20,13 @@ class Call:
     Attributes:
         deployment: Index of the deployment.
         form: Number format; of recurrent and sparse mixers the operator.
-        count: How often a step runs it.
+        count: How often a step runs it, a number or one per batch.
         sizes: Arguments of the surrogate, each a number or one per batch.
     """
 
     deployment: int
     form: str
-    count: float
+    count: float | Float[np.ndarray, " n"]
     sizes: tuple[Any, ...]
 
 

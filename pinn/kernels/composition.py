@@ -30,6 +30,7 @@ from pinn.kernels.moe import Moe
 from pinn.kernels.quantization import quantization_seconds, without_quantization
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.physics.costs import step_costs
+from pinn.physics.floor import hit_expert_read_s
 from pinn.physics.matmuls import dense_matmuls
 from pinn.physics.uniform_batches import UniformBatches
 from pinn.specs.deployment import Deployment
@@ -104,7 +105,7 @@ def _add(
         for i in range(len(calls[0].sizes))
     ]
     times = kind.seconds(kernels, Coded(gpus, gpu_ids), Coded(forms, form_ids), *sizes)
-    counts = np.array([[c.count] for c in calls])
+    counts = np.stack([np.broadcast_to(np.float64(c.count), width) for c in calls])
     np.add.at(seconds, [c.deployment for c in calls], counts * times)
 
 
@@ -153,7 +154,20 @@ def _expert_call(i: int, deployment: Deployment, batches: UniformBatches, *more:
         recipe.expert_parallel_size,
         model.moe.gated,
     )
-    return Call(i, deployment.expert_kernel_format.name, model.moe_layers, (*sizes, *more))
+    form, count = deployment.expert_kernel_format.name, model.moe_layers
+    return Call(i, form, count * _expert_time(deployment, batches), (*sizes, *more))
+
+
+def _expert_time(
+    deployment: Deployment, batches: UniformBatches
+) -> float | Float[np.ndarray, " n"]:
+    """Time of the engine's experts relative to vLLM's, by what takes longer on the datasheet."""
+    if deployment.expert_times == (1.0, 1.0):
+        return 1.0
+    costs = step_costs([deployment])
+    read_s = hit_expert_read_s(costs, batches.tokens)
+    compute_s = costs.expert_token_s * batches.tokens * costs.expert_replicas
+    return np.where(read_s >= compute_s, *deployment.expert_times)
 
 
 def _routed_experts(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes) -> np.ndarray:

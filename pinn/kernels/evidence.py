@@ -77,7 +77,8 @@ def _uses(
                 seconds = kind.seconds(kernels, gpu, Coded((call.form,), one), *arguments).item()
                 sizes = _named(kind.sizes, call)
                 nearest = _nearest(kernels, kind, deployment.gpu, call.form, sizes)
-                yield KernelUse(part, call.form, sizes, call.count, seconds, nearest)
+                count = np.asarray(call.count, dtype=np.float64).item()
+                yield KernelUse(part, call.form, sizes, count, seconds, nearest)
 
 
 def _named(names: tuple[str, ...], call: Call) -> dict[str, float]:

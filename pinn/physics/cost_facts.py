@@ -36,6 +36,8 @@ class Flags(NamedTuple):
     all_reduce_latency: float
     latent_launches: float
     decode_attention_time: float
+    expert_reading_time: float
+    expert_computing_time: float
     cpu_offload_gb: float
     kv_element_bytes: float
     logit_bytes: float
@@ -100,6 +102,8 @@ class CostFacts:
         expert_weights: Of one expert's slice on one GPU, over the layers.
         expert_weight_bytes: Bytes of each of them.
         expert_flop_per_s: Rate of their number format.
+        expert_reading_time: Of the engine's own kernels, relative to those that vLLM runs.
+        expert_computing_time: The same where computing takes longer than reading.
         expert_spread: GPUs over which the experts are distributed.
         expert_cut: GPUs over which each expert is cut.
         exchange_copies: Copies of a token sent between data-parallel ranks; 0 without.
@@ -153,6 +157,8 @@ class CostFacts:
     expert_weights: Values
     expert_weight_bytes: Values
     expert_flop_per_s: Values
+    expert_reading_time: Values
+    expert_computing_time: Values
     expert_spread: Values
     expert_cut: Values
     exchange_copies: Values
@@ -214,6 +220,8 @@ def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
         "windowed_prefill_flop": attention.windowed.prefill_flop,
         "prefill_token_bytes": attention.prefill_token_bytes,
         "all_reduces": attention.all_reduces,
+        "expert_reading_time": flags.expert_reading_time,
+        "expert_computing_time": flags.expert_computing_time,
     } | _expert_facts(model, gpu, flags)
     return tuple(map(found.__getitem__, _NAMES))
 

@@ -128,6 +128,17 @@ class StepCosts:
     expert_activation_token_s: Float[np.ndarray, "*n"] = field(
         metadata=cost("Gathering and scattering that share.", formulas.expert_activation_token_s)
     )
+    expert_reading_time: Float[np.ndarray, "*n"] = field(
+        metadata=cost(
+            "Reading experts by the engine's own kernels, relative to those that vLLM runs.",
+            lambda w: w.expert_reading_time,
+        )
+    )
+    expert_computing_time: Float[np.ndarray, "*n"] = field(
+        metadata=cost(
+            "The same of computing, gathering and scattering.", lambda w: w.expert_computing_time
+        )
+    )
     expert_replicas: Float[np.ndarray, "*n"] = field(
         metadata=cost(
             "Data-parallel replicas whose tokens share the experts.", lambda w: w.data_parallel_size
@@ -285,6 +296,7 @@ def _fact_row(deployment: Deployment, model: ModelSpec, sampling: Sampling) -> t
         recipe.all_reduce_latency,
         recipe.latent_launches,
         deployment.decode_attention_time,
+        *deployment.expert_times,
         deployment.serving.cpu_offload_gb,
         deployment.kv_cache_precision.bytes_per_weight,
         sampler.timed_bytes,

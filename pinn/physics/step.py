@@ -201,7 +201,7 @@ _FEATURES = (
         "experts", ("experts",),
         "Gathering tokens for the experts and scattering their results.",
         "every copy of a token is read and written at the datasheet's bandwidth; spread 1.3",
-        lambda c, s: c.expert_activation_token_s * s.tokens * c.expert_replicas,
+        values.expert_activations,
     ),
     StepFeature(
         "decode_attention", "1", 1.0, 1.2, None, "roofline",

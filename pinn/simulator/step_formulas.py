@@ -123,12 +123,15 @@ def step_formulas(
         gemm_compute_s,
         c.gemm_token_s * max(tokens - 128.0, 0.0),
         c.gemm_token_s * max(tokens - 1024.0, 0.0),
-        max(topk_expert_read_s * busy, expert_compute_s),
-        max(chosen_4 - topk_expert_read_s, 0.0),
-        max(chosen_5 - topk_expert_read_s, 0.0),
+        max(
+            c.expert_reading_time * topk_expert_read_s * busy,
+            c.expert_computing_time * expert_compute_s,
+        ),
+        c.expert_reading_time * max(chosen_4 - topk_expert_read_s, 0.0),
+        c.expert_reading_time * max(chosen_5 - topk_expert_read_s, 0.0),
         expert_compute_s,
-        c.expert_token_s * max(expert_tokens - 1024.0, 0.0),
-        c.expert_activation_token_s * tokens * c.expert_replicas,
+        c.expert_computing_time * c.expert_token_s * max(expert_tokens - 1024.0, 0.0),
+        c.expert_computing_time * c.expert_activation_token_s * tokens * c.expert_replicas,
         max(
             kv_read,
             c.decode_attention_time

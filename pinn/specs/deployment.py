@@ -11,7 +11,7 @@ from pinn.specs.expert_kernels import AUTO, MARLIN, MARLIN_FORMAT, timed_apart
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.limits import MOST_REPLICAS, check_size
 from pinn.specs.model import LatentAttentionSpec, ModelSpec
-from pinn.specs.own_kernels import decode_attention_time
+from pinn.specs.own_kernels import decode_attention_time, expert_times
 from pinn.specs.precision import Precision, precision
 from pinn.specs.recipe import EffectiveRecipe
 from pinn.specs.recipe_rules import effective_recipe
@@ -120,6 +120,14 @@ class Deployment:
         """Of the engine's kernels, relative to those that vLLM runs."""
         kernels, gpu = self.recipe.decode_kernels, self.gpu
         return decode_attention_time(kernels, gpu, self.kv_cache_precision)
+
+    @property
+    def expert_times(self) -> tuple[float, float]:
+        """Of reading and of computing routed experts, relative to the kernels that vLLM runs."""
+        if self.model.moe is None or self.expert_kernels != AUTO:
+            return 1.0, 1.0
+        kernels, form = self.recipe.mxfp4_kernels, self.model.precisions.experts.name
+        return expert_times(kernels, self.gpu, form)
 
     @property
     def expert_kernels(self) -> str:

@@ -88,6 +88,8 @@ class EffectiveRecipe:
         latent_launches: Of a layer's latent attention beyond vLLM's, in those of a dense layer.
         decode_kernels: Kernels of decode attention: ``AUTO`` or ``XQA``.
         moe_kernels: Kernels of the experts: ``AUTO``, ``TRITON``, ``CUTLASS`` or ``MARLIN``.
+        mxfp4_kernels: What ``AUTO`` is for experts in mxfp4: ``AUTO`` for what it is of vLLM,
+            ``FUSED_TRITON`` or ``TORCH_FLOW``.
         sampler: Family of the sampler's kernels.
         speculation: What speculative decoding drafts and verifies; None without it.
         origins: Field to what set it.
@@ -126,6 +128,7 @@ class EffectiveRecipe:
     latent_launches: float
     decode_kernels: str
     moe_kernels: str
+    mxfp4_kernels: str
     sampler: str
     speculation: Speculation | None
     origins: Mapping[str, Origin] = field(default_factory=dict, compare=False, repr=False)

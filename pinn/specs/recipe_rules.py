@@ -19,6 +19,7 @@ from pinn.specs.own_kernels import (
     ALL_REDUCE_LATENCY,
     DECODE_KERNELS,
     LATENT_LAUNCHES,
+    MXFP4_KERNELS,
     QUANTIZING_ALL_REDUCE,
 )
 from pinn.specs.recipe import (
@@ -94,7 +95,7 @@ def _recipe(
     _settle_parallelism(found)
     _settle_what_flags_say(found)
     _settle_all_reduce(found)
-    _settle_attention(found)
+    _settle_kernels(found)
     _settle_speculation(found)
     _settle_prompt_wait(found)
     {VLLM: _settle_vllm, SGLANG: _settle_sglang, TRTLLM: _settle_trtllm}[serving.engine](found)
@@ -122,7 +123,7 @@ def _settle_parallelism(found: RecipeFields) -> None:
         found.take("tensor_parallel_size", "tensor_parallel_size")
         found.take("data_parallel_size", "data_parallel_size")
     else:
-        _settle_attention_ranks(found)
+        _settle_kernels_ranks(found)
     ranks = found.values["tensor_parallel_size"] * found.values["data_parallel_size"]
     spread, origin = ranks, found.look_up("enable_expert_parallel")[1]
     if serving.moe_a2a_backend == DEEPEP:
@@ -143,7 +144,7 @@ def _settle_parallelism(found: RecipeFields) -> None:
     found.origins["expert_parallel_size"] = found.origins["expert_tensor_parallel_size"] = origin
 
 
-def _settle_attention_ranks(found: RecipeFields) -> None:
+def _settle_kernels_ranks(found: RecipeFields) -> None:
     """SGLang and TensorRT-LLM count all GPUs as tensor parallel ones.
 
     Attention data parallelism takes its ranks from among them: as many as ``dp_size`` in SGLang
@@ -188,12 +189,13 @@ def _settle_all_reduce(found: RecipeFields) -> None:
     found.put("fused_quantization", quantizes, QUANTIZING_ALL_REDUCE, ASSUMED)
 
 
-def _settle_attention(found: RecipeFields) -> None:
-    """Which kernels attend, and what the engine launches of a layer where no graph does."""
+def _settle_kernels(found: RecipeFields) -> None:
+    """Which kernels of its own an engine runs, and what it launches where no graph does."""
     launches, source = LATENT_LAUNCHES[found.serving.engine]
     kind = DESIGN if found.serving.engine == VLLM else ASSUMED
     found.put("latent_launches", launches, source, kind)
     found.put("decode_kernels", *DECODE_KERNELS[found.serving.engine])
+    found.put("mxfp4_kernels", *MXFP4_KERNELS[found.serving.engine])
 
 
 def _settle_prompt_wait(found: RecipeFields) -> None:

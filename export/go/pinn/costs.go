@@ -22,6 +22,8 @@ type Costs struct {
 	ExpertRead            float64 // Reading one of them in every MoE layer.
 	ExpertToken           float64 // Computing this GPU's share of one token's top-k experts.
 	ExpertActivationToken float64 // Gathering and scattering that share.
+	ExpertReadingTime     float64 // Reading experts by the engine's own kernels, relative to those that vLLM runs.
+	ExpertComputingTime   float64 // The same of computing, gathering and scattering.
 	ExpertReplicas        float64 // Data-parallel replicas whose tokens share the experts.
 	KVRead                float64 // Reading one cached token in the layers that see everything, or in their indexers.
 	WindowedKVRead        float64 // Reading one cached token in the layers that see a limited number; a recurrent state counts as one, read and written.
@@ -63,6 +65,8 @@ var costNames = []struct {
 	{"expert_read_s", func(c *Costs) *float64 { return &c.ExpertRead }},
 	{"expert_token_s", func(c *Costs) *float64 { return &c.ExpertToken }},
 	{"expert_activation_token_s", func(c *Costs) *float64 { return &c.ExpertActivationToken }},
+	{"expert_reading_time", func(c *Costs) *float64 { return &c.ExpertReadingTime }},
+	{"expert_computing_time", func(c *Costs) *float64 { return &c.ExpertComputingTime }},
 	{"expert_replicas", func(c *Costs) *float64 { return &c.ExpertReplicas }},
 	{"kv_read_s", func(c *Costs) *float64 { return &c.KVRead }},
 	{"windowed_kv_read_s", func(c *Costs) *float64 { return &c.WindowedKVRead }},
@@ -131,6 +135,8 @@ type costFacts struct {
 	expertWeights        float64
 	expertWeightBytes    float64
 	expertFlopPerS       float64
+	expertReadingTime    float64
+	expertComputingTime  float64
 	expertSpread         float64
 	expertCut            float64
 	exchangeCopies       float64
@@ -166,6 +172,8 @@ func (w *costFacts) costs() Costs {
 	c.ExpertRead = expertRead
 	c.ExpertToken = 2 * w.expertWeights * expertCopies / w.expertFlopPerS
 	c.ExpertActivationToken = expertCopies * (2*w.hiddenSize + 3*w.expertWidth/w.expertCut) * w.moeLayers * 2 / w.memoryBytesPerS
+	c.ExpertReadingTime = w.expertReadingTime
+	c.ExpertComputingTime = w.expertComputingTime
 	c.ExpertReplicas = w.dataParallelSize
 	c.KVRead = (w.kvWidth*w.kvElementBytes + w.indexKeyBytes) / w.memoryBytesPerS
 	c.WindowedKVRead = (w.windowedKVWidth*w.kvElementBytes + w.stateBytes) / w.memoryBytesPerS

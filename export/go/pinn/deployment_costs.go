@@ -85,6 +85,7 @@ func (d *Deployment) expertFacts(w *costFacts) {
 	spread := d.recipe.expertParallel
 	cut := ranks / spread
 	w.expertSpread, w.expertCut, w.expertFlopPerS = float64(spread), float64(cut), 1
+	w.expertReadingTime, w.expertComputingTime = d.expertTimes()
 	if moe == nil {
 		return
 	}

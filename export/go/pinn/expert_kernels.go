@@ -66,3 +66,23 @@ func (d *Deployment) expertKernelFormat() string {
 	}
 	return d.model.Precisions.Experts
 }
+
+// mxfp4Kernels are those of experts in mxfp4 on Hopper where an engine does not run vLLM's, as
+// MXFP4_KERNELS of Python's pinn.specs.own_kernels.
+var mxfp4Kernels = map[string]string{"sglang": "fused_triton", "trtllm": "torch_flow"}
+
+// mxfp4Times are the times of reading and of computing experts by those kernels relative to those
+// that vLLM runs, as EXPERT_TIMES of Python's pinn.specs.own_kernels.
+var mxfp4Times = map[string][2]float64{"torch_flow": {1.16, 1.61}, "fused_triton": {1.47, 1.77}}
+
+// expertTimes are those of reading and of computing routed experts relative to vLLM's kernels.
+func (d *Deployment) expertTimes() (reading, computing float64) {
+	moe, _ := d.model.moe()
+	times, own := mxfp4Times[d.recipe.mxfp4Kernels]
+	hopper := d.gpu.ComputeCapability == 9
+	if moe == nil || !own || !hopper || d.model.Precisions.Experts != "mxfp4" ||
+		d.expertKernels() != ownKernels {
+		return 1, 1
+	}
+	return times[0], times[1]
+}

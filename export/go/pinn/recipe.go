@@ -32,7 +32,7 @@ type recipe struct {
 	allReduceLatency             float64
 	latentLaunches               float64
 	ownDecodeKernels             bool
-	moeKernels                   string
+	moeKernels, mxfp4Kernels     string
 	chunkedPrefill               bool
 	speculation                  speculation
 }
@@ -52,6 +52,7 @@ func (s Serving) resolve(g *GPU) (recipe, error) {
 	r := recipe{
 		tensorParallel: s.TensorParallelSize, dataParallel: s.DataParallelSize, speculation: drafts,
 		latentLaunches: latentLaunches[s.Engine], ownDecodeKernels: s.Engine == "trtllm",
+		mxfp4Kernels: mxfp4Kernels[s.Engine],
 	}
 	if s.Engine != "vllm" {
 		if err := s.attentionRanks(&r); err != nil {
