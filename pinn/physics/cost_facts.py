@@ -174,7 +174,11 @@ def facts_of_rows(rows: Sequence[tuple[float, ...]]) -> CostFacts:
 
 @lru_cache(maxsize=65536)
 def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
-    """The numbers of one deployment, in the order of ``CostFacts``."""
+    """The numbers of one deployment, in the order of ``CostFacts``.
+
+    Raises:
+        TypeError: If a number is given that ``CostFacts`` does not declare.
+    """
     tp = flags.tensor_parallel_size
     dense, attention = _dense_work(model, tp), attention_work(model, tp)
     found = {
@@ -223,6 +227,8 @@ def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
         "expert_reading_time": flags.expert_reading_time,
         "expert_computing_time": flags.expert_computing_time,
     } | _expert_facts(model, gpu, flags)
+    if len(found) != len(_NAMES):
+        raise TypeError(f"CostFacts declares no {', '.join(sorted(found.keys() - set(_NAMES)))}")
     return tuple(map(found.__getitem__, _NAMES))
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from pinn.coefficients.surrogate import batch_floor_seconds, batch_work
+from pinn.physics import cost_facts
 from pinn.physics.costs import step_costs
 from pinn.physics.floor import hit_expert_read_s
 from pinn.physics.step import STEP_FEATURES, step_features
@@ -415,3 +416,13 @@ def test_skewed_routing_hits_the_experts_of_a_tenth_of_the_tokens():
     one = features(deploy("Mixtral-8x7B"), Batch.decode(1, 100))
     assert one["experts_hit"] == pytest.approx(0, abs=1e-12)
     assert one["experts_hit_tenth"] == 0
+
+
+def test_a_fact_that_is_not_declared_is_refused(monkeypatch):
+    declared = cost_facts._expert_facts
+    monkeypatch.setattr(
+        cost_facts, "_expert_facts", lambda *given: declared(*given) | {"spare_experts": 1.0}
+    )
+    cost_facts.fact_row.cache_clear()
+    with pytest.raises(TypeError, match="CostFacts declares no spare_experts"):
+        step_costs([deploy("Llama-3.1-8B")])
