@@ -62,6 +62,11 @@ GRIDS: tuple[dict[str, Any], ...] = (
         "precision": "fp8", "enable_prefix_caching": False,
     },
     {"model": list(OTHER_MIXERS), "gpu": "H200", "tensor_parallel_size": [4, 8]},
+    # Decode attention and experts by the engines' own kernels.
+    {
+        "model": ["meta-llama/Llama-3.1-8B", "openai/gpt-oss-120b"], "gpu": "H200",
+        "engine": [SGLANG, TRTLLM], "kv_cache_dtype": ["auto", "fp8"],
+    },
 )  # fmt: skip
 #: Every method, a tree, trees and chains of three engines, windows, a draft with a window.
 SPECULATING: tuple[dict[str, Any], ...] = (
@@ -119,6 +124,13 @@ EXPERT_KERNELS: tuple[dict[str, Any], ...] = tuple(
         {"moe_backend": "Triton", "enable_expert_parallel": True, "engine_version": "0.15.0"},
     )
 )  # fmt: skip
+#: Engines' own kernels of experts in mxfp4, and the one that all share.
+MXFP4_EXPERTS: tuple[dict[str, Any], ...] = tuple(
+    {"model": "openai/gpt-oss-120b", "gpu": gpu, "engine": engine, "moe_backend": kernels}
+    for gpu in ("H100", "B200")
+    for engine in (VLLM, SGLANG, TRTLLM)
+    for kernels in ("auto", "marlin")
+)
 #: A checkpoint that holds the scales of its activations.
 STATIC_MODEL = "nvidia/Llama-3.1-70B-Instruct-FP8"
 STATIC_SCALES: tuple[dict[str, Any], ...] = tuple(
@@ -282,7 +294,7 @@ def _phase_case(
 def network_cases(checkpoint: Path, count: int = NETWORK_CASES) -> list[dict]:
     """Deployments with their embedding, costs and coefficients by this program; most are random."""
     rng = np.random.default_rng(_SEED)
-    fixed = [*RELEASES, *EXPERT_KERNELS, *STATIC_SCALES]
+    fixed = [*RELEASES, *EXPERT_KERNELS, *MXFP4_EXPERTS, *STATIC_SCALES]
     drawn = [*fixed, *_random_configurations(rng, count - len(fixed))]
     deployments = [make_deployment(c) for c in drawn]
     configured = from_checkpoint(checkpoint, drawn, deployments)
