@@ -22,7 +22,7 @@ from jaxtyping import Float
 from pinn.physics import step_values as values
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import StepCosts
-from pinn.physics.floor import expert_compute_s, gemm_compute_s
+from pinn.physics.floor import gemm_compute_s
 from pinn.physics.step_feature import Overhead, StepFeature, assumed, seen
 
 _STEP = Overhead(2e-4, 0.2)
@@ -187,7 +187,7 @@ _FEATURES = (
         "experts", ("experts",),
         "Arithmetic of the routed experts: the part that reading them does not overlap.",
         assumed(2.3, _SMALL),
-        expert_compute_s,
+        values.expert_compute,
     ),
     StepFeature(
         "expert_compute_beyond_1024", "1", 0.0, 0.1, None, "peak",

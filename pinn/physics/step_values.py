@@ -56,11 +56,16 @@ def gemm(costs: StepCosts, sums: BatchSums) -> Values:
     return np.maximum(costs.gemm_weights_s * busy(sums), gemm_compute_s(costs, sums))
 
 
+def expert_compute(costs: StepCosts, sums: BatchSums) -> Values:
+    """Arithmetic of the routed experts, as the engine's kernels do it."""
+    return costs.expert_computing_time * expert_compute_s(costs, sums)
+
+
 def experts(costs: StepCosts, sums: BatchSums) -> Values:
     """The larger of reading one token's experts and the arithmetic of all tokens'."""
     return np.maximum(
         costs.expert_reading_time * topk_expert_read_s(costs) * busy(sums),
-        costs.expert_computing_time * expert_compute_s(costs, sums),
+        expert_compute(costs, sums),
     )
 
 

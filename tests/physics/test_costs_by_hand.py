@@ -378,7 +378,7 @@ def test_an_engines_own_experts_take_as_long_as_they_were_timed(model, gpu, flag
         assert mine[name] == pytest.approx(reading * theirs[name]), name
     assert mine["gemm"] == theirs["gemm"]
     theirs, mine = features(vllm, prompt), features(own, prompt)
-    for name in ("experts", "expert_activations"):
+    for name in ("experts", "expert_compute", "expert_activations"):
         assert mine[name] == pytest.approx(computing * theirs[name]), name
     for batch in (decodes, prompt):
         assert batch_floor_seconds(own, [batch]) == batch_floor_seconds(vllm, [batch])

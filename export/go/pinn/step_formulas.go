@@ -117,7 +117,7 @@ func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 	}
 	requests := prefillRequests + decodeRequests
 	gemmCompute := c.GemmToken*tokens + c.HeadSequence*requests
-	expertCompute := c.ExpertToken * tokens * c.ExpertReplicas
+	expertCompute := c.ExpertComputingTime * (c.ExpertToken * tokens * c.ExpertReplicas)
 	expertTokens := tokens * c.ExpertReplicas
 	kvRead := c.DecodeAttentionTime * (c.KVRead*decodeContext + c.WindowedKVRead*windowedDecodeContext)
 	prefillKVRead := c.KVRead*prefillCached + c.WindowedKVRead*windowedPrefillCached
@@ -161,7 +161,7 @@ func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 	f[fGemmCompute] = gemmCompute
 	f[fGemmBeyond128] = c.GemmToken * max(tokens-128, 0)
 	f[fGemmBeyond1024] = c.GemmToken * max(tokens-1024, 0)
-	f[fExperts] = max(c.ExpertReadingTime*c.topkExpertRead*busy, c.ExpertComputingTime*expertCompute)
+	f[fExperts] = max(c.ExpertReadingTime*c.topkExpertRead*busy, expertCompute)
 	var chosen5 float64
 	if c.Experts > 0 {
 		chosen5 = c.Experts * (1 - power(c.log1, expertTokens)) * c.ExpertRead
@@ -200,7 +200,7 @@ func (c *costConstants) weights(beta *[numStepFeatures]float64) (w stepWeights) 
 	w[2] = beta[fPrefillLayer] * c.Layers
 	w[3] = beta[fDecodeLayer] * c.Layers * c.DecodeAttentionTime
 	w[4] = beta[fRequest] + beta[fSampling]*c.SampledRequest + beta[fGemmCompute]*c.HeadSequence
-	w[5] = beta[fActivations]*c.ActivationToken + beta[fGemmCompute]*c.GemmToken + beta[fExpertCompute]*c.ExpertReplicas*c.ExpertToken + beta[fExpertActivations]*c.ExpertReplicas*c.ExpertComputingTime*c.ExpertActivationToken + beta[fAllReduce]*c.AllReduceToken + beta[fExpertExchange]*c.ExchangeToken + beta[fPipeline]*c.PipelineToken
+	w[5] = beta[fActivations]*c.ActivationToken + beta[fGemmCompute]*c.GemmToken + beta[fExpertCompute]*c.ExpertComputingTime*c.ExpertReplicas*c.ExpertToken + beta[fExpertActivations]*c.ExpertReplicas*c.ExpertComputingTime*c.ExpertActivationToken + beta[fAllReduce]*c.AllReduceToken + beta[fExpertExchange]*c.ExchangeToken + beta[fPipeline]*c.PipelineToken
 	w[6] = beta[fGemm]
 	w[7] = beta[fGemmBeyond128] * c.GemmToken
 	w[8] = beta[fGemmBeyond1024] * c.GemmToken
