@@ -162,12 +162,13 @@ def _expert_time(
     deployment: Deployment, batches: UniformBatches
 ) -> float | Float[np.ndarray, " n"]:
     """Time of the engine's experts relative to vLLM's, by what takes longer on the datasheet."""
-    if deployment.expert_times == (1.0, 1.0):
+    times = deployment.expert_times(deployment.model)
+    if times == (1.0, 1.0):
         return 1.0
     costs = step_costs([deployment])
     read_s = hit_expert_read_s(costs, batches.tokens)
     compute_s = costs.expert_token_s * batches.tokens * costs.expert_replicas
-    return np.where(read_s >= compute_s, *deployment.expert_times)
+    return np.where(read_s >= compute_s, *times)
 
 
 def _routed_experts(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes) -> np.ndarray:

@@ -296,7 +296,7 @@ def _fact_row(deployment: Deployment, model: ModelSpec, sampling: Sampling) -> t
         recipe.all_reduce_latency,
         recipe.latent_launches,
         deployment.decode_attention_time,
-        *deployment.expert_times,
+        *deployment.expert_times(model),
         deployment.serving.cpu_offload_gb,
         deployment.kv_cache_precision.bytes_per_weight,
         sampler.timed_bytes,

@@ -121,13 +121,15 @@ class Deployment:
         kernels, gpu = self.recipe.decode_kernels, self.gpu
         return decode_attention_time(kernels, gpu, self.kv_cache_precision)
 
-    @property
-    def expert_times(self) -> tuple[float, float]:
-        """Of reading and of computing routed experts, relative to the kernels that vLLM runs."""
-        if self.model.moe is None or self.expert_kernels != AUTO:
+    def expert_times(self, model: ModelSpec) -> tuple[float, float]:
+        """Of reading and of computing routed experts, relative to the kernels that vLLM runs.
+
+        Args:
+            model: The deployment's own, or what drafts for it.
+        """
+        if model.moe is None or self.recipe.moe_kernels == MARLIN:
             return 1.0, 1.0
-        kernels, form = self.recipe.mxfp4_kernels, self.model.precisions.experts.name
-        return expert_times(kernels, self.gpu, form)
+        return expert_times(self.recipe.mxfp4_kernels, self.gpu, model.precisions.experts.name)
 
     @property
     def expert_kernels(self) -> str:

@@ -123,7 +123,7 @@ def _settle_parallelism(found: RecipeFields) -> None:
         found.take("tensor_parallel_size", "tensor_parallel_size")
         found.take("data_parallel_size", "data_parallel_size")
     else:
-        _settle_kernels_ranks(found)
+        _settle_attention_ranks(found)
     ranks = found.values["tensor_parallel_size"] * found.values["data_parallel_size"]
     spread, origin = ranks, found.look_up("enable_expert_parallel")[1]
     if serving.moe_a2a_backend == DEEPEP:
@@ -144,7 +144,7 @@ def _settle_parallelism(found: RecipeFields) -> None:
     found.origins["expert_parallel_size"] = found.origins["expert_tensor_parallel_size"] = origin
 
 
-def _settle_kernels_ranks(found: RecipeFields) -> None:
+def _settle_attention_ranks(found: RecipeFields) -> None:
     """SGLang and TensorRT-LLM count all GPUs as tensor parallel ones.
 
     Attention data parallelism takes its ranks from among them: as many as ``dp_size`` in SGLang

@@ -322,68 +322,6 @@ def test_layers_of_experts_and_latent_attention_launch_more_kernels():
     assert sglang.launched_layers.tolist() == pytest.approx([expected[0] + more, 32])
 
 
-@pytest.mark.parametrize(
-    ("model", "gpu", "flags", "factor"),
-    [
-        ("Llama-3.1-8B", "H100", {"engine": "trtllm"}, 1.12),
-        ("Llama-3.1-8B", "H200", {"engine": "trtllm", "kv_cache_dtype": "fp8"}, 0.66),
-        # On Blackwell vLLM runs TensorRT-LLM's kernels, on Hopper SGLang vLLM's.
-        ("Llama-3.1-8B", "B200", {"engine": "trtllm", "kv_cache_dtype": "fp8"}, 1.0),
-        ("Llama-3.1-8B", "H100", {"engine": "sglang", "kv_cache_dtype": "fp8"}, 1.0),
-        # Of latent attention whole modules were timed.
-        ("deepseek-ai/DeepSeek-V3", "H200", {"engine": "trtllm", "tensor_parallel_size": 8}, 1.0),
-    ],
-)
-def test_an_engines_own_decode_attention_takes_as_long_as_it_was_timed(model, gpu, flags, factor):
-    vllm, own = (
-        Deployment(load_model(model), load_gpu(gpu), ServingSpec(**flags | each))
-        for each in ({"engine": "vllm"}, {})
-    )
-    decodes, prompt = Batch.decode(64, 2000), Batch.prefill(2, 700)
-    theirs, mine = features(vllm, decodes), features(own, decodes)
-    for name in ("decode_layer", "decode_attention", "kv_read"):
-        assert theirs[name] > 0
-        assert mine[name] == pytest.approx(factor * theirs[name]), name
-    assert mine["gemm"] == theirs["gemm"]
-    attention = [name for name in STEP_FEATURES if name.startswith("prefill")]
-    theirs, mine = features(vllm, prompt), features(own, prompt)
-    assert [mine[name] for name in attention] == [theirs[name] for name in attention]
-    assert batch_floor_seconds(own, [decodes]) == batch_floor_seconds(vllm, [decodes])
-
-
-@pytest.mark.parametrize(
-    ("model", "gpu", "flags", "times"),
-    [
-        ("openai/gpt-oss-120b", "H200", {"engine": "trtllm"}, (1.16, 1.61)),
-        ("openai/gpt-oss-20b", "H100", {"engine": "sglang"}, (1.47, 1.77)),
-        # On Blackwell all serve mxfp4 by the same kernels; Marlin's are the same everywhere.
-        ("openai/gpt-oss-120b", "B200", {"engine": "trtllm"}, (1.0, 1.0)),
-        ("openai/gpt-oss-120b", "H200", {"engine": "trtllm", "moe_backend": "marlin"}, (1.0, 1.0)),
-        # Other formats by other kernels are not timed apart, or as descriptors.
-        ("Qwen/Qwen3-235B-A22B-FP8", "H200", {"engine": "trtllm", "ep_size": 4}, (1.0, 1.0)),
-    ],
-)
-def test_an_engines_own_experts_take_as_long_as_they_were_timed(model, gpu, flags, times):
-    flags = flags | {"tensor_parallel_size": 4}
-    vllms = {name: flags[name] for name in set(flags) - {"engine", "ep_size"}}
-    vllms["enable_expert_parallel"] = "ep_size" in flags
-    vllm, own = (
-        Deployment(load_model(model), load_gpu(gpu), ServingSpec(**each)) for each in (vllms, flags)
-    )
-    reading, computing = times
-    decodes, prompt = Batch.decode(2, 2000), Batch.prefill(4, 4096)
-    theirs, mine = features(vllm, decodes), features(own, decodes)
-    for name in ("experts", "experts_hit"):
-        assert theirs[name] > 0
-        assert mine[name] == pytest.approx(reading * theirs[name]), name
-    assert mine["gemm"] == theirs["gemm"]
-    theirs, mine = features(vllm, prompt), features(own, prompt)
-    for name in ("experts", "expert_compute", "expert_activations"):
-        assert mine[name] == pytest.approx(computing * theirs[name]), name
-    for batch in (decodes, prompt):
-        assert batch_floor_seconds(own, [batch]) == batch_floor_seconds(vllm, [batch])
-
-
 def test_arithmetic_beyond_a_tile_and_beyond_a_wave():
     token = costs("Llama-3.1-8B")["gemm_token_s"]
     for tokens in (100, 1000, 3000):
