@@ -70,6 +70,18 @@ class RecipeFields:
             self.model_type,
         )
 
+    def put_graphs(
+        self, tokens: int, requests: int, sizes: tuple[int, ...], origin: Origin
+    ) -> None:
+        """Settle what is launched as CUDA graphs; nothing with ``--enforce-eager``."""
+        if self.serving.enforce_eager:
+            tokens, requests, sizes = 0, 0, ()
+            origin = self.look_up("enforce_eager")[1]
+        for name, value in (
+            ("graph_tokens", tokens), ("graph_requests", requests), ("graph_sizes", sizes)
+        ):  # fmt: skip
+            self.values[name], self.origins[name] = value, origin
+
     def _said(self, flag: Flag | None, name: str) -> str:
         if name in self.said_by:
             return self.said_by[name]
