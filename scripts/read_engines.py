@@ -71,13 +71,16 @@ def opened(module: Any, engine: str, version: str, wheels: Path | None) -> Engin
 
 
 def defaults_of(module: Any, sources: list[EngineSource]) -> list[dict[str, str]]:
-    """Rows of defaults: the newest release is the one that holds where none is named."""
-    newest = sources[-1]
-    head = dict.fromkeys(COLUMNS, "") | {
-        "engine": newest.engine, "flag": "engine_version", "value": newest.version,
-        "assumed": "no", "source": "newest release that was read",
-    }  # fmt: skip
-    return [head, *merged([(s, read_all(s, module.READERS)) for s in sources])]
+    """Rows of defaults: the newest release holds where none is named."""
+    ends = {"engine_version": sources[-1], "oldest_engine_version": sources[0]}
+    said = {"engine_version": "newest", "oldest_engine_version": "oldest"}
+    heads = [
+        dict.fromkeys(COLUMNS, "")
+        | {"engine": source.engine, "flag": flag, "value": source.version, "assumed": "no"}
+        | {"source": f"{said[flag]} release that was read"}
+        for flag, source in ends.items()
+    ]
+    return [*heads, *merged([(s, read_all(s, module.READERS)) for s in sources])]
 
 
 def kernels_of(module: Any, sources: list[EngineSource]) -> list[dict[str, str]]:

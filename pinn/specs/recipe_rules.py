@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from pinn.errors import PinnError
 from pinn.specs.engine_defaults import models_named
-from pinn.specs.expert_kernels import named_kernels
+from pinn.specs.expert_kernels import known_kernels
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.own_kernels import (
     ALL_REDUCE_LATENCY,
@@ -93,7 +93,7 @@ def _settle_what_flags_say(found: RecipeFields) -> None:
     found.take("prefix_caching", "enable_prefix_caching")
     found.take("block_tokens", "block_size")
     found.take("fused_all_reduce", "fuse_all_reduce")
-    found.take("moe_kernels", "moe_backend", named_kernels)
+    found.take("moe_kernels", "moe_backend", known_kernels)
     found.take("sampler", "sampling_backend")
 
 

@@ -57,7 +57,9 @@ class KernelLine:
         form: Number format of the experts, as ``pinn.specs.precision`` names it.
         least_capability: Lowest compute capability of the GPU.
         below_capability: Capability that the GPU's is below.
-        spread: ``ep`` where whole experts are spread over GPUs, ``tp`` where not, empty for both.
+        spread: How experts are spread, empty for any: ``tp`` where each is cut over tensor-parallel
+            GPUs, ``ep`` where whole ones are spread over those, ``dp`` over ranks of data
+            parallelism.
         kernels: The engine's own name of them.
         source: ``path: symbol`` in the release.
     """

@@ -7,7 +7,6 @@ import hashlib
 import subprocess
 import sys
 import zipfile
-from collections.abc import Mapping
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -122,18 +121,18 @@ def literal(node: ast.expr) -> Any:
         return ast.unparse(node)
 
 
-def evaluate(function: ast.FunctionDef, names: Mapping[str, Any], *given: Any) -> Any:
-    """What one function answers where everything it asks for is a stand-in.
+def compiled(function: ast.FunctionDef | ast.ClassDef, names: dict[str, Any]) -> Any:
+    """One function or class of a file, without decorators, annotations, imports and messages.
 
     Args:
-        function: Taken from a file; its decorators, annotations and imports are left out.
+        function: Taken from a file.
         names: What it finds in place of its module's names.
-        given: Its arguments.
     """
-    bare = _Bare().visit(ast.parse(ast.unparse(function)))
-    space = dict(names)
-    exec(compile(ast.fix_missing_locations(bare), function.name, "exec"), space)
-    return space[function.name](*given)
+    bare = ast.fix_missing_locations(_Bare().visit(ast.parse(ast.unparse(function))))
+    bare.body[0].decorator_list = []
+    own: dict[str, Any] = {}
+    exec(compile(bare, function.name, "exec"), names, own)
+    return own[function.name]
 
 
 def fingerprint(node: ast.AST) -> str:
@@ -142,11 +141,14 @@ def fingerprint(node: ast.AST) -> str:
     return hashlib.sha256(ast.unparse(bare).encode()).hexdigest()[:12]
 
 
+_KINDS = ("staticmethod", "classmethod", "property")
+
+
 class _Bare(ast.NodeTransformer):
     """Drops what changes no answer: docstrings, logs, messages, annotations, imports."""
 
     def _body(self, node: Any) -> Any:
-        node.decorator_list = []
+        node.decorator_list = [d for d in node.decorator_list if ast.unparse(d) in _KINDS]
         self.generic_visit(node)
         node.body = node.body or [ast.Pass()]
         return node
