@@ -15,7 +15,6 @@ from typing import Any
 from engine_reading.sglang_models import MODEL_READERS, SM90, SM100, model_types
 from engine_reading.table import Line
 from engine_reading.wheel import EngineSource, evaluate, literal
-
 from pinn.specs.engine_defaults import release
 from pinn.specs.sglang_memory import prompt_graph_sizes, reserve_mib
 
@@ -103,7 +102,8 @@ def requests(source: EngineSource) -> list[Line]:
             "model_executor/model_runner_kv_cache_mixin", "model_executor/model_runner",
         )
     ]  # fmt: skip
-    rule = re.compile(r"context_len \* 512\)(, 2048\), 4096\)|\n.*max\(min\(estimated, 4096\), 2048)")
+    either = r", 2048\), 4096\)|\n.*max\(min\(estimated, 4096\), 2048"
+    rule = re.compile(rf"context_len \* 512\)({either})")
     for path in filter(source.exists, candidates):
         if rule.search(ast.unparse(source.tree(path))):
             what = "512 x cached tokens / context length within 2048 and 4096; the lower end"
@@ -326,11 +326,13 @@ def _fusion_rule(source: EngineSource) -> tuple[str, list[str], str]:
             if "dp_attention" not in " ".join(tests):
                 continue
             conditions += tests
-            names += [
-                n.value for each in chain for n in ast.walk(each.test)
-                if isinstance(n, ast.Constant) and str(n.value).endswith("ForCausalLM")
-                or isinstance(n, ast.Constant) and str(n.value).endswith("Generation")
-            ]  # fmt: skip
+            constants = [
+                str(n.value)
+                for each in chain
+                for n in ast.walk(each.test)
+                if isinstance(n, ast.Constant)
+            ]
+            names += [c for c in constants if c.endswith(("ForCausalLM", "Generation"))]
     if not names:
         raise source.unread(f"{ARGS}: {name}", "it turns no fused all-reduce on")
     return f"{ARGS}: {name}", names, " ".join(conditions)

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 
 from engine_reading.table import Line
 from engine_reading.wheel import EngineSource, fingerprint
-
 from pinn.specs.engine_defaults import release
 
 #: Patterns of GPUs' names: compute capability 10.0 and 10.3, and 9.0.
@@ -58,7 +57,7 @@ _SRT = "sglang/srt"
 _ARGS, _GROUPS = f"{_SRT}/server_args.py", f"{_SRT}/arg_groups"
 #: Where the rules stand, from one release or another on.
 _READ: tuple[tuple[str, tuple[str, ...]], ...] = (
-    (_ARGS, tuple(f"ServerArgs.{name}" for name in (
+    (_ARGS, (*(f"ServerArgs.{name}" for name in (
         "_handle_model_specific_adjustments", "_handle_attention_backend_compatibility",
         "_get_default_attn_backend", "_handle_mamba_radix_cache",
         "_support_mamba_cache_extra_buffer", "_handle_page_size", "_handle_speculative_decoding",
@@ -68,7 +67,7 @@ _READ: tuple[tuple[str, tuple[str, ...]], ...] = (
         "_disable_prefill_cuda_graph_for_deepseek_trtllm_mla", "_handle_moe_kernel_config",
         "_generate_cuda_graph_batch_sizes", "_generate_decode_cuda_graph_batch_sizes",
         "_handle_load_balance_method",
-    )) + ("auto_choose_speculative_params",)),
+    )), "auto_choose_speculative_params")),
     (f"{_GROUPS}/speculative_hook.py", (
         "_handle_eagle_family", "_handle_ngram", "_auto_choose_speculative_params",
     )),
@@ -163,8 +162,8 @@ def pages(source: EngineSource) -> list[Line]:
         paged = ("deepseek_v3", "kimi_k2", *(["kimi_k25"] if number >= (0, 5, 9) else []))
         lines.append(_page(64, SM100, paged, f"{place}; trtllm_mla"))
     if number < (0, 5, 6):
-        named = ("gpt_oss",) if number < (0, 5, 5) else ("gpt_oss", "llama4", "llama4_text", "olmo2")
-        lines.append(_page(64, SM100, named, f"{place}; trtllm_mha"))
+        named = ["gpt_oss", *(["llama4", "llama4_text", "olmo2"] if number >= (0, 5, 5) else [])]
+        lines.append(_page(64, SM100, tuple(named), f"{place}; trtllm_mha"))
     else:
         single = [t for t in _LATENT if t not in ("deepseek_v3", "kimi_k2")]
         single += ["falcon_h1", "granitemoehybrid"]
@@ -247,7 +246,9 @@ def prompt_graphs(source: EngineSource) -> list[Line]:
         rule = f"{_ARGS}: piecewise CUDA graphs"
     else:
         rule = "disable_breakable_cudagraph_if_incompatible"
-        rule = f"{_GROUPS}/cuda_graph_hook.py: {rule}" if number >= (0, 5, 19) else f"{_ARGS}: {rule}"
+        rule = f"{_GROUPS}/cuda_graph_hook.py: {rule}" if number >= (0, 5, 19) else (
+            f"{_ARGS}: {rule}"
+        )  # fmt: skip
     if (0, 5, 15) <= number < (0, 5, 18):
         off, latent = [*off, *latent], []
         if number < (0, 5, 17):
