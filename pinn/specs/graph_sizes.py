@@ -21,14 +21,29 @@ def vllm_largest(most: int) -> int:
     return next(size for size in (4, 2, 1) if size <= most)
 
 
-def sglang_sizes(most: int) -> tuple[int, ...]:
-    """SGLang 0.5.9 server_args.py: ``_generate_cuda_graph_batch_sizes``.
+def sglang_sizes(
+    most: int, drafts: bool = False, release: tuple[int, ...] = (0, 5, 23)
+) -> tuple[int, ...]:
+    """SGLang's numbers of decodes, denser where drafts are verified.
+
+    0.5.3.post1 to 0.5.13 ``server_args.py: _generate_cuda_graph_batch_sizes``, later
+    ``generate_decode_cuda_graph_batch_sizes``; from 0.5.10 on the limit is one of them.
 
     >>> sglang_sizes(30)
-    (1, 2, 4, 8, 12, 16, 24)
+    (1, 2, 4, 8, 12, 16, 24, 30)
+    >>> sglang_sizes(30, release=(0, 5, 9)), sglang_sizes(48, drafts=True)[-3:]
+    ((1, 2, 4, 8, 12, 16, 24), (40, 44, 48))
     """
     sizes = [1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 512, 16), *range(512, most + 1, 32)]
-    return tuple(size for size in sizes if size <= most)
+    if drafts:
+        sizes = [
+            *range(1, 9), *range(10, 33, 2), *range(40, 65 if release >= (0, 5, 5) else 64, 4),
+            *range(72, 257, 8), *range(272, most + 1, 16),
+        ]  # fmt: skip
+    found = [size for size in sizes if size <= most]
+    if release >= (0, 5, 10) and most not in found:
+        found.append(most)
+    return tuple(found)
 
 
 def trtllm_sizes(most: int, padded: bool) -> tuple[int, ...]:

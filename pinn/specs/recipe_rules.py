@@ -22,6 +22,7 @@ from pinn.specs.own_kernels import (
 )
 from pinn.specs.recipe import (
     ASSUMED,
+    DEFAULT,
     DESIGN,
     EffectiveRecipe,
 )
@@ -185,9 +186,10 @@ def _settle_speculation(found: RecipeFields) -> None:
     found.put("speculation", drafts, origin.text, origin.kind)
     if drafts is None:
         return
-    alone = why_not_overlapped(found.serving.engine, drafts.method)
-    if alone:
-        found.put("overlap", False, alone, ASSUMED)
-    fewer = fewer_requests(found.serving, drafts.method, found.values["data_parallel_size"])
+    alone = why_not_overlapped(found.serving, drafts.method)
+    if alone is not None:
+        found.put("overlap", False, alone.text, alone.kind)
+    fewer = fewer_requests(found.serving, found.values["data_parallel_size"])
     if fewer is not None:
-        found.put("max_requests", fewer, "sglang 0.5.9 server_args.py, as remembered", ASSUMED)
+        source = "sglang 0.5.3.post1 to 0.5.23: 48 running requests with speculation"
+        found.put("max_requests", fewer, source, DEFAULT)

@@ -234,11 +234,23 @@ def asked_of_trtllm(config: str) -> _Asked | None:
 
 
 #: ``--speculative-num-steps``, ``-eagle-topk`` and ``-num-draft-tokens`` that SGLang chooses
-#: (0.5.9 ``server_args.py: auto_choose_speculative_params``), as remembered: for Llama and others,
-#: and for these.
-_SGLANG_SIZES, _SGLANG_CHAIN = (5, 4, 8), (3, 1, 4)
-_CHAINED = ("deepseek", "glm4_moe", "glm_moe", "qwen3_next", "qwen3_5", "minimax", "kimi")
+#: (0.5.23 arg_groups/speculative_hook.py: ``_auto_choose_speculative_params``, before 0.5.13
+#: ``server_args.py: auto_choose_speculative_params``): a tree for Llama, until 0.5.7 for all but
+#: these types, GLM-4 among them from 0.5.6; draft models of their own draft a chain.
+_SGLANG_TREE, _SGLANG_CHAIN = (5, 4, 8), (3, 1, 4)
+_CHAINED_AT_FIRST = frozenset({"deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "gpt_oss"})
+#: Draft tokens of n-grams (``_handle_ngram``; before 0.5.10
+#: ``speculative_ngram_max_match_window_size``).
 _SGLANG_NGRAM_TOKENS = 12
+
+
+def _sglang_sizes(method: str, model_type: str, release: tuple[int, ...]) -> tuple[int, int, int]:
+    if method == DRAFT_MODEL:
+        return _SGLANG_CHAIN
+    if release >= (0, 5, 8):
+        return _SGLANG_TREE if model_type == "llama" else _SGLANG_CHAIN
+    chained = _CHAINED_AT_FIRST | ({"glm4_moe"} if release >= (0, 5, 6) else set())
+    return _SGLANG_CHAIN if model_type in chained else _SGLANG_TREE
 
 
 def asked_of_sglang(
@@ -248,10 +260,11 @@ def asked_of_sglang(
     draft_tokens: int | None,
     draft: str,
     model_type: str,
+    release: tuple[int, ...],
 ) -> _Asked | None:
-    """SGLang's ``--speculative-*`` flags (0.5.9 ``server_args.py``).
+    """SGLang's ``--speculative-*`` flags (0.5.23 ``arg_groups/speculative_hook.py``).
 
-    Its draft tokens count the token that is known already.
+    Its draft tokens count the token that is known already; a chain has one more than steps.
 
     Raises:
         PinnError: If the algorithm is not modelled or the sizes do not fit together.
@@ -269,9 +282,8 @@ def asked_of_sglang(
     method = kinds[name]
     if method == NGRAM:
         return _chain(NGRAM, (draft_tokens or _SGLANG_NGRAM_TOKENS) - 1)
-    chosen = _SGLANG_CHAIN if model_type.startswith(_CHAINED) else _SGLANG_SIZES
     if steps is None:
-        steps, branches, draft_tokens = chosen
+        steps, branches, draft_tokens = _sglang_sizes(method, model_type, release)
     branches = branches or 1
     draft_tokens = draft_tokens or steps + 1
     most = 1 + sum(branches ** min(i + 1, 2) for i in range(steps))

@@ -10,7 +10,7 @@ from pinn.physics.costs import step_costs
 from pinn.specs.engine_defaults import all_defaults, engine_default
 from pinn.specs.flags import flags_of
 from pinn.specs.gpu_catalog import load_gpu
-from pinn.specs.recipe import ASSUMED, DEFAULT, FLAG, Origin
+from pinn.specs.recipe import DEFAULT, FLAG, Origin
 from pinn.specs.recipe_rules import effective_recipe
 from pinn.specs.serving import ServingSpec
 
@@ -27,6 +27,8 @@ def test_every_default_names_a_source_and_reads_as_its_flag():
         assert line.source
         if line.flag in flags:
             flags[line.flag].check(flags[line.flag].read(line.value))
+        elif line.flag == "prompt_graph_tokens":
+            assert line.value == "chunk" or int(line.value) >= 0
         else:
             assert (line.flag, line.value in ("yes", "no")) == ("async_scheduling", True)
 
@@ -56,7 +58,7 @@ def test_a_recipe_shows_a_number_as_it_was_given_whatever_was_asked_before():
 
 @pytest.mark.parametrize(
     ("gpu", "chunk", "graphs"),
-    [("L4", 2048, 24), ("L40S", 4096, 32), ("H100", 8192, 256), ("B200", 16384, 512)],
+    [("L4", 4096, 48), ("L40S", 4096, 32), ("H100", 8192, 256), ("B200", 16384, 512)],
 )
 def test_sglang_goes_by_the_memory(gpu, chunk, graphs):
     found = recipe(gpu, engine="sglang")
@@ -66,14 +68,14 @@ def test_sglang_goes_by_the_memory(gpu, chunk, graphs):
 
 def test_a_version_decides_what_a_newer_one_does_not():
     older = recipe("L4", engine="sglang", engine_version="0.5.3.post1")
-    assert (older.graph_requests, recipe("L4", engine="sglang").graph_requests) == (16, 24)
+    assert (older.graph_requests, recipe("L4", engine="sglang").graph_requests) == (16, 48)
     assert not recipe(engine_version="0.13.0").overlap
     assert recipe(engine_version="0.14.0").overlap
     fused = {"engine": "sglang", "tensor_parallel_size": 8}
     assert [
         recipe(gpu, engine_version=version, **fused).fused_all_reduce
         for gpu in ("B200", "H200")
-        for version in ("0.5.4", "0.5.6", "0.5.8")
+        for version in ("0.5.4", "0.5.6", "0.5.7")
     ] == [False, True, True, False, False, True]
 
 
@@ -87,8 +89,8 @@ def test_each_field_says_what_set_it():
         FLAG, "--chunked-prefill-size",
     )  # fmt: skip
     assert origins["kv_cache_dtype"].text == "dsr1_fp8_b200.sh of 2026-01"
-    assert origins["max_requests"].kind == ASSUMED
-    assert "max_requests" in found.assumed
+    assert origins["max_requests"].kind == DEFAULT
+    assert "fused_quantization" in found.assumed
     assert set(found.described()) == set(origins)
 
 

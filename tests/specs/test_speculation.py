@@ -135,8 +135,9 @@ def test_drafts_are_what_their_method_runs():
 
 def test_engines_change_their_limits_for_it():
     tree = {"engine": "sglang", "speculative_algorithm": "EAGLE"}
-    found = deployed(**tree).recipe
-    assert (found.max_requests, found.overlap) == (48, False)
+    older, newest = deployed(**tree, engine_version="0.5.9").recipe, deployed(**tree).recipe
+    assert (older.max_requests, older.overlap) == (48, False)
+    assert (newest.max_requests, newest.overlap) == (48, True)
     assert deployed(**tree, max_running_requests=200).recipe.max_requests == 200
     ngram = {"method": "ngram", "num_speculative_tokens": 3}
     assert deployed(speculative_config=ngram).recipe.overlap is False

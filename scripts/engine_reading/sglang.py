@@ -1,0 +1,366 @@
+"""What SGLang does by default, by release: fields, and rules that its own functions answer.
+
+Arguments live in ``server_args.py``, from 0.5.19 on in ``arg_groups``. What only reading can tell
+is in ``sglang_models.py``.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import re
+from types import SimpleNamespace
+from typing import Any
+
+from engine_reading.sglang_models import MODEL_READERS, SM90, SM100, model_types
+from engine_reading.table import Line
+from engine_reading.wheel import EngineSource, evaluate, literal
+from pinn.specs.engine_defaults import release
+from pinn.specs.sglang_memory import prompt_graph_sizes, reserve_mib
+
+#: Every release that was read, oldest first.
+RELEASES = (
+    "0.5.3.post1", "0.5.5", "0.5.6.post2", "0.5.7", "0.5.8", "0.5.9", "0.5.10", "0.5.11",
+    "0.5.12.post1", "0.5.13.post1", "0.5.14", "0.5.15.post1", "0.5.16", "0.5.17", "0.5.18",
+    "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23",
+)  # fmt: skip
+
+_SRT = "sglang/srt"
+ARGS = f"{_SRT}/server_args.py"
+_MEMORY = f"{_SRT}/arg_groups/memory_hook.py"
+_FIELDS = tuple(
+    f"{_SRT}/arg_groups/fields/{name}.py" for name in ("schedule", "exec_", "memory", "parallel")
+)
+_CLASSES = ("ServerArgs", "Schedule", "Exec", "Graph", "Memory", "Parallel")
+_GRAPHS = f"{_SRT}/arg_groups/cuda_graph_hook.py"
+#: Memory in GiB, and GPUs of a replica, that a GPU of each kind in the rules has.
+_MEMORIES, _SIZES = (10, 24, 48, 80, 141, 192), (1, 4)
+
+
+def requirement(version: str) -> str:
+    """What pip is asked for."""
+    return f"sglang=={version}"
+
+
+def field(source: EngineSource, name: str) -> tuple[Any, str]:
+    """The default of an argument, and where it stands."""
+    for path in (ARGS, *_FIELDS):
+        if not source.exists(path):
+            continue
+        for node in ast.walk(source.tree(path)):
+            if (
+                isinstance(node, ast.AnnAssign)
+                and isinstance(node.target, ast.Name)
+                and node.target.id == name
+                and node.value is not None
+            ):
+                return literal(node.value), f"{path}: {name}"
+    raise source.unread(name, "no argument of that name has a default")
+
+
+def single_fields(source: EngineSource) -> list[Line]:
+    """Arguments whose default no rule changes."""
+    lines = []
+    for flag, name, said in (
+        ("max_prefill_tokens", "max_prefill_tokens", None),
+        ("enable_chunked_prefill", "chunked_prefill_size", {None: "yes"}),
+        ("cudagraph_padding", "disable_cuda_graph_padding", {False: "yes", True: "no"}),
+        ("scheduler_recv_interval", "scheduler_recv_interval", None),
+    ):
+        value, where = field(source, name)
+        if said is not None and value not in said:
+            raise source.unread(where, f"its default is {value!r}")
+        lines.append(Line(flag, value=said[value] if said else str(value), source=where))
+    for name, expected in (
+        ("schedule_policy", "fcfs"), ("schedule_conservativeness", 1.0),
+        ("enable_mixed_chunk", False), ("num_continuous_decode_steps", 1),
+        ("moe_a2a_backend", "none"), ("disable_radix_cache", False),
+    ):  # fmt: skip
+        value, where = field(source, name)
+        if value != expected:
+            raise source.unread(where, f"its default is {value!r}, the recipe takes {expected!r}")
+    return lines
+
+
+def sampling(source: EngineSource) -> list[Line]:
+    path, name = ARGS, "ServerArgs._handle_sampling_backend"
+    overrides = f"{_SRT}/arg_groups/overrides.py"
+    if source.has(overrides, "_sampling_backend_default"):
+        path, name = overrides, "_sampling_backend_default"
+    said = ast.unparse(source.function(path, name))
+    if "'flashinfer' if" not in said:
+        raise source.unread(f"{path}: {name}", "it does not pick FlashInfer where it is installed")
+    return [Line("sampling_backend", value="flashinfer", source=f"{path}: {name}")]
+
+
+def requests(source: EngineSource) -> list[Line]:
+    """Running requests: a share of the cached tokens within two limits; the lower one."""
+    candidates = [
+        f"{_SRT}/{name}.py"
+        for name in (
+            "mem_cache/kv_cache_configurator", "model_executor/pool_configurator",
+            "model_executor/model_runner_kv_cache_mixin", "model_executor/model_runner",
+        )
+    ]  # fmt: skip
+    either = r", 2048\), 4096\)|\n.*max\(min\(estimated, 4096\), 2048"
+    rule = re.compile(rf"context_len \* 512\)({either})")
+    for path in filter(source.exists, candidates):
+        if rule.search(ast.unparse(source.tree(path))):
+            what = "512 x cached tokens / context length within 2048 and 4096; the lower end"
+            return [Line("max_num_seqs", value="2048", source=f"{path}: {what}")]
+    raise source.unread("max_running_requests", "its rule stands nowhere")
+
+
+def memory_rules(source: EngineSource) -> list[Line]:
+    """Prompt tokens of a step and decodes of the largest graph, by memory and GPUs."""
+    path, name = _memory_function(source)
+    bounds = sorted(
+        {
+            int(found)
+            for found in re.findall(
+                r"gpu_mem < (\d+) \* 1024", ast.unparse(source.function(path, name))
+            )
+        }
+    )
+    if bounds != [20, 35, 60, 90, 160] and bounds != [20, 32, 35, 60, 64, 90, 160]:
+        raise source.unread(f"{path}: {name}", f"it tells memory apart at {bounds} GiB")
+    below = (20, 35, 60, 90, 160, None)
+    found = {
+        (gib, tp): _settings(source, gib, tp_size=tp) for gib in _MEMORIES for tp in _SIZES
+    }  # fmt: skip
+    chunks = [found[gib, 1].chunk for gib in _MEMORIES]
+    if chunks != [found[gib, 4].chunk for gib in _MEMORIES]:
+        raise source.unread(f"{path}: {name}", "prompt tokens depend on the GPUs of a replica")
+    where = f"{path}: {name}"
+    lines = [
+        Line("max_num_batched_tokens", below_gib=_limit(b), value=str(value), source=where)
+        for b, value in _steps(below, chunks)
+    ]
+    pairs = [(found[gib, 1].graphs, found[gib, 4].graphs) for gib in _MEMORIES]
+    for b, (few, many) in _steps(below, pairs):
+        if few != many:
+            lines.append(_graph_line(b, few, where, below_tp=4))
+        lines.append(_graph_line(b, many, where))
+    return lines
+
+
+def _graph_line(below: int | None, value: int, where: str, below_tp: int | None = None) -> Line:
+    return Line(
+        "max_cudagraph_capture_size", below_gib=_limit(below), below_tp=below_tp, value=str(value),
+        source=where,
+    )  # fmt: skip
+
+
+def _limit(gib: int | None) -> float | None:
+    return None if gib is None else float(gib)
+
+
+def _steps(below: tuple[int | None, ...], values: list[Any]) -> list[tuple[int | None, Any]]:
+    """Values with the limit below which each holds; of equal neighbours the last."""
+    pairs = list(zip(below, values, strict=True))
+    return [p for p, after in zip(pairs, [*pairs[1:], (0, None)], strict=True) if p[1] != after[1]]
+
+
+def _memory_function(source: EngineSource) -> tuple[str, str]:
+    if source.exists(_MEMORY):
+        return _MEMORY, "handle_gpu_memory_settings"
+    return ARGS, "ServerArgs._handle_gpu_memory_settings"
+
+
+_OFF, _BREAKABLE = "disabled", "breakable"
+#: The first release that captures graphs of prompts unless told not to.
+_PROMPT_GRAPHS_SINCE = (0, 5, 10)
+
+
+def _settings(source: EngineSource, gib: float, **given: Any) -> SimpleNamespace:
+    """What the release's own function makes of a GPU's memory and some arguments."""
+    path, name = _memory_function(source)
+    asked = {
+        "tp_size": 1, "pp_size": 1, "dp_size": 1, "enable_dp_attention": False,
+        "speculative_algorithm": None, "mla": False, "prompts": False, "a2a": "none",
+    } | given  # fmt: skip
+    phase = {"bs": None, "max_bs": None}
+    server = SimpleNamespace(
+        **{k: v for k, v in asked.items() if k not in ("mla", "prompts", "a2a")},
+        attn_dp_size=asked["dp_size"], moe_a2a_backend=asked["a2a"], device="cuda",
+        chunked_prefill_size=None, max_prefill_tokens=16384, mem_fraction_static=None,
+        cuda_graph_max_bs=None, cuda_graph_bs=None, torch_compile_max_bs=None,
+        piecewise_cuda_graph_max_tokens=4096, piecewise_cuda_graph_tokens=None,
+        enable_piecewise_cuda_graph=asked["prompts"],
+        disable_piecewise_cuda_graph=not asked["prompts"],
+        max_total_tokens=None, max_running_requests=None, context_length=None, model_path="m",
+        disaggregation_mode="null", language_only=True, language_model_only=True,
+        enable_symm_mem=False, _cuda_graph_config_locked=set(),
+        cuda_graph_config=SimpleNamespace(
+            decode=SimpleNamespace(backend="full", **phase),
+            prefill=SimpleNamespace(backend=_BREAKABLE if asked["prompts"] else _OFF, **phase),
+        ),
+    )  # fmt: skip
+    names = _stand_ins(source, server, asked, gib * 1024)
+    for method in ("reserve_for_graph_mb", "reserve_for_deepep_a2a_mb"):
+        for place, symbol in ((ARGS, f"ServerArgs.{method}"), (_MEMORY, method)):
+            if source.has(place, symbol):
+                node = source.function(place, symbol)
+                names[method] = lambda _, node=node: evaluate(node, names, server)
+                setattr(server, method, lambda node=node: evaluate(node, names, server))
+    function = source.function(path, name)
+    evaluate(function, names, *[server, gib * 1024][: len(function.args.args)])
+    decode = server.cuda_graph_config.decode.max_bs
+    return SimpleNamespace(
+        chunk=server.chunked_prefill_size,
+        graphs=decode if decode is not None else server.cuda_graph_max_bs,
+        share=server.mem_fraction_static,
+    )
+
+
+def _stand_ins(
+    source: EngineSource, server: Any, asked: dict[str, Any], memory_mib: float
+) -> dict[str, Any]:
+    """What the function asks of the engine around it."""
+    sizes = {
+        "_generate_piecewise_cuda_graph_tokens": lambda: list(
+            prompt_graph_sizes(server.piecewise_cuda_graph_max_tokens)
+        ),
+        "_generate_cuda_graph_batch_sizes": lambda: [server.cuda_graph_max_bs],
+        "_generate_decode_cuda_graph_batch_sizes": lambda most: [most],
+        "_generate_prefill_cuda_graph_batch_sizes": lambda most: list(prompt_graph_sizes(most)),
+        "use_mla_backend": lambda *_: asked["mla"],
+        "post_capture_kv_sizing_planned": lambda *_: False,
+        "get_model_config": lambda: SimpleNamespace(is_multimodal=False),
+        "_resolved": lambda: server,
+    }
+    if release(source.version) >= (0, 5, 7):
+        server.piecewise_cuda_graph_max_tokens = None
+    vars(server).update(sizes)
+    platform = SimpleNamespace(is_xpu=False)
+    return {
+        "is_npu": lambda: False, "copy": copy, "resolving_view": lambda s: s,
+        "resolved_view": lambda s: s, "_resolved_view": lambda s: s,
+        "declare_resolution": lambda s, _, **kept: vars(s).update(kept),
+        "get_device_memory_capacity": lambda _: memory_mib,
+        "Backend": SimpleNamespace(DISABLED=_OFF, BREAKABLE=_BREAKABLE),
+        "Phase": SimpleNamespace(PREFILL="prefill"),
+        "generate_decode_cuda_graph_batch_sizes": lambda _, most: [most],
+        "generate_prefill_cuda_graph_batch_sizes": lambda most: list(prompt_graph_sizes(most)),
+        "use_mla_backend": lambda *_: asked["mla"],
+        "post_capture_kv_sizing_planned": lambda *_: False,
+        "expand_multimodal_decode_graph_to_running_limit": lambda *_: None,
+        "model_config_of": lambda _: SimpleNamespace(is_multimodal=False),
+        "ModelConfig": SimpleNamespace(
+            from_server_args=lambda _: SimpleNamespace(is_multimodal=False)
+        ),
+        "get_platform": lambda: platform, "adjust_mem_fraction_for_vlm": None,
+        "attn_dp_enabled_of": lambda s: s.enable_dp_attention,
+        "_DEFAULT_PP_PREFILL_CUDA_GRAPH_MAX_TOKENS": 8192,
+        "envs": SimpleNamespace(),
+    }  # fmt: skip
+
+
+def memory_share(source: EngineSource) -> list[Line]:
+    """No line: that the recipe's reserve is the release's own, for each kind of server."""
+    number = release(source.version)
+    for gib in (24, 80, 192):
+        for given in (
+            {}, {"tp_size": 8}, {"tp_size": 8, "dp_size": 8, "enable_dp_attention": True},
+            {"speculative_algorithm": "EAGLE"}, {"speculative_algorithm": "STANDALONE"},
+            {"speculative_algorithm": "NGRAM"}, {"prompts": True}, {"prompts": True, "mla": True},
+            {"tp_size": 8, "a2a": "deepep"}, {"tp_size": 8, "a2a": "deepep", "prompts": True},
+        ):  # fmt: skip
+            if given.get("prompts") and number < _PROMPT_GRAPHS_SINCE:
+                continue
+            found = _settings(source, gib, **given)
+            prompts, mla = given.get("prompts", False), given.get("mla", False)
+            reserve = reserve_mib(
+                number, gib * 1024.0, found.chunk, found.graphs, given.get("tp_size", 1),
+                given.get("dp_size", 0), found.chunk if prompts else 0, mla,
+                given.get("speculative_algorithm", "") or "", given.get("a2a") == "deepep",
+            )  # fmt: skip
+            share = round((gib * 1024 - reserve) / (gib * 1024), 3)
+            if share != found.share:
+                path, name = _memory_function(source)
+                raise source.unread(
+                    f"{path}: {name}", f"{found.share} of {gib} GiB for {given}, here {share}"
+                )
+    return []
+
+
+def fused_all_reduce(source: EngineSource) -> list[Line]:
+    """Architectures whose all-reduce is fused with the norm after it, and on which GPUs."""
+    where, architectures, said = _fusion_rule(source)
+    hopper, many_nodes = "sm90" in said, "nnodes == 1 or" in said
+    if "enable_dp_attention" not in said and "attn_dp_enabled_of" not in said:
+        raise source.unread(where, "attention data parallelism does not turn it off")
+    types = model_types(architectures)
+    lines = []
+    if hopper:
+        # Of one node, which has 8 GPUs; H20 is left out until its bug was mended.
+        gpus = "h[18]00|h200" if "is_h20_device" in said else SM90
+        lines.append(_fused(gpus, types, 9, where))
+    one_node = "nnodes" in said and not many_nodes
+    lines.append(_fused(SM100, types, 9 if one_node else None, where))
+    return [*lines, Line("fuse_all_reduce", value="no", source=where)]
+
+
+def _fused(gpu: str, types: tuple[str, ...], below_tp: int | None, where: str) -> Line:
+    return Line(
+        "fuse_all_reduce", gpu=gpu, least_tp=2, below_tp=below_tp, models=types, value="yes",
+        source=where,
+    )  # fmt: skip
+
+
+def _fusion_rule(source: EngineSource) -> tuple[str, list[str], str]:
+    """Where it stands, the architectures, and all conditions as the source words them."""
+    overrides = f"{_SRT}/arg_groups/overrides.py"
+    if source.has(overrides, "_FLASHINFER_ALLREDUCE_FUSION_ARCHS"):
+        name = "_flashinfer_allreduce_fusion_auto_enable"
+        value = source.node(overrides, "_FLASHINFER_ALLREDUCE_FUSION_ARCHS").value  # type: ignore[attr-defined]
+        names = [n.value for n in ast.walk(value) if isinstance(n, ast.Constant)]
+        return f"{overrides}: {name}", names, ast.unparse(source.function(overrides, name))
+    name = "ServerArgs._handle_model_specific_adjustments"
+    function = source.function(ARGS, name)
+    names, conditions = [], []
+    for chain in _branches(function):
+        last = chain[-1]
+        if any(_sets_fusion(each) for each in last.body):
+            tests = [ast.unparse(each.test) for each in chain]
+            if "dp_attention" not in " ".join(tests):
+                continue
+            conditions += tests
+            constants = [
+                str(n.value)
+                for each in chain
+                for n in ast.walk(each.test)
+                if isinstance(n, ast.Constant)
+            ]
+            names += [c for c in constants if c.endswith(("ForCausalLM", "Generation"))]
+    if not names:
+        raise source.unread(f"{ARGS}: {name}", "it turns no fused all-reduce on")
+    return f"{ARGS}: {name}", names, " ".join(conditions)
+
+
+def _sets_fusion(node: ast.stmt) -> bool:
+    said = ast.unparse(node)
+    return isinstance(node, ast.Assign) and said in (
+        "self.enable_flashinfer_allreduce_fusion = True",
+        "self.flashinfer_allreduce_fusion_backend = 'auto'",
+    )
+
+
+def _branches(node: ast.AST, above: tuple[ast.If, ...] = ()) -> list[tuple[ast.If, ...]]:
+    """Every branch of a function with those it stands in; of an ``elif`` only its own."""
+    found: list[tuple[ast.If, ...]] = []
+    for each in ast.iter_child_nodes(node):
+        if isinstance(each, ast.If):
+            chain = (*above, each)
+            found.append(chain)
+            found += _branches(ast.Module(each.body, []), chain)
+            found += _branches(ast.Module(each.orelse, []), above)
+        else:
+            found += _branches(each, above)
+    return found
+
+
+READERS = (
+    single_fields, sampling, requests, memory_rules, memory_share, fused_all_reduce,
+    *MODEL_READERS,
+)  # fmt: skip
