@@ -19,8 +19,8 @@ import pandas as pd
 from pinn.data import silicon
 from pinn.data.deployments import observed_deployment
 from pinn.data.engine_filters import copy_of_a_row
-from pinn.data.engine_scripts import DEFAULT_TOKENS, SPARE_TOKENS, with_engine_flags
-from pinn.data.launch_scripts import MODEL_LEN_MARGIN
+
+
 from pinn.data.silicon_filters import Filter, apply_filters, from_other_campaign
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
