@@ -66,7 +66,9 @@ def _renamed(source: pd.DataFrame) -> pd.DataFrame:
             "image": source["image"].str.replace("#", "/"),
             "since": source["valid_from"],
             "until": source["valid_until"],
-            "own_change": (source["change_of"] == "this configuration").map({True: "yes", False: ""}),
+            "own_change": (source["change_of"] == "this configuration").map(
+                {True: "yes", False: ""}
+            ),
             "borrowed": "",
             "point": source.apply(_point, axis=1),
             "tensor_parallel_size": source["tp_passed"].where(
@@ -80,16 +82,16 @@ def _renamed(source: pd.DataFrame) -> pd.DataFrame:
             "max_model_len": source.apply(_longest, axis=1),
             "gpu_memory_utilization": source["memory_fraction"].map(_number),
             "max_cudagraph_capture_size": source["graph_max"],
-            "cudagraph_mode": source["graph_other"].str.extract(
-                r"cudagraph_mode=(\w+)", expand=False
-            ).fillna(""),
-            "cudagraph_padding": source["graph_other"].str.contains("enable_padding=True").map(
-                {True: "yes", False: ""}
-            ),
+            "cudagraph_mode": source["graph_other"]
+            .str.extract(r"cudagraph_mode=(\w+)", expand=False)
+            .fillna(""),
+            "cudagraph_padding": source["graph_other"]
+            .str.contains("enable_padding=True")
+            .map({True: "yes", False: ""}),
             "fuse_all_reduce": source["fused_allreduce"].map({"on": "yes"}).fillna(""),
-            "fuse_attn_quant": source["compilation_config"].str.contains(
-                r'"enable_attn_fusion": ?true'
-            ).map({True: "yes", False: ""}),
+            "fuse_attn_quant": source["compilation_config"]
+            .str.contains(r'"enable_attn_fusion": ?true')
+            .map({True: "yes", False: ""}),
             "piecewise_tokens": source["piecewise_graphs"]
             .str.extract(r"1\.\.(\d+)", expand=False)
             .fillna(""),
@@ -99,9 +101,9 @@ def _renamed(source: pd.DataFrame) -> pd.DataFrame:
             "batch_wait_max_tokens_ratio": _after("batch_wait_max_tokens_ratio", waits),
             "attention_dp_timeout_iters": source["attention_dp_config"].map(_balance),
             "environment": source["env"].map(_environment),
-            "chat_template": source["other_flags"].str.contains("use-chat-template").map(
-                {True: "yes", False: ""}
-            ),
+            "chat_template": source["other_flags"]
+            .str.contains("use-chat-template")
+            .map({True: "yes", False: ""}),
             "warmups_per_client": source["warmups"].map({"2*CONC": "2", "0": "0"}),
             "prompts_per_client": source["num_prompts_per_conc"].map(
                 lambda text: " or ".join(dict.fromkeys(re.findall(r"\b\d0\b", text.split("(")[0])))

@@ -252,7 +252,10 @@ def _layout(passed: Mapping[str, str], row: Mapping[Any, Any]) -> dict[str, Any]
     parallelism spreads experts over all.
     """
     gpus = row["tensor_parallel_size"] * row["data_parallel_size"]
-    tensor, data = int(passed["tensor_parallel_size"] or gpus), int(passed["data_parallel_size"] or 1)
+    tensor, data = (
+        int(passed["tensor_parallel_size"] or gpus),
+        int(passed["data_parallel_size"] or 1),
+    )
     if passed["enable_dp_attention"]:
         tensor, data = 1, int(gpus)
     return {
