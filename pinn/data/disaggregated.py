@@ -32,7 +32,7 @@ _BLOCK = 128
 #: GPUs whose SGLang scripts leave the KV cache as the model has it; others pass fp8.
 _PLAIN_CACHE = ("h100_sxm", "h200_sxm")
 #: Ranks of a machine; SGLang's servers of more are taken to exchange tokens by DeepEP, which
-#: ``--moe-a2a-backend`` of the wide-EP recipes of 2025 and 2026 names (remembered, not read again).
+#: ``--moe-a2a-backend`` of the wide-EP recipes of 2025 and 2026 names (not read again).
 _MACHINE_RANKS = 8
 #: ``--chunked-prefill-size`` of SGLang's aggregated scripts (``data/engines/launch_facts.csv``), by
 #: scheme: that of B200's for fp4, of all GPUs' for fp8; the other servers' budget is their default.
