@@ -273,6 +273,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "left-out": left_out,
     "tpot": lambda: run("pinn results"),
     "ttft": lambda: run("pinn results --metric ttft --models-only"),
+    "measured": lambda: run("pinn results --measured"),
     "report": report,
     "intervals": intervals,
     "simulate": simulation,

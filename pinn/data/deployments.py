@@ -9,18 +9,17 @@ from typing import Any
 
 import pandas as pd
 
-from pinn.data.engine_scripts import WAIT_SHARE
+from pinn.data.launch_facts import SERVING_FLAGS
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
+from pinn.specs.flags import given_flags
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.precision_override import with_precision
 from pinn.specs.sampling import GREEDY
-from pinn.specs.serving import SGLANG, TRTLLM, VLLM, ServingSpec
+from pinn.specs.serving import SGLANG, VLLM, ServingSpec
 
 Row = Mapping[Hashable, Any] | pd.Series
 
-#: Rows whose requests waited for memory are refused, so any share will do that holds the others.
-MEMORY_SHARE = {SGLANG: 0.97, TRTLLM: 0.97}
 #: Builds that are no release, such as gpt-oss-dev, get the defaults of the table's own release.
 RELEASE = re.compile(r"\d+\.\d+")
 
@@ -28,12 +27,16 @@ RELEASE = re.compile(r"\d+\.\d+")
 def observed_deployment(row: Row) -> Deployment:
     """The deployment of a row of :func:`pinn.data.table.read_observations`.
 
-    The benchmark turns prefix caching off, asks for temperature 0 (as vLLM's own did when it was
-    made of that), and leaves the other flags at their defaults. Equal rows share one object.
+    Every flag is the row's; an empty one was not passed and is the default of the row's release.
+    The benchmark asks for temperature 0 (as vLLM's own did when it was made of that). Equal rows
+    share one object.
 
     Raises:
-        PinnError: If the model, the GPU or the precision is unknown, or they do not fit together.
+        PinnError: If the model, the GPU, the precision or a flag is unknown, or they do not fit
+            together.
     """
+    passed = tuple((name, str(row[name])) for name in SERVING_FLAGS if row.get(name, "") != "")
+    version = str(row["engine_version"])
     return _observed(
         str(row["model"]),
         str(row["gpu"]),
@@ -41,14 +44,9 @@ def observed_deployment(row: Row) -> Deployment:
         int(row["tensor_parallel_size"]),
         int(row["data_parallel_size"]),
         bool(row["enable_expert_parallel"]),
-        str(row["kv_cache_dtype"]),
-        int(row["max_num_batched_tokens"]),
-        int(row["max_cudagraph_capture_size"]),
-        str(row["moe_backend"]),
-        int(row["poll_interval"]),
-        int(row["prompt_wait_steps"]),
         str(row["engine"]),
-        "" if row["engine"] == VLLM else str(row["engine_version"]),
+        version if RELEASE.match(version) else "",
+        passed,
     )
 
 
@@ -74,6 +72,7 @@ def run_deployment(row: Row) -> Deployment:
         int(row["max_num_batched_tokens"]),
         _given(row["max_num_seqs"]),
         _given(row["max_model_len"]),
+        str(row["engine_version"]),
     )
 
 
@@ -89,51 +88,33 @@ def _observed(
     tp: int,
     dp: int,
     expert_parallel: bool,
-    kv_cache_dtype: str,
-    max_num_batched_tokens: int,
-    max_cudagraph_capture_size: int,
-    moe_backend: str,
-    poll_interval: int,
-    prompt_wait_steps: int,
     engine: str,
     engine_version: str,
+    passed: tuple[tuple[str, str], ...],
 ) -> Deployment:
-    own: dict[str, Any]
+    layout: dict[str, Any]
     if engine == VLLM:
-        own = {
+        layout = {
             "tensor_parallel_size": tp,
             "data_parallel_size": dp,
             "enable_expert_parallel": expert_parallel,
         }
     else:
-        own = {
-            "engine": engine,
-            "engine_version": engine_version if RELEASE.match(engine_version) else "",
+        layout = {
             "tensor_parallel_size": tp * dp,
+            "data_parallel_size": dp if engine == SGLANG else 1,
             "enable_dp_attention": dp > 1,
             "ep_size": tp * dp if expert_parallel else 1,
-            "cudagraph_padding": True,
-            "gpu_memory_utilization": MEMORY_SHARE[engine],
         }
-        if engine == SGLANG:
-            polling = {"scheduler_recv_interval": poll_interval} if poll_interval > 1 else {}
-            own |= {"data_parallel_size": dp} | polling
-        elif prompt_wait_steps and dp > 1:
-            own["attention_dp_timeout_iters"] = prompt_wait_steps
-        elif prompt_wait_steps:
-            own["batch_wait_timeout_iters"] = prompt_wait_steps
-            own["batch_wait_max_tokens_ratio"] = WAIT_SHARE
     return Deployment(
         model=with_precision(load_model(model), precision),
         gpu=load_gpu(gpu),
         serving=ServingSpec(
-            enable_prefix_caching=False,
-            kv_cache_dtype=kv_cache_dtype,
-            max_num_batched_tokens=max_num_batched_tokens,
-            max_cudagraph_capture_size=max_cudagraph_capture_size,
-            moe_backend=moe_backend,
+            engine=engine,
+            engine_version=engine_version,
             override_generation_config=GREEDY,
-            **own,
+            **layout,
+            **given_flags(ServingSpec, dict(passed), f"a row of {model} on {gpu}"),
         ),
     )
 
@@ -147,6 +128,7 @@ def _run(
     max_num_batched_tokens: int,
     max_num_seqs: int | None,
     max_model_len: int | None,
+    engine_version: str,
 ) -> Deployment:
     return Deployment(
         model=load_model(config, published_as=name),
@@ -156,5 +138,6 @@ def _run(
             max_num_batched_tokens=max_num_batched_tokens,
             max_num_seqs=max_num_seqs,
             max_model_len=max_model_len,
+            engine_version=engine_version,
         ),
     )

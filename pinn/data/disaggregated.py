@@ -19,8 +19,6 @@ import pandas as pd
 from pinn.data import silicon
 from pinn.data.deployments import observed_deployment
 from pinn.data.engine_filters import copy_of_a_row
-from pinn.data.engine_scripts import DEFAULT_TOKENS, SPARE_TOKENS, with_engine_flags
-from pinn.data.launch_scripts import MODEL_LEN_MARGIN
 from pinn.data.silicon_filters import Filter, apply_filters, from_other_campaign
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
@@ -34,12 +32,20 @@ _BLOCK = 128
 #: GPUs whose SGLang scripts leave the KV cache as the model has it; others pass fp8.
 _PLAIN_CACHE = ("h100_sxm", "h200_sxm")
 #: Ranks of a machine; SGLang's servers of more are taken to exchange tokens by DeepEP, which
-#: ``--moe-a2a-backend`` of the wide-EP recipes of 2025 and 2026 names (remembered, not read again).
+#: ``--moe-a2a-backend`` of the wide-EP recipes of 2025 and 2026 names (not read again).
 _MACHINE_RANKS = 8
-#: vLLM's own on GPUs of 70 GiB and more, and its own choice of kernels.
-_VLLM_FLAGS: dict[str, Any] = {
-    "max_num_batched_tokens": 8192, "max_cudagraph_capture_size": 512, "moe_backend": "",
-}  # fmt: skip
+#: ``--chunked-prefill-size`` of SGLang's aggregated scripts (``data/engines/launch_facts.csv``), by
+#: scheme: that of B200's for fp4, of all GPUs' for fp8; the other servers' budget is their default.
+_CHUNKS = {("nvfp4", "b200_sxm"): "16384", ("nvfp4", "b300_sxm"): "16384"}
+_FP8_CHUNKS = ("b200_sxm", "b300_sxm", "h200_sxm")
+#: Rows whose requests waited for memory are no part of it, so any share will do that holds the
+#: others.
+_MEMORY_SHARE = "0.97"
+#: TensorRT-LLM's default ``max_num_tokens``, and what its scripts round a budget up to and have to
+#: spare: with no room for a prompt beside all decodes some would starve.
+_TRTLLM_TOKENS, _SPARE_TOKENS = 8192, 64
+#: ``--max-model-len`` beyond prompt and output, as the benchmark's workflow adds it up.
+_MODEL_LEN_MARGIN = 200
 
 _LAYOUT = ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size", "num_workers")
 
@@ -124,29 +130,50 @@ def _server(row: pd.Series, pool: str) -> Deployment:
     """
     tp, dp = int(row[f"{pool}_tp_size"]), int(row[f"{pool}_attention_dp_size"])
     share = -(-int(row["concurrency"]) // (int(row["decode_num_workers"]) * dp))
-    given = pd.DataFrame([row]).assign(
-        tensor_parallel_size=tp,
-        data_parallel_size=dp,
-        enable_expert_parallel=_spreads_experts(row, pool),
-        concurrency=share if pool == "decode" else 1,
-        engine_version="",
-    )
-    flags = with_engine_flags(given) if row["engine"] != VLLM else given.assign(**_VLLM_FLAGS)
+    clients = share if pool == "decode" else 1
+    prompt = int(row["prompt_tokens"])
     plain = row["engine"] == SGLANG and row["gpu"] in _PLAIN_CACHE
-    flags = flags.assign(
-        kv_cache_dtype="auto" if plain else "fp8", poll_interval=1, prompt_wait_steps=0
-    )
-    deployment = observed_deployment(flags.iloc[0])
+    flags = {
+        **row.to_dict(),
+        "tensor_parallel_size": tp,
+        "data_parallel_size": dp,
+        "enable_expert_parallel": _spreads_experts(row, pool),
+        "engine_version": "",
+        "kv_cache_dtype": "auto" if plain else "fp8",
+        "enable_prefix_caching": "no",
+    }
+    if row["engine"] == SGLANG:
+        chunk = _CHUNKS.get((row["precision"], row["gpu"]), "8192")
+        if row["precision"] == "fp8_block" and row["gpu"] in _FP8_CHUNKS:
+            chunk = "32768"
+        flags |= {
+            "max_num_batched_tokens": chunk,
+            "max_cudagraph_capture_size": str(512 if tp >= 4 else 256),
+            "gpu_memory_utilization": _MEMORY_SHARE,
+            "cudagraph_padding": "yes",
+        }
+    elif row["engine"] == TRTLLM:
+        room = -(-(clients + prompt + _SPARE_TOKENS) // _SPARE_TOKENS) * _SPARE_TOKENS
+        flags |= {
+            "max_num_batched_tokens": str(
+                room if "DeepSeek" in row["model"] else max(_TRTLLM_TOKENS, room)
+            ),
+            "max_cudagraph_capture_size": str(clients),
+            "gpu_memory_utilization": _MEMORY_SHARE,
+            "cudagraph_padding": "yes",
+        }
+    else:
+        flags |= {"max_num_batched_tokens": "8192", "max_cudagraph_capture_size": "512"}
+    deployment = observed_deployment(flags)
     serving = deployment.serving
-    longest = int(row["prompt_tokens"]) + int(row["output_tokens"]) + MODEL_LEN_MARGIN
+    longest = prompt + int(row["output_tokens"]) + _MODEL_LEN_MARGIN
     changed: dict[str, Any] = {"max_model_len": longest}
     if row["engine"] == SGLANG and dp > _MACHINE_RANKS:
         changed["moe_a2a_backend"] = DEEPEP
     if row["engine"] != VLLM and pool == "decode":
         changed["max_cudagraph_capture_size"] = max(share, serving.max_cudagraph_capture_size or 0)
     if row["engine"] == TRTLLM and pool == "prefill":
-        room = int(row["prompt_tokens"]) + SPARE_TOKENS
-        changed["max_num_batched_tokens"] = max(DEFAULT_TOKENS[TRTLLM], room)
+        changed["max_num_batched_tokens"] = max(_TRTLLM_TOKENS, prompt + _SPARE_TOKENS)
     return replace(deployment, serving=replace(serving, **changed))
 
 

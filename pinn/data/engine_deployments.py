@@ -2,8 +2,7 @@
 
 They come from the same public benchmark as vLLM's (:mod:`pinn.data.silicon`) and are read as the
 same closed loop. What differs is how the dumps store the layout (:func:`decode_engines`), what is
-left out (:mod:`pinn.data.engine_filters`) and what the scripts pass
-(:mod:`pinn.data.engine_scripts`).
+left out (:mod:`pinn.data.engine_filters`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from pinn.data.engine_filters import (
     not_of_checked_campaign,
     other_attention,
 )
-from pinn.data.engine_scripts import with_engine_flags
+from pinn.data.launch_facts import facts_by_confidence, with_launch_facts
 from pinn.data.silicon_filters import Filter, apply_filters
 from pinn.specs.files.read_report import ReadReport, file_sha256
 
@@ -34,9 +33,12 @@ ENGINES = (SGLANG, TRTLLM)
 
 #: Why rows are shown apart and train nothing: DeepSeek on B300 of 2026-04-17 has 3.6 to 5.8 times
 #: the TTFT of its twins on B200 where prompts have 8192 tokens (16 pairs below 128 requests) and up
-#: to 3.6 times the TPOT, but with 1024 and fp4 0.8 to 1.6 times and 0.85 to 1.2 times (10 pairs up
-#: to 64). B300 has B200's bandwidth and more, so that image's prefill ran kernels nobody timed.
-APART = "DeepSeek on B300, 2026-04-17: slow prefill of unknown cause"
+#: to 3.6 times the TPOT. Its flags are B200's. Its image (SGLang 0.5.10.post1) pins transformers
+#: 5.3.0, whose tokenizer makes the client's random prompts about five times longer on the server
+#: (InferenceX PR 937: 7,140 tokens became 35,921); the client's fix ef01c2205 of 2026-03-27 works
+#: for local model paths, and B300's script passed a hub id until 5fe6d56ee of 2026-05-15. How long
+#: each prompt was stands nowhere.
+APART = "DeepSeek on B300, 2026-04-17: prompts about five times too long by the image's tokenizer"
 LINEAR = "linear attention, in no training; images shared with runs that speculate"
 SPARSE = "sparse attention, in no training; development images"
 
@@ -83,7 +85,14 @@ def read_every_engine(path: Path | None = None) -> tuple[pd.DataFrame, ReadRepor
             refused[reason] = refused.get(reason, 0) + report.refused[reason]
     refused[APART] = len(others) - len(kept)
     rows = pd.concat([vllm, kept[list(silicon.CANONICAL)]], ignore_index=True)
-    return rows, replace(of_vllm, accepted=len(rows), refused=refused)
+    # Every row shown apart is of a known script.
+    noted = {
+        facts: of_vllm.noted.get(facts, 0) + of_others.noted.get(facts, 0)
+        for facts in {**of_vllm.noted, **of_others.noted}
+    }
+    for facts, n in (others["facts"][others["apart"] != ""]).value_counts().items():
+        noted[str(facts)] -= int(n)
+    return rows, replace(of_vllm, accepted=len(rows), refused=refused, noted=noted)
 
 
 def read_other_campaign(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
@@ -103,7 +112,8 @@ def read_other_campaign(path: Path | None = None) -> tuple[pd.DataFrame, ReadRep
 def read_speculating(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
     """Read the rows that ran multi-token prediction and do not say so: nothing to train on.
 
-    How many tokens they drafted and how many were accepted stands nowhere.
+    How many drafted tokens were accepted stands nowhere. ``drafts`` says how many were drafted
+    where every launch script that fits speculates.
 
     Args:
         path: ``silicon_sample.csv``; None for the installed package's.
@@ -148,11 +158,15 @@ def _read(path: Path | None, filters: Sequence[Filter]) -> tuple[pd.DataFrame, R
         version = f"{silicon.PACKAGE} {importlib.metadata.version(silicon.PACKAGE)}"
     raw = silicon.read_csv(path)
     chosen = raw[raw["backend"].isin(ENGINES) & (raw["mode"] == "agg")]
-    clean, dropped = apply_filters(decode_engines(chosen), filters)
+    decoded = with_launch_facts(decode_engines(chosen), silicon.MODELS)
+    clean, dropped = apply_filters(decoded, filters)
     rows = _canonical(clean)
     other = "not an aggregated SGLang or TensorRT-LLM deployment"
     refused = {other: len(raw) - len(chosen), **dropped}
-    return rows, ReadReport(path.name, version, file_sha256(path), len(raw), len(rows), refused)
+    return rows, ReadReport(
+        path.name, version, file_sha256(path), len(raw), len(rows), refused,
+        facts_by_confidence(clean),
+    )  # fmt: skip
 
 
 def decode_engines(raw: pd.DataFrame) -> pd.DataFrame:
@@ -183,9 +197,8 @@ def decode_engines(raw: pd.DataFrame) -> pd.DataFrame:
 
 
 def _canonical(rows: pd.DataFrame) -> pd.DataFrame:
-    """Decoded and filtered rows under the catalogue's names, flags as their scripts passed them."""
-    named = with_engine_flags(silicon.named(rows))
-    named["series"] = [silicon.series_key(row) for _, row in named.iterrows()]
-    deepseek = named["model"].str.contains("DeepSeek") & (named["gpu"] == "b300_sxm")
-    named["apart"] = (deepseek & (named["date"] == "2026-04-17")).map({True: APART, False: ""})
-    return named[[*silicon.CANONICAL, "apart"]].reset_index(drop=True)
+    """Decoded and filtered rows, as they ran, and which of them are shown apart."""
+    found = silicon.canonical(rows)
+    deepseek = found["model"].str.contains("DeepSeek") & (found["gpu"] == "b300_sxm")
+    apart = deepseek & (found["date"] == "2026-04-17")
+    return found.assign(apart=apart.map({True: APART, False: ""}))

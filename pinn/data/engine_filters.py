@@ -1,9 +1,10 @@
 """Which measured SGLang and TensorRT-LLM deployments are left out, one rule each, in order.
 
 The rules are like those of :mod:`pinn.data.silicon_filters`, on rows that
-:func:`pinn.data.engine_deployments.decode_engines` gave their layout. None looks at what a model
-of ours predicts. Multi-token prediction (MTP) is marked nowhere in the file; what tells of it is
-the image, the day and rows of the same point that ran without (twins).
+:func:`pinn.data.engine_deployments.decode_engines` gave their layout and
+:mod:`pinn.data.launch_facts` their flags. None looks at what a model of ours predicts. Multi-token
+prediction (MTP) is marked nowhere in the file; the launch scripts tell of it, and where both kinds
+fit rows of the same point that ran without (twins).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import pandas as pd
 from pinn.data.silicon_filters import Filter, from_other_campaign, queueing
 
 SGLANG, TRTLLM = "sglang", "trtllm"
+_ROW = ["engine", "model", "gpu", "precision"]
 _POINT = ["prompt_tokens", "output_tokens", "concurrency", "tpot_10us"]
 
 #: Linear attention (gated delta net) and sparse attention: read apart, nothing is fitted to them.
@@ -24,30 +26,18 @@ def several_nodes(rows: pd.DataFrame) -> pd.Series:
     return rows["gpu"] == "gb200"
 
 
-def mtp_image(rows: pd.DataFrame) -> pd.Series:
-    """DeepSeek on 1.2.0rc6.post3, the image of the benchmark's ``-trt-mtp`` configurations alone.
-
-    Of its rows 33 have a twin on 1.2.0rc6.post2, measured 2 to 7 days before: they take 0.43 to
-    0.87 of its TPOT (median 0.64; 0.55 at 4 requests, 0.76 at 256), as speculation does.
-    """
-    return _deepseek_trtllm(rows) & (rows["engine_version"] == "1.2.0rc6.post3")
-
-
-def mtp_day(rows: pd.DataFrame) -> pd.Series:
-    """DeepSeek on 1.1.0rc2.post2 since 2026-01-14: the image stayed, the launch script changed.
-
-    Of its rows 27 have a twin on the same image of 2025-12-15; they take 0.47 of its TPOT upward,
-    0.63 in the median. One takes as long as its twin, so it ran plainly; it goes too, as nothing
-    but its time tells it apart.
-    """
-    late = rows["date"] >= "2026-01-14"
-    return _deepseek_trtllm(rows) & (rows["engine_version"] == "1.1.0rc2.post2") & late
+def speculates(rows: pd.DataFrame) -> pd.Series:
+    """Rows of which every launch script that fits speculates, and copies of them in other dumps."""
+    point = _with_rounded_tpot(rows)[[*_ROW, *_POINT]].apply(tuple, axis=1)
+    told = rows["drafts"] != ""
+    return told | point.isin(set(point[told]))
 
 
 def mtp_beside_plain(rows: pd.DataFrame) -> pd.Series:
     """DeepSeek fp8 on B200, SGLang, TP 8 without EP, measured 2026-03-25, but not in config 87.
 
-    That day points up to 64 requests were run twice on one image: of 11 pairs one takes 0.67 to
+    Scripts with and without MTP fit them. Points up to 64 requests were run twice that day on one
+    image: of 11 pairs one takes 0.67 to
     0.91 of the other's TPOT and 1.0 to 2.1 times its TTFT, as with MTP. The database dump names
     configurations: 87 holds the plain one; rows at other values of TPOT are the other's.
     """
@@ -65,21 +55,6 @@ def mtp_beside_plain(rows: pd.DataFrame) -> pd.Series:
     return suspect & ~point.isin(set(plain))
 
 
-def mtp_qwen(rows: pd.DataFrame) -> pd.Series:
-    """Qwen3.5 fp8 on B200, TP 4 without EP: the benchmark's ``-mtp`` image v0.5.9-cu130.
-
-    The third copy, in a dump without images, goes by its layout.
-    """
-    return (
-        (rows["engine"] == SGLANG)
-        & rows["model"].str.contains("Qwen3.5", regex=False)
-        & (rows["gpu"] == "b200_sxm")
-        & (rows["precision"] == "fp8")
-        & (rows["tensor_parallel_size"] == 4)
-        & ~rows["enable_expert_parallel"]
-    )
-
-
 def development_image(rows: pd.DataFrame) -> pd.Series:
     """SGLang's ``nightly-dev`` and ``glm5-hopper`` images: unreleased engines."""
     return rows["engine_version"].str.contains("nightly-dev|glm5-hopper")
@@ -93,24 +68,7 @@ def copy_of_a_row(rows: pd.DataFrame) -> pd.Series:
     """
     preferred = _with_rounded_tpot(rows).assign(dumped=rows["source"].str.startswith("db-dump"))
     preferred = preferred.sort_values("dumped", ascending=False, kind="stable")
-    key = ["engine", "model", "gpu", "precision", *_POINT]
-    return preferred.duplicated(key).reindex(rows.index)
-
-
-def hidden_attention_dp(rows: pd.DataFrame) -> pd.Series:
-    """TensorRT-LLM DeepSeek fp4 on B200 of 2025-11-02 at loads where its script chose attention DP.
-
-    The script did so with prompts of 8192 tokens above 32 requests, and from 256 requests on; the
-    label says 1.
-    """
-    loaded = (rows["prompt_tokens"] == 8192) & (rows["concurrency"] > 32)
-    return (
-        _deepseek_trtllm(rows)
-        & (rows["gpu"] == "b200_sxm")
-        & (rows["precision"] == "fp4")
-        & (rows["date"] == "2025-11-02")
-        & (loaded | (rows["concurrency"] >= 256))
-    )
+    return preferred.duplicated([*_ROW, *_POINT]).reindex(rows.index)
 
 
 def other_attention(rows: pd.DataFrame) -> pd.Series:
@@ -122,22 +80,18 @@ def other_attention(rows: pd.DataFrame) -> pd.Series:
 ENGINE_FILTERS = (
     Filter("file of another campaign (harrli)", from_other_campaign),
     Filter("GB200 over several nodes, labelled aggregated", several_nodes),
-    Filter("MTP: DeepSeek on the image 1.2.0rc6.post3", mtp_image),
-    Filter("MTP: DeepSeek on 1.1.0rc2.post2 since 2026-01-14", mtp_day),
+    Filter("MTP: every launch script that fits speculates", speculates),
     Filter("MTP: DeepSeek fp8 on B200, 2026-03-25, not config 87", mtp_beside_plain),
-    Filter("MTP: Qwen3.5 fp8 on B200 with TP 4", mtp_qwen),
     Filter("nightly or glm5 image", development_image),
     Filter("copy of a measurement in another dump", copy_of_a_row),
     Filter("saturated: TTFT above 3 s and 8 % of the generation time", queueing),
-    Filter("attention DP that the label hides", hidden_attention_dp),
     Filter("linear or sparse attention (Qwen3.5, GLM-5): read apart", other_attention),
 )
 
 
 def shows_no_mtp(rows: pd.DataFrame) -> pd.Series:
     """All but rows that something tells to have run multi-token prediction."""
-    told = (rule(rows) for rule in (mtp_image, mtp_day, mtp_beside_plain, mtp_qwen))
-    return ~pd.concat(list(told), axis=1).any(axis=1)
+    return ~(speculates(rows) | mtp_beside_plain(rows))
 
 
 #: The rules that leave the rows with hidden multi-token prediction; copies are among them.
@@ -152,10 +106,6 @@ def not_of_checked_campaign(rows: pd.DataFrame) -> pd.Series:
     """
     checked = (rows["engine"] == SGLANG) | (rows["engine_version"] == "1.0.0rc3")
     return ~(from_other_campaign(rows) & checked)
-
-
-def _deepseek_trtllm(rows: pd.DataFrame) -> pd.Series:
-    return (rows["engine"] == TRTLLM) & rows["model"].str.contains("DeepSeek")
 
 
 def _with_rounded_tpot(rows: pd.DataFrame) -> pd.DataFrame:

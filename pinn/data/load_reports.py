@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from pinn.data.measured_runs import PROMPT_RANGE, WHOLE_RUN, MeasuredRun
-from pinn.data.serving_runs import model_config
+from pinn.data.serving_runs import ASSUMED_RELEASE, model_config
 from pinn.errors import PinnError
 from pinn.simulator.workloads.inference_perf import read_inference_perf
 from pinn.simulator.workloads.yaml_file import check, read_mapping
@@ -68,7 +68,8 @@ def read_load_report(
     """Read one run.
 
     The generator counts output tokens by tokenizing the text again and finds fewer than were
-    generated, so ITL is taken from E2E, TTFT and the requested number of tokens.
+    generated, so ITL is taken from E2E, TTFT and the requested number of tokens. A server's file
+    without ``engine_version`` is taken for one of ``ASSUMED_RELEASE``.
 
     Args:
         path: The run's folder.
@@ -94,7 +95,13 @@ def read_load_report(
     deployment = Deployment(
         load_model(model_config(server.model, model_configs), published_as=server.model),
         load_gpu(gpu),
-        ServingSpec(**{"tensor_parallel_size": server.tensor_parallelism, **flags}),
+        ServingSpec(
+            **{
+                "tensor_parallel_size": server.tensor_parallelism,
+                "engine_version": ASSUMED_RELEASE,
+                **flags,
+            }
+        ),
     )
     return MeasuredRun(
         path.name,

@@ -1,8 +1,8 @@
 """The load behind a row of measured deployments: the closed loop that its benchmark ran.
 
 Clients keep the stated number of requests in flight, all of them sent at once in the beginning.
-Warm-up requests that a benchmark sends before have ended by then and, without a prefix cache, leave
-nothing behind, so they are left out.
+Warm-up requests that a benchmark sends before have ended by then and leave nothing behind but, with
+a prefix cache, one prompt, so they are left out.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from pinn.data.deployments import Row, observed_deployment
-from pinn.data.launch_scripts import MODEL_LEN_MARGIN
-from pinn.data.silicon import LENGTH_RANGE, PROMPTS_PER_CONCURRENCY
+from pinn.data.launch_facts import LOAD_FLAGS
+from pinn.data.silicon import LENGTH_RANGE
 from pinn.simulator.workloads.synthetic import closed_loop
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.deployment import Deployment
@@ -25,8 +25,9 @@ class MeasuredDeployment:
 
     Attributes:
         row_id: Its name.
-        deployment: What ran, under any load: rows that differ only in load share it.
-        served: The same with the ``--max-model-len`` of this load.
+        deployment: What ran, without the flags of ``LOAD_FLAGS``: rows that differ only in load
+            share it.
+        served: What ran.
         workload: What its clients sent.
         tpot_s: Measured mean time per output token after the first.
         ttft_s: Measured mean time to first token.
@@ -56,17 +57,16 @@ def measured_deployments(observations: pd.DataFrame) -> list[MeasuredDeployment]
 
 def measured_deployment(row: Row) -> MeasuredDeployment:
     """One row of observations."""
-    deployment = observed_deployment(row)
-    longest = int(row["prompt_tokens"]) + int(row["output_tokens"]) + MODEL_LEN_MARGIN
-    serving = replace(deployment.serving, max_model_len=longest)
+    served = observed_deployment(row)
+    shared = replace(served.serving, **dict.fromkeys(LOAD_FLAGS, None))
     concurrency = int(row["concurrency"])
     return MeasuredDeployment(
         str(row["row_id"]),
-        deployment,
-        replace(deployment, serving=serving),
+        replace(served, serving=shared),
+        served,
         closed_loop(
             concurrency,
-            PROMPTS_PER_CONCURRENCY * concurrency,
+            int(row["prompts_per_client"]) * concurrency,
             int(row["prompt_tokens"]),
             int(row["output_tokens"]),
             length_range=LENGTH_RANGE,

@@ -74,6 +74,9 @@ WORKLOADS = {
 #: under loads of files have the engine's own defaults.
 MAX_MODEL_LEN = 4096
 MAX_NUM_SEQS = 128
+#: Release of vLLM behind runs that name none: that of the first runs in this layout. It is no
+#: default of the engine's, so that a later default changes nothing about an old measurement.
+ASSUMED_RELEASE = "0.15.1"
 
 #: Share by which mean lengths of a row and of its workload file may differ.
 _FILE_TOLERANCE = 0.1
@@ -91,7 +94,7 @@ _LATENCIES_MS = (
     "e2e_p90_ms",
     "e2e_p99_ms",
 )
-_TEXTS = ("run", "stage", "model", "gpu", "precision", "workload")
+_TEXTS = ("run", "stage", "model", "gpu", "precision", "workload", "engine_version")
 _NUMBERS = (
     *_LATENCIES_MS,
     "max_model_len",
@@ -146,6 +149,7 @@ def read_serving_runs(
     path: Path,
     model_configs: Path | None = None,
     workloads: Mapping[str, Workload] = WORKLOADS,
+    engine_version: str = "",
 ) -> tuple[pd.DataFrame, ReadReport]:
     """Read a CSV of serving runs.
 
@@ -154,13 +158,16 @@ def read_serving_runs(
         model_configs: Folder of ``<model>/config.json`` for models that the catalogue lacks;
             ``<model>`` is the last part of the model's name in lower case.
         workloads: What the load generator sent, by name; give your own for your own runs.
+        engine_version: vLLM's release where the file's column ``engine_version`` names none;
+            empty for ``ASSUMED_RELEASE``, which the report then notes.
 
     Returns:
         One row per run and stage (``0``, ``1`` or ``all``): ``row_id``, ``run``, ``stage``,
         ``model``, ``config`` (what to load: a config path, else the model's name), ``gpu``,
         ``tensor_parallel_size``, ``precision`` (the file's label in lower case),
         ``max_num_batched_tokens``, ``workload``, ``rate_per_s`` and ``duration_s`` (of the stage;
-        of the whole run for ``all``), ``prompt_tokens``, ``output_tokens``, ``max_model_len`` and
+        of the whole run for ``all``), ``prompt_tokens``, ``output_tokens``, ``engine_version``,
+        ``max_model_len`` and
         ``max_num_seqs`` (NaN: the engine's default); and in seconds the mean, p90 and p99 of
         ``ttft_*_s`` and ``e2e_*_s``, ``itl_mean_s`` and ``itl_mean_reported_s``. The latter divides
         by output tokens counted by re-tokenizing and is too high for some models: ``itl_mean_s`` is
@@ -181,6 +188,9 @@ def read_serving_runs(
     if rows.empty:
         raise PinnError(f"{path}: none of the {len(raw)} rows is usable: {refused}")
     rows = _canonical(rows, model_configs, workloads)
+    unnamed = rows["engine_version"] == ""
+    rows.loc[unnamed, "engine_version"] = engine_version or ASSUMED_RELEASE
+    noted = {f"release not stated: assumed vLLM {ASSUMED_RELEASE}": int(unnamed.sum())}
     report = ReadReport(
         source=path.name,
         version="",
@@ -188,6 +198,7 @@ def read_serving_runs(
         read=len(raw),
         accepted=len(rows),
         refused=refused,
+        noted=noted if unnamed.any() and not engine_version else {},
     )
     return rows, report
 
@@ -287,6 +298,8 @@ def _canonical(
     rows.insert(4, "config", [model_config(name, model_configs) for name in rows["model"]])
     rows["gpu"] = rows["gpu"].map(GPUS)
     rows["precision"] = rows["precision"].str.lower()
+    released = raw["engine_version"] if "engine_version" in raw else pd.Series("", raw.index)
+    rows["engine_version"] = released.fillna("").to_numpy()
     stages = zip(rows["workload"], rows["stage"], strict=True)
     rows["duration_s"] = [_duration_s(workloads[name], stage) for name, stage in stages]
     own = [workloads[name].file is not None for name in rows["workload"]]

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from pinn.data.launch_scripts import with_launch_flags
+from pinn.data.launch_facts import facts_by_confidence, served_scheme, with_launch_facts
 from pinn.data.silicon_filters import UNKNOWN_VERSION, apply_filters
+from pinn.data.table import COLUMNS
 from pinn.errors import PinnError
 from pinn.specs.files.csv_cells import read_frame
 from pinn.specs.files.read_report import ReadReport, file_sha256
@@ -76,30 +77,8 @@ _RAW_NAMES = {
     "silicon_ttft_ms": "ttft_s",
     "silicon_tpot_ms": "tpot_s",
 }
-CANONICAL = (
-    "row_id",
-    "model",
-    "gpu",
-    "precision",
-    "tensor_parallel_size",
-    "data_parallel_size",
-    "enable_expert_parallel",
-    "kv_cache_dtype",
-    "max_num_batched_tokens",
-    "max_cudagraph_capture_size",
-    "moe_backend",
-    "poll_interval",
-    "prompt_wait_steps",
-    "concurrency",
-    "prompt_tokens",
-    "output_tokens",
-    "ttft_s",
-    "tpot_s",
-    "engine",
-    "engine_version",
-    "date",
-    "series",
-)
+#: Columns of an observation.
+CANONICAL = tuple(column.name for column in COLUMNS)
 
 
 def package_folder(package: str = PACKAGE) -> Path:
@@ -136,7 +115,7 @@ def read_silicon(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
         version = f"{PACKAGE} {importlib.metadata.version(PACKAGE)}"
     raw = read_csv(path)
     chosen = raw[(raw["backend"] == "vllm") & (raw["mode"] == "agg")]
-    clean, dropped = apply_filters(decode(chosen))
+    clean, dropped = apply_filters(with_launch_facts(decode(chosen), MODELS))
     rows = canonical(clean)
     report = ReadReport(
         source=path.name,
@@ -145,6 +124,7 @@ def read_silicon(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
         read=len(raw),
         accepted=len(rows),
         refused={"not an aggregated vLLM deployment": len(raw) - len(chosen), **dropped},
+        noted=facts_by_confidence(clean),
     )
     return rows, report
 
@@ -156,7 +136,7 @@ def decode(raw: pd.DataFrame) -> pd.DataFrame:
     artefact of the export: they ran TP = EP = N with one attention replica (twins stored as
     TP = EP = N agree with them within 1 %), so their batch is the whole concurrency, which is
     read from the text of ``silicon_data_source``. Labels of expert parallelism are not what every
-    script passed: see :mod:`pinn.data.launch_scripts`.
+    script passed, and some of these rows did run data-parallel: :mod:`pinn.data.launch_facts`.
 
     Args:
         raw: Rows of the file, with its column names.
@@ -174,21 +154,25 @@ def decode(raw: pd.DataFrame) -> pd.DataFrame:
     rows["engine_version"] = rows["engine_version"].fillna(UNKNOWN_VERSION)
     rows["precision"] = rows["precision"].fillna("bf16")
     rows["enable_expert_parallel"] = rows["stored_moe_ep_size"] > 1
-    rows["data_parallel_size"] = rows["poll_interval"] = 1
-    rows["prompt_wait_steps"] = 0
+    rows["data_parallel_size"] = 1
     rows["ttft_s"] *= MILLISECOND
     rows["tpot_s"] *= MILLISECOND
     return rows
 
 
 def canonical(rows: pd.DataFrame) -> pd.DataFrame:
-    """Decoded and filtered vLLM rows under the catalogue's names, flags as their scripts passed.
+    """Decoded and filtered rows, as they ran, under the catalogue's names.
 
     Raises:
         PinnError: As :func:`named`.
     """
-    rows = with_launch_flags(named(rows))
+    rows = named(rows)
+    rows["precision"] = [served_scheme(row["precision"], row) for _, row in rows.iterrows()]
     rows["series"] = [series_key(row) for _, row in rows.iterrows()]
+    # Where a script's runs differ or are not known, the least: what all others sent.
+    sent = rows["prompts_per_client"].str.extract(r"(\d+)", expand=False)
+    rows["prompts_per_client"] = sent.fillna(PROMPTS_PER_CONCURRENCY).astype("int64")
+    rows["warmups_per_client"] = pd.to_numeric(rows["warmups_per_client"]).fillna(0).astype("int64")
     return rows[list(CANONICAL)].reset_index(drop=True)
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from pinn.data.launch_facts import LOAD_FLAGS, SERVING_FLAGS
+
 #: Rows that differ only in these columns belong to one curve of latency over concurrency.
 SERIES = (
     "model",
@@ -19,8 +21,12 @@ SERIES = (
     "prompt_tokens",
     "output_tokens",
     "tensor_parallel_size",
+    "data_parallel_size",
     "enable_expert_parallel",
 )
+
+#: Rows that differ in one of these flags are no runs of one deployment.
+SETTINGS = tuple(name for name in SERVING_FLAGS if name not in LOAD_FLAGS)
 
 #: Stand-in for an engine version that the file does not name.
 UNKNOWN_VERSION = "unknown"
@@ -67,21 +73,6 @@ def copy_across_dumps(rows: pd.DataFrame) -> pd.Series:
     return preferred.duplicated([*key, "tpot_10us"]).reindex(rows.index)
 
 
-def mislabelled_minimax(rows: pd.DataFrame) -> pd.Series:
-    """MiniMax at concurrency 256 and more, stored as DP 2 and EP 4, since 2026-04-17.
-
-    The reading of such rows as TP = EP = 2 (see :func:`pinn.data.silicon.decode`) is
-    confirmed by twins only for older or smaller loads; these may really have run data-parallel.
-    """
-    return (
-        rows["model"].str.contains("MiniMax")
-        & (rows["stored_attention_dp_size"] == 2)
-        & (rows["stored_moe_ep_size"] == 4)
-        & (rows["concurrency"] >= 256)
-        & (rows["date"] >= "2026-04-17")
-    )
-
-
 def queueing(rows: pd.DataFrame) -> pd.Series:
     """TTFT above 3 s and above 8 % of output tokens x TPOT: requests waited for memory.
 
@@ -95,11 +86,12 @@ def slower_than_busier(rows: pd.DataFrame) -> pd.Series:
     """TPOT above 1.15 times that of a row with up to 4 times the load in the same series.
 
     A step with more requests does not run faster, so the row was disturbed. Compared are rows of
-    the same series and of the same date or engine version.
+    the same series and flags and of the same date or engine version.
     """
-    columns = [*SERIES, "concurrency", "tpot_s", "date", "engine_version"]
+    same = [*SERIES, *SETTINGS]
+    columns = [*same, "concurrency", "tpot_s", "date", "engine_version"]
     left = rows[columns].assign(row=rows.index)
-    pairs = left.merge(rows[columns], on=list(SERIES), suffixes=("", "_busier"))
+    pairs = left.merge(rows[columns], on=same, suffixes=("", "_busier"))
     busier = (pairs["concurrency_busier"] > pairs["concurrency"]) & (
         pairs["concurrency_busier"] <= 4 * pairs["concurrency"]
     )
@@ -112,11 +104,11 @@ def slower_than_busier(rows: pd.DataFrame) -> pd.Series:
 
 
 def slower_rerun(rows: pd.DataFrame) -> pd.Series:
-    """The slower of two runs of one point and engine version that differ by more than 15 %.
+    """The slower of two runs of one point, version and flags that differ by more than 15 %.
 
     Independent re-runs differ by 0.7 % in the median, so such a gap is a disturbed run.
     """
-    point = [*SERIES, "concurrency", "engine_version"]
+    point = [*SERIES, *SETTINGS, "concurrency", "engine_version"]
     fastest = rows.groupby(point)["tpot_s"].transform("min")
     return rows["tpot_s"] > 1.15 * fastest
 
@@ -131,7 +123,6 @@ FILTERS = (
     Filter("file of another campaign (harrli)", from_other_campaign),
     Filter("gpt-oss on H100 at concurrency 512", saturated_gpt_oss_on_h100),
     Filter("copy of a measurement in another dump", copy_across_dumps),
-    Filter("MiniMax stored as DP 2, EP 4 at concurrency >= 256", mislabelled_minimax),
     Filter("saturated: TTFT above 3 s and 8 % of the generation time", queueing),
     Filter("TPOT above 1.15 x that of a busier row", slower_than_busier),
     Filter("slower of two re-runs that differ by more than 15 %", slower_rerun),

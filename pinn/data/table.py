@@ -14,10 +14,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pinn.data.launch_facts import SERVING_FLAGS
 from pinn.errors import PinnError
 from pinn.specs.documents import read_json
 from pinn.specs.files.read_report import ReadReport, file_sha256
 from pinn.specs.files.write import replace_atomically
+from pinn.specs.flags import flags_of
+from pinn.specs.serving import ServingSpec
 
 
 @dataclass(frozen=True)
@@ -26,8 +29,9 @@ class Column:
 
     Attributes:
         name: Its name; declared here and nowhere else.
-        kind: ``text``, ``flag``, ``count`` (a whole number of at least 1) or ``seconds``
-            (positive).
+        kind: ``text``, ``flag``, ``count`` (a whole number of at least 1), ``from zero`` (one of
+            at least 0), ``seconds`` (positive) or ``passed`` (a flag of ``ServingSpec`` as text,
+            empty where it was not passed).
         unit: SI unit; empty where there is none.
         meaning: What it holds.
     """
@@ -38,6 +42,9 @@ class Column:
     meaning: str
 
 
+_PASSED = "the engine's flag of that name as it was passed; empty for the release's default"
+_FLAGS = {flag.name: flag for flag in flags_of(ServingSpec)}
+
 COLUMNS = (
     Column("row_id", "text", "", "unique name of the row in its source"),
     Column("model", "text", "", "name in the model catalogue"),
@@ -46,24 +53,31 @@ COLUMNS = (
     Column("tensor_parallel_size", "count", "", "GPUs that share each layer"),
     Column("data_parallel_size", "count", "", "replicas of the attention"),
     Column("enable_expert_parallel", "flag", "", "whole experts on each GPU instead of slices"),
-    Column("kv_cache_dtype", "text", "", "the engine's --kv-cache-dtype; auto where not set"),
-    Column("max_num_batched_tokens", "count", "token", "the engine's token budget of a step"),
-    Column("max_cudagraph_capture_size", "count", "token", "largest step in a CUDA graph"),
-    Column("moe_backend", "text", "", "kernels of the experts; empty for the engine's default"),
-    Column("poll_interval", "count", "step", "decode steps between two looks at new requests"),
-    Column("prompt_wait_steps", "from zero", "step", "steps that new prompts wait for others"),
+    *(Column(flag, "passed", "", _PASSED) for flag in SERVING_FLAGS),
+    Column("async_scheduling", "text", "", "whether it was passed; empty for the default"),
+    Column("stream_interval", "text", "token", "tokens that are sent at once; empty for one"),
+    Column("fuse_attn_quant", "text", "", "whether attention quantizes its output: as passed"),
+    Column("piecewise_tokens", "text", "token", "largest step in a piecewise graph: as passed"),
+    Column("environment", "text", "", "variables that can change kernels"),
+    Column("drafts", "text", "", "what speculates and how many tokens; empty for nothing"),
+    Column("prompts_per_client", "count", "", "requests of the benchmark per unit of concurrency"),
+    Column("warmups_per_client", "from zero", "", "the same before it, all of one prompt"),
     Column("concurrency", "count", "", "requests kept in flight by the closed loop"),
     Column("prompt_tokens", "count", "token", "nominal prompt length"),
     Column("output_tokens", "count", "token", "nominal output length"),
     Column("ttft_s", "seconds", "s", "mean time to first token, initial burst included"),
     Column("tpot_s", "seconds", "s", "mean time per output token after the first"),
     Column("engine", "text", "", "serving engine: vllm, sglang or trtllm"),
-    Column("engine_version", "text", "", "its version; 'unknown' where not recorded"),
+    Column("engine_version", "text", "", "its release, as its image names it, or 'unknown'"),
+    Column("image", "text", "", "container that ran; empty where nobody knows"),
+    Column("script", "text", "", "launch script and commit that tell the flags; may be empty"),
+    Column("facts", "text", "", "how sure the flags are: known, likely, ambiguous or unknown"),
     Column("date", "text", "", "day of the measurement, ISO 8601; empty where not recorded"),
     Column("series", "text", "", "equal for rows that differ only in concurrency and build"),
 )
 _DTYPES = {
-    "text": "str", "flag": "bool", "count": "int64", "from zero": "int64", "seconds": "float64",
+    "text": "str", "passed": "str", "flag": "bool", "count": "int64", "from zero": "int64",
+    "seconds": "float64",
 }  # fmt: skip
 #: What numbers have to be, by kind.
 _WANTED = {
@@ -71,7 +85,7 @@ _WANTED = {
     "from zero": "a whole number of at least 0",
     "seconds": "above 0 s",
 }
-SCHEMA = "closed-loop observations 5"
+SCHEMA = "closed-loop observations 6"
 
 
 @dataclass(frozen=True)
@@ -216,6 +230,10 @@ def _checked(values: pd.Series, column: Column, what: str) -> pd.Series:
                 f"({int(bad.sum())} row(s) like it)"
             )
         values = numbers
+    elif column.kind == "passed" and column.name in _FLAGS:
+        flag = _FLAGS[column.name]
+        for text in set(values) - {""}:
+            flag.check(flag.read(text, f"{what}: {column.name}"))
     elif column.kind == "flag" and not values.isin([True, False]).all():
         raise PinnError(f"{what}: {column.name} must be true or false, got {values.iloc[0]!r}")
     dtype: Any = _DTYPES[column.kind]

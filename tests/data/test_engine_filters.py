@@ -22,6 +22,7 @@ BASE = {
     "engine_version": "1.2.0rc6.post2",
     "ttft_s": 0.1,
     "tpot_s": 0.010,
+    "drafts": "",
 }
 
 
@@ -37,34 +38,11 @@ def dropped(rule, *changes):
     ("rule", "wrong", "kept"),
     [
         (filters.several_nodes, {"gpu": "gb200"}, [{}]),
-        (
-            filters.mtp_image,
-            {"engine_version": "1.2.0rc6.post3"},
-            [{}, {"engine_version": "1.2.0rc6.post3", "model": "openai/gpt-oss-120b"}],
-        ),
-        (
-            filters.mtp_day,
-            {"engine_version": "1.1.0rc2.post2", "date": "2026-01-14"},
-            [{"engine_version": "1.1.0rc2.post2", "date": "2026-01-13"}, {"date": "2026-01-14"}],
-        ),
-        (
-            filters.mtp_qwen,
-            {"engine": "sglang", "model": "Qwen/Qwen3.5-397B-A17B", "tensor_parallel_size": 4},
-            [{"engine": "sglang", "model": "Qwen/Qwen3.5-397B-A17B"}],
-        ),
+        (filters.speculates, {"drafts": "MTP 3"}, [{"tpot_s": 0.012}]),
         (
             filters.development_image,
             {"engine_version": "nightly-dev-20260216-d3bae71e"},
             [{"engine_version": "0.5.9"}],
-        ),
-        (
-            filters.hidden_attention_dp,
-            {"precision": "fp4", "date": "2025-11-02", "prompt_tokens": 8192, "concurrency": 64.0},
-            [
-                {"precision": "fp4", "date": "2025-11-02", "concurrency": 64.0},
-                {"precision": "fp4", "date": "2025-11-02", "prompt_tokens": 8192},
-                {"date": "2025-11-02", "concurrency": 256.0},
-            ],
         ),
         (filters.other_attention, {"model": "zhipuai/GLM-5"}, [{}]),
     ],
@@ -80,6 +58,12 @@ def test_mtp_of_the_day_is_what_config_87_does_not_hold():
     copy = row | {"tpot_s": 0.010004}
     assert dropped(filters.mtp_beside_plain, row | plain, fast, copy) == [1]
     assert dropped(filters.mtp_beside_plain, fast | {"date": "2025-11-18"}) == []
+
+
+def test_a_copy_of_a_row_that_speculates_does_so_too():
+    drafts = {"drafts": "MTP 3"}
+    copy = {"source": "source_file=of-another-dump.csv", "tensor_parallel_size": 4}
+    assert dropped(filters.speculates, drafts, copy, {"concurrency": 32.0}) == [0, 1]
 
 
 def test_copies_go_across_layouts_and_prefer_the_database_dump():

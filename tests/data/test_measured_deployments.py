@@ -8,33 +8,34 @@ import pytest
 from observation_row import observation_row
 
 from pinn.coefficients.coefficients import prior_coefficients
-from pinn.data.launch_scripts import MODEL_LEN_MARGIN
 from pinn.data.measured_deployments import measured_deployments
-from pinn.data.silicon import LENGTH_RANGE, PROMPTS_PER_CONCURRENCY
+from pinn.data.silicon import LENGTH_RANGE
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate
 
-ROW = observation_row(output_tokens=128)
+ROW = observation_row(output_tokens=128, max_model_len="1352", max_num_seqs="8")
 
 
 @pytest.fixture(scope="module")
 def rows():
-    more = ROW | {"row_id": "b", "concurrency": 16, "output_tokens": 256}
+    load = {"concurrency": 16, "output_tokens": 256, "max_model_len": "1480", "max_num_seqs": "16"}
+    more = ROW | load | {"row_id": "b", "prompts_per_client": 20}
     return measured_deployments(pd.DataFrame([ROW, more]))
 
 
 def test_a_row_is_the_loop_of_its_benchmark(rows):
     assert [row.row_id for row in rows] == ["a", "b"]
-    for row, clients, output in zip(rows, (8, 16), (128, 256), strict=True):
+    for row, clients, each, output in zip(rows, (8, 16), (10, 20), (128, 256), strict=True):
         load = row.workload
         assert row.concurrency == load.concurrency == clients
-        assert len(load) == PROMPTS_PER_CONCURRENCY * clients
+        assert len(load) == each * clients
         assert (load.offset_s == 0).all()
         for tokens, nominal in ((load.prompt_tokens, 1024), (load.output_tokens, output)):
             assert tokens.max() <= nominal
             assert tokens.min() >= LENGTH_RANGE[0] * nominal - 1
             assert np.mean(tokens) == pytest.approx(np.mean(LENGTH_RANGE) * nominal, rel=0.02)
-        assert row.served.serving.max_model_len == 1024 + output + MODEL_LEN_MARGIN
+        assert row.served.serving.max_model_len == 1024 + output + 200
+        assert row.served.serving.max_num_seqs == clients
     assert (rows[0].tpot_s, rows[0].ttft_s) == (0.01, 0.1)
 
 

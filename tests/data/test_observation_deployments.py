@@ -1,31 +1,24 @@
 import pytest
+from observation_row import observation_row
 
 from pinn.data.deployments import (
     observed_deployment,
     observed_deployments,
     run_deployment,
 )
+from pinn.data.launch_facts import LOAD_FLAGS, SERVING_FLAGS
+from pinn.data.measured_deployments import measured_deployments
 from pinn.data.silicon import read_silicon
 from pinn.errors import PinnError
 from pinn.specs.data_folder import data_folder
 from pinn.specs.sampling import Sampling
 
-ROW = {
-    "model": "MiniMaxAI/MiniMax-M2.5",
-    "gpu": "h100_sxm",
-    "engine": "vllm",
-    "engine_version": "0.15.1",
-    "poll_interval": 1,
-    "prompt_wait_steps": 0,
-    "precision": "fp8_block",
-    "tensor_parallel_size": 4,
-    "data_parallel_size": 1,
-    "enable_expert_parallel": True,
-    "kv_cache_dtype": "auto",
-    "max_num_batched_tokens": 8192,
-    "max_cudagraph_capture_size": 512,
-    "moe_backend": "auto",
-}
+ROW = observation_row(
+    model="MiniMaxAI/MiniMax-M2.5",
+    precision="fp8_block",
+    tensor_parallel_size=4,
+    enable_expert_parallel=True,
+)
 RUN = {
     "config": "meta-llama/Llama-2-7b-hf",
     "model": "meta-llama/Llama-2-7b-hf",
@@ -34,6 +27,7 @@ RUN = {
     "max_num_batched_tokens": 2048,
     "max_num_seqs": 128,
     "max_model_len": 4096,
+    "engine_version": "0.15.1",
 }
 
 
@@ -67,10 +61,26 @@ def test_number_formats(change, attention, experts, kv_cache):
     assert deployment.kv_cache_precision.name == kv_cache
 
 
-@pytest.mark.parametrize("flag", ["max_num_batched_tokens", "max_cudagraph_capture_size"])
-def test_a_flag_is_that_of_the_row(flag):
-    assert getattr(observed_deployment(ROW).serving, flag) == ROW[flag]
-    assert getattr(observed_deployment(ROW | {flag: 2048}).serving, flag) == 2048
+@pytest.mark.parametrize(
+    ("flag", "text", "value"),
+    [
+        ("max_num_batched_tokens", "2048", 2048),
+        ("max_cudagraph_capture_size", "1024", 1024),
+        ("gpu_memory_utilization", "0.95", 0.95),
+        ("fuse_all_reduce", "yes", True),
+        ("enable_prefix_caching", "", True),
+        ("block_size", "", None),
+    ],
+)
+def test_a_flag_is_that_of_the_row_or_was_not_passed(flag, text, value):
+    assert getattr(observed_deployment(ROW | {flag: text}).serving, flag) == value
+
+
+def test_a_row_has_the_defaults_of_its_own_release():
+    """vLLM plans ahead from 0.14 on; a build without a number is taken for the table's release."""
+    assert not observed_deployment(ROW | {"engine_version": "0.10.2"}).recipe.overlap
+    assert observed_deployment(ROW | {"engine_version": "0.15.1"}).recipe.overlap
+    assert observed_deployment(ROW | {"engine_version": "unknown"}).serving.engine_version == ""
 
 
 def test_every_measured_row_has_a_deployment_and_equal_ones_are_shared():
@@ -78,11 +88,13 @@ def test_every_measured_row_has_a_deployment_and_equal_ones_are_shared():
     deployments = observed_deployments(rows)
     assert list(deployments) == list(rows["row_id"])
     flags = [
-        "model", "gpu", "precision", "tensor_parallel_size", "enable_expert_parallel",
-        "kv_cache_dtype", "max_num_batched_tokens", "max_cudagraph_capture_size", "moe_backend",
+        "model", "gpu", "precision", "tensor_parallel_size", "data_parallel_size",
+        "enable_expert_parallel", "engine_version", *SERVING_FLAGS,
     ]  # fmt: skip
     different = len(rows[flags].drop_duplicates())
-    assert len({id(deployment) for deployment in deployments.values()}) == different == 79
+    assert len({id(deployment) for deployment in deployments.values()}) == different
+    shared = {one.deployment for one in measured_deployments(rows)}
+    assert len(shared) == len(rows[[f for f in flags if f not in LOAD_FLAGS]].drop_duplicates())
 
 
 def test_a_serving_run():
@@ -90,6 +102,7 @@ def test_a_serving_run():
     assert (serving.max_num_seqs, serving.max_model_len) == (128, 4096)
     assert serving.max_num_batched_tokens == 2048
     assert serving.enable_prefix_caching
+    assert serving.engine_version == "0.15.1"
 
 
 def test_benchmarks_are_greedy_and_runs_sample_as_their_model_asks():

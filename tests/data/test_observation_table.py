@@ -107,7 +107,11 @@ def test_another_schema_is_refused(written):
         ({"ttft_s": None}, "ttft_s is missing in 1 row"),
         ({"ttft_s": "fast"}, "ttft_s must be above 0 s, got fast"),
         ({"concurrency": 0}, "concurrency must be a whole number of at least 1"),
-        ({"max_num_batched_tokens": 0}, "max_num_batched_tokens must be a whole number"),
+        (
+            {"max_num_batched_tokens": "0"},
+            "--max-num-batched-tokens must be a positive whole number",
+        ),
+        ({"max_num_seqs": "many"}, "max_num_seqs must be a whole number, got 'many'"),
         ({"prompt_tokens": 10.5}, "prompt_tokens must be a whole number"),
         ({"enable_expert_parallel": 3}, "enable_expert_parallel must be true or false"),
         ({"model": None}, "model is missing"),

@@ -19,13 +19,16 @@ def read_rows(tmp_path, *changes):
 
 
 def test_counts_of_the_installed_file(clean):
-    """The counts found when the file was first analysed, in the order of the filters."""
+    """In the order of the filters."""
     rows, report = clean
     not_vllm, *filtered = report.refused.values()
     assert report.read == 5221
     assert report.read - not_vllm == 1328
-    assert filtered == [165, 9, 254, 17, 14, 3, 2, 39]
-    assert report.accepted == len(rows) == 825
+    assert filtered == [165, 9, 254, 18, 3, 0, 39]
+    assert report.accepted == len(rows) == 840
+    assert {k: n for k, n in report.noted.items() if n} == {
+        "known": 589, "likely": 241, "ambiguous": 10, "ambiguous: B200's script of that day": 10
+    }  # fmt: skip
 
 
 def test_what_is_left(clean):
@@ -33,7 +36,7 @@ def test_what_is_left(clean):
     assert rows["row_id"].is_unique
     assert set(rows["gpu"]) == {"h100_sxm", "h200_sxm", "b200_sxm", "b300_sxm"}
     assert rows["model"].value_counts().to_dict() == {
-        "MiniMaxAI/MiniMax-M2.5": 328,
+        "MiniMaxAI/MiniMax-M2.5": 343,
         "meta-llama/Llama-3.3-70B-Instruct": 220,
         "openai/gpt-oss-120b": 169,
         "moonshotai/Kimi-K2.5": 108,
@@ -85,19 +88,33 @@ def test_what_a_precision_label_means(tmp_path, model, label, scheme):
     assert rows.loc[0, "precision"] == scheme
 
 
-def test_a_row_has_the_flags_of_the_script_of_its_day(tmp_path):
-    """The same label a day before the script changed, and on the day."""
-    before = raw_row()["silicon_data_source"].replace("04-03", "04-02")
-    rows, _ = read_rows(tmp_path, {"silicon_data_source": before}, {"silicon_tpot_ms": 21.0})
+def test_a_row_has_the_flags_of_the_script_of_its_time(tmp_path):
+    """The same label on the image of the day before, and on that of the branch that then ran."""
+    before = "x.csv; silicon_concurrency=64; measured=2026-04-02T02:34:55Z; image="
+    after = "x.csv; silicon_concurrency=64; measured=2026-04-03T02:34:55Z; image="
+    rows, report = read_rows(
+        tmp_path,
+        {"silicon_data_source": before + "vllm/vllm-openai:v0.17.0-cu130", "osl": 1024},
+        {
+            "silicon_data_source": after + "vllm/vllm-openai:v0.19.0-cu130",
+            "osl": 1024,
+            "silicon_tpot_ms": 21.0,
+        },
+        {"silicon_data_source": before + "vllm/vllm-openai:v0.17.0-cu130", "isl": 4096},
+    )
     flags = [
-        "kv_cache_dtype", "enable_expert_parallel", "max_num_batched_tokens",
-        "max_cudagraph_capture_size", "moe_backend",
+        "kv_cache_dtype", "enable_expert_parallel", "max_num_batched_tokens", "max_num_seqs",
+        "max_cudagraph_capture_size", "moe_backend", "engine_version", "facts",
     ]  # fmt: skip
     assert rows[flags].to_numpy().tolist() == [
-        ["auto", True, 8192, 512, "triton"],
-        ["fp8", False, 2048, 2048, "flashinfer_trtllm"],
+        ["", True, "", "", "", "triton", "0.17.0", "known"],
+        ["fp8", False, "2048", "", "2048", "", "0.19.0", "known"],
+        ["", False, "", "", "", "", "0.19.0", "unknown"],
     ]
-    assert [key.split("|")[-1] for key in rows["series"]] == ["ep2", "ep1"]
+    assert [key.split("|")[-1] for key in rows["series"]] == ["ep2", "ep1", "ep1"]
+    assert {k: n for k, n in report.noted.items() if n} == {
+        "known": 2, "unknown": 1, "unknown: no configuration of such a point": 1
+    }  # fmt: skip
 
 
 def test_other_backends_are_counted(tmp_path):

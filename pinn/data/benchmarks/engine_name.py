@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pinn.errors import PinnError
-from pinn.specs.engine_defaults import reference_version, release
+from pinn.specs.engine_defaults import release
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 
 #: Part of the name in small letters -> engine. InferenceX writes ``trt``, ``dynamo-trt`` and
@@ -15,7 +15,7 @@ _FRONT_END = "dynamo"
 
 
 def engine_flags(spelled: str) -> dict[str, str]:
-    """``engine`` and, where it is another release than the defaults', ``engine_version``.
+    """``engine`` and, where the name says its release, ``engine_version``.
 
     Empty where the name says no engine that is simulated here.
 
@@ -33,6 +33,6 @@ def engine_flags(spelled: str) -> dict[str, str]:
     except PinnError:
         numbers = ()
     # Builds from a branch call themselves 0.0.0.
-    if not any(numbers) or numbers == release(reference_version(engine).value):
+    if not any(numbers):
         return {"engine": engine}
     return {"engine": engine, "engine_version": ".".join(map(str, numbers))}

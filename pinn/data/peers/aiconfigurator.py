@@ -183,8 +183,8 @@ def request(row: pd.Series, recipe: str) -> dict[str, Any] | None:
     }
     if row["data_parallel_size"] > 1:
         arguments["attention_dp_size"] = int(row["data_parallel_size"])
-    if row["kv_cache_dtype"] != "auto":
-        arguments["kvcache_quant_mode"] = row["kv_cache_dtype"]
+    if row["kv_cache_dtype"] not in ("", "auto"):
+        arguments["kvcache_quant_mode"] = row["kv_cache_dtype"].removesuffix("_e4m3")
     if not dense:
         ranks = int(row["tensor_parallel_size"] * row["data_parallel_size"])
         whole = bool(row["enable_expert_parallel"])

@@ -174,14 +174,28 @@ def fit_measurements(
         raise PinnError("give --observations FOLDER of 'pinn ingest', or --benchmarks FILES")
     if observations is None:
         runs, deployment, named = _read_files(benchmarks, model, gpu, flags, start.notes)
+        _note_release(deployment, start.notes)
         return fit_benchmarks(runs, deployment, named, start, force)
     if flags or model or gpu:
         raise PinnError("--observations names its server already: flags belong to 'pinn ingest'")
     traces = read_trace_tables(observations)
+    _note_release(traces.deployment(), start.notes)
     if traces.manifest["tables"].get("cycles", {}).get("rows"):
         return fit_traces(traces, start, settings, force)
     named = _named(traces.manifest.get("deployment") or {})
     return fit_benchmarks(benchmark_runs(traces), traces.deployment(), named, start, force)
+
+
+def _note_release(deployment: Deployment, notes: list[str]) -> None:
+    """Say which release's defaults stand for one that no file and no flag names."""
+    from pinn.specs.engine_defaults import reference_version
+
+    serving = deployment.serving
+    if not serving.engine_version:
+        default = reference_version(serving.engine).value
+        notes.append(
+            f"release not stated: assumed {serving.engine} {default} (--engine-version names it)"
+        )
 
 
 def _read_files(

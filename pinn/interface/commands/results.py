@@ -31,6 +31,10 @@ def results(
     models_only: Annotated[
         bool, typer.Option("--models-only", help="Leave out the named parts of the rows.")
     ] = False,
+    measured: Annotated[
+        bool,
+        typer.Option("--measured", help="What was measured, by engine and release; no errors."),
+    ] = False,
     json_path: JsonPath = None,
 ) -> None:
     """Errors on held-out models or GPUs: median / mean absolute percentage error per method.
@@ -40,6 +44,13 @@ def results(
 
     Example: pinn results results/lomo/results.csv --metric ttft
     """
+    if measured:
+        from pinn.data.measured_releases import measured_lines, released_measurements
+
+        found = released_measurements()
+        write_json(json.loads(found.to_json(orient="records")), json_path)
+        typer.echo("\n".join(measured_lines(found)))
+        return
     path = path or _beside_checkpoint()
     table = _read(path)
     _check_checkpoint(table, path)

@@ -28,6 +28,7 @@ class ReadReport:
         read: Rows in the file.
         accepted: Rows handed on.
         refused: Rows left out by reason, in the order in which the reader applied the reasons.
+        noted: Of the accepted rows, how many have something that is worth knowing.
 
     Raises:
         PinnError: If a count is negative or the accepted and refused rows do not add up to those
@@ -40,6 +41,7 @@ class ReadReport:
     read: int
     accepted: int
     refused: Mapping[str, int] = field(default_factory=dict)
+    noted: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if min(self.read, self.accepted, *self.refused.values(), 0) < 0:
@@ -61,7 +63,9 @@ class ReadReport:
         """
         lines = [f"{self.source} {self.version}".rstrip(), f"{self.read:8d}  read"]
         lines += [f"{count:8d}  refused: {reason}" for reason, count in self.refused.items()]
-        return "\n".join([*lines, f"{self.accepted:8d}  accepted"])
+        lines += [f"{self.accepted:8d}  accepted"]
+        lines += [f"{count:8d}  of these {what}" for what, count in self.noted.items()]
+        return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON-ready values; ``refused`` keeps its order."""
@@ -72,6 +76,7 @@ class ReadReport:
             "read": self.read,
             "accepted": self.accepted,
             "refused": dict(self.refused),
+            "noted": dict(self.noted),
         }
 
     @staticmethod

@@ -1,0 +1,124 @@
+"""Which releases of each engine the measured deployments ran, and how much of each there is.
+
+``data/engines/measured.csv`` is the table of all that is read, so that reports need no reader:
+
+    python -m pinn.data.measured_releases data/engines
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+
+from pinn.data.engine_deployments import read_every_engine
+from pinn.data.splits import deployment_keys
+from pinn.errors import PinnError
+from pinn.specs.data_folder import data_folder
+from pinn.specs.engine_defaults import release
+from pinn.specs.files.csv_cells import write_frame
+from pinn.specs.gpu_catalog import load_gpu
+
+_FILE = "measured.csv"
+#: What stands for a release in an engine's own line.
+ALL = "all"
+
+
+def measured_releases(rows: pd.DataFrame) -> pd.DataFrame:
+    """How much was measured, by engine and release.
+
+    Args:
+        rows: As :func:`pinn.data.engine_deployments.read_every_engine` gives them.
+
+    Returns:
+        A line per engine, with the release ``ALL``, and per release: ``rows``, ``configurations``
+        (model, GPU, format and parallel sizes), ``points`` (of these, at lengths and a
+        concurrency), names of ``models`` and ``gpus``, and days ``since`` and ``until``.
+    """
+    keys = deployment_keys(rows)
+    at = rows[["prompt_tokens", "output_tokens", "concurrency"]].astype(str).agg("|".join, axis=1)
+    known = rows.assign(configuration=keys, point=keys + "|" + at)
+    parts = [*known.assign(engine_version=ALL).groupby(["engine", "engine_version"])]
+    parts += [*known.groupby(["engine", "engine_version"])]
+    lines = [
+        {
+            "engine": engine,
+            "release": version,
+            "rows": len(part),
+            "configurations": part["configuration"].nunique(),
+            "points": part["point"].nunique(),
+            "models": " ".join(sorted({name.rpartition("/")[2] for name in part["model"]})),
+            "gpus": " ".join(sorted({load_gpu(name).name for name in part["gpu"]})),
+            "since": part["date"].min(),
+            "until": part["date"].max(),
+        }
+        for (engine, version), part in parts
+    ]
+    return pd.DataFrame(sorted(lines, key=lambda line: (line["engine"], _order(line["release"]))))
+
+
+def released_measurements() -> pd.DataFrame:
+    """The table that comes with the project."""
+    return _table().copy()
+
+
+@cache
+def _table() -> pd.DataFrame:
+    path = data_folder("engines") / _FILE
+    return pd.read_csv(path, dtype={"release": str}, keep_default_na=False)
+
+
+def releases_text(engine: str) -> str:
+    """The measured releases of an engine in a few words; empty where there are none.
+
+    Three minor releases and more that follow each other are one stretch.
+
+    >>> releases_text("sglang")
+    '0.5.3rc1, 0.5.5, 0.5.6, 0.5.9'
+    """
+    table = _table()
+    names = list(table.loc[(table["engine"] == engine) & (table["release"] != ALL), "release"])
+    stretches: list[list[str]] = []
+    for name in names:
+        if stretches and _follows(stretches[-1][-1], name):
+            stretches[-1].append(name)
+        else:
+            stretches.append([name])
+    return ", ".join(
+        f"{part[0]} to {part[-1]}" if len(part) > 2 else ", ".join(part) for part in stretches
+    )
+
+
+def measured_lines(table: pd.DataFrame) -> Iterator[str]:
+    """The table as Markdown."""
+    yield "| " + " | ".join(table.columns) + " |"
+    yield "|---|---|---:|---:|---:|---|---|---|---|"
+    for line in table.itertuples(index=False):
+        yield "| " + " | ".join(map(str, line)) + " |"
+
+
+def _order(version: str) -> tuple[int, tuple[int, ...], str]:
+    """All before releases, releases by number, and tags that name none at the end."""
+    if version == ALL:
+        return 0, (), version
+    try:
+        return 1, release(version), version
+    except PinnError:
+        return 2, (), version
+
+
+def _follows(before: str, after: str) -> bool:
+    first, second = _order(before)[1], _order(after)[1]
+    return first[:1] == second[:1] and second[1:2] == tuple(n + 1 for n in first[1:2]) != ()
+
+
+def main(folder: str) -> None:
+    """Read everything and write the table."""
+    write_frame(measured_releases(read_every_engine()[0]), Path(folder) / _FILE)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

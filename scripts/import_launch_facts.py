@@ -1,0 +1,212 @@
+"""Write data/engines/launch_facts.csv from a table of what the public benchmark's scripts passed.
+
+python scripts/import_launch_facts.py SOURCE
+
+SOURCE is a CSV (also .csv.gz) with one line per configuration, point and interval of equal flags,
+made from the history of SemiAnalysisAI/InferenceX. Kept is what decides a step, the schedule or
+the client's load, and where it stands there; lines that are equal in it are one, with a list of
+points. ``pinn.data.launch_facts`` reads the result.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pandas as pd
+
+from pinn.data.launch_facts import COLUMNS, FLAGS
+from pinn.specs.data_folder import data_folder
+
+_MODELS = {
+    "Llama-3.3-70B": "meta-llama/Llama-3.3-70B-Instruct",
+    "gpt-oss-120b": "openai/gpt-oss-120b",
+    "MiniMax-M2.5": "MiniMaxAI/MiniMax-M2.5",
+    "Kimi-K2.5": "moonshotai/Kimi-K2.5",
+    "DeepSeek-R1": "deepseek-ai/DeepSeek-R1",
+    "Qwen3.5-397B-A17B": "Qwen/Qwen3.5-397B-A17B",
+}
+#: Environment variables that set nothing a step or the schedule has.
+_IDLE = ("NCCL_", "PYTHONUNBUFFERED", "PYTORCH_CUDA_ALLOC_CONF", "TRITON_ROOT", "TLLM_OVERRIDE")
+#: Runs of branches that the benchmark's default branch does not hold. MiniMax's commit beb6a6b18
+#: has the script of the merge bddbf4031; no branch holds Kimi's for B300, so B200's of that day
+#: stands in for it.
+_MINIMAX_MERGE, _MINIMAX_RUN, _MINIMAX_COMMIT = (
+    "2026-04-03T16:31Z", "2026-04-03T02:34Z", "beb6a6b18"
+)  # fmt: skip
+_KIMI_RUN, _KIMI_AFTER, _KIMI_IMAGE = (
+    "2026-04-03T16:53Z", "2026-04-03T16:54Z", "vllm/vllm-openai:v0.17.0-cu130"
+)  # fmt: skip
+
+
+def compact(source: pd.DataFrame) -> pd.DataFrame:
+    """The source's lines in the project's columns, equal ones merged."""
+    lines = pd.concat([_renamed(source), *_branch_runs(_renamed(source))], ignore_index=True)
+    lines = _joined_in_time(lines)
+    about = [c for c in COLUMNS if c != "points"]
+    points = lines.groupby(about, sort=False, dropna=False)["point"].agg(
+        lambda each: "|".join(dict.fromkeys(each))
+    )
+    order = ["engine", "model", "gpu", "precision", "drafts", "since"]
+    table = points.rename("points").reset_index()[list(COLUMNS)]
+    return table.sort_values(order, kind="stable", ignore_index=True)
+
+
+def _renamed(source: pd.DataFrame) -> pd.DataFrame:
+    waits = source["batch_wait"]
+    found = pd.DataFrame(
+        {
+            "engine": source["framework"],
+            "model": source["model"].map(_MODELS),
+            "checkpoint": source["model_path"],
+            "gpu": source["gpu"] + "_sxm",
+            "precision": source["precision"],
+            "drafts": source["speculative"].map(_drafts),
+            "image": source["image"].str.replace("#", "/"),
+            "since": source["valid_from"],
+            "until": source["valid_until"],
+            "own_change": (source["change_of"] == "this configuration").map(
+                {True: "yes", False: ""}
+            ),
+            "borrowed": "",
+            "point": source.apply(_point, axis=1),
+            "tensor_parallel_size": source["tp_passed"].where(
+                source["tp_passed"] != source["tp"], ""
+            ),
+            "data_parallel_size": source["dp_passed"].replace("1", ""),
+            "enable_dp_attention": source["dp_attention_passed"].map({"true": "yes"}).fillna(""),
+            "enable_expert_parallel": source["expert_parallel_passed"]
+            .map({"yes": "yes"})
+            .fillna(""),
+            "max_model_len": source.apply(_longest, axis=1),
+            "gpu_memory_utilization": source["memory_fraction"].map(_number),
+            "max_cudagraph_capture_size": source["graph_max"],
+            "cudagraph_mode": source["graph_other"]
+            .str.extract(r"cudagraph_mode=(\w+)", expand=False)
+            .fillna(""),
+            "cudagraph_padding": source["graph_other"]
+            .str.contains("enable_padding=True")
+            .map({True: "yes", False: ""}),
+            "fuse_all_reduce": source["fused_allreduce"].map({"on": "yes"}).fillna(""),
+            "fuse_attn_quant": source["compilation_config"]
+            .str.contains(r'"enable_attn_fusion": ?true')
+            .map({True: "yes", False: ""}),
+            "piecewise_tokens": source["piecewise_graphs"]
+            .str.extract(r"1\.\.(\d+)", expand=False)
+            .fillna(""),
+            "enable_prefix_caching": source["prefix_caching"].map({"off": "no"}).fillna(""),
+            "async_scheduling": source["async_scheduling"].map({"on": "yes"}).fillna(""),
+            "batch_wait_timeout_iters": _after("batch_wait_timeout_iters", waits),
+            "batch_wait_max_tokens_ratio": _after("batch_wait_max_tokens_ratio", waits),
+            "attention_dp_timeout_iters": source["attention_dp_config"].map(_balance),
+            "environment": source["env"].map(_environment),
+            "chat_template": source["other_flags"]
+            .str.contains("use-chat-template")
+            .map({True: "yes", False: ""}),
+            "warmups_per_client": source["warmups"].map({"2*CONC": "2", "0": "0"}),
+            "prompts_per_client": source["num_prompts_per_conc"].map(
+                lambda text: " or ".join(dict.fromkeys(re.findall(r"\b\d0\b", text.split("(")[0])))
+            ),
+            "script": source["script_path"].str.replace("benchmarks/", ""),
+            "commit": source["commit_from"],
+        }
+    )
+    for name in FLAGS:
+        if name not in found:
+            found[name] = source[name]
+    return found
+
+
+def _branch_runs(lines: pd.DataFrame) -> list[pd.DataFrame]:
+    minimax = (
+        (lines["model"] == _MODELS["MiniMax-M2.5"])
+        & (lines["gpu"] == "b200_sxm")
+        & (lines["precision"] == "fp8")
+        & (lines["since"] == _MINIMAX_MERGE)
+    )
+    kimi = (
+        (lines["model"] == _MODELS["Kimi-K2.5"])
+        & (lines["gpu"] == "b200_sxm")
+        & (lines["precision"] == "fp4")
+        & (lines["since"] <= _KIMI_RUN)
+        & (lines["until"] > _KIMI_RUN)
+    )
+    return [
+        lines[minimax].assign(since=_MINIMAX_RUN, until=_MINIMAX_MERGE, commit=_MINIMAX_COMMIT),
+        lines[kimi].assign(
+            gpu="b300_sxm", since=_KIMI_RUN, until=_KIMI_AFTER, image=_KIMI_IMAGE,
+            borrowed="B200's script of that day",
+        ),
+    ]  # fmt: skip
+
+
+def _joined_in_time(lines: pd.DataFrame) -> pd.DataFrame:
+    """Lines that follow each other and differ in nothing else are one; the first's commit stays."""
+    same = [c for c in lines.columns if c not in ("since", "until", "commit", "own_change")]
+    found: list[dict[str, str]] = []
+    for _, group in lines.groupby(same, sort=False):
+        for line in group.sort_values("since").to_dict("records"):
+            last = found[-1] if found else None
+            joins = last is not None and all(last[c] == line[c] for c in same)
+            if joins and last["until"] == line["since"]:
+                last["until"] = line["until"]
+            else:
+                found.append(line)
+    return pd.DataFrame(found)
+
+
+def _point(line: pd.Series) -> str:
+    """``isl/osl/tp/ep/dp:concurrencies`` as the benchmark's configuration labels it."""
+    data = "dp" if line["dp_attn_label"] == "true" else ""
+    spread = line["ep_label"] if line["ep_label"] != "1" else ""
+    clients = " ".join(line["concurrency"].split())
+    return f"{line['isl']}/{line['osl']}/{line['tp']}/{spread}/{data}:{clients}"
+
+
+def _longest(line: pd.Series) -> str:
+    """Beyond prompt and output as ``+200``, where it is one of the margins of the workflows."""
+    if not line["max_model_len"]:
+        return ""
+    margin = int(line["max_model_len"]) - int(line["isl"]) - int(line["osl"])
+    return f"+{margin}" if margin in (0, 20, 200, 256) else line["max_model_len"]
+
+
+def _number(text: str) -> str:
+    return f"{float(text):g}" if text else ""
+
+
+def _after(name: str, texts: pd.Series) -> pd.Series:
+    return texts.str.extract(rf"{name}=([\d.]+)", expand=False).fillna("")
+
+
+def _balance(text: str) -> str:
+    """``timeout_iters`` of a balanced attention data parallelism; ``default`` where not passed."""
+    if "enable_balance=True" not in text:
+        return ""
+    found = re.search(r"\btimeout_iters=(\d+)", text)
+    return found.group(1) if found else "default"
+
+
+def _drafts(text: str) -> str:
+    """``METHOD tokens``."""
+    if not text:
+        return ""
+    layers = re.search(r'"num_nextn_predict_layers": (\d+)', text)
+    if layers:
+        return f"MTP {layers.group(1)}"
+    steps = re.search(r"speculative-num-steps=(\d+)", text)
+    method = re.search(r"speculative-algorithm=(\w+)", text)
+    assert steps is not None and method is not None, text
+    return f"{method.group(1)} {steps.group(1)}"
+
+
+def _environment(text: str) -> str:
+    return " ".join(each for each in text.split() if not each.startswith(_IDLE))
+
+
+if __name__ == "__main__":
+    table = compact(pd.read_csv(Path(sys.argv[1]), dtype=str, keep_default_na=False))
+    target = data_folder("engines") / "launch_facts.csv"
+    table.to_csv(target, index=False, lineterminator="\n")
+    print(f"{len(table):,} lines, {target.stat().st_size:,} bytes in {target.name}")
