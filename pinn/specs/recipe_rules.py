@@ -30,6 +30,7 @@ from pinn.specs.recipe_fields import FLAGS, RecipeFields
 from pinn.specs.recipe_sglang import settle_sglang
 from pinn.specs.recipe_trtllm import settle_prompt_wait, settle_trtllm
 from pinn.specs.recipe_vllm import settle_vllm
+from pinn.specs.scheduler_rules import SchedulerRules
 from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM, VLLM, ServingSpec
 from pinn.specs.speculation import NONE
 from pinn.specs.speculation_rules import asked_speculation, fewer_requests, why_not_overlapped
@@ -80,6 +81,7 @@ def _recipe(
     _settle_kernels(found)
     _settle_speculation(found)
     settle_prompt_wait(found)
+    found.put("scheduler", SchedulerRules(), "vLLM alone has rules that change")
     {VLLM: settle_vllm, SGLANG: settle_sglang, TRTLLM: settle_trtllm}[serving.engine](found)
     return found.recipe()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pinn.specs.engine_defaults import release
 from pinn.specs.graph_sizes import vllm_largest
 from pinn.specs.recipe import (
     ALL_TO_ALL,
@@ -17,11 +18,13 @@ from pinn.specs.recipe import (
     Origin,
 )
 from pinn.specs.recipe_fields import RecipeFields
+from pinn.specs.scheduler_rules import vllm_rules
 from pinn.specs.serving import FULL_DECODE_ONLY, NO_GRAPHS, PIECEWISE
 
 
 def settle_vllm(found: RecipeFields) -> None:
     """``vllm/v1/core/sched/scheduler.py``, and the release's defaults."""
+    found.put("scheduler", *vllm_rules(release(found.version)))
     source = f"vllm {found.version} vllm/v1/core/sched/scheduler.py"
     found.put("schedule", FUSED, source)
     found.put("prompt_budget", found.values["token_budget"], source)
