@@ -95,6 +95,7 @@ def read_load_report(
         load_model(model_config(server.model, model_configs), published_as=server.model),
         load_gpu(gpu),
         ServingSpec(**{"tensor_parallel_size": server.tensor_parallelism, **flags}),
+        force=True,  # it ran
     )
     return MeasuredRun(
         path.name,
