@@ -17,6 +17,10 @@ class PinnError(ValueError):
         super().__init__(printable(message, _MESSAGE_CHARACTERS))
 
 
+class RefusedError(PinnError):
+    """A deployment that its engine refuses, with the reason and where the engine says so."""
+
+
 class TooLargeError(PinnError):
     """A size beyond a limit of ``pinn.specs.limits``."""
 

@@ -135,7 +135,7 @@ def deployments(draw, one_gpu: bool = False) -> Deployment:
         kv_cache_dtype=draw(st.sampled_from(["auto", "fp8", "bf16"])),
         override_generation_config=draw(st.sampled_from(["", GREEDY, '{"top_p": 0.9}'])),
     )
-    return Deployment(model, gpu, serving)
+    return Deployment(model, gpu, serving, force=True)
 
 
 @st.composite

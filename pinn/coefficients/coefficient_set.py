@@ -33,7 +33,7 @@ _REGISTRIES: dict[str, Any] = {"beta": STEP_FEATURES, "alpha": REQUEST_FEATURES}
 _FACTS = ("model", "gpu", "precisions", "serving", "named")
 
 #: What ``named`` holds, as the user called it, so that a file can be used for the same again.
-NAMED = ("model", "gpu", "precision")
+NAMED = ("model", "gpu", "precision", "force")
 
 #: Flags that coefficients depend on; the others change features of steps, or which there are.
 _COST_FLAGS = tuple(flag.name for flag in flags_of(ServingSpec) if flag.decides_cost)

@@ -12,7 +12,7 @@ from typing import Any
 from pinn.errors import PinnError
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
-from pinn.specs.flags import flags_of
+from pinn.specs.flags import FORCE, flags_of
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.limits import MOST_CONFIGURATIONS, check_size, written
@@ -24,6 +24,7 @@ from pinn.specs.serving import ServingSpec
 Configuration = Mapping[str, Any]
 
 _SERVING = {flag.name: flag for flag in flags_of(ServingSpec)}
+_FLAGS = {**_SERVING, FORCE.name: FORCE}
 _SPELLINGS = {text: name for name, flag in _SERVING.items() for text in (flag.option, *flag.shorts)}
 _SPELLINGS |= {
     text: flag.name
@@ -35,7 +36,7 @@ _REVERSED = {text for flag in _SERVING.values() for text in flag.reversed_names}
 _ALIASES = {"quantization": "precision", "-q": "precision", "q": "precision"}
 
 #: Every key a configuration may have: vLLM's flags with underscores, and what is served on what.
-KEYS = ("model", "gpu", "precision", *_SERVING)
+KEYS = ("model", "gpu", "precision", *_FLAGS)
 
 
 def canonical(configuration: Configuration, where: str = "") -> dict[str, Any]:
@@ -65,7 +66,7 @@ def canonical(configuration: Configuration, where: str = "") -> dict[str, Any]:
 
 
 def _read(name: str, value: Any, where: str) -> Any:
-    flag = _SERVING.get(name)
+    flag = _FLAGS.get(name)
     return flag.read(value, where + name) if flag else _text(value, where + name)
 
 
@@ -116,7 +117,8 @@ def make_deployment(configuration: Configuration) -> Deployment:
     model = _model(configuration["model"], configuration.get("precision"))
     gpu = _gpu(configuration["gpu"])
     flags = {name: value for name, value in configuration.items() if name in _SERVING}
-    return Deployment(model, gpu, _serving(tuple(flags.items())))
+    force = bool(configuration.get(FORCE.name))
+    return Deployment(model, gpu, _serving(tuple(flags.items())), force=force)
 
 
 @lru_cache(maxsize=1024)

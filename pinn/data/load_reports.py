@@ -102,6 +102,7 @@ def read_load_report(
                 **flags,
             }
         ),
+        force=True,  # it ran
     )
     return MeasuredRun(
         path.name,

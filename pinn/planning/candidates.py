@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinn.coefficients.coefficient_set import CoefficientSet, read_coefficient_set
 from pinn.coefficients.configurations import canonical, expand_grid, make_deployment
-from pinn.errors import PinnError
+from pinn.errors import PinnError, RefusedError
 from pinn.planning.plan import LeftOut
 from pinn.simulator.admission import check_run
 from pinn.simulator.engine_spec import EngineSpec
@@ -240,8 +240,8 @@ def find_candidates(
     rows = [*rows, *(dict(found.configuration()) | dict(wanted.shared) for found in files.values())]
     fitting: dict[Deployment, dict[str, Any]] = {}
     left_out: dict[str, LeftOut] = {}
-    for row, deployment in deployments_of(rows, workload, listed):
-        reason = misfit(deployment, workload, wanted.engine)
+    for row, deployment, refused in deployments_of(rows, workload, listed):
+        reason = refused or misfit(deployment, workload, wanted.engine)
         if reason is None:
             fitting.setdefault(deployment, row)
         else:
@@ -255,26 +255,36 @@ def find_candidates(
 
 def deployments_of(
     rows: Iterable[Mapping[str, Any]], workload: Workload, listed: bool
-) -> Iterator[tuple[dict[str, Any], Deployment]]:
-    """Deployments of rows; combinations of a grid that the engine refuses are none."""
+) -> Iterator[tuple[dict[str, Any], Deployment, str | None]]:
+    """Deployments of rows, and why the engine refuses them; others of a grid are none."""
     longest = int((workload.prompt_tokens + workload.output_tokens).max())
     for row in rows:
         given = canonical(row)
         try:
-            deployment = make_deployment(given)
+            deployment, refused = _asked(given)
             if "max_model_len" not in given:
                 given["max_model_len"] = _context(longest, deployment.model.max_position)
-                deployment = make_deployment(given)
+                deployment, refused = _asked(given)
         except PinnError:
             if listed:
                 raise
             continue
+        if refused is not None and listed:
+            raise refused
         dense = deployment.model.moe is None
         serving = deployment.recipe
         spread = serving.data_parallel_size > 1 or serving.expert_parallel_size > 1
         seats = serving.max_requests <= serving.token_budget
         if listed or (seats and not (dense and spread)):
-            yield given, deployment
+            yield given, deployment, None if refused is None else str(refused)
+
+
+def _asked(given: dict[str, Any]) -> tuple[Deployment, RefusedError | None]:
+    """The deployment, and the engine's refusal, beside which it is named and never timed."""
+    try:
+        return make_deployment(given), None
+    except RefusedError as error:
+        return make_deployment({**given, "force": True}), error
 
 
 def _context(longest: int, most: int) -> int:
@@ -291,8 +301,8 @@ def nearest_fit(wanted: Wanted, workload: Workload) -> str | None:
         ranks = {"tensor_parallel_size": per_machine, "pipeline_parallel_size": stages}
         row = {**wanted.shared, "gpu": gpu, "engine": wanted.engines[0], **ranks}
         row |= {"precision": form} if form else {}
-        for _, deployment in deployments_of([row], workload, listed=False):
-            if misfit(deployment, workload, wanted.engine) is None:
+        for _, deployment, refused in deployments_of([row], workload, listed=False):
+            if refused is None and misfit(deployment, workload, wanted.engine) is None:
                 found.append((gpu_count(deployment), hardware_label(deployment)))
     if not found:
         return None

@@ -91,6 +91,7 @@ def simulate_command(
         row, servers, pools = candidate.shared, {}, ["--prefill", prefill, "--decode", decode]
     words = ["pinn", "simulate", "--model", str(row["model"]), "--gpu", str(row["gpu"])]
     words += ["--quantization", str(row["precision"])] if "precision" in row else []
+    words += ["--force"] if row.get("force") else []
     words += [*_written(ServingSpec, row), *_written(EngineSpec, engine | servers), *pools]
     words += ["--coefficients", candidate.source] if candidate.source != NETWORK else []
     words += ["--workload", workload, "--rate", repr(rate_per_s)]

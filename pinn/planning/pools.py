@@ -238,18 +238,21 @@ def _servers(
         for text in texts
         for found in deployments_of([{**shared, **_flags(text)}], workload, listed=False)
     }
-    reasons = {text: misfit(d, served, wanted.engine) for text, (_, d) in started.items()}
-    fitting = {d: row for text, (row, d) in started.items() if reasons[text] is None}
+    reasons = {
+        text: refused or misfit(d, served, wanted.engine)
+        for text, (_, d, refused) in started.items()
+    }
+    fitting = {d: row for text, (row, d, _) in started.items() if reasons[text] is None}
     candidates = with_coefficients(fitting, {}, checkpoint, wanted.engine)
     known = {each.deployment: each for each in candidates}
     found = [
         _Servers(parse_pool(text, "pools")[0], _flags(text), known[d])
-        for text, (_, d) in started.items()
+        for text, (_, d, _) in started.items()
         if reasons[text] is None
     ]
     left_out = [
         LeftOut(f"{d.gpu.name} {text}", d.gpu.name, reason, False)
-        for text, (_, d) in started.items()
+        for text, (_, d, _) in started.items()
         if (reason := reasons[text]) is not None
     ]
     return found, left_out

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
-from pinn.errors import PinnError
+from pinn.errors import PinnError, RefusedError
 from pinn.specs.drafts import Draft, draft_of
 from pinn.specs.engine_defaults import reference_version
 from pinn.specs.expert_kernels import (
@@ -18,11 +18,12 @@ from pinn.specs.expert_kernels import (
 )
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.limits import MOST_REPLICAS, check_size
-from pinn.specs.model import LatentAttentionSpec, ModelSpec
+from pinn.specs.model import ModelSpec
 from pinn.specs.own_kernels import decode_attention_time, expert_times
 from pinn.specs.precision import Precision, precision
 from pinn.specs.recipe import EffectiveRecipe
 from pinn.specs.recipe_rules import effective_recipe
+from pinn.specs.refusals import refusal_of
 from pinn.specs.sampling import Sampling, overridden
 from pinn.specs.serving import VLLM, ServingSpec
 from pinn.specs.state_blocks import with_states
@@ -32,16 +33,22 @@ from pinn.specs.state_blocks import with_states
 class Deployment:
     """A checked (model, GPU, serving configuration) triple.
 
+    Attributes:
+        model: What is served.
+        gpu: On what.
+        serving: The engine and its flags.
+        force: Whether it is timed although its engine refuses it (``pinn.specs.refusals``).
+
     Raises:
-        PinnError: If the tensor-parallel size does not divide the heads, experts cannot be spread
-            over the expert-parallel group or there are none, there are too many replicas or fewer
-            layers than pipeline stages, or the GPU has no kernels for mxfp4 experts with mxfp8
-            activations.
+        RefusedError: If the engine refuses it, unless forced.
+        PinnError: If there are no experts to spread, too many replicas or fewer layers than
+            pipeline stages, or the GPU has no kernels for mxfp4 experts with mxfp8 activations.
     """
 
     model: ModelSpec
     gpu: GpuSpec
     serving: ServingSpec
+    force: bool = field(default=False, compare=False)
 
     @cached_property
     def recipe(self) -> EffectiveRecipe:
@@ -74,14 +81,6 @@ class Deployment:
             "--data-parallel-size",
             "predict one replica with its share of the load",
         )
-        self._check_heads(self.model)
-        if self.draft is not None:
-            self._check_heads(self.draft.model)
-        if self.model.moe is not None and self.recipe.expert_parallel_size > self.model.moe.experts:
-            raise PinnError(
-                f"expert parallelism over {self.recipe.expert_parallel_size} GPUs exceeds the "
-                f"{self.model.moe.experts} experts of {self.model.name}"
-            )
         capability = self.gpu.compute_capability
         mxfp8 = self.model.moe is not None and self.model.precisions.experts.name == "mxfp4_mxfp8"
         if mxfp8 and not 10 <= capability < 11:
@@ -95,24 +94,9 @@ class Deployment:
                 f"--pipeline-parallel-size {self.serving.pipeline_parallel_size} exceeds the "
                 f"{self.model.layers} layers of {self.model.name}"
             )
-
-    def _check_heads(self, model: ModelSpec) -> None:
-        tp = self.recipe.tensor_parallel_size
-        for group in model.layer_groups:
-            if group.attention is None:
-                continue
-            heads, kv_heads = group.attention.heads, group.attention.kv_heads
-            if heads % tp:
-                raise PinnError(
-                    f"--tensor-parallel-size {tp} does not divide the {heads} attention heads of "
-                    f"{model.name}: use a divisor of {heads}"
-                )
-            latent = isinstance(group.attention, LatentAttentionSpec)
-            if not latent and kv_heads % tp and tp % kv_heads:
-                raise PinnError(
-                    f"--tensor-parallel-size {tp} neither divides nor is a multiple of the "
-                    f"{kv_heads} KV heads of {model.name}"
-                )
+        found = None if self.force else refusal_of(self)
+        if found is not None:
+            raise RefusedError(found.text)
 
     @property
     def kv_cache_precision(self) -> Precision:

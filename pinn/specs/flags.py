@@ -176,6 +176,10 @@ class Flag:
         return PinnError(f"{name or self.option} must {rule}, got {got}{end}")
 
 
+#: Beside an engine's own flags: what its engine refuses is timed all the same.
+FORCE = Flag("Time it although its engine refuses it.", False, name="force", kind="bool")
+
+
 def flag(default: Any, help: str, **declaration: Any) -> Any:
     """Declare a flag as a field of a dataclass; see :class:`Flag` for the keywords."""
     return field(default=default, metadata={_KEY: Flag(help, default, **declaration)})

@@ -98,7 +98,7 @@ def named_deployment(
     found = load_model(model)
     if precision is not None:
         found = with_precision(found, precision)
-    return Deployment(found, load_gpu(gpu), serving)
+    return Deployment(found, load_gpu(gpu), serving, force=True)  # it ran
 
 
 @dataclass(frozen=True)

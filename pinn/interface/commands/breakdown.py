@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pinn.interface.commands.options import GPU, MODEL, Checkpoint, JsonPath, output
+from pinn.interface.commands.options import Checkpoint, Gpu, JsonPath, Model, output
 from pinn.interface.commands.output_paths import PICTURES
 from pinn.interface.commands.serving_flags import engine_flags
 from pinn.specs.serving import ServingSpec
@@ -21,10 +21,10 @@ _EXAMPLES = ("64 decode @ 2000", "1 prefill 2048 @ 0 + 64 decode @ 2000")
 
 
 @app.command()
-@engine_flags(ServingSpec)
+@engine_flags(ServingSpec, deploys=True)
 def breakdown(
-    model: Annotated[str, MODEL],
-    gpu: Annotated[str, GPU],
+    model: Model = None,
+    gpu: Gpu = None,
     batch: Annotated[
         list[str] | None,
         typer.Option(
@@ -72,10 +72,11 @@ def breakdown(
     from pinn.specs.data_folder import find_checkpoint
     from pinn.training.teacher.breakdown import breakdown as breakdown_of
 
+    named = {k: v for k, v in {"model": model, "gpu": gpu}.items() if v is not None}
     path = find_checkpoint(checkpoint)
     surrogate = Surrogate.load(path)
     teacher, sources = _teacher(kernels, path, surrogate.checkpoint.metadata)
-    deployment = make_deployment(canonical({"model": model, "gpu": gpu, **flags}))
+    deployment = make_deployment(canonical({**named, **flags}))
     beta = surrogate.coefficients([deployment]).beta[0]
     breakdowns = [breakdown_of(deployment, text, beta, teacher) for text in batch or _EXAMPLES]
     report = make_report(deployment, breakdowns, {"network": _shown(path), **sources})

@@ -33,7 +33,7 @@ EXAMPLES = (
 
 
 @app.command()
-@engine_flags(ServingSpec)
+@engine_flags(ServingSpec, deploys=True)
 def coefficients(
     model: Model = None,
     gpu: Gpu = None,

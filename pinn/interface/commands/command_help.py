@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import shlex
 from collections import defaultdict
 from contextlib import nullcontext
 from typing import Any
@@ -12,6 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from pinn.interface.commands.json_output import only_json
 from pinn.interface.commands.output_paths import check_outputs, is_standard_output
+from pinn.interface.launched import foreign_words
 
 #: Tells the formatter to keep the lines of a paragraph.
 _VERBATIM = "\b\n"
@@ -29,6 +31,15 @@ class PlainHelpCommand(TyperCommand):
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **(settings | {"rich_markup_mode": None}))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse; where a launch command may stand, flags of an engine may be among the options."""
+        parameters = self.get_params(ctx)
+        if any(parameter.name == "serve" for parameter in parameters):
+            own = {name for p in parameters for name in (*p.opts, *p.secondary_opts)}
+            args, foreign = foreign_words(args, own)
+            args = [*args, "--engine-words", shlex.join(foreign)] if foreign else args
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run, once every output has a place of its own."""

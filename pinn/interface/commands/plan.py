@@ -31,7 +31,7 @@ _DRAWS = 5
 
 
 @app.command()
-@engine_flags(ServingSpec, EngineSpec, several=("engine",))
+@engine_flags(ServingSpec, EngineSpec, several=("engine",), deploys=True)
 def plan(
     workload: Annotated[
         Path, typer.Option("--workload", help="The load, as of 'pinn simulate'; no closed loop.")

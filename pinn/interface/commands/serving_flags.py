@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from pinn.specs.flags import Flag, flags_of
+from pinn.interface.launched import in_own_words, launched
+from pinn.specs.flags import FORCE, Flag, flags_of
+from pinn.specs.serving import VLLM
 
 _PANEL = "Engine, in its own spelling or vLLM's"
 
@@ -30,8 +33,23 @@ Precision = Annotated[
 ]
 
 
+Serve = Annotated[
+    str | None,
+    typer.Option(
+        "--serve",
+        metavar="COMMAND",
+        help="A launch command to read model and flags from: 'vllm serve MODEL -tp 2', python -m "
+        "sglang.launch_server, trtllm-serve, with variables or a container's image before it; "
+        "flags beside it go first.",
+        rich_help_panel=_PANEL,
+        show_default=False,
+    ),
+]
+_Words = Annotated[str | None, typer.Option("--engine-words", hidden=True)]
+
+
 def engine_flags(
-    *specifications: type, several: Sequence[str] = ()
+    *specifications: type, several: Sequence[str] = (), deploys: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command every flag of specifications as an option, and ``--quantization``.
 
@@ -41,16 +59,20 @@ def engine_flags(
     Args:
         specifications: Dataclasses that declare flags.
         several: Fields whose option takes values separated by commas; the command gets a list.
+        deploys: Whether it times deployments that nobody measured: it gets ``--serve`` and
+            ``--force``, and its arguments may hold any flag of an engine.
 
     Raises:
         PinnError: When the command runs, if a value is not one that its flag can have.
     """
     declared = {flag.name: flag for each in specifications for flag in flags_of(each)}
+    if deploys:
+        declared[FORCE.name] = FORCE
     panels = {
         flag.name: getattr(each, "PANEL", _PANEL)
         for each in specifications
         for flag in flags_of(each)
-    }
+    } | {FORCE.name: _PANEL}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
@@ -59,6 +81,8 @@ def engine_flags(
         def run(**arguments: Any) -> None:
             options = {name: arguments.pop(name) for name in ("precision", *declared)}
             given = {name: value for name, value in options.items() if value is not None}
+            started = _started(arguments, given, declared) if deploys else {}
+            given = in_own_words(given.get("engine", VLLM), given)
             flags = {
                 name: checked_flag(declared[name], value) if name in declared else value
                 for name, value in given.items()
@@ -69,15 +93,41 @@ def engine_flags(
                 for name in several
                 if name in given
             }
-            command(**arguments, flags=flags)
+            started = {
+                name: _in_type(declared.get(name), value, name in several)
+                for name, value in started.items()
+            }
+            command(**arguments, flags=started | flags)
 
         own = [p for p in signature.parameters.values() if p.name != "flags"]
         options = [_parameter("precision", Precision)]
+        if deploys:
+            options += [_parameter("serve", Serve), _parameter("engine_words", _Words)]
         options += [_parameter(name, _option(f, panels[name])) for name, f in declared.items()]
         run.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
         return run
 
     return decorate
+
+
+def _started(
+    arguments: dict[str, Any], given: Mapping[str, Any], declared: Mapping[str, Flag]
+) -> dict[str, Any]:
+    """What ``--serve`` and flags that are no options here set; says what of them was taken."""
+    command, words = arguments.pop("serve"), arguments.pop("engine_words")
+    engine = str(given.get("engine", VLLM)).split(",")[0]
+    gpu = arguments.get("gpu")
+    found, lines = launched(command, shlex.split(words or ""), engine, gpu, declared)
+    for line in lines:
+        typer.echo(line, err=True)
+    if "model" in found:
+        arguments["model"] = arguments.get("model") or found["model"]
+    return {name: value for name, value in found.items() if name != "model"}
+
+
+def _in_type(flag: Flag | None, value: Any, several: bool) -> Any:
+    checked = value if flag is None else checked_flag(flag, value)
+    return [checked] if several else checked
 
 
 def _parameter(name: str, annotation: Any) -> inspect.Parameter:

@@ -27,7 +27,7 @@ _POOLS = "Prefill and decode apart"
 
 
 @app.command()
-@engine_flags(ServingSpec, EngineSpec)
+@engine_flags(ServingSpec, EngineSpec, deploys=True)
 def simulate(
     workload: Annotated[
         Path,

@@ -110,12 +110,22 @@ def _split(draw: np.random.Generator, model: ModelSpec, gpu: GpuSpec) -> Deploym
         kv_cache_dtype="fp8" if draw.random() < 0.35 else "auto",
         moe_backend=as_in_tables(gpu),
     )
-    try:
-        deployment = Deployment(model, gpu, serving)
-    except PinnError:
+    deployment = _accepted(model, gpu, serving)
+    if deployment is None and model.moe is not None:
+        # Blocks of scales that cannot be cut are what people spread whole experts for.
+        deployment = _accepted(model, gpu, replace(serving, enable_expert_parallel=True))
+    if deployment is None:
         return None
     fits = weight_bytes(deployment) <= WEIGHTS_SHARE * gpu.memory_bytes
     return deployment if fits else None
+
+
+def _accepted(model: ModelSpec, gpu: GpuSpec, serving: ServingSpec) -> Deployment | None:
+    """The deployment; None where its engine refuses it."""
+    try:
+        return Deployment(model, gpu, serving)
+    except PinnError:
+        return None
 
 
 def by_all_kernels(deployment: Deployment) -> Iterator[Deployment]:
@@ -149,6 +159,8 @@ def _model(draw: np.random.Generator, name: str) -> ModelSpec:
     ffns = _ffns(draw, hidden, layers)
     index = draw.choice(len(FORMATS), p=np.array([p for p, _ in FORMATS]))
     attention_format, dense_format, expert_format = (precision(f) for f in FORMATS[index][1])
+    if expert_format.name == "fp8_block":
+        ffns = [(count, _in_blocks(ffn)) for count, ffn in ffns]
     return ModelSpec(
         name=name,
         model_type="synthetic",
@@ -198,6 +210,14 @@ def _ffns(
     if draw.random() < 0.1:
         first = layers // 2
     return [(first, dense), (layers - first, moe)] if first else [(layers, moe)]
+
+
+def _in_blocks(ffn: DenseFfnSpec | MoeFfnSpec) -> DenseFfnSpec | MoeFfnSpec:
+    """The layer with widths that eight GPUs, of experts two, cut between blocks of 128 scales."""
+    if isinstance(ffn, DenseFfnSpec):
+        return replace(ffn, width=-(-ffn.width // 1024) * 1024)
+    shared = -(-ffn.shared_width // 1024) * 1024
+    return replace(ffn, width=-(-ffn.width // 256) * 256, shared_width=shared)
 
 
 def _groups(

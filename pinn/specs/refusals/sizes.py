@@ -1,0 +1,144 @@
+"""Limits of scheduler and KV cache that do not fit together, the model or the GPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pinn.specs.model import AttentionSpec, LatentAttentionSpec
+from pinn.specs.refusals.refusal import Refusal, release_of, runs, version_of
+from pinn.specs.serving import SGLANG, VLLM
+
+if TYPE_CHECKING:
+    from pinn.specs.deployment import Deployment
+
+_BLOCKS = (1, 8, 16, 32, 64, 128, 256)
+_FP8 = frozenset({"fp8", "fp8_static", "fp8_block", "nvfp4"})
+
+
+def requests_per_step(d: Deployment) -> Refusal | None:
+    """A step has a token for every request; a default number of requests is lowered to fit."""
+    asked, tokens = d.serving.max_num_seqs, d.recipe.token_budget
+    if asked is None or asked <= tokens or not runs(d, VLLM):
+        return None
+    return Refusal(
+        f"--max-num-batched-tokens {tokens:,} is less than --max-num-seqs {asked:,}",
+        "raise one or lower the other",
+        f"vllm {version_of(d)} vllm/config/scheduler.py: verify_max_model_len",
+    )
+
+
+def whole_prompts(d: Deployment) -> Refusal | None:
+    """Prompts that are not cut fit in a step; a default budget is raised to the longest."""
+    asked, longest = d.serving.max_num_batched_tokens, context(d)
+    cut = d.serving.enable_chunked_prefill is not False
+    if asked is None or cut or asked >= longest or not runs(d, VLLM):
+        return None
+    return Refusal(
+        f"--max-num-batched-tokens {asked:,} is less than the {longest:,} tokens of a prompt that "
+        "--no-enable-chunked-prefill leaves whole",
+        "raise it, or lower --max-model-len",
+        f"vllm {version_of(d)} vllm/config/scheduler.py: verify_max_model_len",
+    )
+
+
+def context(d: Deployment) -> int:
+    """Longest context in tokens."""
+    return d.serving.max_model_len or d.model.max_position
+
+
+def longest_context(d: Deployment) -> Refusal | None:
+    """A context is no longer than positions of the model, unless an environment variable is set."""
+    variables = {
+        VLLM: ("VLLM_ALLOW_LONG_MAX_MODEL_LEN=1", "vllm/config/model.py: _get_and_verify_max_len"),
+        SGLANG: (
+            "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1",
+            "srt/configs/model_config.py: _derive_context_length",
+        ),
+    }
+    engine = d.serving.engine
+    if context(d) <= d.model.max_position or engine not in variables:
+        return None
+    variable, file = variables[engine]
+    return Refusal(
+        f"--max-model-len {context(d):,} exceeds the {d.model.max_position:,} positions of "
+        f"{d.model.name}",
+        f"lower it; {engine} takes it with {variable} alone",
+        f"{engine} {version_of(d)} {file}",
+    )
+
+
+def block_size(d: Deployment) -> Refusal | None:
+    """Tokens per KV block are of a list before vLLM 0.18, and what attention's kernels read.
+
+    Latent and recurrent layers are left out: the engine rounds up to what they need. Flex
+    attention of 0.18 to 0.20 takes any size.
+    """
+    asked = d.serving.block_size
+    if asked is None or not runs(d, VLLM):
+        return None
+    known = _BLOCKS if release_of(d) >= (0, 11, 1) else _BLOCKS[:-1]
+    if runs(d, VLLM, below="0.18") and asked not in known:
+        return Refusal(
+            f"--block-size {asked} is none of {', '.join(map(str, known))}",
+            "use one of them",
+            f"vllm {version_of(d)} vllm/config/cache.py: BlockSize",
+        )
+    plain = all(isinstance(g.attention, AttentionSpec | None) for g in d.model.layer_groups)
+    if plain and asked % 16 and not runs(d, VLLM, "0.18", "0.21"):
+        old = runs(d, VLLM, below="0.18")
+        file = "flash_attn.py: get_kv_cache_shape" if old else "*.py: supported_kernel_block_sizes"
+        return Refusal(
+            f"--block-size {asked} is no multiple of the 16 tokens that kernels of attention read",
+            "use a multiple of 16",
+            f"vllm {version_of(d)} vllm/v1/attention/backends/{file}",
+        )
+    return None
+
+
+def chunk_of_pages(d: Deployment) -> Refusal | None:
+    """SGLang cuts prompts between pages."""
+    page = d.recipe.block_tokens
+    chunk = d.serving.max_num_batched_tokens or d.recipe.token_budget * d.recipe.data_parallel_size
+    if not runs(d, SGLANG) or chunk % page == 0:
+        return None
+    return Refusal(
+        f"--page-size {page} does not divide --chunked-prefill-size {chunk:,}",
+        "use a divisor",
+        f"sglang {version_of(d)} srt/server_args.py: check_server_args (from 0.5.19 "
+        "arg_groups/validation_hook.py)",
+    )
+
+
+def cache_format(d: Deployment) -> Refusal | None:
+    """An fp8_e5m2 cache does not go with checkpoints whose method has scales for the cache.
+
+    From 0.24.0 compressed-tensors without a ``kv_cache_scheme`` is taken, which a model here does
+    not tell from others: only fp8 in blocks is refused then.
+    """
+    if d.serving.kv_cache_dtype != "fp8_e5m2" or not runs(d, VLLM):
+        return None
+    formats = {form.name for form in vars(d.model.precisions).values()}
+    refused = _FP8 if runs(d, VLLM, below="0.24") else frozenset({"fp8_block"})
+    if not formats & refused:
+        return None
+    return Refusal(
+        f"--kv-cache-dtype fp8_e5m2 does not go with weights in {min(formats & refused)}",
+        "use fp8",
+        f"vllm {version_of(d)} attention layer: fp8_e5m2 kv-cache is not supported with fp8 "
+        "checkpoints",
+    )
+
+
+def latent_cache(d: Deployment) -> Refusal | None:
+    """Before 0.18 Triton's latent attention has no fp8 cache, and other GPUs have no other."""
+    hopper_or_blackwell = 9 <= d.gpu.compute_capability < 11
+    if hopper_or_blackwell or not runs(d, VLLM, below="0.18"):
+        return None
+    latent = any(isinstance(g.attention, LatentAttentionSpec) for g in d.model.layer_groups)
+    if not latent or d.kv_cache_precision.name != "fp8":
+        return None
+    return Refusal(
+        f"latent attention on {d.gpu.name} runs Triton's kernel, which has no fp8 cache",
+        "use --kv-cache-dtype bf16",
+        f"vllm {version_of(d)} vllm/v1/attention/backends/mla/triton_mla.py",
+    )
