@@ -58,6 +58,12 @@ wheel-test: $(BIN)/python
 	cd build/wheel && venv/bin/pinn coefficients --model Qwen/Qwen3-30B-A3B --gpu H100
 	env --unset=PYTHONPATH build/wheel/venv/bin/pytest tests/docs -k typed
 
+# make live-test: a real vLLM server on this machine's cores: its schedule repeated, its loads
+# predicted; 25 minutes on two idle cores, 2 GB in build/live
+.PHONY: live-test
+live-test: $(VENV)/installed
+	$(BIN)/python tests/live/run_live.py build/live
+
 # make notebook: docs/python.ipynb run anew, with what it prints and draws
 .PHONY: notebook
 notebook: $(VENV)/installed

