@@ -9,7 +9,8 @@ import os
 import signal
 import sys
 import time
-from typing import Any, Callable, Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from pinn.measure.program.batches import Limits, Wanted, own_order, read_batch, short_list
 from pinn.measure.program.engine import VllmEngine
@@ -109,9 +110,7 @@ def _serve(given: argparse.Namespace, flags: list[str], asked: _Asked) -> None:
     """Serve first: a card that the engine was on in this process may not be free again."""
     third = 20.0 * given.minutes
     try:
-        files = serve_and_load(
-            given.model, flags, given.out, third, _say, given.port, VLLM, asked
-        )
+        files = serve_and_load(given.model, flags, given.out, third, _say, given.port, VLLM, asked)
         _say(f"serving: {len(files)} files in {os.path.join(given.out, 'serving')}")
     except MeasuringError as error:
         _say(f"no serving was measured: {error}")

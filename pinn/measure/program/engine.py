@@ -76,7 +76,10 @@ class VllmEngine:
                     f"timed; known are {_dotted(OLDEST)} to {_dotted(NEWEST)}"
                 )
         self._check(engine.vllm_config)
-        self.limits, self.facts = _limits(engine.vllm_config), _facts(engine.vllm_config, release)
+        layout = getattr(self._core.scheduler, "kv_cache_config", None)
+        groups = len(getattr(layout, "kv_cache_groups", None) or [0])
+        self.limits = _limits(engine.vllm_config, groups)
+        self.facts = _facts(engine.vllm_config, release, self.limits)
         self._ids: list[str] = []
         self._submitted = 0
         self._scheduled: dict[int, tuple[float, Any]] = {}
@@ -89,8 +92,8 @@ class VllmEngine:
         """Seconds on a clock that does not jump."""
         return time.perf_counter()
 
-    def submit(self, prompt: list[int], outputs: int) -> None:
-        """Add a request of token ids that generates exactly so many tokens."""
+    def submit(self, prompt: list[int], outputs: int) -> str:
+        """Add a request of token ids that generates exactly so many tokens; its name."""
         name = f"measured-{self._submitted}"
         self._submitted += 1
         self._ids.append(name)
@@ -98,6 +101,7 @@ class VllmEngine:
             max_tokens=outputs, temperature=0.0, ignore_eos=True, detokenize=False
         )
         self._engine.add_request(name, {"prompt_token_ids": prompt}, sampling)
+        return name
 
     def step(self) -> list[Step]:
         """Turn the loop once; the steps whose results came, none while a queue fills."""
@@ -115,10 +119,15 @@ class VllmEngine:
         self._finished.clear()
         return found
 
-    def drop(self) -> None:
-        """Take all requests out, and let what runs come to its end."""
-        if self._ids:
-            self._engine.abort_request(self._ids)
+    def drop(self, names: list[str] | None = None) -> None:
+        """Take requests out; without names all, and let what runs come to its end."""
+        going = self._ids if names is None else names
+        if going:
+            self._engine.abort_request(going)
+        if names is not None:
+            gone = set(names)
+            self._ids = [name for name in self._ids if name not in gone]
+            return
         self._ids = []
         core = self._core
         while core.scheduler.has_requests() or getattr(core, "batch_queue", None):
@@ -186,7 +195,7 @@ def _release() -> str:
     return release
 
 
-def _limits(config: Any) -> Limits:
+def _limits(config: Any, groups: int) -> Limits:
     scheduler, cache, model = config.scheduler_config, config.cache_config, config.model_config
     eager = bool(model.enforce_eager)
     sizes = getattr(config.compilation_config, "cudagraph_capture_sizes", None) or []
@@ -194,7 +203,7 @@ def _limits(config: Any) -> Limits:
         seats=int(scheduler.max_num_seqs),
         budget=int(scheduler.max_num_batched_tokens),
         longest=int(model.max_model_len),
-        cache=int(cache.num_gpu_blocks or 0) * int(cache.block_size),
+        cache=int(cache.num_gpu_blocks or 0) // groups * int(cache.block_size),
         block=int(cache.block_size),
         shares=bool(cache.enable_prefix_caching),
         captured=0 if eager else int(max(sizes, default=0)),
@@ -202,7 +211,7 @@ def _limits(config: Any) -> Limits:
     )
 
 
-def _facts(config: Any, release: str) -> dict[str, Any]:
+def _facts(config: Any, release: str, limits: Limits) -> dict[str, Any]:
     parts = release.split(".")[:2]
     newer = all(p.isdigit() for p in parts) and tuple(map(int, parts)) > NEWEST
     return {
@@ -213,7 +222,8 @@ def _facts(config: Any, release: str) -> dict[str, Any]:
         "dtype": str(config.model_config.dtype),
         "quantization": config.model_config.quantization,
         "tensor_parallel_size": int(config.parallel_config.tensor_parallel_size),
-        "limits": _limits(config)._asdict(),
+        "kv_blocks": int(config.cache_config.num_gpu_blocks or 0),
+        "limits": limits._asdict(),
         "resolved": str(config),
     }
 
@@ -229,7 +239,7 @@ def _step(output: Any, start: float, latency: float, logged: float) -> Step:
     prompts = [(tokens[r.req_id], r.num_computed_tokens) for r in output.scheduled_new_reqs]
     contexts = []
     for name, computed, outputs in zip(
-        cached.req_ids, cached.num_computed_tokens, cached.num_output_tokens
+        cached.req_ids, cached.num_computed_tokens, cached.num_output_tokens, strict=True
     ):
         if outputs == 0:
             prompts.append((tokens[name], computed))

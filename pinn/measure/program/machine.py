@@ -32,7 +32,7 @@ def cards() -> list[dict[str, Any]]:
         values = [part.strip() for part in line.split(",")]
         if len(values) == len(_QUERY.split(",")):
             names = ("name", "driver", "used_mib", "total_mib", "clock_mhz", "power_w")
-            found.append({n: _number(v) for n, v in zip(names, values)})
+            found.append({n: _number(v) for n, v in zip(names, values, strict=True)})
     return found
 
 

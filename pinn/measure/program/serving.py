@@ -10,7 +10,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from pinn.measure.program.errors import MeasuringError
 

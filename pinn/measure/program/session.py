@@ -6,16 +6,18 @@ Whatever has ``clock``, ``submit``, ``step``, ``drop`` and ``limits`` is an engi
 from __future__ import annotations
 
 import random
+from contextlib import suppress
+from collections.abc import Callable, Iterable
 from statistics import median
-from typing import Any, Callable, Iterable, NamedTuple
+from typing import Any, NamedTuple
 
 from pinn.measure.program.batches import HELD_OUTPUTS, Wanted, fits
 from pinn.measure.program.errors import MeasuringError
 from pinn.measure.program.table import Step, Table
 
-#: Relative standard error at which a median is known, fewest and most repeats of a step, and most
-#: seconds of repeats of one batch.
-KNOWN, LEAST, MOST, MOST_SECONDS = 0.01, 8, 64, 20.0
+#: Relative standard error at which a median is known, fewest and most repeats of a step, and share
+#: of the whole time that repeats of one batch may take.
+KNOWN, LEAST, MOST, MOST_SHARE = 0.01, 8, 128, 1 / 64
 
 #: First steps of a batch that are cold: kernels are chosen and buffers grow in them.
 COLD = 2
@@ -34,7 +36,7 @@ _SETUP_SHARE = 0.25
 _LOWEST_ID, _HIGHEST_ID = 100, 20000
 
 
-class Stop(Exception):
+class StopError(Exception):
     """The time is over, or somebody asked to stop."""
 
 
@@ -86,8 +88,10 @@ class Session:
         """
         self.engine, self.limits, self._is_asked = engine, engine.limits, is_asked
         self._end = engine.clock() + seconds
+        self._most_seconds = MOST_SHARE * seconds
         self._random = random.Random(0)
-        self._held, self._context, self._left = 0, 0, 0
+        self._held: list[str] = []
+        self._context, self._left = 0, 0
         self._prefill_rate = 0.0
         self._rows: list[tuple[Step, bool]] = []
 
@@ -103,18 +107,17 @@ class Session:
         where the time ends or the engine fails.
 
         Raises:
-            Stop: If the time is over or somebody asked.
+            StopError: If the time is over or somebody asked.
         """
         self._rows = []
         self._hold(wanted)
-        cold, values, begun = 0, [], self.engine.clock()
+        cold, begun = 0, self.engine.clock()
+        values: list[float] = []
         prefix = self._ids(wanted.cached)
         if prefix:
             self.engine.submit(prefix + self._ids(1), 1)
             self._run(lambda step: step.prompts and step.tokens + step.cached > wanted.cached)
-        tries = 0
-        while tries < 3 * MOST + COLD:
-            tries += 1
+        for _ in range(2 * MOST):
             for _ in range(wanted.prompts):
                 self.engine.submit(prefix + self._ids(wanted.tokens), 1)
             for step in self._turn():
@@ -127,11 +130,11 @@ class Session:
                     continue
                 values.append(step.latency)
             self._left -= 1
+            self._context += bool(wanted.decodes)
             spent = self.engine.clock() - begun
             if len(values) >= LEAST and relative_error(values) <= KNOWN:
                 return self._rows, True
-            enough = LEAST if spent <= MOST_SECONDS else 3
-            if len(values) >= MOST or (spent > MOST_SECONDS and len(values) >= enough):
+            if len(values) >= MOST or (spent > self._most_seconds and len(values) >= 3):
                 break
             if wanted.decodes and self._left <= 1:
                 break
@@ -146,33 +149,34 @@ class Session:
         """Whether a batch fits, and is made soon enough."""
         if not fits(wanted, self.limits):
             return False
-        kept = self._held if self._keeps(wanted) else 0
-        tokens = (wanted.decodes - kept) * wanted.context + wanted.cached
+        kept = len(self._held) if self._keeps(wanted) else 0
+        tokens = max(wanted.decodes - kept, 0) * wanted.context + wanted.cached
         seconds = tokens / self._prefill_rate if self._prefill_rate else 0.0
         return seconds <= _SETUP_SHARE * self.left
 
     def _keeps(self, wanted: Wanted) -> bool:
-        """Whether held decodes are part of a batch."""
-        near = abs(self._context - wanted.context) <= max(_NEAR * wanted.context, 16)
-        return 0 < self._held <= wanted.decodes and near and self._left > MOST + COLD
+        """Whether held decodes are part of a batch, or more than it."""
+        near = abs(self._context - wanted.context) <= max(_NEAR * wanted.context, 64)
+        return bool(self._held and wanted.decodes and near and self._left > MOST + COLD)
 
     def _hold(self, wanted: Wanted) -> None:
         """Have exactly the wanted decodes run, each past its prompt."""
         if not self._keeps(wanted):
             self.release()
             self._context = wanted.context
-        if not self._held:
             self._left = min(HELD_OUTPUTS, self.limits.longest // 4) - 2
-        more = wanted.decodes - self._held
+        if len(self._held) > wanted.decodes:
+            self.engine.drop(self._held[wanted.decodes :])
+            del self._held[wanted.decodes :]
+        more = wanted.decodes - len(self._held)
         if not more:
             return
         for _ in range(more):
-            self.engine.submit(self._ids(wanted.context), self._left + 2)
-        self._held = wanted.decodes
+            self._held.append(self.engine.submit(self._ids(wanted.context), self._left + 2))
         begun = self.engine.clock()
         steps = self._run(lambda step: not step.prompts and step.decodes == wanted.decodes)
         self._left -= steps
-        self._context += steps
+        self._context += steps * (wanted.decodes - more) // wanted.decodes
         spent = self.engine.clock() - begun
         if spent > 0 and more * wanted.context > 2048:
             self._prefill_rate = more * wanted.context / spent
@@ -191,9 +195,9 @@ class Session:
 
     def _turn(self) -> list[Step]:
         if self._is_asked():
-            raise Stop("asked to stop")
+            raise StopError("asked to stop")
         if self.left <= 0:
-            raise Stop("the time is over")
+            raise StopError("the time is over")
         found = self.engine.step()
         if any(step.preempted for step in found):
             self.release()
@@ -203,7 +207,7 @@ class Session:
     def release(self) -> None:
         """Let go of what is held."""
         self.engine.drop()
-        self._held = 0
+        self._held = []
 
     def _ids(self, count: int) -> list[int]:
         high = min(self.limits.vocabulary, _HIGHEST_ID)
@@ -235,7 +239,7 @@ def measure_all(
         is_known, stop = False, ""
         try:
             _, is_known = session.measure(batch)
-        except Stop as reason:
+        except StopError as reason:
             stop = str(reason)
         except MeasuringError as error:
             misses += 1
@@ -262,12 +266,6 @@ def measure_all(
             ended = stop
             break
         if misses:
-            _try_release(session)
+            with suppress(Exception):  # the next batch says what is wrong
+                session.release()
     return Outcome(batches, known, cold, steps, stalls, worst, ended)
-
-
-def _try_release(session: Session) -> None:
-    try:
-        session.release()
-    except Exception:  # noqa: S110 - the next batch says what is wrong
-        pass

@@ -24,7 +24,9 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Iterable, NamedTuple
+from contextlib import suppress
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 STEPS_FILE, FACTS_FILE = "steps.csv", "machine.json"
 
@@ -108,7 +110,9 @@ class Table:
         os.fsync(self._file.fileno())
 
     def _row(self, batch: int, step: Step, cold: bool) -> str:
-        phase = "mixed" if step.prompts and step.decodes else "context" if step.prompts else "decode"
+        phase = (
+            "mixed" if step.prompts and step.decodes else "context" if step.prompts else "decode"
+        )
         values = (
             batch,
             self.rows,
@@ -138,7 +142,5 @@ class Table:
 
     def close(self) -> None:
         """Close the file; a disk that is full loses nothing more by it."""
-        try:
+        with suppress(OSError):
             self._file.close()
-        except OSError:
-            pass
