@@ -15,6 +15,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from pinn.data.traces.trace_run import Target
+from pinn.data.traces.trace_tables import TraceTables
 from pinn.errors import PinnError
 from pinn.physics.batch_sums import BatchSums, uniform_sums
 from pinn.specs.documents import read_json
@@ -26,6 +27,9 @@ from pinn.specs.serving import ServingSpec
 from pinn.units import MILLISECOND
 
 STEPS_FILE, FACTS_FILE = "steps.csv", "machine.json"
+
+#: Their table in a folder that ``pinn ingest`` wrote.
+MEASURED = "measured_steps"
 
 #: Columns that a table needs, all numbers.
 COUNTS = ("num_prefill_requests", "sum_prefill_tokens", "sum_prefill_kv_tokens",
@@ -163,6 +167,13 @@ def read_measured_steps(path: Path) -> MeasuredSteps:
     facts_file = file.parent / FACTS_FILE
     facts = read_json(facts_file) if facts_file.is_file() else {}
     return _grouped(table, file, facts if isinstance(facts, dict) else {})
+
+
+def ingested_steps(traces: TraceTables) -> MeasuredSteps:
+    """The same from a folder that ``pinn ingest steps`` wrote."""
+    report = ReadReport.from_json(traces.manifest["reports"][MEASURED])
+    rows = traces.table(MEASURED).to_pandas()
+    return MeasuredSteps(report.source, traces.manifest.get("facts") or {}, report, rows)
 
 
 def _grouped(table: pd.DataFrame, file: Path, facts: Mapping[str, Any]) -> MeasuredSteps:

@@ -116,8 +116,8 @@ def calibrate(
     The network's coefficients and their intervals are the prior; step times of traces, whole steps
     that were measured, or figures of benchmarks whose loads are simulated, move a handful of
     scalars (step constant, bytes, arithmetic, attention, ...) and, less, single coefficients. What
-    the measurements do not show keeps its value and its interval. The result is judged on later time and on loads left out; if
-    it is not better there, nothing is written.
+    the measurements do not show keeps its value and its interval. The result is judged on later
+    time, loads or batches that were left out; if it is not better there, nothing is written.
 
     Examples:
       pinn calibrate --benchmarks results/*.json --model Llama-3.1-8B --gpu H100
@@ -178,6 +178,7 @@ def fit_measurements(
 
     What was left out, assumed or does not match is added to the notes of ``start``.
     """
+    from pinn.data.traces.measured_steps import MEASURED, ingested_steps, read_measured_steps
     from pinn.data.traces.trace_tables import read_trace_tables
     from pinn.evaluation.coefficient_files import benchmark_runs
     from pinn.training.calibration.fit import fit_benchmarks, fit_measured_steps, fit_traces
@@ -188,8 +189,6 @@ def fit_measurements(
             "'pinn measure'"
         )
     if steps is not None:
-        from pinn.data.traces.measured_steps import read_measured_steps
-
         measured = read_measured_steps(steps)
         start.notes += [
             f"{count:8} left out: {why}" for why, count in measured.report.refused.items()
@@ -205,6 +204,8 @@ def fit_measurements(
     if traces.manifest["tables"].get("cycles", {}).get("rows"):
         return fit_traces(traces, start, settings, force)
     named = _named(traces.manifest.get("deployment") or {})
+    if MEASURED in traces.manifest["tables"]:
+        return fit_measured_steps(ingested_steps(traces), traces.deployment(), named, start, force)
     return fit_benchmarks(benchmark_runs(traces), traces.deployment(), named, start, force)
 
 

@@ -6,8 +6,8 @@ Whatever has ``clock``, ``submit``, ``step``, ``drop`` and ``limits`` is an engi
 from __future__ import annotations
 
 import random
-from contextlib import suppress
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from statistics import median
 from typing import Any, NamedTuple
 

@@ -24,8 +24,8 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import suppress
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 STEPS_FILE, FACTS_FILE = "steps.csv", "machine.json"
