@@ -141,6 +141,8 @@ class Table:
         os.replace(path + ".tmp", path)
 
     def close(self) -> None:
-        """Close the file; a disk that is full loses nothing more by it."""
+        """Close the file; one without a step goes, so that the folder can be used again."""
         with suppress(OSError):
             self._file.close()
+            if not self.rows:
+                os.remove(self._file.name)
