@@ -3,7 +3,7 @@
 Data flows one way through the sub-packages, and imports follow it:
 
     specs <- physics <- kernels <- coefficients <- simulator <- data <- trust
-          <- training <- evaluation <- export <- planning <- research <- interface
+          <- training <- measure <- evaluation <- export <- planning <- research <- interface
 
 What the commands do, in Python (imported when it is first used):
 

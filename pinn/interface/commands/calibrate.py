@@ -43,6 +43,10 @@ def calibrate(
         ),
     ] = None,
     more: Annotated[list[Path] | None, typer.Argument(hidden=True)] = None,
+    steps: Annotated[
+        Path | None,
+        typer.Option("--steps", help="Folder that 'pinn measure' wrote, or a CSV file like it."),
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option("--model", help="What the benchmarks were of: a name, or a config.json."),
@@ -109,11 +113,11 @@ def calibrate(
 ) -> None:
     """Fit the coefficients to your own server.
 
-    The network's coefficients and their intervals are the prior; step times of traces, or figures
-    of benchmarks whose loads are simulated, move a handful of scalars (step constant, bytes,
-    arithmetic, attention, ...) and, less, single coefficients. What the measurements do not show
-    keeps its value and its interval. The result is judged on later time and on loads left out; if
-    it is not better there, nothing is written.
+    The network's coefficients and their intervals are the prior; step times of traces, whole steps
+    that were measured, or figures of benchmarks whose loads are simulated, move a handful of
+    scalars (step constant, bytes, arithmetic, attention, ...) and, less, single coefficients. What
+    the measurements do not show keeps its value and its interval. The result is judged on later
+    time, loads or batches that were left out; if it is not better there, nothing is written.
 
     Examples:
       pinn calibrate --benchmarks results/*.json --model Llama-3.1-8B --gpu H100
@@ -132,7 +136,7 @@ def calibrate(
     start = Start(append, base, checkpoint)
     settings = BetaSettings(intervals, budget or None, select, seed)
     paths = [*(benchmarks or []), *(more or [])]
-    fit = fit_measurements(start, observations, paths, model, gpu, settings, force, flags)
+    fit = fit_measurements(start, observations, paths, model, gpu, settings, force, flags, steps)
     for note in start.notes:
         typer.echo(note)
     print_fit(fit, append is not None)
@@ -143,11 +147,18 @@ def calibrate(
 
 def print_fit(fit: Fit, appended: bool) -> None:
     """Print what was fitted, and whether it is better than before."""
-    from pinn.interface.commands.calibration_report import print_benchmarks, print_calibration
+    from pinn.interface.commands.calibration_report import (
+        print_benchmarks,
+        print_calibration,
+        print_steps,
+    )
+    from pinn.training.calibration.measured_steps import StepCalibration
     from pinn.training.calibration.run import Calibration
 
     if isinstance(fit.found, Calibration):
         print_calibration(fit.found, appended)
+    elif isinstance(fit.found, StepCalibration):
+        print_steps(fit.found, appended)
     else:
         print_benchmarks(fit.found, appended)
 
@@ -161,17 +172,29 @@ def fit_measurements(
     settings: BetaSettings,
     force: bool,
     flags: dict[str, Any],
+    steps: Path | None = None,
 ) -> Fit:
-    """The fit to a folder of observations, or to files of benchmarks.
+    """The fit to a folder of observations, to files of benchmarks, or to measured steps.
 
     What was left out, assumed or does not match is added to the notes of ``start``.
     """
+    from pinn.data.traces.measured_steps import MEASURED, ingested_steps, read_measured_steps
     from pinn.data.traces.trace_tables import read_trace_tables
     from pinn.evaluation.coefficient_files import benchmark_runs
-    from pinn.training.calibration.fit import fit_benchmarks, fit_traces
+    from pinn.training.calibration.fit import fit_benchmarks, fit_measured_steps, fit_traces
 
-    if (observations is None) == (not benchmarks):
-        raise PinnError("give --observations FOLDER of 'pinn ingest', or --benchmarks FILES")
+    if (observations is not None) + bool(benchmarks) + (steps is not None) != 1:
+        raise PinnError(
+            "give --observations FOLDER of 'pinn ingest', --benchmarks FILES, or --steps FOLDER of "
+            "'pinn measure'"
+        )
+    if steps is not None:
+        measured = read_measured_steps(steps)
+        start.notes += [
+            f"{count:8} left out: {why}" for why, count in measured.report.refused.items()
+        ]
+        target = measured.target(model, gpu, split_flags(flags)[0])
+        return fit_measured_steps(measured, target.deployment(), _named(vars(target)), start, force)
     if observations is None:
         runs, deployment, named = _read_files(benchmarks, model, gpu, flags, start.notes)
         _note_release(deployment, start.notes)
@@ -183,6 +206,8 @@ def fit_measurements(
     if traces.manifest["tables"].get("cycles", {}).get("rows"):
         return fit_traces(traces, start, settings, force)
     named = _named(traces.manifest.get("deployment") or {})
+    if MEASURED in traces.manifest["tables"]:
+        return fit_measured_steps(ingested_steps(traces), traces.deployment(), named, start, force)
     return fit_benchmarks(benchmark_runs(traces), traces.deployment(), named, start, force)
 
 

@@ -15,6 +15,7 @@ from pinn.physics.step import STEP_FEATURES
 from pinn.research.calibration.study import LINE
 from pinn.training.calibration.benchmarks import BenchmarkCalibration
 from pinn.training.calibration.determined import Quantity
+from pinn.training.calibration.measured_steps import StepCalibration
 from pinn.training.calibration.run import Calibration, sources_text
 from pinn.training.calibration.selection import SELECTIONS
 from pinn.training.calibration.verdict import Likelihood, Verdict
@@ -142,6 +143,25 @@ def print_benchmarks(
         scale = 1.0 if row["figure"].endswith("_per_s") else MILLISECOND
         cells = (f"{row[each] / scale:.4g}" for each in ("measured", "before", "after"))
         table.add_row(Path(row["run"]).name, row["figure"], *cells)
+    for each in (table, _quantities(found.quantities, appended)):
+        console.print(each)
+        console.print()
+    console.print(_verdicts(found.verdicts))
+
+
+def print_steps(found: StepCalibration, appended: bool, console: Console | None = None) -> None:
+    """Print what was fitted to measured steps, and what they determine."""
+    console = console or Console(width=110, highlight=False, markup=False)
+    deployment, steps = found.deployment, found.steps
+    console.print(
+        f"{deployment.model.title} on {deployment.gpu.name}: fitted to {len(steps)} batches of "
+        f"{steps.report.accepted} steps; {100 * found.unexplained:.1f} % is not explained\n"
+    )
+    table = _table("median steps (ms)", "batch", "measured", "+-", "before", "after")
+    rows = zip(steps.names, steps.seconds, steps.error, *found.predictions(), strict=True)
+    for name, measured, error, *predicted in rows:
+        cells = (f"{value / MILLISECOND:.4g}" for value in predicted)
+        table.add_row(name, f"{measured / MILLISECOND:.4g}", f"{100 * error:.1f} %", *cells)
     for each in (table, _quantities(found.quantities, appended)):
         console.print(each)
         console.print()

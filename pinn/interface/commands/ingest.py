@@ -15,6 +15,7 @@ from pinn.data.traces.benchmark_tables import BENCHMARKS, benchmark_table
 from pinn.data.traces.benchmark_target import benchmark_target
 from pinn.data.traces.cleaning import cleaning_tables
 from pinn.data.traces.ingestion import ingest_steps, ingest_vllm
+from pinn.data.traces.measured_steps import MEASURED, read_measured_steps
 from pinn.data.traces.readers.blis_trace import read_blis_trace
 from pinn.data.traces.readers.inference_perf import read_inference_perf
 from pinn.data.traces.readers.iteration_log import read_iteration_log
@@ -81,20 +82,43 @@ def vllm(
 @app.command()
 @engine_flags(ServingSpec)
 def steps(
-    file: Annotated[Path, typer.Argument(help="Step summaries as Parquet.")],
+    file: Annotated[
+        Path,
+        typer.Argument(help="Step summaries as Parquet, or whole steps: a folder or a CSV file."),
+    ],
     out: Out,
     model: Model = None,
     gpu: Gpu = None,
     *,
     flags: dict[str, Any],
 ) -> None:
-    """Read step summaries that are already in a table.
+    """Read step summaries that are already in a table, or whole steps with their own times.
 
-    Example: pinn ingest steps steps.parquet -o run1 --model Llama-3.1-8B --gpu H100
+    Whole steps are what 'pinn measure' writes, or the same columns of Dynamo's forward-pass
+    metrics, of one server.
+
+    Examples:
+      pinn ingest steps steps.parquet -o run1 --model Llama-3.1-8B --gpu H100
+
+      pinn ingest steps steps/ -o run1
     """
+    if file.is_dir() or file.suffix == ".csv":
+        _measured(file, out, model, gpu, flags)
+        return
     target = _target(model, gpu, flags)
     tables = ingest_steps(file, out, target)
     _tell(tables.folder, cleaning_tables(tables.manifest))
+
+
+def _measured(
+    file: Path, out: Path, model: str | None, gpu: str | None, flags: dict[str, Any]
+) -> None:
+    found = read_measured_steps(file)
+    target = found.target(model, gpu, flags)
+    target.deployment()
+    table = pa.Table.from_pandas(found.rows, preserve_index=False)
+    _write(out, {MEASURED: table}, found.report, [file], target, {"facts": dict(found.facts)})
+    _tell(out, f"{found.report.table()}\n{len(found):8}  batches with a median")
 
 
 @app.command()

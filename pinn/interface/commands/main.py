@@ -40,6 +40,10 @@ FIRST_STEPS = (
         "pinn calibrate --benchmarks results/*.json --gpu H100 -o server.json",
     ),
     (
+        "The same of a GPU machine without any benchmark, in ten minutes",
+        "pinn measure --model Llama-3.1-8B --gpu H100 --script measure.py",
+    ),
+    (
         "What other programs read: ONNX, tables, files of the Go simulator",
         "pinn export table --configs 'model=Llama-3.1-8B gpu=H100' --out t.json",
     ),
@@ -81,11 +85,16 @@ COMMANDS = (
         "pinn.interface.commands.compare",
         "Two checkpoints, coefficient files or evaluations, metric by metric.",
     ),
+    Subcommand(
+        "measure",
+        "pinn.interface.commands.measure",
+        "Measure an engine's steps on this machine's GPU.",
+    ),
     Subcommand("ingest", "pinn.interface.commands.ingest", "Read a server's traces into tables."),
     Subcommand(
         "calibrate",
         "pinn.interface.commands.calibrate",
-        "Fit the coefficients to a server's own benchmarks or traces.",
+        "Fit the coefficients to a server's own benchmarks, steps or traces.",
     ),
     Subcommand(
         "observations",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pinn.coefficients.coefficient_set import CoefficientSet
 from pinn.data.benchmarks.benchmark_run import BenchmarkRun
+from pinn.data.traces.measured_steps import MeasuredSteps
 from pinn.data.traces.trace_tables import TraceTables
 from pinn.specs.deployment import Deployment
 from pinn.training.calibration.benchmark_set import benchmark_set
@@ -15,6 +16,11 @@ from pinn.training.calibration.calibrate import BetaSettings
 from pinn.training.calibration.checks import refuse
 from pinn.training.calibration.checks_benchmarks import check_benchmarks
 from pinn.training.calibration.checks_traces import check_traces
+from pinn.training.calibration.measured_steps import (
+    StepCalibration,
+    calibrate_steps,
+    check_steps,
+)
 from pinn.training.calibration.run import Calibration, run_calibration
 from pinn.training.calibration.start import Start
 from pinn.training.calibration.verdict import is_kept
@@ -30,7 +36,7 @@ class Fit:
         kept: Whether they are better than before on what was left out.
     """
 
-    found: Calibration | BenchmarkCalibration
+    found: Calibration | BenchmarkCalibration | StepCalibration
     coefficients: CoefficientSet
     kept: bool
 
@@ -70,3 +76,15 @@ def fit_traces(traces: TraceTables, start: Start, settings: BetaSettings, force:
     start.notes += [f"WARNING: {text}" for text in refuse(findings, force)]
     found = run_calibration(traces, deployment, start.prior(deployment, before), settings)
     return Fit(found, found.coefficient_set(before.taught), is_kept(found.verdicts))
+
+
+def fit_measured_steps(
+    steps: MeasuredSteps, deployment: Deployment, named: dict[str, str], start: Start, force: bool
+) -> Fit:
+    """Fit to whole steps that were measured; arguments and errors as of :func:`fit_benchmarks`."""
+    before = start.coefficients(deployment)
+    findings = check_steps(steps, deployment, start.of_network(deployment, before))
+    start.notes += [f"WARNING: {text}" for text in refuse(findings, force)]
+    found = calibrate_steps(steps, deployment, start.prior(deployment, before))
+    kept = not found.verdicts or is_kept(found.verdicts)
+    return Fit(found, found.coefficient_set(named, before.taught), kept)

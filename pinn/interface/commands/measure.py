@@ -1,0 +1,186 @@
+"""``pinn measure``."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pinn.errors import PinnError
+from pinn.interface.commands.options import Checkpoint, Gpu, output
+from pinn.interface.commands.serving_flags import engine_flags
+from pinn.specs.flags import flags_of
+from pinn.specs.serving import ServingSpec
+
+app = typer.Typer()
+
+#: Flags of pinn that vLLM has not: they say what runs, or what is known of it.
+_OURS = frozenset({"engine_version", "fuse_all_reduce", "sampling_backend",
+                   "speculative_acceptance", "disaggregation_mode"})  # fmt: skip
+
+
+@app.command()
+@engine_flags(ServingSpec)
+def measure(
+    model: Annotated[
+        str, typer.Option("--model", help="Folder with a config.json, or a name that vLLM knows.")
+    ],
+    more: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- ENGINE FLAGS]", help="Flags of vLLM that pinn does not know."),
+    ] = None,
+    out: Annotated[Path, output("--out", "Folder for the table of steps.", short="-o")] = Path(
+        "steps"
+    ),
+    gpu: Gpu = None,
+    minutes: Annotated[
+        float, typer.Option("--minutes", min=0.1, help="Of measuring, once the engine has started.")
+    ] = 10.0,
+    load: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--load",
+            help="Closed loop that is asked for, as CLIENTSxPROMPTxOUTPUT; may be given again. "
+            "[default: 1, 16, 64 and 256 clients of 1000x200]",
+        ),
+    ] = None,
+    script: Annotated[
+        Path | None,
+        output("--script", "Write the program for another machine, and run nothing.", ".py"),
+    ] = None,
+    python: Annotated[
+        str, typer.Option("--python", help="Interpreter that has the engine.")
+    ] = sys.executable,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Also load a server on this machine, before the steps.")
+    ] = False,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Of that server; 0 for a free one.")
+    ] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Measure on a card that is in use.")] = (
+        False
+    ),
+    checkpoint: Checkpoint = None,
+    *,
+    flags: dict[str, Any],
+) -> None:
+    """Measure whole steps of vLLM on this machine's GPU.
+
+    The engine runs in the program's own process on weights of noise, and its steps are timed: a
+    short list of batches first, then whichever narrows the asked loads' intervals most for its
+    time. The program is one file that needs the engine alone: --script writes it for a machine
+    without pinn, whose folder of steps is then calibrated on anywhere.
+
+    Examples:
+      pinn measure --model meta-llama/Llama-3.1-8B --gpu H100 --out steps
+
+      pinn measure --model Qwen/Qwen3-32B --gpu H100 -tp 2 --load 32x4000x300 --script measure.py
+
+      pinn calibrate --steps steps -o server.json
+    """
+    from pinn.measure.script import measuring_script
+
+    arguments = ["--model", model, *engine_arguments(flags), *(more or [])]
+    if gpu is not None:
+        arguments += ["--gpu", gpu]
+    order = _design(model, gpu, flags, load or [], minutes, checkpoint)
+    text = measuring_script(arguments, order)
+    own = ["--minutes", f"{minutes:g}", *(["--serve"] if serve else []),
+           *(["--port", str(port)] if port else []), *(["--force"] if force else [])]  # fmt: skip
+    if script is not None:
+        script.write_text(measuring_script([*arguments, *own], order), encoding="utf-8")
+        typer.echo(f"wrote {script}: run it with the engine's python, then calibrate on its --out")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "measure.py"
+        program.write_text(text, encoding="utf-8")
+        code = _run([python, str(program), "--out", str(out), *own])
+    if code:
+        raise typer.Exit(code)
+
+
+def engine_arguments(flags: dict[str, Any]) -> list[str]:
+    """Flags as vLLM takes them.
+
+    Raises:
+        PinnError: If weights would have to be of a format that vLLM makes of none.
+    """
+    words: list[str] = []
+    precision = flags.get("precision")
+    if precision not in (None, "fp8"):
+        raise PinnError(
+            f"vLLM does not quantize to {precision} at start: give the path of a config.json whose "
+            "weights are in that format"
+        )
+    if precision:
+        words += ["--quantization", precision]
+    for flag in flags_of(ServingSpec):
+        if flag.name not in flags or flag.name in _OURS:
+            continue
+        value = flags[flag.name]
+        if flag.kind == "bool":
+            words.append(flag.option if value else f"--no-{flag.option.removeprefix('--')}")
+        else:
+            words += [flag.option, str(value)]
+    return words
+
+
+def _design(
+    model: str,
+    gpu: str | None,
+    flags: dict[str, Any],
+    loads: list[str],
+    minutes: float,
+    checkpoint: Path | None,
+) -> list[tuple[str, float]]:
+    """Batches in order with their worth; none, and a note why, where pinn does not know enough."""
+    from pinn.data.traces.trace_run import Target
+    from pinn.measure.design import USUAL_LOADS, AskedLoad, design
+    from pinn.measure.program.machine import cards
+    from pinn.specs.gpu_catalog import find_gpu
+    from pinn.training.calibration.start import Start
+
+    asked = [AskedLoad.read(text) for text in loads] or list(USUAL_LOADS)
+    card = gpu or next((c["name"] for c in cards() if find_gpu(c["name"])), None)
+    if card is None:
+        typer.echo("no design, since the GPU is not known (--gpu): batches come in a usual order")
+        return []
+    serving = dict(flags)
+    precision = serving.pop("precision", None)
+    try:
+        deployment = Target(model, card, ServingSpec(**serving), precision).deployment()
+        start = Start(None, None, checkpoint)
+        prior = start.prior(deployment, start.coefficients(deployment))
+        found = design(deployment, prior, minutes, asked)
+    except PinnError as error:
+        typer.echo(f"no design, so batches come in a usual order: {error}")
+        return []
+    for note in start.notes:
+        typer.echo(note)
+    return [(str(batch), worth) for batch, worth in found]
+
+
+def _run(command: list[str]) -> int:
+    """Run the program to its end; SIGINT and SIGTERM are its own to deal with."""
+    try:
+        program = subprocess.Popen(command)
+    except OSError as error:
+        raise PinnError(f"{command[0]} cannot be run: {error.strerror or error}") from error
+    old = {
+        number: signal.signal(number, lambda got, _: program.send_signal(got))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        return program.wait()
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+if __name__ == "__main__":
+    app()

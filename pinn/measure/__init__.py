@@ -1,0 +1,1 @@
+"""Measuring whole steps of an engine, where pinn is not installed too."""

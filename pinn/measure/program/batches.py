@@ -1,0 +1,140 @@
+"""Batches that are wanted: a short list that always comes first, and an order of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class Wanted(NamedTuple):
+    """A step's work: equal decodes beside equal prompts.
+
+    Attributes:
+        decodes: Requests that generate.
+        context: Tokens in the cache of each of them.
+        prompts: Prompts that are worked on.
+        tokens: New tokens of each prompt.
+        cached: Tokens of each prompt that are in the cache already.
+    """
+
+    decodes: int
+    context: int
+    prompts: int = 0
+    tokens: int = 0
+    cached: int = 0
+
+    def __str__(self) -> str:
+        """As the command line writes batches."""
+        parts = []
+        if self.decodes:
+            parts.append(f"{self.decodes} decode @ {self.context}")
+        if self.prompts:
+            parts.append(f"{self.prompts} prefill {self.tokens} @ {self.cached}")
+        return " + ".join(parts)
+
+
+class Limits(NamedTuple):
+    """What an engine can hold.
+
+    Attributes:
+        seats: Requests of a step.
+        budget: Tokens of a step.
+        longest: Tokens of a request, prompt and output.
+        cache: Tokens of the KV cache.
+        block: Tokens of a block of it.
+        shares: Whether prompts that begin alike are computed once.
+        captured: Tokens of the largest step in a CUDA graph; 0 without graphs.
+        vocabulary: Size of the vocabulary.
+    """
+
+    seats: int
+    budget: int
+    longest: int
+    cache: int
+    block: int = 16
+    shares: bool = True
+    captured: int = 0
+    vocabulary: int = 32000
+
+
+#: Tokens that decodes of a batch generate at most while they are held.
+HELD_OUTPUTS = 1024
+
+#: Decodes and contexts that come first, and the prompt beside 32 decodes.
+FIRST_DECODES, FIRST_CONTEXTS, FIRST_CHUNK = (1, 32, 256), (500, 4000), 512
+
+_PART = re.compile(r"(\d+) +(?:prefill +(\d+)|decode) *@ *(\d+)$")
+
+
+def read_batch(text: str) -> Wanted:
+    """Read ``N decode @ CONTEXT + M prefill TOKENS @ CACHED``, either part alone too."""
+    found = Wanted(0, 0)
+    for part in text.split("+"):
+        match = _PART.match(part.strip())
+        if match is None:
+            raise ValueError(f"cannot read the batch {text!r}")
+        count, new, cached = int(match[1]), match[2], int(match[3])
+        if new is None:
+            found = found._replace(decodes=count, context=cached)
+        else:
+            found = found._replace(prompts=count, tokens=int(new), cached=cached)
+    return found
+
+
+def fits(wanted: Wanted, limits: Limits) -> bool:
+    """Whether an engine can run it as one step, and hold it while it is repeated."""
+    chunk = wanted.tokens + wanted.cached
+    outputs = min(HELD_OUTPUTS, limits.longest // 4)
+    held = wanted.decodes * (wanted.context + outputs) + wanted.prompts * (chunk + limits.block)
+    return (
+        wanted.decodes + wanted.prompts > 0
+        and wanted.decodes + wanted.prompts <= limits.seats
+        and wanted.decodes + wanted.prompts * wanted.tokens <= limits.budget
+        and max(wanted.context + outputs if wanted.decodes else 0, chunk + 1) <= limits.longest
+        and held <= 0.9 * limits.cache
+        and (not wanted.cached or (limits.shares and wanted.cached % limits.block == 0))
+    )
+
+
+def short_list(limits: Limits) -> list[Wanted]:
+    """What is measured first: decodes, prompts around the captured sizes, and a mixed step.
+
+    Decodes beyond what fits are cut to it, so that a small machine has them too.
+    """
+    near, far = FIRST_CONTEXTS
+    near = min(near, limits.longest // 4)
+    wanted = [Wanted(_most(n, near, limits), near) for n in FIRST_DECODES]
+    wanted.insert(2, Wanted(wanted[1].decodes, near, 1, min(FIRST_CHUNK, limits.budget // 2)))
+    edge = limits.captured or 512
+    sizes = (64, edge // 2, edge, edge + 64, 2048, min(limits.budget, limits.longest - 16))
+    wanted += [Wanted(0, 0, 1, size) for size in sorted(set(sizes))]
+    wanted += [Wanted(_most(n, far, limits), far) for n in FIRST_DECODES]
+    return _usable(wanted, limits)
+
+
+def own_order(limits: Limits) -> Iterator[Wanted]:
+    """Where nothing tells which batches say most: a grid, contexts in turn, coarse ones first."""
+    decodes = [2**i for i in range(11) if 2**i <= limits.seats]
+    decodes = decodes[::2] + decodes[1::2]
+    near = [c for c in (1000, 250, 2000, 8000, 16000, 30000) if c < limits.longest]
+    prompts = [Wanted(0, 0, 1, 2**i) for i in (7, 9, 11, 4, 6, 8, 10, 12, 13)]
+    prompts += [Wanted(0, 0, n, t) for n, t in ((4, 128), (8, 256), (2, 1024), (16, 64))]
+    prompts += [Wanted(0, 0, 1, t, c) for t in (128, 1024) for c in (1024, 4096, 16384)]
+    mixed = [Wanted(n, c, 1, t) for c in near[:3] for n in decodes for t in (128, 1024)]
+    both = [Wanted(n, c) for c in near for n in sorted(decodes)]
+    lists = [_usable(each, limits) for each in (both, prompts, mixed)]
+    while any(lists):
+        for each in lists:
+            yield from each[:4]
+            del each[:4]
+
+
+def _most(decodes: int, context: int, limits: Limits) -> int:
+    """As many decodes as fit, at most so many."""
+    each = context + min(HELD_OUTPUTS, limits.longest // 4)
+    return max(min(decodes, limits.seats - 1, int(0.85 * limits.cache / each)), 1)
+
+
+def _usable(wanted: list[Wanted], limits: Limits) -> list[Wanted]:
+    return [w for w in dict.fromkeys(wanted) if fits(w, limits)]

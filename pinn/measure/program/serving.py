@@ -1,0 +1,169 @@
+"""The engine's own server under its own load generator: what front end, client and queue add."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+from pinn.measure.program.errors import MeasuringError
+
+#: Clients of the two closed loops, and requests of each; the open loop asks for this share of what
+#: the larger loop was served.
+CLOSED, OPEN_REQUESTS, OPEN_SHARE = {4: 24, 32: 96}, 60, 0.6
+
+#: Tokens of prompts and outputs, where the model's context has room for four times as many.
+PROMPT, OUTPUT = 1000, 200
+
+#: Longest start of a server, in seconds.
+_START = 900.0
+
+_ADDRESS, _FOLDER, _LOG = "127.0.0.1", "serving", "server.log"
+
+#: How vLLM is called where its command is not in the path.
+VLLM = (sys.executable, "-m", "vllm.entrypoints.cli.main")
+
+
+def serve_and_load(
+    model: str,
+    arguments: list[str],
+    out: str,
+    seconds: float,
+    say: Callable[[str], None],
+    port: int = 0,
+    program: tuple[str, ...] = VLLM,
+    is_asked: Callable[[], bool] = lambda: False,
+) -> list[str]:
+    """Serve, load, and leave the load generator's files.
+
+    Args:
+        model: As ``vllm serve`` takes it.
+        arguments: The server's other flags.
+        out: Folder of the measurement.
+        seconds: Most that the three loads may take together.
+        say: For progress.
+        port: On the loopback address; 0 for a free one.
+        program: How vLLM is called.
+        is_asked: Whether somebody asked to stop.
+
+    Returns:
+        The files, as many as there was time for.
+
+    Raises:
+        MeasuringError: If the port is taken or the server does not start.
+    """
+    port = _free_port(port)
+    folder = os.path.join(out, _FOLDER)
+    os.makedirs(folder, exist_ok=True)
+    address = f"http://{_ADDRESS}:{port}"
+    log = os.path.join(folder, _LOG)
+    command = [*program, "serve", model, "--host", _ADDRESS, "--port", str(port), *arguments]
+    with open(log, "wb") as output:
+        server = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        _wait(server, address, log, is_asked)
+        return _loads(model, address, folder, seconds, say, program, is_asked)
+    finally:
+        server.terminate()
+        try:
+            server.wait(60)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+def _loads(
+    model: str,
+    address: str,
+    folder: str,
+    seconds: float,
+    say: Callable[[str], None],
+    program: tuple[str, ...],
+    is_asked: Callable[[], bool],
+) -> list[str]:
+    longest = int(_get(address + "/v1/models")["data"][0].get("max_model_len") or 4 * PROMPT)
+    prompt = min(PROMPT, longest // 4)
+    lengths = ["--random-input-len", str(prompt), "--random-output-len",
+               str(min(OUTPUT, longest // 8))]  # fmt: skip
+    files: list[str] = []
+    throughput = 0.0
+    end = time.monotonic() + seconds
+    loads = [(f"closed_{n}.json", ["--max-concurrency", str(n), "--num-prompts", str(count)])
+             for n, count in CLOSED.items()]  # fmt: skip
+    loads.append(("open.json", []))
+    for name, load in loads:
+        if is_asked() or time.monotonic() >= end:
+            break
+        if not load:
+            rate = max(OPEN_SHARE * throughput, 0.01)
+            load = ["--request-rate", f"{rate:.4g}", "--num-prompts", str(OPEN_REQUESTS)]
+        command = [
+            *program, "bench", "serve", "--backend", "vllm", "--base-url", address, "--endpoint",
+            "/v1/completions", "--model", model, "--dataset-name", "random", *lengths,
+            "--ignore-eos", "--save-result", "--result-dir", folder, "--result-filename", name,
+            *load,
+        ]  # fmt: skip
+        path = os.path.join(folder, name)
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=max(end - time.monotonic(), 1.0)
+            )
+        except subprocess.TimeoutExpired:
+            say(f"{name}: not done in its time, left out")
+            break
+        if done.returncode or not os.path.isfile(path):
+            last = (done.stderr or done.stdout).strip().splitlines()[-1:]
+            say(f"{name}: the load generator failed: {''.join(last)[:300]}")
+            break
+        with open(path, encoding="utf-8") as file:
+            throughput = float(json.load(file).get("request_throughput") or throughput)
+        files.append(path)
+        say(f"{name}: {throughput:.3g} requests/s")
+    return files
+
+
+def _free_port(port: int) -> int:
+    """The port, or a free one.
+
+    Raises:
+        MeasuringError: If it is taken.
+    """
+    with socket.socket() as probe:
+        try:
+            probe.bind((_ADDRESS, port))
+        except OSError as error:
+            raise MeasuringError(
+                f"port {port} of {_ADDRESS} is taken ({error.strerror}): give another --port, or "
+                "none for a free one"
+            ) from error
+        return int(probe.getsockname()[1])
+
+
+def _wait(server: Any, address: str, log: str, is_asked: Callable[[], bool]) -> None:
+    end = time.monotonic() + _START
+    while time.monotonic() < end:
+        if is_asked():
+            raise MeasuringError("asked to stop while the server started")
+        if server.poll() is not None:
+            with open(log, encoding="utf-8", errors="replace") as file:
+                last = [line.strip() for line in file if line.strip()][-1:]
+            raise MeasuringError(f"the server did not start: {''.join(last)[:300]} (see {log})")
+        try:
+            _get(address + "/v1/models")
+            return
+        except (OSError, urllib.error.URLError, ValueError):
+            time.sleep(1.0)
+    raise MeasuringError(f"the server was not ready after {_START:.0f} s: see {log}")
+
+
+def _get(address: str) -> Any:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(address, timeout=5) as answer:
+        return json.load(answer)

@@ -1,0 +1,148 @@
+"""The table of steps: a row each in the layout of Dynamo's forward-pass metrics, and more.
+
+=====================  ====  =============================================================
+column                 unit  meaning
+=====================  ====  =============================================================
+batch                        number of the wanted batch; equal batches of it share a median
+counter_id                   the step's number
+phase                        context, decode or mixed
+sum_prefill_tokens           new prompt tokens of the step
+num_prefill_requests         requests that they belong to
+sum_prefill_kv_tokens        tokens of those prompts that were in the cache already
+var_prefill_length           variance of the new tokens over these requests
+num_decode_requests          requests that generate
+sum_decode_kv_tokens         tokens in their caches before the step
+var_decode_kv_tokens         variance of these over the requests
+latency_ms             ms    the step: from its start, or the end of the one before, to its end
+engine_ms              ms    of it, what the engine logs as the iteration's elapsed time
+start_s                s     start since the first step
+is_cold                      1 for the first steps of a batch, which count for nothing
+=====================  ====  =============================================================
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+STEPS_FILE, FACTS_FILE = "steps.csv", "machine.json"
+
+COLUMNS = (
+    "batch",
+    "counter_id",
+    "phase",
+    "sum_prefill_tokens",
+    "num_prefill_requests",
+    "sum_prefill_kv_tokens",
+    "var_prefill_length",
+    "num_decode_requests",
+    "sum_decode_kv_tokens",
+    "var_decode_kv_tokens",
+    "latency_ms",
+    "engine_ms",
+    "start_s",
+    "is_cold",
+)
+
+
+class Step(NamedTuple):
+    """A step that ran.
+
+    Attributes:
+        start: Seconds on the engine's clock.
+        latency: Seconds that it took, by the table's rule.
+        engine: Of them, what the engine logs as elapsed.
+        prompts: Requests that worked on their prompt.
+        tokens: New tokens of them, together.
+        cached: Tokens of them that were in the cache, together.
+        tokens_variance: Variance of the new tokens.
+        decodes: Requests that generated.
+        context: Tokens in their caches, together.
+        context_variance: Variance of them.
+        preempted: Whether the engine took a request's place away.
+    """
+
+    start: float
+    latency: float
+    engine: float
+    prompts: int
+    tokens: int
+    cached: int
+    tokens_variance: float
+    decodes: int
+    context: int
+    context_variance: float
+    preempted: bool = False
+
+
+class Table:
+    """A folder that is written row by row, so that what was measured stays whatever happens."""
+
+    def __init__(self, folder: str, facts: dict[str, Any]) -> None:
+        """Make the folder with its header and facts.
+
+        Raises:
+            FileExistsError: If it holds steps already.
+        """
+        os.makedirs(folder, exist_ok=True)
+        self.folder, self.facts, self.rows = folder, facts, 0
+        self._origin: float | None = None
+        self._file = open(os.path.join(folder, STEPS_FILE), "x", encoding="ascii")  # noqa: SIM115
+        self._file.write(",".join(COLUMNS) + "\n")
+        self._file.flush()
+        self.describe({})
+
+    def write(self, batch: int, steps: Iterable[tuple[Step, bool]]) -> None:
+        """Append a batch's steps, each with whether it is cold, and hand them to the disk.
+
+        Raises:
+            OSError: If the disk is full; rows before it are kept.
+        """
+        for step, cold in steps:
+            if self._origin is None:
+                self._origin = step.start
+            self._file.write(self._row(batch, step, cold))
+            self.rows += 1
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def _row(self, batch: int, step: Step, cold: bool) -> str:
+        phase = (
+            "mixed" if step.prompts and step.decodes else "context" if step.prompts else "decode"
+        )
+        values = (
+            batch,
+            self.rows,
+            phase,
+            step.tokens,
+            step.prompts,
+            step.cached,
+            f"{step.tokens_variance:.6g}",
+            step.decodes,
+            step.context,
+            f"{step.context_variance:.6g}",
+            f"{1e3 * step.latency:.5f}",
+            f"{1e3 * step.engine:.5f}",
+            f"{step.start - (self._origin or 0.0):.6f}",
+            int(cold),
+        )
+        return ",".join(map(str, values)) + "\n"
+
+    def describe(self, more: dict[str, Any]) -> None:
+        """Write the facts beside the steps anew, whole or not at all."""
+        self.facts.update(more)
+        path = os.path.join(self.folder, FACTS_FILE)
+        with open(path + ".tmp", "w", encoding="utf-8") as file:
+            json.dump(self.facts, file, indent=2)
+            file.write("\n")
+        os.replace(path + ".tmp", path)
+
+    def close(self) -> None:
+        """Close the file; one without a step goes, so that the folder can be used again."""
+        with suppress(OSError):
+            self._file.close()
+            if not self.rows:
+                os.remove(self._file.name)

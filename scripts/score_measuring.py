@@ -1,0 +1,185 @@
+"""Score the design of ``pinn measure`` on simulated engines: python scripts/score_measuring.py.
+
+Each engine takes the times of a checkpoint whose coefficients were drawn from the prior of its own
+deployment. Its steps are measured in simulated time in the design's order, along a grid and at
+random, fitted after three, five and ten minutes, and the loads that were asked are predicted. The
+last line is one JSON document.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from pinn.coefficients.configurations import canonical, make_deployment
+from pinn.data.traces.measured_steps import STEPS_FILE, read_measured_steps
+from pinn.errors import PinnError
+from pinn.measure.design import (
+    AskedLoad,
+    all_batches,
+    deployment_limits,
+    design,
+    load_features,
+)
+from pinn.measure.program.batches import Limits, Wanted, own_order, short_list
+from pinn.measure.program.session import Session, measure_all
+from pinn.measure.program.table import Table
+from pinn.measure.simulated import SimulatedEngine
+from pinn.physics.step import STEP_FEATURES
+from pinn.specs.deployment import Deployment
+from pinn.training.calibration.calibrate import all_features
+from pinn.training.calibration.measured_steps import fit_steps, measured_features
+from pinn.training.calibration.posterior import relative_spread
+from pinn.training.calibration.prior import Prior
+from pinn.training.calibration.start import Start
+from pinn.trust.conformal import NORMAL_QUANTILE
+
+MINUTES = (3, 5, 10)
+ARMS = ("design", "grid", "random")
+MODELS = ("Llama-3.1-8B", "Llama-3.1-70B", "Qwen/Qwen3-32B", "Qwen/Qwen3-30B-A3B",
+          "openai/gpt-oss-20b", "openai/gpt-oss-120b", "mistralai/Mixtral-8x7B-v0.1",
+          "google/gemma-3-27b-it")  # fmt: skip
+GPUS = ("A100", "H100", "H200", "B200", "L40S", "A10")
+
+
+def deployments(count: int) -> dict[str, Deployment]:
+    """The first so many of models on GPUs, each on as few GPUs as it fits with room for a cache."""
+    found: dict[str, Deployment] = {}
+    for gpu in GPUS:
+        for model in MODELS:
+            for size in (1, 2, 4, 8):
+                try:
+                    given = canonical({"model": model, "gpu": gpu, "tensor_parallel_size": size})
+                    deployment = make_deployment(given)
+                    if deployment_limits(deployment).cache < 60_000:
+                        continue
+                except PinnError:
+                    continue
+                found[f"{model} on {size} {gpu}"] = deployment
+                break
+    return dict(list(found.items())[:count])
+
+
+def drawn(prior: Prior, seed: int) -> np.ndarray:
+    """Coefficients drawn from a prior; one below its bound is put there."""
+    spread = np.sqrt(np.diag(prior.covariance))
+    scale = np.where(spread > 0, spread, 1.0)
+    values, vectors = np.linalg.eigh(prior.covariance / np.outer(scale, scale))
+    normal = np.random.default_rng(seed).standard_normal(len(values))
+    off = scale * (vectors @ (np.sqrt(np.maximum(values, 0.0)) * normal))
+    return np.maximum(prior.mean + off * (spread > 0), prior.lower)
+
+
+def asked_loads(seed: int) -> list[AskedLoad]:
+    """Four loads that somebody may ask for."""
+    draw = random.Random(seed)
+    return [
+        AskedLoad(clients, round(200 * 40 ** draw.random()), round(50 * 20 ** draw.random()))
+        for clients in (1, draw.choice((4, 8, 16)), draw.choice((32, 64)),
+                        draw.choice((128, 192, 256)))
+    ]  # fmt: skip
+
+
+def orders(arm: str, deployment: Deployment, prior: Prior, limits: Limits, seed: int
+           ) -> Iterable[Wanted]:  # fmt: skip
+    """What an arm measures, in order."""
+    if arm == "grid":
+        return own_order(limits)
+    if arm == "random":
+        batches = all_batches(limits)
+        random.Random(seed).shuffle(batches)
+        return batches
+    return [
+        *short_list(limits),
+        *(b for b, _ in design(deployment, prior, MINUTES[-1], asked_loads(seed))),
+    ]
+
+
+def score(label: str, deployment: Deployment, noise: float, seed: int, folder: Path,
+          minutes: Iterable[int] = MINUTES, arms: Iterable[str] = ARMS) -> list[dict]:  # fmt: skip
+    """Errors and intervals of the asked figures by arm and minutes."""
+    start = Start(None, None, None)
+    prior = start.prior(deployment, start.coefficients(deployment))
+    truth, limits = drawn(prior, seed), deployment_limits(deployment)
+    asked = all_features(load_features(deployment, asked_loads(seed), limits))
+    true = asked @ truth
+    before = relative_spread(asked, prior.mean, prior.covariance)
+    rows = []
+    for arm in arms:
+        beta = truth[: len(STEP_FEATURES)]
+        engine = SimulatedEngine(deployment, beta, limits, noise, np.random.default_rng(seed))
+        at = folder / f"{arm}-{seed}-{noise}"
+        table = Table(str(at), {})
+        order = orders(arm, deployment, prior, limits, seed)
+        measure_all(Session(engine, 60.0 * max(minutes)), order, table, lambda _: None)
+        table.close()
+        frame = pd.read_csv(at / STEPS_FILE)
+        for limit in minutes:
+            part = at / f"first-{limit}.csv"
+            frame[frame["start_s"] + frame["latency_ms"] / 1e3 <= 60 * limit].to_csv(
+                part, index=False
+            )
+            steps = read_measured_steps(part)
+            features = measured_features(steps, deployment)
+            found, scale = fit_steps(prior, features, steps.seconds, steps.error)
+            off = asked @ found.mean / true - 1
+            spread = found.spread(asked)
+            rows += [
+                {"deployment": label, "noise": noise, "arm": arm, "minutes": limit,
+                 "figure": figure, "batches": len(steps), "scale": scale, "error": abs(float(e)),
+                 "error_before": abs(float(b)), "width": float(s / w),
+                 "covered": bool(abs(e) <= NORMAL_QUANTILE * s)}
+                for figure, (e, b, s, w) in enumerate(
+                    zip(off, asked @ prior.mean / true - 1, spread, before, strict=True))
+            ]  # fmt: skip
+    return rows
+
+
+def summary(rows: pd.DataFrame) -> pd.DataFrame:
+    """Per noise, minutes and arm: errors, width and coverage, in % and shares."""
+    each = rows.groupby(["noise", "minutes", "arm", "deployment"])
+    means = each.agg(error=("error", "mean"), width=("width", "median"), batches=("batches", "max"),
+                     covered=("covered", "mean"), before=("error_before", "mean"))  # fmt: skip
+    groups = means.groupby(["noise", "minutes", "arm"], sort=False)
+    found = groups.agg(
+        deployments=("error", "size"), batches=("batches", "median"), before=("before", "median"),
+        error=("error", "median"), mean_error=("error", "mean"), width=("width", "median"),
+        covered=("covered", "mean"),
+    )  # fmt: skip
+    for other in ARMS[1:]:
+        if other not in set(rows["arm"]):
+            continue
+        wide = means["error"].unstack("arm")
+        share = (wide["design"] <= wide[other]).groupby(level=[0, 1]).mean()
+        found[f"at least as good as {other}"] = [
+            share[key[:2]] if key[2] == "design" else np.nan for key in found.index
+        ]
+    percent = ["before", "error", "mean_error", "covered"]
+    return found.assign(**{name: 100 * found[name] for name in percent}).reset_index()
+
+
+def main() -> None:
+    """Print the table, then its rows as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--deployments", type=int, default=40)
+    parser.add_argument("--noise", type=float, nargs="+", default=[0.01, 0.05])
+    given = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for seed, (label, deployment) in enumerate(deployments(given.deployments).items()):
+            for noise in given.noise:
+                rows += score(label, deployment, noise, seed, Path(folder))
+    found = summary(pd.DataFrame(rows))
+    print(found.to_string(index=False, float_format=lambda value: f"{value:.3g}"))
+    print(json.dumps(found.to_dict("records")))
+
+
+if __name__ == "__main__":
+    main()
