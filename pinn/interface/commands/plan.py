@@ -155,30 +155,31 @@ def plan(
       pinn plan --model Qwen/Qwen3-30B-A3B --workload trace.csv --gpu H100
         --slo 'p99 ttft<=2s' --quantization bf16,fp8
     """
-    from pinn.evaluation.workers import Workers
+    from pinn.evaluation.workers import Workers, stopping_at_once
     from pinn.interface.commands.plan_report import print_plan
 
-    made = planned(
-        workload,
-        slo,
-        model=model,
-        gpu=gpu,
-        rate=rate,
-        max_gpus=max_gpus,
-        prices={} if price is None else _prices(price),
-        configs=configs,
-        candidates=candidates,
-        disaggregate=disaggregate,
-        coefficients=coefficients or [],
-        checkpoint=checkpoint,
-        top=top,
-        seed=seed,
-        workers=Workers(backend, workers or os.cpu_count() or 1, address, torch=False),
-        progress=lambda line: print(line, file=sys.stderr, flush=True),
-        flags=flags,
-    )
-    if out is not None:
-        write_files(made, out)
+    with stopping_at_once("nothing is kept: a plan is written when it is done"):
+        made = planned(
+            workload,
+            slo,
+            model=model,
+            gpu=gpu,
+            rate=rate,
+            max_gpus=max_gpus,
+            prices={} if price is None else _prices(price),
+            configs=configs,
+            candidates=candidates,
+            disaggregate=disaggregate,
+            coefficients=coefficients or [],
+            checkpoint=checkpoint,
+            top=top,
+            seed=seed,
+            workers=Workers(backend, workers or os.cpu_count() or 1, address, torch=False),
+            progress=lambda line: print(line, file=sys.stderr, flush=True),
+            flags=flags,
+        )
+        if out is not None:
+            write_files(made, out)
     print_plan(made, out)
 
 
