@@ -59,6 +59,7 @@ def examine(kept: Sequence[tuple[Candidate, float]], brief: Brief) -> Examined:
 def _choice(picked: Picked, brief: Brief) -> Choice:
     trials, rate, sized = picked.trials, picked.rate, picked.sized
     candidate, asked, share = trials.candidate, brief.rate_per_s, picked.share_per_s
+    apart = candidate if isinstance(candidate, PoolsCandidate) else None
     ladder, beyond = _ladder(trials, rate.per_s)
     together = fleet_rate(sized, trials, rate, picked.interval, brief)
     chance, safe = _verdict(picked, together, brief)
@@ -100,9 +101,8 @@ def _choice(picked: Picked, brief: Brief) -> Choice:
             sized.replicas,
             sized.fleets[-1].routing if sized.replicas > 1 else None,
         ),
-        pools=candidate.pool_texts(sized.replicas)
-        if isinstance(candidate, PoolsCandidate)
-        else None,
+        pools=None if apart is None else apart.pool_texts(sized.replicas),
+        pool_sizes=None if apart is None else apart.pool_sizes(sized.replicas),
     )
 
 

@@ -29,7 +29,7 @@ LEAST_ANSWERS = 10
 
 #: Why replicas may hold more together than one by one.
 FLEET_HOLDS_MORE = (
-    " That is more than one by one: a load balancer's turns even out what each is sent."
+    "more than one by one, because a load balancer's turns even out what each is sent"
 )
 
 #: What is not known of a choice of two pools.
@@ -176,6 +176,7 @@ class Choice:
         simulate_command: Gives the figures of ``seen``.
         pools: Prefill and decode servers of all replicas, as ``--prefill`` and ``--decode`` take
             them; None where every server does both. ``flags`` are then the decode servers'.
+        pool_sizes: Of both, the number of servers and the GPUs of each.
     """
 
     label: str
@@ -203,6 +204,7 @@ class Choice:
     serve_command: str
     simulate_command: str
     pools: tuple[str, str] | None = None
+    pool_sizes: tuple[tuple[int, int], tuple[int, int]] | None = None
 
     @property
     def fleet_holds_more(self) -> bool:
@@ -286,7 +288,8 @@ def burst_warning(point: Point) -> str:
         return ""
     return (
         f"At this rate the load lasts {point.lasts_s:.3g} s, less than {LEAST_ANSWERS} mean "
-        "answers, so there is no verdict: a server that runs on holds less; plan with a longer load."
+        "answers, so there is no verdict: a server that runs on holds less; plan with a longer "
+        "load."
     )
 
 

@@ -52,8 +52,9 @@ class Scouted:
 def scout(candidates: Sequence[Candidate], brief: Brief) -> Scouted:
     """Look at candidates that differ in the scheduler's limits alone.
 
-    Those whose floor misses a limit are not simulated. Nor are those with a greater ``max_num_seqs``
-    than one that was never reached: requests would run as before. The others first try the best rate so far.
+    Those whose floor misses a limit are not simulated. Nor are those with a ``max_num_seqs`` above
+    one that was never reached: requests would run as before. The others first try the best rate so
+    far.
     """
     load, limits = brief.replica_load(most=_REQUESTS), brief.limits
     found: list[tuple[Candidate, float]] = []

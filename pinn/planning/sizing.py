@@ -113,7 +113,7 @@ def fleet_rate(
 def _highest_together(
     sized: Sized, trials: Trials, guess: float, asked: float | None
 ) -> HighestRate:
-    """By bisection; the asked rate is tried, too, where it lies between what holds and what fails."""
+    """By bisection; the asked rate is tried where it lies between what holds and what fails."""
     routing = routings(trials.candidate, sized.replicas)[-1]
 
     def excess(rate_per_s: float) -> float:

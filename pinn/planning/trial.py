@@ -81,7 +81,7 @@ class Trials:
     def excess(self, rate_per_s: float) -> float:
         """The worst latency as a share of its limit; infinite where the run was given up.
 
-        A server that falls behind exceeds its limits, too: it only holds them because the load ends.
+        A server that falls behind exceeds them, too: it would only hold them as the load ends.
         """
         return self._excess_at(self.load.at(rate_per_s), self.candidate.engine)
 

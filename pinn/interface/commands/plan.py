@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False)
 
 _WHERE = "Where simulations run"
+#: How long a load in flags lasts where nothing says it.
+_DURATION_S = 600.0
 #: Draws of the load whose highest rates are compared, by default.
 _DRAWS = 5
 
@@ -157,7 +160,7 @@ def plan(
 
     Examples:
       pinn plan --model Llama-3.1-8B --gpu H100,L40S --slo 'p99 ttft<=2s'
-        --input-len 1024 --output-len 256 --rate 8 --duration 600
+        --input-len 1024 --output-len 256 --rate 8
 
       pinn plan --model meta-llama/Llama-3.3-70B-Instruct --rate 12
         --workload load.yaml --slo 'ttft<=1s, tpot<=40ms for 95 %'
@@ -285,6 +288,8 @@ def _brief(
     limits = parse_limits(slo)
     if rate is not None and not 0 < rate < float("inf"):
         raise PinnError(f"--rate must be positive and finite, got {rate:g} requests/s")
+    if load.path is None and not {"num_prompts", "duration"} & set(load.flags.given):
+        load = replace(load, flags=replace(load.flags, duration=_DURATION_S))
     # Flags have no rate of their own; what a server holds does not hang on the one to begin with.
     drawn_at = 1.0 if rate is None and load.path is None else rate
     seeds = [load.seed, *((load.seed or 0) + 1000 + i for i in range(1, _DRAWS))]

@@ -163,9 +163,9 @@ def _how_sure(choice: Choice) -> list[str]:
     if choice.replicas == 1:
         return [alone + _interval_bar(all_of_them) + "."]
     together = f"{choice.replicas} replicas together hold {_written(all_of_them.per_s)}"
-    together += _search_bar(all_of_them) + _interval_bar(all_of_them) + "."
-    more = FLEET_HOLDS_MORE if choice.fleet_holds_more else ""
-    return [f"{alone}. {together}{more}"]
+    together += _search_bar(all_of_them) + _interval_bar(all_of_them)
+    more = f"; {FLEET_HOLDS_MORE}" if choice.fleet_holds_more else ""
+    return [f"{alone}.", f"{together}{more}."]
 
 
 def _search_bar(rate: HighestRate) -> str:

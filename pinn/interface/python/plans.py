@@ -80,10 +80,12 @@ def plan(
     Args:
         workload: File of the load, as of :func:`pinn.simulate`; no closed loop. None where flags
             say it, such as ``input_len=1024, output_len=256``.
-        slo: Limits, which are needed, such as ``"ttft<=1s, tpot<=40ms for 95 %"`` or ``"p99 ttft<=2s"``.
+        slo: Limits, which are needed, such as ``"p99 ttft<=2s"`` or
+            ``"ttft<=1s, tpot<=40ms for 95 %"``.
         model: Name, or path of a config.json or its folder.
         gpu: One or several GPUs that may be rented.
-        rate: Mean requests per second to serve, for as long as the load lasts. [default: how much each candidate serves]
+        rate: Mean requests per second to serve, for as long as the load lasts.
+            [default: how much each candidate serves]
         max_gpus: GPUs to rent at most.
         prices: Per GPU and hour. [default: GPUs are counted]
         configs: File of the only candidates.
