@@ -9,7 +9,7 @@ from pinn.planning.brief import Brief
 from pinn.planning.candidates import Candidate
 from pinn.planning.interval import Interval, prediction_interval, widest
 from pinn.planning.plan import HighestRate, LeftOut
-from pinn.planning.search import WIDTH, highest_rate
+from pinn.planning.search import WIDTH, highest_rate, is_clear, settled_rate
 from pinn.planning.sizing import Sized, fewest_replicas, may_do_with_fewer
 from pinn.planning.trial import Trials
 from pinn.simulator.run import Run
@@ -67,6 +67,7 @@ def pick(
             if not may_do_with_fewer(best.sized.replicas, tried[i], brief):
                 continue
             rate = _highest(tried[i], guesses[i])
+        rate = _settled(tried[i], rate)
         found = _sized(tried[i], rate, brief)
         if isinstance(found, str):
             reasons[tried[i].candidate.label] = found
@@ -99,6 +100,13 @@ def _fastest(tried: Sequence[Trials], guesses: Sequence[float]) -> tuple[int, Hi
 
 def _highest(trials: Trials, guess: float) -> HighestRate:
     return HighestRate(*highest_rate(trials.excess, guess, stride=1.03))
+
+
+def _settled(trials: Trials, rate: HighestRate) -> HighestRate:
+    """The same where rates are clear on either side of it, else the one that fewest contradict."""
+    if is_clear(trials.excess, rate.per_s, rate.fails_per_s):
+        return rate
+    return HighestRate(*settled_rate(trials.excess, rate.per_s))
 
 
 def _sized(trials: Trials, rate: HighestRate, brief: Brief) -> Picked | str:

@@ -5,12 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 #: Ratio of a rate that fails to one that holds, less 1, at which a search ends.
 WIDTH = 0.01
 #: A rate this much below the first guess is as good as none.
 _LEAST_SHARE = 1e-3
 _MOST_STRIDE = 4.0
 _MOST_STEPS = 60
+#: How far beside a crossing rates are tried to see whether it is the only one; ratios less 1.
+_BESIDE = (0.01, 0.02, 0.03)
+#: Ratio of neighbours on the ladder of rates that settles a jagged crossing, less 1.
+_RUNG = 0.002
+#: The ladder ends where so many rungs in a row hold below, and fail above: 3 %; or here.
+_CLEAR_RUNGS, _MOST_RUNGS = 15, 500
 
 
 def highest_rate(
@@ -59,6 +67,63 @@ def highest_rate(
         else:
             rate = _between(low, high, at_low, at_high, width, halve=step % 3 == 2)
     return low, high
+
+
+def is_clear(excess: Callable[[float], float], low: float, high: float | None) -> bool:
+    """Whether a few rates below one that holds do so too, and a few above one that fails.
+
+    Args:
+        excess: As of :func:`highest_rate`.
+        low: As that function returns it.
+        high: Likewise.
+    """
+    if low == 0 or high is None:
+        return True
+    return all(excess(high * (1 + beside)) > 1 for beside in _BESIDE) and all(
+        excess(low / (1 + beside)) <= 1 for beside in _BESIDE
+    )
+
+
+def settled_rate(excess: Callable[[float], float], guess: float) -> tuple[float, float | None]:
+    """Find the rate that the fewest rates of a ladder contradict.
+
+    Percentiles may jump from one rate to the next, so that rates hold beyond others that fail, and
+    which crossing a bisection ends at is chance. Here every rate among them counts:
+    one that fails below the answer contradicts it, and so does one that holds above. The ladder's
+    rates are the same wherever the search begins, so that chance has no part in which are tried.
+
+    Args:
+        excess: As of :func:`highest_rate`.
+        guess: A rate near the crossing, such as that function's.
+
+    Returns:
+        The rate of the ladder, which holds, and the next one, which fails; 0 where none holds,
+        None where the ladder has no end.
+    """
+    nearest = round(math.log(guess) / math.log1p(_RUNG))
+
+    def rate(rung: int) -> float:
+        return (1 + _RUNG) ** (nearest + rung)
+
+    below = _until_clear(lambda steps: excess(rate(-steps)) <= 1)
+    above = _until_clear(lambda steps: excess(rate(1 + steps)) > 1)
+    holds = np.array([*below[::-1], *(not fails for fails in above)])
+    lead = np.cumsum(np.where(holds, 1, -1))
+    best = int(np.argmax(lead))
+    if lead[best] <= 0:
+        return 0.0, rate(1 - len(below))
+    rung = best + 1 - len(below)
+    return rate(rung), rate(rung + 1) if best + 1 < len(holds) else None
+
+
+def _until_clear(is_so: Callable[[int], bool]) -> list[bool]:
+    """What each step says, up to enough in a row that say yes."""
+    found: list[bool] = []
+    while not all(found[-_CLEAR_RUNGS:]) or len(found) < _CLEAR_RUNGS:
+        if len(found) == _MOST_RUNGS:
+            break
+        found.append(is_so(len(found)))
+    return found
 
 
 def _between(
