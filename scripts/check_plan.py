@@ -11,7 +11,7 @@ import itertools
 import json
 import math
 import tempfile
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,6 @@ from pinn.evaluation.workers import Workers
 from pinn.planning.brief import Brief
 from pinn.planning.candidates import Candidate, Wanted, find_candidates, grid_configurations
 from pinn.planning.capacity import guessed_rates_per_s
-from pinn.planning.interval import prediction_interval
 from pinn.planning.limits import parse_limits
 from pinn.planning.make import make_plan
 from pinn.planning.plan import Ask, Plan
@@ -29,6 +28,7 @@ from pinn.planning.search import WIDTH
 from pinn.planning.trial import Trials
 from pinn.simulator.engine_spec import ROUTINGS, EngineSpec
 from pinn.simulator.workloads.arrivals import Stage
+from pinn.simulator.workloads.load_flags import Load, LoadFlags
 from pinn.simulator.workloads.rate import at_rate
 from pinn.simulator.workloads.synthetic import open_loop, shared_prefix
 from pinn.specs.data_folder import find_checkpoint
@@ -80,7 +80,8 @@ def question(seed: int) -> tuple[Brief, list[Candidate]]:
     candidates, _ = find_candidates(rows, wanted, load, checkpoint)
     prices = {c.deployment.gpu.name: float(rng.uniform(1, 4)) for c in candidates}
     rate = float(rng.choice([5.0, 20.0]))
-    return Brief([load], rate, parse_limits(limits), checkpoint, prices, None, "load"), candidates
+    limits, asked = parse_limits(limits), Load(Path("load"), LoadFlags())
+    return Brief([at_rate(load, rate)], rate, limits, checkpoint, prices, None, asked), candidates
 
 
 def planned(brief: Brief, candidates: list[Candidate]) -> Plan:
@@ -153,41 +154,34 @@ def highest(candidate: Candidate, brief: Brief) -> Highest | None:
     )
 
 
-def fleet(candidate: Candidate, brief: Brief, least: float) -> tuple[int, float] | None:
-    """Replicas worth most by the law of errors, tried one by one, and the chance that they hold.
+def fleet(candidate: Candidate, brief: Brief, rate_per_s: float, least: float) -> int | None:
+    """The fewest replicas that hold the asked rate, tried one by one.
 
-    None where not as many hold as can be simulated together, or as cost less than the least.
+    Where the load is over before servers are full, no fewer than divide the rate. None where not
+    as many hold as can be simulated together, or as cost less than the least.
     """
     trials = Trials(candidate, brief.replica_load(), brief.limits)
-    workload = at_rate(brief.workload, brief.rate_per_s)
+    divided = brief.rate_per_s / rate_per_s - 1e-9
 
     def holds(replicas: int) -> bool:
-        excesses = (trials.fleet_excess(workload, replicas, routing) for routing in ROUTINGS)
-        return all(excess <= 1 for excess in excesses)
+        for routing in ROUTINGS:
+            run = trials.fleet(brief.workload, replicas, routing)
+            if run is None or trials.excess_of(run) > 1:
+                return False
+            is_burst = trials.point(run, brief.rate_per_s, 1).is_burst
+            if is_burst and replicas < divided:
+                return False
+        return True
 
-    def chance(replicas: int) -> float:
-        held = []
-        for error in interval.law.errors:
-            other = replace(trials, misjudged=interval.at(error))
-            held.append(other.fleet_excess(workload, replicas, ROUTINGS[-1]) <= 1)
-        return float(np.mean(held))
-
-    def is_dearer(replicas: int) -> bool:
-        return price(candidate, replicas, brief) > least
-
-    try:
-        replicas = next(n for n in itertools.count(1) if is_dearer(n) or holds(n))
-    except PinnError:
-        return None
-    if is_dearer(replicas):
-        return None
-    run = trials.run(brief.rate_per_s / replicas)
-    interval = prediction_interval(brief.checkpoint, candidate.deployment, run)
-    best = (replicas, chance(replicas))
-    while 1 / (replicas := replicas + 1) > best[1] / best[0] and not is_dearer(replicas):
-        if holds(replicas):
-            best = max(best, (replicas, chance(replicas)), key=lambda each: each[1] / each[0])
-    return best
+    for replicas in itertools.count(1):
+        try:
+            if price(candidate, replicas, brief) > least:
+                return None
+            if holds(replicas):
+                return replicas
+        except PinnError:
+            break
+    return None
 
 
 def price(candidate: Candidate, replicas: int, brief: Brief) -> float:
@@ -203,10 +197,10 @@ def compared(seed: int) -> dict | None:
         label = candidate.label
         if label not in found:
             continue
-        sized = fleet(candidate, brief, min(expense.values(), default=math.inf))
-        if sized is not None and sized[1] > 0:
-            replicas, chance = sized
-            expense[label] = price(candidate, replicas, brief) / chance
+        least = min(expense.values(), default=math.inf)
+        replicas = fleet(candidate, brief, found[label].per_s, least)
+        if replicas is not None:
+            expense[label] = price(candidate, replicas, brief)
             used[label] = brief.rate_per_s / (replicas * found[label].per_s)
     if not expense:
         return None
@@ -223,7 +217,7 @@ def compared(seed: int) -> dict | None:
         "tied": expense.get(first.label) == expense[winner]
         and used[first.label] <= used[winner] * (1 + WIDTH),
         "replicas": first.replicas, "chance": first.chance,
-        "expense_percent": 100 * (first.cost_per_hour / first.chance / expense[winner] - 1),
+        "expense_percent": 100 * (first.cost_per_hour / expense[winner] - 1),
         "rate": rate, **asdict(rates),
         "off_percent": 0.0 if rate == rates.per_s else 100 * abs(rate / rates.per_s - 1),
     }  # fmt: skip

@@ -7,11 +7,8 @@ method picks by its predictions; the pick is priced by its measurement.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
 
 #: Limits of the mean TPOT for which picks are made.
 LIMITS_S = (0.010, 0.015, 0.020, 0.030, 0.050)
@@ -28,10 +25,6 @@ _KNOWN = ["row_id", *_SITUATION, "concurrency", "tensor_parallel_size"]
 COLUMNS = ("split", "method", *_SITUATION, "limit_s", "picked", "loss", "missed")
 TABLE_COLUMNS = ("split", "held_out", "method", "decisions", "loss", "missed")
 
-#: What each candidate is worth under a limit in seconds, 0 where it is not to be picked. Rows have
-#: the columns of the predictions and ``predicted``, output tokens per second and GPU.
-Worth = Callable[[pd.DataFrame, float], Float[np.ndarray, " rows"]]
-
 
 def throughput(rows: pd.DataFrame, tpot: str, ttft: str) -> pd.Series:
     """Output tokens per second and GPU of a closed loop: clients / (TPOT + TTFT / output) / GPUs.
@@ -45,21 +38,13 @@ def throughput(rows: pd.DataFrame, tpot: str, ttft: str) -> pd.Series:
     return rows["concurrency"] / per_token_s / rows["tensor_parallel_size"]
 
 
-def predicted_worth(rows: pd.DataFrame, limit_s: float) -> Float[np.ndarray, " rows"]:
-    """The predicted throughput of those that are predicted to hold the limit."""
-    return np.where(rows["tpot_s"] <= limit_s, rows["predicted"], 0.0)
-
-
-def decide(
-    predictions: pd.DataFrame, observations: pd.DataFrame, worth: Worth = predicted_worth
-) -> pd.DataFrame:
+def decide(predictions: pd.DataFrame, observations: pd.DataFrame) -> pd.DataFrame:
     """Pick and price, for every situation, limit, method and split.
 
     Args:
         predictions: As ``pinn.evaluation.crossvalidation.cross_validate`` returns them; of splits
             that leave models or GPUs out, others are passed over.
         observations: The measured deployments.
-        worth: By which the best is picked.
 
     Returns:
         Table with ``COLUMNS``, one row per decision. The loss is 1 - measured throughput of the
@@ -77,15 +62,14 @@ def decide(
             sizes = holding["tensor_parallel_size"].nunique()
             if len(holding) >= _LEAST_HOLDING and sizes >= _LEAST_SIZES:
                 best = float(holding["measured"].max())
-                found.append((*key, limit_s, *_pick(offered, limit_s, worth, best)))
+                found.append((*key, limit_s, *_pick(offered, limit_s, best)))
     return pd.DataFrame(found, columns=list(COLUMNS))
 
 
-def _pick(
-    offered: pd.DataFrame, limit_s: float, worth: Worth, best: float
-) -> tuple[str | None, float, bool]:
-    """Row id, loss and whether the limit was missed."""
-    values = np.nan_to_num(worth(offered, limit_s))
+def _pick(offered: pd.DataFrame, limit_s: float, best: float) -> tuple[str | None, float, bool]:
+    """Row id of the most predicted throughput within the limit, loss, whether that was missed."""
+    within = np.where(offered["tpot_s"] <= limit_s, offered["predicted"], 0.0)
+    values = np.nan_to_num(within)
     if not values.max() > 0:
         return None, 1.0, False
     pick = offered.iloc[int(values.argmax())]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.connection
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager, nullcontext
@@ -95,9 +98,24 @@ class Workers:
             for done in as_completed(index):
                 yield index[done], done.result()
 
-    def _started(self) -> ProcessPoolExecutor:
+    @contextmanager
+    def _started(self) -> Iterator[ProcessPoolExecutor]:
+        """Processes that end with this one, and at once where what they do is no longer wanted."""
         # Spawned, not forked: torch's threads do not survive a fork.
-        return ProcessPoolExecutor(self.count, mp_context=multiprocessing.get_context("spawn"))
+        context = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(self.count, mp_context=context, initializer=_end_with_parent)
+        try:
+            yield pool
+        except Exception:
+            pool.shutdown(cancel_futures=True)
+            raise
+        except BaseException:  # an interrupt, or results that nobody takes: no task is waited for
+            processes = list((pool._processes or {}).values())
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in processes:
+                process.kill()
+            raise
+        pool.shutdown()
 
     def _on_ray(
         self, work: Callable[[Task], Result], tasks: Sequence[Task]
@@ -121,6 +139,47 @@ class Workers:
         finally:
             if own:
                 ray.shutdown()
+
+
+@contextmanager
+def stopping_at_once(kept: str) -> Iterator[None]:
+    """Make SIGINT and SIGTERM say that the work stops, and end it: exit status 128 + signal.
+
+    Outside the main thread, which alone may handle signals, they do what they did.
+
+    Args:
+        kept: What is left of the work, in a sentence without its first capital.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, _frame: Any) -> None:
+        os.write(2, f"stopping: {kept}\n".encode())
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end_with_parent() -> None:
+    """Make a pool's process end when the one that started it does, however that ends.
+
+    A terminal sends its interrupt to both; the one that started it decides.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "a process of a pool"
+
+    def watch() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _start(ray: Any, workers: Workers) -> None:

@@ -14,8 +14,10 @@ from pinn.simulator.run import Run
 
 #: Steps of a run that are accounted for at most, evenly spread.
 _MOST_STEPS = 20_000
-#: Share of the engine's time in which requests wait for a seat or for memory, from which on that is
-#: what limits.
+#: What limits where as many requests run as may: the flag that says how many.
+MOST_REQUESTS, KV_MEMORY = "max_num_seqs", "KV memory"
+#: Share of the engine's time in which requests wait for memory, or for others to end, from which on
+#: that is what limits.
 _WAITING_SHARE = 0.05
 #: Share of the blocks in use that counts as full.
 _FULL_SHARE = 0.95
@@ -81,20 +83,21 @@ def time_shares(run: Run, latency: LinearLatency) -> dict[str, float]:
 def limited_by(run: Run, latency: LinearLatency) -> str:
     """What stops a higher rate, from a run a little beyond the highest.
 
-    Seats or KV memory where requests wait while every seat, or nearly every block, is taken;
-    else what most of the engine's time goes to.
+    KV memory or the number of requests that may run where others wait while nearly every block is
+    taken, or so many run; else what most of the engine's time goes to.
     """
     recipe, steps = latency.deployment.recipe, run.steps
+    side_by_side = run.replicas / run.groups  # a step's record is of the replicas of its group
     weight = steps["duration_s"] / steps["duration_s"].sum()
     waiting = steps["waiting"] > 0
-    seats = min(recipe.max_requests, recipe.token_budget)
-    full = steps["used_blocks"] >= _FULL_SHARE * run.kv_blocks * run.replicas
+    most = min(recipe.max_requests, recipe.token_budget)
+    full = steps["used_blocks"] >= _FULL_SHARE * run.kv_blocks * side_by_side
     short = float(weight[full & (waiting | (steps["preempted"] > 0))].sum())
-    seated = steps["running"] >= seats * run.replicas
+    all_run = steps["running"] >= most * side_by_side
     if short > _WAITING_SHARE:
-        return "KV memory"
-    if float(weight[seated & waiting].sum()) > _WAITING_SHARE:
-        return "seats"
+        return KV_MEMORY
+    if float(weight[all_run & waiting].sum()) > _WAITING_SHARE:
+        return MOST_REQUESTS
     shares = time_shares(run, latency)
     return _OF_TIME[max(shares, key=lambda name: shares[name])]
 

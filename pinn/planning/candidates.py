@@ -72,11 +72,11 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """``H100-SXM TP 8 bf16, 8192 tokens, 256 seats``."""
+        """``H100-SXM TP 8 bf16, 8192 tokens, 256 requests``: at most of a step."""
         serving = self.deployment.recipe
         return (
             f"{hardware_label(self.deployment)}, {serving.token_budget} tokens, "
-            f"{serving.max_requests} seats"
+            f"{serving.max_requests} requests"
         )
 
     @property
@@ -274,8 +274,8 @@ def deployments_of(
         dense = deployment.model.moe is None
         serving = deployment.recipe
         spread = serving.data_parallel_size > 1 or serving.expert_parallel_size > 1
-        seats = serving.max_requests <= serving.token_budget
-        if listed or (seats and not (dense and spread)):
+        can_all_run = serving.max_requests <= serving.token_budget
+        if listed or (can_all_run and not (dense and spread)):
             yield given, deployment, None if refused is None else str(refused)
 
 

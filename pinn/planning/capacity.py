@@ -47,7 +47,7 @@ def guessed_rates_per_s(
 
 
 def _batches(workload: Workload, latency: LinearLatency, engine: EngineSpec) -> np.ndarray:
-    """Batch sizes up to what seats and cache allow."""
+    """Batch sizes up to what ``max_num_seqs`` and the cache allow."""
     recipe, layout = latency.deployment.recipe, kv_layout(latency.deployment, engine)
     each = float(workload.prompt_tokens.mean() + workload.output_tokens.mean() / 2)
     cached = layout.blocks / float(layout.request_blocks(max(int(each), 1), recipe.block_tokens))

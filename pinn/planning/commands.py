@@ -66,21 +66,19 @@ def _vllm_command(row: dict[str, Any], more: Sequence[str] = ()) -> str:
 
 def simulate_command(
     candidate: Candidate,
-    workload: str,
+    load: Sequence[str],
     rate_per_s: float,
     replicas: int,
     routing: str | None,
-    seed: int | None,
 ) -> str:
     """``pinn simulate ...`` for all replicas under a rate, behind a load balancer if there is one.
 
     Args:
         candidate: A replica.
-        workload: Path of the load.
+        load: Words that say what is sent.
         rate_per_s: Of all replicas.
         replicas: How many.
         routing: Of the load balancer; None for none.
-        seed: Of the load, where one was given.
     """
     row, engine = candidate.configuration, _given(candidate.engine)
     engine |= {} if routing is None else {"data_parallel_routing": routing}
@@ -94,8 +92,7 @@ def simulate_command(
     words += ["--force"] if row.get("force") else []
     words += [*_written(ServingSpec, row), *_written(EngineSpec, engine | servers), *pools]
     words += ["--coefficients", candidate.source] if candidate.source != NETWORK else []
-    words += ["--workload", workload, "--rate", repr(rate_per_s)]
-    return shlex.join(words + ([] if seed is None else ["--seed", str(seed)]))
+    return shlex.join([*words, *load, "--rate", repr(rate_per_s)])
 
 
 def _given(engine: EngineSpec) -> dict[str, Any]:

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from pinn.planning.bottleneck import limited_by, step_time_shares, time_shares
+from pinn.planning.bottleneck import (
+    KV_MEMORY,
+    MOST_REQUESTS,
+    limited_by,
+    step_time_shares,
+    time_shares,
+)
 from pinn.planning.brief import Brief
 from pinn.planning.candidates import Candidate, gpu_count
 from pinn.planning.commands import serve_command, simulate_command
 from pinn.planning.figures import latencies_s
-from pinn.planning.interval import Interval
 from pinn.planning.limits import Latencies
 from pinn.planning.pick import Picked, pick
 from pinn.planning.plan import Choice, HighestRate, LeftOut, Point
 from pinn.planning.pools import PoolsCandidate
 from pinn.planning.search import highest_rate
+from pinn.planning.sizing import BAR_WIDTH, chance_to_hold, fleet_rate
 from pinn.planning.trial import Trials
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.run import Run
 
 #: Rates of a choice's ladder, as shares of the highest that it holds.
 _LADDER = (0.25, 0.5, 0.7, 0.85, 1.0, 1.1)
-#: Width of the bisections behind an error bar.
-_BAR_WIDTH = 0.02
 
 
 @dataclass(frozen=True)
@@ -56,10 +59,11 @@ def examine(kept: Sequence[tuple[Candidate, float]], brief: Brief) -> Examined:
 def _choice(picked: Picked, brief: Brief) -> Choice:
     trials, rate, sized = picked.trials, picked.rate, picked.sized
     candidate, asked, share = trials.candidate, brief.rate_per_s, picked.share_per_s
+    apart = candidate if isinstance(candidate, PoolsCandidate) else None
     ladder, beyond = _ladder(trials, rate.per_s)
+    together = fleet_rate(sized, trials, rate, picked.interval, brief)
+    chance, safe = _verdict(picked, together, brief)
     rate = replace(rate, seeds_per_s=[rate.per_s, *_other_seeds(trials, rate.per_s, brief)])
-    if picked.interval is not None:
-        rate = _at_ends(trials, rate, picked.interval)
     gpus = sized.replicas * candidate.gpus
     at_rate = trials.point(picked.run, share, candidate.gpus)
     output_per_s = sized.replicas * share * float(brief.workload.output_tokens.mean())
@@ -77,13 +81,14 @@ def _choice(picked: Picked, brief: Brief) -> Choice:
         flags=asdict(deployment.serving),
         coefficients=candidate.source,
         highest_rate=rate,
-        utilization=None if asked is None else asked / (sized.replicas * rate.per_s),
+        fleet_rate=together,
+        utilization=None if asked is None else asked / together.per_s,
         at_rate=at_rate,
         cost_per_hour=cost,
         cost_per_million_output_tokens=None if cost is None else cost / output_per_s / 3600 * 1e6,
         limited_by=_limited_by(candidate, beyond, brief),
-        chance=sized.chance,
-        safe=sized.safe,
+        chance=chance,
+        safe=safe,
         ladder=ladder,
         step_time=_mean_shares(step_time_shares, candidate, picked.run),
         limits_time=_mean_shares(time_shares, candidate, picked.run),
@@ -91,16 +96,29 @@ def _choice(picked: Picked, brief: Brief) -> Choice:
         serve_command=serve_command(candidate),
         simulate_command=simulate_command(
             candidate,
-            brief.path,
+            brief.load.words,
             share if asked is None else asked,
             sized.replicas,
             sized.fleets[-1].routing if sized.replicas > 1 else None,
-            brief.seed,
         ),
-        pools=candidate.pool_texts(sized.replicas)
-        if isinstance(candidate, PoolsCandidate)
-        else None,
+        pools=None if apart is None else apart.pool_texts(sized.replicas),
+        pool_sizes=None if apart is None else apart.pool_sizes(sized.replicas),
     )
+
+
+def _verdict(
+    picked: Picked, together: HighestRate, brief: Brief
+) -> tuple[float | None, bool | None]:
+    """The chance that the fleet holds the limits, and whether it does at the interval's bad end.
+
+    None where there is no rate or no interval, and where the load is over before servers are full.
+    """
+    sized, interval = picked.sized, picked.interval
+    if interval is None or brief.rate_per_s is None or sized.is_burst:
+        return None, None
+    chance, holds = chance_to_hold(sized, picked.trials, interval, brief)
+    bad_end = together.interval_per_s[0] if together.interval_per_s else 0.0
+    return chance, holds and bad_end >= brief.rate_per_s
 
 
 def _ladder(trials: Trials, rate_per_s: float) -> tuple[list[Point], Run]:
@@ -118,7 +136,7 @@ def _other_seeds(trials: Trials, rate_per_s: float, brief: Brief) -> list[float]
     for seed in range(1, len(brief.draws)):
         other = Trials(trials.candidate, brief.replica_load(seed), brief.limits)
         found.append(
-            highest_rate(other.excess, rate_per_s, stride=1 + _BAR_WIDTH, width=_BAR_WIDTH)[0]
+            highest_rate(other.excess, rate_per_s, stride=1 + BAR_WIDTH, width=BAR_WIDTH)[0]
         )
         trials.count += other.count
     return found
@@ -128,7 +146,7 @@ def _limited_by(candidate: Candidate, beyond: Run, brief: Brief) -> str:
     """Of prefill servers where the decode servers are not full and all but TTFT is held."""
     parts = candidate.parts(beyond)
     found = limited_by(*parts[-1])
-    if found in ("KV memory", "seats") or brief.limits.excess(*_but_ttft(beyond)) > 1:
+    if found in (KV_MEMORY, MOST_REQUESTS) or brief.limits.excess(*_but_ttft(beyond)) > 1:
         return found
     return limited_by(*parts[0])
 
@@ -156,19 +174,3 @@ def _mean_shares(
         name: sum(time / sum(busy) * each[name] for time, each in zip(busy, found, strict=True))
         for name in found[0]
     }
-
-
-def _at_ends(trials: Trials, rate: HighestRate, interval: Interval) -> HighestRate:
-    """The highest rate at both ends of the prediction's interval, and what is expected of it."""
-    ends = []
-    for way in (1, -1):
-        other = replace(trials, misjudged=interval.at(way), count=0)
-        guess = rate.per_s * math.exp(-way * interval.bad.step)
-        ends.append(highest_rate(other.excess, guess, stride=1.05, width=_BAR_WIDTH)[0])
-        trials.count += other.count
-    return replace(
-        rate,
-        interval_per_s=(ends[0], ends[1]),
-        level=interval.level,
-        expected_per_s=interval.expected_rate(ends[0], rate.per_s, ends[1]),
-    )

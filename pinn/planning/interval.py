@@ -35,21 +35,6 @@ class Interval:
         """All times off by so many half-widths; 1 is the bad end, -1 the good one."""
         return Misjudged(half_widths * self.bad.step, half_widths * self.bad.request)
 
-    def expected_rate(self, bad: float, predicted: float, good: float) -> float:
-        """Requests/s that a replica is expected to serve within limits at the best rate to plan.
-
-        Args:
-            bad: Highest rate with all times at the interval's bad end.
-            predicted: With times as predicted.
-            good: At the good end. Between and beyond the three, its logarithm goes straight.
-        """
-
-        def rate(error: float) -> float:
-            end = bad if error > 0 else good
-            return predicted * (end / predicted) ** abs(error)
-
-        return self.law.expected_most(rate)
-
 
 def widest(intervals: Sequence[Interval | None]) -> Interval | None:
     """All servers off by the most that any may be, together; None where one has no interval."""

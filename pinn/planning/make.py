@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -74,7 +73,7 @@ def make_plan(
     chosen = _promising(scouted, brief, top)
     left_out = [*misfits, *(each for found in scouted.values() for each in found.left_out)]
     left_out += [
-        LeftOut(c.label, c.deployment.gpu.name, _dearer(scouted[i], brief), True)
+        LeftOut(c.label, c.deployment.gpu.name, _costs_more(scouted[i], brief), True)
         for i in scouted
         if i not in chosen
         for c, _ in scouted[i].kept
@@ -92,7 +91,7 @@ def make_plan(
         choices += [examined.choice] if examined.choice else []
     if not choices:
         raise PinnError(
-            f"no candidate holds {brief.limits.text!r} under the load: of the cheapest hardware "
+            f"no candidate can be rented for {brief.limits.text!r}: of the cheapest hardware "
             f"{nearest[0].label} {nearest[0].reason}"
         )
     choices.sort(key=partial(_rank, brief.rate_per_s))
@@ -178,28 +177,24 @@ def _whole(found: Scouted, brief: Brief, error: float) -> float:
     return each * -(-brief.rate_per_s // (rate * error))
 
 
-def _dearer(found: Scouted, brief: Brief) -> str:
+def _costs_more(found: Scouted, brief: Brief) -> str:
     rate = found.kept[0][1]
-    what = "in price" if brief.prices_per_gpu_hour else "in GPUs"
+    more = "costs" if brief.prices_per_gpu_hour else "takes"
+    what = " an hour" if brief.prices_per_gpu_hour else " GPUs"
     per = "" if brief.rate_per_s is not None else " for each request per second"
     return (
-        f"dearer {what} than the choices: about {rate:.3g} requests/s a replica, so "
-        f"{_whole(found, brief, 1.0):.3g}{per}"
+        f"{more} more than the choices: about {rate:.3g} requests/s a replica, so "
+        f"{_whole(found, brief, 1.0):.3g}{what}{per}"
     )
 
 
 def _rank(asked: float | None, choice: Choice) -> tuple[float, ...]:
-    """Least expense for what is expected within the limits, then the one with most to spare.
-
-    What coefficients without an interval promise is taken for certain.
-    """
+    """Least expense of those predicted to hold the limits, then the one with most to spare."""
     expense = choice.cost_per_hour if choice.cost_per_hour is not None else choice.gpus
     rate = choice.highest_rate
     if asked is None:
-        expected = rate.per_s if rate.expected_per_s is None else rate.expected_per_s
-        return (expense / expected if expected else math.inf, -rate.per_s)
-    chance = 1.0 if choice.chance is None else choice.chance
-    return (expense / chance if chance else math.inf, choice.utilization or 0.0)
+        return (expense / rate.per_s, -rate.per_s)
+    return (expense, choice.utilization or 0.0)
 
 
 def _frontier(scouted: Mapping[int, Scouted]) -> list[FrontierPoint]:
@@ -235,6 +230,6 @@ def _check_any(
     nearest = min(scouted, key=lambda i: scouted[i].floor)
     floor, label = scouted[nearest].floor, groups[nearest][0].label
     raise PinnError(
-        f"no candidate holds {brief.limits.text!r}: the nearest, {label}, misses it {floor:.2f} "
-        "times over with one request at a time: allow that much, or name faster GPUs or fewer bits"
+        f"no candidate holds {brief.limits.text!r}: on the nearest, {label}, a request alone takes "
+        f"{floor:.2f} times as long: allow that much, or name faster GPUs or fewer bits"
     )

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from pinn.export.plot_style import png, short, svg
 from pinn.planning import pictures
 from pinn.planning.limits import written_s
-from pinn.planning.plan import POOLS_UNSURE, Choice, Plan, burst_warning
+from pinn.planning.plan import FLEET_HOLDS_MORE, POOLS_UNSURE, Choice, Plan, burst_warning
 from pinn.specs.files.write import write_whole
 
 #: Shown for what does not exist, such as a cost without prices.
@@ -146,9 +146,18 @@ def _verdict(plan: Plan) -> str:
             "each was left out."
         )
     first = plan.choices[0]
-    text = f"Rent {first.gpus} × {short(first.gpu)} as {_count(first.replicas, 'replica')} of "
-    text += _count(first.gpus_per_replica, "GPU")
+    text = f"Rent {first.gpus} × {short(first.gpu)} as {_servers(first)}"
     return text if first.cost_per_hour is None else f"{text}, {first.cost_per_hour:.2f} per hour"
+
+
+def _servers(choice: Choice) -> str:
+    """How many of what size: replicas, or servers of two kinds."""
+    if choice.pool_sizes is None:
+        return f"{_count(choice.replicas, 'replica')} of {_count(choice.gpus_per_replica, 'GPU')}"
+    kinds = zip(("prefill server", "decode server"), choice.pool_sizes, strict=True)
+    return " and ".join(
+        f"{_count(count, kind)} of {_count(gpus, 'GPU')}" for kind, (count, gpus) in kinds
+    )
 
 
 def _count(number: int, noun: str) -> str:
@@ -162,8 +171,10 @@ def _confidence(plan: Plan) -> str:
     first = plan.choices[0]
     burst = burst_warning(first.seen)
     if plan.ask.rate_per_s is None:
-        return f"Each replica holds up to {first.highest_rate.per_s:.3g} requests/s. {burst}"
-    text = f"At {plan.ask.rate_per_s:g} requests/s they are {_percent(first.utilization).text} used"
+        return f"Each replica holds up to {first.fleet_rate.per_s:.3g} requests/s. {burst}"
+    text = f"Together they hold {_rate(first).text} requests/s"
+    text += f", {FLEET_HOLDS_MORE}" if first.fleet_holds_more else ""
+    text += f"; at {plan.ask.rate_per_s:g} they are {_percent(first.utilization).text} used"
     text += f", limited by {first.limited_by}."
     if first.chance is not None:
         text += f" The chance that the limits are held is {_chance(first.chance).text}"
@@ -199,14 +210,13 @@ def _columns(has_rate: bool, has_prices: bool) -> list[Column]:
     if has_prices:
         columns += [
             Column("Cost/h", "of all GPUs", lambda c: _number(c.cost_per_hour, ".2f")),
-            Column("Cost/M tokens", "per million output tokens",
+            Column("Cost of tokens", "per million that are generated",
                    lambda c: _number(c.cost_per_million_output_tokens, ".2f")),
         ]  # fmt: skip
-    columns.append(Column("Highest rate", "requests/s of one replica",
-                          lambda c: _number(c.highest_rate.per_s, ".3g")))  # fmt: skip
+    columns.append(Column("Holds", "requests/s, all replicas; at the interval's ends", _rate))
     if has_rate:
         columns += [
-            Column("Used", "of the highest rate",
+            Column("Used", "of what they hold",
                    lambda c: _percent(c.utilization)),
             Column("Chance", "that the limits hold",
                    lambda c: _chance(c.chance)),
@@ -227,12 +237,21 @@ def _columns(has_rate: bool, has_prices: bool) -> list[Column]:
 
 def _replicas(choice: Choice) -> Cell:
     if choice.pools is not None:
-        return Cell(f"{choice.replicas} × (prefill, decode)", choice.replicas)
+        return Cell(_servers(choice), choice.replicas)
     sizes = (choice.flags.get(f"{k}_parallel_size", 1) for k in ("tensor", "pipeline", "data"))
     spread = choice.flags.get("enable_expert_parallel") or (choice.flags.get("ep_size") or 1) > 1
     experts = ", EP" if spread else ""
     text = f"{choice.replicas} × ({', '.join(map(str, sizes))}{experts})"
     return Cell(text, choice.replicas)
+
+
+def _rate(choice: Choice) -> Cell:
+    """What all replicas hold, with the interval."""
+    found = choice.fleet_rate
+    ends = (
+        "" if found.interval_per_s is None else " ({:.3g} to {:.3g})".format(*found.interval_per_s)
+    )
+    return Cell(f"{found.per_s:.3g}{ends}", found.per_s)
 
 
 def _safe(choice: Choice) -> Cell:
@@ -264,16 +283,17 @@ def _time(seconds: float | None) -> str:
 
 def _error_bar(choice: Choice) -> str:
     """How sure the highest rate is, in words."""
-    found = choice.highest_rate
+    found, all_of_them = choice.highest_rate, choice.fleet_rate
     parts: Sequence[str | None] = (
         None if found.fails_per_s is None
         else f"{found.fails_per_s:.4g} requests/s no longer hold",
         None if not found.seeds_per_s
         else f"{min(found.seeds_per_s):.4g} to {max(found.seeds_per_s):.4g} over "
         f"{len(found.seeds_per_s)} draws of the load",
-        None if found.interval_per_s is None
-        else f"{found.interval_per_s[0]:.4g} to {found.interval_per_s[1]:.4g} at the ends of the "
-        f"prediction's {100 * (found.level or 0):.0f} % interval",
+        None if all_of_them.interval_per_s is None
+        else f"all replicas together hold {_rate(choice).text} at the ends of the prediction's "
+        f"{100 * (all_of_them.level or 0):.0f} % interval",
+        FLEET_HOLDS_MORE if choice.fleet_holds_more else None,
         None if choice.pools is None else POOLS_UNSURE,
     )  # fmt: skip
     return "; ".join(part for part in parts if part)

@@ -27,6 +27,11 @@ STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 #: A load that lasts fewer times its mean E2E never fills a server as one that goes on does.
 LEAST_ANSWERS = 10
 
+#: Why replicas may hold more together than one by one.
+FLEET_HOLDS_MORE = (
+    "more than one by one, because a load balancer's turns even out what each is sent"
+)
+
 #: What is not known of a choice of two pools.
 POOLS_UNSURE = (
     "its chance counts how far off each kind of server may be; nothing measured says how far off "
@@ -105,7 +110,7 @@ class Point:
 
 @dataclass(frozen=True)
 class HighestRate:
-    """The highest rate that one replica holds within the limits, and how sure that is.
+    """The highest rate that servers hold within the limits, and how sure that is.
 
     Attributes:
         per_s: The highest rate simulated that holds; 0 where none does.
@@ -115,8 +120,6 @@ class HighestRate:
         interval_per_s: At the bad and the good end of the prediction's interval; None where the
             prediction has none.
         level: What the interval is to cover, such as 0.9; None without one.
-        expected_per_s: The best rate to plan for times the chance that it is held; None without
-            an interval.
     """
 
     per_s: float
@@ -124,7 +127,6 @@ class HighestRate:
     seeds_per_s: Sequence[float] = ()
     interval_per_s: tuple[float, float] | None = None
     level: float | None = None
-    expected_per_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -149,21 +151,21 @@ class Choice:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
         gpu: Name.
         gpus_per_replica: Tensor x pipeline x data-parallel ranks.
-        replicas: How many are expected to serve most within the limits for their price; 1 where
-            no rate is asked.
+        replicas: The fewest that hold the limits as predicted; 1 where no rate is asked.
         gpus: In all.
         formats: Part of the model -> number format, and ``kv_cache``.
         flags: Every engine flag that was chosen -> value.
         coefficients: ``network``, or the path of a calibrated file.
         highest_rate: Of one replica.
-        utilization: Asked rate over what the replicas hold together; None without a rate.
+        fleet_rate: Of all replicas together, requests going round in turn; with the interval.
+        utilization: Asked rate over that; None without a rate.
         at_rate: One replica at its share of the asked rate, or at its highest without one.
         cost_per_hour: Of all GPUs; None without prices.
         cost_per_million_output_tokens: At the asked rate, else at the highest.
         limited_by: What stops a higher rate, such as ``KV memory`` or ``decode bandwidth``.
-        chance: That the limits are held at the asked rate given the prediction's interval; None
-            where it has none, or no rate is asked.
-        safe: Whether they are held at the bad end of the interval too.
+        chance: That the fleet holds the limits at the asked rate given the prediction's interval;
+            None where it has none, no rate is asked, or the load is a burst.
+        safe: Whether the fleet holds them at the bad end of the interval too.
         ladder: Runs of one replica on the whole load at rising rates.
         step_time: Part of a step -> share of the engine's time at ``at_rate``; they sum to 1. The
             parts are those of a step's breakdown (``pinn.training.teacher.breakdown.PARTS``).
@@ -174,6 +176,7 @@ class Choice:
         simulate_command: Gives the figures of ``seen``.
         pools: Prefill and decode servers of all replicas, as ``--prefill`` and ``--decode`` take
             them; None where every server does both. ``flags`` are then the decode servers'.
+        pool_sizes: Of both, the number of servers and the GPUs of each.
     """
 
     label: str
@@ -186,6 +189,7 @@ class Choice:
     flags: Mapping[str, Any]
     coefficients: str
     highest_rate: HighestRate
+    fleet_rate: HighestRate
     utilization: float | None
     at_rate: Point
     cost_per_hour: float | None
@@ -200,6 +204,12 @@ class Choice:
     serve_command: str
     simulate_command: str
     pools: tuple[str, str] | None = None
+    pool_sizes: tuple[tuple[int, int], tuple[int, int]] | None = None
+
+    @property
+    def fleet_holds_more(self) -> bool:
+        """Whether all replicas hold more together than one by one, beyond the search's width."""
+        return self.fleet_rate.per_s > 1.02 * self.replicas * self.highest_rate.per_s
 
     @property
     def seen(self) -> Point:
@@ -278,7 +288,8 @@ def burst_warning(point: Point) -> str:
         return ""
     return (
         f"At this rate the load lasts {point.lasts_s:.3g} s, less than {LEAST_ANSWERS} mean "
-        "answers: a server that runs on holds less; plan with a longer load."
+        "answers, so there is no verdict: a server that runs on holds less; plan with a longer "
+        "load."
     )
 
 

@@ -100,6 +100,13 @@ class PoolsCandidate(Candidate):
             pool_text(replicas * self.decode_servers, decode),
         )
 
+    def pool_sizes(self, replicas: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Servers of either pool of so many replicas, and the GPUs of each."""
+        return (
+            (replicas * self.prefill_servers, self.prefill.gpus),
+            (replicas * self.decode_servers, gpu_count(self.deployment)),
+        )
+
     @property
     def shared(self) -> dict[str, Any]:
         """The configuration of both pools, without what each was given for itself."""

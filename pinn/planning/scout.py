@@ -24,6 +24,8 @@ _REQUESTS = 1000
 _MARGIN = 0.04
 #: Width of the bisection of a quick look.
 _WIDTH = 0.02
+#: Times the rate at which all time is used, by a formula without queues, that nothing exceeds.
+_MOST_GUESSED = 2.0
 #: Rates of the frontier, as shares of that at which all time is used.
 _LADDER = (0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0)
 
@@ -50,8 +52,9 @@ class Scouted:
 def scout(candidates: Sequence[Candidate], brief: Brief) -> Scouted:
     """Look at candidates that differ in the scheduler's limits alone.
 
-    Those whose floor misses a limit are not simulated. Nor are those with more seats than one that
-    never filled its own: requests would run as before. The others first try the best rate so far.
+    Those whose floor misses a limit are not simulated. Nor are those with a ``max_num_seqs`` above
+    one that was never reached: requests would run as before. The others first try the best rate so
+    far.
     """
     load, limits = brief.replica_load(most=_REQUESTS), brief.limits
     found: list[tuple[Candidate, float]] = []
@@ -86,16 +89,14 @@ def scout(candidates: Sequence[Candidate], brief: Brief) -> Scouted:
 
 
 def _near(best: float, brief: Brief) -> float:
-    """The least quick rate that stays: close to the best, or of no more replicas at the asked rate.
+    """The least quick rate that stays: close to the best, or of as few replicas at the asked rate.
 
-    As many replicas of a lower rate may hold the limits more often when times are longer, and a
-    fleet's hold more than a lone one.
+    Replicas of a fleet hold more than a lone one, and not of every candidate as much more.
     """
     near, asked = best * (1 - _MARGIN), brief.rate_per_s
-    if asked is None or best == 0:
+    if asked is None or asked <= best or best == 0:
         return near
-    replicas = math.ceil(asked / best)
-    return min(near, asked / replicas / (1.0 if replicas == 1 else BALANCED_GAIN))
+    return min(near, asked / math.ceil(asked / best) / BALANCED_GAIN)
 
 
 def _quick_rate(trials: Trials, best: float, near: float) -> float:
@@ -105,8 +106,9 @@ def _quick_rate(trials: Trials, best: float, near: float) -> float:
             return 0.0
         # Of those that do, how far they stay behind does not matter.
         return max(_highest(trials, best, stride=1 + _MARGIN, enough=best), near)
-    _, guess = _guesses(trials.candidate, trials.load.workload, trials.limits)
-    return _highest(trials, guess)
+    most, guess = _guesses(trials.candidate, trials.load.workload, trials.limits)
+    # So few requests may all run at once, at whatever rate.
+    return min(_highest(trials, guess), _MOST_GUESSED * most)
 
 
 def _highest(trials: Trials, guess: float, stride: float = 1.25, enough: float = 0.0) -> float:
@@ -141,7 +143,7 @@ def _scheduler_limits(candidate: Candidate) -> tuple[int, int]:
 
 
 def _same(candidate: Candidate, unfilled: Sequence[Candidate]) -> str | None:
-    """Why more seats change nothing: requests never filled those of another candidate."""
+    """Why more requests at a time change nothing: as many as another candidate runs never came."""
     for other in unfilled:
         a, b = candidate.deployment.recipe, other.deployment.recipe
         alike = (a.token_budget, a.graph_tokens) == (
@@ -149,14 +151,14 @@ def _same(candidate: Candidate, unfilled: Sequence[Candidate]) -> str | None:
             b.graph_tokens,
         )
         if alike and a.max_requests > b.max_requests:
-            return f"as with {b.max_requests} seats, which are never all taken"
+            return f"as with {b.max_requests} requests a step, which never run at once"
     return None
 
 
 def _misses(floor: float) -> str | None:
     if floor <= 1:
         return None
-    return f"misses a limit {floor:.2f} times over with one request at a time"
+    return f"a request alone on it takes {floor:.2f} times as long as the limits allow"
 
 
 def _too_low(rate: float, best: float) -> str:

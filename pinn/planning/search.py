@@ -13,6 +13,8 @@ WIDTH = 0.01
 _LEAST_SHARE = 1e-3
 _MOST_STRIDE = 4.0
 _MOST_STEPS = 60
+#: How far beside a crossing rates are tried to see whether it is the only one; ratios less 1.
+_BESIDE = (0.01, 0.02, 0.03)
 #: Ratio of neighbours on the ladder of rates that settles a jagged crossing, less 1.
 _RUNG = 0.002
 #: The ladder ends where so many rungs in a row hold below, and fail above: 3 %; or here.
@@ -67,11 +69,26 @@ def highest_rate(
     return low, high
 
 
+def is_clear(excess: Callable[[float], float], low: float, high: float | None) -> bool:
+    """Whether a few rates below one that holds do so too, and a few above one that fails.
+
+    Args:
+        excess: As of :func:`highest_rate`.
+        low: As that function returns it.
+        high: Likewise.
+    """
+    if low == 0 or high is None:
+        return True
+    return all(excess(high * (1 + beside)) > 1 for beside in _BESIDE) and all(
+        excess(low / (1 + beside)) <= 1 for beside in _BESIDE
+    )
+
+
 def settled_rate(excess: Callable[[float], float], guess: float) -> tuple[float, float | None]:
     """Find the rate that the fewest rates of a ladder contradict.
 
-    Percentiles of a few requests jump from one rate to the next, so that rates hold beyond others
-    that fail, and which crossing a bisection ends at is chance. Here every rate among them counts:
+    Percentiles may jump from one rate to the next, so that rates hold beyond others that fail, and
+    which crossing a bisection ends at is chance. Here every rate among them counts:
     one that fails below the answer contradicts it, and so does one that holds above. The ladder's
     rates are the same wherever the search begins, so that chance has no part in which are tried.
 

@@ -1,4 +1,4 @@
-"""How many replicas serve the asked rate, and how likely they hold the limits."""
+"""How many replicas serve the asked rate, what they hold together, and how likely that is."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pinn.planning.brief import Brief
 from pinn.planning.candidates import Candidate
 from pinn.planning.interval import Interval
-from pinn.planning.plan import Fleet
+from pinn.planning.plan import Fleet, HighestRate
+from pinn.planning.search import highest_rate
 from pinn.planning.trial import Trials
 from pinn.simulator.engine_spec import ROUTINGS
-from pinn.simulator.workloads.rate import at_rate
 from pinn.simulator.workloads.workload import Workload
 
 #: A load balancer sends each replica a more even load than thinning does; no replica of a fleet is
@@ -21,10 +21,8 @@ BALANCED_GAIN = 2.0
 #: Replicas that a fleet may need beyond what thinning says, before it is given up: so many, or
 #: this share.
 _MORE_REPLICAS, _MORE_SHARE = 2, 0.25
-#: Replicas of another kind are tried from this share fewer than the best's on.
-_FEWER_SHARE = 0.1
-#: A chance of 1 that was divided by replicas and multiplied with them again is less by no more.
-_ROUNDING = 1e-9
+#: Width and first stride of the bisections behind an error bar.
+BAR_WIDTH, _BAR_STRIDE = 0.02, 1.05
 
 
 @dataclass(frozen=True)
@@ -34,134 +32,121 @@ class Sized:
     Attributes:
         replicas: How many.
         fleets: Them under every routing; none without a rate.
-        chance: That they hold the limits; None where the prediction has no interval.
-        safe: Whether they do at the interval's bad end.
     """
 
     replicas: int
     fleets: Sequence[Fleet] = ()
-    chance: float | None = None
-    safe: bool | None = None
 
     @property
-    def worth(self) -> float:
-        """Expected service within the limits for each replica; 1 is all by one."""
-        return (1.0 if self.chance is None else self.chance) / self.replicas
+    def is_burst(self) -> bool:
+        """Whether the load is over before a server is as full as one that goes on makes it."""
+        return any(fleet.point.is_burst for fleet in self.fleets)
 
 
 def fewest_replicas(trials: Trials, rate_per_s: float, brief: Brief) -> Sized | None:
     """The fewest replicas that hold the asked rate under every routing, by bisection.
 
-    None where not even a few more than the highest rate says hold it.
+    None where not even a few more than the highest rate says hold it. Under a load that is over
+    before servers fill, a fleet of fewer than that says shows nothing.
     """
     asked = brief.rate_per_s
     if asked is None:
         return Sized(1)
-    workload = at_rate(brief.workload, asked)
+    workload = brief.workload
     enough = first = max(math.ceil(asked / rate_per_s - 1e-9), 1)
     while not (fleets := _holding_fleets(trials, workload, asked, enough)):
         enough += 1
         if enough > first + max(_MORE_REPLICAS, _MORE_SHARE * first):
             return None
+    found = Sized(enough, fleets)
     too_few = max(math.ceil(asked / rate_per_s / BALANCED_GAIN), 1) - 1
-    while enough - too_few > 1:
-        middle = (enough + too_few) // 2
-        found = _holding_fleets(trials, workload, asked, middle)
-        if found:
-            enough, fleets = middle, found
+    while found.replicas - too_few > 1 and not found.is_burst:
+        middle = (found.replicas + too_few) // 2
+        fleets = _holding_fleets(trials, workload, asked, middle)
+        if fleets and not Sized(middle, fleets).is_burst:
+            found = Sized(middle, fleets)
         else:
             too_few = middle
-    return Sized(enough, fleets)
+    return found
 
 
-def worth_most(fewest: Sized, trials: Trials, interval: Interval, brief: Brief) -> Sized:
-    """As many replicas as are expected to serve most within the limits for their price.
-
-    Args:
-        fewest: Those that hold the limits as predicted.
-        trials: Of one replica.
-        interval: How wrong the prediction may be.
-        brief: What is asked, with a rate.
-    """
-    asked = brief.rate_per_s
-    assert asked is not None, "replicas are for a rate"
-    workload = at_rate(brief.workload, asked)
-    best, replicas = _with_chance(fewest, trials, interval, workload), fewest.replicas
-    while best.worth * (replicas := replicas + 1) < 1 and _may_be_rented(replicas, trials, brief):
-        if not _beats(best, replicas, trials, interval, workload):
-            continue
-        fleets = _holding_fleets(trials, workload, asked, replicas)
-        if fleets:
-            more = _with_chance(Sized(replicas, fleets), trials, interval, workload)
-            best = max(best, more, key=lambda sized: sized.worth)
-    return best
+def may_do_with_fewer(replicas: int, trials: Trials, brief: Brief) -> bool:
+    """Whether one replica less of another kind holds the asked rate under every routing."""
+    if brief.rate_per_s is None or replicas == 1:
+        return False
+    return all(
+        trials.fleet_excess(brief.workload, replicas - 1, how) <= 1
+        for how in routings(trials.candidate, replicas - 1)
+    )
 
 
-def may_be_worth_more(best: Sized, trials: Trials, interval: Interval | None, brief: Brief) -> bool:
-    """Whether replicas of another kind hold what would make them worth more than the best.
+def fleet_rate(
+    sized: Sized, trials: Trials, one: HighestRate, interval: Interval | None, brief: Brief
+) -> HighestRate:
+    """The highest rate that all replicas hold together, requests going round in turn.
 
-    A few runs tell: from a few replicas less on, each number of them at the least error that has
-    to be held beyond the best's.
+    A fleet may hold more than its replicas one by one: the load balancer's turns even out what each
+    is sent, where a lone one is sent requests at random.
 
     Args:
-        best: Of the same GPUs, and how often they hold the limits.
-        trials: Of the other kind.
+        sized: The replicas.
+        trials: Of one.
+        one: What that one holds.
         interval: How wrong the prediction may be; None where it has no interval.
         brief: What is asked.
     """
-    if brief.rate_per_s is None:
-        return False
-    workload = at_rate(brief.workload, brief.rate_per_s)
-    fewer = max(round(_FEWER_SHARE * best.replicas), 1)
-    replicas = max(best.replicas - fewer, 1)
-    while best.worth * replicas < 1 and _may_be_rented(replicas, trials, brief):
-        if _beats(best, replicas, trials, interval, workload):
-            return True
-        replicas += 1
-    return False
+    asked, replicas = brief.rate_per_s, sized.replicas
+    together, guess = one, replicas * one.per_s
+    if replicas > 1:
+        together = _highest_together(sized, trials, guess, asked)
+    if interval is None:
+        return together
+    ends = []
+    for way in (1, -1):
+        other = replace(trials, misjudged=interval.at(way), count=0)
+        guess = together.per_s * math.exp(-way * interval.bad.step)
+        ends.append(_highest_together(sized, other, guess, asked).per_s)
+        trials.count += other.count
+    return replace(together, interval_per_s=(ends[0], ends[1]), level=interval.level)
 
 
-def _beats(
-    best: Sized, replicas: int, trials: Trials, interval: Interval | None, workload: Workload
-) -> bool:
-    """Whether replicas hold the least error that has to be held to be worth more than the best."""
-    needed = best.worth * replicas
-    if needed > 1 - _ROUNDING:  # so many are worth no more than if they held the limits for sure
-        return False
-    error = 0.0 if interval is None else max(interval.law.beyond(needed), 0.0)
-    return _holds(trials, interval, error, workload, replicas)
+def _highest_together(
+    sized: Sized, trials: Trials, guess: float, asked: float | None
+) -> HighestRate:
+    """By bisection; the asked rate is tried where it lies between what holds and what fails."""
+    routing = routings(trials.candidate, sized.replicas)[-1]
+
+    def excess(rate_per_s: float) -> float:
+        if sized.replicas == 1:
+            return trials.excess(rate_per_s)
+        return trials.fleet_excess_at(rate_per_s, sized.replicas, routing)
+
+    low, high = highest_rate(excess, guess, stride=_BAR_STRIDE, width=BAR_WIDTH)
+    if asked is not None and low < asked < (high or math.inf) and excess(asked) <= 1:
+        low = asked
+    return HighestRate(low, high)
 
 
-def _may_be_rented(replicas: int, trials: Trials, brief: Brief) -> bool:
-    return brief.max_gpus is None or replicas * trials.candidate.gpus <= brief.max_gpus
+def chance_to_hold(
+    sized: Sized, trials: Trials, interval: Interval, brief: Brief
+) -> tuple[float, bool]:
+    """How likely the fleet holds the limits, and whether it does at the interval's bad end.
 
-
-def _holds(
-    trials: Trials, interval: Interval | None, error: float, workload: Workload, replicas: int
-) -> bool:
-    """Whether replicas hold the limits with all times off by an error of the law."""
-    misjudged = trials.misjudged if interval is None else interval.at(error)
-    other = replace(trials, misjudged=misjudged, count=0)
-    excess = other.fleet_excess(workload, replicas, routings(trials.candidate, replicas)[-1])
-    trials.count += other.count
-    return excess <= 1
-
-
-def _with_chance(sized: Sized, trials: Trials, interval: Interval, workload: Workload) -> Sized:
-    known: dict[float, bool] = {}
+    The share of the law's equally likely errors at which it does, by bisection over them.
+    """
+    workload, known = brief.workload, {}
 
     def holds(error: float) -> bool:
         if error <= 0:  # the fleet holds the limits as predicted
             return True
         if error not in known:
-            known[error] = _holds(trials, interval, error, workload, sized.replicas)
+            other = replace(trials, misjudged=interval.at(error), count=0)
+            routing = routings(trials.candidate, sized.replicas)[-1]
+            known[error] = other.fleet_excess(workload, sized.replicas, routing) <= 1
+            trials.count += other.count
         return known[error]
 
-    chance = interval.law.held(holds)
-    held = [error for error, held in known.items() if held]
-    failed = [error for error, held in known.items() if not held]
-    safe = max(held, default=0) >= 1 or (min(failed, default=math.inf) > 1 and holds(1.0))
-    return replace(sized, chance=chance, safe=safe)
+    return interval.law.held(holds), holds(1.0)
 
 
 def routings(candidate: Candidate, replicas: int) -> tuple[str, ...]:

@@ -60,7 +60,11 @@ class Trials:
 
     def run(self, rate_per_s: float) -> Run:
         """The whole run at a rate."""
-        run = self._simulate(self.load.at(rate_per_s), self.candidate.engine)
+        return self.run_of(self.load.at(rate_per_s))
+
+    def run_of(self, workload: Workload) -> Run:
+        """The whole run of a load of its own."""
+        run = self._simulate(workload, self.candidate.engine)
         assert run is not None, "a run that nothing may stop came to no end"
         return run
 
@@ -75,9 +79,22 @@ class Trials:
             return None
 
     def excess(self, rate_per_s: float) -> float:
-        """The worst latency as a share of its limit; infinite where the run was given up."""
-        run = self._simulate(self.load.at(rate_per_s), self.candidate.engine, may_end=True)
-        return np.inf if run is None else self.excess_of(run)
+        """The worst latency as a share of its limit; infinite where the run was given up.
+
+        A server that falls behind exceeds them, too: it would only hold them as the load ends.
+        """
+        return self._excess_at(self.load.at(rate_per_s), self.candidate.engine)
+
+    def fleet_excess_at(self, rate_per_s: float, replicas: int, routing: str) -> float:
+        """The same of replicas behind a load balancer; infinite where so many are too large."""
+        try:
+            return self._excess_at(self.load.at(rate_per_s), self._engine(replicas, routing))
+        except TooLargeError:
+            return np.inf
+
+    def _excess_at(self, workload: Workload, engine: EngineSpec) -> float:
+        run = self._simulate(workload, engine, may_end=True)
+        return np.inf if run is None else max(self.excess_of(run), backlog(run))
 
     def point(self, run: Run, rate_per_s: float, gpus: int) -> Point:
         """Figures of a run at a rate on so many GPUs."""
@@ -85,7 +102,7 @@ class Trials:
         return point(run, self.limits, holds, rate_per_s, gpus)
 
     def fleet_excess(self, workload: Workload, replicas: int, routing: str) -> float:
-        """The same of replicas behind a load balancer."""
+        """The worst latency of replicas under a load of their own, as a share of its limit."""
         run = self.fleet(workload, replicas, routing)
         return np.inf if run is None else self.excess_of(run)
 
@@ -93,7 +110,7 @@ class Trials:
         return replace(self.candidate.engine, replicas=replicas, data_parallel_routing=routing)
 
     def excess_of(self, run: Run) -> float:
-        """The same of a run; where no limit bounds waiting, falling behind is in excess too."""
+        """The same of a run; falling behind counts where no limit bounds waiting."""
         limits = self.limits
         if limits.on_gaps and not run.requests.finished.all():
             return np.inf

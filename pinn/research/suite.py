@@ -34,7 +34,6 @@ from pinn.evaluation.crossvalidation import (
     read_times,
 )
 from pinn.evaluation.decisions import decide, decision_table
-from pinn.evaluation.expected_decisions import expected_decisions
 from pinn.evaluation.groups import group_masks
 from pinn.evaluation.held_out import described_errors
 from pinn.evaluation.intervals import configured_surrogates
@@ -295,9 +294,6 @@ def _intervals(config: DictConfig, folder: Path) -> None:
         known = predictions[predictions["split"] != "leave-one-gpu-and-its-kernels-out"]
     errors = described_errors(known, observations, configured_surrogates(config), folder)
     write_frame(calibration_curve(errors), folder / "coverage.csv")
-    by_rule = decision_table(expected_decisions(errors, known, observations))
-    together = pd.concat([pd.read_csv(folder / "decisions.csv"), by_rule])
-    write_frame(together, folder / "decisions.csv")
     if config.fast and CHECKPOINT_COLUMN in predictions:
         # Where a checkpoint's predictions are shown, so is what its own intervals cover.
         _write_stated(find_checkpoint(config.report.checkpoint), folder)

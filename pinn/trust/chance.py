@@ -1,4 +1,4 @@
-"""The chance that a predicted time holds its limit, and what a deployment is then worth.
+"""The chance that a predicted time holds its limit.
 
 Left-out rows tell how measured times lie around predicted ones: log(measured / predicted), in
 half-widths of each row's interval. A prediction's own half-width turns such an error into one of
@@ -47,15 +47,6 @@ class ErrorLaw:
         """
         return (self._times(excess, half) <= 1).mean(axis=-1)
 
-    def worth(self, excess: Values, half: Values) -> Values:
-        """Expected throughput within the limit, as a share of the predicted throughput.
-
-        Throughput is taken to be inversely proportional to the time, and to be worth nothing where
-        the limit is missed.
-        """
-        times = self._times(excess, half)
-        return np.where(times <= 1, excess[..., None] / times, 0.0).mean(axis=-1)
-
     def held(self, holds: Callable[[float], bool]) -> float:
         """Chance that limits are held that only a trial can judge; found by bisection.
 
@@ -68,27 +59,6 @@ class ErrorLaw:
         """
         errors = sorted(self.errors)
         return bisect_left(errors, True, key=lambda error: not holds(error)) / len(errors)
-
-    def beyond(self, chance: float) -> float:
-        """The least error that has to be held for a chance greater than this one.
-
-        >>> ErrorLaw((-1.0, 0.0, 1.0, 2.0)).beyond(0.75)
-        2.0
-        """
-        # The share of a chance that was counted may be a little below its whole number.
-        return sorted(self.errors)[int(chance * len(self.errors) + 1e-9)]
-
-    def expected_most(self, output: Callable[[float], float]) -> float:
-        """The best output to plan for, times the chance that it is reached.
-
-        Args:
-            output: What is reached with times off by so many half-widths; less with longer ones.
-
-        >>> ErrorLaw((-1.0, 0.0, 1.0, 2.0)).expected_most(lambda error: 10 - error)
-        8.0
-        """
-        count = len(self.errors)
-        return max(output(e) * i / count for i, e in enumerate(sorted(self.errors), 1))
 
     def _times(self, excess: Values, half: Values) -> Float[np.ndarray, "n errors"]:
         """Equally likely times as shares of the limit."""

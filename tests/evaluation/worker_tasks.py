@@ -30,3 +30,9 @@ def square_together(task):
 def refuse(number):
     """Fail as pinn does on bad input."""
     raise PinnError(f"task {number} is bad: give another one")
+
+
+def sleep_on(folder):
+    """Say which process this is, and work for longer than any test."""
+    (folder / str(os.getpid())).touch()
+    time.sleep(10 * PATIENCE_S)

@@ -56,8 +56,12 @@ def choice(gpu: str, gpus_each: int, replicas: int, highest: float, price: float
         formats={"attention": "bf16", "kv_cache": "bf16"},
         flags={"tensor_parallel_size": gpus_each, "max_num_seqs": 256},
         coefficients="network",
-        highest_rate=HighestRate(
-            highest, 1.01 * highest, [highest], (0.8 * highest, 1.2 * highest), 0.9
+        highest_rate=HighestRate(highest, 1.01 * highest, [highest]),
+        fleet_rate=HighestRate(
+            replicas * highest,
+            1.01 * replicas * highest,
+            interval_per_s=(0.8 * replicas * highest, 1.2 * replicas * highest),
+            level=0.9,
         ),
         utilization=12 / (replicas * highest),
         at_rate=point(12 / replicas, gpus_each),

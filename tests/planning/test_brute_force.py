@@ -29,9 +29,9 @@ def check_plan():
 @pytest.mark.parametrize(
     ("seed", "hardware", "ladder"),
     [
-        # The higher rate alone is not the likelier fleet; rates hold beyond ones that fail.
+        # Two numbers of requests a step, on loads of a few hundred requests.
         (8, "H200-SXM TP 2 ", (1.002, 48)),
-        # Nor is half of it too little; a coarser ladder, for time.
+        # A coarser ladder, for time.
         (132, "H100-SXM TP 2 ", (1.005, 18)),
     ],
 )

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from browser import CHROMIUM, browse
 from finished_plans import plan
 from PIL import Image
 
+from pinn.interface.commands.plan_report import print_plan
 from pinn.planning.page import write_page
 
 #: Run in the page: what went wrong, what it shows, and what sorting by cost and by name does.
@@ -96,6 +98,27 @@ def test_it_says_what_to_rent_and_how_to_start_it(text):
         assert choice.simulate_command in text
     assert text.count("32.9 GiB &amp; more") == 2
     assert "<8192 tokens>" not in text  # what comes from a file is escaped
+
+
+def test_two_pools_are_called_what_they_are(tmp_path):
+    made = plan()
+    apart = replace(made.choices[0], pools=("2x tp=2", "1x tp=4"), pool_sizes=((2, 2), (1, 4)),
+                    gpus=8)  # fmt: skip
+    text = write_page(replace(made, choices=[apart]), tmp_path).read_text(encoding="utf-8")
+    assert "Rent 8 × H200-SXM as 2 prefill servers of 2 GPUs and 1 decode server of 4 GPUs" in text
+    assert "replica of 8" not in text
+
+
+def test_a_fleet_that_holds_more_than_its_replicas_says_why(tmp_path, capsys):
+    made = plan()
+    first = made.choices[0]
+    more = replace(first, fleet_rate=replace(first.fleet_rate, per_s=14.0))
+    for choice, is_more in ((first, False), (more, True)):
+        shown = replace(made, choices=[choice])
+        print_plan(shown, None)
+        page = write_page(shown, tmp_path).read_text(encoding="utf-8")
+        for text in (page, capsys.readouterr().out):
+            assert ("more than one by one, because a load balancer" in text) == is_more
 
 
 def test_pictures_lie_beside_it_and_are_not_empty(folder):

@@ -45,7 +45,7 @@ ASKED = ("--gpu", "H100", "--rate", "150", "--slo", SLO)
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pools")
     (folder / "load.yaml").write_text(
-        "{prompt_tokens: 512, output_tokens: 16, stages: [{rate: 2, duration: 100}]}"
+        "{prompt_tokens: 512, output_tokens: 16, stages: [{rate: 2, duration: 8}]}"
     )
     (folder / "grid.yaml").write_text(GRID + POOLS)
     (folder / "none.yaml").write_text(GRID)
@@ -80,13 +80,14 @@ def candidates(folder):
 
 def test_pools_are_judged_beside_servers_that_do_both(plan, apart):
     assert any(choice.pools is None for choice in plan.choices)
-    expense = [choice.gpus / choice.chance for choice in plan.choices]
-    assert expense == sorted(expense)
+    gpus = [choice.gpus for choice in plan.choices]
+    assert gpus == sorted(gpus)
     (prefills, _), (decodes, _) = (parse_pool(text, "pool") for text in apart.pools)
     assert apart.gpus == prefills + decodes == apart.replicas * apart.gpus_per_replica
     assert all(fleet.point.holds for fleet in apart.fleets)
-    low, high = apart.highest_rate.interval_per_s
-    assert low <= apart.highest_rate.per_s <= high
+    low, high = apart.fleet_rate.interval_per_s
+    assert low <= apart.fleet_rate.per_s <= high
+    assert apart.pool_sizes == ((prefills, 1), (decodes, 1))
     assert sum(apart.step_time.values()) == pytest.approx(1)
     assert plan.candidates == len(plan.choices) + len(plan.left_out)
 
@@ -128,6 +129,10 @@ def test_table_page_and_csv_say_what_is_apart(apart, plan, folder):
     printed = (folder / "printed.txt").read_text()
     page = (folder / "out" / "plan.html").read_text(encoding="utf-8")
     assert re.search(r"\dx tp=1 prefill \+ \dx tp=1.* decode bf16", apart.label)
+    if plan.choices[0] is apart:
+        (prefills, _), (decodes, _) = apart.pool_sizes
+        assert f"{prefills} prefill server" in page
+        assert f"{decodes} decode server" in page
     for text in (printed, page):
         assert apart.label in text
         assert "nothing measured says how far off two pools together are" in text

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pinn.planning.search import WIDTH, highest_rate, settled_rate
+from pinn.planning.search import WIDTH, highest_rate, is_clear, settled_rate
 
 
 @settings(max_examples=60, deadline=None)
@@ -66,6 +66,19 @@ def test_a_jagged_crossing_is_settled_wherever_a_search_came_upon_it(off):
     low, high = settled_rate(jagged, 10 * math.exp(off))
     assert jagged(low) <= 1 < jagged(high)
     assert low == pytest.approx(10, rel=0.03)
+
+
+def test_only_a_jagged_crossing_is_settled():
+    tried = []
+
+    def sharp(rate):
+        tried.append(rate)
+        return rate / 10
+
+    assert is_clear(sharp, 9.95, 10.05)
+    assert len(tried) == 6
+    assert not is_clear(lambda rate: 0.9 if 10.15 < rate < 10.2 else rate / 10, 9.95, 10.05)
+    assert not is_clear(lambda rate: 1.1 if 9.8 < rate < 9.9 else rate / 10, 9.95, 10.05)
 
 
 def test_a_sharp_crossing_is_settled_from_afar():

@@ -1,15 +1,17 @@
-"""How many replicas are worth most, of made-up fleets whose chance is known."""
+"""How many replicas are needed, what they hold and how likely, of made-up fleets."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pinn.planning.interval import Interval
-from pinn.planning.sizing import fewest_replicas, worth_most
+from pinn.planning.plan import HighestRate
+from pinn.planning.sizing import BAR_WIDTH, Sized, chance_to_hold, fewest_replicas, fleet_rate
 from pinn.planning.trial import Misjudged
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.synthetic import open_loop
@@ -17,6 +19,8 @@ from pinn.trust.chance import normal_law
 
 LAW = normal_law()
 INTERVAL = Interval(Misjudged(step=1.0), 0.9, LAW)
+#: What one replica holds alone, in requests/s.
+ALONE = 5.0
 LOAD = open_loop([Stage(1.0, 20.0)], 10, 10, seed=0)
 
 
@@ -28,10 +32,18 @@ class MadeUp:
     steepness: float
     misjudged: Misjudged = field(default_factory=Misjudged)
     count: int = 0
+    is_burst: bool = False
     candidate = SimpleNamespace(gpus=1, engine=SimpleNamespace(data_parallel_routing="round_robin"))
 
     def fleet_excess(self, _workload, replicas, _routing):
         return 1 + self.misjudged.step - self.margin(replicas)
+
+    def fleet_excess_at(self, rate, replicas, _routing):
+        """Of replicas that hold a tenth more together than one by one; slower, they hold less."""
+        return rate / (1.1 * replicas * ALONE * (1 - self.misjudged.step / 3))
+
+    def excess(self, rate):
+        return rate / (ALONE * (1 - self.misjudged.step / 3))
 
     def fleet(self, _workload, replicas, _routing):
         return replicas
@@ -40,7 +52,7 @@ class MadeUp:
         return 1 + self.misjudged.step - self.margin(replicas)
 
     def point(self, *_):
-        return None
+        return SimpleNamespace(is_burst=self.is_burst)
 
     def margin(self, replicas):
         """The largest error that so many replicas hold."""
@@ -50,14 +62,42 @@ class MadeUp:
         return sum(error <= self.margin(replicas) for error in LAW.errors) / len(LAW.errors)
 
 
+def brief(rate_per_s=10.0):
+    return SimpleNamespace(rate_per_s=rate_per_s, workload=LOAD, max_gpus=None)
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 60), st.floats(0.1, 20))
-def test_the_number_of_replicas_is_the_one_worth_most_of_all(needed, steepness):
+def test_as_few_replicas_as_hold_are_rented_and_how_likely_is_counted(needed, steepness):
     trials = MadeUp(needed, steepness)
-    brief = SimpleNamespace(rate_per_s=10.0, workload=LOAD, max_gpus=None)
-    fewest = fewest_replicas(trials, 10.0 / needed, brief)
-    assert fewest.replicas == needed
-    found = worth_most(fewest, trials, INTERVAL, brief)
-    assert found.chance == trials.chance(found.replicas)
-    of_all = max(trials.chance(n) / n for n in range(needed, 4 * needed + 1))
-    assert found.worth >= of_all * (1 - 1e-12)
+    found = fewest_replicas(trials, 10.0 / needed, brief())
+    assert found.replicas == needed
+    more = replace(found, replicas=needed + 3)
+    chance, holds_at_bad_end = chance_to_hold(more, trials, INTERVAL, brief())
+    assert chance == trials.chance(needed + 3)
+    assert holds_at_bad_end == (trials.margin(needed + 3) >= 1)
+
+
+def test_fewer_than_one_by_one_are_not_taken_on_the_word_of_a_burst():
+    """Two hold a load that is over before they are full; one by one five are needed."""
+    assert fewest_replicas(MadeUp(2, 1.0), 2.0, brief()).replicas == 3  # half as many at least
+    assert fewest_replicas(MadeUp(2, 1.0, is_burst=True), 2.0, brief()).replicas == 5
+
+
+@pytest.mark.parametrize(("replicas", "holds"), [(1, ALONE), (6, 1.1 * 6 * ALONE)])
+def test_a_fleet_s_rate_is_of_all_its_replicas_with_both_ends(replicas, holds):
+    one = HighestRate(ALONE, 1.01 * ALONE)
+    found = fleet_rate(Sized(replicas), MadeUp(1, 1.0), one, INTERVAL, brief())
+    bad, good = found.interval_per_s
+    assert found.per_s == pytest.approx(holds, rel=BAR_WIDTH)
+    assert bad == pytest.approx(holds * 2 / 3, rel=BAR_WIDTH)
+    assert good == pytest.approx(holds * 4 / 3, rel=BAR_WIDTH)
+    assert fleet_rate(Sized(replicas), MadeUp(1, 1.0), one, None, brief()).interval_per_s is None
+
+
+def test_the_bad_end_is_at_least_the_asked_rate_where_that_is_held_there():
+    """Bisection alone would end a little below it."""
+    asked = 4.4 * ALONE * (1 - 1e-3)  # 6 hold 6.6 x ALONE, two thirds of it at the bad end
+    one = HighestRate(ALONE, 1.01 * ALONE)
+    found = fleet_rate(Sized(6), MadeUp(1, 1.0), one, INTERVAL, brief(asked))
+    assert found.interval_per_s[0] >= asked

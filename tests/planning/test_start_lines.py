@@ -123,7 +123,9 @@ def test_static_scales_come_with_a_checkpoint(engine):
 
 def test_the_simulation_names_the_engine():
     sglang = candidate(engine="sglang")
-    words = shlex.split(simulate_command(sglang, "load.yaml", 3.0, 2, "round_robin", None))
+    words = shlex.split(
+        simulate_command(sglang, ["--workload", "load.yaml"], 3.0, 2, "round_robin")
+    )
     assert words[words.index("--engine") + 1] == "sglang"
     vllm = serve_command(candidate(engine_version="0.15.1"))
     assert not re.search("--engine", vllm)

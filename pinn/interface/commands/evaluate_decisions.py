@@ -13,9 +13,6 @@ from pinn.interface.commands.options import output
 if TYPE_CHECKING:
     import pandas as pd
 
-#: The split whose kernels lie beside a checkpoint.
-_SPLIT = "leave-one-model-out"
-
 
 def decisions(
     path: Annotated[
@@ -33,16 +30,8 @@ def decisions(
     within the limit. The loss is 1 - measured throughput of the pick / the best measured one within
     the limit; a pick whose TPOT is more than 5 % beyond the limit, or none, loses everything.
 
-    'network, expected' weighs the network's throughput by the chance that the limit is held, under
-    the law of its errors on the other models; it needs the kernel surrogates without each model,
-    which lie beside the checkpoint, and takes a minute the first time.
-
     Example: pinn evaluate decisions
     """
-    import sys
-
-    import pandas as pd
-
     from pinn.data.silicon import read_silicon
     from pinn.evaluation.decisions import decide, decision_table
     from pinn.evaluation.printing import print_decisions
@@ -54,10 +43,6 @@ def decisions(
     decided = decide(predictions, observations)
     if decided.empty:
         raise PinnError("no decisions: the file predicts no measured deployments of left-out parts")
-    try:
-        decided = pd.concat([decided, _by_rule(predictions, observations)], ignore_index=True)
-    except PinnError as error:
-        print(f"without the picks by expected throughput: {error}", file=sys.stderr)
     print_decisions(decision_table(decided))
     if out is not None:
         write_frame(decided, out)
@@ -73,25 +58,3 @@ def _read(path: Path) -> pd.DataFrame:
         missing = ", ".join(sorted(needed - set(table.columns)))
         raise PinnError(f"{path} holds no predictions: it lacks {missing}")
     return table
-
-
-def _by_rule(predictions: pd.DataFrame, observations: pd.DataFrame) -> pd.DataFrame:
-    from pinn.evaluation.expected_decisions import expected_decisions
-    from pinn.evaluation.held_out import described_errors
-    from pinn.kernels.exclusion import Exclusion
-    from pinn.kernels.search import find_kernels
-    from pinn.kernels.surrogates import KernelSurrogates
-    from pinn.specs.data_folder import find_checkpoint
-
-    whole = find_kernels(None, find_checkpoint())
-    if whole is None:
-        raise PinnError("no kernel surrogates beside the checkpoint")
-
-    def surrogates(exclude: Exclusion) -> KernelSurrogates:
-        folder = find_kernels(whole.with_name(exclude.slug()))
-        assert folder is not None  # raises where a named one is not there
-        return KernelSurrogates.load(folder)
-
-    of_models = predictions[predictions["split"] == _SPLIT]
-    errors = described_errors(of_models, observations, surrogates)
-    return expected_decisions(errors, of_models, observations)

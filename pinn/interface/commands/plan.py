@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ from pinn.errors import PinnError
 from pinn.interface.commands.options import Checkpoint, Model, WorkloadSeed, output
 from pinn.interface.commands.serving_flags import engine_flags
 from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.workloads.load_flags import Load, LoadFlags, asked_load
 from pinn.specs.flags import flags_of
 from pinn.specs.serving import VLLM, ServingSpec
 
@@ -26,16 +28,15 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False)
 
 _WHERE = "Where simulations run"
+#: How long a load in flags lasts where nothing says it.
+_DURATION_S = 600.0
 #: Draws of the load whose highest rates are compared, by default.
 _DRAWS = 5
 
 
 @app.command()
-@engine_flags(ServingSpec, EngineSpec, several=("engine",), deploys=True)
+@engine_flags(ServingSpec, EngineSpec, LoadFlags, several=("engine",), deploys=True)
 def plan(
-    workload: Annotated[
-        Path, typer.Option("--workload", help="The load, as of 'pinn simulate'; no closed loop.")
-    ],
     slo: Annotated[
         str,
         typer.Option(
@@ -45,6 +46,14 @@ def plan(
             "Separate the two kinds with a semicolon.",
         ),
     ],
+    workload: Annotated[
+        Path | None,
+        typer.Option(
+            "--workload",
+            help="The load, as of 'pinn simulate'; no closed loop. Or give --input-len and the "
+            "flags beside it.",
+        ),
+    ] = None,
     model: Model = None,
     gpu: Annotated[
         str | None,
@@ -54,8 +63,9 @@ def plan(
         float | None,
         typer.Option(
             "--rate",
-            help="Mean requests per second to serve: the load's clock is scaled. Without it, how "
-            "much each candidate serves, by what a request per second takes.",
+            "--request-rate",
+            help="Mean requests per second to serve, for as long as the load lasts. Without it, "
+            "how much each candidate serves, by what a request per second takes.",
         ),
     ] = None,
     max_gpus: Annotated[
@@ -120,33 +130,38 @@ def plan(
 ) -> None:
     """What to rent, how to start it, and how sure that is: simulates a load on every candidate.
 
-    Candidates are all parallelisms, token budgets and seats that the engine would start with room
-    for the load's longest request; flags that are given hold for all of them; --quantization
-    and --engine take several, separated by commas. Each is searched for the highest rate that one
-    replica holds within the limits; replicas follow, and are checked together behind a load
-    balancer.
+    Candidates are all parallelisms, token budgets and numbers of requests a step that the engine
+    would start with room for the load's longest request; flags that are given hold for all of
+    them; --quantization and --engine take several, separated by commas. Each is searched for the
+    highest rate that one replica holds within the limits; as few replicas as hold the asked rate
+    follow, checked together behind a load balancer.
 
     Columns:
       GPUs          replicas x tensor x pipeline x data-parallel ranks
       per hour      GPUs x price
-      per M tokens  price per hour / (rate x mean output tokens x 3600 s) x 10^6
+      per million   price per hour / (rate x mean output tokens x 3600 s) x 10^6
       replicas      that hold the rate together, in turn and least loaded
-      start one as  GPU, ranks (TP, PP, DP, EP), format, engine; flags in the line
-      holds/s       requests/s: highest rate of one replica within the limits;
+      start one as  GPU, ranks (TP, PP, DP, EP), format, engine, and the most
+                    tokens and requests of a step; flags in the line
+      holds/s       requests/s: highest rate of all replicas within the limits;
                     in brackets at both ends of the prediction's interval
-      used          %: rate / (replicas x holds/s)
+      used          %: rate / holds/s
       TTFT          ms from sending to the first token, of all replicas' requests
       TPOT          ms: (last token - first token) / (tokens - 1), likewise
-      limited by    KV memory or seats where requests wait for them in over 5 %
-                    of the time at 1.1 x holds/s; else what takes most of it
+      limited by    KV memory or max_num_seqs where requests wait for them in over
+                    5 % of the time at 1.1 x what one holds; else what takes most
       chance        %: share of 20 equally likely errors of the prediction at
-                    which the limits hold; safe: at its interval's bad end too
+                    which all replicas hold the limits; safe: at its interval's
+                    bad end too; none for a load shorter than 10 answers
       coefficients  network, or the file of --coefficients
 
-    Rows are in the order of per hour (or GPUs) / chance. Without --rate, of per hour / the rate
-    that a replica is expected to hold; tokens, TTFT and TPOT are then of one replica at holds/s.
+    Rows are in the order of per hour (or GPUs). Without --rate, of per hour / holds/s; tokens,
+    TTFT and TPOT are then of one replica at holds/s.
 
     Examples:
+      pinn plan --model Llama-3.1-8B --gpu H100,L40S --slo 'p99 ttft<=2s'
+        --input-len 1024 --output-len 256 --rate 8
+
       pinn plan --model meta-llama/Llama-3.3-70B-Instruct --rate 12
         --workload load.yaml --slo 'ttft<=1s, tpot<=40ms for 95 %'
         --gpu H100,H200,L40S --price 'H100=2.5 H200=3.2 L40S=1.1'
@@ -155,35 +170,36 @@ def plan(
       pinn plan --model Qwen/Qwen3-30B-A3B --workload trace.csv --gpu H100
         --slo 'p99 ttft<=2s' --quantization bf16,fp8
     """
-    from pinn.evaluation.workers import Workers
+    from pinn.evaluation.workers import Workers, stopping_at_once
     from pinn.interface.commands.plan_report import print_plan
 
-    made = planned(
-        workload,
-        slo,
-        model=model,
-        gpu=gpu,
-        rate=rate,
-        max_gpus=max_gpus,
-        prices={} if price is None else _prices(price),
-        configs=configs,
-        candidates=candidates,
-        disaggregate=disaggregate,
-        coefficients=coefficients or [],
-        checkpoint=checkpoint,
-        top=top,
-        seed=seed,
-        workers=Workers(backend, workers or os.cpu_count() or 1, address, torch=False),
-        progress=lambda line: print(line, file=sys.stderr, flush=True),
-        flags=flags,
-    )
-    if out is not None:
-        write_files(made, out)
+    with stopping_at_once("nothing is kept: a plan is written when it is done"):
+        made = planned(
+            workload,
+            slo,
+            model=model,
+            gpu=gpu,
+            rate=rate,
+            max_gpus=max_gpus,
+            prices={} if price is None else _prices(price),
+            configs=configs,
+            candidates=candidates,
+            disaggregate=disaggregate,
+            coefficients=coefficients or [],
+            checkpoint=checkpoint,
+            top=top,
+            seed=seed,
+            workers=Workers(backend, workers or os.cpu_count() or 1, address, torch=False),
+            progress=lambda line: print(line, file=sys.stderr, flush=True),
+            flags=flags,
+        )
+        if out is not None:
+            write_files(made, out)
     print_plan(made, out)
 
 
 def planned(
-    workload: Path,
+    workload: Path | None,
     slo: str,
     *,
     model: str | None,
@@ -210,7 +226,8 @@ def planned(
     from pinn.specs.data_folder import find_checkpoint
 
     used = find_checkpoint(checkpoint)
-    brief = _brief(workload, slo, rate, prices, max_gpus, seed, used)
+    load, flags = asked_load(workload, flags, seed)
+    brief = _brief(load, slo, rate, prices, max_gpus, used)
     wanted = _wanted(model, gpu, flags, max_gpus, coefficients)
     if configs is None:
         if not wanted.gpus or ("model" not in wanted.shared and not coefficients):
@@ -257,26 +274,28 @@ def write_files(made: Plan, out: Path) -> None:
 
 
 def _brief(
-    path: Path,
+    load: Load,
     slo: str,
     rate: float | None,
     prices: dict[str, float],
     max_gpus: int | None,
-    seed: int | None,
     checkpoint: Path,
 ) -> Brief:
     from pinn.planning.brief import Brief
     from pinn.planning.limits import parse_limits
-    from pinn.simulator.workloads.load import load_workload
     from pinn.simulator.workloads.rate import mean_rate_per_s
 
     limits = parse_limits(slo)
-    load = load_workload(path, seed)
-    mean_rate_per_s(load)
     if rate is not None and not 0 < rate < float("inf"):
-        raise PinnError(f"--rate must be positive, got {rate:g} requests/s")
-    draws = (load, *(load_workload(path, (seed or 0) + 1000 + i) for i in range(1, _DRAWS)))
-    return Brief(draws, rate, limits, checkpoint, prices, max_gpus, str(path), seed)
+        raise PinnError(f"--rate must be positive and finite, got {rate:g} requests/s")
+    if load.path is None and not {"num_prompts", "duration"} & set(load.flags.given):
+        load = replace(load, flags=replace(load.flags, duration=_DURATION_S))
+    # Flags have no rate of their own; what a server holds does not hang on the one to begin with.
+    drawn_at = 1.0 if rate is None and load.path is None else rate
+    seeds = [load.seed, *((load.seed or 0) + 1000 + i for i in range(1, _DRAWS))]
+    draws = [load.draw(drawn_at, each) for each in seeds]
+    mean_rate_per_s(draws[0])
+    return Brief(draws, rate, limits, checkpoint, prices, max_gpus, load)
 
 
 def _prices(text: str) -> dict[str, float]:

@@ -28,7 +28,7 @@ def ask_of(
     load = brief.workload
     return Ask(
         model=found[0].deployment.model.title,
-        workload=brief.path,
+        workload=brief.load.title,
         requests=len(load),
         prompt_tokens=float(load.prompt_tokens.mean()),
         output_tokens=float(load.output_tokens.mean()),

@@ -11,7 +11,15 @@ from rich.console import Console
 from rich.table import Table
 
 from pinn.planning.limits import parse_limits
-from pinn.planning.plan import POOLS_UNSURE, Choice, Fleet, Plan, burst_warning
+from pinn.planning.plan import (
+    FLEET_HOLDS_MORE,
+    POOLS_UNSURE,
+    Choice,
+    Fleet,
+    HighestRate,
+    Plan,
+    burst_warning,
+)
 from pinn.specs.files.csv_cells import write_rows
 from pinn.units import MILLISECOND
 
@@ -77,7 +85,7 @@ def _ms(choice: Choice, metric: str) -> str:
 
 
 def _rate(choice: Choice) -> str:
-    rate = choice.highest_rate
+    rate = choice.fleet_rate
     if rate.interval_per_s is None:
         return _written(rate.per_s)
     low, high = map(_written, rate.interval_per_s)
@@ -96,7 +104,9 @@ _WORDS = ("start one as", "limited by", "coefficients")
 _COLUMNS = {
     "GPUs": _Column(lambda c: str(c.gpus)),
     "per hour": _Column(lambda c: f"{c.cost_per_hour:,.2f}", _has_prices),
-    "per M tokens": _Column(lambda c: _written(c.cost_per_million_output_tokens), _has_prices),
+    "per million tokens": _Column(
+        lambda c: _written(c.cost_per_million_output_tokens), _has_prices
+    ),
     "replicas": _Column(lambda c: str(c.replicas), _has_rate),
     "start one as": _Column(lambda c: c.label),
     "holds/s": _Column(_rate),
@@ -116,18 +126,13 @@ _COLUMNS = {
 
 def _notes(plan: Plan, out: Path | None) -> list[str]:
     first = plan.choices[0]
-    rate = first.highest_rate
     on_each = parse_limits(plan.ask.slo).goodput is not None
     lines = [
         f"{plan.candidates} candidates, {plan.simulations} simulations, {plan.seconds:.0f} s.",
         "",
         "First choice: " + first.serve_command.replace("\n", "\n  and: "),
         f"Its figures: {first.simulate_command}",
-        "Error bar of its highest rate: bisection "
-        + _bisection(first)
-        + _noise(rate.seeds_per_s)
-        + _interval(first)
-        + ".",
+        *_how_sure(first),
     ]
     lines += [_fleet(first.replicas, fleet, on_each) for fleet in first.fleets]
     lines += filter(None, [burst_warning(first.seen)])
@@ -151,26 +156,34 @@ def _fleet(replicas: int, fleet: Fleet, on_each: bool) -> str:
     return f"{together}: {100 * fleet.point.met_share:.1f} % {what}{missed}"
 
 
-def _bisection(choice: Choice) -> str:
-    rate = choice.highest_rate
-    if rate.fails_per_s is None:
-        return "found no end"
-    return f"{100 * (rate.fails_per_s / rate.per_s - 1):.1f} %"
+def _how_sure(choice: Choice) -> list[str]:
+    """What one replica holds and what all do together, and how sure that is."""
+    one, all_of_them = choice.highest_rate, choice.fleet_rate
+    alone = f"One replica alone holds {_written(one.per_s)} requests/s" + _search_bar(one)
+    if choice.replicas == 1:
+        return [alone + _interval_bar(all_of_them) + "."]
+    together = f"{choice.replicas} replicas together hold {_written(all_of_them.per_s)}"
+    together += _search_bar(all_of_them) + _interval_bar(all_of_them)
+    more = f"; {FLEET_HOLDS_MORE}" if choice.fleet_holds_more else ""
+    return [f"{alone}.", f"{together}{more}."]
 
 
-def _noise(seeds: object) -> str:
-    values = list(seeds)  # type: ignore[call-overload]
-    if len(values) < 2:
-        return ""
-    return f", {len(values)} draws of the load {min(values):.3g} to {max(values):.3g}/s"
+def _search_bar(rate: HighestRate) -> str:
+    """Width of the bisection, and the spread over draws of the load."""
+    parts = []
+    if rate.fails_per_s is not None:
+        parts.append(f"no longer {_written(rate.fails_per_s)}")
+    if len(rate.seeds_per_s) > 1:
+        low, high = map(_written, (min(rate.seeds_per_s), max(rate.seeds_per_s)))
+        parts.append(f"{len(rate.seeds_per_s)} draws of the load: {low} to {high}")
+    return f" ({'; '.join(parts)})" if parts else ""
 
 
-def _interval(choice: Choice) -> str:
-    rate = choice.highest_rate
+def _interval_bar(rate: HighestRate) -> str:
     if rate.interval_per_s is None or rate.level is None:
         return ", no interval of the prediction"
-    low, high = rate.interval_per_s
-    return f", {100 * rate.level:.0f} % interval of the prediction {low:.3g} to {high:.3g}/s"
+    low, high = map(_written, rate.interval_per_s)
+    return f", {100 * rate.level:.0f} % interval of the prediction {low} to {high}/s"
 
 
 def write_csv(plan: Plan, path: Path) -> None:
@@ -190,7 +203,7 @@ def choice_rows(plan: Plan) -> list[dict[str, object]]:
 
 
 def _row(place: int, c: Choice) -> dict[str, object]:
-    low, high = c.highest_rate.interval_per_s or (None, None)
+    low, high = c.fleet_rate.interval_per_s or (None, None)
     seeds = c.highest_rate.seeds_per_s
     return {
         "rank": place,
@@ -206,10 +219,11 @@ def _row(place: int, c: Choice) -> dict[str, object]:
         "coefficients": c.coefficients,
         "highest_rate_per_s": c.highest_rate.per_s,
         "lowest_rate_that_fails_per_s": c.highest_rate.fails_per_s,
-        "highest_rate_bad_end_per_s": low,
-        "highest_rate_good_end_per_s": high,
         "highest_rate_least_draw_per_s": min(seeds, default=None),
         "highest_rate_most_draw_per_s": max(seeds, default=None),
+        "fleet_rate_per_s": c.fleet_rate.per_s,
+        "fleet_rate_bad_end_per_s": low,
+        "fleet_rate_good_end_per_s": high,
         "utilization": c.utilization,
         "rate_per_replica_per_s": c.at_rate.rate_per_s,
         "met_share": c.seen.met_share,

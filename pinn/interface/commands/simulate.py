@@ -12,6 +12,7 @@ import pinn
 from pinn.interface.commands.options import Checkpoint, Gpu, JsonPath, Model, WorkloadSeed, output
 from pinn.interface.commands.serving_flags import engine_flags
 from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.workloads.load_flags import Load, LoadFlags, asked_load
 from pinn.specs.flags import flags_of
 from pinn.specs.serving import ServingSpec
 
@@ -27,23 +28,26 @@ _POOLS = "Prefill and decode apart"
 
 
 @app.command()
-@engine_flags(ServingSpec, EngineSpec, deploys=True)
+@engine_flags(ServingSpec, EngineSpec, LoadFlags, deploys=True)
 def simulate(
     workload: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             "--workload",
             help="CSV trace, TraceV2 header, inference-perf or BLIS YAML, or a plain YAML with "
-            "prompt_tokens, output_tokens and stages or concurrency.",
+            "prompt_tokens, output_tokens and stages or concurrency; or give --input-len and the "
+            "flags beside it.",
         ),
-    ],
+    ] = None,
     model: Model = None,
     gpu: Gpu = None,
     rate: Annotated[
         float | None,
         typer.Option(
             "--rate",
-            help="Mean requests per second: the load's clock is scaled. [default: the file's own]",
+            "--request-rate",
+            help="Mean requests per second, for as long as the load lasts. [default: the file's "
+            "own]",
         ),
     ] = None,
     seed: WorkloadSeed = None,
@@ -107,6 +111,9 @@ def simulate(
     trained network.
 
     Examples:
+      pinn simulate --model Llama-3.1-8B --gpu H100 --input-len 1024
+        --output-len 256 --concurrency 64
+
       pinn simulate --model Llama-3.1-8B --gpu H100 --workload profile.yaml
 
       pinn simulate --model Qwen/Qwen3-30B-A3B --gpu H200 -tp 2
@@ -122,8 +129,9 @@ def simulate(
     from pinn.specs.files.progress import doing
 
     named = {"model": model, "gpu": gpu}
+    load, flags = asked_load(workload, flags, seed)
     given = {name: value for name, value in named.items() if value is not None} | flags
-    sources = (workload, rate, seed, checkpoint, coefficients)
+    sources = (load, rate, checkpoint, coefficients)
     if (prefill, decode, kv_link_gb_per_s) != (None, None, None):
         from pinn.interface.commands.simulate_pools import pool_flags, refuse, serve_pools
 
@@ -147,9 +155,8 @@ def simulate(
 
 def simulation_job(
     given: dict[str, Any],
-    path: Path,
+    load: Load,
     rate: float | None,
-    seed: int | None,
     checkpoint: Path | None,
     coefficients: Path | None,
 ) -> tuple[Job, LinearLatency]:
@@ -157,17 +164,13 @@ def simulation_job(
     from pinn.coefficients.coefficient_set import read_coefficient_set
     from pinn.coefficients.configurations import canonical, make_deployment
     from pinn.simulator.many import Job
-    from pinn.simulator.workloads.load import load_workload
-    from pinn.simulator.workloads.rate import at_rate
 
     of_engine = {flag.name for flag in flags_of(EngineSpec)}
     engine = EngineSpec(**{name: v for name, v in given.items() if name in of_engine})
     named = read_coefficient_set(coefficients).configuration() if coefficients else {}
     flags = {name: v for name, v in given.items() if name not in of_engine}
     deployment = make_deployment(canonical(named | flags))
-    workload = load_workload(path, seed)
-    if rate is not None:
-        workload = at_rate(workload, rate)
+    workload = load.draw(rate)
     latency = _latency(deployment, checkpoint, coefficients)
     return Job(deployment, workload, latency, engine), latency
 
@@ -259,9 +262,8 @@ def _write_tables(run: Run, requests: Path | None, timeline: Path | None) -> Non
 
 def _about(
     job: Job,
-    workload: Path,
+    load: Load,
     rate: float | None,
-    seed: int | None,
     checkpoint: Path | None,
     coefficients: Path | None,
 ) -> dict[str, Any]:
@@ -277,7 +279,7 @@ def _about(
     source = coefficients or find_checkpoint(checkpoint)
     return facts | {
         "recipe": job.deployment.recipe.described(),
-        "workload": {"path": str(workload), "rate_per_s": rate, "seed": seed},
+        "workload": load.document | {"rate_per_s": rate, "seed": load.seed},
         "coefficients": {"path": str(source), "sha256": file_sha256(source)},
         "simulated_by": f"pinn {pinn.__version__}",
     }

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from pinn.errors import PinnError
+from pinn.simulator.workloads.load_flags import LoadFlags
 from pinn.specs.flags import Flag, flags_of
 from pinn.specs.serving import ServingSpec
 
@@ -44,6 +45,8 @@ def given_flags(flags: Mapping[str, FlagValue], *specifications: type) -> dict[s
     """
     declared = _declared(specifications)
     serving = {name for each in _declared((ServingSpec,)).values() for name in each.other_names}
+    loads = {name: f.name for f in flags_of(LoadFlags) for name in f.other_names}
+    flags = {loads.get(n, n) if LoadFlags in specifications else n: v for n, v in flags.items()}
     known = {*declared, *serving, "quantization", "precision"}
     found = {}
     for name, value in flags.items():

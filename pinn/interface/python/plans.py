@@ -15,6 +15,7 @@ from pinn.interface.python.flags import FlagValue, given_flags, with_flags
 from pinn.interface.python.prediction import path_or_none
 from pinn.planning.plan import Plan
 from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.workloads.load_flags import LoadFlags
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.serving import ServingSpec
 
@@ -54,10 +55,10 @@ class PlannedFleet:
         return text.getvalue()
 
 
-@with_flags(ServingSpec, EngineSpec)
+@with_flags(ServingSpec, EngineSpec, LoadFlags)
 def plan(
-    workload: str | Path,
-    slo: str,
+    workload: str | Path | None = None,
+    slo: str = "",
     model: str | Path | None = None,
     gpu: str | Path | Sequence[str | Path] = (),
     *,
@@ -77,11 +78,14 @@ def plan(
     """What to rent for a load, how to start it, and how sure that is, as ``pinn plan`` says.
 
     Args:
-        workload: File of the load, as of :func:`pinn.simulate`; no closed loop.
-        slo: Limits, such as ``"ttft<=1s, tpot<=40ms for 95 %"`` or ``"p99 ttft<=2s"``.
+        workload: File of the load, as of :func:`pinn.simulate`; no closed loop. None where flags
+            say it, such as ``input_len=1024, output_len=256``.
+        slo: Limits, which are needed, such as ``"p99 ttft<=2s"`` or
+            ``"ttft<=1s, tpot<=40ms for 95 %"``.
         model: Name, or path of a config.json or its folder.
         gpu: One or several GPUs that may be rented.
-        rate: Mean requests per second to serve. [default: how much each candidate serves]
+        rate: Mean requests per second to serve, for as long as the load lasts.
+            [default: how much each candidate serves]
         max_gpus: GPUs to rent at most.
         prices: Per GPU and hour. [default: GPUs are counted]
         configs: File of the only candidates.
@@ -92,14 +96,14 @@ def plan(
         top: Rows to examine in full.
         seed: Of random draws. [default: the file's, else 0]
         workers: Processes; with more than 1, call it below ``if __name__ == "__main__"``.
-        **flags: The engine's flags; they hold for all candidates.
+        **flags: The engine's flags, which hold for all candidates, and the load's.
 
     Raises:
         PinnError: If nothing fits or holds the limits, with what comes nearest.
     """
     gpus = [gpu] if isinstance(gpu, str | Path) else gpu
     made = planned(
-        Path(workload),
+        path_or_none(workload),
         slo,
         model=None if model is None else str(model),
         gpu=",".join(map(str, gpus)) or None,
@@ -115,6 +119,6 @@ def plan(
         seed=seed,
         workers=Workers(count=workers, torch=False),
         progress=lambda _: None,
-        flags=given_flags(flags, ServingSpec, EngineSpec),
+        flags=given_flags(flags, ServingSpec, EngineSpec, LoadFlags),
     )
     return PlannedFleet(made)

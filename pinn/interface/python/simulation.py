@@ -17,6 +17,7 @@ from pinn.interface.python.flags import FlagValue, given_flags, with_flags
 from pinn.interface.python.prediction import named, path_or_none
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.run import Run
+from pinn.simulator.workloads.load_flags import LoadFlags, asked_load
 from pinn.specs.deployment import Deployment
 from pinn.specs.serving import ServingSpec
 
@@ -66,9 +67,9 @@ class Simulation:
         return text.getvalue()
 
 
-@with_flags(ServingSpec, EngineSpec)
+@with_flags(ServingSpec, EngineSpec, LoadFlags)
 def simulate(
-    workload: str | Path | Mapping[str, Any] | pd.DataFrame,
+    workload: str | Path | Mapping[str, Any] | pd.DataFrame | None = None,
     model: str | Path | None = None,
     gpu: str | Path | None = None,
     *,
@@ -85,28 +86,34 @@ def simulate(
     >>> found = simulate(load, "meta-llama/Llama-3.1-8B", "H100", max_num_seqs=4)
     >>> found.figures["completed_requests"], found.figures["running_max"]
     (40, 4)
+    >>> alike = simulate(model="meta-llama/Llama-3.1-8B", gpu="H100", input_len=512, output_len=64,
+    ...                  concurrency=8, num_prompts=40, max_num_seqs=4)
+    >>> alike.figures["e2e_mean_ms"] == found.figures["e2e_mean_ms"]
+    True
     >>> bool(found.requests()["ttft_s"].max() < found.requests()["e2e_s"].max())
     True
 
     Args:
         workload: File, as of ``pinn simulate --workload``; or the content of a plain one as a
             mapping; or a DataFrame with ``arrival_s``, ``prompt_tokens`` and ``output_tokens``.
+            None where flags say it, such as ``input_len=1024, output_len=256, concurrency=64``.
         model: Name, or path of a config.json or its folder.
         gpu: Name, or path of a datasheet's JSON file.
-        rate: Mean requests per second: the load's clock is scaled.
+        rate: Mean requests per second, for as long as the load lasts. [default: the file's own]
         seed: Of random draws. [default: the file's, else 0]
         sensitivity: Figure, such as ``e2e_mean_ms``, to say for how each coefficient moves it.
         coefficients: File of ``pinn calibrate``, in place of the network.
         checkpoint: Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]
-        **flags: The engine's flags; those not given have its defaults.
+        **flags: The engine's and the load's flags; those not given have their defaults.
 
     Raises:
         PinnError: If something is unknown, does not fit together, or cannot be served.
     """
-    given = named(model, gpu) | given_flags(flags, ServingSpec, EngineSpec)
+    given = given_flags(flags, ServingSpec, EngineSpec, LoadFlags)
     sources = path_or_none(checkpoint), path_or_none(coefficients)
     with workload_file(workload) as path:
-        job, latency = command.simulation_job(given, path, rate, seed, *sources)
+        load, given = asked_load(path, given, seed)
+        job, latency = command.simulation_job(named(model, gpu) | given, load, rate, *sources)
     run = job.run()
     intervals = command.intervals_of(run, job, latency, *sources)
     moved = command.sensitivity_of(job, latency, run, sensitivity)
@@ -115,11 +122,11 @@ def simulate(
 
 @contextlib.contextmanager
 def workload_file(
-    workload: str | Path | Mapping[str, Any] | pd.DataFrame,
-) -> Iterator[Path]:
+    workload: str | Path | Mapping[str, Any] | pd.DataFrame | None,
+) -> Iterator[Path | None]:
     """The file of a workload; written for the time being where it is none."""
-    if isinstance(workload, str | Path):
-        yield Path(workload)
+    if workload is None or isinstance(workload, str | Path):
+        yield None if workload is None else Path(workload)
         return
     with tempfile.TemporaryDirectory() as folder:
         if isinstance(workload, Mapping):

@@ -69,12 +69,31 @@ def random_draws(seed: int) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def read_stages(stages: Sequence[tuple[float, float]], where: str) -> list[Stage]:
+def read_stages(
+    stages: Sequence[tuple[float, float]], where: str, mean_rate_per_s: float | None = None
+) -> list[Stage]:
     """Load stages of a file, from (requests per second, seconds).
+
+    Args:
+        stages: As the file has them.
+        where: The file, for messages.
+        mean_rate_per_s: Of all stages together: their rates are multiplied alike, and each lasts
+            as long as it did. None for the file's own rates.
 
     Raises:
         PinnError: If one sends nothing, with its number, counted from 0.
     """
+    found = _stages(stages, where)
+    if mean_rate_per_s is None:
+        return found
+    seconds = sum(stage.duration_s for stage in found)
+    sent = f"{where}: {mean_rate_per_s:g} requests/s for its {seconds:g} s"
+    check_requests(mean_rate_per_s * seconds, sent)
+    factor = mean_rate_per_s * seconds / sum(s.rate_per_s * s.duration_s for s in found)
+    return _stages([(stage.rate_per_s * factor, stage.duration_s) for stage in found], where)
+
+
+def _stages(stages: Sequence[tuple[float, float]], where: str) -> list[Stage]:
     found = []
     for i, (rate_per_s, duration_s) in enumerate(stages):
         try:

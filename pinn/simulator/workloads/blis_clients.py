@@ -54,6 +54,11 @@ class BlisArrival(_Strict):
             return rng.gamma(self.shape, scale_s, count)
         return rng.weibull(self.shape, count) * scale_s
 
+    def faster(self, factor: float) -> BlisArrival:
+        """The same with so many times the rate."""
+        scale = None if self.scale is None else self.scale / factor
+        return self.model_copy(update={"scale": scale})
+
 
 class BlisLengths(_Strict):
     """Lengths as ``pinn.simulator.workloads.lengths`` draws them, or ``empirical`` weights."""
@@ -84,6 +89,12 @@ class _Window(_Strict):
     arrival: BlisArrival | None = None
     input_distribution: BlisLengths | None = None
     output_distribution: BlisLengths | None = None
+
+    def faster(self, factor: float) -> _Window:
+        """The same with so many times the rate."""
+        rate = None if self.trace_rate is None else self.trace_rate * factor
+        arrival = None if self.arrival is None else self.arrival.faster(factor)
+        return self.model_copy(update={"trace_rate": rate, "arrival": arrival})
 
 
 class _Lifecycle(_Strict):
@@ -129,6 +140,14 @@ class BlisClient(_Strict):
     def prefix_tokens(self) -> int:
         """Tokens of the prefix; BLIS gives a group without a length one of its own."""
         return (self.prefix_length or DEFAULT_PREFIX_TOKENS) if self.prefix_group else 0
+
+    def faster(self, factor: float) -> BlisClient:
+        """The same with so many times the rate, whatever sets it."""
+        windows = [window.faster(factor) for window in (self.lifecycle or _Lifecycle()).windows]
+        lifecycle = None if self.lifecycle is None else _Lifecycle(windows=windows)
+        return self.model_copy(
+            update={"arrival": self.arrival.faster(factor), "lifecycle": lifecycle}
+        )
 
     @property
     def timeout_s(self) -> float:

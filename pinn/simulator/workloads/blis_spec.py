@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from pinn.errors import PinnError
-from pinn.simulator.workloads.arrivals import check_requests, random_draws
+from pinn.simulator.workloads.arrivals import check_requests, random_draws, read_stages
 from pinn.simulator.workloads.blis_clients import BlisClient, Requests, send
 from pinn.simulator.workloads.sharing import share_prompts
 from pinn.simulator.workloads.workload import Workload
@@ -80,13 +80,16 @@ def is_blis_spec(values: dict[str, Any]) -> bool:
     )
 
 
-def read_blis_spec(values: dict[str, Any], path: Path, seed: int | None = None) -> Workload:
+def read_blis_spec(
+    values: dict[str, Any], path: Path, seed: int | None = None, rate_per_s: float | None = None
+) -> Workload:
     """The load of a BLIS workload specification, all clients merged in the order of arrival.
 
     Args:
         values: Contents of the file.
         path: Where they come from, for messages.
         seed: In place of the file's.
+        rate_per_s: Mean rate, in place of the file's.
 
     Raises:
         PinnError: If a key is unknown or asks for what cannot be simulated, if a rate is not
@@ -94,6 +97,8 @@ def read_blis_spec(values: dict[str, Any], path: Path, seed: int | None = None) 
     """
     _check_served(values, str(path))
     spec = check(_Spec, values, path, _REMEDY)
+    if rate_per_s is not None:
+        spec = _at_rate(spec, path, rate_per_s)
     rng = random_draws(spec.seed if seed is None else seed)
     if (spec.inference_perf is None) == (not spec.clients):
         raise PinnError(f"{path}: give clients or inference_perf, one of the two")
@@ -104,6 +109,28 @@ def read_blis_spec(values: dict[str, Any], path: Path, seed: int | None = None) 
     else:
         parts = _open_clients(spec, path, rng)
     return _merged(parts, spec, path)
+
+
+def _at_rate(spec: _Spec, path: Path, rate_per_s: float) -> _Spec:
+    """The specification at a mean rate: as long as it was, with more or fewer requests."""
+    load = spec.inference_perf
+    if load is not None:
+        rates = [(stage.rate, stage.duration) for stage in load.stages]
+        stages = [
+            _Stage(rate=stage.rate_per_s, duration=stage.duration_s)
+            for stage in read_stages(rates, str(path), rate_per_s)
+        ]
+        return spec.model_copy(
+            update={"inference_perf": load.model_copy(update={"stages": stages})}
+        )
+    if not (spec.aggregate_rate or 0) > 0:
+        return spec  # a closed loop, or refused for having no rate
+    factor = rate_per_s / (spec.aggregate_rate or rate_per_s)
+    count = None if spec.num_requests is None else max(round(spec.num_requests * factor), 1)
+    clients = [client.faster(factor) for client in spec.clients]
+    return spec.model_copy(
+        update={"aggregate_rate": rate_per_s, "num_requests": count, "clients": clients}
+    )
 
 
 def _check_served(values: Any, where: str) -> None:

@@ -73,6 +73,7 @@ def read_inference_perf(
     path: Path,
     seed: int = 0,
     prompt_range: tuple[float, float] = (1.0, 1.0),
+    rate_per_s: float | None = None,
 ) -> Workload:
     """The load that inference-perf sends for a profile or config.
 
@@ -81,13 +82,15 @@ def read_inference_perf(
         path: Where they come from, for messages.
         seed: Of the random draws.
         prompt_range: True prompt lengths over nominal ones, see ``shared_prefix``.
+        rate_per_s: Mean rate of its stages, in place of their own.
 
     Raises:
         PinnError: If a key has no meaning, or the data need texts that the file does not hold.
     """
     config = check(_Config, values, path, _REMEDY)
     load, data = config.load, config.data
-    stages = read_stages([(stage.rate, stage.duration) for stage in load.stages], str(path))
+    rates = [(stage.rate, stage.duration) for stage in load.stages]
+    stages = read_stages(rates, str(path), rate_per_s)
     timeout = AIOHTTP_TIMEOUT_S if load.request_timeout is None else load.request_timeout
     if data.type == "shared_prefix":
         prefix = data.shared_prefix or _SharedPrefix()

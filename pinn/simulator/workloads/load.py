@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from pinn.errors import PinnError
+from pinn.simulator.workloads.arrivals import check_requests
+from pinn.simulator.workloads.rate import at_rate, mean_rate_per_s, repeated
 from pinn.simulator.workloads.workload import Workload
 
 FORMATS = (
@@ -14,27 +17,48 @@ FORMATS = (
 )
 
 
-def load_workload(path: str | Path, seed: int | None = None) -> Workload:
+def load_workload(
+    path: str | Path, seed: int | None = None, rate_per_s: float | None = None
+) -> Workload:
     """Load a workload; what kind of file it is shows in its contents.
 
     Args:
         path: A CSV or YAML (or JSON) file.
         seed: Of the random draws, in place of the file's (0 where it names none).
+        rate_per_s: Exact mean rate, in place of the file's. Loads that are drawn last as long as
+            they would, with more or fewer requests, as if the file named that rate. A recorded one
+            is sent faster and again and again for as long as it lasts, or slower.
 
     Raises:
         PinnError: If the file is of no known kind or cannot be used.
     """
-    path = Path(path)
+    if rate_per_s is not None:
+        if not 0 < rate_per_s < math.inf:
+            raise PinnError(f"a rate must be positive and finite, got {rate_per_s:g} requests/s")
+        return at_rate(_load(Path(path), seed, rate_per_s), rate_per_s)
+    return _load(Path(path), seed, None)
+
+
+def _load(path: Path, seed: int | None, rate_per_s: float | None) -> Workload:
     if not path.is_file():
         raise PinnError(f"no workload at {path}: give {FORMATS}")
     if path.suffix == ".csv":
         from pinn.simulator.workloads.csv_trace import read_csv_trace
 
-        return read_csv_trace(path)
-    return _load_yaml(path, seed)
+        return _recorded(read_csv_trace(path), rate_per_s)
+    return _load_yaml(path, seed, rate_per_s)
 
 
-def _load_yaml(path: Path, seed: int | None) -> Workload:
+def _recorded(workload: Workload, rate_per_s: float | None) -> Workload:
+    """As many requests as are sent at a rate while a recorded load lasts, but no fewer than its."""
+    if rate_per_s is None:
+        return workload
+    count = len(workload) * rate_per_s / mean_rate_per_s(workload)
+    check_requests(count, f"workload {workload.name} at {rate_per_s:g}/s")
+    return repeated(workload, round(count)) if count > len(workload) else workload
+
+
+def _load_yaml(path: Path, seed: int | None, rate_per_s: float | None) -> Workload:
     from pinn.simulator.workloads.blis_spec import is_blis_spec, read_blis_spec
     from pinn.simulator.workloads.inference_perf import is_inference_perf, read_inference_perf
     from pinn.simulator.workloads.plain_spec import read_plain_spec
@@ -42,13 +66,13 @@ def _load_yaml(path: Path, seed: int | None) -> Workload:
 
     values = read_mapping(path)
     if "trace_version" in values:
-        return _load_trace(path, str(values.get("time_unit", "us")))
+        return _recorded(_load_trace(path, str(values.get("time_unit", "us"))), rate_per_s)
     if is_inference_perf(values):
-        return read_inference_perf(values, path, seed or 0)
+        return read_inference_perf(values, path, seed or 0, rate_per_s=rate_per_s)
     if is_blis_spec(values):
-        return read_blis_spec(values, path, seed)
+        return read_blis_spec(values, path, seed, rate_per_s)
     if "prompt_tokens" in values:
-        return read_plain_spec(values, path, seed)
+        return read_plain_spec(values, path, seed, rate_per_s)
     raise PinnError(f"{path}: cannot tell what kind of workload this is: give {FORMATS}")
 
 

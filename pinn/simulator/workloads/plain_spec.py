@@ -54,8 +54,16 @@ class _Spec(BaseModel):
     seed: Whole = 0
 
 
-def read_plain_spec(values: dict[str, Any], path: Path, seed: int | None = None) -> Workload:
+def read_plain_spec(
+    values: dict[str, Any], path: Path, seed: int | None = None, rate_per_s: float | None = None
+) -> Workload:
     """The load of a plain specification.
+
+    Args:
+        values: Contents of the file.
+        path: Where they come from, for messages.
+        seed: In place of the file's.
+        rate_per_s: Mean rate of its stages, in place of their own.
 
     Raises:
         PinnError: If a key is unknown or the loop is neither open nor closed.
@@ -73,7 +81,9 @@ def read_plain_spec(values: dict[str, Any], path: Path, seed: int | None = None)
         )  # fmt: skip
     if spec.stages is None:
         raise PinnError(f"{path}: give stages (rate, duration), or concurrency and requests")
-    stages = read_stages([(stage.rate, stage.duration) for stage in spec.stages], str(path))
+    stages = read_stages(
+        [(stage.rate, stage.duration) for stage in spec.stages], str(path), rate_per_s
+    )
     if spec.groups is not None:
         return shared_prefix(
             stages, groups=spec.groups, prompts_per_group=spec.prompts_per_group,

@@ -1,4 +1,4 @@
-"""The same load at another rate: its clock scaled, or fewer of its requests."""
+"""The same load at another rate: its clock scaled, its requests repeated, or fewer of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from pinn.errors import PinnError
+from pinn.simulator.workloads.arrivals import check_requests
 from pinn.simulator.workloads.workload import Workload
 
 
@@ -51,6 +52,47 @@ def at_rate(workload: Workload, rate_per_s: float) -> Workload:
         stage_starts_s=tuple(start * factor for start in workload.stage_starts_s),
         stage_gap_s=workload.stage_gap_s * factor,
     )
+
+
+def repeated(workload: Workload, count: int) -> Workload:
+    """So many requests: the load's own, and then the same again, as often as it takes.
+
+    Each repetition begins where the next request of the one before would be due, in the mean. Its
+    prompts are its own: what they share they share with requests of the same repetition.
+
+    Raises:
+        PinnError: If there are too many, or the load has no rate.
+    """
+    n = len(workload)
+    copies = -(-count // n)
+    check_requests(copies * n, f"workload {workload.name}, {copies:,} times")
+    if copies <= 1:
+        return thinned(workload, np.arange(n) < count)
+    copy = np.repeat(np.arange(copies), n)
+
+    def tiled(column: np.ndarray) -> np.ndarray:
+        return np.tile(column, copies)
+
+    donor = tiled(workload.shares_with)
+    if workload.stages_wait:
+        offset, stage = tiled(workload.offset_s), tiled(workload.stage) + copy * workload.stages
+        starts = workload.stage_starts_s
+    else:
+        offset = tiled(_clock_s(workload)) + copy * (n / mean_rate_per_s(workload))
+        stage, starts = np.zeros(copies * n, np.int64), (0.0,)
+    whole = replace(
+        workload,
+        prompt_tokens=tiled(workload.prompt_tokens),
+        output_tokens=tiled(workload.output_tokens),
+        offset_s=offset,
+        stage=stage,
+        shares_with=np.where(donor >= 0, donor + copy * n, -1),
+        shared_tokens=tiled(workload.shared_tokens),
+        transferred_tokens=tiled(workload.transferred_tokens),
+        timeout_s=tiled(workload.timeout_s),
+        stage_starts_s=starts,
+    )
+    return thinned(whole, np.arange(copies * n) < count)
 
 
 def thinned(workload: Workload, kept: Bool[np.ndarray, " n"]) -> Workload:

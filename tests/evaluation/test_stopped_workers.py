@@ -1,0 +1,77 @@
+"""Workers end with the process that started them, however that ends, and let go of its pipes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import worker_tasks
+from worker_tasks import PATIENCE_S
+
+_CODE = """
+import sys
+from pathlib import Path
+import worker_tasks
+from pinn.evaluation.workers import Workers, stopping_at_once
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    with stopping_at_once("one thing is kept"), Workers(count=2, torch=False).kept() as kept:
+        list(kept.run(worker_tasks.sleep_on, [folder] * 2))
+"""
+
+
+def started(folder):
+    """A process whose two workers are at work, and their ids."""
+    script = folder / "script.py"
+    script.write_text(_CODE)
+    path = os.pathsep.join([str(Path(worker_tasks.__file__).parent), *sys.path])
+    met = folder / "met"
+    met.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(met)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    until = time.monotonic() + PATIENCE_S
+    while len(list(met.iterdir())) < 2:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until, "no two workers at work"
+        time.sleep(0.01)
+    return process, [int(each.name) for each in met.iterdir()]
+
+
+def has_ended(pid):
+    """Whether a process is gone, or dead and not yet waited for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are looked up in /proc")
+@pytest.mark.parametrize(
+    ("number", "status", "says"),
+    [
+        (signal.SIGINT, 128 + signal.SIGINT, "stopping: one thing is kept\n"),
+        (signal.SIGTERM, 128 + signal.SIGTERM, "stopping: one thing is kept\n"),
+        (signal.SIGKILL, -signal.SIGKILL, None),  # nothing is left that could say so
+    ],
+)
+def test_workers_end_with_their_parent(tmp_path, number, status, says):
+    process, workers = started(tmp_path)
+    process.send_signal(number)
+    # Returns when nobody holds the pipes any more; a worker sleeps for minutes.
+    _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == status
+    assert says in (said, None)
+    until = time.monotonic() + PATIENCE_S
+    while not all(map(has_ended, workers)):
+        assert time.monotonic() < until, "a worker goes on"
+        time.sleep(0.01)
