@@ -6,11 +6,12 @@ flag sets, such as the kind of schedule, stands here with its source.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from functools import lru_cache
 
 from pinn.errors import PinnError
-from pinn.specs.engine_defaults import models_named
+from pinn.specs.engine_defaults import models_named, unread_notice
 from pinn.specs.expert_kernels import known_kernels
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.own_kernels import (
@@ -74,6 +75,9 @@ def _shared_recipe(
 def _recipe(
     serving: ServingSpec, gpu: GpuSpec, model_type: str, said_by: Mapping[str, str]
 ) -> EffectiveRecipe:
+    notice = unread_notice(serving.engine, serving.engine_version)
+    if notice is not None:
+        warnings.warn(notice, stacklevel=2)
     found = RecipeFields(serving, gpu, model_type, said_by)
     _settle_parallelism(found)
     _settle_what_flags_say(found)
