@@ -47,6 +47,7 @@ _SETTINGS = [
     ("uncached_first", "i8"),
     ("cuts_lone_prompts", "i8"),
     ("awaits_preempted", "i8"),
+    ("foresees", "i8"),  # whether SGLang plans by the lengths of outputs
     ("prefill_first", "i8"),  # prompts in steps of their own
     ("prompt_budget", "i8"),  # prompt tokens after which such a step takes no further request
     ("chunk_multiple", "i8"),

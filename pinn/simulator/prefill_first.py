@@ -1,8 +1,9 @@
 """Steps of prompts apart from steps of decodes, as SGLang schedules them.
 
 Mirrors ``sglang/srt/managers/scheduler.py: get_next_batch_to_run`` and ``schedule_policy.py:
-PrefillAdder`` of 0.5.9 with the first-come-first-served policy: waiting prompts go first and the
-decodes wait; where none fits, all running requests decode. Left out: mixed chunks, priorities,
+PrefillAdder`` of 0.5.9, and of 0.5.23 where ``foresees`` is set, with the first-come-first-served
+policy: waiting prompts go first and the decodes wait; where none fits, all running requests decode.
+Left out: mixed chunks, priorities,
 LoRA, hierarchical cache, sliding-window pools. Outputs always have their full length, as with
 ``ignore_eos``. A prefix that two requests computed side by side is held twice until they end.
 """
@@ -58,7 +59,9 @@ def _take_stock(engine, replica):
     """
     state = arrays.replicas(engine)[replica]
     chunked = state.chunked
-    if state.last_prompts and not engine.asynchronous and state.ended > 0:
+    if state.ended > 0 and (
+        engine.foresees or (state.last_prompts and not engine.asynchronous)
+    ):  # From 0.5.22 on those that have ended are filtered out in every turn.
         state.full = 0
     else:
         state.unfiltered += state.ended
@@ -77,11 +80,14 @@ def _take_stock(engine, replica):
 def _schedule_prompts(engine, replica, column, now):
     """``_get_new_batch_prefill_raw``: the prompt that was cut, then waiting ones in their order."""
     state = arrays.replicas(engine)[replica]
+    others = state.running - (state.chunked >= 0)
+    if engine.foresees and others == 0:
+        state.full = 0
     if state.chunked < 0 and (state.full > 0 or state.waiting == 0):
         return
-    places = engine.max_seqs - (state.running - (state.chunked >= 0)) - state.unfiltered
+    places = engine.max_seqs - others - state.unfiltered
     state.alone = places == engine.max_seqs
-    if state.chunked >= 0 and places <= 0:
+    if places <= 0 and (state.chunked >= 0) != (engine.foresees > 0):
         state.full = 1
         return
     expected = _expected_tokens(engine, replica)
@@ -93,6 +99,9 @@ def _schedule_prompts(engine, replica, column, now):
     r = state.waiting_head
     while r >= 0:
         after = arrays.requests(engine)[r].after
+        spent = prompts_left <= 0 or left <= 0
+        if engine.foresees and spent and _free_tokens(engine, replica) > expected:
+            return
         if taken >= places:
             state.full = 1
             return
@@ -103,13 +112,13 @@ def _schedule_prompts(engine, replica, column, now):
         )
         if result == _ADDED:
             taken += 1
-            expected += promised
+            expected += promised + _spare_block(engine)
             left, prompts_left = left - tokens, prompts_left - tokens
             if _free_tokens(engine, replica) - expected <= 0:
                 result = _NO_ROOM
             elif prompts_left <= 0 or left <= 0:
                 result = _STOPPED
-        if result == _NO_ROOM:
+        if result == _NO_ROOM and (not engine.foresees or taken > 0 or others > 0):
             state.full = 1
         if result != _ADDED:
             return
@@ -124,14 +133,17 @@ def _free_tokens(engine, replica):
 
 @inner
 def _expected_tokens(engine, replica):
-    """``rem_total_token_offset``: what the running requests are expected to write still."""
+    """``rem_total_token_offset``: what the running requests are expected to write still.
+
+    From 0.5.22 on all of it, for requests that ignore the end of text.
+    """
     state, running = arrays.replicas(engine)[replica], arrays.running(engine)[replica]
     total = 0.0
     for i in range(state.running):
         if running[i] != state.chunked:
             request = arrays.requests(engine)[running[i]]
             left = min(request.output - request.generated, MOST_EXPECTED_TOKENS)
-            total += left * state.expected
+            total += left if engine.foresees else left * state.expected
     return total
 
 
@@ -151,7 +163,13 @@ def _go_on(engine, replica, column, left, expected):
     if tokens == wanted:
         state.chunked = -1
         expected += min(request.output, MOST_EXPECTED_TOKENS)
-    return blocks_for(engine, tokens) * engine.block_size, expected
+    return blocks_for(engine, tokens) * engine.block_size, expected + _spare_block(engine)
+
+
+@inner
+def _spare_block(engine):
+    """A block that 0.5.22 and later keep back for each request of a batch."""
+    return engine.block_size if engine.foresees else 0
 
 
 @inner
@@ -162,15 +180,16 @@ def _start(engine, replica, column, r, now, left, prompts_left, taken, guesses, 
     computed = hits * engine.block_size
     tokens = request.prompt + request.generated - computed
     paged = blocks_for(engine, tokens) * engine.block_size
+    spare = _spare_block(engine)
     room = _free_tokens(engine, replica) - expected
     if engine.caching:
-        written = min(request.output - request.generated, MOST_EXPECTED_TOKENS)
+        written = min(request.output - request.generated, MOST_EXPECTED_TOKENS) + spare
         if tokens + written >= room - _unlocked_tokens(engine, replica, r, hits):
             return _NO_ROOM, 0, 0
-        if paged >= prompts_left and taken > 0:
+        if paged >= prompts_left and taken > 0 and not (engine.foresees and engine.chunked):
             return _STOPPED, 0, 0
-    elif paged > min(room, _free_tokens(engine, replica)) or not _all_fit(
-        engine, replica, paged, guesses
+    elif paged + spare > min(room, _free_tokens(engine, replica) - taken * spare) or not _all_fit(
+        engine, replica, paged + (taken + 1) * spare, guesses
     ):
         return _NO_ROOM, 0, 0
     promised = min(request.output, MOST_EXPECTED_TOKENS)
@@ -274,10 +293,16 @@ def _schedule_decodes(engine, replica, column):
     state, running = arrays.replicas(engine)[replica], arrays.running(engine)[replica]
     if state.unfiltered > 0:
         state.full = state.unfiltered = 0
-    if state.running == 0:
+    ending = 0
+    for i in range(state.running):
+        ending += _ends_in_flight(engine, running[i])
+    if ending > 0 or state.running == 0:
         state.full = 0
+    if state.running == ending:
         return
     if _decode_blocks(engine, replica) > state.free_blocks:
+        if ending > 0:
+            return  # They free their blocks when their step ends.
         _retract(engine, replica)
     else:
         least = engine.expected_share * LEAST_EXPECTED
@@ -285,9 +310,20 @@ def _schedule_decodes(engine, replica, column):
         state.expected = max(state.expected - decay, least)
     for i in range(state.running):
         r = running[i]
+        if _ends_in_flight(engine, r):
+            continue
         tokens = 1 + engine.drafts
         grow(engine, replica, r, arrays.requests(engine)[r].computed + tokens)
         add_to_batch(engine, replica, column, r, tokens)
+
+
+@inner
+def _ends_in_flight(engine, r):
+    """``_reqs_finishing_inflight`` of 0.5.22 and later: whose last token a queued step makes."""
+    request = arrays.requests(engine)[r]
+    # A step with drafts may make fewer tokens than it is waited for.
+    known = engine.foresees and engine.asynchronous and engine.drafts == 0
+    return known and request.generated + request.placeholders >= request.output
 
 
 @inner
@@ -297,6 +333,8 @@ def _decode_blocks(engine, replica):
     needed = 0
     for i in range(state.running):
         request = arrays.requests(engine)[running[i]]
+        if _ends_in_flight(engine, running[i]):
+            continue
         if engine.drafts > 0:
             whole = blocks_for(engine, request.computed + 1 + engine.drafts)
             needed += max(whole - request.blocks, 0)

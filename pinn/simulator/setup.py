@@ -140,6 +140,7 @@ def _settings(
         "waits_for_all": recipe.data_parallel_size > 1,
         "rounds_up": len(recipe.graph_sizes) > 0,
         "expected_share": recipe.admission_share,
+        "foresees": recipe.foresees_ends,
         "drafts": drafts,
         "lookahead": drafts if deployment.draft and recipe.admission == NEXT_STEP else 0,
         "depth": pipeline + (stagger > 0) if pipeline > 1 else 1 + overlap,

@@ -63,6 +63,8 @@ class EffectiveRecipe:
         max_requests: Running requests of one replica.
         admission: ``NEXT_STEP``, ``ESTIMATE`` or ``COMPLETION``.
         admission_share: Under ``ESTIMATE``, the share of an output that is expected at first.
+        foresees_ends: Whether running requests count with all that they will still write, and are
+            not decoded beyond their last token nor keep their places then (SGLang from 0.5.22).
         poll_interval: Decode steps between two looks at the queue of new requests.
         prompt_wait_steps: Steps that new prompts wait for others while decodes go on; 0 for none.
         prompt_wait_tokens: Tokens of a step that end the wait; under attention data parallelism a
@@ -109,6 +111,7 @@ class EffectiveRecipe:
     max_requests: int
     admission: str
     admission_share: float
+    foresees_ends: bool
     poll_interval: int
     prompt_wait_steps: int
     prompt_wait_tokens: int

@@ -102,6 +102,7 @@ def _settle_what_flags_say(found: RecipeFields) -> None:
     found.take("fused_all_reduce", "fuse_all_reduce")
     found.take("moe_kernels", "moe_backend", known_kernels)
     found.take("sampler", "sampling_backend")
+    found.put("foresees_ends", False, "SGLang alone, from 0.5.22 on")
 
 
 def _settle_parallelism(found: RecipeFields) -> None:

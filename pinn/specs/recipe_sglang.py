@@ -50,6 +50,9 @@ def settle_sglang(found: RecipeFields) -> None:
     found.put("admission", ESTIMATE, adder)
     share = _EXPECTED_SHARE * (_EXPECTED_SHARE_OF_DP if serving.enable_dp_attention else 1.0)
     found.put("admission_share", min(share * serving.schedule_conservativeness, 1.0), adder)
+    if number >= (0, 5, 22):
+        source = "sglang 0.5.22 schedule_policy.py, scheduler.py: _reqs_finishing_inflight"
+        found.put("foresees_ends", True, source)
     found.take("poll_interval", "scheduler_recv_interval")
     if values["poll_interval"] > 1 and serving.enable_dp_attention:
         raise PinnError(

@@ -18,10 +18,11 @@ import importlib.machinery
 import json
 import sys
 import types
+from inspect import isfunction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
+from unittest.mock import DEFAULT, MagicMock
 
 import numpy as np
 import torch
@@ -109,24 +110,37 @@ class _StandIn(types.ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         is_class = name[0].isupper() and not name.isupper()
-        value = _Members(name, (_Anything,), {}) if is_class else MagicMock()
+        value = _Members(name, (_Anything,), {}) if is_class else _function()
         setattr(self, name, value)
         return value
 
 
-class _StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def __init__(self, source: Path) -> None:
-        self.source = source
+def _function() -> MagicMock:
+    """A function that is not there; as a decorator, and what one makes, it changes nothing."""
+
+    def decorated(*given: Any, **_: Any) -> Any:
+        return given[0] if len(given) == 1 and isfunction(given[0]) else DEFAULT
+
+    return MagicMock(side_effect=decorated, return_value=MagicMock(side_effect=decorated))
+
+
+class StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports the real modules of SGLang from a folder, and stand-ins for all others."""
+
+    def __init__(
+        self, source: Path, real: tuple[str, ...] = _REAL, packages: tuple[str, ...] = _PACKAGES
+    ) -> None:
+        self.source, self.real, self.packages = source, real, packages
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:  # noqa: ARG002
         top = name.partition(".")[0]
-        if (top == "sglang" and name not in _REAL) or top in _ABSENT:
+        if (top == "sglang" and name not in self.real) or top in _ABSENT:
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
 
     def create_module(self, spec: Any) -> types.ModuleType:
         module = _StandIn(spec.name)
-        if spec.name in _PACKAGES:
+        if spec.name in self.packages:
             module.__path__ = [str(self.source / spec.name.replace(".", "/"))]
         return module
 
@@ -134,7 +148,7 @@ class _StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Nothing to run."""
 
 
-class _Sampling:
+class Sampling:
     """``SamplingBatchInfo``, which no schedule depends on."""
 
     penalizer_orchestrator = SimpleNamespace(is_required=False)
@@ -172,7 +186,7 @@ class _Slots:
 
 
 def _import_sglang(source: Path) -> SimpleNamespace:
-    sys.meta_path.insert(0, _StandIns(source))
+    sys.meta_path.insert(0, StandIns(source))
     schedule_batch, schedule_policy, scheduler, allocator, parameters, chunk_cache, common = (
         importlib.import_module(f"{_SRT}.{name}")
         for name in (
@@ -191,7 +205,7 @@ def _import_sglang(source: Path) -> SimpleNamespace:
     schedule_batch.Req.is_dllm = schedule_batch.ScheduleBatch.is_dllm = lambda _: False
     schedule_policy.is_nsa_prefill_cp_in_seq_split = lambda: False
     common.support_triton = lambda _: False
-    schedule_batch.SamplingBatchInfo = SimpleNamespace(from_schedule_batch=lambda *_: _Sampling())
+    schedule_batch.SamplingBatchInfo = SimpleNamespace(from_schedule_batch=lambda *_: Sampling())
     for module in (schedule_batch, scheduler, importlib.import_module(_REAL[4])):
         for name in ("trace_slice", "trace_slice_end", "trace_slice_start", "trace_event_batch"):
             setattr(module, name, lambda *_, **__: None)
@@ -329,7 +343,7 @@ class _Server:
         self.starts.append(start)
         self.batches.append(sorted(rows))
         batch.output_ids = torch.zeros(len(requests), dtype=torch.int64)
-        batch.sampling_info = _Sampling()
+        batch.sampling_info = Sampling()
         kept = batch.copy()
         kept.reqs = list(requests)
         self.queue.append((self.gpu_free, kept))

@@ -1,0 +1,50 @@
+"""What SGLang expects running requests to write, and whom it retracts: worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from simulator_helpers import Recorder, deployment, load
+
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.simulate import simulate
+
+
+def serve(prompts, outputs, offsets, tokens, **flags):
+    """The run and its batches; steps of a second, memory for so many tokens."""
+    flags = {"engine_version": "0.5.9", "cudagraph_padding": False, "block_size": 1} | flags
+    flags = {"max_num_batched_tokens": 64, "max_num_seqs": 8, "max_model_len": 1100} | flags
+    spec = EngineSpec(async_scheduling=False, num_gpu_blocks_override=tokens + 1)
+    gpu = Recorder()
+    target = deployment(engine="sglang", **flags)
+    return simulate(target, load(prompts, outputs, offsets), gpu, spec), gpu.batches
+
+
+@pytest.mark.parametrize(("output", "waits"), [(540, False), (680, True)])
+def test_the_expected_share_falls_in_600_decode_steps(output, waits):
+    """After 300 of them it is 0.7 - 300 x 0.602 / 600 = 0.399.
+
+    Two requests of 1,000 tokens have 699 and 698 left then, of which 557 are expected, and hold
+    605 of 1,800: 638 are left for a third, which 541 fit and 681 do not. Falling in 500 steps the
+    share would be 0.339 and 722 left; in 700 steps 0.442 and 578 left.
+    """
+    run, _ = serve([1, 1, 1], [1000, 1000, output], [0.0, 0.5, 302.5], 1800)
+    assert (run.requests.scheduled_s[2] > 310) == waits
+
+
+def test_the_last_of_those_alike_is_retracted():
+    """Two come together beside an earlier one and are all short of memory near their end.
+
+    When they come 2 tokens are held and 0.7 x 39 expected, so that 50 and 50 more fit into 133;
+    in the end all would hold 41 + 50 + 50.
+    """
+    run, _ = serve([1, 10, 10], [40, 40, 40], [0.0, 0.5, 0.5], 133, max_model_len=64)
+    np.testing.assert_array_equal(run.requests.preemptions, [0, 0, 1])
+
+
+def test_newer_releases_expect_all_of_an_output():
+    """The same load: 39 tokens are expected beside 2 held, and 92 are left for 50 and 50."""
+    flags = {"engine_version": "0.5.23", "max_model_len": 64}
+    run, batches = serve([1, 10, 10], [40, 40, 40], [0.0, 0.5, 0.5], 133, **flags)
+    np.testing.assert_array_equal(run.requests.preemptions, [0, 0, 0])
+    assert max(map(len, batches)) == 2
