@@ -25,8 +25,11 @@ SERIES = (
     "enable_expert_parallel",
 )
 
-#: Rows that differ in one of these flags are no runs of one deployment.
-SETTINGS = tuple(name for name in SERVING_FLAGS if name not in LOAD_FLAGS)
+#: Rows that differ in one of these flags are no runs of one deployment. Prefixes that are kept
+#: change nothing here, as the benchmark's random prompts share none.
+SETTINGS = tuple(
+    name for name in SERVING_FLAGS if name not in (*LOAD_FLAGS, "enable_prefix_caching")
+)
 
 #: Stand-in for an engine version that the file does not name.
 UNKNOWN_VERSION = "unknown"

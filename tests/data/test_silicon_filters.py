@@ -18,7 +18,7 @@ BASE = {
     "stored_moe_ep_size": 1,
     "data_parallel_size": 1,
     "enable_expert_parallel": False,
-    **dict.fromkeys(filters.SETTINGS, ""),
+    **dict.fromkeys((*filters.SETTINGS, "enable_prefix_caching"), ""),
     "concurrency": 16.0,
     "date": "2026-03-27",
     "engine_version": "0.17.0",
@@ -107,6 +107,7 @@ def test_slower_rerun():
     slow = {"tpot_s": 0.02}
     assert dropped(filters.slower_rerun, {}, slow | {"engine_version": "0.16.0"}) == []
     assert dropped(filters.slower_rerun, {}, slow | {"kv_cache_dtype": "fp8"}) == []
+    assert dropped(filters.slower_rerun, {}, slow | {"enable_prefix_caching": "no"}) == [1]
 
 
 def test_nightly_image():
