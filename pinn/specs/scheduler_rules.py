@@ -57,7 +57,7 @@ _CHANGES: tuple[tuple[str, str, Any, str], ...] = (
         True,
         "vllm/config/scheduler.py: SchedulerConfig.scheduler_reserve_full_isl",
     ),
-    ("0.23.0", "uncached_first", True, "vllm/v1/core/block_pool.py: BlockPool.free_blocks"),
+    ("0.24.0", "uncached_first", True, "vllm/v1/core/block_pool.py: BlockPool.free_blocks"),
     # The second model runner's. Llama, Mistral and Qwen3 are served by it from 0.23 on, all dense
     # models from 0.25 and mixtures of experts from 0.29: VllmConfig.use_v2_model_runner.
     ("0.25.1", "pipelined_decodes", STAGGERED, "vllm/config/vllm.py: max_concurrent_batches"),

@@ -60,9 +60,7 @@ def _config(release: Release, case: dict[str, Any]) -> Config:
                 "enable_prefix_caching": serving["enable_prefix_caching"],
             }
         ),
-        parallel_config=Config(
-            **release.defaults("parallel") | {"pipeline_parallel_size": stages}
-        ),
+        parallel_config=Config(**release.defaults("parallel") | {"pipeline_parallel_size": stages}),
         model_config=Config(max_model_len=serving["max_model_len"], runner_type="generate"),
         observability_config=Config(per_request_spec_decode_metrics="none"),
         ec_manager_config=Config(get_encoder_cache_manager_obj=lambda: None),
@@ -70,9 +68,7 @@ def _config(release: Release, case: dict[str, Any]) -> Config:
         use_v2_model_runner=release.runs_v2,
     )
     config.max_concurrent_batches = release.batches_in_flight(config)
-    config.max_in_flight_tokens = (
-        config.max_concurrent_batches * serving["max_num_batched_tokens"]
-    )
+    config.max_in_flight_tokens = config.max_concurrent_batches * serving["max_num_batched_tokens"]
     return config
 
 
@@ -95,7 +91,7 @@ def _scheduler(release: Release, config: Config) -> Any:
         kv_cache_config=interface.KVCacheConfig(
             num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=[group]
         ),
-        structured_output_manager=MagicMock(should_advance=lambda _: False),
+        structured_output_manager=MagicMock(should_advance=lambda *_, **__: False),
         block_size=size,
         mm_registry=Config(),
         log_stats=False,

@@ -22,8 +22,8 @@ class _SimulatedGpu(Recorder):
         return step_seconds(sum(batch.new_tokens), sum(batch.cached_tokens))
 
 
-def check_schedule(case: dict[str, Any], target: Deployment) -> Run:
-    """Serve a recorded case; its batches, their starts and the requests' ends must be the same."""
+def repeat(case: dict[str, Any], target: Deployment) -> tuple[list[Any], Run]:
+    """Serve a load; its batches as a recording has them, and the run."""
     workload = load(
         case["prompts"],
         case["outputs"],
@@ -34,7 +34,23 @@ def check_schedule(case: dict[str, Any], target: Deployment) -> Run:
     )
     gpu = _SimulatedGpu()
     run = simulate(target, workload, gpu, EngineSpec(**case["engine"]))
-    assert gpu.batches == case["batches"]
+    return gpu.batches, run
+
+
+def schedule_of(case: dict[str, Any], target: Deployment) -> dict[str, Any]:
+    """What the recorder of vLLM's schedules writes down of a load."""
+    batches, run = repeat(case, target)
+    return {
+        "batches": batches,
+        "starts": run.steps["start_s"].tolist(),
+        "finish": run.requests.finish_s.tolist(),
+        "timed_out": np.flatnonzero(run.requests.status == "timed_out").tolist(),
+    }
+
+
+def check_schedule(case: dict[str, Any], target: Deployment) -> None:
+    """Serve a recorded case; its batches, their starts and the requests' ends must be the same."""
+    batches, run = repeat(case, target)
+    assert batches == case["batches"]
     np.testing.assert_allclose(run.steps["start_s"], case["starts"], atol=2e-8)
     np.testing.assert_allclose(run.requests.finish_s, case["finish"], atol=2e-8)
-    return run

@@ -1,6 +1,7 @@
-"""Batches and times equal those of vLLM 0.15.1's own scheduler, recorded once.
+"""Batches and times equal those of vLLM's own schedulers, recorded once.
 
-The command that records them anew is in record_vllm_schedules.py.
+The command that records them anew is in record_vllm_schedules.py. Most loads are kept as a digest;
+it also says how to see the whole schedule of one.
 """
 
 from __future__ import annotations
@@ -8,25 +9,51 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-from repeated_schedules import check_schedule
+from recorded_schedules import LOADS, WHOLE, digest, random_case
+from repeated_schedules import check_schedule, schedule_of
 from simulator_helpers import deployment
 
-CASES = json.loads(Path(__file__).with_name("vllm_schedules.json").read_text())
+RECORDED = json.loads(Path(__file__).with_name("vllm_schedules.json").read_text())
+CASES = [random_case(seed) for seed in range(LOADS)]
+RELEASES = [name for name in RECORDED if name != "loads"]
 
 
-@pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
-def test_schedule_is_that_of_vllm(case):
-    run = check_schedule(case, deployment(**case["serving"]))
-    assert np.flatnonzero(run.requests.status == "timed_out").tolist() == case["timed_out"]
+def _target(case, release):
+    return deployment(**case["serving"], engine_version=release)
 
 
-def test_the_recorded_cases_hold_what_is_hard():
-    batches = sum(len(case["batches"]) for case in CASES)
-    preempting = sum(case["engine"]["num_gpu_blocks_override"] < 40 for case in CASES)
-    assert batches > 1000
-    assert preempting >= 4
-    assert any(case["timed_out"] for case in CASES)
+def test_the_loads_are_those_that_were_recorded():
+    assert digest(CASES) == RECORDED["loads"], "NumPy draws other loads: record them anew"
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("seed", range(WHOLE))
+def test_schedule_is_that_of_vllm(seed, release):
+    case = CASES[seed]
+    check_schedule(case | RECORDED[release]["whole"][seed], _target(case, release))
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("first", range(0, LOADS, 50))
+def test_digest_is_that_of_vllm(first, release):
+    recorded = RECORDED[release]["digests"]
+    found = [
+        seed
+        for seed in range(first, first + 50)
+        if digest(schedule_of(CASES[seed], _target(CASES[seed], release))) != recorded[seed]
+    ]
+    assert not found, (
+        f"the schedules of loads {found} are not those of vLLM {release}; compare schedule_of with "
+        f"what `record_vllm_schedules.py --case {found[0]} {release}=FOLDER` prints"
+    )
+
+
+def test_releases_differ_and_each_load_is_hard_somewhere():
+    assert {"0.15.1", "0.33.0"} <= set(RELEASES)
+    one, other = (RECORDED[name]["digests"] for name in ("0.15.1", "0.33.0"))
+    assert sum(a != b for a, b in zip(one, other, strict=True)) > LOADS / 2
     assert {case["engine"]["async_scheduling"] for case in CASES} == {True, False}
-    assert {case["serving"]["pipeline_parallel_size"] for case in CASES} == {1, 2}
+    assert {case["serving"]["pipeline_parallel_size"] for case in CASES} == {1, 2, 3}
+    assert sum(case["engine"]["num_gpu_blocks_override"] < 40 for case in CASES) > 50
+    assert any(run["timed_out"] for name in RELEASES for run in RECORDED[name]["whole"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import importlib
 import importlib.abc
 import importlib.machinery
 import sys
@@ -15,8 +16,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import MagicMock
 
-_REAL = ("vllm.v1.core", "vllm.v1.request", "vllm.v1.kv_cache_interface",
-    "vllm.v1.kv_cache_spec_registry", "vllm.utils.math_utils")
+_REAL = (
+    "vllm.v1.core",
+    "vllm.v1.request",
+    "vllm.v1.kv_cache_interface",
+    "vllm.v1.kv_cache_spec_registry",
+    "vllm.utils.math_utils",
+)
 _PACKAGES = ("vllm", "vllm.v1", "vllm.utils")
 _ABSENT = ("transformers", "cbor2", "zmq", "prometheus_client", "cloudpickle", "xxhash", "openai")
 
@@ -62,12 +68,15 @@ class _Kind(type):
     def __iter__(cls) -> Any:
         return iter(())
 
+
 class _StandIn(types.ModuleType):
     __path__: list[str] = []  # noqa: RUF012
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if name == "envs":  # from vllm import envs
+            return importlib.import_module("vllm.envs")
         if name.startswith("VLLM_"):  # a variable of the environment
             return None
         if name == "current_platform":  # none that has ways of its own
@@ -130,9 +139,11 @@ class Release:
         self.queued_step = self._function("v1/engine/core.py", "step_with_batch_queue")
         named = request.Request.__init__.__code__.co_varnames
         self.requests_name_eos = "eos_token_id" in named
-        # Dense models went over to it in 0.25, when architectures left the list of those that do.
+        # ``VllmConfig.use_v2_model_runner``: first all dense models ran on it, then all.
         config = (source / "vllm/config/vllm.py").read_text()
-        self.runs_v2 = "_get_v1_model_runner_unsupported_features" in config
+        knows = "def use_v2_model_runner" in config
+        some = "def _is_default_v2_model_runner_model" in config
+        self.runs_v2 = knows and (not some or "or not model_config.is_moe" in config)
 
     def _tree(self, file: str) -> ast.Module:
         return ast.parse((self.source / "vllm" / file).read_text())
@@ -140,7 +151,9 @@ class Release:
     def _function(self, file: str, name: str) -> Callable[..., Any]:
         """A method of a file's classes, by itself."""
         node = next(
-            n for n in ast.walk(self._tree(file)) if isinstance(n, ast.FunctionDef) and n.name == name
+            n
+            for n in ast.walk(self._tree(file))
+            if isinstance(n, ast.FunctionDef) and n.name == name
         )
         node.decorator_list, node.returns = [], None
         for argument in node.args.args:
