@@ -43,7 +43,9 @@ def fields(path, wanted):
                 text = ast.unparse(line.annotation)
                 named = re.search(r"cli_name='([^']+)'", text)
                 yield named[1] if named else "--" + line.target.id.replace("_", "-")
-                yield from re.findall(r"'(--[\w-]+)'", "".join(re.findall(r"aliases=\[.*?\]", text)))
+                yield from re.findall(
+                    r"'(--[\w-]+)'", "".join(re.findall(r"aliases=\[.*?\]", text))
+                )
 
 
 @needs_sources
@@ -74,7 +76,9 @@ def test_every_known_flag_is_of_a_kind_and_sets_what_there_is(engine):
     readers = {*READERS, *RELEASE_READERS, ":config"}
     for name, flag in known_flags(engine).items():
         assert flag.kind in (TAKEN, NO_EFFECT, UNMODELLED), name
-        assert (flag.field in readers or flag.field.lstrip("!") in own) == (flag.kind == TAKEN), name
+        assert (flag.field in readers or flag.field.lstrip("!") in own) == (flag.kind == TAKEN), (
+            name
+        )
 
 
 def test_flags_of_an_engine_among_a_commands_own():

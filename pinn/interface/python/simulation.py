@@ -103,7 +103,7 @@ def simulate(
     Raises:
         PinnError: If something is unknown, does not fit together, or cannot be served.
     """
-    given = named(model, gpu) | given_flags(flags, ServingSpec, EngineSpec)
+    given = given_flags(flags, ServingSpec, EngineSpec, gpu=gpu) | named(model, gpu)
     sources = path_or_none(checkpoint), path_or_none(coefficients)
     with workload_file(workload) as path:
         job, latency = command.simulation_job(given, path, rate, seed, *sources)

@@ -67,7 +67,7 @@ def test_what_the_engine_refuses_is_refused_and_forced(gpu, reason, source, comm
 def test_every_flag_is_in_one_of_three_lists():
     found = read_launch(
         "NCCL_DEBUG=INFO VLLM_SOMETHING=1 vllm serve Qwen/Qwen3-8B -tp 2 --port 8000 --enable-lora "
-        "--kv-transfer-config '{\"kv_connector\":\"NixlConnector\"}'"
+        '--kv-transfer-config \'{"kv_connector":"NixlConnector"}\''
     )
     assert set(found.taken) == {"model Qwen/Qwen3-8B", "-tp 2"}
     assert found.no_effect == ["--port 8000", "NCCL_DEBUG=INFO"]
@@ -83,7 +83,10 @@ def test_every_flag_is_in_one_of_three_lists():
     ("command", "message"),
     [
         ("vllm serve Qwen/Qwen3-8B --tensor-paralel-size 2", "did you mean --tensor-parallel-size"),
-        ("python -m sglang.launch_server --model-path a --chunk-prefill-size 1", "--chunked-prefill"),
+        (
+            "python -m sglang.launch_server --model-path a --chunk-prefill-size 1",
+            "--chunked-prefill",
+        ),
         ("vllm serve --port 8000", "names no model"),
         ("vllm serve Qwen/Qwen3-8B --max-num-seqs", "--max-num-seqs needs a value"),
         ("vllm serve 'Qwen/Qwen3-8B", "check its quotes"),
@@ -101,7 +104,9 @@ def test_what_cannot_be_read_is_said_in_a_line(command, message):
 
 def test_a_config_file_goes_behind_what_is_typed_and_before_it_in_tensorrt_llm(tmp_path):
     path = tmp_path / "serve.yaml"
-    path.write_text("tensor-parallel-size: 4\nmax_num_seqs: 64\nport: 1\nenable-prefix-caching: no\n")
+    path.write_text(
+        "tensor-parallel-size: 4\nmax_num_seqs: 64\nport: 1\nenable-prefix-caching: no\n"
+    )
     found = read_launch(f"vllm serve Qwen/Qwen3-8B --max-num-seqs 32 --config {path}").configuration
     assert (found["tensor_parallel_size"], found["max_num_seqs"]) == (4, "32")
     assert found["enable_prefix_caching"] is False
