@@ -29,7 +29,6 @@ def plain(name, value):
 def deployed(command, gpu):
     """What is read, checked as a command would check it, and the deployment."""
     found = read_launch(command, load_gpu(gpu)).configuration
-    found.pop("cudagraph_mode", None)
     EngineSpec(**{k: ENGINE_FLAGS[k].read(v) for k, v in found.items() if k in ENGINE_FLAGS})
     served = {k: v for k, v in found.items() if k not in ENGINE_FLAGS}
     return found, make_deployment(canonical({**served, "gpu": gpu}))

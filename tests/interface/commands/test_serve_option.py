@@ -8,7 +8,7 @@ import pinn
 from pinn.errors import PinnError, RefusedError
 
 COMMAND = "vllm serve Qwen/Qwen3-30B-A3B -tp 2 --port 8000 --enable-lora --max-model-len 8k"
-FP8 = ("--model", "Qwen/Qwen3-30B-A3B-FP8", "--gpu", "H100")
+FP8 = ("--model", "Qwen/Qwen3-30B-A3B-FP8", "--gpu", "H100", "--engine-version", "0.15.1")
 
 
 def test_a_pasted_command_is_the_configuration(run, tmp_path):
@@ -64,7 +64,7 @@ def test_in_python():
     with pytest.warns(UserWarning, match="not modelled: --enable-lora"):
         pinn.predict(gpu="H100", serve=COMMAND)
     with pytest.raises(RefusedError, match="no multiple of the 128"):
-        pinn.predict("Qwen/Qwen3-30B-A3B-FP8", "H100", tensor_parallel_size=8)
+        pinn.predict(*FP8[1:4:2], tensor_parallel_size=8, engine_version="0.15.1")
     assert pinn.predict("Llama-3.1-8B", "H100", tensor_parallel_size=3, force=True).beta
     with pytest.raises(PinnError, match="did you mean --port"):
         pinn.predict(gpu="H100", serve="vllm serve a --prt 1")
