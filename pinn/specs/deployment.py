@@ -7,7 +7,15 @@ from functools import cached_property
 
 from pinn.errors import PinnError, RefusedError
 from pinn.specs.drafts import Draft, draft_of
-from pinn.specs.expert_kernels import AUTO, MARLIN, MARLIN_FORMAT, timed_apart
+from pinn.specs.engine_defaults import reference_version
+from pinn.specs.expert_kernels import (
+    AUTO,
+    MARLIN,
+    MARLIN_FORMAT,
+    named_kernels,
+    timed_apart,
+    with_release_kernels,
+)
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.limits import MOST_REPLICAS, check_size
 from pinn.specs.model import ModelSpec
@@ -46,9 +54,12 @@ class Deployment:
     def recipe(self) -> EffectiveRecipe:
         """What runs: the flags and the engine's defaults as physical quantities."""
         found = effective_recipe(self.serving, self.gpu, self.model.model_type)
+        engine = self.serving.engine
+        version = self.serving.engine_version or reference_version(engine).value
+        found = with_release_kernels(found, self.model, self.gpu, engine, version)
         longest = self.serving.max_model_len or self.model.max_position
-        kv, is_vllm = self.kv_precision(found), self.serving.engine == VLLM
-        return with_states(found, self.model, kv, longest, is_vllm)
+        kv, is_vllm = self.kv_precision(found), engine == VLLM
+        return with_states(found, self.model, kv, longest, version if is_vllm else None, self.gpu)
 
     @cached_property
     def draft(self) -> Draft | None:
@@ -111,7 +122,7 @@ class Deployment:
         Args:
             model: The deployment's own, or what drafts for it.
         """
-        if model.moe is None or self.recipe.moe_kernels == MARLIN:
+        if model.moe is None or named_kernels(self.recipe.moe_kernels) == MARLIN:
             return 1.0, 1.0
         return expert_times(self.recipe.mxfp4_kernels, self.gpu, model.precisions.experts.name)
 
@@ -121,7 +132,8 @@ class Deployment:
         if self.model.moe is None:
             return AUTO
         recipe, form = self.recipe, self.model.precisions.experts.name
-        return timed_apart(recipe.moe_kernels, form, self.gpu, recipe.expert_parallel_size)
+        kernels = named_kernels(recipe.moe_kernels)
+        return timed_apart(kernels, form, self.gpu, recipe.expert_parallel_size)
 
     @property
     def expert_kernel_format(self) -> Precision:

@@ -105,6 +105,7 @@ def models_named(engine: str) -> frozenset[str]:
     return frozenset(m for d in all_defaults() if d.engine == engine for m in d.models)
 
 
+@lru_cache(maxsize=16384)
 def engine_default(
     engine: str, flag: str, version: str, gpu: GpuSpec, tp: int = 1, model_type: str = ""
 ) -> Default:
@@ -131,6 +132,33 @@ def engine_default(
 def reference_version(engine: str) -> Default:
     """The release whose defaults hold where none is named."""
     return _of(engine, "engine_version")[0]
+
+
+#: Engines as they write themselves.
+_TITLES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
+
+
+def unread_notice(engine: str, version: str) -> str | None:
+    """What is said of a release that lies outside those whose source was read; None within.
+
+    The first line of the table holds for all before, the last for all after, so its defaults are
+    those of the oldest or newest release that was read.
+
+    Args:
+        engine: ``vllm``, ``sglang`` or ``trtllm``.
+        version: As ``--engine-version``; empty for the release that the table names.
+
+    >>> unread_notice("vllm", "99.1")  # doctest: +ELLIPSIS
+    "vLLM 99.1 was not read: ...'s defaults hold"
+    """
+    oldest = _of(engine, "oldest_engine_version")
+    if not version or not oldest:
+        return None
+    ends = oldest[0].value, reference_version(engine).value
+    if release(ends[0]) <= release(version) <= release(ends[1]):
+        return None
+    holds = ends[0] if release(version) < release(ends[0]) else ends[1]
+    return f"{_TITLES[engine]} {version} was not read: {holds}'s defaults hold"
 
 
 def _default(row: dict[str, str]) -> Default:

@@ -141,7 +141,7 @@ class Flag:
             raise self._refusal(self._range() if positive else f"be {_KINDS[self.kind]}", value)
         if not isinstance(value, str | bool) and not abs(value) <= MOST_FLAG:
             raise self._refusal(f"be at most {MOST_FLAG:,}", value)
-        if self.allowed and value not in self.allowed:
+        if self.allowed and value not in (*self.allowed, self.default):
             remedy = self.remedy or f"use one of {', '.join(self.allowed)}"
             raise PinnError(f"{self.option} {value!r} is unknown: {remedy}")
         if not self._is_within(value):

@@ -10,6 +10,17 @@ def contiguous_sizes(most: int) -> tuple[int, ...]:
     return tuple(range(1, most + 1))
 
 
+def vllm_largest(most: int) -> int:
+    """The largest size that vLLM captures up to a limit (``VllmConfig._set_cudagraph_sizes``).
+
+    >>> [vllm_largest(most) for most in (3, 100, 300, 512)]
+    [2, 96, 288, 512]
+    """
+    if most >= 8:
+        return most - most % (8 if most < 256 else 16)
+    return next(size for size in (4, 2, 1) if size <= most)
+
+
 def sglang_sizes(most: int) -> tuple[int, ...]:
     """SGLang 0.5.9 server_args.py: ``_generate_cuda_graph_batch_sizes``.
 

@@ -19,6 +19,8 @@ NEXT_STEP, ESTIMATE, COMPLETION = "next_step", "estimate", "completion"
 #: What the memory share is of: all memory less a measured reserve, all memory, or what weights and
 #: activations leave free.
 TOTAL, STATIC, FREE = "total", "static", "free"
+#: What of a step of decodes is launched as CUDA graphs: the whole, or the pieces between attention.
+WHOLE, PIECES, NOTHING = "full", "piecewise", "none"
 #: How tokens reach experts on other ranks: to those that need them, or to all.
 ALL_TO_ALL, GATHER = "all_to_all", "gather"
 #: How requests are spread over replicas.
@@ -82,12 +84,14 @@ class EffectiveRecipe:
         graph_requests: Decodes of the largest step without prompts that is; 0 for no limit.
         graph_sizes: Numbers of decodes that graphs are captured for and a step is rounded up to;
             empty where coefficients were fitted to steps that are not rounded.
+        decode_graphs: ``WHOLE``, ``PIECES`` or ``NOTHING``; no coefficient depends on it.
         fused_all_reduce: Whether an all-reduce and the norm after it are one kernel.
         fused_quantization: Whether that kernel quantizes its result, too.
         all_reduce_latency: Of a message up to 256 KiB, relative to vLLM's own kernel.
         latent_launches: Of a layer's latent attention beyond vLLM's, in those of a dense layer.
         decode_kernels: Kernels of decode attention: ``AUTO`` or ``XQA``.
-        moe_kernels: Kernels of the experts: ``AUTO``, ``TRITON``, ``CUTLASS`` or ``MARLIN``.
+        moe_kernels: Kernels of the experts by the engine's own name for them; ``AUTO`` where that
+            is not known.
         mxfp4_kernels: What ``AUTO`` is for experts in mxfp4: ``AUTO`` for what it is of vLLM,
             ``FUSED_TRITON`` or ``TORCH_FLOW``.
         sampler: Family of the sampler's kernels.
@@ -122,6 +126,7 @@ class EffectiveRecipe:
     graph_tokens: int
     graph_requests: int
     graph_sizes: tuple[int, ...]
+    decode_graphs: str
     fused_all_reduce: bool
     fused_quantization: bool
     all_reduce_latency: float

@@ -7,10 +7,19 @@ from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any
 
-from pinn.specs.engine_defaults import engine_default, reference_version
+from pinn.specs.engine_defaults import Default, engine_default, reference_version
 from pinn.specs.flags import Flag, flags_of
 from pinn.specs.gpu import GpuSpec
-from pinn.specs.recipe import ASSUMED, DEFAULT, DESIGN, FLAG, EffectiveRecipe, Origin
+from pinn.specs.recipe import (
+    ASSUMED,
+    DEFAULT,
+    DESIGN,
+    FLAG,
+    NOTHING,
+    WHOLE,
+    EffectiveRecipe,
+    Origin,
+)
 from pinn.specs.serving import ServingSpec
 
 FLAGS = {each.name: each for each in flags_of(ServingSpec)}
@@ -54,6 +63,18 @@ class RecipeFields:
         self.origins[name] = origin
         return self.values[name]
 
+    def default(self, name: str) -> Default:
+        """The line of the defaults' table that holds."""
+        serving = self.serving
+        return engine_default(
+            serving.engine,
+            name,
+            self.version,
+            self.gpu,
+            serving.tensor_parallel_size,
+            self.model_type,
+        )
+
     def look_up(self, name: str) -> tuple[Any, Origin]:
         """The value of a flag and what set it."""
         flag, given = FLAGS.get(name), getattr(self.serving, name, None)
@@ -61,14 +82,25 @@ class RecipeFields:
             return given, Origin(FLAG, self._said(flag, name))
         if flag is not None and flag.default not in (None, ""):
             return given, _NOT_GIVEN[name]
-        return _default(
-            self.serving.engine,
-            name,
-            self.version,
-            self.gpu,
-            self.serving.tensor_parallel_size,
-            self.model_type,
-        )
+        return _default(self.default(name))
+
+    def put_graphs(
+        self,
+        tokens: int,
+        requests: int,
+        sizes: tuple[int, ...],
+        origin: Origin,
+        of_decodes: str = WHOLE,
+    ) -> None:
+        """Settle what is launched as CUDA graphs; nothing with ``--enforce-eager``."""
+        if self.serving.enforce_eager:
+            tokens, requests, sizes, of_decodes = 0, 0, (), NOTHING
+            origin = self.look_up("enforce_eager")[1]
+        for name, value in (
+            ("graph_tokens", tokens), ("graph_requests", requests), ("graph_sizes", sizes),
+            ("decode_graphs", of_decodes),
+        ):  # fmt: skip
+            self.values[name], self.origins[name] = value, origin
 
     def _said(self, flag: Flag | None, name: str) -> str:
         if name in self.said_by:
@@ -84,10 +116,8 @@ class RecipeFields:
 
 
 @lru_cache(maxsize=16384)
-def _default(
-    engine: str, name: str, version: str, gpu: GpuSpec, tp: int, model_type: str
-) -> tuple[Any, Origin]:
-    """A default and its source; tables ask for the same ones in every row."""
-    flag, found = FLAGS.get(name), engine_default(engine, name, version, gpu, tp, model_type)
+def _default(found: Default) -> tuple[Any, Origin]:
+    """The value of a default and its source."""
+    flag = FLAGS.get(found.flag)
     value = flag.read(found.value) if flag else found.value == "yes"
     return value, Origin(ASSUMED if found.assumed else DEFAULT, found.source)

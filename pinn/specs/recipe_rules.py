@@ -6,15 +6,14 @@ flag sets, such as the kind of schedule, stands here with its source.
 
 from __future__ import annotations
 
-import math
+import warnings
 from collections.abc import Mapping
 from functools import lru_cache
 
 from pinn.errors import PinnError
-from pinn.specs.engine_defaults import models_named
-from pinn.specs.expert_kernels import named_kernels
+from pinn.specs.engine_defaults import models_named, unread_notice
+from pinn.specs.expert_kernels import known_kernels
 from pinn.specs.gpu import GpuSpec
-from pinn.specs.graph_sizes import contiguous_sizes, sglang_sizes, trtllm_sizes
 from pinn.specs.own_kernels import (
     ALL_REDUCE_LATENCY,
     DECODE_KERNELS,
@@ -23,34 +22,17 @@ from pinn.specs.own_kernels import (
     QUANTIZING_ALL_REDUCE,
 )
 from pinn.specs.recipe import (
-    ALL_TO_ALL,
     ASSUMED,
-    COMPLETION,
-    DEFAULT,
     DESIGN,
-    ESTIMATE,
-    FLAG,
-    FREE,
-    FUSED,
-    GATHER,
-    LEAST_LOADED,
-    NEXT_STEP,
-    PREFILL_FIRST,
-    ROUND_ROBIN,
-    STATIC,
-    TOTAL,
     EffectiveRecipe,
-    Origin,
 )
 from pinn.specs.recipe_fields import FLAGS, RecipeFields
+from pinn.specs.recipe_sglang import settle_sglang
+from pinn.specs.recipe_trtllm import settle_prompt_wait, settle_trtllm
+from pinn.specs.recipe_vllm import settle_vllm
 from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM, VLLM, ServingSpec
 from pinn.specs.speculation import NONE
 from pinn.specs.speculation_rules import asked_speculation, fewer_requests, why_not_overlapped
-from pinn.units import GIB, MIB
-
-#: Share of an output that SGLang expects at first (0.5.9 environ.py: SGLANG_INIT_NEW_TOKEN_RATIO),
-#: and what attention data parallelism makes of it (server_args.py: _handle_data_parallelism).
-_EXPECTED_SHARE, _EXPECTED_SHARE_OF_DP = 0.7, 0.3
 
 
 def effective_recipe(
@@ -91,14 +73,17 @@ def _shared_recipe(
 def _recipe(
     serving: ServingSpec, gpu: GpuSpec, model_type: str, said_by: Mapping[str, str]
 ) -> EffectiveRecipe:
+    notice = unread_notice(serving.engine, serving.engine_version)
+    if notice is not None:
+        warnings.warn(notice, stacklevel=2)
     found = RecipeFields(serving, gpu, model_type, said_by)
     _settle_parallelism(found)
     _settle_what_flags_say(found)
     _settle_all_reduce(found)
     _settle_kernels(found)
     _settle_speculation(found)
-    _settle_prompt_wait(found)
-    {VLLM: _settle_vllm, SGLANG: _settle_sglang, TRTLLM: _settle_trtllm}[serving.engine](found)
+    settle_prompt_wait(found)
+    {VLLM: settle_vllm, SGLANG: settle_sglang, TRTLLM: settle_trtllm}[serving.engine](found)
     return found.recipe()
 
 
@@ -112,7 +97,7 @@ def _settle_what_flags_say(found: RecipeFields) -> None:
     found.take("prefix_caching", "enable_prefix_caching")
     found.take("block_tokens", "block_size")
     found.take("fused_all_reduce", "fuse_all_reduce")
-    found.take("moe_kernels", "moe_backend", named_kernels)
+    found.take("moe_kernels", "moe_backend", known_kernels)
     found.take("sampler", "sampling_backend")
 
 
@@ -198,26 +183,6 @@ def _settle_kernels(found: RecipeFields) -> None:
     found.put("mxfp4_kernels", *MXFP4_KERNELS[found.serving.engine])
 
 
-def _settle_prompt_wait(found: RecipeFields) -> None:
-    """How long prompts wait for others in TensorRT-LLM's ``py_executor.py``.
-
-    ``_waiting_requests``, and ``_balance_adp_requests`` under attention data parallelism.
-    """
-    if found.serving.engine != TRTLLM:
-        for name in ("prompt_wait_steps", "prompt_wait_tokens"):
-            found.put(name, 0, "TensorRT-LLM alone lets prompts wait for others")
-        return
-    ranks = found.values["data_parallel_size"]
-    steps = "batch_wait_timeout_iters" if ranks == 1 else "attention_dp_timeout_iters"
-    found.take("prompt_wait_steps", steps)
-    budget = found.values["token_budget"]
-    found.take(
-        "prompt_wait_tokens",
-        "batch_wait_max_tokens_ratio",
-        lambda ratio: math.ceil(ratio * budget) if ranks == 1 else 0,
-    )
-
-
 def _settle_speculation(found: RecipeFields) -> None:
     """What is drafted, and what the engine turns off or lowers for it."""
     drafts, origin = asked_speculation(found.serving, found.model_type)
@@ -230,120 +195,3 @@ def _settle_speculation(found: RecipeFields) -> None:
     fewer = fewer_requests(found.serving, drafts.method, found.values["data_parallel_size"])
     if fewer is not None:
         found.put("max_requests", fewer, "sglang 0.5.9 server_args.py, as remembered", ASSUMED)
-
-
-def _settle_vllm(found: RecipeFields) -> None:
-    """``vllm/v1/core/sched/scheduler.py`` of 0.15.1 and its docs."""
-    serving = found.serving
-    source = "vllm 0.15.1 vllm/v1/core/sched/scheduler.py"
-    found.put("schedule", FUSED, source)
-    found.put("prompt_budget", found.values["token_budget"], source)
-    found.put("chunk_multiple", 1, source)
-    found.put("admission", NEXT_STEP, source)
-    found.put("admission_share", 0.0, source)
-    found.put("poll_interval", 1, "vllm 0.15.1 vllm/v1/engine/core.py: _process_input_queue")
-    found.put("routing", LEAST_LOADED, "vllm 0.15.1 vllm/v1/engine/core_client.py")
-    found.put("expert_exchange", ALL_TO_ALL, "dispatch and combine as the features count them")
-    found.take("memory_share", "gpu_memory_utilization")
-    found.put("memory_share_of", TOTAL, "vllm 0.15.1 vllm/v1/worker/gpu_worker.py")
-    limit, origin = found.look_up("max_cudagraph_capture_size")
-    if origin.kind != FLAG:
-        drafts = found.values["speculation"]
-        rows = 1 + (drafts.tokens if drafts else 0)
-        limit = min(2 * rows * found.values["max_requests"], limit)
-    _put_graphs(found, limit, 0, (), origin)
-    assert serving.engine == VLLM
-
-
-def _settle_sglang(found: RecipeFields) -> None:
-    """``sglang/srt/managers/scheduler.py`` and ``schedule_policy.py`` of 0.5.9."""
-    serving, values = found.serving, found.values
-    source = "sglang 0.5.9 managers/scheduler.py: get_next_batch_to_run"
-    adder = "sglang 0.5.9 managers/schedule_policy.py: PrefillAdder"
-    replicas = values["data_parallel_size"]
-    # server_args.py: _handle_data_parallelism; model_runner.py: max_running_requests.
-    values["token_budget"] = max(values["token_budget"] // replicas, 1)
-    if serving.max_num_seqs is not None:
-        values["max_requests"] = max(values["max_requests"] // replicas, 1)
-    found.put("schedule", PREFILL_FIRST, source)
-    found.take("prompt_budget", "max_prefill_tokens")
-    found.put("chunk_multiple", values["block_tokens"], adder)
-    found.put("admission", ESTIMATE, adder)
-    share = _EXPECTED_SHARE * (_EXPECTED_SHARE_OF_DP if serving.enable_dp_attention else 1.0)
-    found.put("admission_share", min(share * serving.schedule_conservativeness, 1.0), adder)
-    found.take("poll_interval", "scheduler_recv_interval")
-    if values["poll_interval"] > 1 and serving.enable_dp_attention:
-        raise PinnError(
-            "sglang refuses --scheduler-recv-interval with --enable-dp-attention: leave one out"
-        )
-    found.put("routing", ROUND_ROBIN, "sglang 0.5.9 server_args.py: _handle_load_balance_method")
-    found.take(
-        "expert_exchange", "moe_a2a_backend", {"none": GATHER, DEEPEP: ALL_TO_ALL}.__getitem__
-    )
-    if serving.enable_dp_attention:
-        found.put("fused_all_reduce", False, "sglang 0.5.9: not with attention data parallelism")
-    limit, origin = found.look_up("max_cudagraph_capture_size")
-    padded = found.look_up("cudagraph_padding")[0]
-    sizes = sglang_sizes(limit) if padded else contiguous_sizes(limit)
-    _put_graphs(found, 1, limit, sizes, origin)
-    _put_static_share(found, limit)
-
-
-def _put_static_share(found: RecipeFields, graphs: int) -> None:
-    """What SGLang reserves (0.5.9 server_args.py: _handle_gpu_memory_settings), in MiB."""
-    serving = found.serving
-    if serving.gpu_memory_utilization is not None:
-        found.take("memory_share", "gpu_memory_utilization")
-    else:
-        total, replicas = found.gpu.memory_bytes / MIB, found.values["data_parallel_size"]
-        chunk = found.look_up("max_num_batched_tokens")[0]
-        gpus = serving.tensor_parallel_size * serving.pipeline_parallel_size
-        reserve = 512 + max(chunk, 2048) * 1.5 + graphs * 2 + gpus / 8 * 1024
-        if serving.enable_dp_attention:
-            reserve += graphs * replicas * (4.5 if graphs > 300 else 3)
-        if found.gpu.memory_bytes > 60 * GIB:
-            reserve = max(reserve, 10 * 1024)
-        share = round((total - reserve) / total, 3)
-        source = "sglang 0.5.9 server_args.py: _handle_gpu_memory_settings"
-        found.put("memory_share", share, source, DEFAULT)
-    found.put("memory_share_of", STATIC, "sglang 0.5.9 model_runner.py: profile_max_num_token")
-
-
-def _settle_trtllm(found: RecipeFields) -> None:
-    """TensorRT-LLM's PyTorch backend: ``tensorrt_llm/_torch/pyexecutor``."""
-    values = found.values
-    scheduler = "tensorrt_llm/_torch/pyexecutor/scheduler.py, microBatchScheduler.cpp"
-    found.put("schedule", FUSED, scheduler)
-    found.put("prompt_budget", values["token_budget"], scheduler)
-    found.put("chunk_multiple", values["block_tokens"], scheduler)
-    found.put("admission", COMPLETION, "llm_args.py: capacity_scheduler_policy GUARANTEED_NO_EVICT")
-    found.put("admission_share", 1.0, "llm_args.py: capacity_scheduler_policy GUARANTEED_NO_EVICT")
-    found.put("poll_interval", 1, "tensorrt_llm/_torch/pyexecutor/py_executor.py")
-    found.put("routing", LEAST_LOADED, "py_executor.py: _balance_adp_requests")
-    # As many copies of a token as ranks, or as experts of a token where those are fewer.
-    found.put(
-        "expert_exchange",
-        ALL_TO_ALL,
-        "_torch/modules/fused_moe: a gather, all-to-all where ranks outnumber a token's experts, "
-        "as remembered",
-        ASSUMED,
-    )
-    found.take("memory_share", "gpu_memory_utilization")
-    found.put("memory_share_of", FREE, "llm_args.py: KvCacheConfig.free_gpu_memory_fraction")
-    limit, origin = found.look_up("max_cudagraph_capture_size")
-    limit = min(limit, values["max_requests"])
-    sizes = trtllm_sizes(limit, found.look_up("cudagraph_padding")[0])
-    _put_graphs(found, 1, sizes[-1], sizes, origin)
-
-
-def _put_graphs(
-    found: RecipeFields, tokens: int, requests: int, sizes: tuple[int, ...], origin: Origin
-) -> None:
-    """Settle what is launched as CUDA graphs; nothing with ``--enforce-eager``."""
-    if found.serving.enforce_eager:
-        tokens, requests, sizes = 0, 0, ()
-        origin = found.look_up("enforce_eager")[1]
-    for name, value in (
-        ("graph_tokens", tokens), ("graph_requests", requests), ("graph_sizes", sizes)
-    ):  # fmt: skip
-        found.values[name], found.origins[name] = value, origin

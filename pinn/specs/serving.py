@@ -13,6 +13,11 @@ VLLM, SGLANG, TRTLLM = ENGINES = ("vllm", "sglang", "trtllm")
 GENERATION_CONFIGS = ("auto", "vllm")
 #: What SGLang calls the library that carries tokens between experts' GPUs.
 DEEPEP = "deepep"
+#: Whole steps, their pieces between attention layers, or none; ``FULL_AND_PIECEWISE`` captures
+#: decodes whole and steps with prompts in pieces.
+CUDAGRAPH_MODES = FULL_AND_PIECEWISE, FULL_DECODE_ONLY, FULL, PIECEWISE, NO_GRAPHS = (
+    "FULL_AND_PIECEWISE", "FULL_DECODE_ONLY", "FULL", "PIECEWISE", "NONE",
+)  # fmt: skip
 KV_CACHE_DTYPES = ("auto", "bf16", "fp16", "fp8", "fp8_e4m3", "fp8_e5m2")
 
 _OWN = "the engine's"
@@ -111,6 +116,14 @@ class ServingSpec:
         shown=_OWN,
         spelled={SGLANG: "cuda_graph_max_bs", TRTLLM: "cuda_graph_max_batch_size"},
         remedy="--enforce-eager turns graphs off",
+        decides_cost=True,
+    )
+    cudagraph_mode: str = flag(
+        "",
+        "Which steps run as CUDA graphs: vLLM's compilation config of the name.",
+        allowed=CUDAGRAPH_MODES,
+        shown=_OWN,
+        engines=(VLLM,),
         decides_cost=True,
     )
     block_size: int | None = flag(

@@ -67,7 +67,7 @@ def fewer_requests(serving: ServingSpec, method: str, replicas: int) -> int | No
 
 
 def why_not_overlapped(engine: str, method: str) -> str:
-    """Why an engine plans no step while the one before runs; empty where it does."""
+    """Why SGLang or TensorRT-LLM plans no step while the one before runs; empty where it does."""
     if engine == SGLANG:
         return (
             "sglang 0.5.9 server_args.py: no overlap schedule with the first version of its "
@@ -75,9 +75,4 @@ def why_not_overlapped(engine: str, method: str) -> str:
         )
     if engine == TRTLLM and method in (NGRAM, DRAFT_MODEL):
         return "tensorrt_llm: drafters of their own turn the overlap scheduler off, as remembered"
-    if engine == VLLM and method == NGRAM:
-        return (
-            "vllm 0.15.1 vllm/config/vllm.py: asynchronous scheduling is for drafts on the GPU, "
-            "as remembered"
-        )
     return ""

@@ -17,24 +17,24 @@ const (
 	marlinFormat = "int4_wo"
 )
 
-// moeKernels are those that a flag names, else the release's own.
-func (s Serving) moeKernels(g *GPU) (string, error) {
+// moeKernels are those that a flag names, and whether one does; else the release's own.
+func (s Serving) moeKernels(g *GPU) (string, bool, error) {
 	name := s.MoeBackend
 	if name == "" || strings.EqualFold(name, "auto") {
 		found, err := s.lookUp("moe_backend", g)
 		if err != nil {
-			return "", err
+			return "", false, err
 		}
 		name = found
 	}
 	var known []string
 	for _, kernels := range expertKernelNames {
 		if strings.EqualFold(name, kernels.name) {
-			return kernels.timedAs, nil
+			return kernels.timedAs, !strings.EqualFold(name, "auto"), nil
 		}
 		known = append(known, kernels.name)
 	}
-	return "", fmt.Errorf("moe_backend %q is none of %s: give one of them or leave it out",
+	return "", false, fmt.Errorf("moe_backend %q is none of %s: give one of them or leave it out",
 		name, strings.Join(known, ", "))
 }
 
@@ -42,6 +42,9 @@ func (s Serving) moeKernels(g *GPU) (string, error) {
 func (d *Deployment) expertKernels() string {
 	moe, _ := d.model.moe()
 	kernels, chip := d.recipe.moeKernels, d.gpu.ComputeCapability
+	if !d.recipe.moeNamed && moe != nil {
+		kernels = d.releaseKernels()
+	}
 	hopper, blackwell := chip == 9, 10 <= chip && chip < 11
 	switch {
 	case moe == nil:
@@ -54,6 +57,35 @@ func (d *Deployment) expertKernels() string {
 		cutlass := kernels == cutlassKernels && hopper && d.recipe.expertParallel == 1
 		if cutlass || kernels == tritonKernels && blackwell {
 			return kernels
+		}
+	}
+	return ownKernels
+}
+
+// releaseKernels are those that the release picks, as with_release_kernels of Python's
+// pinn.specs.expert_kernels.
+func (d *Deployment) releaseKernels() string {
+	s, chip, spread := d.serving, d.gpu.ComputeCapability, "tp"
+	if s.Engine == "" {
+		s.Engine = "vllm"
+	}
+	if s.EngineVersion == "" {
+		s.EngineVersion = s.reference()
+	}
+	if d.recipe.expertParallel > 1 {
+		spread = "ep"
+		if d.recipe.dataParallel > 1 {
+			spread = "dp"
+		}
+	}
+	version := release(s.EngineVersion)
+	for _, k := range releaseKernels {
+		if k.engine == s.Engine && k.format == d.model.Precisions.Experts &&
+			(k.since == "" || !before(version, release(k.since))) &&
+			(k.until == "" || before(version, release(k.until))) &&
+			k.leastCapability <= chip && (k.belowCC == 0 || chip < k.belowCC) &&
+			(k.spread == "" || strings.Contains(k.spread, spread)) {
+			return k.timedAs
 		}
 	}
 	return ownKernels

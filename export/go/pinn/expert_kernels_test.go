@@ -15,11 +15,14 @@ func TestKernelsOfTheExpertsAreThoseOfTheFlagOrTheRelease(t *testing.T) {
 		serving    Serving
 		want       string
 	}{
-		{minimax, "H200", Serving{}, "cutlass"}, // vLLM 0.15.1
+		{minimax, "H200", Serving{}, "auto"}, // Triton's
+		{minimax, "H200", Serving{EngineVersion: "0.15.1"}, "cutlass"},
+		{minimax, "B300", Serving{EngineVersion: "0.11.0"}, "triton"},
+		{minimax, "B300", Serving{EngineVersion: "0.11.0", MoeBackend: "flashinfer_trtllm"}, "auto"},
 		{minimax, "H200", Serving{EngineVersion: "0.14.1"}, "auto"},
 		{minimax, "H200", Serving{EngineVersion: "0.17.0"}, "auto"},
 		{minimax, "H200", Serving{MoeBackend: "triton"}, "auto"},
-		{minimax, "H200", Serving{EnableExpertParallel: true}, "auto"},
+		{minimax, "H200", Serving{EngineVersion: "0.15.1", EnableExpertParallel: true}, "auto"},
 		{minimax, "B200", Serving{}, "auto"},
 		{minimax, "B200", Serving{MoeBackend: "Triton"}, "triton"},
 		{minimax, "B200", Serving{MoeBackend: "triton", Engine: "sglang"}, "triton"},

@@ -17,6 +17,14 @@ type engineDefault struct {
 	value            string
 }
 
+// releaseKernel is a line of the table of what releases multiply experts by.
+type releaseKernel struct {
+	engine, format           string
+	since, until             string
+	leastCapability, belowCC float64
+	spread, timedAs          string
+}
+
 // kernelName is a name of kernels of the experts and what they are timed as.
 type kernelName struct{ name, timedAs string }
 
@@ -33,6 +41,7 @@ type recipe struct {
 	latentLaunches               float64
 	ownDecodeKernels             bool
 	moeKernels, mxfp4Kernels     string
+	moeNamed                     bool
 	chunkedPrefill               bool
 	speculation                  speculation
 }
@@ -74,7 +83,7 @@ func (s Serving) resolve(g *GPU) (recipe, error) {
 	if err := s.allReduce(&r, g); err != nil {
 		return r, err
 	}
-	if r.moeKernels, err = s.moeKernels(g); err != nil {
+	if r.moeKernels, r.moeNamed, err = s.moeKernels(g); err != nil {
 		return r, err
 	}
 	chunked, err := s.lookUp("enable_chunked_prefill", g)
@@ -123,6 +132,18 @@ func (s Serving) allReduce(r *recipe, g *GPU) error {
 		return err
 	}
 	r.fusedAllReduce = fused == "yes"
+	for flag, size := range map[string]int64{
+		"fuse_all_reduce_data_parallel": s.DataParallelSize,
+		"fuse_all_reduce_pipelined":     s.PipelineParallelSize,
+	} {
+		// Some releases of vLLM fuse neither over replicas nor with stages.
+		if s.Engine == "vllm" && size > 1 && r.fusedAllReduce {
+			if fused, err = s.lookUp(flag, g); err != nil {
+				return err
+			}
+			r.fusedAllReduce = fused == "yes"
+		}
+	}
 	if s.FuseAllReduce != nil {
 		r.fusedAllReduce = *s.FuseAllReduce
 	}
@@ -169,11 +190,7 @@ func (s Serving) graphs(r *recipe, g *GPU) error {
 		return err
 	}
 	if s.Engine == "vllm" {
-		if s.MaxCudagraphCaptureSize == 0 {
-			limit = min(2*(1+r.speculation.tokens)*seqs, limit)
-		}
-		r.graphTokens = limit
-		return nil
+		return s.vllmGraphs(r, g, limit, seqs)
 	}
 	padding, err := s.lookUp("cudagraph_padding", g)
 	if err != nil {
@@ -192,6 +209,58 @@ func (s Serving) graphs(r *recipe, g *GPU) error {
 	// Only decodes are captured.
 	r.graphTokens, r.graphRequests = 1, limit
 	return nil
+}
+
+// vllmGraphs are those of vLLM: whole steps of decodes, and steps with prompts in pieces, by
+// default.
+func (s Serving) vllmGraphs(r *recipe, g *GPU, limit, seqs int64) error {
+	mode := s.CudagraphMode
+	if mode == "" {
+		found, err := s.lookUp("cudagraph_mode", g)
+		if err != nil {
+			return err
+		}
+		mode = found
+	}
+	ofDrafts, err := s.lookUp("graphs_of_drafts", g)
+	if err != nil {
+		return err
+	}
+	rows := int64(1)
+	if ofDrafts == "yes" {
+		rows += r.speculation.tokens
+	}
+	if s.MaxCudagraphCaptureSize == 0 {
+		limit = min(2*rows*seqs, limit)
+		if s.MaxNumBatchedTokens > 0 {
+			limit = min(limit, s.MaxNumBatchedTokens)
+		}
+		limit = largestGraph(limit)
+	}
+	switch mode {
+	case "NONE":
+	case "FULL_DECODE_ONLY":
+		r.graphTokens, r.graphRequests = 1, max(limit/(1+r.speculation.tokens), 1)
+	case "FULL_AND_PIECEWISE", "FULL", "PIECEWISE":
+		r.graphTokens = limit
+	default:
+		return fmt.Errorf("cudagraph_mode %q is unknown: use FULL_AND_PIECEWISE, "+
+			"FULL_DECODE_ONLY, FULL, PIECEWISE or NONE", mode)
+	}
+	return nil
+}
+
+// largestGraph is the largest size that vLLM captures up to a limit.
+func largestGraph(most int64) int64 {
+	switch {
+	case most >= 256:
+		return most - most%16
+	case most >= 8:
+		return most - most%8
+	case most >= 4:
+		return 4
+	}
+	return min(most, 2)
 }
 
 // contiguousGraphs: up to here TensorRT-LLM captures every number of decodes without padding.

@@ -52,6 +52,10 @@ type Serving struct {
 	// cuda_graph_max_batch_size. Tokens of the largest step in a CUDA graph. [default: the engine's]
 	MaxCudagraphCaptureSize int64 `json:"max_cudagraph_capture_size"`
 
+	// CudagraphMode: Which steps run as CUDA graphs: vLLM's compilation config of the name. [default:
+	// the engine's] One of FULL_AND_PIECEWISE, FULL_DECODE_ONLY, FULL, PIECEWISE, NONE.
+	CudagraphMode string `json:"cudagraph_mode"`
+
 	// BlockSize: As others spell it: sglang: page_size; trtllm: tokens_per_block. Tokens per KV block.
 	// [default: the engine's]
 	BlockSize int64 `json:"block_size"`

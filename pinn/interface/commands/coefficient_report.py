@@ -15,7 +15,7 @@ from pinn.coefficients.distance import training_space
 from pinn.coefficients.surrogate import Surrogate, batch_floor_seconds, batch_seconds
 from pinn.interface.commands.batch_marks import batch_marks, marks_lines
 from pinn.interface.commands.memory_report import memory_entry, memory_line
-from pinn.interface.commands.recipe_report import print_recipe
+from pinn.interface.commands.recipe_report import notices, print_recipe
 from pinn.interface.commands.trust_report import intervals_line, with_posterior, with_trust
 from pinn.specs.batch import Batch, parse_batch
 from pinn.specs.deployment import Deployment
@@ -66,6 +66,7 @@ def make_report(
     known["asked_as"] = deployment.model.title
     return known | {
         "recipe": recipe,
+        **notices(deployment.serving),
         "sampling": sampling,
         "memory": memory_entry(deployment),
         "batches": timed,

@@ -8,7 +8,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from pinn.specs.engine_defaults import unread_notice
 from pinn.specs.recipe import ASSUMED, FLAG
+from pinn.specs.serving import ServingSpec
 
 #: Sizes of CUDA graphs that are listed; the rest is told by the last one.
 _LISTED = 4
@@ -26,6 +28,12 @@ def print_recipe(recipe: Mapping[str, Mapping[str, Any]], console: Console) -> N
         table.add_row(name, _shown(entry["value"]), said)
     console.print(table)
     console.print()
+
+
+def notices(serving: ServingSpec) -> dict[str, list[str]]:
+    """``notices`` of a report, where anything has to be said of the engine's release."""
+    said = unread_notice(serving.engine, serving.engine_version)
+    return {} if said is None else {"notices": [said]}
 
 
 def _shown(value: Any) -> str:

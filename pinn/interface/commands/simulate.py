@@ -269,6 +269,7 @@ def _about(
     from dataclasses import asdict
 
     from pinn.coefficients.coefficient_set import deployment_facts
+    from pinn.interface.commands.recipe_report import notices
     from pinn.specs.data_folder import find_checkpoint
     from pinn.specs.files.read_report import file_sha256
 
@@ -277,6 +278,7 @@ def _about(
     source = coefficients or find_checkpoint(checkpoint)
     return facts | {
         "recipe": job.deployment.recipe.described(),
+        **notices(job.deployment.serving),
         "workload": {"path": str(workload), "rate_per_s": rate, "seed": seed},
         "coefficients": {"path": str(source), "sha256": file_sha256(source)},
         "simulated_by": f"pinn {pinn.__version__}",

