@@ -18,6 +18,7 @@ from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.limits import MOST_CONFIGURATIONS, check_size, written
 from pinn.specs.model import ModelSpec
 from pinn.specs.precision_override import with_precision
+from pinn.specs.refusals.parallel import beyond_a_machine
 from pinn.specs.serving import ServingSpec
 
 #: A configuration as the user writes it: flag -> value, text or not.
@@ -118,7 +119,14 @@ def make_deployment(configuration: Configuration) -> Deployment:
     gpu = _gpu(configuration["gpu"])
     flags = {name: value for name, value in configuration.items() if name in _SERVING}
     force = bool(configuration.get(FORCE.name))
-    return Deployment(model, gpu, _serving(tuple(flags.items())), force=force)
+    found = Deployment(model, gpu, _serving(tuple(flags.items())), force=force)
+    if beyond_a_machine(found):
+        warnings.warn(
+            f"{found.recipe.tensor_parallel_size} GPUs for tensor parallelism are more than a "
+            f"machine of {gpu.name} has: their links are timed as if within one",
+            stacklevel=2,
+        )
+    return found
 
 
 @lru_cache(maxsize=1024)

@@ -16,7 +16,8 @@ LLAMA, DEEPSEEK = "meta-llama/Llama-3.1-8B", "deepseek-ai/DeepSeek-R1"
 
 
 def deployed(model=LLAMA, **flags):
-    return make_deployment(canonical({"model": model, "gpu": "H200", **flags}))
+    given = {"model": model, "gpu": "H200", "force": True}  # refusals have tests of their own
+    return make_deployment(canonical({**given, **flags}))
 
 
 def chosen(model=LLAMA, **flags):

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pinn.errors import PinnError
+from pinn.interface.launched import launched
 from pinn.simulator.workloads.load_flags import LoadFlags
-from pinn.specs.flags import Flag, flags_of
-from pinn.specs.serving import ServingSpec
+from pinn.specs.flags import FORCE, Flag, flags_of
+from pinn.specs.serving import VLLM, ServingSpec
 
 #: Value of a flag; None stands for the engine's default.
 FlagValue = int | float | str | bool | None
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _TYPES = {"int": int, "float": float, "bool": bool, "str": str}
-_QUANTIZATION = Flag("Format to serve the model in, such as fp8.", shown="as its config says")
+#: Arguments beside the flags of the specifications.
+_BESIDE = {
+    "quantization": Flag("Format to serve the model in, such as fp8.", shown="as its config says"),
+    "serve": Flag("Launch command to read model and flags from; flags beside it go first."),
+    FORCE.name: FORCE,
+}
 
 
 def with_flags(*specifications: type) -> Callable[[_Function], _Function]:
     """Give a function that takes ``**flags`` every flag in its signature and its help."""
-    declared = {"quantization": _QUANTIZATION, **_declared(specifications)}
+    declared = {**_BESIDE, **_declared(specifications)}
 
     def decorate(function: _Function) -> _Function:
         signature = inspect.signature(function)
@@ -37,25 +45,38 @@ def with_flags(*specifications: type) -> Callable[[_Function], _Function]:
     return decorate
 
 
-def given_flags(flags: Mapping[str, FlagValue], *specifications: type) -> dict[str, Any]:
+def given_flags(
+    flags: Mapping[str, FlagValue], *specifications: type, gpu: str | Path | None = None
+) -> dict[str, Any]:
     """The flags that are given, each in its type; ``quantization`` is called ``precision``.
+
+    ``serve`` stands for the model and the flags of its command; what is not modelled of them is
+    said in a warning.
 
     Raises:
         PinnError: If a name is unknown, with the nearest one, or a value is not of its type.
     """
-    declared = _declared(specifications)
+    declared = _declared(specifications) | {FORCE.name: FORCE}
     serving = {name for each in _declared((ServingSpec,)).values() for name in each.other_names}
     loads = {name: f.name for f in flags_of(LoadFlags) for name in f.other_names}
     flags = {loads.get(n, n) if LoadFlags in specifications else n: v for n, v in flags.items()}
-    known = {*declared, *serving, "quantization", "precision"}
+    known = {*declared, *serving, *_BESIDE, "precision"}
     found = {}
     for name, value in flags.items():
         if name not in known:
             raise PinnError(f"unknown flag {name!r}: {_nearest(name, known)}")
-        if value is not None:
+        if value is not None and name != "serve":
             spelled = "precision" if name == "quantization" else name
             found[spelled] = declared[name].read(value, name) if name in declared else value
-    return found
+    if not flags.get("serve"):
+        return found
+    started, lines = launched(
+        str(flags["serve"]), [], VLLM, None if gpu is None else str(gpu), declared
+    )
+    for line in lines:
+        if line.startswith("not modelled"):
+            warnings.warn(line, stacklevel=3)
+    return {k: declared[k].read(v, k) if k in declared else v for k, v in started.items()} | found
 
 
 def _declared(specifications: tuple[type, ...]) -> dict[str, Flag]:

@@ -157,7 +157,7 @@ def predict(
         PinnError: If model, GPU or a flag is unknown, or they do not fit together.
     """
     return Prediction(
-        named(model, gpu) | given_flags(flags, ServingSpec),
+        given_flags(flags, ServingSpec, gpu=gpu) | named(model, gpu),
         path_or_none(checkpoint),
         path_or_none(coefficients),
     )

@@ -109,11 +109,11 @@ def simulate(
     Raises:
         PinnError: If something is unknown, does not fit together, or cannot be served.
     """
-    given = given_flags(flags, ServingSpec, EngineSpec, LoadFlags)
+    given = given_flags(flags, ServingSpec, EngineSpec, LoadFlags, gpu=gpu)
     sources = path_or_none(checkpoint), path_or_none(coefficients)
     with workload_file(workload) as path:
         load, given = asked_load(path, given, seed)
-        job, latency = command.simulation_job(named(model, gpu) | given, load, rate, *sources)
+        job, latency = command.simulation_job(given | named(model, gpu), load, rate, *sources)
     run = job.run()
     intervals = command.intervals_of(run, job, latency, *sources)
     moved = command.sensitivity_of(job, latency, run, sensitivity)

@@ -60,7 +60,7 @@ def predict_many(
     Raises:
         PinnError: If a row names something unknown, or does not fit together.
     """
-    shared = canonical(named(model, gpu) | given_flags(flags, ServingSpec))
+    shared = canonical(given_flags(flags, ServingSpec, gpu=gpu) | named(model, gpu))
     rows = [shared | row for row in configuration_rows(configurations)]
     listed = [batches] if isinstance(batches, str) else list(batches)
     table, reasons = many_table(rows, listed, path_or_none(checkpoint), skip_invalid)

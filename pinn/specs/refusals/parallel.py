@@ -112,3 +112,11 @@ def dense_width(d: Deployment) -> Refusal | None:
                 _LINEAR,
             )
     return None
+
+
+def beyond_a_machine(d: Deployment) -> bool:
+    """Whether tensor parallelism leaves a machine of eight GPUs; racks of GB200 and GB300 do not.
+
+    Engines start there, slower: nothing here times links between machines within a layer.
+    """
+    return d.recipe.tensor_parallel_size > 8 and not d.gpu.name.startswith("GB")

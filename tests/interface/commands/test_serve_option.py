@@ -1,0 +1,70 @@
+"""``--serve``, ``--force`` and an engine's other flags on the commands that time deployments."""
+
+import json
+
+import pytest
+
+import pinn
+from pinn.errors import PinnError, RefusedError
+
+COMMAND = "vllm serve Qwen/Qwen3-30B-A3B -tp 2 --port 8000 --enable-lora --max-model-len 8k"
+FP8 = ("--model", "Qwen/Qwen3-30B-A3B-FP8", "--gpu", "H100", "--engine-version", "0.15.1")
+
+
+def test_a_pasted_command_is_the_configuration(run, tmp_path):
+    result = run("coefficients", "--serve", COMMAND, "--gpu", "H100", "--max-num-seqs", 64,
+                 "--json", tmp_path / "a.json")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    serving = json.loads((tmp_path / "a.json").read_text())["serving"]
+    assert (serving["tensor_parallel_size"], serving["max_model_len"]) == (2, 8000)
+    assert serving["max_num_seqs"] == 64
+    for text in ("no effect here: --port 8000", "not modelled: --enable-lora"):
+        assert text in result.output
+
+
+def test_what_stands_beside_the_command_goes_first(run, tmp_path):
+    run("coefficients", "--serve", COMMAND, "--model", "Qwen/Qwen3-8B", "-tp", 1, "--gpu", "H100",
+        "--json", tmp_path / "a.json")  # fmt: skip
+    report = json.loads((tmp_path / "a.json").read_text())
+    assert (report["model"], report["serving"]["tensor_parallel_size"]) == ("Qwen/Qwen3-8B", 1)
+
+
+def test_an_engines_other_flags_are_named(run, tmp_path):
+    result = run("coefficients", *FP8, "--dtype", "half", "--trust-remote-code", "--quantization",
+                 "compressed-tensors", "--max_num_seqs", 32, "--kv-cache-dtype", "bfloat16",
+                 "--json", tmp_path / "a.json")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert "no effect here: --dtype half, --trust-remote-code" in result.output
+    serving = json.loads((tmp_path / "a.json").read_text())["serving"]
+    assert (serving["max_num_seqs"], serving["kv_cache_dtype"]) == (32, "bf16")
+
+
+def test_what_is_refused_is_timed_by_force_and_keeps_it(run, tmp_path):
+    refused = run("coefficients", *FP8, "-tp", 8)
+    assert refused.exit_code == 1
+    assert "768 / 8 = 96 columns on a GPU" in refused.output
+    path = tmp_path / "a.json"
+    assert run("coefficients", *FP8, "-tp", 8, "--force", "--json", path).exit_code == 0
+    again = run("coefficients", "--coefficients", path)
+    assert again.exit_code == 0, again.output
+
+
+def test_grids_count_what_is_refused(run, tmp_path):
+    grid = ("--grid", "tensor_parallel_size=1,4,8", "--out", tmp_path / "a.csv", "--skip-invalid")
+    result = run("coefficients", *FP8, *grid)
+    assert result.stdout.count("1 left out: an expert of Qwen/Qwen3-30B-A3B-FP8 has 768 / ") == 2
+    assert "1 configurations written" in result.stdout
+    assert "3 configurations written" in run("coefficients", *FP8, *grid, "--force").stdout
+
+
+def test_in_python():
+    found = pinn.predict(gpu="H100", serve=COMMAND.replace("--enable-lora", ""), max_num_seqs=8)
+    assert found.deployment.serving.max_model_len == 8000
+    assert found.deployment.serving.max_num_seqs == 8
+    with pytest.warns(UserWarning, match="not modelled: --enable-lora"):
+        pinn.predict(gpu="H100", serve=COMMAND)
+    with pytest.raises(RefusedError, match="no multiple of the 128"):
+        pinn.predict(*FP8[1:4:2], tensor_parallel_size=8, engine_version="0.15.1")
+    assert pinn.predict("Llama-3.1-8B", "H100", tensor_parallel_size=3, force=True).beta
+    with pytest.raises(PinnError, match="did you mean --port"):
+        pinn.predict(gpu="H100", serve="vllm serve a --prt 1")
