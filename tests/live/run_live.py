@@ -8,6 +8,7 @@ Everything is made and left in one folder, ``build/live``.
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -305,4 +306,5 @@ def main(folder: Path) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended; the server too"))
     raise SystemExit(main(Path(sys.argv[1])))
