@@ -40,6 +40,13 @@ _SETTINGS = [
     ("caching", "i8"),
     ("chunked", "i8"),
     ("asynchronous", "i8"),
+    # Rules of the scheduler, see ``pinn.specs.scheduler_rules``.
+    ("one_batch", "i8"),  # a request is in one batch at a time
+    ("stagger", "i8"),  # schedulings between two decodes of a request; 0 for any
+    ("whole_prompts", "i8"),
+    ("uncached_first", "i8"),
+    ("cuts_lone_prompts", "i8"),
+    ("awaits_preempted", "i8"),
     ("prefill_first", "i8"),  # prompts in steps of their own
     ("prompt_budget", "i8"),  # prompt tokens after which such a step takes no further request
     ("chunk_multiple", "i8"),

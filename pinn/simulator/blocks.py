@@ -50,17 +50,20 @@ def unlink_block(engine, replica, block):
 
 
 @inner
-def release_block(engine, replica, block):
-    """``BlockPool.free_blocks`` of one block: unused ones go to the end of the free list."""
+def release_block(engine, replica, block, first):
+    """``BlockPool.free_blocks`` of one block: to the end of the free list, or to its beginning."""
     arrays.references(engine)[replica, block] -= 1
     arrays.replicas(engine)[replica].held_blocks -= 1
     if arrays.references(engine)[replica, block] > 0:
         return
-    last = arrays.previous_free(engine)[replica, 0]
-    arrays.next_free(engine)[replica, last] = block
-    arrays.previous_free(engine)[replica, block] = last
-    arrays.next_free(engine)[replica, block] = 0
-    arrays.previous_free(engine)[replica, 0] = block
+    # The free list begins after the sentinel 0 and ends before it.
+    before, after = arrays.previous_free(engine)[replica, 0], 0
+    if first:
+        before, after = 0, arrays.next_free(engine)[replica, 0]
+    arrays.next_free(engine)[replica, before] = block
+    arrays.previous_free(engine)[replica, block] = before
+    arrays.next_free(engine)[replica, block] = after
+    arrays.previous_free(engine)[replica, after] = block
     arrays.replicas(engine)[replica].free_blocks += 1
 
 
@@ -146,18 +149,26 @@ def grow(engine, replica, r, tokens):
 
 
 @inner
-def admit(engine, replica, r, hits, tokens):
-    """``allocate_slots`` of a request without blocks, whose first ``hits`` blocks are cached.
+def fits(engine, replica, r, hits, tokens):
+    """Whether so many tokens of a waiting request have room, its first ``hits`` blocks cached.
 
     Cached blocks that nobody uses leave the free list too, so they count against it
     (``SingleTypeKVCacheManager.get_num_blocks_to_allocate``).
     """
-    request, state = arrays.requests(engine)[r], arrays.replicas(engine)[replica]
-    needed = blocks_for(engine, tokens) - hits + extra_blocks_for(engine, tokens)
+    request = arrays.requests(engine)[r]
+    needed = max(blocks_for(engine, tokens) - hits - request.blocks, 0)
+    needed += max(extra_blocks_for(engine, tokens) - request.extra_blocks, 0)
     for i in range(hits):
         block = arrays.holder(engine)[replica, arrays.keys(engine)[request.first_key + i]]
         needed += arrays.references(engine)[replica, block] == 0
-    if needed > state.free_blocks or state.free_slots == 0:
+    return needed <= arrays.replicas(engine)[replica].free_blocks
+
+
+@inner
+def admit(engine, replica, r, hits, tokens):
+    """``allocate_slots`` of a request without blocks, whose first ``hits`` blocks are cached."""
+    request, state = arrays.requests(engine)[r], arrays.replicas(engine)[replica]
+    if state.free_slots == 0 or not fits(engine, replica, r, hits, tokens):
         return False
     state.free_slots -= 1
     request.slot = arrays.slot_stack(engine)[replica, state.free_slots]
@@ -185,15 +196,22 @@ def key_blocks(engine, replica, r, tokens):
 
 @inner
 def free_request(engine, replica, r):
-    """``KVCacheManager.free``: last block first, so that the tail of a prefix is evicted first."""
+    """``KVCacheManager.free``: last block first, so that the tail of a prefix is evicted first.
+
+    Where blocks without a key go first, the last of them is the very first.
+    """
     request, state = arrays.requests(engine)[r], arrays.replicas(engine)[replica]
     if request.slot < 0:
         return
     row = arrays.table(engine)[replica, request.slot]
+    if engine.uncached_first:
+        for i in range(request.keyed_blocks, request.blocks):
+            release_block(engine, replica, row[i], True)
+        request.blocks = request.keyed_blocks
     for i in range(request.blocks - 1, -1, -1):
-        release_block(engine, replica, row[i])
+        release_block(engine, replica, row[i], False)
     for i in range(request.extra_blocks - 1, -1, -1):
-        release_block(engine, replica, row[engine.row - 1 - i])
+        release_block(engine, replica, row[engine.row - 1 - i], False)
     arrays.slot_stack(engine)[replica, state.free_slots] = request.slot
     state.free_slots += 1
     request.slot, request.blocks, request.keyed_blocks, request.extra_blocks = -1, 0, 0, 0

@@ -22,6 +22,7 @@ def add_to_batch(engine, replica, column, r, tokens):
     prefill = tokens > 1 + engine.drafts or prompt_left
     request.computed = cached + tokens
     request.worked += tokens
+    request.in_flight += 1
     if not engine.prefill_first:
         key_blocks(engine, replica, r, min(request.computed, known))
     # The next token, and one more for each drafted one that is verified with it.
@@ -30,6 +31,8 @@ def add_to_batch(engine, replica, column, r, tokens):
         request.unverified += sampled - 1
     if engine.asynchronous:
         request.placeholders += sampled
+    if sampled > 0:
+        request.eligible = state.schedulings + engine.stagger
     i = arrays.batch_size(engine)[replica, column]
     arrays.batch_request(engine)[replica, column, i] = r
     arrays.batch_sampled(engine)[replica, column, i] = sampled

@@ -67,9 +67,14 @@ def act(engine, latency, event, index, moment):
         return True
     token_s, completion_s = after_output_seconds(latency)
     _begin_turn(engine, index, moment, token_s, completion_s)
+    tries = 0
     while _wants_batch(engine, index):
         if _schedule_group(engine, index) == 0:
-            break
+            _launch_nothing(engine, index)
+            tries += 1
+            if tries > engine.stagger:
+                break
+            continue
         duration, slowest = _group_seconds(latency, engine, index)
         if not 0 < duration < np.inf:
             engine.bad_step_s = duration
@@ -148,10 +153,13 @@ def _begin_turn(engine, group, now, token_s, completion_s):
     now = _engine_free_s(engine, first, now)
     hang_up(engine, now)  # of those whose patience ran out while the loop was held up
     if state.in_flight > 0 and arrays.batch_end_s(engine)[group, state.oldest] <= now:
+        launched = 0
         for replica in range(first, first + count):
+            launched += arrays.batch_size(engine)[replica, state.oldest]
             update_from_output(engine, replica, state.oldest, now, token_s, completion_s)
         state.oldest = (state.oldest + 1) % engine.depth
         state.in_flight -= 1
+        state.launched -= launched > 0
     state.now_s = now = _engine_free_s(engine, first, now)
     for replica in range(first, first + count):
         _drain_input(engine, replica, now)
@@ -219,15 +227,56 @@ def _launch(engine, group, duration, slowest):
     """
     state = arrays.groups(engine)[group]
     column = (state.oldest + state.in_flight) % engine.depth
-    start = max(state.now_s, state.gpu_free_s)
+    start = max(state.now_s, state.gpu_free_s, _tokens_known_s(engine, group, column))
     end = max(start + duration, state.last_end_s)
     arrays.batch_end_s(engine)[group, column] = state.last_end_s = end
     state.gpu_free_s = start + duration / engine.pipeline
     state.in_flight += 1
+    state.launched += 1
+    _note_tokens(engine, group, column, end)
     if state.step_time_s == 0:
         state.step_time_s = duration
     state.step_time_s += STEP_TIME_WEIGHT * (duration - state.step_time_s)
     _record(engine, group, start, duration, slowest)
+
+
+@inner
+def _launch_nothing(engine, group):
+    """A batch without tokens takes a place in the queue and is over with the batch before it.
+
+    ``EngineCore.step_with_batch_queue``; with one place beside the running batch it hinders none.
+    """
+    state = arrays.groups(engine)[group]
+    if engine.depth > 2 and state.launched > 0:
+        column = (state.oldest + state.in_flight) % engine.depth
+        arrays.batch_end_s(engine)[group, column] = state.last_end_s
+        state.in_flight += 1
+
+
+@inner
+def _tokens_known_s(engine, group, column):
+    """When the tokens that a batch goes on from are known: other stages may be at work on them."""
+    moment = 0.0
+    if engine.pipeline == 1:
+        return moment
+    first, count = replicas_of(engine, group)
+    for replica in range(first, first + count):
+        for i in range(arrays.batch_size(engine)[replica, column]):
+            r = arrays.batch_request(engine)[replica, column, i]
+            moment = max(moment, arrays.requests(engine)[r].token_s)
+    return moment
+
+
+@inner
+def _note_tokens(engine, group, column, end):
+    if engine.pipeline == 1:
+        return
+    first, count = replicas_of(engine, group)
+    for replica in range(first, first + count):
+        for i in range(arrays.batch_size(engine)[replica, column]):
+            if arrays.batch_sampled(engine)[replica, column, i] > 0:
+                r = arrays.batch_request(engine)[replica, column, i]
+                arrays.requests(engine)[r].token_s = end
 
 
 @inner

@@ -259,17 +259,24 @@ def _empty_layout(deployment: Deployment) -> KvLayout:
         recipe.block_tokens,
         deployment.kv_cache_precision.bytes_per_weight,
         deployment.serving.engine == VLLM,
+        recipe.scheduler.group_padding,
     )
 
 
 @lru_cache(maxsize=16384)
 def _layout(
-    model: ModelSpec, tp: int, stages: int, size: int, element_bytes: float, in_blocks: bool
+    model: ModelSpec,
+    tp: int,
+    stages: int,
+    size: int,
+    element_bytes: float,
+    in_blocks: bool,
+    padding: float,
 ) -> KvLayout:
     """The same by what decides it; ``in_blocks`` where states lie in the blocks.
 
     Layers of both kinds are cut into groups of as many layers as the rarer kind has, or as the
-    commoner one where it has less than a quarter more; the groups share one pool of blocks.
+    commoner one where it has fewer than ``padding`` times as many; the groups share one pool.
     """
     kept = [(g, layer_kv_bytes(g, tp, element_bytes)) for g in model.layer_groups]
     groups = [g for g, kv_bytes in kept if kv_bytes]
@@ -284,7 +291,7 @@ def _layout(
         layers = -(-(full + windowed) // stages)
         return KvLayout(layers * layer_bytes * size, 0)
     few, many = min(full, windowed), max(full, windowed)
-    group = many if many < few * 1.25 else few
+    group = many if many < few * padding else few
     window = model.window_tokens or 0
     return KvLayout(
         -(-group // stages) * layer_bytes * size,

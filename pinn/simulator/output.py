@@ -24,10 +24,13 @@ def update_from_output(engine, replica, column, now, token_s, completion_s):
     finished = 0
     for i in range(arrays.batch_size(engine)[replica, column]):
         sampled = int(arrays.batch_sampled(engine)[replica, column, i])
-        if sampled == 0:
-            continue
         r = arrays.batch_request(engine)[replica, column, i]
         request = arrays.requests(engine)[r]
+        request.in_flight -= 1
+        stale = request.stale > 0
+        request.stale -= stale
+        if sampled == 0:
+            continue
         if request.status == TIMED_OUT or request.status == FINISHED:
             continue
         if engine.prefill_first and request.status == PREEMPTED:
@@ -37,7 +40,7 @@ def update_from_output(engine, replica, column, now, token_s, completion_s):
         server = server_of(engine, r)
         stream(server, now, token_s)
         _append_tokens(engine, request, server, now, verified_tokens(engine, r, sampled))
-        if engine.asynchronous:
+        if engine.asynchronous and not stale:
             request.placeholders -= sampled
         ends = request.generated == request.output
         if engine.prefill_first:

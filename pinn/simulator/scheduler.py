@@ -14,6 +14,7 @@ from pinn.simulator import arrays
 from pinn.simulator.blocks import (
     admit,
     cached_blocks,
+    fits,
     free_request,
     grow,
     key_blocks,
@@ -38,6 +39,9 @@ def schedule(engine, replica, column, now, prompts_wait):
     """Fill batch ``column`` of a replica, update its requests and return the batch's tokens."""
     state = arrays.replicas(engine)[replica]
     state.new = state.preempted = state.tokens = 0
+    state.schedulings += 1
+    alone = state.running + state.waiting <= 1
+    state.longest_chunk = engine.long_prefill if engine.cuts_lone_prompts or not alone else 0
     arrays.batch_size(engine)[replica, column] = 0
     for i in range(engine.n_sums):
         arrays.sums(engine)[replica, i] = 0
@@ -79,7 +83,7 @@ def _schedule_running(engine, replica, column):
     while i < state.running and state.tokens < engine.max_tokens:
         r = running[i]
         request = arrays.requests(engine)[r]
-        wanted = _running_tokens(engine, request)
+        wanted = _running_tokens(engine, state, request)
         tokens = _cut(engine, wanted, engine.max_tokens - state.tokens)
         if tokens <= 0:
             i += 1
@@ -114,23 +118,25 @@ def _cut(engine, wanted, budget):
 
 
 @inner
-def _running_tokens(engine, request):
+def _running_tokens(engine, state, request):
     """New tokens of a running request; 0 if it only waits for tokens in flight.
 
     With asynchronous scheduling a request stops being scheduled once the tokens in flight complete
-    its output; under pipeline parallelism it is in one batch at a time.
+    its output; under pipeline parallelism it is in one batch at a time, or in every so many-th.
     """
+    if state.schedulings < request.eligible:
+        return 0
     if request.placeholders > 0:
         in_flight = request.placeholders
-        if engine.pipeline > 1:
+        if engine.one_batch:
             return 0
         if request.computed + 2 - in_flight >= request.prompt + request.output:
             return 0
     tokens = request.prompt + request.generated + request.placeholders - request.computed
     if tokens == 1 and request.computed >= request.prompt:
         tokens += engine.drafts
-    if 0 < engine.long_prefill < tokens:
-        tokens = engine.long_prefill
+    if 0 < state.longest_chunk < tokens:
+        tokens = state.longest_chunk
     return min(tokens, engine.max_model_len - 1 - request.computed)
 
 
@@ -142,6 +148,8 @@ def _preempt(engine, replica, r):
     request.status = PREEMPTED
     request.computed = request.unverified = 0
     request.preemptions += 1
+    if engine.awaits_preempted:
+        request.stale, request.placeholders = request.in_flight, 0
     prepend_waiting(engine, replica, r)
     arrays.preempted(engine)[replica, state.preempted] = r
     state.preempted += 1
@@ -155,6 +163,9 @@ def _schedule_waiting(engine, replica, column, now):
     while r >= 0 and state.tokens < engine.max_tokens and state.running < engine.max_seqs:
         request = arrays.requests(engine)[r]
         after = request.after
+        if request.stale > 0:
+            r = after
+            continue
         if request.status == LOADING:
             if request.ready_s <= now:
                 _finish_loading(engine, replica, r)
@@ -183,8 +194,8 @@ def _start(engine, replica, column, r, now):
     if request.transferred > computed:
         return _load(engine, replica, r, hits, now)
     tokens = request.prompt + request.generated - computed
-    if 0 < engine.long_prefill < tokens:
-        tokens = engine.long_prefill
+    if 0 < state.longest_chunk < tokens:
+        tokens = state.longest_chunk
     budget = engine.max_tokens - state.tokens
     if tokens > budget and not engine.chunked:
         return False, False
@@ -194,6 +205,9 @@ def _start(engine, replica, column, r, now):
     held = computed + tokens
     if engine.reserves:
         held = request.prompt + request.output + 2 * engine.drafts
+    room = max(held, request.prompt + request.generated) if engine.whole_prompts else held
+    if not fits(engine, replica, r, hits, room):
+        return False, False
     if request.slot >= 0:
         enough = grow(engine, replica, r, held)
     else:
@@ -220,7 +234,12 @@ def _load(engine, replica, r, hits, now):
     the queue as WAITING_FOR_REMOTE_KVS.
     """
     request, state = arrays.requests(engine)[r], arrays.replicas(engine)[replica]
-    if not admit(engine, replica, r, hits, request.transferred):
+    room = request.transferred
+    if engine.whole_prompts:
+        room = max(room, request.prompt + request.generated)
+    if not fits(engine, replica, r, hits, room) or not admit(
+        engine, replica, r, hits, request.transferred
+    ):
         return False, False
     missing = request.transferred - hits * engine.block_size
     start = max(now, state.transfer_free_s)

@@ -21,6 +21,7 @@ from pinn.specs.recipe import (
     PREFILL_FIRST,
     EffectiveRecipe,
 )
+from pinn.specs.scheduler_rules import ONE_BATCH, STAGGERED
 
 #: Requests beyond the running ones whose keys and values may be on their way.
 _LOADING_SLOTS = 256
@@ -100,6 +101,9 @@ def _settings(
     totals, size = workload.prompt_tokens + workload.output_tokens, recipe.block_tokens
     beyond = tokens_beyond(deployment)
     bytes_per_token = layout.block_bytes / size * layout.full_groups
+    rules = recipe.scheduler
+    ahead = overlap and pipeline > 1
+    stagger = pipeline if ahead and rules.pipelined_decodes == STAGGERED else 0
     return {
         "max_tokens": recipe.token_budget,
         "max_seqs": seqs,
@@ -120,6 +124,12 @@ def _settings(
         "caching": recipe.prefix_caching,
         "chunked": recipe.chunked_prefill,
         "asynchronous": overlap,
+        "one_batch": ahead and rules.pipelined_decodes == ONE_BATCH,
+        "stagger": stagger,
+        "whole_prompts": rules.whole_prompts,
+        "uncached_first": rules.uncached_first,
+        "cuts_lone_prompts": rules.cuts_lone_prompts,
+        "awaits_preempted": rules.awaits_preempted,
         "prefill_first": apart,
         "prompt_budget": recipe.prompt_budget,
         "chunk_multiple": recipe.chunk_multiple,
@@ -132,7 +142,7 @@ def _settings(
         "expected_share": recipe.admission_share,
         "drafts": drafts,
         "lookahead": drafts if deployment.draft and recipe.admission == NEXT_STEP else 0,
-        "depth": pipeline if pipeline > 1 else 1 + overlap,
+        "depth": pipeline + (stagger > 0) if pipeline > 1 else 1 + overlap,
         "pipeline": pipeline,
         "n_replicas": replicas,
         "n_groups": spec.replicas if _keep_step(deployment) else replicas,

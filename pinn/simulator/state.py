@@ -31,6 +31,8 @@ REQUEST = np.dtype(
         ("extra_blocks", "i4"),  # blocks of the other KV cache groups
         ("slot", "i4"),  # row of the block table; -1 without blocks
         ("status", "i4"),
+        ("in_flight", "i4"),  # batches in flight that hold it
+        ("stale", "i4"),  # of those, from before it was preempted
         ("last_s", "f8"),  # engine time of the last token, or of the abort
         ("gap_start_s", "f8"),  # when the API server began to stream the token before
         ("worked", "i8"),  # tokens computed, recomputation included
@@ -79,6 +81,8 @@ REQUEST = np.dtype(
         ("source", "i8"),  # prefill worker that has its keys and values
         ("loading_s", "f8"),  # when their blocks were there
         ("moved", "i8"),  # tokens of them that were not there before
+        ("eligible", "i8"),  # scheduling from which on it may decode again
+        ("token_s", "f8"),  # when the last batch that samples for it ends
         ("unverified", "i8"),  # drafted tokens among those computed, in batches in flight
         ("drafted", "i8"),  # tokens that steps have verified
         ("accepted", "i8"),  # of those
@@ -114,6 +118,8 @@ REPLICA = np.dtype(
         ("new", "i8"),  # requests scheduled for the first time in the last scheduling
         ("preempted", "i8"),
         ("tokens", "i8"),
+        ("schedulings", "i8"),  # current_step
+        ("longest_chunk", "i8"),  # of the last scheduling; 0 for no limit
         ("seen_waiting", "i8"),  # what the load balancer believes
         ("seen_running", "i8"),
         ("handed_s", "f8"),
@@ -136,6 +142,7 @@ REPLICA = np.dtype(
 GROUP = np.dtype(
     [
         ("in_flight", "i8"),
+        ("launched", "i8"),  # of those, with tokens
         ("oldest", "i8"),
         ("wake_s", "f8"),
         ("now_s", "f8"),

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from pinn.specs.scheduler_rules import SchedulerRules
 from pinn.specs.speculation import Speculation
 
 #: Kinds of schedules: prompts and decodes in one step, or prompts in steps of their own.
@@ -65,6 +66,7 @@ class EffectiveRecipe:
         prompt_wait_tokens: Tokens of a step that end the wait; under attention data parallelism a
             prompt for every replica does.
         overlap: Whether a step is planned while the one before runs.
+        scheduler: How the scheduler does what its releases do in different ways.
         routing: How requests are spread over replicas: ``LEAST_LOADED`` or ``ROUND_ROBIN``.
         tensor_parallel_size: GPUs that share an attention layer.
         data_parallel_size: Groups of those.
@@ -107,6 +109,7 @@ class EffectiveRecipe:
     prompt_wait_steps: int
     prompt_wait_tokens: int
     overlap: bool
+    scheduler: SchedulerRules
     routing: str
     tensor_parallel_size: int
     data_parallel_size: int
@@ -146,6 +149,7 @@ class EffectiveRecipe:
                 continue
             value, origin = getattr(self, each.name), self.origins[each.name]
             shown = list(value) if isinstance(value, tuple) else value
-            shown = value.described() if isinstance(value, Speculation) else shown
+            told = isinstance(value, SchedulerRules | Speculation)
+            shown = value.described() if told else shown
             found[each.name] = {"value": shown, "set_by": origin.kind, "source": origin.text}
         return found

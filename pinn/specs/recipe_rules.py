@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from pinn.errors import PinnError
-from pinn.specs.engine_defaults import models_named
+from pinn.specs.engine_defaults import models_named, release
 from pinn.specs.expert_kernels import named_kernels
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.graph_sizes import contiguous_sizes, sglang_sizes, trtllm_sizes
@@ -43,6 +43,7 @@ from pinn.specs.recipe import (
     Origin,
 )
 from pinn.specs.recipe_fields import FLAGS, RecipeFields
+from pinn.specs.scheduler_rules import SchedulerRules, vllm_rules
 from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM, VLLM, ServingSpec
 from pinn.specs.speculation import NONE
 from pinn.specs.speculation_rules import asked_speculation, fewer_requests, why_not_overlapped
@@ -98,6 +99,7 @@ def _recipe(
     _settle_kernels(found)
     _settle_speculation(found)
     _settle_prompt_wait(found)
+    found.put("scheduler", SchedulerRules(), "vLLM alone has rules that change")
     {VLLM: _settle_vllm, SGLANG: _settle_sglang, TRTLLM: _settle_trtllm}[serving.engine](found)
     return found.recipe()
 
@@ -234,7 +236,7 @@ def _settle_speculation(found: RecipeFields) -> None:
 
 def _settle_vllm(found: RecipeFields) -> None:
     """``vllm/v1/core/sched/scheduler.py`` of 0.15.1 and its docs."""
-    serving = found.serving
+    found.put("scheduler", *vllm_rules(release(found.version)))
     source = "vllm 0.15.1 vllm/v1/core/sched/scheduler.py"
     found.put("schedule", FUSED, source)
     found.put("prompt_budget", found.values["token_budget"], source)
@@ -252,7 +254,6 @@ def _settle_vllm(found: RecipeFields) -> None:
         rows = 1 + (drafts.tokens if drafts else 0)
         limit = min(2 * rows * found.values["max_requests"], limit)
     _put_graphs(found, limit, 0, (), origin)
-    assert serving.engine == VLLM
 
 
 def _settle_sglang(found: RecipeFields) -> None:
