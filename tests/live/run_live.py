@@ -29,7 +29,14 @@ from live_engine import (
     write_model,
     write_plugin,
 )
-from live_schedule import Recorded, equal_steps, read_events, recorded_schedule, replay
+from live_schedule import (
+    Recorded,
+    equal_steps,
+    read_events,
+    recorded_schedule,
+    replay,
+    step_kinds,
+)
 
 from pinn.coefficients.coefficient_set import read_coefficient_set
 from pinn.data.benchmarks.given_load import GivenLoad
@@ -50,7 +57,6 @@ from pinn.specs.serving import ServingSpec
 
 #: Error of a mean end-to-end latency, in %, that passes.
 LIMIT = 15.0
-REPEATS = 3
 CALIBRATION = (
     LoadAsked("c1", 12, 200, 40, clients=1),
     LoadAsked("c4", 32, 200, 40, clients=4),
@@ -90,8 +96,8 @@ class Measured:
         return 100 * (max(self.means_s) / min(self.means_s) - 1)
 
 
-def measure(server: Server) -> tuple[dict[str, Measured], tuple[float, float]]:
-    """Send every load; the rate is half of what four clients reach.
+def measure(server: Server, repeats: int) -> tuple[dict[str, Measured], tuple[float, float]]:
+    """Send every load so many times; the rate is half of what four clients reach.
 
     Returns:
         What was measured, and the best of what the core did between the loads, when it had nothing
@@ -102,7 +108,7 @@ def measure(server: Server) -> tuple[dict[str, Measured], tuple[float, float]]:
     rates = [measured_rates(server.site)]
 
     def timed(load: LoadAsked) -> Measured:
-        found = _repeated(server, load)
+        found = _repeated(server, load, repeats)
         rates.append(measured_rates(server.site))
         return found
 
@@ -114,9 +120,9 @@ def measure(server: Server) -> tuple[dict[str, Measured], tuple[float, float]]:
     return found, (max(read), max(multiplied))
 
 
-def _repeated(server: Server, load: LoadAsked) -> Measured:
+def _repeated(server: Server, load: LoadAsked, repeats: int) -> Measured:
     first = 1000 * load.output_len + 10 * (load.clients or 0)
-    files = [server.bench(replace(load, seed=first + i)) for i in range(REPEATS)]
+    files = [server.bench(replace(load, seed=first + i)) for i in range(repeats)]
     means = {file: json.loads(file.read_text())["mean_e2el_ms"] / 1e3 for file in files}
     return Measured(min(files, key=means.__getitem__), tuple(means.values()))
 
@@ -172,7 +178,9 @@ def check_counts(
     }
 
 
-def predict(folder: Path, target: Deployment, found: dict[str, Measured]) -> dict[str, Any]:
+def predict(
+    folder: Path, target: Deployment, found: dict[str, Measured], recorded: Recorded
+) -> dict[str, Any]:
     """Calibrate to three loads by pinn's own commands, and predict the others."""
     files = {name: each.file for name, each in found.items()}
     seen = [str(files.pop(load.name)) for load in CALIBRATION]
@@ -200,7 +208,13 @@ def predict(folder: Path, target: Deployment, found: dict[str, Measured]) -> dic
         "calibration_written": written,
         "worst_e2e_percent": worst,
         "loads": loads,
+        "step_kinds": step_kinds(recorded, _latency(target, folder / used)),
     }
+
+
+def _latency(target: Deployment, coefficients: Path) -> LinearLatency:
+    found = read_coefficient_set(coefficients).coefficients
+    return LinearLatency(target, found.beta[0], found.alpha[0])
 
 
 def _pinn(folder: Path, *words: str) -> str:
@@ -227,9 +241,7 @@ def _scores(
         (run,), _ = read_benchmarks([file], GivenLoad())
         figures: dict[str, dict[str, float]] = {}
         for key, path in (("before_percent", before), ("error_percent", used)):
-            found = read_coefficient_set(path).coefficients
-            latency = LinearLatency(target, found.beta[0], found.alpha[0])
-            served = simulate(target, benchmark_workload(run), latency, ENGINE)
+            served = simulate(target, benchmark_workload(run), _latency(target, path), ENGINE)
             for figure, predicted in benchmark_figures(served, SCORED).items():
                 told = run.figures[figure]
                 percent = 100 * (predicted / told - 1)
@@ -269,12 +281,20 @@ def screen(result: dict[str, Any]) -> str:
                       f"{c['error_percent']:+7.1f}%" for c in cells)
             + f"{result['spread_percent'][name]:11.0f} %"
         )  # fmt: skip
+    lines += [
+        "",
+        f"{'steps, the most frequent':32s}{'number':>8s}{'median ms':>11s}{'predicted':>11s}",
+    ]
+    lines += [
+        f"{row['kind']:32s}{row['steps']:8d}{row['median_ms']:11.1f}{row['predicted_ms']:11.1f}"
+        for row in prediction["step_kinds"][:8]
+    ]
     worst = f"{prediction['worst_e2e_percent']:.1f} % off at most, {LIMIT:g} % pass"
     lines.append(f"end to end {worst}: {verdict[prediction['passed']]}")
     return "\n".join(lines)
 
 
-def main(folder: Path) -> int:
+def main(folder: Path, repeats: int = 3) -> int:
     """Run everything in a folder; 0 if all passed."""
     began = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
@@ -283,7 +303,7 @@ def main(folder: Path) -> int:
     write_model(folder / "model")
     write_plugin(folder / "plugin")
     with Server(site, folder) as server:
-        found, (read, multiplied) = measure(server)
+        found, (read, multiplied) = measure(server, repeats)
     write_datasheet(read, multiplied, folder / "core.json")
     model, gpu = load_model(folder / "model/config.json"), load_gpu(folder / "core.json")
     target = Deployment(model, gpu, ServingSpec(**SERVING, engine_version=RELEASE))
@@ -296,7 +316,7 @@ def main(folder: Path) -> int:
         "spread_percent": {name: each.spread_percent for name, each in found.items()},
         "schedule": check_schedule(recorded, target),
         "counts": check_counts(folder, recorded, target, found),
-        "prediction": predict(folder, target, found),
+        "prediction": predict(folder, target, found, recorded),
         "minutes": (time.monotonic() - began) / 60,
     }
     passed = all(result[part]["passed"] for part in ("schedule", "counts", "prediction"))
@@ -307,4 +327,4 @@ def main(folder: Path) -> int:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended; the server too"))
-    raise SystemExit(main(Path(sys.argv[1])))
+    raise SystemExit(main(Path(sys.argv[1]), *map(int, sys.argv[2:])))
