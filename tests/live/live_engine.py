@@ -38,11 +38,12 @@ FLAGS = [
     for word in (f"--{name.replace('_', '-')}", *([] if value is True else [str(value)]))
 ]
 #: For the server alone: other kernels are missing or slow on a CPU.
-_CPU = ("--load-format", "dummy", "--dtype", "float32", "--enable-logging-iteration-details")
-KV_BYTES = 1 << 30
+#: 64 blocks: more than 16 clients need, fewer than 40.
+KV_BYTES = 128 << 20
+_CPU = ("--load-format", "dummy", "--dtype", "float32", "--enable-logging-iteration-details",
+        "--kv-cache-memory-bytes", str(KV_BYTES))  # fmt: skip
 #: One thread for the model, the other core for front end and clients: neither waits for the other.
-_SETTINGS = {"OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": str(KV_BYTES >> 30),
-             "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1"}  # fmt: skip
+_SETTINGS = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1"}
 
 #: The reading of weights from memory and the arithmetic of large products, by the fastest of many
 #: tries: bytes and operations a second of one thread. oneDNN multiplies, as in the engine

