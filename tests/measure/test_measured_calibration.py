@@ -104,7 +104,8 @@ def test_flags_go_to_the_engine_and_come_back():
 def test_a_script_has_its_design(checkpoint_path, tmp_path):
     file = tmp_path / "m.py"
     words = ["measure", "--model", "meta-llama/Llama-3.1-8B", "--gpu", "H100", "--load",
-             "32x4000x300", "--script", file, "--max-num-seqs", "64", "--", "--seed", "3"]  # fmt: skip
+             "32x4000x300", "--script", file, "--max-num-seqs", "64", "--",
+             "--seed", "3"]  # fmt: skip
     result = run(*words, checkpoint=checkpoint_path)
     assert result.exit_code == 0, result.output
     names: dict = {"__name__": "file"}
