@@ -133,10 +133,12 @@ class SimulatedEngine:
         other = self._known.get(tuple(prompt[:block])) if self.limits.shares else None
         if other is None:
             return 0
-        same = 0
-        while same < min(len(prompt) - 1, len(other)) and prompt[same] == other[same]:
-            same += 1
-        return same // block * block
+        low, high = 1, min(len(prompt) - 1, len(other)) // block
+        while low < high:
+            middle = (low + high + 1) // 2
+            same = prompt[: middle * block] == other[: middle * block]
+            low, high = (middle, high) if same else (low, middle - 1)
+        return high * block
 
     def _seconds(self, decodes: int, context: int, prompts: int, tokens: int, cached: int) -> float:
         """Seconds of a batch, on a line between two contexts."""

@@ -32,7 +32,7 @@ def measure(
     ],
     more: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- ENGINE FLAGS]", help="Flags of vLLM that pinn does not know."),
+        typer.Argument(metavar="FLAGS", help="After --: flags of vLLM that pinn does not know."),
     ] = None,
     out: Annotated[Path, output("--out", "Folder for the table of steps.", short="-o")] = Path(
         "steps"
@@ -54,7 +54,10 @@ def measure(
         output("--script", "Write the program for another machine, and run nothing.", ".py"),
     ] = None,
     python: Annotated[
-        str, typer.Option("--python", help="Interpreter that has the engine.")
+        str,
+        typer.Option(
+            "--python", help="Interpreter that has the engine.", show_default="that of pinn"
+        ),
     ] = sys.executable,
     serve: Annotated[
         bool, typer.Option("--serve", help="Also load a server on this machine, before the steps.")
@@ -79,7 +82,8 @@ def measure(
     Examples:
       pinn measure --model meta-llama/Llama-3.1-8B --gpu H100 --out steps
 
-      pinn measure --model Qwen/Qwen3-32B --gpu H100 -tp 2 --load 32x4000x300 --script measure.py
+      pinn measure --model Qwen/Qwen3-32B --gpu H100 -tp 2
+        --load 32x4000x300 --script measure.py
 
       pinn calibrate --steps steps -o server.json
     """

@@ -35,6 +35,9 @@ _SETUP_SHARE = 0.25
 #: Token ids of made-up prompts: the first ones are special in most vocabularies.
 _LOWEST_ID, _HIGHEST_ID = 100, 20000
 
+#: Ids that are drawn once, since drawing them for each prompt takes the host seconds.
+_POOL = 2**15
+
 
 class StopError(Exception):
     """The time is over, or somebody asked to stop."""
@@ -90,6 +93,8 @@ class Session:
         self._end = engine.clock() + seconds
         self._most_seconds = MOST_SHARE * seconds
         self._random = random.Random(0)
+        high = min(engine.limits.vocabulary, _HIGHEST_ID)
+        self._pool = self._random.choices(range(min(_LOWEST_ID, high - 1), high), k=_POOL)
         self._held: list[str] = []
         self._context, self._left = 0, 0
         self._prefill_rate = 0.0
@@ -210,8 +215,11 @@ class Session:
         self._held = []
 
     def _ids(self, count: int) -> list[int]:
-        high = min(self.limits.vocabulary, _HIGHEST_ID)
-        return self._random.choices(range(min(_LOWEST_ID, high - 1), high), k=count)
+        """A prompt that begins like no other: a stretch of a pool behind two ids of its own."""
+        begin = self._random.randrange(len(self._pool))
+        repeats = 1 + (begin + count) // len(self._pool)
+        stretch = (self._pool * repeats)[begin : begin + count]
+        return (self._random.choices(self._pool, k=2) + stretch)[:count]
 
 
 def _is(step: Step, wanted: Wanted) -> bool:

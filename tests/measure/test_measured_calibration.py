@@ -1,0 +1,149 @@
+"""Measured steps calibrate a server; the design narrows the asked loads first."""
+
+import json
+
+import numpy as np
+import pytest
+from measured_folder import measured
+from score_measuring import drawn, score
+from typer.testing import CliRunner
+
+from pinn.coefficients.coefficient_set import read_coefficient_set
+from pinn.coefficients.coefficients import prior_coefficients
+from pinn.data.traces.measured_steps import read_measured_steps, typed_flags
+from pinn.errors import PinnError
+from pinn.interface.commands.main import app
+from pinn.interface.commands.measure import engine_arguments
+from pinn.measure.design import AskedLoad, deployment_limits, design, load_features
+from pinn.measure.program.batches import short_list
+from pinn.training.calibration.prior import assumed_prior
+from pinn.training.calibration.start import Start
+
+
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory, checkpoint_path):
+    """A folder of steps of a server whose steps take 20 % longer than the network says."""
+    from pinn.data.traces.trace_run import Target
+    from pinn.specs.serving import ServingSpec
+
+    deployment = Target("meta-llama/Llama-3.1-8B", "H100", ServingSpec()).deployment()
+    start = Start(None, None, checkpoint_path)
+    beta = start.coefficients(deployment).beta
+    folder = tmp_path_factory.mktemp("measured") / "steps"
+    measured(folder, deployment, 1.2 * beta, short_list(deployment_limits(deployment)), 120.0)
+    return folder
+
+
+def run(*words, checkpoint):
+    return CliRunner().invoke(
+        app, [str(w) for w in words], env={"PINN_CHECKPOINT": str(checkpoint)}
+    )
+
+
+def test_a_calibration_finds_what_the_steps_take(steps, checkpoint_path, tmp_path):
+    out = tmp_path / "server.json"
+    result = run("calibrate", "--steps", steps, "-o", out, checkpoint=checkpoint_path)
+    assert result.exit_code == 0, result.output
+    assert "left out: cold" in result.output
+    assert "each fifth of the batches, left out" in result.output
+    found = read_coefficient_set(out)
+    before = found.base.beta[0]
+    deployment = read_measured_steps(steps).target(None, None, {}).deployment()
+    asked = load_features(deployment, [AskedLoad(16, 1000, 200)], deployment_limits(deployment))
+    np.testing.assert_allclose(asked @ found.beta, 1.2 * (asked @ before), rtol=0.02)
+
+
+def test_ingested_steps_calibrate_to_the_same(steps, checkpoint_path, tmp_path):
+    read = run("ingest", "steps", steps, "-o", tmp_path / "run", checkpoint=checkpoint_path)
+    assert read.exit_code == 0, read.output
+    assert "accepted" in read.output
+    for name, words in (("a", ["--steps", steps]), ("b", ["--observations", tmp_path / "run"])):
+        done = run("calibrate", *words, "-o", tmp_path / f"{name}.json", checkpoint=checkpoint_path)
+        assert done.exit_code == 0, done.output
+    a, b = (read_coefficient_set(tmp_path / f"{name}.json").beta for name in "ab")
+    np.testing.assert_allclose(a, b, rtol=1e-9)
+
+
+def test_steps_under_other_limits_are_refused(steps, checkpoint_path, tmp_path):
+    words = ["calibrate", "--steps", steps, "-o", tmp_path / "x.json", "--max-num-seqs", "7"]
+    result = run(*words, checkpoint=checkpoint_path)
+    assert result.exit_code == 1
+    assert "the engine ran with --max-num-seqs 1024, not 7" in result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("a,b\n1,2\n", "lacks num_prefill_requests"),
+        ("run,{}\nx,1,8,0,0,0,5\ny,1,8,0,0,0,5\n", "steps of 2 runs"),
+        ("dp_rank,{}\n0,1,8,0,0,0,5\n1,1,8,0,0,0,5\n", "data-parallel ranks"),
+        ("batch,{}\n0,1,8,0,0,0,5\n", "fewer than 3 steps of its batch"),
+        ("batch,{}\n0,-1,8,0,0,0,5\n0,1,8.5,0,0,0,5\n", "a count is negative or a fraction"),
+    ],
+)
+def test_tables_that_say_nothing_are_refused(tmp_path, text, error):
+    names = ("num_prefill_requests,sum_prefill_tokens,sum_prefill_kv_tokens,num_decode_requests,"
+             "sum_decode_kv_tokens,latency_ms")  # fmt: skip
+    file = tmp_path / "steps.csv"
+    file.write_text(text.format(names))
+    with pytest.raises(PinnError, match=error):
+        read_measured_steps(file)
+
+
+def test_flags_go_to_the_engine_and_come_back():
+    given = {"tensor_parallel_size": 2, "enable_prefix_caching": False, "enforce_eager": True,
+             "kv_cache_dtype": "fp8", "precision": "fp8"}  # fmt: skip
+    assert typed_flags(engine_arguments(given)) == given
+    assert typed_flags(["-tp=4", "--max_num_seqs", "8", "--unknown", "3"]) == {
+        "tensor_parallel_size": 4, "max_num_seqs": 8,
+    }  # fmt: skip
+    with pytest.raises(PinnError, match="does not quantize to nvfp4"):
+        engine_arguments({"precision": "nvfp4"})
+
+
+def test_a_script_has_its_design(checkpoint_path, tmp_path):
+    file = tmp_path / "m.py"
+    words = ["measure", "--model", "meta-llama/Llama-3.1-8B", "--gpu", "H100", "--load",
+             "32x4000x300", "--script", file, "--max-num-seqs", "64", "--",
+             "--seed", "3"]  # fmt: skip
+    result = run(*words, checkpoint=checkpoint_path)
+    assert result.exit_code == 0, result.output
+    names: dict = {"__name__": "file"}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    assert "--max-num-seqs 64 --seed 3" in " ".join(names["ARGUMENTS"])
+    batches = [name for name, _ in names["DESIGN"]]
+    assert "32 decode @ 4150" in batches
+    assert len(batches) == len(set(batches)) > 50
+    bad = run(*words[:6], "32x4000", "--script", file, checkpoint=checkpoint_path)
+    assert "write CLIENTSxPROMPTxOUTPUT" in bad.output
+
+
+def test_the_order_is_the_asked_loads_own(llama_8b_h100):
+    mean = np.concatenate([prior_coefficients(1).beta[0], prior_coefficients(1).alpha[0]])
+    prior = assumed_prior(mean)
+    first = [design(llama_8b_h100, prior, 3.0, [AskedLoad(1, 500, 100)])[:8],
+             design(llama_8b_h100, prior, 3.0, [AskedLoad(256, 500, 100)])[:8]]  # fmt: skip
+    decodes = [max(batch.decodes for batch, _ in each) for each in first]
+    assert decodes[0] < decodes[1]
+    assert all(worth >= 0 for each in first for _, worth in each)
+
+
+def test_coefficients_are_drawn_from_their_prior():
+    mean = np.concatenate([prior_coefficients(1).beta[0], prior_coefficients(1).alpha[0]])
+    prior = assumed_prior(mean)
+    assert (drawn(prior, 0) >= prior.lower).all()
+    assert not np.allclose(drawn(prior, 0), drawn(prior, 1))
+
+
+def test_the_design_is_no_worse_than_a_grid_and_random_batches(llama_8b_h100, tmp_path):
+    """``scripts/score_measuring.py`` is the same with forty deployments and ten minutes."""
+    rows = [row for seed in range(3)
+            for row in score("", llama_8b_h100, 0.02, seed, tmp_path, minutes=(1,))]  # fmt: skip
+    width = {
+        arm: np.mean([r["width"] for r in rows if r["arm"] == arm])
+        for arm in ("design", "grid", "random")
+    }
+    assert width["design"] < 0.5
+    assert width["design"] <= width["grid"]
+    assert width["design"] <= width["random"]
+    assert json.dumps(rows)
