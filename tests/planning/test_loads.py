@@ -42,9 +42,8 @@ def test_the_fleet_is_the_same_whichever_way_the_rate_is_said(tmp_path, slow, fa
     fleets = []
     for rate in (slow, fast):
         load = tmp_path / "load.yaml"
-        load.write_text(
-            f"{{prompt_tokens: {prompt}, output_tokens: 16, stages: [{{rate: {rate}, duration: 8}}]}}"
-        )
+        stages = f"stages: [{{rate: {rate}, duration: 8}}]"
+        load.write_text(f"{{prompt_tokens: {prompt}, output_tokens: 16, {stages}}}")
         words = ["--workload", str(load), "--rate", str(fast)]
         plan, _ = planned(tmp_path, "p99 ttft<=400ms, mean tpot<=20ms", *words)
         assert plan.ask.requests == 8 * fast
@@ -103,7 +102,8 @@ def test_a_long_load_is_thinned_and_kept_whole_without_a_rate():
 
 def test_kv_memory_limits_a_fleet_as_it_does_each_of_its_replicas():
     """A step's blocks are of the replica that took it, not of all."""
-    deployment = make_deployment({"model": "meta-llama/Llama-3.1-8B", "gpu": "H100"})
+    flags = {"model": "meta-llama/Llama-3.1-8B", "gpu": "H100", "max_model_len": 1024}
+    deployment = make_deployment(flags)
     latency = latency_from_checkpoint(deployment, find_checkpoint())
     load = open_loop([Stage(1, 600)], 512, 64, process="constant")
     engine = EngineSpec(num_gpu_blocks_override=400, data_parallel_routing="round_robin")
