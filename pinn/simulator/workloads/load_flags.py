@@ -23,7 +23,7 @@ from pinn.simulator.workloads.rate import at_rate
 from pinn.simulator.workloads.sharing import share_prompts
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.flags import check_flags, flag, flags_of
-from pinn.specs.limits import MOST_REQUEST_TOKENS, MOST_REQUESTS, MOST_SECONDS
+from pinn.specs.limits import MOST_REQUEST_TOKENS, MOST_REQUESTS, MOST_SECONDS, check_size
 
 _BENCH = "vllm bench serve"
 #: Requests where nothing says how many (``vllm 0.15.1 vllm/benchmarks/datasets.py``).
@@ -44,21 +44,18 @@ class LoadFlags:
         None,
         "Prompt tokens of a request, without --prefix-len.",
         least=1,
-        most=MOST_REQUEST_TOKENS,
         spelled={_BENCH: "random_input_len"},
     )
     output_len: int | None = flag(
         None,
         "Tokens that a request generates.",
         least=1,
-        most=MOST_REQUEST_TOKENS,
         spelled={_BENCH: "random_output_len"},
     )
     concurrency: int | None = flag(
         None,
         "Requests in flight at most; without --rate clients send the next one when one ends.",
         least=1,
-        most=MOST_REQUESTS,
         spelled={_BENCH: "max_concurrency"},
     )
     num_prompts: int | None = flag(
@@ -78,7 +75,6 @@ class LoadFlags:
         0,
         "Further prompt tokens, which all requests share.",
         least=0,
-        most=MOST_REQUEST_TOKENS,
         spelled={_BENCH: "random_prefix_len"},
     )
 
@@ -112,6 +108,7 @@ class LoadFlags:
         offset = np.zeros(count)
         if rate < math.inf:
             offset, _ = stage_arrivals([Stage(rate, count / rate)], "poisson", rng)
+        check_size(self.prefix_len, MOST_REQUEST_TOKENS, "--prefix-len", "shorten it")
         prompt = self.prefix_len + self._lengths(self.input_len, count, rng)
         output = self._lengths(self.output_len, count, rng)
         alone = np.full(count, -1)
@@ -141,6 +138,7 @@ class LoadFlags:
         return max(int(sent + 1e-9), 1)
 
     def _lengths(self, mean: int, count: int, rng: np.random.Generator) -> np.ndarray:
+        check_size(2 * mean, MOST_REQUEST_TOKENS, "twice the tokens of a request", "shorten it")
         low = max(math.floor(mean * (1 - self.range_ratio)), 1)
         return rng.integers(low, math.ceil(mean * (1 + self.range_ratio)) + 1, count)
 

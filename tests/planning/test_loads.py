@@ -1,0 +1,118 @@
+"""A plan is of the load that was asked for, however it was said and however short the file is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from pinn.coefficients.configurations import make_deployment
+from pinn.interface.commands.plan import app
+from pinn.planning.bottleneck import KV_MEMORY, limited_by
+from pinn.planning.load import LEAST_REQUESTS, MOST_REPEATED, replica_load
+from pinn.planning.plan import read_plan
+from pinn.simulator.coefficient_source import latency_from_checkpoint
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.simulate import simulate
+from pinn.simulator.workloads.arrivals import Stage
+from pinn.simulator.workloads.rate import at_rate, mean_rate_per_s
+from pinn.simulator.workloads.synthetic import open_loop
+from pinn.specs.data_folder import find_checkpoint
+
+GRID = """
+gpus_per_machine: 8
+grid: {tensor_parallel_size: [1], max_num_batched_tokens: [2048], max_num_seqs: [256]}
+"""
+
+
+def planned(folder, slo, *words):
+    (folder / "grid.yaml").write_text(GRID)
+    asked = ["--model", "meta-llama/Llama-3.1-8B", "--gpu", "H100", "--workers", "1", "--slo", slo]
+    made = [*asked, "--candidates", str(folder / "grid.yaml"), "--out", str(folder / "out"), *words]
+    found = CliRunner().invoke(app, made)
+    assert found.exit_code == 0, found.exception
+    return read_plan(folder / "out" / "plan.json"), found.stdout
+
+
+@pytest.mark.parametrize(("slow", "fast", "prompt"), [(2, 90, 256), (5, 130, 128)])
+def test_the_fleet_is_the_same_whichever_way_the_rate_is_said(tmp_path, slow, fast, prompt):
+    """A file of few requests, sent faster, once fitted on one GPU whatever the rate."""
+    fleets = []
+    for rate in (slow, fast):
+        load = tmp_path / "load.yaml"
+        stages = f"stages: [{{rate: {rate}, duration: 8}}]"
+        load.write_text(f"{{prompt_tokens: {prompt}, output_tokens: 16, {stages}}}")
+        words = ["--workload", str(load), "--rate", str(fast)]
+        plan, _ = planned(tmp_path, "p99 ttft<=400ms, mean tpot<=20ms", *words)
+        assert plan.ask.requests == 8 * fast
+        fleets.append([(c.label, c.replicas, c.fleet_rate, c.chance) for c in plan.choices])
+    flags = [
+        "--input-len",
+        str(prompt),
+        "--output-len",
+        "16",
+        "--rate",
+        str(fast),
+        "--duration",
+        "8",
+    ]
+    plan, _ = planned(tmp_path, "p99 ttft<=400ms, mean tpot<=20ms", *flags)
+    fleets.append([(c.label, c.replicas) for c in plan.choices])
+    assert fleets[0] == fleets[1]
+    assert [row[:2] for row in fleets[0]] == fleets[2]
+
+
+def test_a_load_of_few_answers_has_no_verdict(tmp_path):
+    words = ["--input-len", "256", "--output-len", "64", "--rate", "100", "--duration", "2"]
+    plan, printed = planned(tmp_path, "p99 ttft<=2s", *words)
+    first = plan.choices[0]
+    assert (first.chance, first.safe) == (None, None)
+    assert "lasts 2 s, less than 10 mean answers, so there is no verdict" in printed
+    assert "safe" not in printed
+    # Nor does it show that fewer do than divide the rate.
+    assert first.replicas >= plan.ask.rate_per_s / first.highest_rate.per_s
+    assert "--input-len 256 --output-len 64 --duration 2.0 --rate 100.0" in first.simulate_command
+
+
+@pytest.mark.parametrize("keep_all", [False, True])
+def test_a_server_is_sent_enough_requests_of_a_short_load(keep_all):
+    """So a highest rate takes no more runs than of a long load, whose percentiles are smooth."""
+    short = open_loop([Stage(4, 100)], 100, 10)
+    load = replica_load(short, 0, keep_all=keep_all)
+    own = mean_rate_per_s(short)
+    for rate, count in (
+        (own / 3, LEAST_REQUESTS),
+        (own, LEAST_REQUESTS),
+        (1e3 * own, MOST_REPEATED),
+    ):
+        sent = load.at(rate)
+        assert len(sent) == count
+        assert mean_rate_per_s(sent) == pytest.approx(rate)
+    assert len(load.at(10 * own)) == 4000  # as long as the load
+
+
+def test_a_long_load_is_thinned_and_kept_whole_without_a_rate():
+    long = open_loop([Stage(40, 100)], 100, 10)
+    assert len(replica_load(long, 0).at(0.75 * mean_rate_per_s(long))) == 3000
+    assert len(replica_load(long, 0, keep_all=True).at(1.0)) == len(long)
+    assert len(replica_load(long, 0, most=1000).at(1.0)) == 1000
+
+
+def test_kv_memory_limits_a_fleet_as_it_does_each_of_its_replicas():
+    """A step's blocks are of the replica that took it, not of all."""
+    flags = {"model": "meta-llama/Llama-3.1-8B", "gpu": "H100", "max_model_len": 1024}
+    deployment = make_deployment(flags)
+    latency = latency_from_checkpoint(deployment, find_checkpoint())
+    load = open_loop([Stage(1, 600)], 512, 64, process="constant")
+    engine = EngineSpec(num_gpu_blocks_override=400, data_parallel_routing="round_robin")
+    for replicas in (1, 3):
+        together = replace(engine, replicas=replicas)
+        run = simulate(deployment, at_rate(load, 30.0 * replicas), latency, together)
+        each = run.steps["used_blocks"].max() / run.kv_blocks * run.groups / run.replicas
+        assert 0.9 < each <= 1
+        assert limited_by(run, latency) == KV_MEMORY
+        lone = replace(run, kv_blocks=100 * run.kv_blocks)
+        assert limited_by(lone, latency) != KV_MEMORY
+    assert np.unique(run.steps["group"]).tolist() == [0, 1, 2]
