@@ -51,7 +51,9 @@ def update_from_output(engine, replica, column, now, token_s, completion_s):
         if findable and request.status == RUNNING:
             # The token after the last one is in flight, and SGLang's tree takes its place too.
             in_flight = 0 if engine.prefill_first and ends else request.placeholders
-            key_blocks(engine, replica, r, request.computed - in_flight)
+            known = request.prompt + request.generated
+            # Drafts that were planned beyond the last token are no keys.
+            key_blocks(engine, replica, r, min(request.computed - in_flight, known))
         if ends:
             finished += request.status == RUNNING
             note_last(request, server)
