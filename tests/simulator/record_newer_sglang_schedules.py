@@ -287,7 +287,9 @@ class _Server:
             sampling.normalize(None)
             prompt = array("q", self.sequences[r][: self.case["prompts"][r]])
             kind = self.sglang["managers.schedule_batch"].Req
-            self.scheduler._add_request_to_queue(kind(str(r), "", prompt, sampling, vocab_size=2**31))
+            self.scheduler._add_request_to_queue(
+                kind(str(r), "", prompt, sampling, vocab_size=2**31)
+            )
 
     def _launch(self, batch: Any) -> None:
         if batch.forward_mode.is_extend():
