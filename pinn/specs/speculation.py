@@ -282,8 +282,7 @@ def asked_of_sglang(
         return _chain(NGRAM, (draft_tokens or _SGLANG_NGRAM_TOKENS) - 1)
     if steps is None:
         steps, branches, draft_tokens = _sglang_sizes(method, model_type, release)
-    branches = branches or 1
-    draft_tokens = draft_tokens or steps + 1
+    branches, draft_tokens = branches or 1, draft_tokens or steps + 1
     most = 1 + sum(branches ** min(i + 1, 2) for i in range(steps))
     if not 2 <= draft_tokens <= most:
         raise PinnError(
