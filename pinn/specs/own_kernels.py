@@ -17,7 +17,7 @@ ALL_REDUCE_LATENCY = {
 #: Where TensorRT-LLM quantizes what an all-reduce leaves, in the kernel of the all-reduce.
 QUANTIZING_ALL_REDUCE = (
     "tensorrt_llm/functional.py: AllReduceFusionOp RESIDUAL_RMS_NORM_QUANT_FP8 and _NVFP4; "
-    "SGLang's flashinfer_comm_fusion.py fuses the norm alone; as remembered, not read again"
+    "sglang 0.5.9 and 0.5.23 layers/flashinfer_comm_fusion.py: kARResidualRMSNorm, the norm alone"
 )
 #: Launches of a layer's latent attention beyond those of vLLM's, in launches of a dense layer,
 #: where no CUDA graph holds a step.

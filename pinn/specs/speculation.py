@@ -238,7 +238,7 @@ def asked_of_trtllm(config: str) -> _Asked | None:
 #: ``server_args.py: auto_choose_speculative_params``): a tree for Llama, until 0.5.7 for all but
 #: these types, GLM-4 among them from 0.5.6; draft models of their own draft a chain.
 _SGLANG_TREE, _SGLANG_CHAIN = (5, 4, 8), (3, 1, 4)
-_CHAINED_AT_FIRST = frozenset({"deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "gpt_oss"})
+_CHAINED_AT_FIRST = {"deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "gpt_oss"}
 #: Draft tokens of n-grams (``_handle_ngram``; before 0.5.10
 #: ``speculative_ngram_max_match_window_size``).
 _SGLANG_NGRAM_TOKENS = 12
@@ -262,9 +262,7 @@ def asked_of_sglang(
     model_type: str,
     release: tuple[int, ...],
 ) -> _Asked | None:
-    """SGLang's ``--speculative-*`` flags (0.5.23 ``arg_groups/speculative_hook.py``).
-
-    Its draft tokens count the token that is known already; a chain has one more than steps.
+    """SGLang's ``--speculative-*`` flags; its draft tokens count the token that is known already.
 
     Raises:
         PinnError: If the algorithm is not modelled or the sizes do not fit together.
@@ -284,8 +282,7 @@ def asked_of_sglang(
         return _chain(NGRAM, (draft_tokens or _SGLANG_NGRAM_TOKENS) - 1)
     if steps is None:
         steps, branches, draft_tokens = _sglang_sizes(method, model_type, release)
-    branches = branches or 1
-    draft_tokens = draft_tokens or steps + 1
+    branches, draft_tokens = branches or 1, draft_tokens or steps + 1
     most = 1 + sum(branches ** min(i + 1, 2) for i in range(steps))
     if not 2 <= draft_tokens <= most:
         raise PinnError(

@@ -189,7 +189,8 @@ def _scheduler(sglang: dict[str, Any], case: dict[str, Any]) -> Any:
         waiting_queue=[], last_batch=None, chunked_req=None, dllm_config=None, page_size=1,
         running_batch=sglang["managers.schedule_batch"].ScheduleBatch(reqs=[], batch_is_full=False),
         chunked_prefill_size=chunk, max_prefill_tokens=serving["max_prefill_tokens"],
-        max_running_requests=seats, schedule_policy="fcfs", priority_scheduling_preemption_threshold=0,
+        max_running_requests=seats, schedule_policy="fcfs",
+        priority_scheduling_preemption_threshold=0,
         spec_algorithm=_Quiet(is_none=lambda: True), is_generation=True, forward_ct=0,
         model_config=_Quiet(vocab_size=2**31), server_args=_OFF, enable_overlap=ahead,
         disaggregation_mode=module.DisaggregationMode.NULL, grammar_manager=_OFF,
@@ -287,7 +288,9 @@ class _Server:
             sampling.normalize(None)
             prompt = array("q", self.sequences[r][: self.case["prompts"][r]])
             kind = self.sglang["managers.schedule_batch"].Req
-            self.scheduler._add_request_to_queue(kind(str(r), "", prompt, sampling, vocab_size=2**31))
+            self.scheduler._add_request_to_queue(
+                kind(str(r), "", prompt, sampling, vocab_size=2**31)
+            )
 
     def _launch(self, batch: Any) -> None:
         if batch.forward_mode.is_extend():
