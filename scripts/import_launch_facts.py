@@ -18,6 +18,7 @@ import pandas as pd
 
 from pinn.data.launch_facts import COLUMNS, FLAGS
 from pinn.specs.data_folder import data_folder
+from pinn.specs.files.csv_cells import write_frame
 
 _MODELS = {
     "Llama-3.3-70B": "meta-llama/Llama-3.3-70B-Instruct",
@@ -194,11 +195,9 @@ def _drafts(text: str) -> str:
         return ""
     layers = re.search(r'"num_nextn_predict_layers": (\d+)', text)
     if layers:
-        return f"MTP {layers.group(1)}"
-    steps = re.search(r"speculative-num-steps=(\d+)", text)
-    method = re.search(r"speculative-algorithm=(\w+)", text)
-    assert steps is not None and method is not None, text
-    return f"{method.group(1)} {steps.group(1)}"
+        return f"MTP {layers[1]}"
+    found = {name: value for name, _, value in (each.partition("=") for each in text.split())}
+    return f"{found['speculative-algorithm']} {found['speculative-num-steps']}"
 
 
 def _environment(text: str) -> str:
@@ -208,5 +207,5 @@ def _environment(text: str) -> str:
 if __name__ == "__main__":
     table = compact(pd.read_csv(Path(sys.argv[1]), dtype=str, keep_default_na=False))
     target = data_folder("engines") / "launch_facts.csv"
-    table.to_csv(target, index=False, lineterminator="\n")
+    write_frame(table, target)
     print(f"{len(table):,} lines, {target.stat().st_size:,} bytes in {target.name}")
