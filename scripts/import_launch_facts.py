@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -145,12 +146,11 @@ def _branch_runs(lines: pd.DataFrame) -> list[pd.DataFrame]:
 def _joined_in_time(lines: pd.DataFrame) -> pd.DataFrame:
     """Lines that follow each other and differ in nothing else are one; the first's commit stays."""
     same = [c for c in lines.columns if c not in ("since", "until", "commit", "own_change")]
-    found: list[dict[str, str]] = []
+    found: list[dict[Any, Any]] = []
     for _, group in lines.groupby(same, sort=False):
         for line in group.sort_values("since").to_dict("records"):
-            last = found[-1] if found else None
-            joins = last is not None and all(last[c] == line[c] for c in same)
-            if joins and last["until"] == line["since"]:
+            last = found[-1] if found else {}
+            if last.get("until") == line["since"] and all(last[c] == line[c] for c in same):
                 last["until"] = line["until"]
             else:
                 found.append(line)

@@ -128,7 +128,7 @@ def launch_facts() -> Mapping[tuple[str, ...], tuple[LaunchFact, ...]]:
     return {key: tuple(facts) for key, facts in found.items()}
 
 
-def find(row: Mapping[str, Any]) -> Found:
+def find(row: Mapping[Any, Any]) -> Found:
     """Look a row up.
 
     A row with a clock time ran what was valid at that minute, one with a day alone what was valid
@@ -265,7 +265,7 @@ def _layout(passed: Mapping[str, str], row: Mapping[Any, Any]) -> dict[str, Any]
     }
 
 
-def served_scheme(scheme: str, row: Mapping[str, Any]) -> str:
+def served_scheme(scheme: str, row: Mapping[Any, Any]) -> str:
     """Number format that ran: mxfp4 with eight-bit activations where that was asked for.
 
     TensorRT-LLM's own expert kernels quantize activations so on Blackwell; ``moe_config.backend``

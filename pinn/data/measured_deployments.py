@@ -8,6 +8,7 @@ a prefix cache, one prompt, so they are left out.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pandas as pd
 
@@ -64,7 +65,8 @@ def measured_deployment(row: Row) -> MeasuredDeployment:
     served = observed_deployment(row)
     if row["facts"] == UNKNOWN:
         served = replace(served, serving=_roomy(served.serving, row))
-    shared = replace(served.serving, **dict.fromkeys(LOAD_FLAGS, None))
+    nothing: dict[str, Any] = dict.fromkeys(LOAD_FLAGS)
+    shared = replace(served.serving, **nothing)
     concurrency = int(row["concurrency"])
     return MeasuredDeployment(
         str(row["row_id"]),
