@@ -13,11 +13,13 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from pinn.data.launch_facts import COLUMNS, FLAGS
 from pinn.specs.data_folder import data_folder
+from pinn.specs.files.csv_cells import write_frame
 
 _MODELS = {
     "Llama-3.3-70B": "meta-llama/Llama-3.3-70B-Instruct",
@@ -144,12 +146,11 @@ def _branch_runs(lines: pd.DataFrame) -> list[pd.DataFrame]:
 def _joined_in_time(lines: pd.DataFrame) -> pd.DataFrame:
     """Lines that follow each other and differ in nothing else are one; the first's commit stays."""
     same = [c for c in lines.columns if c not in ("since", "until", "commit", "own_change")]
-    found: list[dict[str, str]] = []
+    found: list[dict[Any, Any]] = []
     for _, group in lines.groupby(same, sort=False):
         for line in group.sort_values("since").to_dict("records"):
-            last = found[-1] if found else None
-            joins = last is not None and all(last[c] == line[c] for c in same)
-            if joins and last["until"] == line["since"]:
+            last = found[-1] if found else {}
+            if last.get("until") == line["since"] and all(last[c] == line[c] for c in same):
                 last["until"] = line["until"]
             else:
                 found.append(line)
@@ -194,11 +195,9 @@ def _drafts(text: str) -> str:
         return ""
     layers = re.search(r'"num_nextn_predict_layers": (\d+)', text)
     if layers:
-        return f"MTP {layers.group(1)}"
-    steps = re.search(r"speculative-num-steps=(\d+)", text)
-    method = re.search(r"speculative-algorithm=(\w+)", text)
-    assert steps is not None and method is not None, text
-    return f"{method.group(1)} {steps.group(1)}"
+        return f"MTP {layers[1]}"
+    found = {name: value for name, _, value in (each.partition("=") for each in text.split())}
+    return f"{found['speculative-algorithm']} {found['speculative-num-steps']}"
 
 
 def _environment(text: str) -> str:
@@ -208,5 +207,5 @@ def _environment(text: str) -> str:
 if __name__ == "__main__":
     table = compact(pd.read_csv(Path(sys.argv[1]), dtype=str, keep_default_na=False))
     target = data_folder("engines") / "launch_facts.csv"
-    table.to_csv(target, index=False, lineterminator="\n")
+    write_frame(table, target)
     print(f"{len(table):,} lines, {target.stat().st_size:,} bytes in {target.name}")

@@ -35,7 +35,7 @@ def observation_row(**changes: Any) -> dict[str, Any]:
         "engine_version": "0.15.1",
         "image": "",
         "script": "",
-        "facts": "unknown",
+        "facts": "known",
         "date": "",
         "series": "made up",
     }

@@ -21,10 +21,11 @@ from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.specs.deployment import Deployment
 from pinn.specs.documents import read_json
+from pinn.specs.engine_defaults import reference_version
 from pinn.specs.files.write import replace_atomically
 from pinn.specs.flags import flags_of
 from pinn.specs.limits import is_finite, written
-from pinn.specs.serving import ServingSpec
+from pinn.specs.serving import VLLM, ServingSpec
 
 SCHEMA = "pinn coefficients 1"
 
@@ -109,6 +110,10 @@ class CoefficientSet:
 
 
 def _of(facts: dict[str, Any], name: str) -> Any:
+    """A fact of a deployment; a release that is not named is the one its defaults are of."""
+    serving = facts.get("serving") or {}
+    if name == "engine_version" and serving.get(name) == "":
+        return reference_version(serving.get("engine", VLLM)).value
     return (facts.get("serving") or {}).get(name) if name in _COST_FLAGS else facts.get(name)
 
 

@@ -34,10 +34,14 @@ _PLAIN_CACHE = ("h100_sxm", "h200_sxm")
 #: Ranks of a machine; SGLang's servers of more are taken to exchange tokens by DeepEP, which
 #: ``--moe-a2a-backend`` of the wide-EP recipes of 2025 and 2026 names (not read again).
 _MACHINE_RANKS = 8
-#: ``--chunked-prefill-size`` of SGLang's aggregated scripts (``data/engines/launch_facts.csv``), by
-#: scheme: that of B200's for fp4, of all GPUs' for fp8; the other servers' budget is their default.
-_CHUNKS = {("nvfp4", "b200_sxm"): "16384", ("nvfp4", "b300_sxm"): "16384"}
-_FP8_CHUNKS = ("b200_sxm", "b300_sxm", "h200_sxm")
+#: ``--chunked-prefill-size`` of SGLang's aggregated scripts (``data/engines/launch_facts.csv``);
+#: the other servers' budget is their default.
+_CHUNKS = {
+    ("nvfp4", "b200_sxm"): "16384",
+    ("fp8_block", "b200_sxm"): "32768",
+    ("fp8_block", "h200_sxm"): "32768",
+}
+_SGLANG_TOKENS = "8192"
 #: Rows whose requests waited for memory are no part of it, so any share will do that holds the
 #: others.
 _MEMORY_SHARE = "0.97"
@@ -143,11 +147,8 @@ def _server(row: pd.Series, pool: str) -> Deployment:
         "enable_prefix_caching": "no",
     }
     if row["engine"] == SGLANG:
-        chunk = _CHUNKS.get((row["precision"], row["gpu"]), "8192")
-        if row["precision"] == "fp8_block" and row["gpu"] in _FP8_CHUNKS:
-            chunk = "32768"
         flags |= {
-            "max_num_batched_tokens": chunk,
+            "max_num_batched_tokens": _CHUNKS.get((row["precision"], row["gpu"]), _SGLANG_TOKENS),
             "max_cudagraph_capture_size": str(512 if tp >= 4 else 256),
             "gpu_memory_utilization": _MEMORY_SHARE,
             "cudagraph_padding": "yes",

@@ -128,7 +128,7 @@ def launch_facts() -> Mapping[tuple[str, ...], tuple[LaunchFact, ...]]:
     return {key: tuple(facts) for key, facts in found.items()}
 
 
-def find(row: Mapping[str, Any]) -> Found:
+def find(row: Mapping[Any, Any]) -> Found:
     """Look a row up.
 
     A row with a clock time ran what was valid at that minute, one with a day alone what was valid
@@ -217,7 +217,8 @@ def with_launch_facts(rows: pd.DataFrame, models: Mapping[str, str]) -> pd.DataF
     found = [find(row) for row in rows.assign(model=names).to_dict("records")]
     labels = rows.to_dict("records")
     ran = [_ran(each, row) for each, row in zip(found, labels, strict=True)]
-    return rows.assign(**pd.DataFrame(ran, index=rows.index).to_dict("series"))
+    changed = pd.DataFrame(ran, index=rows.index)
+    return rows.drop(columns=changed.columns, errors="ignore").join(changed)
 
 
 def _ran(found: Found, row: Mapping[Any, Any]) -> dict[str, Any]:
@@ -265,7 +266,7 @@ def _layout(passed: Mapping[str, str], row: Mapping[Any, Any]) -> dict[str, Any]
     }
 
 
-def served_scheme(scheme: str, row: Mapping[str, Any]) -> str:
+def served_scheme(scheme: str, row: Mapping[Any, Any]) -> str:
     """Number format that ran: mxfp4 with eight-bit activations where that was asked for.
 
     TensorRT-LLM's own expert kernels quantize activations so on Blackwell; ``moe_config.backend``
@@ -299,5 +300,8 @@ def facts_by_confidence(rows: pd.DataFrame) -> dict[str, int]:
         rows: With ``facts`` and ``facts_reason``.
     """
     counts = {name: int((rows["facts"] == name).sum()) for name in CONFIDENCES}
-    reasons = rows.loc[rows["facts_reason"] != ""].groupby(["facts", "facts_reason"]).size()
-    return counts | {f"{facts}: {why}": int(n) for (facts, why), n in reasons.items()}
+    told = rows.loc[rows["facts_reason"] != "", ["facts", "facts_reason"]]
+    reasons: dict[Any, int] = {}
+    if len(told):
+        reasons = told.agg(": ".join, axis=1).value_counts(sort=False).to_dict()
+    return counts | {str(why): int(n) for why, n in reasons.items()}

@@ -8,15 +8,20 @@ a prefix cache, one prompt, so they are left out.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pandas as pd
 
 from pinn.data.deployments import Row, observed_deployment
-from pinn.data.launch_facts import LOAD_FLAGS
+from pinn.data.launch_facts import LOAD_FLAGS, UNKNOWN
 from pinn.data.silicon import LENGTH_RANGE
 from pinn.simulator.workloads.synthetic import closed_loop
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.deployment import Deployment
+from pinn.specs.serving import VLLM, ServingSpec
+
+#: Share of memory of SGLang and TensorRT-LLM where nobody knows it.
+_ROOMY_SHARE = 0.97
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,10 @@ def measured_deployments(observations: pd.DataFrame) -> list[MeasuredDeployment]
 def measured_deployment(row: Row) -> MeasuredDeployment:
     """One row of observations."""
     served = observed_deployment(row)
-    shared = replace(served.serving, **dict.fromkeys(LOAD_FLAGS, None))
+    if row["facts"] == UNKNOWN:
+        served = replace(served, serving=_roomy(served.serving, row))
+    nothing: dict[str, Any] = dict.fromkeys(LOAD_FLAGS)
+    shared = replace(served.serving, **nothing)
     concurrency = int(row["concurrency"])
     return MeasuredDeployment(
         str(row["row_id"]),
@@ -75,3 +83,13 @@ def measured_deployment(row: Row) -> MeasuredDeployment:
         float(row["tpot_s"]),
         float(row["ttft_s"]),
     )
+
+
+def _roomy(serving: ServingSpec, row: Row) -> ServingSpec:
+    """Flags nobody knows, with room for what the clients sent: such rows did not wait for memory.
+
+    Rows whose requests waited are refused, so any length and share will do that hold the others.
+    """
+    longest = int(row["prompt_tokens"]) + int(row["output_tokens"])
+    share = serving.gpu_memory_utilization if serving.engine == VLLM else _ROOMY_SHARE
+    return replace(serving, max_model_len=longest, gpu_memory_utilization=share)

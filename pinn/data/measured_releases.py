@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -43,7 +44,7 @@ def measured_releases(rows: pd.DataFrame) -> pd.DataFrame:
     known = rows.assign(configuration=keys, point=keys + "|" + at)
     parts = [*known.assign(engine_version=ALL).groupby(["engine", "engine_version"])]
     parts += [*known.groupby(["engine", "engine_version"])]
-    lines = [
+    lines: list[dict[str, Any]] = [
         {
             "engine": engine,
             "release": version,
@@ -57,7 +58,8 @@ def measured_releases(rows: pd.DataFrame) -> pd.DataFrame:
         }
         for (engine, version), part in parts
     ]
-    return pd.DataFrame(sorted(lines, key=lambda line: (line["engine"], _order(line["release"]))))
+    lines.sort(key=lambda line: (line["engine"], _order(line["release"])))
+    return pd.DataFrame(lines)
 
 
 def released_measurements() -> pd.DataFrame:

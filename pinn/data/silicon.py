@@ -167,7 +167,7 @@ def canonical(rows: pd.DataFrame) -> pd.DataFrame:
         PinnError: As :func:`named`.
     """
     rows = named(rows)
-    rows["precision"] = [served_scheme(row["precision"], row) for _, row in rows.iterrows()]
+    rows["precision"] = [served_scheme(row["precision"], row) for row in rows.to_dict("records")]
     rows["series"] = [series_key(row) for _, row in rows.iterrows()]
     # Where a script's runs differ or are not known, the least: what all others sent.
     sent = rows["prompts_per_client"].str.extract(r"(\d+)", expand=False)

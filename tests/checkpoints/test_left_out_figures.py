@@ -2,7 +2,8 @@
 
 The folder ``checkpoints/left_out`` holds a network for each model of the measured deployments that
 learned from everything but that model. A fixed third of the quick rows is simulated anew with them:
-what comes out must be what the kept table says, and must not be worse than stated here.
+what comes out must be what the table beside them says (``scripts/score_left_out.py``), and must not
+be worse than stated here.
 """
 
 import numpy as np
@@ -20,7 +21,7 @@ from pinn.specs.data_folder import find_checkpoint
 
 #: Largest median absolute errors of all sampled rows, in percent; they were 1 point lower when
 #: this was written.
-TPOT_BAR, TTFT_BAR = 5.5, 11.7
+TPOT_BAR, TTFT_BAR = 6.0, 11.8
 
 FOLDS = sorted((find_checkpoint().parent / "left_out").glob("*.safetensors"))
 
@@ -70,8 +71,7 @@ def test_left_out_models_come_out_as_well_as_stated(fresh, metric, bar):
 
 
 def test_the_kept_table_holds_what_the_networks_say(fresh):
-    kept = pd.read_csv(find_checkpoint().with_suffix(".predictions.csv"))
-    kept = kept[(kept["split"] == "leave-one-model-out") & (kept["method"] == "network")]
+    kept = pd.read_csv(find_checkpoint().parent / "left_out" / "predictions.csv")
     kept = kept.set_index("row_id").loc[fresh.index]
     for metric in ("tpot_s", "ttft_s"):
         np.testing.assert_allclose(fresh[metric], kept[metric], rtol=1e-6)

@@ -51,3 +51,11 @@ def test_it_runs(rows):
         run = simulate(row.served, row.workload, latency)
         assert run.requests.finished.all()
         assert run.steps["running"].max() == row.concurrency
+
+
+@pytest.mark.parametrize(("engine", "share"), [("vllm", None), ("sglang", 0.97), ("trtllm", 0.97)])
+def test_a_row_of_unknown_flags_has_room_for_its_load(engine, share):
+    unknown = {"engine": engine, "engine_version": "", "facts": "unknown", "max_model_len": ""}
+    serving = measured_deployments(pd.DataFrame([ROW | unknown]))[0].served.serving
+    assert serving.max_model_len == 1024 + 128
+    assert serving.gpu_memory_utilization == share

@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 from serving_run_row import run_row
 
-from pinn.data.serving_runs import WORKLOADS, read_serving_runs, workload
+from pinn.data.deployments import run_deployment
+from pinn.data.serving_runs import ASSUMED_RELEASE, WORKLOADS, read_serving_runs, workload
 from pinn.errors import PinnError
 
 
@@ -38,6 +39,17 @@ def test_refused_rows_are_counted_by_reason(tmp_path):
     )
     assert list(report.refused.values()) == [1, 1, 2, 1]
     assert report.accepted == 1
+
+
+def test_a_run_carries_its_release_or_the_one_it_was_taken_to_have(tmp_path):
+    """A later default of the engine changes nothing about what was measured before."""
+    rows, report = read_rows(tmp_path, {}, {"run": "b", "engine_version": "0.19.0"})
+    assert rows["engine_version"].tolist() == [ASSUMED_RELEASE, "0.19.0"]
+    assert report.noted == {"release not stated: assumed vLLM 0.15.1": 1}
+    assert run_deployment(rows.iloc[1]).serving.engine_version == "0.19.0"
+    rows, report = read_rows(tmp_path, {}, engine_version="0.16.0")
+    assert rows["engine_version"].tolist() == ["0.16.0"]
+    assert not report.noted
 
 
 def test_nothing_usable_raises(tmp_path):

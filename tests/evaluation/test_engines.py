@@ -74,7 +74,7 @@ def test_another_engine_and_model_that_taught_nothing_are_predicted():
 def test_prompts_that_wait_for_others_are_predicted_with_model_and_engine_left_out():
     """Llama on TensorRT-LLM, 1024 x 1024, to 16 clients; bars of all rows: TPOT 15, TTFT 22 %."""
     rows = engines.engine_rows()
-    waits = (rows["prompt_wait_steps"] > 0) & (rows["data_parallel_size"] == 1)
+    waits = (rows["batch_wait_timeout_iters"] != "") & rows["model"].str.contains("Llama")
     few = rows[waits & (rows["apart"] == "") & (rows["concurrency"] <= 16)]
     scores = engines.score_engines(few, *engines.networks())
     assert len(scores) > 20

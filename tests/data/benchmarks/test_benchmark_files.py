@@ -10,7 +10,7 @@ from engine_pages import metrics_pages
 from served_load import served
 
 from pinn.coefficients.coefficients import prior_coefficients
-from pinn.data.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load
+from pinn.data.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, StatedServer
 from pinn.data.benchmarks.given_load import GivenLoad
 from pinn.data.benchmarks.loads import benchmark_workload
 from pinn.data.benchmarks.read import read_benchmarks
@@ -20,6 +20,7 @@ from pinn.data.traces.benchmark_target import benchmark_target
 from pinn.errors import PinnError
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate
+from pinn.specs.engine_defaults import reference_version
 
 
 def prior(deployment):
@@ -241,3 +242,11 @@ def test_real_files_of_guidellm_and_llm_d():
     )
     with pytest.raises(PinnError, match="2 replicas behind one router"):
         read_benchmarks([folder / "llmd_br_v0_2_1_example.yaml"])
+
+
+def test_a_release_is_carried_whether_or_not_it_is_the_defaults():
+    default = reference_version("vllm").value
+    for release in (default, "0.16.0"):
+        flags = StatedServer(engine=f"vllm v{release}-cu130").all_flags
+        assert flags == {"engine": "vllm", "engine_version": release}
+    assert StatedServer(engine="vllm").all_flags == {"engine": "vllm"}

@@ -51,13 +51,16 @@ def test_pages_ask_for_their_load(refused, coefficients, tmp_path):
 
 
 def test_logs_and_spans_give_something_to_calibrate_on(run, refused, coefficients, tmp_path):
+    of_log = tmp_path / "of-the-release-that-the-log-names.json"
+    named = run("coefficients", *LLAMA, "--engine-version", "0.15.1", "--json", of_log)
+    assert named.exit_code == 0, named.output
     found = read_coefficient_set(coefficients)
     of = served(lambda d: LinearLatency(d, found.beta, found.alpha), requests=32)
     (tmp_path / "vllm.log").write_text(iteration_log(of))
     result = run("ingest", "iteration-log", tmp_path / "vllm.log", "-o", tmp_path / "log",
                  "--gpu", "H100")  # fmt: skip
     assert result.exit_code == 0, result.output
-    result = run("evaluate", "coefficients", coefficients, "--observations", tmp_path / "log")
+    result = run("evaluate", "coefficients", of_log, "--observations", tmp_path / "log")
     assert "itl_mean_s" in result.stdout
     spans = tmp_path / "spans.json"
     spans.write_text(request_spans(of))
