@@ -88,9 +88,9 @@ def limited_by(run: Run, latency: LinearLatency) -> str:
     weight = steps["duration_s"] / steps["duration_s"].sum()
     waiting = steps["waiting"] > 0
     seats = min(recipe.max_requests, recipe.token_budget)
-    full = steps["used_blocks"] >= _FULL_SHARE * run.kv_blocks * run.replicas
+    full = steps["used_blocks"] >= _FULL_SHARE * run.step_blocks
     short = float(weight[full & (waiting | (steps["preempted"] > 0))].sum())
-    seated = steps["running"] >= seats * run.replicas
+    seated = steps["running"] >= seats * run.step_replicas
     if short > _WAITING_SHARE:
         return "KV memory"
     if float(weight[seated & waiting].sum()) > _WAITING_SHARE:
