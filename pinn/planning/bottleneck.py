@@ -87,13 +87,12 @@ def limited_by(run: Run, latency: LinearLatency) -> str:
     taken, or so many run; else what most of the engine's time goes to.
     """
     recipe, steps = latency.deployment.recipe, run.steps
-    side_by_side = run.replicas / run.groups  # a step's record is of the replicas of its group
     weight = steps["duration_s"] / steps["duration_s"].sum()
     waiting = steps["waiting"] > 0
     most = min(recipe.max_requests, recipe.token_budget)
-    full = steps["used_blocks"] >= _FULL_SHARE * run.kv_blocks * side_by_side
+    full = steps["used_blocks"] >= _FULL_SHARE * run.step_blocks
     short = float(weight[full & (waiting | (steps["preempted"] > 0))].sum())
-    all_run = steps["running"] >= most * side_by_side
+    all_run = steps["running"] >= most * run.step_replicas
     if short > _WAITING_SHARE:
         return KV_MEMORY
     if float(weight[all_run & waiting].sum()) > _WAITING_SHARE:

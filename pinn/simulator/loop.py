@@ -4,8 +4,8 @@ Mirrors the busy loop of ``vllm/v1/engine/core.py``: drain the input queue, ``st
 ``step_with_batch_queue``, hand out outputs. With asynchronous scheduling (the default) up to two
 batches are in flight: batch n + 1 is scheduled when batch n - 1 has ended and batch n starts, so a
 request that arrives during batch n runs in batch n + 2 and waits 2.5 steps for its first token on
-average. Without it, or with pipeline stages, the queue holds one batch, or one per stage
-(``max_concurrent_batches`` of the executors).
+average. Without it, or with pipeline stages, the queue holds one batch, or one per stage, and one
+more where decodes are staggered (``max_concurrent_batches``, ``pinn.specs.scheduler_rules``).
 """
 
 from __future__ import annotations

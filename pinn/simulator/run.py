@@ -181,3 +181,13 @@ class Run:
     block_size: int
     replicas: int = 1
     groups: int = 1
+
+    @property
+    def step_replicas(self) -> int:
+        """Replicas that a recorded step is of: a group's."""
+        return self.replicas // self.groups
+
+    @property
+    def step_blocks(self) -> int:
+        """KV cache blocks of those together."""
+        return self.kv_blocks * self.step_replicas

@@ -1,7 +1,8 @@
 """One scheduling of a replica: what its next batch holds.
 
 Prompts and decodes share a step here. It mirrors ``vllm/v1/core/sched/scheduler.py: Scheduler.
-schedule`` with the first-come-first-served policy, and ``AsyncScheduler._update_after_schedule``.
+schedule`` with the first-come-first-served policy, and ``AsyncScheduler._update_after_schedule``;
+``pinn.specs.scheduler_rules`` has what differs between releases.
 TensorRT-LLM's ``MicroBatchScheduler`` does the same but for four things: a chunk is a multiple of
 its blocks, a request is admitted with room for its whole output (``GUARANTEED_NO_EVICT``), steps of
 decodes are rounded up to a CUDA graph, and new prompts may wait for others. Under speculative

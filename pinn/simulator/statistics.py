@@ -155,8 +155,8 @@ def engine_statistics(run: Run) -> dict[str, Any]:
         "waiting_max": int(steps["waiting"].max(initial=0)),
         "running_max": int(steps["running"].max(initial=0)),
         "kv_blocks": run.kv_blocks,
-        "kv_usage_mean": float(steps["used_blocks"] @ weights) / (run.kv_blocks * run.replicas),
-        "kv_usage_max": float(steps["used_blocks"].max(initial=0)) / (run.kv_blocks * run.replicas),
+        "kv_usage_mean": float(steps["used_blocks"] @ weights) / run.step_blocks,
+        "kv_usage_max": float(steps["used_blocks"].max(initial=0)) / run.step_blocks,
     }
 
 

@@ -69,7 +69,7 @@ def _draw_queue(axis: Any, run: Run, edges: np.ndarray) -> None:
 
 def _draw_cache(axis: Any, run: Run, edges: np.ndarray) -> None:
     centres = (edges[1:] + edges[:-1]) / 2
-    used = _over_time(run, "used_blocks", edges) / (run.kv_blocks * run.replicas)
+    used = _over_time(run, "used_blocks", edges) / run.step_blocks
     axis.plot(centres, 100 * used, color=_GREEN, label="KV cache in use")
     lost = _over_time(run, "preempted", edges, rate=True)
     if lost.any():

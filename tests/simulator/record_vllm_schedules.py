@@ -72,7 +72,7 @@ def _config(release: Release, case: dict[str, Any]) -> Config:
     return config
 
 
-def _scheduler(release: Release, config: Config) -> Any:
+def _scheduler(config: Config) -> Any:
     import torch
     import vllm.v1.core.sched.async_scheduler as asynchronous
     import vllm.v1.core.sched.scheduler as synchronous
@@ -139,7 +139,7 @@ class _Server:
 
     def __init__(self, release: Release, case: dict[str, Any]) -> None:
         config = _config(release, case)
-        self.release, self.case, self.scheduler = release, case, _scheduler(release, config)
+        self.release, self.case, self.scheduler = release, case, _scheduler(config)
         self.sequences = sequences(case)
         self.stages = case["serving"]["pipeline_parallel_size"]
         self.now = self.gpu_free = self.last_end = 0.0

@@ -12,6 +12,7 @@ from simulator_helpers import DENSE, MIXTURE, deployment, load
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.feature_sums import request_feature_sums
 from pinn.simulator.simulate import simulate, simulate_unless
+from pinn.simulator.statistics import engine_statistics
 from pinn.simulator.workloads.rate import thinned
 
 
@@ -40,6 +41,29 @@ def test_servers_in_turn_are_each_a_server_of_its_own(model, ranks):
         ).requests
         assert together.ttft_s[mine] == pytest.approx(alone.ttft_s, rel=1e-9)
         assert together.e2e_s[mine] == pytest.approx(alone.e2e_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("model", [DENSE, MIXTURE])
+def test_use_of_the_cache_is_a_servers_however_many_serve_alike(model, ranks):
+    # Each request comes once for every server and rank, in the same order for each of them.
+    target = deployment(model, data_parallel_size=ranks)
+    drawn = np.random.default_rng(0)
+    prompts, outputs = drawn.integers(1, 40, 40), drawn.integers(1, 24, 40)
+    arrivals = np.cumsum(drawn.exponential(3e-4, 40))
+    found = []
+    for copies in (1, 2, 6):
+        each = copies * ranks
+        workload = load(prompts.repeat(each), outputs.repeat(each), arrivals.repeat(each))
+        engine = EngineSpec(
+            replicas=copies, num_gpu_blocks_override=100, data_parallel_routing="round_robin"
+        )
+        run = simulate(target, workload, latency_of(target, request_s=0.0), engine)
+        figures = engine_statistics(run)
+        found.append([figures["kv_usage_mean"], figures["kv_usage_max"]])
+    assert 0.2 < found[0][0] < found[0][1] <= 1.0
+    assert found[1] == pytest.approx(found[0])
+    assert found[2] == pytest.approx(found[0])
 
 
 def test_the_least_loaded_server_gets_the_request():

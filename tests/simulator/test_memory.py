@@ -73,6 +73,36 @@ def test_windowed_layers_hold_a_window_of_each_request():
     assert layout.request_blocks(40, 4) == 10 + 3 * 5
 
 
+@pytest.mark.parametrize(
+    ("full", "windowed", "release", "groups", "layers"),
+    [
+        (10, 12, "0.17.1", (1, 1), 12),  # 12 < 1.25 x 10: two layers of padding
+        (8, 10, "0.17.1", (1, 2), 8),  # 10 is not below 1.25 x 8
+        (8, 10, "0.18.0", (1, 1), 10),  # but below 1.5 x 8
+        (11, 8, "0.33.0", (1, 1), 11),
+        (8, 12, "0.33.0", (1, 2), 8),  # 12 is not below 1.5 x 8
+    ],
+)
+def test_groups_are_padded_up_to_the_ratio_of_the_release(full, windowed, release, groups, layers):
+    """``max_num_layers < min_num_layers * 1.25``, from 0.18.0 on 1.5.
+
+    kv_cache_utils.py: _get_kv_cache_groups_uniform_page_size of 0.17.1 and 0.18.0, and
+    kv_cache_planning.py of 0.33.0.
+    """
+    layer = DENSE.layer_groups[0]
+    window = dataclasses.replace(layer.attention, window_tokens=16)
+    mixed = dataclasses.replace(
+        DENSE,
+        layer_groups=(
+            dataclasses.replace(layer, count=full),
+            dataclasses.replace(layer, count=windowed, attention=window),
+        ),
+    )
+    layout = kv_layout(deployment(mixed, engine_version=release), EngineSpec())
+    assert (layout.full_groups, layout.window_groups) == groups
+    assert layout.block_bytes == layers * 2 * 4 * 64 * 2 * 4
+
+
 def test_offload_makes_room_and_overrides_hold():
     plain, offloaded = deployment(), deployment(cpu_offload_gb=0.005)
     assert kv_cache_bytes(offloaded, EngineSpec()) - kv_cache_bytes(

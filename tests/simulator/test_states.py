@@ -7,7 +7,7 @@ from pinn.errors import PinnError
 from pinn.export.blis_model import check_expressible
 from pinn.export.specs import specs_document
 from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.memory import gpu_weight_bytes, kv_layout, state_bytes
+from pinn.simulator.memory import gpu_weight_bytes, kv_cache_bytes, kv_layout, state_bytes
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu_catalog import load_gpu
@@ -50,6 +50,21 @@ def test_other_engines_take_a_pool_for_states_off_the_cache():
     )  # fmt: skip
     state = state_bytes(deployed("Qwen/Qwen3-Next-80B-A3B-Instruct", **flags))
     assert (few.blocks - many.blocks) * few.block_bytes == pytest.approx(248 * state, rel=1e-3)
+
+
+def test_states_take_no_more_than_sglangs_share_of_what_is_left():
+    """States may take 0.9 times as much as keys and values: 9 of 19 parts.
+
+    sglang 0.5.9 server_args.py: mamba_full_memory_ratio and model_runner_kv_cache_mixin.py, and
+    0.5.23 mem_cache/kv_cache_configurator.py.
+    """
+    flags = {"tensor_parallel_size": 4, "engine": "sglang", "enable_prefix_caching": False}
+    one, most = (
+        deployed("Qwen/Qwen3-Next-80B-A3B-Instruct", max_num_seqs=n, **flags)
+        for n in (1, 1_000_000)
+    )
+    left = kv_cache_bytes(one, EngineSpec()) + state_bytes(one)
+    assert kv_cache_bytes(most, EngineSpec()) == pytest.approx(left * 10 / 19, rel=1e-9)
 
 
 def test_states_find_no_common_prefixes():

@@ -150,16 +150,13 @@ class Release:
 
     def _function(self, file: str, name: str) -> Callable[..., Any]:
         """A method of a file's classes, by itself."""
-        node = next(
-            n
-            for n in ast.walk(self._tree(file))
-            if isinstance(n, ast.FunctionDef) and n.name == name
-        )
+        functions = (n for n in ast.walk(self._tree(file)) if isinstance(n, ast.FunctionDef))
+        node = next(each for each in functions if each.name == name)
         node.decorator_list, node.returns = [], None
         for argument in node.args.args:
             argument.annotation = None
         scope: dict[str, Any] = {"Future": Future, "cast": cast, "ModelRunnerOutput": None}
-        exec(compile(ast.Module([node], []), file, "exec"), scope)  # noqa: S102
+        exec(compile(ast.Module([node], []), file, "exec"), scope)
         return scope[name]
 
     def batches_in_flight(self, config: Config) -> int:
