@@ -54,7 +54,7 @@ class PlannedFleet:
         return text.getvalue()
 
 
-@with_flags(ServingSpec, EngineSpec)
+@with_flags(ServingSpec, EngineSpec, deploys=True)
 def plan(
     workload: str | Path,
     slo: str,

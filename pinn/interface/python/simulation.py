@@ -66,7 +66,7 @@ class Simulation:
         return text.getvalue()
 
 
-@with_flags(ServingSpec, EngineSpec)
+@with_flags(ServingSpec, EngineSpec, deploys=True)
 def simulate(
     workload: str | Path | Mapping[str, Any] | pd.DataFrame,
     model: str | Path | None = None,
