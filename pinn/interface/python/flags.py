@@ -21,16 +21,26 @@ FlagValue = int | float | str | bool | None
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _TYPES = {"int": int, "float": float, "bool": bool, "str": str}
 #: Arguments beside the flags of the specifications.
+_QUANTIZATION = {
+    "quantization": Flag("Format to serve the model in, such as fp8.", shown="as its config says")
+}
+#: And where deployments are timed that nobody measured.
 _BESIDE = {
-    "quantization": Flag("Format to serve the model in, such as fp8.", shown="as its config says"),
+    **_QUANTIZATION,
     "serve": Flag("Launch command to read model and flags from; flags beside it go first."),
     FORCE.name: FORCE,
 }
 
 
-def with_flags(*specifications: type) -> Callable[[_Function], _Function]:
-    """Give a function that takes ``**flags`` every flag in its signature and its help."""
-    declared = {**_BESIDE, **_declared(specifications)}
+def with_flags(*specifications: type, deploys: bool = False) -> Callable[[_Function], _Function]:
+    """Give a function that takes ``**flags`` every flag in its signature and its help.
+
+    Args:
+        specifications: Dataclasses that declare flags.
+        deploys: Whether it times deployments that nobody measured: it takes ``serve`` and
+            ``force``, too.
+    """
+    declared = {**(_BESIDE if deploys else _QUANTIZATION), **_declared(specifications)}
 
     def decorate(function: _Function) -> _Function:
         signature = inspect.signature(function)

@@ -55,7 +55,7 @@ class PlannedFleet:
         return text.getvalue()
 
 
-@with_flags(ServingSpec, EngineSpec, LoadFlags)
+@with_flags(ServingSpec, EngineSpec, LoadFlags, deploys=True)
 def plan(
     workload: str | Path | None = None,
     slo: str = "",

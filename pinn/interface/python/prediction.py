@@ -126,7 +126,7 @@ class Prediction:
         return text.getvalue()
 
 
-@with_flags(ServingSpec)
+@with_flags(ServingSpec, deploys=True)
 def predict(
     model: str | Path | None = None,
     gpu: str | Path | None = None,

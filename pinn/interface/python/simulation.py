@@ -67,7 +67,7 @@ class Simulation:
         return text.getvalue()
 
 
-@with_flags(ServingSpec, EngineSpec, LoadFlags)
+@with_flags(ServingSpec, EngineSpec, LoadFlags, deploys=True)
 def simulate(
     workload: str | Path | Mapping[str, Any] | pd.DataFrame | None = None,
     model: str | Path | None = None,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     AnyConfigurations = pd.DataFrame | Iterable[Mapping[str, Any]] | Mapping[str, Any] | str | Path
 
 
-@with_flags(ServingSpec)
+@with_flags(ServingSpec, deploys=True)
 def predict_many(
     configurations: AnyConfigurations,
     batches: str | Sequence[str] = (),

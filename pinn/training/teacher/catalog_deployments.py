@@ -20,6 +20,7 @@ from pinn.training.teacher.synthetic import (
     TAUGHT_RELEASE,
     WEIGHTS_SHARE,
     by_all_kernels,
+    started,
     weight_bytes,
 )
 
@@ -69,9 +70,9 @@ def catalog_deployments(
                 kv_cache_dtype=cache,
                 override_generation_config=override,
             )
-            deployment = Deployment(served, gpu, serving)
         except PinnError:
             continue
-        if weight_bytes(deployment) <= WEIGHTS_SHARE * gpu.memory_bytes:
+        deployment = started(served, gpu, serving)
+        if deployment is not None and weight_bytes(deployment) <= WEIGHTS_SHARE * gpu.memory_bytes:
             found += by_all_kernels(deployment)
     return found

@@ -114,22 +114,26 @@ def _split(draw: np.random.Generator, model: ModelSpec, gpu: GpuSpec) -> Deploym
         moe_backend=as_in_tables(gpu),
         engine_version=TAUGHT_RELEASE,
     )
-    deployment = _accepted(model, gpu, serving)
-    if deployment is None and model.moe is not None:
-        # Blocks of scales that cannot be cut are what people spread whole experts for.
-        deployment = _accepted(model, gpu, replace(serving, enable_expert_parallel=True))
+    deployment = started(model, gpu, serving)
     if deployment is None:
         return None
     fits = weight_bytes(deployment) <= WEIGHTS_SHARE * gpu.memory_bytes
     return deployment if fits else None
 
 
-def _accepted(model: ModelSpec, gpu: GpuSpec, serving: ServingSpec) -> Deployment | None:
-    """The deployment; None where its engine refuses it."""
-    try:
-        return Deployment(model, gpu, serving)
-    except PinnError:
-        return None
+def started(model: ModelSpec, gpu: GpuSpec, serving: ServingSpec) -> Deployment | None:
+    """The deployment, with whole experts where its own cannot be cut; None where neither starts.
+
+    The newest release is asked: ``TAUGHT_RELEASE`` sets defaults, and a later model has them too.
+    """
+    spread = [replace(serving, enable_expert_parallel=True)] if model.moe is not None else []
+    for flags in (serving, *spread):
+        try:
+            Deployment(model, gpu, replace(flags, engine_version=""))
+        except PinnError:
+            continue
+        return Deployment(model, gpu, flags, force=True)
+    return None
 
 
 def by_all_kernels(deployment: Deployment) -> Iterator[Deployment]:
@@ -140,7 +144,7 @@ def by_all_kernels(deployment: Deployment) -> Iterator[Deployment]:
     yield deployment
     for kernels in (CUTLASS, TRITON):
         serving = replace(deployment.serving, moe_backend=kernels)
-        other = Deployment(deployment.model, deployment.gpu, serving)
+        other = replace(deployment, serving=serving)
         if other.expert_kernels != AUTO:
             yield other
 
