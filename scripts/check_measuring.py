@@ -34,9 +34,10 @@ class CheckedEngine(VllmEngine):
         def noted() -> Any:
             outputs, executed = step()
             for output in (outputs or {}).values():
-                stats = getattr(output, "scheduler_stats", None)
-                if getattr(stats, "iteration_details", None) is not None:
-                    self._details.append(stats.iteration_details)
+                stats: Any = getattr(output, "scheduler_stats", None)
+                details = getattr(stats, "iteration_details", None)
+                if details is not None:
+                    self._details.append(details)
             return outputs, executed
 
         self._core.step_fn = noted

@@ -43,6 +43,10 @@ LEAST, FAR = 3, 3.0
 #: Least relative noise of one step, since a few may be equal by chance: an assumption.
 _LEAST_NOISE = 0.005
 
+#: Steps as many as which the scatter of all batches counts in one's own: repeats end where a few
+#: happen to lie close, so that their own scatter is too small. An assumption.
+_LIKE_OTHERS = 16.0
+
 Rows = Float[np.ndarray, " batches"]
 
 
@@ -214,6 +218,9 @@ def _grouped(table: pd.DataFrame, file: Path, facts: Mapping[str, Any]) -> Measu
     away = (numbers[LATENCY] - batches[LATENCY].transform("median")).abs()[keep]
     rows["count"] = batches.size().astype(float)
     scatter = 1.4826 * away.groupby(key[keep], sort=False).median() * MILLISECOND / rows["seconds"]
+    usual = float(np.median(np.repeat(scatter, rows["count"].astype(int))))
+    own = rows["count"] / (rows["count"] + _LIKE_OTHERS)
+    scatter = np.sqrt(own * scatter**2 + (1 - own) * usual**2)
     rows["error"] = 1.2533 * np.maximum(scatter, _LEAST_NOISE) / np.sqrt(rows["count"])
     return MeasuredSteps(str(file), facts, report, rows.reset_index(drop=True))
 

@@ -68,7 +68,8 @@ class VllmEngine:
         except (Exception, SystemExit) as error:
             raise MeasuringError(f"the engine did not start: {_in_a_line(error)}") from error
         self._engine, self._sampling = engine, SamplingParams
-        self._core = getattr(engine.engine_core, "engine_core", None)
+        core: Any = getattr(engine.engine_core, "engine_core", None)
+        self._core = core
         for name in ("step_fn", "post_step", "scheduler", "log_error_detail"):
             if not hasattr(self._core, name):
                 raise MeasuringError(
@@ -76,7 +77,7 @@ class VllmEngine:
                     f"timed; known are {_dotted(OLDEST)} to {_dotted(NEWEST)}"
                 )
         self._check(engine.vllm_config)
-        layout = getattr(self._core.scheduler, "kv_cache_config", None)
+        layout = getattr(core.scheduler, "kv_cache_config", None)
         groups = len(getattr(layout, "kv_cache_groups", None) or [0])
         self.limits = _limits(engine.vllm_config, groups)
         self.facts = _facts(engine.vllm_config, release, self.limits)
@@ -261,10 +262,11 @@ def _variance(values: list[int]) -> float:
 
 def _in_a_line(error: BaseException) -> str:
     """An engine's error and its causes in a line, with what to do where that is known."""
-    texts, at = [], error
+    texts: list[str] = []
+    at: Any = error
     while at is not None and len(texts) < 5:
         texts.append(" ".join(str(at).split()) or type(at).__name__)
-        at = at.__cause__ or at.__context__  # type: ignore[assignment]
+        at = at.__cause__ or at.__context__
     whole = " ".join(texts)
     remedy = next((r for words, r in _REMEDIES.items() if words.lower() in whole.lower()), "")
     return texts[0][:400] + (f" ({remedy})" if remedy else "")

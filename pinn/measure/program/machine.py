@@ -47,8 +47,9 @@ def busy_card(found: list[dict[str, Any]]) -> str:
         if numbers and number not in numbers:
             continue
         used, total = card.get("used_mib"), card.get("total_mib")
-        is_number = isinstance(used, float) and isinstance(total, float)
-        if is_number and used > _IDLE_SHARE * total:
+        if not (isinstance(used, float) and isinstance(total, float)):
+            continue
+        if used > _IDLE_SHARE * total:
             return f"card {number} ({card['name']}) has {used:.0f} of {total:.0f} MiB in use"
     return ""
 
