@@ -75,7 +75,7 @@ def deployment(model: ModelSpec = DENSE, **serving) -> Deployment:
     defaults = {
         "max_num_batched_tokens": 64, "max_num_seqs": 8, "block_size": 4, "max_model_len": 64
     }  # fmt: skip
-    return Deployment(model, GPU, ServingSpec(**(defaults | serving)))
+    return Deployment(model, GPU, ServingSpec(**(defaults | serving)), force=True)
 
 
 def load(prompts, outputs, arrivals=None, **columns) -> Workload:
