@@ -94,8 +94,9 @@ def merged(read: Sequence[tuple[EngineSource, Sequence[Any]]]) -> list[dict[str,
         said = [(s, [x for x in lines if _subject(x) == subject]) for s, lines in releases]
         runs = [list(run) for _, run in groupby(said, key=lambda pair: _bare(pair[1]))]
         for i, run in enumerate(runs):
-            since = run[0][0].version if i else ""
-            until = runs[i + 1][0][0].version if i + 1 < len(runs) else ""
+            # 0.28.0 is written as 0.28, which is before it when numbers are compared.
+            since = run[0][0].version.removesuffix(".0") if i else ""
+            until = runs[i + 1][0][0].version.removesuffix(".0") if i + 1 < len(runs) else ""
             rows += [
                 _row(line, run[0][0].engine, since, until, _sources(run, j))
                 for j, line in enumerate(run[0][1])

@@ -169,7 +169,7 @@ def _quantization(world: World) -> Any:
 
 #: Releases that had no rule of their own: what ``Fp8MoEMethod`` did, by its fingerprint. vLLM turns
 #: DeepGEMM on where ``VLLM_USE_DEEP_GEMM`` is, FlashInfer where ``VLLM_USE_FLASHINFER_MOE_FP8`` is.
-_FP8_METHODS = ("2affaa007f45", "72c68b27fafc")
+_FP8_METHODS = ("f3c47990b662", "b6f6ff0aaca5")
 
 
 def _before_rules(source: EngineSource, form: str) -> Iterator[KernelLine]:

@@ -147,11 +147,15 @@ _KINDS = ("staticmethod", "classmethod", "property")
 class _Bare(ast.NodeTransformer):
     """Drops what changes no answer: docstrings, logs, messages, annotations, imports."""
 
+    def generic_visit(self, node: ast.AST) -> Any:
+        found = super().generic_visit(node)
+        if getattr(found, "body", None) == []:
+            found.body = [ast.Pass()]  # type: ignore[attr-defined]
+        return found
+
     def _body(self, node: Any) -> Any:
         node.decorator_list = [d for d in node.decorator_list if ast.unparse(d) in _KINDS]
-        self.generic_visit(node)
-        node.body = node.body or [ast.Pass()]
-        return node
+        return self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
         node.returns = None
@@ -165,7 +169,7 @@ class _Bare(ast.NodeTransformer):
     def visit_Expr(self, node: ast.Expr) -> Any:
         said = ast.unparse(node.value)
         if isinstance(node.value, ast.Constant) or said.startswith(("logger.", "_logger.")):
-            return ast.Pass()
+            return None
         return self.generic_visit(node)
 
     def visit_Raise(self, _: ast.Raise) -> Any:
@@ -173,14 +177,14 @@ class _Bare(ast.NodeTransformer):
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
         if node.value is None:
-            return ast.Pass()
+            return None
         return self.generic_visit(ast.Assign([node.target], node.value, lineno=node.lineno))
 
     def visit_Import(self, _: ast.Import) -> Any:
-        return ast.Pass()
+        return None
 
     def visit_ImportFrom(self, _: ast.ImportFrom) -> Any:
-        return ast.Pass()
+        return None
 
 
 def _find(tree: ast.AST, name: str) -> ast.AST | None:

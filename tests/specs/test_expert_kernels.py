@@ -20,7 +20,7 @@ from pinn.specs.expert_kernels import (
     named_kernels,
 )
 from pinn.specs.gpu_catalog import load_gpu
-from pinn.specs.recipe import ASSUMED, FLAG
+from pinn.specs.recipe import DEFAULT, FLAG
 from pinn.specs.recipe_rules import effective_recipe
 from pinn.specs.serving import ServingSpec
 
@@ -74,21 +74,29 @@ def test_kernels_count_where_they_take_another_time_than_the_engines_own(gpu, fl
 
 
 @pytest.mark.parametrize(
-    ("gpu", "version", "expected"),
+    ("gpu", "version", "spread", "kernels", "timed_as"),
     [
-        ("H200", "0.14.1", AUTO),
-        ("H200", "0.15.0", CUTLASS),
-        ("H100", "0.16.2", CUTLASS),
-        ("H200", "0.17.0", AUTO),
-        ("B200", "0.15.1", AUTO),
+        ("H200", "0.10.2", False, "triton", AUTO),
+        ("H200", "0.11.0", True, "deepgemm", AUTO),
+        ("B300", "0.11.0", False, "triton", TRITON),
+        ("B200", "0.11.0", False, "deepgemm", AUTO),
+        ("H200", "0.14.1", False, "deepgemm", AUTO),
+        ("H200", "0.15.0", False, "flashinfer_cutlass", CUTLASS),
+        ("H200", "0.15.0", True, "flashinfer_cutlass", AUTO),
+        ("H100", "0.16.2", False, "flashinfer_cutlass", CUTLASS),
+        ("H200", "0.17.0", False, "triton", AUTO),
+        ("H200", "0.17.0", True, "flashinfer_cutlass", AUTO),
+        ("B200", "0.15.1", False, "flashinfer_trtllm", AUTO),
+        ("H20", "0.33.0", False, "triton", AUTO),
     ],
 )
-def test_releases_of_vllm_pick_cutlass_on_hopper(gpu, version, expected):
-    found = effective_recipe(ServingSpec(engine_version=version), load_gpu(gpu))
-    assert (found.moe_kernels, found.origins["moe_kernels"].kind) == (expected, ASSUMED)
-    given = ServingSpec(engine_version=version, moe_backend="triton")
-    found = effective_recipe(given, load_gpu(gpu))
-    assert (found.moe_kernels, found.origins["moe_kernels"].kind) == (TRITON, FLAG)
+def test_releases_of_vllm_pick_kernels_by_gpu_and_spread(gpu, version, spread, kernels, timed_as):
+    flags = {"engine_version": version, "enable_expert_parallel": spread}
+    found = deployed(gpu, **flags)
+    assert (found.recipe.moe_kernels, found.expert_kernels) == (kernels, timed_as)
+    assert found.recipe.origins["moe_kernels"].kind == DEFAULT
+    named = deployed(gpu, **flags, moe_backend="Triton").recipe
+    assert (named.moe_kernels, named.origins["moe_kernels"].kind) == (TRITON, FLAG)
 
 
 @pytest.mark.parametrize("engine", ["sglang", "trtllm"])

@@ -141,6 +141,7 @@ def test_engines_change_their_limits_for_it():
     assert (newest.max_requests, newest.overlap) == (48, True)
     assert deployed(**tree, max_running_requests=200).recipe.max_requests == 200
     ngram = {"method": "ngram", "num_speculative_tokens": 3}
-    assert deployed(speculative_config=ngram).recipe.overlap is False
+    older = deployed(speculative_config=ngram, engine_version="0.32.0").recipe
+    assert (older.overlap, deployed(speculative_config=ngram).recipe.overlap) == (False, True)
     few = {"max_num_seqs": 16, "speculative_config": {"method": "mtp", "num_speculative_tokens": 3}}
     assert deployed(**few).recipe.graph_tokens == 128
