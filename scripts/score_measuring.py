@@ -103,7 +103,8 @@ def orders(arm: str, deployment: Deployment, prior: Prior, limits: Limits, seed:
 
 
 def score(label: str, deployment: Deployment, noise: float, seed: int, folder: Path,
-          minutes: Iterable[int] = MINUTES, arms: Iterable[str] = ARMS) -> list[dict]:  # fmt: skip
+          minutes: Iterable[float] = MINUTES,
+          arms: Iterable[str] = ARMS) -> list[dict]:  # fmt: skip
     """Errors and intervals of the asked figures by arm and minutes."""
     start = Start(None, None, None)
     prior = start.prior(deployment, start.coefficients(deployment))
