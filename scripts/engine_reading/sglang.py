@@ -14,7 +14,7 @@ from typing import Any
 
 from engine_reading.sglang_models import MODEL_READERS, SM90, SM100, model_types
 from engine_reading.table import Line
-from engine_reading.wheel import EngineSource, evaluate, literal
+from engine_reading.wheel import EngineSource, compiled, literal
 from pinn.specs.engine_defaults import release
 from pinn.specs.sglang_memory import prompt_graph_sizes, reserve_mib
 
@@ -201,10 +201,10 @@ def _settings(source: EngineSource, gib: float, **given: Any) -> SimpleNamespace
         for place, symbol in ((ARGS, f"ServerArgs.{method}"), (_MEMORY, method)):
             if source.has(place, symbol):
                 node = source.function(place, symbol)
-                names[method] = lambda _, node=node: evaluate(node, names, server)
-                setattr(server, method, lambda node=node: evaluate(node, names, server))
+                names[method] = lambda _, node=node: compiled(node, names)(server)
+                setattr(server, method, lambda node=node: compiled(node, names)(server))
     function = source.function(path, name)
-    evaluate(function, names, *[server, gib * 1024][: len(function.args.args)])
+    compiled(function, names)(*[server, gib * 1024][: len(function.args.args)])
     decode = server.cuda_graph_config.decode.max_bs
     return SimpleNamespace(
         chunk=server.chunked_prefill_size,
