@@ -33,8 +33,12 @@ def test_max_num_seqs_limits_the_running_requests():
 
 
 def test_long_prefill_threshold_cuts_chunks_below_the_budget():
-    got = play(load([7, 3], [1, 1]), engine={"long_prefill_token_threshold": 3})
+    threshold = {"long_prefill_token_threshold": 3}
+    got = play(load([7, 3], [1, 1]), engine=threshold, engine_version="0.30.0")
     assert got.batches == [["3@0", "3@0"], ["3@3"], ["1@6"]]
+    # From 0.31 on the only request there is goes on whole.
+    newest = play(load([7, 3], [1, 1]), engine=threshold)
+    assert newest.batches == [["3@0", "3@0"], ["4@3"]]
 
 
 def test_without_chunking_a_prompt_waits_for_a_whole_budget_and_blocks_the_line():
