@@ -11,6 +11,7 @@ def deployment(model, gpu="H100", **flags):
 def test_a_published_run_has_its_cache():
     """CodeLlama-34B on two H100 with 2048 tokens a step: 26,602 blocks of 16 tokens were logged."""
     flags = {"tp": 2, "max_num_batched_tokens": 2048, "max_model_len": 4096, "max_num_seqs": 128}
+    flags["engine_version"] = "0.15.1"
     found = memory_fit(deployment("codellama/CodeLlama-34b-hf", **flags))
     assert abs(found.kv_tokens / (26_602 * 16) - 1) < 0.001
 
