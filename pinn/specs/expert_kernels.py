@@ -95,7 +95,7 @@ class KernelDefault:
 
 @cache
 def kernel_defaults() -> tuple[KernelDefault, ...]:
-    """Every line of ``data/engines/expert_kernels.csv``, which ``scripts/read_engines.py`` writes."""
+    """Every line of ``expert_kernels.csv``, which ``scripts/read_engines.py`` writes."""
     path = data_folder("engines") / "expert_kernels.csv"
     with path.open(encoding="utf-8", newline="") as file:
         return tuple(
