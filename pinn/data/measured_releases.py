@@ -17,16 +17,10 @@ import pandas as pd
 
 from pinn.data.engine_deployments import read_every_engine
 from pinn.data.splits import deployment_keys
-from pinn.errors import PinnError
 from pinn.specs.data_folder import data_folder
-from pinn.specs.engine_defaults import release
 from pinn.specs.files.csv_cells import write_frame
 from pinn.specs.gpu_catalog import load_gpu
-
-_FILE = "measured.csv"
-#: What stands for a release in an engine's own line.
-ALL = "all"
-
+from pinn.specs.measured_releases import ALL, MEASURED_FILE, release_order
 
 def measured_releases(rows: pd.DataFrame) -> pd.DataFrame:
     """How much was measured, by engine and release.
@@ -58,7 +52,7 @@ def measured_releases(rows: pd.DataFrame) -> pd.DataFrame:
         }
         for (engine, version), part in parts
     ]
-    lines.sort(key=lambda line: (line["engine"], _order(line["release"])))
+    lines.sort(key=lambda line: (line["engine"], release_order(line["release"])))
     return pd.DataFrame(lines)
 
 
@@ -69,29 +63,8 @@ def released_measurements() -> pd.DataFrame:
 
 @cache
 def _table() -> pd.DataFrame:
-    path = data_folder("engines") / _FILE
+    path = data_folder("engines") / MEASURED_FILE
     return pd.read_csv(path, dtype={"release": str}, keep_default_na=False)
-
-
-def releases_text(engine: str) -> str:
-    """The measured releases of an engine in a few words; empty where there are none.
-
-    Three minor releases and more that follow each other are one stretch.
-
-    >>> releases_text("sglang")
-    '0.5.3rc1, 0.5.5, 0.5.6, 0.5.9'
-    """
-    table = _table()
-    names = list(table.loc[(table["engine"] == engine) & (table["release"] != ALL), "release"])
-    stretches: list[list[str]] = []
-    for name in names:
-        if stretches and _follows(stretches[-1][-1], name):
-            stretches[-1].append(name)
-        else:
-            stretches.append([name])
-    return ", ".join(
-        f"{part[0]} to {part[-1]}" if len(part) > 2 else ", ".join(part) for part in stretches
-    )
 
 
 def measured_lines(table: pd.DataFrame) -> Iterator[str]:
@@ -102,24 +75,9 @@ def measured_lines(table: pd.DataFrame) -> Iterator[str]:
         yield "| " + " | ".join(map(str, line)) + " |"
 
 
-def _order(version: str) -> tuple[int, tuple[int, ...], str]:
-    """All before releases, releases by number, and tags that name none at the end."""
-    if version == ALL:
-        return 0, (), version
-    try:
-        return 1, release(version), version
-    except PinnError:
-        return 2, (), version
-
-
-def _follows(before: str, after: str) -> bool:
-    first, second = _order(before)[1], _order(after)[1]
-    return first[:1] == second[:1] and second[1:2] == tuple(n + 1 for n in first[1:2]) != ()
-
-
 def main(folder: str) -> None:
     """Read everything and write the table."""
-    write_frame(measured_releases(read_every_engine()[0]), Path(folder) / _FILE)
+    write_frame(measured_releases(read_every_engine()[0]), Path(folder) / MEASURED_FILE)
 
 
 if __name__ == "__main__":

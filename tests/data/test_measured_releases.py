@@ -12,9 +12,9 @@ from pinn.data.measured_releases import (
     ALL,
     measured_releases,
     released_measurements,
-    releases_text,
 )
 from pinn.interface.commands.main import app
+from pinn.specs.measured_releases import releases_text
 
 
 @pytest.fixture(scope="module")

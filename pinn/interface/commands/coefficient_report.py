@@ -19,6 +19,8 @@ from pinn.interface.commands.recipe_report import notices, print_recipe
 from pinn.interface.commands.trust_report import intervals_line, with_posterior, with_trust
 from pinn.specs.batch import Batch, parse_batch
 from pinn.specs.deployment import Deployment
+from pinn.specs.measured_releases import measured_line
+from pinn.specs.serving import VLLM
 from pinn.units import MICROSECOND
 
 #: Most inputs outside the training range that the sentence names.
@@ -142,6 +144,8 @@ def print_report(report: dict[str, Any], console: Console | None = None) -> None
     console = console or Console(width=120, highlight=False, markup=False)
     flags = ", ".join(f"{k} {v}" for k, v in report["serving"].items() if _worth_showing(k, v))
     console.print(f"{report['asked_as']} on {report['gpu']}: {flags}")
+    serving = report["serving"]
+    console.print(measured_line(serving.get("engine", VLLM), serving.get("engine_version", "")))
     console.print(memory_line(report["memory"]))
     print_recipe(report["recipe"], console)
     console.print(f"weights and cache: {_listed(report['precisions'])}")

@@ -20,7 +20,7 @@ def print_recipe(recipe: Mapping[str, Mapping[str, Any]], console: Console) -> N
     """Print a recipe as :meth:`EffectiveRecipe.described` gives it; JSON has the sources."""
     table = Table(title="effective recipe", title_justify="left", box=None, pad_edge=False)
     table.add_column("field", no_wrap=True)
-    table.add_column("value", no_wrap=True)
+    table.add_column("value", max_width=44)
     table.add_column("set by")
     for name, entry in recipe.items():
         kind = entry["set_by"]
