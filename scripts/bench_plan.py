@@ -1,6 +1,6 @@
-"""How long a plan takes: candidates of a 70B model under 20 minutes of load.
+"""How long a plan takes: candidates of a 70B model under 10,000 requests.
 
-python scripts/bench_plan.py [--workers 2] [--load-s 1200] [--candidates FILE]
+python scripts/bench_plan.py [--workers 2] [--load-s 833] [--candidates FILE]
 
 Prints wall clock, processor seconds of all processes, and the most memory that they held. The first
 run after a change compiles and remembers; take the second.
@@ -32,7 +32,7 @@ ASKED = [
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", default="2", help="Processes.")
-    parser.add_argument("--load-s", type=float, default=1200, help="How long requests are sent.")
+    parser.add_argument("--load-s", type=float, default=833, help="How long requests are sent.")
     parser.add_argument("--candidates", help="As of 'pinn plan'.")
     asked = parser.parse_args()
     more = ["--workers", asked.workers]
@@ -40,7 +40,7 @@ def main() -> None:
         more += ["--candidates", asked.candidates]
     with tempfile.TemporaryDirectory() as folder:
         load, out = Path(folder) / "load.yaml", Path(folder) / "plan"
-        load.write_text(f"{LOAD}- {{rate: 8.3334, duration: {asked.load_s}}}")
+        load.write_text(f"{LOAD}- {{rate: 12, duration: {asked.load_s}}}")
         begin = time.monotonic()
         command = [
             sys.executable, "-m", "pinn.interface.commands.main", "plan", "--workload", str(load)

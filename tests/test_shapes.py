@@ -10,11 +10,14 @@ import torch
 from jaxtyping import TypeCheckError
 
 import pinn
+from pinn.coefficients.configurations import make_deployment
 from pinn.coefficients.loss import log_huber
 from pinn.data.traces.batches import knowledge_levels
 from pinn.evaluation.metrics import error_summary
 from pinn.export.blis_projection import step_errors
 from pinn.kernels.lattice import isotonic
+from pinn.measure.program.batches import Limits
+from pinn.measure.simulated import SimulatedEngine
 from pinn.physics.batch_sums import BatchSums
 from pinn.planning.limits import statistic
 from pinn.research.load_bases import Bases
@@ -28,8 +31,10 @@ _SHAPE = re.compile(r"\b(?:Bool|Float|Int|Real|Shaped|UInt8)\[[\w.]+, '[^']*'\]"
 _ARRAY = re.compile(r"\b(?:ndarray|NDArray|ArrayLike|Tensor)\b")
 
 ROW, TWO, THREE = np.ones((2, 3)), np.ones(2), np.ones(3)
+LLAMA_8B = make_deployment({"model": "meta-llama/Llama-3.1-8B", "gpu": "H100"})
 #: Package -> a call whose arrays do not fit together, or have an axis too many.
 WRONG = {
+    "measure": lambda: SimulatedEngine(LLAMA_8B, ROW, Limits(8, 512, 1024, 8192)),
     "physics": lambda: BatchSums(*[TWO] * 8, THREE),
     "kernels": lambda: isotonic(TWO),
     "coefficients": lambda: log_huber(torch.ones(2), torch.ones(3), torch.ones(2), 0.1),

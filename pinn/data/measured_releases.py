@@ -22,6 +22,7 @@ from pinn.specs.files.csv_cells import write_frame
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.measured_releases import ALL, MEASURED_FILE, release_order
 
+
 def measured_releases(rows: pd.DataFrame) -> pd.DataFrame:
     """How much was measured, by engine and release.
 

@@ -50,7 +50,9 @@ def test_its_steps_respect_the_floor_and_grow_with_context_on_every_gpu(released
     spec = load_model(model)
     tp = tp if model != "Qwen3-30B-A3B" else min(tp, 4)
     for name in list_gpus():
-        deployment = Deployment(spec, load_gpu(name), ServingSpec(tensor_parallel_size=tp))
+        # A T4 has no kernels of mxfp4; laws of times hold there all the same.
+        flags = ServingSpec(tensor_parallel_size=tp)
+        deployment = Deployment(spec, load_gpu(name), flags, force=True)
         times = released.step_seconds(deployment, BATCHES)
         assert np.isfinite(times).all()
         assert (times >= batch_floor_seconds(deployment, BATCHES) * (1 - 1e-12)).all()

@@ -76,10 +76,10 @@ SPECULATING: tuple[dict[str, Any], ...] = (
     },
     {
         "model": "meta-llama/Llama-3.3-70B-Instruct", "gpu": "H200", "tensor_parallel_size": 4,
-        "speculative_config": '{"model": "mistralai/Mistral-7B-v0.1", "num_speculative_tokens": 5}',
+        "speculative_config": '{"model": "meta-llama/Llama-3.2-1B", "num_speculative_tokens": 5}',
     },
     {
-        "model": "moonshotai/Kimi-K2.5", "gpu": "H200", "tensor_parallel_size": 8,
+        "model": "deepseek-ai/DeepSeek-V3", "gpu": "H200", "tensor_parallel_size": 8,
         "speculative_config": '{"method": "mtp", "num_speculative_tokens": 2}',
         "speculative_acceptance": "0.9,0.7",
     },

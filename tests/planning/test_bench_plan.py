@@ -12,6 +12,6 @@ def test_the_benchmark_of_a_plan_says_what_it_took(tmp_path):
     make_files("few.yaml", tmp_path)
     small = ("--load-s", "12", "--workers", "1", "--candidates", str(tmp_path / "few.yaml"))
     found = json.loads(run_script("plan.md", "bench_plan.py", *small).splitlines()[-1])
-    assert 80 < found["requests"] < 120  # 12 s of 8.3334 a second
+    assert 120 < found["requests"] < 170  # 12 s of 12 a second
     assert found["candidates"] > 1
     assert min(found["wall_s"], found["processor_s"], found["most_memory_mib"]) > 0

@@ -15,7 +15,12 @@ from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.simulate import simulate
 
 #: By hand as 0.5.9 schedules; from 0.5.22 on it counts whole outputs (test_sglang_parity.py).
-SGLANG = {"engine": "sglang", "engine_version": "0.5.9", "block_size": 1, "cudagraph_padding": False}
+SGLANG = {
+    "engine": "sglang",
+    "engine_version": "0.5.9",
+    "block_size": 1,
+    "cudagraph_padding": False,
+}
 TRTLLM = {"engine": "trtllm", "block_size": 4, "cudagraph_padding": True, "max_model_len": 32}
 
 

@@ -25,10 +25,13 @@ from pinn.units import GIB
 
 
 def test_a_published_run_has_the_blocks_that_it_reported():
-    # CodeLlama-34B on 2 H100, as its server (0.15.1) logged: 26,602 blocks, the null one among them.
+    # CodeLlama-34B on 2 H100, as its server (0.15.1) logged: 26,602 blocks and the null one.
     serving = ServingSpec(
         engine_version="0.15.1",
-        tensor_parallel_size=2, max_num_batched_tokens=2048, max_num_seqs=128, max_model_len=4096
+        tensor_parallel_size=2,
+        max_num_batched_tokens=2048,
+        max_num_seqs=128,
+        max_model_len=4096,
     )
     target = Deployment(load_model("codellama/CodeLlama-34b-hf"), load_gpu("H100"), serving)
     assert kv_layout(target, EngineSpec()).blocks == pytest.approx(26_601, rel=2e-3)

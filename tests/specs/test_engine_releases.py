@@ -19,6 +19,8 @@ from pinn.simulator.memory import VISIBLE_SHARE, kv_layout
 from pinn.specs.deployment import Deployment
 from pinn.specs.engine_defaults import unread_notice
 
+#: Experts in block-scaled fp8, known to every release that was read.
+QWEN_FP8 = "Qwen/Qwen3-235B-A22B-FP8"
 MINIMAX, GPT_OSS, KIMI = "MiniMaxAI/MiniMax-M2.5", "gpt-oss-120b", "nvidia/Kimi-K2.5-NVFP4"
 NGRAM = '{"method": "ngram", "num_speculative_tokens": 3}'
 MTP = '{"method": "mtp", "num_speculative_tokens": 3}'
@@ -34,8 +36,8 @@ def facts(version: str) -> dict[str, Any]:
         deployed(version, gpu).recipe for gpu in ("H200", "B200", "B300", "A100-SXM-80GB")
     )
     four = {"tensor_parallel_size": 4}
-    experts = deployed(version, "H200", MINIMAX, **four)
-    spread = deployed(version, "H200", MINIMAX, **four, enable_expert_parallel=True)
+    experts = deployed(version, "H200", QWEN_FP8, **four)
+    spread = deployed(version, "H200", QWEN_FP8, **four, enable_expert_parallel=True)
     return {
         "memory": h200.memory_share,
         "tokens": (h200.token_budget, b200.token_budget, a100.token_budget),

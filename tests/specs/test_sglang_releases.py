@@ -39,7 +39,7 @@ FACTS = {
         ("B200", "gpt_oss", {"tensor_parallel_size": 2}, "fused_all_reduce", True),
         ("H100", "deepseek_v3", {"tensor_parallel_size": 8}, "fused_all_reduce", False),
         ("B200", "qwen3_moe", {}, "moe_kernels", "triton"),
-        ("B200", "deepseek_v3", {}, "moe_kernels", "auto"),
+        ("B200", "deepseek_v3", {}, "moe_kernels", "flashinfer_trtllm"),
         ("H100", "qwen3_next", {}, "overlap", True),
         ("H100", "llama", EAGLE, "overlap", False),
         ("H100", "llama", EAGLE, "max_requests", 48),

@@ -54,7 +54,8 @@ _MOST_OFF, _OFF = 3, (0.1, 0.3)
 def flags_of(kind: str) -> dict[str, object]:
     """What starts the server that a kind's files are of."""
     engine = _ENGINES.get(kind, "vllm")
-    return SERVER | {"engine": engine, "enable_prefix_caching": kind != "InferenceX"}
+    release = {"engine_version": "0.5.9"} if kind == "sglang" else {}  # which its file names
+    return SERVER | {"engine": engine, "enable_prefix_caching": kind != "InferenceX"} | release
 
 
 def true_server(prior: Prior, draw: np.random.Generator) -> tuple[np.ndarray, dict[str, float]]:

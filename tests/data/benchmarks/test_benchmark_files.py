@@ -91,8 +91,9 @@ def test_what_a_file_says_of_its_server(closed, tmp_path):
 def test_a_run_is_simulated_under_its_engines_schedule(
     kind, engine, prompt, output, schedule, tmp_path
 ):
-    caching = kind == "sglang"
-    sent = served(prior, prompt=prompt, output=output, engine=engine, enable_prefix_caching=caching)
+    flags = {"engine": engine, "enable_prefix_caching": kind == "sglang"}
+    flags |= {"engine_version": "0.5.9"} if engine == "sglang" else {}  # which the files name
+    sent = served(prior, prompt=prompt, output=output, **flags)
     run = one(write(sent, kind, tmp_path))
     deployment = benchmark_target([run], gpu="H100").deployment()
     assert (deployment.serving.engine, deployment.recipe.schedule) == (engine, schedule)

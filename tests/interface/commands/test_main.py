@@ -99,7 +99,7 @@ def test_lists_of_models_and_gpus(run):
 def test_observations_are_written_with_their_report(run, tmp_path):
     result = run("observations", "silicon", "--out", tmp_path / "silicon.parquet")
     assert result.exit_code == 0, result.output
-    assert "825  accepted" in result.stdout
+    assert "838  accepted" in result.stdout
     assert (tmp_path / "silicon.parquet").is_file()
     assert (tmp_path / "silicon.manifest.json").is_file()
 
