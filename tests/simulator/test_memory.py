@@ -25,7 +25,7 @@ from pinn.units import GIB
 
 
 def test_a_published_run_has_the_blocks_that_it_reported():
-    # CodeLlama-34B on 2 H100, as its server (0.15.1) logged: 26,602 blocks and the null one.
+    # CodeLlama-34B on 2 H100, as its server (0.15.1) logged: 26,602 blocks, the null one in.
     serving = ServingSpec(
         engine_version="0.15.1",
         tensor_parallel_size=2,
