@@ -17,8 +17,9 @@ GO_DEFAULTS = GO_FLAGS.with_name("engine_defaults.go")
 #: Defaults that the Go package looks up.
 _NEEDED = (
     "engine_version", "max_cudagraph_capture_size", "max_num_seqs", "cudagraph_padding",
-    "enable_chunked_prefill", "moe_backend", "fuse_all_reduce", "fuse_all_reduce_data_parallel",
-    "fuse_all_reduce_pipelined", "cudagraph_mode", "graphs_of_drafts",
+    "enable_chunked_prefill", "max_num_batched_tokens", "prompt_graph_tokens", "moe_backend",
+    "fuse_all_reduce", "fuse_all_reduce_data_parallel", "fuse_all_reduce_pipelined",
+    "cudagraph_mode", "graphs_of_drafts",
 )  # fmt: skip
 #: Number formats of experts of which some kernels are timed apart (``timed_apart``).
 _TIMED_APART = ("fp8_block", "mxfp4")
@@ -100,9 +101,9 @@ def go_defaults() -> str:
     defaults = [
         f'\t{{"{d.engine}", "{d.flag}", "{_version(d.since)}", "{_version(d.until)}", "{d.gpu}", '
         f"{_number(d.least_gib)}, {_number(d.below_gib)}, {_number(d.least_tp)}, "
-        f'{_number(d.below_tp)}, "{d.value}"}},'
+        f'{_number(d.below_tp)}, "{" ".join(d.models)}", "{d.value}"}},'
         for d in all_defaults()
-        if d.flag in _NEEDED and not d.models  # Go's models do not name their type
+        if d.flag in _NEEDED
     ]
     kernels = [f'\t{{"{name}", "{timed_as}"}},' for name, timed_as in sorted(NAMES.items())]
     releases = [

@@ -58,6 +58,7 @@ def _model(model: ModelSpec) -> dict[str, Any]:
         )
     return {
         "name": model.name,
+        "model_type": model.model_type,
         "hidden_size": model.hidden_size,
         "vocab_size": model.vocab_size,
         "max_position": model.max_position,

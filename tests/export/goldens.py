@@ -76,7 +76,8 @@ SPECULATING: tuple[dict[str, Any], ...] = (
     },
     {
         "model": "meta-llama/Llama-3.3-70B-Instruct", "gpu": "H200", "tensor_parallel_size": 4,
-        "speculative_config": '{"model": "meta-llama/Llama-3.2-1B", "num_speculative_tokens": 5}',
+        "speculative_config": '{"model": "meta-llama/Meta-Llama-3.1-8B", '
+        '"num_speculative_tokens": 5}',
     },
     {
         "model": "deepseek-ai/DeepSeek-V3", "gpu": "H200", "tensor_parallel_size": 8,
@@ -104,7 +105,7 @@ SPECULATING: tuple[dict[str, Any], ...] = (
         "speculative_config": '{"decoding_type": "MTP", "num_nextn_predict_layers": 3}',
     },
 )  # fmt: skip
-#: All-reduces that vLLM fuses with the norm by default from 0.16 on, if there are any.
+#: All-reduces that vLLM fuses with the norm by default from 0.17 on, if there are any.
 RELEASES: tuple[dict[str, Any], ...] = tuple(
     {"model": "meta-llama/Llama-3.1-70B", "gpu": "H100", "tensor_parallel_size": tp} | flags
     for tp in (1, 4)
@@ -118,7 +119,8 @@ EXPERT_KERNELS: tuple[dict[str, Any], ...] = tuple(
     {"model": "MiniMaxAI/MiniMax-M2.5", "gpu": gpu, "tensor_parallel_size": 4} | flags
     for gpu in ("H100", "H200", "H20", "H800", "B200", "B300", "GB300")
     for flags in (
-        {}, {"engine_version": "0.17.0"}, {"engine": TRTLLM}, {"moe_backend": "triton"},
+        {}, {"engine_version": "0.15.1"}, {"engine_version": "0.17.0"}, {"engine": TRTLLM},
+        {"moe_backend": "triton"},
         {"moe_backend": "flashinfer_cutlass"},
         {"moe_backend": "cutlass", "enable_expert_parallel": True},
         {"moe_backend": "Triton", "enable_expert_parallel": True, "engine_version": "0.15.0"},
@@ -131,6 +133,8 @@ MXFP4_EXPERTS: tuple[dict[str, Any], ...] = tuple(
     for engine in (VLLM, SGLANG, TRTLLM)
     for kernels in ("auto", "marlin")
 )
+#: One with a layer that predicts further tokens.
+PREDICTING_MODEL = "deepseek-ai/DeepSeek-V3"
 #: A checkpoint that holds the scales of its activations.
 STATIC_MODEL = "nvidia/Llama-3.1-70B-Instruct-FP8"
 STATIC_SCALES: tuple[dict[str, Any], ...] = tuple(
@@ -340,8 +344,7 @@ def _random_configurations(rng: np.random.Generator, count: int) -> Iterator[dic
                 "enable_dp_attention": bool(rng.integers(2)),
                 "cudagraph_padding": bool(rng.integers(2)),
                 "ep_size": int(rng.choice([1, 2])),
-                # SGLang's default depends on the architecture, which Go's models do not name.
-                "fuse_all_reduce": bool(rng.integers(2)),
+                "fuse_all_reduce": [None, False, True][rng.integers(3)],
             }
             if engine == SGLANG:
                 configuration["moe_a2a_backend"] = str(rng.choice(["none", DEEPEP]))
@@ -379,7 +382,7 @@ def write_goldens(checkpoint: Path, folder: Path, coefficient_files: Sequence[Pa
     table = export_table(configured)
     (folder / TABLE).write_text(table_json(table, configured.provenance))
     write_table_file(table, configured.provenance, folder / CSV_TABLE, "csv")
-    models = [load_model(m) for m in (*MODELS, STATIC_MODEL)]
+    models = [load_model(m) for m in (*MODELS, STATIC_MODEL, PREDICTING_MODEL)]
     specs = specs_document(models, [load_gpu(g) for g in list_gpus()])
     write_specs(specs, folder / SPECS)
     _write_lines(folder / STEPS, step_cases(configured))

@@ -18,7 +18,7 @@ const (
 )
 
 // moeKernels are those that a flag names, and whether one does; else the release's own.
-func (s Serving) moeKernels(g *GPU) (string, bool, error) {
+func (s Serving) moeKernels(g placed) (string, bool, error) {
 	name := s.MoeBackend
 	if name == "" || strings.EqualFold(name, "auto") {
 		found, err := s.lookUp("moe_backend", g)

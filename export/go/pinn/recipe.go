@@ -3,6 +3,7 @@ package pinn
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -14,7 +15,14 @@ type engineDefault struct {
 	gpu              string
 	leastGiB, below  float64
 	leastTP, belowTP float64
+	modelTypes       string // apart by spaces; empty for any
 	value            string
+}
+
+// placed is a GPU and the type of the model on it, which defaults may depend on.
+type placed struct {
+	*GPU
+	modelType string
 }
 
 // releaseKernel is a line of the table of what releases multiply experts by.
@@ -47,7 +55,7 @@ type recipe struct {
 }
 
 // resolve turns flags into what runs on a GPU, as Python's pinn.specs.recipe_rules.
-func (s Serving) resolve(g *GPU) (recipe, error) {
+func (s Serving) resolve(g placed) (recipe, error) {
 	if s.Engine == "" {
 		s.Engine = "vllm"
 	}
@@ -120,9 +128,8 @@ func (r *recipe) decodeAttentionTime(g *GPU, cache Precision) float64 {
 	return xqaTime[8]
 }
 
-// allReduce settles what an all-reduce takes and is fused with. By default SGLang fuses for some
-// architectures, which a model here does not name: set FuseAllReduce for those.
-func (s Serving) allReduce(r *recipe, g *GPU) error {
+// allReduce settles what an all-reduce takes and is fused with.
+func (s Serving) allReduce(r *recipe, g placed) error {
 	r.allReduceLatency = 1
 	if latency, known := allReduceLatency[s.Engine]; known && g.HasNVLink {
 		r.allReduceLatency = latency
@@ -148,7 +155,7 @@ func (s Serving) allReduce(r *recipe, g *GPU) error {
 		r.fusedAllReduce = *s.FuseAllReduce
 	}
 	r.fusedQuantization = s.Engine == "trtllm" && r.fusedAllReduce
-	if s.Engine == "sglang" && s.EnableDPAttention {
+	if s.Engine == "sglang" && (s.EnableDPAttention || s.MoeA2aBackend == "deepep") {
 		r.fusedAllReduce = false
 	}
 	return nil
@@ -177,7 +184,7 @@ func (s Serving) attentionRanks(r *recipe) error {
 }
 
 // graphs are what CUDA graphs are captured of.
-func (s Serving) graphs(r *recipe, g *GPU) error {
+func (s Serving) graphs(r *recipe, g placed) error {
 	if s.EnforceEager {
 		return nil
 	}
@@ -200,11 +207,12 @@ func (s Serving) graphs(r *recipe, g *GPU) error {
 	if s.CudagraphPadding != nil {
 		padded = *s.CudagraphPadding
 	}
-	if s.Engine == "trtllm" {
-		limit = min(limit, seqs)
-		if !padded {
-			limit = min(limit, contiguousGraphs)
-		}
+	if s.Engine == "sglang" {
+		return s.sglangGraphs(r, g, limit, seqs, padded)
+	}
+	limit = min(limit, seqs)
+	if !padded {
+		limit = min(limit, contiguousGraphs)
 	}
 	// Only decodes are captured.
 	r.graphTokens, r.graphRequests = 1, limit
@@ -213,7 +221,7 @@ func (s Serving) graphs(r *recipe, g *GPU) error {
 
 // vllmGraphs are those of vLLM: whole steps of decodes, and steps with prompts in pieces, by
 // default.
-func (s Serving) vllmGraphs(r *recipe, g *GPU, limit, seqs int64) error {
+func (s Serving) vllmGraphs(r *recipe, g placed, limit, seqs int64) error {
 	mode := s.CudagraphMode
 	if mode == "" {
 		found, err := s.lookUp("cudagraph_mode", g)
@@ -266,7 +274,7 @@ func largestGraph(most int64) int64 {
 // contiguousGraphs: up to here TensorRT-LLM captures every number of decodes without padding.
 const contiguousGraphs = 32
 
-func (s Serving) number(flag string, given int64, g *GPU) (int64, error) {
+func (s Serving) number(flag string, given int64, g placed) (int64, error) {
 	if given > 0 {
 		return given, nil
 	}
@@ -288,7 +296,7 @@ func (s Serving) reference() string {
 }
 
 // lookUp finds the default of a flag: the first line that fits.
-func (s Serving) lookUp(flag string, g *GPU) (string, error) {
+func (s Serving) lookUp(flag string, g placed) (string, error) {
 	version, gib := release(s.EngineVersion), g.MemoryBytes/(1<<30)
 	for _, d := range engineDefaults {
 		fits := d.engine == s.Engine && d.flag == flag &&
@@ -296,7 +304,8 @@ func (s Serving) lookUp(flag string, g *GPU) (string, error) {
 			(d.until == "" || before(version, release(d.until))) &&
 			d.leastGiB <= gib && (d.below == 0 || gib < d.below) &&
 			d.leastTP <= float64(s.TensorParallelSize) &&
-			(d.belowTP == 0 || float64(s.TensorParallelSize) < d.belowTP)
+			(d.belowTP == 0 || float64(s.TensorParallelSize) < d.belowTP) &&
+			(d.modelTypes == "" || slices.Contains(strings.Fields(d.modelTypes), g.modelType))
 		if !fits {
 			continue
 		}

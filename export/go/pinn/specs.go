@@ -38,6 +38,7 @@ func (p Precision) staticActivations() bool { return p.Math == "fp8" && !p.Dynam
 // ModelSpec is a model as a serving engine sees it.
 type ModelSpec struct {
 	Name             string        `json:"name"`
+	ModelType        string        `json:"model_type"` // as its config.json; some defaults ask for it
 	HiddenSize       int64         `json:"hidden_size"`
 	VocabSize        int64         `json:"vocab_size"`
 	MaxPosition      int64         `json:"max_position"`
