@@ -72,10 +72,8 @@ def run(command: str, columns: int = WIDTH) -> str:
 
 
 def first_answer() -> str:
-    """The command of README's first screen, and the step times that it prints."""
-    lines = run(REPORT).splitlines()
-    start = lines.index("step times")
-    return "\n".join(["```", f"$ {REPORT}", *lines[start : start + 6], "```"])
+    """README's first command and all that it prints."""
+    return f"```\n$ {REPORT}\n{run(REPORT)}\n```"
 
 
 def left_out() -> str:
@@ -127,7 +125,8 @@ _SHOWN = (
 
 
 def report() -> str:
-    return f"```\n$ {REPORT}\n{run(REPORT)}\n```"
+    typed = (REPORT, f"{REPORT} --recipe", f"{REPORT} --betas")
+    return "\n\n".join(f"```\n$ {command}\n{run(command)}\n```" for command in typed)
 
 
 def breakdown() -> str:

@@ -25,6 +25,9 @@ from pinn.units import MICROSECOND
 
 #: Most inputs outside the training range that the sentence names.
 _NAMED = 4
+#: Columns of the first screen, and of the tables of coefficients and recipe.
+_NARROW, _WIDE = 80, 120
+_MORE = "More: --recipe (what the engine runs), --betas (coefficients), --json FILE (all of it)."
 _SPECULATIVE = (
     "Steps draft and verify tokens. No such step was measured: 90 % intervals are those of plain "
     "steps, and time per token rests on the acceptance above."
@@ -139,44 +142,65 @@ def _sentence(found: dict[str, Any]) -> str:
     return f"{text} Outside the training range: {named}{more}."
 
 
-def print_report(report: dict[str, Any], console: Console | None = None) -> None:
-    """Print the report for people: times in microseconds."""
-    console = console or Console(width=120, highlight=False, markup=False)
+def print_report(
+    report: dict[str, Any],
+    console: Console | None = None,
+    recipe: bool = False,
+    betas: bool = False,
+) -> None:
+    """Print the report for people: what was understood, then the times of its batches.
+
+    Args:
+        report: Of :func:`make_report`.
+        console: Where to; standard output without one.
+        recipe: What the engine runs, and what set it, in place of the times.
+        betas: Coefficients, in place of the times.
+    """
+    details = recipe or betas
+    console = console or Console(width=_WIDE if details else _NARROW, highlight=False, markup=False)
     flags = ", ".join(f"{k} {v}" for k, v in report["serving"].items() if _worth_showing(k, v))
     console.print(f"{report['asked_as']} on {report['gpu']}: {flags}")
     serving = report["serving"]
     console.print(measured_line(serving.get("engine", VLLM), serving.get("engine_version", "")))
-    console.print(memory_line(report["memory"]))
-    print_recipe(report["recipe"], console)
-    console.print(f"weights and cache: {_listed(report['precisions'])}")
-    console.print(f"sampling: {_listed(report['sampling'])}\n")
-    beta, alpha = report["beta"], report["alpha"]
-    for table in (
-        _entries("beta: step time = sum of beta x feature", beta, "x datasheet time"),
-        _entries("alpha: time of a request outside the steps", alpha, "x step time"),
-        _batch_table(report["batches"]),
-    ):
-        console.print(table)
+    console.print(memory_line(report["memory"]) + "\n")
+    if recipe:
+        print_recipe(report["recipe"], console)
+        console.print(f"weights and cache: {_listed(report['precisions'])}")
+        console.print(f"sampling: {_listed(report['sampling'])}\n")
+    if betas:
+        console.print(_entries("beta: step time = sum of beta x feature", report["beta"]))
         console.print()
+        console.print(_entries("alpha: time of a request outside the steps", report["alpha"]))
+    if not details:
+        _print_steps(report, console)
+
+
+def _print_steps(report: dict[str, Any], console: Console) -> None:
+    """The batches' times, what is said of them, and where the rest is."""
+    console.print(_batch_table(report["batches"]))
+    console.print()
     for line in marks_lines(report["batches"]):
         console.print(line + "\n")
     if report["recipe"]["speculation"]["value"] is not None:
         console.print(_SPECULATIVE + "\n")
     if "intervals" in report:
-        console.print(intervals_line(report["intervals"]) + "\n")
+        console.print(intervals_line(report["intervals"]))
     console.print(report["distance"]["sentence"])
+    console.print(_MORE)
 
 
 def _worth_showing(name: str, value: Any) -> bool:
-    shown = name.startswith(("enable_", "enforce_", "engine")) and value
-    return name.endswith("parallel_size") or bool(shown)
+    if name.endswith("parallel_size"):
+        return name.startswith("tensor") or value > 1
+    return bool(name.startswith(("enable_", "enforce_", "engine")) and value)
 
 
 def _listed(facts: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in facts.items())
 
 
-def _entries(title: str, entries: dict[str, dict[str, Any]], multiplier: str) -> Table:
+def _entries(title: str, entries: dict[str, dict[str, Any]]) -> Table:
+    multiplier = "x datasheet time" if title.startswith("beta") else "x step time"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     table.add_column("name", no_wrap=True)
     table.add_column("value", justify="right")
@@ -207,21 +231,35 @@ def _notes(entry: dict[str, Any]) -> str:
 
 
 def _batch_table(batches: list[dict[str, Any]]) -> Table:
-    table = Table("batch", title="step times", title_justify="left", box=None, pad_edge=False)
+    """Times of batches in milliseconds, and the tokens that go through them each second."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("step of", no_wrap=True)
     bounded = any("step_time_low_us" in entry for entry in batches)
     interval = ["90 % interval"] if bounded else []
     drafted = any("itl_per_token_us" in entry for entry in batches)
-    per_token = ["us per token"] if drafted else []
-    for heading in ("step us", *interval, *per_token, "floor us", "x floor"):
+    per_token = ["per token"] if drafted else []
+    for heading in ("ms", *interval, *per_token, "tokens/s"):
         table.add_column(heading, justify="right")
     for entry in batches:
-        step, floor = entry["step_time_us"], entry["floor_us"]
-        ratio = f"{step / floor:.2f}" if floor else "-"
-        ends = (
-            [f"{entry['step_time_low_us']:.0f} to {entry['step_time_high_us']:.0f}"]
-            if bounded
-            else []
-        )
-        token = [f"{entry['itl_per_token_us']:.0f}" if "itl_per_token_us" in entry else "-"]
-        table.add_row(entry["batch"], f"{step:.0f}", *ends, *token * drafted, f"{floor:.0f}", ratio)
+        step = entry["step_time_us"]
+        ends = [_span(entry)] if bounded else []
+        token = [_ms(entry["itl_per_token_us"]) if "itl_per_token_us" in entry else "-"]
+        rate = f"{_tokens(entry) / (step * MICROSECOND):,.0f}" if step else "-"
+        table.add_row(entry["batch"], _ms(step), *ends, *token * drafted, rate)
     return table
+
+
+def _span(entry: dict[str, Any]) -> str:
+    return f"{_ms(entry['step_time_low_us'], 3)} to {_ms(entry['step_time_high_us'], 3)}"
+
+
+def _ms(microseconds: float, digits: int = 4) -> str:
+    return f"{microseconds / 1e3:#.{digits}g}".rstrip(".")
+
+
+def _tokens(entry: dict[str, Any]) -> float:
+    """Prompt tokens that a step computes and tokens that its decodes get of it."""
+    batch = parse_batch(entry["batch"])
+    decodes = len(batch) - int(sum(batch.is_prefill))
+    each = entry["step_time_us"] / entry.get("itl_per_token_us", entry["step_time_us"])
+    return batch.tokens - decodes + decodes * each

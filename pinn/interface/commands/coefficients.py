@@ -25,6 +25,7 @@ app = typer.Typer()
 
 _MANY = "Many configurations"
 EXAMPLES = (
+    "1 decode @ 700",
     "32 decode @ 700",
     "256 decode @ 2000",
     "1 prefill 2048 @ 0",
@@ -90,13 +91,20 @@ def coefficients(
         ),
     ] = False,
     *,
+    recipe: Annotated[
+        bool, typer.Option("--recipe", help="Print what the engine runs and what set it instead.")
+    ] = False,
+    betas: Annotated[
+        bool, typer.Option("--betas", help="Print the coefficients with their units instead.")
+    ] = False,
     flags: dict[str, Any],
 ) -> None:
-    """Alpha and beta of a model on a GPU under a vLLM configuration.
+    """How long the steps of an engine take, and the coefficients that say so.
 
-    Beta gives the time of an engine step, alpha what happens to a request outside the steps.
-    Prints both with their units, the times of example batches beside their physical floor, and
-    how far the configuration lies from what was measured.
+    Prints whether the model fits, the times of example batches with their intervals, and how far
+    the configuration lies from what was measured. --betas has alpha, what happens to a request
+    outside the steps, and beta, whose sum with a step's features is its time; --json has it all,
+    the physical floor of each batch too.
 
     Examples:
       pinn coefficients --model Qwen/Qwen3-30B-A3B --gpu H200 -tp 2 -ep
@@ -109,12 +117,17 @@ def coefficients(
       pinn coefficients --model meta-llama/Llama-3.1-70B --out grid.csv
         --grid 'gpu=H100,B200 tensor_parallel_size=2,4,8 precision=bf16,fp8'
     """
+    from pinn.interface.commands.coefficient_report import print_report
+    from pinn.interface.commands.json_output import write_json
+
     named = {"model": model, "gpu": gpu}
     given = {name: value for name, value in named.items() if value is not None} | flags
     if configs is None and grid is None:
         if out is not None or skip_invalid:
             raise PinnError("--out and --skip-invalid are for --configs or --grid: use --json")
-        _one(given, batch or list(EXAMPLES), json_path, checkpoint, given_coefficients)
+        report, _ = one_report(given, batch or list(EXAMPLES), checkpoint, given_coefficients)
+        write_json(report, json_path)
+        print_report(report, recipe=recipe, betas=betas)
     elif given_coefficients is not None:
         raise PinnError("--coefficients belong to one configuration: leave --configs, --grid out")
     elif out is None:
@@ -124,21 +137,6 @@ def coefficients(
     else:
         rows = _many(configs, grid, given)
         _write(rows, batch or [], out, checkpoint, skip_invalid)
-
-
-def _one(
-    given: dict[str, Any],
-    batches: list[str],
-    json_path: Path | None,
-    checkpoint: Path | None,
-    path: Path | None,
-) -> None:
-    from pinn.interface.commands.coefficient_report import print_report
-    from pinn.interface.commands.json_output import write_json
-
-    report, _ = one_report(given, batches, checkpoint, path)
-    write_json(report, json_path)
-    print_report(report)
 
 
 def one_report(

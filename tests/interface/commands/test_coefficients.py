@@ -23,14 +23,42 @@ MIXED = "1 prefill 512 @ 0 + 16 decode @ 600"
 
 
 def test_the_report_names_every_coefficient_with_its_unit(run):
-    result = run("coefficients", *LLAMA, "--tensor-parallel-size", 2)
+    result = run("coefficients", *LLAMA, "--tensor-parallel-size", 2, "--betas")
     assert result.exit_code == 0, result.output
     for name in (*STEP_FEATURES, *REQUEST_FEATURES):
         assert name in result.stdout
     for text in ("us/layer", "x datasheet time", "x step time", "prior only", "not in simulator"):
         assert text in result.stdout
-    assert "The nearest measured deployment is" in result.stdout
-    assert "32 decode @ 700" in result.stdout
+
+
+def test_the_first_screen_answers_in_24_lines_of_80_columns(run):
+    """Whether it fits, how long steps take, how far to trust it, and where the rest is."""
+    result = run("coefficients", *LLAMA, "--tensor-parallel-size", 2)
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.rstrip().splitlines()
+    assert len(lines) <= 24
+    assert max(len(line.rstrip()) for line in lines) <= 80
+    said = " ".join(result.stdout.split())
+    for text in (
+        "vllm 0.33.0; measured servers ran", "memory: fits, with a KV cache of", "1 decode @ 700",
+        "256 decode @ 2000", "tokens/s", "The nearest measured deployment is", "--recipe",
+    ):  # fmt: skip
+        assert text in said
+    assert "queue_to_schedule.constant" not in said
+
+
+def test_the_recipe_is_a_screen_of_its_own(run):
+    shown = run("coefficients", *LLAMA, "--recipe").stdout
+    assert "token_budget" in shown
+    assert "weights and cache: attention bf16" in shown
+    assert "1 decode @ 700" not in shown
+
+
+def test_tokens_of_a_second_are_those_of_the_step(run, tmp_path):
+    path = tmp_path / "found.json"
+    shown = run("coefficients", *LLAMA, "--batch", MIXED, "--json", path).stdout
+    (entry,) = json.loads(path.read_text())["batches"]
+    assert f"{(512 + 16) / entry['step_time_us'] * 1e6:,.0f}" in shown
 
 
 def test_json_holds_values_units_batches_and_distance(run, tmp_path, measured):
