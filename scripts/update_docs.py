@@ -71,11 +71,6 @@ def run(command: str, columns: int = WIDTH) -> str:
     return "\n".join(line.rstrip() for line in result.stdout.strip().splitlines())
 
 
-def first_answer() -> str:
-    """README's first command and all that it prints."""
-    return f"```\n$ {REPORT}\n{run(REPORT)}\n```"
-
-
 def left_out() -> str:
     """A row per kind of what was left out: this project, and the rivals where they can predict."""
     results = pd.read_csv(CHECKPOINTS / "pinn.results.csv")
@@ -124,9 +119,9 @@ _SHOWN = (
 )
 
 
-def report() -> str:
-    typed = (REPORT, f"{REPORT} --recipe", f"{REPORT} --betas")
-    return "\n\n".join(f"```\n$ {command}\n{run(command)}\n```" for command in typed)
+def report(more: str = "") -> str:
+    """What the first command prints with a further flag."""
+    return f"```\n$ {REPORT}{more}\n{run(REPORT + more)}\n```"
 
 
 def breakdown() -> str:
@@ -287,12 +282,14 @@ def decisions() -> str:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    "first-answer": first_answer,
+    "first-answer": report,
     "left-out": left_out,
     "tpot": lambda: run("pinn results"),
     "ttft": lambda: run("pinn results --metric ttft --models-only"),
     "measured": lambda: run("pinn results --measured"),
     "report": report,
+    "recipe": lambda: report(" --recipe"),
+    "betas": lambda: report(" --betas"),
     "intervals": intervals,
     "simulate": simulation,
     "breakdown": breakdown,
