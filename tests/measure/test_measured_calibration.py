@@ -108,9 +108,7 @@ def test_a_script_has_its_design(checkpoint_path, tmp_path):
     assert result.exit_code == 0, result.output
     names: dict = {"__name__": "file"}
     exec(compile(file.read_text(), str(file), "exec"), names)
-    typed = " ".join(names["ARGUMENTS"])
-    assert "--max-num-seqs 64 " in typed
-    assert "--seed 3" in typed
+    assert "--max-num-seqs 64 --seed 3" in " ".join(names["ARGUMENTS"])
     batches = [name for name, _ in names["DESIGN"]]
     assert "32 decode @ 4150" in batches
     assert len(batches) == len(set(batches)) > 50

@@ -35,7 +35,7 @@ class PlainHelpCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse; where a launch command may stand, flags of an engine may be among the options."""
         parameters = self.get_params(ctx)
-        if any(parameter.name == "serve" for parameter in parameters):
+        if any(parameter.name == "engine_words" for parameter in parameters):
             own = {name for p in parameters for name in (*p.opts, *p.secondary_opts)}
             args, foreign = foreign_words(args, own)
             args = [*args, "--engine-words", shlex.join(foreign)] if foreign else args
