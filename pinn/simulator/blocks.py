@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from pinn.simulator import arrays
 from pinn.simulator.jit import inner
+from pinn.simulator.state import PREEMPTED
 
 
 @inner
@@ -215,3 +216,15 @@ def free_request(engine, replica, r):
     arrays.slot_stack(engine)[replica, state.free_slots] = request.slot
     state.free_slots += 1
     request.slot, request.blocks, request.keyed_blocks, request.extra_blocks = -1, 0, 0, 0
+
+
+@inner
+def preempt(engine, replica, r):
+    """A running request loses its blocks and begins anew; where it waits is the caller's to say."""
+    request, state = arrays.requests(engine)[r], arrays.replicas(engine)[replica]
+    free_request(engine, replica, r)
+    request.status = PREEMPTED
+    request.computed = request.unverified = 0
+    request.preemptions += 1
+    arrays.preempted(engine)[replica, state.preempted] = r
+    state.preempted += 1

@@ -7,11 +7,10 @@ retract_decode`` of 0.5.9, and of 0.5.23 where ``foresees`` is set.
 from __future__ import annotations
 
 from pinn.simulator import arrays
-from pinn.simulator.blocks import blocks_for, free_request, grow
+from pinn.simulator.blocks import blocks_for, grow, preempt
 from pinn.simulator.filling import add_to_batch
 from pinn.simulator.jit import inner
 from pinn.simulator.queues import append_waiting
-from pinn.simulator.state import PREEMPTED
 
 #: ``SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR``, ``_DECAY_STEPS`` and ``SGLANG_RETRACT_DECODE_STEPS``.
 LEAST_EXPECTED, DECAY_STEPS, RETRACT_STEPS = 0.14, 600, 20
@@ -95,7 +94,9 @@ def _retract(engine, replica):
         for i in range(chosen, state.running - 1):
             running[i] = running[i + 1]
         state.running -= 1
-        _give_up(engine, replica, r)
+        # ``release_req`` and ``_add_request_to_queue``.
+        preempt(engine, replica, r)
+        append_waiting(engine, replica, r)
     written = outputs = 0
     for i in range(state.running):
         request = arrays.requests(engine)[running[i]]
@@ -103,16 +104,3 @@ def _retract(engine, replica):
         outputs += request.output
     state.expected = min(written / (outputs + 1), 1.0)
     state.full = 0
-
-
-@inner
-def _give_up(engine, replica, r):
-    """``release_req`` and ``_add_request_to_queue``."""
-    request, state = arrays.requests(engine)[r], arrays.replicas(engine)[replica]
-    free_request(engine, replica, r)
-    request.status = PREEMPTED
-    request.computed = request.unverified = 0
-    request.preemptions += 1
-    append_waiting(engine, replica, r)
-    arrays.preempted(engine)[replica, state.preempted] = r
-    state.preempted += 1

@@ -16,9 +16,9 @@ from pinn.simulator.blocks import (
     admit,
     cached_blocks,
     fits,
-    free_request,
     grow,
     key_blocks,
+    preempt,
 )
 from pinn.simulator.filling import add_to_batch, round_up_decodes
 from pinn.simulator.jit import inner
@@ -28,7 +28,6 @@ from pinn.simulator.state import (
     ARRIVED,
     DECODES,
     LOADING,
-    PREEMPTED,
     REREAD,
     RUNNING,
     WAITING,
@@ -144,16 +143,11 @@ def _running_tokens(engine, state, request):
 @inner
 def _preempt(engine, replica, r):
     """``Scheduler._preempt_request``: all blocks are freed, the request goes first in line."""
-    request, state = arrays.requests(engine)[r], arrays.replicas(engine)[replica]
-    free_request(engine, replica, r)
-    request.status = PREEMPTED
-    request.computed = request.unverified = 0
-    request.preemptions += 1
+    preempt(engine, replica, r)
     if engine.awaits_preempted:
+        request = arrays.requests(engine)[r]
         request.stale, request.placeholders = request.in_flight, 0
     prepend_waiting(engine, replica, r)
-    arrays.preempted(engine)[replica, state.preempted] = r
-    state.preempted += 1
 
 
 @inner

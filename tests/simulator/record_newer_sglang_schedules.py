@@ -12,7 +12,6 @@ prefixes alike), allocator and request classes are imported. What writes tokens'
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from array import array
 from collections import deque
@@ -23,7 +22,6 @@ from unittest.mock import MagicMock
 
 import record_sglang_schedules as older
 import torch
-from recorded_schedules import sequences, step_seconds
 
 CASES = Path(__file__).with_name("newer_sglang_schedules.json")
 _SRT = "sglang.srt"
@@ -80,31 +78,14 @@ _OFF = _Quiet()
 _SETTINGS: dict[str, _Quiet] = {}
 
 
-class _Slots:
-    """``ReqToTokenPool``: where each request's tokens lie."""
+class _Slots(older.Slots):
+    """``ReqToTokenPool``, whose requests keep their slot with their cache."""
 
     mamba_allocator = None
 
-    def __init__(self, size: int, longest: int) -> None:
-        self.size, self.device = size, "cpu"
-        self.req_to_token = torch.zeros((size, longest), dtype=torch.int32)
-        self.free_slots = list(range(size))
-
-    def write(self, indices: Any, values: Any) -> None:
-        self.req_to_token[indices] = values
-
-    def available_size(self) -> int:
-        return len(self.free_slots)
-
-    def alloc(self, requests: list[Any]) -> list[int]:
-        for request in requests:
-            if request.kv.req_pool_idx is None:
-                request.kv.req_pool_idx = self.free_slots.pop(0)
-        return [request.kv.req_pool_idx for request in requests]
-
-    def free(self, request: Any) -> None:
-        self.free_slots.append(request.kv.req_pool_idx)
-        request.kv.req_pool_idx = None
+    @staticmethod
+    def holder(request: Any) -> Any:
+        return request.kv
 
 
 def _import_sglang(source: Path) -> dict[str, Any]:
@@ -232,86 +213,48 @@ def _scheduler(sglang: dict[str, Any], case: dict[str, Any]) -> Any:
     return found
 
 
-class _Server:
-    """``event_loop_normal`` and ``event_loop_overlap`` with a simulated GPU."""
+class _Server(older.Loop):
+    """The loop of 0.5.23, which hands out results as ``process_batch_result_*`` does."""
 
     def __init__(self, sglang: dict[str, Any], case: dict[str, Any]) -> None:
-        self.sglang, self.case, self.scheduler = sglang, case, _scheduler(sglang, case)
-        self.sequences = sequences(case)
+        scheduler = _scheduler(sglang, case)
         skipper = sglang["managers.scheduler_components.recv_skipper"].SchedulerRecvSkipper
-        self.skipper = skipper.maybe_create()
-        self.now = self.gpu_free = 0.0
-        self.sent = 0
-        self.batches: list[list[list[int]]] = []
-        self.starts: list[float] = []
-        self.finish: dict[int, float] = {}
+        super().__init__(sglang, case, scheduler, skipper.maybe_create())
+        self.parameters = sglang["sampling.sampling_params"].SamplingParams
 
-    def run(self) -> None:
-        scheduler, ahead = self.scheduler, self.case["engine"]["async_scheduling"]
-        while True:
-            self._receive()
-            plan = scheduler.get_next_batch_to_run(
-                running_batch=scheduler.running_batch, last_batch=scheduler.last_batch
-            )
-            scheduler.running_batch, batch = plan.running_batch, plan.batch_to_run
-            if batch:
-                self._launch(batch)
-                if not ahead:
-                    self._process()
-            if ahead and scheduler.last_batch:
-                self._process()
-            elif batch is None and not self._sleep():
-                return
-            scheduler.last_batch = batch
-
-    def _sleep(self) -> bool:
-        """An idle server spins until something comes; whether there is anything to come."""
-        if self.scheduler.waiting_queue:
-            return True
-        self.scheduler.new_token_ratio_tracker.reset()
-        if self.sent == len(self.sequences):
-            return False
-        self.now = max(self.now, self.case["offsets"][self.sent])
-        if self.skipper is not None:
-            self.skipper._counter = self.skipper._threshold
-        return True
-
-    def _receive(self) -> None:
-        if self.skipper is not None and not self.skipper.handle(self.scheduler.last_batch):
-            return
-        while self.sent < len(self.sequences) and self.case["offsets"][self.sent] <= self.now:
-            r = self.sent
-            self.sent += 1
-            sampling = self.sglang["sampling.sampling_params"].SamplingParams(
-                max_new_tokens=self.case["outputs"][r], ignore_eos=True
-            )
-            sampling.normalize(None)
-            prompt = array("q", self.sequences[r][: self.case["prompts"][r]])
-            kind = self.sglang["managers.schedule_batch"].Req
-            self.scheduler._add_request_to_queue(
-                kind(str(r), "", prompt, sampling, vocab_size=2**31)
-            )
-
-    def _launch(self, batch: Any) -> None:
-        if batch.forward_mode.is_extend():
-            rows = [[q.extend_len, q.prefix_len] for q in batch.reqs]
-        else:
-            rows = [[1, length - 1] for length in batch.seq_lens_cpu.tolist()]
-        duration = step_seconds(sum(new for new, _ in rows), sum(cached for _, cached in rows))
-        start = max(self.now, self.gpu_free)
-        self.gpu_free = start + duration
-        self.starts.append(start)
-        self.batches.append(sorted(rows))
-        batch.output_ids = batch.input_ids = torch.zeros(len(rows), dtype=torch.int64)
-        kept = SimpleNamespace(
-            reqs=list(batch.reqs), prompts=batch.forward_mode.is_extend(), end=self.gpu_free
+    def next_batch(self) -> Any:
+        scheduler = self.scheduler
+        plan = scheduler.get_next_batch_to_run(
+            running_batch=scheduler.running_batch, last_batch=scheduler.last_batch
         )
-        self.scheduler.result_queue.append((kept, None))
+        scheduler.running_batch = plan.running_batch
+        return plan.batch_to_run
 
-    def _process(self) -> None:
+    def rest(self) -> None:
+        self.scheduler.new_token_ratio_tracker.reset()
+
+    def looks(self) -> bool:
+        return self.skipper.handle(self.scheduler.last_batch)
+
+    def request(self, r: int, prompt: list[int], sampling: Any) -> Any:
+        kind = self.sglang["managers.schedule_batch"].Req
+        return kind(str(r), "", array("q", prompt), sampling, vocab_size=2**31)
+
+    def prompt_row(self, request: Any) -> list[int]:
+        return [request.extend_len, request.prefix_len]
+
+    def kept(self, batch: Any) -> Any:
+        batch.input_ids = batch.output_ids
+        found = SimpleNamespace(reqs=list(batch.reqs), prompts=batch.forward_mode.is_extend())
+        # The scheduler asks whether results are still to come.
+        self.scheduler.result_queue.append((found, None))
+        return found
+
+    def process(self) -> None:
         """``process_batch_result_prefill`` and ``_decode`` of requests without extras."""
-        batch, _ = self.scheduler.result_queue.popleft()
-        self.now = max(self.now, batch.end)
+        end, batch = self.queue.pop(0)
+        self.scheduler.result_queue.popleft()
+        self.now = max(self.now, end)
         common, cache = self.sglang["mem_cache.common"], self.scheduler.tree_cache
         for request in batch.reqs:
             if batch.prompts and request.inflight_middle_chunks > 0:
@@ -319,12 +262,11 @@ class _Server:
                 continue
             if request.finished() or request.is_retracted:
                 continue
-            r, place = int(request.rid), len(request.origin_input_ids) + len(request.output_ids)
-            request.output_ids.append(self.sequences[r][min(place, len(self.sequences[r]) - 1)])
+            request.output_ids.append(self.token(request))
             request.update_finish_state()
             if request.finished():
                 common.release_kv_cache(request, cache, checkpoint=True)
-                self.finish[r] = self.now
+                self.finish[int(request.rid)] = self.now
             elif batch.prompts:
                 common.checkpoint_kv_cache(request, cache)
 
@@ -332,15 +274,7 @@ class _Server:
 def main() -> None:
     """Record the cases."""
     sglang = _import_sglang(Path(sys.argv[1]))
-    cases = []
-    for seed in range(20):
-        case = older.random_case(seed)
-        server = _Server(sglang, case)
-        server.run()
-        finish = [server.finish[r] for r in range(len(case["prompts"]))]
-        cases.append(case | {"batches": server.batches, "starts": server.starts, "finish": finish})
-    CASES.write_text(json.dumps(cases, separators=(",", ":")) + "\n")
-    print(f"{len(cases)} cases, {sum(len(case['batches']) for case in cases)} batches")
+    older.record(CASES, lambda case: _Server(sglang, case))
 
 
 if __name__ == "__main__":

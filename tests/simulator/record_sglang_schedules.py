@@ -18,6 +18,7 @@ import importlib.machinery
 import json
 import sys
 import types
+from collections.abc import Callable
 from inspect import isfunction
 from pathlib import Path
 from types import SimpleNamespace
@@ -160,7 +161,7 @@ class Sampling:
         """Nothing to merge."""
 
 
-class _Slots:
+class Slots:
     """``ReqToTokenPool``: where each request's tokens lie."""
 
     def __init__(self, size: int, longest: int) -> None:
@@ -175,14 +176,20 @@ class _Slots:
         return len(self.free_slots)
 
     def alloc(self, requests: list[Any]) -> list[int]:
-        for request in requests:
-            if request.req_pool_idx is None:
-                request.req_pool_idx = self.free_slots.pop(0)
-        return [request.req_pool_idx for request in requests]
+        for holder in map(self.holder, requests):
+            if holder.req_pool_idx is None:
+                holder.req_pool_idx = self.free_slots.pop(0)
+        return [self.holder(request).req_pool_idx for request in requests]
 
     def free(self, request: Any) -> None:
-        self.free_slots.append(request.req_pool_idx)
-        request.req_pool_idx = None
+        holder = self.holder(request)
+        self.free_slots.append(holder.req_pool_idx)
+        holder.req_pool_idx = None
+
+    @staticmethod
+    def holder(request: Any) -> Any:
+        """What knows a request's slot."""
+        return request
 
 
 def _import_sglang(source: Path) -> SimpleNamespace:
@@ -221,7 +228,7 @@ def _scheduler(sglang: SimpleNamespace, case: dict[str, Any]) -> Any:
     serving, engine = case["serving"], case["engine"]
     tokens = engine["num_gpu_blocks_override"] - 1
     pool = sglang.allocator.TokenToKVPoolAllocator(tokens, torch.float16, "cpu", MagicMock(), False)
-    slots = _Slots(2 * serving["max_num_seqs"] + 2, 128)
+    slots = Slots(2 * serving["max_num_seqs"] + 2, 128)
     parameters = sglang.parameters.CacheInitParams(
         disable=not serving["enable_prefix_caching"], req_to_token_pool=slots,
         token_to_kv_pool_allocator=pool, page_size=1,
@@ -270,15 +277,15 @@ def _scheduler(sglang: SimpleNamespace, case: dict[str, Any]) -> Any:
     return found
 
 
-class _Server:
-    """The loop around SGLang's scheduler."""
+class Loop:
+    """``event_loop_normal`` and ``event_loop_overlap`` around a scheduler, with a simulated GPU.
 
-    def __init__(self, sglang: SimpleNamespace, case: dict[str, Any]) -> None:
-        self.sglang, self.case, self.scheduler = sglang, case, _scheduler(sglang, case)
+    Releases differ in how a batch is asked for, a request made and a result handed out.
+    """
+
+    def __init__(self, sglang: Any, case: dict[str, Any], scheduler: Any, skipper: Any) -> None:
+        self.sglang, self.case, self.scheduler, self.skipper = sglang, case, scheduler, skipper
         self.sequences = sequences(case)
-        self.skipper = sglang.scheduler.SchedulerRecvSkipper.maybe_create(
-            self.scheduler.server_args
-        )
         self.now = self.gpu_free = 0.0
         self.sent = 0
         self.queue: list[tuple[float, Any]] = []
@@ -290,13 +297,13 @@ class _Server:
         scheduler, ahead = self.scheduler, self.case["engine"]["async_scheduling"]
         while True:
             self._receive()
-            batch = scheduler.get_next_batch_to_run()
+            batch = self.next_batch()
             if batch:
                 self._launch(batch)
                 if not ahead:
-                    self._process()
+                    self.process()
             if ahead and scheduler.last_batch:
-                self._process()
+                self.process()
             elif batch is None and not self._sleep():
                 return
             scheduler.last_batch = batch
@@ -305,7 +312,7 @@ class _Server:
         """An idle server spins until something comes; whether there is anything to come."""
         if self.scheduler.waiting_queue:
             return True
-        self.scheduler.new_token_ratio = self.scheduler.init_new_token_ratio
+        self.rest()
         if self.sent == len(self.sequences):
             return False
         self.now = max(self.now, self.case["offsets"][self.sent])
@@ -314,27 +321,22 @@ class _Server:
         return True
 
     def _receive(self) -> None:
-        last = self.scheduler.last_batch
-        if self.skipper is not None and not self.skipper.handle(
-            last.forward_mode if last else None
-        ):
+        if self.skipper is not None and not self.looks():
             return
         while self.sent < len(self.sequences) and self.case["offsets"][self.sent] <= self.now:
             r = self.sent
             self.sent += 1
-            sampling = self.sglang.sampling.SamplingParams(
-                max_new_tokens=self.case["outputs"][r], ignore_eos=True
-            )
-            sampling.normalize(None)
             prompt = self.sequences[r][: self.case["prompts"][r]]
-            request = self.sglang.batch.Req(str(r), "", prompt, sampling, vocab_size=2**31)
-            request.time_stats = SimpleNamespace(forward_entry_time=1, prefill_finished_ts=1.0)
-            self.scheduler._add_request_to_queue(request)
+            self.scheduler._add_request_to_queue(self.request(r, prompt, self._sampling(r)))
+
+    def _sampling(self, r: int) -> Any:
+        found = self.parameters(max_new_tokens=self.case["outputs"][r], ignore_eos=True)
+        found.normalize(None)
+        return found
 
     def _launch(self, batch: Any) -> None:
-        requests = batch.reqs
         if batch.forward_mode.is_extend():
-            rows = [[q.extend_input_len, len(q.prefix_indices)] for q in requests]
+            rows = [self.prompt_row(request) for request in batch.reqs]
         else:
             rows = [[1, length - 1] for length in batch.seq_lens_cpu.tolist()]
         duration = step_seconds(sum(new for new, _ in rows), sum(cached for _, cached in rows))
@@ -342,19 +344,52 @@ class _Server:
         self.gpu_free = start + duration
         self.starts.append(start)
         self.batches.append(sorted(rows))
-        batch.output_ids = torch.zeros(len(requests), dtype=torch.int64)
-        batch.sampling_info = Sampling()
-        kept = batch.copy()
-        kept.reqs = list(requests)
-        self.queue.append((self.gpu_free, kept))
+        batch.output_ids = torch.zeros(len(rows), dtype=torch.int64)
+        self.queue.append((self.gpu_free, self.kept(batch)))
 
-    def _process(self) -> None:
+    def token(self, request: Any) -> int:
+        """The next that a request generates."""
+        r, place = int(request.rid), len(request.origin_input_ids) + len(request.output_ids)
+        return self.sequences[r][min(place, len(self.sequences[r]) - 1)]
+
+
+class _Server(Loop):
+    """The loop of 0.5.9, which hands out results by the scheduler's own methods."""
+
+    def __init__(self, sglang: SimpleNamespace, case: dict[str, Any]) -> None:
+        scheduler = _scheduler(sglang, case)
+        maybe_create = sglang.scheduler.SchedulerRecvSkipper.maybe_create
+        super().__init__(sglang, case, scheduler, maybe_create(scheduler.server_args))
+        self.parameters = sglang.sampling.SamplingParams
+
+    def next_batch(self) -> Any:
+        return self.scheduler.get_next_batch_to_run()
+
+    def rest(self) -> None:
+        self.scheduler.new_token_ratio = self.scheduler.init_new_token_ratio
+
+    def looks(self) -> bool:
+        last = self.scheduler.last_batch
+        return self.skipper.handle(last.forward_mode if last else None)
+
+    def request(self, r: int, prompt: list[int], sampling: Any) -> Any:
+        found = self.sglang.batch.Req(str(r), "", prompt, sampling, vocab_size=2**31)
+        found.time_stats = SimpleNamespace(forward_entry_time=1, prefill_finished_ts=1.0)
+        return found
+
+    def prompt_row(self, request: Any) -> list[int]:
+        return [request.extend_input_len, len(request.prefix_indices)]
+
+    def kept(self, batch: Any) -> Any:
+        batch.sampling_info = Sampling()
+        found = batch.copy()
+        found.reqs = list(batch.reqs)
+        return found
+
+    def process(self) -> None:
         end, batch = self.queue.pop(0)
         self.now = max(self.now, end)
-        tokens = []
-        for request in batch.reqs:
-            r, place = int(request.rid), len(request.origin_input_ids) + len(request.output_ids)
-            tokens.append(self.sequences[r][min(place, len(self.sequences[r]) - 1)])
+        tokens = [self.token(request) for request in batch.reqs]
         before = {q.rid for q in batch.reqs if q.finished()}
         result = SimpleNamespace(
             next_token_ids=torch.tensor(tokens), copy_done=None, logits_output=None,
@@ -370,18 +405,23 @@ class _Server:
                 self.finish[int(request.rid)] = self.now
 
 
-def main() -> None:
-    """Record the cases."""
-    sglang = _import_sglang(Path(sys.argv[1]))
+def record(path: Path, server: Callable[[dict[str, Any]], Loop]) -> None:
+    """Write what a release's scheduler does with the cases."""
     cases = []
     for seed in range(20):
         case = random_case(seed)
-        server = _Server(sglang, case)
-        server.run()
-        finish = [server.finish[r] for r in range(len(case["prompts"]))]
-        cases.append(case | {"batches": server.batches, "starts": server.starts, "finish": finish})
-    CASES.write_text(json.dumps(cases, separators=(",", ":")) + "\n")
+        ran = server(case)
+        ran.run()
+        finish = [ran.finish[r] for r in range(len(case["prompts"]))]
+        cases.append(case | {"batches": ran.batches, "starts": ran.starts, "finish": finish})
+    path.write_text(json.dumps(cases, separators=(",", ":")) + "\n")
     print(f"{len(cases)} cases, {sum(len(case['batches']) for case in cases)} batches")
+
+
+def main() -> None:
+    """Record the cases."""
+    sglang = _import_sglang(Path(sys.argv[1]))
+    record(CASES, lambda case: _Server(sglang, case))
 
 
 if __name__ == "__main__":
