@@ -76,7 +76,7 @@ class AskedLoad:
             PinnError: If it is none.
         """
         parts = text.lower().split("x")
-        if len(parts) != 3 or not all(p.isdigit() and 0 < int(p) < 10**7 for p in parts):
+        if len(parts) != 3 or not all(p.isdecimal() and 0 < int(p) < 10**7 for p in parts):
             raise PinnError(
                 f"cannot read the load {text!r:.60}: write CLIENTSxPROMPTxOUTPUT, as 32x1000x200"
             )

@@ -8,11 +8,13 @@ from typer.testing import CliRunner
 
 from pinn.coefficients.coefficient_set import read_coefficient_set
 from pinn.coefficients.coefficients import prior_coefficients
+from pinn.data.traces import measured_steps
 from pinn.data.traces.measured_steps import read_measured_steps, typed_flags
 from pinn.errors import PinnError
 from pinn.interface.commands.main import app
 from pinn.interface.commands.measure import engine_arguments
 from pinn.measure.design import AskedLoad, deployment_limits, design, load_features
+from pinn.measure.program import session, table
 from pinn.measure.program.batches import short_list
 from pinn.training.calibration.prior import assumed_prior
 from pinn.training.calibration.start import Start
@@ -76,6 +78,7 @@ def test_steps_under_other_limits_are_refused(steps, checkpoint_path, tmp_path):
         ("run,{}\nx,1,8,0,0,0,5\ny,1,8,0,0,0,5\n", "steps of 2 runs"),
         ("dp_rank,{}\n0,1,8,0,0,0,5\n1,1,8,0,0,0,5\n", "data-parallel ranks"),
         ("batch,{}\n0,1,8,0,0,0,5\n", "fewer than 3 steps of its batch"),
+        ("{}\n0,500,0,1,10,5\n1,0,0,0,0,5\n", "tokens of no request, or a prompt without any"),
         ("batch,{}\n0,-1,8,0,0,0,5\n0,1,8.5,0,0,0,5\n", "a count is negative or a fraction"),
     ],
 )
@@ -86,6 +89,36 @@ def test_tables_that_say_nothing_are_refused(tmp_path, text, error):
     file.write_text(text.format(names))
     with pytest.raises(PinnError, match=error):
         read_measured_steps(file)
+
+
+def test_reader_and_program_agree():
+    """The program stands alone, so that it cannot share these."""
+    assert (measured_steps.STEPS_FILE, measured_steps.FACTS_FILE) == (
+        table.STEPS_FILE, table.FACTS_FILE,
+    )  # fmt: skip
+    assert measured_steps.FAR == session.FAR
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--max-model-len", "32k", "-q", "modelopt"], {"max_model_len": 32_000}),
+        (["-cc.cudagraph_mode=PIECEWISE", "-O3"], {"cudagraph_mode": "PIECEWISE"}),
+        (["--dtype", "float32", "--kv-cache-dtype", "bfloat16"], {"kv_cache_dtype": "bf16"}),
+        (["--of-a-later-release", "a", "b", "-tp", "2"], {"tensor_parallel_size": 2}),
+    ],
+)
+def test_what_an_engine_took_is_read_as_a_launch_command_is(words, expected):
+    assert typed_flags(words) == expected
+
+
+@pytest.mark.parametrize("text", ['{"limits": [1]}', '{"cards": ["H100"]}', "[]"])
+def test_facts_of_another_shape_are_refused(tmp_path, text):
+    names = ",".join([*measured_steps.COUNTS, measured_steps.LATENCY])
+    (tmp_path / "steps.csv").write_text(f"{names}\n" + "1,8,0,0,0,5\n" * 3)
+    (tmp_path / "machine.json").write_text(text)
+    with pytest.raises(PinnError, match="not as 'pinn measure' writes it"):
+        read_measured_steps(tmp_path)
 
 
 def test_flags_go_to_the_engine_and_come_back():

@@ -21,11 +21,13 @@ from pinn.physics.batch_sums import BatchSums, uniform_sums
 from pinn.specs.documents import read_json
 from pinn.specs.files.csv_cells import read_frame
 from pinn.specs.files.read_report import ReadReport, file_sha256
-from pinn.specs.flags import flags_of
+from pinn.specs.flags import given_flags
 from pinn.specs.gpu_catalog import find_gpu
-from pinn.specs.serving import ServingSpec
+from pinn.specs.launch.line import read_arguments
+from pinn.specs.serving import VLLM, ServingSpec
 from pinn.units import MILLISECOND
 
+#: As ``pinn.measure.program`` writes them, which stands alone.
 STEPS_FILE, FACTS_FILE = "steps.csv", "machine.json"
 
 #: Their table in a folder that ``pinn ingest`` wrote.
@@ -36,9 +38,11 @@ COUNTS = ("num_prefill_requests", "sum_prefill_tokens", "sum_prefill_kv_tokens",
           "num_decode_requests", "sum_decode_kv_tokens")  # fmt: skip
 LATENCY = "latency_ms"
 
-#: Fewest steps whose median counts, and times the median from which a step is cold or stalled: the
-#: rule of ``pinn measure``.
-LEAST, FAR = 3, 3.0
+#: Fewest steps whose median counts: as many as ``pinn measure`` leaves of a slow batch.
+LEAST = 3
+
+#: Times the median from which a step is cold or stalled, as there.
+FAR = 3.0
 
 #: Least relative noise of one step, since a few may be equal by chance: an assumption.
 _LEAST_NOISE = 0.005
@@ -111,13 +115,14 @@ class MeasuredSteps:
             if not value:
                 raise PinnError(f"{self.name} does not say what was measured: give {option}")
         limits = self.facts.get("limits") or {}
+        release = str(self.facts.get("engine_version", "")).partition("+")[0]
         settings = {
             "max_num_seqs": limits.get("seats"),
             "max_num_batched_tokens": limits.get("budget"),
-            "engine_version": str(self.facts.get("engine_version", "")).partition("+")[0],
+            "engine_version": release if release[:1].isdigit() else "",
         }
         serving = {
-            **typed_flags(self.facts.get("flags") or ()),
+            **typed_flags(self.facts.get("flags") or (), str(settings["engine_version"])),
             **{name: value for name, value in settings.items() if value},
             **flags,
         }
@@ -125,26 +130,15 @@ class MeasuredSteps:
         return Target(str(model), str(gpu), ServingSpec(**serving), precision)
 
 
-def typed_flags(words: Sequence[str]) -> dict[str, Any]:
-    """Fields of ``ServingSpec`` (and ``precision``) among an engine's arguments; others are left.
+def typed_flags(words: Sequence[str], release: str = "") -> dict[str, Any]:
+    """Fields of ``ServingSpec`` (and ``precision``) among vLLM's arguments; others are left.
 
     Raises:
         PinnError: If a value is not one that its flag can have.
     """
-    known = {o: flag for flag in flags_of(ServingSpec) for o in (flag.option, *flag.shorts)}
-    found: dict[str, Any] = {}
-    words = [str(word) for word in words]
-    for i, word in enumerate(words):
-        name, _, value = word.partition("=")
-        name = name.replace("_", "-")
-        follows = value or (words[i + 1] if i + 1 < len(words) else "")
-        if name in ("--quantization", "-q"):
-            found["precision"] = follows
-        elif name.startswith("--no-") and (flag := known.get("--" + name[5:])):
-            found[flag.name] = False
-        elif flag := known.get(name):
-            found[flag.name] = True if flag.kind == "bool" else flag.read(follows)
-    return found
+    found = read_arguments(VLLM, list(map(str, words)), release, only_known=True).configuration
+    format_ = {"precision": found["precision"]} if found.get("precision") else {}
+    return given_flags(ServingSpec, found, "the engine's flags") | format_
 
 
 def read_measured_steps(path: Path) -> MeasuredSteps:
@@ -169,8 +163,26 @@ def read_measured_steps(path: Path) -> MeasuredSteps:
     if "dp_rank" in table and table["dp_rank"].nunique() > 1:
         raise PinnError(f"{file} has steps of several data-parallel ranks: give one rank's alone")
     facts_file = file.parent / FACTS_FILE
-    facts = read_json(facts_file) if facts_file.is_file() else {}
-    return _grouped(table, file, facts if isinstance(facts, dict) else {})
+    facts = _facts(facts_file) if facts_file.is_file() else {}
+    return _grouped(table, file, facts)
+
+
+def _facts(file: Path) -> dict[str, Any]:
+    """What was written beside the steps.
+
+    Raises:
+        PinnError: If it is none of ``pinn measure``.
+    """
+    facts = read_json(file)
+    cards = facts.get("cards") if isinstance(facts, dict) else None
+    if (
+        not isinstance(facts, dict)
+        or not isinstance(facts.get("limits") or {}, dict)
+        or not isinstance(cards or [], list)
+        or not all(isinstance(card, dict) for card in cards or [])
+    ):
+        raise PinnError(f"{file} is not as 'pinn measure' writes it: move it away, or mend it")
+    return facts
 
 
 def ingested_steps(traces: TraceTables) -> MeasuredSteps:
@@ -197,6 +209,9 @@ def _grouped(table: pd.DataFrame, file: Path, facts: Mapping[str, Any]) -> Measu
     refuse("a count is negative or a fraction", ((whole < 0) | (whole % 1 != 0)).any(axis=1))
     refuse("no time", numbers[LATENCY] <= 0)
     refuse("no request", numbers[["num_prefill_requests", "num_decode_requests"]].sum(axis=1) < 1)
+    prompts, tokens, cached, decodes, context = (numbers[name] for name in COUNTS)
+    beside = ((prompts == 0) & (tokens + cached > 0)) | ((decodes == 0) & (context > 0))
+    refuse("tokens of no request, or a prompt without any", beside | (prompts > tokens))
     if "is_cold" in numbers:
         refuse("cold", numbers["is_cold"] > 0)
     same = numbers[[*COUNTS[:4], *(["batch"] if "batch" in numbers else [])]]

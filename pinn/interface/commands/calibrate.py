@@ -194,7 +194,9 @@ def fit_measurements(
             f"{count:8} left out: {why}" for why, count in measured.report.refused.items()
         ]
         target = measured.target(model, gpu, split_flags(flags)[0])
-        return fit_measured_steps(measured, target.deployment(), _named(vars(target)), start, force)
+        deployment = target.deployment()
+        _note_release(deployment, start.notes)
+        return fit_measured_steps(measured, deployment, _named(vars(target)), start, force)
     if observations is None:
         runs, deployment, named = _read_files(benchmarks, model, gpu, flags, start.notes)
         _note_release(deployment, start.notes)

@@ -15,7 +15,8 @@ from pinn.errors import PinnError
 from pinn.interface.commands.options import Checkpoint, Gpu, output
 from pinn.interface.commands.serving_flags import engine_flags
 from pinn.specs.flags import flags_of
-from pinn.specs.serving import ServingSpec
+from pinn.specs.serving import VLLM, ServingSpec
+from pinn.specs.speculation import NONE
 
 app = typer.Typer()
 
@@ -88,7 +89,14 @@ def measure(
       pinn calibrate --steps steps -o server.json
     """
     from pinn.measure.script import measuring_script
+    from pinn.specs.data_folder import find_checkpoint
+    from pinn.specs.gpu_catalog import load_gpu
 
+    # What is mistyped is said before a machine with a GPU is looked for.
+    if gpu is not None:
+        load_gpu(gpu)
+    find_checkpoint(checkpoint)
+    _check(flags)
     arguments = ["--model", model, *engine_arguments(flags), *(more or [])]
     if gpu is not None:
         arguments += ["--gpu", gpu]
@@ -106,6 +114,25 @@ def measure(
         code = _run([python, str(program), "--out", str(out), *own])
     if code:
         raise typer.Exit(code)
+
+
+def _check(flags: dict[str, Any]) -> None:
+    """Refuse what is not measured.
+
+    Raises:
+        PinnError: If another engine, ranks of data parallelism or drafts are asked for.
+    """
+    asked = ServingSpec(**{k: v for k, v in flags.items() if k != "precision"})
+    if asked.engine != VLLM:
+        raise PinnError(
+            f"only vLLM's steps are measured, not those of {asked.engine}, whose scheduler runs in "
+            "a process of its own: give files of its load generator to pinn calibrate --benchmarks"
+        )
+    if asked.data_parallel_size > 1 or asked.speculative_config != NONE:
+        raise PinnError(
+            "steps of several data-parallel ranks and of speculation are not measured: leave "
+            "--data-parallel-size and --speculative-config out"
+        )
 
 
 def engine_arguments(flags: dict[str, Any]) -> list[str]:

@@ -112,7 +112,7 @@ def _serve(given: argparse.Namespace, flags: list[str], asked: _Asked) -> None:
     try:
         files = serve_and_load(given.model, flags, given.out, third, _say, given.port, VLLM, asked)
         _say(f"serving: {len(files)} files in {os.path.join(given.out, 'serving')}")
-    except MeasuringError as error:
+    except (MeasuringError, OSError, ValueError, KeyError) as error:
         _say(f"no serving was measured: {error}")
 
 

@@ -249,9 +249,12 @@ def measure_all(
             _, is_known = session.measure(batch)
         except StopError as reason:
             stop = str(reason)
+            misses = 0
         except MeasuringError as error:
             misses += 1
             say(f"left out {batch}: {error}")
+            with suppress(Exception):  # the next batch says what is wrong
+                session.release()
             if misses >= 3:
                 stop = f"three batches could not be made: {error}"
         except Exception as error:
@@ -273,7 +276,4 @@ def measure_all(
         if stop:
             ended = stop
             break
-        if misses:
-            with suppress(Exception):  # the next batch says what is wrong
-                session.release()
     return Outcome(batches, known, cold, steps, stalls, worst, ended)

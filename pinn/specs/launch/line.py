@@ -91,19 +91,22 @@ def read_launch(command: str, gpu: GpuSpec | None = None) -> Launch:
     return found
 
 
-def read_arguments(engine: str, arguments: list[str], release: str = "") -> Launch:
+def read_arguments(
+    engine: str, arguments: list[str], release: str = "", only_known: bool = False
+) -> Launch:
     """Read an engine's arguments alone.
 
     Args:
         engine: Of ``ENGINES``.
         arguments: Without the program.
         release: Of the engine; some flags mean something else in others.
+        only_known: Leave out flags that are not known here, which an engine took all the same.
 
     Raises:
         PinnError: As :func:`read_launch`.
     """
     found = Launch(engine, release)
-    known, pairs = known_flags(engine), list(_pairs(engine, arguments))
+    known, pairs = known_flags(engine), list(_pairs(engine, arguments, only_known))
     files = [_of_file(engine, value) for name, value in pairs if _is_file(known, name)]
     typed = [(name, value) for name, value in pairs if not _is_file(known, name)]
     inside = list(chain.from_iterable(files))
@@ -118,7 +121,7 @@ def _is_file(known: Mapping[str, Known], name: str) -> bool:
     return name in known and known[name].field == ":config"
 
 
-def _pairs(engine: str, arguments: list[str]) -> Iterator[tuple[str, Any]]:
+def _pairs(engine: str, arguments: list[str], only_known: bool) -> Iterator[tuple[str, Any]]:
     """Flags and their values, in their order."""
     known, rest = known_flags(engine), list(arguments)
     while rest:
@@ -131,19 +134,30 @@ def _pairs(engine: str, arguments: list[str]) -> Iterator[tuple[str, Any]]:
         if name[:2] == "-O" and name not in known and name[2:3].isdigit():
             yield "-O", name[2:]
             continue
-        flag = _known(engine, name)
+        try:
+            flag = _known(engine, name)
+        except PinnError:
+            if not only_known:
+                raise
+            del rest[: _values(rest)]
+            continue
         if flag.takes == SWITCH:
             yield _on(known, name), value if equals else name in known or "." in name
         elif equals:
             yield name, value
         elif flag.takes == VALUES:
-            count = next((i for i, w in enumerate(rest) if w.startswith("-")), len(rest))
+            count = _values(rest)
             yield name, rest[:count]
             del rest[:count]
         elif not rest:
             raise PinnError(f"--serve: {name} needs a value")
         else:
             yield name, rest.pop(0)
+
+
+def _values(rest: list[str]) -> int:
+    """How many words there are before the next flag."""
+    return next((i for i, word in enumerate(rest) if word.startswith("-")), len(rest))
 
 
 def _known(engine: str, name: str) -> Known:
