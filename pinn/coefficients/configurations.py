@@ -12,6 +12,7 @@ from typing import Any
 from pinn.errors import PinnError
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
+from pinn.specs.engine_defaults import unread_notice
 from pinn.specs.flags import FORCE, flags_of
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.gpu_catalog import load_gpu
@@ -120,6 +121,9 @@ def make_deployment(configuration: Configuration) -> Deployment:
     flags = {name: value for name, value in configuration.items() if name in _SERVING}
     force = bool(configuration.get(FORCE.name))
     found = Deployment(model, gpu, _serving(tuple(flags.items())), force=force)
+    notice = unread_notice(found.serving.engine, found.serving.engine_version)
+    if notice is not None:
+        warnings.warn(notice, stacklevel=2)
     if beyond_a_machine(found):
         warnings.warn(
             f"{found.recipe.tensor_parallel_size} GPUs for tensor parallelism are more than a "

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
+from pinn.errors import PinnError
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.launch.known import known_flags
 from pinn.specs.launch.line import Launch, read_arguments, read_launch
 from pinn.specs.launch.values import plain, quantization_format
+from pinn.specs.launch.words import words_of
 from pinn.specs.serving import VLLM
 
 #: Keys of a configuration beside flags.
@@ -17,14 +20,19 @@ _KEYS = frozenset({"model", "precision", "force"})
 
 
 def launched(
-    command: str | None, words: list[str], engine: str, gpu: str | None, fields: Collection[str]
+    command: str | None,
+    words: list[str],
+    given: Mapping[str, Any],
+    gpu: str | None,
+    fields: Collection[str],
 ) -> tuple[dict[str, Any], list[str]]:
     """What a command, and further words of an engine, set.
 
     Args:
         command: As of ``--serve``; None for none.
         words: Flags of the engine that are no options here.
-        engine: Whose words they are, where there is no command.
+        given: Flags beside them; ``engine`` and ``engine_version`` say whose words they are, where
+            there is no command or its image names none.
         gpu: Names of GPUs with commas between them; None where none is given.
         fields: Flags that have a meaning where this is asked.
 
@@ -32,12 +40,19 @@ def launched(
         The configuration, and lines that say what was taken and what was not.
 
     Raises:
-        PinnError: As :func:`read_launch`.
+        PinnError: As :func:`read_launch`, or if the command starts another engine than is given.
     """
     if command is None and not words:
         return {}, []
-    found = Launch(engine, "") if command is None else read_launch(command, _strictest(gpu))
-    more = read_arguments(found.engine, words, found.release)
+    release = str(given.get("engine_version") or "")
+    asked = str(given.get("engine") or "").split(",")[0]
+    if command is None:
+        found = Launch(asked or VLLM, release)
+    else:
+        found = read_launch(command, _strictest(gpu), release)
+        if asked and asked != found.engine:
+            raise PinnError(f"--serve starts {found.engine}, not --engine {asked}: leave one out")
+    more = read_arguments(found.engine, words, found.release or release)
     found.configuration |= more.configuration
     for name in ("taken", "no_effect", "unmodelled"):
         getattr(found, name).extend(getattr(more, name))
@@ -55,16 +70,25 @@ def _strictest(gpu: str | None) -> GpuSpec | None:
     return min(gpus, key=lambda g: 10 <= g.compute_capability < 11, default=None)
 
 
-def foreign_words(
-    arguments: list[str], own: Collection[str], engine: str = VLLM
-) -> tuple[list[str], list[str]]:
+def _engine_of(arguments: list[str]) -> str:
+    """The engine whose flags may be among a command's options."""
+    for i, word in enumerate(arguments):
+        name, equals, value = word.partition("=")
+        value = value if equals else "".join(arguments[i + 1 : i + 2])
+        if name == "--engine":
+            return value.split(",")[0]
+        if name == "--serve":
+            with suppress(PinnError):  # said where the command is read
+                return words_of(value).engine
+    return VLLM
+
+
+def foreign_words(arguments: list[str], own: Collection[str]) -> tuple[list[str], list[str]]:
     """Arguments of a command here, and flags of an engine among them that it does not have.
 
     A flag with underscores that is an option with dashes becomes that option.
     """
-    if "--engine" in arguments[:-1]:
-        engine = arguments[arguments.index("--engine") + 1].split(",")[0]
-    known = known_flags(engine)
+    known = known_flags(_engine_of(arguments))
     kept: list[str] = []
     foreign: list[str] = []
     rest = list(arguments)

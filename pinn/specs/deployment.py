@@ -7,7 +7,7 @@ from functools import cached_property
 
 from pinn.errors import PinnError, RefusedError
 from pinn.specs.drafts import Draft, draft_of
-from pinn.specs.engine_defaults import reference_version
+from pinn.specs.engine_defaults import served_release
 from pinn.specs.expert_kernels import (
     AUTO,
     MARLIN,
@@ -55,7 +55,7 @@ class Deployment:
         """What runs: the flags and the engine's defaults as physical quantities."""
         found = effective_recipe(self.serving, self.gpu, self.model.model_type)
         engine = self.serving.engine
-        version = self.serving.engine_version or reference_version(engine).value
+        version = served_release(engine, self.serving.engine_version)
         found = with_release_kernels(found, self.model, self.gpu, engine, version)
         longest = self.serving.max_model_len or self.model.max_position
         kv, is_vllm = self.kv_precision(found), engine == VLLM

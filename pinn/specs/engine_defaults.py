@@ -138,6 +138,11 @@ def reference_version(engine: str) -> Default:
 _TITLES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 
 
+def served_release(engine: str, version: str) -> str:
+    """The release whose defaults hold: the one that is named, else the newest that was read."""
+    return version or reference_version(engine).value
+
+
 def unread_notice(engine: str, version: str) -> str | None:
     """What is said of a release that lies outside those whose source was read; None within.
 

@@ -7,7 +7,7 @@ from functools import cache
 
 from pinn.errors import PinnError
 from pinn.specs.data_folder import data_folder
-from pinn.specs.engine_defaults import reference_version, release
+from pinn.specs.engine_defaults import release, served_release
 
 MEASURED_FILE = "measured.csv"
 #: What stands for a release in an engine's own line of ``data/engines/measured.csv``.
@@ -24,7 +24,7 @@ def measured_line(engine: str, version: str) -> str:
     >>> measured_line("sglang", "0.5.23")
     'sglang 0.5.23; measured servers ran 0.5.3rc1, 0.5.5, 0.5.6, 0.5.9'
     """
-    runs = version or reference_version(engine).value
+    runs = served_release(engine, version)
     return f"{engine} {runs}; measured servers ran {releases_text(engine)}"
 
 

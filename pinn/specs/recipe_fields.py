@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any
 
-from pinn.specs.engine_defaults import Default, engine_default, reference_version
+from pinn.specs.engine_defaults import Default, engine_default, served_release
 from pinn.specs.flags import Flag, flags_of
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.recipe import (
@@ -50,7 +50,7 @@ class RecipeFields:
     @property
     def version(self) -> str:
         """Release whose defaults hold."""
-        return self.serving.engine_version or reference_version(self.serving.engine).value
+        return served_release(self.serving.engine, self.serving.engine_version)
 
     def put(self, name: str, value: Any, text: str, kind: str = DESIGN) -> None:
         """Settle a field."""

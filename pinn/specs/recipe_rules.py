@@ -1,17 +1,16 @@
-"""From an engine's flags to what runs: the one place that knows the engines apart.
+"""From an engine's flags to what runs: with ``recipe_vllm`` and its like, what knows engines.
 
 Flags that are not given come from the table of defaults (``pinn.specs.engine_defaults``); what no
-flag sets, such as the kind of schedule, stands here with its source.
+flag sets, such as the kind of schedule, stands in the engine's own file with its source.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from functools import lru_cache
 
 from pinn.errors import PinnError
-from pinn.specs.engine_defaults import models_named, unread_notice
+from pinn.specs.engine_defaults import models_named
 from pinn.specs.expert_kernels import known_kernels
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.own_kernels import (
@@ -75,9 +74,6 @@ def _shared_recipe(
 def _recipe(
     serving: ServingSpec, gpu: GpuSpec, model_type: str, said_by: Mapping[str, str]
 ) -> EffectiveRecipe:
-    notice = unread_notice(serving.engine, serving.engine_version)
-    if notice is not None:
-        warnings.warn(notice, stacklevel=2)
     found = RecipeFields(serving, gpu, model_type, said_by)
     _settle_parallelism(found)
     _settle_what_flags_say(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pinn.errors import PinnError
-from pinn.specs.engine_defaults import reference_version, release
+from pinn.specs.engine_defaults import release, served_release
 from pinn.specs.recipe import ASSUMED, DEFAULT, FLAG, Origin
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM, ServingSpec
 from pinn.specs.speculation import (
@@ -70,7 +70,7 @@ def fewer_requests(serving: ServingSpec, replicas: int) -> int | None:
 
 
 def _release(serving: ServingSpec) -> tuple[int, ...]:
-    return release(serving.engine_version or reference_version(serving.engine).value)
+    return release(served_release(serving.engine, serving.engine_version))
 
 
 def why_not_overlapped(serving: ServingSpec, method: str) -> Origin | None:

@@ -132,6 +132,26 @@ def test_flags_go_to_the_engine_and_come_back():
         engine_arguments({"precision": "nvfp4"})
 
 
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--engine", "sglang"], "only vLLM's steps are measured"),
+        (["-dp", "2"], "several data-parallel ranks"),
+        (["--gpu", "H101"], "H101"),
+        (["--checkpoint", "nofile.safetensors"], "no checkpoint at"),
+    ],
+)
+def test_what_cannot_be_measured_is_said_before_a_program_is_written(
+    checkpoint_path, tmp_path, words, error
+):
+    file = tmp_path / "m.py"
+    given = ["measure", "--model", "meta-llama/Llama-3.1-8B", "--script", file, *words]
+    result = run(*given, checkpoint=checkpoint_path)
+    assert result.exit_code != 0
+    assert error in " ".join(result.output.split())
+    assert not file.exists()
+
+
 def test_a_script_has_its_design(checkpoint_path, tmp_path):
     file = tmp_path / "m.py"
     words = ["measure", "--model", "meta-llama/Llama-3.1-8B", "--gpu", "H100", "--load",

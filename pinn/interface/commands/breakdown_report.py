@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pinn.interface.commands.batch_marks import batch_marks, marks_lines
+from pinn.interface.commands.recipe_report import notices
 from pinn.kernels.evidence import KernelUse
 from pinn.specs.batch import parse_batch
 from pinn.specs.deployment import Deployment
@@ -49,6 +50,7 @@ def make_report(
         "asked_as": deployment.model.title,
         "gpu": deployment.gpu.name,
         "serving": asdict(deployment.serving),
+        **notices(deployment.serving),
         "sources": dict(sources),
         "steps": steps,
     }

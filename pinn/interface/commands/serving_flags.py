@@ -115,9 +115,8 @@ def _started(
 ) -> dict[str, Any]:
     """What ``--serve`` and flags that are no options here set; says what of them was taken."""
     command, words = arguments.pop("serve"), arguments.pop("engine_words")
-    engine = str(given.get("engine", VLLM)).split(",")[0]
     gpu = arguments.get("gpu")
-    found, lines = launched(command, shlex.split(words or ""), engine, gpu, declared)
+    found, lines = launched(command, shlex.split(words or ""), given, gpu, declared)
     for line in lines:
         typer.echo(line, err=True)
     if "model" in found:

@@ -13,7 +13,7 @@ from pinn.errors import PinnError
 from pinn.interface.launched import launched
 from pinn.simulator.workloads.load_flags import LoadFlags
 from pinn.specs.flags import FORCE, Flag, flags_of
-from pinn.specs.serving import VLLM, ServingSpec
+from pinn.specs.serving import ServingSpec
 
 #: Value of a flag; None stands for the engine's default.
 FlagValue = int | float | str | bool | None
@@ -81,7 +81,7 @@ def given_flags(
     if not flags.get("serve"):
         return found
     started, lines = launched(
-        str(flags["serve"]), [], VLLM, None if gpu is None else str(gpu), declared
+        str(flags["serve"]), [], found, None if gpu is None else str(gpu), declared
     )
     for line in lines:
         if line.startswith("not modelled"):

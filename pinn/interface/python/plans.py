@@ -119,6 +119,8 @@ def plan(
         seed=seed,
         workers=Workers(count=workers, torch=False),
         progress=lambda _: None,
-        flags=given_flags(flags, ServingSpec, EngineSpec, LoadFlags),
+        flags=given_flags(
+            flags, ServingSpec, EngineSpec, LoadFlags, gpu=",".join(map(str, gpus)) or None
+        ),
     )
     return PlannedFleet(made)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pinn.errors import PinnError
+from pinn.specs.catalog import load_model
 from pinn.specs.documents import parse_json, parse_yaml, read_yaml
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.launch.known import (
@@ -24,7 +25,7 @@ from pinn.specs.launch.known import (
 )
 from pinn.specs.launch.values import NOTHING, READERS, RELEASE_READERS, VARIABLES, Read, plain
 from pinn.specs.launch.words import words_of
-from pinn.specs.serving import TRTLLM, VLLM
+from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 
 #: Short for a key of vLLM's JSON arguments (0.33.0 ``vllm/engine/arg_utils.py``).
 _PARTS = {
@@ -32,8 +33,14 @@ _PARTS = {
     "--spec-model": "--speculative-config.model",
     "--spec-tokens": "--speculative-config.num_speculative_tokens",
 }
-#: Prefixes of variables that engines read.
-_OWN = ("VLLM_", "SGLANG_", "SGL_", "TRTLLM_", "TLLM_", "ENABLE_")
+#: Prefixes of variables that each engine reads.
+_OWN = {
+    VLLM: ("VLLM_",),
+    SGLANG: ("SGLANG_", "SGL_"),
+    TRTLLM: ("TRTLLM_", "TLLM_", "ENABLE_"),
+}
+#: What a YAML file, a key of JSON or a word says of a switch.
+_ON = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 @dataclass
@@ -68,26 +75,27 @@ class Launch:
         return [f"{title}: {', '.join(words)}" for title, words in named.items() if words]
 
 
-def read_launch(command: str, gpu: GpuSpec | None = None) -> Launch:
+def read_launch(command: str, gpu: GpuSpec | None = None, release: str = "") -> Launch:
     """Read a launch command of vLLM, SGLang or TensorRT-LLM.
 
     Args:
         command: As typed in a shell: variables, a container's image and line breaks may be there.
         gpu: What it runs on; some variables do nothing on some.
+        release: Of the engine, where the command's image names none.
 
     Raises:
         PinnError: If it starts no engine that is known, names no model, or has a flag that the
             engine does not, with the nearest one.
     """
     words = words_of(command)
-    found = read_arguments(words.engine, words.arguments, words.release)
+    found = read_arguments(words.engine, words.arguments, words.release or release)
     found.configuration["engine"] = words.engine
     if words.release:
         found.configuration["engine_version"] = words.release
-    for name, value in words.variables.items():
-        _take_variable(found, name, value, gpu)
     if "model" not in found.configuration:
         raise PinnError("--serve: the command names no model: add it")
+    for name, value in words.variables.items():
+        _take_variable(found, name, value, gpu)
     return found
 
 
@@ -123,10 +131,15 @@ def _is_file(known: Mapping[str, Known], name: str) -> bool:
 
 def _pairs(engine: str, arguments: list[str], only_known: bool) -> Iterator[tuple[str, Any]]:
     """Flags and their values, in their order."""
-    known, rest = known_flags(engine), list(arguments)
+    known, rest, positional = known_flags(engine), list(arguments), ""
     while rest:
         word = rest.pop(0)
         if not word.startswith("-") or word == "-":
+            if positional:
+                raise PinnError(
+                    f"--serve: {word!r:.60} belongs to no flag, and the model is {positional!r:.60}"
+                )
+            positional = word
             yield "model", word
             continue
         name, equals, value = word.partition("=")
@@ -149,7 +162,7 @@ def _pairs(engine: str, arguments: list[str], only_known: bool) -> Iterator[tupl
             count = _values(rest)
             yield name, rest[:count]
             del rest[:count]
-        elif not rest:
+        elif not rest or _is_known(known, rest[0]):
             raise PinnError(f"--serve: {name} needs a value")
         else:
             yield name, rest.pop(0)
@@ -160,9 +173,19 @@ def _values(rest: list[str]) -> int:
     return next((i for i, word in enumerate(rest) if word.startswith("-")), len(rest))
 
 
+def _is_known(known: Mapping[str, Known], word: str) -> bool:
+    """Whether a word is a flag, and no value such as -1."""
+    return _on(known, word.partition("=")[0].replace("_", "-")) in known
+
+
 def _known(engine: str, name: str) -> Known:
     known = known_flags(engine)
-    found = known.get(_on(known, name)) or known.get(name.split(".")[0])
+    found = known.get(_on(known, name))
+    base, dot, _ = name.partition(".")
+    if found is None and dot and base in known:
+        # A key of a JSON argument.
+        whole = known[base]
+        found = None if whole.takes == SWITCH or _is_file(known, base) else whole
     if found is None:
         raise unknown_flag(engine, name)
     return found
@@ -171,7 +194,8 @@ def _known(engine: str, name: str) -> Known:
 def _on(known: Mapping[str, Known], name: str) -> str:
     """The flag that ``--no-`` turns off."""
     on = f"--{name.removeprefix('--no-')}"
-    return on if name.startswith("--no-") and name not in known and on in known else name
+    off = name.startswith("--no-") and name not in known and on in known
+    return on if off and known[on].takes == SWITCH else name
 
 
 def _dashed(name: str) -> str:
@@ -189,7 +213,7 @@ def _of_file(engine: str, path: str) -> Iterator[tuple[str, Any]]:
     for key, value in sorted(tree.items(), key=lambda item: str(item[0])):
         name = f"--{str(key).replace('_', '-')}"
         if isinstance(value, dict) and name not in known:
-            for inner, item in sorted(value.items()):
+            for inner, item in sorted(value.items(), key=lambda item: str(item[0])):
                 whole = f"{name}.{str(inner).replace('_', '-')}"
                 _known(engine, whole)
                 yield whole, item
@@ -205,6 +229,7 @@ def _gathered(engine: str, pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
         name = _PARTS.get(name, name) if engine == VLLM else name
         base, dot, path = name.partition(".")
         if not dot or name in known:
+            found.pop(name, None)
             found[name] = value
             continue
         whole = found.setdefault(base, {})
@@ -212,7 +237,9 @@ def _gathered(engine: str, pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
             found[base] = whole = parse_json(whole, base)
         *parents, last = path.split(".")
         for parent in parents:
-            whole = whole.setdefault(parent, {})
+            whole = whole.setdefault(parent, {}) if isinstance(whole, dict) else whole
+        if not isinstance(whole, dict):
+            raise PinnError(f"{name}: {base} is no JSON object here, so it has no key {last}")
         whole[last] = _scalar(value)
     return found
 
@@ -245,21 +272,39 @@ def _take(found: Launch, name: str, value: Any) -> None:
             raise PinnError(f"{name}: cannot read {_short(value)!r}: correct it") from None
     else:
         field_name = flag.field.removeprefix("!")
-        on = str(value).lower() in ("true", "1", "yes") if flag.takes == SWITCH else value
+        on = _switched(name, value) if flag.takes == SWITCH else value
         read = plain(found.engine, field_name, not on if flag.field[0] == "!" else on)
     _set(found, name, read, shown)
 
 
+def _switched(name: str, value: Any) -> bool:
+    if str(value).lower() not in _ON:
+        raise PinnError(f"{name} is on or off, got {value!r:.60}: use true or false")
+    return _ON[str(value).lower()]
+
+
 def _take_variable(found: Launch, name: str, value: str, gpu: GpuSpec | None) -> None:
     shown = f"{name}={_short(value)}"
-    if name not in VARIABLES:
-        (found.unmodelled if name.startswith(_OWN) else found.no_effect).append(shown)
+    own = name.startswith(_OWN[found.engine])
+    if not own or name not in VARIABLES:
+        (found.unmodelled if own else found.no_effect).append(shown)
         return
     on, off = VARIABLES[name]
     read = off if value.lower() in ("0", "false", "") else on
-    if "precision" in read.fields and gpu is not None and not 10 <= gpu.compute_capability < 11:
-        read = NOTHING  # vllm 0.15.1 quantization/mxfp4.py: get_mxfp4_backend asks for 10.x
+    if "precision" in read.fields and not _runs_mxfp4(found.configuration["model"], gpu):
+        read = NOTHING
     _set(found, name, read, shown)
+
+
+def _runs_mxfp4(model: str, gpu: GpuSpec | None) -> bool:
+    """Whether kernels for mxfp4 have a choice of activations.
+
+    ``vllm 0.15.1 quantization/mxfp4.py: get_mxfp4_backend`` asks for 10.x, of a checkpoint in it.
+    """
+    if gpu is not None and not 10 <= gpu.compute_capability < 11:
+        return False
+    moe = load_model(model)
+    return moe.moe is not None and moe.precisions.experts.name == "mxfp4"
 
 
 def _set(found: Launch, name: str, read: Read, shown: str) -> None:

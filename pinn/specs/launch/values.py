@@ -149,6 +149,11 @@ def _overrides(value: Any) -> Read:
     return Read(assumed=f"changes of the model's config: {', '.join(values)}")
 
 
+def _rope(value: Any) -> Read:
+    """The mapping itself is what scales positions."""
+    return _overrides({"rope_scaling": _object(value, "--rope-scaling")})
+
+
 def _optimization(value: Any, version: str) -> Read:
     """From vLLM 0.12: 0 runs without graphs, 1 with graphs in pieces, 2 and 3 are the default.
 
@@ -172,6 +177,8 @@ def _compilation(value: Any, version: str) -> Read:
     assumed = []
     passes = values.pop("pass_config", {}) or {}
     for key, item in {**values, **passes}.items():
+        if item is None:  # the default
+            continue
         if key in _PASSES:
             fields["fuse_all_reduce"] = bool(item)
         elif key in ("cudagraph_capture_sizes", "max_capture_size", "max_cudagraph_capture_size"):
@@ -204,6 +211,7 @@ READERS: dict[str, Callable[[Any], Read]] = {
     ":balance": _balance,
     ":speculation": _speculation,
     ":overrides": _overrides,
+    ":rope": _rope,
 }
 #: Those that depend on the release, too.
 RELEASE_READERS: dict[str, Callable[[Any, str], Read]] = {

@@ -23,7 +23,7 @@ _IMAGE = re.compile(
     r"(?:.*/)?(?P<name>vllm-openai|sglang|tensorrt-llm/release)(?::(?P<tag>[\w.-]+))?(?:@sha256:\w+)?"
 )
 _ENGINE_OF_IMAGE = {"vllm-openai": VLLM, "sglang": SGLANG, "tensorrt-llm/release": TRTLLM}
-_VARIABLE = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_VARIABLE = re.compile(r"(?:--env=|-e)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _END = re.compile(r"&&?|\|\|?|;|[12&]?>.*|\d*<.*")
 
 

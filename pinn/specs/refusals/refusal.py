@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pinn.specs.engine_defaults import reference_version, release
+from pinn.specs.engine_defaults import release, served_release
 
 if TYPE_CHECKING:
     from pinn.specs.deployment import Deployment
@@ -31,7 +31,7 @@ class Refusal(NamedTuple):
 
 def version_of(d: Deployment) -> str:
     """The release that is served, such as ``0.15.1``: the flag's, or the defaults' table's."""
-    return d.serving.engine_version or reference_version(d.serving.engine).value
+    return served_release(d.serving.engine, d.serving.engine_version)
 
 
 def release_of(d: Deployment) -> tuple[int, ...]:

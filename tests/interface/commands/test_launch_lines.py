@@ -93,12 +93,40 @@ def test_every_flag_is_in_one_of_three_lists():
         ("vllm serve Qwen/Qwen3-8B --compilation-config '{'", "JSON"),
         ("vllm serve Qwen/Qwen3-8B --hf-overrides 3", "must be a JSON object"),
         ("python -m sglang.launch_server --model-path a --chunked-prefill-size x", "cannot read"),
+        ("vllm serve Qwen/Qwen3-8B --no-tensor-parallel-size 3", "no flag of vllm"),
+        ("vllm serve Qwen/Qwen3-8B --config.a 2", "no flag of vllm"),
+        ("vllm serve Qwen/Qwen3-8B --enforce-eager.a=1", "no flag of vllm"),
+        ("vllm serve Qwen/Qwen3-8B -cc.cudagraph_mode=FULL -cc.cudagraph_mode.x=1", "JSON object"),
+        ("vllm serve Qwen/Qwen3-8B -cc [1] -cc.x=1", "JSON object"),
+        ("vllm serve Qwen/Qwen3-8B --seed --port 3", "--seed needs a value"),
+        ("vllm serve Qwen/Qwen3-8B --enforce-eager false", "'false' belongs to no flag"),
+        ("vllm serve Qwen/Qwen3-8B --enable-prefix-caching=maybe", "use true or false"),
+        ("vllm serve Qwen/Qwen3-8B --rope-scaling 3", "--rope-scaling must be a JSON object"),
     ],
 )
 def test_what_cannot_be_read_is_said_in_a_line(command, message):
     with pytest.raises(PinnError, match=message) as error:
         read_launch(command)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "value"),
+    [
+        ("vllm serve Qwen/Qwen3-8B -cc '{\"cudagraph_mode\":null}'", "cudagraph_mode", None),
+        ("vllm serve Qwen/Qwen3-8B --rope-scaling '{\"type\":\"yarn\",\"factor\":4}'",
+         "force", True),
+        ("vllm serve Qwen/Qwen3-8B -tp 2 --tensor-parallel-size 4 -tp 8",
+         "tensor_parallel_size", "8"),
+        ("VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1 vllm serve Qwen/Qwen3-8B", "precision", None),
+        ("docker run --env=VLLM_MXFP4_USE_MARLIN=1 vllm/vllm-openai:v0.19.0 --model a/b",
+         "moe_backend", "marlin"),
+        ("VLLM_MXFP4_USE_MARLIN=1 python -m sglang.launch_server --model-path a/b",
+         "moe_backend", None),
+    ],
+)  # fmt: skip
+def test_the_last_word_counts_and_only_what_the_engine_reads(command, name, value):
+    assert read_launch(command, load_gpu("B200")).configuration.get(name) == value
 
 
 def test_a_config_file_goes_behind_what_is_typed_and_before_it_in_tensorrt_llm(tmp_path):
