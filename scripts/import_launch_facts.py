@@ -10,8 +10,8 @@ points. ``pinn.data.launch_facts`` reads the result.
 
 from __future__ import annotations
 
+import argparse
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +205,10 @@ def _environment(text: str) -> str:
 
 
 if __name__ == "__main__":
-    table = compact(pd.read_csv(Path(sys.argv[1]), dtype=str, keep_default_na=False))
+    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    asked.add_argument("source", type=Path, help="CSV of what the launch scripts passed")
+    source = asked.parse_args().source
+    table = compact(pd.read_csv(source, dtype=str, keep_default_na=False))
     target = data_folder("engines") / "launch_facts.csv"
     write_frame(table, target)
     print(f"{len(table):,} lines, {target.stat().st_size:,} bytes in {target.name}")

@@ -12,10 +12,10 @@ release has is left out; ``absent`` is the last release without it, ``since`` th
 
 from __future__ import annotations
 
+import argparse
 import ast
 import csv
 import re
-import sys
 from pathlib import Path
 
 from pinn.specs.data_folder import data_folder
@@ -87,4 +87,6 @@ def main(root: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    asked.add_argument("sources", type=Path, help="folder of unpacked releases")
+    main(asked.parse_args().sources)

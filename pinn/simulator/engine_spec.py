@@ -15,7 +15,7 @@ ROUTINGS = (LEAST_LOADED, ROUND_ROBIN)
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """Flags of vLLM 0.15.1 beside those of ``ServingSpec``; each has vLLM's name and default.
+    """Flags of vLLM beside those of ``ServingSpec``; each has vLLM's name and default.
 
     vLLM has no flag for ``activation_reserve_bytes`` (it measures it at start, in place of the
     estimate of ``pinn.simulator.memory``), ``replicas`` (servers of their own, among which a load

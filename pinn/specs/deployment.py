@@ -41,8 +41,8 @@ class Deployment:
 
     Raises:
         RefusedError: If the engine refuses it, unless forced.
-        PinnError: If there are no experts to spread, too many replicas or fewer layers than
-            pipeline stages, or the GPU has no kernels for mxfp4 experts with mxfp8 activations.
+        PinnError: If there are no experts to spread, too many replicas, fewer layers than pipeline
+            stages or fewer heads than GPUs, or the GPU has no kernels for mxfp4 experts with mxfp8 activations.
     """
 
     model: ModelSpec
@@ -93,6 +93,12 @@ class Deployment:
             raise PinnError(
                 f"--pipeline-parallel-size {self.serving.pipeline_parallel_size} exceeds the "
                 f"{self.model.layers} layers of {self.model.name}"
+            )
+        fewest = min((g.attention.heads for g in self.model.layer_groups if g.attention), default=0)
+        if 0 < fewest < self.recipe.tensor_parallel_size:
+            raise PinnError(
+                f"{self.recipe.tensor_parallel_size} GPUs for tensor parallelism exceed the {fewest} "
+                f"attention heads of {self.model.name}, and no head is cut: use fewer"
             )
         found = None if self.force else refusal_of(self)
         if found is not None:

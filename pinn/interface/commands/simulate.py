@@ -106,9 +106,9 @@ def simulate(
 ) -> None:
     """Serve a workload on a simulated engine and report what its clients see.
 
-    It schedules as vLLM 0.15.1, SGLang 0.5.9 or TensorRT-LLM does: token budget, chunked prefill,
-    prefix cache, preemption, asynchronous scheduling, client timeouts. Step times come from the
-    trained network.
+    It schedules as vLLM, SGLang or TensorRT-LLM does, by the rules of the release that
+    --engine-version names: token budget, chunked prefill, prefix cache, preemption, asynchronous
+    scheduling, client timeouts. Step times come from the trained network.
 
     Examples:
       pinn simulate --model Llama-3.1-8B --gpu H100 --input-len 1024

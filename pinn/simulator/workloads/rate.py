@@ -23,7 +23,7 @@ def mean_rate_per_s(workload: Workload) -> float:
     if workload.concurrency is not None:
         raise PinnError(
             f"workload {workload.name}: a closed loop of {workload.concurrency} clients has no "
-            "rate of its own: give stages (rate, duration)"
+            "rate of its own: give --rate, or stages (rate, duration)"
         )
     due = _clock_s(workload)
     span_s = float(due[-1] - due[0])

@@ -39,6 +39,28 @@ def test_an_engines_other_flags_are_named(run, tmp_path):
     assert (serving["max_num_seqs"], serving["kv_cache_dtype"]) == (32, "bf16")
 
 
+def test_engine_and_release_beside_the_command_are_its_own(run, tmp_path):
+    sglang = "docker run lmsysorg/sglang:v0.5.9 python3 -m sglang.launch_server --model-path a/b"
+    refused = run("coefficients", "--serve", sglang, "--engine", "vllm", "--gpu", "H100")
+    assert "--serve starts sglang, not --engine vllm" in " ".join(refused.output.split())
+    path = tmp_path / "a.json"
+    # Before 0.12 the level of -O was that of compilation, and 0 turned no graphs off.
+    run("coefficients", "--serve", "vllm serve Qwen/Qwen3-8B -O0", "--engine-version", "0.11.0",
+        "--gpu", "H100", "--json", path)  # fmt: skip
+    assert not json.loads(path.read_text())["serving"]["enforce_eager"]
+    for engine in (("--engine=sglang",), ("--serve", sglang.replace("a/b", "Qwen/Qwen3-8B"))):
+        words = () if engine[0] == "--serve" else ("--model", "Qwen/Qwen3-8B")
+        result = run("coefficients", *engine, *words, "--gpu", "H100", "--enable-mixed-chunk")
+        assert result.exit_code == 0, result.output
+        assert "--enable-mixed-chunk" in result.output
+
+
+def test_a_release_that_was_not_read_is_named_each_time():
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="vLLM 9.9.9 was not read"):
+            pinn.predict("Qwen/Qwen3-8B", "H100", engine_version="9.9.9")
+
+
 def test_what_is_refused_is_timed_by_force_and_keeps_it(run, tmp_path):
     refused = run("coefficients", *FP8, "-tp", 8)
     assert refused.exit_code == 1
