@@ -42,7 +42,8 @@ class Deployment:
     Raises:
         RefusedError: If the engine refuses it, unless forced.
         PinnError: If there are no experts to spread, too many replicas, fewer layers than pipeline
-            stages or fewer heads than GPUs, or the GPU has no kernels for mxfp4 experts with mxfp8 activations.
+            stages or fewer heads than GPUs, or the GPU has no kernels for mxfp4 experts with mxfp8
+            activations.
     """
 
     model: ModelSpec
@@ -95,9 +96,10 @@ class Deployment:
                 f"{self.model.layers} layers of {self.model.name}"
             )
         fewest = min((g.attention.heads for g in self.model.layer_groups if g.attention), default=0)
-        if 0 < fewest < self.recipe.tensor_parallel_size:
+        tp = self.recipe.tensor_parallel_size
+        if 0 < fewest < tp:
             raise PinnError(
-                f"{self.recipe.tensor_parallel_size} GPUs for tensor parallelism exceed the {fewest} "
+                f"{tp} GPUs for tensor parallelism exceed the {fewest} "
                 f"attention heads of {self.model.name}, and no head is cut: use fewer"
             )
         found = None if self.force else refusal_of(self)
