@@ -29,6 +29,8 @@ from pinn.data.measured_runs import WHOLE_RUN
 from pinn.data.peers.aiconfigurator import released_predictions
 from pinn.data.silicon import read_silicon
 from pinn.evaluation.left_out_runs import LEFT_OUT, NETWORK
+from pinn.evaluation.panel import group_scores
+from pinn.interface.commands.evaluate_panel import panel_table
 from pinn.interface.commands.main import app
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
@@ -294,6 +296,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "simulate": simulation,
     "breakdown": breakdown,
     "serving-runs": serving_runs,
+    "panel": lambda: panel_table(group_scores(pd.read_csv(CHECKPOINTS / "pinn.panel.csv"))),
     "kernels": lambda: run("pinn kernels errors"),
     "beta": beta,
     "alpha": alpha,

@@ -21,6 +21,7 @@ from pinn.data.engine_filters import (
     SGLANG,
     TRTLLM,
     development_image,
+    not_dense_campaign,
     not_of_checked_campaign,
     other_attention,
 )
@@ -109,6 +110,22 @@ def read_other_campaign(path: Path | None = None) -> tuple[pd.DataFrame, ReadRep
     return _read(path, (rule,))
 
 
+def read_dense_campaign(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
+    """Read the same campaign's vLLM rows of a dense 16-bit model: a check of TPOT, as those are.
+
+    Its 8-bit and expert rows state loads that cannot be: some are faster than memory allows, others
+    of one kind differ by a factor of two.
+
+    Args:
+        path: ``silicon_sample.csv``; None for the installed package's.
+
+    Returns:
+        As :func:`read_engines`.
+    """
+    rule = Filter("not of the other campaign's dense 16-bit rows", not_dense_campaign)
+    return _read(path, (rule,), ("vllm",))
+
+
 def read_speculating(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
     """Read the rows that ran multi-token prediction and do not say so: nothing to train on.
 
@@ -151,17 +168,20 @@ _FOR_OTHER_ATTENTION: dict[Callable[[pd.DataFrame], pd.Series], Filter] = {
 }
 
 
-def _read(path: Path | None, filters: Sequence[Filter]) -> tuple[pd.DataFrame, ReadReport]:
+def _read(
+    path: Path | None, filters: Sequence[Filter], engines: Sequence[str] = ENGINES
+) -> tuple[pd.DataFrame, ReadReport]:
     version = ""
     if path is None:
         path = silicon.package_folder() / "systems" / "silicon_sample.csv"
         version = f"{silicon.PACKAGE} {importlib.metadata.version(silicon.PACKAGE)}"
     raw = silicon.read_csv(path)
-    chosen = raw[raw["backend"].isin(ENGINES) & (raw["mode"] == "agg")]
+    chosen = raw[raw["backend"].isin(engines) & (raw["mode"] == "agg")]
     decoded = with_launch_facts(decode_engines(chosen), silicon.MODELS)
     clean, dropped = apply_filters(decoded, filters)
     rows = _canonical(clean)
-    other = "not an aggregated SGLang or TensorRT-LLM deployment"
+    names = {"vllm": "vLLM", SGLANG: "SGLang", TRTLLM: "TensorRT-LLM"}
+    other = f"not an aggregated {' or '.join(names[engine] for engine in engines)} deployment"
     refused = {other: len(raw) - len(chosen), **dropped}
     return rows, ReadReport(
         path.name, version, file_sha256(path), len(raw), len(rows), refused,

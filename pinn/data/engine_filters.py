@@ -108,5 +108,10 @@ def not_of_checked_campaign(rows: pd.DataFrame) -> pd.Series:
     return ~(from_other_campaign(rows) & checked)
 
 
+def not_dense_campaign(rows: pd.DataFrame) -> pd.Series:
+    """All but the other campaign's 16-bit rows."""
+    return ~(from_other_campaign(rows) & (rows["precision"] == "bf16"))
+
+
 def _with_rounded_tpot(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(tpot_10us=(rows["tpot_s"] * 1e3).round(2))

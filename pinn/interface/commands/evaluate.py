@@ -10,6 +10,7 @@ import typer
 from pinn.errors import PinnError
 from pinn.interface.commands.evaluate_coefficients import coefficients
 from pinn.interface.commands.evaluate_decisions import decisions
+from pinn.interface.commands.evaluate_panel import panel
 from pinn.interface.commands.evaluate_speculation import speculation
 from pinn.interface.commands.options import Checkpoint, JsonPath, PredictionsPath, output
 from pinn.specs.data_folder import conf_file
@@ -304,4 +305,5 @@ def _document(
 
 
 app.command("coefficients")(coefficients)
+app.command("panel")(panel)
 app.command("speculation")(speculation)

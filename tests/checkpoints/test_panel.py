@@ -1,0 +1,41 @@
+"""The shipped checkpoint scores on its panel what the ledger says of it."""
+
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pinn.evaluation.panel import LEDGER, group_scores, sum_up
+from pinn.evaluation.panel_rows import Sources, panel_rows
+from pinn.specs.data_folder import find_checkpoint
+from pinn.specs.files.read_report import file_sha256
+
+#: Of a group's score, in percent: what rounding in the ledger leaves.
+ROUNDING = 0.01
+
+
+def given(name):
+    return Path(os.environ[name]) if os.environ.get(name) else None
+
+
+@pytest.fixture(scope="module")
+def ledger():
+    return pd.read_csv(find_checkpoint().with_name("ledger.csv"))
+
+
+def test_the_shipped_panel_is_no_worse_than_its_line_in_the_ledger(ledger):
+    checkpoint = find_checkpoint()
+    mine = ledger[ledger["checkpoint"] == file_sha256(checkpoint)]
+    assert len(mine), "no line in ledger.csv: pinn evaluate panel --ledger WHAT"
+    sources = Sources(given("PINN_JUDGE_RUNS"), given("PINN_WHOLE_STEPS"))
+    scores = group_scores(sum_up(panel_rows(checkpoint, sources))).set_index("group")["score"]
+    line = mine.iloc[-1].drop(list(LEDGER)).dropna().astype(float)
+    common = line.index.intersection(scores.index)
+    assert len(common) >= 15
+    assert scores[common].mean() <= line[common].mean() + ROUNDING
+    kept = pd.read_csv(checkpoint.with_suffix(".panel.csv"))
+    of_kept = group_scores(kept).set_index("group")["score"]
+    pd.testing.assert_series_equal(
+        of_kept[line.index], line, atol=ROUNDING, check_names=False, check_dtype=False
+    )
