@@ -16,7 +16,6 @@ from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.specs.files.store import remembered_table
 from pinn.training.serving_rows import ServingRows, serving_rows
-from pinn.trust.coverage import left_out_column
 from pinn.trust.described import (
     DESCRIPTION,
     Step,
@@ -24,7 +23,7 @@ from pinn.trust.described import (
     described_steps,
     shape_of,
 )
-from pinn.trust.half_widths import GAINS, METRICS
+from pinn.trust.half_widths import GAINS, METRICS, left_out_column
 
 #: The method whose errors calibrate intervals.
 METHOD = "network"

@@ -30,8 +30,8 @@ LEAST = 4
 #: Sources of one kind of measurement.
 _ALIKE = {"judges": "serving runs"}
 #: Columns of a summed up panel: ``error`` and ``bias`` are mean logs in percent, ``error``'s of its
-#: absolute values.
-COLUMNS = ("group", "configuration", "metric", "rows", "error", "bias")
+#: absolute values; ``inside`` is the share of rows in their interval, in percent.
+COLUMNS = ("group", "configuration", "metric", "rows", "error", "bias", "inside")
 #: Columns of the ledger before those of groups.
 LEDGER = ("date", "checkpoint", "what", "panel")
 
@@ -50,10 +50,10 @@ def sum_up(rows: pd.DataFrame) -> pd.DataFrame:
         named = ", ".join(sorted(rows.loc[~np.isfinite(log), "group"].unique()))
         raise PinnError(f"no finite prediction for every row of {named}: mend or leave them out")
     keys = ["group", "configuration", "metric"]
-    parts = rows.assign(error=log.abs(), bias=log).groupby(keys, sort=True)
-    return parts.agg(
-        rows=("error", "size"), error=("error", "mean"), bias=("bias", "mean")
-    ).reset_index()
+    inside = 100.0 * (log.abs() <= 100 * rows["half"])
+    table = rows.assign(error=log.abs(), bias=log, inside=inside.where(rows["half"].notna()))
+    means = table.groupby(keys, sort=True)[["error", "bias", "inside"]].mean()
+    return means.assign(rows=table.groupby(keys).size()).reset_index()[list(COLUMNS)]
 
 
 def configuration_scores(panel: pd.DataFrame) -> pd.Series:
@@ -68,17 +68,19 @@ def group_scores(panel: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         ``group``, ``configurations``, ``rows``, ``tpot`` and ``ttft`` (mean over configurations;
-        NaN where a group has none), ``score``, ``low`` and ``high`` (95 % by the bootstrap; NaN
-        where a group has too few configurations).
+        NaN where a group has none), ``inside`` (percent of rows in their intervals), ``score``,
+        ``low`` and ``high`` (95 % by the bootstrap; NaN where a group has too few configurations).
     """
     scores = configuration_scores(panel)
     drawn = _drawn(scores, pooled=False)
+    shares = panel["inside"] * panel["rows"]
     of_metric = panel.groupby(["group", "metric"])["error"].mean().unstack()
     table = pd.DataFrame(
         {
             "configurations": scores.groupby(level=0).size(),
             "rows": panel.groupby("group")["rows"].sum(),
             **{metric: of_metric.get(metric) for metric in WEIGHTS},
+            "inside": shares.groupby(panel["group"]).sum() / panel.groupby("group")["rows"].sum(),
             "score": scores.groupby(level=0).mean(),
         }
     )
@@ -89,7 +91,7 @@ def group_scores(panel: pd.DataFrame) -> pd.DataFrame:
     table = table.rename_axis("group").reset_index()
     whole = {"group": "panel", "configurations": len(scores), "rows": int(table["rows"].sum())}
     ends = dict(zip(("low", "high"), np.quantile(drawn.mean(axis=1), [0.025, 0.975]), strict=True))
-    means = {name: float(table[name].mean()) for name in (*WEIGHTS, "score")}
+    means = {name: float(table[name].mean()) for name in (*WEIGHTS, "inside", "score")}
     return pd.concat([table, pd.DataFrame([whole | means | ends])], ignore_index=True)
 
 

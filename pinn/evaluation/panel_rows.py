@@ -35,15 +35,21 @@ from pinn.evaluation.publish import CHECKPOINT_COLUMN
 from pinn.evaluation.serving_runs import OVERLOADED, score_runs
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.files.read_report import file_sha256
+from pinn.specs.gpu_catalog import load_gpu
 from pinn.training.provenance import json_sha256
 from pinn.training.step_rows import as_launched, step_features_of
+from pinn.trust.calibration import read_calibration
+from pinn.trust.known import served_gpus
 
 #: Of a deployment's loads, in order, one of so many is simulated: the panel is to be quick.
 EVERY = 3
 #: What whole steps ran on and the largest captured step, which their table does not say.
 STEPS_GPU, STEPS_GRAPH_TOKENS = "B300-SXM", 512
 
-COLUMNS = ("group", "configuration", "metric", "measured_s", "predicted_s")
+#: What the serving runs that teach ran on, which their table of scores does not say.
+RUNS_GPU = "H100-SXM"
+
+COLUMNS = ("group", "configuration", "metric", "gpu", "measured_s", "predicted_s")
 DEPLOYMENTS, RUNS, JUDGES, STEPS = "deployments", "serving runs", "judges", "whole steps"
 CAMPAIGN = "other campaign"
 
@@ -73,7 +79,8 @@ def panel_rows(checkpoint: Path, sources: Sources) -> pd.DataFrame:
         sources: Where further measurements are.
 
     Returns:
-        Table with ``COLUMNS``, times in seconds.
+        Table with ``COLUMNS``, times in seconds, and ``half``, the log half-width of the interval
+        below saturation (NaN where the checkpoint has none).
 
     Raises:
         PinnError: If a file cannot be used or belongs to another checkpoint.
@@ -84,7 +91,18 @@ def panel_rows(checkpoint: Path, sources: Sources) -> pd.DataFrame:
         parts.append(_judges(network, sources.judges))
     if sources.steps is not None and not learned_steps(checkpoint, sources.steps):
         parts.append(_steps(network, sources.steps))
-    return pd.concat(parts, ignore_index=True)[list(COLUMNS)]
+    found = pd.concat(parts, ignore_index=True)[list(COLUMNS)]
+    return found.assign(half=_half_widths(checkpoint, found))
+
+
+def _half_widths(checkpoint: Path, rows: pd.DataFrame) -> pd.Series:
+    try:
+        calibration = read_calibration(checkpoint)
+    except PinnError:
+        return pd.Series(np.nan, rows.index)
+    known = {name: load_gpu(name).name in served_gpus(checkpoint) for name in set(rows["gpu"])}
+    pairs = zip(rows["metric"], rows["gpu"], strict=True)
+    return pd.Series([calibration.half_width(m, known[g]) for m, g in pairs], rows.index)
 
 
 def _deployments(network: TrainedNetwork, left_out: dict[str, TrainedNetwork]) -> pd.DataFrame:
@@ -124,7 +142,8 @@ def _runs(checkpoint: Path) -> pd.DataFrame:
     scores = pd.read_csv(path, dtype={"stage": str})
     if CHECKPOINT_COLUMN in scores and set(scores[CHECKPOINT_COLUMN]) != {file_sha256(checkpoint)}:
         raise PinnError(f"{path} belongs to another checkpoint than {checkpoint}: train it anew")
-    return _of_scores(scores[scores["method"] == "network, model left out"], RUNS)
+    left_out = scores[scores["method"] == "network, model left out"]
+    return _of_scores(left_out.assign(gpu=RUNS_GPU), RUNS)
 
 
 def _judges(network: TrainedNetwork, path: Path) -> pd.DataFrame:
@@ -134,7 +153,9 @@ def _judges(network: TrainedNetwork, path: Path) -> pd.DataFrame:
         LinearLatency(run.deployment, beta, alpha)
         for run, beta, alpha in zip(runs, found.beta, found.alpha, strict=True)
     ]
-    return _of_scores(score_runs(runs, latencies, "network"), JUDGES)
+    gpus = {run.name: run.deployment.gpu.name for run in runs}
+    scores = score_runs(runs, latencies, "network")
+    return _of_scores(scores.assign(gpu=scores["run"].map(gpus)), JUDGES)
 
 
 def _of_scores(scores: pd.DataFrame, source: str) -> pd.DataFrame:
@@ -172,6 +193,7 @@ def _steps_of_runs(network: TrainedNetwork, path: Path) -> Iterator[pd.DataFrame
             {
                 "group": f"{STEPS}: {one.model}",
                 "configuration": one.run,
+                "gpu": STEPS_GPU,
                 "metric": np.where(one.batches.prefill_requests > 0, "ttft", "tpot"),
                 "measured_s": one.seconds,
                 "predicted_s": features @ beta,

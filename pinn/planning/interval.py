@@ -8,13 +8,10 @@ from pathlib import Path
 
 from pinn.errors import PinnError
 from pinn.planning.trial import Misjudged
-from pinn.simulator.run import Run
 from pinn.specs.deployment import Deployment
 from pinn.trust.calibration import read_calibration
 from pinn.trust.chance import ErrorLaw
-from pinn.trust.simulated import standing_step
-from pinn.trust.spread_parts import spread_parts
-from pinn.trust.step_interval import situation_of
+from pinn.trust.known import gpu_is_known
 
 
 @dataclass(frozen=True)
@@ -46,20 +43,18 @@ def widest(intervals: Sequence[Interval | None]) -> Interval | None:
     return replace(known[0], bad=Misjudged(step, request))
 
 
-def prediction_interval(checkpoint: Path, deployment: Deployment, run: Run) -> Interval | None:
+def prediction_interval(checkpoint: Path, deployment: Deployment) -> Interval | None:
     """The interval of a prediction; None where the checkpoint has none.
 
     Args:
         checkpoint: Of the prediction.
         deployment: Predicted.
-        run: Its mean step says which situation it is.
     """
     try:
         calibration = read_calibration(checkpoint)
-        situation = situation_of(checkpoint, deployment, standing_step(run))
+        known = gpu_is_known(checkpoint, deployment)
     except PinnError:
         return None
-    parts = spread_parts(situation)
-    step, request = (calibration.half_width(metric, parts) for metric in ("tpot", "ttft"))
+    step, request = (calibration.half_width(metric, known) for metric in ("tpot", "ttft"))
     law = calibration.error_law("tpot")
     return Interval(Misjudged(step, request), calibration.level, law)

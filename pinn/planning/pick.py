@@ -137,8 +137,8 @@ def _interval(candidate: Candidate, run: Run, brief: Brief) -> Interval | None:
     if candidate.is_calibrated:
         return None
     found = [
-        prediction_interval(brief.checkpoint, latency.deployment, part)
-        for part, latency in candidate.parts(run)
+        prediction_interval(brief.checkpoint, latency.deployment)
+        for _, latency in candidate.parts(run)
     ]
     return widest(found)
 

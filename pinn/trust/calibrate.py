@@ -15,11 +15,9 @@ from pinn.specs.files.read_report import file_sha256
 from pinn.trust.calibration import BELONGS, Calibration
 from pinn.trust.chance import error_law
 from pinn.trust.conformal import LEVEL, weighted_quantile
-from pinn.trust.coverage import auroc_table, coverage_table, nested_intervals
-from pinn.trust.half_widths import fit_spreads, half_widths
+from pinn.trust.coverage import coverage_table, nested_intervals
+from pinn.trust.half_widths import fit_half_widths, half_widths, row_weights
 from pinn.trust.kinds import kinds_of_errors
-from pinn.trust.spread_fit import row_weights
-from pinn.trust.spread_parts import SPREAD_PARTS
 
 
 def calibrate(
@@ -38,20 +36,18 @@ def calibrate(
         sources: For the record.
     """
     judged = nested_intervals(errors)
-    spreads = fit_spreads(errors)
-    half = half_widths(spreads, errors)["tpot"]
+    found = fit_half_widths(errors)
+    half = half_widths(found, errors)["tpot"]
     law = error_law(errors["tpot"].to_numpy(), half, row_weights(errors))
     metadata = load_checkpoint(checkpoint).metadata
     return Calibration(
         checkpoint_sha256=file_sha256(checkpoint),
         belongs={name: metadata[name] for name in BELONGS if name in metadata},
-        spreads=spreads,
+        half_widths=found,
         coefficients=coefficient_half_widths(coefficient_changes),
         kinds=kinds_of_errors(errors),
-        typical={name: float(errors[name].median()) for name in SPREAD_PARTS},
         sources=sources,
         coverage=_records(coverage_table(judged)),
-        auroc=_records(auroc_table(judged)),
         errors={"tpot": law.errors},
     )
 

@@ -17,10 +17,8 @@ from pinn.specs.files.write import replace_atomically
 from pinn.trust.chance import ErrorLaw, normal_law
 from pinn.trust.conformal import LEVEL
 from pinn.trust.kinds import KindErrors
-from pinn.trust.spread import Spread
-from pinn.trust.spread_parts import SPREAD_PARTS
 
-SCHEMA = "pinn intervals 2"
+SCHEMA = "pinn intervals 3"
 
 #: What a checkpoint says of itself that its intervals repeat.
 BELONGS = ("recipe_sha256", "data_sha256")
@@ -28,7 +26,27 @@ BELONGS = ("recipe_sha256", "data_sha256")
 #: Part of the coefficients -> metric whose error is common to all of them.
 _COMMON = {"beta": "tpot", "alpha": "ttft"}
 
+#: Metrics whose half-widths are learned.
+LEARNED = ("tpot", "ttft")
+
 Ends = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class HalfWidth:
+    """Half of an interval in log units.
+
+    Attributes:
+        known: On a GPU whose serving data were learned from.
+        unknown: On another.
+    """
+
+    known: float
+    unknown: float
+
+    def on(self, gpu_known: bool) -> float:
+        """The one for a GPU."""
+        return self.known if gpu_known else self.unknown
 
 
 @dataclass(frozen=True)
@@ -37,47 +55,48 @@ class Calibration:
 
     Attributes:
         checkpoint_sha256: Of the checkpoint's file.
-        spreads: ``tpot`` (step time) and ``ttft`` -> spread.
+        half_widths: ``tpot`` (step time) and ``ttft`` -> log half-width.
         coefficients: ``beta.NAME`` and ``alpha.NAME`` -> log half-width of its own change.
         kinds: Left-out rows by kind, and how wrong they were.
-        typical: Part of the spread -> its median over left-out rows.
         belongs: ``recipe_sha256`` and ``data_sha256`` of the checkpoint.
         sources: Experiments behind it, for the record.
         coverage: Rows of ``pinn.trust.coverage.coverage_table``: nested, never in-sample.
-        auroc: Rows of ``pinn.trust.coverage.auroc_table``: nested too.
         errors: ``tpot`` -> values of a ``pinn.trust.chance.ErrorLaw``; files of before have
             none.
         level: Share that intervals are to cover.
     """
 
     checkpoint_sha256: str
-    spreads: Mapping[str, Spread]
+    half_widths: Mapping[str, HalfWidth]
     coefficients: Mapping[str, float]
     kinds: Sequence[KindErrors]
-    typical: Mapping[str, float]
     belongs: Mapping[str, str] = field(default_factory=dict)
     sources: Sequence[Mapping[str, Any]] = ()
     coverage: Sequence[Mapping[str, Any]] = ()
-    auroc: Sequence[Mapping[str, Any]] = ()
     errors: Mapping[str, Sequence[float]] = field(default_factory=dict)
     level: float = LEVEL
 
-    def half_width(self, metric: str, parts: Mapping[str, float]) -> float:
-        """Log half-width of ``tpot`` or ``ttft``, where the spread's parts are these."""
-        return self.spreads[metric].half_width(parts)
+    def half_width(self, metric: str, gpu_known: bool) -> float:
+        """Log half-width of ``tpot`` or ``ttft``.
+
+        Args:
+            metric: Which.
+            gpu_known: Whether the checkpoint learned from serving data of the GPU.
+        """
+        return self.half_widths[metric].on(gpu_known)
 
     def error_law(self, metric: str) -> ErrorLaw:
         """How measured times lie around predicted ones; normal where that is not known."""
         known = self.errors.get(metric)
         return normal_law(self.level) if known is None else ErrorLaw(tuple(known))
 
-    def coefficient_interval(self, name: str, value: float, parts: Mapping[str, float]) -> Ends:
+    def coefficient_interval(self, name: str, value: float, gpu_known: bool) -> Ends:
         """Ends of the interval of a coefficient, such as ``beta.gemm``; 0 stays 0.
 
         Its own change when a group becomes known and the error of the times that it makes, TPOT
         for beta and TTFT for alpha, add up in quadrature.
         """
-        common = self.half_width(_COMMON[name.partition(".")[0]], parts)
+        common = self.half_width(_COMMON[name.partition(".")[0]], gpu_known)
         return around(value, math.hypot(self.coefficients[name], common))
 
 
@@ -99,12 +118,10 @@ def write_calibration(found: Calibration, path: Path) -> None:
         "checkpoint_sha256": found.checkpoint_sha256,
         **found.belongs,
         "sources": list(found.sources),
-        "spreads": {k: vars(v) for k, v in found.spreads.items()},
+        "half_widths": {k: vars(v) for k, v in found.half_widths.items()},
         "coefficients": dict(found.coefficients),
         "kinds": [vars(kind) for kind in found.kinds],
-        "typical": dict(found.typical),
         "coverage": list(found.coverage),
-        "auroc": list(found.auroc),
         "errors": {k: list(v) for k, v in found.errors.items()},
     }
     text = json.dumps(tree, indent=1) + "\n"
@@ -137,23 +154,21 @@ def _of_tree(tree: dict[str, Any], checkpoint: Path, path: Path) -> Calibration:
         )
     return Calibration(
         tree["checkpoint_sha256"],
-        {k: Spread(**v) for k, v in tree["spreads"].items()},
+        {k: HalfWidth(**v) for k, v in tree["half_widths"].items()},
         tree["coefficients"],
         tuple(KindErrors(**kind) for kind in tree["kinds"]),
-        tree["typical"],
         {name: tree[name] for name in BELONGS if name in tree},
         tuple(tree["sources"]),
         tuple(tree["coverage"]),
-        tuple(tree["auroc"]),
         tree.get("errors", {}),
         tree["level"],
     )
 
 
 def _is_current(tree: Any) -> bool:
-    """Whether this code wrote the layout, for the coefficients and parts that it has."""
+    """Whether this code wrote the layout, for the coefficients that it has."""
     return (
         tree.get("schema") == SCHEMA
         and set(tree["coefficients"]) == set(NAMES)
-        and all(set(spread["sizes"]) == set(SPREAD_PARTS) for spread in tree["spreads"].values())
+        and set(tree["half_widths"]) == set(LEARNED)
     )

@@ -6,30 +6,15 @@ from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
-from scipy.stats import rankdata
 
 from pinn.trust.conformal import LEVEL
-from pinn.trust.half_widths import METRICS, fit_spreads, half_widths
-
-#: Relative error from which a prediction counts as bad.
-BAD = 0.2
+from pinn.trust.half_widths import METRICS, fit_half_widths, half_widths, left_out_column
 
 #: Levels of the calibration curve.
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
 #: Columns that tell a judged row.
 _ROW = ["split", "row_id", "model", "shape", "gpu", "group"]
-
-
-def left_out_column(split: str) -> str | None:
-    """What a kind of split leaves out, of training and of the calibration alike; None for neither.
-
-    >>> left_out_column("leave-one-gpu-and-its-kernels-out")
-    'gpu'
-    """
-    if split.endswith("leave-one-model-out"):
-        return "shape"
-    return "gpu" if split.startswith("leave-one-gpu-") else None
 
 
 def nested_intervals(errors: pd.DataFrame, level: float = LEVEL) -> pd.DataFrame:
@@ -49,7 +34,7 @@ def nested_intervals(errors: pd.DataFrame, level: float = LEVEL) -> pd.DataFrame
     """
     found: list[pd.DataFrame] = []
     for left_out, rest, test in left_out_parts(errors):
-        half = half_widths(fit_spreads(rest, level), test)
+        half = half_widths(fit_half_widths(rest, level), test)
         about = test[_ROW].assign(left_out=left_out, level=level)
         found += [
             about.assign(
@@ -133,52 +118,3 @@ def calibration_curve(errors: pd.DataFrame) -> pd.DataFrame:
         coverage_table(nested_intervals(errors, level)).assign(level=level) for level in LEVELS
     ]
     return pd.concat(tables, ignore_index=True)
-
-
-def auroc_table(judged: pd.DataFrame, metric: str = "tpot") -> pd.DataFrame:
-    """Chance that a row with an error above 20 % has a wider interval than one below.
-
-    Returns:
-        One row per kind of split that has both good and bad rows: ``split``, ``bad`` (rows),
-        ``auroc``, ``largest`` (the group with most bad rows), ``largest_bad`` (its bad rows) and
-        ``auroc_without`` those bad rows; NaN where no other row is bad.
-    """
-    rows = []
-    for split, part in judged[judged["metric"] == metric].groupby("split", sort=False):
-        bad = is_bad(part["error"])
-        if bad.all() or not bad.any():
-            continue
-        largest = str(part.loc[bad, "group"].value_counts().idxmax())
-        of_largest = bad & (part["group"] == largest)
-        rest = part[~of_largest]
-        rows.append(
-            {
-                "split": split,
-                "bad": int(bad.sum()),
-                "auroc": round(auroc(bad, part["half"]), 4),
-                "largest": largest,
-                "largest_bad": int(of_largest.sum()),
-                "auroc_without": round(auroc(is_bad(rest["error"]), rest["half"]), 4),
-            }
-        )
-    return pd.DataFrame(
-        rows, columns=["split", "bad", "auroc", "largest", "largest_bad", "auroc_without"]
-    )
-
-
-def is_bad(error: pd.Series) -> pd.Series:
-    """Whether predictions are off by more than 20 %, given log(measured / predicted)."""
-    return np.abs(np.expm1(-error)) > BAD
-
-
-def auroc(bad: pd.Series, half: pd.Series) -> float:
-    """The area under the ROC curve, as the rank sum statistic; NaN where all rows are alike.
-
-    >>> auroc(pd.Series([False, True]), pd.Series([0.1, 0.2]))
-    1.0
-    """
-    if bad.all() or not bad.any():
-        return float("nan")
-    ranks = rankdata(half)
-    above = ranks[bad.to_numpy()].sum() - bad.sum() * (bad.sum() + 1) / 2
-    return float(above / (bad.sum() * (~bad).sum()))

@@ -1,4 +1,4 @@
-"""Everything known of left-out rows before they are measured: what their spread may hang on."""
+"""What is known of left-out rows before they are measured."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from dataclasses import dataclass
 import pandas as pd
 
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.specs.batch import parse_batch
 from pinn.specs.deployment import Deployment
 from pinn.specs.model import ModelSpec
 from pinn.trust.kernel_distance import kernel_distance
-from pinn.trust.kinds import kind_of, place_of
-from pinn.trust.spread_parts import SPREAD_PARTS, Situation, spread_parts
+from pinn.trust.kinds import Situation, kind_of, place_of
 
-#: Columns of a description: the kind of weights, what is known of the GPU, the whole distance from
-#: measured kernels, and a column per part of the spread.
-DESCRIPTION = ("kind", "place", "distance", *SPREAD_PARTS)
+#: Columns of a description: the kind of weights, what is known of the GPU, and the whole distance
+#: from measured kernels.
+DESCRIPTION = ("kind", "place", "distance")
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ def situation(kernels: KernelSurrogates, step: Step) -> Situation:
         PinnError: If the batch cannot be read or runs no kernel.
     """
     at = kernel_distance(kernels, step.deployment, step.batch)
-    return Situation(step.deployment, at, len(parse_batch(step.batch)), step.gpu_known)
+    return Situation(step.deployment, at, step.gpu_known)
 
 
 def described_steps(kernels: KernelSurrogates, steps: Sequence[Step]) -> pd.DataFrame:
@@ -54,7 +52,6 @@ def described_steps(kernels: KernelSurrogates, steps: Sequence[Step]) -> pd.Data
     found = [situation(kernels, step) for step in steps]
     rows = [
         {"kind": kind_of(s.deployment.model), "place": place_of(s), "distance": s.distance.total}
-        | spread_parts(s)
         for s in found
     ]
     return pd.DataFrame(rows, columns=list(DESCRIPTION))

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pinn.specs.deployment import Deployment
 from pinn.specs.model import ModelSpec
-from pinn.trust.spread_parts import Situation, weight_bits
+from pinn.specs.precision import Precision
+from pinn.trust.distance import KernelDistance
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,6 +25,21 @@ UNMEASURED = "a GPU without such kernels or serving data"
 
 #: Instead of a kind or a place: all of them.
 ANY = "any"
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What is known of a step before it is measured.
+
+    Attributes:
+        deployment: Model, GPU and configuration.
+        distance: Of the step from measured kernels.
+        gpu_known: Whether serving data of this GPU were learned from.
+    """
+
+    deployment: Deployment
+    distance: KernelDistance
+    gpu_known: bool
 
 
 @dataclass(frozen=True)
@@ -64,6 +81,11 @@ def kind_of(model: ModelSpec) -> str:
     if model.moe is not None:
         return f"{weight_bits(model.precisions.experts)}-bit experts"
     return f"{weight_bits(model.precisions.dense_ffn)}-bit dense weights"
+
+
+def weight_bits(found: Precision) -> int:
+    """Bits of a weight without its share of the scales: 32, 16, 8 or 4."""
+    return next(bits for bits in (32, 16, 8, 4) if 8 * found.bytes_per_weight >= bits)
 
 
 def place_of(situation: Situation) -> str:

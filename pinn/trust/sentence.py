@@ -7,14 +7,10 @@ from math import exp
 from typing import Any
 
 from pinn.trust.calibration import Calibration
-from pinn.trust.kinds import kind_of, nearest_kind, place_of
-from pinn.trust.spread_parts import SPREAD_PARTS, Situation, spread_parts
+from pinn.trust.kinds import Situation, kind_of, nearest_kind, place_of
 
 #: Most inputs that a sentence names.
 _NAMED = 4
-
-#: Intervals are as wide as usual up to this relative difference.
-_USUAL = 0.1
 
 
 def describe_trust(
@@ -29,16 +25,13 @@ def describe_trust(
 
     Returns:
         ``kind`` of weights, ``place`` (what is known of the GPU), ``kernel_distance``, its parts
-        ``by_operator``, ``beyond_left_out`` (whether it lies farther than every left-out row),
-        ``spread`` (part -> what it adds to the log half-width of step time) and ``sentence``.
+        ``by_operator``, ``beyond_left_out`` (whether it lies farther than every left-out row) and
+        ``sentence``.
     """
-    parts = spread_parts(situation)
-    sizes = calibration.spreads["tpot"].sizes
     farthest = max(kind.farthest for kind in calibration.kinds)
     beyond = situation.distance.total > farthest
     sentences = [
         _shown(situation, calibration),
-        _difference(parts, calibration),
         _distance(situation, farthest, beyond),
         _outside(outside),
     ]
@@ -48,7 +41,6 @@ def describe_trust(
         "kernel_distance": situation.distance.total,
         "by_operator": dict(situation.distance.by_operator),
         "beyond_left_out": beyond,
-        "spread": {name: sizes[name] * parts[name] for name in SPREAD_PARTS},
         "sentence": " ".join(sentence for sentence in sentences if sentence),
     }
 
@@ -68,23 +60,6 @@ def _shown(situation: Situation, calibration: Calibration) -> str:
     if (found.kind, found.place) == (kind, place):
         return f"{asked}: step times of left-out rows of that kind {off}"
     return f"{asked}: no left-out row was of that kind; step times of {found.words} {off}"
-
-
-def _difference(parts: Mapping[str, float], calibration: Calibration) -> str:
-    """Which part makes the interval wider or narrower than that of a typical left-out row."""
-    sizes, typical = calibration.spreads["tpot"].sizes, calibration.typical
-    added = {name: sizes[name] * (parts[name] - typical[name]) for name in SPREAD_PARTS}
-    usual = calibration.half_width("tpot", typical)
-    ratio = calibration.half_width("tpot", parts) / usual
-    if abs(ratio - 1) <= _USUAL:
-        return "Its interval is as wide as that of a typical left-out row."
-    sign = 1 if ratio > 1 else -1
-    name = max(added, key=lambda part: sign * added[part])
-    how = "wider" if sign > 0 else "narrower"
-    return (
-        f"Its interval is {100 * abs(ratio - 1):.0f} % {how} than that of a typical left-out row; "
-        f"most of the difference comes from {SPREAD_PARTS[name].words}."
-    )
 
 
 def _distance(situation: Situation, farthest: float, beyond: bool) -> str:

@@ -50,7 +50,7 @@ def end_figures(
 def figure_ends(
     value: Figures, fast: Figures, slow: Figures, ttft_half: float
 ) -> dict[str, tuple[float, float]]:
-    """The intervals of a run's mean figures; every one holds the value itself.
+    """The intervals of a run's means, or of the same percentile of all; each holds the value.
 
     TTFT has the wider of what simulating shows and of its own spread below saturation. E2E has
     simulated ends, moved by as much as TTFT's were.
@@ -61,7 +61,7 @@ def figure_ends(
         slow: Of the run with longer ones; NaN where nothing was served in time: no upper end.
         ttft_half: Log half-width of TTFT below saturation.
     """
-    found = {name: _ends(value[name], fast[name], slow[name]) for name in value}
+    found = {name: ends(value[name], fast[name], slow[name]) for name in value}
     low, high = found["ttft"]
     wider = (
         min(low, value["ttft"] * math.exp(-ttft_half)),
@@ -74,7 +74,8 @@ def figure_ends(
     return found | {"ttft": wider, "e2e": (max(shortest - (low - wider[0]), 0.0), longest + beyond)}
 
 
-def _ends(value: float, fast: float, slow: float) -> tuple[float, float]:
+def ends(value: float, fast: float, slow: float) -> tuple[float, float]:
+    """The least and the most of three; without end where the slow run has no value."""
     known = [x for x in (value, fast, slow) if not math.isnan(x)]
     return min(known), math.inf if math.isnan(slow) else max(known)
 

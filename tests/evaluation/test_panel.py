@@ -30,9 +30,8 @@ def rows(group="deployments: a", configurations=6, tpot=0.1, ttft=0.2, seed=0):
             for sign in (-1, 1):
                 off = sign * (error + 0.01 * draw.uniform(-1, 1))
                 found.append((group, f"c{i}", metric, 1.0, float(np.exp(off))))
-    return pd.DataFrame(
-        found, columns=["group", "configuration", "metric", "measured_s", "predicted_s"]
-    )
+    columns = ["group", "configuration", "metric", "measured_s", "predicted_s"]
+    return pd.DataFrame(found, columns=columns).assign(half=0.15)
 
 
 def panel(*tables):
@@ -45,6 +44,9 @@ def test_two_thirds_of_a_score_are_tpot_and_groups_count_the_same():
     assert scores.loc["deployments: a", "score"] == pytest.approx(40 / 3, rel=0.05)
     assert scores.loc["serving runs: b", "score"] == pytest.approx(1.0, abs=1.0)
     assert np.isnan(scores.loc["serving runs: b", "ttft"])
+    # All of TPOT's rows lie inside, none of TTFT's.
+    assert scores.loc["deployments: a", "inside"] == pytest.approx(50)
+    assert scores.loc["serving runs: b", "inside"] == pytest.approx(100)
     mean = scores["score"].iloc[:-1].mean()
     assert scores.loc["panel", "score"] == pytest.approx(mean)
     assert scores.loc["panel", "configurations"] == 8

@@ -6,17 +6,20 @@ from io import StringIO
 import numpy as np
 import pandas as pd
 import pytest
+from calibrations import small_calibration
 from rich.console import Console
 from run_cases import measured, operator_betas, three_runs
 
 from pinn.data.measured_runs import FIGURES
 from pinn.errors import PinnError
+from pinn.evaluation.serving_run_intervals import with_intervals
 from pinn.evaluation.serving_runs import ranking_inversions, score_runs, summarize_runs
 from pinn.evaluation.serving_runs_print import markdown_scores, print_scores, print_summary
 from pinn.evaluation.serving_runs_steady import score_steady_states, steady_itl_seconds
 from pinn.simulator.simulate import simulate
 from pinn.training.run_learner import run_latencies
 from pinn.training.run_scalars import RunFit
+from pinn.trust.calibration import calibration_path, write_calibration
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +46,25 @@ def test_every_figure_of_every_stage_is_scored(scored):
     assert len(scores) == len(runs) * 3 * len(FIGURES)
     np.testing.assert_allclose(scores["error_percent"], 10.0, atol=1e-6)
     assert set(scores["stage"]) == {"0", "1", "all"}
+
+
+def test_every_figure_lies_in_an_interval_as_wide_as_the_checkpoint_says(
+    scored, checkpoint_path, tmp_path
+):
+    runs, latencies, scores = scored
+    path = tmp_path / "pinn.safetensors"
+    path.write_bytes(checkpoint_path.read_bytes())
+    with pytest.raises(PinnError, match="no intervals at"):
+        with_intervals(scores, runs, latencies, path)
+    write_calibration(small_calibration(path), calibration_path(path))
+    found = with_intervals(scores, runs, latencies, path)
+    pd.testing.assert_frame_equal(found[scores.columns], scores)
+    assert (found["low_s"] < found["predicted_s"]).all()
+    assert (found["predicted_s"] < found["high_s"]).all()
+    ttft = found[found["figure"] == "ttft_mean_s"]
+    assert (np.log(ttft["high_s"] / ttft["predicted_s"]) >= 0.3 - 1e-9).all()
+    itl = found[found["figure"] == "itl_mean_s"]
+    assert (np.log(itl["high_s"] / itl["predicted_s"]) > 0.05).all()
 
 
 def test_the_summary_shows_every_model_and_overloaded_runs_apart(scored):

@@ -9,7 +9,6 @@ import pandas as pd
 
 from pinn.trust.half_widths import GAINS, METRICS
 from pinn.trust.kinds import MEASURED
-from pinn.trust.spread_parts import SPREAD_PARTS
 
 LOMO, LOGO = "leave-one-model-out", "leave-one-gpu-out"
 
@@ -28,7 +27,7 @@ def left_out_errors(
 
     Args:
         models: Number of models.
-        law: Part of the spread -> what it adds to the standard deviation, per unit.
+        law: What adds to the standard deviation: ``base``, and ``experts`` per share of the time.
         gpus: Number of GPUs.
         rows: Per group.
         seed: Of the draws.
@@ -52,9 +51,6 @@ def left_out_errors(
     table["shape"] = table["model"]
     table["group"] = table["model"] + " on " + table["gpu"]
     share = np.where(model % 2, 0.0, draw.uniform(0.2, 1.0, models * gpus))[of_row]
-    parts = {"base": 1.0, "experts": share, "gemm": 1 - share}
-    table = table.assign(
-        **{name: parts.get(name, 0.0) for name in SPREAD_PARTS}, **dict.fromkeys(GAINS, 1.0)
-    )
-    spread = sum(table[name] * size for name, size in law.items())
+    table = table.assign(**dict.fromkeys(GAINS, 1.0))
+    spread = law.get("base", 0.0) + law.get("experts", 0.0) * share
     return table.assign(**{m: draw.normal(0.0, 1.0, len(table)) * spread for m in METRICS})

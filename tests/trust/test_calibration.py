@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from calibrations import sizes, small_calibration
+from calibrations import small_calibration
 from left_out_errors import LOGO, LOMO, left_out_errors
 
 from pinn.coefficients.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -19,7 +19,7 @@ from pinn.trust.calibration import (
     read_calibration,
     write_calibration,
 )
-from pinn.trust.half_widths import fit_spreads
+from pinn.trust.half_widths import fit_half_widths
 
 
 @pytest.fixture
@@ -38,15 +38,15 @@ def written(checkpoint):
 
 def test_an_interval_is_a_factor_either_way(checkpoint):
     found = small_calibration(checkpoint)
-    half = found.half_width("tpot", sizes(base=1.0, experts=0.5))
-    assert half == pytest.approx(0.1 + 0.5 * 0.2)
+    half = found.half_width("tpot", gpu_known=False)
+    assert half == pytest.approx(0.2)
     low, high = around(2.0, half)
     assert low * high == pytest.approx(2.0**2)
     assert np.log(high / 2.0) == pytest.approx(half)
 
 
 def test_a_coefficient_has_its_own_change_and_the_error_common_to_all(checkpoint):
-    found, plain = small_calibration(checkpoint), sizes(base=1.0)
+    found, plain = small_calibration(checkpoint), True
     _, high = found.coefficient_interval("beta.gemm", 3.0, plain)
     assert np.log(high / 3.0) == pytest.approx(np.hypot(0.2, 0.1))
     _, high = found.coefficient_interval("alpha.completion.constant", 3.0, plain)
@@ -68,8 +68,8 @@ def test_intervals_of_another_checkpoint_are_refused(written):
     "break_it",
     [
         lambda tree: tree["coefficients"].pop("beta.gemm"),
-        lambda tree: tree["spreads"]["ttft"]["sizes"].pop("experts"),
-        lambda tree: tree.update(schema="pinn intervals 1"),
+        lambda tree: tree["half_widths"].pop("ttft"),
+        lambda tree: tree.update(schema="pinn intervals 2"),
     ],
 )
 def test_intervals_of_another_version_are_refused(written, break_it):
@@ -99,13 +99,12 @@ def test_calibrating_counts_what_was_left_out(tmp_path, checkpoint_path):
     for i, name in enumerate(NAMES):
         changes[name] = 0.01 * i
     found = calibrate(errors, changes, path, [{"experiment": "moe_ep"}])
-    assert found.spreads == fit_spreads(errors)
+    assert found.half_widths == fit_half_widths(errors)
     assert found.coefficients[NAMES[3]] == pytest.approx(0.03)
     assert found.belongs == marks
     assert found.checkpoint_sha256 == file_sha256(path)
     whole = {(kind.kind, kind.place): kind for kind in found.kinds}[("any", "any")]
     assert (whole.rows, whole.models) == (64, 4)
-    assert found.typical["base"] == 1.0
     assert {row["split"] for row in found.coverage} == {LOMO, LOGO}
     write_calibration(found, calibration_path(path))
     assert read_calibration(path).belongs == marks

@@ -1,22 +1,12 @@
-"""Coverage is judged by intervals that never saw the group; AUROC against scikit-learn."""
+"""Coverage is judged by intervals that never saw the group."""
 
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from left_out_errors import LOGO, LOMO, left_out_errors
-from sklearn.metrics import roc_auc_score
 
-from pinn.trust.coverage import (
-    auroc,
-    auroc_table,
-    coverage_table,
-    is_bad,
-    left_out_column,
-    nested_intervals,
-)
-from pinn.trust.half_widths import METRICS
+from pinn.trust.coverage import coverage_table, nested_intervals
+from pinn.trust.half_widths import METRICS, left_out_column
 from pinn.trust.run_errors import RUNS_LEFT_OUT
 
 LAW = {"base": 0.02, "experts": 0.1}
@@ -89,35 +79,3 @@ def test_every_model_counts_once_in_the_table():
     # upper - lower = predicted x (e^half - e^-half)
     np.testing.assert_allclose(table["width"], [0.8, 0.4, 1.2, 0.4, 0.6], atol=1e-4)
     assert table.loc["all", "median_width"] == pytest.approx(0.5, abs=1e-4)
-
-
-ROWS = st.lists(st.tuples(st.sampled_from([-0.5, 0.0, 0.4]), st.integers(0, 5)), min_size=2)
-
-
-@given(rows=ROWS)
-def test_the_auroc_is_that_of_scikit_learn(rows):
-    errors = pd.DataFrame(rows, columns=["error", "half"])
-    bad = is_bad(errors["error"])
-    if bad.nunique() == 1:
-        assert np.isnan(auroc(bad, errors["half"]))
-    else:
-        assert auroc(bad, errors["half"]) == pytest.approx(roc_auc_score(bad, errors["half"]))
-
-
-def test_the_auroc_is_shown_without_the_largest_group_of_bad_rows():
-    judged = pd.DataFrame(
-        {
-            "split": LOMO,
-            "metric": "tpot",
-            "group": ["a", "a", "a", "b", "b", "c"],
-            "error": [0.5, 0.5, 0.0, 0.5, 0.0, 0.0],
-            "half": [0.9, 0.8, 0.1, 0.1, 0.2, 0.3],
-        }
-    )
-    (row,) = auroc_table(judged).to_dict("records")
-    assert row["largest"] == "a"
-    assert (row["bad"], row["largest_bad"]) == (3, 2)
-    assert row["auroc"] == pytest.approx((3 + 3 + 0.5) / 9, abs=1e-4)
-    assert row["auroc_without"] == pytest.approx(0.5 / 3, abs=1e-4)
-    good = judged.assign(error=0.0)
-    assert auroc_table(good).empty

@@ -14,7 +14,6 @@ from pinn.simulator.many import Job
 from pinn.simulator.workloads.workload import Workload
 from pinn.trust.described import Step, decode_step, situation
 from pinn.trust.run_errors import FIGURES, run_error_rows
-from pinn.trust.spread_parts import spread_parts
 
 
 @pytest.fixture
@@ -42,8 +41,8 @@ def test_a_run_that_is_predicted_by_what_made_it_has_no_error(latency, h100_kern
     assert [row[metric] for metric in ("tpot", "ttft", "e2e")] == pytest.approx([0, 0, 0])
     assert 0 < row["ttft_share"] < 0.5
     load = decode_step(row["concurrency"], row["prompt_tokens"], row["output_tokens"])
-    parts = spread_parts(situation(h100_kernels, Step(latency.deployment, load)))
-    assert {name: row[name] for name in parts} == pytest.approx(parts)
+    at = situation(h100_kernels, Step(latency.deployment, load))
+    assert row["distance"] == pytest.approx(at.distance.total)
 
 
 def test_an_error_over_its_gain_is_that_of_the_step_time(latency, h100_kernels):

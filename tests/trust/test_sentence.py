@@ -8,8 +8,8 @@ from pinn.specs.deployment import Deployment
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.serving import ServingSpec
 from pinn.trust.distance import KernelDistance
+from pinn.trust.kinds import Situation
 from pinn.trust.sentence import describe_trust
-from pinn.trust.spread_parts import Situation
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def describe(tmp_path):
         deployment = Deployment(load_model(model), load_gpu("H100"), ServingSpec())
         shares = {"gemm": 1 - experts, "experts": experts}
         distance = KernelDistance(stretch, {"gemm": stretch}, 0.0, 0.0, shares)
-        return describe_trust(Situation(deployment, distance, 8, known), outside or {}, calibration)
+        return describe_trust(Situation(deployment, distance, known), outside or {}, calibration)
 
     return of
 
@@ -33,9 +33,8 @@ def test_left_out_rows_of_the_same_kind_are_quoted(describe):
     assert (found["kind"], found["place"]) == ("4-bit experts", "a measured GPU")
     assert found["sentence"] == (
         "4-bit experts on a measured GPU: step times of left-out rows of that kind (277 rows of 2 "
-        "models) were off by 8 % in the median, by more than 19 % in one of ten. Its interval is "
-        "as wide as that of a typical left-out row. Weighted by time, its kernels' sizes and GPUs "
-        "differ from measured ones by a factor of 1.00."
+        "models) were off by 8 % in the median, by more than 19 % in one of ten. Weighted by time, "
+        "its kernels' sizes and GPUs differ from measured ones by a factor of 1.00."
     )
 
 
@@ -51,23 +50,6 @@ def test_where_no_row_was_of_the_kind_the_nearest_is_named(describe):
         "no left-out row was of that kind; step times of all (650 rows of 5 models)"
         in found["sentence"]
     )
-
-
-def test_the_part_that_makes_the_difference_is_named(describe):
-    # 0.1 + 0.2 x 0.25 at a typical row.
-    found = describe(experts=0.0)
-    assert (
-        "Its interval is 33 % narrower than that of a typical left-out row; most of the difference "
-        "comes from experts." in found["sentence"]
-    )
-    found = describe("openai/gpt-oss-120b", experts=1.0)
-    assert (
-        "Its interval is 100 % wider than that of a typical left-out row; most of the difference "
-        "comes from experts." in found["sentence"]
-    )
-    assert found["spread"]["experts"] == pytest.approx(0.2)
-    found = describe(experts=0.25, stretch=1.0)
-    assert "most of the difference comes from sizes far from measured kernels." in found["sentence"]
 
 
 def test_inputs_beyond_their_range_are_named_the_first_four(describe):

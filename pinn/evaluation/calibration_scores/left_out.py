@@ -38,9 +38,7 @@ from pinn.training.serving_rows import ServingRows, serving_rows
 from pinn.trust.calibrate import coefficient_half_widths
 from pinn.trust.coefficient_errors import FoldNetwork, coefficient_changes
 from pinn.trust.conformal import NORMAL_QUANTILE
-from pinn.trust.described import Step, situation
-from pinn.trust.half_widths import fit_spreads
-from pinn.trust.spread_parts import spread_parts
+from pinn.trust.half_widths import fit_half_widths
 
 _FIGURES = ("itl_mean_s", "ttft_mean_s")
 _SPLIT = "leave-one-model-out"
@@ -147,7 +145,8 @@ def _doubts(
     found = {}
     for name in networks:
         mine = [d for d in rows.deployments if d.model.name == name]
-        spreads = fit_spreads(errors[~errors["row_id"].isin(_rows_of(rows, name))])
+        others = fit_half_widths(errors[~errors["row_id"].isin(_rows_of(rows, name))])
+        wide = [others["tpot"].known, max(half.known for half in others.values())]
         folds = [
             FoldNetwork(_SPLIT, tuple(d for d in rows.deployments if d.model.name == other), path)
             for other, path in networks.items()
@@ -155,11 +154,7 @@ def _doubts(
         ]
         half = coefficient_half_widths(coefficient_changes(checkpoint, folds))
         own = np.array([half[each] for each in NAMES]) / NORMAL_QUANTILE
-        kernels = KernelSurrogates.load(checkpoint.with_name("kernels") / networks[name].stem)
         for deployment in mine:
-            parts = [spread_parts(situation(kernels, Step(deployment, step))) for step in STEPS]
-            wide = [spreads["tpot"].half_width(parts[0]),
-                    max(s.half_width(parts[1]) for s in spreads.values())]  # fmt: skip
             batches = [parse_batch(step) for step in STEPS]
             sums = sum_batches(batches, deployment.model.window_tokens)
             features = step_features(step_costs([deployment]), sums)

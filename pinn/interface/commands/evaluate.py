@@ -120,12 +120,15 @@ def serving_runs(
     """Simulate measured serving runs and score what their clients see.
 
     Per run and stage the errors of E2E, TTFT (mean, p90, p99) and mean ITL, a summary over runs,
-    and the pairs of runs whose p99 E2E comes out in the wrong order.
+    and the pairs of runs whose p99 E2E comes out in the wrong order. With --json or --out the
+    network's figures have the ends of their 90 % intervals (low_s, high_s), for two more
+    simulations a run.
 
     Example: pinn evaluate serving-runs runs.csv --model-configs configs --json s.json
     """
     import pandas as pd
 
+    from pinn.evaluation.serving_run_intervals import with_intervals
     from pinn.evaluation.serving_runs import ranking_inversions, score_runs, summarize_runs
     from pinn.evaluation.serving_runs_print import markdown_scores, print_scores, print_summary
     from pinn.interface.commands.json_output import write_json
@@ -135,11 +138,16 @@ def serving_runs(
 
     runs = _read(path, gpu, model_configs, seed)
     doing(f"simulating {len(runs):,} runs")
-    methods = _latencies(runs, find_checkpoint(checkpoint), kernels)
-    scores = pd.concat(
-        [score_runs(runs, latencies, method) for method, latencies in methods.items()],
-        ignore_index=True,
-    )
+    path_of = find_checkpoint(checkpoint)
+    methods = _latencies(runs, path_of, kernels)
+    tables = {method: score_runs(runs, found, method) for method, found in methods.items()}
+    without = None
+    if json_path is not None or out is not None:
+        try:
+            tables["network"] = with_intervals(tables["network"], runs, methods["network"], path_of)
+        except PinnError as error:
+            without = str(error)
+    scores = pd.concat(tables.values(), ignore_index=True)
     summary = summarize_runs(scores)
     inversions = {
         str(method): ranking_inversions(of_method)
@@ -152,6 +160,8 @@ def serving_runs(
         print_scores(scores)
     print_summary(summary, inversions)
     steady = _steady_states(runs, methods) if steady_state else None
+    if without is not None:
+        typer.echo(f"No intervals: {without}")
     if out is not None:
         write_frame(scores, out)
     write_json(_document(scores, summary, inversions, steady), json_path)

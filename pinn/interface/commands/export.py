@@ -88,7 +88,7 @@ def table(
     skip_invalid: SkipInvalid = False,
     intervals: Annotated[
         bool,
-        typer.Option(help="Ends of 90 % intervals where they are known; some 30 ms a row."),
+        typer.Option(help="Ends of 90 % intervals where they are known."),
     ] = True,
 ) -> None:
     """Flat coefficient tables, a row per configuration, which the Go package loads.

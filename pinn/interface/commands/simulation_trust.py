@@ -1,4 +1,4 @@
-"""Intervals of a simulation's means and what left-out data showed, beside its figures."""
+"""Intervals of a simulation's figures and what left-out data showed, beside them."""
 
 from __future__ import annotations
 
@@ -18,19 +18,24 @@ from pinn.training.calibration.posterior_intervals import posterior_step_half_wi
 from pinn.trust.calibration import Ends, read_calibration
 from pinn.trust.conformal import LEVEL
 from pinn.trust.sentence import describe_trust
-from pinn.trust.simulated import Figures, end_figures, figure_ends, standing_step
-from pinn.trust.spread_parts import spread_parts
+from pinn.trust.simulated import Figures, end_figures, ends, figure_ends, standing_step
 from pinn.trust.step_distance import outside_inputs
 from pinn.trust.step_interval import situation_of
 
-#: Figure of a run -> what people call its mean.
+#: Figure of a run -> what people call it.
 _FIGURES = {"e2e": "end to end", "ttft": "first token", "itl": "between tokens", "step": "step"}
+
+#: What is said of figures, and of which.
+_TAILS = {"mean": tuple(_FIGURES), "p99": ("e2e", "ttft", "itl")}
+
+#: Rates: they fall where times rise.
+_RATES = {"responses_per_sec": "requests/s", "tokens_per_sec": "tokens/s"}
 
 
 def simulation_trust(
     run: Run, job: Job, latency: LinearLatency, checkpoint: Path
 ) -> dict[str, Any]:
-    """Intervals of a run's mean figures and what left-out data showed, ready for JSON.
+    """Intervals of a run's figures and what left-out data showed, ready for JSON.
 
     The run is simulated twice more, with all times at either end of their intervals.
 
@@ -41,8 +46,9 @@ def simulation_trust(
         checkpoint: The network.
 
     Returns:
-        ``level``; ``figures``: name of a mean in milliseconds -> its two ends, the upper one None
-        where the slow end serves nothing; ``slow_end_unserved``: share of requests that are not
+        ``level``; ``figures``: name of a mean or 99th percentile in milliseconds, or of a rate ->
+        its two ends, the upper one None where the slow end serves nothing (a percentile's times
+        are off as the means are); ``slow_end_unserved``: share of requests that are not
         served to the end there; ``distance``: as ``describe_trust``. Or ``missing``, the reason
         why there are none.
     """
@@ -54,8 +60,7 @@ def simulation_trust(
         outside = outside_inputs(checkpoint, job.deployment)
     except PinnError as error:
         return {"missing": str(error)}
-    parts = spread_parts(situation)
-    step, ttft = (calibration.half_width(metric, parts) for metric in METRICS)
+    step, ttft = (calibration.half_width(metric, situation.gpu_known) for metric in METRICS)
     figures, unserved = _simulated_ends(run, job, latency, step, ttft)
     return {
         "level": calibration.level,
@@ -68,11 +73,12 @@ def simulation_trust(
 _UNSERVED = "unserved"
 
 
-def _mean_figures(run: Run) -> Figures:
-    """Means in milliseconds, and the share of requests that were not served to the end."""
+def _figures(run: Run) -> Figures:
+    """Means, percentiles, rates, and the share of requests that were not served to the end."""
     statistics = run_statistics(run)
-    means = {name: float(statistics[f"{name}_mean_ms"]) for name in _FIGURES}
-    return means | {_UNSERVED: 1 - float(run.requests.finished.mean())}
+    times = [f"{name}_{tail}_ms" for tail, names in _TAILS.items() for name in names]
+    found = {name: float(statistics[name]) for name in (*times, *_RATES)}
+    return found | {_UNSERVED: 1 - float(run.requests.finished.mean())}
 
 
 def posterior_trust(
@@ -100,15 +106,17 @@ def posterior_trust(
 def _simulated_ends(
     run: Run, job: Job, latency: LinearLatency, step: float, ttft: float
 ) -> tuple[dict[str, tuple[float, float | None]], float]:
-    """Ends of the means, and the share of requests that the slow end does not serve."""
-    fast, slow = end_figures(job, latency, step, ttft, _mean_figures)
-    unserved = slow.pop(_UNSERVED)
-    value = _mean_figures(run)
-    del value[_UNSERVED], fast[_UNSERVED]
-    # No gaps where outputs are one token.
-    value = {name: seconds for name, seconds in value.items() if not math.isnan(seconds)}
-    ends = figure_ends(value, fast, slow, ttft)
-    return {f"{name}_mean_ms": _finite(pair) for name, pair in ends.items()}, unserved
+    """Ends of the figures, and the share of requests that the slow end does not serve."""
+    fast, slow = end_figures(job, latency, step, ttft, _figures)
+    value = _figures(run)
+    found: dict[str, Ends] = {n: ends(value[n], fast[n], slow[n]) for n in _RATES}
+    for tail, names in _TAILS.items():
+        # No gaps where outputs are one token.
+        keys = {n: k for n in names if not math.isnan(value[k := f"{n}_{tail}_ms"])}
+        one, quick, late = ({n: of[k] for n, k in keys.items()} for of in (value, fast, slow))
+        of_tail = figure_ends(one, quick, late, ttft)
+        found |= {keys[name]: pair for name, pair in of_tail.items()}
+    return {name: _finite(pair) for name, pair in found.items()}, slow[_UNSERVED]
 
 
 def _finite(ends: Ends) -> tuple[float, float | None]:
@@ -119,14 +127,23 @@ def simulation_lines(trust: Mapping[str, Any], statistics: Mapping[str, Any]) ->
     """The same for people."""
     if "missing" in trust:
         return [f"No intervals: {trust['missing']}."]
-    means = [
-        f"{label} {statistics[f'{name}_mean_ms']:,.4g} ({_written(trust['figures'][key])})"
-        for name, label in _FIGURES.items()
-        if (key := f"{name}_mean_ms") in trust["figures"]
+    figures = trust["figures"]
+    shown = {
+        tail: [
+            f"{label} {statistics[key]:,.4g} ({_written(figures[key])})"
+            for name, label in _FIGURES.items()
+            if (key := f"{name}_{tail}_ms") in figures
+        ]
+        for tail in _TAILS
+    }
+    rates = [
+        f"{statistics[name]:,.4g} {label} ({_written(figures[name])})"
+        for name, label in _RATES.items()
     ]
     lines = [
         f"{100 * trust['level']:.0f} % intervals of the means (ms), simulated at the ends of the "
-        f"step time's: {'; '.join(means)}."
+        f"step time's: {'; '.join(shown['mean'])}.",
+        f"The same of 99th percentiles: {'; '.join(shown['p99'])}. Rates: {'; '.join(rates)}.",
     ]
     if trust["slow_end_unserved"] > 1 - float(statistics["completed_requests"]) / max(
         statistics["injected_requests"], 1

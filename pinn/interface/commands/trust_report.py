@@ -16,7 +16,6 @@ from pinn.trust.calibration import Calibration, around, read_calibration
 from pinn.trust.conformal import LEVEL
 from pinn.trust.distance import REFERENCE_BATCH
 from pinn.trust.sentence import describe_trust
-from pinn.trust.spread_parts import spread_parts
 from pinn.trust.step_interval import situation_of, step_half_width
 
 #: Metric -> what people call it.
@@ -47,15 +46,15 @@ def with_trust(report: dict[str, Any], checkpoint: Path, deployment: Deployment)
     nearest = report["distance"]["nearest_measured"]
     if nearest is not None:
         sentence += f" The nearest measured deployment is {nearest}."
-    parts = spread_parts(situation)
+    known = situation.gpu_known
     return report | {
-        "beta": _with_ends("beta", report["beta"], calibration, parts),
-        "alpha": _with_ends("alpha", report["alpha"], calibration, parts),
+        "beta": _with_ends("beta", report["beta"], calibration, known),
+        "alpha": _with_ends("alpha", report["alpha"], calibration, known),
         "batches": batches,
         "distance": report["distance"] | described | {"sentence": sentence},
         "intervals": {
             "level": calibration.level,
-            **{metric: around(1.0, calibration.half_width(metric, parts)) for metric in METRICS},
+            **{metric: around(1.0, calibration.half_width(metric, known)) for metric in METRICS},
         },
     }
 
@@ -98,13 +97,15 @@ def _with_ends(
     part: str,
     entries: Mapping[str, dict[str, Any]],
     calibration: Calibration,
-    parts: Mapping[str, float],
+    gpu_known: bool,
 ) -> dict[str, dict[str, Any]]:
     """Entries with ``low`` and ``high``; alphas that no data taught have none."""
     found = {}
     for name, entry in entries.items():
         if entry.get("taught", True):
-            low, high = calibration.coefficient_interval(f"{part}.{name}", entry["value"], parts)
+            low, high = calibration.coefficient_interval(
+                f"{part}.{name}", entry["value"], gpu_known
+            )
             entry = entry | {"low": low, "high": high}
         found[name] = entry
     return found

@@ -102,7 +102,8 @@ def test_a_simulation_has_intervals_of_its_means(run_trusted, workload, tmp_path
     assert "90 % intervals of the means (ms), simulated at the ends" in result.stdout
     report = json.loads(out.read_text())
     figures = report["intervals"]["figures"]
-    assert set(figures) == {"e2e_mean_ms", "ttft_mean_ms", "itl_mean_ms", "step_mean_ms"}
+    tails = {f"{name}_{tail}_ms" for name in ("e2e", "ttft", "itl") for tail in ("mean", "p99")}
+    assert set(figures) == tails | {"step_mean_ms", "responses_per_sec", "tokens_per_sec"}
     for name, (low, high) in figures.items():
         assert low < report[name] < high
     assert report["intervals"]["distance"]["sentence"] in result.stdout
