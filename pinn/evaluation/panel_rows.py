@@ -175,9 +175,10 @@ def learned_steps(checkpoint: Path, steps: Path) -> bool:
     order; the first two hashes stand beside it.
     """
     metadata = load_checkpoint(checkpoint).metadata
-    tables = [source["table_sha256"] for source in metadata["sources"]]
-    of_rows, of_runs = (*tables, None)[:2]
-    return metadata["data_sha256"] == json_sha256(of_rows, of_runs, file_sha256(steps))
+    of_rows, *others = metadata["sources"]
+    runs = [one["table_sha256"] for one in others if one["schema"] == "serving runs"]
+    tables = (of_rows["table_sha256"], runs[0] if runs else None, file_sha256(steps))
+    return metadata["data_sha256"] == json_sha256(*tables)
 
 
 def _steps(network: TrainedNetwork, path: Path) -> pd.DataFrame:

@@ -104,7 +104,10 @@ def test_steps_that_taught_a_checkpoint_do_not_judge_it(tmp_path, checkpoint_pat
     steps.write_text("a table")
     of_steps = file_sha256(steps) if taught else None
     metadata = {
-        "sources": [{"table_sha256": "rows"}, {"table_sha256": "runs"}],
+        "sources": [
+            {"schema": "deployments", "table_sha256": "rows"},
+            {"schema": "serving runs", "table_sha256": "runs"},
+        ],
         "data_sha256": json_sha256("rows", "runs", of_steps),
     }
     path = tmp_path / "pinn.safetensors"

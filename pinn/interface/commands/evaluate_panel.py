@@ -53,11 +53,13 @@ def panel(
         ledger_line,
         sum_up,
     )
-    from pinn.evaluation.panel_rows import Sources, panel_rows
+    from pinn.evaluation.panel_rows import Sources, learned_steps, panel_rows
     from pinn.specs.data_folder import find_checkpoint
     from pinn.specs.files.csv_cells import read_frame, write_frame
 
     path = find_checkpoint(checkpoint)
+    if steps is not None and learned_steps(path, steps):
+        typer.echo(f"{path} learned from {steps}: whole steps do not judge it", err=True)
     found = sum_up(panel_rows(path, Sources(judges, steps)))
     scores = group_scores(found)
     if out is not None:
