@@ -32,7 +32,7 @@ def panel(
     ] = None,
     ledger: Annotated[
         str | None,
-        typer.Option("--ledger", metavar="WHAT", help="Add a line to ledger.csv beside it."),
+        typer.Option("--ledger", metavar="WHAT", help="Add a line to ledger.csv beside the shipped one."),
     ] = None,
     out: Annotated[
         Path | None, output("--out", "Also write errors by configuration, as CSV.", ".csv")
@@ -70,7 +70,8 @@ def panel(
         table, verdict = compare_panels(read_frame(against, "write one with --out"), found)
         typer.echo(f"{panel_table(table)}\n\nB is {verdict}.")
     if ledger is not None:
-        add_to_ledger(path.with_name("ledger.csv"), ledger_line(path, scores, ledger))
+        ledger_path = find_checkpoint().with_name("ledger.csv")
+        add_to_ledger(ledger_path, ledger_line(path, scores, ledger))
 
 
 def panel_table(table: pd.DataFrame) -> str:
