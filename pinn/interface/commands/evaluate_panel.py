@@ -32,7 +32,9 @@ def panel(
     ] = None,
     ledger: Annotated[
         str | None,
-        typer.Option("--ledger", metavar="WHAT", help="Add a line to ledger.csv beside the shipped one."),
+        typer.Option(
+            "--ledger", metavar="WHAT", help="Add a line to the ledger.csv of the shipped one."
+        ),
     ] = None,
     out: Annotated[
         Path | None, output("--out", "Also write errors by configuration, as CSV.", ".csv")
