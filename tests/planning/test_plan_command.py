@@ -95,7 +95,9 @@ def test_a_row_says_what_its_fleet_holds(plan, folder):
         assert together.per_s >= plan.ask.rate_per_s
         assert together.per_s > (choice.replicas - 0.3) * one.per_s
         assert choice.utilization == plan.ask.rate_per_s / together.per_s <= 1
-        rate, low, high = (f"{x:.3g}" for x in (together.per_s, *together.interval_per_s))
+        rate, low, high = (
+            f"{x:#.3g}".rstrip(".") for x in (together.per_s, *together.interval_per_s)
+        )
         assert f"{rate} ({low} to {high})" in printed
     first = plan.choices[0]
     assert first.replicas == 1 or f"{first.replicas} replicas together hold" in printed
