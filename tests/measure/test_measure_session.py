@@ -61,7 +61,7 @@ def test_a_batch_that_does_not_fit_is_passed_over(llama_8b_h100, tmp_path):
 
 @pytest.mark.parametrize(
     "limits",
-    [{}, {"seats": 4, "budget": 512, "longest": 600, "cache": 2048, "shares": False}],
+    [{}, {"max_num_seqs": 4, "budget": 512, "longest": 600, "cache": 2048, "shares": False}],
     ids=["H100", "small"],
 )
 def test_what_comes_first_fits(llama_8b_h100, limits):

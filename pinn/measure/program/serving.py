@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -15,8 +16,8 @@ from typing import Any
 
 from pinn.measure.program.errors import MeasuringError
 
-#: Clients of the two closed loops, and requests of each; the open loop asks for this share of what
-#: the larger loop was served.
+#: Clients of the two closed loops, where the KV cache holds as many, and requests of each; the open
+#: loop asks for this share of what the larger loop was served.
 CLOSED, OPEN_REQUESTS, OPEN_SHARE = {4: 24, 32: 96}, 60, 0.6
 
 #: Tokens of prompts and outputs, where the model's context has room for four times as many.
@@ -25,7 +26,7 @@ PROMPT, OUTPUT = 1000, 200
 #: Longest start of a server, in seconds.
 _START = 900.0
 
-_ADDRESS, _FOLDER, _LOG = "127.0.0.1", "serving", "server.log"
+_ADDRESS, _FOLDER, _LOG, _COLD = "127.0.0.1", "serving", "server.log", "cold.json"
 
 #: How vLLM is called where its command is not in the path.
 VLLM = (sys.executable, "-m", "vllm.entrypoints.cli.main")
@@ -89,16 +90,17 @@ def _loads(
     is_asked: Callable[[], bool],
 ) -> list[str]:
     longest = int(_get(address + "/v1/models")["data"][0].get("max_model_len") or 4 * PROMPT)
-    prompt = min(PROMPT, longest // 4)
-    lengths = ["--random-input-len", str(prompt), "--random-output-len",
-               str(min(OUTPUT, longest // 8))]  # fmt: skip
+    prompt, output = min(PROMPT, longest // 4), min(OUTPUT, longest // 8)
+    most = _held(_text(address + "/metrics"), prompt + output)
     files: list[str] = []
     throughput = 0.0
     end = time.monotonic() + seconds
+    closed = {min(n, most): count for n, count in CLOSED.items()}
     loads = [(f"closed_{n}.json", ["--max-concurrency", str(n), "--num-prompts", str(count)])
-             for n, count in CLOSED.items()]  # fmt: skip
-    loads.append(("open.json", []))
-    for name, load in loads:
+             for n, count in closed.items()]  # fmt: skip
+    # What is done once is no part of a load.
+    loads = [(_COLD, ["--max-concurrency", "4", "--num-prompts", "8"]), *loads, ("open.json", [])]
+    for seed, (name, load) in enumerate(loads):
         if is_asked() or time.monotonic() >= end:
             break
         if not load:
@@ -106,9 +108,10 @@ def _loads(
             load = ["--request-rate", f"{rate:.4g}", "--num-prompts", str(OPEN_REQUESTS)]
         command = [
             *program, "bench", "serve", "--backend", "vllm", "--base-url", address, "--endpoint",
-            "/v1/completions", "--model", model, "--dataset-name", "random", *lengths,
-            "--ignore-eos", "--save-result", "--result-dir", folder, "--result-filename", name,
-            *load,
+            "/v1/completions", "--model", model, "--dataset-name", "random", "--random-input-len",
+            str(prompt), "--random-output-len", str(output), "--seed", str(seed),
+            "--ignore-eos", "--save-result", "--save-detailed", "--result-dir", folder,
+            "--result-filename", name, *load,
         ]  # fmt: skip
         path = os.path.join(folder, name)
         try:
@@ -122,6 +125,9 @@ def _loads(
             last = (done.stderr or done.stdout).strip().splitlines()[-1:]
             say(f"{name}: the load generator failed: {''.join(last)[:300]}")
             break
+        if name == _COLD:
+            os.remove(path)
+            continue
         with open(path, encoding="utf-8") as file:
             throughput = float(json.load(file).get("request_throughput") or throughput)
         files.append(path)
@@ -163,7 +169,21 @@ def _wait(server: Any, address: str, log: str, is_asked: Callable[[], bool]) -> 
     raise MeasuringError(f"the server was not ready after {_START:.0f} s: see {log}")
 
 
+def _held(page: str, tokens: int) -> int:
+    """Requests of so many tokens that the KV cache of a metrics page holds; at least one."""
+    info = next((line for line in page.splitlines() if "cache_config_info{" in line), "")
+    sizes = [re.search(rf'\b{name}="(\d+)"', info) for name in ("num_gpu_blocks", "block_size")]
+    if not all(sizes):
+        return max(CLOSED)
+    blocks, size = (int(found[1]) for found in sizes if found)
+    return max(blocks * size // tokens, 1)
+
+
 def _get(address: str) -> Any:
+    return json.loads(_text(address))
+
+
+def _text(address: str) -> str:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(address, timeout=5) as answer:
-        return json.load(answer)
+        return str(answer.read().decode())
