@@ -8,10 +8,12 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from pinn.measure.program.errors import MeasuringError
@@ -93,46 +95,59 @@ def _loads(
     prompt, output = min(PROMPT, longest // 4), min(OUTPUT, longest // 8)
     most = _held(_text(address + "/metrics"), prompt + output)
     files: list[str] = []
-    throughput = 0.0
-    end = time.monotonic() + seconds
-    closed = {min(n, most): count for n, count in CLOSED.items()}
-    loads = [(f"closed_{n}.json", ["--max-concurrency", str(n), "--num-prompts", str(count)])
-             for n, count in closed.items()]  # fmt: skip
+    throughput, end = 1.0, time.monotonic() + seconds
     # What is done once is no part of a load.
-    loads = [(_COLD, ["--max-concurrency", "4", "--num-prompts", "8"]), *loads, ("open.json", [])]
-    for seed, (name, load) in enumerate(loads):
-        if is_asked() or time.monotonic() >= end:
-            break
-        if not load:
-            rate = max(OPEN_SHARE * throughput, 0.01)
-            load = ["--request-rate", f"{rate:.4g}", "--num-prompts", str(OPEN_REQUESTS)]
-        command = [
-            *program, "bench", "serve", "--backend", "vllm", "--base-url", address, "--endpoint",
-            "/v1/completions", "--model", model, "--dataset-name", "random", "--random-input-len",
-            str(prompt), "--random-output-len", str(output), "--seed", str(seed),
-            "--ignore-eos", "--save-result", "--save-detailed", "--result-dir", folder,
-            "--result-filename", name, *load,
-        ]  # fmt: skip
+    loads = [(_COLD, 4, 8)]
+    loads += [(f"closed_{n}.json", n, count) for n, count in
+              {min(n, most): count for n, count in CLOSED.items()}.items()]  # fmt: skip
+    for seed, (name, clients, asked) in enumerate([*loads, ("open.json", 0, OPEN_REQUESTS)]):
+        rate = max(OPEN_SHARE * throughput, 0.01)
+        # Each has a quarter of the time, by what was served last.
+        in_time = int((throughput if clients else rate) * seconds / 4)
+        count = max(min(asked, in_time), 2 * clients, 8)
+        how = ["--max-concurrency", str(clients)] if clients else ["--request-rate", f"{rate:.4g}"]
         path = os.path.join(folder, name)
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=max(end - time.monotonic(), 1.0)
-            )
-        except subprocess.TimeoutExpired:
-            say(f"{name}: not done in its time, left out")
+        error = _run(
+            [
+                *program, "bench", "serve", "--backend", "vllm", "--base-url", address,
+                "--endpoint", "/v1/completions", "--model", model, "--dataset-name", "random",
+                "--random-input-len", str(prompt), "--random-output-len", str(output), "--seed",
+                str(seed), "--num-prompts", str(count), "--ignore-eos", "--save-result",
+                "--save-detailed", "--result-dir", folder, "--result-filename", name, *how,
+            ],
+            path, end, is_asked,
+        )  # fmt: skip
+        if error:
+            say(f"{name}: {error}")
             break
-        if done.returncode or not os.path.isfile(path):
-            last = (done.stderr or done.stdout).strip().splitlines()[-1:]
-            say(f"{name}: the load generator failed: {''.join(last)[:300]}")
-            break
+        with open(path, encoding="utf-8") as file:
+            throughput = float(json.load(file).get("request_throughput") or throughput)
         if name == _COLD:
             os.remove(path)
             continue
-        with open(path, encoding="utf-8") as file:
-            throughput = float(json.load(file).get("request_throughput") or throughput)
         files.append(path)
         say(f"{name}: {throughput:.3g} requests/s")
     return files
+
+
+def _run(command: list[str], path: str, end: float, is_asked: Callable[[], bool]) -> str:
+    """Run the load generator until it is done, out of time or not wanted; what went wrong."""
+    with tempfile.TemporaryFile() as output:
+        client = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            while client.poll() is None and time.monotonic() < end and not is_asked():
+                with suppress(subprocess.TimeoutExpired):
+                    client.wait(0.5)
+            if client.poll() is None:
+                return "not done in its time, left out"
+        finally:
+            client.kill()
+            client.wait()
+        output.seek(0)
+        last = output.read().decode(errors="replace").strip().splitlines()[-1:]
+    if client.returncode or not os.path.isfile(path):
+        return f"the load generator failed: {''.join(last)[:300]}"
+    return ""
 
 
 def _free_port(port: int) -> int:
