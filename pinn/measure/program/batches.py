@@ -61,7 +61,7 @@ class Limits(NamedTuple):
 #: Tokens that decodes of a batch generate while they are held: at most, at least (what the most
 #: repeats of one batch take), and as a share of the KV cache, so that a small one has room for
 #: batches too.
-HELD_OUTPUTS, LEAST_HELD, HELD_SHARE = 1024, 192, 1 / 64
+HELD_OUTPUTS, LEAST_HELD, HELD_SHARE = 1024, 192, 1 / 56
 
 #: Decodes and contexts that come first, and the prompt beside 32 decodes.
 FIRST_DECODES, FIRST_CONTEXTS, FIRST_CHUNK = (1, 32, 256), (500, 4000), 512
