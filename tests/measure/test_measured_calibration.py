@@ -87,7 +87,10 @@ def test_what_a_server_adds_is_learned_beside_its_steps(served_steps, checkpoint
     deployment = measured_.target(None, None, {}).deployment()
     asked = load_features(deployment, [AskedLoad(16, 512, 64)], deployment_limits(deployment))
     before = Start(None, None, checkpoint_path).coefficients(deployment).beta
-    found = read_coefficient_set(out).beta
+    written = read_coefficient_set(out)
+    found = written.beta
+    np.testing.assert_allclose(written.base.beta[0], before)
+    assert written.calibration["steps"]["used"] == len(measured_)
     np.testing.assert_allclose(asked @ found, 1.38 * (asked @ before), rtol=0.03)
     same = calibrate(steps=served_steps, checkpoint=checkpoint_path)
     np.testing.assert_allclose(same.fit.coefficients.beta, found, rtol=1e-9)

@@ -131,10 +131,13 @@ class MeasuredSteps:
         return Target(str(model), str(gpu), ServingSpec(**serving), precision)
 
     def engine(self, flags: Mapping[str, Any]) -> EngineSpec:
-        """How the engine schedules: the user's word, then the engine's settings and flags."""
-        blocks, ahead = (self.facts.get(name) for name in ("kv_blocks", "async_scheduling"))
-        settings = {"num_gpu_blocks_override": blocks, "async_scheduling": ahead}
-        return EngineSpec(**{k: v for k, v in settings.items() if v is not None} | dict(flags))
+        """How the engine schedules: the user's word, then the engine's settings."""
+        blocks = self.facts.get("kv_blocks") or None
+        settings = {
+            "num_gpu_blocks_override": blocks,
+            "async_scheduling": self.facts.get("async_scheduling"),
+        }
+        return EngineSpec(**settings | dict(flags))
 
     @property
     def serving(self) -> list[Path]:

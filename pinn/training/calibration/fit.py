@@ -121,7 +121,12 @@ def fit_measured_steps(
     prior = served_prior(Prior(found.posterior.mean, found.posterior.covariance))
     served = _to_benchmarks(runs, deployment, named, prior, before, engine)
     if served.kept:
-        return replace(served, first=first)
+        whole = replace(
+            served.coefficients,
+            base=first.coefficients.base,
+            calibration=served.coefficients.calibration | {"steps": first.coefficients.calibration},
+        )
+        return Fit(found=served.found, coefficients=whole, kept=True, first=first)
     start.notes.append(
         "the loads that were served are no better predicted than by the steps alone: they are left "
         "out"
