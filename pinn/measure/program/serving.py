@@ -25,7 +25,7 @@ CLOSED, OPEN_REQUESTS, OPEN_SHARE = {4: 24, 32: 96}, 60, 0.6
 #: Tokens of prompts and outputs, where the model's context has room for four times as many.
 PROMPT, OUTPUT = 1000, 200
 
-#: Longest start of a server, in seconds.
+#: Longest start of a server, and longest first load, in seconds.
 _START = 900.0
 
 _ADDRESS, _FOLDER, _LOG, _COLD = "127.0.0.1", "serving", "server.log", "cold.json"
@@ -95,14 +95,14 @@ def _loads(
     prompt, output = min(PROMPT, longest // 4), min(OUTPUT, longest // 8)
     most = _held(_text(address + "/metrics"), prompt + output)
     files: list[str] = []
-    throughput, end = 1.0, time.monotonic() + seconds
-    # What is done once is no part of a load.
+    # What is done once is no part of a load, nor of its time.
+    throughput, end = 1.0, time.monotonic() + _START
     loads = [(_COLD, 4, 8)]
     loads += [(f"closed_{n}.json", n, count) for n, count in
               {min(n, most): count for n, count in CLOSED.items()}.items()]  # fmt: skip
     for seed, (name, clients, asked) in enumerate([*loads, ("open.json", 0, OPEN_REQUESTS)]):
         rate = max(OPEN_SHARE * throughput, 0.01)
-        # Each has a quarter of the time, by what was served last.
+        # Each has a quarter of the time, by what was served last; the rest is the clients' start.
         in_time = int((throughput if clients else rate) * seconds / 4)
         count = max(min(asked, in_time), 2 * clients, 8)
         how = ["--max-concurrency", str(clients)] if clients else ["--request-rate", f"{rate:.4g}"]
@@ -124,6 +124,7 @@ def _loads(
             throughput = float(json.load(file).get("request_throughput") or throughput)
         if name == _COLD:
             os.remove(path)
+            end = time.monotonic() + seconds
             continue
         files.append(path)
         say(f"{name}: {throughput:.3g} requests/s")
