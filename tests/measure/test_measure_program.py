@@ -60,7 +60,8 @@ def test_steps_are_timed_and_counted(is_async, monkeypatch, tmp_path, capsys):
     engine_stub.install(monkeypatch, seconds=0.02, is_async=is_async)
     design = [("3 decode @ 40", 1.0), ("2 decode @ 40 + 1 prefill 30 @ 0", 1.0)]
     monkeypatch.setattr(command, "DESIGN", design)
-    monkeypatch.setattr(command, "short_list", lambda _: [])
+    for name in ("short_list", "own_order"):
+        monkeypatch.setattr(command, name, lambda _: [])
     monkeypatch.setattr(session, "KNOWN", 1.0)
     out = tmp_path / "steps"
     words = ["--model", "m", "--out", str(out), "--minutes", "1"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 import signal
 import sys
@@ -85,11 +84,12 @@ def _measure(
 
 
 def _wanted(limits: Limits) -> Iterable[Wanted]:
-    """The short list, then the design if there is one, else an order of its own."""
-    first = short_list(limits)
-    then = [read_batch(text) for text, _ in DESIGN] if DESIGN else own_order(limits)
-    seen = set(first)
-    return itertools.chain(first, (w for w in then if w not in seen))
+    """The short list, then the design if there is one, then an order of its own.
+
+    Much of a design may not fit an engine whose KV cache is smaller than pinn thought.
+    """
+    design = [read_batch(text) for text, _ in DESIGN]
+    return dict.fromkeys([*short_list(limits), *design, *own_order(limits)])
 
 
 def _serve(given: argparse.Namespace, flags: list[str], asked: _Asked) -> None:
