@@ -36,6 +36,8 @@ def before_and_after(found: StepCalibration) -> Figure:
         axis.plot(1e3 * measured, 100 * (predicted / measured - 1), marker, color=colour,
                   markersize=4, label=name)  # fmt: skip
     axis.set(xscale="log", xlabel="measured step, ms", ylabel="predicted, % off")
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.xaxis.set_minor_formatter("{x:g}")
     axis.legend(frameon=False, fontsize=8)
     return figure
 
