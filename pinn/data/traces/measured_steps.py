@@ -132,9 +132,8 @@ class MeasuredSteps:
 
     def engine(self, flags: Mapping[str, Any]) -> EngineSpec:
         """How the engine schedules: the user's word, then the engine's settings."""
-        blocks = self.facts.get("kv_blocks") or None
-        settings = {
-            "num_gpu_blocks_override": blocks,
+        settings: dict[str, Any] = {
+            "num_gpu_blocks_override": self.facts.get("kv_blocks") or None,
             "async_scheduling": self.facts.get("async_scheduling"),
         }
         return EngineSpec(**settings | dict(flags))
