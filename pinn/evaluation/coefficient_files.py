@@ -13,6 +13,7 @@ from pinn.data.benchmarks.simulated_figures import benchmark_figures
 from pinn.data.traces.benchmark_tables import BENCHMARKS, read_benchmark_table
 from pinn.data.traces.trace_tables import TraceTables
 from pinn.errors import PinnError
+from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job, map_runs
 from pinn.specs.deployment import Deployment
@@ -42,6 +43,7 @@ def score_benchmarks(
     deployment: Deployment,
     coefficients: Mapping[str, Coefficients],
     workers: int | None = None,
+    engine: EngineSpec | None = None,
 ) -> pd.DataFrame:
     """Simulate each load and compare what its clients saw.
 
@@ -53,7 +55,7 @@ def score_benchmarks(
     rows = []
     for name, found in coefficients.items():
         latency = LinearLatency(deployment, found.beta[0], found.alpha[0])
-        jobs = [Job(deployment, benchmark_workload(run), latency) for run in runs]
+        jobs = [Job(deployment, benchmark_workload(run), latency, engine) for run in runs]
         simulated = map_runs(lambda _, run: benchmark_figures(run), jobs, workers)
         for run, figures in zip(runs, simulated, strict=True):
             rows += [

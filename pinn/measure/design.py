@@ -84,7 +84,7 @@ class AskedLoad:
 
     def batches(self, limits: Limits) -> tuple[Wanted, Wanted]:
         """Its usual step, and one with a prompt, or as much of it as fits."""
-        clients = min(self.clients, limits.seats)
+        clients = min(self.clients, limits.max_num_seqs)
         context = self.prompt + self.output // 2
         chunk = min(self.prompt, max(limits.budget - clients + 1, 1))
         return Wanted(clients, context), Wanted(
@@ -135,7 +135,7 @@ def load_features(
     rows = []
     for load in loads:
         alone, mixed = batch_features(deployment, load.batches(limits))
-        clients, chunk = min(load.clients, limits.seats), load.batches(limits)[1].tokens
+        clients, chunk = min(load.clients, limits.max_num_seqs), load.batches(limits)[1].tokens
         steps = load.prompt / chunk
         others = (clients - 1) * steps / load.output
         rows += [alone + others * (mixed - alone), steps * mixed + alone / 2 * (clients > 1)]
@@ -165,7 +165,6 @@ def design(
     prior: Prior,
     minutes: float,
     loads: Sequence[AskedLoad] = USUAL_LOADS,
-    limits: Limits | None = None,
 ) -> list[tuple[Wanted, float]]:
     """The batches after the short list in order, each with its worth.
 
@@ -174,13 +173,12 @@ def design(
         prior: Its coefficients before.
         minutes: That there are; three times as many are planned, since the engine may be faster.
         loads: Whose latencies are wanted.
-        limits: What the engine can hold; None for what is known beforehand.
 
     Returns:
         Batches and how much each narrows the intervals of the loads' figures, in log units, mean of
         the figures.
     """
-    limits = limits or deployment_limits(deployment)
+    limits = deployment_limits(deployment)
     beta = prior.mean[: len(STEP_FEATURES)]
     covariance = prior.covariance[: len(beta), : len(beta)]
     first = short_list(limits)

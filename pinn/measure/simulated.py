@@ -1,7 +1,7 @@
 """An engine in simulated time whose steps take what coefficients say: for tests and scores.
 
-It schedules as vLLM does with chunked prefill: decodes first, then prompts while tokens and seats
-last; a prompt that begins like an earlier one is computed from there on.
+It schedules as vLLM does with chunked prefill: decodes first, then prompts while tokens and
+places last; a prompt that begins like an earlier one is computed from there on.
 """
 
 from __future__ import annotations
@@ -83,15 +83,12 @@ class SimulatedEngine:
             group.names = [n for n in group.names if names is not None and n not in gone]
         self._decodes = [group for group in self._decodes if group.names]
 
-    def close(self) -> None:
-        """Nothing is held."""
-
     def step(self) -> list[Step]:
         """Run one step."""
         decodes = sum(len(group.names) for group in self._decodes)
         context = sum(len(group.names) * group.context for group in self._decodes)
         tokens, chunks = self.limits.budget - decodes, []
-        for prompt in self._prompts[: max(self.limits.seats - decodes, 0)]:
+        for prompt in self._prompts[: max(self.limits.max_num_seqs - decodes, 0)]:
             new = min(len(prompt.ids) - prompt.done, tokens)
             if new <= 0:
                 break

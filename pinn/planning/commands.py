@@ -13,22 +13,27 @@ from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.flags import Flag, flags_of
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM, ServingSpec
 
-#: Settings of the simulator that vLLM has no flag for.
+#: Settings that vLLM has no flag for: what runs, what is known of it, or the simulator's.
 _NOT_VLLMS = frozenset(
     {
         "engine", "engine_version", "speculative_acceptance", "activation_reserve_bytes",
         "replicas", "data_parallel_routing", "reject_long_requests", "kv_transfer_bytes_per_s",
-        "kv_transfer_latency_s", "v1_multiprocessing",
+        "kv_transfer_latency_s", "v1_multiprocessing", "sampling_backend",
+        *(flag.name for flag in flags_of(ServingSpec) if VLLM not in (flag.engines or (VLLM,))),
     }
 )  # fmt: skip
+#: Flags that are parts of its compilation config, which its parser takes one by one
+#: (``vllm/utils/argparse_utils.py: FlexibleArgumentParser.parse_args``).
+_COMPILATION = {"cudagraph_mode": "-cc.cudagraph_mode",
+                "fuse_all_reduce": "-cc.pass_config.fuse_allreduce_rms"}  # fmt: skip
 #: How vLLM spells formats of the KV cache where it differs (``vllm/config/cache.py: CacheDType``).
 _CACHE_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 #: Keys and values between pools by NIXL, whose role in it the proxy gives each server
 #: (``docs/features/nixl_connector_usage.md`` of vLLM).
 _TRANSFER = ("--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}')
 #: Formats that vLLM makes of a 16-bit checkpoint by itself when asked to; others need their own.
-_ON_THE_FLY = {"fp8": ["--quantization", "fp8"], "bf16": ["--dtype", "bfloat16"],
-               "fp16": ["--dtype", "float16"]}  # fmt: skip
+ON_THE_FLY = {"fp8": ["--quantization", "fp8"], "bf16": ["--dtype", "bfloat16"],
+              "fp16": ["--dtype", "float16"]}  # fmt: skip
 
 
 def serve_command(candidate: Candidate) -> str:
@@ -53,15 +58,29 @@ def serve_command(candidate: Candidate) -> str:
 
 def _vllm_command(row: dict[str, Any], more: Sequence[str] = ()) -> str:
     """``vllm serve ...``."""
-    words = ["vllm", "serve", str(row["model"])]
     form = row.get("precision")
-    words += _ON_THE_FLY.get(str(form), [])
+    note = f"  # with a checkpoint in {form}" if form and form not in ON_THE_FLY else ""
+    return shlex.join(["vllm", "serve", str(row["model"]), *vllm_words(row), *more]) + note
+
+
+def vllm_words(given: Mapping[str, Any]) -> list[str]:
+    """Flags as vLLM's parser takes them.
+
+    Args:
+        given: Fields of ``ServingSpec`` and ``EngineSpec``, and ``precision``; what vLLM has no
+            flag for, and a format that it makes of no checkpoint, are left out.
+    """
+    row = {name: value for name, value in given.items() if name not in _NOT_VLLMS}
     if row.get("kv_cache_dtype") in _CACHE_DTYPES:
         row["kv_cache_dtype"] = _CACHE_DTYPES[row["kv_cache_dtype"]]
-    row = {name: value for name, value in row.items() if name not in _NOT_VLLMS}
-    words += [*_written(ServingSpec, row), *_written(EngineSpec, row), *more]
-    note = f"  # with a checkpoint in {form}" if form and form not in _ON_THE_FLY else ""
-    return shlex.join(words) + note
+    compiled = {name: row.pop(name) for name in _COMPILATION if name in row}
+    return [
+        *ON_THE_FLY.get(str(given.get("precision")), []),
+        *_written(ServingSpec, row),
+        *_written(EngineSpec, row),
+        *(f"{_COMPILATION[name]}={str(value).lower() if isinstance(value, bool) else value}"
+          for name, value in compiled.items() if value not in (None, "")),
+    ]  # fmt: skip
 
 
 def simulate_command(

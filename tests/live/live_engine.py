@@ -40,8 +40,8 @@ FLAGS = [
 #: For the server alone: other kernels are missing or slow on a CPU.
 #: 64 blocks: more than 16 clients need, fewer than 40.
 KV_BYTES = 128 << 20
-_CPU = ("--load-format", "dummy", "--dtype", "float32", "--enable-logging-iteration-details",
-        "--kv-cache-memory-bytes", str(KV_BYTES))  # fmt: skip
+CPU_FLAGS = ("--load-format", "dummy", "--dtype", "float32", "--enable-logging-iteration-details",
+             "--kv-cache-memory-bytes", str(KV_BYTES))  # fmt: skip
 #: One thread for the model, the other core for front end and clients: neither waits for the other.
 _SETTINGS = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1"}
 
@@ -216,7 +216,7 @@ class Server:
         with (self.folder / "server.log").open("w") as log:
             self._process = subprocess.Popen(
                 [str(self.site / "vllm"), "serve", "model", "--host", "127.0.0.1",
-                 "--port", str(self.port), *FLAGS, *_CPU],
+                 "--port", str(self.port), *FLAGS, *CPU_FLAGS],
                 cwd=self.folder, env=os.environ | _SETTINGS | named, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from live_engine import (
     FLAGS,
     KV_BYTES,
@@ -39,17 +40,12 @@ from live_schedule import (
 )
 
 from pinn.coefficients.coefficient_set import read_coefficient_set
-from pinn.data.benchmarks.given_load import GivenLoad
-from pinn.data.benchmarks.loads import benchmark_workload
 from pinn.data.benchmarks.metrics_page import read_page
-from pinn.data.benchmarks.read import read_benchmarks
-from pinn.data.benchmarks.simulated_figures import benchmark_figures
 from pinn.data.benchmarks.vllm_log import log_server
 from pinn.data.traces.readers.iteration_log import read_iteration_log
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.memory import kv_layout
-from pinn.simulator.simulate import simulate
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
 from pinn.specs.gpu_catalog import load_gpu
@@ -79,6 +75,7 @@ SCORED = ("e2e_mean_s", "ttft_mean_s", "tpot_mean_s")
 #: pinn knows 16-bit keys and values: half the memory stands for the server's 32-bit ones. The CPU
 #: build never plans ahead (vllm 0.32.0 vllm/platforms/cpu.py: async_scheduling = False).
 ENGINE = EngineSpec(kv_cache_memory_bytes=KV_BYTES / 2, async_scheduling=False)
+ENGINE_FLAGS = ["--kv-cache-memory-bytes", f"{KV_BYTES / 2:g}", "--no-async-scheduling"]
 
 
 @dataclass(frozen=True)
@@ -193,17 +190,18 @@ def predict(
     for left in ("before.json", "server.json"):
         (folder / left).unlink(missing_ok=True)
     _pinn(folder, "coefficients", *server, "--json", "before.json")
-    fit = ["calibrate", "--benchmarks", *seen, *server, "-o", "server.json"]
+    fit = ["calibrate", "--benchmarks", *seen, *server, *ENGINE_FLAGS, "-o", "server.json"]
     refused = _pinn(folder, *fit).startswith("error")
     if refused:
         _pinn(folder, *fit, "--force")
     _pinn(folder, "ingest", "benchmarks", *others, *server, "-o", "others")
     written = (folder / "server.json").is_file()
     used = "server.json" if written else "before.json"
-    _pinn(folder, "evaluate", "coefficients", used, "--observations", "others")
+    _pinn(folder, "evaluate", "coefficients", used, "--observations", "others", *ENGINE_FLAGS,
+          "--out", "scores.csv")  # fmt: skip
     if written:
         _pinn(folder, "compare", "before.json", "server.json")
-    loads = _scores(target, files, folder / "before.json", folder / used)
+    loads = _scores(pd.read_csv(folder / "scores.csv"), files, used)
     worst = max(abs(load["e2e_mean_s"]["error_percent"]) for load in loads.values())
     return {
         "passed": worst <= LIMIT,
@@ -232,26 +230,26 @@ def _pinn(folder: Path, *words: str) -> str:
 
 
 def _scores(
-    target: Deployment, files: dict[str, Path], before: Path, used: Path
+    table: pd.DataFrame, files: dict[str, Path], used: str
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """Load -> figure -> measured and predicted seconds, errors in % of the network and now.
+    """Load -> figure -> measured and predicted seconds, and the error in %.
 
-    As ``pinn evaluate coefficients`` scores, but on an engine that does not plan ahead, which that
-    command cannot be told.
+    Args:
+        table: What ``pinn evaluate coefficients`` wrote.
+        files: Load -> its file.
+        used: Name of the coefficients that are judged.
     """
     loads: dict[str, dict[str, dict[str, float]]] = {}
     for name, file in files.items():
-        (run,), _ = read_benchmarks([file], GivenLoad())
-        figures: dict[str, dict[str, float]] = {}
-        for key, path in (("before_percent", before), ("error_percent", used)):
-            served = simulate(target, benchmark_workload(run), _latency(target, path), ENGINE)
-            for figure, predicted in benchmark_figures(served, SCORED).items():
-                told = run.figures[figure]
-                percent = 100 * (predicted / told - 1)
-                figures.setdefault(figure, {}).update(
-                    {"measured": told, "predicted": predicted, key: percent}
-                )
-        loads[name] = figures
+        rows = table[table["run"] == str(file)].set_index(["coefficients", "figure"])
+        loads[name] = {
+            figure: {
+                "measured": rows.loc[(used, figure), "measured"],
+                "predicted": rows.loc[(used, figure), "predicted"],
+                "error_percent": rows.loc[(used, figure), "error_percent"],
+            }
+            for figure in SCORED
+        }
     return loads
 
 

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+import served_steps
 from engine_recorder import record
 from live_engine import LoadAsked, call_it_vllm
 from live_schedule import equal_steps, read_events, recorded_schedule, replay, step_kinds
@@ -121,3 +122,12 @@ def test_a_load_is_asked_for_in_the_clients_words():
     assert closed[closed.index("--num-prompts") + 1] == "32"
     rate = LoadAsked("poisson", 32, 200, 40, rate_per_s=2.5).flags()
     assert rate[-2:] == ["--request-rate", "2.5"]
+
+
+def test_recorded_steps_become_batches(monkeypatch):
+    monkeypatch.setattr(served_steps, "_LEAST", 1)
+    found = served_steps.batches(recorded_schedule(EVENTS))
+    assert [counts.tolist() for counts, _ in found] == [
+        [1, 6, 0, 0, 0], [2, 4, 16, 0, 0], [0, 0, 0, 1, 10],
+    ]  # fmt: skip
+    assert [len(each) for _, each in found] == [2, 1, 1]

@@ -58,12 +58,13 @@ def test_without_an_engine_it_says_so_in_a_line(tmp_path):
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 def test_steps_are_timed_and_counted(is_async, monkeypatch, tmp_path, capsys):
     engine_stub.install(monkeypatch, seconds=0.02, is_async=is_async)
-    design = tmp_path / "design.json"
-    design.write_text(json.dumps([["3 decode @ 40", 1.0], ["2 decode @ 40 + 1 prefill 30 @ 0", 1]]))
-    monkeypatch.setattr(command, "short_list", lambda _: [])
+    design = [("3 decode @ 40", 1.0), ("2 decode @ 40 + 1 prefill 30 @ 0", 1.0)]
+    monkeypatch.setattr(command, "DESIGN", design)
+    for name in ("short_list", "own_order"):
+        monkeypatch.setattr(command, name, lambda _: [])
     monkeypatch.setattr(session, "KNOWN", 1.0)
     out = tmp_path / "steps"
-    words = ["--model", "m", "--out", str(out), "--minutes", "1", "--design", str(design)]
+    words = ["--model", "m", "--out", str(out), "--minutes", "1"]
     assert command.main(words) == 0
     assert "all batches are measured" in capsys.readouterr().out
     steps = read_measured_steps(out)
@@ -77,20 +78,17 @@ def test_steps_are_timed_and_counted(is_async, monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("stub", "flags", "words"),
+    ("stub", "words"),
     [
-        ({"release": "0.14.1"}, [], "vLLM 0.14.1 is older than 0.15"),
-        ({"fails": "CUDA out of memory. Tried to"}, [], "the model does not fit"),
-        ({"fails": "Free memory on device (1/80 GiB)"}, [], "something else uses the card"),
-        ({"data_parallel_size": 2}, [], "without --data-parallel-size"),
-        ({}, ["--engine", "sglang"], "only vLLM's steps are measured"),
+        ({"release": "0.14.1"}, "vLLM 0.14.1 is older than 0.15"),
+        ({"fails": "CUDA out of memory. Tried to"}, "the model does not fit"),
+        ({"fails": "Free memory on device (1/80 GiB)"}, "something else uses the card"),
+        ({"data_parallel_size": 2}, "without --data-parallel-size"),
     ],
 )
-def test_what_cannot_be_measured_is_said_in_a_line(
-    stub, flags, words, monkeypatch, tmp_path, capsys
-):
+def test_what_cannot_be_measured_is_said_in_a_line(stub, words, monkeypatch, tmp_path, capsys):
     engine_stub.install(monkeypatch, **stub)
-    assert command.main(["--model", "m", "--out", str(tmp_path / "steps"), *flags]) == 1
+    assert command.main(["--model", "m", "--out", str(tmp_path / "steps")]) == 1
     said = capsys.readouterr().err
     assert words in said
     assert said.count("\n") == 1

@@ -54,14 +54,14 @@ def test_noisy_steps_are_repeated_more(llama_8b_h100, tmp_path):
 
 def test_a_batch_that_does_not_fit_is_passed_over(llama_8b_h100, tmp_path):
     limits = deployment_limits(llama_8b_h100)
-    too_many = Wanted(limits.seats + 1, 10)
+    too_many = Wanted(limits.max_num_seqs + 1, 10)
     assert not fits(too_many, limits)
     assert measured(tmp_path / "s", llama_8b_h100, BETA, [too_many, BATCHES[0]]).batches == 1
 
 
 @pytest.mark.parametrize(
     "limits",
-    [{}, {"seats": 4, "budget": 512, "longest": 600, "cache": 2048, "shares": False}],
+    [{}, {"max_num_seqs": 4, "budget": 512, "longest": 600, "cache": 2048, "shares": False}],
     ids=["H100", "small"],
 )
 def test_what_comes_first_fits(llama_8b_h100, limits):

@@ -1,9 +1,14 @@
 """Measured steps calibrate a server; the design narrows the asked loads first."""
 
+import json
+import shutil
+
 import numpy as np
 import pytest
+from benchmark_files import vllm_bench
 from measured_folder import measured
 from score_measuring import drawn, score
+from served_load import served
 from typer.testing import CliRunner
 
 from pinn.coefficients.coefficient_set import read_coefficient_set
@@ -13,9 +18,11 @@ from pinn.data.traces.measured_steps import read_measured_steps, typed_flags
 from pinn.errors import PinnError
 from pinn.interface.commands.main import app
 from pinn.interface.commands.measure import engine_arguments
+from pinn.interface.python.calibration import calibrate
 from pinn.measure.design import AskedLoad, deployment_limits, design, load_features
 from pinn.measure.program import session, table
 from pinn.measure.program.batches import short_list
+from pinn.simulator.linear_latency import LinearLatency
 from pinn.training.calibration.prior import assumed_prior
 from pinn.training.calibration.start import Start
 
@@ -51,6 +58,56 @@ def test_a_calibration_finds_what_the_steps_take(steps, checkpoint_path, tmp_pat
     deployment = read_measured_steps(steps).target(None, None, {}).deployment()
     asked = load_features(deployment, [AskedLoad(16, 1000, 200)], deployment_limits(deployment))
     np.testing.assert_allclose(asked @ found.beta, 1.2 * (asked @ before), rtol=0.02)
+
+
+@pytest.fixture(scope="module")
+def served_steps(steps, tmp_path_factory, checkpoint_path):
+    """The same with what a server of those steps did, whose steps take another 15 % longer."""
+    folder = tmp_path_factory.mktemp("served") / "steps"
+    shutil.copytree(steps, folder)
+    (folder / "serving").mkdir()
+    start = Start(None, None, checkpoint_path)
+    for clients in (4, 16, 32):
+        of = served(
+            lambda d: LinearLatency(d, 1.15 * 1.2 * start.coefficients(d).beta,
+                                    start.coefficients(d).alpha),
+            clients, requests=6 * clients,
+        )  # fmt: skip
+        (folder / "serving" / f"{clients}.json").write_text(json.dumps(vllm_bench(of)))
+    return folder
+
+
+def test_what_a_server_adds_is_learned_beside_its_steps(served_steps, checkpoint_path, tmp_path):
+    out = tmp_path / "server.json"
+    result = run("calibrate", "--steps", served_steps, "-o", out, checkpoint=checkpoint_path)
+    assert result.exit_code == 0, result.output
+    assert "each fifth of the batches, left out" in result.output
+    assert "each load, left out" in result.output
+    measured_ = read_measured_steps(served_steps)
+    deployment = measured_.target(None, None, {}).deployment()
+    asked = load_features(deployment, [AskedLoad(16, 512, 64)], deployment_limits(deployment))
+    before = Start(None, None, checkpoint_path).coefficients(deployment).beta
+    written = read_coefficient_set(out)
+    found = written.beta
+    np.testing.assert_allclose(written.base.beta[0], before)
+    assert written.calibration["steps"]["used"] == len(measured_)
+    np.testing.assert_allclose(asked @ found, 1.38 * (asked @ before), rtol=0.03)
+    same = calibrate(steps=served_steps, checkpoint=checkpoint_path)
+    np.testing.assert_allclose(same.fit.coefficients.beta, found, rtol=1e-9)
+    assert "each load, left out" in str(same)
+
+
+def test_a_calibration_goes_on_with_what_it_was_of(served_steps, checkpoint_path, tmp_path):
+    """Files of a load generator name no GPU and no flags."""
+    first, then = tmp_path / "a.json", tmp_path / "b.json"
+    done = run("calibrate", "--steps", served_steps, "-o", first, checkpoint=checkpoint_path)
+    assert done.exit_code == 0, done.output
+    words = ["calibrate", "--benchmarks", served_steps / "serving", "--force", "-o", then]
+    without = run(*words, checkpoint=checkpoint_path)
+    assert "give --gpu" in " ".join(without.output.split())
+    result = run(*words, "--append", first, checkpoint=checkpoint_path)
+    assert result.exit_code == 0, result.output
+    assert "standard errors" in result.output
 
 
 def test_ingested_steps_calibrate_to_the_same(steps, checkpoint_path, tmp_path):
@@ -123,12 +180,14 @@ def test_facts_of_another_shape_are_refused(tmp_path, text):
 
 def test_flags_go_to_the_engine_and_come_back():
     given = {"tensor_parallel_size": 2, "enable_prefix_caching": False, "enforce_eager": True,
-             "kv_cache_dtype": "fp8", "precision": "fp8"}  # fmt: skip
+             "kv_cache_dtype": "bf16", "precision": "fp8", "cudagraph_mode": "PIECEWISE",
+             "fuse_all_reduce": False}  # fmt: skip
+    assert "-cc.pass_config.fuse_allreduce_rms=false" in engine_arguments(given)
     assert typed_flags(engine_arguments(given)) == given
     assert typed_flags(["-tp=4", "--max_num_seqs", "8", "--unknown", "3"]) == {
         "tensor_parallel_size": 4, "max_num_seqs": 8,
     }  # fmt: skip
-    with pytest.raises(PinnError, match="does not quantize to nvfp4"):
+    with pytest.raises(PinnError, match="does not make nvfp4 of a checkpoint"):
         engine_arguments({"precision": "nvfp4"})
 
 
@@ -138,6 +197,8 @@ def test_flags_go_to_the_engine_and_come_back():
         (["--engine", "sglang"], "only vLLM's steps are measured"),
         (["-dp", "2"], "several data-parallel ranks"),
         (["--gpu", "H101"], "H101"),
+        (["--engine-version", "0.10.2"], "vLLM 0.10.2 cannot be measured, only 0.15 and later"),
+        (["--gpu", "L40S", "--model", "Llama-3.1-405B"], "--force measures all the same"),
         (["--checkpoint", "nofile.safetensors"], "no checkpoint at"),
     ],
 )
@@ -154,14 +215,15 @@ def test_what_cannot_be_measured_is_said_before_a_program_is_written(
 
 def test_a_script_has_its_design(checkpoint_path, tmp_path):
     file = tmp_path / "m.py"
-    words = ["measure", "--model", "meta-llama/Llama-3.1-8B", "--gpu", "H100", "--load",
+    words = ["measure", "--model", "Llama-3.1-8B", "--gpu", "H100", "--load",
              "32x4000x300", "--script", file, "--max-num-seqs", "64", "--",
              "--seed", "3"]  # fmt: skip
     result = run(*words, checkpoint=checkpoint_path)
     assert result.exit_code == 0, result.output
     names: dict = {"__name__": "file"}
     exec(compile(file.read_text(), str(file), "exec"), names)
-    assert "--max-num-seqs 64 --seed 3" in " ".join(names["ARGUMENTS"])
+    given = " ".join(names["ARGUMENTS"])
+    assert given.startswith("--model meta-llama/Meta-Llama-3.1-8B --max-num-seqs 64 --seed 3")
     batches = [name for name, _ in names["DESIGN"]]
     assert "32 decode @ 4150" in batches
     assert len(batches) == len(set(batches)) > 50

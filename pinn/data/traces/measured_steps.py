@@ -18,6 +18,7 @@ from pinn.data.traces.trace_run import Target
 from pinn.data.traces.trace_tables import TraceTables
 from pinn.errors import PinnError
 from pinn.physics.batch_sums import BatchSums, uniform_sums
+from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.documents import read_json
 from pinn.specs.files.csv_cells import read_frame
 from pinn.specs.files.read_report import ReadReport, file_sha256
@@ -28,7 +29,7 @@ from pinn.specs.serving import VLLM, ServingSpec
 from pinn.units import MILLISECOND
 
 #: As ``pinn.measure.program`` writes them, which stands alone.
-STEPS_FILE, FACTS_FILE = "steps.csv", "machine.json"
+STEPS_FILE, FACTS_FILE, SERVING_FOLDER = "steps.csv", "machine.json", "serving"
 
 #: Their table in a folder that ``pinn ingest`` wrote.
 MEASURED = "measured_steps"
@@ -117,7 +118,7 @@ class MeasuredSteps:
         limits = self.facts.get("limits") or {}
         release = str(self.facts.get("engine_version", "")).partition("+")[0]
         settings = {
-            "max_num_seqs": limits.get("seats"),
+            "max_num_seqs": limits.get("max_num_seqs"),
             "max_num_batched_tokens": limits.get("budget"),
             "engine_version": release if release[:1].isdigit() else "",
         }
@@ -128,6 +129,19 @@ class MeasuredSteps:
         }
         precision = serving.pop("precision", None)
         return Target(str(model), str(gpu), ServingSpec(**serving), precision)
+
+    def engine(self, flags: Mapping[str, Any]) -> EngineSpec:
+        """How the engine schedules: the user's word, then the engine's settings."""
+        settings: dict[str, Any] = {
+            "num_gpu_blocks_override": self.facts.get("kv_blocks") or None,
+            "async_scheduling": self.facts.get("async_scheduling"),
+        }
+        return EngineSpec(**settings | dict(flags))
+
+    @property
+    def serving(self) -> list[Path]:
+        """Files of what a server of the same flags was seen to do."""
+        return sorted((Path(self.name).parent / SERVING_FOLDER).glob("*.json"))
 
 
 def typed_flags(words: Sequence[str], release: str = "") -> dict[str, Any]:

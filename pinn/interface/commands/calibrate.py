@@ -11,6 +11,8 @@ from pinn.data.benchmarks.given_load import GivenLoad, split_flags
 from pinn.errors import PinnError
 from pinn.interface.commands.options import Checkpoint, output
 from pinn.interface.commands.serving_flags import engine_flags
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.specs.flags import flags_of
 from pinn.specs.serving import ServingSpec
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ _TRACES = "Traces"
 
 
 @app.command()
-@engine_flags(ServingSpec, GivenLoad)
+@engine_flags(ServingSpec, EngineSpec, GivenLoad)
 def calibrate(
     observations: Annotated[
         Path | None, typer.Option("--observations", help="Folder that 'pinn ingest' wrote.")
@@ -61,7 +63,8 @@ def calibrate(
         Path | None,
         typer.Option(
             "--append",
-            help="Go on from the posterior of an earlier calibration, and say its drift.",
+            help="Go on from the posterior of an earlier calibration, and say its drift; its "
+            "model, GPU and flags hold where no other are given.",
         ),
     ] = None,
     base: Annotated[
@@ -155,6 +158,8 @@ def print_fit(fit: Fit, appended: bool) -> None:
     from pinn.training.calibration.measured_steps import StepCalibration
     from pinn.training.calibration.run import Calibration
 
+    if fit.first is not None:
+        print_fit(fit.first, appended)
     if isinstance(fit.found, Calibration):
         print_calibration(fit.found, appended)
     elif isinstance(fit.found, StepCalibration):
@@ -186,21 +191,32 @@ def fit_measurements(
     if (observations is not None) + bool(benchmarks) + (steps is not None) != 1:
         raise PinnError(
             "give --observations FOLDER of 'pinn ingest', --benchmarks FILES, or --steps FOLDER of "
-            "'pinn measure'"
+            "'pinn measure', whose folder 'serving' is taken along"
         )
+    names = {flag.name for flag in flags_of(EngineSpec)}
+    of_engine = {name: value for name, value in flags.items() if name in names}
+    flags = {name: value for name, value in flags.items() if name not in names}
+    engine = EngineSpec(**of_engine)
     if steps is not None:
         measured = read_measured_steps(steps)
         start.notes += [
             f"{count:8} left out: {why}" for why, count in measured.report.refused.items()
         ]
-        target = measured.target(model, gpu, split_flags(flags)[0])
+        server, load = split_flags(flags)
+        target = measured.target(model, gpu, server)
         deployment = target.deployment()
         _note_release(deployment, start.notes)
-        return fit_measured_steps(measured, deployment, _named(vars(target)), start, force)
+        files = measured.serving
+        runs = _read_runs(files, load, start.notes) if files else []
+        return fit_measured_steps(measured, deployment, _named(vars(target)), start, force, runs,
+                                  measured.engine(of_engine))  # fmt: skip
     if observations is None:
-        runs, deployment, named = _read_files(benchmarks, model, gpu, flags, start.notes)
+        earlier = _earlier(start.append)
+        model, gpu = (given or earlier.pop(name, None)
+                      for name, given in (("model", model), ("gpu", gpu)))  # fmt: skip
+        runs, deployment, named = _read_files(benchmarks, model, gpu, earlier | flags, start.notes)
         _note_release(deployment, start.notes)
-        return fit_benchmarks(runs, deployment, named, start, force)
+        return fit_benchmarks(runs, deployment, named, start, force, engine)
     if flags or model or gpu:
         raise PinnError("--observations names its server already: flags belong to 'pinn ingest'")
     traces = read_trace_tables(observations)
@@ -210,7 +226,19 @@ def fit_measurements(
     named = _named(traces.manifest.get("deployment") or {})
     if MEASURED in traces.manifest["tables"]:
         return fit_measured_steps(ingested_steps(traces), traces.deployment(), named, start, force)
-    return fit_benchmarks(benchmark_runs(traces), traces.deployment(), named, start, force)
+    return fit_benchmarks(benchmark_runs(traces), traces.deployment(), named, start, force, engine)
+
+
+def _earlier(file: Path | None) -> dict[str, Any]:
+    """Model, GPU and flags of an earlier calibration; nothing without one."""
+    from pinn.coefficients.coefficient_set import read_coefficient_set
+
+    if file is None:
+        return {}
+    found = read_coefficient_set(file).configuration()
+    defaults = vars(ServingSpec())
+    kept = {name: value for name, value in found.items() if value != defaults.get(name)}
+    return {name: kept[name] for name in ("model", "gpu", "precision", *defaults) if name in kept}
 
 
 def _note_release(deployment: Deployment, notes: list[str]) -> None:
@@ -232,16 +260,22 @@ def _read_files(
     flags: dict[str, Any],
     notes: list[str],
 ) -> tuple[list[BenchmarkRun], Deployment, dict[str, str]]:
-    from pinn.data.benchmarks.read import read_benchmarks
     from pinn.data.traces.benchmark_target import benchmark_target
 
     of_server, load = split_flags(flags)
+    runs = _read_runs(paths, load, notes)
+    target = benchmark_target(runs, model, gpu, of_server)
+    return runs, target.deployment(), _named(vars(target))
+
+
+def _read_runs(paths: list[Path], load: GivenLoad, notes: list[str]) -> list[BenchmarkRun]:
+    from pinn.data.benchmarks.read import read_benchmarks
+
     runs, report = read_benchmarks(paths, load)
     notes += [f"{count:8} left out: {reason}" for reason, count in report.refused.items()]
     assumed = dict.fromkeys(text for run in runs for text in run.assumed)
     notes += [f"assumed: {text}" for text in assumed]
-    target = benchmark_target(runs, model, gpu, of_server)
-    return runs, target.deployment(), _named(vars(target))
+    return runs
 
 
 def _named(entry: Any) -> dict[str, str]:

@@ -118,13 +118,17 @@ def _quantities(quantities: Sequence[Quantity], appended: bool) -> Table:
     return table
 
 
-def _verdicts(verdicts: Sequence[Verdict | Likelihood]) -> str:
+#: What is too few to leave any out.
+_SINGLE = (
+    "after a single load or stretch of time nobody knows whether others are predicted better; "
+    "measure a second load"
+)
+
+
+def _verdicts(verdicts: Sequence[Verdict | Likelihood], few: str = _SINGLE) -> str:
     """How it was judged, in words."""
     if not verdicts:
-        return (
-            "WARNING: nothing was left out to judge by: after a single load or stretch of time "
-            "nobody knows whether others are predicted better; measure a second load\n"
-        )
+        return f"WARNING: nothing was left out to judge by: {few}\n"
     return "\n".join(["on what was left out:", *(f"  {verdict}" for verdict in verdicts)]) + "\n"
 
 
@@ -165,7 +169,8 @@ def print_steps(found: StepCalibration, appended: bool, console: Console | None 
     for each in (table, _quantities(found.quantities, appended)):
         console.print(each)
         console.print()
-    console.print(_verdicts(found.verdicts))
+    few = f"{len(steps)} batches are too few to tell whether others are predicted better; measure "
+    console.print(_verdicts(found.verdicts, few + "longer"))
 
 
 def print_study(budgets: pd.DataFrame, others: pd.DataFrame) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pinn.interface.commands.options import output
+from pinn.interface.commands.serving_flags import engine_flags
+from pinn.simulator.engine_spec import EngineSpec
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 _PRINTED = ("ttft_mean_s", "tpot_mean_s", "itl_mean_s", "e2e_mean_s", "output_tokens_per_s")
 
 
+@engine_flags(EngineSpec)
 def coefficients(
     file: Annotated[
         Path, typer.Argument(help="Of 'pinn calibrate' or 'pinn coefficients --json'.")
@@ -24,12 +27,14 @@ def coefficients(
         Path, typer.Option("--observations", help="Folder that 'pinn ingest' wrote.")
     ],
     out: Annotated[Path | None, output("--out", "Also write the table, as CSV.", ".csv")] = None,
+    *,
+    flags: dict[str, Any],
 ) -> None:
     """Score a coefficient file on a run: its steps, or the loads of its benchmarks.
 
     Beside the file's coefficients, those from before its calibration, where the file has them. On
     traces every part of the run's time is judged; a file calibrated to the same run has seen the
-    first.
+    first. Flags say how the engine schedules the loads, where that is not its default.
 
     Example: pinn evaluate coefficients run1.json --observations run2
     """
@@ -48,7 +53,9 @@ def coefficients(
         table = score_steps(traces, deployment, sets)
         lines = _steps(table)
     else:
-        table = score_benchmarks(benchmark_runs(traces), deployment, sets)
+        table = score_benchmarks(
+            benchmark_runs(traces), deployment, sets, engine=EngineSpec(**flags)
+        )
         lines = _benchmarks(table)
     typer.echo("\n".join(lines))
     if out is not None:

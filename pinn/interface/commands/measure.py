@@ -14,15 +14,10 @@ import typer
 from pinn.errors import PinnError
 from pinn.interface.commands.options import Checkpoint, Gpu, output
 from pinn.interface.commands.serving_flags import engine_flags
-from pinn.specs.flags import flags_of
 from pinn.specs.serving import VLLM, ServingSpec
 from pinn.specs.speculation import NONE
 
 app = typer.Typer()
-
-#: Flags of pinn that vLLM has not: they say what runs, or what is known of it.
-_OURS = frozenset({"engine_version", "fuse_all_reduce", "sampling_backend",
-                   "speculative_acceptance", "disaggregation_mode"})  # fmt: skip
 
 
 @app.command()
@@ -66,9 +61,12 @@ def measure(
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, help="Of that server; 0 for a free one.")
     ] = 0,
-    force: Annotated[bool, typer.Option("--force", help="Measure on a card that is in use.")] = (
-        False
-    ),
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Measure on a card that is in use, or a model that should not fit."
+        ),
+    ] = False,
     checkpoint: Checkpoint = None,
     *,
     flags: dict[str, Any],
@@ -97,10 +95,11 @@ def measure(
         load_gpu(gpu)
     find_checkpoint(checkpoint)
     _check(flags)
+    model = _full_name(model)
     arguments = ["--model", model, *engine_arguments(flags), *(more or [])]
     if gpu is not None:
         arguments += ["--gpu", gpu]
-    order = _design(model, gpu, flags, load or [], minutes, checkpoint)
+    order = _design(model, gpu, flags, load or [], minutes, checkpoint, force)
     text = measuring_script(arguments, order)
     own = ["--minutes", f"{minutes:g}", *(["--serve"] if serve else []),
            *(["--port", str(port)] if port else []), *(["--force"] if force else [])]  # fmt: skip
@@ -120,13 +119,23 @@ def _check(flags: dict[str, Any]) -> None:
     """Refuse what is not measured.
 
     Raises:
-        PinnError: If another engine, ranks of data parallelism or drafts are asked for.
+        PinnError: If another engine, a release before those that are known, ranks of data
+            parallelism or drafts are asked for.
     """
+    from pinn.measure.program.engine import OLDEST
+    from pinn.specs.engine_defaults import release
+
     asked = ServingSpec(**{k: v for k, v in flags.items() if k != "precision"})
     if asked.engine != VLLM:
         raise PinnError(
             f"only vLLM's steps are measured, not those of {asked.engine}, whose scheduler runs in "
             "a process of its own: give files of its load generator to pinn calibrate --benchmarks"
+        )
+    oldest = ".".join(map(str, OLDEST))
+    if asked.engine_version and release(asked.engine_version) < OLDEST:
+        raise PinnError(
+            f"vLLM {asked.engine_version} cannot be measured, only {oldest} and later: leave "
+            "--engine-version out for the release that is installed"
         )
     if asked.data_parallel_size > 1 or asked.speculative_config != NONE:
         raise PinnError(
@@ -135,30 +144,32 @@ def _check(flags: dict[str, Any]) -> None:
         )
 
 
+def _full_name(model: str) -> str:
+    """What vLLM calls a model: the full name of one that the catalog has by a short one."""
+    from pinn.specs.documents import given_path
+    from pinn.specs.model_names import find_in_catalog
+
+    known = "/" in model or given_path(model).exists()
+    found = None if known else find_in_catalog(model)
+    return found[0] if found else model
+
+
 def engine_arguments(flags: dict[str, Any]) -> list[str]:
     """Flags as vLLM takes them.
 
     Raises:
         PinnError: If weights would have to be of a format that vLLM makes of none.
     """
-    words: list[str] = []
+    from pinn.planning.commands import ON_THE_FLY, vllm_words
+
     precision = flags.get("precision")
-    if precision not in (None, "fp8"):
+    if precision not in (None, *ON_THE_FLY):
         raise PinnError(
-            f"vLLM does not quantize to {precision} at start: give the path of a config.json whose "
-            "weights are in that format"
+            f"vLLM does not make {precision} of a checkpoint at start, only "
+            f"{', '.join(ON_THE_FLY)}: give the path of a config.json whose weights are in that "
+            "format"
         )
-    if precision:
-        words += ["--quantization", precision]
-    for flag in flags_of(ServingSpec):
-        if flag.name not in flags or flag.name in _OURS:
-            continue
-        value = flags[flag.name]
-        if flag.kind == "bool":
-            words.append(flag.option if value else f"--no-{flag.option.removeprefix('--')}")
-        else:
-            words += [flag.option, str(value)]
-    return words
+    return vllm_words(flags)
 
 
 def _design(
@@ -168,11 +179,17 @@ def _design(
     loads: list[str],
     minutes: float,
     checkpoint: Path | None,
+    force: bool,
 ) -> list[tuple[str, float]]:
-    """Batches in order with their worth; none, and a note why, where pinn does not know enough."""
+    """Batches in order with their worth; none, and a note why, where pinn does not know enough.
+
+    Raises:
+        PinnError: If the model does not fit, unless forced.
+    """
     from pinn.data.traces.trace_run import Target
     from pinn.measure.design import USUAL_LOADS, AskedLoad, design
     from pinn.measure.program.machine import cards
+    from pinn.simulator.memory_fit import memory_fit
     from pinn.specs.gpu_catalog import find_gpu
     from pinn.training.calibration.start import Start
 
@@ -183,13 +200,20 @@ def _design(
         return []
     serving = dict(flags)
     precision = serving.pop("precision", None)
+    start = Start(None, None, checkpoint)
     try:
         deployment = Target(model, card, ServingSpec(**serving), precision).deployment()
-        start = Start(None, None, checkpoint)
-        prior = start.prior(deployment, start.coefficients(deployment))
-        found = design(deployment, prior, minutes, asked)
+        fit = memory_fit(deployment)
+        if fit.fits:
+            prior = start.prior(deployment, start.coefficients(deployment))
+            found = design(deployment, prior, minutes, asked)
     except PinnError as error:
         typer.echo(f"no design, so batches come in a usual order: {error}")
+        return []
+    if not fit.fits and not force:
+        raise PinnError(f"{fit.reason} (--force measures all the same)")
+    if not fit.fits:
+        typer.echo(f"no design, so batches come in a usual order: {fit.reason}")
         return []
     for note in start.notes:
         typer.echo(note)

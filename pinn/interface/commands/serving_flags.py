@@ -13,7 +13,7 @@ import typer
 
 from pinn.interface.launched import in_own_words, launched
 from pinn.specs.flags import FORCE, Flag, flags_of
-from pinn.specs.serving import VLLM
+from pinn.specs.serving import VLLM, ServingSpec
 
 _PANEL = "Engine, in its own spelling or vLLM's"
 
@@ -51,7 +51,7 @@ _Words = Annotated[str | None, typer.Option("--engine-words", hidden=True)]
 def engine_flags(
     *specifications: type, several: Sequence[str] = (), deploys: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command every flag of specifications as an option, and ``--quantization``.
+    """Give a command every flag of specifications as an option; of a server the format too.
 
     The command gets those that were given as its argument ``flags``: field (or ``precision``) to
     value. A specification's ``PANEL`` is their heading in the help.
@@ -68,6 +68,7 @@ def engine_flags(
     declared = {flag.name: flag for each in specifications for flag in flags_of(each)}
     if deploys:
         declared[FORCE.name] = FORCE
+    formats = ("precision",) if ServingSpec in specifications else ()
     panels = {
         flag.name: getattr(each, "PANEL", _PANEL)
         for each in specifications
@@ -79,7 +80,7 @@ def engine_flags(
 
         @wraps(command)
         def run(**arguments: Any) -> None:
-            options = {name: arguments.pop(name) for name in ("precision", *declared)}
+            options = {name: arguments.pop(name) for name in (*formats, *declared)}
             given = {name: value for name, value in options.items() if value is not None}
             started = _started(arguments, given, declared) if deploys else {}
             given = in_own_words(given.get("engine", VLLM), given)
@@ -100,7 +101,7 @@ def engine_flags(
             command(**arguments, flags=started | flags)
 
         own = [p for p in signature.parameters.values() if p.name != "flags"]
-        options = [_parameter("precision", Precision)]
+        options = [_parameter(name, Precision) for name in formats]
         if deploys:
             options += [_parameter("serve", Serve), _parameter("engine_words", _Words)]
         options += [_parameter(name, _option(f, panels[name])) for name, f in declared.items()]

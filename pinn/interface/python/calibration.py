@@ -14,6 +14,7 @@ from pinn.errors import PinnError
 from pinn.interface.commands.calibrate import fit_measurements, print_fit
 from pinn.interface.python.flags import FlagValue, given_flags, with_flags
 from pinn.interface.python.prediction import path_or_none
+from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.serving import ServingSpec
 from pinn.training.calibration.calibrate import BetaSettings
 from pinn.training.calibration.fit import Fit
@@ -60,13 +61,14 @@ class CalibratedServer:
         return "\n".join([*self.notes, text.getvalue()])
 
 
-@with_flags(ServingSpec, GivenLoad)
+@with_flags(ServingSpec, EngineSpec, GivenLoad)
 def calibrate(
     benchmarks: str | Path | Sequence[str | Path] = (),
     model: str | Path | None = None,
     gpu: str | Path | None = None,
     *,
     observations: str | Path | None = None,
+    steps: str | Path | None = None,
     append: str | Path | None = None,
     base: str | Path | None = None,
     checkpoint: str | Path | None = None,
@@ -84,6 +86,7 @@ def calibrate(
         model: What they were of: a name, or a config.json.
         gpu: What they ran on: a name, or a datasheet.
         observations: Folder that ``pinn ingest`` wrote, in place of benchmarks.
+        steps: Folder that ``pinn measure`` wrote, or a CSV file like it, in place of benchmarks.
         append: File of an earlier calibration to go on from.
         base: Coefficients to start from, in place of the network.
         checkpoint: Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]
@@ -107,6 +110,7 @@ def calibrate(
         None if gpu is None else str(gpu),
         BetaSettings(intervals, budget or None, select, seed),
         force,
-        given_flags(flags, ServingSpec, GivenLoad),
+        given_flags(flags, ServingSpec, EngineSpec, GivenLoad),
+        path_or_none(steps),
     )
     return CalibratedServer(fit, append is not None, tuple(start.notes))

@@ -38,7 +38,7 @@ class Limits(NamedTuple):
     """What an engine can hold.
 
     Attributes:
-        seats: Requests of a step.
+        max_num_seqs: Requests of a step.
         budget: Tokens of a step.
         longest: Tokens of a request, prompt and output.
         cache: Tokens of the KV cache.
@@ -48,7 +48,7 @@ class Limits(NamedTuple):
         vocabulary: Size of the vocabulary.
     """
 
-    seats: int
+    max_num_seqs: int
     budget: int
     longest: int
     cache: int
@@ -58,8 +58,10 @@ class Limits(NamedTuple):
     vocabulary: int = 32000
 
 
-#: Tokens that decodes of a batch generate at most while they are held.
-HELD_OUTPUTS = 1024
+#: Tokens that decodes of a batch generate while they are held: at most, at least (what the most
+#: repeats of one batch take), and as a share of the KV cache, so that a small one has room for
+#: batches too.
+HELD_OUTPUTS, LEAST_HELD, HELD_SHARE = 1024, 192, 1 / 56
 
 #: Decodes and contexts that come first, and the prompt beside 32 decodes.
 FIRST_DECODES, FIRST_CONTEXTS, FIRST_CHUNK = (1, 32, 256), (500, 4000), 512
@@ -82,14 +84,20 @@ def read_batch(text: str) -> Wanted:
     return found
 
 
+def held_outputs(limits: Limits) -> int:
+    """Tokens that a held request generates."""
+    share = max(LEAST_HELD, int(HELD_SHARE * limits.cache))
+    return min(HELD_OUTPUTS, limits.longest // 4, share)
+
+
 def fits(wanted: Wanted, limits: Limits) -> bool:
     """Whether an engine can run it as one step, and hold it while it is repeated."""
     chunk = wanted.tokens + wanted.cached
-    outputs = min(HELD_OUTPUTS, limits.longest // 4)
+    outputs = held_outputs(limits)
     held = wanted.decodes * (wanted.context + outputs) + wanted.prompts * (chunk + limits.block)
     return (
         wanted.decodes + wanted.prompts > 0
-        and wanted.decodes + wanted.prompts <= limits.seats
+        and wanted.decodes + wanted.prompts <= limits.max_num_seqs
         and wanted.decodes + wanted.prompts * wanted.tokens <= limits.budget
         and max(wanted.context + outputs if wanted.decodes else 0, chunk + 1) <= limits.longest
         and held <= 0.9 * limits.cache
@@ -115,7 +123,7 @@ def short_list(limits: Limits) -> list[Wanted]:
 
 def own_order(limits: Limits) -> Iterator[Wanted]:
     """Where nothing tells which batches say most: a grid, contexts in turn, coarse ones first."""
-    decodes = [2**i for i in range(11) if 2**i <= limits.seats]
+    decodes = [2**i for i in range(11) if 2**i <= limits.max_num_seqs]
     decodes = decodes[::2] + decodes[1::2]
     near = [c for c in (1000, 250, 2000, 8000, 16000, 30000) if c < limits.longest]
     prompts = [Wanted(0, 0, 1, 2**i) for i in (7, 9, 11, 4, 6, 8, 10, 12, 13)]
@@ -132,8 +140,8 @@ def own_order(limits: Limits) -> Iterator[Wanted]:
 
 def _most(decodes: int, context: int, limits: Limits) -> int:
     """As many decodes as fit, at most so many."""
-    each = context + min(HELD_OUTPUTS, limits.longest // 4)
-    return max(min(decodes, limits.seats - 1, int(0.85 * limits.cache / each)), 1)
+    each = context + held_outputs(limits)
+    return max(min(decodes, limits.max_num_seqs - 1, int(0.85 * limits.cache / each)), 1)
 
 
 def _usable(wanted: list[Wanted], limits: Limits) -> list[Wanted]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
-import json
 import os
 import signal
 import sys
@@ -48,12 +46,6 @@ def main(argv: list[str] | None = None, start: Callable[[list[str]], Any] = Vllm
 def _measure(
     given: argparse.Namespace, flags: list[str], start: Callable[[list[str]], Any], asked: _Asked
 ) -> int:
-    if given.engine != "vllm":
-        raise MeasuringError(
-            f"only vLLM's steps are measured, not those of {given.engine}, whose scheduler runs in "
-            "a process of its own: give it files of its load generator (pinn calibrate "
-            "--benchmarks)"
-        )
     facts = {"model": given.model, "gpu": given.gpu, "flags": flags, **machine_facts()}
     busy = busy_card(facts["cards"])
     if busy and not given.force:
@@ -81,7 +73,7 @@ def _measure(
             _say(f"vLLM {engine.facts['engine_version']} is newer than those whose source was "
                  "read; it has what is needed")  # fmt: skip
         session = Session(engine, 60.0 * given.minutes, asked)
-        found = measure_all(session, _wanted(engine.limits, given), table, _say)
+        found = measure_all(session, _wanted(engine.limits), table, _say)
         table.describe({"measured_s": 60.0 * given.minutes - session.left, **found._asdict()})
         engine.close()
     except OSError as error:
@@ -91,19 +83,13 @@ def _measure(
     return _report(found, given.out)
 
 
-def _wanted(limits: Limits, given: argparse.Namespace) -> Iterable[Wanted]:
-    """The short list, then the design if there is one, else an order of its own."""
-    design = DESIGN
-    if given.design:
-        try:
-            with open(given.design, encoding="utf-8") as file:
-                design = json.load(file)
-        except (OSError, ValueError) as error:
-            raise MeasuringError(f"{given.design}: {error}") from error
-    first = short_list(limits)
-    then = [read_batch(text) for text, _ in design] if design else own_order(limits)
-    seen = set(first)
-    return itertools.chain(first, (w for w in then if w not in seen))
+def _wanted(limits: Limits) -> Iterable[Wanted]:
+    """The short list, then the design if there is one, then an order of its own.
+
+    Much of a design may not fit an engine whose KV cache is smaller than pinn thought.
+    """
+    design = [read_batch(text) for text, _ in DESIGN]
+    return dict.fromkeys([*short_list(limits), *design, *own_order(limits)])
 
 
 def _serve(given: argparse.Namespace, flags: list[str], asked: _Asked) -> None:
@@ -139,8 +125,6 @@ def _arguments(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--gpu", default="", help="The card's name for pinn calibrate.")
     parser.add_argument("--out", default="steps", help="Folder to write.")
     parser.add_argument("--minutes", type=float, default=10.0, help="Of measuring.")
-    parser.add_argument("--design", help="JSON: batches in order, each with its worth.")
-    parser.add_argument("--engine", default="vllm", help="Only vllm.")
     parser.add_argument("--serve", action="store_true", help="Load a server first.")
     parser.add_argument("--port", type=int, default=0, help="Of that server.")
     parser.add_argument("--force", action="store_true", help="Measure on a card in use.")

@@ -61,7 +61,7 @@ class VllmEngine:
             raise MeasuringError(f"vLLM {release} lacks what is needed here: {error}") from error
         given = EngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(arguments)
         try:
-            # The server's own defaults of budget and seats, which another context has not.
+            # The server's own defaults of both limits, which another context has not.
             engine = LLMEngine.from_engine_args(
                 EngineArgs.from_cli_args(given), usage_context=UsageContext.OPENAI_API_SERVER
             )
@@ -201,7 +201,7 @@ def _limits(config: Any, groups: int) -> Limits:
     eager = bool(model.enforce_eager)
     sizes = getattr(config.compilation_config, "cudagraph_capture_sizes", None) or []
     return Limits(
-        seats=int(scheduler.max_num_seqs),
+        max_num_seqs=int(scheduler.max_num_seqs),
         budget=int(scheduler.max_num_batched_tokens),
         longest=int(model.max_model_len),
         cache=int(cache.num_gpu_blocks or 0) // groups * int(cache.block_size),

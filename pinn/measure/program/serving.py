@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from pinn.measure.program.errors import MeasuringError
 
-#: Clients of the two closed loops, and requests of each; the open loop asks for this share of what
-#: the larger loop was served.
+#: Clients of the two closed loops, where the KV cache holds as many, and requests of each; the open
+#: loop asks for this share of what the larger loop was served.
 CLOSED, OPEN_REQUESTS, OPEN_SHARE = {4: 24, 32: 96}, 60, 0.6
 
 #: Tokens of prompts and outputs, where the model's context has room for four times as many.
 PROMPT, OUTPUT = 1000, 200
 
-#: Longest start of a server, in seconds.
+#: Longest start of a server, and longest first load, in seconds.
 _START = 900.0
 
-_ADDRESS, _FOLDER, _LOG = "127.0.0.1", "serving", "server.log"
+_ADDRESS, _FOLDER, _LOG, _COLD = "127.0.0.1", "serving", "server.log", "cold.json"
 
 #: How vLLM is called where its command is not in the path.
 VLLM = (sys.executable, "-m", "vllm.entrypoints.cli.main")
@@ -89,44 +92,63 @@ def _loads(
     is_asked: Callable[[], bool],
 ) -> list[str]:
     longest = int(_get(address + "/v1/models")["data"][0].get("max_model_len") or 4 * PROMPT)
-    prompt = min(PROMPT, longest // 4)
-    lengths = ["--random-input-len", str(prompt), "--random-output-len",
-               str(min(OUTPUT, longest // 8))]  # fmt: skip
+    prompt, output = min(PROMPT, longest // 4), min(OUTPUT, longest // 8)
+    most = _held(_text(address + "/metrics"), prompt + output)
     files: list[str] = []
-    throughput = 0.0
-    end = time.monotonic() + seconds
-    loads = [(f"closed_{n}.json", ["--max-concurrency", str(n), "--num-prompts", str(count)])
-             for n, count in CLOSED.items()]  # fmt: skip
-    loads.append(("open.json", []))
-    for name, load in loads:
-        if is_asked() or time.monotonic() >= end:
-            break
-        if not load:
-            rate = max(OPEN_SHARE * throughput, 0.01)
-            load = ["--request-rate", f"{rate:.4g}", "--num-prompts", str(OPEN_REQUESTS)]
-        command = [
-            *program, "bench", "serve", "--backend", "vllm", "--base-url", address, "--endpoint",
-            "/v1/completions", "--model", model, "--dataset-name", "random", *lengths,
-            "--ignore-eos", "--save-result", "--result-dir", folder, "--result-filename", name,
-            *load,
-        ]  # fmt: skip
+    # What is done once is no part of a load, nor of its time.
+    throughput, end = 1.0, time.monotonic() + _START
+    loads = [(_COLD, 4, 8)]
+    loads += [(f"closed_{n}.json", n, count) for n, count in
+              {min(n, most): count for n, count in CLOSED.items()}.items()]  # fmt: skip
+    for seed, (name, clients, asked) in enumerate([*loads, ("open.json", 0, OPEN_REQUESTS)]):
+        rate = max(OPEN_SHARE * throughput, 0.01)
+        # Each has a quarter of the time, by what was served last; the rest is the clients' start.
+        in_time = int((throughput if clients else rate) * seconds / 4)
+        count = max(min(asked, in_time), 2 * clients, 8)
+        how = ["--max-concurrency", str(clients)] if clients else ["--request-rate", f"{rate:.4g}"]
         path = os.path.join(folder, name)
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=max(end - time.monotonic(), 1.0)
-            )
-        except subprocess.TimeoutExpired:
-            say(f"{name}: not done in its time, left out")
-            break
-        if done.returncode or not os.path.isfile(path):
-            last = (done.stderr or done.stdout).strip().splitlines()[-1:]
-            say(f"{name}: the load generator failed: {''.join(last)[:300]}")
+        error = _run(
+            [
+                *program, "bench", "serve", "--backend", "vllm", "--base-url", address,
+                "--endpoint", "/v1/completions", "--model", model, "--dataset-name", "random",
+                "--random-input-len", str(prompt), "--random-output-len", str(output), "--seed",
+                str(seed), "--num-prompts", str(count), "--ignore-eos", "--save-result",
+                "--save-detailed", "--result-dir", folder, "--result-filename", name, *how,
+            ],
+            path, end, is_asked,
+        )  # fmt: skip
+        if error:
+            say(f"{name}: {error}")
             break
         with open(path, encoding="utf-8") as file:
             throughput = float(json.load(file).get("request_throughput") or throughput)
+        if name == _COLD:
+            os.remove(path)
+            end = time.monotonic() + seconds
+            continue
         files.append(path)
         say(f"{name}: {throughput:.3g} requests/s")
     return files
+
+
+def _run(command: list[str], path: str, end: float, is_asked: Callable[[], bool]) -> str:
+    """Run the load generator until it is done, out of time or not wanted; what went wrong."""
+    with tempfile.TemporaryFile() as output:
+        client = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            while client.poll() is None and time.monotonic() < end and not is_asked():
+                with suppress(subprocess.TimeoutExpired):
+                    client.wait(0.5)
+            if client.poll() is None:
+                return "not done in its time, left out"
+        finally:
+            client.kill()
+            client.wait()
+        output.seek(0)
+        last = output.read().decode(errors="replace").strip().splitlines()[-1:]
+    if client.returncode or not os.path.isfile(path):
+        return f"the load generator failed: {''.join(last)[:300]}"
+    return ""
 
 
 def _free_port(port: int) -> int:
@@ -163,7 +185,21 @@ def _wait(server: Any, address: str, log: str, is_asked: Callable[[], bool]) -> 
     raise MeasuringError(f"the server was not ready after {_START:.0f} s: see {log}")
 
 
+def _held(page: str, tokens: int) -> int:
+    """Requests of so many tokens that the KV cache of a metrics page holds; at least one."""
+    info = next((line for line in page.splitlines() if "cache_config_info{" in line), "")
+    sizes = [re.search(rf'\b{name}="(\d+)"', info) for name in ("num_gpu_blocks", "block_size")]
+    if not all(sizes):
+        return max(CLOSED)
+    blocks, size = (int(found[1]) for found in sizes if found)
+    return max(blocks * size // tokens, 1)
+
+
 def _get(address: str) -> Any:
+    return json.loads(_text(address))
+
+
+def _text(address: str) -> str:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(address, timeout=5) as answer:
-        return json.load(answer)
+        return str(answer.read().decode())

@@ -11,7 +11,7 @@ from contextlib import suppress
 from statistics import median
 from typing import Any, NamedTuple
 
-from pinn.measure.program.batches import HELD_OUTPUTS, Wanted, fits
+from pinn.measure.program.batches import Wanted, fits, held_outputs
 from pinn.measure.program.errors import MeasuringError
 from pinn.measure.program.table import Step, Table
 
@@ -169,7 +169,7 @@ class Session:
         if not self._keeps(wanted):
             self.release()
             self._context = wanted.context
-            self._left = min(HELD_OUTPUTS, self.limits.longest // 4) - 2
+            self._left = held_outputs(self.limits) - 2
         if len(self._held) > wanted.decodes:
             self.engine.drop(self._held[wanted.decodes :])
             del self._held[wanted.decodes :]

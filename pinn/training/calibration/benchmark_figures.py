@@ -19,6 +19,7 @@ from pinn.data.benchmarks.loads import benchmark_workload
 from pinn.data.benchmarks.simulated_figures import benchmark_figures
 from pinn.errors import PinnError
 from pinn.physics.step import STEP_FEATURES
+from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.latency_metrics import WHOLE_RUN
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job, map_runs, simulate_many
@@ -83,7 +84,10 @@ def fitted_figures(run: BenchmarkRun) -> list[str]:
 
 
 def simulated_rows(
-    runs: Sequence[BenchmarkRun], deployment: Deployment, coefficients: Vector
+    runs: Sequence[BenchmarkRun],
+    deployment: Deployment,
+    coefficients: Vector,
+    engine: EngineSpec | None = None,
 ) -> FigureRows:
     """Simulate every run with the given coefficients.
 
@@ -95,7 +99,7 @@ def simulated_rows(
         LinearLatency(deployment, factor * coefficients[:split], factor * coefficients[split:])
         for factor in (1.0, _NUDGE)
     )
-    jobs = [Job(deployment, benchmark_workload(run), near) for run in runs]
+    jobs = [Job(deployment, benchmark_workload(run), near, engine) for run in runs]
     names = [fitted_figures(run) for run in runs]
     found = map_runs(_shares(coefficients, dict(zip(map(id, jobs), names, strict=True))), jobs)
     gains = [_gains(job, far, run, of_run, value) for job, run, of_run, (value, _) in
@@ -118,7 +122,10 @@ def simulated_rows(
 
 
 def noise_of_draws(
-    runs: Sequence[BenchmarkRun], deployment: Deployment, coefficients: Vector
+    runs: Sequence[BenchmarkRun],
+    deployment: Deployment,
+    coefficients: Vector,
+    engine: EngineSpec | None = None,
 ) -> Float[np.ndarray, " n"]:
     """Relative standard deviation of each figure between two draws of its run's load.
 
@@ -134,7 +141,7 @@ def noise_of_draws(
         if all(_are_equal(drawn[0], other) for other in drawn[1:]):
             found.append(np.zeros(len(names)))
             continue
-        served = simulate_many([Job(deployment, workload, latency) for workload in drawn])
+        served = simulate_many([Job(deployment, load, latency, engine) for load in drawn])
         figures = [list(benchmark_figures(each, names).values()) for each in served]
         found.append(np.sqrt(2) * np.log(figures).std(axis=0, ddof=1))
     return np.concatenate(found)

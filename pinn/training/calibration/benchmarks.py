@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float
 
 from pinn.data.benchmarks.benchmark_run import BenchmarkRun
+from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.deployment import Deployment
 from pinn.training.calibration.benchmark_figures import FigureRows, noise_of_draws, simulated_rows
 from pinn.training.calibration.determined import Quantity, scalar_quantities, step_quantities
@@ -47,7 +49,10 @@ class BenchmarkCalibration:
 
 
 def calibrate_to_benchmarks(
-    runs: Sequence[BenchmarkRun], deployment: Deployment, prior: Prior
+    runs: Sequence[BenchmarkRun],
+    deployment: Deployment,
+    prior: Prior,
+    engine: EngineSpec | None = None,
 ) -> BenchmarkCalibration:
     """Fit the coefficients to runs, and judge them by leaving each load out.
 
@@ -55,14 +60,16 @@ def calibrate_to_benchmarks(
         runs: Of one server.
         deployment: The server.
         prior: Coefficients before.
+        engine: How it schedules; None for the engine's defaults.
 
     Raises:
         PinnError: If a run has no figure to fit, or the simulated server serves none of it.
     """
-    before = simulated_rows(runs, deployment, prior.mean)
-    drawn = noise_of_draws(runs, deployment, prior.mean)
+    served = partial(simulated_rows, deployment=deployment, engine=engine)
+    before = served(runs, coefficients=prior.mean)
+    drawn = noise_of_draws(runs, deployment, prior.mean, engine)
     before = replace(before, noise=np.hypot(before.noise, drawn))
-    posterior, after = _converged(runs, deployment, prior, before)
+    posterior, after = _converged(partial(served, runs), prior, before)
     errors = pd.DataFrame(
         {
             "run": [runs[i].name for i in before.run],
@@ -78,14 +85,14 @@ def calibrate_to_benchmarks(
         *step_quantities(deployment, prior, posterior, requests, context),
         *scalar_quantities(prior, posterior, after.features / after.measured[:, None]),
     ]
-    verdicts = _left_out(runs, deployment, prior, before)
+    verdicts = _left_out(runs, served, prior, before)
     return BenchmarkCalibration(
         deployment, tuple(runs), prior, posterior, errors, quantities, verdicts
     )
 
 
 def _converged(
-    runs: Sequence[BenchmarkRun], deployment: Deployment, prior: Prior, rows: FigureRows
+    served: Callable[..., FigureRows], prior: Prior, rows: FigureRows
 ) -> tuple[Posterior, FigureRows]:
     """Fit and simulate in turn until the figures stay: Gauss-Newton with steps that are halved.
 
@@ -97,7 +104,7 @@ def _converged(
     fitted, best = fit_rows(prior, rows, at), _improbability(prior, rows, at)
     for _ in range(_ROUNDS):
         tried = at + share * (fitted.mean - at)
-        found = replace(simulated_rows(runs, deployment, tried), noise=rows.noise)
+        found = replace(served(coefficients=tried), noise=rows.noise)
         worth = _improbability(prior, found, tried)
         if worth >= best:
             share /= 2
@@ -130,7 +137,7 @@ def fit_rows(
 
 
 def _left_out(
-    runs: Sequence[BenchmarkRun], deployment: Deployment, prior: Prior, rows: FigureRows
+    runs: Sequence[BenchmarkRun], served: Callable[..., FigureRows], prior: Prior, rows: FigureRows
 ) -> list[Verdict | Likelihood]:
     """Each load predicted by what the others taught; none where there is one load."""
     loads = np.array([run.load.text for run in runs])
@@ -142,7 +149,7 @@ def _left_out(
     for load in dict.fromkeys(loads):
         fitted = fit_rows(prior, rows, prior.mean, of_row != load)
         mine = [run for run in runs if run.load.text == load]
-        found = simulated_rows(mine, deployment, fitted.mean)
+        found = served(mine, coefficients=fitted.mean)
         found = replace(found, noise=rows.noise[of_row == load])
         weighed.append(_weighed(found))
         logs.append(np.log(found.simulated / found.measured))

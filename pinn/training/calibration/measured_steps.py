@@ -36,6 +36,9 @@ _SCALES = np.array([0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0
 #: Parts of the batches that are left out in turn.
 _PARTS = 5
 
+#: Flags that set the size of the KV cache, which then says nothing of the others.
+_CACHE_SIZES = {"--kv-cache-memory-bytes", "--num-gpu-blocks-override"}
+
 #: Standard deviations from which a row counts nothing (Tukey's biweight, 95 % efficient).
 _BEYOND = 4.685
 
@@ -155,7 +158,7 @@ def _left_out(
     steps: MeasuredSteps, features: Float[np.ndarray, "batches coefficients"], prior: Prior
 ) -> list[Verdict | Likelihood]:
     part = np.arange(len(steps)) % _PARTS
-    if len(steps) < 2 * _PARTS:
+    if len(steps) < _PARTS:
         return []
     noise = np.where(steps.rows["num_prefill_requests"] > 0, TTFT_NOISE, TIME_NOISE)
     before = features @ prior.mean
@@ -184,13 +187,14 @@ def check_steps(
     limits = steps.facts.get("limits") or {}
     recipe = deployment.recipe
     for name, got, option in (
-        ("seats", recipe.max_requests, "--max-num-seqs"),
+        ("max_num_seqs", recipe.max_requests, "--max-num-seqs"),
         ("budget", recipe.token_budget, "--max-num-batched-tokens"),
     ):
         if limits.get(name) not in (None, got):
             found.append(Finding(f"the engine ran with {option} {limits[name]}, not {got}",
                                  f"{option} {limits[name]}?"))  # fmt: skip
-    if steps.facts.get("kv_blocks"):
+    asked = {str(word).partition("=")[0] for word in steps.facts.get("flags") or ()}
+    if steps.facts.get("kv_blocks") and not asked & _CACHE_SIZES:
         blocks = check_kv_blocks(int(steps.facts["kv_blocks"]), deployment)
         found += [blocks] if blocks else []
 

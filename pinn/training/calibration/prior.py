@@ -40,6 +40,11 @@ SCALAR_SPREADS = {
     "arrival": 0.35,
 }
 
+#: What a server adds to the steps of an engine that runs by itself, relative: to every step, since
+#: front end and clients take of the same machine, and to what a step and a request cost the host,
+#: which takes requests in and hands tokens out between steps. Assumptions.
+SERVED_FACTOR, SERVED_SPREADS = 0.2, {"step constant": 1.0, "requests": 1.0}
+
 #: The same of a single coefficient where no checkpoint tells: an assumption.
 COEFFICIENT_SPREAD = 0.5
 
@@ -95,6 +100,15 @@ def assumed_prior(
         told = both @ share.T + np.diag(known.spread**2)
         relative = relative - both.T @ np.linalg.solve(told, both)
     return Prior(mean, relative * np.outer(mean, mean))
+
+
+def served_prior(steps: Prior) -> Prior:
+    """What is known of a server whose engine's steps were measured by themselves."""
+    split = len(STEP_FEATURES)
+    factor = np.where(np.arange(len(NAMES)) < split, SERVED_FACTOR, 0.0)
+    added = membership() * [SERVED_SPREADS.get(name, 0.0) for name in SCALARS]
+    directions = np.column_stack([factor, added]) * steps.mean[:, None]
+    return Prior(steps.mean, steps.covariance + directions @ directions.T)
 
 
 def prior_of_set(found: CoefficientSet, where: str) -> Prior:

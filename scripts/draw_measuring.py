@@ -1,0 +1,78 @@
+"""Pictures of ``docs/measure.md``: a calibration before and after, and how the design narrows.
+
+    python scripts/draw_measuring.py STEPS docs/images
+
+``STEPS`` is a folder of ``pinn measure``. The narrowing is simulated on the first deployments of
+``scripts/score_measuring.py``, with noise of 1 % a step.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from score_measuring import ARMS, deployments, score
+
+from pinn.export.plot_style import MARKERS, new_figure, png
+from pinn.interface.python.calibration import calibrate
+from pinn.training.calibration.measured_steps import StepCalibration
+
+#: Minutes at which intervals are looked at, and deployments whose median is drawn.
+_MINUTES, _DEPLOYMENTS = (0.25, 0.5, 1.0, 2.0, 3.0, 5.0), 6
+
+
+def before_and_after(found: StepCalibration) -> Figure:
+    """Predicted over measured times of every batch."""
+    figure, axes = new_figure(3.4)
+    axis, measured = axes[0, 0], found.steps.seconds
+    axis.axhspan(-5, 5, color="0.93")
+    for name, predicted, (marker, colour) in zip(
+        ("network", "calibrated"), found.predictions(), MARKERS, strict=False
+    ):
+        axis.plot(1e3 * measured, 100 * (predicted / measured - 1), marker, color=colour,
+                  markersize=4, label=name)  # fmt: skip
+    axis.set(xscale="log", xlabel="measured step, ms", ylabel="predicted, % off")
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.xaxis.set_minor_formatter("{x:g}")
+    axis.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def narrowing() -> Figure:
+    """Width of asked intervals over what it was, by simulated minutes; medians."""
+    rows: list[dict] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for seed, (label, one) in enumerate(deployments(_DEPLOYMENTS).items()):
+            rows += score(label, one, 0.01, seed, Path(folder), minutes=_MINUTES)
+    widths = pd.DataFrame(rows).groupby(["arm", "minutes"])["width"].median()
+    figure, axes = new_figure(3.4)
+    axis = axes[0, 0]
+    for arm, (marker, colour) in zip(ARMS, MARKERS, strict=False):
+        axis.plot(_MINUTES, np.asarray(widths[arm]), marker + "-", color=colour, label=arm)
+    axis.set(yscale="log", ylim=(None, 1), xlabel="minutes of measuring",
+             ylabel="interval, over what it was")  # fmt: skip
+    axis.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def main() -> None:
+    """Write both."""
+    if len(sys.argv) != 3:
+        sys.exit(str(__doc__))
+    steps, target = map(Path, sys.argv[1:])
+    fit = calibrate(steps=steps).fit
+    found = (fit.first or fit).found
+    assert isinstance(found, StepCalibration)
+    for name, figure in (("measure-steps", before_and_after(found)),
+                         ("measure-narrowing", narrowing())):  # fmt: skip
+        path = target / f"{name}.png"
+        path.write_bytes(png(figure))
+        print(f"wrote {path}")
+
+
+if __name__ == "__main__":
+    main()
