@@ -38,7 +38,7 @@ ONE_SHOT_BYTES = 2.0**18
 BETWEEN_GRAPHS = 0.5
 #: Prompt tokens from which all of them count; of fewer, launches hide behind the step before. An
 #: assumption, found like the former in fits to all rows, left-out models' too, and confirmed by
-#: fits that leave a second model out (``scripts/inner_folds.py``, LOG.md of 2026-11-23).
+#: fits that leave a second model out (``scripts/inner_folds.py``; LOG.md).
 BETWEEN_TOKENS = 1024.0
 #: Beyond the captured size, all of a step is launched layer by layer from 1 + 1 / 8 of it on.
 RAMP = 8.0
