@@ -40,7 +40,7 @@ SCALAR_SPREADS = {
     "arrival": 0.35,
 }
 
-#: The same of a single coefficient where no checkpoint tells: an assumption.
+#: Prior spread of a single coefficient where no checkpoint tells: an assumption.
 COEFFICIENT_SPREAD = 0.5
 
 Vector = Float[np.ndarray, " coefficients"]
