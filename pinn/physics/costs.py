@@ -2,7 +2,7 @@
 
 The features of a step are sums over the batch times these constants, so a Go program or a table
 reader needs nothing else of the model and the GPU. Each has one formula
-(``pinn.export.expressions``), which the Go package is written from.
+(``scripts/generating`` writes the Go package from them).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the step features measure: pure functions of costs and batch sums, broadcast together.
 
-They are formulas as ``pinn.export.expressions`` reads them: the simulator's compiled code and
+They are formulas as ``scripts/generating`` reads them: the simulator's compiled code and
 the Go package are written from them.
 """
 
