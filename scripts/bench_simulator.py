@@ -19,7 +19,8 @@ import time
 from pathlib import Path
 from statistics import median
 
-from pinn.coefficients.coefficients import prior_coefficients
+import numpy as np
+
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.linear_latency import LinearLatency
@@ -46,7 +47,6 @@ shared_tokens: 100
 def make_job(seed: int) -> Job:
     serving = ServingSpec(max_num_batched_tokens=2048, max_num_seqs=128, max_model_len=4096)
     deployment = Deployment(load_model(MODEL), load_gpu("H100"), serving)
-    prior = prior_coefficients(1)
     workload = shared_prefix(
         [Stage(8, 600), Stage(20, 600)],
         groups=10,
@@ -58,7 +58,9 @@ def make_job(seed: int) -> Job:
         stage_gap_s=1.0,
         seed=seed,
     )
-    return Job(deployment, workload, LinearLatency(deployment, prior.beta[0], prior.alpha[0]))
+    beta = np.array([f.prior for f in STEP_FEATURES.values()])
+    alpha = np.array([f.prior for f in REQUEST_FEATURES.values()])
+    return Job(deployment, workload, LinearLatency(deployment, beta, alpha))
 
 
 def time_runs() -> dict[str, float]:
@@ -87,13 +89,12 @@ def time_runs() -> dict[str, float]:
 
 def time_shell() -> dict[str, float]:
     """``pinn simulate`` in a new process, first without and then with what it compiled."""
-    prior = prior_coefficients(1)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         (root / "load.yaml").write_text(WORKLOAD)
         values = {
-            "beta": dict(zip(STEP_FEATURES, prior.beta[0].tolist(), strict=True)),
-            "alpha": dict(zip(REQUEST_FEATURES, prior.alpha[0].tolist(), strict=True)),
+            "beta": {name: f.prior for name, f in STEP_FEATURES.items()},
+            "alpha": {name: f.prior for name, f in REQUEST_FEATURES.items()},
         }
         (root / "coefficients.json").write_text(json.dumps(values))
         flags = f"--model {MODEL} --gpu H100 --max-num-seqs 128 --max-num-batched-tokens 2048"

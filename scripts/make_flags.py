@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pinn.export.go_flags import write_go_flags
+from generating.go_flags import write_go_flags
 
 if __name__ == "__main__":
     for path in write_go_flags(Path(__file__).resolve().parents[1]):

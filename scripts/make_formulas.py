@@ -10,8 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from generating.formula_files import formula_files
+
 from pinn.errors import PinnError
-from pinn.export.formula_files import formula_files
 
 ROOT = Path(__file__).resolve().parents[1]
 

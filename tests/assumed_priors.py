@@ -1,10 +1,20 @@
-"""Priors of steps alone, where no checkpoint tells."""
+"""What coefficients are where no checkpoint tells."""
 
 import numpy as np
 
+from pinn.coefficients.coefficients import Coefficients
+from pinn.physics.request import REQUEST_FEATURES
+from pinn.physics.step import STEP_FEATURES
 from pinn.training.calibration.prior import NAMES, Prior, assumed_prior
 
 
 def beta_prior(beta: np.ndarray) -> Prior:
     """The prior around step coefficients; nothing is known of requests."""
     return assumed_prior(np.concatenate([beta, np.zeros(len(NAMES) - len(beta))]))
+
+
+def prior_coefficients(n: int) -> Coefficients:
+    """The physical priors alone, for ``n`` deployments."""
+    beta = np.array([f.prior for f in STEP_FEATURES.values()])
+    alpha = np.array([f.prior for f in REQUEST_FEATURES.values()])
+    return Coefficients(np.tile(beta, (n, 1)), np.tile(alpha, (n, 1)))

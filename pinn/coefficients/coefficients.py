@@ -53,10 +53,3 @@ class Coefficients:
         """The coefficients of some deployments; a whole number keeps one row."""
         rows = slice(index, index + 1) if isinstance(index, int) else index
         return Coefficients(self.beta[rows], self.alpha[rows])
-
-
-def prior_coefficients(n: int) -> Coefficients:
-    """The physical priors alone, for ``n`` deployments."""
-    beta = np.array([f.prior for f in STEP_FEATURES.values()])
-    alpha = np.array([f.prior for f in REQUEST_FEATURES.values()])
-    return Coefficients(np.tile(beta, (n, 1)), np.tile(alpha, (n, 1)))

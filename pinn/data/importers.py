@@ -29,7 +29,7 @@ def import_silicon(target: Path | str, source: Path | str | None = None) -> Read
 
 
 def import_every_engine(target: Path | str, source: Path | str | None = None) -> ReadReport:
-    """The same of vLLM, SGLang and TensorRT-LLM."""
+    """Write the measured deployments of vLLM, SGLang and TensorRT-LLM."""
     return _written(read_every_engine(None if source is None else Path(source)), target)
 
 

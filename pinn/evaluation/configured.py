@@ -78,7 +78,7 @@ def measured_runs(config: DictConfig) -> tuple[tuple[MeasuredRun, ...], ReadRepo
 
 
 def recipe_sha256(config: DictConfig) -> str:
-    """Of the settings that decide what is learned."""
+    """Digest of the settings that decide what is learned."""
     settings: Any = OmegaConf.to_container(config, resolve=True)
     return json_sha256({part: settings[part] for part in LEARNED_FROM})
 

@@ -53,7 +53,7 @@ class Workers:
 
     @contextmanager
     def kept(self, *modules: str) -> Iterator[Workers]:
-        """The same for several runs, whose processes are started once.
+        """Workers whose processes are started once, for several runs.
 
         Args:
             modules: What tasks import; processes do so while this one goes on.

@@ -180,6 +180,6 @@ def _least_squares(
 def _compact(
     rows: Float[np.ndarray, "batches used"], target: Float[np.ndarray, " batches"]
 ) -> tuple[Float[np.ndarray, "k used"], Float[np.ndarray, " k"]]:
-    """The same least-squares problem in as few rows as unknowns."""
+    """A least-squares problem in as few rows as unknowns."""
     q, r = np.linalg.qr(rows)
     return r, q.T @ target

@@ -27,8 +27,6 @@ from pinn.specs.serving import ServingSpec
 FORMAT = "pinn.coefficient_table"
 #: Raised whenever a reader of the last version would misunderstand a file.
 VERSION = 1
-#: Columns that may hold null: ends of intervals, where they are not known, and what drafts.
-OPTIONAL_PARTS = ("beta_low", "beta_high", "alpha_low", "alpha_high", "draft")
 
 _SERVING = tuple(f.name for f in fields(ServingSpec))
 

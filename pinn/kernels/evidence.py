@@ -128,7 +128,7 @@ def _timed_format(measured: MeasuredShapes, form: str) -> str:
 def _nearest_message(
     kernels: KernelSurrogates, gpu: GpuSpec, form: str, sizes: Mapping[str, float]
 ) -> Nearest | None:
-    """Of the chip's own curves, else of those of its kind of link."""
+    """Nearest message of the chip's own curves, else of its kind of link."""
     own = [n for name, n in kernels.all_reduce.curves if name == gpu.name]
     link = "nvlink" if gpu.has_nvlink else "pcie"
     pooled = [n for name, n in kernels.all_reduce.pools if name == link]

@@ -74,7 +74,7 @@ def indexed_decodes(i: int, deployment: Deployment, batches: UniformBatches) -> 
 
 
 def indexed_prompts(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
-    """The same of prompts."""
+    """Scores of all keys, the choice of the best and attention to these, by prompts."""
     sizes = (batches.prefill_requests, batches.prefill_tokens, batches.prefill_cached)
     yield from _indexed(i, deployment, batches, sizes, _prompting)
 
@@ -82,14 +82,14 @@ def indexed_prompts(i: int, deployment: Deployment, batches: UniformBatches) -> 
 def recurrent_seconds(
     kernels: KernelSurrogates, gpu: Coded, operator: Coded, *sizes
 ) -> Float[np.ndarray, "calls n"]:
-    """Of calls on states: ``RECURRENT_SIZES``, and the seconds of one that was never fitted."""
+    """Seconds of calls on states: ``sizes`` are RECURRENT_SIZES, then seconds if not fitted."""
     return _fitted(kernels, gpu, operator, RECURRENT_SIZES, sizes)
 
 
 def indexed_seconds(
     kernels: KernelSurrogates, gpu: Coded, operator: Coded, *sizes
 ) -> Float[np.ndarray, "calls n"]:
-    """Of calls of indexers: ``INDEXED_SIZES``, and the seconds of one that was never fitted."""
+    """Seconds of calls of indexers: ``sizes`` are INDEXED_SIZES, then seconds if not fitted."""
     return _fitted(kernels, gpu, operator, INDEXED_SIZES, sizes)
 
 

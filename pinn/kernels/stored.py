@@ -57,7 +57,7 @@ def read(folder: Path) -> tuple[Tensors, dict[str, Any]]:
     if layout != LAYOUT:
         raise PinnError(
             f"{folder / STRUCTURE} has layout {layout!r:.40}, expected {LAYOUT}: "
-            "train the kernel surrogates again"
+            "fit the kernel surrogates anew with 'python scripts/fit_surrogates.py'"
         )
     check_size(tensors.stat().st_size, MOST_CHECKPOINT_BYTES, f"{tensors}: bytes", "copy it again")
     if structure.get("sha256") != file_sha256(tensors):

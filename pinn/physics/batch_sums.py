@@ -66,7 +66,7 @@ class BatchSums:
         )
 
     def reshape(self, *shape: int) -> BatchSums:
-        """The same sums with every field reshaped."""
+        """The sums with every field reshaped."""
         return BatchSums(*(getattr(self, f.name).reshape(shape) for f in fields(self)))
 
 

@@ -64,7 +64,7 @@ class CostFacts:
         tensor_parallel_size: As vLLM's flag.
         data_parallel_size: As vLLM's flag.
         pipeline_parallel_size: As vLLM's flag.
-        graph_tokens: Tokens of the largest step that a CUDA graph was captured of.
+        graph_tokens: Largest captured CUDA graph, in tokens.
         graph_requests: Decodes of the largest one without prompts; 0 for no limit.
         fused_all_reduce: 1 where norms are part of the all-reduce kernel.
         fused_quantization: 1 where quantization is, too.

@@ -2,7 +2,7 @@
 
 The features of a step are sums over the batch times these constants, so a Go program or a table
 reader needs nothing else of the model and the GPU. Each has one formula
-(``pinn.export.expressions``), which the Go package is written from.
+(``scripts/generating`` writes the Go package from them).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class StepCosts:
     )
     graph_tokens: Float[np.ndarray, "*n"] = field(
         metadata=cost(
-            "Tokens of the largest step that a CUDA graph was captured of.",
+            "Largest captured CUDA graph, in tokens.",
             lambda w: w.graph_tokens,
         )
     )
@@ -233,7 +233,7 @@ class StepCosts:
     )
 
     def reshape(self, *shape: int) -> StepCosts:
-        """The same costs with every field reshaped."""
+        """The costs with every field reshaped."""
         return StepCosts(*(getattr(self, f.name).reshape(shape) for f in fields(self)))
 
     def take(self, index) -> StepCosts:

@@ -63,7 +63,7 @@ class AttentionWork:
 
 @lru_cache(maxsize=16384)
 def attention_work(model: ModelSpec, tp: int) -> AttentionWork:
-    """Of the layers of a model on one of so many GPUs."""
+    """Work of a model's layers on one of so many GPUs."""
     groups = [g for g in model.layer_groups if g.runs]
     full, windowed = _PairWork(), _PairWork()
     mixing = [(g.attention, g.count) for g in groups if g.attention is not None]
@@ -107,7 +107,7 @@ def _index_work(mixing: Sequence[tuple[Mixer, int]]) -> _IndexWork:
 
 
 def _pair_work(attention: Attention, count: int, tp: int) -> _PairWork:
-    """Of the layers of one shape.
+    """Work of the layers of one shape.
 
     Scores and weighted values take 2 FLOP per head and element each. MLA decodes in the latent
     space: its keys are kv_lora_rank + rope wide and its values kv_lora_rank, for every head; with

@@ -123,7 +123,7 @@ def verified_sums(sums: BatchSums, tokens: int) -> BatchSums:
 
 
 def first_pass_sums(sums: BatchSums, tokens: int) -> BatchSums:
-    """The same tokens in the draft's first pass, of which each request samples one."""
+    """Sums of the draft's first pass, of whose tokens each request samples one."""
     added = sums.decode_requests * tokens
     return replace(
         sums,

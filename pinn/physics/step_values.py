@@ -1,6 +1,6 @@
 """What the step features measure: pure functions of costs and batch sums, broadcast together.
 
-They are formulas as ``pinn.export.expressions`` reads them: the simulator's compiled code and
+They are formulas as ``scripts/generating`` reads them: the simulator's compiled code and
 the Go package are written from them.
 """
 
@@ -38,7 +38,7 @@ ONE_SHOT_BYTES = 2.0**18
 BETWEEN_GRAPHS = 0.5
 #: Prompt tokens from which all of them count; of fewer, launches hide behind the step before. An
 #: assumption, found like the former in fits to all rows, left-out models' too, and confirmed by
-#: fits that leave a second model out (``scripts/inner_folds.py``, LOG.md of 2026-11-23).
+#: fits that leave a second model out (``scripts/inner_folds.py``; LOG.md).
 BETWEEN_TOKENS = 1024.0
 #: Share of the reading of experts beyond the first that surely takes as long as it says.
 SURELY_READ = 0.5

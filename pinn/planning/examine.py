@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -12,7 +12,6 @@ from pinn.planning.bottleneck import (
     MOST_REQUESTS,
     limited_by,
     step_time_shares,
-    time_shares,
 )
 from pinn.planning.brief import Brief
 from pinn.planning.candidates import Candidate, gpu_count
@@ -25,7 +24,6 @@ from pinn.planning.pools import PoolsCandidate
 from pinn.planning.search import highest_rate
 from pinn.planning.sizing import BAR_WIDTH, chance_to_hold, fleet_rate
 from pinn.planning.trial import Trials
-from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.run import Run
 
 #: Rates of a choice's ladder, as shares of the highest that it holds.
@@ -90,8 +88,7 @@ def _choice(picked: Picked, brief: Brief) -> Choice:
         chance=chance,
         safe=safe,
         ladder=ladder,
-        step_time=_mean_shares(step_time_shares, candidate, picked.run),
-        limits_time=_mean_shares(time_shares, candidate, picked.run),
+        step_time=_step_time(candidate, picked.run),
         fleets=sized.fleets,
         serve_command=serve_command(candidate),
         simulate_command=simulate_command(
@@ -160,16 +157,14 @@ def _but_ttft(run: Run) -> tuple[Latencies, tuple[np.ndarray, np.ndarray]]:
     return without, (run.gaps.seconds, run.gaps.count)
 
 
-def _mean_shares(
-    shares: Callable[[Run, LinearLatency], dict[str, float]], candidate: Candidate, run: Run
-) -> dict[str, float]:
+def _step_time(candidate: Candidate, run: Run) -> dict[str, float]:
     """Shares of the time of all GPUs: of each kind of server, by what its GPUs were busy."""
     parts = candidate.parts(run)
     busy = [
         float(part.steps["duration_s"].sum()) * gpu_count(latency.deployment)
         for part, latency in parts
     ]
-    found = [shares(part, latency) for part, latency in parts]
+    found = [step_time_shares(part, latency) for part, latency in parts]
     return {
         name: sum(time / sum(busy) * each[name] for time, each in zip(busy, found, strict=True))
         for name in found[0]

@@ -185,7 +185,7 @@ def statistic(
 
 
 def _known(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Those that exist, each once."""
+    """The values that are no NaN, each once."""
     values = values[~np.isnan(values)]
     return values, np.ones(len(values), np.int64)
 

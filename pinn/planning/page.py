@@ -201,7 +201,7 @@ def _asked(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _columns(has_rate: bool, has_prices: bool) -> list[Column]:
-    """Those that exist for what was asked."""
+    """Columns of the page for what was asked."""
     columns = [
         Column("Choice", "GPU, parallelism, format, flags", lambda c: Cell(c.label, c.label), True),
         Column("GPUs", "in all", lambda c: Cell(str(c.gpus), c.gpus)),

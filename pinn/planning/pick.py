@@ -37,7 +37,7 @@ class Picked:
 
     @property
     def label(self) -> str:
-        """Of the candidate."""
+        """The candidate's name."""
         return self.trials.candidate.label
 
 
@@ -103,7 +103,7 @@ def _highest(trials: Trials, guess: float) -> HighestRate:
 
 
 def _settled(trials: Trials, rate: HighestRate) -> HighestRate:
-    """The same where rates are clear on either side of it, else the one that fewest contradict."""
+    """A rate with clear rates on either side, else the one that fewest contradict."""
     if is_clear(trials.excess, rate.per_s, rate.fails_per_s):
         return rate
     return HighestRate(*settled_rate(trials.excess, rate.per_s))

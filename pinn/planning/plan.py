@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from pinn.errors import PinnError
 from pinn.specs.files.write import replace_atomically
 
 SCHEMA = "pinn plan 1"
@@ -169,8 +168,6 @@ class Choice:
         ladder: Runs of one replica on the whole load at rising rates.
         step_time: Part of a step -> share of the engine's time at ``at_rate``; they sum to 1. The
             parts are those of a step's breakdown (``pinn.training.teacher.breakdown.PARTS``).
-        limits_time: Share of the engine's time there that goes to prefill, decode, communication
-            and the host.
         fleets: The replicas simulated together.
         serve_command: Starts one replica.
         simulate_command: Gives the figures of ``seen``.
@@ -199,7 +196,6 @@ class Choice:
     safe: bool | None
     ladder: Sequence[Point]
     step_time: Mapping[str, float]
-    limits_time: Mapping[str, float]
     fleets: Sequence[Fleet]
     serve_command: str
     simulate_command: str
@@ -298,18 +294,3 @@ def write_plan(plan: Plan, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     text = msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n"
     replace_atomically(path, lambda target: target.write_bytes(text))
-
-
-def read_plan(path: Path) -> Plan:
-    """Read what :func:`write_plan` wrote.
-
-    Raises:
-        PinnError: If the file cannot be read or is of another layout.
-    """
-    try:
-        plan = msgspec.json.decode(path.read_bytes(), type=Plan)
-    except (OSError, msgspec.DecodeError) as error:
-        raise PinnError(f"{path}: no plan that this version reads: {error}") from error
-    if plan.schema != SCHEMA:
-        raise PinnError(f"{path} holds {plan.schema!r}, this version reads {SCHEMA!r}: plan anew")
-    return plan

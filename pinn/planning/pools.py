@@ -266,7 +266,7 @@ def _servers(
 
 
 def _flags(text: str) -> dict[str, Any]:
-    """Of a pool as it is listed."""
+    """Flags of a pool as it is listed."""
     _, flags = parse_pool(text, "pools")
     for name in ("gpu", "engine"):
         if name in flags:

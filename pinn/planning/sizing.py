@@ -150,7 +150,7 @@ def chance_to_hold(
 
 
 def routings(candidate: Candidate, replicas: int) -> tuple[str, ...]:
-    """Of a load balancer; a replica by itself spreads requests as its engine does."""
+    """Routing rules to try; a replica by itself spreads requests as its engine does."""
     own = candidate.engine.data_parallel_routing or candidate.deployment.recipe.routing
     return ROUTINGS if replicas > 1 else (own,)
 

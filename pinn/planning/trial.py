@@ -86,7 +86,7 @@ class Trials:
         return self._excess_at(self.load.at(rate_per_s), self.candidate.engine)
 
     def fleet_excess_at(self, rate_per_s: float, replicas: int, routing: str) -> float:
-        """The same of replicas behind a load balancer; infinite where so many are too large."""
+        """Worst latency / its limit of balanced replicas; infinite if they are too many."""
         try:
             return self._excess_at(self.load.at(rate_per_s), self._engine(replicas, routing))
         except TooLargeError:
@@ -110,7 +110,7 @@ class Trials:
         return replace(self.candidate.engine, replicas=replicas, data_parallel_routing=routing)
 
     def excess_of(self, run: Run) -> float:
-        """The same of a run; falling behind counts where no limit bounds waiting."""
+        """A run's worst latency / its limit; falling behind counts where none bounds waiting."""
         limits = self.limits
         if limits.on_gaps and not run.requests.finished.all():
             return np.inf

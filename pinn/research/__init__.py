@@ -1,1 +1,1 @@
-"""Baselines, ablations, studies and the evaluation suite."""
+"""Baselines and the evaluation suite."""

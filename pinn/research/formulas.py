@@ -57,7 +57,7 @@ class LinearFormula:
 
 @dataclass(frozen=True)
 class PerDeployment:
-    """The same fitted to each deployment's own rows: an optimistic bound, since it saw them.
+    """A formula fitted to each deployment's own rows: an optimistic bound, since it saw them.
 
     Not for an unseen pair.
     """

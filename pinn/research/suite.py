@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from pinn.errors import PinnError
 from pinn.evaluation.configured import (
     Measured,
     kernel_fits,
-    kernel_learner,
     make_repeatable,
     read_measured,
     recipe_sha256,
@@ -47,19 +45,7 @@ from pinn.evaluation.metrics import METRICS, summarize, with_correlation
 from pinn.evaluation.printing import print_decisions, print_results
 from pinn.evaluation.publish import CHECKPOINT_COLUMN
 from pinn.evaluation.ranking import rank
-from pinn.kernels.heldout import FOLDS
-from pinn.research.ablations import ComposedKernels, FewerDeployments, without_hierarchy
-from pinn.research.perturbations import (
-    Change,
-    Duplicates,
-    HalfMissing,
-    Noise,
-    OneModelOnly,
-    Perturbed,
-    wrong_bandwidth,
-)
 from pinn.research.report.write import write_report
-from pinn.research.studies import is_study, studies
 from pinn.research.suite_methods import NOT_FOR_UNSEEN, instant_methods, regressions
 from pinn.research.suite_network import anatomy_rows, coefficient_rows
 from pinn.research.suite_runs import run_cell
@@ -69,7 +55,6 @@ from pinn.specs.data_folder import find_checkpoint
 from pinn.specs.files.csv_cells import write_frame
 from pinn.specs.files.progress import doing
 from pinn.specs.files.write import replace_atomically
-from pinn.training.learner import ServingLearner
 from pinn.training.provenance import code_sha256, json_sha256
 from pinn.trust.calibration import calibration_path, read_calibration
 from pinn.trust.coverage import calibration_curve
@@ -101,8 +86,6 @@ def run_suite(config: DictConfig) -> dict[str, Any]:
     instant = instant_methods(observations)
     wanted = cells(splits, instant, folder, mark)
     slow = cells(splits, _learned(config, measured), folder, mark)
-    left_out = {name: splits[name] for name in ("leave-one-model-out",) if name in splits}
-    slow += cells(left_out, _studies(config, measured), folder, mark)
     adopt(wanted + slow, [Path(other) for other in config.cells_from])
     workers = instantiate(config.workers)
     to_make = wanted if config.fast else wanted + slow
@@ -169,51 +152,6 @@ def _learned(config: DictConfig, measured: Measured) -> list[Method]:
     return methods
 
 
-def _studies(config: DictConfig, measured: Measured) -> list[Method]:
-    """Ablations, seeds, the learning curve and rows with something wrong: left-out models only."""
-    alone: ServingLearner = serving_learner(config)
-    found: list[Method] = [without_hierarchy(alone)]
-    if not config.kernels.enabled:
-        return found
-    learner = kernel_learner(config)
-    fits = kernel_fits(config, measured.runs, Path(config.output_dir))
-    network = KernelNetwork(fits)
-    composed = ComposedKernels("teacher, composed", learner.kernels)
-    found += [composed, replace(composed, name="teacher, no anchor", anchored=False)]
-    for seed in config.studies.seeds:
-        changes: dict[str, Change] = {
-            f"noise 5 %, draw {seed}": Noise(0.05, seed),
-            f"noise 20 %, draw {seed}": Noise(0.2, seed),
-            f"a quarter of the deployments five times, draw {seed}": Duplicates(5, seed),
-            f"half of the deployments missing, draw {seed}": HalfMissing(seed),
-        }
-        found += [
-            Perturbed(f"teacher, composed; {what}", composed, train=change)
-            for what, change in changes.items()
-        ]
-    only = OneModelOnly()
-    found.append(Perturbed("teacher, composed; one model measured", composed, train=only))
-    for factor in config.studies.bandwidth_factors:
-        change = wrong_bandwidth(measured.observations, factor)
-        for method in (composed, network):
-            name = f"{method.name}; bandwidth x {factor:g}"
-            found.append(Perturbed(name, method, test=change))
-    for folds in config.studies.kernel_folds:
-        share = f"teacher, composed; {100 * folds // FOLDS} % of the kernels"
-        few = replace(composed, name=share, folds=folds, logs=f"composed-{folds}")
-        found.append(few)
-    for count in config.studies.deployments:
-        fewer = FewerDeployments(**vars(learner), deployments=count)
-        of_count = f"network; {count} deployments"
-        of_fewer = replace(fits, learner=fewer)
-        found.append(KernelNetwork(of_fewer, of_count, f"kernels-{count}"))
-    for seed in config.studies.seeds:
-        if seed != learner.seed:
-            of_seed = replace(fits, learner=replace(learner, seed=seed))
-            found.append(KernelNetwork(of_seed, f"network; seed {seed}", f"kernels-seed-{seed}"))
-    return found
-
-
 def _groups(observations: pd.DataFrame, others: Sequence[pd.DataFrame | None]) -> pd.Series:
     """Row id -> what the bootstrap draws: deployments, models of serving runs, parts of time."""
     keys = deployment_keys(observations).set_axis(observations["row_id"])
@@ -239,20 +177,17 @@ def _tables(
     scored = with_correlation(summarize(predictions, masks), predictions)
     write_frame(scored, folder / "results.csv")
     results = pd.read_csv(folder / "results.csv")
-    compared = predictions[~predictions["method"].map(is_study)]
-    ranking = rank(compared, groups, METRICS, NOT_FOR_UNSEEN)
+    ranking = rank(predictions, groups, METRICS, NOT_FOR_UNSEEN)
     write_frame(ranking, folder / "ranking.csv")
-    write_frame(studies(results), folder / "studies.csv")
     observations = read_observations(folder / "observations" / "silicon.parquet")
-    decisions = decision_table(decide(compared, observations))
+    decisions = decision_table(decide(predictions, observations))
     write_frame(decisions, folder / "decisions.csv")
-    print_results(results[~results["method"].map(is_study)], evidence=EVIDENCE)
+    print_results(results, evidence=EVIDENCE)
     return {
         "folder": str(folder),
         "predictions": str(folder / "predictions.parquet"),
         "results": str(folder / "results.csv"),
         "ranking": str(folder / "ranking.csv"),
-        "studies": str(folder / "studies.csv"),
         "decisions": str(folder / "decisions.csv"),
         "evidence": EVIDENCE,
         "first": _first(ranking),

@@ -36,7 +36,7 @@ class Engine:
 
 
 class PlainEngine(SimpleNamespace):
-    """The same for plain Python: settings and counters as attributes, records as objects."""
+    """An engine for plain Python: settings and counters as attributes, records as objects."""
 
     arrays: dict[str, Any]
 

@@ -43,7 +43,7 @@ class LinearCoefficients(NamedTuple):
 
 
 class SpeculativeCoefficients(NamedTuple):
-    """The same of a deployment that drafts and verifies (``pinn.physics.speculation``).
+    """Step times of a deployment that drafts and verifies (``pinn.physics.speculation``).
 
     A type of its own, so that the code of plain steps stays what it is.
     """

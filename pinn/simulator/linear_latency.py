@@ -33,7 +33,7 @@ class LinearLatency:
     alpha: Float[np.ndarray, " request_features"]
 
     def compile(self) -> LinearCoefficients | SpeculativeCoefficients:
-        """The same for compiled code."""
+        """The coefficients as compiled code reads them."""
         alpha, beta = request_coefficients(self.alpha), step_coefficients(self.beta)
         drafts = speculative_costs(self.deployment)
         if drafts is None:

@@ -48,6 +48,6 @@ def simulate_many(jobs: Iterable[Job], workers: int | None = None) -> list[Run]:
 def map_runs(
     figure: Callable[[Job, Run], Result], jobs: Iterable[Job], workers: int | None = None
 ) -> list[Result]:
-    """The same, of each run only what ``figure`` makes of it: records of long runs are large."""
+    """Simulate and keep what ``figure`` makes of each run: records of long runs are large."""
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
         return list(pool.map(lambda job: figure(job, job.run()), jobs))

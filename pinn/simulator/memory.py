@@ -273,7 +273,7 @@ def _layout(
     in_blocks: bool,
     padding: float,
 ) -> KvLayout:
-    """The same by what decides it; ``in_blocks`` where states lie in the blocks.
+    """Memory by what decides it; ``in_blocks`` where states lie in the blocks.
 
     Layers of both kinds are cut into groups of as many layers as the rarer kind has, or as the
     commoner one where it has fewer than ``padding`` times as many; the groups share one pool.

@@ -208,7 +208,7 @@ def _start(engine, replica, column, r, now, left, prompts_left, taken, guesses, 
 
 @inner
 def _unlocked_tokens(engine, replica, r, hits):
-    """Of the request's cached prefix, what nobody uses: it can no longer be evicted."""
+    """Cached prefix tokens that nobody else uses: they can no longer be evicted."""
     request, found = arrays.requests(engine)[r], 0
     for i in range(hits):
         block = arrays.holder(engine)[replica, arrays.keys(engine)[request.first_key + i]]

@@ -55,7 +55,7 @@ def note_first(request, server):
 
 @inner
 def note_last(request, server):
-    """The same for its last token."""
+    """Remember the request's last token: when it was sent, and the work before it."""
     request.last_sent_s = server.free_s
     request.last_requests = server.requests
     request.last_prompt_tokens = server.prompt_tokens

@@ -71,7 +71,7 @@ def simulate_unless(
     *,
     compiled: bool | None = None,
 ) -> Run | None:
-    """The same, given up as soon as the run is known to be of no use.
+    """Simulate, but give up as soon as the run is known to be of no use.
 
     Args:
         hopeless: Looks at the requests so far (``pinn.simulator.state.REQUEST``) and the engine's

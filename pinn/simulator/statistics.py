@@ -47,7 +47,7 @@ def run_statistics(run: Run, stage: int | None = None) -> dict[str, Any]:
 
 
 def client_statistics(run: Run, stage: int | None = None) -> dict[str, Any]:
-    """Those of them that clients see.
+    """Statistics that clients see.
 
     ``e2e``, ``ttft`` and ``scheduling_delay`` (arrival to first scheduling) are over finished
     requests; ``itl`` is over gaps between tokens, or in a stage over each request's mean gap. Under
@@ -137,7 +137,7 @@ def _verification(run: Run) -> dict[str, Any]:
 
 
 def engine_statistics(run: Run) -> dict[str, Any]:
-    """Those of steps, batches and the KV cache."""
+    """Statistics of steps, batches and the KV cache."""
     steps = run.steps
     duration = steps["duration_s"]
     busy = float(duration.sum())

@@ -112,7 +112,7 @@ class Deployment:
         return self.kv_precision(self.recipe)
 
     def kv_precision(self, recipe: EffectiveRecipe) -> Precision:
-        """The same under a recipe."""
+        """Format of keys and values under a recipe."""
         flag = recipe.kv_cache_dtype
         if flag == "auto":
             return self.model.kv_cache_precision
@@ -120,7 +120,7 @@ class Deployment:
 
     @property
     def decode_attention_time(self) -> float:
-        """Of the engine's kernels, relative to those that vLLM runs."""
+        """Time of the engine's decode attention, relative to vLLM's."""
         kernels, gpu = self.recipe.decode_kernels, self.gpu
         return decode_attention_time(kernels, gpu, self.kv_cache_precision)
 

@@ -76,7 +76,7 @@ class Flag:
 
     @property
     def reversed_names(self) -> tuple[str, ...]:
-        """Those of them that mean the opposite."""
+        """Spellings that mean the opposite."""
         return tuple(n.removeprefix("no_") for n in self.spelled.values() if n.startswith("no_"))
 
     def spelled_for(self, engine: str) -> str:

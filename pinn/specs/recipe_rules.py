@@ -147,9 +147,9 @@ def _settle_attention_ranks(found: RecipeFields) -> None:
         replicas = gpus
     if replicas > 1 and not serving.enable_dp_attention:
         raise PinnError(
-            f"a data-parallel size of {replicas} without attention data parallelism starts "
-            f"{serving.engine} servers of their own: predict one with its share of the load, or "
-            "add --enable-dp-attention"
+            f"a data-parallel size of {replicas} without attention data parallelism makes "
+            f"{serving.engine} start {replicas} independent servers: predict one of them at "
+            f"1/{replicas} of the load, or add --enable-dp-attention"
         )
     if gpus % replicas:
         raise PinnError(

@@ -110,7 +110,7 @@ class ServingSpec:
     )
     max_cudagraph_capture_size: int | None = flag(
         None,
-        "Tokens of the largest step in a CUDA graph.",
+        "Largest captured CUDA graph, in tokens.",
         unit="tokens",
         least=1,
         shown=_OWN,

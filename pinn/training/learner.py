@@ -57,7 +57,7 @@ class ServingLearner:
         return network.requires_grad_(False).eval()
 
     def without_correction(self) -> ServingLearner:
-        """The same learner restricted to one global vector."""
+        """A copy of the learner, restricted to one global vector."""
         return replace(self, network=replace(self.network, corrected=False))
 
 

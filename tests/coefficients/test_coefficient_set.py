@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from assumed_priors import prior_coefficients
 
 from pinn.coefficients.coefficient_set import (
     CoefficientSet,
@@ -12,7 +13,7 @@ from pinn.coefficients.coefficient_set import (
     read_coefficient_set,
     write_coefficient_set,
 )
-from pinn.coefficients.coefficients import Coefficients, prior_coefficients
+from pinn.coefficients.coefficients import Coefficients
 from pinn.coefficients.configurations import make_deployment
 from pinn.errors import PinnError
 

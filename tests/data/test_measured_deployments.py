@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from assumed_priors import prior_coefficients
 from observation_row import observation_row
 
-from pinn.coefficients.coefficients import prior_coefficients
 from pinn.data.measured_deployments import measured_deployments
 from pinn.data.silicon import LENGTH_RANGE
 from pinn.simulator.linear_latency import LinearLatency

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
+from assumed_priors import prior_coefficients
 from benchmark_files import vllm_bench
 from engine_pages import metrics_pages
 from evaluations import write_evaluation
@@ -18,7 +19,6 @@ from synthetic_engine import Arrival, EngineLimits, run_engine
 from trace_writer import WriterOptions, write_traces
 
 import pinn
-from pinn.coefficients.coefficients import prior_coefficients
 from pinn.data.silicon import read_silicon
 from pinn.planning.plan import write_plan
 from pinn.simulator.linear_latency import LinearLatency

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from assumed_priors import prior_coefficients
 
-from pinn.coefficients.coefficients import prior_coefficients
 from pinn.data.disaggregated import measured_pools, read_disaggregated, without_workers
 from pinn.evaluation.disaggregated import pools_lines, steady_state
 from pinn.simulator.engine_spec import EngineSpec

@@ -6,8 +6,8 @@ import dataclasses
 
 import numpy as np
 import pytest
+from assumed_priors import prior_coefficients
 
-from pinn.coefficients.coefficients import prior_coefficients
 from pinn.coefficients.configurations import make_deployment
 from pinn.export.blis_config import hardware_entry
 from pinn.export.blis_features import BASIS, BlisSums, blis_features, blis_step_us, recorded_sums

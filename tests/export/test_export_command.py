@@ -10,9 +10,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from table_files import read_table
 from typer.testing import CliRunner
 
-from pinn.export.table_file import read_table_file
 from pinn.interface.commands.main import app
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +37,7 @@ def test_tables_of_a_grid(run, tmp_path, ending):
     code, text = run("table", "--configs", GRID, "--out", path)
     assert code == 0, text
     assert "2 configurations" in text
-    assert read_table_file(path)["gpu"].to_pylist() == ["H100-SXM", "H200-SXM"]
+    assert read_table(path)["gpu"].to_pylist() == ["H100-SXM", "H200-SXM"]
 
 
 def test_tables_of_a_file(run, tmp_path):

@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from go_command import GO, go, needs_go
-
-from pinn.errors import PinnError
-from pinn.export.expressions import Formulas, Record
-from pinn.export.formula_files import (
+from generating.expressions import Formulas, Record
+from generating.formula_files import (
     formula_files,
     go_costs,
     go_step_formulas,
     python_step_formulas,
     step_formulas,
 )
+from go_command import GO, go, needs_go
+
+from pinn.errors import PinnError
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.cost_facts import CostFacts
 from pinn.physics.costs import StepCosts, cost

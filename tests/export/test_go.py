@@ -10,11 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from assumed_priors import beta_prior
+from assumed_priors import beta_prior, prior_coefficients
 from calibration_rows import BASE, deployment, intervals
 from go_command import GO, go, needs_go
 from goldens import STEPS, TABLE, write_goldens
 from pages import run_script
+from table_files import read_table
 from typer.testing import CliRunner
 
 from pinn.coefficients.coefficient_set import (
@@ -22,8 +23,7 @@ from pinn.coefficients.coefficient_set import (
     deployment_facts,
     write_coefficient_set,
 )
-from pinn.coefficients.coefficients import Coefficients, prior_coefficients
-from pinn.export.table_file import read_table_file
+from pinn.coefficients.coefficients import Coefficients
 from pinn.interface.commands.main import app
 from pinn.training.calibration.calibrate import BetaSettings, calibrate_beta
 
@@ -87,7 +87,7 @@ def calibrated_file(folder: Path) -> Path:
 def test_another_network_and_a_calibrated_server_give_the_same_in_go(checkpoint_path, tmp_path):
     file = calibrated_file(tmp_path)
     write_goldens(checkpoint_path, tmp_path, [file])
-    rows = read_table_file(tmp_path / TABLE).to_pylist()
+    rows = read_table(tmp_path / TABLE).to_pylist()
     calibrated = [row["source"] == file.name for row in rows]
     assert sum(calibrated) == 1
     cases = map(json.loads, gzip.decompress((tmp_path / STEPS).read_bytes()).splitlines())

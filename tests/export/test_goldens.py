@@ -24,10 +24,10 @@ from goldens import (
     step_cases,
 )
 from onnx_sessions import onnx_sessions
+from table_files import read_table
 
 from pinn.coefficients.checkpoint import load_checkpoint
 from pinn.export.table import alpha_columns, beta_columns
-from pinn.export.table_file import read_table_file
 from pinn.physics.descriptors import DESCRIPTORS, RATES
 from pinn.specs.catalog import load_model
 
@@ -54,7 +54,7 @@ def lines(name):
 
 
 def test_the_table_holds_todays_coefficients():
-    table, configured = read_table_file(GOLDENS / TABLE), golden_rows(CHECKPOINT)
+    table, configured = read_table(GOLDENS / TABLE), golden_rows(CHECKPOINT)
     for names, values in (
         (beta_columns(), configured.coefficients.beta),
         (alpha_columns(), configured.coefficients.alpha),
@@ -91,7 +91,7 @@ def test_onnx_gives_the_golden_coefficients_and_step_times(tmp_path):
     alpha, beta = coefficients.run(None, embedded)
     np.testing.assert_allclose(beta, [case["beta"] for case in cases], rtol=1e-9)
     np.testing.assert_allclose(alpha, [case["alpha"] for case in cases], rtol=1e-9)
-    table = read_table_file(GOLDENS / TABLE)
+    table = read_table(GOLDENS / TABLE)
     betas = np.array([table[name].to_pylist() for name in beta_columns()]).T
     steps = [case for case in lines(STEPS) if "features" in case]
     _, found = step_time.run(
@@ -106,7 +106,7 @@ def test_onnx_gives_the_golden_coefficients_and_step_times(tmp_path):
 
 
 def test_the_cases_cover_what_they_should():
-    rows = read_table_file(GOLDENS / TABLE).to_pylist()
+    rows = read_table(GOLDENS / TABLE).to_pylist()
     models = [load_model(name) for name in MODELS]
     assert {(m.moe is None, m.is_latent) for m in models} == {
         (True, False), (False, False), (False, True)

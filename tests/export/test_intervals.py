@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from calibrations import small_calibration
+from table_files import read_table
 
 from pinn.errors import PinnError
 from pinn.export.configured import from_checkpoint
 from pinn.export.intervals import find_intervals
 from pinn.export.table import alpha_columns, beta_columns, export_table
-from pinn.export.table_file import FORMATS, read_table_file, write_table_file
+from pinn.export.table_file import FORMATS, write_table_file
 from pinn.trust.calibration import calibration_path, write_calibration
 
 
@@ -43,7 +44,7 @@ def test_ends_enclose_the_coefficients_and_survive(configured, trusted, tmp_path
     path = tmp_path / f"table.{file_format}"
     ends = find_intervals(own, trusted)
     write_table_file(export_table(own, ends), own.provenance, path, file_format)
-    table = read_table_file(path)
+    table = read_table(path)
     low, value, high = (columns(table, part) for part in ("low", "", "high"))
     np.testing.assert_array_equal(low[:, 0], ends[0, 0])
     known = np.isfinite(low)

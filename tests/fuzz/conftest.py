@@ -6,10 +6,6 @@ from fuzz.hostile_values import written
 from fuzz.target import Fuzzed
 from fuzz.targets import PLAIN, TARGETS
 
-from pinn.coefficients.configurations import make_deployments, parse_grid
-from pinn.export.configured import from_checkpoint
-from pinn.export.table import export_table
-from pinn.export.table_file import FORMATS, write_table_file
 from pinn.specs import hub
 
 
@@ -30,18 +26,11 @@ def file(tmp_path):
 
 @pytest.fixture(scope="session")
 def fuzzed(measured, checkpoint_path, tmp_path_factory):
-    """What the targets share: a small network, a deployment, its table and its graphs."""
+    """What the targets share: a small network, a deployment and its graphs."""
     folder = tmp_path_factory.mktemp("fuzz")
     surrogate, deployments = measured
-    kept, made, _ = make_deployments(parse_grid("model=meta-llama/Llama-3.1-8B gpu=H100,L40S"))
-    configured = from_checkpoint(checkpoint_path, kept, made)
-    tables = {}
-    for kind in FORMATS:
-        path = folder / f"whole.{kind}"
-        write_table_file(export_table(configured, None), configured.provenance, path, kind)
-        tables[f".{kind}"] = path.read_bytes()
     graph = onnx_sessions(surrogate.checkpoint, folder / "onnx")[0]
-    shared = Fuzzed(folder, surrogate, checkpoint_path, deployments[0], tables, graph)
+    shared = Fuzzed(folder, surrogate, checkpoint_path, deployments[0], graph)
     TARGETS["workloads"].check(shared, (".yaml", written(PLAIN)))  # compiles the simulator
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(hub, "hub_is_reachable", lambda: False)  # names made up here stay here

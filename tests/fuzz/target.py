@@ -18,7 +18,6 @@ class Fuzzed:
         folder: Theirs to write to.
         surrogate: A small network, on disk at ``checkpoint``.
         deployment: One that it predicts.
-        tables: Files of an exported table, by ending.
         graph: The exported graph of its coefficients.
     """
 
@@ -26,7 +25,6 @@ class Fuzzed:
     surrogate: Any
     checkpoint: Path
     deployment: Any
-    tables: dict[str, bytes]
     graph: Any
 
     def file(self, name: str, content: bytes) -> Path:

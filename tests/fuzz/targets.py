@@ -272,22 +272,6 @@ def _traced(_: Fuzzed) -> st.SearchStrategy[list[bytes]]:
     return st.lists(files(lines).map(lambda data: data.replace(b"\n", b" ")), max_size=3)
 
 
-def _table(shared: Fuzzed, given: tuple[str, bytes]) -> None:
-    from pinn.export.table_file import read_table_file
-
-    table = read_table_file(shared.file(f"table{given[0]}", given[1]))
-    assert len(table)
-
-
-def _tables(shared: Fuzzed) -> st.SearchStrategy[tuple[str, bytes]]:
-    whole = json.loads(shared.tables[".json"])
-    return st.one_of(
-        *(st.tuples(st.just(end), changed_bytes([data])) for end, data in shared.tables.items()),
-        st.tuples(st.just(".json"), changed([whole]).map(written)),
-        st.tuples(st.just(".csv"), _cells(shared.tables[".csv"])),
-    )
-
-
 def _runs(shared: Fuzzed, content: bytes) -> None:
     from pinn.data.serving_runs import read_serving_runs
 
@@ -348,7 +332,6 @@ TARGETS: dict[str, Target] = {
     "workloads": Target(_workloads, _workload),
     "checkpoints": Target(_checkpoints, _checkpoint),
     "coefficient sets": Target(_coefficient_sets, _coefficient_set),
-    "tables": Target(_tables, _table),
     "serving runs": Target(lambda _: _cells(RUNS), _runs),
     "client traces": Target(_client_traces, _client_trace),
     "traces": Target(_traced, _trace_lines),

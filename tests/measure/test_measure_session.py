@@ -7,9 +7,9 @@ import sys
 
 import numpy as np
 import pytest
+from assumed_priors import prior_coefficients
 from measured_folder import measured
 
-from pinn.coefficients.coefficients import prior_coefficients
 from pinn.data.traces.measured_steps import COUNTS, read_measured_steps
 from pinn.measure.design import deployment_limits
 from pinn.measure.program.batches import Wanted, fits, own_order, read_batch, short_list

@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+from assumed_priors import prior_coefficients
 from benchmark_files import vllm_bench
 from measured_folder import measured
 from score_measuring import drawn, score
@@ -12,7 +13,6 @@ from served_load import served
 from typer.testing import CliRunner
 
 from pinn.coefficients.coefficient_set import read_coefficient_set
-from pinn.coefficients.coefficients import prior_coefficients
 from pinn.data.traces import measured_steps
 from pinn.data.traces.measured_steps import read_measured_steps, typed_flags
 from pinn.errors import PinnError

@@ -4,11 +4,12 @@ import re
 
 import numpy as np
 import pytest
+from assumed_priors import prior_coefficients
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import batches, deployments
 
-from pinn.coefficients.coefficients import Coefficients, prior_coefficients
+from pinn.coefficients.coefficients import Coefficients
 from pinn.coefficients.surrogate import batch_work
 from pinn.errors import PinnError
 from pinn.kernels.composition import COMPOSED_PARTS

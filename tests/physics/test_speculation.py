@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from assumed_priors import prior_coefficients
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import batches, deployments
 
-from pinn.coefficients.coefficients import prior_coefficients
 from pinn.coefficients.configurations import make_deployment
 from pinn.coefficients.surrogate import batch_floor_seconds, batch_seconds
 from pinn.errors import PinnError

@@ -1,6 +1,10 @@
-"""Made-up finished plans."""
+"""Finished plans: made up, and read back."""
 
 from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
 
 from pinn.planning.plan import (
     STATISTICS,
@@ -72,7 +76,6 @@ def choice(gpu: str, gpus_each: int, replicas: int, highest: float, price: float
         safe=True,
         ladder=ladder,
         step_time=_STEP_TIME,
-        limits_time={"prefill": 0.3, "decode": 0.4, "communication": 0.2, "host": 0.1},
         fleets=[Fleet("round_robin", point(12.0, gpus))],
         serve_command=f"vllm serve a-model --tensor-parallel-size {gpus_each}",
         simulate_command=f"pinn simulate --model a-model --replicas {replicas}",
@@ -102,3 +105,8 @@ def plan(
               list(prices), 32, prices if has_prices else {})  # fmt: skip
     left_out = [LeftOut("L40S TP 4", "L40S", "its weights take 32.9 GiB & more", False)] * 2
     return Plan(ask, choices, left_out, frontier, 84, 412, 38.2)
+
+
+def read_plan(path: Path) -> Plan:
+    """A plan that ``pinn plan`` wrote."""
+    return msgspec.json.decode(path.read_bytes(), type=Plan)

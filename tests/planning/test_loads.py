@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from finished_plans import read_plan
 from typer.testing import CliRunner
 
 from pinn.coefficients.configurations import make_deployment
 from pinn.interface.commands.plan import app
 from pinn.planning.bottleneck import KV_MEMORY, limited_by
 from pinn.planning.load import LEAST_REQUESTS, MOST_REPEATED, replica_load
-from pinn.planning.plan import read_plan
 from pinn.simulator.coefficient_source import latency_from_checkpoint
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.simulate import simulate

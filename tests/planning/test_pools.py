@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from finished_plans import read_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -22,7 +23,6 @@ from pinn.planning.candidates import Wanted
 from pinn.planning.figures import latencies_s
 from pinn.planning.floor import floor_latencies_s
 from pinn.planning.interval import Interval, widest
-from pinn.planning.plan import read_plan
 from pinn.planning.pools import find_pools, read_pools
 from pinn.planning.trial import Misjudged
 from pinn.simulator.engine_spec import EngineSpec

@@ -12,15 +12,13 @@ from pinn.data.table import write_observations
 from pinn.evaluation.decisions import decide, decision_table
 from pinn.evaluation.metrics import METRICS, summarize, with_correlation
 from pinn.evaluation.ranking import rank
-from pinn.research.studies import is_study, studies
 from pinn.specs.files.read_report import ReadReport
 from pinn.trust.coverage import coverage_table
 
 MODELS = ("meta-llama/Meta-Llama-3.1-8B", "mistralai/Mixtral-8x7B-v0.1", "Qwen/Qwen3-32B")
 GPUS = ("h100_sxm", "b200_sxm")
 METHODS = {
-    "network": 0.05, "global vector": 0.12, "teacher, composed": 0.04, "network; seed 1": 0.06,
-    "network; 500 deployments": 0.09, "teacher, composed; 20 % of the kernels": 0.2,
+    "network": 0.05, "global vector": 0.12, "teacher": 0.04,
 }  # fmt: skip
 
 
@@ -79,10 +77,8 @@ def write_evaluation(folder: Path) -> Path:
     results = with_correlation(summarize(made, {}), made)
     results.to_csv(folder / "results.csv", index=False)
     groups = rows.set_index("row_id")["model"]
-    compared = made[~made["method"].map(is_study)]
-    rank(compared, groups, METRICS, draws=20).to_csv(folder / "ranking.csv", index=False)
-    decision_table(decide(compared, rows)).to_csv(folder / "decisions.csv", index=False)
-    studies(results).to_csv(folder / "studies.csv", index=False)
+    rank(made, groups, METRICS, draws=20).to_csv(folder / "ranking.csv", index=False)
+    decision_table(decide(made, rows)).to_csv(folder / "decisions.csv", index=False)
     times = made[["split", "held_out", "method"]].drop_duplicates()
     times.assign(rows=8, fit_s=65.0, predict_s=2e-6).to_csv(folder / "times.csv", index=False)
     coverage = [coverage_table(judged(level)).assign(level=level) for level in (0.5, 0.9)]

@@ -99,7 +99,7 @@ def test_pictures_are_in_the_page_and_beside_it(parsed, folder):
     names = {path.stem for path in (folder / "figures").glob("*.png")}
     assert {
         "accuracy-leave-one-model-out-tpot", "agreement-leave-one-gpu-out-ttft", "loads",
-        "calibration", "coefficients-beta", "coefficients-alpha", "anatomy", "learning-curve",
+        "calibration", "coefficients-beta", "coefficients-alpha", "anatomy",
     } <= names  # fmt: skip
     for image in parsed.images:
         assert image["alt"]
@@ -193,13 +193,13 @@ def test_every_section_shows_something(parsed):
 
 def test_what_was_not_made_is_said(folder, tmp_path):
     few = shutil.copytree(folder, tmp_path / "few")
-    for name in ("coverage", "anatomy", "coefficients", "studies", "times", "ranking", "decisions"):
+    for name in ("coverage", "anatomy", "coefficients", "times", "ranking", "decisions"):
         (few / f"{name}.csv").unlink()
     rows = pd.read_parquet(few / "predictions.parquet")
     rows[rows["split"] == "leave-one-model-out"].to_parquet(few / "predictions.parquet")
     parsed = Page(write_report(few, EVIDENCE).read_text(encoding="utf-8"))
     missing = [text for text in parsed.texts if "Nothing to show" in text]
-    assert len(missing) == 7
+    assert len(missing) == 6
 
 
 def test_a_folder_without_results_is_refused(tmp_path):

@@ -3,8 +3,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from assumed_priors import prior_coefficients
 
-from pinn.coefficients.coefficients import prior_coefficients
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 

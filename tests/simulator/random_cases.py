@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+from assumed_priors import prior_coefficients
 from hypothesis import strategies as st
 from simulator_helpers import DENSE, MIXTURE, deployment, load
 
-from pinn.coefficients.coefficients import prior_coefficients
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate

@@ -6,12 +6,12 @@ import dataclasses
 
 import numpy as np
 import pytest
+from assumed_priors import prior_coefficients
 from hand_stepped_clients import serve_by_hand
 from hypothesis import example, given, settings
 from random_loops import Loop, loops
 from simulator_helpers import Recorder, deployment, load, play
 
-from pinn.coefficients.coefficients import prior_coefficients
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate

@@ -6,9 +6,9 @@ import dataclasses
 
 import numpy as np
 import pytest
+from assumed_priors import prior_coefficients
 from simulator_helpers import Recorder, load, play
 
-from pinn.coefficients.coefficients import prior_coefficients
 from pinn.physics.costs import step_costs
 from pinn.physics.step import step_features
 from pinn.simulator.engine_spec import EngineSpec

@@ -107,6 +107,12 @@ def test_groups_are_padded_up_to_the_ratio_of_the_release(full, windowed, releas
     assert layout.block_bytes == layers * 2 * 4 * 64 * 2 * 4
 
 
+def test_the_sampler_holds_two_floats_of_four_bytes_for_each_logit():
+    """256 requests of 128,256 logits: more than 256 tokens in a layer of Llama-3.1-8B."""
+    few = _llama_8b(max_num_batched_tokens=256, max_num_seqs=256)
+    assert activation_reserve_bytes(few) == 2 * 256 * 128_256 * 4 + 0.3 * GIB
+
+
 def test_offload_makes_room_and_overrides_hold():
     plain, offloaded = deployment(), deployment(cpu_offload_gb=0.005)
     assert kv_cache_bytes(offloaded, EngineSpec()) - kv_cache_bytes(
@@ -118,6 +124,12 @@ def test_offload_makes_room_and_overrides_hold():
     reserve = activation_reserve_bytes(plain)
     more = EngineSpec(activation_reserve_bytes=reserve + GIB)
     assert kv_cache_bytes(plain, EngineSpec()) - kv_cache_bytes(plain, more) == pytest.approx(GIB)
+
+
+def _llama_8b(**serving):
+    return Deployment(
+        load_model("meta-llama/Llama-3.1-8B"), load_gpu("H100"), ServingSpec(**serving)
+    )
 
 
 def _llama_70b(**serving):

@@ -9,13 +9,13 @@ import json
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from assumed_priors import prior_coefficients
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from simulator_helpers import BLIS_KEYS, Recorder, deployment, load, play
 
 from pinn.coefficients.checkpoint import Checkpoint, save_checkpoint
-from pinn.coefficients.coefficients import prior_coefficients
 from pinn.coefficients.surrogate import Surrogate
 from pinn.errors import PinnError
 from pinn.physics.request import REQUEST_FEATURES

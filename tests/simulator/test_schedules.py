@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from simulator_helpers import Recorder, load, play
 
 
@@ -235,6 +236,17 @@ def test_replicas_of_a_dense_model_run_on_their_own():
     got = play(load([4, 4, 4], [2, 2, 2], [0.0, 0.2, 0.4]), data_parallel_size=2)
     assert got.run.requests.replica.tolist() == [0, 1, 0]
     assert sorted(got.run.steps["start_s"].tolist()) == [0.0, 0.2, 1.0, 1.2, 2.0]
+
+
+@pytest.mark.parametrize(("moment", "replica"), [(0.09, 0), (0.11, 1)])
+def test_the_balancer_hears_of_the_queues_every_tenth_of_a_second(moment, replica):
+    """At 0.03 s the second replica is idle again, which is known from 0.1 s on."""
+    got = play(
+        load([1, 1, 1], [50, 1, 1], [0.0, 0.01, moment]),
+        recorder=Recorder(step_s=0.02),
+        data_parallel_size=2,
+    )
+    assert got.run.requests.replica.tolist() == [0, 1, replica]
 
 
 def test_delays_beside_the_steps_reach_the_client_alone():

@@ -32,6 +32,36 @@ def test_the_expected_share_falls_in_600_decode_steps(output, waits):
     assert (run.requests.scheduled_s[2] > 310) == waits
 
 
+@pytest.mark.parametrize(("output", "waits"), [(580, False), (610, True)])
+def test_the_expected_share_falls_to_a_seventh_and_no_further(output, waits):
+    """From the 600th decode step on it is 0.14 x 0.7 = 0.098.
+
+    After 800 of them two requests of 1,300 tokens have 499 and 498 left, of which 98 are expected,
+    and hold 1,605 of 2,300: 597 are left for a third, which 581 fit and 611 do not. Of a share of
+    0.14 it would be 555, of 0.07 625.
+    """
+    run, _ = serve([1, 1, 1], [1300, 1300, output], [0.0, 0.5, 802.5], 2300, max_model_len=1400)
+    assert (run.requests.scheduled_s[2] > 810) == waits
+
+
+@pytest.mark.parametrize(("output", "waits"), [(258, False), (270, True)])
+def test_a_retraction_looks_20_steps_ahead(output, waits):
+    """The share becomes what is written, and 20 tokens more each, of all outputs.
+
+    Three requests of 200 tokens, one with a prompt of 300, fill 560 tokens after 86 steps. It goes.
+    The others hold 175, and are expected to write (87 + 20 + 86 + 20) / 401 of their last 227
+    tokens, 121: 264 are left for the fourth, which 259 fit and 271 do not. With 10 steps it would
+    be 276, with 30 253.
+    """
+    flags = {"max_num_batched_tokens": 512, "schedule_conservativeness": 0.1}
+    run, _ = serve(
+        [1, 1, 300, 1], [200, 200, 200, output], [0.0, 0.5, 1.5, 80.5], 560,
+        max_model_len=560, **flags,
+    )  # fmt: skip
+    np.testing.assert_array_equal(run.requests.preemptions, [0, 0, 1, 0])
+    assert (run.requests.scheduled_s[3] > 100) == waits
+
+
 def test_the_last_of_those_alike_is_retracted():
     """Two come together beside an earlier one and are all short of memory near their end.
 

@@ -121,7 +121,7 @@ def test_trtllm_captures_few_sizes_without_padding():
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"engine": "sglang", "data_parallel_size": 2}, "servers of their own"),
+        ({"engine": "sglang", "data_parallel_size": 2}, "start 2 independent servers"),
         ({"engine": "sglang", "tensor_parallel_size": 4, "ep_size": 3}, "--ep-size 3 does not"),
         ({"ep_size": 2}, "vllm has no --ep-size"),
         ({"engine": "trtllm", "scheduler_recv_interval": 4}, "trtllm has no --scheduler-recv"),

@@ -12,7 +12,7 @@ from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.serving import ServingSpec
 from pinn.training.teacher.batches import sample_batches
 from pinn.training.teacher.projection import EXPLAINED_BY, project
-from pinn.training.teacher.scalars import OVERHEADS, fit_scalars, prior_scalars
+from pinn.training.teacher.scalars import prior_scalars
 
 NAMES = list(STEP_FEATURES)
 
@@ -75,29 +75,3 @@ def test_a_deployment_s_betas_are_its_parts_times_multipliers_plus_overheads(fea
     none = scalars.betas(0 * projected)
     bounds = [f.lower_bound for f in STEP_FEATURES.values()]
     np.testing.assert_array_equal(none, np.tile(np.maximum(bounds, scalars.overheads), (3, 1)))
-
-
-def test_data_pull_the_scalars_from_their_priors_to_the_truth(features):
-    """The more rows, the closer; what was timed on one GPU needs fewer than measured kernels."""
-    draw = np.random.default_rng(0)
-    parts = draw.uniform(1e-4, 1e-2, (len(features), len(COMPOSED_PARTS)))
-    truth = np.linspace(0.7, 1.4, len(COMPOSED_PARTS))
-    seconds = parts @ truth + features @ prior_scalars().overheads
-
-    def multipliers(copies):
-        rows = [np.concatenate([column] * copies) for column in (parts, features, seconds)]
-        return fit_scalars(*rows, np.ones(copies * len(seconds))).multipliers
-
-    few, many = multipliers(1), multipliers(300)
-    np.testing.assert_allclose(many, truth, rtol=0.08)
-    sampling = np.array(list(COMPOSED_PARTS)) == "sampling"
-    assert few[sampling] > 1.1  # of 1.4
-    assert few[~sampling] == pytest.approx(1.0, abs=0.02)
-
-
-def test_without_data_the_priors_stay(features):
-    parts = np.zeros((2, len(COMPOSED_PARTS)))
-    seconds = features[:2] @ prior_scalars().overheads
-    found = fit_scalars(parts, features[:2], seconds, np.ones(2))
-    for name, overhead in OVERHEADS.items():
-        assert found.overheads[NAMES.index(name)] == pytest.approx(overhead.prior, rel=1e-3)

@@ -10,7 +10,6 @@ from serving_cases import with_times
 from pinn.errors import PinnError
 from pinn.kernels.composition import COMPOSED_PARTS
 from pinn.physics.request import REQUEST_FEATURES
-from pinn.research.perturbations import repeated
 from pinn.simulator.latency_metrics import figure_seconds
 from pinn.simulator.simulate import simulate
 from pinn.training.run_learner import alternate, run_latencies
@@ -21,6 +20,7 @@ from pinn.training.run_scalars import (
     RunFitSettings,
     run_fit_from_json,
 )
+from pinn.training.serving_rows import model_weights
 from pinn.training.simulated_rows import simulate_rows
 from pinn.training.teacher.scalars import Scalars, prior_scalars
 
@@ -139,6 +139,14 @@ def slow_server(factor):
     for name in ("arrival_to_queue.constant", "arrival_to_queue.prompt_token"):
         alpha[names.index(name)] *= factor
     return RunFit(alpha=alpha)
+
+
+def repeated(rows, index):
+    """Rows by number, each as often as it is named."""
+    per_row = {k: v[index] for k, v in vars(rows).items() if isinstance(v, np.ndarray)}
+    models = [rows.deployments[i].model.name for i in per_row["deployment"]]
+    changed = per_row | {"weight": model_weights(models)}
+    return replace(rows, measured=tuple(rows.measured[i] for i in index), **changed)
 
 
 def intake_s(fit, prompt_tokens=300):

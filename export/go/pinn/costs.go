@@ -9,7 +9,7 @@ type Costs struct {
 	QuantizedLayers       float64 // Layers whose activations are quantized in every step by kernels of their own.
 	LaunchedLayers        float64 // Layers by their kernels: one of experts or of latent attention counts for more.
 	ParallelLayers        float64 // Layers with a tensor-parallel all-reduce, as vLLM's own kernel takes.
-	GraphTokens           float64 // Tokens of the largest step that a CUDA graph was captured of.
+	GraphTokens           float64 // Largest captured CUDA graph, in tokens.
 	GraphRequests         float64 // Decodes of the largest step without prompts that one was; 0 for no limit.
 	GemmWeights           float64 // Reading every weight but the routed experts' once.
 	GemmToken             float64 // Computing them for one token, the output head apart.

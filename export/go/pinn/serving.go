@@ -49,7 +49,8 @@ type Serving struct {
 	EnforceEager bool `json:"enforce_eager"`
 
 	// MaxCudagraphCaptureSize: As others spell it: sglang: cuda_graph_max_bs; trtllm:
-	// cuda_graph_max_batch_size. Tokens of the largest step in a CUDA graph. [default: the engine's]
+	// cuda_graph_max_batch_size. Largest captured CUDA graph, in tokens. [tokens; default: the
+	// engine's]
 	MaxCudagraphCaptureSize int64 `json:"max_cudagraph_capture_size"`
 
 	// CudagraphMode: Which steps run as CUDA graphs: vLLM's compilation config of the name. [default:

@@ -43,7 +43,7 @@ def checked(model: type[Model], values: Any) -> Model:
 
 
 def kept(figures: Mapping[str, float | None]) -> dict[str, float]:
-    """Those that hold something: tools write 0, null or NaN for what they could not measure.
+    """Figures that hold something: tools write 0, null or NaN for what they could not measure.
 
     >>> kept({"ttft_mean_s": 0.1, "itl_mean_s": 0.0, "e2e_mean_s": None})
     {'ttft_mean_s': 0.1}
@@ -66,7 +66,7 @@ def statistics_of(
 
 
 def sample_figures(latency: str, seconds: Iterable[float]) -> dict[str, float]:
-    """The same of single values, in seconds; those that are no positive numbers are left out."""
+    """Statistics of single values in seconds, without those that are no positive numbers."""
     values = np.array([v for v in seconds if v is not None and v > 0], float)
     values = values[np.isfinite(values)]
     if not len(values):

@@ -60,7 +60,7 @@ class GivenLoad:
         return stated
 
     def needed(self, name: str, stated: Any, where: str) -> Any:
-        """The same; what neither says is asked for.
+        """A needed value of the load; what neither says is asked for.
 
         Raises:
             PinnError: If neither says it, or they contradict each other.

@@ -200,7 +200,7 @@ def _facts(file: Path) -> dict[str, Any]:
 
 
 def ingested_steps(traces: TraceTables) -> MeasuredSteps:
-    """The same from a folder that ``pinn ingest steps`` wrote."""
+    """Measured steps from a folder that ``pinn ingest steps`` wrote."""
     report = ReadReport.from_json(traces.manifest["reports"][MEASURED])
     rows = traces.table(MEASURED).to_pandas()
     return MeasuredSteps(report.source, traces.manifest.get("facts") or {}, report, rows)

@@ -61,7 +61,7 @@ class Settings:
 
     @property
     def spreads(self) -> dict[str, float]:
-        """Of the scalars."""
+        """Prior spreads of the scalars."""
         return dict(zip(SCALARS, self.values, strict=False))
 
     @property

@@ -48,7 +48,7 @@ def evaluate(
 
     Without a subcommand: makes the fits that are missing (half an hour or more the first time;
     interrupted, the same command goes on), scores everything and writes results/suite:
-    results.csv, ranking.csv, studies.csv, decisions.csv, report.html with its figures. The last
+    results.csv, ranking.csv, decisions.csv, report.html with its figures. The last
     line is one JSON document.
     The same as 'python train.py +experiment=suite', in a checkout.
 

@@ -150,7 +150,7 @@ def _exclusion(models: list[str], gpus: list[str]) -> Exclusion:
 
 
 def _surrogates(folder: Path | None, exclude: Exclusion) -> KernelSurrogates:
-    """Those of the folder; else released, cached or newly fitted ones."""
+    """Surrogates of the folder; else released, cached or newly fitted ones."""
     from pinn.kernels.search import find_kernels
     from pinn.kernels.surrogates import KernelSurrogates
     from pinn.training.kernel_learner import KernelSettings, fitted_surrogates

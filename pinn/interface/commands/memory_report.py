@@ -29,7 +29,7 @@ def memory_entry(deployment: Deployment) -> dict[str, Any]:
 
 
 def memory_line(entry: Mapping[str, Any]) -> str:
-    """The same in a sentence."""
+    """Whether the model fits, in a sentence."""
     smallest = entry["smallest_tensor_parallel_size"]
     if entry["fits"]:
         fewest = f"; the smallest tensor-parallel size that fits is {smallest}" if smallest else ""

@@ -124,7 +124,7 @@ def _finite(ends: Ends) -> tuple[float, float | None]:
 
 
 def simulation_lines(trust: Mapping[str, Any], statistics: Mapping[str, Any]) -> list[str]:
-    """The same for people."""
+    """Lines on how far to trust a simulation."""
     if "missing" in trust:
         return [f"No intervals: {trust['missing']}."]
     figures = trust["figures"]

@@ -44,7 +44,7 @@ class Limits(NamedTuple):
         cache: Tokens of the KV cache.
         block: Tokens of a block of it.
         shares: Whether prompts that begin alike are computed once.
-        captured: Tokens of the largest step in a CUDA graph; 0 without graphs.
+        captured: Largest captured CUDA graph, in tokens; 0 without graphs.
         vocabulary: Size of the vocabulary.
     """
 

@@ -9,14 +9,10 @@ from pinn.export.plot_style import short
 from pinn.research.report.parts import Grid, Row
 from pinn.research.report.tables import METHOD, Tables
 
-#: Between a method's name and what was changed in a study.
-_MARK = "; "
-
 
 def result_grids(tables: Tables) -> list[Grid]:
     """Every method of every split on all its rows, one table per split."""
     whole = tables.results[tables.results["held_out"] == "all"]
-    whole = whole[~whole["method"].str.contains(_MARK, regex=False)]
     grids = []
     for split, part in whole.groupby("split", sort=False):
         ordered = part.sort_values(["metric", "median"], ascending=[False, True], kind="stable")
@@ -47,7 +43,6 @@ def held_out_grid(tables: Tables, split: str, metric: str) -> list[Grid]:
     """Median errors by method, one column per left-out part; nothing where there are none."""
     rows = tables.results
     rows = rows[(rows["split"] == split) & (rows["metric"] == metric)]
-    rows = rows[~rows["method"].str.contains(_MARK, regex=False)]
     parts = tables.predictions.loc[tables.predictions["split"] == split, "held_out"].unique()
     rows = rows[rows["held_out"].isin(["all", *parts])]
     if rows.empty:
@@ -147,36 +142,11 @@ def coverage_grid(tables: Tables) -> list[Grid]:
     ]
 
 
-def study_grid(tables: Tables) -> list[Grid]:
-    """What a change of data, datasheet or seed does to the median error on left-out models."""
-    if tables.studies.empty:
-        return []
-    lines = [
-        Row(
-            (
-                row["method"], row["change"], row["metric"].upper(), str(row["runs"]),
-                _percent(row["unchanged"]), _percent(row["lowest"]), _percent(row["median"]),
-                _percent(row["highest"]), f"{row['largest_change']:.1f}",
-            )
-        )
-        for row in tables.studies.dropna(subset=["median"]).to_dict("records")
-    ]  # fmt: skip
-    headings = (
-        "method", "change", "metric", "runs", "unchanged %", "lowest %", "median %", "highest %",
-        "largest change",
-    )  # fmt: skip
-    caption = (
-        "Median absolute percentage error on left-out models with one thing changed, over draws "
-        "or seeds; the largest change is in points."
-    )
-    return [Grid(caption, headings, lines, 2)]
-
-
 def time_grid(tables: Tables) -> list[Grid]:
     """How long methods take to fit and to predict."""
     if tables.times.empty:
         return []
-    rows = tables.times[~tables.times["method"].str.contains(_MARK, regex=False)]
+    rows = tables.times
     medians = rows.groupby("method", sort=False)[["fit_s", "predict_s"]].median()
     counts = rows["method"].value_counts().to_dict()
     lines = [

@@ -27,7 +27,7 @@ class Picture:
 
     @property
     def png(self) -> str:
-        """The same as text, for a page that needs no other file."""
+        """The picture as text, for a page that needs no other file."""
         return base64.b64encode(self.content).decode()
 
 

@@ -8,7 +8,6 @@ from pinn.research.report.agreement import agreement_figure
 from pinn.research.report.anatomy import anatomy_figure
 from pinn.research.report.calibration_curve import calibration_figure
 from pinn.research.report.coefficient_map import coefficient_figure
-from pinn.research.report.learning_curve import learning_figure
 from pinn.research.report.loads import load_figure
 from pinn.research.report.parts import Grid, Picture, Section, picture
 from pinn.research.report.tables import METHOD, Tables
@@ -31,7 +30,7 @@ def make_sections(tables: Tables) -> list[Section]:
         if (tables.predictions["split"] == split).any()
     ]
     return [*found, _loads(tables), _ranking(tables), _decisions(tables), _intervals(tables),
-            _coefficients(tables), _anatomy(tables), _studies(tables), _times(tables),
+            _coefficients(tables), _anatomy(tables), _times(tables),
             _results(tables)]  # fmt: skip
 
 
@@ -149,17 +148,6 @@ def _anatomy(tables: Tables) -> Section:
     text = "Where the time of well-known steps goes."
     return Section("Anatomy of a step", text, picture("anatomy", anatomy_figure(tables), caption),
                    "no checkpoint was found.")  # fmt: skip
-
-
-def _studies(tables: Tables) -> Section:
-    caption = (
-        "Median error on left-out models against what there is to learn from; dashed: everything. "
-        "Split leave-one-model-out, all its rows."
-    )
-    items = picture("learning-curve", learning_figure(tables), caption)
-    text = "What more data, noise, missing rows, a wrong datasheet or another seed change."
-    missing = "none of the studies' fits are made; pinn evaluate makes them."
-    return Section("Studies", text, [*items, *grids.study_grid(tables)], missing)
 
 
 def _times(tables: Tables) -> Section:

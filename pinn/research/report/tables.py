@@ -16,7 +16,7 @@ METHOD = "network"
 
 #: Tables that an evaluation may have beside its predictions and results.
 _OTHERS = (
-    "ranking", "studies", "times", "coverage", "stated", "coefficients", "anatomy", "decisions",
+    "ranking", "times", "coverage", "stated", "coefficients", "anatomy", "decisions",
 )  # fmt: skip
 
 _LOAD = ["row_id", "model", "gpu", "concurrency", "prompt_tokens", "output_tokens"]
@@ -31,7 +31,6 @@ class Tables:
             columns ``model``, ``gpu``, ``concurrency``, ``prompt_tokens`` and ``output_tokens``.
         results: As ``pinn.evaluation.metrics.summarize`` does.
         ranking: As ``pinn.evaluation.ranking.rank`` does.
-        studies: As ``pinn.research.studies.studies`` does.
         times: As ``pinn.evaluation.crossvalidation.read_times`` does.
         coverage: As ``pinn.trust.coverage.calibration_curve`` does.
         stated: What the intervals of the checkpoint whose predictions are shown cover, as
@@ -46,7 +45,6 @@ class Tables:
     predictions: pd.DataFrame
     results: pd.DataFrame
     ranking: pd.DataFrame
-    studies: pd.DataFrame
     times: pd.DataFrame
     coverage: pd.DataFrame
     stated: pd.DataFrame

@@ -55,7 +55,7 @@ class BlisArrival(_Strict):
         return rng.weibull(self.shape, count) * scale_s
 
     def faster(self, factor: float) -> BlisArrival:
-        """The same with so many times the rate."""
+        """The arrivals at so many times the rate."""
         scale = None if self.scale is None else self.scale / factor
         return self.model_copy(update={"scale": scale})
 
@@ -91,7 +91,7 @@ class _Window(_Strict):
     output_distribution: BlisLengths | None = None
 
     def faster(self, factor: float) -> _Window:
-        """The same with so many times the rate."""
+        """The window with so many times the rate."""
         rate = None if self.trace_rate is None else self.trace_rate * factor
         arrival = None if self.arrival is None else self.arrival.faster(factor)
         return self.model_copy(update={"trace_rate": rate, "arrival": arrival})
@@ -142,7 +142,7 @@ class BlisClient(_Strict):
         return (self.prefix_length or DEFAULT_PREFIX_TOKENS) if self.prefix_group else 0
 
     def faster(self, factor: float) -> BlisClient:
-        """The same with so many times the rate, whatever sets it."""
+        """The client with so many times the rate, whatever sets it."""
         windows = [window.faster(factor) for window in (self.lifecycle or _Lifecycle()).windows]
         lifecycle = None if self.lifecycle is None else _Lifecycle(windows=windows)
         return self.model_copy(

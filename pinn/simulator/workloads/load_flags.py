@@ -83,7 +83,7 @@ class LoadFlags:
 
     @property
     def given(self) -> dict[str, Any]:
-        """Those that are not the default."""
+        """Flags that are not the default."""
         return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) != f.default}
 
     def draw(self, rate_per_s: float | None, seed: int) -> Workload:

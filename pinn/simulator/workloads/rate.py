@@ -1,4 +1,4 @@
-"""The same load at another rate: its clock scaled, its requests repeated, or fewer of them."""
+"""A load at another rate: its clock scaled, its requests repeated, or fewer of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def mean_rate_per_s(workload: Workload) -> float:
 
 
 def at_rate(workload: Workload, rate_per_s: float) -> Workload:
-    """The same requests at another mean rate: every time between two of them changes alike.
+    """A load's requests at another mean rate: every time between two of them changes alike.
 
     Stages keep the ratio of their rates. Lengths, sharing and patience stay.
 

@@ -96,9 +96,9 @@ def _converged(
 ) -> tuple[Posterior, FigureRows]:
     """Fit and simulate in turn until the figures stay: Gauss-Newton with steps that are halved.
 
-    Clients of a closed loop with equal lengths march in step, and a small change of a time may let
-    them fall out of it: then figures jump where their lines do not. So a step is taken only where
-    the simulated figures make it more probable, else half of it is tried.
+    Closed-loop clients with equal lengths synchronise; small timing changes break this, so the
+    objective is discontinuous. A step is taken only where the simulated figures make it more
+    probable, else half of it is tried.
     """
     at, share = prior.mean, 1.0
     fitted, best = fit_rows(prior, rows, at), _improbability(prior, rows, at)
@@ -139,7 +139,7 @@ def fit_rows(
 def _left_out(
     runs: Sequence[BenchmarkRun], served: Callable[..., FigureRows], prior: Prior, rows: FigureRows
 ) -> list[Verdict | Likelihood]:
-    """Each load predicted by what the others taught; none where there is one load."""
+    """Each load predicted from the other loads; none where there is one load."""
     loads = np.array([run.load.text for run in runs])
     of_row = loads[rows.run]
     if len(set(loads)) < 2:

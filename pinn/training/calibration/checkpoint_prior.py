@@ -48,7 +48,7 @@ def prior_from_intervals(
     deployment: Deployment,
     half: list[float],
 ) -> Prior:
-    """The same where the half-widths of ``STEPS`` are known."""
+    """A prior where the half-widths of ``STEPS`` are known."""
     own = np.array([found.coefficients[name] for name in NAMES]) / NORMAL_QUANTILE
     batches = [parse_batch(step) for step in STEPS]
     sums = sum_batches(batches, deployment.model.window_tokens)

@@ -67,7 +67,7 @@ class Intervals:
         )
 
     def of_part(self, name: str) -> Intervals:
-        """Those of one part of the run's time."""
+        """The intervals of one part of the run's time."""
         return self.take(self.part == PARTS.index(name))
 
     @property

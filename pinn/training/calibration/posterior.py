@@ -127,7 +127,7 @@ def _precision(prior: Prior) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _trust(matrix: Float[np.ndarray, "rows free"], root: Float[np.ndarray, "free free"]) -> Rows:
-    """Less for rows that would move the coefficients far more than most (Mallows' weights).
+    """Weights of rows, less for those with unusual leverage (Mallows' weights).
 
     Residuals do not show them, since the fit follows them; and a window that holds much of what
     others hold little is also the one whose batches are known least.

@@ -45,7 +45,7 @@ SCALAR_SPREADS = {
 #: which takes requests in and hands tokens out between steps. Assumptions.
 SERVED_FACTOR, SERVED_SPREADS = 0.2, {"step constant": 1.0, "requests": 1.0}
 
-#: The same of a single coefficient where no checkpoint tells: an assumption.
+#: Prior spread of a single coefficient where no checkpoint tells: an assumption.
 COEFFICIENT_SPREAD = 0.5
 
 Vector = Float[np.ndarray, " coefficients"]

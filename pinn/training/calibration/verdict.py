@@ -127,11 +127,11 @@ def _log_density(z: Errors) -> Errors:
 
 
 def _standard_error(gain: Errors) -> float:
-    """Of the mean, by blocks of neighbours."""
+    """Standard error of the mean, by blocks of neighbours."""
     blocks = [block.mean() for block in np.array_split(gain, min(_BLOCKS, len(gain)))]
     return float(np.std(blocks, ddof=1) / np.sqrt(len(blocks))) if len(blocks) > 1 else np.nan
 
 
 def is_kept(verdicts: Sequence[Verdict | Likelihood]) -> bool:
-    """Whether something that was left out got better, and nothing worse."""
+    """True if any held-out score improved and none got worse."""
     return any(v.is_better for v in verdicts) and not any(v.is_worse for v in verdicts)

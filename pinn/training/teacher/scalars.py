@@ -11,11 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from jaxtyping import Float
-from torch import Tensor
 
-from pinn.coefficients.loss import log_huber
 from pinn.kernels.composition import COMPOSED_PARTS
 from pinn.physics.step import STEP_FEATURES
 from pinn.physics.step_feature import Overhead
@@ -76,44 +73,3 @@ def prior_scalars() -> Scalars:
     """The priors alone: what kernels say without any serving data."""
     overheads = [OVERHEADS[n].prior if n in OVERHEADS else 0.0 for n in STEP_FEATURES]
     return Scalars(np.ones(len(COMPOSED_PARTS)), np.array(overheads))
-
-
-def fit_scalars(
-    parts: Float[np.ndarray, "n operators"],
-    features: Float[np.ndarray, "n features"],
-    seconds: Float[np.ndarray, " n"],
-    weight: Float[np.ndarray, " n"],
-    delta: float = 0.1,
-) -> Scalars:
-    """Maximum a posteriori fit to measured mean step times.
-
-    Args:
-        parts: Mean seconds of each part of the steps behind each measurement.
-        features: Mean step features behind each measurement.
-        seconds: The measurements.
-        weight: Of each row; mean 1.
-        delta: Log error beyond which the loss grows linearly.
-    """
-    columns = [list(STEP_FEATURES).index(name) for name in OVERHEADS]
-    prior = prior_scalars()
-    spreads = torch.tensor(
-        [*MULTIPLIER_SPREADS] + [o.spread for o in OVERHEADS.values()],
-        dtype=torch.float64,
-    )
-    base = np.concatenate([parts, features[:, columns] * prior.overheads[columns]], axis=1)
-    terms, target, w = (torch.tensor(x) for x in (base, seconds, weight))
-    logs = torch.zeros(terms.shape[1], dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.LBFGS([logs], max_iter=200, line_search_fn="strong_wolfe")
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss = log_huber(terms @ logs.exp(), target, w, delta)
-        loss = loss + ((logs / spreads) ** 2).sum() / 2 / len(target)
-        loss.backward()
-        return loss
-
-    optimizer.step(closure)
-    scale = logs.detach().exp().numpy()
-    overheads = prior.overheads.copy()
-    overheads[columns] *= scale[len(COMPOSED_PARTS) :]
-    return Scalars(scale[: len(COMPOSED_PARTS)], overheads)

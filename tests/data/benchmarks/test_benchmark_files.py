@@ -5,11 +5,11 @@ import os
 from pathlib import Path
 
 import pytest
+from assumed_priors import prior_coefficients
 from benchmark_files import ASKED, KINDS, guidellm, llm_d, vllm_bench, write
 from engine_pages import metrics_pages
 from served_load import served
 
-from pinn.coefficients.coefficients import prior_coefficients
 from pinn.data.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, StatedServer
 from pinn.data.benchmarks.given_load import GivenLoad
 from pinn.data.benchmarks.loads import benchmark_workload

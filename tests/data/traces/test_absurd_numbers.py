@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from assumed_priors import beta_prior
+from assumed_priors import beta_prior, prior_coefficients
 from trace_runs import engine_run, lines_of, read_lines
 
-from pinn.coefficients.coefficients import prior_coefficients
 from pinn.data.traces.ingestion import ingest_vllm
 from pinn.data.traces.trace_run import Target
 from pinn.training.calibration.alpha import calibrate_alpha

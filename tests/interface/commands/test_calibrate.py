@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from served_traces import served_traces
+from table_files import read_table
 from typer.testing import CliRunner
 
 from pinn.coefficients.coefficient_set import read_coefficient_set
 from pinn.export.table import beta_columns
-from pinn.export.table_file import read_table_file
 from pinn.interface.commands.main import app
 
 
@@ -73,7 +73,7 @@ def test_a_table_is_written_from_the_file_alone(run, calibrated, tmp_path):
     out = tmp_path / "table.json"
     result = run("export", "table", "--coefficients", path, "--out", out)
     assert result.exit_code == 0, result.output
-    (row,) = read_table_file(out).to_pylist()
+    (row,) = read_table(out).to_pylist()
     assert row["source"] == "set.json"
     assert (row["precision"], row["max_num_seqs"]) == ("fp8", 128)
     found = read_coefficient_set(path)

@@ -8,9 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
+from generating.go_flags import GO_DEFAULTS, GO_FLAGS, go_defaults, go_flags
 from trace_runs import engine_run, lines_of
-
-from pinn.export.go_flags import GO_DEFAULTS, GO_FLAGS, go_defaults, go_flags
 
 ROOT = Path(__file__).resolve().parents[3]
 SERVED = ["--model", "Llama-3.1-8B", "--gpu", "H100"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from pinn.specs import serving
 from pinn.specs.flags import flag
@@ -23,9 +24,10 @@ class ToyServingSpec(serving.ServingSpec):
 def main() -> None:
     # The flag is declared nowhere else: all the rest is imported after it, as if it had been there.
     serving.ServingSpec = ToyServingSpec  # type: ignore[misc]
+    sys.path.append(str(Path(__file__).parents[3] / "scripts"))
+    from generating.go_flags import go_flags
     from typer.testing import CliRunner
 
-    from pinn.export.go_flags import go_flags
     from pinn.interface.commands.main import app
 
     runs = [CliRunner().invoke(app, arguments) for arguments in json.load(sys.stdin)]

@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from benchmark_files import vllm_bench
+from finished_plans import read_plan
 from served_load import served
 from served_traces import served_traces
 from typer.testing import CliRunner
 
 import pinn
 from pinn.interface.commands.main import app
-from pinn.planning.plan import read_plan
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.batch import Batch

@@ -1,8 +1,8 @@
 """Intervals whose truth is known, without a server."""
 
 import numpy as np
+from assumed_priors import prior_coefficients
 
-from pinn.coefficients.coefficients import prior_coefficients
 from pinn.coefficients.configurations import make_deployment
 from pinn.physics.batch_sums import uniform_sums
 from pinn.physics.costs import step_costs

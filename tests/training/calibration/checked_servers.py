@@ -11,9 +11,10 @@ import jaxtyping
 import numpy as np
 import pandas as pd
 import pytest
+from assumed_priors import prior_coefficients
 from synthetic_engine import Arrival, EngineLimits, EngineRun, run_engine
 
-from pinn.coefficients.coefficients import Coefficients, prior_coefficients
+from pinn.coefficients.coefficients import Coefficients
 from pinn.coefficients.configurations import make_deployment
 from pinn.data.benchmarks.benchmark_run import BenchmarkRun
 from pinn.data.traces.benchmark_target import benchmark_target

@@ -1,8 +1,8 @@
 """Requests whose alpha is known, without a server."""
 
 import numpy as np
+from assumed_priors import prior_coefficients
 
-from pinn.coefficients.coefficients import prior_coefficients
 from pinn.physics.request import REQUEST_FEATURES, RequestState, phase_mask, request_features
 from pinn.physics.step import STEP_FEATURES
 from pinn.training.calibration.requests import IN_FLIGHT, PHASES, RequestRows

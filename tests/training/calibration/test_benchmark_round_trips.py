@@ -5,9 +5,9 @@
 
 import numpy as np
 import pytest
+from assumed_priors import prior_coefficients
 from round_trips import round_trip, score
 
-from pinn.coefficients.coefficients import prior_coefficients
 from pinn.training.calibration.prior import assumed_prior
 
 

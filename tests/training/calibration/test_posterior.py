@@ -51,6 +51,24 @@ def test_more_rows_narrow_the_posterior_and_never_widen_it() -> None:
         assert (after <= before * (1 + 1e-6)).all()
 
 
+def test_a_row_of_unknown_noise_tells_half_of_what_a_normal_one_would() -> None:
+    """Fisher's information of Student's t: (d + 1) / (d + 3) rows of its scale, d = 1.
+
+    Five rows without a residual beside the five that the scale of 0.02 counts as: its square is
+    0.0004 x 5 / 10. They narrow a spread s to s^2 / (1 + 5 s^2 / (2 x 0.0002)).
+    """
+    at = int(np.flatnonzero(np.diag(PRIOR.covariance))[0])
+    variance = 0.1**2 * PRIOR.mean[at] ** 2
+    prior = Prior(PRIOR.mean, np.diag(np.eye(len(PRIOR.mean))[at]) * variance)
+    features = np.zeros((5, len(PRIOR.mean)))
+    features[:, at] = 1.0
+    found = fit_posterior(prior, features, np.full(5, PRIOR.mean[at]))
+    assert found.noise == pytest.approx(np.full(5, np.sqrt(0.0002)), rel=1e-6)
+    assert found.covariance[at, at] == pytest.approx(
+        variance / (1 + 5 * 0.01 / (2 * 0.0002)), rel=1e-6
+    )
+
+
 def test_going_on_from_a_posterior_is_fitting_to_both_at_once() -> None:
     rows = intervals(1.1 * BASE, 60, 0.01)
     features, noise = all_features(rows.features), np.full(60, 0.01)

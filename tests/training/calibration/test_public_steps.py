@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from assumed_priors import beta_prior
+from assumed_priors import beta_prior, prior_coefficients
 
-from pinn.coefficients.coefficients import prior_coefficients
 from pinn.data.traces.ahead import is_ahead
 from pinn.data.traces.ingestion import ingest_steps
 from pinn.data.traces.trace_run import Target

@@ -7,11 +7,10 @@ from functools import cached_property
 import jaxtyping
 import numpy as np
 import pytest
-from assumed_priors import beta_prior
+from assumed_priors import beta_prior, prior_coefficients
 from synthetic_engine import Arrival, EngineLimits, run_engine
 from trace_writer import WriterOptions, write_traces
 
-from pinn.coefficients.coefficients import prior_coefficients
 from pinn.data.traces.cycles import accounting
 from pinn.data.traces.ingestion import ingest_vllm
 from pinn.data.traces.trace_run import Target

@@ -44,3 +44,18 @@ def test_active_learns_more_than_random() -> None:
     active = information(select("active", rows, BASE, 25, seed=0))
     random = [information(select("random", rows, BASE, 25, seed)) for seed in range(10)]
     assert active > max(random)
+
+
+def test_one_measurement_tells_a_coefficient_to_within_the_noise_of_an_interval() -> None:
+    """Two intervals of one feature alone, and one with equal shares of all N features.
+
+    Offsets have a variance of 0.25. The first leaves 0.25 x 0.0001 / 0.2501 = 0.0001 of its own,
+    which is all that the second would gain; the third gains 0.25 (N - 1) / N^2, about 0.007.
+    """
+    some = intervals(BASE, 3)
+    features = np.where(BASE > 0, 1 / np.where(BASE > 0, BASE, 1.0), 0.0)[None].repeat(3, axis=0)
+    first = np.flatnonzero(BASE)[0]
+    features[:2] = np.eye(len(BASE))[first] / BASE[first]
+    alike = np.zeros(3)
+    rows = replace(some, features=features, queue_share=alike, kv_usage=alike)
+    assert select("active", rows, BASE, 2, seed=0).tolist() == [0, 2]

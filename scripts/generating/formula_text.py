@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-from pinn.export.expressions import Expression
+from generating.expressions import Expression
 
 #: How tightly each kind binds its operands; a call or a name needs no brackets.
 _BINDS = {

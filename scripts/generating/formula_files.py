@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 
-from pinn.export.expressions import Expression, Formulas, Record
-from pinn.export.formula_terms import Share, is_of, step_terms
-from pinn.export.formula_text import GoText, go_name, python_text, used_parts
+from generating.expressions import Expression, Formulas, Record
+from generating.formula_terms import Share, is_of, step_terms
+from generating.formula_text import GoText, go_name, python_text, used_parts
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.cost_facts import CostFacts
 from pinn.physics.costs import StepCosts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from pinn.export.expressions import Expression
+from generating.expressions import Expression
 
 _ONE = Expression("number", (1.0,))
 

@@ -1,0 +1,1 @@
+"""Source of formulas and flags in Go and compiled code, written from the registries."""

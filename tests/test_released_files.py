@@ -1,0 +1,78 @@
+"""Files of every layout that was ever released load, or are refused with what to do about it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pinn.coefficients.checkpoint import load_checkpoint
+from pinn.coefficients.coefficient_set import read_coefficient_set
+from pinn.coefficients.configurations import make_deployment
+from pinn.coefficients.surrogate import Surrogate
+from pinn.errors import PinnError
+from pinn.kernels import stored
+from pinn.trust.calibration import calibration_path, read_calibration
+
+RELEASED = Path(__file__).parent / "released"
+
+
+def files(kind: str) -> list[Path]:
+    found = sorted((RELEASED / kind).iterdir())
+    assert found, f"no released {kind}"
+    return found
+
+
+def numbers_of(kind: str, path: Path, folder: Path) -> np.ndarray:
+    """What the file of a kind predicts or holds."""
+    if kind == "checkpoints":
+        load_checkpoint(path)
+        deployment = make_deployment({"model": "meta-llama/Llama-3.1-8B", "gpu": "H100"})
+        return Surrogate.load(path).coefficients([deployment]).beta
+    if kind == "coefficients":
+        found = read_coefficient_set(path)
+        return np.concatenate([found.coefficients.beta[0], found.coefficients.alpha[0]])
+    if kind == "kernels":
+        shutil.copy(path, folder / stored.STRUCTURE)
+        (folder / stored.TENSORS).write_bytes(b"of another time")
+        return np.array([len(stored.read(folder)[0])], float)
+    checkpoint = folder / "pinn.safetensors"
+    checkpoint.write_bytes(b"of another time")
+    shutil.copy(path, calibration_path(checkpoint))
+    return np.array([read_calibration(checkpoint).level])
+
+
+#: What each kind of file says to do where it is refused.
+REMEDIES = {
+    "checkpoints": r"differ in .*: train a new checkpoint with 'python train\.py'",
+    "coefficients": r"differ in .*: write the file anew with 'pinn coefficients --json' or 'pinn",
+    "kernels": r"has layout \d, expected \d: fit .* anew with 'python scripts/fit_surrogates\.py'"
+    r"|copy both files again",
+    "intervals": r"calibrate (the checkpoint anew|this one)",
+}
+
+
+@pytest.mark.parametrize("kind", REMEDIES)
+def test_released_files_load_or_say_what_to_do(kind: str, tmp_path: Path) -> None:
+    for path in files(kind):
+        folder = tmp_path / path.stem
+        folder.mkdir()
+        said, numbers = "", np.ones(1)
+        try:
+            numbers = numbers_of(kind, path, folder)
+        except PinnError as error:
+            said = str(error)
+        assert not said or re.search(REMEDIES[kind], said), f"{path.name}: {said}"
+        assert np.isfinite(numbers).all(), path.name
+        assert (numbers >= 0).all(), path.name
+        assert numbers.any(), path.name
+
+
+@pytest.mark.parametrize("kind", ["checkpoints", "coefficients"])
+def test_the_oldest_layouts_are_refused(kind: str, tmp_path: Path) -> None:
+    """Their features are not those of today: what would be predicted would be something else."""
+    with pytest.raises(PinnError, match=REMEDIES[kind]):
+        numbers_of(kind, files(kind)[0], tmp_path)
