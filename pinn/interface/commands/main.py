@@ -71,6 +71,11 @@ COMMANDS = (
         "What to rent for a load, how to start it, and how sure that is.",
     ),
     Subcommand(
+        "explore",
+        "pinn.interface.commands.explore",
+        "A page to play with: sliders move what a few servers do.",
+    ),
+    Subcommand(
         "export",
         "pinn.interface.commands.export",
         "Write ONNX graphs, tables and files for the Go simulator.",
