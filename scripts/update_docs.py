@@ -5,7 +5,7 @@ with the checkpoint in the repository, or a table of a registry. The part on cal
 public step summaries: it stays as it is where PINN_STEPS_DIR does not name their folder.
 ``--scores`` also writes what the checkpoint scores on other engines' rows, on prefill and decode
 apart, on speculation and on decisions, in three minutes more; ``--plans`` types the plans of
-docs/plan.md again, in as many.
+docs/plan.md again, in as many. The picture of the site's first page is drawn anew too.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from collections.abc import Callable
 from itertools import chain, takewhile
 from pathlib import Path
 
+import draw_left_out
 import pandas as pd
 from typer.testing import CliRunner
 
@@ -283,6 +284,7 @@ def decisions() -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "first-answer": report,
+    "site-answer": report,
     "left-out": left_out,
     "tpot": lambda: run("pinn results"),
     "ttft": lambda: run("pinn results --metric ttft --models-only"),
@@ -347,6 +349,7 @@ def main() -> None:
         texts[PLAN_PAGE] = plans(texts[PLAN_PAGE])
     for page, text in texts.items():
         page.write_text(text)
+    draw_left_out.main()
 
 
 if __name__ == "__main__":

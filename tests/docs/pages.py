@@ -16,6 +16,12 @@ from unittest import mock
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+#: Pages that show what commands printed before they folded their lines, to be typed anew by
+#: ``scripts/update_docs.py --scores --plans``; a page that is leaves the list.
+STILL_WIDE = {
+    "blis.md", "breakdown.md", "coefficients.md", "decisions.md", "disaggregation.md",
+    "models.md", "plan.md", "simulate.md",
+}  # fmt: skip
 #: Programs whose lines are commands where no ``$`` says so.
 PROGRAMS = ("pinn", "python", "python3.11", "pytest", "make", "pip", "git", "cd", "go")
 
@@ -35,7 +41,8 @@ class Block:
     Attributes:
         page: Name of its page.
         language: As written behind the fence.
-        text: Its lines, in small: NEW in place of OLD for a marker ``in small: OLD -> NEW``.
+        typed: Its lines as they stand on the page.
+        text: The same in small: NEW in place of OLD for a marker ``in small: OLD -> NEW``.
         part: Of ``scripts/update_docs.py``, which writes it; None for none.
         tests: Files whose tests run it in place of those of this folder, which say how small.
         other_rows: Whether tables have other rows and labels other values where a test runs it.
@@ -43,6 +50,7 @@ class Block:
 
     page: str
     language: str
+    typed: str
     text: str
     part: str | None
     tests: tuple[str, ...]
@@ -71,7 +79,7 @@ def blocks(page: Path) -> Iterator[Block]:
             text = text.replace(old, new)
         tests = tuple(re.findall(r"tests/[\w/]+\.py", match["tests"] or ""))
         rows = bool(match["few"] or match["rows"])
-        yield Block(page.name, match["language"], text, match["part"], tests, rows)
+        yield Block(page.name, match["language"], match["text"], text, match["part"], tests, rows)
 
 
 def command_on(page: str, program: str) -> tuple[list[str], str]:
