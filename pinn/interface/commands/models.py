@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from pinn.errors import PinnError
 from pinn.interface.commands.json_output import write_json
 from pinn.interface.commands.options import JsonPath
 from pinn.specs.catalog import list_models, load_model
@@ -26,6 +27,11 @@ def models(
     Example: pinn models qwen3
     """
     names = [name for name in list_models() if contains.lower() in name.lower()]
+    if not names:
+        raise PinnError(
+            f"no known name has {contains!r:.80} in it: 'pinn models' lists all; others are taken "
+            "from the path of their config.json"
+        )
     if not mixers:
         write_json(names, json_path)
         for name in names:
