@@ -58,7 +58,7 @@ prompts_per_group: 20
 shared_tokens: 512
 """
 COEFFICIENTS_SHOWN = 6
-WIDTH = 120
+WIDTH = 100
 SERVED = "--model codellama/CodeLlama-34b-Instruct-hf --gpu H100 --tensor-parallel-size 2"
 
 
@@ -141,8 +141,7 @@ def simulation() -> str:
     wrapped = [textwrap.wrap(line, WIDTH, break_on_hyphens=False) for line in printed.splitlines()]
     lines = list(chain.from_iterable(wrapped))
     table = next(i for i, line in enumerate(lines) if "coefficient" in line)
-    cut = table + 2 + COEFFICIENTS_SHOWN
-    shown = "\n".join([*lines[:cut], "...", lines[-1]])
+    shown = "\n".join([*lines[: table + 1 + COEFFICIENTS_SHOWN], "..."])
     return f"```\n$ cat load.yaml\n{LOAD}$ {SIMULATE}\n{shown}\n```"
 
 
@@ -284,8 +283,8 @@ def decisions() -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "first-answer": report,
     "left-out": left_out,
-    "tpot": lambda: run("pinn results"),
-    "ttft": lambda: run("pinn results --metric ttft --models-only"),
+    "tpot": lambda: run("pinn results --markdown"),
+    "ttft": lambda: run("pinn results --metric ttft --models-only --markdown"),
     "measured": lambda: run("pinn results --measured"),
     "report": report,
     "recipe": lambda: report(" --recipe"),

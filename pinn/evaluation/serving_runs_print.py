@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pinn.data.measured_runs import FIGURES, WHOLE_RUN
+from pinn.specs.files.screen import WIDEST, page
 from pinn.units import MILLISECOND
 
 #: Means whose measured values are shown.
@@ -18,7 +19,7 @@ _HEADINGS = {figure: figure.removesuffix("_s").replace("_", " ") for figure in F
 
 def print_scores(scores: pd.DataFrame, console: Console | None = None) -> None:
     """One row per run and stage: measured mean E2E, TTFT and ITL, and every figure's error."""
-    console = console or Console(width=150, markup=False)
+    console = console or page(WIDEST)
     for method, of_method in scores.groupby("method", sort=False):
         table = Table(title=f"{method}: error in % (measured means in ms)")
         for name in ("run", "stage"):
@@ -54,7 +55,7 @@ def print_summary(
     console: Console | None = None,
 ) -> None:
     """Median, mean and largest error of every figure; per method the pairs ranked wrongly."""
-    console = console or Console(width=120, markup=False)
+    console = console or page(WIDEST)
     shown = summary[summary["part"].isin(["all", "stages", "overloaded"])]
     table = Table(title="absolute error in %: median / mean / largest")
     for name in ("method", "part", "n"):
@@ -78,7 +79,7 @@ def print_summary(
 
 def print_steady_states(table: pd.DataFrame, console: Console | None = None) -> None:
     """Steady-state ITL per run and stage, and the median error of each method."""
-    console = console or Console(width=120, markup=False)
+    console = console or page(WIDEST)
     methods = [c.removesuffix("_percent") for c in table.columns if c.endswith("_percent")]
     shown = Table(title="mean ITL in the steady state: ms and error in %")
     shown.add_column("run", no_wrap=True, max_width=44)

@@ -13,7 +13,7 @@ _LEAST = {
     "memory_bandwidth_bytes_per_s": (1e9, "3.35 TB/s are 3.35e12"),
     "memory_bytes": (1e8, "80 GB are 8e10"),
     "sm_count": (1, "132"),
-    "l2_bytes": (1e4, "50 MiB are 52428800"),
+    "l2_bytes": (1e3, "50 MiB are 52428800"),
     "compute_capability": (1, "9.0"),
     "link_bandwidth_bytes_per_s": (1e7, "450 GB/s are 4.5e11"),
     "pcie_bandwidth_bytes_per_s": (1e7, "64 GB/s are 6.4e10"),

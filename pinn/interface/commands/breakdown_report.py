@@ -17,6 +17,7 @@ from pinn.kernels.evidence import KernelUse
 from pinn.specs.batch import parse_batch
 from pinn.specs.deployment import Deployment
 from pinn.specs.files.csv_cells import write_rows
+from pinn.specs.files.screen import page
 from pinn.training.teacher.breakdown import DRAFTING, PART_OF_FEATURE, PARTS, Breakdown
 from pinn.units import MICROSECOND
 
@@ -146,11 +147,11 @@ def nearest_text(kernel: Mapping[str, Any]) -> str:
 
 def print_report(report: dict[str, Any], console: Console | None = None) -> None:
     """Print the report for people."""
-    console = console or Console(width=130, highlight=False, markup=False)
+    console = console or page()
     flags = ", ".join(f"{k} {v}" for k, v in report["serving"].items() if _worth_showing(k, v))
     console.print(f"{report['asked_as']} on {report['gpu']}: {flags}")
     for what, source in report["sources"].items():
-        console.print(f"{what}: {source}", soft_wrap=True)
+        console.print(f"{what}: {source}")
     for step in report["steps"]:
         console.print()
         console.print(_parts_table(step))
@@ -193,7 +194,7 @@ def _kernels_table(kernels: Sequence[dict[str, Any]]) -> Table:
     for heading in ("runs", "us each", "us"):
         table.add_column(heading, justify="right")
     table.add_column("nearest measured")
-    table.add_column("stretch", justify="right")
+    table.add_column("size off by", justify="right")
     for entry in kernels:
         stretch = "-" if entry["stretch"] is None else f"x {entry['stretch']:.2f}"
         table.add_row(
@@ -226,7 +227,7 @@ def _rests_on(kernels: Sequence[dict[str, Any]], gpu: str) -> str:
     )
     if far is None:
         return f"{text}."
-    return f"{text}; the farthest, {far['operator']}, is stretched x {far['stretch']:.2f}."
+    return f"{text}; the farthest, {far['operator']}, is off by a factor of {far['stretch']:.2f}."
 
 
 def _is_near(kernel: Mapping[str, Any], gpu: str) -> bool:

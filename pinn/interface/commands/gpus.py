@@ -9,6 +9,7 @@ import typer
 from pinn.errors import PinnError
 from pinn.interface.commands.json_output import write_json
 from pinn.interface.commands.options import JsonPath
+from pinn.specs.files.screen import say
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.gpu_catalog import list_gpus, load_gpu
 from pinn.units import GIB, GIGA, TERA
@@ -44,7 +45,7 @@ def gpus(
     for gpu in known:
         typer.echo(f"{_line(gpu)}  {measured.get(gpu.name, '-')}")
         if sources:
-            typer.echo(f"  {gpu.source}")
+            say(f"  {gpu.source}")
 
 
 def _measured() -> dict[str, str]:

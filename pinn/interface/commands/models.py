@@ -8,6 +8,7 @@ from pinn.errors import PinnError
 from pinn.interface.commands.json_output import write_json
 from pinn.interface.commands.options import JsonPath
 from pinn.specs.catalog import list_models, load_model
+from pinn.specs.files.screen import say
 from pinn.specs.mixer_names import mixer_names
 
 app = typer.Typer()
@@ -40,4 +41,4 @@ def models(
     plans = {name: mixer_names(load_model(name)) for name in names}
     write_json(plans, json_path)
     for name, plan in plans.items():
-        typer.echo(f"{name:52}  {plan}")
+        say(f"{name:52}  {plan}")

@@ -13,6 +13,7 @@ from pinn.simulator.many import Job
 from pinn.simulator.run import Run
 from pinn.simulator.sensitivity import coefficient_sensitivities
 from pinn.simulator.statistics import run_statistics
+from pinn.specs.files.screen import page
 
 #: Smallest share that is printed, in per cent per per cent.
 _PRINTED = 0.001
@@ -48,12 +49,12 @@ def simulated_sensitivity(
 
 def print_sensitivity(found: dict[str, Any], console: Console | None = None) -> None:
     """The coefficients that move the figure by more than 0.001 % per %, largest first."""
-    table = Table("coefficient")
+    table = Table("coefficient", box=None, pad_edge=False)
     table.add_column("+1 % moves it by", justify="right")
     shares = {name: entry["elasticity"] for name, entry in found["coefficients"].items()}
     for name in sorted(shares, key=lambda name: -abs(shares[name])):
         if abs(shares[name]) >= _PRINTED:
             table.add_row(name, f"{shares[name]:+.3f} %")
-    console = console or Console(markup=False)
+    console = console or page()
     console.print(f"{found['figure']} {found['value']:,.4g} depends on", highlight=False)
     console.print(table)
