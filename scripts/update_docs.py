@@ -44,7 +44,7 @@ CHECKPOINTS = ROOT / "checkpoints"
 REPORT = "pinn coefficients --model Qwen/Qwen3-30B-A3B --gpu H100 --tensor-parallel-size 2"
 ACCOUNT = (
     "pinn breakdown --model meta-llama/Llama-3.1-70B --gpu H200 --tensor-parallel-size 4 "
-    "--batch '1 prefill 1024 @ 0 + 64 decode @ 2000'"
+    "--explain --batch '1 prefill 1024 @ 0 + 64 decode @ 2000'"
 )
 SIMULATE = (
     "pinn simulate --model meta-llama/Llama-3.1-8B --gpu H100 --max-num-batched-tokens 2048 "

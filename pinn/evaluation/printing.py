@@ -64,7 +64,7 @@ def print_results(
         table = Table(title=f"{split}: {str(metric).upper()}", caption=caption)
         for heading in ("held out", "method", "n", "median", "mean", "p90", "bias"):
             left = heading in ("held out", "method")
-            table.add_column(heading, justify="left" if left else "right", no_wrap=True)
+            table.add_column(heading, justify="left" if left else "right", no_wrap=not left)
         previous = None
         kept = part[part["held_out"].map(_is_shown)]
         ordered = kept.sort_values("held_out", key=_all_last, kind="stable")

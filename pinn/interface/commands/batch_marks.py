@@ -53,7 +53,7 @@ def _never_run(batch: Batch, limits: tuple[int, int, int]) -> list[str]:
 def marks_lines(batches: list[dict[str, object]]) -> list[str]:
     """A line for each batch of a report that has marks."""
     return [
-        f"Beyond limits is {entry['batch']}: {'; '.join(map(str, marks))}."
+        f"{entry['batch']} is beyond limits: {'; '.join(map(str, marks))}."
         for entry in batches
         if isinstance(marks := entry.get("marks"), list) and marks
     ]

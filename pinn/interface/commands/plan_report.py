@@ -22,8 +22,10 @@ from pinn.specs.files.csv_cells import write_rows
 from pinn.specs.files.screen import as_typed, page, say
 from pinn.units import MILLISECOND
 
-#: Most candidates that are left out with a line each.
-_NAMED = 8
+#: Rows of a terminal; the files have all.
+_ROWS = 5
+#: Most hardware that is left out with a line each; plan.json has all.
+_NAMED = 1
 
 
 def print_plan(plan: Plan, out: Path | None) -> None:
@@ -52,14 +54,18 @@ def _print_first(first: Choice) -> None:
 
 
 def _table(plan: Plan) -> Table:
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for name, column in _COLUMNS.items():
         if column.shown(plan):
-            words = name in _WORDS
+            words, may_fold = name in _WORDS, name in (*_WORDS, "chance")
             table.add_column(
-                name, justify="left" if words else "right", min_width=28 if words else None
+                name,
+                justify="left" if words else "right",
+                min_width=26 if name == "start" else None,
+                max_width=6 if name == "chance" else None,
+                no_wrap=not may_fold,
             )
-    for choice in plan.choices:
+    for choice in plan.choices[:_ROWS]:
         table.add_row(*(c.text(choice) for c in _COLUMNS.values() if c.shown(plan)))
     return table
 
@@ -112,13 +118,11 @@ def _chance(choice: Choice) -> str:
 _WORDS = ("start", "coefficients")
 _COLUMNS = {
     "GPUs": _Column(lambda c: str(c.gpus)),
-    "per hour": _Column(lambda c: f"{c.cost_per_hour:,.2f}", _has_prices),
-    "start": _Column(
-        lambda c: c.label if c.replicas is None else f"{c.replicas} x {c.label}",
-    ),
+    "per\nhour": _Column(lambda c: f"{c.cost_per_hour:,.2f}", _has_prices),
+    "start": _Column(lambda c: f"{c.replicas} x {c.label}".replace(", ", ",\n", 1)),
     "holds/s": _Column(_rate),
-    "TTFT p99 ms": _Column(lambda c: _p99_ms(c, "ttft")),
-    "TPOT p99 ms": _Column(lambda c: _p99_ms(c, "tpot")),
+    "TTFT\np99 ms": _Column(lambda c: _p99_ms(c, "ttft")),
+    "TPOT\np99 ms": _Column(lambda c: _p99_ms(c, "tpot")),
     "chance": _Column(_chance, _has_rate),
     "coefficients": _Column(
         lambda c: c.coefficients,
@@ -138,6 +142,9 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
     if any(choice.pools for choice in plan.choices):
         lines.append(f"Prefill and decode apart: {POOLS_UNSURE}.")
     misfits = [each for each in plan.left_out if not each.simulated]
+    more = len(plan.choices) - _ROWS
+    if more > 0:
+        lines.append(f"Choices beside these: {more}, in the page, plan.json and plan.csv of --out.")
     lines.append(
         f"{plan.candidates} candidates, {plan.simulations} simulations, {plan.seconds:.0f} s; left "
         f"out {len(plan.left_out)}, {len(misfits)} of them without a simulation."

@@ -25,7 +25,6 @@ def printed(run, *words):
     "words",
     [
         (),
-        ("--help",),
         ("coefficients", *QWEN),
         ("simulate", *QWEN, *LOAD),
         ("simulate", *QWEN, *LOAD, "--sensitivity", "e2e_mean_ms"),
@@ -36,7 +35,7 @@ def printed(run, *words):
 )
 def test_one_screen(run, words):
     lines = printed(run, *words)
-    most = LINES + 17 if "--sensitivity" in words else LINES + 4 * ("--help" in words)
+    most = LINES + 12 * ("--sensitivity" in words)
     assert len(lines) <= most, "\n".join(lines)
     assert max(map(len, lines)) <= WIDTH
 
@@ -67,13 +66,13 @@ def test_nothing_is_wider_than_100_columns(run, words):
 
 
 def outputs(page):
-    """Lines that commands print on a page: after a line that begins with ``$``, to the next one."""
+    """Lines that commands print on a page, after one that begins with ``$``; no JSON, no error."""
     for block in re.findall(r"^```\n(.*?)^```$", page.read_text(), re.M | re.S):
         before = ""
         for line in block.splitlines():
             typed = line.startswith("$ ") or before.endswith("\\")
             before = line if typed else ""
-            if "$ " in block and not typed and not line.startswith("error: "):
+            if "$ " in block and not typed and not line.startswith(("error: ", "{")):
                 yield line
 
 
