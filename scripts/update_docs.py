@@ -45,7 +45,7 @@ CHECKPOINTS = ROOT / "checkpoints"
 REPORT = "pinn coefficients --model Qwen/Qwen3-30B-A3B --gpu H100 --tensor-parallel-size 2"
 ACCOUNT = (
     "pinn breakdown --model meta-llama/Llama-3.1-70B --gpu H200 --tensor-parallel-size 4 "
-    "--batch '1 prefill 1024 @ 0 + 64 decode @ 2000'"
+    "--explain --batch '1 prefill 1024 @ 0 + 64 decode @ 2000'"
 )
 SIMULATE = (
     "pinn simulate --model meta-llama/Llama-3.1-8B --gpu H100 --max-num-batched-tokens 2048 "
@@ -59,7 +59,7 @@ prompts_per_group: 20
 shared_tokens: 512
 """
 COEFFICIENTS_SHOWN = 6
-WIDTH = 120
+WIDTH = 100
 SERVED = "--model codellama/CodeLlama-34b-Instruct-hf --gpu H100 --tensor-parallel-size 2"
 
 
@@ -125,8 +125,17 @@ def report(more: str = "") -> str:
     return f"```\n$ {REPORT}{more}\n{run(REPORT + more)}\n```"
 
 
+def folded(command: str) -> str:
+    """A command, continued before an option where its line is full."""
+    lines = [command]
+    while len(lines[-1]) > WIDTH - 6:
+        cut = lines[-1].rindex(" --", 0, WIDTH - 6)
+        lines[-1:] = [lines[-1][:cut], lines[-1][cut + 1 :]]
+    return " \\\n    ".join(lines)
+
+
 def breakdown() -> str:
-    return f"```\n$ {ACCOUNT}\n{run(ACCOUNT)}\n```"
+    return f"```\n$ {folded(ACCOUNT)}\n{run(ACCOUNT)}\n```"
 
 
 def simulation() -> str:
@@ -142,9 +151,8 @@ def simulation() -> str:
     wrapped = [textwrap.wrap(line, WIDTH, break_on_hyphens=False) for line in printed.splitlines()]
     lines = list(chain.from_iterable(wrapped))
     table = next(i for i, line in enumerate(lines) if "coefficient" in line)
-    cut = table + 2 + COEFFICIENTS_SHOWN
-    shown = "\n".join([*lines[:cut], "...", lines[-1]])
-    return f"```\n$ cat load.yaml\n{LOAD}$ {SIMULATE}\n{shown}\n```"
+    shown = "\n".join([*lines[: table + 1 + COEFFICIENTS_SHOWN], "..."])
+    return f"```\n$ cat load.yaml\n{LOAD}$ {folded(SIMULATE)}\n{shown}\n```"
 
 
 def intervals() -> str:
@@ -286,8 +294,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "first-answer": report,
     "site-answer": report,
     "left-out": left_out,
-    "tpot": lambda: run("pinn results"),
-    "ttft": lambda: run("pinn results --metric ttft --models-only"),
+    "tpot": lambda: run("pinn results --markdown"),
+    "ttft": lambda: run("pinn results --metric ttft --models-only --markdown"),
     "measured": lambda: run("pinn results --measured"),
     "report": report,
     "recipe": lambda: report(" --recipe"),

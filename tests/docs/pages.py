@@ -16,12 +16,6 @@ from unittest import mock
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-#: Pages that show what commands printed before they folded their lines, to be typed anew by
-#: ``scripts/update_docs.py --scores --plans``; a page that is leaves the list.
-STILL_WIDE = {
-    "blis.md", "breakdown.md", "coefficients.md", "decisions.md", "disaggregation.md",
-    "models.md", "plan.md", "simulate.md",
-}  # fmt: skip
 #: Programs whose lines are commands where no ``$`` says so.
 PROGRAMS = ("pinn", "python", "python3.11", "pytest", "make", "pip", "git", "cd", "go")
 

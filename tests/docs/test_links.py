@@ -9,7 +9,7 @@ from urllib.parse import unquote, urldefrag, urlsplit
 
 import pytest
 from browser import CHROMIUM, Tab
-from pages import ROOT, STILL_WIDE, command_on
+from pages import ROOT, command_on
 
 PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("export/go/*.md")})
 
@@ -88,8 +88,7 @@ def test_pages_of_the_site_fit_a_desk_and_a_telephone(site, tmp_path):
             tab.open(page, 390)
             assert tab.value(beyond) <= 0, page.name
             tab.open(page, 1300)
-            assert tab.value(beyond) <= 0, page.name
-            assert not tab.value(wide) or page.with_suffix(".md").name in STILL_WIDE, page.name
+            assert (tab.value(beyond), tab.value(wide)) == (0, 0), page.name
         tab.open(site / "index.html", 1300)
         figures = "document.querySelector('iframe').contentDocument.querySelectorAll('#figures dl')"
         assert tab.value(f"{figures}.length") == 3

@@ -179,7 +179,7 @@ def _design(
     asked = [AskedLoad.read(text) for text in loads] or list(USUAL_LOADS)
     card = gpu or next((c["name"] for c in cards() if find_gpu(c["name"])), None)
     if card is None:
-        typer.echo("no design, since the GPU is not known (--gpu): batches come in a usual order")
+        typer.echo("batches come in a usual order, since the GPU is not known: --gpu names it")
         return []
     serving = dict(flags)
     precision = serving.pop("precision", None)
@@ -189,7 +189,7 @@ def _design(
         prior = start.prior(deployment, start.coefficients(deployment))
         found = design(deployment, prior, minutes, asked)
     except PinnError as error:
-        typer.echo(f"no design, so batches come in a usual order: {error}")
+        typer.echo(f"batches come in a usual order: {error}")
         return []
     for note in start.notes:
         typer.echo(note)

@@ -23,8 +23,8 @@ from pinn.trust.spread_parts import spread_parts
 from pinn.trust.step_distance import outside_inputs
 from pinn.trust.step_interval import situation_of
 
-#: Figure of a run -> what people call its mean.
-_FIGURES = {"e2e": "end to end", "ttft": "first token", "itl": "between tokens", "step": "step"}
+#: Figures of a run whose means have intervals.
+_FIGURES = ("e2e", "ttft", "itl", "step")
 
 
 def simulation_trust(
@@ -119,15 +119,7 @@ def simulation_lines(trust: Mapping[str, Any], statistics: Mapping[str, Any]) ->
     """The same for people."""
     if "missing" in trust:
         return [f"No intervals: {trust['missing']}."]
-    means = [
-        f"{label} {statistics[f'{name}_mean_ms']:,.4g} ({_written(trust['figures'][key])})"
-        for name, label in _FIGURES.items()
-        if (key := f"{name}_mean_ms") in trust["figures"]
-    ]
-    lines = [
-        f"{100 * trust['level']:.0f} % intervals of the means (ms), simulated at the ends of the "
-        f"step time's: {'; '.join(means)}."
-    ]
+    lines = ["Intervals are simulated at the ends of the step time's."]
     if trust["slow_end_unserved"] > 1 - float(statistics["completed_requests"]) / max(
         statistics["injected_requests"], 1
     ):
@@ -136,7 +128,3 @@ def simulation_lines(trust: Mapping[str, Any], statistics: Mapping[str, Any]) ->
             "served in time."
         )
     return [*lines, str(trust["distance"]["sentence"])]
-
-
-def _written(ends: tuple[float, float | None]) -> str:
-    return f"{ends[0]:,.4g} to {ends[1]:,.4g}" if ends[1] is not None else f"{ends[0]:,.4g} or more"
