@@ -47,6 +47,7 @@ class Tab:
         os.close(asked)
         os.close(answered)
         self._left, self._number, self._session = b"", 0, {}
+        self._loaded = False
         #: What the page said wrong, and every address that it asked for.
         self.errors: list[str] = []
         self.addresses: list[str] = []
@@ -60,9 +61,11 @@ class Tab:
         """Show a file at a width."""
         self.do("Emulation.setDeviceMetricsOverride", width=width, height=height,
                 deviceScaleFactor=1, mobile=False)  # fmt: skip
+        self._loaded = False
         self.do("Page.navigate", url=page.as_uri())
-        while self.value("document.readyState") != "complete":
+        while not self._loaded:  # the answer to anything brings the news of it
             time.sleep(0.05)
+            self.value("0")
 
     def value(self, expression: str) -> Any:
         """What an expression of JavaScript comes to, a promise's value too."""
@@ -71,12 +74,10 @@ class Tab:
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
-    def press(self, key: str, code: int, text: str = "") -> None:
+    def press(self, key: str, code: int) -> None:
         """Press and release a key."""
         of_key = {"key": key, "code": key, "windowsVirtualKeyCode": code}
-        self.do(
-            "Input.dispatchKeyEvent", type="keyDown", **of_key, **({"text": text} if text else {})
-        )
+        self.do("Input.dispatchKeyEvent", type="keyDown", **of_key)
         self.do("Input.dispatchKeyEvent", type="keyUp", **of_key)
 
     def do(self, method: str, **parameters: Any) -> dict[str, Any]:
@@ -92,7 +93,9 @@ class Tab:
             self._note(answer.get("method"), answer.get("params", {}))
 
     def _note(self, method: str | None, about: dict[str, Any]) -> None:
-        if method == "Network.requestWillBeSent":
+        if method == "Page.loadEventFired":
+            self._loaded = True
+        elif method == "Network.requestWillBeSent":
             self.addresses.append(about["request"]["url"])
         elif method == "Runtime.exceptionThrown":
             self.errors.append(str(about["exceptionDetails"]))
