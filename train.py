@@ -12,15 +12,21 @@ from hydra.utils import get_method
 from omegaconf import DictConfig
 
 from pinn.errors import PinnError
+from pinn.evaluation.workers import stopping_at_once
+from pinn.specs.files.progress import shown
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")
 def main(config: DictConfig) -> None:
     """Run the experiment that the configuration describes."""
-    try:
-        print(json.dumps(get_method(config.entry)(config)))
-    except PinnError as error:
-        sys.exit(f"error: {error}")
+    with (
+        stopping_at_once("what is finished is kept, and the same command goes on"),
+        shown("train", sys.stderr),
+    ):
+        try:
+            print(json.dumps(get_method(config.entry)(config)))
+        except PinnError as error:
+            sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Write the formulas of compiled code and of the Go package anew: ``make formulas``.
+"""Write the formulas of compiled code, of Go and of the page to play with: ``make formulas``.
 
 To be run after every change of a step feature or of a cost. It needs ruff and gofmt.
 """
@@ -25,7 +25,8 @@ def main() -> None:
     for name, text in formula_files().items():
         path = ROOT / name
         path.write_text(text)
-        subprocess.run([*formatters[path.suffix], str(path)], check=True)
+        if path.suffix in formatters:
+            subprocess.run([*formatters[path.suffix], str(path)], check=True)
         print(name)
 
 

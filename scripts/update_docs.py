@@ -5,7 +5,7 @@ with the checkpoint in the repository, or a table of a registry. The part on cal
 public step summaries: it stays as it is where PINN_STEPS_DIR does not name their folder.
 ``--scores`` also writes what the checkpoint scores on other engines' rows, on prefill and decode
 apart, on speculation and on decisions, in three minutes more; ``--plans`` types the plans of
-docs/plan.md again, in as many.
+docs/plan.md again, in as many. The picture of the site's first page is drawn anew too.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from collections.abc import Callable
 from itertools import chain, takewhile
 from pathlib import Path
 
+import draw_left_out
 import pandas as pd
 from typer.testing import CliRunner
 
@@ -46,7 +47,7 @@ CHECKPOINTS = ROOT / "checkpoints"
 REPORT = "pinn coefficients --model Qwen/Qwen3-30B-A3B --gpu H100 --tensor-parallel-size 2"
 ACCOUNT = (
     "pinn breakdown --model meta-llama/Llama-3.1-70B --gpu H200 --tensor-parallel-size 4 "
-    "--batch '1 prefill 1024 @ 0 + 64 decode @ 2000'"
+    "--explain --batch '1 prefill 1024 @ 0 + 64 decode @ 2000'"
 )
 SIMULATE = (
     "pinn simulate --model meta-llama/Llama-3.1-8B --gpu H100 --max-num-batched-tokens 2048 "
@@ -60,7 +61,7 @@ prompts_per_group: 20
 shared_tokens: 512
 """
 COEFFICIENTS_SHOWN = 6
-WIDTH = 120
+WIDTH = 100
 SERVED = "--model codellama/CodeLlama-34b-Instruct-hf --gpu H100 --tensor-parallel-size 2"
 
 
@@ -126,8 +127,17 @@ def report(more: str = "") -> str:
     return f"```\n$ {REPORT}{more}\n{run(REPORT + more)}\n```"
 
 
+def folded(command: str) -> str:
+    """A command, continued before an option where its line is full."""
+    lines = [command]
+    while len(lines[-1]) > WIDTH - 6:
+        cut = lines[-1].rindex(" --", 0, WIDTH - 6)
+        lines[-1:] = [lines[-1][:cut], lines[-1][cut + 1 :]]
+    return " \\\n    ".join(lines)
+
+
 def breakdown() -> str:
-    return f"```\n$ {ACCOUNT}\n{run(ACCOUNT)}\n```"
+    return f"```\n$ {folded(ACCOUNT)}\n{run(ACCOUNT)}\n```"
 
 
 def simulation() -> str:
@@ -143,9 +153,8 @@ def simulation() -> str:
     wrapped = [textwrap.wrap(line, WIDTH, break_on_hyphens=False) for line in printed.splitlines()]
     lines = list(chain.from_iterable(wrapped))
     table = next(i for i, line in enumerate(lines) if "coefficient" in line)
-    cut = table + 2 + COEFFICIENTS_SHOWN
-    shown = "\n".join([*lines[:cut], "...", lines[-1]])
-    return f"```\n$ cat load.yaml\n{LOAD}$ {SIMULATE}\n{shown}\n```"
+    shown = "\n".join([*lines[: table + 1 + COEFFICIENTS_SHOWN], "..."])
+    return f"```\n$ cat load.yaml\n{LOAD}$ {folded(SIMULATE)}\n{shown}\n```"
 
 
 def intervals() -> str:
@@ -275,9 +284,10 @@ def decisions() -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "first-answer": report,
+    "site-answer": report,
     "left-out": left_out,
-    "tpot": lambda: run("pinn results"),
-    "ttft": lambda: run("pinn results --metric ttft --models-only"),
+    "tpot": lambda: run("pinn results --markdown"),
+    "ttft": lambda: run("pinn results --metric ttft --models-only --markdown"),
     "measured": lambda: run("pinn results --measured"),
     "report": report,
     "recipe": lambda: report(" --recipe"),
@@ -340,6 +350,7 @@ def main() -> None:
         texts[PLAN_PAGE] = plans(texts[PLAN_PAGE])
     for page, text in texts.items():
         page.write_text(text)
+    draw_left_out.main()
 
 
 if __name__ == "__main__":

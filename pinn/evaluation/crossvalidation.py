@@ -19,6 +19,7 @@ from pinn.data.table import replace_atomically
 from pinn.evaluation.methods import NO_LOGS, Method, Prediction
 from pinn.evaluation.workers import Workers
 from pinn.kernels.exclusion import Exclusion
+from pinn.specs.files.progress import still
 from pinn.training.serving_rows import ServingRows
 
 #: Columns of a cell beside its predictions: seconds of the fit, and of predicting one row.
@@ -160,11 +161,13 @@ def compute(rows: ServingRows, missing: Sequence[Cell], workers: Workers) -> Non
     for cell in missing:
         shared.setdefault(cell.logs, []).append(cell)
     tasks = [_Task(rows, tuple(of_fit)) for of_fit in shared.values()]
+    began_s = time.monotonic()
     for done, (i, tables) in enumerate(workers.run(_compute, tasks), start=1):
         for cell, table in zip(tasks[i].cells, tables, strict=True):
             cell.path.parent.mkdir(parents=True, exist_ok=True)
             replace_atomically(cell.path, partial(_write, table))
-        print(f"fit {done} of {len(tasks)}: {_about(tasks[i])}", file=sys.stderr, flush=True)
+        about = f"{_about(tasks[i])}, {still(done, len(tasks), began_s)}"
+        print(f"fit {done} of {len(tasks)}: {about}", file=sys.stderr, flush=True)
 
 
 def _about(task: _Task) -> str:

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pinn.evaluation.groups import GROUPS
+from pinn.specs.files.screen import WIDEST, page
 
 #: Unit of every error in the table.
 CAPTION = "absolute percentage error; bias is the median signed error; n rows"
@@ -18,8 +19,33 @@ DECISIONS_CAPTION = (
     "share of such misses; loss for each model"
 )
 
+#: Methods of the overview, and how many of those that lead it names.
+_KNOWN, _LEADING = ("network", "aiconfigurator", "roofline"), 2
+
 #: Parts whose rows are printed by held-out model too; the saved table has this for every part.
 DETAILED = ("expert-parallel",)
+
+
+def print_overview(results: pd.DataFrame, ranking: pd.DataFrame) -> None:
+    """Print what came out: the median error of the methods that people know, and who is first.
+
+    Args:
+        results: Table with ``pinn.evaluation.metrics.RESULT_COLUMNS``.
+        ranking: As ``pinn.evaluation.ranking.rank`` returns it.
+    """
+    table = Table(box=None, pad_edge=False)
+    for heading in ("median error, %", "of", "rows", *_KNOWN, "first or tied"):
+        words = heading in ("median error, %", "of", "first or tied")
+        table.add_column(heading, justify="left" if words else "right")
+    leading = ranking[ranking["verdict"].isin(["first", "tied first"])]
+    whole = results[results["held_out"] == "all"]
+    for (split, metric), part in whole.groupby(["split", "metric"], sort=False):
+        medians = part.set_index("method")["median"]
+        cells = (f"{medians[name]:.1f}" if name in medians else "-" for name in _KNOWN)
+        here = leading[(leading["split"] == split) & (leading["metric"] == metric)]["method"]
+        named = ", ".join(here.iloc[:_LEADING]) + (" ..." if len(here) > _LEADING else "")
+        table.add_row(str(split), str(metric), str(part["n"].max()), *cells, named)
+    page().print(table)
 
 
 def print_results(
@@ -33,12 +59,12 @@ def print_results(
         evidence: What every table rests on, said below each.
     """
     caption = f"{CAPTION}; rests on {evidence}" if evidence else CAPTION
-    console = console or Console(width=120, markup=False)
+    console = console or page(WIDEST)
     for (split, metric), part in results.groupby(["split", "metric"], sort=False):
         table = Table(title=f"{split}: {str(metric).upper()}", caption=caption)
         for heading in ("held out", "method", "n", "median", "mean", "p90", "bias"):
             left = heading in ("held out", "method")
-            table.add_column(heading, justify="left" if left else "right", no_wrap=True)
+            table.add_column(heading, justify="left" if left else "right", no_wrap=not left)
         previous = None
         kept = part[part["held_out"].map(_is_shown)]
         ordered = kept.sort_values("held_out", key=_all_last, kind="stable")
@@ -60,7 +86,7 @@ def print_decisions(table: pd.DataFrame, console: Console | None = None) -> None
         table: As ``pinn.evaluation.decisions.decision_table`` returns it.
         console: Where to; None for the terminal.
     """
-    console = console or Console(width=120)
+    console = console or page(WIDEST)
     for split, part in table.groupby("split", sort=False):
         by_model = part.pivot(index="method", columns="held_out", values="loss")
         shown = Table(title=f"{split}: decisions", caption=DECISIONS_CAPTION)

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pinn.data.measured_runs import FIGURES, WHOLE_RUN
+from pinn.specs.files.screen import WIDEST, page
 from pinn.units import MILLISECOND
 
 #: Means whose measured values are shown.
@@ -17,18 +18,17 @@ _HEADINGS = {figure: figure.removesuffix("_s").replace("_", " ") for figure in F
 
 
 def print_scores(scores: pd.DataFrame, console: Console | None = None) -> None:
-    """One row per run and stage: measured mean E2E, TTFT and ITL, and every figure's error."""
-    console = console or Console(width=150, markup=False)
+    """One row per run and stage: every figure's error; files have what was measured too."""
+    console = console or page(WIDEST)
     for method, of_method in scores.groupby("method", sort=False):
-        table = Table(title=f"{method}: error in % (measured means in ms)")
-        for name in ("run", "stage"):
-            table.add_column(name, no_wrap=True, max_width=44)
-        for name in ("req/s", "E2E", "TTFT", "ITL", *_HEADINGS.values(), "failed"):
+        table = Table(title=f"{method}: error in %", box=None, pad_edge=False, padding=(0, 1, 0, 0))
+        table.add_column("run", max_width=24, overflow="fold")
+        table.add_column("stage")
+        for name in ("req/s", *_HEADINGS.values(), "failed"):
             table.add_column(name, justify="right")
         for run, of_run in of_method.groupby("run", sort=False):
             for stage, rows in of_run.groupby("stage", sort=False):
                 table.add_row(str(run), str(stage), *_cells(rows))
-            table.add_section()
         console.print(table)
 
 
@@ -36,15 +36,12 @@ def _cells(rows: pd.DataFrame) -> list[str]:
     by_figure = {row["figure"]: row for row in rows.to_dict("records")}
     first = next(iter(by_figure.values()))
     cells = ["" if pd.isna(first["rate_per_s"]) else f"{first['rate_per_s']:g}"]
-    for figure in _MEANS:
-        known = figure in by_figure
-        cells.append(f"{by_figure[figure]['measured_s'] / MILLISECOND:,.1f}" if known else "-")
     for figure in FIGURES:
         known = figure in by_figure
         cells.append(f"{by_figure[figure]['error_percent']:+.1f}" if known else "-")
     measured, predicted = first["failed_measured"], first["failed_predicted"]
     shown = measured > 0 or predicted > 0
-    cells.append(f"{100 * predicted:.1f} of {100 * measured:.1f} %" if shown else "")
+    cells.append(f"{100 * predicted:.1f}, was {100 * measured:.1f}" if shown else "")
     return cells
 
 
@@ -54,18 +51,17 @@ def print_summary(
     console: Console | None = None,
 ) -> None:
     """Median, mean and largest error of every figure; per method the pairs ranked wrongly."""
-    console = console or Console(width=120, markup=False)
+    console = console or page(WIDEST)
     shown = summary[summary["part"].isin(["all", "stages", "overloaded"])]
-    table = Table(title="absolute error in %: median / mean / largest")
-    for name in ("method", "part", "n"):
+    table = Table(title="absolute error in %", box=None, pad_edge=False)
+    for name in ("method", "part", "figure"):
         table.add_column(name)
-    for heading in _HEADINGS.values():
-        table.add_column(heading, justify="right")
-    for (method, part), rows in shown.groupby(["method", "part"], sort=False):
-        cells = dict.fromkeys(FIGURES, "-")
-        for row in rows.to_dict("records"):
-            cells[row["figure"]] = f"{row['median']:.1f} / {row['mean']:.1f} / {row['max']:.1f}"
-        table.add_row(str(method), str(part), str(rows["n"].max()), *cells.values())
+    for name in ("n", "median", "mean", "largest"):
+        table.add_column(name, justify="right")
+    for row in shown.to_dict("records"):
+        sizes = (f"{row[name]:.1f}" for name in ("median", "mean", "max"))
+        about = (str(row["method"]), str(row["part"]), _HEADINGS[row["figure"]])
+        table.add_row(*about, str(row["n"]), *sizes)
     console.print(table)
     for method, pairs in inversions.items():
         console.print(
@@ -78,7 +74,7 @@ def print_summary(
 
 def print_steady_states(table: pd.DataFrame, console: Console | None = None) -> None:
     """Steady-state ITL per run and stage, and the median error of each method."""
-    console = console or Console(width=120, markup=False)
+    console = console or page(WIDEST)
     methods = [c.removesuffix("_percent") for c in table.columns if c.endswith("_percent")]
     shown = Table(title="mean ITL in the steady state: ms and error in %")
     shown.add_column("run", no_wrap=True, max_width=44)

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from pinn.export.plot_style import png, short, svg
 from pinn.planning import pictures
+from pinn.planning.candidates import NETWORK
 from pinn.planning.limits import written_s
 from pinn.planning.plan import FLEET_HOLDS_MORE, POOLS_UNSURE, Choice, Plan, burst_warning
 from pinn.specs.files.write import write_whole
@@ -121,7 +122,11 @@ def _render(plan: Plan, drawn: dict[str, Drawn | None]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    columns = _columns(plan.ask.rate_per_s is not None, bool(plan.ask.prices_per_gpu_hour))
+    columns = _columns(
+        plan.ask.rate_per_s is not None,
+        bool(plan.ask.prices_per_gpu_hour),
+        any(choice.coefficients != NETWORK for choice in plan.choices),
+    )
     return environment.get_template("plan.html.j2").render(
         plan=plan,
         verdict=_verdict(plan),
@@ -200,7 +205,7 @@ def _asked(plan: Plan) -> list[tuple[str, str]]:
     ]  # fmt: skip
 
 
-def _columns(has_rate: bool, has_prices: bool) -> list[Column]:
+def _columns(has_rate: bool, has_prices: bool, calibrated: bool) -> list[Column]:
     """Columns of the page for what was asked."""
     columns = [
         Column("Choice", "GPU, parallelism, format, flags", lambda c: Cell(c.label, c.label), True),
@@ -210,29 +215,26 @@ def _columns(has_rate: bool, has_prices: bool) -> list[Column]:
     if has_prices:
         columns += [
             Column("Cost/h", "of all GPUs", lambda c: _number(c.cost_per_hour, ".2f")),
-            Column("Cost of tokens", "per million that are generated",
+            Column("Per million", "tokens that are generated",
                    lambda c: _number(c.cost_per_million_output_tokens, ".2f")),
         ]  # fmt: skip
-    columns.append(Column("Holds", "requests/s, all replicas; at the interval's ends", _rate))
+    columns.append(Column("Holds/s", "requests of all replicas, and its interval", _rate))
     if has_rate:
         columns += [
-            Column("Used", "of what they hold",
-                   lambda c: _percent(c.utilization)),
-            Column("Chance", "that the limits hold",
-                   lambda c: _chance(c.chance)),
-            Column("Safe", "at the interval's end", _safe, True),
+            Column("Used", "of what they hold", lambda c: _percent(c.utilization)),
+            Column("Chance", "that limits hold; safe: at the bad end too",
+                   _sure),
         ]  # fmt: skip
-    for metric in ("ttft", "tpot"):
-        for name in ("p50", "p99"):
-            columns.append(Column(f"{metric.upper()} {name}", "at the planned rate",
-                                  lambda c, m=metric, n=name: _latency(c, m, n)))  # type: ignore[misc] # fmt: skip
-    return [
-        *columns,
-        Column("Limited by", "what stops a higher rate",
-               lambda c: Cell(c.limited_by, c.limited_by), True),
-        Column("Coefficients", "network or calibrated",
-               lambda c: Cell(c.coefficients, c.coefficients), True),
-    ]  # fmt: skip
+    columns += [
+        Column(metric.upper(), "p50 / p99 at the planned rate", lambda c, m=metric: _latency(c, m))  # type: ignore[misc]
+        for metric in ("ttft", "tpot")
+    ]
+    columns.append(Column("Limited by", "what stops a higher rate",
+                          lambda c: Cell(c.limited_by, c.limited_by), True))  # fmt: skip
+    if calibrated:
+        columns.append(Column("Coefficients", "network or calibrated",
+                              lambda c: Cell(c.coefficients, c.coefficients), True))  # fmt: skip
+    return columns
 
 
 def _replicas(choice: Choice) -> Cell:
@@ -242,21 +244,23 @@ def _replicas(choice: Choice) -> Cell:
     spread = choice.flags.get("enable_expert_parallel") or (choice.flags.get("ep_size") or 1) > 1
     experts = ", EP" if spread else ""
     text = f"{choice.replicas} × ({', '.join(map(str, sizes))}{experts})"
-    return Cell(text, choice.replicas)
+    return Cell(_unbroken(text), choice.replicas)
 
 
 def _rate(choice: Choice) -> Cell:
     """What all replicas hold, with the interval."""
     found = choice.fleet_rate
     ends = (
-        "" if found.interval_per_s is None else " ({:.3g} to {:.3g})".format(*found.interval_per_s)
+        ""
+        if found.interval_per_s is None
+        else " " + _unbroken("({:.3g} to {:.3g})".format(*found.interval_per_s))
     )
     return Cell(f"{found.per_s:.3g}{ends}", found.per_s)
 
 
-def _safe(choice: Choice) -> Cell:
-    text = {True: "yes", False: "no", None: _NONE}[choice.safe]
-    return Cell(text, text)
+def _sure(choice: Choice) -> Cell:
+    found = _chance(choice.chance)
+    return Cell(f"{found.text} safe", found.value) if choice.safe else found
 
 
 def _number(value: float | None, form: str) -> Cell:
@@ -272,9 +276,17 @@ def _chance(value: float | None) -> Cell:
     return Cell("> 97 %", value) if value is not None and value > 0.97 else _percent(value)
 
 
-def _latency(choice: Choice, metric: str, name: str) -> Cell:
-    seconds = choice.seen.latency_s[metric][name]
-    return Cell(_NONE, "") if seconds is None else Cell(written_s(seconds), seconds)
+def _latency(choice: Choice, metric: str) -> Cell:
+    """Median and 99th percentile, sorted by the latter."""
+    found = choice.seen.latency_s[metric]
+    last = found["p99"]
+    text = f"{_unbroken(_time(found['p50']))} / {_unbroken(_time(last))}"
+    return Cell(text, "" if last is None else last)
+
+
+def _unbroken(text: str) -> str:
+    """A text that stays on one line."""
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _time(seconds: float | None) -> str:

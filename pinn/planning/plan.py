@@ -55,6 +55,7 @@ class Ask:
         gpus: Names of the GPUs that may be rented.
         max_gpus: Most of them; None for any number.
         prices_per_gpu_hour: GPU -> price, in the user's money; empty where GPUs are counted.
+        notices: What has to be said of the engine's releases.
     """
 
     model: str
@@ -69,6 +70,7 @@ class Ask:
     gpus: Sequence[str]
     max_gpus: int | None
     prices_per_gpu_hour: Mapping[str, float] = field(default_factory=dict)
+    notices: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

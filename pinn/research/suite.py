@@ -42,8 +42,7 @@ from pinn.evaluation.methods import (
     Method,
 )
 from pinn.evaluation.metrics import METRICS, summarize, with_correlation
-from pinn.evaluation.printing import print_decisions, print_results
-from pinn.evaluation.publish import CHECKPOINT_COLUMN
+from pinn.evaluation.printing import print_decisions, print_overview, print_results
 from pinn.evaluation.ranking import rank
 from pinn.research.report.write import write_report
 from pinn.research.suite_methods import NOT_FOR_UNSEEN, instant_methods, regressions
@@ -54,6 +53,7 @@ from pinn.research.suite_steps import step_cell
 from pinn.specs.data_folder import find_checkpoint
 from pinn.specs.files.csv_cells import write_frame
 from pinn.specs.files.progress import doing
+from pinn.specs.files.screen import say
 from pinn.specs.files.write import replace_atomically
 from pinn.training.provenance import code_sha256, json_sha256
 from pinn.trust.calibration import calibration_path, read_calibration
@@ -182,7 +182,7 @@ def _tables(
     observations = read_observations(folder / "observations" / "silicon.parquet")
     decisions = decision_table(decide(predictions, observations))
     write_frame(decisions, folder / "decisions.csv")
-    print_results(results, evidence=EVIDENCE)
+    print_overview(results, ranking)
     return {
         "folder": str(folder),
         "predictions": str(folder / "predictions.parquet"),
@@ -200,21 +200,28 @@ def _finish(
     """Intervals, what the checkpoint says, and the page of all that."""
     for name in ("coverage", "stated", "coefficients", "anatomy"):
         (folder / f"{name}.csv").unlink(missing_ok=True)  # of an earlier run
-    for what, make in (("intervals", _intervals), ("network", _network)):
+    for what, make in (
+        ("intervals", _stated if config.fast else _intervals),
+        ("network", _network),
+    ):
         try:
             make(config, folder)
         except PinnError as error:
             skipped[what] = str(error)
     if config.fast and "intervals" not in skipped:
         skipped["intervals of left-out kernels"] = "their kernels are fitted without --fast"
-    print_decisions(pd.read_csv(folder / "decisions.csv"))
     images = Path(config.report.images) if config.report.images else None
     page = write_report(folder, EVIDENCE, images)
     summary = summary | {"report": str(page), "skipped": skipped}
     text = json.dumps(summary, indent=1) + "\n"
     replace_atomically(folder / "evaluation.json", lambda path: path.write_text(text))
-    for what, why in skipped.items():
-        print(f"{what}: {why}", file=sys.stderr)
+    if not config.fast:
+        results = pd.read_csv(folder / "results.csv")
+        print_results(results, evidence=EVIDENCE)
+        print_decisions(pd.read_csv(folder / "decisions.csv"))
+        for what, why in skipped.items():
+            print(f"{what}: {why}", file=sys.stderr)
+    say(f"All of it: {page}, results.csv and ranking.csv beside it.")
     return summary
 
 
@@ -224,17 +231,15 @@ def _intervals(config: DictConfig, folder: Path) -> None:
         raise PinnError("intervals rest on kernels: run with kernels=on")
     predictions = pd.read_parquet(folder / "predictions.parquet")
     observations = read_observations(folder / "observations" / "silicon.parquet")
-    known = predictions
-    if config.fast:  # Kernels without a GPU take minutes to fit.
-        known = predictions[predictions["split"] != "leave-one-gpu-and-its-kernels-out"]
-    errors = described_errors(known, observations, configured_surrogates(config), folder)
+    errors = described_errors(predictions, observations, configured_surrogates(config), folder)
     write_frame(calibration_curve(errors), folder / "coverage.csv")
-    if config.fast and CHECKPOINT_COLUMN in predictions:
-        # Where a checkpoint's predictions are shown, so is what its own intervals cover.
-        _write_stated(find_checkpoint(config.report.checkpoint), folder)
 
 
-def _write_stated(checkpoint: Path, folder: Path) -> None:
+def _stated(config: DictConfig, folder: Path) -> None:
+    """What the intervals of the checkpoint cover, whose predictions are shown."""
+    if not config.kernels.enabled:
+        raise PinnError("intervals rest on kernels: run with kernels=on")
+    checkpoint = find_checkpoint(config.report.checkpoint)
     if calibration_path(checkpoint).is_file():
         write_frame(pd.DataFrame(read_calibration(checkpoint).coverage), folder / "stated.csv")
 

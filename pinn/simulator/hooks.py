@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from numba.extending import overload
+from numba import types
 
 from pinn.coefficients.protocol import LatencyModel
 from pinn.physics.request import RequestState
 from pinn.simulator import arrays
 from pinn.simulator.engine import PlainEngine
-from pinn.simulator.jit import inner
+from pinn.simulator.jit import compiled_as, inner
+from pinn.simulator.prefill_first import schedule_apart
 from pinn.simulator.request_kernel import (
     ARRIVAL,
     COMPLETION,
@@ -40,6 +41,7 @@ class LinearCoefficients(NamedTuple):
     costs: Any  # Costs
     beta: Float[np.ndarray, " step_values"]
     alpha: Float[np.ndarray, "phases request_values"]
+    apart: int | None = None  # 1 where prompts have steps of their own: a type of its own
 
 
 class SpeculativeCoefficients(NamedTuple):
@@ -57,6 +59,7 @@ class SpeculativeCoefficients(NamedTuple):
     tokens: float
     passes: float
     branches: float
+    apart: int | None = None
 
 
 @inner
@@ -119,6 +122,20 @@ def step_seconds(latency: LatencyModel, engine: PlainEngine, replica: int) -> fl
         float(arrays.sums(engine)[replica, REREAD]),
     )
     return float(latency.step_time(batch))
+
+
+def schedule_apart_if(
+    latency: LatencyModel,  # noqa: ARG001  compiled code goes by its type
+    engine: PlainEngine,
+    replica: int,
+    column: int,
+    now: float,
+) -> None:
+    """Fill a batch with prompts alone or decodes alone, where an engine does so.
+
+    Engines whose steps have both are spared the time that compiling this takes.
+    """
+    schedule_apart(engine, replica, column, now)
 
 
 def queueing_seconds(latency: LatencyModel, engine: PlainEngine, r: int) -> float:
@@ -189,7 +206,7 @@ def _is_linear(latency) -> bool:
     return kind is LinearCoefficients or kind is SpeculativeCoefficients
 
 
-@overload(step_seconds)
+@compiled_as(step_seconds)
 def _(latency, engine, replica):  # noqa: ARG001
     if getattr(latency, "instance_class", None) is SpeculativeCoefficients:
         return lambda latency, engine, replica: speculative_seconds(
@@ -202,14 +219,27 @@ def _(latency, engine, replica):  # noqa: ARG001
     return None
 
 
-@overload(queueing_seconds)
+@compiled_as(schedule_apart_if)
+def _(latency, engine, replica, column, now):  # noqa: ARG001
+    if not _is_linear(latency):
+        return None
+    if latency[latency.fields.index("apart")] is types.none:
+        return lambda latency, engine, replica, column, now: None  # noqa: ARG005
+
+    def apart(latency, engine, replica, column, now):  # noqa: ARG001
+        schedule_apart(engine, replica, column, now)
+
+    return apart
+
+
+@compiled_as(queueing_seconds)
 def _(latency, engine, r):  # noqa: ARG001
     if _is_linear(latency):
         return lambda latency, engine, r: _phase_seconds(latency, engine, r, ARRIVAL)
     return None
 
 
-@overload(scheduling_seconds)
+@compiled_as(scheduling_seconds)
 def _(latency, engine, r):  # noqa: ARG001
     if _is_linear(latency):
         return lambda latency, engine, r: (
@@ -219,14 +249,14 @@ def _(latency, engine, r):  # noqa: ARG001
     return None
 
 
-@overload(preemption_seconds)
+@compiled_as(preemption_seconds)
 def _(latency, engine, r):  # noqa: ARG001
     if _is_linear(latency):
         return lambda latency, engine, r: _phase_seconds(latency, engine, r, PREEMPTION)
     return None
 
 
-@overload(after_output_seconds)
+@compiled_as(after_output_seconds)
 def _(latency):
     if _is_linear(latency):
         return lambda latency: (latency.alpha[OUTPUT_TOKEN, 0], latency.alpha[COMPLETION, 0])

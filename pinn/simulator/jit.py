@@ -3,16 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numba
-from numba.extending import register_jitable
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler
+from numba.extending import overload, register_jitable
 
 from pinn.specs.files.code import code_digest
 from pinn.specs.files.write import cache_folder
 
 _config: Any = numba.config
+
+
+class _Part(JITCodeLibrary):
+    """Code that only other compiled code calls: it is optimized and translated within that alone.
+
+    numba does both for every function by itself, with all that the function calls: a loop of a
+    hundred functions would be compiled as often as it is deep.
+    """
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        ll_module.data_layout = self._codegen._data_layout
+
+    def finalize(self) -> None:
+        self._finalized = True
+
+    def get_pointer_to_function(self, name: str) -> int:  # noqa: ARG002
+        return 0
+
+    @property
+    def codegen(self) -> Any:
+        return self
+
+    def set_env(self, name: str, environment: Any) -> None:
+        """Nothing: what is called from outside has the environments of its parts, see below."""
+
+
+class _Whole(JITCodeLibrary):
+    """Code that is called from outside, with all its parts."""
+
+    def add_linking_library(self, library: Any) -> None:
+        super().add_linking_library(library)
+        for part in library._linking_libraries if isinstance(library, _Part) else ():
+            if part not in self._linking_libraries:
+                self.add_linking_library(part)
+
+
+def _pipeline(kind: type[JITCodeLibrary]) -> type[Compiler]:
+    class Pipeline(Compiler):
+        def __init__(self, typing: Any, target: Any, library: Any, *more: Any) -> None:
+            if library is None:
+                library = kind(target.codegen(), kind.__name__)
+                library.enable_object_caching()
+            super().__init__(typing, target, library, *more)
+
+    return Pipeline
 
 
 def _folder(function: Callable) -> str:
@@ -31,16 +79,24 @@ def compiled(function: Callable) -> Any:
     writable cache folder every process compiles anew.
     """
     before, _config.CACHE_DIR = _config.CACHE_DIR, _folder(function)
+    jit = partial(numba.njit, nogil=True, error_model="numpy", pipeline_class=_pipeline(_Whole))
     try:
-        return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+        return jit(cache=True)(function)
     except RuntimeError:
-        return numba.njit(nogil=True, error_model="numpy")(function)
+        return jit()(function)
     finally:
         _config.CACHE_DIR = before
 
 
-#: For functions that compiled functions call; from Python they are called as they are. They get no
-#: wrappers for calls from outside, which would double the compiler's work.
-inner = register_jitable(
-    nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
-)
+#: Of functions that compiled functions alone call. They get no wrappers for calls from outside.
+_INNER: dict[str, Any] = {
+    "nogil": True,
+    "error_model": "numpy",
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+    "pipeline_class": _pipeline(_Part),
+}
+#: For functions that compiled functions call; from Python they are called as they are.
+inner = register_jitable(**_INNER)
+#: What stands for a function of Python in compiled code, as ``numba.extending.overload``.
+compiled_as: Any = partial(overload, jit_options=cast(Any, _INNER))

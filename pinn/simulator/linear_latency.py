@@ -32,12 +32,15 @@ class LinearLatency:
     beta: Float[np.ndarray, " step_features"]
     alpha: Float[np.ndarray, " request_features"]
 
-    def compile(self) -> LinearCoefficients | SpeculativeCoefficients:
-        """The coefficients as compiled code reads them."""
+    def compile(self, apart: bool) -> LinearCoefficients | SpeculativeCoefficients:
+        """As compiled code reads them; ``apart`` where prompts get steps of their own."""
+        kind = 1 if apart else None
         alpha, beta = request_coefficients(self.alpha), step_coefficients(self.beta)
         drafts = speculative_costs(self.deployment)
         if drafts is None:
-            return LinearCoefficients(cost_numbers(model_costs([self.deployment])), beta, alpha)
+            return LinearCoefficients(
+                cost_numbers(model_costs([self.deployment])), beta, alpha, kind
+            )
         pass_beta, once = self.beta.copy(), np.zeros_like(self.beta)
         pass_beta[list(ONCE)] = 0.0
         once[list(ONCE)] = self.beta[list(ONCE)]
@@ -51,6 +54,7 @@ class LinearLatency:
             float(drafts.tokens),
             float(drafts.passes),
             float(drafts.branches),
+            kind,
         )
 
     def step_time(self, batch: Batch) -> float:

@@ -69,7 +69,7 @@ def act(engine, latency, event, index, moment):
     _begin_turn(engine, index, moment, token_s, completion_s)
     tries = 0
     while _wants_batch(engine, index):
-        if _schedule_group(engine, index) == 0:
+        if _schedule_group(latency, engine, index) == 0:
             _launch_nothing(engine, index)
             tries += 1
             if tries > engine.stagger:
@@ -208,14 +208,14 @@ def _wants_batch(engine, group):
 
 
 @inner
-def _schedule_group(engine, group):
+def _schedule_group(latency, engine, group):
     """Schedule every replica of a group; their tokens together."""
     state = arrays.groups(engine)[group]
     column = (state.oldest + state.in_flight) % engine.depth
     first, count = replicas_of(engine, group)
     tokens, waits = 0, prompts_wait(engine, group)
     for replica in range(first, first + count):
-        tokens += schedule(engine, replica, column, state.now_s, waits)
+        tokens += schedule(latency, engine, replica, column, state.now_s, waits)
     return tokens
 
 

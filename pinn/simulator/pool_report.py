@@ -10,6 +10,7 @@ from rich.table import Table
 
 from pinn.simulator.report import latency_table, stage_table
 from pinn.simulator.run import Run
+from pinn.specs.files.screen import page
 
 _LATENCIES = {
     "e2e": "end to end",
@@ -35,8 +36,8 @@ def print_pools(
         labels: Pool -> what one of its servers is.
         console: Where to.
     """
-    console = console or Console(markup=False)
-    console.print(latency_table(figures | figures["kv_transfer"], _LATENCIES | _TRANSFER))
+    console = console or page()
+    console.print(latency_table(figures | figures["kv_transfer"], _LATENCIES | _TRANSFER, {}))
     if run.workload.stages > 1:
         console.print(stage_table(run))
     console.print(_pool_table(figures["pools"], labels))
@@ -56,11 +57,11 @@ def print_pools(
         "KV transfer": f"{transfer['transfers']:,} prompts, {transfer['gigabytes_mean']:.3g} GB "
         f"each on average, at {rate:g} GB/s a GPU",
     }.items():
-        console.print(f"{name:<12}  {text}", highlight=False, soft_wrap=True)
+        console.print(f"{name:<12}  {text}")
 
 
 def _pool_table(pools: Mapping[str, Mapping[str, Any]], labels: Mapping[str, str]) -> Table:
-    table = Table("pool")
+    table = Table("pool", box=None, pad_edge=False)
     for name in pools:
         table.add_column(name, justify="right")
     for row, text in _POOL_ROWS.items():

@@ -209,8 +209,11 @@ def _run(
     if compiled:
         if len(linear) < len(latencies):
             raise PinnError("only LinearLatency runs compiled: give one to each pool")
-        models = [each.compile() for each in linear]
         states = [ahead.handle, behind.handle]
+        models = [
+            each.compile(bool(state.prefill_first))
+            for each, state in zip(linear, states, strict=True)
+        ]
         return _collect(advance_pools_compiled, states, [ahead.arrays, behind.arrays], models)
     plain = [PlainEngine(ahead), PlainEngine(behind)]
     records = _collect(advance_pools, plain, [each.arrays for each in plain], latencies)

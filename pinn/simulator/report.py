@@ -10,6 +10,7 @@ from rich.table import Table
 
 from pinn.simulator.run import Run
 from pinn.simulator.statistics import PERCENTILES, run_statistics
+from pinn.specs.files.screen import page
 
 _LATENCIES = {
     "e2e": "end to end",
@@ -21,33 +22,63 @@ _LATENCIES = {
 }
 
 
-def print_report(run: Run, statistics: dict[str, Any], console: Console | None = None) -> None:
-    """Print latencies, stages, throughput, queueing, cache and steps."""
-    console = console or Console(markup=False)
-    console.print(latency_table(statistics, _LATENCIES))
+def print_report(
+    run: Run,
+    statistics: dict[str, Any],
+    console: Console | None = None,
+    intervals: Mapping[str, tuple[float, float | None]] | None = None,
+) -> None:
+    """Print latencies, stages, throughput, queueing, cache and steps.
+
+    Args:
+        run: The run.
+        statistics: Of it.
+        console: Where to; standard output without one.
+        intervals: Name of a mean in milliseconds -> ends of its 90 % interval; no upper one where
+            the slow end serves nothing.
+    """
+    console = console or page()
+    console.print(latency_table(statistics, _LATENCIES, intervals or {}))
     if run.workload.stages > 1:
         console.print(stage_table(run))
     console.print(_facts(statistics))
 
 
-def latency_table(found: Mapping[str, Any], rows: Mapping[str, str]) -> Table:
-    """Mean and percentiles of figures, each under its label."""
-    table = Table("latency (ms)", title_justify="left")
-    for column in ("mean", *(f"p{percent}" for percent in PERCENTILES)):
-        table.add_column(column, justify="right")
+def latency_table(
+    found: Mapping[str, Any],
+    rows: Mapping[str, str],
+    intervals: Mapping[str, tuple[float, float | None]],
+) -> Table:
+    """Mean, its interval where there are some, and percentiles of figures, under their labels."""
+    columns = ["mean", *(f"p{percent}" for percent in PERCENTILES)]
+    headings = ["mean", *["90 % interval"] * bool(intervals), *columns[1:]]
+    table = _plain("latency (ms)", *headings)
     for key, label in rows.items():
-        if f"{key}_mean_ms" not in found:
+        mean = f"{key}_mean_ms"
+        if mean not in found:
             continue
-        values = [found[f"{key}_{c.header}_ms"] for c in table.columns[1:]]
-        table.add_row(label, *(_number(value) for value in values))
+        values = [_number(found[f"{key}_{column}_ms"]) for column in columns]
+        ends = [_ends(intervals[mean]) if mean in intervals else "-"] * bool(intervals)
+        table.add_row(label, values[0], *ends, *values[1:])
+    return table
+
+
+def _ends(ends: tuple[float, float | None]) -> str:
+    low, high = ends
+    return f"{low:,.4g} or more" if high is None else f"{low:,.4g} to {high:,.4g}"
+
+
+def _plain(first: str, *headings: str) -> Table:
+    """A table without lines; numbers stand to the right."""
+    table = Table(first, box=None, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, justify="right")
     return table
 
 
 def stage_table(run: Run) -> Table:
     """Rates and latencies of each load stage."""
-    table = Table("stage")
-    for column in ("served", "req/s", "E2E", "E2E p99", "TTFT", "TTFT p99", "ITL"):
-        table.add_column(column, justify="right")
+    table = _plain("stage", "served", "req/s", "E2E", "E2E p99", "TTFT", "TTFT p99", "ITL")
     for stage in range(run.workload.stages):
         found = run_statistics(run, stage)
         latencies = ("e2e_mean_ms", "e2e_p99_ms", "ttft_mean_ms", "ttft_p99_ms", "itl_mean_ms")

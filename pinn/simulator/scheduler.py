@@ -21,8 +21,8 @@ from pinn.simulator.blocks import (
     preempt,
 )
 from pinn.simulator.filling import add_to_batch, round_up_decodes
+from pinn.simulator.hooks import schedule_apart_if
 from pinn.simulator.jit import inner
-from pinn.simulator.prefill_first import schedule_apart
 from pinn.simulator.queues import prepend_waiting, remove_waiting
 from pinn.simulator.state import (
     ARRIVED,
@@ -35,7 +35,7 @@ from pinn.simulator.state import (
 
 
 @inner
-def schedule(engine, replica, column, now, prompts_wait):
+def schedule(latency, engine, replica, column, now, prompts_wait):
     """Fill batch ``column`` of a replica, update its requests and return the batch's tokens."""
     state = arrays.replicas(engine)[replica]
     state.new = state.preempted = state.tokens = 0
@@ -46,7 +46,7 @@ def schedule(engine, replica, column, now, prompts_wait):
     for i in range(engine.n_sums):
         arrays.sums(engine)[replica, i] = 0
     if engine.prefill_first:
-        schedule_apart(engine, replica, column, now)
+        schedule_apart_if(latency, engine, replica, column, now)
     else:
         _schedule_running(engine, replica, column)
         if state.preempted == 0 and not prompts_wait:

@@ -116,7 +116,8 @@ def _run(
         return records
     if not isinstance(latency, LinearLatency):
         raise PinnError(f"only a LinearLatency runs compiled, got {type(latency).__name__}")
-    return _collect(advance_compiled, engine.handle, engine.arrays, latency.compile(), hopeless)
+    model = latency.compile(bool(engine.handle.prefill_first))
+    return _collect(advance_compiled, engine.handle, engine.arrays, model, hopeless)
 
 
 def _collect(

@@ -99,7 +99,9 @@ def _equal(requests: int, new_tokens: int, cached_tokens: int, *, is_prefill: bo
 
 
 _PART = re.compile(
-    r"^([0-9]{1,40}) +(?:prefill +(?P<new>[0-9]{1,40})|decode) *@ *(?P<cached>[0-9]{1,40})$"
+    r"^([0-9]{1,40}) +(?:prefills? +(?P<new>[0-9]{1,40}k?)|decodes?) *@ *"
+    r"(?P<cached>[0-9]{1,40}k?)$",
+    re.IGNORECASE,
 )
 
 
@@ -112,6 +114,8 @@ def parse_batch(text: str) -> Batch:
 
     >>> parse_batch("1 prefill 512 @ 0 + 2 decode @ 600").counts
     (1, 2)
+    >>> parse_batch("64 decodes @ 1k") == parse_batch("64 decode @ 1000")
+    True
     """
     check_size(text.count("+") + 1, MOST_BATCH_PARTS, "parts of the batch", "join equal requests")
     parts = [_parse_part(part.strip()) for part in text.split("+")]
@@ -122,6 +126,12 @@ def parse_batch(text: str) -> Batch:
     return batch
 
 
+def _tokens(text: str) -> int:
+    """A number as written; ``k`` stands for a thousand."""
+    digits = text.rstrip("kK")
+    return int(digits) * (1 if digits == text else 1000)
+
+
 _SMALLER = "a step of vLLM holds --max-num-seqs requests, 1,024 by default"
 
 
@@ -130,9 +140,9 @@ def _parse_part(text: str) -> Batch:
     if match is None:
         raise PinnError(
             f"cannot read batch part {text!r:.80}: write 'N decode @ CONTEXT' or "
-            "'N prefill TOKENS @ CACHED', joined by ' + '"
+            "'N prefill TOKENS @ CACHED' (1k is 1000), joined by ' + '"
         )
-    requests, cached, new = int(match[1]), int(match["cached"]), int(match["new"] or 1)
+    requests, cached, new = int(match[1]), _tokens(match["cached"]), _tokens(match["new"] or "1")
     check_size(requests, MOST_BATCH_REQUESTS, f"batch {text!r:.60}: requests", _SMALLER)
     for name, tokens in (("new tokens", new), ("cached tokens", cached)):
         check_size(tokens, MOST_BATCH_TOKENS, f"batch {text!r:.60}: {name}", "shorten it")

@@ -8,6 +8,18 @@ from pinn.errors import PinnError, printable
 from pinn.specs.limits import MOST_DATASHEET, written
 from pinn.specs.precision import Precision
 
+#: Less than a telephone's chip has, with an H100's figure: what is less was given in GB or GB/s.
+_LEAST = {
+    "memory_bandwidth_bytes_per_s": (1e9, "3.35 TB/s are 3.35e12"),
+    "memory_bytes": (1e8, "80 GB are 8e10"),
+    "sm_count": (1, "132"),
+    "l2_bytes": (1e3, "50 MiB are 52428800"),
+    "compute_capability": (1, "9.0"),
+    "link_bandwidth_bytes_per_s": (1e7, "450 GB/s are 4.5e11"),
+    "pcie_bandwidth_bytes_per_s": (1e7, "64 GB/s are 6.4e10"),
+}
+_LEAST_FLOP_PER_S = 1e9
+
 
 @dataclass(frozen=True)
 class GpuSpec:
@@ -43,20 +55,12 @@ class GpuSpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", printable(self.name))
         object.__setattr__(self, "source", printable(self.source, 2000))
-        for name in (
-            "memory_bandwidth_bytes_per_s",
-            "memory_bytes",
-            "sm_count",
-            "l2_bytes",
-            "compute_capability",
-            "link_bandwidth_bytes_per_s",
-            "pcie_bandwidth_bytes_per_s",
-        ):
+        for name, (least, example) in _LEAST.items():
             value = getattr(self, name)
-            if not 1 <= value <= MOST_DATASHEET:
+            if not least <= value <= MOST_DATASHEET:
                 raise PinnError(
-                    f"GPU {self.name}: {name} must be positive, from 1 to {MOST_DATASHEET:g} in SI "
-                    f"units, got {written(value)}"
+                    f"GPU {self.name}: {name} must be positive, from {least:g} to "
+                    f"{MOST_DATASHEET:g} in SI units ({example}), got {written(value)}"
                 )
         if not self.peak_flop_per_s.get("bf16", 0) >= 1:
             raise PinnError(
@@ -64,10 +68,11 @@ class GpuSpec:
                 f"got {self.peak_flop_per_s!r:.200}"
             )
         for kind, value in self.peak_flop_per_s.items():
-            if value != 0 and not 1 <= value <= MOST_DATASHEET:
+            if value != 0 and not _LEAST_FLOP_PER_S <= value <= MOST_DATASHEET:
                 raise PinnError(
-                    f"GPU {self.name}: the {kind} rate must be 0 or from 1 to {MOST_DATASHEET:g} "
-                    f"in SI units, got {written(value)}"
+                    f"GPU {self.name}: the {kind} rate must be 0 or from {_LEAST_FLOP_PER_S:g} to "
+                    f"{MOST_DATASHEET:g} in SI units (989 TFLOP/s are 9.89e14), "
+                    f"got {written(value)}"
                 )
 
     def __hash__(self) -> int:

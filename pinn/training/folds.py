@@ -8,6 +8,8 @@ along, and its kernels where the fold says so. What a fold learned is remembered
 from __future__ import annotations
 
 import json
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +23,7 @@ from pinn.coefficients.coefficient_network import CoefficientNetwork
 from pinn.data.measured_runs import MeasuredRun
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.near_copy import is_near_copy
+from pinn.specs.files.progress import shown, still
 from pinn.specs.files.store import remembered_folder
 from pinn.specs.model import ModelSpec
 from pinn.training.kernel_learner import KernelLearner, Learned, fitted_surrogates
@@ -95,6 +98,8 @@ def learn_fold(learner: KernelLearner, fold: Fold, root: Path) -> Learned:
 
 
 CHECKPOINT = "checkpoint.safetensors"
+#: When a fold says for the first time what it is doing.
+_FIRST_S = 30.0
 
 
 def _learn(folder: Path, learner: KernelLearner, fold: Fold, _: str, *, kernels: Any) -> None:
@@ -115,9 +120,18 @@ def learn_all(learner: KernelLearner, folds: Sequence[Fold], root: Path, workers
         root: Folder in which folds are remembered.
         workers: A ``pinn.evaluation.workers.Workers``, or anything with its ``run``.
     """
-    for _ in workers.run(partial(_learn_one, learner, root), folds):
-        pass
+    began_s = time.monotonic()
+    for done, (i, _) in enumerate(workers.run(partial(_learn_one, learner, root), folds), 1):
+        left = still(done, len(folds), began_s)
+        print(
+            f"fold {done} of {len(folds)}: {_name(folds[i])}, {left}", file=sys.stderr, flush=True
+        )
 
 
 def _learn_one(learner: KernelLearner, root: Path, fold: Fold) -> None:
-    learn_fold(learner, fold, root)
+    with shown(f"fold {_name(fold)}", sys.stderr, _FIRST_S):
+        learn_fold(learner, fold, root)
+
+
+def _name(fold: Fold) -> str:
+    return fold.exclude.slug().replace("-", " ", 1)

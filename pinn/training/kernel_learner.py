@@ -18,6 +18,7 @@ from pinn.kernels.fitted import surrogates_without
 from pinn.kernels.near_copy import is_near_copy
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.specs.deployment import Deployment
+from pinn.specs.files.progress import doing
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.model import ModelSpec
@@ -160,7 +161,7 @@ def composed_steps(
         settings.seed,
         Path(settings.cache),
         workers=settings.workers,
-        progress=lambda done, total: _tell(f"composed {done} of {total} shards", end="\r"),
+        progress=lambda done, total: doing(f"composing steps, shard {done} of {total}"),
     )
 
 
@@ -181,5 +182,5 @@ def _last(folder: Path) -> str | None:
     return str(path) if path.is_file() else None
 
 
-def _tell(text: str, end: str = "\n") -> None:
-    print(text, file=sys.stderr, end=end, flush=True)
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -9,6 +9,8 @@ from pathlib import Path
 import lightning
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
+from pinn.specs.files.progress import doing
+
 #: The state that an interrupted fit goes on from.
 LAST = "last.ckpt"
 
@@ -34,6 +36,18 @@ class KeepLast(lightning.Callback):
             partial.replace(self.path)
 
 
+class TellEpoch(lightning.Callback):
+    """Says which epoch is being learned: lines of a log, no bar."""
+
+    def on_train_epoch_start(
+        self,
+        trainer: lightning.Trainer,
+        pl_module: lightning.LightningModule,  # noqa: ARG002
+    ) -> None:
+        """Tell it."""
+        doing(f"learning, epoch {trainer.current_epoch + 1:,} of {trainer.max_epochs:,}")
+
+
 def make_trainer(
     *,
     max_epochs: int,
@@ -51,7 +65,7 @@ def make_trainer(
         accelerator: Lightning's name of the device kind.
         devices: How many of them.
         strategy: Lightning's strategy, such as ``ddp`` on several devices.
-        progress: Whether to show a progress bar.
+        progress: Whether to tell the epoch to whoever asks how far the work is.
     """
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     # One full batch per step: there is nothing for loader processes to do.
@@ -70,9 +84,9 @@ def make_trainer(
             CSVLogger(folder, name="", version="csv"),
             TensorBoardLogger(folder, name="", version="tensorboard"),
         ],
-        callbacks=[KeepLast(folder / LAST)],
+        callbacks=[KeepLast(folder / LAST), *([TellEpoch()] if progress else [])],
         enable_checkpointing=False,
-        enable_progress_bar=progress,
+        enable_progress_bar=False,
         enable_model_summary=False,
         log_every_n_steps=50,
     )

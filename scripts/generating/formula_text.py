@@ -1,9 +1,10 @@
-"""Expressions as text: in Python, and in Go as statements."""
+"""Expressions as text: in Python and JavaScript, and in Go as statements."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from generating.expressions import Expression
 
@@ -51,14 +52,38 @@ def used_parts(
     return found
 
 
-def python_text(expression: Expression, named: Named, outside: int = _LOOSEST) -> str:
-    """An expression of Python numbers, in which only the chosen side of ``where`` is computed.
+@dataclass(frozen=True)
+class Language:
+    """What languages write differently in an expression.
+
+    Attributes:
+        library: Before ``max`` and ``min``.
+        choice: Of ``yes``, ``no`` and ``condition``; only the chosen side is computed.
+    """
+
+    library: str
+    choice: str
+
+
+PYTHON = Language("", "{yes} if {condition} else {no}")
+JAVASCRIPT = Language("Math.", "{condition} ? {yes} : {no}")
+
+
+def expression_text(
+    expression: Expression, named: Named, language: Language, outside: int = _LOOSEST
+) -> str:
+    """An expression of plain numbers.
 
     Args:
         expression: What to write.
         named: Texts of fields, and of parts that are at hand.
+        language: To write it in.
         outside: How tightly what stands around it binds.
     """
+
+    def inner(operand: Expression, binds: int = _LOOSEST) -> str:
+        return expression_text(operand, named, language, binds)
+
     name = named(expression)
     if name is not None:
         return name
@@ -66,12 +91,12 @@ def python_text(expression: Expression, named: Named, outside: int = _LOOSEST) -
     if kind == "number":
         return repr(expression.parts[0])
     if kind in ("max", "min"):
-        return f"{kind}({', '.join(python_text(o, named) for o in operands)})"
+        return f"{language.library}{kind}({', '.join(inner(o) for o in operands)})"
     if kind == "where":
-        condition, yes, no = (python_text(o, named, _LOOSEST + 1) for o in operands)
-        text = f"{yes} if {condition} else {no}"
+        texts = (inner(o, _LOOSEST + 1) for o in operands)
+        text = language.choice.format(**dict(zip(("condition", "yes", "no"), texts, strict=True)))
     else:
-        text = _binary(kind, [python_text(o, named, b) for o, b in _bound(expression)])
+        text = _binary(kind, [inner(o, b) for o, b in _bound(expression)])
     return f"({text})" if _BINDS[kind] < outside else text
 
 

@@ -35,7 +35,8 @@ class Block:
     Attributes:
         page: Name of its page.
         language: As written behind the fence.
-        text: Its lines, in small: NEW in place of OLD for a marker ``in small: OLD -> NEW``.
+        typed: Its lines as they stand on the page.
+        text: The same in small: NEW in place of OLD for a marker ``in small: OLD -> NEW``.
         part: Of ``scripts/update_docs.py``, which writes it; None for none.
         tests: Files whose tests run it in place of those of this folder, which say how small.
         other_rows: Whether tables have other rows and labels other values where a test runs it.
@@ -43,6 +44,7 @@ class Block:
 
     page: str
     language: str
+    typed: str
     text: str
     part: str | None
     tests: tuple[str, ...]
@@ -71,7 +73,7 @@ def blocks(page: Path) -> Iterator[Block]:
             text = text.replace(old, new)
         tests = tuple(re.findall(r"tests/[\w/]+\.py", match["tests"] or ""))
         rows = bool(match["few"] or match["rows"])
-        yield Block(page.name, match["language"], text, match["part"], tests, rows)
+        yield Block(page.name, match["language"], match["text"], text, match["part"], tests, rows)
 
 
 def command_on(page: str, program: str) -> tuple[list[str], str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlsplit
 
 import pytest
+from browser import CHROMIUM, Tab
 from pages import ROOT, command_on
 
 PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("export/go/*.md")})
@@ -43,16 +44,23 @@ def test_what_make_test_runs_is_there():
         assert f"/{program}" in done.stdout, done.stderr
 
 
-def test_the_site_is_built_without_a_warning_and_has_no_dead_link(tmp_path):
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site as ``make docs`` builds it."""
     for needed in ("sphinx", "furo", "myst_parser"):
         pytest.importorskip(needed, reason=f"{needed} is not installed: the site needs it")
-    installed, site = tmp_path / "environment", tmp_path / "site"
+    folder = tmp_path_factory.mktemp("site")
+    installed, built = folder / "environment", folder / "site"
     installed.mkdir()
     (installed / "bin").symlink_to(Path(sys.executable).parent)
     (installed / "installed-test").touch()
-    build = [*command_on("README.md", "make docs")[0], f"VENV={installed}", f"SITE={site}"]
+    build = [*command_on("README.md", "make docs")[0], f"VENV={installed}", f"SITE={built}"]
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+    return built
+
+
+def test_the_site_is_built_without_a_warning_and_has_no_dead_link(site):
     pages = {path.resolve(): Html(path.read_text()) for path in site.rglob("*.html")}
     assert len(pages) > 30
     dead = []
@@ -66,3 +74,24 @@ def test_the_site_is_built_without_a_warning_and_has_no_dead_link(tmp_path):
             if not (target.exists() and known):
                 dead.append(f"{path.name}: {link}")
     assert not dead
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium installed")
+def test_pages_of_the_site_fit_a_desk_and_a_telephone(site, tmp_path):
+    tab = Tab(tmp_path)
+    wide = (
+        "[...document.querySelectorAll('pre')].filter((e) => e.scrollWidth > e.clientWidth).length"
+    )
+    beyond = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    try:
+        for page in sorted(site.glob("*.html")):
+            tab.open(page, 390)
+            assert tab.value(beyond) <= 0, page.name
+            tab.open(page, 1300)
+            assert (tab.value(beyond), tab.value(wide)) == (0, 0), page.name
+        assert 'src="play.html"' in (site / "index.html").read_text()
+        tab.open(site / "play.html", 1300)
+        assert tab.value("document.querySelectorAll('#figures dl').length") == 3
+        assert [line for line in tab.errors if "favicon" not in line] == []
+    finally:
+        tab.close()

@@ -66,7 +66,12 @@ def has_ended(pid):
 )
 def test_workers_end_with_their_parent(tmp_path, number, status, says):
     process, workers = started(tmp_path)
+    sent = time.monotonic()
     process.send_signal(number)
+    if says is not None:
+        assert process.stderr.readline() == says
+        assert time.monotonic() - sent < 2
+        says = ""
     # Returns when nobody holds the pipes any more; a worker sleeps for minutes.
     _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == status
@@ -75,3 +80,27 @@ def test_workers_end_with_their_parent(tmp_path, number, status, says):
     while not all(map(has_ended, workers)):
         assert time.monotonic() < until, "a worker goes on"
         time.sleep(0.01)
+
+
+_EVALUATE = ("-m", "pinn.interface.commands.main", "evaluate", "--fast", "--set")
+_TRAIN = (str(Path(__file__).parents[2] / "train.py"), "output_dir=kept")
+
+
+@pytest.mark.parametrize("words", [_EVALUATE, _TRAIN], ids=("evaluate", "train"))
+def test_long_commands_say_what_is_kept(tmp_path, words):
+    here = tmp_path / "here"
+    here.mkdir()
+    path = os.pathsep.join([str(Path(worker_tasks.__file__).parent), *sys.path])
+    process = subprocess.run(
+        [sys.executable, *words, "entry=worker_tasks.interrupt"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=here,
+        env={**os.environ, "PYTHONPATH": path, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+    )
+    assert process.returncode == 128 + signal.SIGINT, process.stderr
+    assert "stopping: " in process.stderr
+    assert "kept, and the same command goes on" in process.stderr
+    # A look writes nothing where it is taken.
+    assert words is _TRAIN or list(here.iterdir()) == []

@@ -1,6 +1,7 @@
 """Tasks that processes of a pool can import."""
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -30,6 +31,12 @@ def square_together(task):
 def refuse(number):
     """Fail as pinn does on bad input."""
     raise PinnError(f"task {number} is bad: give another one")
+
+
+def interrupt(_config):
+    """What a long command runs, interrupted."""
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(PATIENCE_S)
 
 
 def sleep_on(folder):

@@ -148,7 +148,7 @@ def test_a_batch_that_no_engine_runs_is_marked(llama_8b_h100):
     marks = "; ".join(batch_marks(parse_batch("1 prefill 10000000 @ 10000000"), llama_8b_h100))
     assert "10,000,000 tokens exceed --max-num-batched-tokens 8,192" in marks
     assert "20,000,000 tokens of context exceed --max-model-len 131,072" in marks
-    assert "taught were up to 16,384" in marks
+    assert "learned from were at most 16,384" in marks
     seats = batch_marks(parse_batch("2000 decode @ 5"), llama_8b_h100)
     assert seats[0] == "2,000 requests exceed --max-num-seqs 1,024"
     assert batch_marks(parse_batch("32 decode @ 700"), llama_8b_h100) == []
@@ -174,7 +174,7 @@ def test_equal_requests_are_a_count_and_sum_as_a_list_does():
          "requests: got 100,000,000, at most 1,000,000"),
         (PLAIN | {"output_tokens": 10**12}, "at most 100,000,000"),
         (PLAIN | {"output_tokens": 10**400, "groups": 2}, r"request: got 10\^400, at most 100,000"),
-        (PLAIN | {"prompt_tokens": 100.5}, "valid integer"),
+        (PLAIN | {"prompt_tokens": 100.5}, "expected a whole number"),
         (PLAIN | {"prompt_tokens": True}, "expected a number, got true"),
         (PLAIN | {"timeout_s": -5}, "timeout_s of request 0 is -5"),
         (PLAIN | {"seed": -1}, "the seed must be a whole number from 0 on, got -1"),

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from browser import CHROMIUM, browse
+from browser import CHROMIUM, Tab, browse
 from finished_plans import plan
 from PIL import Image
 
@@ -185,3 +185,34 @@ def test_a_browser_shows_and_sorts_it_at_any_zoom(text, tmp_path):
             ["1 2 3", 1, "ascending", "Sorted by Rank, ascending"],
             ["2 1 3", 1, "ascending", "Sorted by Choice, ascending"],
         ]
+
+
+#: Names of the figures of the second choice that lie within the window, and how far it is too wide.
+SEEN = """(() => {
+  const row = document.querySelectorAll("#table tbody tr")[1];
+  const within = (box) => box.width > 0 && box.left >= 0 && box.right <= innerWidth;
+  const cells = [...row.cells].filter((cell) => within(cell.getBoundingClientRect()));
+  const region = document.getElementById("table").parentElement;
+  return [cells.map((cell) => cell.dataset.name || "").filter(Boolean),
+          region.scrollWidth - region.clientWidth,
+          document.documentElement.scrollWidth - document.documentElement.clientWidth];
+})()"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium installed")
+@pytest.mark.parametrize("width", [1400, 1230, 768, 390])
+def test_every_figure_of_a_choice_is_in_the_window(width, tmp_path):
+    made = plan()
+    apart = replace(made.choices[0], pools=("2x tp=2", "1x tp=4"), pool_sizes=((2, 2), (1, 4)),
+                    gpus=8, label="H100-SXM 2x tp=2 prefill + 1x tp=4 decode bf16")  # fmt: skip
+    page = write_page(replace(made, choices=[apart, *made.choices]), tmp_path)
+    tab = Tab(tmp_path)
+    try:
+        tab.open(page, width)
+        names, region, whole = tab.value(SEEN)
+    finally:
+        tab.close()
+    assert names == ["GPUs", "Replicas", "Cost/h", "Per million", "Holds/s", "Used", "Chance",
+                     "TTFT", "TPOT", "Limited by"]  # fmt: skip
+    assert region <= 0
+    assert whole <= 0

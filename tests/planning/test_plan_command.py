@@ -140,8 +140,9 @@ def test_the_simulate_line_gives_the_fleets_figures(plan, folder):
 
 def test_the_table_and_the_progress_are_printed(plan, folder):
     printed = (folder / "printed.txt").read_text()
-    assert plan.choices[0].serve_command in printed
-    assert "limited by" in printed
+    assert plan.choices[0].serve_command in printed.replace(" \\\n   ", "")
+    assert max(map(len, printed.splitlines())) <= 80
+    assert len(printed.splitlines()) <= 30
     assert "examined" in (folder / "progress.txt").read_text()
     page = (folder / "out" / "plan.html").read_text(encoding="utf-8")
     assert plan.choices[0].label in page

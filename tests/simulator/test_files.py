@@ -184,7 +184,7 @@ def test_blis_inference_perf_of_one_stage_ends_with_all_its_clients(tmp_path):
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        ("speed", 3, "clients.0.speed: Extra inputs"),
+        ("speed", 3, "clients.0.speed: no such key"),
         ("network", {"jitter": 1}, "network.jitter"),
         ("multimodal", {"image_distribution": {}}, "multimodal cannot be simulated here"),
         ("reasoning", {"multi_turn": {"max_rounds": 3}}, "multi_turn cannot be simulated here"),
@@ -244,7 +244,7 @@ def test_a_plain_open_loop_with_shared_prompts(tmp_path):
         (PROFILE.replace("type: constant", "type: burst"), "load.type"),
         (BLIS.replace("aggregate_rate: 100.0", "aggregate_rate: 0"), "aggregate_rate 0"),
         (BLIS.replace("num_requests: 1000", ""), "num_requests or horizon"),
-        (BLIS.replace("num_requests: 1000", "num_requests: 0"), "num_requests: Input should"),
+        (BLIS.replace("num_requests: 1000", "num_requests: 0"), "num_requests: expected a number"),
         (BLIS.replace("tenant_id: a", "think_time_us: 5"), "think_time_us"),
         (
             "{prompt_tokens: 10, output_tokens: 0, concurrency: 1, requests: 1}",

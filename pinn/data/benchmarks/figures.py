@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pinn.data.benchmarks.benchmark_run import STATISTICS
 from pinn.data.benchmarks.given_load import NotUsable
+from pinn.specs.schema_faults import first_fault
 from pinn.units import MICROSECOND, MILLISECOND
 
 #: Unit as files spell it -> seconds.
@@ -37,9 +38,7 @@ def checked(model: type[Model], values: Any) -> Model:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise NotUsable(f"{place}: {first['msg'].lower()}") from error
+        raise NotUsable(": ".join(first_fault(error))) from error
 
 
 def kept(figures: Mapping[str, float | None]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Marks of batches that the engine never runs, or that lie beyond what was taught."""
+"""Marks of batches that the engine never runs, or that lie beyond what was learned from."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _never_run(batch: Batch, limits: tuple[int, int, int]) -> list[str]:
 def marks_lines(batches: list[dict[str, object]]) -> list[str]:
     """A line for each batch of a report that has marks."""
     return [
-        f"{entry['batch']} is marked: {'; '.join(map(str, marks))}."
+        f"{entry['batch']} is beyond limits: {'; '.join(map(str, marks))}."
         for entry in batches
         if isinstance(marks := entry.get("marks"), list) and marks
     ]

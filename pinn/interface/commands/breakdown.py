@@ -33,6 +33,12 @@ def breakdown(
             "each) or '1 prefill 512 @ 0 + 16 decode @ 600'. Repeatable.",
         ),
     ] = None,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain", help="Show what parts hold, the composed step, and its kernels, too."
+        ),
+    ] = False,
     json_path: JsonPath = None,
     csv_path: Annotated[
         Path | None, output("--csv", "Also write parts, features and kernels as CSV.", ".csv")
@@ -54,9 +60,9 @@ def breakdown(
 ) -> None:
     """Where the time of an engine step goes, and the measured kernels behind it.
 
-    Beside the network's breakdown (beta x feature, by part) stands that of a step composed of
-    measured kernels and overheads. Then come the kernels: how often each runs, how long, and how
-    far its sizes were stretched from the nearest measured one (x 1.00 is that very kernel).
+    The network's breakdown: beta x feature, by part. With --explain that of a step composed of
+    measured kernels and overheads stands beside it. Then come the kernels: how often each runs, how
+    long, and how far its sizes are off from the nearest measured one (x 1.00 is that very kernel).
 
     Examples:
       pinn breakdown --model Qwen/Qwen3-30B-A3B --gpu H200 -tp 2
@@ -85,7 +91,7 @@ def breakdown(
         write_csv(report, csv_path)
     if plot is not None:
         draw(report, plot)
-    print_report(report)
+    print_report(report, explain)
 
 
 def _teacher(

@@ -113,4 +113,4 @@ def _brief(kernel: dict[str, Any]) -> str:
 
 
 def _stretch(kernel: dict[str, Any]) -> str:
-    return "" if kernel["stretch"] is None else f", stretched x {kernel['stretch']:.2f}"
+    return "" if kernel["stretch"] is None else f", size off by x {kernel['stretch']:.2f}"

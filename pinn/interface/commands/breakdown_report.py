@@ -8,7 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from pinn.interface.commands.batch_marks import batch_marks, marks_lines
@@ -17,11 +16,18 @@ from pinn.kernels.evidence import KernelUse
 from pinn.specs.batch import parse_batch
 from pinn.specs.deployment import Deployment
 from pinn.specs.files.csv_cells import write_rows
+from pinn.specs.files.screen import WIDEST, page, say
 from pinn.training.teacher.breakdown import DRAFTING, PART_OF_FEATURE, PARTS, Breakdown
 from pinn.units import MICROSECOND
 
 #: Closer than this ratio, a kernel counts as measured.
 NEAR = 1.1
+#: Steps that a table has side by side.
+_ABREAST = 2
+_MORE = (
+    "More: --explain (what parts hold; the step composed of measured kernels), --plot, --csv, "
+    "--json FILE."
+)
 CSV_COLUMNS = (
     "batch", "kind", "name", "part", "network_us", "composed_us", "format", "sizes", "runs",
     "us_each", "nearest_gpu", "nearest_format", "nearest_sizes", "stretch",
@@ -144,22 +150,62 @@ def nearest_text(kernel: Mapping[str, Any]) -> str:
     return f"{near['gpu']} {near['format']}: {sizes_text(differ) or 'same shape'}"
 
 
-def print_report(report: dict[str, Any], console: Console | None = None) -> None:
-    """Print the report for people."""
-    console = console or Console(width=130, highlight=False, markup=False)
+def print_report(report: dict[str, Any], explain: bool = False) -> None:
+    """Print the report for people: the parts of each step, and how much of it was measured.
+
+    Args:
+        report: Of :func:`make_report`.
+        explain: Beside them the composed step, what each part holds, and the kernels.
+    """
     flags = ", ".join(f"{k} {v}" for k, v in report["serving"].items() if _worth_showing(k, v))
-    console.print(f"{report['asked_as']} on {report['gpu']}: {flags}")
-    for what, source in report["sources"].items():
-        console.print(f"{what}: {source}", soft_wrap=True)
-    for step in report["steps"]:
-        console.print()
-        console.print(_parts_table(step))
-        for line in marks_lines([step]):
-            console.print(line)
+    say(f"{report['asked_as']} on {report['gpu']}: {flags}")
+    if explain or "missing" in report["sources"].get("kernels", ""):
+        for what, source in report["sources"].items():
+            say(f"{what}: {source}")
+    if explain:
+        _print_whole(report)
+        return
+    steps = report["steps"]
+    for first in range(0, len(steps), _ABREAST):
+        say("")
+        page().print(_steps_table(steps[first : first + _ABREAST]))
+    say("")
+    for line in marks_lines(steps):
+        say(line)
+    for step in steps:
         if step["kernels"]:
-            console.print()
-            console.print(_kernels_table(step["kernels"]))
-            console.print(_rests_on(step["kernels"], report["gpu"]))
+            say(f"{step['batch']}: {_rests_on(step['kernels'], report['gpu'])}")
+    say(_MORE)
+
+
+def _steps_table(steps: Sequence[dict[str, Any]]) -> Table:
+    """The parts of steps side by side, as the network has them, and the datasheet's floor."""
+    table = Table("part of a step", box=None, pad_edge=False)
+    for step in steps:
+        table.add_column(f"{step['batch']}: us", justify="right", max_width=20)
+        table.add_column("%", justify="right")
+    totals = [step["network_us"] for step in steps]
+    names = dict.fromkeys(entry["part"] for step in steps for entry in step["parts"])
+    for name in names:
+        values = [{e["part"]: e["network_us"] for e in step["parts"]}.get(name) for step in steps]
+        pairs = zip(values, totals, strict=True)
+        table.add_row(name, *(cell for pair in pairs for cell in _cells(*pair)))
+    table.add_row("step", *(cell for value in totals for cell in _cells(value, value)))
+    floors = zip((step["floor_us"] for step in steps), totals, strict=True)
+    table.add_row("least the datasheet allows", *(c for pair in floors for c in _cells(*pair)))
+    return table
+
+
+def _print_whole(report: dict[str, Any]) -> None:
+    for step in report["steps"]:
+        say("")
+        page(WIDEST).print(_parts_table(step))
+        for line in marks_lines([step]):
+            say(line)
+        if step["kernels"]:
+            say("")
+            page(WIDEST).print(_kernels_table(step["kernels"]))
+            say(_rests_on(step["kernels"], report["gpu"]))
 
 
 def _worth_showing(name: str, value: Any) -> bool:
@@ -193,7 +239,7 @@ def _kernels_table(kernels: Sequence[dict[str, Any]]) -> Table:
     for heading in ("runs", "us each", "us"):
         table.add_column(heading, justify="right")
     table.add_column("nearest measured")
-    table.add_column("stretch", justify="right")
+    table.add_column("size off by", justify="right")
     for entry in kernels:
         stretch = "-" if entry["stretch"] is None else f"x {entry['stretch']:.2f}"
         table.add_row(
@@ -226,7 +272,7 @@ def _rests_on(kernels: Sequence[dict[str, Any]], gpu: str) -> str:
     )
     if far is None:
         return f"{text}."
-    return f"{text}; the farthest, {far['operator']}, is stretched x {far['stretch']:.2f}."
+    return f"{text}; the farthest, {far['operator']}, is off by a factor of {far['stretch']:.2f}."
 
 
 def _is_near(kernel: Mapping[str, Any], gpu: str) -> bool:

@@ -146,6 +146,8 @@ def calibrate(
     _write(fit, out)
     if study is not None and isinstance(fit.found, Calibration):
         _study(fit.found, study)
+    if not fit.kept:
+        raise typer.Exit(1)  # a script that goes on would use a file that is not there
 
 
 def print_fit(fit: Fit, appended: bool) -> None:

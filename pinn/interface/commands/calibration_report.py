@@ -13,6 +13,7 @@ from rich.table import Table
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.research.calibration.study import LINE
+from pinn.specs.files.screen import WIDEST, page
 from pinn.training.calibration.benchmarks import BenchmarkCalibration
 from pinn.training.calibration.determined import Quantity
 from pinn.training.calibration.measured_steps import StepCalibration
@@ -26,7 +27,7 @@ def print_calibration(
     found: Calibration, appended: bool = False, console: Console | None = None
 ) -> None:
     """Print what was fitted, the errors before and after, and what the traces determine."""
-    console = console or Console(width=110, highlight=False, markup=False)
+    console = console or page(WIDEST)
     deployment = found.deployment
     console.print(
         f"{deployment.model.title} on {deployment.gpu.name}, {sources_text(found)}: fitted to "
@@ -136,7 +137,7 @@ def print_benchmarks(
     found: BenchmarkCalibration, appended: bool, console: Console | None = None
 ) -> None:
     """Print what was fitted to benchmarks, and what they determine."""
-    console = console or Console(width=110, highlight=False)
+    console = console or page(WIDEST)
     deployment = found.deployment
     console.print(
         f"{deployment.model.title} on {deployment.gpu.name}: fitted to {len(found.errors)} figures "
@@ -155,7 +156,7 @@ def print_benchmarks(
 
 def print_steps(found: StepCalibration, appended: bool, console: Console | None = None) -> None:
     """Print what was fitted to measured steps, and what they determine."""
-    console = console or Console(width=110, highlight=False, markup=False)
+    console = console or page(WIDEST)
     deployment, steps = found.deployment, found.steps
     console.print(
         f"{deployment.model.title} on {deployment.gpu.name}: fitted to {len(steps)} batches of "
@@ -175,7 +176,7 @@ def print_steps(found: StepCalibration, appended: bool, console: Console | None 
 
 def print_study(budgets: pd.DataFrame, others: pd.DataFrame) -> None:
     """Print error against budget and the baselines."""
-    console = Console(width=110, highlight=False, markup=False)
+    console = page(WIDEST)
     methods = (*SELECTIONS, LINE)
     table = _table("median error (%), last 20 %: median / worst seed", "budget", *methods)
     for budget, rows in budgets.groupby("budget"):

@@ -19,14 +19,13 @@ from pinn.interface.commands.recipe_report import notices, print_recipe
 from pinn.interface.commands.trust_report import intervals_line, with_posterior, with_trust
 from pinn.specs.batch import Batch, parse_batch
 from pinn.specs.deployment import Deployment
+from pinn.specs.files.screen import WIDEST, WIDTH, page
 from pinn.specs.measured_releases import measured_line
 from pinn.specs.serving import VLLM
 from pinn.units import MICROSECOND
 
 #: Most inputs outside the training range that the sentence names.
 _NAMED = 4
-#: Columns of the first screen, and of the tables of coefficients and recipe.
-_NARROW, _WIDE = 80, 120
 _MORE = "More: --recipe (what the engine runs), --betas (coefficients), --json FILE (all of it)."
 _SPECULATIVE = (
     "Steps draft and verify tokens. No such step was measured: 90 % intervals are those of plain "
@@ -157,7 +156,7 @@ def print_report(
         betas: Coefficients, in place of the times.
     """
     details = recipe or betas
-    console = console or Console(width=_WIDE if details else _NARROW, highlight=False, markup=False)
+    console = console or page(WIDEST if details else WIDTH)
     flags = ", ".join(f"{k} {v}" for k, v in report["serving"].items() if _worth_showing(k, v))
     console.print(f"{report['asked_as']} on {report['gpu']}: {flags}")
     serving = report["serving"]

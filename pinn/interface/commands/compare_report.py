@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from rich.console import Console
 from rich.table import Table
+
+from pinn.specs.files.screen import WIDEST, page
 
 
 def print_comparison(
@@ -23,7 +24,7 @@ def print_comparison(
         tables: ``errors``, ``step_times`` and ``coefficients``, those that there are.
         no_errors: Why errors are not compared, where they are not.
     """
-    console = Console(width=120, highlight=False, markup=False)
+    console = page(WIDEST)
     console.print(f"A: {a}\nB: {b}\n")
     if "errors" in tables:
         console.print(_errors(tables["errors"]))

@@ -32,7 +32,7 @@ def evaluate(
     context: typer.Context,
     fast: Annotated[
         bool,
-        typer.Option("--fast", help="Only fits of a second; of the others, what is on disk."),
+        typer.Option("--fast", help="Fit nothing: score what is on disk and what was published."),
     ] = False,
     overrides: Annotated[
         list[str] | None,
@@ -50,7 +50,8 @@ def evaluate(
     interrupted, the same command goes on), scores everything and writes results/suite:
     results.csv, ranking.csv, decisions.csv, report.html with its figures. The last
     line is one JSON document.
-    The same as 'python train.py +experiment=suite', in a checkout.
+    The same as 'python train.py +experiment=suite', in a checkout. With --fast it fits nothing,
+    prints one screen and writes into the user's cache folder.
 
     Example: pinn evaluate --fast
     """
@@ -66,8 +67,13 @@ def _suite(fast: bool, overrides: list[str]) -> None:
     from hydra.utils import get_method
     from omegaconf import OmegaConf
 
+    from pinn.evaluation.workers import stopping_at_once
+    from pinn.specs.files.write import cache_folder
+
     conf = conf_file("train.yaml").parent
-    given = ["+experiment=suite", f"fast={str(fast).lower()}", *overrides]
+    # A look writes nothing where it is taken.
+    place = [f"output_dir='{cache_folder() / 'evaluate'}'"] if fast else []
+    given = ["+experiment=suite", f"fast={str(fast).lower()}", *place, *overrides]
     try:
         with initialize_config_dir(str(conf), version_base="1.3"):
             config = compose("train", overrides=given)
@@ -76,7 +82,10 @@ def _suite(fast: bool, overrides: list[str]) -> None:
     kept = Path(config.output_dir) / ".hydra" / "config.yaml"
     kept.parent.mkdir(parents=True, exist_ok=True)
     OmegaConf.save(config, kept)
-    typer.echo(json.dumps(get_method(config.entry)(config)))
+    with stopping_at_once("finished fits are kept, and the same command goes on"):
+        summary = get_method(config.entry)(config)
+    if not fast:
+        typer.echo(json.dumps(summary))
 
 
 @app.command("serving-runs")

@@ -6,8 +6,10 @@ from dataclasses import asdict
 
 import typer
 
+from pinn.errors import PinnError
 from pinn.interface.commands.json_output import write_json
 from pinn.interface.commands.options import JsonPath
+from pinn.specs.files.screen import say
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.gpu_catalog import list_gpus, load_gpu
 from pinn.units import GIB, GIGA, TERA
@@ -17,6 +19,7 @@ app = typer.Typer()
 
 @app.command()
 def gpus(
+    contains: str = typer.Argument("", help="Show only names with this text, in any case."),
     sources: bool = typer.Option(False, "--sources", help="Say where the figures come from."),
     json_path: JsonPath = None,
 ) -> None:
@@ -26,19 +29,23 @@ def gpus(
     learned from, kernels timed on it, or neither (-): then they are extrapolated from other GPUs.
 
     A GPU of your own needs a JSON file like those in data/gpus and no code: --gpu my_gpu.json.
+
+    Example: pinn gpus h100
     """
+    known = [load_gpu(name) for name in list_gpus() if contains.lower() in name.lower()]
+    if not known:
+        raise PinnError(f"no known name has {contains!r:.80} in it: 'pinn gpus' lists all")
     typer.echo(
         f"{'gpu':25}{'GiB':>5}{'TB/s':>6}{'bf16':>6}{'fp8':>6}{'fp4':>6}{'SMs':>5}"
         f"{'link GB/s':>11}{'PCIe GB/s':>11}  measured"
     )
     measured = _measured()
-    known = [load_gpu(name) for name in list_gpus()]
     rows = [asdict(gpu) | {"measured": measured.get(gpu.name, "-")} for gpu in known]
     write_json(rows, json_path)
     for gpu in known:
         typer.echo(f"{_line(gpu)}  {measured.get(gpu.name, '-')}")
         if sources:
-            typer.echo(f"  {gpu.source}")
+            say(f"  {gpu.source}")
 
 
 def _measured() -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -97,6 +96,7 @@ def kernels(
     """
     import torch
 
+    from pinn.specs.files.progress import doing
     from pinn.specs.gpu_catalog import load_gpu
     from pinn.training.teacher.kernel_observations import write_kernel_observations
 
@@ -127,16 +127,11 @@ def kernels(
         seed=seed,
         workers=workers,
         about=about,
-        progress=_show_progress,
+        progress=lambda done, total: doing(f"composing steps, shard {done} of {total}"),
     )
     for reason, count in left_out.items():
         typer.echo(f"{count:8} left out: {reason}")
     typer.echo(f"{len(deployments):8} deployments, {steps.parts.shape[1]} steps each, in {out}")
-
-
-def _show_progress(done: int, total: int) -> None:
-    end = "\n" if done == total else "\r"
-    print(f"composed {done} of {total} shards", file=sys.stderr, end=end, flush=True)
 
 
 def _exclusion(models: list[str], gpus: list[str]) -> Exclusion:

@@ -120,12 +120,13 @@ def show(
     rows = ", ".join(f"{name} {count:,}" for name, count in about["rows"].items())
     excluded = [*about["excluded"]["models"], *about["excluded"]["gpus"]]
     code = about.get("code")
-    same = "the present one" if code == code_digest(_FITTED_BY) else "not the present one"
+    same = code == code_digest(_FITTED_BY)
+    since = "as it is now" if same else "as it was then; it has changed since"
     typer.echo(f"surrogates  {found}, sha256 {structure['sha256'][:16]}")
     typer.echo(f"rows        {rows}")
     typer.echo(f"left out    {', '.join(excluded) or 'nothing'}")
     typer.echo(f"seed        {about['seed']}")
-    typer.echo(f"code        {f'{code[:16]}, {same}' if code else 'unknown'}")
+    typer.echo(f"code        {f'{code[:16]}, {since}' if code else 'unknown'}")
 
 
 @app.command()

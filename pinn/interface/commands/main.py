@@ -8,13 +8,13 @@ import typer
 
 import pinn
 from pinn.interface.commands.command_group import CommandGroup, Subcommand
+from pinn.specs.files.screen import as_typed
 
 HELP = """Latency of LLM serving engines on models and GPUs that nobody has measured.
 
 Every engine flag is spelled like vLLM's. Training has its own entry: python train.py.
 """
 
-_WIDTH = 78
 #: What one can do, with a command that does it as it stands; files are the user's own.
 FIRST_STEPS = (
     (
@@ -24,16 +24,17 @@ FIRST_STEPS = (
     ),
     (
         "The same of a table of configurations",
-        "pinn coefficients --model Llama-3.1-70B --out grid.csv --grid 'gpu=H100,B200 tp=4,8'",
+        "pinn coefficients --model Llama-3.1-8B --grid 'gpu=H100,B200 tp=1,2' --out g.csv",
     ),
     (
         "What clients see of a server under a load",
-        "pinn simulate --model ./config.json --gpu H100 --workload load.yaml",
+        "pinn simulate --model ./config.json --gpu H100 --input-len 1024 "
+        "--output-len 256 --concurrency 64",
     ),
     (
         "What to rent for a load",
-        "pinn plan --model Llama-3.1-8B --gpu H100,L40S --rate 12 "
-        "--workload load.yaml --slo 'p99 ttft<=2s'",
+        "pinn plan --model Llama-3.1-8B --gpu H100,L40S --input-len 1024 --output-len 256 "
+        "--rate 8 --slo 'p99 ttft<=2s'",
     ),
     (
         "Your own server: fit to its benchmarks, then simulate it",
@@ -47,8 +48,7 @@ FIRST_STEPS = (
         "What other programs read: ONNX, tables, files of the Go simulator",
         "pinn export table --configs 'model=Llama-3.1-8B gpu=H100' --out t.json",
     ),
-    ("How good it is", "pinn results"),
-    ("Names", "pinn models llama", "pinn gpus"),
+    ("How good it is; what names are known", "pinn results; pinn models llama; pinn gpus h100"),
 )
 
 COMMANDS = (
@@ -69,6 +69,11 @@ COMMANDS = (
         "plan",
         "pinn.interface.commands.plan",
         "What to rent for a load, how to start it, and how sure that is.",
+    ),
+    Subcommand(
+        "explore",
+        "pinn.interface.commands.explore",
+        "A page to play with: sliders move what a few servers do.",
     ),
     Subcommand(
         "export",
@@ -152,17 +157,8 @@ def first_steps() -> str:
     """What ``pinn`` alone says: an example of each thing that one can do."""
     lines = [HELP.split("\n", maxsplit=1)[0], ""]
     for what, *examples in FIRST_STEPS:
-        lines += [f"{what}:", *(_wrapped(example) for example in examples), ""]
-    return "\n".join([*lines, "All commands: pinn --help. One of them: pinn COMMAND --help."])
-
-
-def _wrapped(command: str) -> str:
-    """A command indented, and continued as a shell reads it where a line is full."""
-    head, tail = f"  {command}", ""
-    while len(head) > _WIDTH:
-        head, _, last = head.rpartition(" --")
-        tail = f" --{last}{tail}"
-    return f"{head} \\\n   {tail}" if tail else head
+        lines += [f"{what}:", *map(as_typed, examples)]
+    return "\n".join([*lines, "", "All commands: pinn --help. One of them: pinn COMMAND --help."])
 
 
 def main() -> None:

@@ -196,7 +196,7 @@ def _design(
     asked = [AskedLoad.read(text) for text in loads] or list(USUAL_LOADS)
     card = gpu or next((c["name"] for c in cards() if find_gpu(c["name"])), None)
     if card is None:
-        typer.echo("no design, since the GPU is not known (--gpu): batches come in a usual order")
+        typer.echo("batches come in a usual order, since the GPU is not known: --gpu names it")
         return []
     serving = dict(flags)
     precision = serving.pop("precision", None)
@@ -208,7 +208,7 @@ def _design(
             prior = start.prior(deployment, start.coefficients(deployment))
             found = design(deployment, prior, minutes, asked)
     except PinnError as error:
-        typer.echo(f"no design, so batches come in a usual order: {error}")
+        typer.echo(f"batches come in a usual order: {error}")
         return []
     if not fit.fits and not force:
         raise PinnError(f"{fit.reason} (--force measures all the same)")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import typer
 
+from pinn.errors import PinnError
 from pinn.interface.commands.json_output import write_json
 from pinn.interface.commands.options import JsonPath
 from pinn.specs.catalog import list_models, load_model
+from pinn.specs.files.screen import say
 from pinn.specs.mixer_names import mixer_names
 
 app = typer.Typer()
@@ -26,6 +28,11 @@ def models(
     Example: pinn models qwen3
     """
     names = [name for name in list_models() if contains.lower() in name.lower()]
+    if not names:
+        raise PinnError(
+            f"no known name has {contains!r:.80} in it: 'pinn models' lists all; others are taken "
+            "from the path of their config.json"
+        )
     if not mixers:
         write_json(names, json_path)
         for name in names:
@@ -34,4 +41,4 @@ def models(
     plans = {name: mixer_names(load_model(name)) for name in names}
     write_json(plans, json_path)
     for name, plan in plans.items():
-        typer.echo(f"{name:52}  {plan}")
+        say(f"{name:52}  {plan}")

@@ -139,24 +139,20 @@ def plan(
     Columns:
       GPUs          replicas x tensor x pipeline x data-parallel ranks
       per hour      GPUs x price
-      per million   price per hour / (rate x mean output tokens x 3600 s) x 10^6
-      replicas      that hold the rate together, in turn and least loaded
-      start one as  GPU, ranks (TP, PP, DP, EP), format, engine, and the most
-                    tokens and requests of a step; flags in the line
+      start         replicas x GPU, ranks (TP, PP, DP, EP), format, engine, and
+                    the most tokens and requests of a step; flags in the line
       holds/s       requests/s: highest rate of all replicas within the limits;
                     in brackets at both ends of the prediction's interval
-      used          %: rate / holds/s
-      TTFT          ms from sending to the first token, of all replicas' requests
-      TPOT          ms: (last token - first token) / (tokens - 1), likewise
-      limited by    KV memory or max_num_seqs where requests wait for them in over
-                    5 % of the time at 1.1 x what one holds; else what takes most
+      TTFT p99      ms from sending to the first token, of all replicas' requests
+      TPOT p99      ms: (last token - first token) / (tokens - 1), likewise
       chance        %: share of 20 equally likely errors of the prediction at
                     which all replicas hold the limits; safe: at its interval's
                     bad end too; none for a load shorter than 10 answers
       coefficients  network, or the file of --coefficients
 
-    Rows are in the order of per hour (or GPUs). Without --rate, of per hour / holds/s; tokens,
-    TTFT and TPOT are then of one replica at holds/s.
+    Rows are in the order of per hour (or GPUs). Without --rate, of per hour / holds/s; TTFT and
+    TPOT are then of one replica at holds/s. The files of --out have more: price per million
+    tokens, what limits a row, use, other percentiles, what was left out and why.
 
     Examples:
       pinn plan --model Llama-3.1-8B --gpu H100,L40S --slo 'p99 ttft<=2s'
@@ -226,7 +222,7 @@ def planned(
     from pinn.specs.data_folder import find_checkpoint
 
     used = find_checkpoint(checkpoint)
-    load, flags = asked_load(workload, flags, seed)
+    load, flags = asked_load(workload, flags, seed, closed=False)
     brief = _brief(load, slo, rate, prices, max_gpus, used)
     wanted = _wanted(model, gpu, flags, max_gpus, coefficients)
     if configs is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pinn.errors import PinnError
+from pinn.interface.commands.recipe_report import notices
 from pinn.planning.brief import Brief
 from pinn.planning.candidates import Candidate, Wanted, nearest_fit
 from pinn.planning.plan import Ask, LeftOut
@@ -26,6 +27,8 @@ def ask_of(
     if prices and unpriced:
         raise PinnError(f"--price names no price of {', '.join(unpriced)}: add {unpriced[0]}=...")
     load = brief.workload
+    servings = dict.fromkeys(candidate.deployment.serving for candidate in found)
+    said = [text for serving in servings for text in notices(serving).get("notices", ())]
     return Ask(
         model=found[0].deployment.model.title,
         workload=brief.load.title,
@@ -39,6 +42,7 @@ def ask_of(
         gpus=gpus,
         max_gpus=brief.max_gpus,
         prices_per_gpu_hour=prices,
+        notices=list(dict.fromkeys(said)),
     )
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from pinn.planning.limits import parse_limits
@@ -21,36 +19,53 @@ from pinn.planning.plan import (
     burst_warning,
 )
 from pinn.specs.files.csv_cells import write_rows
+from pinn.specs.files.screen import as_typed, page, say
 from pinn.units import MILLISECOND
 
-#: Columns of output that goes to a file.
-_WIDTH = 200
-#: Most candidates that are left out with a line each.
-_NAMED = 8
+#: Rows of a terminal; the files have all.
+_ROWS = 5
+#: Most hardware that is left out with a line each; plan.json has all.
+_NAMED = 1
 
 
 def print_plan(plan: Plan, out: Path | None) -> None:
-    """Print the choices, best first, what was left out, and how to start the first one."""
-    # Piped output has no width of its own; rows of 80 columns would break every cell.
-    console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
+    """Print the choices, best first, how to start the first one, and what was left out."""
     ask = plan.ask
     asked = f"{ask.rate_per_s:g} requests/s" if ask.rate_per_s else "as much as it holds"
-    console.print(
+    say(
         f"{ask.model}, {ask.workload}: {asked}, {ask.prompt_tokens:,.0f} prompt and "
-        f"{ask.output_tokens:,.0f} output tokens; {'; '.join(ask.limits)}",
-        highlight=False,
+        f"{ask.output_tokens:,.0f} output tokens; {'; '.join(ask.limits)}"
     )
-    console.print(_table(plan))
+    page().print(_table(plan))
+    _print_first(plan.choices[0])
     for line in _notes(plan, out):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(line)
+
+
+def _print_first(first: Choice) -> None:
+    """How to start the first choice, and to have its figures again."""
+    for heading, commands in (
+        ("First choice:", first.serve_command),
+        ("Its figures:", first.simulate_command),
+    ):
+        print(heading)
+        for command in commands.split("\n"):
+            print(as_typed(command))
 
 
 def _table(plan: Plan) -> Table:
-    table = Table()
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for name, column in _COLUMNS.items():
         if column.shown(plan):
-            table.add_column(name, justify="left" if name in _WORDS else "right")
-    for choice in plan.choices:
+            words, may_fold = name in _WORDS, name in (*_WORDS, "chance")
+            table.add_column(
+                name,
+                justify="left" if words else "right",
+                min_width=26 if name == "start" else None,
+                max_width=6 if name == "chance" else None,
+                no_wrap=not may_fold,
+            )
+    for choice in plan.choices[:_ROWS]:
         table.add_row(*(c.text(choice) for c in _COLUMNS.values() if c.shown(plan)))
     return table
 
@@ -78,10 +93,9 @@ def _written(value: float | None) -> str:
     return f"{value:,.{max(decimals, 0)}f}"
 
 
-def _ms(choice: Choice, metric: str) -> str:
-    found = choice.seen.latency_s[metric]
-    values = [found[name] for name in ("p50", "p95", "p99")]
-    return " ".join("-" if v is None else f"{v / MILLISECOND:,.0f}" for v in values)
+def _p99_ms(choice: Choice, metric: str) -> str:
+    value = choice.seen.latency_s[metric]["p99"]
+    return "-" if value is None else f"{value / MILLISECOND:,.0f}"
 
 
 def _rate(choice: Choice) -> str:
@@ -89,7 +103,7 @@ def _rate(choice: Choice) -> str:
     if rate.interval_per_s is None:
         return _written(rate.per_s)
     low, high = map(_written, rate.interval_per_s)
-    return f"{_written(rate.per_s)} ({low} to {high})"
+    return f"{_written(rate.per_s)} ({low}-{high})"
 
 
 def _chance(choice: Choice) -> str:
@@ -100,22 +114,15 @@ def _chance(choice: Choice) -> str:
     return share + (" safe" if choice.safe else "")
 
 
-_WORDS = ("start one as", "limited by", "coefficients")
+#: What fits in a terminal; the page and the CSV file have the rest.
+_WORDS = ("start", "coefficients")
 _COLUMNS = {
     "GPUs": _Column(lambda c: str(c.gpus)),
-    "per hour": _Column(lambda c: f"{c.cost_per_hour:,.2f}", _has_prices),
-    "per million tokens": _Column(
-        lambda c: _written(c.cost_per_million_output_tokens), _has_prices
-    ),
-    "replicas": _Column(lambda c: str(c.replicas), _has_rate),
-    "start one as": _Column(lambda c: c.label),
+    "per\nhour": _Column(lambda c: f"{c.cost_per_hour:,.2f}", _has_prices),
+    "start": _Column(lambda c: f"{c.replicas} x {c.label}".replace(", ", ",\n", 1)),
     "holds/s": _Column(_rate),
-    "used": _Column(
-        lambda c: "-" if c.utilization is None else f"{100 * c.utilization:.0f} %", _has_rate
-    ),
-    "TTFT p50 p95 p99 ms": _Column(lambda c: _ms(c, "ttft")),
-    "TPOT p50 p95 p99 ms": _Column(lambda c: _ms(c, "tpot")),
-    "limited by": _Column(lambda c: c.limited_by),
+    "TTFT\np99 ms": _Column(lambda c: _p99_ms(c, "ttft")),
+    "TPOT\np99 ms": _Column(lambda c: _p99_ms(c, "tpot")),
     "chance": _Column(_chance, _has_rate),
     "coefficients": _Column(
         lambda c: c.coefficients,
@@ -128,10 +135,6 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
     first = plan.choices[0]
     on_each = parse_limits(plan.ask.slo).goodput is not None
     lines = [
-        f"{plan.candidates} candidates, {plan.simulations} simulations, {plan.seconds:.0f} s.",
-        "",
-        "First choice: " + first.serve_command.replace("\n", "\n  and: "),
-        f"Its figures: {first.simulate_command}",
         *_how_sure(first),
     ]
     lines += [_fleet(first.replicas, fleet, on_each) for fleet in first.fleets]
@@ -139,7 +142,13 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
     if any(choice.pools for choice in plan.choices):
         lines.append(f"Prefill and decode apart: {POOLS_UNSURE}.")
     misfits = [each for each in plan.left_out if not each.simulated]
-    lines += ["", f"Left out: {len(plan.left_out)}, {len(misfits)} of them without a simulation."]
+    more = len(plan.choices) - _ROWS
+    if more > 0:
+        lines.append(f"Choices beside these: {more}, in the page, plan.json and plan.csv of --out.")
+    lines.append(
+        f"{plan.candidates} candidates, {plan.simulations} simulations, {plan.seconds:.0f} s; left "
+        f"out {len(plan.left_out)}, {len(misfits)} of them without a simulation."
+    )
     hardware = [each for each in misfits if ", " not in each.label]
     lines += [f"  {each.label}: {each.reason}" for each in hardware[:_NAMED]]
     if out is not None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pinn.specs.engine_defaults import unread_notice
-from pinn.specs.recipe import ASSUMED, FLAG
+from pinn.specs.recipe import ASSUMED, DESIGN, FLAG
 from pinn.specs.serving import ServingSpec
 
 #: Sizes of CUDA graphs that are listed; the rest is told by the last one.
@@ -24,7 +24,11 @@ def print_recipe(recipe: Mapping[str, Mapping[str, Any]], console: Console) -> N
     table.add_column("set by")
     for name, entry in recipe.items():
         kind = entry["set_by"]
-        said = {FLAG: entry["source"], ASSUMED: "ASSUMED: " + entry["source"]}.get(kind, kind)
+        said = {
+            FLAG: entry["source"],
+            ASSUMED: "ASSUMED: " + entry["source"],
+            DESIGN: "engine's design",
+        }.get(kind, kind)
         table.add_row(name, _shown(entry["value"]), said)
     console.print(table)
     console.print()

@@ -7,16 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
 from pinn.errors import PinnError
 from pinn.interface.commands.json_output import write_json
 from pinn.interface.commands.options import JsonPath
+from pinn.specs.files.screen import page, say
 
 if TYPE_CHECKING:
     import pandas as pd
 
 app = typer.Typer()
 
+#: Methods of the screen, as far as a table has them.
+_METHODS = ("network", "aiconfigurator", "roofline")
 #: Ending of a checkpoint's own table.
 _KEPT = ".results.csv"
 
@@ -28,8 +32,12 @@ def results(
         typer.Argument(help="results.csv of an experiment. [default: that of the checkpoint]"),
     ] = None,
     metric: Annotated[str, typer.Option(help="tpot or ttft.")] = "tpot",
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Every method and part, as Markdown.")
+    ] = False,
     models_only: Annotated[
-        bool, typer.Option("--models-only", help="Leave out the named parts of the rows.")
+        bool,
+        typer.Option("--models-only", help="With --markdown: leave out named parts of the rows."),
     ] = False,
     measured: Annotated[
         bool,
@@ -39,8 +47,8 @@ def results(
 ) -> None:
     """Errors on held-out models or GPUs: median / mean absolute percentage error per method.
 
-    A Markdown table, one row per held-out part and one column per method. A table beside a
-    checkpoint has to be of that checkpoint's own folds.
+    One row per held-out model or GPU: this project's network beside what else predicts it. A table
+    beside a checkpoint has to be of that checkpoint's own folds.
 
     Example: pinn results results/lomo/results.csv --metric ttft
     """
@@ -60,8 +68,14 @@ def results(
         raise PinnError(f"no results for --metric {metric}: known ones are {known}")
     write_json(json.loads(chosen.to_json(orient="records")), json_path)
     for split, part in chosen.groupby("split", sort=False):
-        typer.echo(f"{split}, {metric.upper()}: median / mean absolute percentage error\n")
-        typer.echo(_markdown(part, models_only))
+        say(f"{split}, {metric.upper()}: median / mean absolute percentage error\n")
+        if markdown:
+            typer.echo(_markdown(part, models_only))
+        else:
+            page().print(_screen(part))
+            say("")
+    if not markdown:
+        say("More: --metric ttft, --markdown (every method and part), --json FILE, docs/trust.md.")
 
 
 def _beside_checkpoint() -> Path:
@@ -99,16 +113,40 @@ def _check_checkpoint(table: pd.DataFrame, path: Path) -> None:
         )
 
 
+def _screen(part: pd.DataFrame) -> Table:
+    """Held-out models or GPUs and all of them, by the methods that people know."""
+    from pinn.evaluation.groups import GROUPS
+
+    known = [method for method in _METHODS if method in set(part["method"])]
+    methods = known or list(dict.fromkeys(part["method"]))[: len(_METHODS)]
+    table = Table(box=None, pad_edge=False)
+    for heading in ("left out", "rows", *methods):
+        table.add_column(heading, justify="left" if heading == "left out" else "right")
+    cells = _cells(part)
+    counts = part.groupby("held_out")["n"].max()
+    for name in sorted(counts.index, key=lambda name: (name == "all", name)):
+        if not name.startswith(tuple(GROUPS)):
+            table.add_row(
+                name, str(counts[name]), *(cells.get((name, method), "-") for method in methods)
+            )
+    return table
+
+
+def _cells(part: pd.DataFrame) -> dict[tuple[str, str], str]:
+    """(held out, method) -> median / mean."""
+    return {
+        (row["held_out"], row["method"]): f"{row['median']:.1f} / {row['mean']:.1f}"
+        for row in part.to_dict("records")
+    }
+
+
 def _markdown(part: pd.DataFrame, models_only: bool) -> str:
     from pinn.evaluation.groups import GROUPS
     from pinn.evaluation.printing import DETAILED
 
     methods = list(dict.fromkeys(part["method"]))
     named = tuple(GROUPS)
-    cells = {
-        (row["held_out"], row["method"]): f"{row['median']:.1f} / {row['mean']:.1f}"
-        for row in part.to_dict("records")
-    }
+    cells = _cells(part)
     counts = part.groupby("held_out")["n"].max()
     rows = sorted(counts.index, key=lambda name: (name == "all", name.startswith(named), name))
     lines = [f"| held out | rows | {' | '.join(methods)} |", f"|---|---:|{'---:|' * len(methods)}"]

@@ -13,9 +13,10 @@ from pinn.simulator.many import Job
 from pinn.simulator.run import Run
 from pinn.simulator.sensitivity import coefficient_sensitivities
 from pinn.simulator.statistics import run_statistics
+from pinn.specs.files.screen import page
 
-#: Smallest share that is printed, in per cent per per cent.
-_PRINTED = 0.001
+#: Smallest share that is printed, in per cent per per cent, and how many; JSON has all.
+_PRINTED, _MOST = 0.001, 10
 
 
 def simulated_sensitivity(
@@ -47,13 +48,14 @@ def simulated_sensitivity(
 
 
 def print_sensitivity(found: dict[str, Any], console: Console | None = None) -> None:
-    """The coefficients that move the figure by more than 0.001 % per %, largest first."""
-    table = Table("coefficient")
+    """The ten coefficients that move the figure most, where by 0.001 % per % at least."""
+    table = Table("coefficient", box=None, pad_edge=False)
     table.add_column("+1 % moves it by", justify="right")
     shares = {name: entry["elasticity"] for name, entry in found["coefficients"].items()}
-    for name in sorted(shares, key=lambda name: -abs(shares[name])):
+    largest = sorted(shares, key=lambda name: -abs(shares[name]))
+    for name in largest[:_MOST]:
         if abs(shares[name]) >= _PRINTED:
             table.add_row(name, f"{shares[name]:+.3f} %")
-    console = console or Console(markup=False)
+    console = console or page()
     console.print(f"{found['figure']} {found['value']:,.4g} depends on", highlight=False)
     console.print(table)

@@ -228,6 +228,7 @@ def print_simulation(
     from pinn.simulator.overload import overload
     from pinn.simulator.report import print_report
     from pinn.simulator.statistics import run_statistics
+    from pinn.specs.files.screen import say
 
     statistics = run_statistics(run)
     recipe = deployment.recipe
@@ -236,13 +237,13 @@ def print_simulation(
         f"and {recipe.max_requests:,} requests a step, {run.workload.name}"
     )
     found = overload(run)
-    typer.echo(f"{heading}, {found}" if found else heading)
-    print_report(run, statistics)
+    say(f"{heading}, {found}" if found else heading)
+    print_report(run, statistics, intervals=(trust or {}).get("figures", {}))
     if trust is not None:
         from pinn.interface.commands.simulation_trust import simulation_lines
 
         for line in simulation_lines(trust, statistics):
-            typer.echo(line)
+            say(line)
     if sensitivity is not None:
         from pinn.interface.commands.sensitivity_report import print_sensitivity
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from pinn.coefficients.pool_text import parse_pool
 from pinn.errors import PinnError
 from pinn.specs.serving import VLLM
@@ -133,15 +131,16 @@ def _report(served: ServedByPools) -> None:
     from pinn.planning.candidates import hardware_label
     from pinn.simulator.overload import overload
     from pinn.simulator.pool_report import print_pools
+    from pinn.specs.files.screen import say
 
     run, prefill, decode = served.run.decode, served.prefill.deployment, served.decode.deployment
     late = overload(run)
     heading = f"{decode.model.name}, {run.workload.name}, prefill and decode apart"
-    typer.echo(f"{heading}, {late}" if late else heading)
+    say(f"{heading}, {late}" if late else heading)
     labels = {"prefill": hardware_label(prefill), "decode": hardware_label(decode)}
     print_pools(run, served.figures(), labels)
-    typer.echo(f"Assumed: {'; '.join(_assumptions(decode.serving.engine))}.")
-    typer.echo(f"No intervals: {_NO_INTERVALS}.")
+    say(f"Assumed: {'; '.join(_assumptions(decode.serving.engine))}.")
+    say(f"No intervals: {_NO_INTERVALS}.")
 
 
 def _assumptions(engine: str) -> list[str]:

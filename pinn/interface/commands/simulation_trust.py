@@ -127,24 +127,7 @@ def simulation_lines(trust: Mapping[str, Any], statistics: Mapping[str, Any]) ->
     """Lines on how far to trust a simulation."""
     if "missing" in trust:
         return [f"No intervals: {trust['missing']}."]
-    figures = trust["figures"]
-    shown = {
-        tail: [
-            f"{label} {statistics[key]:,.4g} ({_written(figures[key])})"
-            for name, label in _FIGURES.items()
-            if (key := f"{name}_{tail}_ms") in figures
-        ]
-        for tail in _TAILS
-    }
-    rates = [
-        f"{statistics[name]:,.4g} {label} ({_written(figures[name])})"
-        for name, label in _RATES.items()
-    ]
-    lines = [
-        f"{100 * trust['level']:.0f} % intervals of the means (ms), simulated at the ends of the "
-        f"step time's: {'; '.join(shown['mean'])}.",
-        f"The same of 99th percentiles: {'; '.join(shown['p99'])}. Rates: {'; '.join(rates)}.",
-    ]
+    lines = ["Intervals are simulated at the ends of the step time's."]
     if trust["slow_end_unserved"] > 1 - float(statistics["completed_requests"]) / max(
         statistics["injected_requests"], 1
     ):
@@ -153,7 +136,3 @@ def simulation_lines(trust: Mapping[str, Any], statistics: Mapping[str, Any]) ->
             "served in time."
         )
     return [*lines, str(trust["distance"]["sentence"])]
-
-
-def _written(ends: tuple[float, float | None]) -> str:
-    return f"{ends[0]:,.4g} to {ends[1]:,.4g}" if ends[1] is not None else f"{ends[0]:,.4g} or more"

@@ -42,7 +42,7 @@ class Prediction:
     configuration: dict[str, Any]
     checkpoint: Path | None
     coefficients: Path | None
-    deployment: Deployment = field(init=False, compare=False)
+    deployment: Deployment = field(init=False, repr=False, compare=False)
     _set: CoefficientSet = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -176,4 +176,9 @@ def path_or_none(given: str | Path | None) -> Path | None:
 
 def _batches(batch: AnyBatch | Batches) -> list[Batch]:
     listed = batch if isinstance(batch, list) else [batch]
+    for each in listed:
+        if not isinstance(each, str | Batch):
+            raise PinnError(
+                f"{each!r:.60} is no batch: give text such as '32 decode @ 700', or a Batch"
+            )
     return [parse_batch(each) if isinstance(each, str) else each for each in listed]

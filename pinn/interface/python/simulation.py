@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pinn.errors import PinnError
 from pinn.interface.commands import simulate as command
 from pinn.interface.python.flags import FlagValue, given_flags, with_flags
 from pinn.interface.python.prediction import named, path_or_none
@@ -135,4 +136,9 @@ def workload_file(
         else:
             path = Path(folder, "workload.csv")
             workload.to_csv(path, index=False)
-        yield path
+        try:
+            yield path
+        except PinnError as error:
+            # Nobody wrote that file.
+            said = str(error).replace(str(path), "workload").replace(folder, "workload")
+            raise type(error)(said) from None

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from pinn.export.plot_style import markers, new_figure, short
-from pinn.research.report.tables import Tables
 
 _NAMES = {"tpot": "time per output token", "ttft": "time to first token"}
 
 
-def agreement_figure(tables: Tables, split: str, metric: str) -> Figure | None:
-    """One panel per left-out part, one marker per GPU; None where nothing was predicted."""
-    rows = tables.split(split)
+def agreement_figure(rows: pd.DataFrame, metric: str) -> Figure | None:
+    """One panel per left-out part, one marker per GPU; None where nothing was predicted.
+
+    Args:
+        rows: With ``held_out``, ``model``, ``gpu``, and for the metric ``tpot_s`` and
+            ``tpot_measured_s`` in seconds.
+        metric: ``tpot`` or ``ttft``.
+    """
     if rows.empty:
         return None
     parts = sorted(rows["held_out"].unique())

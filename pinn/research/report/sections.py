@@ -48,7 +48,7 @@ def _left_out(tables: Tables, split: str, title: str) -> Section:
         )
         agreement += picture(
             f"agreement-{split}-{metric}",
-            agreement_figure(tables, split, metric),
+            agreement_figure(rows, metric),
             f"{metric.upper()} of the method {METHOD!r} against the measured one: the line is "
             f"equality, the band 10 %. n = {len(rows)}; {about}.",
         )

@@ -45,7 +45,9 @@ def read_csv_trace(path: Path) -> Workload:
     """
     columns = _Columns(path)
     clock = columns.first(_ARRIVAL, "the arrival time")
-    arrival = columns.numbers(clock) * _ARRIVAL[clock]
+    moments = columns.numbers(clock)
+    columns.refuse(moments < 0, lambda i: f"{clock} is {moments[i]:g}: it must be 0 or later")
+    arrival = moments * _ARRIVAL[clock]
     order = np.argsort(arrival, kind="stable")
     prompt = _prompt_tokens(columns)
     output = columns.whole("output_tokens")

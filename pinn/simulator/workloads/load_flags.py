@@ -28,10 +28,7 @@ from pinn.specs.limits import MOST_REQUEST_TOKENS, MOST_REQUESTS, MOST_SECONDS, 
 _BENCH = "vllm bench serve"
 #: Requests where nothing says how many (``vllm 0.15.1 vllm/benchmarks/datasets.py``).
 _NUM_PROMPTS = 1000
-_HOW = (
-    "--input-len 1024 --output-len 256 with --concurrency 64, or with --rate 8 --duration 600, or "
-    "--workload FILE"
-)
+_LENGTHS = "--input-len 1024 --output-len 256"
 
 
 @dataclass(frozen=True)
@@ -101,9 +98,12 @@ class LoadFlags:
         rate = math.inf if rate_per_s is None else rate_per_s
         if self.input_len is None or self.output_len is None:
             missing = "--input-len" if self.input_len is None else "--output-len"
-            raise PinnError(f"{missing} is missing: give {_HOW}")
+            raise PinnError(f"{missing} is missing: give {_LENGTHS}, or --workload FILE")
         if rate_per_s is None and self.concurrency is None:
-            raise PinnError(f"nothing says when requests are sent: give {_HOW}")
+            raise PinnError(
+                "nothing says when requests are sent: give --concurrency 64, or --rate 8 "
+                "--duration 600, or --workload FILE"
+            )
         count = self._count(rate)
         offset = np.zeros(count)
         if rate < math.inf:
@@ -196,9 +196,15 @@ class Load:
 
 
 def asked_load(
-    path: Path | None, flags: Mapping[str, Any], seed: int | None
+    path: Path | None, flags: Mapping[str, Any], seed: int | None, closed: bool = True
 ) -> tuple[Load, dict[str, Any]]:
     """The load, and the flags that are not its own.
+
+    Args:
+        path: Of a file; None where flags say it.
+        flags: Of the load and others.
+        seed: Of random draws.
+        closed: Whether clients may wait for answers, which an error then advises too.
 
     Raises:
         PinnError: If neither a file nor flags say what is sent, or both do.
@@ -212,5 +218,9 @@ def asked_load(
             f"--workload {path} and {option} both say what is sent: leave one of them out"
         )
     if path is None and not given:
-        raise PinnError(f"nothing says what is sent: give {_HOW}")
+        when = "--concurrency 64, or with --rate 8" if closed else "--rate 8"
+        raise PinnError(
+            f"nothing says what is sent: give {_LENGTHS} with {when} --duration 600, or "
+            "--workload FILE"
+        )
     return Load(path, LoadFlags(**given), seed), rest

@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from pinn.errors import PinnError
 from pinn.specs.documents import read_yaml
+from pinn.specs.schema_faults import first_fault
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -45,8 +46,7 @@ def check(model: type[Model], values: Any, path: Path, remedy: str) -> Model:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the file"
+        place, words = first_fault(error)
         more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-        message = first["msg"].removeprefix("Value error, ")
-        raise PinnError(f"{path}: {place}: {message}{more}: {remedy}") from error
+        where = f"{path}: {place}" if place else f"{path}"
+        raise PinnError(f"{where}: {words}{more}: {remedy}") from error

@@ -20,6 +20,8 @@ _LONGEST_S = 60.0
 @dataclass
 class _Work:
     text: str = ""
+    part: str = ""
+    is_shown: bool = False
 
 
 _WORK = _Work()
@@ -28,6 +30,23 @@ _WORK = _Work()
 def doing(text: str) -> None:
     """Say what is being done from now on; shown only if it takes long."""
     _WORK.text = text
+
+
+def still(done: int, total: int, since_s: float) -> str:
+    """How long work in equal parts goes on, in words.
+
+    Args:
+        done: Parts that are done.
+        total: All of them.
+        since_s: Moment of ``time.monotonic`` at which the first one began.
+
+    >>> still(3, 3, time.monotonic())
+    'the last one'
+    """
+    if done >= total:
+        return "the last one"
+    left_s = (time.monotonic() - since_s) * (total - done) / max(done, 1)
+    return f"about {left_s / 60:.0f} min still" if left_s > 90 else f"about {left_s:.0f} s still"
 
 
 def counted(items: Iterable[Item], what: str) -> Iterator[Item]:
@@ -41,7 +60,7 @@ def counted(items: Iterable[Item], what: str) -> Iterator[Item]:
 
 @contextmanager
 def shown(command: str, stream: TextIO, first_s: float = FIRST_S) -> Iterator[None]:
-    """Write a line now and then while the body runs.
+    """Write a line now and then while the body runs; inside another such body, as a part of it.
 
     Args:
         command: Named at the start of the line.
@@ -49,7 +68,14 @@ def shown(command: str, stream: TextIO, first_s: float = FIRST_S) -> Iterator[No
         first_s: When the first line comes, in seconds.
     """
     doing("")
-    done = threading.Event()
+    if _WORK.is_shown:
+        before, _WORK.part = _WORK.part, f"{command}, "
+        try:
+            yield
+        finally:
+            _WORK.part = before
+        return
+    done, _WORK.is_shown = threading.Event(), True
     thread = threading.Thread(target=_write, args=(command, stream, first_s, done), daemon=True)
     thread.start()
     try:
@@ -57,13 +83,14 @@ def shown(command: str, stream: TextIO, first_s: float = FIRST_S) -> Iterator[No
     finally:
         done.set()
         thread.join()
+        _WORK.is_shown = False
 
 
 def _write(command: str, stream: TextIO, wait_s: float, done: threading.Event) -> None:
     start = time.monotonic()
     while not done.wait(wait_s):
         passed_s = time.monotonic() - start
-        what = f"{_WORK.text}, " if _WORK.text else ""
+        what = _WORK.part + (f"{_WORK.text}, " if _WORK.text else "")
         stream.write(f"{command}: {what}{passed_s:.0f} s so far\n")
         stream.flush()
         wait_s = min(passed_s, _LONGEST_S)

@@ -12,6 +12,14 @@ if TYPE_CHECKING:
     from pinn.specs.deployment import Deployment
 
 _LINEAR = "vllm 0.10.2 to 0.33.0 vllm/model_executor/layers/linear.py: divide; sglang likewise"
+_SGLANG_LINEAR = "sglang 0.5.3 to 0.5.23 srt/layers/linear.py: QKVParallelLinear"
+
+
+def _cited(d: Deployment, of_vllm: str) -> str:
+    """Where the engine itself says so; TensorRT-LLM's source was not read for it."""
+    if d.serving.engine == SGLANG:
+        return _SGLANG_LINEAR
+    return of_vllm if d.serving.engine != TRTLLM else f"assumed of TensorRT-LLM as of {of_vllm}"
 
 
 def models_of(d: Deployment) -> tuple[ModelSpec, ...]:
@@ -30,7 +38,7 @@ def heads(d: Deployment) -> Refusal | None:
                     f"--tensor-parallel-size {tp} does not divide the {count} attention heads of "
                     f"{model.name}",
                     f"use a divisor of {count}",
-                    "vllm 0.15.1 vllm/config/model.py: verify_with_parallel_config",
+                    _cited(d, "vllm 0.15.1 vllm/config/model.py: verify_with_parallel_config"),
                 )
     return None
 
@@ -48,7 +56,9 @@ def kv_heads(d: Deployment) -> Refusal | None:
                     f"--tensor-parallel-size {tp} neither divides nor is a multiple of the "
                     f"{attention.kv_heads} KV heads of {model.name}",
                     f"use a divisor or a multiple of {attention.kv_heads}",
-                    "vllm 0.15.1 vllm/model_executor/layers/linear.py: QKVParallelLinear",
+                    _cited(
+                        d, "vllm 0.15.1 vllm/model_executor/layers/linear.py: QKVParallelLinear"
+                    ),
                 )
     return None
 
@@ -58,12 +68,14 @@ def experts_over_ranks(d: Deployment) -> Refusal | None:
     moe, ranks = d.model.moe, d.recipe.expert_parallel_size
     if moe is None or ranks == 1:
         return None
-    if ranks > moe.experts:
+    if d.serving.engine != SGLANG and ranks > moe.experts:
         return Refusal(
             f"expert parallelism over {ranks} GPUs exceeds the {moe.experts} experts of "
             f"{d.model.name}",
             "spread them over fewer",
-            "vllm 0.15.1 vllm/model_executor/layers/fused_moe/layer.py: determine_expert_map",
+            _cited(
+                d, "vllm 0.15.1 vllm/model_executor/layers/fused_moe/layer.py: determine_expert_map"
+            ),
         )
     if d.serving.engine == SGLANG and moe.experts % ranks:
         return Refusal(

@@ -59,8 +59,9 @@ def longest_context(d: Deployment) -> Refusal | None:
     if context(d) <= d.model.max_position or engine not in variables:
         return None
     variable, file = variables[engine]
+    own = "" if engine == VLLM else ", SGLang's --context-length,"
     return Refusal(
-        f"--max-model-len {context(d):,} exceeds the {d.model.max_position:,} positions of "
+        f"--max-model-len {context(d):,}{own} exceeds the {d.model.max_position:,} positions of "
         f"{d.model.name}",
         f"lower it; {engine} takes it with {variable} alone",
         f"{engine} {version_of(d)} {file}",

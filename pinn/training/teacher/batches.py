@@ -34,7 +34,9 @@ def beyond_taught(batch: Batch) -> list[str]:
         ("cached tokens in all", cached, MAX_CACHED_TOKENS),
     )
     return [
-        f"{got:,} {what}, taught were up to {most:,}" for what, got, most in bounds if got > most
+        f"{got:,} {what}, learned from were at most {most:,}"
+        for what, got, most in bounds
+        if got > most
     ]
 
 

@@ -74,11 +74,12 @@ def test_surrogates_say_what_they_rest_on(run, kernels_folder, tmp_path):
     result = run("kernels", "show", kernels_folder)
     assert result.exit_code == 0, result.output
     assert "left out    nothing" in result.stdout
-    assert result.stdout.rstrip().endswith(", the present one")
+    assert result.stdout.rstrip().endswith(", as it is now")
     for name in ("kernels.json", "kernels.safetensors"):
         (tmp_path / name).write_bytes((kernels_folder / name).read_bytes())
     structure = json.loads((tmp_path / "kernels.json").read_text())
-    for code, shown in (("0" * 64, "0" * 16 + ", not the present one"), (None, "unknown")):
+    since = "0" * 16 + ", as it was then; it has changed since"
+    for code, shown in (("0" * 64, since), (None, "unknown")):
         metadata = structure["metadata"] | {"code": code}
         (tmp_path / "kernels.json").write_text(json.dumps(structure | {"metadata": metadata}))
         result = run("kernels", "show", tmp_path)

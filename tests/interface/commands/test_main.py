@@ -115,7 +115,8 @@ leave-one-model-out,all,network,ttft,30,16,21,40,1
 
 def test_results_are_shown_per_held_out_part_and_method(run, tmp_path):
     (tmp_path / "results.csv").write_text(RESULTS)
-    lines = run("results", tmp_path / "results.csv").stdout.splitlines()
+    whole = ("results", tmp_path / "results.csv", "--markdown")
+    lines = run(*whole).stdout.splitlines()
     assert lines[2:] == [
         "| held out | rows | network | peer |",
         "|---|---:|---:|---:|",
@@ -124,11 +125,14 @@ def test_results_are_shown_per_held_out_part_and_method(run, tmp_path):
         "| all | 30 | 9.8 / 11.7 | - |",
         "",
     ]
-    assert "dense" not in run("results", tmp_path / "results.csv", "--models-only").stdout
-    assert (
-        "| all | 30 | 16.0 / 21.0 |"
-        in run("results", tmp_path / "results.csv", "--metric", "ttft").stdout
-    )
+    assert "dense" not in run(*whole, "--models-only").stdout
+    assert "| all | 30 | 16.0 / 21.0 |" in run(*whole, "--metric", "ttft").stdout
+    screen = run("results", tmp_path / "results.csv").stdout.splitlines()
+    assert [line.split() for line in screen[2:5]] == [
+        ["left", "out", "rows", "network"],
+        ["org/b", "20", "8.0", "/", "9.0"],
+        ["all", "30", "9.8", "/", "11.7"],
+    ]
 
 
 def test_a_table_beside_a_checkpoint_has_to_be_its_own(run, refused, tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import io
 import time
 
 from pinn.specs.files import progress
-from pinn.specs.files.progress import counted, doing, shown
+from pinn.specs.files.progress import counted, doing, shown, still
 
 
 def wait_for(stream, text):
@@ -53,3 +53,20 @@ def test_short_work_says_nothing():
     with shown("pinn", stream):
         pass
     assert stream.getvalue() == ""
+
+
+def test_work_within_work_is_named_as_its_part():
+    stream = io.StringIO()
+    with shown("train", stream, first_s=0.01):
+        with shown("fold without llama", io.StringIO()):
+            doing("learning, epoch 3 of 10")
+            wait_for(stream, "train: fold without llama, learning, epoch 3 of 10, ")
+        doing("scoring")
+        wait_for(stream, "train: scoring, ")
+
+
+def test_how_long_work_goes_on(monkeypatch):
+    monkeypatch.setattr(progress.time, "monotonic", lambda: 100.0)
+    assert still(1, 4, 80.0) == "about 60 s still"
+    assert still(1, 4, -100.0) == "about 10 min still"
+    assert still(4, 4, 0.0) == "the last one"

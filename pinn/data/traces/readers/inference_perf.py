@@ -24,6 +24,7 @@ from pinn.errors import PinnError, printable
 from pinn.specs.documents import read_json, read_yaml
 from pinn.specs.files.read_report import ReadReport
 from pinn.specs.flags import given_flags
+from pinn.specs.schema_faults import first_fault
 from pinn.specs.serving import ServingSpec
 
 #: A reported ITL within this range of the true one counts two chunks per token, as inference-perf
@@ -133,8 +134,8 @@ def read_inference_perf(folder: Path) -> tuple[pd.DataFrame, ReadReport]:
         try:
             rows.append(read_report(file, content))
         except ValidationError as error:
-            where = ".".join(map(str, error.errors()[0]["loc"]))
-            refused[f"{error.errors()[0]['msg'].lower()}: {where}"] += 1
+            where, words = first_fault(error)
+            refused[f"{words}: {where}"] += 1
         except (AttributeError, TypeError, LookupError, ArithmeticError) as error:
             met = printable(error, 60) or type(error).__name__
             refused[f"a value that inference-perf does not write there ({met})"] += 1

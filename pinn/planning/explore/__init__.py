@@ -1,0 +1,1 @@
+"""A page that times steps in the browser, from coefficients of a few configurations."""

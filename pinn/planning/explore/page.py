@@ -1,0 +1,90 @@
+"""The page of a few servers, as one file that asks nobody."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
+
+from pinn.planning.explore.servers import Servers
+from pinn.specs.files.write import write_whole
+from pinn.specs.flags import flags_of
+from pinn.specs.serving import ServingSpec
+
+#: Read in this order: formulas, what is made of them, drawing, the page itself.
+_SCRIPTS = ("step_formulas.js", "predict.js", "chart.js", "explore.js")
+_PACKAGE = "pinn.planning.explore"
+#: Where the sliders stand at first.
+LOAD = {"inFlight": 32, "context": 0, "prompt": 1024, "output": 256}
+_BANDS = "Bands are 90 % intervals."
+
+
+def write_explore(servers: Servers, path: Path, source: str) -> None:
+    """Write the page.
+
+    Args:
+        servers: Of :func:`pinn.planning.explore.servers.find_servers`.
+        path: Of the file, which appears whole or not at all.
+        source: A sentence on where the coefficients are from.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, render(servers, source))
+
+
+def render(servers: Servers, source: str) -> str:
+    """The page's text."""
+    environment = Environment(
+        loader=PackageLoader(_PACKAGE, "."),
+        autoescape=select_autoescape(default=True, default_for_string=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    intervals = all(server["spread"] is not None for server in servers.found)
+    return environment.get_template("explore.html.j2").render(
+        model=servers.model,
+        engine="vLLM",
+        flags=", ".join(f"{name} {value}" for name, value in servers.flags.items()),
+        intervals=intervals,
+        bands=_BANDS if intervals else "",
+        source=source,
+        style=Markup(_text("explore.css")),
+        script=Markup("\n".join(map(_text, _SCRIPTS))),
+        data=Markup(_embedded(_data(servers))),
+    )
+
+
+def _data(servers: Servers) -> dict[str, Any]:
+    return {
+        "servers": servers.found,
+        "left_out": servers.left_out,
+        "load": LOAD,
+        "arguments": _arguments(servers),
+    }
+
+
+def _arguments(servers: Servers) -> str:
+    """Model and flags as a command line has them."""
+    options = {flag.name: flag.option for flag in flags_of(ServingSpec)}
+    words = ["--model", servers.model]
+    for name, value in servers.flags.items():
+        option = options.get(name, f"--{name.replace('_', '-')}")
+        if isinstance(value, bool):
+            words.append(option if value else option.replace("--", "--no-", 1))
+        else:
+            words += [option, str(value)]
+    return shlex.join(words)
+
+
+def _embedded(tree: Any) -> str:
+    """JSON that no text in it can end."""
+    return json.dumps(tree, allow_nan=False).replace("<", "\\u003c")
+
+
+def _text(name: str) -> str:
+    return (files(_PACKAGE) / name).read_text(encoding="utf-8")

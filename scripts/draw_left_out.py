@@ -1,0 +1,47 @@
+"""Draw measured against predicted times on what was left out: ``python scripts/draw_left_out.py``.
+
+From ``checkpoints/left_out/predictions.csv``: every measured deployment under one load, predicted
+by a network that saw neither its model nor its kernels. Another path than
+docs/images/left-out.png may follow.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pandas as pd
+
+from pinn.data.silicon import read_silicon
+from pinn.export.plot_style import png
+from pinn.research.report.agreement import agreement_figure
+
+ROOT = Path(__file__).resolve().parents[1]
+PREDICTIONS = ROOT / "checkpoints" / "left_out" / "predictions.csv"
+OUT = ROOT / "docs" / "images" / "left-out.png"
+
+
+def left_out_rows() -> pd.DataFrame:
+    """Measured and predicted times of every row, in seconds."""
+    measured = read_silicon()[0].rename(columns={"tpot_s": "tpot_measured_s"})
+    kept = measured[["row_id", "model", "gpu", "tpot_measured_s"]]
+    rows = kept.merge(pd.read_csv(PREDICTIONS), on="row_id", validate="one_to_one")
+    if len(rows) != len(kept):
+        raise SystemExit(f"{PREDICTIONS} lacks {len(kept) - len(rows)} of {len(kept)} rows")
+    return rows.assign(held_out=rows["model"])
+
+
+def main(out: Path = OUT) -> None:
+    rows = left_out_rows()
+    figure = agreement_figure(rows, "tpot")
+    assert figure is not None
+    out.write_bytes(png(figure))
+    errors = 100 * (rows["tpot_s"] / rows["tpot_measured_s"] - 1).abs()
+    print(
+        f"{out.name}: {len(rows)} rows of {rows['model'].nunique()} models, median error "
+        f"{errors.median():.1f} %"
+    )
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))
