@@ -142,26 +142,36 @@ def blis(
         list[Path] | None,
         typer.Option(
             "--workload",
-            help="What the configurations will serve, as of 'pinn simulate'. Repeatable. "
-            "[default: the six loads of the public serving runs]",
+            help="What the configurations will serve, as of 'pinn simulate': a vector of its own "
+            "beside those of steady loads from one request to saturation. Repeatable.",
         ),
     ] = None,
     checkpoint: Checkpoint = None,
     coefficients: CoefficientFiles = None,
     skip_invalid: SkipInvalid = False,
+    worst_error: Annotated[
+        float,
+        typer.Option(
+            "--worst-error",
+            min=0.0,
+            help="Refuse a configuration of whose step times BLIS's formula gets one more wrong "
+            "than by this share, with the vector that run.sh picks for such a batch.",
+        ),
+    ] = 0.25,
 ) -> None:
     """A folder per configuration that an unmodified BLIS runs as it is.
 
-    config.json, hardware.json, coefficients.yaml and run.sh, one whole command line: behind it goes
-    what BLIS shall serve. BLIS's own formula gets the vector that reproduces the step times best
-    over the batches of simulated loads; coefficients.LOAD.yaml is for one of them alone, and says
-    what it costs under the others.
+    config.json, hardware.json, coefficients and run.sh, one whole command line: behind it goes what
+    BLIS shall serve. BLIS's own formula gets the vector that reproduces the step times best over
+    the batches of a simulated load, and run.sh picks that of the load nearest to what it is given;
+    each file says what it costs under the others.
 
     Example:
       pinn export blis --configs 'model=Llama-3.1-8B gpu=H100' --out blis
     """
     rows = _asked_rows(configs, coefficients or [])
-    blis_of(rows, out, workload or [], checkpoint, coefficients or [], skip_invalid)
+    files = coefficients or []
+    blis_of(rows, out, workload or [], checkpoint, files, skip_invalid, worst_error)
 
 
 def blis_of(
@@ -171,30 +181,18 @@ def blis_of(
     checkpoint: Path | None,
     coefficients: list[Path],
     skip_invalid: bool,
+    worst_error: float,
 ) -> None:
     """Write the folders of configurations; arguments are the command's options."""
     from pinn.export.blis_files import write_summary
-    from pinn.export.blis_vectors import MIX
-    from pinn.export.blis_workloads import standard_loads
-    from pinn.simulator.workloads.load import load_workload
     from pinn.specs.files.progress import counted
 
     configured = _configured(rows, checkpoint, coefficients, skip_invalid)
-    loads = [load_workload(path) for path in workload] if workload else standard_loads()
-    counts = Counter([MIX, *(load.name for load in loads)])
-    twice = next((name for name, count in counts.items() if count > 1), None)
-    if twice is not None:
-        raise PinnError(
-            f"--workload: the name {twice!r} is taken by another load, or by that of all loads "
-            f"({MIX}), and files are named after loads: rename the file"
-        )
-    typer.echo(
-        f"loads: {', '.join(load.name for load in loads)}; errors: median |BLIS - surrogate|"
-    )
+    loads = _named_loads(workload)
     found = {}
     for row in counted(range(len(configured)), "configuration"):
         try:
-            found[row] = _write_blis(configured, row, loads, out)
+            found[row] = _write_blis(configured, row, loads, out, worst_error)
         except PinnError as error:
             if not skip_invalid:
                 raise PinnError(f"configuration {row + 1}: {error}") from error
@@ -204,19 +202,47 @@ def blis_of(
         _print_errors(list(found.values()))
 
 
+def _named_loads(files: list[Path]) -> list[Workload]:
+    """Loads of files, under names that files and a shell may have."""
+    import re
+    from dataclasses import replace
+
+    from pinn.export.blis_vectors import MIX
+    from pinn.export.blis_workloads import is_standard
+    from pinn.simulator.workloads.load import load_workload
+
+    loads = [load_workload(path) for path in files]
+    loads = [replace(w, name=re.sub(r"[^A-Za-z0-9._-]+", "-", w.name)) for w in loads]
+    counts = Counter([MIX, *(load.name for load in loads)])
+    taken = (name for name, count in counts.items() if count > 1 or is_standard(name))
+    twice = next(taken, None)
+    if twice is not None:
+        raise PinnError(
+            f"--workload: the name {twice!r} is taken by another load, by a steady one or by that "
+            f"of all loads ({MIX}), and files are named after loads: rename the file"
+        )
+    return loads
+
+
 def _write_blis(
-    configured: Configured, row: int, loads: list[Workload], out: Path
+    configured: Configured, row: int, loads: list[Workload], out: Path, worst_error: float
 ) -> list[BlisVector]:
     from pinn.export.blis_config import blis_kv_blocks
     from pinn.export.blis_files import write_configuration
     from pinn.export.blis_model import check_expressible
-    from pinn.export.blis_vectors import blis_vectors
-    from pinn.export.blis_workloads import mean_request_tokens
+    from pinn.export.blis_vectors import blis_vectors, typical_tokens, worst_taken
 
     check_expressible(configured.deployments[row])
-    blocks = blis_kv_blocks(configured.deployments[row], mean_request_tokens(loads))
+    blocks = blis_kv_blocks(configured.deployments[row], typical_tokens(configured, row, loads))
     vectors = blis_vectors(configured, row, loads)
-    write_configuration(configured, row, vectors, blocks, out)
+    worst = worst_taken(vectors)
+    if abs(worst.worst.error) > worst_error:
+        raise PinnError(
+            f"BLIS's formula would be off by {worst.worst} with the coefficients of {worst.load}, "
+            f"more than --worst-error {worst_error:g}: raise that, or take the Go adapter with "
+            "'pinn export table', which has no such error"
+        )
+    write_configuration(configured, row, vectors, blocks, out, worst_error)
     _print_vectors(configured, row, vectors)
     return vectors
 
@@ -226,28 +252,26 @@ def _print_vectors(configured: Configured, row: int, vectors: list[BlisVector]) 
 
     typer.echo(folder_name(configured, row))
     for v in vectors:
-        zeroed = ", ".join(v.projection.zeroed) or "none"
         typer.echo(
-            f"  {v.load:16} error {100 * v.projection.median_error:6.2f} %  mean step "
-            f"{v.mean_step_us:9.0f} us  arrival {v.alpha[0]:9.0f} us  zeroed: {zeroed}"
-            f"{'  overloaded' * v.overloaded}"
+            f"  {v.load:12} {v.taken[0]:6.1f} to {v.taken[1]:6.1f} decodes  median error "
+            f"{100 * v.projection.median_error:5.2f} %  worst {v.worst}"
+            f"{'  overloaded: not written' * v.overloaded}"
         )
 
 
 def _print_errors(found: list[list[BlisVector]]) -> None:
     import numpy as np
 
-    from pinn.export.blis_vectors import MIX, own_errors
+    from pinn.export.blis_vectors import MIX, worst_taken
 
-    own = [float(np.median(own_errors(vectors))) for vectors in found]
-    lines = {"a vector per load": own}
-    mixed = [v.projection.median_error for vectors in found for v in vectors if v.load == MIX]
-    if mixed:
-        lines["one for all loads"] = mixed
-    for name, errors in lines.items():
+    mixed = [v for vectors in found for v in vectors if v.load == MIX]
+    picked = [worst_taken(vectors) for vectors in found]
+    for name, each in (("as run.sh picks", picked), ("one for all loads", mixed)):
+        worst = max(each, key=lambda v: abs(v.worst.error))
+        median = 100 * np.median([abs(v.worst.error) for v in each])
         typer.echo(
-            f"{name}: median over {len(errors)} configurations {100 * np.median(errors):.2f} %, "
-            f"worst {100 * max(errors):.2f} %"
+            f"worst batch, {name}: median over {len(found)} configurations {median:.1f} %, worst "
+            f"{worst.worst}"
         )
 
 
