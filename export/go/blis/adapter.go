@@ -13,8 +13,8 @@ import (
 	"github.com/inference-sim/inference-sim/sim"
 )
 
-// Adapter is a sim.LatencyModel, and that of older trees, for one simulated engine. As BLIS asks
-// it, it is not for concurrent use.
+// Adapter is a sim.LatencyModel for one simulated engine. As BLIS asks it, it is not for concurrent
+// use.
 type Adapter struct {
 	model         *pinn.Model
 	tokensPerStep int64
@@ -39,14 +39,15 @@ func SharedKeys(count func(batch []*sim.Request) int64) Option {
 	return func(a *Adapter) { a.sharedKeys = count }
 }
 
-// New wraps a model; the adapter gets a clone of its own. It panics for a model that speculates,
-// since a request has one token of each step in BLIS.
-func New(model *pinn.Model, options ...Option) *Adapter {
+// New wraps a model; the adapter gets a clone of its own.
+//
+// It fails for a model that speculates, since a request has one token of each step in BLIS.
+func New(model *pinn.Model, options ...Option) (*Adapter, error) {
 	config := model.Row().Config
 	if drafts := model.Row().Drafts; drafts != nil {
-		panic(fmt.Sprintf("BLIS decodes one token of a request in a step, and speculative_config %s "+
-			"verifies %d: leave it out, or take 'pinn simulate'",
-			config["speculative_config"], drafts.Tokens+1))
+		return nil, fmt.Errorf("BLIS decodes one token of a request in a step, and speculative_config "+
+			"%s verifies %d: leave it out, or take 'pinn simulate'",
+			config["speculative_config"], drafts.Tokens+1)
 	}
 	a := &Adapter{
 		model:         model.Clone(),
@@ -56,7 +57,21 @@ func New(model *pinn.Model, options ...Option) *Adapter {
 	for _, option := range options {
 		option(a)
 	}
-	return a
+	return a, nil
+}
+
+// Load makes an adapter of a table's only row of what a simulation serves, so that the table of
+// another model is refused.
+//
+// It fails where the file cannot be read, a name is empty or no row or several fit.
+func Load(table, model, gpu string, tensorParallel int, options ...Option) (*Adapter, error) {
+	found, err := pinn.LoadModel(table, map[string]string{
+		"model": model, "gpu": gpu, "tensor_parallel_size": strconv.Itoa(tensorParallel),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return New(found, options...)
 }
 
 func number(text string, otherwise int64) int64 {
@@ -68,28 +83,43 @@ func number(text string, otherwise int64) int64 {
 
 // StepTime is the busy-loop time of the step of a batch, at least 1. What the batch's decodes have
 // in common of their prompts is read once, as far as the GPU's cache holds it. It allocates nothing,
-// but where prompts share blocks and other requests decode than in the last step.
+// but where a request decodes whose arrival [Adapter.QueueingTime] was not told.
 func (a *Adapter) StepTime(batch []*sim.Request) int64 {
 	sums := a.model.NewSums()
+	followed := a.prompts.alike && a.sharedKeys == nil
+	at := 0
 	for rest := batch; len(rest) > 0; {
-		rest = rest[addDecodes(&sums, rest):]
-		if len(rest) > 0 {
-			r := rest[0]
+		count := 0
+		if followed {
+			count = addFollowed(&sums, rest, a.prompts.decodes[at:], a.prompts.longest)
+			at += count
+		} else {
+			count = addDecodes(&sums, rest)
+		}
+		if rest = rest[count:]; len(rest) == 0 {
+			break
+		}
+		if r := rest[0]; !decodes(r) {
 			cached := r.ProgressIndex
 			if cached == 0 {
 				cached = a.cachedPrefix(r)
 			}
 			sums.AddPrefill(cached, int64(r.NumNewTokens))
-			rest = rest[1:]
+		} else {
+			sums.AddDecode(r.ProgressIndex)
+			a.prompts.follow(rest, at, a.blockSize)
+			at++
 		}
+		rest = rest[1:]
 	}
 	if sums.PrefillCached > 0 && sums.PrefillTokens+sums.DecodeRequests == a.tokensPerStep {
 		a.forgetLast(&sums, batch)
 	}
 	if a.sharedKeys != nil {
 		sums.Reread(a.sharedKeys(batch))
-	} else if a.prompts.alike {
-		a.model.Share(&sums, a.prompts.sharedKeys(batch, a.blockSize, sums.PrefillRequests > 0))
+	} else if followed {
+		a.prompts.end(at)
+		a.model.Share(&sums, a.prompts.shared*a.blockSize)
 	}
 	return a.model.StepTimeOf(&sums)
 }
@@ -112,16 +142,48 @@ func addDecodes(sums *pinn.Sums, batch []*sim.Request) int {
 		context += batch[count].ProgressIndex
 		bits |= batch[count].ProgressIndex
 	}
-	context += int64(count)
+	addRun(sums, batch[:count], context, bits)
+	return count
+}
+
+// addFollowed is addDecodes as far as the decodes are those of the last step. One that has more
+// tokens than the longest prompt has its own behind it.
+func addFollowed(sums *pinn.Sums, batch, last []*sim.Request, longest int64) int {
+	var context, bits int64
+	count := 0
+	last = last[:min(len(last), len(batch))]
+	for ; count+4 <= len(last); count += 4 {
+		four, same := batch[count:count+4:count+4], last[count:count+4:count+4]
+		a, b, c, d := four[0], four[1], four[2], four[3]
+		if a != same[0] || b != same[1] || c != same[2] || d != same[3] {
+			break
+		}
+		i, j, k, l := a.ProgressIndex, b.ProgressIndex, c.ProgressIndex, d.ProgressIndex
+		if (i-longest)|(j-longest)|(k-longest)|(l-longest) < 0 && !(decodes(a) && decodes(b) && decodes(c) && decodes(d)) {
+			break
+		}
+		context += i + j + (k + l)
+		bits |= i | j | (k | l)
+	}
+	for ; count < len(last) && batch[count] == last[count] && decodes(batch[count]); count++ {
+		context += batch[count].ProgressIndex
+		bits |= batch[count].ProgressIndex
+	}
+	addRun(sums, batch[:count], context, bits)
+	return count
+}
+
+// addRun counts decodes whose progress adds up to context and has such bits.
+func addRun(sums *pinn.Sums, decodes []*sim.Request, context, bits int64) {
+	context += int64(len(decodes))
 	near := int64(0)
 	if window := sums.Window(); window > 0 {
 		near = context
 		if bits >= window { // else no context is as long
-			near -= beyond(window, batch[:count])
+			near -= beyond(window, decodes)
 		}
 	}
-	sums.AddDecodes(int64(count), context, near)
-	return count
+	sums.AddDecodes(int64(len(decodes)), context, near)
 }
 
 // decodes tells whether a request has its prompt behind it.
@@ -175,9 +237,3 @@ func (a *Adapter) OutputTokenProcessingTime() int64 { return 0 }
 
 // PostDecodeFixedOverhead is the time once at completion.
 func (a *Adapter) PostDecodeFixedOverhead() int64 { return a.model.PostDecodeFixedOverhead() }
-
-// SchedulingProcessingTime is asked by older trees only; it is in QueueingTime already.
-func (a *Adapter) SchedulingProcessingTime() int64 { return 0 }
-
-// PreemptionProcessingTime is asked by older trees only: per preemption, of the mean prompt.
-func (a *Adapter) PreemptionProcessingTime() int64 { return a.model.PreemptionProcessingTime() }

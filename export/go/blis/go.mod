@@ -1,6 +1,6 @@
 module example.com/pinn/export/go/blis
 
-go 1.22
+go 1.23
 
 require (
 	example.com/pinn/export/go/pinn v0.0.0
