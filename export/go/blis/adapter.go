@@ -21,6 +21,7 @@ type Adapter struct {
 	blockSize     int64
 	sharedKeys    func(batch []*sim.Request) int64
 	prompts       prompts
+	inFlight      int64 // requests that have arrived and not completed
 }
 
 // An Option tells an adapter of the engine that it is for.
@@ -219,8 +220,8 @@ func (a *Adapter) forgetLast(sums *pinn.Sums, batch []*sim.Request) {
 }
 
 // QueueingTime is all that happens to a request before its first token beside BLIS's own queue and
-// steps. vLLM plans a batch while the one before runs, so that a newcomer waits for one step more
-// than in BLIS.
+// steps. vLLM plans a batch while the one before runs, so that a newcomer to a busy engine waits for
+// one step more than in BLIS.
 //
 // Here the adapter sees every prompt and whether any begins like another: only then are steps
 // searched for keys that decodes share.
@@ -228,12 +229,16 @@ func (a *Adapter) QueueingTime(req *sim.Request) int64 {
 	if a.model.Row().PrefixCaching {
 		a.prompts.arrive(req, a.blockSize)
 	}
-	return a.model.FirstTokenDelay(float64(len(req.InputTokens)))
+	a.inFlight++
+	return a.model.FirstTokenDelay(float64(len(req.InputTokens)), a.inFlight > 1)
 }
 
 // OutputTokenProcessingTime is 0: BLIS would add it to every gap between tokens, but the API server
 // works on a token while the engine makes the next one.
 func (a *Adapter) OutputTokenProcessingTime() int64 { return 0 }
 
-// PostDecodeFixedOverhead is the time once at completion.
-func (a *Adapter) PostDecodeFixedOverhead() int64 { return a.model.PostDecodeFixedOverhead() }
+// PostDecodeFixedOverhead is the time once at completion, which is when BLIS asks for it.
+func (a *Adapter) PostDecodeFixedOverhead() int64 {
+	a.inFlight = max(a.inFlight-1, 0)
+	return a.model.PostDecodeFixedOverhead()
+}

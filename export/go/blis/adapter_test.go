@@ -181,13 +181,18 @@ func TestQueueingTimeHoldsWhatIsMissingBeforeTheFirstToken(t *testing.T) {
 	adapter := adapted(t, model)
 	newcomer := request(0, 0, 500)
 	idle := adapter.QueueingTime(newcomer)
-	if want := model.FirstTokenDelay(500); idle != want || idle < 1 {
+	if want := model.FirstTokenDelay(500, false); idle != want || idle < 1 {
 		t.Errorf("before the first step: %d us, want %d us", idle, want)
 	}
 	batch := []*sim.Request{request(700, 1, 500)}
 	us := adapter.StepTime(batch)
 	if busy := adapter.QueueingTime(newcomer); busy < idle+us-1 || busy > idle+2*us {
 		t.Errorf("beside steps of %d us: %d us, idle %d us", us, busy, idle)
+	}
+	adapter.PostDecodeFixedOverhead()
+	adapter.PostDecodeFixedOverhead()
+	if alone := adapter.QueueingTime(newcomer); alone >= idle+us-1 {
+		t.Errorf("an engine that serves nobody else makes it wait: %d us, at first %d us", alone, idle)
 	}
 	if got := adapter.OutputTokenProcessingTime(); got != 0 {
 		t.Errorf("the server's work on a token is in every gap: %d us", got)

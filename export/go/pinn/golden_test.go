@@ -128,8 +128,8 @@ func TestRegistryIsPythons(t *testing.T) {
 		"step_features":    names(StepFeatures()),
 		"request_features": names(RequestFeatures()),
 		"costs":            costs,
-		"descriptors":      descriptorNames[:],
-		"rates":            rateNames[:],
+		"descriptors":      descriptorNames,
+		"rates":            rateNames,
 	} {
 		if want := manifest.Registry[part]; !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: Go implements\n%v, Python\n%v", part, got, want)

@@ -130,10 +130,11 @@ func (m *Model) QueueingTime(req *Request) int64 {
 
 // FirstTokenDelay is all that comes before a request's first token beside its waiting and its
 // steps, for a simulator that asks for nothing else and plans no batch ahead: the phases from
-// arrival to first token, and one mean step, which vLLM's asynchronous scheduling costs a newcomer.
-func (m *Model) FirstTokenDelay(promptTokens float64) int64 {
+// arrival to first token and, if others are being served, one mean step, which vLLM's asynchronous
+// scheduling costs a newcomer.
+func (m *Model) FirstTokenDelay(promptTokens float64, besideOthers bool) int64 {
 	s := Situation{PromptTokens: promptTokens, StepSeconds: m.stepSeconds}
-	return microseconds(m.stepSeconds + m.row.phaseSeconds(ArrivalToQueue, s) +
+	return microseconds(m.stepSeconds*truth(besideOthers) + m.row.phaseSeconds(ArrivalToQueue, s) +
 		m.row.phaseSeconds(QueueToSchedule, s) + m.row.phaseSeconds(ScheduleToFirstToken, s))
 }
 

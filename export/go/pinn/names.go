@@ -44,8 +44,9 @@ const fewNames = 5
 // few of many names: the most alike to one first.
 func few(names []string, near string) string {
 	alike := func(name string) (shared int) {
-		for i := range max(len(plain(near))-1, 0) {
-			if strings.Contains(plain(name), plain(near)[i:i+2]) {
+		a, b := plain(name[strings.LastIndex(name, "/")+1:]), plain(near)
+		for i := range len(b) {
+			if strings.HasPrefix(a, b[:i+1]) || i > 0 && strings.Contains(a, b[i-1:i+1]) {
 				shared++
 			}
 		}

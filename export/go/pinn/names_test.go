@@ -57,7 +57,7 @@ func TestUnknownNamesAreToldTheNearest(t *testing.T) {
 	_, gpuInSpecs := specs.Deploy("Llama-3.1-8B", "H900", Serving{})
 	_, model := specs.Deploy("Qwen3-30B", "H100", Serving{})
 	for want, err := range map[string]error{
-		"have H100-SXM": gpuInTable, "among H100-SXM": gpuInSpecs, "among Qwen/Qwen3-30B-A3B": model,
+		"have H100-SXM": gpuInTable, "H100-SXM, ": gpuInSpecs, "among Qwen/Qwen3-30B-A3B": model,
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) || len(err.Error()) > 300 {
 			t.Errorf("expected %q in few words, got %v", want, err)

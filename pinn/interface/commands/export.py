@@ -55,6 +55,17 @@ def _root() -> None:
 def onnx(
     out: Annotated[Path, typer.Option("--out", help="Folder for the two graphs.")],
     checkpoint: Checkpoint = None,
+    inputs: Annotated[
+        Path | None,
+        typer.Option("--inputs", help="JSON file to write: inputs of both graphs, and the result."),
+    ] = None,
+    configs: Annotated[
+        str,
+        typer.Option("--configs", help="The one configuration of --inputs, as of 'export table'."),
+    ] = "model=Llama-3.1-8B gpu=H100",
+    batch: Annotated[
+        str, typer.Option("--batch", help="The batch of --inputs, as of 'pinn coefficients'.")
+    ] = "32 decode @ 700",
 ) -> None:
     """The network and the step time as ONNX graphs.
 
@@ -62,7 +73,7 @@ def onnx(
     features and beta to step times; names, units and provenance are in their metadata.
 
     Example:
-      pinn export onnx --out export/onnx
+      pinn export onnx --out export/onnx --inputs inputs.json
     """
     from pinn.coefficients.checkpoint import load_checkpoint
     from pinn.export.onnx_graphs import export_onnx
@@ -73,6 +84,19 @@ def onnx(
     loaded = load_checkpoint(path)
     for written in export_onnx(loaded, checkpoint_provenance(path, loaded.metadata), out):
         typer.echo(f"{written.stat().st_size:10,} bytes  {written}")
+    if inputs is not None:
+        _write_inputs(inputs, configs, batch, path)
+
+
+def _write_inputs(path: Path, configs: str, batch: str, checkpoint: Path) -> None:
+    from pinn.export.onnx_inputs import write_inputs
+
+    rows = _rows(configs)
+    if len(rows) != 1:
+        raise PinnError(f"--inputs is for one configuration, and --configs gives {len(rows)}")
+    found = write_inputs(_configured(rows, checkpoint, [], False), batch, path)
+    name = f"{found['configuration']['model']} on {found['configuration']['gpu']}"
+    typer.echo(f"inputs of {name}, {batch}: {path}; the graphs give {found['step_time_us']} us")
 
 
 @app.command()
@@ -306,6 +330,7 @@ def specs(
 
     found = [load_model(name) for name in counted(model or list_models(), "model")]
     models = found if model else [m for m in found if m.is_plain]
+    others = [m.name for m in found if m not in models]
     if quantization is not None:
         models = [
             replace(with_precision(m, quantization), name=f"{m.name}@{quantization}")
@@ -314,6 +339,11 @@ def specs(
     gpus = [load_gpu(name) for name in gpu or list_gpus()]
     write_specs(specs_document(models, gpus), out)
     typer.echo(f"{len(models):8} models and {len(gpus)} GPUs written to {out}")
+    if others:
+        typer.echo(
+            f"{len(others):8} left out, whose recurrent, sparse or cross-attention layers reach Go "
+            f"by 'pinn export table': {', '.join(others)}"
+        )
 
 
 def _configured(

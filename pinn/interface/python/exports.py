@@ -83,7 +83,7 @@ def export_blis(
 
 def export_onnx(out: str | Path, *, checkpoint: str | Path | None = None) -> None:
     """Write the network and the step time as ONNX graphs into a folder: ``pinn export onnx``."""
-    _quietly(command.onnx, Path(out), path_or_none(checkpoint))
+    _quietly(command.onnx, Path(out), path_or_none(checkpoint), None, "", "")
 
 
 def export_specs(
