@@ -14,6 +14,7 @@ from pinn.export.blis_config import blis_config, blis_flags, blis_hardware
 from pinn.export.blis_features import BASIS
 from pinn.export.blis_model import blis_model
 from pinn.export.blis_vectors import MIX, BlisVector
+from pinn.export.blis_workloads import is_standard
 from pinn.export.configured import Configured
 from pinn.specs.files.csv_cells import write_rows
 from pinn.specs.files.write import write_whole
@@ -141,6 +142,8 @@ def run_script(
     flags = blis_flags(deployment, kv_blocks)
     windowed = deployment.model.window_tokens is not None
     names = [v.load for v in vectors if not v.overloaded]
+    steady = [name for name in names if is_standard(name)]
+    given = names[len(steady) :]
     (mix,) = (v for v in vectors if v.load == MIX)
     off = abs(mix.worst.error)
     lost = [
@@ -158,9 +161,8 @@ def run_script(
         blocks=kv_blocks,
         otherwise=MIX if off <= worst_error else "",
         off=f"{100 * off:.0f}",
-        cases=" | ".join(names),
         lost="".join(lost),
-        choices=f"{', '.join(names[:-1])} or {names[-1]}",
+        choices=", ".join([f"{names[0]} to {names[len(steady) - 1]} (loads.csv)", *given]),
         flags=" \\\n".join(f"  --{name} {shlex.quote(value)}" for name, value in flags.items()),
     )
 

@@ -71,13 +71,14 @@ BEGIN {
 		text = part[i]
 		item = text ~ /^[ \t]*- /
 		sub(/^[ \t]*(- *)?/, "", text)
+		if (item && section == "clients") { close_client(); open = 1 }
 		if (text !~ /:/) continue
 		key = value = text
 		sub(/:.*/, "", key); sub(/^[^:]*:[ \t]*/, "", value)
 		gsub(/["' \t]/, "", key); gsub(/["' \t]/, "", value)
 		if (key ~ /^(cohorts|servegen_data|lifecycle|multi_turn|think_time_us)$/) unknown = 1
 		if (key ~ /^(clients|inference_perf)$/) section = key
-		if (item && section == "clients") { close_client(); open = 1 }
+		if (key == "clients") open = value ~ /^\[/
 		if (key ~ /^(input|output)_distribution$/) {
 			close_lengths(); side = substr(key, 1, index(key, "_") - 1)
 			mean = mu = sigma = weighted = weights = 0

@@ -24,8 +24,10 @@ done
 
 choices='{choices}'
 case ${{LOAD:-}} in
-  '' | {cases}) ;;
-{lost}  *) fail "there is no LOAD=$LOAD: use $choices" ;;
+  '') ;;
+{lost}  load) fail "there is no LOAD=$LOAD: use $choices" ;; # the name of the column
+  *) cut -d, -f1 "$here/loads.csv" | grep -qxF -e "$LOAD" ||
+    fail "there is no LOAD=$LOAD: use $choices" ;;
 esac
 [ -r "${{spec:-/dev/null}}" ] || fail "$spec cannot be read: give --workload-spec a file"
 found=$(awk -v table="$here/loads.csv" -v load="${{LOAD:-}}" -v otherwise={otherwise} \

@@ -1,7 +1,7 @@
 // Package blis makes a pinn latency model one of BLIS's.
 //
 // BLIS's module is not needed to build or test this package: go.mod replaces it by the small model
-// of its engine in the folder simulator.
+// of its engine that the tests bring.
 package blis
 
 import (

@@ -9,5 +9,5 @@ require (
 
 replace example.com/pinn/export/go/pinn => ../pinn
 
-// The signatures alone; remove this line, and 'go get' a version, to build against BLIS itself.
-replace github.com/inference-sim/inference-sim => ./simulator
+// A small model of its engine, for tests; drop this line, and 'go get' a version, for BLIS itself.
+replace github.com/inference-sim/inference-sim => ../../../tests/export/blis_engine/simulator

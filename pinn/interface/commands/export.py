@@ -273,14 +273,16 @@ def _write_blis(
 
 def _print_vectors(configured: Configured, row: int, vectors: list[BlisVector]) -> None:
     from pinn.export.blis_files import folder_name
+    from pinn.export.blis_vectors import worst_taken
+    from pinn.export.blis_workloads import is_standard
 
     typer.echo(folder_name(configured, row))
-    for v in vectors:
-        typer.echo(
-            f"  {v.load:12} {v.taken[0]:6.1f} to {v.taken[1]:6.1f} decodes  median error "
-            f"{100 * v.projection.median_error:5.2f} %  worst {v.worst}"
-            f"{'  overloaded: not written' * v.overloaded}"
-        )
+    steady = [v for v in vectors if is_standard(v.load)]
+    named = {f"{len(steady)} steady loads": worst_taken(vectors)}
+    named |= {v.load: v for v in vectors if v not in steady}
+    for name, v in named.items():
+        note = "overloaded: not written" if v.overloaded else f"worst batch {v.worst}"
+        typer.echo(f"  {name:16} {note}")
 
 
 def _print_errors(found: list[list[BlisVector]]) -> None:
