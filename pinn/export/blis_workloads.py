@@ -91,7 +91,8 @@ def standard_loads(latency: LinearLatency, lengths: Lengths) -> list[Workload]:
     counts = np.unique(np.geomspace(1, most, _TRIED).astype(int))
     rates = [rate_per_s(latency, lengths, float(n)) for n in counts]
     last = max(float(np.interp(_LAST * max(rates), rates, counts)), 2.0)
-    between = [_APART**i for i in range(1, 20) if _APART ** (i + 0.5) < last]
+    apart = (_APART**i for i in range(1, 20))
+    between = [n for n in apart if n * _APART**0.5 < last and round(n) < round(last)]
     return [
         steady_load(latency, lengths, n)
         for n in (_FIRST, *between, last, *([most] if most > last + 1 else []))

@@ -244,7 +244,7 @@ inference_perf:
     "text",
     [
         "cohorts: []\n" + BLOCKS,
-        BLOCKS.replace("rate_fraction", "lifecycle: {}\n    rate_fraction"),
+        BLOCKS.replace("rate_fraction", "lifecycle: []\n    rate_fraction"),
         "aggregate_rate: 3\n",
         BLOCKS.replace("{kind}", "pareto_lognormal"),
     ],
