@@ -26,7 +26,7 @@ PROMPTS, OUTPUT_TOKENS = (128, 384, 640, 1024, 2048), 256
 #: Contexts of the guard's decodes over the length of a prompt.
 _CONTEXTS = (0.5, 1.25, 3.0)
 #: Every number of decodes up to here is in a guard, then about so many more.
-_EACH, _SPREAD = 16, 40
+_EACH, _SPREAD = 16, 60
 
 
 @dataclass(frozen=True)
@@ -91,27 +91,44 @@ def step_us(
     return first + max(decodes - low, 0.0) * (second - first)
 
 
-def guard(
-    latency: LinearLatency, lengths: Lengths, least: float, most: float
-) -> tuple[Timed, Float[np.ndarray, "batches 2"]]:
-    """Batches from so few to so many decodes, and of each its decodes and prompt tokens.
+@dataclass(frozen=True)
+class Guard:
+    """Batches of so many decodes, beside a prompt or not.
+
+    Attributes:
+        batches: What BLIS and the surrogate make of them.
+        shapes: Decodes and prompt tokens of each.
+    """
+
+    batches: Timed
+    shapes: Float[np.ndarray, "batches 2"]
+
+    def within(self, least: float, most: float) -> Guard:
+        """Those from so few to so many decodes."""
+        decodes = self.shapes[:, 0]
+        rows = np.flatnonzero((decodes >= np.floor(least)) & (decodes <= np.ceil(most)))
+        return Guard(self.batches[rows], self.shapes[rows])
+
+
+def guard(latency: LinearLatency, lengths: Lengths) -> Guard:
+    """Batches of one decode to as many as may run.
 
     Contexts are half, 1.25 times and three times a prompt, which stands beside the decodes or not;
     shorter where the model or the step's tokens ask for it.
     """
     prompt = lengths.prompt
     longest, recipe = max_model_len(latency.deployment) - 1, latency.deployment.recipe
-    low, high = max(int(np.floor(least)), 1), max(int(np.ceil(most)), 1)
-    spread = np.geomspace(low, max(high, low), _SPREAD).round().astype(int)
-    counts = sorted({*spread.tolist(), *range(low, min(high, _EACH) + 1)})
+    most = recipe.max_requests
+    spread = np.geomspace(1, most, _SPREAD).round().astype(int)
+    counts = sorted({*spread.tolist(), *range(1, min(most, _EACH) + 1)})
     shapes, batches = [], []
     for n in counts:
         for new in {0, min(prompt, recipe.token_budget - n)}:
-            decodes = n - (new > 0 and n == recipe.max_requests)
+            decodes = n - (new > 0 and n == most)
             if new < 0 or decodes < 1:
                 continue
             for share in _CONTEXTS:
                 context = min(round(share * prompt), longest)
                 shapes.append((decodes, new))
                 batches.append(Batch.decode(decodes, context) + Batch.prefill(int(new > 0), new))
-    return timed(latency, batches), np.array(shapes, float)
+    return Guard(timed(latency, batches), np.array(shapes, float))

@@ -8,7 +8,7 @@ from itertools import chain
 
 import numpy as np
 
-from pinn.export.blis_batches import Lengths, guard, request_lengths, step_us
+from pinn.export.blis_batches import Guard, Lengths, guard, request_lengths, step_us
 from pinn.export.blis_projection import Projection, joined, project
 from pinn.export.blis_workloads import Seen, is_standard, mean_lengths, observe, standard_loads
 from pinn.export.configured import Configured
@@ -122,10 +122,12 @@ def blis_vectors(
     for steady in classes:
         # Between two loads both are taken, so that each is good up to its neighbours.
         ends = [1.0, *(one.decodes for one in steady), most]
+        guarded = guard(latency, steady[0].lengths)
         for one, low, high in zip(steady, ends, ends[2:], strict=False):
-            found.append(_vector(latency, one, kept, (min(low, high), high)))
-    found += [_vector(latency, one, kept, (1.0, most)) for one in given]
-    return [*found, _vector(latency, _together(kept), kept, (1.0, most))]
+            found.append(_vector(latency, one, kept, guarded, (min(low, high), high)))
+    for one in (*given, _together(kept)):
+        found.append(_vector(latency, one, kept, guard(latency, one.lengths), (1.0, most)))
+    return found
 
 
 def _steady(latency: LinearLatency, lengths: Lengths) -> list[Seen]:
@@ -141,17 +143,18 @@ def _decodes(one: Seen) -> float:
 
 
 def _vector(
-    latency: LinearLatency, one: Seen, loads: Sequence[Seen], taken: tuple[float, float]
+    latency: LinearLatency,
+    one: Seen,
+    loads: Sequence[Seen],
+    guarded: Guard,
+    taken: tuple[float, float],
 ) -> BlisVector:
-    deployment = latency.deployment
-    everything = (1.0, float(deployment.recipe.max_requests))
+    deployment, asked = latency.deployment, guarded.within(*taken)
     # Step times of experts are too bent for one line through all of them.
-    most = taken if deployment.model.moe else everything
-    guarded, _ = guard(latency, one.lengths, *most)
-    projection = project(one.batches, guarded)
+    kept = asked if deployment.model.moe else guarded
+    projection = project(one.batches, kept.batches)
     beta = projection.beta
-    asked, shapes = guard(latency, one.lengths, *taken)
-    errors = asked.errors(beta)
+    errors, shapes = asked.batches.errors(beta), asked.shapes
     at = int(np.abs(errors).argmax())
     completion_us = latency.post_decode_fixed_overhead() / MICROSECOND
     alpha = (one.first_token_delay_us, completion_us, 0.0)

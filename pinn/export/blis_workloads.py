@@ -31,7 +31,7 @@ WAITING = 0.005
 #: rate that saturates.
 _FIRST, _APART, _LAST = 0.7, 1.7, 0.95
 #: Numbers of decodes among which the last is looked for.
-_TRIED = 60
+_TRIED = 24
 _NAME = "decodes-"
 #: Lengths are uniform between these shares of the mean ones.
 _LENGTHS = (0.5, 1.5)
@@ -89,8 +89,9 @@ def standard_loads(latency: LinearLatency, lengths: Lengths) -> list[Workload]:
     """
     most = most_decodes(latency, lengths)
     counts = np.unique(np.geomspace(1, most, _TRIED).astype(int))
-    rates = [rate_per_s(latency, lengths, float(n)) for n in counts]
-    last = max(float(np.interp(_LAST * max(rates), rates, counts)), 2.0)
+    # Steps beyond the largest graph may give fewer tokens than some below it.
+    rates = np.maximum.accumulate([rate_per_s(latency, lengths, float(n)) for n in counts])
+    last = max(float(np.interp(_LAST * rates[-1], rates, counts)), 2.0)
     apart = (_APART**i for i in range(1, 20))
     between = [n for n in apart if n * _APART**0.5 < last and round(n) < round(last)]
     return [

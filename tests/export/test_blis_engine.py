@@ -151,12 +151,13 @@ def test_no_batch_is_off_by_more_than_a_file_says(configured, vectors):
     worst = {}
     for row, deployment in enumerate(configured.deployments):
         latency = latency_of(configured, row)
+        guards = {vector.lengths: guard(latency, vector.lengths) for vector in vectors[row]}
         for vector in vectors[row]:
-            batches, shapes = guard(latency, vector.lengths, *vector.taken)
-            errors = np.abs(batches.errors(vector.projection.beta))
+            asked = guards[vector.lengths].within(*vector.taken)
+            errors = np.abs(asked.batches.errors(vector.projection.beta))
             assert abs(vector.worst.error) == errors.max()
             at = (vector.worst.decodes, vector.worst.prompt_tokens)
-            assert at in {tuple(map(int, shape)) for shape in shapes}
+            assert at in {tuple(map(int, shape)) for shape in asked.shapes}
             kind = "dense" if deployment.model.moe is None else "experts"
             kind += " mix" if vector.load == MIX else ""
             worst[kind] = max(worst.get(kind, 0.0), errors.max())
