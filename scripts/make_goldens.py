@@ -1,4 +1,4 @@
-"""Write the golden vectors of the Go package anew: ``make goldens``.
+"""Write the golden vectors of the Go package and the results on its pages anew: ``make goldens``.
 
 They come from the checkpoint in the repository, so this has to run after every change of it, of a
 feature registry, of the embedding or of the datasheet costs.
@@ -19,6 +19,7 @@ sys.path.append(str(ROOT / "tests" / "export"))
 
 def main() -> None:
     from goldens import write_goldens
+    from printed import write_printed
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
@@ -31,6 +32,8 @@ def main() -> None:
     for path in sorted(options.out.iterdir()):
         if path.is_file():
             print(f"{path.stat().st_size:10,} bytes  {path.name}")
+    for path in write_printed():
+        print(f"{path.name}: what its commands print is new")
 
 
 if __name__ == "__main__":

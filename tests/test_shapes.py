@@ -14,7 +14,7 @@ from pinn.coefficients.configurations import make_deployment
 from pinn.coefficients.loss import log_huber
 from pinn.data.traces.batches import knowledge_levels
 from pinn.evaluation.metrics import error_summary
-from pinn.export.blis_projection import step_errors
+from pinn.export.blis_projection import Timed
 from pinn.kernels.lattice import isotonic
 from pinn.measure.program.batches import Limits
 from pinn.measure.simulated import SimulatedEngine
@@ -43,7 +43,7 @@ WRONG = {
     "trust": lambda: weighted_quantile(TWO, THREE, 0.5),
     "training": lambda: KnownSteps(ROW, THREE),
     "evaluation": lambda: error_summary(TWO, THREE),
-    "export": lambda: step_errors(ROW, THREE, THREE),
+    "export": lambda: Timed(ROW, THREE),
     "planning": lambda: statistic(TWO, np.ones(3, int), 50.0),
     "research": lambda: Bases({}, ROW, THREE),
 }

@@ -14,27 +14,19 @@ from pinn.export.blis_config import blis_config, blis_flags, blis_hardware
 from pinn.export.blis_features import BASIS
 from pinn.export.blis_model import blis_model
 from pinn.export.blis_vectors import MIX, BlisVector
+from pinn.export.blis_workloads import is_standard
 from pinn.export.configured import Configured
 from pinn.specs.files.csv_cells import write_rows
 from pinn.specs.files.write import write_whole
 
 #: State of BLIS that the files are for.
 BLIS_STATE = "inference-sim of August 2026"
+ALPHA = ("alpha_arrival_us", "alpha_completion_us", "alpha_output_token_us")
+#: What a batch may be off by at most without being asked for.
+WORST_ERROR = 0.25
 
-_RUN = """\
-#!/bin/sh
-# {title}. What BLIS shall serve goes behind it:
-#   ./run.sh --workload-spec LOAD.yaml
-# BLIS names its program (blis on the path by default). Coefficients are {default}; LOAD
-# names one of {loads} to take its own.
-{note}here=$(cd "$(dirname "$0")" && pwd)
-exec "${{BLIS:-blis}}" run \\
-{flags} \\
-  --hardware-config "$here/hardware.json" \\
-  --model-config-folder "$here" \\
-  --defaults-filepath "$here/coefficients${{LOAD:+.$LOAD}}.yaml" \\
-  "$@"
-"""
+_TEMPLATE = Path(__file__).with_name("blis_run.sh")
+_PICK = Path(__file__).with_name("blis_pick.awk")
 
 
 def coefficients_yaml(vector: BlisVector, facts: dict[str, Any]) -> str:
@@ -55,14 +47,20 @@ def coefficients_yaml(vector: BlisVector, facts: dict[str, Any]) -> str:
 
 def vector_facts(vector: BlisVector) -> dict[str, Any]:
     """What a vector says of itself: its error, and what it costs to take it for another load."""
+    low, high = vector.taken
     facts: dict[str, Any] = {
         "load": vector.load,
         "mean_step_us": round(vector.mean_step_us, 1),
         "median_step_error": round(vector.projection.median_error, 5),
         "zeroed": list(vector.projection.zeroed),
+        "decodes": f"{vector.decodes:.1f} of a step in the mean; for {low:.1f} to {high:.1f}",
+        "worst_batch": f"{vector.worst}, of batches in that range with and without a prompt",
     }
-    if vector.overloaded:
-        facts["overloaded"] = "requests queue up; the queue decides their latencies"
+    if vector.shared:
+        facts["shared_prompts"] = (
+            f"of this load save {100 * vector.shared:.1f} % of its steps' time, which is in the "
+            "coefficients: they are too short for prompts unlike each other"
+        )
     for name, errors, sign in (
         ("step", vector.step_errors, ""),
         ("first_token", vector.first_token_errors, "+"),
@@ -86,12 +84,18 @@ def folder_name(configured: Configured, row: int) -> str:
 
 
 def write_configuration(
-    configured: Configured, row: int, vectors: Sequence[BlisVector], kv_blocks: int, out: Path
+    configured: Configured,
+    row: int,
+    vectors: Sequence[BlisVector],
+    kv_blocks: int,
+    out: Path,
+    worst_error: float = WORST_ERROR,
 ) -> None:
     """Write a configuration's folder, each file whole; ``run.sh`` comes last.
 
-    ``config.json``, ``hardware.json``, ``run.sh``; ``coefficients.yaml`` of all loads or the only
-    one, and beside the former a ``coefficients.LOAD.yaml`` for each.
+    ``config.json``, ``hardware.json``, ``loads.csv`` with the vectors of all loads that it can keep
+    up with, ``coefficients.yaml`` with that of all together, and ``pick.awk``, by which ``run.sh``
+    finds those of what it is given.
 
     Args:
         configured: Configurations with coefficients.
@@ -99,6 +103,7 @@ def write_configuration(
         vectors: Of ``blis_vectors``.
         kv_blocks: Of ``blis_kv_blocks``.
         out: Folder of the folders.
+        worst_error: Beyond it ``run.sh`` takes the vector of all loads only where it is told to.
     """
     deployment = configured.deployments[row]
     folder = out / folder_name(configured, row)
@@ -106,6 +111,7 @@ def write_configuration(
     texts = {
         "config.json": json.dumps(blis_config(deployment), indent=2) + "\n",
         "hardware.json": json.dumps(blis_hardware(deployment.gpu), indent=2) + "\n",
+        "pick.awk": _PICK.read_text(),
     }
     common = {
         "blis": BLIS_STATE,
@@ -114,52 +120,91 @@ def write_configuration(
         "provenance": configured.provenance,
         "blis_model": asdict(blis_model(deployment)),
     }
-    for vector in vectors:
-        load = "" if vector is vectors[-1] else f".{vector.load}"
-        texts[f"coefficients{load}.yaml"] = coefficients_yaml(vector, common | vector_facts(vector))
-    texts["run.sh"] = run_script(configured, row, vectors, kv_blocks)
+    (mix,) = (v for v in vectors if v.load == MIX)
+    texts["coefficients.yaml"] = coefficients_yaml(mix, common | vector_facts(mix))
+    kept = [vector_row(v, _replicas(configured, row)) for v in vectors if not v.overloaded]
+    write_rows(kept, list(kept[0]), folder / "loads.csv")
+    texts["run.sh"] = run_script(configured, row, vectors, kv_blocks, worst_error)
     for name, text in texts.items():
         write_whole(folder / name, text)
     (folder / "run.sh").chmod(0o755)
 
 
 def run_script(
-    configured: Configured, row: int, vectors: Sequence[BlisVector], kv_blocks: int
+    configured: Configured,
+    row: int,
+    vectors: Sequence[BlisVector],
+    kv_blocks: int,
+    worst_error: float,
 ) -> str:
     """The command line of one configuration, for a shell."""
     deployment = configured.deployments[row]
     flags = blis_flags(deployment, kv_blocks)
     windowed = deployment.model.window_tokens is not None
-    mixed = [v.load for v in vectors if v.load != MIX and not v.overloaded]
-    return _RUN.format(
+    names = [v.load for v in vectors if not v.overloaded]
+    steady = [name for name in names if is_standard(name)]
+    given = names[len(steady) :]
+    (mix,) = (v for v in vectors if v.load == MIX)
+    off = abs(mix.worst.error)
+    lost = [
+        f'  {v.load}) fail "this configuration cannot keep up with {v.load}, so that there are no '
+        'coefficients of it" ;;\n'
+        for v in vectors
+        if v.overloaded
+    ]
+    return _TEMPLATE.read_text().format(
         title=f"{deployment.model.name} on {deployment.gpu.name} as its coefficients have it",
-        loads=", ".join(v.load for v in vectors if v.load != MIX),
-        default=f"those of {', '.join(mixed or ['all loads'])}",
+        mix=MIX,
         note="# total-kv-blocks are those that hold as many requests of mean length.\n"
         if windowed
         else "",
+        blocks=kv_blocks,
+        otherwise=MIX if off <= worst_error else "",
+        off=f"{100 * off:.0f}",
+        lost="".join(lost),
+        choices=", ".join([f"{names[0]} to {names[len(steady) - 1]} (loads.csv)", *given]),
         flags=" \\\n".join(f"  --{name} {shlex.quote(value)}" for name, value in flags.items()),
     )
+
+
+def vector_row(vector: BlisVector, replicas: int) -> dict[str, Any]:
+    """A line of ``loads.csv``: the vector by name, what it is for and what it is off by.
+
+    Args:
+        vector: Which.
+        replicas: That BLIS takes for one engine.
+    """
+    v, beta = vector, vector.projection.beta.tolist()
+    return {
+        "load": v.load,
+        "decodes": round(v.decodes * replicas, 4),
+        "prompt_tokens": v.lengths.prompt,
+        "output_per_s": round(v.output_per_s, 3),
+        "prompt_token_us": round(v.prompt_us, 4),
+        "for_decodes": f"{v.taken[0] * replicas:.1f} to {v.taken[1] * replicas:.1f}",
+        "worst_batch_error": round(v.worst.error, 5),
+        "worst_batch": f"{v.worst.decodes * replicas} decodes + {v.worst.prompt_tokens} of prompt",
+        "median_error": round(v.projection.median_error, 6),
+        "mean_step_us": round(v.mean_step_us, 2),
+        "shared_prompts_save": round(v.shared, 5),
+        "overloaded": str(v.overloaded).lower(),
+        "zeroed": " ".join(v.projection.zeroed),
+        **dict(zip(ALPHA, v.alpha, strict=True)),
+        **{f"beta_{name} [{unit}]": b for (name, unit), b in zip(BASIS.items(), beta, strict=True)},
+    }
 
 
 def write_summary(
     configured: Configured, vectors: Mapping[int, Sequence[BlisVector]], path: Path
 ) -> None:
-    """One line per vector of each row: errors, what was zeroed, and the vector itself by name."""
-    alpha_names = ("alpha_arrival_us", "alpha_completion_us", "alpha_output_token_us")
-    beta_names = [f"beta_{name} [{unit}]" for name, unit in BASIS.items()]
+    """The lines of all folders together."""
     rows = [
-        {
-            "folder": folder_name(configured, row),
-            "load": v.load,
-            "overloaded": str(v.overloaded).lower(),
-            "mean_step_us": v.mean_step_us,
-            "median_error": v.projection.median_error,
-            "zeroed": " ".join(v.projection.zeroed),
-            **dict(zip(alpha_names, v.alpha, strict=True)),
-            **dict(zip(beta_names, v.projection.beta.tolist(), strict=True)),
-        }
+        {"folder": folder_name(configured, row)} | vector_row(v, _replicas(configured, row))
         for row, found in vectors.items()
         for v in found
     ]
     write_rows(rows, list(rows[0]), path)
+
+
+def _replicas(configured: Configured, row: int) -> int:
+    return configured.deployments[row].recipe.data_parallel_size

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float
-from scipy.optimize import nnls
+from jaxtyping import Float
+from scipy.optimize import linprog, nnls
 
 from pinn.export.blis_features import BASIS, blis_step_us
 
@@ -17,19 +17,47 @@ CONSTANTS = ("weights", "layer", "interleaved_moe_layer")
 
 _PROMPTS = list(BASIS).index("prefill_compute")
 _FITTED = np.array([name not in CONSTANTS for name in BASIS])
-_ROUNDS = 30
 #: A batch of whose time a vector that fits the others gives no more than this share has stalled.
 _STALLED = 0.5
-#: A limit is met if it is exceeded by this share of it.
-_MET = 1e-3
-#: Vectors from which the search starts, and batches that each of them fits. Twice as many starts
-#: move no load's median over thirty configurations by more than 0.02 percentage points.
-_STARTS = 30
-_DRAWN = 12
-#: Weight of a row that holds a sum of batches, beside rows of at most 1.
-_BINDING = 1e3
+#: Batches of a load that are fitted: twice as many move no median error by 0.02 percentage points.
+_ROWS = 400
 #: By how much the time of all batches together may change, and of all those with a prompt.
 _TIME = 0.01
+#: No batch of a guard shall be off by more, where the formula can do that.
+GUARD = 0.15
+#: What a relative error of 1 beyond the limit of a sum and of the guard counts, beside a mean one.
+_BEYOND_SUM, _BEYOND_GUARD = 10.0, 100.0
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Batches and what they take.
+
+    Attributes:
+        features: BLIS's basis functions of each.
+        step_us: The surrogate's step time of each.
+    """
+
+    features: Float[np.ndarray, "batches basis"]
+    step_us: Float[np.ndarray, " batches"]
+
+    def __getitem__(self, rows: slice | np.ndarray) -> Timed:
+        return Timed(self.features[rows], self.step_us[rows])
+
+    @property
+    def relative(self) -> Float[np.ndarray, "batches basis"]:
+        """Features over the step time: a vector is right where its product is 1."""
+        return self.features / self.step_us[:, None]
+
+    def errors(self, beta: Float[np.ndarray, " basis"]) -> Float[np.ndarray, " batches"]:
+        """BLIS / surrogate - 1 of each batch."""
+        return blis_step_us(self.features, beta) / self.step_us - 1
+
+
+def joined(parts: Sequence[Timed]) -> Timed:
+    """All batches of several."""
+    features, step_us = zip(*((part.features, part.step_us) for part in parts), strict=True)
+    return Timed(np.concatenate(features), np.concatenate(step_us))
 
 
 @dataclass(frozen=True)
@@ -53,133 +81,79 @@ class Projection:
         return float(np.median(self.errors))
 
 
-def project(
-    features: Float[np.ndarray, "batches basis"], step_us: Float[np.ndarray, " batches"]
-) -> Projection:
+def project(batches: Timed, guard: Timed | None = None) -> Projection:
     """Fit every second batch, judge by the others.
 
     Args:
-        features: Basis functions of the batches.
-        step_us: The surrogate's step times.
+        batches: Those of a load.
+        guard: Batches none of which shall be off by more than ``GUARD``.
     """
-    beta = fit(features[::2], step_us[::2])
-    errors = step_errors(features[1::2], step_us[1::2], beta)
-    occurs = (features.max(0) > 0) & _FITTED
+    beta = fit(batches[::2], guard)
+    occurs = (batches.features.max(0) > 0) & _FITTED
     zeroed = tuple(np.array(list(BASIS))[occurs & (beta == 0)].tolist())
-    return Projection(beta, zeroed, errors)
+    return Projection(beta, zeroed, np.abs(batches[1::2].errors(beta)))
 
 
-def step_errors(
-    features: Float[np.ndarray, "batches basis"],
-    step_us: Float[np.ndarray, " batches"],
-    beta: Float[np.ndarray, " basis"],
-) -> Float[np.ndarray, " batches"]:
-    """|BLIS - surrogate| / surrogate of each batch."""
-    return np.abs(blis_step_us(features, beta) / step_us - 1)
-
-
-def fit(
-    features: Float[np.ndarray, "batches basis"], step_us: Float[np.ndarray, " batches"]
-) -> Float[np.ndarray, " basis"]:
-    """Non-negative vector with the least median of relative errors, the load's time kept.
+def fit(batches: Timed, guard: Timed | None = None) -> Float[np.ndarray, " basis"]:
+    """Non-negative vector with the least mean of relative errors, the load's time kept.
 
     Step time bends where BLIS's formula is straight: a line that is right for most batches is off
-    for the others, and which those are is searched for. From many starts, the half of the batches
-    that a vector fits best is fitted anew until that half is stable (concentration steps: Rousseeuw
-    and Van Driessen 2006, Computing LTS regression for large data sets). End-to-end latencies are
-    sums of all batches, times to first token of those with a prompt: each of the two sums is off by
-    at most ``_TIME``, or by as little as no coefficients below zero allow.
+    for the others, and least absolute deviations let those be. End-to-end latencies are sums of all
+    batches, times to first token of those with a prompt: each of the two sums is off by at most
+    ``_TIME``. No batch of the guard is off by more than ``GUARD``. What no vector can do is missed
+    by as little as possible: one linear program.
     """
-    relative = features / step_us[:, None]
-    size = np.linalg.norm(relative, axis=0)
+    size = np.linalg.norm(batches.relative, axis=0)
     used = (size > 0) & _FITTED
-    scaled = relative[:, used] / size[used]
-    kept = _sums(scaled, step_us, features[:, _PROMPTS] > 0)
-    of_all = _least_squares(scaled, kept, np.full(len(kept), _TIME))
-    limits = np.maximum(np.abs(kept @ of_all - 1), _TIME)
-    starts = [of_all, *_drawn_starts(scaled, kept, limits)]
-    found = np.stack(
-        [of_all, *(_concentrated(scaled, kept, limits, start) for start in starts)], axis=1
-    )
-    within = (np.abs(kept @ found - 1) <= limits[:, None] * (1 + _MET)).all(0)
-    median = np.where(within, np.median(np.abs(scaled @ found - 1), 0), np.inf)
-    beta = np.zeros(features.shape[1])
-    beta[used] = found[:, int(median.argmin())] / size[used]
+    rows = batches.relative[:, used] / size[used]
+    sums = _sums(rows, batches)
+    few = rows[np.linspace(0, len(rows) - 1, min(_ROWS, len(rows))).astype(int)]
+    limited = [(few, 0.0, np.arange(len(few))), (sums, _TIME, np.arange(len(sums)))]
+    if guard is not None:
+        guarded = guard.relative[:, used] / size[used]
+        limited.append((guarded, GUARD, np.zeros(len(guarded), int)))
+    found = _least(limited, (1 / len(few), _BEYOND_SUM, _BEYOND_GUARD))
+    beta = np.zeros(len(BASIS))
+    beta[used] = found / size[used]
     return beta
 
 
+def _least(
+    limited: Sequence[tuple[np.ndarray, float, np.ndarray]], weights: Sequence[float]
+) -> Float[np.ndarray, " used"]:
+    """Vector whose rows miss 1 by least beyond their limits.
+
+    Args:
+        limited: Rows, by how much each may miss 1, and which excess it shares with which others.
+        weights: What an excess of each of these counts.
+    """
+    counts = [int(which.max()) + 1 for _, _, which in limited]
+    # One column for each excess, on the rows that share it.
+    firsts = np.cumsum([0, *counts])
+    which = np.concatenate([first + at for first, (_, _, at) in zip(firsts, limited, strict=False)])
+    shared = np.eye(firsts[-1])[which]
+    left = np.concatenate([rows for rows, _, _ in limited])
+    limit = np.concatenate([np.full(len(rows), most) for rows, most, _ in limited])
+    solved = linprog(
+        np.concatenate([np.zeros(left.shape[1]), np.repeat(weights[: len(counts)], counts)]),
+        A_ub=np.block([[left, -shared], [-left, -shared]]),
+        b_ub=np.concatenate([1 + limit, limit - 1]),
+        method="highs",
+    )
+    assert solved.x is not None, solved.message
+    return np.maximum(solved.x[: left.shape[1]], 0.0)
+
+
 def _sums(
-    scaled: Float[np.ndarray, "batches used"],
-    step_us: Float[np.ndarray, " batches"],
-    with_prompt: Bool[np.ndarray, " batches"],
+    rows: Float[np.ndarray, "batches used"], batches: Timed
 ) -> Float[np.ndarray, "sums used"]:
     """Time of all batches and of those with a prompt, each over the surrogate's.
 
     Batches that take far longer than least squares says count in neither, unless all do.
     """
-    squares, _ = nnls(*_compact(scaled, np.ones(len(scaled))))
-    near = scaled @ squares > _STALLED
-    usual = step_us * (near if near.any() else True)
-    weights = [usual, usual * with_prompt]
-    return np.stack([weight @ scaled / weight.sum() for weight in weights if weight.any()])
-
-
-def _drawn_starts(
-    scaled: Float[np.ndarray, "batches used"],
-    kept: Float[np.ndarray, "sums used"],
-    limits: Float[np.ndarray, " sums"],
-) -> Iterator[Float[np.ndarray, " used"]]:
-    """Vectors of a few batches each, the same draws every time."""
-    random = np.random.default_rng(0)
-    few = min(_DRAWN, len(scaled))
-    for _ in range(_STARTS):
-        yield _least_squares(scaled[random.choice(len(scaled), few, replace=False)], kept, limits)
-
-
-def _concentrated(
-    scaled: Float[np.ndarray, "batches used"],
-    kept: Float[np.ndarray, "sums used"],
-    limits: Float[np.ndarray, " sums"],
-    found: Float[np.ndarray, " used"],
-) -> Float[np.ndarray, " used"]:
-    """From a vector, fit the better half of the batches until it is stable."""
-    count = len(scaled) // 2 + 1
-    half = np.zeros(0, dtype=int)
-    for _ in range(_ROUNDS):
-        best = np.sort(np.argpartition(np.abs(scaled @ found - 1), count - 1)[:count])
-        if np.array_equal(best, half):
-            break
-        half = best
-        found = _least_squares(scaled[half], kept, limits)
-    return found
-
-
-def _least_squares(
-    fitted: Float[np.ndarray, "fitted used"],
-    kept: Float[np.ndarray, "sums used"],
-    limits: Float[np.ndarray, " sums"],
-) -> Float[np.ndarray, " used"]:
-    """Non-negative least squares of some batches, the sums kept within their limits.
-
-    A sum beyond its limit is held there by a row of great weight, one after the other.
-    """
-    rows, target = _compact(fitted, np.ones(len(fitted)))
-    found, _ = nnls(rows, target)
-    for _ in kept:
-        beyond = kept @ found - 1
-        worst = int((np.abs(beyond) - limits).argmax())
-        if abs(beyond[worst]) <= limits[worst] * (1 + _MET):
-            break
-        rows = np.vstack([rows, _BINDING * kept[worst]])
-        total = 1 + np.copysign(limits[worst], beyond[worst])
-        target = np.append(target, _BINDING * total)
-        found, _ = nnls(rows, target)
-    return found
-
-
-def _compact(
-    rows: Float[np.ndarray, "batches used"], target: Float[np.ndarray, " batches"]
-) -> tuple[Float[np.ndarray, "k used"], Float[np.ndarray, " k"]]:
-    """A least-squares problem in as few rows as unknowns."""
     q, r = np.linalg.qr(rows)
-    return r, q.T @ target
+    squares, _ = nnls(r, q.sum(0))
+    near = rows @ squares > _STALLED
+    usual = batches.step_us * (near if near.any() else True)
+    weights = [usual, usual * (batches.features[:, _PROMPTS] > 0)]
+    return np.stack([weight @ rows / weight.sum() for weight in weights if weight.any()])

@@ -22,7 +22,7 @@ from pinn.specs.precision import Precision
 
 #: Natural logarithms of datasheet rates, relative to an H100 SXM (datasheet DS-10313-001).
 RATES: tuple[str, ...] = ("memory_bandwidth", "peak_compute", "link_bandwidth")
-_REFERENCE_RATES = np.log([3.35e12, 989e12, 450e9])
+REFERENCE_RATES = (3.35e12, 989e12, 450e9)
 
 #: Widths enter as log2(1 + width / 64): 64 is the smallest tile side of a tensor-core kernel.
 _TILE = 64.0
@@ -133,7 +133,7 @@ def _log_rates(gpu: GpuSpec) -> np.ndarray:
         gpu.peak_flop_per_s["bf16"],
         gpu.link_bandwidth_bytes_per_s,
     )
-    return np.log(rates) - _REFERENCE_RATES
+    return np.log(rates) - np.log(REFERENCE_RATES)
 
 
 @lru_cache(maxsize=65536)

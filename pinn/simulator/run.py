@@ -154,8 +154,12 @@ class StepRecords:
     @property
     def sums(self) -> BatchSums:
         """Batch sums of shape ``[steps]``, as the step features take them."""
-        whole = BatchSums(*(self.table[:, FIRST_SUM + i] for i in range(len(SUMS))))
-        return whole.without_reread(self[REREAD_TOKENS])
+        return self.whole_sums.without_reread(self[REREAD_TOKENS])
+
+    @property
+    def whole_sums(self) -> BatchSums:
+        """The same, keys that decodes share counted for each of them."""
+        return BatchSums(*(self.table[:, FIRST_SUM + i] for i in range(len(SUMS))))
 
 
 @dataclass(frozen=True)

@@ -75,18 +75,30 @@ DEFAULT_ACCEPTANCE: dict[str, AssumedAcceptance] = {
     ),
 }  # fmt: skip
 
-#: Keys of vLLM's object that change nothing modelled here.
-_VLLM_OTHERS = frozenset(
+#: Keys of vLLM's object, and those that change nothing modelled here.
+VLLM_KEYS = frozenset({"method", "model", "num_speculative_tokens"})
+VLLM_OTHERS = frozenset(
     {
         "prompt_lookup_min", "prompt_lookup_max", "quantization", "max_model_len", "revision",
         "disable_padded_drafter_batch", "enforce_eager", "draft_tensor_parallel_size",
     }
 )  # fmt: skip
 #: The same of TensorRT-LLM's (``tensorrt_llm/llmapi/llm_args.py``).
-_TRTLLM_OTHERS = frozenset(
+TRTLLM_KEYS = frozenset(
+    {"decoding_type", "num_nextn_predict_layers", "max_draft_len", "speculative_model_dir"}
+)
+TRTLLM_OTHERS = frozenset(
     {"max_matching_ngram_size", "eagle3_one_model", "is_keep_all", "is_use_oldest",
      "is_public_pool", "mtp_eagle_one_model"}
 )  # fmt: skip
+#: What its decoding types and SGLang's algorithms draft by; ``EAGLE`` without a draft is ``MTP``.
+TRTLLM_METHODS = {
+    "mtp": MTP, "eagle": EAGLE3, "eagle3": EAGLE3, "ngram": NGRAM, "drafttarget": DRAFT_MODEL,
+    "draft_target": DRAFT_MODEL,
+}  # fmt: skip
+SGLANG_METHODS = {
+    "EAGLE": EAGLE, "NEXTN": MTP, "EAGLE3": EAGLE3, "STANDALONE": DRAFT_MODEL, "NGRAM": NGRAM,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -195,7 +207,7 @@ def asked_of_vllm(config: str) -> _Asked | None:
     if config in (NONE, ""):
         return None
     values = _object(config, '{"method": "mtp", "num_speculative_tokens": 2}')
-    _check_keys(values, {"method", "model", "num_speculative_tokens"}, _VLLM_OTHERS)
+    _check_keys(values, VLLM_KEYS, VLLM_OTHERS)
     draft = _text(values, "model")
     method = _text(values, "method") or _guessed(draft)
     method = MTP if method.endswith("_mtp") else method.strip("[]")
@@ -217,12 +229,9 @@ def asked_of_trtllm(config: str) -> _Asked | None:
     if config in (NONE, ""):
         return None
     values = _object(config, '{"decoding_type": "MTP", "num_nextn_predict_layers": 2}')
-    own = {"decoding_type", "num_nextn_predict_layers", "max_draft_len", "speculative_model_dir"}
-    _check_keys(values, own, _TRTLLM_OTHERS)
-    kinds = {"mtp": MTP, "eagle": EAGLE3, "eagle3": EAGLE3, "ngram": NGRAM,
-             "drafttarget": DRAFT_MODEL, "draft_target": DRAFT_MODEL}  # fmt: skip
+    _check_keys(values, TRTLLM_KEYS, TRTLLM_OTHERS)
     kind = _text(values, "decoding_type")
-    method = kinds.get(kind.lower())
+    method = TRTLLM_METHODS.get(kind.lower())
     if method is None:
         raise PinnError(
             f"--speculative-config: decoding_type {kind!r:.60} is not modelled: use MTP, Eagle, "
@@ -241,7 +250,7 @@ _SGLANG_TREE, _SGLANG_CHAIN = (5, 4, 8), (3, 1, 4)
 _CHAINED_AT_FIRST = {"deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "gpt_oss"}
 #: Draft tokens of n-grams (``_handle_ngram``; before 0.5.10
 #: ``speculative_ngram_max_match_window_size``).
-_SGLANG_NGRAM_TOKENS = 12
+SGLANG_NGRAM_TOKENS = 12
 
 
 def _sglang_sizes(method: str, model_type: str, release: tuple[int, ...]) -> tuple[int, int, int]:
@@ -270,16 +279,16 @@ def asked_of_sglang(
     name = algorithm.upper()
     if name in (NONE.upper(), ""):
         return None
-    kinds = {"EAGLE": EAGLE if draft else MTP, "NEXTN": MTP, "EAGLE3": EAGLE3,
-             "STANDALONE": DRAFT_MODEL, "NGRAM": NGRAM}  # fmt: skip
-    if name not in kinds:
+    method = SGLANG_METHODS.get(name)
+    if method is None:
         raise PinnError(
             f"--speculative-algorithm {algorithm!r:.60} is not modelled: use one of "
-            f"{', '.join(kinds)}"
+            f"{', '.join(SGLANG_METHODS)}"
         )
-    method = kinds[name]
+    if method == EAGLE and not draft:
+        method = MTP
     if method == NGRAM:
-        return _chain(NGRAM, (draft_tokens or _SGLANG_NGRAM_TOKENS) - 1)
+        return _chain(NGRAM, (draft_tokens or SGLANG_NGRAM_TOKENS) - 1)
     if steps is None:
         steps, branches, draft_tokens = _sglang_sizes(method, model_type, release)
     branches, draft_tokens = branches or 1, draft_tokens or steps + 1
@@ -325,7 +334,7 @@ def _object(config: str, example: str) -> Mapping[str, Any]:
     return values
 
 
-def _check_keys(values: Mapping[str, Any], own: set[str], others: frozenset[str]) -> None:
+def _check_keys(values: Mapping[str, Any], own: frozenset[str], others: frozenset[str]) -> None:
     unknown = [str(key) for key in values if key not in own | others]
     if unknown:
         raise PinnError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,12 +16,13 @@ from blis_engine.formula import formula
 
 from pinn.coefficients.configuration_files import read_configurations
 from pinn.coefficients.configurations import make_deployment, make_deployments
+from pinn.export.blis_batches import Lengths
 from pinn.export.blis_config import blis_config, blis_flags, blis_gpu_name, blis_kv_blocks
 from pinn.export.blis_features import BASIS, BlisSums, blis_features, blis_step_us
 from pinn.export.blis_files import folder_name, write_configuration
 from pinn.export.blis_model import blis_model
 from pinn.export.blis_projection import Projection
-from pinn.export.blis_vectors import BlisVector
+from pinn.export.blis_vectors import MIX, BlisVector, WorstBatch
 from pinn.export.configured import from_checkpoint
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.memory import kv_layout
@@ -31,12 +33,21 @@ CONFIGURATIONS = Path(__file__).resolve().parents[2] / "export" / "blis" / "conf
 LENGTH = 800
 
 
-def vector(load: str) -> BlisVector:
-    """Coefficients of which each term shows in a step time."""
+def vector(load: str, decodes: float = 30.0, prompt: int = 512, worst: float = 0.1) -> BlisVector:
+    """Coefficients of which each term shows in a step time; alpha says which they are."""
     beta = np.linspace(0.3, 1.3, len(BASIS))
     projection = Projection(beta, (), np.zeros(1))
     none = {load: 0.0}
-    return BlisVector(load, (9e3, 500.0, 0.0), projection, 1e4, False, none, none)
+    return BlisVector(
+        load, (9e3 + decodes + prompt, 500.0, 0.0), projection, 1e4, Lengths(prompt, 256), decodes,
+        (1.0, 128.0), WorstBatch(worst, 7, 0), 50 * decodes, 20.0, False, 0.0, none, none,
+    )  # fmt: skip
+
+
+#: Steady loads of two lengths of prompts.
+STEADY = [
+    vector(f"decodes-{n:.0f}-prompts-{p}", n, p) for p in (500, 1000) for n in (1.0, 10.0, 100.0)
+]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +62,7 @@ def folders(exported, tmp_path_factory):
     out = tmp_path_factory.mktemp("blis")
     for row, deployment in enumerate(exported.deployments):
         blocks = blis_kv_blocks(deployment, LENGTH)
-        write_configuration(exported, row, [vector("chat")], blocks, out)
+        write_configuration(exported, row, [*STEADY, vector("mix")], blocks, out)
     return [out / folder_name(exported, row) for row in range(len(exported))]
 
 
@@ -68,12 +79,13 @@ def test_the_configurations_are_of_every_kind(exported):
 
 def test_every_folder_passes_the_rules(exported, folders):
     for deployment, folder in zip(exported.deployments, folders, strict=True):
-        inputs = read_inputs(flags_of(folder / "run.sh", "--workload-spec", "x.yaml"))
+        spec = str(folder / "config.json")
+        inputs = read_inputs(flags_of(folder / "run.sh", "--workload-spec", spec))
         flags, m = inputs.flags, blis_model(deployment)
         # Nothing is left to rules that the number of blocks lets BLIS skip.
         check(inputs.model, flags.tp, flags.dp, blocks_given=False)
         assert inputs.model.weight_bytes == m.weight_bytes
-        assert flags.workload_spec == "x.yaml"
+        assert flags.workload_spec == spec
         assert (flags.tp, flags.max_num_seqs, flags.max_model_len) == (
             deployment.serving.tensor_parallel_size, 128, 4096,
         )  # fmt: skip
@@ -120,7 +132,7 @@ def test_the_stand_in_counts_blocks_as_documented():
 def test_step_times_of_the_folder_are_those_of_its_vector(exported, folders):
     """BLIS's formula, written down twice, on mixed batches."""
     rng = np.random.default_rng(0)
-    beta = vector("chat").projection.beta
+    beta = vector("mix").projection.beta
     for deployment, folder in zip(exported.deployments, folders, strict=True):
         step = formula(read_inputs(flags_of(folder / "run.sh")))
         for _ in range(5):
@@ -147,15 +159,136 @@ def test_a_folder_runs_wherever_it_lies(folders, tmp_path):
     shutil.copytree(folders[0], moved)
     inputs = read_inputs(flags_of(moved / "run.sh"))
     assert inputs.flags.model_config_folder == str(moved)
-    assert inputs.alpha == [9e3, 500.0, 0.0]
+    assert inputs.alpha == list(vector("mix").alpha)
 
 
-def test_a_load_has_coefficients_of_its_own(exported, tmp_path):
-    vectors = [vector("chat"), replace(vector("code"), alpha=(1.0, 2.0, 0.0)), vector("mix")]
+@pytest.fixture
+def script(exported, tmp_path):
+    """A run.sh with steady loads, one of the user's and one that was too much."""
+    lost = replace(vector("flood"), overloaded=True)
+    vectors = [*STEADY, vector("chat", 44), lost, vector(MIX)]
     write_configuration(exported, 0, vectors, 1000, tmp_path)
-    script = tmp_path / folder_name(exported, 0) / "run.sh"
-    assert read_inputs(flags_of(script)).alpha == [9e3, 500.0, 0.0]
-    assert read_inputs(flags_of(script, load="code")).alpha == [1.0, 2.0, 0.0]
+    return tmp_path / folder_name(exported, 0) / "run.sh"
+
+
+def arrival_us(script, text):
+    """The first alpha that run.sh picks for a specification."""
+    spec = script.with_name("load.yaml")
+    spec.write_text(text)
+    return read_inputs(flags_of(script, "--workload-spec", str(spec))).alpha[0]
+
+
+BLOCKS = """
+aggregate_rate: {rate}   # requests per second
+clients:
+  - id: "all"
+    rate_fraction: 1.0
+    arrival:
+      process: poisson
+    input_distribution:
+      type: {kind}
+      params:
+        {params}
+    output_distribution:
+      type: constant
+      params:
+        value: 100
+"""
+
+
+def test_a_load_has_coefficients_of_its_own(script):
+    for name, decodes, prompt in (("chat", 44, 512), ("decodes-10-prompts-500", 10, 500)):
+        assert read_inputs(flags_of(script, load=name)).alpha[0] == 9000 + decodes + prompt
+    assert read_inputs(flags_of(script, load="mix")).alpha == list(vector("mix").alpha)
+
+
+def test_a_specification_takes_the_loads_that_lie_around_it(script):
+    def of(rate, kind="constant", params="value: 500"):
+        return arrival_us(script, BLOCKS.format(rate=rate, kind=kind, params=params))
+
+    # Of 100 output tokens a request; prompts of 500 take 10 ms of a second for each.
+    busy = 1 - 500 * 20e-6 * 5 / (1 + 500 * 20e-6 * 5)
+    assert of(5 * busy) == pytest.approx(9000 + 10 + 500, abs=0.01)
+    assert of(0.01) == 9000 + 1 + 500
+    assert of(90) == 9000 + 100 + 500
+    assert 9000 + 10 + 500 < of(15) < 9000 + 100 + 500
+    # In proportion to what a prompt's first token costs each of its tokens.
+    between = of(0.01, "gaussian", "mean: 750")
+    weight = (1 / 750 - 1 / 1000) / (1 / 500 - 1 / 1000)
+    assert between == pytest.approx(9001 + weight * 500 + (1 - weight) * 1000, abs=0.01)
+    longer = of(0.01, "lognormal", f"mu: {np.log(1200)}")
+    assert longer == 9000 + 1 + 1000
+    assert of(0.01, "empirical", '"400": 0.5\n        "600": 0.5') == 9000 + 1 + 500
+
+
+def test_every_kind_of_specification_is_read(script):
+    flow = (
+        "clients: [{concurrency: 10, input_distribution: {type: constant, params: {value: 500}}, "
+    )
+    flow += "output_distribution: {type: exponential, params: {mean: 90}}}]"
+    items = flow.replace("[{concurrency", "\n- {concurrency").removesuffix("]")
+    assert arrival_us(script, items) == 9000 + 10 + 500
+    stages = """
+inference_perf:
+  stages:
+  - rate: 0.001
+    duration: 100
+  - {rate: 0.01, duration: 100}
+  shared_prefix: {num_unique_system_prompts: 2, system_prompt_len: 300, question_len: 500,
+                  output_len: 100}
+"""
+    assert arrival_us(script, stages) == 9000 + 1 + 500
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cohorts: []\n" + BLOCKS,
+        BLOCKS.replace("rate_fraction", "lifecycle: []\n    rate_fraction"),
+        "aggregate_rate: 3\n",
+        BLOCKS.replace("{kind}", "pareto_lognormal"),
+    ],
+)
+def test_what_says_no_load_takes_all_of_them_or_asks(script, exported, tmp_path, text):
+    spec = text.format(rate=5, kind="constant", params="value: 500")
+    assert arrival_us(script, spec) == vector(MIX).alpha[0]
+    write_configuration(exported, 0, [*STEADY, vector(MIX, worst=-0.4)], 1000, tmp_path)
+    said = complaint(script, "--workload-spec", str(script.with_name("load.yaml")))
+    assert "off by up to 40 %" in said
+    assert "set LOAD to decodes-1-prompts-500 to decodes-100-prompts-1000 (loads.csv), mix" in said
+
+
+def complaint(script, *arguments, **variables):
+    """What run.sh ends with."""
+    done = subprocess.run(
+        [str(script), *arguments], env={"PATH": "/usr/bin:/bin", "BLIS": "echo"} | variables,
+        cwd=script.parent, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stdout
+    return done.stderr
+
+
+def test_slips_are_told_with_what_there_is(script):
+    for slip in ("chatt", "load", "decodes-1"):
+        assert (
+            f"no LOAD={slip}: use decodes-1-prompts-500 to decodes-100-prompts-1000 (loads.csv), "
+            "chat, mix" in complaint(script, LOAD=slip)
+        )
+    assert "cannot keep up with flood" in complaint(script, LOAD="flood")
+    assert "no effect beside --total-kv-blocks 1000" in complaint(
+        script, "--gpu-memory-utilization", "0.8"
+    )
+    assert "x.yaml cannot be read" in complaint(script, "--workload-spec", "x.yaml")
+    assert "set BLIS_DEFAULTS" in complaint(script, "--workload", "chatbot")
+
+
+def test_blis_looks_its_own_loads_up_in_its_own_file(script):
+    script.with_name("defaults.yaml").write_text("workloads:\n  chatbot: {}\n")
+    done = subprocess.run(
+        [str(script), "--workload", "chatbot"], env={"PATH": "/usr/bin:/bin", "BLIS": "echo"},
+        cwd=script.parent, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "--defaults-filepath defaults.yaml --alpha-coeffs 9542,500,0 --beta" in done.stdout
 
 
 def test_bytes_per_weight_are_ours_whatever_the_name_says():

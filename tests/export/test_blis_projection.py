@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import yaml
 
 from pinn.coefficients.configurations import make_deployments
+from pinn.export.blis_batches import guard, request_lengths
 from pinn.export.blis_features import BASIS, BlisSums, blis_features
 from pinn.export.blis_files import (
     coefficients_yaml,
@@ -19,13 +21,12 @@ from pinn.export.blis_files import (
     write_summary,
 )
 from pinn.export.blis_model import blis_model
-from pinn.export.blis_projection import CONSTANTS, fit, project
-from pinn.export.blis_vectors import MIX, blis_vectors, own_errors
-from pinn.export.blis_workloads import standard_loads
+from pinn.export.blis_projection import CONSTANTS, GUARD, Timed, fit, project
+from pinn.export.blis_vectors import MIX, blis_vectors, latency_of, worst_taken
+from pinn.export.blis_workloads import is_standard, steady_load
 from pinn.export.configured import from_checkpoint
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.synthetic import shared_prefix
@@ -45,7 +46,7 @@ def test_a_vector_in_reach_is_reproduced(llama_8b_h100):
     features = random_features(llama_8b_h100)
     beta = np.zeros(len(BASIS))
     beta[[0, 2, 5, 6]] = 0.4, 1.3, 11.0, 150.0  # a part of the constant lies on the weights
-    found = project(features, features @ beta)
+    found = project(Timed(features, features @ beta))
     assert (found.beta >= 0).all()
     assert features @ found.beta == pytest.approx(features @ beta, rel=1e-6)
     assert found.errors.max() < 1e-3  # what cutting to whole microseconds costs
@@ -56,11 +57,22 @@ def test_outliers_do_not_pull_the_vector(llama_8b_h100):
     step_us = features @ np.full(len(BASIS), 0.5)
     disturbed = step_us.copy()
     disturbed[::10] *= 3
-    assert features @ fit(features, disturbed) == pytest.approx(step_us, rel=1e-2)
+    assert features @ fit(Timed(features, disturbed)) == pytest.approx(step_us, rel=1e-2)
+
+
+def test_no_guarded_batch_is_off_by_more_where_a_vector_can_do_that(llama_8b_h100):
+    """A bend in the load that least deviations would follow into a wrong step of one decode."""
+    features = random_features(llama_8b_h100)
+    step_us = features @ np.full(len(BASIS), 0.5) + 4000 * (features[:, 5] < 40)
+    low = features[:, 5] < 20
+    guarded = Timed(features[low], step_us[low])
+    free, held = fit(Timed(features, step_us)), fit(Timed(features, step_us), guarded)
+    assert np.abs(guarded.errors(free)).max() > 1.5 * GUARD
+    assert np.abs(guarded.errors(held)).max() < GUARD + 1e-3
 
 
 def test_unused_terms_are_reported(llama_8b_h100):
-    found = project(random_features(llama_8b_h100), np.full(400, 5000.0))
+    found = project(Timed(random_features(llama_8b_h100), np.full(400, 5000.0)))
     assert "request" in found.zeroed
     assert "moe_dispatch" not in found.zeroed  # never occurs on one GPU
 
@@ -72,12 +84,18 @@ def released():
 
     kept, deployments, _ = make_deployments(
         [
-            {"model": "meta-llama/Llama-3.1-8B", "gpu": "H100", "max_model_len": 4096},
+            {
+                "model": "meta-llama/Llama-3.1-8B",
+                "gpu": "H100",
+                "max_model_len": 4096,
+                "max_num_seqs": 128,
+            },
             {
                 "model": "Qwen/Qwen3-30B-A3B",
                 "gpu": "H100",
                 "tensor_parallel_size": 2,
                 "max_model_len": 4096,
+                "max_num_seqs": 128,
             },
         ]
     )
@@ -86,24 +104,48 @@ def released():
 
 @pytest.fixture(scope="module")
 def vectors(released):
-    loads = standard_loads(stage_s=60.0)
-    return [blis_vectors(released, row, loads) for row in range(2)]
+    return [blis_vectors(released, row) for row in range(2)]
+
+
+def usual(found):
+    """Vectors of the steady loads with the usual prompts, from few decodes to many."""
+    steady = [v for v in found if is_standard(v.load)]
+    lengths = sorted({v.lengths.prompt for v in steady})
+    return [v for v in steady if v.lengths.prompt == lengths[len(lengths) // 2]]
 
 
 def test_each_load_is_reproduced_by_its_own_vector(vectors):
-    for found in vectors:
-        assert [v.load for v in found] == [
-            "general", "general-lite", "codegen", "roleplay", "reasoning", "reasoning-lite", MIX
-        ]  # fmt: skip
-        assert np.median(own_errors(found)) < 0.08
-    assert np.median(own_errors(vectors[0])) < 0.03
+    for found, most in zip(vectors, (0.01, 0.08), strict=True):
+        assert found[-1].load == MIX
+        assert np.median([v.projection.median_error for v in found[:-1]]) < most
+        for v in found[:-1]:
+            assert v.step_errors[v.load] < 2 * v.projection.median_error + 0.01
+
+
+def test_loads_go_from_one_request_to_a_full_batch(released, vectors):
+    for deployment, found in zip(released.deployments, vectors, strict=True):
+        each = usual(found)
+        assert each[0].taken[0] == 1
+        assert each[-1].taken[1] == deployment.recipe.max_requests
+        assert all(b.taken[0] == a.decodes for a, b in pairwise(each))
+        assert each[0].decodes < 2
+        assert each[-1].output_per_s > 10 * each[0].output_per_s
+
+
+def test_a_dense_model_has_one_guard_and_experts_have_one_for_each_load(released, vectors):
+    dense, experts = vectors
+    guards = {v.lengths: guard(latency_of(released, 0), v.lengths).batches for v in dense}
+    for vector in dense:
+        assert np.abs(guards[vector.lengths].errors(vector.projection.beta)).max() < 0.16
+    assert abs(worst_taken(experts).worst.error) < 0.25
+    assert abs(experts[-1].worst.error) > abs(worst_taken(experts).worst.error)
 
 
 def test_arrival_grows_with_the_step_time(vectors):
     for found in vectors:
-        by_load = {v.load: v for v in found}
-        assert by_load["reasoning"].mean_step_us > by_load["reasoning-lite"].mean_step_us
-        assert by_load["reasoning"].alpha[0] > by_load["reasoning-lite"].alpha[0] > 0
+        few, *_, many = usual(found)
+        assert many.mean_step_us > few.mean_step_us
+        assert many.alpha[0] > few.alpha[0] > 0
 
 
 def test_the_api_servers_work_on_a_token_is_in_no_gap(released, vectors):
@@ -117,11 +159,10 @@ def test_alpha_gives_blis_the_same_times(released, vectors):
 
     Its QueueingTime is a delay that occupies no server, so it stands as one here.
     """
-    latency = LinearLatency(
-        released.deployments[0], released.coefficients.beta[0], released.coefficients.alpha[0]
-    )
+    latency = latency_of(released, 0)
     names = ("schedule_to_first_token.constant", "completion.constant", "output_token.constant")
-    for load in standard_loads(stage_s=60.0, names=("general", "reasoning-lite")):
+    lengths = request_lengths(latency)[2]
+    for load in (steady_load(latency, lengths, n) for n in (0.7, 1.7**5)):
         vector = next(v for v in vectors[0] if v.load == load.name)
         alpha = np.zeros_like(latency.alpha)
         alpha[[list(REQUEST_FEATURES).index(name) for name in names]] = vector.alpha
@@ -138,25 +179,26 @@ def test_files_are_what_blis_reads(released, vectors, tmp_path):
         write_configuration(released, row, found, 1000, tmp_path)
     write_summary(released, dict(enumerate(vectors)), tmp_path / "summary.csv")
     folder = tmp_path / folder_name(released, 1)
-    loads = [v.load for v in vectors[1]][:-1]
     assert {p.name for p in folder.iterdir()} == {
-        "config.json", "hardware.json", "run.sh", "coefficients.yaml",
-        *(f"coefficients.{load}.yaml" for load in loads),
+        "config.json", "hardware.json", "run.sh", "pick.awk", "loads.csv", "coefficients.yaml"
     }  # fmt: skip
-    for name, vector in (("coefficients", vectors[1][-1]), ("coefficients.general", vectors[1][0])):
-        values = yaml.safe_load((folder / f"{name}.yaml").read_text())
-        # Any other key is fatal to BLIS.
-        assert values == {
-            "trained_physics_coefficients": {
-                "alpha_coeffs": list(vector.alpha),
-                "beta_coeffs": vector.projection.beta.tolist(),
-            }
+    mix = vectors[1][-1]
+    # Any other key is fatal to BLIS.
+    assert yaml.safe_load((folder / "coefficients.yaml").read_text()) == {
+        "trained_physics_coefficients": {
+            "alpha_coeffs": list(mix.alpha),
+            "beta_coeffs": mix.projection.beta.tolist(),
         }
-        assert len(vector.projection.beta) == 11
-    with (tmp_path / "summary.csv").open() as file:
+    }
+    with (folder / "loads.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 14
-    assert float(rows[7]["median_error"]) == vectors[1][0].projection.median_error
+    assert [row["load"] for row in rows] == [v.load for v in vectors[1]]
+    for row, v in zip(rows, vectors[1], strict=True):
+        beta = [float(text) for name, text in row.items() if name.startswith("beta_")]
+        assert beta == v.projection.beta.tolist()
+        assert float(row["worst_batch_error"]) == pytest.approx(v.worst.error, abs=1e-4)
+    with (tmp_path / "summary.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == sum(map(len, vectors))
 
 
 def test_facts_in_a_coefficient_file_are_comments(vectors):
@@ -172,32 +214,41 @@ def test_constants_lie_on_no_term_that_blis_may_read_otherwise(vectors):
 
 
 def test_a_file_says_what_a_wrong_use_costs(vectors):
-    reasoning, lite = vectors[1][4], vectors[1][5]
-    assert lite.step_errors["reasoning"] > 5 * lite.step_errors["reasoning-lite"]
-    assert reasoning.first_token_errors["reasoning"] == 0
-    facts = vector_facts(lite)
-    assert (
-        facts["worst_step_error"] == f"{100 * max(lite.step_errors.values()):.1f} % under reasoning"
-    )
-    load, worst = max(lite.first_token_errors.items(), key=lambda item: abs(item[1]))
-    assert load != "reasoning-lite"
+    few, *_, many = usual(vectors[1])
+    assert few.step_errors[many.load] > 5 * few.step_errors[few.load]
+    assert many.first_token_errors[many.load] == 0
+    facts = vector_facts(few)
+    worst = max(few.step_errors, key=lambda load: few.step_errors[load])
+    assert facts["worst_step_error"] == f"{100 * few.step_errors[worst]:.1f} % under {worst}"
+    load, worst = max(few.first_token_errors.items(), key=lambda item: abs(item[1]))
     assert facts["worst_first_token_error"] == f"{100 * worst:+.1f} % under {load}"
+    assert str(few.worst) in facts["worst_batch"]
 
 
-def test_an_overloaded_load_is_in_no_mix_and_its_wait_in_no_alpha(released):
-    """A flood queues up for seconds; the mix is that of the other loads."""
-    loads = standard_loads(stage_s=20.0, names=("general-lite", "roleplay"))
-    flood = shared_prefix(
-        [Stage(60.0, 5.0)], groups=10, prompts_per_group=10, shared_tokens=100,
-        question_tokens=447, output_tokens=248, name="flood",
+def test_an_overloaded_load_is_in_no_mix_and_in_no_file(released, tmp_path):
+    """A flood queues up for seconds; prompts in common are in the vector, which says so."""
+    flood, shared = (
+        shared_prefix(
+            [Stage(rate, 5.0)], groups=groups, prompts_per_group=10, shared_tokens=400,
+            question_tokens=147, output_tokens=248, name=name,
+        )
+        for name, rate, groups in (("flood", 60.0, 10), ("shared", 4.0, 1))
     )  # fmt: skip
     few = replace_serving(released, max_num_seqs=32)
-    alone, found = blis_vectors(few, 1, loads), blis_vectors(few, 1, [*loads, flood])
-    overloaded = found[2]
-    assert [v.overloaded for v in found] == [False, False, True, False]
+    alone, found = blis_vectors(few, 1, [shared]), blis_vectors(few, 1, [shared, flood])
+    overloaded = next(v for v in found if v.load == "flood")
+    assert overloaded.overloaded
     assert overloaded.alpha[0] < 5 * overloaded.mean_step_us
     assert found[-1].alpha == alone[-1].alpha
     assert found[-1].projection.beta.tolist() == alone[-1].projection.beta.tolist()
+    own = next(v for v in found if v.load == "shared")
+    assert own.shared > 0
+    assert "too short for prompts unlike each other" in vector_facts(own)["shared_prompts"]
+    assert all(v.shared == 0 for v in found if is_standard(v.load))
+    write_configuration(few, 1, found, 1000, tmp_path)
+    text = (tmp_path / folder_name(few, 1) / "loads.csv").read_text()
+    assert "\nshared," in text
+    assert "flood" not in text
 
 
 def replace_serving(configured, **flags):

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shlex
-import subprocess
-from pathlib import Path
 
+import numpy as np
+import onnxruntime
 import pytest
 from table_files import read_table
 from typer.testing import CliRunner
 
 from pinn.interface.commands.main import app
 
-ROOT = Path(__file__).resolve().parents[2]
 GRID = "model=meta-llama/Llama-3.1-8B gpu=H100,H200"
 
 
@@ -80,44 +77,67 @@ def test_loads_whose_files_would_have_one_name_are_refused(run, tmp_path):
     for names in (("chat.yaml", "a/chat.yaml"), ("mix.yaml",)):
         loads = [part for name in names for part in ("--workload", tmp_path / name)]
         code, text = run("blis", "--configs", GRID, *loads, "--out", tmp_path / "out")
-        assert code == 1
+        assert code == 1, text
         assert "is taken by another load" in text
         assert not (tmp_path / "out").exists()
 
 
 def test_blis_files_of_a_load(run, tmp_path):
-    load = tmp_path / "chat.yaml"
+    load = tmp_path / "my chat.yaml"
     load.write_text("prompt_tokens: 300\noutput_tokens: 50\nconcurrency: 8\nrequests: 60\n")
     out = tmp_path / "out"
     code, text = run("blis", "--configs", GRID, "--workload", load, "--out", out)
     assert code == 0, text
-    assert "a vector per load: median over 2 configurations" in text
-    assert "one for all loads" not in text
+    assert "worst batch, as run.sh picks: median over 2 configurations" in text
+    assert re.search(r"\d+ steady loads +worst batch [+-][\d.]+ % at \d+ decodes", text)
+    assert re.search(r"my-chat +worst batch", text)
     names = {str(p.relative_to(out)) for p in out.rglob("*") if p.is_file()}
     folders = [f"00{i}_Meta-Llama-3.1-8B_H{i}00-SXM_tp1" for i in (1, 2)]
-    files = ("coefficients.yaml", "config.json", "hardware.json", "run.sh")
+    files = ("coefficients.yaml", "config.json", "hardware.json", "loads.csv", "pick.awk", "run.sh")
     assert names == {f"{folder}/{name}" for folder in folders for name in files} | {"summary.csv"}
+    assert "\nmy-chat," in (out / folders[0] / "loads.csv").read_text()
 
 
-def test_folders_of_the_page_run_as_it_says(run, tmp_path, monkeypatch):
-    """The commands of docs/blis.md, on a load of seconds, with a program that shows its flags."""
-    page = (ROOT / "docs" / "blis.md").read_text()
-    export, *scripts = re.findall(r"^\$ (.*(?:export blis|run\.sh).*)$", page, re.M)
-    words = shlex.split(export)
-    monkeypatch.chdir(tmp_path)
-    load = tmp_path / "codegen.yaml"
-    load.write_text("prompt_tokens: 300\noutput_tokens: 50\nconcurrency: 8\nrequests: 60\n")
-    code, text = run(*words[2:], "--workload", load)
+def test_a_formula_that_is_too_far_off_is_refused_until_a_flag_allows_it(run, tmp_path):
+    grid = "model=openai/gpt-oss-20b gpu=H100 max_model_len=2048 max_num_seqs=16"
+    code, text = run("blis", "--configs", grid, "--worst-error", "0.001", "--out", tmp_path)
+    assert code == 1
+    said = " ".join(text.split())
+    assert "BLIS's formula would be off by" in said
+    assert "more than --worst-error 0.001: raise that, or take the Go adapter" in said
+    code, text = run("blis", "--configs", grid, "--worst-error", "0.9", "--out", tmp_path)
     assert code == 0, text
-    assert re.search(r"error +[\d.]+ %  mean step +\d+ us  arrival +\d+ us  zeroed: ", text)
-    assert len(scripts) == 2
-    for script in scripts:
-        shown = subprocess.run(
-            ["sh", "-c", script], env=os.environ | {"BLIS": "echo"}, capture_output=True, text=True,
-        )  # fmt: skip
-        assert shown.returncode == 0, shown.stderr
-        assert shown.stdout.startswith("run --model")
-        assert shown.stdout.endswith("--workload-spec load.yaml\n")
+
+
+def test_inputs_of_the_graphs_give_what_they_say(run, tmp_path):
+    path = tmp_path / "inputs.json"
+    batch = "3 decode @ 900 + 1 prefill 200 @ 0"
+    arguments = ("--configs", GRID.replace(",H200", ""), "--batch", batch)
+    code, text = run("onnx", "--out", tmp_path, "--inputs", path, *arguments)
+    assert code == 0, text
+    found = json.loads(path.read_text())
+    coefficients, step_time = (
+        onnxruntime.InferenceSession(str(tmp_path / name), providers=["CPUExecutionProvider"])
+        for name in ("coefficients.onnx", "step_time.onnx")
+    )
+    rows = {name: np.array([found[name]]) for name in ("descriptors", "rates", "features")}
+    _, beta = coefficients.run(None, {name: rows[name] for name in ("descriptors", "rates")})
+    _, step_us = step_time.run(None, {"features": rows["features"], "beta": beta})
+    assert step_us.tolist() == [found["step_time_us"]]
+    assert f"the graphs give {found['step_time_us']} us" in text
+    code, text = run("onnx", "--out", tmp_path, "--inputs", path, "--configs", GRID)
+    assert code == 1
+    assert "for one configuration, and --configs gives 2" in text
+
+
+def test_specs_say_which_models_they_leave_out(run, tmp_path):
+    code, text = run("specs", "--gpu", "H100", "--out", tmp_path / "specs.json")
+    assert code == 0, text
+    kept, left = (int(each) for each in re.findall(r"^ +(\d+) ", text, re.M))
+    assert len(json.loads((tmp_path / "specs.json").read_text())["models"]) == kept
+    named = text.split("'pinn export table':")[1].split(",")
+    assert len(named) == left
+    assert "Qwen/Qwen3-Next-80B-A3B-Instruct" in text
 
 
 def test_what_cannot_be_served_is_said(run, tmp_path):

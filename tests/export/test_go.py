@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -16,7 +17,6 @@ from go_command import GO, go, needs_go
 from goldens import STEPS, TABLE, write_goldens
 from pages import run_script
 from table_files import read_table
-from typer.testing import CliRunner
 
 from pinn.coefficients.coefficient_set import (
     CoefficientSet,
@@ -24,11 +24,10 @@ from pinn.coefficients.coefficient_set import (
     write_coefficient_set,
 )
 from pinn.coefficients.coefficients import Coefficients
-from pinn.interface.commands.main import app
 from pinn.training.calibration.calibrate import BetaSettings, calibrate_beta
 
 #: Modules that build without anything from the network.
-BUILT = ("pinn", "blis", "blis/simulator")
+BUILT = ("pinn", "blis", "../../tests/export/blis_engine/simulator")
 #: Formatted as well; its binding cannot be had offline.
 FORMATTED = (*BUILT, "onnx")
 
@@ -99,23 +98,26 @@ def test_another_network_and_a_calibrated_server_give_the_same_in_go(checkpoint_
     assert found.count("--- PASS") >= 5
 
 
-def test_the_way_to_a_simulated_run_is_as_printed(tmp_path):
-    """The commands of export/go/README.md, specs from the command that it names."""
+def test_code_of_the_pages_is_what_runs(tmp_path):
+    """README's excerpt stands in the program; its fork's file compiles beside the adapter."""
     text = (GO / "README.md").read_text()
-    commands, printed, excerpt = re.findall(r"```(?:go)?\n(.*?)```", text, re.S)[1:4]
-    export, change, run = commands.splitlines()[1:]
-    specs = tmp_path / "specs.json"
-    arguments = export.replace("specs.json", str(specs)).split()[1:]
-    result = CliRunner().invoke(
-        app, [*arguments, "--model", "Llama-3.1-8B-Instruct", "--gpu", "H100"]
+    excerpts = re.findall(r"```go\n(.*?)```", text, re.S)
+    assert excerpts[0] in (GO / "blis" / "simulate" / "main.go").read_text()
+    file, top = excerpts[1:3]
+    assert file.startswith("package latency\n")
+    fork = tmp_path / "export" / "go" / "blis" / "latency"
+    simulator = "tests/export/blis_engine/simulator"
+    for name in ("export/go/pinn", "export/go/blis", simulator):
+        shutil.copytree(GO.parents[1] / name, tmp_path / name)
+    fork.mkdir()
+    (fork / "pinn.go").write_text(file)
+    (fork / "new.go").write_text(
+        'package latency\n\nimport (\n\t"errors"\n\n'
+        '\t"github.com/inference-sim/inference-sim/sim"\n)\n\n'
+        "func New(model, gpu string, tp int) (sim.LatencyModel, error) {\n"
+        f"{top}\treturn nil, errors.New(model)\n}}\n"
     )
-    assert result.exit_code == 0, result.output
-    module = change.removeprefix("cd export/go/")
-    words = run.replace("../../../specs.json", str(specs)).split()
-    assert words[:2] == ["go", "run"]
-    found, figures = go(module, *words[1:]), r"[\d.]+"  # which follow the checkpoint
-    assert re.sub(figures, "N", found) == re.sub(figures, "N", printed)
-    assert excerpt in (GO / "blis" / "simulate" / "main.go").read_text()
+    go(fork, "vet", ".")
 
 
 @needs_go

@@ -1,7 +1,7 @@
 // Package blis makes a pinn latency model one of BLIS's.
 //
 // BLIS's module is not needed to build or test this package: go.mod replaces it by the small model
-// of its engine in the folder simulator.
+// of its engine that the tests bring.
 package blis
 
 import (
@@ -13,14 +13,15 @@ import (
 	"github.com/inference-sim/inference-sim/sim"
 )
 
-// Adapter is a sim.LatencyModel, and that of older trees, for one simulated engine. As BLIS asks
-// it, it is not for concurrent use.
+// Adapter is a sim.LatencyModel for one simulated engine. As BLIS asks it, it is not for concurrent
+// use.
 type Adapter struct {
 	model         *pinn.Model
 	tokensPerStep int64
 	blockSize     int64
 	sharedKeys    func(batch []*sim.Request) int64
 	prompts       prompts
+	inFlight      int64 // requests that have arrived and not completed
 }
 
 // An Option tells an adapter of the engine that it is for.
@@ -39,14 +40,15 @@ func SharedKeys(count func(batch []*sim.Request) int64) Option {
 	return func(a *Adapter) { a.sharedKeys = count }
 }
 
-// New wraps a model; the adapter gets a clone of its own. It panics for a model that speculates,
-// since a request has one token of each step in BLIS.
-func New(model *pinn.Model, options ...Option) *Adapter {
+// New wraps a model; the adapter gets a clone of its own.
+//
+// It fails for a model that speculates, since a request has one token of each step in BLIS.
+func New(model *pinn.Model, options ...Option) (*Adapter, error) {
 	config := model.Row().Config
 	if drafts := model.Row().Drafts; drafts != nil {
-		panic(fmt.Sprintf("BLIS decodes one token of a request in a step, and speculative_config %s "+
-			"verifies %d: leave it out, or take 'pinn simulate'",
-			config["speculative_config"], drafts.Tokens+1))
+		return nil, fmt.Errorf("BLIS decodes one token of a request in a step, and speculative_config "+
+			"%s verifies %d: leave it out, or take 'pinn simulate'",
+			config["speculative_config"], drafts.Tokens+1)
 	}
 	a := &Adapter{
 		model:         model.Clone(),
@@ -56,7 +58,21 @@ func New(model *pinn.Model, options ...Option) *Adapter {
 	for _, option := range options {
 		option(a)
 	}
-	return a
+	return a, nil
+}
+
+// Load makes an adapter of a table's only row of what a simulation serves, so that the table of
+// another model is refused.
+//
+// It fails where the file cannot be read, a name is empty or no row or several fit.
+func Load(table, model, gpu string, tensorParallel int, options ...Option) (*Adapter, error) {
+	found, err := pinn.LoadModel(table, map[string]string{
+		"model": model, "gpu": gpu, "tensor_parallel_size": strconv.Itoa(tensorParallel),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return New(found, options...)
 }
 
 func number(text string, otherwise int64) int64 {
@@ -68,28 +84,43 @@ func number(text string, otherwise int64) int64 {
 
 // StepTime is the busy-loop time of the step of a batch, at least 1. What the batch's decodes have
 // in common of their prompts is read once, as far as the GPU's cache holds it. It allocates nothing,
-// but where prompts share blocks and other requests decode than in the last step.
+// but where a request decodes whose arrival [Adapter.QueueingTime] was not told.
 func (a *Adapter) StepTime(batch []*sim.Request) int64 {
 	sums := a.model.NewSums()
+	followed := a.prompts.alike && a.sharedKeys == nil
+	at := 0
 	for rest := batch; len(rest) > 0; {
-		rest = rest[addDecodes(&sums, rest):]
-		if len(rest) > 0 {
-			r := rest[0]
+		count := 0
+		if followed {
+			count = addFollowed(&sums, rest, a.prompts.decodes[at:], a.prompts.longest)
+			at += count
+		} else {
+			count = addDecodes(&sums, rest)
+		}
+		if rest = rest[count:]; len(rest) == 0 {
+			break
+		}
+		if r := rest[0]; !decodes(r) {
 			cached := r.ProgressIndex
 			if cached == 0 {
 				cached = a.cachedPrefix(r)
 			}
 			sums.AddPrefill(cached, int64(r.NumNewTokens))
-			rest = rest[1:]
+		} else {
+			sums.AddDecode(r.ProgressIndex)
+			a.prompts.follow(rest, at, a.blockSize)
+			at++
 		}
+		rest = rest[1:]
 	}
 	if sums.PrefillCached > 0 && sums.PrefillTokens+sums.DecodeRequests == a.tokensPerStep {
 		a.forgetLast(&sums, batch)
 	}
 	if a.sharedKeys != nil {
 		sums.Reread(a.sharedKeys(batch))
-	} else if a.prompts.alike {
-		a.model.Share(&sums, a.prompts.sharedKeys(batch, a.blockSize, sums.PrefillRequests > 0))
+	} else if followed {
+		a.prompts.end(at)
+		a.model.Share(&sums, a.prompts.shared*a.blockSize)
 	}
 	return a.model.StepTimeOf(&sums)
 }
@@ -112,16 +143,48 @@ func addDecodes(sums *pinn.Sums, batch []*sim.Request) int {
 		context += batch[count].ProgressIndex
 		bits |= batch[count].ProgressIndex
 	}
-	context += int64(count)
+	addRun(sums, batch[:count], context, bits)
+	return count
+}
+
+// addFollowed is addDecodes as far as the decodes are those of the last step. One that has more
+// tokens than the longest prompt has its own behind it.
+func addFollowed(sums *pinn.Sums, batch, last []*sim.Request, longest int64) int {
+	var context, bits int64
+	count := 0
+	last = last[:min(len(last), len(batch))]
+	for ; count+4 <= len(last); count += 4 {
+		four, same := batch[count:count+4:count+4], last[count:count+4:count+4]
+		a, b, c, d := four[0], four[1], four[2], four[3]
+		if a != same[0] || b != same[1] || c != same[2] || d != same[3] {
+			break
+		}
+		i, j, k, l := a.ProgressIndex, b.ProgressIndex, c.ProgressIndex, d.ProgressIndex
+		if (i-longest)|(j-longest)|(k-longest)|(l-longest) < 0 && !(decodes(a) && decodes(b) && decodes(c) && decodes(d)) {
+			break
+		}
+		context += i + j + (k + l)
+		bits |= i | j | (k | l)
+	}
+	for ; count < len(last) && batch[count] == last[count] && decodes(batch[count]); count++ {
+		context += batch[count].ProgressIndex
+		bits |= batch[count].ProgressIndex
+	}
+	addRun(sums, batch[:count], context, bits)
+	return count
+}
+
+// addRun counts decodes whose progress adds up to context and has such bits.
+func addRun(sums *pinn.Sums, decodes []*sim.Request, context, bits int64) {
+	context += int64(len(decodes))
 	near := int64(0)
 	if window := sums.Window(); window > 0 {
 		near = context
 		if bits >= window { // else no context is as long
-			near -= beyond(window, batch[:count])
+			near -= beyond(window, decodes)
 		}
 	}
-	sums.AddDecodes(int64(count), context, near)
-	return count
+	sums.AddDecodes(int64(len(decodes)), context, near)
 }
 
 // decodes tells whether a request has its prompt behind it.
@@ -157,8 +220,8 @@ func (a *Adapter) forgetLast(sums *pinn.Sums, batch []*sim.Request) {
 }
 
 // QueueingTime is all that happens to a request before its first token beside BLIS's own queue and
-// steps. vLLM plans a batch while the one before runs, so that a newcomer waits for one step more
-// than in BLIS.
+// steps. vLLM plans a batch while the one before runs, so that a newcomer to a busy engine waits for
+// one step more than in BLIS.
 //
 // Here the adapter sees every prompt and whether any begins like another: only then are steps
 // searched for keys that decodes share.
@@ -166,18 +229,16 @@ func (a *Adapter) QueueingTime(req *sim.Request) int64 {
 	if a.model.Row().PrefixCaching {
 		a.prompts.arrive(req, a.blockSize)
 	}
-	return a.model.FirstTokenDelay(float64(len(req.InputTokens)))
+	a.inFlight++
+	return a.model.FirstTokenDelay(float64(len(req.InputTokens)), a.inFlight > 1)
 }
 
 // OutputTokenProcessingTime is 0: BLIS would add it to every gap between tokens, but the API server
 // works on a token while the engine makes the next one.
 func (a *Adapter) OutputTokenProcessingTime() int64 { return 0 }
 
-// PostDecodeFixedOverhead is the time once at completion.
-func (a *Adapter) PostDecodeFixedOverhead() int64 { return a.model.PostDecodeFixedOverhead() }
-
-// SchedulingProcessingTime is asked by older trees only; it is in QueueingTime already.
-func (a *Adapter) SchedulingProcessingTime() int64 { return 0 }
-
-// PreemptionProcessingTime is asked by older trees only: per preemption, of the mean prompt.
-func (a *Adapter) PreemptionProcessingTime() int64 { return a.model.PreemptionProcessingTime() }
+// PostDecodeFixedOverhead is the time once at completion, which is when BLIS asks for it.
+func (a *Adapter) PostDecodeFixedOverhead() int64 {
+	a.inFlight = max(a.inFlight-1, 0)
+	return a.model.PostDecodeFixedOverhead()
+}

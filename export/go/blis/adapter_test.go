@@ -1,7 +1,6 @@
 package blis
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -10,19 +9,17 @@ import (
 	"github.com/inference-sim/inference-sim/sim"
 )
 
-// olderLatencyModel is what trees with five methods ask.
-type olderLatencyModel interface {
-	StepTime(batch []*sim.Request) int64
-	QueueingTime(req *sim.Request) int64
-	OutputTokenProcessingTime() int64
-	SchedulingProcessingTime() int64
-	PreemptionProcessingTime() int64
-}
+var _ sim.LatencyModel = (*Adapter)(nil)
 
-var (
-	_ sim.LatencyModel  = (*Adapter)(nil)
-	_ olderLatencyModel = (*Adapter)(nil)
-)
+// adapted is New of a model that BLIS can run.
+func adapted(t testing.TB, model *pinn.Model, options ...Option) *Adapter {
+	t.Helper()
+	found, err := New(model, options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
 
 func goldenModel(t testing.TB, model string) *pinn.Model {
 	t.Helper()
@@ -58,13 +55,13 @@ func TestStepTimesAreTheModels(t *testing.T) {
 			})
 		}
 		for _, model := range []*pinn.Model{dense(t), goldenModel(t, "google/gemma-3-12b-it")} {
-			got, want := New(model).StepTime(batch), model.StepTime(own)
+			got, want := adapted(t, model).StepTime(batch), model.StepTime(own)
 			if got != want || got < 2 {
 				t.Errorf("step of %d requests: %d, model %d", len(batch), got, want)
 			}
 		}
 	}
-	if got := New(dense(t)).StepTime(nil); got != 1 {
+	if got := adapted(t, dense(t)).StepTime(nil); got != 1 {
 		t.Errorf("empty batch: %d", got)
 	}
 }
@@ -73,7 +70,7 @@ func TestStepTimesAreTheModels(t *testing.T) {
 func TestCachedPrefixesAreCounted(t *testing.T) {
 	const prompt, question = 30000, 30000 - 16*1800
 	step := func(r *sim.Request, options ...Option) int64 {
-		return New(dense(t), options...).StepTime([]*sim.Request{r})
+		return adapted(t, dense(t), options...).StepTime([]*sim.Request{r})
 	}
 	cached := step(request(16*1800, question, prompt))
 	if got := step(request(0, question, prompt)); got != cached {
@@ -92,9 +89,9 @@ func TestCachedPrefixesAreCounted(t *testing.T) {
 
 func TestSharedKeysAreReadOnce(t *testing.T) {
 	batch := []*sim.Request{request(9000, 1, 8000), request(9000, 1, 8000)}
-	all := New(dense(t)).StepTime(batch)
-	shared := New(dense(t), SharedKeys(func(b []*sim.Request) int64 { return int64(len(b)-1) * 8000 }))
-	once := New(dense(t)).StepTime([]*sim.Request{request(9000, 1, 8000), request(1000, 1, 500)})
+	all := adapted(t, dense(t)).StepTime(batch)
+	shared := adapted(t, dense(t), SharedKeys(func(b []*sim.Request) int64 { return int64(len(b)-1) * 8000 }))
+	once := adapted(t, dense(t)).StepTime([]*sim.Request{request(9000, 1, 8000), request(1000, 1, 500)})
 	if got := shared.StepTime(batch); got != once || got >= all {
 		t.Errorf("%d us, want %d us, and less than %d us", got, once, all)
 	}
@@ -105,14 +102,14 @@ func TestSharedPromptsAreReadOnce(t *testing.T) {
 	// An adapter to which these requests have come, and one whose count is a function's.
 	model := dense(t)
 	served := func(batch []*sim.Request) *Adapter {
-		adapter := New(model)
+		adapter := adapted(t, model)
 		for _, r := range batch {
 			adapter.QueueingTime(r)
 		}
 		return adapter
 	}
 	counted := func(keys int64) *Adapter {
-		return New(model, SharedKeys(func([]*sim.Request) int64 { return keys }))
+		return adapted(t, model, SharedKeys(func([]*sim.Request) int64 { return keys }))
 	}
 	batch := make([]*sim.Request, 64)
 	for i := range batch {
@@ -140,7 +137,7 @@ func TestSharedPromptsAreReadOnce(t *testing.T) {
 }
 
 func TestPromptsUnlikeEachOtherAreNotFollowed(t *testing.T) {
-	adapter := New(dense(t))
+	adapter := adapted(t, dense(t))
 	short := request(20, 1, 15) // shorter than a block, so that it shares none
 	batch := []*sim.Request{short, short}
 	for i := range 64 {
@@ -168,11 +165,11 @@ func TestWithoutPrefixCachingNothingIsShared(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	adapter, batch := New(model), []*sim.Request{request(9000, 1, 8000), request(9000, 1, 8000)}
+	adapter, batch := adapted(t, model), []*sim.Request{request(9000, 1, 8000), request(9000, 1, 8000)}
 	for _, r := range batch {
 		adapter.QueueingTime(r)
 	}
-	if got, want := adapter.StepTime(batch), New(model).StepTime(batch); got != want {
+	if got, want := adapter.StepTime(batch), adapted(t, model).StepTime(batch); got != want {
 		t.Errorf("%d us, want %d us", got, want)
 	}
 }
@@ -181,10 +178,10 @@ func TestWithoutPrefixCachingNothingIsShared(t *testing.T) {
 // one mean step for the batch that vLLM has planned already.
 func TestQueueingTimeHoldsWhatIsMissingBeforeTheFirstToken(t *testing.T) {
 	model := dense(t)
-	adapter := New(model)
+	adapter := adapted(t, model)
 	newcomer := request(0, 0, 500)
 	idle := adapter.QueueingTime(newcomer)
-	if want := model.FirstTokenDelay(500); idle != want || idle < 1 {
+	if want := model.FirstTokenDelay(500, false); idle != want || idle < 1 {
 		t.Errorf("before the first step: %d us, want %d us", idle, want)
 	}
 	batch := []*sim.Request{request(700, 1, 500)}
@@ -192,17 +189,16 @@ func TestQueueingTimeHoldsWhatIsMissingBeforeTheFirstToken(t *testing.T) {
 	if busy := adapter.QueueingTime(newcomer); busy < idle+us-1 || busy > idle+2*us {
 		t.Errorf("beside steps of %d us: %d us, idle %d us", us, busy, idle)
 	}
-	if got := adapter.SchedulingProcessingTime(); got != 0 {
-		t.Errorf("SchedulingProcessingTime counts %d us again", got)
+	adapter.PostDecodeFixedOverhead()
+	adapter.PostDecodeFixedOverhead()
+	if alone := adapter.QueueingTime(newcomer); alone >= idle+us-1 {
+		t.Errorf("an engine that serves nobody else makes it wait: %d us, at first %d us", alone, idle)
 	}
 	if got := adapter.OutputTokenProcessingTime(); got != 0 {
 		t.Errorf("the server's work on a token is in every gap: %d us", got)
 	}
 	if got, want := adapter.PostDecodeFixedOverhead(), model.PostDecodeFixedOverhead(); got != want {
 		t.Errorf("completion: %d us, model %d us", got, want)
-	}
-	if got, want := adapter.PreemptionProcessingTime(), New(model).PreemptionProcessingTime(); got < want {
-		t.Errorf("preemption: %d us, model %d us", got, want)
 	}
 }
 
@@ -216,16 +212,38 @@ func TestSpeculationIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
-		if why := fmt.Sprint(recover()); !strings.Contains(why, "BLIS decodes one token") {
-			t.Errorf("it is not refused with the reason: %s", why)
+	if _, err := New(model); err == nil || !strings.Contains(err.Error(), "BLIS decodes one token") {
+		t.Errorf("it is not refused with the reason: %v", err)
+	}
+}
+
+// A simulation of one model does not take another's table.
+func TestATableIsOfWhatIsServed(t *testing.T) {
+	const table = "../pinn/testdata/table.json"
+	if _, err := Load(table, "Llama-3.1-8B", "H100", 2); err != nil {
+		t.Fatal(err)
+	}
+	for _, asked := range []struct {
+		table, model, gpu string
+		gpus              int
+		want              string
+	}{
+		{table, "", "H100", 2, "model is empty"},
+		{table, "Llama-3.1-8B", "", 2, "gpu is empty"},
+		{table, "Llama-3.1-8B", "H900", 2, `no row has gpu "H900"`},
+		{table, "x", "H100", 2, `no row has model "x"`},
+		{table, "Llama-3.1-8B", "H100", 3, `no row has tensor_parallel_size "3"`},
+		{"x.json", "Llama-3.1-8B", "H100", 2, "no such file"},
+	} {
+		_, err := Load(asked.table, asked.model, asked.gpu, asked.gpus)
+		if err == nil || !strings.Contains(err.Error(), asked.want) {
+			t.Errorf("expected %q, got %v", asked.want, err)
 		}
-	}()
-	New(model)
+	}
 }
 
 func TestStepTimeAllocatesNothing(t *testing.T) {
-	adapter, batch := New(dense(t)), []*sim.Request{request(700, 1, 500), request(0, 9, 300)}
+	adapter, batch := adapted(t, dense(t)), []*sim.Request{request(700, 1, 500), request(0, 9, 300)}
 	if n := testing.AllocsPerRun(10, func() { adapter.StepTime(batch) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

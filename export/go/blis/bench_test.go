@@ -12,23 +12,34 @@ import (
 const pairedSteps = 500
 
 // BenchmarkStepTime128 asks BLIS's formula and the adapter for a step of 128 requests and reports
-// the processor time of each.
+// the processor time of each; of shared prompts in steps of which every other has another request.
 func BenchmarkStepTime128(b *testing.B) {
-	for _, kind := range []struct{ name, model string }{
-		{"dense", "codellama/CodeLlama-34b-hf"},
-		{"experts", "Qwen/Qwen3-30B-A3B"},
-		{"window", "google/gemma-3-12b-it"},
+	for _, kind := range []struct {
+		name, model string
+		shared      bool
+	}{
+		{"dense", "codellama/CodeLlama-34b-hf", false},
+		{"experts", "Qwen/Qwen3-30B-A3B", false},
+		{"window", "google/gemma-3-12b-it", false},
+		{"shared", "codellama/CodeLlama-34b-hf", true},
 	} {
 		b.Run(kind.name, func(b *testing.B) {
-			models := [2]sim.LatencyModel{bundled(), New(goldenModel(b, kind.model))}
-			batch := benchBatch()
+			models := [2]sim.LatencyModel{bundled(), adapted(b, goldenModel(b, kind.model))}
+			batch, others := benchBatch(), []*sim.Request{}
+			if kind.shared {
+				others = sharedPrompts(models[1], batch)
+			}
 			var seconds [2]float64
 			b.ReportAllocs()
 			b.ResetTimer()
 			for range b.N {
 				for i, model := range models {
 					start := processorSeconds(b)
-					for range pairedSteps {
+					for step := range pairedSteps {
+						if kind.shared && step%2 == 0 {
+							at := step / 2 % len(others)
+							batch[100], others[at] = others[at], batch[100]
+						}
 						sink += model.StepTime(batch)
 					}
 					seconds[i] += processorSeconds(b) - start
@@ -40,6 +51,22 @@ func BenchmarkStepTime128(b *testing.B) {
 			b.ReportMetric(seconds[1]/seconds[0], "ratio")
 		})
 	}
+}
+
+// sharedPrompts makes ten prompts that begin alike of those of a batch, and further requests of the
+// same, all of which arrive.
+func sharedPrompts(model sim.LatencyModel, batch []*sim.Request) []*sim.Request {
+	others := make([]*sim.Request, 16)
+	for i := range others {
+		others[i] = request(600+int64(i), 1, 400)
+	}
+	for i, r := range append(append([]*sim.Request{}, batch...), others...) {
+		for j := 200; j < len(r.InputTokens); j++ {
+			r.InputTokens[j] = sim.TokenID(i%10 + j)
+		}
+		model.QueueingTime(r)
+	}
+	return others
 }
 
 // bundled is BLIS's formula with the coefficients that it comes with.

@@ -1,6 +1,6 @@
 module example.com/pinn/export/go/blis
 
-go 1.22
+go 1.23
 
 require (
 	example.com/pinn/export/go/pinn v0.0.0
@@ -9,5 +9,5 @@ require (
 
 replace example.com/pinn/export/go/pinn => ../pinn
 
-// The signatures alone; remove this line, and 'go get' a version, to build against BLIS itself.
-replace github.com/inference-sim/inference-sim => ./simulator
+// A small model of its engine, for tests; drop this line, and 'go get' a version, for BLIS itself.
+replace github.com/inference-sim/inference-sim => ../../../tests/export/blis_engine/simulator

@@ -7,104 +7,180 @@ import (
 )
 
 // prompts knows which blocks the prompts of decodes have in common. It follows the batches of one
-// engine, from each of which a few decodes leave and to which a few come.
+// engine, from each of which a few decodes leave and to which a few come: what that costs does not
+// grow with the length of prompts, which are read when they arrive.
 type prompts struct {
-	alike bool                // whether two that arrived begin with the same block
-	first map[uint64]struct{} // blocks of those that arrived; not kept once two are alike
+	alike bool                    // whether two that arrived begin with the same block
+	first map[uint64]*sim.Request // who came with a block first; not kept once two are alike
 
-	decodes, spare []*sim.Request   // of the last step in their order, and room for the next
-	readers        map[uint64]int64 // of each block
-	shared         int64            // readers beside the first, of all blocks together
+	nodes   map[uint64]*node // of what prompts have in common, by the key of its first block
+	known   map[*sim.Request]*reader
+	decodes []*sim.Request // of the last step in their order
+	readers []*reader      // the same
+	longest int64          // no decode's prompt was longer
+	gone    []*reader      // those that left since the last arrival
+	shared  int64          // blocks of readers beside each first one
 }
 
-// arrive notes a request's first block. Prompts that differ in it have none in common.
+// node is a run of blocks that the same prompts have; its parent is what they have before it.
+type node struct {
+	parent        *node
+	keys          []uint64 // of its blocks
+	readers, refs int64    // decodes that read it, and requests that are known to begin with it
+}
+
+// reader is a known request and the last run of its prompt.
+type reader struct {
+	request *sim.Request
+	leaf    *node
+	running bool
+	left    bool // whether it is among those that are gone
+}
+
+// arrive notes a request's first block, and its whole prompt once two were alike in that. Prompts
+// that differ in the first block have none in common.
 func (p *prompts) arrive(r *sim.Request, blockSize int64) {
-	if p.alike || int64(len(r.InputTokens)) < blockSize {
+	for _, left := range p.gone {
+		p.forget(left)
+	}
+	p.gone = p.gone[:0]
+	if p.alike {
+		p.know(r, blockSize)
+		return
+	}
+	if int64(len(r.InputTokens)) < blockSize {
 		return
 	}
 	if p.first == nil {
-		p.first = map[uint64]struct{}{}
+		p.first = map[uint64]*sim.Request{}
 	}
-	eachBlock(r.InputTokens[:blockSize], blockSize, func(key uint64) {
-		_, p.alike = p.first[key]
-		p.first[key] = struct{}{}
-	})
-	if p.alike {
-		p.first = nil
+	key := blockKeys(r.InputTokens[:blockSize], blockSize)[0]
+	if p.first[key] == nil {
+		p.first[key] = r
+		return
+	}
+	p.alike = true
+	p.nodes, p.known = map[uint64]*node{}, map[*sim.Request]*reader{}
+	for _, each := range p.first {
+		p.know(each, blockSize)
+	}
+	p.first = nil
+	p.know(r, blockSize)
+}
+
+// know puts a prompt among the runs of blocks, of which it may cut one in two.
+func (p *prompts) know(r *sim.Request, blockSize int64) *reader {
+	if found := p.known[r]; found != nil {
+		return found
+	}
+	var last *node
+	for keys := blockKeys(r.InputTokens, blockSize); len(keys) > 0; {
+		next := p.nodes[keys[0]]
+		if next == nil {
+			next = &node{parent: last, keys: keys}
+			p.nodes[keys[0]] = next
+		}
+		same := 0
+		for same < min(len(keys), len(next.keys)) && keys[same] == next.keys[same] {
+			same++
+		}
+		if same < len(next.keys) {
+			front := *next
+			front.keys = next.keys[:same]
+			next.keys, next.parent = next.keys[same:], &front
+			p.nodes[front.keys[0]], p.nodes[next.keys[0]] = &front, next
+			next = &front
+		}
+		last, keys = next, keys[same:]
+	}
+	found := &reader{request: r, leaf: last}
+	p.known[r] = found
+	for n := last; n != nil; n = n.parent {
+		n.refs++
+	}
+	return found
+}
+
+// forget drops a request that decodes no more, and the runs of blocks that only it had.
+func (p *prompts) forget(left *reader) {
+	left.left = false
+	if left.running {
+		return
+	}
+	delete(p.known, left.request)
+	for n := left.leaf; n != nil; n = n.parent {
+		if n.refs--; n.refs == 0 {
+			delete(p.nodes, n.keys[0])
+		}
 	}
 }
 
-// sharedKeys counts the keys of a batch's decodes that another of them has too: those of all readers
-// of a block but one. mixed tells whether there is anything but decodes.
-func (p *prompts) sharedKeys(batch []*sim.Request, blockSize int64, mixed bool) int64 {
-	if mixed && p.same(batch) || !mixed && slices.Equal(p.decodes, batch) {
-		return p.shared * blockSize
+// follow takes the first of the rest of a batch as its next decode, where so many are those of the
+// last step.
+func (p *prompts) follow(rest []*sim.Request, at int, blockSize int64) {
+	r := rest[0]
+	if at < len(p.decodes) && p.decodes[at] == r {
+		return
 	}
-	if p.readers == nil {
-		p.readers = map[uint64]int64{}
-	}
-	before, now := p.decodes, p.spare[:0]
-	for _, r := range batch {
-		if !decodes(r) {
-			continue
+	found := p.know(r, blockSize)
+	for found.running && at < len(p.decodes) { // those before it left
+		p.leave(p.readers[at])
+		p.decodes, p.readers = slices.Delete(p.decodes, at, at+1), slices.Delete(p.readers, at, at+1)
+		if at < len(p.decodes) && p.decodes[at] == r {
+			return
 		}
-		for len(before) > 0 && before[0] != r {
-			p.leave(before[0], blockSize)
-			before = before[1:]
-		}
-		if len(before) > 0 {
-			before = before[1:]
-		} else {
-			p.come(r, blockSize)
-		}
-		now = append(now, r)
 	}
-	for _, r := range before {
-		p.leave(r, blockSize)
+	// In most steps one leaves and another comes, often in its place.
+	inPlace := !found.running && len(rest) > 1 && at+1 < len(p.decodes) && rest[1] == p.decodes[at+1]
+	if inPlace {
+		p.leave(p.readers[at])
 	}
-	p.decodes, p.spare = now, p.decodes
-	return p.shared * blockSize
+	found.running = true
+	p.longest = max(p.longest, int64(len(r.InputTokens)))
+	for n := found.leaf; n != nil; n = n.parent {
+		if n.readers++; n.readers > 1 {
+			p.shared += int64(len(n.keys))
+		}
+	}
+	if inPlace {
+		p.decodes[at], p.readers[at] = r, found
+		return
+	}
+	p.decodes, p.readers = slices.Insert(p.decodes, at, r), slices.Insert(p.readers, at, found)
 }
 
-// same tells whether a batch's decodes are those of the last step.
-func (p *prompts) same(batch []*sim.Request) bool {
-	count := 0
-	for _, r := range batch {
-		if decodes(r) {
-			if count == len(p.decodes) || p.decodes[count] != r {
-				return false
-			}
-			count++
+// end takes the decodes of the last step from one on as left.
+func (p *prompts) end(at int) {
+	for _, left := range p.readers[at:] {
+		p.leave(left)
+	}
+	clear(p.decodes[at:])
+	clear(p.readers[at:])
+	p.decodes, p.readers = p.decodes[:at], p.readers[:at]
+}
+
+func (p *prompts) leave(left *reader) {
+	left.running = false
+	for n := left.leaf; n != nil; n = n.parent {
+		if n.readers--; n.readers > 0 {
+			p.shared -= int64(len(n.keys))
 		}
 	}
-	return count == len(p.decodes)
+	if !left.left {
+		left.left = true
+		p.gone = append(p.gone, left)
+	}
 }
 
-func (p *prompts) come(r *sim.Request, blockSize int64) {
-	eachBlock(r.InputTokens, blockSize, func(key uint64) {
-		p.shared += min(p.readers[key], 1)
-		p.readers[key]++
-	})
-}
-
-func (p *prompts) leave(r *sim.Request, blockSize int64) {
-	eachBlock(r.InputTokens, blockSize, func(key uint64) {
-		if p.readers[key]--; p.readers[key] == 0 {
-			delete(p.readers, key)
-		} else {
-			p.shared--
-		}
-	})
-}
-
-// eachBlock tells the key of every whole block of a prompt: a hash of all tokens up to its end
-// (FNV-1a).
-func eachBlock(tokens []sim.TokenID, blockSize int64, tell func(key uint64)) {
+// blockKeys are those of every whole block of a prompt: a hash of all tokens up to its end (FNV-1a).
+func blockKeys(tokens []sim.TokenID, blockSize int64) []uint64 {
+	keys := make([]uint64, 0, int64(len(tokens))/blockSize)
 	key := uint64(14695981039346656037)
 	for i, token := range tokens {
 		key = (key ^ uint64(uint32(token))) * 1099511628211
 		if int64(i+1)%blockSize == 0 {
-			tell(key)
+			keys = append(keys, key)
 		}
 	}
+	return keys
 }

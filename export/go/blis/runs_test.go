@@ -114,7 +114,7 @@ func TestRunsOfPython(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var latency sim.LatencyModel = New(model)
+		var latency sim.LatencyModel = adapted(t, model)
 		if r.Coefficients != nil {
 			latency = r.Coefficients
 		}

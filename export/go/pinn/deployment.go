@@ -46,7 +46,7 @@ func (s *Specs) Deploy(model, gpu string, serving Serving) (*Deployment, error) 
 		return nil, fmt.Errorf("max_model_len %d must be positive and cpu_offload_gb %v not negative",
 			serving.MaxModelLen, serving.CPUOffloadGB)
 	}
-	runs, err := serving.resolve(placed{g, m.ModelType})
+	runs, serving, err := serving.resolve(g, m.ModelType)
 	if err != nil {
 		return nil, err
 	}

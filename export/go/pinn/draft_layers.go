@@ -3,9 +3,6 @@ package pinn
 // alwaysAGraph is far beyond any step: with graphs at all, a draft's pass is taken to be one.
 const alwaysAGraph = 1e18
 
-// eagle3Vocabulary is that of EAGLE-3's drafts.
-const eagle3Vocabulary = 32_000
-
 // drafts are what a deployment's flags ask for; nil where they ask for nothing.
 func (s *Specs) drafts(d *Deployment) (*Drafts, error) {
 	asked := d.recipe.speculation

@@ -6,9 +6,6 @@ import (
 	"strings"
 )
 
-// mostDrafted tokens: more are taken for a mistake, as in Python.
-const mostDrafted = 64
-
 // Drafts are what speculative decoding adds to a row: every decode comes with drafted tokens, which
 // a step verifies.
 type Drafts struct {

@@ -5,22 +5,6 @@ import (
 	"strings"
 )
 
-// descriptorNames and rateNames are the order of every embedding.
-var (
-	descriptorNames = [...]string{
-		"layers", "hidden_size", "qkv_width", "output_width", "dense_ffn_width",
-		"shared_ffn_width", "head_width", "heads", "kv_heads", "head_dim", "latent_attention",
-		"full_width_norm", "windowed_share", "window_tokens", "moe_share", "local_experts", "top_k",
-		"expert_share", "expert_width", "expert_parallel", "tensor_parallel", "data_parallel",
-		"attention_bytes", "attention_native", "dense_bytes", "dense_native", "expert_bytes",
-		"expert_native", "expert_mx_scales", "block_scales", "static_scales", "kv_bytes", "sm_count", "l2_bytes",
-		"compute_capability", "nvlink", "expert_cutlass", "expert_triton",
-	}
-	rateNames = [...]string{"memory_bandwidth", "peak_compute", "link_bandwidth"}
-	// referenceRates are those of an H100 SXM.
-	referenceRates = [...]float64{3.35e12, 989e12, 450e9}
-)
-
 // Embedding holds the physical descriptors of a deployment, which the network reads, and the
 // logarithms of its datasheet rates relative to an H100 SXM; Python's pinn.physics.descriptors
 // defines each. No name of a model or GPU is in it.

@@ -1,7 +1,8 @@
 package pinn
 
 import (
-	"fmt"
+	"maps"
+	"slices"
 	"strings"
 )
 
@@ -17,25 +18,18 @@ const (
 	marlinFormat = "int4_wo"
 )
 
-// moeKernels are those that a flag names, and whether one does; else the release's own.
-func (s Serving) moeKernels(g placed) (string, bool, error) {
-	name := s.MoeBackend
-	if name == "" || strings.EqualFold(name, "auto") {
-		found, err := s.lookUp("moe_backend", g)
-		if err != nil {
-			return "", false, err
-		}
-		name = found
+// namedKernels are those that a flag names, and whether one does; else the release's own.
+func (s *resolver) namedKernels() (string, bool) {
+	name := strings.ToLower(s.MoeBackend)
+	if name == "" || name == ownKernels {
+		name = strings.ToLower(s.lookUp("moe_backend"))
 	}
-	var known []string
-	for _, kernels := range expertKernelNames {
-		if strings.EqualFold(name, kernels.name) {
-			return kernels.timedAs, !strings.EqualFold(name, "auto"), nil
-		}
-		known = append(known, kernels.name)
+	timedAs, known := expertKernelNames[name]
+	if !known {
+		s.refuse("moe_backend %q is none of %s: give one of them or leave it out", name,
+			strings.Join(slices.Sorted(maps.Keys(expertKernelNames)), ", "))
 	}
-	return "", false, fmt.Errorf("moe_backend %q is none of %s: give one of them or leave it out",
-		name, strings.Join(known, ", "))
+	return timedAs, name != ownKernels
 }
 
 // expertKernels are those of the recipe where they take another time than the engine's own.
@@ -65,25 +59,16 @@ func (d *Deployment) expertKernels() string {
 // releaseKernels are those that the release picks, as with_release_kernels of Python's
 // pinn.specs.expert_kernels.
 func (d *Deployment) releaseKernels() string {
-	s, chip, spread := d.serving, d.gpu.ComputeCapability, "tp"
-	if s.Engine == "" {
-		s.Engine = "vllm"
-	}
-	if s.EngineVersion == "" {
-		s.EngineVersion = s.reference()
-	}
+	chip, spread, version := d.gpu.ComputeCapability, "tp", release(d.serving.EngineVersion)
 	if d.recipe.expertParallel > 1 {
 		spread = "ep"
 		if d.recipe.dataParallel > 1 {
 			spread = "dp"
 		}
 	}
-	version := release(s.EngineVersion)
 	for _, k := range releaseKernels {
-		if k.engine == s.Engine && k.format == d.model.Precisions.Experts &&
-			(k.since == "" || !before(version, release(k.since))) &&
-			(k.until == "" || before(version, release(k.until))) &&
-			k.leastCapability <= chip && (k.belowCC == 0 || chip < k.belowCC) &&
+		if k.hold(d.serving.Engine, version) && k.format == d.model.Precisions.Experts &&
+			within(chip, k.leastCapability, k.belowCC) &&
 			(k.spread == "" || strings.Contains(k.spread, spread)) {
 			return k.timedAs
 		}
@@ -98,14 +83,6 @@ func (d *Deployment) expertKernelFormat() string {
 	}
 	return d.model.Precisions.Experts
 }
-
-// mxfp4Kernels are those of experts in mxfp4 on Hopper where an engine does not run vLLM's, as
-// MXFP4_KERNELS of Python's pinn.specs.own_kernels.
-var mxfp4Kernels = map[string]string{"sglang": "fused_triton", "trtllm": "torch_flow"}
-
-// mxfp4Times are the times of reading and of computing experts by those kernels relative to those
-// that vLLM runs, as EXPERT_TIMES of Python's pinn.specs.own_kernels.
-var mxfp4Times = map[string][2]float64{"torch_flow": {1.16, 1.61}, "fused_triton": {1.47, 1.77}}
 
 // expertTimes are those of reading and of computing routed experts relative to vLLM's kernels.
 func (d *Deployment) expertTimes() (reading, computing float64) {

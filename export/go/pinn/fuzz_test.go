@@ -29,9 +29,9 @@ func useModel(t *testing.T, model *Model) {
 		}
 	}
 	for _, got := range []int64{
-		model.QueueingTime(request), model.SchedulingProcessingTime(),
+		model.QueueingTime(request), model.SchedulingTime(20),
 		model.OutputTokenProcessingTime(), model.PostDecodeFixedOverhead(),
-		model.PreemptionProcessingTime(),
+		model.PreemptionTime(20),
 	} {
 		if got < 0 {
 			t.Fatalf("negative time %d", got)

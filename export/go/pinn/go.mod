@@ -1,3 +1,3 @@
 module example.com/pinn/export/go/pinn
 
-go 1.22
+go 1.23

@@ -128,8 +128,8 @@ func TestRegistryIsPythons(t *testing.T) {
 		"step_features":    names(StepFeatures()),
 		"request_features": names(RequestFeatures()),
 		"costs":            costs,
-		"descriptors":      descriptorNames[:],
-		"rates":            rateNames[:],
+		"descriptors":      descriptorNames,
+		"rates":            rateNames,
 	} {
 		if want := manifest.Registry[part]; !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: Go implements\n%v, Python\n%v", part, got, want)
@@ -170,7 +170,7 @@ func checkSteps(t *testing.T, table *Table, file string) {
 			off++
 		}
 		sums := model.NewSums()
-		sums.addBatch(batch)
+		sums.AddAll(batch)
 		checkFeatures(t, fmt.Sprint("case ", i), model.Features(&sums), &c)
 	}
 	t.Logf("%d step times, %d one microsecond off at a tie", len(cases), off)
@@ -213,7 +213,7 @@ func TestRequestTimesEqualPython(t *testing.T) {
 		request := &Request{InputLen: c.Prompt}
 		got := map[string]int64{
 			"queueing":     model.QueueingTime(request),
-			"scheduling":   model.SchedulingProcessingTime(),
+			"scheduling":   model.SchedulingTime(float64(c.Prompt)),
 			"output_token": model.OutputTokenProcessingTime(),
 			"completion":   model.PostDecodeFixedOverhead(),
 			"preemption":   model.PreemptionTime(c.Recomputed),

@@ -94,7 +94,7 @@ func TestBatchAndSingleRequestsSumAlike(t *testing.T) {
 			batch[i] = &Request{rng.Int63n(3000) - 5, rng.Int63n(300) - 2, rng.Int63n(3000) - 5}
 			single.Add(batch[i].ProgressIndex, batch[i].NumNewTokens, batch[i].InputLen)
 		}
-		if together.addBatch(batch); together != single {
+		if together.AddAll(batch); together != single {
 			t.Fatalf("%+v, one by one %+v", together, single)
 		}
 	}

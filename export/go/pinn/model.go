@@ -7,18 +7,18 @@ const stepTimeWeight = 1.0 / 16
 
 // Model is a latency model of one configuration, for one simulated engine.
 //
-// All times are microseconds. Its coefficients never change, but it remembers two things of the run
-// that it serves: a moving average of the step times, which request coefficients refer to, and the
-// mean prompt, for the methods that are told of no request. So each engine of a simulation needs its
-// own, see [Model.Clone], and one is not safe for concurrent use.
+// All times are microseconds. Its coefficients never change, but it remembers a moving average of the
+// step times of the run that it serves, which request coefficients refer to. So each engine of a
+// simulation needs its own, see [Model.Clone], and one is not safe for concurrent use.
 type Model struct {
 	row    *Row
 	pass   *pass
 	drafts *drafting // nil for steps of one pass
 	window int64
 
-	stepSeconds     float64
-	prompts, tokens float64
+	reading float64 // share of decode attention's reading that is beyond its arithmetic
+
+	stepSeconds float64
 }
 
 // NewModel makes a latency model of a configuration.
@@ -33,7 +33,9 @@ func NewModel(row *Row) (*Model, error) {
 		return nil, err
 	}
 	pass := newPass(row.Costs, (*[numStepFeatures]float64)(row.Beta))
-	m := &Model{row: row, pass: pass, window: row.WindowTokens}
+	c := &row.Costs
+	arithmetic := (c.DecodePair + c.WindowedDecodePair) / (c.KVRead + c.WindowedKVRead)
+	m := &Model{row: row, pass: pass, window: row.WindowTokens, reading: max(1-arithmetic, 0)}
 	if row.Drafts != nil {
 		m.drafts = newDrafting(row)
 	}
@@ -42,7 +44,9 @@ func NewModel(row *Row) (*Model, error) {
 
 // Clone returns a model of the same configuration with nothing remembered.
 func (m *Model) Clone() *Model {
-	return &Model{row: m.row, pass: m.pass, drafts: m.drafts, window: m.window}
+	fresh := *m
+	fresh.stepSeconds = 0
+	return &fresh
 }
 
 // Row returns what the model was made from; it must not be changed.
@@ -54,7 +58,7 @@ func (m *Model) Row() *Row { return m.row }
 // and the request gets [Drafts.TokensPerStep] tokens in the mean.
 func (m *Model) StepTime(batch []*Request) int64 {
 	sums := Sums{window: m.window}
-	sums.addBatch(batch)
+	sums.AddAll(batch)
 	return m.StepTimeOf(&sums)
 }
 
@@ -81,11 +85,12 @@ func (m *Model) Share(sums *Sums, keys int64) {
 	if sums.DecodeRequests < 2 || keys <= 0 {
 		return
 	}
-	context, c := float64(sums.DecodeContext), &m.row.Costs
-	shared := min(float64(keys), context-float64(sums.DecodeRequests))
-	found := shared * min(m.row.GPUCacheTokens/(context-shared), 1)
-	arithmetic := (c.DecodePair + c.WindowedDecodePair) / (c.KVRead + c.WindowedKVRead)
-	sums.Reread(int64(min(found, max(1-arithmetic, 0)*context)))
+	context := float64(sums.DecodeContext)
+	found := min(float64(keys), context-float64(sums.DecodeRequests))
+	if read := context - found; read > m.row.GPUCacheTokens {
+		found *= m.row.GPUCacheTokens / read
+	}
+	sums.Reread(int64(min(found, m.reading*context)))
 }
 
 // StepSeconds is the step time before rounding; it leaves the moving average alone.
@@ -120,24 +125,17 @@ func (m *Model) StepAverage() float64 { return m.stepSeconds }
 // queue is not in it: a simulator has that from its own queue.
 func (m *Model) QueueingTime(req *Request) int64 {
 	prompt := float64(max(req.InputLen, 0))
-	m.note(prompt)
 	return m.Phase(ArrivalToQueue, Situation{PromptTokens: prompt, StepSeconds: m.stepSeconds})
 }
 
 // FirstTokenDelay is all that comes before a request's first token beside its waiting and its
 // steps, for a simulator that asks for nothing else and plans no batch ahead: the phases from
-// arrival to first token, and one mean step, which vLLM's asynchronous scheduling costs a newcomer.
-func (m *Model) FirstTokenDelay(promptTokens float64) int64 {
-	m.note(promptTokens)
+// arrival to first token and, if others are being served, one mean step, which vLLM's asynchronous
+// scheduling costs a newcomer.
+func (m *Model) FirstTokenDelay(promptTokens float64, besideOthers bool) int64 {
 	s := Situation{PromptTokens: promptTokens, StepSeconds: m.stepSeconds}
-	return microseconds(m.stepSeconds + m.row.phaseSeconds(ArrivalToQueue, s) +
+	return microseconds(m.stepSeconds*truth(besideOthers) + m.row.phaseSeconds(ArrivalToQueue, s) +
 		m.row.phaseSeconds(QueueToSchedule, s) + m.row.phaseSeconds(ScheduleToFirstToken, s))
-}
-
-// note remembers a prompt for the mean.
-func (m *Model) note(promptTokens float64) {
-	m.prompts++
-	m.tokens += promptTokens
 }
 
 // OutputTokenProcessingTime is what the API server works on each token that it streams. It hides
@@ -147,32 +145,19 @@ func (m *Model) OutputTokenProcessingTime() int64 { return m.Phase(OutputToken, 
 // PostDecodeFixedOverhead is the time once at completion.
 func (m *Model) PostDecodeFixedOverhead() int64 { return m.Phase(Completion, Situation{}) }
 
-// SchedulingProcessingTime is the time once per request between queue and first token, beyond its
-// waiting and its steps; of the mean prompt, since it is told of no request.
-func (m *Model) SchedulingProcessingTime() int64 { return m.SchedulingTime(m.meanPrompt()) }
-
-// SchedulingTime is [Model.SchedulingProcessingTime] of a request with that prompt.
+// SchedulingTime is the time once per request between queue and first token, beyond its waiting and
+// its steps.
 func (m *Model) SchedulingTime(promptTokens float64) int64 {
 	s := Situation{PromptTokens: promptTokens, StepSeconds: m.stepSeconds}
 	return microseconds(
 		m.row.phaseSeconds(QueueToSchedule, s) + m.row.phaseSeconds(ScheduleToFirstToken, s))
 }
 
-// PreemptionProcessingTime is the time per preemption, beside the recomputation, which is in the
-// steps that do it; of the mean prompt, since it is told of no request.
-func (m *Model) PreemptionProcessingTime() int64 { return m.PreemptionTime(m.meanPrompt()) }
-
-// PreemptionTime is [Model.PreemptionProcessingTime] of a request that loses that many tokens.
+// PreemptionTime is the time per preemption of a request that loses so many tokens, beside the
+// recomputation, which is in the steps that do it.
 func (m *Model) PreemptionTime(recomputedTokens float64) int64 {
 	return m.Phase(Preemption, Situation{
 		PromptTokens: recomputedTokens, StepSeconds: m.stepSeconds,
 		RecomputedTokens: recomputedTokens,
 	})
-}
-
-func (m *Model) meanPrompt() float64 {
-	if m.prompts == 0 {
-		return 0
-	}
-	return m.tokens / m.prompts
 }

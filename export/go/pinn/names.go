@@ -1,6 +1,10 @@
 package pinn
 
-import "strings"
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
 
 // isModel tells whether a name stands for a model of that full name and those aliases: in any case,
 // with or without the organisation, as in Python.
@@ -32,4 +36,26 @@ func plain(name string) string {
 		}
 		return -1
 	}, strings.ToLower(name))
+}
+
+// fewNames are as many as an error lists.
+const fewNames = 5
+
+// few of many names: the most alike to one first.
+func few(names []string, near string) string {
+	alike := func(name string) (shared int) {
+		a, b := plain(name[strings.LastIndex(name, "/")+1:]), plain(near)
+		for i := range len(b) {
+			if strings.HasPrefix(a, b[:i+1]) || i > 0 && strings.Contains(a, b[i-1:i+1]) {
+				shared++
+			}
+		}
+		return shared
+	}
+	names = slices.Clone(names)
+	slices.SortStableFunc(names, func(a, b string) int { return alike(b) - alike(a) })
+	if rest := len(names) - fewNames; rest > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:fewNames], ", "), rest)
+	}
+	return strings.Join(names, ", ")
 }

@@ -51,12 +51,28 @@ func TestAnAliasSamplesInItsOwnWay(t *testing.T) {
 	}
 }
 
-func TestUnknownNamesAreToldWhatThereIs(t *testing.T) {
-	_, inTable := goldenTable(t).Find(map[string]string{"gpu": "H900"})
-	_, inSpecs := goldenSpecs(t).Deploy("Llama-3.1-8B", "H900", Serving{})
-	for _, err := range []error{inTable, inSpecs} {
-		if err == nil || !strings.Contains(err.Error(), "L40S") {
-			t.Errorf("%v", err)
+func TestUnknownNamesAreToldTheNearest(t *testing.T) {
+	table, specs := goldenTable(t), goldenSpecs(t)
+	_, gpuInTable := table.Find(map[string]string{"gpu": "H900"})
+	_, gpuInSpecs := specs.Deploy("Llama-3.1-8B", "H900", Serving{})
+	_, model := specs.Deploy("Qwen3-30B", "H100", Serving{})
+	for want, err := range map[string]error{
+		"have H100-SXM": gpuInTable, "H100-SXM, ": gpuInSpecs, "among Qwen/Qwen3-30B-A3B": model,
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) || len(err.Error()) > 300 {
+			t.Errorf("expected %q in few words, got %v", want, err)
+		}
+	}
+}
+
+func TestWhatNoRowHasIsRefusedByItsName(t *testing.T) {
+	for want, asked := range map[string]map[string]string{
+		`no "tensor_parallel": they have tensor_parallel_size`: {"tensor_parallel": "2"},
+		"gpu is empty: the rows have":                          {"gpu": "", "tensor_parallel_size": "2"},
+		"name values that exactly one has":                     {"gpu": "H100"},
+	} {
+		if _, err := goldenTable(t).Find(asked); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("expected %q, got %v", want, err)
 		}
 	}
 }

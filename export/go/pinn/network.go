@@ -74,7 +74,7 @@ func ReadNetwork(r io.Reader) (*Network, error) {
 // knownRegistry is everything whose order a checkpoint depends on.
 func knownRegistry() map[string][]string {
 	return map[string][]string{
-		"descriptors": descriptorNames[:], "rates": rateNames[:],
+		"descriptors": descriptorNames, "rates": rateNames,
 		"step_features":    columnNames(StepFeatures()),
 		"request_features": columnNames(RequestFeatures()),
 	}
@@ -139,11 +139,11 @@ func (n *Network) shapes() map[string][]int {
 // It fails where a descriptor or rate is missing or unknown, or a coefficient comes out negative,
 // infinite or NaN.
 func (n *Network) Coefficients(e Embedding) (beta, alpha []float64, err error) {
-	free, err := inOrder("descriptor", descriptorNames[:], e.Descriptors)
+	free, err := inOrder("descriptor", descriptorNames, e.Descriptors)
 	if err != nil {
 		return nil, nil, err
 	}
-	rates, err := inOrder("rate", rateNames[:], e.Rates)
+	rates, err := inOrder("rate", rateNames, e.Rates)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -8,33 +8,36 @@ import (
 	"strings"
 )
 
+// releases are those of an engine from one on and before another, for which a line of a table holds.
+type releases struct{ engine, since, until string }
+
+func (r releases) hold(engine string, version []int64) bool {
+	return r.engine == engine && (r.since == "" || !before(version, release(r.since))) &&
+		(r.until == "" || before(version, release(r.until)))
+}
+
 // engineDefault is a line of the table of the engines' defaults.
 type engineDefault struct {
-	engine, flag     string
-	since, until     string
-	gpu              string
+	releases
+	flag, gpu        string
 	leastGiB, below  float64
 	leastTP, belowTP float64
 	modelTypes       string // apart by spaces; empty for any
 	value            string
 }
 
-// placed is a GPU and the type of the model on it, which defaults may depend on.
-type placed struct {
-	*GPU
-	modelType string
-}
-
 // releaseKernel is a line of the table of what releases multiply experts by.
 type releaseKernel struct {
-	engine, format           string
-	since, until             string
+	releases
+	format                   string
 	leastCapability, belowCC float64
 	spread, timedAs          string
 }
 
-// kernelName is a name of kernels of the experts and what they are timed as.
-type kernelName struct{ name, timedAs string }
+// within tells whether a value is at least one and below another, which is none if it is 0.
+func within(value, least, below float64) bool {
+	return least <= value && (below == 0 || value < below)
+}
 
 // recipe is what runs, whatever engine it is of: Python's pinn.specs.recipe, as far as costs and
 // embeddings ask for it.
@@ -54,68 +57,73 @@ type recipe struct {
 	speculation                  speculation
 }
 
-// resolve turns flags into what runs on a GPU, as Python's pinn.specs.recipe_rules.
-func (s Serving) resolve(g placed) (recipe, error) {
+// resolver turns flags into what runs on a GPU, as Python's pinn.specs.recipe_rules; of what it
+// refuses, err is the first.
+type resolver struct {
+	Serving
+	gpu       *GPU
+	modelType string
+	version   []int64
+	recipe
+	err error
+}
+
+func (s *resolver) refuse(format string, values ...any) {
+	if s.err == nil {
+		s.err = fmt.Errorf(format, values...)
+	}
+}
+
+// resolve gives what runs, and the flags with the engine and release that they leave open.
+func (s Serving) resolve(gpu *GPU, modelType string) (recipe, Serving, error) {
 	if s.Engine == "" {
 		s.Engine = "vllm"
 	}
-	drafts, err := s.speculation()
-	if err != nil {
-		return recipe{}, err
-	}
 	if s.EngineVersion == "" {
-		s.EngineVersion = s.reference()
-	}
-	r := recipe{
-		tensorParallel: s.TensorParallelSize, dataParallel: s.DataParallelSize, speculation: drafts,
-		latentLaunches: latentLaunches[s.Engine], ownDecodeKernels: s.Engine == "trtllm",
-		mxfp4Kernels: mxfp4Kernels[s.Engine],
-	}
-	if s.Engine != "vllm" {
-		if err := s.attentionRanks(&r); err != nil {
-			return r, err
+		for _, d := range engineDefaults {
+			if d.engine == s.Engine && d.flag == "engine_version" {
+				s.EngineVersion = d.value
+			}
 		}
+	}
+	r := &resolver{Serving: s, gpu: gpu, modelType: modelType, version: release(s.EngineVersion)}
+	r.speculation, r.err = s.readSpeculation()
+	r.tensorParallel, r.dataParallel = s.TensorParallelSize, s.DataParallelSize
+	r.latentLaunches, r.mxfp4Kernels = latentLaunches[s.Engine], mxfp4Kernels[s.Engine]
+	r.ownDecodeKernels = s.Engine == "trtllm"
+	r.ranks()
+	r.allReduce()
+	r.moeKernels, r.moeNamed = r.namedKernels()
+	r.chunkedPrefill = r.yes("enable_chunked_prefill", s.EnableChunkedPrefill)
+	if !s.EnforceEager && r.err == nil {
+		r.graphs()
+	}
+	return r.recipe, s, r.err
+}
+
+// ranks settles parallelism.
+func (s *resolver) ranks() {
+	switch {
+	case s.Engine != "vllm":
+		s.attentionRanks()
 		// TensorRT-LLM sends tokens to their experts where ranks outnumber those.
-		r.gathers = s.Engine == "sglang" && s.MoeA2aBackend != "deepep"
-	} else if s.EpSize != 0 || s.EnableDPAttention {
-		return r, fmt.Errorf("vllm has no ep_size and no enable_dp_attention: leave them out")
+		s.gathers = s.Engine == "sglang" && s.MoeA2aBackend != "deepep"
+	case s.EpSize != 0 || s.EnableDPAttention:
+		s.refuse("vllm has no ep_size and no enable_dp_attention: leave them out")
 	}
-	ranks := r.tensorParallel * r.dataParallel
-	r.expertParallel = max(s.EpSize, 1)
+	ranks := s.tensorParallel * s.dataParallel
+	s.expertParallel = max(s.EpSize, 1)
 	if s.EnableExpertParallel || s.MoeA2aBackend == "deepep" {
-		r.expertParallel = ranks
+		s.expertParallel = ranks
 	}
-	if r.expertParallel < 1 || ranks%r.expertParallel != 0 {
-		return r, fmt.Errorf("ep_size %d does not divide the %d GPUs of a replica", s.EpSize, ranks)
+	if s.expertParallel < 1 || ranks%s.expertParallel != 0 {
+		s.refuse("ep_size %d does not divide the %d GPUs of a replica", s.EpSize, ranks)
 	}
-	if err := s.allReduce(&r, g); err != nil {
-		return r, err
-	}
-	if r.moeKernels, r.moeNamed, err = s.moeKernels(g); err != nil {
-		return r, err
-	}
-	chunked, err := s.lookUp("enable_chunked_prefill", g)
-	if err != nil {
-		return r, err
-	}
-	r.chunkedPrefill = chunked == "yes"
-	if s.EnableChunkedPrefill != nil {
-		r.chunkedPrefill = *s.EnableChunkedPrefill
-	}
-	return r, s.graphs(&r, g)
 }
 
 // allReduceLatency is the time of a small all-reduce relative to vLLM's own kernel, as
 // ALL_REDUCE_LATENCY of Python's pinn.specs.own_kernels.
 var allReduceLatency = map[string]float64{"vllm": 1, "sglang": 0.65, "trtllm": 0.69}
-
-// latentLaunches are those of a layer's latent attention beyond vLLM's, in a dense layer's, as
-// LATENT_LAUNCHES of Python's pinn.specs.own_kernels.
-var latentLaunches = map[string]float64{"sglang": 1.5}
-
-// xqaTime is the time of TensorRT-LLM's decode attention on Hopper relative to that of vLLM's
-// kernels, by the bits of a cached element, as XQA_TIME of Python's pinn.specs.own_kernels.
-var xqaTime = map[int]float64{16: 1.12, 8: 0.66}
 
 // decodeAttentionTime is that of the engine's own kernels relative to those that vLLM runs.
 func (r *recipe) decodeAttentionTime(g *GPU, cache Precision) float64 {
@@ -123,120 +131,84 @@ func (r *recipe) decodeAttentionTime(g *GPU, cache Precision) float64 {
 		return 1
 	}
 	if cache.BytesPerWeight >= activationBytes {
-		return xqaTime[16]
+		return xqaTime16
 	}
-	return xqaTime[8]
+	return xqaTime8
 }
 
 // allReduce settles what an all-reduce takes and is fused with.
-func (s Serving) allReduce(r *recipe, g placed) error {
-	r.allReduceLatency = 1
-	if latency, known := allReduceLatency[s.Engine]; known && g.HasNVLink {
-		r.allReduceLatency = latency
+func (s *resolver) allReduce() {
+	s.allReduceLatency = 1
+	if latency, known := allReduceLatency[s.Engine]; known && s.gpu.HasNVLink {
+		s.allReduceLatency = latency
 	}
-	fused, err := s.lookUp("fuse_all_reduce", g)
-	if err != nil {
-		return err
-	}
-	r.fusedAllReduce = fused == "yes"
-	for flag, size := range map[string]int64{
-		"fuse_all_reduce_data_parallel": s.DataParallelSize,
-		"fuse_all_reduce_pipelined":     s.PipelineParallelSize,
-	} {
-		// Some releases of vLLM fuse neither over replicas nor with stages.
-		if s.Engine == "vllm" && size > 1 && r.fusedAllReduce {
-			if fused, err = s.lookUp(flag, g); err != nil {
-				return err
-			}
-			r.fusedAllReduce = fused == "yes"
+	fused := s.yes("fuse_all_reduce", nil)
+	if s.Engine == "vllm" { // some releases fuse neither over replicas nor with stages
+		if fused && s.DataParallelSize > 1 {
+			fused = s.yes("fuse_all_reduce_data_parallel", nil)
+		}
+		if fused && s.PipelineParallelSize > 1 {
+			fused = s.yes("fuse_all_reduce_pipelined", nil)
 		}
 	}
 	if s.FuseAllReduce != nil {
-		r.fusedAllReduce = *s.FuseAllReduce
+		fused = *s.FuseAllReduce
 	}
-	r.fusedQuantization = s.Engine == "trtllm" && r.fusedAllReduce
-	if s.Engine == "sglang" && (s.EnableDPAttention || s.MoeA2aBackend == "deepep") {
-		r.fusedAllReduce = false
-	}
-	return nil
+	s.fusedQuantization = s.Engine == "trtllm" && fused
+	s.fusedAllReduce = fused && !(s.Engine == "sglang" &&
+		(s.EnableDPAttention || s.MoeA2aBackend == "deepep"))
 }
 
 // attentionRanks: SGLang and TensorRT-LLM count all GPUs as tensor parallel ones, and attention
 // data parallelism takes its ranks from among them.
-func (s Serving) attentionRanks(r *recipe) error {
+func (s *resolver) attentionRanks() {
 	gpus, replicas := s.TensorParallelSize, s.DataParallelSize
 	if s.Engine == "trtllm" && s.EnableDPAttention {
 		if replicas != 1 && replicas != gpus {
-			return fmt.Errorf("enable_attention_dp attends on each of %d GPUs: leave the "+
-				"data-parallel size %d out", gpus, replicas)
+			s.refuse("enable_attention_dp attends on each of %d GPUs: leave the data-parallel size "+
+				"%d out", gpus, replicas)
 		}
 		replicas = gpus
 	}
 	if replicas > 1 && !s.EnableDPAttention {
-		return fmt.Errorf("a data-parallel size of %d without attention data parallelism starts %s "+
-			"servers of their own: predict one, or set enable_dp_attention", replicas, s.Engine)
+		s.refuse("a data-parallel size of %d without attention data parallelism starts %s servers of "+
+			"their own: predict one, or set enable_dp_attention", replicas, s.Engine)
 	}
 	if gpus%replicas != 0 {
-		return fmt.Errorf("%d attention replicas do not divide %d GPUs", replicas, gpus)
+		s.refuse("%d attention replicas do not divide %d GPUs", replicas, gpus)
 	}
-	r.tensorParallel, r.dataParallel = gpus/replicas, replicas
-	return nil
+	s.tensorParallel, s.dataParallel = max(gpus/replicas, 1), replicas
 }
 
 // graphs are what CUDA graphs are captured of.
-func (s Serving) graphs(r *recipe, g placed) error {
-	if s.EnforceEager {
-		return nil
+func (s *resolver) graphs() {
+	limit := s.number("max_cudagraph_capture_size", s.MaxCudagraphCaptureSize)
+	seqs := s.number("max_num_seqs", s.MaxNumSeqs)
+	switch s.Engine {
+	case "vllm":
+		s.vllmGraphs(limit, seqs)
+	case "sglang":
+		s.sglangGraphs(limit, seqs, s.yes("cudagraph_padding", s.CudagraphPadding))
+	default:
+		limit = min(limit, seqs)
+		if !s.yes("cudagraph_padding", s.CudagraphPadding) {
+			limit = min(limit, contiguousGraphs)
+		}
+		// Only decodes are captured.
+		s.graphTokens, s.graphRequests = 1, limit
 	}
-	limit, err := s.number("max_cudagraph_capture_size", s.MaxCudagraphCaptureSize, g)
-	if err != nil {
-		return err
-	}
-	seqs, err := s.number("max_num_seqs", s.MaxNumSeqs, g)
-	if err != nil {
-		return err
-	}
-	if s.Engine == "vllm" {
-		return s.vllmGraphs(r, g, limit, seqs)
-	}
-	padding, err := s.lookUp("cudagraph_padding", g)
-	if err != nil {
-		return err
-	}
-	padded := padding == "yes"
-	if s.CudagraphPadding != nil {
-		padded = *s.CudagraphPadding
-	}
-	if s.Engine == "sglang" {
-		return s.sglangGraphs(r, g, limit, seqs, padded)
-	}
-	limit = min(limit, seqs)
-	if !padded {
-		limit = min(limit, contiguousGraphs)
-	}
-	// Only decodes are captured.
-	r.graphTokens, r.graphRequests = 1, limit
-	return nil
 }
 
 // vllmGraphs are those of vLLM: whole steps of decodes, and steps with prompts in pieces, by
 // default.
-func (s Serving) vllmGraphs(r *recipe, g placed, limit, seqs int64) error {
+func (s *resolver) vllmGraphs(limit, seqs int64) {
 	mode := s.CudagraphMode
 	if mode == "" {
-		found, err := s.lookUp("cudagraph_mode", g)
-		if err != nil {
-			return err
-		}
-		mode = found
-	}
-	ofDrafts, err := s.lookUp("graphs_of_drafts", g)
-	if err != nil {
-		return err
+		mode = s.lookUp("cudagraph_mode")
 	}
 	rows := int64(1)
-	if ofDrafts == "yes" {
-		rows += r.speculation.tokens
+	if s.yes("graphs_of_drafts", nil) {
+		rows += s.speculation.tokens
 	}
 	if s.MaxCudagraphCaptureSize == 0 {
 		limit = min(2*rows*seqs, limit)
@@ -248,15 +220,17 @@ func (s Serving) vllmGraphs(r *recipe, g placed, limit, seqs int64) error {
 	switch mode {
 	case "NONE":
 	case "FULL_DECODE_ONLY":
-		r.graphTokens, r.graphRequests = 1, max(limit/(1+r.speculation.tokens), 1)
+		s.graphTokens, s.graphRequests = 1, max(limit/(1+s.speculation.tokens), 1)
 	case "FULL_AND_PIECEWISE", "FULL", "PIECEWISE":
-		r.graphTokens = limit
+		s.graphTokens = limit
 	default:
-		return fmt.Errorf("cudagraph_mode %q is unknown: use FULL_AND_PIECEWISE, "+
-			"FULL_DECODE_ONLY, FULL, PIECEWISE or NONE", mode)
+		s.refuse("cudagraph_mode %q is unknown: use FULL_AND_PIECEWISE, FULL_DECODE_ONLY, FULL, "+
+			"PIECEWISE or NONE", mode)
 	}
-	return nil
 }
+
+// contiguousGraphs: up to here TensorRT-LLM captures every number of decodes without padding.
+const contiguousGraphs = 32
 
 // largestGraph is the largest size that vLLM captures up to a limit.
 func largestGraph(most int64) int64 {
@@ -271,50 +245,43 @@ func largestGraph(most int64) int64 {
 	return min(most, 2)
 }
 
-// contiguousGraphs: up to here TensorRT-LLM captures every number of decodes without padding.
-const contiguousGraphs = 32
-
-func (s Serving) number(flag string, given int64, g placed) (int64, error) {
+// number is what a flag says, else its default.
+func (s *resolver) number(flag string, given int64) int64 {
 	if given > 0 {
-		return given, nil
+		return given
 	}
-	text, err := s.lookUp(flag, g)
+	text := s.lookUp(flag)
+	found, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return 0, err
+		s.refuse("the default of %s is %q, no number", flag, text)
 	}
-	return strconv.ParseInt(text, 10, 64)
+	return found
 }
 
-// reference is the release whose defaults hold where none is named.
-func (s Serving) reference() string {
-	for _, d := range engineDefaults {
-		if d.engine == s.Engine && d.flag == "engine_version" {
-			return d.value
-		}
+// yes is the same of a switch.
+func (s *resolver) yes(flag string, given *bool) bool {
+	if given != nil {
+		return *given
 	}
-	return ""
+	return s.lookUp(flag) == "yes"
 }
 
 // lookUp finds the default of a flag: the first line that fits.
-func (s Serving) lookUp(flag string, g placed) (string, error) {
-	version, gib := release(s.EngineVersion), g.MemoryBytes/(1<<30)
+func (s *resolver) lookUp(flag string) string {
+	gpus := float64(s.TensorParallelSize)
 	for _, d := range engineDefaults {
-		fits := d.engine == s.Engine && d.flag == flag &&
-			(d.since == "" || !before(version, release(d.since))) &&
-			(d.until == "" || before(version, release(d.until))) &&
-			d.leastGiB <= gib && (d.below == 0 || gib < d.below) &&
-			d.leastTP <= float64(s.TensorParallelSize) &&
-			(d.belowTP == 0 || float64(s.TensorParallelSize) < d.belowTP) &&
-			(d.modelTypes == "" || slices.Contains(strings.Fields(d.modelTypes), g.modelType))
-		if !fits {
+		if d.flag != flag || !d.hold(s.Engine, s.version) ||
+			!within(s.gpu.MemoryBytes/(1<<30), d.leastGiB, d.below) || !within(gpus, d.leastTP, d.belowTP) ||
+			d.modelTypes != "" && !slices.Contains(strings.Fields(d.modelTypes), s.modelType) {
 			continue
 		}
-		if named, _ := regexp.MatchString(d.gpu, strings.ToLower(g.Name)); named {
-			return d.value, nil
+		if named, _ := regexp.MatchString(d.gpu, strings.ToLower(s.gpu.Name)); named {
+			return d.value
 		}
 	}
-	return "", fmt.Errorf("engine %q %s has no default for %s: use vllm, sglang or trtllm and a "+
-		"release such as 0.15.1", s.Engine, s.EngineVersion, flag)
+	s.refuse("engine %q %s has no default for %s: use vllm, sglang or trtllm and a release such as "+
+		"0.15.1", s.Engine, s.EngineVersion, flag)
+	return ""
 }
 
 var releasePattern = regexp.MustCompile(`^v?(\d+(?:\.\d+)*)`)

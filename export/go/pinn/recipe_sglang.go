@@ -1,50 +1,39 @@
 package pinn
 
-import "strconv"
+import "slices"
 
 // sglangGraphs are those of SGLang: decodes up to a size, and from 0.5.10 on prompts up to a number
 // of tokens, as Python's pinn.specs.recipe_sglang.
-func (s Serving) sglangGraphs(r *recipe, g placed, limit, seqs int64, padded bool) error {
-	number := release(s.EngineVersion)
+func (s *resolver) sglangGraphs(limit, seqs int64, padded bool) {
 	if s.MaxNumSeqs > 0 {
-		if s.MaxCudagraphCaptureSize == 0 && !before(number, []int64{0, 5, 22}) {
+		if s.MaxCudagraphCaptureSize == 0 && s.since(0, 5, 22) {
 			limit = min(limit, seqs)
 		}
-		seqs = max(seqs/r.dataParallel, 1)
-	} else if r.speculation.tokens > 0 {
-		seqs = max(sglangSpeculatingRequests/r.dataParallel, 1)
+		seqs = max(seqs/s.dataParallel, 1)
+	} else if s.speculation.tokens > 0 {
+		seqs = max(sglangSpeculatingRequests/s.dataParallel, 1)
 	}
-	r.graphRequests = s.largestDecodes(r, limit, seqs, padded, number)
-	tokens, err := s.promptGraphTokens(r, g, number)
-	r.graphTokens = max(tokens, 1)
-	return err
+	s.graphRequests = s.largestDecodes(limit, seqs, padded)
+	s.graphTokens = max(s.promptGraphTokens(), 1)
 }
 
-// sglangSpeculatingRequests run where tokens are drafted and nobody says how many.
-const sglangSpeculatingRequests = 48
+// since tells whether the release is that one or a later one.
+func (s *resolver) since(numbers ...int64) bool { return !before(s.version, numbers) }
 
 // largestDecodes is the largest number of decodes that is captured: no more than may run, and with
 // attention data parallelism a multiple of the GPUs that share an attention layer.
-func (s Serving) largestDecodes(
-	r *recipe, limit, most int64, padded bool, number []int64,
-) int64 {
-	captured := sglangSizes(limit, r.speculation.tokens > 0, padded, number)
+func (s *resolver) largestDecodes(limit, most int64, padded bool) int64 {
+	captured := s.sglangSizes(limit, padded)
 	last := captured[len(captured)-1]
 	if last > most {
-		var fewer []int64
-		for _, size := range captured {
-			if size < most {
-				fewer = append(fewer, size)
-			}
-		}
+		fewer := slices.DeleteFunc(captured, func(size int64) bool { return size >= most })
 		captured, last = append(fewer, most), most
 	}
-	if !s.EnableDPAttention {
-		return last
-	}
-	for i := len(captured) - 1; i >= 0; i-- {
-		if captured[i]%r.tensorParallel == 0 {
-			return captured[i]
+	if s.EnableDPAttention {
+		for _, size := range slices.Backward(captured) {
+			if size%s.tensorParallel == 0 {
+				return size
+			}
 		}
 	}
 	return last
@@ -52,7 +41,7 @@ func (s Serving) largestDecodes(
 
 // sglangSizes are the numbers of decodes that graphs are captured for, as sglang_sizes of Python's
 // pinn.specs.graph_sizes.
-func sglangSizes(most int64, drafts, padded bool, number []int64) []int64 {
+func (s *resolver) sglangSizes(most int64, padded bool) []int64 {
 	var sizes []int64
 	add := func(first, last, step int64) {
 		for size := first; size <= min(last, most); size += step {
@@ -63,11 +52,11 @@ func sglangSizes(most int64, drafts, padded bool, number []int64) []int64 {
 	case !padded:
 		add(1, most, 1)
 		return sizes
-	case drafts:
+	case s.speculation.tokens > 0:
 		add(1, 8, 1)
 		add(10, 32, 2)
 		add(40, 60, 4)
-		if !before(number, []int64{0, 5, 5}) {
+		if s.since(0, 5, 5) {
 			add(64, 64, 1)
 		}
 		add(72, 256, 8)
@@ -79,33 +68,22 @@ func sglangSizes(most int64, drafts, padded bool, number []int64) []int64 {
 		add(272, 511, 16)
 		add(512, most, 32)
 	}
-	if !before(number, []int64{0, 5, 10}) && sizes[len(sizes)-1] != most {
+	if s.since(0, 5, 10) && sizes[len(sizes)-1] != most {
 		sizes = append(sizes, most)
 	}
 	return sizes
 }
 
 // promptGraphTokens are those of the largest graph of prompts; 0 without one.
-func (s Serving) promptGraphTokens(r *recipe, g placed, number []int64) (int64, error) {
-	chunk, err := s.number("max_num_batched_tokens", s.MaxNumBatchedTokens, g)
-	if err != nil {
-		return 0, err
-	}
-	found, err := s.lookUp("prompt_graph_tokens", g)
-	if err != nil {
-		return 0, err
-	}
+func (s *resolver) promptGraphTokens() int64 {
+	chunk := s.number("max_num_batched_tokens", s.MaxNumBatchedTokens)
 	tokens := chunk
-	if found != "chunk" {
-		if tokens, err = strconv.ParseInt(found, 10, 64); err != nil {
-			return 0, err
-		}
-		tokens = min(tokens, chunk)
+	if s.lookUp("prompt_graph_tokens") != "chunk" {
+		tokens = min(s.number("prompt_graph_tokens", 0), chunk)
 	}
-	whole := !s.EnableDPAttention && s.MoeA2aBackend != "deepep"
-	drafts := r.speculation.tokens > 0
-	if (drafts && before(number, []int64{0, 5, 11})) || (!whole && before(number, []int64{0, 5, 17})) {
-		return 0, nil
+	spread := s.EnableDPAttention || s.MoeA2aBackend == "deepep"
+	if s.speculation.tokens > 0 && !s.since(0, 5, 11) || spread && !s.since(0, 5, 17) {
+		return 0
 	}
-	return min(tokens, max(chunk/r.dataParallel, 1)), nil
+	return min(tokens, max(chunk/s.dataParallel, 1))
 }

@@ -82,58 +82,18 @@ func (s *Sums) Reread(keys int64) {
 	if keys == 0 {
 		return
 	}
-	left := float64(s.DecodeContext-keys) / float64(s.DecodeContext)
+	if s.WindowedDecodeContext > 0 {
+		left := float64(s.DecodeContext-keys) / float64(s.DecodeContext)
+		s.WindowedDecodeContext = int64(float64(s.WindowedDecodeContext)*left + 0.5)
+	}
 	s.DecodeContext -= keys
-	s.WindowedDecodeContext = int64(float64(s.WindowedDecodeContext)*left + 0.5)
 }
 
-// addBatch counts every request of a batch: as [Sums.Add], but runs of decodes, the bulk of most
-// batches, in a loop of their own.
-func (s *Sums) addBatch(batch []*Request) {
-	for len(batch) > 0 {
-		batch = batch[s.addDecodes(batch):]
-		if len(batch) > 0 {
-			r := batch[0]
-			s.Add(r.ProgressIndex, r.NumNewTokens, r.InputLen)
-			batch = batch[1:]
-		}
+// AddAll counts every request of a batch.
+func (s *Sums) AddAll(batch []*Request) {
+	for _, r := range batch {
+		s.Add(r.ProgressIndex, r.NumNewTokens, r.InputLen)
 	}
-}
-
-// addDecodes counts the decodes that a batch begins with and returns their number. The loop calls
-// nothing, so that its sum stays in a register.
-func (s *Sums) addDecodes(batch []*Request) int {
-	if window := s.window; window > 0 {
-		return s.addWindowedDecodes(batch, window)
-	}
-	count := len(batch)
-	var context int64
-	for i, r := range batch {
-		if r.ProgressIndex < r.InputLen || r.ProgressIndex < 0 {
-			count = i
-			break
-		}
-		context += r.ProgressIndex
-	}
-	s.AddDecodes(int64(count), context+int64(count), 0)
-	return count
-}
-
-// addWindowedDecodes is addDecodes for a model whose window cuts some contexts off.
-func (s *Sums) addWindowedDecodes(batch []*Request, window int64) int {
-	count := len(batch)
-	var context, beyond int64
-	for i, r := range batch {
-		if r.ProgressIndex < r.InputLen || r.ProgressIndex < 0 {
-			count = i
-			break
-		}
-		context += r.ProgressIndex
-		beyond += max(r.ProgressIndex+1-window, 0)
-	}
-	context += int64(count)
-	s.AddDecodes(int64(count), context, context-beyond)
-	return count
 }
 
 // pairs of the first n tokens of a sequence, each also with itself.

@@ -93,7 +93,7 @@ func unusable(where, name string, v float64) error {
 func (r *Row) phaseSeconds(phase string, s Situation) float64 {
 	total := 0.0
 	for i, f := range requestFeatures {
-		if f.phase == phase && f.value != nil {
+		if f.phase == phase {
 			total += r.Alpha[i] * f.value(r, s)
 		}
 	}

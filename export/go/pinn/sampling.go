@@ -73,36 +73,11 @@ func (s Sampling) overridden(override string) (Sampling, error) {
 	return s, s.check()
 }
 
-// Bytes that each kernel of vLLM's own sampler reads and writes per logit, as Python's
-// pinn.physics.sampling, which has their sources.
-const (
-	copyBytes    = 2 + 4
-	largestBytes = 4
-	softmaxBytes = 4 + 4
-	drawBytes    = (4 + 4) + softmaxBytes + 4 + (4 + 4 + 4)
-	maskBytes    = (4 + 1) + (4 + 1 + 4)
-	countBytes   = 5*4 + maskBytes
-	sortBytes    = 8 + 4 + 4*2*(4+8) + (8 + 2*8) + (8 + 4 + 4 + 8)
-	massBytes    = sortBytes + softmaxBytes + (4 + 4) + maskBytes + (4 + 4) + (4 + 8 + 4)
-	ratioBytes   = softmaxBytes + 4 + maskBytes
-	penaltyBytes = 2*(8+8+1) + (1 + 1) + (8 + 4 + 4 + 4 + 4) + (1 + 4 + 4 + 4 + 4)
-)
-
 // samplerKernels that a setting asks for: their bytes per logit, how far they are from the
 // bandwidth, and what they take whatever the batch, as Python's pinn.physics.sampling.
 type samplerKernels struct {
 	logitBytes, slowdown, launchS, logitS float64
 }
-
-var (
-	taken           = samplerKernels{copyBytes + largestBytes, 1.4, 1.1e-5, 2.5e-11}
-	drawn           = samplerKernels{drawBytes, 1.2, 1.1e-5, 2.7e-10}
-	mass            = samplerKernels{massBytes, 2.1, 7.5e-5, 7.8e-10}
-	countBesideMass = samplerKernels{maskBytes, 0.81, 1.2e-5, 1.7e-10}
-	penalized       = samplerKernels{penaltyBytes, 1.3, 2.5e-5, 0}
-	count           = samplerKernels{countBytes, 1.8, 5.3e-5, 2.6e-10}
-	ratio           = samplerKernels{ratioBytes, 1.2, 7.9e-6, 4.7e-10}
-)
 
 // kernels that the settings ask for.
 func (s Sampling) kernels() []samplerKernels {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"strings"
 )
 
 // SpecsFormat and SpecsVersion are what a file of 'pinn export specs' says it is.
@@ -221,8 +220,8 @@ func (s *Specs) Model(name string) (*ModelSpec, error) {
 			}
 		}
 	}
-	return nil, fmt.Errorf("no model %q, only %s: add it with 'pinn export specs --model'",
-		name, strings.Join(names, ", "))
+	return nil, fmt.Errorf("no model %q among %s: add it with 'pinn export specs --model'",
+		name, few(names, name))
 }
 
 // GPU finds a GPU by its name or an alias, in any case and punctuation.
@@ -233,8 +232,8 @@ func (s *Specs) GPU(name string) (*GPU, error) {
 			return &s.GPUs[i], nil
 		}
 	}
-	return nil, fmt.Errorf("no GPU %q, only %s: add it with 'pinn export specs --gpu'",
-		name, strings.Join(names, ", "))
+	return nil, fmt.Errorf("no GPU %q among %s: add it with 'pinn export specs --gpu'",
+		name, few(names, name))
 }
 
 // largest is above every real width or count, and keeps their products within int64 and float64.

@@ -27,8 +27,8 @@ type speculation struct {
 	draft                    string
 }
 
-// speculation reads the engine's own flags.
-func (s Serving) speculation() (found speculation, err error) {
+// readSpeculation reads the engine's own flags.
+func (s Serving) readSpeculation() (found speculation, err error) {
 	if s.SpeculativeConfig == "" || strings.EqualFold(s.SpeculativeConfig, "none") {
 		return found, nil
 	}
@@ -51,9 +51,7 @@ func (s Serving) speculation() (found speculation, err error) {
 
 // vllmSpeculation reads vLLM's speculative_config.
 func vllmSpeculation(config string) (speculation, error) {
-	values, err := speculativeObject(config, "method", "model", "num_speculative_tokens",
-		"prompt_lookup_min", "prompt_lookup_max", "quantization", "max_model_len", "revision",
-		"disable_padded_drafter_batch", "enforce_eager", "draft_tensor_parallel_size")
+	values, err := speculativeObject(config, vllmKeys)
 	if err != nil {
 		return speculation{}, err
 	}
@@ -88,17 +86,12 @@ func vllmSpeculation(config string) (speculation, error) {
 
 // trtllmSpeculation reads TensorRT-LLM's speculative_config.
 func trtllmSpeculation(config string) (speculation, error) {
-	values, err := speculativeObject(config, "decoding_type", "num_nextn_predict_layers",
-		"max_draft_len", "speculative_model_dir", "max_matching_ngram_size", "eagle3_one_model",
-		"is_keep_all", "is_use_oldest", "is_public_pool", "mtp_eagle_one_model")
+	values, err := speculativeObject(config, trtllmKeys)
 	if err != nil {
 		return speculation{}, err
 	}
 	kind := values.text("decoding_type")
-	method, known := map[string]string{
-		"mtp": mtp, "eagle": eagle3, "eagle3": eagle3, "ngram": ngram,
-		"drafttarget": draftModel, "draft_target": draftModel,
-	}[strings.ToLower(kind)]
+	method, known := trtllmMethods[strings.ToLower(kind)]
 	if !known {
 		return speculation{}, fmt.Errorf("speculative_config: decoding_type %q is not modelled", kind)
 	}
@@ -112,9 +105,7 @@ func trtllmSpeculation(config string) (speculation, error) {
 
 // sglangSpeculation reads SGLang's flags, whose draft tokens count the one that is known already.
 func (s Serving) sglangSpeculation() (speculation, error) {
-	method, known := map[string]string{
-		"EAGLE": eagle, "NEXTN": mtp, "EAGLE3": eagle3, "STANDALONE": draftModel, "NGRAM": ngram,
-	}[strings.ToUpper(s.SpeculativeConfig)]
+	method, known := sglangMethods[strings.ToUpper(s.SpeculativeConfig)]
 	draft := s.SpeculativeDraftModelPath
 	if method == eagle && draft == "" {
 		method = mtp
@@ -126,7 +117,7 @@ func (s Serving) sglangSpeculation() (speculation, error) {
 		return speculation{}, fmt.Errorf("speculative_algorithm %q is not modelled",
 			s.SpeculativeConfig)
 	case method == ngram && tokens == 0:
-		return chain(ngram, 11, ""), nil // SGLang's own 12, of which one is known
+		return chain(ngram, sglangNgramTokens-1, ""), nil // one of them is known
 	case method == ngram:
 		return chain(ngram, tokens-1, ""), nil
 	case steps == 0:
@@ -165,7 +156,7 @@ func chain(method string, tokens int64, draft string) speculation {
 
 type speculativeValues map[string]any
 
-func speculativeObject(config string, keys ...string) (speculativeValues, error) {
+func speculativeObject(config string, keys []string) (speculativeValues, error) {
 	var values speculativeValues
 	if err := json.Unmarshal([]byte(config), &values); err != nil || values == nil {
 		return nil, fmt.Errorf("speculative_config must be a JSON object, got %q", config)

@@ -3,8 +3,9 @@ package pinn
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -25,49 +26,57 @@ type Table struct {
 // {"model": "Qwen3-30B-A3B", "gpu": "H100", "tensor_parallel_size": "2"}. Models and GPUs go by
 // every name that Python knows them by.
 //
-// It fails where none or several have them.
+// It fails where none or several have them, a value is empty or a key is no column of the table.
 func (t *Table) Find(want map[string]string) (*Row, error) {
-	var found []*Row
-	for i := range t.Rows {
-		if matches(t.Rows[i].Config, want) {
-			found = append(found, &t.Rows[i])
+	for _, key := range slices.Sorted(maps.Keys(want)) {
+		switch known := t.values(key); {
+		case len(known) == 0:
+			return nil, fmt.Errorf("rows have no %q: they have %s", key, few(t.keys(), key))
+		case want[key] == "":
+			return nil, fmt.Errorf("%s is empty: the rows have %s", key, few(known, ""))
+		case len(t.all(map[string]string{key: want[key]})) == 0:
+			return nil, fmt.Errorf("no row has %s %q; they have %s: add it with 'pinn export table "+
+				"--configs'", key, want[key], few(known, want[key]))
 		}
 	}
+	found := t.all(want)
 	if len(found) == 1 {
 		return found[0], nil
-	}
-	for _, key := range []string{"model", "gpu"} {
-		one := map[string]string{key: want[key]}
-		if want[key] == "" || t.any(one) {
-			continue
-		}
-		return nil, fmt.Errorf("no row has %s %q; they have %s: add it with 'pinn export table "+
-			"--configs'", key, want[key], strings.Join(t.values(key), ", "))
 	}
 	return nil, fmt.Errorf("%d of %d rows have %v: name values that exactly one has",
 		len(found), len(t.Rows), want)
 }
 
-func (t *Table) any(want map[string]string) bool {
+// all rows that have some values.
+func (t *Table) all(want map[string]string) (found []*Row) {
 	for i := range t.Rows {
 		if matches(t.Rows[i].Config, want) {
-			return true
+			found = append(found, &t.Rows[i])
 		}
 	}
-	return false
+	return found
 }
 
 // values are what the rows have under a key, each once.
 func (t *Table) values(key string) []string {
-	var found []string
 	seen := map[string]bool{}
 	for i := range t.Rows {
-		if value := t.Rows[i].Config[key]; !seen[value] {
+		if value, has := t.Rows[i].Config[key]; has {
 			seen[value] = true
-			found = append(found, value)
 		}
 	}
-	return found
+	return slices.Sorted(maps.Keys(seen))
+}
+
+// keys are those of the rows' configurations.
+func (t *Table) keys() []string {
+	seen := map[string]bool{}
+	for i := range t.Rows {
+		for key := range t.Rows[i].Config {
+			seen[key] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(seen))
 }
 
 func matches(config, want map[string]string) bool {
@@ -99,109 +108,127 @@ func checkVersion(kind, format string, version, known int) error {
 	return nil
 }
 
-// kinds of named values in a row.
+// kinds of the named numbers of a row, and what each names.
+var kinds = map[string]string{
+	"beta": "feature", "beta_low": "feature", "beta_high": "feature",
+	"alpha": "feature", "alpha_low": "feature", "alpha_high": "feature",
+	cost: "cost", draftCost: "cost", "draft": "draft",
+}
+
 const (
-	beta      = "beta"
-	alpha     = "alpha"
 	cost      = "cost"
-	betaLow   = "beta_low"
-	betaHigh  = "beta_high"
-	alphaLow  = "alpha_low"
-	alphaHigh = "alpha_high"
-	draft     = "draft"
 	draftCost = "draft_cost"
 )
 
-// columns puts the values of a flat row where they belong.
-type columns struct {
-	set      []func(*Row, float64) // per column; nil for text
-	name     []string
-	optional []bool // whether a cell may be empty
-	bounded  bool
+// places are where the named numbers of a row go, by the names of their columns, such as
+// "beta.layer [s/layer]"; those of drafts, which are whole, by way of counts.
+func (r *Row) places(counts *[3]float64) map[string]*float64 {
+	found := map[string]*float64{
+		"draft.tokens": &counts[0], "draft.passes": &counts[1], "draft.branches": &counts[2],
+	}
+	registry := func(kind string, features []Feature, values ...[]float64) {
+		for i, feature := range features {
+			for j, end := range []string{"", "_low", "_high"} {
+				found[kind+end+"."+columnName(feature)] = &values[j][i]
+			}
+		}
+	}
+	registry("beta", StepFeatures(), r.Beta, r.BetaLow, r.BetaHigh)
+	registry("alpha", RequestFeatures(), r.Alpha, r.AlphaLow, r.AlphaHigh)
+	for _, c := range costNames {
+		found[cost+"."+c.name] = c.field(&r.Costs)
+		found[draftCost+"."+c.name] = c.field(&r.Drafts.Costs)
+	}
+	return found
 }
 
-// readColumns understands the column names of a table, such as "beta.layer [s/layer]".
-func readColumns(names []string) (*columns, error) {
-	c := &columns{name: names, set: make([]func(*Row, float64), len(names))}
-	c.optional = make([]bool, len(names))
-	seen := map[string]bool{}
-	for i, column := range names {
-		if seen[column] {
-			return nil, fmt.Errorf("column %q occurs twice", column)
+// emptyRow has room for everything.
+func emptyRow() Row {
+	unknown := func(n int) []float64 { return slices.Repeat([]float64{math.NaN()}, n) }
+	b, a := numStepFeatures, len(requestFeatures)
+	return Row{
+		Config: map[string]string{}, Drafts: &Drafts{},
+		Beta: make([]float64, b), BetaLow: unknown(b), BetaHigh: unknown(b),
+		Alpha: make([]float64, a), AlphaLow: unknown(a), AlphaHigh: unknown(a),
+	}
+}
+
+func columnName(f Feature) string { return fmt.Sprintf("%s [%s]", f.Name, f.Unit) }
+
+// needed tells whether a cell of a kind may not be empty.
+func needed(kind string) bool { return kind == "beta" || kind == "alpha" || kind == cost }
+
+// checkColumns refuses columns that this package does not know, that occur twice or that lack.
+func checkColumns(names []string) error {
+	r, seen := emptyRow(), map[string]bool{}
+	known := r.places(&[3]float64{})
+	for _, name := range names {
+		if seen[name] {
+			return fmt.Errorf("column %q occurs twice", name)
 		}
-		seen[column] = true
-		kind, rest, dotted := strings.Cut(column, ".")
-		if !dotted {
+		seen[name] = true
+		kind, rest, dotted := strings.Cut(name, ".")
+		if !dotted || known[name] != nil {
 			continue
 		}
-		set, err := setter(kind, rest)
+		what := kinds[kind]
+		if what == "" {
+			what, rest = "kind of column", kind
+		}
+		return fmt.Errorf("this package knows no %s %q: it was written by another version of pinn, "+
+			"use the Go package of that version", what, rest)
+	}
+	var missing []string
+	for name := range known {
+		kind, _, _ := strings.Cut(name, ".")
+		if !seen[name] && (needed(kind) || kind == draftCost && seen["draft.tokens"]) {
+			missing = append(missing, name)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	slices.Sort(missing)
+	return fmt.Errorf("columns are missing: %s; export the table again with this version of pinn",
+		few(missing, ""))
+}
+
+// readRow makes and checks a row of cells by their columns, which are known.
+func readRow(cells map[string]string, where string) (Row, error) {
+	r, counts := emptyRow(), [3]float64{}
+	places := r.places(&counts)
+	bounded, drafts := false, false
+	for _, name := range slices.Sorted(maps.Keys(cells)) {
+		text, place := cells[name], places[name]
+		kind, _, _ := strings.Cut(name, ".")
+		bounded = bounded || strings.HasSuffix(kind, "_low") || strings.HasSuffix(kind, "_high")
+		drafts = drafts || text != "" && (kinds[kind] == "draft" || kind == draftCost)
+		if text == "" && !needed(kind) {
+			continue
+		}
+		if place == nil {
+			r.Config[name] = text
+			continue
+		}
+		number, err := strconv.ParseFloat(text, 64)
 		if err != nil {
-			return nil, fmt.Errorf("column %q: %w", column, err)
+			return r, fmt.Errorf("%s: %s: expected a number, got %q", where, name, text)
 		}
-		c.set[i] = set
-		drafts := kind == draft || kind == draftCost
-		c.optional[i] = kind != beta && kind != alpha && kind != cost
-		c.bounded = c.bounded || c.optional[i] && !drafts
+		*place = number
 	}
-	return c, checkComplete(seen)
-}
-
-// setter finds the place of a named value.
-func setter(kind, rest string) (func(*Row, float64), error) {
-	switch kind {
-	case cost:
-		return costSetter(rest, func(r *Row) *Costs { return &r.Costs })
-	case draftCost:
-		return costSetter(rest, func(r *Row) *Costs { return &r.drafting().Costs })
-	case draft:
-		return draftSetter(rest)
+	if !bounded {
+		r.BetaLow, r.BetaHigh, r.AlphaLow, r.AlphaHigh = nil, nil, nil, nil
 	}
-	var place func(*Row) []float64
-	registry := StepFeatures()
-	switch kind {
-	case beta:
-		place = func(r *Row) []float64 { return r.Beta }
-	case betaLow:
-		place = func(r *Row) []float64 { return r.BetaLow }
-	case betaHigh:
-		place = func(r *Row) []float64 { return r.BetaHigh }
-	case alpha, alphaLow, alphaHigh:
-		registry = RequestFeatures()
-		place = map[string]func(*Row) []float64{
-			alpha:     func(r *Row) []float64 { return r.Alpha },
-			alphaLow:  func(r *Row) []float64 { return r.AlphaLow },
-			alphaHigh: func(r *Row) []float64 { return r.AlphaHigh },
-		}[kind]
-	default:
-		return nil, unknownName("kind of column", kind)
+	for i, place := range []*int64{&r.Drafts.Tokens, &r.Drafts.Passes, &r.Drafts.Branches} {
+		*place = wholeCount(counts[i])
 	}
-	for i, feature := range registry {
-		if rest == columnName(feature) {
-			return func(r *Row, v float64) { place(r)[i] = v }, nil
-		}
+	if !drafts && r.Config["draft_acceptance"] == "" {
+		r.Drafts = nil
 	}
-	return nil, unknownName("feature", rest)
-}
-
-func costSetter(name string, costs func(*Row) *Costs) (func(*Row, float64), error) {
-	for _, known := range costNames {
-		if known.name == name {
-			return func(r *Row, v float64) { *known.field(costs(r)) = v }, nil
-		}
+	if err := r.readSettings(); err != nil {
+		return r, fmt.Errorf("%s: %w", where, err)
 	}
-	return nil, unknownName("cost", name)
-}
-
-func draftSetter(name string) (func(*Row, float64), error) {
-	place, known := map[string]func(*Drafts) *int64{
-		"tokens":   func(d *Drafts) *int64 { return &d.Tokens },
-		"passes":   func(d *Drafts) *int64 { return &d.Passes },
-		"branches": func(d *Drafts) *int64 { return &d.Branches },
-	}[name]
-	if !known {
-		return nil, unknownName("draft", name)
-	}
-	return func(r *Row, v float64) { *place(r.drafting()) = wholeCount(v) }, nil
+	return r, r.check(where)
 }
 
 // wholeCount of drafts; -1, which is refused, for what is none.
@@ -212,144 +239,42 @@ func wholeCount(v float64) int64 {
 	return int64(v)
 }
 
-// drafting are the drafts of a row that has some.
-func (r *Row) drafting() *Drafts {
-	if r.Drafts == nil {
-		r.Drafts = &Drafts{}
-	}
-	return r.Drafts
-}
-
-func unknownName(what, name string) error {
-	return fmt.Errorf("this package knows no %s %q: it was written by another version of pinn, "+
-		"use the Go package of that version", what, name)
-}
-
-func columnName(f Feature) string { return fmt.Sprintf("%s [%s]", f.Name, f.Unit) }
-
-// checkComplete refuses tables that lack a coefficient or a cost.
-func checkComplete(seen map[string]bool) error {
-	var missing []string
-	for _, f := range stepFeatures {
-		if name := beta + "." + columnName(f); !seen[name] {
-			missing = append(missing, name)
-		}
-	}
-	for _, f := range requestFeatures {
-		if name := alpha + "." + columnName(f.Feature); !seen[name] {
-			missing = append(missing, name)
-		}
-	}
-	for _, c := range costNames {
-		if name := cost + "." + c.name; !seen[name] {
-			missing = append(missing, name)
-		}
-	}
-	if seen[draft+".tokens"] {
-		for _, c := range costNames {
-			if name := draftCost + "." + c.name; !seen[name] {
-				missing = append(missing, name)
-			}
-		}
-	}
-	if len(missing) > 0 {
-		sort.Strings(missing)
-		return fmt.Errorf("columns are missing: %s; export the table again with this version of "+
-			"pinn", strings.Join(missing, ", "))
-	}
-	return nil
-}
-
-// value is one cell: a number, text, or neither.
-type value struct {
-	text    string
-	number  float64
-	numeric bool
-}
-
-var errNoNumber = errors.New("expected a number")
-
-// row makes and checks a row of cells.
-func (c *columns) row(cells []value, where string) (Row, error) {
-	r := c.emptyRow()
-	for i, cell := range cells {
-		if c.set[i] == nil {
-			if cell.text != "" {
-				r.Config[c.name[i]] = cell.text
-			}
-			continue
-		}
-		if cell.text == "" && c.optional[i] {
-			continue
-		}
-		if !cell.numeric {
-			return r, fmt.Errorf("%s: %s: %w, got %q", where, c.name[i], errNoNumber, cell.text)
-		}
-		c.set[i](&r, cell.number)
-	}
-	if err := r.readSettings(); err != nil {
-		return r, fmt.Errorf("%s: %w", where, err)
-	}
-	return r, r.check(where)
-}
-
-func (c *columns) emptyRow() Row {
-	r := Row{
-		Config: map[string]string{},
-		Beta:   make([]float64, numStepFeatures),
-		Alpha:  make([]float64, len(requestFeatures)),
-	}
-	if c.bounded {
-		r.BetaLow, r.BetaHigh = unknown(len(r.Beta)), unknown(len(r.Beta))
-		r.AlphaLow, r.AlphaHigh = unknown(len(r.Alpha)), unknown(len(r.Alpha))
-	}
-	return r
-}
-
-func unknown(n int) []float64 {
-	values := make([]float64, n)
-	for i := range values {
-		values[i] = math.NaN()
-	}
-	return values
-}
-
 // readSettings takes what features need from the configuration's text.
 func (r *Row) readSettings() error {
-	var err error
-	if text := r.Config["window_tokens"]; text != "" {
-		if r.WindowTokens, err = strconv.ParseInt(text, 10, 64); err != nil || r.WindowTokens < 1 {
-			return fmt.Errorf("window_tokens must be a whole number of at least 1 or empty, got %q",
-				text)
+	var window float64
+	var refused []error
+	for _, setting := range []struct {
+		name     string
+		place    *float64
+		optional bool
+	}{
+		{"window_tokens", &window, true}, {"gpu_cache_tokens", &r.GPUCacheTokens, true},
+		{"max_model_len", &r.MaxModelLen, false}, {"tensor_parallel_size", &r.TensorParallel, false},
+	} {
+		text := r.Config[setting.name]
+		if text == "" && setting.optional {
+			continue
+		}
+		var err error
+		if *setting.place, err = strconv.ParseFloat(text, 64); err != nil {
+			refused = append(refused, fmt.Errorf("%s must be a number, got %q", setting.name, text))
 		}
 	}
-	if text := r.Config["gpu_cache_tokens"]; text != "" {
-		if r.GPUCacheTokens, err = strconv.ParseFloat(text, 64); err != nil {
-			return fmt.Errorf("gpu_cache_tokens must be a number or empty, got %q", text)
-		}
+	r.WindowTokens = int64(window)
+	if float64(r.WindowTokens) != window || r.Config["window_tokens"] != "" && window < 1 {
+		refused = append(refused, fmt.Errorf("window_tokens must be a whole number of at least 1 or "+
+			"empty, got %q", r.Config["window_tokens"]))
 	}
 	if text := r.Config["draft_acceptance"]; text != "" {
-		if err = r.drafting().readAcceptance(text); err != nil {
-			return err
-		}
-	}
-	for name, place := range map[string]*float64{
-		"max_model_len": &r.MaxModelLen, "tensor_parallel_size": &r.TensorParallel,
-	} {
-		if *place, err = strconv.ParseFloat(r.Config[name], 64); err != nil {
-			return fmt.Errorf("%s must be a number, got %q", name, r.Config[name])
-		}
+		refused = append(refused, r.Drafts.readAcceptance(text))
 	}
 	for name, place := range map[string]*bool{
 		"enable_prefix_caching": &r.PrefixCaching, "enable_chunked_prefill": &r.ChunkedPrefill,
 	} {
-		switch r.Config[name] {
-		case "true":
-			*place = true
-		case "false":
-		default:
-			return fmt.Errorf("%s must be true or false, got %q", name, r.Config[name])
+		text := r.Config[name]
+		if *place = text == "true"; !*place && text != "false" {
+			refused = append(refused, fmt.Errorf("%s must be true or false, got %q", name, text))
 		}
 	}
-	return nil
+	return errors.Join(refused...)
 }

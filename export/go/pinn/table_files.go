@@ -7,9 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -69,54 +70,36 @@ func ReadTableJSON(r io.Reader) (*Table, error) {
 		return nil, err
 	}
 	table := &Table{Provenance: file.Provenance}
-	for number, cells := range file.Rows {
-		where := fmt.Sprintf("row %d", number+1)
-		row, err := jsonRow(cells, where)
+	for number, raw := range file.Rows {
+		cells, where := map[string]string{}, fmt.Sprintf("row %d", number+1)
+		for name, cell := range raw {
+			cells[name] = jsonText(cell)
+		}
+		if err := checkColumns(slices.Sorted(maps.Keys(cells))); err != nil {
+			return nil, fmt.Errorf("%s: %w", where, err)
+		}
+		row, err := readRow(cells, where)
 		if err != nil {
 			return nil, err
 		}
 		table.Rows = append(table.Rows, row)
 	}
 	if len(table.Rows) == 0 {
-		return nil, errors.New("the table has no rows")
+		return nil, errNoRows
 	}
 	return table, nil
 }
 
-func jsonRow(cells map[string]json.RawMessage, where string) (Row, error) {
-	names := make([]string, 0, len(cells))
-	for name := range cells {
-		names = append(names, name)
-	}
-	sort.Strings(names)
-	c, err := readColumns(names)
-	if err != nil {
-		return Row{}, fmt.Errorf("%s: %w", where, err)
-	}
-	values := make([]value, len(names))
-	for i, name := range names {
-		values[i] = jsonValue(cells[name])
-	}
-	return c.row(values, where)
-}
+var errNoRows = errors.New("the table has no rows")
 
-// jsonValue is a cell of a JSON table. Words in place of numbers, such as "NaN", are read as such
-// so that they are refused with their name.
-func jsonValue(raw json.RawMessage) value {
-	raw = bytes.TrimSpace(raw)
-	if bytes.Equal(raw, []byte("null")) {
-		return value{}
-	}
+// jsonText is a cell of a JSON table. Words in place of numbers, such as "NaN", are read as such so
+// that they are refused with their name.
+func jsonText(raw json.RawMessage) string {
 	var text string
-	if json.Unmarshal(raw, &text) != nil {
+	if raw = bytes.TrimSpace(raw); json.Unmarshal(raw, &text) != nil {
 		text = string(raw)
 	}
-	return textValue(text)
-}
-
-func textValue(text string) value {
-	number, err := strconv.ParseFloat(text, 64)
-	return value{text, number, err == nil}
+	return text
 }
 
 // ReadTableCSV reads what 'pinn export table --format csv' writes; it fails as [ReadTableJSON].
@@ -126,69 +109,47 @@ func ReadTableCSV(r io.Reader) (*Table, error) {
 	if err != nil {
 		return nil, fmt.Errorf("no line of column names: %w", err)
 	}
-	c, formatColumn, versionColumn, err := csvColumns(names)
-	if err != nil {
+	if !slices.Contains(names, "format") || !slices.Contains(names, "version") {
+		return nil, errors.New("no columns format and version: the file is no table of " +
+			"'pinn export table'")
+	}
+	if err := checkColumns(names); err != nil {
 		return nil, err
 	}
-	table := &Table{}
+	table := &Table{Provenance: map[string]any{}}
 	for number := 1; ; number++ {
-		cells, err := reader.Read()
+		where := fmt.Sprintf("row %d", number)
+		texts, err := reader.Read()
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
-			return nil, fmt.Errorf("row %d: %w", number, err)
+			return nil, fmt.Errorf("%s: %w", where, err)
 		}
-		version, err := strconv.Atoi(cells[versionColumn])
+		cells := map[string]string{}
+		for i, name := range names {
+			cells[name] = texts[i]
+		}
+		version, err := strconv.Atoi(cells["version"])
 		if err != nil {
-			return nil, fmt.Errorf("row %d: version must be a whole number, got %q",
-				number, cells[versionColumn])
+			return nil, fmt.Errorf("%s: version must be a whole number, got %q", where, cells["version"])
 		}
-		if err := checkVersion(TableFormat, cells[formatColumn], version, TableVersion); err != nil {
+		if err := checkVersion(TableFormat, cells["format"], version, TableVersion); err != nil {
 			return nil, err
 		}
-		values := make([]value, len(cells))
-		for i, cell := range cells {
-			values[i] = textValue(cell)
-		}
-		row, err := c.row(values, fmt.Sprintf("row %d", number))
+		row, err := readRow(cells, where)
 		if err != nil {
 			return nil, err
 		}
 		table.Rows = append(table.Rows, row)
 	}
 	if len(table.Rows) == 0 {
-		return nil, errors.New("the table has no rows")
+		return nil, errNoRows
 	}
-	table.Provenance = csvProvenance(table.Rows[0].Config)
-	return table, nil
-}
-
-// csvColumns checks the header only after it is known that the file is a table of some version.
-func csvColumns(names []string) (c *columns, format, version int, err error) {
-	format, version = -1, -1
-	for i, name := range names {
-		switch name {
-		case "format":
-			format = i
-		case "version":
-			version = i
-		}
-	}
-	if format < 0 || version < 0 {
-		return nil, 0, 0, errors.New("no columns format and version: the file is no table of " +
-			"'pinn export table'")
-	}
-	c, err = readColumns(names)
-	return c, format, version, err
-}
-
-func csvProvenance(config map[string]string) map[string]any {
-	found := map[string]any{}
 	for _, name := range []string{"source", "checkpoint_sha256"} {
-		if text := config[name]; text != "" {
-			found[name] = text
+		if text := table.Rows[0].Config[name]; text != "" {
+			table.Provenance[name] = text
 		}
 	}
-	return found
+	return table, nil
 }

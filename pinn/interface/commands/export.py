@@ -55,6 +55,17 @@ def _root() -> None:
 def onnx(
     out: Annotated[Path, typer.Option("--out", help="Folder for the two graphs.")],
     checkpoint: Checkpoint = None,
+    inputs: Annotated[
+        Path | None,
+        typer.Option("--inputs", help="JSON file to write: inputs of both graphs, and the result."),
+    ] = None,
+    configs: Annotated[
+        str,
+        typer.Option("--configs", help="The one configuration of --inputs, as of 'export table'."),
+    ] = "model=Llama-3.1-8B gpu=H100",
+    batch: Annotated[
+        str, typer.Option("--batch", help="The batch of --inputs, as of 'pinn coefficients'.")
+    ] = "32 decode @ 700",
 ) -> None:
     """The network and the step time as ONNX graphs.
 
@@ -62,7 +73,7 @@ def onnx(
     features and beta to step times; names, units and provenance are in their metadata.
 
     Example:
-      pinn export onnx --out export/onnx
+      pinn export onnx --out export/onnx --inputs inputs.json
     """
     from pinn.coefficients.checkpoint import load_checkpoint
     from pinn.export.onnx_graphs import export_onnx
@@ -73,6 +84,19 @@ def onnx(
     loaded = load_checkpoint(path)
     for written in export_onnx(loaded, checkpoint_provenance(path, loaded.metadata), out):
         typer.echo(f"{written.stat().st_size:10,} bytes  {written}")
+    if inputs is not None:
+        _write_inputs(inputs, configs, batch, path)
+
+
+def _write_inputs(path: Path, configs: str, batch: str, checkpoint: Path) -> None:
+    from pinn.export.onnx_inputs import write_inputs
+
+    rows = _rows(configs)
+    if len(rows) != 1:
+        raise PinnError(f"--inputs is for one configuration, and --configs gives {len(rows)}")
+    found = write_inputs(_configured(rows, checkpoint, [], False), batch, path)
+    name = f"{found['configuration']['model']} on {found['configuration']['gpu']}"
+    typer.echo(f"inputs of {name}, {batch}: {path}; the graphs give {found['step_time_us']} us")
 
 
 @app.command()
@@ -142,26 +166,36 @@ def blis(
         list[Path] | None,
         typer.Option(
             "--workload",
-            help="What the configurations will serve, as of 'pinn simulate'. Repeatable. "
-            "[default: the six loads of the public serving runs]",
+            help="What the configurations will serve, as of 'pinn simulate': a vector of its own "
+            "beside those of steady loads from one request to saturation. Repeatable.",
         ),
     ] = None,
     checkpoint: Checkpoint = None,
     coefficients: CoefficientFiles = None,
     skip_invalid: SkipInvalid = False,
+    worst_error: Annotated[
+        float,
+        typer.Option(
+            "--worst-error",
+            min=0.0,
+            help="Refuse a configuration of whose step times BLIS's formula gets one more wrong "
+            "than by this share, with the vector that run.sh picks for such a batch.",
+        ),
+    ] = 0.25,
 ) -> None:
     """A folder per configuration that an unmodified BLIS runs as it is.
 
-    config.json, hardware.json, coefficients.yaml and run.sh, one whole command line: behind it goes
-    what BLIS shall serve. BLIS's own formula gets the vector that reproduces the step times best
-    over the batches of simulated loads; coefficients.LOAD.yaml is for one of them alone, and says
-    what it costs under the others.
+    config.json, hardware.json, coefficients and run.sh, one whole command line: behind it goes what
+    BLIS shall serve. BLIS's own formula gets the vector that reproduces the step times best over
+    the batches of a simulated load, and run.sh picks that of the load nearest to what it is given;
+    each file says what it costs under the others.
 
     Example:
       pinn export blis --configs 'model=Llama-3.1-8B gpu=H100' --out blis
     """
     rows = _asked_rows(configs, coefficients or [])
-    blis_of(rows, out, workload or [], checkpoint, coefficients or [], skip_invalid)
+    files = coefficients or []
+    blis_of(rows, out, workload or [], checkpoint, files, skip_invalid, worst_error)
 
 
 def blis_of(
@@ -171,30 +205,18 @@ def blis_of(
     checkpoint: Path | None,
     coefficients: list[Path],
     skip_invalid: bool,
+    worst_error: float,
 ) -> None:
     """Write the folders of configurations; arguments are the command's options."""
     from pinn.export.blis_files import write_summary
-    from pinn.export.blis_vectors import MIX
-    from pinn.export.blis_workloads import standard_loads
-    from pinn.simulator.workloads.load import load_workload
     from pinn.specs.files.progress import counted
 
     configured = _configured(rows, checkpoint, coefficients, skip_invalid)
-    loads = [load_workload(path) for path in workload] if workload else standard_loads()
-    counts = Counter([MIX, *(load.name for load in loads)])
-    twice = next((name for name, count in counts.items() if count > 1), None)
-    if twice is not None:
-        raise PinnError(
-            f"--workload: the name {twice!r} is taken by another load, or by that of all loads "
-            f"({MIX}), and files are named after loads: rename the file"
-        )
-    typer.echo(
-        f"loads: {', '.join(load.name for load in loads)}; errors: median |BLIS - surrogate|"
-    )
+    loads = _named_loads(workload)
     found = {}
     for row in counted(range(len(configured)), "configuration"):
         try:
-            found[row] = _write_blis(configured, row, loads, out)
+            found[row] = _write_blis(configured, row, loads, out, worst_error)
         except PinnError as error:
             if not skip_invalid:
                 raise PinnError(f"configuration {row + 1}: {error}") from error
@@ -204,50 +226,78 @@ def blis_of(
         _print_errors(list(found.values()))
 
 
+def _named_loads(files: list[Path]) -> list[Workload]:
+    """Loads of files, under names that files and a shell may have."""
+    import re
+    from dataclasses import replace
+
+    from pinn.export.blis_vectors import MIX
+    from pinn.export.blis_workloads import is_standard
+    from pinn.simulator.workloads.load import load_workload
+
+    loads = [load_workload(path) for path in files]
+    loads = [replace(w, name=re.sub(r"[^A-Za-z0-9._-]+", "-", w.name)) for w in loads]
+    counts = Counter([MIX, *(load.name for load in loads)])
+    taken = (name for name, count in counts.items() if count > 1 or is_standard(name))
+    twice = next(taken, None)
+    if twice is not None:
+        raise PinnError(
+            f"--workload: the name {twice!r} is taken by another load, by a steady one or by that "
+            f"of all loads ({MIX}), and files are named after loads: rename the file"
+        )
+    return loads
+
+
 def _write_blis(
-    configured: Configured, row: int, loads: list[Workload], out: Path
+    configured: Configured, row: int, loads: list[Workload], out: Path, worst_error: float
 ) -> list[BlisVector]:
     from pinn.export.blis_config import blis_kv_blocks
     from pinn.export.blis_files import write_configuration
     from pinn.export.blis_model import check_expressible
-    from pinn.export.blis_vectors import blis_vectors
-    from pinn.export.blis_workloads import mean_request_tokens
+    from pinn.export.blis_vectors import blis_vectors, typical_tokens, worst_taken
 
     check_expressible(configured.deployments[row])
-    blocks = blis_kv_blocks(configured.deployments[row], mean_request_tokens(loads))
+    blocks = blis_kv_blocks(configured.deployments[row], typical_tokens(configured, row, loads))
     vectors = blis_vectors(configured, row, loads)
-    write_configuration(configured, row, vectors, blocks, out)
+    worst = worst_taken(vectors)
+    if abs(worst.worst.error) > worst_error:
+        raise PinnError(
+            f"BLIS's formula would be off by {worst.worst} with the coefficients of {worst.load}, "
+            f"more than --worst-error {worst_error:g}: raise that, or take the Go adapter with "
+            "'pinn export table', which has no such error"
+        )
+    write_configuration(configured, row, vectors, blocks, out, worst_error)
     _print_vectors(configured, row, vectors)
     return vectors
 
 
 def _print_vectors(configured: Configured, row: int, vectors: list[BlisVector]) -> None:
     from pinn.export.blis_files import folder_name
+    from pinn.export.blis_vectors import worst_taken
+    from pinn.export.blis_workloads import is_standard
 
     typer.echo(folder_name(configured, row))
-    for v in vectors:
-        zeroed = ", ".join(v.projection.zeroed) or "none"
-        typer.echo(
-            f"  {v.load:16} error {100 * v.projection.median_error:6.2f} %  mean step "
-            f"{v.mean_step_us:9.0f} us  arrival {v.alpha[0]:9.0f} us  zeroed: {zeroed}"
-            f"{'  overloaded' * v.overloaded}"
-        )
+    steady = [v for v in vectors if is_standard(v.load)]
+    named = {f"{len(steady)} steady loads": worst_taken(vectors)}
+    named |= {v.load: v for v in vectors if v not in steady}
+    for name, v in named.items():
+        note = "overloaded: not written" if v.overloaded else f"worst batch {v.worst}"
+        typer.echo(f"  {name:16} {note}")
 
 
 def _print_errors(found: list[list[BlisVector]]) -> None:
     import numpy as np
 
-    from pinn.export.blis_vectors import MIX, own_errors
+    from pinn.export.blis_vectors import MIX, worst_taken
 
-    own = [float(np.median(own_errors(vectors))) for vectors in found]
-    lines = {"a vector per load": own}
-    mixed = [v.projection.median_error for vectors in found for v in vectors if v.load == MIX]
-    if mixed:
-        lines["one for all loads"] = mixed
-    for name, errors in lines.items():
+    mixed = [v for vectors in found for v in vectors if v.load == MIX]
+    picked = [worst_taken(vectors) for vectors in found]
+    for name, each in (("as run.sh picks", picked), ("one for all loads", mixed)):
+        worst = max(each, key=lambda v: abs(v.worst.error))
+        median = 100 * np.median([abs(v.worst.error) for v in each])
         typer.echo(
-            f"{name}: median over {len(errors)} configurations {100 * np.median(errors):.2f} %, "
-            f"worst {100 * max(errors):.2f} %"
+            f"worst batch, {name}: median over {len(found)} configurations {median:.1f} %, worst "
+            f"{worst.worst}"
         )
 
 
@@ -282,6 +332,7 @@ def specs(
 
     found = [load_model(name) for name in counted(model or list_models(), "model")]
     models = found if model else [m for m in found if m.is_plain]
+    others = [m.name for m in found if m not in models]
     if quantization is not None:
         models = [
             replace(with_precision(m, quantization), name=f"{m.name}@{quantization}")
@@ -290,6 +341,11 @@ def specs(
     gpus = [load_gpu(name) for name in gpu or list_gpus()]
     write_specs(specs_document(models, gpus), out)
     typer.echo(f"{len(models):8} models and {len(gpus)} GPUs written to {out}")
+    if others:
+        typer.echo(
+            f"{len(others):8} left out, whose recurrent, sparse or cross-attention layers reach Go "
+            f"by 'pinn export table': {', '.join(others)}"
+        )
 
 
 def _configured(

@@ -59,16 +59,18 @@ def export_blis(
     coefficients: CoefficientFiles = (),
     checkpoint: str | Path | None = None,
     skip_invalid: bool = False,
+    worst_error: float = 0.25,
 ) -> None:
     """Write a folder per configuration that an unmodified BLIS runs: ``pinn export blis``.
 
     Args:
         out: Folder for the folders.
         configurations: As of :func:`export_table`.
-        workloads: Files of what they will serve. [default: the loads of the public serving runs]
+        workloads: Files of what they will serve, beside steady loads.
         coefficients: As of :func:`export_table`.
         checkpoint: As of :func:`export_table`.
         skip_invalid: As of :func:`export_table`.
+        worst_error: Refuse a configuration of whose batches BLIS would get one more wrong.
 
     Raises:
         PinnError: If something is unknown, does not fit together, or BLIS cannot express it.
@@ -76,12 +78,12 @@ def export_blis(
     files, loads = [Path(path) for path in coefficients], [Path(path) for path in workloads]
     rows = _rows(configurations, files)
     used = path_or_none(checkpoint)
-    _quietly(command.blis_of, rows, Path(out), loads, used, files, skip_invalid)
+    _quietly(command.blis_of, rows, Path(out), loads, used, files, skip_invalid, worst_error)
 
 
 def export_onnx(out: str | Path, *, checkpoint: str | Path | None = None) -> None:
     """Write the network and the step time as ONNX graphs into a folder: ``pinn export onnx``."""
-    _quietly(command.onnx, Path(out), path_or_none(checkpoint))
+    _quietly(command.onnx, Path(out), path_or_none(checkpoint), None, "", "")
 
 
 def export_specs(

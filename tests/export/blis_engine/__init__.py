@@ -2,5 +2,5 @@
 
 Written apart from ``pinn.export``, so that a mistake there shows: its flags, its reading of a
 config.json with its refusals, its KV blocks and its step time. Its engine stands in Go, in
-export/go/blis/simulator, where the adapter runs through it too.
+the folder simulator, where the adapter runs through it too.
 """

@@ -164,7 +164,7 @@ def read_inputs(flags: argparse.Namespace) -> Inputs:
     if not defaults.is_file():
         raise RefusedError(f"{defaults} does not exist")
     found = yaml.safe_load(defaults.read_text())
-    if unknown := set(found) - {"trained_physics_coefficients", "defaults"}:
+    if unknown := set(found) - {"trained_physics_coefficients", "defaults", "workloads"}:
         raise RefusedError(f"unknown keys {unknown}")
     coefficients = found["trained_physics_coefficients"]
     hardware_file = Path(flags.hardware_config or defaults.parent / "hardware_config.json")
@@ -177,7 +177,12 @@ def read_inputs(flags: argparse.Namespace) -> Inputs:
         folder = defaults.parent / "model_configs" / name.split("/", 1)[-1]
     model = read_model(json.loads((Path(folder) / "config.json").read_text()), name)
     check(model, flags.tp, flags.dp, flags.total_kv_blocks is not None)
+    given = [getattr(flags, f"{name}_coeffs") for name in ("alpha", "beta")]
+    if (given[0] is None) != (given[1] is None):
+        raise RefusedError("alpha or beta alone")
     alpha, beta = coefficients["alpha_coeffs"], coefficients["beta_coeffs"]
+    if given[0] is not None:
+        alpha, beta = ([float(x) for x in text.split(",")] for text in given)
     if len(alpha) < 3 or len(beta) < 7 or min(*alpha, *beta) < 0:
         raise RefusedError("panic: coefficients")
     return Inputs(flags, model, gpus[flags.hardware], alpha, beta)

@@ -1,4 +1,4 @@
-"""Runs of BLIS's engine, that is of its model in export/go/blis/simulator, by the Go toolchain."""
+"""Runs of BLIS's engine, that is of its model in the folder simulator, by the Go toolchain."""
 
 from __future__ import annotations
 

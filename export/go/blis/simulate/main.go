@@ -70,7 +70,11 @@ func simulate(model *pinn.Model) error {
 		KVCacheConfig: sim.NewKVCacheConfig(blocks, 16, 0, 0, 0, 0),
 		BatchConfig:   sim.NewBatchConfig(256, tokensPerStep, 0),
 	}
-	s, err := sim.NewSimulator(cfg, kv.NewKVCacheState(blocks, 16), blis.New(model))
+	latency, err := blis.New(model)
+	if err != nil {
+		return err
+	}
+	s, err := sim.NewSimulator(cfg, kv.NewKVCacheState(blocks, 16), latency)
 	if err != nil {
 		return err
 	}

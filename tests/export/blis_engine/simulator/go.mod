@@ -1,3 +1,3 @@
 module github.com/inference-sim/inference-sim
 
-go 1.22
+go 1.23

@@ -1,0 +1,54 @@
+#!/bin/sh
+# {title}. What BLIS shall serve goes behind it:
+#   ./run.sh --workload-spec LOAD.yaml
+# BLIS names its program (blis on the path by default). Coefficients are those of the loads of
+# loads.csv that are nearest to the specification's; LOAD names one of them to take its own, or {mix}.
+{note}set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+fail() {{ echo "run.sh: $*" >&2; exit 2; }}
+
+spec='' preset='' before=''
+for word; do
+  case $before in
+    --workload-spec) spec=$word ;;
+    --workload) preset=$word ;;
+  esac
+  case $word in
+    --workload-spec=*) spec=${{word#*=}} ;;
+    --workload=*) preset=${{word#*=}} ;;
+    --gpu-memory-utilization*) fail "$word has no effect beside --total-kv-blocks {blocks}:" \
+      "export the configuration with another gpu_memory_utilization" ;;
+  esac
+  before=$word
+done
+
+choices='{choices}'
+case ${{LOAD:-}} in
+  '') ;;
+{lost}  load) fail "there is no LOAD=$LOAD: use $choices" ;; # the name of the column
+  *) cut -d, -f1 "$here/loads.csv" | grep -qxF -e "$LOAD" ||
+    fail "there is no LOAD=$LOAD: use $choices" ;;
+esac
+[ -r "${{spec:-/dev/null}}" ] || fail "$spec cannot be read: give --workload-spec a file"
+found=$(awk -v table="$here/loads.csv" -v load="${{LOAD:-}}" -v otherwise={otherwise} \
+  -f "$here/pick.awk" "${{spec:-/dev/null}}")
+[ -n "$found" ] || fail "nothing says how many requests run at a time, and the coefficients of all" \
+  "loads are off by up to {off} %: set LOAD to $choices"
+alpha=${{found%% *}} found=${{found#* }}
+echo "run.sh: coefficients of ${{found#* }}" >&2
+
+# BLIS looks its own loads up in the file of its defaults.
+defaults=$here/coefficients.yaml
+if [ -n "$preset" ]; then
+  defaults=${{BLIS_DEFAULTS:-defaults.yaml}}
+  [ -r "$defaults" ] || fail "--workload $preset is a load of BLIS's own defaults.yaml:" \
+    "set BLIS_DEFAULTS to that file, or run this in its folder"
+fi
+exec "${{BLIS:-blis}}" run \
+{flags} \
+  --hardware-config "$here/hardware.json" \
+  --model-config-folder "$here" \
+  --defaults-filepath "$defaults" \
+  --alpha-coeffs "$alpha" \
+  --beta-coeffs "${{found%% *}}" \
+  "$@"

@@ -1,0 +1,87 @@
+"""Blocks of pages with what commands print with the shipped checkpoint; ``make goldens`` writes.
+
+A block stands below a comment that names ``tests/export/test_printed.py``; its lines behind ``$``
+are typed in one folder, one after the other, in front of what they print. A line of three dots
+stands for lines that are not shown.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = tuple(
+    ROOT / name
+    for name in (
+        "docs/blis.md",
+        "export/go/README.md",
+        "export/go/onnx/README.md",
+    )
+)
+_BLOCK = re.compile(
+    r"(<!-- run by tests/export/test_printed\.py[^\n]*-->\n```\n)(.*?)(^```$)", re.S | re.M
+)
+_DOTS = "..."
+
+
+def refreshed(page: Path) -> str:
+    """The text of a page with what its commands print today."""
+    return _BLOCK.sub(lambda match: match[1] + _typed(match[2]) + match[3], page.read_text())
+
+
+def _typed(text: str) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("export", "checkpoints", "tests", "data"):
+            (Path(folder) / name).symlink_to(ROOT / name)
+        return "".join(_commands(text, Path(folder)))
+
+
+def _commands(text: str, folder: Path) -> Iterator[str]:
+    for part in re.split(r"^(?=\$ )", text, flags=re.M):
+        if not part:
+            continue
+        command, shown = re.match(r"\$ ((?:[^\n]*\\\n)*[^\n]*\n)(.*)", part, re.S).groups()
+        yield f"$ {command}{_as_shown(shown, _printed(command, folder))}"
+
+
+def _as_shown(shown: str, printed: str) -> str:
+    """What was printed, cut where the page has dots."""
+    lines, found = shown.splitlines(keepends=True), printed.splitlines(keepends=True)
+    if f"{_DOTS}\n" not in lines:
+        return "".join(found)
+    at = lines.index(f"{_DOTS}\n")
+    after = len(lines) - at - 1
+    return "".join([*found[:at], f"{_DOTS}\n", *found[len(found) - after :]])
+
+
+def _printed(command: str, folder: Path) -> str:
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
+        "PINN_CHECKPOINT": str(ROOT / "checkpoints" / "pinn.safetensors"), "BLIS": "true",
+        "GOFLAGS": "-mod=mod", "GOPROXY": "off", "GOTOOLCHAIN": "local", "COLUMNS": "120",
+    }  # fmt: skip
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=folder, env=environment, text=True, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{command}{done.stdout}"
+    # What a command says while it works is no result.
+    kept = [line for line in done.stdout.splitlines() if not line.startswith("pinn: ")]
+    return "".join(f"{line.rstrip()}\n" for line in kept)
+
+
+def write_printed() -> list[Path]:
+    """Write the pages anew; returns those that changed."""
+    changed = []
+    for page in PAGES:
+        text = refreshed(page)
+        if text != page.read_text():
+            page.write_text(text)
+            changed.append(page)
+    return changed
