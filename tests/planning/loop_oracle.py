@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, exp, log
+from math import ceil, exp
 
 import numpy as np
 
@@ -89,20 +89,12 @@ def rate(latency: LinearLatency, load: Load, tpot: float, ttft: float) -> float:
     return load.inFlight * load.output / whole
 
 
-def ends(latency: LinearLatency, load: Load, found: dict, spread: dict) -> dict[str, list[float]]:
-    """Both ends of the interval."""
-    held = load.context + load.prompt + load.output / 2
-    rows = [straight(spread["requests"], row, load.inFlight) for row in spread["tpot"]]
-    step = straight(spread["contexts"], rows, held)
-    first = max(step, straight(spread["prompts"], spread["ttft"], load.prompt))
+def ends(latency: LinearLatency, load: Load, found: dict, half: dict[str, float]) -> dict:
+    """Both ends of the interval; TTFT's holds the steps in it."""
+    step, first = half["tpot"], max(half.values())
     times = [(found["tpot"] * exp(s * step), found["ttft"] * exp(s * first)) for s in (-1, 1)]
     return {
         "tpot": [t for t, _ in times],
         "ttft": [t for _, t in times],
         "tokens": [rate(latency, load, *each) for each in times],
     }
-
-
-def straight(points: list[float], values: list[float], x: float) -> float:
-    """Straight between points in log x."""
-    return float(np.interp(log(x), np.log(points), values))

@@ -21,6 +21,8 @@ from pinn.planning.explore.page import render, write_explore
 from pinn.planning.explore.servers import find_servers
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.data_folder import find_checkpoint
+from pinn.trust.calibration import read_calibration
+from pinn.trust.known import gpu_is_known
 
 CHECKPOINT = find_checkpoint(None)
 #: A mixture of experts, a model with windows, a dense one.
@@ -62,7 +64,7 @@ def latency_of(model, server):
 @browser
 def test_200_settings_are_equal_to_python(pages, tab, tmp_path):
     rng = np.random.default_rng(0)
-    settings = []
+    calibration, settings = read_calibration(CHECKPOINT), []
     for _ in range(200):
         model = MODELS[rng.integers(len(MODELS))]
         server = pages[model].found[rng.integers(len(pages[model].found))]
@@ -83,7 +85,9 @@ def test_200_settings_are_equal_to_python(pages, tab, tmp_path):
     for (model, server, load), (at, bounds, parts) in zip(settings, json.loads(said), strict=True):
         latency = latency_of(model, server)
         expected = served(latency, load)
-        around = ends(latency, load, expected, server["spread"])
+        known = gpu_is_known(CHECKPOINT, latency.deployment)
+        half = {metric: calibration.half_width(metric, known) for metric in ("tpot", "ttft")}
+        around = ends(latency, load, expected, half)
         chunk = (1, load.prompt, load.context)
         whole = step_s(latency, load.inFlight, load.context, chunk)
         assert sum(parts.values()) == pytest.approx(whole, rel=1e-9)

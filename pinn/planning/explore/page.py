@@ -45,7 +45,7 @@ def render(servers: Servers, source: str) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    intervals = all(server["spread"] is not None for server in servers.found)
+    intervals = all(server["half_widths"] is not None for server in servers.found)
     return environment.get_template("explore.html.j2").render(
         model=servers.model,
         engine="vLLM",

@@ -102,30 +102,9 @@ function withRates(server, load, tpot, ttft) {
 
 /** The same at both ends of the 90 % interval; null where none is known. */
 function serveInterval(server, load, middle) {
-  if (server.spread === null) return null;
-  const step = decodeSpread(server.spread, load);
-  const first = Math.max(step, promptSpread(server.spread, load.prompt));
+  if (server.half_widths === null) return null;
+  const { tpot, ttft } = server.half_widths;
   const end = (sign) => withRates(
-    server, load, middle.tpot * Math.exp(sign * step), middle.ttft * Math.exp(sign * first));
+    server, load, middle.tpot * Math.exp(sign * tpot), middle.ttft * Math.exp(sign * ttft));
   return { fast: end(-1), slow: end(1) };
-}
-
-/** Log half-width of a step of the load's decodes, between those of a few steps. */
-function decodeSpread(spread, load) {
-  const held = load.context + load.prompt + load.output / 2;
-  const rows = spread.tpot.map((row) => between(spread.requests, row, load.inFlight));
-  return between(spread.contexts, rows, held);
-}
-
-function promptSpread(spread, prompt) {
-  return between(spread.prompts, spread.ttft, prompt);
-}
-
-/** Straight in the logarithm of x between known points, level beyond them. */
-function between(points, values, x) {
-  if (x <= points[0]) return values[0];
-  const above = points.findIndex((point) => point >= x);
-  if (above < 0) return values[values.length - 1];
-  const share = Math.log(x / points[above - 1]) / Math.log(points[above] / points[above - 1]);
-  return values[above - 1] + share * (values[above] - values[above - 1]);
 }

@@ -16,7 +16,7 @@ from pinn.errors import PinnError
 from pinn.physics.costs import COST_NAMES, model_costs
 from pinn.physics.request import RequestState
 from pinn.planning.candidates import format_label
-from pinn.planning.explore.spread import Spreads
+from pinn.planning.interval import prediction_interval
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.memory_fit import memory_fit
 from pinn.specs.deployment import Deployment
@@ -28,7 +28,7 @@ from pinn.specs.serving import VLLM
 #: Tensor-parallel sizes of a machine, and formats beside the checkpoint's own, by default.
 SIZES = (1, 2, 4, 8)
 FORMATS = (None, "fp8")
-#: Servers of a page: each is some 3 kB of it, and takes half a second to find its intervals.
+#: Servers of a page: each is some 3 kB of it.
 MOST_SERVERS = 200
 
 
@@ -88,13 +88,20 @@ def find_servers(
         raise PinnError(f"no server starts: {reasons}")
     chosen = [deployment for deployment, _ in deployments.values()]
     coefficients = Surrogate.load(checkpoint).coefficients(chosen)
-    spreads = Spreads.of(checkpoint)
     for i, (key, (deployment, form)) in counted(list(enumerate(deployments.items())), "server"):
         latency = LinearLatency(deployment, coefficients.beta[i], coefficients.alpha[i])
         named = dict(zip(("gpu", "tp", "format"), key, strict=True)) | {"precision": form}
-        spread = spreads.around(deployment) if spreads else None
-        servers.found.append(named | _entry(latency) | {"spread": spread})
+        half = {"half_widths": _half_widths(checkpoint, deployment)}
+        servers.found.append(named | _entry(latency) | half)
     return servers
+
+
+def _half_widths(checkpoint: Path, deployment: Deployment) -> dict[str, float] | None:
+    """Of the 90 % intervals, in log units; None where the checkpoint has none."""
+    found = prediction_interval(checkpoint, deployment)
+    if found is None:
+        return None
+    return {"tpot": found.bad.step, "ttft": max(found.bad.step, found.bad.request)}
 
 
 def _started(row: Mapping[str, Any]) -> tuple[Deployment | None, str]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from table_files import GPU, write_table
+from measured_tables import GPU, write_table
 
 from pinn.errors import PinnError
 from pinn.kernels.tables.attention import read_decode_attention, read_prefill_attention
