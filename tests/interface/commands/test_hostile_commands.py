@@ -43,14 +43,19 @@ def test_control_characters_never_reach_the_terminal(run, refused, file, tmp_pat
     assert "\\x1b[2J, b\\u202e" in refused("coefficients", *LLAMA[:2], "--gpu", gpu)
 
 
+def heading(result):
+    """What stands above the table, as one line."""
+    return " ".join(result.stdout.partition("latency (ms)")[0].split())
+
+
 def test_an_overloaded_simulation_says_so_first(run, file, tmp_path):
     heavy = PLAIN | {"prompt_tokens": 4000, "stages": [{"rate": 400, "duration": 1}]}
     out = tmp_path / "run.json"
     result = run("simulate", *LLAMA, "--workload", file("heavy.yaml", heavy), "--json", out)
-    assert "overloaded: " in result.stdout.splitlines()[0]
+    assert " a step, heavy, overloaded: " in heading(result)
     assert json.loads(out.read_text())["overloaded"].startswith("overloaded: ")
     result = run("simulate", *LLAMA, "--workload", file("light.yaml", PLAIN), "--json", out)
-    assert result.stdout.splitlines()[0].endswith(", light")
+    assert heading(result).endswith(" a step, light")
     assert json.loads(out.read_text())["overloaded"] is None
 
 

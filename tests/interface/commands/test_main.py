@@ -142,7 +142,7 @@ def test_a_table_beside_a_checkpoint_has_to_be_its_own(run, refused, tmp_path, m
     (source.parent / "results.csv").write_text(RESULTS)
     kept = publish(source, tmp_path / "kept")
     monkeypatch.setenv("PINN_CHECKPOINT", str(kept))
-    assert "| all | 30 | 9.8 / 11.7 | - |" in run("results").stdout
+    assert "| all | 30 | 9.8 / 11.7 | - |" in run("results", "--markdown").stdout
     kept.write_bytes(b"another network")
     for arguments in ([], [kept.with_suffix(".results.csv")]):
         line = refused("results", *arguments)
