@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool
+from jaxtyping import Bool, Float, Int
 
 from pinn.errors import PinnError
 from pinn.physics.costs import step_costs
@@ -75,8 +75,8 @@ class MeasuredSteps:
     model: str
     deployment: Deployment
     batches: UniformBatches
-    seconds: np.ndarray
-    count: np.ndarray
+    seconds: Float[np.ndarray, " kinds"]
+    count: Int[np.ndarray, " kinds"]
 
 
 def read_whole_steps(
