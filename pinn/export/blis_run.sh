@@ -35,7 +35,7 @@ found=$(awk -v table="$here/loads.csv" -v load="${{LOAD:-}}" -v otherwise={other
 [ -n "$found" ] || fail "nothing says how many requests run at a time, and the coefficients of all" \
   "loads are off by up to {off} %: set LOAD to $choices"
 alpha=${{found%% *}} found=${{found#* }}
-echo "run.sh: coefficients of ${{found#* }}" >&2
+echo "run.sh: coefficients of ${{found#* }}" | fold -s -w 100 >&2
 
 # BLIS looks its own loads up in the file of its defaults.
 defaults=$here/coefficients.yaml

@@ -116,8 +116,11 @@ def loosely(text: str) -> str:
 
 
 def shape(text: str) -> str:
-    """A text with the columns of each row of its tables, and labels without their values."""
-    lines = (re.match(r"│|[^:]+: |", line) for line in text.splitlines())
+    """A text with the columns of each row of its tables, and labels without their values.
+
+    An indented line is a row of a table without frames, or a value of the label above it.
+    """
+    lines = (re.match(r"│|[^:]+: |", line) for line in text.splitlines() if line[:1] != " ")
     kept = [
         " cell" * line.string.count("│") if line[0] == "│" else loosely(line[0] or line.string)
         for line in lines

@@ -296,8 +296,8 @@ def _print_errors(found: list[list[BlisVector]]) -> None:
         worst = max(each, key=lambda v: abs(v.worst.error))
         median = 100 * np.median([abs(v.worst.error) for v in each])
         typer.echo(
-            f"worst batch, {name}: median over {len(found)} configurations {median:.1f} %, worst "
-            f"{worst.worst}"
+            f"worst batch, {name}: median over {len(found)} configurations {median:.1f} %,\n"
+            f"  worst {worst.worst}"
         )
 
 

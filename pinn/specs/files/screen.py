@@ -39,7 +39,8 @@ def as_typed(command: str, indent: str = "  ") -> str:
     r"""A command indented, and continued as a shell reads it where a line is full.
 
     >>> print(as_typed("pinn plan --model " + "x" * 60 + " --gpu H100"))
-      pinn plan --model xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx \
+      pinn plan \
+        --model xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx \
         --gpu H100
     """
     lines, rest = [], f"{indent}{command}"
