@@ -65,7 +65,7 @@ def latency_table(
 
 def _ends(ends: tuple[float, float | None]) -> str:
     low, high = ends
-    return f"{low:,.4g} or more" if high is None else f"{low:,.4g} to {high:,.4g}"
+    return f"{_number(low)} or more" if high is None else f"{_number(low)} to {_number(high)}"
 
 
 def _plain(first: str, *headings: str) -> Table:
