@@ -1,9 +1,11 @@
 """How well the network repeats its teacher, and betas a composed step, where neither was trained.
 
     python scripts/transfer_errors.py --synthetic 400
+    python scripts/transfer_errors.py --catalog
 
-Draws synthetic deployments that training did not, composes steps of measured kernels for them, and
-prints absolute relative errors of whole steps:
+Draws synthetic deployments that training did not, or takes every catalogued model on the fewest of
+each GPU that hold its weights; composes steps of measured kernels for them, in batches that
+training did not draw, and prints absolute relative errors of whole steps:
 
 - basis: betas projected for each deployment, against the composed step;
 - network: the checkpoint's betas, against the teacher's (projected betas and scalars);
@@ -13,6 +15,7 @@ prints absolute relative errors of whole steps:
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,24 +28,52 @@ from pinn.kernels.exclusion import Exclusion
 from pinn.physics.costs import step_costs
 from pinn.physics.descriptors import embed
 from pinn.physics.step import step_features
+from pinn.specs.deployment import Deployment
+from pinn.specs.gpu import GpuSpec
 from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.model import ModelSpec
+from pinn.specs.serving import ServingSpec
 from pinn.training.kernel_learner import KernelSettings, fitted_surrogates
 from pinn.training.teacher.batches import sample_batches
 from pinn.training.teacher.breakdown import saved_scalars
-from pinn.training.teacher.synthetic import synthetic_deployments
+from pinn.training.teacher.catalog_deployments import catalog_models
+from pinn.training.teacher.synthetic import (
+    TAUGHT_RELEASE,
+    WEIGHTS_SHARE,
+    started,
+    synthetic_deployments,
+    weight_bytes,
+)
 from pinn.training.teacher.teacher import projected_parts
 
 #: Deployments and batches of training are drawn with small seeds.
 SEED = 1_000_003
 
 
-def errors(checkpoint_path: Path, released: Path, gpus: list[str], count: int) -> pd.DataFrame:
+def catalogued(gpus: Sequence[str]) -> list[Deployment]:
+    """Every model whose steps are composed, by itself on the fewest of each GPU, where any do."""
+    found = (_smallest(model, load_gpu(gpu)) for model in catalog_models() for gpu in gpus)
+    return [deployment for deployment in found if deployment is not None]
+
+
+def _smallest(model: ModelSpec, gpu: GpuSpec) -> Deployment | None:
+    for ranks in (1, 2, 4, 8):
+        flags = ServingSpec(tensor_parallel_size=ranks, engine_version=TAUGHT_RELEASE)
+        found = started(model, gpu, flags)
+        if found is not None and weight_bytes(found) <= WEIGHTS_SHARE * gpu.memory_bytes:
+            return found
+    return None
+
+
+def errors(
+    checkpoint_path: Path, released: Path, deployments: Sequence[Deployment]
+) -> pd.DataFrame:
     """Median, mean and 90 % quantile in percent, one row per comparison."""
     checkpoint = load_checkpoint(checkpoint_path)
     scalars = saved_scalars(checkpoint.metadata["scalars"])
     settings = KernelSettings(released=str(released), cache="cache", gpus=())
     kernels = fitted_surrogates(settings, Exclusion())
-    deployments = synthetic_deployments(count, [load_gpu(name) for name in gpus], SEED)
+    count = len(deployments)
     batches = [sample_batches(SEED + i) for i in range(count)]
     costs = step_costs(deployments)
     features = np.stack(
@@ -74,10 +105,16 @@ def main() -> None:
     parser.add_argument("--checkpoint", type=Path, default=Path("checkpoints/pinn.safetensors"))
     parser.add_argument("--released", type=Path, default=Path("checkpoints/kernels"))
     parser.add_argument("--synthetic", type=int, default=400, help="deployments")
+    parser.add_argument("--catalog", action="store_true", help="every known model instead")
     parser.add_argument("--gpus", nargs="+", default=["H100-SXM", "H200-SXM", "B200-SXM"])
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    found = errors(arguments.checkpoint, arguments.released, arguments.gpus, arguments.synthetic)
+    if arguments.catalog:
+        deployments = catalogued(arguments.gpus)
+    else:
+        gpus = [load_gpu(name) for name in arguments.gpus]
+        deployments = synthetic_deployments(arguments.synthetic, gpus, SEED)
+    found = errors(arguments.checkpoint, arguments.released, deployments)
     print(found.round(2).to_string(index=False))
 
 

@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float, Int
 from pinn.errors import PinnError
 from pinn.physics.costs import step_costs
 from pinn.physics.floor import floor_seconds
-from pinn.physics.step_values import SURELY_READ, experts_hit
+from pinn.physics.step_values import experts_hit
 from pinn.physics.uniform_batches import UniformBatches
 from pinn.specs.catalog import load_model
 from pinn.specs.deployment import Deployment
@@ -38,6 +38,8 @@ COLD = 3.0
 #: A run of whose steps with prompts more than this share is faster than memory allows credits steps
 #: to one another: all its steps with prompts go.
 MISCOUNTED_SHARE = 0.05
+#: Share of the reading of experts beyond the first that surely takes as long as it says.
+SURELY_READ = 0.5
 #: Contexts and prompts that differ by less than this share are of one kind.
 ALIKE = 0.125
 #: Models under another name of the same shapes. Qwen3.6-35B-A3B has the layers of Qwen3.5's.

@@ -33,11 +33,12 @@ from pinn.errors import PinnError
 from pinn.evaluation.engines import networks, score_engines
 from pinn.evaluation.publish import CHECKPOINT_COLUMN
 from pinn.evaluation.serving_runs import OVERLOADED, score_runs
+from pinn.physics.costs import step_costs
+from pinn.physics.step import step_features
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.files.read_report import file_sha256
 from pinn.specs.gpu_catalog import load_gpu
 from pinn.training.provenance import json_sha256
-from pinn.training.step_rows import as_launched, step_features_of
 from pinn.trust.calibration import read_calibration
 from pinn.trust.known import served_gpus
 
@@ -189,7 +190,8 @@ def _steps_of_runs(network: TrainedNetwork, path: Path) -> Iterator[pd.DataFrame
     measured, _ = read_whole_steps(path, STEPS_GPU, STEPS_GRAPH_TOKENS)
     found = predict_coefficients(network, [one.deployment for one in measured])
     for one, beta in zip(measured, found.beta, strict=True):
-        features = step_features_of(one.deployment, as_launched(one.batches, one.deployment))
+        sums = one.batches.sums(one.deployment.model.window_tokens)
+        features = step_features(step_costs([one.deployment]), sums)
         yield pd.DataFrame(
             {
                 "group": f"{STEPS}: {one.model}",

@@ -40,8 +40,6 @@ BETWEEN_GRAPHS = 0.5
 #: assumption, found like the former in fits to all rows, left-out models' too, and confirmed by
 #: fits that leave a second model out (``scripts/inner_folds.py``; LOG.md).
 BETWEEN_TOKENS = 1024.0
-#: Share of the reading of experts beyond the first that surely takes as long as it says.
-SURELY_READ = 0.5
 #: Beyond the captured size, all of a step is launched layer by layer from 1 + 1 / 8 of it on.
 RAMP = 8.0
 #: Largest message of vLLM's own all-reduce (custom_all_reduce.py: max_size = 8192 * 1024).

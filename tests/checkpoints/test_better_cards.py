@@ -33,9 +33,9 @@ from pinn.trust.step_interval import step_half_width
 #: No interval reaches less far, so none is computed for cells that differ less.
 SLOWER = 1.025
 
-#: Kernels by themselves know no interval: the constant one of the network is 12.2 % here, and one
-#: step of int4 experts, which were not timed on Blackwell, is 12.6 % slower there (Mixtral).
-INT4 = 0.005
+#: The one step of composed kernels that is slower on the better card than the network's interval
+#: reaches: int4 experts, which were not timed on Blackwell, take 12.6 % more there, not 12.2.
+KNOWN = ("B200-SXM", "H200-SXM", "mistralai/Mixtral-8x7B-v0.1 int4", 8, "1 decode @ 1024")
 
 CHECKPOINTS = Path(__file__).parents[2] / "checkpoints"
 
@@ -65,9 +65,15 @@ def features(keys) -> np.ndarray:
     )
 
 
-def assert_law(seconds: np.ndarray, keys, more: float = 0.0) -> None:
+def named(c: Cell) -> tuple:
+    """Better card, worse card, model, TP and batch."""
+    return c.better, c.worse, " ".join(MODELS[c.model]), c.tensor_parallel_size, c.batch
+
+
+def assert_law(seconds: np.ndarray, keys, known: tuple = ()) -> None:
     found = cells(seconds, keys)
-    slower = [c for c in found if c.ratio > SLOWER and c.ratio > allowed_ratio(c) + more]
+    slower = [c for c in found if c.ratio > SLOWER and c.ratio > allowed_ratio(c)]
+    slower = [c for c in slower if named(c) != known]
     slower.sort(key=lambda c: -c.ratio)
     worst = "\n".join(
         f"{c.ratio:.2f} x: {' '.join(MODELS[c.model])} at TP {c.tensor_parallel_size}, {c.batch}: "
@@ -110,4 +116,4 @@ def test_in_steps_composed_of_kernels(released):
     kernels = KernelSurrogates.load(CHECKPOINTS / "kernels" / "all")
     parts = compose_many(kernels, chosen, list(itertools.repeat(batches(), len(chosen))))
     scalars = saved_scalars(released.checkpoint.metadata["scalars"])
-    assert_law(scalars.step_seconds(parts, features(keys)), keys, INT4)
+    assert_law(scalars.step_seconds(parts, features(keys)), keys, KNOWN)

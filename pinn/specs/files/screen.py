@@ -38,11 +38,17 @@ def say(text: str) -> None:
 def as_typed(command: str, indent: str = "  ") -> str:
     r"""A command indented, and continued as a shell reads it where a line is full.
 
+    A comment behind it has a line of its own where it would be cut.
+
     >>> print(as_typed("pinn plan --model " + "x" * 60 + " --gpu H100"))
       pinn plan \
         --model xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx \
         --gpu H100
+    >>> print(as_typed("vllm serve --model " + "x" * 50 + "  # 2 of them, prefill"))
+      vllm serve --model xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
+        # 2 of them, prefill
     """
+    command, mark, comment = command.partition("  # ")
     lines, rest = [], f"{indent}{command}"
     while len(rest) > WIDTH:
         cut = rest.rfind(" --", len(indent) + 2, WIDTH - 1)
@@ -51,4 +57,6 @@ def as_typed(command: str, indent: str = "  ") -> str:
             break
         lines.append(f"{rest[:cut]} \\")
         rest = f"{indent}  {rest[cut + 1 :]}"
-    return "\n".join([*lines, rest])
+    if mark and len(rest) + len(mark) + len(comment) <= WIDTH:
+        rest, mark = f"{rest}{mark}{comment}", ""
+    return "\n".join([*lines, rest, *([f"{indent}  # {comment}"] if mark else [])])
