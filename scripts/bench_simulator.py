@@ -33,7 +33,7 @@ from pinn.specs.gpu_catalog import load_gpu
 from pinn.specs.serving import ServingSpec
 
 MODEL = "meta-llama/Llama-2-7b-hf"
-BARS_S = {"one_run_s": 0.3, "forty_runs_s": 10.0, "shell_cold_s": 15.0, "shell_warm_s": 3.0}
+BARS_S = {"one_run_s": 0.3, "forty_runs_s": 10.0, "shell_cold_s": 8.0, "shell_warm_s": 3.0}
 WORKLOAD = """
 prompt_tokens: 547
 output_tokens: 248

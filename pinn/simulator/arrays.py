@@ -169,33 +169,60 @@ ENGINE = np.dtype([*_SETTINGS, *_SIZES, *_COUNTERS, ("address", "i8", (len(ARRAY
 
 
 def _accessor(name: str) -> Callable:
-    """A function ``engine -> array``: a look-up in plain Python, a few loads in compiled code."""
+    """A function ``engine, *index -> array``, or what is at the index: an entry or a row.
+
+    A look-up in plain Python, a few loads in compiled code; there indices are from 0 on. An entry
+    is looked up here, not with brackets: numba takes a third of its time to understand those.
+    """
     dtype, shape = ARRAYS[name]
-    array_type = types.Array(numba.from_dtype(np.dtype(dtype)), len(shape), "C")
+    item: Any = numba.from_dtype(np.dtype(dtype))
     item_bytes, position = np.dtype(dtype).itemsize, list(ARRAYS).index(name)
 
-    def view(engine):
-        return engine.arrays[name]
+    def view(engine, *index):
+        found = engine.arrays[name]
+        for i in index:
+            found = found[i]
+        return found
+
+    def part(dimensions: int) -> Any:
+        return types.Array(item, dimensions, "C") if dimensions > 0 else item
 
     @type_callable(view)
     def _(_context):
-        return lambda engine: array_type if isinstance(engine, types.Record) else None
+        def typed(engine, i=None, j=None, k=None):
+            given = 3 - [i, j, k].count(None)
+            return part(len(shape) - given) if isinstance(engine, types.Record) else None
 
-    @lower_builtin(view, types.Record)
+        return typed
+
+    @lower_builtin(view, types.Record, types.VarArg(types.Any))
     def _(context, builder, signature, args):
         def load(field, index=0):
             offset = signature.args[0].offset(field) + index * _INT64.width // 8
             where = cgutils.pointer_add(builder, args[0], offset)
             return builder.load(builder.bitcast(where, _INT64.as_pointer()))
 
-        array = context.make_array(array_type)(context, builder)
         sizes = [load(field) for field in shape]
         strides = [context.get_constant(types.intp, item_bytes)]
         for size in reversed(sizes[1:]):
             strides.insert(0, builder.mul(strides[0], size))
-        data = builder.inttoptr(load("address", position), array.data.type)
+        address = load("address", position)
+        for i, kind in enumerate(signature.args[1:]):
+            at = context.cast(builder, args[1 + i], kind, types.intp)
+            address = builder.add(address, builder.mul(at, strides[i]))
+        data = builder.inttoptr(address, context.get_data_type(item).as_pointer())
+        given = len(args) - 1
+        if given == len(shape):
+            return context.unpack_value(builder, item, data)
+        array_type = part(len(shape) - given)
+        array = context.make_array(array_type)(context, builder)
         context.populate_array(
-            array, data=data, shape=sizes, strides=strides, itemsize=item_bytes, meminfo=None
+            array,
+            data=builder.bitcast(data, array.data.type),
+            shape=sizes[given:],
+            strides=strides[given:],
+            itemsize=item_bytes,
+            meminfo=None,
         )
         return array._getvalue()
 

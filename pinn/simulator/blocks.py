@@ -30,11 +30,11 @@ def extra_blocks_for(engine, tokens):
 @inner
 def take_block(engine, replica):
     """``BlockPool.get_new_blocks``: the least recently freed block, dropped from the cache."""
-    block = arrays.next_free(engine)[replica, 0]
+    block = arrays.next_free(engine, replica, 0)
     unlink_block(engine, replica, block)
     forget_key(engine, replica, block)
-    arrays.references(engine)[replica, block] = 1
-    arrays.replicas(engine)[replica].held_blocks += 1
+    arrays.references(engine, replica)[block] = 1
+    arrays.replicas(engine, replica).held_blocks += 1
     return block
 
 
@@ -42,70 +42,70 @@ def take_block(engine, replica):
 def unlink_block(engine, replica, block):
     """``FreeKVCacheBlockQueue.remove``."""
     after, before = (
-        arrays.next_free(engine)[replica, block],
-        arrays.previous_free(engine)[replica, block],
+        arrays.next_free(engine, replica, block),
+        arrays.previous_free(engine, replica, block),
     )
-    arrays.next_free(engine)[replica, before] = after
-    arrays.previous_free(engine)[replica, after] = before
-    arrays.replicas(engine)[replica].free_blocks -= 1
+    arrays.next_free(engine, replica)[before] = after
+    arrays.previous_free(engine, replica)[after] = before
+    arrays.replicas(engine, replica).free_blocks -= 1
 
 
 @inner
 def release_block(engine, replica, block, first):
     """``BlockPool.free_blocks`` of one block: to the end of the free list, or to its beginning."""
-    arrays.references(engine)[replica, block] -= 1
-    arrays.replicas(engine)[replica].held_blocks -= 1
-    if arrays.references(engine)[replica, block] > 0:
+    arrays.references(engine, replica)[block] -= 1
+    arrays.replicas(engine, replica).held_blocks -= 1
+    if arrays.references(engine, replica, block) > 0:
         return
     # The free list begins after the sentinel 0 and ends before it.
-    before, after = arrays.previous_free(engine)[replica, 0], 0
+    before, after = arrays.previous_free(engine, replica, 0), 0
     if first:
-        before, after = 0, arrays.next_free(engine)[replica, 0]
-    arrays.next_free(engine)[replica, before] = block
-    arrays.previous_free(engine)[replica, block] = before
-    arrays.next_free(engine)[replica, block] = after
-    arrays.previous_free(engine)[replica, after] = block
-    arrays.replicas(engine)[replica].free_blocks += 1
+        before, after = 0, arrays.next_free(engine, replica, 0)
+    arrays.next_free(engine, replica)[before] = block
+    arrays.previous_free(engine, replica)[block] = before
+    arrays.next_free(engine, replica)[block] = after
+    arrays.previous_free(engine, replica)[after] = block
+    arrays.replicas(engine, replica).free_blocks += 1
 
 
 @inner
 def touch_block(engine, replica, block):
     """``BlockPool.touch``: one more request uses a cached block."""
-    if arrays.references(engine)[replica, block] == 0:
+    if arrays.references(engine, replica, block) == 0:
         unlink_block(engine, replica, block)
-    arrays.references(engine)[replica, block] += 1
-    arrays.replicas(engine)[replica].held_blocks += 1
+    arrays.references(engine, replica)[block] += 1
+    arrays.replicas(engine, replica).held_blocks += 1
 
 
 @inner
 def remember_key(engine, replica, block, key):
     """``BlockHashToBlockMap.insert``: blocks of equal content queue up behind the first."""
-    arrays.block_key(engine)[replica, block] = key
-    arrays.twin(engine)[replica, block] = 0
-    last = arrays.holder(engine)[replica, key]
+    arrays.block_key(engine, replica)[block] = key
+    arrays.twin(engine, replica)[block] = 0
+    last = arrays.holder(engine, replica, key)
     if last == 0:
-        arrays.holder(engine)[replica, key] = block
+        arrays.holder(engine, replica)[key] = block
         return
-    while arrays.twin(engine)[replica, last] != 0:
-        last = arrays.twin(engine)[replica, last]
-    arrays.twin(engine)[replica, last] = block
+    while arrays.twin(engine, replica, last) != 0:
+        last = arrays.twin(engine, replica, last)
+    arrays.twin(engine, replica)[last] = block
 
 
 @inner
 def forget_key(engine, replica, block):
     """``BlockPool._maybe_evict_cached_block``."""
-    key = arrays.block_key(engine)[replica, block]
+    key = arrays.block_key(engine, replica, block)
     if key < 0:
         return
-    arrays.block_key(engine)[replica, block] = -1
-    after = arrays.twin(engine)[replica, block]
-    if arrays.holder(engine)[replica, key] == block:
-        arrays.holder(engine)[replica, key] = after
+    arrays.block_key(engine, replica)[block] = -1
+    after = arrays.twin(engine, replica, block)
+    if arrays.holder(engine, replica, key) == block:
+        arrays.holder(engine, replica)[key] = after
         return
-    before = arrays.holder(engine)[replica, key]
-    while arrays.twin(engine)[replica, before] != block:
-        before = arrays.twin(engine)[replica, before]
-    arrays.twin(engine)[replica, before] = after
+    before = arrays.holder(engine, replica, key)
+    while arrays.twin(engine, replica, before) != block:
+        before = arrays.twin(engine, replica, before)
+    arrays.twin(engine, replica)[before] = after
 
 
 @inner
@@ -114,14 +114,14 @@ def cached_blocks(engine, replica, r):
 
     At least one token is left to compute, so a wholly cached prompt recomputes its last block.
     """
-    request = arrays.requests(engine)[r]
+    request = arrays.requests(engine, r)
     if not engine.caching:
         return 0
     longest = (request.prompt + request.generated - 1) // engine.block_size
     hits = 0
     while (
         hits < longest
-        and arrays.holder(engine)[replica, arrays.keys(engine)[request.first_key + hits]] != 0
+        and arrays.holder(engine, replica, arrays.keys(engine, request.first_key + hits)) != 0
     ):
         hits += 1
     return hits
@@ -130,16 +130,16 @@ def cached_blocks(engine, replica, r):
 @inner
 def grow(engine, replica, r, tokens):
     """``KVCacheManager.allocate_slots`` of a request that has blocks: all it needs, or nothing."""
-    request = arrays.requests(engine)[r]
+    request = arrays.requests(engine, r)
     if tokens <= request.blocks * engine.block_size:
         return True
     blocks, extra = blocks_for(engine, tokens), 0
     if engine.full_groups + engine.window_groups > 1:
         extra = extra_blocks_for(engine, tokens)
     needed = blocks - request.blocks + max(extra - request.extra_blocks, 0)
-    if needed > arrays.replicas(engine)[replica].free_blocks:
+    if needed > arrays.replicas(engine, replica).free_blocks:
         return False
-    row = arrays.table(engine)[replica, request.slot]
+    row = arrays.table(engine, replica, request.slot)
     while request.blocks < blocks:
         row[request.blocks] = take_block(engine, replica)
         request.blocks += 1
@@ -156,26 +156,26 @@ def fits(engine, replica, r, hits, tokens):
     Cached blocks that nobody uses leave the free list too, so they count against it
     (``SingleTypeKVCacheManager.get_num_blocks_to_allocate``).
     """
-    request = arrays.requests(engine)[r]
+    request = arrays.requests(engine, r)
     needed = max(blocks_for(engine, tokens) - hits - request.blocks, 0)
     needed += max(extra_blocks_for(engine, tokens) - request.extra_blocks, 0)
     for i in range(hits):
-        block = arrays.holder(engine)[replica, arrays.keys(engine)[request.first_key + i]]
-        needed += arrays.references(engine)[replica, block] == 0
-    return needed <= arrays.replicas(engine)[replica].free_blocks
+        block = arrays.holder(engine, replica, arrays.keys(engine, request.first_key + i))
+        needed += arrays.references(engine, replica, block) == 0
+    return needed <= arrays.replicas(engine, replica).free_blocks
 
 
 @inner
 def admit(engine, replica, r, hits, tokens):
     """``allocate_slots`` of a request without blocks, whose first ``hits`` blocks are cached."""
-    request, state = arrays.requests(engine)[r], arrays.replicas(engine)[replica]
+    request, state = arrays.requests(engine, r), arrays.replicas(engine, replica)
     if state.free_slots == 0 or not fits(engine, replica, r, hits, tokens):
         return False
     state.free_slots -= 1
-    request.slot = arrays.slot_stack(engine)[replica, state.free_slots]
-    row = arrays.table(engine)[replica, request.slot]
+    request.slot = arrays.slot_stack(engine, replica, state.free_slots)
+    row = arrays.table(engine, replica, request.slot)
     for i in range(hits):
-        row[i] = arrays.holder(engine)[replica, arrays.keys(engine)[request.first_key + i]]
+        row[i] = arrays.holder(engine, replica, arrays.keys(engine, request.first_key + i))
         touch_block(engine, replica, row[i])
     request.blocks = request.keyed_blocks = hits
     request.extra_blocks = 0
@@ -185,13 +185,13 @@ def admit(engine, replica, r, hits, tokens):
 @inner
 def key_blocks(engine, replica, r, tokens):
     """``SingleTypeKVCacheManager.cache_blocks``: full blocks become findable."""
-    request = arrays.requests(engine)[r]
+    request = arrays.requests(engine, r)
     if tokens < (request.keyed_blocks + 1) * engine.block_size or not engine.caching:
         return
     full = tokens // engine.block_size
-    row = arrays.table(engine)[replica, request.slot]
+    row = arrays.table(engine, replica, request.slot)
     for i in range(request.keyed_blocks, full):
-        remember_key(engine, replica, row[i], arrays.keys(engine)[request.first_key + i])
+        remember_key(engine, replica, row[i], arrays.keys(engine, request.first_key + i))
     request.keyed_blocks = full
 
 
@@ -201,10 +201,10 @@ def free_request(engine, replica, r):
 
     Where blocks without a key go first, the last of them is the very first.
     """
-    request, state = arrays.requests(engine)[r], arrays.replicas(engine)[replica]
+    request, state = arrays.requests(engine, r), arrays.replicas(engine, replica)
     if request.slot < 0:
         return
-    row = arrays.table(engine)[replica, request.slot]
+    row = arrays.table(engine, replica, request.slot)
     if engine.uncached_first:
         for i in range(request.keyed_blocks, request.blocks):
             release_block(engine, replica, row[i], True)
@@ -213,7 +213,7 @@ def free_request(engine, replica, r):
         release_block(engine, replica, row[i], False)
     for i in range(request.extra_blocks - 1, -1, -1):
         release_block(engine, replica, row[engine.row - 1 - i], False)
-    arrays.slot_stack(engine)[replica, state.free_slots] = request.slot
+    arrays.slot_stack(engine, replica)[state.free_slots] = request.slot
     state.free_slots += 1
     request.slot, request.blocks, request.keyed_blocks, request.extra_blocks = -1, 0, 0, 0
 
@@ -221,10 +221,10 @@ def free_request(engine, replica, r):
 @inner
 def preempt(engine, replica, r):
     """A running request loses its blocks and begins anew; where it waits is the caller's to say."""
-    request, state = arrays.requests(engine)[r], arrays.replicas(engine)[replica]
+    request, state = arrays.requests(engine, r), arrays.replicas(engine, replica)
     free_request(engine, replica, r)
     request.status = PREEMPTED
     request.computed = request.unverified = 0
     request.preemptions += 1
-    arrays.preempted(engine)[replica, state.preempted] = r
+    arrays.preempted(engine, replica)[state.preempted] = r
     state.preempted += 1

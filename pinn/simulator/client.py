@@ -28,18 +28,18 @@ PUBLISH_INTERVAL_S = 0.1
 def next_send_s(engine):
     """When the next request is sent; infinity while that is not known yet."""
     if engine.role == DECODES:
-        return arrays.ending_s(engine)[0] if engine.endings > 0 else np.inf
+        return arrays.ending_s(engine, 0) if engine.endings > 0 else np.inf
     if engine.next == engine.n_requests:
         return np.inf
-    request = arrays.requests(engine)[engine.next]
+    request = arrays.requests(engine, engine.next)
     if request.stage != engine.open_stage:
         return np.inf
     moment = engine.opened_s + request.offset_s
     if engine.concurrency > 0:
-        while engine.endings > 0 and arrays.ending_s(engine)[0] <= moment:
+        while engine.endings > 0 and arrays.ending_s(engine, 0) <= moment:
             _leave(engine)
         if engine.sent >= engine.concurrency:
-            return arrays.ending_s(engine)[0] if engine.endings > 0 else np.inf
+            return arrays.ending_s(engine, 0) if engine.endings > 0 else np.inf
     return moment
 
 
@@ -58,7 +58,7 @@ def send(engine, moment):
     same moment stay for the requests after it, which are then sent in that moment too.
     """
     r = _take_next(engine)
-    request = arrays.requests(engine)[r]
+    request = arrays.requests(engine, r)
     if engine.concurrency > 0:
         if engine.sent >= engine.concurrency:
             _leave(engine)
@@ -96,18 +96,18 @@ def _route(engine, moment):
         return (engine.round_robin - 1) % engine.n_replicas
     if moment >= engine.publish_s:
         for replica in range(engine.n_replicas):
-            state = arrays.replicas(engine)[replica]
+            state = arrays.replicas(engine, replica)
             state.seen_waiting, state.seen_running = state.waiting, state.running
         engine.publish_s = (np.floor(moment / PUBLISH_INTERVAL_S) + 1) * PUBLISH_INTERVAL_S
     best, least = 0, 1 << 60
     for replica in range(engine.n_replicas):
         score = (
-            4 * arrays.replicas(engine)[replica].seen_waiting
-            + arrays.replicas(engine)[replica].seen_running
+            4 * arrays.replicas(engine, replica).seen_waiting
+            + arrays.replicas(engine, replica).seen_running
         )
         if score < least:
             best, least = replica, score
-    arrays.replicas(engine)[best].seen_waiting += 1
+    arrays.replicas(engine, best).seen_waiting += 1
     return best
 
 
@@ -117,12 +117,12 @@ def hand_over(engine, r, work_s):
 
     Requests of one replica stay in the order of arrival, whichever server takes them in.
     """
-    request = arrays.requests(engine)[r]
-    state = arrays.replicas(engine)[request.replica]
+    request = arrays.requests(engine, r)
+    state = arrays.replicas(engine, request.replica)
     state.handed_s = max(state.handed_s, take_in(engine, r, work_s))
     request.handed_s = state.handed_s
     append_input(engine, request.replica, r)
-    group = arrays.groups(engine)[group_of(engine, request.replica)]
+    group = arrays.groups(engine, group_of(engine, request.replica))
     if group.in_flight == 0:
         group.wake_s = min(group.wake_s, request.handed_s)
     if request.timeout_s < np.inf:
@@ -144,7 +144,7 @@ def resolve(engine, r, moment):
         engine.endings += 1
     engine.progress += 1
     engine.stage_end_s = max(engine.stage_end_s, moment)
-    if arrays.requests(engine)[r].stage == engine.open_stage:
+    if arrays.requests(engine, r).stage == engine.open_stage:
         engine.unresolved -= 1
     if engine.stages_wait and engine.unresolved == 0:
         _open_stage(engine, engine.stage_end_s + engine.stage_gap_s)
@@ -164,7 +164,7 @@ def _open_stage(engine, moment):
     engine.open_stage += 1
     engine.opened_s = moment
     if engine.open_stage < engine.n_stages:
-        engine.unresolved = arrays.stage_sizes(engine)[engine.open_stage]
+        engine.unresolved = arrays.stage_sizes(engine, engine.open_stage)
 
 
 @inner
@@ -172,8 +172,8 @@ def open_next_stage(engine):
     """Stages that do not wait open by the clock, once the one before is sent."""
     if engine.stages_wait or engine.next == engine.n_requests:
         return
-    if arrays.requests(engine)[engine.next].stage > engine.open_stage:
-        _open_stage(engine, arrays.stage_starts_s(engine)[engine.open_stage + 1])
+    if arrays.requests(engine, engine.next).stage > engine.open_stage:
+        _open_stage(engine, arrays.stage_starts_s(engine, engine.open_stage + 1))
 
 
 @inner
@@ -184,11 +184,11 @@ def hang_up(engine, now):
     once, even those of a batch in flight. The engine learns of it at its next turn, until which it
     plans nothing; by then other clients' requests may have taken the places.
     """
-    while engine.deadlines > 0 and arrays.deadline_s(engine)[0] <= now:
-        deadline = arrays.deadline_s(engine)[0]
+    while engine.deadlines > 0 and arrays.deadline_s(engine, 0) <= now:
+        deadline = arrays.deadline_s(engine, 0)
         r = pop_heap(arrays.deadline_s(engine), arrays.deadline_id(engine), engine.deadlines)
         engine.deadlines -= 1
-        request = arrays.requests(engine)[r]
+        request = arrays.requests(engine, r)
         if request.status == FINISHED:
             continue
         if request.status == RUNNING:
@@ -203,7 +203,7 @@ def hang_up(engine, now):
 
 @inner
 def _stop_running(engine, replica, r):
-    running, state = arrays.running(engine)[replica], arrays.replicas(engine)[replica]
+    running, state = arrays.running(engine, replica), arrays.replicas(engine, replica)
     kept = 0
     for i in range(state.running):
         if running[i] != r:

@@ -15,7 +15,7 @@ def add_to_batch(engine, replica, column, r, tokens):
     In vLLM full blocks become findable before they are computed (``KVCacheManager.
     allocate_slots``), so that requests of one step can share them; in SGLang afterwards.
     """
-    request, state = arrays.requests(engine)[r], arrays.replicas(engine)[replica]
+    request, state = arrays.requests(engine, r), arrays.replicas(engine, replica)
     cached, known = request.computed, request.prompt + request.generated
     # What is left of a prompt whose keys and values came over the network is a step like a decode.
     prompt_left = cached < request.prompt and request.transferred != ARRIVED
@@ -33,16 +33,16 @@ def add_to_batch(engine, replica, column, r, tokens):
         request.placeholders += sampled
     if sampled > 0:
         request.eligible = state.schedulings + engine.stagger
-    i = arrays.batch_size(engine)[replica, column]
-    arrays.batch_request(engine)[replica, column, i] = r
-    arrays.batch_sampled(engine)[replica, column, i] = sampled
+    i = arrays.batch_size(engine, replica, column)
+    arrays.batch_request(engine, replica, column)[i] = r
+    arrays.batch_sampled(engine, replica, column)[i] = sampled
     if engine.keeps_batches:
-        arrays.batch_new(engine)[replica, column, i] = tokens
-        arrays.batch_cached(engine)[replica, column, i] = cached
-        arrays.batch_prefill(engine)[replica, column, i] = prefill
-    arrays.batch_size(engine)[replica, column] = i + 1
+        arrays.batch_new(engine, replica, column)[i] = tokens
+        arrays.batch_cached(engine, replica, column)[i] = cached
+        arrays.batch_prefill(engine, replica, column)[i] = prefill
+    arrays.batch_size(engine, replica)[column] = i + 1
     state.tokens += tokens
-    sums = arrays.sums(engine)[replica]
+    sums = arrays.sums(engine, replica)
     _account(sums, tokens, cached, prefill, engine.window)
     if prefill:
         sums[9] += tokens * (request.prompt + tokens / 2)
@@ -77,12 +77,12 @@ def round_up_decodes(engine, replica):
 
     Beyond the largest graph it is launched as it is; ``graph_requests`` of the costs tells.
     """
-    state, sums = arrays.replicas(engine)[replica], arrays.sums(engine)[replica]
+    state, sums = arrays.replicas(engine, replica), arrays.sums(engine, replica)
     state.padding = 0
     if sums[0] > 0 or sums[1] == 0:
         return
     decodes = int(sums[1])
-    added = arrays.graph_size(engine)[decodes] - decodes
+    added = arrays.graph_size(engine, decodes) - decodes
     state.padding = added
     sums[1] += added
     sums[3] += added

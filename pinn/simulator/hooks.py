@@ -69,9 +69,9 @@ def situation(engine, r):
     The step time is a moving average over the replica's last steps, 0 before the first; the queue
     does not count the request itself; all its known tokens count as recomputed.
     """
-    request = arrays.requests(engine)[r]
-    state = arrays.replicas(engine)[request.replica]
-    group = arrays.groups(engine)[group_of(engine, request.replica)]
+    request = arrays.requests(engine, r)
+    state = arrays.replicas(engine, request.replica)
+    group = arrays.groups(engine, group_of(engine, request.replica))
     return Situation(
         float(request.prompt),
         group.step_time_s,
@@ -88,7 +88,7 @@ def situation(engine, r):
 @inner
 def note_sent(engine, r):
     """Record the situation that ``queueing_time`` is asked about."""
-    request, now = arrays.requests(engine)[r], situation(engine, r)
+    request, now = arrays.requests(engine, r), situation(engine, r)
     request.sent_step_s = now.step_time_s
     request.sent_queue_share = now.queue_share
     request.sent_kv_usage = now.kv_usage
@@ -97,7 +97,7 @@ def note_sent(engine, r):
 @inner
 def note_start(engine, r):
     """Record the situation that ``scheduling_processing_time`` is asked about."""
-    request, now = arrays.requests(engine)[r], situation(engine, r)
+    request, now = arrays.requests(engine, r), situation(engine, r)
     request.start_step_s = now.step_time_s
     request.start_queue_share = now.queue_share
     request.start_kv_usage = now.kv_usage
@@ -110,16 +110,16 @@ def request_state(engine: PlainEngine, r: int) -> RequestState:
 
 def step_seconds(latency: LatencyModel, engine: PlainEngine, replica: int) -> float:
     """StepTime of the batch that a replica has just scheduled."""
-    group = arrays.groups(engine)[group_of(engine, replica)]
+    group = arrays.groups(engine, group_of(engine, replica))
     column = (group.oldest + group.in_flight) % engine.depth
-    rows = slice(0, arrays.batch_size(engine)[replica, column])
-    added = arrays.replicas(engine)[replica].padding
+    rows = slice(0, arrays.batch_size(engine, replica, column))
+    added = arrays.replicas(engine, replica).padding
     batch = Batch(
-        tuple(arrays.batch_new(engine)[replica, column, rows].tolist()) + (1,) * added,
-        tuple(arrays.batch_cached(engine)[replica, column, rows].tolist()) + (0,) * added,
-        tuple(arrays.batch_prefill(engine)[replica, column, rows].astype(bool).tolist())
+        tuple(arrays.batch_new(engine, replica, column, rows).tolist()) + (1,) * added,
+        tuple(arrays.batch_cached(engine, replica, column, rows).tolist()) + (0,) * added,
+        tuple(arrays.batch_prefill(engine, replica, column, rows).astype(bool).tolist())
         + (False,) * added,
-        float(arrays.sums(engine)[replica, REREAD]),
+        float(arrays.sums(engine, replica, REREAD)),
     )
     return float(latency.step_time(batch))
 
@@ -210,11 +210,11 @@ def _is_linear(latency) -> bool:
 def _(latency, engine, replica):  # noqa: ARG001
     if getattr(latency, "instance_class", None) is SpeculativeCoefficients:
         return lambda latency, engine, replica: speculative_seconds(
-            latency, arrays.sums(engine)[replica]
+            latency, arrays.sums(engine, replica)
         )
     if _is_linear(latency):
         return lambda latency, engine, replica: _dot(
-            latency.beta, step_values(latency.costs, arrays.sums(engine)[replica])
+            latency.beta, step_values(latency.costs, arrays.sums(engine, replica))
         )
     return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,22 @@ from typing import Any, cast
 
 import numba
 from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import Compiler
+from numba.core.compiler import CompilerBase
+from numba.core.compiler_machinery import PassManager
+from numba.core.typed_passes import (
+    IRLegalization,
+    NativeLowering,
+    NoPythonBackend,
+    NopythonTypeInference,
+    PreLowerStripPhis,
+)
+from numba.core.untyped_passes import (
+    FixupArgs,
+    GenericRewrites,
+    IRProcessing,
+    ReconstructSSA,
+    TranslateByteCode,
+)
 from numba.extending import overload, register_jitable
 
 from pinn.specs.files.code import code_digest
@@ -43,7 +59,14 @@ class _Part(JITCodeLibrary):
 
 
 class _Whole(JITCodeLibrary):
-    """Code that is called from outside, with all its parts."""
+    """Code that is called from outside, with all its parts, optimized once."""
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        ll_module.data_layout = self._codegen._data_layout
+
+    def _optimize_final_module(self) -> None:
+        passes, builder = self._codegen._module_pass_manager()
+        passes.run(self._final_module, builder)
 
     def add_linking_library(self, library: Any) -> None:
         super().add_linking_library(library)
@@ -52,13 +75,43 @@ class _Whole(JITCodeLibrary):
                 self.add_linking_library(part)
 
 
-def _pipeline(kind: type[JITCodeLibrary]) -> type[Compiler]:
-    class Pipeline(Compiler):
+_PASSES: list[Any] = [
+    TranslateByteCode,
+    FixupArgs,
+    IRProcessing,
+    GenericRewrites,
+    ReconstructSSA,
+    NopythonTypeInference,
+    PreLowerStripPhis,
+    IRLegalization,
+    NativeLowering,
+    NoPythonBackend,
+]
+
+
+def _pipeline(kind: type[JITCodeLibrary]) -> type[CompilerBase]:
+    class Pipeline(CompilerBase):
         def __init__(self, typing: Any, target: Any, library: Any, *more: Any) -> None:
             if library is None:
                 library = kind(target.codegen(), kind.__name__)
                 library.enable_object_caching()
             super().__init__(typing, target, library, *more)
+
+        def define_pipelines(self) -> list[PassManager]:
+            manager = PassManager(kind.__name__)
+            for step in _PASSES:
+                manager.add_pass(step, step.__name__)
+            manager.finalize()
+            return [manager]
+
+        def compile_extra(self, function: Any) -> Any:
+            enabled = gc.isenabled()
+            gc.disable()
+            try:
+                return super().compile_extra(function)
+            finally:
+                if enabled:
+                    gc.enable()
 
     return Pipeline
 

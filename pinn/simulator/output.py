@@ -22,10 +22,10 @@ def update_from_output(engine, replica, column, now, token_s, completion_s):
     """Hand the tokens of batch ``column`` to its requests at engine time ``now``."""
     hear_of_step(engine, now)
     finished = 0
-    for i in range(arrays.batch_size(engine)[replica, column]):
-        sampled = int(arrays.batch_sampled(engine)[replica, column, i])
-        r = arrays.batch_request(engine)[replica, column, i]
-        request = arrays.requests(engine)[r]
+    for i in range(arrays.batch_size(engine, replica, column)):
+        sampled = int(arrays.batch_sampled(engine, replica, column, i))
+        r = arrays.batch_request(engine, replica, column, i)
+        request = arrays.requests(engine, r)
         request.in_flight -= 1
         stale = request.stale > 0
         request.stale -= stale
@@ -45,7 +45,7 @@ def update_from_output(engine, replica, column, now, token_s, completion_s):
         ends = request.generated == request.output
         if engine.prefill_first:
             # SGLang's tree takes prompts when they are computed, and outputs when they end.
-            findable = ends or arrays.batch_prompts(engine)[replica, column] > 0
+            findable = ends or arrays.batch_prompts(engine, replica, column) > 0
         else:
             findable = engine.asynchronous > 0
         if findable and request.status == RUNNING:
@@ -59,7 +59,7 @@ def update_from_output(engine, replica, column, now, token_s, completion_s):
             note_last(request, server)
             _finish(engine, replica, r, completion_s)
     if finished > 0:
-        arrays.replicas(engine)[replica].ended += finished
+        arrays.replicas(engine, replica).ended += finished
         _drop_finished(engine, replica)
 
 
@@ -95,13 +95,13 @@ def _append_tokens(engine, request, server, now, tokens):
 @inner
 def _is_like(engine, i, gap, tokens):
     """Whether a recorded gap is as long as another and ends with as many tokens."""
-    return arrays.gap_s(engine)[i] == gap and arrays.gap_tokens(engine)[i] == tokens
+    return arrays.gap_s(engine, i) == gap and arrays.gap_tokens(engine, i) == tokens
 
 
 @inner
 def _finish(engine, replica, r, completion_s):
     """``check_stop`` at max_tokens and ``_free_request``; a preempted request may end too."""
-    request = arrays.requests(engine)[r]
+    request = arrays.requests(engine, r)
     if request.status == PREEMPTED:
         remove_waiting(engine, replica, r)
     request.status = FINISHED
@@ -116,10 +116,10 @@ def _finish(engine, replica, r, completion_s):
 @inner
 def _drop_finished(engine, replica):
     """``remove_all``: the others keep their order."""
-    running, state = arrays.running(engine)[replica], arrays.replicas(engine)[replica]
+    running, state = arrays.running(engine, replica), arrays.replicas(engine, replica)
     kept = 0
     for i in range(state.running):
-        if arrays.requests(engine)[running[i]].status == RUNNING:
+        if arrays.requests(engine, running[i]).status == RUNNING:
             running[kept] = running[i]
             kept += 1
     state.running = kept

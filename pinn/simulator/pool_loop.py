@@ -36,8 +36,8 @@ def advance_pools(prefill, decode, prefill_latency, decode_latency):
 def _send_on(prefill, decode):
     """Requests whose prompts are computed go to the decode servers, with what patience is left."""
     for i in range(prefill.leaving):
-        r, moment = arrays.leaving_id(prefill)[i], arrays.leaving_s(prefill)[i]
-        prompt, answer = arrays.requests(prefill)[r], arrays.requests(decode)[r]
+        r, moment = arrays.leaving_id(prefill, i), arrays.leaving_s(prefill, i)
+        prompt, answer = arrays.requests(prefill, r), arrays.requests(decode, r)
         answer.source = prompt.replica
         answer.timeout_s = max(prompt.sent_s + prompt.timeout_s - moment, 0.0)
         push_heap(arrays.ending_s(decode), arrays.ending_id(decode), decode.endings, moment, r)
@@ -49,7 +49,7 @@ def _send_on(prefill, decode):
 def _answer(decode, prefill):
     """Clients of requests that have ended hear of it."""
     for i in range(decode.leaving):
-        resolve(prefill, arrays.leaving_id(decode)[i], arrays.leaving_s(decode)[i])
+        resolve(prefill, arrays.leaving_id(decode, i), arrays.leaving_s(decode, i))
     decode.leaving = 0
 
 

@@ -33,18 +33,18 @@ _ADDED, _NO_ROOM, _STOPPED = range(3)
 @inner
 def schedule_apart(engine, replica, column, now):
     """Fill a batch with prompts or, where none can start, with the decodes."""
-    state = arrays.replicas(engine)[replica]
+    state = arrays.replicas(engine, replica)
     _take_stock(engine, replica)
     _schedule_prompts(engine, replica, column, now)
     state.last_prompts = state.tokens > 0
     if state.tokens == 0:
         schedule_decodes(engine, replica, column)
-        idle = arrays.groups(engine)[group_of(engine, replica)].in_flight == 0
+        idle = arrays.groups(engine, group_of(engine, replica)).in_flight == 0
         if state.tokens == 0 and state.running == 0 and idle:
             # The last ones have ended and the loop turns once more.
             _schedule_prompts(engine, replica, column, now)
             state.last_prompts = state.tokens > 0
-    arrays.batch_prompts(engine)[replica, column] = state.last_prompts
+    arrays.batch_prompts(engine, replica)[column] = state.last_prompts
     if state.tokens > 0:
         state.polls += PROMPTS_WEIGHT if state.last_prompts else DECODES_WEIGHT
 
@@ -56,7 +56,7 @@ def _take_stock(engine, replica):
     Requests that have ended keep their places until the next step of decodes, but for those that
     end with their prompt's step before it is merged.
     """
-    state = arrays.replicas(engine)[replica]
+    state = arrays.replicas(engine, replica)
     chunked = state.chunked
     if state.ended > 0 and (
         engine.foresees or (state.last_prompts and not engine.asynchronous)
@@ -68,17 +68,17 @@ def _take_stock(engine, replica):
     if state.last_prompts and state.alone:
         state.full = 0  # The batch takes the place of an empty running_batch, and of its flag.
     if chunked >= 0:
-        if arrays.requests(engine)[chunked].status != RUNNING:
+        if arrays.requests(engine, chunked).status != RUNNING:
             state.chunked = -1
             return
-        key_blocks(engine, replica, chunked, arrays.requests(engine)[chunked].computed)
+        key_blocks(engine, replica, chunked, arrays.requests(engine, chunked).computed)
         state.full = 0
 
 
 @inner
 def _schedule_prompts(engine, replica, column, now):
     """``_get_new_batch_prefill_raw``: the prompt that was cut, then waiting ones in their order."""
-    state = arrays.replicas(engine)[replica]
+    state = arrays.replicas(engine, replica)
     others = state.running - (state.chunked >= 0)
     if engine.foresees and others == 0:
         state.full = 0
@@ -97,7 +97,7 @@ def _schedule_prompts(engine, replica, column, now):
         left, prompts_left, taken = left - tokens, prompts_left - tokens, 1
     r = state.waiting_head
     while r >= 0:
-        after = arrays.requests(engine)[r].after
+        after = arrays.requests(engine, r).after
         spent = prompts_left <= 0 or left <= 0
         if engine.foresees and spent and _free_tokens(engine, replica) > expected:
             return
@@ -127,7 +127,7 @@ def _schedule_prompts(engine, replica, column, now):
 @inner
 def _free_tokens(engine, replica):
     """``available_size`` and ``evictable_size`` together."""
-    return arrays.replicas(engine)[replica].free_blocks * engine.block_size
+    return arrays.replicas(engine, replica).free_blocks * engine.block_size
 
 
 @inner
@@ -136,11 +136,11 @@ def _expected_tokens(engine, replica):
 
     From 0.5.22 on all of it, for requests that ignore the end of text.
     """
-    state, running = arrays.replicas(engine)[replica], arrays.running(engine)[replica]
+    state, running = arrays.replicas(engine, replica), arrays.running(engine, replica)
     total = 0.0
     for i in range(state.running):
         if running[i] != state.chunked:
-            request = arrays.requests(engine)[running[i]]
+            request = arrays.requests(engine, running[i])
             left = min(request.output - request.generated, MOST_EXPECTED_TOKENS)
             total += left if engine.foresees else left * state.expected
     return total
@@ -149,9 +149,9 @@ def _expected_tokens(engine, replica):
 @inner
 def _go_on(engine, replica, column, left, expected):
     """``add_chunked_req``: (tokens in whole blocks, what is expected to be written)."""
-    state = arrays.replicas(engine)[replica]
+    state = arrays.replicas(engine, replica)
     r = state.chunked
-    request = arrays.requests(engine)[r]
+    request = arrays.requests(engine, r)
     room = min(left, int(_free_tokens(engine, replica) - expected))
     if room <= 0:
         room = left
@@ -174,7 +174,7 @@ def _spare_block(engine):
 @inner
 def _start(engine, replica, column, r, now, left, prompts_left, taken, guesses, expected):
     """``add_one_req``: (result, its tokens in whole blocks, tokens it is expected to write)."""
-    request, state = arrays.requests(engine)[r], arrays.replicas(engine)[replica]
+    request, state = arrays.requests(engine, r), arrays.replicas(engine, replica)
     hits = cached_blocks(engine, replica, r)
     computed = hits * engine.block_size
     tokens = request.prompt + request.generated - computed
@@ -209,27 +209,27 @@ def _start(engine, replica, column, r, now, left, prompts_left, taken, guesses, 
 @inner
 def _unlocked_tokens(engine, replica, r, hits):
     """Cached prefix tokens that nobody else uses: they can no longer be evicted."""
-    request, found = arrays.requests(engine)[r], 0
+    request, found = arrays.requests(engine, r), 0
     for i in range(hits):
-        block = arrays.holder(engine)[replica, arrays.keys(engine)[request.first_key + i]]
-        found += arrays.references(engine)[replica, block] == 0
+        block = arrays.holder(engine, replica, arrays.keys(engine, request.first_key + i))
+        found += arrays.references(engine, replica, block) == 0
     return found * engine.block_size
 
 
 @inner
 def _enter(engine, replica, r, computed, now):
     """A waiting request becomes a running one."""
-    request, state = arrays.requests(engine)[r], arrays.replicas(engine)[replica]
+    request, state = arrays.requests(engine, r), arrays.replicas(engine, replica)
     remove_waiting(engine, replica, r)
     if request.scheduled_s < 0:
         request.scheduled_s = now
         request.cached = computed
-        arrays.new(engine)[replica, state.new] = r
+        arrays.new(engine, replica)[state.new] = r
         state.new += 1
     request.reused += computed
     request.computed = computed
     request.status = RUNNING
-    arrays.running(engine)[replica, state.running] = r
+    arrays.running(engine, replica)[state.running] = r
     state.running += 1
 
 
@@ -241,13 +241,13 @@ def _guess(engine, replica, r, guesses):
     the last where it has the most to write, as SGLang has it.
     """
     left, held = arrays.tokens_left(engine), arrays.tokens_held(engine)
-    request = arrays.requests(engine)[r]
+    request = arrays.requests(engine, r)
     if guesses > 0:
         return _insert(left, held, guesses, request, True)
-    state, running = arrays.replicas(engine)[replica], arrays.running(engine)[replica]
+    state, running = arrays.replicas(engine, replica), arrays.running(engine, replica)
     guesses = _insert(left, held, guesses, request, False)
     for i in range(state.running):
-        other = arrays.requests(engine)[running[i]]
+        other = arrays.requests(engine, running[i])
         guesses = _insert(left, held, guesses, other, False)
     return guesses
 

@@ -19,7 +19,7 @@ LEAST_EXPECTED, DECAY_STEPS, RETRACT_STEPS = 0.14, 600, 20
 @inner
 def schedule_decodes(engine, replica, column):
     """``update_running_batch``: every running request decodes; some are retracted for memory."""
-    state, running = arrays.replicas(engine)[replica], arrays.running(engine)[replica]
+    state, running = arrays.replicas(engine, replica), arrays.running(engine, replica)
     if state.unfiltered > 0:
         state.full = state.unfiltered = 0
     ending = 0
@@ -42,14 +42,14 @@ def schedule_decodes(engine, replica, column):
         if _ends_in_flight(engine, r):
             continue
         tokens = 1 + engine.drafts
-        grow(engine, replica, r, arrays.requests(engine)[r].computed + tokens)
+        grow(engine, replica, r, arrays.requests(engine, r).computed + tokens)
         add_to_batch(engine, replica, column, r, tokens)
 
 
 @inner
 def _ends_in_flight(engine, r):
     """``_reqs_finishing_inflight`` of 0.5.22 and later: whose last token a queued step makes."""
-    request = arrays.requests(engine)[r]
+    request = arrays.requests(engine, r)
     # A step with drafts may make fewer tokens than it is waited for.
     known = engine.foresees and engine.asynchronous and engine.drafts == 0
     return known and request.generated + request.placeholders >= request.output
@@ -58,10 +58,10 @@ def _ends_in_flight(engine, r):
 @inner
 def _decode_blocks(engine, replica):
     """``new_tokens_required_next_decode``, in blocks."""
-    state, running = arrays.replicas(engine)[replica], arrays.running(engine)[replica]
+    state, running = arrays.replicas(engine, replica), arrays.running(engine, replica)
     needed = 0
     for i in range(state.running):
-        request = arrays.requests(engine)[running[i]]
+        request = arrays.requests(engine, running[i])
         if _ends_in_flight(engine, running[i]):
             continue
         if engine.drafts > 0:
@@ -78,14 +78,14 @@ def _retract(engine, replica):
 
     They go to the end of the queue and begin anew.
     """
-    state, running = arrays.replicas(engine)[replica], arrays.running(engine)[replica]
+    state, running = arrays.replicas(engine, replica), arrays.running(engine, replica)
     while state.running > 1 and (
         state.preempted == 0 or _decode_blocks(engine, replica) > state.free_blocks
     ):
         chosen = 0
         for i in range(1, state.running):
-            request = arrays.requests(engine)[running[i]]
-            least = arrays.requests(engine)[running[chosen]]
+            request = arrays.requests(engine, running[i])
+            least = arrays.requests(engine, running[chosen])
             if request.generated < least.generated or (
                 request.generated == least.generated and request.prompt >= least.prompt
             ):
@@ -99,7 +99,7 @@ def _retract(engine, replica):
         append_waiting(engine, replica, r)
     written = outputs = 0
     for i in range(state.running):
-        request = arrays.requests(engine)[running[i]]
+        request = arrays.requests(engine, running[i])
         written += request.generated + RETRACT_STEPS
         outputs += request.output
     state.expected = min(written / (outputs + 1), 1.0)

@@ -26,9 +26,9 @@ def prompts_wait(engine, group):
 @inner
 def _waits_for_tokens(engine, group):
     """Until so many steps have passed, or prompts and decodes make up a step worth taking."""
-    state = arrays.groups(engine)[group]
+    state = arrays.groups(engine, group)
     replica, _ = replicas_of(engine, group)
-    if not _has_prompt(engine, replica) or arrays.replicas(engine)[replica].running == 0:
+    if not _has_prompt(engine, replica) or arrays.replicas(engine, replica).running == 0:
         return False
     few = _step_tokens(engine, replica) < engine.prompt_wait_tokens
     if few and state.waited < engine.prompt_wait_steps:
@@ -41,12 +41,12 @@ def _waits_for_tokens(engine, group):
 @inner
 def _waits_for_all(engine, group):
     """Until every replica has a prompt, one has no decodes, or so many steps have passed."""
-    state = arrays.groups(engine)[group]
+    state = arrays.groups(engine, group)
     first, count = replicas_of(engine, group)
     prompts = decodes = 0
     for replica in range(first, first + count):
         prompts += _has_prompt(engine, replica)
-        decodes += arrays.replicas(engine)[replica].running > 0
+        decodes += arrays.replicas(engine, replica).running > 0
     if prompts == count:
         state.waited = 0
         return False
@@ -60,18 +60,18 @@ def _waits_for_all(engine, group):
 @inner
 def _has_prompt(engine, replica):
     """Whether a request waits and a place is free."""
-    state = arrays.replicas(engine)[replica]
+    state = arrays.replicas(engine, replica)
     return state.waiting > 0 and state.running < engine.max_seqs
 
 
 @inner
 def _step_tokens(engine, replica):
     """Tokens of a step of all decodes and waiting prompts, counted up to where a wait ends."""
-    state = arrays.replicas(engine)[replica]
+    state = arrays.replicas(engine, replica)
     tokens = state.running * (1 + engine.drafts)
     r = state.waiting_head
     while r >= 0 and tokens < engine.prompt_wait_tokens:
-        request = arrays.requests(engine)[r]
+        request = arrays.requests(engine, r)
         tokens += request.prompt + request.generated - request.computed
         r = request.after
     return tokens

@@ -9,10 +9,10 @@ from pinn.simulator.jit import inner
 @inner
 def append_waiting(engine, replica, r):
     """``FCFSRequestQueue.add_request``."""
-    state = arrays.replicas(engine)[replica]
-    arrays.requests(engine)[r].before, arrays.requests(engine)[r].after = state.waiting_tail, -1
+    state = arrays.replicas(engine, replica)
+    arrays.requests(engine, r).before, arrays.requests(engine, r).after = state.waiting_tail, -1
     if state.waiting_tail >= 0:
-        arrays.requests(engine)[state.waiting_tail].after = r
+        arrays.requests(engine, state.waiting_tail).after = r
     else:
         state.waiting_head = r
     state.waiting_tail = r
@@ -22,10 +22,10 @@ def append_waiting(engine, replica, r):
 @inner
 def prepend_waiting(engine, replica, r):
     """``FCFSRequestQueue.prepend_request``."""
-    state = arrays.replicas(engine)[replica]
-    arrays.requests(engine)[r].before, arrays.requests(engine)[r].after = -1, state.waiting_head
+    state = arrays.replicas(engine, replica)
+    arrays.requests(engine, r).before, arrays.requests(engine, r).after = -1, state.waiting_head
     if state.waiting_head >= 0:
-        arrays.requests(engine)[state.waiting_head].before = r
+        arrays.requests(engine, state.waiting_head).before = r
     else:
         state.waiting_tail = r
     state.waiting_head = r
@@ -35,14 +35,14 @@ def prepend_waiting(engine, replica, r):
 @inner
 def remove_waiting(engine, replica, r):
     """``FCFSRequestQueue.remove_request``."""
-    state = arrays.replicas(engine)[replica]
-    before, after = arrays.requests(engine)[r].before, arrays.requests(engine)[r].after
+    state = arrays.replicas(engine, replica)
+    before, after = arrays.requests(engine, r).before, arrays.requests(engine, r).after
     if before >= 0:
-        arrays.requests(engine)[before].after = after
+        arrays.requests(engine, before).after = after
     else:
         state.waiting_head = after
     if after >= 0:
-        arrays.requests(engine)[after].before = before
+        arrays.requests(engine, after).before = before
     else:
         state.waiting_tail = before
     state.waiting -= 1
@@ -51,10 +51,10 @@ def remove_waiting(engine, replica, r):
 @inner
 def append_input(engine, replica, r):
     """A request enters the engine's input queue (``EngineCoreProc.process_input_sockets``)."""
-    state = arrays.replicas(engine)[replica]
-    arrays.requests(engine)[r].after = -1
+    state = arrays.replicas(engine, replica)
+    arrays.requests(engine, r).after = -1
     if state.input_tail >= 0:
-        arrays.requests(engine)[state.input_tail].after = r
+        arrays.requests(engine, state.input_tail).after = r
     else:
         state.input_head = r
     state.input_tail = r
@@ -64,9 +64,9 @@ def append_input(engine, replica, r):
 @inner
 def pop_input(engine, replica):
     """The oldest request of the input queue."""
-    state = arrays.replicas(engine)[replica]
+    state = arrays.replicas(engine, replica)
     r = state.input_head
-    state.input_head = arrays.requests(engine)[r].after
+    state.input_head = arrays.requests(engine, r).after
     if state.input_head < 0:
         state.input_tail = -1
     state.input -= 1

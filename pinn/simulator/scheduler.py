@@ -37,21 +37,21 @@ from pinn.simulator.state import (
 @inner
 def schedule(latency, engine, replica, column, now, prompts_wait):
     """Fill batch ``column`` of a replica, update its requests and return the batch's tokens."""
-    state = arrays.replicas(engine)[replica]
+    state = arrays.replicas(engine, replica)
     state.new = state.preempted = state.tokens = 0
     state.schedulings += 1
     alone = state.running + state.waiting <= 1
     state.longest_chunk = engine.long_prefill if engine.cuts_lone_prompts or not alone else 0
-    arrays.batch_size(engine)[replica, column] = 0
+    arrays.batch_size(engine, replica)[column] = 0
     for i in range(engine.n_sums):
-        arrays.sums(engine)[replica, i] = 0
+        arrays.sums(engine, replica)[i] = 0
     if engine.prefill_first:
         schedule_apart_if(latency, engine, replica, column, now)
     else:
         _schedule_running(engine, replica, column)
         if state.preempted == 0 and not prompts_wait:
             _schedule_waiting(engine, replica, column, now)
-    sums = arrays.sums(engine)[replica]
+    sums = arrays.sums(engine, replica)
     sums[REREAD] = _reread_tokens(engine, replica, sums[1], sums[3])
     if engine.rounds_up:
         round_up_decodes(engine, replica)
@@ -65,7 +65,7 @@ def _reread_tokens(engine, replica, decodes, context):
     Attention goes through a layer head by head, so what one head reads of all requests has to fit.
     Arithmetic is not saved: reading never gets shorter than it.
     """
-    state = arrays.replicas(engine)[replica]
+    state = arrays.replicas(engine, replica)
     used = engine.blocks - state.free_blocks
     if decodes < 2 or state.held_blocks <= used:
         return 0.0
@@ -78,11 +78,11 @@ def _reread_tokens(engine, replica, decodes, context):
 @inner
 def _schedule_running(engine, replica, column):
     """Running requests in their order, decodes and chunks alike; the last one makes room."""
-    state, running = arrays.replicas(engine)[replica], arrays.running(engine)[replica]
+    state, running = arrays.replicas(engine, replica), arrays.running(engine, replica)
     i = 0
     while i < state.running and state.tokens < engine.max_tokens:
         r = running[i]
-        request = arrays.requests(engine)[r]
+        request = arrays.requests(engine, r)
         wanted = _running_tokens(engine, state, request)
         tokens = _cut(engine, wanted, engine.max_tokens - state.tokens)
         if tokens <= 0:
@@ -145,7 +145,7 @@ def _preempt(engine, replica, r):
     """``Scheduler._preempt_request``: all blocks are freed, the request goes first in line."""
     preempt(engine, replica, r)
     if engine.awaits_preempted:
-        request = arrays.requests(engine)[r]
+        request = arrays.requests(engine, r)
         request.stale, request.placeholders = request.in_flight, 0
     prepend_waiting(engine, replica, r)
 
@@ -153,10 +153,10 @@ def _preempt(engine, replica, r):
 @inner
 def _schedule_waiting(engine, replica, column, now):
     """Waiting requests in their order, until one does not fit; loading ones are passed over."""
-    state = arrays.replicas(engine)[replica]
+    state = arrays.replicas(engine, replica)
     r = state.waiting_head
     while r >= 0 and state.tokens < engine.max_tokens and state.running < engine.max_seqs:
-        request = arrays.requests(engine)[r]
+        request = arrays.requests(engine, r)
         after = request.after
         if request.stale > 0:
             r = after
@@ -175,7 +175,7 @@ def _schedule_waiting(engine, replica, column, now):
             return
         if not loads:
             request.status = RUNNING
-            arrays.running(engine)[replica, state.running] = r
+            arrays.running(engine, replica)[state.running] = r
             state.running += 1
         r = after
 
@@ -183,7 +183,7 @@ def _schedule_waiting(engine, replica, column, now):
 @inner
 def _start(engine, replica, column, r, now):
     """Schedule a waiting request: (whether it fits, whether it loads its keys and values first)."""
-    request, state = arrays.requests(engine)[r], arrays.replicas(engine)[replica]
+    request, state = arrays.requests(engine, r), arrays.replicas(engine, replica)
     hits = cached_blocks(engine, replica, r) if request.computed == 0 else 0
     computed = max(request.computed, hits * engine.block_size)
     if request.transferred > computed:
@@ -213,7 +213,7 @@ def _start(engine, replica, column, r, now):
     if request.scheduled_s < 0:
         request.scheduled_s = now
         request.cached = computed
-        arrays.new(engine)[replica, state.new] = r
+        arrays.new(engine, replica)[state.new] = r
         state.new += 1
     request.reused += computed
     request.computed = computed
@@ -228,7 +228,7 @@ def _load(engine, replica, r, hits, now):
     ``Scheduler.schedule`` with ``load_kv_async`` of a KV connector: the request keeps its place in
     the queue as WAITING_FOR_REMOTE_KVS.
     """
-    request, state = arrays.requests(engine)[r], arrays.replicas(engine)[replica]
+    request, state = arrays.requests(engine, r), arrays.replicas(engine, replica)
     room = request.transferred
     if engine.whole_prompts:
         room = max(room, request.prompt + request.generated)
@@ -239,7 +239,7 @@ def _load(engine, replica, r, hits, now):
     missing = request.transferred - hits * engine.block_size
     start = max(now, state.transfer_free_s)
     if engine.role == DECODES:
-        start = max(start, arrays.source_free_s(engine)[request.source])
+        start = max(start, arrays.source_free_s(engine, request.source))
         arrays.source_free_s(engine)[request.source] = start + missing * engine.source_token_s
     state.transfer_free_s = start + missing * engine.transfer_token_s
     slower = max(engine.transfer_token_s, engine.source_token_s)
@@ -252,7 +252,7 @@ def _load(engine, replica, r, hits, now):
 @inner
 def _finish_loading(engine, replica, r):
     """``Scheduler._update_waiting_for_remote_kv``: at least one token is left to compute."""
-    request = arrays.requests(engine)[r]
+    request = arrays.requests(engine, r)
     computed = min(request.transferred, request.prompt + request.generated - 1)
     request.computed, request.transferred = computed, ARRIVED
     request.status = WAITING

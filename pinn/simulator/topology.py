@@ -38,4 +38,4 @@ def server_of(engine, r):
     """
     begin = r // engine.n_replicas if engine.n_copies > 1 else 0
     turn = (begin + r) % (engine.n_servers // engine.n_copies)
-    return arrays.servers(engine)[first_server(engine, arrays.requests(engine)[r].replica) + turn]
+    return arrays.servers(engine, first_server(engine, arrays.requests(engine, r).replica) + turn)

@@ -25,12 +25,12 @@ def verified_tokens(engine, r, sampled):
         r: The request.
         sampled: Tokens that the step sampled of it: 1 + the drafted ones.
     """
-    request, drafted = arrays.requests(engine)[r], sampled - 1
+    request, drafted = arrays.requests(engine, r), sampled - 1
     if drafted == 0:
         return 1
     number, accepted = uniform_number(r, request.generated), 0
     most = min(drafted, engine.n_chances)
-    while accepted < most and number < arrays.chances(engine)[accepted]:
+    while accepted < most and number < arrays.chances(engine, accepted):
         accepted += 1
     request.drafted += drafted
     request.accepted += accepted
