@@ -69,7 +69,9 @@ def act(engine, latency, event, index, moment):
     _begin_turn(engine, index, moment, token_s, completion_s)
     tries = 0
     while _wants_batch(engine, index):
-        if _schedule_group(latency, engine, index) == 0:
+        tokens = _schedule_group(latency, engine, index)
+        _charge_requests(latency, engine, index)  # a batch may be empty for those it preempted
+        if tokens == 0:
             _launch_nothing(engine, index)
             tries += 1
             if tries > engine.stagger:
@@ -79,7 +81,6 @@ def act(engine, latency, event, index, moment):
         if not 0 < duration < np.inf:
             engine.bad_step_s = duration
             return False
-        _charge_requests(latency, engine, index)
         _launch(engine, index, duration, slowest)
     _end_turn(engine, index)
     return True
@@ -95,7 +96,7 @@ def _group_seconds(latency, engine, group):
     first, count = replicas_of(engine, group)
     longest, slowest = 0.0, first
     for replica in range(first, first + count):
-        if arrays.replicas(engine)[replica].tokens > 0:
+        if arrays.replicas(engine, replica).tokens > 0:
             duration = step_seconds(latency, engine, replica)
             if not duration <= longest:
                 longest, slowest = duration, replica
@@ -107,13 +108,13 @@ def _charge_requests(latency, engine, group):
     """Delays of the requests that this scheduling started or preempted."""
     first, count = replicas_of(engine, group)
     for replica in range(first, first + count):
-        state = arrays.replicas(engine)[replica]
+        state = arrays.replicas(engine, replica)
         for i in range(state.new):
-            r = arrays.new(engine)[replica, i]
+            r = arrays.new(engine, replica, i)
             note_start(engine, r)
-            arrays.requests(engine)[r].scheduling_s = scheduling_seconds(latency, engine, r)
+            arrays.requests(engine, r).scheduling_s = scheduling_seconds(latency, engine, r)
         for i in range(state.preempted):
-            r = arrays.preempted(engine)[replica, i]
+            r = arrays.preempted(engine, replica, i)
             _charge_preemption(engine, r, preemption_seconds(latency, engine, r))
 
 
@@ -130,12 +131,12 @@ def next_event(engine):
     """What happens next: (kind, group, moment)."""
     group = 0
     for other in range(1, engine.n_groups):
-        if arrays.groups(engine)[other].wake_s < arrays.groups(engine)[group].wake_s:
+        if arrays.groups(engine, other).wake_s < arrays.groups(engine, group).wake_s:
             group = other
-    wake = arrays.groups(engine)[group].wake_s
+    wake = arrays.groups(engine, group).wake_s
     open_next_stage(engine)
     moment = next_send_s(engine)
-    deadline = arrays.deadline_s(engine)[0] if engine.deadlines > 0 else np.inf
+    deadline = arrays.deadline_s(engine, 0) if engine.deadlines > 0 else np.inf
     if deadline <= min(moment, wake) and deadline < np.inf:
         return _HANG_UP, group, deadline
     if moment <= wake and moment < np.inf:
@@ -148,14 +149,14 @@ def next_event(engine):
 @inner
 def _begin_turn(engine, group, now, token_s, completion_s):
     """``EngineCore.step_with_batch_queue`` after its wait, then ``_process_input_queue``."""
-    state = arrays.groups(engine)[group]
+    state = arrays.groups(engine, group)
     first, count = replicas_of(engine, group)
     now = _engine_free_s(engine, first, now)
     hang_up(engine, now)  # of those whose patience ran out while the loop was held up
-    if state.in_flight > 0 and arrays.batch_end_s(engine)[group, state.oldest] <= now:
+    if state.in_flight > 0 and arrays.batch_end_s(engine, group, state.oldest) <= now:
         launched = 0
         for replica in range(first, first + count):
-            launched += arrays.batch_size(engine)[replica, state.oldest]
+            launched += arrays.batch_size(engine, replica, state.oldest)
             update_from_output(engine, replica, state.oldest, now, token_s, completion_s)
         state.oldest = (state.oldest + 1) % engine.depth
         state.in_flight -= 1
@@ -168,7 +169,7 @@ def _begin_turn(engine, group, now, token_s, completion_s):
 @inner
 def _engine_free_s(engine, replica, now):
     """When the engine's loop goes on: it waits for an API server that shares its process."""
-    server = arrays.servers(engine)[first_server(engine, replica)]
+    server = arrays.servers(engine, first_server(engine, replica))
     return max(now, server.free_s) if engine.one_process else now
 
 
@@ -179,30 +180,30 @@ def _drain_input(engine, replica, now):
     An engine that polls looks once in so many decode steps; a step of prompts, or an idle engine,
     makes it look at once (``sglang/srt/managers/scheduler_recv_skipper.py``).
     """
-    state = arrays.replicas(engine)[replica]
+    state = arrays.replicas(engine, replica)
     if state.running + state.waiting == 0:
-        if arrays.groups(engine)[group_of(engine, replica)].in_flight == 0:
+        if arrays.groups(engine, group_of(engine, replica)).in_flight == 0:
             state.expected = engine.expected_share
     elif engine.poll_interval > 1:
         if state.polls < engine.poll_interval:
             return
         state.polls = 0
-    while state.input > 0 and arrays.requests(engine)[state.input_head].handed_s <= now:
+    while state.input > 0 and arrays.requests(engine, state.input_head).handed_s <= now:
         r = pop_input(engine, replica)
-        if arrays.requests(engine)[r].status == SENT:
-            arrays.requests(engine)[r].status = WAITING
-            arrays.requests(engine)[r].queued_s = now
+        if arrays.requests(engine, r).status == SENT:
+            arrays.requests(engine, r).status = WAITING
+            arrays.requests(engine, r).queued_s = now
             append_waiting(engine, replica, r)
 
 
 @inner
 def _wants_batch(engine, group):
     """Whether the batch queue has room and the scheduler has requests."""
-    if arrays.groups(engine)[group].in_flight >= engine.depth:
+    if arrays.groups(engine, group).in_flight >= engine.depth:
         return False
     first, count = replicas_of(engine, group)
     for replica in range(first, first + count):
-        if arrays.replicas(engine)[replica].running + arrays.replicas(engine)[replica].waiting > 0:
+        if arrays.replicas(engine, replica).running + arrays.replicas(engine, replica).waiting > 0:
             return True
     return False
 
@@ -210,7 +211,7 @@ def _wants_batch(engine, group):
 @inner
 def _schedule_group(latency, engine, group):
     """Schedule every replica of a group; their tokens together."""
-    state = arrays.groups(engine)[group]
+    state = arrays.groups(engine, group)
     column = (state.oldest + state.in_flight) % engine.depth
     first, count = replicas_of(engine, group)
     tokens, waits = 0, prompts_wait(engine, group)
@@ -225,11 +226,11 @@ def _launch(engine, group, duration, slowest):
 
     Pipeline stages work side by side: the first one is free for the next batch after its share.
     """
-    state = arrays.groups(engine)[group]
+    state = arrays.groups(engine, group)
     column = (state.oldest + state.in_flight) % engine.depth
     start = max(state.now_s, state.gpu_free_s, _tokens_known_s(engine, group, column))
     end = max(start + duration, state.last_end_s)
-    arrays.batch_end_s(engine)[group, column] = state.last_end_s = end
+    arrays.batch_end_s(engine, group)[column] = state.last_end_s = end
     state.gpu_free_s = start + duration / engine.pipeline
     state.in_flight += 1
     state.launched += 1
@@ -246,10 +247,10 @@ def _launch_nothing(engine, group):
 
     ``EngineCore.step_with_batch_queue``; with one place beside the running batch it hinders none.
     """
-    state = arrays.groups(engine)[group]
+    state = arrays.groups(engine, group)
     if engine.depth > 2 and state.launched > 0:
         column = (state.oldest + state.in_flight) % engine.depth
-        arrays.batch_end_s(engine)[group, column] = state.last_end_s
+        arrays.batch_end_s(engine, group)[column] = state.last_end_s
         state.in_flight += 1
 
 
@@ -261,9 +262,9 @@ def _tokens_known_s(engine, group, column):
         return moment
     first, count = replicas_of(engine, group)
     for replica in range(first, first + count):
-        for i in range(arrays.batch_size(engine)[replica, column]):
-            r = arrays.batch_request(engine)[replica, column, i]
-            moment = max(moment, arrays.requests(engine)[r].token_s)
+        for i in range(arrays.batch_size(engine, replica, column)):
+            r = arrays.batch_request(engine, replica, column, i)
+            moment = max(moment, arrays.requests(engine, r).token_s)
     return moment
 
 
@@ -273,25 +274,25 @@ def _note_tokens(engine, group, column, end):
         return
     first, count = replicas_of(engine, group)
     for replica in range(first, first + count):
-        for i in range(arrays.batch_size(engine)[replica, column]):
-            if arrays.batch_sampled(engine)[replica, column, i] > 0:
-                r = arrays.batch_request(engine)[replica, column, i]
-                arrays.requests(engine)[r].token_s = end
+        for i in range(arrays.batch_size(engine, replica, column)):
+            if arrays.batch_sampled(engine, replica, column, i) > 0:
+                r = arrays.batch_request(engine, replica, column, i)
+                arrays.requests(engine, r).token_s = end
 
 
 @inner
 def _record(engine, group, start, duration, slowest):
-    row = arrays.steps(engine)[engine.n_steps]
+    row = arrays.steps(engine, engine.n_steps)
     engine.n_steps += 1
     row[0], row[1], row[2] = start, duration, group
     for i in range(3, FIRST_SUM):
         row[i] = 0
-    column = arrays.groups(engine)[group].oldest + arrays.groups(engine)[group].in_flight - 1
+    column = arrays.groups(engine, group).oldest + arrays.groups(engine, group).in_flight - 1
     column %= engine.depth
     first, count = replicas_of(engine, group)
     for replica in range(first, first + count):
-        state = arrays.replicas(engine)[replica]
-        row[3] += arrays.batch_size(engine)[replica, column]
+        state = arrays.replicas(engine, replica)
+        row[3] += arrays.batch_size(engine, replica, column)
         row[4] += state.tokens
         row[5] += state.running
         row[6] += state.waiting
@@ -299,25 +300,25 @@ def _record(engine, group, start, duration, slowest):
         row[8] += state.new
         row[9] += state.preempted
     for i in range(engine.n_sums):
-        row[FIRST_SUM + i] = arrays.sums(engine)[slowest, i]
+        row[FIRST_SUM + i] = arrays.sums(engine, slowest, i)
 
 
 @inner
 def _end_turn(engine, group):
     """When the group acts again: at the end of its oldest batch, or when something arrives."""
-    state = arrays.groups(engine)[group]
+    state = arrays.groups(engine, group)
     if state.in_flight > 0:
-        state.wake_s = arrays.batch_end_s(engine)[group, state.oldest]
+        state.wake_s = arrays.batch_end_s(engine, group, state.oldest)
         return
     state.wake_s = np.inf
     first, count = replicas_of(engine, group)
     for replica in range(first, first + count):
-        if arrays.replicas(engine)[replica].input > 0:
-            head = arrays.replicas(engine)[replica].input_head
-            state.wake_s = min(state.wake_s, arrays.requests(engine)[head].handed_s)
-        r = arrays.replicas(engine)[replica].waiting_head
+        if arrays.replicas(engine, replica).input > 0:
+            head = arrays.replicas(engine, replica).input_head
+            state.wake_s = min(state.wake_s, arrays.requests(engine, head).handed_s)
+        r = arrays.replicas(engine, replica).waiting_head
         while r >= 0:
-            request = arrays.requests(engine)[r]
+            request = arrays.requests(engine, r)
             if request.status == LOADING and request.ready_s > state.now_s:
                 state.wake_s = min(state.wake_s, request.ready_s)
             r = request.after
@@ -326,7 +327,7 @@ def _end_turn(engine, group):
 @inner
 def _charge_preemption(engine, r, seconds):
     """A delay that the client sees and the engine does not: it widens the gap to the next token."""
-    request = arrays.requests(engine)[r]
+    request = arrays.requests(engine, r)
     request.preemption_s += seconds
     request.recomputed += request.prompt + request.generated
     if request.generated > 0:

@@ -17,7 +17,7 @@ from pinn.simulator.topology import server_of
 @inner
 def take_in(engine, r, work_s):
     """Take a request in; when that is done."""
-    request, server = arrays.requests(engine)[r], server_of(engine, r)
+    request, server = arrays.requests(engine, r), server_of(engine, r)
     _begin(server, request.sent_s)
     server.requests += 1
     server.prompt_tokens += request.prompt
@@ -32,7 +32,7 @@ def take_in(engine, r, work_s):
 def hear_of_step(engine, now):
     """The engine reports a step: when each server begins with its tokens."""
     for i in range(engine.n_servers):
-        server = arrays.servers(engine)[i]
+        server = arrays.servers(engine, i)
         server.start_s = max(server.free_s, now)
 
 
@@ -66,8 +66,9 @@ def note_last(request, server):
 def _begin(server, now):
     """A server that is idle begins to count its work anew.
 
-    What comes in one moment waits for each other, even if it takes no time.
+    What comes in one moment waits for each other, even if it takes no time; so does what comes as
+    it ends its last task, as an engine in the same process always does that had to wait for it.
     """
-    if server.free_s <= now and server.came_s < now:
+    if server.free_s < now and server.came_s < now:
         server.requests = server.prompt_tokens = server.streamed = 0.0
     server.came_s = now

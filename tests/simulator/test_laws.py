@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from random_cases import cases, crowded, latency_of
+from random_cases import Case, cases, crowded, latency_of
 from simulator_helpers import deployment, load
 
 from pinn.simulator import scheduler
@@ -134,8 +134,23 @@ def test_sums_of_features_give_the_measured_times(case):
     )
 
 
+#: A request is taken in while the engine, in the same process, waits for that before it hands out
+#: a token; and one has all its tokens in flight when an empty batch preempts it.
+ONE_PROCESS = Case(
+    231429, 8, "dense", {"max_num_batched_tokens": 4, "max_num_seqs": 1},
+    {"async_scheduling": True, "num_gpu_blocks_override": 24, "v1_multiprocessing": False},
+    None, False, 5e-4,
+)  # fmt: skip
+EMPTY_BATCH = Case(
+    300746, 21, "dense", {"max_num_batched_tokens": 16, "max_num_seqs": 3},
+    {"async_scheduling": True, "num_gpu_blocks_override": 18}, 4, True, 5e-4,
+)  # fmt: skip
+
+
 @given(cases(), st.sampled_from([1.0, 0.01]))
 @example(crowded(), 0.01)
+@example(ONE_PROCESS, 1.0)
+@example(EMPTY_BATCH, 1.0)
 @settings(max_examples=40)
 def test_delays_beside_the_steps_are_no_more_than_the_server_had_to_do(case, request_s):
     """A task of the API server comes after the first of those that it waits for."""
