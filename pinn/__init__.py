@@ -21,7 +21,13 @@ from pinn.errors import PinnError
 
 if TYPE_CHECKING:
     from pinn.interface.python.calibration import CalibratedServer, calibrate
-    from pinn.interface.python.exports import export_blis, export_onnx, export_specs, export_table
+    from pinn.interface.python.exports import (
+        explore,
+        export_blis,
+        export_onnx,
+        export_specs,
+        export_table,
+    )
     from pinn.interface.python.plans import PlannedFleet, plan
     from pinn.interface.python.prediction import Prediction, predict
     from pinn.interface.python.simulation import Simulation, simulate
@@ -36,6 +42,7 @@ __all__ = [
     "Prediction",
     "Simulation",
     "calibrate",
+    "explore",
     "export_blis",
     "export_onnx",
     "export_specs",
@@ -52,6 +59,7 @@ _PLACES = {
     "Prediction": "prediction",
     "Simulation": "simulation",
     "calibrate": "calibration",
+    "explore": "exports",
     "export_blis": "exports",
     "export_onnx": "exports",
     "export_specs": "exports",

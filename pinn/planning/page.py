@@ -216,7 +216,7 @@ def _columns(has_rate: bool, has_prices: bool, calibrated: bool) -> list[Column]
         columns += [
             Column("Cost/h", "of all GPUs", lambda c: _number(c.cost_per_hour, ".2f")),
             Column("Per million", "tokens that are generated",
-                   lambda c: _number(c.cost_per_million_output_tokens, ".2f")),
+                   lambda c: _price(c.cost_per_million_output_tokens)),
         ]  # fmt: skip
     columns.append(Column("Holds/s", "requests of all replicas, and its interval", _rate))
     if has_rate:
@@ -265,6 +265,11 @@ def _sure(choice: Choice) -> Cell:
 
 def _number(value: float | None, form: str) -> Cell:
     return Cell(_NONE, "") if value is None else Cell(format(value, form), value)
+
+
+def _price(value: float | None) -> Cell:
+    """Three digits: prices of a million tokens are often below a cent."""
+    return _number(value, ".0f" if value is None or value >= 100 else "#.3g")
 
 
 def _percent(value: float | None) -> Cell:

@@ -8,9 +8,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec
 
+from pinn.errors import PinnError
 from pinn.interface.commands import export as command
-from pinn.interface.python.prediction import path_or_none
+from pinn.interface.commands.explore import write_explore_page
+from pinn.interface.python.flags import FlagValue, given_flags, with_flags
+from pinn.interface.python.prediction import named, path_or_none
 from pinn.interface.python.table import configuration_rows
+from pinn.planning.explore.servers import SIZES
+from pinn.specs.serving import ServingSpec
 
 if TYPE_CHECKING:
     from pinn.interface.python.table import AnyConfigurations
@@ -103,6 +108,45 @@ def export_specs(
     """
     named = [str(model) for model in models], [str(gpu) for gpu in gpus]
     _quietly(command.specs, Path(out), *named, quantization)
+
+
+@with_flags(ServingSpec, deploys=True)
+def explore(
+    out: str | Path,
+    model: str | Path | None = None,
+    gpus: Sequence[str | Path] = (),
+    *,
+    tensor_parallel_sizes: Sequence[int] = SIZES,
+    formats: Sequence[str] = (),
+    checkpoint: str | Path | None = None,
+    **flags: FlagValue,
+) -> int:
+    """Write a page with sliders of a few servers, which needs no other file: ``pinn explore``.
+
+    Args:
+        out: Page to write.
+        model: Name, or path of a config.json or its folder.
+        gpus: Names, or paths of datasheets, to choose from.
+        tensor_parallel_sizes: To choose from; not with ``tensor_parallel_size``.
+        formats: Number formats to choose from. [default: the checkpoint's own and fp8]
+        checkpoint: Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]
+        **flags: The engine's flags, for all servers.
+
+    Returns:
+        How many servers the page has; those that do not start are named in it.
+
+    Raises:
+        PinnError: If something is unknown, no server starts, or the page cannot show one.
+    """
+    given = given_flags(flags, ServingSpec) | named(model, None)
+    if "model" not in given or not gpus:
+        raise PinnError("a page needs a model and gpus, such as 'Llama-3.1-8B', ['H100', 'H200']")
+    one = given.get("tensor_parallel_size")
+    given["tensor_parallel_size"] = list(tensor_parallel_sizes) if one is None else [one]
+    if formats:
+        given["precision"] = ",".join(formats)
+    page, used = Path(out), path_or_none(checkpoint)
+    return write_explore_page(page, given.pop("model"), [str(g) for g in gpus], used, given)
 
 
 def _rows(configurations: AnyConfigurations | None, files: list[Path]) -> list[dict[str, object]]:

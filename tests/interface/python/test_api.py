@@ -154,6 +154,20 @@ def test_a_plan_is_what_the_command_writes(tmp_path):
     assert replace(plans[0], seconds=0.0) == replace(plans[1], seconds=0.0)
 
 
+def test_a_page_is_what_the_command_writes(tmp_path):
+    called, by_command = tmp_path / "called.html", tmp_path / "typed.html"
+    sizes = {"tensor_parallel_sizes": (1, 2), "max_num_seqs": 64}
+    assert pinn.explore(called, MODEL, ["H100", "H200"], **sizes) == 8
+    typed(
+        "explore", "--model", MODEL, "--gpu", "H100,H200", "--tensor-parallel-size", "1,2",
+        "--max-num-seqs", 64, "--out", by_command
+    )  # fmt: skip
+    assert called.read_text() == by_command.read_text()
+    assert pinn.explore(called, MODEL, ["H100"], formats=["fp8"], tensor_parallel_size=2) == 1
+    with pytest.raises(pinn.PinnError, match="needs a model and gpus"):
+        pinn.explore(called, MODEL)
+
+
 def test_exports_are_what_the_commands_write(tmp_path, capsys):
     grid = "model=Llama-3.1-8B gpu=H100,H200"
     pinn.export_table(tmp_path / "called.json", grid)
