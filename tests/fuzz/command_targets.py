@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from pinn.errors import PinnError
 
-_MODELS = ["meta-llama/Llama-3.1-8B", "Qwen/Qwen3-30B-A3B-Instruct-2507-FP8", "gpt-oss-20b"]
-_GPUS = ["H100", "RTX-4090", "L40S"]
+MODELS = ["meta-llama/Llama-3.1-8B", "Qwen/Qwen3-30B-A3B-Instruct-2507-FP8", "gpt-oss-20b"]
+GPUS = ["H100", "RTX-4090", "L40S"]
 _BATCHES = ["4 decode @ 9", "1 prefill 512 @ 0 + 2 decode @ 700", "2000 decode @ 5"]
 _LOAD = {"prompt_tokens": 64, "output_tokens": 4, "stages": [{"rate": 8, "duration": 2}]}
 
 
-def _mostly(usual: list[str]) -> st.SearchStrategy[str]:
+def mostly(usual: list[str]) -> st.SearchStrategy[str]:
     """Usual values, and hostile ones as a shell can pass them."""
     hostile = VALUES.map(lambda v: str(v).replace("\0", "0").encode("utf-8", "replace").decode())
     return st.one_of(*[st.sampled_from(usual)] * 5, hostile)
@@ -33,16 +33,16 @@ def commands(_: Fuzzed) -> st.SearchStrategy[list[str]]:
     usual = {"int": ["1", "2", "4", "64", "2048"], "float": ["0.5", "0.9", "2"]}
     flag = st.one_of(
         *(
-            st.tuples(st.just(f.option), _mostly(list(f.allowed) or usual.get(f.kind, ["auto"])))
+            st.tuples(st.just(f.option), mostly(list(f.allowed) or usual.get(f.kind, ["auto"])))
             for f in flags_of(ServingSpec)
             if f.kind != "bool"
         )
     )
     flags = st.lists(flag, max_size=2).map(lambda pairs: [part for pair in pairs for part in pair])
-    model = _mostly(_MODELS).map(lambda name: ["--model", name])
-    gpu = _mostly(_GPUS).map(lambda name: ["--gpu", name])
-    batch = _mostly(_BATCHES).map(lambda text: ["--batch", text])
-    seed = _mostly(["0", "7"]).map(lambda text: ["--workload", "LOAD", "--seed", text])
+    model = mostly(MODELS).map(lambda name: ["--model", name])
+    gpu = mostly(GPUS).map(lambda name: ["--gpu", name])
+    batch = mostly(_BATCHES).map(lambda text: ["--batch", text])
+    seed = mostly(["0", "7"]).map(lambda text: ["--workload", "LOAD", "--seed", text])
     kind = st.one_of(
         st.tuples(st.just(["coefficients"]), batch), st.tuples(st.just(["simulate"]), seed)
     )

@@ -11,6 +11,7 @@ import numpy as np
 from fuzz.benchmark_targets import benchmark_files, check_benchmark_file
 from fuzz.command_targets import check_command, commands
 from fuzz.hostile_values import VALUES, changed, changed_bytes, files, written
+from fuzz.page_targets import check_page, pages
 from fuzz.target import Fuzzed, Target
 from fuzz.text_targets import (
     check_grid,
@@ -341,4 +342,5 @@ TARGETS: dict[str, Target] = {
     "grids": Target(grids, check_grid),
     "limits and prices": Target(limits_and_prices, check_limits_and_prices),
     "commands": Target(commands, check_command),
+    "pages": Target(pages, check_page),
 }

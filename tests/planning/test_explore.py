@@ -261,6 +261,7 @@ def test_what_it_cannot_show_is_refused_with_the_way_out(tmp_path):
         (["--tensor-parallel-size", "3"], "no server starts"),
         (["--tensor-parallel-size", "x"], "must be a whole number"),
         (["--gpu", ","], "--gpu names none"),
+        (["--model", " "], "--model names none"),
         (["--gpu", "H9000"], "H9000"),
     ):
         found = CliRunner().invoke(app, [*asked, *more])

@@ -56,9 +56,11 @@ def write_explore_page(
     from pinn.specs.files.read_report import file_sha256
 
     used = find_checkpoint(checkpoint)
-    sizes = flags.pop("tensor_parallel_size", SIZES)
+    sizes = flags.pop("tensor_parallel_size", None) or SIZES
     formats = [part.strip() for part in flags.pop("precision", "").split(",") if part.strip()]
     names = list(dict.fromkeys(name.strip() for name in gpus if name.strip()))
+    if not model.strip():
+        raise PinnError("--model names none: 'pinn models' lists them")
     if not names:
         raise PinnError("--gpu names none: give names separated by commas, such as H100,H200")
     shared = canonical({"model": model} | flags)
