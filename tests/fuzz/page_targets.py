@@ -12,20 +12,22 @@ from hypothesis import strategies as st
 
 
 def pages(_: Fuzzed) -> st.SearchStrategy[dict[str, Any]]:
-    """Model, GPUs, sizes, formats and a flag of a page."""
-    return st.fixed_dictionaries(
-        {
-            "model": mostly(MODELS),
-            "gpus": st.lists(mostly(GPUS), min_size=1, max_size=2),
-            "tensor_parallel_size": st.lists(_mostly_of([1, 2, 4, 8]), max_size=2),
-            "precision": mostly(["", "fp8", "fp8,mxfp4", "bf16"]),
-            "max_num_seqs": _mostly_of([1, 64, 1024]),
-        }
-    )
+    """Model, GPUs, sizes, formats and a flag of a page: all usual, or some of them hostile."""
+    formats, sizes, places = ["", "fp8", "fp8,mxfp4", "bf16"], [1, 2, 4, 8], [1, 64, 1024]
 
+    def page(text: Any, number: Any) -> st.SearchStrategy[dict[str, Any]]:
+        return st.fixed_dictionaries(
+            {
+                "model": text(MODELS),
+                "gpus": st.lists(text(GPUS), min_size=1, max_size=2),
+                "tensor_parallel_size": st.lists(number(sizes), min_size=1, max_size=2),
+                "precision": text(formats),
+                "max_num_seqs": number(places),
+            }
+        )
 
-def _mostly_of(usual: list[int]) -> st.SearchStrategy[int]:
-    return st.one_of(*[st.sampled_from(usual)] * 5, st.integers())
+    usual = st.sampled_from
+    return st.one_of(page(usual, usual), page(mostly, lambda n: usual(n) | st.integers()))
 
 
 def check_page(shared: Fuzzed, asked: dict[str, Any]) -> None:
