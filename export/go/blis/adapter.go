@@ -90,133 +90,103 @@ func (a *Adapter) StepTime(batch []*sim.Request) int64 {
 	followed := a.prompts.alike && a.sharedKeys == nil
 	at := 0
 	for rest := batch; len(rest) > 0; {
-		count := 0
+		last := rest
 		if followed {
-			count = addFollowed(&sums, rest, a.prompts.decodes[at:], a.prompts.longest)
-			at += count
-		} else {
-			count = addDecodes(&sums, rest)
+			last = a.prompts.decodes[at:]
 		}
+		count := addDecodes(&sums, rest, last)
+		at += count
 		if rest = rest[count:]; len(rest) == 0 {
 			break
 		}
 		if r := rest[0]; !decodes(r) {
-			cached := r.ProgressIndex
-			if cached == 0 {
-				cached = a.cachedPrefix(r)
-			}
-			sums.AddPrefill(cached, int64(r.NumNewTokens))
+			a.addPrefill(&sums, r, len(rest) == 1)
 		} else {
-			sums.AddDecode(r.ProgressIndex)
 			a.prompts.follow(rest, at, a.blockSize)
-			at++
+			continue
 		}
 		rest = rest[1:]
-	}
-	if sums.PrefillCached > 0 && sums.PrefillTokens+sums.DecodeRequests == a.tokensPerStep {
-		a.forgetLast(&sums, batch)
 	}
 	if a.sharedKeys != nil {
 		sums.Reread(a.sharedKeys(batch))
 	} else if followed {
-		a.prompts.end(at)
+		if at < len(a.prompts.decodes) {
+			a.prompts.end(at)
+		}
 		a.model.Share(&sums, a.prompts.shared*a.blockSize)
 	}
 	return a.model.StepTimeOf(&sums)
 }
 
-// addDecodes counts the decodes that a batch begins with and returns their number. The loop calls
-// nothing, so that its sums stay in registers, and takes four requests at a time.
-func addDecodes(sums *pinn.Sums, batch []*sim.Request) int {
-	var context, bits int64
-	count := 0
-	for ; count+4 <= len(batch); count += 4 {
-		four := batch[count : count+4 : count+4]
-		a, b, c, d := four[0], four[1], four[2], four[3]
-		if !decodes(a) || !decodes(b) || !decodes(c) || !decodes(d) {
+// addDecodes counts the decodes that a batch begins with, as far as they are those of the last step,
+// and returns their number.
+func addDecodes(sums *pinn.Sums, batch, last []*sim.Request) int {
+	most := min(len(batch), len(last))
+	count, context, near := 0, int64(0), int64(0)
+	if window := sums.Window(); window == 0 {
+		count, context = sumDecodes(batch[:most], last[:most])
+	} else {
+		count, context, near = sumWindowed(batch[:most], last[:most], window-1)
+	}
+	sums.AddDecodes(int64(count), context+int64(count), near)
+	return count
+}
+
+// sumDecodes counts decodes and adds their progress up. It calls nothing, so that the sum stays in a
+// register, and takes four requests at a time.
+func sumDecodes(batch, last []*sim.Request) (count int, context int64) {
+	last = last[:len(batch)]
+	for ; count < len(batch)-3; count += 4 {
+		a, b, c, d := batch[count], batch[count+1], batch[count+2], batch[count+3]
+		if a != last[count] || b != last[count+1] || c != last[count+2] || d != last[count+3] ||
+			!decodes(a) || !decodes(b) || !decodes(c) || !decodes(d) {
 			break
 		}
 		context += a.ProgressIndex + b.ProgressIndex + (c.ProgressIndex + d.ProgressIndex)
-		bits |= a.ProgressIndex | b.ProgressIndex | (c.ProgressIndex | d.ProgressIndex)
 	}
-	for ; count < len(batch) && decodes(batch[count]); count++ {
+	for ; count < len(batch) && batch[count] == last[count] && decodes(batch[count]); count++ {
 		context += batch[count].ProgressIndex
-		bits |= batch[count].ProgressIndex
 	}
-	addRun(sums, batch[:count], context, bits)
-	return count
+	return count, context
 }
 
-// addFollowed is addDecodes as far as the decodes are those of the last step. One that has more
-// tokens than the longest prompt has its own behind it.
-func addFollowed(sums *pinn.Sums, batch, last []*sim.Request, longest int64) int {
-	var context, bits int64
-	count := 0
-	last = last[:min(len(last), len(batch))]
-	for ; count+4 <= len(last); count += 4 {
-		four, same := batch[count:count+4:count+4], last[count:count+4:count+4]
-		a, b, c, d := four[0], four[1], four[2], four[3]
-		if a != same[0] || b != same[1] || c != same[2] || d != same[3] {
+// sumWindowed does so as well with what of each progress is within reach.
+func sumWindowed(batch, last []*sim.Request, reach int64) (count int, context, near int64) {
+	last = last[:len(batch)]
+	for ; count < len(batch)-3; count += 4 {
+		a, b, c, d := batch[count], batch[count+1], batch[count+2], batch[count+3]
+		if a != last[count] || b != last[count+1] || c != last[count+2] || d != last[count+3] ||
+			!decodes(a) || !decodes(b) || !decodes(c) || !decodes(d) {
 			break
 		}
 		i, j, k, l := a.ProgressIndex, b.ProgressIndex, c.ProgressIndex, d.ProgressIndex
-		if (i-longest)|(j-longest)|(k-longest)|(l-longest) < 0 && !(decodes(a) && decodes(b) && decodes(c) && decodes(d)) {
-			break
+		four := i + j + (k + l)
+		context += four
+		if i|j|k|l > reach { // else all are near
+			four = min(i, reach) + min(j, reach) + (min(k, reach) + min(l, reach))
 		}
-		context += i + j + (k + l)
-		bits |= i | j | (k | l)
+		near += four
 	}
-	for ; count < len(last) && batch[count] == last[count] && decodes(batch[count]); count++ {
+	for ; count < len(batch) && batch[count] == last[count] && decodes(batch[count]); count++ {
 		context += batch[count].ProgressIndex
-		bits |= batch[count].ProgressIndex
+		near += min(batch[count].ProgressIndex, reach)
 	}
-	addRun(sums, batch[:count], context, bits)
-	return count
-}
-
-// addRun counts decodes whose progress adds up to context and has such bits.
-func addRun(sums *pinn.Sums, decodes []*sim.Request, context, bits int64) {
-	context += int64(len(decodes))
-	near := int64(0)
-	if window := sums.Window(); window > 0 {
-		near = context
-		if bits >= window { // else no context is as long
-			near -= beyond(window, decodes)
-		}
-	}
-	sums.AddDecodes(int64(len(decodes)), context, near)
+	return count, context, near + int64(count)
 }
 
 // decodes tells whether a request has its prompt behind it.
 func decodes(r *sim.Request) bool { return r.ProgressIndex >= int64(len(r.InputTokens)) }
 
-// beyond counts the keys of decodes outside of a window.
-func beyond(window int64, decodes []*sim.Request) int64 {
-	var keys int64
-	for _, r := range decodes {
-		keys += max(r.ProgressIndex+1-window, 0)
+// addPrefill counts a chunk of a prompt. BLIS sets ProgressIndex only after the first; before it, what
+// is not to be computed of a prompt is what its cache holds, if these are whole blocks and the step's
+// last request was not cut off where its tokens were spent.
+func (a *Adapter) addPrefill(sums *pinn.Sums, r *sim.Request, isLast bool) {
+	cached, chunk := r.ProgressIndex, int64(r.NumNewTokens)
+	if rest := int64(len(r.InputTokens)) - chunk; cached == 0 && rest > 0 && rest%a.blockSize == 0 &&
+		!(isLast && sums.PrefillTokens+chunk+sums.DecodeRequests == a.tokensPerStep) {
+		cached = rest
 	}
-	return keys
-}
-
-// cachedPrefix is what BLIS's cache holds of a newcomer's prompt: all that is not to be computed,
-// if these are whole blocks. BLIS sets ProgressIndex only after the step.
-func (a *Adapter) cachedPrefix(r *sim.Request) int64 {
-	rest := int64(len(r.InputTokens)) - int64(r.NumNewTokens)
-	if rest%a.blockSize != 0 {
-		return 0
-	}
-	return rest
-}
-
-// forgetLast takes back the cached prefix of the last newcomer of a step whose tokens are spent:
-// what it lacks was cut off.
-func (a *Adapter) forgetLast(sums *pinn.Sums, batch []*sim.Request) {
-	last := batch[len(batch)-1]
-	if last.ProgressIndex == 0 {
-		sums.RemovePrefill(a.cachedPrefix(last), int64(last.NumNewTokens))
-		sums.AddPrefill(0, int64(last.NumNewTokens))
-	}
+	sums.AddPrefill(cached, chunk)
 }
 
 // QueueingTime is all that happens to a request before its first token beside BLIS's own queue and

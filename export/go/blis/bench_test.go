@@ -12,20 +12,28 @@ import (
 const pairedSteps = 500
 
 // BenchmarkStepTime128 asks BLIS's formula and the adapter for a step of 128 requests and reports
-// the processor time of each; of shared prompts in steps of which every other has another request.
+// the processor time of each; of decodes within a window and beyond it, and of shared prompts in
+// steps of which every other has another request.
 func BenchmarkStepTime128(b *testing.B) {
 	for _, kind := range []struct {
 		name, model string
 		shared      bool
+		longer      int64 // tokens that decodes have made besides
 	}{
-		{"dense", "codellama/CodeLlama-34b-hf", false},
-		{"experts", "Qwen/Qwen3-30B-A3B", false},
-		{"window", "google/gemma-3-12b-it", false},
-		{"shared", "codellama/CodeLlama-34b-hf", true},
+		{"dense", "codellama/CodeLlama-34b-hf", false, 0},
+		{"experts", "Qwen/Qwen3-30B-A3B", false, 0},
+		{"window", "google/gemma-3-12b-it", false, 0},
+		{"beyond", "google/gemma-3-12b-it", false, 1000},
+		{"shared", "codellama/CodeLlama-34b-hf", true, 0},
 	} {
 		b.Run(kind.name, func(b *testing.B) {
 			models := [2]sim.LatencyModel{bundled(), adapted(b, goldenModel(b, kind.model))}
 			batch, others := benchBatch(), []*sim.Request{}
+			for _, r := range batch {
+				if decodes(r) {
+					r.ProgressIndex += kind.longer
+				}
+			}
 			if kind.shared {
 				others = sharedPrompts(models[1], batch)
 			}

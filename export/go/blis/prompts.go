@@ -17,7 +17,6 @@ type prompts struct {
 	known   map[*sim.Request]*reader
 	decodes []*sim.Request // of the last step in their order
 	readers []*reader      // the same
-	longest int64          // no decode's prompt was longer
 	gone    []*reader      // those that left since the last arrival
 	shared  int64          // blocks of readers beside each first one
 }
@@ -136,7 +135,6 @@ func (p *prompts) follow(rest []*sim.Request, at int, blockSize int64) {
 		p.leave(p.readers[at])
 	}
 	found.running = true
-	p.longest = max(p.longest, int64(len(r.InputTokens)))
 	for n := found.leaf; n != nil; n = n.parent {
 		if n.readers++; n.readers > 1 {
 			p.shared += int64(len(n.keys))

@@ -45,24 +45,17 @@ func (s *Sums) AddDecode(progress int64) {
 }
 
 // AddPrefill is [Sums.Add] of a request that works on its prompt.
-func (s *Sums) AddPrefill(progress, newTokens int64) { s.addPrefill(progress, newTokens, 1) }
-
-func (s *Sums) addPrefill(progress, newTokens, times int64) {
+func (s *Sums) AddPrefill(progress, newTokens int64) {
 	progress, newTokens = max(progress, 0), max(newTokens, 0)
-	s.PrefillRequests += times
-	s.PrefillTokens += times * newTokens
-	s.PrefillCached += times * progress
-	s.PrefillPairs += times * (newTokens*progress + pairs(newTokens))
+	s.PrefillRequests++
+	s.PrefillTokens += newTokens
+	s.PrefillCached += progress
+	s.PrefillPairs += newTokens*progress + pairs(newTokens)
 	if s.window > 0 {
-		s.WindowedPrefillCached += times * min(progress, s.window)
-		s.WindowedPrefillPairs += times * (windowedPairs(progress+newTokens, s.window) -
-			windowedPairs(progress, s.window))
+		s.WindowedPrefillCached += min(progress, s.window)
+		s.WindowedPrefillPairs += windowedPairs(progress+newTokens, s.window) -
+			windowedPairs(progress, s.window)
 	}
-}
-
-// RemovePrefill takes back an [Sums.AddPrefill].
-func (s *Sums) RemovePrefill(progress, newTokens int64) {
-	s.addPrefill(progress, newTokens, -1)
 }
 
 // Window is the attention window of the model that the sums are for, 0 for none.
