@@ -11,9 +11,9 @@ import hydra
 from hydra.utils import get_method
 from omegaconf import DictConfig
 
+from pinn.common.screen import shown
+from pinn.common.workers import stopping_at_once
 from pinn.errors import PinnError
-from pinn.evaluation.workers import stopping_at_once
-from pinn.specs.files.progress import shown
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")

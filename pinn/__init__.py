@@ -2,8 +2,8 @@
 
 Data flows one way through the sub-packages, and imports follow it:
 
-    specs <- physics <- kernels <- coefficients <- simulator <- data <- trust
-          <- training <- measure <- evaluation <- export <- planning <- research <- interface
+    common <- specs <- engines <- physics <- kernels <- coefficients <- simulator <- server
+          <- training <- planning <- interface <- laboratory
 
 What the commands do, in Python (imported when it is first used):
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
         export_onnx,
         export_specs,
         export_table,
+        predict_many,
     )
     from pinn.interface.python.plans import PlannedFleet, plan
     from pinn.interface.python.prediction import Prediction, predict
     from pinn.interface.python.simulation import Simulation, simulate
-    from pinn.interface.python.table import predict_many
 
 __version__ = "0.1.0"
 
@@ -66,7 +66,7 @@ _PLACES = {
     "export_table": "exports",
     "plan": "plans",
     "predict": "prediction",
-    "predict_many": "table",
+    "predict_many": "exports",
     "simulate": "simulation",
 }
 

@@ -22,7 +22,7 @@ class RefusedError(PinnError):
 
 
 class TooLargeError(PinnError):
-    """A size beyond a limit of ``pinn.specs.limits``."""
+    """A size beyond a limit of ``pinn.common.documents``."""
 
 
 def printable(text: object, most: int = NAME_CHARACTERS) -> str:

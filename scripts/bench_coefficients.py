@@ -17,13 +17,17 @@ import tempfile
 import time
 from pathlib import Path
 
-from pinn.coefficients.configuration_files import read_configurations
-from pinn.coefficients.configurations import KEYS, make_deployment, make_deployments
+from pinn.coefficients.configurations import (
+    KEYS,
+    make_deployment,
+    make_deployments,
+    read_configurations,
+)
 from pinn.coefficients.surrogate import Surrogate
+from pinn.common.files import find_checkpoint
 from pinn.errors import PinnError
 from pinn.interface.commands.coefficient_table import coefficient_table, write_table
-from pinn.specs.data_folder import find_checkpoint
-from pinn.specs.gpu_catalog import list_gpus
+from pinn.specs.gpu import list_gpus
 
 LIMIT_S = 2.0
 _ONE_BY_ONE = 100

@@ -26,11 +26,11 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
-from pinn.coefficients.checkpoint import load_checkpoint
-from pinn.export.onnx_graphs import export_onnx
+from pinn.coefficients.trained_network import load_checkpoint
+from pinn.common.files import find_checkpoint
+from pinn.interface.exports.onnx_graphs import export_onnx
 from pinn.physics.descriptors import DESCRIPTORS, RATES
 from pinn.physics.step import STEP_FEATURES
-from pinn.specs.data_folder import find_checkpoint
 
 GO = Path(__file__).resolve().parents[1] / "export" / "go" / "blis"
 BATCHES = 128

@@ -82,7 +82,7 @@ def _value(value: dict) -> int | float | str | bool | None:
 
 def walk_with_pinn(path: Path, workers: int) -> int:
     """Parse into raw tables, which are dropped; the number of lines."""
-    from pinn.data.traces.readers.vllm import parse_file
+    from pinn.server.readers.vllm import parse_file
 
     return sum(chunk.counts.read["lines"] for chunk in parse_file(path, workers))
 
@@ -95,7 +95,7 @@ def run_job(name: str, path: Path) -> None:
     """Run one job in this process; print its wall seconds and all CPU seconds, imports too."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-JOBS[name] :])
     if name != "json":
-        import pinn.data.traces.readers.vllm  # noqa: F401
+        import pinn.server.readers.vllm  # noqa: F401
     begin = time.perf_counter()
     if name == "json":
         walk_with_json(path)

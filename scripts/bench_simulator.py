@@ -21,6 +21,7 @@ from statistics import median
 
 import numpy as np
 
+from pinn.engines.deployment import Deployment
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.linear_latency import LinearLatency
@@ -28,8 +29,7 @@ from pinn.simulator.many import Job, simulate_many
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.synthetic import shared_prefix
 from pinn.specs.catalog import load_model
-from pinn.specs.deployment import Deployment
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 
 MODEL = "meta-llama/Llama-2-7b-hf"

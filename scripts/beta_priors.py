@@ -21,13 +21,12 @@ import pandas as pd
 import torch
 
 from pinn.kernels.surrogates import KernelSurrogates
+from pinn.physics.batch_sums import sample_batches
 from pinn.physics.costs import step_costs
 from pinn.physics.step import STEP_FEATURES, step_features
-from pinn.specs.gpu_catalog import load_gpu
-from pinn.training.teacher.batches import sample_batches
-from pinn.training.teacher.catalog_deployments import catalog_deployments
-from pinn.training.teacher.synthetic import synthetic_deployments
-from pinn.training.teacher.teacher import projected_parts
+from pinn.specs.gpu import load_gpu
+from pinn.training.synthetic import catalog_deployments, synthetic_deployments
+from pinn.training.teacher import projected_parts
 
 SEED = 2_000_003
 GPUS = ("H100-SXM", "H200-SXM", "B200-SXM", "A100-SXM-80GB", "L40S")

@@ -16,9 +16,9 @@ import sys
 from statistics import median
 from typing import Any
 
-from pinn.measure.program import command
-from pinn.measure.program.engine import VllmEngine
-from pinn.measure.program.table import Step
+from pinn.server.program import command
+from pinn.server.program.engine import VllmEngine
+from pinn.server.program.table import Step
 
 
 class CheckedEngine(VllmEngine):

@@ -16,22 +16,20 @@ from pathlib import Path
 
 import numpy as np
 
+from pinn.common.files import find_checkpoint
+from pinn.common.workers import Workers
 from pinn.errors import PinnError
-from pinn.evaluation.workers import Workers
-from pinn.planning.brief import Brief
-from pinn.planning.candidates import Candidate, Wanted, find_candidates, grid_configurations
-from pinn.planning.capacity import guessed_rates_per_s
-from pinn.planning.limits import parse_limits
+from pinn.planning.candidates import Brief, Candidate, Wanted, find_candidates, grid_configurations
 from pinn.planning.make import make_plan
-from pinn.planning.plan import Ask, Plan
-from pinn.planning.search import WIDTH
+from pinn.planning.plan import Ask, Plan, parse_limits
+from pinn.planning.scout import guessed_rates_per_s
+from pinn.planning.sizing import WIDTH
 from pinn.planning.trial import Trials
 from pinn.simulator.engine_spec import ROUTINGS, EngineSpec
 from pinn.simulator.workloads.arrivals import Stage
+from pinn.simulator.workloads.load import at_rate
 from pinn.simulator.workloads.load_flags import Load, LoadFlags
-from pinn.simulator.workloads.rate import at_rate
 from pinn.simulator.workloads.synthetic import open_loop, shared_prefix
-from pinn.specs.data_folder import find_checkpoint
 
 #: Rates of the ladder are whole powers of this; far from the crossing, every so many-th of them.
 RUNG, FAR = 1.002, 48

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from pinn.specs.engine_defaults import release
+from pinn.engines.recipe import release
 
 #: Columns that say how and on what a kernel was timed, not which.
 NOT_SIZES = {"framework", "version", "device", "op_name", "kernel_source", "latency", "power"}

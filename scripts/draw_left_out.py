@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from pinn.data.silicon import read_silicon
-from pinn.export.plot_style import png
-from pinn.research.report.agreement import agreement_figure
+from pinn.common.plots import png
+from pinn.laboratory.report.figures import agreement_figure
+from pinn.training.data.silicon import read_silicon
 
 ROOT = Path(__file__).resolve().parents[1]
 PREDICTIONS = ROOT / "checkpoints" / "left_out" / "predictions.csv"

@@ -1,4 +1,4 @@
-"""Fit the constants of ``pinn/physics/sampling.py`` to the sampler that was timed.
+"""Fit the constants of ``pinn/physics/costs.py`` to the sampler that was timed.
 
     python scripts/fit_sampler.py
 
@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import nnls
 
-from pinn.physics import sampling
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.physics import costs as sampling
+from pinn.specs.gpu import load_gpu
 
 TIMED = Path(__file__).parents[1] / "data/kernels/sampler_h100_sxm.csv"
 GPU = "H100-SXM"

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 
-from pinn.data.deployments import observed_deployments
-from pinn.data.silicon import read_silicon
 from pinn.kernels.exclusion import Exclusion
+from pinn.training.data.deployments import observed_deployments
+from pinn.training.data.silicon import read_silicon
 from pinn.training.kernel_learner import KernelSettings, fitted_surrogates
 
 

@@ -21,20 +21,19 @@ import pandas as pd
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
-from pinn.data.measured_runs import MeasuredRun
 from pinn.errors import PinnError
-from pinn.evaluation.configured import read_measured
-from pinn.evaluation.metrics import error_summary
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.surrogates import KernelSurrogates
+from pinn.laboratory.methods import read_measured
+from pinn.laboratory.metrics import error_summary
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job, map_runs
 from pinn.specs.model import ModelSpec
-from pinn.training.folds import fold_of, without_model
-from pinn.training.run_learner import learn_from_runs
+from pinn.training.data.measured_runs import MeasuredRun
+from pinn.training.kernel_learner import fold_of, learn_from_runs, without_model
 from pinn.training.run_scalars import RunFit, RunFitSettings
 from pinn.training.serving_rows import ServingRows
-from pinn.training.teacher.teacher import Teacher
+from pinn.training.teacher import Teacher
 
 CONF = Path(__file__).parents[1] / "conf"
 KERNELS = Path(__file__).parents[1] / "checkpoints" / "kernels"

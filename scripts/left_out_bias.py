@@ -12,8 +12,8 @@ import sys
 
 import pandas as pd
 
-from pinn.data.silicon import read_silicon
-from pinn.specs.data_folder import find_checkpoint
+from pinn.common.files import find_checkpoint
+from pinn.training.data.silicon import read_silicon
 
 CELL = ["model", "gpu", "precision", "engine_version"]
 LEAST_ROWS, FAR_PERCENT = 10, 10.0

@@ -18,9 +18,9 @@ import csv
 import re
 from pathlib import Path
 
-from pinn.specs.data_folder import data_folder
-from pinn.specs.documents import read_json
-from pinn.specs.engine_defaults import release
+from pinn.common.documents import read_json
+from pinn.common.files import data_folder
+from pinn.engines.recipe import release
 from pinn.specs.model_names import catalog_files
 
 FIELDS = ("engine", "part", "model_type", "architecture", "absent", "since")

@@ -14,13 +14,12 @@ from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 
+from pinn.coefficients.intervals import calibration_path, write_calibration
+from pinn.common.files import conf_file, file_sha256
 from pinn.errors import PinnError
-from pinn.evaluation.configured import make_repeatable, read_measured
-from pinn.evaluation.folds import fold_networks
-from pinn.evaluation.intervals import calibrate_folds
-from pinn.specs.data_folder import conf_file
-from pinn.specs.files.read_report import file_sha256
-from pinn.trust.calibration import calibration_path, write_calibration
+from pinn.laboratory.folds import fold_networks
+from pinn.laboratory.intervals import calibrate_folds
+from pinn.laboratory.methods import make_repeatable, read_measured
 
 
 def main(overrides: list[str]) -> None:

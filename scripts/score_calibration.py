@@ -24,12 +24,12 @@ from pathlib import Path
 import pandas as pd
 
 from pinn.coefficients.surrogate import Surrogate
-from pinn.evaluation.calibration_scores import deployments, serving_runs, steps
-from pinn.specs.data_folder import find_checkpoint
-from pinn.specs.deployment import Deployment
-from pinn.specs.files.read_report import file_sha256
-from pinn.training.calibration.checkpoint_prior import checkpoint_prior
-from pinn.training.calibration.prior import Prior
+from pinn.common.files import file_sha256, find_checkpoint
+from pinn.engines.deployment import Deployment
+from pinn.laboratory import calibration_deployments as deployments
+from pinn.laboratory import calibration_serving_runs as serving_runs
+from pinn.laboratory import calibration_steps as steps
+from pinn.server.calibration.prior import Prior, checkpoint_prior
 
 # The files are written by what tests them.
 TESTS = Path(__file__).resolve().parents[1] / "tests"

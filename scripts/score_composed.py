@@ -14,17 +14,17 @@ from pathlib import Path
 
 import numpy as np
 
-from pinn.coefficients.checkpoint import load_checkpoint
 from pinn.coefficients.surrogate import predict_coefficients
-from pinn.data.measured_deployments import measured_deployment
-from pinn.evaluation.engines import engine_rows
-from pinn.evaluation.metrics import error_summary
+from pinn.coefficients.trained_network import load_checkpoint
+from pinn.common.files import find_checkpoint
 from pinn.kernels.surrogates import KernelSurrogates
+from pinn.laboratory.engines import engine_rows
+from pinn.laboratory.metrics import error_summary
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job, map_runs
-from pinn.specs.data_folder import find_checkpoint
-from pinn.training.teacher.breakdown import saved_scalars
-from pinn.training.teacher.teacher import Teacher
+from pinn.training.breakdown import saved_scalars
+from pinn.training.data.deployments import measured_deployment
+from pinn.training.teacher import Teacher
 
 
 def main(wanted: str, kernels: Path) -> None:

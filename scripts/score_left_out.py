@@ -13,13 +13,13 @@ import numpy as np
 import pandas as pd
 
 from pinn.coefficients.surrogate import predict_coefficients
-from pinn.data.measured_deployments import measured_deployment
-from pinn.data.silicon import read_silicon
-from pinn.evaluation.engines import networks
+from pinn.common.files import find_checkpoint
+from pinn.common.tables import write_frame
+from pinn.laboratory.engines import networks
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job, map_runs
-from pinn.specs.data_folder import find_checkpoint
-from pinn.specs.files.csv_cells import write_frame
+from pinn.training.data.deployments import measured_deployment
+from pinn.training.data.silicon import read_silicon
 
 _METRICS = ("tpot", "ttft")
 

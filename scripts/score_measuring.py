@@ -19,27 +19,26 @@ import numpy as np
 import pandas as pd
 
 from pinn.coefficients.configurations import canonical, make_deployment
-from pinn.data.traces.measured_steps import STEPS_FILE, read_measured_steps
+from pinn.coefficients.intervals import NORMAL_QUANTILE
+from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.measure.design import (
+from pinn.physics.step import STEP_FEATURES
+from pinn.server.calibration.calibrate import all_features
+from pinn.server.calibration.measured_steps import fit_steps, measured_features
+from pinn.server.calibration.posterior import relative_spread
+from pinn.server.calibration.prior import Prior, Start
+from pinn.server.measuring import (
     AskedLoad,
+    SimulatedEngine,
     all_batches,
     deployment_limits,
     design,
     load_features,
 )
-from pinn.measure.program.batches import Limits, Wanted, own_order, short_list
-from pinn.measure.program.session import Session, measure_all
-from pinn.measure.program.table import Table
-from pinn.measure.simulated import SimulatedEngine
-from pinn.physics.step import STEP_FEATURES
-from pinn.specs.deployment import Deployment
-from pinn.training.calibration.calibrate import all_features
-from pinn.training.calibration.measured_steps import fit_steps, measured_features
-from pinn.training.calibration.posterior import relative_spread
-from pinn.training.calibration.prior import Prior
-from pinn.training.calibration.start import Start
-from pinn.trust.conformal import NORMAL_QUANTILE
+from pinn.server.program.batches import Limits, Wanted, own_order, short_list
+from pinn.server.program.session import Session, measure_all
+from pinn.server.program.table import Table
+from pinn.server.traces.measured_steps import STEPS_FILE, read_measured_steps
 
 MINUTES = (3, 5, 10)
 ARMS = ("design", "grid", "random")

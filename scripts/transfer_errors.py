@@ -22,29 +22,28 @@ import numpy as np
 import pandas as pd
 import torch
 
-from pinn.coefficients.checkpoint import load_checkpoint
+from pinn.coefficients.trained_network import load_checkpoint
+from pinn.engines.deployment import Deployment
 from pinn.kernels.composition import compose_many
 from pinn.kernels.exclusion import Exclusion
+from pinn.physics.batch_sums import sample_batches
 from pinn.physics.costs import step_costs
 from pinn.physics.descriptors import embed
 from pinn.physics.step import step_features
-from pinn.specs.deployment import Deployment
-from pinn.specs.gpu import GpuSpec
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.gpu import GpuSpec, load_gpu
 from pinn.specs.model import ModelSpec
 from pinn.specs.serving import ServingSpec
+from pinn.training.breakdown import saved_scalars
 from pinn.training.kernel_learner import KernelSettings, fitted_surrogates
-from pinn.training.teacher.batches import sample_batches
-from pinn.training.teacher.breakdown import saved_scalars
-from pinn.training.teacher.catalog_deployments import catalog_models
-from pinn.training.teacher.synthetic import (
+from pinn.training.synthetic import (
     TAUGHT_RELEASE,
     WEIGHTS_SHARE,
+    catalog_models,
     started,
     synthetic_deployments,
     weight_bytes,
 )
-from pinn.training.teacher.teacher import projected_parts
+from pinn.training.teacher import projected_parts
 
 #: Deployments and batches of training are drawn with small seeds.
 SEED = 1_000_003

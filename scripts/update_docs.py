@@ -26,19 +26,18 @@ import draw_left_out
 import pandas as pd
 from typer.testing import CliRunner
 
-from pinn.data.measured_runs import WHOLE_RUN
-from pinn.data.peers.aiconfigurator import released_predictions
-from pinn.data.silicon import read_silicon
-from pinn.evaluation.left_out_runs import LEFT_OUT, NETWORK
-from pinn.evaluation.panel import group_scores
-from pinn.interface.commands.evaluate_panel import panel_table
+from pinn.coefficients.intervals import read_calibration
 from pinn.interface.commands.main import app
+from pinn.laboratory.aiconfigurator import released_predictions
+from pinn.laboratory.calibration_study import LINE, budget_table
+from pinn.laboratory.commands.evaluate_panel import panel_table
+from pinn.laboratory.panel import group_scores
+from pinn.laboratory.serving_runs import LEFT_OUT, NETWORK
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
-from pinn.research.calibration.study import LINE, budget_table
-from pinn.training.calibration.intervals import TEST
-from pinn.training.calibration.selection import SELECTIONS
-from pinn.trust.calibration import read_calibration
+from pinn.server.calibration.calibrate import SELECTIONS, TEST
+from pinn.training.data.measured_runs import WHOLE_RUN
+from pinn.training.data.silicon import read_silicon
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))

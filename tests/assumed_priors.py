@@ -5,7 +5,7 @@ import numpy as np
 from pinn.coefficients.coefficients import Coefficients
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
-from pinn.training.calibration.prior import NAMES, Prior, assumed_prior
+from pinn.server.calibration.prior import NAMES, Prior, assumed_prior
 
 
 def beta_prior(beta: np.ndarray) -> Prior:

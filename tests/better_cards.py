@@ -9,17 +9,16 @@ from functools import cache
 
 import numpy as np
 
+from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.physics.uniform_batches import UniformBatches, alike
+from pinn.physics.batch_sums import UniformBatches, alike
 from pinn.specs.batch import parse_batch
 from pinn.specs.catalog import load_model
-from pinn.specs.deployment import Deployment
-from pinn.specs.gpu import GpuSpec
-from pinn.specs.gpu_catalog import list_gpus, load_gpu
+from pinn.specs.gpu import GpuSpec, list_gpus, load_gpu
 from pinn.specs.model import ModelSpec
-from pinn.specs.precision_override import with_precision
+from pinn.specs.model_variants import with_precision
 from pinn.specs.serving import ServingSpec
-from pinn.training.teacher.synthetic import weight_bytes
+from pinn.training.synthetic import weight_bytes
 
 #: Dense, mixtures, latent attention, windows; 16, 8 and 4 bits.
 MODELS: tuple[tuple[str, str], ...] = (

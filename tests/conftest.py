@@ -9,9 +9,12 @@ _ROOT = Path(__file__).parents[1]
 _SHAPED = [
     ".".join(path.relative_to(_ROOT).with_suffix("").parts)
     for path in sorted(_ROOT.glob("pinn/*/**/*.py"))
-    if "from jaxtyping import" in (text := path.read_text()) and "pinn.simulator.jit" not in text
+    if "from jaxtyping import" in (text := path.read_text()) and "pinn.simulator.arrays" not in text
 ]
-_WHOLE = [f"pinn.{part}" for part in ("physics", "coefficients", "training", "export")]
+_WHOLE = [
+    f"pinn.{part}"
+    for part in ("physics", "coefficients", "server.calibration", "training", "interface.exports")
+]
 install_import_hook([*_WHOLE, *_SHAPED], "typechecker.check")
 
 from dataclasses import replace  # noqa: E402
@@ -21,16 +24,19 @@ import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
-from pinn.coefficients.checkpoint import Checkpoint, save_checkpoint  # noqa: E402
 from pinn.coefficients.coefficient_network import CoefficientNetwork, NetworkSettings  # noqa: E402
-from pinn.coefficients.scaling import fit_scale  # noqa: E402
 from pinn.coefficients.surrogate import Surrogate  # noqa: E402
+from pinn.coefficients.trained_network import (  # noqa: E402
+    Checkpoint,
+    fit_scale,
+    save_checkpoint,
+)
+from pinn.engines.deployment import Deployment  # noqa: E402
 from pinn.kernels.surrogates import OPERATORS, KernelSurrogates  # noqa: E402
 from pinn.kernels.tables.tables import read_kernel_tables  # noqa: E402
 from pinn.physics.descriptors import embed  # noqa: E402
 from pinn.specs.catalog import load_model  # noqa: E402
-from pinn.specs.deployment import Deployment  # noqa: E402
-from pinn.specs.gpu_catalog import load_gpu  # noqa: E402
+from pinn.specs.gpu import load_gpu  # noqa: E402
 from pinn.specs.serving import ServingSpec  # noqa: E402
 
 #: Doctests are for the program; several files of this name would also shadow each other.

@@ -1,10 +1,10 @@
-"""A row of measured deployments, as ``pinn.data.table`` keeps it."""
+"""A row of measured deployments, as ``pinn.training.data.table`` keeps it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pinn.data.launch_facts import OTHER_FLAGS, SERVING_FLAGS
+from pinn.training.data.launch_facts import OTHER_FLAGS, SERVING_FLAGS
 
 
 def observation_row(**changes: Any) -> dict[str, Any]:

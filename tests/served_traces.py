@@ -8,8 +8,8 @@ from pathlib import Path
 from synthetic_engine import Arrival, EngineLimits, run_engine
 from trace_writer import WriterOptions, write_traces
 
-from pinn.data.traces.ingestion import ingest_vllm
-from pinn.data.traces.trace_run import Target
+from pinn.server.traces.ingestion import ingest_vllm
+from pinn.server.traces.trace_run import Target
 from pinn.specs.serving import ServingSpec
 
 

@@ -9,22 +9,23 @@ import torch
 from hypothesis import strategies as st
 
 from pinn.coefficients.coefficient_network import CoefficientNetwork, NetworkSettings
-from pinn.coefficients.scaling import MIN_SCALE, EmbeddingScale
+from pinn.coefficients.trained_network import MIN_SCALE, EmbeddingScale
+from pinn.engines.deployment import Deployment
 from pinn.physics.descriptors import DESCRIPTORS, RATES
 from pinn.specs.batch import Batch
-from pinn.specs.deployment import Deployment
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import (
+    GREEDY,
     AttentionSpec,
     DenseFfnSpec,
     LatentAttentionSpec,
     LayerGroup,
     ModelSpec,
     MoeFfnSpec,
+    Sampling,
     WeightPrecisions,
 )
 from pinn.specs.precision import PRECISIONS
-from pinn.specs.sampling import GREEDY, Sampling
 from pinn.specs.serving import ServingSpec
 
 FORMATS = st.sampled_from([p for name, p in PRECISIONS.items() if name != "fp32"])

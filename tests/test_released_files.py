@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pinn.coefficients.checkpoint import load_checkpoint
-from pinn.coefficients.coefficient_set import read_coefficient_set
+from pinn.coefficients.coefficients import read_coefficient_set
 from pinn.coefficients.configurations import make_deployment
+from pinn.coefficients.intervals import calibration_path, read_calibration
 from pinn.coefficients.surrogate import Surrogate
+from pinn.coefficients.trained_network import load_checkpoint
 from pinn.errors import PinnError
 from pinn.kernels import stored
-from pinn.trust.calibration import calibration_path, read_calibration
 
 RELEASED = Path(__file__).parent / "released"
 

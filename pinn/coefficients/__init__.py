@@ -1,1 +1,1 @@
-"""From a checkpoint or a file to alpha and beta, and to step times."""
+"""From a checkpoint or a file to alpha and beta, to step times and their intervals."""

@@ -1,4 +1,4 @@
-"""The tiny network: embedding -> named, non-negative alpha and beta."""
+"""The tiny network as it is trained, and its loss."""
 
 from __future__ import annotations
 
@@ -8,13 +8,59 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import huber_loss
 
-from pinn.coefficients.elasticity import elasticity_bounds
-from pinn.coefficients.scaling import EmbeddingScale
-from pinn.coefficients.trained_network import NetworkSettings, TrainedNetwork
+from pinn.coefficients.trained_network import EmbeddingScale, NetworkSettings, TrainedNetwork
 from pinn.physics.descriptors import DESCRIPTORS, RATES
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
+
+# How far each coefficient may bend with each datasheet rate without losing monotonicity.
+#
+# A feature that shrinks as 1 / bandwidth may have a beta that grows with bandwidth, at most in
+# proportion: efficiency falls on a faster memory, but the time does not rise. Any other beta may
+# only shrink; those of arithmetic too, since each number format has a peak of its own and the
+# ``peak_compute`` that the network sees is that of bf16 alone. The elasticity d log(beta) / d
+# log(rate) is kept within these bounds by construction.
+
+#: Which rate a feature's resource is proportional to; the others have none of their own.
+_OWN_RATE = {"bandwidth": "memory_bandwidth", "link": "link_bandwidth"}
+
+#: Steepest fall of a coefficient with a rate. An assumption: physics gives none, this keeps
+#: extrapolation tame.
+_STEEPEST = -0.5
+
+
+def elasticity_bounds() -> tuple[Float[Tensor, "beta rates"], Float[Tensor, "beta rates"]]:
+    """Lower and upper bounds of each beta with each rate."""
+    lower = torch.full((len(STEP_FEATURES), len(RATES)), _STEEPEST, dtype=torch.float64)
+    upper = torch.zeros_like(lower)
+    for row, feature in enumerate(STEP_FEATURES.values()):
+        own = _OWN_RATE.get(feature.resource)
+        if own is not None:
+            upper[row, RATES.index(own)] = 1.0
+    return lower, upper
+
+
+# The loss: Huber of the log ratio, so that an error counts the same in either direction.
+
+
+def log_huber(
+    predicted: Float[Tensor, "*rows"],
+    measured: Float[Tensor, "*rows"],
+    weight: Float[Tensor, "..."],
+    delta: float,
+) -> Float[Tensor, ""]:
+    """Weighted mean of Huber(log predicted - log measured) / delta: absolute error beyond delta.
+
+    Read as a likelihood, its noise has a standard deviation of sqrt(delta).
+    """
+    error = torch.log(predicted) - torch.log(measured)
+    each = huber_loss(error, torch.zeros_like(error), reduction="none", delta=delta) / delta
+    return (each * weight).sum() / weight.sum()
+
+
+# The tiny network: embedding -> named, non-negative alpha and beta.
 
 
 class CoefficientNetwork(nn.Module):

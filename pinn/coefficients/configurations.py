@@ -1,26 +1,36 @@
-"""Configurations by name and flag, one or many, as deployments."""
+"""Configurations by name and flag: one, a list, a grid, a pool of servers."""
 
 from __future__ import annotations
 
 import itertools
 import math
+import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
+from pinn.common.documents import (
+    MOST_CONFIGURATIONS,
+    CsvTable,
+    check_size,
+    read_json,
+    read_yaml,
+    written,
+)
+from pinn.engines.deployment import Deployment
+from pinn.engines.recipe import unread_notice
+from pinn.engines.refused_formats import beyond_a_machine
 from pinn.errors import PinnError
 from pinn.specs.catalog import load_model
-from pinn.specs.deployment import Deployment
-from pinn.specs.engine_defaults import unread_notice
 from pinn.specs.flags import FORCE, flags_of
-from pinn.specs.gpu import GpuSpec
-from pinn.specs.gpu_catalog import load_gpu
-from pinn.specs.limits import MOST_CONFIGURATIONS, check_size, written
+from pinn.specs.gpu import GpuSpec, load_gpu
 from pinn.specs.model import ModelSpec
-from pinn.specs.precision_override import with_precision
-from pinn.specs.refusals.parallel import beyond_a_machine
+from pinn.specs.model_variants import with_precision
 from pinn.specs.serving import ServingSpec
+
+# Configurations by name and flag, one or many, as deployments.
 
 #: A configuration as the user writes it: flag -> value, text or not.
 Configuration = Mapping[str, Any]
@@ -239,3 +249,124 @@ def make_deployments(
         why = f", first reason: {reasons[0]}" if reasons else ""
         raise PinnError(f"no configuration is left of {len(reasons)}{why}: give at least one")
     return kept, deployments, reasons
+
+
+# Lists and grids of configurations in CSV, YAML or JSON files.
+
+SUFFIXES = (".csv", ".yaml", ".yml", ".json")
+
+
+def read_configurations(path: Path) -> list[dict[str, Any]]:
+    """Read a file of configurations.
+
+    A CSV file has one column per key and one row per configuration. A YAML or JSON file holds a
+    list of them, or a grid: lists per key, whose every combination is meant.
+
+    Raises:
+        PinnError: If the file is missing, malformed or empty, or has an unknown key or a value of
+            the wrong type; names the file and the row.
+    """
+    if path.suffix.lower() not in SUFFIXES:
+        raise PinnError(f"{path}: cannot tell its format: name it {', '.join(SUFFIXES)}")
+    found = _from_csv(path) if path.suffix.lower() == ".csv" else _from_tree(path)
+    if not found:
+        raise PinnError(f"{path} holds no configurations: add at least one row")
+    return found
+
+
+def _from_csv(path: Path) -> list[dict[str, Any]]:
+    table = CsvTable(path)
+    found: list[dict[str, Any]] = []
+    for line, values in table.rows():
+        check_configurations(len(found) + 1, f"{path}: ")
+        where = f"{path}, line {line}: "
+        found.append(canonical(dict(zip(table.names, values, strict=True)), where))
+    return found
+
+
+def _from_tree(path: Path) -> list[dict[str, Any]]:
+    where = f"{path}: "
+    tree = read_json(path) if path.suffix.lower() == ".json" else read_yaml(path)
+    if isinstance(tree, dict):
+        return expand_grid(_named(tree, where), where)
+    if tree is not None and not isinstance(tree, list):
+        raise PinnError(f"{where}expected a list of configurations or a grid, got {tree!r:.60}")
+    check_configurations(len(tree or ()), where)
+    found: list[dict[str, Any]] = []
+    for number, entry in enumerate(tree or (), 1):
+        if not isinstance(entry, dict):
+            raise PinnError(f"{where}entry {number} must map keys to values, got {entry!r:.60}")
+        about = f"{path}, entry {number}: "
+        found.append(canonical(_named(entry, about), about))
+    return found
+
+
+def _named(tree: dict[Any, Any], where: str) -> dict[str, Any]:
+    """The mapping, if all its keys are text; YAML allows others."""
+    other = [key for key in tree if not isinstance(key, str)]
+    if other:
+        raise PinnError(f"{where}a key must be text, such as gpu, got {other[0]!r:.60}")
+    return tree
+
+
+# A pool of servers as it is written: ``2x tp=4 ep``.
+
+_WORKERS = re.compile(r"(\d+)x")
+_POOL_FLAGS = {flag.name: flag for flag in flags_of(ServingSpec)}
+_SHORTS = {short.lstrip("-"): flag.name for flag in _POOL_FLAGS.values() for short in flag.shorts}
+_LAYOUT = "write the number of servers and flags of each, such as '2x tp=4 ep'"
+
+
+def parse_pool(text: str, option: str) -> tuple[int, dict[str, Any]]:
+    """Read a pool.
+
+    Args:
+        text: The number of servers with an x, 1 where it is left out, and what each of them has:
+            flags as ``name=value``, or ``name`` for a switch, in short (``tp``) or in full, and
+            ``gpu`` and ``precision``.
+        option: What errors name, such as ``--prefill``.
+
+    Returns:
+        Servers, and flags as :func:`pinn.coefficients.configurations.canonical` gives them.
+
+    Raises:
+        PinnError: If it cannot be read, names no server, or has an unknown flag or value.
+
+    >>> parse_pool("2x tp=4 ep", "--prefill")
+    (2, {'tensor_parallel_size': 4, 'enable_expert_parallel': True})
+    """
+    words = text.split()
+    found = _WORKERS.fullmatch(words[0]) if words else None
+    workers = int(found[1]) if found else 1
+    if not words or workers == 0:
+        raise PinnError(f"{option} {text!r} has no servers: {_LAYOUT}")
+    flags: dict[str, Any] = {}
+    for word in words[1:] if found else words:
+        name, equals, value = word.partition("=")
+        name = _SHORTS.get(name, name)
+        switch = (
+            name.replace("-", "_") in _POOL_FLAGS
+            and _POOL_FLAGS[name.replace("-", "_")].kind == "bool"
+        )
+        if not name or (equals and not value) or not (equals or switch):
+            raise PinnError(f"{option} {text!r}: cannot read {word!r}: {_LAYOUT}")
+        if name == "model":
+            raise PinnError(f"{option} {text!r}: both pools serve the model of --model")
+        if name in flags:
+            raise PinnError(f"{option} {text!r}: {word!r} is given twice: leave one out")
+        flags[name] = value if equals else True
+    return workers, canonical(flags, f"{option}: ")
+
+
+def pool_text(workers: int, flags: dict[str, Any]) -> str:
+    """The shortest text that :func:`parse_pool` reads so.
+
+    >>> pool_text(2, {"tensor_parallel_size": 4, "enable_expert_parallel": True})
+    '2x tp=4 ep'
+    """
+    shorts = {name: short for short, name in _SHORTS.items()}
+    words = [f"{workers}x"]
+    for name, value in flags.items():
+        known = shorts.get(name, name)
+        words.append(known if value is True else f"{known}={value}")
+    return " ".join(words)

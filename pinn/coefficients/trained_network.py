@@ -1,20 +1,72 @@
-"""A trained network in plain numpy: all that predicts uses this form, so none of it needs torch."""
+"""A trained network in plain numpy, and its file."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Shaped
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
-from pinn.coefficients.scaling import EmbeddingScale
-from pinn.errors import PinnError
+from pinn.common.documents import (
+    MOST_CHECKPOINT_BYTES,
+    MOST_DEPTH,
+    MOST_HIDDEN,
+    check_size,
+    is_finite,
+    parse_json,
+    written,
+)
+from pinn.common.files import write_whole
+from pinn.errors import PinnError, printable
 from pinn.physics.descriptors import DESCRIPTORS, RATES
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
-from pinn.specs.limits import MOST_DEPTH, MOST_HIDDEN, check_size, is_finite, written
+
+# Standardization of descriptors, fitted once and carried inside the network's buffers.
+
+#: A descriptor that hardly varies in training gets this scale, so that it can neither blow up nor
+#: be ignored when a new deployment differs in it. An assumption; descriptors are logarithms to base
+#: 2 or shares.
+MIN_SCALE = 0.25
+
+
+@dataclass(frozen=True)
+class EmbeddingScale:
+    """Mean, scale and range of the training embedding.
+
+    Attributes:
+        mean: Of each free descriptor.
+        scale: Standard deviation of each, at least ``MIN_SCALE``.
+        low: Smallest standardized value seen.
+        high: Largest standardized value seen.
+        rate_low: Smallest log rate seen.
+        rate_high: Largest log rate seen.
+    """
+
+    mean: Float[np.ndarray, " descriptors"]
+    scale: Float[np.ndarray, " descriptors"]
+    low: Float[np.ndarray, " descriptors"]
+    high: Float[np.ndarray, " descriptors"]
+    rate_low: Float[np.ndarray, " rates"]
+    rate_high: Float[np.ndarray, " rates"]
+
+
+def fit_scale(
+    free: Float[np.ndarray, "n descriptors"], rates: Float[np.ndarray, "n rates"]
+) -> EmbeddingScale:
+    """Fit the scale on the embedding of the training deployments."""
+    mean, scale = free.mean(0), np.maximum(free.std(0), MIN_SCALE)
+    standard = (free - mean) / scale
+    return EmbeddingScale(mean, scale, standard.min(0), standard.max(0), rates.min(0), rates.max(0))
+
+
+# A trained network in plain numpy: all that predicts uses this form, so none of it needs torch.
 
 Array = np.ndarray
 #: Largest bound of a |log| correction: a factor of 5e21 either way.
@@ -241,3 +293,118 @@ def _logit(share: Array) -> Array:
     """Inverse sigmoid of a share kept off 0 and 1, as in training."""
     share = np.clip(share, 0.1, 0.9)
     return np.log(share) - np.log1p(-share)
+
+
+# The network on disk: a safetensors file whose header says what it is. No code is loaded.
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A trained network with what is needed to trust it.
+
+    Attributes:
+        network: Ready to predict; ``CoefficientNetwork.from_trained`` makes the one to train.
+        metadata: Free-form facts as JSON values: sources with hashes, metrics, date, command.
+        anchors: Embedding (descriptors, then rates) of the measured deployments it learned from.
+        anchor_names: What they are called in print-outs.
+    """
+
+    network: TrainedNetwork
+    metadata: dict[str, Any] = field(default_factory=dict)
+    anchors: Float[np.ndarray, "anchors embedding"] = field(
+        default_factory=lambda: np.zeros((0, len(DESCRIPTORS) + len(RATES)))
+    )
+    anchor_names: tuple[str, ...] = ()
+
+
+def registry() -> dict[str, list[str]]:
+    """Everything whose order a checkpoint depends on."""
+    return {
+        "step_features": [f"{f.name} [{f.unit}]" for f in STEP_FEATURES.values()],
+        "request_features": [f"{f.name} [{f.unit}]" for f in REQUEST_FEATURES.values()],
+        "descriptors": list(DESCRIPTORS),
+        "rates": list(RATES),
+    }
+
+
+def save_checkpoint(checkpoint: Checkpoint, path: str | Path) -> None:
+    """Write a checkpoint; the file appears whole or not at all."""
+    header = {
+        "format_version": FORMAT_VERSION,
+        "settings": asdict(checkpoint.network.settings),
+        "registry": registry(),
+        "anchor_names": list(checkpoint.anchor_names),
+        "metadata": checkpoint.metadata,
+    }
+    arrays = checkpoint.network.arrays() | {"anchors": checkpoint.anchors}
+    tensors = {k: np.ascontiguousarray(v, np.float64) for k, v in arrays.items()}
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, save(tensors, metadata={"pinn": json.dumps(header)}))
+
+
+def load_checkpoint(path: str | Path) -> Checkpoint:
+    """Read a checkpoint.
+
+    Raises:
+        PinnError: If the file is missing, truncated or not a checkpoint, or was made for another
+            format version, feature registry or embedding than this program's.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise PinnError(
+            f"no checkpoint at {path}: train one with 'python train.py', or give another path"
+        )
+    check_size(path.stat().st_size, MOST_CHECKPOINT_BYTES, f"{path}: bytes", "give a checkpoint")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            header = parse_json((file.metadata() or {})["pinn"], str(path))
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except (SafetensorError, KeyError, TypeError, PinnError, OSError) as error:
+        raise PinnError(
+            f"{path} is not a readable checkpoint ({type(error).__name__}: {error}): it may be cut "
+            "off; copy it again or train a new one with 'python train.py'"
+        ) from error
+    _check_header(header, path)
+    try:
+        anchors = _anchors(tensors, header)
+        network = TrainedNetwork.from_arrays(NetworkSettings(**header["settings"]), tensors)
+    except (ValueError, TypeError, KeyError) as error:
+        raise PinnError(f"{path} does not hold this network's weights: {error}") from error
+    names = tuple(map(printable, header["anchor_names"]))
+    return Checkpoint(network, header["metadata"], anchors, names)
+
+
+def _anchors(tensors: dict[str, np.ndarray], header: dict[str, Any]) -> np.ndarray:
+    """The measured deployments, one row a name; all numbers of the file are finite."""
+    for name, tensor in tensors.items():
+        if not np.isfinite(tensor).all():
+            raise ValueError(f"{name} holds a number that is not finite")
+    anchors, width = tensors.pop("anchors"), len(DESCRIPTORS) + len(RATES)
+    if anchors.shape != (len(header["anchor_names"]), width):
+        raise ValueError(f"anchors have shape {list(anchors.shape)}, expected a row a name")
+    if not isinstance(header["metadata"], dict):
+        raise ValueError("its metadata is no JSON object")
+    return anchors
+
+
+def _check_header(header: Any, path: Path) -> None:
+    version = header.get("format_version") if isinstance(header, dict) else None
+    if version != FORMAT_VERSION:
+        raise PinnError(
+            f"{path} has checkpoint format {version}, this program reads {FORMAT_VERSION}: use the "
+            "pinn release that made it, or train a new one"
+        )
+    expected = registry()
+    for part, names in expected.items():
+        known = header.get("registry")
+        found = known.get(part) if isinstance(known, dict) else None
+        if found != names:
+            listed = map(str, found) if isinstance(found, list) else ()
+            unknown = sorted(set(listed) ^ set(names)) or ["the order"]
+            raise PinnError(
+                f"{path} was made for other {part.replace('_', ' ')} (they differ in "
+                f"{', '.join(unknown)}): train a new checkpoint with 'python train.py'"
+            )

@@ -1,1 +1,1 @@
-"""How it is used: the command pinn, and what its commands do as functions of Python."""
+"""How it is used: the command pinn, its commands as functions of Python, and files for others."""

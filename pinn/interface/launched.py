@@ -6,13 +6,10 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
+from pinn.engines.launch_line import Launch, known_flags, read_arguments, read_launch
+from pinn.engines.launch_values import plain, quantization_format, words_of
 from pinn.errors import PinnError
-from pinn.specs.gpu import GpuSpec
-from pinn.specs.gpu_catalog import load_gpu
-from pinn.specs.launch.known import known_flags
-from pinn.specs.launch.line import Launch, read_arguments, read_launch
-from pinn.specs.launch.values import plain, quantization_format
-from pinn.specs.launch.words import words_of
+from pinn.specs.gpu import GpuSpec, load_gpu
 from pinn.specs.serving import VLLM
 
 #: Keys of a configuration beside flags.

@@ -1,10 +1,4 @@
-"""A step composed of kernels: which run, how often, and at which sizes.
-
-A mixed step is one fused pass: projections, experts and all-reduces see the tokens of decodes and
-prefill chunks together; attention runs once over the decodes and once over the chunks. Norms,
-rotary embedding and host work are not composed here: nobody measured them, so the teacher learns
-them as overheads. Nobody measured sampling either, but it is known what its kernels move.
-"""
+"""The time of a whole step, kernel by kernel."""
 
 from __future__ import annotations
 
@@ -13,11 +7,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from jaxtyping import Float
 
-from pinn.kernels.attention import DecodeAttention, PrefillAttention
-from pinn.kernels.calls import Call, Kernels
-from pinn.kernels.gemm import Gemm
+from pinn.engines.deployment import Deployment
+from pinn.engines.kernel_choice import AUTO, CUTLASS, MARLIN, TRITON
+from pinn.kernels.gemm_attention import DecodeAttention, Gemm, PrefillAttention
 from pinn.kernels.hardware import Coded
 from pinn.kernels.mixer_calls import (
+    Call,
+    Kernels,
     indexed_decodes,
     indexed_prompts,
     indexed_seconds,
@@ -27,16 +23,50 @@ from pinn.kernels.mixer_calls import (
 )
 from pinn.kernels.mixer_fits import INDEXED_SIZES, RECURRENT, RECURRENT_SIZES, SPARSE
 from pinn.kernels.moe import Moe
-from pinn.kernels.quantization import quantization_seconds, without_quantization
 from pinn.kernels.surrogates import KernelSurrogates
+from pinn.physics.batch_sums import UniformBatches
 from pinn.physics.costs import step_costs
-from pinn.physics.floor import hit_expert_read_s
-from pinn.physics.matmuls import dense_matmuls
-from pinn.physics.uniform_batches import UniformBatches
-from pinn.specs.deployment import Deployment
-from pinn.specs.expert_kernels import AUTO, CUTLASS, MARLIN, TRITON
+from pinn.physics.layer_work import dense_matmuls
+from pinn.physics.step_values import hit_expert_read_s
+from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import AttentionSpec, LatentAttentionSpec, LayerGroup
 from pinn.specs.precision import ACTIVATION_BYTES, precision
+
+# Scaling the inputs of an fp8 multiplication in each step, which its tables' times include.
+
+#: aiconfigurator's tables of vLLM 0.24.0's dynamic_per_token_scaled_fp8_quant, which its products
+#: in fp8 contain: 2.0 to 3.8 us up to 64 rows on H100, H200, B200 and L40S, and 3 bytes an element
+#: (read 2, write 1) at 46 to 84 % of the datasheet's bandwidth for 8,192 rows of 8,192 (H100 84,
+#: L40S 77, H200 67, B200 46). One formula for all: 10 to 50 % off in the median of a chip's table.
+LAUNCH_SECONDS = 2.6e-6
+BANDWIDTH_SHARE = 0.7
+_ELEMENT_BYTES = 3.0
+#: Of a product's time that scaling its inputs may be; an assumption that only the narrowest meet.
+_LARGEST_SHARE = 0.5
+
+
+def quantization_seconds(
+    gpu: GpuSpec, rows: Float[np.ndarray, "*n"], width: Float[np.ndarray, "*n"]
+) -> Float[np.ndarray, "*n"]:
+    """Scales of ``rows`` tokens of ``width`` 16-bit elements, and the elements in fp8."""
+    moved = rows * width * _ELEMENT_BYTES
+    return LAUNCH_SECONDS + moved / (gpu.memory_bandwidth_bytes_per_s * BANDWIDTH_SHARE)
+
+
+def without_quantization(
+    seconds: Float[np.ndarray, "*n"], scaling: Float[np.ndarray, "*n"]
+) -> Float[np.ndarray, "*n"]:
+    """A product whose inputs the kernel before it has written in fp8, with static scales."""
+    return seconds - np.minimum(scaling, seconds * _LARGEST_SHARE)
+
+
+# A step composed of kernels: which run, how often, and at which sizes.
+#
+# A mixed step is one fused pass: projections, experts and all-reduces see the tokens of decodes
+# and prefill chunks together; attention runs once over the decodes and once over the chunks.
+# Norms, rotary embedding and host work are not composed here: nobody measured them, so the
+# teacher learns them as overheads. Nobody measured sampling either, but it is known what its
+# kernels move.
 
 #: Choosing experts and sorting tokens, per layer, where the measured kernel starts from a given
 #: choice; vLLM's "monolithic" kernels (mxfp4 on Hopper and Blackwell) choose inside. An assumption:

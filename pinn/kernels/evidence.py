@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pinn.engines.deployment import Deployment
 from pinn.kernels.all_reduce import SIZES_BYTES
-from pinn.kernels.calls import Call, Kernels
 from pinn.kernels.composition import COMPOSED_PARTS
 from pinn.kernels.hardware import Coded
-from pinn.kernels.measured import MeasuredShapes, Nearest
+from pinn.kernels.mixer_calls import Call, Kernels
 from pinn.kernels.mixer_fits import RECURRENT, SPARSE
+from pinn.kernels.stored import MeasuredShapes, Nearest
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.kernels.tables.latent import SHAPE
-from pinn.physics.uniform_batches import UniformBatches
-from pinn.specs.deployment import Deployment
+from pinn.kernels.tables.attention import SHAPE
+from pinn.physics.batch_sums import UniformBatches
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.precision import precision
 

@@ -14,7 +14,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from pinn.errors import PinnError
-from pinn.kernels.roofline_fit import fit_terms
+from pinn.kernels.surrogate import fit_terms
 from pinn.specs.gpu import GpuSpec
 
 #: Launch unit, so that both fitted weights are of order one; it decides nothing.

@@ -1,8 +1,4 @@
-"""Which measured kernels a held-out model or GPU takes away from training.
-
-A held-out model's own kernels, at any tensor-parallel size, and near copies of them must not be
-trained on: a prediction for it is only honest where it was interpolated from other shapes.
-"""
+"""What may not be known in a fold, near copies of left-out models included."""
 
 from __future__ import annotations
 
@@ -15,9 +11,47 @@ import pandas as pd
 from jaxtyping import Bool
 
 from pinn.kernels.tables.tables import KernelTables
-from pinn.physics.matmuls import dense_matmuls
+from pinn.physics.layer_work import dense_matmuls
 from pinn.specs.mixers import LinearMixerSpec
-from pinn.specs.model import Attention, LatentAttentionSpec, ModelSpec, MoeFfnSpec
+from pinn.specs.model import Attention, DenseFfnSpec, LatentAttentionSpec, ModelSpec, MoeFfnSpec
+
+# Which models are so alike that holding one out means holding the other out too.
+
+#: Hidden size and feed-forward width within 5 %, as for expert kernels (``exclusion``). An
+#: assumption.
+TOLERANCE = 0.05
+
+
+def is_near_copy(model: ModelSpec, other: ModelSpec) -> bool:
+    """Whether two models share their main shapes, whatever their depth and number formats.
+
+    Dense models are near copies where hidden size and feed-forward width agree within 5 %. Models
+    with experts are where also the experts and the top-k are the same.
+    """
+    if (model.moe is None) != (other.moe is None):
+        return False
+    if not _close_sizes(model.hidden_size, other.hidden_size):
+        return False
+    if model.moe is None or other.moe is None:
+        return _close_sizes(_dense_width(model), _dense_width(other))
+    same_experts = (model.moe.experts, model.moe.top_k) == (other.moe.experts, other.moe.top_k)
+    return same_experts and _close_sizes(model.moe.width, other.moe.width)
+
+
+def _close_sizes(a: float, b: float) -> bool:
+    return abs(a - b) <= TOLERANCE * b
+
+
+def _dense_width(model: ModelSpec) -> int:
+    """0 for a model of recurrent mixers alone."""
+    dense = (g.ffn.width for g in model.layer_groups if isinstance(g.ffn, DenseFfnSpec))
+    return max(dense, default=0)
+
+
+# Which measured kernels a held-out model or GPU takes away from training.
+#
+# A held-out model's own kernels, at any tensor-parallel size, and near copies of them must not
+# be trained on: a prediction for it is only honest where it was interpolated from other shapes.
 
 TENSOR_PARALLEL_SIZES = (1, 2, 4, 8)
 #: Both widths of a multiplication within 3 %, all sizes of an expert layer within 5 %. Assumptions

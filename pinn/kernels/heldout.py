@@ -1,19 +1,64 @@
-"""Errors of kernel surrogates on what they were not trained on: whole shapes, whole GPUs."""
+"""Surrogates fitted without what a fold leaves out, and their errors there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Int
 
+from pinn.common.store import remembered_folder
 from pinn.kernels.exclusion import Exclusion
-from pinn.kernels.network import TrainingPlan
-from pinn.kernels.operator import Operator
+from pinn.kernels.operator import Operator, TrainingPlan
 from pinn.kernels.surrogate import OperatorSurrogate
-from pinn.kernels.surrogates import OPERATORS
-from pinn.kernels.tables.tables import KernelTables
+from pinn.kernels.surrogates import OPERATORS, KernelSurrogates
+from pinn.kernels.tables.tables import KernelTables, read_kernel_tables
+
+# The surrogates of an exclusion, fitted to the installed kernel tables or found again.
+
+
+@lru_cache(maxsize=1)
+def kernel_tables() -> KernelTables:
+    """The measured kernels, read once per process."""
+    return read_kernel_tables()
+
+
+def surrogates_without(
+    exclude: Exclusion, seed: int, root: Path, progress: Callable[[str], None] = lambda _: None
+) -> KernelSurrogates:
+    """Surrogates without the excluded kernels.
+
+    Args:
+        exclude: Held-out models and GPUs.
+        seed: Of all random choices.
+        root: Where they are remembered.
+        progress: Called with the name of what is fitted, where nothing was remembered.
+    """
+    aside = {"shared": root, "progress": progress}
+    return KernelSurrogates.load(
+        remembered_folder(fit_surrogates, exclude, seed, root=root, aside=aside)
+    )
+
+
+def fit_surrogates(
+    folder: Path,
+    exclude: Exclusion,
+    seed: int,
+    *,
+    shared: Path | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Fit surrogates into a folder; see :meth:`KernelSurrogates.fit`."""
+    progress(f"fitting kernel surrogates: {exclude.slug()}")
+    KernelSurrogates.fit(
+        kernel_tables(), exclude=exclude, seed=seed, shared=shared, progress=progress
+    ).save(folder)
+
+
+# Errors of kernel surrogates on what they were not trained on: whole shapes, whole GPUs.
 
 #: GPUs whose absence is reported: served on, and with serving data to compare with.
 REPORTED_GPUS = ("H100-SXM", "H200-SXM", "B200-SXM", "A100-SXM-80GB", "L40S")

@@ -1,25 +1,30 @@
-"""Decode attention over compressed keys (multi-head latent attention, MLA).
-
-One launch of ordinary decode attention with a single KV head, plus the time its keys and
-multiplications take: weights of read time, compute time, the slower of the two and a start, fitted
-per chip and cache format to how measured modules grow with the context. The start is what a short
-read takes beyond its bytes: splitting the keys, waiting for the first of them, merging.
-"""
+"""Latent attention: its decode and its prefill kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from pinn.kernels.roofline_fit import fit_terms
-from pinn.kernels.tables.latent import KV_LORA_RANK, ROPE_DIM
-from pinn.kernels.tables.work import latent_decode_work
+from pinn.kernels.hardware import coded
+from pinn.kernels.surrogate import fit_terms
+from pinn.kernels.tables.attention import HIDDEN_SIZE, KV_LORA_RANK, ROPE_DIM, SHAPE
+from pinn.kernels.tables.work import Work, latent_decode_work, latent_prefill_work
+from pinn.physics.layer_work import latent_matmuls
 from pinn.specs.gpu import GpuSpec
-from pinn.specs.precision import precision
+from pinn.specs.precision import ACTIVATION_BYTES, precision
+
+# Decode attention over compressed keys (multi-head latent attention, MLA).
+#
+# One launch of ordinary decode attention with a single KV head, plus the time its keys and
+# multiplications take: weights of read time, compute time, the slower of the two and a start,
+# fitted per chip and cache format to how measured modules grow with the context. The start is
+# what a short read takes beyond its bytes: splitting the keys, waiting for the first of them,
+# merging.
 
 #: Where nothing was measured: four fifths of the slower of the datasheet's rates and no start, an
 #: assumption.
@@ -83,3 +88,118 @@ class LatentCore:
         weights = self.weights.get((gpu.name, form), self.weights.get(("*", form), UNMEASURED))
         read, compute = values[..., 0], values[..., 1]
         return np.maximum(values @ weights, np.maximum(read, compute / 2.0))
+
+
+# Prefill attention of multi-head latent attention (MLA): full heads, keys wider than values.
+#
+# Measured are whole modules, projections included. The projections are multiplications whose
+# time is known; of the rest, what grows with (query, key) pairs is the attention kernel, and
+# what grows with tokens and heads moves its operands: keys put together from two parts, queries
+# rotated. Terms that depend on neither, launches and passes over the hidden state, are fitted
+# and left out: they are the layer's, and in most tables ran operation by operation where a
+# server fuses them.
+
+#: Seconds of ``[m, k] x [k, n]`` in bf16 on a chip.
+GemmSeconds = Callable[[GpuSpec, np.ndarray, int, int], np.ndarray]
+
+#: Weights of moving the operands once, and of the attention's roofline. Where nothing was
+#: measured: four fifths of the datasheet's rates, as for decodes, an assumption.
+UNMEASURED_PREFILL = np.array([1.25, 1.25])
+_LAUNCH_SECONDS = 1e-5
+
+Times = np.ndarray | np.float64
+
+
+def _times(work: Work, bandwidth: Any, bf16_rate: Any) -> tuple[Times, Times]:
+    """Moving queries, keys, values and outputs once; multiplying."""
+    return (work.read_bytes + work.activation_bytes) / bandwidth, work.flop / bf16_rate
+
+
+@dataclass(frozen=True)
+class LatentPrefill:
+    """Weights by chip, whatever the cache's format: the kernel reads 16-bit keys and values.
+
+    Attributes:
+        weights: ``(chip,) -> `` weights as of ``UNMEASURED``. Chip ``*`` pools every chip. The
+            weight of moving is the same for all, the least of any table: it is 1 to 7, the higher
+            the more passes over the hidden state a table's module made, so the rest is not the
+            attention's but rotations and norms that ran operation by operation.
+    """
+
+    weights: dict[tuple[str], Float[np.ndarray, " terms"]] = field(default_factory=dict)
+
+    @staticmethod
+    def fit(
+        rows: pd.DataFrame, gpus: Mapping[str, GpuSpec], gemm_seconds: GemmSeconds
+    ) -> LatentPrefill:
+        """Fit to measured modules; no rows leave ``UNMEASURED`` for all.
+
+        Args:
+            rows: As of ``read_latent_prefill``.
+            gpus: Datasheets by the names in the rows.
+            gemm_seconds: Of the projections.
+        """
+        if len(rows) == 0:
+            return LatentPrefill()
+        parts = []
+        for chip, part in rows.groupby("gpu"):
+            gpu = gpus[str(chip)]
+            known = _projection_seconds(part, gpu, gemm_seconds)
+            parts.append((str(chip), _module_terms(part, gpu), part["seconds"].to_numpy(), known))
+        fitted = {chip: fit_terms(*columns) for chip, *columns in parts}
+        moving = min(weights[2] for weights in fitted.values())
+        pooled = [np.concatenate(column) for column in zip(*(p[1:] for p in parts), strict=True)]
+        fitted["*"] = fit_terms(*pooled)
+        return LatentPrefill({(chip,): np.array([moving, w[3]]) for chip, w in fitted.items()})
+
+    def seconds(self, gpu: Any, sequences, tokens, cached, heads, qk_head_dim, v_head_dim) -> Times:
+        """What chunks take beyond a launch, at least the floor. Arguments broadcast.
+
+        Args:
+            gpu: The chip, or a ``Coded`` of several.
+            sequences: Chunks.
+            tokens: New tokens of each.
+            cached: Tokens before them; vLLM runs the same kernel over these and merges.
+            heads: On this rank.
+            qk_head_dim: Width of queries and keys.
+            v_head_dim: Width of values.
+        """
+        chips = coded(gpu)
+        bandwidth = np.array([g.memory_bandwidth_bytes_per_s for g in chips.options])[chips.ids]
+        bf16_rate = np.array([g.peak_flop_per_s["bf16"] for g in chips.options])[chips.ids]
+        pool = self.weights.get(("*",), UNMEASURED_PREFILL)
+        weights = np.array([self.weights.get((g.name,), pool) for g in chips.options])[chips.ids]
+        work = latent_prefill_work(sequences, tokens, cached, heads, qk_head_dim, v_head_dim)
+        moving, compute = _times(work, bandwidth, bf16_rate)
+        found = weights[..., 0] * moving + weights[..., 1] * np.maximum(moving, compute)
+        return np.maximum(found, np.maximum(work.read_bytes / bandwidth, compute / 2.0))
+
+
+def _projection_seconds(
+    rows: pd.DataFrame, gpu: GpuSpec, gemm_seconds: GemmSeconds
+) -> Float[np.ndarray, " rows"]:
+    """The multiplications of each row's module."""
+    seconds = np.zeros(len(rows))
+    heads = rows["heads"].to_numpy()
+    tokens = (rows["sequences"] * rows["tokens"]).to_numpy(dtype=np.float64)
+    for local in np.unique(heads):
+        mine = heads == local
+        for matmul in latent_matmuls(SHAPE, HIDDEN_SIZE, int(local), 1, precision("bf16")):
+            seconds[mine] += gemm_seconds(gpu, tokens[mine], matmul.n, matmul.k)
+    return seconds
+
+
+def _module_terms(rows: pd.DataFrame, gpu: GpuSpec) -> Float[np.ndarray, "rows 4"]:
+    """Launches; a pass over the hidden state; moving the operands once; the attention's roofline.
+
+    In seconds at the datasheet's rates, a launch of 10 us.
+    """
+    sequences, tokens, heads = (
+        rows[name].to_numpy(dtype=np.float64) for name in ("sequences", "tokens", "heads")
+    )
+    work = latent_prefill_work(sequences, tokens, 0.0, heads, SHAPE.head_dim, SHAPE.v_head_dim)
+    bandwidth = gpu.memory_bandwidth_bytes_per_s
+    moving, compute = _times(work, bandwidth, gpu.peak_flop_per_s["bf16"])
+    hidden = ACTIVATION_BYTES * sequences * tokens * HIDDEN_SIZE / bandwidth
+    launch = np.full(len(rows), _LAUNCH_SECONDS)
+    return np.stack([launch, hidden, moving, np.maximum(moving, compute)], axis=1)

@@ -1,31 +1,68 @@
-"""Recurrent states and indexers in a composed step.
-
-Kernels that were timed take what their fits say. Lightning Attention and Mamba-1 were timed
-nowhere, nor what an exclusion takes away: these take the datasheet's rates (a mixer's bytes and
-arithmetic are known), and what kernels miss of those the betas of the attention features say.
-"""
+"""The kernels that a batch calls in recurrent and sparse layers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from pinn.kernels.calls import Call
+from pinn.engines.deployment import Deployment
 from pinn.kernels.hardware import Coded
 from pinn.kernels.mixer_fits import INDEXED_SIZES, RECURRENT_SIZES
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.physics.batch_sums import BatchSums
+from pinn.physics.batch_sums import BatchSums, UniformBatches
 from pinn.physics.costs import StepCosts, model_costs
 from pinn.physics.step_values import decode_attention, prefill_attention
-from pinn.physics.uniform_batches import UniformBatches
-from pinn.specs.deployment import Deployment
 from pinn.specs.mixers import GATED_DELTA, KDA, MAMBA2, LinearMixerSpec
 from pinn.specs.model import LatentAttentionSpec, LayerGroup
 from pinn.specs.serving import ServingSpec
+
+# What a composed step is made of: kernels, and the calls of them.
+
+
+@dataclass(frozen=True)
+class Call:
+    """One kernel in the steps of one deployment.
+
+    Attributes:
+        deployment: Index of the deployment.
+        form: Number format; of recurrent and sparse mixers the operator.
+        count: How often a step runs it, a number or one per batch.
+        sizes: Arguments of the surrogate, each a number or one per batch.
+    """
+
+    deployment: int
+    form: str
+    count: float | Float[np.ndarray, " n"]
+    sizes: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Kernels of one kind in a part of a step.
+
+    Attributes:
+        calls: Those of a deployment's steps, from its index, itself and its batches.
+        seconds: What they take, from surrogates, chips, formats and a call's sizes.
+        sizes: What the first sizes of a call are called; none where nothing timed is behind them.
+        operator: The operator that was fitted to measured ones; empty where there is none.
+    """
+
+    calls: Callable[[int, Deployment, UniformBatches], Iterator[Call]]
+    seconds: Callable[..., Float[np.ndarray, "..."]]
+    sizes: tuple[str, ...] = ()
+    operator: str = ""
+
+
+# Recurrent states and indexers in a composed step.
+#
+# Kernels that were timed take what their fits say. Lightning Attention and Mamba-1 were timed
+# nowhere, nor what an exclusion takes away: these take the datasheet's rates (a mixer's bytes
+# and arithmetic are known), and what kernels miss of those the betas of the attention features
+# say.
 
 Seconds = Float[np.ndarray, " n"]
 Datasheet = Callable[[StepCosts, BatchSums], Seconds]

@@ -9,9 +9,15 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from pinn.kernels.hardware import Hardware
-from pinn.kernels.lattice import octaves
-from pinn.kernels.network import TrainingPlan
-from pinn.kernels.operator import Operator, Rows, Sizes, ceiling_share, logarithm
+from pinn.kernels.operator import (
+    Operator,
+    Rows,
+    Sizes,
+    TrainingPlan,
+    ceiling_share,
+    logarithm,
+    octaves,
+)
 from pinn.kernels.tables.work import (
     Work,
     experts_hit_balanced,

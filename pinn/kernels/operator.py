@@ -1,18 +1,255 @@
-"""What every operator surrogate is made of: sizes, a roofline, network inputs and a lattice."""
+"""A correction network over kernel sizes, and the operators that use one."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 
 from pinn.kernels.hardware import Hardware
-from pinn.kernels.lattice import Nodes
-from pinn.kernels.network import TrainingPlan
+
+# Monotone interpolation: how a surrogate becomes a time that never falls when work is added.
+#
+# A network may dip. Its values on a lattice of sizes are therefore replaced by monotone
+# envelopes along every axis, and other sizes are interpolated between the nodes, linearly in
+# logarithms. Both keep the order, so the result is non-decreasing in every axis; and it costs a
+# few look-ups.
+
+Nodes = tuple[Float[np.ndarray, "..."], ...]
+
+
+def octaves(low: int, high: int, parts: int) -> Float[np.ndarray, " nodes"]:
+    """Sizes from ``low`` to ``high``, ``parts`` to each doubling, equally spaced inside it.
+
+    >>> octaves(1, 8, 2).tolist()
+    [1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0]
+    """
+    starts = low * 2.0 ** np.arange(round(np.log2(high / low)))
+    return np.append(np.outer(starts, 1 + np.arange(parts) / parts).ravel(), high)
+
+
+def node_points(axes: Nodes) -> list[Float[np.ndarray, " nodes"]]:
+    """Coordinates of all nodes of a lattice, one flat array per axis, last axis fastest."""
+    return [grid.ravel() for grid in np.meshgrid(*axes, indexing="ij")]
+
+
+def isotonic(values: Float[np.ndarray, "series nodes"]) -> Float[np.ndarray, "series nodes"]:
+    """The non-decreasing series closest to each given one, by least squares.
+
+    Min-max formula (Robertson, Wright and Dykstra, Order Restricted Statistical Inference, theorem
+    1.4.4): the i-th value is the largest over a <= i of the smallest over b >= i of the mean from a
+    to b. A running maximum instead would spread every upward error to all larger sizes.
+
+    >>> isotonic(np.array([[1.0, 3.0, 2.0, 4.0]]))
+    array([[1. , 2.5, 2.5, 4. ]])
+    """
+    count = values.shape[1]
+    sums = np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, axis=1)], axis=1)
+    lengths = np.arange(1, count + 1)[None, :] - np.arange(count)[:, None]
+    means = (sums[:, None, 1:] - sums[:, :-1, None]) / np.where(lengths > 0, lengths, 1)
+    means[:, lengths <= 0] = np.inf
+    from_i = np.flip(np.minimum.accumulate(np.flip(means, 2), axis=2), 2)
+    best = np.where(np.tri(count, dtype=bool).T, from_i, -np.inf).max(axis=1)
+    # Sums in another order differ in their last digits; the law must hold to the digit.
+    return np.maximum.accumulate(best, axis=1)
+
+
+def monotone(values: Float[np.ndarray, "lattices ..."]) -> Float[np.ndarray, "lattices ..."]:
+    """Non-decreasing along every axis but the first: isotonic along one axis after the other.
+
+    Isotonic regression keeps the order of series that lie above one another, so a later axis does
+    not undo an earlier one; the running maxima at the end make that exact.
+    """
+    for axis in range(1, values.ndim):
+        moved = np.moveaxis(values, axis, -1)
+        flat = moved.reshape(-1, moved.shape[-1])
+        parts = [isotonic(flat[i : i + 4096]) for i in range(0, len(flat), 4096)]
+        values = np.moveaxis(np.concatenate(parts).reshape(moved.shape), -1, axis)
+    for axis in range(1, values.ndim):
+        values = np.maximum.accumulate(values, axis=axis)
+    return values
+
+
+def interpolate(
+    values: Float[np.ndarray, "lattices ..."],
+    axes: Nodes,
+    lattice: Int[np.ndarray, " rows"],
+    points: Sequence[Float[np.ndarray, " rows"]],
+) -> Float[np.ndarray, " rows"]:
+    """Multilinear interpolation in the logarithms of the axes; points outside are clamped.
+
+    Args:
+        values: Values at the nodes.
+        axes: Increasing positive node positions per axis.
+        lattice: Which lattice each row reads.
+        points: Position of each row, one array per axis.
+    """
+    result = np.zeros(len(lattice))
+    flat, stride = values.reshape(len(values), -1), values[0].size if len(values) else 1
+    offset = np.zeros(len(lattice), dtype=np.int64)
+    corners = [(offset, np.ones(len(lattice)))]
+    for nodes, point in zip(axes, points, strict=True):
+        stride //= len(nodes)
+        clamped = np.clip(point, nodes[0], nodes[-1])
+        left = np.clip(np.searchsorted(nodes, clamped, side="right") - 1, 0, len(nodes) - 2)
+        share = np.log(clamped / nodes[left]) / np.log(nodes[left + 1] / nodes[left])
+        corners = [
+            (base + (left + step) * stride, weight * (share if step else 1.0 - share))
+            for base, weight in corners
+            for step in (0, 1)
+        ]
+    for index, weight in corners:
+        result += weight * flat[lattice, index]
+    return result
+
+
+# The correction network of a kernel surrogate: a small MLP on clamped inputs, bounded output.
+
+
+class CorrectionNetwork(nn.Module):
+    """Log of the ratio between a kernel's time and its roofline.
+
+    Inputs are standardized and clamped to the range that training saw (or to ``clamp`` standard
+    deviations, where that is less), so that nothing is extrapolated but the roofline itself; the
+    output is ``bound * tanh(. / bound)``.
+
+    Args:
+        inputs: Number of inputs.
+        width: Units per hidden layer.
+        depth: Hidden layers.
+        bound: Largest correction in log units.
+    """
+
+    mean: Float[Tensor, " inputs"]
+    scale: Float[Tensor, " inputs"]
+    low: Float[Tensor, " inputs"]
+    high: Float[Tensor, " inputs"]
+
+    def __init__(self, inputs: int, width: int, depth: int, bound: float) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        size = inputs
+        for _ in range(depth):
+            layers += [nn.Linear(size, width), nn.SiLU()]
+            size = width
+        self.layers = nn.Sequential(*layers, nn.Linear(size, 1))
+        self.bound = bound
+        for name in ("mean", "low"):
+            self.register_buffer(name, torch.zeros(inputs, dtype=torch.float64))
+        for name in ("scale", "high"):
+            self.register_buffer(name, torch.ones(inputs, dtype=torch.float64))
+
+    def set_range(self, inputs: Float[Tensor, "rows inputs"], clamp: float | None = None) -> None:
+        """Take mean, scale and range of the inputs from training rows."""
+        self.mean.copy_(inputs.mean(0))
+        self.scale.copy_(inputs.std(0).clamp_min(1e-6))
+        standard = (inputs - self.mean) / self.scale
+        limit = float("inf") if clamp is None else clamp
+        self.low.copy_(standard.amin(0).clamp_min(-limit))
+        self.high.copy_(standard.amax(0).clamp_max(limit))
+
+    def standardize(self, inputs: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows inputs"]:
+        """Clamped standard scores."""
+        return ((inputs - self.mean) / self.scale).clamp(self.low, self.high)
+
+    def forward(self, standard: Float[Tensor, "rows inputs"]) -> Float[Tensor, " rows"]:
+        """Correction from standardized inputs."""
+        return self.bound * torch.tanh(self.layers(standard).squeeze(-1) / self.bound)
+
+    @torch.no_grad()
+    def predict(
+        self, inputs: Float[np.ndarray, "rows inputs"], rows_at_once: int = 1 << 16
+    ) -> Float[np.ndarray, " rows"]:
+        """Correction from raw inputs, float64 in and out."""
+        parts = [
+            self(self.standardize(torch.from_numpy(inputs[i : i + rows_at_once])))
+            for i in range(0, len(inputs), rows_at_once)
+        ]
+        return torch.cat(parts).numpy() if parts else np.zeros(0)
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """How a correction network is trained.
+
+    Attributes:
+        rows: Training rows are thinned to at most so many.
+        epochs: Passes over them.
+        batch: Rows per gradient step.
+        learning_rate: Peak of the one-cycle schedule.
+        width: Units per hidden layer.
+        depth: Hidden layers.
+        bound: Largest correction in log units.
+        clamp: Range of the inputs in standard deviations; None for all that training saw.
+        huber: Where the loss turns from squared to absolute, in log units.
+        weight_decay: Of AdamW.
+    """
+
+    rows: int = 300_000
+    epochs: int = 40
+    batch: int = 4096
+    learning_rate: float = 3e-3
+    width: int = 64
+    depth: int = 3
+    bound: float = 3.0
+    clamp: float | None = None
+    huber: float = 0.1
+    weight_decay: float = 1e-4
+
+
+def train(
+    inputs: Float[np.ndarray, "rows inputs"],
+    target: Float[np.ndarray, " rows"],
+    plan: TrainingPlan,
+    seed: int,
+    weights: Float[np.ndarray, " rows"] | None = None,
+) -> CorrectionNetwork:
+    """Fit a network to log ratios; the same rows and seed give the same weights.
+
+    Args:
+        inputs: Of each row.
+        target: Log of measured over roofline time.
+        plan: Sizes and schedule.
+        seed: Of the initial weights, the thinning and the order of rows.
+        weights: Per row; None for equal ones.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        network = CorrectionNetwork(inputs.shape[1], plan.width, plan.depth, plan.bound)
+    network.set_range(torch.from_numpy(inputs), plan.clamp)
+    keep = torch.randperm(len(inputs), generator=generator)[: plan.rows]
+    x = network.standardize(torch.from_numpy(inputs)[keep]).float()
+    y = torch.from_numpy(target)[keep].float()
+    w = torch.ones_like(y) if weights is None else torch.from_numpy(weights)[keep].float()
+    steps = plan.epochs * -(-len(x) // plan.batch)
+    optimizer = torch.optim.AdamW(
+        network.parameters(), lr=plan.learning_rate, weight_decay=plan.weight_decay
+    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, plan.learning_rate, total_steps=steps, pct_start=0.1
+    )
+    for _ in range(plan.epochs):
+        order = torch.randperm(len(x), generator=generator)
+        for rows in order.split(plan.batch):
+            optimizer.zero_grad()
+            loss = nn.functional.huber_loss(
+                network(x[rows]), y[rows], delta=plan.huber, reduction="none"
+            )
+            (loss * w[rows]).mean().backward()
+            optimizer.step()
+            schedule.step()
+    return network.double().eval()
+
+
+# What every operator surrogate is made of: sizes, a roofline, network inputs and a lattice.
 
 Rows = Float[np.ndarray, " rows"]
 Sizes = Mapping[str, Rows]

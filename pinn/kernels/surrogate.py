@@ -1,23 +1,134 @@
-"""One operator's surrogate: a fitted network on its roofline, made monotone on a lattice."""
+"""The surrogate of one operator: roofline times correction, also for experts not timed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
+from scipy.optimize import nnls
 
 from pinn.errors import PinnError
 from pinn.kernels.hardware import Coded, Hardware, chip_tags, coded, hardware, is_known
-from pinn.kernels.lattice import interpolate, monotone, node_points
-from pinn.kernels.moe import Moe
-from pinn.kernels.network import CorrectionNetwork, TrainingPlan, train
-from pinn.kernels.operator import Operator, Rows, Sizes
-from pinn.kernels.roofline_fit import RooflineFit
+from pinn.kernels.moe import FAMILIES, Moe
+from pinn.kernels.operator import (
+    CorrectionNetwork,
+    Operator,
+    Rows,
+    Sizes,
+    TrainingPlan,
+    interpolate,
+    monotone,
+    node_points,
+    train,
+)
 from pinn.specs.gpu import GpuSpec
+
+# Non-negative linear roofline of MoE kernels, one fit per chip and kernel family.
+#
+# On shapes never seen it rivals the network, and the geometric mean of the two beats both. It is
+# linear in times that grow with work, so it is monotone in tokens.
+
+#: A unit that makes the fitted weight of order one, as the 10 us of a launch; it decides nothing.
+_EXPERT_SECONDS = 1e-6
+
+
+def terms(hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows terms"]:
+    """Seconds at the datasheet's rates.
+
+    A launch of 10 us; reading the hit experts; computing; the slower of the two; gathering and
+    scattering; 1 us per hit expert and SM; compute of tokens beyond 256, about the ridge of an
+    H100 in bf16 (989 TFLOP/s over 3.35 TB/s: 295 FLOP per byte).
+    """
+    read, activations, compute = Moe().times(hw, sizes)
+    late = np.maximum(1.0 - 256.0 / np.maximum(sizes["tokens"], 1.0), 0.0)
+    return np.stack(
+        [
+            np.full(len(read), 10e-6),
+            read,
+            compute,
+            np.maximum(read, compute),
+            activations,
+            sizes["hit"] / hw.sms * _EXPERT_SECONDS,
+            compute * late,
+        ],
+        axis=1,
+    )
+
+
+def fit_terms(
+    values: Float[np.ndarray, "rows terms"], seconds: Rows, known: Rows | float = 0.0
+) -> Float[np.ndarray, " terms"]:
+    """Non-negative weights that minimize the squared relative error, large errors capped.
+
+    Two rounds of reweighting (Huber, 20 %) keep a few odd kernels from steering the fit. ``known``
+    is a part of ``seconds`` that the terms do not have to explain.
+    """
+    rest = 1.0 - known / seconds
+    scaled = values / seconds[:, None]
+    weight = np.ones(len(seconds))
+    solution = np.zeros(values.shape[1])
+    for _ in range(3):
+        solution, _ = nnls(scaled * weight[:, None], rest * weight)
+        error = np.abs(scaled @ solution - rest)
+        weight = np.sqrt(np.minimum(1.0, 0.2 / np.maximum(error, 1e-9)))
+    return solution
+
+
+@dataclass(frozen=True)
+class RooflineFit:
+    """Weights of :func:`terms` by chip and family, with fall-backs for what was never timed.
+
+    Attributes:
+        weights: ``(chip, family) -> weights``. Chip ``*`` pools every chip of that family; ``("*",
+            "*")`` pools everything. Terms are seconds at the datasheet's rates, so pooling is over
+            efficiencies.
+    """
+
+    weights: dict[tuple[str, str], Float[np.ndarray, " terms"]] = field(default_factory=dict)
+
+    @staticmethod
+    def fit(
+        gpu_names: Sequence[str],
+        gpu_ids: Int[np.ndarray, " rows"],
+        hw: Hardware,
+        sizes: Sizes,
+        seconds: Rows,
+    ) -> RooflineFit:
+        """Fit every (chip, family) that has rows, and the pools."""
+        values = terms(hw, sizes)
+        codes = sizes["family"].astype(np.int64)
+        groups: dict[tuple[str, str], np.ndarray] = {("*", "*"): np.ones(len(seconds), bool)}
+        for code in np.unique(codes):
+            groups["*", FAMILIES[code]] = codes == code
+            for chip in np.unique(gpu_ids[codes == code]):
+                groups[gpu_names[chip], FAMILIES[code]] = (codes == code) & (gpu_ids == chip)
+        return RooflineFit({k: fit_terms(values[m], seconds[m]) for k, m in groups.items()})
+
+    def lookup(self, chip: str, name: str) -> Float[np.ndarray, " terms"]:
+        """Weights for a chip and family, or the nearest pool."""
+        for key in ((chip, name), ("*", name), ("*", "*")):
+            if key in self.weights:
+                return self.weights[key]
+        raise KeyError("a roofline fit without the pool of all rows")
+
+    def seconds(
+        self,
+        gpu_names: Sequence[str],
+        gpu_ids: Int[np.ndarray, " rows"],
+        hw: Hardware,
+        sizes: Sizes,
+    ) -> Rows:
+        """Predicted time per row."""
+        table = np.array([[self.lookup(g, f) for f in FAMILIES] for g in gpu_names])
+        weights = table[gpu_ids, sizes["family"].astype(np.int64)]
+        return (terms(hw, sizes) * weights).sum(axis=1)
+
+
+# One operator's surrogate: a fitted network on its roofline, made monotone on a lattice.
 
 #: Work beyond the lattice is charged at this share of the datasheet's rates.
 EXTRAPOLATION_EFFICIENCY = 0.8
@@ -211,3 +322,77 @@ class OperatorSurrogate:
         values = np.maximum(values, np.log(self.operator.floor(hw, sizes)))
         grid = tuple(len(n) for n in self.operator.nodes)
         return monotone(values.reshape(-1, *grid))
+
+
+# Routed experts by kernels that the engine would not pick by itself.
+#
+# They take what the engine's own kernel takes (:mod:`pinn.kernels.moe`) and more: weights of
+# times that grow with the work, fitted per chip and kernel to tables of the same shapes, and
+# never below 0.
+
+#: Rows beyond are not served by one node in one step, and bend the fit where it counts.
+_MOST_RANKS, _MOST_TOKENS = 16, 16_384
+#: A unit that makes the fitted weight of order one, as the 10 us of a launch; it decides nothing.
+_UNTIMED_EXPERT_SECONDS, _LAUNCH_SECONDS = 1e-7, 1e-5
+
+
+def _terms(hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows terms"]:
+    """Seconds at the datasheet's rates.
+
+    A launch of 10 us; 0.1 us per expert that a rank holds, whether it is hit or not (a grouped
+    multiplication is told of each); gathering and scattering its own pairs of token and expert,
+    and those of the whole group, which Triton's kernel makes room for; reading the hit experts;
+    computing; computing what lies beyond 256 tokens.
+    """
+    read, activations, compute = Moe().times(hw, sizes)
+    held = sizes["experts"] / sizes["expert_parallel"] * _UNTIMED_EXPERT_SECONDS
+    late = np.maximum(1.0 - 256.0 / np.maximum(sizes["tokens"], 1.0), 0.0)
+    launch = np.full(len(read), _LAUNCH_SECONDS)
+    group = activations * sizes["expert_parallel"]
+    return np.stack([launch, held, activations, group, read, compute, compute * late], axis=1)
+
+
+@dataclass(frozen=True)
+class OtherExperts:
+    """Weights by (chip, kernels); chip ``*`` pools every chip that was timed with them.
+
+    Attributes:
+        weights: What comes on top of the engine's own kernel.
+    """
+
+    weights: dict[tuple[str, str], Float[np.ndarray, " terms"]] = field(default_factory=dict)
+
+    @staticmethod
+    def fit(
+        rows: pd.DataFrame, gpus: Mapping[str, GpuSpec], own: OperatorSurrogate
+    ) -> OtherExperts:
+        """Fit to measured rows what the engine's own kernels, as predicted, leave of them."""
+        ranks = rows["tensor_parallel"] * rows["expert_parallel"]
+        rows = rows[(ranks <= _MOST_RANKS) & (rows["tokens"] <= _MOST_TOKENS)]
+        if len(rows) == 0:
+            return OtherExperts()
+        _, _, hw = table_hardware(rows, gpus, Moe.format_column)
+        values = _terms(hw, Moe().measured(rows, hw))
+        seconds = rows["seconds"].to_numpy(dtype=np.float64)
+        known = own.seconds_as_measured(rows, gpus)
+        groups: dict[tuple[str, str], np.ndarray] = {}
+        for kernels, part in rows.groupby("kernels"):
+            groups["*", str(kernels)] = (rows["kernels"] == kernels).to_numpy()
+            for chip in part["gpu"].unique():
+                groups[str(chip), str(kernels)] = groups["*", str(kernels)] & (rows["gpu"] == chip)
+        return OtherExperts(
+            {key: fit_terms(values[m], seconds[m], known[m]) for key, m in groups.items()}
+        )
+
+    def extra_seconds(
+        self, gpu: GpuSpec, form: str, kernels: str, sizes: Mapping[str, Any]
+    ) -> Float[np.ndarray, "..."]:
+        """What the kernels take beyond the engine's own; sizes as of ``expert_sizes`` broadcast."""
+        arrays = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in sizes.values()))
+        weights = self.weights.get((gpu.name, kernels), self.weights.get(("*", kernels)))
+        if weights is None:
+            return np.zeros(arrays[0].shape)
+        rows = np.zeros(arrays[0].size, dtype=np.int64)
+        hw = hardware([gpu], rows, [form], rows)
+        flat = {name: a.ravel() for name, a in zip(sizes, arrays, strict=True)}
+        return (_terms(hw, Moe().queried(flat, hw)) @ weights).reshape(arrays[0].shape)

@@ -12,23 +12,19 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from pinn.common.store import code_digest
 from pinn.kernels import stored
 from pinn.kernels.all_reduce import AllReduce
-from pinn.kernels.attention import DecodeAttention, PrefillAttention
 from pinn.kernels.exchange import Exchange
 from pinn.kernels.exclusion import Exclusion
-from pinn.kernels.gemm import Gemm
-from pinn.kernels.latent import LatentCore
-from pinn.kernels.latent_prefill import LatentPrefill
-from pinn.kernels.measured import MeasuredShapes, Nearest
+from pinn.kernels.gemm_attention import DecodeAttention, Gemm, PrefillAttention
+from pinn.kernels.latent import LatentCore, LatentPrefill
 from pinn.kernels.mixer_fits import MixerFits, mixer_shapes
 from pinn.kernels.moe import Moe, expert_sizes
-from pinn.kernels.network import TrainingPlan
-from pinn.kernels.operator import Operator
-from pinn.kernels.other_experts import OtherExperts
-from pinn.kernels.surrogate import OperatorSurrogate
+from pinn.kernels.operator import Operator, TrainingPlan
+from pinn.kernels.stored import MeasuredShapes, Nearest
+from pinn.kernels.surrogate import OperatorSurrogate, OtherExperts
 from pinn.kernels.tables.tables import KernelTables
-from pinn.specs.files.code import code_digest
 from pinn.specs.gpu import GpuSpec
 
 OPERATORS: tuple[Operator, ...] = (Gemm(), DecodeAttention(), PrefillAttention(), Moe())

@@ -1,4 +1,4 @@
-"""Sums over a batch's requests: all that the step features need to know of it."""
+"""Sums over the requests of a batch, and batches whose requests are alike."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 from jaxtyping import Float, Real
 
 from pinn.specs.batch import Batch
+
+# Sums over a batch's requests: all that the step features need to know of it.
 
 Counts = Float[np.ndarray, "*batches"]
 #: Of any shapes that broadcast.
@@ -168,3 +170,136 @@ def sum_batches(batches: Sequence[Batch], window: float | None = None) -> BatchS
         )
     )
     return sums.without_reread(np.array([b.reread_tokens for b in batches], dtype=np.float64))
+
+
+# Many batches whose requests are alike: the form in which steps are composed and sampled.
+
+AlikeCounts = Float[np.ndarray, " n"]
+
+
+@dataclass(frozen=True)
+class UniformBatches:
+    """``n`` batches, each of equal decodes beside equal prefill chunks.
+
+    Attributes:
+        decode_requests: Decodes of each batch.
+        decode_context: Cached tokens of each decode.
+        prefill_requests: Prefill chunks of each batch.
+        prefill_tokens: New tokens of each chunk.
+        prefill_cached: Cached tokens of each chunk.
+    """
+
+    decode_requests: AlikeCounts
+    decode_context: AlikeCounts
+    prefill_requests: AlikeCounts
+    prefill_tokens: AlikeCounts
+    prefill_cached: AlikeCounts
+
+    def __len__(self) -> int:
+        return len(self.decode_requests)
+
+    @property
+    def tokens(self) -> AlikeCounts:
+        """Tokens that pass the layers."""
+        return self.decode_requests + self.prefill_requests * self.prefill_tokens
+
+    @property
+    def requests(self) -> AlikeCounts:
+        """Sequences in the step."""
+        return self.decode_requests + self.prefill_requests
+
+    def sums(self, window: float | None = None) -> BatchSums:
+        """Their sums, fields of shape ``[n]``."""
+        return uniform_sums(**{f.name: getattr(self, f.name) for f in fields(self)}, window=window)
+
+
+def alike(batches: Sequence[Batch]) -> UniformBatches:
+    """Batches of equal requests with the work of the given ones.
+
+    Decodes get their mean context. Prefill chunks get their mean length and as many cached tokens
+    as keep the sum of p^2 + 2 p s over chunks of p tokens after s cached ones: twice the pairs
+    that they attend to. Batches whose decodes and chunks are equal already come back as they are.
+
+    Args:
+        batches: The batches, ``n`` of them.
+    """
+    return UniformBatches(*np.array([_alike(batch) for batch in batches]).reshape(-1, 5).T)
+
+
+def _alike(batch: Batch) -> tuple[float, float, float, float, float]:
+    is_prefill = np.array(batch.is_prefill, dtype=bool)
+    count = np.array(batch.entry_counts, dtype=np.float64)
+    new = np.array(batch.new_tokens, dtype=np.float64)[is_prefill]
+    cached = np.array(batch.cached_tokens, dtype=np.float64)
+    context, before = cached[~is_prefill], cached[is_prefill]
+    decodes, chunks = count[~is_prefill], count[is_prefill]
+    mean_context = float(context @ decodes / decodes.sum()) if len(context) else 0.0
+    if not len(new):
+        return float(decodes.sum()), mean_context, 0.0, 0.0, 0.0
+    tokens = float(new @ chunks / chunks.sum())
+    pairs = float((new**2 + 2 * new * before) @ chunks / chunks.sum())
+    mean_cached = (pairs - tokens**2) / (2 * tokens)
+    return float(decodes.sum()), mean_context, float(chunks.sum()), tokens, mean_cached
+
+
+# Batches at which steps are composed: decodes, prefills and mixtures over the range in use.
+
+#: These four bound what the betas are fitted for; they are assumptions about what is served. No
+#: batch caches more tokens than this in all; a large engine holds a few million.
+MAX_CACHED_TOKENS = 2_000_000
+MAX_DECODES = 512
+MAX_CONTEXT = 32_768
+#: Twice vLLM's default token budget on large GPUs (8,192).
+MAX_CHUNK = 16_384
+
+
+def beyond_taught(batch: Batch) -> list[str]:
+    """Bounds above that a batch exceeds, each in a few words."""
+    decodes = sum(
+        n for n, prefill in zip(batch.entry_counts, batch.is_prefill, strict=True) if not prefill
+    )
+    entries = list(zip(batch.new_tokens, batch.cached_tokens, batch.is_prefill, strict=True))
+    context = max((cached for _, cached, prefill in entries if not prefill), default=0)
+    chunk = max((new for new, _, prefill in entries if prefill), default=0)
+    before = max((cached for _, cached, prefill in entries if prefill), default=0)
+    cached = sum(n * c for n, c in zip(batch.entry_counts, batch.cached_tokens, strict=True))
+    bounds = (
+        ("decodes", decodes, MAX_DECODES),
+        ("tokens of context", context, MAX_CONTEXT),
+        ("tokens of a prompt at once", chunk, MAX_CHUNK),
+        ("cached tokens of a prompt", before, MAX_CHUNK),
+        ("cached tokens in all", cached, MAX_CACHED_TOKENS),
+    )
+    return [
+        f"{got:,} {what}, learned from were at most {most:,}"
+        for what, got, most in bounds
+        if got > most
+    ]
+
+
+def sample_batches(
+    seed: int, decodes: int = 40, prefills: int = 16, mixed: int = 40
+) -> UniformBatches:
+    """Draw batches log-uniformly; the same seed gives the same batches.
+
+    Args:
+        seed: Of the draw.
+        decodes: Batches of decodes alone: 1 to 512 requests, context 16 to 32,768 tokens.
+        prefills: Batches of prefill alone: one chunk of 8 to 16,384 tokens, half of them after
+            cached tokens.
+        mixed: Batches of both.
+    """
+    draw = np.random.default_rng(seed)
+    n = decodes + prefills + mixed
+    with_decodes = np.r_[np.ones(decodes), np.zeros(prefills), np.ones(mixed)]
+    with_prefill = np.r_[np.zeros(decodes), np.ones(prefills), np.ones(mixed)]
+    requests = np.floor(_log_uniform(draw, 1, MAX_DECODES + 1, n)) * with_decodes
+    longest = np.minimum(MAX_CONTEXT, MAX_CACHED_TOKENS / np.maximum(requests, 1))
+    context = np.floor(_log_uniform(draw, 16, longest, n)) * with_decodes
+    chunk = np.floor(_log_uniform(draw, 8, MAX_CHUNK, n)) * with_prefill
+    cached = np.floor(_log_uniform(draw, 16, MAX_CHUNK, n)) * (draw.random(n) < 0.5)
+    return UniformBatches(requests, context, with_prefill, chunk, cached * with_prefill)
+
+
+def _log_uniform(draw: np.random.Generator, low, high, n: int) -> np.ndarray:
+    return np.exp(draw.uniform(np.log(low), np.log(high), n))

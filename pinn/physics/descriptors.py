@@ -13,9 +13,9 @@ from functools import lru_cache
 import numpy as np
 from jaxtyping import Float
 
-from pinn.physics.matmuls import MatMul, dense_matmuls
-from pinn.specs.deployment import Deployment
-from pinn.specs.expert_kernels import CUTLASS, TRITON
+from pinn.engines.deployment import Deployment
+from pinn.engines.kernel_choice import CUTLASS, TRITON
+from pinn.physics.layer_work import MatMul, dense_matmuls
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import Attention, LatentAttentionSpec, Mixer, ModelSpec
 from pinn.specs.precision import Precision

@@ -25,13 +25,13 @@ from functools import lru_cache
 import numpy as np
 from jaxtyping import Float
 
+from pinn.engines.deployment import Deployment
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import StepCosts, draft_costs, model_costs, step_costs
-from pinn.physics.floor import floor_seconds
 from pinn.physics.step import STEP_FEATURES, step_features
-from pinn.specs.deployment import Deployment
+from pinn.physics.step_values import floor_seconds
+from pinn.specs.model import Sampling
 from pinn.specs.precision import ACTIVATION_BYTES
-from pinn.specs.sampling import Sampling
 
 #: Features of what happens once a step, however many passes it has.
 ONCE = tuple(list(STEP_FEATURES).index(name) for name in ("step", "request"))
@@ -177,7 +177,7 @@ def deployment_features(
 
 
 def deployment_floor_seconds(deployment: Deployment, sums: BatchSums) -> Float[np.ndarray, "..."]:
-    """Lower bound of steps, one pass after the other (``pinn.physics.floor``)."""
+    """Lower bound of steps, one pass after the other (``pinn.physics.step_values``)."""
     costs = speculative_costs(deployment)
     if costs is None:
         return floor_seconds(step_costs([deployment]), sums)

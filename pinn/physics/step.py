@@ -22,8 +22,7 @@ from jaxtyping import Float
 from pinn.physics import step_values as values
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import StepCosts
-from pinn.physics.floor import gemm_compute_s
-from pinn.physics.step_feature import Overhead, StepFeature, assumed, seen
+from pinn.physics.step_values import Overhead, StepFeature, assumed, gemm_compute_s, seen
 
 _STEP = Overhead(2e-4, 0.2)
 _LAYER = Overhead(5e-6, 0.2)
@@ -115,14 +114,14 @@ _FEATURES = (
         "sampling", ("sampling",),
         "The logits of every request through the sampler: draw, top-p's sort, penalties. Part of "
         "its time does not shrink with the bandwidth, so its beta is bounded as the host's are.",
-        "vLLM's sampler, timed on an H100 (pinn/physics/sampling.py); spread 0.15: other GPUs",
+        "vLLM's sampler, timed on an H100 (pinn/physics/costs.py); spread 0.15: other GPUs",
         lambda c, s: c.sampled_step_s * values.busy(s) + c.sampled_request_s * s.requests,
     ),
     StepFeature(
         "activations", "1", 0.0, 0.0, _ACTIVATIONS, "bandwidth",
         "small_kernels", ("gemm",),
         "What norms, rotary embedding, activation functions and the cache's writes move.",
-        seen(_ACTIVATIONS, "the bytes counted (pinn/physics/small_kernels.py) at the datasheet's "
+        seen(_ACTIVATIONS, "the bytes counted (pinn/physics/layer_work.py) at the datasheet's "
               "bandwidth, spread 1.1"),
         lambda c, s: c.activation_token_s * s.tokens,
     ),

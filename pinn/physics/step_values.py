@@ -1,23 +1,85 @@
-"""What the step features measure: pure functions of costs and batch sums, broadcast together.
-
-They are formulas as ``scripts/generating`` reads them: the simulator's compiled code and
-the Go package are written from them.
-"""
+"""What the step features measure, and what an entry of their registry says."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
 
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import StepCosts
-from pinn.physics.floor import (
-    expert_compute_s,
-    expert_tokens,
-    gemm_compute_s,
-    hit_expert_read_s,
-    topk_expert_read_s,
-)
+
+# The physical floor of a step: no engine can be faster on this GPU.
+
+
+def floor_seconds(costs: StepCosts, sums: BatchSums) -> Float[np.ndarray, "..."]:
+    """Lower bound of a step's duration: max(FLOPs / peak, bytes that must be read / bandwidth).
+
+    Of the routed experts only those that one token needs are counted, since any routing may send
+    all tokens to the same ones; of the KV cache what lies in memory before the step. Offloaded
+    weights cross PCIe whatever else happens. An empty batch takes no time.
+
+    Args:
+        costs: Of the deployments, broadcast against ``sums``.
+        sums: Of the batches.
+    """
+    own_decode = sums.decode_requests
+    reads = (
+        costs.gemm_weights_s
+        + topk_expert_read_s(costs)
+        + costs.kv_read_s * (sums.decode_context - own_decode + sums.prefill_cached)
+        + costs.windowed_kv_read_s
+        * (sums.windowed_decode_context - own_decode + sums.windowed_prefill_cached)
+    )
+    arithmetic = (
+        gemm_compute_s(costs, sums)
+        + expert_compute_s(costs, sums)
+        + costs.decode_pair_s * sums.decode_context
+        + costs.windowed_decode_pair_s * sums.windowed_decode_context
+        + costs.prefill_pair_s * sums.prefill_pairs
+        + costs.windowed_prefill_pair_s * sums.windowed_prefill_pairs
+    )
+    busy = np.maximum(np.maximum(reads, arithmetic), costs.offload_s)
+    return np.where(sums.tokens > 0, busy, 0.0)
+
+
+def gemm_compute_s(costs: StepCosts, sums: BatchSums) -> Float[np.ndarray, "..."]:
+    """Arithmetic of projections, dense and shared layers and the output head."""
+    return costs.gemm_token_s * sums.tokens + costs.head_sequence_s * sums.requests
+
+
+def expert_compute_s(costs: StepCosts, sums: BatchSums) -> Float[np.ndarray, "..."]:
+    """Arithmetic of the routed experts for the tokens of all data-parallel replicas."""
+    return costs.expert_token_s * sums.tokens * costs.expert_replicas
+
+
+def topk_expert_read_s(costs: StepCosts) -> Float[np.ndarray, "..."]:
+    """Reading the experts that a single token needs, on the GPU that holds an average share."""
+    return costs.experts * costs.expert_share * costs.expert_read_s
+
+
+def hit_expert_read_s(costs: StepCosts, tokens: Float[np.ndarray, "..."]):
+    """Reading every expert hit by at least one of each replica's tokens, balanced routing.
+
+    With T tokens, each using an expert with chance k / N independently, N (1 - (1 - k/N)^T) are
+    hit in expectation.
+    """
+    missed = (1 - costs.expert_share) ** expert_tokens(costs, tokens)
+    # Compiled code leaves out the power, which takes long, where there are no experts.
+    return np.where(costs.experts > 0, costs.experts * (1 - missed) * costs.expert_read_s, 0.0)
+
+
+def expert_tokens(costs: StepCosts, tokens: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+    """Tokens of all the data-parallel replicas that share the experts."""
+    return tokens * costs.expert_replicas
+
+
+# What the step features measure: pure functions of costs and batch sums, broadcast together.
+#
+# They are formulas as ``scripts/generating`` reads them: the simulator's compiled code and the
+# Go package are written from them.
 
 Values = Float[np.ndarray, "..."]
 
@@ -156,3 +218,77 @@ def large_all_reduces(costs: StepCosts, sums: BatchSums) -> Values:
     """All-reduces of more than ``ONE_SHOT_BYTES``."""
     large = costs.all_reduce_token_bytes * sums.tokens > ONE_SHOT_BYTES
     return np.where(large, costs.all_reduces, 0.0)
+
+
+# What an entry of the registry of step features says, and the words for its prior.
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """What a unit costs beyond the kernels that were measured: host work and small kernels.
+
+    Where a step is composed of measured kernels, this is all that the feature adds to them, and
+    serving data fit it. All medians and spreads were set after looking at the 825 measured
+    deployments, the spreads by leaving one model out of the training models of each outer fold
+    (LOG.md), so left-out errors are a little kinder than those of models never looked at.
+
+    Attributes:
+        prior: Its median, in the unit of the feature's beta.
+        spread: Standard deviation of its logarithm.
+    """
+
+    prior: float
+    spread: float
+
+
+@dataclass(frozen=True)
+class StepFeature:
+    """One entry of the registry.
+
+    Attributes:
+        name: Its name everywhere: checkpoint, table, ONNX, Go.
+        unit: Of its beta: ``1`` for a multiplier of datasheet time, else seconds per count.
+        lower_bound: Smallest beta; 1 where the feature is part of the floor.
+        kernel_prior: What measured kernels are expected to add to beta, before any data.
+        overhead: What adds to it that no measured kernel holds; None where nothing does.
+        resource: Which datasheet rate the feature shrinks with: ``bandwidth``, ``peak``,
+            ``roofline`` (the larger of both times), ``link``, ``pcie``, or ``host``, whose
+            time, or a part of it, shrinks with none.
+        part: The part of a step's breakdown that it belongs to; ``gemm`` is split in two there.
+        explains: Parts of a composed step that it may explain
+            (``pinn.training.teacher``).
+        meaning: What it measures and what it leaves out.
+        source: What the prior rests on.
+        value: Feature of (costs, sums), broadcast together: a formula that compiled code and Go are
+            written from.
+    """
+
+    name: str
+    unit: str
+    lower_bound: float
+    kernel_prior: float
+    overhead: Overhead | None
+    resource: str
+    part: str
+    explains: tuple[str, ...]
+    meaning: str
+    source: str
+    value: Callable[[StepCosts, BatchSums], Values]
+
+    @property
+    def prior(self) -> float:
+        """Beta expected before any data: the whole cost, kernels and overhead."""
+        return self.kernel_prior + (self.overhead.prior if self.overhead else 0.0)
+
+
+def assumed(spread: float, because: str = "") -> str:
+    """Words for a guess."""
+    return f"assumption, spread {spread:g}" + (f": {because}" if because else "")
+
+
+def seen(overhead: Overhead, because: str) -> str:
+    """Words for an overhead."""
+    return (
+        f"{because}; the overhead, {overhead.prior:g} with a spread of {overhead.spread:g}, was "
+        "set after looking at the 825 measured deployments"
+    )

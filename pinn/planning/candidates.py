@@ -9,23 +9,131 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pinn.coefficients.coefficient_set import CoefficientSet, read_coefficient_set
+import numpy as np
+from jaxtyping import Int
+
+from pinn.coefficients.coefficients import CoefficientSet, read_coefficient_set
 from pinn.coefficients.configurations import canonical, expand_grid, make_deployment
+from pinn.common.documents import read_yaml
+from pinn.common.files import conf_file
+from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError, RefusedError
-from pinn.planning.plan import LeftOut
-from pinn.simulator.admission import check_run
+from pinn.planning.plan import LeftOut, Limits
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.memory import kv_layout
+from pinn.simulator.setup import check_run
+from pinn.simulator.workloads.load import at_rate, mean_rate_per_s, repeated, thinned
+from pinn.simulator.workloads.load_flags import Load
 from pinn.simulator.workloads.workload import Workload
-from pinn.specs.data_folder import conf_file
-from pinn.specs.deployment import Deployment
-from pinn.specs.documents import read_yaml
 from pinn.specs.serving import VLLM
 
 if TYPE_CHECKING:
     from pinn.simulator.run import Run
     from pinn.simulator.simulate import Hopeless
+
+
+# What a server is sent at any rate: the load's own requests, fewer or more of them.
+
+#: Fewer requests than this say little about a percentile: a server that gets a smaller share of
+#: the load is sent so many, at its own rate; a load that has fewer is sent again.
+LEAST_REQUESTS = 2000
+#: A load is sent again, too, at rates above the one asked for, so that it lasts as long; but where
+#: it has more requests itself, up to so many.
+MOST_REPEATED = 10_000
+
+
+@dataclass(frozen=True)
+class ReplicaLoad:
+    """A load for one replica at any rate: common random numbers.
+
+    Requests are left out one by one in a fixed random order, so that a lower rate has a part of
+    the requests of a higher one, at the same times; where no more may be left out, or none is
+    left to be sent, all times between requests change alike.
+
+    Attributes:
+        workload: The whole load.
+        rate_per_s: Its mean rate.
+        order: Place of each request in which it is kept: the first ones stay longest.
+        least: Requests that are sent at least.
+        most: And at most.
+    """
+
+    workload: Workload
+    rate_per_s: float
+    order: Int[np.ndarray, " n"]
+    least: int
+    most: int
+
+    def at(self, rate_per_s: float) -> Workload:
+        """What a server is sent at a mean rate, for as long as the load lasts."""
+        count = round(len(self.workload) * rate_per_s / self.rate_per_s)
+        return at_rate(self._some(min(max(count, self.least), self.most)), rate_per_s)
+
+    def _some(self, count: int) -> Workload:
+        if count == len(self.workload):
+            return self.workload
+        if count > len(self.workload):
+            return repeated(self.workload, count)
+        return thinned(self.workload, self.order < count)
+
+
+def replica_load(
+    workload: Workload, seed: int, most: int | None = None, *, keep_all: bool = False
+) -> ReplicaLoad:
+    """The load of one server.
+
+    Args:
+        workload: The whole load, at the rate asked for or at its own.
+        seed: Of the order in which requests are left out.
+        most: Requests to send at most, for a quick look.
+        keep_all: Whether none is left out at lower rates, where that many may be sent.
+    """
+    count = len(workload)
+    order = np.random.default_rng(seed).permutation(count)
+    most = max(count, MOST_REPEATED) if most is None else most
+    least = min(max(LEAST_REQUESTS, count if keep_all else 0), most)
+    return ReplicaLoad(workload, mean_rate_per_s(workload), order, least, most)
+
+
+# What every task of a plan has to know.
+
+
+@dataclass(frozen=True)
+class Brief:
+    """What is asked, with the data that answering takes.
+
+    Attributes:
+        draws: The load at the asked rate, drawn with one seed after another; the first is the load.
+        rate_per_s: To be served in all; None for the frontier alone.
+        limits: To be held.
+        checkpoint: Whose intervals say how wrong a prediction may be.
+        prices_per_gpu_hour: GPU -> price; empty where GPUs are counted.
+        max_gpus: At most; None for any number.
+        load: Where its requests come from.
+    """
+
+    draws: Sequence[Workload]
+    rate_per_s: float | None
+    limits: Limits
+    checkpoint: Path
+    prices_per_gpu_hour: Mapping[str, float]
+    max_gpus: int | None
+    load: Load
+
+    @property
+    def workload(self) -> Workload:
+        """The load."""
+        return self.draws[0]
+
+    def replica_load(self, seed: int = 0, most: int | None = None) -> ReplicaLoad:
+        """What one replica is sent, of one draw."""
+        return replica_load(self.draws[seed], seed, most, keep_all=self.rate_per_s is None)
+
+    def price_per_hour(self, gpu: str, gpus: int) -> float | None:
+        """Of GPUs of a kind; None without prices."""
+        return self.prices_per_gpu_hour[gpu] * gpus if self.prices_per_gpu_hour else None
+
 
 NETWORK = "network"
 
@@ -190,7 +298,7 @@ def _spoken(engine: str, row: Mapping[str, Any]) -> dict[str, Any]:
     """Ranks of the grid, which counts as vLLM does, as an engine counts them.
 
     SGLang and TensorRT-LLM call all GPUs of a stage tensor parallel and take attention replicas
-    from among them (``pinn.specs.recipe_rules``); TensorRT-LLM has as many of those as GPUs.
+    from among them (``pinn.engines.recipe_rules``); TensorRT-LLM has as many of those as GPUs.
     """
     if engine == VLLM:
         return dict(row)

@@ -1,4 +1,4 @@
-"""A whole look at the best candidates on one kind of hardware: the choice and all that is known."""
+"""A whole look at the best candidates: which scheduler limits, and what holds them back."""
 
 from __future__ import annotations
 
@@ -7,24 +7,275 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from pinn.planning.bottleneck import (
-    KV_MEMORY,
-    MOST_REQUESTS,
-    limited_by,
-    step_time_shares,
-)
-from pinn.planning.brief import Brief
-from pinn.planning.candidates import Candidate, gpu_count
+from pinn.physics.batch_sums import BatchSums, uniform_sums
+from pinn.physics.speculation import deployment_features
+from pinn.physics.step import STEP_FEATURES
+from pinn.planning.candidates import Brief, Candidate, gpu_count
 from pinn.planning.commands import serve_command, simulate_command
-from pinn.planning.figures import latencies_s
-from pinn.planning.limits import Latencies
-from pinn.planning.pick import Picked, pick
-from pinn.planning.plan import Choice, HighestRate, LeftOut, Point
+from pinn.planning.plan import Choice, HighestRate, Latencies, LeftOut, Point
 from pinn.planning.pools import PoolsCandidate
-from pinn.planning.search import highest_rate
-from pinn.planning.sizing import BAR_WIDTH, chance_to_hold, fleet_rate
-from pinn.planning.trial import Trials
+from pinn.planning.sizing import (
+    BAR_WIDTH,
+    WIDTH,
+    Interval,
+    Sized,
+    chance_to_hold,
+    fewest_replicas,
+    fleet_rate,
+    highest_rate,
+    is_clear,
+    may_do_with_fewer,
+    prediction_interval,
+    settled_rate,
+    widest,
+)
+from pinn.planning.trial import Trials, latencies_s
+from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.run import Run
+
+# Where a replica's time goes, and what stops a higher rate.
+
+#: Steps of a run that are accounted for at most, evenly spread.
+_MOST_STEPS = 20_000
+#: What limits where as many requests run as may: the flag that says how many.
+MOST_REQUESTS, KV_MEMORY = "max_num_seqs", "KV memory"
+#: Share of the engine's time in which requests wait for memory, or for others to end, from which on
+#: that is what limits.
+_WAITING_SHARE = 0.05
+#: Share of the blocks in use that counts as full.
+_FULL_SHARE = 0.95
+
+#: Parts of a step's breakdown that are messages between GPUs, and work that no GPU does.
+_COMMUNICATION, _HOST = ("communication",), ("host", "small_kernels")
+
+_OF_TIME = {
+    "prefill": "prefill compute",
+    "decode": "decode bandwidth",
+    "communication": "communication",
+    "host": "host",
+}
+
+
+def step_time_shares(run: Run, latency: LinearLatency) -> dict[str, float]:
+    """Part of a step's breakdown -> share of the engine's time.
+
+    Multiplications are cut at what a lone token takes: its weights, once a step.
+    """
+    found = dict.fromkeys(
+        ["weights", "gemm_compute", *(f.part for f in STEP_FEATURES.values() if f.part != "gemm")],
+        0.0,
+    )
+    seconds = deployment_features(latency.deployment, _sums(run)) * latency.beta
+    one_token = uniform_sums(decode_requests=np.ones(1))
+    lone = deployment_features(latency.deployment, one_token)[0] * latency.beta
+    for index, feature in enumerate(STEP_FEATURES.values()):
+        total = float(seconds[:, index].sum())
+        if feature.part == "gemm":
+            weights = float(lone[index]) * len(seconds)
+            found["weights"] += weights
+            found["gemm_compute"] += total - weights
+        else:
+            found[feature.part] += total
+    whole = sum(found.values())
+    return {part: value / whole for part, value in found.items()}
+
+
+def time_shares(run: Run, latency: LinearLatency) -> dict[str, float]:
+    """Share of the engine's time in prefill, decode, communication and the host.
+
+    Communication and host are parts of the breakdown; of the rest, prefill is what a step's prompts
+    add to its decodes.
+    """
+    deployment, sums = latency.deployment, _sums(run)
+    seconds = deployment_features(deployment, sums) * latency.beta
+    part = np.array([f.part for f in STEP_FEATURES.values()])
+    communication, host = np.isin(part, _COMMUNICATION), np.isin(part, _HOST)
+    work = ~communication & ~host
+    decodes = deployment_features(deployment, _without_prefill(sums)) * latency.beta
+    decode = float(decodes[:, work].sum())
+    shares = {
+        "prefill": float(seconds[:, work].sum()) - decode,
+        "decode": decode,
+        "communication": float(seconds[:, communication].sum()),
+        "host": float(seconds[:, host].sum()),
+    }
+    whole = sum(shares.values())
+    return {name: value / whole for name, value in shares.items()}
+
+
+def limited_by(run: Run, latency: LinearLatency) -> str:
+    """What stops a higher rate, from a run a little beyond the highest.
+
+    KV memory or the number of requests that may run where others wait while nearly every block is
+    taken, or so many run; else what most of the engine's time goes to.
+    """
+    recipe, steps = latency.deployment.recipe, run.steps
+    weight = steps["duration_s"] / steps["duration_s"].sum()
+    waiting = steps["waiting"] > 0
+    most = min(recipe.max_requests, recipe.token_budget)
+    full = steps["used_blocks"] >= _FULL_SHARE * run.step_blocks
+    short = float(weight[full & (waiting | (steps["preempted"] > 0))].sum())
+    all_run = steps["running"] >= most * run.step_replicas
+    if short > _WAITING_SHARE:
+        return KV_MEMORY
+    if float(weight[all_run & waiting].sum()) > _WAITING_SHARE:
+        return MOST_REQUESTS
+    shares = time_shares(run, latency)
+    return _OF_TIME[max(shares, key=lambda name: shares[name])]
+
+
+def _sums(run: Run) -> BatchSums:
+    every = -(-len(run.steps) // _MOST_STEPS)
+    return replace(run.steps, table=run.steps.table[::every]).sums
+
+
+def _without_prefill(sums: BatchSums) -> BatchSums:
+    nothing = np.zeros_like(sums.prefill_requests)
+    names = ("requests", "tokens", "cached", "pairs")
+    gone = {f"prefill_{name}": nothing for name in names}
+    gone |= {f"windowed_prefill_{name}": nothing for name in ("cached", "pairs")}
+    return replace(sums, **gone)
+
+
+# Which limits of the scheduler need the fewest replicas on one kind of hardware.
+
+
+@dataclass(frozen=True)
+class Picked:
+    """A candidate with as few replicas as hold the limits.
+
+    Attributes:
+        trials: Of one replica.
+        rate: The highest that it holds.
+        sized: The replicas.
+        interval: How wrong the prediction may be; None for calibrated coefficients.
+        share_per_s: Of the asked rate that one replica serves; its highest without one.
+        run: Of one replica at that rate.
+    """
+
+    trials: Trials
+    rate: HighestRate
+    sized: Sized
+    interval: Interval | None
+    share_per_s: float
+    run: Run
+
+    @property
+    def label(self) -> str:
+        """The candidate's name."""
+        return self.trials.candidate.label
+
+
+def pick(
+    kept: Sequence[tuple[Candidate, float]], brief: Brief
+) -> tuple[Picked | None, list[LeftOut], int]:
+    """Size a fleet of the candidate with the highest rate, and of others that may need fewer.
+
+    A replica that holds a higher rate alone is not always the one of which fewer hold the asked
+    rate together.
+
+    Args:
+        kept: Candidates that differ in the scheduler's limits alone, with quick highest rates.
+        brief: What is asked.
+
+    Returns:
+        The one of which fewest are needed, None where nothing holds the limits with the GPUs there
+        are; the others; and how many runs that took beside those of its trials.
+    """
+    tried = [Trials(candidate, brief.replica_load(), brief.limits) for candidate, _ in kept]
+    guesses = [guess for _, guess in kept]
+    first, rate = _fastest(tried, guesses)
+    best: Picked | None = None
+    reasons: dict[str, str] = {}
+    for i in [first, *(i for i in range(len(tried)) if i != first)]:
+        if best is not None:
+            if not may_do_with_fewer(best.sized.replicas, tried[i], brief):
+                continue
+            rate = _highest(tried[i], guesses[i])
+        rate = _settled(tried[i], rate)
+        found = _sized(tried[i], rate, brief)
+        if isinstance(found, str):
+            reasons[tried[i].candidate.label] = found
+        elif best is None or found.sized.replicas < best.sized.replicas:
+            best = found
+    others = [trials for trials in tried if best is None or trials is not best.trials]
+    left_out = [
+        LeftOut(
+            trials.candidate.label,
+            trials.candidate.deployment.gpu.name,
+            reasons.get(trials.candidate.label) or _no_fewer(best, brief),
+            simulated=True,
+        )
+        for trials in others
+    ]
+    return best, left_out, sum(trials.count for trials in others)
+
+
+def _fastest(tried: Sequence[Trials], guesses: Sequence[float]) -> tuple[int, HighestRate]:
+    """Which replica holds the highest rate on the whole load; the first where none holds any."""
+    best, rate = 0, HighestRate(0.0, None)
+    for i, (trials, guess) in enumerate(zip(tried, guesses, strict=True)):
+        if rate.per_s > 0 and trials.excess(rate.per_s * (1 + WIDTH)) > 1:
+            continue
+        found = _highest(trials, max(guess, rate.per_s))
+        if found.per_s > rate.per_s:
+            best, rate = i, found
+    return best, rate
+
+
+def _highest(trials: Trials, guess: float) -> HighestRate:
+    return HighestRate(*highest_rate(trials.excess, guess, stride=1.03))
+
+
+def _settled(trials: Trials, rate: HighestRate) -> HighestRate:
+    """A rate with clear rates on either side, else the one that fewest contradict."""
+    if is_clear(trials.excess, rate.per_s, rate.fails_per_s):
+        return rate
+    return HighestRate(*settled_rate(trials.excess, rate.per_s))
+
+
+def _sized(trials: Trials, rate: HighestRate, brief: Brief) -> Picked | str:
+    """A candidate's fleet, or why there is none."""
+    candidate = trials.candidate
+    if rate.per_s == 0:
+        return "holds 0 requests/s on the whole load"
+    if rate.fails_per_s is None:
+        sent = len(trials.load.at(rate.per_s))
+        return f"runs all of the {sent:,} requests at once: its rate takes a longer load to find"
+    sized = fewest_replicas(trials, rate.per_s, brief)
+    if sized is None:
+        return (
+            f"holds {rate.per_s:.3g} requests/s alone, but no fleet of them that can be simulated "
+            "holds the asked rate"
+        )
+    gpus, may_be = sized.replicas * candidate.gpus, brief.max_gpus
+    if may_be is not None and gpus > may_be:
+        return f"needs {gpus} GPUs at {rate.per_s:.3g} requests/s a replica, {may_be} may be"
+    asked = brief.rate_per_s
+    share = rate.per_s if asked is None else asked / sized.replicas
+    run = trials.run(share) if asked is not None else trials.run_of(brief.load.draw(share))
+    return Picked(trials, rate, sized, _interval(candidate, run, brief), share, run)
+
+
+def _interval(candidate: Candidate, run: Run, brief: Brief) -> Interval | None:
+    """None for calibrated coefficients, which come without one."""
+    if candidate.is_calibrated:
+        return None
+    found = [
+        prediction_interval(brief.checkpoint, latency.deployment)
+        for _, latency in candidate.parts(run)
+    ]
+    return widest(found)
+
+
+def _no_fewer(best: Picked | None, brief: Brief) -> str:
+    assert best is not None, "a candidate that was sized alone has a reason of its own"
+    if brief.rate_per_s is None:
+        return f"holds no more than the {best.rate.per_s:.3g} requests/s of {best.label}"
+    return f"needs no fewer than {best.label}, of which {best.sized.replicas} hold the limits"
+
+
+# A whole look at the best candidates on one kind of hardware: the choice and all that is known.
 
 #: Rates of a choice's ladder, as shares of the highest that it holds.
 _LADDER = (0.25, 0.5, 0.7, 0.85, 1.0, 1.1)

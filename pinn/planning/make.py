@@ -9,10 +9,9 @@ from functools import partial
 from itertools import groupby
 from typing import TypeVar
 
+from pinn.common.workers import Workers
 from pinn.errors import PinnError
-from pinn.evaluation.workers import Workers
-from pinn.planning.brief import Brief
-from pinn.planning.candidates import Candidate
+from pinn.planning.candidates import Brief, Candidate
 from pinn.planning.examine import Examined, examine
 from pinn.planning.plan import Ask, Choice, FrontierPoint, LeftOut, Plan
 from pinn.planning.pools import PoolsCandidate

@@ -10,12 +10,18 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from matplotlib.figure import Figure
 
-from pinn.export.plot_style import png, short, svg
+from pinn.common.files import write_whole
+from pinn.common.plots import png, short, svg
 from pinn.planning import pictures
 from pinn.planning.candidates import NETWORK
-from pinn.planning.limits import written_s
-from pinn.planning.plan import FLEET_HOLDS_MORE, POOLS_UNSURE, Choice, Plan, burst_warning
-from pinn.specs.files.write import write_whole
+from pinn.planning.plan import (
+    FLEET_HOLDS_MORE,
+    POOLS_UNSURE,
+    Choice,
+    Plan,
+    burst_warning,
+    written_s,
+)
 
 #: Shown for what does not exist, such as a cost without prices.
 _NONE = "–"

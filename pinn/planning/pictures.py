@@ -14,9 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-from pinn.export.plot_style import new_figure, short
-from pinn.planning.limits import Limits, parse_limits
-from pinn.planning.plan import Choice, Plan, Point
+from pinn.common.plots import new_figure, short
+from pinn.planning.plan import Choice, Limits, Plan, Point, parse_limits
 
 #: How many of the choices are drawn, best first.
 SHOWN = 4

@@ -1,19 +1,25 @@
-"""A finished plan: what was asked, the choices in order, and what was left out; as JSON.
-
-Times are in seconds and rates in requests per second; None is what does not exist, such as a cost
-without prices, or an upper end that nothing bounds.
-"""
+"""A finished plan and the limits that it keeps."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
+from jaxtyping import Bool, Float, Int
 
-from pinn.specs.files.write import replace_atomically
+from pinn.common.files import replace_atomically
+from pinn.errors import PinnError
+
+# A finished plan: what was asked, the choices in order, and what was left out; as JSON.
+#
+# Times are in seconds and rates in requests per second; None is what does not exist, such as a
+# cost without prices, or an upper end that nothing bounds.
 
 SCHEMA = "pinn plan 1"
 
@@ -169,7 +175,7 @@ class Choice:
         safe: Whether the fleet holds them at the bad end of the interval too.
         ladder: Runs of one replica on the whole load at rising rates.
         step_time: Part of a step -> share of the engine's time at ``at_rate``; they sum to 1. The
-            parts are those of a step's breakdown (``pinn.training.teacher.breakdown.PARTS``).
+            parts are those of a step's breakdown (``pinn.training.breakdown.PARTS``).
         fleets: The replicas simulated together.
         serve_command: Starts one replica.
         simulate_command: Gives the figures of ``seen``.
@@ -296,3 +302,255 @@ def write_plan(plan: Plan, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     text = msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n"
     replace_atomically(path, lambda target: target.write_bytes(text))
+
+
+# Limits that clients are promised, as people write them: ``ttft<=1s, tpot<=40ms for 95 %``.
+#
+# A limit is on a statistic over all requests (``p99 ttft<=2s``, ``mean e2e<=10s``; of ITL over
+# all gaps between tokens), or on each request: ``... for 95 %`` asks that so many requests meet
+# all of those at once. The share that does is the goodput of DistServe (Zhong et al. 2024,
+# arXiv:2401.09670, "SLO attainment") and of vLLM's ``benchmark_serving --goodput``. Requests
+# that are not served meet nothing.
+
+_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
+_EXAMPLE = "write 'ttft<=1s, tpot<=40ms for 95 %', 'p99 ttft<=2s' or 'mean e2e<=20s'"
+_NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)"
+_CLAUSE = re.compile(
+    r"^(?:(?P<before>mean|p\d+(?:\.\d+)?)\s+)?(?P<metric>[a-z0-9]+)"
+    r"(?:\s+(?P<after>mean|p\d+(?:\.\d+)?))?"
+    rf"\s*(?:<=|<|≤)\s*(?P<value>{_NUMBER}(?:e-?\d+)?)\s*(?P<unit>[a-zµ]*)$"
+)
+_SHARE = re.compile(rf"\s+for\s+(?P<share>{_NUMBER})\s*%\s*$")
+
+#: Seconds by metric, one entry per request; NaN where a request has no such time.
+Latencies = Mapping[str, Float[np.ndarray, " requests"]]
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A limit on a statistic over all requests.
+
+    Attributes:
+        metric: ``ttft``, ``tpot``, ``itl`` or ``e2e``.
+        percent: Of the percentile; None for the mean.
+        seconds: At most.
+    """
+
+    metric: str
+    percent: float | None
+    seconds: float
+
+    @property
+    def name(self) -> str:
+        """``mean`` or ``p99``."""
+        return "mean" if self.percent is None else f"p{self.percent:g}"
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.metric.upper()} <= {written_s(self.seconds)}"
+
+
+@dataclass(frozen=True)
+class Goodput:
+    """Limits on each request, which a share of them has to meet together.
+
+    Attributes:
+        share: Of the requests, at least.
+        seconds: Metric -> at most.
+    """
+
+    share: float
+    seconds: Mapping[str, float]
+
+    def __str__(self) -> str:
+        each = " and ".join(f"{k.upper()} <= {written_s(v)}" for k, v in self.seconds.items())
+        return f"{100 * self.share:g} % of the requests: {each}"
+
+    def needed(self, requests: int) -> int:
+        """How many of the requests have to meet them."""
+        return max(math.ceil(round(self.share * requests, 6)), 1)
+
+    def excess(self, latencies: Latencies) -> Float[np.ndarray, " requests"]:
+        """Each request's largest latency as a share of its limit; 0 where it has none."""
+        ratios = [latencies[k] / limit for k, limit in self.seconds.items()]
+        return np.max(np.where(np.isnan(ratios), 0.0, ratios), axis=0)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """All that was promised.
+
+    Attributes:
+        text: As written.
+        statistics: Limits on statistics.
+        goodput: Limits on each request; None without any.
+    """
+
+    text: str
+    statistics: Sequence[Statistic]
+    goodput: Goodput | None
+
+    @property
+    def sentences(self) -> list[str]:
+        """One for each limit."""
+        return [str(limit) for limit in (*self.statistics, *filter(None, [self.goodput]))]
+
+    @property
+    def on_gaps(self) -> list[Statistic]:
+        """Limits on the gaps between tokens."""
+        return [limit for limit in self.statistics if limit.metric == "itl"]
+
+    @property
+    def bound_waits(self) -> bool:
+        """Whether any limit is on what waiting in a queue lengthens: TTFT or E2E."""
+        each = {} if self.goodput is None else self.goodput.seconds
+        return bool({*each, *(limit.metric for limit in self.statistics)} & {"ttft", "e2e"})
+
+    def excess(
+        self,
+        latencies: Latencies,
+        gaps: tuple[Float[np.ndarray, " gaps"], Int[np.ndarray, " gaps"]],
+    ) -> float:
+        """The worst latency as a share of its limit; every limit is held where it is at most 1.
+
+        Args:
+            latencies: Per request, infinite where it was not served.
+            gaps: Lengths of gaps between tokens, and how many there are of each.
+        """
+        found = [0.0]
+        for limit in self.statistics:
+            values, counts = gaps if limit.metric == "itl" else _known(latencies[limit.metric])
+            found.append(statistic(values, counts, limit.percent) / limit.seconds)
+        if self.goodput is not None:
+            needed = self.goodput.needed(len(latencies["ttft"]))
+            found.append(float(np.sort(self.goodput.excess(latencies))[needed - 1]))
+        return max(found)
+
+    def met(self, latencies: Latencies) -> Bool[np.ndarray, " requests"]:
+        """Which requests are served and meet the limits on each; all served ones without any."""
+        served = np.isfinite(latencies["e2e"])
+        return served if self.goodput is None else served & (self.goodput.excess(latencies) <= 1)
+
+    def are_missed(self, least: Latencies, requests: int) -> bool:
+        """Whether limits are missed already, if nothing turns out shorter than this.
+
+        Args:
+            least: What is known so far of each request's latencies: lower bounds, 0 where nothing
+                is known, NaN where there is no such time.
+            requests: How many there will be.
+        """
+        for limit in self.statistics:
+            if limit.metric == "itl":
+                continue
+            values, _ = _known(least[limit.metric])
+            if limit.percent is None:
+                missed = bool(values.sum() > limit.seconds * len(values))
+            else:
+                beyond = int(np.count_nonzero(values > limit.seconds))
+                missed = beyond > (1 - limit.percent / 100) * (len(values) - 1) + 1
+            if missed:
+                return True
+        if self.goodput is None:
+            return False
+        beyond = int(np.count_nonzero(self.goodput.excess(least) > 1))
+        return beyond > requests - self.goodput.needed(requests)
+
+
+def statistic(
+    values: Float[np.ndarray, " values"], counts: Int[np.ndarray, " values"], percent: float | None
+) -> float:
+    """Mean or percentile of values that each occur so often; NaN of none.
+
+    Percentiles are interpolated as ``np.percentile`` does; one that touches an infinite value is
+    infinite.
+    """
+    total = int(counts.sum())
+    if total == 0:
+        return float("nan")
+    if percent is None:
+        return float(values @ counts) / total
+    order = np.argsort(values)
+    ends = np.cumsum(counts[order])
+    place = percent / 100 * (total - 1)
+    low, high = values[order][np.searchsorted(ends, [math.floor(place), math.ceil(place)], "right")]
+    share = place - math.floor(place)
+    return float(low if share == 0 or low == high else low + (high - low) * share)
+
+
+def _known(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The values that are no NaN, each once."""
+    values = values[~np.isnan(values)]
+    return values, np.ones(len(values), np.int64)
+
+
+def parse_limits(text: str) -> Limits:
+    """Read limits.
+
+    Raises:
+        PinnError: If one cannot be read, says neither its statistic nor a share of requests, or is
+            on each request's ITL; with how to write it.
+
+    >>> parse_limits("ttft<=1s, tpot<=40ms for 95 %; p99 e2e<=30s").sentences
+    ['p99 E2E <= 30 s', '95 % of the requests: TTFT <= 1 s and TPOT <= 40 ms']
+    """
+    statistics: list[Statistic] = []
+    each: dict[str, float] = {}
+    share: float | None = None
+    for group in filter(None, (part.strip() for part in text.split(";"))):
+        ending = _SHARE.search(group)
+        clauses = group[: ending.start()] if ending else group
+        alone = [_clause(clause, text) for clause in clauses.split(",")]
+        statistics += [limit for limit, named in alone if named]
+        on_each = {limit.metric: limit.seconds for limit, named in alone if not named}
+        if bool(on_each) != bool(ending):
+            raise PinnError(
+                f"--slo {text!r}: {', '.join(on_each) or clauses.strip()} "
+                + ("needs a statistic or a share" if on_each else "has a statistic and a share")
+                + f": {_EXAMPLE}"
+            )
+        if ending is not None:
+            if each:
+                raise PinnError(f"--slo {text!r} names two shares: put them together, {_EXAMPLE}")
+            each, share = on_each, float(ending["share"]) / 100
+    if not statistics and not each:
+        raise PinnError(f"--slo {text!r} holds no limit: {_EXAMPLE}")
+    if share is not None and not 0 < share <= 1:
+        raise PinnError(f"--slo {text!r}: a share is above 0 and at most 100 %")
+    if "itl" in each:
+        raise PinnError(
+            f"--slo {text!r}: a request has many gaps between tokens: limit their mean with tpot, "
+            "or all requests' gaps with 'p99 itl<=100ms'"
+        )
+    return Limits(text, tuple(statistics), None if share is None else Goodput(share, each))
+
+
+def _clause(clause: str, text: str) -> tuple[Statistic, bool]:
+    """A limit, and whether it names its statistic."""
+    found = _CLAUSE.match(clause.strip().lower())
+    if found is None or (found["before"] and found["after"]):
+        raise PinnError(f"--slo {text!r}: cannot read {clause.strip()!r}: {_EXAMPLE}")
+    metric, unit = found["metric"], found["unit"].replace("µ", "u")
+    if metric not in METRICS:
+        raise PinnError(f"--slo {text!r}: unknown metric {metric!r}: use {', '.join(METRICS)}")
+    if unit not in _UNITS_S:
+        raise PinnError(
+            f"--slo {text!r}: {clause.strip()!r} has no known unit: use {', '.join(_UNITS_S)}"
+        )
+    seconds = float(found["value"]) * _UNITS_S[unit]
+    if not 0 < seconds < math.inf:
+        raise PinnError(f"--slo {text!r}: {clause.strip()!r} must allow some time")
+    name = found["before"] or found["after"]
+    percent = None if name in (None, "mean") else float(name[1:])
+    if percent is not None and not 0 < percent <= 100:
+        raise PinnError(f"--slo {text!r}: there is no percentile {percent:g}")
+    return Statistic(metric, percent, seconds), name is not None
+
+
+def written_s(seconds: float) -> str:
+    """A time for people.
+
+    >>> [written_s(s) for s in (0.04, 1.0, 90.0, 1118.2)]
+    ['40 ms', '1 s', '90 s', '1118 s']
+    """
+    if seconds >= 1000:
+        return f"{seconds:.0f} s"
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from pinn.coefficients.pool_text import parse_pool, pool_text
+from pinn.coefficients.configurations import parse_pool, pool_text
+from pinn.common.documents import read_yaml
+from pinn.common.files import conf_file
 from pinn.errors import PinnError
 from pinn.planning.candidates import (
     Candidate,
@@ -29,8 +31,6 @@ from pinn.simulator.pools import Link, Pool, default_link, simulate_pools
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import Hopeless
 from pinn.simulator.workloads.workload import Workload
-from pinn.specs.data_folder import conf_file
-from pinn.specs.documents import read_yaml
 from pinn.specs.serving import VLLM
 
 _LAYOUT = "expected 'pools:' with lists of servers under 'prefill' and 'decode', such as 2x tp=4"

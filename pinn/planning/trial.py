@@ -1,22 +1,145 @@
-"""One replica simulated at a rate, and how far it is from its limits there."""
+"""One replica simulated at a rate, what clients see, and how far that is from the limits."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from jaxtyping import Int, Shaped
 
 from pinn.errors import TooLargeError
-from pinn.planning.candidates import Candidate
-from pinn.planning.figures import backlog, latencies_s, least_latencies_s, point
-from pinn.planning.limits import Latencies, Limits
-from pinn.planning.load import ReplicaLoad
-from pinn.planning.plan import Point
+from pinn.planning.candidates import Candidate, ReplicaLoad
+from pinn.planning.plan import METRICS, STATISTICS, Latencies, Limits, Point, statistic
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.many import scaled
 from pinn.simulator.run import Run
+from pinn.simulator.state import FINISHED, REJECTED, TIMED_OUT
 from pinn.simulator.workloads.workload import Workload
-from pinn.trust.simulated import scaled
+
+# What clients see of a run, as a point of a plan.
+
+#: Throughput is measured from this share of the load on, when batches have filled.
+_WARM_SHARE = 0.2
+#: Of the load's time that a server may take longer for its last answers than for its first ones.
+_DRAIN_SHARE = 0.05
+
+
+def latencies_s(run: Run) -> Latencies:
+    """Metric -> seconds per request: infinite where not served, NaN where there is no such time.
+
+    TPOT is the mean gap between a request's tokens, (last - first) / (tokens - 1).
+    """
+    r = run.requests
+    lost = np.where(r.finished, 0.0, np.inf)
+    gaps = np.where(run.workload.output_tokens > 1, 1.0, np.nan)
+    return {
+        "ttft": np.where(r.finished, r.ttft_s, np.inf),
+        "tpot": np.where(r.finished, r.mean_itl_s, np.inf) * gaps,
+        "e2e": np.where(r.finished, r.e2e_s, np.inf) + lost,
+    }
+
+
+def point(run: Run, limits: Limits, holds: bool, rate_per_s: float, gpus: int) -> Point:
+    """Figures of a run.
+
+    Args:
+        run: The run.
+        limits: On each request, and others.
+        holds: Whether it holds them.
+        rate_per_s: Mean rate of what was sent.
+        gpus: That served it.
+    """
+    found = latencies_s(run)
+    tables = {name: _table(values, np.ones(len(values))) for name, values in found.items()}
+    tables["itl"] = _table(run.gaps.seconds, run.gaps.count)
+    tokens_per_s = output_tokens_per_s(run)
+    speed = tables["tpot"]["mean"]
+    return Point(
+        rate_per_s=rate_per_s,
+        requests=len(run.requests),
+        holds=holds,
+        met_share=float(limits.met(found).mean()),
+        latency_s={name: tables[name] for name in METRICS},
+        output_tokens_per_s=tokens_per_s,
+        output_tokens_per_gpu_s=tokens_per_s / gpus,
+        user_tokens_per_s=1 / speed if speed else None,
+    )
+
+
+def backlog(run: Run) -> float:
+    """How far a server falls behind; it keeps up at 1 or less.
+
+    The time from the last request to the last answer, as a share of the longest answer in the first
+    fifth of the load and a twentieth of the load's time.
+    """
+    r = run.requests
+    arrival, served = r.arrival_s, r.finished
+    if not served.any():
+        return np.inf
+    span = float(arrival.max() - arrival.min())
+    early = served & (np.arange(len(r)) < max(len(r) * _WARM_SHARE, 1))
+    usual = float(r.e2e_s[early].max()) if early.any() else 0.0
+    drain = float(r.finish_s[served].max() - arrival.max())
+    return drain / (usual + _DRAIN_SHARE * span)
+
+
+def output_tokens_per_s(run: Run) -> float:
+    """Output tokens per second while the load is sent, without its first fifth.
+
+    Each request's tokens are spread evenly from its first to its last.
+    """
+    r = run.requests
+    begin, end = r.arrival_s.min(), r.arrival_s.max()
+    begin += _WARM_SHARE * (end - begin)
+    if not end > begin:
+        return 0.0
+    first, last = r.first_token_s, r.last_token_s
+    known = ~np.isnan(first)
+    first, last, tokens = first[known], last[known], r.output_tokens[known]
+    length = np.maximum(last - first, 1e-9)
+    done = [tokens * np.clip((moment - first) / length, 0, 1) for moment in (begin, end)]
+    return float((done[1] - done[0]).sum() / (end - begin))
+
+
+def _table(values: np.ndarray, counts: np.ndarray) -> dict[str, float | None]:
+    exist = ~np.isnan(values)
+    values, counts = values[exist], counts[exist].astype(np.int64)
+    percents = [None if name == "mean" else float(name[1:]) for name in STATISTICS]
+    found = [statistic(values, counts, percent) for percent in percents]
+    return {n: x if np.isfinite(x) else None for n, x in zip(STATISTICS, found, strict=True)}
+
+
+def least_latencies_s(
+    requests: Shaped[np.ndarray, " requests"],
+    output_tokens: Int[np.ndarray, " requests"],
+    now_s: float,
+) -> Latencies:
+    """Lower bounds of every request's latencies in a run that goes on.
+
+    Args:
+        requests: The engine's records (``pinn.simulator.state.REQUEST``).
+        output_tokens: Of each request.
+        now_s: The engine's time.
+    """
+    status, sent = requests["status"], requests["sent_s"]
+    finished, lost = status == FINISHED, (status == TIMED_OUT) | (status == REJECTED)
+    waits = (status > 0) & ~finished & ~lost
+    age = np.where(waits, np.maximum(now_s - sent, 0.0), 0.0)
+    begun = requests["generated"] > 0
+    ttft = np.where(begun, requests["first_sent_s"] - sent, age)
+    e2e = np.where(finished, requests["last_sent_s"] - sent, age)
+    gaps = np.where(output_tokens > 1, output_tokens - 1.0, np.nan)
+    last = np.where(finished, requests["last_sent_s"], now_s)
+    tpot = np.where(begun, np.maximum(last - requests["first_sent_s"], 0.0), 0.0) / gaps
+    return {
+        "ttft": np.where(lost, np.inf, ttft),
+        "tpot": np.where(lost, np.where(np.isnan(gaps), np.nan, np.inf), tpot),
+        "e2e": np.where(lost, np.inf, e2e),
+    }
+
+
+# One replica simulated at a rate, and how far it is from its limits there.
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,113 @@
-"""The pool of KV cache blocks: allocation, prefix cache, eviction.
-
-Mirrors ``vllm/v1/core/block_pool.py`` and ``FullAttentionManager`` of
-``single_type_kv_cache_manager.py``. A block's hash is an integer key here, equal where vLLM's
-chained hashes would be equal. Models with windowed layers hold further, unkeyed blocks per
-request; their prefix hits follow the full-attention group alone.
-"""
+"""Queues of requests, and the blocks of the KV cache that they hold."""
 
 from __future__ import annotations
 
 from pinn.simulator import arrays
-from pinn.simulator.jit import inner
-from pinn.simulator.state import PREEMPTED
+from pinn.simulator.arrays import inner
+from pinn.simulator.state import ARRIVED, PREEMPTED
+
+# Queues of requests: linked lists for arrival order, binary heaps for moments in time.
+
+
+@inner
+def append_waiting(engine, replica, r):
+    """``FCFSRequestQueue.add_request``."""
+    state = arrays.replicas(engine, replica)
+    arrays.requests(engine, r).before, arrays.requests(engine, r).after = state.waiting_tail, -1
+    if state.waiting_tail >= 0:
+        arrays.requests(engine, state.waiting_tail).after = r
+    else:
+        state.waiting_head = r
+    state.waiting_tail = r
+    state.waiting += 1
+
+
+@inner
+def prepend_waiting(engine, replica, r):
+    """``FCFSRequestQueue.prepend_request``."""
+    state = arrays.replicas(engine, replica)
+    arrays.requests(engine, r).before, arrays.requests(engine, r).after = -1, state.waiting_head
+    if state.waiting_head >= 0:
+        arrays.requests(engine, state.waiting_head).before = r
+    else:
+        state.waiting_tail = r
+    state.waiting_head = r
+    state.waiting += 1
+
+
+@inner
+def remove_waiting(engine, replica, r):
+    """``FCFSRequestQueue.remove_request``."""
+    state = arrays.replicas(engine, replica)
+    before, after = arrays.requests(engine, r).before, arrays.requests(engine, r).after
+    if before >= 0:
+        arrays.requests(engine, before).after = after
+    else:
+        state.waiting_head = after
+    if after >= 0:
+        arrays.requests(engine, after).before = before
+    else:
+        state.waiting_tail = before
+    state.waiting -= 1
+
+
+@inner
+def append_input(engine, replica, r):
+    """A request enters the engine's input queue (``EngineCoreProc.process_input_sockets``)."""
+    state = arrays.replicas(engine, replica)
+    arrays.requests(engine, r).after = -1
+    if state.input_tail >= 0:
+        arrays.requests(engine, state.input_tail).after = r
+    else:
+        state.input_head = r
+    state.input_tail = r
+    state.input += 1
+
+
+@inner
+def pop_input(engine, replica):
+    """The oldest request of the input queue."""
+    state = arrays.replicas(engine, replica)
+    r = state.input_head
+    state.input_head = arrays.requests(engine, r).after
+    if state.input_head < 0:
+        state.input_tail = -1
+    state.input -= 1
+    return r
+
+
+@inner
+def push_heap(times, ids, size, time, r):
+    """Insert into a heap of ``size`` entries."""
+    i = size
+    while i > 0 and time < times[(i - 1) // 2]:
+        times[i], ids[i] = times[(i - 1) // 2], ids[(i - 1) // 2]
+        i = (i - 1) // 2
+    times[i], ids[i] = time, r
+
+
+@inner
+def pop_heap(times, ids, size):
+    """Remove the earliest of ``size`` entries and return its request."""
+    first, time, r = ids[0], times[size - 1], ids[size - 1]
+    i, child = 0, 1
+    while child < size - 1:
+        if child + 1 < size - 1 and times[child + 1] < times[child]:
+            child += 1
+        if times[child] >= time:
+            break
+        times[i], ids[i] = times[child], ids[child]
+        i, child = child, 2 * child + 1
+    times[i], ids[i] = time, r
+    return first
+
+
+# The pool of KV cache blocks: allocation, prefix cache, eviction.
+#
+# Mirrors ``vllm/v1/core/block_pool.py`` and ``FullAttentionManager`` of
+# ``single_type_kv_cache_manager.py``. A block's hash is an integer key here, equal where vLLM's
+# chained hashes would be equal. Models with windowed layers hold further, unkeyed blocks per
+# request; their prefix hits follow the full-attention group alone.
 
 
 @inner
@@ -228,3 +325,87 @@ def preempt(engine, replica, r):
     request.preemptions += 1
     arrays.preempted(engine, replica)[state.preempted] = r
     state.preempted += 1
+
+
+# What a batch holds: its requests, and the sums that step features are made of.
+
+
+@inner
+def add_to_batch(engine, replica, column, r, tokens):
+    """Put a request into the batch and advance it.
+
+    In vLLM full blocks become findable before they are computed (``KVCacheManager.
+    allocate_slots``), so that requests of one step can share them; in SGLang afterwards.
+    """
+    request, state = arrays.requests(engine, r), arrays.replicas(engine, replica)
+    cached, known = request.computed, request.prompt + request.generated
+    # What is left of a prompt whose keys and values came over the network is a step like a decode.
+    prompt_left = cached < request.prompt and request.transferred != ARRIVED
+    prefill = tokens > 1 + engine.drafts or prompt_left
+    request.computed = cached + tokens
+    request.worked += tokens
+    request.in_flight += 1
+    if not engine.prefill_first:
+        key_blocks(engine, replica, r, min(request.computed, known))
+    # The next token, and one more for each drafted one that is verified with it.
+    sampled = max(request.computed - known - request.placeholders + 1, 0)
+    if sampled > 1:
+        request.unverified += sampled - 1
+    if engine.asynchronous:
+        request.placeholders += sampled
+    if sampled > 0:
+        request.eligible = state.schedulings + engine.stagger
+    i = arrays.batch_size(engine, replica, column)
+    arrays.batch_request(engine, replica, column)[i] = r
+    arrays.batch_sampled(engine, replica, column)[i] = sampled
+    if engine.keeps_batches:
+        arrays.batch_new(engine, replica, column)[i] = tokens
+        arrays.batch_cached(engine, replica, column)[i] = cached
+        arrays.batch_prefill(engine, replica, column)[i] = prefill
+    arrays.batch_size(engine, replica)[column] = i + 1
+    state.tokens += tokens
+    sums = arrays.sums(engine, replica)
+    _account(sums, tokens, cached, prefill, engine.window)
+    if prefill:
+        sums[9] += tokens * (request.prompt + tokens / 2)
+
+
+@inner
+def _account(sums, new, cached, prefill, window):
+    """Add a request to the sums of ``pinn.physics.batch_sums.BatchSums``, in order."""
+    if prefill:
+        sums[0] += 1
+        sums[2] += new
+        sums[4] += cached
+        sums[5] += new * cached + new * (new + 1) / 2
+        sums[7] += min(cached, window)
+        sums[8] += _pairs(cached + new, window) - _pairs(cached, window)
+    else:
+        sums[1] += 1
+        sums[3] += cached + 1
+        sums[6] += min(cached + 1, window)
+
+
+@inner
+def _pairs(tokens, window):
+    """(query, key) pairs of a prompt: the i-th token sees min(i, window) keys."""
+    inside = min(tokens, window)
+    return inside * (inside + 1) / 2 + (tokens - inside) * inside
+
+
+@inner
+def round_up_decodes(engine, replica):
+    """A step of decodes alone runs as the next larger CUDA graph, with rows of one token added.
+
+    Beyond the largest graph it is launched as it is; ``graph_requests`` of the costs tells.
+    """
+    state, sums = arrays.replicas(engine, replica), arrays.sums(engine, replica)
+    state.padding = 0
+    if sums[0] > 0 or sums[1] == 0:
+        return
+    decodes = int(sums[1])
+    added = arrays.graph_size(engine, decodes) - decodes
+    state.padding = added
+    sums[1] += added
+    sums[3] += added
+    sums[6] += added

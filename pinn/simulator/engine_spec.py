@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pinn.engines.deployment import Deployment
+from pinn.engines.recipe import LEAST_LOADED, ROUND_ROBIN
 from pinn.errors import PinnError
-from pinn.specs.deployment import Deployment
 from pinn.specs.flags import check_flags, flag
-from pinn.specs.recipe import LEAST_LOADED, ROUND_ROBIN
 from pinn.specs.serving import SGLANG, TRTLLM
 
 ROUTINGS = (LEAST_LOADED, ROUND_ROBIN)

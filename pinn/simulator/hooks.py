@@ -1,38 +1,174 @@
-"""Where the loop asks the latency model.
-
-Each hook is a plain function for any Python object with the methods of ``LatencyModel`` and, under
-``numba.extending.overload``, a compiled one for ``LinearCoefficients``.
-"""
+"""What the loop asks of a latency model: steps and requests, compiled."""
 
 from __future__ import annotations
 
+from collections import namedtuple
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 from numba import types
 
-from pinn.coefficients.protocol import LatencyModel
-from pinn.physics.request import RequestState
+from pinn.coefficients.coefficients import LatencyModel
+from pinn.errors import PinnError
+from pinn.physics.costs import COST_NAMES, StepCosts
+from pinn.physics.request import PHASES, REQUEST_FEATURES, RequestState
+from pinn.physics.step import STEP_FEATURES
 from pinn.simulator import arrays
-from pinn.simulator.engine import PlainEngine
-from pinn.simulator.jit import compiled_as, inner
+from pinn.simulator.arrays import compiled_as, inner
+from pinn.simulator.engine import PlainEngine, group_of
 from pinn.simulator.prefill_first import schedule_apart
-from pinn.simulator.request_kernel import (
-    ARRIVAL,
-    COMPLETION,
-    FIRST_TOKEN,
-    OUTPUT_TOKEN,
-    PREEMPTION,
-    SCHEDULE,
-    Situation,
-    request_values,
-)
 from pinn.simulator.state import REREAD
-from pinn.simulator.step_formulas import step_formulas
-from pinn.simulator.step_kernel import step_values
-from pinn.simulator.topology import group_of
+from pinn.simulator.step_formulas import StepValues, step_formulas
 from pinn.specs.batch import Batch
+
+# The request features once more, for compiled code: one request, plain numbers.
+#
+# ``pinn.physics.request`` is what defines them; a test compares the two.
+
+
+class Situation(NamedTuple):
+    """A request's ``RequestState`` as numbers, same names and order."""
+
+    prompt_tokens: float
+    step_time_s: float
+    queue_share: float
+    kv_usage: float
+    prompt_share: float
+    inverse_tensor_parallel: float
+    prefix_caching: float
+    chunked_prefill: float
+    recomputed_tokens: float
+
+
+class RequestValues(NamedTuple):
+    """What a request feature can be, by the last part of its name in the registry."""
+
+    constant: float
+    prompt_token: float
+    step_time: float
+    queue_share: float
+    kv_usage: float
+    prompt_share: float
+    inverse_tensor_parallel: float
+    prefix_caching: float
+    chunked_prefill: float
+    queue_share_squared: float
+    kv_usage_squared: float
+    recomputed_token: float
+
+
+#: Phases whose methods know no request (``output_token_processing_time`` takes no argument).
+_FIXED_PHASES = ("output_token", "completion")
+
+
+def request_coefficients(
+    alpha: Float[np.ndarray, " features"],
+) -> Float[np.ndarray, "phases values"]:
+    """Alpha as a table: phases down, ``RequestValues`` across.
+
+    Raises:
+        PinnError: If the registry has a feature or phase that compiled code does not know, or a
+            feature of the request in a phase that knows none.
+    """
+    table = np.zeros((len(PHASES), len(RequestValues._fields)))
+    for (name, feature), value in zip(REQUEST_FEATURES.items(), alpha, strict=True):
+        kind = name.removeprefix(f"{feature.phase}.")
+        if feature.phase not in _PHASES or kind not in RequestValues._fields:
+            raise PinnError(
+                f"request feature {name} has no compiled form: add it to pinn/simulator/hooks.py"
+            )
+        if feature.phase in _FIXED_PHASES and kind != "constant":
+            raise PinnError(f"request feature {name}: phase {feature.phase} knows no request")
+        table[PHASES.index(feature.phase), RequestValues._fields.index(kind)] += value
+    return table
+
+
+_PHASES = (
+    "arrival_to_queue",
+    "queue_to_schedule",
+    "schedule_to_first_token",
+    "output_token",
+    "completion",
+    "preemption",
+)
+ARRIVAL, SCHEDULE, FIRST_TOKEN, OUTPUT_TOKEN, COMPLETION, PREEMPTION = (
+    PHASES.index(phase) for phase in _PHASES
+)
+
+
+@inner
+def request_values(s):
+    """Values of one request in a ``Situation``."""
+    return RequestValues(
+        1.0,
+        s.prompt_tokens,
+        s.step_time_s,
+        s.queue_share,
+        s.kv_usage,
+        s.prompt_share,
+        s.inverse_tensor_parallel,
+        s.prefix_caching,
+        s.chunked_prefill,
+        s.queue_share * s.queue_share,
+        s.kv_usage * s.kv_usage,
+        s.recomputed_tokens,
+    )
+
+
+# The step features in compiled code: one batch, plain numbers.
+#
+# ``pinn.physics.step`` is what defines them, and what ``step_formulas`` is written from. A test
+# compares the two for random batches and models, and ``step_coefficients`` refuses a registry
+# with a name that is missing there.
+
+#: One deployment's ``StepCosts`` as numbers, same names and order.
+Costs: Any = namedtuple("Costs", COST_NAMES)  # type: ignore[misc]
+
+
+def step_coefficients(beta: Float[np.ndarray, " features"]) -> Float[np.ndarray, " values"]:
+    """Beta in the order of ``StepValues``.
+
+    Raises:
+        PinnError: If the registry has a feature that compiled code does not know.
+    """
+    unknown = [name for name in STEP_FEATURES if name not in StepValues._fields]
+    if unknown:
+        raise PinnError(
+            f"step features {', '.join(unknown)} have no compiled form: write it with "
+            "'make formulas'"
+        )
+    by_name = dict(zip(STEP_FEATURES, beta, strict=True))
+    return np.array([by_name.get(name, 0.0) for name in StepValues._fields], dtype=np.float64)
+
+
+def cost_numbers(costs: StepCosts) -> Any:
+    """Costs of one deployment, of shape ``[1]``, as numbers."""
+    return Costs(*(float(getattr(costs, name)[0]) for name in COST_NAMES))
+
+
+@inner
+def step_values(c, sums):
+    """Features of one batch.
+
+    Args:
+        c: ``Costs``.
+        sums: Float64 array: the fields of ``BatchSums`` in their order, and what
+            ``pinn.simulator.state`` adds.
+    """
+    context, near_context = sums[3], sums[6]
+    if sums[REREAD] > 0:
+        context -= sums[REREAD]
+        near_context *= context / sums[3]
+    return step_formulas(
+        c, sums[0], sums[1], sums[2], context, sums[4], sums[5], near_context, sums[7], sums[8]
+    )
+
+
+# Where the loop asks the latency model.
+#
+# Each hook is a plain function for any Python object with the methods of ``LatencyModel`` and,
+# under ``numba.extending.overload``, a compiled one for ``LinearCoefficients``.
 
 
 class LinearCoefficients(NamedTuple):

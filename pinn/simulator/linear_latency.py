@@ -1,21 +1,32 @@
-"""A linear latency model: coefficients of one deployment, for compiled and plain runs alike."""
+"""Latency models: linear in the features, from a checkpoint, or anyone's own in Python."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float
 
+from pinn.coefficients.coefficients import LatencyModel, read_coefficient_set
+from pinn.common.store import remembered_value
+from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
 from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import model_costs
 from pinn.physics.request import RequestState, phase_mask, request_features
 from pinn.physics.speculation import ONCE, deployment_features, speculative_costs
-from pinn.simulator.hooks import LinearCoefficients, SpeculativeCoefficients
-from pinn.simulator.request_kernel import request_coefficients
-from pinn.simulator.step_kernel import cost_numbers, step_coefficients
+from pinn.simulator.hooks import (
+    LinearCoefficients,
+    SpeculativeCoefficients,
+    cost_numbers,
+    request_coefficients,
+    step_coefficients,
+)
 from pinn.specs.batch import Batch
-from pinn.specs.deployment import Deployment
+
+# A linear latency model: coefficients of one deployment, for compiled and plain runs alike.
 
 
 @dataclass(frozen=True)
@@ -89,3 +100,77 @@ class LinearLatency:
 
 
 _NO_REQUEST = RequestState(*(np.zeros(()) for _ in fields(RequestState)))
+
+
+# Latency models written in Python, for the uncompiled loop.
+
+_NEEDED = ("step_time", "queueing_time", "output_token_processing_time")
+#: Interfaces differ in these: one has the first two, another the last.
+_OPTIONAL = (
+    "scheduling_processing_time",
+    "preemption_processing_time",
+    "post_decode_fixed_overhead",
+)
+
+
+def complete_latency(model: object) -> LatencyModel:
+    """A latency model with every method; those of ``_OPTIONAL`` that it lacks take 0 s.
+
+    Raises:
+        PinnError: If it lacks a method that no simulator can do without.
+    """
+    missing = [name for name in _NEEDED if not callable(getattr(model, name, None))]
+    if missing:
+        raise PinnError(
+            f"{type(model).__name__} is no latency model: it lacks {', '.join(missing)}; "
+            "pinn/coefficients/coefficients.py lists the methods"
+        )
+    if all(hasattr(model, name) for name in _OPTIONAL):
+        return cast(LatencyModel, model)
+    return cast(LatencyModel, _Completed(model))
+
+
+class _Completed:
+    """The methods of a model, and zeros for those that it lacks."""
+
+    def __init__(self, model: Any) -> None:
+        for name in (*_NEEDED, *_OPTIONAL):
+            setattr(self, name, getattr(model, name, _no_time))
+
+
+def _no_time(*_: object) -> float:
+    return 0.0
+
+
+# The coefficients of a deployment for a simulation: from a file, or from a checkpoint.
+#
+# A checkpoint's answer is remembered on disk, because loading the network takes longer than the
+# simulation.
+
+
+def latency_from_json(deployment: Deployment, path: Path) -> LinearLatency:
+    """Coefficients of a file of ``pinn coefficients --json`` or ``pinn calibrate``.
+
+    Raises:
+        PinnError: If the file cannot be used, or belongs to another deployment.
+    """
+    found = read_coefficient_set(path)
+    found.check_deployment(deployment, str(path))
+    return LinearLatency(deployment, found.beta, found.alpha)
+
+
+def latency_from_checkpoint(deployment: Deployment, checkpoint: Path) -> LinearLatency:
+    """Coefficients that a checkpoint gives a deployment.
+
+    Raises:
+        PinnError: If the checkpoint cannot be used.
+    """
+    found = remembered_value(_coefficients, deployment, checkpoint)
+    return LinearLatency(deployment, np.array(found["beta"]), np.array(found["alpha"]))
+
+
+def _coefficients(deployment: Deployment, checkpoint: Path) -> dict[str, list[float]]:
+    from pinn.coefficients.surrogate import Surrogate
+
+    found = Surrogate.load(checkpoint).coefficients([deployment])
+    return {"beta": found.beta[0].tolist(), "alpha": found.alpha[0].tolist()}

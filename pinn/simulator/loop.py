@@ -1,11 +1,8 @@
-"""The clock: requests are sent, batches are launched, batches end.
+"""The clock of prefill and decode apart: whichever pool's next event comes first happens.
 
-Mirrors the busy loop of ``vllm/v1/engine/core.py``: drain the input queue, ``step`` or
-``step_with_batch_queue``, hand out outputs. With asynchronous scheduling (the default) up to two
-batches are in flight: batch n + 1 is scheduled when batch n - 1 has ended and batch n starts, so a
-request that arrives during batch n runs in batch n + 2 and waits 2.5 steps for its first token on
-average. Without it, or with pipeline stages, the queue holds one batch, or one per stage, and one
-more where decodes are staggered (``max_concurrent_batches``, ``pinn.specs.scheduler_rules``).
+Requests go from one pool to the other and back: a prompt that is computed is sent to a decode
+server, and an answer that has ended lets its client send the next request. Neither comes before the
+event that it follows from, so the order of events is that of one clock.
 """
 
 from __future__ import annotations
@@ -13,7 +10,19 @@ from __future__ import annotations
 import numpy as np
 
 from pinn.simulator import arrays
-from pinn.simulator.client import group_of, hand_over, hang_up, next_send_s, open_next_stage, send
+from pinn.simulator.arrays import compiled, inner
+from pinn.simulator.blocks import append_waiting, pop_input, push_heap
+from pinn.simulator.client import (
+    group_of,
+    hand_over,
+    hang_up,
+    next_send_s,
+    open_next_stage,
+    resolve,
+    send,
+    update_from_output,
+)
+from pinn.simulator.engine import first_server, prompts_wait, replicas_of
 from pinn.simulator.hooks import (
     after_output_seconds,
     note_sent,
@@ -23,13 +32,18 @@ from pinn.simulator.hooks import (
     scheduling_seconds,
     step_seconds,
 )
-from pinn.simulator.jit import compiled, inner
-from pinn.simulator.output import update_from_output
-from pinn.simulator.prompt_wait import prompts_wait
-from pinn.simulator.queues import append_waiting, pop_input
 from pinn.simulator.scheduler import schedule
 from pinn.simulator.state import FIRST_SUM, LOADING, SENT, WAITING
-from pinn.simulator.topology import first_server, replicas_of
+
+# The clock: requests are sent, batches are launched, batches end.
+#
+# Mirrors the busy loop of ``vllm/v1/engine/core.py``: drain the input queue, ``step`` or
+# ``step_with_batch_queue``, hand out outputs. With asynchronous scheduling (the default) up to
+# two batches are in flight: batch n + 1 is scheduled when batch n - 1 has ended and batch n
+# starts, so a request that arrives during batch n runs in batch n + 2 and waits 2.5 steps for
+# its first token on average. Without it, or with pipeline stages, the queue holds one batch, or
+# one per stage, and one more where decodes are staggered (``max_concurrent_batches``,
+# ``pinn.engines.recipe``).
 
 DONE, FULL, BAD_STEP = range(3)
 END, _SEND, _TURN, _HANG_UP = range(4)
@@ -42,7 +56,7 @@ def advance(engine, latency):
     """Run until every request has ended (DONE) or a record buffer is nearly FULL.
 
     The same source runs compiled, with coefficients, and as plain Python, with any object that has
-    the methods of ``pinn.coefficients.protocol.LatencyModel``.
+    the methods of ``pinn.coefficients.coefficients.LatencyModel``.
     """
     while has_room(engine):
         event, index, moment = next_event(engine)
@@ -336,3 +350,46 @@ def _charge_preemption(engine, r, seconds):
 
 #: ``advance`` for a ``LinearCoefficients`` model.
 advance_compiled = compiled(advance)
+
+
+def advance_pools(prefill, decode, prefill_latency, decode_latency):
+    """Run both pools until every request has ended (DONE) or a record buffer is nearly FULL."""
+    while has_room(prefill) and has_room(decode):
+        event, index, moment = next_event(prefill)
+        other_event, other_index, other_moment = next_event(decode)
+        if event == END and other_event == END:
+            return DONE
+        if other_event == END or (event != END and moment <= other_moment):
+            if not act(prefill, prefill_latency, event, index, moment):
+                return BAD_STEP
+            _send_on(prefill, decode)
+        else:
+            if not act(decode, decode_latency, other_event, other_index, other_moment):
+                return BAD_STEP
+            _answer(decode, prefill)
+    return FULL
+
+
+@inner
+def _send_on(prefill, decode):
+    """Requests whose prompts are computed go to the decode servers, with what patience is left."""
+    for i in range(prefill.leaving):
+        r, moment = arrays.leaving_id(prefill, i), arrays.leaving_s(prefill, i)
+        prompt, answer = arrays.requests(prefill, r), arrays.requests(decode, r)
+        answer.source = prompt.replica
+        answer.timeout_s = max(prompt.sent_s + prompt.timeout_s - moment, 0.0)
+        push_heap(arrays.ending_s(decode), arrays.ending_id(decode), decode.endings, moment, r)
+        decode.endings += 1
+    prefill.leaving = 0
+
+
+@inner
+def _answer(decode, prefill):
+    """Clients of requests that have ended hear of it."""
+    for i in range(decode.leaving):
+        resolve(prefill, arrays.leaving_id(decode, i), arrays.leaving_s(decode, i))
+    decode.leaving = 0
+
+
+#: ``advance_pools`` for ``LinearCoefficients`` models.
+advance_pools_compiled = compiled(advance_pools)

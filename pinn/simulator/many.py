@@ -1,19 +1,29 @@
-"""Many simulations side by side: compiled runs release the interpreter lock."""
+"""Many simulations: intervals of their figures, and what moves them."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from pinn.coefficients.protocol import LatencyModel
+import numpy as np
+
+from pinn.coefficients.coefficients import LatencyModel
+from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
+from pinn.physics.request import REQUEST_FEATURES
+from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.metric_features import step_feature_sums
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.workload import Workload
-from pinn.specs.deployment import Deployment
+
+# Many simulations side by side: compiled runs release the interpreter lock.
 
 Result = TypeVar("Result")
 
@@ -51,3 +61,182 @@ def map_runs(
     """Simulate and keep what ``figure`` makes of each run: records of long runs are large."""
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
         return list(pool.map(lambda job: figure(job, job.run()), jobs))
+
+
+# Ends of a simulated run's figures: the run again with every time shorter, and with every
+# longer.
+#
+# Step time moves all figures one way, so its interval has two ends that are two runs. Below
+# saturation a figure follows the step time; where queues grow it moves farther, and so do its
+# ends.
+
+#: Log change of the step time by which gains are measured, either way.
+NUDGE = math.log(1.1)
+
+#: Mean figures by name, in any unit of time.
+Figures = dict[str, float]
+
+
+def scaled(latency: LinearLatency, step: float, request: float) -> LinearLatency:
+    """Every step time and every time of a request outside the steps, changed by log factors."""
+    return replace(
+        latency, beta=latency.beta * math.exp(step), alpha=latency.alpha * math.exp(request)
+    )
+
+
+def end_figures(
+    job: Job, latency: LinearLatency, step: float, request: float, figures: Callable[[Run], Figures]
+) -> tuple[Figures, Figures]:
+    """Figures of the run with all times shorter, and with all longer.
+
+    Args:
+        job: The run.
+        latency: Its coefficients.
+        step: Log half-width of the step time.
+        request: Log half-width of the times of a request outside the steps.
+        figures: What is reported of a run.
+    """
+    jobs = [replace(job, latency=scaled(latency, way * step, way * request)) for way in (-1, 1)]
+    fast, slow = map_runs(lambda _, run: figures(run), jobs)
+    return fast, slow
+
+
+def figure_ends(
+    value: Figures, fast: Figures, slow: Figures, ttft_half: float
+) -> dict[str, tuple[float, float]]:
+    """The intervals of a run's means, or of the same percentile of all; each holds the value.
+
+    TTFT has the wider of what simulating shows and of its own spread below saturation. E2E has
+    simulated ends, moved by as much as TTFT's were.
+
+    Args:
+        value: ``ttft``, ``e2e`` and any others that follow the step time.
+        fast: Of the run with shorter times.
+        slow: Of the run with longer ones; NaN where nothing was served in time: no upper end.
+        ttft_half: Log half-width of TTFT below saturation.
+    """
+    found = {name: ends(value[name], fast[name], slow[name]) for name in value}
+    low, high = found["ttft"]
+    wider = (
+        min(low, value["ttft"] * math.exp(-ttft_half)),
+        max(high, value["ttft"] * math.exp(ttft_half)),
+    )
+    # Where TTFT has no upper end, neither has E2E; its own is infinite already.
+    beyond = wider[1] - high if math.isfinite(high) else 0.0
+    shortest, longest = found["e2e"]
+    # No answer ends before its first token; decodes take what the fast run says.
+    return found | {"ttft": wider, "e2e": (max(shortest - (low - wider[0]), 0.0), longest + beyond)}
+
+
+def ends(value: float, fast: float, slow: float) -> tuple[float, float]:
+    """The least and the most of three; without end where the slow run has no value."""
+    known = [x for x in (value, fast, slow) if not math.isnan(x)]
+    return min(known), math.inf if math.isnan(slow) else max(known)
+
+
+def standing_step(run: Run) -> str:
+    """The decode step that stands for a run: its mean number of requests at their mean context."""
+    r = run.requests
+    steps = max(len(run.steps), 1)
+    requests = max(round(float(run.steps["requests"].sum()) / steps), 1)
+    tokens = float(r.prompt_tokens.sum()) + float(r.output_tokens.sum()) / 2
+    return f"{requests} decode @ {max(round(tokens / max(len(r), 1)), 1)}"
+
+
+def gains(
+    job: Job, latency: LinearLatency, figures: Callable[[Run], Figures], value: Figures
+) -> Figures:
+    """Log change of each figure per log change of the step time; at least 0.
+
+    1 where a figure follows the step time, more where queues magnify it.
+    """
+    fast, slow = end_figures(job, latency, NUDGE, 0.0, figures)
+    return {name: max(float(np.log(slow[name] / fast[name])) / (2 * NUDGE), 0.0) for name in value}
+
+
+# What a figure of a run depends on: its derivative with respect to every coefficient.
+#
+# Both sides of each difference serve the same requests at the same times (common random
+# numbers), so what remains is the coefficient's effect, queues included.
+
+#: Smallest change of a coefficient, for those that are 0.
+_LEAST_STEP = 1e-6
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """How a figure answers to one coefficient.
+
+    Attributes:
+        name: Of the feature; those of beta first, then those of alpha.
+        coefficient: Its value.
+        derivative: Of the figure, per unit of the coefficient.
+        elasticity: Per cent of the figure per per cent of the coefficient.
+    """
+
+    name: str
+    coefficient: float
+    derivative: float
+    elasticity: float
+
+
+def coefficient_sensitivities(
+    workload: Workload,
+    latency: LinearLatency,
+    figure: Callable[[Run], float],
+    engine: EngineSpec | None = None,
+    *,
+    relative_step: float = 0.02,
+    workers: int | None = None,
+) -> list[Sensitivity]:
+    """Differentiate a figure of a run with respect to every coefficient.
+
+    A symmetric difference, or a forward one where a coefficient would turn negative. Step
+    features that never occur in the run have derivative 0 without a further run.
+
+    Args:
+        workload: What is sent.
+        latency: Deployment and coefficients.
+        figure: Such as ``lambda run: run.requests.e2e_s.mean()``.
+        engine: Further engine settings.
+        relative_step: Change of a coefficient, as a share of it.
+        workers: Threads.
+
+    Raises:
+        PinnError: If the figure is 0 or does not exist in the run.
+    """
+    base = Job(latency.deployment, workload, latency, engine).run()
+    base_figure = figure(base)
+    if not (math.isfinite(base_figure) and base_figure != 0):
+        raise PinnError(
+            f"the figure is {base_figure:g} in this run, so no share of it can be told: choose "
+            "another"
+        )
+    occurs = np.concatenate(
+        [step_feature_sums(latency.deployment, base) > 0, np.ones(len(REQUEST_FEATURES), bool)]
+    )
+    values = np.concatenate([latency.beta, latency.alpha])
+    steps = np.maximum(values * relative_step, _LEAST_STEP)
+    lows, highs = np.maximum(values - steps, 0.0), values + steps
+    changed = [(i, value) for i in np.flatnonzero(occurs).tolist() for value in (lows[i], highs[i])]
+    jobs = [
+        Job(latency.deployment, workload, _with(latency, values, i, value), engine)
+        for i, value in changed
+    ]
+    figures = map_runs(lambda _, run: figure(run), jobs, workers)
+    derivative = np.zeros(len(values))
+    for (i, _), low, high in zip(changed[::2], figures[::2], figures[1::2], strict=True):
+        derivative[i] = (high - low) / (highs[i] - lows[i])
+    elasticity = derivative * values / base_figure
+    names = [*STEP_FEATURES, *REQUEST_FEATURES]
+    return [
+        Sensitivity(name, float(v), float(d), float(e))
+        for name, v, d, e in zip(names, values, derivative, elasticity, strict=True)
+    ]
+
+
+def _with(latency: LinearLatency, values: np.ndarray, index: int, value: float) -> LinearLatency:
+    changed = values.copy()
+    changed[index] = value
+    beta, alpha = np.split(changed, [len(latency.beta)])
+    return replace(latency, beta=beta, alpha=alpha)

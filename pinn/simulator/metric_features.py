@@ -1,16 +1,320 @@
-"""Figures of a run as dot products: which features its clients' latencies are made of."""
+"""Latencies of a run, and the sums of features behind each."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Shaped
 
-from pinn.simulator.feature_sums import request_delay_features, request_feature_sums
-from pinn.simulator.latency_metrics import figure_requests
-from pinn.simulator.run import Run
-from pinn.specs.deployment import Deployment
+from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
+from pinn.physics.batch_sums import BatchSums
+from pinn.physics.request import REQUEST_FEATURES, phase_mask, request_features
+from pinn.physics.speculation import deployment_features
+from pinn.physics.step import STEP_FEATURES
+from pinn.simulator.run import RequestRecords, Run, StepRecords
+
+# What clients would report of a simulated stage: figures, and the requests that make them.
+
+#: Stage name of the whole run.
+WHOLE_RUN = "all"
+
+#: A percentile is linearized over the requests within this many percent of it.
+_BAND_PERCENT = 0.5
+
+
+def of_stage(run: Run, stage: str) -> Bool[np.ndarray, " requests"]:
+    """Mask of a stage's requests, or of all of them."""
+    r = run.requests
+    return np.ones(len(r), bool) if stage == WHOLE_RUN else r.stage == int(stage)
+
+
+def figure_seconds(run: Run, stage: str, figure: str) -> float:
+    """A figure over the requests that were served to the end.
+
+    Args:
+        run: The run.
+        stage: ``0``, ``1``, ... or ``all``.
+        figure: ``e2e`` or ``ttft`` with ``_mean_s`` or ``_pNN_s``; or ``itl_mean_s``, which is
+            (E2E - TTFT) / (output tokens - 1), as load generators work it out.
+
+    Returns:
+        Seconds; NaN where nothing was served.
+
+    Raises:
+        PinnError: If the figure is unknown.
+    """
+    mine = of_stage(run, stage) & run.requests.finished
+    if not mine.any():
+        return float("nan")
+    seconds = _latencies(run, figure)[mine]
+    percent = _percent(figure)
+    return float(seconds.mean() if percent is None else np.percentile(seconds, percent))
+
+
+def figure_requests(run: Run, stage: str, figure: str) -> Bool[np.ndarray, " requests"]:
+    """Mask of the requests whose mean latency stands for the figure.
+
+    All that were served for a mean; those around it for a percentile.
+    """
+    mine = of_stage(run, stage) & run.requests.finished
+    percent = _percent(figure)
+    if percent is None or not mine.any():
+        return mine
+    seconds = _latencies(run, figure)
+    band = [max(percent - _BAND_PERCENT, 0), min(percent + _BAND_PERCENT, 100)]
+    low, high = np.percentile(seconds[mine], band)
+    return mine & (seconds >= low) & (seconds <= high)
+
+
+def failed_share(run: Run, stage: str) -> float:
+    """Share of a stage's requests that timed out or were rejected."""
+    mine = of_stage(run, stage)
+    return float(1 - run.requests.finished[mine].mean())
+
+
+def _latencies(run: Run, figure: str) -> np.ndarray:
+    r = run.requests
+    kind = figure.partition("_")[0]
+    if kind == "e2e":
+        return r.e2e_s
+    if kind == "ttft":
+        return r.ttft_s
+    if figure == "itl_mean_s":
+        return (r.e2e_s - r.ttft_s) / np.where(r.output_tokens > 1, r.output_tokens - 1.0, np.nan)
+    raise PinnError(f"unknown figure {figure!r}: use e2e_, ttft_ (mean_s, p90_s, ...), itl_mean_s")
+
+
+def _percent(figure: str) -> int | None:
+    statistic = figure.split("_")[1]
+    if statistic == "mean":
+        return None
+    if statistic.startswith("p") and statistic[1:].isdigit():
+        return int(statistic[1:])
+    raise PinnError(f"unknown figure {figure!r}: a statistic is mean or p90, p99, ...")
+
+
+# Step features summed over steps and over requests: what a refit of beta needs of a run.
+#
+# Given the batches, everything that a run's clients measure is linear in beta: a request's time
+# from the engine's input queue to its first token is the sum of the steps in between, the one in
+# flight at its arrival counted by the share that was left of it.
+
+_CHUNK_STEPS = 1 << 15
+
+#: Alphas of the API server's work, in the order of ``RequestRecords.handed_work``.
+_SERVED = [
+    list(REQUEST_FEATURES).index(name)
+    for name in (
+        "arrival_to_queue.constant", "arrival_to_queue.prompt_token", "output_token.constant",
+    )
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FeatureSums:
+    """Per request, sums of step features over the steps that it waits for or takes part in.
+
+    With ``beta`` the coefficients of the run, without pipeline stages and with the engine in a
+    process of its own, ``to_first_token @ beta`` is ``engine_first_token_s - handed_s``,
+    ``to_last_token @ beta`` is ``engine_finish_s - handed_s``, and their difference divided by the
+    gaps is the engine's share of the mean ITL. Rows are NaN where the request has no such token.
+
+    Attributes:
+        to_first_token: From the engine's input queue to the end of the first token's step.
+        to_last_token: To the end of the last token's step.
+        gaps: Gaps between tokens; NaN where there is none.
+    """
+
+    to_first_token: Float[np.ndarray, "requests features"]
+    to_last_token: Float[np.ndarray, "requests features"]
+    gaps: Float[np.ndarray, " requests"]
+
+    @property
+    def per_gap(self) -> Float[np.ndarray, "requests features"]:
+        """Mean features between two tokens of a request: its ITL is beta times this."""
+        return (self.to_last_token - self.to_first_token) / self.gaps[:, None]
+
+
+def step_feature_sums(
+    deployment: Deployment, run: Run, steps: Shaped[np.ndarray, " chosen"] | None = None
+) -> Float[np.ndarray, " features"]:
+    """Features summed over steps.
+
+    Args:
+        deployment: What ran.
+        run: The run.
+        steps: Mask or index of the steps; all by default.
+    """
+    table = run.steps.table if steps is None else run.steps.table[steps]
+    total = np.zeros(len(STEP_FEATURES))
+    for start in range(0, len(table), _CHUNK_STEPS):
+        total += _features(deployment, table[start : start + _CHUNK_STEPS]).sum(0)
+    return total
+
+
+def request_feature_sums(deployment: Deployment, run: Run) -> FeatureSums:
+    """Features summed over each request's steps."""
+    requests = run.requests
+    shape = (len(requests), len(STEP_FEATURES))
+    first, last = np.full(shape, np.nan), np.full(shape, np.nan)
+    groups = run.steps["group"]
+    for group in np.unique(groups):
+        mine = requests.replica * run.groups // run.replicas == group
+        table = run.steps.table[groups == group]
+        moments = np.stack(
+            [requests.handed_s, requests.engine_first_token_s, requests.engine_finish_s]
+        )[:, mine]
+        handed, at_first, at_last = _integral(deployment, table, moments)
+        first[mine], last[mine] = at_first - handed, at_last - handed
+    gaps = np.where(requests.output_tokens > 1, requests.output_tokens - 1.0, np.nan)
+    return FeatureSums(first, last, gaps)
+
+
+def request_delay_features(
+    run: Run,
+) -> tuple[Float[np.ndarray, "requests features"], Float[np.ndarray, "requests features"]]:
+    """How much later a request's first and last token come for each second of an alpha.
+
+    That is, at the moments at which the API server's tasks come: a task waits for all that the
+    server has done since it was last idle, so each of those counts. Where nothing waits,
+    ``first @ alpha`` is the part of a TTFT that the engine does not know, ``last @ alpha`` that of
+    an E2E, and ``FeatureSums @ beta`` is the rest.
+
+    Returns:
+        Features up to the first token, and up to the end.
+    """
+    r = run.requests
+    once = request_features(r.start_state)
+    start = once * (phase_mask("queue_to_schedule") + phase_mask("schedule_to_first_token"))
+    before = request_features(r.arrival_state) * phase_mask("arrival_to_queue") + start
+    before[:, _SERVED] = r.handed_work
+    first = before + _preemptions(r, r.early_preemptions, r.early_recomputed_tokens)
+    first[:, _SERVED] += r.first_work
+    last = before + once * phase_mask("completion")
+    last = last + _preemptions(r, r.preemptions, r.recomputed_tokens)
+    last[:, _SERVED] += r.last_work
+    return first, last
+
+
+def _preemptions(r: RequestRecords, count: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """Sum over a request's preemptions, whose situations differ in their tokens alone."""
+    mean = np.divide(tokens, count, out=np.zeros(len(count)), where=count > 0)
+    state = replace(r.start_state, recomputed_tokens=mean)
+    return request_features(state) * phase_mask("preemption") * count[:, None]
+
+
+def _integral(
+    deployment: Deployment, table: Float[np.ndarray, "steps columns"], moments: np.ndarray
+) -> Float[np.ndarray, "moments requests features"]:
+    """Features spent up to each moment, each step's growing evenly from its start to its end."""
+    start, duration = table[:, 0], table[:, 1]
+    step = np.clip(np.searchsorted(start, moments, side="right") - 1, 0, None)
+    share = np.clip((moments - start[step]) / duration[step], 0.0, 1.0)
+    spent = np.empty((*moments.shape, len(STEP_FEATURES)))
+    before = np.zeros((len(table) + 1, len(STEP_FEATURES)))
+    for begin in range(0, len(table), _CHUNK_STEPS):
+        rows = slice(begin, begin + _CHUNK_STEPS)
+        before[1:][rows] = _features(deployment, table[rows])
+    np.cumsum(before, axis=0, out=before)
+    spent[:] = before[step] + share[..., None] * (before[step + 1] - before[step])
+    spent[np.isnan(moments)] = np.nan
+    return spent
+
+
+def _features(deployment: Deployment, table: np.ndarray) -> np.ndarray:
+    return deployment_features(deployment, StepRecords(table).sums)
+
+
+# The steps behind a run's mean TPOT and TTFT, each with its share in them.
+#
+# ``mean TPOT = sum(tpot_share x step time)`` and ``mean TTFT = sum(ttft_share x step time)``,
+# the API server's work aside: both are sums of steps, so they are linear in beta for the batches
+# of the run. The API server adds to a TTFT; from a TPOT it takes what it adds to the first token
+# beyond what it adds to the last, over the gaps. What a formula other than beta says of the same
+# steps goes into the same sums.
+
+#: A number, or an array without the axis of groups.
+OverGroups = Float[np.ndarray, "..."] | np.float64
+
+
+@dataclass(frozen=True)
+class MeanSteps:
+    """Groups of consecutive alike steps.
+
+    Attributes:
+        sums: Of the mean batch of each group, fields of shape ``[groups]``.
+        tpot_share: Of all steps of the group together.
+        ttft_share: The same for the time to first token.
+    """
+
+    sums: BatchSums
+    tpot_share: Float[np.ndarray, " groups"]
+    ttft_share: Float[np.ndarray, " groups"]
+
+    def mean_tpot(self, values: Float[np.ndarray, "groups ..."]) -> OverGroups:
+        """Mean of something of each step over the gaps between tokens."""
+        return self.tpot_share @ values
+
+    def mean_ttft(self, values: Float[np.ndarray, "groups ..."]) -> OverGroups:
+        """Sum of something of each step over the steps until the first token, mean of requests."""
+        return self.ttft_share @ values
+
+
+def mean_steps(run: Run) -> MeanSteps:
+    """Work out the shares of a run of one replica without pipeline stages.
+
+    Requests that were not served to the end are left out, as in a client's means; those of one
+    token have no TPOT.
+    """
+    requests, start = run.requests, run.steps["start_s"]
+    end = start + run.steps["duration_s"]
+    served = requests.finished
+    first, last = (
+        np.searchsorted(start, moment[served], side="left")
+        for moment in (requests.engine_first_token_s, requests.engine_finish_s)
+    )
+    gaps = requests.output_tokens[served] - 1.0
+    several = gaps > 0
+    tpot = _spread(len(start), first[several], last[several], 1 / gaps[several])
+    tpot /= max(int(several.sum()), 1)
+    handed = requests.handed_s[served]
+    met = np.clip(np.searchsorted(start, handed, side="right") - 1, 0, None)
+    left = np.clip((end[met] - handed) / (end[met] - start[met]), 0.0, 1.0)
+    ttft = _spread(len(start), met + 1, np.maximum(first, met + 1), np.ones(len(met)))
+    np.add.at(ttft, met, left)
+    return _grouped(run, tpot, ttft / max(int(served.sum()), 1))
+
+
+def _spread(
+    steps: int, begin: np.ndarray, end: np.ndarray, amount: np.ndarray
+) -> Float[np.ndarray, " steps"]:
+    """Add each amount to the steps from ``begin`` to before ``end``."""
+    change = np.zeros(steps + 1)
+    np.add.at(change, begin, amount)
+    np.add.at(change, end, -amount)
+    return np.cumsum(change)[:-1]
+
+
+def _grouped(run: Run, tpot: np.ndarray, ttft: np.ndarray) -> MeanSteps:
+    """Steps of decodes alone form a group while the requests in them are the same number."""
+    sums = run.steps.sums
+    columns = np.stack([getattr(sums, f.name) for f in fields(BatchSums)])
+    fresh = np.ones(columns.shape[1], dtype=bool)
+    fresh[1:] = (np.diff(sums.decode_requests) != 0) | (sums.prefill_requests[1:] > 0)
+    fresh[1:] |= sums.prefill_requests[:-1] > 0
+    begin = np.flatnonzero(fresh)
+    size = np.diff([*begin, columns.shape[1]])
+    return MeanSteps(
+        BatchSums(*(np.add.reduceat(column, begin) / size for column in columns)),
+        np.add.reduceat(tpot, begin),
+        np.add.reduceat(ttft, begin),
+    )
+
+
+# Figures of a run as dot products: which features its clients' latencies are made of.
 
 
 def figure_features(
@@ -25,7 +329,7 @@ def figure_features(
     Args:
         deployment: What ran.
         run: The run.
-        figures: (stage, figure) pairs, see ``pinn.simulator.latency_metrics``.
+        figures: (stage, figure) pairs, see ``pinn.simulator.metric_features``.
     """
     sums = request_feature_sums(deployment, run)
     delay_first, delay_last = request_delay_features(run)

@@ -2,7 +2,7 @@
 
 Prompts and decodes share a step here. It mirrors ``vllm/v1/core/sched/scheduler.py: Scheduler.
 schedule`` with the first-come-first-served policy, and ``AsyncScheduler._update_after_schedule``;
-``pinn.specs.scheduler_rules`` has what differs between releases.
+``pinn.engines.recipe`` has what differs between releases.
 TensorRT-LLM's ``MicroBatchScheduler`` does the same but for four things: a chunk is a multiple of
 its blocks, a request is admitted with room for its whole output (``GUARANTEED_NO_EVICT``), steps of
 decodes are rounded up to a CUDA graph, and new prompts may wait for others. Under speculative
@@ -12,18 +12,20 @@ decoding every decode brings all its drafts. Left out: LoRA, encoder inputs and 
 from __future__ import annotations
 
 from pinn.simulator import arrays
+from pinn.simulator.arrays import inner
 from pinn.simulator.blocks import (
+    add_to_batch,
     admit,
     cached_blocks,
     fits,
     grow,
     key_blocks,
     preempt,
+    prepend_waiting,
+    remove_waiting,
+    round_up_decodes,
 )
-from pinn.simulator.filling import add_to_batch, round_up_decodes
 from pinn.simulator.hooks import schedule_apart_if
-from pinn.simulator.jit import inner
-from pinn.simulator.queues import prepend_waiting, remove_waiting
 from pinn.simulator.state import (
     ARRIVED,
     DECODES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pinn.simulator.jit import inner
+from pinn.simulator.arrays import inner
 
 
 class StepValues(NamedTuple):

@@ -1,1 +1,1 @@
-"""What is given: models, GPUs, number formats, engine flags, batches; files, read and kept."""
+"""What is given: models, GPUs, number formats, engine flags, batches."""

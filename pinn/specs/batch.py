@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from pinn.errors import PinnError
-from pinn.specs.limits import (
+from pinn.common.documents import (
     MOST_BATCH_PARTS,
     MOST_BATCH_REQUESTS,
     MOST_BATCH_TOKENS,
     check_size,
 )
+from pinn.errors import PinnError
 
 
 @dataclass(frozen=True)

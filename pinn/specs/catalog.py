@@ -9,18 +9,20 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+from pinn.common.documents import given_path, read_json
 from pinn.errors import PinnError
 from pinn.specs.config_fields import read_fields
-from pinn.specs.documents import given_path, read_json
-from pinn.specs.foreign_models import check_name, check_path
-from pinn.specs.hub import cached_file, download_config
 from pinn.specs.huggingface import model_from_config, quantization_of
-from pinn.specs.model import ModelSpec
+from pinn.specs.model import ModelSpec, Sampling, sampling_from_generation_config
 from pinn.specs.model_names import (
     GENERATION_FILE,
     PACKAGE_SUFFIX,
     QUANT_FILE,
+    cached_file,
     catalog_files,
+    check_name,
+    check_path,
+    download_config,
     find_in_catalog,
     name_of,
     published_generation,
@@ -28,7 +30,6 @@ from pinn.specs.model_names import (
 )
 from pinn.specs.model_types import check_supported
 from pinn.specs.model_variants import Variant, find_variant
-from pinn.specs.sampling import Sampling, sampling_from_generation_config
 
 
 def load_model(

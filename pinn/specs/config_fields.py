@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pinn.common.documents import MOST_MODEL_SIZE, check_size, written
 from pinn.errors import PinnError
-from pinn.specs.limits import MOST_MODEL_SIZE, check_size, written
 
 #: What the Hugging Face configuration classes fill in where a config.json of that type leaves a
 #: key out (``transformers`` 4.57, ``configuration_<type>.py``).

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any
 
+from pinn.common.documents import MOST_FLAG, written
 from pinn.errors import PinnError
-from pinn.specs.limits import MOST_FLAG, written
 
 _KEY = "flag"
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}

@@ -1,12 +1,23 @@
-"""What is known about a GPU before anything is run on it: its datasheet."""
+"""A GPU: its datasheet, read by name from the catalogue, a file or other tools' formats."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import difflib
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
 
+from pinn.common.documents import MOST_DATASHEET, given_path, is_finite, read_json, written
+from pinn.common.files import data_folder
 from pinn.errors import PinnError, printable
-from pinn.specs.limits import MOST_DATASHEET, written
 from pinn.specs.precision import Precision
+from pinn.units import GIB, GIGA, TERA
+
+# What is known about a GPU before anything is run on it: its datasheet.
 
 #: Less than a telephone's chip has, with an H100's figure: what is less was given in GB or GB/s.
 _LEAST = {
@@ -85,3 +96,262 @@ class GpuSpec:
         kernels such as Marlin; fp8 on Ampere).
         """
         return self.peak_flop_per_s.get(weights.math) or self.peak_flop_per_s["bf16"]
+
+
+# The network between servers: what one GPU's adapter carries.
+
+#: Ports of adapters that servers are built with, one for each GPU: HDR, NDR and XDR InfiniBand or
+#: their Ethernet twins (NVIDIA ConnectX-6, -7 and -8 datasheets), and 100 Gb/s before them.
+PORT_BITS_PER_S = (100e9, 200e9, 400e9, 800e9)
+
+
+def network_bytes_per_s(gpu: GpuSpec) -> float:
+    """Rate of the fastest port that the GPU's PCIe link can fill, one direction.
+
+    DGX A100 (PCIe 4.0) has 200 Gb/s for each GPU, DGX H100, H200 and B200 (PCIe 5.0) have 400 Gb/s
+    (their datasheets). What is between the adapters, and protocols, are left out.
+    """
+    fitting = [port / 8 for port in PORT_BITS_PER_S if port / 8 <= gpu.pcie_bandwidth_bytes_per_s]
+    return max(fitting, default=PORT_BITS_PER_S[0] / 8)
+
+
+# GPU descriptions in other tools' layouts.
+
+#: Field of the layouts -> unit; the first that is there counts. ``mem``/``compute`` names are of
+#: plain hardware tables, the ``Bw``/``TFlops`` names of BLIS's hardware_config.json.
+_BANDWIDTH = {"memory_bandwidth_gb_s": GIGA, "BwPeakTBs": TERA, "BwEffTBs": TERA}
+_COMPUTE = {"compute_tflops_fp16": TERA, "TFlopsPeak": TERA, "TFlopsEff": TERA}
+_FP8 = {"compute_tflops_fp8": TERA, "TFlopsFP8": TERA}
+_CAPACITY = {"memory_gb": GIB, "MemoryGiB": GIB}
+#: FP8 runs at twice the bf16 rate on every chip that has it; more than this is a sparse figure.
+_SPARSE_RATIO = 3.0
+
+#: What an unknown chip is taken for where the file is silent: an Ampere card on PCIe, which has the
+#: least of everything that is served on today.
+_CONSERVATIVE = {
+    "memory_bytes": 24 * GIB,
+    "compute_capability": 8.0,
+    "link_bandwidth_bytes_per_s": 32 * GIGA,
+    "pcie_bandwidth_bytes_per_s": 32 * GIGA,
+    "has_nvlink": False,
+}
+#: Dense bf16 FLOP/s of one SM, for the SM count of an unknown chip (A100: 312 T / 108), and L2
+#: bytes per byte/s of memory bandwidth (A100-80GB: 40 MiB / 2.039 TB/s).
+_FLOP_PER_S_AND_SM = 312 * TERA / 108
+_L2_SECONDS = 40 * 2**20 / 2.039e12
+
+
+def read_foreign_gpu(
+    name: str, values: Mapping[str, Any], known: GpuSpec | None, source: str
+) -> GpuSpec:
+    """Read one GPU of a foreign hardware file.
+
+    Two layouts: ``{memory_bandwidth_gb_s, compute_tflops_fp16, memory_gb, sm_count}``, and BLIS's
+    ``{TFlopsPeak | TFlopsEff, TFlopsFP8, BwPeakTBs | BwEffTBs, MemoryGiB | memory_gb}``. What the
+    file does not state comes from the known chip of that name, else from conservative estimates;
+    the ``source`` of the result lists which fields.
+
+    Args:
+        name: The GPU's key in the file.
+        values: Its entry.
+        known: The datasheet of a chip of that name, if there is one.
+        source: The file, for errors.
+
+    Raises:
+        PinnError: If neither the file nor a known chip gives a bandwidth or a compute rate.
+    """
+    stated: dict[str, Any] = {}
+    for field, units in (
+        ("memory_bandwidth_bytes_per_s", _BANDWIDTH),
+        ("memory_bytes", _CAPACITY),
+    ):
+        value = _number(name, values, units, source)
+        if value is not None:
+            stated[field] = value
+    sm_count = _number(name, values, {"sm_count": 1}, source)
+    if sm_count is not None:
+        stated["sm_count"] = max(1, int(sm_count))
+    peaks = _peaks(name, values, source)
+    if known is not None:
+        return _overridden(known, stated, peaks, source)
+    for field, layouts in (("bandwidth", _BANDWIDTH), ("compute rate", _COMPUTE)):
+        if not any(key in values for key in layouts):
+            raise PinnError(f"{source}: GPU {name} has no {field}: add one of {', '.join(layouts)}")
+    return _estimated(name, stated, peaks, source)
+
+
+def _number(
+    name: str, values: Mapping[str, Any], units: Mapping[str, float], source: str
+) -> float | None:
+    for key, unit in units.items():
+        if key in values:
+            value = values[key]
+            if not is_finite(value) or not 0 < value * unit <= MOST_DATASHEET:
+                raise PinnError(
+                    f"{source}: GPU {name}: {key} must be a positive number of that unit, got "
+                    f"{written(value)}"
+                )
+            return value * unit
+    return None
+
+
+def _peaks(name: str, values: Mapping[str, Any], source: str) -> dict[str, float]:
+    bf16 = _number(name, values, _COMPUTE, source)
+    fp8 = _number(name, values, _FP8, source) if any(values.get(key) for key in _FP8) else None
+    if bf16 and fp8 and fp8 > _SPARSE_RATIO * bf16:
+        warnings.warn(
+            f"{source}: GPU {name}: the FP8 rate is {fp8 / bf16:.1f} times the 16-bit one, which "
+            "is a sparse figure: taking half",
+            stacklevel=3,
+        )
+        fp8 /= 2
+    found = {"bf16": bf16, "fp8": fp8}
+    return {kind: value for kind, value in found.items() if value is not None}
+
+
+def _overridden(
+    known: GpuSpec, stated: Mapping[str, Any], peaks: Mapping[str, float], source: str
+) -> GpuSpec:
+    read = sorted([*stated, *(f"{kind} rate" for kind in peaks)])
+    return replace(
+        known,
+        **stated,
+        peak_flop_per_s={**known.peak_flop_per_s, **peaks},
+        source=f"{', '.join(read) or 'nothing'} from {source}; the rest is {known.name}: "
+        f"{known.source}",
+    )
+
+
+def _estimated(
+    name: str, stated: Mapping[str, Any], peaks: Mapping[str, float], source: str
+) -> GpuSpec:
+    estimates = {
+        **_CONSERVATIVE,
+        "sm_count": max(1, round(peaks["bf16"] / _FLOP_PER_S_AND_SM)),
+        "l2_bytes": _L2_SECONDS * stated["memory_bandwidth_bytes_per_s"],
+    }
+    if "fp8" in peaks:
+        estimates["compute_capability"] = 8.9  # the least capability with FP8
+    guessed = sorted(estimates.keys() - stated.keys())
+    return GpuSpec(
+        name=name,
+        peak_flop_per_s=dict(peaks),
+        source=f"{source}; estimated: {', '.join(guessed)}",
+        **{**estimates, **stated},
+    )
+
+
+# GPUs by name or file: ``load_gpu`` and ``list_gpus``.
+
+_NUMBERS = frozenset(
+    f.name for f in fields(GpuSpec) if f.type in ("float", "int") and f.name != "name"
+)
+
+
+def load_gpu(name_or_path: str | Path) -> GpuSpec:
+    """Load a GPU's datasheet.
+
+    Args:
+        name_or_path: A name or alias, in any case and punctuation (``H100``, ``h100_sxm``); or the
+            path of a JSON file in the layout of ``data/gpus`` or in one of the layouts that
+            ``read_foreign_gpu`` knows, with ``#NAME`` behind it where the file has several GPUs.
+
+    Raises:
+        PinnError: If the GPU is unknown, or its file is malformed or lacks a bandwidth.
+    """
+    text = str(name_or_path)
+    name, _, entry = text.partition("#")
+    path = given_path(name)
+    if name.endswith(".json") or path.is_file():
+        return _load_file(path, entry or None)
+    gpu = find_gpu(text)
+    if gpu is None:
+        close = difflib.get_close_matches(text.lower(), [name.lower() for name in list_gpus()], n=1)
+        hint = next((f" (close: {name})" for name in list_gpus() if name.lower() in close), "")
+        raise PinnError(
+            f"unknown GPU {text!r}{hint}: known ones are {', '.join(list_gpus())}; "
+            "or give the path of a JSON file with its datasheet"
+        )
+    return gpu
+
+
+def list_gpus() -> list[str]:
+    """Canonical names of the known GPUs."""
+    return sorted({gpu.name for gpu in _known().values()})
+
+
+def find_gpu(name: str) -> GpuSpec | None:
+    """A known GPU by name or alias; None if there is none."""
+    return _known().get(_plain(name))
+
+
+def gpu_aliases(gpu: GpuSpec) -> tuple[str, ...]:
+    """Other names of a GPU of the catalogue; none for one of the user's own."""
+    known = find_gpu(gpu.name)
+    if known != gpu:
+        return ()
+    return next(
+        tuple(values["aliases"])
+        for values in map(read_json, sorted(data_folder("gpus").glob("*.json")))
+        if values["name"] == gpu.name
+    )
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+@cache
+def _known() -> dict[str, GpuSpec]:
+    found: dict[str, GpuSpec] = {}
+    for path in sorted(data_folder("gpus").glob("*.json")):
+        values = read_json(path)
+        gpu = _read_own(values, path)
+        for name in (gpu.name, *values.get("aliases", ())):
+            other = found.setdefault(_plain(name), gpu)
+            if other is not gpu:
+                raise PinnError(f"{path}: the name {name!r} is {other.name}'s: use another")
+    return found
+
+
+def _load_file(path: Path, entry: str | None) -> GpuSpec:
+    values = read_json(path)
+    if not isinstance(values, Mapping):
+        raise PinnError(f"{path}: a GPU file must hold a JSON object, got {values!r:.60}")
+    if "memory_bandwidth_bytes_per_s" in values or "peak_flop_per_s" in values:
+        return _read_own(values, path)
+    nested = {name: value for name, value in values.items() if isinstance(value, Mapping)}
+    if entry is None and len(nested) == 1:
+        entry = next(iter(nested))
+    if entry is None or entry not in nested:
+        raise PinnError(
+            f"{path} holds {', '.join(nested) or 'no GPU'}"
+            f"{f', not {entry}' if entry else ''}: choose one with {path}#NAME"
+        )
+    return read_foreign_gpu(entry, nested[entry], find_gpu(entry), str(path))
+
+
+def _read_own(values: Mapping[str, Any], path: Path) -> GpuSpec:
+    wanted = {f.name for f in fields(GpuSpec)}
+    missing, extra = wanted - values.keys(), values.keys() - wanted - {"aliases"}
+    if missing or extra:
+        what = f"lacks {', '.join(sorted(missing))}" if missing else "has an unknown field"
+        raise PinnError(
+            f"{path}: the GPU {what}{': ' + ', '.join(sorted(extra)) if extra else ''}; "
+            f"expected exactly {', '.join(sorted(wanted))}"
+        )
+    peaks = values["peak_flop_per_s"]
+    numbers = {name: values[name] for name in _NUMBERS}
+    if not isinstance(peaks, Mapping):
+        raise PinnError(f"{path}: peak_flop_per_s must map math kinds to FLOP/s, got {peaks!r}")
+    for name, value in {**numbers, **peaks}.items():
+        if not is_finite(value):
+            raise PinnError(f"{path}: {name} must be a number in SI units, got {written(value)}")
+    for name in ("name", "source"):
+        if not isinstance(values[name], str):
+            raise PinnError(f"{path}: {name} must be text, got {written(values[name])}")
+    if not isinstance(values["has_nvlink"], bool):
+        raise PinnError(
+            f"{path}: has_nvlink must be true or false, got {written(values['has_nvlink'])}"
+        )
+    return GpuSpec(**{name: values[name] for name in wanted})

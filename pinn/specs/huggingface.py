@@ -1,4 +1,4 @@
-"""A Hugging Face config.json -> ``ModelSpec``, as vLLM 0.15.1 reads it; no code is executed."""
+"""A model from its config.json."""
 
 from __future__ import annotations
 
@@ -6,24 +6,62 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pinn.common.documents import MOST_MATCHES, MOST_MODEL_SIZE, check_size, is_finite, written
 from pinn.errors import PinnError
 from pinn.specs.config_fields import ConfigFields, read_fields
-from pinn.specs.gemma3n import GEMMA_3N, lookup_parameters, side_projections
 from pinn.specs.layer_plan import LayerPart, layer_parts
-from pinn.specs.limits import (
-    MOST_MATCHES,
-    MOST_MODEL_SIZE,
-    check_size,
-    is_finite,
-    written,
+from pinn.specs.mixers import LinearMixerSpec, Part, Projection
+from pinn.specs.model import (
+    AttentionSpec,
+    LayerGroup,
+    ModelSpec,
+    MoeFfnSpec,
+    Sampling,
+    WeightPrecisions,
+    sampling_from_generation_config,
 )
-from pinn.specs.mixers import LinearMixerSpec
-from pinn.specs.model import AttentionSpec, LayerGroup, ModelSpec, MoeFfnSpec, WeightPrecisions
 from pinn.specs.model_types import TIED_TYPES, check_supported
-from pinn.specs.module_names import module_names
 from pinn.specs.precision import Precision, precision
-from pinn.specs.quantization import Quantization, read_quantization
-from pinn.specs.sampling import Sampling, sampling_from_generation_config
+from pinn.specs.quantization import Quantization, module_names, read_quantization
+
+# What Gemma-3n has beside its layers (transformers' modeling_gemma3n.py).
+
+#: ``model_type`` of its text model.
+GEMMA_3N = "gemma3n_text"
+
+
+def lookup_parameters(fields: ConfigFields) -> int:
+    """The per-layer embeddings: of each token, a row per layer."""
+    rows = fields.integer("vocab_size_per_layer_input")
+    return rows * fields.integer("num_hidden_layers") * _layer_width(fields)
+
+
+def side_projections(fields: ConfigFields, hidden: int) -> tuple[tuple[int, Projection], ...]:
+    """The gates and projections of per-layer inputs, LAuReL's low-rank pair, and AltUp's streams.
+
+    Every GPU computes them whole: their widths are small.
+    """
+    layers, width = fields.integer("num_hidden_layers"), _layer_width(fields)
+    rank, streams = fields.integer("laurel_rank"), fields.integer("altup_num_inputs")
+    return (
+        (1, _whole("per_layer_model_projection", layers * width, hidden)),
+        (layers, _whole("per_layer_input_gate", width, hidden)),
+        (layers, _whole("per_layer_projection", hidden, width)),
+        (layers, _whole("laurel_left", rank, hidden)),
+        (layers, _whole("laurel_right", hidden, rank)),
+        (2 * (streams - 1), _whole("altup_projection", hidden, hidden)),
+    )
+
+
+def _layer_width(fields: ConfigFields) -> int:
+    return fields.integer("hidden_size_per_layer_input")
+
+
+def _whole(name: str, outputs: int, inputs: int) -> Projection:
+    return Projection(name, (Part(1, outputs),), Part(1, inputs))
+
+
+# A Hugging Face config.json -> ``ModelSpec``, as vLLM 0.15.1 reads it; no code is executed.
 
 #: The format that vLLM serves a checkpoint of a ``torch_dtype`` in: fp32 is cast to bf16
 #: (``vllm/config/model.py``, ``_resolve_auto_dtype``).

@@ -1,17 +1,22 @@
-"""The names of the model catalog: which file a name or an alias stands for."""
+"""Names of models, here, at other tools, and on the model hub."""
 
 from __future__ import annotations
 
 import difflib
+import re
+import threading
 import warnings
+from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from pinn.common.documents import read_json
+from pinn.common.files import data_folder
 from pinn.errors import PinnError
-from pinn.specs.data_folder import data_folder
-from pinn.specs.documents import read_json
+
+# The names of the model catalog: which file a name or an alias stands for.
 
 #: Ending of the package's config files, and names of what may lie beside a config.json.
 PACKAGE_SUFFIX = "_config.json"
@@ -122,3 +127,147 @@ def suggestion(name: str) -> str:
     close += [known[bare[key]] for key in difflib.get_close_matches(wanted, bare, n=3)]
     hint = f"close names are {', '.join(dict.fromkeys(close))}, or " if close else ""
     return f"{hint}give the path of its config.json"
+
+
+# config.json files of the local Hugging Face cache and, where there is a network, of the hub.
+
+#: Seconds after which the hub counts as out of reach.
+PROBE_TIMEOUT_S = 4.0
+CONFIG_FILE = "config.json"
+#: Files that a model may have beside it.
+FURTHER_FILES = (QUANT_FILE, GENERATION_FILE)
+
+
+def cached_file(repo_id: str, filename: str) -> Path | None:
+    """A file of the local cache; None where it is not there."""
+    from huggingface_hub import try_to_load_from_cache
+
+    try:
+        found = try_to_load_from_cache(repo_id, filename)
+    except ValueError:  # no repository id
+        return None
+    return Path(found) if isinstance(found, str) else None
+
+
+def download_config(repo_id: str) -> Path:
+    """Download a model's config.json, and those of ``FURTHER_FILES`` that it has.
+
+    Returns:
+        The path of config.json in the local cache.
+
+    Raises:
+        PinnError: If the hub cannot be reached within ``PROBE_TIMEOUT_S``, does not know the
+            model, keeps it gated, or fails at one of the files.
+    """
+    if not hub_is_reachable():
+        raise PinnError("the model hub cannot be reached")
+    path = _download(repo_id, CONFIG_FILE)
+    if path is None:
+        raise PinnError("the model hub does not have it")
+    for name in FURTHER_FILES:
+        _download(repo_id, name)
+    return path
+
+
+def _download(repo_id: str, filename: str) -> Path | None:
+    """One file; None where the model has none of that name."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        GatedRepoError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
+    try:
+        return Path(hf_hub_download(repo_id, filename, etag_timeout=PROBE_TIMEOUT_S))
+    except GatedRepoError as error:
+        raise PinnError("it is gated: accept its licence on the hub and set HF_TOKEN") from error
+    except LocalEntryNotFoundError as error:  # an entry not found, and a value error, by its class
+        raise PinnError("the model hub did not answer (LocalEntryNotFoundError)") from error
+    except EntryNotFoundError:
+        return None
+    except (RepositoryNotFoundError, ValueError) as error:
+        raise PinnError("the model hub does not have it") from error
+    except Exception as error:  # transport errors of whichever HTTP library the hub client uses
+        raise PinnError(f"the model hub did not answer ({type(error).__name__})") from error
+
+
+def hub_is_reachable() -> bool:
+    """Whether the hub answers at all; asked once, without the client's own 20 s of retries."""
+    from huggingface_hub import constants, get_session
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    answered = threading.Event()
+
+    def probe() -> None:
+        try:
+            get_session().head(constants.ENDPOINT, timeout=PROBE_TIMEOUT_S)
+        except Exception:  # as above
+            return
+        answered.set()
+
+    thread = threading.Thread(target=probe, daemon=True)  # name look-ups may hang beyond a timeout
+    thread.start()
+    thread.join(PROBE_TIMEOUT_S)
+    return answered.is_set()
+
+
+# What looks like a model and is none that can be read: refused with what to give in its place.
+
+#: Word of a name -> what such a release is made for.
+_OTHER_ENGINES = {
+    "gguf": "llama.cpp",
+    "ggml": "llama.cpp",
+    "mlx": "Apple's MLX",
+    "exl2": "ExLlama",
+    "exl3": "ExLlama",
+    "bnb": "bitsandbytes",
+    "bitsandbytes": "bitsandbytes",
+}
+_ADAPTER = "adapter_config.json"
+
+
+def check_name(name: str) -> None:
+    """Refuse the name of a release for another engine.
+
+    Raises:
+        PinnError: If it is one.
+
+    >>> check_name("TheBloke/Llama-2-7B-Chat-GGUF")
+    Traceback (most recent call last):
+    pinn.errors.PinnError: 'TheBloke/Llama-2-7B-Chat-GGUF' names a release for llama.cpp, whose \
+kernels have no times here: give the model it was made of, with --quantization int4 for its size
+    """
+    words = re.split(r"[-_./:]", name.lower())
+    engine = next((_OTHER_ENGINES[word] for word in words if word in _OTHER_ENGINES), None)
+    if engine is not None:
+        raise PinnError(
+            f"{name!r} names a release for {engine}, whose kernels have no times here: give the "
+            "model it was made of, with --quantization int4 for its size"
+        )
+
+
+def check_path(path: Path) -> None:
+    """Refuse GGUF files and LoRA adapters, and folders that hold nothing else.
+
+    Raises:
+        PinnError: If the path is one, with what to give in its place.
+    """
+    is_folder = path.is_dir()
+    if is_folder and (path / "config.json").is_file():
+        return
+    if path.suffix == ".gguf" or (is_folder and next(path.glob("*.gguf"), None)):
+        raise PinnError(
+            f"{path}: GGUF is llama.cpp's format, whose kernels have no times here: give the "
+            "config.json of the model it was made of, with --quantization int4 for its size"
+        )
+    adapter = path / _ADAPTER if is_folder else path
+    if adapter.name == _ADAPTER and adapter.is_file():
+        content = read_json(adapter)
+        base = content.get("base_model_name_or_path") if isinstance(content, Mapping) else None
+        raise PinnError(
+            f"{adapter}: a LoRA adapter, not a model: give the model that it adapts, "
+            f"{base or 'which it does not name'}; what the adapter adds to a step is not predicted"
+        )

@@ -1,26 +1,181 @@
-"""The quantization of a checkpoint: which matrices are stored in which format.
-
-Reads what vLLM 0.15.1 reads (``vllm/model_executor/layers/quantization``). In every method vLLM
-leaves the router and, but for GPTQ's ``lm_head`` flag, the output head in the model's own format.
-"""
+"""Which weights of a model are quantized, and how."""
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import translate
+from functools import cached_property
 from typing import Any
 
 from pinn.errors import PinnError
-from pinn.specs.module_names import Aliases, ModulePatterns
-from pinn.specs.precision import Precision, precision
-from pinn.specs.quantization_formats import (
+from pinn.specs.layer_plan import LayerPart
+from pinn.specs.mixers import LinearMixerSpec
+from pinn.specs.model import LatentAttentionSpec, Mixer, MoeFfnSpec
+from pinn.specs.precision import (
+    Precision,
     compressed_format,
     is_fp8_cache,
     method_format,
     method_name,
+    precision,
     unknown_scheme,
 )
+
+# Names of weight matrices in checkpoints, and the patterns by which quantizers select them.
+
+KINDS = ("attention", "dense_ffn", "experts", "shared_experts")
+#: One matrix under every name that a checkpoint may give it.
+Aliases = tuple[str, ...]
+
+_PREFIXES = (
+    "model.layers.",
+    "language_model.model.layers.",
+    "model.language_model.layers.",
+    "layers.",
+)
+#: Repeats without an upper bound, and groups that hold one and are repeated themselves.
+_REPEATS = re.compile(r"(?<!\\)(?:[*+]|\{\d*,?\d*\})")
+_NESTED_REPEATS = re.compile(r"(?<!\\)[*+}]\??[^()]*\)+(?:[*+]|\{)")
+_MOST_REPEATS = 6
+#: A recurrent mixer's wide matrices; narrow ones (gates, steps) do not decide a format.
+_LINEAR_PROJECTIONS = (
+    ("linear_attn.in_proj_qkvz", "linear_attn.in_proj_qkv", "mixer.in_proj", "mamba.in_proj",
+     "self_attn.q_proj", "self_attn.qkv_proj"),
+    ("linear_attn.out_proj", "mixer.out_proj", "mamba.out_proj", "self_attn.o_proj",
+     "self_attn.out_proj"),
+)  # fmt: skip
+_FFN = ("mlp", "feed_forward", "block_sparse_moe", "ffn")
+_PROJECTIONS = (("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2"))
+
+
+def module_names(parts: Sequence[LayerPart]) -> dict[str, list[Aliases]]:
+    """The matrices of each kind of weight over all layers; one expert stands for all."""
+    names: dict[str, list[Aliases]] = {kind: [] for kind in KINDS}
+    for layer, mixer, ffn in parts:
+        if isinstance(mixer, LinearMixerSpec):
+            for suffixes in _LINEAR_PROJECTIONS:
+                names["attention"].append(_aliases(layer, suffixes))
+        elif mixer is not None:
+            for projection in _attention_projections(mixer):
+                names["attention"].append(_aliases(layer, (f"self_attn.{projection}",)))
+        for projections in _PROJECTIONS if ffn is not None else ():
+            if not isinstance(ffn, MoeFfnSpec):
+                names["dense_ffn"].append(_ffn_aliases(layer, ("",), projections))
+                continue
+            names["experts"].append(_ffn_aliases(layer, (".experts.0",), projections))
+            if ffn.shared_width:
+                shared = (".shared_expert", ".shared_experts")
+                names["shared_experts"].append(_ffn_aliases(layer, shared, projections))
+    return names
+
+
+def _attention_projections(attention: Mixer) -> tuple[str, ...]:
+    if not isinstance(attention, LatentAttentionSpec):
+        return ("q_proj", "k_proj", "v_proj", "o_proj")
+    query = ("q_proj",) if attention.q_lora_rank is None else ("q_a_proj", "q_b_proj")
+    return (*query, "kv_a_proj_with_mqa", "kv_b_proj", "o_proj")
+
+
+def _ffn_aliases(layer: int, infixes: Iterable[str], projections: Iterable[str]) -> Aliases:
+    return _aliases(layer, (f"{f}{i}.{p}" for f in _FFN for i in infixes for p in projections))
+
+
+def _aliases(layer: int, suffixes: Iterable[str]) -> Aliases:
+    return tuple(f"{prefix}{layer}.{suffix}" for suffix in suffixes for prefix in _PREFIXES)
+
+
+class ModulePatterns:
+    """Selects matrices by the notations of compressed-tensors, ModelOpt, AWQ, GPTQ and fp8 lists.
+
+    - ``re:PATTERN`` matches from the start of the name.
+    - ``*`` and ``?`` are wildcards, and what lies below a match matches too.
+    - Anything else is a run of whole dotted components: ``self_attn``, ``layers.3.mlp`` or a full
+      name. ``gate`` is thus the router and not ``gate_proj``.
+    - ``Linear`` is every matrix.
+    """
+
+    def __init__(self, patterns: Iterable[str], source: str) -> None:
+        self._patterns = tuple(patterns)
+        self._source = source
+
+    @cached_property
+    def _wildcards(self) -> tuple[str, ...]:
+        return tuple(p for p in self._patterns if not p.startswith("re:") and set(p) & set("*?"))
+
+    @cached_property
+    def _regular(self) -> tuple[re.Pattern[str], ...]:
+        found = []
+        for pattern in self._patterns:
+            if not pattern.startswith("re:"):
+                continue
+            self._check_repeats(pattern)
+            try:
+                found.append(re.compile(pattern[3:]))
+            except (re.error, OverflowError, RecursionError) as error:
+                raise PinnError(
+                    f"{self._source}: {pattern!r} is no regular expression ({error}): "
+                    "correct the quantization config"
+                ) from error
+        return tuple(found)
+
+    @cached_property
+    def _expressions(self) -> tuple[re.Pattern[str], ...]:
+        """Lists hold a wildcard per layer: one expression for all of them is ten times as quick."""
+        if not self._wildcards:
+            return self._regular
+        below = (name for p in self._wildcards for name in (p, f"{p}.*"))
+        return (re.compile("|".join(map(translate, below))), *self._regular)
+
+    @property
+    def expressions(self) -> int:
+        """How many of the patterns are regular expressions or hold wildcards."""
+        return len(self._wildcards) + len(self._regular)
+
+    def _check_repeats(self, pattern: str) -> None:
+        """Refuse expressions that may search without end: a repeat inside a repeat, or many."""
+        if len(_REPEATS.findall(pattern)) > _MOST_REPEATS or _NESTED_REPEATS.search(pattern):
+            raise PinnError(
+                f"{self._source}: the expression {pattern!r:.80} repeats more than {_MOST_REPEATS} "
+                "parts, or repeats a repeated part: write one that is quick to match"
+            )
+
+    @cached_property
+    def _runs(self) -> frozenset[str]:
+        return frozenset(p.strip(".") for p in self._patterns if not p.startswith("re:"))
+
+    def match(self, aliases: Aliases) -> bool:
+        """Whether a matrix is selected under any of its names."""
+        if not self._patterns:
+            return False
+        return "Linear" in self._runs or any(self._match_name(name) for name in aliases)
+
+    @cached_property
+    def _starts(self) -> frozenset[str]:
+        return frozenset(run.split(".")[0] for run in self._runs)
+
+    def _match_name(self, name: str) -> bool:
+        parts = name.split(".")
+        if not self._starts.isdisjoint(parts) and self._holds_run(parts):
+            return True
+        return any(expression.match(name) for expression in self._expressions)
+
+    def _holds_run(self, parts: Sequence[str]) -> bool:
+        return any(
+            ".".join(parts[i:j]) in self._runs
+            for i, part in enumerate(parts)
+            if part in self._starts
+            for j in range(i + 1, len(parts) + 1)
+        )
+
+
+# The quantization of a checkpoint: which matrices are stored in which format.
+#
+# Reads what vLLM 0.15.1 reads (``vllm/model_executor/layers/quantization``). In every method
+# vLLM leaves the router and, but for GPTQ's ``lm_head`` flag, the output head in the model's own
+# format.
 
 #: Formats, and the matrices each applies to.
 Groups = tuple[tuple[ModulePatterns, Precision], ...]

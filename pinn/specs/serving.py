@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pinn.errors import PinnError
 from pinn.specs.flags import check_flags, flag, flags_of
-from pinn.specs.sampling import Sampling, overridden
+from pinn.specs.model import Sampling, overridden
 from pinn.specs.speculation import MOST_TOKENS, NONE, read_acceptance
 
 VLLM, SGLANG, TRTLLM = ENGINES = ("vllm", "sglang", "trtllm")
@@ -31,7 +31,7 @@ class ServingSpec:
     (``make flags`` writes that one). It is named as vLLM names it, or as the first engine that has
     it; ``spelled`` holds the names of the others, which stand for it everywhere. What it means is
     each engine's own: SGLang counts all GPUs as tensor parallel ones.
-    ``pinn.specs.recipe_rules`` turns flags into what runs.
+    ``pinn.engines.recipe_rules`` turns flags into what runs.
 
     None means the engine's default on the GPU, from ``data/engines/defaults.csv``;
     ``max_model_len`` None means the model's own maximum. ``engine_version`` empty stands for the

@@ -12,9 +12,8 @@ from itertools import accumulate
 from operator import mul
 from typing import Any, NamedTuple
 
+from pinn.common.documents import is_finite, parse_json, written
 from pinn.errors import PinnError
-from pinn.specs.documents import parse_json
-from pinn.specs.limits import is_finite, written
 
 METHODS = NGRAM, DRAFT_MODEL, EAGLE, EAGLE3, MTP = (
     "ngram", "draft_model", "eagle", "eagle3", "mtp"

@@ -1,1 +1,1 @@
-"""The teacher, the fits to measured servers, the network, calibration."""
+"""Measured deployments and serving runs, the teacher, and the network that learns both."""

@@ -13,14 +13,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from pinn.coefficients.coefficient_network import CoefficientNetwork
-from pinn.coefficients.loss import log_huber
+from pinn.coefficients.coefficient_network import CoefficientNetwork, log_huber
 from pinn.physics.costs import step_costs
 from pinn.physics.descriptors import embed
 from pinn.physics.step import step_features
-from pinn.training.teacher.composed import ComposedSteps
-from pinn.training.teacher.part_groups import FEATURE_GROUPS, group_seconds
-from pinn.training.teacher.scalars import Scalars
+from pinn.training.composed import ComposedSteps
+from pinn.training.teacher import FEATURE_GROUPS, Scalars, group_seconds
 
 
 @dataclass(frozen=True)

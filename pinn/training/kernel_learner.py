@@ -1,27 +1,41 @@
-"""Learning from measured kernels: surrogates, composed steps, scalars, then the network."""
+"""The network learned from composed steps and serving runs, fold by fold."""
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from jaxtyping import Float
 
 from pinn.coefficients.coefficient_network import CoefficientNetwork, NetworkSettings
-from pinn.coefficients.scaling import fit_scale
-from pinn.data.measured_runs import MeasuredRun
+from pinn.coefficients.trained_network import (
+    Checkpoint,
+    fit_scale,
+    load_checkpoint,
+    save_checkpoint,
+)
+from pinn.common.screen import doing, shown, still
+from pinn.common.store import remembered_folder
+from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.kernels.exclusion import Exclusion
-from pinn.kernels.fitted import surrogates_without
-from pinn.kernels.near_copy import is_near_copy
+from pinn.kernels.composition import COMPOSED_PARTS
+from pinn.kernels.exclusion import Exclusion, is_near_copy
+from pinn.kernels.heldout import surrogates_without
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.specs.deployment import Deployment
-from pinn.specs.files.progress import doing
-from pinn.specs.gpu import GpuSpec
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.physics.step import STEP_FEATURES
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.specs.gpu import GpuSpec, load_gpu
 from pinn.specs.model import ModelSpec
+from pinn.training.composed import ComposedSteps, remembered_steps
+from pinn.training.data.measured_runs import MeasuredRun
 from pinn.training.distillation import (
     Distillation,
     DistillationRows,
@@ -30,13 +44,114 @@ from pinn.training.distillation import (
     distillation_rows,
 )
 from pinn.training.learner import TrainerFactory
-from pinn.training.run_learner import learn_from_runs
-from pinn.training.run_scalars import RunFit, RunFitSettings
+from pinn.training.run_scalars import (
+    NO_RUNS,
+    Evidence,
+    RunFit,
+    RunFitSettings,
+    between,
+    fit_to_runs,
+    run_fit_from_json,
+    run_rows,
+)
 from pinn.training.serving_rows import ServingRows
-from pinn.training.teacher.catalog_deployments import catalog_deployments
-from pinn.training.teacher.composed import ComposedSteps, remembered_steps
-from pinn.training.teacher.synthetic import synthetic_deployments
-from pinn.training.teacher.teacher import Teacher
+from pinn.training.synthetic import catalog_deployments, synthetic_deployments
+from pinn.training.teacher import Teacher, projected_parts
+
+# Learning from measured servers: simulate, take the batches, fit, until nothing changes.
+
+#: After so many rounds only half of each change is taken: near saturation the batches answer so
+#: strongly that whole ones would swing around the solution.
+_WHOLE_ROUNDS = 3
+#: A change that leaves half of the figures wrong by more than this, and by more than before, is
+#: halved: they are no longer linear that far, and fitting on from there can end elsewhere.
+_TOO_FAR = 0.25
+
+
+def run_parts(
+    kernels: KernelSurrogates, runs: Sequence[MeasuredRun]
+) -> Float[np.ndarray, "runs operators features"]:
+    """Projected betas of each run's operators; equal deployments are projected once."""
+    deployments = list(dict.fromkeys(run.deployment for run in runs))
+    if not deployments:
+        return np.zeros((0, len(COMPOSED_PARTS), len(STEP_FEATURES)))
+    parts = projected_parts(kernels, deployments)
+    return parts[[deployments.index(run.deployment) for run in runs]]
+
+
+def run_latencies(
+    fit: RunFit, runs: Sequence[MeasuredRun], parts: Float[np.ndarray, "runs operators features"]
+) -> list[LinearLatency]:
+    """The coefficients that a fit gives each run's deployment."""
+    return [
+        LinearLatency(
+            run.deployment, fit.of_model(run.deployment.model.name).betas(of_run), fit.alpha
+        )
+        for run, of_run in zip(runs, parts, strict=True)
+    ]
+
+
+def learn_from_runs(
+    kernels: KernelSurrogates,
+    runs: Sequence[MeasuredRun],
+    serving: ServingRows,
+    settings: RunFitSettings,
+) -> RunFit:
+    """Fit scalars, departures and alpha to measured deployments and runs.
+
+    Every round simulates the runs with what was learned so far and fits to the batches that came
+    out; a change that went too far is halved. It ends when the figures hardly change any more.
+    Without runs one fit is all: the batches of closed loops hardly depend on the coefficients.
+
+    Args:
+        kernels: Surrogates to compose steps of.
+        runs: To train on; may be none.
+        serving: Measured deployments to train on.
+        settings: How.
+    """
+    of_serving = projected_parts(kernels, serving.deployments)
+    return alternate(runs, run_parts(kernels, runs), serving, of_serving, settings)
+
+
+def alternate(
+    runs: Sequence[MeasuredRun],
+    parts: Float[np.ndarray, "runs operators features"],
+    serving: ServingRows,
+    serving_parts: Float[np.ndarray, "deployments operators features"],
+    settings: RunFitSettings,
+) -> RunFit:
+    """The rounds themselves, given the projected betas of every deployment's operators."""
+    models = [run.deployment.model.name for run in runs]
+    fit, before = RunFit(), None
+    trusted, least = fit, np.inf
+    if not runs:
+        return fit_to_runs(Evidence(NO_RUNS, models, parts, serving, serving_parts), fit, settings)
+    for number in range(1, settings.rounds + 1):
+        rows = run_rows(runs, run_latencies(fit, runs, parts), settings.workers)
+        error = float(np.median(np.abs(rows.simulated_s / rows.measured_s - 1)))
+        _tell_runs(f"round {number}: median error of a figure {100 * error:.2f} %")
+        if error > max(_TOO_FAR, least):
+            fit = between(trusted, fit)
+            continue
+        trusted, least = fit, error
+        if before is not None and _change(before, rows.simulated_s) < settings.tolerance:
+            break
+        found = fit_to_runs(Evidence(rows, models, parts, serving, serving_parts), fit, settings)
+        fit = found if number <= _WHOLE_ROUNDS else between(fit, found)
+        before = rows.simulated_s
+    return fit
+
+
+def _change(before: Float[np.ndarray, " n"], after: Float[np.ndarray, " n"]) -> float:
+    """Root mean square of the figures' log changes."""
+    return float(np.sqrt(np.mean(np.log(after / before) ** 2)))
+
+
+def _tell_runs(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+# Learning from measured kernels: surrogates, composed steps, scalars, then the network.
 
 
 @dataclass(frozen=True)
@@ -184,3 +299,117 @@ def _last(folder: Path) -> str | None:
 
 def _tell(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+# What is left to learn from when models or GPUs are left out of everything, and learning from
+# it.
+#
+# A model that is left out teaches nothing: not its kernels, not its measured deployments, not
+# its serving runs, and no near copy of it either. A GPU that is left out takes its deployments
+# and runs along, and its kernels where the fold says so. What a fold learned is remembered on
+# disk.
+
+
+@dataclass(frozen=True)
+class Fold:
+    """One training.
+
+    Attributes:
+        rows: Measured deployments to learn from.
+        runs: Serving runs to learn from.
+        exclude: What the kernels are without.
+    """
+
+    rows: ServingRows
+    runs: tuple[MeasuredRun, ...]
+    exclude: Exclusion
+
+
+def fold_of(rows: ServingRows, runs: Sequence[MeasuredRun], exclude: Exclusion) -> Fold:
+    """The fold of training rows: with the runs that may be learned from beside them.
+
+    Runs of a left-out model go, and those on a GPU that none of the rows is on any more.
+
+    Args:
+        rows: Those to train on.
+        runs: All.
+        exclude: What the kernels are without.
+    """
+    gpus = {d.gpu.name for d in rows.deployments}
+    kept = tuple(
+        run
+        for run in runs
+        if run.deployment.gpu.name in gpus
+        and not any(is_near_copy(run.deployment.model, model) for model in exclude.models)
+    )
+    return Fold(rows, kept, exclude)
+
+
+def without_model(rows: ServingRows, model: ModelSpec) -> ServingRows:
+    """The measured deployments of other models; near copies go too."""
+    other = np.array([not is_near_copy(d.model, model) for d in rows.deployments])
+    return rows.take(other[rows.deployment])
+
+
+def learn_fold(learner: KernelLearner, fold: Fold, root: Path) -> Learned:
+    """What a fold learns; the same fold is learned once.
+
+    Args:
+        learner: The recipe.
+        fold: What to learn from.
+        root: Folder in which folds are remembered.
+    """
+    surrogates = fitted_surrogates(learner.kernels, fold.exclude)
+    # Where surrogates lie and how many processes compose decide nothing; their content does.
+    plain = replace(learner.kernels, released=None, cache="", workers=1)
+    place = remembered_folder(
+        _learn,
+        replace(learner, kernels=plain),
+        fold,
+        surrogates.digest(),
+        root=root,
+        aside={"kernels": learner.kernels},
+    )
+    fit = run_fit_from_json(json.loads((place / "fit.json").read_text()))
+    network = CoefficientNetwork.from_trained(load_checkpoint(place / CHECKPOINT).network)
+    return Learned(Teacher(surrogates, fit.scalars), fit, network)
+
+
+CHECKPOINT = "checkpoint.safetensors"
+#: When a fold says for the first time what it is doing.
+_FIRST_S = 30.0
+
+
+def _learn(folder: Path, learner: KernelLearner, fold: Fold, _: str, *, kernels: Any) -> None:
+    whole = replace(learner, kernels=kernels)
+    learned = whole.learn(fold.rows, fold.runs, fold.exclude, folder / "logs")
+    (folder / "fit.json").write_text(json.dumps(learned.fit.to_json(), indent=1) + "\n")
+    metadata: Mapping[str, Any] = {"excluded": fold.exclude.describe()}
+    checkpoint = Checkpoint(learned.network.trained(), dict(metadata))
+    save_checkpoint(checkpoint, folder / CHECKPOINT)
+
+
+def learn_all(learner: KernelLearner, folds: Sequence[Fold], root: Path, workers: Any) -> None:
+    """Learn folds side by side, so that each is remembered.
+
+    Args:
+        learner: The recipe.
+        folds: To learn.
+        root: Folder in which folds are remembered.
+        workers: A ``pinn.common.workers.Workers``, or anything with its ``run``.
+    """
+    began_s = time.monotonic()
+    for done, (i, _) in enumerate(workers.run(partial(_learn_one, learner, root), folds), 1):
+        left = still(done, len(folds), began_s)
+        print(
+            f"fold {done} of {len(folds)}: {_name(folds[i])}, {left}", file=sys.stderr, flush=True
+        )
+
+
+def _learn_one(learner: KernelLearner, root: Path, fold: Fold) -> None:
+    with shown(f"fold {_name(fold)}", sys.stderr, _FIRST_S):
+        learn_fold(learner, fold, root)
+
+
+def _name(fold: Fold) -> str:
+    return fold.exclude.slug().replace("-", " ", 1)

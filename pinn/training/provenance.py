@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any
 
-from pinn.specs.files.code import code_digest
+from pinn.common.store import code_digest
 
 
 def json_sha256(*parts: Any) -> str:
@@ -17,4 +17,4 @@ def json_sha256(*parts: Any) -> str:
 
 def code_sha256() -> str:
     """SHA-256 of the code that learns and predicts."""
-    return code_digest("pinn.training.folds", "pinn.training.learner")
+    return code_digest("pinn.training.kernel_learner", "pinn.training.learner")

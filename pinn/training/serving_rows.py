@@ -1,10 +1,4 @@
-"""Measured deployments as rows that are linear in the coefficients.
-
-Each row's benchmark is simulated once, with every coefficient at its prior. Which requests share a
-step hardly depends on how long steps take, so the batches of that run hold for other coefficients
-too: mean TPOT and TTFT are sums of step features and of the API server's work. Learning takes these
-sums; what a learned network says of a row is simulated anew (``pinn.training.simulated_rows``).
-"""
+"""Rows that the network learns: measured deployments with their features."""
 
 from __future__ import annotations
 
@@ -15,19 +9,26 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
 
-from pinn.data.measured_deployments import MeasuredDeployment, measured_deployments
+from pinn.common.store import remembered_table
+from pinn.engines.deployment import Deployment
 from pinn.physics.costs import step_costs
 from pinn.physics.descriptors import embed
-from pinn.physics.floor import floor_seconds
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES, step_features
-from pinn.simulator.feature_sums import request_delay_features
+from pinn.physics.step_values import floor_seconds
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job, map_runs
-from pinn.simulator.mean_steps import mean_steps
+from pinn.simulator.metric_features import mean_steps, request_delay_features
 from pinn.simulator.run import Run
-from pinn.specs.deployment import Deployment
-from pinn.specs.files.store import remembered_table
+from pinn.training.data.deployments import MeasuredDeployment, measured_deployments
+
+# Measured deployments as rows that are linear in the coefficients.
+#
+# Each row's benchmark is simulated once, with every coefficient at its prior. Which requests
+# share a step hardly depends on how long steps take, so the batches of that run hold for other
+# coefficients too: mean TPOT and TTFT are sums of step features and of the API server's work.
+# Learning takes these sums; what a learned network says of a row is simulated anew
+# (``pinn.training.serving_rows``).
 
 #: Coefficients before any data: what rows are simulated with.
 PRIOR_BETA = np.array([f.prior for f in STEP_FEATURES.values()])
@@ -127,7 +128,7 @@ def serving_rows(observations: pd.DataFrame) -> ServingRows:
     """Simulate observations once; from then on their rows are read from disk.
 
     Args:
-        observations: Table as ``pinn.data.table.read_observations`` gives it.
+        observations: Table as ``pinn.training.data.table.read_observations`` gives it.
     """
     measured = measured_deployments(observations)
     deployments = tuple(dict.fromkeys(m.deployment for m in measured))
@@ -187,3 +188,53 @@ def _sums(job: Job, run: Run) -> list[float]:
         *tpot, *ttft, *request, offset,
         float(steps.mean_tpot(floors)), float(steps.mean_ttft(floors)),
     ]  # fmt: skip
+
+
+# What coefficients say of measured deployments: their benchmarks, simulated with them.
+
+
+@dataclass(frozen=True)
+class SimulatedRows:
+    """Means over the requests of each row's benchmark.
+
+    Attributes:
+        tpot_s: Time per output token after the first.
+        ttft_s: Time to first token, from the moment of sending.
+        e2e_s: End-to-end latency.
+    """
+
+    tpot_s: Float[np.ndarray, " n"]
+    ttft_s: Float[np.ndarray, " n"]
+    e2e_s: Float[np.ndarray, " n"]
+
+
+def simulate_rows(
+    rows: ServingRows,
+    beta: Float[np.ndarray, "m step_features"],
+    alpha: Float[np.ndarray, "m request_features"],
+    workers: int | None = None,
+) -> SimulatedRows:
+    """Simulate every row.
+
+    Args:
+        rows: Measured deployments.
+        beta: Step coefficients of each of ``rows.deployments``.
+        alpha: Request coefficients of each.
+        workers: Threads; as many as there are cores by default.
+    """
+    jobs = [
+        Job(m.served, m.workload, LinearLatency(m.served, beta[i], alpha[i]))
+        for m, i in zip(rows.measured, rows.deployment, strict=True)
+    ]
+    means = np.array(map_runs(_means, jobs, workers)).reshape(-1, 3)
+    return SimulatedRows(*means.T)
+
+
+def _means(_: Job, run: Run) -> tuple[float, float, float]:
+    requests = run.requests
+    served = requests.finished
+    return (
+        float(np.nanmean(requests.mean_itl_s[served])),
+        float(requests.ttft_s[served].mean()),
+        float(requests.e2e_s[served].mean()),
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 import lightning
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
-from pinn.specs.files.progress import doing
+from pinn.common.screen import doing
 
 #: The state that an interrupted fit goes on from.
 LAST = "last.ckpt"

@@ -15,8 +15,8 @@ from typing import Any
 from engine_reading.sglang_models import MODEL_READERS, SM90, SM100, model_types
 from engine_reading.table import Line
 from engine_reading.wheel import EngineSource, compiled, literal
-from pinn.specs.engine_defaults import release
-from pinn.specs.sglang_memory import prompt_graph_sizes, reserve_mib
+from pinn.engines.recipe import release
+from pinn.engines.vllm_sglang_trtllm import prompt_graph_sizes, reserve_mib
 
 #: Every release that was read, oldest first.
 RELEASES = (

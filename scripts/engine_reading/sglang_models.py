@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from engine_reading.table import Line
 from engine_reading.wheel import EngineSource, fingerprint
-from pinn.specs.engine_defaults import release
+from pinn.engines.recipe import release
 
 #: Patterns of GPUs' names: compute capability 10.0 and 10.3, and 9.0.
 SM100, SM90 = "b[23]00", "h[128]00|h20"

@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from engine_reading.wheel import EngineSource
-from pinn.specs.engine_defaults import release
+from pinn.engines.recipe import release
 
 COLUMNS = (
     "engine", "flag", "since", "until", "gpu", "least_gib", "below_gib", "least_tp", "below_tp",

@@ -6,13 +6,22 @@ import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from pinn.physics import sampling
+from pinn.engines.deployment import EAGLE3_VOCABULARY
+from pinn.engines.kernel_choice import (
+    AUTO,
+    EXPERT_TIMES,
+    LATENT_LAUNCHES,
+    MXFP4_KERNELS,
+    NAMES,
+    XQA_TIME,
+    kernel_defaults,
+    named_kernels,
+)
+from pinn.engines.recipe import all_defaults
+from pinn.engines.recipe_rules import SGLANG_REQUESTS
+from pinn.physics import costs as sampling
 from pinn.physics.descriptors import DESCRIPTORS, RATES, REFERENCE_RATES
 from pinn.physics.request import REQUEST_FEATURES
-from pinn.specs.drafts import EAGLE3_VOCABULARY
-from pinn.specs.engine_defaults import all_defaults
-from pinn.specs.expert_kernels import AUTO, NAMES, kernel_defaults, named_kernels
-from pinn.specs.own_kernels import EXPERT_TIMES, LATENT_LAUNCHES, MXFP4_KERNELS, XQA_TIME
 from pinn.specs.speculation import (
     MOST_TOKENS,
     SGLANG_METHODS,
@@ -23,7 +32,6 @@ from pinn.specs.speculation import (
     VLLM_KEYS,
     VLLM_OTHERS,
 )
-from pinn.specs.speculation_rules import SGLANG_REQUESTS
 
 #: Where the tables lie in a checkout.
 GO_TABLES = Path("export") / "go" / "pinn" / "tables.go"

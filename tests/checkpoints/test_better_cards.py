@@ -20,15 +20,15 @@ from better_cards import (
     is_better,
 )
 
+from pinn.coefficients.intervals import read_calibration
+from pinn.coefficients.step_interval import step_half_width
 from pinn.coefficients.surrogate import Surrogate
 from pinn.kernels.composition import compose_many
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.physics.costs import step_costs
 from pinn.physics.step import step_features
-from pinn.specs.gpu_catalog import list_gpus, load_gpu
-from pinn.training.teacher.breakdown import saved_scalars
-from pinn.trust.calibration import read_calibration
-from pinn.trust.step_interval import step_half_width
+from pinn.specs.gpu import list_gpus, load_gpu
+from pinn.training.breakdown import saved_scalars
 
 #: No interval reaches less far, so none is computed for cells that differ less.
 SLOWER = 1.025

@@ -10,14 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pinn.coefficients.checkpoint import load_checkpoint
 from pinn.coefficients.surrogate import predict_coefficients
-from pinn.data.deployments import observed_deployment
-from pinn.data.measured_deployments import measured_deployment
-from pinn.data.silicon import read_silicon
+from pinn.coefficients.trained_network import load_checkpoint
+from pinn.common.files import find_checkpoint
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job, map_runs
-from pinn.specs.data_folder import find_checkpoint
+from pinn.training.data.deployments import measured_deployment, observed_deployment
+from pinn.training.data.silicon import read_silicon
 
 #: Largest median absolute errors of all sampled rows, in percent; they were 1 point lower when
 #: this was written.

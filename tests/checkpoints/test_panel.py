@@ -6,10 +6,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pinn.evaluation.panel import LEDGER, group_scores, sum_up
-from pinn.evaluation.panel_rows import Sources, panel_rows
-from pinn.specs.data_folder import find_checkpoint
-from pinn.specs.files.read_report import file_sha256
+from pinn.common.files import file_sha256, find_checkpoint
+from pinn.laboratory.panel import LEDGER, group_scores, sum_up
+from pinn.laboratory.panel_rows import Sources, panel_rows
 
 #: Of a group's score, in percent: what rounding in the ledger leaves.
 ROUNDING = 0.01

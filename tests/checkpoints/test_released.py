@@ -9,12 +9,12 @@ import pytest
 
 from pinn.coefficients.coefficient_network import CoefficientNetwork
 from pinn.coefficients.surrogate import Surrogate, batch_floor_seconds
-from pinn.evaluation.publish import CHECKPOINT_COLUMN
+from pinn.common.files import file_sha256
+from pinn.engines.deployment import Deployment
+from pinn.laboratory.folds import CHECKPOINT_COLUMN
 from pinn.specs.batch import Batch
 from pinn.specs.catalog import load_model
-from pinn.specs.deployment import Deployment
-from pinn.specs.files.read_report import file_sha256
-from pinn.specs.gpu_catalog import list_gpus, load_gpu
+from pinn.specs.gpu import list_gpus, load_gpu
 from pinn.specs.serving import ServingSpec
 
 CHECKPOINT = Path(__file__).parents[2] / "checkpoints" / "pinn.safetensors"

@@ -11,9 +11,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from strategies import deployments, networks
 
-from pinn.coefficients.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from pinn.coefficients.coefficient_network import NetworkSettings
 from pinn.coefficients.surrogate import predict_coefficients
+from pinn.coefficients.trained_network import Checkpoint, load_checkpoint, save_checkpoint
 from pinn.errors import PinnError
 from pinn.physics.descriptors import DESCRIPTORS, RATES
 

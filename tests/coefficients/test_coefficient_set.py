@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from assumed_priors import prior_coefficients
 
-from pinn.coefficients.coefficient_set import (
+from pinn.coefficients.coefficients import (
+    Coefficients,
     CoefficientSet,
     deployment_facts,
     read_coefficient_set,
     write_coefficient_set,
 )
-from pinn.coefficients.coefficients import Coefficients
 from pinn.coefficients.configurations import make_deployment
 from pinn.errors import PinnError
 

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from pinn.coefficients.configuration_files import read_configurations
 from pinn.coefficients.configurations import (
     KEYS,
     canonical,
@@ -12,6 +11,7 @@ from pinn.coefficients.configurations import (
     make_deployment,
     make_deployments,
     parse_grid,
+    read_configurations,
 )
 from pinn.errors import PinnError
 from pinn.specs.catalog import load_model

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pinn.coefficients.checkpoint import Checkpoint
-from pinn.coefficients.distance import training_space
+from pinn.coefficients.surrogate import training_space
+from pinn.coefficients.trained_network import Checkpoint
 from pinn.physics.descriptors import DESCRIPTORS, RATES
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.gpu import load_gpu
 
 
 def test_a_measured_deployment_is_its_own_nearest(measured):

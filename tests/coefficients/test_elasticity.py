@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from pinn.coefficients.coefficient_network import CoefficientNetwork, NetworkSettings
-from pinn.coefficients.elasticity import elasticity_bounds
-from pinn.coefficients.scaling import EmbeddingScale
+from pinn.coefficients.coefficient_network import (
+    CoefficientNetwork,
+    NetworkSettings,
+    elasticity_bounds,
+)
 from pinn.coefficients.surrogate import batch_work, predict_coefficients, step_seconds
+from pinn.coefficients.trained_network import EmbeddingScale
 from pinn.physics.descriptors import DESCRIPTORS, RATES
 from pinn.physics.step import STEP_FEATURES
 from pinn.specs.batch import Batch
-from pinn.specs.precision_override import with_precision
+from pinn.specs.model_variants import with_precision
 
 
 def steepest(bias):

@@ -16,7 +16,7 @@ from pinn.coefficients.surrogate import (
 )
 from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.specs.batch import Batch
-from pinn.training.teacher.synthetic import weight_bytes
+from pinn.training.synthetic import weight_bytes
 from pinn.units import GIB
 
 #: Sums of the same terms in another order may differ by this much.

@@ -4,12 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from pinn.coefficients.checkpoint import load_checkpoint
 from pinn.coefficients.coefficient_network import CoefficientNetwork
-from pinn.coefficients.scaling import fit_scale
-from pinn.coefficients.trained_network import NetworkSettings, TrainedNetwork
+from pinn.coefficients.trained_network import (
+    NetworkSettings,
+    TrainedNetwork,
+    fit_scale,
+    load_checkpoint,
+)
+from pinn.common.files import find_checkpoint
 from pinn.physics.descriptors import DESCRIPTORS, RATES
-from pinn.specs.data_folder import find_checkpoint
 
 _ROWS = 200
 

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 from silicon_row import raw_row
 
-from pinn.data.deployments import observed_deployment
-from pinn.data.engine_deployments import (
+from pinn.training.data.deployments import observed_deployment
+from pinn.training.data.engine_deployments import (
     APART,
     LINEAR,
     SPARSE,
@@ -17,9 +17,9 @@ from pinn.data.engine_deployments import (
     read_other_attention,
     read_other_campaign,
 )
-from pinn.data.launch_facts import CONFIDENCES
-from pinn.data.splits import leave_one_engine_of_a_model_out, leave_one_engine_out
-from pinn.data.table import validate
+from pinn.training.data.launch_facts import CONFIDENCES
+from pinn.training.data.splits import leave_one_engine_of_a_model_out, leave_one_engine_out
+from pinn.training.data.table import validate
 
 DUMP, PLAIN = "db-dump/2026-04-27; silicon_concurrency=64", "2026-03-25.csv; silicon_concurrency=64"
 LAYOUT = ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from pinn.data import engine_filters as filters
+from pinn.training.data import engine_deployments as filters
 
 DEEPSEEK = "deepseek-ai/DeepSeek-R1"
 BASE = {

@@ -10,11 +10,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pinn.data import silicon
-from pinn.data.deployments import observed_deployment
-from pinn.data.engine_deployments import decode_engines, read_engines
-from pinn.data.launch_facts import COLUMNS, find, launch_facts, with_launch_facts
-from pinn.specs.data_folder import data_folder
+from pinn.common.files import data_folder
+from pinn.training.data import silicon
+from pinn.training.data.deployments import observed_deployment
+from pinn.training.data.engine_deployments import decode_engines, read_engines
+from pinn.training.data.launch_facts import COLUMNS, find, launch_facts, with_launch_facts
 
 SOURCE = os.environ.get("PINN_LAUNCH_FACTS", "")
 MINIMAX, KIMI = "MiniMaxAI/MiniMax-M2.5", "moonshotai/Kimi-K2.5"

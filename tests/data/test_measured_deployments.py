@@ -8,10 +8,10 @@ import pytest
 from assumed_priors import prior_coefficients
 from observation_row import observation_row
 
-from pinn.data.measured_deployments import measured_deployments
-from pinn.data.silicon import LENGTH_RANGE
+from pinn.server.benchmarks.inferencex import LENGTH_RANGE
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate
+from pinn.training.data.deployments import measured_deployments
 
 ROW = observation_row(output_tokens=128, max_model_len="1352", max_num_seqs="8")
 

@@ -7,14 +7,10 @@ import pytest
 from observation_row import observation_row
 from typer.testing import CliRunner
 
-from pinn.data.engine_deployments import read_every_engine
-from pinn.data.measured_releases import (
-    ALL,
-    measured_releases,
-    released_measurements,
-)
+from pinn.engines.recipe import releases_text
 from pinn.interface.commands.main import app
-from pinn.specs.measured_releases import releases_text
+from pinn.training.data.engine_deployments import read_every_engine
+from pinn.training.data.measured_releases import ALL, measured_releases, released_measurements
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,13 @@ import pandas as pd
 import pytest
 from serving_run_row import run_row
 
-from pinn.data.load_reports import is_load_report, read_load_report
-from pinn.data.measured_runs import FIGURES, read_measured_runs
 from pinn.errors import PinnError
+from pinn.training.data.measured_runs import (
+    FIGURES,
+    is_load_report,
+    read_load_report,
+    read_measured_runs,
+)
 
 ROW = run_row(model="meta-llama/Meta-Llama-3.1-8B")
 

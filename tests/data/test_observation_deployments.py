@@ -1,17 +1,17 @@
 import pytest
 from observation_row import observation_row
 
-from pinn.data.deployments import (
+from pinn.common.files import data_folder
+from pinn.errors import PinnError
+from pinn.specs.model import Sampling
+from pinn.training.data.deployments import (
+    measured_deployments,
     observed_deployment,
     observed_deployments,
     run_deployment,
 )
-from pinn.data.launch_facts import LOAD_FLAGS, SERVING_FLAGS
-from pinn.data.measured_deployments import measured_deployments
-from pinn.data.silicon import read_silicon
-from pinn.errors import PinnError
-from pinn.specs.data_folder import data_folder
-from pinn.specs.sampling import Sampling
+from pinn.training.data.launch_facts import LOAD_FLAGS, SERVING_FLAGS
+from pinn.training.data.silicon import read_silicon
 
 ROW = observation_row(
     model="MiniMaxAI/MiniMax-M2.5",

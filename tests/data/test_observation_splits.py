@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from pinn.data import splits
-from pinn.data.silicon import read_silicon
 from pinn.errors import PinnError
+from pinn.training.data import splits
+from pinn.training.data.silicon import read_silicon
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,10 @@ import pandas as pd
 import pytest
 from observation_row import observation_row
 
-from pinn.data import table
-from pinn.data.importers import import_silicon
+from pinn.common.files import ReadReport
 from pinn.errors import PinnError
-from pinn.specs.files.read_report import ReadReport
+from pinn.training.data import table
+from pinn.training.data.engine_deployments import import_silicon
 
 ROW = observation_row(date="2026-01-01", series="s")
 

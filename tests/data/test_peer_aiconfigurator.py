@@ -2,10 +2,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pinn.data.engine_deployments import read_engines, read_other_campaign
-from pinn.data.peers import aiconfigurator as peer
-from pinn.data.silicon import read_silicon
 from pinn.errors import PinnError
+from pinn.laboratory import aiconfigurator as peer
+from pinn.training.data.engine_deployments import read_engines, read_other_campaign
+from pinn.training.data.silicon import read_silicon
 
 installed = pytest.mark.skipif(
     not peer.is_installed(), reason="the extra 'peers' (aiconfigurator 0.12.0) is not installed"
@@ -70,7 +70,7 @@ def test_released_figures(rows, released):
 
 @installed
 def test_three_rows_recomputed(rows, released):
-    """Regenerate with python -m pinn.data.peers.aiconfigurator data/peers."""
+    """Regenerate with python -m pinn.laboratory.aiconfigurator data/peers."""
     chosen = [released.index[released["recipe"] == recipe][0] for recipe in peer.RECIPES]
     again = peer.predict(rows.loc[chosen])
     expected = released.loc[chosen]

@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 from serving_run_row import run_row
 
-from pinn.data.deployments import run_deployment
-from pinn.data.serving_runs import ASSUMED_RELEASE, WORKLOADS, read_serving_runs, workload
 from pinn.errors import PinnError
+from pinn.training.data.deployments import run_deployment
+from pinn.training.data.serving_runs import ASSUMED_RELEASE, WORKLOADS, read_serving_runs, workload
 
 
 def read_rows(tmp_path, *changes, **options):

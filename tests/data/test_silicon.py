@@ -2,9 +2,9 @@ import pandas as pd
 import pytest
 from silicon_row import raw_row
 
-from pinn.data import silicon
-from pinn.data.silicon_filters import SERIES
 from pinn.errors import PinnError
+from pinn.training.data import silicon
+from pinn.training.data.silicon import SERIES
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from pinn.data import silicon_filters as filters
+from pinn.training.data import silicon as filters
 
 BASE = {
     "row_id": "r",

@@ -19,9 +19,9 @@ from synthetic_engine import Arrival, EngineLimits, run_engine
 from trace_writer import WriterOptions, write_traces
 
 import pinn
-from pinn.data.silicon import read_silicon
 from pinn.planning.plan import write_plan
 from pinn.simulator.linear_latency import LinearLatency
+from pinn.training.data.silicon import read_silicon
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 512,

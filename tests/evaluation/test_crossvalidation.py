@@ -5,11 +5,11 @@ import pandas as pd
 import pytest
 from left_out_experiment import write_experiment
 
-from pinn.data.splits import Split
-from pinn.data.table import read_observations
-from pinn.evaluation.crossvalidation import cells, compute, cross_validate, read_times
-from pinn.evaluation.methods import Roofline
-from pinn.evaluation.workers import Workers
+from pinn.common.workers import Workers
+from pinn.laboratory.crossvalidation import cells, compute, cross_validate, read_times
+from pinn.laboratory.methods import Roofline
+from pinn.training.data.splits import Split
+from pinn.training.data.table import read_observations
 from pinn.training.serving_rows import serving_rows
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pinn.data.silicon import read_silicon
-from pinn.evaluation.decisions import SLACK, decide, decision_table
+from pinn.laboratory.decisions import SLACK, decide, decision_table
+from pinn.training.data.silicon import read_silicon
 
 #: An independent script: main(predictions.csv, silicon.parquet) prints a table by method.
 TOOL = os.environ.get("PINN_DECISION_LOSS_TOOL")

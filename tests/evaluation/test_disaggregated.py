@@ -7,8 +7,13 @@ import pandas as pd
 import pytest
 from assumed_priors import prior_coefficients
 
-from pinn.data.disaggregated import measured_pools, read_disaggregated, without_workers
-from pinn.evaluation.disaggregated import pools_lines, steady_state
+from pinn.laboratory.disaggregated import (
+    measured_pools,
+    pools_lines,
+    read_disaggregated,
+    steady_state,
+    without_workers,
+)
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.pools import Link, Pool, simulate_pools

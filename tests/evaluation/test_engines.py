@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from pinn.data.engine_deployments import LINEAR
-from pinn.evaluation import engines
+from pinn.laboratory import engines
+from pinn.training.data.engine_deployments import LINEAR
 
 ROW = {
     "apart": "", "engine": "sglang", "model": "m", "gpu": "g", "precision": "fp8",

@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.evaluation.groups import group_masks
+from pinn.laboratory.metrics import group_masks
 from pinn.specs.catalog import load_model
-from pinn.specs.deployment import Deployment
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 
 DEPLOYMENTS = tuple(

@@ -7,13 +7,18 @@ import pandas as pd
 import pytest
 from left_out_experiment import KIND, observations, write_experiment
 
-from pinn.coefficients.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from pinn.coefficients.intervals import NAMES
+from pinn.coefficients.kernel_distance import (
+    FoldNetwork,
+    Step,
+    coefficient_changes,
+    decode_step,
+    situation,
+)
+from pinn.coefficients.trained_network import Checkpoint, load_checkpoint, save_checkpoint
 from pinn.errors import PinnError
-from pinn.evaluation.held_out import COLUMNS, held_out_errors
+from pinn.laboratory.crossvalidation import COLUMNS, held_out_errors
 from pinn.training.serving_rows import serving_rows
-from pinn.trust.calibration import NAMES
-from pinn.trust.coefficient_errors import FoldNetwork, coefficient_changes
-from pinn.trust.described import Step, decode_step, situation
 
 
 @pytest.fixture
@@ -64,7 +69,7 @@ def test_a_left_out_gpu_is_one_without_serving_data(folder, h100_kernels):
 
 def test_descriptions_are_worked_out_once(folder, h100_kernels, monkeypatch):
     first = held_out_errors(folder, lambda _: h100_kernels)
-    monkeypatch.setattr("pinn.trust.described.kernel_distance", None)
+    monkeypatch.setattr("pinn.coefficients.kernel_distance.kernel_distance", None)
     again = held_out_errors(folder, lambda _: h100_kernels)
     pd.testing.assert_frame_equal(again, first)
 

@@ -12,14 +12,14 @@ from left_out_experiment import (
 )
 from omegaconf import OmegaConf
 
-from pinn.evaluation.held_out import held_out_errors
-from pinn.evaluation.intervals import configured_surrogates
+from pinn.coefficients.interval_fit import calibrate
+from pinn.coefficients.kernel_distance import FoldNetwork, coefficient_changes
+from pinn.common.files import file_sha256
 from pinn.kernels.exclusion import Exclusion
+from pinn.laboratory.crossvalidation import held_out_errors
+from pinn.laboratory.intervals import configured_surrogates
 from pinn.specs.catalog import load_model
-from pinn.specs.files.read_report import file_sha256
 from pinn.training.serving_rows import serving_rows
-from pinn.trust.calibrate import calibrate
-from pinn.trust.coefficient_errors import FoldNetwork, coefficient_changes
 
 MODELS = sorted(set(observations()["model"]))
 

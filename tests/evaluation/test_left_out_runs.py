@@ -6,10 +6,11 @@ import pytest
 from run_cases import on_h100
 from serving_cases import observations
 
-from pinn.data.splits import leave_one_model_out, named_splits
-from pinn.evaluation.configured import Measured
-from pinn.evaluation.folds import split_folds
-from pinn.evaluation.left_out_runs import (
+from pinn.common.store import recipe_of
+from pinn.kernels.exclusion import is_near_copy
+from pinn.laboratory.folds import split_folds
+from pinn.laboratory.methods import Measured
+from pinn.laboratory.serving_runs import (
     LEFT_OUT,
     NETWORK,
     RUNS_LEFT_OUT,
@@ -19,10 +20,9 @@ from pinn.evaluation.left_out_runs import (
     run_results,
     score_left_out,
 )
-from pinn.kernels.near_copy import is_near_copy
 from pinn.specs.catalog import load_model
-from pinn.specs.files.recipe import recipe_of
-from pinn.training import folds as folds_module
+from pinn.training import kernel_learner as folds_module
+from pinn.training.data.splits import leave_one_model_out, named_splits
 from pinn.training.serving_rows import serving_rows
 
 LLAMA_3_3, LLAMA_3_1 = "meta-llama/Llama-3.3-70B-Instruct", "meta-llama/Llama-3.1-70B"
@@ -130,8 +130,8 @@ def test_scores_are_those_of_each_fold_and_say_so(monkeypatch, rows, runs):
     def scored(_, test, suffix):
         return pd.DataFrame({"run": [run.name for run in test], "method": NETWORK + suffix})
 
-    monkeypatch.setattr("pinn.evaluation.left_out_runs.learn_fold", learned)
-    monkeypatch.setattr("pinn.evaluation.left_out_runs.score_learned", scored)
+    monkeypatch.setattr("pinn.laboratory.serving_runs.learn_fold", learned)
+    monkeypatch.setattr("pinn.laboratory.serving_runs.score_learned", scored)
     table = score_left_out("a learner", folds, "a folder")
     assert sorted(table["run"]) == sorted(RAN)
     assert set(table["method"]) == {NETWORK + LEFT_OUT}

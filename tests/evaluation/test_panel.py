@@ -4,9 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pinn.coefficients.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from pinn.coefficients.trained_network import Checkpoint, load_checkpoint, save_checkpoint
+from pinn.common.files import file_sha256
 from pinn.errors import PinnError
-from pinn.evaluation.panel import (
+from pinn.laboratory.panel import (
     BETTER,
     add_to_ledger,
     compare_panels,
@@ -14,8 +15,7 @@ from pinn.evaluation.panel import (
     ledger_line,
     sum_up,
 )
-from pinn.evaluation.panel_rows import learned_steps
-from pinn.specs.files.read_report import file_sha256
+from pinn.laboratory.panel_rows import learned_steps
 from pinn.training.provenance import json_sha256
 
 

@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from pinn.evaluation.publish import CHECKPOINT_COLUMN, TABLES, publish
-from pinn.specs.files.read_report import file_sha256
+from pinn.common.files import file_sha256
+from pinn.laboratory.folds import CHECKPOINT_COLUMN, TABLES, publish
 
 
 @pytest.fixture

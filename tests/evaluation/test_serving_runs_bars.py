@@ -7,12 +7,10 @@ import pandas as pd
 import pytest
 
 from pinn.coefficients.surrogate import Surrogate
-from pinn.data.load_reports import read_load_report
-from pinn.data.measured_runs import WHOLE_RUN, read_measured_runs
-from pinn.evaluation.left_out_runs import LEFT_OUT, NETWORK
-from pinn.evaluation.serving_runs import ranking_inversions, score_runs
+from pinn.common.files import find_checkpoint
+from pinn.laboratory.serving_runs import LEFT_OUT, NETWORK, ranking_inversions, score_runs
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.specs.data_folder import find_checkpoint
+from pinn.training.data.measured_runs import WHOLE_RUN, read_load_report, read_measured_runs
 
 #: The only mixture of experts among the runs, and the only model that is more than 6 % off.
 SCOUT = "scout"

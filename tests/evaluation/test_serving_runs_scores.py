@@ -10,16 +10,21 @@ from calibrations import small_calibration
 from rich.console import Console
 from run_cases import measured, operator_betas, three_runs
 
-from pinn.data.measured_runs import FIGURES
+from pinn.coefficients.intervals import calibration_path, write_calibration
 from pinn.errors import PinnError
-from pinn.evaluation.serving_run_intervals import with_intervals
-from pinn.evaluation.serving_runs import ranking_inversions, score_runs, summarize_runs
-from pinn.evaluation.serving_runs_print import markdown_scores, print_scores, print_summary
-from pinn.evaluation.serving_runs_steady import score_steady_states, steady_itl_seconds
+from pinn.laboratory.serving_run_intervals import with_intervals
+from pinn.laboratory.serving_runs import ranking_inversions, score_runs, summarize_runs
+from pinn.laboratory.serving_runs_print import (
+    markdown_scores,
+    print_scores,
+    print_summary,
+    score_steady_states,
+    steady_itl_seconds,
+)
 from pinn.simulator.simulate import simulate
-from pinn.training.run_learner import run_latencies
+from pinn.training.data.measured_runs import FIGURES
+from pinn.training.kernel_learner import run_latencies
 from pinn.training.run_scalars import RunFit
-from pinn.trust.calibration import calibration_path, write_calibration
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pinn.coefficients.checkpoint import load_checkpoint
-from pinn.data.engine_deployments import read_speculating
-from pinn.evaluation.speculating import ACCEPTANCES, score_speculating, speculating_lines
+from pinn.coefficients.trained_network import load_checkpoint
+from pinn.laboratory.engines import ACCEPTANCES, score_speculating, speculating_lines
+from pinn.training.data.engine_deployments import read_speculating
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ _CODE = """
 import sys
 from pathlib import Path
 import worker_tasks
-from pinn.evaluation.workers import Workers, stopping_at_once
+from pinn.common.workers import Workers, stopping_at_once
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     with stopping_at_once("one thing is kept"), Workers(count=2, torch=False).kept() as kept:

@@ -4,9 +4,9 @@ import pytest
 from configurations import configure
 from served_traces import served_traces
 
-from pinn.coefficients.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from pinn.evaluation.traces import run_traces
-from pinn.specs.files.read_report import file_sha256
+from pinn.coefficients.trained_network import Checkpoint, load_checkpoint, save_checkpoint
+from pinn.common.files import file_sha256
+from pinn.laboratory.traces import run_traces
 
 STARTED = {
     "recipe_sha256": "a recipe",

@@ -13,13 +13,12 @@ from left_out_experiment import observations
 from worker_tasks import refuse, square_together, square_where
 
 from pinn.coefficients.coefficient_network import NetworkSettings
-from pinn.data.splits import leave_one_model_out
+from pinn.common.workers import Workers
 from pinn.errors import PinnError
-from pinn.evaluation.crossvalidation import cells, compute, read_cells
-from pinn.evaluation.methods import LearnedNetwork, Roofline
-from pinn.evaluation.workers import Workers
-from pinn.training.learner import ServingLearner
-from pinn.training.serving_fit import STEPS_PER_EPOCH, ServingFitSettings
+from pinn.laboratory.crossvalidation import cells, compute, read_cells
+from pinn.laboratory.methods import LearnedNetwork, Roofline
+from pinn.training.data.splits import leave_one_model_out
+from pinn.training.learner import STEPS_PER_EPOCH, ServingFitSettings, ServingLearner
 from pinn.training.serving_rows import serving_rows
 from pinn.training.trainer import make_trainer
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import csv, parquet
 
-from pinn.specs.files.csv_cells import plain_table
+from pinn.common.tables import plain_table
 
 
 def read_table(path: Path) -> pa.Table:

@@ -21,19 +21,17 @@ from blis_engine.flags import flags_of
 from go_command import needs_go
 from pages import command_on
 
-from pinn.coefficients.configuration_files import read_configurations
-from pinn.coefficients.configurations import make_deployments
-from pinn.export.blis_batches import guard
-from pinn.export.blis_config import blis_kv_blocks
-from pinn.export.blis_files import folder_name, write_configuration
-from pinn.export.blis_vectors import MIX, blis_vectors, latency_of
-from pinn.export.configured import from_checkpoint
-from pinn.export.table import export_table
-from pinn.export.table_file import write_table_file
+from pinn.coefficients.configurations import make_deployments, read_configurations
+from pinn.common.files import find_checkpoint
+from pinn.interface.exports.blis_batches import guard
+from pinn.interface.exports.blis_files import folder_name, write_configuration
+from pinn.interface.exports.blis_model import blis_kv_blocks
+from pinn.interface.exports.blis_vectors import MIX, blis_vectors, latency_of
+from pinn.interface.exports.configured import from_checkpoint
+from pinn.interface.exports.table import export_table, write_table_file
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.load import load_workload
 from pinn.simulator.workloads.synthetic import closed_loop
-from pinn.specs.data_folder import find_checkpoint
 
 pytestmark = needs_go
 

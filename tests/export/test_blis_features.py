@@ -9,14 +9,19 @@ import pytest
 from assumed_priors import prior_coefficients
 
 from pinn.coefficients.configurations import make_deployment
-from pinn.export.blis_config import hardware_entry
-from pinn.export.blis_features import BASIS, BlisSums, blis_features, blis_step_us, recorded_sums
-from pinn.export.blis_model import BlisModel, blis_model
+from pinn.interface.exports.blis_features import (
+    BASIS,
+    BlisSums,
+    blis_features,
+    blis_step_us,
+    recorded_sums,
+)
+from pinn.interface.exports.blis_model import BlisModel, blis_model, hardware_entry
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.synthetic import closed_loop
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.gpu import load_gpu
 
 #: Two layers of width 8, 4 heads of 2, 2 KV heads; 1 TFLOP/s = 1e6 FLOP/us, 1 TB/s likewise.
 DENSE = BlisModel(

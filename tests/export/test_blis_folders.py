@@ -14,20 +14,29 @@ from blis_engine.config import RefusedError, check, kv_blocks, read_inputs, read
 from blis_engine.flags import flags_of, parse
 from blis_engine.formula import formula
 
-from pinn.coefficients.configuration_files import read_configurations
-from pinn.coefficients.configurations import make_deployment, make_deployments
-from pinn.export.blis_batches import Lengths
-from pinn.export.blis_config import blis_config, blis_flags, blis_gpu_name, blis_kv_blocks
-from pinn.export.blis_features import BASIS, BlisSums, blis_features, blis_step_us
-from pinn.export.blis_files import folder_name, write_configuration
-from pinn.export.blis_model import blis_model
-from pinn.export.blis_projection import Projection
-from pinn.export.blis_vectors import MIX, BlisVector, WorstBatch
-from pinn.export.configured import from_checkpoint
+from pinn.coefficients.configurations import make_deployment, make_deployments, read_configurations
+from pinn.common.files import find_checkpoint
+from pinn.interface.exports.blis_batches import Lengths
+from pinn.interface.exports.blis_features import (
+    BASIS,
+    BlisSums,
+    Projection,
+    blis_features,
+    blis_step_us,
+)
+from pinn.interface.exports.blis_files import folder_name, write_configuration
+from pinn.interface.exports.blis_model import (
+    blis_config,
+    blis_flags,
+    blis_gpu_name,
+    blis_kv_blocks,
+    blis_model,
+)
+from pinn.interface.exports.blis_vectors import MIX, BlisVector, WorstBatch
+from pinn.interface.exports.configured import from_checkpoint
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.memory import kv_layout
-from pinn.specs.data_folder import find_checkpoint
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.gpu import load_gpu
 
 CONFIGURATIONS = Path(__file__).resolve().parents[2] / "export" / "blis" / "configurations.csv"
 LENGTH = 800

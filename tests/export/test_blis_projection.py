@@ -11,20 +11,34 @@ import pytest
 import yaml
 
 from pinn.coefficients.configurations import make_deployments
-from pinn.export.blis_batches import guard, request_lengths
-from pinn.export.blis_features import BASIS, BlisSums, blis_features
-from pinn.export.blis_files import (
+from pinn.interface.exports.blis_batches import guard, request_lengths
+from pinn.interface.exports.blis_features import (
+    BASIS,
+    CONSTANTS,
+    GUARD,
+    BlisSums,
+    Timed,
+    blis_features,
+    fit,
+    project,
+)
+from pinn.interface.exports.blis_files import (
     coefficients_yaml,
     folder_name,
     vector_facts,
     write_configuration,
     write_summary,
 )
-from pinn.export.blis_model import blis_model
-from pinn.export.blis_projection import CONSTANTS, GUARD, Timed, fit, project
-from pinn.export.blis_vectors import MIX, blis_vectors, latency_of, worst_taken
-from pinn.export.blis_workloads import is_standard, steady_load
-from pinn.export.configured import from_checkpoint
+from pinn.interface.exports.blis_model import blis_model
+from pinn.interface.exports.blis_vectors import (
+    MIX,
+    blis_vectors,
+    is_standard,
+    latency_of,
+    steady_load,
+    worst_taken,
+)
+from pinn.interface.exports.configured import from_checkpoint
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.simulate import simulate
@@ -80,7 +94,7 @@ def test_unused_terms_are_reported(llama_8b_h100):
 @pytest.fixture(scope="module")
 def released():
     """A dense model and a mixture of experts with the coefficients of the released checkpoint."""
-    from pinn.specs.data_folder import find_checkpoint
+    from pinn.common.files import find_checkpoint
 
     kept, deployments, _ = make_deployments(
         [

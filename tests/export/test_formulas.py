@@ -27,7 +27,7 @@ from pinn.physics.batch_sums import BatchSums
 from pinn.physics.cost_facts import CostFacts
 from pinn.physics.costs import StepCosts, cost
 from pinn.physics.step import STEP_FEATURES
-from pinn.physics.step_feature import StepFeature
+from pinn.physics.step_values import StepFeature
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = formula_files()

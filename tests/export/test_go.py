@@ -18,13 +18,13 @@ from goldens import STEPS, TABLE, write_goldens
 from pages import run_script
 from table_files import read_table
 
-from pinn.coefficients.coefficient_set import (
+from pinn.coefficients.coefficients import (
+    Coefficients,
     CoefficientSet,
     deployment_facts,
     write_coefficient_set,
 )
-from pinn.coefficients.coefficients import Coefficients
-from pinn.training.calibration.calibrate import BetaSettings, calibrate_beta
+from pinn.server.calibration.calibrate import BetaSettings, calibrate_beta
 
 #: Modules that build without anything from the network.
 BUILT = ("pinn", "blis", "../../tests/export/blis_engine/simulator")

@@ -26,8 +26,8 @@ from goldens import (
 from onnx_sessions import onnx_sessions
 from table_files import read_table
 
-from pinn.coefficients.checkpoint import load_checkpoint
-from pinn.export.table import alpha_columns, beta_columns
+from pinn.coefficients.trained_network import load_checkpoint
+from pinn.interface.exports.table import alpha_columns, beta_columns
 from pinn.physics.descriptors import DESCRIPTORS, RATES
 from pinn.specs.catalog import load_model
 

@@ -10,12 +10,16 @@ import pytest
 from calibrations import small_calibration
 from table_files import read_table
 
+from pinn.coefficients.intervals import calibration_path, write_calibration
 from pinn.errors import PinnError
-from pinn.export.configured import from_checkpoint
-from pinn.export.intervals import find_intervals
-from pinn.export.table import alpha_columns, beta_columns, export_table
-from pinn.export.table_file import FORMATS, write_table_file
-from pinn.trust.calibration import calibration_path, write_calibration
+from pinn.interface.exports.configured import find_intervals, from_checkpoint
+from pinn.interface.exports.table import (
+    FORMATS,
+    alpha_columns,
+    beta_columns,
+    export_table,
+    write_table_file,
+)
 
 
 @pytest.fixture

@@ -6,16 +6,19 @@ import numpy as np
 import pytest
 from table_files import read_table
 
-from pinn.coefficients.coefficient_set import (
-    CoefficientSet,
-    deployment_facts,
-    write_coefficient_set,
-)
+from pinn.coefficients.coefficients import CoefficientSet, deployment_facts, write_coefficient_set
 from pinn.coefficients.configurations import make_deployments
 from pinn.errors import PinnError
-from pinn.export.configured import from_checkpoint, with_coefficient_files
-from pinn.export.table import FORMAT, VERSION, alpha_columns, beta_columns, export_table
-from pinn.export.table_file import FORMATS, write_table_file
+from pinn.interface.exports.configured import from_checkpoint, with_coefficient_files
+from pinn.interface.exports.table import (
+    FORMAT,
+    FORMATS,
+    VERSION,
+    alpha_columns,
+    beta_columns,
+    export_table,
+    write_table_file,
+)
 from pinn.physics.costs import COST_NAMES, step_costs
 
 

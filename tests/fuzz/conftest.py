@@ -6,7 +6,7 @@ from fuzz.hostile_values import written
 from fuzz.target import Fuzzed
 from fuzz.targets import PLAIN, TARGETS
 
-from pinn.specs import hub
+from pinn.specs import model_names as hub
 
 
 @pytest.fixture

@@ -83,8 +83,8 @@ def _predict(shared: Fuzzed, deployment: Any) -> None:
 
 
 def _config(shared: Fuzzed, content: bytes) -> None:
+    from pinn.engines.deployment import Deployment
     from pinn.specs.catalog import load_model
-    from pinn.specs.deployment import Deployment
 
     model = load_model(shared.file("config.json", content))
     assert model.name.isprintable()
@@ -101,8 +101,8 @@ def _configs(_: Fuzzed) -> st.SearchStrategy[bytes]:
 
 
 def _gpu(shared: Fuzzed, content: bytes) -> None:
-    from pinn.specs.deployment import Deployment
-    from pinn.specs.gpu_catalog import load_gpu
+    from pinn.engines.deployment import Deployment
+    from pinn.specs.gpu import load_gpu
 
     gpu = load_gpu(shared.file("gpu.json", content))
     assert gpu.name.isprintable()
@@ -111,15 +111,14 @@ def _gpu(shared: Fuzzed, content: bytes) -> None:
 
 
 def _gpus(_: Fuzzed) -> st.SearchStrategy[bytes]:
-    from pinn.specs.data_folder import data_folder
+    from pinn.common.files import data_folder
 
     own = [json.loads(p.read_text()) for p in sorted(data_folder("gpus").glob("*.json"))[:3]]
     return files([*own, *FOREIGN_GPUS])
 
 
 def _list(shared: Fuzzed, given: tuple[str, bytes]) -> None:
-    from pinn.coefficients.configuration_files import read_configurations
-    from pinn.coefficients.configurations import make_deployments
+    from pinn.coefficients.configurations import make_deployments, read_configurations
 
     rows = read_configurations(shared.file(f"list{given[0]}", given[1]))
     kept, deployments, reasons = make_deployments(rows, skip_invalid=True)
@@ -229,7 +228,7 @@ def _checkpoints(shared: Fuzzed) -> st.SearchStrategy[bytes]:
 
 
 def _coefficient_set(shared: Fuzzed, content: bytes) -> None:
-    from pinn.coefficients.coefficient_set import read_coefficient_set
+    from pinn.coefficients.coefficients import read_coefficient_set
     from pinn.coefficients.configurations import canonical, make_deployment
     from pinn.interface.commands.coefficient_report import file_report, print_report
 
@@ -242,7 +241,11 @@ def _coefficient_set(shared: Fuzzed, content: bytes) -> None:
 
 
 def _coefficient_sets(shared: Fuzzed) -> st.SearchStrategy[bytes]:
-    from pinn.coefficients.coefficient_set import CoefficientSet, deployment_facts, set_to_json
+    from pinn.coefficients.coefficients import (
+        CoefficientSet,
+        deployment_facts,
+        set_to_json,
+    )
 
     found = shared.surrogate.coefficients([shared.deployment])
     facts = deployment_facts(shared.deployment)
@@ -252,7 +255,7 @@ def _coefficient_sets(shared: Fuzzed) -> st.SearchStrategy[bytes]:
 
 
 def _trace_lines(_: Fuzzed, lines: list[bytes]) -> None:
-    from pinn.data.traces.readers.parser import ChunkParser
+    from pinn.server.readers.parser import ChunkParser
 
     chunk = ChunkParser().parse(lines)
     read, refused = chunk.counts.read, chunk.counts.refused
@@ -274,7 +277,7 @@ def _traced(_: Fuzzed) -> st.SearchStrategy[list[bytes]]:
 
 
 def _runs(shared: Fuzzed, content: bytes) -> None:
-    from pinn.data.serving_runs import read_serving_runs
+    from pinn.training.data.serving_runs import read_serving_runs
 
     rows, report = read_serving_runs(shared.file("runs.csv", content))
     assert len(rows) == report.accepted
@@ -288,7 +291,7 @@ BLIS_TRACE = (
 
 
 def _client_trace(shared: Fuzzed, given: tuple[bytes, bytes]) -> None:
-    from pinn.data.traces.readers.blis_trace import read_blis_trace
+    from pinn.server.readers.iteration_log import read_blis_trace
 
     header, data = shared.file("head.yaml", given[0]), shared.file("data.csv", given[1])
     trace = read_blis_trace(header, data)

@@ -12,21 +12,21 @@ import numpy as np
 import pytest
 
 import pinn
-from pinn.coefficients.configuration_files import read_configurations
-from pinn.data.traces.trace_tables import atomic_folder
+from pinn.coefficients.configurations import read_configurations
+from pinn.common.documents import read_json
+from pinn.common.files import replace_atomically
+from pinn.common.tables import escaped_table, plain_table, write_frame, write_rows
 from pinn.errors import PinnError
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.specs.documents import read_json
-from pinn.specs.files.csv_cells import escaped_table, plain_table, write_frame, write_rows
-from pinn.specs.files.write import replace_atomically
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.server.traces.trace_tables import atomic_folder
+from pinn.specs.gpu import load_gpu
 
 
 def test_a_full_disk_leaves_the_picture_that_was_there(file, tmp_path):
     picture = file("run.png", b"before")
     program = (
         "import resource, sys; from pathlib import Path; import matplotlib; matplotlib.use('Agg')\n"
-        "from matplotlib import pyplot; from pinn.specs.files.write import replace_atomically\n"
+        "from matplotlib import pyplot; from pinn.common.files import replace_atomically\n"
         "figure, _ = pyplot.subplots(); resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
         "write = lambda path: figure.savefig(path, format='png', dpi=200)\n"
         "try: replace_atomically(Path(sys.argv[1]), write)\n"
@@ -83,11 +83,11 @@ def test_every_csv_goes_through_one_writer():
             if name.endswith((".to_csv", ".writer", ".DictWriter", ".write_csv")) and not escaped:
                 found.add(str(path.relative_to(root)))
     # The second is a temporary file for this program's own reader, which takes cells as they are.
-    assert found == {"specs/files/csv_cells.py", "interface/python/simulation.py"}
+    assert found == {"common/tables.py", "interface/python/simulation.py"}
 
 
 def test_a_checkpoint_with_a_number_that_is_none(measured, tmp_path):
-    from pinn.coefficients.checkpoint import load_checkpoint, save_checkpoint
+    from pinn.coefficients.trained_network import load_checkpoint, save_checkpoint
 
     checkpoint = measured[0].checkpoint
     base = np.full_like(checkpoint.network.beta_base, np.nan)
@@ -101,7 +101,7 @@ def test_a_checkpoint_with_a_number_that_is_none(measured, tmp_path):
 
 
 def test_a_pipe_that_nobody_writes_to(tmp_path, monkeypatch):
-    monkeypatch.setattr("pinn.specs.documents.MOST_SILENT_SECONDS", 0.05)
+    monkeypatch.setattr("pinn.common.documents.MOST_SILENT_SECONDS", 0.05)
     os.mkfifo(tmp_path / "gpu.json")
     with pytest.raises(PinnError, match="nobody writes to this pipe"):
         load_gpu(tmp_path / "gpu.json")

@@ -7,21 +7,25 @@ import pytest
 import yaml
 from fuzz.targets import RUNS
 
-from pinn.coefficients.configuration_files import read_configurations
-from pinn.coefficients.configurations import canonical, make_deployment, parse_grid
-from pinn.data.benchmarks.read import read_benchmarks
-from pinn.data.serving_runs import read_serving_runs
-from pinn.data.traces.readers.inference_perf import read_inference_perf
+from pinn.coefficients.configurations import (
+    canonical,
+    make_deployment,
+    parse_grid,
+    read_configurations,
+)
 from pinn.errors import PinnError
-from pinn.interface.commands.batch_marks import batch_marks
 from pinn.interface.commands.plan import _prices
+from pinn.interface.commands.report_parts import batch_marks
 from pinn.physics.batch_sums import sum_batches
 from pinn.planning.candidates import read_grid
-from pinn.planning.limits import parse_limits
+from pinn.planning.plan import parse_limits
+from pinn.server.benchmarks.read import read_benchmarks
+from pinn.server.readers.inference_perf import read_inference_perf
 from pinn.simulator.workloads.load import load_workload
 from pinn.specs.batch import Batch, parse_batch
 from pinn.specs.catalog import load_model
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.gpu import load_gpu
+from pinn.training.data.serving_runs import read_serving_runs
 
 CONFIG = {
     "model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096, "vocab_size": 32000,

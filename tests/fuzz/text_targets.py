@@ -42,7 +42,7 @@ def check_name(_: Fuzzed, text: str) -> None:
     """A name is a model's, a GPU's, or refused as both."""
     from pinn.errors import PinnError
     from pinn.specs.catalog import load_model
-    from pinn.specs.gpu_catalog import load_gpu
+    from pinn.specs.gpu import load_gpu
 
     try:
         found = load_gpu(text).name
@@ -75,7 +75,7 @@ def limits_and_prices(_: Fuzzed) -> st.SearchStrategy[tuple[str, str]]:
 def check_limits_and_prices(_: Fuzzed, given: tuple[str, str]) -> None:
     """Limits allow some time; prices are positive."""
     from pinn.interface.commands.plan import _prices
-    from pinn.planning.limits import parse_limits
+    from pinn.planning.plan import parse_limits
 
     found = parse_limits(given[0])
     assert all(0 < price < float("inf") for price in _prices(given[1]).values())

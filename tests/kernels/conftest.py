@@ -7,7 +7,7 @@ from quick_plans import QUICK
 
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.kernels.tables.tables import KernelTables, read_kernel_tables
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.gpu import load_gpu
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from pinn.kernels.network import TrainingPlan, train
+from pinn.kernels.operator import TrainingPlan, train
 
 PLAN = TrainingPlan(rows=1000, epochs=60, batch=50, width=32, depth=2, bound=2.0, weight_decay=0)
 

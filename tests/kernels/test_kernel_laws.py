@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pinn.errors import PinnError
 from pinn.kernels.hardware import Coded
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.gpu import load_gpu
 
 GPUS = st.sampled_from(["H100", "A100", "L4", "B200"]).map(load_gpu)
 FORMATS = st.sampled_from(["bf16", "fp8", "int4_wo", "nvfp4", "mxfp4", "mxfp4_mxfp8", "fp8_block"])

@@ -12,7 +12,7 @@ from quick_plans import QUICK
 
 from pinn.errors import PinnError
 from pinn.kernels.exclusion import Exclusion
-from pinn.kernels.gemm import Gemm
+from pinn.kernels.gemm_attention import Gemm
 from pinn.kernels.hardware import is_known
 from pinn.kernels.heldout import (
     FOLDS,
@@ -22,13 +22,12 @@ from pinn.kernels.heldout import (
     held_out_shapes,
     held_out_table,
 )
-from pinn.kernels.latent import LatentCore
-from pinn.kernels.latent_prefill import LatentPrefill
+from pinn.kernels.latent import LatentCore, LatentPrefill
 from pinn.kernels.moe import Moe
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.kernels.tables.latent import read_latent_decode
-from pinn.kernels.tables.sources import LATENT
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.kernels.tables.attention import read_latent_decode
+from pinn.kernels.tables.table import LATENT
+from pinn.specs.gpu import load_gpu
 
 H100 = load_gpu("H100")
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import isotonic_regression
 
-from pinn.kernels.lattice import interpolate, isotonic, monotone, node_points
+from pinn.kernels.operator import interpolate, isotonic, monotone, node_points
 
 VALUES = st.floats(-5, 5, width=32).map(float)
 

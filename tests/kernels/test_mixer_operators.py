@@ -7,12 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pinn.kernels.exclusion import Exclusion
-from pinn.kernels.mixer_errors import error_lines, mixer_errors
 from pinn.kernels.mixer_fits import (
     RECURRENT,
     RECURRENT_SIZES,
     SPARSE,
     MixerFits,
+    error_lines,
+    mixer_errors,
     mixer_shapes,
 )
 from pinn.kernels.mixer_operators import (
@@ -22,7 +23,7 @@ from pinn.kernels.mixer_operators import (
     read_mixer_kernels,
 )
 from pinn.specs.catalog import load_model
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.gpu import load_gpu
 
 H100 = {"h100_sxm": load_gpu("h100_sxm")}
 BY_NAME = {gpu.name: gpu for gpu in H100.values()}

@@ -9,17 +9,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from pinn.engines.deployment import Deployment
+from pinn.engines.kernel_choice import CUTLASS, MARLIN_FORMAT, TRITON, as_in_tables
 from pinn.kernels.composition import COMPOSED_PARTS, compose
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.moe import expert_sizes
-from pinn.kernels.other_experts import OtherExperts
+from pinn.kernels.surrogate import OtherExperts
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.kernels.tables.moe import read_other_experts
-from pinn.physics.uniform_batches import UniformBatches
+from pinn.kernels.tables.gemm import read_other_experts
+from pinn.physics.batch_sums import UniformBatches
 from pinn.specs.catalog import load_model
-from pinn.specs.deployment import Deployment
-from pinn.specs.expert_kernels import CUTLASS, MARLIN_FORMAT, TRITON, as_in_tables
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.gpu import load_gpu
 from pinn.specs.precision import precision
 from pinn.specs.serving import ServingSpec
 

@@ -6,18 +6,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from pinn.engines.deployment import Deployment
+from pinn.engines.kernel_choice import EXPERT_TIMES, FUSED_TRITON, TORCH_FLOW, XQA_TIME
 from pinn.kernels.composition import COMPOSED_PARTS, compose
 from pinn.kernels.tables.attention import read_decode_attention
-from pinn.kernels.tables.moe import read_moe
-from pinn.kernels.tables.sources import VLLM, TableSource
-from pinn.kernels.tables.table import bytes_per_element, flop_rate
+from pinn.kernels.tables.gemm import read_moe
+from pinn.kernels.tables.table import VLLM, TableSource, bytes_per_element, flop_rate
 from pinn.kernels.tables.work import experts_hit_balanced, moe_work
-from pinn.physics.uniform_batches import alike
+from pinn.physics.batch_sums import alike
 from pinn.specs.batch import parse_batch
 from pinn.specs.catalog import load_model
-from pinn.specs.deployment import Deployment
-from pinn.specs.gpu_catalog import load_gpu
-from pinn.specs.own_kernels import EXPERT_TIMES, FUSED_TRITON, TORCH_FLOW, XQA_TIME
+from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 
 SHAPE = ["kv_precision", "sequences", "context_tokens", "heads", "kv_heads", "head_dim", "window"]

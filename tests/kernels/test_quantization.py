@@ -4,15 +4,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.kernels.composition import COMPOSED_PARTS, compose
-from pinn.kernels.quantization import quantization_seconds, without_quantization
+from pinn.kernels.composition import (
+    COMPOSED_PARTS,
+    compose,
+    quantization_seconds,
+    without_quantization,
+)
 from pinn.kernels.tables.table import systems_folder
-from pinn.physics.uniform_batches import UniformBatches
+from pinn.physics.batch_sums import UniformBatches
 from pinn.specs.catalog import load_model
-from pinn.specs.deployment import Deployment
-from pinn.specs.gpu_catalog import load_gpu
-from pinn.specs.precision_override import with_precision
+from pinn.specs.gpu import load_gpu
+from pinn.specs.model_variants import with_precision
 from pinn.specs.serving import ServingSpec
 
 LLAMA = "meta-llama/Llama-3.1-70B"

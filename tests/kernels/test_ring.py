@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pinn.kernels.all_reduce import AllReduce
-from pinn.kernels.ring import ring_seconds
+from pinn.kernels.all_reduce import AllReduce, ring_seconds
 from pinn.kernels.tables.communication import read_all_communication
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.gpu import load_gpu
 
 L4 = load_gpu("L4")
 PCIE = {name: load_gpu(name) for name in ("l40s", "rtx_pro_6000_server")}

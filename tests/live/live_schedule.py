@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from pinn.engines.deployment import Deployment
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.batch import Batch
-from pinn.specs.deployment import Deployment
 
 #: Tokens scheduled and computed before, of each request of a step.
 Rows = list[tuple[int, int]]

@@ -39,16 +39,16 @@ from live_schedule import (
     step_kinds,
 )
 
-from pinn.coefficients.coefficient_set import read_coefficient_set
-from pinn.data.benchmarks.metrics_page import read_page
-from pinn.data.benchmarks.vllm_log import log_server
-from pinn.data.traces.readers.iteration_log import read_iteration_log
+from pinn.coefficients.coefficients import read_coefficient_set
+from pinn.engines.deployment import Deployment
+from pinn.server.benchmarks.metrics_page import read_page
+from pinn.server.benchmarks.vllm_log import log_server
+from pinn.server.readers.iteration_log import read_iteration_log
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.memory import kv_layout
 from pinn.specs.catalog import load_model
-from pinn.specs.deployment import Deployment
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 
 #: Error of a mean end-to-end latency, in %, that passes.

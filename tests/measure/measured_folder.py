@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from pinn.measure.design import deployment_limits
-from pinn.measure.program.batches import Wanted
-from pinn.measure.program.session import Outcome, Session, measure_all
-from pinn.measure.program.table import Table
-from pinn.measure.simulated import SimulatedEngine
-from pinn.specs.deployment import Deployment
+from pinn.engines.deployment import Deployment
+from pinn.server.measuring import SimulatedEngine, deployment_limits
+from pinn.server.program.batches import Wanted
+from pinn.server.program.session import Outcome, Session, measure_all
+from pinn.server.program.table import Table
 
 
 def measured(

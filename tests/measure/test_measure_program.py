@@ -9,13 +9,13 @@ import sys
 import engine_stub
 import pytest
 
-from pinn.data.traces.measured_steps import COUNTS, FAR, LATENCY, STEPS_FILE, read_measured_steps
-from pinn.measure.program import MODULES, command, session, table
-from pinn.measure.program.engine import VllmEngine
-from pinn.measure.program.errors import MeasuringError
-from pinn.measure.program.machine import busy_card
-from pinn.measure.program.serving import serve_and_load
-from pinn.measure.script import measuring_script
+from pinn.server.measuring import measuring_script
+from pinn.server.program import MODULES, command, session, table
+from pinn.server.program.engine import VllmEngine
+from pinn.server.program.errors import MeasuringError
+from pinn.server.program.machine import busy_card
+from pinn.server.program.serving import serve_and_load
+from pinn.server.traces.measured_steps import COUNTS, FAR, LATENCY, STEPS_FILE, read_measured_steps
 
 
 def test_the_file_needs_python_3_10_and_the_engine_alone():

@@ -10,12 +10,11 @@ import pytest
 from assumed_priors import prior_coefficients
 from measured_folder import measured
 
-from pinn.data.traces.measured_steps import COUNTS, read_measured_steps
-from pinn.measure.design import deployment_limits
-from pinn.measure.program.batches import Wanted, fits, own_order, read_batch, short_list
-from pinn.measure.program.session import COLD, KNOWN, LEAST, Session, measure_all
-from pinn.measure.program.table import COLUMNS, Table
-from pinn.measure.simulated import SimulatedEngine
+from pinn.server.measuring import SimulatedEngine, deployment_limits
+from pinn.server.program.batches import Wanted, fits, own_order, read_batch, short_list
+from pinn.server.program.session import COLD, KNOWN, LEAST, Session, measure_all
+from pinn.server.program.table import COLUMNS, Table
+from pinn.server.traces.measured_steps import COUNTS, read_measured_steps
 
 BETA = prior_coefficients(1).beta[0]
 BATCHES = [Wanted(4, 500), Wanted(4, 500, 1, 256), Wanted(2, 500), Wanted(0, 0, 2, 128),
@@ -161,9 +160,9 @@ def test_stalls_of_the_host_are_counted(llama_8b_h100, tmp_path):
 ENDLESS = """
 import sys
 sys.path.insert(0, {root!r})
-from pinn.measure.program.batches import Limits
-from pinn.measure.program.command import main
-from pinn.measure.program.table import Step
+from pinn.server.program.batches import Limits
+from pinn.server.program.command import main
+from pinn.server.program.table import Step
 
 class Engine:
     limits, facts, now = Limits(64, 2048, 4096, 100000), {{}}, 0.0

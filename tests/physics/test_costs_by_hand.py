@@ -3,15 +3,15 @@
 import pytest
 
 from pinn.coefficients.surrogate import batch_floor_seconds, batch_work
+from pinn.engines.deployment import Deployment
 from pinn.physics import cost_facts
 from pinn.physics.costs import step_costs
-from pinn.physics.floor import hit_expert_read_s
 from pinn.physics.step import STEP_FEATURES, step_features
+from pinn.physics.step_values import hit_expert_read_s
 from pinn.specs.batch import Batch
 from pinn.specs.catalog import load_model
-from pinn.specs.deployment import Deployment
-from pinn.specs.gpu_catalog import load_gpu
-from pinn.specs.precision_override import with_precision
+from pinn.specs.gpu import load_gpu
+from pinn.specs.model_variants import with_precision
 from pinn.specs.serving import ServingSpec
 
 # The H100 SXM datasheet: 3.35 TB/s, 989.4 TFLOP/s bf16, 450 GB/s NVLink one way, PCIe 64 GB/s.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from pinn.coefficients.surrogate import batch_floor_seconds, batch_work
+from pinn.engines.deployment import Deployment
 from pinn.physics.costs import draft_costs
 from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.specs.batch import Batch
 from pinn.specs.catalog import load_model
-from pinn.specs.deployment import Deployment
-from pinn.specs.gpu_catalog import load_gpu
-from pinn.specs.sampling import Sampling
+from pinn.specs.gpu import load_gpu
+from pinn.specs.model import Sampling
 from pinn.specs.serving import ServingSpec
 
 

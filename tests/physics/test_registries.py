@@ -21,9 +21,8 @@ from pinn.physics.request import (
     request_features,
 )
 from pinn.physics.step import STEP_FEATURES, step_features
-from pinn.training.teacher.breakdown import PARTS
-from pinn.training.teacher.projection import EXPLAINED_BY
-from pinn.training.teacher.scalars import OVERHEADS
+from pinn.training.breakdown import PARTS
+from pinn.training.teacher import EXPLAINED_BY, OVERHEADS
 
 RESOURCES = {"host", "bandwidth", "peak", "roofline", "link", "pcie"}
 

@@ -9,10 +9,10 @@ from fit_sampler import TIMED, fit
 from hypothesis import given
 from strategies import samplings
 
-from pinn.physics import sampling
-from pinn.physics.sampling import sampler_kernels, sampler_time
-from pinn.specs.gpu_catalog import load_gpu
-from pinn.specs.sampling import Sampling
+from pinn.physics import costs as sampling
+from pinn.physics.costs import sampler_kernels, sampler_time
+from pinn.specs.gpu import load_gpu
+from pinn.specs.model import Sampling
 
 
 @pytest.mark.parametrize(

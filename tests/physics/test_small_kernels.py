@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from strategies import models
 
-from pinn.physics.small_kernels import small_kernel_elements
+from pinn.physics.layer_work import small_kernel_elements
 from pinn.specs.catalog import load_model
-from pinn.specs.precision_override import with_precision
+from pinn.specs.model_variants import with_precision
 
 DENSE, MIXTURE = "meta-llama/Llama-3.1-70B", "Qwen/Qwen3-30B-A3B"
 

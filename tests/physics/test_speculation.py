@@ -12,7 +12,7 @@ from strategies import batches, deployments
 from pinn.coefficients.configurations import make_deployment
 from pinn.coefficients.surrogate import batch_floor_seconds, batch_seconds
 from pinn.errors import PinnError
-from pinn.export.blis_model import check_expressible
+from pinn.interface.exports.blis_model import check_expressible
 from pinn.physics.batch_sums import sum_batches, uniform_sums
 from pinn.physics.costs import step_costs
 from pinn.physics.speculation import deployment_features, drafting_features

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from pages import command_on, missing
 
-from pinn.planning.limits import parse_limits
+from pinn.planning.plan import parse_limits
 from pinn.planning.trial import Trials
 from pinn.simulator.engine_spec import ROUTINGS
-from pinn.simulator.workloads.rate import at_rate
+from pinn.simulator.workloads.load import at_rate
 
 _PATH = Path(__file__).parents[2] / "scripts" / "check_plan.py"
 

@@ -14,15 +14,15 @@ from typer.testing import CliRunner
 
 import pinn
 from pinn.coefficients.configurations import canonical, make_deployment
+from pinn.coefficients.intervals import read_calibration
+from pinn.coefficients.step_interval import gpu_is_known
 from pinn.coefficients.surrogate import Surrogate
+from pinn.common.files import find_checkpoint
 from pinn.errors import PinnError
 from pinn.interface.commands.main import app
 from pinn.planning.explore.page import render, write_explore
 from pinn.planning.explore.servers import find_servers
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.specs.data_folder import find_checkpoint
-from pinn.trust.calibration import read_calibration
-from pinn.trust.known import gpu_is_known
 
 CHECKPOINT = find_checkpoint(None)
 #: A mixture of experts, a model with windows, a dense one.

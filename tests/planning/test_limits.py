@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pinn.errors import PinnError
-from pinn.planning.limits import parse_limits
+from pinn.planning.plan import parse_limits
 
 NO_GAPS = (np.zeros(0), np.zeros(0, np.int64))
 

@@ -10,16 +10,16 @@ from finished_plans import read_plan
 from typer.testing import CliRunner
 
 from pinn.coefficients.configurations import make_deployment
+from pinn.common.files import find_checkpoint
 from pinn.interface.commands.plan import app
-from pinn.planning.bottleneck import KV_MEMORY, limited_by
-from pinn.planning.load import LEAST_REQUESTS, MOST_REPEATED, replica_load
-from pinn.simulator.coefficient_source import latency_from_checkpoint
+from pinn.planning.candidates import LEAST_REQUESTS, MOST_REPEATED, replica_load
+from pinn.planning.examine import KV_MEMORY, limited_by
 from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.linear_latency import latency_from_checkpoint
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.arrivals import Stage
-from pinn.simulator.workloads.rate import at_rate, mean_rate_per_s
+from pinn.simulator.workloads.load import at_rate, mean_rate_per_s
 from pinn.simulator.workloads.synthetic import open_loop
-from pinn.specs.data_folder import find_checkpoint
 
 GRID = """
 gpus_per_machine: 8

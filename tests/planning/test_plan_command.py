@@ -15,17 +15,13 @@ from assumed_priors import prior_coefficients
 from finished_plans import read_plan
 from typer.testing import CliRunner
 
-from pinn.coefficients.coefficient_set import (
-    CoefficientSet,
-    deployment_facts,
-    write_coefficient_set,
-)
+from pinn.coefficients.coefficients import CoefficientSet, deployment_facts, write_coefficient_set
 from pinn.coefficients.configurations import make_deployment
+from pinn.coefficients.intervals import read_calibration
+from pinn.common.files import find_checkpoint
 from pinn.interface.commands.plan import app
 from pinn.interface.commands.plan_report import print_plan
 from pinn.interface.commands.simulate import app as simulate_app
-from pinn.specs.data_folder import find_checkpoint
-from pinn.trust.calibration import read_calibration
 
 MODEL = "meta-llama/Llama-3.1-8B"
 SLO = "ttft<=300ms, tpot<=20ms for 90 %"

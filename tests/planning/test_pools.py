@@ -15,21 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from pinn.coefficients.configurations import make_deployment
-from pinn.coefficients.pool_text import parse_pool
+from pinn.coefficients.configurations import make_deployment, parse_pool
+from pinn.coefficients.intervals import ErrorLaw
+from pinn.common.files import find_checkpoint
 from pinn.interface.commands.plan import app
 from pinn.interface.commands.simulate import app as simulate_app
 from pinn.planning.candidates import Wanted
-from pinn.planning.figures import latencies_s
-from pinn.planning.floor import floor_latencies_s
-from pinn.planning.interval import Interval, widest
 from pinn.planning.pools import find_pools, read_pools
-from pinn.planning.trial import Misjudged
+from pinn.planning.scout import floor_latencies_s
+from pinn.planning.sizing import Interval, widest
+from pinn.planning.trial import Misjudged, latencies_s
 from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.workloads.load import load_workload
-from pinn.simulator.workloads.rate import at_rate
-from pinn.specs.data_folder import find_checkpoint
-from pinn.trust.chance import ErrorLaw
+from pinn.simulator.workloads.load import at_rate, load_workload
 
 MODEL = "meta-llama/Llama-3.1-8B"
 SLO = "ttft<=300ms, tpot<=20ms for 90 %"

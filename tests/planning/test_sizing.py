@@ -9,13 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pinn.planning.interval import Interval
+from pinn.coefficients.intervals import normal_law
 from pinn.planning.plan import HighestRate
-from pinn.planning.sizing import BAR_WIDTH, Sized, chance_to_hold, fewest_replicas, fleet_rate
+from pinn.planning.sizing import (
+    BAR_WIDTH,
+    Interval,
+    Sized,
+    chance_to_hold,
+    fewest_replicas,
+    fleet_rate,
+)
 from pinn.planning.trial import Misjudged
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.synthetic import open_loop
-from pinn.trust.chance import normal_law
 
 LAW = normal_law()
 INTERVAL = Interval(Misjudged(step=1.0), 0.9, LAW)

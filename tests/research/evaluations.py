@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 from observation_row import observation_row
 
-from pinn.data.table import write_observations
-from pinn.evaluation.decisions import decide, decision_table
-from pinn.evaluation.metrics import METRICS, summarize, with_correlation
-from pinn.evaluation.ranking import rank
-from pinn.specs.files.read_report import ReadReport
-from pinn.trust.coverage import coverage_table
+from pinn.coefficients.interval_fit import coverage_table
+from pinn.common.files import ReadReport
+from pinn.laboratory.comparison import rank
+from pinn.laboratory.decisions import decide, decision_table
+from pinn.laboratory.metrics import METRICS, summarize, with_correlation
+from pinn.training.data.table import write_observations
 
 MODELS = ("meta-llama/Meta-Llama-3.1-8B", "mistralai/Mixtral-8x7B-v0.1", "Qwen/Qwen3-32B")
 GPUS = ("h100_sxm", "b200_sxm")

@@ -4,15 +4,14 @@ import numpy as np
 import pytest
 from serving_cases import FIVE, observations
 
-from pinn.data.silicon import read_silicon
 from pinn.errors import PinnError
+from pinn.laboratory.calibration_study import DONORS, donor_coefficients, hierarchical_basis
+from pinn.laboratory.formulas import phase_floors, row_bases, token_counts
 from pinn.physics.costs import step_costs
 from pinn.physics.step import step_features
-from pinn.research.calibration.hierarchical import DONORS
-from pinn.research.donors import donor_coefficients, hierarchical_basis
-from pinn.research.load_bases import phase_floors, row_bases, token_counts
 from pinn.specs.catalog import load_model
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.gpu import load_gpu
+from pinn.training.data.silicon import read_silicon
 from pinn.training.serving_rows import serving_rows
 
 

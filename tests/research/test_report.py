@@ -14,16 +14,15 @@ from evaluations import MODELS, write_evaluation
 from matplotlib.colors import to_rgb
 from PIL import Image
 
+from pinn.coefficients.intervals import read_calibration
+from pinn.common.files import find_checkpoint
+from pinn.common.plots import MARKERS
 from pinn.errors import PinnError
-from pinn.export.plot_style import MARKERS
-from pinn.research.report.anatomy import PART_LOOKS
-from pinn.research.report.summary import summary
-from pinn.research.report.tables import read_tables
-from pinn.research.report.write import DOCS_PICTURES, render, write_report
-from pinn.research.suite_network import BATCHES, SHOWN, anatomy_rows, coefficient_rows
-from pinn.specs.data_folder import find_checkpoint
-from pinn.training.teacher.breakdown import PARTS
-from pinn.trust.calibration import read_calibration
+from pinn.interface.commands.breakdown_report import PART_LOOKS
+from pinn.laboratory.report.tables import read_tables
+from pinn.laboratory.report.write import DOCS_PICTURES, render, summary, write_report
+from pinn.laboratory.suite_runs import BATCHES, SHOWN, anatomy_rows, coefficient_rows
+from pinn.training.breakdown import PARTS
 
 EVIDENCE = "4 models <of> which 3 are made up"
 

@@ -4,13 +4,12 @@ import pandas as pd
 import pytest
 from evaluations import observations, predictions
 
-from pinn.data.measured_runs import WHOLE_RUN
+from pinn.common.files import file_sha256, find_checkpoint
 from pinn.errors import PinnError
-from pinn.evaluation.left_out_runs import RUNS_LEFT_OUT
-from pinn.evaluation.publish import CHECKPOINT_COLUMN
-from pinn.research.suite_shipped import shipped_predictions, shipped_runs
-from pinn.specs.data_folder import find_checkpoint
-from pinn.specs.files.read_report import file_sha256
+from pinn.laboratory.folds import CHECKPOINT_COLUMN
+from pinn.laboratory.serving_runs import RUNS_LEFT_OUT
+from pinn.laboratory.suite_runs import shipped_predictions, shipped_runs
+from pinn.training.data.measured_runs import WHOLE_RUN
 
 SPLITS = ("leave-one-model-out",)
 

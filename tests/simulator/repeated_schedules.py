@@ -8,11 +8,11 @@ import numpy as np
 from recorded_schedules import step_seconds
 from simulator_helpers import Recorder, load
 
+from pinn.engines.deployment import Deployment
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import simulate
 from pinn.specs.batch import Batch
-from pinn.specs.deployment import Deployment
 
 
 class _SimulatedGpu(Recorder):

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from pinn.engines.deployment import Deployment
 from pinn.physics.request import RequestState
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.batch import Batch
-from pinn.specs.deployment import Deployment
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import AttentionSpec, DenseFfnSpec, LayerGroup, ModelSpec, MoeFfnSpec
 from pinn.specs.serving import ServingSpec

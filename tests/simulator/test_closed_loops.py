@@ -12,13 +12,13 @@ from hypothesis import example, given, settings
 from random_loops import Loop, loops
 from simulator_helpers import Recorder, deployment, load, play
 
+from pinn.engines.deployment import Deployment
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.load import load_workload
 from pinn.specs.catalog import load_model
-from pinn.specs.deployment import Deployment
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 
 ALIKE = Loop(0, 40, 4, True, 0.0, 0.0, {}, {"async_scheduling": True}, 16)

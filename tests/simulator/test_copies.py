@@ -10,10 +10,10 @@ from random_cases import latency_of
 from simulator_helpers import DENSE, MIXTURE, deployment, load
 
 from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.feature_sums import request_feature_sums
+from pinn.simulator.metric_features import request_feature_sums
 from pinn.simulator.simulate import simulate, simulate_unless
 from pinn.simulator.statistics import engine_statistics
-from pinn.simulator.workloads.rate import thinned
+from pinn.simulator.workloads.load import thinned
 
 
 def some_load(seed=0, n=60, gap_s=3e-4):

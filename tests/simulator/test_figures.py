@@ -5,7 +5,7 @@ import pytest
 from simulator_helpers import load, play
 
 from pinn.errors import PinnError
-from pinn.simulator.latency_metrics import failed_share, figure_requests, figure_seconds
+from pinn.simulator.metric_features import failed_share, figure_requests, figure_seconds
 
 
 @pytest.fixture(scope="module")

@@ -13,17 +13,16 @@ from random_cases import Case, cases, crowded, latency_of
 from simulator_helpers import deployment, load
 
 from pinn.simulator import scheduler
-from pinn.simulator.admission import check_run
 from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.feature_sums import (
+from pinn.simulator.loop import DONE, advance_compiled
+from pinn.simulator.memory import kv_layout
+from pinn.simulator.metric_features import (
     request_delay_features,
     request_feature_sums,
     step_feature_sums,
 )
-from pinn.simulator.loop import DONE, advance_compiled
-from pinn.simulator.memory import kv_layout
 from pinn.simulator.scheduler import _preempt
-from pinn.simulator.setup import set_up
+from pinn.simulator.setup import check_run, set_up
 from pinn.simulator.simulate import simulate
 
 

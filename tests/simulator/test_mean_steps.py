@@ -9,17 +9,17 @@ import pytest
 from assumed_priors import prior_coefficients
 from simulator_helpers import Recorder, load, play
 
+from pinn.engines.deployment import Deployment
 from pinn.physics.costs import step_costs
 from pinn.physics.step import step_features
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.mean_steps import mean_steps
+from pinn.simulator.metric_features import mean_steps
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.synthetic import closed_loop, open_loop, shared_prefix
 from pinn.specs.catalog import load_model
-from pinn.specs.deployment import Deployment
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 
 RANGE = (0.8, 1.0)

@@ -8,6 +8,7 @@ import pytest
 from parameter_counts import count_parameters
 from simulator_helpers import DENSE, MIXTURE, Recorder, deployment, load
 
+from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.memory import (
@@ -18,8 +19,7 @@ from pinn.simulator.memory import (
 )
 from pinn.simulator.simulate import simulate
 from pinn.specs.catalog import load_model
-from pinn.specs.deployment import Deployment
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 from pinn.units import GIB
 

@@ -9,7 +9,7 @@ import pytest
 from simulator_helpers import BLIS_KEYS
 from typer.testing import CliRunner
 
-from pinn.coefficients.pool_text import parse_pool, pool_text
+from pinn.coefficients.configurations import parse_pool, pool_text
 from pinn.errors import PinnError
 from pinn.interface.commands.simulate import app
 

@@ -16,8 +16,7 @@ from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.pools import Link, Pool, default_link, simulate_pools
 from pinn.simulator.simulate import simulate
 from pinn.simulator.statistics import run_statistics
-from pinn.specs.gpu_catalog import load_gpu
-from pinn.specs.network import network_bytes_per_s
+from pinn.specs.gpu import load_gpu, network_bytes_per_s
 
 #: Bytes of a token's keys and values: 4 layers x 2 x 4 heads x 64 x 2 bytes.
 TOKEN_BYTES = 4096

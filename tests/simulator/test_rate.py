@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pinn.errors import PinnError
 from pinn.simulator.workloads.arrivals import Stage
-from pinn.simulator.workloads.rate import at_rate, mean_rate_per_s, thinned
+from pinn.simulator.workloads.load import at_rate, mean_rate_per_s, thinned
 from pinn.simulator.workloads.synthetic import closed_loop, open_loop
 from pinn.simulator.workloads.workload import Workload
 

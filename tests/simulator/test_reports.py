@@ -15,22 +15,18 @@ from hypothesis import strategies as st
 from rich.console import Console
 from simulator_helpers import BLIS_KEYS, Recorder, deployment, load, play
 
-from pinn.coefficients.checkpoint import Checkpoint, save_checkpoint
 from pinn.coefficients.surrogate import Surrogate
+from pinn.coefficients.trained_network import Checkpoint, save_checkpoint
 from pinn.errors import PinnError
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
-from pinn.simulator.coefficient_source import latency_from_checkpoint, latency_from_json
 from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.feature_sums import request_delay_features, request_feature_sums
-from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.many import Job, simulate_many
-from pinn.simulator.report import print_report
-from pinn.simulator.request_table import write_requests
-from pinn.simulator.sensitivity import coefficient_sensitivities
+from pinn.simulator.linear_latency import LinearLatency, latency_from_checkpoint, latency_from_json
+from pinn.simulator.many import Job, coefficient_sensitivities, simulate_many
+from pinn.simulator.metric_features import request_delay_features, request_feature_sums
+from pinn.simulator.run import plot_timeline, write_requests
 from pinn.simulator.simulate import simulate
-from pinn.simulator.statistics import run_statistics, weighted_percentiles
-from pinn.simulator.timeline import plot_timeline
+from pinn.simulator.statistics import print_report, run_statistics, weighted_percentiles
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.synthetic import open_loop
 

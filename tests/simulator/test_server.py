@@ -15,7 +15,7 @@ from simulator_helpers import Recorder, deployment, load, play
 from pinn.errors import PinnError
 from pinn.physics.request import REQUEST_FEATURES, phase_mask
 from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.feature_sums import request_delay_features
+from pinn.simulator.metric_features import request_delay_features
 from pinn.simulator.simulate import simulate
 
 

@@ -9,15 +9,14 @@ from hypothesis import strategies as st
 from random_cases import cases, latency_of
 from simulator_helpers import DENSE, deployment, load, play
 
-from pinn.simulator.admission import check_run
+from pinn.simulator.engine import uniform_number
 from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.feature_sums import request_feature_sums
 from pinn.simulator.loop import DONE, advance_compiled
 from pinn.simulator.memory import gpu_weight_bytes, kv_layout
-from pinn.simulator.setup import set_up
+from pinn.simulator.metric_features import request_feature_sums
+from pinn.simulator.setup import check_run, set_up
 from pinn.simulator.simulate import simulate
 from pinn.simulator.statistics import run_statistics
-from pinn.simulator.verification import uniform_number
 
 
 def drafting(method="mtp", tokens=2, acceptance="0.7"):

@@ -3,14 +3,14 @@
 import pytest
 from parameter_counts import count_parameters
 
+from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.export.blis_model import check_expressible
-from pinn.export.specs import specs_document
+from pinn.interface.exports.blis_model import check_expressible
+from pinn.interface.exports.specs import specs_document
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.memory import gpu_weight_bytes, kv_cache_bytes, kv_layout, state_bytes
 from pinn.specs.catalog import load_model
-from pinn.specs.deployment import Deployment
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 
 

@@ -17,15 +17,18 @@ from pinn.physics.batch_sums import BatchSums, sum_batches
 from pinn.physics.costs import COST_NAMES, step_costs
 from pinn.physics.request import PHASES, REQUEST_FEATURES, RequestState, request_features
 from pinn.physics.step import STEP_FEATURES, step_features
-from pinn.simulator import step_kernel
-from pinn.simulator.request_kernel import (
+from pinn.simulator import hooks as step_kernel
+from pinn.simulator.hooks import (
     RequestValues,
     Situation,
+    StepValues,
+    cost_numbers,
     request_coefficients,
     request_values,
+    step_coefficients,
+    step_values,
 )
 from pinn.simulator.state import FIRST_SUM, REREAD, STEP_COLUMNS, SUMS
-from pinn.simulator.step_kernel import StepValues, cost_numbers, step_coefficients, step_values
 
 _compiled_values = numba.njit(lambda costs, sums: step_values(costs, sums))
 

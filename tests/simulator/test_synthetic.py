@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 
 from pinn.errors import PinnError
-from pinn.simulator.workloads.arrivals import PROCESSES, Stage, draw_gaps, weibull_shape
-from pinn.simulator.workloads.lengths import DISTRIBUTIONS, draw_lengths, draw_range
+from pinn.simulator.workloads.arrivals import (
+    DISTRIBUTIONS,
+    PROCESSES,
+    Stage,
+    draw_gaps,
+    draw_lengths,
+    draw_range,
+    weibull_shape,
+)
 from pinn.simulator.workloads.synthetic import closed_loop, open_loop, shared_prefix
 from pinn.simulator.workloads.workload import Workload
 

@@ -6,7 +6,8 @@ import pytest
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
 from pinn.errors import PinnError
-from pinn.specs import catalog, hub, model_names
+from pinn.specs import catalog, model_names
+from pinn.specs import model_names as hub
 from pinn.specs.catalog import list_models, load_model
 from pinn.specs.model_names import aliases
 

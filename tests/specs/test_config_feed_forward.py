@@ -3,7 +3,7 @@ import pytest
 from pinn.errors import PinnError
 from pinn.specs.catalog import load_model
 from pinn.specs.config_fields import read_fields
-from pinn.specs.feed_forward import moe_plan
+from pinn.specs.layers import moe_plan
 from pinn.specs.model import DenseFfnSpec, MoeFfnSpec
 
 MOE = {

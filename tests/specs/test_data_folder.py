@@ -2,8 +2,8 @@
 
 import pytest
 
+from pinn.common.files import CHECKPOINT_VARIABLE, find_checkpoint
 from pinn.errors import PinnError
-from pinn.specs.data_folder import CHECKPOINT_VARIABLE, find_checkpoint
 
 
 @pytest.fixture(autouse=True)

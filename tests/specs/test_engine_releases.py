@@ -13,11 +13,11 @@ from engine_reading.wheel import EngineSource, engine_source, fingerprint
 from read_engines import DEFAULTS, KERNELS, defaults_of, kernels_of
 
 from pinn.coefficients.configurations import make_deployment
+from pinn.engines.deployment import Deployment
+from pinn.engines.recipe import unread_notice
 from pinn.errors import PinnError
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.memory import VISIBLE_SHARE, kv_layout
-from pinn.specs.deployment import Deployment
-from pinn.specs.engine_defaults import unread_notice
 
 #: Experts in block-scaled fp8, known to every release that was read.
 QWEN_FP8 = "Qwen/Qwen3-235B-A22B-FP8"

@@ -5,11 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pinn.coefficients.configurations import canonical, make_deployment
-from pinn.errors import PinnError
-from pinn.physics.costs import step_costs
-from pinn.physics.descriptors import DESCRIPTORS, embed
-from pinn.specs.deployment import Deployment
-from pinn.specs.expert_kernels import (
+from pinn.engines.deployment import Deployment
+from pinn.engines.kernel_choice import (
     AUTO,
     CUTLASS,
     MARLIN,
@@ -19,9 +16,12 @@ from pinn.specs.expert_kernels import (
     as_in_tables,
     named_kernels,
 )
-from pinn.specs.gpu_catalog import load_gpu
-from pinn.specs.recipe import DEFAULT, FLAG
-from pinn.specs.recipe_rules import effective_recipe
+from pinn.engines.recipe import DEFAULT, FLAG
+from pinn.engines.recipe_rules import effective_recipe
+from pinn.errors import PinnError
+from pinn.physics.costs import step_costs
+from pinn.physics.descriptors import DESCRIPTORS, embed
+from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 
 MINIMAX = "MiniMaxAI/MiniMax-M2.5"

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pinn.common.files import data_folder
 from pinn.errors import PinnError
-from pinn.specs.data_folder import data_folder
-from pinn.specs.gpu_catalog import find_gpu, list_gpus, load_gpu
+from pinn.specs.gpu import find_gpu, list_gpus, load_gpu
 from pinn.specs.precision import precision
 
 SYSTEMS = Path(find_spec("aiconfigurator_core").origin).parent / "systems"

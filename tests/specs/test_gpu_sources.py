@@ -5,8 +5,7 @@ import re
 import pytest
 from lightning.fabric.utilities import throughput
 
-from pinn.specs.gpu import GpuSpec
-from pinn.specs.gpu_catalog import list_gpus, load_gpu
+from pinn.specs.gpu import GpuSpec, list_gpus, load_gpu
 
 #: Names in TechPowerUp's database; it has no GB200, GB300 and H20.
 NAMES = {

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from pinn.engines.launch_line import NO_EFFECT, SWITCH, TAKEN, UNMODELLED, known_flags
+from pinn.engines.launch_values import READERS, RELEASE_READERS
 from pinn.interface.launched import foreign_words
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.flags import flags_of
-from pinn.specs.launch.known import NO_EFFECT, SWITCH, TAKEN, UNMODELLED, known_flags
-from pinn.specs.launch.values import READERS, RELEASE_READERS
 from pinn.specs.serving import ENGINES, SGLANG, VLLM, ServingSpec
 
 #: Folder of unpacked wheels, ``vllm-VERSION`` and ``sglang-VERSION``.

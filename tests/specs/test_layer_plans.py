@@ -6,12 +6,12 @@ from itertools import product
 import pytest
 from parameter_counts import attention_parameters, count_parameters
 
+from pinn.common.files import data_folder
 from pinn.errors import PinnError
 from pinn.specs.catalog import load_model
-from pinn.specs.data_folder import data_folder
 from pinn.specs.huggingface import model_from_config
-from pinn.specs.mixer_names import mixer_names
 from pinn.specs.mixers import IndexerSpec, LinearMixerSpec
+from pinn.specs.model import mixer_names
 
 PUBLISHED = list(csv.DictReader((data_folder("models").parent / "published_parameters.csv").open()))
 

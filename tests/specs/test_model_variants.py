@@ -6,7 +6,8 @@ import pytest
 
 from pinn.coefficients.configurations import canonical, make_deployment
 from pinn.errors import PinnError
-from pinn.specs import catalog, hub
+from pinn.specs import catalog
+from pinn.specs import model_names as hub
 from pinn.specs.catalog import load_model
 
 

@@ -2,11 +2,11 @@ from dataclasses import replace
 
 import pytest
 
+from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.specs.catalog import load_model
-from pinn.specs.deployment import Deployment
-from pinn.specs.gpu_catalog import load_gpu
-from pinn.specs.precision_override import SCHEMES, with_precision
+from pinn.specs.gpu import load_gpu
+from pinn.specs.model_variants import SCHEMES, with_precision
 from pinn.specs.serving import ServingSpec
 
 #: The checkpoint that a label on another one stands for.

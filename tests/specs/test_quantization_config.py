@@ -4,7 +4,7 @@ import pytest
 
 from pinn.errors import PinnError
 from pinn.specs.catalog import load_model
-from pinn.specs.module_names import ModulePatterns
+from pinn.specs.quantization import ModulePatterns
 
 FP8_INPUTS = {"num_bits": 8, "type": "float", "dynamic": True}
 STATIC_INPUTS = FP8_INPUTS | {"dynamic": False}

@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from pinn.coefficients.configurations import canonical, make_deployment
+from pinn.engines.recipe import DEFAULT, FLAG, Origin, all_defaults, engine_default
+from pinn.engines.recipe_rules import effective_recipe
 from pinn.errors import PinnError
 from pinn.physics.costs import step_costs
-from pinn.specs.engine_defaults import all_defaults, engine_default
 from pinn.specs.flags import flags_of
-from pinn.specs.gpu_catalog import load_gpu
-from pinn.specs.recipe import DEFAULT, FLAG, Origin
-from pinn.specs.recipe_rules import effective_recipe
+from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 
 R1 = "deepseek_v3"

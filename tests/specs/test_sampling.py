@@ -4,21 +4,16 @@ import json
 
 import pytest
 
+from pinn.common.documents import read_json
+from pinn.common.files import data_folder
+from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.specs import catalog
 from pinn.specs.catalog import load_model
-from pinn.specs.data_folder import data_folder
-from pinn.specs.deployment import Deployment
-from pinn.specs.documents import read_json
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.gpu import load_gpu
+from pinn.specs.model import GREEDY, Sampling, overridden, sampling_from_generation_config
 from pinn.specs.model_names import aliases, find_in_catalog, published_generation
 from pinn.specs.model_variants import find_variant
-from pinn.specs.sampling import (
-    GREEDY,
-    Sampling,
-    overridden,
-    sampling_from_generation_config,
-)
 from pinn.specs.serving import ServingSpec
 
 QWEN = Sampling(temperature=0.7, top_k=20, top_p=0.8, repetition_penalty=1.05)

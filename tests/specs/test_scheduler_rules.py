@@ -3,8 +3,8 @@
 import pytest
 from simulator_helpers import GPU
 
-from pinn.specs.recipe_rules import effective_recipe
-from pinn.specs.scheduler_rules import ANY_BATCH, STAGGERED, SchedulerRules, vllm_rules
+from pinn.engines.recipe import ANY_BATCH, STAGGERED, SchedulerRules, vllm_rules
+from pinn.engines.recipe_rules import effective_recipe
 from pinn.specs.serving import ServingSpec
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pinn.specs.gpu_catalog import load_gpu
-from pinn.specs.recipe import DEFAULT
-from pinn.specs.recipe_rules import effective_recipe
+from pinn.engines.recipe import DEFAULT
+from pinn.engines.recipe_rules import effective_recipe
+from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 from pinn.units import MIB
 

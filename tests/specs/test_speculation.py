@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pinn.coefficients.configurations import canonical, make_deployment
+from pinn.engines.recipe import ASSUMED, FLAG
 from pinn.errors import PinnError
-from pinn.specs.recipe import ASSUMED, FLAG
 from pinn.specs.speculation import DEFAULT_ACCEPTANCE, METHODS, Speculation
 
 LLAMA, DEEPSEEK = "meta-llama/Llama-3.1-8B", "deepseek-ai/DeepSeek-R1"

@@ -6,13 +6,12 @@ import pytest
 from serving_cases import observations, with_times
 
 from pinn.coefficients.coefficient_network import NetworkSettings
+from pinn.training import composed
 from pinn.training.distillation import DistillationSettings
 from pinn.training.kernel_learner import KernelLearner, KernelSettings
-from pinn.training.learner import ServingLearner
+from pinn.training.learner import ServingFitSettings, ServingLearner
 from pinn.training.run_scalars import RunFitSettings
-from pinn.training.serving_fit import ServingFitSettings
 from pinn.training.serving_rows import ServingRows, serving_rows
-from pinn.training.teacher import composed
 from pinn.training.trainer import make_trainer
 
 #: Measured time / floor of each of the five.

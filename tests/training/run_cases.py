@@ -7,19 +7,19 @@ from dataclasses import replace
 import numpy as np
 from simulator_helpers import DENSE, GPU, MIXTURE
 
-from pinn.data.measured_runs import FIGURES, WHOLE_RUN, MeasuredRun
+from pinn.engines.deployment import Deployment
 from pinn.kernels.composition import COMPOSED_PARTS
 from pinn.physics.step import STEP_FEATURES
-from pinn.simulator.latency_metrics import figure_seconds
 from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.metric_features import figure_seconds
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.synthetic import shared_prefix
 from pinn.specs.catalog import load_model
-from pinn.specs.deployment import Deployment
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
-from pinn.training.teacher.projection import EXPLAINED_BY
+from pinn.training.data.measured_runs import FIGURES, WHOLE_RUN, MeasuredRun
+from pinn.training.teacher import EXPLAINED_BY
 
 #: Features that an earlier operator of the list explains already.
 _NAMES = list(STEP_FEATURES)

@@ -4,25 +4,24 @@ import numpy as np
 import pytest
 
 from pinn.coefficients.surrogate import batch_work
+from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.kernels.composition import COMPOSED_PARTS, compose
 from pinn.kernels.evidence import kernels_used
+from pinn.physics.batch_sums import alike
 from pinn.physics.step import STEP_FEATURES, step_features
-from pinn.physics.uniform_batches import alike
 from pinn.specs.batch import Batch, parse_batch
 from pinn.specs.catalog import load_model
-from pinn.specs.deployment import Deployment
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
-from pinn.training.teacher.breakdown import (
+from pinn.training.breakdown import (
     PART_OF_FEATURE,
     PART_OF_OPERATOR,
     PARTS,
     breakdown,
     saved_scalars,
 )
-from pinn.training.teacher.scalars import prior_scalars
-from pinn.training.teacher.teacher import Teacher
+from pinn.training.teacher import Teacher, prior_scalars
 
 DENSE, MOE, LATENT = "meta-llama/Llama-3.1-8B", "openai/gpt-oss-20b", "deepseek-ai/DeepSeek-V3"
 MIXED = "1 prefill 512 @ 100 + 16 decode @ 600"

@@ -6,11 +6,11 @@ import pytest
 
 from pinn.kernels.composition import compose_many
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.specs.gpu_catalog import load_gpu
-from pinn.training.teacher import composed
-from pinn.training.teacher.batches import sample_batches
-from pinn.training.teacher.composed import compose_all, remembered_steps
-from pinn.training.teacher.synthetic import synthetic_deployments
+from pinn.physics.batch_sums import sample_batches
+from pinn.specs.gpu import load_gpu
+from pinn.training import composed
+from pinn.training.composed import compose_all, remembered_steps
+from pinn.training.synthetic import synthetic_deployments
 
 
 @pytest.fixture
@@ -100,5 +100,5 @@ def test_remembered_steps_go_on_after_an_interruption(
         np.testing.assert_array_equal(again.parts, whole.parts)
     assert made == [(3, 3)]
     shards = {name: text for name, text in files(tmp_path / "whole").items() if "steps" in name}
-    (folder,) = (tmp_path / "training.teacher.composed.compose_shards").iterdir()
+    (folder,) = (tmp_path / "training.composed.compose_shards").iterdir()
     assert shards.items() <= files(folder).items()

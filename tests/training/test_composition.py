@@ -3,18 +3,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pinn.engines.deployment import Deployment
 from pinn.kernels.composition import COMPOSED_PARTS, compose, compose_many
-from pinn.physics.costs import step_costs
-from pinn.physics.floor import floor_seconds
-from pinn.physics.sampling import sampler_time
-from pinn.physics.uniform_batches import UniformBatches
+from pinn.physics.batch_sums import UniformBatches, sample_batches
+from pinn.physics.costs import sampler_time, step_costs
+from pinn.physics.step_values import floor_seconds
 from pinn.specs.catalog import load_model
-from pinn.specs.deployment import Deployment
-from pinn.specs.gpu_catalog import load_gpu
-from pinn.specs.precision_override import with_precision
-from pinn.specs.sampling import GREEDY
+from pinn.specs.gpu import load_gpu
+from pinn.specs.model import GREEDY
+from pinn.specs.model_variants import with_precision
 from pinn.specs.serving import ServingSpec
-from pinn.training.teacher.batches import sample_batches
 
 DENSE, MOE, LATENT = "meta-llama/Llama-3.1-8B", "openai/gpt-oss-20b", "deepseek-ai/DeepSeek-V3"
 

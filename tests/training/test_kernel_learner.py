@@ -13,8 +13,7 @@ from pinn.coefficients.surrogate import predict_coefficients
 from pinn.errors import PinnError
 from pinn.kernels.exclusion import Exclusion
 from pinn.training.distillation import distillation_rows
-from pinn.training.kernel_learner import composed_steps, fitted_surrogates
-from pinn.training.run_learner import run_latencies
+from pinn.training.kernel_learner import composed_steps, fitted_surrogates, run_latencies
 from pinn.training.run_scalars import RunFit
 
 #: Of the distillation: 5 epochs of 7 deployments, 2 at a time.

@@ -4,8 +4,7 @@ import numpy as np
 
 from pinn.kernels.composition import COMPOSED_PARTS
 from pinn.physics.step import STEP_FEATURES
-from pinn.training.teacher.part_groups import FEATURE_GROUPS, PART_GROUPS, group_seconds
-from pinn.training.teacher.scalars import Scalars, prior_scalars
+from pinn.training.teacher import FEATURE_GROUPS, PART_GROUPS, Scalars, group_seconds, prior_scalars
 
 
 def some_steps(seed):

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import torch
 from lightning import LightningModule
 
+from pinn.common import screen as progress
 from pinn.kernels.exclusion import Exclusion
-from pinn.specs.files import progress
-from pinn.training.folds import Fold, learn_all
+from pinn.training.kernel_learner import Fold, learn_all
 from pinn.training.trainer import make_trainer
 
 

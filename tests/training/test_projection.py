@@ -3,16 +3,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pinn.engines.deployment import Deployment
 from pinn.kernels.composition import COMPOSED_PARTS
+from pinn.physics.batch_sums import sample_batches
 from pinn.physics.costs import step_costs
 from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.specs.catalog import load_model
-from pinn.specs.deployment import Deployment
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
-from pinn.training.teacher.batches import sample_batches
-from pinn.training.teacher.projection import EXPLAINED_BY, project
-from pinn.training.teacher.scalars import prior_scalars
+from pinn.training.teacher import EXPLAINED_BY, prior_scalars, project
 
 NAMES = list(STEP_FEATURES)
 

@@ -10,19 +10,19 @@ from serving_cases import with_times
 from pinn.errors import PinnError
 from pinn.kernels.composition import COMPOSED_PARTS
 from pinn.physics.request import REQUEST_FEATURES
-from pinn.simulator.latency_metrics import figure_seconds
+from pinn.simulator.metric_features import figure_seconds
 from pinn.simulator.simulate import simulate
-from pinn.training.run_learner import alternate, run_latencies
-from pinn.training.run_rows import FIGURE_WEIGHTS, run_rows
+from pinn.training.kernel_learner import alternate, run_latencies
 from pinn.training.run_scalars import (
+    FIGURE_WEIGHTS,
     LEARNED_ALPHAS,
     RunFit,
     RunFitSettings,
     run_fit_from_json,
+    run_rows,
 )
-from pinn.training.serving_rows import model_weights
-from pinn.training.simulated_rows import simulate_rows
-from pinn.training.teacher.scalars import Scalars, prior_scalars
+from pinn.training.serving_rows import model_weights, simulate_rows
+from pinn.training.teacher import Scalars, prior_scalars
 
 SETTINGS = RunFitSettings(rounds=4, noise=0.01)
 SERVER = list(REQUEST_FEATURES).index("arrival_to_queue.constant")

@@ -9,9 +9,8 @@ import torch
 from power_cuts import assert_same_bits, interrupted_trainer
 
 from pinn.coefficients.coefficient_network import NetworkSettings
-from pinn.evaluation.metrics import error_summary
-from pinn.training.learner import predict
-from pinn.training.serving_fit import STEPS_PER_EPOCH, predict_rows, serving_batch
+from pinn.laboratory.metrics import error_summary
+from pinn.training.learner import STEPS_PER_EPOCH, predict, predict_rows, serving_batch
 
 
 def test_a_network_can_overfit_a_few_rows(rows, learner, folder):

@@ -4,9 +4,14 @@ import numpy as np
 import pytest
 from serving_cases import FIVE, observations
 
-from pinn.data.silicon import read_silicon
-from pinn.training.serving_rows import PRIOR_ALPHA, PRIOR_BETA, model_weights, serving_rows
-from pinn.training.simulated_rows import simulate_rows
+from pinn.training.data.silicon import read_silicon
+from pinn.training.serving_rows import (
+    PRIOR_ALPHA,
+    PRIOR_BETA,
+    model_weights,
+    serving_rows,
+    simulate_rows,
+)
 
 
 @pytest.fixture(scope="module")

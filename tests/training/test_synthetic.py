@@ -2,18 +2,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from pinn.kernels.exclusion import Exclusion
-from pinn.kernels.near_copy import is_near_copy
+from pinn.engines.kernel_choice import AUTO, CUTLASS, TRITON, as_in_tables
+from pinn.kernels.exclusion import Exclusion, is_near_copy
 from pinn.specs.catalog import load_model
-from pinn.specs.expert_kernels import AUTO, CUTLASS, TRITON, as_in_tables
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.gpu import load_gpu
 from pinn.specs.model import MoeFfnSpec
 from pinn.training.kernel_learner import KernelSettings, training_deployments
-from pinn.training.teacher.catalog_deployments import catalog_deployments, catalog_models
-from pinn.training.teacher.synthetic import (
+from pinn.training.synthetic import (
     ACTIVE_WIDTHS,
     DENSE_WIDTHS,
     by_all_kernels,
+    catalog_deployments,
+    catalog_models,
     synthetic_deployments,
     weight_bytes,
 )

@@ -8,11 +8,10 @@ import torch
 from calibration_rows import BASE, deployment, intervals
 
 from pinn.coefficients.coefficient_network import CoefficientNetwork
-from pinn.coefficients.scaling import fit_scale
 from pinn.coefficients.surrogate import predict_coefficients
+from pinn.coefficients.trained_network import fit_scale
 from pinn.errors import PinnError
-from pinn.training.trace_fit import TraceFitSettings, TraceLearner
-from pinn.training.trace_rows import TracedRun, read_runs, trace_rows
+from pinn.training.trace_fit import TracedRun, TraceFitSettings, TraceLearner, read_runs, trace_rows
 
 
 @pytest.fixture(scope="module")

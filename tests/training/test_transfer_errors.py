@@ -4,9 +4,8 @@ from pathlib import Path
 
 import transfer_errors
 
-from pinn.specs.gpu_catalog import load_gpu
-from pinn.training.teacher.catalog_deployments import catalog_models
-from pinn.training.teacher.synthetic import synthetic_deployments
+from pinn.specs.gpu import load_gpu
+from pinn.training.synthetic import catalog_models, synthetic_deployments
 
 CHECKPOINTS = Path(__file__).parents[2] / "checkpoints"
 

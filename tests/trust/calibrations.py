@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pinn.specs.files.read_report import file_sha256
-from pinn.trust.calibration import NAMES, Calibration, HalfWidth
-from pinn.trust.kinds import ANY, MEASURED, KindErrors
+from pinn.coefficients.intervals import ANY, MEASURED, NAMES, Calibration, HalfWidth, KindErrors
+from pinn.common.files import file_sha256
 
 KINDS = (
     KindErrors("16-bit dense weights", MEASURED, 120, 3, 0.03, 0.08, 0.5),

@@ -7,9 +7,9 @@ from pathlib import Path
 import pandas as pd
 from observation_row import observation_row
 
-from pinn.data.splits import leave_one_model_out, write_splits
-from pinn.data.table import write_observations
-from pinn.specs.files.read_report import ReadReport
+from pinn.common.files import ReadReport
+from pinn.training.data.splits import leave_one_model_out, write_splits
+from pinn.training.data.table import write_observations
 
 KIND = "leave-one-model-out"
 

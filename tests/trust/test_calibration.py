@@ -8,18 +8,17 @@ import pytest
 from calibrations import small_calibration
 from left_out_errors import LOGO, LOMO, left_out_errors
 
-from pinn.coefficients.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from pinn.errors import PinnError
-from pinn.specs.files.read_report import file_sha256
-from pinn.trust.calibrate import calibrate
-from pinn.trust.calibration import (
+from pinn.coefficients.interval_fit import calibrate, fit_half_widths
+from pinn.coefficients.intervals import (
     NAMES,
     around,
     calibration_path,
     read_calibration,
     write_calibration,
 )
-from pinn.trust.half_widths import fit_half_widths
+from pinn.coefficients.trained_network import Checkpoint, load_checkpoint, save_checkpoint
+from pinn.common.files import file_sha256
+from pinn.errors import PinnError
 
 
 @pytest.fixture

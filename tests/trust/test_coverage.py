@@ -5,9 +5,13 @@ import pandas as pd
 import pytest
 from left_out_errors import LOGO, LOMO, left_out_errors
 
-from pinn.trust.coverage import coverage_table, nested_intervals
-from pinn.trust.half_widths import METRICS, left_out_column
-from pinn.trust.run_errors import RUNS_LEFT_OUT
+from pinn.coefficients.interval_fit import (
+    METRICS,
+    coverage_table,
+    left_out_column,
+    nested_intervals,
+)
+from pinn.laboratory.intervals import RUNS_LEFT_OUT
 
 LAW = {"base": 0.02, "experts": 0.1}
 QUICK = {"gpus": 2, "rows": 4}

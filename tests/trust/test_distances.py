@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 
+from pinn.coefficients import step_interval as located
+from pinn.coefficients.kernel_distance import kernel_distance
+from pinn.coefficients.step_interval import gpu_is_known, locate, outside_inputs
+from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.specs.catalog import load_model
-from pinn.specs.deployment import Deployment
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
-from pinn.trust import step_distance as located
-from pinn.trust.kernel_distance import kernel_distance
-from pinn.trust.known import gpu_is_known
-from pinn.trust.step_distance import locate, outside_inputs
 
 
 def deployment(model="meta-llama/Llama-3.1-8B", gpu="H100", tp=1):

@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 from left_out_errors import LOGO, LOMO, left_out_errors
 
+from pinn.coefficients.interval_fit import fit_half_widths, half_widths
+from pinn.coefficients.intervals import HalfWidth
 from pinn.errors import PinnError
-from pinn.trust.calibration import HalfWidth
-from pinn.trust.half_widths import fit_half_widths, half_widths
-from pinn.trust.run_errors import RUNS_LEFT_OUT
+from pinn.laboratory.intervals import RUNS_LEFT_OUT
 
 HALF = {"tpot": HalfWidth(0.1, 0.2), "ttft": HalfWidth(0.4, 0.5)}
 LAW = {"base": 0.05}

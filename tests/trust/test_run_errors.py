@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pinn.coefficients.kernel_distance import Step, decode_step, situation
 from pinn.coefficients.surrogate import Surrogate
-from pinn.data.measured_runs import MeasuredRun
-from pinn.evaluation.held_out import COLUMNS
-from pinn.simulator.latency_metrics import WHOLE_RUN, figure_seconds
+from pinn.laboratory.crossvalidation import COLUMNS
+from pinn.laboratory.intervals import FIGURES, run_error_rows
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job
+from pinn.simulator.metric_features import WHOLE_RUN, figure_seconds
 from pinn.simulator.workloads.workload import Workload
-from pinn.trust.described import Step, decode_step, situation
-from pinn.trust.run_errors import FIGURES, run_error_rows
+from pinn.training.data.measured_runs import MeasuredRun
 
 
 @pytest.fixture

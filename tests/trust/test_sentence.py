@@ -3,13 +3,12 @@
 import pytest
 from calibrations import small_calibration
 
+from pinn.coefficients.intervals import KernelDistance, Situation
+from pinn.coefficients.step_interval import describe_trust
+from pinn.engines.deployment import Deployment
 from pinn.specs.catalog import load_model
-from pinn.specs.deployment import Deployment
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
-from pinn.trust.distance import KernelDistance
-from pinn.trust.kinds import Situation
-from pinn.trust.sentence import describe_trust
 
 
 @pytest.fixture

@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pinn.coefficients.surrogate import Surrogate
+from pinn.laboratory.intervals import mean_figures
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.many import Job
+from pinn.simulator.many import Job, end_figures, figure_ends, gains, scaled
 from pinn.simulator.workloads.workload import Workload
-from pinn.trust.run_errors import mean_figures
-from pinn.trust.simulated import end_figures, figure_ends, gains, scaled
 
 STEP, TTFT = 0.1, 0.3
 

@@ -136,7 +136,7 @@ func (d *Deployment) ranks() int64 {
 	return d.recipe.tensorParallel * d.recipe.dataParallel
 }
 
-// matmul is a weight matrix on one GPU, as Python's pinn.physics.matmuls lists them.
+// matmul is a weight matrix on one GPU, as Python's pinn.physics.layer_work lists them.
 type matmul struct {
 	name        string
 	n, k, count int64

@@ -48,7 +48,7 @@ func (d *Deployment) facts() costFacts {
 }
 
 // moved are the 16-bit elements that the kernels around a multiplication read or write per token, as
-// Python's pinn.physics.small_kernels counts them.
+// Python's pinn.physics.layer_work counts them.
 func (m *matmul) moved(format Precision) float64 {
 	if m.perSequence {
 		return 0

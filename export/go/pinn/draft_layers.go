@@ -43,7 +43,7 @@ func (s *Specs) drafts(d *Deployment) (*Drafts, error) {
 }
 
 // draftLayers are what a pass of the draft runs through, as a model, and the hidden states that a
-// projection joins before it, as Python's pinn.specs.drafts.
+// projection joins before it, as Python's pinn.engines.deployment.
 func (s *Specs) draftLayers(target *ModelSpec, asked speculation) (*ModelSpec, int, error) {
 	if asked.method == draftModel {
 		found, err := s.Model(asked.draft)

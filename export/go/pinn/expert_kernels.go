@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Kernels of routed experts, as Python's pinn.specs.expert_kernels: the engine's own choice, or
+// Kernels of routed experts, as Python's pinn.engines.kernel_choice: the engine's own choice, or
 // others that are timed apart from it.
 const (
 	ownKernels     = "auto"
@@ -57,7 +57,7 @@ func (d *Deployment) expertKernels() string {
 }
 
 // releaseKernels are those that the release picks, as with_release_kernels of Python's
-// pinn.specs.expert_kernels.
+// pinn.engines.kernel_choice.
 func (d *Deployment) releaseKernels() string {
 	chip, spread, version := d.gpu.ComputeCapability, "tp", release(d.serving.EngineVersion)
 	if d.recipe.expertParallel > 1 {

@@ -39,7 +39,7 @@ func within(value, least, below float64) bool {
 	return least <= value && (below == 0 || value < below)
 }
 
-// recipe is what runs, whatever engine it is of: Python's pinn.specs.recipe, as far as costs and
+// recipe is what runs, whatever engine it is of: Python's pinn.engines.recipe, as far as costs and
 // embeddings ask for it.
 type recipe struct {
 	tensorParallel, dataParallel int64
@@ -57,7 +57,7 @@ type recipe struct {
 	speculation                  speculation
 }
 
-// resolver turns flags into what runs on a GPU, as Python's pinn.specs.recipe_rules; of what it
+// resolver turns flags into what runs on a GPU, as Python's pinn.engines.recipe_rules; of what it
 // refuses, err is the first.
 type resolver struct {
 	Serving
@@ -122,7 +122,7 @@ func (s *resolver) ranks() {
 }
 
 // allReduceLatency is the time of a small all-reduce relative to vLLM's own kernel, as
-// ALL_REDUCE_LATENCY of Python's pinn.specs.own_kernels.
+// ALL_REDUCE_LATENCY of Python's pinn.engines.kernel_choice.
 var allReduceLatency = map[string]float64{"vllm": 1, "sglang": 0.65, "trtllm": 0.69}
 
 // decodeAttentionTime is that of the engine's own kernels relative to those that vLLM runs.

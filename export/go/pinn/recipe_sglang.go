@@ -3,7 +3,7 @@ package pinn
 import "slices"
 
 // sglangGraphs are those of SGLang: decodes up to a size, and from 0.5.10 on prompts up to a number
-// of tokens, as Python's pinn.specs.recipe_sglang.
+// of tokens, as Python's pinn.engines.vllm_sglang_trtllm.
 func (s *resolver) sglangGraphs(limit, seqs int64, padded bool) {
 	if s.MaxNumSeqs > 0 {
 		if s.MaxCudagraphCaptureSize == 0 && s.since(0, 5, 22) {
@@ -40,7 +40,7 @@ func (s *resolver) largestDecodes(limit, most int64, padded bool) int64 {
 }
 
 // sglangSizes are the numbers of decodes that graphs are captured for, as sglang_sizes of Python's
-// pinn.specs.graph_sizes.
+// pinn.engines.vllm_sglang_trtllm.
 func (s *resolver) sglangSizes(most int64, padded bool) []int64 {
 	var sizes []int64
 	add := func(first, last, step int64) {

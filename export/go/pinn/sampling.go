@@ -6,7 +6,7 @@ import (
 	"math"
 )
 
-// Sampling is how next tokens are drawn, as Python's pinn.specs.sampling. DefaultSampling gives
+// Sampling is how next tokens are drawn, as Python's pinn.specs.model. DefaultSampling gives
 // vLLM's own; a zero TopP or RepetitionPenalty is no setting.
 type Sampling struct {
 	Temperature       float64 `json:"temperature"`
@@ -74,7 +74,7 @@ func (s Sampling) overridden(override string) (Sampling, error) {
 }
 
 // samplerKernels that a setting asks for: their bytes per logit, how far they are from the
-// bandwidth, and what they take whatever the batch, as Python's pinn.physics.sampling.
+// bandwidth, and what they take whatever the batch, as Python's pinn.physics.costs.
 type samplerKernels struct {
 	logitBytes, slowdown, launchS, logitS float64
 }

@@ -7,13 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pinn.interface.commands.options import Checkpoint, Gpu, JsonPath, Model, output
-from pinn.interface.commands.output_paths import PICTURES
-from pinn.interface.commands.serving_flags import engine_flags
+from pinn.common.files import find_checkpoint, find_kernels
+from pinn.interface.commands.options import (
+    PICTURES,
+    Checkpoint,
+    Gpu,
+    JsonPath,
+    Model,
+    engine_flags,
+    output,
+    write_json,
+)
 from pinn.specs.serving import ServingSpec
 
 if TYPE_CHECKING:
-    from pinn.training.teacher.teacher import Teacher
+    from pinn.training.teacher import Teacher
 
 app = typer.Typer()
 
@@ -72,11 +80,8 @@ def breakdown(
     """
     from pinn.coefficients.configurations import canonical, make_deployment
     from pinn.coefficients.surrogate import Surrogate
-    from pinn.interface.commands.breakdown_plot import draw
-    from pinn.interface.commands.breakdown_report import make_report, print_report, write_csv
-    from pinn.interface.commands.json_output import write_json
-    from pinn.specs.data_folder import find_checkpoint
-    from pinn.training.teacher.breakdown import breakdown as breakdown_of
+    from pinn.interface.commands.breakdown_report import draw, make_report, print_report, write_csv
+    from pinn.training.breakdown import breakdown as breakdown_of
 
     named = {k: v for k, v in {"model": model, "gpu": gpu}.items() if v is not None}
     path = find_checkpoint(checkpoint)
@@ -98,11 +103,9 @@ def _teacher(
     folder: Path | None, checkpoint: Path, metadata: dict[str, Any]
 ) -> tuple[Teacher | None, dict[str, str]]:
     """Kernels and scalars, and in words where they come from or why they are missing."""
-    from pinn.kernels.search import find_kernels
     from pinn.kernels.surrogates import KernelSurrogates
-    from pinn.training.teacher.breakdown import saved_scalars
-    from pinn.training.teacher.scalars import prior_scalars
-    from pinn.training.teacher.teacher import Teacher
+    from pinn.training.breakdown import saved_scalars
+    from pinn.training.teacher import Teacher, prior_scalars
 
     found = find_kernels(folder, checkpoint)
     if found is None:

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pinn.data.benchmarks.given_load import GivenLoad, split_flags
+from pinn.engines.recipe import reference_version
 from pinn.errors import PinnError
-from pinn.interface.commands.options import Checkpoint, output
-from pinn.interface.commands.serving_flags import engine_flags
+from pinn.interface.commands.options import Checkpoint, engine_flags, output
+from pinn.server.benchmarks.benchmark_run import GivenLoad, split_flags
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.flags import flags_of
 from pinn.specs.serving import ServingSpec
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from pinn.data.benchmarks.benchmark_run import BenchmarkRun
-    from pinn.specs.deployment import Deployment
-    from pinn.training.calibration.calibrate import BetaSettings
-    from pinn.training.calibration.fit import Fit
-    from pinn.training.calibration.run import Calibration
-    from pinn.training.calibration.start import Start
+    from pinn.engines.deployment import Deployment
+    from pinn.server.benchmarks.benchmark_run import BenchmarkRun
+    from pinn.server.calibration.calibrate import BetaSettings
+    from pinn.server.calibration.fit import Fit
+    from pinn.server.calibration.prior import Start
 
 app = typer.Typer()
 
@@ -132,9 +130,9 @@ def calibrate(
 
       pinn simulate --coefficients server.json --workload profile.yaml
     """
-    from pinn.training.calibration.calibrate import BetaSettings
-    from pinn.training.calibration.run import Calibration
-    from pinn.training.calibration.start import Start
+    from pinn.server.calibration.calibrate import BetaSettings
+    from pinn.server.calibration.prior import Start
+    from pinn.server.calibration.run import Calibration
 
     start = Start(append, base, checkpoint)
     settings = BetaSettings(intervals, budget or None, select, seed)
@@ -145,7 +143,7 @@ def calibrate(
     print_fit(fit, append is not None)
     _write(fit, out)
     if study is not None and isinstance(fit.found, Calibration):
-        _study(fit.found, study)
+        import_module("pinn.laboratory.calibration_study").write_study(fit.found, study)
     if not fit.kept:
         raise typer.Exit(1)  # a script that goes on would use a file that is not there
 
@@ -157,8 +155,8 @@ def print_fit(fit: Fit, appended: bool) -> None:
         print_calibration,
         print_steps,
     )
-    from pinn.training.calibration.measured_steps import StepCalibration
-    from pinn.training.calibration.run import Calibration
+    from pinn.server.calibration.measured_steps import StepCalibration
+    from pinn.server.calibration.run import Calibration
 
     if fit.first is not None:
         print_fit(fit.first, appended)
@@ -185,10 +183,18 @@ def fit_measurements(
 
     What was left out, assumed or does not match is added to the notes of ``start``.
     """
-    from pinn.data.traces.measured_steps import MEASURED, ingested_steps, read_measured_steps
-    from pinn.data.traces.trace_tables import read_trace_tables
-    from pinn.evaluation.coefficient_files import benchmark_runs
-    from pinn.training.calibration.fit import fit_benchmarks, fit_measured_steps, fit_traces
+    from pinn.server.calibration.fit import (
+        benchmark_runs,
+        fit_benchmarks,
+        fit_measured_steps,
+        fit_traces,
+    )
+    from pinn.server.traces.measured_steps import (
+        MEASURED,
+        ingested_steps,
+        read_measured_steps,
+    )
+    from pinn.server.traces.trace_tables import read_trace_tables
 
     if (observations is not None) + bool(benchmarks) + (steps is not None) != 1:
         raise PinnError(
@@ -233,7 +239,7 @@ def fit_measurements(
 
 def _earlier(file: Path | None) -> dict[str, Any]:
     """Model, GPU and flags of an earlier calibration; nothing without one."""
-    from pinn.coefficients.coefficient_set import read_coefficient_set
+    from pinn.coefficients.coefficients import read_coefficient_set
 
     if file is None:
         return {}
@@ -245,8 +251,6 @@ def _earlier(file: Path | None) -> dict[str, Any]:
 
 def _note_release(deployment: Deployment, notes: list[str]) -> None:
     """Say which release's defaults stand for one that no file and no flag names."""
-    from pinn.specs.engine_defaults import reference_version
-
     serving = deployment.serving
     if not serving.engine_version:
         default = reference_version(serving.engine).value
@@ -262,7 +266,7 @@ def _read_files(
     flags: dict[str, Any],
     notes: list[str],
 ) -> tuple[list[BenchmarkRun], Deployment, dict[str, str]]:
-    from pinn.data.traces.benchmark_target import benchmark_target
+    from pinn.server.traces.ingestion import benchmark_target
 
     of_server, load = split_flags(flags)
     runs = _read_runs(paths, load, notes)
@@ -271,7 +275,7 @@ def _read_files(
 
 
 def _read_runs(paths: list[Path], load: GivenLoad, notes: list[str]) -> list[BenchmarkRun]:
-    from pinn.data.benchmarks.read import read_benchmarks
+    from pinn.server.benchmarks.read import read_benchmarks
 
     runs, report = read_benchmarks(paths, load)
     notes += [f"{count:8} left out: {reason}" for reason, count in report.refused.items()]
@@ -281,14 +285,14 @@ def _read_runs(paths: list[Path], load: GivenLoad, notes: list[str]) -> list[Ben
 
 
 def _named(entry: Any) -> dict[str, str]:
-    from pinn.coefficients.coefficient_set import NAMED
+    from pinn.coefficients.coefficients import NAMED
 
     return {name: entry[name] for name in NAMED if entry.get(name)}
 
 
 def _write(fit: Fit, out: Path) -> None:
     """Write what is better than before on what was left out."""
-    from pinn.coefficients.coefficient_set import write_coefficient_set
+    from pinn.coefficients.coefficients import write_coefficient_set
 
     if not fit.kept:
         typer.echo(
@@ -298,37 +302,3 @@ def _write(fit: Fit, out: Path) -> None:
         return
     write_coefficient_set(fit.coefficients, out)
     typer.echo(f"wrote {out}")
-
-
-def _study(found: Calibration, folder: Path) -> None:
-    from pinn.interface.commands.calibration_report import print_study
-    from pinn.research.calibration.baselines import LEARNERS, baseline_table, baselines
-    from pinn.research.calibration.study import budget_errors, budget_plot, budget_table
-    from pinn.specs.files.csv_cells import write_frame
-    from pinn.training.calibration.calibrate import candidates
-
-    kind = "singles" if found.settings.kind == "singles" else "windows"
-    prior = found.beta.prior
-    errors = budget_errors(found.intervals, prior, kind)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_frame(errors, folder / "budget.csv")
-    before = found.errors.query(
-        f"part == 'last 20 %' and kind == '{kind}' and coefficients == 'before'"
-    )
-    budget_plot(errors, float(before["median"].iloc[0]), folder / "budget.png")
-    methods = baselines(found.deployment, prior, _donors())
-    others = baseline_table(methods, candidates(found.intervals, kind), found.intervals)
-    write_frame(others, folder / "baselines.csv")
-    print_study(budget_table(errors), others)
-    absent = [name for name in LEARNERS if name not in methods]
-    if absent:
-        typer.echo(f"left out {', '.join(absent)}: they need 'pip install scikit-learn'")
-    typer.echo(f"wrote {folder}/budget.csv, budget.png and baselines.csv")
-
-
-def _donors() -> np.ndarray:
-    """The two-stage baseline's coefficients from the measured deployments that come along."""
-    from pinn.data.silicon import read_silicon
-    from pinn.research.donors import donor_coefficients
-
-    return donor_coefficients(read_silicon()[0])

@@ -10,16 +10,14 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
+from pinn.common.screen import WIDEST, page
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
-from pinn.research.calibration.study import LINE
-from pinn.specs.files.screen import WIDEST, page
-from pinn.training.calibration.benchmarks import BenchmarkCalibration
-from pinn.training.calibration.determined import Quantity
-from pinn.training.calibration.measured_steps import StepCalibration
-from pinn.training.calibration.run import Calibration, sources_text
-from pinn.training.calibration.selection import SELECTIONS
-from pinn.training.calibration.verdict import Likelihood, Verdict
+from pinn.server.calibration.benchmarks import BenchmarkCalibration
+from pinn.server.calibration.calibrate import Likelihood, Verdict
+from pinn.server.calibration.measured_steps import StepCalibration
+from pinn.server.calibration.posterior import Quantity
+from pinn.server.calibration.run import Calibration, sources_text
 from pinn.units import MICROSECOND, MILLISECOND
 
 
@@ -172,29 +170,3 @@ def print_steps(found: StepCalibration, appended: bool, console: Console | None 
         console.print()
     few = f"{len(steps)} batches are too few to tell whether others are predicted better; measure "
     console.print(_verdicts(found.verdicts, few + "longer"))
-
-
-def print_study(budgets: pd.DataFrame, others: pd.DataFrame) -> None:
-    """Print error against budget and the baselines."""
-    console = page(WIDEST)
-    methods = (*SELECTIONS, LINE)
-    table = _table("median error (%), last 20 %: median / worst seed", "budget", *methods)
-    for budget, rows in budgets.groupby("budget"):
-        by_method = {row["method"]: row for row in rows.to_dict("records")}
-        cells = (
-            " / ".join(f"{100 * by_method[m][f]:.2f}" for f in ("median_seed", "worst_seed"))
-            for m in methods
-        )
-        table.add_row(str(budget), *cells)
-    console.print(table)
-    console.print()
-    table = _table(
-        "fitted to all of the first 60 %: errors on the last 20 % (%)",
-        "method", "kind", "n", "median", "mean", "bias", "Pearson r",
-    )  # fmt: skip
-    for row in others.to_dict("records"):
-        figures = (f"{100 * row[f]:.2f}" for f in ("median", "mean", "bias"))
-        table.add_row(
-            row["method"], row["kind"], str(row["n"]), *figures, f"{row['pearson_r']:.2f}"
-        )
-    console.print(table)

@@ -10,17 +10,28 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from pinn.coefficients.coefficient_set import CoefficientSet, deployment_facts, set_to_json
-from pinn.coefficients.distance import training_space
-from pinn.coefficients.surrogate import Surrogate, batch_floor_seconds, batch_seconds
-from pinn.interface.commands.batch_marks import batch_marks, marks_lines
-from pinn.interface.commands.memory_report import memory_entry, memory_line
-from pinn.interface.commands.recipe_report import notices, print_recipe
-from pinn.interface.commands.trust_report import intervals_line, with_posterior, with_trust
+from pinn.coefficients.coefficients import CoefficientSet, deployment_facts, set_to_json
+from pinn.coefficients.surrogate import (
+    Surrogate,
+    batch_floor_seconds,
+    batch_seconds,
+    training_space,
+)
+from pinn.common.screen import WIDEST, WIDTH, page
+from pinn.engines.deployment import Deployment
+from pinn.engines.recipe import measured_line
+from pinn.interface.commands.report_parts import (
+    batch_marks,
+    intervals_line,
+    marks_lines,
+    memory_entry,
+    memory_line,
+    notices,
+    print_recipe,
+    with_posterior,
+    with_trust,
+)
 from pinn.specs.batch import Batch, parse_batch
-from pinn.specs.deployment import Deployment
-from pinn.specs.files.screen import WIDEST, WIDTH, page
-from pinn.specs.measured_releases import measured_line
 from pinn.specs.serving import VLLM
 from pinn.units import MICROSECOND
 
@@ -38,7 +49,7 @@ def make_report(
 ) -> dict[str, Any]:
     """Everything about one configuration, ready for JSON and in SI units but for batches.
 
-    A coefficient set as :func:`pinn.coefficients.coefficient_set.set_to_json` gives it, for this
+    A coefficient set as :func:`pinn.coefficients.coefficients.set_to_json` gives it, for this
     deployment, with the name ``asked_as``, its ``recipe`` (field to value, ``set_by`` and source),
     ``sampling``, ``memory`` (see :func:`memory_entry`), ``batches``, a list of ``batch``,
     ``step_time_us``, ``floor_us`` and ``marks`` (see :func:`batch_marks`), and the ``distance``.

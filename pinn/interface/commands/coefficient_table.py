@@ -11,26 +11,24 @@ import numpy as np
 import pyarrow as pa
 
 from pinn.coefficients.configurations import KEYS
-from pinn.coefficients.distance import training_space
 from pinn.coefficients.surrogate import (
     Surrogate,
     batch_floor_seconds,
     batch_seconds,
     step_seconds,
+    training_space,
 )
-from pinn.interface.commands.batch_marks import marks_of_each
-from pinn.interface.commands.memory_report import memory_columns
-from pinn.interface.commands.output_paths import TABLES, check_suffix
+from pinn.common.files import replace_atomically
+from pinn.common.tables import escaped_table
+from pinn.engines.deployment import Deployment
+from pinn.interface.commands.options import TABLES, check_suffix
+from pinn.interface.commands.report_parts import marks_of_each, memory_columns
 from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import step_costs
-from pinn.physics.floor import floor_seconds
 from pinn.physics.request import REQUEST_FEATURES, RequestFeature
 from pinn.physics.step import STEP_FEATURES
-from pinn.physics.step_feature import StepFeature
+from pinn.physics.step_values import StepFeature, floor_seconds
 from pinn.specs.batch import parse_batch
-from pinn.specs.deployment import Deployment
-from pinn.specs.files.csv_cells import escaped_table
-from pinn.specs.files.write import replace_atomically
 from pinn.units import MICROSECOND
 
 

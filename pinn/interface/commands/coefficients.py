@@ -8,18 +8,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pinn.common.files import find_checkpoint
 from pinn.errors import PinnError
-from pinn.interface.commands.options import Checkpoint, Gpu, JsonPath, Model, output
-from pinn.interface.commands.output_paths import TABLES
-from pinn.interface.commands.serving_flags import engine_flags
+from pinn.interface.commands.options import (
+    TABLES,
+    Checkpoint,
+    Gpu,
+    JsonPath,
+    Model,
+    engine_flags,
+    output,
+    write_json,
+)
 from pinn.specs.serving import ServingSpec
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pinn.coefficients.coefficient_set import CoefficientSet
+    from pinn.coefficients.coefficients import CoefficientSet
     from pinn.coefficients.surrogate import Surrogate
-    from pinn.specs.deployment import Deployment
+    from pinn.engines.deployment import Deployment
 
 app = typer.Typer()
 
@@ -118,7 +126,6 @@ def coefficients(
         --grid 'gpu=H100,B200 tensor_parallel_size=2,4,8 precision=bf16,fp8'
     """
     from pinn.interface.commands.coefficient_report import print_report
-    from pinn.interface.commands.json_output import write_json
 
     named = {"model": model, "gpu": gpu}
     given = {name: value for name, value in named.items() if value is not None} | flags
@@ -151,7 +158,6 @@ def one_report(
         path: Coefficients in place of the network, or None.
     """
     from pinn.interface.commands.coefficient_report import file_report, network_report
-    from pinn.specs.data_folder import find_checkpoint
 
     found, deployment = one_set(given, checkpoint, path)
     if path is None:
@@ -169,7 +175,7 @@ def one_set(
 
     What the user called model, GPU and format is in the set's deployment as ``named``.
     """
-    from pinn.coefficients.coefficient_set import (
+    from pinn.coefficients.coefficients import (
         NAMED,
         CoefficientSet,
         deployment_facts,
@@ -195,8 +201,12 @@ def one_set(
 
 def _many(configs: Path | None, grid: str | None, given: dict[str, Any]) -> list[dict[str, Any]]:
     """The configurations of file and grid, combined with each other and with the flags."""
-    from pinn.coefficients.configuration_files import read_configurations
-    from pinn.coefficients.configurations import canonical, check_configurations, parse_grid
+    from pinn.coefficients.configurations import (
+        canonical,
+        check_configurations,
+        parse_grid,
+        read_configurations,
+    )
 
     shared = canonical(given)
     rows = read_configurations(configs) if configs is not None else [{}]
@@ -226,8 +236,8 @@ def many_table(
 ) -> tuple[pa.Table, list[str]]:
     """The table of many configurations, and why others were left out."""
     from pinn.coefficients.configurations import make_deployments
+    from pinn.common.screen import doing
     from pinn.interface.commands.coefficient_table import coefficient_table
-    from pinn.specs.files.progress import doing
 
     doing(f"{len(rows):,} configurations")
     surrogate = _surrogate(checkpoint)
@@ -237,6 +247,5 @@ def many_table(
 
 def _surrogate(checkpoint: Path | None) -> Surrogate:
     from pinn.coefficients.surrogate import Surrogate
-    from pinn.specs.data_folder import find_checkpoint
 
     return Surrogate.load(find_checkpoint(checkpoint))

@@ -1,21 +1,144 @@
-"""A command group that imports a subcommand only when it runs, and fails in one line."""
+"""Commands imported when they run, their help, and errors of one line."""
 
 from __future__ import annotations
 
 import importlib
+import inspect
+import re
+import shlex
 import sys
 import warnings
+from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
+from pinn.common.screen import shown
 from pinn.errors import PinnError, printable
-from pinn.interface.commands.command_help import PlainHelpCommand, PlainHelpGroup
-from pinn.specs.files.progress import shown
+from pinn.interface.commands.options import check_outputs, is_standard_output, only_json
+from pinn.interface.launched import foreign_words
+
+# Help of a command in plain text: Typer's own cuts long option names at 80 columns.
+
+#: Tells the formatter to keep the lines of a paragraph.
+_VERBATIM = "\b\n"
+#: An option's name in a text, and what its dashes are while lines are broken.
+_OPTION = re.compile(r"--?[a-z][\w-]+")
+_UNBROKEN = "\u2011"
+#: Longest sentence of a list of commands.
+_SENTENCE = 300
+#: The values of an option that may be repeated.
+_EACH = re.compile(r"<list\[(.+)\]>")
+
+
+class PlainHelpCommand(TyperCommand):
+    """A command whose help shows every option in full, under the headings of its panels."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **(settings | {"rich_markup_mode": None}))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse; where a launch command may stand, flags of an engine may be among the options."""
+        parameters = self.get_params(ctx)
+        if any(parameter.name == "engine_words" for parameter in parameters):
+            own = {name for p in parameters for name in (*p.opts, *p.secondary_opts)}
+            args, foreign = foreign_words(args, own)
+            args = [*args, "--engine-words", shlex.join(foreign)] if foreign else args
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run, once every output has a place of its own."""
+        given = [
+            (max(parameter.opts, key=len), ctx.params[parameter.name])
+            for parameter in self.get_params(ctx)
+            if parameter.name in ctx.params and _is_typed(ctx, parameter)
+        ]
+        check_outputs(given)
+        json_path = dict(given).get("--json")
+        alone = json_path is not None and is_standard_output(json_path)
+        with only_json() if alone else nullcontext():
+            return super().invoke(ctx)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Help whose lines never end within the name of an option."""
+        super().format_help(ctx, formatter)
+        formatter.buffer[:] = [text.replace(_UNBROKEN, "-") for text in formatter.buffer]
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """The docstring; indented paragraphs are examples and keep their lines."""
+        text, self.help = self.help, _with_examples(self.help or "")
+        super().format_help_text(ctx, formatter)
+        self.help = text
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Arguments, options, then the options of each panel."""
+        panels: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                name, text = _short(parameter, record)
+                panels[_panel(parameter)].append((name, _unbroken(text)))
+        for heading in sorted(panels, key=lambda name: name != "Arguments"):
+            with formatter.section(heading):
+                formatter.write_dl(panels[heading])
+
+
+class PlainHelpGroup(TyperGroup):
+    """A group whose list of commands says each one's sentence to its end."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Commands in their order."""
+        listed = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(n, c.get_short_help_str(_SENTENCE)) for n, c in listed if c and not c.hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def _is_typed(ctx: Any, parameter: Any) -> bool:
+    source = ctx.get_parameter_source(parameter.name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _panel(parameter: Any) -> str:
+    own = getattr(parameter, "rich_help_panel", None)
+    return own or ("Arguments" if parameter.param_type_name == "argument" else "Options")
+
+
+def _short(parameter: Any, record: tuple[str, str]) -> tuple[str, str]:
+    """The help of an option under its own name; the other spellings follow what it does."""
+    record = (_EACH.sub(r"<\1>", record[0]), record[1])
+    long = [name for name in parameter.opts if name.startswith("--")]
+    off = parameter.secondary_opts
+    if len(long) < 2 and len(off) < 2:
+        return record
+    first, text = record
+    metavar = first.rpartition(" ")[2] if first.endswith(">") else ""
+    names = [name for name in parameter.opts if not name.startswith("--")] + long[:1]
+    shown = " / ".join([", ".join(names), *off[:1]]) + (f" {metavar}" if metavar else "")
+    return shown, f"{text} Also {', '.join([*long[1:], *off[1:]])}."
+
+
+def _unbroken(text: str) -> str:
+    return _OPTION.sub(lambda found: found[0].replace("-", _UNBROKEN), text)
+
+
+def _with_examples(text: str) -> str:
+    """The paragraphs; indented ones keep their lines, commands that go on end as a shell wants."""
+    paragraphs = inspect.cleandoc(text).replace("Example: ", "Example:\n  ").split("\n\n")
+    return "\n\n".join(_VERBATIM + _continued(p) if "\n  " in f"\n{p}" else p for p in paragraphs)
+
+
+def _continued(paragraph: str) -> str:
+    is_typed = re.search(r"^  pinn ", paragraph, re.MULTILINE) is not None
+    return paragraph.replace("\n    ", " \\\n    ") if is_typed else paragraph
+
+
+# A command group that imports a subcommand only when it runs, and fails in one line.
 
 #: An error's message is as long as this at most, with what the command line adds.
 _ERROR_CHARACTERS = 3000

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from pinn.common.files import file_sha256, find_checkpoint
 from pinn.errors import PinnError
-from pinn.interface.commands.options import Checkpoint, Model, output
-from pinn.interface.commands.serving_flags import engine_flags
+from pinn.interface.commands.options import Checkpoint, Model, engine_flags, output
 from pinn.specs.serving import ServingSpec
 
 app = typer.Typer()
@@ -52,8 +52,6 @@ def write_explore_page(
     from pinn.coefficients.configurations import canonical
     from pinn.planning.explore.page import write_explore
     from pinn.planning.explore.servers import FORMATS, SIZES, find_servers
-    from pinn.specs.data_folder import find_checkpoint
-    from pinn.specs.files.read_report import file_sha256
 
     used = find_checkpoint(checkpoint)
     sizes = flags.pop("tensor_parallel_size", None) or SIZES

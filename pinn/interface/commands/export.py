@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pinn.common.files import find_checkpoint
 from pinn.errors import PinnError
 from pinn.interface.commands.options import Checkpoint, output
+from pinn.specs.catalog import list_models, load_model
+from pinn.specs.gpu import list_gpus, load_gpu
+from pinn.specs.model_variants import with_precision
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from pinn.export.blis_vectors import BlisVector
-    from pinn.export.configured import Configured
+    from pinn.interface.exports.blis_vectors import BlisVector
+    from pinn.interface.exports.configured import Configured
     from pinn.simulator.workloads.workload import Workload
 
 app = typer.Typer(no_args_is_help=True)
@@ -75,10 +79,9 @@ def onnx(
     Example:
       pinn export onnx --out export/onnx --inputs inputs.json
     """
-    from pinn.coefficients.checkpoint import load_checkpoint
-    from pinn.export.onnx_graphs import export_onnx
-    from pinn.export.provenance import checkpoint_provenance
-    from pinn.specs.data_folder import find_checkpoint
+    from pinn.coefficients.trained_network import load_checkpoint
+    from pinn.interface.exports.configured import checkpoint_provenance
+    from pinn.interface.exports.onnx_graphs import export_onnx
 
     path = find_checkpoint(checkpoint)
     loaded = load_checkpoint(path)
@@ -89,7 +92,7 @@ def onnx(
 
 
 def _write_inputs(path: Path, configs: str, batch: str, checkpoint: Path) -> None:
-    from pinn.export.onnx_inputs import write_inputs
+    from pinn.interface.exports.onnx_inputs import write_inputs
 
     rows = _rows(configs)
     if len(rows) != 1:
@@ -136,8 +139,7 @@ def table_of(
     intervals: bool,
 ) -> None:
     """Write the table of configurations; arguments are the command's options."""
-    from pinn.export.table import export_table
-    from pinn.export.table_file import write_table_file
+    from pinn.interface.exports.table import export_table, write_table_file
 
     kind = file_format or out.suffix.lower().removeprefix(".")
     configured = _configured(rows, checkpoint, coefficients, skip_invalid)
@@ -148,8 +150,7 @@ def table_of(
 
 def _intervals(configured: Configured, checkpoint: Path | None) -> np.ndarray | None:
     """The intervals' ends, or None after saying why there are none."""
-    from pinn.export.intervals import find_intervals
-    from pinn.specs.data_folder import find_checkpoint
+    from pinn.interface.exports.configured import find_intervals
 
     try:
         return find_intervals(configured, find_checkpoint(checkpoint))
@@ -208,8 +209,8 @@ def blis_of(
     worst_error: float,
 ) -> None:
     """Write the folders of configurations; arguments are the command's options."""
-    from pinn.export.blis_files import write_summary
-    from pinn.specs.files.progress import counted
+    from pinn.common.screen import counted
+    from pinn.interface.exports.blis_files import write_summary
 
     configured = _configured(rows, checkpoint, coefficients, skip_invalid)
     loads = _named_loads(workload)
@@ -231,8 +232,7 @@ def _named_loads(files: list[Path]) -> list[Workload]:
     import re
     from dataclasses import replace
 
-    from pinn.export.blis_vectors import MIX
-    from pinn.export.blis_workloads import is_standard
+    from pinn.interface.exports.blis_vectors import MIX, is_standard
     from pinn.simulator.workloads.load import load_workload
 
     loads = [load_workload(path) for path in files]
@@ -251,10 +251,13 @@ def _named_loads(files: list[Path]) -> list[Workload]:
 def _write_blis(
     configured: Configured, row: int, loads: list[Workload], out: Path, worst_error: float
 ) -> list[BlisVector]:
-    from pinn.export.blis_config import blis_kv_blocks
-    from pinn.export.blis_files import write_configuration
-    from pinn.export.blis_model import check_expressible
-    from pinn.export.blis_vectors import blis_vectors, typical_tokens, worst_taken
+    from pinn.interface.exports.blis_files import write_configuration
+    from pinn.interface.exports.blis_model import blis_kv_blocks, check_expressible
+    from pinn.interface.exports.blis_vectors import (
+        blis_vectors,
+        typical_tokens,
+        worst_taken,
+    )
 
     check_expressible(configured.deployments[row])
     blocks = blis_kv_blocks(configured.deployments[row], typical_tokens(configured, row, loads))
@@ -272,9 +275,8 @@ def _write_blis(
 
 
 def _print_vectors(configured: Configured, row: int, vectors: list[BlisVector]) -> None:
-    from pinn.export.blis_files import folder_name
-    from pinn.export.blis_vectors import worst_taken
-    from pinn.export.blis_workloads import is_standard
+    from pinn.interface.exports.blis_files import folder_name
+    from pinn.interface.exports.blis_vectors import is_standard, worst_taken
 
     typer.echo(folder_name(configured, row))
     steady = [v for v in vectors if is_standard(v.load)]
@@ -288,7 +290,7 @@ def _print_vectors(configured: Configured, row: int, vectors: list[BlisVector]) 
 def _print_errors(found: list[list[BlisVector]]) -> None:
     import numpy as np
 
-    from pinn.export.blis_vectors import MIX, worst_taken
+    from pinn.interface.exports.blis_vectors import MIX, worst_taken
 
     mixed = [v for vectors in found for v in vectors if v.load == MIX]
     picked = [worst_taken(vectors) for vectors in found]
@@ -324,11 +326,8 @@ def specs(
     """
     from dataclasses import replace
 
-    from pinn.export.specs import specs_document, write_specs
-    from pinn.specs.catalog import list_models, load_model
-    from pinn.specs.files.progress import counted
-    from pinn.specs.gpu_catalog import list_gpus, load_gpu
-    from pinn.specs.precision_override import with_precision
+    from pinn.common.screen import counted
+    from pinn.interface.exports.specs import specs_document, write_specs
 
     found = [load_model(name) for name in counted(model or list_models(), "model")]
     models = found if model else [m for m in found if m.is_plain]
@@ -355,8 +354,7 @@ def _configured(
     skip_invalid: bool,
 ) -> Configured:
     from pinn.coefficients.configurations import make_deployments
-    from pinn.export.configured import from_checkpoint, with_coefficient_files
-    from pinn.specs.data_folder import find_checkpoint
+    from pinn.interface.exports.configured import from_checkpoint, with_coefficient_files
 
     kept, deployments, reasons = make_deployments(rows, skip_invalid)
     for reason in sorted(set(reasons)):
@@ -371,7 +369,7 @@ def _asked_rows(configs: str | None, coefficients: list[Path]) -> list[dict[str,
 
 def rows_of_files(paths: list[Path]) -> list[dict[str, Any]]:
     """The configurations that coefficient files belong to."""
-    from pinn.coefficients.coefficient_set import read_coefficient_set
+    from pinn.coefficients.coefficients import read_coefficient_set
     from pinn.coefficients.configurations import canonical
 
     if not paths:
@@ -381,8 +379,7 @@ def rows_of_files(paths: list[Path]) -> list[dict[str, Any]]:
 
 def _rows(configs: str) -> list[dict[str, Any]]:
     """The configurations of a file, or of a grid as typed."""
-    from pinn.coefficients.configuration_files import read_configurations
-    from pinn.coefficients.configurations import parse_grid
+    from pinn.coefficients.configurations import parse_grid, read_configurations
 
     path = Path(configs).expanduser()
     return (

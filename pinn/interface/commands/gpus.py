@@ -6,12 +6,11 @@ from dataclasses import asdict
 
 import typer
 
+from pinn.common.files import find_checkpoint
+from pinn.common.screen import say
 from pinn.errors import PinnError
-from pinn.interface.commands.json_output import write_json
-from pinn.interface.commands.options import JsonPath
-from pinn.specs.files.screen import say
-from pinn.specs.gpu import GpuSpec
-from pinn.specs.gpu_catalog import list_gpus, load_gpu
+from pinn.interface.commands.options import JsonPath, write_json
+from pinn.specs.gpu import GpuSpec, list_gpus, load_gpu
 from pinn.units import GIB, GIGA, TERA
 
 app = typer.Typer()
@@ -50,9 +49,8 @@ def gpus(
 
 def _measured() -> dict[str, str]:
     """What was measured on a GPU, by its name; none for one that nothing was measured on."""
-    from pinn.kernels.tables.sources import SYSTEMS
-    from pinn.specs.data_folder import find_checkpoint
-    from pinn.trust.known import served_gpus
+    from pinn.coefficients.step_interval import served_gpus
+    from pinn.kernels.tables.table import SYSTEMS
 
     kernels = {load_gpu(system).name: "kernels" for system in SYSTEMS}
     return kernels | dict.fromkeys(served_gpus(find_checkpoint(None)), "kernels, servers")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isnan
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,27 +10,59 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 
-from pinn.data.benchmarks.given_load import GivenLoad, split_flags
-from pinn.data.benchmarks.read import read_benchmarks
-from pinn.data.traces.benchmark_tables import BENCHMARKS, benchmark_table
-from pinn.data.traces.benchmark_target import benchmark_target
-from pinn.data.traces.cleaning import cleaning_tables
-from pinn.data.traces.ingestion import ingest_steps, ingest_vllm
-from pinn.data.traces.measured_steps import MEASURED, read_measured_steps
-from pinn.data.traces.readers.blis_trace import read_blis_trace
-from pinn.data.traces.readers.inference_perf import read_inference_perf
-from pinn.data.traces.readers.iteration_log import read_iteration_log
-from pinn.data.traces.trace_run import Target
-from pinn.data.traces.trace_tables import (
+from pinn.common.files import ReadReport
+from pinn.interface.commands.options import engine_flags
+from pinn.server.benchmarks.benchmark_run import BenchmarkRun, GivenLoad, split_flags
+from pinn.server.benchmarks.read import read_benchmarks
+from pinn.server.readers.inference_perf import read_inference_perf
+from pinn.server.readers.iteration_log import read_blis_trace, read_iteration_log
+from pinn.server.traces.cleaning import cleaning_tables
+from pinn.server.traces.ingestion import (
+    BENCHMARKS,
+    benchmark_table,
+    benchmark_target,
+    ingest_steps,
+    ingest_vllm,
+)
+from pinn.server.traces.measured_steps import MEASURED, read_measured_steps
+from pinn.server.traces.trace_run import Target
+from pinn.server.traces.trace_tables import (
     atomic_folder,
     deployment_entry,
     write_manifest,
     write_table,
 )
-from pinn.interface.commands.benchmark_report import run_lines
-from pinn.interface.commands.serving_flags import engine_flags
-from pinn.specs.files.read_report import ReadReport
 from pinn.specs.serving import ServingSpec
+from pinn.units import MILLISECOND
+
+# Benchmark runs in print.
+
+_SHOWN = ("ttft_mean_s", "tpot_mean_s", "itl_mean_s", "e2e_mean_s")
+
+
+def run_lines(runs: Sequence[BenchmarkRun]) -> list[str]:
+    """A table of runs and, below it, what was assumed of them."""
+    heads = " ".join(f"{name.removesuffix('_mean_s').upper():>9s}" for name in _SHOWN)
+    lines = [f"{'mean, ms':40s} {heads}  load"]
+    for run in runs:
+        cells = " ".join(_milliseconds(run.figures.get(name)) for name in _SHOWN)
+        lines.append(f"{_short(run.name):40s} {cells}  {run.load.text}")
+        if run.failed:
+            lines.append(f"{'':40s} {run.failed} of {run.served + run.failed} requests failed")
+    tools = {tool: sum(run.tool == tool for run in runs) for tool in {run.tool for run in runs}}
+    lines.append("\n" + ", ".join(f"{n} of {tool}" for tool, n in sorted(tools.items())))
+    assumed = dict.fromkeys(text for run in runs for text in run.assumed)
+    return lines + [f"assumed: {text}" for text in assumed]
+
+
+def _short(name: str) -> str:
+    """The end of a path."""
+    return name if len(name) <= 40 else "..." + name[-37:]
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return f"{'-':>9s}" if seconds is None else f"{seconds / MILLISECOND:9.4g}"
+
 
 app = typer.Typer(
     no_args_is_help=True, help="Read a server's traces into tables, with a report of what was read."

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pinn.common.documents import read_json
+from pinn.common.files import find_checkpoint, find_kernels
 from pinn.errors import PinnError
 from pinn.interface.commands.options import output
+from pinn.specs.gpu import load_gpu
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,11 +55,10 @@ def score(
     """
     import torch
 
+    from pinn.common.tables import write_frame
     from pinn.kernels.heldout import REPORTED_GPUS, held_out_table
     from pinn.kernels.surrogates import OPERATORS
     from pinn.kernels.tables.tables import read_kernel_tables
-    from pinn.specs.files.csv_cells import write_frame
-    from pinn.specs.gpu_catalog import load_gpu
 
     torch.set_num_threads(1)
     known = {o.name: o for o in OPERATORS}
@@ -107,10 +109,7 @@ def show(
 
     Example: pinn kernels show checkpoints/kernels/without-minimax-m2.5
     """
-    from pinn.kernels.search import find_kernels
-    from pinn.specs.data_folder import find_checkpoint
-    from pinn.specs.documents import read_json
-    from pinn.specs.files.code import code_digest
+    from pinn.common.store import code_digest
 
     found = find_kernels(folder, None if folder else find_checkpoint())
     if found is None:
@@ -143,7 +142,7 @@ def mixers(
 
     Example: pinn kernels mixers --operator 'gated delta decode'
     """
-    from pinn.kernels.mixer_errors import error_lines, mixer_errors
+    from pinn.kernels.mixer_fits import error_lines, mixer_errors
     from pinn.kernels.mixer_operators import MIXER_OPERATORS
 
     unknown = set(operator or ()) - set(MIXER_OPERATORS)
@@ -155,7 +154,6 @@ def mixers(
 
 
 def _beside_checkpoint() -> Path:
-    from pinn.specs.data_folder import find_checkpoint
 
     return find_checkpoint().parent / "kernels" / _NAME
 

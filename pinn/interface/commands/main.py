@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 import pinn
+from pinn.common.screen import as_typed
 from pinn.interface.commands.command_group import CommandGroup, Subcommand
-from pinn.specs.files.screen import as_typed
 
 HELP = """Latency of LLM serving engines on models and GPUs that nobody has measured.
 
@@ -82,12 +82,12 @@ COMMANDS = (
     ),
     Subcommand(
         "evaluate",
-        "pinn.interface.commands.evaluate",
+        "pinn.laboratory.commands.evaluate",
         "Score every method on every split, or predictions on measurements of your own.",
     ),
     Subcommand(
         "compare",
-        "pinn.interface.commands.compare",
+        "pinn.laboratory.commands.compare",
         "Two checkpoints, coefficient files or evaluations, metric by metric.",
     ),
     Subcommand(
@@ -107,7 +107,9 @@ COMMANDS = (
         "Write measurements as tables to train on.",
     ),
     Subcommand(
-        "results", "pinn.interface.commands.results", "Show the errors on held-out models and GPUs."
+        "results",
+        "pinn.laboratory.commands.results",
+        "Show the errors on held-out models and GPUs.",
     ),
     Subcommand(
         "kernels",

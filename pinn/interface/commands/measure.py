@@ -11,9 +11,13 @@ from typing import Annotated, Any
 
 import typer
 
+from pinn.common.documents import given_path
+from pinn.common.files import find_checkpoint
+from pinn.engines.recipe import release
 from pinn.errors import PinnError
-from pinn.interface.commands.options import Checkpoint, Gpu, output
-from pinn.interface.commands.serving_flags import engine_flags
+from pinn.interface.commands.options import Checkpoint, Gpu, engine_flags, output
+from pinn.specs.gpu import find_gpu, load_gpu
+from pinn.specs.model_names import find_in_catalog
 from pinn.specs.serving import VLLM, ServingSpec
 from pinn.specs.speculation import NONE
 
@@ -86,9 +90,7 @@ def measure(
 
       pinn calibrate --steps steps -o server.json
     """
-    from pinn.measure.script import measuring_script
-    from pinn.specs.data_folder import find_checkpoint
-    from pinn.specs.gpu_catalog import load_gpu
+    from pinn.server.measuring import measuring_script
 
     # What is mistyped is said before a machine with a GPU is looked for.
     if gpu is not None:
@@ -122,8 +124,7 @@ def _check(flags: dict[str, Any]) -> None:
         PinnError: If another engine, a release before those that are known, ranks of data
             parallelism or drafts are asked for.
     """
-    from pinn.measure.program.engine import OLDEST
-    from pinn.specs.engine_defaults import release
+    from pinn.server.program.engine import OLDEST
 
     asked = ServingSpec(**{k: v for k, v in flags.items() if k != "precision"})
     if asked.engine != VLLM:
@@ -146,9 +147,6 @@ def _check(flags: dict[str, Any]) -> None:
 
 def _full_name(model: str) -> str:
     """What vLLM calls a model: the full name of one that the catalog has by a short one."""
-    from pinn.specs.documents import given_path
-    from pinn.specs.model_names import find_in_catalog
-
     known = "/" in model or given_path(model).exists()
     found = None if known else find_in_catalog(model)
     return found[0] if found else model
@@ -186,12 +184,11 @@ def _design(
     Raises:
         PinnError: If the model does not fit, unless forced.
     """
-    from pinn.data.traces.trace_run import Target
-    from pinn.measure.design import USUAL_LOADS, AskedLoad, design
-    from pinn.measure.program.machine import cards
-    from pinn.simulator.memory_fit import memory_fit
-    from pinn.specs.gpu_catalog import find_gpu
-    from pinn.training.calibration.start import Start
+    from pinn.server.calibration.prior import Start
+    from pinn.server.measuring import USUAL_LOADS, AskedLoad, design
+    from pinn.server.program.machine import cards
+    from pinn.server.traces.trace_run import Target
+    from pinn.simulator.memory import memory_fit
 
     asked = [AskedLoad.read(text) for text in loads] or list(USUAL_LOADS)
     card = gpu or next((c["name"] for c in cards() if find_gpu(c["name"])), None)

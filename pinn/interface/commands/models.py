@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import typer
 
+from pinn.common.screen import say
 from pinn.errors import PinnError
-from pinn.interface.commands.json_output import write_json
-from pinn.interface.commands.options import JsonPath
+from pinn.interface.commands.options import JsonPath, write_json
 from pinn.specs.catalog import list_models, load_model
-from pinn.specs.files.screen import say
-from pinn.specs.mixer_names import mixer_names
+from pinn.specs.model import mixer_names
 
 app = typer.Typer()
 

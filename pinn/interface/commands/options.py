@@ -1,14 +1,112 @@
-"""Options that several commands have, each declared once, and the outputs that commands write."""
+"""Options that commands share, and where they write."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+import io
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
-from pinn.interface.commands.output_paths import check_suffix
+from pinn.common.files import replace_atomically
+from pinn.errors import PinnError
+from pinn.interface.launched import in_own_words, launched
+from pinn.specs.flags import FORCE, Flag, flags_of
+from pinn.specs.serving import VLLM, ServingSpec
+
+# Where commands write: a folder that is there, and never over what they read.
+
+#: Options that name a file or folder to write.
+OUTPUTS = frozenset({"--json", "--csv", "--plot", "--requests", "--timeline", "--out", "--study"})
+#: Of these some commands write a folder.
+_FOLDERS = frozenset({"--out", "--study"})
+#: Formats of tables and pictures, which a file's name tells.
+TABLES = (".csv", ".json", ".parquet")
+PICTURES = (".png", ".svg", ".pdf")
+#: Names standard output.
+_STANDARD = "-"
+#: Files that an input folder is read for.
+_READ_IN_FOLDERS = ("config.json", "generation_config.json", "hf_quant_config.json")
+
+
+def check_outputs(given: list[tuple[str, Any]]) -> None:
+    """Refuse outputs that have no folder or would replace an input, before anything runs.
+
+    Args:
+        given: Option (or argument) and value, of all that were given; values that are no paths do
+            no harm.
+
+    Raises:
+        PinnError: With the path and the remedy.
+    """
+    places = [(option, path) for option, value in given for path in _paths(value)]
+    for option, path in places:
+        if option not in OUTPUTS or (option == "--json" and is_standard_output(path)):
+            continue
+        if is_standard_output(path):
+            raise PinnError(f"{option} -: standard output is for --json alone: give a file")
+        if path.is_dir() and option not in _FOLDERS:
+            raise PinnError(f"{option} {path}: that is a folder: name a file")
+        if not path.parent.is_dir():
+            raise PinnError(
+                f"{option} {path}: there is no folder {path.parent}: create it, or correct the path"
+            )
+        for other, source in places:
+            if (other, source) != (option, path) and _is_same(path, source, other in OUTPUTS):
+                raise PinnError(
+                    f"{option} {path} would overwrite what {other} names: give another file"
+                )
+
+
+def is_standard_output(path: Path) -> bool:
+    """Whether a path is the ``-`` that stands for standard output."""
+    return str(path) == _STANDARD
+
+
+def check_suffix(path: Path, suffixes: Sequence[str], what: str = "") -> None:
+    """Refuse a file whose format its name does not tell.
+
+    Args:
+        path: To be written; devices are of any format.
+        suffixes: Those of the formats that can be written.
+        what: The option that names it.
+
+    Raises:
+        PinnError: With the suffixes that are known.
+    """
+    is_device = path.exists() and not path.is_file() and not path.is_dir()
+    if path.suffix.lower() not in suffixes and not is_device:
+        known = " or ".join(filter(None, (", ".join(suffixes[:-1]), suffixes[-1])))
+        named = f"{what} {path}" if what else str(path)
+        raise PinnError(f"{named}: cannot tell the format: name it {known}")
+
+
+def _paths(value: Any) -> Iterator[Path]:
+    for each in value if isinstance(value, list | tuple) else (value,):
+        if isinstance(each, str | Path) and "\0" not in str(each):
+            yield Path(str(each).partition("#")[0]).expanduser()
+
+
+def _is_same(output: Path, other: Path, is_output: bool) -> bool:
+    """Whether two paths are one file, or the output is a file that an input folder is read for."""
+    try:
+        if is_output or not (output.exists() and other.exists()):
+            return is_output and output.resolve() == other.resolve()
+        files = [other, *(other / name for name in _READ_IN_FOLDERS)] if other.is_dir() else [other]
+        return any(file.exists() and file.samefile(output) for file in files)
+    except (OSError, RuntimeError):  # a name that is too long, or a link to itself, is no file
+        return False
+
+
+# Options that several commands have, each declared once, and the outputs that commands write.
 
 MODEL = typer.Option("--model", help="Name, or path of a config.json or its folder.")
 GPU = typer.Option("--gpu", help="Name, or path of a datasheet's JSON file.")
@@ -52,3 +150,199 @@ JsonPath = Annotated[
 PredictionsPath = Annotated[
     Path | None, output("--out", "Also write every row's prediction, as CSV.", ".csv")
 ]
+
+
+# A command's answer as JSON: in a file, or alone on standard output.
+
+_STANDARD_OUTPUT: ContextVar[TextIO | None] = ContextVar("standard output", default=None)
+
+
+@contextmanager
+def only_json() -> Iterator[None]:
+    """Swallow what a command prints for people, so that JSON stands alone on standard output."""
+    before = _STANDARD_OUTPUT.set(sys.stdout)
+    try:
+        with redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        _STANDARD_OUTPUT.reset(before)
+
+
+def write_json(document: Any, path: Path | None) -> None:
+    """Write a document where ``--json`` says: a file that appears whole, standard output for ``-``.
+
+    Args:
+        document: Of what JSON has.
+        path: None writes nothing.
+    """
+    if path is None:
+        return
+    text = json.dumps(document, indent=2) + "\n"
+    if is_standard_output(path):
+        (_STANDARD_OUTPUT.get() or sys.stdout).write(text)
+    else:
+        replace_atomically(path, lambda target: target.write_text(text))
+
+
+# The engine's flags as command-line options; one that is not given keeps the engine's default.
+
+_PANEL = "Engine, in its own spelling or vLLM's"
+
+Precision = Annotated[
+    str | None,
+    typer.Option(
+        "--quantization",
+        "--precision",
+        "-q",
+        help="Serve the model as bf16, fp16, fp8, fp8_static (activations scaled by the "
+        "checkpoint's factors), fp8_block, int8, int4, mxfp4, mxfp4_mxfp8 (8-bit activations) or "
+        "nvfp4 (fp4). "
+        "[default: as its config says]",
+        rich_help_panel=_PANEL,
+        show_default=False,
+    ),
+]
+
+
+Serve = Annotated[
+    str | None,
+    typer.Option(
+        "--serve",
+        metavar="COMMAND",
+        help="A launch command to read model and flags from: 'vllm serve MODEL -tp 2', python -m "
+        "sglang.launch_server, trtllm-serve, with variables or a container's image before it; "
+        "flags beside it go first.",
+        rich_help_panel=_PANEL,
+        show_default=False,
+    ),
+]
+_Words = Annotated[str | None, typer.Option("--engine-words", hidden=True)]
+
+
+def engine_flags(
+    *specifications: type, several: Sequence[str] = (), deploys: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command every flag of specifications as an option; of a server the format too.
+
+    The command gets those that were given as its argument ``flags``: field (or ``precision``) to
+    value. A specification's ``PANEL`` is their heading in the help.
+
+    Args:
+        specifications: Dataclasses that declare flags.
+        several: Fields whose option takes values separated by commas; the command gets a list.
+        deploys: Whether it times deployments that nobody measured: it gets ``--serve`` and
+            ``--force``, and its arguments may hold any flag of an engine.
+
+    Raises:
+        PinnError: When the command runs, if a value is not one that its flag can have.
+    """
+    declared = {flag.name: flag for each in specifications for flag in flags_of(each)}
+    if deploys:
+        declared[FORCE.name] = FORCE
+    formats = ("precision",) if ServingSpec in specifications else ()
+    panels = {
+        flag.name: getattr(each, "PANEL", _PANEL)
+        for each in specifications
+        for flag in flags_of(each)
+    } | {FORCE.name: _PANEL}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+
+        @wraps(command)
+        def run(**arguments: Any) -> None:
+            options = {name: arguments.pop(name) for name in (*formats, *declared)}
+            given = {name: value for name, value in options.items() if value is not None}
+            started = _started(arguments, given, declared) if deploys else {}
+            given = in_own_words(given.get("engine", VLLM), given)
+            flags = {
+                name: checked_flag(declared[name], value) if name in declared else value
+                for name, value in given.items()
+                if name not in several
+            }
+            flags |= {
+                name: [checked_flag(declared[name], part) for part in given[name].split(",")]
+                for name in several
+                if name in given
+            }
+            started = {
+                name: _in_type(declared.get(name), value, name in several)
+                for name, value in started.items()
+            }
+            command(**arguments, flags=started | flags)
+
+        own = [p for p in signature.parameters.values() if p.name != "flags"]
+        options = [_parameter(name, Precision) for name in formats]
+        if deploys:
+            options += [_parameter("serve", Serve), _parameter("engine_words", _Words)]
+        options += [_parameter(name, _option(f, panels[name])) for name, f in declared.items()]
+        run.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def _started(
+    arguments: dict[str, Any], given: Mapping[str, Any], declared: Mapping[str, Flag]
+) -> dict[str, Any]:
+    """What ``--serve`` and flags that are no options here set; says what of them was taken."""
+    command, words = arguments.pop("serve"), arguments.pop("engine_words")
+    gpu = arguments.get("gpu")
+    found, lines = launched(command, shlex.split(words or ""), given, gpu, declared)
+    for line in lines:
+        typer.echo(line, err=True)
+    if "model" in found:
+        arguments["model"] = arguments.get("model") or found["model"]
+    return {name: value for name, value in found.items() if name != "model"}
+
+
+def _in_type(flag: Flag | None, value: Any, several: bool) -> Any:
+    checked = value if flag is None else checked_flag(flag, value)
+    return [checked] if several else checked
+
+
+def _parameter(name: str, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+    )
+
+
+def _option(flag: Flag, panel: str) -> Any:
+    """A flag as Typer takes options; the flag itself reads its text, so that errors are its own."""
+    switch = flag.kind == "bool"
+    wanted = "|".join(flag.allowed) or flag.kind
+    others = [f"--{name.replace('_', '-')}" for name in flag.other_names]
+    straight = [o for o in others if o not in _reversed(flag)]
+    option = typer.Option(
+        *(_both_ways(name) if switch else name for name in (flag.option, *straight)),
+        *(f" /{name}" for name in _reversed(flag)),
+        *flag.shorts,
+        help=flag.summary,
+        metavar=None if switch else f"<{wanted}>",
+        rich_help_panel=panel,
+        show_default=False,
+    )
+    return Annotated[bool | None if switch else str | None, option]
+
+
+def _both_ways(name: str) -> str:
+    return f"{name}/--no-{name.removeprefix('--')}"
+
+
+def _reversed(flag: Flag) -> list[str]:
+    return [f"--{name.replace('_', '-')}" for name in flag.reversed_names]
+
+
+def checked_flag(flag: Flag, text: Any) -> Any:
+    """A value of the command line in the flag's type; a metrics page stands for its acceptance.
+
+    Raises:
+        PinnError: If it is not one that the flag can have.
+    """
+    if flag.name == "speculative_acceptance" and Path(str(text)).is_file():
+        from pinn.server.benchmarks.metrics_page import acceptance_text
+
+        text = acceptance_text(Path(text))
+    value = flag.read(text)
+    flag.check(value)
+    return value

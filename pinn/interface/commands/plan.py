@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pinn.common.files import find_checkpoint
 from pinn.errors import PinnError
-from pinn.interface.commands.options import Checkpoint, Model, WorkloadSeed, output
-from pinn.interface.commands.serving_flags import engine_flags
+from pinn.interface.commands.options import Checkpoint, Model, WorkloadSeed, engine_flags, output
 from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.workloads.load import mean_rate_per_s
 from pinn.simulator.workloads.load_flags import Load, LoadFlags, asked_load
+from pinn.specs.catalog import load_model
 from pinn.specs.flags import flags_of
+from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import VLLM, ServingSpec
 
 if TYPE_CHECKING:
-    from pinn.evaluation.workers import Workers
-    from pinn.planning.brief import Brief
-    from pinn.planning.candidates import Wanted
+    from pinn.common.workers import Workers
+    from pinn.planning.candidates import Brief, Wanted
     from pinn.planning.make import Progress
     from pinn.planning.plan import Plan
 
@@ -166,7 +168,7 @@ def plan(
       pinn plan --model Qwen/Qwen3-30B-A3B --workload trace.csv --gpu H100
         --slo 'p99 ttft<=2s' --quantization bf16,fp8
     """
-    from pinn.evaluation.workers import Workers, stopping_at_once
+    from pinn.common.workers import Workers, stopping_at_once
     from pinn.interface.commands.plan_report import print_plan
 
     with stopping_at_once("nothing is kept: a plan is written when it is done"):
@@ -215,11 +217,10 @@ def planned(
     flags: dict[str, Any],
 ) -> Plan:
     """The plan; arguments are the command's options, prices by the GPU's name."""
-    from pinn.coefficients.configuration_files import read_configurations
-    from pinn.interface.commands.plan_ask import ask_of
+    from pinn.coefficients.configurations import read_configurations
+    from pinn.interface.commands.plan_report import ask_of
     from pinn.planning.candidates import find_candidates, grid_configurations
     from pinn.planning.make import make_plan
-    from pinn.specs.data_folder import find_checkpoint
 
     used = find_checkpoint(checkpoint)
     load, flags = asked_load(workload, flags, seed, closed=False)
@@ -277,9 +278,8 @@ def _brief(
     max_gpus: int | None,
     checkpoint: Path,
 ) -> Brief:
-    from pinn.planning.brief import Brief
-    from pinn.planning.limits import parse_limits
-    from pinn.simulator.workloads.rate import mean_rate_per_s
+    from pinn.planning.candidates import Brief
+    from pinn.planning.plan import parse_limits
 
     limits = parse_limits(slo)
     if rate is not None and not 0 < rate < float("inf"):
@@ -295,7 +295,6 @@ def _brief(
 
 
 def _prices(text: str) -> dict[str, float]:
-    from pinn.specs.gpu_catalog import load_gpu
 
     found: dict[str, float] = {}
     for part in text.replace(",", " ").split():
@@ -319,11 +318,9 @@ def _wanted(
     max_gpus: int | None,
     coefficients: list[Path],
 ) -> Wanted:
-    from pinn.coefficients.coefficient_set import read_coefficient_set
+    from pinn.coefficients.coefficients import read_coefficient_set
     from pinn.coefficients.configurations import canonical
     from pinn.planning.candidates import Wanted
-    from pinn.specs.catalog import load_model
-    from pinn.specs.gpu_catalog import load_gpu
 
     of_engine = {flag.name for flag in flags_of(EngineSpec)}
     engine = EngineSpec(**{name: v for name, v in flags.items() if name in of_engine})

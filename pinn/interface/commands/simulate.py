@@ -9,18 +9,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import pinn
-from pinn.interface.commands.options import Checkpoint, Gpu, JsonPath, Model, WorkloadSeed, output
-from pinn.interface.commands.serving_flags import engine_flags
+from pinn.common.files import file_sha256, find_checkpoint
+from pinn.interface.commands.options import (
+    Checkpoint,
+    Gpu,
+    JsonPath,
+    Model,
+    WorkloadSeed,
+    engine_flags,
+    output,
+    write_json,
+)
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.workloads.load_flags import Load, LoadFlags, asked_load
 from pinn.specs.flags import flags_of
 from pinn.specs.serving import ServingSpec
 
 if TYPE_CHECKING:
+    from pinn.engines.deployment import Deployment
     from pinn.simulator.linear_latency import LinearLatency
     from pinn.simulator.many import Job
     from pinn.simulator.run import Run
-    from pinn.specs.deployment import Deployment
 
 app = typer.Typer(add_completion=False)
 
@@ -125,8 +134,7 @@ def simulate(
       pinn simulate --model Qwen/Qwen3-30B-A3B --gpu H100 --workload trace.csv
         --prefill '2x tp=2' --decode '1x tp=4 ep'
     """
-    from pinn.interface.commands.json_output import write_json
-    from pinn.specs.files.progress import doing
+    from pinn.common.screen import doing
 
     named = {"model": model, "gpu": gpu}
     load, flags = asked_load(workload, flags, seed)
@@ -161,7 +169,7 @@ def simulation_job(
     coefficients: Path | None,
 ) -> tuple[Job, LinearLatency]:
     """What is simulated, and the coefficients that time its steps."""
-    from pinn.coefficients.coefficient_set import read_coefficient_set
+    from pinn.coefficients.coefficients import read_coefficient_set
     from pinn.coefficients.configurations import canonical, make_deployment
     from pinn.simulator.many import Job
 
@@ -178,11 +186,10 @@ def simulation_job(
 def _latency(
     deployment: Deployment, checkpoint: Path | None, coefficients: Path | None
 ) -> LinearLatency:
-    from pinn.simulator.coefficient_source import latency_from_checkpoint, latency_from_json
+    from pinn.simulator.linear_latency import latency_from_checkpoint, latency_from_json
 
     if coefficients is not None:
         return latency_from_json(deployment, coefficients)
-    from pinn.specs.data_folder import find_checkpoint
 
     return latency_from_checkpoint(deployment, find_checkpoint(checkpoint))
 
@@ -196,12 +203,11 @@ def intervals_of(
 ) -> dict[str, Any] | None:
     """Intervals and what they rest on; None for coefficients of a file that has no posterior."""
     if coefficients is not None:
-        from pinn.coefficients.coefficient_set import read_coefficient_set
-        from pinn.interface.commands.simulation_trust import posterior_trust
+        from pinn.coefficients.coefficients import read_coefficient_set
+        from pinn.interface.commands.simulation_report import posterior_trust
 
         return posterior_trust(run, job, latency, read_coefficient_set(coefficients))
-    from pinn.interface.commands.simulation_trust import simulation_trust
-    from pinn.specs.data_folder import find_checkpoint
+    from pinn.interface.commands.simulation_report import simulation_trust
 
     return simulation_trust(run, job, latency, find_checkpoint(checkpoint))
 
@@ -212,7 +218,7 @@ def sensitivity_of(
     """How far each coefficient moves a figure; None where none is asked for."""
     if figure is None:
         return None
-    from pinn.interface.commands.sensitivity_report import simulated_sensitivity
+    from pinn.interface.commands.simulation_report import simulated_sensitivity
 
     return simulated_sensitivity(job, latency, run, figure)
 
@@ -224,11 +230,9 @@ def print_simulation(
     sensitivity: dict[str, Any] | None,
 ) -> None:
     """Print figures, intervals and sensitivities for people."""
+    from pinn.common.screen import say
     from pinn.planning.candidates import hardware_label
-    from pinn.simulator.overload import overload
-    from pinn.simulator.report import print_report
-    from pinn.simulator.statistics import run_statistics
-    from pinn.specs.files.screen import say
+    from pinn.simulator.statistics import overload, print_report, run_statistics
 
     statistics = run_statistics(run)
     recipe = deployment.recipe
@@ -240,23 +244,23 @@ def print_simulation(
     say(f"{heading}, {found}" if found else heading)
     print_report(run, statistics, intervals=(trust or {}).get("figures", {}))
     if trust is not None:
-        from pinn.interface.commands.simulation_trust import simulation_lines
+        from pinn.interface.commands.simulation_report import simulation_lines
 
         for line in simulation_lines(trust, statistics):
             say(line)
     if sensitivity is not None:
-        from pinn.interface.commands.sensitivity_report import print_sensitivity
+        from pinn.interface.commands.simulation_report import print_sensitivity
 
         print_sensitivity(sensitivity)
 
 
 def _write_tables(run: Run, requests: Path | None, timeline: Path | None) -> None:
     if requests is not None:
-        from pinn.simulator.request_table import write_requests
+        from pinn.simulator.run import write_requests
 
         write_requests(run, requests)
     if timeline is not None:
-        from pinn.simulator.timeline import plot_timeline
+        from pinn.simulator.run import plot_timeline
 
         plot_timeline(run, timeline)
 
@@ -271,10 +275,8 @@ def _about(
     """What was simulated and with what, so that the figures can be had again."""
     from dataclasses import asdict
 
-    from pinn.coefficients.coefficient_set import deployment_facts
-    from pinn.interface.commands.recipe_report import notices
-    from pinn.specs.data_folder import find_checkpoint
-    from pinn.specs.files.read_report import file_sha256
+    from pinn.coefficients.coefficients import deployment_facts
+    from pinn.interface.commands.report_parts import notices
 
     facts = deployment_facts(job.deployment)
     facts["serving"] |= asdict(job.engine or EngineSpec())
@@ -294,8 +296,7 @@ def simulation_figures(
     """All figures of a run, ready for JSON: None is what does not exist."""
     import math
 
-    from pinn.simulator.overload import overload
-    from pinn.simulator.statistics import run_statistics
+    from pinn.simulator.statistics import overload, run_statistics
 
     stages = [run_statistics(run, stage) for stage in range(run.workload.stages)]
 

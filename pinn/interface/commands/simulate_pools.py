@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pinn.coefficients.pool_text import parse_pool
+from pinn.coefficients.configurations import parse_pool
 from pinn.errors import PinnError
 from pinn.specs.serving import VLLM
 
@@ -67,13 +67,13 @@ class ServedByPools:
 
     def figures(self, stage: int | None = None) -> dict[str, Any]:
         """All of them, or those of a stage's clients."""
-        from pinn.simulator.pool_statistics import pools_statistics
+        from pinn.simulator.pool_report import pools_statistics
 
         return pools_statistics(self.run, self.prefill, self.decode, stage)
 
     def document(self, about: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Figures ready for JSON, with what is said about the prefill and the decode pool."""
-        from pinn.simulator.overload import overload
+        from pinn.simulator.statistics import overload
 
         run = self.run.decode
         figures = self.figures()
@@ -105,7 +105,7 @@ def serve_pools(
     served = ServedByPools(run, prefill, decode)
     _report(served)
     if requests is not None:
-        from pinn.simulator.request_table import write_requests
+        from pinn.simulator.run import write_requests
 
         write_requests(run.decode, requests, run.transfers.columns())
     return served
@@ -128,10 +128,10 @@ def _link(prefill: Pool, decode: Pool, gb_per_s: float | None) -> Link:
 
 
 def _report(served: ServedByPools) -> None:
+    from pinn.common.screen import say
     from pinn.planning.candidates import hardware_label
-    from pinn.simulator.overload import overload
     from pinn.simulator.pool_report import print_pools
-    from pinn.specs.files.screen import say
+    from pinn.simulator.statistics import overload
 
     run, prefill, decode = served.run.decode, served.prefill.deployment, served.decode.deployment
     late = overload(run)

@@ -8,17 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pinn.coefficients.coefficient_set import write_coefficient_set
-from pinn.data.benchmarks.given_load import GivenLoad
+from pinn.coefficients.coefficients import write_coefficient_set
 from pinn.errors import PinnError
 from pinn.interface.commands.calibrate import fit_measurements, print_fit
-from pinn.interface.python.flags import FlagValue, given_flags, with_flags
-from pinn.interface.python.prediction import path_or_none
+from pinn.interface.python.prediction import FlagValue, given_flags, path_or_none, with_flags
+from pinn.server.benchmarks.benchmark_run import GivenLoad
+from pinn.server.calibration.calibrate import BetaSettings
+from pinn.server.calibration.fit import Fit
+from pinn.server.calibration.prior import Start
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.serving import ServingSpec
-from pinn.training.calibration.calibrate import BetaSettings
-from pinn.training.calibration.fit import Fit
-from pinn.training.calibration.start import Start
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pinn.evaluation.workers import Workers
+from pinn.common.workers import Workers
 from pinn.interface.commands.plan import planned, write_files
-from pinn.interface.python.flags import FlagValue, given_flags, with_flags
-from pinn.interface.python.prediction import path_or_none
+from pinn.interface.python.prediction import FlagValue, given_flags, path_or_none, with_flags
 from pinn.planning.plan import Plan
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.workloads.load_flags import LoadFlags
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 
 if TYPE_CHECKING:

@@ -12,14 +12,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.interface.commands import simulate as command
-from pinn.interface.python.flags import FlagValue, given_flags, with_flags
-from pinn.interface.python.prediction import named, path_or_none
+from pinn.interface.python.prediction import FlagValue, given_flags, named, path_or_none, with_flags
 from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.run import Run
+from pinn.simulator.run import Run, plot_timeline, request_table
 from pinn.simulator.workloads.load_flags import LoadFlags, asked_load
-from pinn.specs.deployment import Deployment
 from pinn.specs.serving import ServingSpec
 
 if TYPE_CHECKING:
@@ -49,15 +48,11 @@ class Simulation:
 
     def requests(self) -> pd.DataFrame:
         """A row per request: status, tokens, every moment of its life in seconds."""
-        from pinn.simulator.request_table import request_table
-
         found: pd.DataFrame = request_table(self.run).to_pandas()
         return found
 
     def timeline(self, path: str | Path) -> None:
         """Draw the run over time as a PNG."""
-        from pinn.simulator.timeline import plot_timeline
-
         plot_timeline(self.run, Path(path))
 
     def __str__(self) -> str:

@@ -8,9 +8,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pinn.kernels.tables.sources import ALL_REDUCE, EXCHANGE, TableSource
-from pinn.kernels.tables.table import SPIKE, read_table, refuse, spikes
-from pinn.specs.files.read_report import ReadReport
+from pinn.common.files import ReadReport
+from pinn.kernels.tables.table import (
+    ALL_REDUCE,
+    EXCHANGE,
+    SPIKE,
+    TableSource,
+    read_table,
+    refuse,
+    spikes,
+)
 from pinn.specs.gpu import GpuSpec
 from pinn.units import MICROSECOND, MILLISECOND
 

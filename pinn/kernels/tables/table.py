@@ -1,9 +1,9 @@
-"""Reading one table of measured kernels: where it lies, which columns it needs, what is refused."""
+"""A table of measured kernels: where it lies, and how its rows are read and counted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,11 +11,162 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float
 
+from pinn.common.files import ReadReport, file_sha256
 from pinn.errors import PinnError
-from pinn.kernels.tables.sources import TableSource
-from pinn.specs.files.read_report import ReadReport, file_sha256
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.precision import precision
+
+# Which measured tables are read, in which order, and which ones are refused as a whole.
+#
+# The tables are those of aiconfigurator-core 0.12.0, ``systems/data/<system>/<kind>/<backend>/
+# <version>/*.parquet``. vLLM's own come first. Tables of other back ends or versions are
+# fall-backs for formats that vLLM's lack; each says why. The Intel system (``b60``) is not
+# listed: a different programming model, on which no other system says anything.
+
+#: Systems with a table of their own, by directory name.
+SYSTEMS = (
+    "a100_sxm",
+    "h100_sxm",
+    "h200_sxm",
+    "l40s",
+    "b200_sxm",
+    "b300_sxm",
+    "gb200",
+    "gb300",
+    "rtx_pro_6000_server",
+)
+VLLM = "0.24.0"
+VLLM_A100 = "0.14.0"
+
+
+@dataclass(frozen=True)
+class TableSource:
+    """One measured table and the part of it that is used.
+
+    Attributes:
+        system: Directory of the GPU system.
+        backend: Serving engine whose kernels were timed.
+        version: Version of that engine.
+        formats: The table's own names of the number formats used; None for all of them.
+        whole_experts_only: Whether rows with expert parallelism are left out (the engines lay them
+            out differently).
+        ungrouped_heads_above: Only rows whose heads, more than so many, share no keys and values.
+        kernel: Only rows of this kernel, as the table names it; empty for all.
+        reason: Why a table that is not vLLM's newest is used at all; empty for vLLM's newest.
+    """
+
+    system: str
+    backend: str = "vllm"
+    version: str = VLLM
+    formats: tuple[str, ...] | None = None
+    whole_experts_only: bool = False
+    ungrouped_heads_above: int | None = None
+    kernel: str = ""
+    reason: str = ""
+
+
+def newest(system: str) -> TableSource:
+    """The newest vLLM table of a system."""
+    return TableSource(system, version=VLLM_A100 if system == "a100_sxm" else VLLM)
+
+
+PRIMARY = tuple(newest(system) for system in SYSTEMS)
+
+#: Earlier tables win; of the later ones only numbers of ranks count that no earlier one has left.
+ALL_REDUCE = (
+    *(
+        TableSource(s, version="0.22.0", reason="the newest that this system has")
+        if s == "l40s"
+        else newest(s)
+        for s in SYSTEMS
+    ),
+    TableSource(
+        "l40s",
+        "sglang",
+        "0.5.12",
+        reason="the one machine timed whose four and eight cards do not share a path; both engines "
+        "run NCCL beyond two cards without NVLink",
+    ),
+)
+
+EXCHANGE = tuple(newest(s) for s in SYSTEMS if s not in ("a100_sxm", "l40s", "rtx_pro_6000_server"))
+
+LATENT = tuple(newest(s) for s in SYSTEMS if s != "a100_sxm")
+
+DECODE_ATTENTION = (
+    *PRIMARY,
+    *(
+        TableSource(
+            s,
+            "sglang",
+            "0.5.10" if s == "a100_sxm" else "0.5.14",
+            ungrouped_heads_above=8,
+            reason="vLLM's have no more than 8 heads where none share keys and values; those of "
+            "50 us and more that both have agree within 3 % in the median",
+        )
+        for s in SYSTEMS
+    ),
+)
+
+_MARLIN = (
+    "the same Marlin kernel on many shapes, where vLLM's int4 table has one; the two agree within "
+    "10 % on that one without expert parallelism"
+)
+_TRTLLM_GEN = (
+    "the same FlashInfer kernel (trtllm-gen) on gpt-oss's shapes, which vLLM's table has with "
+    "16-bit activations alone; with those, the two engines' rows agree within 4 % in the median"
+)
+MOE = (
+    *(newest(s) for s in SYSTEMS if s != "a100_sxm"),
+    TableSource(
+        "a100_sxm",
+        "sglang",
+        "0.5.10",
+        ("bfloat16",),
+        whole_experts_only=True,
+        reason="vLLM's has no balanced routing; the same Triton kernel",
+    ),
+    TableSource(
+        "h200_sxm",
+        "vllm",
+        "0.19.0",
+        ("fp8",),
+        reason="the Triton kernel for per-tensor fp8, whose rows of 0.24.0 are refused on Hopper",
+    ),
+    *(
+        TableSource(s, "sglang", "0.5.10", ("int4_wo",), whole_experts_only=True, reason=_MARLIN)
+        for s in ("a100_sxm", "h100_sxm", "h200_sxm")
+    ),
+    *(
+        TableSource(s, "sglang", "0.5.14", ("w4a8_mxfp4_mxfp8",), reason=_TRTLLM_GEN)
+        for s in ("b200_sxm", "b300_sxm", "gb200", "gb300")
+    ),
+)
+
+_FLASHINFER_CUTLASS = (
+    "the kernel that FlashInfer calls CUTLASS, on experts cut into slices, which vLLM's tables do "
+    "not have; on whole experts the two engines' rows agree within 15 % up to 1,024 tokens"
+)
+_TRITON_BLACKWELL = "the Triton kernel, which vLLM's newest table of the system has no longer"
+#: Kernels that vLLM picked in some releases or under some flags, for formats that ``MOE`` has with
+#: another kernel.
+OTHER_EXPERTS = (
+    *(
+        TableSource(s, "trtllm", "1.3.0rc20", ("fp8_block",), whole_experts_only=True,
+                    kernel="moe_torch_flow_cutlass", reason=_FLASHINFER_CUTLASS)
+        for s in ("h100_sxm", "h200_sxm")
+    ),
+    TableSource("b200_sxm", "vllm", "0.22.0", ("fp8_block",), kernel="vllm_fused_moe",
+                reason=_TRITON_BLACKWELL),
+    *(
+        TableSource(s, "sglang", "0.5.14", ("fp8_block",), kernel="sglang_fused_moe_triton",
+                    reason=_TRITON_BLACKWELL)
+        for s in ("b300_sxm", "gb200", "gb300")
+    ),
+)  # fmt: skip
+
+
+# Reading one table of measured kernels: where it lies, which columns it needs, what is refused.
 
 #: A reason, and which rows it refuses.
 Rule = tuple[str, Callable[[pd.DataFrame], "np.ndarray | pd.Series[bool]"]]

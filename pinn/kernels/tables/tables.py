@@ -8,16 +8,13 @@ from pathlib import Path
 
 import pandas as pd
 
+from pinn.common.files import ReadReport
 from pinn.kernels.mixer_operators import read_all_mixers
-from pinn.kernels.tables.attention import read_all_attention
+from pinn.kernels.tables.attention import read_all_attention, read_all_latent
 from pinn.kernels.tables.communication import read_all_communication
-from pinn.kernels.tables.gemm import read_all_gemm
-from pinn.kernels.tables.latent import read_all_latent
-from pinn.kernels.tables.moe import read_all_moe, read_other_experts
-from pinn.kernels.tables.sources import SYSTEMS
-from pinn.specs.files.read_report import ReadReport
-from pinn.specs.gpu import GpuSpec
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.kernels.tables.gemm import read_all_gemm, read_all_moe, read_other_experts
+from pinn.kernels.tables.table import SYSTEMS
+from pinn.specs.gpu import GpuSpec, load_gpu
 
 
 @dataclass(frozen=True)

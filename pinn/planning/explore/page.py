@@ -11,8 +11,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
+from pinn.common.files import write_whole
 from pinn.planning.explore.servers import Servers
-from pinn.specs.files.write import write_whole
 from pinn.specs.flags import flags_of
 from pinn.specs.serving import ServingSpec
 

@@ -12,17 +12,17 @@ import numpy as np
 
 from pinn.coefficients.configurations import canonical, make_deployment
 from pinn.coefficients.surrogate import Surrogate
+from pinn.common.documents import check_size
+from pinn.common.screen import counted
+from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.physics.costs import COST_NAMES, model_costs
 from pinn.physics.request import RequestState
 from pinn.planning.candidates import format_label
-from pinn.planning.interval import prediction_interval
+from pinn.planning.sizing import prediction_interval
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.memory_fit import memory_fit
-from pinn.specs.deployment import Deployment
-from pinn.specs.files.progress import counted
-from pinn.specs.gpu_catalog import load_gpu
-from pinn.specs.limits import check_size
+from pinn.simulator.memory import memory_fit
+from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import VLLM
 
 #: Tensor-parallel sizes of a machine, and formats beside the checkpoint's own, by default.

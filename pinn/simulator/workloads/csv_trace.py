@@ -21,12 +21,10 @@ from pathlib import Path
 
 import numpy as np
 
+from pinn.common.documents import MOST_REQUEST_TOKENS, CsvTable
 from pinn.errors import PinnError
 from pinn.simulator.workloads.arrivals import check_requests
-from pinn.simulator.workloads.sharing import share_prompts
-from pinn.simulator.workloads.workload import Workload
-from pinn.specs.csv_text import CsvTable
-from pinn.specs.limits import MOST_REQUEST_TOKENS
+from pinn.simulator.workloads.workload import Workload, share_prompts
 from pinn.units import MICROSECOND, MILLISECOND
 
 _ARRIVAL = {"arrival_s": 1.0, "arrival_ms": MILLISECOND, "arrival_time_us": MICROSECOND}

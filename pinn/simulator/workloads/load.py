@@ -1,14 +1,172 @@
-"""Workloads from files: ``load_workload``."""
+"""A load from its file, whatever wrote it, and at another rate."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool, Float
 
 from pinn.errors import PinnError
 from pinn.simulator.workloads.arrivals import check_requests
-from pinn.simulator.workloads.rate import at_rate, mean_rate_per_s, repeated
 from pinn.simulator.workloads.workload import Workload
+
+# A load at another rate: its clock scaled, its requests repeated, or fewer of them.
+
+
+def mean_rate_per_s(workload: Workload) -> float:
+    """Requests per second, from the first to the last that is sent.
+
+    Where stages wait for each other, the time in between counts for nothing.
+
+    Raises:
+        PinnError: If the load is a closed loop, or sends everything at one moment.
+    """
+    if workload.concurrency is not None:
+        raise PinnError(
+            f"workload {workload.name}: a closed loop of {workload.concurrency} clients has no "
+            "rate of its own: give --rate, or stages (rate, duration)"
+        )
+    due = _clock_s(workload)
+    span_s = float(due[-1] - due[0])
+    if not span_s > 0:
+        raise PinnError(
+            f"workload {workload.name}: its {len(workload)} requests are all sent at one moment, "
+            "which is no rate: give at least two that are sent apart"
+        )
+    return (len(workload) - 1) / span_s
+
+
+def at_rate(workload: Workload, rate_per_s: float) -> Workload:
+    """A load's requests at another mean rate: every time between two of them changes alike.
+
+    Stages keep the ratio of their rates. Lengths, sharing and patience stay.
+
+    Raises:
+        PinnError: If the rate is not positive, or the load has none.
+    """
+    if not 0 < rate_per_s < np.inf:
+        raise PinnError(f"a rate must be positive and finite, got {rate_per_s:g} requests/s")
+    factor = mean_rate_per_s(workload) / rate_per_s
+    return replace(
+        workload,
+        offset_s=workload.offset_s * factor,
+        stage_starts_s=tuple(start * factor for start in workload.stage_starts_s),
+        stage_gap_s=workload.stage_gap_s * factor,
+    )
+
+
+def repeated(workload: Workload, count: int) -> Workload:
+    """So many requests: the load's own, and then the same again, as often as it takes.
+
+    Each repetition begins where the next request of the one before would be due, in the mean. Its
+    prompts are its own: what they share they share with requests of the same repetition.
+
+    Raises:
+        PinnError: If there are too many, or the load has no rate.
+    """
+    n = len(workload)
+    copies = -(-count // n)
+    check_requests(copies * n, f"workload {workload.name}, {copies:,} times")
+    if copies <= 1:
+        return thinned(workload, np.arange(n) < count)
+    copy = np.repeat(np.arange(copies), n)
+
+    def tiled(column: np.ndarray) -> np.ndarray:
+        return np.tile(column, copies)
+
+    donor = tiled(workload.shares_with)
+    if workload.stages_wait:
+        offset, stage = tiled(workload.offset_s), tiled(workload.stage) + copy * workload.stages
+        starts = workload.stage_starts_s
+    else:
+        offset = tiled(_clock_s(workload)) + copy * (n / mean_rate_per_s(workload))
+        stage, starts = np.zeros(copies * n, np.int64), (0.0,)
+    whole = replace(
+        workload,
+        prompt_tokens=tiled(workload.prompt_tokens),
+        output_tokens=tiled(workload.output_tokens),
+        offset_s=offset,
+        stage=stage,
+        shares_with=np.where(donor >= 0, donor + copy * n, -1),
+        shared_tokens=tiled(workload.shared_tokens),
+        transferred_tokens=tiled(workload.transferred_tokens),
+        timeout_s=tiled(workload.timeout_s),
+        stage_starts_s=starts,
+    )
+    return thinned(whole, np.arange(copies * n) < count)
+
+
+def thinned(workload: Workload, kept: Bool[np.ndarray, " n"]) -> Workload:
+    """Some requests of a load, at their own times.
+
+    Requests that share tokens with one that is left out share them with each other, as far as
+    their own prompts reach: with the one before that has most of them.
+
+    Raises:
+        PinnError: If none is kept.
+    """
+    donor, shared = workload.shares_with, workload.shared_tokens
+    if (donor >= 0).any() and not kept.all():
+        whole = workload.prompt_tokens + workload.output_tokens
+        shared = np.minimum(shared, whole[np.maximum(donor, 0)])
+        donor, shared = _shared_among(donor, shared, kept)
+    place = np.cumsum(kept) - 1
+    donor = np.where(donor >= 0, place[np.maximum(donor, 0)], -1)[kept]
+    left, stage = np.unique(workload.stage[kept], return_inverse=True)
+    starts = workload.stage_starts_s
+    return Workload(
+        workload.name,
+        workload.prompt_tokens[kept],
+        workload.output_tokens[kept],
+        workload.offset_s[kept],
+        stage,
+        donor,
+        shared[kept],
+        workload.transferred_tokens[kept],
+        workload.timeout_s[kept],
+        workload.concurrency,
+        workload.stages_wait,
+        workload.stage_gap_s,
+        starts if workload.stages_wait else tuple(starts[i] for i in left),
+    )
+
+
+def _clock_s(workload: Workload) -> Float[np.ndarray, " n"]:
+    """When requests are due if nothing is ever waited for."""
+    if not workload.stages_wait:
+        return np.array(workload.stage_starts_s)[workload.stage] + workload.offset_s
+    lasts = [float(workload.offset_s[workload.stage == i].max()) for i in range(workload.stages)]
+    return np.cumsum([0.0, *lasts[:-1]])[workload.stage] + workload.offset_s
+
+
+def _shared_among(
+    donor: np.ndarray, shared: np.ndarray, kept: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Donors that are kept, and the tokens shared with them.
+
+    Every left-out request is stood for by a kept one that begins with as many of its tokens as any
+    so far.
+    """
+    new_donor, new_shared = np.full(len(donor), -1, np.int64), np.zeros(len(donor), np.int64)
+    stand_in, tokens = np.full(len(donor), -1, np.int64), np.zeros(len(donor), np.int64)
+    for r in range(len(donor)):
+        d, common = donor[r], shared[r]
+        found, reach = -1, 0
+        if d >= 0:
+            found, reach = (d, common) if kept[d] else (stand_in[d], min(common, tokens[d]))
+            if kept[r] and not kept[d] and common > tokens[d]:
+                stand_in[d], tokens[d] = r, common
+        if kept[r]:
+            new_donor[r], new_shared[r] = found, reach
+        else:
+            stand_in[r], tokens[r] = found, reach
+    return new_donor, new_shared
+
+
+# Workloads from files: ``load_workload``.
 
 FORMATS = (
     "a CSV trace (arrival_s, prompt_tokens, output_tokens), a TraceV2 header beside its CSV, "
@@ -60,9 +218,12 @@ def _recorded(workload: Workload, rate_per_s: float | None) -> Workload:
 
 def _load_yaml(path: Path, seed: int | None, rate_per_s: float | None) -> Workload:
     from pinn.simulator.workloads.blis_spec import is_blis_spec, read_blis_spec
-    from pinn.simulator.workloads.inference_perf import is_inference_perf, read_inference_perf
-    from pinn.simulator.workloads.plain_spec import read_plain_spec
-    from pinn.simulator.workloads.yaml_file import read_mapping
+    from pinn.simulator.workloads.yaml_spec import (
+        is_inference_perf,
+        read_inference_perf,
+        read_mapping,
+        read_plain_spec,
+    )
 
     values = read_mapping(path)
     if "trace_version" in values:

@@ -16,14 +16,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from pinn.common.documents import MOST_REQUEST_TOKENS, MOST_REQUESTS, MOST_SECONDS, check_size
 from pinn.errors import PinnError
 from pinn.simulator.workloads.arrivals import Stage, check_requests, random_draws, stage_arrivals
-from pinn.simulator.workloads.load import load_workload
-from pinn.simulator.workloads.rate import at_rate
-from pinn.simulator.workloads.sharing import share_prompts
-from pinn.simulator.workloads.workload import Workload
+from pinn.simulator.workloads.load import at_rate, load_workload
+from pinn.simulator.workloads.workload import Workload, share_prompts
 from pinn.specs.flags import check_flags, flag, flags_of
-from pinn.specs.limits import MOST_REQUEST_TOKENS, MOST_REQUESTS, MOST_SECONDS, check_size
 
 _BENCH = "vllm bench serve"
 #: Requests where nothing says how many (``vllm 0.15.1 vllm/benchmarks/datasets.py``).

@@ -6,18 +6,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pinn.common.documents import MOST_REQUEST_TOKENS, MOST_REQUESTS, check_size
 from pinn.errors import PinnError
 from pinn.simulator.workloads.arrivals import (
     Stage,
     check_requests,
+    draw_range,
     random_draws,
     stage_arrivals,
     stage_starts,
 )
-from pinn.simulator.workloads.lengths import draw_range
-from pinn.simulator.workloads.sharing import share_prompts
-from pinn.simulator.workloads.workload import Workload
-from pinn.specs.limits import MOST_REQUEST_TOKENS, MOST_REQUESTS, check_size
+from pinn.simulator.workloads.workload import Workload, share_prompts
 
 
 def open_loop(

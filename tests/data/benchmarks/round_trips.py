@@ -16,21 +16,21 @@ from served_load import served
 
 from pinn.coefficients.coefficients import NAMES
 from pinn.coefficients.configurations import make_deployment
-from pinn.data.benchmarks.benchmark_run import BenchmarkRun, Lengths
-from pinn.data.benchmarks.given_load import GivenLoad
-from pinn.data.benchmarks.loads import benchmark_workload
-from pinn.data.benchmarks.read import read_benchmarks
-from pinn.data.traces.benchmark_target import benchmark_target
+from pinn.coefficients.intervals import NORMAL_QUANTILE
+from pinn.engines.deployment import Deployment
 from pinn.physics.step import STEP_FEATURES
+from pinn.server.benchmarks.benchmark_run import BenchmarkRun, GivenLoad, Lengths
+from pinn.server.benchmarks.loads import benchmark_workload
+from pinn.server.benchmarks.read import read_benchmarks
+from pinn.server.calibration.benchmarks import (
+    calibrate_to_benchmarks,
+    fitted_figures,
+    simulated_rows,
+)
+from pinn.server.calibration.posterior import Posterior, Quantity, scalar_quantities
+from pinn.server.calibration.prior import SCALARS, Prior
+from pinn.server.traces.ingestion import benchmark_target
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.specs.deployment import Deployment
-from pinn.training.calibration.benchmark_figures import fitted_figures, simulated_rows
-from pinn.training.calibration.benchmarks import calibrate_to_benchmarks
-from pinn.training.calibration.determined import Quantity, scalar_quantities
-from pinn.training.calibration.posterior import Posterior
-from pinn.training.calibration.prior import Prior
-from pinn.training.calibration.scalars import SCALARS
-from pinn.trust.conformal import NORMAL_QUANTILE
 
 #: Two GPUs, so that all scalars take part.
 SERVER = {"model": "meta-llama/Llama-3.1-8B", "gpu": "H100", "tensor_parallel_size": 2}

@@ -8,13 +8,12 @@ from functools import cached_property
 from typing import Any
 
 from pinn.coefficients.configurations import make_deployment
-from pinn.data.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load
-from pinn.data.benchmarks.loads import benchmark_workload
-from pinn.data.benchmarks.simulated_figures import benchmark_figures
+from pinn.engines.deployment import Deployment
+from pinn.server.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load
+from pinn.server.benchmarks.loads import benchmark_figures, benchmark_workload
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import simulate
-from pinn.specs.deployment import Deployment
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,21 @@ from benchmark_files import ASKED, KINDS, guidellm, llm_d, vllm_bench, write
 from engine_pages import metrics_pages
 from served_load import served
 
-from pinn.data.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, StatedServer
-from pinn.data.benchmarks.given_load import GivenLoad
-from pinn.data.benchmarks.loads import benchmark_workload
-from pinn.data.benchmarks.read import read_benchmarks
-from pinn.data.benchmarks.sglang_bench import sglang_server
-from pinn.data.benchmarks.simulated_figures import benchmark_figures
-from pinn.data.traces.benchmark_target import benchmark_target
+from pinn.engines.recipe import reference_version
 from pinn.errors import PinnError
+from pinn.server.benchmarks.benchmark_run import (
+    BenchmarkRun,
+    GivenLoad,
+    Lengths,
+    Load,
+    StatedServer,
+)
+from pinn.server.benchmarks.loads import benchmark_figures, benchmark_workload
+from pinn.server.benchmarks.read import read_benchmarks
+from pinn.server.benchmarks.vllm_bench import sglang_server
+from pinn.server.traces.ingestion import benchmark_target
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate
-from pinn.specs.engine_defaults import reference_version
 
 
 def prior(deployment):

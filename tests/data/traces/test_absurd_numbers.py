@@ -10,13 +10,12 @@ import pytest
 from assumed_priors import beta_prior, prior_coefficients
 from trace_runs import engine_run, lines_of, read_lines
 
-from pinn.data.traces.ingestion import ingest_vllm
-from pinn.data.traces.trace_run import Target
-from pinn.training.calibration.alpha import calibrate_alpha
-from pinn.training.calibration.calibrate import BetaSettings, calibrate_beta
-from pinn.training.calibration.intervals import read_intervals
-from pinn.training.calibration.prior import assumed_prior
-from pinn.training.calibration.requests import read_requests
+from pinn.server.calibration.alpha import calibrate_alpha
+from pinn.server.calibration.calibrate import BetaSettings, calibrate_beta, read_intervals
+from pinn.server.calibration.prior import assumed_prior
+from pinn.server.calibration.requests import read_requests
+from pinn.server.traces.ingestion import ingest_vllm
+from pinn.server.traces.trace_run import Target
 
 TARGET = Target("meta-llama/Llama-3.1-8B", "H100")
 NUMBER = re.compile(r'"(intValue|doubleValue)":"?-?[\d.e+]+"?')
@@ -45,7 +44,7 @@ def broken(draw: random.Random, share: float) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_absurd_numbers_stop_nothing(tmp_path: Path, monkeypatch, seed: int) -> None:
-    monkeypatch.setattr("pinn.data.traces.trace_run.cleaning_page", lambda *_: None)
+    monkeypatch.setattr("pinn.server.traces.trace_run.cleaning_page", lambda *_: None)
     draw = random.Random(seed)
     (tmp_path / "traces.json").write_text("\n".join(broken(draw, 0.05 * (seed + 1))))
     tables = ingest_vllm(tmp_path / "traces.json", tmp_path / "tables", TARGET)

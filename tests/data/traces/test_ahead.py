@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pinn.data.traces.ahead import follows, is_ahead, mean_chunk, own_work, work_before
+from pinn.server.traces.interval_batches import follows, is_ahead, mean_chunk, own_work, work_before
 
 
 def summaries(prefill_tokens: list[int], echo: bool) -> pd.DataFrame:

@@ -4,16 +4,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pinn.data.traces.cycles import (
+from pinn.errors import PinnError
+from pinn.server.traces.cleaning import check_target
+from pinn.server.traces.cycles import (
     CycleRules,
     JourneyEvidence,
     accounting,
     cycle_table,
     medians_by_decodes,
 )
-from pinn.data.traces.target_check import check_target
-from pinn.data.traces.temporal_split import temporal_split
-from pinn.errors import PinnError
+from pinn.server.traces.interval_batches import temporal_split
 
 
 def steps_frame(count: int = 40, **columns: object) -> pd.DataFrame:

@@ -4,12 +4,12 @@ import os
 
 import pytest
 
-from pinn.data.traces.readers.iteration_log import read_iteration_log
-from pinn.data.traces.readers.kv_events import read_kv_events
-from pinn.data.traces.readers.lines import check_file, read_stretch, stretches
-from pinn.data.traces.readers.vllm import read_vllm
+from pinn.common.documents import MOST_LINE_BYTES
 from pinn.errors import PinnError
-from pinn.specs.limits import MOST_LINE_BYTES
+from pinn.server.readers.iteration_log import read_iteration_log
+from pinn.server.readers.kv_events import read_kv_events
+from pinn.server.readers.lines import check_file, read_stretch, stretches
+from pinn.server.readers.vllm import read_vllm
 
 TERABYTE = 2**40
 

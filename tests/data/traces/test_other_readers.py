@@ -8,11 +8,10 @@ import pyarrow.compute as pc
 import pytest
 import yaml
 
-from pinn.data.traces.readers.blis_trace import read_blis_trace
-from pinn.data.traces.readers.inference_perf import inter_token_latency, read_inference_perf
-from pinn.data.traces.readers.iteration_log import read_iteration_log
-from pinn.data.traces.readers.kv_events import read_kv_events, transfer_rates
 from pinn.errors import PinnError
+from pinn.server.readers.inference_perf import inter_token_latency, read_inference_perf
+from pinn.server.readers.iteration_log import read_blis_trace, read_iteration_log
+from pinn.server.readers.kv_events import read_kv_events, transfer_rates
 
 
 def kv_file(folder: Path, *lines: object) -> Path:

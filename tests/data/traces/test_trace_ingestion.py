@@ -11,16 +11,15 @@ import pytest
 from trace_runs import TRUE_COEFFICIENTS, engine_run, lines_of
 from typer.testing import CliRunner
 
-from pinn.data.traces.batches import context_estimate
-from pinn.data.traces.cycles import accounting, medians_by_decodes
-from pinn.data.traces.ingestion import ingest_steps, ingest_vllm
-from pinn.data.traces.interval_batches import IntervalBatches
-from pinn.data.traces.temporal_split import temporal_split
-from pinn.data.traces.trace_run import Target
-from pinn.data.traces.trace_tables import TraceTables, read_trace_tables
 from pinn.errors import PinnError
 from pinn.interface.commands.ingest import app as ingest_app
 from pinn.physics.batch_sums import sum_batches
+from pinn.server.traces.batches import context_estimate
+from pinn.server.traces.cycles import accounting, medians_by_decodes
+from pinn.server.traces.ingestion import ingest_steps, ingest_vllm
+from pinn.server.traces.interval_batches import IntervalBatches, temporal_split
+from pinn.server.traces.trace_run import Target
+from pinn.server.traces.trace_tables import TraceTables, read_trace_tables
 from pinn.specs.serving import ServingSpec
 
 LLAMA = Target("meta-llama/Llama-3.1-8B", "H100", ServingSpec(max_num_batched_tokens=2048))

@@ -7,9 +7,8 @@ import pyarrow as pa
 import pytest
 from trace_runs import engine_run, event, export, lines_of, read_lines, span, summary
 
-from pinn.data.traces.requests import REQUEST_SCHEMA, RequestOrder, canonical_requests
-from pinn.data.traces.segments import find_segments
-from pinn.data.traces.steps import StepOrder
+from pinn.server.traces.requests import REQUEST_SCHEMA, RequestOrder, canonical_requests
+from pinn.server.traces.steps import StepOrder, find_segments
 
 MS = 1_000_000
 

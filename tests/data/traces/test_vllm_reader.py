@@ -17,9 +17,9 @@ from trace_runs import (
     summary,
 )
 
-from pinn.data.traces.readers.otlp import Vocabulary
-from pinn.data.traces.readers.vllm import read_vllm
 from pinn.errors import PinnError
+from pinn.server.readers.otlp import Vocabulary
+from pinn.server.readers.vllm import read_vllm
 
 
 def refused(raw, level: str) -> dict[str, int]:
@@ -95,7 +95,7 @@ def test_broken_lines_are_counted_by_reason(
 
 
 def test_too_long_lines_do_not_fill_the_memory(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("pinn.data.traces.readers.lines.read_stretch.__defaults__", (5000,))
+    monkeypatch.setattr("pinn.server.readers.lines.read_stretch.__defaults__", (5000,))
     good = export(span("scheduler_steps_1", summary(5, 1000)))
     raw = read_lines(tmp_path, [good, "x" * 20_000, good], stretch_bytes=4096)
     assert refused(raw, "lines") == {"line too long": 1}

@@ -95,7 +95,7 @@ def test_a_missing_checkpoint(refused, tmp_path):
 
 
 def test_an_unknown_model_names_close_ones(refused, monkeypatch):
-    monkeypatch.setattr("pinn.specs.hub.hub_is_reachable", lambda: False)
+    monkeypatch.setattr("pinn.specs.model_names.hub_is_reachable", lambda: False)
     assert "Llama-3.1-8B" in refused("coefficients", "--model", "Lama-3.1-8B", "--gpu", "H100")
 
 

@@ -8,7 +8,7 @@ from benchmark_files import vllm_bench
 from engine_pages import iteration_log, metrics_pages, request_spans
 from served_load import served
 
-from pinn.coefficients.coefficient_set import read_coefficient_set
+from pinn.coefficients.coefficients import read_coefficient_set
 from pinn.simulator.linear_latency import LinearLatency
 
 LLAMA = ("--model", "meta-llama/Llama-3.1-8B", "--gpu", "H100")

@@ -10,9 +10,9 @@ from served_traces import served_traces
 from table_files import read_table
 from typer.testing import CliRunner
 
-from pinn.coefficients.coefficient_set import read_coefficient_set
-from pinn.export.table import beta_columns
+from pinn.coefficients.coefficients import read_coefficient_set
 from pinn.interface.commands.main import app
+from pinn.interface.exports.table import beta_columns
 
 
 @pytest.fixture(scope="module")

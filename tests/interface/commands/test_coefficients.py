@@ -9,14 +9,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import deployments
 
-from pinn.coefficients.coefficient_set import read_coefficient_set
+from pinn.coefficients.coefficients import read_coefficient_set
 from pinn.coefficients.configurations import canonical, make_deployment
 from pinn.coefficients.surrogate import batch_floor_seconds
 from pinn.interface.commands.coefficient_table import coefficient_table
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.specs.batch import parse_batch
-from pinn.specs.sampling import Sampling
+from pinn.specs.model import Sampling
 
 LLAMA = ("--model", "Llama-3.1-8B", "--gpu", "H100")
 MIXED = "1 prefill 512 @ 0 + 16 decode @ 600"

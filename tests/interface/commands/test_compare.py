@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from evaluations import write_evaluation
 
-from pinn.coefficients.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from pinn.coefficients.trained_network import Checkpoint, load_checkpoint, save_checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 from evaluations import observations
 
-from pinn.data.table import write_observations
-from pinn.specs.files.read_report import ReadReport
+from pinn.common.files import ReadReport
+from pinn.training.data.table import write_observations
 
 ROW = {
     "run": "run-1",

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from pinn.common.files import file_sha256
 from pinn.interface.commands.main import COMMANDS, FIRST_STEPS, app
-from pinn.specs.files.read_report import file_sha256
 
 LLAMA = ("--model", "Llama-3.1-8B", "--gpu", "H100")
 LOAD = "prompt_tokens: 100\noutput_tokens: 10\nstages: [{rate: 2, duration: 5}]\n"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pinn.specs.files.write import cache_folder
+from pinn.common.files import cache_folder
 
 LLAMA = ("--model", "Llama-3.1-8B", "--gpu", "H100")
 TRAINING = {"torch", "lightning", "pandas", "matplotlib"}

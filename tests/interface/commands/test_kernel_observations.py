@@ -5,9 +5,9 @@ import json
 import pandas as pd
 import pytest
 
+from pinn.common.files import file_sha256
 from pinn.kernels.composition import COMPOSED_PARTS
-from pinn.specs.files.read_report import file_sha256
-from pinn.training.teacher import composed
+from pinn.training import composed
 
 GRID = (
     "--model", "Llama-3.1-8B", "--model", "gpt-oss-20b", "--gpu", "H100",

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from pinn.coefficients.configurations import canonical, make_deployment
+from pinn.engines.launch_line import read_launch
 from pinn.errors import PinnError, RefusedError
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.flags import flags_of
-from pinn.specs.gpu_catalog import load_gpu
-from pinn.specs.launch.line import read_launch
+from pinn.specs.gpu import load_gpu
 
 HERE = Path(__file__).parent
 ENGINE_FLAGS = {flag.name: flag for flag in flags_of(EngineSpec)}

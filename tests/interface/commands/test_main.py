@@ -7,9 +7,9 @@ from importlib.util import find_spec
 import pytest
 from typer.testing import CliRunner
 
-from pinn.evaluation.publish import publish
+from pinn.common.files import file_sha256
 from pinn.interface.commands.main import COMMANDS, app
-from pinn.specs.files.read_report import file_sha256
+from pinn.laboratory.folds import publish
 from pinn.specs.flags import flags_of
 from pinn.specs.serving import ServingSpec
 

@@ -10,7 +10,7 @@ import pytest
 import pinn
 from pinn.errors import PinnError
 from pinn.specs.batch import parse_batch
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.gpu import load_gpu
 
 LLAMA = ("meta-llama/Llama-3.1-8B", "H100")
 

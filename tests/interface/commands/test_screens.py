@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from pinn.common.files import find_checkpoint
+from pinn.common.screen import WIDEST, WIDTH
 from pinn.interface.commands.main import COMMANDS
-from pinn.specs.data_folder import find_checkpoint
-from pinn.specs.files.screen import WIDEST, WIDTH
 
 ROOT = Path(__file__).resolve().parents[3]
 QWEN = ("--model", "Qwen/Qwen3-30B-A3B", "--gpu", "H100", "--tensor-parallel-size", "2")

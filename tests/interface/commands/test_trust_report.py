@@ -6,7 +6,7 @@ import shutil
 import pytest
 from calibrations import small_calibration
 
-from pinn.trust.calibration import calibration_path, write_calibration
+from pinn.coefficients.intervals import calibration_path, write_calibration
 
 LLAMA = ("--model", "Llama-3.1-8B", "--gpu", "H100")
 

@@ -9,18 +9,21 @@ import pytest
 from measured_tables import GPU, write_table
 
 from pinn.errors import PinnError
-from pinn.kernels.tables.attention import read_decode_attention, read_prefill_attention
+from pinn.kernels.tables.attention import (
+    read_decode_attention,
+    read_latent_decode,
+    read_latent_prefill,
+    read_prefill_attention,
+)
 from pinn.kernels.tables.communication import (
     read_all_communication,
     read_all_reduce,
     read_exchange,
 )
-from pinn.kernels.tables.gemm import read_gemm
-from pinn.kernels.tables.latent import read_latent_decode, read_latent_prefill
-from pinn.kernels.tables.moe import read_all_moe, read_moe
-from pinn.kernels.tables.sources import newest
+from pinn.kernels.tables.gemm import read_all_moe, read_gemm, read_moe
+from pinn.kernels.tables.table import newest
 from pinn.kernels.tables.tables import read_kernel_tables
-from pinn.specs.gpu_catalog import load_gpu
+from pinn.specs.gpu import load_gpu
 
 H100 = newest("h100_sxm")
 

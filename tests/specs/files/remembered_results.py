@@ -20,9 +20,9 @@ def cache():
 
 
 def deployment(gpu, **serving):
+    from pinn.engines.deployment import Deployment
     from pinn.specs.catalog import load_model
-    from pinn.specs.deployment import Deployment
-    from pinn.specs.gpu_catalog import load_gpu
+    from pinn.specs.gpu import load_gpu
     from pinn.specs.serving import ServingSpec
 
     model = load_model("mistralai/Mixtral-8x7B-v0.1")
@@ -30,14 +30,14 @@ def deployment(gpu, **serving):
 
 
 def coefficients():
-    from pinn.simulator.coefficient_source import latency_from_checkpoint
+    from pinn.simulator.linear_latency import latency_from_checkpoint
 
     found = latency_from_checkpoint(deployment("H100"), cache().parent / "pinn.safetensors")
     return [found.beta.sum(), found.alpha.sum()]
 
 
 def distance():
-    from pinn.trust.step_distance import locate
+    from pinn.coefficients.step_interval import locate
 
     apart = deployment("L40S", tensor_parallel_size=2)
     return locate(cache().parent / "pinn.safetensors", apart, "64 decode @ 900").total
@@ -45,9 +45,9 @@ def distance():
 
 def steps():
     from pinn.kernels.surrogates import KernelSurrogates
-    from pinn.specs.gpu_catalog import load_gpu
-    from pinn.training.teacher.composed import remembered_steps
-    from pinn.training.teacher.synthetic import synthetic_deployments
+    from pinn.specs.gpu import load_gpu
+    from pinn.training.composed import remembered_steps
+    from pinn.training.synthetic import synthetic_deployments
 
     kernels = KernelSurrogates.load(cache().parent / "kernels" / "all")
     drawn = synthetic_deployments(24, [load_gpu("L4")], 0)  # many do not fit
@@ -55,10 +55,10 @@ def steps():
 
 
 def operator():
-    from pinn.kernels.gemm import Gemm
-    from pinn.kernels.network import TrainingPlan
+    from pinn.kernels.gemm_attention import Gemm
+    from pinn.kernels.operator import TrainingPlan
     from pinn.kernels.stored import shared_operator
-    from pinn.specs.gpu_catalog import load_gpu
+    from pinn.specs.gpu import load_gpu
 
     sizes = [(m, 1024 * n, 4096) for m in (1, 16, 256) for n in (1, 2, 4, 8)]
     rows = pandas.DataFrame(sizes, columns=["m", "n", "k"]).assign(

@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
+from pinn.common import store as code
+from pinn.common.source import read_source
+from pinn.common.store import code_digest, module_of
 from pinn.errors import PinnError
-from pinn.specs.files import code
-from pinn.specs.files.code import code_digest, module_of
-from pinn.specs.files.source import read_source
-from pinn.training.teacher import composed
+from pinn.training import composed
 
 
 def code_modules(*deciders):
@@ -20,14 +20,14 @@ def code_modules(*deciders):
 def test_imports_are_followed_also_inside_functions():
     covered = code_modules(composed.compose_shards)
     assert {
-        "pinn.training.teacher.composed",
-        "pinn.training.teacher.batches",
+        "pinn.training.composed",
+        "pinn.physics.batch_sums",
         "pinn.kernels.composition",
     } <= covered
-    assert {"pinn.physics.sampling", "pinn.units", "pinn"} <= covered
+    assert {"pinn.physics.costs", "pinn.units", "pinn"} <= covered
     assert not any(name.startswith(("pinn.training.learner", "pinn.simulator")) for name in covered)
-    inside = code_modules("pinn.trust.step_distance")
-    assert {"pinn.kernels.composition", "pinn.coefficients.checkpoint"} <= inside
+    inside = code_modules("pinn.coefficients.step_interval")
+    assert {"pinn.kernels.composition", "pinn.coefficients.trained_network"} <= inside
 
 
 def test_what_only_type_checkers_import_is_left_out():
@@ -61,8 +61,8 @@ def test_data_folders_and_packages_named_to_importlib_count():
 
 
 def test_a_package_is_all_its_modules():
-    assert code_digest("pinn.trust") != code_digest("pinn.trust.step_distance")
-    assert code_modules("pinn.trust.coverage") < code_modules("pinn.trust")
+    assert code_digest("pinn.coefficients") != code_digest("pinn.coefficients.step_interval")
+    assert code_modules("pinn.coefficients.interval_fit") < code_modules("pinn.coefficients")
 
 
 def test_a_function_with_arguments_bound_is_the_function():
@@ -76,8 +76,8 @@ def test_what_has_no_source_is_refused():
 
 def test_a_digest_needs_no_heavy_library_and_is_the_same_again():
     program = (
-        "import sys\nfrom pinn.specs.files.code import code_digest\n"
-        "print(code_digest('pinn.trust.step_distance'))\n"
+        "import sys\nfrom pinn.common.store import code_digest\n"
+        "print(code_digest('pinn.coefficients.step_interval'))\n"
         "assert not {'torch', 'pandas', 'numpy'} & set(sys.modules)\n"
     )
     command = [sys.executable, "-c", program]

@@ -6,14 +6,14 @@ from package_copy import PackageCopy
 #: A remembered result, and a constant that decides it.
 CONSTANTS = (
     ("coefficients", "pinn/physics/descriptors.py", "_TILE"),
-    ("distance", "pinn/trust/kernel_distance.py", "UNMEASURED"),
+    ("distance", "pinn/coefficients/kernel_distance.py", "UNMEASURED"),
     ("distance", "pinn/kernels/composition.py", "ROUTING_SECONDS"),
     ("distance", "data/gpus/H100-SXM.json", "memory_bandwidth_bytes_per_s"),
     ("steps", "pinn/kernels/composition.py", "ROUTING_SECONDS"),
-    ("steps", "pinn/physics/sampling.py", "_COPY"),
-    ("steps", "pinn/training/teacher/batches.py", "MAX_CONTEXT"),
-    ("steps", "pinn/training/teacher/synthetic.py", "WEIGHTS_SHARE"),
-    ("operator", "pinn/kernels/gemm.py", "LAUNCH_SECONDS"),
+    ("steps", "pinn/physics/costs.py", "_COPY"),
+    ("steps", "pinn/physics/batch_sums.py", "MAX_CONTEXT"),
+    ("steps", "pinn/training/synthetic.py", "WEIGHTS_SHARE"),
+    ("operator", "pinn/kernels/gemm_attention.py", "LAUNCH_SECONDS"),
 )
 
 
@@ -44,7 +44,7 @@ def test_an_edited_constant_gives_a_new_result(copy, before, name, path, constan
 
 def test_other_constants_and_comments_leave_results_alone(copy, before):
     remembered = copy.remembered()
-    copy.double("pinn/export/plot_style.py", "WIDTH")
+    copy.double("pinn/common/plots.py", "WIDTH")
     source = "pinn/kernels/composition.py"
     copy.write(source, "# A comment, and a line.\n\n" + (copy.folder / source).read_text())
     assert {name: copy.result(name) for name in before} == before

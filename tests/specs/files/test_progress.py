@@ -3,8 +3,8 @@
 import io
 import time
 
-from pinn.specs.files import progress
-from pinn.specs.files.progress import counted, doing, shown, still
+from pinn.common import screen as progress
+from pinn.common.screen import counted, doing, shown, still
 
 
 def wait_for(stream, text):

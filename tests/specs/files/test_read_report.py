@@ -1,7 +1,7 @@
 import pytest
 
+from pinn.common.files import ReadReport, file_sha256
 from pinn.errors import PinnError
-from pinn.specs.files.read_report import ReadReport, file_sha256
 
 
 def test_counts_must_add_up():

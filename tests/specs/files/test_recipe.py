@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from pinn.common.store import recipe_of
 from pinn.errors import PinnError
-from pinn.specs.files.recipe import recipe_of
-from pinn.specs.sampling import GREEDY
+from pinn.specs.model import GREEDY
 
 
 def compute(*_):
@@ -85,7 +85,7 @@ def test_a_path_is_what_it_holds(tmp_path):
 def test_the_code_of_arguments_counts(monkeypatch):
     """A class may come from a module that the function does not import."""
     asked = []
-    monkeypatch.setattr("pinn.specs.files.recipe.code_digest", lambda *of: asked.append(of) or "")
+    monkeypatch.setattr("pinn.common.store.code_digest", lambda *of: asked.append(of) or "")
     from pinn.kernels.exclusion import Exclusion
     from pinn.physics.costs import step_costs
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pinn.specs.files.store import remembered_folder, remembered_table, remembered_value
-from pinn.specs.files.write import cache_folder
+from pinn.common.files import cache_folder
+from pinn.common.store import remembered_folder, remembered_table, remembered_value
 
 calls = []
 

@@ -7,7 +7,7 @@ from pinn.coefficients.configurations import make_deployment
 from pinn.physics.batch_sums import uniform_sums
 from pinn.physics.costs import step_costs
 from pinn.physics.step import step_features
-from pinn.training.calibration.intervals import Intervals
+from pinn.server.calibration.calibrate import Intervals
 
 BASE = prior_coefficients(1).beta[0]
 

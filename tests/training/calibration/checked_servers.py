@@ -16,22 +16,20 @@ from synthetic_engine import Arrival, EngineLimits, EngineRun, run_engine
 
 from pinn.coefficients.coefficients import Coefficients
 from pinn.coefficients.configurations import make_deployment
-from pinn.data.benchmarks.benchmark_run import BenchmarkRun
-from pinn.data.traces.benchmark_target import benchmark_target
-from pinn.data.traces.ingestion import ingest_steps
-from pinn.data.traces.trace_run import Target
-from pinn.data.traces.trace_tables import TraceTables
+from pinn.engines.deployment import Deployment
 from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import step_costs
 from pinn.physics.step import step_features
+from pinn.server.benchmarks.benchmark_run import BenchmarkRun
+from pinn.server.calibration.checks import Finding, check_traces
+from pinn.server.calibration.checks_benchmarks import check_benchmarks
+from pinn.server.traces.ingestion import benchmark_target, ingest_steps
+from pinn.server.traces.trace_run import Target
+from pinn.server.traces.trace_tables import TraceTables
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.memory import kv_layout
-from pinn.specs.deployment import Deployment
 from pinn.specs.serving import ServingSpec
-from pinn.training.calibration.checks import Finding
-from pinn.training.calibration.checks_benchmarks import check_benchmarks
-from pinn.training.calibration.checks_traces import check_traces
 
 #: CodeLlama-34B over two H100, the server of most cases.
 SERVER = {

@@ -5,7 +5,7 @@ from assumed_priors import prior_coefficients
 
 from pinn.physics.request import REQUEST_FEATURES, RequestState, phase_mask, request_features
 from pinn.physics.step import STEP_FEATURES
-from pinn.training.calibration.requests import IN_FLIGHT, PHASES, RequestRows
+from pinn.server.calibration.requests import IN_FLIGHT, PHASES, RequestRows
 
 ALPHA = prior_coefficients(1).alpha[0]
 

@@ -18,20 +18,19 @@ from trace_writer import WriterOptions, write_traces
 
 from pinn.coefficients.coefficients import NAMES
 from pinn.coefficients.configurations import make_deployment
-from pinn.data.traces.ingestion import ingest_vllm
-from pinn.data.traces.trace_run import Target
-from pinn.data.traces.trace_tables import TraceTables
+from pinn.coefficients.intervals import NORMAL_QUANTILE
 from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import step_costs
 from pinn.physics.step import STEP_FEATURES, step_features
+from pinn.server.calibration.alpha import calibrate_alpha
+from pinn.server.calibration.calibrate import calibrate_to, read_intervals
+from pinn.server.calibration.prior import Prior
+from pinn.server.calibration.requests import read_requests
+from pinn.server.traces.ingestion import ingest_vllm
+from pinn.server.traces.trace_run import Target
+from pinn.server.traces.trace_tables import TraceTables
 from pinn.specs.batch import Batch
 from pinn.specs.serving import ServingSpec
-from pinn.training.calibration.alpha import calibrate_alpha
-from pinn.training.calibration.calibrate import calibrate_to
-from pinn.training.calibration.intervals import read_intervals
-from pinn.training.calibration.prior import Prior
-from pinn.training.calibration.requests import read_requests
-from pinn.trust.conformal import NORMAL_QUANTILE
 
 MODEL, GPU = "meta-llama/Llama-3.1-8B", "H100"
 DEPLOYMENT = make_deployment({"model": MODEL, "gpu": GPU})

@@ -6,12 +6,12 @@ from calibration_rows import BASE
 from drawn_requests import ALPHA, index, requests, true_alpha
 from journeys import score
 
+from pinn.coefficients.intervals import NORMAL_QUANTILE
 from pinn.physics.request import REQUEST_FEATURES
-from pinn.training.calibration.alpha import AlphaCalibration, calibrate_alpha
-from pinn.training.calibration.determined import request_quantities
-from pinn.training.calibration.prior import Prior, assumed_prior
-from pinn.training.calibration.requests import PHASES
-from pinn.trust.conformal import NORMAL_QUANTILE
+from pinn.server.calibration.alpha import AlphaCalibration, calibrate_alpha
+from pinn.server.calibration.posterior import request_quantities
+from pinn.server.calibration.prior import Prior, assumed_prior
+from pinn.server.calibration.requests import PHASES
 
 PRIOR = assumed_prior(np.concatenate([BASE, ALPHA]))
 

@@ -7,15 +7,15 @@ from calibration_rows import BASE, deployment, intervals
 
 from pinn.errors import PinnError
 from pinn.physics.costs import step_costs
-from pinn.physics.floor import floor_seconds
 from pinn.physics.step import STEP_FEATURES
-from pinn.training.calibration.calibrate import (
+from pinn.physics.step_values import floor_seconds
+from pinn.server.calibration.calibrate import (
     BetaSettings,
     calibrate_beta,
     calibrate_to,
     error_table,
 )
-from pinn.training.calibration.scalars import STEP_SCALARS
+from pinn.server.calibration.prior import STEP_SCALARS
 
 LOWER = np.array([f.lower_bound for f in STEP_FEATURES.values()])
 BETA_PRIOR = beta_prior(BASE)

@@ -11,11 +11,17 @@ from pinn.coefficients.coefficients import NAMES
 from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import step_costs
 from pinn.physics.step import STEP_FEATURES, step_features
+from pinn.server.calibration.calibrate import all_features, calibrate_to
+from pinn.server.calibration.posterior import fit_posterior, relative_spread
+from pinn.server.calibration.prior import (
+    SCALARS,
+    STEP_SCALARS,
+    KnownSteps,
+    Prior,
+    assumed_prior,
+    membership,
+)
 from pinn.specs.batch import parse_batch
-from pinn.training.calibration.calibrate import all_features, calibrate_to
-from pinn.training.calibration.posterior import fit_posterior, relative_spread
-from pinn.training.calibration.prior import KnownSteps, Prior, assumed_prior
-from pinn.training.calibration.scalars import SCALARS, STEP_SCALARS, membership
 
 PRIOR = beta_prior(BASE)
 

@@ -10,14 +10,19 @@ import numpy as np
 import pytest
 from assumed_priors import beta_prior, prior_coefficients
 
-from pinn.data.traces.ahead import is_ahead
-from pinn.data.traces.ingestion import ingest_steps
-from pinn.data.traces.trace_run import Target
-from pinn.data.traces.trace_tables import TraceTables
-from pinn.research.calibration.study import LINE, budget_errors, budget_plot, budget_table
+from pinn.laboratory.calibration_study import LINE, budget_errors, budget_plot, budget_table
+from pinn.server.calibration.calibrate import (
+    BetaSettings,
+    Intervals,
+    calibrate_beta,
+    error_table,
+    read_intervals,
+)
+from pinn.server.traces.ingestion import ingest_steps
+from pinn.server.traces.interval_batches import is_ahead
+from pinn.server.traces.trace_run import Target
+from pinn.server.traces.trace_tables import TraceTables
 from pinn.specs.serving import ServingSpec
-from pinn.training.calibration.calibrate import BetaSettings, calibrate_beta, error_table
-from pinn.training.calibration.intervals import Intervals, read_intervals
 
 BASE = prior_coefficients(1).beta[0]
 PRIOR = beta_prior(BASE)

@@ -11,23 +11,27 @@ from assumed_priors import beta_prior, prior_coefficients
 from synthetic_engine import Arrival, EngineLimits, run_engine
 from trace_writer import WriterOptions, write_traces
 
-from pinn.data.traces.cycles import accounting
-from pinn.data.traces.ingestion import ingest_vllm
-from pinn.data.traces.trace_run import Target
-from pinn.data.traces.trace_tables import TraceTables
 from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import step_costs
 from pinn.physics.request import REQUEST_FEATURES, phase_mask
 from pinn.physics.step import step_features
+from pinn.server.calibration.alpha import calibrate_alpha
+from pinn.server.calibration.calibrate import (
+    BetaCalibration,
+    Intervals,
+    all_features,
+    calibrate_to,
+    read_intervals,
+)
+from pinn.server.calibration.posterior import Posterior, scalar_quantities, step_quantities
+from pinn.server.calibration.prior import assumed_prior
+from pinn.server.calibration.requests import read_requests
+from pinn.server.traces.cycles import accounting
+from pinn.server.traces.ingestion import ingest_vllm
+from pinn.server.traces.trace_run import Target
+from pinn.server.traces.trace_tables import TraceTables
 from pinn.specs.batch import Batch
 from pinn.specs.serving import ServingSpec
-from pinn.training.calibration.alpha import calibrate_alpha
-from pinn.training.calibration.calibrate import BetaCalibration, all_features, calibrate_to
-from pinn.training.calibration.determined import scalar_quantities, step_quantities
-from pinn.training.calibration.intervals import Intervals, read_intervals
-from pinn.training.calibration.posterior import Posterior
-from pinn.training.calibration.prior import assumed_prior
-from pinn.training.calibration.requests import read_requests
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from calibration_rows import BASE, intervals
 
-from pinn.training.calibration.selection import SELECTIONS, regions, select
+from pinn.server.calibration.calibrate import SELECTIONS, regions, select
 
 
 @pytest.mark.parametrize("how", SELECTIONS)

@@ -24,14 +24,18 @@ from served_load import served
 from trace_writer import WriterOptions, trace_lines
 
 from pinn.coefficients.configurations import make_deployment
-from pinn.data.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load, StatedServer
-from pinn.data.benchmarks.given_load import GivenLoad
-from pinn.data.benchmarks.read import read_benchmarks
-from pinn.data.traces.ingestion import ingest_vllm
-from pinn.data.traces.trace_tables import read_trace_tables
 from pinn.errors import PinnError
-from pinn.training.calibration.checks import refuse
-from pinn.training.calibration.checks_traces import check_traces
+from pinn.server.benchmarks.benchmark_run import (
+    BenchmarkRun,
+    GivenLoad,
+    Lengths,
+    Load,
+    StatedServer,
+)
+from pinn.server.benchmarks.read import read_benchmarks
+from pinn.server.calibration.checks import check_traces, refuse
+from pinn.server.traces.ingestion import ingest_vllm
+from pinn.server.traces.trace_tables import read_trace_tables
 
 
 def scaled(column, factor):

@@ -1,0 +1,470 @@
+"""Intervals that hold what they promise on what was left out, wider where less is known."""
+
+from __future__ import annotations
+
+import json
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from pinn.coefficients.coefficients import NAMES
+from pinn.common.documents import read_json
+from pinn.common.files import file_sha256, replace_atomically
+from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
+from pinn.specs.model import ModelSpec
+from pinn.specs.precision import Precision
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+# A distance from the measured kernels, as commands pass it on; computing it is elsewhere.
+
+#: Step by which a deployment as a whole is located.
+REFERENCE_BATCH = "32 decode @ 2000"
+
+
+@dataclass(frozen=True)
+class KernelDistance:
+    """How far one step lies from the measured kernels.
+
+    Attributes:
+        total: Mean distance of its kernels in log units, weighted by their time; 0 where each was
+            measured itself, 0.69 where a size of each is twice or half of a measured one.
+        by_operator: The same, split by operator; the parts add up to ``total``.
+        elsewhere: Share of the time in kernels whose nearest measurement is of another GPU.
+        gap: The part of ``total`` that is the difference of those GPUs' datasheets.
+        shares: Operator -> share of the kernels' time; they add up to 1.
+    """
+
+    total: float
+    by_operator: Mapping[str, float]
+    elsewhere: float
+    gap: float
+    shares: Mapping[str, float]
+
+    @property
+    def stretch(self) -> float:
+        """What the kernels' sizes alone differ by, in log units."""
+        return self.total - self.gap
+
+    @property
+    def factor(self) -> float:
+        """The whole distance as a ratio of sizes."""
+        return float(np.exp(self.total))
+
+
+# Kinds of predictions in words, and how wrong left-out rows of each kind were.
+
+#: Share of a step's kernel time measured on other GPUs from which a GPU's kernels are unmeasured.
+_ELSEWHERE = 0.5
+
+MEASURED = "a measured GPU"
+UNSERVED = "a GPU without serving data"
+UNMEASURED = "a GPU without such kernels or serving data"
+
+#: Instead of a kind or a place: all of them.
+ANY = "any"
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What is known of a step before it is measured.
+
+    Attributes:
+        deployment: Model, GPU and configuration.
+        distance: Of the step from measured kernels.
+        gpu_known: Whether serving data of this GPU were learned from.
+    """
+
+    deployment: Deployment
+    distance: KernelDistance
+    gpu_known: bool
+
+
+@dataclass(frozen=True)
+class KindErrors:
+    """How wrong left-out rows of one kind were.
+
+    Attributes:
+        kind: Weights, such as ``4-bit experts``; or ``any``.
+        place: What was known of the GPU; or ``any``.
+        rows: Number of rows.
+        models: Number of models among them.
+        median: Median absolute relative error of TPOT.
+        p90: Its 90th percentile.
+        farthest: Largest distance from measured kernels among them.
+    """
+
+    kind: str
+    place: str
+    rows: int
+    models: int
+    median: float
+    p90: float
+    farthest: float
+
+    @property
+    def words(self) -> str:
+        """The kind in words."""
+        what = "all" if self.kind == ANY else self.kind
+        return what if self.place == ANY else f"{what} on {self.place}"
+
+
+def kind_of(model: ModelSpec) -> str:
+    """Bits of the weights that most of a model is, and whether they are experts.
+
+    >>> from pinn.specs.catalog import load_model
+    >>> kind_of(load_model("openai/gpt-oss-120b")), kind_of(load_model("Qwen/Qwen3-8B"))
+    ('4-bit experts', '16-bit dense weights')
+    """
+    if model.moe is not None:
+        return f"{weight_bits(model.precisions.experts)}-bit experts"
+    return f"{weight_bits(model.precisions.dense_ffn)}-bit dense weights"
+
+
+def weight_bits(found: Precision) -> int:
+    """Bits of a weight without its share of the scales: 32, 16, 8 or 4."""
+    return next(bits for bits in (32, 16, 8, 4) if 8 * found.bytes_per_weight >= bits)
+
+
+def place_of(situation: Situation) -> str:
+    """What is known of the GPU."""
+    if situation.gpu_known:
+        return MEASURED
+    return UNMEASURED if situation.distance.elsewhere > _ELSEWHERE else UNSERVED
+
+
+def kinds_of_errors(errors: pd.DataFrame) -> list[KindErrors]:
+    """Every kind at every place, then kinds at any place, then everything.
+
+    Args:
+        errors: Columns ``kind``, ``place``, ``shape``, ``distance`` and ``tpot``, a log error.
+    """
+    parts = [
+        *(((str(k), str(p)), part) for (k, p), part in errors.groupby(["kind", "place"])),
+        *(((str(k), ANY), part) for k, part in errors.groupby("kind")),
+        ((ANY, ANY), errors),
+    ]
+    return [_summed_up(kind, place, part) for (kind, place), part in parts]
+
+
+def _summed_up(kind: str, place: str, part: pd.DataFrame) -> KindErrors:
+    size = np.abs(np.expm1(-part["tpot"].to_numpy()))
+    return KindErrors(
+        kind,
+        place,
+        len(part),
+        int(part["shape"].nunique()),
+        round(float(np.median(size)), 6),
+        round(float(np.quantile(size, 0.9)), 6),
+        round(float(part["distance"].max()), 6),
+    )
+
+
+def nearest_kind(kinds: Sequence[KindErrors], kind: str, place: str) -> KindErrors:
+    """The kind itself, else the same weights at any place, else everything."""
+    wanted = [(kind, place), (kind, ANY), (ANY, ANY)]
+    of = {(k.kind, k.place): k for k in kinds}
+    return next(of[key] for key in wanted if key in of)
+
+
+# Quantiles of errors of left-out groups, in which every group counts once.
+#
+# A group is a model on a GPU; models of equal shape are one. Its rows differ only in load and
+# share their error, so each group counts once, however many rows it has and however many splits
+# left it out.
+#
+# What so few groups guarantee: split conformal prediction covers a new exchangeable group with
+# 90 % only from nine groups on (``ceil(0.9 (n + 1)) <= n``), and a dozen of model x GPU are not
+# exchangeable, since they share a few models. So 90 % holds on average over groups like these,
+# not for each of them; an unseen model can lie outside in half of its rows.
+
+#: Share of values that intervals are to cover.
+LEVEL = 0.9
+
+#: Half of such an interval over the standard deviation, where errors are normal.
+NORMAL_QUANTILE = 1.645
+
+Values = Float[np.ndarray, " n"]
+
+
+def group_weights(groups: Iterable[Hashable], splits: Iterable[Hashable]) -> Values:
+    """Weights that add up to 1: groups count the same, in a group its splits, in a split its rows.
+
+    >>> group_weights(["a", "a", "a", "b"], [1, 1, 2, 1]).tolist()
+    [0.125, 0.125, 0.25, 0.5]
+    """
+    group, split = _numbered(groups), _numbered(splits)
+    part = _numbered(zip(group.tolist(), split.tolist(), strict=True))
+    rows_of_part = np.bincount(part)[part]
+    _, first_of_part = np.unique(part, return_index=True)
+    parts_of_group = np.bincount(group[first_of_part])[group]
+    weight = 1.0 / (rows_of_part * parts_of_group)
+    return weight / weight.sum()
+
+
+def _numbered(names: Iterable[Hashable]) -> Int[np.ndarray, " n"]:
+    """Equal names get equal numbers, from 0 on."""
+    seen: dict[Hashable, int] = {}
+    return np.array([seen.setdefault(name, len(seen)) for name in names], dtype=np.int64)
+
+
+def weighted_quantile(values: Values, weight: Values, level: float) -> float:
+    """Smallest value up to which at least a share ``level`` of the weight lies.
+
+    >>> weighted_quantile(np.array([3.0, 1.0, 2.0]), np.ones(3), 0.6)
+    2.0
+    """
+    order = np.argsort(values)
+    reached = np.cumsum(weight[order]) / weight.sum()
+    first = int(np.searchsorted(reached, level - 1e-12))
+    return float(values[order][min(first, len(values) - 1)])
+
+
+def interval_score(error: Values, half: Values, level: float = LEVEL) -> Values:
+    """Width plus 2 / (1 - level) times how far the error lies outside; smaller is better.
+
+    Proper for central intervals (Gneiting and Raftery 2007, eq. 43).
+    """
+    return 2 * half + 2 / (1 - level) * np.maximum(np.abs(error) - half, 0.0)
+
+
+# The chance that a predicted time holds its limit.
+#
+# Left-out rows tell how measured times lie around predicted ones: log(measured / predicted), in
+# half-widths of each row's interval. A prediction's own half-width turns such an error into one
+# of its own time, as a conformal predictive distribution does (Vovk et al. 2019, "Nonparametric
+# predictive distributions based on conformal prediction"). So the chance of holding a limit
+# falls gradually, where a margin would fall off a cliff, and no margin has to be chosen.
+
+#: Equally likely errors that a law is kept as, each the middle of its share.
+COUNT = 20
+
+_SHARES = (np.arange(COUNT) + 0.5) / COUNT
+
+
+@dataclass(frozen=True)
+class ErrorLaw:
+    """How measured times lie around predicted ones.
+
+    Attributes:
+        errors: Equally likely values of log(measured / predicted), in half-widths of the interval.
+    """
+
+    errors: Sequence[float]
+
+    def chance(self, excess: Values, half: Values) -> Values:
+        """Chance that a limit is held.
+
+        Args:
+            excess: Predicted time as a share of its limit.
+            half: Log half-width of the prediction's interval.
+
+        >>> ErrorLaw((-1.0, 0.0, 1.0, 2.0)).chance(np.array([0.9, 1.0]), np.array([0.1, 0.1]))
+        array([0.75, 0.5 ])
+        """
+        return (self._times(excess, half) <= 1).mean(axis=-1)
+
+    def held(self, holds: Callable[[float], bool]) -> float:
+        """Chance that limits are held that only a trial can judge; found by bisection.
+
+        Args:
+            holds: Whether they are held with times off by so many half-widths. If they are with
+                some, they are with shorter times.
+
+        >>> ErrorLaw((-1.0, 0.0, 1.0, 2.0)).held(lambda error: error < 1.5)
+        0.75
+        """
+        errors = sorted(self.errors)
+        return bisect_left(errors, True, key=lambda error: not holds(error)) / len(errors)
+
+    def _times(self, excess: Values, half: Values) -> Float[np.ndarray, "n errors"]:
+        """Equally likely times as shares of the limit."""
+        return excess[..., None] * np.exp(half[..., None] * np.asarray(self.errors))
+
+
+def error_law(errors: Values, half: Values, weight: Values) -> ErrorLaw:
+    """The law of left-out rows.
+
+    Args:
+        errors: log(measured / predicted).
+        half: Log half-widths of the rows' intervals.
+        weight: What each row counts.
+    """
+    scaled = errors / half
+    return ErrorLaw(tuple(weighted_quantile(scaled, weight, share) for share in _SHARES))
+
+
+def normal_law(level: float = LEVEL) -> ErrorLaw:
+    """Where left-out rows are not known: normal errors, of which the interval holds its level."""
+    quantile = NormalDist().inv_cdf
+    return ErrorLaw(tuple(quantile(share) / quantile((1 + level) / 2) for share in _SHARES))
+
+
+# What intervals need, as a small JSON file beside the checkpoint that it belongs to.
+
+SCHEMA = "pinn intervals 3"
+
+#: What a checkpoint says of itself that its intervals repeat.
+BELONGS = ("recipe_sha256", "data_sha256")
+
+#: Part of the coefficients -> metric whose error is common to all of them.
+_COMMON = {"beta": "tpot", "alpha": "ttft"}
+
+#: Metrics whose half-widths are learned.
+LEARNED = ("tpot", "ttft")
+
+Ends = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class HalfWidth:
+    """Half of an interval in log units.
+
+    Attributes:
+        known: On a GPU whose serving data were learned from.
+        unknown: On another.
+    """
+
+    known: float
+    unknown: float
+
+    def on(self, gpu_known: bool) -> float:
+        """The one for a GPU."""
+        return self.known if gpu_known else self.unknown
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Intervals of one checkpoint.
+
+    Attributes:
+        checkpoint_sha256: Of the checkpoint's file.
+        half_widths: ``tpot`` (step time) and ``ttft`` -> log half-width.
+        coefficients: ``beta.NAME`` and ``alpha.NAME`` -> log half-width of its own change.
+        kinds: Left-out rows by kind, and how wrong they were.
+        belongs: ``recipe_sha256`` and ``data_sha256`` of the checkpoint.
+        sources: Experiments behind it, for the record.
+        coverage: Rows of ``pinn.coefficients.interval_fit.coverage_table``: nested, never
+            in-sample.
+        errors: ``tpot`` -> values of a ``pinn.coefficients.intervals.ErrorLaw``; files of before
+            have
+            none.
+        level: Share that intervals are to cover.
+    """
+
+    checkpoint_sha256: str
+    half_widths: Mapping[str, HalfWidth]
+    coefficients: Mapping[str, float]
+    kinds: Sequence[KindErrors]
+    belongs: Mapping[str, str] = field(default_factory=dict)
+    sources: Sequence[Mapping[str, Any]] = ()
+    coverage: Sequence[Mapping[str, Any]] = ()
+    errors: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    level: float = LEVEL
+
+    def half_width(self, metric: str, gpu_known: bool) -> float:
+        """Log half-width of ``tpot`` or ``ttft``.
+
+        Args:
+            metric: Which.
+            gpu_known: Whether the checkpoint learned from serving data of the GPU.
+        """
+        return self.half_widths[metric].on(gpu_known)
+
+    def error_law(self, metric: str) -> ErrorLaw:
+        """How measured times lie around predicted ones; normal where that is not known."""
+        known = self.errors.get(metric)
+        return normal_law(self.level) if known is None else ErrorLaw(tuple(known))
+
+    def coefficient_interval(self, name: str, value: float, gpu_known: bool) -> Ends:
+        """Ends of the interval of a coefficient, such as ``beta.gemm``; 0 stays 0.
+
+        Its own change when a group becomes known and the error of the times that it makes, TPOT
+        for beta and TTFT for alpha, add up in quadrature.
+        """
+        common = self.half_width(_COMMON[name.partition(".")[0]], gpu_known)
+        return around(value, math.hypot(self.coefficients[name], common))
+
+
+def around(value: float, half: float) -> Ends:
+    """A value's ends at a log half-width."""
+    return value * math.exp(-half), value * math.exp(half)
+
+
+def calibration_path(checkpoint: Path) -> Path:
+    """Where a checkpoint's intervals lie."""
+    return checkpoint.with_suffix(".intervals.json")
+
+
+def write_calibration(found: Calibration, path: Path) -> None:
+    """Write the file; it appears whole or not at all."""
+    tree = {
+        "schema": SCHEMA,
+        "level": found.level,
+        "checkpoint_sha256": found.checkpoint_sha256,
+        **found.belongs,
+        "sources": list(found.sources),
+        "half_widths": {k: vars(v) for k, v in found.half_widths.items()},
+        "coefficients": dict(found.coefficients),
+        "kinds": [vars(kind) for kind in found.kinds],
+        "coverage": list(found.coverage),
+        "errors": {k: list(v) for k, v in found.errors.items()},
+    }
+    text = json.dumps(tree, indent=1) + "\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_atomically(path, lambda target: target.write_text(text))
+
+
+def read_calibration(checkpoint: Path) -> Calibration:
+    """The intervals of a checkpoint.
+
+    Raises:
+        PinnError: If there are none beside it, or they belong to another checkpoint or layout.
+    """
+    path = calibration_path(checkpoint)
+    if not path.is_file():
+        raise PinnError(f"no intervals at {path}: an experiment that leaves models out writes them")
+    tree = read_json(path)
+    try:
+        if not _is_current(tree):
+            raise PinnError(f"{path} is of another version: calibrate the checkpoint anew")
+        return _of_tree(tree, checkpoint, path)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise PinnError(f"{path} is damaged ({error}): calibrate the checkpoint anew") from error
+
+
+def _of_tree(tree: dict[str, Any], checkpoint: Path, path: Path) -> Calibration:
+    if tree["checkpoint_sha256"] != file_sha256(checkpoint):
+        raise PinnError(
+            f"{path} belongs to another checkpoint than {checkpoint}: calibrate this one"
+        )
+    return Calibration(
+        tree["checkpoint_sha256"],
+        {k: HalfWidth(**v) for k, v in tree["half_widths"].items()},
+        tree["coefficients"],
+        tuple(KindErrors(**kind) for kind in tree["kinds"]),
+        {name: tree[name] for name in BELONGS if name in tree},
+        tuple(tree["sources"]),
+        tuple(tree["coverage"]),
+        tree.get("errors", {}),
+        tree["level"],
+    )
+
+
+def _is_current(tree: Any) -> bool:
+    """Whether this code wrote the layout, for the coefficients that it has."""
+    return (
+        tree.get("schema") == SCHEMA
+        and set(tree["coefficients"]) == set(NAMES)
+        and set(tree["half_widths"]) == set(LEARNED)
+    )

@@ -1,0 +1,1 @@
+"""Files, tables, remembered results, workers and plots, which every package uses."""

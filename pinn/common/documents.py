@@ -1,0 +1,394 @@
+"""Text, JSON, YAML and CSV that users give, and how large an input may be."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import io
+import json
+import math
+import os
+import select
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pinn.errors import PinnError, TooLargeError
+
+# The largest sizes that input may ask for; each is checked before anything of it is built.
+#
+# Beyond them is no deployment or load that anybody serves; they keep a typing error or a hostile
+# file from taking the memory or the evening. docs/limits.md lists them.
+
+#: Of a JSON document, a YAML document, and a table of configurations or requests.
+MOST_JSON_BYTES = 32 * 2**20
+MOST_YAML_BYTES = 8 * 2**20
+MOST_CSV_BYTES = 128 * 2**20
+#: A line of a trace or a log, which is otherwise as long as it likes; a hole in it is such a line.
+MOST_LINE_BYTES = 64 * 2**20
+#: Seconds that a pipe may say nothing before it is taken for one that nobody writes to.
+MOST_SILENT_SECONDS = 10.0
+#: Lists and mappings inside each other; libyaml's own recursion ends the process at some 10,000.
+MOST_DEPTH = 100
+#: Values of a YAML document, each alias counted as what it stands for.
+MOST_YAML_VALUES = 200_000
+#: Transformer layers, for each of which the parser makes an entry.
+MOST_LAYERS = 1000
+#: Layers times regular expressions of a quantization config, each held against each: about 5 s.
+MOST_MATCHES = 100_000
+#: Any other size in a config.json: widths, heads, experts, vocabulary, context.
+MOST_MODEL_SIZE = 10**9
+#: Any number of a datasheet in SI units.
+MOST_DATASHEET = 1e21
+#: Any number that an engine flag takes.
+MOST_FLAG = 10**15
+#: Data-parallel replicas, each of which a simulation keeps the state of.
+MOST_REPLICAS = 4096
+#: Parts of a batch as written, its requests, and tokens of one of them.
+MOST_BATCH_PARTS = 1000
+MOST_BATCH_REQUESTS = 10**6
+MOST_BATCH_TOKENS = 10**9
+#: Configurations of one list or grid: about 5 s and 300 MB.
+MOST_CONFIGURATIONS = 100_000
+#: Requests of a workload, prompt or output tokens of one, and output tokens of all.
+MOST_REQUESTS = 10**6
+MOST_REQUEST_TOKENS = 10**8
+MOST_OUTPUT_TOKENS = 10**9
+#: Seconds on the clock of a workload: ten years, which nanoseconds still divide.
+MOST_SECONDS = 3.2e8
+#: State of a simulated engine in memory, and KV cache blocks that it counts.
+MOST_ENGINE_BYTES = 2**30
+MOST_BLOCKS = 2**40
+#: Steps of a simulation, whose records take 0.5 GB: eight hours of steps of 10 ms.
+MOST_STEPS = 3_000_000
+#: Columns of a table of configurations, requests or runs.
+MOST_COLUMNS = 1000
+#: Of a checkpoint, or of fitted kernels; the released ones have 0.5 MiB.
+MOST_CHECKPOINT_BYTES = 256 * 2**20
+#: Units of a hidden layer of a checkpoint's network; it has no more layers than ``MOST_DEPTH``.
+MOST_HIDDEN = 4096
+#: Seed of random draws.
+MOST_SEED = 2**63
+
+
+def check_size(value: float, most: float, what: str, remedy: str) -> None:
+    """Refuse what is larger than a limit of this module.
+
+    Args:
+        value: What was got.
+        most: The limit.
+        what: What is counted, with its place: ``load.yaml: requests``.
+        remedy: What to do instead.
+
+    Raises:
+        TooLargeError: If the value exceeds the limit.
+
+    >>> check_size(10**400, MOST_LAYERS, "layers", "check the file")
+    Traceback (most recent call last):
+    pinn.errors.TooLargeError: layers: got 10^400, at most 1,000 are read: check the file
+    """
+    if not value <= most:
+        raise TooLargeError(f"{what}: got {written(value)}, at most {most:,} are read: {remedy}")
+
+
+def written(value: Any) -> str:
+    """A number as errors show it, however many digits it has; anything else as Python writes it.
+
+    >>> written(12345), written(-(10**400))
+    ('12,345', '-10^400')
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        if abs(value) < 10**18:
+            return f"{value:,}"
+        return f"{'-' if value < 0 else ''}10^{round(math.log10(abs(value)))}"
+    return f"{value:g}" if isinstance(value, float) else f"{value!r:.60}"
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a value of JSON or YAML is a number that float64 holds; truth values are none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) < 1e300
+
+
+# Paths, JSON and YAML of strangers: bounded in size and depth, no key twice, one-line errors.
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def given_path(text: str | Path) -> Path:
+    """A path with its ``~`` written out; nothing needs to be there.
+
+    Raises:
+        PinnError: If no file can have that name, or may not be looked at.
+
+    >>> given_path("models/config.json").name
+    'config.json'
+    """
+    try:
+        path = Path(text).expanduser()
+        path.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # a null byte is a ValueError
+        reason = getattr(error, "strerror", None) or error
+        raise PinnError(f"{str(text)!r:.80}: {reason}: give a known name or a path") from error
+    return path
+
+
+def read_text(path: Path, most_bytes: int, kind: str) -> str:
+    """The text of a file, with or without a byte-order mark.
+
+    Args:
+        path: Of the file; a pipe will do.
+        most_bytes: Its limit.
+        kind: What it should be, for errors: ``JSON``.
+
+    Raises:
+        PinnError: If it cannot be read, is too large or no UTF-8.
+    """
+    try:
+        if path.is_fifo():
+            content = _from_pipe(path, most_bytes + 1)
+        else:
+            with path.open("rb") as file:
+                content = file.read(most_bytes + 1)
+        check_size(len(content), most_bytes, f"{path}: bytes", "give a smaller file")
+        return content.decode("utf-8-sig")
+    except OSError as error:
+        raise PinnError(
+            f"{path}: cannot be read ({error.strerror or error}): give a readable {kind} file"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise PinnError(
+            f"{path}: cannot be read (it is no UTF-8 text): give a readable {kind} file"
+        ) from error
+
+
+def _from_pipe(path: Path, most_bytes: int) -> bytes:
+    """What somebody writes to a pipe, up to a number of bytes.
+
+    Raises:
+        OSError: If nothing comes for ``MOST_SILENT_SECONDS``: a pipe without a writer never ends.
+    """
+    content = b""
+    pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        while len(content) < most_bytes:
+            if not select.select([pipe], [], [], MOST_SILENT_SECONDS)[0]:
+                raise OSError(errno.ETIMEDOUT, "nobody writes to this pipe")
+            piece = os.read(pipe, most_bytes - len(content))
+            if not piece:
+                break
+            content += piece
+    finally:
+        os.close(pipe)
+    return content
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        PinnError: If it cannot be read, or is no JSON; names the file and the line.
+    """
+    return parse_json(read_text(path, MOST_JSON_BYTES, "JSON"), str(path))
+
+
+def parse_json(text: str, where: str) -> Any:
+    """The value of a JSON text.
+
+    Args:
+        text: The document.
+        where: Its file, for errors.
+
+    Raises:
+        PinnError: If it is no JSON, has a key twice or nests too deeply.
+    """
+
+    def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            counts = Counter(key for key, _ in pairs)
+            twice = next(key for key, count in counts.items() if count > 1)
+            raise PinnError(f"{where}: the key {twice!r} occurs twice: leave one out")
+        return found
+
+    try:
+        tree = json.loads(text, object_pairs_hook=mapping)
+    except json.JSONDecodeError as error:
+        raise PinnError(
+            f"{where}, line {error.lineno}: malformed JSON ({error.msg}): correct the file"
+        ) from error
+    except RecursionError as error:
+        raise _too_deep(where) from error
+    except PinnError:
+        raise
+    except ValueError as error:  # more digits than Python turns into a number
+        raise PinnError(f"{where}: malformed JSON ({error}): correct the file") from error
+    _check_depth(tree, where)
+    return tree
+
+
+def _check_depth(tree: Any, where: str) -> None:
+    level, depth = [tree] if isinstance(tree, dict | list) else [], 0
+    while level:
+        depth += 1
+        if depth > MOST_DEPTH:
+            raise _too_deep(where)
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+
+
+def _too_deep(where: str) -> PinnError:
+    return PinnError(
+        f"{where}: lists and mappings are nested deeper than {MOST_DEPTH} levels: flatten the file"
+    )
+
+
+def read_yaml(path: Path) -> Any:
+    """Read a YAML (or JSON) file.
+
+    Raises:
+        PinnError: If it cannot be read or is no YAML; names the file and the line.
+    """
+    return parse_yaml(read_text(path, MOST_YAML_BYTES, "YAML"), str(path))
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """The value of a YAML text.
+
+    Args:
+        text: The document.
+        where: Its file, for errors.
+
+    Raises:
+        PinnError: If it is no YAML, has a key twice, nests too deeply or holds too many values.
+    """
+    try:
+        _check_events(text, where)
+        return yaml.load(text, Loader=_LOADER)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "it is no YAML"
+        raise PinnError(f"{where}{line}: malformed YAML ({problem}): correct the file") from error
+    except PinnError:
+        raise
+    except (ValueError, OverflowError, RecursionError) as error:  # such as a date of month 13
+        raise PinnError(f"{where}: malformed YAML ({error}): correct the file") from error
+
+
+@dataclass
+class _Open:
+    """A list or mapping whose end has not come yet.
+
+    Attributes:
+        anchor: Its name, if it has one.
+        before: Values before it.
+        keys: Of a mapping, so far; None of a list.
+        is_key: Whether the next value in a mapping is a key.
+    """
+
+    anchor: str | None
+    before: int
+    keys: set[tuple[str, bool]] | None
+    is_key: bool = True
+
+
+def _check_events(text: str, where: str) -> None:
+    """Depth, keys and number of values, from the parser's events: before anything is built."""
+    sizes: dict[str, int] = {}
+    inside: list[_Open] = []
+    total = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, yaml.NodeEvent):
+            if inside and inside[-1].keys is not None:
+                _note_key(inside[-1], event, where)
+            is_alias = isinstance(event, yaml.AliasEvent)
+            total += sizes.get(event.anchor or "", 1) if is_alias else 1
+            if isinstance(event, yaml.AliasEvent) and any(o.anchor == event.anchor for o in inside):
+                raise PinnError(f"{where}: the alias *{event.anchor} contains itself: write it out")
+        if isinstance(event, yaml.CollectionStartEvent):
+            is_mapping = isinstance(event, yaml.MappingStartEvent)
+            inside.append(_Open(event.anchor, total - 1, set() if is_mapping else None))
+            if len(inside) > MOST_DEPTH:
+                raise _too_deep(where)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            closed = inside.pop()
+            if closed.anchor:
+                sizes[closed.anchor] = total - closed.before
+        check_size(total, MOST_YAML_VALUES, f"{where}: values", "split it, or use CSV")
+
+
+def _note_key(mapping: _Open, event: Any, where: str) -> None:
+    """Remember a scalar key of an open mapping; ``<<`` may merge several mappings."""
+    mapping.is_key, was_key = not mapping.is_key, mapping.is_key
+    if not was_key or not isinstance(event, yaml.ScalarEvent) or event.value == "<<":
+        return
+    key = (event.value, event.implicit[0])
+    if mapping.keys is not None and key in mapping.keys:
+        line = f", line {event.start_mark.line + 1}" if event.start_mark else ""
+        raise PinnError(f"{where}{line}: the key {event.value!r} occurs twice: leave one out")
+    if mapping.keys is not None:
+        mapping.keys.add(key)
+
+
+# CSV tables of strangers: bounded, no column twice, every row as wide as its header.
+
+
+def check_columns(path: Path) -> None:
+    """Refuse a CSV file that names a column twice; one without a header has none.
+
+    Raises:
+        PinnError: With the column.
+    """
+    CsvTable(path)
+
+
+class CsvTable:
+    """A table, its header read.
+
+    Attributes:
+        names: The columns, in their order; empty of an empty file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        text = read_text(path, MOST_CSV_BYTES, "CSV")
+        self._rows = csv.reader(io.StringIO(text, newline=""))
+        self.names = tuple(name.strip() for name in next(self._lines(), ()))
+        check_size(len(self.names), MOST_COLUMNS, f"{path}: columns", "leave out what is not read")
+        twice = [name for name in self.names if name and self.names.count(name) > 1]
+        if twice:
+            raise PinnError(f"{path}: the column {twice[0]!r} occurs twice: leave one out")
+
+    def rows(self) -> Iterator[tuple[int, list[str]]]:
+        """Line number and cells of each row that is not blank.
+
+        Raises:
+            PinnError: If a row has more or fewer cells than the header, or is no CSV.
+        """
+        for cells in self._lines():
+            if not cells:
+                continue
+            if len(cells) != len(self.names):
+                raise PinnError(
+                    f"{self._path}, line {self._rows.line_num}: {len(cells)} values under "
+                    f"{len(self.names)} columns: correct the row"
+                )
+            yield self._rows.line_num, cells
+
+    def _lines(self) -> Iterator[list[str]]:
+        try:
+            yield from self._rows
+        except csv.Error as error:
+            raise PinnError(
+                f"{self._path}, line {self._rows.line_num}: malformed CSV ({error}): correct it"
+            ) from error

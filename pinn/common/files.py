@@ -1,0 +1,260 @@
+"""The project's own folders, and files written whole."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import sysconfig
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from platformdirs import user_cache_path
+
+from pinn.errors import PinnError
+
+# Where the files that come with the project lie: in the checkout, or installed beside it.
+
+CHECKPOINT_VARIABLE = "PINN_CHECKPOINT"
+_CHECKPOINT = Path("checkpoints") / "pinn.safetensors"
+
+
+def data_folder(name: str) -> Path:
+    """The folder ``data/<name>`` of the project.
+
+    A checkout (also one installed in editable mode) has it at its root; an installed wheel puts
+    it at ``share/pinn/<name>`` of the environment (``data-files`` in pyproject.toml).
+
+    Raises:
+        PinnError: If neither exists.
+    """
+    places = (
+        Path(__file__).resolve().parents[2] / "data" / name,
+        Path(sysconfig.get_path("data")) / "share" / "pinn" / name,
+    )
+    for place in places:
+        if place.is_dir():
+            return place
+    raise PinnError(
+        f"the data folder {name} is in neither {places[0]} nor {places[1]}: reinstall pinn"
+    )
+
+
+def conf_file(name: str) -> Path:
+    """The file ``conf/<name>``, in the checkout or installed like the data.
+
+    Raises:
+        PinnError: If it is in neither.
+    """
+    places = (
+        Path(__file__).resolve().parents[2] / "conf" / name,
+        Path(sysconfig.get_path("data")) / "share" / "pinn" / "conf" / name,
+    )
+    for place in places:
+        if place.is_file():
+            return place
+    raise PinnError(f"{name} is in neither {places[0]} nor {places[1]}: reinstall pinn")
+
+
+def find_checkpoint(given: Path | str | None = None) -> Path:
+    """The checkpoint to use.
+
+    In this order: the one given, that of the environment variable ``PINN_CHECKPOINT``,
+    ``checkpoints/pinn.safetensors`` in the working directory, then in the checkout that pinn runs
+    from, then the installed one.
+
+    Raises:
+        PinnError: If the one named is not there, or none is found.
+    """
+    for named, how in ((given, "--checkpoint"), (os.environ.get(CHECKPOINT_VARIABLE), "")):
+        if named:
+            path = Path(named).expanduser()
+            if not path.is_file():
+                raise PinnError(
+                    f"no checkpoint at {path} ({how or CHECKPOINT_VARIABLE}): give the path of "
+                    "one, or train it with 'python train.py'"
+                )
+            return path
+    places = [
+        _CHECKPOINT,
+        Path(__file__).resolve().parents[2] / _CHECKPOINT,
+        Path(sysconfig.get_path("data")) / "share" / "pinn" / _CHECKPOINT,
+    ]
+    found = next((place for place in places if place.is_file()), None)
+    if found is None:
+        raise PinnError(
+            f"no checkpoint found at {', '.join(map(str, places))}: name one with --checkpoint, or "
+            "train it with 'python train.py'"
+        )
+    return found
+
+
+# Where the fitted kernel surrogates are that commands use when none are named.
+
+_NAME = Path("checkpoints") / "kernels" / "all"
+_FILE = "kernels.json"
+
+
+def find_kernels(given: Path | None, checkpoint: Path | None = None) -> Path | None:
+    """The folder of surrogates to use.
+
+    In this order: the one given, ``kernels/all`` beside the checkpoint, ``checkpoints/kernels/all``
+    in the working directory, then in the checkout that pinn runs from, then the installed one.
+
+    Args:
+        given: Folder that the user named; None to look for one.
+        checkpoint: Checkpoint in use, if any.
+
+    Returns:
+        The folder; None where none was named and none is found.
+
+    Raises:
+        PinnError: If the folder named holds no surrogates.
+    """
+    if given is not None:
+        if not (given / _FILE).is_file():
+            raise PinnError(
+                f"no kernel surrogates at {given}: give a folder with {_FILE}, such as "
+                f"{_NAME}, or fit them with 'python train.py kernels=on'"
+            )
+        return given
+    beside = [] if checkpoint is None else [checkpoint.parent / "kernels" / "all"]
+    places = [
+        *beside,
+        _NAME,
+        Path(__file__).resolve().parents[2] / _NAME,
+        Path(sysconfig.get_path("data")) / "share" / "pinn" / _NAME,
+    ]
+    return next((place for place in places if (place / _FILE).is_file()), None)
+
+
+# Where results are remembered, and how a file is written so that nobody reads half of it.
+
+#: Names the folder of remembered results instead of the user's cache.
+ENVIRONMENT_VARIABLE = "PINN_CACHE"
+
+
+def cache_folder() -> Path:
+    """``PINN_CACHE``, else ``pinn`` in the user's cache: ``XDG_CACHE_HOME``, or the system's own.
+
+    What lies in it may be deleted at any time: it is only slower then.
+    """
+    named = os.environ.get(ENVIRONMENT_VARIABLE)
+    return Path(named).expanduser() if named else user_cache_path("pinn")
+
+
+def replace_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Let ``write`` fill a temporary file beside ``path``, then rename it over ``path``.
+
+    A device such as ``/dev/stdout`` is written to as it is.
+
+    Raises:
+        OSError: If it cannot be written, with the path; what was there before is still there.
+    """
+    if path.is_dir():  # such as ".", beside which no file of that name can lie
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if path.exists() and not path.is_file():
+        write(path)
+        return
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    try:
+        write(temporary)
+        temporary.replace(path)
+    except OSError as error:
+        error.filename = str(path)
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file by :func:`replace_atomically`; text as UTF-8."""
+    data = content.encode() if isinstance(content, str) else content
+    replace_atomically(path, lambda target: target.write_bytes(data))
+
+
+# What a reader did with a file: how many rows it read, accepted and refused, and why.
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes, as lower-case hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@dataclass(frozen=True)
+class ReadReport:
+    """The counts of one read; every reader returns one beside its rows.
+
+    Attributes:
+        source: What was read, such as ``silicon_sample.csv``.
+        version: Version of the package or of the engine that the file belongs to.
+        sha256: Digest of the file's bytes.
+        read: Rows in the file.
+        accepted: Rows handed on.
+        refused: Rows left out by reason, in the order in which the reader applied the reasons.
+        noted: Of the accepted rows, how many have something that is worth knowing.
+
+    Raises:
+        PinnError: If a count is negative or the accepted and refused rows do not add up to those
+            read.
+    """
+
+    source: str
+    version: str
+    sha256: str
+    read: int
+    accepted: int
+    refused: Mapping[str, int] = field(default_factory=dict)
+    noted: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if min(self.read, self.accepted, *self.refused.values(), 0) < 0:
+            raise PinnError(f"{self.source}: a row count is negative: {self.to_json()}")
+        if self.accepted + sum(self.refused.values()) != self.read:
+            raise PinnError(
+                f"{self.source}: {self.read} rows read, but {self.accepted} accepted and "
+                f"{sum(self.refused.values())} refused: the reader lost or doubled rows"
+            )
+
+    def table(self) -> str:
+        """The counts as aligned text, one line a reason.
+
+        >>> print(ReadReport("a.csv", "1.0", "", 5, 3, {"no target": 2}).table())
+        a.csv 1.0
+               5  read
+               2  refused: no target
+               3  accepted
+        """
+        lines = [f"{self.source} {self.version}".rstrip(), f"{self.read:8d}  read"]
+        lines += [f"{count:8d}  refused: {reason}" for reason, count in self.refused.items()]
+        lines += [f"{self.accepted:8d}  accepted"]
+        lines += [f"{count:8d}  of these {what}" for what, count in self.noted.items()]
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON-ready values; ``refused`` keeps its order."""
+        return {
+            "source": self.source,
+            "version": self.version,
+            "sha256": self.sha256,
+            "read": self.read,
+            "accepted": self.accepted,
+            "refused": dict(self.refused),
+            "noted": dict(self.noted),
+        }
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> ReadReport:
+        """Rebuild a report from :meth:`to_json`.
+
+        Raises:
+            PinnError: If a key is missing or unknown, or the counts do not add up.
+        """
+        try:
+            return ReadReport(**values)
+        except TypeError as error:
+            raise PinnError(f"not a read report: {error}") from error

@@ -1,0 +1,156 @@
+"""What one source file says: its code without comments, what it imports, which data it reads."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from pinn.errors import PinnError
+
+# Installed distributions: which one a name means, and their versions, found in a millisecond.
+
+_ENDING = ".dist-info"
+
+
+@cache
+def installed_versions() -> Mapping[str, str]:
+    """Distribution, in lower case with underscores -> version.
+
+    Read off the names of their folders: asking ``importlib.metadata`` for each takes longer than
+    the rest of a key.
+    """
+    found: dict[str, str] = {}
+    for place in sys.path:
+        try:
+            names = os.listdir(place or ".")
+        except OSError:
+            continue
+        for name in sorted(names):
+            if name.endswith(_ENDING):
+                distribution, _, version = name.removesuffix(_ENDING).partition("-")
+                found.setdefault(plain(distribution), version)
+    return found
+
+
+def distributions_named(names: Iterable[str]) -> tuple[str, ...]:
+    """The installed distributions among names of distributions or of what one imports.
+
+    >>> distributions_named(["torch", "yaml", "no such thing", "aiconfigurator-core"])
+    ('aiconfigurator_core', 'pyyaml', 'torch')
+    """
+    installed, found = installed_versions(), set()
+    for name in names:
+        if plain(name) in installed:
+            found.add(plain(name))
+        elif name.isidentifier():
+            found |= {plain(owner) for owner in _owners().get(name, ())}
+    return tuple(sorted(found))
+
+
+@cache
+def _owners() -> Mapping[str, list[str]]:
+    from importlib.metadata import packages_distributions  # slow to import, and seldom needed
+
+    return packages_distributions()
+
+
+def plain(name: str) -> str:
+    """A distribution's name as those of its folder are written."""
+    return name.lower().replace("-", "_").replace(".", "_")
+
+
+#: The function that finds the project's own data.
+_DATA_FOLDER = "data_folder"
+
+
+@dataclass(frozen=True)
+class Source:
+    """One source file.
+
+    Attributes:
+        text_sha256: Of the file as it is.
+        code_sha256: Of its syntax tree: comments, docstrings and line breaks do not count.
+        imports: Dotted names of what it imports, also inside functions; the last part may be a
+            name in a module. What only type checkers import is left out.
+        data: Folders of the project's data that it asks for.
+        libraries: Installed distributions that it imports, or names to ``importlib``.
+    """
+
+    text_sha256: str
+    code_sha256: str
+    imports: tuple[str, ...]
+    data: tuple[str, ...]
+    libraries: tuple[str, ...]
+
+
+def text_digest(text: bytes) -> str:
+    """SHA-256 of a file as it is."""
+    return hashlib.sha256(text).hexdigest()
+
+
+def read_source(text: bytes) -> Source:
+    r"""Read a source file.
+
+    >>> source = read_source(b'import numpy\n\ndef f():\n    from pinn.units import GIBI')
+    >>> source.imports, source.libraries
+    (('numpy', 'pinn.units', 'pinn.units.GIBI'), ('numpy',))
+    """
+    tree = ast.parse(text)
+    imports = sorted({name for node in _run(tree) for name in _imported(node)})
+    roots = {name.partition(".")[0] for name in imports} - {"pinn", *sys.stdlib_module_names}
+    if any(name.startswith("importlib") for name in imports):
+        texts = {text for node in ast.walk(tree) for text in _texts(node)}
+        roots |= {text for text in texts if plain(text) in installed_versions()}
+    data = sorted({name for node in ast.walk(tree) for name in _data_folder(node)})
+    _drop_docstrings(tree)
+    code = hashlib.sha256(ast.dump(tree).encode()).hexdigest()
+    libraries = distributions_named(roots)
+    return Source(text_digest(text), code, tuple(imports), tuple(data), libraries)
+
+
+def _run(node: ast.AST) -> Iterator[ast.AST]:
+    """Every node below that runs, so none that is there for type checkers alone."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            for other in child.orelse:
+                yield other
+                yield from _run(other)
+        else:
+            yield child
+            yield from _run(child)
+
+
+def _imported(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module:
+        yield node.module
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _data_folder(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == _DATA_FOLDER:
+        (argument,) = node.args
+        if not (isinstance(argument, ast.Constant) and isinstance(argument.value, str)):
+            raise PinnError(
+                f"line {node.lineno} calls {ast.unparse(node)}: write the name of the folder "
+                "there itself, so that results can be told to depend on it"
+            )
+        yield argument.value
+
+
+def _texts(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+
+
+def _drop_docstrings(tree: ast.Module) -> None:
+    holders = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(tree):
+        if isinstance(node, holders) and ast.get_docstring(node, clean=False) is not None:
+            del node.body[0]

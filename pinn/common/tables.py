@@ -1,0 +1,128 @@
+"""Tables in CSV files that a spreadsheet may open."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from pinn.common.documents import MOST_CSV_BYTES, read_text
+from pinn.common.files import replace_atomically
+from pinn.errors import PinnError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+# Every CSV file that is written: whole or not at all, no text cell that looks like a formula.
+
+#: A cell that begins so is a formula to a spreadsheet, unless it is a number.
+_FORMULA = re.compile(r"[=+\-@\t\r]")
+_ESCAPED = re.compile(r"'[=+\-@\t\r]")
+
+
+def escaped(cell: Any) -> Any:
+    """A cell with an apostrophe in front if it is text that begins like a formula.
+
+    >>> escaped("=1+1"), escaped("-5"), escaped(-5.0)
+    ("'=1+1", '-5', -5.0)
+    """
+    if not isinstance(cell, str) or not _FORMULA.match(cell):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
+
+
+def plain(cell: Any) -> Any:
+    """What :func:`escaped` made of a cell, as it was."""
+    return cell[1:] if isinstance(cell, str) and _ESCAPED.match(cell) else cell
+
+
+def escaped_table(table: pa.Table) -> pa.Table:
+    """A table whose text cells and names of columns are escaped."""
+    names = [escaped(name) for name in table.column_names]
+    return _mapped(table, escaped).rename_columns(names)
+
+
+def plain_table(table: pa.Table) -> pa.Table:
+    """The table of which :func:`escaped_table` made this one."""
+    return _mapped(table, plain).rename_columns([plain(name) for name in table.column_names])
+
+
+def _mapped(table: pa.Table, change: Any) -> pa.Table:
+    for i, field in enumerate(table.schema):
+        if pa.types.is_string(field.type):
+            cells = table.column(i).to_pylist()
+            changed = {cell: change(cell) for cell in set(cells)}
+            column = pa.array([changed[cell] for cell in cells], field.type)
+            table = table.set_column(i, field, column)
+    return table
+
+
+def escaped_frame(rows: pd.DataFrame) -> pd.DataFrame:
+    """A frame whose text cells are escaped."""
+    texts = rows.select_dtypes(exclude="number").columns
+    return rows.assign(**{name: rows[name].map(escaped) for name in texts}).rename(columns=escaped)
+
+
+def read_frame(path: Path, remedy: str, **read: Any) -> pd.DataFrame:
+    """Read a CSV file of somebody as a frame.
+
+    Args:
+        path: The file.
+        remedy: What to do where it is none, for the error.
+        read: Further arguments of ``read_csv``, such as ``dtype``.
+
+    Raises:
+        PinnError: If it cannot be read, is larger than ``MOST_CSV_BYTES`` or no table.
+    """
+    import pandas as pd
+
+    if not path.is_file():
+        raise PinnError(f"{path}: no file there: {remedy}")
+    text = read_text(path, MOST_CSV_BYTES, "CSV")
+    try:
+        return pd.read_csv(io.StringIO(text), **read)
+    except ValueError as error:  # parser errors of pandas are
+        raise PinnError(f"{path} is no CSV table ({error}): {remedy}") from error
+
+
+def write_frame(rows: pd.DataFrame, path: Path, **written: Any) -> None:
+    """Write a frame as CSV with its text cells escaped; the file appears whole or not at all.
+
+    Args:
+        rows: The frame; its index is left out.
+        path: The file.
+        written: Further arguments of ``DataFrame.to_csv``, such as ``float_format``.
+    """
+    safe = escaped_frame(rows)
+    replace_atomically(path, lambda target: safe.to_csv(target, index=False, **written))
+
+
+def write_rows(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], path: Path) -> None:
+    """Write mappings as CSV with their text escaped; the file appears whole or not at all.
+
+    Args:
+        rows: Column to value; columns that a row lacks stay empty.
+        columns: In the file's order.
+        path: The file.
+
+    Raises:
+        ValueError: If a row has a column that is not among them.
+    """
+
+    def write(target: Path) -> None:
+        with target.open("w", encoding="utf-8", newline="") as file:
+            table = csv.DictWriter(file, columns, lineterminator="\n")
+            table.writeheader()
+            table.writerows({name: escaped(cell) for name, cell in row.items()} for row in rows)
+
+    replace_atomically(path, write)

@@ -1,0 +1,226 @@
+"""Independent tasks: one after another, in processes of this machine, or on a Ray cluster."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pinn.errors import PinnError
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+BACKENDS = ("processes", "ray")
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Where tasks run.
+
+    Attributes:
+        backend: ``processes`` of this machine or ``ray``.
+        count: Tasks at a time; 1 with ``processes`` runs them here, one after another. A running
+            Ray cluster decides itself.
+        address: Of a running Ray cluster, whose machines see the working directory under the same
+            path; None starts a Ray of its own on this machine.
+        torch: Whether tasks use it: each then runs on one thread, as this process would.
+        pool: Processes that are there already; by default every run starts its own.
+    """
+
+    backend: str = "processes"
+    count: int = 1
+    address: str | None = None
+    torch: bool = True
+    pool: Executor | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.backend not in BACKENDS:
+            raise PinnError(
+                f"unknown backend {self.backend!r}: known ones are {', '.join(BACKENDS)}"
+            )
+        if self.count < 1:
+            raise PinnError(f"workers: at least 1 is needed, got {self.count}")
+
+    @contextmanager
+    def kept(self, *modules: str) -> Iterator[Workers]:
+        """Workers whose processes are started once, for several runs.
+
+        Args:
+            modules: What tasks import; processes do so while this one goes on.
+        """
+        if self.backend == "ray" or self.count == 1:
+            yield self
+            return
+        with self._started() as pool:
+            for module in modules * self.count:
+                pool.submit(import_module, module)
+            yield replace(self, pool=pool)
+
+    def run(
+        self, work: Callable[[Task], Result], tasks: Sequence[Task]
+    ) -> Iterator[tuple[int, Result]]:
+        """Index and result of every task, in the order in which they finish.
+
+        Args:
+            work: A function that other processes can import.
+            tasks: What it is called with; it and its results are pickled.
+
+        Raises:
+            PinnError: If Ray is asked for and not installed, or its machines do not see the
+                working directory.
+            Exception: What a task raises, as it raised it.
+        """
+        if self.backend == "ray":
+            return self._on_ray(work, tasks)
+        if self.count == 1:
+            return ((i, work(task)) for i, task in enumerate(tasks))
+        return self._in_processes(work, tasks)
+
+    @property
+    def _one(self) -> Callable[[Callable[[Task], Result], Task], Result]:
+        return _alone if self.torch else _plainly
+
+    def _in_processes(
+        self, work: Callable[[Task], Result], tasks: Sequence[Task]
+    ) -> Iterator[tuple[int, Result]]:
+        with self._started() if self.pool is None else nullcontext(self.pool) as pool:
+            index = {pool.submit(self._one, work, task): i for i, task in enumerate(tasks)}
+            for done in as_completed(index):
+                yield index[done], done.result()
+
+    @contextmanager
+    def _started(self) -> Iterator[ProcessPoolExecutor]:
+        """Processes that end with this one, and at once where what they do is no longer wanted."""
+        # Spawned, not forked: torch's threads do not survive a fork.
+        context = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(self.count, mp_context=context, initializer=_end_with_parent)
+        try:
+            yield pool
+        except Exception:
+            pool.shutdown(cancel_futures=True)
+            raise
+        except BaseException:  # an interrupt, or results that nobody takes: no task is waited for
+            processes = list((pool._processes or {}).values())
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in processes:
+                process.kill()
+            raise
+        pool.shutdown()
+
+    def _on_ray(
+        self, work: Callable[[Task], Result], tasks: Sequence[Task]
+    ) -> Iterator[tuple[int, Result]]:
+        try:
+            import ray
+        except ImportError as error:
+            raise PinnError("the backend ray needs Ray: run 'pip install ray'") from error
+        own = not ray.is_initialized()
+        if own:
+            _start(ray, self)
+        try:
+            remote: Any = ray.remote(num_cpus=1)(_in_folder)
+            here = Path.cwd()
+            index = {remote.remote(here, self._one, work, task): i for i, task in enumerate(tasks)}
+            waiting = list(index)
+            while waiting:
+                done, waiting = ray.wait(waiting)
+                for reference in done:
+                    yield index[reference], _result(ray, reference)
+        finally:
+            if own:
+                ray.shutdown()
+
+
+@contextmanager
+def stopping_at_once(kept: str) -> Iterator[None]:
+    """Make SIGINT and SIGTERM say that the work stops, and end it: exit status 128 + signal.
+
+    Outside the main thread, which alone may handle signals, they do what they did.
+
+    Args:
+        kept: What is left of the work, in a sentence without its first capital.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, _frame: Any) -> None:
+        os.write(2, f"stopping: {kept}\n".encode())
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end_with_parent() -> None:
+    """Make a pool's process end when the one that started it does, however that ends.
+
+    A terminal sends its interrupt to both; the one that started it decides.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "a process of a pool"
+
+    def watch() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _start(ray: Any, workers: Workers) -> None:
+    if workers.address is not None:
+        ray.init(address=workers.address, log_to_driver=False)
+    else:
+        # Without "local", Ray would join one that already runs on this machine.
+        ray.init("local", num_cpus=workers.count, include_dashboard=False, log_to_driver=False)
+
+
+def _result(ray: Any, reference: Any) -> Any:
+    """What a task gave, or its own error in place of Ray's account of it."""
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from error
+
+
+def _in_folder(
+    folder: Path,
+    one: Callable[[Callable[[Task], Result], Task], Result],
+    work: Callable[[Task], Result],
+    task: Task,
+) -> Result:
+    """Run one task in a folder: Ray's processes start wherever Ray was started."""
+    if not folder.is_dir():
+        raise PinnError(
+            f"Ray's machine {os.uname().nodename} has no folder {folder}, where pinn was started: "
+            "share it between the machines under the same path"
+        )
+    os.chdir(folder)
+    return one(work, task)
+
+
+def _plainly(work: Callable[[Task], Result], task: Task) -> Result:
+    return work(task)
+
+
+def _alone(work: Callable[[Task], Result], task: Task) -> Result:
+    """Run one task on one thread, as this process would."""
+    import torch
+
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    return work(task)

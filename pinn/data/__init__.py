@@ -1,1 +1,0 @@
-"""Measurements: deployments, serving runs, traces, peers, and their splits."""

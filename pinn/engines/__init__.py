@@ -1,0 +1,1 @@
+"""What an engine makes of its flags: defaults, kernels, schedule, memory, refusals."""

@@ -1,0 +1,347 @@
+"""A model on a GPU under an engine's flags: all that decides its step times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+from pinn.common.documents import MOST_MODEL_SIZE, MOST_REPLICAS, check_size
+from pinn.engines.kernel_choice import (
+    AUTO,
+    MARLIN,
+    MARLIN_FORMAT,
+    decode_attention_time,
+    expert_times,
+    named_kernels,
+    timed_apart,
+    with_release_kernels,
+)
+from pinn.engines.recipe import (
+    ASSUMED,
+    DEFAULT,
+    DESIGN,
+    EffectiveRecipe,
+    Origin,
+    engine_default,
+    served_release,
+)
+from pinn.engines.recipe_rules import effective_recipe
+from pinn.engines.refusals import refusal_of
+from pinn.errors import PinnError, RefusedError
+from pinn.specs.catalog import load_model
+from pinn.specs.gpu import GpuSpec
+from pinn.specs.mixers import LinearMixerSpec
+from pinn.specs.model import (
+    Attention,
+    DenseFfnSpec,
+    LatentAttentionSpec,
+    LayerGroup,
+    ModelSpec,
+    MoeFfnSpec,
+    Sampling,
+    WeightPrecisions,
+    overridden,
+)
+from pinn.specs.model_names import find_in_catalog
+from pinn.specs.precision import Precision, precision
+from pinn.specs.serving import VLLM, ServingSpec
+from pinn.specs.speculation import DRAFT_MODEL, EAGLE3, MTP, Speculation
+
+# The layers that draft: of a model's own prediction head, of EAGLE, or of a smaller model.
+
+#: Vocabulary of EAGLE-3's drafts (``draft_vocab_size`` of those published for Llama 3).
+EAGLE3_VOCABULARY = 32_000
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a pass of the draft runs through.
+
+    Attributes:
+        model: Its layers and head, as a model.
+        joined: Hidden states beside each other that a projection joins to one: the token's
+            embedding and what the layers above have said; 0 without one. Its weights have 16 bits
+            and every GPU holds them all.
+        shares_head: Whether head and embedding are the target's.
+    """
+
+    model: ModelSpec
+    joined: int = 0
+    shares_head: bool = False
+
+    @property
+    def projection_weights(self) -> int:
+        """Weights of the projection."""
+        return self.joined * self.model.hidden_size**2
+
+
+@lru_cache(maxsize=1024)
+def draft_of(target: ModelSpec, speculation: Speculation) -> Draft | None:
+    """The draft of a model; None where nothing drafts on the GPU.
+
+    A multi-token-prediction layer is one more layer like the model's last (DeepSeek-V3, arXiv
+    2412.19437, section 2.2), EAGLE one dense layer (arXiv 2401.15077) of 16 bits, and EAGLE-3's
+    sees three of the target's layers (arXiv 2503.01840). Where EAGLE's config.json is not at hand,
+    its layer has the target's attention and as wide a feed-forward part as a token passes there.
+
+    Raises:
+        PinnError: If a draft model is not found.
+    """
+    if speculation.passes == 0:
+        return None
+    if speculation.method == DRAFT_MODEL:
+        return Draft(load_model(speculation.draft))
+    if speculation.method == MTP:
+        last = replace(_attention_group(target), count=1)
+        return Draft(_layers(target, last, f"{target.name} MTP"), 2, True)
+    joined = 3 if speculation.method == EAGLE3 else 2
+    model = _published(speculation.draft) or _dense_layer(target)
+    if speculation.method == EAGLE3:
+        model = replace(model, vocab_size=min(model.vocab_size, EAGLE3_VOCABULARY))
+    return Draft(model, joined, speculation.method != EAGLE3)
+
+
+def _layers(target: ModelSpec, group: LayerGroup, name: str) -> ModelSpec:
+    return replace(target, name=name, layer_groups=(group,), extra_parameters=0)
+
+
+def _published(draft: str) -> ModelSpec | None:
+    """The draft's own config.json, where it is a file or in the catalog."""
+    if draft and (Path(draft).expanduser().exists() or find_in_catalog(draft) is not None):
+        return load_model(draft)
+    return None
+
+
+def _attention_group(target: ModelSpec) -> LayerGroup:
+    """The last layers with attention over keys and a network: what drafts beside other mixers."""
+    usual = [g for g in target.layer_groups if isinstance(g.attention, Attention) and g.ffn]
+    if not usual:
+        raise PinnError(
+            f"{target.name} has no layer of attention and a network that a draft's would be like: "
+            "name a draft model, or draft by n-grams"
+        )
+    return usual[-1]
+
+
+def _dense_layer(target: ModelSpec) -> ModelSpec:
+    last = _attention_group(target)
+    assert isinstance(last.attention, Attention)
+    attention = replace(last.attention, window_tokens=None)
+    ffn = last.ffn
+    if isinstance(ffn, MoeFfnSpec):
+        ffn = DenseFfnSpec(ffn.top_k * ffn.width + ffn.shared_width)
+    layer = _layers(target, LayerGroup(1, attention, ffn), f"{target.name} EAGLE")
+    return replace(layer, precisions=WeightPrecisions())
+
+
+# What recurrent states change of a recipe: larger blocks in vLLM, and no prefix caching.
+#
+# vLLM keeps states in the blocks of the one pool that keys and values lie in, so it enlarges a
+# block until a layer's keys and values take as much as a layer's state, and a request holds one
+# block per group of such layers. A state stands for one exact prefix; engines find common ones
+# only where a state was kept. vLLM does so from 0.28 on, at the ends of blocks; that is not
+# modelled.
+
+#: A block holds a multiple of what attention kernels take at once: FlashAttention 16 tokens. MLA
+#: kernels take what ``latent_state_block`` of the defaults' table says.
+KERNEL_TOKENS = 16
+
+_NOT_MODELLED = "prefixes of states, which vLLM finds at the ends of blocks, are not modelled: "
+_OTHERS = "prefixes of states are not modelled"
+
+
+def with_states(
+    recipe: EffectiveRecipe,
+    model: ModelSpec,
+    kv: Precision,
+    max_model_len: int,
+    version: str | None,
+    gpu: GpuSpec,
+) -> EffectiveRecipe:
+    """The recipe of a model that has recurrent states; any other's as it is.
+
+    Args:
+        recipe: By flags and defaults.
+        model: What is served.
+        kv: Format of the KV cache.
+        max_model_len: Longest context; a model without keys and values has one block of it.
+        version: The release of vLLM, whose states lie in the blocks; None for other engines, which
+            keep a pool of their own.
+        gpu: What it runs on.
+    """
+    states = [g.attention for g in model.layer_groups if isinstance(g.attention, LinearMixerSpec)]
+    if not states:
+        return recipe
+    changes: dict[str, object] = {"prefix_caching": False}
+    origins = {**recipe.origins, "prefix_caching": Origin(ASSUMED, _OTHERS)}
+    if version is not None:
+        found = engine_default(VLLM, "state_prefix_caching", version, gpu)
+        origins["prefix_caching"] = (
+            Origin(ASSUMED, _NOT_MODELLED + found.source)
+            if found.value == "yes"
+            else Origin(DEFAULT, found.source)
+        )
+        aligned = engine_default(VLLM, "latent_state_block", version, gpu)
+        changes["block_tokens"] = _block_tokens(
+            recipe, model, states[0], kv, max_model_len, int(aligned.value)
+        )
+        origins["block_tokens"] = Origin(DESIGN, aligned.source)
+    return replace(recipe, **changes, origins=origins)  # type: ignore[arg-type]
+
+
+def _block_tokens(
+    recipe: EffectiveRecipe,
+    model: ModelSpec,
+    state: LinearMixerSpec,
+    kv: Precision,
+    max_model_len: int,
+    latent_tokens: int,
+) -> int:
+    attention = [g.attention for g in model.layer_groups if isinstance(g.attention, Attention)]
+    if not attention:
+        return max_model_len
+    tp, mixer = recipe.tensor_parallel_size, attention[0]
+    step = latent_tokens if isinstance(mixer, LatentAttentionSpec) else KERNEL_TOKENS
+    token_bytes = cached_width(mixer, tp) * kv.bytes_per_weight
+    steps = -(-state.state_bytes(tp) // (step * token_bytes))
+    return max(recipe.block_tokens, min(int(steps) * step, MOST_MODEL_SIZE))
+
+
+def cached_width(mixer: Attention, tensor_parallel_size: int) -> float:
+    """Elements of a token's keys and values in one layer on one GPU; MLA's are not divided."""
+    if isinstance(mixer, LatentAttentionSpec):
+        return float(mixer.kv_width)
+    return 2 * max(mixer.kv_heads // tensor_parallel_size, 1) * mixer.head_dim
+
+
+# A model on GPUs under an engine configuration: the unit that coefficients belong to.
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A checked (model, GPU, serving configuration) triple.
+
+    Attributes:
+        model: What is served.
+        gpu: On what.
+        serving: The engine and its flags.
+        force: Whether it is timed although its engine refuses it (``pinn.engines.refusals``).
+
+    Raises:
+        RefusedError: If the engine refuses it, unless forced.
+        PinnError: If there are no experts to spread, too many replicas, fewer layers than pipeline
+            stages or fewer heads than GPUs, or the GPU has no kernels for mxfp4 experts with mxfp8
+            activations.
+    """
+
+    model: ModelSpec
+    gpu: GpuSpec
+    serving: ServingSpec
+    force: bool = field(default=False, compare=False)
+
+    @cached_property
+    def recipe(self) -> EffectiveRecipe:
+        """What runs: the flags and the engine's defaults as physical quantities."""
+        found = effective_recipe(self.serving, self.gpu, self.model.model_type)
+        engine = self.serving.engine
+        version = served_release(engine, self.serving.engine_version)
+        found = with_release_kernels(found, self.model, self.gpu, engine, version)
+        longest = self.serving.max_model_len or self.model.max_position
+        kv, is_vllm = self.kv_precision(found), engine == VLLM
+        return with_states(found, self.model, kv, longest, version if is_vllm else None, self.gpu)
+
+    @cached_property
+    def draft(self) -> Draft | None:
+        """What drafts tokens on the GPU; None without speculative decoding, or where n-grams do."""
+        drafts = self.recipe.speculation
+        return None if drafts is None else draft_of(self.model, drafts)
+
+    def __post_init__(self) -> None:
+        asked = self.serving.enable_expert_parallel or self.recipe.expert_parallel_size > 1
+        if asked and self.model.moe is None:
+            # vllm/config/model.py: _verify_with_expert_parallelism
+            raise PinnError(
+                f"--enable-expert-parallel needs a model with experts and {self.model.name} has "
+                "none: leave it out, as vLLM would refuse it"
+            )
+        check_size(
+            self.serving.data_parallel_size,
+            MOST_REPLICAS,
+            "--data-parallel-size",
+            "predict one replica with its share of the load",
+        )
+        capability = self.gpu.compute_capability
+        mxfp8 = self.model.moe is not None and self.model.precisions.experts.name == "mxfp4_mxfp8"
+        if mxfp8 and not 10 <= capability < 11:
+            # vllm/model_executor/layers/quantization/mxfp4.py: get_mxfp4_backend
+            raise PinnError(
+                f"{self.gpu.name} has compute capability {capability}, kernels for mxfp4_mxfp8 "
+                "need 10.x: serve the model as mxfp4, as vLLM does there whatever it is asked for"
+            )
+        if self.serving.pipeline_parallel_size > self.model.layers:
+            raise PinnError(
+                f"--pipeline-parallel-size {self.serving.pipeline_parallel_size} exceeds the "
+                f"{self.model.layers} layers of {self.model.name}"
+            )
+        fewest = min((g.attention.heads for g in self.model.layer_groups if g.attention), default=0)
+        tp = self.recipe.tensor_parallel_size
+        if 0 < fewest < tp:
+            raise PinnError(
+                f"{tp} GPUs for tensor parallelism exceed the {fewest} "
+                f"attention heads of {self.model.name}, and no head is cut: use fewer"
+            )
+        found = None if self.force else refusal_of(self)
+        if found is not None:
+            raise RefusedError(found.text)
+
+    @property
+    def kv_cache_precision(self) -> Precision:
+        """Format of the KV cache: the flag's, or the checkpoint's where the flag is ``auto``."""
+        return self.kv_precision(self.recipe)
+
+    def kv_precision(self, recipe: EffectiveRecipe) -> Precision:
+        """Format of keys and values under a recipe."""
+        flag = recipe.kv_cache_dtype
+        if flag == "auto":
+            return self.model.kv_cache_precision
+        return precision("fp8" if flag.startswith("fp8") else flag)
+
+    @property
+    def decode_attention_time(self) -> float:
+        """Time of the engine's decode attention, relative to vLLM's."""
+        kernels, gpu = self.recipe.decode_kernels, self.gpu
+        return decode_attention_time(kernels, gpu, self.kv_cache_precision)
+
+    def expert_times(self, model: ModelSpec) -> tuple[float, float]:
+        """Of reading and of computing routed experts, relative to the kernels that vLLM runs.
+
+        Args:
+            model: The deployment's own, or what drafts for it.
+        """
+        if model.moe is None or named_kernels(self.recipe.moe_kernels) == MARLIN:
+            return 1.0, 1.0
+        return expert_times(self.recipe.mxfp4_kernels, self.gpu, model.precisions.experts.name)
+
+    @property
+    def expert_kernels(self) -> str:
+        """Kernels of the experts where they are not the engine's own choice, else ``AUTO``."""
+        if self.model.moe is None:
+            return AUTO
+        recipe, form = self.recipe, self.model.precisions.experts.name
+        kernels = named_kernels(recipe.moe_kernels)
+        return timed_apart(kernels, form, self.gpu, recipe.expert_parallel_size)
+
+    @property
+    def expert_kernel_format(self) -> Precision:
+        """The format whose kernels multiply the experts: theirs, unless Marlin expands them."""
+        if self.expert_kernels == MARLIN:
+            return precision(MARLIN_FORMAT)
+        return self.model.precisions.experts
+
+    @property
+    def sampling(self) -> Sampling:
+        """How tokens are drawn: as the flags say, else as the model does."""
+        flags = self.serving
+        base = self.model.sampling if flags.generation_config == "auto" else Sampling()
+        return overridden(base, flags.override_generation_config)

@@ -1,0 +1,289 @@
+"""Which kernels an engine runs, of its own and for experts."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass, replace
+from functools import cache
+
+from pinn.common.files import data_folder
+from pinn.engines.recipe import DEFAULT, EffectiveRecipe, Origin, release
+from pinn.errors import PinnError
+from pinn.specs.gpu import GpuSpec
+from pinn.specs.model import ModelSpec
+from pinn.specs.precision import ACTIVATION_BYTES, Precision
+from pinn.specs.serving import SGLANG, TRTLLM, VLLM
+
+# Where an engine runs other kernels than vLLM does, and how long they take beside vLLM's.
+
+#: Time of an all-reduce of at most 256 KiB launched from a CUDA graph, relative to vLLM 0.24.0's:
+#: geometric mean over 2, 4 and 8 ranks on H100, H200, B200 and B300 in the tables of
+#: aiconfigurator-core 0.12.0 (``custom_allreduce_perf``).
+ALL_REDUCE_LATENCY = {
+    VLLM: (1.0, "what others are measured against"),
+    SGLANG: (0.65, "sglang 0.5.14 in the tables of aiconfigurator-core 0.12.0"),
+    TRTLLM: (0.69, "trtllm 1.3.0rc20 in the tables of aiconfigurator-core 0.12.0"),
+}
+#: Where TensorRT-LLM quantizes what an all-reduce leaves, in the kernel of the all-reduce.
+QUANTIZING_ALL_REDUCE = (
+    "tensorrt_llm/functional.py: AllReduceFusionOp RESIDUAL_RMS_NORM_QUANT_FP8 and _NVFP4; "
+    "sglang 0.5.9 and 0.5.23 layers/flashinfer_comm_fusion.py: kARResidualRMSNorm, the norm alone"
+)
+#: Launches of a layer's latent attention beyond those of vLLM's, in launches of a dense layer,
+#: where no CUDA graph holds a step.
+#: SGLang's module of DeepSeek-V3 takes 0.53 to 0.69 ms (medians) for 16 to 1,024 tokens alike on
+#: H100, H200, B200 and B300 (geometric mean 0.59; 0.87 and more behind Grace), so its host is what
+#: it waits for (aiconfigurator-core 0.12.0, ``wideep_context_mla_perf`` of sglang 0.5.9 and 0.5.10,
+#: 16 heads, fp8 blocks). A dense layer of vLLM takes 0.2 ms (``eager_layer`` of the released
+#: checkpoint), so the module is 2.9 of them, of which ``launched_layers`` counts 1.45 already: half
+#: a dense layer, 0.8 for what makes attention latent and half the quantization. That servers' hosts
+#: launch as fast as the tables' is an assumption.
+LATENT_LAUNCHES = {
+    VLLM: (0.0, "what others are measured against"),
+    SGLANG: (1.5, "sglang 0.5.9 and 0.5.10 in the tables of aiconfigurator-core 0.12.0"),
+    TRTLLM: (0.0, "as vLLM's: its timed modules wait for no host"),
+}
+
+AUTO, XQA = "auto", "xqa"
+#: Kernels of decode attention: ``AUTO`` for those that vLLM runs on the GPU, ``XQA`` for
+#: TensorRT-LLM's own (their name as remembered). By the labels of aiconfigurator-core 0.12.0
+#: (``generation_attention_perf``) vLLM runs FlashAttention 3 on Hopper and TensorRT-LLM's kernels,
+#: which FlashInfer brings, on Blackwell; SGLang does the same.
+DECODE_KERNELS = {
+    VLLM: (AUTO, "what others are measured against"),
+    SGLANG: (AUTO, "sglang 0.5.14 in the tables of aiconfigurator-core 0.12.0: fa3, trtllm_mha"),
+    TRTLLM: (XQA, "trtllm 1.3.0rc20 in the tables of aiconfigurator-core 0.12.0: torch_flow"),
+}
+_HOPPER = 9.0
+#: Time of XQA's kernels on Hopper relative to FlashAttention 3's in vLLM 0.24.0, by the bits of a
+#: cached element: geometric means over H100 and H200 (1.10 and 1.14; 0.69 and 0.63) of all shapes
+#: that both tables have, without a window, with heads of 64 or 128 elements, where vLLM's take
+#: 30 us or more. Shorter ones do not compare: TensorRT-LLM's operator rotates and stores keys as
+#: well. On Blackwell, where both run the same kernels, the same means are 1.06 and 1.04. Of Ampere,
+#: Ada and RTX one card each was timed: nothing is said of them.
+XQA_TIME = {16: 1.12, 8: 0.66}
+
+
+def decode_attention_time(kernels: str, gpu: GpuSpec, cache: Precision) -> float:
+    """Time of decode attention relative to that of the kernels that vLLM runs.
+
+    Args:
+        kernels: ``AUTO`` or ``XQA``.
+        gpu: What they run on.
+        cache: Format of the KV cache.
+    """
+    if kernels == AUTO or gpu.compute_capability != _HOPPER:
+        return 1.0
+    return XQA_TIME[16 if cache.bytes_per_weight >= ACTIVATION_BYTES else 8]
+
+
+TORCH_FLOW, FUSED_TRITON = "torch_flow", "fused_triton"
+#: Kernels of experts in mxfp4 where a flag names none: ``AUTO`` for those that vLLM runs on the
+#: GPU, else by the labels of aiconfigurator-core 0.12.0 (``moe_perf``). On data-centre Blackwell
+#: all engines serve mxfp4 by TensorRT-LLM's kernels, so they differ on Hopper alone, where vLLM
+#: runs OpenAI's Triton kernel.
+MXFP4_KERNELS = {
+    VLLM: (AUTO, "what others are measured against"),
+    SGLANG: (FUSED_TRITON, "sglang 0.5.14 in the tables of aiconfigurator-core 0.12.0"),
+    TRTLLM: (TORCH_FLOW, "trtllm 1.3.0rc20 in the tables of aiconfigurator-core 0.12.0"),
+}
+#: Time of their experts on Hopper relative to vLLM 0.24.0's, where by the datasheet reading weights
+#: takes longer and where computing does: geometric means over H100 and H200 of all shapes with 32
+#: experts (gpt-oss-20b's) that both tables have and where vLLM's take 30 us or more. Shapes with
+#: 128 experts are gpt-oss-120b's alone, which is judged by rows of its servers; theirs are 1.19 and
+#: 1.96 for TensorRT-LLM, 1.60 and 1.86 for SGLang.
+EXPERT_TIMES = {TORCH_FLOW: (1.16, 1.61), FUSED_TRITON: (1.47, 1.77)}
+
+
+def expert_times(kernels: str, gpu: GpuSpec, expert_format: str) -> tuple[float, float]:
+    """Time of reading and of computing routed experts relative to the kernels that vLLM runs.
+
+    Args:
+        kernels: ``AUTO``, ``TORCH_FLOW`` or ``FUSED_TRITON``.
+        gpu: What they run on.
+        expert_format: Number format of the experts' weights.
+    """
+    if kernels == AUTO or gpu.compute_capability != _HOPPER or expert_format != "mxfp4":
+        return 1.0, 1.0
+    return EXPERT_TIMES[kernels]
+
+
+# Which kernels multiply routed experts: the engine's own choice, or others, timed apart.
+
+AUTO, TRITON, CUTLASS, MARLIN = "auto", "triton", "cutlass", "marlin"
+
+#: The format whose experts Marlin was timed with: it expands weights of 4 bits, whichever they are.
+MARLIN_FORMAT = "int4_wo"
+
+#: Names of kernels in the engines' own spellings: vLLM's ``--moe-backend``, SGLang's
+#: ``--moe-runner-backend`` and TensorRT-LLM's ``moe_config.backend``. Those that are timed as the
+#: engine's own choice in the kernel tables are ``AUTO``.
+NAMES: dict[str, str] = {
+    "triton": TRITON,
+    "cutlass": CUTLASS,
+    "flashinfer_cutlass": CUTLASS,
+    "marlin": MARLIN,
+    **dict.fromkeys(
+        (
+            AUTO, "aiter", "cutedsl", "deep_gemm", "deepgemm", "emulation", "flashinfer_cutedsl",
+            "flashinfer_mxfp4", "flashinfer_trtllm", "flashinfer_trtllm_routed", "flashinfer_b12x",
+            "trtllm", "triton_kernel", "triton_kernels", "vanilla", "wideep",
+            # What a release picks by itself (data/engines/expert_kernels.csv).
+            "flashinfer_trtllm_mxfp4_bf16", "sm100_fi_mxfp4_bf16", "vllm_cutlass",
+        ),
+        AUTO,
+    ),
+}  # fmt: skip
+
+
+def named_kernels(name: str) -> str:
+    """``AUTO``, ``TRITON``, ``CUTLASS`` or ``MARLIN`` of a flag's value.
+
+    Raises:
+        PinnError: If no engine has such kernels.
+    """
+    found = NAMES.get(name.lower())
+    if found is None:
+        raise PinnError(
+            f"--moe-backend {name!r} is none of {', '.join(sorted(NAMES))}: give one of them or "
+            "leave it out"
+        )
+    return found
+
+
+def known_kernels(name: str) -> str:
+    """A flag's value in small letters, where it names kernels that some engine has.
+
+    Raises:
+        PinnError: If no engine has such kernels.
+    """
+    named_kernels(name)
+    return name.lower()
+
+
+@dataclass(frozen=True)
+class KernelDefault:
+    """A line of the table of what releases pick; the first that fits counts.
+
+    Attributes:
+        engine: ``vllm`` and other engines of the table.
+        form: Number format of the experts' weights.
+        since: First release; None for all before.
+        until: First release that it no longer holds for; None for all after.
+        least: Lowest compute capability.
+        below: Capability that the GPU's is below.
+        spread: Ways to spread experts, of ``tp``, ``ep`` and ``dp``; empty for any.
+        kernels: The engine's own name of them.
+        source: Where it is from.
+    """
+
+    engine: str
+    form: str
+    since: tuple[int, ...] | None
+    until: tuple[int, ...] | None
+    least: float
+    below: float
+    spread: tuple[str, ...]
+    kernels: str
+    source: str
+
+
+@cache
+def kernel_defaults() -> tuple[KernelDefault, ...]:
+    """Every line of ``data/engines/expert_kernels.csv`` (``scripts/read_engines.py``)."""
+    path = data_folder("engines") / "expert_kernels.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        return tuple(
+            KernelDefault(
+                row["engine"],
+                row["format"],
+                release(row["since"]) if row["since"] else None,
+                release(row["until"]) if row["until"] else None,
+                float(row["least_capability"] or 0),
+                float(row["below_capability"] or math.inf),
+                tuple(row["spread"].split()),
+                row["kernels"],
+                row["source"],
+            )
+            for row in csv.DictReader(file)
+        )
+
+
+@cache
+def release_kernels(
+    engine: str, version: str, form: str, capability: float, spread: str
+) -> KernelDefault | None:
+    """What a release picks by itself; None where that was not read.
+
+    Args:
+        engine: ``vllm``, ``sglang`` or ``trtllm``.
+        version: As ``--engine-version``.
+        form: Number format of the experts' weights.
+        capability: Compute capability of the GPU.
+        spread: ``tp`` where each expert is cut over tensor-parallel GPUs, ``ep`` where whole ones
+            are spread over those, ``dp`` where over ranks of data parallelism.
+    """
+    numbers = release(version)
+    for line in kernel_defaults():
+        if (
+            (line.engine, line.form) == (engine, form)
+            and (line.since is None or line.since <= numbers)
+            and (line.until is None or numbers < line.until)
+            and line.least <= capability < line.below
+            and (not line.spread or spread in line.spread)
+        ):
+            return line
+    return None
+
+
+def with_release_kernels(
+    recipe: EffectiveRecipe, model: ModelSpec, gpu: GpuSpec, engine: str, version: str
+) -> EffectiveRecipe:
+    """The recipe with the kernels that the release picks, where no flag names any.
+
+    Args:
+        recipe: By flags and defaults.
+        model: What is served.
+        gpu: What it runs on.
+        engine: ``vllm``, ``sglang`` or ``trtllm``.
+        version: The release whose defaults hold.
+    """
+    if model.moe is None or recipe.moe_kernels != AUTO:
+        return recipe
+    whole, replicas = recipe.expert_parallel_size > 1, recipe.data_parallel_size > 1
+    spread = "dp" if whole and replicas else "ep" if whole else "tp"
+    form = model.precisions.experts.name
+    found = release_kernels(engine, version, form, gpu.compute_capability, spread)
+    if found is None:
+        return recipe
+    origins = {**recipe.origins, "moe_kernels": Origin(DEFAULT, found.source)}
+    return replace(recipe, moe_kernels=found.kernels, origins=origins)
+
+
+def as_in_tables(gpu: GpuSpec) -> str:
+    """A flag's value whose kernels are timed as ``AUTO`` on a GPU, whatever a release picks."""
+    return TRITON if gpu.compute_capability == _HOPPER else "flashinfer_trtllm"
+
+
+def timed_apart(kernels: str, expert_format: str, gpu: GpuSpec, spread: int) -> str:
+    """The kernels where they differ from those that are timed as ``AUTO``; else ``AUTO``.
+
+    Of block-scaled fp8, ``AUTO`` is Triton's kernel on Hopper, CUTLASS's where whole experts are
+    spread there, and TensorRT-LLM's on data-centre Blackwell (tables of vLLM 0.24.0). So CUTLASS's
+    differs on Hopper where experts are not spread, Triton's on Blackwell. Of mxfp4, ``AUTO`` is a
+    kernel of its own on both, so Marlin's differs (vLLM's VLLM_MXFP4_USE_MARLIN); elsewhere Marlin
+    is what ``AUTO`` picks.
+
+    Args:
+        kernels: ``AUTO``, ``TRITON``, ``CUTLASS`` or ``MARLIN``.
+        expert_format: Number format of the experts' weights.
+        gpu: What they run on.
+        spread: GPUs over which whole experts are spread.
+    """
+    hopper = gpu.compute_capability == _HOPPER
+    blackwell = 10.0 <= gpu.compute_capability < 11.0
+    if kernels == MARLIN:
+        return MARLIN if expert_format == "mxfp4" and (hopper or blackwell) else AUTO
+    differs = (kernels == CUTLASS and hopper and spread == 1) or (kernels == TRITON and blackwell)
+    return kernels if differs and expert_format == "fp8_block" else AUTO

@@ -1,0 +1,372 @@
+"""A launch command, read flag by flag."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pinn.common.documents import parse_json, parse_yaml, read_yaml
+from pinn.common.files import data_folder
+from pinn.engines.launch_values import (
+    NOTHING,
+    READERS,
+    RELEASE_READERS,
+    VARIABLES,
+    Read,
+    plain,
+    words_of,
+)
+from pinn.errors import PinnError
+from pinn.specs.catalog import load_model
+from pinn.specs.gpu import GpuSpec
+from pinn.specs.serving import SGLANG, TRTLLM, VLLM
+
+# Flags that engines' launch commands have: ``data/engines/launch_flags.csv``.
+#
+# Names are those of the argument parsers of vLLM 0.10.2 to 0.33.0 and SGLang 0.5.3 to 0.5.23
+# (``vllm/engine/arg_utils.py``, ``entrypoints``; ``srt/server_args.py``, ``arg_groups/fields``),
+# and of ``trtllm-serve`` with the keys of its YAML options, as remembered. A test holds the
+# table against the source of the newest.
+
+TAKEN, NO_EFFECT, UNMODELLED = "taken", "no_effect", "unmodelled"
+SWITCH, VALUE, VALUES = "switch", "value", "values"
+
+
+class Known(NamedTuple):
+    """A flag of an engine.
+
+    Attributes:
+        kind: ``TAKEN``, ``NO_EFFECT`` (on the time of a step) or ``UNMODELLED``.
+        takes: ``SWITCH``, ``VALUE`` or ``VALUES``.
+        field: What it sets: a field of ``ServingSpec`` or ``EngineSpec``, with ``!`` in front the
+            opposite, with ``:`` a way to read it (``pinn.engines.launch_values``).
+    """
+
+    kind: str
+    takes: str
+    field: str
+
+
+@cache
+def known_flags(engine: str) -> dict[str, Known]:
+    """Flag as typed, with dashes, to what is known of it."""
+    path = data_folder("engines") / "launch_flags.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        return {
+            name: Known(row["kind"], row["takes"], row["field"])
+            for row in csv.DictReader(file)
+            if row["engine"] == engine
+            for name in row["flags"].split()
+        }
+
+
+def unknown_flag(engine: str, name: str) -> PinnError:
+    """An error that names the nearest flag."""
+    names = sorted(known_flags(engine))
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    meant = f": did you mean {close[0]}?" if close else ": leave it out"
+    return PinnError(f"{name} is no flag of {engine} that is known here{meant}")
+
+
+# From a launch command to the configuration that it starts, and what of it decides no time.
+
+#: Short for a key of vLLM's JSON arguments (0.33.0 ``vllm/engine/arg_utils.py``).
+_PARTS = {
+    "--spec-method": "--speculative-config.method",
+    "--spec-model": "--speculative-config.model",
+    "--spec-tokens": "--speculative-config.num_speculative_tokens",
+}
+#: Prefixes of variables that each engine reads.
+_OWN = {
+    VLLM: ("VLLM_",),
+    SGLANG: ("SGLANG_", "SGL_"),
+    TRTLLM: ("TRTLLM_", "TLLM_", "ENABLE_"),
+}
+#: What a YAML file, a key of JSON or a word says of a switch.
+_ON = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+@dataclass
+class Launch:
+    """A launch command.
+
+    Attributes:
+        engine: Of ``ENGINES``.
+        release: Of the image; empty where the command names none.
+        configuration: ``model``, ``precision``, ``force`` and fields of ``ServingSpec`` and
+            ``EngineSpec``.
+        taken: Flags and variables that decide the time, as typed.
+        no_effect: Those that change no time here.
+        unmodelled: Those that may and are not modelled, with what is assumed.
+    """
+
+    engine: str
+    release: str
+    configuration: dict[str, Any] = field(default_factory=dict)
+    taken: list[str] = field(default_factory=list)
+    no_effect: list[str] = field(default_factory=list)
+    unmodelled: list[str] = field(default_factory=list)
+
+    @property
+    def lines(self) -> list[str]:
+        """The three lists, for people; one that is empty is left out."""
+        named = {
+            "taken from the command": self.taken,
+            "no effect here": self.no_effect,
+            "not modelled": self.unmodelled,
+        }
+        return [f"{title}: {', '.join(words)}" for title, words in named.items() if words]
+
+
+def read_launch(command: str, gpu: GpuSpec | None = None, release: str = "") -> Launch:
+    """Read a launch command of vLLM, SGLang or TensorRT-LLM.
+
+    Args:
+        command: As typed in a shell: variables, a container's image and line breaks may be there.
+        gpu: What it runs on; some variables do nothing on some.
+        release: Of the engine, where the command's image names none.
+
+    Raises:
+        PinnError: If it starts no engine that is known, names no model, or has a flag that the
+            engine does not, with the nearest one.
+    """
+    words = words_of(command)
+    found = read_arguments(words.engine, words.arguments, words.release or release)
+    found.configuration["engine"] = words.engine
+    if words.release:
+        found.configuration["engine_version"] = words.release
+    if "model" not in found.configuration:
+        raise PinnError("--serve: the command names no model: add it")
+    for name, value in words.variables.items():
+        _take_variable(found, name, value, gpu)
+    return found
+
+
+def read_arguments(
+    engine: str, arguments: list[str], release: str = "", only_known: bool = False
+) -> Launch:
+    """Read an engine's arguments alone.
+
+    Args:
+        engine: Of ``ENGINES``.
+        arguments: Without the program.
+        release: Of the engine; some flags mean something else in others.
+        only_known: Leave out flags that are not known here, which an engine took all the same.
+
+    Raises:
+        PinnError: As :func:`read_launch`.
+    """
+    found = Launch(engine, release)
+    known, pairs = known_flags(engine), list(_pairs(engine, arguments, only_known))
+    files = [_of_file(engine, value) for name, value in pairs if _is_file(known, name)]
+    typed = [(name, value) for name, value in pairs if not _is_file(known, name)]
+    inside = list(chain.from_iterable(files))
+    # What is typed goes before vLLM's and SGLang's files, TensorRT-LLM's before what is typed.
+    ordered = [*typed, *inside] if engine == TRTLLM else [*inside, *typed]
+    for name, value in _gathered(engine, ordered).items():
+        _take(found, name, value)
+    return found
+
+
+def _is_file(known: Mapping[str, Known], name: str) -> bool:
+    return name in known and known[name].field == ":config"
+
+
+def _pairs(engine: str, arguments: list[str], only_known: bool) -> Iterator[tuple[str, Any]]:
+    """Flags and their values, in their order."""
+    known, rest, positional = known_flags(engine), list(arguments), ""
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("-") or word == "-":
+            if positional:
+                raise PinnError(
+                    f"--serve: {word!r:.60} belongs to no flag, and the model is {positional!r:.60}"
+                )
+            positional = word
+            yield "model", word
+            continue
+        name, equals, value = word.partition("=")
+        name = name.replace("_", "-") if "." not in name else _dashed(name)
+        if name[:2] == "-O" and name not in known and name[2:3].isdigit():
+            yield "-O", name[2:]
+            continue
+        try:
+            flag = _known(engine, name)
+        except PinnError:
+            if not only_known:
+                raise
+            del rest[: _values(rest)]
+            continue
+        if flag.takes == SWITCH:
+            yield _on(known, name), value if equals else name in known or "." in name
+        elif equals:
+            yield name, value
+        elif flag.takes == VALUES:
+            count = _values(rest)
+            yield name, rest[:count]
+            del rest[:count]
+        elif not rest or _is_known(known, rest[0]):
+            raise PinnError(f"--serve: {name} needs a value")
+        else:
+            yield name, rest.pop(0)
+
+
+def _values(rest: list[str]) -> int:
+    """How many words there are before the next flag."""
+    return next((i for i, word in enumerate(rest) if word.startswith("-")), len(rest))
+
+
+def _is_known(known: Mapping[str, Known], word: str) -> bool:
+    """Whether a word is a flag, and no value such as -1."""
+    return _on(known, word.partition("=")[0].replace("_", "-")) in known
+
+
+def _known(engine: str, name: str) -> Known:
+    known = known_flags(engine)
+    found = known.get(_on(known, name))
+    base, dot, _ = name.partition(".")
+    if found is None and dot and base in known:
+        # A key of a JSON argument.
+        whole = known[base]
+        found = None if whole.takes == SWITCH or _is_file(known, base) else whole
+    if found is None:
+        raise unknown_flag(engine, name)
+    return found
+
+
+def _on(known: Mapping[str, Known], name: str) -> str:
+    """The flag that ``--no-`` turns off."""
+    on = f"--{name.removeprefix('--no-')}"
+    off = name.startswith("--no-") and name not in known and on in known
+    return on if off and known[on].takes == SWITCH else name
+
+
+def _dashed(name: str) -> str:
+    base, _, path = name.partition(".")
+    return f"{base.replace('_', '-')}.{path}"
+
+
+def _of_file(engine: str, path: str) -> Iterator[tuple[str, Any]]:
+    """Flags of a YAML file, or of YAML or JSON in its place; mappings inside are keys with dots."""
+    inline = path.lstrip().startswith("{") or (":" in path and not Path(path).is_file())
+    tree = parse_yaml(path, "--serve: options") if inline else read_yaml(Path(path))
+    if not isinstance(tree, dict):
+        raise PinnError(f"--serve: {path!r:.60} must map names of flags to values")
+    known = known_flags(engine)
+    for key, value in sorted(tree.items(), key=lambda item: str(item[0])):
+        name = f"--{str(key).replace('_', '-')}"
+        if isinstance(value, dict) and name not in known:
+            for inner, item in sorted(value.items(), key=lambda item: str(item[0])):
+                whole = f"{name}.{str(inner).replace('_', '-')}"
+                _known(engine, whole)
+                yield whole, item
+        elif value is not None:
+            _known(engine, name)
+            yield name, value
+
+
+def _gathered(engine: str, pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Flag to its last value; keys of a JSON argument with dots come together in one object."""
+    known, found = known_flags(engine), dict[str, Any]()
+    for name, value in pairs:
+        name = _PARTS.get(name, name) if engine == VLLM else name
+        base, dot, path = name.partition(".")
+        if not dot or name in known:
+            found.pop(name, None)
+            found[name] = value
+            continue
+        whole = found.setdefault(base, {})
+        if isinstance(whole, str):
+            found[base] = whole = parse_json(whole, base)
+        *parents, last = path.split(".")
+        for parent in parents:
+            whole = whole.setdefault(parent, {}) if isinstance(whole, dict) else whole
+        if not isinstance(whole, dict):
+            raise PinnError(f"{name}: {base} is no JSON object here, so it has no key {last}")
+        whole[last] = _scalar(value)
+    return found
+
+
+def _scalar(value: Any) -> Any:
+    try:
+        return json.loads(value)
+    except (TypeError, ValueError):
+        return value
+
+
+def _take(found: Launch, name: str, value: Any) -> None:
+    shown = name if isinstance(value, bool) else f"{name} {_short(value)}"
+    if name == "model":
+        _set(found, name, Read({"model": value}), shown)
+        return
+    flag = known_flags(found.engine)[name]
+    if flag.kind != TAKEN:
+        {NO_EFFECT: found.no_effect, UNMODELLED: found.unmodelled}[flag.kind].append(shown)
+        return
+    if flag.field.startswith(":"):
+        try:
+            if flag.field in READERS:
+                read = READERS[flag.field](value)
+            else:
+                read = RELEASE_READERS[flag.field](value, found.release)
+        except (TypeError, ValueError) as error:
+            if isinstance(error, PinnError):
+                raise
+            raise PinnError(f"{name}: cannot read {_short(value)!r}: correct it") from None
+    else:
+        field_name = flag.field.removeprefix("!")
+        on = _switched(name, value) if flag.takes == SWITCH else value
+        read = plain(found.engine, field_name, not on if flag.field[0] == "!" else on)
+    _set(found, name, read, shown)
+
+
+def _switched(name: str, value: Any) -> bool:
+    if str(value).lower() not in _ON:
+        raise PinnError(f"{name} is on or off, got {value!r:.60}: use true or false")
+    return _ON[str(value).lower()]
+
+
+def _take_variable(found: Launch, name: str, value: str, gpu: GpuSpec | None) -> None:
+    shown = f"{name}={_short(value)}"
+    own = name.startswith(_OWN[found.engine])
+    if not own or name not in VARIABLES:
+        (found.unmodelled if own else found.no_effect).append(shown)
+        return
+    on, off = VARIABLES[name]
+    read = off if value.lower() in ("0", "false", "") else on
+    if "precision" in read.fields and not _runs_mxfp4(found.configuration["model"], gpu):
+        read = NOTHING
+    _set(found, name, read, shown)
+
+
+def _runs_mxfp4(model: str, gpu: GpuSpec | None) -> bool:
+    """Whether kernels for mxfp4 have a choice of activations.
+
+    ``vllm 0.15.1 quantization/mxfp4.py: get_mxfp4_backend`` asks for 10.x, of a checkpoint in it.
+    """
+    if gpu is not None and not 10 <= gpu.compute_capability < 11:
+        return False
+    moe = load_model(model)
+    return moe.moe is not None and moe.precisions.experts.name == "mxfp4"
+
+
+def _set(found: Launch, name: str, read: Read, shown: str) -> None:
+    found.configuration |= read.fields
+    if read.fields:
+        found.taken.append(shown)
+    elif read.nothing or not read.assumed:
+        found.no_effect.append(shown)
+    if read.assumed:
+        found.unmodelled.append(f"{name} ({read.assumed})")
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

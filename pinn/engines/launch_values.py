@@ -1,0 +1,335 @@
+"""Words and values of a launch command."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from pinn.common.documents import parse_json
+from pinn.engines.recipe import release
+from pinn.errors import PinnError
+from pinn.specs.serving import DEEPEP, KV_CACHE_DTYPES, SGLANG, TRTLLM, VLLM
+
+# The words of a launch command: variables, the engine, its release, its arguments.
+
+#: Words that start an engine; a positional model may follow but the second and third.
+_PROGRAMS = (
+    (VLLM, ("vllm", "serve")),
+    (VLLM, ("-m", "vllm.entrypoints.openai.api_server")),
+    (VLLM, ("-m", "vllm.entrypoints.cli.main", "serve")),
+    (SGLANG, ("-m", "sglang.launch_server")),
+    (SGLANG, ("sglang", "serve")),
+    (TRTLLM, ("trtllm-serve", "serve")),
+    (TRTLLM, ("trtllm-serve",)),
+)
+_IMAGE = re.compile(
+    r"(?:.*/)?(?P<name>vllm-openai|sglang|tensorrt-llm/release)(?::(?P<tag>[\w.-]+))?(?:@sha256:\w+)?"
+)
+_ENGINE_OF_IMAGE = {"vllm-openai": VLLM, "sglang": SGLANG, "tensorrt-llm/release": TRTLLM}
+_VARIABLE = re.compile(r"(?:--env=|-e)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_END = re.compile(r"&&?|\|\|?|;|[12&]?>.*|\d*<.*")
+
+
+class Words(NamedTuple):
+    """A command taken apart.
+
+    Attributes:
+        engine: Of ``ENGINES``.
+        release: What the image's tag says; empty where none does.
+        variables: Of the environment, as the command sets them.
+        arguments: Of the engine.
+    """
+
+    engine: str
+    release: str
+    variables: dict[str, str]
+    arguments: list[str]
+
+
+def words_of(command: str) -> Words:
+    """Take a command apart.
+
+    Raises:
+        PinnError: If its quotes do not match, or it starts no engine that is known.
+
+    >>> words_of("VLLM_USE_V1=1 vllm serve Qwen/Qwen3-8B -tp 2 > log &").arguments
+    ['Qwen/Qwen3-8B', '-tp', '2']
+    """
+    try:
+        words = shlex.split(command.replace("\\\r\n", " ").replace("\\\n", " "), comments=True)
+    except ValueError as error:
+        raise PinnError(f"--serve: cannot read the command ({error}): check its quotes") from None
+    found = _image(words)
+    image, engine, release = found or (-1, "", "")
+    program = _program(words, image + 1)
+    if program is not None:
+        engine, first = program
+    elif engine == VLLM:
+        first = image + 1  # the image's entry point is the server
+    else:
+        raise PinnError(
+            "--serve: the command starts no engine that is known here: use 'vllm serve MODEL ...', "
+            "'python -m vllm.entrypoints.openai.api_server --model MODEL ...', "
+            "'python -m sglang.launch_server --model-path MODEL ...' or 'trtllm-serve MODEL ...'"
+        )
+    variables = [match for word in words[:first] if (match := _VARIABLE.fullmatch(word))]
+    return Words(engine, release, {m[1]: m[2] for m in variables}, _arguments(words[first:]))
+
+
+def _image(words: list[str]) -> tuple[int, str, str] | None:
+    """Where a container's image is named, its engine and release."""
+    if not {"docker", "podman", "nerdctl"} & {word.rsplit("/", 1)[-1] for word in words}:
+        return None
+    for i, word in enumerate(words):
+        match = _IMAGE.fullmatch(word.replace("#", "/"))
+        if match is not None:
+            tag = match["tag"] or ""
+            release = tag if re.match(r"v?\d+\.\d", tag) else ""
+            return i, _ENGINE_OF_IMAGE[match["name"]], release
+    return None
+
+
+def _program(words: list[str], start: int) -> tuple[str, int] | None:
+    """The engine that words start, and where its arguments begin."""
+    for i in range(start, len(words)):
+        for engine, program in _PROGRAMS:
+            here = words[i : i + len(program)]
+            if here and (here[0].rsplit("/", 1)[-1], *here[1:]) == program:
+                return engine, i + len(program)
+    return None
+
+
+def _arguments(words: list[str]) -> list[str]:
+    """Up to what a shell takes for itself."""
+    found = []
+    for word in words:
+        if _END.fullmatch(word):
+            break
+        found.append(word.removesuffix(";"))
+        if word.endswith(";"):
+            break
+    return found
+
+
+# Values of a launch command's flags in the words of the specifications here.
+
+
+class Read(NamedTuple):
+    """What a flag comes to.
+
+    Attributes:
+        fields: Keys of a configuration to their values.
+        assumed: What of it is not modelled, in words; empty where all is.
+        nothing: Whether it has no effect here.
+    """
+
+    fields: Mapping[str, Any] = {}
+    assumed: str = ""
+    nothing: bool = False
+
+
+NOTHING = Read(nothing=True)
+_CACHES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "fp8_e4m3fn": "fp8_e4m3"}
+#: ``--quantization`` to the format; what the checkpoint says otherwise.
+_FORMATS = {
+    "fp8": "fp8", "fp8_per_tensor": "fp8", "ptpc_fp8": "fp8", "w8a8_fp8": "fp8",
+    "fp8_per_block": "fp8_block", "awq": "int4", "awq_marlin": "int4", "gptq": "int4",
+    "gptq_marlin": "int4", "auto_gptq": "int4", "auto_awq": "int4", "w8a8_int8": "int8",
+    "modelopt_fp4": "nvfp4", "mxfp4": "mxfp4",
+}  # fmt: skip
+_AS_THE_CHECKPOINT = frozenset(
+    {"compressed-tensors", "modelopt", "modelopt_fp8", "modelopt_mixed", "moe_wna16", "none"}
+)
+_PASSES = ("fuse_allreduce_rms", "enable_fi_allreduce_fusion")
+#: Keys of a compilation config that change neither kernels nor graphs that are told apart here.
+_QUIET = frozenset(
+    {"cache_dir", "debug_dump_path", "backend", "use_inductor", "compile_sizes", "eliminate_noops",
+     "enable_noop", "cudagraph_copy_inputs", "compile_cache_save_format", "fast_moe_cold_start"}
+)  # fmt: skip
+_GRAPHS = frozenset({"none", "piecewise", "full", "full_decode_only", "full_and_piecewise"})
+
+
+def whole_number(text: str) -> Any:
+    """``32k`` and ``1M`` as vLLM reads them; other text as it is.
+
+    ``vllm 0.15.1 vllm/engine/arg_utils.py: human_readable_int``: small letters are decimal, large
+    ones binary.
+
+    >>> whole_number("32k"), whole_number("1M"), whole_number("7")
+    (32000, 1048576, '7')
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmMgGtT])", text.strip())
+    if match is None:
+        return text
+    power = "kmgt".index(match[2].lower()) + 1
+    return int(float(match[1]) * (1000 if match[2].islower() else 1024) ** power)
+
+
+def plain(engine: str, name: str, value: Any) -> Read:
+    """A value that a field takes as it is, or in another spelling."""
+    if name == "kv_cache_dtype":
+        value = _CACHES.get(str(value), str(value))
+        if value not in KV_CACHE_DTYPES:
+            return Read(assumed=f"cache format {value}")
+    if name == "max_model_len" and str(value).lower() in ("-1", "auto"):
+        return Read(assumed="the longest context that fits: the model's is taken")
+    if name == "speculative_config" and engine != VLLM and str(value).lower() in ("none", ""):
+        return NOTHING
+    return Read({name: whole_number(value) if isinstance(value, str) else value})
+
+
+def _quantization(value: Any) -> Read:
+    if value in _AS_THE_CHECKPOINT:
+        return NOTHING
+    if value not in _FORMATS:
+        return Read(assumed=f"kernels of {value}: taken as the checkpoint's config.json says")
+    return Read({"precision": _FORMATS[value]})
+
+
+def quantization_format(value: str) -> str | None:
+    """The format that ``--quantization`` names in an engine's words; None as the checkpoint says.
+
+    >>> quantization_format("awq_marlin"), quantization_format("modelopt")
+    ('int4', None)
+    """
+    return None if value in _AS_THE_CHECKPOINT else _FORMATS.get(value, value)
+
+
+def _dtype(value: Any) -> Read:
+    wide = str(value) in ("float32", "float")
+    return Read(assumed="32-bit activations") if wide else NOTHING
+
+
+def _generation(value: Any) -> Read:
+    named = {"auto": "auto", "model": "auto", "vllm": "vllm", "openai": "vllm"}
+    if str(value) in named:
+        return Read({"generation_config": named[str(value)]})
+    return Read(assumed=f"sampling settings in {value}: the model's own are taken")
+
+
+def _largest_graph(value: Any) -> Read:
+    text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    sizes = [int(number) for number in re.findall(r"\d+", text)]
+    return Read({"max_cudagraph_capture_size": max(sizes)} if sizes else {})
+
+
+def _chunk(value: Any) -> Read:
+    if int(value) <= 0:  # sglang 0.5.9 server_args.py: -1 turns it off
+        return Read({"enable_chunked_prefill": False})
+    return Read({"max_num_batched_tokens": int(value)})
+
+
+def _all_to_all(value: Any) -> Read:
+    if value in ("none", DEEPEP):
+        return Read({"moe_a2a_backend": value})
+    return Read(assumed=f"{value} between experts' GPUs")
+
+
+def _spread(_: Any) -> Read:
+    return Read({"enable_expert_parallel": True})
+
+
+def _balance(value: Any) -> Read:
+    """TensorRT-LLM's own wait is 50 steps where none is given."""
+    if isinstance(value, bool) or str(value).lower() in ("true", "false"):
+        on = str(value).lower() == "true"
+        return Read({"attention_dp_timeout_iters": 50} if on else {}, "" if on else "no balance")
+    return Read({"attention_dp_timeout_iters": int(value)})
+
+
+def _speculation(value: Any) -> Read:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return Read({"speculative_config": text})
+
+
+def _overrides(value: Any) -> Read:
+    """Scaled positions allow a longer context, which the refusals know nothing of."""
+    values = _object(value, "--hf-overrides")
+    if any("rope" in key or key in ("max_position_embeddings", "rope_type") for key in values):
+        return Read({"force": True}, "positions: --max-model-len is not held against the model's")
+    return Read(assumed=f"changes of the model's config: {', '.join(values)}")
+
+
+def _rope(value: Any) -> Read:
+    """The mapping itself is what scales positions."""
+    return _overrides({"rope_scaling": _object(value, "--rope-scaling")})
+
+
+def _optimization(value: Any, version: str) -> Read:
+    """From vLLM 0.12: 0 runs without graphs, 1 with graphs in pieces, 2 and 3 are the default.
+
+    ``vllm 0.15.1 vllm/config/vllm.py: OPTIMIZATION_LEVEL_00``; before it was the level of
+    compilation.
+    """
+    level = str(value).removeprefix("O")
+    if version and release(version) < (0, 12):
+        return NOTHING if level == "3" else Read(assumed=f"compilation level {level}")
+    if level == "0":
+        return Read({"enforce_eager": True})
+    return Read({"cudagraph_mode": "PIECEWISE"}) if level == "1" else NOTHING
+
+
+def _compilation(value: Any, version: str) -> Read:
+    """``CompilationConfig`` of vLLM: graphs, and the fusion of all-reduce and norm."""
+    if isinstance(value, int) or (isinstance(value, str) and re.fullmatch(r"O?[0-3]", value)):
+        return _optimization(value, version)
+    values = _object(value, "--compilation-config")
+    fields: dict[str, Any] = {}
+    assumed = []
+    passes = values.pop("pass_config", {}) or {}
+    for key, item in {**values, **passes}.items():
+        if item is None:  # the default
+            continue
+        if key in _PASSES:
+            fields["fuse_all_reduce"] = bool(item)
+        elif key in ("cudagraph_capture_sizes", "max_capture_size", "max_cudagraph_capture_size"):
+            fields |= _largest_graph(item).fields
+        elif key == "cudagraph_mode" and str(item).lower() in _GRAPHS:
+            fields["cudagraph_mode"] = str(item).upper()
+        elif key in ("level", "mode", "optimization_level"):
+            assumed += [] if str(item) in ("3", "VLLM_COMPILE") else [f"{key} {item}"]
+        elif key not in _QUIET:
+            assumed.append(str(key))
+    return Read(fields, ", ".join(assumed))
+
+
+def _object(value: Any, name: str) -> dict[str, Any]:
+    found = parse_json(value, name) if isinstance(value, str) else value
+    if not isinstance(found, dict):
+        raise PinnError(f"{name} must be a JSON object, got {value!r:.80}")
+    return dict(found)
+
+
+#: Ways to read a value, by the field's name in the table.
+READERS: dict[str, Callable[[Any], Read]] = {
+    ":quantization": _quantization,
+    ":dtype": _dtype,
+    ":generation": _generation,
+    ":largest_graph": _largest_graph,
+    ":chunk": _chunk,
+    ":all_to_all": _all_to_all,
+    ":spread": _spread,
+    ":balance": _balance,
+    ":speculation": _speculation,
+    ":overrides": _overrides,
+    ":rope": _rope,
+}
+#: Those that depend on the release, too.
+RELEASE_READERS: dict[str, Callable[[Any, str], Read]] = {
+    ":optimization": _optimization,
+    ":compilation": _compilation,
+}
+#: Variables of the environment: what they set where they are on, and where they are off.
+VARIABLES: dict[str, tuple[Read, Read]] = {
+    "VLLM_MXFP4_USE_MARLIN": (Read({"moe_backend": "marlin"}), NOTHING),
+    "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8": (Read({"precision": "mxfp4_mxfp8"}), NOTHING),
+    "VLLM_USE_FLASHINFER_MOE_FP8": (NOTHING, Read({"moe_backend": "triton"})),
+    "VLLM_ALLOW_LONG_MAX_MODEL_LEN": (Read({"force": True}), NOTHING),
+    "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": (Read({"force": True}), NOTHING),
+    "VLLM_ENABLE_V1_MULTIPROCESSING": (NOTHING, Read({"v1_multiprocessing": False})),
+    "VLLM_USE_V1": (NOTHING, Read(assumed="the engine before V1")),
+    "VLLM_ALL2ALL_BACKEND": (Read(assumed="what carries tokens between experts' GPUs"), NOTHING),
+}

@@ -1,0 +1,584 @@
+"""What an engine runs: what a release does by default, and every setting derived from it."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache, lru_cache
+from typing import Any
+
+from pinn.common.files import data_folder
+from pinn.errors import PinnError
+from pinn.specs.flags import Flag, flags_of
+from pinn.specs.gpu import GpuSpec
+from pinn.specs.serving import ServingSpec
+from pinn.specs.speculation import Speculation
+from pinn.units import GIB
+
+# Defaults of the engines: one table by engine, version, GPU, tensor parallelism and model.
+#
+# ``data/engines/defaults.csv`` holds every default once, a source in each line. The first line
+# that fits counts; an empty cell fits everything.
+
+#: Version numbers of a flag that is given without one.
+_RELEASE = re.compile(r"v?(\d+(?:\.\d+)*)")
+
+
+@dataclass(frozen=True)
+class Default:
+    """One line of the table.
+
+    Attributes:
+        engine: ``vllm``, ``sglang`` or ``trtllm``.
+        flag: Field of ``ServingSpec``.
+        since: First release; None for all before.
+        until: First release that it no longer holds for; None for all after.
+        gpu: Regular expression for a part of the GPU's name in small letters; empty for any.
+        least_gib: Smallest memory of the GPU.
+        below_gib: Memory that the GPU has less than.
+        least_tp: Smallest tensor-parallel size.
+        below_tp: Size that the tensor-parallel one is below.
+        models: Types of the models; empty for any.
+        value: As the flag reads it.
+        assumed: Whether nobody read it in the engine's own source.
+        source: Where it is from.
+    """
+
+    engine: str
+    flag: str
+    since: tuple[int, ...] | None
+    until: tuple[int, ...] | None
+    gpu: str
+    least_gib: float
+    below_gib: float
+    least_tp: float
+    below_tp: float
+    models: tuple[str, ...]
+    value: str
+    assumed: bool
+    source: str
+
+    def holds(self, version: tuple[int, ...], gpu: GpuSpec, tp: int, model_type: str) -> bool:
+        """Whether it is the default of a release on a GPU."""
+        return (
+            (self.since is None or version >= self.since)
+            and (self.until is None or version < self.until)
+            and re.search(self.gpu, gpu.name.lower()) is not None
+            and self.least_gib <= gpu.memory_bytes / GIB < self.below_gib
+            and self.least_tp <= tp < self.below_tp
+            and (not self.models or model_type in self.models)
+        )
+
+
+@lru_cache(maxsize=1024)
+def release(version: str) -> tuple[int, ...]:
+    """Numbers of a version without what follows them, such as a release candidate's.
+
+    Raises:
+        PinnError: If it does not begin with a number.
+
+    >>> release("1.2.0rc6.post2"), release("v0.5.9-cu130")
+    ((1, 2, 0), (0, 5, 9))
+    """
+    found = _RELEASE.match(version.strip())
+    if found is None:
+        raise PinnError(
+            f"--engine-version {version!r} is no release, such as 0.15.1: give the release that "
+            "the build was made from"
+        )
+    return tuple(int(number) for number in found.group(1).split("."))
+
+
+@cache
+def all_defaults() -> tuple[Default, ...]:
+    """Every line of the table, in its order."""
+    path = data_folder("engines") / "defaults.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        return tuple(_default(row) for row in csv.DictReader(file))
+
+
+@cache
+def _of(engine: str, flag: str) -> tuple[Default, ...]:
+    return tuple(d for d in all_defaults() if (d.engine, d.flag) == (engine, flag))
+
+
+@cache
+def models_named(engine: str) -> frozenset[str]:
+    """Types of models that any default of an engine asks for."""
+    return frozenset(m for d in all_defaults() if d.engine == engine for m in d.models)
+
+
+@lru_cache(maxsize=16384)
+def engine_default(
+    engine: str, flag: str, version: str, gpu: GpuSpec, tp: int = 1, model_type: str = ""
+) -> Default:
+    """The default of a flag.
+
+    Args:
+        engine: ``vllm``, ``sglang`` or ``trtllm``.
+        flag: Field of ``ServingSpec``.
+        version: As ``--engine-version``.
+        gpu: What it runs on.
+        tp: GPUs of a replica.
+        model_type: ``model_type`` of the model's config.json.
+
+    Raises:
+        PinnError: If the version is no release, or the table has no line.
+    """
+    numbers = release(version)
+    for default in _of(engine, flag):
+        if default.holds(numbers, gpu, tp, model_type):
+            return default
+    raise PinnError(f"{engine} {version} has no default for {flag}: give the flag")
+
+
+def reference_version(engine: str) -> Default:
+    """The release whose defaults hold where none is named."""
+    return _of(engine, "engine_version")[0]
+
+
+#: Engines as they write themselves.
+_TITLES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
+
+
+def served_release(engine: str, version: str) -> str:
+    """The release whose defaults hold: the one that is named, else the newest that was read."""
+    return version or reference_version(engine).value
+
+
+def unread_notice(engine: str, version: str) -> str | None:
+    """What is said of a release that lies outside those whose source was read; None within.
+
+    The first line of the table holds for all before, the last for all after, so its defaults are
+    those of the oldest or newest release that was read.
+
+    Args:
+        engine: ``vllm``, ``sglang`` or ``trtllm``.
+        version: As ``--engine-version``; empty for the release that the table names.
+
+    >>> unread_notice("vllm", "99.1")  # doctest: +ELLIPSIS
+    "vLLM 99.1 was not read: ...'s defaults hold"
+    """
+    oldest = _of(engine, "oldest_engine_version")
+    if not version or not oldest:
+        return None
+    ends = oldest[0].value, reference_version(engine).value
+    if release(ends[0]) <= release(version) <= release(ends[1]):
+        return None
+    holds = ends[0] if release(version) < release(ends[0]) else ends[1]
+    return f"{_TITLES[engine]} {version} was not read: {holds}'s defaults hold"
+
+
+def _default(row: dict[str, str]) -> Default:
+    return Default(
+        row["engine"],
+        row["flag"],
+        release(row["since"]) if row["since"] else None,
+        release(row["until"]) if row["until"] else None,
+        row["gpu"],
+        float(row["least_gib"] or 0),
+        float(row["below_gib"] or math.inf),
+        float(row["least_tp"] or 0),
+        float(row["below_tp"] or math.inf),
+        tuple(row["models"].split()),
+        row["value"],
+        row["assumed"] == "yes",
+        row["source"],
+    )
+
+
+# Which releases of an engine were measured, in a few words for reports.
+
+MEASURED_FILE = "measured.csv"
+#: What stands for a release in an engine's own line of ``data/engines/measured.csv``.
+ALL = "all"
+
+
+def measured_line(engine: str, version: str) -> str:
+    """A sentence on what runs and what measurements cover.
+
+    Args:
+        engine: ``vllm``, ``sglang`` or ``trtllm``.
+        version: As ``--engine-version``; empty for the release of the defaults.
+
+    >>> measured_line("sglang", "0.5.23")
+    'sglang 0.5.23; measured servers ran 0.5.3rc1, 0.5.5, 0.5.6, 0.5.9'
+    """
+    runs = served_release(engine, version)
+    return f"{engine} {runs}; measured servers ran {releases_text(engine)}"
+
+
+@cache
+def releases_text(engine: str) -> str:
+    """The measured releases of an engine; empty where there are none.
+
+    Three minor releases and more that follow each other are one stretch.
+
+    >>> releases_text("vllm")
+    '0.10.2, 0.15.1 to 0.19.0'
+    """
+    path = data_folder("engines") / MEASURED_FILE
+    with path.open(encoding="utf-8", newline="") as file:
+        names = [r["release"] for r in csv.DictReader(file) if r["engine"] == engine]
+    stretches: list[list[str]] = []
+    for name in (n for n in names if n != ALL):
+        if stretches and _follows(stretches[-1][-1], name):
+            stretches[-1].append(name)
+        else:
+            stretches.append([name])
+    return ", ".join(
+        f"{part[0]} to {part[-1]}" if len(part) > 2 else ", ".join(part) for part in stretches
+    )
+
+
+def release_order(version: str) -> tuple[int, tuple[int, ...], str]:
+    """All before releases, releases by number, and tags that name none at the end."""
+    if version == ALL:
+        return 0, (), version
+    try:
+        return 1, release(version), version
+    except PinnError:
+        return 2, (), version
+
+
+def _follows(before: str, after: str) -> bool:
+    first, second = release_order(before)[1], release_order(after)[1]
+    return first[:1] == second[:1] and second[1:2] == tuple(n + 1 for n in first[1:2]) != ()
+
+
+# What vLLM's releases schedule differently: a line for each change, with its source.
+
+#: Batches that may hold a request's decodes while several stages of a pipeline are at work and
+#: steps are planned ahead: one at a time, any, or those that lie as many steps apart as there are
+#: stages, with one batch more in flight.
+ONE_BATCH, ANY_BATCH, STAGGERED = "one_batch", "any_batch", "staggered"
+
+
+@dataclass(frozen=True)
+class SchedulerRules:
+    """How a scheduler does what its releases do in different ways.
+
+    Attributes:
+        pipelined_decodes: ``ONE_BATCH``, ``ANY_BATCH`` or ``STAGGERED``.
+        whole_prompts: Whether a waiting request needs room for all its tokens to be admitted, not
+            only for its first chunk.
+        uncached_first: Whether freed blocks in which no prefix can be found are the next to be
+            taken; else they queue up behind all others.
+        cuts_lone_prompts: Whether the longest chunk holds for the only request there is, too.
+        awaits_preempted: Whether a preempted request is started again only when its batches in
+            flight have ended.
+        group_padding: Layers of the commoner kind over those of the rarer one up to which KV cache
+            groups are as large as the former.
+    """
+
+    pipelined_decodes: str = ONE_BATCH
+    whole_prompts: bool = False
+    uncached_first: bool = False
+    cuts_lone_prompts: bool = True
+    awaits_preempted: bool = False
+    group_padding: float = 1.25
+
+    def described(self) -> dict[str, Any]:
+        """Rules by name."""
+        return asdict(self)
+
+
+_SCHEDULER = "vllm/v1/core/sched/scheduler.py: Scheduler"
+#: First release that was read with it, what it changes, and where that stands.
+_CHANGES: tuple[tuple[str, str, Any, str], ...] = (
+    ("0.16.0", "pipelined_decodes", ANY_BATCH, f"{_SCHEDULER}.schedule"),
+    (
+        "0.18.0",
+        "group_padding",
+        1.5,
+        "vllm/v1/core/kv_cache_utils.py: _get_kv_cache_groups_uniform_page_size",
+    ),
+    (
+        "0.19.0",
+        "whole_prompts",
+        True,
+        "vllm/config/scheduler.py: SchedulerConfig.scheduler_reserve_full_isl",
+    ),
+    ("0.24.0", "uncached_first", True, "vllm/v1/core/block_pool.py: BlockPool.free_blocks"),
+    # The second model runner's. Llama, Mistral and Qwen3 are served by it from 0.23 on, all dense
+    # models from 0.25 and mixtures of experts from 0.29: VllmConfig.use_v2_model_runner.
+    ("0.25.1", "pipelined_decodes", STAGGERED, "vllm/config/vllm.py: max_concurrent_batches"),
+    ("0.27.1", "awaits_preempted", True, f"{_SCHEDULER}._preempt_request"),
+    ("0.31.0", "cuts_lone_prompts", False, f"{_SCHEDULER}.schedule"),
+)
+_FIRST = f"vllm 0.15.1 {_SCHEDULER}.schedule"
+
+
+@lru_cache(maxsize=256)
+def vllm_rules(release: tuple[int, ...]) -> tuple[SchedulerRules, str]:
+    """Rules of a release of vLLM and where they stand.
+
+    A change holds for every patch of the release in which it was read first.
+    """
+    rules, sources = SchedulerRules(), [_FIRST]
+    for first, name, value, source in _CHANGES:
+        if release >= tuple(int(number) for number in first.split("."))[:2]:
+            rules = replace(rules, **{name: value})
+            sources.append(f"vllm {first} {source}")
+    return rules, "; ".join(sources)
+
+
+# What really runs: an engine's flags and defaults as physical quantities.
+#
+# Costs, features and simulator read a recipe; none of them asks which engine it is.
+
+#: Kinds of schedules: prompts and decodes in one step, or prompts in steps of their own.
+FUSED, PREFILL_FIRST = "fused", "prefill_first"
+#: What a request needs to be admitted: room for its next step, for a guess of what all running ones
+#: will still write, or for whole outputs.
+NEXT_STEP, ESTIMATE, COMPLETION = "next_step", "estimate", "completion"
+#: What the memory share is of: all memory less a measured reserve, all memory, or what weights and
+#: activations leave free.
+TOTAL, STATIC, FREE = "total", "static", "free"
+#: What of a step of decodes is launched as CUDA graphs: the whole, or the pieces between attention.
+WHOLE, PIECES, NOTHING = "full", "piecewise", "none"
+#: How tokens reach experts on other ranks: to those that need them, or to all.
+ALL_TO_ALL, GATHER = "all_to_all", "gather"
+#: How requests are spread over replicas.
+LEAST_LOADED, ROUND_ROBIN = "least_loaded", "round_robin"
+
+#: What set a field: a flag that was given, the engine's default, a default that nobody read in its
+#: source, or the way the engine is built.
+FLAG, DEFAULT, ASSUMED, DESIGN = "flag", "default", "assumed", "design"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What set a field of a recipe.
+
+    Attributes:
+        kind: ``FLAG``, ``DEFAULT``, ``ASSUMED`` or ``DESIGN``.
+        text: The flag, or the source of the default with its version.
+    """
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class EffectiveRecipe:
+    """How a deployment runs, whatever engine it is of.
+
+    Parallel sizes are those of the layers: ``tensor_parallel_size`` GPUs share an attention layer,
+    ``data_parallel_size`` such groups attend to requests of their own, and the experts of all
+    those GPUs are spread over ``expert_parallel_size`` of them and cut
+    ``expert_tensor_parallel_size`` times.
+
+    Attributes:
+        schedule: ``FUSED`` or ``PREFILL_FIRST``.
+        token_budget: Tokens of a step of one replica; of a prefill step where those are apart.
+        prompt_budget: Prompt tokens after which a prefill step takes no further request.
+        chunked_prefill: Whether prompts are cut to fit the budget.
+        chunk_multiple: What a chunk that is not a prompt's last is rounded down to, in tokens.
+        max_requests: Running requests of one replica.
+        admission: ``NEXT_STEP``, ``ESTIMATE`` or ``COMPLETION``.
+        admission_share: Under ``ESTIMATE``, the share of an output that is expected at first.
+        foresees_ends: Whether running requests count with all that they will still write, and are
+            not decoded beyond their last token nor keep their places then (SGLang from 0.5.22).
+        poll_interval: Decode steps between two looks at the queue of new requests.
+        prompt_wait_steps: Steps that new prompts wait for others while decodes go on; 0 for none.
+        prompt_wait_tokens: Tokens of a step that end the wait; under attention data parallelism a
+            prompt for every replica does.
+        overlap: Whether a step is planned while the one before runs.
+        scheduler: How the scheduler does what its releases do in different ways.
+        routing: How requests are spread over replicas: ``LEAST_LOADED`` or ``ROUND_ROBIN``.
+        tensor_parallel_size: GPUs that share an attention layer.
+        data_parallel_size: Groups of those.
+        pipeline_parallel_size: Stages of layers.
+        expert_parallel_size: GPUs over which whole experts are spread.
+        expert_tensor_parallel_size: GPUs over which each expert is cut.
+        expert_exchange: ``ALL_TO_ALL`` or ``GATHER``.
+        kv_cache_dtype: Format of the KV cache; ``auto`` for what the checkpoint says.
+        prefix_caching: Whether common prefixes are found.
+        block_tokens: Tokens per block of the KV cache, which prefixes are found in.
+        memory_share: Share of memory for weights and KV cache.
+        memory_share_of: ``TOTAL``, ``STATIC`` or ``FREE``.
+        graph_tokens: Tokens of the largest step with prompts that is launched as CUDA graphs; 1
+            where only decodes are, 0 without graphs.
+        graph_requests: Decodes of the largest step without prompts that is; 0 for no limit.
+        graph_sizes: Numbers of decodes that graphs are captured for and a step is rounded up to;
+            empty where coefficients were fitted to steps that are not rounded.
+        decode_graphs: ``WHOLE``, ``PIECES`` or ``NOTHING``; no coefficient depends on it.
+        fused_all_reduce: Whether an all-reduce and the norm after it are one kernel.
+        fused_quantization: Whether that kernel quantizes its result, too.
+        all_reduce_latency: Of a message up to 256 KiB, relative to vLLM's own kernel.
+        latent_launches: Of a layer's latent attention beyond vLLM's, in those of a dense layer.
+        decode_kernels: Kernels of decode attention: ``AUTO`` or ``XQA``.
+        moe_kernels: Kernels of the experts by the engine's own name for them; ``AUTO`` where that
+            is not known.
+        mxfp4_kernels: What ``AUTO`` is for experts in mxfp4: ``AUTO`` for what it is of vLLM,
+            ``FUSED_TRITON`` or ``TORCH_FLOW``.
+        sampler: Family of the sampler's kernels.
+        speculation: What speculative decoding drafts and verifies; None without it.
+        origins: Field to what set it.
+    """
+
+    schedule: str
+    token_budget: int
+    prompt_budget: int
+    chunked_prefill: bool
+    chunk_multiple: int
+    max_requests: int
+    admission: str
+    admission_share: float
+    foresees_ends: bool
+    poll_interval: int
+    prompt_wait_steps: int
+    prompt_wait_tokens: int
+    overlap: bool
+    scheduler: SchedulerRules
+    routing: str
+    tensor_parallel_size: int
+    data_parallel_size: int
+    pipeline_parallel_size: int
+    expert_parallel_size: int
+    expert_tensor_parallel_size: int
+    expert_exchange: str
+    kv_cache_dtype: str
+    prefix_caching: bool
+    block_tokens: int
+    memory_share: float
+    memory_share_of: str
+    graph_tokens: int
+    graph_requests: int
+    graph_sizes: tuple[int, ...]
+    decode_graphs: str
+    fused_all_reduce: bool
+    fused_quantization: bool
+    all_reduce_latency: float
+    latent_launches: float
+    decode_kernels: str
+    moe_kernels: str
+    mxfp4_kernels: str
+    sampler: str
+    speculation: Speculation | None
+    origins: Mapping[str, Origin] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """Fields that nobody set or read in the engine's source."""
+        return tuple(name for name, origin in self.origins.items() if origin.kind == ASSUMED)
+
+    def described(self) -> dict[str, dict[str, Any]]:
+        """Field to ``value``, ``set_by`` and ``source``, ready for JSON."""
+        found = {}
+        for each in fields(self):
+            if each.name == "origins":
+                continue
+            value, origin = getattr(self, each.name), self.origins[each.name]
+            shown = list(value) if isinstance(value, tuple) else value
+            told = isinstance(value, SchedulerRules | Speculation)
+            shown = value.described() if told else shown
+            found[each.name] = {"value": shown, "set_by": origin.kind, "source": origin.text}
+        return found
+
+
+# Fields of a recipe while they are settled: flags, the engine's defaults, and what set each.
+
+FLAGS = {each.name: each for each in flags_of(ServingSpec)}
+_NOT_GIVEN = {name: Origin(DEFAULT, f"{flag.option} is not given") for name, flag in FLAGS.items()}
+_SETTLED = tuple(f.name for f in fields(EffectiveRecipe) if f.name != "origins")
+
+
+@dataclass
+class RecipeFields:
+    """Fields of a recipe as they are settled, each with what set it.
+
+    Attributes:
+        serving: The engine's flags.
+        gpu: What it runs on.
+        model_type: ``model_type`` of the model's config.json where a default depends on it.
+        said_by: Flag to who gave it.
+        values: Settled fields.
+        origins: What set each of them.
+    """
+
+    serving: ServingSpec
+    gpu: GpuSpec
+    model_type: str
+    said_by: Mapping[str, str]
+    values: dict[str, Any] = field(default_factory=dict)
+    origins: dict[str, Origin] = field(default_factory=dict)
+
+    @property
+    def version(self) -> str:
+        """Release whose defaults hold."""
+        return served_release(self.serving.engine, self.serving.engine_version)
+
+    def put(self, name: str, value: Any, text: str, kind: str = DESIGN) -> None:
+        """Settle a field."""
+        self.values[name], self.origins[name] = value, Origin(kind, text)
+
+    def take(self, name: str, flag: str, read: Callable[[Any], Any] | None = None) -> Any:
+        """Settle a field by a flag, or by its default."""
+        value, origin = self.look_up(flag)
+        self.values[name] = value if read is None else read(value)
+        self.origins[name] = origin
+        return self.values[name]
+
+    def default(self, name: str) -> Default:
+        """The line of the defaults' table that holds."""
+        serving = self.serving
+        return engine_default(
+            serving.engine,
+            name,
+            self.version,
+            self.gpu,
+            serving.tensor_parallel_size,
+            self.model_type,
+        )
+
+    def look_up(self, name: str) -> tuple[Any, Origin]:
+        """The value of a flag and what set it."""
+        flag, given = FLAGS.get(name), getattr(self.serving, name, None)
+        if given not in (None, "", "auto") and (flag is None or given != flag.default):
+            return given, Origin(FLAG, self._said(flag, name))
+        if flag is not None and flag.default not in (None, ""):
+            return given, _NOT_GIVEN[name]
+        return _recipe_fields_default(self.default(name))
+
+    def put_graphs(
+        self,
+        tokens: int,
+        requests: int,
+        sizes: tuple[int, ...],
+        origin: Origin,
+        of_decodes: str = WHOLE,
+    ) -> None:
+        """Settle what is launched as CUDA graphs; nothing with ``--enforce-eager``."""
+        if self.serving.enforce_eager:
+            tokens, requests, sizes, of_decodes = 0, 0, (), NOTHING
+            origin = self.look_up("enforce_eager")[1]
+        for name, value in (
+            ("graph_tokens", tokens), ("graph_requests", requests), ("graph_sizes", sizes),
+            ("decode_graphs", of_decodes),
+        ):  # fmt: skip
+            self.values[name], self.origins[name] = value, origin
+
+    def _said(self, flag: Flag | None, name: str) -> str:
+        if name in self.said_by:
+            return self.said_by[name]
+        return flag.spelled_for(self.serving.engine) if flag else name
+
+    def recipe(self) -> EffectiveRecipe:
+        """The recipe, once every field is settled."""
+        return EffectiveRecipe(
+            **{name: self.values[name] for name in _SETTLED},
+            origins={name: self.origins[name] for name in _SETTLED},
+        )
+
+
+@lru_cache(maxsize=16384)
+def _recipe_fields_default(found: Default) -> tuple[Any, Origin]:
+    """The value of a default and its source."""
+    flag = FLAGS.get(found.flag)
+    value = flag.read(found.value) if flag else found.value == "yes"
+    return value, Origin(ASSUMED if found.assumed else DEFAULT, found.source)

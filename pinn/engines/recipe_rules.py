@@ -1,0 +1,300 @@
+"""From a deployment's flags to its engine's recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from pinn.engines.kernel_choice import (
+    ALL_REDUCE_LATENCY,
+    DECODE_KERNELS,
+    LATENT_LAUNCHES,
+    MXFP4_KERNELS,
+    QUANTIZING_ALL_REDUCE,
+    known_kernels,
+)
+from pinn.engines.recipe import (
+    ASSUMED,
+    DEFAULT,
+    DESIGN,
+    FLAG,
+    FLAGS,
+    EffectiveRecipe,
+    Origin,
+    RecipeFields,
+    SchedulerRules,
+    models_named,
+    release,
+    served_release,
+)
+from pinn.engines.vllm_sglang_trtllm import (
+    settle_prompt_wait,
+    settle_sglang,
+    settle_trtllm,
+    settle_vllm,
+)
+from pinn.errors import PinnError
+from pinn.specs.gpu import GpuSpec
+from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM, VLLM, ServingSpec
+from pinn.specs.speculation import (
+    DEFAULT_ACCEPTANCE,
+    DRAFT_MODEL,
+    NGRAM,
+    NONE,
+    Speculation,
+    asked_of_sglang,
+    asked_of_trtllm,
+    asked_of_vllm,
+    speculation,
+)
+
+# From an engine's flags to its speculation, and what the engine changes for it.
+
+#: Running requests that SGLang lowers its limit to where none is given, for every algorithm
+#: (``server_args.py: _handle_speculative_decoding``, from 0.5.13 on
+#: ``arg_groups/speculative_hook.py``; 0.5.3.post1 to 0.5.23).
+SGLANG_REQUESTS = 48
+
+_NOT_ASKED = Origin(DEFAULT, "--speculative-config is not given")
+
+
+def asked_speculation(serving: ServingSpec, model_type: str) -> tuple[Speculation | None, Origin]:
+    """What flags ask for, and what set it: an assumption where nobody gave the acceptance.
+
+    Raises:
+        PinnError: If the flags cannot be read, or pipeline stages are asked for too.
+    """
+    config = serving.speculative_config
+    if config == NONE:
+        return None, _NOT_ASKED
+    if serving.engine == VLLM:
+        asked = asked_of_vllm(config)
+    elif serving.engine == TRTLLM:
+        asked = asked_of_trtllm(config)
+    else:
+        asked = asked_of_sglang(
+            config,
+            serving.speculative_num_steps,
+            serving.speculative_eagle_topk,
+            serving.speculative_num_draft_tokens,
+            serving.speculative_draft_model_path,
+            model_type,
+            _release(serving),
+        )
+    found = speculation(asked, serving.speculative_acceptance)
+    if found is None:
+        return None, _NOT_ASKED
+    if serving.pipeline_parallel_size > 1:
+        raise PinnError(
+            "speculative decoding is not modelled with pipeline stages: leave "
+            "--pipeline-parallel-size or --speculative-config out"
+        )
+    if serving.speculative_acceptance:
+        return found, Origin(FLAG, "--speculative-config, --speculative-acceptance")
+    return found, Origin(ASSUMED, DEFAULT_ACCEPTANCE[found.method].text)
+
+
+def fewer_requests(serving: ServingSpec, replicas: int) -> int | None:
+    """Running requests of a replica that an engine lowers its limit to; None where it does not."""
+    if serving.engine != SGLANG or serving.max_num_seqs is not None:
+        return None
+    return max(SGLANG_REQUESTS // replicas, 1)
+
+
+def _release(serving: ServingSpec) -> tuple[int, ...]:
+    return release(served_release(serving.engine, serving.engine_version))
+
+
+def why_not_overlapped(serving: ServingSpec, method: str) -> Origin | None:
+    """Why an engine plans no step while the one before runs; None where it does."""
+    engine = serving.engine
+    if engine == SGLANG:
+        reason = _why_sglang_waits(_release(serving), method, serving.speculative_eagle_topk or 1)
+        return Origin(DEFAULT, reason) if reason else None
+    reason = _why_others_wait(engine, method)
+    return Origin(ASSUMED, reason) if reason else None
+
+
+def _why_sglang_waits(release: tuple[int, ...], method: str, branches: int) -> str:
+    """Its second version of speculation overlaps, from 0.5.11 on; n-grams from 0.5.14 on."""
+    if method == NGRAM and release < (0, 5, 14):
+        return "sglang 0.5.3.post1 to 0.5.13 _handle_ngram: no overlap schedule with n-grams"
+    if method != NGRAM and release < (0, 5, 11):
+        return "sglang 0.5.3.post1 to 0.5.10 environ.py: SGLANG_ENABLE_SPEC_V2 is off"
+    if method != NGRAM and release < (0, 5, 13) and branches > 1:
+        return "sglang 0.5.11 and 0.5.12 server_args.py: no overlap schedule with trees of drafts"
+    return ""
+
+
+def _why_others_wait(engine: str, method: str) -> str:
+    if engine == TRTLLM and method in (NGRAM, DRAFT_MODEL):
+        return "tensorrt_llm: drafters of their own turn the overlap scheduler off, as remembered"
+    return ""
+
+
+# From an engine's flags to what runs: with ``recipe_vllm`` and its like, what knows engines.
+#
+# Flags that are not given come from the table of defaults (``pinn.engines.recipe``); what
+# no flag sets, such as the kind of schedule, stands in the engine's own file with its source.
+
+
+def effective_recipe(
+    serving: ServingSpec,
+    gpu: GpuSpec,
+    model_type: str = "",
+    said_by: Mapping[str, str] | None = None,
+) -> EffectiveRecipe:
+    """What runs under flags on a GPU.
+
+    Args:
+        serving: The engine's flags.
+        gpu: What it runs on.
+        model_type: ``model_type`` of the model's config.json; some defaults depend on it.
+        said_by: Flag to who gave it, such as a launch script and its date, for the origins.
+
+    Raises:
+        PinnError: If the sizes do not fit together, or the version is no release.
+    """
+    asks = serving.speculative_config != NONE or model_type in models_named(serving.engine)
+    decides = model_type if asks else ""
+    if said_by:
+        return _recipe(serving, gpu, decides, said_by)
+    return _shared_recipe(serving, gpu, decides, tuple(map(type, vars(serving).values())))
+
+
+@lru_cache(maxsize=4096)
+def _shared_recipe(
+    serving: ServingSpec, gpu: GpuSpec, model_type: str, _kinds: tuple[type, ...]
+) -> EffectiveRecipe:
+    """The one recipe of all models that flags and defaults do not tell apart.
+
+    Flags of other types are apart, since 1 and 1.0 are equal and a recipe shows them as given.
+    """
+    return _recipe(serving, gpu, model_type, {})
+
+
+def _recipe(
+    serving: ServingSpec, gpu: GpuSpec, model_type: str, said_by: Mapping[str, str]
+) -> EffectiveRecipe:
+    found = RecipeFields(serving, gpu, model_type, said_by)
+    _settle_parallelism(found)
+    _settle_what_flags_say(found)
+    _settle_all_reduce(found)
+    _settle_kernels(found)
+    _settle_speculation(found)
+    settle_prompt_wait(found)
+    found.put("scheduler", SchedulerRules(), "vLLM alone has rules that change")
+    {VLLM: settle_vllm, SGLANG: settle_sglang, TRTLLM: settle_trtllm}[serving.engine](found)
+    return found.recipe()
+
+
+def _settle_what_flags_say(found: RecipeFields) -> None:
+    """What one flag sets in every engine."""
+    found.take("token_budget", "max_num_batched_tokens")
+    found.take("max_requests", "max_num_seqs")
+    found.take("chunked_prefill", "enable_chunked_prefill")
+    found.take("overlap", "async_scheduling")
+    found.take("kv_cache_dtype", "kv_cache_dtype")
+    found.take("prefix_caching", "enable_prefix_caching")
+    found.take("block_tokens", "block_size")
+    found.take("fused_all_reduce", "fuse_all_reduce")
+    found.take("moe_kernels", "moe_backend", known_kernels)
+    found.take("sampler", "sampling_backend")
+    found.put("foresees_ends", False, "SGLang alone, from 0.5.22 on")
+
+
+def _settle_parallelism(found: RecipeFields) -> None:
+    serving = found.serving
+    found.take("pipeline_parallel_size", "pipeline_parallel_size")
+    if serving.engine == VLLM:
+        found.take("tensor_parallel_size", "tensor_parallel_size")
+        found.take("data_parallel_size", "data_parallel_size")
+    else:
+        _settle_attention_ranks(found)
+    ranks = found.values["tensor_parallel_size"] * found.values["data_parallel_size"]
+    spread, origin = ranks, found.look_up("enable_expert_parallel")[1]
+    if serving.moe_a2a_backend == DEEPEP:
+        # sglang 0.5.9 server_args.py: _handle_a2a_moe sets ep_size to tp_size.
+        origin = found.look_up("moe_a2a_backend")[1]
+    elif not serving.enable_expert_parallel:
+        # vLLM flattens tensor and data parallel ranks for the experts either way
+        # (``FusedMoEParallelConfig.make``): whole experts with the flag, slices without.
+        spread = serving.ep_size or 1
+        origin = found.look_up("ep_size")[1] if serving.ep_size else origin
+    if ranks % spread:
+        raise PinnError(
+            f"{FLAGS['ep_size'].spelled_for(serving.engine)} {spread} does not divide the {ranks} "
+            f"GPUs of a replica: use a divisor of {ranks}"
+        )
+    found.values["expert_parallel_size"] = spread
+    found.values["expert_tensor_parallel_size"] = ranks // spread
+    found.origins["expert_parallel_size"] = found.origins["expert_tensor_parallel_size"] = origin
+
+
+def _settle_attention_ranks(found: RecipeFields) -> None:
+    """SGLang and TensorRT-LLM count all GPUs as tensor parallel ones.
+
+    Attention data parallelism takes its ranks from among them: as many as ``dp_size`` in SGLang
+    (0.5.9 layers/dp_attention.py: compute_dp_attention_world_info), all in TensorRT-LLM
+    (tensorrt_llm/mapping.py: attn_tp_size is 1 under enable_attention_dp).
+    """
+    serving = found.serving
+    gpus, replicas = serving.tensor_parallel_size, serving.data_parallel_size
+    if serving.engine == TRTLLM and serving.enable_dp_attention:
+        if replicas not in (1, gpus):
+            raise PinnError(
+                f"enable_attention_dp attends on each of {gpus} GPUs: leave the data-parallel "
+                f"size {replicas} out"
+            )
+        replicas = gpus
+    if replicas > 1 and not serving.enable_dp_attention:
+        raise PinnError(
+            f"a data-parallel size of {replicas} without attention data parallelism makes "
+            f"{serving.engine} start {replicas} independent servers: predict one of them at "
+            f"1/{replicas} of the load, or add --enable-dp-attention"
+        )
+    if gpus % replicas:
+        raise PinnError(
+            f"{replicas} attention replicas do not divide {gpus} GPUs: use a divisor of {gpus}"
+        )
+    origin = found.look_up("tensor_parallel_size")[1]
+    if serving.enable_dp_attention:
+        origin = found.look_up("enable_dp_attention")[1]
+    for name, value in (
+        ("tensor_parallel_size", gpus // replicas), ("data_parallel_size", replicas)
+    ):  # fmt: skip
+        found.values[name], found.origins[name] = value, origin
+
+
+def _settle_all_reduce(found: RecipeFields) -> None:
+    """How long the engine's own all-reduce takes; without NVLink all run NCCL."""
+    latency, source = ALL_REDUCE_LATENCY[found.serving.engine]
+    if not found.gpu.has_nvlink:
+        latency, source = 1.0, "no NVLink: every engine runs NCCL beyond two GPUs"
+    found.put("all_reduce_latency", latency, source)
+    quantizes = found.serving.engine == TRTLLM and found.values["fused_all_reduce"]
+    found.put("fused_quantization", quantizes, QUANTIZING_ALL_REDUCE, ASSUMED)
+
+
+def _settle_kernels(found: RecipeFields) -> None:
+    """Which kernels of its own an engine runs, and what it launches where no graph does."""
+    launches, source = LATENT_LAUNCHES[found.serving.engine]
+    kind = DESIGN if found.serving.engine == VLLM else ASSUMED
+    found.put("latent_launches", launches, source, kind)
+    found.put("decode_kernels", *DECODE_KERNELS[found.serving.engine])
+    found.put("mxfp4_kernels", *MXFP4_KERNELS[found.serving.engine])
+
+
+def _settle_speculation(found: RecipeFields) -> None:
+    """What is drafted, and what the engine turns off or lowers for it."""
+    drafts, origin = asked_speculation(found.serving, found.model_type)
+    found.put("speculation", drafts, origin.text, origin.kind)
+    if drafts is None:
+        return
+    alone = why_not_overlapped(found.serving, drafts.method)
+    if alone is not None:
+        found.put("overlap", False, alone.text, alone.kind)
+    fewer = fewer_requests(found.serving, found.values["data_parallel_size"])
+    if fewer is not None:
+        source = "sglang 0.5.3.post1 to 0.5.23: 48 running requests with speculation"
+        found.put("max_requests", fewer, source, DEFAULT)

@@ -1,0 +1,284 @@
+"""What an engine would not start."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from pinn.common.files import data_folder
+from pinn.engines import refused_formats
+from pinn.engines.recipe import release
+from pinn.engines.refused_formats import Refusal, release_of, runs, version_of
+from pinn.specs.model import AttentionSpec, LatentAttentionSpec
+from pinn.specs.serving import SGLANG, VLLM
+from pinn.specs.speculation import DRAFT_MODEL, MTP, NGRAM
+
+if TYPE_CHECKING:
+    from pinn.engines.deployment import Deployment
+
+
+# Limits of scheduler and KV cache that do not fit together, the model or the GPU.
+
+_BLOCKS = (1, 8, 16, 32, 64, 128, 256)
+_FP8 = frozenset({"fp8", "fp8_static", "fp8_block", "nvfp4"})
+
+
+def requests_per_step(d: Deployment) -> Refusal | None:
+    """A step has a token for every request; a default number of requests is lowered to fit."""
+    asked, tokens = d.serving.max_num_seqs, d.recipe.token_budget
+    if asked is None or asked <= tokens or not runs(d, VLLM):
+        return None
+    return Refusal(
+        f"--max-num-batched-tokens {tokens:,} is less than --max-num-seqs {asked:,}",
+        "raise one or lower the other",
+        f"vllm {version_of(d)} vllm/config/scheduler.py: verify_max_model_len",
+    )
+
+
+def whole_prompts(d: Deployment) -> Refusal | None:
+    """Prompts that are not cut fit in a step; a default budget is raised to the longest."""
+    asked, longest = d.serving.max_num_batched_tokens, context(d)
+    cut = d.serving.enable_chunked_prefill is not False
+    if asked is None or cut or asked >= longest or not runs(d, VLLM):
+        return None
+    return Refusal(
+        f"--max-num-batched-tokens {asked:,} is less than the {longest:,} tokens of a prompt that "
+        "--no-enable-chunked-prefill leaves whole",
+        "raise it, or lower --max-model-len",
+        f"vllm {version_of(d)} vllm/config/scheduler.py: verify_max_model_len",
+    )
+
+
+def context(d: Deployment) -> int:
+    """Longest context in tokens."""
+    return d.serving.max_model_len or d.model.max_position
+
+
+def longest_context(d: Deployment) -> Refusal | None:
+    """A context is no longer than positions of the model, unless an environment variable is set."""
+    variables = {
+        VLLM: ("VLLM_ALLOW_LONG_MAX_MODEL_LEN=1", "vllm/config/model.py: _get_and_verify_max_len"),
+        SGLANG: (
+            "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1",
+            "srt/configs/model_config.py: _derive_context_length",
+        ),
+    }
+    engine = d.serving.engine
+    if context(d) <= d.model.max_position or engine not in variables:
+        return None
+    variable, file = variables[engine]
+    own = "" if engine == VLLM else ", SGLang's --context-length,"
+    return Refusal(
+        f"--max-model-len {context(d):,}{own} exceeds the {d.model.max_position:,} positions of "
+        f"{d.model.name}",
+        f"lower it; {engine} takes it with {variable} alone",
+        f"{engine} {version_of(d)} {file}",
+    )
+
+
+def block_size(d: Deployment) -> Refusal | None:
+    """Tokens per KV block are of a list before vLLM 0.18, and what attention's kernels read.
+
+    Latent and recurrent layers are left out: the engine rounds up to what they need. Flex
+    attention of 0.18 to 0.20 takes any size.
+    """
+    asked = d.serving.block_size
+    if asked is None or not runs(d, VLLM):
+        return None
+    known = _BLOCKS if release_of(d) >= (0, 11, 1) else _BLOCKS[:-1]
+    if runs(d, VLLM, below="0.18") and asked not in known:
+        return Refusal(
+            f"--block-size {asked} is none of {', '.join(map(str, known))}",
+            "use one of them",
+            f"vllm {version_of(d)} vllm/config/cache.py: BlockSize",
+        )
+    plain = all(isinstance(g.attention, AttentionSpec | None) for g in d.model.layer_groups)
+    if plain and asked % 16 and not runs(d, VLLM, "0.18", "0.21"):
+        old = runs(d, VLLM, below="0.18")
+        file = "flash_attn.py: get_kv_cache_shape" if old else "*.py: supported_kernel_block_sizes"
+        return Refusal(
+            f"--block-size {asked} is no multiple of the 16 tokens that kernels of attention read",
+            "use a multiple of 16",
+            f"vllm {version_of(d)} vllm/v1/attention/backends/{file}",
+        )
+    return None
+
+
+def chunk_of_pages(d: Deployment) -> Refusal | None:
+    """SGLang cuts prompts between pages."""
+    page = d.recipe.block_tokens
+    chunk = d.serving.max_num_batched_tokens or d.recipe.token_budget * d.recipe.data_parallel_size
+    if not runs(d, SGLANG) or chunk % page == 0:
+        return None
+    return Refusal(
+        f"--page-size {page} does not divide --chunked-prefill-size {chunk:,}",
+        "use a divisor",
+        f"sglang {version_of(d)} srt/server_args.py: check_server_args (from 0.5.19 "
+        "arg_groups/validation_hook.py)",
+    )
+
+
+def cache_format(d: Deployment) -> Refusal | None:
+    """An fp8_e5m2 cache does not go with checkpoints whose method has scales for the cache.
+
+    From 0.24.0 compressed-tensors without a ``kv_cache_scheme`` is taken, which a model here does
+    not tell from others: only fp8 in blocks is refused then.
+    """
+    if d.serving.kv_cache_dtype != "fp8_e5m2" or not runs(d, VLLM):
+        return None
+    formats = {form.name for form in vars(d.model.precisions).values()}
+    refused = _FP8 if runs(d, VLLM, below="0.24") else frozenset({"fp8_block"})
+    if not formats & refused:
+        return None
+    return Refusal(
+        f"--kv-cache-dtype fp8_e5m2 does not go with weights in {min(formats & refused)}",
+        "use fp8",
+        f"vllm {version_of(d)} attention layer: fp8_e5m2 kv-cache is not supported with fp8 "
+        "checkpoints",
+    )
+
+
+def latent_cache(d: Deployment) -> Refusal | None:
+    """Before 0.18 Triton's latent attention has no fp8 cache, and other GPUs have no other."""
+    hopper_or_blackwell = 9 <= d.gpu.compute_capability < 11
+    if hopper_or_blackwell or not runs(d, VLLM, below="0.18"):
+        return None
+    latent = any(isinstance(g.attention, LatentAttentionSpec) for g in d.model.layer_groups)
+    if not latent or d.kv_cache_precision.name != "fp8":
+        return None
+    return Refusal(
+        f"latent attention on {d.gpu.name} runs Triton's kernel, which has no fp8 cache",
+        "use --kv-cache-dtype bf16",
+        f"vllm {version_of(d)} vllm/v1/attention/backends/mla/triton_mla.py",
+    )
+
+
+# Models and ways to draft that a release does not have.
+
+
+class Absence(NamedTuple):
+    """What releases up to ``absent`` do not have; ``since`` is empty where none has it."""
+
+    architecture: str
+    absent: str
+    since: str
+
+
+@cache
+def absences() -> dict[tuple[str, str, str], Absence]:
+    """Engine, part (``model`` or ``mtp``) and model type to the releases without it.
+
+    ``scripts/read_architectures.py`` reads them from the engines' source.
+    """
+    path = data_folder("engines") / "architectures.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        return {
+            (row["engine"], row["part"], row["model_type"]): Absence(
+                row["architecture"], row["absent"], row["since"]
+            )
+            for row in csv.DictReader(file)
+        }
+
+
+def architecture(d: Deployment) -> Refusal | None:
+    """A release that is named knows the model; without a name any release is meant."""
+    found = absences().get((d.serving.engine, "model", d.model.model_type))
+    if found is None or not d.serving.engine_version or release_of(d) > release(found.absent):
+        return None
+    engine = d.serving.engine
+    file = "srt/models" if engine == SGLANG else "vllm/model_executor/models/registry.py"
+    return Refusal(
+        f"{engine} {version_of(d)} has no {found.architecture}, the architecture of {d.model.name}",
+        f"use {found.since} or newer" if found.since else "no release that was read has it",
+        f"{engine} {found.absent} {file}",
+    )
+
+
+def prediction_layer(d: Deployment) -> Refusal | None:
+    """Multi-token prediction drafts with a layer that the model has."""
+    drafts = d.recipe.speculation
+    if drafts is None or drafts.method != MTP or d.serving.engine != VLLM:
+        return None
+    found = absences().get((VLLM, "mtp", d.model.model_type))
+    if found is None:
+        return None
+    named = bool(d.serving.engine_version)
+    if found.since and (not named or release_of(d) > release(found.absent)):
+        return None
+    return Refusal(
+        f"vllm {version_of(d)} has no layer of {d.model.name} that predicts further tokens",
+        f"use {found.since} or newer" if found.since else "draft with a model or by n-grams",
+        f"vllm {found.absent} vllm/config/speculative.py",
+    )
+
+
+def draft_model(d: Deployment) -> Refusal | None:
+    """A model that drafts: in vLLM from 0.15.0, with the target's vocabulary."""
+    drafts = d.recipe.speculation
+    if drafts is None or drafts.method != DRAFT_MODEL or d.draft is None or not runs(d, VLLM):
+        return None
+    if runs(d, VLLM, below="0.15"):
+        return Refusal(
+            f"vllm {version_of(d)} does not draft with a model",
+            "use 0.15.0 or newer, or n-grams, EAGLE or MTP",
+            f"vllm {version_of(d)} vllm/config/speculative.py: not supported yet",
+        )
+    own, target = d.draft.model.vocab_size, d.model.vocab_size
+    if own == target:
+        return None
+    return Refusal(
+        f"the draft {d.draft.model.name} has a vocabulary of {own:,}, {d.model.name} one of "
+        f"{target:,}",
+        "use a draft of the same family",
+        f"vllm {version_of(d)} vllm/config/speculative.py: verify_equal_vocab_size_if_draft_model",
+    )
+
+
+def drafts_beside_replicas(d: Deployment) -> Refusal | None:
+    """SGLang drafts by a model or n-grams only without attention data parallelism."""
+    drafts = d.recipe.speculation
+    if drafts is None or not runs(d, SGLANG) or not d.serving.enable_dp_attention:
+        return None
+    if drafts.method not in (DRAFT_MODEL, NGRAM):
+        return None
+    return Refusal(
+        f"--speculative-algorithm {d.serving.speculative_config} does not go with "
+        "--enable-dp-attention",
+        "leave one out",
+        f"sglang {version_of(d)} srt/server_args.py (from 0.5.13 arg_groups/speculative_hook.py)",
+    )
+
+
+# What engines refuse to start, rule by rule, with the release and the file that say so.
+
+#: Each looks at a whole deployment; the first that finds something is told.
+RULES: tuple[Callable[[Deployment], Refusal | None], ...] = (
+    refused_formats.heads,
+    refused_formats.kv_heads,
+    refused_formats.experts_over_ranks,
+    refused_formats.expert_width,
+    refused_formats.dense_width,
+    refused_formats.block_experts,
+    refused_formats.block_dense,
+    refused_formats.block_attention,
+    refused_formats.groups,
+    refused_formats.capability,
+    requests_per_step,
+    whole_prompts,
+    longest_context,
+    block_size,
+    chunk_of_pages,
+    cache_format,
+    latent_cache,
+    architecture,
+    prediction_layer,
+    draft_model,
+    drafts_beside_replicas,
+)
+
+
+def refusal_of(deployment: Deployment) -> Refusal | None:
+    """Why its engine refuses a deployment; None where it starts as far as the rules know."""
+    return next((found for rule in RULES if (found := rule(deployment)) is not None), None)

@@ -1,0 +1,428 @@
+"""What vLLM, SGLang and TensorRT-LLM each make of flags."""
+
+from __future__ import annotations
+
+import math
+from itertools import takewhile
+
+from pinn.engines.recipe import (
+    ALL_TO_ALL,
+    ASSUMED,
+    COMPLETION,
+    DEFAULT,
+    ESTIMATE,
+    FLAG,
+    FREE,
+    FUSED,
+    GATHER,
+    LEAST_LOADED,
+    NEXT_STEP,
+    NOTHING,
+    PIECES,
+    PREFILL_FIRST,
+    ROUND_ROBIN,
+    STATIC,
+    TOTAL,
+    WHOLE,
+    Origin,
+    RecipeFields,
+    engine_default,
+    release,
+    vllm_rules,
+)
+from pinn.errors import PinnError
+from pinn.specs.gpu import GpuSpec
+from pinn.specs.model_types import LATENT_TYPES
+from pinn.specs.serving import DEEPEP, FULL_DECODE_ONLY, NO_GRAPHS, PIECEWISE, TRTLLM
+from pinn.specs.speculation import NONE
+from pinn.units import MIB
+
+# Numbers of decodes that engines capture CUDA graphs for.
+
+
+def contiguous_sizes(most: int) -> tuple[int, ...]:
+    """Every number, so that nothing is rounded."""
+    return tuple(range(1, most + 1))
+
+
+def vllm_largest(most: int) -> int:
+    """The largest size that vLLM captures up to a limit (``VllmConfig._set_cudagraph_sizes``).
+
+    >>> [vllm_largest(most) for most in (3, 100, 300, 512)]
+    [2, 96, 288, 512]
+    """
+    if most >= 8:
+        return most - most % (8 if most < 256 else 16)
+    return next(size for size in (4, 2, 1) if size <= most)
+
+
+def sglang_sizes(
+    most: int, drafts: bool = False, release: tuple[int, ...] = (0, 5, 23)
+) -> tuple[int, ...]:
+    """SGLang's numbers of decodes, denser where drafts are verified.
+
+    0.5.3.post1 to 0.5.13 ``server_args.py: _generate_cuda_graph_batch_sizes``, later
+    ``generate_decode_cuda_graph_batch_sizes``; from 0.5.10 on the limit is one of them.
+
+    >>> sglang_sizes(30)
+    (1, 2, 4, 8, 12, 16, 24, 30)
+    >>> sglang_sizes(30, release=(0, 5, 9)), sglang_sizes(48, drafts=True)[-3:]
+    ((1, 2, 4, 8, 12, 16, 24), (40, 44, 48))
+    """
+    sizes = [1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 512, 16), *range(512, most + 1, 32)]
+    if drafts:
+        sizes = [
+            *range(1, 9), *range(10, 33, 2), *range(40, 65 if release >= (0, 5, 5) else 64, 4),
+            *range(72, 257, 8), *range(272, most + 1, 16),
+        ]  # fmt: skip
+    found = [size for size in sizes if size <= most]
+    if release >= (0, 5, 10) and most not in found:
+        found.append(most)
+    return tuple(found)
+
+
+def trtllm_sizes(most: int, padded: bool) -> tuple[int, ...]:
+    """TensorRT-LLM llm_args.py: ``CudaGraphConfig._generate_cuda_graph_batch_sizes``.
+
+    Without padding a step runs as a graph only where its size was captured; beyond the sizes that
+    follow each other those are few, and are left out here.
+
+    >>> trtllm_sizes(20, padded=True), trtllm_sizes(128, padded=False)[-1]
+    ((1, 2, 4, 8, 16, 20), 32)
+    """
+    if not padded:
+        return contiguous_sizes(min(most, 32))
+    multiples = [1, 2, 4, *range(8, 129, 8)]
+    powers = takewhile(lambda size: size < most, (2**i for i in range(8, 32)))
+    sizes = [size for size in (*multiples, *powers) if size <= most]
+    return tuple(sizes if sizes[-1] == most else [*sizes, most])
+
+
+# What vLLM runs beyond what one flag says: its schedule, memory and CUDA graphs.
+
+
+def settle_vllm(found: RecipeFields) -> None:
+    """``vllm/v1/core/sched/scheduler.py``, and the release's defaults."""
+    found.put("scheduler", *vllm_rules(release(found.version)))
+    source = f"vllm {found.version} vllm/v1/core/sched/scheduler.py"
+    found.put("schedule", FUSED, source)
+    found.put("prompt_budget", found.values["token_budget"], source)
+    found.put("chunk_multiple", 1, source)
+    found.put("admission", NEXT_STEP, source)
+    found.put("admission_share", 0.0, source)
+    core = f"vllm {found.version} vllm/v1/engine/core"
+    found.put("poll_interval", 1, f"{core}.py: _process_input_queue")
+    found.put("routing", LEAST_LOADED, f"{core}_client.py")
+    found.put("expert_exchange", ALL_TO_ALL, "dispatch and combine as the features count them")
+    found.take("memory_share", "gpu_memory_utilization")
+    found.put("memory_share_of", TOTAL, f"vllm {found.version} vllm/v1/worker/gpu_worker.py")
+    _settle_overlap(found)
+    _settle_fusion(found)
+    _settle_graphs(found)
+
+
+def _settle_overlap(found: RecipeFields) -> None:
+    """Pipeline stages and some methods of speculation turn asynchronous scheduling off."""
+    if found.serving.pipeline_parallel_size > 1:
+        found.take("overlap", "async_scheduling_pipelined")
+    drafts = found.values["speculation"]
+    if drafts is not None:
+        default = found.default("async_scheduling_drafted")
+        found.put("overlap", drafts.method in default.value.split(), default.source, DEFAULT)
+
+
+def _settle_fusion(found: RecipeFields) -> None:
+    """Some releases fuse all-reduce and norm only without data parallelism or stages."""
+    if found.origins["fused_all_reduce"].kind == FLAG or not found.values["fused_all_reduce"]:
+        return
+    serving = found.serving
+    for size, flag in (
+        (serving.data_parallel_size, "fuse_all_reduce_data_parallel"),
+        (serving.pipeline_parallel_size, "fuse_all_reduce_pipelined"),
+    ):
+        if size > 1 and found.values["fused_all_reduce"]:
+            found.take("fused_all_reduce", flag)
+
+
+def _settle_graphs(found: RecipeFields) -> None:
+    """Which steps are captured, and up to how many tokens."""
+    limit, origin = found.look_up("max_cudagraph_capture_size")
+    drafts, rows = found.values["speculation"], 1
+    if drafts and found.look_up("graphs_of_drafts")[0]:
+        rows += drafts.tokens
+    if origin.kind != FLAG:
+        asked = min(2 * rows * found.values["max_requests"], found.values["token_budget"], limit)
+        limit = vllm_largest(int(asked))
+    mode, said = found.look_up("cudagraph_mode")
+    of_decodes = {PIECEWISE: PIECES, NO_GRAPHS: NOTHING}.get(mode, WHOLE)
+    if mode == NO_GRAPHS:
+        found.put_graphs(0, 0, (), said, of_decodes)
+    elif mode == FULL_DECODE_ONLY:
+        # Prompts are launched kernel by kernel; a request of a verifying step has several rows.
+        found.put_graphs(1, max(limit // (1 + (drafts.tokens if drafts else 0)), 1), (), said)
+    else:
+        found.put_graphs(limit, 0, (), origin, of_decodes)
+    if mode != FULL_DECODE_ONLY and not found.serving.enforce_eager:
+        found.origins["decode_graphs"] = Origin(said.kind, said.text)
+
+
+# What SGLang leaves out of its memory share, by release.
+
+#: MiB for a draft model and its graphs, by ``--speculative-algorithm`` and the first release that
+#: reserves as much (``server_args.py: _handle_gpu_memory_settings``); from 0.5.14 on nothing.
+_DRAFTS: tuple[tuple[tuple[int, ...], int, int], ...] = (
+    ((0, 5, 14), 0, 0),
+    ((0, 5, 10), 4096, 6144),
+    ((0,), 2048, 6144),
+)
+
+
+def prompt_graph_sizes(most: int) -> tuple[int, ...]:
+    """Numbers of prompt tokens that graphs are captured for.
+
+    SGLang 0.5.23 arg_groups/cuda_graph_hook.py: ``generate_prefill_cuda_graph_batch_sizes``, alike
+    since 0.5.9 ``server_args.py: _generate_piecewise_cuda_graph_tokens``.
+
+    >>> len(prompt_graph_sizes(8192)), prompt_graph_sizes(64)[-3:]
+    (58, (32, 48, 64))
+    """
+    sizes = (
+        *range(4, 33, 4), *range(48, 257, 16), *range(288, 513, 32), *range(576, 1025, 64),
+        *range(1280, 4097, 256), *range(4608, most + 1, 512),
+    )  # fmt: skip
+    return tuple(size for size in sizes if size <= most)
+
+
+def reserve_mib(
+    release: tuple[int, ...],
+    memory_mib: float,
+    chunk: int,
+    graphs: int,
+    gpus: int,
+    replicas: int,
+    prompt_graph_tokens: int,
+    latent: bool,
+    algorithm: str,
+    deepep: bool,
+) -> float:
+    """Memory in MiB that weights and KV cache leave to everything else.
+
+    0.5.3.post1 to 0.5.18 ``server_args.py: _handle_gpu_memory_settings``, later
+    ``arg_groups/memory_hook.py: handle_gpu_memory_settings`` and ``reserve_for_graph_mb``. Models
+    that see images get less; left out.
+
+    Args:
+        release: Numbers of the release.
+        memory_mib: Memory of the GPU.
+        chunk: Prompt tokens of a step, before attention replicas divide them.
+        graphs: Decodes of the largest graph.
+        gpus: GPUs of the server.
+        replicas: Attention replicas; 0 without attention data parallelism.
+        prompt_graph_tokens: Prompt tokens of the largest graph with prompts; 0 without.
+        latent: Whether the model has multi-head latent attention.
+        algorithm: ``--speculative-algorithm`` in capitals; empty without.
+        deepep: Whether experts exchange tokens by DeepEP.
+    """
+    reserve = 512 + max(chunk, 2048) * 1.5 + graphs * 2 + gpus / 8 * 1024
+    reserve += graphs * replicas * (4.5 if graphs > 300 else 3)
+    if prompt_graph_tokens:
+        reserve += 1536 if latent else len(prompt_graph_sizes(prompt_graph_tokens)) * 8
+        if deepep and release >= (0, 5, 17):
+            reserve += 1024
+    if memory_mib > 60 * 1024:
+        reserve = max(reserve, 10 * 1024)
+    if algorithm and algorithm != "NGRAM":
+        _, eagle, standalone = next(row for row in _DRAFTS if release >= row[0])
+        reserve += standalone if algorithm == "STANDALONE" else eagle
+    return reserve + (2048 if deepep and release >= (0, 5, 15) else 0)
+
+
+# What SGLang runs beyond what one flag says: its schedule, memory and CUDA graphs, by release.
+
+#: Share of an output that SGLang expects at first (environ.py: SGLANG_INIT_NEW_TOKEN_RATIO), and
+#: what attention data parallelism makes of it (_handle_data_parallelism, from 0.5.19 on
+#: arg_groups/parallel_hook.py); alike in 0.5.3.post1 to 0.5.23.
+_EXPECTED_SHARE, _EXPECTED_SHARE_OF_DP = 0.7, 0.3
+#: Types with sparse attention, whose cache is fp8 from compute capability 10.0 on.
+_SPARSE_TYPES = frozenset({"deepseek_v32", "glm_moe_dsa"})
+_ALIKE = "sglang 0.5.3.post1 to 0.5.23"
+
+
+def settle_sglang(found: RecipeFields) -> None:
+    """``sglang/srt/managers/scheduler.py`` and ``schedule_policy.py`` of 0.5.9 and 0.5.23."""
+    serving, values = found.serving, found.values
+    number = release(found.version)
+    source = f"{_ALIKE} managers/scheduler.py: get_next_batch_to_run"
+    adder = f"{_ALIKE} managers/schedule_policy.py: PrefillAdder"
+    replicas = values["data_parallel_size"]
+    # server_args.py: _handle_data_parallelism; model_runner.py: max_running_requests.
+    values["token_budget"] = max(values["token_budget"] // replicas, 1)
+    if serving.max_num_seqs is not None:
+        values["max_requests"] = max(values["max_requests"] // replicas, 1)
+    _settle_caches(found)
+    found.put("schedule", PREFILL_FIRST, source)
+    found.take("prompt_budget", "max_prefill_tokens")
+    found.put("chunk_multiple", values["block_tokens"], adder)
+    found.put("admission", ESTIMATE, adder)
+    share = _EXPECTED_SHARE * (_EXPECTED_SHARE_OF_DP if serving.enable_dp_attention else 1.0)
+    found.put("admission_share", min(share * serving.schedule_conservativeness, 1.0), adder)
+    if number >= (0, 5, 22):
+        source = "sglang 0.5.22 schedule_policy.py, scheduler.py: _reqs_finishing_inflight"
+        found.put("foresees_ends", True, source)
+    found.take("poll_interval", "scheduler_recv_interval")
+    if values["poll_interval"] > 1 and serving.enable_dp_attention:
+        raise PinnError(
+            "sglang refuses --scheduler-recv-interval with --enable-dp-attention: leave one out"
+        )
+    found.put("routing", ROUND_ROBIN, f"{_ALIKE} load_balance_method; auto from 0.5.8")
+    found.take(
+        "expert_exchange", "moe_a2a_backend", {"none": GATHER, DEEPEP: ALL_TO_ALL}.__getitem__
+    )
+    if serving.enable_dp_attention or serving.moe_a2a_backend == DEEPEP:
+        what = "fused only without attention data parallelism and all-to-all of experts"
+        found.put("fused_all_reduce", False, f"{_ALIKE} {what}")
+    limit, origin = found.look_up("max_cudagraph_capture_size")
+    given = serving.max_num_seqs
+    if number >= (0, 5, 22) and given is not None and origin.kind == DEFAULT:
+        limit = min(limit, given)
+    sizes = _decode_sizes(found, limit, number)
+    captured, used = _prompt_graphs(found, number)
+    found.put_graphs(max(used, 1), sizes[-1], sizes, origin)
+    if used and not serving.enforce_eager:
+        found.origins["graph_tokens"] = _prompt_default(found)[1]
+    _put_static_share(found, limit, captured)
+
+
+def _settle_caches(found: RecipeFields) -> None:
+    """The format of the cache, and what hybrid models and sparse attention change."""
+    serving, values = found.serving, found.values
+    origin = found.origins["overlap"]
+    hybrid = origin.kind == DEFAULT and values["speculation"] is None and not values["overlap"]
+    if hybrid and not values["prefix_caching"]:
+        found.put("overlap", True, f"{origin.text}; --disable-radix-cache", DEFAULT)
+    if (
+        found.model_type in _SPARSE_TYPES
+        and serving.kv_cache_dtype == "auto"
+        and _is_data_centre_blackwell(found.gpu)
+    ):
+        source = f"{_ALIKE} KV cache of sparse attention (DSA): fp8_e4m3 from SM100 on"
+        found.put("kv_cache_dtype", "fp8", source, DEFAULT)
+
+
+def _is_data_centre_blackwell(gpu: GpuSpec) -> bool:
+    return gpu.compute_capability >= 10.0
+
+
+def _decode_sizes(found: RecipeFields, limit: int, number: tuple[int, ...]) -> tuple[int, ...]:
+    """Decodes that graphs are captured for: no more than may run.
+
+    ``get_batch_sizes_to_capture``: under attention data parallelism multiples of the GPUs that
+    share an attention layer (``require_gathered_buffer``).
+    """
+    serving, most = found.serving, int(found.values["max_requests"])
+    if found.look_up("cudagraph_padding")[0]:
+        sizes = sglang_sizes(limit, serving.speculative_config != NONE, number)
+    else:
+        sizes = contiguous_sizes(limit)
+    if sizes[-1] > most:
+        sizes = (*(size for size in sizes if size < most), most)
+    ranks = found.values["tensor_parallel_size"] if serving.enable_dp_attention else 1
+    whole = tuple(size for size in sizes if size % ranks == 0)
+    return whole or sizes[-1:]
+
+
+def _prompt_default(found: RecipeFields) -> tuple[int, Origin]:
+    """Prompt tokens of the largest graph by release, GPU and model; 0 without."""
+    serving = found.serving
+    default = engine_default(
+        serving.engine, "prompt_graph_tokens", found.version, found.gpu,
+        serving.tensor_parallel_size, found.model_type,
+    )  # fmt: skip
+    chunk = found.look_up("max_num_batched_tokens")[0]
+    tokens = chunk if default.value == "chunk" else min(int(default.value), chunk)
+    return tokens, Origin(DEFAULT, default.source)
+
+
+def _prompt_graphs(found: RecipeFields, number: tuple[int, ...]) -> tuple[int, int]:
+    """(tokens whose graphs memory is reserved for, tokens of the largest that runs).
+
+    Off with drafts in 0.5.10; with attention data parallelism or all-to-all of experts until
+    0.5.16 (``_handle_piecewise_cuda_graph``, ``_disable_breakable_cudagraph_if_incompatible``).
+    """
+    serving = found.serving
+    tokens = _prompt_default(found)[0]
+    alone = serving.speculative_config == NONE or number >= (0, 5, 11)
+    whole = not serving.enable_dp_attention and serving.moe_a2a_backend != DEEPEP
+    if serving.enforce_eager or not alone or not (whole or number >= (0, 5, 17)):
+        return 0, 0
+    return tokens, min(tokens, found.values["token_budget"])
+
+
+def _put_static_share(found: RecipeFields, graphs: int, prompt_graph_tokens: int) -> None:
+    """What SGLang gives weights and KV cache of all memory."""
+    serving = found.serving
+    if serving.gpu_memory_utilization is not None:
+        found.take("memory_share", "gpu_memory_utilization")
+    else:
+        total = found.gpu.memory_bytes / MIB
+        replicas = found.values["data_parallel_size"] if serving.enable_dp_attention else 0
+        algorithm = serving.speculative_config
+        reserve = reserve_mib(
+            release(found.version), total, found.look_up("max_num_batched_tokens")[0], graphs,
+            serving.tensor_parallel_size * serving.pipeline_parallel_size, replicas,
+            prompt_graph_tokens, found.model_type in LATENT_TYPES | {"kimi_k25"},
+            "" if algorithm == NONE else algorithm.upper(), serving.moe_a2a_backend == DEEPEP,
+        )  # fmt: skip
+        source = f"sglang {found.version} handle_gpu_memory_settings"
+        found.put("memory_share", round((total - reserve) / total, 3), source, DEFAULT)
+    found.put("memory_share_of", STATIC, f"{_ALIKE} cached tokens: profile_max_num_token")
+
+
+# What TensorRT-LLM runs beyond what one flag says: its schedule, memory and CUDA graphs.
+
+
+def settle_trtllm(found: RecipeFields) -> None:
+    """TensorRT-LLM's PyTorch backend: ``tensorrt_llm/_torch/pyexecutor``."""
+    values = found.values
+    scheduler = "tensorrt_llm/_torch/pyexecutor/scheduler.py, microBatchScheduler.cpp"
+    found.put("schedule", FUSED, scheduler)
+    found.put("prompt_budget", values["token_budget"], scheduler)
+    found.put("chunk_multiple", values["block_tokens"], scheduler)
+    found.put("admission", COMPLETION, "llm_args.py: capacity_scheduler_policy GUARANTEED_NO_EVICT")
+    found.put("admission_share", 1.0, "llm_args.py: capacity_scheduler_policy GUARANTEED_NO_EVICT")
+    found.put("poll_interval", 1, "tensorrt_llm/_torch/pyexecutor/py_executor.py")
+    found.put("routing", LEAST_LOADED, "py_executor.py: _balance_adp_requests")
+    # As many copies of a token as ranks, or as experts of a token where those are fewer.
+    found.put(
+        "expert_exchange",
+        ALL_TO_ALL,
+        "_torch/modules/fused_moe: a gather, all-to-all where ranks outnumber a token's experts, "
+        "as remembered",
+        ASSUMED,
+    )
+    found.take("memory_share", "gpu_memory_utilization")
+    found.put("memory_share_of", FREE, "llm_args.py: KvCacheConfig.free_gpu_memory_fraction")
+    limit, origin = found.look_up("max_cudagraph_capture_size")
+    limit = min(limit, values["max_requests"])
+    sizes = trtllm_sizes(limit, found.look_up("cudagraph_padding")[0])
+    found.put_graphs(1, sizes[-1], sizes, origin)
+
+
+def settle_prompt_wait(found: RecipeFields) -> None:
+    """How long prompts wait for others in TensorRT-LLM's ``py_executor.py``.
+
+    ``_waiting_requests``, and ``_balance_adp_requests`` under attention data parallelism.
+    """
+    if found.serving.engine != TRTLLM:
+        for name in ("prompt_wait_steps", "prompt_wait_tokens"):
+            found.put(name, 0, "TensorRT-LLM alone lets prompts wait for others")
+        return
+    ranks = found.values["data_parallel_size"]
+    steps = "batch_wait_timeout_iters" if ranks == 1 else "attention_dp_timeout_iters"
+    found.take("prompt_wait_steps", steps)
+    budget = found.values["token_budget"]
+    found.take(
+        "prompt_wait_tokens",
+        "batch_wait_max_tokens_ratio",
+        lambda ratio: math.ceil(ratio * budget) if ranks == 1 else 0,
+    )

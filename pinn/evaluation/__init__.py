@@ -1,1 +1,0 @@
-"""Leave-one-out experiments, their tables, and what is published of them."""

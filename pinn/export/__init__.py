@@ -1,1 +1,0 @@
-"""ONNX, tables, Go and BLIS files, pictures."""

@@ -1,0 +1,328 @@
+"""Parts that several reports print: batches, recipe, memory, trust."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from math import exp
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from pinn.coefficients.coefficients import NAMES, CoefficientSet, covariance_entry
+from pinn.coefficients.intervals import (
+    LEVEL,
+    REFERENCE_BATCH,
+    Calibration,
+    around,
+    read_calibration,
+)
+from pinn.coefficients.step_interval import describe_trust, situation_of, step_half_width
+from pinn.engines.deployment import Deployment
+from pinn.engines.recipe import ASSUMED, DESIGN, FLAG, unread_notice
+from pinn.errors import PinnError
+from pinn.physics.batch_sums import beyond_taught
+from pinn.simulator.memory import (
+    MemoryFit,
+    max_model_len,
+    memory_fit,
+    smallest_tensor_parallel_size,
+)
+from pinn.specs.batch import Batch
+from pinn.specs.serving import ServingSpec
+
+# Marks of batches that the engine never runs, or that lie beyond what was learned from.
+
+
+def batch_marks(batch: Batch, deployment: Deployment) -> list[str]:
+    """Limits of the engine and of the teaching that a batch exceeds, each in a few words.
+
+    Args:
+        batch: Of one replica.
+        deployment: Whose flags it is held against.
+
+    Returns:
+        Nothing for a batch that the engine can run and that lies within what was taught.
+    """
+    return _never_run(batch, _limits(deployment)) + beyond_taught(batch)
+
+
+def marks_of_each(batch: Batch, deployments: Sequence[Deployment]) -> list[str]:
+    """The marks of one batch on each deployment, as one text; those of the same limits share it."""
+    limits = [_limits(deployment) for deployment in deployments]
+    taught = beyond_taught(batch)
+    marks = {each: "; ".join(_never_run(batch, each) + taught) for each in set(limits)}
+    return [marks[each] for each in limits]
+
+
+def _limits(deployment: Deployment) -> tuple[int, int, int]:
+    """Requests and tokens of a step, and the longest context."""
+    recipe = deployment.recipe
+    return recipe.max_requests, recipe.token_budget, max_model_len(deployment)
+
+
+def _never_run(batch: Batch, limits: tuple[int, int, int]) -> list[str]:
+    got = (
+        ("requests", len(batch), "--max-num-seqs"),
+        ("tokens", batch.tokens, "--max-num-batched-tokens"),
+        ("tokens of context", batch.longest, "--max-model-len"),
+    )
+    return [
+        f"{number:,} {what} exceed {flag} {most:,}"
+        for (what, number, flag), most in zip(got, limits, strict=True)
+        if number > most
+    ]
+
+
+def marks_lines(batches: list[dict[str, object]]) -> list[str]:
+    """A line for each batch of a report that has marks."""
+    return [
+        f"{entry['batch']} is beyond limits: {'; '.join(map(str, marks))}."
+        for entry in batches
+        if isinstance(marks := entry.get("marks"), list) and marks
+    ]
+
+
+# The effective recipe for people: what runs, what set it, and what was assumed.
+
+#: Sizes of CUDA graphs that are listed; the rest is told by the last one.
+_LISTED = 4
+
+
+def print_recipe(recipe: Mapping[str, Mapping[str, Any]], console: Console) -> None:
+    """Print a recipe as :meth:`EffectiveRecipe.described` gives it; JSON has the sources."""
+    table = Table(title="effective recipe", title_justify="left", box=None, pad_edge=False)
+    table.add_column("field", no_wrap=True)
+    table.add_column("value", max_width=44)
+    table.add_column("set by")
+    for name, entry in recipe.items():
+        kind = entry["set_by"]
+        said = {
+            FLAG: entry["source"],
+            ASSUMED: "ASSUMED: " + entry["source"],
+            DESIGN: "engine's design",
+        }.get(kind, kind)
+        table.add_row(name, _shown(entry["value"]), said)
+    console.print(table)
+    console.print()
+
+
+def notices(serving: ServingSpec) -> dict[str, list[str]]:
+    """``notices`` of a report, where anything has to be said of the engine's release."""
+    said = unread_notice(serving.engine, serving.engine_version)
+    return {} if said is None else {"notices": [said]}
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_shown(each)}" for name, each in value.items() if each != "")
+    if not isinstance(value, list):
+        return str(value)
+    if len(value) <= _LISTED:
+        return " ".join(map(str, value)) or "-"
+    return f"{' '.join(map(str, value[:_LISTED]))} .. {value[-1]}"
+
+
+# Whether configurations fit their GPUs, for people, JSON and tables.
+
+_SIZE = "tensor_parallel_size"
+#: Flags that do not move memory: CUDA graphs are captured once the cache has its size.
+_IDLE = {
+    "enforce_eager", "max_cudagraph_capture_size", "enable_prefix_caching", "generation_config",
+    "override_generation_config",
+}  # fmt: skip
+
+
+def memory_entry(deployment: Deployment) -> dict[str, Any]:
+    """``fits``, ``kv_tokens`` of a replica's cache, the smallest size that fits, and the reason."""
+    fit = memory_fit(deployment)
+    smallest = smallest_tensor_parallel_size(deployment)
+    return {
+        "fits": fit.fits,
+        "kv_tokens": fit.kv_tokens,
+        "smallest_tensor_parallel_size": smallest,
+        "reason": fit.reason or None,
+    }
+
+
+def memory_line(entry: Mapping[str, Any]) -> str:
+    """Whether the model fits, in a sentence."""
+    smallest = entry["smallest_tensor_parallel_size"]
+    if entry["fits"]:
+        fewest = f"; the smallest tensor-parallel size that fits is {smallest}" if smallest else ""
+        return f"memory: fits, with a KV cache of {entry['kv_tokens']:,} tokens{fewest}"
+    fewest = (
+        f"--tensor-parallel-size {smallest} is the smallest that fits"
+        if smallest
+        else "no tensor-parallel size up to 32 fits"
+    )
+    return f"memory: DOES NOT FIT; {fewest}: {entry['reason']}"
+
+
+def memory_columns(
+    configurations: Sequence[Mapping[str, Any]], deployments: Sequence[Deployment]
+) -> dict[str, Any]:
+    """Columns ``fits``, ``kv_tokens`` and ``smallest_tensor_parallel_size`` of a table.
+
+    Rows that differ in the tensor-parallel size alone share what is found.
+    """
+    import pyarrow as pa  # one configuration needs no tables
+
+    alike: dict[tuple[Any, ...], dict[int, MemoryFit]] = {}
+    keys = []
+    deciding = {name for configuration in configurations for name in configuration}
+    deciding -= {_SIZE, *_IDLE}
+    for configuration, deployment in zip(configurations, deployments, strict=True):
+        key = tuple(map(configuration.get, deciding))
+        size = deployment.serving.tensor_parallel_size
+        sizes = alike.setdefault(key, {})
+        if size not in sizes:
+            sizes[size] = memory_fit(deployment)
+        keys.append((key, size, deployment))
+    smallest: dict[tuple[Any, ...], int | None] = {}
+    for key, _, deployment in keys:
+        if key not in smallest:
+            smallest[key] = smallest_tensor_parallel_size(deployment, alike[key])
+    fits = [alike[key][size] for key, size, _ in keys]
+    return {
+        "fits": [fit.fits for fit in fits],
+        "kv_tokens": pa.array([fit.kv_tokens for fit in fits], pa.int64()),
+        "smallest_tensor_parallel_size": pa.array([smallest[k] for k, _, _ in keys], pa.int64()),
+    }
+
+
+# Intervals of coefficients and what left-out data showed, added to a coefficient report.
+
+#: Metric -> what people call it.
+METRICS = {"tpot": "step time", "ttft": "TTFT"}
+
+
+def with_trust(report: dict[str, Any], checkpoint: Path, deployment: Deployment) -> dict[str, Any]:
+    """A coefficient report with the ends of its intervals and what left-out data showed.
+
+    Entries get ``low`` and ``high``, batches ``step_time_low_us``, ``step_time_high_us`` and
+    perhaps a further mark.
+    Where the checkpoint has no intervals, ``intervals`` says why and nothing else changes.
+    """
+    try:
+        calibration = read_calibration(checkpoint)
+        situation = situation_of(checkpoint, deployment, REFERENCE_BATCH)
+        batches = [
+            entry
+            | _step_ends(calibration, checkpoint, deployment, entry)
+            | {"marks": entry["marks"] + _far(calibration, checkpoint, deployment, entry)}
+            for entry in report["batches"]
+        ]
+    except PinnError as error:
+        return report | {"intervals": {"missing": str(error)}}
+    outside = report["distance"]["outside_training_range"]
+    described = describe_trust(situation, outside, calibration)
+    sentence = described.pop("sentence")
+    nearest = report["distance"]["nearest_measured"]
+    if nearest is not None:
+        sentence += f" The nearest measured deployment is {nearest}."
+    known = situation.gpu_known
+    return report | {
+        "beta": _with_ends("beta", report["beta"], calibration, known),
+        "alpha": _with_ends("alpha", report["alpha"], calibration, known),
+        "batches": batches,
+        "distance": report["distance"] | described | {"sentence": sentence},
+        "intervals": {
+            "level": calibration.level,
+            **{metric: around(1.0, calibration.half_width(metric, known)) for metric in METRICS},
+        },
+    }
+
+
+def with_posterior(
+    report: dict[str, Any], found: CoefficientSet, deployment: Deployment
+) -> dict[str, Any]:
+    """The report of a calibrated file with the ends that its posterior gives."""
+    from pinn.server.calibration.posterior import (
+        posterior_coefficient_ends,
+        posterior_step_half_widths,
+    )
+
+    ends = posterior_coefficient_ends(found)
+    places = {name: i for i, name in enumerate(NAMES)}
+
+    def bounded(part: str) -> dict[str, dict[str, Any]]:
+        entries = {}
+        for name, entry in report[part].items():
+            low, high = ends[:, places[f"{part}.{name}"]].tolist()
+            entries[name] = entry if math.isnan(low) else entry | {"low": low, "high": high}
+        return entries
+
+    texts = [entry["batch"] for entry in report["batches"]]
+    halves = posterior_step_half_widths(found, deployment, [*texts, REFERENCE_BATCH])
+    batches = []
+    for entry, half in zip(report["batches"], halves, strict=False):
+        low, high = around(entry["step_time_us"], float(half))
+        batches.append(entry | {"step_time_low_us": low, "step_time_high_us": high})
+    return report | {
+        "beta": bounded("beta"),
+        "alpha": bounded("alpha"),
+        "batches": batches,
+        "intervals": {"level": LEVEL, "tpot": around(1.0, float(halves[-1]))},
+        "covariance": None if found.covariance is None else covariance_entry(found.covariance),
+    }
+
+
+def _with_ends(
+    part: str,
+    entries: Mapping[str, dict[str, Any]],
+    calibration: Calibration,
+    gpu_known: bool,
+) -> dict[str, dict[str, Any]]:
+    """Entries with ``low`` and ``high``; alphas that no data taught have none."""
+    found = {}
+    for name, entry in entries.items():
+        if entry.get("taught", True):
+            low, high = calibration.coefficient_interval(
+                f"{part}.{name}", entry["value"], gpu_known
+            )
+            entry = entry | {"low": low, "high": high}
+        found[name] = entry
+    return found
+
+
+def _step_ends(
+    calibration: Calibration, checkpoint: Path, deployment: Deployment, entry: Mapping[str, Any]
+) -> dict[str, float]:
+    """A step's ends."""
+    half = step_half_width(calibration, checkpoint, deployment, entry["batch"])
+    low, high = around(entry["step_time_us"], half)
+    return {"step_time_low_us": low, "step_time_high_us": high}
+
+
+def _far(
+    calibration: Calibration, checkpoint: Path, deployment: Deployment, entry: Mapping[str, Any]
+) -> list[str]:
+    """A mark where a batch's kernels lie farther from measured ones than all that was left out."""
+    distance = situation_of(checkpoint, deployment, entry["batch"]).distance.total
+    farthest = max(kind.farthest for kind in calibration.kinds)
+    if distance <= farthest:
+        return []
+    return [
+        f"its kernels' sizes and GPU differ from measured ones by a factor of {exp(distance):.2f}, "
+        f"those of left-out rows by {exp(farthest):.2f} at most"
+    ]
+
+
+def intervals_line(intervals: Mapping[str, Any]) -> str:
+    """The intervals of every metric in one sentence, or why there are none."""
+    if "missing" in intervals:
+        return f"No intervals: {intervals['missing']}."
+    named = ", ".join(
+        f"{label} {100 * (intervals[m][0] - 1):+.0f} % to {100 * (intervals[m][1] - 1):+.0f} %"
+        for m, label in METRICS.items()
+        if m in intervals
+    )
+    return (
+        f"{100 * intervals['level']:.0f} % intervals below saturation, of {REFERENCE_BATCH}: "
+        f"{named}."
+    )

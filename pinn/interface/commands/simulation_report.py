@@ -1,0 +1,196 @@
+"""What pinn simulate says of its figures: how sure, and what moves them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from pinn.coefficients.coefficients import CoefficientSet
+from pinn.coefficients.intervals import LEVEL, Ends, read_calibration
+from pinn.coefficients.step_interval import describe_trust, outside_inputs, situation_of
+from pinn.common.screen import page
+from pinn.errors import PinnError
+from pinn.interface.commands.report_parts import METRICS
+from pinn.server.calibration.posterior import posterior_step_half_widths
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.many import (
+    Figures,
+    Job,
+    coefficient_sensitivities,
+    end_figures,
+    ends,
+    figure_ends,
+    standing_step,
+)
+from pinn.simulator.run import Run
+from pinn.simulator.statistics import run_statistics
+
+# What a simulated figure depends on, for ``pinn simulate --sensitivity``.
+
+#: Smallest share that is printed, in per cent per per cent, and how many; JSON has all.
+_PRINTED, _MOST = 0.001, 10
+
+
+def simulated_sensitivity(
+    job: Job, latency: LinearLatency, run: Run, figure: str
+) -> dict[str, Any]:
+    """Derivatives of a figure with respect to every coefficient, ready for JSON.
+
+    Returns:
+        ``figure``, its ``value`` and ``coefficients``: name -> value in SI units, ``derivative``
+        (units of the figure per unit of the coefficient) and ``elasticity`` (% per %).
+
+    Raises:
+        PinnError: If no figure has this name, or it is 0 or missing in this run.
+    """
+    known = run_statistics(run)
+    if figure not in known:
+        raise PinnError(f"--sensitivity {figure}: no such figure; known are {', '.join(known)}")
+    try:
+        found = coefficient_sensitivities(
+            job.workload, latency, lambda run: float(run_statistics(run)[figure]), job.engine
+        )
+    except PinnError as error:
+        raise PinnError(f"--sensitivity {figure}: {error}") from error
+    coefficients = {
+        s.name: {"value": s.coefficient, "derivative": s.derivative, "elasticity": s.elasticity}
+        for s in found
+    }
+    return {"figure": figure, "value": float(known[figure]), "coefficients": coefficients}
+
+
+def print_sensitivity(found: dict[str, Any], console: Console | None = None) -> None:
+    """The ten coefficients that move the figure most, where by 0.001 % per % at least."""
+    table = Table("coefficient", box=None, pad_edge=False)
+    table.add_column("+1 % moves it by", justify="right")
+    shares = {name: entry["elasticity"] for name, entry in found["coefficients"].items()}
+    largest = sorted(shares, key=lambda name: -abs(shares[name]))
+    for name in largest[:_MOST]:
+        if abs(shares[name]) >= _PRINTED:
+            table.add_row(name, f"{shares[name]:+.3f} %")
+    console = console or page()
+    console.print(f"{found['figure']} {found['value']:,.4g} depends on", highlight=False)
+    console.print(table)
+
+
+# Intervals of a simulation's figures and what left-out data showed, beside them.
+
+#: Figure of a run -> what people call it.
+_FIGURES = {"e2e": "end to end", "ttft": "first token", "itl": "between tokens", "step": "step"}
+
+#: What is said of figures, and of which.
+_TAILS = {"mean": tuple(_FIGURES), "p99": ("e2e", "ttft", "itl")}
+
+#: Rates: they fall where times rise.
+_RATES = {"responses_per_sec": "requests/s", "tokens_per_sec": "tokens/s"}
+
+
+def simulation_trust(
+    run: Run, job: Job, latency: LinearLatency, checkpoint: Path
+) -> dict[str, Any]:
+    """Intervals of a run's figures and what left-out data showed, ready for JSON.
+
+    The run is simulated twice more, with all times at either end of their intervals.
+
+    Args:
+        run: What ``job`` gave.
+        job: The simulation.
+        latency: Its coefficients, the checkpoint's.
+        checkpoint: The network.
+
+    Returns:
+        ``level``; ``figures``: name of a mean or 99th percentile in milliseconds, or of a rate ->
+        its two ends, the upper one None where the slow end serves nothing (a percentile's times
+        are off as the means are); ``slow_end_unserved``: share of requests that are not
+        served to the end there; ``distance``: as ``describe_trust``. Or ``missing``, the reason
+        why there are none.
+    """
+    if not run.requests.finished.any():
+        return {"missing": "no request was served"}
+    try:
+        calibration = read_calibration(checkpoint)
+        situation = situation_of(checkpoint, job.deployment, standing_step(run))
+        outside = outside_inputs(checkpoint, job.deployment)
+    except PinnError as error:
+        return {"missing": str(error)}
+    step, ttft = (calibration.half_width(metric, situation.gpu_known) for metric in METRICS)
+    figures, unserved = _simulated_ends(run, job, latency, step, ttft)
+    return {
+        "level": calibration.level,
+        "figures": figures,
+        "slow_end_unserved": unserved,
+        "distance": describe_trust(situation, outside, calibration),
+    }
+
+
+_UNSERVED = "unserved"
+
+
+def _figures(run: Run) -> Figures:
+    """Means, percentiles, rates, and the share of requests that were not served to the end."""
+    statistics = run_statistics(run)
+    times = [f"{name}_{tail}_ms" for tail, names in _TAILS.items() for name in names]
+    found = {name: float(statistics[name]) for name in (*times, *_RATES)}
+    return found | {_UNSERVED: 1 - float(run.requests.finished.mean())}
+
+
+def posterior_trust(
+    run: Run, job: Job, latency: LinearLatency, found: CoefficientSet
+) -> dict[str, Any] | None:
+    """Intervals of the means by a calibrated file's posterior; None where it has none.
+
+    The run is simulated twice more, with all times at either end of the mean step's interval.
+    """
+    if found.covariance is None or not run.requests.finished.any():
+        return None
+    prompt = "1 prefill 2048 @ 0"
+    halves = posterior_step_half_widths(found, job.deployment, [standing_step(run), prompt])
+    step, ttft = (float(half) for half in halves)
+    figures, unserved = _simulated_ends(run, job, latency, step, ttft)
+    names = ", ".join(Path(source["path"]).name for source in found.calibration.get("sources", ()))
+    return {
+        "level": LEVEL,
+        "figures": figures,
+        "slow_end_unserved": unserved,
+        "distance": {"sentence": f"Calibrated to {names}: intervals are those of its posterior."},
+    }
+
+
+def _simulated_ends(
+    run: Run, job: Job, latency: LinearLatency, step: float, ttft: float
+) -> tuple[dict[str, tuple[float, float | None]], float]:
+    """Ends of the figures, and the share of requests that the slow end does not serve."""
+    fast, slow = end_figures(job, latency, step, ttft, _figures)
+    value = _figures(run)
+    found: dict[str, Ends] = {n: ends(value[n], fast[n], slow[n]) for n in _RATES}
+    for tail, names in _TAILS.items():
+        # No gaps where outputs are one token.
+        keys = {n: k for n in names if not math.isnan(value[k := f"{n}_{tail}_ms"])}
+        one, quick, late = ({n: of[k] for n, k in keys.items()} for of in (value, fast, slow))
+        of_tail = figure_ends(one, quick, late, ttft)
+        found |= {keys[name]: pair for name, pair in of_tail.items()}
+    return {name: _finite(pair) for name, pair in found.items()}, slow[_UNSERVED]
+
+
+def _finite(ends: Ends) -> tuple[float, float | None]:
+    return ends[0], ends[1] if math.isfinite(ends[1]) else None
+
+
+def simulation_lines(trust: Mapping[str, Any], statistics: Mapping[str, Any]) -> list[str]:
+    """Lines on how far to trust a simulation."""
+    if "missing" in trust:
+        return [f"No intervals: {trust['missing']}."]
+    lines = ["Intervals are simulated at the ends of the step time's."]
+    if trust["slow_end_unserved"] > 1 - float(statistics["completed_requests"]) / max(
+        statistics["injected_requests"], 1
+    ):
+        lines.append(
+            f"At the slow end {100 * trust['slow_end_unserved']:.0f} % of the requests are not "
+            "served in time."
+        )
+    return [*lines, str(trust["distance"]["sentence"])]

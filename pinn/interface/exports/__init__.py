@@ -1,0 +1,1 @@
+"""ONNX, tables, Go and BLIS files."""

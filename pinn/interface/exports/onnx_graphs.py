@@ -1,0 +1,170 @@
+"""The surrogate as ONNX graphs that onnxruntime runs anywhere, in float64."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import onnx
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from pinn.coefficients.coefficient_network import CoefficientNetwork
+from pinn.coefficients.trained_network import Checkpoint, registry
+from pinn.common.files import replace_atomically
+from pinn.physics.descriptors import DESCRIPTORS, RATES
+from pinn.physics.request import REQUEST_FEATURES
+from pinn.physics.step import STEP_FEATURES
+
+FORMAT_VERSION = 1
+#: The oldest operator set that has all operators in float64.
+OPSET = 17
+COEFFICIENTS, STEP_TIME = "coefficients.onnx", "step_time.onnx"
+
+
+class StepTime(nn.Module):
+    """Summed batch features and coefficients -> step time."""
+
+    def forward(
+        self, features: Float[Tensor, "n basis"], beta: Float[Tensor, "m basis"]
+    ) -> tuple[Float[Tensor, " n"], Int[Tensor, " n"]]:
+        """Seconds, and whole microseconds rounded half to even, at least 1; ``m`` is 1 or ``n``."""
+        seconds = (features * beta).sum(-1)
+        return seconds, torch.clamp(torch.round(seconds * 1e6), min=1.0).to(torch.int64)
+
+
+class NamedCoefficients(nn.Module):
+    """The network with its outputs in the order that the graph names them."""
+
+    def __init__(self, network: CoefficientNetwork) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(
+        self, descriptors: Float[Tensor, "n descriptors"], rates: Float[Tensor, "n rates"]
+    ) -> tuple[Float[Tensor, "n alpha"], Float[Tensor, "n beta"]]:
+        """Alpha and beta."""
+        beta, alpha = self.network(descriptors, rates)
+        return alpha, beta
+
+
+def export_onnx(checkpoint: Checkpoint, provenance: dict[str, Any], folder: Path) -> list[Path]:
+    """Write both graphs.
+
+    ``coefficients.onnx``: ``descriptors`` [n, descriptors] and ``rates`` [n, rates] (see
+    ``pinn.physics.descriptors``) -> ``alpha`` [n, request features] and ``beta`` [n, step
+    features]. ``step_time.onnx``: ``features`` [n, step features] and ``beta`` [n or 1, step
+    features] -> ``step_time_s`` [n] and ``step_time_us`` [n], whole and at least 1.
+
+    Args:
+        checkpoint: What to export.
+        provenance: Where it comes from; goes into the metadata of both.
+        folder: Where to write.
+
+    Returns:
+        The two paths.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    facts = metadata(checkpoint, provenance)
+    d, r, b = len(DESCRIPTORS), len(RATES), len(STEP_FEATURES)
+    graphs = (
+        (
+            COEFFICIENTS,
+            NamedCoefficients(CoefficientNetwork.from_trained(checkpoint.network)),
+            {"descriptors": torch.zeros(2, d).double(), "rates": torch.zeros(2, r).double()},
+            ("alpha", "beta"),
+        ),
+        (
+            STEP_TIME,
+            StepTime(),
+            {"features": torch.zeros(2, b).double(), "beta": torch.zeros(2, b).double()},
+            ("step_time_s", "step_time_us"),
+        ),
+    )
+    return [
+        _write(module, inputs, outputs, facts, folder / name)
+        for name, module, inputs, outputs in graphs
+    ]
+
+
+def metadata(checkpoint: Checkpoint, provenance: dict[str, Any]) -> dict[str, str]:
+    """What both graphs say of themselves; every value but the first two is JSON."""
+    scale = vars(checkpoint.network.embedding)
+    return {
+        "format": "pinn.onnx",
+        "version": str(FORMAT_VERSION),
+        "opset": str(OPSET),
+        "registry": json.dumps(registry()),
+        "alpha": json.dumps({f.name: f.unit for f in REQUEST_FEATURES.values()}),
+        "beta": json.dumps({f.name: f.unit for f in STEP_FEATURES.values()}),
+        "units": json.dumps(
+            {
+                "descriptors": "as pinn.physics.descriptors",
+                "rates": "natural logarithm of the datasheet rate over an H100 SXM's",
+                "features": "s at datasheet rates where beta's unit is 1, else a count",
+                "step_time_s": "s",
+                "step_time_us": "us",
+            }
+        ),
+        "embedding_scale": json.dumps({k: v.tolist() for k, v in scale.items()}),
+        "provenance": json.dumps(provenance),
+    }
+
+
+def _write(
+    module: nn.Module,
+    inputs: dict[str, Tensor],
+    outputs: tuple[str, ...],
+    facts: dict[str, str],
+    path: Path,
+) -> Path:
+    model = _trace(module, inputs, outputs)
+    _keep_inputs(model, inputs)
+    onnx.helper.set_model_props(model, facts)
+    model.producer_name = "pinn"
+    onnx.checker.check_model(model)
+    replace_atomically(path, lambda target: target.write_bytes(model.SerializeToString()))
+    return path
+
+
+def _keep_inputs(model: onnx.ModelProto, inputs: dict[str, Tensor]) -> None:
+    """Give back the inputs that a network without correction does not read, so all graphs agree."""
+    found = {entry.name for entry in model.graph.input}
+    for name, value in inputs.items():
+        if name not in found:
+            shape = (f"{name}_rows", int(value.shape[1]))
+            model.graph.input.append(
+                onnx.helper.make_tensor_value_info(name, onnx.TensorProto.DOUBLE, shape)
+            )
+
+
+def _trace(
+    module: nn.Module, inputs: dict[str, Tensor], outputs: tuple[str, ...]
+) -> onnx.ModelProto:
+    """The graph of a module, the first axis of every input and output free."""
+    rows = {name: {0: f"{name}_rows"} for name in (*inputs, *outputs)}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(io.StringIO()),
+        torch.no_grad(),
+    ):
+        warnings.simplefilter("ignore")
+        path = Path(folder) / "graph.onnx"
+        torch.onnx.export(
+            module.eval(),
+            tuple(inputs.values()),
+            path,
+            input_names=list(inputs),
+            output_names=list(outputs),
+            dynamic_axes=rows,
+            opset_version=OPSET,
+            dynamo=False,
+        )
+        return onnx.load(path)

@@ -1,0 +1,1 @@
+"""Experiments: what was left out and predicted, baselines, ablations and their pages."""

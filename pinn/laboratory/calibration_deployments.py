@@ -1,0 +1,268 @@
+"""Measured deployments, each group calibrated from three of its rows and scored on the others.
+
+A group is a model on a GPU in one format, parallelism and engine version, with six rows or more.
+Its three rows are of one length at the concurrencies nearest to 4, 16 and 64; ten draws where there
+is a choice. All starts from the network that never saw the model, with intervals learned on the
+other models, and the settings of the calibration (spreads of the scalars, noise) are those whose
+intervals did best on the other models' groups. Batches are those of the network's own simulation.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float, Int
+
+from pinn.coefficients.intervals import NORMAL_QUANTILE
+from pinn.laboratory.calibration_left_out import LeftOut, read_left_out
+from pinn.server.calibration.calibrate import is_kept, judge, judge_likelihood
+from pinn.server.calibration.posterior import (
+    TIME_NOISE,
+    TTFT_NOISE,
+    Posterior,
+    fit_posterior,
+    relative_spread,
+)
+from pinn.server.calibration.prior import SCALAR_SPREADS, SCALARS, Prior, assumed_prior
+
+_CONCURRENCIES = (4, 16, 64)
+_LEAST_ROWS, _DRAWS, _SEED = 6, 10, 0
+_GROUP = [
+    "model", "gpu", "precision", "tensor_parallel_size", "enable_expert_parallel", "engine_version",
+]  # fmt: skip
+
+#: Settings to choose from: relative spreads of a scalar, noise of times between tokens, of TTFT.
+_SPREADS = (0.35, 0.5, 0.7, 1.0, 1.4)
+_TIME_NOISES, _TTFT_NOISES = (0.01, 0.015, 0.02, 0.03, 0.045), (0.04, 0.06, 0.09, 0.13)
+_GRIDS = (*[_SPREADS] * len(SCALARS), _TIME_NOISES, _TTFT_NOISES)
+
+#: Where the search starts, the least relative gain of a round that goes on, and most rounds.
+_START, _LEAST_GAIN, _SEARCH_ROUNDS = (*[0.5] * len(SCALARS), 0.03, 0.09), 1e-3, 4
+
+#: Share of measurements beyond the intervals that settings are chosen by.
+_BEYOND = 0.1
+
+_FIGURES = ("tpot", "ttft")
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Rows to calibrate on, and the others of their group."""
+
+    group: int
+    train: Int[np.ndarray, " three"]
+    test: Int[np.ndarray, " others"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a calibration assumes: one value of each of ``_GRIDS``."""
+
+    values: tuple[float, ...]
+
+    @property
+    def spreads(self) -> dict[str, float]:
+        """Prior spreads of the scalars."""
+        return dict(zip(SCALARS, self.values, strict=False))
+
+    @property
+    def noise(self) -> tuple[float, float]:
+        """Of TPOT and of TTFT."""
+        return self.values[-2], self.values[-1]
+
+    def __str__(self) -> str:
+        """Spreads and noise in words."""
+        spreads = ", ".join(f"{name} {spread:g}" for name, spread in self.spreads.items())
+        return f"{spreads}; noise {self.noise[0]:g} and {self.noise[1]:g}"
+
+
+#: What is released.
+_IN_USE = Settings((*SCALAR_SPREADS.values(), TIME_NOISE, TTFT_NOISE))
+
+
+def score() -> tuple[pd.DataFrame, dict[str, float]]:
+    """Median and mean errors (%) before and after, by model, and the coverage of intervals."""
+    data = read_left_out()
+    draws = all_draws(data)
+    search = Search(data, draws)
+    of_model = np.array([data.model[d.train[0]] for d in draws])
+    print(f"{len({d.group for d in draws})} groups, {len(draws)} draws; in use: {_IN_USE}")
+    parts = []
+    for model in np.unique(of_model):
+        chosen = search.best(of_model != model)
+        print(f"  chosen without {model!s}: {chosen}")
+        parts += [scored(d, data, chosen) for d, m in zip(draws, of_model, strict=True)
+                  if m == model]  # fmt: skip
+    print(f"  chosen on all: {search.best(np.ones(len(draws), bool))}")
+    rows = pd.concat(parts, ignore_index=True)
+    table = pd.DataFrame(
+        [
+            summary(part[part["figure"] == figure]) | {"model": name, "figure": figure}
+            for name, part in [("all", rows), *rows.groupby("model")]
+            for figure in _FIGURES
+        ]
+    )
+    table = table[["model", "figure", *[c for c in table if c not in ("model", "figure")]]]
+    return table, summary(rows[rows["figure"] == "tpot"])
+
+
+def all_draws(data: LeftOut) -> list[Draw]:
+    """Every group's draws."""
+    table = data.observations
+    group = table.groupby(_GROUP, sort=False).ngroup().to_numpy()
+    rng = np.random.default_rng(_SEED)
+    found = []
+    for number in np.flatnonzero(np.bincount(group) >= _LEAST_ROWS):
+        rows = np.flatnonzero(group == number)
+        choices = [np.array(c) for c in _choices(table.iloc[rows], rows)]
+        if len(choices) > _DRAWS:
+            choices = [choices[i] for i in rng.choice(len(choices), _DRAWS, replace=False)]
+        found += [Draw(int(number), c, np.setdiff1d(rows, c)) for c in choices]
+    return found
+
+
+def _choices(table: pd.DataFrame, rows: np.ndarray) -> list[tuple[int, ...]]:
+    found: list[tuple[int, ...]] = []
+    for _, part in table.assign(row=rows).groupby(["prompt_tokens", "output_tokens"]):
+        at: list[int] = []
+        left = sorted(part["concurrency"].unique())
+        if len(left) < len(_CONCURRENCIES):
+            continue
+        for wanted in _CONCURRENCIES:
+            at.append(min(left, key=lambda c: abs(np.log(c / wanted))))
+            left.remove(at[-1])
+        found += itertools.product(*(part.loc[part["concurrency"] == c, "row"] for c in at))
+    return found
+
+
+def calibrated(rows: Int[np.ndarray, " rows"], data: LeftOut, settings: Settings) -> Posterior:
+    """The posterior of some rows."""
+    return fit_posterior(
+        _prior(rows[0], data, settings),
+        data.features[rows].reshape(2 * len(rows), -1),
+        data.measured[rows].ravel(),
+        np.tile(settings.noise, len(rows)),
+        data.offset[rows].ravel(),
+    )
+
+
+def _prior(row: int, data: LeftOut, settings: Settings) -> Prior:
+    own, known = data.doubt(row)
+    return assumed_prior(data.base[row], own, known, settings.spreads)
+
+
+def _log_errors(
+    rows: np.ndarray, data: LeftOut, mean: np.ndarray
+) -> Float[np.ndarray, "rows figures"]:
+    predicted = data.features[rows] @ mean + data.offset[rows]
+    return np.log(predicted / data.measured[rows])
+
+
+def _spreads(
+    rows: np.ndarray, data: LeftOut, found: Posterior | Prior, settings: Settings
+) -> Float[np.ndarray, "rows figures"]:
+    flat = data.features[rows].reshape(2 * len(rows), -1)
+    spread = relative_spread(flat, found.mean, found.covariance).reshape(len(rows), 2)
+    return np.hypot(spread, settings.noise)
+
+
+class Search:
+    """Settings whose 90 % intervals do best on rows that were left out.
+
+    By the interval score (Gneiting and Raftery 2007), width + 2 / 0.1 x how far a measurement lies
+    beyond the interval: its mean is the smallest where intervals are as wide as errors are. Each
+    group counts the same, and TPOT and TTFT do by the logs of their means.
+    """
+
+    def __init__(self, data: LeftOut, draws: list[Draw]) -> None:
+        self.data, self.draws = data, draws
+        self.group = np.array([d.group for d in draws])
+        self._known: dict[Settings, Float[np.ndarray, "draws figures"]] = {}
+
+    def best(self, use: Bool[np.ndarray, " draws"]) -> Settings:
+        """The best by the draws to ``use``: one setting after the other, up and down its grid."""
+        at = Settings(_START)
+        value = self._value(at, use)
+        for _ in range(_SEARCH_ROUNDS):
+            start = value
+            for i, grid in enumerate(_GRIDS):
+                for way in (grid[::-1], grid):
+                    for tried in way[way.index(at.values[i]) + 1 :]:
+                        other = Settings((*at.values[:i], tried, *at.values[i + 1 :]))
+                        found = self._value(other, use)
+                        if found >= value:
+                            break
+                        at, value = other, found
+            if start - value < _LEAST_GAIN:
+                break
+        return at
+
+    def _value(self, settings: Settings, use: Bool[np.ndarray, " draws"]) -> float:
+        if settings not in self._known:
+            self._known[settings] = np.array([self._score(d, settings) for d in self.draws])
+        of_draw, group = self._known[settings][use], self.group[use]
+        of_group = [of_draw[group == g].mean(axis=0) for g in np.unique(group)]
+        return float(np.log(np.mean(of_group, axis=0)).mean())
+
+    def _score(self, draw: Draw, settings: Settings) -> Float[np.ndarray, " figures"]:
+        found = calibrated(draw.train, self.data, settings)
+        half = NORMAL_QUANTILE * _spreads(draw.test, self.data, found, settings)
+        beyond = np.abs(_log_errors(draw.test, self.data, found.mean)) - half
+        return (2 * half + 2 / _BEYOND * np.maximum(beyond, 0.0)).mean(axis=0)
+
+
+def scored(draw: Draw, data: LeftOut, settings: Settings) -> pd.DataFrame:
+    """Errors and intervals of a draw's other rows; what is not better left out is not kept."""
+    prior = _prior(draw.train[0], data, settings)
+    kept = _is_kept(draw, data, settings, prior)
+    found = calibrated(draw.train, data, settings)
+    used = found if kept else prior
+    after = _log_errors(draw.test, data, used.mean)
+    half = NORMAL_QUANTILE * _spreads(draw.test, data, used, settings)
+    start = _log_errors(draw.test, data, data.base[draw.train[0]])
+    tables = [
+        pd.DataFrame({
+            "group": draw.group, "draw": str(draw.train), "figure": figure, "kept": kept,
+            "model": data.model[draw.test], "before": np.abs(np.expm1(start[:, i])),
+            "after": np.abs(np.expm1(after[:, i])), "covered": np.abs(after[:, i]) <= half[:, i],
+            "width": 2 * np.sinh(half[:, i]),
+        })
+        for i, figure in enumerate(_FIGURES)
+    ]  # fmt: skip
+    return pd.concat(tables)
+
+
+def _is_kept(draw: Draw, data: LeftOut, settings: Settings, prior: Prior) -> bool:
+    """Whether what two of the rows teach is better for the third, as a calibration is judged."""
+    errors, spreads = [], []
+    for row in draw.train:
+        found = calibrated(draw.train[draw.train != row], data, settings)
+        alone = np.array([row])
+        errors.append(_log_errors(alone, data, found.mean)[0])
+        spreads.append(_spreads(alone, data, found, settings)[0])
+    before = _log_errors(draw.train, data, prior.mean)
+    before_spread = _spreads(draw.train, data, prior, settings)
+    noise = np.array(settings.noise)
+    return is_kept([
+        judge("", (before / noise).ravel(), np.ravel(errors / noise)),
+        judge_likelihood("", before.ravel(), before_spread.ravel(), np.ravel(errors),
+                         np.ravel(spreads)),
+    ])  # fmt: skip
+
+
+def summary(rows: pd.DataFrame) -> dict[str, float]:
+    """Percentages over all draws' rows; a draw is worse by its mean error."""
+    of_draw = rows.groupby(["group", "draw"])[["before", "after"]].mean()
+    return {
+        "before_median": 100 * rows["before"].median(),
+        "before_mean": 100 * rows["before"].mean(),
+        "after_median": 100 * rows["after"].median(),
+        "after_mean": 100 * rows["after"].mean(),
+        "worse_draws": 100 * float((of_draw["after"] - of_draw["before"] > 0.02).mean()),
+        "covered": 100 * float(rows["covered"].mean()),
+        "width": 100 * rows["width"].median(),
+        "kept": 100 * float(rows.groupby(["group", "draw"])["kept"].first().mean()),
+    }

@@ -1,0 +1,67 @@
+"""``pinn compare``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pinn.errors import PinnError
+from pinn.interface.commands.options import JsonPath, write_json
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+app = typer.Typer()
+
+
+@app.command()
+def compare(
+    a: Annotated[Path, typer.Argument(help="Checkpoint, coefficient file or evaluation.")],
+    b: Annotated[Path, typer.Argument(help="What to compare it with.")],
+    method: Annotated[
+        str, typer.Option("--method", help="Whose errors are compared, of tables with several.")
+    ] = "network",
+    json_path: JsonPath = None,
+) -> None:
+    """Two checkpoints, coefficient files or evaluations, metric by metric.
+
+    A checkpoint (.safetensors) is compared by the held-out errors that it carries and by its step
+    times of well-known deployments; a coefficient file (.json of 'pinn calibrate' or 'pinn
+    coefficients --json') by its coefficients, the errors of its calibration and step times; an
+    evaluation (folder of an experiment, or a results.csv) by its errors. Folders with predictions
+    of both get a verdict by a bootstrap over deployments; else B is better only where it is in
+    every left-out part.
+
+    Examples:
+      pinn compare checkpoints/pinn.safetensors mine/checkpoint.safetensors
+
+      pinn compare before.json after.json
+
+      pinn compare results/moe_ep results/mine
+    """
+    from pinn.laboratory.commands.compare_sides import (
+        compare_coefficients,
+        compare_step_times,
+        comparison_document,
+        print_comparison,
+        read_side,
+    )
+    from pinn.laboratory.comparison import compare as compare_scores
+
+    sides = read_side(a, method), read_side(b, method)
+    tables: dict[str, pd.DataFrame] = {}
+    refusal = None
+    try:
+        tables["errors"] = compare_scores(sides[0].scores, sides[1].scores)
+    except PinnError as error:
+        refusal = error
+    tables["step_times"] = compare_step_times(*sides)
+    tables["coefficients"] = compare_coefficients(*sides)
+    tables = {name: table for name, table in tables.items() if len(table)}
+    if not tables and refusal is not None:
+        raise refusal
+    print_comparison(a, b, tables, str(refusal) if refusal else "")
+    write_json(comparison_document(tables), json_path)

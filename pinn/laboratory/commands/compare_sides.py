@@ -1,0 +1,304 @@
+"""The two sides that pinn compare reads, and what it prints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from rich.table import Table
+
+from pinn.coefficients.coefficients import CoefficientSet, read_coefficient_set
+from pinn.coefficients.configurations import canonical, make_deployment
+from pinn.coefficients.surrogate import Surrogate, batch_seconds
+from pinn.common.documents import read_json
+from pinn.common.screen import WIDEST, page
+from pinn.common.tables import read_frame
+from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
+from pinn.laboratory.comparison import Scores
+from pinn.laboratory.metrics import RESULT_COLUMNS
+from pinn.laboratory.suite_runs import BATCHES, shown_deployments
+from pinn.physics.request import REQUEST_FEATURES
+from pinn.physics.step import STEP_FEATURES
+from pinn.specs.batch import parse_batch
+from pinn.training.data.splits import deployment_keys
+from pinn.training.data.table import read_observations
+
+# A comparison, printed and written.
+
+
+def print_comparison(
+    a: Path, b: Path, tables: Mapping[str, pd.DataFrame], no_errors: str = ""
+) -> None:
+    """Print what ``pinn compare`` found.
+
+    Args:
+        a: Where A was read from.
+        b: Where B was.
+        tables: ``errors``, ``step_times`` and ``coefficients``, those that there are.
+        no_errors: Why errors are not compared, where they are not.
+    """
+    console = page(WIDEST)
+    console.print(f"A: {a}\nB: {b}\n")
+    if "errors" in tables:
+        console.print(_errors(tables["errors"]))
+        console.print()
+    elif no_errors:
+        console.print(f"Errors: {no_errors}.\n")
+    if "coefficients" in tables:
+        console.print(_coefficients(tables["coefficients"]))
+        console.print()
+    if "step_times" in tables:
+        console.print(_step_times(tables["step_times"]))
+        ratio = tables["step_times"]["ratio"]
+        console.print(
+            f"\nStep times of B are {ratio.min():.2f} to {ratio.max():.2f} x those of A, median "
+            f"{ratio.median():.2f}."
+        )
+
+
+def _table(title: str, *headings: str, text: int = 1) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for i, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if i < text else "right", no_wrap=i < text)
+    return table
+
+
+def _errors(errors: pd.DataFrame) -> Table:
+    table = _table(
+        "median absolute percentage error", "split", "metric", "n", "A", "B", "B - A",
+        "95 % interval", "B lower in", "verdict", text=2,
+    )  # fmt: skip
+    for row in errors.to_dict("records"):
+        ends = "-" if pd.isna(row["low"]) else f"{row['low']:+.1f} to {row['high']:+.1f}"
+        parts = f"{row['parts_b_lower']} of {row['parts']}" if row["parts"] else "-"
+        table.add_row(
+            row["split"], row["metric"].upper(), str(row["n"]), f"{row['a']:.1f}",
+            f"{row['b']:.1f}", f"{row['difference']:+.1f}", ends, parts, row["verdict"],
+        )  # fmt: skip
+    return table
+
+
+def _coefficients(coefficients: pd.DataFrame) -> Table:
+    table = _table("coefficients", "name", "unit", "A", "B", "B / A", "", text=2)
+    for row in coefficients.to_dict("records"):
+        values = (f"{row['a']:.4g}", f"{row['b']:.4g}", f"{row['ratio']:.2f}")
+        table.add_row(row["name"], row["unit"], *values, row["verdict"])
+    return table
+
+
+def _step_times(times: pd.DataFrame) -> Table:
+    table = _table("step times", "deployment", "batch", "A us", "B us", "B / A", text=2)
+    for row in times.to_dict("records"):
+        values = (f"{row['a_us']:.0f}", f"{row['b_us']:.0f}", f"{row['ratio']:.2f}")
+        table.add_row(row["deployment"], row["batch"], *values)
+    return table
+
+
+def comparison_document(tables: Mapping[str, pd.DataFrame]) -> dict[str, Any]:
+    """The tables as lists of records, ready for JSON; what is not known is None."""
+    return {name: json.loads(table.to_json(orient="records")) for name, table in tables.items()}
+
+
+# What ``pinn compare`` knows of one side: errors, and coefficients of deployments.
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of two things that are compared.
+
+    Attributes:
+        scores: Its errors; without rows where it carries none.
+        surrogate: Of a checkpoint.
+        given: Of a coefficient file.
+        ends: ``beta.NAME`` or ``alpha.NAME`` -> interval, where the file has them.
+    """
+
+    scores: Scores
+    surrogate: Surrogate | None = None
+    given: CoefficientSet | None = None
+    ends: dict[str, tuple[float, float]] | None = None
+
+    def deployment(self) -> Deployment | None:
+        """The one that a coefficient file belongs to."""
+        if self.given is None or not self.given.configuration():
+            return None
+        return make_deployment(canonical(self.given.configuration()))
+
+    def coefficients(
+        self, deployment: Deployment, where: str
+    ) -> tuple[Float[np.ndarray, " beta"], Float[np.ndarray, " alpha"]]:
+        """Beta and alpha of a deployment.
+
+        Raises:
+            PinnError: If a file belongs to another one.
+        """
+        if self.given is not None:
+            self.given.check_deployment(deployment, where)
+            return self.given.beta, self.given.alpha
+        assert self.surrogate is not None
+        found = self.surrogate.coefficients([deployment])
+        return found.beta[0], found.alpha[0]
+
+
+def read_side(path: Path, method: str) -> Side:
+    """Read a checkpoint, a coefficient file, a table of results or an evaluation's folder.
+
+    Raises:
+        PinnError: If it is none of them, or has no results of the method.
+    """
+    if path.is_dir():
+        return Side(_folder_scores(path, method))
+    if not path.is_file():
+        raise PinnError(
+            f"nothing at {path}: give a checkpoint, a coefficient file or an evaluation's folder"
+        )
+    if path.suffix == ".safetensors":
+        surrogate = Surrogate.load(path)
+        held_out = surrogate.checkpoint.metadata.get("held_out_results") or []
+        return Side(Scores(_of_method(_results(held_out), method)), surrogate)
+    if path.suffix == ".json":
+        given = read_coefficient_set(path)
+        return Side(Scores(_calibration_results(given)), given=given, ends=_ends(read_json(path)))
+    if path.suffix == ".csv":
+        return Side(Scores(_of_known(_read_results(path), method, path)))
+    raise PinnError(
+        f"{path}: expected a checkpoint (.safetensors), a coefficient file (.json), a results.csv "
+        "or an evaluation's folder"
+    )
+
+
+def _folder_scores(folder: Path, method: str) -> Scores:
+    results = _of_known(_read_results(folder / "results.csv"), method, folder)
+    for name, read in (("predictions.parquet", pd.read_parquet), ("predictions.csv", pd.read_csv)):
+        observations = folder / "observations" / "silicon.parquet"
+        if (folder / name).is_file() and observations.is_file():
+            rows = read_observations(observations)
+            groups = deployment_keys(rows).set_axis(rows["row_id"])
+            return Scores(results, _of_method(read(folder / name), method), groups)
+    return Scores(results)
+
+
+def _read_results(path: Path) -> pd.DataFrame:
+    if not path.is_file():
+        raise PinnError(f"no {path}: run the experiment with its evaluation first")
+    table = read_frame(path, "give a folder of an evaluation")
+    missing = [name for name in RESULT_COLUMNS if name not in table]
+    if missing:
+        raise PinnError(f"{path} is no results table: it lacks {', '.join(missing)}")
+    return table
+
+
+def _of_known(results: pd.DataFrame, method: str, path: Path) -> pd.DataFrame:
+    found = _of_method(results, method)
+    if found.empty:
+        known = "; ".join(sorted(results["method"].unique()))
+        raise PinnError(
+            f"{path} has no results of the method {method!r}: name one with --method, known ones "
+            f"are {known}"
+        )
+    return found
+
+
+def _of_method(table: pd.DataFrame, method: str) -> pd.DataFrame:
+    return table[table["method"] == method]
+
+
+def _results(records: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    return pd.DataFrame(list(records), columns=list(RESULT_COLUMNS))
+
+
+def _calibration_results(given: CoefficientSet) -> pd.DataFrame:
+    """Errors of a calibration's coefficients: parts of the run's time are the splits."""
+    rows = [
+        {
+            "split": f"{row['part']}, {row['kind']}",
+            "held_out": "all",
+            "method": "calibrated",
+            "metric": "step",
+            "n": row["n"],
+        }
+        | {name: 100 * row[name] for name in ("median", "mean", "bias")}
+        for row in given.calibration.get("errors", ())
+        if row["n"] and row["coefficients"] == "calibrated"
+    ]
+    return _results(rows)
+
+
+def _ends(tree: Any) -> dict[str, tuple[float, float]]:
+    return {
+        f"{part}.{name}": (entry["low"], entry["high"])
+        for part in ("beta", "alpha")
+        for name, entry in tree[part].items()
+        if isinstance(entry, dict) and "low" in entry
+    }
+
+
+def compare_step_times(a: Side, b: Side) -> pd.DataFrame:
+    """Times of well-known steps: of a file's deployment, else of well-known ones.
+
+    Returns:
+        Columns ``deployment``, ``batch``, ``a_us``, ``b_us`` and ``ratio`` (b / a); no rows where
+        a side has no coefficients.
+    """
+    rows = []
+    for label, deployment in _deployments(a, b).items():
+        batches = [parse_batch(text) for text in BATCHES]
+        of_a, of_b = (
+            1e6 * batch_seconds(side.coefficients(deployment, name)[0], deployment, batches)
+            for side, name in ((a, "A"), (b, "B"))
+        )
+        rows += [
+            (label, batch, float(x), float(y), float(y / x))
+            for batch, x, y in zip(BATCHES, of_a, of_b, strict=True)
+        ]
+    return pd.DataFrame(rows, columns=["deployment", "batch", "a_us", "b_us", "ratio"])
+
+
+def compare_coefficients(a: Side, b: Side) -> pd.DataFrame:
+    """Every coefficient of the deployment that a file belongs to.
+
+    Returns:
+        Columns ``name``, ``unit``, ``a``, ``b``, ``ratio`` and ``verdict``: whether B's value lies
+        inside A's interval, where A has one. No rows for two checkpoints.
+    """
+    if a.given is None and b.given is None:
+        return pd.DataFrame()
+    rows = []
+    names = [f"beta.{name}" for name in STEP_FEATURES]
+    names += [f"alpha.{name}" for name in REQUEST_FEATURES]
+    units = [f.unit for f in STEP_FEATURES.values()] + [f.unit for f in REQUEST_FEATURES.values()]
+    for deployment in _deployments(a, b).values():
+        of_a, of_b = (
+            np.concatenate(side.coefficients(deployment, name)).tolist()
+            for side, name in ((a, "A"), (b, "B"))
+        )
+        for name, unit, x, y in zip(names, units, of_a, of_b, strict=True):
+            ratio = y / x if x else (1.0 if not y else float("inf"))
+            rows.append((name, unit, x, y, ratio, _inside((a.ends or {}).get(name), y)))
+    return pd.DataFrame(rows, columns=["name", "unit", "a", "b", "ratio", "verdict"])
+
+
+def _inside(ends: tuple[float, float] | None, value: float) -> str:
+    if ends is None:
+        return ""
+    return "inside A's interval" if ends[0] <= value <= ends[1] else "outside A's interval"
+
+
+def _deployments(a: Side, b: Side) -> dict[str, Deployment]:
+    """What both have coefficients of."""
+    if any(side.surrogate is None and side.given is None for side in (a, b)):
+        return {}
+    own = [side.deployment() for side in (a, b) if side.given is not None]
+    if not own:
+        return shown_deployments()
+    known = next((deployment for deployment in own if deployment is not None), None)
+    if known is None:
+        return {}
+    return {f"{known.model.name} on {known.gpu.name}": known}

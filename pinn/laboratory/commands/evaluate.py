@@ -1,0 +1,335 @@
+"""``pinn evaluate``: predictions against measurements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pinn.common.files import cache_folder, conf_file, find_checkpoint
+from pinn.errors import PinnError
+from pinn.interface.commands.options import (
+    Checkpoint,
+    JsonPath,
+    PredictionsPath,
+    output,
+    write_json,
+)
+from pinn.laboratory.commands.evaluate_measured import coefficients, decisions, speculation
+from pinn.laboratory.commands.evaluate_panel import panel
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from pinn.simulator.linear_latency import LinearLatency
+    from pinn.training.data.measured_runs import MeasuredRun
+
+
+app = typer.Typer()
+app.command("decisions")(decisions)
+
+
+@app.callback(invoke_without_command=True)
+def evaluate(
+    context: typer.Context,
+    fast: Annotated[
+        bool,
+        typer.Option("--fast", help="Fit nothing: score what is on disk and what was published."),
+    ] = False,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Value of conf/experiment/suite.yaml, such as workers.backend=ray or "
+            "'evaluation.splits=[leave-one-gpu-out]'. Repeatable.",
+        ),
+    ] = None,
+) -> None:
+    """Every split x method x metric, in one table and one page.
+
+    Without a subcommand: makes the fits that are missing (half an hour or more the first time;
+    interrupted, the same command goes on), scores everything and writes results/suite:
+    results.csv, ranking.csv, decisions.csv, report.html with its figures. The last
+    line is one JSON document.
+    The same as 'python train.py +experiment=suite', in a checkout. With --fast it fits nothing,
+    prints one screen and writes into the user's cache folder.
+
+    Example: pinn evaluate --fast
+    """
+    if context.invoked_subcommand is None:
+        _suite(fast, overrides or [])
+
+
+def _suite(fast: bool, overrides: list[str]) -> None:
+    import json
+
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
+    from hydra.utils import get_method
+    from omegaconf import OmegaConf
+
+    from pinn.common.workers import stopping_at_once
+
+    conf = conf_file("train.yaml").parent
+    # A look writes nothing where it is taken.
+    place = [f"output_dir='{cache_folder() / 'evaluate'}'"] if fast else []
+    given = ["+experiment=suite", f"fast={str(fast).lower()}", *place, *overrides]
+    try:
+        with initialize_config_dir(str(conf), version_base="1.3"):
+            config = compose("train", overrides=given)
+    except HydraException as error:
+        raise PinnError(f"--set: {' '.join(str(error).split())}") from error
+    kept = Path(config.output_dir) / ".hydra" / "config.yaml"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    OmegaConf.save(config, kept)
+    with stopping_at_once("finished fits are kept, and the same command goes on"):
+        summary = get_method(config.entry)(config)
+    if not fast:
+        typer.echo(json.dumps(summary))
+
+
+@app.command("serving-runs")
+def serving_runs(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            help="CSV of serving runs, or a folder that inference-perf wrote (or of such folders)."
+        ),
+    ],
+    model_configs: Annotated[
+        Path | None,
+        typer.Option(
+            "--model-configs", help="Folder of MODEL/config.json for models pinn does not know."
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option("--gpu", help="GPU of inference-perf's runs, whose files do not name it."),
+    ] = None,
+    checkpoint: Checkpoint = None,
+    kernels: Annotated[
+        Path | None,
+        typer.Option(
+            "--kernels",
+            help="Folder of kernel surrogates: also score the teacher, with the checkpoint's "
+            "scalars.",
+        ),
+    ] = None,
+    steady_state: Annotated[
+        bool,
+        typer.Option("--steady-state", help="Also the mean ITL of one batch in its steady state."),
+    ] = False,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of arrival times and lengths.")] = 0,
+    out: Annotated[Path | None, output("--out", "Also write every figure, as CSV.", ".csv")] = None,
+    json_path: JsonPath = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the per-stage table as Markdown.")
+    ] = False,
+) -> None:
+    """Simulate measured serving runs and score what their clients see.
+
+    Per run and stage the errors of E2E, TTFT (mean, p90, p99) and mean ITL, a summary over runs,
+    and the pairs of runs whose p99 E2E comes out in the wrong order. With --json or --out the
+    network's figures have the ends of their 90 % intervals (low_s, high_s), for two more
+    simulations a run.
+
+    Example: pinn evaluate serving-runs runs.csv --model-configs configs --json s.json
+    """
+    import pandas as pd
+
+    from pinn.common.screen import doing
+    from pinn.common.tables import write_frame
+    from pinn.laboratory.serving_run_intervals import with_intervals
+    from pinn.laboratory.serving_runs import ranking_inversions, score_runs, summarize_runs
+    from pinn.laboratory.serving_runs_print import (
+        markdown_scores,
+        print_scores,
+        print_summary,
+    )
+
+    runs = _read(path, gpu, model_configs, seed)
+    doing(f"simulating {len(runs):,} runs")
+    path_of = find_checkpoint(checkpoint)
+    methods = _latencies(runs, path_of, kernels)
+    tables = {method: score_runs(runs, found, method) for method, found in methods.items()}
+    without = None
+    if json_path is not None or out is not None:
+        try:
+            tables["network"] = with_intervals(tables["network"], runs, methods["network"], path_of)
+        except PinnError as error:
+            without = str(error)
+    scores = pd.concat(tables.values(), ignore_index=True)
+    summary = summarize_runs(scores)
+    inversions = {
+        str(method): ranking_inversions(of_method)
+        for method, of_method in scores.groupby("method", sort=False)
+    }
+    if markdown:
+        for method, of_method in scores.groupby("method", sort=False):
+            typer.echo(f"{method}\n\n{markdown_scores(of_method)}")
+    else:
+        print_scores(scores)
+    print_summary(summary, inversions)
+    steady = _steady_states(runs, methods) if steady_state else None
+    if without is not None:
+        typer.echo(f"No intervals: {without}")
+    if out is not None:
+        write_frame(scores, out)
+    write_json(_document(scores, summary, inversions, steady), json_path)
+
+
+@app.command("engines")
+def engines(
+    checkpoint: Checkpoint = None,
+    out: PredictionsPath = None,
+) -> None:
+    """Score measured SGLang and TensorRT-LLM deployments, each model left out.
+
+    Prints median / mean absolute percentage error and bias of TPOT and TTFT by engine, model, GPU
+    and number format, beside AIConfigurator where it has an answer.
+
+    Example: pinn evaluate engines --out engines.csv
+    """
+    from pinn.common.tables import write_frame
+    from pinn.laboratory.engines import (
+        engine_lines,
+        engine_rows,
+        engine_table,
+        networks,
+        score_engines,
+    )
+
+    scores = score_engines(engine_rows(), *networks(checkpoint))
+    for line in engine_lines(engine_table(scores)):
+        typer.echo(line)
+    if out is not None:
+        write_frame(scores, out)
+
+
+@app.command("disaggregated")
+def disaggregated(
+    checkpoint: Checkpoint = None,
+    every: Annotated[
+        int, typer.Option("--every", min=1, help="Score one row of so many: 8 is every eighth.")
+    ] = 1,
+    out: PredictionsPath = None,
+) -> None:
+    """Score measured deployments with prefill and decode apart, in their steady state.
+
+    Prints median / mean absolute percentage error and bias of TPOT and TTFT by engine, model, GPU
+    and whether decode ranks are data-parallel; each model left out, nothing fitted to these rows.
+
+    Example: pinn evaluate disaggregated --out pools.csv
+    """
+    from pinn.common.tables import write_frame
+    from pinn.laboratory.disaggregated import pools_lines, read_disaggregated, score_pools
+    from pinn.laboratory.engines import networks
+
+    rows, report = read_disaggregated()
+    for reason, count in report.refused.items():
+        typer.echo(f"{count:6,}  {reason}")
+    typer.echo(f"{report.accepted:6,}  of {report.read:,} rows are left\n")
+    scores = score_pools(rows.iloc[::every], *networks(checkpoint))
+    for line in pools_lines(scores):
+        typer.echo(line)
+    if out is not None:
+        write_frame(scores, out)
+
+
+def _read(
+    path: Path, gpu: str | None, model_configs: Path | None, seed: int
+) -> Sequence[MeasuredRun]:
+    """Runs of a CSV, or of one or more folders of inference-perf."""
+    from pinn.training.data.measured_runs import (
+        is_load_report,
+        read_load_report,
+        read_measured_runs,
+    )
+
+    folders = [path] if is_load_report(path) else []
+    if path.is_dir() and not folders:
+        folders = sorted(folder for folder in path.iterdir() if is_load_report(folder))
+    if not folders:
+        return read_measured_runs(path, model_configs, seed)[0]
+    if gpu is None:
+        raise PinnError(f"{folders[0]} does not say which GPU served it: name it with --gpu")
+    return [read_load_report(folder, gpu, model_configs, seed) for folder in folders]
+
+
+def _latencies(
+    runs: Sequence[MeasuredRun], checkpoint: Path, kernels: Path | None
+) -> dict[str, list[LinearLatency]]:
+    """Method -> coefficients of each run."""
+    from pinn.coefficients.surrogate import Surrogate
+    from pinn.simulator.linear_latency import LinearLatency
+
+    surrogate = Surrogate.load(checkpoint)
+    found = surrogate.coefficients([run.deployment for run in runs])
+    methods = {"network": (found.beta, found.alpha)}
+    if kernels is not None:
+        scalars = surrogate.checkpoint.metadata.get("scalars")
+        methods["teacher"] = (_teacher_betas(runs, kernels, scalars, checkpoint), found.alpha)
+    return {
+        method: [
+            LinearLatency(run.deployment, beta, alpha)
+            for run, beta, alpha in zip(runs, *coefficients, strict=True)
+        ]
+        for method, coefficients in methods.items()
+    }
+
+
+def _teacher_betas(
+    runs: Sequence[MeasuredRun], kernels: Path, scalars: object, checkpoint: Path
+) -> np.ndarray:
+    import numpy as np
+
+    from pinn.kernels.surrogates import KernelSurrogates
+    from pinn.training.kernel_learner import run_parts
+    from pinn.training.run_scalars import run_fit_from_json
+
+    if not isinstance(scalars, dict) or not scalars:
+        raise PinnError(f"{checkpoint} carries no scalars: it was not taught by kernels")
+    fit = run_fit_from_json(scalars)
+    parts = run_parts(KernelSurrogates.load(kernels), runs)
+    of_models = [fit.of_model(run.deployment.model.name) for run in runs]
+    return np.array([s.betas(of_run) for s, of_run in zip(of_models, parts, strict=True)])
+
+
+def _steady_states(
+    runs: Sequence[MeasuredRun], methods: dict[str, list[LinearLatency]]
+) -> list[dict[str, object]]:
+    from pinn.laboratory.serving_runs_print import print_steady_states, score_steady_states
+
+    betas = {method: [latency.beta for latency in found] for method, found in methods.items()}
+    table = score_steady_states(runs, betas)
+    print_steady_states(table)
+    return [{str(k): v for k, v in row.items()} for row in table.to_dict("records")]
+
+
+def _document(
+    scores: object, summary: object, inversions: object, steady: object
+) -> dict[str, object]:
+    import json
+
+    import pandas as pd
+
+    def records(table: object) -> object:
+        if not isinstance(table, pd.DataFrame):
+            return table
+        return json.loads(table.to_json(orient="records"))  # NaN becomes null
+
+    return {
+        "scores": records(scores),
+        "summary": records(summary),
+        "ranked_wrongly": inversions,
+        "steady_state": steady,
+    }
+
+
+app.command("coefficients")(coefficients)
+app.command("panel")(panel)
+app.command("speculation")(speculation)

@@ -1,0 +1,186 @@
+"""Parts of pinn evaluate: coefficient files, decisions, speculation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pinn.common.files import find_checkpoint
+from pinn.errors import PinnError
+from pinn.interface.commands.options import Checkpoint, PredictionsPath, engine_flags, output
+from pinn.simulator.engine_spec import EngineSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+# ``pinn evaluate coefficients``.
+
+#: Figures that are printed; the JSON and the CSV have all.
+_PRINTED = ("ttft_mean_s", "tpot_mean_s", "itl_mean_s", "e2e_mean_s", "output_tokens_per_s")
+
+
+@engine_flags(EngineSpec)
+def coefficients(
+    file: Annotated[
+        Path, typer.Argument(help="Of 'pinn calibrate' or 'pinn coefficients --json'.")
+    ],
+    observations: Annotated[
+        Path, typer.Option("--observations", help="Folder that 'pinn ingest' wrote.")
+    ],
+    out: Annotated[Path | None, output("--out", "Also write the table, as CSV.", ".csv")] = None,
+    *,
+    flags: dict[str, Any],
+) -> None:
+    """Score a coefficient file on a run: its steps, or the loads of its benchmarks.
+
+    Beside the file's coefficients, those from before its calibration, where the file has them. On
+    traces every part of the run's time is judged; a file calibrated to the same run has seen the
+    first. Flags say how the engine schedules the loads, where that is not its default.
+
+    Example: pinn evaluate coefficients run1.json --observations run2
+    """
+    from pinn.coefficients.coefficients import read_coefficient_set
+    from pinn.common.tables import write_frame
+    from pinn.server.calibration.fit import benchmark_runs, score_benchmarks, score_steps
+    from pinn.server.traces.trace_tables import read_trace_tables
+
+    found, traces = read_coefficient_set(file), read_trace_tables(observations)
+    deployment = traces.deployment()
+    found.check_deployment(deployment, str(file))
+    sets = {file.name: found.coefficients}
+    if found.base is not None:
+        sets = {"before": found.base, **sets}
+    if traces.manifest["tables"].get("cycles", {}).get("rows"):
+        table = score_steps(traces, deployment, sets)
+        lines = _steps(table)
+    else:
+        table = score_benchmarks(
+            benchmark_runs(traces), deployment, sets, engine=EngineSpec(**flags)
+        )
+        lines = _benchmarks(table)
+    typer.echo("\n".join(lines))
+    if out is not None:
+        write_frame(table, out)
+        typer.echo(f"wrote {out}")
+
+
+def _steps(table: pd.DataFrame) -> list[str]:
+    names = list(dict.fromkeys(table["coefficients"]))
+    lines = ["errors of mean step times (%): median / mean / bias"]
+    lines.append(f"{'':24s} {'n':>6s} " + " ".join(f"{name:>24s}" for name in names))
+    for (part, kind), rows in table.groupby(["part", "kind"], sort=False):
+        if rows["n"].iloc[0]:
+            cells = [
+                " / ".join(f"{100 * row[f]:.2f}" for f in ("median", "mean", "bias"))
+                for row in rows.to_dict("records")
+            ]
+            head = f"{f'{part}, {kind}':24s} {rows['n'].iloc[0]:>6d} "
+            lines.append(head + " ".join(f"{cell:>24s}" for cell in cells))
+    return lines
+
+
+def _benchmarks(table: pd.DataFrame) -> list[str]:
+    from pinn.laboratory.serving_runs import OVERLOADED
+
+    shown = table[table["figure"].isin(_PRINTED)]
+    names = list(dict.fromkeys(table["coefficients"]))
+    lines = []
+    for (run, load), rows in shown.groupby(["run", "load"], sort=False):
+        lines.append(f"{run}: {load}")
+        for figure, of_figure in rows.groupby("figure", sort=False):
+            errors = of_figure.set_index("coefficients")["error_percent"]
+            cells = ", ".join(f"{name} {errors[name]:+.1f} %" for name in names)
+            lines.append(f"  {figure:20s} {of_figure['measured'].iloc[0]:10.4g}  {cells}")
+    overloaded = shown["failed_share"] >= OVERLOADED
+    lines.append("\nabsolute errors (%): median / mean / worst")
+    for (name, what), rows in shown[~overloaded].groupby(["coefficients", "figure"], sort=False):
+        size = rows["error_percent"].abs()
+        figures = f"{size.median():.1f} / {size.mean():.1f} / {size.max():.1f}"
+        lines.append(f"  {name:24s} {what:20s} n {len(size):<4d} {figures}")
+    if overloaded.any():
+        count = shown.loc[overloaded, "run"].nunique()
+        lines.append(f"left out of these: {count} run(s) whose server failed requests")
+    return lines
+
+
+# ``pinn evaluate decisions``.
+
+
+def decisions(
+    path: Annotated[
+        Path | None,
+        typer.Argument(help="predictions.csv of an experiment. [default: that of the checkpoint]"),
+    ] = None,
+    out: Annotated[
+        Path | None, output("--out", "Also write every decision, as CSV.", ".csv")
+    ] = None,
+) -> None:
+    """What choosing deployments by predictions costs, priced by what was measured.
+
+    For every left-out model or GPU, prompt and output length, and five limits of the mean TPOT (10
+    to 50 ms): each method picks the measured deployment with the best predicted throughput per GPU
+    within the limit. The loss is 1 - measured throughput of the pick / the best measured one within
+    the limit; a pick whose TPOT is more than 5 % beyond the limit, or none, loses everything.
+
+    Example: pinn evaluate decisions
+    """
+    from pinn.common.tables import write_frame
+    from pinn.laboratory.decisions import decide, decision_table
+    from pinn.laboratory.metrics import print_decisions
+    from pinn.training.data.silicon import read_silicon
+
+    predictions = _read(path or find_checkpoint().with_suffix(".predictions.csv"))
+    observations, _ = read_silicon()
+    decided = decide(predictions, observations)
+    if decided.empty:
+        raise PinnError("no decisions: the file predicts no measured deployments of left-out parts")
+    print_decisions(decision_table(decided))
+    if out is not None:
+        write_frame(decided, out)
+
+
+def _read(path: Path) -> pd.DataFrame:
+    from pinn.common.tables import read_frame
+
+    needed = {"split", "held_out", "row_id", "method"}
+    needed |= {f"{metric}{end}" for metric in ("tpot", "ttft") for end in ("_s", "_measured_s")}
+    table = read_frame(path, "run an experiment first")
+    if not needed <= set(table.columns):
+        missing = ", ".join(sorted(needed - set(table.columns)))
+        raise PinnError(f"{path} holds no predictions: it lacks {missing}")
+    return table
+
+
+# ``pinn evaluate speculation``.
+
+
+def speculation(
+    checkpoint: Checkpoint = None,
+    draft_tokens: Annotated[
+        int, typer.Option("--draft-tokens", min=1, max=8, help="Taken to be drafted in a step.")
+    ] = 3,
+    out: PredictionsPath = None,
+) -> None:
+    """Score the measured deployments that hide multi-token prediction, each model left out.
+
+    Nothing tells what they drafted or how much was accepted, so nothing is fitted: median / mean
+    absolute percentage error and bias of TPOT without drafts, and for an acceptance of 0.5 to 0.9.
+
+    Example: pinn evaluate speculation --draft-tokens 1
+    """
+    from pinn.common.tables import write_frame
+    from pinn.laboratory.engines import networks, score_speculating, speculating_lines
+    from pinn.training.data.engine_deployments import read_speculating
+
+    rows, counts = read_speculating()
+    for reason, refused in counts.refused.items():
+        typer.echo(f"{refused:8,} {reason}")
+    typer.echo(f"{len(rows):8,} rows left, taken to draft {draft_tokens} tokens in a step\n")
+    scores = score_speculating(rows, *networks(checkpoint), draft_tokens)
+    for line in speculating_lines(scores):
+        typer.echo(line)
+    if out is not None:
+        write_frame(scores, out)

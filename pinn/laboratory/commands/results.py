@@ -1,0 +1,157 @@
+"""``pinn results``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from pinn.common.files import file_sha256, find_checkpoint
+from pinn.common.screen import page, say
+from pinn.errors import PinnError
+from pinn.interface.commands.options import JsonPath, write_json
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+app = typer.Typer()
+
+#: Methods of the screen, as far as a table has them.
+_METHODS = ("network", "aiconfigurator", "roofline")
+#: Ending of a checkpoint's own table.
+_KEPT = ".results.csv"
+
+
+@app.command()
+def results(
+    path: Annotated[
+        Path | None,
+        typer.Argument(help="results.csv of an experiment. [default: that of the checkpoint]"),
+    ] = None,
+    metric: Annotated[str, typer.Option(help="tpot or ttft.")] = "tpot",
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Every method and part, as Markdown.")
+    ] = False,
+    models_only: Annotated[
+        bool,
+        typer.Option("--models-only", help="With --markdown: leave out named parts of the rows."),
+    ] = False,
+    measured: Annotated[
+        bool,
+        typer.Option("--measured", help="What was measured, by engine and release; no errors."),
+    ] = False,
+    json_path: JsonPath = None,
+) -> None:
+    """Errors on held-out models or GPUs: median / mean absolute percentage error per method.
+
+    One row per held-out model or GPU: this project's network beside what else predicts it. A table
+    beside a checkpoint has to be of that checkpoint's own folds.
+
+    Example: pinn results results/lomo/results.csv --metric ttft
+    """
+    if measured:
+        from pinn.training.data.measured_releases import measured_lines, released_measurements
+
+        found = released_measurements()
+        write_json(json.loads(found.to_json(orient="records")), json_path)
+        typer.echo("\n".join(measured_lines(found)))
+        return
+    path = path or _beside_checkpoint()
+    table = _read(path)
+    _check_checkpoint(table, path)
+    chosen = table[table["metric"] == metric]
+    if chosen.empty:
+        known = ", ".join(sorted(table["metric"].unique()))
+        raise PinnError(f"no results for --metric {metric}: known ones are {known}")
+    write_json(json.loads(chosen.to_json(orient="records")), json_path)
+    for split, part in chosen.groupby("split", sort=False):
+        say(f"{split}, {metric.upper()}: median / mean absolute percentage error\n")
+        if markdown:
+            typer.echo(_markdown(part, models_only))
+        else:
+            page().print(_screen(part))
+            say("")
+    if not markdown:
+        say("More: --metric ttft, --markdown (every method and part), --json FILE, docs/trust.md.")
+
+
+def _beside_checkpoint() -> Path:
+
+    return find_checkpoint().with_suffix(_KEPT)
+
+
+def _read(path: Path) -> pd.DataFrame:
+    from pinn.common.tables import read_frame
+    from pinn.laboratory.metrics import RESULT_COLUMNS
+
+    table = read_frame(path, "run an experiment first")
+    if not set(RESULT_COLUMNS) <= set(table.columns):
+        raise PinnError(f"{path} is no results table: it needs {', '.join(RESULT_COLUMNS)}")
+    return table
+
+
+def _check_checkpoint(table: pd.DataFrame, path: Path) -> None:
+    """Whether a table beside a checkpoint is that checkpoint's."""
+    from pinn.laboratory.folds import CHECKPOINT_COLUMN
+
+    checkpoint = path.with_name(path.name.removesuffix(_KEPT) + ".safetensors")
+    if not path.name.endswith(_KEPT) or not checkpoint.is_file():
+        return
+    named = table[CHECKPOINT_COLUMN].unique() if CHECKPOINT_COLUMN in table else ()
+    got = ", ".join(f"{str(mark)[:12]}..." for mark in named) or "no checkpoint"
+    expected = file_sha256(checkpoint)
+    if list(named) != [expected]:
+        raise PinnError(
+            f"{path} belongs to another checkpoint: it names {got}, expected "
+            f"{expected[:12]}..., the SHA-256 of {checkpoint.name}: run 'python train.py "
+            "+experiment=release', which writes both"
+        )
+
+
+def _screen(part: pd.DataFrame) -> Table:
+    """Held-out models or GPUs and all of them, by the methods that people know."""
+    from pinn.laboratory.metrics import GROUPS
+
+    known = [method for method in _METHODS if method in set(part["method"])]
+    methods = known or list(dict.fromkeys(part["method"]))[: len(_METHODS)]
+    table = Table(box=None, pad_edge=False)
+    for heading in ("left out", "rows", *methods):
+        table.add_column(heading, justify="left" if heading == "left out" else "right")
+    cells = _cells(part)
+    counts = part.groupby("held_out")["n"].max()
+    for name in sorted(counts.index, key=lambda name: (name == "all", name)):
+        if not name.startswith(tuple(GROUPS)):
+            table.add_row(
+                name, str(counts[name]), *(cells.get((name, method), "-") for method in methods)
+            )
+    return table
+
+
+def _cells(part: pd.DataFrame) -> dict[tuple[str, str], str]:
+    """(held out, method) -> median / mean."""
+    return {
+        (row["held_out"], row["method"]): f"{row['median']:.1f} / {row['mean']:.1f}"
+        for row in part.to_dict("records")
+    }
+
+
+def _markdown(part: pd.DataFrame, models_only: bool) -> str:
+    from pinn.laboratory.metrics import DETAILED, GROUPS
+
+    methods = list(dict.fromkeys(part["method"]))
+    named = tuple(GROUPS)
+    cells = _cells(part)
+    counts = part.groupby("held_out")["n"].max()
+    rows = sorted(counts.index, key=lambda name: (name == "all", name.startswith(named), name))
+    lines = [f"| held out | rows | {' | '.join(methods)} |", f"|---|---:|{'---:|' * len(methods)}"]
+    for name in rows:
+        part_name, nested, _ = name.partition(": ")
+        if name.startswith(named) and (models_only or (nested and part_name not in DETAILED)):
+            continue
+        values = " | ".join(cells.get((name, method), "-") for method in methods)
+        lines.append(f"| {name} | {counts[name]} | {values} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,371 @@
+"""Predictions of what was left out, fold by fold."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from pinn.coefficients.interval_fit import GAINS, METRICS, left_out_column
+from pinn.coefficients.kernel_distance import (
+    DESCRIPTION,
+    Step,
+    decode_step,
+    described_steps,
+    shape_of,
+)
+from pinn.common.screen import still
+from pinn.common.store import remembered_table
+from pinn.common.workers import Workers
+from pinn.errors import PinnError
+from pinn.kernels.exclusion import Exclusion
+from pinn.kernels.surrogates import KernelSurrogates
+from pinn.laboratory.methods import NO_LOGS, Method, Prediction
+from pinn.server.benchmarks.inferencex import LENGTH_RANGE
+from pinn.training.data.splits import Split
+from pinn.training.data.table import read_observations, replace_atomically
+from pinn.training.serving_rows import ServingRows, serving_rows
+
+# Every method on every split, each cell kept on disk so that an interrupted run goes on.
+
+#: Columns of a cell beside its predictions: seconds of the fit, and of predicting one row.
+TIMES = ("fit_s", "predict_s")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method on one split.
+
+    Attributes:
+        kind: Of the split, such as ``leave-one-model-out``.
+        split: What to train and to test on.
+        method: What learns and predicts.
+        path: Where its predictions are kept.
+        logs: Where its fit logs; cells that share a fit share it.
+    """
+
+    kind: str
+    split: Split
+    method: Method
+    path: Path
+    logs: Path
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Cells that share a fit, and the rows to compute them with."""
+
+    rows: ServingRows
+    cells: tuple[Cell, ...]
+
+
+def cross_validate(
+    rows: ServingRows,
+    splits: Mapping[str, Sequence[Split]],
+    methods: Sequence[Method],
+    folder: Path,
+    fingerprint: str,
+    workers: Workers | None = None,
+) -> pd.DataFrame:
+    """Predict the test rows of every split with every method.
+
+    Args:
+        rows: All rows.
+        splits: Name of a kind of split, such as ``leave-one-model-out``, -> its splits.
+        methods: What to compare.
+        folder: Where cells and training logs are kept.
+        fingerprint: Of everything a cell depends on beside its own split and method; cells that
+            were made under another one are made anew.
+        workers: Where cells are computed; by default here, one after another.
+
+    Returns:
+        One row per (kind of split, row, method): ``split``, ``held_out``, ``row_id``, ``method``,
+        ``tpot_s``, ``ttft_s``, ``tpot_measured_s``, ``ttft_measured_s``.
+    """
+    wanted = cells(splits, methods, folder, fingerprint)
+    compute(rows, [cell for cell in wanted if not cell.path.is_file()], workers or Workers())
+    return read_cells(wanted)
+
+
+def cells(
+    splits: Mapping[str, Sequence[Split]],
+    methods: Sequence[Method],
+    folder: Path,
+    fingerprint: str,
+) -> list[Cell]:
+    """The cells of every split and method, made or not."""
+    return [
+        _cell(kind, split, method, folder, fingerprint)
+        for kind, of_kind in splits.items()
+        for split in of_kind
+        for method in methods
+    ]
+
+
+def _cell(kind: str, split: Split, method: Method, folder: Path, fingerprint: str) -> Cell:
+    parts = [fingerprint, kind, method.name, split.train_ids, split.test_ids]
+    recipe = getattr(method, "recipe", "")
+    key = json.dumps([*parts, recipe] if recipe else parts)
+    digest = hashlib.sha256(key.encode()).hexdigest()[:16]
+    path = folder / "cells" / f"{digest}.parquet"
+    logs = fold_logs(folder, fingerprint, kind, split.name) / method.logs
+    return Cell(kind, split, method, path, logs)
+
+
+def adopt(wanted: Sequence[Cell], folders: Sequence[Path]) -> None:
+    """Take over cells that other experiments made under the same fingerprint.
+
+    Args:
+        wanted: Cells; those on disk stay as they are.
+        folders: Of those experiments; one that is not there holds nothing.
+    """
+    for cell in wanted:
+        if cell.path.is_file():
+            continue
+        for folder in folders:
+            other = folder / "cells" / cell.path.name
+            if other.is_file():
+                cell.path.parent.mkdir(parents=True, exist_ok=True)
+                replace_atomically(cell.path, partial(_copy, other))
+                break
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.write_bytes(source.read_bytes())
+
+
+def read_cells(made: Sequence[Cell]) -> pd.DataFrame:
+    """The predictions of cells that are on disk."""
+    tables = [pd.read_parquet(cell.path) for cell in made]
+    return pd.concat(tables, ignore_index=True).drop(columns=list(TIMES), errors="ignore")
+
+
+def read_times(made: Sequence[Cell]) -> pd.DataFrame:
+    """How long each cell that is on disk took, on the machine that made it.
+
+    Returns:
+        Columns ``split``, ``held_out``, ``method``, ``rows`` and ``TIMES``, one row per cell that
+        was timed.
+    """
+    rows = []
+    for cell in made:
+        table = pd.read_parquet(cell.path)
+        if set(TIMES) <= set(table.columns):
+            first = table.iloc[0]
+            times = {name: float(first[name]) for name in TIMES}
+            about = {"split": cell.kind, "held_out": ", ".join(cell.split.held_out)}
+            rows.append(about | {"method": cell.method.name, "rows": len(table)} | times)
+    return pd.DataFrame(rows, columns=["split", "held_out", "method", "rows", *TIMES])
+
+
+def compute(rows: ServingRows, missing: Sequence[Cell], workers: Workers) -> None:
+    """Compute cells and keep each as soon as its fit is done.
+
+    Only this process writes, so that workers need no folder in common but that of the logs.
+    """
+    shared: dict[Path, list[Cell]] = {}
+    for cell in missing:
+        shared.setdefault(cell.logs, []).append(cell)
+    tasks = [_Task(rows, tuple(of_fit)) for of_fit in shared.values()]
+    began_s = time.monotonic()
+    for done, (i, tables) in enumerate(workers.run(_compute, tasks), start=1):
+        for cell, table in zip(tasks[i].cells, tables, strict=True):
+            cell.path.parent.mkdir(parents=True, exist_ok=True)
+            replace_atomically(cell.path, partial(_write, table))
+        about = f"{_about(tasks[i])}, {still(done, len(tasks), began_s)}"
+        print(f"fit {done} of {len(tasks)}: {about}", file=sys.stderr, flush=True)
+
+
+def _about(task: _Task) -> str:
+    """The split, and the methods that share the fit."""
+    names = [cell.method.name for cell in task.cells]
+    return f"{task.cells[0].split.name}: {'; '.join(names)}"
+
+
+def _write(table: pd.DataFrame, path: Path) -> None:
+    table.to_parquet(path, index=False)
+
+
+def _compute(task: _Task) -> list[pd.DataFrame]:
+    """Tables of the cells; those that share a fit all have its time."""
+    tables = [_predictions(task.rows, cell) for cell in task.cells]
+    if task.cells[0].method.logs == NO_LOGS:
+        return tables
+    fit_s = sum(float(table["fit_s"].iloc[0]) for table in tables)
+    return [table.assign(fit_s=fit_s) for table in tables]
+
+
+def _predictions(rows: ServingRows, cell: Cell) -> pd.DataFrame:
+    split = cell.split
+    train, test = (
+        rows.take(np.isin(rows.row_id, ids)) for ids in (split.train_ids, split.test_ids)
+    )
+    started = time.perf_counter()
+    predictor = cell.method.learn(train, held_out_kernels(cell.kind, test), cell.logs)
+    learned = time.perf_counter()
+    prediction = predictor(test)
+    predict_s = (time.perf_counter() - learned) / len(test)
+    return _table(cell, test, prediction).assign(fit_s=learned - started, predict_s=predict_s)
+
+
+def fold_logs(folder: Path, fingerprint: str, kind: str, split: str) -> Path:
+    """Where the methods of one fold keep training logs and learned weights."""
+    name = hashlib.sha256(f"{fingerprint} {kind} {split}".encode()).hexdigest()[:16]
+    return folder / "logs" / name
+
+
+def held_out_kernels(kind: str, test: ServingRows) -> Exclusion:
+    """What a kind of split holds out of the kernels beside its serving rows.
+
+    A held-out model's kernels always go. A GPU's stay where only its serving rows are held out, as
+    for a GPU whose kernels somebody measured.
+    """
+    if kind == "leave-one-model-out":
+        models = {d.model.name: d.model for d in test.deployments}
+        return Exclusion(models=tuple(models[name] for name in sorted(models)))
+    if kind == "leave-one-gpu-and-its-kernels-out":
+        return Exclusion(gpus=tuple(sorted({d.gpu.name for d in test.deployments})))
+    return Exclusion()
+
+
+def _table(cell: Cell, test: ServingRows, prediction: Prediction) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "split": cell.kind,
+            "held_out": ", ".join(cell.split.held_out),
+            "row_id": list(test.row_id),
+            "method": cell.method.name,
+            "tpot_s": prediction[0],
+            "ttft_s": prediction[1],
+            "tpot_measured_s": test.tpot_s,
+            "ttft_measured_s": test.ttft_s,
+        }
+    )
+
+
+# Errors of left-out rows beside all that was known of them: what intervals are calibrated on.
+
+#: The method whose errors calibrate intervals.
+METHOD = "network"
+
+#: Columns of a table of errors; metrics hold log(measured / predicted), ``ttft_share`` is of the
+#: predicted E2E, ``shape`` is the same for models of equal shape.
+COLUMNS = (
+    "split", "row_id", "model", "shape", "gpu", "group", "concurrency", "prompt_tokens",
+    "output_tokens", "ttft_share", *GAINS, *DESCRIPTION, *METRICS,
+)  # fmt: skip
+
+
+def held_out_errors(
+    folder: Path, surrogates: Callable[[Exclusion], KernelSurrogates]
+) -> pd.DataFrame:
+    """Errors and descriptions of every left-out row of an experiment.
+
+    Rows are described by the kernels that their prediction was allowed to know.
+
+    Args:
+        folder: Of a leave-one-out experiment: ``predictions.csv`` (or ``.parquet``) and
+            ``observations``. Descriptions are remembered in it.
+        surrogates: Gives the kernel surrogates of an exclusion.
+
+    Returns:
+        Table with ``COLUMNS``, of the splits that leave models or GPUs out.
+
+    Raises:
+        PinnError: If the folder holds no predictions of the network that kernels taught.
+    """
+    observations = read_observations(folder / "observations" / "silicon.parquet")
+    return described_errors(_read_predictions(folder), observations, surrogates, folder)
+
+
+def described_errors(
+    predictions: pd.DataFrame,
+    observations: pd.DataFrame,
+    surrogates: Callable[[Exclusion], KernelSurrogates],
+    root: Path | None = None,
+) -> pd.DataFrame:
+    """Errors and descriptions of the left-out rows among predictions.
+
+    Args:
+        predictions: As ``pinn.laboratory.crossvalidation.cross_validate`` returns them.
+        observations: What was measured.
+        surrogates: Gives the kernel surrogates of an exclusion.
+        root: Where descriptions are remembered; None for the cache of all.
+
+    Returns:
+        Table with ``COLUMNS``, of the splits that leave models or GPUs out.
+
+    Raises:
+        PinnError: If there are no predictions of the network that kernels taught.
+    """
+    left_out = predictions["split"].map(lambda split: left_out_column(split) is not None)
+    wanted = (predictions["method"] == METHOD) & left_out
+    if not wanted.any():
+        raise PinnError(
+            f"no predictions of the method {METHOD!r} for left-out models or GPUs: run the "
+            "experiment with kernels=on until its fits are made"
+        )
+    errors = _errors(predictions[wanted], observations)
+    predicted = observations[observations["row_id"].isin(errors["row_id"])]
+    return _described(errors, serving_rows(predicted), surrogates, root)[list(COLUMNS)]
+
+
+def _read_predictions(folder: Path) -> pd.DataFrame:
+    table = folder / "predictions.parquet"
+    if table.is_file():
+        return pd.read_parquet(table)
+    if not table.with_suffix(".csv").is_file():
+        raise PinnError(f"no predictions in {folder}: run the experiment with its evaluation first")
+    return pd.read_csv(table.with_suffix(".csv"))
+
+
+def _errors(predictions: pd.DataFrame, observations: pd.DataFrame) -> pd.DataFrame:
+    loads = observations[["row_id", "model", "concurrency", "prompt_tokens", "output_tokens"]]
+    found = predictions.merge(loads, on="row_id")
+    later = found["output_tokens"] * sum(LENGTH_RANGE) / 2 - 1
+    for metric in ("tpot", "ttft"):
+        found[metric] = np.log(found[f"{metric}_measured_s"] / found[f"{metric}_s"])
+    measured = found["ttft_measured_s"] + later * found["tpot_measured_s"]
+    predicted = found["ttft_s"] + later * found["tpot_s"]
+    found["e2e"] = np.log(measured / predicted)
+    found["ttft_share"] = found["ttft_s"] / predicted
+    # A closed loop sends no more than it gets served: nothing magnifies the step time.
+    return found.assign(**dict.fromkeys(GAINS, 1.0))
+
+
+def _described(
+    errors: pd.DataFrame,
+    rows: ServingRows,
+    surrogates: Callable[[Exclusion], KernelSurrogates],
+    root: Path | None,
+) -> pd.DataFrame:
+    """The errors with what is known of each row's mean step; its GPU has its datasheet's name."""
+    of_row = {
+        name: rows.deployments[i] for name, i in zip(rows.row_id, rows.deployment, strict=True)
+    }
+    found = []
+    for (split, _), part in errors.groupby(["split", "held_out"], sort=False):
+        test = rows.take(np.isin(rows.row_id, part["row_id"]))
+        kernels = surrogates(held_out_kernels(str(split), test))
+        loads = part[["concurrency", "prompt_tokens", "output_tokens"]].itertuples(index=False)
+        deployments = [of_row[name] for name in part["row_id"]]
+        steps = [
+            Step(deployment, decode_step(*load), left_out_column(str(split)) != "gpu")
+            for deployment, load in zip(deployments, loads, strict=True)
+        ]
+        known = remembered_table(described_steps, kernels, steps, root=root)
+        about = part.reset_index(drop=True).assign(
+            gpu=[deployment.gpu.name for deployment in deployments],
+            shape=[shape_of(deployment.model) for deployment in deployments],
+        )
+        found.append(pd.concat([about, known], axis=1))
+    together = pd.concat(found, ignore_index=True)
+    return together.assign(group=together["model"] + " on " + together["gpu"])

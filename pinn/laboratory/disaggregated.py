@@ -1,0 +1,368 @@
+"""Measured deployments with prefill and decode apart, and errors on them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pinn.coefficients.surrogate import predict_coefficients
+from pinn.coefficients.trained_network import TrainedNetwork
+from pinn.common.files import ReadReport, file_sha256
+from pinn.engines.deployment import Deployment
+from pinn.laboratory.metrics import error_summary
+from pinn.physics.batch_sums import UniformBatches
+from pinn.physics.costs import step_costs
+from pinn.physics.step import step_features
+from pinn.server.benchmarks.inferencex import LENGTH_RANGE, PROMPTS_PER_CONCURRENCY
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.specs.catalog import load_model
+from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM, VLLM
+from pinn.training.data import silicon
+from pinn.training.data.deployments import observed_deployment
+from pinn.training.data.engine_deployments import copy_of_a_row
+from pinn.training.data.silicon import Filter, apply_filters, from_other_campaign
+
+# Reads the measured deployments of ``silicon_sample.csv`` with prefill and decode apart.
+#
+# The same public benchmark as in :mod:`pinn.training.data.engine_deployments` runs them behind
+# NVIDIA Dynamo, and a row is read as the same closed loop; its concurrency is that of all servers
+# together. Only the database dump names the number of servers, so only its rows can be simulated.
+# Releases are Dynamo's in many rows, so engines get the defaults of the table's own release.
+# Speculation (MTP) shares images with plain runs and is marked nowhere: rows may hide it.
+
+POOLS = ("prefill", "decode")
+
+#: Rows of a matrix that share a scale in block formats: a share of an expert holds whole blocks.
+_BLOCK = 128
+#: GPUs whose SGLang scripts leave the KV cache as the model has it; others pass fp8.
+_PLAIN_CACHE = ("h100_sxm", "h200_sxm")
+#: Ranks of a machine; SGLang's servers of more are taken to exchange tokens by DeepEP, which
+#: ``--moe-a2a-backend`` of the wide-EP recipes of 2025 and 2026 names (not read again).
+_MACHINE_RANKS = 8
+#: ``--chunked-prefill-size`` of SGLang's aggregated scripts (``data/engines/launch_facts.csv``);
+#: the other servers' budget is their default.
+_CHUNKS = {
+    ("nvfp4", "b200_sxm"): "16384",
+    ("fp8_block", "b200_sxm"): "32768",
+    ("fp8_block", "h200_sxm"): "32768",
+}
+_SGLANG_TOKENS = "8192"
+#: Rows whose requests waited for memory are no part of it, so any share will do that holds the
+#: others.
+_MEMORY_SHARE = "0.97"
+#: TensorRT-LLM's default ``max_num_tokens``, and what its scripts round a budget up to and have to
+#: spare: with no room for a prompt beside all decodes some would starve.
+_TRTLLM_TOKENS, _SPARE_TOKENS = 8192, 64
+#: ``--max-model-len`` beyond prompt and output, as the benchmark's workflow adds it up.
+_MODEL_LEN_MARGIN = 200
+
+_LAYOUT = ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size", "num_workers")
+
+
+def without_workers(rows: pd.DataFrame) -> pd.Series:
+    """Rows of dumps that do not say how many servers each pool has: their batch is unknown."""
+    return rows[[f"{pool}_num_workers" for pool in POOLS]].isna().any(axis=1)
+
+
+#: The rules in the order in which they are applied.
+DISAGGREGATED_FILTERS = (
+    Filter("file of another campaign (harrli)", from_other_campaign),
+    Filter("copy of a measurement in another dump", copy_of_a_row),
+    Filter("number of servers not named", without_workers),
+)
+
+
+@dataclass(frozen=True)
+class MeasuredPools:
+    """One row as something that can be simulated.
+
+    Attributes:
+        prefill: A prefill server.
+        prefill_workers: How many there are.
+        decode: A decode server.
+        decode_workers: How many there are.
+    """
+
+    prefill: Deployment
+    prefill_workers: int
+    decode: Deployment
+    decode_workers: int
+
+
+def read_disaggregated(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
+    """Read the rows whose pools are known.
+
+    Args:
+        path: ``silicon_sample.csv``; None for the installed package's.
+
+    Returns:
+        One row per load in SI units: ``row_id``, ``model``, ``gpu``, ``precision``, ``engine``,
+        lengths, ``concurrency``, ``ttft_s``, ``tpot_s``, and for each pool ``POOL_tp_size``,
+        ``_attention_dp_size``, ``_moe_tp_size``, ``_moe_ep_size`` and ``_num_workers``; and the
+        counts of what was read and refused.
+
+    Raises:
+        PinnError: As :func:`pinn.training.data.silicon.read_silicon`.
+    """
+    version = ""
+    if path is None:
+        path = silicon.package_folder() / "systems" / "silicon_sample.csv"
+        version = f"{silicon.PACKAGE} {importlib.metadata.version(silicon.PACKAGE)}"
+    raw = silicon.read_csv(path)
+    chosen = raw[raw["mode"] == "disagg"]
+    columns = [f"{pool}_{name}" for pool in POOLS for name in _LAYOUT]
+    decoded = silicon.decode(chosen).join(chosen[columns])
+    one_name = decoded["model"].replace("deepseek-ai/DeepSeek-V3", "deepseek-ai/DeepSeek-R1")
+    kept, dropped = apply_filters(decoded.assign(model=one_name), DISAGGREGATED_FILTERS)
+    named = silicon.named(kept.assign(tensor_parallel_size=kept["decode_tp_size"]))
+    rows = named.astype(dict.fromkeys(columns, "int64")).reset_index(drop=True)
+    refused = {"not prefill and decode apart": len(raw) - len(chosen), **dropped}
+    return rows, ReadReport(path.name, version, file_sha256(path), len(raw), len(rows), refused)
+
+
+def measured_pools(row: pd.Series) -> MeasuredPools:
+    """The pools of a row of :func:`read_disaggregated`."""
+    return MeasuredPools(
+        prefill=_server(row, "prefill"),
+        prefill_workers=int(row["prefill_num_workers"]),
+        decode=_server(row, "decode"),
+        decode_workers=int(row["decode_num_workers"]),
+    )
+
+
+def _server(row: pd.Series, pool: str) -> Deployment:
+    """One server of a pool, flags as the aggregated scripts of its engine pass them.
+
+    A decode server's graphs are for its own share of the clients at least. A prefill server of
+    TensorRT-LLM has the engine's default budget: what the aggregated scripts pass is made for
+    decodes and one prompt together.
+    """
+    tp, dp = int(row[f"{pool}_tp_size"]), int(row[f"{pool}_attention_dp_size"])
+    share = -(-int(row["concurrency"]) // (int(row["decode_num_workers"]) * dp))
+    clients = share if pool == "decode" else 1
+    prompt = int(row["prompt_tokens"])
+    plain = row["engine"] == SGLANG and row["gpu"] in _PLAIN_CACHE
+    flags = {
+        **row.to_dict(),
+        "tensor_parallel_size": tp,
+        "data_parallel_size": dp,
+        "enable_expert_parallel": _spreads_experts(row, pool),
+        "engine_version": "",
+        "kv_cache_dtype": "auto" if plain else "fp8",
+        "enable_prefix_caching": "no",
+    }
+    if row["engine"] == SGLANG:
+        flags |= {
+            "max_num_batched_tokens": _CHUNKS.get((row["precision"], row["gpu"]), _SGLANG_TOKENS),
+            "max_cudagraph_capture_size": str(512 if tp >= 4 else 256),
+            "gpu_memory_utilization": _MEMORY_SHARE,
+            "cudagraph_padding": "yes",
+        }
+    elif row["engine"] == TRTLLM:
+        room = -(-(clients + prompt + _SPARE_TOKENS) // _SPARE_TOKENS) * _SPARE_TOKENS
+        flags |= {
+            "max_num_batched_tokens": str(
+                room if "DeepSeek" in row["model"] else max(_TRTLLM_TOKENS, room)
+            ),
+            "max_cudagraph_capture_size": str(clients),
+            "gpu_memory_utilization": _MEMORY_SHARE,
+            "cudagraph_padding": "yes",
+        }
+    else:
+        flags |= {"max_num_batched_tokens": "8192", "max_cudagraph_capture_size": "512"}
+    deployment = observed_deployment(flags)
+    serving = deployment.serving
+    longest = prompt + int(row["output_tokens"]) + _MODEL_LEN_MARGIN
+    changed: dict[str, Any] = {"max_model_len": longest}
+    if row["engine"] == SGLANG and dp > _MACHINE_RANKS:
+        changed["moe_a2a_backend"] = DEEPEP
+    if row["engine"] != VLLM and pool == "decode":
+        changed["max_cudagraph_capture_size"] = max(share, serving.max_cudagraph_capture_size or 0)
+    if row["engine"] == TRTLLM and pool == "prefill":
+        changed["max_num_batched_tokens"] = max(_TRTLLM_TOKENS, prompt + _SPARE_TOKENS)
+    return replace(deployment, serving=replace(serving, **changed))
+
+
+def _spreads_experts(row: pd.Series, pool: str) -> bool:
+    """Whether experts are whole on their GPUs: as stored, or where a share would cut a block.
+
+    SGLang's rows with attention data parallelism over 32 GPUs are stored as 32 shares of each
+    expert, whose widths of 2048 leave half a block to each.
+    """
+    if row[f"{pool}_moe_ep_size"] > 1:
+        return True
+    moe = load_model(str(row["model"])).moe
+    return moe is not None and moe.width / row[f"{pool}_moe_tp_size"] % _BLOCK != 0
+
+
+# Measured deployments with prefill and decode apart: decode TPOT, and TTFT, of the networks.
+#
+# Thousands of clients on dozens of GPUs make a simulation of all rows long, so a row is worked
+# out in its steady state, by the laws of closed queueing networks (Denning and Buzen, "The
+# operational analysis of queueing network models", 1978). ``C`` clients send at the rate
+#
+#     X = min(C / (prefill + n x step(B)),  prompts per second that the prefill pool computes)
+#
+# where ``n`` is the number of output tokens and ``B = X x n x step(B) / ranks`` what each decode
+# rank has running (Little's law). TPOT is ``step(B)``; a client waits ``C / X - n x step(B)``
+# for its first token, but for the first of its requests, which is sent with all others' at once
+# and waits for half of them on average. Left out: transfers and the API server.
+
+#: Of nominal lengths, on average.
+_LENGTH = sum(LENGTH_RANGE) / 2
+_HALVINGS = 40
+
+
+@dataclass(frozen=True)
+class SteadyState:
+    """Means of a benchmark's run.
+
+    Attributes:
+        tpot_s: Time per output token.
+        ttft_s: Time to first token.
+        batch: Requests on each decode rank.
+    """
+
+    tpot_s: float
+    ttft_s: float
+    batch: float
+
+
+def score_pools(
+    rows: pd.DataFrame, network: TrainedNetwork, left_out: Mapping[str, TrainedNetwork]
+) -> pd.DataFrame:
+    """Rows with ``network_tpot_s`` and ``network_ttft_s``; nothing is fitted to them.
+
+    Args:
+        rows: As :func:`pinn.laboratory.disaggregated.read_disaggregated` gives them.
+        network: For models that no network learned from.
+        left_out: Model -> the network that never saw its deployments.
+    """
+    found = []
+    for _, row in rows.iterrows():
+        measured = measured_pools(row)
+        chosen = left_out.get(measured.decode.model.name, network)
+        state = steady_state(
+            measured,
+            _latency(chosen, measured.prefill),
+            _latency(chosen, measured.decode),
+            clients=int(row["concurrency"]),
+            prompt_tokens=_LENGTH * row["prompt_tokens"],
+            output_tokens=_LENGTH * row["output_tokens"],
+        )
+        found.append((state.tpot_s, state.ttft_s))
+    tpot_s, ttft_s = np.array(found).T
+    return rows.assign(network_tpot_s=tpot_s, network_ttft_s=ttft_s)
+
+
+def _latency(network: TrainedNetwork, deployment: Deployment) -> LinearLatency:
+    found = predict_coefficients(network, [deployment])
+    return LinearLatency(deployment, found.beta[0], found.alpha[0])
+
+
+def steady_state(
+    pools: MeasuredPools,
+    prefill: LinearLatency,
+    decode: LinearLatency,
+    *,
+    clients: int,
+    prompt_tokens: float,
+    output_tokens: float,
+) -> SteadyState:
+    """Solve for the batch by halving: with more on each rank steps are longer and clients slower.
+
+    Args:
+        pools: The servers.
+        prefill: Coefficients of a prefill server.
+        decode: Those of a decode server.
+        clients: In the closed loop.
+        prompt_tokens: Mean.
+        output_tokens: Mean.
+    """
+    ranks = pools.decode_workers * pools.decode.recipe.data_parallel_size
+    prompt_s, prompts_per_s = _prefill_pool(pools, prefill, prompt_tokens)
+    context = prompt_tokens + output_tokens / 2
+
+    def rate_per_s(answer_s: float) -> float:
+        return min(clients / (prompt_s + answer_s), prompts_per_s)
+
+    least, most = 0.0, clients / ranks
+    for _ in range(_HALVINGS):
+        batch = (least + most) / 2
+        answer_s = output_tokens * _decode_seconds(decode, batch, context)
+        if rate_per_s(answer_s) * answer_s / ranks > batch:
+            least = batch
+        else:
+            most = batch
+    step_s = _decode_seconds(decode, batch, context)
+    answer_s = output_tokens * step_s
+    later_s = clients / rate_per_s(answer_s) - answer_s
+    first_s = max(prompt_s, clients / 2 / prompts_per_s)
+    share = 1 / PROMPTS_PER_CONCURRENCY
+    return SteadyState(step_s, share * first_s + (1 - share) * later_s, batch)
+
+
+def _prefill_pool(
+    pools: MeasuredPools, latency: LinearLatency, prompt_tokens: float
+) -> tuple[float, float]:
+    """Seconds of a lone prompt, and prompts per second of all servers when they are busy.
+
+    A busy step holds as many prompts as the token budget, a long prompt several steps' worth.
+    """
+    recipe = pools.prefill.recipe
+    together = max(recipe.token_budget // prompt_tokens, 1.0)
+    ranks = pools.prefill_workers * recipe.data_parallel_size
+    return (
+        _prompt_seconds(latency, 1.0, prompt_tokens),
+        ranks * together / _prompt_seconds(latency, together, prompt_tokens),
+    )
+
+
+def _prompt_seconds(latency: LinearLatency, requests: float, tokens: float) -> float:
+    """A step of whole prompts, or the sum of the steps that a prompt beyond the budget takes."""
+    budget = latency.deployment.recipe.token_budget
+    cuts = np.arange(0.0, tokens, budget)
+    chunks = np.minimum(tokens - cuts, budget)
+    zeros = np.zeros(len(cuts))
+    batches = UniformBatches(zeros, zeros, zeros + requests, chunks, cuts)
+    return float(_seconds(latency, batches).sum())
+
+
+def _decode_seconds(latency: LinearLatency, batch: float, context: float) -> float:
+    """A decode step; no fewer than one request runs in a step."""
+    none = np.zeros(1)
+    batches = UniformBatches(none + max(batch, 1.0), none + context, none, none, none)
+    return float(_seconds(latency, batches)[0])
+
+
+def _seconds(latency: LinearLatency, batches: UniformBatches) -> np.ndarray:
+    deployment = latency.deployment
+    sums = batches.sums(deployment.model.window_tokens)
+    return step_features(step_costs([deployment] * len(batches)), sums) @ latency.beta
+
+
+def pools_lines(scores: pd.DataFrame) -> Iterator[str]:
+    """Errors as Markdown: a line for all, each engine, and each kind of its decode servers."""
+    spread = np.where(scores["decode_attention_dp_size"] > 1, "DP", "TP")
+    whole = scores.assign(decode=spread)
+    yield "| engine | model | GPU | decode ranks | rows | TPOT | TTFT |"
+    yield "|---|---|---|---|---:|---:|---:|"
+    yield _line(("all", "all", "all", "all"), whole)
+    for engine, part in whole.groupby("engine"):
+        yield _line((str(engine), "all", "all", "all"), part)
+    for key, part in whole.groupby(["engine", "model", "gpu", "decode"]):
+        yield _line(tuple(map(str, key)), part)
+
+
+def _line(about: tuple[str, ...], part: pd.DataFrame) -> str:
+    cells = []
+    for metric in ("tpot_s", "ttft_s"):
+        found = error_summary(part[f"network_{metric}"].to_numpy(), part[metric].to_numpy())
+        cells.append(f"{found['median']:.1f} / {found['mean']:.1f} ({found['bias']:+.1f})")
+    return "| " + " | ".join([*about, str(len(part)), *cells]) + " |"

@@ -1,0 +1,218 @@
+"""An experiment from configuration to results folder: what ``train.py`` runs.
+
+One recipe learns from measured kernels, measured deployments and, where they are given, serving
+runs. Each fold leaves models or GPUs out of all three; the checkpoint leaves nothing out. So what
+is printed of the folds is what to expect of the checkpoint on models and GPUs that it never saw.
+"""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from pinn.coefficients.coefficient_network import CoefficientNetwork
+from pinn.coefficients.intervals import calibration_path, write_calibration
+from pinn.coefficients.trained_network import Checkpoint, save_checkpoint
+from pinn.common.tables import write_frame
+from pinn.engines.deployment import Deployment
+from pinn.kernels.exclusion import Exclusion
+from pinn.laboratory.aiconfigurator import released_predictions
+from pinn.laboratory.crossvalidation import cross_validate
+from pinn.laboratory.folds import fold_networks, keep_networks, publish, split_folds
+from pinn.laboratory.intervals import calibrate_folds
+from pinn.laboratory.methods import (
+    KernelNetwork,
+    KernelTeacher,
+    LearnedNetwork,
+    Measured,
+    Method,
+    Peer,
+    Roofline,
+    kernel_fits,
+    make_repeatable,
+    read_measured,
+    recipe_sha256,
+    serving_learner,
+)
+from pinn.laboratory.metrics import group_masks, print_results, summarize
+from pinn.laboratory.serving_runs import (
+    ranking_inversions,
+    run_folds,
+    run_results,
+    score_learned,
+    score_left_out,
+    summarize_runs,
+)
+from pinn.laboratory.serving_runs_print import print_scores, print_summary
+from pinn.physics.descriptors import embed
+from pinn.training.data.splits import named_splits
+from pinn.training.kernel_learner import Fold, learn_all, learn_fold
+from pinn.training.provenance import code_sha256, json_sha256
+
+
+def run_experiment(config: DictConfig) -> dict[str, Any]:
+    """Run one experiment.
+
+    Args:
+        config: As ``conf/train.yaml`` composes it.
+
+    Returns:
+        Where things were saved and the overall errors, ready for JSON.
+
+    Raises:
+        PinnError: If data or configuration cannot be used.
+    """
+    make_repeatable(config)
+    folder = Path(config.output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    measured = read_measured(config)
+    summary: dict[str, Any] = {"experiment": config.experiment_name, "folder": str(folder)}
+    summary["serving_runs"] = len(measured.runs)
+    results, scores = pd.DataFrame(), pd.DataFrame()
+    if config.evaluation.splits:
+        results, scores = _evaluate(config, measured, folder)
+        shown = results[(results.held_out == "all") & (results.method == "network")]
+        summary["errors"] = shown.drop(columns=["held_out"]).to_dict("records")
+    if config.final_fit:
+        path = _fit_all(config, measured, results, scores, folder)
+        summary["checkpoint"] = str(path)
+        if config.evaluation.splits and config.kernels.enabled:
+            _calibrate(config, measured, path)
+        if config.publish:
+            summary["published"] = str(publish(path, Path(config.publish)))
+    return summary
+
+
+def _evaluate(
+    config: DictConfig, measured: Measured, folder: Path
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Score every method on every split; tables go to disk first and are printed from there.
+
+    Returns:
+        Errors of all splits, and the scores of left-out serving runs.
+    """
+    splits = named_splits(config.evaluation.splits, measured.observations, folder / "splits")
+    tables = []
+    scores = pd.DataFrame()
+    methods = baselines(config)
+    if config.kernels.enabled:
+        fits = kernel_fits(config, measured.runs, folder)
+        runs_out = run_folds(measured.rows, measured.runs)
+        learn_all(
+            fits.learner,
+            [*split_folds(splits, measured), *(fold for fold, _ in runs_out)],
+            fits.root,
+            instantiate(config.workers),
+        )
+        methods += [KernelTeacher(fits), KernelNetwork(fits)]
+        if runs_out:
+            scores = score_left_out(fits.learner, runs_out, fits.root)
+    methods.append(Peer("aiconfigurator", released_predictions()))
+    mark = json_sha256(recipe_sha256(config), measured.data_sha256, code_sha256())
+    predictions = cross_validate(measured.rows, splits, methods, folder, mark)
+    write_frame(predictions, folder / "predictions.csv")
+    groups = group_masks(config.evaluation.groups, measured.rows, predictions)
+    tables.append(summarize(predictions, groups))
+    if len(scores):
+        tables.append(run_results(scores))
+    write_frame(pd.concat(tables, ignore_index=True), folder / "results.csv")
+    results = pd.read_csv(folder / "results.csv")
+    print_results(results)
+    return results, scores
+
+
+def baselines(config: DictConfig) -> list[Method]:
+    """What the recipe is compared with: the floor, and learning without kernels."""
+    alone = serving_learner(config)
+    return [
+        Roofline(),
+        LearnedNetwork("global vector", alone.without_correction()),
+        LearnedNetwork("network, no kernels", alone),
+    ]
+
+
+def _fit_all(
+    config: DictConfig,
+    measured: Measured,
+    results: pd.DataFrame,
+    scores: pd.DataFrame,
+    folder: Path,
+) -> Path:
+    """Fit on everything and save the checkpoint with the held-out results beside it."""
+    kernels: dict[str, Any] = {}
+    scalars: dict[str, Any] = {}
+    if config.kernels.enabled:
+        fits = kernel_fits(config, measured.runs, folder)
+        whole = Fold(measured.rows, measured.runs, Exclusion())
+        learned = learn_fold(fits.learner, whole, fits.root)
+        network, surrogates = learned.network, learned.teacher.kernels
+        kernels = {"digest": surrogates.digest(), **surrogates.metadata}
+        scalars = learned.fit.to_json()
+        if measured.runs:
+            trained_on = score_learned(learned, measured.runs)
+            scores = pd.concat([scores, trained_on], ignore_index=True)
+    else:
+        network = serving_learner(config).learn(measured.rows, folder / "logs" / "all")
+    if len(scores):
+        write_frame(scores, folder / "serving_runs.csv", float_format="%.6g")
+        _print_runs(pd.read_csv(folder / "serving_runs.csv", dtype={"stage": str}))
+    metadata = _metadata(config, measured, network) | {
+        "kernels": kernels,
+        "scalars": scalars,
+        "held_out_results": results.to_dict("records"),
+    }
+    deployments = [*measured.rows.deployments, *(run.deployment for run in measured.runs)]
+    return _save(network, metadata, tuple(dict.fromkeys(deployments)), folder)
+
+
+def _calibrate(config: DictConfig, measured: Measured, path: Path) -> None:
+    """Intervals from everything that the folds left out, and the folds' networks beside them."""
+    networks = fold_networks(config, measured, path.parent)
+    keep_networks(networks, path.parent)
+    found = calibrate_folds(config, measured, networks, path)
+    write_calibration(found, calibration_path(path))
+
+
+def _metadata(
+    config: DictConfig, measured: Measured, network: CoefficientNetwork
+) -> dict[str, Any]:
+    sources = [measured.manifest.to_json()]
+    if measured.report is not None:
+        of_runs = {"schema": "serving runs", "table_sha256": measured.report.sha256}
+        sources.append(of_runs | {"report": measured.report.to_json()})
+    return {
+        "experiment": config.experiment_name,
+        "command": "python train.py " + " ".join(sys.argv[1:]),
+        "date": datetime.now(UTC).date().isoformat(),
+        "recipe_sha256": recipe_sha256(config),
+        "data_sha256": measured.data_sha256,
+        "code_sha256": code_sha256(),
+        "parameters": network.parameter_count,
+        "sources": sources,
+    }
+
+
+def _save(
+    network: CoefficientNetwork,
+    metadata: dict[str, Any],
+    deployments: tuple[Deployment, ...],
+    folder: Path,
+) -> Path:
+    names = tuple(f"{d.model.name} on {d.gpu.name}" for d in deployments)
+    anchors = np.concatenate(embed(deployments), axis=1)
+    path = folder / "checkpoint.safetensors"
+    save_checkpoint(Checkpoint(network.trained(), metadata, anchors, names), path)
+    return path
+
+
+def _print_runs(table: pd.DataFrame) -> None:
+    print_scores(table)
+    for method, scores in table.groupby("method", sort=False):
+        print_summary(summarize_runs(scores), {str(method): ranking_inversions(scores)})

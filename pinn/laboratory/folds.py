@@ -1,0 +1,116 @@
+"""Checkpoints of folds, and what is published of an experiment."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from omegaconf import DictConfig
+
+from pinn.coefficients.kernel_distance import FoldNetwork
+from pinn.coefficients.trained_network import Checkpoint, save_checkpoint
+from pinn.common.files import file_sha256, write_whole
+from pinn.common.tables import write_frame
+from pinn.laboratory.crossvalidation import held_out_kernels
+from pinn.laboratory.methods import Measured, kernel_fits
+from pinn.training.data.splits import Split, named_splits
+from pinn.training.kernel_learner import Fold, fold_of, learn_fold
+from pinn.training.serving_rows import ServingRows
+
+# Keeping a trained checkpoint and what belongs to it where every command looks for them.
+
+#: Tables that are kept beside a checkpoint: those of its own folds.
+TABLES = ("results.csv", "serving_runs.csv", "predictions.csv")
+
+#: Networks that never saw a model, by what they were fitted without.
+LEFT_OUT_FOLDER = "left_out"
+
+#: Column of a kept table: the checkpoint that it belongs to, by the SHA-256 of its file.
+CHECKPOINT_COLUMN = "checkpoint_sha256"
+
+
+def publish(path: Path, folder: Path) -> Path:
+    """Copy a checkpoint, its intervals, the tables of its folds and their networks.
+
+    Args:
+        path: ``checkpoint.safetensors`` of an experiment.
+        folder: Where commands look.
+
+    Returns:
+        The checkpoint that commands find from now on.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / "pinn.safetensors"
+    mark = file_sha256(path)
+    for name in TABLES:
+        kept = target.with_suffix(f".{name}")
+        source = path.with_name(name)
+        if source.is_file():
+            table = pd.read_csv(source, dtype={"stage": str}).assign(**{CHECKPOINT_COLUMN: mark})
+            write_frame(table, kept, float_format="%.8g")
+        else:
+            kept.unlink(missing_ok=True)
+    left_out = path.with_name(LEFT_OUT_FOLDER)
+    if left_out.is_dir():
+        shutil.rmtree(folder / LEFT_OUT_FOLDER, ignore_errors=True)
+        shutil.copytree(left_out, folder / LEFT_OUT_FOLDER)
+    intervals = path.with_suffix(".intervals.json")
+    if intervals.is_file():
+        write_whole(target.with_suffix(".intervals.json"), intervals.read_bytes())
+    write_whole(target, path.read_bytes())
+    return target
+
+
+# The folds behind an experiment's splits, and the networks that they learned.
+
+#: The split whose networks are kept beside a checkpoint.
+KEPT = "leave-one-model-out"
+
+
+def split_folds(splits: Mapping[str, list[Split]], measured: Measured) -> list[Fold]:
+    """The folds behind splits of measured deployments, each once."""
+    found: dict[tuple[tuple[str, ...], str], Fold] = {}
+    for _, fold, _ in _folds(splits, measured):
+        found.setdefault((fold.rows.row_id, fold.exclude.slug()), fold)
+    return list(found.values())
+
+
+def fold_networks(config: DictConfig, measured: Measured, folder: Path) -> list[FoldNetwork]:
+    """The network of every fold, written below the experiment's folder."""
+    fits = kernel_fits(config, measured.runs, folder)
+    splits = named_splits(config.evaluation.splits, measured.observations, folder / "splits")
+    found = []
+    for number, (kind, fold, test) in enumerate(_folds(splits, measured)):
+        network = learn_fold(fits.learner, fold, fits.root).network
+        path = folder / "networks" / kind / f"{number:02d}-{fold.exclude.slug()}.safetensors"
+        metadata = {"excluded": fold.exclude.describe()}
+        save_checkpoint(Checkpoint(network.trained(), metadata), path)
+        found.append(FoldNetwork(kind, test.deployments, path))
+    return found
+
+
+def keep_networks(networks: Sequence[FoldNetwork], folder: Path) -> None:
+    """Copy the networks that never saw a model to where they are published from."""
+    target = folder / LEFT_OUT_FOLDER
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    for network in networks:
+        if network.split == KEPT:
+            shutil.copyfile(network.checkpoint, target / network.checkpoint.name.partition("-")[2])
+
+
+def _folds(
+    splits: Mapping[str, list[Split]], measured: Measured
+) -> Iterator[tuple[str, Fold, ServingRows]]:
+    """Kind of split, fold and the rows that it leaves out."""
+    rows = measured.rows
+    for kind, of_kind in splits.items():
+        for split in of_kind:
+            train, test = (
+                rows.take(np.isin(rows.row_id, ids)) for ids in (split.train_ids, split.test_ids)
+            )
+            exclude = held_out_kernels(kind, test)
+            yield kind, fold_of(train, measured.runs, exclude), test

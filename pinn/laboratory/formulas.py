@@ -1,0 +1,258 @@
+"""Methods that are a formula of the step with a few coefficients."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from scipy.optimize import nnls
+
+from pinn.engines.deployment import Deployment
+from pinn.kernels.exclusion import Exclusion
+from pinn.laboratory.methods import NO_LOGS, Prediction, Predictor
+from pinn.physics.batch_sums import BatchSums
+from pinn.physics.costs import step_costs
+from pinn.physics.request import REQUEST_FEATURES
+from pinn.physics.step_values import floor_seconds
+from pinn.simulator.many import Job, map_runs
+from pinn.simulator.metric_features import MeanSteps, mean_steps
+from pinn.simulator.run import Run
+from pinn.training.data.deployments import measured_deployments
+from pinn.training.serving_rows import ServingRows, prior_jobs
+
+# What formulas of a step need of measured deployments: means of their own basis functions.
+#
+# The steps are those of each benchmark's simulation with prior coefficients, as for the
+# surrogate.
+
+#: Basis functions of a deployment's batches, ``[batches, functions]``, given the prompt length.
+StepBasis = Callable[[Deployment, BatchSums, float], Float[np.ndarray, "batches functions"]]
+
+
+@dataclass(frozen=True)
+class Bases:
+    """Basis functions of rows by row id.
+
+    Attributes:
+        index: Row id -> place.
+        tpot: Means over a decode interval.
+        ttft: Sums over the steps from arrival to first token.
+    """
+
+    index: Mapping[str, int]
+    tpot: Float[np.ndarray, "n functions"]
+    ttft: Float[np.ndarray, "n functions"]
+
+    def of(
+        self, row_ids: Sequence[str]
+    ) -> tuple[Float[np.ndarray, "rows functions"], Float[np.ndarray, "rows functions"]]:
+        """Both, for the given rows."""
+        places = [self.index[row_id] for row_id in row_ids]
+        return self.tpot[places], self.ttft[places]
+
+
+def row_bases(
+    observations: pd.DataFrame,
+    basis: StepBasis,
+    deployments: Mapping[str, Deployment] | None = None,
+) -> Bases:
+    """Work out basis functions for every observation.
+
+    Args:
+        observations: Measured deployments, as ``read_observations`` gives them.
+        basis: Of a step.
+        deployments: By row id; by default those that were measured.
+    """
+    measured = measured_deployments(observations)
+    tpot, ttft = [], []
+    for one, steps in zip(measured, _steps(observations), strict=True):
+        deployment = one.served if deployments is None else deployments[one.row_id]
+        prompt = float(one.workload.prompt_tokens.mean())
+        values = basis(deployment, steps.sums, prompt)
+        tpot.append(steps.mean_tpot(values))
+        ttft.append(steps.mean_ttft(values))
+    index = {one.row_id: i for i, one in enumerate(measured)}
+    return Bases(index, np.array(tpot), np.array(ttft))
+
+
+_known_steps: dict[tuple[str, ...], list[MeanSteps]] = {}
+
+
+def _steps(observations: pd.DataFrame) -> list[MeanSteps]:
+    """Simulated once per process: every formula needs the same."""
+    key = tuple(observations["row_id"])
+    if key not in _known_steps:
+        _known_steps.clear()
+        _known_steps[key] = map_runs(_mean_steps, prior_jobs(measured_deployments(observations)))
+    return _known_steps[key]
+
+
+def _mean_steps(_: Job, run: Run) -> MeanSteps:
+    return mean_steps(run)
+
+
+def phase_floors(
+    deployment: Deployment, sums: BatchSums, _: float
+) -> Float[np.ndarray, "batches 2"]:
+    """The floor of the prefill work alone and of the decode work alone."""
+    costs = step_costs([deployment])
+    parts = [_phase(sums, phase) for phase in ("prefill", "decode")]
+    return np.stack([floor_seconds(costs, part) for part in parts], axis=1)
+
+
+def _phase(sums: BatchSums, phase: str) -> BatchSums:
+    """The sums of one phase, those of the other set to 0."""
+    names = [f.name for f in fields(sums)]
+    values = [getattr(sums, name) for name in names]
+    return BatchSums(
+        *(v if phase in name else np.zeros_like(v) for name, v in zip(names, values, strict=True))
+    )
+
+
+def token_counts(_: Deployment, sums: BatchSums, __: float) -> Float[np.ndarray, "batches 3"]:
+    """1, prefill tokens and decode tokens: the black box."""
+    busy = (sums.tokens > 0) * 1.0
+    return np.stack([busy, sums.prefill_tokens, sums.decode_requests], axis=1)
+
+
+#: The request features that a formula may use beside its steps.
+_ALPHAS = ("arrival_to_queue.constant", "arrival_to_queue.prompt_token")
+
+
+@dataclass(frozen=True)
+class LinearFormula:
+    """Non-negative coefficients of a step basis, one vector for everything.
+
+    TPOT = coefficients . basis, least squares of relative errors, rows weighted as the
+    surrogate's. TTFT = the same coefficients on the steps before the first token, plus a constant,
+    a time per prompt token and a multiple of the step time.
+    """
+
+    name: str
+    bases: Bases
+    logs: str = NO_LOGS
+
+    @property
+    def recipe(self) -> str:
+        """Beside the name: what a kept prediction depends on."""
+        return _recipe(self.bases)
+
+    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:  # noqa: ARG002
+        """Fit coefficients to the training rows."""
+        tpot, ttft = self.bases.of(train.row_id)
+        coefficients = _relative_nnls(tpot, train.tpot_s, train.weight)
+        rest = np.maximum(train.ttft_s - ttft @ coefficients, 0.0)
+        alphas = _relative_nnls(
+            _request_columns(train, tpot @ coefficients), rest, train.weight, train.ttft_s
+        )
+
+        def from_formula(rows: ServingRows) -> Prediction:
+            tpot, ttft = self.bases.of(rows.row_id)
+            steps = tpot @ coefficients
+            return steps, ttft @ coefficients + _request_columns(rows, steps) @ alphas
+
+        return from_formula
+
+
+@dataclass(frozen=True)
+class PerDeployment:
+    """A formula fitted to each deployment's own rows: an optimistic bound, since it saw them.
+
+    Not for an unseen pair.
+    """
+
+    name: str
+    bases: Bases
+    logs: str = NO_LOGS
+
+    @property
+    def recipe(self) -> str:
+        """Beside the name: what a kept prediction depends on."""
+        return _recipe(self.bases)
+
+    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:
+        """Nothing is learned beforehand: the rows to predict are what it is fitted to."""
+        del train
+        formula = LinearFormula(self.name, self.bases)
+
+        def fitted_to_them(rows: ServingRows) -> Prediction:
+            tpot, ttft = np.empty(len(rows)), np.empty(len(rows))
+            for deployment in np.unique(rows.deployment):
+                own = rows.deployment == deployment
+                part = rows.take(own)
+                tpot[own], ttft[own] = formula.learn(part, exclude, folder)(part)
+            return tpot, ttft
+
+        return fitted_to_them
+
+
+@dataclass(frozen=True)
+class PublishedFormula:
+    """A formula with coefficients that somebody published; nothing is learned.
+
+    Attributes:
+        name: In tables.
+        bases: Basis functions, seconds.
+        coefficients: Of the basis.
+        request_s: Seconds before the first token beside the steps.
+        token_s: Seconds per output token beside the steps.
+    """
+
+    name: str
+    bases: Bases
+    coefficients: Float[np.ndarray, " functions"]
+    request_s: float
+    token_s: float
+    logs: str = NO_LOGS
+
+    @property
+    def recipe(self) -> str:
+        """Beside the name: what a kept prediction depends on."""
+        return _recipe(self.bases, self.coefficients, self.request_s, self.token_s)
+
+    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:  # noqa: ARG002
+        """Nothing to learn."""
+
+        def published(rows: ServingRows) -> Prediction:
+            tpot, ttft = self.bases.of(rows.row_id)
+            before = self.request_s + self.token_s
+            return tpot @ self.coefficients + self.token_s, ttft @ self.coefficients + before
+
+        return published
+
+
+def _recipe(bases: Bases, *more: object) -> str:
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    for values in (bases.tpot, bases.ttft):
+        digest.update(np.ascontiguousarray(values).tobytes())
+    digest.update(repr(more).encode())
+    return digest.hexdigest()
+
+
+def _request_columns(rows: ServingRows, step_s: np.ndarray) -> Float[np.ndarray, "n 3"]:
+    """A constant, the prompt tokens taken in, and the step time."""
+    columns = [rows.request_features[:, request_feature(name)] for name in _ALPHAS]
+    return np.stack([*columns, step_s], axis=1)
+
+
+def request_feature(name: str) -> int:
+    """Place of a request feature in the registry."""
+    return list(REQUEST_FEATURES).index(name)
+
+
+def _relative_nnls(
+    matrix: np.ndarray,
+    target: np.ndarray,
+    weight: np.ndarray,
+    scale: np.ndarray | None = None,
+) -> np.ndarray:
+    """Non-negative least squares of errors relative to ``scale``, by default the target."""
+    factor = np.sqrt(weight) / (target if scale is None else scale)
+    size = np.maximum(np.abs(matrix * factor[:, None]).max(axis=0), 1e-300)
+    found, _ = nnls(matrix * factor[:, None] / size, target * factor)
+    return found / size

@@ -1,0 +1,261 @@
+"""Methods that are scored, and those that a configuration makes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import lightning
+import numpy as np
+import pandas as pd
+import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from pinn.common.files import ReadReport
+from pinn.kernels.exclusion import Exclusion
+from pinn.training.data.measured_runs import MeasuredRun, read_measured_runs
+from pinn.training.data.table import Manifest, read_manifest, read_observations
+from pinn.training.kernel_learner import KernelLearner, KernelSettings, Learned, fold_of, learn_fold
+from pinn.training.learner import ServingLearner, predict
+from pinn.training.provenance import json_sha256
+from pinn.training.serving_rows import ServingRows, SimulatedRows, serving_rows, simulate_rows
+
+# Methods that predict TPOT and TTFT of deployments they have not seen.
+
+#: (TPOT, TTFT) in seconds of every row; NaN where the method cannot predict one.
+Prediction = tuple[np.ndarray, np.ndarray]
+Predictor = Callable[[ServingRows], Prediction]
+
+#: ``logs`` of methods that keep none, and so share no fit.
+NO_LOGS = "none"
+
+
+@runtime_checkable
+class Method(Protocol):
+    """Something that learns from training rows and then predicts others."""
+
+    @property
+    def name(self) -> str:
+        """Its name in every table."""
+
+    @property
+    def logs(self) -> str:
+        """Folder of its training logs; methods that share a fit share it."""
+
+    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:
+        """Learn from rows, and from kernels but those of what is excluded."""
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """The physical floor itself: max(FLOPs / peak, bytes / bandwidth) of every step."""
+
+    name: str = "roofline"
+    logs: str = NO_LOGS
+
+    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:  # noqa: ARG002
+        """Nothing to learn."""
+        return lambda rows: (rows.tpot_floor_s, rows.ttft_floor_s)
+
+
+@dataclass(frozen=True)
+class LearnedNetwork:
+    """A network learned from the training rows."""
+
+    name: str
+    learner: ServingLearner
+
+    @property
+    def logs(self) -> str:
+        """A folder of its own."""
+        return self.name.replace(" ", "-")
+
+    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:  # noqa: ARG002
+        """Train the network."""
+        network = self.learner.learn(train, folder)
+        return lambda rows: _prediction(predict(network, rows))
+
+
+def _prediction(found: SimulatedRows) -> Prediction:
+    return found.tpot_s, found.ttft_s
+
+
+@dataclass(frozen=True)
+class KernelFits:
+    """Fits of the recipe; teacher and network of a fold come from the same one.
+
+    Attributes:
+        learner: The recipe.
+        runs: Serving runs; a fold learns from those that it does not leave out.
+        root: Where folds are remembered.
+    """
+
+    learner: KernelLearner
+    runs: tuple[MeasuredRun, ...]
+    root: Path
+
+    def learn(self, train: ServingRows, exclude: Exclusion) -> Learned:
+        """Learn a fold, or read what it learned before."""
+        return learn_fold(self.learner, fold_of(train, self.runs, exclude), self.root)
+
+
+@dataclass(frozen=True)
+class KernelNetwork:
+    """The network that kernels taught."""
+
+    fits: KernelFits
+    name: str = "network"
+    logs: str = "kernels"
+
+    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:  # noqa: ARG002
+        """Train surrogates, scalars and network."""
+        learned = self.fits.learn(train, exclude)
+        return lambda rows: _prediction(predict(learned.network, rows))
+
+
+@dataclass(frozen=True)
+class KernelTeacher:
+    """The teacher itself: composed kernels, projected for each deployment; alpha as the network."""
+
+    fits: KernelFits
+    name: str = "teacher"
+    logs: str = "kernels"
+
+    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:  # noqa: ARG002
+        """Train surrogates and scalars."""
+        learned = self.fits.learn(train, exclude)
+
+        def from_kernels(rows: ServingRows) -> Prediction:
+            betas = learned.teacher.betas(rows.deployments)
+            alpha = np.tile(learned.fit.alpha, (len(betas), 1))
+            return _prediction(simulate_rows(rows, betas, alpha))
+
+        return from_kernels
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another estimator's predictions, made beforehand and looked up by row id."""
+
+    name: str
+    predictions: pd.DataFrame
+    logs: str = NO_LOGS
+
+    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:  # noqa: ARG002
+        """Nothing to learn: it holds its own kernel measurements, those of the very models."""
+        table = self.predictions.set_index("row_id")
+
+        def look_up(rows: ServingRows) -> Prediction:
+            found = table.reindex(list(rows.row_id))
+            return found["tpot_s"].to_numpy(np.float64), found["ttft_s"].to_numpy(np.float64)
+
+        return look_up
+
+
+# What a configuration stands for: measured data, and the recipe that learns from them.
+
+#: Parts of the configuration that decide what is learned.
+LEARNED_FROM = ("network", "kernels", "fit", "run_fit", "seed")
+
+#: Where folds are remembered, below the output folder.
+FOLDS = "folds"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Everything that was measured, and where it comes from.
+
+    Attributes:
+        observations: Measured deployments as a table.
+        rows: The same, ready to learn from.
+        runs: Serving runs; none where none are given.
+        manifest: Of the deployments.
+        report: Of the runs.
+    """
+
+    observations: pd.DataFrame
+    rows: ServingRows
+    runs: tuple[MeasuredRun, ...]
+    manifest: Manifest
+    report: ReadReport | None
+
+    @property
+    def data_sha256(self) -> str:
+        """Of all data."""
+        of_runs = None if self.report is None else self.report.sha256
+        return json_sha256(self.manifest.table_sha256, of_runs)
+
+
+def read_measured(config: DictConfig) -> Measured:
+    """Measured deployments, and serving runs where the configuration names them."""
+    instantiate(config.data)
+    manifest = read_manifest(Path(config.data.target))
+    observations = read_observations(Path(config.data.target))
+    print(manifest.report.table(), file=sys.stderr)
+    runs, report = measured_runs(config)
+    return Measured(observations, serving_rows(observations), runs, manifest, report)
+
+
+def measured_runs(config: DictConfig) -> tuple[tuple[MeasuredRun, ...], ReadReport | None]:
+    """Serving runs where the configuration names them, else none."""
+    if not config.runs.path:
+        print(
+            "no serving runs: learning from kernels and measured deployments alone (runs.path=FILE "
+            "or PINN_SERVING_RUNS names them)",
+            file=sys.stderr,
+        )
+        return (), None
+    configs = config.runs.model_configs
+    return read_measured_runs(Path(config.runs.path), Path(configs) if configs else None)
+
+
+def recipe_sha256(config: DictConfig) -> str:
+    """Digest of the settings that decide what is learned."""
+    settings: Any = OmegaConf.to_container(config, resolve=True)
+    return json_sha256({part: settings[part] for part in LEARNED_FROM})
+
+
+def serving_learner(config: DictConfig) -> ServingLearner:
+    """Learns from measured deployments alone, as the configuration says."""
+    return ServingLearner(
+        instantiate(config.network),
+        instantiate(config.fit),
+        instantiate(config.trainer),
+        config.seed,
+    )
+
+
+def make_repeatable(config: DictConfig) -> None:
+    """Seed everything; the same configuration then gives the same bits."""
+    lightning.seed_everything(config.seed, verbose=False)
+    torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(config.threads)
+
+
+def kernel_settings(config: DictConfig) -> KernelSettings:
+    """Where kernels come from; Hydra makes a list of the GPUs, which no cache takes as a key."""
+    values: Any = OmegaConf.to_container(config.kernels.settings, resolve=True)
+    del values["_target_"]
+    return KernelSettings(**values | {"gpus": tuple(values["gpus"])})
+
+
+def kernel_learner(config: DictConfig) -> KernelLearner:
+    """The recipe, as the configuration says."""
+    return KernelLearner(
+        kernel_settings(config),
+        instantiate(config.network),
+        instantiate(config.kernels.distillation),
+        instantiate(config.run_fit),
+        instantiate(config.trainer),
+        config.seed,
+    )
+
+
+def kernel_fits(config: DictConfig, runs: tuple[MeasuredRun, ...], folder: Path) -> KernelFits:
+    """Trainings of the recipe; experiments share those that they have in common."""
+    root = Path(config.folds) if config.folds else folder / FOLDS
+    return KernelFits(kernel_learner(config), runs, root)

@@ -1,0 +1,268 @@
+"""Errors and how they are printed, group by group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from rich.console import Console
+from rich.table import Table
+
+from pinn.common.screen import WIDEST, page
+from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
+from pinn.training.serving_rows import ServingRows
+
+# Error measures of predicted times, and the table they are kept in.
+
+#: What methods predict, where the rows have it: mean time per output token, to the first token, of
+#: a whole request (mean and 99th percentile) and of an engine step.
+METRICS = ("tpot", "ttft", "e2e", "e2e_p99", "step")
+
+RESULT_COLUMNS = ("split", "held_out", "method", "metric", "n", "median", "mean", "p90", "bias")
+
+
+def error_summary(
+    predicted: Float[np.ndarray, " n"], measured: Float[np.ndarray, " n"]
+) -> dict[str, float]:
+    """Absolute percentage error (median, mean, 90th percentile) and bias.
+
+    Bias is the median of the signed percentage error. Percentages of the measured value punish
+    predictions that are too long more than those that are too short; bias shows which it is.
+
+    >>> error_summary(np.array([1.1, 0.8]), np.array([1.0, 1.0]))["mean"]
+    15.0
+    """
+    percent = 100 * (predicted / measured - 1)
+    size = np.abs(percent)
+    return {
+        "n": len(size),
+        "median": round(float(np.median(size)), 6),
+        "mean": round(float(size.mean()), 6),
+        "p90": round(float(np.quantile(size, 0.9)), 6),
+        "bias": round(float(np.median(percent)), 6),
+    }
+
+
+def summarize(predictions: pd.DataFrame, groups: dict[str, pd.Series]) -> pd.DataFrame:
+    """Score every method on every metric, overall and in each group.
+
+    Args:
+        predictions: One row per (split, row_id, method) with the columns ``held_out`` and, for
+            some of ``METRICS``, ``METRIC_s`` predicted and ``METRIC_measured_s``. A method that
+            cannot predict a row has NaN there and is scored on the others.
+        groups: Name -> mask over the rows of ``predictions``, such as mixture-of-experts models.
+
+    Returns:
+        Table with ``RESULT_COLUMNS``; ``held_out`` is ``all``, a group's name or the held-out one.
+    """
+    rows = []
+    for (split, method), of_method in predictions.groupby(["split", "method"], sort=False):
+        parts = [("all", of_method)]
+        parts += [(str(name), part) for name, part in of_method.groupby("held_out", sort=True)]
+        for name, mask in groups.items():
+            members = of_method[mask.loc[of_method.index]]
+            parts.append((name, members))
+            whole = of_method["held_out"].value_counts()
+            for held_out, part in members.groupby("held_out", sort=True):
+                if len(part) < whole[held_out]:
+                    parts.append((f"{name}: {held_out}", part))
+        for held_out, part in parts:
+            for metric in METRICS:
+                if f"{metric}_s" not in part:
+                    continue
+                scored = part[part[f"{metric}_s"].notna()]
+                if len(scored):
+                    summary = error_summary(
+                        scored[f"{metric}_s"].to_numpy(), scored[f"{metric}_measured_s"].to_numpy()
+                    )
+                    key = {"split": split, "held_out": held_out, "method": method}
+                    rows.append(key | {"metric": metric} | summary)
+    return pd.DataFrame(rows, columns=list(RESULT_COLUMNS))
+
+
+def with_correlation(results: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
+    """Results with Pearson r of predicted and measured times and p99 ranking inversions.
+
+    Both are known for ``all`` and for each held-out part. An inversion is a pair of rows whose
+    measured 99th percentiles differ by more than 20 % and whose predicted ones lie the other way
+    round; it is counted for the metric ``e2e_p99`` alone.
+
+    Args:
+        results: Of :func:`summarize`.
+        predictions: What they were summed up from.
+    """
+    found = {}
+    for (split, method), of_method in predictions.groupby(["split", "method"], sort=False):
+        for held_out, part in [("all", of_method), *of_method.groupby("held_out")]:
+            for metric in METRICS:
+                if f"{metric}_s" in part:
+                    key = (split, held_out, method, metric)
+                    found[key] = _agreement(part, metric)
+    keys = zip(*(results[c] for c in ("split", "held_out", "method", "metric")), strict=True)
+    agreement = [found.get(key, (np.nan, np.nan)) for key in keys]
+    return results.assign(
+        pearson_r=[r for r, _ in agreement], inversions=[count for _, count in agreement]
+    )
+
+
+def _agreement(part: pd.DataFrame, metric: str) -> tuple[float, float]:
+    """Pearson r, and the inversions where they are counted."""
+    scored = part[part[f"{metric}_s"].notna() & part[f"{metric}_measured_s"].notna()]
+    predicted = scored[f"{metric}_s"].to_numpy()
+    measured = scored[f"{metric}_measured_s"].to_numpy()
+    varies = len(scored) > 1 and np.ptp(predicted) > 0 and np.ptp(measured) > 0
+    r = float(np.corrcoef(predicted, measured)[0, 1]) if varies else np.nan
+    if metric != "e2e_p99":
+        return r, np.nan
+    slower = measured[:, None] > RANKING_MARGIN * measured[None, :]
+    return r, float((slower & (predicted[:, None] < predicted[None, :])).sum())
+
+
+#: Measured times that differ by less than this factor may come out in either order.
+RANKING_MARGIN = 1.2
+
+
+# Named parts of the rows that a results table shows apart.
+
+#: Concurrency up to which a benchmark counts as lightly loaded: a choice of what is shown apart.
+LOW_CONCURRENCY = 16
+
+#: Part -> whether a row, given its deployment and its concurrency, belongs to it.
+GROUPS: dict[str, Callable[[Deployment, int], bool]] = {
+    "mixture-of-experts": lambda deployment, _: deployment.model.moe is not None,
+    "dense": lambda deployment, _: deployment.model.moe is None,
+    "expert-parallel": lambda deployment, _: deployment.recipe.expert_parallel_size > 1,
+    "low-concurrency": lambda _, concurrency: concurrency <= LOW_CONCURRENCY,
+}
+
+
+def group_masks(
+    names: Sequence[str], rows: ServingRows, predictions: pd.DataFrame
+) -> dict[str, pd.Series]:
+    """Which predictions belong to each named part.
+
+    Raises:
+        PinnError: If a name is not a key of ``GROUPS``.
+    """
+    unknown = set(names) - set(GROUPS)
+    if unknown:
+        raise PinnError(f"unknown groups {sorted(unknown)}: known ones are {', '.join(GROUPS)}")
+    masks = {}
+    for name in names:
+        member = {
+            row_id: GROUPS[name](rows.deployments[i], concurrency)
+            for row_id, i, concurrency in zip(
+                rows.row_id, rows.deployment, rows.concurrency, strict=True
+            )
+        }
+        masks[name] = predictions["row_id"].map(member).eq(True)
+    return masks
+
+
+# Results tables as text; everything printed is read from the saved table.
+
+#: Unit of every error in the table.
+CAPTION = "absolute percentage error; bias is the median signed error; n rows"
+
+#: What decisions are and what their columns say.
+DECISIONS_CAPTION = (
+    "picks of the deployment with the best predicted throughput per GPU within a TPOT limit; "
+    "throughput lost by measurement, percent, a pick that misses the limit by over 5 % losing all; "
+    "share of such misses; loss for each model"
+)
+
+#: Methods of the overview, and how many of those that lead it names.
+_KNOWN, _LEADING = ("network", "aiconfigurator", "roofline"), 2
+
+#: Parts whose rows are printed by held-out model too; the saved table has this for every part.
+DETAILED = ("expert-parallel",)
+
+
+def print_overview(results: pd.DataFrame, ranking: pd.DataFrame) -> None:
+    """Print what came out: the median error of the methods that people know, and who is first.
+
+    Args:
+        results: Table with ``pinn.laboratory.metrics.RESULT_COLUMNS``.
+        ranking: As ``pinn.laboratory.comparison.rank`` returns it.
+    """
+    table = Table(box=None, pad_edge=False)
+    for heading in ("median error, %", "of", "rows", *_KNOWN, "first or tied"):
+        words = heading in ("median error, %", "of", "first or tied")
+        table.add_column(heading, justify="left" if words else "right")
+    leading = ranking[ranking["verdict"].isin(["first", "tied first"])]
+    whole = results[results["held_out"] == "all"]
+    for (split, metric), part in whole.groupby(["split", "metric"], sort=False):
+        medians = part.set_index("method")["median"]
+        cells = (f"{medians[name]:.1f}" if name in medians else "-" for name in _KNOWN)
+        here = leading[(leading["split"] == split) & (leading["metric"] == metric)]["method"]
+        named = ", ".join(here.iloc[:_LEADING]) + (" ..." if len(here) > _LEADING else "")
+        table.add_row(str(split), str(metric), str(part["n"].max()), *cells, named)
+    page().print(table)
+
+
+def print_results(
+    results: pd.DataFrame, console: Console | None = None, evidence: str = ""
+) -> None:
+    """Print one table per kind of split and metric: a row per held-out part and method.
+
+    Args:
+        results: Table with ``pinn.laboratory.metrics.RESULT_COLUMNS``.
+        console: Where to; None for the terminal.
+        evidence: What every table rests on, said below each.
+    """
+    caption = f"{CAPTION}; rests on {evidence}" if evidence else CAPTION
+    console = console or page(WIDEST)
+    for (split, metric), part in results.groupby(["split", "metric"], sort=False):
+        table = Table(title=f"{split}: {str(metric).upper()}", caption=caption)
+        for heading in ("held out", "method", "n", "median", "mean", "p90", "bias"):
+            left = heading in ("held out", "method")
+            table.add_column(heading, justify="left" if left else "right", no_wrap=not left)
+        previous = None
+        kept = part[part["held_out"].map(_is_shown)]
+        ordered = kept.sort_values("held_out", key=_all_last, kind="stable")
+        for row in ordered.to_dict("records"):
+            held_out = str(row["held_out"])
+            if previous not in (None, held_out):
+                table.add_section()
+            numbers = (f"{row[name]:.1f}" for name in ("median", "mean", "p90", "bias"))
+            shown = held_out if held_out != previous else ""
+            table.add_row(shown, str(row["method"]), str(row["n"]), *numbers)
+            previous = held_out
+        console.print(table)
+
+
+def print_decisions(table: pd.DataFrame, console: Console | None = None) -> None:
+    """Print one table per kind of split: a row per method, the mean loss for each model too.
+
+    Args:
+        table: As ``pinn.laboratory.decisions.decision_table`` returns it.
+        console: Where to; None for the terminal.
+    """
+    console = console or page(WIDEST)
+    for split, part in table.groupby("split", sort=False):
+        by_model = part.pivot(index="method", columns="held_out", values="loss")
+        shown = Table(title=f"{split}: decisions", caption=DECISIONS_CAPTION)
+        shown.add_column("method", no_wrap=True)
+        models = [name for name in by_model.columns if name != "all"]
+        for heading in ("decisions", "mean loss", "missed", *(m.split("/")[-1] for m in models)):
+            shown.add_column(heading, justify="right")
+        for row in part[part["held_out"] == "all"].to_dict("records"):
+            of_models = (f"{by_model.loc[row['method'], m]:.1f}" for m in models)
+            numbers = (f"{row[name]:.1f}" for name in ("loss", "missed"))
+            shown.add_row(str(row["method"]), str(row["decisions"]), *numbers, *of_models)
+        console.print(shown)
+
+
+def _is_shown(held_out: str) -> bool:
+    part, nested, _ = held_out.partition(": ")
+    return not nested or part in DETAILED
+
+
+def _all_last(names: pd.Series) -> pd.Series:
+    """Held-out models or GPUs first, then the named parts, then all."""
+    parts = tuple(GROUPS)
+    rank = names.map(lambda name: 2 if name == "all" else int(name.startswith(parts)))
+    return rank.astype(str) + names

@@ -1,0 +1,174 @@
+"""The panel's score, and which of two checkpoints it prefers.
+
+A row's error is the absolute log of predicted over measured. Rows are averaged over a
+configuration, configurations over a group, groups over the panel; TPOT counts two thirds and TTFT,
+two to three times as uncertain, one third, or all where a group has nothing else. These weights
+were set before any checkpoint was scored. How much a score depends on the configurations at hand
+says a bootstrap over them.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from pinn.common.files import file_sha256
+from pinn.common.tables import write_frame
+from pinn.errors import PinnError
+
+#: Metric -> what it counts in a configuration's score.
+WEIGHTS = {"tpot": 2 / 3, "ttft": 1 / 3}
+#: Of the bootstrap.
+DRAWS = 2000
+#: A group with fewer configurations has the deviations of its source's groups for its own, of all
+#: groups where that has few, too.
+LEAST = 4
+#: Sources of one kind of measurement.
+_ALIKE = {"judges": "serving runs"}
+#: Columns of a summed up panel: ``error`` and ``bias`` are mean logs in percent, ``error``'s of its
+#: absolute values; ``inside`` is the share of rows in their interval, in percent.
+COLUMNS = ("group", "configuration", "metric", "rows", "error", "bias", "inside")
+#: Columns of the ledger before those of groups.
+LEDGER = ("date", "checkpoint", "what", "panel")
+
+BETTER = "better, and no group is worse beyond its noise"
+NOT_BETTER = "not better"
+
+
+def sum_up(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of ``pinn.laboratory.panel_rows.panel_rows`` by configuration and metric: ``COLUMNS``.
+
+    Raises:
+        PinnError: If a row has no prediction.
+    """
+    log = 100 * (rows["predicted_s"] / rows["measured_s"]).map(np.log)
+    if not np.isfinite(log).all():
+        named = ", ".join(sorted(rows.loc[~np.isfinite(log), "group"].unique()))
+        raise PinnError(f"no finite prediction for every row of {named}: mend or leave them out")
+    keys = ["group", "configuration", "metric"]
+    inside = 100.0 * (log.abs() <= 100 * rows["half"])
+    table = rows.assign(error=log.abs(), bias=log, inside=inside.where(rows["half"].notna()))
+    means = table.groupby(keys, sort=True)[["error", "bias", "inside"]].mean()
+    return means.assign(rows=table.groupby(keys).size()).reset_index()[list(COLUMNS)]
+
+
+def configuration_scores(panel: pd.DataFrame) -> pd.Series:
+    """Score of every (group, configuration)."""
+    weight = panel["metric"].map(WEIGHTS)
+    key = [panel["group"], panel["configuration"]]
+    return (panel["error"] * weight).groupby(key).sum() / weight.groupby(key).sum()
+
+
+def group_scores(panel: pd.DataFrame) -> pd.DataFrame:
+    """One row per group and, last, of the whole panel.
+
+    Returns:
+        ``group``, ``configurations``, ``rows``, ``tpot`` and ``ttft`` (mean over configurations;
+        NaN where a group has none), ``inside`` (percent of rows in their intervals), ``score``,
+        ``low`` and ``high`` (95 % by the bootstrap; NaN where a group has too few configurations).
+    """
+    scores = configuration_scores(panel)
+    drawn = _drawn(scores, pooled=False)
+    shares = panel["inside"] * panel["rows"]
+    of_metric = panel.groupby(["group", "metric"])["error"].mean().unstack()
+    table = pd.DataFrame(
+        {
+            "configurations": scores.groupby(level=0).size(),
+            "rows": panel.groupby("group")["rows"].sum(),
+            **{metric: of_metric.get(metric) for metric in WEIGHTS},
+            "inside": shares.groupby(panel["group"]).sum() / panel.groupby("group")["rows"].sum(),
+            "score": scores.groupby(level=0).mean(),
+        }
+    )
+    low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+    few = table["configurations"] < LEAST
+    table = table.assign(low=low, high=high)
+    table.loc[few, ["low", "high"]] = np.nan
+    table = table.rename_axis("group").reset_index()
+    whole = {"group": "panel", "configurations": len(scores), "rows": int(table["rows"].sum())}
+    ends = dict(zip(("low", "high"), np.quantile(drawn.mean(axis=1), [0.025, 0.975]), strict=True))
+    means = {name: float(table[name].mean()) for name in (*WEIGHTS, "inside", "score")}
+    return pd.concat([table, pd.DataFrame([whole | means | ends])], ignore_index=True)
+
+
+def compare_panels(a: pd.DataFrame, b: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """Whether B may take the place of A.
+
+    Args:
+        a: Panel of the checkpoint that is shipped, as ``sum_up`` gives it.
+        b: Of the candidate.
+
+    Returns:
+        One row per group that both have and, last, of the panel: ``group``, ``configurations``,
+        ``a``, ``b``, ``difference`` and its 95 % interval ``low`` to ``high``; and the verdict.
+
+    Raises:
+        PinnError: If they have no group in common.
+    """
+    both = pd.concat([configuration_scores(a), configuration_scores(b)], axis=1, keys=["a", "b"])
+    both = both.dropna()
+    if both.empty:
+        raise PinnError("the two panels have no group in common: score both on the same data")
+    difference = both["b"] - both["a"]
+    drawn = _drawn(difference)
+    groups = both.groupby(level=0)
+    low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+    table = groups.mean().assign(
+        configurations=groups.size(), difference=difference.groupby(level=0).mean(),
+        low=low, high=high,
+    ).rename_axis("group").reset_index()  # fmt: skip
+    low, high = np.quantile(drawn.mean(axis=1), [0.025, 0.975])
+    whole = {"group": "panel", "configurations": len(both), "low": low, "high": high}
+    whole |= {name: float(table[name].mean()) for name in ("a", "b", "difference")}
+    worse = table.loc[table["low"] > 0, "group"].tolist()
+    verdict = BETTER if whole["difference"] < 0 else NOT_BETTER
+    if worse:
+        verdict = f"{verdict.partition(',')[0]}; worse beyond its noise: {', '.join(worse)}"
+    return pd.concat([table, pd.DataFrame([whole])], ignore_index=True), verdict
+
+
+def _drawn(values: pd.Series, pooled: bool = True) -> Float[np.ndarray, "draws groups"]:
+    """Means of every group's configurations, drawn with replacement.
+
+    Args:
+        values: Of every (group, configuration).
+        pooled: Whether groups with few configurations borrow the deviations of others.
+    """
+    draw = np.random.default_rng(0)
+    deviations = values - values.groupby(level=0).transform("mean")
+    sources = deviations.index.get_level_values(0).str.partition(":").get_level_values(0)
+    kinds = sources.to_series().replace(_ALIKE).to_numpy()
+    found = []
+    for group, of_group in values.groupby(level=0):
+        own = of_group.to_numpy()
+        if pooled and len(own) < LEAST:
+            source = str(group).partition(":")[0]
+            mine = deviations[kinds == _ALIKE.get(source, source)]
+            own = own.mean() + (mine if len(mine) >= LEAST else deviations).to_numpy()
+        found.append(draw.choice(own, (DRAWS, len(of_group))).mean(axis=1))
+    return np.stack(found, axis=1)
+
+
+def ledger_line(checkpoint: Path, scores: pd.DataFrame, what: str) -> pd.DataFrame:
+    """One line: when, which checkpoint, what it is, its panel and every group's score.
+
+    Args:
+        checkpoint: The candidate.
+        scores: As ``group_scores`` gives them.
+        what: In words.
+    """
+    about = (datetime.now(UTC).date().isoformat(), file_sha256(checkpoint), what)
+    of_group = scores.set_index("group")["score"].round(3).to_dict()
+    return pd.DataFrame([dict(zip(LEDGER, about, strict=False)) | of_group])
+
+
+def add_to_ledger(path: Path, line: pd.DataFrame) -> None:
+    """Append a line; groups that no line had before get a column."""
+    before = [pd.read_csv(path)] if path.is_file() else []
+    table = pd.concat([*before, line], ignore_index=True)
+    groups = sorted(set(table.columns) - set(LEDGER))
+    write_frame(table[[*LEDGER, *groups]], path)

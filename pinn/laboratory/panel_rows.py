@@ -1,0 +1,203 @@
+"""What a checkpoint says of the measurements on its panel, every model's by what never saw it.
+
+A group is one source and one model: measured deployments of vLLM, of other engines, of another
+campaign (dense 16-bit models, TPOT alone), serving runs, serving runs that nothing is ever fitted
+to (judges), and whole engine steps, of which decodes alone count as TPOT and those with prompts as
+TTFT. Deployments are judged by the networks in ``left_out`` beside the checkpoint, serving runs by
+the predictions that its training kept. Whole steps have no such network: they judge a checkpoint
+that learned from none, and no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from pinn.coefficients.intervals import read_calibration
+from pinn.coefficients.step_interval import served_gpus
+from pinn.coefficients.surrogate import predict_coefficients
+from pinn.coefficients.trained_network import TrainedNetwork, load_checkpoint
+from pinn.common.files import file_sha256
+from pinn.errors import PinnError
+from pinn.laboratory.engines import networks, score_engines
+from pinn.laboratory.folds import CHECKPOINT_COLUMN
+from pinn.laboratory.serving_runs import OVERLOADED, score_runs
+from pinn.physics.costs import step_costs
+from pinn.physics.step import step_features
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.specs.gpu import load_gpu
+from pinn.training.data.engine_deployments import (
+    APART,
+    read_dense_campaign,
+    read_engines,
+    read_other_attention,
+)
+from pinn.training.data.measured_runs import WHOLE_RUN, read_measured_runs
+from pinn.training.data.silicon import read_silicon
+from pinn.training.data.whole_steps import read_whole_steps
+from pinn.training.provenance import json_sha256
+
+#: Of a deployment's loads, in order, one of so many is simulated: the panel is to be quick.
+EVERY = 3
+#: What whole steps ran on and the largest captured step, which their table does not say.
+STEPS_GPU, STEPS_GRAPH_TOKENS = "B300-SXM", 512
+
+#: What the serving runs that teach ran on, which their table of scores does not say.
+RUNS_GPU = "H100-SXM"
+
+COLUMNS = ("group", "configuration", "metric", "gpu", "measured_s", "predicted_s")
+DEPLOYMENTS, RUNS, JUDGES, STEPS = "deployments", "serving runs", "judges", "whole steps"
+CAMPAIGN = "other campaign"
+
+_DEPLOYMENT = ("engine_version", "gpu", "precision", "tensor_parallel_size", "data_parallel_size",
+               "enable_expert_parallel")  # fmt: skip
+_FIGURES = {"itl_mean_s": "tpot", "ttft_mean_s": "ttft"}
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Measurements that do not come with the package; None where there are none.
+
+    Attributes:
+        judges: CSV of serving runs that nothing was fitted to.
+        steps: CSV of whole steps, ``runs.csv`` beside it.
+    """
+
+    judges: Path | None = None
+    steps: Path | None = None
+
+
+def panel_rows(checkpoint: Path, sources: Sources) -> pd.DataFrame:
+    """Measured and predicted times of every group; simulations of a minute or two.
+
+    Args:
+        checkpoint: The network; ``left_out`` and the table of its serving runs lie beside it.
+        sources: Where further measurements are.
+
+    Returns:
+        Table with ``COLUMNS``, times in seconds, and ``half``, the log half-width of the interval
+        below saturation (NaN where the checkpoint has none).
+
+    Raises:
+        PinnError: If a file cannot be used or belongs to another checkpoint.
+    """
+    network, left_out = networks(checkpoint)
+    parts = [_deployments(network, left_out), _runs(checkpoint)]
+    if sources.judges is not None:
+        parts.append(_judges(network, sources.judges))
+    if sources.steps is not None and not learned_steps(checkpoint, sources.steps):
+        parts.append(_steps(network, sources.steps))
+    found = pd.concat(parts, ignore_index=True)[list(COLUMNS)]
+    return found.assign(half=_half_widths(checkpoint, found))
+
+
+def _half_widths(checkpoint: Path, rows: pd.DataFrame) -> pd.Series:
+    try:
+        calibration = read_calibration(checkpoint)
+    except PinnError:
+        return pd.Series(np.nan, rows.index)
+    known = {name: load_gpu(name).name in served_gpus(checkpoint) for name in set(rows["gpu"])}
+    pairs = zip(rows["metric"], rows["gpu"], strict=True)
+    return pd.Series([calibration.half_width(m, known[g]) for m, g in pairs], rows.index)
+
+
+def _deployments(network: TrainedNetwork, left_out: dict[str, TrainedNetwork]) -> pd.DataFrame:
+    engines = pd.concat([read_engines()[0], read_other_attention()[0]], ignore_index=True)
+    rows = pd.concat(
+        [
+            read_silicon()[0].assign(source=DEPLOYMENTS),
+            engines[engines["apart"] != APART].assign(source=engines["engine"]),
+            read_dense_campaign()[0].assign(source=CAMPAIGN),
+        ],
+        ignore_index=True,
+    )
+    rows = rows.assign(
+        group=rows["source"] + ": " + rows["model"],
+        configuration=rows[list(_DEPLOYMENT)].astype(str).agg(" ".join, axis=1),
+    )
+    rows = rows.sort_values(["group", "configuration", "concurrency", "row_id"])
+    nth = rows.groupby(["group", "configuration"]).cumcount()
+    scored = score_engines(rows[nth % EVERY == 0], network, left_out)
+    found = [
+        scored.rename(columns={f"{metric}_s": "measured_s", f"network_{metric}_s": "predicted_s"})
+        .assign(metric=metric)
+        .loc[:, list(COLUMNS)]
+        for metric in _FIGURES.values()
+    ]
+    table = pd.concat(found, ignore_index=True)
+    # What that campaign's client waited for before a first token nobody knows.
+    return table[~(table["group"].str.startswith(CAMPAIGN) & (table["metric"] == "ttft"))]
+
+
+def _runs(checkpoint: Path) -> pd.DataFrame:
+    """Runs that the checkpoint's own folds left out, from the table beside it."""
+    kept = checkpoint.with_suffix(".serving_runs.csv")
+    path = kept if kept.is_file() else checkpoint.with_name("serving_runs.csv")
+    if not path.is_file():
+        return pd.DataFrame(columns=list(COLUMNS))
+    scores = pd.read_csv(path, dtype={"stage": str})
+    if CHECKPOINT_COLUMN in scores and set(scores[CHECKPOINT_COLUMN]) != {file_sha256(checkpoint)}:
+        raise PinnError(f"{path} belongs to another checkpoint than {checkpoint}: train it anew")
+    left_out = scores[scores["method"] == "network, model left out"]
+    return _of_scores(left_out.assign(gpu=RUNS_GPU), RUNS)
+
+
+def _judges(network: TrainedNetwork, path: Path) -> pd.DataFrame:
+    runs, _ = read_measured_runs(path)
+    found = predict_coefficients(network, [run.deployment for run in runs])
+    latencies = [
+        LinearLatency(run.deployment, beta, alpha)
+        for run, beta, alpha in zip(runs, found.beta, found.alpha, strict=True)
+    ]
+    gpus = {run.name: run.deployment.gpu.name for run in runs}
+    scores = score_runs(runs, latencies, "network")
+    return _of_scores(scores.assign(gpu=scores["run"].map(gpus)), JUDGES)
+
+
+def _of_scores(scores: pd.DataFrame, source: str) -> pd.DataFrame:
+    whole = scores[(scores["stage"] == WHOLE_RUN) & (scores["failed_measured"] < OVERLOADED)]
+    found = whole.assign(
+        group=f"{source}: " + whole["model"],
+        configuration=whole["run"],
+        metric=whole["figure"].map(_FIGURES),
+    )
+    return found.dropna(subset="metric")
+
+
+def learned_steps(checkpoint: Path, steps: Path) -> bool:
+    """Whether a checkpoint learned from this table of whole steps.
+
+    Its data's hash is of the measured deployments' table, the serving runs' and the steps', in this
+    order; the first two hashes stand beside it.
+    """
+    metadata = load_checkpoint(checkpoint).metadata
+    of_rows, *others = metadata["sources"]
+    runs = [one["table_sha256"] for one in others if one["schema"] == "serving runs"]
+    tables = (of_rows["table_sha256"], runs[0] if runs else None, file_sha256(steps))
+    return metadata["data_sha256"] == json_sha256(*tables)
+
+
+def _steps(network: TrainedNetwork, path: Path) -> pd.DataFrame:
+    return pd.concat(list(_steps_of_runs(network, path)), ignore_index=True)
+
+
+def _steps_of_runs(network: TrainedNetwork, path: Path) -> Iterator[pd.DataFrame]:
+    measured, _ = read_whole_steps(path, STEPS_GPU, STEPS_GRAPH_TOKENS)
+    found = predict_coefficients(network, [one.deployment for one in measured])
+    for one, beta in zip(measured, found.beta, strict=True):
+        sums = one.batches.sums(one.deployment.model.window_tokens)
+        features = step_features(step_costs([one.deployment]), sums)
+        yield pd.DataFrame(
+            {
+                "group": f"{STEPS}: {one.model}",
+                "configuration": one.run,
+                "gpu": STEPS_GPU,
+                "metric": np.where(one.batches.prefill_requests > 0, "ttft", "tpot"),
+                "measured_s": one.seconds,
+                "predicted_s": features @ beta,
+            }
+        )

@@ -1,0 +1,227 @@
+"""Regressions without the surrogate's structure, tuned on inner folds that leave models out."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float
+
+from pinn.common.files import file_sha256
+from pinn.errors import PinnError
+from pinn.kernels.exclusion import Exclusion
+from pinn.laboratory.formulas import Bases
+from pinn.laboratory.methods import Prediction, Predictor
+from pinn.training.serving_rows import ServingRows
+
+#: Of every row, for TPOT and for TTFT.
+Inputs = tuple[Float[np.ndarray, "n inputs"], Float[np.ndarray, "n inputs"]]
+#: One setting of a regression: its own parameters and ``over_floor``.
+Setting = Mapping[str, Any]
+
+_FOLDS = 3
+
+
+@dataclass(frozen=True)
+class Regression:
+    """A regression of scikit-learn on inputs that do or do not carry physics.
+
+    Attributes:
+        name: In tables.
+        kind: ``ridge``, ``lasso``, ``trees`` or ``mlp``.
+        inputs: Of rows: for TPOT and for TTFT.
+        settings: What inner folds choose from. ``log``: learn logarithms; ``over_floor``: of the
+            time over the physical floor instead of the time itself.
+        seed: Of what is drawn.
+    """
+
+    name: str
+    kind: str
+    inputs: Callable[[ServingRows], Inputs]
+    settings: Sequence[Setting]
+    seed: int = 0
+
+    @property
+    def logs(self) -> str:
+        """A folder of its own."""
+        return self.name.replace(" ", "-").replace(",", "")
+
+    @property
+    def recipe(self) -> str:
+        """Beside the name: what a kept prediction depends on."""
+        return f"{self.kind} {self.settings} {self.seed} {file_sha256(Path(__file__))}"
+
+    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:  # noqa: ARG002
+        """Choose a setting on inner folds of the training rows, then fit on all of them."""
+        best = min(self.settings, key=lambda setting: self._inner_error(train, setting))
+        return self._fit(train, best)
+
+    def _inner_error(self, rows: ServingRows, setting: Setting) -> float:
+        """Mean over left-out groups of the median error of TPOT."""
+        if len(self.settings) == 1:
+            return 0.0
+        errors = []
+        for keep in inner_groups(rows):
+            held_out = rows.take(~keep)
+            tpot, _ = self._fit(rows.take(keep), setting)(held_out)
+            errors.append(float(np.median(np.abs(tpot / held_out.tpot_s - 1))))
+        return float(np.mean(errors))
+
+    def _fit(self, train: ServingRows, setting: Setting) -> Predictor:
+        models = [
+            self._fit_one(matrix, seconds, floor, train.weight, setting)
+            for matrix, seconds, floor in zip(
+                self.inputs(train),
+                (train.tpot_s, train.ttft_s),
+                (train.tpot_floor_s, train.ttft_floor_s),
+                strict=True,
+            )
+        ]
+
+        def regression(rows: ServingRows) -> Prediction:
+            floors = (rows.tpot_floor_s, rows.ttft_floor_s)
+            tpot, ttft = (
+                _seconds(model.predict(matrix), floor, setting)
+                for model, matrix, floor in zip(models, self.inputs(rows), floors, strict=True)
+            )
+            return tpot, ttft
+
+        return regression
+
+    def _fit_one(
+        self,
+        matrix: np.ndarray,
+        seconds: np.ndarray,
+        floor: np.ndarray,
+        weight: np.ndarray,
+        setting: Setting,
+    ) -> Any:
+        target = np.log(seconds / floor if setting["over_floor"] else seconds)
+        if not setting["log"]:
+            target = np.exp(target) * 1e3
+            # Relative errors count, as they do for every other method.
+            weight = weight / target**2
+        own = {k: v for k, v in setting.items() if k not in ("log", "over_floor")}
+        model = _estimator(self.kind, own, self.seed)
+        step = model.steps[-1][0]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an MLP cut at its most iterations says so
+            if self.kind == "mlp":
+                return model.fit(matrix, target)
+            return model.fit(matrix, target, **{f"{step}__sample_weight": weight})
+
+
+def _seconds(predicted: np.ndarray, floor: np.ndarray, setting: Setting) -> np.ndarray:
+    """Back from what was learned; never below the physical floor."""
+    ratio = np.exp(predicted) if setting["log"] else predicted / 1e3
+    return np.maximum(ratio * floor if setting["over_floor"] else ratio, floor)
+
+
+def _estimator(kind: str, own: Setting, seed: int) -> Any:
+    try:
+        from sklearn.ensemble import GradientBoostingRegressor
+        from sklearn.linear_model import Lasso, Ridge
+        from sklearn.neural_network import MLPRegressor
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+    except ImportError as error:
+        raise PinnError("the regressions need it: run 'pip install scikit-learn'") from error
+    estimators: dict[str, Callable[[], Any]] = {
+        "ridge": lambda: Ridge(**own),
+        "lasso": lambda: Lasso(max_iter=20_000, **own),
+        "trees": lambda: GradientBoostingRegressor(random_state=seed, **own),
+        "mlp": lambda: MLPRegressor(random_state=seed, **own),
+    }
+    if kind not in estimators:
+        raise PinnError(f"unknown regression {kind!r}: known ones are {', '.join(estimators)}")
+    return make_pipeline(StandardScaler(), estimators[kind]())
+
+
+def inner_groups(rows: ServingRows) -> Iterator[Bool[np.ndarray, " n"]]:
+    """Masks of the rows to keep: inner folds leave whole models out, or GPUs of a single model."""
+    models = np.array([rows.deployments[i].model.name for i in rows.deployment])
+    gpus = np.array([rows.deployments[i].gpu.name for i in rows.deployment])
+    groups = models if len(set(models)) > 1 else gpus
+    names = sorted(set(groups), key=lambda name: (-int((groups == name).sum()), name))
+    if len(names) < 2:
+        raise PinnError(f"inner folds need two models or two GPUs, got only {names[0]}")
+    folds = min(_FOLDS, len(names))
+    for fold in range(folds):
+        yield ~np.isin(groups, names[fold::folds])
+
+
+def on_bases(bases: Bases) -> Callable[[ServingRows], Inputs]:
+    """Inputs: the basis functions of a hierarchical decomposition."""
+    return _OnBases(bases)
+
+
+@dataclass(frozen=True)
+class _OnBases:
+    bases: Bases
+
+    def __call__(self, rows: ServingRows) -> Inputs:
+        return self.bases.of(rows.row_id)
+
+
+@dataclass(frozen=True)
+class Everything:
+    """Inputs: descriptors, datasheet rates, load, and the logarithms of features and floor.
+
+    Attributes:
+        loads: By row id: concurrency, prompt and output tokens.
+    """
+
+    loads: pd.DataFrame
+
+    def __call__(self, rows: ServingRows) -> Inputs:
+        """One matrix for TPOT, one for TTFT."""
+        free, rates = rows.embedding()
+        load = np.log(self.loads.loc[list(rows.row_id)].to_numpy(np.float64))
+        shared = [free[rows.deployment], rates[rows.deployment], load]
+        pairs = (
+            (rows.tpot_features, rows.tpot_floor_s),
+            (rows.ttft_features, rows.ttft_floor_s),
+        )
+        tpot, ttft = (
+            np.concatenate([*shared, _logs(features), np.log(floor)[:, None]], axis=1)
+            for features, floor in pairs
+        )
+        return tpot, ttft
+
+
+def _logs(features: np.ndarray) -> Float[np.ndarray, "n features"]:
+    """Logarithms of features; absent ones lie where a microsecond, or a thousandth, would."""
+    return np.log(np.maximum(features, 1e-6))
+
+
+def linear_settings() -> list[Setting]:
+    """Strengths of ridge and lasso; linear in seconds, as the decomposition is."""
+    return [
+        {"alpha": float(alpha), "log": False, "over_floor": False}
+        for alpha in np.logspace(-6, 0, 7)
+    ]
+
+
+def tree_settings() -> list[Setting]:
+    """Depth and number of trees, on the time itself or over the floor."""
+    return [
+        {"max_depth": depth, "n_estimators": trees, "subsample": 0.7, "learning_rate": 0.05}
+        | {"log": True, "over_floor": over}
+        for depth, trees in ((2, 150), (3, 300))
+        for over in (False, True)
+    ]
+
+
+def mlp_settings() -> list[Setting]:
+    """Decay of the weights, on the time itself or over the floor."""
+    return [
+        {"hidden_layer_sizes": (64, 64), "alpha": decay, "max_iter": 150}
+        | {"log": True, "over_floor": over}
+        for decay in (1e-2, 1.0)
+        for over in (False, True)
+    ]

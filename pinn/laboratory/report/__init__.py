@@ -1,0 +1,1 @@
+"""A page of figures and tables of an evaluation."""

@@ -1,0 +1,313 @@
+"""Figures of an evaluation's page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pinn.common.plots import Looks, markers, new_figure, short
+from pinn.interface.commands.breakdown_report import PART_LOOKS
+from pinn.laboratory.report.tables import Tables
+
+# Errors of every left-out model and GPU as dots: one dot a deployment, a bar across their
+# median.
+#
+# A median of rows hides that rows of a deployment share their error; a deployment is one dot.
+
+#: Methods that are shown side by side, where they are there.
+METHODS = (
+    "network", "teacher", "network, no kernels", "global vector", "BLIS, published",
+    "gradient-boosted trees", "roofline, constant efficiencies", "aiconfigurator",
+)  # fmt: skip
+
+#: Errors beyond are drawn at the edge, in percent.
+EDGE = 100.0
+
+
+def accuracy_figure(tables: Tables, split: str, metric: str) -> Figure | None:
+    """Absolute percentage errors by left-out part and method; None where nothing was predicted."""
+    of_split = tables.predictions[
+        (tables.predictions["split"] == split) & tables.predictions["model"].notna()
+    ]
+    there = [name for name in METHODS if (of_split["method"] == name).any()]
+    if not there:
+        return None
+    parts = sorted(of_split["held_out"].unique())
+    figure, axes = new_figure(0.75 + 0.2 * len(there) * len(parts), len(parts), sharex=True)
+    looks = markers(of_split["gpu"])
+    for ax, part in zip(axes[:, 0], parts, strict=True):
+        rows = of_split[of_split["held_out"] == part]
+        for y, method in enumerate(there):
+            _draw(ax, y, rows[rows["method"] == method], metric, looks)
+        ax.set_yticks(range(len(there)), there, fontsize=7)
+        ax.set_ylim(len(there) - 0.4, -0.6)
+        ax.set_title(f"{short(part)} left out", loc="left", fontsize=9, pad=2)
+        ax.axvline(10, color="0.6", linewidth=0.8, linestyle=":")
+        ax.set_xlim(-1, EDGE + 3)
+    axes[-1, 0].set_xlabel(f"absolute percentage error of {metric.upper()}", fontsize=8)
+    for gpu, (marker, colour) in looks.items():
+        axes[0, 0].plot([], [], marker, color=colour, markersize=5, label=short(gpu))
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper right", ncols=len(labels), frameon=False,
+                  fontsize=8)  # fmt: skip
+    return figure
+
+
+def _draw(ax: Axes, y: int, rows: pd.DataFrame, metric: str, looks: Looks) -> None:
+    rows = rows[rows[f"{metric}_s"].notna()]
+    if rows.empty:
+        return
+    error = 100 * (rows[f"{metric}_s"] / rows[f"{metric}_measured_s"] - 1).abs()
+    for gpu, of_gpu in error.groupby(rows["gpu"]):
+        marker, colour = looks[str(gpu)]
+        shift = np.linspace(-0.22, 0.22, len(looks))[list(looks).index(str(gpu))]
+        at = np.minimum(of_gpu, EDGE)
+        ax.plot(at, np.full(len(at), y + shift), marker, color=colour, markersize=2.2, alpha=0.5)
+    ax.plot([min(error.median(), EDGE)] * 2, [y - 0.38, y + 0.38], color="black", linewidth=2.2)
+
+
+# Predicted against measured times, with the 10 % band.
+
+_NAMES = {"tpot": "time per output token", "ttft": "time to first token"}
+
+
+def agreement_figure(rows: pd.DataFrame, metric: str) -> Figure | None:
+    """One panel per left-out part, one marker per GPU; None where nothing was predicted.
+
+    Args:
+        rows: With ``held_out``, ``model``, ``gpu``, and for the metric ``tpot_s`` and
+            ``tpot_measured_s`` in seconds.
+        metric: ``tpot`` or ``ttft``.
+    """
+    if rows.empty:
+        return None
+    parts = sorted(rows["held_out"].unique())
+    columns = min(len(parts), 4)
+    lines = -(-len(parts) // columns)
+    figure, axes = new_figure(2.7 * lines + 0.4, lines, columns)
+    by = "model" if rows["gpu"].isin(parts).any() else "gpu"
+    looks = markers(rows[by])
+    for ax, part in zip(axes.flat, parts, strict=False):
+        of_part = rows[rows["held_out"] == part]
+        for name, of_name in of_part.groupby(by):
+            marker, colour = looks[str(name)]
+            ax.plot(1e3 * of_name[f"{metric}_measured_s"], 1e3 * of_name[f"{metric}_s"], marker,
+                    color=colour, markersize=3.2, alpha=0.7)  # fmt: skip
+        low = 1e3 * of_part[[f"{metric}_measured_s", f"{metric}_s"]].min().min()
+        high = 1e3 * of_part[[f"{metric}_measured_s", f"{metric}_s"]].max().max()
+        ends = [low / 1.2, high * 1.2]
+        ax.plot(ends, ends, color="black", linewidth=0.8)
+        ax.fill_between(ends, [0.9 * e for e in ends], [1.1 * e for e in ends], color="0.88")
+        ax.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+        ticks = _ticks(*ends)
+        ax.set_xticks(ticks, [f"{t:g}" for t in ticks])
+        ax.set_yticks(ticks, [f"{t:g}" for t in ticks])
+        ax.minorticks_off()
+        ax.set_title(f"{short(part)} left out", fontsize=9)
+        ax.set_xlabel("measured, ms", fontsize=8)
+    for ax in list(axes.flat)[len(parts) :]:
+        ax.set_visible(False)
+    axes[0, 0].set_ylabel(f"predicted {_NAMES[metric]}, ms", fontsize=8)
+    for name, (marker, colour) in looks.items():
+        axes[0, 0].plot([], [], marker, color=colour, label=short(name))
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False,
+                  fontsize=8)  # fmt: skip
+    return figure
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round numbers between two, at most six unless the decades alone are more."""
+    for digits in ((1, 2, 5), (1, 3), (1,)):
+        ticks = [digit * 10.0**power for power in range(-2, 7) for digit in digits]
+        found = [tick for tick in ticks if low <= tick <= high]
+        if len(found) <= 6:
+            break
+    return found
+
+
+# Where the time of a step goes: the network's parts beside those composed of kernels.
+
+
+def anatomy_figure(tables: Tables) -> Figure | None:
+    """Shares of each part, one panel per batch and two bars per deployment; None without any."""
+    rows = tables.anatomy
+    if rows.empty:
+        return None
+    batches = list(dict.fromkeys(rows["batch"]))
+    deployments = list(dict.fromkeys(rows["deployment"]))
+    figure, axes = new_figure(1.2 + 0.36 * len(deployments), 1, len(batches), sharey=True)
+    for ax, batch in zip(axes[0], batches, strict=True):
+        of_batch = rows[rows["batch"] == batch]
+        for y, deployment in enumerate(deployments):
+            _draw_parts(ax, y, of_batch[of_batch["deployment"] == deployment])
+        ax.set_title(batch, fontsize=9)
+        ax.set_xlim(0, 122)
+        ax.set_xticks([0, 25, 50, 75, 100])
+        ax.set_xlabel("share of the step, %", fontsize=8)
+    axes[0, 0].set_yticks(range(len(deployments)), deployments, fontsize=8)
+    axes[0, 0].invert_yaxis()
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    known = dict(zip(labels, handles, strict=True))
+    figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=4,
+                  frameon=False, fontsize=8)  # fmt: skip
+    return figure
+
+
+def _draw_parts(ax: Axes, y: int, parts: pd.DataFrame) -> None:
+    for shift, column in ((-0.19, "network_s"), (0.19, "composed_s")):
+        whole = parts[column].sum()
+        if not whole > 0:
+            continue
+        left = 0.0
+        for row in parts.to_dict("records"):
+            colour, hatch = PART_LOOKS[row["part"]]
+            share = 100 * row[column] / whole
+            ax.barh(y + shift, share, height=0.34, left=left, color=colour, hatch=hatch,
+                    edgecolor="black", linewidth=0.5,
+                    label=row["part"].replace("_", " "))  # fmt: skip
+            left += share
+        ax.text(101, y + shift, f"{1e3 * whole:.1f} ms", fontsize=6.5, va="center")
+
+
+# Do intervals cover what they promise? Nested coverage against the level asked for.
+
+
+def calibration_figure(tables: Tables) -> Figure | None:
+    """A panel per split and metric: all rows as a line, left-out parts as markers."""
+    rows = tables.left_out_coverage()
+    if rows.empty:
+        return None
+    splits, metrics = list(dict.fromkeys(rows["split"])), list(dict.fromkeys(rows["metric"]))
+    figure, axes = new_figure(
+        2.7 * len(splits) + 0.5, len(splits), len(metrics), sharex=True, sharey=True
+    )
+    for line, split in zip(axes, splits, strict=True):
+        of_split = rows[rows["split"] == split]
+        looks = markers(of_split.loc[of_split["part"] != "all", "name"])
+        for ax, metric in zip(line, metrics, strict=True):
+            of_metric = of_split[of_split["metric"] == metric]
+            ax.plot([50, 100], [50, 100], color="0.6", linewidth=0.8, linestyle="--")
+            for name in ("all", *looks):
+                part = of_metric[of_metric["name"] == name]
+                marker, colour = looks.get(name, ("", "black"))
+                ax.plot(100 * part["level"], 100 * part["coverage"], marker=marker, color=colour,
+                        linewidth=2.0 if name == "all" else 0, markersize=5,
+                        label="all rows" if name == "all" else short(name))  # fmt: skip
+            ax.set_title(f"{metric.upper()}, {split}", fontsize=9)
+        line[0].set_ylabel("rows covered, %", fontsize=8)
+        line[-1].legend(fontsize=7, frameon=False, loc="lower right")
+    for ax in axes[-1]:
+        ax.set_xlabel("level asked for, %", fontsize=8)
+    return figure
+
+
+# Coefficients across models and GPUs, as multiples of their physical priors.
+
+#: Colour saturates where a coefficient is this many times its prior, or that part of it.
+FACTOR = 4.0
+
+
+def coefficient_figure(tables: Tables, part: str) -> Figure | None:
+    """One cell per coefficient and deployment; None without coefficients.
+
+    Numbers are value / prior; depth of colour tells how far from 1
+    they are, on a logarithmic scale: orange below, purple above.
+
+    Args:
+        tables: With ``coefficients``; those that no step uses stay blank.
+        part: ``beta`` or ``alpha``; coefficients whose prior is 0 have no multiple and are left
+            out.
+    """
+    rows = tables.coefficients
+    if rows.empty:
+        return None
+    rows = rows[(rows["part"] == part) & (rows["prior"] > 0)]
+    ratios = (rows["value"] / rows["prior"]).where(rows["used"])
+    ratio = rows.assign(ratio=ratios).pivot_table(
+        index=["name", "prior", "unit"], columns="deployment", values="ratio", sort=False
+    )
+    figure, axes = new_figure(1.9 + 0.2 * len(ratio))
+    ax = axes[0, 0]
+    values = ratio.to_numpy()
+    depth = np.clip(np.log(np.maximum(values, 1e-9)) / np.log(FACTOR), -1, 1)
+    depth = np.nan_to_num(depth)
+    ax.imshow(depth, cmap="PuOr", vmin=-1.4, vmax=1.4, aspect="auto")
+    for (i, j), value in np.ndenumerate(values):
+        text = "" if np.isnan(value) else f"{value:.2f}" if value < 10 else f"{value:.0f}"
+        ax.text(j, i, text, ha="center", va="center", fontsize=6.5,
+                color="white" if abs(depth[i, j]) > 0.75 else "black")  # fmt: skip
+    names = [f"{name}  (prior {_prior(prior, unit)})" for name, prior, unit in ratio.index]
+    ax.set_yticks(range(len(names)), names, fontsize=7)
+    ax.set_xticks(range(ratio.shape[1]), ratio.columns, fontsize=7, rotation=35, ha="left")
+    ax.xaxis.tick_top()
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    return figure
+
+
+def _prior(prior: float, unit: str) -> str:
+    if unit == "1":
+        return f"x {prior:g}"
+    return f"{1e6 * prior:g} u{unit}" if unit.startswith("s") else f"{prior:g} {unit}"
+
+
+# Signed errors against concurrency and against prompt and output lengths.
+
+
+def load_figure(tables: Tables, split: str) -> Figure | None:
+    """TPOT above, TTFT below; concurrency left, lengths right; None where nothing was predicted."""
+    rows = tables.split(split)
+    if rows.empty:
+        return None
+    lengths = (
+        rows["prompt_tokens"].astype(int).astype(str)
+        + " / "
+        + rows["output_tokens"].astype(int).astype(str)
+    )
+    order = rows.assign(lengths=lengths).sort_values(["prompt_tokens", "output_tokens"])
+    places = {
+        "concurrency": {str(c): c for c in sorted(rows["concurrency"].unique())},
+        "lengths": {name: name for name in dict.fromkeys(order["lengths"])},
+    }
+    figure, axes = new_figure(5.6, 2, 2, sharey="row", sharex="col")
+    looks = markers(rows["model"])
+    for line, metric in zip(axes, ("tpot", "ttft"), strict=True):
+        error = 100 * (order[f"{metric}_s"] / order[f"{metric}_measured_s"] - 1)
+        for ax, (column, values) in zip(line, places.items(), strict=True):
+            _draw_loads(ax, order, error.clip(-100, 100), column, list(values.values()), looks)
+            ax.set_xticks(range(len(values)), [_label(v) for v in values], fontsize=7,
+                          rotation=0 if column == "lengths" else 90)  # fmt: skip
+        line[0].set_ylabel(f"error of {metric.upper()}, %", fontsize=8)
+    axes[1, 0].set_xlabel("requests in flight", fontsize=8)
+    axes[1, 1].set_xlabel("prompt / output tokens", fontsize=8)
+    for name, (marker, colour) in looks.items():
+        axes[0, 0].plot([], [], marker, color=colour, label=short(name))
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False,
+                  fontsize=8)  # fmt: skip
+    return figure
+
+
+def _label(text: str) -> str:
+    return text.removesuffix(".0")
+
+
+def _draw_loads(
+    ax, rows: pd.DataFrame, error: pd.Series, column: str, values: list[Any], looks: Looks
+) -> None:
+    place = {value: i for i, value in enumerate(values)}
+    at = rows[column].map(place).to_numpy(dtype=float)
+    for i, (name, (marker, colour)) in enumerate(looks.items()):
+        mine = (rows["model"] == name).to_numpy()
+        shift = 0.6 * (i + 0.5) / len(looks) - 0.3
+        ax.plot(at[mine] + shift, error[mine], marker, color=colour, markersize=2.2, alpha=0.55)
+    medians = error.groupby(at).median()
+    ax.plot(medians.index, medians, "_", color="black", markersize=16, markeredgewidth=2)
+    ax.axhspan(-10, 10, color="0.92", zorder=0)
+    ax.axhline(0, color="black", linewidth=0.6)
+    ax.set_ylim(-np.ceil(error.abs().max() / 10) * 10, np.ceil(error.abs().max() / 10) * 10)

@@ -1,0 +1,174 @@
+"""Tables of a page."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from pinn.common.plots import short
+from pinn.laboratory.report.tables import METHOD, Grid, Row, Tables
+
+
+def result_grids(tables: Tables) -> list[Grid]:
+    """Every method of every split on all its rows, one table per split."""
+    whole = tables.results[tables.results["held_out"] == "all"]
+    grids = []
+    for split, part in whole.groupby("split", sort=False):
+        ordered = part.sort_values(["metric", "median"], ascending=[False, True], kind="stable")
+        rows = [
+            Row(
+                (
+                    row["metric"].upper(), row["method"], str(row["n"]),
+                    *(_percent(row[c]) for c in ("median", "mean", "p90", "bias")),
+                    _number(row.get("pearson_r"), 3), _number(row.get("inversions"), 0),
+                ),
+                row["method"] == METHOD,
+            )
+            for row in ordered.to_dict("records")
+        ]  # fmt: skip
+        headings = (
+            "metric", "method", "rows", "median %", "mean %", "p90 %", "bias %", "Pearson r",
+            "p99 inversions",
+        )  # fmt: skip
+        caption = (
+            f"{split}: absolute percentage errors over all rows, each predicted by a method that "
+            "did not see its held-out part; bias is the median signed error."
+        )
+        grids.append(Grid(caption, headings, rows, text_columns=2))
+    return grids
+
+
+def held_out_grid(tables: Tables, split: str, metric: str) -> list[Grid]:
+    """Median errors by method, one column per left-out part; nothing where there are none."""
+    rows = tables.results
+    rows = rows[(rows["split"] == split) & (rows["metric"] == metric)]
+    parts = tables.predictions.loc[tables.predictions["split"] == split, "held_out"].unique()
+    rows = rows[rows["held_out"].isin(["all", *parts])]
+    if rows.empty:
+        return []
+    medians = rows.pivot_table(index="method", columns="held_out", values="median")
+    counts = rows.groupby("held_out")["n"].max()
+    columns = ["all", *(name for name in medians.columns if name != "all")]
+    lines = [
+        Row((str(name), *(_percent(row[c]) for c in columns)), name == METHOD)
+        for name, row in medians.sort_values("all").iterrows()
+    ]
+    headings = ("method", *(f"{short(c)} (n {counts[c]})" for c in columns))
+    caption = f"{split}: median absolute percentage error of {metric.upper()} by left-out part."
+    return [Grid(caption, headings, lines)]
+
+
+def ranking_grids(tables: Tables) -> list[Grid]:
+    """Who is first, per split and metric, with the bootstrap's intervals."""
+    if tables.ranking.empty:
+        return []
+    grids = []
+    for (split, metric), part in tables.ranking.groupby(["split", "metric"], sort=False):
+        rows = [
+            Row(
+                (
+                    row["method"], _percent(row["median"]),
+                    f"{row['low']:.1f} to {row['high']:.1f}",
+                    f"{row['behind_low']:+.1f} to {row['behind_high']:+.1f}", row["verdict"],
+                ),
+                str(row["verdict"]).endswith("first"),
+            )
+            for row in part.to_dict("records")
+        ]  # fmt: skip
+        first = part.iloc[0]
+        caption = (
+            f"{split}, {str(metric).upper()}: median error over {first['n']} rows that every "
+            f"method predicts, with 95 % intervals of a bootstrap over {first['groups']} groups "
+            "of rows; behind: points behind the first method on the same draws."
+        )
+        headings = ("method", "median %", "95 % interval", "behind", "verdict")
+        grids.append(Grid(caption, headings, rows))
+    return grids
+
+
+def decision_grids(tables: Tables) -> list[Grid]:
+    """What picking deployments by predictions costs, one table per split."""
+    if tables.decisions.empty:
+        return []
+    grids = []
+    for split, part in tables.decisions.groupby("split", sort=False):
+        losses = part.pivot(index="method", columns="held_out", values="loss")
+        models = [name for name in losses.columns if name != "all"]
+        whole = part[part["held_out"] == "all"].sort_values("loss", kind="stable")
+        lines = [
+            Row(
+                (
+                    row["method"], str(row["decisions"]), _percent(row["loss"]),
+                    _percent(row["missed"]),
+                    *(_percent(losses.loc[row["method"], model]) for model in models),
+                ),
+                str(row["method"]).startswith(METHOD),
+            )
+            for row in whole.to_dict("records")
+        ]  # fmt: skip
+        caption = (
+            f"{split}: share of the best measured throughput per GPU that picks by predictions "
+            f"lose, over {whole['decisions'].max()} decisions; a pick whose measured TPOT is more "
+            "than 5 % beyond its limit loses everything and counts as missed."
+        )
+        headings = ("method", "decisions", "mean loss %", "missed %", *map(short, models))
+        grids.append(Grid(caption, headings, lines))
+    return grids
+
+
+def coverage_grid(tables: Tables) -> list[Grid]:
+    """Coverage and width of the 90 % intervals of every left-out part."""
+    coverage = tables.left_out_coverage()
+    if coverage.empty:
+        return []
+    rows = coverage[np.isclose(coverage["level"], 0.9)]
+    lines = [
+        Row(
+            (
+                row["split"], row["name"], row["metric"].upper(), str(row["n"]),
+                f"{100 * row['coverage']:.1f}", f"{100 * row['width']:.0f}",
+            ),
+            row["part"] == "all",
+        )
+        for row in rows.to_dict("records")
+    ]  # fmt: skip
+    caption = (
+        "90 % intervals, each left-out part judged by intervals calibrated without it; width is "
+        "the median of upper minus lower end over the prediction."
+    )
+    return [
+        Grid(caption, ("split", "left out", "metric", "rows", "covered %", "width %"), lines, 2)
+    ]
+
+
+def time_grid(tables: Tables) -> list[Grid]:
+    """How long methods take to fit and to predict."""
+    if tables.times.empty:
+        return []
+    rows = tables.times
+    medians = rows.groupby("method", sort=False)[["fit_s", "predict_s"]].median()
+    counts = rows["method"].value_counts().to_dict()
+    lines = [
+        Row((str(name), str(counts[str(name)]), _seconds(row["fit_s"]), _seconds(row["predict_s"])))
+        for name, row in medians.sort_values("fit_s").iterrows()
+    ]
+    caption = (
+        "Median over fits, on the machine that made them and under its load. Teacher and network "
+        "share a fit; kernel surrogates and composed steps that lay on disk count as free."
+    )
+    return [Grid(caption, ("method", "fits", "one fit", "predicting one row"), lines)]
+
+
+def _percent(value: float) -> str:
+    return "-" if pd.isna(value) else f"{value:.1f}"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None or pd.isna(value) else f"{value:.{digits}f}"
+
+
+def _seconds(value: float) -> str:
+    for unit, scale in (("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{1e9 * value:.2g} ns"

@@ -1,0 +1,244 @@
+"""Errors on serving runs, those of left-out models too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from pinn.coefficients.coefficient_network import CoefficientNetwork
+from pinn.coefficients.surrogate import predict_coefficients
+from pinn.kernels.exclusion import Exclusion, is_near_copy
+from pinn.laboratory.metrics import RESULT_COLUMNS, error_summary
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.many import Job, simulate_many
+from pinn.simulator.metric_features import failed_share, figure_seconds
+from pinn.specs.model import ModelSpec
+from pinn.training.data.measured_runs import FIGURES, WHOLE_RUN, MeasuredRun
+from pinn.training.kernel_learner import (
+    Fold,
+    KernelLearner,
+    Learned,
+    fold_of,
+    learn_fold,
+    run_latencies,
+    run_parts,
+    without_model,
+)
+from pinn.training.serving_rows import ServingRows
+
+# Simulated against measured serving runs, figure by figure.
+
+#: Runs whose figures differ by less than this share may come out in either order.
+RANKING_MARGIN = 0.2
+
+#: Share of failed requests from which a run counts as overloaded and is summed up apart.
+OVERLOADED = 0.05
+
+
+def score_runs(
+    runs: Sequence[MeasuredRun],
+    latencies: Sequence[LinearLatency],
+    method: str,
+    workers: int | None = None,
+) -> pd.DataFrame:
+    """Simulate runs and compare what their clients see.
+
+    Args:
+        runs: What was measured.
+        latencies: Coefficients of each.
+        method: Where the coefficients come from, for the table.
+        workers: Threads.
+
+    Returns:
+        One row per run, stage (``all`` is the whole run) and figure: ``method``, ``run``,
+        ``model``, ``load``, ``stage``, ``rate_per_s``, ``figure``, ``measured_s``,
+        ``predicted_s``, ``error_percent``, ``failed_measured`` and ``failed_predicted`` (shares of
+        the stage's requests).
+    """
+    jobs = [
+        Job(latency.deployment, run.workload, latency)
+        for run, latency in zip(runs, latencies, strict=True)
+    ]
+    rows = []
+    for run, simulated in zip(runs, simulate_many(jobs, workers), strict=True):
+        for stage, measured in run.measured.items():
+            failed = failed_share(simulated, stage)
+            for figure in FIGURES:
+                if figure not in measured:
+                    continue
+                predicted = figure_seconds(simulated, stage, figure)
+                rows.append(
+                    {
+                        "method": method,
+                        "run": run.name,
+                        "model": run.deployment.model.name,
+                        "load": run.load_name,
+                        "stage": stage,
+                        "rate_per_s": stage_rate(run, stage),
+                        "figure": figure,
+                        "measured_s": measured[figure],
+                        "predicted_s": predicted,
+                        "error_percent": 100 * (predicted / measured[figure] - 1),
+                        "failed_measured": run.failed_share[stage],
+                        "failed_predicted": failed,
+                    }
+                )
+    return pd.DataFrame(rows)
+
+
+def stage_rate(run: MeasuredRun, stage: str) -> float:
+    """Requests per second of a stage; NaN for a whole run of several."""
+    if stage != WHOLE_RUN:
+        return run.rates_per_s[int(stage)]
+    return run.rates_per_s[0] if len(run.rates_per_s) == 1 else float("nan")
+
+
+def summarize_runs(scores: pd.DataFrame) -> pd.DataFrame:
+    """Absolute percentage errors per method, figure and part of the runs.
+
+    Parts: ``all`` runs, each model's, and ``stages`` (every stage by itself). Overloaded runs are
+    in none of them but in ``overloaded``, since near saturation the wait is the step's error many
+    times over.
+    """
+    overloaded = scores["failed_measured"] >= OVERLOADED
+    whole = scores["stage"] == WHOLE_RUN
+    parts = {"all": whole & ~overloaded, "stages": ~whole & ~overloaded}
+    if (whole & overloaded).any():
+        parts["overloaded"] = whole & overloaded
+    for model in sorted(scores.loc[whole, "model"].unique()):
+        parts[model] = whole & ~overloaded & (scores["model"] == model)
+    rows = []
+    for part, mask in parts.items():
+        for (method, figure), of_figure in scores[mask].groupby(["method", "figure"], sort=False):
+            size = of_figure["error_percent"].abs()
+            rows.append(
+                {
+                    "method": method,
+                    "part": part,
+                    "figure": figure,
+                    "n": len(size),
+                    "median": float(size.median()),
+                    "mean": float(size.mean()),
+                    "max": float(size.max()),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def ranking_inversions(
+    scores: pd.DataFrame, figure: str = "e2e_p99_s", margin: float = RANKING_MARGIN
+) -> list[tuple[str, str]]:
+    """Pairs of runs (the slower one first) that simulation puts in the other order.
+
+    Args:
+        scores: Of one method.
+        figure: What is ranked, over whole runs.
+        margin: Runs count only where the slower one's measured figure is higher by more than this.
+    """
+    rows = scores[(scores["stage"] == WHOLE_RUN) & (scores["figure"] == figure)]
+    measured, predicted = rows["measured_s"].to_numpy(), rows["predicted_s"].to_numpy()
+    names = rows["run"].tolist()
+    slower = measured[:, None] > (1 + margin) * measured[None, :]
+    wrong = slower & (predicted[:, None] < predicted[None, :])
+    return [(names[i], names[j]) for i, j in np.argwhere(wrong).tolist()]
+
+
+# Serving runs of each model, predicted by what never saw that model.
+
+#: Name of this split in tables.
+RUNS_LEFT_OUT = "serving runs, leave-one-model-out"
+
+#: Names of the predictions in tables.
+TEACHER, NETWORK = "teacher", "network"
+LEFT_OUT = ", model left out"
+
+
+def left_out_models(rows: ServingRows, runs: Sequence[MeasuredRun]) -> list[ModelSpec]:
+    """One model for each shape that ran, in order of name.
+
+    A measured deployment's model stands for runs of the same shape: Llama-3.3-70B's rows and
+    Llama-3.1-70B's runs are left out together.
+    """
+    of_rows = {d.model.name: d.model for d in rows.deployments}
+    of_runs = {run.deployment.model.name: run.deployment.model for run in runs}
+    found: list[ModelSpec] = []
+    for _, model in sorted(of_runs.items()):
+        twins = [other for _, other in sorted(of_rows.items()) if is_near_copy(model, other)]
+        chosen = twins[0] if twins else model
+        if not any(is_near_copy(chosen, other) for other in found):
+            found.append(chosen)
+    return found
+
+
+def run_folds(
+    rows: ServingRows, runs: Sequence[MeasuredRun]
+) -> list[tuple[Fold, list[MeasuredRun]]]:
+    """What each left-out model leaves to learn from, and the runs that it is tested on."""
+    found = []
+    for model in left_out_models(rows, runs):
+        fold = fold_of(without_model(rows, model), runs, Exclusion(models=(model,)))
+        test = [run for run in runs if is_near_copy(run.deployment.model, model)]
+        found.append((fold, test))
+    return found
+
+
+def score_left_out(
+    learner: KernelLearner,
+    folds: Sequence[tuple[Fold, list[MeasuredRun]]],
+    root: Path,
+) -> pd.DataFrame:
+    """Score each model's runs with what the others taught, network and teacher.
+
+    Returns:
+        As ``pinn.laboratory.serving_runs.score_runs``; methods end in ``LEFT_OUT``.
+    """
+    tables = []
+    for fold, test in folds:
+        learned = learn_fold(learner, fold, root)
+        tables += [score_learned(learned, test, LEFT_OUT)]
+    return pd.concat(tables, ignore_index=True)
+
+
+def score_learned(learned: Learned, runs: Sequence[MeasuredRun], suffix: str = "") -> pd.DataFrame:
+    """Score runs with the network and the teacher of one training."""
+    parts = run_parts(learned.teacher.kernels, runs)
+    of_teacher = run_latencies(learned.fit, runs, parts)
+    return pd.concat(
+        [
+            score_runs(runs, of_teacher, TEACHER + suffix),
+            score_runs(runs, network_latencies(learned.network, runs), NETWORK + suffix),
+        ],
+        ignore_index=True,
+    )
+
+
+def network_latencies(
+    network: CoefficientNetwork, runs: Sequence[MeasuredRun]
+) -> list[LinearLatency]:
+    """The coefficients that a network gives each run's deployment."""
+    found = predict_coefficients(network, [run.deployment for run in runs])
+    return [
+        LinearLatency(run.deployment, beta, alpha)
+        for run, beta, alpha in zip(runs, found.beta, found.alpha, strict=True)
+    ]
+
+
+def run_results(scores: pd.DataFrame) -> pd.DataFrame:
+    """Errors over whole runs whose model was left out, in the columns of a results table."""
+    left_out = scores["method"].str.endswith(LEFT_OUT)
+    whole = scores[left_out & (scores["stage"] == WHOLE_RUN)]
+    rows = [
+        {
+            "split": RUNS_LEFT_OUT,
+            "held_out": str(held_out),
+            "method": str(method).removesuffix(LEFT_OUT),
+            "metric": str(figure).removesuffix("_s"),
+        }
+        | error_summary(of_figure["predicted_s"].to_numpy(), of_figure["measured_s"].to_numpy())
+        for held_out, part in [("all", whole), *whole.groupby("model", sort=True)]
+        for (method, figure), of_figure in part.groupby(["method", "figure"], sort=False)
+    ]
+    return pd.DataFrame(rows, columns=list(RESULT_COLUMNS))

@@ -1,0 +1,265 @@
+"""The evaluation suite: every split, method and metric, in one table on disk."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from pinn.coefficients.interval_fit import calibration_curve
+from pinn.coefficients.intervals import calibration_path, read_calibration
+from pinn.common.files import find_checkpoint, replace_atomically
+from pinn.common.screen import doing, say
+from pinn.common.tables import write_frame
+from pinn.errors import PinnError
+from pinn.laboratory.comparison import rank
+from pinn.laboratory.crossvalidation import (
+    Cell,
+    adopt,
+    cells,
+    compute,
+    described_errors,
+    read_cells,
+    read_times,
+)
+from pinn.laboratory.decisions import decide, decision_table
+from pinn.laboratory.intervals import configured_surrogates
+from pinn.laboratory.methods import (
+    KernelNetwork,
+    KernelTeacher,
+    LearnedNetwork,
+    Measured,
+    Method,
+    kernel_fits,
+    make_repeatable,
+    read_measured,
+    recipe_sha256,
+    serving_learner,
+)
+from pinn.laboratory.metrics import (
+    METRICS,
+    group_masks,
+    print_decisions,
+    print_overview,
+    print_results,
+    summarize,
+    with_correlation,
+)
+from pinn.laboratory.report.write import write_report
+from pinn.laboratory.suite_methods import NOT_FOR_UNSEEN, instant_methods, regressions, step_cell
+from pinn.laboratory.suite_runs import (
+    anatomy_rows,
+    coefficient_rows,
+    run_cell,
+    shipped_predictions,
+    shipped_runs,
+)
+from pinn.training.data.splits import deployment_keys, named_splits
+from pinn.training.data.table import read_observations
+from pinn.training.provenance import code_sha256, json_sha256
+
+#: What every table rests on.
+EVIDENCE = "4 measured deployment models, 6 serving-run models and one traced run"
+
+
+def run_suite(config: DictConfig) -> dict[str, Any]:
+    """Run the suite.
+
+    Args:
+        config: As ``conf/experiment/suite.yaml`` composes it. With ``fast`` only fits of a second
+            are made; of the others the cells that are on disk are scored.
+
+    Returns:
+        Files and verdicts, ready for JSON.
+
+    Raises:
+        PinnError: If data or configuration cannot be used.
+    """
+    make_repeatable(config)
+    doing("reading measurements and kernels")
+    folder = Path(config.output_dir)
+    measured = read_measured(config)
+    observations, rows = measured.observations, measured.rows
+    mark = json_sha256(recipe_sha256(config), measured.data_sha256, code_sha256())
+    splits = named_splits(config.evaluation.splits, observations, folder / "splits")
+    instant = instant_methods(observations)
+    wanted = cells(splits, instant, folder, mark)
+    slow = cells(splits, _learned(config, measured), folder, mark)
+    adopt(wanted + slow, [Path(other) for other in config.cells_from])
+    workers = instantiate(config.workers)
+    to_make = wanted if config.fast else wanted + slow
+    compute(rows, _missing(to_make), workers)
+    missing = _missing(slow)
+    made = [cell for cell in wanted + slow if cell.path.is_file()]
+    predictions = read_cells(made)
+    write_frame(read_times(made), folder / "times.csv")
+    skipped: dict[str, str] = {}
+    others = [run_cell(config, rows, mark, skipped), step_cell(config, mark, skipped)]
+    if config.fast:
+        others.append(_shipped_runs(config, skipped))
+    groups = _groups(observations, others)
+    predictions = pd.concat([predictions, *(t for t in others if t is not None)], ignore_index=True)
+    if config.fast:
+        predictions = _with_shipped(config, predictions, observations, skipped)
+    if missing:
+        fits = len({cell.logs for cell in missing})
+        skipped["fits"] = f"{fits} are not made yet: pinn evaluate without --fast makes them"
+    summary = _tables(folder, predictions, config.evaluation.groups, rows, groups)
+    return _finish(config, folder, summary, skipped)
+
+
+def _with_shipped(
+    config: DictConfig,
+    predictions: pd.DataFrame,
+    observations: pd.DataFrame,
+    skipped: dict[str, str],
+) -> pd.DataFrame:
+    """Predictions, with those of the checkpoint's own folds where there are none."""
+    try:
+        checkpoint = find_checkpoint(config.report.checkpoint)
+        kept = shipped_predictions(checkpoint, config.shipped, predictions, observations)
+    except PinnError as error:
+        skipped["shipped predictions"] = str(error)
+        return predictions
+    return pd.concat([predictions, kept], ignore_index=True)
+
+
+def _shipped_runs(config: DictConfig, skipped: dict[str, str]) -> pd.DataFrame | None:
+    """Serving runs of models left out, as the checkpoint's own folds predicted them."""
+    try:
+        return shipped_runs(find_checkpoint(config.report.checkpoint))
+    except PinnError as error:
+        skipped["shipped serving runs"] = str(error)
+        return None
+
+
+def _missing(made: Sequence[Cell]) -> list[Cell]:
+    return [cell for cell in made if not cell.path.is_file()]
+
+
+def _learned(config: DictConfig, measured: Measured) -> list[Method]:
+    """Methods whose fits take seconds or minutes, cheap ones first."""
+    alone = serving_learner(config)
+    methods: list[Method] = [
+        *regressions(measured.observations, config.seed),
+        LearnedNetwork("global vector", alone.without_correction()),
+        LearnedNetwork("network, no kernels", alone),
+    ]
+    if config.kernels.enabled:
+        fits = kernel_fits(config, measured.runs, Path(config.output_dir))
+        methods += [KernelTeacher(fits), KernelNetwork(fits)]
+    return methods
+
+
+def _groups(observations: pd.DataFrame, others: Sequence[pd.DataFrame | None]) -> pd.Series:
+    """Row id -> what the bootstrap draws: deployments, models of serving runs, parts of time."""
+    keys = deployment_keys(observations).set_axis(observations["row_id"])
+    parts = [keys] + [
+        t.drop_duplicates("row_id").set_index("row_id")["group"] for t in others if t is not None
+    ]
+    return pd.concat(parts)
+
+
+def _tables(
+    folder: Path,
+    predictions: pd.DataFrame,
+    group_names: Sequence[str],
+    rows: Any,
+    groups: pd.Series,
+) -> dict[str, Any]:
+    """Tables to disk first; what is printed and drawn is read from them."""
+    predictions = predictions.drop(columns=["group"], errors="ignore")
+    replace_atomically(
+        folder / "predictions.parquet", lambda path: predictions.to_parquet(path, index=False)
+    )
+    masks = group_masks(group_names, rows, predictions)
+    scored = with_correlation(summarize(predictions, masks), predictions)
+    write_frame(scored, folder / "results.csv")
+    results = pd.read_csv(folder / "results.csv")
+    ranking = rank(predictions, groups, METRICS, NOT_FOR_UNSEEN)
+    write_frame(ranking, folder / "ranking.csv")
+    observations = read_observations(folder / "observations" / "silicon.parquet")
+    decisions = decision_table(decide(predictions, observations))
+    write_frame(decisions, folder / "decisions.csv")
+    print_overview(results, ranking)
+    return {
+        "folder": str(folder),
+        "predictions": str(folder / "predictions.parquet"),
+        "results": str(folder / "results.csv"),
+        "ranking": str(folder / "ranking.csv"),
+        "decisions": str(folder / "decisions.csv"),
+        "evidence": EVIDENCE,
+        "first": _first(ranking),
+    }
+
+
+def _finish(
+    config: DictConfig, folder: Path, summary: dict[str, Any], skipped: dict[str, str]
+) -> dict[str, Any]:
+    """Intervals, what the checkpoint says, and the page of all that."""
+    for name in ("coverage", "stated", "coefficients", "anatomy"):
+        (folder / f"{name}.csv").unlink(missing_ok=True)  # of an earlier run
+    for what, make in (
+        ("intervals", _stated if config.fast else _intervals),
+        ("network", _network),
+    ):
+        try:
+            make(config, folder)
+        except PinnError as error:
+            skipped[what] = str(error)
+    if config.fast and "intervals" not in skipped:
+        skipped["intervals of left-out kernels"] = "their kernels are fitted without --fast"
+    images = Path(config.report.images) if config.report.images else None
+    page = write_report(folder, EVIDENCE, images)
+    summary = summary | {"report": str(page), "skipped": skipped}
+    text = json.dumps(summary, indent=1) + "\n"
+    replace_atomically(folder / "evaluation.json", lambda path: path.write_text(text))
+    if not config.fast:
+        results = pd.read_csv(folder / "results.csv")
+        print_results(results, evidence=EVIDENCE)
+        print_decisions(pd.read_csv(folder / "decisions.csv"))
+        for what, why in skipped.items():
+            print(f"{what}: {why}", file=sys.stderr)
+    say(f"All of it: {page}, results.csv and ranking.csv beside it.")
+    return summary
+
+
+def _intervals(config: DictConfig, folder: Path) -> None:
+    """Coverage of intervals that never saw what they are judged on, and decisions by them."""
+    if not config.kernels.enabled:
+        raise PinnError("intervals rest on kernels: run with kernels=on")
+    predictions = pd.read_parquet(folder / "predictions.parquet")
+    observations = read_observations(folder / "observations" / "silicon.parquet")
+    errors = described_errors(predictions, observations, configured_surrogates(config), folder)
+    write_frame(calibration_curve(errors), folder / "coverage.csv")
+
+
+def _stated(config: DictConfig, folder: Path) -> None:
+    """What the intervals of the checkpoint cover, whose predictions are shown."""
+    if not config.kernels.enabled:
+        raise PinnError("intervals rest on kernels: run with kernels=on")
+    checkpoint = find_checkpoint(config.report.checkpoint)
+    if calibration_path(checkpoint).is_file():
+        write_frame(pd.DataFrame(read_calibration(checkpoint).coverage), folder / "stated.csv")
+
+
+def _network(config: DictConfig, folder: Path) -> None:
+    """Coefficients and breakdowns of well-known deployments."""
+    checkpoint = find_checkpoint(config.report.checkpoint)
+    write_frame(coefficient_rows(checkpoint), folder / "coefficients.csv")
+    write_frame(anatomy_rows(checkpoint), folder / "anatomy.csv")
+
+
+def _first(ranking: pd.DataFrame) -> dict[str, dict[str, list[str]]]:
+    """Split -> metric -> methods that are first or tied first."""
+    leading = ranking[ranking["verdict"].isin(["first", "tied first"])]
+    found: dict[str, dict[str, list[str]]] = {}
+    for (split, metric), part in leading.groupby(["split", "metric"], sort=False):
+        found.setdefault(str(split), {})[str(metric)] = part["method"].tolist()
+    return found

@@ -1,1 +1,0 @@
-"""Measuring whole steps of an engine, where pinn is not installed too."""

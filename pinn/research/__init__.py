@@ -1,1 +1,0 @@
-"""Baselines and the evaluation suite."""

@@ -1,0 +1,1 @@
+"""Your own server: traces, benchmarks and measured steps read, and coefficients fitted to them."""

@@ -1,0 +1,231 @@
+"""``aiperf profile`` and ``genai-perf profile``: JSON, CSV, or JSON lines of requests.
+
+Layout read in the sources of aiperf 0.13 and genai-perf 0.0.16. ``inter_token_latency`` is TPOT
+(per request, then averaged); gaps are ``inter_chunk_latency``. Every metric carries its unit.
+Pre-releases have the metrics under ``records``, with tags ``ttft`` and ``osl``.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from typing import Any
+
+from pinn.server.benchmarks.benchmark_run import (
+    BenchmarkRun,
+    GivenLoad,
+    Lengths,
+    Load,
+    NotUsable,
+    StatedServer,
+)
+from pinn.server.benchmarks.documents import SECONDS, Document, kept, request_figures, statistics_of
+
+TOOL = "aiperf"
+
+#: Latency here -> tags of it, the released one first.
+_TAGS = {
+    "ttft": ("time_to_first_token", "ttft"),
+    "tpot": ("inter_token_latency",),
+    "itl": ("inter_chunk_latency",),
+    "e2e": ("request_latency",),
+}
+_PROMPT, _OUTPUT = "input_sequence_length", "output_sequence_length"
+
+
+def is_aiperf(document: Document) -> bool:
+    """Whether aiperf or genai-perf wrote it."""
+    first = document.first
+    return (
+        any(isinstance(_metrics(first).get(tag), dict) for tag in _TAGS["ttft"])
+        or ("metrics" in first and "metadata" in first and "error" in first)
+        or document.text.startswith("Metric,avg,")
+    )
+
+
+def aiperf_points(document: Document) -> list[Any]:
+    """One run a file: a summary, or all the requests of a file of JSON lines."""
+    if document.text:
+        return [{"records": _csv_metrics(document.text)}]
+    return [list(document.values)] if "metrics" in document.first else [document.first]
+
+
+def read_aiperf(point: Any, name: str, given: GivenLoad) -> BenchmarkRun:
+    """One run.
+
+    Raises:
+        NotUsable: If nothing was served, the run was cancelled, or it did not stream.
+        PinnError: If the user has to say more.
+    """
+    if isinstance(point, list):
+        return _from_requests(point, name, given)
+    if point.get("was_cancelled"):
+        raise NotUsable("the run was cancelled")
+    metrics, config = _metrics(point), point.get("input_config") or {}
+    served = int(_value(metrics, "request_count") or 0)
+    failed = int(_value(metrics, "error_request_count") or 0)
+    if not served:
+        raise NotUsable("no request was served")
+    figures: dict[str, float] = {}
+    for latency, tags in _TAGS.items():
+        figures |= _statistics(latency, metrics, tags)
+    figures |= kept(
+        {
+            "requests_per_s": _value(metrics, "request_throughput"),
+            "output_tokens_per_s": _value(metrics, "output_token_throughput"),
+        }
+    )
+    if "ttft_mean_s" not in figures:
+        raise NotUsable("no time to first token: the run did not stream")
+    assumed: list[str] = []
+    concurrency, rate, process = _sending(config)
+    load = Load(
+        served + failed,
+        _lengths(metrics, _PROMPT, "prompt_tokens", name, given),
+        _lengths(metrics, _OUTPUT, "output_tokens", name, given),
+        *_checked_sending(concurrency, rate, name, given),
+        process,
+        prefix=given.prefix(assumed),
+    )
+    return BenchmarkRun(
+        name, TOOL, load, figures, served, failed, _server(point, config), tuple(assumed)
+    )
+
+
+def _metrics(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    records = values.get("records")
+    return records if isinstance(records, dict) else values
+
+
+def _value(metrics: Mapping[str, Any], tag: str) -> float | None:
+    found = metrics.get(tag)
+    return found.get("avg") if isinstance(found, dict) else None
+
+
+def _statistics(
+    latency: str, metrics: Mapping[str, Any], tags: tuple[str, ...]
+) -> dict[str, float]:
+    found = next((metrics[t] for t in tags if isinstance(metrics.get(t), dict)), None)
+    if found is None:
+        return {}
+    unit = str(found.get("unit") or "ms")
+    if unit not in SECONDS:
+        raise NotUsable(f"{tags[0]} is in {unit!r}, known units are {', '.join(SECONDS)}")
+    return statistics_of(
+        latency, lambda each: found.get("avg" if each == "mean" else each), SECONDS[unit]
+    )
+
+
+def _lengths(
+    metrics: Mapping[str, Any], tag: str, option: str, name: str, given: GivenLoad
+) -> Lengths:
+    found = metrics.get(tag) or {}
+    mean = float(given.needed(option, found.get("avg"), name))
+    return Lengths(mean, found.get("min"), found.get("max"), found.get("std") or 0.0)
+
+
+def _checked_sending(
+    concurrency: int | None, rate: float | None, name: str, given: GivenLoad
+) -> tuple[int | None, float | None]:
+    rate = given.or_stated("request_rate", rate, name)
+    if rate is None:
+        return given.needed("concurrency", concurrency, name), None
+    return given.or_stated("concurrency", concurrency, name), rate
+
+
+def _sending(config: Mapping[str, Any]) -> tuple[int | None, float | None, str]:
+    """Concurrency, rate and arrival process of the profiling phase."""
+    phases = [p for p in config.get("phases") or [] if "warm" not in str(p.get("name", ""))]
+    if len(phases) > 1:
+        raise NotUsable("several load phases in one summary")
+    if phases:
+        phase = phases[0]
+        kind = str(phase.get("type", ""))
+        return (
+            phase.get("concurrency"),
+            phase.get("rate"),
+            kind if kind in _PROCESSES else "poisson",
+        )
+    load = config.get("loadgen") or config.get("perf_analyzer", {}).get("stimulus") or {}
+    mode = str(load.get("request_rate_mode", ""))
+    return (
+        load.get("concurrency"),
+        load.get("request_rate"),
+        mode if mode in _PROCESSES else "poisson",
+    )
+
+
+_PROCESSES = ("poisson", "gamma", "constant")
+
+
+def _server(point: Mapping[str, Any], config: Mapping[str, Any]) -> StatedServer:
+    names = (config.get("endpoint") or {}).get("model_names") or config.get("model_names") or [""]
+    return StatedServer(str(names[0]), _gpu(point.get("telemetry_data") or {}))
+
+
+def _gpu(telemetry: Any) -> str:
+    """The GPU's name in DCGM's telemetry, wherever it stands."""
+    if isinstance(telemetry, dict):
+        for key, value in telemetry.items():
+            if key in ("gpu_name", "gpu_model_name") and isinstance(value, str):
+                return value
+            found = _gpu(value)
+            if found:
+                return found
+    if isinstance(telemetry, list):
+        return next(filter(None, map(_gpu, telemetry)), "")
+    return ""
+
+
+def _csv_metrics(text: str) -> dict[str, dict[str, Any]]:
+    r"""The CSV's two tables under the tags of the JSON.
+
+    >>> _csv_metrics("Metric,avg,p50\nTime to First Token (ms),2.5,2\n")
+    {'time_to_first_token': {'unit': 'ms', 'avg': 2.5, 'p50': 2.0}}
+    """
+    found: dict[str, dict[str, Any]] = {}
+    header: list[str] = []
+    for row in csv.reader(text.splitlines()):
+        if not row or row[0] == "Metric":
+            header = [c.replace("Value", "avg") for c in row[1:]]
+            continue
+        label, _, unit = row[0].partition(" (")
+        cells = {
+            k: float(v.replace(",", "")) for k, v in zip(header, row[1:], strict=False) if v.strip()
+        }
+        found[label.lower().replace(" ", "_")] = {"unit": unit.rstrip(")") or "requests"} | cells
+    return found
+
+
+def _from_requests(rows: list[dict[str, Any]], name: str, given: GivenLoad) -> BenchmarkRun:
+    """A run of single requests; how they were sent stands in the summary, so it is asked for."""
+    profiled = [r for r in rows if (r.get("metadata") or {}).get("benchmark_phase") != "warmup"]
+    good = [r["metrics"] for r in profiled if not r.get("error")]
+    good = [m for m in good if _seconds(m, "ttft") and _seconds(m, "e2e")]
+    if not good:
+        raise NotUsable("no request was served")
+    prompts, outputs = (
+        tuple(int(m[tag]["value"]) for m in good if tag in m) for tag in (_PROMPT, _OUTPUT)
+    )
+    if not len(prompts) == len(outputs) == len(good):
+        raise NotUsable("requests without lengths")
+    figures = request_figures(
+        [_seconds(m, "ttft") for m in good], [_seconds(m, "e2e") for m in good], outputs
+    )
+    assumed: list[str] = []
+    load = Load(
+        len(good),
+        Lengths.listed(prompts),
+        Lengths.listed(outputs),
+        *_checked_sending(None, None, name, given),
+        prefix=given.prefix(assumed),
+    )
+    failed = len(profiled) - len(good)
+    return BenchmarkRun(name, TOOL, load, figures, len(good), failed, assumed=tuple(assumed))
+
+
+def _seconds(metrics: Mapping[str, Any], latency: str) -> float:
+    for tag in _TAGS[latency]:
+        if tag in metrics:
+            return float(metrics[tag]["value"]) * SECONDS[metrics[tag].get("unit", "ms")]
+    return 0.0

@@ -1,0 +1,161 @@
+"""A benchmark's file, parsed as far as its kind shows, and its figures in SI units."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from pinn.common.documents import MOST_CSV_BYTES, parse_json, parse_yaml, read_text
+from pinn.errors import PinnError
+from pinn.server.benchmarks.benchmark_run import STATISTICS, NotUsable
+from pinn.specs.schema_faults import first_fault
+from pinn.units import MICROSECOND, MILLISECOND
+
+# A benchmark's file, parsed as far as its kind can be told from its content.
+
+
+@dataclass(frozen=True)
+class Document:
+    """A file.
+
+    Attributes:
+        path: Where it is.
+        text: Its text; empty where it holds ``values``.
+        values: The JSON or YAML documents that it holds, one for each line of JSON lines; empty for
+            another text.
+    """
+
+    path: Path
+    text: str
+    values: tuple[Any, ...]
+
+    @property
+    def first(self) -> dict[str, Any]:
+        """The first document where that is a mapping, else an empty one."""
+        found = self.values[0] if self.values else {}
+        return found if isinstance(found, dict) else {}
+
+
+def read_document(path: Path) -> Document:
+    """Read a file.
+
+    Raises:
+        NotUsable: If it cannot be read, is empty, too large or cut off.
+    """
+    try:
+        text = read_text(path, MOST_CSV_BYTES, "text")
+    except PinnError as error:
+        raise NotUsable("cannot be read as text, or is too large") from error
+    if not text.strip():
+        raise NotUsable("empty file")
+    if text.lstrip()[0] in "{[":
+        return Document(path, "", _json(text))
+    if path.suffix in (".yaml", ".yml"):
+        try:
+            return Document(path, "", (parse_yaml(text, "invalid YAML"),))
+        except PinnError as error:
+            raise NotUsable(str(error)) from error
+    return Document(path, text, ())
+
+
+def _json(text: str) -> tuple[Any, ...]:
+    """One JSON value (a list is its entries), or one a line; Infinity is read as such."""
+    try:
+        whole = parse_json(text, "invalid JSON")
+        return tuple(whole) if isinstance(whole, list) else (whole,)
+    except PinnError as error:
+        reason = error
+    try:
+        lines = [line for line in text.splitlines() if line.strip()]
+        return tuple(parse_json(line, "invalid JSON") for line in lines)
+    except PinnError as error:
+        # A log may begin with a brace or a bracket too.
+        if text.lstrip().startswith(('{"', "{\n", "[{", "[\n", "[[")):
+            is_malformed = isinstance(reason.__cause__, ValueError)
+            raise NotUsable("invalid JSON: cut off?" if is_malformed else reason) from error
+        return ()
+
+
+# Figures of foreign files in SI units, and the shapes that tools share.
+
+#: Unit as files spell it -> seconds.
+SECONDS = {
+    "s": 1.0, "sec": 1.0, "seconds": 1.0, "s/token": 1.0,
+    "ms": MILLISECOND, "ms/token": MILLISECOND, "us": MICROSECOND, "ns": 1e-9,
+}  # fmt: skip
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Foreign(BaseModel):
+    """A foreign file: keys that no reader needs are left alone."""
+
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
+
+
+def checked(model: type[Model], values: Any) -> Model:
+    """Validate a foreign file.
+
+    Raises:
+        NotUsable: If it does not fit, with the first place.
+    """
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise NotUsable(": ".join(first_fault(error))) from error
+
+
+def kept(figures: Mapping[str, float | None]) -> dict[str, float]:
+    """Figures that hold something: tools write 0, null or NaN for what they could not measure.
+
+    >>> kept({"ttft_mean_s": 0.1, "itl_mean_s": 0.0, "e2e_mean_s": None})
+    {'ttft_mean_s': 0.1}
+    """
+    return {k: float(v) for k, v in figures.items() if v is not None and v > 0 and math.isfinite(v)}
+
+
+def statistics_of(
+    latency: str, lookup: Callable[[str], float | None], unit_s: float
+) -> dict[str, float]:
+    """Mean and percentiles of a latency, in seconds.
+
+    Args:
+        latency: Its name here, such as ``ttft``.
+        lookup: Statistic (``mean``, ``p50``, ...) -> the file's number; None where it has none.
+        unit_s: The file's unit in seconds.
+    """
+    found = {each: lookup(each) for each in STATISTICS}
+    return kept({f"{latency}_{k}_s": None if v is None else v * unit_s for k, v in found.items()})
+
+
+def sample_figures(latency: str, seconds: Iterable[float]) -> dict[str, float]:
+    """Statistics of single values in seconds, without those that are no positive numbers."""
+    values = np.array([v for v in seconds if v is not None and v > 0], float)
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return {}
+    return statistics_of(
+        latency,
+        lambda each: float(
+            values.mean() if each == "mean" else np.percentile(values, int(each[1:]))
+        ),
+        1.0,
+    )
+
+
+def request_figures(
+    ttft_s: Iterable[float], e2e_s: Iterable[float], output_tokens: Iterable[int]
+) -> dict[str, float]:
+    """TTFT, E2E and TPOT of requests that are known one by one."""
+    rows = list(zip(ttft_s, e2e_s, output_tokens, strict=True))
+    return (
+        sample_figures("ttft", (first for first, _, _ in rows))
+        | sample_figures("e2e", (last for _, last, _ in rows))
+        | sample_figures("tpot", ((last - first) / (n - 1) for first, last, n in rows if n > 1))
+    )

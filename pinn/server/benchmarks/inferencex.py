@@ -1,0 +1,288 @@
+"""Reports of InferenceX and of llm-d-benchmark."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from pinn.server.benchmarks.benchmark_run import (
+    BenchmarkRun,
+    GivenLoad,
+    Lengths,
+    Load,
+    NotUsable,
+    StatedServer,
+    engine_flags,
+)
+from pinn.server.benchmarks.documents import (
+    SECONDS,
+    Document,
+    Foreign,
+    checked,
+    kept,
+    statistics_of,
+)
+from pinn.specs.flags import flags_of, given_flags
+from pinn.specs.serving import SGLANG, TRTLLM, ServingSpec
+
+# InferenceX (InferenceMAX) ``agg_<name>.json``: one object a run, or a list of them.
+#
+# Latencies are in seconds, without a suffix. Its CI draws lengths uniform in [0.8, 1] x the
+# nominal ones and drops the totals; it sends ten prompts per unit of concurrency, prefix cache
+# off.
+
+#: Lengths are drawn uniformly from this share of the nominal ones (the benchmark's range ratio).
+LENGTH_RANGE = (0.8, 1.0)
+#: Prompts of one benchmark run per unit of concurrency.
+PROMPTS_PER_CONCURRENCY = 10
+LABEL_SCHEMES = {"fp4": "nvfp4", "fp8": "fp8", "int4": "int4", "bf16": "bf16"}
+
+TOOL = "InferenceX"
+_NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
+_ASSUMED = (
+    f"{PROMPTS_PER_CONCURRENCY} prompts per unit of concurrency, lengths uniform between "
+    f"{LENGTH_RANGE[0]:g} and {LENGTH_RANGE[1]:g} x isl and osl, prefix cache off: as its CI runs"
+)
+
+
+class _File(Foreign):
+    hw: str
+    conc: int
+    model: str
+    framework: str = ""
+    precision: str = ""
+    image: str = ""
+    spec_decoding: str | None = None
+    disagg: bool | None = False
+    isl: int
+    osl: int
+    tp: int = 1
+    ep: int | None = 1
+    dp_attention: bool | str | None = False
+    output_tput_per_gpu: float | None = None
+
+
+def is_inferencex(document: Document) -> bool:
+    """Whether InferenceX wrote it."""
+    return {"hw", "conc", "isl", "osl", "mean_ttft"} <= document.first.keys()
+
+
+def read_inferencex(values: Any, name: str, given: GivenLoad) -> BenchmarkRun:
+    """One run.
+
+    Raises:
+        NotUsable: If prefill and decode ran apart, or attention data-parallel over some GPUs.
+    """
+    file = checked(_File, values)
+    if file.disagg:
+        raise NotUsable("prefill and decode on servers of their own")
+    engine = f"{file.framework} {file.image.rpartition(':')[2]}".strip()
+    apart = str(file.dp_attention).lower() == "true"
+    if apart and engine_flags(engine).get("engine") != TRTLLM:
+        raise NotUsable("data-parallel attention over a number of GPUs that it does not state")
+    figures: dict[str, float] = {}
+    for latency, spelled in _NAMES.items():
+        figures |= statistics_of(latency, partial(_statistic, values, spelled), 1.0)
+    if file.output_tput_per_gpu:
+        figures |= kept({"output_tokens_per_s": file.output_tput_per_gpu * file.tp})
+    requests = given.num_prompts or PROMPTS_PER_CONCURRENCY * file.conc
+    load = Load(
+        requests,
+        _lengths(file.isl),
+        _lengths(file.osl),
+        given.or_stated("concurrency", file.conc, name),
+    )
+    flags: dict[str, Any] = {"tensor_parallel_size": file.tp, "enable_prefix_caching": False}
+    if apart:
+        flags["enable_dp_attention"] = True
+    if (file.ep or 1) > 1:
+        others = engine_flags(engine).get("engine") in (SGLANG, TRTLLM)
+        flags |= {"ep_size": file.ep} if others else {"enable_expert_parallel": True}
+    if file.precision.lower() in LABEL_SCHEMES:
+        flags["precision"] = LABEL_SCHEMES[file.precision.lower()]
+    speculative = (file.spec_decoding or "none").lower() not in ("none", "false", "")
+    server = StatedServer(
+        file.model, file.hw.split("-")[0], flags, engine=engine, speculative=speculative
+    )
+    return BenchmarkRun(name, TOOL, load, figures, requests, 0, server, (_ASSUMED,))
+
+
+def _statistic(values: Mapping[str, Any], spelled: str, each: str) -> float | None:
+    return values.get(f"{'median' if each == 'p50' else each}_{spelled}")
+
+
+def _lengths(nominal: int) -> Lengths:
+    low, high = (share * nominal for share in LENGTH_RANGE)
+    return Lengths((low + high) / 2, low, high)
+
+
+# Reports of llm-d-benchmark, versions 0.1, 0.2 and 0.2.1: YAML or JSON.
+#
+# Units stand beside each figure and differ by the tool that measured. A report made of
+# guidellm's file passes its odd time per output token on, so there the inter-token latency is
+# read as TPOT.
+
+LLM_D = "llm-d-benchmark"
+
+_RATES = {
+    "requests_per_s": ("request_rate", "requests_per_sec"),
+    "output_tokens_per_s": ("output_token_rate", "output_tokens_per_sec"),
+}
+
+
+def is_llm_d(document: Document) -> bool:
+    """Whether llm-d-benchmark wrote it."""
+    first = document.first
+    return "scenario" in first and ("results" in first or "metrics" in first)
+
+
+def read_llm_d(values: Any, name: str, given: GivenLoad) -> BenchmarkRun:
+    """One report.
+
+    Raises:
+        NotUsable: If several servers stand behind it, or nothing was served.
+        PinnError: If the user has to say more.
+    """
+    old = "metrics" in values
+    aggregate = (
+        values["metrics"] if old else _at(values, "results", "request_performance", "aggregate")
+    )
+    latency, requests = _at(aggregate, "latency"), _at(aggregate, "requests")
+    failed = int(requests.get("failures") or 0)
+    total = int(given.needed("num_prompts", requests.get("total") or None, name))
+    if total <= failed:
+        raise NotUsable("no request was served")
+    server = _old_server(values["scenario"]) if old else _server(values["scenario"])
+    asked = {} if old else _at(values, "scenario", "load", "standardized")
+    tool = str(asked.get("tool") or _at(values, "scenario", "load").get("name") or "")
+    figures = _figures(latency, tool) | _throughput(_at(aggregate, "throughput"))
+    if "ttft_mean_s" not in figures:
+        raise NotUsable("no time to first token")
+    concurrency, rate = _sending(asked, _at(values, "scenario", "load"))
+    rate = given.or_stated("request_rate", rate, name)
+    assumed: list[str] = []
+    load = Load(
+        total,
+        _llm_d_lengths(requests, "input_length", "prompt_tokens", name, given),
+        _llm_d_lengths(requests, "output_length", "output_tokens", name, given),
+        given.needed("concurrency", concurrency, name) if rate is None else concurrency,
+        rate,
+        prefix=given.prefix(assumed),
+    )
+    return BenchmarkRun(
+        name, f"{LLM_D} ({tool})" if tool else LLM_D, load, figures, total - failed, failed, server,
+        tuple(assumed),
+    )  # fmt: skip
+
+
+def _at(values: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+    for key in path:
+        found = values.get(key)
+        values = found if isinstance(found, Mapping) else {}
+    return values
+
+
+def _figures(latency: Mapping[str, Any], tool: str) -> dict[str, float]:
+    tpot = "inter_token_latency" if "guidellm" in tool else "time_per_output_token"
+    places = {"ttft": "time_to_first_token", "tpot": tpot, "e2e": "request_latency"}
+    figures: dict[str, float] = {}
+    for name, place in places.items():
+        found = _at(latency, place)
+        unit = str(found.get("units", "s"))
+        if unit not in SECONDS:
+            raise NotUsable(f"{place} is in {unit!r}, known units are {', '.join(SECONDS)}")
+        figures |= statistics_of(name, found.get, SECONDS[unit])
+    return figures
+
+
+def _throughput(rates: Mapping[str, Any]) -> dict[str, float]:
+    found: dict[str, float | None] = {}
+    for figure, (new, old) in _RATES.items():
+        value = rates.get(new, rates.get(old))
+        found[figure] = value.get("mean") if isinstance(value, Mapping) else value
+    return kept(found)
+
+
+def _llm_d_lengths(
+    requests: Mapping[str, Any], key: str, option: str, name: str, given: GivenLoad
+) -> Lengths:
+    found = _at(requests, key)
+    mean = float(given.needed(option, found.get("mean"), name))
+    return Lengths(mean, found.get("min"), found.get("max"))
+
+
+def _sending(asked: Mapping[str, Any], load: Mapping[str, Any]) -> tuple[int | None, float | None]:
+    """Concurrency and rate; infinity and nothing are the same."""
+    args = _at(load, "args")
+    concurrency = asked.get("concurrency", args.get("max_concurrency"))
+    rate = asked.get("rate_qps", args.get("request_rate"))
+
+    def number(value: Any) -> float | None:
+        usable = isinstance(value, int | float) and math.isfinite(value) and value > 0
+        return float(value) if usable else None
+
+    limit = number(concurrency)
+    return None if limit is None else int(limit), number(rate)
+
+
+def _server(scenario: Mapping[str, Any]) -> StatedServer:
+    engines = [
+        part
+        for part in scenario.get("stack") or []
+        if _at(part, "standardized").get("kind") == "inference_engine"
+    ]
+    if not engines:
+        return StatedServer()
+    if len(engines) > 1:
+        raise NotUsable(f"{len(engines)} engines behind one router")
+    facts = _at(engines[0], "standardized")
+    replicas = int(facts.get("replicas") or 1)
+    if replicas > 1:
+        raise NotUsable(f"{replicas} replicas behind one router")
+    accelerator = _at(facts, "accelerator")
+    args = _at(engines[0], "native", "args")
+    return StatedServer(
+        str(_at(facts, "model").get("name") or ""),
+        str(accelerator.get("model") or ""),
+        _parallelism(_at(accelerator, "parallelism")) | _flags(args),
+        engine=" ".join(str(facts[k]) for k in ("tool", "tool_version") if facts.get(k)),
+    )
+
+
+def _old_server(scenario: Mapping[str, Any]) -> StatedServer:
+    hosts = _at(scenario, "host").get("accelerator") or [{}]
+    engines = _at(scenario, "platform").get("engine") or [{}]
+    if len(hosts) > 1 or len(engines) > 1:
+        raise NotUsable(f"{max(len(hosts), len(engines))} engines behind one router")
+    flags = _parallelism(_at(hosts[0], "parallelism")) | _flags(_at(engines[0], "args"))
+    engine = " ".join(str(engines[0][k]) for k in ("name", "version") if engines[0].get(k))
+    return StatedServer(
+        str(_at(scenario, "model").get("name") or ""), str(hosts[0].get("model") or ""), flags,
+        engine=engine,
+    )  # fmt: skip
+
+
+def _parallelism(sizes: Mapping[str, Any]) -> dict[str, Any]:
+    names = {"tp": "tensor", "pp": "pipeline", "dp": "data"}
+    found: dict[str, Any] = {
+        f"{name}_parallel_size": int(sizes[key]) for key, name in names.items() if sizes.get(key)
+    }
+    return found | ({"enable_expert_parallel": True} if int(sizes.get("ep") or 1) > 1 else {})
+
+
+def _flags(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of any engine's command line; a switch has no value there."""
+    found = dict(args)
+    for each in flags_of(ServingSpec):
+        others = {f"--{name.replace('_', '-')}": name in each.reversed_names
+                  for name in each.other_names}  # fmt: skip
+        straight = [option for option, is_reversed in others.items() if not is_reversed]
+        for spelled in (each.option, *each.shorts, *straight):
+            if spelled in found:
+                found[each.name] = True if found[spelled] is None else found[spelled]
+        off = [option for option, is_reversed in others.items() if is_reversed]
+        if any(option in found for option in (f"--no-{each.option[2:]}", *off)):
+            found[each.name] = False
+    return given_flags(ServingSpec, found, "scenario")

@@ -1,0 +1,179 @@
+"""Benchmark files of any tool: which tool wrote a file shows in its content."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pinn.common.files import ReadReport, file_sha256
+from pinn.errors import PinnError, printable
+from pinn.server.benchmarks import aiperf, guidellm, inferencex, metrics_page, vllm_bench, vllm_log
+from pinn.server.benchmarks import guidellm as inference_perf_report
+from pinn.server.benchmarks import inferencex as llm_d
+from pinn.server.benchmarks import vllm_bench as sglang_bench
+from pinn.server.benchmarks import vllm_log as request_spans
+from pinn.server.benchmarks.benchmark_run import BenchmarkRun, GivenLoad, NotUsable
+from pinn.server.benchmarks.documents import Document, read_document
+
+
+def _documents(document: Document) -> list[Any]:
+    return list(document.values)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How the files of one tool are read.
+
+    Attributes:
+        tool: Its name.
+        wrote: Whether it wrote a file.
+        read: One of its runs.
+        points: The runs of a file, unread.
+    """
+
+    tool: str
+    wrote: Callable[[Document], bool]
+    read: Callable[[Any, str, GivenLoad], BenchmarkRun]
+    points: Callable[[Document], list[Any]] = _documents
+
+
+READERS = (
+    Reader(vllm_bench.TOOL, vllm_bench.is_vllm_bench, vllm_bench.read_vllm_bench),
+    Reader(sglang_bench.SGLANG_BENCH, sglang_bench.is_sglang_bench, sglang_bench.read_sglang_bench),
+    Reader(inferencex.TOOL, inferencex.is_inferencex, inferencex.read_inferencex),
+    Reader(guidellm.TOOL, guidellm.is_guidellm, guidellm.read_guidellm, guidellm.guidellm_points),
+    Reader(llm_d.LLM_D, llm_d.is_llm_d, llm_d.read_llm_d),
+    Reader(
+        inference_perf_report.INFERENCE_PERF,
+        inference_perf_report.is_inference_perf_report,
+        inference_perf_report.read_inference_perf_report,
+        inference_perf_report.inference_perf_points,
+    ),
+    Reader(aiperf.TOOL, aiperf.is_aiperf, aiperf.read_aiperf, aiperf.aiperf_points),
+    Reader(
+        request_spans.SPANS,
+        request_spans.is_request_spans,
+        request_spans.read_request_spans,
+        request_spans.request_span_points,
+    ),
+    Reader(vllm_log.TOOL, vllm_log.is_vllm_log, vllm_log.read_vllm_log, vllm_log.vllm_log_points),
+)
+
+#: What tools write beside their results, which the readers of those look at.
+_COMPANIONS = {"config.yaml", "profile.yaml", "exp-config.yaml"}
+_UNKNOWN = "written by no known tool"
+
+
+def read_benchmarks(
+    paths: Sequence[Path], given: GivenLoad | None = None
+) -> tuple[list[BenchmarkRun], ReadReport]:
+    """Read files of benchmarks, of one tool or of several.
+
+    Args:
+        paths: Files, or folders of them. Metrics pages come in pairs, the earlier first.
+        given: What the files leave out.
+
+    Returns:
+        The runs in the order of the files, and the counts: a point of a file that holds several is
+        one, like a pair of metrics pages.
+
+    Raises:
+        PinnError: If nothing could be read, with the reasons, or the user has to say more.
+    """
+    given = given or GivenLoad()
+    refused, runs = Counter[str](), list[BenchmarkRun]()
+    pages: list[Document] = []
+    digest = hashlib.sha256()
+    for path in _files(paths):
+        try:
+            document = read_document(path)
+            digest.update(file_sha256(path).encode())
+            if metrics_page.is_metrics_page(document):
+                pages.append(document)
+                continue
+            _read_document(document, given, runs, refused)
+        except NotUsable as reason:
+            refused[str(reason)] += 1
+    _read_pages(pages, given, runs, refused)
+    read = len(runs) + refused.total()
+    names = ", ".join(str(path) for path in paths)
+    if not runs:
+        reasons = "; ".join(f"{reason} ({n})" for reason, n in refused.items())
+        tools = ", ".join(reader.tool for reader in READERS)
+        raise PinnError(
+            f"{names}: no benchmark run could be read: {reasons or 'no files'}. Known are {tools}, "
+            f"and pairs of metrics pages"
+        )
+    report = ReadReport(names, "", digest.hexdigest(), read, len(runs), dict(refused))
+    return runs, report
+
+
+def _read_document(
+    document: Document, given: GivenLoad, runs: list[BenchmarkRun], refused: Counter[str]
+) -> None:
+    with _usual_types("a benchmark's file"):
+        reader = next((reader for reader in READERS if reader.wrote(document)), None)
+    if reader is None:
+        raise NotUsable(_UNKNOWN)
+    with _usual_types(reader.tool):
+        points = reader.points(document)
+    for number, point in enumerate(points, 1):
+        name = str(document.path) if len(points) == 1 else f"{document.path}#{number}"
+        try:
+            with _usual_types(reader.tool):
+                runs.append(reader.read(point, name, given))
+        except NotUsable as reason:
+            refused[str(reason)] += 1
+
+
+@contextmanager
+def _usual_types(tool: str) -> Iterator[None]:
+    """Values of other types than a tool writes make its file unusable, wherever they are met.
+
+    Raises:
+        NotUsable: In place of what the reader stumbles over.
+    """
+    try:
+        yield
+    except PinnError:
+        raise
+    except (AttributeError, TypeError, ValueError, LookupError, ArithmeticError) as error:
+        met = printable(error, 60) or type(error).__name__
+        raise NotUsable(f"a value that {tool} does not write there ({met})") from error
+
+
+def _read_pages(
+    pages: list[Document], given: GivenLoad, runs: list[BenchmarkRun], refused: Counter[str]
+) -> None:
+    for first, second in zip(pages[::2], pages[1::2], strict=False):
+        try:
+            texts, name = (first.text, second.text), f"{first.path} to {second.path}"
+            with _usual_types("an engine's metrics page"):
+                runs.append(metrics_page.read_metrics_pages(texts, name, given))
+        except NotUsable as reason:
+            refused[str(reason)] += 1
+    if len(pages) % 2:
+        refused["a metrics page without a second scrape"] += 1
+
+
+def _files(paths: Iterable[Path]) -> list[Path]:
+    """The files themselves, and those of folders; what lies beside results is left out there.
+
+    Raises:
+        PinnError: If one does not exist.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(p for p in path.rglob("*") if p.is_file())
+            found += [p for p in inside if p.name not in _COMPANIONS]
+        elif path.is_file():
+            found.append(path)
+        else:
+            raise PinnError(f"no file or folder at {path}: give the files that a benchmark wrote")
+    return found

@@ -1,0 +1,225 @@
+"""What vLLM itself writes of a benchmark: its log, and spans of requests."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pinn.server.benchmarks.benchmark_run import (
+    BenchmarkRun,
+    GivenLoad,
+    Lengths,
+    Load,
+    NotUsable,
+    StatedServer,
+)
+from pinn.server.benchmarks.documents import Document, kept, request_figures
+from pinn.server.readers.iteration_log import read_iteration_log
+from pinn.specs.flags import given_flags
+from pinn.specs.serving import ServingSpec
+
+# vLLM's log with ``--enable-logging-iteration-details``: batches, and the flags at its top.
+#
+# A line's elapsed time is the wait for the result: with asynchronous scheduling (the default
+# from 0.14 on) it is neither the model's time nor the cycle. The cycle is read off the times
+# before the lines, which are whole seconds, where the log is long enough.
+
+TOOL = "vLLM log"
+
+_ITERATION = re.compile(r"\bIteration\s*\(\s*\d+\s*\)")
+_ARGS = re.compile(r"non-default args: (\{.*\})")
+_CONFIG = re.compile(r"Initializing a V1 LLM engine \(v([^)]+)\) with config: (.*)")
+# The device is named: GPU, CPU, XPU (vllm 0.32.0 vllm/v1/core/kv_cache_utils.py).
+_KV_TOKENS = re.compile(r"\bKV cache size: ([\d,]+) tokens")
+
+#: Below this span whole seconds say too little of a cycle: an assumption, 5 % at either end.
+_MIN_SPAN_S = 20.0
+
+
+def is_vllm_log(document: Document) -> bool:
+    """Whether it is a log with iteration details."""
+    return bool(_ITERATION.search(document.text))
+
+
+def vllm_log_points(document: Document) -> list[Any]:
+    """One run a log."""
+    return [(document.path, document.text)]
+
+
+def read_vllm_log(point: Any, name: str, given: GivenLoad) -> BenchmarkRun:
+    """The load and the mean gap between tokens of a log.
+
+    Requests are counted by their prompts: a prompt cut into chunks goes on in the step after one
+    that was full. The tokens of prompts leave out what the prefix cache held.
+
+    Raises:
+        NotUsable: If it holds no prompt or no token.
+        PinnError: If the user has to say more.
+    """
+    path, text = point
+    table = read_iteration_log(Path(path))[0].to_pandas()
+    server = log_server(text)
+    busy = table[(table["prefill_requests"] + table["decode_requests"]) > 0]
+    tokens = (busy["prefill_tokens"] + busy["decode_tokens"]).to_numpy()
+    budget = server.flags.get("max_num_batched_tokens") or 8192
+    prefills = busy["prefill_requests"].to_numpy()
+    full = np.concatenate([[False], tokens[:-1] >= budget]) & (prefills > 0)
+    requests = int(prefills.sum() - full.sum())
+    decoded = int(busy["decode_tokens"].sum())
+    if requests < 1 or decoded < 1:
+        raise NotUsable("no prompt or no token between its first and last iteration")
+    assumed: list[str] = []
+    if given.request_rate is None:
+        running = int((busy["prefill_requests"] + busy["decode_requests"]).max())
+        concurrency: int | None = given.concurrency or running
+        if given.concurrency is None:
+            assumed.append(f"a closed loop of the {running} requests of its largest batch "
+                           "(--concurrency, --request-rate)")  # fmt: skip
+    else:
+        concurrency = given.concurrency
+    prompt = given.or_stated("prompt_tokens", busy["prefill_tokens"].sum() / requests, name)
+    output = given.or_stated("output_tokens", 1 + decoded / requests, name)
+    load = Load(
+        requests,
+        given.lengths(float(prompt), assumed),
+        given.lengths(float(output), assumed),
+        concurrency,
+        given.request_rate,
+        prefix=given.prefix(assumed),
+    )
+    figures = {"itl_mean_s": _gap_s(busy, assumed)}
+    return BenchmarkRun(name, TOOL, load, kept(figures), requests, 0, server, tuple(assumed))
+
+
+def _gap_s(busy: Any, assumed: list[str]) -> float:
+    """Mean gap between tokens: each decode waits for the cycle of its step."""
+    decodes = busy["decode_requests"].to_numpy(float)
+    logged = busy["logged_s"].to_numpy(float)
+    span = np.nanmax(logged) - np.nanmin(logged) if np.isfinite(logged).any() else 0.0
+    if span < _MIN_SPAN_S:
+        assumed.append("the elapsed time of an iteration is its cycle: asynchronous scheduling "
+                       "makes it shorter")  # fmt: skip
+        return float(decodes @ busy["elapsed_s"].to_numpy(float) / decodes.sum())
+    # Whole seconds between the first and the last tick; the parts of seconds outside are unknown.
+    inner = (logged > np.nanmin(logged)) & (logged < np.nanmax(logged))
+    return float((span - 1) / inner.sum())
+
+
+def log_server(text: str) -> StatedServer:
+    """What the top of a log says of the server."""
+    flags: dict[str, Any] = {}
+    model = engine = ""
+    config = _CONFIG.search(text)
+    if config:
+        engine = f"vllm {config[1]}"
+        pairs = dict(re.findall(r"(\w+)='?([^,'()]+)'?", config[2]))
+        model = pairs.get("model", "")
+        pairs["max_model_len"] = pairs.get("max_seq_len")
+        known = {k: v for k, v in pairs.items() if v not in (None, "None")}
+        for odd in ("generation_config", "override_generation_config", "kv_cache_dtype"):
+            known.pop(odd, None)
+        if str(pairs.get("kv_cache_dtype", "")).startswith("fp8"):
+            known["kv_cache_dtype"] = "fp8"
+        flags = given_flags(ServingSpec, known, "log")
+    args = _ARGS.search(text)
+    if args:
+        try:
+            named = ast.literal_eval(args[1])
+        except (ValueError, SyntaxError):
+            named = {}
+        model = str(named.get("model") or named.get("model_tag") or model)
+        flags |= given_flags(ServingSpec, named, "log")
+    tokens = _KV_TOKENS.search(text)
+    held = int(tokens[1].replace(",", "")) if tokens else None
+    return StatedServer(model, "", flags, held, engine, "speculative_config" in (args or [""])[0])
+
+
+# Request spans of stock vLLM (``--otlp-traces-endpoint``): OTLP-JSON, one export a line.
+#
+# Each span ``llm_request`` carries its request's tokens and latencies as attributes
+# (``vllm/tracing.py: SpanAttributes``); nothing is known of steps. TTFT and E2E begin at the
+# engine's arrival time. Arrivals are the starts of the spans.
+
+SPANS = "request spans of vLLM"
+
+_NANOSECOND = 1e-9
+_SPAN = "llm_request"
+#: Attribute -> what it is here.
+_ATTRIBUTES = {
+    "gen_ai.latency.time_to_first_token": "ttft",
+    "gen_ai.latency.e2e": "e2e",
+    "gen_ai.usage.prompt_tokens": "prompt",
+    "gen_ai.usage.completion_tokens": "output",
+    "gen_ai.response.model": "model",
+}
+_NEEDED = {"ttft", "e2e", "prompt", "output"}
+
+
+def is_request_spans(document: Document) -> bool:
+    """Whether it holds request spans with latencies and no events of an instrumented engine."""
+    return "resourceSpans" in document.first and any(
+        span.keys() >= _NEEDED for span in _spans(document)
+    )
+
+
+def request_span_points(document: Document) -> list[Any]:
+    """One run a file."""
+    return [list(_spans(document))]
+
+
+def read_request_spans(spans: list[dict[str, Any]], name: str, given: GivenLoad) -> BenchmarkRun:
+    """The requests of a file as one run.
+
+    Raises:
+        NotUsable: If no span is complete, or two models served them.
+    """
+    whole = [s for s in spans if s.keys() >= _NEEDED and s["output"] >= 1 and s["e2e"] > 0]
+    if not whole:
+        raise NotUsable("no request span with tokens and latencies")
+    models = {str(s["model"]) for s in whole if s.get("model")}
+    if len(models) > 1:
+        raise NotUsable(f"spans of {len(models)} models: {', '.join(sorted(models))}")
+    whole.sort(key=lambda s: s["start_ns"])
+    begin = whole[0]["start_ns"]
+    assumed = ["latencies begin when the server's engine has the request"]
+    closed = given.concurrency is not None
+    offsets = tuple((s["start_ns"] - begin) * _NANOSECOND for s in whole)
+    load = Load(
+        len(whole),
+        Lengths.listed(tuple(max(int(s["prompt"]), 1) for s in whole)),
+        Lengths.listed(tuple(int(s["output"]) for s in whole)),
+        given.concurrency,
+        given.request_rate,
+        offsets_s=() if closed else offsets,
+        prefix=given.prefix(assumed),
+    )
+    columns = ([s[key] for s in whole] for key in ("ttft", "e2e", "output"))
+    server = StatedServer(next(iter(models), ""), engine="vllm")
+    return BenchmarkRun(
+        name, SPANS, load, request_figures(*columns), len(whole), len(spans) - len(whole), server,
+        tuple(assumed),
+    )  # fmt: skip
+
+
+def _spans(document: Document) -> Iterator[dict[str, Any]]:
+    for export in document.values:
+        for resource in export.get("resourceSpans") or []:
+            for scope in resource.get("scopeSpans") or []:
+                for span in scope.get("spans") or []:
+                    if span.get("name") == _SPAN and not span.get("events"):
+                        yield _facts(span)
+
+
+def _facts(span: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {"start_ns": int(span.get("startTimeUnixNano") or 0)}
+    for attribute in span.get("attributes") or []:
+        key = _ATTRIBUTES.get(str(attribute.get("key")))
+        if key:
+            ((kind, value),) = attribute["value"].items()
+            found[key] = value if kind == "stringValue" else float(value)
+    return found

@@ -1,0 +1,1 @@
+"""Coefficients fitted to a server's own measurements."""

@@ -1,0 +1,503 @@
+"""Beta fitted to step times of a trace, and whether it is better than before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float, Int, Shaped
+
+from pinn.coefficients.coefficients import NAMES
+from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
+from pinn.physics.batch_sums import BatchSums
+from pinn.physics.costs import step_costs
+from pinn.physics.step import STEP_FEATURES, step_features
+from pinn.server.calibration.posterior import Posterior, fit_posterior
+from pinn.server.calibration.prior import COEFFICIENT_SPREAD, Prior
+from pinn.server.traces.batches import WeightedBatches
+from pinn.server.traces.interval_batches import IntervalBatches, temporal_split
+from pinn.server.traces.trace_tables import TraceTables
+
+# Good intervals of a run as rows that are linear in beta.
+
+#: Steps of the windows that are calibrated on and judged: shorter ones are mostly noise of a few
+#: steps, of longer ones the ends say little. Assumptions, around the ten steps between samples of
+#: the public run.
+WINDOW_STEPS = (5, 15)
+
+PARTS = CALIBRATION, VALIDATION, TEST = "first 60 %", "next 20 %", "last 20 %"
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """``n`` intervals between starts of steps, each as its mean step.
+
+    Attributes:
+        features: Mean step features.
+        seconds: Mean seconds per step.
+        steps: Steps of each; 1 for a single cycle.
+        row: Row of the cycle table.
+        part: Index into ``PARTS``: where in the run's time it lies.
+        sums: Mean batch sums.
+        queue_share: Requests running and waiting at its start / max_num_seqs.
+        kv_usage: Share of the KV cache in use at its start; 0 where unknown.
+    """
+
+    features: Float[np.ndarray, "n step_features"]
+    seconds: Float[np.ndarray, " n"]
+    steps: Float[np.ndarray, " n"]
+    row: Int[np.ndarray, " n"]
+    part: Int[np.ndarray, " n"]
+    sums: BatchSums
+    queue_share: Float[np.ndarray, " n"]
+    kv_usage: Float[np.ndarray, " n"]
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    def take(self, index: Shaped[np.ndarray, " index"]) -> Intervals:
+        """The intervals at ``index``, a mask or row numbers."""
+        sums = BatchSums(*(getattr(self.sums, f.name)[index] for f in fields(BatchSums)))
+        return Intervals(
+            self.features[index],
+            self.seconds[index],
+            self.steps[index],
+            self.row[index],
+            self.part[index],
+            sums,
+            self.queue_share[index],
+            self.kv_usage[index],
+        )
+
+    def of_part(self, name: str) -> Intervals:
+        """The intervals of one part of the run's time."""
+        return self.take(self.part == PARTS.index(name))
+
+    @property
+    def is_single(self) -> Bool[np.ndarray, " n"]:
+        """Whether each is a single cycle."""
+        return self.steps == 1
+
+    @property
+    def is_window(self) -> Bool[np.ndarray, " n"]:
+        """Whether each is a window of :data:`WINDOW_STEPS` steps."""
+        return (self.steps >= WINDOW_STEPS[0]) & (self.steps <= WINDOW_STEPS[1])
+
+
+def read_intervals(traces: TraceTables, deployment: Deployment) -> Intervals:
+    """The single cycles and windows of a run, split by time (60/20/20).
+
+    Args:
+        traces: Canonical tables.
+        deployment: What they were measured on.
+
+    Raises:
+        PinnError: If the tables hold no steps, their step time was refused as a target, or no
+            interval is left.
+    """
+    _check_target(traces)
+    split = temporal_split(traces.cycles)
+    rows = np.concatenate([split.train, split.validation, split.test])
+    if not len(rows):
+        raise PinnError(
+            f"{traces.folder} has no good interval between steps: see its cleaning report for "
+            "what was set aside, and trace for longer"
+        )
+    sizes = [len(split.train), len(split.validation), len(split.test)]
+    cycles = traces.cycles.iloc[rows]
+    steps = cycles["steps"].to_numpy(float)
+    batches = IntervalBatches(traces, deployment).of(rows)
+    features = step_features(step_costs([deployment]), batches.sums)
+    start = traces.steps.iloc[rows]
+    running = start[["prefill_requests", "decode_requests"]].sum(axis=1).to_numpy(float)
+    waiting = np.nan_to_num(start["waiting_depth"].to_numpy(float))
+    return Intervals(
+        np.stack([_mean(column, batches, steps) for column in features.T], axis=1),
+        cycles["step_s"].to_numpy(float),
+        steps,
+        rows,
+        np.repeat(np.arange(len(PARTS)), sizes),
+        BatchSums(
+            *(_mean(getattr(batches.sums, f.name), batches, steps) for f in fields(BatchSums))
+        ),
+        (running + waiting) / deployment.recipe.max_requests,
+        np.nan_to_num(start["kv_usage"].to_numpy(float)),
+    )
+
+
+def _mean(values: np.ndarray, batches: WeightedBatches, steps: np.ndarray) -> np.ndarray:
+    """Mean over an interval's steps of what its batches have."""
+    return np.bincount(batches.owner, batches.weight * values, minlength=len(steps)) / steps
+
+
+def _check_target(traces: TraceTables) -> None:
+    if not traces.manifest["tables"].get("cycles", {}).get("rows"):
+        held = ", ".join(
+            f"{entry['rows']} {name}"
+            for name, entry in traces.manifest["tables"].items()
+            if entry["rows"]
+        )
+        raise PinnError(
+            f"{traces.folder} holds no intervals between engine steps ({held or 'nothing'}): "
+            "ingest traces with step summaries ('pinn ingest vllm' or 'pinn ingest steps'), or "
+            "calibrate on the files themselves with 'pinn calibrate --benchmarks'"
+        )
+    check = traces.manifest.get("targets", {}).get("step_s")
+    if check and not check["is_target"]:
+        raise PinnError(f"beta cannot be fitted to {check['column']}: {check['explanation']}")
+
+
+# Which observations to calibrate on when each one costs something.
+#
+# None of these looks at a measured time: what they choose could have been asked for beforehand.
+
+SELECTIONS = ("random", "active")
+
+#: Operating regions: so many equal ranges of queue depth, and of KV usage in each. Chosen, with the
+#: noise, on the 20 % of the public run between calibration and test (LOG.md).
+REGIONS = 6
+
+#: Relative uncertainty of one interval's mean step time.
+NOISE = 0.01
+
+
+def select(
+    how: str, candidates: Intervals, base: Float[np.ndarray, " features"], budget: int, seed: int
+) -> Int[np.ndarray, " chosen"]:
+    """Choose ``budget`` of the candidates, or all if there are fewer.
+
+    Args:
+        how: ``active`` or ``random``.
+        candidates: What can be chosen.
+        base: Coefficients before the calibration.
+        budget: How many to choose.
+        seed: Of the random choice; the active one draws nothing.
+
+    Returns:
+        Row numbers in order of time.
+
+    Raises:
+        PinnError: If ``how`` is unknown or the budget is not positive.
+    """
+    if budget < 1:
+        raise PinnError(f"--budget must be at least 1 observation, got {budget}")
+    if how == "random":
+        size = min(budget, len(candidates))
+        return np.sort(np.random.default_rng(seed).choice(len(candidates), size, replace=False))
+    if how == "active":
+        return np.sort(_most_informative(candidates, base, budget))
+    raise PinnError(f"unknown selection {how!r}: use one of {', '.join(SELECTIONS)}")
+
+
+def regions(candidates: Intervals) -> Int[np.ndarray, " candidates"]:
+    """Operating region of each: equal ranges of queue depth times equal ranges of KV usage."""
+    region = np.zeros(len(candidates), dtype=np.int64)
+    for values in (candidates.queue_share, candidates.kv_usage):
+        low, span = values.min(), np.ptp(values)
+        place = (values - low) / span * REGIONS if span > 0 else np.zeros(len(values))
+        region = region * REGIONS + np.minimum(place.astype(np.int64), REGIONS - 1)
+    return region
+
+
+def _most_informative(
+    candidates: Intervals, base: Float[np.ndarray, " features"], budget: int
+) -> Int[np.ndarray, " chosen"]:
+    """Regions in turn; from each the interval with the largest expected information gain.
+
+    Under a Gaussian prior on relative offsets with covariance S, an interval whose relative
+    features are u gains log(1 + u S u / noise^2) / 2 about the coefficients: greedy Bayesian
+    D-optimal design. Features are relative to the base's own prediction, not to what was measured.
+    """
+    relative = candidates.features * base / (candidates.features @ base)[:, None]
+    covariance = np.eye(relative.shape[1]) * COEFFICIENT_SPREAD**2
+    left = [np.flatnonzero(regions(candidates) == r) for r in np.unique(regions(candidates))]
+    chosen: list[int] = []
+    turn = 0
+    while len(chosen) < min(budget, len(candidates)):
+        pool = left[turn % len(left)]
+        gain = np.einsum("ij,jk,ik->i", relative[pool], covariance, relative[pool])
+        best = int(np.argmax(gain))
+        chosen.append(int(pool[best]))
+        known = covariance @ relative[pool[best]]
+        covariance -= np.outer(known, known) / (NOISE**2 + gain[best])
+        left[turn % len(left)] = np.delete(pool, best)
+        if not len(left[turn % len(left)]):
+            del left[turn % len(left)]
+        else:
+            turn += 1
+    return np.array(chosen)
+
+
+# Beta of a server, calibrated to its own step times.
+
+#: Kinds of intervals to calibrate on.
+KINDS = ("windows", "singles", "both")
+
+
+@dataclass(frozen=True)
+class BetaSettings:
+    """How beta is calibrated.
+
+    Attributes:
+        kind: Intervals to use: ``windows`` of 5 to 15 steps, ``singles`` or ``both``.
+        budget: How many observations; None for all.
+        select: ``random`` or ``active``.
+        seed: Of the random selection.
+    """
+
+    kind: str = "both"
+    budget: int | None = 500
+    select: str = "random"
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class BetaCalibration:
+    """A calibrated beta.
+
+    Attributes:
+        prior: Coefficients before.
+        posterior: Coefficients after; alpha stays what it was.
+        used: The intervals it was fitted to.
+    """
+
+    prior: Prior
+    posterior: Posterior
+    used: Intervals
+
+    @property
+    def base(self) -> Float[np.ndarray, " features"]:
+        """Beta before."""
+        return self.prior.mean[: len(STEP_FEATURES)]
+
+    @property
+    def beta(self) -> Float[np.ndarray, " features"]:
+        """Beta after."""
+        return self.posterior.mean[: len(STEP_FEATURES)]
+
+
+def candidates(intervals: Intervals, kind: str) -> Intervals:
+    """The intervals of the first 60 % of time that may be calibrated on.
+
+    Raises:
+        PinnError: If the kind is unknown or there are none of it.
+    """
+    if kind not in KINDS:
+        raise PinnError(f"unknown kind of intervals {kind!r}: use one of {', '.join(KINDS)}")
+    first = intervals.of_part(CALIBRATION)
+    masks = {"windows": first.is_window, "singles": first.is_single}
+    found = first.take(masks.get(kind, first.is_window | first.is_single))
+    if not len(found):
+        others = " and ".join(f"{int(mask.sum())} {name}" for name, mask in masks.items())
+        raise PinnError(
+            f"no {kind} to calibrate on in the {CALIBRATION} of the run's time, which has "
+            f"{others}: choose others with --intervals, or trace for longer"
+        )
+    return found
+
+
+def calibrate_beta(intervals: Intervals, prior: Prior, settings: BetaSettings) -> BetaCalibration:
+    """Fit to chosen intervals of the first 60 % of time.
+
+    Args:
+        intervals: Of a run.
+        prior: Coefficients before.
+        settings: How.
+
+    Raises:
+        PinnError: If there is nothing to calibrate on.
+    """
+    pool = candidates(intervals, settings.kind)
+    return calibrate_to(chosen(pool, prior, settings), prior)
+
+
+def chosen(pool: Intervals, prior: Prior, settings: BetaSettings) -> Intervals:
+    """As many of the intervals as the budget allows."""
+    budget = len(pool) if settings.budget is None else settings.budget
+    base = prior.mean[: len(STEP_FEATURES)]
+    return pool.take(select(settings.select, pool, base, budget, settings.seed))
+
+
+def calibrate_to(used: Intervals, prior: Prior) -> BetaCalibration:
+    """Fit to all given intervals."""
+    posterior = fit_posterior(prior, all_features(used.features), used.seconds)
+    return BetaCalibration(prior, posterior, used)
+
+
+def all_features(
+    features: Float[np.ndarray, "n step_features"],
+) -> Float[np.ndarray, "n coefficients"]:
+    """Step features among those of all coefficients: a step holds nothing of alpha."""
+    return np.pad(features, ((0, 0), (0, len(NAMES) - len(STEP_FEATURES))))
+
+
+def error_table(
+    intervals: Intervals, betas: dict[str, Float[np.ndarray, " features"]]
+) -> pd.DataFrame:
+    """Relative errors of mean step times by part of the run's time and kind of interval.
+
+    Args:
+        intervals: Of a run.
+        betas: Name -> coefficients, such as before and after.
+
+    Returns:
+        Columns ``part``, ``kind``, ``n``, ``coefficients``, ``median``, ``mean``, ``bias`` (median
+        signed error): shares, not percent.
+    """
+    rows = []
+    for part in PARTS:
+        inside = intervals.of_part(part)
+        for kind, mask in (("windows", inside.is_window), ("singles", inside.is_single)):
+            chosen = inside.take(mask)
+            for name, beta in betas.items():
+                error = chosen.features @ beta / chosen.seconds - 1
+                figures = summary(error) if len(error) else dict.fromkeys(_FIGURES, np.nan)
+                rows.append(
+                    {"part": part, "kind": kind, "n": len(error), "coefficients": name, **figures}
+                )
+    return pd.DataFrame(rows)
+
+
+_FIGURES = ("median", "mean", "bias")
+
+
+def summary(error: Float[np.ndarray, " n"]) -> dict[str, float]:
+    """Median and mean absolute error, and the median signed error."""
+    size = np.abs(error)
+    return dict(
+        zip(_FIGURES, map(float, (np.median(size), size.mean(), np.median(error))), strict=True)
+    )
+
+
+# Is a calibration better than what was before, on what it has not seen, beyond noise?
+#
+# Errors tell how far predictions are off, and how probable the measurements are under them tells
+# also whether their intervals say so: what was predicted well and is now known better is better
+# too.
+
+#: Neighbours in time share their noise: standard errors are over so many blocks at most.
+_BLOCKS = 20
+
+#: Degrees of freedom of the Student's t that measurements are judged by: a single one that is far
+#: off does not decide.
+_DEGREES = 5.0
+
+Errors = Float[np.ndarray, " n"]
+
+
+#: Relative errors that differ by less differ by the rounding of a fit that has nothing to change.
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Errors on what was left out, before and after.
+
+    Attributes:
+        where: What was left out.
+        count: How many measurements that are.
+        before: Mean absolute relative error before.
+        after: The same after.
+        standard_error: Of their difference; NaN where one measurement cannot tell.
+    """
+
+    where: str
+    count: int
+    before: float
+    after: float
+    standard_error: float
+
+    @property
+    def is_better(self) -> bool:
+        """Better by more than one standard error."""
+        return bool(self.before - self.after > np.nan_to_num(self.standard_error) + _ROUNDING)
+
+    @property
+    def is_worse(self) -> bool:
+        """Worse by more than one standard error."""
+        return bool(self.after - self.before > np.nan_to_num(self.standard_error) + _ROUNDING)
+
+    def __str__(self) -> str:
+        """The figures in words."""
+        found = "better" if self.is_better else "worse" if self.is_worse else "no better"
+        return (
+            f"{self.where} ({self.count}): {100 * self.before:.2f} % before, "
+            f"{100 * self.after:.2f} % after (difference +- {100 * self.standard_error:.2f}): "
+            f"{found}"
+        )
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """How probable what was left out is, after and before.
+
+    Attributes:
+        where: What was left out.
+        count: How many measurements that are.
+        gain: Mean log of how many times as probable a measurement is after as before.
+        standard_error: Of it; NaN where one measurement cannot tell.
+    """
+
+    where: str
+    count: int
+    gain: float
+    standard_error: float
+
+    @property
+    def is_better(self) -> bool:
+        """More probable by more than one standard error."""
+        return bool(self.gain > np.nan_to_num(self.standard_error))
+
+    @property
+    def is_worse(self) -> bool:
+        """Less probable by more than one standard error."""
+        return bool(-self.gain > np.nan_to_num(self.standard_error))
+
+    def __str__(self) -> str:
+        """The figures in words."""
+        found = "better" if self.is_better else "worse" if self.is_worse else "no better"
+        low, high = np.exp(self.gain + np.array([-1, 1]) * np.nan_to_num(self.standard_error))
+        return (
+            f"{self.where} ({self.count}): each {np.exp(self.gain):.2f} times as probable as "
+            f"before ({low:.2f} to {high:.2f}): {found}"
+        )
+
+
+def judge(where: str, before: Errors, after: Errors) -> Verdict:
+    """Compare absolute relative errors of the same measurements, in order of time."""
+    gain = np.abs(before) - np.abs(after)
+    return Verdict(
+        where,
+        len(gain),
+        float(np.abs(before).mean()),
+        float(np.abs(after).mean()),
+        _standard_error(gain),
+    )
+
+
+def judge_likelihood(
+    where: str, before: Errors, before_spread: Errors, after: Errors, after_spread: Errors
+) -> Likelihood:
+    """Compare log errors of the same measurements by their relative standard deviations."""
+    gain = _log_density(after / after_spread) - np.log(after_spread)
+    gain -= _log_density(before / before_spread) - np.log(before_spread)
+    return Likelihood(where, len(gain), float(gain.mean()), _standard_error(gain))
+
+
+def _log_density(z: Errors) -> Errors:
+    """Of Student's t, up to a constant."""
+    return -(_DEGREES + 1) / 2 * np.log1p(z**2 / _DEGREES)
+
+
+def _standard_error(gain: Errors) -> float:
+    """Standard error of the mean, by blocks of neighbours."""
+    blocks = [block.mean() for block in np.array_split(gain, min(_BLOCKS, len(gain)))]
+    return float(np.std(blocks, ddof=1) / np.sqrt(len(blocks))) if len(blocks) > 1 else np.nan
+
+
+def is_kept(verdicts: Sequence[Verdict | Likelihood]) -> bool:
+    """True if any held-out score improved and none got worse."""
+    return any(v.is_better for v in verdicts) and not any(v.is_worse for v in verdicts)

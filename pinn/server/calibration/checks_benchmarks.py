@@ -1,0 +1,271 @@
+"""Do benchmark files match the flags, and do their figures match each other?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from pinn.coefficients.coefficients import Coefficients
+from pinn.engines.deployment import Deployment
+from pinn.physics.batch_sums import uniform_sums
+from pinn.physics.costs import step_costs
+from pinn.physics.step_values import floor_seconds
+from pinn.server.benchmarks.benchmark_run import BenchmarkRun, StatedServer
+from pinn.server.benchmarks.loads import benchmark_figures, benchmark_workload
+from pinn.server.calibration.checks import Finding, check_kv_blocks, check_speed, other_model
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.simulate import simulate
+from pinn.specs.gpu import find_gpu
+from pinn.specs.serving import VLLM, ServingSpec
+
+#: Share of failed requests above which latencies are of something else than the load stated.
+_FAILED = 0.05
+
+#: Shares by which figures of one file may contradict each other: clients round, cut tails and
+#: average differently.
+_TOKENS, _LATENCY, _IN_FLIGHT = 0.2, 0.25, 0.15
+
+#: A closed loop that keeps fewer than this share of its requests in flight is bound elsewhere.
+_IDLE = 0.5
+
+#: Plausible seconds of a latency; beyond them a unit was mistaken.
+_PLAUSIBLE_S = {"ttft": (3e-4, 3600.0), "tpot": (1e-4, 5.0), "itl": (1e-5, 5.0),
+                "e2e": (1e-3, 36000.0)}  # fmt: skip
+
+#: Runs that are simulated for the speed: more say no more.
+_SIMULATED = 3
+
+
+def check_benchmarks(
+    runs: Sequence[BenchmarkRun],
+    deployment: Deployment,
+    coefficients_of: Callable[[Deployment], Coefficients],
+) -> list[Finding]:
+    """What does not fit.
+
+    Args:
+        runs: Of one server.
+        deployment: As the user gave it.
+        coefficients_of: Coefficients before calibration, for alternatives too.
+    """
+    found = [*_one_server(runs), *_stated(runs, deployment)]
+    for run in runs:
+        found += _of_run(run, deployment)
+    if not found:
+        speed = check_speed(
+            _ratio(runs, coefficients_of), deployment, "the times between tokens are"
+        )
+        found += [speed] if speed else []
+    return found
+
+
+def _one_server(runs: Sequence[BenchmarkRun]) -> list[Finding]:
+    found = []
+    sides = {
+        "models": {r.server.model for r in runs if r.server.model},
+        "GPUs": {r.server.gpu for r in runs if r.server.gpu},
+    }
+    flags = [r.server.all_flags for r in runs]
+    sides |= {
+        f"--{name.replace('_', '-')}": {str(each[name]) for each in flags if name in each}
+        for name in sorted(set().union(*flags))
+    }
+    for what, values in sides.items():
+        if len(values) > 1:
+            found.append(Finding(f"files of {len(values)} {what}: {', '.join(sorted(values))}",
+                                 "calibrate each server by itself"))  # fmt: skip
+    sizes = {r.server.kv_tokens for r in runs if r.server.kv_tokens}
+    if sizes and max(sizes) > 1.02 * min(sizes):
+        found.append(Finding(f"files of servers with KV caches of {min(sizes):,} and "
+                             f"{max(sizes):,} tokens", "calibrate each by itself"))  # fmt: skip
+    seen: dict[tuple[object, ...], str] = {}
+    for run in runs:
+        key = (run.load, *sorted(run.figures.items()))
+        if key in seen:
+            found.append(Finding(f"{run.name} is {seen[key]} once more", "give it once"))
+        seen[key] = run.name
+    return found
+
+
+def _stated(runs: Sequence[BenchmarkRun], deployment: Deployment) -> list[Finding]:
+    """Files against the user's flags; each contradiction once."""
+    found: dict[str, Finding] = {}
+    for run in runs:
+        server = run.server
+        if server.model and (other := other_model(server.model, deployment)):
+            found[server.model] = other
+        gpu = find_gpu(server.gpu) if server.gpu else None
+        if gpu and gpu.name != deployment.gpu.name:
+            found[gpu.name] = Finding(
+                f"the file is of {gpu.name}, --gpu of {deployment.gpu.name}", f"--gpu {gpu.name}?"
+            )
+        found |= _stated_flags(server, deployment.serving)
+    for run in runs:
+        if run.server.kv_tokens and deployment.serving.engine == VLLM:
+            full = not deployment.model.window_tokens
+            blocks = round(run.server.kv_tokens / deployment.recipe.block_tokens)
+            finding = check_kv_blocks(blocks, deployment) if full else None
+            return [*found.values(), *([finding] if finding else [])]
+    return list(found.values())
+
+
+def _stated_flags(server: StatedServer, serving: ServingSpec) -> dict[str, Finding]:
+    """Flags of a file against the user's; of another engine's, the engine alone."""
+    stated = server.all_flags
+    if stated.get("engine", serving.engine) != serving.engine:
+        stated = {"engine": stated["engine"]}
+    found = {}
+    for name, value in stated.items():
+        given = getattr(serving, name, value)
+        if given != value:
+            option = f"--{name.replace('_', '-')}"
+            found[name] = Finding(
+                f"the file says {option} {value}, the flags {given}", f"{option} {value}?"
+            )
+    return found
+
+
+def _of_run(run: BenchmarkRun, deployment: Deployment) -> list[Finding]:
+    found = []
+    if run.server.speculative:
+        found.append(Finding(f"{run.name}: tokens were drafted and verified",
+                             "speculative decoding is not predicted here"))  # fmt: skip
+    if run.failed_share > _FAILED:
+        found.append(Finding(f"{run.name}: {run.failed:,} of {run.served + run.failed:,} requests "
+                             "failed", "its latencies are of a lighter load"))  # fmt: skip
+    found += _units(run)
+    if found:
+        return found
+    return [
+        *_consistent(run),
+        *_in_flight(run),
+        *_floor(run, deployment),
+        *_too_long(run, deployment),
+    ]
+
+
+def _units(run: BenchmarkRun) -> list[Finding]:
+    for name, value in run.figures.items():
+        latency, statistic = name.split("_")[:2]
+        if latency not in _PLAUSIBLE_S:
+            continue
+        low, high = _PLAUSIBLE_S[latency]
+        # Chunks that arrive together have gaps of microseconds, so only means of gaps count.
+        if not low <= value <= high and (latency != "itl" or statistic == "mean"):
+            return [Finding(f"{run.name}: {name} is {value:.3g} s", "is it in another unit?")]
+    for latency in _PLAUSIBLE_S:
+        order = [run.figures.get(f"{latency}_{p}_s") for p in ("p50", "p90", "p95", "p99")]
+        known = [v for v in order if v is not None]
+        if any(b < a * (1 - 1e-9) for a, b in pairwise(known)):
+            return [Finding(f"{run.name}: percentiles of {latency.upper()} fall",
+                            "the file is damaged or was edited")]  # fmt: skip
+    return []
+
+
+def _consistent(run: BenchmarkRun) -> list[Finding]:
+    figures, output = run.figures, run.load.output.mean
+    expected = _e2e_s(run)
+    e2e = figures.get("e2e_mean_s")
+    if e2e and expected and abs(e2e / expected - 1) > _LATENCY:
+        return [Finding(
+            f"{run.name}: E2E is {e2e:.3g} s, but TTFT and {output:.0f} tokens at its TPOT make "
+            f"{expected:.3g} s", "check --output-tokens, and whether chunks hold several tokens",
+        )]  # fmt: skip
+    requests, tokens = figures.get("requests_per_s"), figures.get("output_tokens_per_s")
+    if requests and tokens and abs(tokens / requests / output - 1) > _TOKENS:
+        return [Finding(
+            f"{run.name}: {tokens / requests:.0f} tokens a request by its throughput, {output:.0f} "
+            "by its lengths", "check --output-tokens, and that the end token was ignored",
+        )]  # fmt: skip
+    rate = run.load.rate_per_s
+    if requests and rate and requests > rate * (1 + _IN_FLIGHT):
+        return [Finding(f"{run.name}: {requests:.3g} requests/s were served at a rate of {rate:g}",
+                        f"--request-rate {requests:.3g}?")]  # fmt: skip
+    return []
+
+
+def _e2e_s(run: BenchmarkRun) -> float | None:
+    figures = run.figures
+    gap = figures.get("tpot_mean_s", figures.get("itl_mean_s"))
+    if gap is None or "ttft_mean_s" not in figures:
+        return None
+    return figures["ttft_mean_s"] + gap * (run.load.output.mean - 1)
+
+
+def _in_flight(run: BenchmarkRun) -> list[Finding]:
+    """Little's law: throughput x latency is the number of requests in flight."""
+    figures, load = run.figures, run.load
+    e2e = figures.get("e2e_mean_s") or _e2e_s(run)
+    rate = figures.get("requests_per_s")
+    rate = rate or figures.get("output_tokens_per_s", 0.0) / load.output.mean
+    if not (e2e and rate and load.concurrency):
+        return []
+    found = rate * e2e
+    enough = load.requests >= 4 * load.concurrency and load.rate_per_s is None
+    too_few = enough and not load.offsets_s and found < _IDLE * load.concurrency
+    if found > (1 + _IN_FLIGHT) * load.concurrency + 1 or too_few:
+        return [Finding(
+            f"{run.name}: {found:.3g} requests in flight by its throughput and latency, "
+            f"concurrency {load.concurrency}", f"--concurrency {max(round(found), 1)}?",
+        )]  # fmt: skip
+    return []
+
+
+def _floor(run: BenchmarkRun, deployment: Deployment) -> list[Finding]:
+    """No token comes faster than the weights are read, no first token than its arithmetic."""
+    costs = step_costs([deployment])
+    window = deployment.model.window_tokens
+    one = np.ones(1)
+    decodes = uniform_sums(decode_requests=one, decode_context=one, window=window)
+    decode = float(floor_seconds(costs, decodes)[0])
+    gap = run.figures.get("tpot_mean_s", run.figures.get("itl_mean_s"))
+    if gap is not None and gap < decode:
+        return [Finding(
+            f"{run.name}: {gap * 1e3:.3g} ms a token, but reading the weights of "
+            f"{deployment.model.name} takes {decode * 1e3:.3g} ms at --tensor-parallel-size "
+            f"{deployment.serving.tensor_parallel_size}",
+            "check --tensor-parallel-size, --quantization and --gpu, and that no tokens are "
+            "drafted",
+        )]  # fmt: skip
+    prompt = run.load.prompt.mean
+    prefill = uniform_sums(prefill_requests=one, prefill_tokens=prompt * one, window=window)
+    first = float(floor_seconds(costs, prefill)[0])
+    ttft = run.figures.get("ttft_mean_s")
+    if ttft is not None and run.load.prefix is None and ttft < first:
+        return [Finding(
+            f"{run.name}: first tokens after {ttft * 1e3:.3g} ms, but the arithmetic of "
+            f"{prompt:.0f} tokens takes {first * 1e3:.3g} ms",
+            "prompts repeat (--prompt-groups), or check --gpu and --tensor-parallel-size",
+        )]  # fmt: skip
+    return []
+
+
+def _too_long(run: BenchmarkRun, deployment: Deployment) -> list[Finding]:
+    longest = deployment.serving.max_model_len or deployment.model.max_position
+    length = run.load.prompt.mean + run.load.output.mean
+    if length <= longest:
+        return []
+    return [Finding(f"{run.name}: requests of {length:.0f} tokens, but the server takes {longest}",
+                    "check --model and --max-model-len")]  # fmt: skip
+
+
+def _ratio(
+    runs: Sequence[BenchmarkRun], coefficients_of: Callable[[Deployment], Coefficients]
+) -> Callable[[Deployment], float]:
+    """Median of measured over simulated times between tokens."""
+    names = ("tpot_mean_s", "itl_mean_s", "e2e_mean_s")
+    known = [(r, n) for r in runs if (n := next((n for n in names if n in r.figures), ""))]
+    known = sorted(known, key=lambda pair: pair[0].load.requests)[:_SIMULATED]
+
+    def ratio(deployment: Deployment) -> float:
+        found = coefficients_of(deployment)
+        latency = LinearLatency(deployment, found.beta[0], found.alpha[0])
+        ratios = []
+        for run, name in known:
+            simulated = simulate(deployment, benchmark_workload(run), latency)
+            ratios.append(run.figures[name] / benchmark_figures(simulated, [name])[name])
+        return float(np.median(ratios)) if ratios else float("nan")
+
+    return ratio

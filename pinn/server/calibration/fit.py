@@ -1,0 +1,233 @@
+"""A fit to whatever was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool
+
+from pinn.coefficients.coefficients import Coefficients, CoefficientSet, deployment_facts
+from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
+from pinn.server.benchmarks.benchmark_run import BenchmarkRun
+from pinn.server.benchmarks.loads import benchmark_figures, benchmark_workload
+from pinn.server.calibration.benchmarks import BenchmarkCalibration, calibrate_to_benchmarks
+from pinn.server.calibration.calibrate import BetaSettings, error_table, is_kept, read_intervals
+from pinn.server.calibration.checks import check_traces, refuse
+from pinn.server.calibration.checks_benchmarks import check_benchmarks
+from pinn.server.calibration.measured_steps import StepCalibration, calibrate_steps, check_steps
+from pinn.server.calibration.prior import Prior, Start, served_prior
+from pinn.server.calibration.run import Calibration, found_facts, posterior_set, run_calibration
+from pinn.server.traces.ingestion import BENCHMARKS, read_benchmark_table
+from pinn.server.traces.measured_steps import MeasuredSteps
+from pinn.server.traces.trace_tables import TraceTables
+from pinn.simulator.engine_spec import EngineSpec
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.many import Job, map_runs
+
+# Any coefficients on any ingested run: steps of traces, or loads of benchmarks simulated.
+
+
+def score_steps(
+    traces: TraceTables, deployment: Deployment, coefficients: Mapping[str, Coefficients]
+) -> pd.DataFrame:
+    """Errors of mean step times, of :func:`pinn.server.calibration.calibrate.error_table`.
+
+    Args:
+        traces: Canonical tables with steps.
+        deployment: What was traced.
+        coefficients: Name -> those of the deployment.
+
+    Raises:
+        PinnError: If the tables hold no step that can be judged.
+    """
+    betas = {name: found.beta[0] for name, found in coefficients.items()}
+    return error_table(read_intervals(traces, deployment), betas)
+
+
+def score_benchmarks(
+    runs: Sequence[BenchmarkRun],
+    deployment: Deployment,
+    coefficients: Mapping[str, Coefficients],
+    workers: int | None = None,
+    engine: EngineSpec | None = None,
+) -> pd.DataFrame:
+    """Simulate each load and compare what its clients saw.
+
+    Returns:
+        One row per run, figure and coefficients: ``coefficients``, ``run``, ``load``,
+        ``failed_share``, ``figure``,
+        ``measured``, ``predicted`` (seconds or per second) and ``error_percent``.
+    """
+    rows = []
+    for name, found in coefficients.items():
+        latency = LinearLatency(deployment, found.beta[0], found.alpha[0])
+        jobs = [Job(deployment, benchmark_workload(run), latency, engine) for run in runs]
+        simulated = map_runs(lambda _, run: benchmark_figures(run), jobs, workers)
+        for run, figures in zip(runs, simulated, strict=True):
+            rows += [
+                {
+                    "coefficients": name,
+                    "run": run.name,
+                    "load": run.load.text,
+                    "failed_share": run.failed_share,
+                    "figure": figure,
+                    "measured": measured,
+                    "predicted": figures[figure],
+                    "error_percent": 100 * (figures[figure] / measured - 1),
+                }
+                for figure, measured in run.figures.items()
+            ]
+    return pd.DataFrame(rows)
+
+
+def benchmark_runs(traces: TraceTables) -> list[BenchmarkRun]:
+    """The benchmark runs of an ingested folder.
+
+    Raises:
+        PinnError: If it holds neither those nor steps.
+    """
+    if BENCHMARKS not in traces.manifest["tables"]:
+        held = ", ".join(f"{e['rows']} {name}" for name, e in traces.manifest["tables"].items())
+        raise PinnError(
+            f"{traces.folder} holds neither steps nor benchmark runs ({held}): ingest traces with "
+            "step summaries, or files of a benchmark with 'pinn ingest benchmarks'"
+        )
+    return read_benchmark_table(traces)
+
+
+# A calibration to benchmarks as a file's content.
+
+
+def benchmark_set(
+    found: BenchmarkCalibration,
+    named: dict[str, str],
+    taught: Bool[np.ndarray, " request_features"],
+) -> CoefficientSet:
+    """The posterior with what it was fitted to.
+
+    Args:
+        found: The calibration.
+        named: Model, GPU and format as the user named them.
+        taught: Whether data had taught each alpha before.
+    """
+    facts: dict[str, Any] = {
+        "sources": [{"path": run.name, "tool": run.tool} for run in found.runs],
+        "figures": found.errors.to_dict("records"),
+        **found_facts(found.quantities, found.verdicts),
+    }
+    deployment = deployment_facts(found.deployment) | {"named": named}
+    return posterior_set(deployment, found.prior, found.posterior, taught, facts)
+
+
+# A fit to one server's measurements: checked, fitted and judged.
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a calibration found.
+
+    Attributes:
+        found: The fit itself.
+        coefficients: What ``pinn calibrate`` writes.
+        kept: Whether they are better than before on what was left out.
+        first: What was fitted before it, to measured steps of the same server; None for nothing.
+    """
+
+    found: Calibration | BenchmarkCalibration | StepCalibration
+    coefficients: CoefficientSet
+    kept: bool
+    first: Fit | None = None
+
+
+def fit_benchmarks(
+    runs: Sequence[BenchmarkRun],
+    deployment: Deployment,
+    named: dict[str, str],
+    start: Start,
+    force: bool,
+    engine: EngineSpec | None = None,
+) -> Fit:
+    """Fit to figures of benchmarks.
+
+    Args:
+        runs: The benchmarks.
+        deployment: What they ran on.
+        named: Model, GPU and format as the user called them.
+        start: What the fit starts from.
+        force: Fit although the files do not match the flags.
+        engine: How it schedules; None for the engine's defaults.
+
+    Raises:
+        PinnError: If they do not match, unless forced, or cannot be fitted.
+    """
+    before = start.coefficients(deployment)
+    findings = check_benchmarks(runs, deployment, start.of_network(deployment, before))
+    start.notes += [f"WARNING: {text}" for text in refuse(findings, force)]
+    prior = start.prior(deployment, before)
+    return _to_benchmarks(runs, deployment, named, prior, before, engine)
+
+
+def _to_benchmarks(
+    runs: Sequence[BenchmarkRun],
+    deployment: Deployment,
+    named: dict[str, str],
+    prior: Prior,
+    before: CoefficientSet,
+    engine: EngineSpec | None,
+) -> Fit:
+    found = calibrate_to_benchmarks(runs, deployment, prior, engine)
+    kept = not found.verdicts or is_kept(found.verdicts)
+    return Fit(found, benchmark_set(found, named, before.taught), kept)
+
+
+def fit_traces(traces: TraceTables, start: Start, settings: BetaSettings, force: bool) -> Fit:
+    """Fit to step times of traces; arguments and errors as of :func:`fit_benchmarks`."""
+    deployment = traces.deployment()
+    before = start.coefficients(deployment)
+    findings = check_traces(traces, deployment, start.of_network(deployment, before))
+    start.notes += [f"WARNING: {text}" for text in refuse(findings, force)]
+    found = run_calibration(traces, deployment, start.prior(deployment, before), settings)
+    return Fit(found, found.coefficient_set(before.taught), is_kept(found.verdicts))
+
+
+def fit_measured_steps(
+    steps: MeasuredSteps,
+    deployment: Deployment,
+    named: dict[str, str],
+    start: Start,
+    force: bool,
+    runs: Sequence[BenchmarkRun] = (),
+    engine: EngineSpec | None = None,
+) -> Fit:
+    """Fit to whole steps that were measured, then to what a server of them was seen to do.
+
+    The served fit stands where it is better on loads left out than the steps are alone; else that
+    of the steps does. Arguments and errors as of :func:`fit_benchmarks`.
+    """
+    before = start.coefficients(deployment)
+    findings = check_steps(steps, deployment, start.of_network(deployment, before))
+    start.notes += [f"WARNING: {text}" for text in refuse(findings, force)]
+    found = calibrate_steps(steps, deployment, start.prior(deployment, before))
+    kept = not found.verdicts or is_kept(found.verdicts)
+    first = Fit(found, found.coefficient_set(named, before.taught), kept)
+    if not runs:
+        return first
+    prior = served_prior(Prior(found.posterior.mean, found.posterior.covariance))
+    served = _to_benchmarks(runs, deployment, named, prior, before, engine)
+    if served.kept:
+        whole = replace(
+            served.coefficients,
+            base=first.coefficients.base,
+            calibration=served.coefficients.calibration | {"steps": first.coefficients.calibration},
+        )
+        return Fit(found=served.found, coefficients=whole, kept=True, first=first)
+    start.notes.append(
+        "the loads that were served are no better predicted than by the steps alone: they are left "
+        "out"
+    )
+    return first

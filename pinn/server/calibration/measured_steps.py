@@ -1,0 +1,216 @@
+"""Beta of a server, calibrated to whole steps that ``pinn measure`` timed.
+
+Each batch is one row: the median of its repeats. Its noise is the median's own standard error and
+what no coefficient explains, whose scale is the one that makes the rows most probable under the
+prior (evidence: type-II maximum likelihood).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from pinn.coefficients.coefficients import Coefficients, CoefficientSet, deployment_facts
+from pinn.engines.deployment import Deployment
+from pinn.physics.costs import step_costs
+from pinn.physics.step import STEP_FEATURES, step_features
+from pinn.server.calibration.calibrate import (
+    Likelihood,
+    Verdict,
+    all_features,
+    judge,
+    judge_likelihood,
+)
+from pinn.server.calibration.checks import Finding, check_kv_blocks, check_speed
+from pinn.server.calibration.posterior import (
+    TIME_NOISE,
+    TTFT_NOISE,
+    Posterior,
+    Quantity,
+    fit_posterior,
+    relative_spread,
+    scalar_quantities,
+    step_quantities,
+)
+from pinn.server.calibration.prior import Prior
+from pinn.server.calibration.run import found_facts, posterior_set
+from pinn.server.traces.measured_steps import MeasuredSteps
+
+#: Scales of what no coefficient explains that are tried, relative.
+_SCALES = np.array([0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.2])
+
+#: Parts of the batches that are left out in turn.
+_PARTS = 5
+
+#: Flags that set the size of the KV cache, which then says nothing of the others.
+_CACHE_SIZES = {"--kv-cache-memory-bytes", "--num-gpu-blocks-override"}
+
+#: Standard deviations from which a row counts nothing (Tukey's biweight, 95 % efficient).
+_BEYOND = 4.685
+
+Rows = Float[np.ndarray, " batches"]
+
+
+@dataclass(frozen=True)
+class StepCalibration:
+    """A server calibrated to measured steps.
+
+    Attributes:
+        deployment: The server.
+        steps: What was measured.
+        prior: Coefficients before.
+        posterior: Coefficients after; alpha stays what it was.
+        unexplained: Relative scale of what no coefficient explains.
+        quantities: What the steps determine.
+        verdicts: Before and after on batches left out.
+    """
+
+    deployment: Deployment
+    steps: MeasuredSteps
+    prior: Prior
+    posterior: Posterior
+    unexplained: float
+    quantities: list[Quantity]
+    verdicts: list[Verdict | Likelihood]
+
+    def predictions(self) -> tuple[Rows, Rows]:
+        """Seconds of each batch before and after."""
+        features = measured_features(self.steps, self.deployment)
+        return features @ self.prior.mean, features @ self.posterior.mean
+
+    def coefficient_set(
+        self, named: dict[str, str], taught: Bool[np.ndarray, " request_features"]
+    ) -> CoefficientSet:
+        """The result as a file's content.
+
+        Args:
+            named: Model, GPU and format as the user named them.
+            taught: Whether data had taught each alpha before.
+        """
+        facts: dict[str, Any] = {
+            "sources": [{"path": self.steps.name, "sha256": self.steps.report.sha256}],
+            "used": len(self.steps),
+            "noise": self.unexplained,
+            **found_facts(self.quantities, self.verdicts),
+        }
+        deployment = deployment_facts(self.deployment) | {"named": named}
+        return posterior_set(deployment, self.prior, self.posterior, taught, facts)
+
+
+def measured_features(
+    steps: MeasuredSteps, deployment: Deployment
+) -> Float[np.ndarray, "batches coefficients"]:
+    """What each coefficient adds to the batches' steps."""
+    sums = steps.sums(deployment.model.window_tokens)
+    return all_features(step_features(step_costs([deployment]), sums))
+
+
+def fit_steps(
+    prior: Prior, features: Float[np.ndarray, "batches coefficients"], seconds: Rows, error: Rows
+) -> tuple[Posterior, float]:
+    """Fit to medians.
+
+    Args:
+        prior: Before.
+        features: Of each batch.
+        seconds: Median of each.
+        error: Relative standard error of each median.
+
+    Returns:
+        The posterior, and the scale of what it does not explain.
+    """
+    weight = np.ones(len(seconds))
+    for _ in range(2):
+        scale = _unexplained(prior, features, seconds, error / np.sqrt(weight))
+        noise = np.hypot(error, scale)
+        found = fit_posterior(prior, features, seconds, noise / np.sqrt(weight))
+        away = (features @ found.mean / seconds - 1) / noise
+        weight = np.maximum(1 - (away / _BEYOND) ** 2, 1e-3) ** 2
+    return found, scale
+
+
+def _unexplained(
+    prior: Prior, features: Float[np.ndarray, "batches coefficients"], seconds: Rows, error: Rows
+) -> float:
+    """The scale under which the rows are most probable."""
+    relative = features / seconds[:, None]
+    residual = relative @ prior.mean - 1
+    spread = relative @ prior.covariance @ relative.T
+
+    def improbable(scale: float) -> float:
+        root = np.linalg.cholesky(spread + np.diag(error**2 + scale**2))
+        return float(np.sum(np.linalg.solve(root, residual) ** 2) + 2 * np.log(np.diag(root)).sum())
+
+    return float(min(_SCALES, key=improbable))
+
+
+def calibrate_steps(steps: MeasuredSteps, deployment: Deployment, prior: Prior) -> StepCalibration:
+    """Fit, and judge by leaving out a fifth of the batches in turn."""
+    features = measured_features(steps, deployment)
+    posterior, scale = fit_steps(prior, features, steps.seconds, steps.error)
+    held = steps.rows[["num_decode_requests", "sum_decode_kv_tokens"]].mean()
+    decodes, context = held.to_numpy(float)
+    quantities = [
+        *step_quantities(
+            deployment, prior, posterior, decodes, context / decodes if decodes else 0.0
+        ),
+        *scalar_quantities(prior, posterior, features),
+    ]
+    verdicts = _left_out(steps, features, prior)
+    return StepCalibration(deployment, steps, prior, posterior, scale, quantities, verdicts)
+
+
+def _left_out(
+    steps: MeasuredSteps, features: Float[np.ndarray, "batches coefficients"], prior: Prior
+) -> list[Verdict | Likelihood]:
+    part = np.arange(len(steps)) % _PARTS
+    if len(steps) < _PARTS:
+        return []
+    noise = np.where(steps.rows["num_prefill_requests"] > 0, TTFT_NOISE, TIME_NOISE)
+    before = features @ prior.mean
+    before_spread = np.hypot(relative_spread(features, prior.mean, prior.covariance), noise)
+    after, after_spread = before.copy(), before_spread.copy()
+    for number in range(_PARTS):
+        out = part == number
+        found, scale = fit_steps(prior, features[~out], steps.seconds[~out], steps.error[~out])
+        after[out] = features[out] @ found.mean
+        beside = np.maximum(noise[out], scale)
+        after_spread[out] = np.hypot(found.spread(features[out]), beside)
+    where = "each fifth of the batches, left out"
+    errors = [each / steps.seconds - 1 for each in (before, after)]
+    logs = [np.log(each / steps.seconds) for each in (before, after)]
+    return [judge(where, *errors),
+            judge_likelihood(where, logs[0], before_spread, logs[1], after_spread)]  # fmt: skip
+
+
+def check_steps(
+    steps: MeasuredSteps,
+    deployment: Deployment,
+    coefficients_of: Callable[[Deployment], Coefficients],
+) -> list[Finding]:
+    """What of a measurement does not match the flags."""
+    found = []
+    limits = steps.facts.get("limits") or {}
+    recipe = deployment.recipe
+    for name, got, option in (
+        ("max_num_seqs", recipe.max_requests, "--max-num-seqs"),
+        ("budget", recipe.token_budget, "--max-num-batched-tokens"),
+    ):
+        if limits.get(name) not in (None, got):
+            found.append(Finding(f"the engine ran with {option} {limits[name]}, not {got}",
+                                 f"{option} {limits[name]}?"))  # fmt: skip
+    asked = {str(word).partition("=")[0] for word in steps.facts.get("flags") or ()}
+    if steps.facts.get("kv_blocks") and not asked & _CACHE_SIZES:
+        blocks = check_kv_blocks(int(steps.facts["kv_blocks"]), deployment)
+        found += [blocks] if blocks else []
+
+    def ratio(other: Deployment) -> float:
+        features = measured_features(steps, other)[:, : len(STEP_FEATURES)]
+        return float(np.median(steps.seconds / (features @ coefficients_of(other).beta[0])))
+
+    speed = check_speed(ratio, deployment, "steps take")
+    return found + ([speed] if speed else [])

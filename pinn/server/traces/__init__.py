@@ -1,0 +1,1 @@
+"""Traces of a server: which steps it ran, and of what."""

@@ -1,0 +1,433 @@
+"""What of a trace is kept: snapshots, the server it names, and the page that says so."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from jaxtyping import Bool, Float
+
+from pinn.common.files import ReadReport
+from pinn.engines.deployment import Deployment
+from pinn.physics.batch_sums import BatchSums
+from pinn.physics.costs import step_costs
+from pinn.physics.step_values import floor_seconds
+
+# The canonical table of snapshots: one row per request of a step whose requests were written.
+#
+# A snapshot precedes its step: ``cached_tokens`` are in the cache, ``new_tokens`` follow now.
+
+NANOSECOND = 1e-9
+
+SNAPSHOT_SCHEMA = pa.schema(
+    {
+        "server": pa.int32(),
+        "segment": pa.int32(),
+        "step_id": pa.int64(),
+        "wall_s": pa.float64(),
+        "request_id": pa.string(),
+        "is_prefill": pa.bool_(),
+        "new_tokens": pa.int64(),
+        "cached_tokens": pa.int64(),
+        "prompt_tokens": pa.int64(),
+        "output_tokens": pa.int64(),
+        "preemptions": pa.int64(),
+        "kv_blocks_allocated": pa.int64(),
+        "kv_blocks_cached": pa.int64(),
+        "effective_prompt_tokens": pa.int64(),
+        "extra": pa.string(),
+    }
+)
+
+_RENAMED = {"new_tokens": "scheduled_tokens", "cached_tokens": "computed_tokens"}
+
+
+class SnapshotOrder:
+    """Which raw snapshots are kept, and the segment of each.
+
+    Attributes:
+        rows: Raw row of each kept snapshot, in order of the file.
+        segment: Segment of its step.
+        report: Counts. Refused are negative counts, phases other than PREFILL and DECODE, a
+            request's second snapshot in a step, and snapshots whose step's summary is missing.
+    """
+
+    def __init__(self, raw: pa.Table, steps: pd.DataFrame) -> None:
+        """Check the raw table.
+
+        Args:
+            raw: The raw table.
+            steps: Columns ``server``, ``segment``, ``step_id``, ``wall_s`` of the canonical steps.
+        """
+        refused: Counter[str] = Counter()
+        keep = np.ones(raw.num_rows, dtype=bool)
+
+        def refuse(reason: str, bad: np.ndarray) -> None:
+            if (keep & bad).any():
+                refused[reason] = int((keep & bad).sum())
+                np.logical_and(keep, ~bad, out=keep)
+
+        negative = np.zeros(raw.num_rows, dtype=bool)
+        for name in ("step_id", "computed_tokens", "scheduled_tokens", "prompt_tokens"):
+            values = pc.fill_null(raw[name], 0).to_numpy()
+            negative |= (values < 0) | (values >= 2**31)
+        refuse("a count is negative or absurd", negative)
+        known = pc.is_in(pc.utf8_upper(raw["phase"]), pa.array(["PREFILL", "DECODE"]))
+        refuse("unknown phase", ~known.to_numpy())
+        row = _step_rows(raw, steps)
+        refuse("its step's summary is missing", row < 0)
+        refuse("written twice", _repeated(row, raw["request_id"], keep))
+        self.rows = np.flatnonzero(keep)
+        self.segment = steps["segment"].to_numpy()[row[self.rows]].astype(np.int32)
+        self.report = ReadReport("snapshots", "", "", raw.num_rows, len(self.rows), dict(refused))
+
+
+def canonical_snapshots(
+    raw: pa.Table, order: SnapshotOrder, batch_rows: int = 2**17
+) -> Iterator[pa.RecordBatch]:
+    """The kept snapshots, a batch at a time.
+
+    Args:
+        raw: The raw table.
+        order: Of its rows.
+        batch_rows: Rows per batch.
+    """
+    for begin in range(0, len(order.rows), batch_rows):
+        rows = order.rows[begin : begin + batch_rows]
+        low, high = int(rows[0]), int(rows[-1]) + 1
+        kept = raw.slice(low, high - low).take(pa.array(rows - low)).combine_chunks()
+        wall_ns = kept["wall_ns"].to_numpy()
+        columns = {
+            "segment": pa.array(order.segment[begin : begin + batch_rows]),
+            "wall_s": pa.array(wall_ns * NANOSECOND, mask=wall_ns <= 0),
+            "is_prefill": pc.equal(pc.utf8_upper(kept["phase"]), "PREFILL"),
+        }
+        arrays = []
+        for field in SNAPSHOT_SCHEMA:
+            column = columns.get(field.name)
+            column = kept[_RENAMED.get(field.name, field.name)] if column is None else column
+            whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+            arrays.append(whole.cast(field.type))
+        yield pa.RecordBatch.from_arrays(arrays, schema=SNAPSHOT_SCHEMA)
+
+
+#: What the level of knowledge of a step needs of its snapshots.
+WORKING_COLUMNS = ["segment", "step_id", "is_prefill", "new_tokens"]
+
+
+def working_snapshots(raw: pa.Table, order: SnapshotOrder) -> pd.DataFrame:
+    """The :data:`WORKING_COLUMNS` of all snapshots."""
+    schema = pa.schema([SNAPSHOT_SCHEMA.field(name) for name in WORKING_COLUMNS])
+    batches = (b.select(WORKING_COLUMNS) for b in canonical_snapshots(raw, order))
+    return pa.Table.from_batches(batches, schema=schema).to_pandas()
+
+
+def _step_rows(raw: pa.Table, steps: pd.DataFrame) -> np.ndarray:
+    """Row of each snapshot's step, -1 without one; of several of its number the nearest in time."""
+    found = np.full(raw.num_rows, -1, dtype=np.int64)
+    if steps.empty or not raw.num_rows:
+        return found
+    keys = steps["server"].to_numpy(np.int64) * 2**40 + steps["step_id"].to_numpy()
+    order = np.argsort(keys, kind="stable")
+    wanted = raw["server"].to_numpy() * 2**40 + raw["step_id"].to_numpy()
+    low = np.searchsorted(keys[order], wanted)
+    high = np.searchsorted(keys[order], wanted, side="right")
+    once = high - low == 1
+    found[once] = order[low[once]]
+    step_wall = np.nan_to_num(steps["wall_s"].to_numpy())
+    wall = raw["wall_ns"].to_numpy() * NANOSECOND
+    for row in np.flatnonzero(high - low > 1):
+        among = order[low[row] : high[row]]
+        found[row] = among[np.argmin(np.abs(step_wall[among] - wall[row]))]
+    return found
+
+
+def _repeated(row: np.ndarray, request: pa.ChunkedArray, keep: np.ndarray) -> np.ndarray:
+    codes = pc.dictionary_encode(request.combine_chunks()).indices.to_numpy(zero_copy_only=False)
+    order = np.lexsort((codes, row))
+    order = order[keep[order]]
+    repeated = np.zeros(len(row), dtype=bool)
+    same = (np.diff(row[order]) == 0) & (np.diff(codes[order]) == 0)
+    repeated[order[1:][same]] = True
+    return repeated
+
+
+# Checks candidate targets of beta against the physical floor.
+#
+# No step is faster than max(FLOPs / peak, bytes to read / bandwidth) of its batch. A column
+# whose median lies below the floor does not hold step times, whatever it is called; coefficients
+# fitted to it would promise hardware that does not exist.
+
+#: What columns that are known to be something else really hold.
+MEANINGS = {
+    "reported_duration_s": (
+        "step.duration_us is the time of the scheduler's schedule() call, not of the step: it ends "
+        "before the model runs. The step time is the cycle from one step's start to the next's."
+    )
+}
+
+
+@dataclass(frozen=True)
+class TargetCheck:
+    """The verdict on one column.
+
+    Attributes:
+        column: Its name.
+        rows: Values checked.
+        median_s: Their median.
+        floor_median_s: Median of their floors.
+        below_floor: Values below their own floor.
+        is_target: Whether beta may be fitted to it.
+        explanation: Why not, and what the column is; empty for a target.
+    """
+
+    column: str
+    rows: int
+    median_s: float
+    floor_median_s: float
+    below_floor: int
+    is_target: bool
+    explanation: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The verdict as JSON-ready values."""
+        return asdict(self)
+
+
+def batch_floor(deployment: Deployment, sums: BatchSums) -> Float[np.ndarray, " steps"]:
+    """Floor of each batch on a deployment, in seconds."""
+    return floor_seconds(step_costs([deployment]), sums)
+
+
+def check_target(
+    column: str,
+    values: Float[np.ndarray, " steps"],
+    floor: Float[np.ndarray, " steps"],
+    busy: Bool[np.ndarray, " steps"] | None = None,
+) -> TargetCheck:
+    """Check one column.
+
+    It is refused where the median of value / floor is below 1: then most rows are impossible.
+
+    Args:
+        column: Its name.
+        values: Its values in seconds; those that are no numbers are left out.
+        floor: The floor of each row's batch in seconds.
+        busy: Rows to check; default: those whose floor is positive.
+    """
+    use = np.isfinite(values) & (floor > 0) & (True if busy is None else busy)
+    values, floor = values[use], floor[use]
+    if not len(values):
+        return TargetCheck(column, 0, float("nan"), float("nan"), 0, False, "it has no values")
+    below = int((values < floor).sum())
+    median, floor_median = float(np.median(values)), float(np.median(floor))
+    is_target = bool(np.median(values / floor) >= 1)
+    explanation = (
+        "" if is_target else _explanation(column, median, floor_median, below, len(values))
+    )
+    return TargetCheck(column, len(values), median, floor_median, below, is_target, explanation)
+
+
+def _explanation(column: str, median: float, floor: float, below: int, rows: int) -> str:
+    text = (
+        f"its median of {median * 1e3:.3g} ms lies below the physical floor of {floor * 1e3:.3g} "
+        f"ms ({below} of {rows} rows are below their own): reading the weights alone takes longer"
+    )
+    return f"{text}. {MEANINGS[column]}" if column in MEANINGS else text
+
+
+# What cleaning did: tables for the terminal and one page of plots.
+
+_MS = 1e3
+
+#: Steps that are worth drawing; medians that are worth printing, and the cycles behind each.
+MAX_DRAWN = 200_000
+MAX_MEDIANS = 12
+MIN_CYCLES = 5
+
+
+def cleaning_tables(manifest: Mapping[str, Any]) -> str:
+    """The report of a folder of trace tables as text.
+
+    Args:
+        manifest: Of the folder.
+    """
+    parts = [ReadReport.from_json(report).table() for report in manifest["reports"].values()]
+    segments = manifest.get("segments", [])
+    if segments:
+        ambiguous = sum(bool(s["is_ambiguous"]) for s in segments)
+        parts.append(
+            f"servers and segments\n{len(manifest['servers']):8d}  servers\n"
+            f"{len(segments):8d}  segments (one process on one clock)\n"
+            f"{ambiguous:8d}  of them hold two servers that cannot be told apart"
+        )
+    parts.append(_counts("intervals from one step's start to the next", manifest["intervals"]))
+    if manifest["medians_by_decodes"]:
+        parts.append(_medians(manifest["medians_by_decodes"]))
+    if manifest["request_issues"]:
+        parts.append(_counts("requests by issue", manifest["request_issues"]))
+    for check in manifest["targets"].values():
+        parts.append(_target(check))
+    if not manifest["targets"]:
+        parts.append("targets\n  not checked against the floor: give --model and --gpu")
+    return "\n\n".join(parts)
+
+
+def _counts(title: str, counts: Mapping[str, int]) -> str:
+    return "\n".join([title, *(f"{count:8d}  {name}" for name, count in counts.items())])
+
+
+def _medians(rows: Sequence[Mapping[str, float]]) -> str:
+    """Some medians over the whole range of decodes; all are in the manifest."""
+    known = [row for row in rows if row["cycles"] >= MIN_CYCLES] or rows
+    places = np.unique(np.linspace(0, len(known) - 1, MAX_MEDIANS).round().astype(int))
+    lines = [
+        f"{row['median_step_s'] * _MS:8.2f}  ms at {row['decode_requests']:.0f} decodes, "
+        f"{row['cycles']:.0f} cycles"
+        for row in (known[place] for place in places)
+    ]
+    return "\n".join(["median single cycle by decodes at its start (some of them)", *lines])
+
+
+def _target(check: Mapping[str, Any]) -> str:
+    verdict = (
+        "accepted as a target of beta" if check["is_target"] else "REFUSED as a target of beta"
+    )
+    lines = [
+        f"{check['column']}: {verdict}",
+        f"{check['rows']:8d}  rows, median {check['median_s'] * _MS:.3g} ms, floor "
+        f"{check['floor_median_s'] * _MS:.3g} ms, {check['below_floor']} below their floor",
+    ]
+    return "\n".join(
+        [*lines, f"          {check['explanation']}"] if check["explanation"] else lines
+    )
+
+
+def cleaning_page(
+    path: Path,
+    steps: pd.DataFrame,
+    cycles: pd.DataFrame,
+    floors: pd.DataFrame,
+    manifest: Mapping[str, Any],
+) -> None:
+    """Draw the page: targets against the floor, batch mix over time, cycles, what was dropped.
+
+    Args:
+        path: PNG to write.
+        steps: Canonical steps; of many, about :data:`MAX_DRAWN` evenly spread ones.
+        cycles: Their intervals, row by row.
+        floors: Per candidate target its column and ``<name> floor``; empty without a deployment.
+        manifest: Of the folder, with reports, intervals and targets.
+    """
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(2, 2, figsize=(13, 9), layout="constrained")
+    names = ", ".join(source["path"] for source in manifest["sources"])
+    figure.suptitle(f"Cleaning of {names}", fontsize=12)
+    _draw_targets(axes[0, 0], floors, manifest["targets"])
+    _draw_mix(axes[0, 1], steps)
+    _draw_cycles(axes[1, 0], steps, cycles)
+    _draw_dropped(axes[1, 1], manifest)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def _draw_targets(axis: Any, floors: pd.DataFrame, targets: Mapping[str, Any]) -> None:
+    axis.set_title("Candidate targets against the physical floor", fontsize=10)
+    if floors.empty:
+        axis.text(0.5, 0.5, "no deployment given: not checked", ha="center", va="center")
+        axis.set_axis_off()
+        return
+    reach: list[float] = []
+    for name, color in (("step_s", "tab:blue"), ("reported_duration_s", "tab:red")):
+        values = floors[name].to_numpy(float)
+        floor = floors[f"{name} floor"].to_numpy(float)
+        use = np.isfinite(values) & (values > 0) & (floor > 0)
+        if not use.any():
+            continue
+        verdict = "accepted" if targets[name]["is_target"] else "refused"
+        axis.plot(
+            floor[use] * _MS, values[use] * _MS, ".", ms=2, alpha=0.4, color=color,
+            label=f"{name} ({verdict})", rasterized=True,
+        )  # fmt: skip
+        reach += [float(floor[use].min()) * _MS, float(floor[use].max()) * _MS]
+    ends = [min(reach, default=0), max(reach, default=1)]
+    axis.plot(ends, ends, "k-", lw=1, label="the floor itself")
+    axis.set_yscale("log")
+    axis.set_xlabel("floor of the batch, or of both ends of a window (ms)")
+    axis.set_ylabel("value (ms)")
+    axis.legend(fontsize=8, markerscale=5)
+
+
+def _draw_mix(axis: Any, steps: pd.DataFrame) -> None:
+    axis.set_title("Batch mix over time (means of 120 stretches of each server's run)", fontsize=10)
+    if steps.empty:
+        axis.set_axis_off()
+        return
+    seconds = (steps["start_s"] - steps.groupby("segment")["start_s"].transform("min")).to_numpy()
+    edges = np.linspace(0, max(float(seconds.max()), 1e-9), 121)
+    at = np.clip(np.digitize(seconds, edges) - 1, 0, 119)
+    count = np.bincount(at, minlength=120)
+    middle = (edges[1:] + edges[:-1]) / 2
+    for column, label, color in (
+        ("decode_requests", "decodes", "tab:blue"),
+        ("prefill_tokens", "prompt tokens", "tab:orange"),
+        ("waiting_depth", "waiting", "tab:red"),
+    ):
+        values = np.nan_to_num(steps[column].to_numpy(float))
+        with np.errstate(invalid="ignore"):
+            mean = np.bincount(at, weights=values, minlength=120) / count
+        axis.plot(middle, mean, color=color, lw=1.2, label=label)
+    axis.set_xlabel("time since the first step (s)")
+    axis.set_ylabel("mean per step")
+    axis.legend(fontsize=8)
+
+
+def _draw_cycles(axis: Any, steps: pd.DataFrame, cycles: pd.DataFrame) -> None:
+    axis.set_title("Cycles by batch: the target that is left", fontsize=10)
+    good = cycles["set_aside"].isna().to_numpy()
+    rows = np.flatnonzero(good)[:: max(1, int(good.sum() // 20_000))]
+    if not len(rows):
+        axis.set_axis_off()
+        return
+    single = cycles["kind"].to_numpy()[rows] == "single"
+    x = steps["decode_requests"].to_numpy(float)[rows]
+    y = cycles["step_s"].to_numpy()[rows] * _MS
+    for mask, color, label in (
+        (~single, "tab:gray", "window means"),
+        (single, "tab:blue", "single"),
+    ):
+        axis.plot(x[mask], y[mask], ".", ms=2, alpha=0.5, color=color, label=label, rasterized=True)
+    axis.set_ylim(0, np.quantile(y, 0.999) * 1.15)
+    axis.set_xlabel("decodes at the interval's start")
+    axis.set_ylabel("time per step (ms)")
+    axis.legend(fontsize=8, markerscale=5)
+
+
+def _draw_dropped(axis: Any, manifest: Mapping[str, Any]) -> None:
+    axis.set_title("What was kept and what was dropped", fontsize=10)
+    bars = [(name, count, "set aside" not in name) for name, count in manifest["intervals"].items()]
+    for level, report in manifest["reports"].items():
+        bars.append((f"{level}: accepted", report["accepted"], True))
+        refused = sorted(report["refused"].items(), key=lambda item: -item[1])
+        bars += [(f"{level}: {reason[:48]}", count, False) for reason, count in refused[:4]]
+    bars = [bar for bar in bars if bar[1]][:28]
+    place = np.arange(len(bars))[::-1]
+    colors = ["tab:blue" if kept else "tab:red" for _, _, kept in bars]
+    axis.barh(place, [count for _, count, _ in bars], color=colors)
+    axis.set_yticks(place, [name for name, _, _ in bars], fontsize=7)
+    axis.set_xscale("log")
+    for y, (_, count, _) in zip(place, bars, strict=True):
+        axis.text(count, y, f" {count:,}", va="center", fontsize=7)
+    axis.margins(x=0.15)
+    axis.set_xlabel("count (log scale); red: refused or set aside")

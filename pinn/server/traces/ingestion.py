@@ -1,0 +1,203 @@
+"""Traces and benchmark files as tables on disk."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pinn.common.files import file_sha256
+from pinn.errors import PinnError
+from pinn.server.benchmarks.benchmark_run import FIGURES, BenchmarkRun
+from pinn.server.readers.kv_events import read_kv_events
+from pinn.server.readers.vllm import RAW_SCHEMAS, read_steps, read_vllm
+from pinn.server.readers.wire import STEPS
+from pinn.server.traces.cycles import CycleRules
+from pinn.server.traces.trace_run import RawRun, Target, write_run
+from pinn.server.traces.trace_tables import TraceTables, atomic_folder, read_trace_tables
+from pinn.specs.flags import flags_of
+from pinn.specs.gpu import find_gpu
+from pinn.specs.serving import ServingSpec
+
+# Benchmark runs as a table of an ingested folder.
+
+BENCHMARKS = "benchmarks"
+
+#: One row a run, for people; the last column holds all of it.
+BENCHMARK_SCHEMA = pa.schema(
+    {
+        "name": pa.string(),
+        "tool": pa.string(),
+        "requests": pa.int64(),
+        "served": pa.int64(),
+        "failed": pa.int64(),
+        "concurrency": pa.int64(),
+        "rate_per_s": pa.float64(),
+        "prompt_tokens": pa.float64(),
+        "output_tokens": pa.float64(),
+        **{name: pa.float64() for name in FIGURES},
+        "run": pa.string(),
+    }
+)
+
+
+def benchmark_table(runs: Sequence[BenchmarkRun]) -> pa.Table:
+    """The runs as a table of ``BENCHMARK_SCHEMA``."""
+    return pa.Table.from_pylist([_row(run) for run in runs], schema=BENCHMARK_SCHEMA)
+
+
+def _row(run: BenchmarkRun) -> dict[str, Any]:
+    load = run.load
+    return {
+        "name": run.name,
+        "tool": run.tool,
+        "requests": load.requests,
+        "served": run.served,
+        "failed": run.failed,
+        "concurrency": load.concurrency,
+        "rate_per_s": load.rate_per_s,
+        "prompt_tokens": load.prompt.mean,
+        "output_tokens": load.output.mean,
+        **run.figures,
+        "run": json.dumps(run.to_json()),
+    }
+
+
+def read_benchmark_table(tables: TraceTables) -> list[BenchmarkRun]:
+    """The runs of an ingested folder.
+
+    Raises:
+        PinnError: If it has none, or was changed since.
+    """
+    texts = tables.table(BENCHMARKS, ["run"])["run"].to_pylist()
+    return [BenchmarkRun.from_json(json.loads(text)) for text in texts]
+
+
+# The deployment behind benchmark files: what they state, completed by the user's flags.
+
+
+def benchmark_target(
+    runs: Sequence[BenchmarkRun],
+    model: str | None = None,
+    gpu: str | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> Target:
+    """What served the runs.
+
+    The user's word goes before the files'; where they contradict each other,
+    ``pinn.server.calibration.checks`` says so.
+
+    Args:
+        runs: Of one server.
+        model: Name or config.json; None for the first that a file states.
+        gpu: Name or datasheet; None for the first that a file states.
+        flags: Fields of ``ServingSpec`` (and ``precision``) that the user gave.
+
+    Raises:
+        PinnError: If neither says which model or GPU, or a flag has a bad value.
+    """
+    model = model or next((r.server.model for r in runs if r.server.model), None)
+    gpu = gpu or next((r.server.gpu for r in runs if find_gpu(r.server.gpu)), None)
+    for option, value in (("--model", model), ("--gpu", gpu)):
+        if value is None:
+            raise PinnError(f"{runs[0].name} does not say what served it: give {option}")
+    stated: dict[str, Any] = {}
+    for run in runs:
+        stated = {**run.server.all_flags, **stated}
+    serving = _of_engine(stated, dict(flags or {})) | dict(flags or {})
+    precision = serving.pop("precision", None)
+    return Target(str(model), str(gpu), ServingSpec(**serving), precision)
+
+
+def _of_engine(stated: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What files state, without what only the engine has that the user contradicts."""
+    if stated.get("engine") in (None, given.get("engine", stated.get("engine"))):
+        return stated
+    own = {f.name for f in flags_of(ServingSpec) if f.engines} | {"engine_version"}
+    return {name: value for name, value in stated.items() if name not in own}
+
+
+# From a server's files to a folder of canonical tables.
+
+
+def ingest_vllm(
+    traces: Path,
+    out: Path,
+    target: Target | None = None,
+    *,
+    kv_events: Path | None = None,
+    workers: int = 1,
+    rules: CycleRules | None = None,
+) -> TraceTables:
+    """Read an instrumented vLLM's trace file into a folder of canonical tables.
+
+    Args:
+        traces: The OTLP-JSON file.
+        out: Folder to write; one with earlier trace tables is replaced.
+        target: The deployment; without it no column is checked against the floor.
+        kv_events: The file of KV cache events, if there is one.
+        workers: Processes that parse.
+        rules: Thresholds of what is set aside.
+
+    Raises:
+        PinnError: If a file is missing, holds nothing of the server, or the deployment is unknown.
+    """
+    deployment = target.deployment() if target else None
+    with atomic_folder(out) as folder, tempfile.TemporaryDirectory(dir=folder.parent) as spool:
+        raw = read_vllm(traces, Path(spool), workers)
+        sha256 = file_sha256(traces)
+        run = RawRun(
+            [{"path": traces.name, "sha256": sha256}],
+            raw.servers,
+            raw.table,
+            raw.reports(traces.name, sha256),
+            raw.release,
+            seconds={"parse": raw.parse_s, "spool": raw.spool_s},
+        )
+        if not any(raw.table(name).num_rows for name in RAW_SCHEMAS):
+            lines = run.reports["lines"]
+            raise PinnError(
+                f"{traces} holds no events of the instrumented vLLM: {lines.read} lines read, "
+                f"refused {dict(lines.refused)}"
+            )
+        if kv_events is not None:
+            read = read_kv_events(kv_events)
+            run.kv_events = read.table
+            run.reports |= {"KV lines": read.lines, "KV events": read.events}
+            run.sources.append({"path": kv_events.name, "sha256": file_sha256(kv_events)})
+        write_run(folder, run, target, deployment, rules or CycleRules())
+    return read_trace_tables(out)
+
+
+def ingest_steps(
+    path: Path, out: Path, target: Target | None = None, *, rules: CycleRules | None = None
+) -> TraceTables:
+    """Read a Parquet file of step summaries into a folder of canonical tables.
+
+    Args:
+        path: The Parquet file.
+        out: Folder to write; one with earlier trace tables is replaced.
+        target: The deployment; without it no column is checked against the floor.
+        rules: Thresholds of what is set aside.
+
+    Raises:
+        PinnError: If the file is missing or malformed, or the deployment is unknown.
+    """
+    deployment = target.deployment() if target else None
+    begin = time.perf_counter()
+    steps, servers, report = read_steps(path)
+    run = RawRun(
+        [{"path": path.name, "sha256": report.sha256}],
+        servers,
+        lambda name: steps if name == STEPS else RAW_SCHEMAS[name].empty_table(),
+        {"rows": report},
+        seconds={"parse": time.perf_counter() - begin},
+    )
+    with atomic_folder(out) as folder:
+        write_run(folder, run, target, deployment, rules or CycleRules())
+    return read_trace_tables(out)

@@ -1,0 +1,317 @@
+"""Canonical tables of a run, from its raw ones, with all that was dropped and why."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from pinn.common.files import ReadReport
+from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
+from pinn.server.readers.kv_events import KV_SCHEMA, transfer_rates
+from pinn.server.readers.request_spans import ENGINE, FRONT
+from pinn.server.readers.wire import SNAPSHOTS, STEPS
+from pinn.server.traces.batches import aggregate_sums, complete_snapshots, knowledge_levels
+from pinn.server.traces.cleaning import (
+    MAX_DRAWN,
+    SNAPSHOT_SCHEMA,
+    SnapshotOrder,
+    TargetCheck,
+    batch_floor,
+    canonical_snapshots,
+    check_target,
+    cleaning_page,
+    working_snapshots,
+)
+from pinn.server.traces.cycles import (
+    WINDOW,
+    CycleRules,
+    JourneyEvidence,
+    accounting,
+    cycle_table,
+    journey_evidence,
+    journeys_by_segment,
+    medians_by_decodes,
+    with_segments,
+    with_states,
+)
+from pinn.server.traces.requests import (
+    REQUEST_SCHEMA,
+    STATE_COLUMNS,
+    RequestOrder,
+    canonical_requests,
+    working_requests,
+)
+from pinn.server.traces.steps import STEP_SCHEMA, StepOrder, canonical_steps, usage_above_one
+from pinn.server.traces.trace_tables import (
+    deployment_entry,
+    named_deployment,
+    write_manifest,
+    write_table,
+)
+from pinn.specs.serving import ServingSpec
+
+#: What cycles, links and floors need of the steps: enough to keep in memory for big files.
+_WORKING_COLUMNS = [
+    name
+    for name in STEP_SCHEMA.names
+    if name not in ("reported_duration_s", "kv_blocks_total", "extra", "knowledge")
+]
+
+#: Columns of the requests that are filled in once the steps are known.
+_FILLED = ("segment", *STATE_COLUMNS)
+
+#: Rows that the floor is worked out for at most, evenly spread.
+_FLOOR_ROWS = 50_000
+
+
+@dataclass(frozen=True)
+class Target:
+    """The deployment that traces belong to, as the user names it."""
+
+    model: str
+    gpu: str
+    serving: ServingSpec = field(default_factory=ServingSpec)
+    precision: str | None = None
+
+    def deployment(self) -> Deployment:
+        """Load and check it; ``precision`` None means what the model's config says."""
+        return named_deployment(self.model, self.gpu, self.serving, self.precision)
+
+
+@dataclass
+class RawRun:
+    """Raw tables of a run and what is known of their origin.
+
+    ``table`` gives a raw table by name; tables of big files are mapped, and ``release`` gives back
+    the memory of what was looked at.
+    """
+
+    sources: list[dict[str, str]]
+    servers: list[str]
+    table: Callable[[str], pa.Table]
+    reports: dict[str, ReadReport]
+    release: Callable[[], None] = pa.default_memory_pool().release_unused
+    kv_events: pa.Table = field(default_factory=KV_SCHEMA.empty_table)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def write_run(
+    folder: Path,
+    run: RawRun,
+    target: Target | None,
+    deployment: Deployment | None,
+    rules: CycleRules,
+) -> None:
+    """Write the tables, the page of plots and, last, the manifest.
+
+    Args:
+        folder: To fill.
+        run: What was read.
+        target: The deployment as the user names it, if it is known.
+        deployment: The same, loaded.
+        rules: Thresholds of what is set aside.
+    """
+    begin = time.perf_counter()
+    order = StepOrder(run.table(STEPS), release=run.release)
+    steps = _working_frame(run, order)
+    request_order = RequestOrder(run.table(ENGINE), run.table(FRONT))
+    run.release()
+    requests = working_requests(run.table(ENGINE), run.table(FRONT), request_order)
+    run.release()
+    evidence = JourneyEvidence.none(len(steps))
+    if requests.num_rows and len(steps):
+        requests = with_segments(requests, steps)
+        budget = deployment.recipe.token_budget if deployment else None
+        journeys = journeys_by_segment(requests, steps, budget)
+        evidence = journey_evidence(requests, steps, journeys)
+        del journeys
+    cycles = cycle_table(steps, rules, evidence)
+    if requests.num_rows and len(steps):
+        requests = with_states(requests, steps, cycles)
+    filled = requests.select([n for n in requests.column_names if n in _FILLED])
+    del requests
+    snapshot_order = SnapshotOrder(run.table(SNAPSHOTS), steps)
+    has_snapshot = np.zeros(len(steps), dtype=bool)
+    if len(snapshot_order.rows):
+        snapshots = working_snapshots(run.table(SNAPSHOTS), snapshot_order)
+        has_snapshot = complete_snapshots(steps, snapshots)
+        del snapshots
+    run.release()
+    knowledge = knowledge_levels(has_snapshot, evidence.agrees)
+    checks: dict[str, TargetCheck] = {}
+    floor_rows = pd.DataFrame()
+    if deployment is not None and len(steps):
+        checks, floor_rows = _floor_checks(run.table(STEPS), order, cycles, deployment)
+    run.release()
+    prepared = time.perf_counter()
+
+    issues: Counter[str] = Counter()
+    request_batches = _requests(run, request_order, filled, issues)
+    snapshot_batches = canonical_snapshots(run.table(SNAPSHOTS), snapshot_order)
+    transfers = transfer_rates(run.kv_events, _block_bytes(deployment))
+    tables = {
+        name: write_table(folder, name, _releasing(batches, run), schema)
+        for name, batches, schema in (
+            ("steps", canonical_steps(run.table(STEPS), order, knowledge), STEP_SCHEMA),
+            ("requests", request_batches, REQUEST_SCHEMA),
+            ("snapshots", snapshot_batches, SNAPSHOT_SCHEMA),
+            ("kv_events", run.kv_events.to_batches(), KV_SCHEMA),
+            ("cycles", _cycle_batches(cycles), _cycle_schema(cycles)),
+            ("transfers", transfers.to_batches(), transfers.schema),
+        )
+    }
+    _check_holds(tables, run)
+    segments, intervals = _segments(steps), accounting(cycles)
+    medians = medians_by_decodes(steps, cycles).to_dict("records")
+    # The page needs some of the rows only; the rest makes room for what draws it.
+    thin = slice(None, None, max(1, len(steps) // MAX_DRAWN))
+    steps, cycles = steps[thin].copy(), cycles[thin].copy()
+    run.release()
+    reports = run.reports | {
+        "steps": order.report,
+        "request spans": request_order.report,
+        "snapshots": snapshot_order.report,
+    }
+    manifest: dict[str, Any] = {
+        "sources": run.sources,
+        "deployment": target and deployment_entry(**vars(target)),
+        "servers": run.servers,
+        "segments": segments,
+        "tables": tables,
+        "reports": {name: r.to_json() for name, r in reports.items() if r.read},
+        "intervals": intervals,
+        "medians_by_decodes": medians,
+        "rules": vars(rules),
+        "implausible": {"kv_usage above 1": usage_above_one(run.table(STEPS))},
+        "request_issues": dict(issues.most_common()),
+        "targets": {name: check.to_json() for name, check in checks.items()},
+        "seconds": run.seconds
+        | {"prepare": prepared - begin, "write": time.perf_counter() - prepared},
+    }
+    cleaning_page(folder / "cleaning.png", steps, cycles, floor_rows, manifest)
+    write_manifest(folder, manifest)
+
+
+def _check_holds(tables: dict[str, Any], run: RawRun) -> None:
+    """Tables of nothing would take the place of good ones."""
+    if not any(tables[name]["rows"] for name in ("steps", "requests", "snapshots", "kv_events")):
+        read = {name: report.to_json() for name, report in run.reports.items()}
+        counts = ", ".join(
+            f"{r['read']} {name} (refused {r['refused']})" for name, r in read.items()
+        )
+        names = ", ".join(source["path"] for source in run.sources)
+        raise PinnError(f"{names} holds no step and no request that can be used: {counts}")
+
+
+def _working_frame(run: RawRun, order: StepOrder) -> pd.DataFrame:
+    """The working columns of the steps, filled batch by batch: they are held only once."""
+    columns: dict[str, np.ndarray] = {}
+    done = 0
+    for batch in canonical_steps(run.table(STEPS), order):
+        for name in _WORKING_COLUMNS:
+            values = batch.column(name).to_numpy(zero_copy_only=False)
+            if name not in columns:
+                columns[name] = np.empty(len(order.rows), dtype=values.dtype)
+            elif columns[name].dtype != values.dtype:  # counts with nulls come as floats
+                common = np.result_type(columns[name], values)
+                columns[name] = columns[name].astype(common)
+            columns[name][done : done + len(values)] = values
+        done += batch.num_rows
+        run.release()
+    if not columns:
+        empty = pa.schema([STEP_SCHEMA.field(n) for n in _WORKING_COLUMNS]).empty_table()
+        return empty.to_pandas()
+    return pd.DataFrame(columns, copy=False)
+
+
+def _requests(
+    run: RawRun, order: RequestOrder, filled: pa.Table, issues: Counter[str]
+) -> Iterator[pa.RecordBatch]:
+    """The canonical requests; their issues are counted on the way."""
+    for batch in canonical_requests(run.table(ENGINE), run.table(FRONT), order, filled):
+        for entry in batch.column("issue").value_counts().to_pylist():
+            issues[entry["values"] or "none"] += entry["counts"]
+        yield batch
+
+
+def _cycle_schema(cycles: pd.DataFrame) -> pa.Schema:
+    return pa.Schema.from_pandas(cycles.iloc[:1], preserve_index=False).remove_metadata()
+
+
+def _cycle_batches(cycles: pd.DataFrame, batch_rows: int = 2**17) -> Iterator[pa.RecordBatch]:
+    schema = _cycle_schema(cycles)
+    for begin in range(0, len(cycles), batch_rows):
+        part = cycles.iloc[begin : begin + batch_rows]
+        yield pa.RecordBatch.from_pandas(part, schema=schema, preserve_index=False)
+
+
+def _releasing(batches: Iterable[pa.RecordBatch], run: RawRun) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch
+        run.release()
+
+
+def _floor_checks(
+    raw: pa.Table, order: StepOrder, cycles: pd.DataFrame, deployment: Deployment
+) -> tuple[dict[str, TargetCheck], pd.DataFrame]:
+    """Verdicts on the candidate columns, and the rows that they rest on.
+
+    The floor of a window is the mean of the floors of its ends, that of a single step its own.
+    """
+    rows = np.unique(np.linspace(0, len(cycles) - 1, _FLOOR_ROWS).astype(np.int64))
+    window, block_size = deployment.model.window_tokens, deployment.recipe.block_tokens
+
+    def at(chosen: np.ndarray) -> tuple[pd.DataFrame, np.ndarray]:
+        batches = list(canonical_steps(raw, order.only(chosen)))
+        steps = pa.Table.from_batches(batches, schema=STEP_SCHEMA).to_pandas()
+        return steps, batch_floor(deployment, aggregate_sums(steps, block_size, window))
+
+    steps, floor = at(rows)
+    _, floor_after = at(np.minimum(rows + 1, len(cycles) - 1))
+    part = cycles.iloc[rows]
+    is_window = (part["kind"] == WINDOW).to_numpy()
+    values = {
+        "step_s": part["step_s"].where(part["set_aside"].isna()).to_numpy(),
+        "reported_duration_s": steps["reported_duration_s"].to_numpy(float),
+    }
+    floors = {
+        "step_s": np.where(is_window, (floor + floor_after) / 2, floor),
+        "reported_duration_s": floor,
+    }
+    checks = {name: check_target(name, values[name], floors[name]) for name in values}
+    drawn = {f"{name} floor": column for name, column in floors.items()}
+    return checks, pd.DataFrame({**values, **drawn})
+
+
+def _block_bytes(deployment: Deployment | None) -> float | None:
+    """Bytes of one KV block over all layers; None where the deployment is not known."""
+    if deployment is None:
+        return None
+    groups = [g for g in deployment.model.layer_groups if g.attention is not None]
+    width = sum(g.count * g.attention.kv_width for g in groups if g.attention is not None)
+    per_token = width * deployment.kv_cache_precision.bytes_per_weight
+    return per_token * deployment.recipe.block_tokens
+
+
+def _segments(steps: pd.DataFrame) -> list[dict[Any, Any]]:
+    groups = steps.groupby("segment")
+    table = pd.DataFrame(
+        {
+            "server": groups["server"].first(),
+            "steps": groups.size(),
+            "first_step": groups["step_id"].min(),
+            "last_step": groups["step_id"].max(),
+            "seconds": groups["start_s"].max() - groups["start_s"].min(),
+            "is_ambiguous": groups["is_ambiguous"].any(),
+        }
+    )
+    return table.reset_index().to_dict("records")

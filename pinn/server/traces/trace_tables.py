@@ -1,0 +1,188 @@
+"""A folder of canonical trace tables with its manifest: written whole or not at all.
+
+``requests``, ``steps``, ``snapshots``, ``kv_events`` and ``cycles`` as Parquet, beside
+``manifest.json``: where they come from, the deployment, what was refused and why.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pinn.common.documents import read_json
+from pinn.common.files import file_sha256
+from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
+from pinn.specs.catalog import load_model
+from pinn.specs.gpu import load_gpu
+from pinn.specs.model_variants import with_precision
+from pinn.specs.serving import ServingSpec
+
+SCHEMA = "pinn trace tables 1"
+MANIFEST = "manifest.json"
+
+
+@contextmanager
+def atomic_folder(folder: Path) -> Iterator[Path]:
+    """A new folder to fill, which takes the place of ``folder`` at the end; after an error, not.
+
+    Raises:
+        PinnError: If ``folder`` is the current one, or holds something else than trace tables.
+    """
+    if not folder.name:
+        raise PinnError(f"{folder} cannot be replaced as a whole: give a new folder")
+    is_taken = folder.exists() and not (folder / MANIFEST).is_file()
+    if is_taken and (not folder.is_dir() or any(folder.iterdir())):
+        raise PinnError(f"{folder} exists and holds no trace tables: give another folder")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        yield temporary
+        if folder.exists():
+            folder.rename(old)
+        temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def write_table(
+    folder: Path, name: str, rows: pa.Table | Iterable[pa.RecordBatch], schema: pa.Schema
+) -> dict[str, Any]:
+    """Write one table; its entry in the manifest."""
+    path = folder / f"{name}.parquet"
+    batches = rows.to_batches() if isinstance(rows, pa.Table) else rows
+    count = 0
+    with pq.ParquetWriter(path, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+            count += batch.num_rows
+    return {"file": path.name, "rows": count, "sha256": file_sha256(path)}
+
+
+def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Write the manifest; the last file of a folder."""
+    text = json.dumps({"schema": SCHEMA, **manifest}, indent=2) + "\n"
+    (folder / MANIFEST).write_text(text)
+
+
+def deployment_entry(
+    model: str, gpu: str, serving: ServingSpec, precision: str | None
+) -> dict[str, Any]:
+    """A deployment as the manifest names it."""
+    return {"model": model, "gpu": gpu, "serving": vars(serving), "precision": precision}
+
+
+def named_deployment(
+    model: str, gpu: str, serving: ServingSpec, precision: str | None
+) -> Deployment:
+    """Load a deployment by its names.
+
+    Raises:
+        PinnError: If one is unknown, or they do not fit together.
+    """
+    found = load_model(model)
+    if precision is not None:
+        found = with_precision(found, precision)
+    return Deployment(found, load_gpu(gpu), serving, force=True)  # it ran
+
+
+@dataclass(frozen=True)
+class TraceTables:
+    """A folder of canonical tables; each is read when it is asked for.
+
+    Attributes:
+        folder: Where it is.
+        manifest: Its manifest.
+    """
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    def table(self, name: str, columns: list[str] | None = None) -> pa.Table:
+        """A table by name.
+
+        Raises:
+            PinnError: If the folder has no such table, or it was changed or cut off since.
+        """
+        entry = self.manifest["tables"].get(name)
+        if entry is None:
+            known = ", ".join(self.manifest["tables"])
+            raise PinnError(f"{self.folder} has no table {name!r}: it has {known}")
+        path = self.folder / entry["file"]
+        try:
+            table = pq.read_table(path, columns=columns)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise PinnError(f"{path} cannot be read: {error}; ingest the traces anew") from error
+        if table.num_rows != entry["rows"]:
+            raise PinnError(f"{path} has {table.num_rows} rows, its manifest {entry['rows']}")
+        return table
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """The canonical steps."""
+        return self.table("steps").to_pandas()
+
+    @cached_property
+    def cycles(self) -> pd.DataFrame:
+        """The interval that each step begins, row by row."""
+        return self.table("cycles").to_pandas()
+
+    @cached_property
+    def requests(self) -> pa.Table:
+        """The canonical requests; they hold lists, so they stay an Arrow table."""
+        return self.table("requests")
+
+    @cached_property
+    def snapshots(self) -> pd.DataFrame:
+        """The canonical snapshots."""
+        return self.table("snapshots").to_pandas()
+
+    @property
+    def serving(self) -> ServingSpec:
+        """VLLM's flags; its defaults where none were given."""
+        return ServingSpec(**(self.manifest.get("deployment") or {}).get("serving", {}))
+
+    def deployment(self) -> Deployment:
+        """The deployment that the traces belong to.
+
+        Raises:
+            PinnError: If it was not given when the traces were ingested, or is unknown.
+        """
+        entry = self.manifest.get("deployment")
+        if not entry:
+            raise PinnError(f"{self.folder} names no model and GPU: ingest with --model and --gpu")
+        return named_deployment(entry["model"], entry["gpu"], self.serving, entry.get("precision"))
+
+
+def read_trace_tables(folder: Path) -> TraceTables:
+    """Open a folder of canonical tables.
+
+    Raises:
+        PinnError: If it is missing, has no readable manifest, or one of another schema.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise PinnError(f"no trace tables in {folder}: write them with 'pinn ingest' first")
+    try:
+        manifest = read_json(path)
+    except PinnError as error:
+        raise PinnError(f"{error}; ingest the traces anew") from error
+    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
+        found = manifest.get("schema") if isinstance(manifest, dict) else manifest
+        raise PinnError(f"{path} describes {found!r}, this version reads {SCHEMA!r}: ingest anew")
+    return TraceTables(folder, manifest)

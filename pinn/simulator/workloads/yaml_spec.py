@@ -1,0 +1,279 @@
+"""Loads in YAML: this project's own, and inference-perf's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import numpy as np
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from pinn.common.documents import read_yaml
+from pinn.errors import PinnError
+from pinn.simulator.workloads.arrivals import (
+    Stage,
+    draw_lengths,
+    random_draws,
+    read_stages,
+    stage_arrivals,
+)
+from pinn.simulator.workloads.synthetic import closed_loop, open_loop, shared_prefix
+from pinn.simulator.workloads.workload import AIOHTTP_TIMEOUT_S, Workload
+from pinn.specs.schema_faults import first_fault
+
+# Reading of YAML files into checked models, with errors that name file, place and remedy.
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def _no_truth_value(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError(f"expected a number, got {str(value).lower()}")
+    return value
+
+
+#: Numbers of a file; ``true`` is none, though it counts as 1 in Python.
+Whole = Annotated[int, BeforeValidator(_no_truth_value)]
+Number = Annotated[float, BeforeValidator(_no_truth_value)]
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Read a YAML (or JSON) file that holds a mapping.
+
+    Raises:
+        PinnError: If it cannot be read, is malformed or no mapping.
+    """
+    values = read_yaml(path)
+    if not isinstance(values, dict):
+        raise PinnError(f"{path}: expected a YAML mapping, got {type(values).__name__}")
+    return values
+
+
+def check(model: type[Model], values: Any, path: Path, remedy: str) -> Model:
+    """Validate values.
+
+    Raises:
+        PinnError: If they do not fit, with the first place, what was expected there and a remedy.
+    """
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        place, words = first_fault(error)
+        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        where = f"{path}: {place}" if place else f"{path}"
+        raise PinnError(f"{where}: {words}{more}: {remedy}") from error
+
+
+# A workload as a few lines of YAML.
+#
+# prompt_tokens: 1024 output_tokens: 256 length_range: [0.8, 1.0] # lengths uniform between these
+# shares; default [1, 1] stages: # open loop ... - {rate: 8, duration: 600} - {rate: 20,
+# duration: 600} process: poisson # or gamma, weibull (with cv), constant concurrency: 64 # ...
+# or closed loop, with `requests` requests: 640 groups: 10 # shared prefixes: groups x
+# prompts_per_group prompts that repeat prompts_per_group: 10 shared_tokens: 100 timeout_s: 300 #
+# patience of a client; default unlimited seed: 0
+
+
+class _Stage(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    rate: Number
+    duration: Number
+
+
+class _Spec(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    prompt_tokens: Whole
+    output_tokens: Whole
+    length_range: tuple[Number, Number] = (1.0, 1.0)
+    stages: list[_Stage] | None = None
+    process: str = "poisson"
+    cv: Number = 1.0
+    concurrency: Whole | None = None
+    requests: Whole | None = None
+    groups: Whole | None = None
+    prompts_per_group: Whole = 1
+    shared_tokens: Whole = 0
+    timeout_s: Number = np.inf
+    seed: Whole = 0
+
+
+def read_plain_spec(
+    values: dict[str, Any], path: Path, seed: int | None = None, rate_per_s: float | None = None
+) -> Workload:
+    """The load of a plain specification.
+
+    Args:
+        values: Contents of the file.
+        path: Where they come from, for messages.
+        seed: In place of the file's.
+        rate_per_s: Mean rate of its stages, in place of their own.
+
+    Raises:
+        PinnError: If a key is unknown or the loop is neither open nor closed.
+    """
+    known = f"known keys are {', '.join(_Spec.model_fields)}"
+    spec = check(_Spec, values, path, known)
+    seed, name = spec.seed if seed is None else seed, path.stem
+    _check_lengths(spec, path)
+    if spec.concurrency is not None:
+        if spec.requests is None or spec.stages is not None:
+            raise PinnError(f"{path}: a closed loop needs concurrency and requests, and no stages")
+        return closed_loop(
+            spec.concurrency, spec.requests, spec.prompt_tokens, spec.output_tokens,
+            length_range=spec.length_range, timeout_s=spec.timeout_s, seed=seed, name=name,
+        )  # fmt: skip
+    if spec.stages is None:
+        raise PinnError(f"{path}: give stages (rate, duration), or concurrency and requests")
+    stages = read_stages(
+        [(stage.rate, stage.duration) for stage in spec.stages], str(path), rate_per_s
+    )
+    if spec.groups is not None:
+        return shared_prefix(
+            stages, groups=spec.groups, prompts_per_group=spec.prompts_per_group,
+            shared_tokens=spec.shared_tokens,
+            question_tokens=spec.prompt_tokens - spec.shared_tokens,
+            output_tokens=spec.output_tokens, process=spec.process, cv=spec.cv,
+            prompt_range=spec.length_range, timeout_s=spec.timeout_s, seed=seed, name=name,
+        )  # fmt: skip
+    return open_loop(
+        stages, spec.prompt_tokens, spec.output_tokens, process=spec.process, cv=spec.cv,
+        length_range=spec.length_range, timeout_s=spec.timeout_s, seed=seed, name=name,
+    )  # fmt: skip
+
+
+def _check_lengths(spec: _Spec, path: Path) -> None:
+    for name in ("prompt_tokens", "output_tokens"):
+        if getattr(spec, name) < 1:
+            raise PinnError(f"{path}: {name} is {getattr(spec, name)}: it must be at least 1")
+    if not 0 <= spec.shared_tokens <= spec.prompt_tokens:
+        raise PinnError(
+            f"{path}: shared_tokens is {spec.shared_tokens}: it must lie between 0 and "
+            f"prompt_tokens, {spec.prompt_tokens}"
+        )
+    for name in ("shared_tokens", "prompts_per_group"):
+        if spec.groups is None and name in spec.model_fields_set:
+            raise PinnError(f"{path}: {name} needs groups: give both or neither")
+
+
+# inference-perf's YAML: the profile that a user writes, or the config that the tool ran.
+#
+# The tool ignores keys that it does not know, and so does this reader: a profile that says
+# ``num_unique_system_prompts`` runs with the tool's default of 10 groups of 10 prompts. Both
+# ``constant`` and ``poisson`` load draw exponential gaps; a stage sends rate x duration requests
+# and ends when the last one has, and ``interval`` seconds later the next one begins.
+
+_REMEDY = "see inference-perf's documentation of this key"
+
+
+class _InferencePerfStage(BaseModel):
+    rate: Number
+    duration: Number
+
+
+class _Load(BaseModel):
+    type: Literal["constant", "poisson"] = "constant"
+    interval: Number = 1.0
+    stages: list[_InferencePerfStage] = Field(min_length=1)
+    request_timeout: Number | None = None
+
+
+class _SharedPrefix(BaseModel):
+    num_groups: Whole = 10
+    num_prompts_per_group: Whole = 10
+    system_prompt_len: Whole = 100
+    question_len: Whole = 50
+    output_len: Whole = 50
+
+
+class _Distribution(BaseModel):
+    min: Number = 10
+    max: Number = 1024
+    mean: Number = 512
+    std_dev: Number = 200
+
+
+class _Data(BaseModel):
+    type: str = "mock"
+    shared_prefix: _SharedPrefix | None = None
+    input_distribution: _Distribution | None = None
+    output_distribution: _Distribution | None = None
+
+
+class _Config(BaseModel):
+    load: _Load
+    data: _Data = Field(default_factory=_Data)
+
+
+def is_inference_perf(values: dict[str, Any]) -> bool:
+    """Whether a YAML mapping looks like inference-perf's."""
+    return isinstance(values.get("load"), dict) and "data" in values
+
+
+def read_inference_perf(
+    values: dict[str, Any],
+    path: Path,
+    seed: int = 0,
+    prompt_range: tuple[float, float] = (1.0, 1.0),
+    rate_per_s: float | None = None,
+) -> Workload:
+    """The load that inference-perf sends for a profile or config.
+
+    Args:
+        values: Contents of the file.
+        path: Where they come from, for messages.
+        seed: Of the random draws.
+        prompt_range: True prompt lengths over nominal ones, see ``shared_prefix``.
+        rate_per_s: Mean rate of its stages, in place of their own.
+
+    Raises:
+        PinnError: If a key has no meaning, or the data need texts that the file does not hold.
+    """
+    config = check(_Config, values, path, _REMEDY)
+    load, data = config.load, config.data
+    rates = [(stage.rate, stage.duration) for stage in load.stages]
+    stages = read_stages(rates, str(path), rate_per_s)
+    timeout = AIOHTTP_TIMEOUT_S if load.request_timeout is None else load.request_timeout
+    if data.type == "shared_prefix":
+        prefix = data.shared_prefix or _SharedPrefix()
+        return shared_prefix(
+            stages,
+            groups=prefix.num_groups,
+            prompts_per_group=prefix.num_prompts_per_group,
+            shared_tokens=prefix.system_prompt_len,
+            question_tokens=prefix.question_len,
+            output_tokens=prefix.output_len,
+            prompt_range=prompt_range,
+            timeout_s=timeout,
+            stages_wait=True,
+            stage_gap_s=load.interval,
+            seed=seed,
+            name=path.stem,
+        )
+    if data.type in ("random", "synthetic"):
+        return _random(stages, data, timeout, load.interval, seed, path.stem)
+    raise PinnError(
+        f"{path}: data.type {data.type!r} needs texts that are not here: use shared_prefix, random "
+        "or synthetic, or give the lengths as a CSV trace"
+    )
+
+
+def _random(
+    stages: list[Stage], data: _Data, timeout_s: float, interval_s: float, seed: int, name: str
+) -> Workload:
+    """Normally distributed lengths, cut to their bounds; every prompt unlike the others."""
+    rng = random_draws(seed)
+    offset, stage = stage_arrivals(stages, "poisson", rng)
+    lengths = [
+        draw_lengths("gaussian", (given or _Distribution()).model_dump(), len(offset), rng)
+        for given in (data.input_distribution, data.output_distribution)
+    ]
+    return Workload(
+        name,
+        lengths[0],
+        lengths[1],
+        offset,
+        stage,
+        timeout_s=np.full(len(offset), timeout_s),
+        stages_wait=True,
+        stage_gap_s=interval_s,
+    )

@@ -1,1 +1,0 @@
-"""What is kept on disk: atomic writes, remembered results, counts of what was read."""

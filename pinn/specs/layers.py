@@ -1,0 +1,311 @@
+"""Attention and feed-forward layers of a config.json."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pinn.common.documents import MOST_MODEL_SIZE, written
+from pinn.errors import PinnError
+from pinn.specs.config_fields import ConfigFields
+from pinn.specs.mixers import IndexerSpec
+from pinn.specs.model import AttentionSpec, DenseFfnSpec, LatentAttentionSpec, MoeFfnSpec
+from pinn.specs.model_types import (
+    FULL_WIDTH_QK_NORM_TYPES,
+    GATED_ATTENTION_TYPES,
+    LATENT_TYPES,
+    UNGATED_TYPES,
+)
+
+# The attention part of each layer of a config.json: heads, latent ranks and windows.
+
+#: vLLM's order (``ModelArchConfigConvertorBase.get_total_num_kv_heads``).
+_KV_HEADS = ("n_head_kv", "num_kv_heads", "num_key_value_heads", "multi_query_group_num")
+_HEAD_DIM = ("head_dim", "attention_head_dim", "hidden_size_per_head", "kv_channels")
+_FULL = frozenset({"full_attention", "attention"})
+
+
+def attentions(
+    fields: ConfigFields, layers: int, max_position: int
+) -> list[AttentionSpec | LatentAttentionSpec]:
+    """The attention of each layer, first to last.
+
+    Raises:
+        PinnError: If a needed size is missing or the heads do not add up.
+    """
+    if is_latent(fields):
+        latent, reaches = _latent(fields), windows(fields, layers, max_position)
+        chosen = _indexers(fields, layers)
+        return [
+            replace(latent, window_tokens=window, indexer=indexer)
+            for window, indexer in zip(reaches, chosen, strict=True)
+        ]
+    base = _grouped(fields)
+    owners = layers - fields.integer("num_kv_shared_layers", default=0, least=0)
+    return [
+        replace(base, window_tokens=window, shares_cache=i >= owners)
+        for i, window in enumerate(windows(fields, layers, max_position))
+    ]
+
+
+def _indexers(fields: ConfigFields, layers: int) -> list[IndexerSpec | None]:
+    """What picks the keys of each layer; GLM-5.2's layers may take a choice over."""
+    if fields.get("index_topk") is None:
+        return [None] * layers
+    own = IndexerSpec(
+        top_k=fields.integer("index_topk"),
+        heads=fields.integer("index_n_heads"),
+        head_dim=fields.integer("index_head_dim", default=128),
+    )
+    types = fields.per_layer("indexer_types", layers) or ["full"] * layers
+    return [own if kind == "full" else replace(own, heads=0) for kind in types]
+
+
+def is_latent(fields: ConfigFields) -> bool:
+    """Whether vLLM runs it as latent attention: the fields may exist and be null."""
+    return fields.model_type in LATENT_TYPES and fields.get("kv_lora_rank") is not None
+
+
+def _grouped(fields: ConfigFields) -> AttentionSpec:
+    heads = fields.integer("num_attention_heads", "n_head")
+    kv_heads = fields.integer(*_KV_HEADS, default=heads)
+    if _is_falcon_multi_query(fields):
+        kv_heads = 1
+    if heads % kv_heads:
+        raise PinnError(f"{fields.source}: {kv_heads} KV heads do not divide {heads} heads")
+    if fields.get(*_HEAD_DIM) is not None:
+        head_dim = fields.integer(*_HEAD_DIM)
+    else:
+        hidden = fields.integer("hidden_size")
+        if hidden % heads:
+            raise PinnError(
+                f"{fields.source}: {heads} heads do not divide hidden_size {hidden}: add head_dim"
+            )
+        head_dim = hidden // heads
+    return AttentionSpec(
+        heads,
+        kv_heads,
+        head_dim,
+        qk_norm_full_width=fields.model_type in FULL_WIDTH_QK_NORM_TYPES,
+        output_gate=fields.model_type in GATED_ATTENTION_TYPES,
+    )
+
+
+def _is_falcon_multi_query(fields: ConfigFields) -> bool:
+    return (
+        fields.model_type == "falcon"
+        and not fields.get("new_decoder_architecture")
+        and fields.get("multi_query") is not False
+    )
+
+
+def _latent(fields: ConfigFields) -> LatentAttentionSpec:
+    rank = fields.get("q_lora_rank")
+    return LatentAttentionSpec(
+        heads=fields.integer("num_attention_heads"),
+        q_lora_rank=None if rank is None else fields.integer("q_lora_rank"),
+        kv_lora_rank=fields.integer("kv_lora_rank"),
+        qk_nope_head_dim=fields.integer("qk_nope_head_dim"),
+        qk_rope_head_dim=fields.integer("qk_rope_head_dim"),
+        v_head_dim=fields.integer("v_head_dim"),
+    )
+
+
+def windows(fields: ConfigFields, layers: int, max_position: int) -> list[int | None]:
+    """How far back each layer sees; None where it sees everything.
+
+    A window is inert where ``use_sliding_window`` is false or no context can exceed it. Layers:
+    ``layer_types``, or a list under ``sliding_window``, or ``sliding_window_pattern``, or (Qwen)
+    ``max_window_layers``; else all of them. Llama-4's chunks spare the layers without rotary
+    embedding (llama4.py); a chunk counts as a window of its size, though its mean reach is half.
+    """
+    if fields.get("attention_chunk_size") is not None and fields.model_type.startswith("llama4"):
+        tokens: int | None = fields.integer("attention_chunk_size")
+        chosen = _rotary_layers(fields, layers)
+    else:
+        tokens, chosen = _sliding(fields, layers)
+    if tokens is None or tokens >= max_position:
+        return [None] * layers
+    return [tokens if on else None for on in chosen]
+
+
+def _rotary_layers(fields: ConfigFields, layers: int) -> list[bool]:
+    types = fields.per_layer("layer_types", layers)
+    if types is not None:
+        return [str(kind) not in _FULL for kind in types]
+    flags = fields.per_layer("no_rope_layers", layers)  # despite its name, 1 means rotary
+    if flags is not None:
+        return [bool(flag) for flag in flags]
+    interval = fields.integer("no_rope_layer_interval", default=4)
+    return [(i + 1) % interval != 0 for i in range(layers)]
+
+
+def _sliding(fields: ConfigFields, layers: int) -> tuple[int | None, list[bool]]:
+    window: Any = fields.get("sliding_window")
+    if window is None or fields.get("use_sliding_window") is False:
+        return None, []
+    if isinstance(window, list):  # Mistral's own format: a pattern, repeated
+        if not window:
+            return None, []
+        pattern = [entry is not None for entry in window]
+        sizes = [entry for entry in window if entry is not None]
+        for size in sizes:
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise PinnError(
+                    f"{fields.source}: sliding_window must list tokens or null, got {size!r:.60}"
+                )
+        return next(iter(sizes), None), [pattern[i % len(pattern)] for i in range(layers)]
+    tokens = fields.integer("sliding_window", least=0) or None
+    types = fields.per_layer("layer_types", layers)
+    if types is not None:
+        return tokens, [str(kind) not in _FULL for kind in types]
+    if fields.get("sliding_window_pattern", "_sliding_window_pattern") is not None:
+        return tokens, _pattern_layers(fields, layers)
+    if fields.get("use_sliding_window"):  # Qwen: the layers from max_window_layers on
+        first = fields.integer("max_window_layers", default=0, least=0)
+        return tokens, [i >= first for i in range(layers)]
+    return tokens, [True] * layers
+
+
+def _pattern_layers(fields: ConfigFields, layers: int) -> list[bool]:
+    pattern = fields.get("sliding_window_pattern", "_sliding_window_pattern")
+    if isinstance(pattern, str) and pattern:  # EXAONE: such as "LLLG", local and global
+        return [pattern[i % len(pattern)] == "L" for i in range(layers)]
+    step = fields.integer("sliding_window_pattern", "_sliding_window_pattern", least=0)
+    return [step > 0 and (i + 1) % step != 0 for i in range(layers)]
+
+
+# The feed-forward part of each layer of a config.json: which layers have experts, and widths.
+
+_EXPERTS = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts")
+_TOP_K = (
+    "num_experts_per_tok",
+    "num_experts_per_token",
+    "top_k_experts",
+    "moe_top_k",
+    "moe_topk",
+    "experts_per_token",
+    "moe_k",
+)
+_DENSE_WIDTH = ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner")
+_LLAMA4 = frozenset({"llama4", "llama4_text"})
+
+
+def feed_forwards(fields: ConfigFields, layers: int) -> list[DenseFfnSpec | MoeFfnSpec]:
+    """The feed-forward part of each layer, first to last.
+
+    Raises:
+        PinnError: If a needed size is missing or the experts do not add up.
+    """
+    moe = moe_spec(fields)
+    plan = [moe is not None and is_moe for is_moe in moe_plan(fields, layers)]
+    if not all(plan):
+        dense = DenseFfnSpec(_dense_width(fields), fields.model_type not in UNGATED_TYPES)
+    return [moe if is_moe and moe is not None else dense for is_moe in plan]
+
+
+def moe_spec(fields: ConfigFields) -> MoeFfnSpec | None:
+    """The shape of the mixture-of-experts layers; None where the config names no experts."""
+    experts = _expert_count(fields)
+    if not experts:
+        return None
+    top_k = fields.integer(*_TOP_K)
+    if top_k > experts:
+        raise PinnError(f"{fields.source}: {top_k} experts per token exceed the {experts} experts")
+    width = fields.integer("moe_intermediate_size", *_DENSE_WIDTH)
+    latent = fields.get("moe_latent_size")
+    return MoeFfnSpec(
+        experts,
+        top_k,
+        width,
+        _shared_width(fields, width),
+        gated=fields.model_type not in UNGATED_TYPES,
+        latent_width=None if latent is None else fields.integer("moe_latent_size"),
+    )
+
+
+def _expert_count(fields: ConfigFields) -> int:
+    value = fields.get(*_EXPERTS)
+    if isinstance(value, list):  # Ernie: one entry per modality, all equal
+        value = value[0] if value else 0
+    if value is None:
+        return 0
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_MODEL_SIZE:
+        raise PinnError(
+            f"{fields.source}: the number of experts must be a whole number from 0 to "
+            f"{MOST_MODEL_SIZE:,}, got {written(value)}"
+        )
+    return value
+
+
+def _shared_width(fields: ConfigFields, expert_width: int) -> int:
+    if fields.model_type in _LLAMA4:  # llama4.py: Llama4MoE always has one, without a key
+        return fields.integer("intermediate_size")
+    for key in (
+        "shared_expert_intermediate_size",
+        "moe_shared_expert_intermediate_size",
+        "shared_intermediate_size",
+    ):
+        if fields.get(key) is not None:
+            return fields.integer(key, least=0)
+    count = fields.integer(
+        "n_shared_experts", "num_shared_experts", "moe_num_shared_experts", default=0, least=0
+    )
+    return count * expert_width
+
+
+def _dense_width(fields: ConfigFields) -> int:
+    if fields.model_type in _LLAMA4:
+        return fields.integer("intermediate_size_mlp")
+    if fields.model_type == "falcon":
+        default = 4 * fields.integer("hidden_size")
+        return fields.integer(*_DENSE_WIDTH, default=default)
+    if fields.model_type == "granitemoehybrid":  # its dense layers are the shared part alone
+        return fields.integer("shared_intermediate_size", *_DENSE_WIDTH)
+    widths = fields.get(*_DENSE_WIDTH)
+    if isinstance(widths, list) and widths and all(each == widths[0] for each in widths):
+        return replace(fields, text={"width": widths[0]}).integer("width")  # Gemma-3n: per layer
+    return fields.integer(*_DENSE_WIDTH)
+
+
+def moe_plan(fields: ConfigFields, layers: int) -> list[bool]:
+    """Which layers are mixtures of experts, in a model that has experts.
+
+    The keys and their meaning are those of vLLM 0.15.1's model files: ``mlp_layer_types``;
+    ``moe_layers`` or ``interleave_moe_layer_step`` (llama4.py); ``decoder_sparse_step`` and
+    ``mlp_only_layers`` (qwen2_moe.py, qwen3_moe.py); ``first_k_dense_replace`` and
+    ``moe_layer_freq`` (deepseek_v2.py); ``expert_layer_period`` and ``expert_layer_offset``
+    (jamba.py); letters of ``hybrid_override_pattern`` or ``layers_block_type`` (nemotron_h.py).
+    Without any of them, every layer is.
+    """
+    pattern = fields.get("layers_block_type", "hybrid_override_pattern")
+    if isinstance(pattern, list | str) and len(pattern) >= layers:
+        return [kind in ("moe", "E") for kind in pattern[:layers]]
+    if fields.get("expert_layer_period") is not None:
+        step = fields.integer("expert_layer_period")
+        offset = fields.integer("expert_layer_offset", default=0, least=0)
+        return [i % step == offset for i in range(layers)]
+    types = fields.per_layer("mlp_layer_types", layers)
+    if types is not None:
+        return [kind in ("sparse", "moe") for kind in types]
+    if fields.get("moe_layers") is not None:
+        chosen = fields.layer_indices("moe_layers")
+        return [i in chosen for i in range(layers)]
+    if fields.get("interleave_moe_layer_step") is not None:
+        step = fields.integer("interleave_moe_layer_step", least=0)
+        return [step > 0 and (i + 1) % step == 0 for i in range(layers)]
+    if fields.get("decoder_sparse_step", "mlp_only_layers") is not None:
+        step = fields.integer("decoder_sparse_step", default=1)
+        dense = fields.layer_indices("mlp_only_layers")
+        return [i not in dense and (i + 1) % step == 0 for i in range(layers)]
+    return _frequency_plan(fields, layers)
+
+
+def _frequency_plan(fields: ConfigFields, layers: int) -> list[bool]:
+    first = fields.integer("first_k_dense_replace", default=0, least=0)
+    frequency = fields.get("moe_layer_freq")
+    if isinstance(frequency, list):
+        flags = fields.per_layer("moe_layer_freq", layers) or []
+        return [i >= first and bool(on) for i, on in enumerate(flags)]
+    step = fields.integer("moe_layer_freq", default=1)
+    return [i >= first and i % step == 0 for i in range(layers)]

@@ -1,0 +1,176 @@
+"""A step's breakdown: where its time goes, part by part, and the measurements behind it.
+
+The network's is beta x feature, the composed one what kernels and overheads add up to. The two lump
+launches differently: a measured kernel's time holds its launch, while the network charges launches
+per layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
+from pinn.kernels.composition import COMPOSED_PARTS, compose
+from pinn.kernels.evidence import KernelUse, kernels_used
+from pinn.physics.batch_sums import UniformBatches, alike, sum_batches
+from pinn.physics.speculation import (
+    deployment_features,
+    deployment_floor_seconds,
+    drafting_features,
+)
+from pinn.physics.step import STEP_FEATURES
+from pinn.specs.batch import parse_batch
+from pinn.training.teacher import Scalars, Teacher
+
+#: Parts of a step and what each holds, in the order of every table and plot.
+PARTS: dict[str, str] = {
+    "weights": "projections, dense and shared layers, output head with one token: their weights",
+    "matmul_arithmetic": "what further tokens add to them: arithmetic",
+    "experts": "routing, routed experts, gathering and scattering",
+    "decode_attention": "attention of decodes: reading keys and values",
+    "prefill_attention": "attention of prompts",
+    "communication": "all-reduces, exchange between experts, pipeline",
+    "small_kernels": "norms, rotary embedding, quantization; launches per layer",
+    "sampling": "drawing the next tokens from the logits",
+    "host": "scheduling, input preparation, work per request",
+}
+#: The part that steps have under speculative decoding alone, where a draft runs on the GPU.
+DRAFTING: dict[str, str] = {"drafting": "the draft's layers and head, pass by pass"}
+
+#: Matrix multiplications: what one token takes is ``weights``, the rest ``matmul_arithmetic``.
+_GEMM = "gemm"
+#: Step feature -> its part; ``gemm`` is split in two.
+PART_OF_FEATURE: dict[str, str] = {name: f.part for name, f in STEP_FEATURES.items()}
+#: Part of a composed step -> part of the breakdown.
+PART_OF_OPERATOR: dict[str, str] = {
+    "gemm": _GEMM,
+    "experts": "experts",
+    "decode_attention": "decode_attention",
+    "prefill_attention": "prefill_attention",
+    "all_reduce": "communication",
+    "exchange": "communication",
+    "sampling": "sampling",
+}
+
+#: One decode without context: its multiplications read every weight once and do little else.
+_ONE_TOKEN = UniformBatches(*(np.array([x]) for x in (1.0, 0.0, 0.0, 0.0, 0.0)))
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Where the time of one step goes; seconds throughout.
+
+    Attributes:
+        batch: The batch as written.
+        floor: Physical floor of the step.
+        network: By part, from the network's betas.
+        features: By step feature, from the same.
+        composed: By part, from kernels and overheads; None without kernel surrogates or under
+            speculative decoding.
+        kernels: The kernels that it is composed of, longest first; their times are as measured,
+            without the multipliers in ``composed``.
+    """
+
+    batch: str
+    floor: float
+    network: Mapping[str, float]
+    features: Mapping[str, float]
+    composed: Mapping[str, float] | None = None
+    kernels: tuple[KernelUse, ...] = ()
+
+
+def breakdown(
+    deployment: Deployment,
+    batch: str,
+    beta: Float[np.ndarray, " features"],
+    teacher: Teacher | None = None,
+) -> Breakdown:
+    """Break down one step.
+
+    The composed step takes the decodes of a batch to be equal, and its prefill chunks likewise
+    (``pinn.physics.batch_sums.alike``); the network does not need to. Steps that verify
+    drafted tokens are not composed.
+
+    Args:
+        deployment: Model, GPU and configuration.
+        batch: As ``parse_batch`` reads it.
+        beta: The network's coefficients for the deployment.
+        teacher: Kernel surrogates and scalars; None to use the network alone.
+
+    Raises:
+        PinnError: If the batch cannot be read or is empty.
+    """
+    parsed = parse_batch(batch)
+    window = deployment.model.window_tokens
+    sums, alone = sum_batches([parsed], window), _ONE_TOKEN.sums(window)
+    whole, drafting = (of(deployment, sums)[0] for of in (deployment_features, drafting_features))
+    features = whole - drafting
+    one_token = (deployment_features(deployment, alone) - drafting_features(deployment, alone))[0]
+    parts = _by_part(PART_OF_FEATURE, beta * features, beta * one_token)
+    if deployment.draft is not None:
+        parts |= dict.fromkeys(DRAFTING, float(beta @ drafting))
+    found = Breakdown(
+        batch=batch,
+        floor=float(deployment_floor_seconds(deployment, sums)[0]),
+        network=parts,
+        features=dict(zip(STEP_FEATURES, (beta * whole).tolist(), strict=True)),
+    )
+    if teacher is None or deployment.recipe.speculation is not None:
+        return found
+    equal, scalars = alike([parsed]), teacher.scalars
+    seconds = compose(teacher.kernels, deployment, equal)[0] * scalars.multipliers
+    single = compose(teacher.kernels, deployment, _ONE_TOKEN)[0] * scalars.multipliers
+    kernels = _by_part(PART_OF_OPERATOR, seconds, single)
+    overheads = _by_part(
+        PART_OF_FEATURE, scalars.overheads * features, scalars.overheads * one_token
+    )
+    return Breakdown(
+        found.batch,
+        found.floor,
+        found.network,
+        found.features,
+        composed={part: kernels[part] + overheads[part] for part in PARTS},
+        kernels=tuple(kernels_used(teacher.kernels, deployment, equal)),
+    )
+
+
+def _by_part(
+    part_of: Mapping[str, str],
+    seconds: Float[np.ndarray, " entries"],
+    one_token: Float[np.ndarray, " entries"],
+) -> dict[str, float]:
+    """Sums by part; multiplications are cut at what one token takes, which is never more."""
+    found = dict.fromkeys(PARTS, 0.0)
+    for part, whole, single in zip(
+        part_of.values(), seconds.tolist(), one_token.tolist(), strict=True
+    ):
+        if part == _GEMM:
+            found["weights"] += single
+            found["matmul_arithmetic"] += whole - single
+        else:
+            found[part] += whole
+    return found
+
+
+def saved_scalars(values: Mapping[str, Mapping[str, float]]) -> Scalars:
+    """Scalars from their JSON, as a checkpoint's metadata keeps them.
+
+    Raises:
+        PinnError: If an operator is missing or a step feature unknown.
+    """
+    multipliers, overheads = values.get("multipliers", {}), values.get("overheads", {})
+    if set(multipliers) != set(COMPOSED_PARTS) or not set(overheads) <= set(STEP_FEATURES):
+        raise PinnError(
+            f"the checkpoint's scalars are of {sorted(multipliers)} and {sorted(overheads)}, "
+            f"expected {', '.join(COMPOSED_PARTS)} and names of step features: train it anew with "
+            "'python train.py kernels=on'"
+        )
+    return Scalars(
+        np.array([float(multipliers[name]) for name in COMPOSED_PARTS]),
+        np.array([float(overheads.get(name, 0.0)) for name in STEP_FEATURES]),
+    )

@@ -1,0 +1,1 @@
+"""Measured deployments and serving runs, and how they are split."""

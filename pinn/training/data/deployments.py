@@ -1,0 +1,230 @@
+"""From a row of measurements to its deployment and its load."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import pandas as pd
+
+from pinn.engines.deployment import Deployment
+from pinn.server.benchmarks.inferencex import LENGTH_RANGE
+from pinn.simulator.workloads.synthetic import closed_loop
+from pinn.simulator.workloads.workload import Workload
+from pinn.specs.catalog import load_model
+from pinn.specs.flags import given_flags
+from pinn.specs.gpu import load_gpu
+from pinn.specs.model import GREEDY
+from pinn.specs.model_variants import with_precision
+from pinn.specs.serving import SGLANG, VLLM, ServingSpec
+from pinn.training.data.launch_facts import LOAD_FLAGS, SERVING_FLAGS, UNKNOWN
+
+# From a row of observations or serving runs to the deployment that was measured.
+
+Row = Mapping[Hashable, Any] | pd.Series
+
+#: Builds that are no release, such as gpt-oss-dev, get the defaults of the table's own release.
+RELEASE = re.compile(r"\d+\.\d+")
+
+
+def observed_deployment(row: Row) -> Deployment:
+    """The deployment of a row of :func:`pinn.training.data.table.read_observations`.
+
+    Every flag is the row's; an empty one was not passed and is the default of the row's release.
+    The benchmark asks for temperature 0 (as vLLM's own did when it was made of that). Equal rows
+    share one object.
+
+    Raises:
+        PinnError: If the model, the GPU, the precision or a flag is unknown, or they do not fit
+            together.
+    """
+    passed = tuple((name, str(row[name])) for name in SERVING_FLAGS if row.get(name, "") != "")
+    version = str(row["engine_version"])
+    return _observed(
+        str(row["model"]),
+        str(row["gpu"]),
+        str(row["precision"]),
+        int(row["tensor_parallel_size"]),
+        int(row["data_parallel_size"]),
+        bool(row["enable_expert_parallel"]),
+        str(row["engine"]),
+        version if RELEASE.match(version) else "",
+        passed,
+    )
+
+
+def observed_deployments(rows: pd.DataFrame) -> dict[str, Deployment]:
+    """Deployments of observations by row id."""
+    return {str(row["row_id"]): observed_deployment(row) for _, row in rows.iterrows()}
+
+
+def run_deployment(row: Row) -> Deployment:
+    """The deployment of a row of :func:`pinn.training.data.serving_runs.read_serving_runs`.
+
+    The number formats are those of the model's config. The load generator asks for no sampling
+    settings, so the model's own hold. Equal rows share one object.
+
+    Raises:
+        PinnError: If the model or the GPU is unknown, or they do not fit together.
+    """
+    return _run(
+        str(row["config"]),
+        str(row["model"]),
+        str(row["gpu"]),
+        int(row["tensor_parallel_size"]),
+        int(row["max_num_batched_tokens"]),
+        _given(row["max_num_seqs"]),
+        _given(row["max_model_len"]),
+        str(row["engine_version"]),
+    )
+
+
+def _given(value: float) -> int | None:
+    return None if pd.isna(value) else int(value)
+
+
+@cache
+def _observed(
+    model: str,
+    gpu: str,
+    precision: str,
+    tp: int,
+    dp: int,
+    expert_parallel: bool,
+    engine: str,
+    engine_version: str,
+    passed: tuple[tuple[str, str], ...],
+) -> Deployment:
+    layout: dict[str, Any]
+    if engine == VLLM:
+        layout = {
+            "tensor_parallel_size": tp,
+            "data_parallel_size": dp,
+            "enable_expert_parallel": expert_parallel,
+        }
+    else:
+        layout = {
+            "tensor_parallel_size": tp * dp,
+            "data_parallel_size": dp if engine == SGLANG else 1,
+            "enable_dp_attention": dp > 1,
+            "ep_size": tp * dp if expert_parallel else 1,
+        }
+    return Deployment(
+        model=with_precision(load_model(model), precision),
+        gpu=load_gpu(gpu),
+        serving=ServingSpec(
+            engine=engine,
+            engine_version=engine_version,
+            override_generation_config=GREEDY,
+            **layout,
+            **given_flags(ServingSpec, dict(passed), f"a row of {model} on {gpu}"),
+        ),
+    )
+
+
+@cache
+def _run(
+    config: str,
+    name: str,
+    gpu: str,
+    tp: int,
+    max_num_batched_tokens: int,
+    max_num_seqs: int | None,
+    max_model_len: int | None,
+    engine_version: str,
+) -> Deployment:
+    return Deployment(
+        model=load_model(config, published_as=name),
+        gpu=load_gpu(gpu),
+        serving=ServingSpec(
+            tensor_parallel_size=tp,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_num_seqs=max_num_seqs,
+            max_model_len=max_model_len,
+            engine_version=engine_version,
+        ),
+    )
+
+
+# The load behind a row of measured deployments: the closed loop that its benchmark ran.
+#
+# Clients keep the stated number of requests in flight, all of them sent at once in the
+# beginning. Warm-up requests that a benchmark sends before have ended by then and leave nothing
+# behind but, with a prefix cache, one prompt, so they are left out.
+
+#: Share of memory of SGLang and TensorRT-LLM where nobody knows it.
+_ROOMY_SHARE = 0.97
+
+
+@dataclass(frozen=True)
+class MeasuredDeployment:
+    """One row of observations as something that can be simulated.
+
+    Attributes:
+        row_id: Its name.
+        deployment: What ran, without the flags of ``LOAD_FLAGS``: rows that differ only in load
+            share it.
+        served: What ran.
+        workload: What its clients sent.
+        tpot_s: Measured mean time per output token after the first.
+        ttft_s: Measured mean time to first token.
+    """
+
+    row_id: str
+    deployment: Deployment
+    served: Deployment
+    workload: Workload
+    tpot_s: float
+    ttft_s: float
+
+    @property
+    def concurrency(self) -> int:
+        """Requests in flight."""
+        return self.workload.concurrency or 0
+
+
+def measured_deployments(observations: pd.DataFrame) -> list[MeasuredDeployment]:
+    """Every row of observations, in their order.
+
+    Args:
+        observations: As ``pinn.training.data.table.read_observations`` gives them.
+    """
+    return [measured_deployment(row) for _, row in observations.iterrows()]
+
+
+def measured_deployment(row: Row) -> MeasuredDeployment:
+    """One row of observations."""
+    served = observed_deployment(row)
+    if row["facts"] == UNKNOWN:
+        served = replace(served, serving=_roomy(served.serving, row))
+    nothing: dict[str, Any] = dict.fromkeys(LOAD_FLAGS)
+    shared = replace(served.serving, **nothing)
+    concurrency = int(row["concurrency"])
+    return MeasuredDeployment(
+        str(row["row_id"]),
+        replace(served, serving=shared),
+        served,
+        closed_loop(
+            concurrency,
+            int(row["prompts_per_client"]) * concurrency,
+            int(row["prompt_tokens"]),
+            int(row["output_tokens"]),
+            length_range=LENGTH_RANGE,
+            name=str(row["row_id"]),
+        ),
+        float(row["tpot_s"]),
+        float(row["ttft_s"]),
+    )
+
+
+def _roomy(serving: ServingSpec, row: Row) -> ServingSpec:
+    """Flags nobody knows, with room for what the clients sent: such rows did not wait for memory.
+
+    Rows whose requests waited are refused, so any length and share will do that hold the others.
+    """
+    longest = int(row["prompt_tokens"]) + int(row["output_tokens"])
+    share = serving.gpu_memory_utilization if serving.engine == VLLM else _ROOMY_SHARE
+    return replace(serving, max_model_len=longest, gpu_memory_utilization=share)

@@ -1,0 +1,369 @@
+"""Serving runs, and the files of their workloads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from pinn.common.documents import check_columns
+from pinn.common.files import ReadReport, file_sha256
+from pinn.errors import PinnError
+from pinn.simulator.workloads.load import load_workload
+from pinn.units import MILLISECOND
+
+# Reads measured serving runs: an open-loop load on one vLLM server, per load stage and overall.
+#
+# The file is the user's (a CSV of one row per run and stage); nothing of it is shipped here.
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A load of constant mean rate with exponential gaps between arrivals."""
+
+    rate_per_s: float
+    duration_s: float
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What the load generator sent.
+
+    Attributes:
+        name: Name in the file.
+        stages: Loads one after the other on the same server.
+        prompt_tokens: Nominal prompt length; tokenizers add 2 to 5 %.
+        output_tokens: Tokens that every request generates (the end token is ignored).
+        shared_prefix_tokens: Start of the prompt that the prompts of a group share.
+        groups: Groups of prompts.
+        prompts_per_group: Prompts in a group. The groups x prompts_per_group prompts repeat, so
+            nearly every prompt block is a prefix-cache hit.
+        file: Holds the requests themselves, whose means the lengths and rates are then; None for
+            a load that these facts describe.
+    """
+
+    name: str
+    stages: tuple[Stage, ...]
+    prompt_tokens: int
+    output_tokens: int
+    shared_prefix_tokens: int = 100
+    groups: int = 10
+    prompts_per_group: int = 10
+    file: Path | None = None
+
+
+def _stages(*rates_per_s: float) -> tuple[Stage, ...]:
+    """Every run lasts 1,200 s, shared equally by its stages."""
+    return tuple(Stage(rate, 1200.0 / len(rates_per_s)) for rate in rates_per_s)
+
+
+WORKLOADS = {
+    workload.name: workload
+    for workload in (
+        Workload("general", _stages(8, 20), 547, 248),
+        Workload("general-lite", _stages(2.5, 6), 547, 248),
+        Workload("codegen", _stages(5, 10), 566, 247),
+        Workload("roleplay", _stages(6), 750, 251, shared_prefix_tokens=150),
+        Workload("reasoning", _stages(4), 1034, 1448),
+        Workload("reasoning-lite", _stages(1), 1034, 1448),
+    )
+}
+
+#: Engine settings of runs under the built-in loads, where the file has no column for them; runs
+#: under loads of files have the engine's own defaults.
+MAX_MODEL_LEN = 4096
+MAX_NUM_SEQS = 128
+#: Release of vLLM behind runs that name none: that of the first runs in this layout. It is no
+#: default of the engine's, so that a later default changes nothing about an old measurement.
+ASSUMED_RELEASE = "0.15.1"
+
+#: Share by which mean lengths of a row and of its workload file may differ.
+_FILE_TOLERANCE = 0.1
+
+#: The file's GPU name -> GPU system.
+GPUS = {"H100": "h100_sxm", "A100": "a100_sxm", "L40S": "l40s"}
+
+_LATENCIES_MS = (
+    "ttft_mean_ms",
+    "ttft_p90_ms",
+    "ttft_p99_ms",
+    "itl_mean_ms",
+    "itl_mean_reported_ms",
+    "e2e_mean_ms",
+    "e2e_p90_ms",
+    "e2e_p99_ms",
+)
+_TEXTS = ("run", "stage", "model", "gpu", "precision", "workload", "engine_version")
+_NUMBERS = (
+    *_LATENCIES_MS,
+    "max_model_len",
+    "max_num_seqs",
+    "tensor_parallel_size",
+    "max_num_batched_tokens",
+    "rate_per_s",
+    "prompt_tokens",
+    "output_tokens",
+)
+_KEPT = (
+    "run",
+    "stage",
+    "model",
+    "gpu",
+    "tensor_parallel_size",
+    "precision",
+    "max_num_batched_tokens",
+    "workload",
+    "rate_per_s",
+    "prompt_tokens",
+    "output_tokens",
+)
+
+
+def workload(name: str, workloads: Mapping[str, Workload] = WORKLOADS) -> Workload:
+    """Look a workload up by name.
+
+    Raises:
+        PinnError: If the name is unknown.
+
+    >>> workload("codegen").stages[1]
+    Stage(rate_per_s=10, duration_s=600.0)
+    """
+    if name not in workloads:
+        raise PinnError(
+            f"unknown workload {name!r}: known ones are {', '.join(workloads)}; or give the path "
+            "of a workload file, as of 'pinn simulate', from the CSV's folder on"
+        )
+    return workloads[name]
+
+
+def workload_names(path: Path) -> list[str]:
+    """What the column ``workload`` of a CSV names; nothing where there is no file or column."""
+    if not path.is_file():
+        return []
+    raw = _read_csv(path)
+    return list(raw["workload"].dropna().unique()) if "workload" in raw else []
+
+
+def read_serving_runs(
+    path: Path,
+    model_configs: Path | None = None,
+    workloads: Mapping[str, Workload] = WORKLOADS,
+    engine_version: str = "",
+) -> tuple[pd.DataFrame, ReadReport]:
+    """Read a CSV of serving runs.
+
+    Args:
+        path: The file.
+        model_configs: Folder of ``<model>/config.json`` for models that the catalogue lacks;
+            ``<model>`` is the last part of the model's name in lower case.
+        workloads: What the load generator sent, by name; give your own for your own runs.
+        engine_version: vLLM's release where the file's column ``engine_version`` names none;
+            empty for ``ASSUMED_RELEASE``, which the report then notes.
+
+    Returns:
+        One row per run and stage (``0``, ``1`` or ``all``): ``row_id``, ``run``, ``stage``,
+        ``model``, ``config`` (what to load: a config path, else the model's name), ``gpu``,
+        ``tensor_parallel_size``, ``precision`` (the file's label in lower case),
+        ``max_num_batched_tokens``, ``workload``, ``rate_per_s`` and ``duration_s`` (of the stage;
+        of the whole run for ``all``), ``prompt_tokens``, ``output_tokens``, ``engine_version``,
+        ``max_model_len`` and
+        ``max_num_seqs`` (NaN: the engine's default); and in seconds the mean, p90 and p99 of
+        ``ttft_*_s`` and ``e2e_*_s``, ``itl_mean_s`` and ``itl_mean_reported_s``. The latter divides
+        by output tokens counted by re-tokenizing and is too high for some models: ``itl_mean_s`` is
+        the one to compare with. And the counts.
+
+    Raises:
+        PinnError: If the file is missing, lacks a column or holds no usable row, or names an
+            unknown GPU or workload.
+    """
+    if not path.is_file():
+        raise PinnError(f"no serving runs at {path}: give the path of the CSV file")
+    raw = _read_csv(path)
+    missing = [name for name in (*_KEPT, *_LATENCIES_MS) if name not in raw.columns]
+    if missing:
+        raise PinnError(f"{path} lacks the column(s) {', '.join(missing)}")
+
+    rows, refused = _usable(raw, workloads)
+    if rows.empty:
+        raise PinnError(f"{path}: none of the {len(raw)} rows is usable: {refused}")
+    rows = _canonical(rows, model_configs, workloads)
+    unnamed = rows["engine_version"] == ""
+    rows.loc[unnamed, "engine_version"] = engine_version or ASSUMED_RELEASE
+    noted = {f"release not stated: assumed vLLM {ASSUMED_RELEASE}": int(unnamed.sum())}
+    report = ReadReport(
+        source=path.name,
+        version="",
+        sha256=file_sha256(path),
+        read=len(raw),
+        accepted=len(rows),
+        refused=refused,
+        noted=noted if unnamed.any() and not engine_version else {},
+    )
+    return rows, report
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    """The file's rows, numbers as numbers.
+
+    Raises:
+        PinnError: If it is no CSV, holds no row, names a column twice or has text for a number.
+    """
+    check_columns(path)
+    try:
+        raw = pd.read_csv(path, dtype=dict.fromkeys(_TEXTS, "str"), encoding="utf-8-sig")
+    except (ValueError, OverflowError) as error:  # empty, no UTF-8, or rows of other widths
+        raise PinnError(f"{path} is no CSV table ({error}): give a CSV of serving runs") from error
+    if raw.empty:
+        raise PinnError(f"{path} holds 0 serving runs: add a row per run and stage")
+    for name in _NUMBERS:
+        if name in raw.columns and not pd.api.types.is_numeric_dtype(raw[name]):
+            odd = next((v for v in raw[name].dropna() if not _is_number(v)), raw[name].iloc[0])
+            raise PinnError(f"{path}: {name} must be a number, got {odd!r:.60}")
+    return raw
+
+
+def _is_number(text: object) -> bool:
+    try:
+        return bool(np.isfinite(float(str(text))))
+    except ValueError:
+        return False
+
+
+def _usable(
+    raw: pd.DataFrame, workloads: Mapping[str, Workload]
+) -> tuple[pd.DataFrame, dict[str, int]]:
+    """Rows whose load is the workload's and whose latencies agree with each other."""
+    latencies = raw[list(_LATENCIES_MS)]
+    itl_ms = (raw["e2e_mean_ms"] - raw["ttft_mean_ms"]) / (raw["output_tokens"] - 1)
+    unlike_workload = pd.Series(
+        [not _is_workload(row, workload(row["workload"], workloads)) for _, row in raw.iterrows()],
+        index=raw.index,
+        dtype=bool,
+    )
+    rules = {
+        "a latency is missing or not positive": ~((latencies > 0) & np.isfinite(latencies)).all(
+            axis=1
+        ),
+        "TTFT, ITL and E2E disagree by more than 1 %": (itl_ms / raw["itl_mean_ms"] - 1).abs()
+        > 0.01,
+        "load is not that of the named workload": unlike_workload,
+        "run and stage occur twice": raw.duplicated(["run", "stage"]),
+    }
+    refused: dict[str, int] = {}
+    keep = pd.Series(True, index=raw.index)
+    for reason, bad in rules.items():
+        refused[reason] = int((keep & bad).sum())
+        keep &= ~bad
+    return raw[keep], refused
+
+
+def _is_workload(row: pd.Series, known: Workload) -> bool:
+    """Whether the row's stage, rate and lengths are those of its workload.
+
+    Lengths of a file's workload may differ by ``_FILE_TOLERANCE``, as tools count tokens anew.
+    """
+    if known.file is not None:
+        return _is_of_file(row, known)
+    if (row["prompt_tokens"], row["output_tokens"]) != (known.prompt_tokens, known.output_tokens):
+        return False
+    if row["stage"] == "all":
+        return bool(np.isnan(row["rate_per_s"]))
+    if not str(row["stage"]).isdecimal():
+        return False
+    stage = int(row["stage"])
+    return stage < len(known.stages) and row["rate_per_s"] == known.stages[stage].rate_per_s
+
+
+def _is_of_file(row: pd.Series, known: Workload) -> bool:
+    stage = str(row["stage"])
+    lengths = (
+        (row["prompt_tokens"], known.prompt_tokens),
+        (row["output_tokens"], known.output_tokens),
+    )
+    return all(abs(got / sent - 1) <= _FILE_TOLERANCE for got, sent in lengths) and (
+        stage == "all" or (stage.isdecimal() and int(stage) < len(known.stages))
+    )
+
+
+def _canonical(
+    raw: pd.DataFrame, model_configs: Path | None, workloads: Mapping[str, Workload]
+) -> pd.DataFrame:
+    """Rows in SI units under the project's names."""
+    unknown = sorted(set(raw["gpu"].fillna("(none)")) - set(GPUS))
+    if unknown:
+        raise PinnError(f"unknown GPU(s) {', '.join(unknown)}: known ones are {', '.join(GPUS)}")
+    rows = raw[list(_KEPT)].reset_index(drop=True)
+    rows.insert(0, "row_id", rows["run"] + "/" + rows["stage"])
+    rows.insert(4, "config", [model_config(name, model_configs) for name in rows["model"]])
+    rows["gpu"] = rows["gpu"].map(GPUS)
+    rows["precision"] = rows["precision"].str.lower()
+    released = raw["engine_version"] if "engine_version" in raw else pd.Series("", raw.index)
+    rows["engine_version"] = released.fillna("").to_numpy()
+    stages = zip(rows["workload"], rows["stage"], strict=True)
+    rows["duration_s"] = [_duration_s(workloads[name], stage) for name, stage in stages]
+    own = [workloads[name].file is not None for name in rows["workload"]]
+    for name, shared in (("max_model_len", MAX_MODEL_LEN), ("max_num_seqs", MAX_NUM_SEQS)):
+        given = raw[name] if name in raw else pd.Series(np.nan, index=raw.index)
+        rows[name] = given.reset_index(drop=True).fillna(pd.Series(np.where(own, np.nan, shared)))
+    for name in _LATENCIES_MS:
+        rows[name.removesuffix("_ms") + "_s"] = raw[name].to_numpy() * MILLISECOND
+    return rows
+
+
+def model_config(name: str, folder: Path | None) -> str:
+    """Path of the model's ``config.json`` in the folder, else its name for the catalogue.
+
+    >>> model_config("01-ai/Yi-34B", None)
+    '01-ai/Yi-34B'
+    """
+    if folder is None:
+        return name
+    path = folder / name.rsplit("/", maxsplit=1)[-1].lower() / "config.json"
+    return str(path) if path.is_file() else name
+
+
+def _duration_s(known: Workload, stage: str) -> float:
+    if stage == "all":
+        return sum(part.duration_s for part in known.stages)
+    return known.stages[int(stage)].duration_s
+
+
+# Loads of serving runs that a file holds, in place of a built-in name.
+
+
+def find_workloads(names: Iterable[object], folder: Path) -> dict[str, Workload]:
+    """The built-in loads, and those of names that are files.
+
+    Args:
+        names: Of a column ``workload``.
+        folder: Where relative paths begin: that of the CSV.
+
+    Raises:
+        PinnError: If a file is no workload.
+    """
+    found = dict(WORKLOADS)
+    for name in dict.fromkeys(str(name) for name in names):
+        path = folder / name
+        if name not in found and path.is_file():
+            found[name] = _of_file(name, path)
+    return found
+
+
+def _of_file(name: str, path: Path) -> Workload:
+    """Mean lengths and rates of a file's requests; what is sent is the file's own."""
+    sent = load_workload(path)
+    stages = []
+    for stage in range(sent.stages):
+        mine = sent.stage == stage
+        duration_s = float(np.ptp(sent.offset_s[mine])) or float("nan")
+        stages.append(Stage(float(mine.sum() - 1) / duration_s, duration_s))
+    return Workload(
+        name,
+        tuple(stages),
+        prompt_tokens=round(float(sent.prompt_tokens.mean())),
+        output_tokens=round(float(sent.output_tokens.mean())),
+        file=path,
+    )

@@ -1,0 +1,407 @@
+"""Measured deployments of the public benchmark, and which are left out."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from pinn.common.files import ReadReport, file_sha256
+from pinn.common.tables import read_frame
+from pinn.errors import PinnError
+from pinn.server.benchmarks.inferencex import LABEL_SCHEMES, PROMPTS_PER_CONCURRENCY
+from pinn.training.data.launch_facts import (
+    LOAD_FLAGS,
+    SERVING_FLAGS,
+    facts_by_confidence,
+    served_scheme,
+    with_launch_facts,
+)
+from pinn.training.data.table import COLUMNS
+from pinn.units import MILLISECOND
+
+# Which measured deployments are left out of training, one small rule each, in a fixed order.
+#
+# Every rule takes the decoded rows of :mod:`pinn.training.data.silicon` and returns a mask, true
+# where a row is to be dropped. A rule sees only the rows that the rules before it left.
+
+#: Rows that differ only in these columns belong to one curve of latency over concurrency.
+SERIES = (
+    "model",
+    "gpu",
+    "precision",
+    "prompt_tokens",
+    "output_tokens",
+    "tensor_parallel_size",
+    "data_parallel_size",
+    "enable_expert_parallel",
+)
+
+#: Rows that differ in one of these flags are no runs of one deployment. Prefixes that are kept
+#: change nothing here, as the benchmark's random prompts share none.
+SETTINGS = tuple(
+    name for name in SERVING_FLAGS if name not in (*LOAD_FLAGS, "enable_prefix_caching")
+)
+
+#: Stand-in for an engine version that the file does not name.
+UNKNOWN_VERSION = "unknown"
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A rule and the reason that the read report gives for it."""
+
+    reason: str
+    drops: Callable[[pd.DataFrame], pd.Series]
+
+
+def from_other_campaign(rows: pd.DataFrame) -> pd.Series:
+    """Files under ``/Users/harrli``: their load, client and settings are not documented.
+
+    They hold other models, lengths and engines than the public benchmark and come from another
+    tool, so the reading of concurrency and lengths that holds elsewhere is unproven for them.
+    """
+    return rows["source"].str.contains("harrli")
+
+
+def saturated_gpt_oss_on_h100(rows: pd.DataFrame) -> pd.Series:
+    """gpt-oss on H100 at concurrency 512: not a steady state at that load."""
+    return (
+        rows["model"].str.contains("gpt-oss")
+        & (rows["gpu"] == "h100_sxm")
+        & (rows["concurrency"] == 512)
+    )
+
+
+def copy_across_dumps(rows: pd.DataFrame) -> pd.Series:
+    """Copies of one measurement in several dumps, which would weigh it twice.
+
+    A copy has the same model, GPU, precision, lengths, tensor-parallel size and concurrency, and
+    the same TPOT to 0.01 ms. The dated database dump is kept where there is one, as it names the
+    configuration and the run; else the first row of the file.
+    """
+    key = ["model", "gpu", "precision", "prompt_tokens", "output_tokens"]
+    key += ["tensor_parallel_size", "concurrency"]
+    tpot_10us = (rows["tpot_s"] * 1e3).round(2)
+    preferred = rows.assign(tpot_10us=tpot_10us, dumped=rows["source"].str.startswith("db-dump"))
+    preferred = preferred.sort_values("dumped", ascending=False, kind="stable")
+    return preferred.duplicated([*key, "tpot_10us"]).reindex(rows.index)
+
+
+def queueing(rows: pd.DataFrame) -> pd.Series:
+    """TTFT above 3 s and above 8 % of output tokens x TPOT: requests waited for memory.
+
+    The engine was then not running the stated number of requests at once.
+    """
+    generation_s = rows["output_tokens"] * rows["tpot_s"]
+    return (rows["ttft_s"] > 3) & (rows["ttft_s"] > 0.08 * generation_s)
+
+
+def slower_than_busier(rows: pd.DataFrame) -> pd.Series:
+    """TPOT above 1.15 times that of a row with up to 4 times the load in the same series.
+
+    A step with more requests does not run faster, so the row was disturbed. Compared are rows of
+    the same series and flags and of the same date or engine version.
+    """
+    same = [*SERIES, *SETTINGS]
+    columns = [*same, "concurrency", "tpot_s", "date", "engine_version"]
+    left = rows[columns].assign(row=rows.index)
+    pairs = left.merge(rows[columns], on=same, suffixes=("", "_busier"))
+    busier = (pairs["concurrency_busier"] > pairs["concurrency"]) & (
+        pairs["concurrency_busier"] <= 4 * pairs["concurrency"]
+    )
+    known = pairs["engine_version"] != UNKNOWN_VERSION
+    same_build = (pairs["date"] == pairs["date_busier"]) | (
+        known & (pairs["engine_version"] == pairs["engine_version_busier"])
+    )
+    slower = pairs["tpot_s"] > 1.15 * pairs["tpot_s_busier"]
+    return _mask(rows, pairs.loc[busier & same_build & slower, "row"])
+
+
+def slower_rerun(rows: pd.DataFrame) -> pd.Series:
+    """The slower of two runs of one point, version and flags that differ by more than 15 %.
+
+    Independent re-runs differ by 0.7 % in the median, so such a gap is a disturbed run.
+    """
+    point = [*SERIES, *SETTINGS, "concurrency", "engine_version"]
+    fastest = rows.groupby(point)["tpot_s"].transform("min")
+    return rows["tpot_s"] > 1.15 * fastest
+
+
+def nightly_image(rows: pd.DataFrame) -> pd.Series:
+    """Nightly images: an unreleased engine, not the one whose latency is to be predicted."""
+    return rows["source"].str.contains("nightly")
+
+
+#: The rules in the order in which they are applied.
+FILTERS = (
+    Filter("file of another campaign (harrli)", from_other_campaign),
+    Filter("gpt-oss on H100 at concurrency 512", saturated_gpt_oss_on_h100),
+    Filter("copy of a measurement in another dump", copy_across_dumps),
+    Filter("saturated: TTFT above 3 s and 8 % of the generation time", queueing),
+    Filter("TPOT above 1.15 x that of a busier row", slower_than_busier),
+    Filter("slower of two re-runs that differ by more than 15 %", slower_rerun),
+    Filter("nightly image", nightly_image),
+)
+
+
+def apply_filters(
+    rows: pd.DataFrame, filters: Sequence[Filter] = FILTERS
+) -> tuple[pd.DataFrame, dict[str, int]]:
+    """Drop rows rule by rule.
+
+    Args:
+        rows: Decoded rows.
+        filters: Rules, applied in this order.
+
+    Returns:
+        The rows that every rule left, in their order, and the rows dropped by reason, in order.
+    """
+    dropped: dict[str, int] = {}
+    for rule in filters:
+        mask = rule.drops(rows).astype(bool)
+        dropped[rule.reason] = int(mask.sum())
+        rows = rows[~mask]
+    return rows, dropped
+
+
+def _mask(rows: pd.DataFrame, index: pd.Series) -> pd.Series:
+    """True on the rows whose index is listed."""
+    return pd.Series(rows.index.isin(index), index=rows.index)
+
+
+# Reads the measured deployments that the package ``aiconfigurator-core`` ships.
+#
+# ``silicon_sample.csv`` holds closed-loop benchmark runs of public models on public GPUs. A row
+# is read as: the stated concurrency all the time, 10 x concurrency prompts all sent at the
+# start, prompt and output lengths uniform in [0.8, 1] x nominal, prefix cache off, mean TTFT and
+# TPOT. So the TTFT holds the burst at the start.
+
+PACKAGE = "aiconfigurator-core"
+
+
+#: Name in the file -> name in the model catalogue. The benchmark serves Llama 3.3, which has the
+#: shapes of 3.1.
+MODELS = {
+    "meta-llama/Llama-3.1-70B": "meta-llama/Llama-3.3-70B-Instruct",
+    "openai/gpt-oss-120b": "openai/gpt-oss-120b",
+    "MiniMaxAI/MiniMax-M2.5": "MiniMaxAI/MiniMax-M2.5",
+    "moonshotai/Kimi-K2.5": "moonshotai/Kimi-K2.5",
+    "deepseek-ai/DeepSeek-R1": "deepseek-ai/DeepSeek-R1",
+    "meta-llama/Llama-3.1-8B-Instruct": "meta-llama/Llama-3.1-8B-Instruct",
+    "Qwen/Qwen3-32B": "Qwen/Qwen3-32B",
+    "Qwen/Qwen3-235B-A22B-FP8": "Qwen/Qwen3-235B-A22B-FP8",
+    "Qwen/Qwen3.5-397B-A17B": "Qwen/Qwen3.5-397B-A17B",
+    "zhipuai/GLM-5": "zai-org/GLM-5",
+}
+
+#: (model, label) -> scheme, where the label does not say what the checkpoint holds: gpt-oss is
+#: MXFP4 whatever the label; the own checkpoints of MiniMax and others are block-scaled fp8. No
+#: file tells whether Llama's fp8 had static scales: it keeps its label (LOG.md has both readings).
+#: Which scheme covers (Kimi's int4: the routed experts only) is ``with_precision``'s business.
+CHECKPOINT_SCHEMES = {
+    ("openai/gpt-oss-120b", "fp4"): "mxfp4",
+    ("openai/gpt-oss-120b", "fp8"): "mxfp4",
+    ("openai/gpt-oss-120b", "bf16"): "mxfp4",
+    ("MiniMaxAI/MiniMax-M2.5", "fp8"): "fp8_block",
+    ("deepseek-ai/DeepSeek-R1", "fp8"): "fp8_block",
+    ("Qwen/Qwen3-235B-A22B-FP8", "fp8"): "fp8_block",
+    ("Qwen/Qwen3.5-397B-A17B", "fp8"): "fp8_block",
+    ("zhipuai/GLM-5", "fp8"): "fp8_block",
+}
+
+_RAW_NAMES = {
+    "id": "row_id",
+    "silicon_data_source": "source",
+    "backend": "engine",
+    "backend_version": "engine_version",
+    "model_path": "model",
+    "system": "gpu",
+    "precision": "precision",
+    "isl": "prompt_tokens",
+    "osl": "output_tokens",
+    "tp_size": "tensor_parallel_size",
+    "attention_dp_size": "stored_attention_dp_size",
+    "moe_tp_size": "stored_moe_tp_size",
+    "moe_ep_size": "stored_moe_ep_size",
+    "silicon_ttft_ms": "ttft_s",
+    "silicon_tpot_ms": "tpot_s",
+}
+#: Columns of an observation.
+CANONICAL = tuple(column.name for column in COLUMNS)
+
+
+def package_folder(package: str = PACKAGE) -> Path:
+    """Folder of an installed package, found without importing it.
+
+    Raises:
+        PinnError: If the package is not installed.
+    """
+    spec = importlib.util.find_spec(package.replace("-", "_"))
+    if spec is None or not spec.submodule_search_locations:
+        raise PinnError(
+            f"the package {package} is not installed: run 'pip install {package}==0.12.0'"
+        )
+    return Path(spec.submodule_search_locations[0])
+
+
+def read_silicon(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
+    """Read the clean aggregated vLLM deployments.
+
+    Args:
+        path: ``silicon_sample.csv``; None for the installed package's.
+
+    Returns:
+        One row per deployment and load, in SI units, with the columns of
+        :data:`pinn.training.data.table.COLUMNS`; and the counts of what was read and refused.
+
+    Raises:
+        PinnError: If the package or the file is missing, lacks a column, or holds a model or a
+            precision that this reader does not know.
+    """
+    version = ""
+    if path is None:
+        path = package_folder() / "systems" / "silicon_sample.csv"
+        version = f"{PACKAGE} {importlib.metadata.version(PACKAGE)}"
+    raw = read_csv(path)
+    chosen = raw[(raw["backend"] == "vllm") & (raw["mode"] == "agg")]
+    clean, dropped = apply_filters(with_launch_facts(decode(chosen), MODELS))
+    rows = canonical(clean)
+    report = ReadReport(
+        source=path.name,
+        version=version,
+        sha256=file_sha256(path),
+        read=len(raw),
+        accepted=len(rows),
+        refused={"not an aggregated vLLM deployment": len(raw) - len(chosen), **dropped},
+        noted=facts_by_confidence(clean),
+    )
+    return rows, report
+
+
+def decode(raw: pd.DataFrame) -> pd.DataFrame:
+    """Give raw rows their real meaning; names of models and precisions stay the file's.
+
+    ``tp_size`` is the tensor-parallel size. Rows stored with ``attention_dp_size`` N > 1 are an
+    artefact of the export: they ran TP = EP = N with one attention replica (twins stored as
+    TP = EP = N agree with them within 1 %), so their batch is the whole concurrency, which is
+    read from the text of ``silicon_data_source``. Labels of expert parallelism are not what every
+    script passed, and some of these rows did run data-parallel:
+    :mod:`pinn.training.data.launch_facts`.
+
+    Args:
+        raw: Rows of the file, with its column names.
+
+    Returns:
+        Rows with the columns that the filters read, latencies in seconds.
+    """
+    rows = raw[list(_RAW_NAMES)].rename(columns=_RAW_NAMES)
+    rows["concurrency"] = (
+        rows["source"].str.extract(r"silicon_concurrency=(\d+)", expand=False).astype(float)
+    )
+    rows["date"] = (
+        rows["source"].str.extract(r"measured=(\d{4}-\d\d-\d\d)", expand=False).fillna("")
+    )
+    rows["engine_version"] = rows["engine_version"].fillna(UNKNOWN_VERSION)
+    rows["precision"] = rows["precision"].fillna("bf16")
+    rows["enable_expert_parallel"] = rows["stored_moe_ep_size"] > 1
+    rows["data_parallel_size"] = 1
+    rows["ttft_s"] *= MILLISECOND
+    rows["tpot_s"] *= MILLISECOND
+    return rows
+
+
+def canonical(rows: pd.DataFrame) -> pd.DataFrame:
+    """Decoded and filtered rows, as they ran, under the catalogue's names.
+
+    Raises:
+        PinnError: As :func:`named`.
+    """
+    rows = named(rows)
+    rows["precision"] = [served_scheme(row["precision"], row) for row in rows.to_dict("records")]
+    rows["series"] = [series_key(row) for _, row in rows.iterrows()]
+    # Where a script's runs differ or are not known, the least: what all others sent.
+    sent = rows["prompts_per_client"].str.extract(r"(\d+)", expand=False)
+    rows["prompts_per_client"] = sent.fillna(PROMPTS_PER_CONCURRENCY).astype("int64")
+    rows["warmups_per_client"] = pd.to_numeric(rows["warmups_per_client"]).fillna(0).astype("int64")
+    return rows[list(CANONICAL)].reset_index(drop=True)
+
+
+def named(rows: pd.DataFrame) -> pd.DataFrame:
+    """Decoded rows with models and precisions as catalogues have them, whole numbers as integers.
+
+    Raises:
+        PinnError: If a model or a precision is unknown or a row states no concurrency.
+    """
+    if rows["concurrency"].isna().any():
+        first = rows.loc[rows["concurrency"].isna(), "row_id"].iloc[0]
+        raise PinnError(f"row {first}: its source states no silicon_concurrency=N")
+    labels = zip(rows["model"], rows["precision"], strict=True)
+    rows = rows.assign(
+        model=rows["model"].map(catalog_name),
+        precision=[precision_scheme(model, label) for model, label in labels],
+    )
+    integers = ["tensor_parallel_size", "data_parallel_size", "concurrency"]
+    return rows.astype(dict.fromkeys([*integers, "prompt_tokens", "output_tokens"], "int64"))
+
+
+def series_key(row: pd.Series) -> str:
+    """Text that is equal for the rows of one curve of latency over concurrency."""
+    tp, dp = row["tensor_parallel_size"], row["data_parallel_size"]
+    layout = f"tp{tp}|ep{tp * dp if row['enable_expert_parallel'] else 1}"
+    lengths = f"{row['prompt_tokens']}x{row['output_tokens']}"
+    parts = [row["model"], row["gpu"], row["precision"], lengths, layout]
+    if dp > 1:
+        parts.append(f"dp{dp}")
+    return "|".join(parts if row["engine"] == "vllm" else [row["engine"], *parts])
+
+
+def catalog_name(model: str) -> str:
+    """Name in the model catalogue of a model of the file.
+
+    Raises:
+        PinnError: If the file's model is unknown.
+    """
+    if model not in MODELS:
+        raise PinnError(
+            f"silicon_sample.csv has the model {model!r}, known are {', '.join(MODELS)}: "
+            "add it to MODELS in pinn/training/data/silicon.py"
+        )
+    return MODELS[model]
+
+
+def precision_scheme(model: str, label: str) -> str:
+    """Quantization scheme of the checkpoint that ran.
+
+    Args:
+        model: Name in the file.
+        label: The file's ``precision``; ``bf16`` where it has none.
+
+    Raises:
+        PinnError: If the label is unknown for that model.
+
+    >>> precision_scheme("openai/gpt-oss-120b", "fp4")
+    'mxfp4'
+    """
+    scheme = CHECKPOINT_SCHEMES.get((model, label)) or LABEL_SCHEMES.get(label)
+    if scheme is None:
+        raise PinnError(
+            f"silicon_sample.csv has the precision {label!r} for {model}, known labels are "
+            f"{', '.join(LABEL_SCHEMES)}"
+        )
+    return scheme
+
+
+def read_csv(path: Path) -> pd.DataFrame:
+    """The file as it is, checked for the columns that are read."""
+    if not path.is_file():
+        raise PinnError(f"no file {path}: reinstall {PACKAGE}==0.12.0 or give the right path")
+    texts = {"backend_version": "str", "precision": "str"}
+    raw = read_frame(path, f"give the file of {PACKAGE} 0.12.0", dtype=texts)
+    missing = [name for name in ("mode", *_RAW_NAMES) if name not in raw.columns]
+    if missing:
+        raise PinnError(f"{path} lacks the columns {', '.join(missing)}: expected {PACKAGE} 0.12.0")
+    return raw

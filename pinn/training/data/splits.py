@@ -1,0 +1,186 @@
+"""Fixed splits of observations: no randomness, so a held-out set stays held out.
+
+Outer splits hold a model, a GPU, lengths, a parallelism or a number format out and say what
+transfers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from pinn.errors import PinnError
+from pinn.specs.gpu import load_gpu
+from pinn.training.data.table import replace_atomically
+
+
+@dataclass(frozen=True)
+class Split:
+    """What to train on and what to test on.
+
+    Attributes:
+        name: Unique within its list, such as ``model=openai/gpt-oss-120b``.
+        held_out: The models, GPUs or deployments that the test rows belong to.
+        train_ids: Row ids to train on.
+        test_ids: Row ids to test on; none is in ``train_ids``.
+    """
+
+    name: str
+    held_out: tuple[str, ...]
+    train_ids: tuple[str, ...]
+    test_ids: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        both = set(self.train_ids) & set(self.test_ids)
+        if both:
+            raise PinnError(
+                f"split {self.name}: {len(both)} row(s) are trained on and tested on, "
+                f"first {min(both)!r}"
+            )
+
+
+def leave_one_model_out(rows: pd.DataFrame) -> list[Split]:
+    """One split per model, in order of name: all its rows are tested on, the others trained on."""
+    return _leave_one_out(rows, "model")
+
+
+def leave_one_gpu_out(rows: pd.DataFrame) -> list[Split]:
+    """One split per GPU, in order of name."""
+    return _leave_one_out(rows, "gpu")
+
+
+def leave_one_engine_out(rows: pd.DataFrame) -> list[Split]:
+    """One split per engine; its kernels, as its recipe has them, stay known."""
+    return _leave_one_out(rows, "engine")
+
+
+def leave_one_engine_of_a_model_out(rows: pd.DataFrame) -> list[Split]:
+    """One split per engine and model: the model on other engines and the engine's others stay."""
+    cells = rows["engine"] + " " + rows["model"]
+    return _leave_one_out(rows.assign(cell=cells), "cell")
+
+
+def leave_one_lengths_out(rows: pd.DataFrame) -> list[Split]:
+    """One split per pair of nominal prompt and output lengths."""
+    lengths = rows["prompt_tokens"].astype(str) + "/" + rows["output_tokens"].astype(str)
+    return _leave_one_out(rows.assign(lengths=lengths), "lengths")
+
+
+def leave_one_tensor_parallel_size_out(rows: pd.DataFrame) -> list[Split]:
+    """One split per tensor-parallel size."""
+    sizes = rows["tensor_parallel_size"].astype(str)
+    return _leave_one_out(rows.assign(tensor_parallel_size=sizes), "tensor_parallel_size")
+
+
+def hopper_to_blackwell(rows: pd.DataFrame) -> list[Split]:
+    """One split: trained on GPUs of compute capability 9, tested on those of 10 and above.
+
+    Raises:
+        PinnError: If the rows hold only one of the two.
+    """
+    capability = rows["gpu"].map({n: load_gpu(n).compute_capability for n in rows["gpu"].unique()})
+    hopper, blackwell = capability.between(9, 10, inclusive="left"), capability >= 10
+    return [_one_way(rows, "Hopper to Blackwell", hopper, blackwell, "gpu")]
+
+
+#: Formats of eight bits that the split below trains on; it tests on all with fewer bits.
+EIGHT_BITS = ("fp8", "fp8_static", "fp8_block", "int8")
+FOUR_BITS = ("nvfp4", "mxfp4", "mxfp4_mxfp8", "int4")
+
+
+def eight_to_four_bits(rows: pd.DataFrame) -> list[Split]:
+    """One split: trained on fp8 deployments, tested on fp4 and int4 ones.
+
+    Models that were measured in four bits alone are unseen as well.
+
+    Raises:
+        PinnError: If the rows hold only one of the two.
+    """
+    eight, four = rows["precision"].isin(EIGHT_BITS), rows["precision"].isin(FOUR_BITS)
+    return [_one_way(rows, "8 bits to 4 bits", eight, four, "precision")]
+
+
+#: Kind of split -> the function that makes it of observations.
+SPLITS = {
+    "leave-one-model-out": leave_one_model_out,
+    "leave-one-engine-out": leave_one_engine_out,
+    "leave-one-engine-of-a-model-out": leave_one_engine_of_a_model_out,
+    "leave-one-gpu-out": leave_one_gpu_out,
+    "leave-one-gpu-and-its-kernels-out": leave_one_gpu_out,
+    "leave-one-lengths-out": leave_one_lengths_out,
+    "leave-one-tp-out": leave_one_tensor_parallel_size_out,
+    "Hopper to Blackwell": hopper_to_blackwell,
+    "8 bits to 4 bits": eight_to_four_bits,
+}
+
+
+def named_splits(names: Sequence[str], rows: pd.DataFrame, folder: Path) -> dict[str, list[Split]]:
+    """Splits of each kind, recorded in a folder so that every result can name its rows.
+
+    Raises:
+        PinnError: If a name is not a key of ``SPLITS``.
+    """
+    unknown = set(names) - set(SPLITS)
+    if unknown:
+        raise PinnError(f"unknown splits {sorted(unknown)}: known ones are {', '.join(SPLITS)}")
+    splits = {name: SPLITS[name](rows) for name in names}
+    for name, of_kind in splits.items():
+        write_splits(of_kind, folder / f"{name.replace(' ', '-')}.json")
+    return splits
+
+
+def deployment_keys(rows: pd.DataFrame) -> pd.Series:
+    """Text that is equal for rows of one deployment, on the index of ``rows``."""
+    tp = rows["tensor_parallel_size"].astype("int64")
+    dp = rows["data_parallel_size"].astype("int64")
+    ep = (tp * dp).where(rows["enable_expert_parallel"], 1)
+    return (
+        rows["model"]
+        + ("|" + rows["gpu"] + "|" + rows["precision"])
+        + ("|tp" + tp.astype(str) + "|ep" + ep.astype(str))
+        + ("|dp" + dp.astype(str)).where(dp > 1, "")
+        + ("|" + rows["engine"]).where(rows["engine"] != "vllm", "")
+    )
+
+
+def write_splits(splits: Sequence[Split], path: Path) -> None:
+    """Record splits as JSON, so that a result can name the very rows it was tested on."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps([asdict(split) for split in splits], indent=1) + "\n"
+    replace_atomically(path, lambda target: target.write_text(text))
+
+
+def _leave_one_out(rows: pd.DataFrame, column: str) -> list[Split]:
+    names = sorted(rows[column].unique())
+    if len(names) < 2:
+        raise PinnError(f"cannot leave one {column} out: the rows hold {len(names)} of them")
+    return [_split(rows, f"{column}={name}", rows[column] == name, (name,)) for name in names]
+
+
+def _one_way(
+    rows: pd.DataFrame, name: str, train: pd.Series, test: pd.Series, column: str
+) -> Split:
+    if not (train.any() and test.any()):
+        raise PinnError(
+            f"split {name}: {int(train.sum())} row(s) to train on and {int(test.sum())} to test "
+            "on: both are needed"
+        )
+    return Split(
+        name=name,
+        held_out=tuple(sorted(rows.loc[test, column].unique())),
+        train_ids=tuple(rows.loc[train, "row_id"]),
+        test_ids=tuple(rows.loc[test, "row_id"]),
+    )
+
+
+def _split(rows: pd.DataFrame, name: str, test: pd.Series, held_out: tuple[str, ...]) -> Split:
+    return Split(
+        name=name,
+        held_out=held_out,
+        train_ids=tuple(rows.loc[~test, "row_id"]),
+        test_ids=tuple(rows.loc[test, "row_id"]),
+    )

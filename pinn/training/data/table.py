@@ -1,0 +1,239 @@
+"""Canonical observations: one deployment under one load, with its measured latencies.
+
+A table is a Parquet file with a JSON manifest of the same name beside it, which says where the
+rows come from and holds the digest that reading checks.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pinn.common.documents import read_json
+from pinn.common.files import ReadReport, file_sha256, replace_atomically
+from pinn.errors import PinnError
+from pinn.specs.flags import flags_of
+from pinn.specs.serving import ServingSpec
+from pinn.training.data.launch_facts import SERVING_FLAGS
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the table.
+
+    Attributes:
+        name: Its name; declared here and nowhere else.
+        kind: ``text``, ``flag``, ``count`` (a whole number of at least 1), ``from zero`` (one of
+            at least 0), ``seconds`` (positive) or ``passed`` (a flag of ``ServingSpec`` as text,
+            empty where it was not passed).
+        unit: SI unit; empty where there is none.
+        meaning: What it holds.
+    """
+
+    name: str
+    kind: str
+    unit: str
+    meaning: str
+
+
+_PASSED = "the engine's flag of that name as it was passed; empty for the release's default"
+_FLAGS = {flag.name: flag for flag in flags_of(ServingSpec)}
+
+COLUMNS = (
+    Column("row_id", "text", "", "unique name of the row in its source"),
+    Column("model", "text", "", "name in the model catalogue"),
+    Column("gpu", "text", "", "GPU system, such as h100_sxm"),
+    Column("precision", "text", "", "quantization scheme of the weights"),
+    Column("tensor_parallel_size", "count", "", "GPUs that share each layer"),
+    Column("data_parallel_size", "count", "", "replicas of the attention"),
+    Column("enable_expert_parallel", "flag", "", "whole experts on each GPU instead of slices"),
+    *(Column(flag, "passed", "", _PASSED) for flag in SERVING_FLAGS),
+    Column("async_scheduling", "text", "", "whether it was passed; empty for the default"),
+    Column("stream_interval", "text", "token", "tokens that are sent at once; empty for one"),
+    Column("fuse_attn_quant", "text", "", "whether attention quantizes its output: as passed"),
+    Column("piecewise_tokens", "text", "token", "largest step in a piecewise graph: as passed"),
+    Column("environment", "text", "", "variables that can change kernels"),
+    Column("drafts", "text", "", "what speculates and how many tokens; empty for nothing"),
+    Column("prompts_per_client", "count", "", "requests of the benchmark per unit of concurrency"),
+    Column("warmups_per_client", "from zero", "", "the same before it, all of one prompt"),
+    Column("concurrency", "count", "", "requests kept in flight by the closed loop"),
+    Column("prompt_tokens", "count", "token", "nominal prompt length"),
+    Column("output_tokens", "count", "token", "nominal output length"),
+    Column("ttft_s", "seconds", "s", "mean time to first token, initial burst included"),
+    Column("tpot_s", "seconds", "s", "mean time per output token after the first"),
+    Column("engine", "text", "", "serving engine: vllm, sglang or trtllm"),
+    Column("engine_version", "text", "", "its release, as its image names it, or 'unknown'"),
+    Column("image", "text", "", "container that ran; empty where nobody knows"),
+    Column("script", "text", "", "launch script and commit that tell the flags; may be empty"),
+    Column("facts", "text", "", "how sure the flags are: known, likely, ambiguous or unknown"),
+    Column("date", "text", "", "day of the measurement, ISO 8601; empty where not recorded"),
+    Column("series", "text", "", "equal for rows that differ only in concurrency and build"),
+)
+_DTYPES = {
+    "text": "str", "passed": "str", "flag": "bool", "count": "int64", "from zero": "int64",
+    "seconds": "float64",
+}  # fmt: skip
+#: What numbers have to be, by kind.
+_WANTED = {
+    "count": "a whole number of at least 1",
+    "from zero": "a whole number of at least 0",
+    "seconds": "above 0 s",
+}
+SCHEMA = "closed-loop observations 6"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Where a table comes from.
+
+    Attributes:
+        table_sha256: Digest of the Parquet file.
+        rows: Rows in it.
+        report: What the reader read, accepted and refused; holds the digest of the source file,
+            the package's version and the filters with their counts.
+        schema: Name and version of the column list.
+    """
+
+    table_sha256: str
+    rows: int
+    report: ReadReport
+    schema: str = SCHEMA
+
+    def to_json(self) -> dict[str, Any]:
+        """The manifest as JSON-ready values."""
+        return asdict(self) | {"report": self.report.to_json()}
+
+
+def validate(rows: pd.DataFrame, what: str = "the observations") -> pd.DataFrame:
+    """Check a table against :data:`COLUMNS`.
+
+    Args:
+        rows: The table; further columns are dropped.
+        what: How an error names the table.
+
+    Returns:
+        The columns of the schema in its order, each with its dtype.
+
+    Raises:
+        PinnError: If the table is empty, lacks a column, holds a value that its column forbids,
+            or names a row twice.
+    """
+    missing = [c.name for c in COLUMNS if c.name not in rows.columns]
+    if missing:
+        raise PinnError(
+            f"{what} lack the column(s) {', '.join(missing)}: write them anew with this version"
+        )
+    if rows.empty:
+        raise PinnError(f"{what} are empty: check the reader's report for what was refused")
+    rows = rows[[c.name for c in COLUMNS]].reset_index(drop=True)
+    for column in COLUMNS:
+        rows[column.name] = _checked(rows[column.name], column, what)
+    twice = rows.loc[rows["row_id"].duplicated(), "row_id"]
+    if not twice.empty:
+        raise PinnError(f"{what} name {len(twice)} row(s) twice, first {twice.iloc[0]!r}")
+    return rows
+
+
+def write_observations(rows: pd.DataFrame, path: Path, report: ReadReport) -> Manifest:
+    """Write a table and its manifest; a crash leaves the files that were there before.
+
+    Args:
+        rows: Rows as :func:`validate` accepts them.
+        path: The Parquet file to write; the manifest goes to ``manifest_path(path)``.
+        report: What the reader did; its accepted rows must be these.
+
+    Raises:
+        PinnError: If the rows are invalid or are not those that the report counts.
+    """
+    rows = validate(rows)
+    if report.accepted != len(rows):
+        raise PinnError(
+            f"{path}: the read report accepts {report.accepted} rows, the table has {len(rows)}"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_atomically(path, lambda target: rows.to_parquet(target, index=False))
+    manifest = Manifest(table_sha256=file_sha256(path), rows=len(rows), report=report)
+    text = json.dumps(manifest.to_json(), indent=2) + "\n"
+    replace_atomically(manifest_path(path), lambda target: target.write_text(text))
+    return manifest
+
+
+def read_observations(path: Path) -> pd.DataFrame:
+    """Read a table that :func:`write_observations` wrote.
+
+    Raises:
+        PinnError: If the table or its manifest is missing, was changed or cut off since, or does
+            not follow the schema.
+    """
+    manifest = read_manifest(path)
+    if not path.is_file():
+        raise PinnError(f"no observations at {path}: write them first")
+    digest = file_sha256(path)
+    if digest != manifest.table_sha256:
+        raise PinnError(
+            f"{path} is not the table that its manifest describes (sha256 {digest[:12]}..., "
+            f"expected {manifest.table_sha256[:12]}...): it was changed or cut off; write it anew"
+        )
+    try:
+        rows = pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        raise PinnError(f"{path} is not a readable Parquet file: {error}") from error
+    if len(rows) != manifest.rows:
+        raise PinnError(f"{path} has {len(rows)} rows, its manifest says {manifest.rows}")
+    return validate(rows, str(path))
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read the manifest that belongs to a table.
+
+    Raises:
+        PinnError: If it is missing, is not JSON, or describes another schema.
+    """
+    manifest = manifest_path(path)
+    if not manifest.is_file():
+        raise PinnError(f"no manifest {manifest} beside {path.name}: write the observations anew")
+    try:
+        values = read_json(manifest)
+        report = ReadReport.from_json(values.pop("report"))
+        read = Manifest(report=report, **values)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise PinnError(f"{manifest} is not a manifest of observations: {error}") from error
+    if read.schema != SCHEMA:
+        raise PinnError(f"{manifest} describes {read.schema!r}, this version reads {SCHEMA!r}")
+    return read
+
+
+def manifest_path(path: Path) -> Path:
+    """``observations.parquet`` -> ``observations.manifest.json``."""
+    return path.with_suffix(".manifest.json")
+
+
+def _checked(values: pd.Series, column: Column, what: str) -> pd.Series:
+    """The values with their column's dtype, or an error that names the first bad one."""
+    if values.isna().any():
+        raise PinnError(f"{what}: {column.name} is missing in {int(values.isna().sum())} row(s)")
+    if column.kind in _WANTED:
+        numbers = pd.to_numeric(values, errors="coerce")
+        least = numbers >= 0 if column.kind == "from zero" else numbers > 0
+        bad = ~(np.isfinite(numbers) & least)
+        if column.kind != "seconds":
+            bad |= numbers != np.floor(numbers)
+        if bad.any():
+            raise PinnError(
+                f"{what}: {column.name} must be {_WANTED[column.kind]}, got {values[bad].iloc[0]} "
+                f"({int(bad.sum())} row(s) like it)"
+            )
+        values = numbers
+    elif column.kind == "passed":
+        flag = _FLAGS[column.name]
+        for text in set(values) - {""}:
+            flag.check(flag.read(text, f"{what}: {column.name}"))
+    elif column.kind == "flag" and not values.isin([True, False]).all():
+        raise PinnError(f"{what}: {column.name} must be true or false, got {values.iloc[0]!r}")
+    dtype: Any = _DTYPES[column.kind]
+    return values.astype(dtype)

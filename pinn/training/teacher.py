@@ -1,0 +1,238 @@
+"""The teacher: scalars, and how parts of composed steps become step features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+from scipy.linalg import block_diag
+from scipy.optimize import nnls
+
+from pinn.engines.deployment import Deployment
+from pinn.errors import PinnError
+from pinn.kernels.composition import COMPOSED_PARTS, compose_many
+from pinn.kernels.surrogates import KernelSurrogates
+from pinn.physics.batch_sums import sample_batches
+from pinn.physics.costs import step_costs
+from pinn.physics.step import STEP_FEATURES, step_features
+from pinn.physics.step_values import Overhead
+
+# The few global scalars that serving data set: kernel multipliers and overheads.
+#
+# A handful of measured models cannot teach how coefficients depend on a configuration, but they
+# can set about a dozen numbers that every configuration shares: by how much kernels in an engine
+# differ from kernels measured alone, by how much sampling exceeds the bytes that it moves, and
+# what the parts cost that nobody measured (norms, rotary embedding, host). Each has a log-normal
+# prior.
+
+#: Step feature -> cost of one unit of it that no kernel holds, as the registry has it.
+OVERHEADS: dict[str, Overhead] = {
+    name: feature.overhead for name, feature in STEP_FEATURES.items() if feature.overhead
+}
+
+#: Kernels were measured on the same engine, so their multipliers stay near 1. Chosen, as the
+#: spreads of the overheads, by leaving one model out of the training models of every outer fold
+#: (LOG.md).
+MULTIPLIER_SPREAD = 0.05
+#: An assumption. Sampling was timed on one GPU, with PyTorch's operators outside an engine.
+SAMPLING_SPREAD = 0.15
+#: Standard deviation of each multiplier's logarithm, in the order of ``COMPOSED_PARTS``.
+MULTIPLIER_SPREADS = tuple(
+    SAMPLING_SPREAD if name == "sampling" else MULTIPLIER_SPREAD for name in COMPOSED_PARTS
+)
+
+
+@dataclass(frozen=True)
+class Scalars:
+    """What turns composed kernels into a step.
+
+    Attributes:
+        multipliers: Of each operator, in the order of ``COMPOSED_PARTS``.
+        overheads: Of each step feature, in the order of ``STEP_FEATURES``; 0 where none.
+    """
+
+    multipliers: Float[np.ndarray, " operators"]
+    overheads: Float[np.ndarray, " features"]
+
+    def step_seconds(
+        self, parts: Float[np.ndarray, "*n operators"], features: Float[np.ndarray, "*n features"]
+    ) -> Float[np.ndarray, "*n"]:
+        """Steps composed of kernels and overheads."""
+        return parts @ self.multipliers + features @ self.overheads
+
+    def betas(
+        self, projected: Float[np.ndarray, "... operators features"]
+    ) -> Float[np.ndarray, "... features"]:
+        """Betas of deployments from the projection of each part; never below their lower bounds."""
+        betas = np.einsum("o,...of->...f", self.multipliers, projected) + self.overheads
+        bounds = np.array([f.lower_bound for f in STEP_FEATURES.values()])
+        return np.maximum(betas, bounds)
+
+    def to_json(self) -> dict[str, dict[str, float]]:
+        """By name."""
+        names = [name for name, value in zip(STEP_FEATURES, self.overheads, strict=True) if value]
+        return {
+            "multipliers": dict(zip(COMPOSED_PARTS, self.multipliers.tolist(), strict=True)),
+            "overheads": {n: float(self.overheads[list(STEP_FEATURES).index(n)]) for n in names},
+        }
+
+
+def prior_scalars() -> Scalars:
+    """The priors alone: what kernels say without any serving data."""
+    overheads = [OVERHEADS[n].prior if n in OVERHEADS else 0.0 for n in STEP_FEATURES]
+    return Scalars(np.ones(len(COMPOSED_PARTS)), np.array(overheads))
+
+
+# Parts of a step that share no feature: what the network can be taught of each by itself.
+#
+# A whole step does not say which feature its time belongs to: of a mixture's long prompt,
+# experts that move activations and attention that grows with its tokens look alike, and a
+# network that had them confused was 60 % off where a model has much of the one and little of the
+# other (LOG.md).
+
+
+def _joined() -> list[set[str]]:
+    """Parts, those together that some feature explains both of; and a group that explains none."""
+    groups = [{part} for part in COMPOSED_PARTS]
+    for feature in STEP_FEATURES.values():
+        shared = [group for group in groups if group & set(feature.explains)]
+        if len(shared) > 1:
+            groups = [group for group in groups if group not in shared] + [set.union(*shared)]
+    return [*groups, set()]
+
+
+#: Names of the parts of each group, in order of the registry; those of the last, which no kernel
+#: explains, are overheads alone.
+PART_GROUPS: tuple[tuple[str, ...], ...] = tuple(
+    tuple(part for part in COMPOSED_PARTS if part in group) for group in _joined()
+)
+
+
+def _of_feature(explains: tuple[str, ...]) -> int:
+    found = [i for i, group in enumerate(PART_GROUPS) if set(group) & set(explains)]
+    return found[0] if found else len(PART_GROUPS) - 1
+
+
+#: 1 where a feature, or a part, belongs to a group.
+FEATURE_GROUPS: Float[np.ndarray, "features groups"] = np.eye(len(PART_GROUPS))[
+    [_of_feature(feature.explains) for feature in STEP_FEATURES.values()]
+]
+_OPERATOR_GROUPS: Float[np.ndarray, "operators groups"] = np.eye(len(PART_GROUPS))[
+    [_of_feature((part,)) for part in COMPOSED_PARTS]
+]
+
+
+def group_seconds(
+    scalars: Scalars,
+    parts: Float[np.ndarray, "*n operators"],
+    features: Float[np.ndarray, "*n features"],
+) -> Float[np.ndarray, "*n groups"]:
+    """Seconds of each group of steps, overheads included; their sum is the step.
+
+    Args:
+        scalars: Multipliers and overheads.
+        parts: Composed seconds of each part.
+        features: Step features.
+    """
+    kernels = (parts * scalars.multipliers) @ _OPERATOR_GROUPS
+    return kernels + (features * scalars.overheads) @ FEATURE_GROUPS
+
+
+# From composed steps to betas: the non-negative combination of step features that fits best.
+
+#: The features that may explain each part of a step; they are non-negative and grow as it does.
+EXPLAINED_BY: dict[str, tuple[str, ...]] = {
+    operator: tuple(name for name, f in STEP_FEATURES.items() if operator in f.explains)
+    for operator in COMPOSED_PARTS
+}
+
+#: Weight of the whole step's error beside those of its parts: parts then make up for each other,
+#: which took the error of steps at batches not fitted from 1.8 to 1.4 % (LOG.md).
+WHOLE_WEIGHT = 2.0
+
+_NAMES = list(STEP_FEATURES)
+_BOUNDS = np.array([f.lower_bound for f in STEP_FEATURES.values()])
+
+
+def project(
+    features: Float[np.ndarray, "n features"], parts: Float[np.ndarray, "n parts"]
+) -> Float[np.ndarray, "parts features"]:
+    """Explain each part of a deployment's steps by its features.
+
+    Betas do not go below their lower bounds, which keep every step above its physical floor.
+    Errors are weighed by the whole step's time, so a part that hardly matters is not fitted at the
+    expense of one that does; all parts are solved for at once, with the error of their sum.
+
+    Args:
+        features: Step features of ``n`` steps.
+        parts: Seconds of each part of them.
+
+    Returns:
+        One vector of betas per part; their sum gives the step.
+    """
+    if len(features) != len(parts):
+        raise PinnError(f"{len(features)} steps of features, {len(parts)} steps of parts")
+    scale = 1 / parts.sum(-1)
+    columns = {
+        row: _columns(operator, features)
+        for row, operator in enumerate(COMPOSED_PARTS)
+        if parts[:, row].any()
+    }
+    bases = {row: features[:, mine] * scale[:, None] for row, mine in columns.items()}
+    above_least = {row: parts[:, row] * scale - bases[row] @ _BOUNDS[columns[row]] for row in bases}
+    matrix = np.concatenate(
+        [block_diag(*bases.values()), WHOLE_WEIGHT * np.concatenate([*bases.values()], axis=1)]
+    )
+    target = np.concatenate([*above_least.values(), WHOLE_WEIGHT * sum(above_least.values())])
+    size = np.maximum(matrix.max(0), 1e-30)
+    solution, _ = nnls(matrix / size, target)
+    ends = np.cumsum([len(mine) for mine in columns.values()])
+    betas = np.zeros((len(COMPOSED_PARTS), len(_NAMES)))
+    for (row, mine), found in zip(
+        columns.items(), np.split(solution / size, ends[:-1]), strict=True
+    ):
+        betas[row, mine] = _BOUNDS[mine] + found
+    return betas
+
+
+def _columns(operator: str, features: Float[np.ndarray, "n features"]) -> list[int]:
+    """Features that may explain a part and occur at all."""
+    columns = [_NAMES.index(name) for name in EXPLAINED_BY[operator]]
+    return [c for c in columns if features[:, c].any()]
+
+
+# The teacher: kernels, their composition and the scalars, projected per deployment.
+
+
+def projected_parts(
+    kernels: KernelSurrogates, deployments: Sequence[Deployment], seed: int = 0
+) -> Float[np.ndarray, "n operators features"]:
+    """Betas of each part of ``n`` deployments' steps, fitted to 96 composed batches each."""
+    costs = step_costs(deployments)
+    batches = [sample_batches(seed + i) for i in range(len(deployments))]
+    parts = compose_many(kernels, deployments, batches)
+    return np.array(
+        [
+            project(step_features(costs.take(i), b.sums(d.model.window_tokens)), parts[i])
+            for i, (d, b) in enumerate(zip(deployments, batches, strict=True))
+        ]
+    )
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """The slower, more exact path from a deployment to betas.
+
+    Attributes:
+        kernels: Operator surrogates.
+        scalars: Multipliers and overheads that serving data set.
+    """
+
+    kernels: KernelSurrogates
+    scalars: Scalars
+
+    def betas(self, deployments: Sequence[Deployment]) -> Float[np.ndarray, "n features"]:
+        """Betas of deployments."""
+        return self.scalars.betas(projected_parts(self.kernels, deployments))

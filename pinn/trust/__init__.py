@@ -1,1 +1,0 @@
-"""Intervals, and how far a prediction lies from what was measured."""
