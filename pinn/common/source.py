@@ -88,11 +88,6 @@ class Source:
     libraries: tuple[str, ...]
 
 
-def text_digest(text: bytes) -> str:
-    """SHA-256 of a file as it is."""
-    return hashlib.sha256(text).hexdigest()
-
-
 def read_source(text: bytes) -> Source:
     r"""Read a source file.
 
@@ -110,7 +105,7 @@ def read_source(text: bytes) -> Source:
     _drop_docstrings(tree)
     code = hashlib.sha256(ast.dump(tree).encode()).hexdigest()
     libraries = distributions_named(roots)
-    return Source(text_digest(text), code, tuple(imports), tuple(data), libraries)
+    return Source(hashlib.sha256(text).hexdigest(), code, tuple(imports), tuple(data), libraries)
 
 
 def _run(node: ast.AST) -> Iterator[ast.AST]:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinn.common import files as data_folder
 from pinn.common.files import cache_folder, replace_atomically
-from pinn.common.source import Source, installed_versions, read_source, text_digest
+from pinn.common.source import Source, installed_versions, read_source
 from pinn.errors import PinnError
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _closure(roots: frozenset[str]) -> dict[str, Source]:
 def _source(name: str, known: dict[str, Source]) -> Source:
     text = _path(name).read_bytes()
     before = known.get(name)
-    if before is not None and before.text_sha256 == text_digest(text):
+    if before is not None and before.text_sha256 == hashlib.sha256(text).hexdigest():
         return before
     return read_source(text)
 
@@ -146,7 +146,8 @@ def _data_digests(names: Iterable[str]) -> dict[str, str]:
         folder = data_folder.data_folder(name)  # names that sources were found to give it
         for path in sorted(folder.rglob("*")):
             if path.is_file():
-                found[f"{name}/{path.relative_to(folder)}"] = text_digest(path.read_bytes())
+                digest = hashlib.sha256(path.read_bytes()).hexdigest()
+                found[f"{name}/{path.relative_to(folder)}"] = digest
     return found
 
 

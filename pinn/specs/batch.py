@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 
 from pinn.common.documents import (
     MOST_BATCH_PARTS,
@@ -135,6 +136,7 @@ def _tokens(text: str) -> int:
 _SMALLER = "a step of vLLM holds --max-num-seqs requests, 1,024 by default"
 
 
+@cache
 def _parse_part(text: str) -> Batch:
     match = _PART.match(text)
     if match is None:

@@ -277,12 +277,13 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
 
 def list_gpus() -> list[str]:
     """Canonical names of the known GPUs."""
-    return sorted({gpu.name for gpu in _known().values()})
+    return sorted(_catalogued(path).name for path in set(_known().values()))
 
 
 def find_gpu(name: str) -> GpuSpec | None:
     """A known GPU by name or alias; None if there is none."""
-    return _known().get(_plain(name))
+    path = _known().get(_plain(name))
+    return None if path is None else _catalogued(path)
 
 
 def gpu_aliases(gpu: GpuSpec) -> tuple[str, ...]:
@@ -302,16 +303,21 @@ def _plain(name: str) -> str:
 
 
 @cache
-def _known() -> dict[str, GpuSpec]:
-    found: dict[str, GpuSpec] = {}
-    for path in sorted(data_folder("gpus").glob("*.json")):
-        values = read_json(path)
-        gpu = _read_own(values, path)
-        for name in (gpu.name, *values.get("aliases", ())):
-            other = found.setdefault(_plain(name), gpu)
-            if other is not gpu:
-                raise PinnError(f"{path}: the name {name!r} is {other.name}'s: use another")
+def _known() -> dict[str, Path]:
+    """Names and aliases of the catalogue -> the file of their GPU."""
+    found: dict[str, Path] = {}
+    paths = sorted(data_folder("gpus").glob("*.json"))
+    for path, values in zip(paths, list(map(read_json, paths)), strict=True):
+        for name in (values.get("name", path.stem), *values.get("aliases", ())):
+            other = found.setdefault(_plain(name), path)
+            if other != path:
+                raise PinnError(f"{path}: the name {name!r} is in {other.name} too: use another")
     return found
+
+
+@cache
+def _catalogued(path: Path) -> GpuSpec:
+    return _read_own(read_json(path), path)
 
 
 def _load_file(path: Path, entry: str | None) -> GpuSpec:

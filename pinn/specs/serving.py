@@ -268,9 +268,8 @@ class ServingSpec:
         if self.speculative_acceptance:
             read_acceptance(self.speculative_acceptance)
         for each in flags_of(ServingSpec):
-            if each.engines and self.engine not in each.engines:
-                self._refuse_foreign(each.name, each.option, each.default)
-
-    def _refuse_foreign(self, name: str, option: str, default: object) -> None:
-        if getattr(self, name) != default:
-            raise PinnError(f"{self.engine} has no {option}: leave it out, or give its --engine")
+            foreign = each.engines and self.engine not in each.engines
+            if foreign and getattr(self, each.name) != each.default:
+                raise PinnError(
+                    f"{self.engine} has no {each.option}: leave it out, or give its --engine"
+                )
