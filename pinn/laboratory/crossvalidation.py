@@ -358,7 +358,7 @@ def _described(
         loads = part[["concurrency", "prompt_tokens", "output_tokens"]].itertuples(index=False)
         deployments = [of_row[name] for name in part["row_id"]]
         steps = [
-            Step(deployment, decode_step(*load), left_out_column(str(split)) != "gpu")
+            Step(deployment, decode_step(*map(float, load)), left_out_column(str(split)) != "gpu")
             for deployment, load in zip(deployments, loads, strict=True)
         ]
         known = remembered_table(described_steps, kernels, steps, root=root)

@@ -157,7 +157,7 @@ def engine_lines(table: pd.DataFrame) -> Iterator[str]:
         for key, part in of_apart.groupby(PART, sort=False):
             named = zip(part["method"], part["metric"].str.upper(), part.itertuples(), strict=True)
             found = {f"{method} {metric}": row for method, metric, row in named}
-            cells = [_cell(found.get(column), part["n"].max()) for column in columns]
+            cells = [_cell(found.get(column), int(part["n"].max())) for column in columns]
             yield "| " + " | ".join([*map(str, key), str(part["n"].max()), *cells]) + " |"
 
 

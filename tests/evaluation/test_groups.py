@@ -1,4 +1,4 @@
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -10,12 +10,14 @@ from pinn.laboratory.metrics import group_masks
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
+from pinn.training.serving_rows import ServingRows
 
 DEPLOYMENTS = tuple(
     Deployment(load_model(name), load_gpu("H100"), ServingSpec())
     for name in ("meta-llama/Llama-3.1-8B", "openai/gpt-oss-20b")
 )
-ROWS = SimpleNamespace(
+ROWS = Mock(
+    spec=ServingRows,
     deployments=DEPLOYMENTS,
     deployment=np.array([0, 1, 1]),
     row_id=np.array(["a", "b", "c"]),

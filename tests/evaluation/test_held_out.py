@@ -46,7 +46,7 @@ def test_errors_are_log_ratios_beside_all_that_was_known_of_the_row(folder, h100
     assert set(errors["place"]) == {"a measured GPU"}
     row = errors.iloc[0]
     rows = serving_rows(observations())
-    load = decode_step(row["concurrency"], row["prompt_tokens"], row["output_tokens"])
+    load = decode_step(*map(float, row[["concurrency", "prompt_tokens", "output_tokens"]]))
     assert load == f"{row['concurrency']} decode @ 272"
     at = situation(h100_kernels, Step(rows.deployments[rows.deployment[0]], load))
     assert row["distance"] == pytest.approx(at.distance.total)

@@ -53,7 +53,7 @@ def test_costs_have_the_same_digits(uneven, tmp_path, capsys):
     costs = re.findall(r"^ +\d+ +([\d.]+) \d+ x ", capsys.readouterr().out, re.MULTILINE)
     assert costs == ["38.40", "40.00", "79.20"]
     page = write_page(uneven, tmp_path).read_text(encoding="utf-8")
-    assert all(re.search(rf">\s*{cost}\s*<", page) for cost in ("2.00", "2.57", "0.04"))
+    assert all(re.search(rf">\s*{cost}\s*<", page) for cost in ("2.00", "2.57", "0.0417"))
     write_csv(uneven, tmp_path / "plan.csv")
     with (tmp_path / "plan.csv").open() as file:
         each = [float(row["cost_per_million_output_tokens"]) for row in csv.DictReader(file)]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pinn.coefficients.intervals import normal_law
-from pinn.planning.plan import HighestRate
+from pinn.planning.plan import HighestRate, Point
 from pinn.planning.sizing import (
     BAR_WIDTH,
     Interval,
@@ -58,7 +59,7 @@ class MadeUp:
         return 1 + self.misjudged.step - self.margin(replicas)
 
     def point(self, *_):
-        return SimpleNamespace(is_burst=self.is_burst)
+        return Mock(spec=Point, is_burst=self.is_burst)
 
     def margin(self, replicas):
         """The largest error that so many replicas hold."""

@@ -76,8 +76,8 @@ def run_deployment(row: Row) -> Deployment:
         str(row["gpu"]),
         int(row["tensor_parallel_size"]),
         int(row["max_num_batched_tokens"]),
-        _given(row["max_num_seqs"]),
-        _given(row["max_model_len"]),
+        _given(float(row["max_num_seqs"])),
+        _given(float(row["max_model_len"])),
         str(row["engine_version"]),
     )
 
