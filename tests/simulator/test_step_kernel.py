@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import replace
 
-import numba
 import numpy as np
 import pytest
 import strategies
@@ -18,6 +17,7 @@ from pinn.physics.costs import COST_NAMES, step_costs
 from pinn.physics.request import PHASES, REQUEST_FEATURES, RequestState, request_features
 from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.simulator import hooks as step_kernel
+from pinn.simulator.arrays import compiled
 from pinn.simulator.hooks import (
     RequestValues,
     Situation,
@@ -30,7 +30,10 @@ from pinn.simulator.hooks import (
 )
 from pinn.simulator.state import FIRST_SUM, REREAD, STEP_COLUMNS, SUMS
 
-_compiled_values = numba.njit(lambda costs, sums: step_values(costs, sums))
+
+@compiled
+def _compiled_values(costs, sums):
+    return step_values(costs, sums)
 
 
 def test_compiled_code_knows_exactly_the_registry():
