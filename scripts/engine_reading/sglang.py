@@ -30,7 +30,6 @@ _MEMORY = f"{_SRT}/arg_groups/memory_hook.py"
 _FIELDS = tuple(
     f"{_SRT}/arg_groups/fields/{name}.py" for name in ("schedule", "exec_", "memory", "parallel")
 )
-_GRAPHS = f"{_SRT}/arg_groups/cuda_graph_hook.py"
 #: Memory in GiB, and GPUs of a replica, that a GPU of each kind in the rules has.
 _MEMORIES, _SIZES = (10, 24, 48, 80, 141, 192), (1, 4)
 
