@@ -326,16 +326,17 @@ def _reduce(
 
 
 def _exchange(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
-    """Dispatch and combine as an all-gather and a reduce-scatter, vLLM's default back end.
-
-    Together they move what one all-reduce of all replicas' tokens does.
-    """
+    """Dispatch and combine of everyone's tokens, an all-gather and a reduce-scatter."""
     model, recipe = deployment.model, deployment.recipe
     if model.moe is None or recipe.data_parallel_size == 1:
         return
     ranks = recipe.tensor_parallel_size * recipe.data_parallel_size
     size = batches.tokens * ranks * model.hidden_size * ACTIVATION_BYTES
-    yield Call(i, "bf16", model.moe_layers, (ranks, size, 0, 0.0))
+    yield Call(i, "bf16", model.moe_layers, (ranks, size))
+
+
+def _gather_and_scatter(kernels: KernelSurrogates, gpu: Coded, _: Coded, ranks, size) -> np.ndarray:
+    return kernels.expert_exchange_seconds(gpu, ranks, size)
 
 
 def _sampling(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
@@ -380,7 +381,7 @@ COMPOSED_PARTS: dict[str, tuple[Kernels, ...]] = {
         Kernels(indexed_prompts, indexed_seconds, INDEXED_SIZES, SPARSE),
     ),
     "all_reduce": (Kernels(_all_reduce, _reduce, _MESSAGE),),
-    "exchange": (Kernels(_exchange, _reduce, _MESSAGE),),
+    "exchange": (Kernels(_exchange, _gather_and_scatter, _MESSAGE),),
     "sampling": (Kernels(_sampling, _known),),
 }  # fmt: skip
 

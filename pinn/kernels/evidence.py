@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pinn.engines.deployment import Deployment
-from pinn.kernels.all_reduce import SIZES_BYTES
+from pinn.kernels.all_reduce import SIZES_BYTES, AllReduce
 from pinn.kernels.composition import COMPOSED_PARTS
 from pinn.kernels.hardware import Coded
 from pinn.kernels.mixer_calls import Call, Kernels
@@ -76,7 +76,7 @@ def _uses(
                 arguments = [np.full((1, 1), size, dtype=np.float64) for size in call.sizes]
                 seconds = kind.seconds(kernels, gpu, Coded((call.form,), one), *arguments).item()
                 sizes = _named(kind.sizes, call)
-                nearest = _nearest(kernels, kind, deployment.gpu, call.form, sizes)
+                nearest = _nearest(kernels, part, kind, deployment.gpu, call.form, sizes)
                 count = np.asarray(call.count, dtype=np.float64).item()
                 yield KernelUse(part, call.form, sizes, count, seconds, nearest)
 
@@ -93,7 +93,12 @@ def _named(names: tuple[str, ...], call: Call) -> dict[str, float]:
 
 
 def _nearest(
-    kernels: KernelSurrogates, kind: Kernels, gpu: GpuSpec, form: str, sizes: Mapping[str, float]
+    kernels: KernelSurrogates,
+    part: str,
+    kind: Kernels,
+    gpu: GpuSpec,
+    form: str,
+    sizes: Mapping[str, float],
 ) -> Nearest | None:
     if kind.operator in (RECURRENT, SPARSE):
         shapes = kernels.measured.get(kind.operator)
@@ -104,7 +109,8 @@ def _nearest(
         timed = _timed_format(kernels.measured[kind.operator], form)
         return kernels.nearest_measured(kind.operator, gpu, timed, sizes)
     if "bytes" in sizes:
-        return _nearest_message(kernels, gpu, form, sizes)
+        timed_messages = kernels.exchange if part == "exchange" else kernels.all_reduce
+        return _nearest_message(timed_messages, gpu, form, sizes)
     if "kv_lora_rank" in sizes:
         shape = {"kv_lora_rank": SHAPE.kv_lora_rank, "rope_dim": SHAPE.qk_rope_head_dim}
         chips = [chip for chip, cache in kernels.latent.weights if cache == form]
@@ -126,12 +132,12 @@ def _timed_format(measured: MeasuredShapes, form: str) -> str:
 
 
 def _nearest_message(
-    kernels: KernelSurrogates, gpu: GpuSpec, form: str, sizes: Mapping[str, float]
+    timed: AllReduce, gpu: GpuSpec, form: str, sizes: Mapping[str, float]
 ) -> Nearest | None:
     """Nearest message of the chip's own curves, else of its kind of link."""
-    own = [n for name, n in kernels.all_reduce.curves if name == gpu.name]
+    own = [n for name, n in timed.curves if name == gpu.name]
     link = "nvlink" if gpu.has_nvlink else "pcie"
-    pooled = [n for name, n in kernels.all_reduce.pools if name == link]
+    pooled = [n for name, n in timed.pools if name == link]
     if not own and not pooled:
         return None
     ranks = min(own or pooled, key=lambda n: abs(np.log(n / sizes["gpus"])))

@@ -89,7 +89,7 @@ class Exclusion:
             moe=tables.moe[~self.moe_rows(tables.moe)],
             other_experts=tables.other_experts[~self.moe_rows(tables.other_experts)],
             all_reduce=tables.all_reduce[~self.gpu_rows(tables.all_reduce)],
-            exchange=tables.exchange[~self.exchange_rows(tables.exchange)],
+            exchange=tables.exchange[~self.gpu_rows(tables.exchange)],
             latent_decode=tables.latent_decode[~self.latent_rows(tables.latent_decode)],
             latent_prefill=tables.latent_prefill[~self.latent_rows(tables.latent_prefill)],
             gpus=tables.gpus,
@@ -125,18 +125,6 @@ class Exclusion:
         for model in self.models:
             if model.moe is not None:
                 excluded |= _like_experts(value, model.hidden_size, model.moe)
-        return excluded
-
-    def exchange_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
-        """Dispatch and combine rows of a held-out model's hidden size and experts."""
-        if len(rows) == 0:
-            return np.zeros(0, dtype=bool)
-        excluded = self.gpu_rows(rows)
-        hidden, experts, top_k = (rows[c].to_numpy() for c in ("hidden", "experts", "top_k"))
-        for model in self.models:
-            if model.moe is not None:
-                same = (experts == model.moe.experts) & (top_k == model.moe.top_k)
-                excluded |= same & (hidden == model.hidden_size)
         return excluded
 
     def latent_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:

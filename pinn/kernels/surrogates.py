@@ -15,7 +15,6 @@ from jaxtyping import Float
 from pinn.common.store import code_digest
 from pinn.kernels import stored
 from pinn.kernels.all_reduce import AllReduce
-from pinn.kernels.exchange import Exchange
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.gemm_attention import DecodeAttention, Gemm, PrefillAttention
 from pinn.kernels.latent import LatentCore, LatentPrefill
@@ -63,7 +62,7 @@ class KernelSurrogates:
     moe: OperatorSurrogate
     other_experts: OtherExperts
     all_reduce: AllReduce
-    exchange: Exchange
+    exchange: AllReduce
     latent: LatentCore
     latent_prefill: LatentPrefill
     measured: Mapping[str, MeasuredShapes]
@@ -115,7 +114,7 @@ class KernelSurrogates:
             **fitted,
             other_experts=OtherExperts.fit(kept.other_experts, kept.gpus, fitted["moe"]),
             all_reduce=AllReduce.fit(kept.all_reduce, kept.gpus),
-            exchange=Exchange.fit(kept.exchange, kept.gpus),
+            exchange=AllReduce.fit(kept.exchange, kept.gpus),
             latent=LatentCore.fit(kept.latent_decode, kept.gpus),
             latent_prefill=LatentPrefill.fit(
                 kept.latent_prefill,
@@ -197,29 +196,13 @@ class KernelSurrogates:
         """One all-reduce of ``bytes`` on each of ``gpus`` ranks of a node."""
         return self.all_reduce.seconds(gpu, gpus, bytes)
 
-    def expert_exchange_seconds(
-        self, gpu: GpuSpec, tokens, hidden, top_k, expert_parallel, library: str = "allgather"
-    ) -> Seconds:
+    def expert_exchange_seconds(self, gpu: Any, gpus, bytes) -> Seconds:
         """Dispatch and combine of one layer where ranks hold different tokens.
 
-        Args:
-            gpu: The chip.
-            tokens: Tokens of each rank.
-            hidden: Width of a token.
-            top_k: Experts per token.
-            expert_parallel: Ranks.
-            library: ``allgather`` is vLLM's default, an all-gather and a reduce-scatter, which
-                together move what one all-reduce of everyone's tokens does; ``deepep_ht`` and
-                ``deepep_ll`` are DeepEP's kernels.
-
-        Raises:
-            PinnError: If the library is unknown.
+        An all-gather and a reduce-scatter by NCCL, vLLM's default; ``bytes`` are those of the
+        tokens of all ``gpus`` ranks.
         """
-        if library == "allgather":
-            ranks = np.asarray(expert_parallel, dtype=np.float64)
-            size = 2.0 * np.asarray(tokens, dtype=np.float64) * ranks * hidden
-            return self.all_reduce_seconds(gpu, expert_parallel, size)
-        return self.exchange.seconds(gpu, tokens, hidden, top_k, expert_parallel, library)
+        return self.exchange.seconds(gpu, gpus, bytes)
 
     def latent_decode_attention_seconds(
         self, gpu: GpuSpec, kv_precision: str, sequences, context_tokens, heads, kv_lora_rank,
@@ -301,7 +284,10 @@ class KernelSurrogates:
                 stored.read_keyed("all_reduce.curves", tensors, structure),
                 stored.read_keyed("all_reduce.pools", tensors, structure),
             ),
-            exchange=Exchange(stored.read_keyed("exchange", tensors, structure)),
+            exchange=AllReduce(
+                stored.read_keyed("exchange.curves", tensors, structure),
+                stored.read_keyed("exchange.pools", tensors, structure),
+            ),
             latent=LatentCore(stored.read_keyed("latent", tensors, structure)),
             latent_prefill=LatentPrefill(stored.read_keyed("latent_prefill", tensors, structure)),
             measured=measured,
@@ -325,7 +311,8 @@ class KernelSurrogates:
             "other_experts": dict(self.other_experts.weights),
             "all_reduce.curves": dict(self.all_reduce.curves),
             "all_reduce.pools": dict(self.all_reduce.pools),
-            "exchange": dict(self.exchange.weights),
+            "exchange.curves": dict(self.exchange.curves),
+            "exchange.pools": dict(self.exchange.pools),
             "latent": dict(self.latent.weights),
             "latent_prefill": dict(self.latent_prefill.weights),
             "mixers": dict(self.mixers.weights),

@@ -62,6 +62,7 @@ class CostFacts:
         layers: Transformer layers; a mixer or a feed-forward part by itself counts half.
         moe_layers: Those with routed experts.
         latent_layers: Those with latent attention.
+        state_layers: Those with a recurrent state.
         quantized: 1 where activations are quantized in every step.
         hidden_size: Width of the residual stream.
         vocab_size: Logits of a sequence.
@@ -119,6 +120,7 @@ class CostFacts:
     layers: Values
     moe_layers: Values
     latent_layers: Values
+    state_layers: Values
     quantized: Values
     hidden_size: Values
     vocab_size: Values
@@ -192,6 +194,7 @@ def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
         "layers": attention.layers,
         "moe_layers": float(model.moe_layers),
         "latent_layers": attention.latent_layers,
+        "state_layers": attention.state_layers,
         "quantized": float(dense.quantized),
         "hidden_size": float(model.hidden_size),
         "vocab_size": float(model.vocab_size),
@@ -314,17 +317,28 @@ def weights_s(w: CostFacts) -> Values:
     return w.dense_weight_bytes / w.memory_bytes_per_s
 
 
+#: Launches of a prompt's recurrent layer beyond those of attention, in launches of a dense layer.
+#: vLLM 0.20.1's gated delta net makes about 16 between two pieces of a graph, eight of them Triton
+#: kernels, which Python starts (model_executor/layers/mamba/gdn_linear_attn.py: _forward_core,
+#: fla/ops/chunk.py), where attention makes three. That a Triton kernel takes as long to start as
+#: four of the others is an assumption, and so are mixers of other kinds; chosen on inner folds
+#: (LOG.md), one model of which, Qwen3.6-35B-A3B, has such layers.
+STATE_LAUNCHES = 4.0
+
+
 def launched_layers(w: CostFacts) -> Values:
     """Kernels of all layers, in those of a dense layer of 16 bits without tensor parallelism.
 
     Assumptions, by counting launches in vLLM's modules (about ten in a dense layer): routing,
     sorting and two grouped multiplications of experts add eight, the down and up projections of
-    latent attention with their norms, concatenation and copies eight, quantizing activations three.
+    latent attention with their norms, concatenation and copies eight, quantizing activations three;
+    recurrent layers have ``STATE_LAUNCHES``.
     What an engine launches more of latent attention is measured
     (``pinn/engines/kernel_choice.py``).
     """
     latent = (0.8 + w.latent_launches) * w.latent_layers
-    return w.layers + 0.8 * w.moe_layers + latent + 0.3 * w.layers * w.quantized
+    states = STATE_LAUNCHES * w.state_layers
+    return w.layers + 0.8 * w.moe_layers + latent + states + 0.3 * w.layers * w.quantized
 
 
 def activation_token_s(w: CostFacts) -> Values:

@@ -246,6 +246,7 @@ class AttentionWork:
     prefill_token_bytes: float
     all_reduces: float
     latent_layers: float
+    state_layers: float
 
 
 @lru_cache(maxsize=16384)
@@ -271,6 +272,7 @@ def attention_work(model: ModelSpec, tp: int) -> AttentionWork:
         float(sum(_prefill_token_bytes(m, count, tp) for m, count in mixing)),
         sum(_all_reduces(g) * g.count for g in groups) + 1.0,
         float(sum(count for m, count in mixing if isinstance(m, LatentAttentionSpec))),
+        float(sum(count for _, count in states)),
     )
 
 

@@ -80,7 +80,7 @@ _FEATURES = (
         "eager_layer", "s/layer", 0.0, 0.0, _EAGER_LAYER, "host",
         "small_kernels", (),
         "Per layer launched without CUDA graphs: those of large prompts, all if --enforce-eager. "
-        "Layers of experts and of latent attention count for more.",
+        "Layers of experts, latent attention and recurrent states count for more.",
         seen(_EAGER_LAYER, "assumption: about ten kernels a layer, 10 us of Python and launch "
               "each"),
         values.eager_layers,

@@ -54,17 +54,6 @@ def test_experts_and_near_copies():
     assert excluded.tolist() == [True, True, True, False, False]
 
 
-def test_exchange_rows_of_the_model_s_hidden_size_experts_and_top_k():
-    rows = pd.DataFrame(
-        [(7168, 384, 8), (7168, 256, 8), (4096, 384, 8), (7168, 384, 4)],
-        columns=["hidden", "experts", "top_k"],
-    ).assign(gpu="H100-SXM")
-    kimi = Exclusion(models=(load_model("moonshotai/Kimi-K2.5"),))
-    assert kimi.exchange_rows(rows).tolist() == [True, False, False, False]
-    assert not Exclusion(models=(load_model(LLAMA),)).exchange_rows(rows).any()
-    assert Exclusion(gpus=("H100-SXM",)).exchange_rows(rows).all()
-
-
 def test_every_mla_row_goes_with_a_model_of_that_latent_shape():
     rows = pd.DataFrame({"gpu": ["H100-SXM", "B200-SXM"]})
     assert Exclusion(models=(load_model("moonshotai/Kimi-K2.5"),)).latent_rows(rows).all()

@@ -41,8 +41,7 @@ def sample(kernels: KernelSurrogates) -> list[np.ndarray]:
         kernels.moe_seconds(H100, "int4_wo", sizes, 7168, 2048, 384, 8, 8),
         kernels.all_reduce_seconds(H100, [[2], [3], [8]], sizes * 1e4),
         kernels.all_reduce_seconds(load_gpu("H200"), 8, sizes * 1e4),
-        kernels.expert_exchange_seconds(H100, sizes, 7168, 8, 8, "deepep_ll"),
-        kernels.expert_exchange_seconds(H100, sizes, 7168, 8, 8),
+        kernels.expert_exchange_seconds(H100, [[2], [3], [8]], sizes * 1e4),
         kernels.latent_decode_attention_seconds(H100, "bf16", 4, sizes, 16, 512, 64),
         kernels.latent_prefill_attention_seconds(H100, 1, sizes, 0, 16, 192, 128),
     ]

@@ -322,6 +322,12 @@ def test_layers_of_experts_and_latent_attention_launch_more_kernels():
     assert sglang.launched_layers.tolist() == pytest.approx([expected[0] + more, 32])
 
 
+def test_recurrent_layers_launch_five_times_the_kernels():
+    """Qwen3.5-35B-A3B: 40 layers with experts, 30 of them recurrent: 40 + 0.8 x 40 + 4 x 30."""
+    costs = step_costs([deploy("Qwen/Qwen3.5-35B-A3B")])
+    assert costs.launched_layers.tolist() == pytest.approx([192])
+
+
 def test_arithmetic_beyond_a_tile_and_beyond_a_wave():
     token = costs("Llama-3.1-8B")["gemm_token_s"]
     for tokens in (100, 1000, 3000):

@@ -19,20 +19,10 @@ from pinn.kernels.tables.table import (
     spikes,
 )
 from pinn.specs.gpu import GpuSpec
-from pinn.units import MICROSECOND, MILLISECOND
+from pinn.units import MILLISECOND
 
 ALL_REDUCE_COLUMNS = ("num_gpus", "message_size", "allreduce_dtype", "backend", "latency")
-EXCHANGE_COLUMNS = (
-    "comm_backend",
-    "phase",
-    "ep_size",
-    "node_num",
-    "hidden_size",
-    "topk",
-    "num_experts",
-    "num_tokens",
-    "latency",
-)
+EXCHANGE_COLUMNS = ("op_name", "nccl_dtype", "num_gpus", "message_size", "latency")
 #: The tables count 16-bit elements: read as bytes, H100's NVLink would carry 170 of its 450 GB/s,
 #: and the switch to NCCL would lie at 4 MiB, not at vLLM's 8 MiB.
 ELEMENT_BYTES = 2
@@ -40,6 +30,7 @@ ELEMENT_BYTES = 2
 #: (Patarasuk and Yuan 2009), and switches that reduce in flight only help more ranks. Two flows on
 #: one path halve what each of them gets.
 SHARED_PATH_SHARE = 0.5
+EXCHANGE_OPERATIONS = ("all_gather", "reduce_scatter")
 
 
 def read_all_reduce(
@@ -110,42 +101,47 @@ def _all_reduce_floor(r: pd.DataFrame, gpu: GpuSpec) -> pd.Series:
 def read_exchange(
     gpu: GpuSpec, source: TableSource, systems: Path | None = None
 ) -> tuple[pd.DataFrame, ReadReport]:
-    """Expert dispatch and combine rows of one table (DeepEP), inside one node.
+    """All-gathers and reduce-scatters of one table of NCCL, inside one node.
+
+    vLLM's default back end sends tokens to the experts by the one and their results back by the
+    other (vllm/distributed/device_communicators/all2all.py: AgRsAll2AllManager).
 
     Returns:
-        Columns gpu, library, phase (``dispatch`` or ``combine``), expert_parallel, hidden, top_k,
-        experts, tokens (per rank), seconds, source; and the report.
+        Columns gpu, gpus, bytes (of everyone's tokens), seconds (of both), source; and the report,
+        which counts a pair once for each of the two.
 
     Raises:
         PinnError: If the file or a column is missing.
     """
-    table, report = read_table(source, "comm", "moe_a2a_perf", EXCHANGE_COLUMNS, systems)
+    table, report = read_table(source, "comm", "nccl_perf", EXCHANGE_COLUMNS, systems)
     rows = pd.DataFrame(
         {
             "gpu": gpu.name,
-            "library": table["comm_backend"],
-            "phase": table["phase"],
-            "expert_parallel": table["ep_size"],
-            "hidden": table["hidden_size"],
-            "top_k": table["topk"],
-            "experts": table["num_experts"],
-            "tokens": table["num_tokens"],
-            # Unlike every other table of the package, this one is in microseconds.
-            "seconds": table["latency"] * MICROSECOND,
+            "gpus": table["num_gpus"],
+            "bytes": table["message_size"] * ELEMENT_BYTES,
+            "seconds": table["latency"] * MILLISECOND,
             "source": report.source,
-            "nodes": table["node_num"],
+            "operation": table["op_name"],
+            "dtype": table["nccl_dtype"],
         }
     )
     rows, report = refuse(
         rows,
         report,
         [
-            ("library other than DeepEP", lambda r: ~r["library"].isin(["deepep_ht", "deepep_ll"])),
+            ("neither gathers nor scatters", lambda r: ~r["operation"].isin(EXCHANGE_OPERATIONS)),
+            ("elements are not 16 bits wide", lambda r: r["dtype"] != "half"),
             ("no time", lambda r: ~(r["seconds"] > 0)),
-            ("across nodes", lambda r: r["nodes"] > 1),
+            ("below the floor", lambda r: r["seconds"] < _all_reduce_floor(r, gpu)),
+            ("one without the other", _alone),
         ],
     )
-    return rows.drop(columns="nodes"), report
+    pairs = rows.groupby(["gpu", "gpus", "bytes", "source"], as_index=False)["seconds"].sum()
+    return pairs, report
+
+
+def _alone(r: pd.DataFrame) -> np.ndarray:
+    return (r.groupby(["gpus", "bytes"])["operation"].transform("nunique") < 2).to_numpy()
 
 
 def _read_all_reduces(

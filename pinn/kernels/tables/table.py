@@ -89,7 +89,10 @@ ALL_REDUCE = (
     ),
 )
 
-EXCHANGE = tuple(newest(s) for s in SYSTEMS if s not in ("a100_sxm", "l40s", "rtx_pro_6000_server"))
+#: NCCL's own, the newest of each system.
+EXCHANGE = tuple(
+    TableSource(s, "nccl", "2.27.3" if s in ("a100_sxm", "l40s") else "2.29.2") for s in SYSTEMS
+)
 
 LATENT = tuple(newest(s) for s in SYSTEMS if s != "a100_sxm")
 

@@ -113,36 +113,20 @@ def experts_hit_balanced(tokens, experts, top_k, expert_parallel):
     return np.minimum(experts / expert_parallel, np.maximum(pairs, 1.0))
 
 
-#: Standard deviation of the log of the popularity of 256 experts and more. An assumption, chosen on
-#: inner folds (``scripts/inner_folds.py``; LOG.md has 0 to 1.3).
-POPULARITY_SPREAD = 1.0
-#: From here on it grows no more.
-_MANY_EXPERTS = 256
+#: Standard deviation of the log of how often experts are asked for. An assumption, chosen on inner
+#: folds (``scripts/inner_folds.py``; LOG.md).
+POPULARITY_SPREAD = 0.6
 #: Standard normal quantiles of 24 equal shares of the experts.
 _QUANTILES = [NormalDist().inv_cdf((share + 0.5) / 24) for share in range(24)]
 
 
-def popularity_spread(experts):
-    """Standard deviation of the log of how often experts are asked for.
-
-    A single one has no other to be compared with, and many small ones become specialists where few
-    large ones are balanced: it grows with the log of their number, an assumption.
-
-    >>> popularity_spread(np.array([1, 16, 256, 384])).tolist()
-    [0.0, 0.5, 1.0, 1.0]
-    """
-    share = np.log2(np.asarray(experts, np.float64)) / np.log2(_MANY_EXPERTS)
-    return POPULARITY_SPREAD * np.clip(share, 0.0, 1.0)
-
-
-def experts_hit_random(tokens, experts, top_k, expert_parallel, spread=None):
+def experts_hit_random(tokens, experts, top_k, expert_parallel, spread=POPULARITY_SPREAD):
     """Expected experts of one rank that are hit where every token draws ``top_k`` at random.
 
     Each is drawn with a chance in proportion to its popularity, so that fewer are hit than by even
     draws (``spread`` 0), but no fewer than one token hits.
     """
     tokens, even = np.asarray(tokens, np.float64), np.asarray(top_k / experts)
-    spread = popularity_spread(experts) if spread is None else spread
     mean = sum(np.exp(spread * quantile) for quantile in _QUANTILES) / len(_QUANTILES)
     missed = np.zeros(np.broadcast_shapes(tokens.shape, even.shape))
     for quantile in _QUANTILES:

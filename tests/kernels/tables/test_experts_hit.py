@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from pinn.kernels.tables.work import (
+    POPULARITY_SPREAD,
     experts_hit_balanced,
     experts_hit_busiest,
     experts_hit_random,
-    popularity_spread,
 )
 
 
@@ -19,7 +19,7 @@ def drawn(tokens, experts, top_k, ranks, draws=400):
     draw = np.random.default_rng(0)
     mean, most = [], []
     for _ in range(draws):
-        popular = popularity_spread(experts) * draw.standard_normal(experts)
+        popular = POPULARITY_SPREAD * draw.standard_normal(experts)
         keys = popular + draw.gumbel(size=(tokens, experts))
         chosen = np.unique(np.argpartition(-keys, top_k, axis=1)[:, :top_k])
         of_rank = np.bincount(chosen // (experts // ranks), minlength=ranks)

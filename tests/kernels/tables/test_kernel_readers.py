@@ -269,28 +269,22 @@ def test_l40s_takes_each_number_of_ranks_from_a_machine_that_does_not_share_path
     rows, _, reports = read_all_communication({"l40s": load_gpu("L40S")})
     source = rows.groupby("gpus")["source"].first()
     assert ["vllm" in source[n] for n in (2, 4, 8)] == [True, False, False]
-    assert [r.accepted for r in reports] == [23, 46]
+    assert [r.accepted for r in reports] == [23, 46, 126]
     for report in reports:
         assert report.read == report.accepted + sum(report.refused.values())
 
 
-def test_exchange_is_in_microseconds(tmp_path):
-    row = {
-        "comm_backend": "deepep_ll",
-        "phase": "dispatch",
-        "ep_size": 8,
-        "node_num": 1,
-        "hidden_size": 7168,
-        "topk": 8,
-        "num_experts": 256,
-        "num_tokens": 64,
-        "latency": 40.0,
-    }
-    other = {**row, "comm_backend": "deepep_v2_context"}
-    write_table(tmp_path, "comm", "moe_a2a_perf", [row, {**row, "node_num": 2}, other])
+def test_an_exchange_is_a_gather_and_a_scatter_of_as_many_bytes(tmp_path):
+    row = {"nccl_dtype": "half", "num_gpus": 8, "message_size": 1024, "latency": 0.02}
+    gather, scatter = ({**row, "op_name": name} for name in ("all_gather", "reduce_scatter"))
+    alone = {**gather, "message_size": 2048}
+    rows = [gather, {**scatter, "latency": 0.03}, alone, {**row, "op_name": "alltoall"},
+            {**gather, "nccl_dtype": "int8"}]  # fmt: skip
+    write_table(tmp_path, "comm", "nccl_perf", rows)
     kept, report = read_exchange(GPU, H100, tmp_path)
-    assert kept["seconds"].tolist() == pytest.approx([4e-5])
-    assert reasons(report) == {"library other than": 1, "across nodes": 1}
+    assert kept["seconds"].tolist() == pytest.approx([5e-5])
+    assert kept["bytes"].tolist() == [2048]
+    assert list(reasons(report).values()) == [1, 1, 1]
 
 
 def test_latent_attention_is_what_the_context_adds(tmp_path):
