@@ -90,6 +90,7 @@ type costFacts struct {
 	layers               float64
 	moeLayers            float64
 	latentLayers         float64
+	stateLayers          float64
 	quantized            float64
 	hiddenSize           float64
 	vocabSize            float64
@@ -153,7 +154,7 @@ func (w *costFacts) costs() Costs {
 	c.Layers = w.layers
 	c.MoeLayers = w.moeLayers
 	c.QuantizedLayers = w.layers * w.quantized * (1 - w.fusedQuantization)
-	c.LaunchedLayers = w.layers + 0.8*w.moeLayers + (0.8+w.latentLaunches)*w.latentLayers + 0.3*w.layers*w.quantized
+	c.LaunchedLayers = w.layers + 0.8*w.moeLayers + (0.8+w.latentLaunches)*w.latentLayers + 4*w.stateLayers + 0.3*w.layers*w.quantized
 	var chosen1 float64
 	if w.tensorParallelSize > 1 {
 		chosen1 = 1

@@ -138,10 +138,6 @@ func (r *recipe) decodeAttentionTime(g *GPU, cache Precision) float64 {
 
 // allReduce settles what an all-reduce takes and is fused with.
 func (s *resolver) allReduce() {
-	s.allReduceLatency = 1
-	if latency, known := allReduceLatency[s.Engine]; known && s.gpu.HasNVLink {
-		s.allReduceLatency = latency
-	}
 	fused := s.yes("fuse_all_reduce", nil)
 	if s.Engine == "vllm" { // some releases fuse neither over replicas nor with stages
 		if fused && s.DataParallelSize > 1 {
@@ -157,6 +153,14 @@ func (s *resolver) allReduce() {
 	s.fusedQuantization = s.Engine == "trtllm" && fused
 	s.fusedAllReduce = fused && !(s.Engine == "sglang" &&
 		(s.EnableDPAttention || s.MoeA2aBackend == "deepep"))
+	kernel := s.Engine
+	if kernel == "vllm" && s.fusedAllReduce { // FlashInfer's copy of TensorRT-LLM's
+		kernel = "trtllm"
+	}
+	s.allReduceLatency = 1
+	if latency, known := allReduceLatency[kernel]; known && s.gpu.HasNVLink {
+		s.allReduceLatency = latency
+	}
 }
 
 // attentionRanks: SGLang and TensorRT-LLM count all GPUs as tensor parallel ones, and attention
