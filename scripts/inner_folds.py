@@ -1,19 +1,22 @@
 """Inner folds of the scalars' fit: a second model left out, composed steps scored on it.
 
-    python scripts/inner_folds.py gpt-oss [--runs] [--second Kimi]
+    python scripts/inner_folds.py gpt-oss [--second Kimi] [run_fit.operator_spread=0.2 ...]
 
 What a recipe assumes (a rule of the physics, a prior, a launch script's flags) is chosen here, so
 that no left-out model of the results has a say in its own fold. The first model is out of
 everything: its kernels, its measured deployments, its serving runs. Of the others one at a time is
-left out of the fit of scalars and alpha, whose steps then simulate its rows, without a network. The
-second model's own kernels stay in, so these errors are lower than those of a left-out model; they
-compare recipes, no more. With ``--runs`` serving runs teach too (about a minute a fit).
+left out of the fit of scalars and alpha, whose steps then predict all that was measured of it:
+deployments, serving runs (``PINN_SERVING_RUNS``) and whole steps (``PINN_WHOLE_STEPS``), without a
+network. The second model's own kernels stay in, so these errors are lower than those of a left-out
+model; they compare recipes, no more. They are summed up as the panel's are. About five minutes.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,101 +24,150 @@ import pandas as pd
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
+from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.kernels.exclusion import Exclusion
+from pinn.kernels.exclusion import Exclusion, is_near_copy
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.laboratory.methods import read_measured
-from pinn.laboratory.metrics import error_summary
+from pinn.laboratory.panel import group_scores, sum_up
+from pinn.laboratory.panel_rows import (
+    COLUMNS,
+    DEPLOYMENTS,
+    RUNS,
+    RUNS_GPU,
+    of_scores,
+    read_panel_steps,
+    step_rows,
+)
+from pinn.laboratory.serving_runs import score_runs
 from pinn.simulator.linear_latency import LinearLatency
-from pinn.simulator.many import Job, map_runs
 from pinn.specs.model import ModelSpec
 from pinn.training.data.measured_runs import MeasuredRun
+from pinn.training.data.whole_steps import MeasuredSteps
 from pinn.training.kernel_learner import fold_of, learn_from_runs, without_model
 from pinn.training.run_scalars import RunFit, RunFitSettings
-from pinn.training.serving_rows import ServingRows
+from pinn.training.serving_rows import ServingRows, simulate_rows
 from pinn.training.teacher import Teacher
 
 CONF = Path(__file__).parents[1] / "conf"
 KERNELS = Path(__file__).parents[1] / "checkpoints" / "kernels"
 
 
-def main(first: str, second: str, with_runs: bool) -> None:
-    """Print one line for each second model, and one for all their rows."""
+@dataclass(frozen=True)
+class Judges:
+    """All that was measured; runs teach, too, whole steps only judge."""
+
+    rows: ServingRows
+    runs: Sequence[MeasuredRun] = ()
+    steps: Sequence[MeasuredSteps] = ()
+
+    def deployments(self) -> list[Deployment]:
+        """Of everything."""
+        others = [one.deployment for one in (*self.runs, *self.steps)]
+        return [*self.rows.deployments, *others]
+
+    def of(self, model: ModelSpec) -> Judges:
+        """What was measured of a model and its near copies."""
+        mine = np.array([is_near_copy(d.model, model) for d in self.rows.deployments])
+        return Judges(
+            self.rows.take(mine[self.rows.deployment]),
+            [run for run in self.runs if is_near_copy(run.deployment.model, model)],
+            [one for one in self.steps if is_near_copy(one.deployment.model, model)],
+        )
+
+
+def main(first: str, second: str, overrides: Sequence[str]) -> None:
+    """Print every second model's score and that of all."""
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        config = compose("train")
+        config = compose("train", overrides=list(overrides))
     measured = read_measured(config)
-    if with_runs and not measured.runs:
-        raise PinnError("--runs without serving runs: name their CSV in PINN_SERVING_RUNS")
-    runs = measured.runs if with_runs else ()
-    settings = instantiate(config.run_fit)
+    path = os.environ.get("PINN_WHOLE_STEPS")
+    steps = read_panel_steps(Path(path)) if path else []
+    judges = Judges(measured.rows, measured.runs, steps)
     left_out = _named(measured.rows, first)
+    settings = instantiate(config.run_fit)
     tables = []
-    for model, scored in inner_folds(settings, measured.rows, runs, left_out, second):
-        print(model.name, _figures(scored), sep=" | ", flush=True)
-        tables.append(scored)
-    rows = pd.concat(tables)
-    print("all", _figures(rows), sep=" | ")
-    bias = (100 * (rows["ttft"] / rows["ttft_measured"] - 1)).groupby(rows["clients"]).median()
-    print("TTFT's bias by clients:", ", ".join(f"{n} {b:+.1f}" for n, b in bias.items()))
+    for model, found in inner_folds(settings, judges, left_out, second):
+        print(f"{model.name}: {len(found)} figures", flush=True)
+        tables.append(found)
+    scores = group_scores(sum_up(pd.concat(tables, ignore_index=True).assign(half=np.nan)))
+    print(scores[["group", "configurations", "rows", "tpot", "ttft", "score"]].round(2).to_string())
 
 
 def inner_folds(
-    settings: RunFitSettings,
-    rows: ServingRows,
-    runs: Sequence[MeasuredRun],
-    first: ModelSpec,
-    second: str = "",
+    settings: RunFitSettings, judges: Judges, first: ModelSpec, second: str = ""
 ) -> Iterator[tuple[ModelSpec, pd.DataFrame]]:
-    """Each second model with its rows as simulated and as measured.
+    """Each second model with what its fold says of it, columns ``panel_rows.COLUMNS``.
 
     Args:
         settings: How scalars and alpha are fitted.
-        rows: All measured deployments.
-        runs: Serving runs that may teach.
+        judges: All that was measured.
         first: Left out of everything.
         second: Part of the names of those left out of the fit; all others by default.
     """
-    rows = without_model(rows, first)
     kernels = KernelSurrogates.load(KERNELS / Exclusion(models=(first,)).slug())
-    others = {d.model.name: d.model for d in rows.deployments}
-    models = {name: model for name, model in others.items() if second in name}
-    if not models:
-        raise PinnError(f"--second {second!r} is part of none of {', '.join(others)}")
-    for model in models.values():
+    rows = without_model(judges.rows, first)
+    judges = Judges(rows, judges.runs, judges.steps)
+    for model in _seconds(judges, first, second):
         train = without_model(rows, model)
-        fold = fold_of(train, runs, Exclusion(models=(first, model)))
+        fold = fold_of(train, judges.runs, Exclusion(models=(first, model)))
         fit = learn_from_runs(kernels, fold.runs, train, settings)
-        mine = np.array([d.model.name == model.name for d in rows.deployments])
-        yield model, _scored(Teacher(kernels, fit.scalars), fit, rows.take(mine[rows.deployment]))
+        yield model, _scored(Teacher(kernels, fit.scalars), fit, judges.of(model))
 
 
-def _scored(teacher: Teacher, fit: RunFit, rows: ServingRows) -> pd.DataFrame:
-    betas = teacher.betas(rows.deployments)
-    jobs = [
-        Job(one.served, one.workload, LinearLatency(one.served, betas[i], fit.alpha))
-        for one, i in zip(rows.measured, rows.deployment, strict=True)
+def _seconds(judges: Judges, first: ModelSpec, second: str) -> list[ModelSpec]:
+    """Models to leave out, of near copies one; never a near copy of the first."""
+    found: list[ModelSpec] = []
+    for deployment in judges.deployments():
+        model = deployment.model
+        if second in model.name and not any(is_near_copy(model, m) for m in (first, *found)):
+            found.append(model)
+    if not found:
+        names = sorted({d.model.name for d in judges.deployments()})
+        raise PinnError(f"--second {second!r} is part of none of {', '.join(names)}")
+    return found
+
+
+def _scored(teacher: Teacher, fit: RunFit, judges: Judges) -> pd.DataFrame:
+    tables = []
+    if len(judges.rows):
+        tables.append(_deployments(teacher, fit, judges.rows))
+    if judges.runs:
+        betas = teacher.betas([run.deployment for run in judges.runs])
+        latencies = [
+            LinearLatency(run.deployment, beta, fit.alpha)
+            for run, beta in zip(judges.runs, betas, strict=True)
+        ]
+        scores = score_runs(judges.runs, latencies, "composed steps")
+        tables.append(of_scores(scores.assign(gpu=RUNS_GPU), RUNS))
+    if judges.steps:
+        betas = teacher.betas([one.deployment for one in judges.steps])
+        tables += [step_rows(one, beta) for one, beta in zip(judges.steps, betas, strict=True)]
+    return pd.concat([table[list(COLUMNS)] for table in tables], ignore_index=True)
+
+
+def _deployments(teacher: Teacher, fit: RunFit, rows: ServingRows) -> pd.DataFrame:
+    beta = teacher.betas(rows.deployments)
+    found = simulate_rows(rows, beta, np.tile(fit.alpha, (len(rows.deployments), 1)))
+    tables = [
+        pd.DataFrame(
+            {
+                "group": [
+                    f"{DEPLOYMENTS}: {rows.deployments[i].model.name}" for i in rows.deployment
+                ],
+                "configuration": rows.deployment.astype(str),
+                "metric": metric,
+                "gpu": [rows.deployments[i].gpu.name for i in rows.deployment],
+                "measured_s": measured,
+                "predicted_s": predicted,
+            }
+        )
+        for metric, measured, predicted in (
+            ("tpot", rows.tpot_s, found.tpot_s),
+            ("ttft", rows.ttft_s, found.ttft_s),
+        )
     ]
-    found = np.array(
-        map_runs(lambda _, run: (run.requests.mean_itl_s.mean(), run.requests.ttft_s.mean()), jobs)
-    )
-    return pd.DataFrame(
-        {
-            "clients": rows.concurrency,
-            "tpot": found[:, 0],
-            "tpot_measured": rows.tpot_s,
-            "ttft": found[:, 1],
-            "ttft_measured": rows.ttft_s,
-        }
-    )
-
-
-def _figures(rows: pd.DataFrame) -> str:
-    """Rows, and TPOT and TTFT as median / mean absolute % (bias)."""
-    cells = []
-    for name in ("tpot", "ttft"):
-        c = error_summary(rows[name].to_numpy(), rows[f"{name}_measured"].to_numpy())
-        cells.append(f"{name.upper()} {c['median']:.1f} / {c['mean']:.1f} ({c['bias']:+.1f})")
-    return f"{len(rows)} rows, " + ", ".join(cells)
+    return pd.concat(tables, ignore_index=True)
 
 
 def _named(rows: ServingRows, part: str) -> ModelSpec:
@@ -133,9 +185,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("first", help="part of a measured model's name")
     parser.add_argument("--second", default="", help="only these second models")
-    parser.add_argument("--runs", action="store_true", help="learn from serving runs too")
-    options = parser.parse_args()
+    parser.add_argument("overrides", nargs="*", help="settings, as train.py takes them")
+    options = parser.parse_intermixed_args()
     try:
-        main(options.first, options.second, options.runs)
+        main(options.first, options.second, options.overrides)
     except PinnError as error:
         parser.exit(1, f"error: {error}\n")

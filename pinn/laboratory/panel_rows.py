@@ -10,12 +10,12 @@ that learned from none, and no other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 
 from pinn.coefficients.intervals import read_calibration
 from pinn.coefficients.step_interval import served_gpus
@@ -38,7 +38,7 @@ from pinn.training.data.engine_deployments import (
 )
 from pinn.training.data.measured_runs import WHOLE_RUN, read_measured_runs
 from pinn.training.data.silicon import read_silicon
-from pinn.training.data.whole_steps import read_whole_steps
+from pinn.training.data.whole_steps import MeasuredSteps, read_whole_steps
 from pinn.training.provenance import json_sha256
 
 #: Of a deployment's loads, in order, one of so many is simulated: the panel is to be quick.
@@ -143,7 +143,7 @@ def _runs(checkpoint: Path) -> pd.DataFrame:
     if CHECKPOINT_COLUMN in scores and set(scores[CHECKPOINT_COLUMN]) != {file_sha256(checkpoint)}:
         raise PinnError(f"{path} belongs to another checkpoint than {checkpoint}: train it anew")
     left_out = scores[scores["method"] == "network, model left out"]
-    return _of_scores(left_out.assign(gpu=RUNS_GPU), RUNS)
+    return of_scores(left_out.assign(gpu=RUNS_GPU), RUNS)
 
 
 def _judges(network: TrainedNetwork, path: Path) -> pd.DataFrame:
@@ -155,10 +155,11 @@ def _judges(network: TrainedNetwork, path: Path) -> pd.DataFrame:
     ]
     gpus = {run.name: run.deployment.gpu.name for run in runs}
     scores = score_runs(runs, latencies, "network")
-    return _of_scores(scores.assign(gpu=scores["run"].map(gpus)), JUDGES)
+    return of_scores(scores.assign(gpu=scores["run"].map(gpus)), JUDGES)
 
 
-def _of_scores(scores: pd.DataFrame, source: str) -> pd.DataFrame:
+def of_scores(scores: pd.DataFrame, source: str) -> pd.DataFrame:
+    """Rows of ``score_runs``, with a column ``gpu``, as those of a panel's source."""
     whole = scores[(scores["stage"] == WHOLE_RUN) & (scores["failed_measured"] < OVERLOADED)]
     found = whole.assign(
         group=f"{source}: " + whole["model"],
@@ -182,22 +183,28 @@ def learned_steps(checkpoint: Path, steps: Path) -> bool:
 
 
 def _steps(network: TrainedNetwork, path: Path) -> pd.DataFrame:
-    return pd.concat(list(_steps_of_runs(network, path)), ignore_index=True)
-
-
-def _steps_of_runs(network: TrainedNetwork, path: Path) -> Iterator[pd.DataFrame]:
-    measured, _ = read_whole_steps(path, STEPS_GPU, STEPS_GRAPH_TOKENS)
+    measured = read_panel_steps(path)
     found = predict_coefficients(network, [one.deployment for one in measured])
-    for one, beta in zip(measured, found.beta, strict=True):
-        sums = one.batches.sums(one.deployment.model.window_tokens)
-        features = step_features(step_costs([one.deployment]), sums)
-        yield pd.DataFrame(
-            {
-                "group": f"{STEPS}: {one.model}",
-                "configuration": one.run,
-                "gpu": STEPS_GPU,
-                "metric": np.where(one.batches.prefill_requests > 0, "ttft", "tpot"),
-                "measured_s": one.seconds,
-                "predicted_s": features @ beta,
-            }
-        )
+    tables = [step_rows(one, beta) for one, beta in zip(measured, found.beta, strict=True)]
+    return pd.concat(tables, ignore_index=True)
+
+
+def read_panel_steps(path: Path) -> list[MeasuredSteps]:
+    """The panel's whole steps."""
+    return read_whole_steps(path, STEPS_GPU, STEPS_GRAPH_TOKENS)[0]
+
+
+def step_rows(one: MeasuredSteps, beta: Float[np.ndarray, " features"]) -> pd.DataFrame:
+    """What coefficients say of the steps of one deployment: ``COLUMNS``."""
+    sums = one.batches.sums(one.deployment.model.window_tokens)
+    features = step_features(step_costs([one.deployment]), sums)
+    return pd.DataFrame(
+        {
+            "group": f"{STEPS}: {one.model}",
+            "configuration": one.run,
+            "gpu": STEPS_GPU,
+            "metric": np.where(one.batches.prefill_requests > 0, "ttft", "tpot"),
+            "measured_s": one.seconds,
+            "predicted_s": features @ beta,
+        }
+    )

@@ -21,7 +21,8 @@ def rows():
 
 
 def folds(rows):
-    found = inner_folds.inner_folds(RunFitSettings(), rows, (), load_model(GPT_OSS))
+    judges = inner_folds.Judges(rows)
+    found = inner_folds.inner_folds(RunFitSettings(), judges, load_model(GPT_OSS))
     return {model.name: table for model, table in found}
 
 
@@ -29,25 +30,25 @@ def test_neither_model_teaches_and_the_others_do(rows):
     ones = np.ones(len(rows))
     plain = folds(with_times(rows, 0.01 * ones, 0.1 * ones))
     assert {name: len(table) for name, table in plain.items()} == {
-        "meta-llama/Meta-Llama-3.1-8B": 3, "mistralai/Mixtral-8x7B-v0.1": 2
+        "meta-llama/Meta-Llama-3.1-8B": 6, "mistralai/Mixtral-8x7B-v0.1": 4
     }  # fmt: skip
     models = np.array([rows.deployments[i].model.name for i in rows.deployment])
     slower = np.where(models == "mistralai/Mixtral-8x7B-v0.1", 3.0, 1.0)
     slower[models == GPT_OSS] = 7.0
     moved = folds(with_times(rows, 0.01 * slower, 0.1 * slower))
-    simulated = ["clients", "tpot", "ttft"]
-    pd.testing.assert_frame_equal(
-        moved["mistralai/Mixtral-8x7B-v0.1"][simulated],
-        plain["mistralai/Mixtral-8x7B-v0.1"][simulated],
-    )
-    llama = "meta-llama/Meta-Llama-3.1-8B"
-    assert (moved[llama]["tpot"] > plain[llama]["tpot"]).all()
+    of_mixture = [table["mistralai/Mixtral-8x7B-v0.1"]["predicted_s"] for table in (plain, moved)]
+    pd.testing.assert_series_equal(*of_mixture)
+    of_llama = [table["meta-llama/Meta-Llama-3.1-8B"] for table in (plain, moved)]
+    decodes = of_llama[0]["metric"] == "tpot"
+    before, after = (table.loc[decodes, "predicted_s"] for table in of_llama)
+    assert (after > before).all()
 
 
 def test_a_name_that_is_not_one_models_is_refused(rows):
     with pytest.raises(PinnError, match="'l' names 2 of the measured models: give a part of one"):
         inner_folds._named(rows, "l")
     assert inner_folds._named(rows, "gpt-oss").name == GPT_OSS
-    found = inner_folds.inner_folds(RunFitSettings(), rows, (), load_model(GPT_OSS), "nobody")
+    judges = inner_folds.Judges(rows)
+    found = inner_folds.inner_folds(RunFitSettings(), judges, load_model(GPT_OSS), "nobody")
     with pytest.raises(PinnError, match="--second 'nobody' is part of none of meta-llama"):
         next(found)
