@@ -31,6 +31,7 @@ from pinn.physics.step_values import hit_expert_read_s
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import AttentionSpec, LatentAttentionSpec, LayerGroup
 from pinn.specs.precision import ACTIVATION_BYTES, precision
+from pinn.specs.serving import VLLM
 
 # Scaling the inputs of an fp8 multiplication in each step, which its tables' times include.
 
@@ -326,17 +327,26 @@ def _reduce(
 
 
 def _exchange(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
-    """Dispatch and combine of everyone's tokens, an all-gather and a reduce-scatter."""
+    """Dispatch and combine of everyone's tokens.
+
+    vLLM's are an all-gather and a reduce-scatter by NCCL (0.20.1
+    vllm/distributed/device_communicators/all2all.py: AgRsAll2AllManager). Those of other engines,
+    which nobody timed, move together what one all-reduce of as many bytes does.
+    """
     model, recipe = deployment.model, deployment.recipe
     if model.moe is None or recipe.data_parallel_size == 1:
         return
     ranks = recipe.tensor_parallel_size * recipe.data_parallel_size
     size = batches.tokens * ranks * model.hidden_size * ACTIVATION_BYTES
-    yield Call(i, "bf16", model.moe_layers, (ranks, size))
+    by_nccl = float(deployment.serving.engine == VLLM)
+    yield Call(i, "bf16", model.moe_layers, (ranks, size, by_nccl))
 
 
-def _gather_and_scatter(kernels: KernelSurrogates, gpu: Coded, _: Coded, ranks, size) -> np.ndarray:
-    return kernels.expert_exchange_seconds(gpu, ranks, size)
+def _gather_and_scatter(
+    kernels: KernelSurrogates, gpu: Coded, _: Coded, ranks, size, by_nccl
+) -> np.ndarray:
+    gathered = kernels.expert_exchange_seconds(gpu, ranks, size)
+    return np.where(by_nccl > 0, gathered, kernels.all_reduce_seconds(gpu, ranks, size))
 
 
 def _sampling(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:

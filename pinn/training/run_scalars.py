@@ -152,8 +152,8 @@ def _model_weights(runs: Sequence[MeasuredRun]) -> np.ndarray:
 # Global scalars, each model's departure from them, and alpha: what measured servers may set.
 #
 # The scalars are those of ``pinn.training.teacher``, fitted to measured deployments and,
-# where there are any, to serving runs at once; so is alpha, which means the same in both. Every
-# measured model may depart from them: each operator, and all overheads together, by one factor.
+# where there are any, to serving runs at once; so is alpha, which means the same in both. A
+# model that ran may depart from them: every operator, and all overheads together, by one factor.
 # So what is peculiar to one model (an engine path of its own) does not bend what all share, and
 # an unseen model gets the shared scalars alone.
 
@@ -279,15 +279,15 @@ class Evidence:
     serving: ServingRows
     serving_parts: Float[np.ndarray, "deployments operators features"]
 
-    def served_models(self) -> list[str]:
-        """Model of each of ``serving.deployments``."""
-        return [deployment.model.name for deployment in self.serving.deployments]
-
 
 def fit_to_runs(evidence: Evidence, current: RunFit, settings: RunFitSettings) -> RunFit:
     """Maximum a posteriori fit around the coefficients that the rows were simulated with."""
-    names = sorted({*evidence.models, *evidence.served_models()})
-    objective = _Objective(evidence, names, settings)
+    names = sorted(set(evidence.models))
+    of_run = np.array([names.index(model) for model in evidence.models], dtype=np.int64)
+    place = of_run[evidence.rows.run]
+    shared = len(COMPOSED_PARTS) + len(OVERHEADS)
+    sizes = [shared, len(names) * (len(COMPOSED_PARTS) + 1), len(LEARNED_ALPHAS)]
+    objective = _Objective(evidence, torch.tensor(place), len(names), sizes, settings)
     start = _pack(current, names)
     base = objective.terms(torch.tensor(start))
 
@@ -312,13 +312,16 @@ def between(one: RunFit, other: RunFit) -> RunFit:
 class _Objective:
     """Negative log posterior of the packed log coefficients."""
 
-    def __init__(self, evidence: Evidence, names: Sequence[str], settings: RunFitSettings) -> None:
+    def __init__(
+        self,
+        evidence: Evidence,
+        place: Tensor,
+        models: int,
+        sizes: Sequence[int],
+        settings: RunFitSettings,
+    ) -> None:
         rows, serving = evidence.rows, evidence.serving
-        self.models, self.settings = len(names), settings
-        shared = len(COMPOSED_PARTS) + len(OVERHEADS)
-        self.sizes = [shared, len(names) * (len(COMPOSED_PARTS) + 1), len(LEARNED_ALPHAS)]
-        self.of_row = _places(names, evidence.models)[rows.run]
-        self.of_serving = _places(names, evidence.served_models())[serving.deployment]
+        self.place, self.models, self.sizes, self.settings = place, models, list(sizes), settings
         self.run_terms = _terms(evidence.run_parts[rows.run], rows.step_features)
         parts = evidence.serving_parts[serving.deployment]
         self.tpot_terms = _terms(parts, serving.tpot_features)
@@ -340,29 +343,24 @@ class _Objective:
         self.spread = torch.tensor(
             [*MULTIPLIER_SPREADS]
             + [o.spread for o in OVERHEADS.values()]
-            + own * len(names)
-            + [settings.alpha_spread] * self.sizes[2],
+            + own * models
+            + [settings.alpha_spread] * sizes[2],
             dtype=torch.float64,
         )
 
-    def factors(self, logs: Tensor) -> tuple[Tensor, Tensor]:
-        """Of each model's operators and overheads, ``[models, terms]``, and of each alpha."""
+    def terms(self, logs: Tensor) -> tuple[Tensor, Tensor]:
+        """Seconds of each figure in steps and beside them."""
         shared, own, alpha = logs.split(self.sizes)
         operators = len(COMPOSED_PARTS)
-        departures = own.reshape(self.models, operators + 1)
-        of_models = torch.cat(
+        departures = own.reshape(self.models, operators + 1)[self.place]
+        factors = torch.cat(
             [
                 shared[:operators] + departures[:, :operators],
                 shared[operators:] + departures[:, operators:],
             ],
             dim=1,
-        )
-        return of_models.exp(), alpha.exp()
-
-    def terms(self, logs: Tensor) -> tuple[Tensor, Tensor]:
-        """Seconds of each run's figure in steps and beside them."""
-        of_models, alpha = self.factors(logs)
-        return (self.run_terms * of_models[self.of_row]).sum(1), self.request_terms @ alpha
+        ).exp()
+        return (self.run_terms * factors).sum(1), self.request_terms @ alpha.exp()
 
     def loss(self, logs: Tensor, base: tuple[Tensor, Tensor]) -> Tensor:
         """Of runs, measured deployments and priors; ``base`` are the terms as simulated."""
@@ -375,21 +373,15 @@ class _Objective:
         return of_runs + self._of_serving(logs) + ((logs / self.spread) ** 2).sum() / 2
 
     def _of_serving(self, logs: Tensor) -> Tensor:
-        """Negative log likelihood of the measured deployments."""
-        of_models, alpha = self.factors(logs)
-        factors = of_models[self.of_serving]
+        """Negative log likelihood of the measured deployments: the shared scalars hold for them."""
+        shared, _, alpha = (part.exp() for part in logs.split(self.sizes))
         s, weight = self.settings, self.serving_weight
-        steps = (self.ttft_terms * factors).sum(1)
+        steps = self.ttft_terms @ shared
         beside = self.ttft_request_terms @ alpha + self.ttft_offset
         ttft = torch.maximum(steps + beside, LEAST_STEPS_SHARE * steps)
-        tpot = (self.tpot_terms * factors).sum(1)
-        loss = log_huber(tpot, self.tpot, weight, s.tpot_delta)
+        loss = log_huber(self.tpot_terms @ shared, self.tpot, weight, s.tpot_delta)
         loss = loss + s.ttft_weight * log_huber(ttft, self.ttft, weight, s.ttft_delta)
         return loss * len(self.tpot)
-
-
-def _places(names: Sequence[str], models: Sequence[str]) -> Int[np.ndarray, " n"]:
-    return np.array([names.index(model) for model in models], dtype=np.int64)
 
 
 def _terms(parts: np.ndarray, features: np.ndarray) -> Tensor:

@@ -115,18 +115,6 @@ def test_one_slow_model_departs_and_the_others_stay(runs, parts, rows):
     assert own.max() > 1.3 > others.max()
 
 
-def test_what_is_peculiar_to_a_served_model_departs_too(runs, parts, rows):
-    """Half of the measured deployments are a fifth slower than the rest: both are followed."""
-    slow = "mistralai/Mixtral-8x7B-v0.1"
-    truth = linear_times(rows, RunFit())
-    mine = np.array([d.model.name == slow for d in rows.deployments])[rows.deployment]
-    seen = with_times(rows, truth.tpot_s * np.where(mine, 1.2, 1.0), truth.ttft_s)
-    _, fit = taught(runs, parts, seen, RunFit(), replace(SETTINGS, rounds=3))
-    assert fit.of_model(slow).multipliers.max() > fit.scalars.multipliers.max()
-    assert set(fit.departures) == {*(run.deployment.model.name for run in runs),
-                                   *(d.model.name for d in rows.deployments)}  # fmt: skip
-
-
 def test_an_unseen_model_gets_the_shared_scalars(runs, parts, rows):
     _, fit = taught(
         runs, parts, rows, RunFit(departures={"dense-a": np.full(len(COMPOSED_PARTS) + 1, 0.2)})

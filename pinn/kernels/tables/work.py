@@ -115,7 +115,7 @@ def experts_hit_balanced(tokens, experts, top_k, expert_parallel):
 
 #: Standard deviation of the log of how often experts are asked for. An assumption, chosen on inner
 #: folds (``scripts/inner_folds.py``; LOG.md).
-POPULARITY_SPREAD = 0.6
+POPULARITY_SPREAD = 0.8
 #: Standard normal quantiles of 24 equal shares of the experts.
 _QUANTILES = [NormalDist().inv_cdf((share + 0.5) / 24) for share in range(24)]
 
