@@ -93,9 +93,10 @@ def draft_of(target: ModelSpec, speculation: Speculation) -> Draft | None:
     if speculation.method == DRAFT_MODEL:
         return Draft(load_model(speculation.draft))
     if speculation.method == MTP:
-        return Draft(prediction_layer(target), 2, True)
+        last = replace(_attention_group(target), count=1)
+        return Draft(_layers(target, last, f"{target.name} MTP"), 2, True)
     joined = 3 if speculation.method == EAGLE3 else 2
-    model = _published(speculation.draft) or eagle_layer(target)
+    model = _published(speculation.draft) or _dense_layer(target)
     if speculation.method == EAGLE3:
         model = replace(model, vocab_size=min(model.vocab_size, EAGLE3_VOCABULARY))
     return Draft(model, joined, speculation.method != EAGLE3)
@@ -123,14 +124,7 @@ def _attention_group(target: ModelSpec) -> LayerGroup:
     return usual[-1]
 
 
-def prediction_layer(target: ModelSpec) -> ModelSpec:
-    """A layer more like the model's last."""
-    last = replace(_attention_group(target), count=1)
-    return _layers(target, last, f"{target.name} MTP")
-
-
-def eagle_layer(target: ModelSpec) -> ModelSpec:
-    """One dense layer of 16 bits with the model's attention."""
+def _dense_layer(target: ModelSpec) -> ModelSpec:
     last = _attention_group(target)
     assert isinstance(last.attention, Attention)
     attention = replace(last.attention, window_tokens=None)

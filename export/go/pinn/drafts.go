@@ -29,19 +29,16 @@ func (d *Drafts) TokensPerStep() float64 {
 	return total
 }
 
-// readRates of acceptance with commas between them.
-func readRates(name, text string) (rates []float64, err error) {
+// readAcceptance reads what a table says of it.
+func (d *Drafts) readAcceptance(text string) error {
 	for _, word := range strings.Split(text, ",") {
-		if word = strings.TrimSpace(word); word == "" {
-			continue
-		}
 		rate, err := strconv.ParseFloat(word, 64)
-		if err != nil || !(rate >= 0 && rate <= 1) {
-			return nil, fmt.Errorf("%s must be rates from 0 to 1 with commas between them, got %q", name, text)
+		if err != nil {
+			return fmt.Errorf("draft_acceptance must be rates with commas between them, got %q", text)
 		}
-		rates = append(rates, rate)
+		d.Acceptance = append(d.Acceptance, rate)
 	}
-	return rates, nil
+	return nil
 }
 
 func (d *Drafts) check(where string) error {

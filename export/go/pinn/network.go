@@ -26,20 +26,17 @@ type Network struct {
 }
 
 // LoadNetwork reads a checkpoint file of Python's pinn (checkpoints/pinn.safetensors).
-func LoadNetwork(path string) (*Network, error) { return load(path, ReadNetwork) }
-
-// load reads a file, which errors name.
-func load[T any](path string, read func(io.Reader) (*T, error)) (*T, error) {
+func LoadNetwork(path string) (*Network, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	found, err := read(file)
+	network, err := ReadNetwork(file)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	return found, nil
+	return network, nil
 }
 
 // ReadNetwork reads a checkpoint.
@@ -151,7 +148,17 @@ func (n *Network) Coefficients(e Embedding) (beta, alpha []float64, err error) {
 		return nil, nil, err
 	}
 	beta, alpha = n.forward(free, rates)
-	return beta, alpha, checkCoefficients("network", beta, alpha)
+	for i, v := range beta {
+		if !usable(v) {
+			return nil, nil, unusable("network", "beta."+stepFeatures[i].Name, v)
+		}
+	}
+	for i, v := range alpha {
+		if !usable(v) {
+			return nil, nil, unusable("network", "alpha."+requestFeatures[i].Name, v)
+		}
+	}
+	return beta, alpha, nil
 }
 
 func inOrder(what string, names []string, values map[string]float64) ([]float64, error) {
@@ -271,7 +278,7 @@ func (n *Network) Row(d *Deployment) (*Row, error) {
 	row := &Row{
 		Config: config,
 		Beta:   beta, Alpha: alpha, Costs: d.Costs(), Drafts: d.drafts,
-		WindowTokens:   d.model.WindowTokens,
+		WindowTokens:   d.model.window(),
 		GPUCacheTokens: d.gpuCacheTokens(),
 		MaxModelLen:    float64(d.serving.MaxModelLen),
 		TensorParallel: float64(d.serving.TensorParallelSize),

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -17,14 +18,24 @@ import (
 // LoadTable reads a table file; its name must end in .json or .csv. Of the Parquet form, which
 // needs more than the standard library, write one of these two instead.
 func LoadTable(path string) (*Table, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	var table *Table
 	switch suffix := strings.ToLower(filepath.Ext(path)); suffix {
 	case ".json":
-		return load(path, ReadTableJSON)
+		table, err = ReadTableJSON(file)
 	case ".csv":
-		return load(path, ReadTableCSV)
+		table, err = ReadTableCSV(file)
 	default:
-		return nil, fmt.Errorf("cannot read tables that end in %q: export .json or .csv", suffix)
+		err = fmt.Errorf("cannot read tables that end in %q: export .json or .csv", suffix)
 	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return table, nil
 }
 
 // LoadModel makes the latency model of the only row of a table file that has the given values, see
@@ -59,36 +70,27 @@ func ReadTableJSON(r io.Reader) (*Table, error) {
 		return nil, err
 	}
 	table := &Table{Provenance: file.Provenance}
-	for _, raw := range file.Rows {
-		cells := map[string]string{}
+	for number, raw := range file.Rows {
+		cells, where := map[string]string{}, fmt.Sprintf("row %d", number+1)
 		for name, cell := range raw {
 			cells[name] = jsonText(cell)
 		}
 		if err := checkColumns(slices.Sorted(maps.Keys(cells))); err != nil {
-			return nil, fmt.Errorf("%s: %w", table.next(), err)
+			return nil, fmt.Errorf("%s: %w", where, err)
 		}
-		if err := table.add(cells); err != nil {
+		row, err := readRow(cells, where)
+		if err != nil {
 			return nil, err
 		}
+		table.Rows = append(table.Rows, row)
 	}
-	return table.filled()
-}
-
-// next names the row that is added next.
-func (t *Table) next() string { return fmt.Sprintf("row %d", len(t.Rows)+1) }
-
-func (t *Table) add(cells map[string]string) error {
-	row, err := readRow(cells, t.next())
-	t.Rows = append(t.Rows, row)
-	return err
-}
-
-func (t *Table) filled() (*Table, error) {
-	if len(t.Rows) == 0 {
-		return nil, errors.New("the table has no rows")
+	if len(table.Rows) == 0 {
+		return nil, errNoRows
 	}
-	return t, nil
+	return table, nil
 }
+
+var errNoRows = errors.New("the table has no rows")
 
 // jsonText is a cell of a JSON table. Words in place of numbers, such as "NaN", are read as such so
 // that they are refused with their name.
@@ -115,13 +117,14 @@ func ReadTableCSV(r io.Reader) (*Table, error) {
 		return nil, err
 	}
 	table := &Table{Provenance: map[string]any{}}
-	for {
+	for number := 1; ; number++ {
+		where := fmt.Sprintf("row %d", number)
 		texts, err := reader.Read()
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", table.next(), err)
+			return nil, fmt.Errorf("%s: %w", where, err)
 		}
 		cells := map[string]string{}
 		for i, name := range names {
@@ -129,20 +132,24 @@ func ReadTableCSV(r io.Reader) (*Table, error) {
 		}
 		version, err := strconv.Atoi(cells["version"])
 		if err != nil {
-			return nil, fmt.Errorf("%s: version must be a whole number, got %q", table.next(),
-				cells["version"])
+			return nil, fmt.Errorf("%s: version must be a whole number, got %q", where, cells["version"])
 		}
 		if err := checkVersion(TableFormat, cells["format"], version, TableVersion); err != nil {
 			return nil, err
 		}
-		if err := table.add(cells); err != nil {
+		row, err := readRow(cells, where)
+		if err != nil {
 			return nil, err
 		}
+		table.Rows = append(table.Rows, row)
+	}
+	if len(table.Rows) == 0 {
+		return nil, errNoRows
 	}
 	for _, name := range []string{"source", "checkpoint_sha256"} {
-		if len(table.Rows) > 0 && table.Rows[0].Config[name] != "" {
-			table.Provenance[name] = table.Rows[0].Config[name]
+		if text := table.Rows[0].Config[name]; text != "" {
+			table.Provenance[name] = text
 		}
 	}
-	return table.filled()
+	return table, nil
 }

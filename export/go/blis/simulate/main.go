@@ -43,7 +43,12 @@ func load(checkpoint, specsFile, modelName, gpu string) (*pinn.Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	specs, err := pinn.LoadSpecs(specsFile)
+	file, err := os.Open(specsFile)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	specs, err := pinn.ReadSpecs(file)
 	if err != nil {
 		return nil, err
 	}
