@@ -16,10 +16,9 @@ from scipy.optimize import nnls
 
 from pinn.common.files import replace_atomically
 from pinn.common.screen import WIDEST, page
-from pinn.common.tables import write_frame
+from pinn.common.tables import Grid, write_frame
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.interface.commands.calibration_report import _table
 from pinn.laboratory.formulas import row_bases
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import step_costs
@@ -433,23 +432,21 @@ def print_study(budgets: pd.DataFrame, others: pd.DataFrame) -> None:
     """Print error against budget and the baselines."""
     console = page(WIDEST)
     methods = (*SELECTIONS, LINE)
-    table = _table("median error (%), last 20 %: median / worst seed", "budget", *methods)
+    caption = "median error (%), last 20 %: median / worst seed"
+    table = Grid.of("budget", *methods, caption=caption)
     for budget, rows in budgets.groupby("budget"):
         by_method = {row["method"]: row for row in rows.to_dict("records")}
         cells = (
             " / ".join(f"{100 * by_method[m][f]:.2f}" for f in ("median_seed", "worst_seed"))
             for m in methods
         )
-        table.add_row(str(budget), *cells)
+        table.add(str(budget), *cells)
     console.print(table)
     console.print()
-    table = _table(
-        "fitted to all of the first 60 %: errors on the last 20 % (%)",
-        "method", "kind", "n", "median", "mean", "bias", "Pearson r",
-    )  # fmt: skip
+    headings = ("method", "kind", "n", "median", "mean", "bias", "Pearson r")
+    caption = "fitted to all of the first 60 %: errors on the last 20 % (%)"
+    table = Grid.of(*headings, caption=caption, text=2)
     for row in others.to_dict("records"):
         figures = (f"{100 * row[f]:.2f}" for f in ("median", "mean", "bias"))
-        table.add_row(
-            row["method"], row["kind"], str(row["n"]), *figures, f"{row['pearson_r']:.2f}"
-        )
+        table.add(row["method"], row["kind"], str(row["n"]), *figures, f"{row['pearson_r']:.2f}")
     console.print(table)

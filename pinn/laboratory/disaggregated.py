@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pandas as pd
 from pinn.coefficients.surrogate import predict_coefficients
 from pinn.coefficients.trained_network import TrainedNetwork
 from pinn.common.files import ReadReport, file_sha256
+from pinn.common.tables import Grid
 from pinn.engines.deployment import Deployment
 from pinn.laboratory.metrics import error_summary
 from pinn.physics.batch_sums import UniformBatches
@@ -347,22 +348,22 @@ def _seconds(latency: LinearLatency, batches: UniformBatches) -> np.ndarray:
     return step_features(step_costs([deployment] * len(batches)), sums) @ latency.beta
 
 
-def pools_lines(scores: pd.DataFrame) -> Iterator[str]:
+def pools_table(scores: pd.DataFrame) -> str:
     """Errors as Markdown: a line for all, each engine, and each kind of its decode servers."""
     spread = np.where(scores["decode_attention_dp_size"] > 1, "DP", "TP")
     whole = scores.assign(decode=spread)
-    yield "| engine | model | GPU | decode ranks | rows | TPOT | TTFT |"
-    yield "|---|---|---|---|---:|---:|---:|"
-    yield _line(("all", "all", "all", "all"), whole)
+    grid = Grid.of("engine", "model", "GPU", "decode ranks", "rows", "TPOT", "TTFT", text=4)
+    grid.add("all", "all", "all", "all", *_cells(whole))
     for engine, part in whole.groupby("engine"):
-        yield _line((str(engine), "all", "all", "all"), part)
+        grid.add(str(engine), "all", "all", "all", *_cells(part))
     for key, part in whole.groupby(["engine", "model", "gpu", "decode"]):
-        yield _line(tuple(map(str, key)), part)
+        grid.add(*map(str, key), *_cells(part))
+    return grid.markdown()
 
 
-def _line(about: tuple[str, ...], part: pd.DataFrame) -> str:
-    cells = []
+def _cells(part: pd.DataFrame) -> list[str]:
+    cells = [str(len(part))]
     for metric in ("tpot_s", "ttft_s"):
         found = error_summary(part[f"network_{metric}"].to_numpy(), part[metric].to_numpy())
         cells.append(f"{found['median']:.1f} / {found['mean']:.1f} ({found['bias']:+.1f})")
-    return "| " + " | ".join([*about, str(len(part)), *cells]) + " |"
+    return cells

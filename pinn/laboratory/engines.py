@@ -16,6 +16,7 @@ from jaxtyping import Float
 from pinn.coefficients.surrogate import predict_coefficients
 from pinn.coefficients.trained_network import TrainedNetwork, load_checkpoint
 from pinn.common.files import find_checkpoint
+from pinn.common.tables import Grid
 from pinn.engines.deployment import Deployment
 from pinn.laboratory.aiconfigurator import released_predictions
 from pinn.laboratory.metrics import error_summary
@@ -152,13 +153,13 @@ def engine_lines(table: pd.DataFrame) -> Iterator[str]:
     columns = [f"{method} {metric.upper()}" for metric in ("tpot", "ttft") for method in METHODS]
     for apart, of_apart in table.groupby("apart", sort=True):
         yield f"\n{str(apart) or 'measured deployments, model left out'}\n"
-        yield "| " + " | ".join([*PART, "rows", *columns]) + " |"
-        yield "|" + "---|" * len(PART) + "---:|" * (1 + len(columns))
+        grid = Grid.of(*PART, "rows", *columns, text=len(PART))
         for key, part in of_apart.groupby(PART, sort=False):
             named = zip(part["method"], part["metric"].str.upper(), part.itertuples(), strict=True)
             found = {f"{method} {metric}": row for method, metric, row in named}
             cells = [_cell(found.get(column), int(part["n"].max())) for column in columns]
-            yield "| " + " | ".join([*map(str, key), str(part["n"].max()), *cells]) + " |"
+            grid.add(*map(str, key), str(part["n"].max()), *cells)
+        yield grid.markdown()
 
 
 def _cell(figures: Any, rows: int) -> str:
@@ -245,16 +246,16 @@ def score_speculating(
     return rows.assign(**dict(zip(names, np.array(found).T, strict=True)))
 
 
-def speculating_lines(scores: pd.DataFrame) -> Iterator[str]:
+def speculating_table(scores: pd.DataFrame) -> str:
     """Median / mean absolute error (bias) of TPOT in %, as Markdown: a column per acceptance."""
     names = [str(c).removeprefix("tpot_s_") for c in scores.columns if str(c).startswith("tpot_s_")]
-    yield "| " + " | ".join([*PART, "rows", *names]) + " |"
-    yield "|" + "---|" * len(PART) + "---:|" * (1 + len(names))
+    grid = Grid.of(*PART, "rows", *names, text=len(PART))
     whole = scores.assign(model="all", gpu="all", precision="all")
     for table in (whole, scores):
         for key, part in table.groupby(PART, sort=True):
             cells = [_draft_cell(part[f"tpot_s_{name}"], part["tpot_s"]) for name in names]
-            yield "| " + " | ".join([*map(str, key), str(len(part)), *cells]) + " |"
+            grid.add(*map(str, key), str(len(part)), *cells)
+    return grid.markdown()
 
 
 def _draft_cell(predicted: pd.Series, measured: pd.Series) -> str:

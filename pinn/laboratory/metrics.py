@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 from rich.console import Console
-from rich.table import Table
 
 from pinn.common.screen import WIDEST, page
+from pinn.common.tables import Column, Grid
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.training.serving_rows import ServingRows
@@ -188,10 +188,8 @@ def print_overview(results: pd.DataFrame, ranking: pd.DataFrame) -> None:
         results: Table with ``pinn.laboratory.metrics.RESULT_COLUMNS``.
         ranking: As ``pinn.laboratory.comparison.rank`` returns it.
     """
-    table = Table(box=None, pad_edge=False)
-    for heading in ("median error, %", "of", "rows", *_KNOWN, "first or tied"):
-        words = heading in ("median error, %", "of", "first or tied")
-        table.add_column(heading, justify="left" if words else "right")
+    leaders = Column("first or tied", True)
+    table = Grid.of("median error, %", "of", "rows", *_KNOWN, leaders, text=2)
     leading = ranking[ranking["verdict"].isin(["first", "tied first"])]
     whole = results[results["held_out"] == "all"]
     for (split, metric), part in whole.groupby(["split", "metric"], sort=False):
@@ -199,7 +197,7 @@ def print_overview(results: pd.DataFrame, ranking: pd.DataFrame) -> None:
         cells = (f"{medians[name]:.1f}" if name in medians else "-" for name in _KNOWN)
         here = leading[(leading["split"] == split) & (leading["metric"] == metric)]["method"]
         named = ", ".join(here.iloc[:_LEADING]) + (" ..." if len(here) > _LEADING else "")
-        table.add_row(str(split), str(metric), str(part["n"].max()), *cells, named)
+        table.add(str(split), str(metric), str(part["n"].max()), *cells, named)
     page().print(table)
 
 
@@ -216,22 +214,19 @@ def print_results(
     caption = f"{CAPTION}; rests on {evidence}" if evidence else CAPTION
     console = console or page(WIDEST)
     for (split, metric), part in results.groupby(["split", "metric"], sort=False):
-        table = Table(title=f"{split}: {str(metric).upper()}", caption=caption)
-        for heading in ("held out", "method", "n", "median", "mean", "p90", "bias"):
-            left = heading in ("held out", "method")
-            table.add_column(heading, justify="left" if left else "right", no_wrap=not left)
+        headings = ("held out", "method", "n", "median", "mean", "p90", "bias")
+        table = Grid.of(*headings, caption=f"{split}: {str(metric).upper()}", text=2)
         previous = None
         kept = part[part["held_out"].map(_is_shown)]
         ordered = kept.sort_values("held_out", key=_all_last, kind="stable")
         for row in ordered.to_dict("records"):
             held_out = str(row["held_out"])
-            if previous not in (None, held_out):
-                table.add_section()
             numbers = (f"{row[name]:.1f}" for name in ("median", "mean", "p90", "bias"))
             shown = held_out if held_out != previous else ""
-            table.add_row(shown, str(row["method"]), str(row["n"]), *numbers)
+            table.add(shown, str(row["method"]), str(row["n"]), *numbers)
             previous = held_out
         console.print(table)
+        console.print(f"{caption}\n")
 
 
 def print_decisions(table: pd.DataFrame, console: Console | None = None) -> None:
@@ -244,16 +239,16 @@ def print_decisions(table: pd.DataFrame, console: Console | None = None) -> None
     console = console or page(WIDEST)
     for split, part in table.groupby("split", sort=False):
         by_model = part.pivot(index="method", columns="held_out", values="loss")
-        shown = Table(title=f"{split}: decisions", caption=DECISIONS_CAPTION)
-        shown.add_column("method", no_wrap=True)
         models = [name for name in by_model.columns if name != "all"]
-        for heading in ("decisions", "mean loss", "missed", *(m.split("/")[-1] for m in models)):
-            shown.add_column(heading, justify="right")
+        headings = ("decisions", "mean loss", "missed", *(m.split("/")[-1] for m in models))
+        first = Column("method", True, folds=False)
+        shown = Grid.of(first, *headings, caption=f"{split}: decisions")
         for row in part[part["held_out"] == "all"].to_dict("records"):
             of_models = (f"{by_model.loc[row['method'], m]:.1f}" for m in models)
             numbers = (f"{row[name]:.1f}" for name in ("loss", "missed"))
-            shown.add_row(str(row["method"]), str(row["decisions"]), *numbers, *of_models)
+            shown.add(str(row["method"]), str(row["decisions"]), *numbers, *of_models)
         console.print(shown)
+        console.print(f"{DECISIONS_CAPTION}\n")
 
 
 def _is_shown(held_out: str) -> bool:

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 from rich.console import Console
-from rich.table import Table
 
 from pinn.common.screen import WIDEST, page
+from pinn.common.tables import Column, Grid
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.physics.batch_sums import UniformBatches
@@ -30,14 +30,11 @@ def print_scores(scores: pd.DataFrame, console: Console | None = None) -> None:
     """One row per run and stage: every figure's error; files have what was measured too."""
     console = console or page(WIDEST)
     for method, of_method in scores.groupby("method", sort=False):
-        table = Table(title=f"{method}: error in %", box=None, pad_edge=False, padding=(0, 1, 0, 0))
-        table.add_column("run", max_width=24, overflow="fold")
-        table.add_column("stage")
-        for name in ("req/s", *_HEADINGS.values(), "failed"):
-            table.add_column(name, justify="right")
-        for run, of_run in of_method.groupby("run", sort=False):
-            for stage, rows in of_run.groupby("stage", sort=False):
-                table.add_row(str(run), str(stage), *_cells(rows))
+        run, stage = Column("run", True, most=24), Column("stage", True)
+        columns = [run, stage, *map(Column, ("req/s", *_HEADINGS.values(), "failed"))]
+        table = Grid(columns, f"{method}: error in %", gap=1)
+        for (name, number), rows in of_method.groupby(["run", "stage"], sort=False):
+            table.add(str(name), str(number), *_cells(rows))
         console.print(table)
 
 
@@ -62,15 +59,12 @@ def print_summary(
     """Median, mean and largest error of every figure; per method the pairs ranked wrongly."""
     console = console or page(WIDEST)
     shown = summary[summary["part"].isin(["all", "stages", "overloaded"])]
-    table = Table(title="absolute error in %", box=None, pad_edge=False)
-    for name in ("method", "part", "figure"):
-        table.add_column(name)
-    for name in ("n", "median", "mean", "largest"):
-        table.add_column(name, justify="right")
+    headings = ("method", "part", "figure", "n", "median", "mean", "largest")
+    table = Grid.of(*headings, caption="absolute error in %", text=3)
     for row in shown.to_dict("records"):
         sizes = (f"{row[name]:.1f}" for name in ("median", "mean", "max"))
         about = (str(row["method"]), str(row["part"]), _HEADINGS[row["figure"]])
-        table.add_row(*about, str(row["n"]), *sizes)
+        table.add(*about, str(row["n"]), *sizes)
     console.print(table)
     for method, pairs in inversions.items():
         console.print(
@@ -85,14 +79,13 @@ def print_steady_states(table: pd.DataFrame, console: Console | None = None) -> 
     """Steady-state ITL per run and stage, and the median error of each method."""
     console = console or page(WIDEST)
     methods = [c.removesuffix("_percent") for c in table.columns if c.endswith("_percent")]
-    shown = Table(title="mean ITL in the steady state: ms and error in %")
-    shown.add_column("run", no_wrap=True, max_width=44)
-    for name in ("stage", "req/s", "measured", *methods):
-        shown.add_column(name, justify="right")
+    run = Column("run", True, most=44, folds=False)
+    caption = "mean ITL in the steady state: ms and error in %"
+    shown = Grid.of(run, "stage", "req/s", "measured", *methods, caption=caption)
     for row in table.to_dict("records"):
         cells = [f"{row[f'{m}_s'] / MILLISECOND:.2f} ({row[f'{m}_percent']:+.1f})" for m in methods]
         head = (str(row["run"]), str(row["stage"]), f"{row['rate_per_s']:g}")
-        shown.add_row(*head, f"{row['measured_s'] / MILLISECOND:.2f}", *cells)
+        shown.add(*head, f"{row['measured_s'] / MILLISECOND:.2f}", *cells)
     console.print(shown)
     for method in methods:
         size = table[f"{method}_percent"].abs()
@@ -101,10 +94,8 @@ def print_steady_states(table: pd.DataFrame, console: Console | None = None) -> 
 
 def markdown_scores(scores: pd.DataFrame) -> str:
     """The per-stage table as Markdown: measured means and their errors."""
-    lines = [
-        "| run | stage | req/s | E2E ms | error % | TTFT ms | error % | ITL ms | error % |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
+    errors = ("E2E ms", "error %", "TTFT ms", "error %", "ITL ms", "error %")
+    table = Grid.of("run", "stage", "req/s", *errors, text=2)
     for (run, stage), rows in scores.groupby(["run", "stage"], sort=False):
         by_figure = {row["figure"]: row for row in rows.to_dict("records")}
         rate = rows["rate_per_s"].iloc[0]
@@ -112,8 +103,8 @@ def markdown_scores(scores: pd.DataFrame) -> str:
         for figure in _MEANS:
             row = by_figure[figure]
             cells += [f"{row['measured_s'] / MILLISECOND:,.1f}", f"{row['error_percent']:+.1f}"]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+        table.add(*cells)
+    return table.markdown() + "\n"
 
 
 # Mean ITL of a load stage without a simulation: one batch, in the model's own steady state.

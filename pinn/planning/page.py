@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from pinn.common.files import write_whole
 from pinn.common.plots import png, short, svg
+from pinn.common.tables import Cell, Column, Grid
 from pinn.planning import pictures
 from pinn.planning.candidates import NETWORK
 from pinn.planning.plan import (
@@ -40,31 +41,6 @@ class Drawn:
     name: str
     alt: str
     content: str
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell of a table: its text, and what it is sorted by."""
-
-    text: str
-    value: float | str
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of the table of choices.
-
-    Attributes:
-        heading: Short.
-        meaning: Unit and definition.
-        cell: Of a choice.
-        is_text: Whether it is aligned and sorted as text.
-    """
-
-    heading: str
-    meaning: str
-    cell: Callable[[Choice], Cell]
-    is_text: bool = False
 
 
 def write_page(plan: Plan, folder: Path) -> Path:
@@ -128,18 +104,12 @@ def _render(plan: Plan, drawn: dict[str, Drawn | None]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    columns = _columns(
-        plan.ask.rate_per_s is not None,
-        bool(plan.ask.prices_per_gpu_hour),
-        any(choice.coefficients != NETWORK for choice in plan.choices),
-    )
     return environment.get_template("plan.html.j2").render(
         plan=plan,
         verdict=_verdict(plan),
         confidence=_confidence(plan),
         asked=_asked(plan),
-        columns=columns,
-        rows=[[column.cell(choice) for column in columns] for choice in plan.choices],
+        table=_table(plan),
         pictures=drawn,
         parts=pictures.shown_parts(plan.choices),
         best=[point for point in plan.frontier if point.best],
@@ -211,36 +181,41 @@ def _asked(plan: Plan) -> list[tuple[str, str]]:
     ]  # fmt: skip
 
 
-def _columns(has_rate: bool, has_prices: bool, calibrated: bool) -> list[Column]:
-    """Columns of the page for what was asked."""
-    columns = [
-        Column("Choice", "GPU, parallelism, format, flags", lambda c: Cell(c.label, c.label), True),
-        Column("GPUs", "in all", lambda c: Cell(str(c.gpus), c.gpus)),
-        Column("Replicas", "× (TP, PP, DP)", _replicas),
-    ]
-    if has_prices:
-        columns += [
-            Column("Cost/h", "of all GPUs", lambda c: _number(c.cost_per_hour, ".2f")),
-            Column("Per million", "tokens that are generated",
-                   lambda c: _price(c.cost_per_million_output_tokens)),
-        ]  # fmt: skip
-    columns.append(Column("Holds/s", "requests of all replicas, and its interval", _rate))
-    if has_rate:
-        columns += [
-            Column("Used", "of what they hold", lambda c: _percent(c.utilization)),
-            Column("Chance", "that limits hold; safe: at the bad end too",
-                   _sure),
-        ]  # fmt: skip
-    columns += [
-        Column(metric.upper(), "p50 / p99 at the planned rate", lambda c, m=metric: _latency(c, m))  # type: ignore[misc]
-        for metric in ("ttft", "tpot")
-    ]
-    columns.append(Column("Limited by", "what stops a higher rate",
-                          lambda c: Cell(c.limited_by, c.limited_by), True))  # fmt: skip
-    if calibrated:
-        columns.append(Column("Coefficients", "network or calibrated",
-                              lambda c: Cell(c.coefficients, c.coefficients), True))  # fmt: skip
-    return columns
+def _table(plan: Plan) -> Grid:
+    """A row per choice, best first, in the columns of what was asked."""
+    shown: dict[Column, Callable[[Choice], Cell]] = {
+        Column("Choice", True, "GPU, parallelism, format, flags"): lambda c: _word(c.label),
+        Column("GPUs", meaning="in all"): lambda c: Cell(str(c.gpus), c.gpus),
+        Column("Replicas", meaning="× (TP, PP, DP)"): _replicas,
+    }
+    if plan.ask.prices_per_gpu_hour:
+        shown |= {
+            Column("Cost/h", meaning="of all GPUs"): lambda c: _number(c.cost_per_hour, ".2f"),
+            Column("Per million", meaning="tokens that are generated"): _price,
+        }
+    shown[Column("Holds/s", meaning="requests of all replicas, and its interval")] = _rate
+    if plan.ask.rate_per_s is not None:
+        shown |= {
+            Column("Used", meaning="of what they hold"): lambda c: _percent(c.utilization),
+            Column("Chance", meaning="that limits hold; safe: at the bad end too"): _sure,
+        }
+    percentiles = "p50 / p99 at the planned rate"
+    shown |= {
+        Column("TTFT", meaning=percentiles): lambda c: _latency(c, "ttft"),
+        Column("TPOT", meaning=percentiles): lambda c: _latency(c, "tpot"),
+        Column("Limited by", True, "what stops a higher rate"): lambda c: _word(c.limited_by),
+    }
+    if any(choice.coefficients != NETWORK for choice in plan.choices):
+        source = Column("Coefficients", True, "network or calibrated")
+        shown[source] = lambda c: _word(c.coefficients)
+    table = Grid(list(shown))
+    for choice in plan.choices:
+        table.add(*(cell(choice) for cell in shown.values()))
+    return table
+
+
+def _word(text: str) -> Cell:
+    return Cell(text, text)
 
 
 def _replicas(choice: Choice) -> Cell:
@@ -273,8 +248,9 @@ def _number(value: float | None, form: str) -> Cell:
     return Cell(_NONE, "") if value is None else Cell(format(value, form), value)
 
 
-def _price(value: float | None) -> Cell:
+def _price(choice: Choice) -> Cell:
     """Three digits: prices of a million tokens are often below a cent."""
+    value = choice.cost_per_million_output_tokens
     return _number(value, ".0f" if value is None or value >= 100 else "#.3g")
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from pinn.common.screen import page
+from pinn.common.tables import Grid
 from pinn.simulator.pools import Pool, PoolsRun
 from pinn.simulator.run import Run
 from pinn.simulator.statistics import (
@@ -123,12 +123,10 @@ def print_pools(
         console.print(f"{name:<12}  {text}")
 
 
-def _pool_table(pools: Mapping[str, Mapping[str, Any]], labels: Mapping[str, str]) -> Table:
-    table = Table("pool", box=None, pad_edge=False)
-    for name in pools:
-        table.add_column(name, justify="right")
+def _pool_table(pools: Mapping[str, Mapping[str, Any]], labels: Mapping[str, str]) -> Grid:
+    table = Grid.of("pool", *pools)
     for row, text in _POOL_ROWS.items():
-        table.add_row(row, *(text(found, labels[name]) for name, found in pools.items()))
+        table.add(row, *(text(found, labels[name]) for name, found in pools.items()))
     return table
 
 

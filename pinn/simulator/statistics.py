@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 from rich.console import Console
-from rich.table import Table
 
 from pinn.common.screen import page
+from pinn.common.tables import Grid
 from pinn.simulator.run import GapRuns, Run
 from pinn.units import MILLISECOND
 
@@ -249,18 +249,18 @@ def latency_table(
     found: Mapping[str, Any],
     rows: Mapping[str, str],
     intervals: Mapping[str, tuple[float, float | None]],
-) -> Table:
+) -> Grid:
     """Mean, its interval where there are some, and percentiles of figures, under their labels."""
     columns = ["mean", *(f"p{percent}" for percent in PERCENTILES)]
     headings = ["mean", *["90 % interval"] * bool(intervals), *columns[1:]]
-    table = _plain("latency (ms)", *headings)
+    table = Grid.of("latency (ms)", *headings)
     for key, label in rows.items():
         mean = f"{key}_mean_ms"
         if mean not in found:
             continue
         values = [_number(found[f"{key}_{column}_ms"]) for column in columns]
         ends = [_ends(intervals[mean]) if mean in intervals else "-"] * bool(intervals)
-        table.add_row(label, values[0], *ends, *values[1:])
+        table.add(label, values[0], *ends, *values[1:])
     return table
 
 
@@ -269,21 +269,13 @@ def _ends(ends: tuple[float, float | None]) -> str:
     return f"{_number(low)} or more" if high is None else f"{_number(low)} to {_number(high)}"
 
 
-def _plain(first: str, *headings: str) -> Table:
-    """A table without lines; numbers stand to the right."""
-    table = Table(first, box=None, pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    return table
-
-
-def stage_table(run: Run) -> Table:
+def stage_table(run: Run) -> Grid:
     """Rates and latencies of each load stage."""
-    table = _plain("stage", "served", "req/s", "E2E", "E2E p99", "TTFT", "TTFT p99", "ITL")
+    table = Grid.of("stage", "served", "req/s", "E2E", "E2E p99", "TTFT", "TTFT p99", "ITL")
     for stage in range(run.workload.stages):
         found = run_statistics(run, stage)
         latencies = ("e2e_mean_ms", "e2e_p99_ms", "ttft_mean_ms", "ttft_p99_ms", "itl_mean_ms")
-        table.add_row(
+        table.add(
             str(stage),
             f"{found['completed_requests']:,}/{found['injected_requests']:,}",
             f"{found['responses_per_sec']:.2f}",
@@ -292,9 +284,8 @@ def stage_table(run: Run) -> Table:
     return table
 
 
-def _facts(found: dict[str, Any]) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold")
+def _facts(found: dict[str, Any]) -> Grid:
+    table = Grid.of("", "", text=2)
     lost = [
         f"{found[f'{how}_requests']:,} {how.replace('_', ' ')}"
         for how in ("timed_out", "rejected")
@@ -327,7 +318,7 @@ def _facts(found: dict[str, Any]) -> Table:
             f"accepted; {found['tokens_per_decode']:.2f} tokens of a request per step"
         )
     for name, text in rows.items():
-        table.add_row(name, text)
+        table.add(name, text)
     return table
 
 

@@ -9,7 +9,7 @@ from assumed_priors import prior_coefficients
 
 from pinn.laboratory.disaggregated import (
     measured_pools,
-    pools_lines,
+    pools_table,
     read_disaggregated,
     steady_state,
     without_workers,
@@ -115,6 +115,6 @@ def test_the_steady_state_is_that_of_a_simulation(rows):
 
 def test_the_table_has_a_line_for_each_part(rows):
     scores = rows.assign(network_tpot_s=1.1 * rows["tpot_s"], network_ttft_s=rows["ttft_s"])
-    lines = list(pools_lines(scores))
+    lines = pools_table(scores).splitlines()
     assert lines[2] == "| all | all | all | all | 262 | 10.0 / 10.0 (+10.0) | 0.0 / 0.0 (+0.0) |"
     assert sum(int(line.split("|")[5]) for line in lines[3:6]) == 262

@@ -8,6 +8,7 @@ import pytest
 from assumed_priors import prior_coefficients
 from benchmark_files import vllm_bench
 from measured_folder import measured
+from one_screen import assert_one_screen
 from score_measuring import drawn, score
 from served_load import served
 from typer.testing import CliRunner
@@ -51,6 +52,7 @@ def test_a_calibration_finds_what_the_steps_take(steps, checkpoint_path, tmp_pat
     result = run("calibrate", "--steps", steps, "-o", out, checkpoint=checkpoint_path)
     assert result.exit_code == 0, result.output
     assert "left out: cold" in result.output
+    assert_one_screen(result.stdout)
     assert "each fifth of the batches, left out" in result.output
     found = read_coefficient_set(out)
     before = found.base.beta[0]
@@ -82,6 +84,7 @@ def test_what_a_server_adds_is_learned_beside_its_steps(served_steps, checkpoint
     assert result.exit_code == 0, result.output
     assert "each fifth of the batches, left out" in result.output
     assert "each load, left out" in result.output
+    assert_one_screen(result.stdout)
     measured_ = read_measured_steps(served_steps)
     deployment = measured_.target(None, None, {}).deployment()
     asked = load_features(deployment, [AskedLoad(16, 512, 64)], deployment_limits(deployment))
@@ -104,9 +107,10 @@ def test_a_calibration_goes_on_with_what_it_was_of(served_steps, checkpoint_path
     words = ["calibrate", "--benchmarks", served_steps / "serving", "--force", "-o", then]
     without = run(*words, checkpoint=checkpoint_path)
     assert "give --gpu" in " ".join(without.output.split())
-    result = run(*words, "--append", first, checkpoint=checkpoint_path)
+    result = run(*words, "--append", first, "--model", "Llama-3.1-8B", checkpoint=checkpoint_path)
     assert result.exit_code == 0, result.output
-    assert "standard errors" in result.output
+    assert_one_screen(result.stdout)
+    assert "drift in errors" in result.output
 
 
 def test_ingested_steps_calibrate_to_the_same(steps, checkpoint_path, tmp_path):

@@ -8,11 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
 from pinn.common.files import replace_atomically
 from pinn.common.screen import WIDEST, page, say
-from pinn.common.tables import write_rows
+from pinn.common.tables import Column, Grid, write_rows
 from pinn.engines.deployment import Deployment
 from pinn.interface.commands.options import PICTURES, check_suffix
 from pinn.interface.commands.report_parts import batch_marks, marks_lines, notices
@@ -185,21 +183,19 @@ def print_report(report: dict[str, Any], explain: bool = False) -> None:
     say(_MORE)
 
 
-def _steps_table(steps: Sequence[dict[str, Any]]) -> Table:
+def _steps_table(steps: Sequence[dict[str, Any]]) -> Grid:
     """The parts of steps side by side, as the network has them, and the datasheet's floor."""
-    table = Table("part of a step", box=None, pad_edge=False)
-    for step in steps:
-        table.add_column(f"{step['batch']}: us", justify="right", max_width=20)
-        table.add_column("%", justify="right")
+    headings = ((Column(f"{step['batch']}: us", most=20), "%") for step in steps)
+    table = Grid.of("part of a step", *(each for pair in headings for each in pair))
     totals = [step["network_us"] for step in steps]
     names = dict.fromkeys(entry["part"] for step in steps for entry in step["parts"])
     for name in names:
         values = [{e["part"]: e["network_us"] for e in step["parts"]}.get(name) for step in steps]
         pairs = zip(values, totals, strict=True)
-        table.add_row(name, *(cell for pair in pairs for cell in _cells(*pair)))
-    table.add_row("step", *(cell for value in totals for cell in _cells(value, value)))
+        table.add(name, *(cell for pair in pairs for cell in _cells(*pair)))
+    table.add("step", *(cell for value in totals for cell in _cells(value, value)))
     floors = zip((step["floor_us"] for step in steps), totals, strict=True)
-    table.add_row("least the datasheet allows", *(c for pair in floors for c in _cells(*pair)))
+    table.add("least the datasheet allows", *(c for pair in floors for c in _cells(*pair)))
     return table
 
 
@@ -219,17 +215,15 @@ def _worth_showing(name: str, value: Any) -> bool:
     return name.endswith("parallel_size") or (name == "enable_expert_parallel" and value)
 
 
-def _parts_table(step: dict[str, Any]) -> Table:
+def _parts_table(step: dict[str, Any]) -> Grid:
     title = f"{step['batch']}: where the microseconds go (floor {step['floor_us']:.0f} us)"
-    table = Table("part", title=title, title_justify="left", box=None, pad_edge=False)
-    for heading in ("network us", "%", "composed us", "%"):
-        table.add_column(heading, justify="right")
-    table.add_column("what it holds")
+    holds = Column("what it holds", True)
+    table = Grid.of("part", "network us", "%", "composed us", "%", holds, caption=title)
     total = {key: step[key] for key in ("network_us", "composed_us")}
     for entry in step["parts"]:
         cells = [cell for key in total for cell in _cells(entry[key], total[key])]
-        table.add_row(entry["part"], *cells, (PARTS | DRAFTING)[entry["part"]])
-    table.add_row("step", *(cell for value in total.values() for cell in _cells(value, value)))
+        table.add(entry["part"], *cells, (PARTS | DRAFTING)[entry["part"]])
+    table.add("step", *(cell for value in total.values() for cell in _cells(value, value)), "")
     return table
 
 
@@ -239,17 +233,13 @@ def _cells(value: float | None, total: float | None) -> tuple[str, str]:
     return f"{value:.0f}", f"{100 * value / total:.0f}"
 
 
-def _kernels_table(kernels: Sequence[dict[str, Any]]) -> Table:
-    table = Table(
-        "kernel", title="measured kernels behind it", title_justify="left", box=None, pad_edge=False
-    )
-    for heading in ("runs", "us each", "us"):
-        table.add_column(heading, justify="right")
-    table.add_column("nearest measured")
-    table.add_column("size off by", justify="right")
+def _kernels_table(kernels: Sequence[dict[str, Any]]) -> Grid:
+    nearest = Column("nearest measured", True)
+    headings = ("kernel", "runs", "us each", "us", nearest, "size off by")
+    table = Grid.of(*headings, caption="measured kernels behind it")
     for entry in kernels:
         stretch = "-" if entry["stretch"] is None else f"x {entry['stretch']:.2f}"
-        table.add_row(
+        table.add(
             f"{entry['operator']} {entry['format']} {sizes_text(_telling(entry['sizes']))}",
             f"{entry['runs']:.0f}",
             f"{entry['us_each']:.1f}",

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pinn.common.screen import say
 from pinn.engines.recipe import reference_version
 from pinn.errors import PinnError
-from pinn.interface.commands.options import Checkpoint, engine_flags, output
+from pinn.interface.commands.options import Checkpoint, Details, engine_flags, output
 from pinn.server.benchmarks.benchmark_run import GivenLoad, split_flags
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.flags import flags_of
@@ -73,6 +74,7 @@ def calibrate(
     force: Annotated[
         bool, typer.Option("--force", help="Fit although the file does not match the flags.")
     ] = False,
+    details: Details = False,
     budget: Annotated[
         int,
         typer.Option(
@@ -130,6 +132,7 @@ def calibrate(
 
       pinn simulate --coefficients server.json --workload profile.yaml
     """
+    from pinn.interface.commands.calibration_report import print_fit
     from pinn.server.calibration.calibrate import BetaSettings
     from pinn.server.calibration.prior import Start
     from pinn.server.calibration.run import Calibration
@@ -138,34 +141,12 @@ def calibrate(
     settings = BetaSettings(intervals, budget or None, select, seed)
     paths = [*(benchmarks or []), *(more or [])]
     fit = fit_measurements(start, observations, paths, model, gpu, settings, force, flags, steps)
-    for note in start.notes:
-        typer.echo(note)
-    print_fit(fit, append is not None)
+    print_fit(fit, start.notes, append is not None, details)
     _write(fit, out)
     if study is not None and isinstance(fit.found, Calibration):
         import_module("pinn.laboratory.calibration_study").write_study(fit.found, study)
     if not fit.kept:
         raise typer.Exit(1)  # a script that goes on would use a file that is not there
-
-
-def print_fit(fit: Fit, appended: bool) -> None:
-    """Print what was fitted, and whether it is better than before."""
-    from pinn.interface.commands.calibration_report import (
-        print_benchmarks,
-        print_calibration,
-        print_steps,
-    )
-    from pinn.server.calibration.measured_steps import StepCalibration
-    from pinn.server.calibration.run import Calibration
-
-    if fit.first is not None:
-        print_fit(fit.first, appended)
-    if isinstance(fit.found, Calibration):
-        print_calibration(fit.found, appended)
-    elif isinstance(fit.found, StepCalibration):
-        print_steps(fit.found, appended)
-    else:
-        print_benchmarks(fit.found, appended)
 
 
 def fit_measurements(
@@ -219,10 +200,10 @@ def fit_measurements(
         return fit_measured_steps(measured, deployment, _named(vars(target)), start, force, runs,
                                   measured.engine(of_engine))  # fmt: skip
     if observations is None:
-        earlier = _earlier(start.append)
-        model, gpu = (given or earlier.pop(name, None)
-                      for name, given in (("model", model), ("gpu", gpu)))  # fmt: skip
-        runs, deployment, named = _read_files(benchmarks, model, gpu, earlier | flags, start.notes)
+        of_server = _earlier(start.append) | flags
+        model, gpu = model or of_server.get("model"), gpu or of_server.get("gpu")
+        of_server = {n: value for n, value in of_server.items() if n not in ("model", "gpu")}
+        runs, deployment, named = _read_files(benchmarks, model, gpu, of_server, start.notes)
         _note_release(deployment, start.notes)
         return fit_benchmarks(runs, deployment, named, start, force, engine)
     if flags or model or gpu:
@@ -295,7 +276,7 @@ def _write(fit: Fit, out: Path) -> None:
     from pinn.coefficients.coefficients import write_coefficient_set
 
     if not fit.kept:
-        typer.echo(
+        say(
             "nothing written: the calibration is not better than what was before on "
             "what it has not seen; measure more, or other loads"
         )

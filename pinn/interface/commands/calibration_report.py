@@ -1,4 +1,4 @@
-"""A calibration, printed."""
+"""A calibration, printed: what it found on one screen, and all of it where that is asked for."""
 
 from __future__ import annotations
 
@@ -7,31 +7,106 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from rich.console import Console
-from rich.table import Table
 
-from pinn.common.screen import WIDEST, page
+from pinn.common.screen import WIDEST, WIDTH, page, say
+from pinn.common.tables import Column, Grid
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.server.calibration.benchmarks import BenchmarkCalibration
-from pinn.server.calibration.calibrate import Likelihood, Verdict
+from pinn.server.calibration.calibrate import TEST, Likelihood, Verdict
+from pinn.server.calibration.fit import Fit
 from pinn.server.calibration.measured_steps import StepCalibration
 from pinn.server.calibration.posterior import Quantity
 from pinn.server.calibration.run import Calibration, sources_text
 from pinn.units import MICROSECOND, MILLISECOND
 
+#: Rows of a screen, of each of its tables; --details has all.
+_ERRORS, _QUANTITIES, _NOTES, _VERDICTS = 3, 3, 2, 5
 
-def print_calibration(
-    found: Calibration, appended: bool = False, console: Console | None = None
-) -> None:
-    """Print what was fitted, the errors before and after, and what the traces determine."""
-    console = console or page(WIDEST)
+AnyCalibration = Calibration | StepCalibration | BenchmarkCalibration
+
+
+def print_fit(fit: Fit, notes: Sequence[str], appended: bool, details: bool = False) -> None:
+    """Print what was fitted, and whether it is better than before.
+
+    Args:
+        fit: To traces, steps or benchmarks; where steps came first, to those before.
+        notes: What was left out, assumed or does not match.
+        appended: Whether it went on from an earlier calibration.
+        details: All of it, in place of one screen.
+    """
+    shown = list(notes) if details else [_one_line(note) for note in notes[:_NOTES]]
+    for note in shown:
+        say(note)
+    if len(notes) > len(shown):
+        say(f"... and {len(notes) - len(shown)} more notes")
+    fits = [fit.found] if fit.first is None else [fit.first.found, fit.found]
+    for found in fits:
+        if details:
+            _print_details(found, appended)
+        else:
+            _print_screen(found, appended, is_last=found is fit.found)
+    if not details:
+        say("More: --details (every figure, quantity and note).")
+
+
+def _one_line(text: str) -> str:
+    return text if len(text) <= WIDTH else f"{text[: WIDTH - 4]} ..."
+
+
+def _print_screen(found: AnyCalibration, appended: bool, is_last: bool) -> None:
+    say(_heading(found))
+    if is_last:
+        for table in (_error_table(found), _determined(found.quantities, appended)):
+            page().print(table)
+    unknown = sum(not quantity.is_determined for quantity in found.quantities)
+    if is_last and unknown:
+        say(f"not determined to within a tenth: {unknown} of {len(found.quantities)} quantities")
+    if not found.verdicts:
+        say(_verdicts(found.verdicts, _few(found)))
+        return
+    page().print(_judged(found.verdicts))
+    if len(found.verdicts) > _VERDICTS:
+        say(f"... and {len(found.verdicts) - _VERDICTS} more")
+
+
+def _print_details(found: AnyCalibration, appended: bool) -> None:
+    console = page(WIDEST)
+    console.print(f"{_heading(found)}\n")
+    tables = _detail_tables(found)
+    if isinstance(found, Calibration) and not found.alpha.taught.any():
+        console.print("no journeys of whole requests: alpha stays as it was\n")
+    for table in [*tables, _quantities(found.quantities, appended)]:
+        console.print(table)
+        console.print()
+    if isinstance(found, Calibration):
+        for verdict in found.alpha.worse:
+            console.print(f"{verdict}: these alphas stay as they were\n")
+    console.print(f"{_verdicts(found.verdicts, _few(found))}\n")
+
+
+def _heading(found: AnyCalibration) -> str:
     deployment = found.deployment
-    console.print(
-        f"{deployment.model.title} on {deployment.gpu.name}, {sources_text(found)}: fitted to "
-        f"{len(found.beta.used)} intervals ({found.settings.kind}, {found.settings.select}) that "
-        f"scatter by {100 * np.median(found.beta.posterior.noise):.1f} %\n"
-    )
+    what = f"{deployment.model.title} on {deployment.gpu.name}"
+    if isinstance(found, Calibration):
+        return (
+            f"{what}, {sources_text(found)}: fitted to {len(found.beta.used)} intervals "
+            f"({found.settings.kind}, {found.settings.select}) that scatter by "
+            f"{100 * np.median(found.beta.posterior.noise):.1f} %"
+        )
+    if isinstance(found, StepCalibration):
+        return (
+            f"{what}: fitted to {len(found.steps)} batches of {found.steps.report.accepted} steps; "
+            f"{100 * found.unexplained:.1f} % is not explained"
+        )
+    return f"{what}: fitted to {len(found.errors)} figures of {len(found.runs)} runs"
+
+
+def _detail_tables(found: AnyCalibration) -> list[Grid]:
+    if isinstance(found, StepCalibration):
+        return [_steps(found)]
+    if isinstance(found, BenchmarkCalibration):
+        return [_figures(found.errors)]
     tables = [_errors(found.errors), _offsets("beta", STEP_FEATURES, found.beta.base,
                                               found.beta.beta)]  # fmt: skip
     if found.alpha.taught.any():
@@ -39,57 +114,93 @@ def print_calibration(
             _offsets("alpha", REQUEST_FEATURES, found.alpha.base, found.alpha.alpha),
             _requests(found.alpha.errors),
         ]
+    return tables
+
+
+# On one screen: errors before and after, and what is known now.
+
+
+def _error_table(found: AnyCalibration) -> Grid:
+    """Median (and largest) absolute errors of what was measured, a row for each kind of it."""
+    table = Grid.of("error, %: median (largest)", "n", "before", "after")
+    if isinstance(found, Calibration):
+        table = Grid.of("error of step times, %: median", "n", "before", "after")
+        last = found.errors[found.errors["part"] == TEST]
+        for kind, rows in last.groupby("kind", sort=False):
+            if rows["n"].iloc[0]:
+                cells = (f"{100 * error:.2f}" for error in rows["median"])
+                table.add(f"{TEST}, {kind}", str(rows["n"].iloc[0]), *cells)
+    elif isinstance(found, StepCalibration):
+        errors = (predicted / found.steps.seconds - 1 for predicted in found.predictions())
+        table.add("median steps", str(len(found.steps)), *map(_typical, errors))
     else:
-        console.print("no journeys of whole requests: alpha stays as it was\n")
-    for table in [*tables, _quantities(found.quantities, appended)]:
-        console.print(table)
-        console.print()
-    for verdict in found.alpha.worse:
-        console.print(f"{verdict}: these alphas stay as they were\n")
-    console.print(_verdicts(found.verdicts))
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for i, name in enumerate(columns):
-        table.add_column(name, justify="left" if i == 0 else "right")
+        for figure, rows in list(found.errors.groupby("figure", sort=False))[:_ERRORS]:
+            errors = (rows[each] / rows["measured"] - 1 for each in ("before", "after"))
+            table.add(str(figure), str(len(rows)), *map(_typical, errors))
     return table
 
 
-def _errors(errors: pd.DataFrame) -> Table:
-    table = _table(
-        "errors of mean step times (%): median / mean / bias", "", "n", "before", "calibrated"
-    )
+def _typical(errors: np.ndarray | pd.Series) -> str:
+    size = 100 * np.abs(np.asarray(errors))
+    return f"{np.median(size):.1f} ({size.max():.1f})"
+
+
+def _determined(quantities: Sequence[Quantity], appended: bool) -> Grid:
+    """The quantities that are known best."""
+    known = [quantity for quantity in quantities if quantity.is_determined]
+    best = sorted(known, key=lambda q: q.after_error / abs(q.after))[:_QUANTITIES]
+    return _quantities([q for q in known if q in best], appended, "determined best")
+
+
+def _judged(verdicts: Sequence[Verdict | Likelihood]) -> Grid:
+    """Errors on what was left out, or how many times as probable it is; what is worse first."""
+    table = Grid.of("on what was left out", "n", "before", "after", Column("", True))
+    for verdict in sorted(verdicts, key=lambda each: not each.is_worse)[:_VERDICTS]:
+        if isinstance(verdict, Verdict):
+            cells = [f"{100 * error:.2f} %" for error in (verdict.before, verdict.after)]
+        else:
+            cells = ["x 1", f"x {np.exp(verdict.gain):.2f} probable"]
+        word = "better" if verdict.is_better else "worse" if verdict.is_worse else "no better"
+        table.add(verdict.where, str(verdict.count), *cells, word)
+    return table
+
+
+# In full.
+
+
+def _errors(errors: pd.DataFrame) -> Grid:
+    caption = "errors of mean step times (%): median / mean / bias"
+    table = Grid.of("", "n", "before", "calibrated", caption=caption)
     for (part, kind), rows in errors.groupby(["part", "kind"], sort=False):
         if rows["n"].iloc[0]:
             cells = [
                 " / ".join(f"{100 * row[f]:.2f}" for f in ("median", "mean", "bias"))
                 for row in rows.to_dict("records")
             ]
-            table.add_row(f"{part}, {kind}", str(rows["n"].iloc[0]), *cells)
+            table.add(f"{part}, {kind}", str(rows["n"].iloc[0]), *cells)
     return table
 
 
-def _offsets(part: str, registry: dict, base: np.ndarray, total: np.ndarray) -> Table:
-    table = _table(f"{part}: what changed", "name", "before", "offset", "calibrated", "unit")
+def _offsets(part: str, registry: dict, base: np.ndarray, total: np.ndarray) -> Grid:
+    headings = ("name", "before", "offset", "calibrated", "unit")
+    table = Grid.of(*headings, caption=f"{part}: what changed")
     for feature, before, after in zip(registry.values(), base, total, strict=True):
         if before != after:
             seconds = feature.unit.split("/")[0] == "s"
             scale = MICROSECOND if seconds else 1.0
             unit = f"u{feature.unit}" if seconds else "x"
             cells = (before, after - before, after)
-            table.add_row(feature.name, *(f"{v / scale:.3f}" for v in cells), unit)
+            table.add(feature.name, *(f"{v / scale:.3f}" for v in cells), unit)
     return table
 
 
-def _requests(errors: pd.DataFrame) -> Table:
+def _requests(errors: pd.DataFrame) -> Grid:
     methods = list(dict.fromkeys(errors["method"])) if len(errors) else []
-    table = _table(
-        "requests of the last 20 %: median absolute error (ms)", "phase", "n", "measured", *methods
-    )
+    caption = "requests of the last 20 %: median absolute error (ms)"
+    table = Grid.of("phase", "n", "measured", *methods, caption=caption)
     for phase, rows in errors.groupby("phase", sort=False) if len(errors) else ():
         figures = rows.set_index("method")["error_s"]
-        table.add_row(
+        table.add(
             str(phase),
             str(rows["n"].iloc[0]),
             f"{1e3 * rows['median_s'].iloc[0]:.3f}",
@@ -98,12 +209,14 @@ def _requests(errors: pd.DataFrame) -> Table:
     return table
 
 
-def _quantities(quantities: Sequence[Quantity], appended: bool) -> Table:
+def _quantities(quantities: Sequence[Quantity], appended: bool, first: str = "") -> Grid:
     """What the measurements determine, each with its standard error; drift where it goes on."""
-    drift = ["drift"] if appended else []
-    table = _table(
-        "what was determined (standard errors)", "", "before", "after", "unit", "", *drift
-    )
+    headings = (Column(first, True), "before", "after", "unit")
+    if first:
+        table = Grid.of(*headings, *["drift in errors"] * appended)
+    else:
+        caption = "what was determined (standard errors)"
+        table = Grid.of(*headings, "", *["drift"] * appended, caption=caption)
     for q in quantities:
         scale = 1.0 if q.unit == "x" else MICROSECOND
         cells = [
@@ -111,62 +224,47 @@ def _quantities(quantities: Sequence[Quantity], appended: bool) -> Table:
             for value, error in ((q.before, q.before_error), (q.after, q.after_error))
         ]
         unit = q.unit if q.unit == "x" else f"u{q.unit}"
-        moved = [f"{q.drift:+.1f} standard errors"] if appended else []
-        known = "" if q.is_determined else "not determined"
-        table.add_row(q.name, *cells, unit, known, *moved)
+        moved = [f"{q.drift:+.1f}" if first else f"{q.drift:+.1f} standard errors"] * appended
+        known = [] if first else ["" if q.is_determined else "not determined"]
+        table.add(q.name, *cells, unit, *known, *moved)
     return table
 
 
-#: What is too few to leave any out.
-_SINGLE = (
-    "after a single load or stretch of time nobody knows whether others are predicted better; "
-    "measure a second load"
-)
-
-
-def _verdicts(verdicts: Sequence[Verdict | Likelihood], few: str = _SINGLE) -> str:
-    """How it was judged, in words."""
-    if not verdicts:
-        return f"WARNING: nothing was left out to judge by: {few}\n"
-    return "\n".join(["on what was left out:", *(f"  {verdict}" for verdict in verdicts)]) + "\n"
-
-
-def print_benchmarks(
-    found: BenchmarkCalibration, appended: bool, console: Console | None = None
-) -> None:
-    """Print what was fitted to benchmarks, and what they determine."""
-    console = console or page(WIDEST)
-    deployment = found.deployment
-    console.print(
-        f"{deployment.model.title} on {deployment.gpu.name}: fitted to {len(found.errors)} figures "
-        f"of {len(found.runs)} runs\n"
-    )
-    table = _table("figures (ms, or per second)", "run", "figure", "measured", "before", "after")
-    for row in found.errors.to_dict("records"):
+def _figures(errors: pd.DataFrame) -> Grid:
+    headings = ("run", "figure", "measured", "before", "after")
+    table = Grid.of(*headings, caption="figures (ms, or per second)")
+    for row in errors.to_dict("records"):
         scale = 1.0 if row["figure"].endswith("_per_s") else MILLISECOND
         cells = (f"{row[each] / scale:.4g}" for each in ("measured", "before", "after"))
-        table.add_row(Path(row["run"]).name, row["figure"], *cells)
-    for each in (table, _quantities(found.quantities, appended)):
-        console.print(each)
-        console.print()
-    console.print(_verdicts(found.verdicts))
+        table.add(Path(row["run"]).name, row["figure"], *cells)
+    return table
 
 
-def print_steps(found: StepCalibration, appended: bool, console: Console | None = None) -> None:
-    """Print what was fitted to measured steps, and what they determine."""
-    console = console or page(WIDEST)
-    deployment, steps = found.deployment, found.steps
-    console.print(
-        f"{deployment.model.title} on {deployment.gpu.name}: fitted to {len(steps)} batches of "
-        f"{steps.report.accepted} steps; {100 * found.unexplained:.1f} % is not explained\n"
-    )
-    table = _table("median steps (ms)", "batch", "measured", "+-", "before", "after")
+def _steps(found: StepCalibration) -> Grid:
+    headings = ("batch", "measured", "+-", "before", "after")
+    table, steps = Grid.of(*headings, caption="median steps (ms)"), found.steps
     rows = zip(steps.names, steps.seconds, steps.error, *found.predictions(), strict=True)
     for name, measured, error, *predicted in rows:
         cells = (f"{value / MILLISECOND:.4g}" for value in predicted)
-        table.add_row(name, f"{measured / MILLISECOND:.4g}", f"{100 * error:.1f} %", *cells)
-    for each in (table, _quantities(found.quantities, appended)):
-        console.print(each)
-        console.print()
-    few = f"{len(steps)} batches are too few to tell whether others are predicted better; measure "
-    console.print(_verdicts(found.verdicts, few + "longer"))
+        table.add(name, f"{measured / MILLISECOND:.4g}", f"{100 * error:.1f} %", *cells)
+    return table
+
+
+def _few(found: AnyCalibration) -> str:
+    """What is too few to leave any out."""
+    if isinstance(found, StepCalibration):
+        return (
+            f"{len(found.steps)} batches are too few to tell whether others are predicted better; "
+            "measure longer"
+        )
+    return (
+        "after a single load or stretch of time nobody knows whether others are predicted better; "
+        "measure a second load"
+    )
+
+
+def _verdicts(verdicts: Sequence[Verdict | Likelihood], few: str) -> str:
+    """How it was judged, in words."""
+    if not verdicts:
+        return f"WARNING: nothing was left out to judge by: {few}"
+    return "\n".join(["on what was left out:", *(f"  {verdict}" for verdict in verdicts)])

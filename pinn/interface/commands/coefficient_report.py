@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from pinn.coefficients.coefficients import CoefficientSet, deployment_facts, set_to_json
 from pinn.coefficients.surrogate import (
@@ -18,6 +17,7 @@ from pinn.coefficients.surrogate import (
     training_space,
 )
 from pinn.common.screen import WIDEST, WIDTH, page
+from pinn.common.tables import Column, Grid
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import measured_line
 from pinn.interface.commands.report_parts import (
@@ -209,23 +209,20 @@ def _listed(facts: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in facts.items())
 
 
-def _entries(title: str, entries: dict[str, dict[str, Any]]) -> Table:
+def _entries(title: str, entries: dict[str, dict[str, Any]]) -> Grid:
     multiplier = "x datasheet time" if title.startswith("beta") else "x step time"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    table.add_column("name", no_wrap=True)
-    table.add_column("value", justify="right")
     bounded = any("low" in entry for entry in entries.values())
-    if bounded:
-        table.add_column("90 % interval", justify="right")
-    table.add_column("unit")
-    table.add_column("note")
+    table = Grid.of(
+        Column("name", True, folds=False), "value", *["90 % interval"] * bounded,
+        Column("unit", True), Column("note", True), caption=title,
+    )  # fmt: skip
     for name, entry in entries.items():
         unit, scale = entry["unit"], 1.0
         if unit.split("/")[0] == "s":
             unit, scale = f"u{unit}", MICROSECOND
         ends = [_ends(entry, scale)] if bounded else []
         unit = multiplier if unit == "1" else unit
-        table.add_row(name, f"{entry['value'] / scale:.3f}", *ends, unit, _notes(entry))
+        table.add(name, f"{entry['value'] / scale:.3f}", *ends, unit, _notes(entry))
     return table
 
 
@@ -240,22 +237,20 @@ def _notes(entry: dict[str, Any]) -> str:
     return ", ".join(notes if entry.get("in_simulator", True) else [*notes, "not in simulator"])
 
 
-def _batch_table(batches: list[dict[str, Any]]) -> Table:
+def _batch_table(batches: list[dict[str, Any]]) -> Grid:
     """Times of batches in milliseconds, and the tokens that go through them each second."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("step of", no_wrap=True)
     bounded = any("step_time_low_us" in entry for entry in batches)
-    interval = ["90 % interval"] if bounded else []
     drafted = any("itl_per_token_us" in entry for entry in batches)
-    per_token = ["per token"] if drafted else []
-    for heading in ("ms", *interval, *per_token, "tokens/s"):
-        table.add_column(heading, justify="right")
+    table = Grid.of(
+        Column("step of", True, folds=False), "ms", *["90 % interval"] * bounded,
+        *["per token"] * drafted, "tokens/s",
+    )  # fmt: skip
     for entry in batches:
         step = entry["step_time_us"]
         ends = [_span(entry)] if bounded else []
         token = [_ms(entry["itl_per_token_us"]) if "itl_per_token_us" in entry else "-"]
         rate = f"{_tokens(entry) / (step * MICROSECOND):,.0f}" if step else "-"
-        table.add_row(entry["batch"], _ms(step), *ends, *token * drafted, rate)
+        table.add(entry["batch"], _ms(step), *ends, *token * drafted, rate)
     return table
 
 

@@ -10,6 +10,7 @@ import typer
 
 from pinn.common.documents import read_json
 from pinn.common.files import find_checkpoint, find_kernels
+from pinn.common.tables import Grid
 from pinn.errors import PinnError
 from pinn.interface.commands.options import output
 from pinn.specs.gpu import load_gpu
@@ -183,12 +184,7 @@ def _markdown(table: pd.DataFrame, by_format: bool) -> str:
         rows.setdefault(key, {})[row["operator"]] = cell
     heads = ["left out", "GPU", "format"] if by_format else ["left out"]
     operators = list(dict.fromkeys(table["operator"]))
-    lines = [
-        f"| {' | '.join([*heads, *operators])} |",
-        f"|{'---|' * len(heads)}{'---:|' * len(operators)}",
-    ]
-    lines += [
-        f"| {' | '.join([*key, *(cells.get(name, '-') for name in operators)])} |"
-        for key, cells in rows.items()
-    ]
-    return "\n".join(lines)
+    grid = Grid.of(*heads, *operators, text=len(heads))
+    for named, cells in rows.items():
+        grid.add(*named, *(cells.get(name, "-") for name in operators))
+    return grid.markdown()

@@ -147,6 +147,9 @@ JsonPath = Annotated[
     Path | None,
     output("--json", "Also write it as JSON; - prints JSON in place of all else.", ".json"),
 ]
+Details = Annotated[
+    bool, typer.Option("--details", help="Print all of it, in place of what fits one screen.")
+]
 PredictionsPath = Annotated[
     Path | None, output("--out", "Also write every row's prediction, as CSV.", ".csv")
 ]

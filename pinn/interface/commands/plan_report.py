@@ -6,13 +6,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from rich.table import Table
-
 from pinn.common.screen import as_typed, page, say
-from pinn.common.tables import write_rows
+from pinn.common.tables import Column, Grid, write_rows
 from pinn.errors import PinnError
 from pinn.interface.commands.report_parts import notices
-from pinn.planning.candidates import Brief, Candidate, Wanted, nearest_fit
+from pinn.planning.candidates import NETWORK, Brief, Candidate, Wanted, nearest_fit
 from pinn.planning.plan import (
     FLEET_HOLDS_MORE,
     POOLS_UNSURE,
@@ -111,36 +109,20 @@ def _print_first(first: Choice) -> None:
             print(as_typed(command))
 
 
-def _table(plan: Plan) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for name, column in _COLUMNS.items():
-        if column.shown(plan):
-            words, may_fold = name in _WORDS, name in (*_WORDS, "chance")
-            table.add_column(
-                name,
-                justify="left" if words else "right",
-                min_width=26 if name == "start" else None,
-                max_width=6 if name == "chance" else None,
-                no_wrap=not may_fold,
-            )
+def _table(plan: Plan) -> Grid:
+    """What fits in a terminal; the page and the CSV file have the rest."""
+    left_out = set()
+    if not plan.ask.prices_per_gpu_hour:
+        left_out.add("per\nhour")
+    if plan.ask.rate_per_s is None:
+        left_out.add("chance")
+    if all(c.coefficients == NETWORK for c in plan.choices):
+        left_out.add("coefficients")
+    shown = {column: text for column, text in _COLUMNS.items() if column.heading not in left_out}
+    table = Grid(list(shown), gap=1)
     for choice in plan.choices[:_ROWS]:
-        table.add_row(*(c.text(choice) for c in _COLUMNS.values() if c.shown(plan)))
+        table.add(*(text(choice) for text in shown.values()))
     return table
-
-
-class _Column:
-    def __init__(
-        self, text: Callable[[Choice], str], shown: Callable[[Plan], bool] = lambda _: True
-    ) -> None:
-        self.text, self.shown = text, shown
-
-
-def _has_prices(plan: Plan) -> bool:
-    return bool(plan.ask.prices_per_gpu_hour)
-
-
-def _has_rate(plan: Plan) -> bool:
-    return plan.ask.rate_per_s is not None
 
 
 def _written(value: float | None) -> str:
@@ -172,20 +154,15 @@ def _chance(choice: Choice) -> str:
     return share + (" safe" if choice.safe else "")
 
 
-#: What fits in a terminal; the page and the CSV file have the rest.
-_WORDS = ("start", "coefficients")
-_COLUMNS = {
-    "GPUs": _Column(lambda c: str(c.gpus)),
-    "per\nhour": _Column(lambda c: f"{c.cost_per_hour:,.2f}", _has_prices),
-    "start": _Column(lambda c: f"{c.replicas} x {c.label}".replace(", ", ",\n", 1)),
-    "holds/s": _Column(_rate),
-    "TTFT\np99 ms": _Column(lambda c: _p99_ms(c, "ttft")),
-    "TPOT\np99 ms": _Column(lambda c: _p99_ms(c, "tpot")),
-    "chance": _Column(_chance, _has_rate),
-    "coefficients": _Column(
-        lambda c: c.coefficients,
-        lambda plan: any(c.coefficients != "network" for c in plan.choices),
-    ),
+_COLUMNS: dict[Column, Callable[[Choice], str]] = {
+    Column("GPUs", folds=False): lambda c: str(c.gpus),
+    Column("per\nhour", folds=False): lambda c: f"{c.cost_per_hour:,.2f}",
+    Column("start", True, least=26): lambda c: f"{c.replicas} x {c.label}".replace(", ", ",\n", 1),
+    Column("holds/s", folds=False): _rate,
+    Column("TTFT\np99 ms", folds=False): lambda c: _p99_ms(c, "ttft"),
+    Column("TPOT\np99 ms", folds=False): lambda c: _p99_ms(c, "tpot"),
+    Column("chance", most=6): _chance,
+    Column("coefficients", True): lambda c: c.coefficients,
 }
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from pinn.coefficients.coefficients import NAMES, CoefficientSet, covariance_entry
 from pinn.coefficients.intervals import (
@@ -20,6 +19,7 @@ from pinn.coefficients.intervals import (
     read_calibration,
 )
 from pinn.coefficients.step_interval import describe_trust, situation_of, step_half_width
+from pinn.common.tables import Column, Grid
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import ASSUMED, DESIGN, FLAG, unread_notice
 from pinn.errors import PinnError
@@ -93,10 +93,8 @@ _LISTED = 4
 
 def print_recipe(recipe: Mapping[str, Mapping[str, Any]], console: Console) -> None:
     """Print a recipe as :meth:`EffectiveRecipe.described` gives it; JSON has the sources."""
-    table = Table(title="effective recipe", title_justify="left", box=None, pad_edge=False)
-    table.add_column("field", no_wrap=True)
-    table.add_column("value", max_width=44)
-    table.add_column("set by")
+    field, value = Column("field", True, folds=False), Column("value", True, most=44)
+    table = Grid.of(field, value, Column("set by", True), caption="effective recipe")
     for name, entry in recipe.items():
         kind = entry["set_by"]
         said = {
@@ -104,7 +102,7 @@ def print_recipe(recipe: Mapping[str, Mapping[str, Any]], console: Console) -> N
             ASSUMED: "ASSUMED: " + entry["source"],
             DESIGN: "engine's design",
         }.get(kind, kind)
-        table.add_row(name, _shown(entry["value"]), said)
+        table.add(name, _shown(entry["value"]), said)
     console.print(table)
     console.print()
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from pinn.coefficients.coefficients import CoefficientSet
 from pinn.coefficients.intervals import LEVEL, Ends, read_calibration
 from pinn.coefficients.step_interval import describe_trust, outside_inputs, situation_of
 from pinn.common.screen import page
+from pinn.common.tables import Grid
 from pinn.errors import PinnError
 from pinn.interface.commands.report_parts import METRICS
 from pinn.server.calibration.posterior import posterior_step_half_widths
@@ -66,13 +66,12 @@ def simulated_sensitivity(
 
 def print_sensitivity(found: dict[str, Any], console: Console | None = None) -> None:
     """The ten coefficients that move the figure most, where by 0.001 % per % at least."""
-    table = Table("coefficient", box=None, pad_edge=False)
-    table.add_column("+1 % moves it by", justify="right")
+    table = Grid.of("coefficient", "+1 % moves it by")
     shares = {name: entry["elasticity"] for name, entry in found["coefficients"].items()}
     largest = sorted(shares, key=lambda name: -abs(shares[name]))
     for name in largest[:_MOST]:
         if abs(shares[name]) >= _PRINTED:
-            table.add_row(name, f"{shares[name]:+.3f} %")
+            table.add(name, f"{shares[name]:+.3f} %")
     console = console or page()
     console.print(f"{found['figure']} {found['value']:,.4g} depends on", highlight=False)
     console.print(table)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from pinn.coefficients.coefficients import write_coefficient_set
 from pinn.errors import PinnError
-from pinn.interface.commands.calibrate import fit_measurements, print_fit
+from pinn.interface.commands.calibrate import fit_measurements
+from pinn.interface.commands.calibration_report import print_fit
 from pinn.interface.python.prediction import FlagValue, given_flags, path_or_none, with_flags
 from pinn.server.benchmarks.benchmark_run import GivenLoad
 from pinn.server.calibration.calibrate import BetaSettings
@@ -56,8 +57,8 @@ class CalibratedServer:
         """What ``pinn calibrate`` prints."""
         text = io.StringIO()
         with contextlib.redirect_stdout(text):
-            print_fit(self.fit, self.appended)
-        return "\n".join([*self.notes, text.getvalue()])
+            print_fit(self.fit, self.notes, self.appended)
+        return text.getvalue()
 
 
 @with_flags(ServingSpec, EngineSpec, GivenLoad)

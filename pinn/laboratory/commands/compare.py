@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pinn.errors import PinnError
-from pinn.interface.commands.options import JsonPath, write_json
+from pinn.interface.commands.options import Details, JsonPath, write_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +24,7 @@ def compare(
     method: Annotated[
         str, typer.Option("--method", help="Whose errors are compared, of tables with several.")
     ] = "network",
+    details: Details = False,
     json_path: JsonPath = None,
 ) -> None:
     """Two checkpoints, coefficient files or evaluations, metric by metric.
@@ -63,5 +64,5 @@ def compare(
     tables = {name: table for name, table in tables.items() if len(table)}
     if not tables and refusal is not None:
         raise refusal
-    print_comparison(a, b, tables, str(refusal) if refusal else "")
+    print_comparison(a, b, tables, str(refusal) if refusal else "", details)
     write_json(comparison_document(tables), json_path)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
-from rich.table import Table
+from rich.console import Console
 
 from pinn.coefficients.coefficients import CoefficientSet, read_coefficient_set
 from pinn.coefficients.configurations import canonical, make_deployment
 from pinn.coefficients.surrogate import Surrogate, batch_seconds
 from pinn.common.documents import read_json
-from pinn.common.screen import WIDEST, page
-from pinn.common.tables import read_frame
+from pinn.common.screen import WIDEST, WIDTH, page
+from pinn.common.tables import Column, Grid, read_frame
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.laboratory.comparison import Scores
@@ -32,9 +32,16 @@ from pinn.training.data.table import read_observations
 
 # A comparison, printed and written.
 
+#: Rows of each table of a screen; --details has all.
+_ROWS = 5
+
 
 def print_comparison(
-    a: Path, b: Path, tables: Mapping[str, pd.DataFrame], no_errors: str = ""
+    a: Path,
+    b: Path,
+    tables: Mapping[str, pd.DataFrame],
+    no_errors: str = "",
+    details: bool = False,
 ) -> None:
     """Print what ``pinn compare`` found.
 
@@ -43,61 +50,85 @@ def print_comparison(
         b: Where B was.
         tables: ``errors``, ``step_times`` and ``coefficients``, those that there are.
         no_errors: Why errors are not compared, where they are not.
+        details: Every row and column, in place of what fits one screen.
     """
-    console = page(WIDEST)
+    console = page(WIDEST if details else WIDTH)
     console.print(f"A: {a}\nB: {b}\n")
     if "errors" in tables:
-        console.print(_errors(tables["errors"]))
-        console.print()
+        _print_rows(console, _errors(tables["errors"], details), details)
     elif no_errors:
         console.print(f"Errors: {no_errors}.\n")
     if "coefficients" in tables:
-        console.print(_coefficients(tables["coefficients"]))
-        console.print()
+        _print_rows(console, _coefficients(tables["coefficients"], details), details)
+        console.print(_changed(tables["coefficients"]))
     if "step_times" in tables:
-        console.print(_step_times(tables["step_times"]))
+        if details:
+            _print_rows(console, _step_times(tables["step_times"]), details)
         ratio = tables["step_times"]["ratio"]
         console.print(
-            f"\nStep times of B are {ratio.min():.2f} to {ratio.max():.2f} x those of A, median "
+            f"Step times of B are {ratio.min():.2f} to {ratio.max():.2f} x those of A, median "
             f"{ratio.median():.2f}."
         )
+    if not details:
+        console.print("More: --details (every row), --json FILE.")
 
 
-def _table(title: str, *headings: str, text: int = 1) -> Table:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for i, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if i < text else "right", no_wrap=i < text)
-    return table
+def _print_rows(console: Console, table: Grid, details: bool) -> None:
+    """A table, or its first rows and how many more there are."""
+    shown = table if details else replace(table, rows=table.rows[:_ROWS])
+    if shown.rows:
+        console.print(shown)
+    if len(shown.rows) < len(table.rows):
+        console.print(f"... and {len(table.rows) - len(shown.rows)} more")
+    console.print()
 
 
-def _errors(errors: pd.DataFrame) -> Table:
-    table = _table(
-        "median absolute percentage error", "split", "metric", "n", "A", "B", "B - A",
-        "95 % interval", "B lower in", "verdict", text=2,
+def _errors(errors: pd.DataFrame, details: bool) -> Grid:
+    more = ("B - A", "95 % interval", "B lower in") if details else ()
+    table = Grid.of(
+        "split", "metric", "n", "A", "B", *more, Column("verdict", True), text=2,
+        caption="median absolute percentage error",
     )  # fmt: skip
     for row in errors.to_dict("records"):
         ends = "-" if pd.isna(row["low"]) else f"{row['low']:+.1f} to {row['high']:+.1f}"
         parts = f"{row['parts_b_lower']} of {row['parts']}" if row["parts"] else "-"
-        table.add_row(
+        cells = (f"{row['difference']:+.1f}", ends, parts) if details else ()
+        table.add(
             row["split"], row["metric"].upper(), str(row["n"]), f"{row['a']:.1f}",
-            f"{row['b']:.1f}", f"{row['difference']:+.1f}", ends, parts, row["verdict"],
+            f"{row['b']:.1f}", *cells, row["verdict"],
         )  # fmt: skip
     return table
 
 
-def _coefficients(coefficients: pd.DataFrame) -> Table:
-    table = _table("coefficients", "name", "unit", "A", "B", "B / A", "", text=2)
+def _coefficients(coefficients: pd.DataFrame, details: bool) -> Grid:
+    """All of them, or those that differ, the most different first."""
+    if not details:
+        with np.errstate(divide="ignore"):  # one that is 0 on one side differs most
+            off = np.abs(np.log(coefficients["ratio"].to_numpy(float)))
+        coefficients = coefficients.assign(off=off).sort_values("off", ascending=False)
+        coefficients = coefficients[coefficients["off"] > 0]
+    name, unit = (Column(heading, True, folds=False) for heading in ("name", "unit"))
+    headings = (name, unit, "A", "B", "B / A", Column("A's interval", True))
+    table = Grid.of(*headings, caption="coefficients")
     for row in coefficients.to_dict("records"):
         values = (f"{row['a']:.4g}", f"{row['b']:.4g}", f"{row['ratio']:.2f}")
-        table.add_row(row["name"], row["unit"], *values, row["verdict"])
+        table.add(row["name"], row["unit"], *values, row["verdict"].removesuffix(" A's interval"))
     return table
 
 
-def _step_times(times: pd.DataFrame) -> Table:
-    table = _table("step times", "deployment", "batch", "A us", "B us", "B / A", text=2)
+def _changed(coefficients: pd.DataFrame) -> str:
+    """How many coefficients differ, in words."""
+    differ = int((coefficients["a"] != coefficients["b"]).sum())
+    outside = int(coefficients["verdict"].str.startswith("outside").sum())
+    return f"{differ} of {len(coefficients)} coefficients differ, {outside} outside A's interval."
+
+
+def _step_times(times: pd.DataFrame) -> Grid:
+    headings = ("deployment", "batch", "A us", "B us", "B / A")
+    table = Grid.of(*headings, caption="step times", text=2)
     for row in times.to_dict("records"):
         values = (f"{row['a_us']:.0f}", f"{row['b_us']:.0f}", f"{row['ratio']:.2f}")
-        table.add_row(row["deployment"], row["batch"], *values)
+        table.add(row["deployment"], row["batch"], *values)
     return table
 
 

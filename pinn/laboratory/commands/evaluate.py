@@ -226,7 +226,7 @@ def disaggregated(
     Example: pinn evaluate disaggregated --out pools.csv
     """
     from pinn.common.tables import write_frame
-    from pinn.laboratory.disaggregated import pools_lines, read_disaggregated, score_pools
+    from pinn.laboratory.disaggregated import pools_table, read_disaggregated, score_pools
     from pinn.laboratory.engines import networks
 
     rows, report = read_disaggregated()
@@ -234,8 +234,7 @@ def disaggregated(
         typer.echo(f"{count:6,}  {reason}")
     typer.echo(f"{report.accepted:6,}  of {report.read:,} rows are left\n")
     scores = score_pools(rows.iloc[::every], *networks(checkpoint))
-    for line in pools_lines(scores):
-        typer.echo(line)
+    typer.echo(pools_table(scores))
     if out is not None:
         write_frame(scores, out)
 

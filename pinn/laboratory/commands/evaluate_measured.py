@@ -172,7 +172,7 @@ def speculation(
     Example: pinn evaluate speculation --draft-tokens 1
     """
     from pinn.common.tables import write_frame
-    from pinn.laboratory.engines import networks, score_speculating, speculating_lines
+    from pinn.laboratory.engines import networks, score_speculating, speculating_table
     from pinn.training.data.engine_deployments import read_speculating
 
     rows, counts = read_speculating()
@@ -180,7 +180,6 @@ def speculation(
         typer.echo(f"{refused:8,} {reason}")
     typer.echo(f"{len(rows):8,} rows left, taken to draft {draft_tokens} tokens in a step\n")
     scores = score_speculating(rows, *networks(checkpoint), draft_tokens)
-    for line in speculating_lines(scores):
-        typer.echo(line)
+    typer.echo(speculating_table(scores))
     if out is not None:
         write_frame(scores, out)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pinn.common.files import find_checkpoint
+from pinn.common.tables import Grid
 from pinn.interface.commands.options import Checkpoint, output
 
 if TYPE_CHECKING:
@@ -79,11 +80,12 @@ def panel(
 def panel_table(table: pd.DataFrame) -> str:
     """A table with counts whole and all else to two digits; what is not known is empty."""
     counts = ("group", "configurations", "rows")
-    lines = [f"| {' | '.join(table.columns)} |", f"|---|{'---:|' * (table.shape[1] - 1)}"]
+    grid = Grid.of(*table.columns)
     for row in table.to_dict("records"):
-        cells = [
-            str(value) if name in counts else "" if value != value else f"{value:.2f}"
-            for name, value in row.items()
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        grid.add(
+            *(
+                str(value) if name in counts else "" if value != value else f"{value:.2f}"
+                for name, value in row.items()
+            )
+        )
+    return grid.markdown()

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from pinn.common.files import file_sha256, find_checkpoint
 from pinn.common.screen import page, say
+from pinn.common.tables import Grid
 from pinn.errors import PinnError
 from pinn.interface.commands.options import JsonPath, write_json
 
@@ -112,22 +112,19 @@ def _check_checkpoint(table: pd.DataFrame, path: Path) -> None:
         )
 
 
-def _screen(part: pd.DataFrame) -> Table:
+def _screen(part: pd.DataFrame) -> Grid:
     """Held-out models or GPUs and all of them, by the methods that people know."""
     from pinn.laboratory.metrics import GROUPS
 
     known = [method for method in _METHODS if method in set(part["method"])]
     methods = known or list(dict.fromkeys(part["method"]))[: len(_METHODS)]
-    table = Table(box=None, pad_edge=False)
-    for heading in ("left out", "rows", *methods):
-        table.add_column(heading, justify="left" if heading == "left out" else "right")
+    table = Grid.of("left out", "rows", *methods)
     cells = _cells(part)
     counts = part.groupby("held_out")["n"].max()
     for name in sorted(counts.index, key=lambda name: (name == "all", name)):
         if not name.startswith(tuple(GROUPS)):
-            table.add_row(
-                name, str(counts[name]), *(cells.get((name, method), "-") for method in methods)
-            )
+            of_methods = (cells.get((name, method), "-") for method in methods)
+            table.add(name, str(counts[name]), *of_methods)
     return table
 
 
@@ -147,11 +144,10 @@ def _markdown(part: pd.DataFrame, models_only: bool) -> str:
     cells = _cells(part)
     counts = part.groupby("held_out")["n"].max()
     rows = sorted(counts.index, key=lambda name: (name == "all", name.startswith(named), name))
-    lines = [f"| held out | rows | {' | '.join(methods)} |", f"|---|---:|{'---:|' * len(methods)}"]
+    table = Grid.of("held out", "rows", *methods)
     for name in rows:
         part_name, nested, _ = name.partition(": ")
         if name.startswith(named) and (models_only or (nested and part_name not in DETAILED)):
             continue
-        values = " | ".join(cells.get((name, method), "-") for method in methods)
-        lines.append(f"| {name} | {counts[name]} | {values} |")
-    return "\n".join(lines) + "\n"
+        table.add(name, str(counts[name]), *(cells.get((name, m), "-") for m in methods))
+    return table.markdown() + "\n"

@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 
 from pinn.common.plots import short
-from pinn.laboratory.report.tables import METHOD, Grid, Row, Tables
+from pinn.common.tables import Grid
+from pinn.laboratory.report.tables import METHOD, Tables
 
 
 def result_grids(tables: Tables) -> list[Grid]:
@@ -14,27 +15,23 @@ def result_grids(tables: Tables) -> list[Grid]:
     whole = tables.results[tables.results["held_out"] == "all"]
     grids = []
     for split, part in whole.groupby("split", sort=False):
-        ordered = part.sort_values(["metric", "median"], ascending=[False, True], kind="stable")
-        rows = [
-            Row(
-                (
-                    row["metric"].upper(), row["method"], str(row["n"]),
-                    *(_percent(row[c]) for c in ("median", "mean", "p90", "bias")),
-                    _number(row.get("pearson_r"), 3), _number(row.get("inversions"), 0),
-                ),
-                row["method"] == METHOD,
-            )
-            for row in ordered.to_dict("records")
-        ]  # fmt: skip
-        headings = (
-            "metric", "method", "rows", "median %", "mean %", "p90 %", "bias %", "Pearson r",
-            "p99 inversions",
-        )  # fmt: skip
         caption = (
             f"{split}: absolute percentage errors over all rows, each predicted by a method that "
             "did not see its held-out part; bias is the median signed error."
         )
-        grids.append(Grid(caption, headings, rows, text_columns=2))
+        grid = Grid.of(
+            "metric", "method", "rows", "median %", "mean %", "p90 %", "bias %", "Pearson r",
+            "p99 inversions", caption=caption, text=2,
+        )  # fmt: skip
+        ordered = part.sort_values(["metric", "median"], ascending=[False, True], kind="stable")
+        for row in ordered.to_dict("records"):
+            grid.add(
+                row["metric"].upper(), row["method"], str(row["n"]),
+                *(_percent(row[c]) for c in ("median", "mean", "p90", "bias")),
+                _number(row.get("pearson_r"), 3), _number(row.get("inversions"), 0),
+                strong=row["method"] == METHOD,
+            )  # fmt: skip
+        grids.append(grid)
     return grids
 
 
@@ -49,13 +46,11 @@ def held_out_grid(tables: Tables, split: str, metric: str) -> list[Grid]:
     medians = rows.pivot_table(index="method", columns="held_out", values="median")
     counts = rows.groupby("held_out")["n"].max()
     columns = ["all", *(name for name in medians.columns if name != "all")]
-    lines = [
-        Row((str(name), *(_percent(row[c]) for c in columns)), name == METHOD)
-        for name, row in medians.sort_values("all").iterrows()
-    ]
-    headings = ("method", *(f"{short(c)} (n {counts[c]})" for c in columns))
     caption = f"{split}: median absolute percentage error of {metric.upper()} by left-out part."
-    return [Grid(caption, headings, lines)]
+    grid = Grid.of("method", *(f"{short(c)} (n {counts[c]})" for c in columns), caption=caption)
+    for name, row in medians.sort_values("all").iterrows():
+        grid.add(str(name), *(_percent(row[c]) for c in columns), strong=name == METHOD)
+    return [grid]
 
 
 def ranking_grids(tables: Tables) -> list[Grid]:
@@ -64,25 +59,20 @@ def ranking_grids(tables: Tables) -> list[Grid]:
         return []
     grids = []
     for (split, metric), part in tables.ranking.groupby(["split", "metric"], sort=False):
-        rows = [
-            Row(
-                (
-                    row["method"], _percent(row["median"]),
-                    f"{row['low']:.1f} to {row['high']:.1f}",
-                    f"{row['behind_low']:+.1f} to {row['behind_high']:+.1f}", row["verdict"],
-                ),
-                str(row["verdict"]).endswith("first"),
-            )
-            for row in part.to_dict("records")
-        ]  # fmt: skip
         first = part.iloc[0]
         caption = (
             f"{split}, {str(metric).upper()}: median error over {first['n']} rows that every "
             f"method predicts, with 95 % intervals of a bootstrap over {first['groups']} groups "
             "of rows; behind: points behind the first method on the same draws."
         )
-        headings = ("method", "median %", "95 % interval", "behind", "verdict")
-        grids.append(Grid(caption, headings, rows))
+        grid = Grid.of("method", "median %", "95 % interval", "behind", "verdict", caption=caption)
+        for row in part.to_dict("records"):
+            grid.add(
+                row["method"], _percent(row["median"]), f"{row['low']:.1f} to {row['high']:.1f}",
+                f"{row['behind_low']:+.1f} to {row['behind_high']:+.1f}", row["verdict"],
+                strong=str(row["verdict"]).endswith("first"),
+            )  # fmt: skip
+        grids.append(grid)
     return grids
 
 
@@ -95,24 +85,21 @@ def decision_grids(tables: Tables) -> list[Grid]:
         losses = part.pivot(index="method", columns="held_out", values="loss")
         models = [name for name in losses.columns if name != "all"]
         whole = part[part["held_out"] == "all"].sort_values("loss", kind="stable")
-        lines = [
-            Row(
-                (
-                    row["method"], str(row["decisions"]), _percent(row["loss"]),
-                    _percent(row["missed"]),
-                    *(_percent(losses.loc[row["method"], model]) for model in models),
-                ),
-                str(row["method"]).startswith(METHOD),
-            )
-            for row in whole.to_dict("records")
-        ]  # fmt: skip
         caption = (
             f"{split}: share of the best measured throughput per GPU that picks by predictions "
             f"lose, over {whole['decisions'].max()} decisions; a pick whose measured TPOT is more "
             "than 5 % beyond its limit loses everything and counts as missed."
         )
         headings = ("method", "decisions", "mean loss %", "missed %", *map(short, models))
-        grids.append(Grid(caption, headings, lines))
+        grid = Grid.of(*headings, caption=caption)
+        for row in whole.to_dict("records"):
+            grid.add(
+                row["method"], str(row["decisions"]), _percent(row["loss"]),
+                _percent(row["missed"]),
+                *(_percent(losses.loc[row["method"], model]) for model in models),
+                strong=str(row["method"]).startswith(METHOD),
+            )  # fmt: skip
+        grids.append(grid)
     return grids
 
 
@@ -121,24 +108,20 @@ def coverage_grid(tables: Tables) -> list[Grid]:
     coverage = tables.left_out_coverage()
     if coverage.empty:
         return []
-    rows = coverage[np.isclose(coverage["level"], 0.9)]
-    lines = [
-        Row(
-            (
-                row["split"], row["name"], row["metric"].upper(), str(row["n"]),
-                f"{100 * row['coverage']:.1f}", f"{100 * row['width']:.0f}",
-            ),
-            row["part"] == "all",
-        )
-        for row in rows.to_dict("records")
-    ]  # fmt: skip
     caption = (
         "90 % intervals, each left-out part judged by intervals calibrated without it; width is "
         "the median of upper minus lower end over the prediction."
     )
-    return [
-        Grid(caption, ("split", "left out", "metric", "rows", "covered %", "width %"), lines, 2)
-    ]
+    headings = ("split", "left out", "metric", "rows", "covered %", "width %")
+    grid = Grid.of(*headings, caption=caption, text=2)
+    rows = coverage[np.isclose(coverage["level"], 0.9)]
+    for row in rows.to_dict("records"):
+        grid.add(
+            row["split"], row["name"], row["metric"].upper(), str(row["n"]),
+            f"{100 * row['coverage']:.1f}", f"{100 * row['width']:.0f}",
+            strong=row["part"] == "all",
+        )  # fmt: skip
+    return [grid]
 
 
 def time_grid(tables: Tables) -> list[Grid]:
@@ -148,15 +131,15 @@ def time_grid(tables: Tables) -> list[Grid]:
     rows = tables.times
     medians = rows.groupby("method", sort=False)[["fit_s", "predict_s"]].median()
     counts = rows["method"].value_counts().to_dict()
-    lines = [
-        Row((str(name), str(counts[str(name)]), _seconds(row["fit_s"]), _seconds(row["predict_s"])))
-        for name, row in medians.sort_values("fit_s").iterrows()
-    ]
     caption = (
         "Median over fits, on the machine that made them and under its load. Teacher and network "
         "share a fit; kernel surrogates and composed steps that lay on disk count as free."
     )
-    return [Grid(caption, ("method", "fits", "one fit", "predicting one row"), lines)]
+    grid = Grid.of("method", "fits", "one fit", "predicting one row", caption=caption)
+    for name, row in medians.sort_values("fit_s").iterrows():
+        times = (_seconds(row["fit_s"]), _seconds(row["predict_s"]))
+        grid.add(str(name), str(counts[str(name)]), *times)
+    return [grid]
 
 
 def _percent(value: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pinn.common.tables import Grid
 from pinn.laboratory.report import grids
 from pinn.laboratory.report.figures import (
     EDGE,
@@ -12,7 +13,7 @@ from pinn.laboratory.report.figures import (
     coefficient_figure,
     load_figure,
 )
-from pinn.laboratory.report.tables import METHOD, Grid, Picture, Section, Tables, picture
+from pinn.laboratory.report.tables import METHOD, Picture, Section, Tables, picture
 
 #: Kind of split -> title of its section.
 LEFT_OUT = {

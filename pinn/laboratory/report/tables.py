@@ -12,6 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from pinn.common.plots import png
+from pinn.common.tables import Grid
 from pinn.errors import PinnError
 from pinn.training.data.table import read_observations
 
@@ -113,32 +114,6 @@ class Picture:
     def png(self) -> str:
         """The picture as text, for a page that needs no other file."""
         return base64.b64encode(self.content).decode()
-
-
-@dataclass(frozen=True)
-class Row:
-    """A line of a table; ``strong`` ones stand out."""
-
-    cells: Sequence[str]
-    strong: bool = False
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A table.
-
-    Attributes:
-        caption: Says what is shown, n, data and split; what it rests on is added to each.
-        headings: Of the columns.
-        rows: Its lines.
-        text_columns: How many columns, from the left, hold text.
-    """
-
-    caption: str
-    headings: Sequence[str]
-    rows: Sequence[Row]
-    text_columns: int = 1
-    png: str = ""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from evaluations import write_evaluation
+from one_screen import assert_one_screen
 
 from pinn.coefficients.trained_network import Checkpoint, load_checkpoint, save_checkpoint
 
@@ -36,6 +37,7 @@ def compared(run, tmp_path, *arguments):
     out = tmp_path / "comparison.json"
     result = run("compare", *arguments, "--json", out)
     assert result.exit_code == 0, result.output
+    assert_one_screen(result.stdout)
     return json.loads(out.read_text()), result.stdout
 
 
@@ -104,6 +106,11 @@ def test_coefficient_files_are_compared_by_name_and_interval(run, tmp_path):
     np.testing.assert_array_equal(others, 1.0)
     assert all(row["ratio"] > 1 for row in found["step_times"])
     assert "no split and metric in common" in " ".join(shown.split())
+    assert "beta.gemm  1" in shown
+    assert "outside" in shown
+    assert f"1 of {len(rows)} coefficients differ, 1 outside A's interval." in shown
+    every = run("compare", first, second, "--details").stdout
+    assert all(name in every for name in rows)
 
 
 def test_calibrations_are_compared_by_their_own_errors(run, tmp_path):

@@ -4,15 +4,15 @@ import re
 from pathlib import Path
 
 import pytest
+from one_screen import assert_one_screen
 
 from pinn.common.files import find_checkpoint
-from pinn.common.screen import WIDEST, WIDTH
+from pinn.common.screen import WIDEST
 from pinn.interface.commands.main import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[3]
 QWEN = ("--model", "Qwen/Qwen3-30B-A3B", "--gpu", "H100", "--tensor-parallel-size", "2")
 LOAD = ("--input-len", "1024", "--output-len", "64", "--concurrency", "8", "--num-prompts", "40")
-LINES = 24
 
 
 def printed(run, *words):
@@ -34,18 +34,14 @@ def printed(run, *words):
     ids=lambda words: " ".join(words[:1]),
 )
 def test_one_screen(run, words):
-    lines = printed(run, *words)
-    most = LINES + 12 * ("--sensitivity" in words)
-    assert len(lines) <= most, "\n".join(lines)
-    assert max(map(len, lines)) <= WIDTH
+    assert_one_screen("\n".join(printed(run, *words)), more=12 * ("--sensitivity" in words))
 
 
 def test_results_of_the_shipped_checkpoint_in_one_screen(run, monkeypatch):
     monkeypatch.delenv("PINN_CHECKPOINT")
     monkeypatch.setenv("PINN_CHECKPOINT", str(find_checkpoint(None)))
     lines = printed(run, "results")
-    assert len(lines) <= LINES
-    assert max(map(len, lines)) <= WIDTH
+    assert_one_screen("\n".join(lines))
     assert any(line.startswith("MiniMaxAI/MiniMax-M2.5 ") for line in lines)
 
 

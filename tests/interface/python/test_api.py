@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from benchmark_files import vllm_bench
 from finished_plans import read_plan
+from one_screen import assert_one_screen
 from served_load import served
 from served_traces import served_traces
 from typer.testing import CliRunner
@@ -116,6 +117,7 @@ def test_benchmarks_calibrate_as_the_command_does(tmp_path):
     found = pinn.calibrate(paths, *LLAMA)
     printed = typed("calibrate", "--benchmarks", *paths, *NAMED, "-o", tmp_path / "typed.json")
     assert str(found).split() == printed.rsplit("\n", 2)[0].split()
+    assert_one_screen(printed)
     assert found.kept
     found.save(tmp_path / "saved.json")
     assert (tmp_path / "saved.json").read_bytes() == (tmp_path / "typed.json").read_bytes()
