@@ -197,7 +197,7 @@ def print_overview(results: pd.DataFrame, ranking: pd.DataFrame) -> None:
         marks = {name: "*" if name in first else " " for name in _KNOWN}
         cells = (f"{medians[n]:.1f}{marks[n]}" if n in medians else "- " for n in _KNOWN)
         table.add("" if split == last else str(split), str(metric), str(part["n"].max()), *cells)
-        last = split
+        last = str(split)
     page().print(table)
     print("* first, or tied with the first, of all methods; AIC is AIConfigurator")
 
