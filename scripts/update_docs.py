@@ -28,7 +28,6 @@ from typer.testing import CliRunner
 
 from pinn.coefficients.intervals import read_calibration
 from pinn.interface.commands.main import app
-from pinn.laboratory.aiconfigurator import released_predictions
 from pinn.laboratory.calibration_study import LINE, budget_table
 from pinn.laboratory.commands.evaluate_panel import panel_table
 from pinn.laboratory.panel import group_scores
@@ -37,7 +36,6 @@ from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.server.calibration.calibrate import SELECTIONS, TEST
 from pinn.training.data.measured_runs import WHOLE_RUN
-from pinn.training.data.silicon import read_silicon
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -84,7 +82,6 @@ def left_out() -> str:
         "| left out | predicted | n | pinn | AIConfigurator | roofline |",
         "|---|---|---:|---:|---:|---:|",
     ]
-    lines += launched_rows()
     for split, metric, what, figure in _SHOWN:
         rows = found.loc[(split, metric)]
         cells = (
@@ -95,26 +92,10 @@ def left_out() -> str:
     return "\n".join(lines)
 
 
-def launched_rows() -> list[str]:
-    """The left-out networks on every row with the flags and the release of its launch."""
-    rows = read_silicon()[0].set_index("row_id")
-    kept = pd.read_csv(CHECKPOINTS / "left_out/predictions.csv").set_index("row_id")
-    peer = released_predictions().set_index("row_id").reindex(rows.index)
-    lines = []
-    for metric, figure in (("tpot", "time per output token"), ("ttft", "time to first token")):
-        cells = []
-        for predicted in (kept, peer):
-            errors = 100 * (predicted[f"{metric}_s"] / rows[f"{metric}_s"] - 1).abs()
-            cells.append(f"{errors.median():.1f} / {errors.mean():.1f}")
-        lines.append(f"| model | {figure} | {len(rows)} | {' | '.join(cells)} |  |")
-    return lines
-
-
 _RUNS = "serving runs, leave-one-model-out"
-_LABELS = "model, with the labels it was trained on"
 _SHOWN = (
-    ("leave-one-model-out", "tpot", _LABELS, "time per output token"),
-    ("leave-one-model-out", "ttft", _LABELS, "time to first token"),
+    ("leave-one-model-out", "tpot", "model", "time per output token"),
+    ("leave-one-model-out", "ttft", "model", "time to first token"),
     ("leave-one-gpu-and-its-kernels-out", "tpot", "GPU and its kernels", "time per output token"),
     (_RUNS, "e2e_mean", "model, serving runs", "end to end"),
     (_RUNS, "ttft_mean", "model, serving runs", "time to first token"),
