@@ -19,7 +19,7 @@ from pinn.engines.kernel_choice import (
 )
 from pinn.engines.recipe import all_defaults
 from pinn.engines.recipe_rules import SGLANG_REQUESTS
-from pinn.physics import costs as sampling
+from pinn.physics import cost_facts as sampling
 from pinn.physics.descriptors import DESCRIPTORS, RATES, REFERENCE_RATES
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.specs.speculation import (

@@ -17,8 +17,9 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from pinn.common.files import replace_atomically
+from pinn.engines.launch_values import plain, quantization_format
 from pinn.errors import PinnError
-from pinn.interface.launched import in_own_words, launched
+from pinn.interface.launched import launched
 from pinn.specs.flags import FORCE, Flag, flags_of
 from pinn.specs.serving import VLLM, ServingSpec
 
@@ -290,6 +291,8 @@ def _started(
 ) -> dict[str, Any]:
     """What ``--serve`` and flags that are no options here set; says what of them was taken."""
     command, words = arguments.pop("serve"), arguments.pop("engine_words")
+    if command is None and words is None:
+        return {}
     gpu = arguments.get("gpu")
     found, lines = launched(command, shlex.split(words or ""), given, gpu, declared)
     for line in lines:
@@ -297,6 +300,20 @@ def _started(
     if "model" in found:
         arguments["model"] = arguments.get("model") or found["model"]
     return {name: value for name, value in found.items() if name != "model"}
+
+
+def in_own_words(engine: str, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of flags as typed, in an engine's spelling or here: ``bfloat16``, ``32k``, ``awq``."""
+    found: dict[str, Any] = {}
+    for name, value in flags.items():
+        if name == "precision" and isinstance(value, str):
+            read = quantization_format(value)
+            found |= {} if read is None else {name: read}
+        elif name in ("kv_cache_dtype", "max_model_len", "max_num_batched_tokens"):
+            found[name] = plain(engine, name, value).fields.get(name, value)
+        else:
+            found[name] = value
+    return found
 
 
 def _in_type(flag: Flag | None, value: Any, several: bool) -> Any:

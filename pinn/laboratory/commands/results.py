@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pinn.common.files import file_sha256, find_checkpoint
-from pinn.common.screen import page, say
-from pinn.common.tables import Grid
+from pinn.common.screen import Grid, page, say
 from pinn.errors import PinnError
 from pinn.interface.commands.options import JsonPath, write_json
 
