@@ -12,7 +12,7 @@ from pinn.common.files import replace_atomically
 from pinn.common.screen import WIDEST, Column, Grid, page, say
 from pinn.common.tables import write_rows
 from pinn.engines.deployment import Deployment
-from pinn.interface.commands.options import PICTURES, check_suffix
+from pinn.interface.commands.outputs import PICTURES, check_suffix
 from pinn.interface.commands.report_parts import batch_marks, marks_lines, notices
 from pinn.kernels.evidence import KernelUse
 from pinn.specs.batch import parse_batch

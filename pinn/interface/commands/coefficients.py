@@ -10,16 +10,8 @@ import typer
 
 from pinn.common.files import find_checkpoint
 from pinn.errors import PinnError
-from pinn.interface.commands.options import (
-    TABLES,
-    Checkpoint,
-    Gpu,
-    JsonPath,
-    Model,
-    engine_flags,
-    output,
-    write_json,
-)
+from pinn.interface.commands.options import Checkpoint, Gpu, JsonPath, Model, engine_flags, output
+from pinn.interface.commands.outputs import TABLES, write_json
 from pinn.specs.serving import ServingSpec
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from pinn.common.screen import shown
 from pinn.engines.launch_line import known_flags
 from pinn.engines.launch_values import words_of
 from pinn.errors import PinnError, printable
-from pinn.interface.commands.options import check_outputs, is_standard_output, only_json
+from pinn.interface.commands.outputs import check_outputs, is_standard_output, only_json
 from pinn.specs.serving import VLLM
 
 # Help of a command in plain text: Typer's own cuts long option names at 80 columns.

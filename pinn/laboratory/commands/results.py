@@ -11,7 +11,8 @@ import typer
 from pinn.common.files import file_sha256, find_checkpoint
 from pinn.common.screen import Grid, page, say
 from pinn.errors import PinnError
-from pinn.interface.commands.options import JsonPath, write_json
+from pinn.interface.commands.options import JsonPath
+from pinn.interface.commands.outputs import write_json
 
 if TYPE_CHECKING:
     import pandas as pd
