@@ -9,7 +9,8 @@ _ROOT = Path(__file__).parents[1]
 _SHAPED = [
     ".".join(path.relative_to(_ROOT).with_suffix("").parts)
     for path in sorted(_ROOT.glob("pinn/*/**/*.py"))
-    if "from jaxtyping import" in (text := path.read_text()) and "pinn.simulator.arrays" not in text
+    if "from jaxtyping import" in (text := path.read_text())
+    and "pinn.simulator.compiler" not in text
 ]
 _WHOLE = [
     f"pinn.{part}"

@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 import hashlib
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 from pinn.errors import PinnError
 
@@ -48,15 +51,24 @@ def distributions_named(names: Iterable[str]) -> tuple[str, ...]:
         if plain(name) in installed:
             found.add(plain(name))
         elif name.isidentifier():
-            found |= {plain(owner) for owner in _owners().get(name, ())}
+            found |= {plain(owner) for owner in _owners(name)}
     return tuple(sorted(found))
 
 
 @cache
-def _owners() -> Mapping[str, list[str]]:
-    from importlib.metadata import packages_distributions  # slow to import, and seldom needed
+def _owners(name: str) -> frozenset[str]:
+    """Distributions that have files of a name that one imports, by their own lists of files.
 
-    return packages_distributions()
+    ``importlib.metadata.packages_distributions`` finds all names of all, in a tenth of a second.
+    """
+    entry = re.compile(rf"^{name}(?:[/.].*)?$", re.MULTILINE)
+    folders = (path for place in sys.path for path in Path(place or ".").glob(f"*{_ENDING}"))
+    return frozenset(
+        folder.name.partition("-")[0]
+        for folder in folders
+        for lists in (folder / "RECORD", folder / "top_level.txt")
+        if lists.is_file() and entry.search(lists.read_text(errors="replace"))
+    )
 
 
 def plain(name: str) -> str:
@@ -95,41 +107,85 @@ def read_source(text: bytes) -> Source:
     >>> source.imports, source.libraries
     (('numpy', 'pinn.units', 'pinn.units.GIBI'), ('numpy',))
     """
-    tree = ast.parse(text)
-    imports = sorted({name for node in _run(tree) for name in _imported(node)})
-    roots = {name.partition(".")[0] for name in imports} - {"pinn", *sys.stdlib_module_names}
-    if any(name.startswith("importlib") for name in imports):
-        texts = {text for node in ast.walk(tree) for text in _texts(node)}
-        roots |= {text for text in texts if plain(text) in installed_versions()}
-    data = sorted({name for node in ast.walk(tree) for name in _data_folder(node)})
-    _drop_docstrings(tree)
-    code = hashlib.sha256(ast.dump(tree).encode()).hexdigest()
-    libraries = distributions_named(roots)
-    return Source(hashlib.sha256(text).hexdigest(), code, tuple(imports), tuple(data), libraries)
+    found = _Reading()
+    found.read(ast.parse(text), runs=True)
+    roots = {name.partition(".")[0] for name in found.imports} - {"pinn", *sys.stdlib_module_names}
+    if any(name.startswith("importlib") for name in found.imports):
+        roots |= {text for text in found.texts if plain(text) in installed_versions()}
+    return Source(
+        hashlib.sha256(text).hexdigest(),
+        hashlib.sha256("\0".join(found.code).encode()).hexdigest(),
+        tuple(sorted(found.imports)),
+        tuple(sorted(found.data)),
+        distributions_named(roots),
+    )
 
 
-def _run(node: ast.AST) -> Iterator[ast.AST]:
-    """Every node below that runs, so none that is there for type checkers alone."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            for other in child.orelse:
-                yield other
-                yield from _run(other)
+_HOLDERS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class _Reading:
+    """What one walk over a syntax tree has found.
+
+    Attributes:
+        code: The tree in words, without docstrings.
+        imports: As in ``Source``; like the next, a set.
+        data: As in ``Source``.
+        texts: Constants that are texts.
+    """
+
+    def __init__(self) -> None:
+        self.code: list[str] = []
+        self.imports: set[str] = set()
+        self.data: set[str] = set()
+        self.texts: set[str] = set()
+
+    def read(self, node: ast.AST, runs: bool) -> None:
+        """Read a node and all below; what does not run is there for type checkers alone."""
+        self.code.append(type(node).__name__)
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            self.imports.update(_imported(node) if runs else ())
+        elif isinstance(node, ast.Call):
+            self.data.update(_data_folder(node))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            self.texts.add(node.value)
+        for name in node._fields:
+            value, seen = getattr(node, name, None), runs
+            if name == "body" and isinstance(node, ast.If):
+                seen = runs and "TYPE_CHECKING" not in ast.unparse(node.test)
+            elif name == "body" and isinstance(node, _HOLDERS):
+                value = node.body[_starts_with_text(node.body) :]
+            self._read_field(value, seen)
+        self.code.append(")")
+
+    def _read_field(self, value: Any, runs: bool) -> None:
+        if isinstance(value, ast.AST):
+            self.read(value, runs)
+        elif isinstance(value, list):
+            self.code.append("[")
+            for item in value:
+                self._read_field(item, runs)
+            self.code.append("]")
         else:
-            yield child
-            yield from _run(child)
+            self.code.append(repr(value))
 
 
-def _imported(node: ast.AST) -> Iterator[str]:
+def _starts_with_text(body: list[ast.stmt]) -> bool:
+    """Whether the first statement is a text alone: a docstring."""
+    constant = body[0].value if body and isinstance(body[0], ast.Expr) else None
+    return isinstance(constant, ast.Constant) and isinstance(constant.value, str)
+
+
+def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
-    elif isinstance(node, ast.ImportFrom) and node.module:
+    elif node.module:
         yield node.module
         yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def _data_folder(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == _DATA_FOLDER:
+def _data_folder(node: ast.Call) -> Iterator[str]:
+    if getattr(node.func, "id", "") == _DATA_FOLDER:
         (argument,) = node.args
         if not (isinstance(argument, ast.Constant) and isinstance(argument.value, str)):
             raise PinnError(
@@ -137,15 +193,3 @@ def _data_folder(node: ast.AST) -> Iterator[str]:
                 "there itself, so that results can be told to depend on it"
             )
         yield argument.value
-
-
-def _texts(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        yield node.value
-
-
-def _drop_docstrings(tree: ast.Module) -> None:
-    holders = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    for node in ast.walk(tree):
-        if isinstance(node, holders) and ast.get_docstring(node, clean=False) is not None:
-            del node.body[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pinn.simulator import arrays
-from pinn.simulator.arrays import inner
+from pinn.simulator.compiler import inner
 from pinn.simulator.state import ARRIVED, PREEMPTED
 
 # Queues of requests: linked lists for arrival order, binary heaps for moments in time.

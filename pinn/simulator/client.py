@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from pinn.simulator import arrays
-from pinn.simulator.arrays import inner
 from pinn.simulator.blocks import (
     append_input,
     free_request,
@@ -14,6 +13,7 @@ from pinn.simulator.blocks import (
     push_heap,
     remove_waiting,
 )
+from pinn.simulator.compiler import inner
 from pinn.simulator.engine import (
     group_of,
     hear_of_step,

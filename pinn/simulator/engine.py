@@ -12,7 +12,8 @@ from jaxtyping import Shaped
 
 from pinn.common.documents import MOST_ENGINE_BYTES, check_size
 from pinn.simulator import arrays
-from pinn.simulator.arrays import ARRAYS, ENGINE, EngineArrays, inner
+from pinn.simulator.arrays import ARRAYS, ENGINE, EngineArrays
+from pinn.simulator.compiler import inner
 from pinn.simulator.state import FIRST_SUM, STEP_COLUMNS
 
 # Who belongs to whom: replicas step in groups, and each copy of the deployment has API servers.

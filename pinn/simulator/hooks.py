@@ -15,7 +15,7 @@ from pinn.physics.costs import COST_NAMES, StepCosts
 from pinn.physics.request import PHASES, REQUEST_FEATURES, RequestState
 from pinn.physics.step import STEP_FEATURES
 from pinn.simulator import arrays
-from pinn.simulator.arrays import compiled_as, inner
+from pinn.simulator.compiler import compiled_as, inner
 from pinn.simulator.engine import PlainEngine, group_of
 from pinn.simulator.prefill_first import schedule_apart
 from pinn.simulator.state import REREAD

@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 
 from pinn.simulator import arrays
-from pinn.simulator.arrays import compiled, inner
 from pinn.simulator.blocks import append_waiting, pop_input, push_heap
 from pinn.simulator.client import (
     group_of,
@@ -22,6 +21,7 @@ from pinn.simulator.client import (
     send,
     update_from_output,
 )
+from pinn.simulator.compiler import compiled, inner
 from pinn.simulator.engine import first_server, prompts_wait, replicas_of
 from pinn.simulator.hooks import (
     after_output_seconds,

@@ -11,7 +11,6 @@ LoRA, hierarchical cache, sliding-window pools. Outputs always have their full l
 from __future__ import annotations
 
 from pinn.simulator import arrays
-from pinn.simulator.arrays import inner
 from pinn.simulator.blocks import (
     add_to_batch,
     admit,
@@ -24,6 +23,7 @@ from pinn.simulator.blocks import (
     remove_waiting,
 )
 from pinn.simulator.client import group_of
+from pinn.simulator.compiler import inner
 from pinn.simulator.state import RUNNING
 
 # Steps of decodes where prompts have steps of their own, and whom SGLang retracts for memory.

@@ -12,7 +12,6 @@ decoding every decode brings all its drafts. Left out: LoRA, encoder inputs and 
 from __future__ import annotations
 
 from pinn.simulator import arrays
-from pinn.simulator.arrays import inner
 from pinn.simulator.blocks import (
     add_to_batch,
     admit,
@@ -25,6 +24,7 @@ from pinn.simulator.blocks import (
     remove_waiting,
     round_up_decodes,
 )
+from pinn.simulator.compiler import inner
 from pinn.simulator.hooks import schedule_apart_if
 from pinn.simulator.state import (
     ARRIVED,

@@ -19,7 +19,7 @@ from pinn.engines.recipe import (
 )
 from pinn.errors import PinnError
 from pinn.physics.costs import model_costs
-from pinn.simulator.arrays import compiled
+from pinn.simulator.compiler import compiled
 from pinn.simulator.engine import Engine, new_engine
 from pinn.simulator.engine_spec import EngineSpec, api_servers
 from pinn.simulator.memory import KvLayout, gpu_cache_tokens, max_model_len, tokens_beyond

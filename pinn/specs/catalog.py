@@ -34,7 +34,6 @@ def load_model(
     *,
     published_as: str | None = None,
     fallback_precision: str | None = None,
-    allow_unknown_type: bool = False,
 ) -> ModelSpec:
     """Load a model.
 
@@ -49,19 +48,13 @@ def load_model(
         published_as: Name whose published settings hold where a path has no
             generation_config.json beside it, such as the one that a benchmark tells.
         fallback_precision: Format to take, with a warning, where the quantization is unknown.
-        allow_unknown_type: Read an unknown ``model_type`` as a Llama-like decoder, with a warning.
 
     Raises:
         PinnError: If it is not found, with the names that come close, or cannot be read.
     """
     if isinstance(source, Mapping):
         name = str(source.get("_name_or_path") or "config.json")
-        return model_from_config(
-            source,
-            name,
-            fallback_precision=fallback_precision,
-            allow_unknown_type=allow_unknown_type,
-        )
+        return model_from_config(source, name, fallback_precision=fallback_precision)
     path = _as_path(source)
     if path is not None:
         return _load_file(
@@ -70,10 +63,9 @@ def load_model(
             quant=_quantization_beside(path),
             sampling=_sampling(_generation_beside(path), published_as),
             fallback_precision=fallback_precision,
-            allow_unknown_type=allow_unknown_type,
         )
     name = str(source)
-    return replace(_load_name(name, fallback_precision, allow_unknown_type), asked_as=name)
+    return replace(_load_name(name, fallback_precision), asked_as=name)
 
 
 @cache
@@ -95,20 +87,19 @@ def _is_supported(name: str, path: Path) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _load_name(name: str, fallback_precision: str | None, allow_unknown_type: bool) -> ModelSpec:
+def _load_name(name: str, fallback_precision: str | None) -> ModelSpec:
     known = find_in_catalog(name)
     if known is not None:
         full_name, path = known
         if fallback_precision is not None and _is_supported(full_name, path):
             # Nothing falls back; tables ask for a model in many formats, which is read once.
-            return _load_name(name, None, allow_unknown_type)
+            return _load_name(name, None)
         return _load_file(
             path,
             full_name,
             quant=_quantization_beside(path),
             sampling=_sampling(None, name),
             fallback_precision=fallback_precision,
-            allow_unknown_type=allow_unknown_type,
         )
     check_name(name)
     try:
@@ -127,12 +118,11 @@ def _load_name(name: str, fallback_precision: str | None, allow_unknown_type: bo
         quant=cached_file(name, QUANT_FILE),
         sampling=_sampling(cached_file(name, GENERATION_FILE), name),
         fallback_precision=fallback_precision,
-        allow_unknown_type=allow_unknown_type,
     )
 
 
 def _load_variant(name: str, variant: Variant) -> ModelSpec:
-    base = _load_name(variant.base, None, False)
+    base = _load_name(variant.base, None)
     sampling = _sampling(None, variant.published_as) or base.sampling
     model = variant.applied(replace(base, sampling=sampling), name)
     warnings.warn(variant.note(name, model), stacklevel=2)
@@ -146,7 +136,6 @@ def _load_file(
     quant: Path | None,
     sampling: Sampling | None,
     fallback_precision: str | None,
-    allow_unknown_type: bool,
 ) -> ModelSpec:
     return model_from_config(
         read_json(path),
@@ -155,7 +144,6 @@ def _load_file(
         quant_config=None if quant is None else read_json(quant),
         sampling=sampling,
         fallback_precision=fallback_precision,
-        allow_unknown_type=allow_unknown_type,
     )
 
 

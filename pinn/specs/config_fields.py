@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -261,12 +260,8 @@ _MARKERS: dict[str, str] = {
 _LAYER_TYPES = frozenset({"full_attention", "sliding_attention", "chunked_attention", "attention"})
 
 
-def check_supported(fields: ConfigFields, allow_unknown_type: bool = False) -> None:
+def check_supported(fields: ConfigFields) -> None:
     """Refuse models with layers that have no cost model here.
-
-    Args:
-        fields: The parsed config.
-        allow_unknown_type: Read an unknown ``model_type`` as a Llama-like decoder, with a warning.
 
     Raises:
         PinnError: If a layer kind is not supported, or the type is unknown or missing.
@@ -277,18 +272,12 @@ def check_supported(fields: ConfigFields, allow_unknown_type: bool = False) -> N
             f"{fields.source}: {fields.model_type} has {kind}, which is not supported: "
             "docs/models.md lists the kinds of layers that are"
         )
-    if fields.model_type in KNOWN_TYPES:
-        return
-    if not allow_unknown_type:
+    if fields.model_type not in KNOWN_TYPES:
         raise PinnError(
             f"{fields.source}: model_type {fields.model_type!r} is unknown: known ones are "
             f"{', '.join(sorted(KNOWN_TYPES))}; to read it as a Llama-like decoder, set "
             '"model_type": "llama" in a copy of the file'
         )
-    warnings.warn(
-        f"{fields.source}: reading unknown model_type {fields.model_type!r} like Llama's",
-        stacklevel=2,
-    )
 
 
 def _marked_kind(fields: ConfigFields) -> str | None:

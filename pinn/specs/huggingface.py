@@ -90,7 +90,6 @@ def model_from_config(
     quant_config: Mapping[str, Any] | None = None,
     sampling: Sampling | None = None,
     fallback_precision: str | None = None,
-    allow_unknown_type: bool = False,
 ) -> ModelSpec:
     """Turn a parsed config.json into a model.
 
@@ -103,13 +102,12 @@ def model_from_config(
         sampling: What its generation_config.json asks for. Where there is none, vLLM looks for the
             same keys in config.json itself (``GenerationConfig.from_model_config``); so does None.
         fallback_precision: Format to take, with a warning, where the quantization is unknown.
-        allow_unknown_type: Read an unknown ``model_type`` as a Llama-like decoder, with a warning.
 
     Raises:
         PinnError: If a field is missing or wrong, or a layer kind or quantization is unknown.
     """
     fields = read_fields(config, source or name)
-    check_supported(fields, allow_unknown_type)
+    check_supported(fields)
     max_position = _max_position(fields)
     parts = layer_parts(fields, max_position)
     base = _base_precision(fields)

@@ -60,13 +60,7 @@ _EXPERTS_ONLY = frozenset({"mxfp4", "mxfp4_mxfp8"})
 _INT4_EXPERTS_ONLY = frozenset({"kimi_k2", "kimi_k25"})
 
 
-def with_precision(
-    model: ModelSpec,
-    scheme: str,
-    *,
-    routed_experts_only: bool | None = None,
-    kv_cache: str | None = None,
-) -> ModelSpec:
+def with_precision(model: ModelSpec, scheme: str, *, kv_cache: str | None = None) -> ModelSpec:
     """A model as a deployment under a precision label serves it.
 
     A checkpoint that is native in what the label says stays as it is: MiniMax-M2.5 and DeepSeek-V3
@@ -78,8 +72,6 @@ def with_precision(
     Args:
         model: The model as it was read.
         scheme: A key of ``SCHEMES``.
-        routed_experts_only: Leave all but the routed experts in 16 bits; None does what the
-            family's own releases do.
         kv_cache: Format of the KV cache, a key of ``PRECISIONS``. None means fp8 under ``nvfp4``,
             which every NVFP4 release asks for, and else the 16-bit format of the model; a native
             checkpoint keeps its own.
@@ -90,12 +82,12 @@ def with_precision(
     if scheme not in SCHEMES:
         raise PinnError(f"unknown precision {scheme!r}: use one of {', '.join(SCHEMES)}")
     target = precision(SCHEMES[scheme])
-    if routed_experts_only is None and _is_native(model, scheme):
+    if _is_native(model, scheme):
         cache = model.kv_cache_precision
         return replace(model, kv_cache_precision=precision(kv_cache) if kv_cache else cache)
     base = target if target.name in ("bf16", "fp16") else model.precisions.lm_head
     cache = precision(kv_cache or ("fp8" if target.name == "nvfp4" else base.name))
-    quantized = _quantized_kinds(model, target, routed_experts_only)
+    quantized = _quantized_kinds(model, target)
     kinds = {kind: target if kind in quantized else base for kind in _present_kinds(model)}
     absent = dict.fromkeys(_ALL_KINDS - kinds.keys(), base)
     precisions = WeightPrecisions(**kinds, **absent, lm_head=base)
@@ -126,22 +118,14 @@ def _is_native(model: ModelSpec, scheme: str) -> bool:
     return main.name in family
 
 
-def _quantized_kinds(
-    model: ModelSpec, target: Precision, routed_experts_only: bool | None
-) -> frozenset[str]:
+def _quantized_kinds(model: ModelSpec, target: Precision) -> frozenset[str]:
     if target.name in ("bf16", "fp16"):
         return frozenset()
     is_moe = model.moe is not None
-    if routed_experts_only is None:
-        routed_experts_only = is_moe and (
-            target.name in _EXPERTS_ONLY  # vLLM implements MXFP4 for experts alone
-            or (target.name == "int4_wo" and model.model_type in _INT4_EXPERTS_ONLY)
-        )
-    if routed_experts_only:
-        if not is_moe:
-            raise PinnError(
-                f"{model.name} has no routed experts to quantize: drop routed_experts_only"
-            )
+    if is_moe and (
+        target.name in _EXPERTS_ONLY  # vLLM implements MXFP4 for experts alone
+        or (target.name == "int4_wo" and model.model_type in _INT4_EXPERTS_ONLY)
+    ):
         return frozenset({"experts"})
     bf16_attention = (
         target.name == "nvfp4" and is_moe and model.model_type not in _NVFP4_ATTENTION

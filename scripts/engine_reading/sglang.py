@@ -12,18 +12,17 @@ import re
 from types import SimpleNamespace
 from typing import Any
 
-from engine_reading.sglang_models import MODEL_READERS, SM90, SM100, model_types
+from engine_reading.sglang_models import DIGESTS, check_read, model_types
 from engine_reading.table import Line
 from engine_reading.wheel import EngineSource, compiled, literal
 from pinn.engines.recipe import release
 from pinn.engines.vllm_sglang_trtllm import prompt_graph_sizes, reserve_mib
 
 #: Every release that was read, oldest first.
-RELEASES = (
-    "0.5.3.post1", "0.5.5", "0.5.6.post2", "0.5.7", "0.5.8", "0.5.9", "0.5.10", "0.5.11",
-    "0.5.12.post1", "0.5.13.post1", "0.5.14", "0.5.15.post1", "0.5.16", "0.5.17", "0.5.18",
-    "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23",
-)  # fmt: skip
+RELEASES = tuple(DIGESTS)
+
+#: Patterns of GPUs' names: compute capability 10.0 and 10.3, and 9.0.
+SM100, SM90 = "b[23]00", "h[128]00|h20"
 
 _SRT = "sglang/srt"
 ARGS = f"{_SRT}/server_args.py"
@@ -31,8 +30,6 @@ _MEMORY = f"{_SRT}/arg_groups/memory_hook.py"
 _FIELDS = tuple(
     f"{_SRT}/arg_groups/fields/{name}.py" for name in ("schedule", "exec_", "memory", "parallel")
 )
-_CLASSES = ("ServerArgs", "Schedule", "Exec", "Graph", "Memory", "Parallel")
-_GRAPHS = f"{_SRT}/arg_groups/cuda_graph_hook.py"
 #: Memory in GiB, and GPUs of a replica, that a GPU of each kind in the rules has.
 _MEMORIES, _SIZES = (10, 24, 48, 80, 141, 192), (1, 4)
 
@@ -362,5 +359,5 @@ def _branches(node: ast.AST, above: tuple[ast.If, ...] = ()) -> list[tuple[ast.I
 
 READERS = (
     single_fields, sampling, requests, memory_rules, memory_share, fused_all_reduce,
-    *MODEL_READERS,
+    check_read,
 )  # fmt: skip

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pinn.simulator.arrays import inner
+from pinn.simulator.compiler import inner
 
 
 class StepValues(NamedTuple):

@@ -15,6 +15,9 @@ _BINDS = {
 }  # fmt: skip
 _LOOSEST = min(_BINDS.values())
 _INITIALS = {"kv": "KV", "cpu": "CPU"}
+#: Go's functions of the package: its own of floating-point numbers mind signs of 0 and no numbers,
+#: which takes them several times as long.
+_COMPARING = {"max": "larger", "min": "smaller"}
 
 #: The text of an expression that has a name, or None.
 Named = Callable[[Expression], str | None]
@@ -165,8 +168,8 @@ class GoText:
             return (
                 f"{expression.parts[0]:.17g}" if _is_whole(expression) else repr(*expression.parts)
             )
-        if kind in ("max", "min"):
-            return f"{kind}({', '.join(self.text(o) for o in operands)})"
+        if kind in _COMPARING:
+            return f"{_COMPARING[kind]}({', '.join(self.text(o) for o in operands)})"
         if kind == "**":
             return self._power(*operands)
         if kind == "where":

@@ -17,7 +17,7 @@ from pinn.physics.costs import COST_NAMES, step_costs
 from pinn.physics.request import PHASES, REQUEST_FEATURES, RequestState, request_features
 from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.simulator import hooks as step_kernel
-from pinn.simulator.arrays import compiled
+from pinn.simulator.compiler import compiled
 from pinn.simulator.hooks import (
     RequestValues,
     Situation,

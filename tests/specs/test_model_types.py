@@ -38,12 +38,10 @@ def test_softmax_only_attention_list_is_no_marker(parse):
     assert parse(attn_type_list=[1] * 8).layers == 8
 
 
-def test_unknown_type_is_refused_unless_allowed(config):
+def test_an_unknown_type_is_refused(config):
     values = config(model_type="brand_new")
     with pytest.raises(PinnError, match=r"'brand_new' is unknown: known ones are .*llama.*"):
         load_model(values)
-    with pytest.warns(UserWarning, match="brand_new"):
-        assert load_model(values, allow_unknown_type=True).layers == 8
 
 
 def test_nested_text_config(config):

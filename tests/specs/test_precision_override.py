@@ -63,16 +63,11 @@ def test_bf16_undoes_every_quantization(name):
     assert {kind.name for kind in kinds} == {"bf16"}
 
 
-def test_routed_experts_only_is_a_choice():
+def test_four_bit_weights_are_in_all_layers_but_of_kimi():
     everything = with_precision(load_model("Qwen3-30B-A3B"), "int4").precisions
-    experts = with_precision(load_model("Qwen3-30B-A3B"), "int4", routed_experts_only=True)
     assert everything.attention.name == everything.experts.name == "int4_wo"
-    assert experts.precisions.attention.name == "bf16"
-    assert experts.precisions.experts.name == "int4_wo"
-    kimi = with_precision(load_model("Kimi-K2.5"), "int4", routed_experts_only=False)
-    assert kimi.precisions.attention.name == "int4_wo"
-    with pytest.raises(PinnError, match="no routed experts"):
-        with_precision(load_model("Llama-3.1-8B"), "int4", routed_experts_only=True)
+    kimi = with_precision(with_precision(load_model("Kimi-K2.5"), "bf16"), "int4").precisions
+    assert (kimi.attention.name, kimi.experts.name) == ("bf16", "int4_wo")
 
 
 def test_mxfp4_is_for_experts_where_there_are_any():

@@ -86,92 +86,88 @@ func number(text string, otherwise int64) int64 {
 // in common of their prompts is read once, as far as the GPU's cache holds it. It allocates nothing,
 // but where a request decodes whose arrival [Adapter.QueueingTime] was not told.
 func (a *Adapter) StepTime(batch []*sim.Request) int64 {
-	sums := a.model.NewSums()
-	followed := a.prompts.alike && a.sharedKeys == nil
+	sums, p := a.model.NewSums(), &a.prompts
+	followed := p.alike && a.sharedKeys == nil
 	at := 0
 	for rest := batch; len(rest) > 0; {
-		last := rest
+		var d decoding
 		if followed {
-			last = a.prompts.decodes[at:]
+			d = p.decodeOn(rest, at, sums.Window()-1)
+			at += d.count
+		} else if window := sums.Window(); window == 0 {
+			d = sumDecodes(rest)
+		} else {
+			d = sumWindowed(rest, window-1)
 		}
-		count := addDecodes(&sums, rest, last)
-		at += count
-		if rest = rest[count:]; len(rest) == 0 {
+		sums.AddDecodes(int64(d.count), d.context+int64(d.count), d.near+int64(d.count))
+		if rest = rest[d.count:]; len(rest) == 0 {
 			break
 		}
 		if r := rest[0]; !decodes(r) {
 			a.addPrefill(&sums, r, len(rest) == 1)
+			rest = rest[1:]
 		} else {
-			a.prompts.follow(rest, at, a.blockSize)
-			continue
+			p.follow(rest, at, a.blockSize)
 		}
-		rest = rest[1:]
 	}
 	if a.sharedKeys != nil {
 		sums.Reread(a.sharedKeys(batch))
 	} else if followed {
-		if at < len(a.prompts.decodes) {
-			a.prompts.end(at)
-		}
-		a.model.Share(&sums, a.prompts.shared*a.blockSize)
+		p.end(at, &sums)
+		a.model.Share(&sums, p.shared*a.blockSize)
 	}
 	return a.model.StepTimeOf(&sums)
 }
 
-// addDecodes counts the decodes that a batch begins with, as far as they are those of the last step,
-// and returns their number.
-func addDecodes(sums *pinn.Sums, batch, last []*sim.Request) int {
-	most := min(len(batch), len(last))
-	count, context, near := 0, int64(0), int64(0)
-	if window := sums.Window(); window == 0 {
-		count, context = sumDecodes(batch[:most], last[:most])
-	} else {
-		count, context, near = sumWindowed(batch[:most], last[:most], window-1)
-	}
-	sums.AddDecodes(int64(count), context+int64(count), near)
-	return count
+// decoding is what the decodes at a batch's beginning come to: how many they are, their progress added
+// up, and what of each is within reach.
+type decoding struct {
+	count         int
+	context, near int64
 }
 
-// sumDecodes counts decodes and adds their progress up. It calls nothing, so that the sum stays in a
-// register, and takes four requests at a time.
-func sumDecodes(batch, last []*sim.Request) (count int, context int64) {
-	last = last[:len(batch)]
+// sumDecodes adds the decodes up that a batch begins with, for a model without a window. It calls
+// nothing, so that sums stay in registers, and takes four requests at a time, as others below.
+func sumDecodes(batch []*sim.Request) decoding {
+	count, context := 0, int64(0)
 	for ; count < len(batch)-3; count += 4 {
 		a, b, c, d := batch[count], batch[count+1], batch[count+2], batch[count+3]
-		if a != last[count] || b != last[count+1] || c != last[count+2] || d != last[count+3] ||
-			!decodes(a) || !decodes(b) || !decodes(c) || !decodes(d) {
+		if !decodes(a) || !decodes(b) || !decodes(c) || !decodes(d) {
 			break
 		}
 		context += a.ProgressIndex + b.ProgressIndex + (c.ProgressIndex + d.ProgressIndex)
 	}
-	for ; count < len(batch) && batch[count] == last[count] && decodes(batch[count]); count++ {
+	for ; count < len(batch) && decodes(batch[count]); count++ {
 		context += batch[count].ProgressIndex
 	}
-	return count, context
+	return decoding{count, context, -int64(count)}
 }
 
-// sumWindowed does so as well with what of each progress is within reach.
-func sumWindowed(batch, last []*sim.Request, reach int64) (count int, context, near int64) {
-	last = last[:len(batch)]
+// sumWindowed does so for a model with one.
+func sumWindowed(batch []*sim.Request, reach int64) decoding {
+	count, context, near := 0, int64(0), int64(0)
 	for ; count < len(batch)-3; count += 4 {
 		a, b, c, d := batch[count], batch[count+1], batch[count+2], batch[count+3]
-		if a != last[count] || b != last[count+1] || c != last[count+2] || d != last[count+3] ||
-			!decodes(a) || !decodes(b) || !decodes(c) || !decodes(d) {
+		if !decodes(a) || !decodes(b) || !decodes(c) || !decodes(d) {
 			break
 		}
 		i, j, k, l := a.ProgressIndex, b.ProgressIndex, c.ProgressIndex, d.ProgressIndex
-		four := i + j + (k + l)
-		context += four
-		if i|j|k|l > reach { // else all are near
-			four = min(i, reach) + min(j, reach) + (min(k, reach) + min(l, reach))
-		}
-		near += four
+		context += i + j + (k + l)
+		near += nearOf(i, reach) + nearOf(j, reach) + (nearOf(k, reach) + nearOf(l, reach))
 	}
-	for ; count < len(batch) && batch[count] == last[count] && decodes(batch[count]); count++ {
+	for ; count < len(batch) && decodes(batch[count]); count++ {
 		context += batch[count].ProgressIndex
-		near += min(batch[count].ProgressIndex, reach)
+		near += nearOf(batch[count].ProgressIndex, reach)
 	}
-	return count, context, near + int64(count)
+	return decoding{count, context, near}
+}
+
+// nearOf is the lesser; the compiler makes more of max.
+func nearOf(progress, reach int64) int64 {
+	if progress > reach {
+		return reach
+	}
+	return progress
 }
 
 // decodes tells whether a request has its prompt behind it.

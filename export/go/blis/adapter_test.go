@@ -99,39 +99,62 @@ func TestSharedKeysAreReadOnce(t *testing.T) {
 
 // Of prompts that begin alike the GPU reads a block once, as far as its cache reaches.
 func TestSharedPromptsAreReadOnce(t *testing.T) {
-	// An adapter to which these requests have come, and one whose count is a function's.
-	model := dense(t)
-	served := func(batch []*sim.Request) *Adapter {
-		adapter := adapted(t, model)
-		for _, r := range batch {
-			adapter.QueueingTime(r)
+	for _, name := range []string{"codellama/CodeLlama-34b-hf", "google/gemma-3-12b-it"} {
+		model := goldenModel(t, name)
+		// An adapter to which these requests have come, and one whose count is a function's.
+		served := func(batch []*sim.Request) *Adapter {
+			adapter := adapted(t, model)
+			for _, r := range batch {
+				adapter.QueueingTime(r)
+			}
+			return adapter
 		}
-		return adapter
+		counted := func(keys int64) *Adapter {
+			return adapted(t, model, SharedKeys(func([]*sim.Request) int64 { return keys }))
+		}
+		batch := make([]*sim.Request, 64)
+		for i := range batch { // to both sides of a window of 1,024
+			batch[i] = request(600+11*int64(i), 1, 519)
+			batch[i].InputTokens[0] = sim.TokenID(i % 4) // four prompts, of 32 whole blocks
+		}
+		counting, all := served(batch), counted(0).StepTime(batch)
+		once := counting.StepTime(batch)
+		if want := counted(60 * 512).StepTime(batch); once != want || once >= all {
+			t.Errorf("%s: %d us, want %d us, less than %d us", name, once, want, all)
+		}
+		// Others come and go, in any order, some of them with prompts still to be computed; each makes a token.
+		for i := range batch {
+			newcomer := request(600+int64(i), 1, 519+16*(i%9))
+			newcomer.InputTokens[0] = sim.TokenID(i % 7)
+			counting.QueueingTime(newcomer)
+			batch = append(batch[1+i%3:], batch[0], newcomer)
+			for _, r := range batch {
+				r.ProgressIndex++
+			}
+			if got, want := counting.StepTime(batch), served(batch).StepTime(batch); got != want {
+				t.Errorf("%s, %d requests: %d us, but %d us for who never saw others", name, len(batch),
+					got, want)
+			}
+		}
 	}
-	counted := func(keys int64) *Adapter {
-		return adapted(t, model, SharedKeys(func([]*sim.Request) int64 { return keys }))
-	}
-	batch := make([]*sim.Request, 64)
-	for i := range batch {
-		batch[i] = request(600+int64(i), 1, 519)
-		batch[i].InputTokens[0] = sim.TokenID(i % 4) // four prompts, of 32 whole blocks
-	}
-	counting, all := served(batch), counted(0).StepTime(batch)
-	once := counting.StepTime(batch)
-	if want := counted(60 * 512).StepTime(batch); once != want || once >= all {
-		t.Errorf("%d us, want %d us, less than %d us", once, want, all)
-	}
-	if n := testing.AllocsPerRun(10, func() { counting.StepTime(batch) }); n != 0 {
-		t.Errorf("%v allocations in a step of the same requests", n)
-	}
-	// Others come and go, in any order, some of them with prompts still to be computed.
-	for i := range batch {
-		newcomer := request(600+int64(i), 1, 519+16*(i%9))
-		newcomer.InputTokens[0] = sim.TokenID(i % 7)
-		counting.QueueingTime(newcomer)
-		batch = append(batch[1+i%3:], batch[0], newcomer)
-		if got, want := counting.StepTime(batch), served(batch).StepTime(batch); got != want {
-			t.Errorf("%d requests: %d us, but %d us for who never saw others", len(batch), got, want)
+}
+
+// Another request in every step, and one that leaves and comes back: what they need is there.
+func TestStepsThatChangeAllocateNothing(t *testing.T) {
+	for _, name := range []string{"codellama/CodeLlama-34b-hf", "google/gemma-3-12b-it"} {
+		adapter, batch, step := adapted(t, goldenModel(t, name)), benchBatch(), 0
+		others := sharedPrompts(adapter, batch)
+		change := func() {
+			at := step % len(others)
+			batch[100], others[at] = others[at], batch[100]
+			adapter.StepTime(batch[step%2:])
+			step++
+		}
+		for range 2 * len(others) { // each is known to have left
+			change()
+		}
+		if n := testing.AllocsPerRun(100, change); n != 0 {
+			t.Errorf("%s: %v allocations in a step", name, n)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package blis
 
 import (
+	"math"
 	"syscall"
 	"testing"
 
@@ -12,30 +13,35 @@ import (
 const pairedSteps = 500
 
 // BenchmarkStepTime128 asks BLIS's formula and the adapter for a step of 128 requests and reports
-// the processor time of each; of decodes within a window and beyond it, and of shared prompts in
-// steps of which every other has another request.
+// the processor time of each; of decodes within a window, beyond it and on both sides, and of shared
+// prompts in steps of which every other has another request.
 func BenchmarkStepTime128(b *testing.B) {
+	const none = math.MaxInt
 	for _, kind := range []struct {
 		name, model string
 		shared      bool
-		longer      int64 // tokens that decodes have made besides
+		every       int // of so many decodes, one is a thousand tokens longer
 	}{
-		{"dense", "codellama/CodeLlama-34b-hf", false, 0},
-		{"experts", "Qwen/Qwen3-30B-A3B", false, 0},
-		{"window", "google/gemma-3-12b-it", false, 0},
-		{"beyond", "google/gemma-3-12b-it", false, 1000},
-		{"shared", "codellama/CodeLlama-34b-hf", true, 0},
+		{"dense", "codellama/CodeLlama-34b-hf", false, none},
+		{"experts", "Qwen/Qwen3-30B-A3B", false, none},
+		{"window", "google/gemma-3-12b-it", false, none},
+		{"beyond", "google/gemma-3-12b-it", false, 1},
+		{"around", "google/gemma-3-12b-it", false, 2},
+		{"shared", "codellama/CodeLlama-34b-hf", true, none},
+		{"shared-window", "google/gemma-3-12b-it", true, none},
+		{"shared-beyond", "google/gemma-3-12b-it", true, 1},
+		{"shared-around", "google/gemma-3-12b-it", true, 2},
 	} {
 		b.Run(kind.name, func(b *testing.B) {
 			models := [2]sim.LatencyModel{bundled(), adapted(b, goldenModel(b, kind.model))}
 			batch, others := benchBatch(), []*sim.Request{}
-			for _, r := range batch {
-				if decodes(r) {
-					r.ProgressIndex += kind.longer
-				}
-			}
 			if kind.shared {
 				others = sharedPrompts(models[1], batch)
+			}
+			for i, r := range append(append([]*sim.Request{}, batch...), others...) {
+				if decodes(r) && (i+1)%kind.every == 0 {
+					r.ProgressIndex += 1000
+				}
 			}
 			var seconds [2]float64
 			b.ReportAllocs()

@@ -3,6 +3,8 @@ package blis
 import (
 	"slices"
 
+	"example.com/pinn/export/go/pinn"
+
 	"github.com/inference-sim/inference-sim/sim"
 )
 
@@ -17,6 +19,8 @@ type prompts struct {
 	known   map[*sim.Request]*reader
 	decodes []*sim.Request // of the last step in their order
 	readers []*reader      // the same
+	least   int64          // progress that each of them has at least
+	most    int64          // and at most
 	gone    []*reader      // those that left since the last arrival
 	shared  int64          // blocks of readers beside each first one
 }
@@ -114,6 +118,59 @@ func (p *prompts) forget(left *reader) {
 	}
 }
 
+// decodeOn adds up the decodes that a rest of a batch begins with, as far as they are those of the last
+// step from one on: they decode on, since who is evicted misses a step.
+func (p *prompts) decodeOn(batch []*sim.Request, at int, reach int64) (found decoding) {
+	last := p.decodes[at:]
+	batch = batch[:min(len(batch), len(last))]
+	switch last = last[:len(batch)]; {
+	case p.least >= reach:
+		found = sumKnown(batch, last)
+		found.near = int64(found.count) * reach
+	case p.most <= reach:
+		found = sumKnown(batch, last)
+		found.near = found.context
+	default:
+		found = sumKnownWindowed(batch, last, reach)
+	}
+	return found
+}
+
+// sumKnown is [sumDecodes] of decodes that are as they were.
+func sumKnown(batch, last []*sim.Request) decoding {
+	count, context := 0, int64(0)
+	for ; count < len(batch)-3; count += 4 {
+		a, b, c, d := batch[count], batch[count+1], batch[count+2], batch[count+3]
+		if a != last[count] || b != last[count+1] || c != last[count+2] || d != last[count+3] {
+			break
+		}
+		context += a.ProgressIndex + b.ProgressIndex + (c.ProgressIndex + d.ProgressIndex)
+	}
+	for ; count < len(batch) && batch[count] == last[count]; count++ {
+		context += batch[count].ProgressIndex
+	}
+	return decoding{count: count, context: context}
+}
+
+// sumKnownWindowed is [sumWindowed] of them.
+func sumKnownWindowed(batch, last []*sim.Request, reach int64) decoding {
+	count, context, near := 0, int64(0), int64(0)
+	for ; count < len(batch)-3; count += 4 {
+		a, b, c, d := batch[count], batch[count+1], batch[count+2], batch[count+3]
+		if a != last[count] || b != last[count+1] || c != last[count+2] || d != last[count+3] {
+			break
+		}
+		i, j, k, l := a.ProgressIndex, b.ProgressIndex, c.ProgressIndex, d.ProgressIndex
+		context += i + j + (k + l)
+		near += nearOf(i, reach) + nearOf(j, reach) + (nearOf(k, reach) + nearOf(l, reach))
+	}
+	for ; count < len(batch) && batch[count] == last[count]; count++ {
+		context += batch[count].ProgressIndex
+		near += nearOf(batch[count].ProgressIndex, reach)
+	}
+	return decoding{count, context, near}
+}
+
 // follow takes the first of the rest of a batch as its next decode, where so many are those of the
 // last step.
 func (p *prompts) follow(rest []*sim.Request, at int, blockSize int64) {
@@ -135,6 +192,7 @@ func (p *prompts) follow(rest []*sim.Request, at int, blockSize int64) {
 		p.leave(p.readers[at])
 	}
 	found.running = true
+	p.least, p.most = min(p.least, r.ProgressIndex), max(p.most, r.ProgressIndex)
 	for n := found.leaf; n != nil; n = n.parent {
 		if n.readers++; n.readers > 1 {
 			p.shared += int64(len(n.keys))
@@ -147,8 +205,26 @@ func (p *prompts) follow(rest []*sim.Request, at int, blockSize int64) {
 	p.decodes, p.readers = slices.Insert(p.decodes, at, r), slices.Insert(p.readers, at, found)
 }
 
-// end takes the decodes of the last step from one on as left.
-func (p *prompts) end(at int) {
+// end takes the decodes of the last step from one on as left; the others' sums tell on which side of
+// the window they are, each of which has one token more in the next step.
+func (p *prompts) end(at int, sums *pinn.Sums) {
+	p.drop(at)
+	p.most++
+	switch window := sums.Window(); {
+	case sums.WindowedDecodeContext == sums.DecodeRequests*window:
+		p.least = max(p.least, window-1)
+	case sums.WindowedDecodeContext == sums.DecodeContext && p.most >= window:
+		p.most = 0
+		for _, r := range p.decodes {
+			p.most = max(p.most, r.ProgressIndex+1)
+		}
+	}
+}
+
+func (p *prompts) drop(at int) {
+	if at == len(p.decodes) {
+		return
+	}
 	for _, left := range p.readers[at:] {
 		p.leave(left)
 	}

@@ -168,7 +168,7 @@ func (w *costFacts) costs() Costs {
 	c.SampledStep = w.samplerLaunch + w.vocabSize*w.samplerLogit
 	c.ActivationToken = w.smallKernelElements * 2 / w.memoryBytesPerS
 	c.Experts = experts
-	c.ExpertShare = w.topK / max(w.routedExperts, 1)
+	c.ExpertShare = w.topK / larger(w.routedExperts, 1)
 	c.ExpertRead = expertRead
 	c.ExpertToken = 2 * w.expertWeights * expertCopies / w.expertFlopPerS
 	c.ExpertActivationToken = expertCopies * (2*w.hiddenSize + 3*w.expertWidth/w.expertCut) * w.moeLayers * 2 / w.memoryBytesPerS
@@ -193,6 +193,6 @@ func (w *costFacts) costs() Costs {
 	c.SmallAllReduceToken = allReduceToken * (1 - w.fasterAllReduce)
 	c.ExchangeToken = w.moeLayers * 2 * w.exchangeCopies * ((w.tensorParallelSize*w.dataParallelSize - 1) / (w.tensorParallelSize * w.dataParallelSize)) * tokenBytes / w.linkBytesPerS
 	c.PipelineToken = (w.pipelineParallelSize - 1) * tokenBytes / w.linkBytesPerS
-	c.Offload = min(w.cpuOffloadGb*1073741824, (weights+experts*expertRead)*w.memoryBytesPerS/w.pipelineParallelSize) / w.pcieBytesPerS
+	c.Offload = smaller(w.cpuOffloadGb*1073741824, (weights+experts*expertRead)*w.memoryBytesPerS/w.pipelineParallelSize) / w.pcieBytesPerS
 	return c
 }

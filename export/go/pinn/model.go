@@ -86,11 +86,11 @@ func (m *Model) Share(sums *Sums, keys int64) {
 		return
 	}
 	context := float64(sums.DecodeContext)
-	found := min(float64(keys), context-float64(sums.DecodeRequests))
+	found := smaller(float64(keys), context-float64(sums.DecodeRequests))
 	if read := context - found; read > m.row.GPUCacheTokens {
 		found *= m.row.GPUCacheTokens / read
 	}
-	sums.Reread(int64(min(found, m.reading*context)))
+	sums.Reread(int64(smaller(found, m.reading*context)))
 }
 
 // StepSeconds is the step time before rounding; it leaves the moving average alone.

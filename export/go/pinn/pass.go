@@ -38,3 +38,18 @@ func power(log, exponent float64) float64 {
 	}
 	return math.Exp(log * exponent)
 }
+
+// larger and smaller are max and min of numbers, which need no care for those that are none.
+func larger(a, b float64) float64 {
+	if a > b {
+		return a
+	}
+	return b
+}
+
+func smaller(a, b float64) float64 {
+	if a < b {
+		return a
+	}
+	return b
+}

@@ -142,7 +142,7 @@ func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 		if chosen4 > c.GraphRequests {
 			chosen3 = 1
 		}
-		chosen1 = max(min(max(8*(chosen2/max(c.GraphTokens, 1)-1), 0.5*min(prefillTokens/1024, 1)), 1), chosen3)
+		chosen1 = larger(smaller(larger(8*(chosen2/larger(c.GraphTokens, 1)-1), 0.5*smaller(prefillTokens/1024, 1)), 1), chosen3)
 	} else {
 		chosen1 = busy
 	}
@@ -156,33 +156,33 @@ func stepValues(c *costConstants, s *Sums, f *[numStepFeatures]float64) {
 	f[fRequest] = requests
 	f[fSampling] = c.SampledStep*busy + c.SampledRequest*requests
 	f[fActivations] = c.ActivationToken * tokens
-	f[fGemm] = max(c.GemmWeights*busy, gemmCompute)
+	f[fGemm] = larger(c.GemmWeights*busy, gemmCompute)
 	f[fGemmWeights] = c.GemmWeights * busy
 	f[fGemmCompute] = gemmCompute
-	f[fGemmBeyond128] = c.GemmToken * max(tokens-128, 0)
-	f[fGemmBeyond1024] = c.GemmToken * max(tokens-1024, 0)
-	f[fExperts] = max(c.ExpertReadingTime*c.topkExpertRead*busy, expertCompute)
+	f[fGemmBeyond128] = c.GemmToken * larger(tokens-128, 0)
+	f[fGemmBeyond1024] = c.GemmToken * larger(tokens-1024, 0)
+	f[fExperts] = larger(c.ExpertReadingTime*c.topkExpertRead*busy, expertCompute)
 	var chosen5 float64
 	if c.Experts > 0 {
 		chosen5 = c.Experts * (1 - power(c.log1, expertTokens)) * c.ExpertRead
 	}
-	f[fExpertsHit] = c.ExpertReadingTime * max(chosen5-c.topkExpertRead, 0)
+	f[fExpertsHit] = c.ExpertReadingTime * larger(chosen5-c.topkExpertRead, 0)
 	var chosen6 float64
 	if c.Experts > 0 {
 		chosen6 = c.Experts * (1 - power(c.log1, tokens*0.1*c.ExpertReplicas)) * c.ExpertRead
 	}
-	f[fExpertsHitTenth] = c.ExpertReadingTime * max(chosen6-c.topkExpertRead, 0)
+	f[fExpertsHitTenth] = c.ExpertReadingTime * larger(chosen6-c.topkExpertRead, 0)
 	f[fExpertCompute] = expertCompute
-	f[fExpertComputeBeyond1024] = c.ExpertComputingTime * c.ExpertToken * max(expertTokens-1024, 0)
+	f[fExpertComputeBeyond1024] = c.ExpertComputingTime * c.ExpertToken * larger(expertTokens-1024, 0)
 	f[fExpertActivations] = c.ExpertComputingTime * c.ExpertActivationToken * tokens * c.ExpertReplicas
-	f[fDecodeAttention] = max(kvRead, c.DecodeAttentionTime*(c.DecodePair*decodeContext+c.WindowedDecodePair*windowedDecodeContext))
+	f[fDecodeAttention] = larger(kvRead, c.DecodeAttentionTime*(c.DecodePair*decodeContext+c.WindowedDecodePair*windowedDecodeContext))
 	f[fKVRead] = kvRead
-	f[fPrefillAttention] = max(prefillKVRead, c.PrefillPair*prefillPairs+c.WindowedPrefillPair*windowedPrefillPairs)
+	f[fPrefillAttention] = larger(prefillKVRead, c.PrefillPair*prefillPairs+c.WindowedPrefillPair*windowedPrefillPairs)
 	f[fPrefillTokens] = c.PrefillToken * prefillTokens
 	f[fPrefillKVRead] = prefillKVRead
 	f[fAllReduce] = c.AllReduceToken * tokens
-	f[fAllReduceFirst256k] = c.SmallAllReduceToken * min(tokens, c.messageTokens)
-	f[fAllReduceFirst8m] = c.SmallAllReduceToken * min(tokens, c.messageTokens2)
+	f[fAllReduceFirst256k] = c.SmallAllReduceToken * smaller(tokens, c.messageTokens)
+	f[fAllReduceFirst8m] = c.SmallAllReduceToken * smaller(tokens, c.messageTokens2)
 	if c.AllReduceTokenBytes*tokens > 262144 {
 		f[fLargeAllReduce] = c.AllReduces
 	}
@@ -240,7 +240,7 @@ func tokenSeconds(c *costConstants, w *stepWeights, tokens float64) float64 {
 	if c.AllReduceTokenBytes*tokens > 262144 {
 		chosen3 = 1
 	}
-	return (((w[0]*busy + w[5]*tokens) + (w[7]*max(tokens-128, 0) + (w[8]*max(tokens-1024, 0) + w[9]*max(c.ExpertReadingTime*c.topkExpertRead*busy, c.ExpertComputingTime*(c.ExpertToken*tokens*c.ExpertReplicas))))) + ((w[10]*max(chosen1-c.topkExpertRead, 0) + (w[11]*max(chosen2-c.topkExpertRead, 0) + w[12]*max(expertTokens-1024, 0))) + (w[20]*min(tokens, c.messageTokens) + (w[21]*min(tokens, c.messageTokens2) + w[22]*chosen3))))
+	return (((w[0]*busy + w[5]*tokens) + (w[7]*larger(tokens-128, 0) + (w[8]*larger(tokens-1024, 0) + w[9]*larger(c.ExpertReadingTime*c.topkExpertRead*busy, c.ExpertComputingTime*(c.ExpertToken*tokens*c.ExpertReplicas))))) + ((w[10]*larger(chosen1-c.topkExpertRead, 0) + (w[11]*larger(chosen2-c.topkExpertRead, 0) + w[12]*larger(expertTokens-1024, 0))) + (w[20]*smaller(tokens, c.messageTokens) + (w[21]*smaller(tokens, c.messageTokens2) + w[22]*chosen3))))
 }
 
 // otherSeconds is the rest of the sum of beta times the features of stepValues.
@@ -276,7 +276,7 @@ func otherSeconds(c *costConstants, w *stepWeights, s *Sums) float64 {
 		if chosen4 > c.GraphRequests {
 			chosen3 = 1
 		}
-		chosen1 = max(min(max(8*(chosen2/max(c.GraphTokens, 1)-1), 0.5*min(prefillTokens/1024, 1)), 1), chosen3)
+		chosen1 = larger(smaller(larger(8*(chosen2/larger(c.GraphTokens, 1)-1), 0.5*smaller(prefillTokens/1024, 1)), 1), chosen3)
 	} else {
 		chosen1 = busy
 	}
@@ -288,5 +288,5 @@ func otherSeconds(c *costConstants, w *stepWeights, s *Sums) float64 {
 	if decodeRequests > 0 {
 		chosen6 = 1
 	}
-	return (((w[1]*chosen1 + (w[2]*chosen5 + w[3]*chosen6)) + (w[4]*requests + (w[6]*max(c.GemmWeights*busy, c.GemmToken*tokens+c.HeadSequence*requests) + w[13]*max(c.DecodeAttentionTime*(c.KVRead*decodeContext+c.WindowedKVRead*windowedDecodeContext), c.DecodeAttentionTime*(c.DecodePair*decodeContext+c.WindowedDecodePair*windowedDecodeContext))))) + ((w[14]*decodeContext + (w[15]*windowedDecodeContext + w[16]*max(c.KVRead*prefillCached+c.WindowedKVRead*windowedPrefillCached, c.PrefillPair*prefillPairs+c.WindowedPrefillPair*windowedPrefillPairs))) + (w[17]*prefillTokens + (w[18]*prefillCached + w[19]*windowedPrefillCached))))
+	return (((w[1]*chosen1 + (w[2]*chosen5 + w[3]*chosen6)) + (w[4]*requests + (w[6]*larger(c.GemmWeights*busy, c.GemmToken*tokens+c.HeadSequence*requests) + w[13]*larger(c.DecodeAttentionTime*(c.KVRead*decodeContext+c.WindowedKVRead*windowedDecodeContext), c.DecodeAttentionTime*(c.DecodePair*decodeContext+c.WindowedDecodePair*windowedDecodeContext))))) + ((w[14]*decodeContext + (w[15]*windowedDecodeContext + w[16]*larger(c.KVRead*prefillCached+c.WindowedKVRead*windowedPrefillCached, c.PrefillPair*prefillPairs+c.WindowedPrefillPair*windowedPrefillPairs))) + (w[17]*prefillTokens + (w[18]*prefillCached + w[19]*windowedPrefillCached))))
 }

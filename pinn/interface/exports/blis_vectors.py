@@ -34,7 +34,7 @@ from pinn.units import MICROSECOND
 # The loads that projections are made for, simulated: their batches and their waiting times.
 
 #: Batches kept of each load, evenly over its steps.
-BATCHES = 2000
+BATCHES = 20_000
 #: A load is overloaded where more than this share of its requests wait longer than a step for a
 #: place in the batch, or lose theirs: their times then follow the queue, not the steps.
 WAITING = 0.005
@@ -146,9 +146,10 @@ def observe(latency: LinearLatency, workload: Workload) -> Seen:
     bare = replace(latency, alpha=np.zeros_like(latency.alpha))
     as_blis = simulate(latency.deployment, workload, bare, EngineSpec(async_scheduling=False))
     whole = simulate(latency.deployment, workload, latency)
-    duration_us = as_blis.steps["duration_s"] / MICROSECOND
+    steps = _steady_steps(as_blis.steps) if is_standard(workload.name) else as_blis.steps
+    duration_us = steps["duration_s"] / MICROSECOND
     kept = np.linspace(0, len(duration_us) - 1, min(BATCHES, len(duration_us))).astype(int)
-    sums = recorded_sums(as_blis.steps)
+    sums = recorded_sums(steps)
     chosen = BlisSums(*(values[kept] for values in vars(sums).values()))
     model, overloaded = blis_model(latency.deployment), is_overloaded(as_blis)
     counts = sums.decode_requests
@@ -161,8 +162,18 @@ def observe(latency: LinearLatency, workload: Workload) -> Seen:
         _first_token_delay_s(as_blis.requests, whole.requests, overloaded) / MICROSECOND,
         float(np.nanmedian(whole.requests.ttft_s)) / MICROSECOND,
         overloaded,
-        _shared(latency, as_blis.steps),
+        _shared(latency, steps),
     )
+
+
+def _steady_steps(steps: StepRecords) -> StepRecords:
+    """Those from the first to the last whose batch is among the fuller quarter.
+
+    Before and after them it fills and empties, as it does in no load that goes on.
+    """
+    requests = steps.sums.requests
+    full = np.flatnonzero(requests >= np.quantile(requests, 0.75))
+    return StepRecords(steps.table[full[0] : full[-1] + 1])
 
 
 def is_overloaded(run: Run) -> bool:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Bool, Float
-from scipy.optimize import nnls
 
 from pinn.coefficients.coefficients import NAMES, CoefficientSet
 from pinn.coefficients.intervals import NORMAL_QUANTILE
@@ -100,6 +99,8 @@ def fit_posterior(
             Student's t from the residuals.
         offset: What each holds beside features x coefficients.
     """
+    from scipy.optimize import nnls  # slow to import
+
     free, scale, precision = _precision(prior)
     root = np.linalg.cholesky(precision).T
     lower = prior.lower[free] / scale

@@ -1,37 +1,28 @@
-"""OTLP spans, also those of a known shape, read fast."""
+"""One typed decoder of OTLP-JSON lines, and what it takes of a line with malformed parts."""
 
 from __future__ import annotations
 
-import struct
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Union
 
 import msgspec
-import numpy as np
-import pyarrow as pa
 
-from pinn.server.readers.wire import (
-    API,
-    ATTRIBUTE_KINDS,
-    ECHOES,
-    JOURNEY,
-    SPANS,
-    SPARES,
-    EventKind,
-    numbers,
-    repeated,
-    strings,
-)
+from pinn.server.readers.wire import ATTRIBUTE_KINDS, ECHOES, SPARES, STEP_SPAN_PREFIX
 
 # Typed decoding of OTLP-JSON lines: the attribute names known so far become types.
 #
 # Decoding straight into typed structs makes a third of the objects that a generic JSON decoder
-# makes, and checks every value's type on the way. A name that is not known yet makes the whole
-# line fail; the caller then decodes it generically, learns the name and goes on.
+# makes, and checks every value's type on the way. A name that is not known yet, or a value of
+# another type, makes the whole line fail; a :class:`Sieve` then learns the names and gives back
+# what of the line is usable, as bytes that the same decoder takes.
 
-#: Unknown attribute names learned at most; lines with more of them take the slow path.
+#: Unknown attribute names learned at most; what holds more of them is refused.
 MAX_LEARNED = 256
+
+#: What decoding a line may raise.
+DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
@@ -58,10 +49,6 @@ _VALUES: dict[type, type] = {int: IntValue, float: DoubleValue, str: StringValue
 
 #: How a value is stored in a packed row: integer, number, text, not at all; else raw JSON.
 _FORMATS: dict[type | None, str] = {IntValue: "q", DoubleValue: "d", StringValue: "s", None: "-"}
-
-
-class SpareNeededError(Exception):
-    """An event holds only what the vocabulary does not decode."""
 
 
 class Vocabulary:
@@ -96,28 +83,31 @@ class Vocabulary:
         self.learned.update(new)
         self.decode = self._decoder()
 
-    def attribute(self, entry: Any) -> Any:
-        """One attribute from its generic form.
+    def entry(self, entry: Any) -> dict[str, Any]:
+        """An attribute as the decoder takes it; numbers are texts, which keeps all their digits.
 
         Raises:
-            KeyError: If its name is unknown.
-            ValueError: If it is no attribute, or its value is not of the name's type.
+            ValueError: If it is no attribute, its name cannot be learned any more, or its value is
+                not of the name's type.
         """
         if not isinstance(entry, dict) or not isinstance(entry.get("key"), str):
             raise ValueError("attribute without a key")
-        key = entry["key"]
-        kind = self.types[key]
+        key, value = entry["key"], entry.get("value")
+        if key not in self.types:
+            raise ValueError("too many unknown attribute names in the file")
         if key in self.learned:
-            return kind(value=msgspec.Raw(msgspec.json.encode(entry.get("value"))))
+            return {"key": key, "value": value}
         if self.formats[key] == "-":
-            return kind()
+            return {"key": key}
+        kind = ATTRIBUTE_KINDS[key]
+        found: Any
         try:
-            return msgspec.convert(entry, kind, strict=False)
+            found = msgspec.convert(value, _VALUES[kind], strict=False).v
         except msgspec.ValidationError:
-            value = _number(entry.get("value"), ATTRIBUTE_KINDS[key])
-            if value is None:
+            found = _number(value, kind)
+            if found is None:
                 raise ValueError(f"bad value of {key}") from None
-            return kind(value=_VALUES[ATTRIBUTE_KINDS[key]](value))
+        return {"key": key, "value": _VALUES[kind](str(found))}
 
     def _add(self, name: str, value: type | None) -> None:
         fields = [] if value is None else [("value", value)]
@@ -169,171 +159,146 @@ def _number(value: Any, kind: type) -> int | float | None:
     return converted if exact else None
 
 
-# Rows gathered by shape: one name, the same attributes in the same order.
-#
-# Servers write an event's attributes in the same order nearly always, so which attribute fills
-# which column is worked out once per shape, and what a shape lacks refuses all its rows at once.
+#: What is counted apart: lines of the file, groups (resourceSpans and scopeSpans entries), spans,
+#: events of spans.
+LEVELS = ("lines", "groups", "spans", "events")
 
-#: Columns before those of the attributes and how they are stored: ``q`` integer, ``d`` number,
-#: ``s`` text, ``r`` raw JSON, ``-`` not at all. ``span`` and ``server`` count from 0 in a chunk.
-EVENT_HEAD = {"span": "q", "server": "q", "wall_ns": "q"}
-SPAN_HEAD = {"span": "q", "server": "q", "span_id": "s", "parent_id": "s"}
-
-_ARROW_TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
-
-#: No count of steps, tokens or blocks, and no nanoseconds of a clock, reach these.
-_MAX_COUNT, _MAX_NS = 2**40, 2**62
+#: Refusal reasons kept apart per level; further ones are counted under one heading.
+MAX_REASONS = 200
 
 
-class Shape:
-    """Rows of one shape: numbers packed in 8 bytes each, texts in a list per column.
+@dataclass
+class Counts:
+    """Items read and refused by level; the rest of those read was accepted."""
 
-    Attributes:
-        kind: What the rows are; None for an unknown event.
-        take: Appends a row, given the head's values and the list of attributes; False, and nothing
-            appended, if the attributes are not of this shape.
-    """
-
-    def __init__(
-        self, name: str, kind: EventKind | None, attributes: list[type], vocabulary: Vocabulary
-    ) -> None:
-        self.kind = kind
-        names = [vocabulary.names[a] for a in attributes]
-        head = SPAN_HEAD if kind is not None and kind.table == SPANS else EVENT_HEAD
-        self._formats = [*head.values(), *(vocabulary.formats[n] for n in names)]
-        packed = [i for i, f in enumerate(self._formats) if f in "qd"]
-        self._packed = {position: i for i, position in enumerate(packed)}
-        self._texts: dict[int, list] = {i: [] for i, f in enumerate(self._formats) if f in "sr"}
-        self._buffer = bytearray()
-        self.take = _taker(attributes, self._formats, self._texts, self._buffer)
-        self._columns = {column: i for i, column in enumerate(head)}
-        self._extra: list[tuple[str, int]] = []
-        self._checked: list[int] = []  # packed places of the integers, and what they may not reach
-        self._limits = np.zeros(0, dtype=np.int64)
-        self._refusal = ""
-        if kind is None:
-            self._refusal = f"unknown event {name[:60]!r}"
-        else:
-            places = {n: i for i, n in enumerate(names, len(head)) if self._formats[i] != "-"}
-            self._lay_out(name, kind, places)
-            is_timed = {"monotonic_ns", "monotonic_s"} & set(self._columns)
-            if kind.table in (JOURNEY, API) and not is_timed:
-                if any(n in SPARES and vocabulary.formats[n] == "-" for n in names):
-                    raise SpareNeededError
-                self._refusal = f"{name} without a monotonic time"
-
-    def _lay_out(self, name: str, kind: EventKind, positions: dict[str, int]) -> None:
-        """Find each column's position; of two attributes of one name the later one counts."""
-        for field in kind.fields:
-            found = next((n for n in field.names if n in positions), None)
-            if found is not None:
-                self._columns[field.column] = positions.pop(found)
-            elif field.required:
-                self._refusal = f"{name} without {field.names[0]}"
-        self._extra = list(positions.items())
-        integers = [f.column for f in kind.fields if f.kind is int and f.column in self._columns]
-        self._checked = [self._packed[self._columns[column]] for column in integers]
-        self._limits = np.array([_MAX_NS if c.endswith("_ns") else _MAX_COUNT for c in integers])
-
-    def batch(self, refused: Counter[str]) -> pa.RecordBatch | None:
-        """Take the rows out as columns; None, with the refusals counted, where none is left."""
-        rows = np.frombuffer(bytes(self._buffer), dtype=np.int64).reshape(-1, len(self._packed))
-        texts = {i: strings(t) for i, t in self._texts.items()}
-        self._buffer.clear()
-        for text in self._texts.values():
-            text.clear()
-        if not len(rows):
-            return None
-        if self._refusal or self.kind is None:
-            refused[self._refusal] += len(rows)
-            return None
-        batch = self._record_batch(self.kind, rows, texts)
-        size = rows[:, self._checked]
-        kept = ((size < self._limits) & (size > -self._limits)).all(axis=1)
-        if not kept.all():
-            refused[f"{self.kind.label} with a number out of range"] += int((~kept).sum())
-        if self.kind.table in (JOURNEY, API) and rows[:, 0].min() < 0:
-            outside = kept & (rows[:, 0] < 0)
-            refused["request event outside a request's span"] += int(outside.sum())
-            kept &= ~outside
-        if not kept.all():
-            batch = batch.filter(pa.array(kept))
-        return batch if batch.num_rows else None
-
-    def _record_batch(
-        self, kind: EventKind, rows: np.ndarray, texts: dict[int, pa.Array]
-    ) -> pa.RecordBatch:
-        def column(position: int) -> pa.Array:
-            if position in texts:
-                return texts[position]
-            values = np.ascontiguousarray(rows[:, self._packed[position]])
-            return numbers(values.view(np.float64) if self._formats[position] == "d" else values)
-
-        columns = {name: column(position) for name, position in self._columns.items()}
-        columns["label"] = repeated(kind.label, len(rows))
-        for field in kind.fields:
-            if field.column not in columns:
-                columns[field.column] = pa.nulls(len(rows), _ARROW_TYPES[field.kind])
-        extra = {name: column(position).to_pylist() for name, position in self._extra}
-        columns["extra"] = self._extras(extra, len(rows))
-        names = sorted(columns)
-        return pa.RecordBatch.from_arrays([columns[name] for name in names], names)
-
-    def _extras(self, extra: dict[str, list], count: int) -> pa.Array:
-        """Attributes that fill no column, as JSON text."""
-        if not extra:
-            return pa.nulls(count, pa.string())
-        raw = {name for name, position in self._extra if self._formats[position] == "r"}
-        encoded = (
-            msgspec.json.encode(
-                {n: msgspec.Raw(v[row].encode()) if n in raw else v[row] for n, v in extra.items()}
-            ).decode()
-            for row in range(count)
-        )
-        return strings(list(encoded))
-
-
-_TAKE = """
-def take({head}, attributes):
-    if len(attributes) != {count}:
-        return False
-    {unpack}
-    if not ({types}):
-        return False
-    extend(pack({numbers}))
-    {texts}
-    return True
-"""
-
-
-def _taker(
-    attributes: list[type], formats: list[str], texts: dict[int, list], buffer: bytearray
-) -> Callable[..., bool]:
-    """Write out :attr:`Shape.take` for a shape, like the constructor of a namedtuple.
-
-    Every access in it then sees one type only, which CPython's adaptive interpreter makes three
-    times as fast as a loop over mixed types.
-    """
-    heads = len(formats) - len(attributes)
-    names = [f"a{i}" for i in range(len(formats))]
-    values = names[:heads] + [
-        f"bytes({n}.value).decode(errors='replace')" if f == "r" else f"{n}.value.v"
-        for n, f in zip(names[heads:], formats[heads:], strict=True)
-    ]
-    packed = [i for i, f in enumerate(formats) if f in "qd"]
-    source = _TAKE.format(
-        head=", ".join(names[:heads]),
-        count=len(attributes),
-        unpack=f"[{', '.join(names[heads:])}] = attributes",
-        types=" and ".join(f"type({n}) is t{n}" for n in names[heads:]) or "True",
-        numbers=", ".join(values[i] for i in packed),
-        texts="; ".join(f"append{i}({values[i]})" for i in texts) or "pass",
+    read: Counter[str] = field(default_factory=Counter)
+    refused: dict[str, Counter[str]] = field(
+        default_factory=lambda: {level: Counter() for level in LEVELS}
     )
-    scope: dict[str, Any] = {
-        "extend": buffer.extend,
-        "pack": struct.Struct("@" + "".join(formats[i] for i in packed)).pack,
-        **{f"append{i}": text.append for i, text in texts.items()},
-        **{f"t{n}": kind for n, kind in zip(names[heads:], attributes, strict=True)},
-    }
-    exec(source, scope)
-    return scope["take"]
+
+    def add(self, other: Counts) -> None:
+        """Add another part's counts to these."""
+        self.read.update(other.read)
+        for level, reasons in other.refused.items():
+            for reason, count in reasons.items():
+                known = reason in self.refused[level] or len(self.refused[level]) < MAX_REASONS
+                self.refused[level][reason if known else "further reasons"] += count
+
+
+class Sieve:
+    """What is usable of a line that does not decode; all else is counted as read and refused."""
+
+    def __init__(self, vocabulary: Vocabulary, counts: Counts) -> None:
+        self._vocabulary, self._counts = vocabulary, counts
+
+    def usable(self, line: bytes, is_cut: bool) -> bytes | None:
+        """The rest of a line, which decodes; None, counted, where the whole line is refused."""
+        refused = self._counts.refused["lines"]
+        if not line.strip():
+            refused["blank line"] += 1
+            return None
+        try:
+            export = msgspec.json.decode(line)
+        except DECODE_ERRORS:
+            refused["truncated last line" if is_cut else "invalid JSON"] += 1
+            return None
+        if not isinstance(export, dict) or not isinstance(export.get("resourceSpans"), list):
+            refused["no resourceSpans"] += 1
+            return None
+        self._vocabulary.learn(_attribute_names(export))
+        groups = _kept(export["resourceSpans"], self._group)
+        return msgspec.json.encode({"resourceSpans": groups})
+
+    def _group(self, group: Any) -> dict[str, Any] | None:
+        scopes = self._part(group, "groups", "resourceSpans entry", "scopeSpans")
+        if scopes is None:
+            return None
+        return {"resource": group.get("resource"), "scopeSpans": _kept(scopes, self._scope)}
+
+    def _scope(self, scope: Any) -> dict[str, Any] | None:
+        spans = self._part(scope, "groups", "scopeSpans entry", "spans")
+        return None if spans is None else {"spans": _kept(spans, self._span)}
+
+    def _span(self, span: Any) -> dict[str, Any] | None:
+        events = self._part(span, "spans", "span", "events", optional=True)
+        if events is None:
+            return None
+        try:
+            about: dict[str, Any] = {"attributes": self._attributes(span)}
+            about |= {name: _text(span, name) for name in ("name", "spanId", "parentSpanId")}
+        except ValueError as error:
+            self._refuse("spans", f"span with {error}", is_read=False)
+            about = {"name": STEP_SPAN_PREFIX}  # stands for no request; its events are still read
+        return about | {"events": _kept(events, self._event)}
+
+    def _event(self, event: Any) -> dict[str, Any] | None:
+        try:
+            if not isinstance(event, dict):
+                raise ValueError("no fields: not an object")
+            name, wall_ns = _text(event, "name"), _nanoseconds(event.get("timeUnixNano", 0))
+            attributes = self._attributes(event)
+        except ValueError as error:
+            self._refuse("events", f"event with {error}")
+            return None
+        return {"name": name, "timeUnixNano": wall_ns, "attributes": attributes}
+
+    def _attributes(self, owner: dict) -> list[dict[str, Any]]:
+        entries = owner.get("attributes", [])
+        if not isinstance(entries, list):
+            raise ValueError("attributes that are no list")
+        return [self._vocabulary.entry(entry) for entry in entries]
+
+    def _part(
+        self, item: Any, level: str, what: str, inner: str, *, optional: bool = False
+    ) -> list | None:
+        """The inner list of an item; None, counted, if the item is malformed."""
+        if not isinstance(item, dict):
+            self._refuse(level, f"{what} that is no object")
+            return None
+        part = item.get(inner, [] if optional else None)
+        if not isinstance(part, list):
+            self._refuse(level, f"{what} without a list of {inner}")
+            return None
+        return part
+
+    def _refuse(self, level: str, reason: str, *, is_read: bool = True) -> None:
+        """Count a refusal; ``is_read`` is False where the decoder still reads what is left."""
+        self._counts.read[level] += is_read
+        self._counts.refused[level][reason] += 1
+
+
+def _kept(items: list, usable: Callable[[Any], dict[str, Any] | None]) -> list[dict[str, Any]]:
+    return [found for found in map(usable, items) if found is not None]
+
+
+def _text(item: dict, key: str) -> str:
+    value = item.get(key, "")
+    if not isinstance(value, str):
+        raise ValueError(f"bad {key}")
+    return value
+
+
+def _nanoseconds(value: Any) -> int:
+    try:
+        wall_ns = int(value)
+    except (TypeError, ValueError, OverflowError):
+        wall_ns = -1
+    if not 0 <= wall_ns < 2**63:
+        raise ValueError("bad timeUnixNano")
+    return wall_ns
+
+
+def _attribute_names(part: Any) -> set[str]:
+    """Names of all attributes anywhere inside, resources left out."""
+    found: set[str] = set()
+    stack = [part]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, list):
+            stack.extend(item)
+        elif isinstance(item, dict):
+            if isinstance(item.get("key"), str) and "value" in item:
+                found.add(item["key"])
+            else:
+                stack.extend(value for name, value in item.items() if name != "resource")
+    return found

@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 from pinn.common.files import ReadReport, file_sha256
 from pinn.errors import PinnError
 from pinn.server.readers.lines import STRETCH_BYTES, check_file, read_stretch, stretches
-from pinn.server.readers.parser import LEVELS, ChunkParser, Counts, ParsedChunk
+from pinn.server.readers.otlp import LEVELS, Counts
+from pinn.server.readers.parser import ChunkParser, ParsedChunk
 from pinn.server.readers.request_spans import (
     ENGINE,
     ENGINE_SCHEMA,

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import msgspec
 import pyarrow as pa
 import pytest
 from trace_runs import (
@@ -18,7 +17,7 @@ from trace_runs import (
 )
 
 from pinn.errors import PinnError
-from pinn.server.readers.otlp import Vocabulary
+from pinn.server.readers.otlp import Counts, Sieve, Vocabulary
 from pinn.server.readers.vllm import read_vllm
 
 
@@ -233,16 +232,14 @@ def test_attribute_helper_writes_the_wire_format() -> None:
     assert attribute("a", 1) == {"key": "a", "value": {"intValue": "1"}}
 
 
-def test_the_slow_path_reads_the_same(tmp_path: Path, monkeypatch) -> None:
+def test_all_of_a_sound_line_is_usable(tmp_path: Path) -> None:
     lines = lines_of(engine_run(30), step_sampling=0.5, snapshot_sampling=0.5)
-    fast = read_lines(tmp_path, lines)
-
-    def fail(*_: bytes) -> None:
-        raise msgspec.DecodeError("not by this way")
-
-    monkeypatch.setattr(Vocabulary, "_decoder", lambda *_: fail)
-    (tmp_path / "slow").mkdir()
-    slow = read_lines(tmp_path / "slow", lines)
-    assert slow.counts == fast.counts
+    counts = Counts()
+    sieve = Sieve(Vocabulary(spares=True), counts)
+    usable = [bytes(sieve.usable(line.encode(), False) or b"").decode() for line in lines]
+    assert not counts.read
+    (tmp_path / "sieved").mkdir()
+    whole, sieved = read_lines(tmp_path, lines), read_lines(tmp_path / "sieved", usable)
+    assert sieved.counts == whole.counts
     for name in ("steps", "snapshots", "engine", "front"):
-        assert repr(slow.table(name).to_pylist()) == repr(fast.table(name).to_pylist()), name
+        assert repr(sieved.table(name).to_pylist()) == repr(whole.table(name).to_pylist()), name
