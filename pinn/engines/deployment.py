@@ -93,10 +93,9 @@ def draft_of(target: ModelSpec, speculation: Speculation) -> Draft | None:
     if speculation.method == DRAFT_MODEL:
         return Draft(load_model(speculation.draft))
     if speculation.method == MTP:
-        last = replace(_attention_group(target), count=1)
-        return Draft(_layers(target, last, f"{target.name} MTP"), 2, True)
+        return Draft(prediction_layer(target), 2, True)
     joined = 3 if speculation.method == EAGLE3 else 2
-    model = _published(speculation.draft) or _dense_layer(target)
+    model = _published(speculation.draft) or eagle_layer(target)
     if speculation.method == EAGLE3:
         model = replace(model, vocab_size=min(model.vocab_size, EAGLE3_VOCABULARY))
     return Draft(model, joined, speculation.method != EAGLE3)
@@ -124,7 +123,14 @@ def _attention_group(target: ModelSpec) -> LayerGroup:
     return usual[-1]
 
 
-def _dense_layer(target: ModelSpec) -> ModelSpec:
+def prediction_layer(target: ModelSpec) -> ModelSpec:
+    """A layer more like the model's last."""
+    last = replace(_attention_group(target), count=1)
+    return _layers(target, last, f"{target.name} MTP")
+
+
+def eagle_layer(target: ModelSpec) -> ModelSpec:
+    """One dense layer of 16 bits with the model's attention."""
     last = _attention_group(target)
     assert isinstance(last.attention, Attention)
     attention = replace(last.attention, window_tokens=None)

@@ -23,7 +23,7 @@ from pinn.engines.launch_values import (
     plain,
     words_of,
 )
-from pinn.errors import PinnError
+from pinn.errors import PinnError, printable
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM
@@ -122,7 +122,11 @@ class Launch:
             "no effect here": self.no_effect,
             "not modelled": self.unmodelled,
         }
-        return [f"{title}: {', '.join(words)}" for title, words in named.items() if words]
+        return [
+            f"{title}: {', '.join(printable(word, 500) for word in words)}"
+            for title, words in named.items()
+            if words
+        ]
 
 
 def read_launch(command: str, gpu: GpuSpec | None = None, release: str = "") -> Launch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import takewhile
+from itertools import chain, takewhile
 
 from pinn.engines.recipe import (
     ALL_TO_ALL,
@@ -56,6 +56,12 @@ def vllm_largest(most: int) -> int:
     return next(size for size in (4, 2, 1) if size <= most)
 
 
+#: First, last and step of SGLang's numbers of decodes, the last open; the same where drafts are
+#: verified, 64 from 0.5.5 on alone.
+SGLANG_SIZES = ((1, 2, 1), (4, 12, 4), (16, 256, 8), (272, 511, 16), (512, None, 32))
+SGLANG_DRAFT_SIZES = ((1, 8, 1), (10, 32, 2), (40, 64, 4), (72, 256, 8), (272, None, 16))
+
+
 def sglang_sizes(
     most: int, drafts: bool = False, release: tuple[int, ...] = (0, 5, 23)
 ) -> tuple[int, ...]:
@@ -69,16 +75,17 @@ def sglang_sizes(
     >>> sglang_sizes(30, release=(0, 5, 9)), sglang_sizes(48, drafts=True)[-3:]
     ((1, 2, 4, 8, 12, 16, 24), (40, 44, 48))
     """
-    sizes = [1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 512, 16), *range(512, most + 1, 32)]
-    if drafts:
-        sizes = [
-            *range(1, 9), *range(10, 33, 2), *range(40, 65 if release >= (0, 5, 5) else 64, 4),
-            *range(72, 257, 8), *range(272, most + 1, 16),
-        ]  # fmt: skip
-    found = [size for size in sizes if size <= most]
+    ranges = SGLANG_DRAFT_SIZES if drafts else SGLANG_SIZES
+    sizes = chain.from_iterable(range(a, (b or most) + 1, step) for a, b, step in ranges)
+    skipped = 64 if drafts and release < (0, 5, 5) else None
+    found = [size for size in sizes if size <= most and size != skipped]
     if release >= (0, 5, 10) and most not in found:
         found.append(most)
     return tuple(found)
+
+
+#: Up to here TensorRT-LLM captures every number of decodes without padding.
+TRTLLM_CONTIGUOUS = 32
 
 
 def trtllm_sizes(most: int, padded: bool) -> tuple[int, ...]:
@@ -91,7 +98,7 @@ def trtllm_sizes(most: int, padded: bool) -> tuple[int, ...]:
     ((1, 2, 4, 8, 16, 20), 32)
     """
     if not padded:
-        return contiguous_sizes(min(most, 32))
+        return contiguous_sizes(min(most, TRTLLM_CONTIGUOUS))
     multiples = [1, 2, 4, *range(8, 129, 8)]
     powers = takewhile(lambda size: size < most, (2**i for i in range(8, 32)))
     sizes = [size for size in (*multiples, *powers) if size <= most]

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from pinn.engines.launch_line import Launch, read_arguments, read_launch
-from pinn.errors import PinnError
+from pinn.errors import PinnError, printable
 from pinn.specs.gpu import GpuSpec, load_gpu
 from pinn.specs.serving import VLLM
 
@@ -50,7 +50,7 @@ def launched(
     for name in ("taken", "no_effect", "unmodelled"):
         getattr(found, name).extend(getattr(more, name))
     known = {k: v for k, v in found.configuration.items() if k in _KEYS or k in fields}
-    idle = [f"{k} {v}" for k, v in found.configuration.items() if k not in known]
+    idle = [printable(f"{k} {v}", 500) for k, v in found.configuration.items() if k not in known]
     lines = found.lines
     return known, lines + (
         [f"decides nothing that is asked here: {', '.join(idle)}"] if idle else []

@@ -186,14 +186,9 @@ def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
         TypeError: If a number is given that ``CostFacts`` does not declare.
     """
     tp = flags.tensor_parallel_size
-    dense, attention = _dense_work(model, tp), attention_work(model, tp)
+    dense, model_has = dense_work(model, tp), model_facts(model, tp)
     found = {
-        "layers": attention.layers,
-        "moe_layers": float(model.moe_layers),
-        "latent_layers": attention.latent_layers,
-        "quantized": float(dense.quantized),
-        "hidden_size": float(model.hidden_size),
-        "vocab_size": float(model.vocab_size),
+        **model_has,
         "logit_bytes": flags.logit_bytes,
         "sampler_launch_s": flags.sampler_launch_s,
         "sampler_logit_s": flags.sampler_logit_s,
@@ -206,18 +201,37 @@ def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
         "fused_quantization": float(flags.fused_quantization and tp > 1),
         "faster_all_reduce": 1.0 - flags.all_reduce_latency,
         "latent_launches": flags.latent_launches,
-        "decode_attention_time": 1.0 if attention.latent_layers else flags.decode_attention_time,
+        "decode_attention_time": 1.0 if model_has["latent_layers"] else flags.decode_attention_time,
         "cpu_offload_gb": float(flags.cpu_offload_gb),
         "memory_bytes_per_s": gpu.memory_bandwidth_bytes_per_s,
         "link_bytes_per_s": gpu.link_bandwidth_bytes_per_s,
         "pcie_bytes_per_s": gpu.pcie_bandwidth_bytes_per_s,
         "bf16_flop_per_s": gpu.peak_flop_per_s["bf16"],
         "fp8_flop_per_s": gpu.matmul_flop_per_s(precision("fp8")),
-        "dense_weight_bytes": dense.weight_bytes,
-        "small_kernel_elements": small_kernel_elements(model, tp),
         "dense_token_s": sum((f / gpu.matmul_flop_per_s(w) for w, f in dense.token_flop), 0.0),
         "head_sequence_s": sum((f / gpu.matmul_flop_per_s(w) for w, f in dense.head_flop), 0.0),
         "kv_element_bytes": flags.kv_element_bytes,
+        "expert_reading_time": flags.expert_reading_time,
+        "expert_computing_time": flags.expert_computing_time,
+    } | _expert_facts(model, gpu, flags)
+    if len(found) != len(_NAMES):
+        raise TypeError(f"CostFacts declares no {', '.join(sorted(found.keys() - set(_NAMES)))}")
+    return tuple(map(found.__getitem__, _NAMES))
+
+
+@lru_cache(maxsize=16384)
+def model_facts(model: ModelSpec, tp: int) -> dict[str, float]:
+    """The numbers that a model's layers have on one of so many GPUs, whatever these are."""
+    dense, attention = dense_work(model, tp), attention_work(model, tp)
+    return {
+        "layers": attention.layers,
+        "moe_layers": float(model.moe_layers),
+        "latent_layers": attention.latent_layers,
+        "quantized": float(dense.quantized),
+        "hidden_size": float(model.hidden_size),
+        "vocab_size": float(model.vocab_size),
+        "dense_weight_bytes": dense.weight_bytes,
+        "small_kernel_elements": small_kernel_elements(model, tp),
         "kv_width": attention.full.kv_width,
         "windowed_kv_width": attention.windowed.kv_width,
         "state_bytes": attention.state_bytes,
@@ -230,12 +244,7 @@ def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
         "windowed_prefill_flop": attention.windowed.prefill_flop,
         "prefill_token_bytes": attention.prefill_token_bytes,
         "all_reduces": attention.all_reduces,
-        "expert_reading_time": flags.expert_reading_time,
-        "expert_computing_time": flags.expert_computing_time,
-    } | _expert_facts(model, gpu, flags)
-    if len(found) != len(_NAMES):
-        raise TypeError(f"CostFacts declares no {', '.join(sorted(found.keys() - set(_NAMES)))}")
-    return tuple(map(found.__getitem__, _NAMES))
+    }
 
 
 def _expert_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> dict[str, float]:
@@ -268,7 +277,7 @@ def _expert_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> dict[str, flo
 
 
 @dataclass(frozen=True)
-class _DenseWork:
+class DenseWork:
     """What no GPU changes of all multiplications but the routed experts'."""
 
     weight_bytes: float
@@ -278,9 +287,10 @@ class _DenseWork:
 
 
 @lru_cache(maxsize=16384)
-def _dense_work(model: ModelSpec, tp: int) -> _DenseWork:
+def dense_work(model: ModelSpec, tp: int) -> DenseWork:
+    """Multiplications on one of so many GPUs."""
     dense = dense_matmuls(model, tp)
-    return _DenseWork(
+    return DenseWork(
         sum(m.weight_bytes for m in dense),
         _flop_by_format([m for m in dense if not m.per_sequence]),
         _flop_by_format([m for m in dense if m.per_sequence]),

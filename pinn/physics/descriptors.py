@@ -54,7 +54,7 @@ def _main_mixer(model: ModelSpec) -> Mixer:
 
 
 @lru_cache(maxsize=16384)
-def _model_descriptors(model: ModelSpec, tp: int, ranks: int, spread: int) -> dict[str, float]:
+def model_descriptors(model: ModelSpec, tp: int, ranks: int, spread: int) -> dict[str, float]:
     """Descriptors of the model's shapes on one GPU."""
     attention = _main_mixer(model)
     matmuls = dense_matmuls(model, tp)
@@ -148,7 +148,7 @@ def _row(
     of_experts: Precision,
 ) -> tuple[np.ndarray, np.ndarray]:
     values = (
-        _model_descriptors(model, tp, tp * dp, spread)
+        model_descriptors(model, tp, tp * dp, spread)
         | _format_descriptors(model, gpu, kv_bytes, of_experts)
         | _gpu_descriptors(gpu)
         | {"expert_cutlass": float(kernels == CUTLASS), "expert_triton": float(kernels == TRITON)}

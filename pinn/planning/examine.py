@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -166,9 +168,24 @@ class Picked:
         return self.trials.candidate.label
 
 
+@dataclass(frozen=True)
+class Unfit:
+    """Why a candidate cannot be rented.
+
+    Attributes:
+        label: The candidate's name.
+        reason: In words.
+        gpus: How many its fleet takes, of those that hold the limits.
+    """
+
+    label: str
+    reason: str
+    gpus: float = math.inf
+
+
 def pick(
     kept: Sequence[tuple[Candidate, float]], brief: Brief
-) -> tuple[Picked | None, list[LeftOut], int]:
+) -> tuple[Picked | None, dict[str, Unfit], list[LeftOut], int]:
     """Size a fleet of the candidate with the highest rate, and of others that may need fewer.
 
     A replica that holds a higher rate alone is not always the one of which fewer hold the asked
@@ -180,13 +197,14 @@ def pick(
 
     Returns:
         The one of which fewest are needed, None where nothing holds the limits with the GPUs there
-        are; the others; and how many runs that took beside those of its trials.
+        are; why others cannot be rented, by name; all others; and how many runs that took beside
+        those of its trials.
     """
     tried = [Trials(candidate, brief.replica_load(), brief.limits) for candidate, _ in kept]
     guesses = [guess for _, guess in kept]
     first, rate = _fastest(tried, guesses)
     best: Picked | None = None
-    reasons: dict[str, str] = {}
+    unfit: dict[str, Unfit] = {}
     for i in [first, *(i for i in range(len(tried)) if i != first)]:
         if best is not None:
             if not may_do_with_fewer(best.sized.replicas, tried[i], brief):
@@ -194,8 +212,8 @@ def pick(
             rate = _highest(tried[i], guesses[i])
         rate = _settled(tried[i], rate)
         found = _sized(tried[i], rate, brief)
-        if isinstance(found, str):
-            reasons[tried[i].candidate.label] = found
+        if isinstance(found, Unfit):
+            unfit[found.label] = found
         elif best is None or found.sized.replicas < best.sized.replicas:
             best = found
     others = [trials for trials in tried if best is None or trials is not best.trials]
@@ -203,12 +221,14 @@ def pick(
         LeftOut(
             trials.candidate.label,
             trials.candidate.deployment.gpu.name,
-            reasons.get(trials.candidate.label) or _no_fewer(best, brief),
+            unfit[trials.candidate.label].reason
+            if trials.candidate.label in unfit
+            else _no_fewer(best, brief),
             simulated=True,
         )
         for trials in others
     ]
-    return best, left_out, sum(trials.count for trials in others)
+    return best, unfit, left_out, sum(trials.count for trials in others)
 
 
 def _fastest(tried: Sequence[Trials], guesses: Sequence[float]) -> tuple[int, HighestRate]:
@@ -234,23 +254,27 @@ def _settled(trials: Trials, rate: HighestRate) -> HighestRate:
     return HighestRate(*settled_rate(trials.excess, rate.per_s))
 
 
-def _sized(trials: Trials, rate: HighestRate, brief: Brief) -> Picked | str:
+def _sized(trials: Trials, rate: HighestRate, brief: Brief) -> Picked | Unfit:
     """A candidate's fleet, or why there is none."""
     candidate = trials.candidate
+    unfit = partial(Unfit, candidate.label)
     if rate.per_s == 0:
-        return "holds 0 requests/s on the whole load"
+        return unfit("holds 0 requests/s on the whole load")
     if rate.fails_per_s is None:
         sent = len(trials.load.at(rate.per_s))
-        return f"runs all of the {sent:,} requests at once: its rate takes a longer load to find"
+        return unfit(
+            f"runs all of the {sent:,} requests at once: its rate takes a longer load to find"
+        )
     sized = fewest_replicas(trials, rate.per_s, brief)
     if sized is None:
-        return (
+        return unfit(
             f"holds {rate.per_s:.3g} requests/s alone, but no fleet of them that can be simulated "
             "holds the asked rate"
         )
     gpus, may_be = sized.replicas * candidate.gpus, brief.max_gpus
     if may_be is not None and gpus > may_be:
-        return f"needs {gpus} GPUs at {rate.per_s:.3g} requests/s a replica, {may_be} may be"
+        each = f"at {rate.per_s:.3g} requests/s a replica"
+        return unfit(f"needs {gpus} GPUs {each}, {may_be} may be", gpus)
     asked = brief.rate_per_s
     share = rate.per_s if asked is None else asked / sized.replicas
     run = trials.run(share) if asked is not None else trials.run_of(brief.load.draw(share))
@@ -287,22 +311,25 @@ class Examined:
 
     Attributes:
         choice: None where nothing holds the limits with the GPUs there are.
+        unfit: Where there is none, the candidate that takes fewest GPUs too many.
         left_out: Candidates that are not the choice.
         simulations: Runs that it took.
     """
 
     choice: Choice | None
+    unfit: Unfit | None
     left_out: Sequence[LeftOut]
     simulations: int
 
 
 def examine(kept: Sequence[tuple[Candidate, float]], brief: Brief) -> Examined:
     """Pick the limits of the scheduler, size the fleet, and say how sure that is."""
-    picked, left_out, simulations = pick(kept, brief)
+    picked, unfit, left_out, simulations = pick(kept, brief)
     if picked is None:
-        return Examined(None, left_out, simulations)
+        nearest = min(unfit.values(), key=lambda each: each.gpus)
+        return Examined(None, nearest, left_out, simulations)
     choice = _choice(picked, brief)
-    return Examined(choice, left_out, simulations + picked.trials.count)
+    return Examined(choice, None, left_out, simulations + picked.trials.count)
 
 
 def _choice(picked: Picked, brief: Brief) -> Choice:

@@ -12,7 +12,7 @@ from typing import TypeVar
 from pinn.common.workers import Workers
 from pinn.errors import PinnError
 from pinn.planning.candidates import Brief, Candidate
-from pinn.planning.examine import Examined, examine
+from pinn.planning.examine import Examined, Unfit, examine
 from pinn.planning.plan import Ask, Choice, FrontierPoint, LeftOut, Plan
 from pinn.planning.pools import PoolsCandidate
 from pinn.planning.scout import Scouted, scout
@@ -78,20 +78,20 @@ def make_plan(
         for c, _ in scouted[i].kept
     ]
     choices, simulations = [], sum(found.simulations for found in scouted.values())
-    cheapest = chosen[0]
     # The longest first: a replica of a higher rate is sent more of the load's requests.
     chosen.sort(key=lambda i: -scouted[i].kept[0][1])
     tasks = [_Task(brief, (), scouted[i].kept) for i in chosen]
-    nearest: Sequence[LeftOut] = ()
-    for place, examined in _run(workers, _examine, tasks, progress, "examined"):
-        nearest = examined.left_out if chosen[place] == cheapest else nearest
+    unfit: list[Unfit] = []
+    for _, examined in _run(workers, _examine, tasks, progress, "examined"):
         simulations += examined.simulations
         left_out += examined.left_out
         choices += [examined.choice] if examined.choice else []
+        unfit += [examined.unfit] if examined.unfit else []
     if not choices:
+        nearest = min(unfit, key=lambda each: each.gpus)
         raise PinnError(
-            f"no candidate can be rented for {brief.limits.text!r}: of the cheapest hardware "
-            f"{nearest[0].label} {nearest[0].reason}"
+            f"no candidate can be rented for {brief.limits.text!r}: the nearest, {nearest.label}, "
+            f"{nearest.reason}"
         )
     choices.sort(key=partial(_rank, brief.rate_per_s))
     return Plan(

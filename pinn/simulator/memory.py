@@ -317,10 +317,14 @@ def _is_windowed(group: LayerGroup) -> bool:
 
 def gpu_cache_tokens(deployment: Deployment) -> float:
     """Tokens whose keys and values of one head in one layer fit the last-level cache."""
-    each = deployment.kv_cache_precision.bytes_per_weight
-    mixers = (group.attention for group in deployment.model.layer_groups)
-    widest = max((_head_width(m) for m in mixers if isinstance(m, Attention)), default=0)
+    each, widest = deployment.kv_cache_precision.bytes_per_weight, widest_head(deployment.model)
     return deployment.gpu.l2_bytes / (widest * each) if widest else 0.0
+
+
+def widest_head(model: ModelSpec) -> int:
+    """Cached elements of a token in one head of the widest layer."""
+    mixers = (group.attention for group in model.layer_groups)
+    return max((_head_width(m) for m in mixers if isinstance(m, Attention)), default=0)
 
 
 def _head_width(attention: Attention) -> int:

@@ -268,7 +268,7 @@ def go_costs(costs: type = StepCosts) -> str:
 
     def named(expression: Expression) -> str | None:
         if expression.kind == "field":
-            return f"w.{go_name(expression.parts[1], exported=False)}"
+            return f"w.{go_name(expression.parts[1])}"
         return known.get(expression)
 
     text = GoText(named, before_a_step="")
@@ -291,7 +291,7 @@ def go_costs(costs: type = StepCosts) -> str:
             "}\n",
             "// costFacts are the numbers that the costs are made of, as Python's CostFacts.",
             "type costFacts struct {",
-            *(f"{go_name(f.name, exported=False)} float64" for f in fields(CostFacts)),
+            *(f'{go_name(f.name)} float64 `json:"{f.name}"`' for f in fields(CostFacts)),
             "}\n",
             "func (w *costFacts) costs() Costs {\nvar c Costs",
             *text.lines,

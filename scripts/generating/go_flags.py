@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
+from generating.go_specs import GO_SPECS, go_specs
 from generating.go_tables import GO_TABLES, go_tables
 from pinn.specs.flags import Flag, flags_of
 from pinn.specs.serving import ServingSpec
@@ -68,7 +69,11 @@ def _comment(flag: Flag) -> str:
 def write_go_flags(root: Path) -> list[Path]:
     """Write the sources into a checkout; returns the paths."""
     written = []
-    for name, text in ((GO_FLAGS, go_flags()), (GO_TABLES, go_tables())):
+    for name, text in (
+        (GO_FLAGS, go_flags()),
+        (GO_SPECS, go_specs()),
+        (GO_TABLES, go_tables()),
+    ):
         (root / name).write_text(text)
         written.append(root / name)
     return written

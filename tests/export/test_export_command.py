@@ -66,7 +66,7 @@ def test_specs_of_models_and_gpus(run, tmp_path):
     tree = json.loads(path.read_text())
     (model,) = tree["models"]
     assert model["name"] == "Qwen/Qwen3-30B-A3B@fp8"
-    assert model["precisions"]["experts"] == "fp8"
+    assert model["layers"]["precisions"]["experts"] == "fp8"
     assert tree["gpus"][0]["name"] == "H100-SXM"
 
 

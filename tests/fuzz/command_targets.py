@@ -16,6 +16,7 @@ from pinn.errors import PinnError
 MODELS = ["meta-llama/Llama-3.1-8B", "Qwen/Qwen3-30B-A3B-Instruct-2507-FP8", "gpt-oss-20b"]
 GPUS = ["H100", "RTX-4090", "L40S"]
 _BATCHES = ["4 decode @ 9", "1 prefill 512 @ 0 + 2 decode @ 700", "2000 decode @ 5"]
+_LOAD_FLAGS = ("--input-len", "--random-output-len", "--concurrency", "--num-prompts")
 _LOAD = {"prompt_tokens": 64, "output_tokens": 4, "stages": [{"rate": 8, "duration": 2}]}
 
 
@@ -39,12 +40,20 @@ def commands(_: Fuzzed) -> st.SearchStrategy[list[str]]:
         )
     )
     flags = st.lists(flag, max_size=2).map(lambda pairs: [part for pair in pairs for part in pair])
-    model = mostly(MODELS).map(lambda name: ["--model", name])
+    model = mostly(MODELS).flatmap(
+        lambda name: st.sampled_from([["--model", name], ["--serve", f"vllm serve {name} -tp 2"]])
+    )
     gpu = mostly(GPUS).map(lambda name: ["--gpu", name])
     batch = mostly(_BATCHES).map(lambda text: ["--batch", text])
     seed = mostly(["0", "7"]).map(lambda text: ["--workload", "LOAD", "--seed", text])
+    length = mostly(["64", "5"])
+    load = st.builds(
+        lambda *texts: [word for pair in zip(_LOAD_FLAGS, texts, strict=True) for word in pair],
+        length, length, mostly(["4"]), st.sampled_from(["12", "30"]),
+    )  # fmt: skip
     kind = st.one_of(
-        st.tuples(st.just(["coefficients"]), batch), st.tuples(st.just(["simulate"]), seed)
+        st.tuples(st.just(["coefficients"]), batch),
+        st.tuples(st.just(["simulate"]), st.one_of(seed, load)),
     )
     return st.tuples(kind, model, gpu, flags).map(
         lambda parts: [*parts[0][0], *parts[0][1], *parts[1], *parts[2], *parts[3]]

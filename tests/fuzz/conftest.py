@@ -1,8 +1,10 @@
 import json
 
 import pytest
+from browser import CHROMIUM, Tab
 from export.onnx_sessions import onnx_sessions
 from fuzz.hostile_values import written
+from fuzz.page_targets import write_page
 from fuzz.target import Fuzzed
 from fuzz.targets import PLAIN, TARGETS
 
@@ -32,9 +34,14 @@ def fuzzed(measured, checkpoint_path, tmp_path_factory):
     graph = onnx_sessions(surrogate.checkpoint, folder / "onnx")[0]
     shared = Fuzzed(folder, surrogate, checkpoint_path, deployments[0], graph)
     TARGETS["workloads"].check(shared, (".yaml", written(PLAIN)))  # compiles the simulator
+    if CHROMIUM is not None:
+        shared.tab = Tab(folder)
+        shared.tab.open(write_page(shared), 800)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(hub, "hub_is_reachable", lambda: False)  # names made up here stay here
         yield shared
+    if shared.tab is not None:
+        shared.tab.close()
 
 
 def pytest_terminal_summary(terminalreporter):

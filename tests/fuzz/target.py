@@ -19,6 +19,7 @@ class Fuzzed:
         surrogate: A small network, on disk at ``checkpoint``.
         deployment: One that it predicts.
         graph: The exported graph of its coefficients.
+        tab: A browser that shows a page to play with; None where there is none.
     """
 
     folder: Path
@@ -26,6 +27,7 @@ class Fuzzed:
     checkpoint: Path
     deployment: Any
     graph: Any
+    tab: Any = None
 
     def file(self, name: str, content: bytes) -> Path:
         """A file with that content."""

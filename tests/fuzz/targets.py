@@ -8,10 +8,12 @@ from contextlib import redirect_stdout
 from typing import Any
 
 import numpy as np
+from browser import CHROMIUM
 from fuzz.benchmark_targets import benchmark_files, check_benchmark_file
 from fuzz.command_targets import check_command, commands
 from fuzz.hostile_values import VALUES, changed, changed_bytes, files, written
-from fuzz.page_targets import check_page, pages
+from fuzz.load_targets import check_line, check_load, lines, loads
+from fuzz.page_targets import check_page, check_settings, pages, settings
 from fuzz.target import Fuzzed, Target
 from fuzz.text_targets import (
     check_grid,
@@ -345,5 +347,7 @@ TARGETS: dict[str, Target] = {
     "grids": Target(grids, check_grid),
     "limits and prices": Target(limits_and_prices, check_limits_and_prices),
     "commands": Target(commands, check_command),
+    "loads in flags": Target(loads, check_load),
+    "launch commands": Target(lines, check_line),
     "pages": Target(pages, check_page),
-}
+} | ({"settings of a page": Target(settings, check_settings)} if CHROMIUM else {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil, exp
 
 import numpy as np
@@ -47,11 +48,19 @@ def step_s(latency: LinearLatency, *batch: object) -> float:
     return float((features * latency.beta).sum())
 
 
+def mean_chunks(prompt: int, most: int) -> float:
+    """Steps that prompts of lengths evenly from 0.7 to 1.3 times one take: of each a quadrature."""
+    edges = [0.7 * prompt, *(most * i for i in range(ceil(1.3 * prompt / most))), 1.3 * prompt]
+    edges = [edge for edge in sorted(edges) if edges[0] <= edge]
+    parts = pairwise(edges)
+    return sum((b - a) * ceil((a + b) / 2 / most) for a, b in parts) / (edges[-1] - edges[0])
+
+
 def served(latency: LinearLatency, load: Load) -> dict[str, float]:
     """Mean times of a closed loop, in seconds, and tokens/s."""
     budget = latency.deployment.recipe.token_budget
     others, prompt, output = load.inFlight - 1, load.prompt, load.output
-    chunks = ceil(prompt / max(budget - load.inFlight, 1))
+    chunks = mean_chunks(prompt, max(budget - load.inFlight, 1))
     steps = max(
         output - 1 + chunks + (2 if others else 0), load.inFlight * (prompt + output - 1) / budget
     )
@@ -67,10 +76,11 @@ def served(latency: LinearLatency, load: Load) -> dict[str, float]:
         mixed = step_s(latency, 1 + decodes, held, (prompts / chance, size, beside))
     tpot = (1 - chance) * alone + chance * mixed
     more = min(prompts, max(room + 1 - size, 0) / size)
-    own = sum(
-        step_s(latency, decodes, held, (1, size, load.context + i * size), (more, size, beside))
-        for i in range(chunks)
-    )
+    own = chunks * step_s(latency, decodes, held, (1, size, beside), (more, size, beside))
+    waiting = 0.0
+    if others:
+        in_flight = ((1 - chance) * alone**2 + chance * mixed**2) / tpot
+        waiting = in_flight / 2 + (steps - (output - 1) - chunks - 1) * tpot
     queue = min(busy / (2 * (1 - min(busy, 0.99))), others) * mixed * chunks
     alpha = dict(zip(REQUEST_FEATURES, latency.alpha, strict=True))
     assert not any(alpha[n] for n in alpha if n.endswith(("step_time", "_share", "caching")))
@@ -79,7 +89,7 @@ def served(latency: LinearLatency, load: Load) -> dict[str, float]:
             ("arrival_to_queue", "queue_to_schedule", "schedule_to_first_token", "output_token"))
         + alpha["arrival_to_queue.prompt_token"] * (load.context + prompt)
     )  # fmt: skip
-    ttft = server_s + (steps - (output - 1) - chunks) * tpot + own + queue
+    ttft = server_s + waiting + own + queue
     return {"tpot": tpot, "ttft": ttft, "tokens": rate(latency, load, tpot, ttft)}
 
 

@@ -202,7 +202,7 @@ def test_engines_are_candidates_where_asked_for(folder):
         ),
         (
             ["--gpu", "H100", "--slo", SLO, "--rate", "500", "--max-gpus", "2"],
-            r"cheapest hardware H100-SXM .* needs \d+ GPUs at .* requests/s a replica, 2 may be",
+            r"nearest, H100-SXM TP 1 .*, needs \d+ GPUs at .* requests/s a replica, 2 may be",
         ),
         (["--gpu", "H1000", "--slo", SLO], "unknown GPU 'H1000'"),
         (["--gpu", "H100", "--slo", SLO, "--rate", "-1"], "--rate must be positive"),

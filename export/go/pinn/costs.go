@@ -87,112 +87,112 @@ var costNames = []struct {
 
 // costFacts are the numbers that the costs are made of, as Python's CostFacts.
 type costFacts struct {
-	layers               float64
-	moeLayers            float64
-	latentLayers         float64
-	quantized            float64
-	hiddenSize           float64
-	vocabSize            float64
-	logitBytes           float64
-	samplerLaunch        float64
-	samplerLogit         float64
-	tensorParallelSize   float64
-	dataParallelSize     float64
-	pipelineParallelSize float64
-	graphTokens          float64
-	graphRequests        float64
-	fusedAllReduce       float64
-	fusedQuantization    float64
-	fasterAllReduce      float64
-	latentLaunches       float64
-	decodeAttentionTime  float64
-	cpuOffloadGb         float64
-	memoryBytesPerS      float64
-	linkBytesPerS        float64
-	pcieBytesPerS        float64
-	bf16FlopPerS         float64
-	fp8FlopPerS          float64
-	denseWeightBytes     float64
-	smallKernelElements  float64
-	denseToken           float64
-	headSequence         float64
-	kvElementBytes       float64
-	kvWidth              float64
-	windowedKVWidth      float64
-	stateBytes           float64
-	indexKeyBytes        float64
-	indexPairBytes       float64
-	indexFlop            float64
-	decodeFlop           float64
-	windowedDecodeFlop   float64
-	prefillFlop          float64
-	windowedPrefillFlop  float64
-	prefillTokenBytes    float64
-	allReduces           float64
-	routedExperts        float64
-	topK                 float64
-	expertWidth          float64
-	expertWeights        float64
-	expertWeightBytes    float64
-	expertFlopPerS       float64
-	expertReadingTime    float64
-	expertComputingTime  float64
-	expertSpread         float64
-	expertCut            float64
-	exchangeCopies       float64
+	Layers               float64 `json:"layers"`
+	MoeLayers            float64 `json:"moe_layers"`
+	LatentLayers         float64 `json:"latent_layers"`
+	Quantized            float64 `json:"quantized"`
+	HiddenSize           float64 `json:"hidden_size"`
+	VocabSize            float64 `json:"vocab_size"`
+	LogitBytes           float64 `json:"logit_bytes"`
+	SamplerLaunch        float64 `json:"sampler_launch_s"`
+	SamplerLogit         float64 `json:"sampler_logit_s"`
+	TensorParallelSize   float64 `json:"tensor_parallel_size"`
+	DataParallelSize     float64 `json:"data_parallel_size"`
+	PipelineParallelSize float64 `json:"pipeline_parallel_size"`
+	GraphTokens          float64 `json:"graph_tokens"`
+	GraphRequests        float64 `json:"graph_requests"`
+	FusedAllReduce       float64 `json:"fused_all_reduce"`
+	FusedQuantization    float64 `json:"fused_quantization"`
+	FasterAllReduce      float64 `json:"faster_all_reduce"`
+	LatentLaunches       float64 `json:"latent_launches"`
+	DecodeAttentionTime  float64 `json:"decode_attention_time"`
+	CPUOffloadGb         float64 `json:"cpu_offload_gb"`
+	MemoryBytesPerS      float64 `json:"memory_bytes_per_s"`
+	LinkBytesPerS        float64 `json:"link_bytes_per_s"`
+	PcieBytesPerS        float64 `json:"pcie_bytes_per_s"`
+	Bf16FlopPerS         float64 `json:"bf16_flop_per_s"`
+	Fp8FlopPerS          float64 `json:"fp8_flop_per_s"`
+	DenseWeightBytes     float64 `json:"dense_weight_bytes"`
+	SmallKernelElements  float64 `json:"small_kernel_elements"`
+	DenseToken           float64 `json:"dense_token_s"`
+	HeadSequence         float64 `json:"head_sequence_s"`
+	KVElementBytes       float64 `json:"kv_element_bytes"`
+	KVWidth              float64 `json:"kv_width"`
+	WindowedKVWidth      float64 `json:"windowed_kv_width"`
+	StateBytes           float64 `json:"state_bytes"`
+	IndexKeyBytes        float64 `json:"index_key_bytes"`
+	IndexPairBytes       float64 `json:"index_pair_bytes"`
+	IndexFlop            float64 `json:"index_flop"`
+	DecodeFlop           float64 `json:"decode_flop"`
+	WindowedDecodeFlop   float64 `json:"windowed_decode_flop"`
+	PrefillFlop          float64 `json:"prefill_flop"`
+	WindowedPrefillFlop  float64 `json:"windowed_prefill_flop"`
+	PrefillTokenBytes    float64 `json:"prefill_token_bytes"`
+	AllReduces           float64 `json:"all_reduces"`
+	RoutedExperts        float64 `json:"routed_experts"`
+	TopK                 float64 `json:"top_k"`
+	ExpertWidth          float64 `json:"expert_width"`
+	ExpertWeights        float64 `json:"expert_weights"`
+	ExpertWeightBytes    float64 `json:"expert_weight_bytes"`
+	ExpertFlopPerS       float64 `json:"expert_flop_per_s"`
+	ExpertReadingTime    float64 `json:"expert_reading_time"`
+	ExpertComputingTime  float64 `json:"expert_computing_time"`
+	ExpertSpread         float64 `json:"expert_spread"`
+	ExpertCut            float64 `json:"expert_cut"`
+	ExchangeCopies       float64 `json:"exchange_copies"`
 }
 
 func (w *costFacts) costs() Costs {
 	var c Costs
-	weights := w.denseWeightBytes / w.memoryBytesPerS
-	experts := w.routedExperts / w.expertSpread
-	expertRead := w.expertWeights * w.expertWeightBytes / w.memoryBytesPerS
-	expertCopies := w.topK / w.expertSpread
-	tokenBytes := w.hiddenSize * 2
-	allReduceToken := w.allReduces * tokenBytes * 2 * (w.tensorParallelSize - 1) / w.tensorParallelSize / w.linkBytesPerS
-	c.Layers = w.layers
-	c.MoeLayers = w.moeLayers
-	c.QuantizedLayers = w.layers * w.quantized * (1 - w.fusedQuantization)
-	c.LaunchedLayers = w.layers + 0.8*w.moeLayers + (0.8+w.latentLaunches)*w.latentLayers + 0.3*w.layers*w.quantized
+	weights := w.DenseWeightBytes / w.MemoryBytesPerS
+	experts := w.RoutedExperts / w.ExpertSpread
+	expertRead := w.ExpertWeights * w.ExpertWeightBytes / w.MemoryBytesPerS
+	expertCopies := w.TopK / w.ExpertSpread
+	tokenBytes := w.HiddenSize * 2
+	allReduceToken := w.AllReduces * tokenBytes * 2 * (w.TensorParallelSize - 1) / w.TensorParallelSize / w.LinkBytesPerS
+	c.Layers = w.Layers
+	c.MoeLayers = w.MoeLayers
+	c.QuantizedLayers = w.Layers * w.Quantized * (1 - w.FusedQuantization)
+	c.LaunchedLayers = w.Layers + 0.8*w.MoeLayers + (0.8+w.LatentLaunches)*w.LatentLayers + 0.3*w.Layers*w.Quantized
 	var chosen1 float64
-	if w.tensorParallelSize > 1 {
+	if w.TensorParallelSize > 1 {
 		chosen1 = 1
 	}
-	c.ParallelLayers = w.layers * chosen1 * (1 - w.fasterAllReduce) * (1 - 0.3*w.fusedAllReduce)
-	c.GraphTokens = w.graphTokens
-	c.GraphRequests = w.graphRequests
+	c.ParallelLayers = w.Layers * chosen1 * (1 - w.FasterAllReduce) * (1 - 0.3*w.FusedAllReduce)
+	c.GraphTokens = w.GraphTokens
+	c.GraphRequests = w.GraphRequests
 	c.GemmWeights = weights
-	c.GemmToken = w.denseToken
-	c.HeadSequence = w.headSequence
-	c.SampledRequest = w.vocabSize * w.logitBytes / w.memoryBytesPerS
-	c.SampledStep = w.samplerLaunch + w.vocabSize*w.samplerLogit
-	c.ActivationToken = w.smallKernelElements * 2 / w.memoryBytesPerS
+	c.GemmToken = w.DenseToken
+	c.HeadSequence = w.HeadSequence
+	c.SampledRequest = w.VocabSize * w.LogitBytes / w.MemoryBytesPerS
+	c.SampledStep = w.SamplerLaunch + w.VocabSize*w.SamplerLogit
+	c.ActivationToken = w.SmallKernelElements * 2 / w.MemoryBytesPerS
 	c.Experts = experts
-	c.ExpertShare = w.topK / larger(w.routedExperts, 1)
+	c.ExpertShare = w.TopK / larger(w.RoutedExperts, 1)
 	c.ExpertRead = expertRead
-	c.ExpertToken = 2 * w.expertWeights * expertCopies / w.expertFlopPerS
-	c.ExpertActivationToken = expertCopies * (2*w.hiddenSize + 3*w.expertWidth/w.expertCut) * w.moeLayers * 2 / w.memoryBytesPerS
-	c.ExpertReadingTime = w.expertReadingTime
-	c.ExpertComputingTime = w.expertComputingTime
-	c.ExpertReplicas = w.dataParallelSize
-	c.KVRead = (w.kvWidth*w.kvElementBytes + w.indexKeyBytes) / w.memoryBytesPerS
-	c.WindowedKVRead = (w.windowedKVWidth*w.kvElementBytes + w.stateBytes) / w.memoryBytesPerS
-	c.DecodePair = w.decodeFlop/w.bf16FlopPerS + w.indexFlop/w.fp8FlopPerS
-	c.WindowedDecodePair = w.windowedDecodeFlop / w.bf16FlopPerS
-	c.DecodeAttentionTime = w.decodeAttentionTime
-	c.PrefillToken = w.prefillTokenBytes / w.memoryBytesPerS
-	c.PrefillPair = w.prefillFlop/w.bf16FlopPerS + w.indexFlop/w.fp8FlopPerS + w.indexPairBytes/w.memoryBytesPerS
-	c.WindowedPrefillPair = w.windowedPrefillFlop / w.bf16FlopPerS
+	c.ExpertToken = 2 * w.ExpertWeights * expertCopies / w.ExpertFlopPerS
+	c.ExpertActivationToken = expertCopies * (2*w.HiddenSize + 3*w.ExpertWidth/w.ExpertCut) * w.MoeLayers * 2 / w.MemoryBytesPerS
+	c.ExpertReadingTime = w.ExpertReadingTime
+	c.ExpertComputingTime = w.ExpertComputingTime
+	c.ExpertReplicas = w.DataParallelSize
+	c.KVRead = (w.KVWidth*w.KVElementBytes + w.IndexKeyBytes) / w.MemoryBytesPerS
+	c.WindowedKVRead = (w.WindowedKVWidth*w.KVElementBytes + w.StateBytes) / w.MemoryBytesPerS
+	c.DecodePair = w.DecodeFlop/w.Bf16FlopPerS + w.IndexFlop/w.Fp8FlopPerS
+	c.WindowedDecodePair = w.WindowedDecodeFlop / w.Bf16FlopPerS
+	c.DecodeAttentionTime = w.DecodeAttentionTime
+	c.PrefillToken = w.PrefillTokenBytes / w.MemoryBytesPerS
+	c.PrefillPair = w.PrefillFlop/w.Bf16FlopPerS + w.IndexFlop/w.Fp8FlopPerS + w.IndexPairBytes/w.MemoryBytesPerS
+	c.WindowedPrefillPair = w.WindowedPrefillFlop / w.Bf16FlopPerS
 	var chosen2 float64
-	if w.tensorParallelSize > 1 {
+	if w.TensorParallelSize > 1 {
 		chosen2 = 1
 	}
-	c.AllReduces = w.allReduces * chosen2 * (1 - w.fasterAllReduce)
+	c.AllReduces = w.AllReduces * chosen2 * (1 - w.FasterAllReduce)
 	c.AllReduceTokenBytes = tokenBytes
 	c.AllReduceToken = allReduceToken
-	c.SmallAllReduceToken = allReduceToken * (1 - w.fasterAllReduce)
-	c.ExchangeToken = w.moeLayers * 2 * w.exchangeCopies * ((w.tensorParallelSize*w.dataParallelSize - 1) / (w.tensorParallelSize * w.dataParallelSize)) * tokenBytes / w.linkBytesPerS
-	c.PipelineToken = (w.pipelineParallelSize - 1) * tokenBytes / w.linkBytesPerS
-	c.Offload = smaller(w.cpuOffloadGb*1073741824, (weights+experts*expertRead)*w.memoryBytesPerS/w.pipelineParallelSize) / w.pcieBytesPerS
+	c.SmallAllReduceToken = allReduceToken * (1 - w.FasterAllReduce)
+	c.ExchangeToken = w.MoeLayers * 2 * w.ExchangeCopies * ((w.TensorParallelSize*w.DataParallelSize - 1) / (w.TensorParallelSize * w.DataParallelSize)) * tokenBytes / w.LinkBytesPerS
+	c.PipelineToken = (w.PipelineParallelSize - 1) * tokenBytes / w.LinkBytesPerS
+	c.Offload = smaller(w.CPUOffloadGb*1073741824, (weights+experts*expertRead)*w.MemoryBytesPerS/w.PipelineParallelSize) / w.PcieBytesPerS
 	return c
 }

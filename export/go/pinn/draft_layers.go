@@ -1,5 +1,7 @@
 package pinn
 
+import "math"
+
 // alwaysAGraph is far beyond any step: with graphs at all, a draft's pass is taken to be one.
 const alwaysAGraph = 1e18
 
@@ -24,16 +26,18 @@ func (s *Specs) drafts(d *Deployment) (*Drafts, error) {
 		return nil, err
 	}
 	pass := *d
-	pass.model, pass.sampled = layers, DefaultSampling()
+	pass.layers, pass.sampled = layers, DefaultSampling()
 	pass.sampled.Temperature = 0
-	if err := pass.checkHeads(); err != nil {
+	if pass.shard, err = layers.shard("the draft", d.recipe.tensorParallel); err != nil {
 		return nil, err
 	}
-	c := pass.Costs()
-	hidden := float64(layers.HiddenSize)
-	projection := float64(joined) * hidden * hidden
-	c.GemmWeights += projection * activationBytes / d.gpu.MemoryBandwidth
-	c.GemmToken += 2 * projection / d.gpu.PeakFlop["bf16"]
+	if asked.method == eagle3 {
+		pass.narrow(eagle3Vocabulary)
+	}
+	c, hidden := pass.Costs(), pass.shard.Facts.HiddenSize
+	projection := joined * hidden * hidden
+	c.GemmWeights += projection * activationBytes / d.gpu.MemoryBandwidthBytesPerS
+	c.GemmToken += 2 * projection / d.gpu.PeakFlopPerS["bf16"]
 	if c.GraphTokens > 0 {
 		c.GraphTokens = alwaysAGraph
 	}
@@ -42,32 +46,35 @@ func (s *Specs) drafts(d *Deployment) (*Drafts, error) {
 	return found, nil
 }
 
-// draftLayers are what a pass of the draft runs through, as a model, and the hidden states that a
-// projection joins before it, as Python's pinn.engines.deployment.
-func (s *Specs) draftLayers(target *ModelSpec, asked speculation) (*ModelSpec, int, error) {
-	if asked.method == draftModel {
-		found, err := s.Model(asked.draft)
-		return found, 0, err
+// draftLayers are what a pass of the draft runs through, and the hidden states that a projection joins
+// before it, as Python's pinn.engines.deployment.
+func (s *Specs) draftLayers(target *ModelSpec, asked speculation) (*Layers, float64, error) {
+	published, err := s.Model(asked.draft)
+	switch {
+	case asked.method == draftModel && err != nil:
+		return nil, 0, err
+	case asked.method == draftModel:
+		return &published.Layers, 0, nil
+	case asked.method == mtp:
+		return &target.MTP, 2, nil
 	}
-	last := target.LayerGroups[len(target.LayerGroups)-1]
-	last.Count = 1
-	layers, joined := *target, 2
-	if asked.method == mtp {
-		layers.LayerGroups = []LayerGroup{last}
-		return &layers, joined, nil
-	}
-	if found, err := s.Model(asked.draft); asked.draft != "" && err == nil {
-		layers = *found
-	} else {
-		last.Attention.WindowTokens = 0
-		if f := &last.FFN; f.moe() {
-			*f = FFN{Kind: "dense", Width: f.TopK*f.Width + f.SharedWidth, Gated: true}
-		}
-		layers.LayerGroups = []LayerGroup{last}
-		layers.Precisions = WeightFormats{"bf16", "bf16", "bf16", "bf16", "bf16"}
+	layers, joined := &target.Eagle, 2.0
+	if asked.draft != "" && err == nil {
+		layers = &published.Layers
 	}
 	if asked.method == eagle3 {
-		joined, layers.VocabSize = 3, min(layers.VocabSize, eagle3Vocabulary)
+		joined = 3
 	}
-	return &layers, joined, nil
+	return layers, joined, nil
+}
+
+// narrow leaves no more of the vocabulary.
+func (d *Deployment) narrow(vocabulary float64) {
+	w, format := &d.shard.Facts, d.layers.Precisions.LMHead
+	rows := func(words float64) float64 { return math.Ceil(words / float64(d.recipe.tensorParallel)) }
+	left := min(w.VocabSize, vocabulary)
+	gone := (rows(w.VocabSize) - rows(left)) * w.HiddenSize
+	w.DenseWeightBytes -= gone * d.formats[format].BytesPerWeight
+	w.VocabSize = left
+	d.shard.HeadFlop = map[string]float64{format: 2 * rows(left) * w.HiddenSize}
 }

@@ -29,16 +29,19 @@ func (d *Drafts) TokensPerStep() float64 {
 	return total
 }
 
-// readAcceptance reads what a table says of it.
-func (d *Drafts) readAcceptance(text string) error {
+// readRates of acceptance with commas between them.
+func readRates(name, text string) (rates []float64, err error) {
 	for _, word := range strings.Split(text, ",") {
-		rate, err := strconv.ParseFloat(word, 64)
-		if err != nil {
-			return fmt.Errorf("draft_acceptance must be rates with commas between them, got %q", text)
+		if word = strings.TrimSpace(word); word == "" {
+			continue
 		}
-		d.Acceptance = append(d.Acceptance, rate)
+		rate, err := strconv.ParseFloat(word, 64)
+		if err != nil || !(rate >= 0 && rate <= 1) {
+			return nil, fmt.Errorf("%s must be rates from 0 to 1 with commas between them, got %q", name, text)
+		}
+		rates = append(rates, rate)
 	}
-	return nil
+	return rates, nil
 }
 
 func (d *Drafts) check(where string) error {

@@ -40,7 +40,7 @@ func TestDraftsSayWhyTheyAreRefused(t *testing.T) {
 		"draft.tokens: expected a number":    func(row map[string]any) { row["draft.tokens"] = "many" },
 		`no draft "leaves"`:                  func(row map[string]any) { row["draft.leaves"] = 1 },
 		"draft_acceptance must be rates":     func(row map[string]any) { row["draft_acceptance"] = "often" },
-		"must be 0 to 1":                     func(row map[string]any) { row["draft_acceptance"] = "0.9,1.5" },
+		"rates from 0 to 1":                  func(row map[string]any) { row["draft_acceptance"] = "0.9,1.5" },
 		"rates of acceptance":                func(row map[string]any) { delete(row, "draft_acceptance") },
 		"missing: draft_cost.layers":         func(row map[string]any) { delete(row, "draft_cost.layers") },
 		"without draft_cost.layers":          func(row map[string]any) { row["draft_cost.layers"] = nil },
@@ -112,20 +112,20 @@ func servingOf(t *testing.T, row *Row) Serving {
 func TestFlagsOfDraftingSayWhyTheyAreRefused(t *testing.T) {
 	specs := goldenSpecs(t)
 	for want, s := range map[string]Serving{
-		"JSON object":                  {SpeculativeConfig: "eagle"},
-		`unknown "tokens"`:             {SpeculativeConfig: `{"tokens": 2}`},
-		"needs a method or a model":    {SpeculativeConfig: `{"num_speculative_tokens": 2}`},
-		`"medusa" is not modelled`:     {SpeculativeConfig: `{"method": "medusa"}`},
-		"must be a whole number":       {SpeculativeConfig: `{"method": "eagle"}`},
-		"must be 1 to 64, got 65":      {SpeculativeConfig: `{"method": "mtp", "num_speculative_tokens": 65}`},
-		`no model "somewhere/draft"`:   {SpeculativeConfig: `{"model": "somewhere/draft", "num_speculative_tokens": 2}`},
-		"with pipeline stages":         {SpeculativeConfig: `{"method": "mtp"}`, PipelineParallelSize: 2},
-		"a rate from 0 to 1":           {SpeculativeConfig: `{"method": "mtp"}`, SpeculativeAcceptance: "often"},
-		"2 positions and 3 tokens":     {SpeculativeConfig: `{"method": "mtp", "num_speculative_tokens": 3}`, SpeculativeAcceptance: "0.9,0.8"},
-		`decoding_type "Medusa"`:       {Engine: "trtllm", SpeculativeConfig: `{"decoding_type": "Medusa"}`},
-		"by the architecture":          {Engine: "sglang", SpeculativeConfig: "EAGLE"},
-		`algorithm "LOOKAHEAD"`:        {Engine: "sglang", SpeculativeConfig: "LOOKAHEAD"},
-		"does not fit 2 steps of 2 br": {Engine: "sglang", SpeculativeConfig: "NEXTN", SpeculativeNumSteps: 2, SpeculativeEagleTopk: 2, SpeculativeNumDraftTokens: 9},
+		"JSON object":                          {SpeculativeConfig: "eagle"},
+		`unknown "tokens"`:                     {SpeculativeConfig: `{"tokens": 2}`},
+		"needs a method or a model":            {SpeculativeConfig: `{"num_speculative_tokens": 2}`},
+		`"medusa" is not modelled`:             {SpeculativeConfig: `{"method": "medusa"}`},
+		"must be a whole number":               {SpeculativeConfig: `{"method": "eagle"}`},
+		"must be 1 to 64, got 65":              {SpeculativeConfig: `{"method": "mtp", "num_speculative_tokens": 65}`},
+		`no model "somewhere/draft"`:           {SpeculativeConfig: `{"model": "somewhere/draft", "num_speculative_tokens": 2}`},
+		"with pipeline stages":                 {SpeculativeConfig: `{"method": "mtp"}`, PipelineParallelSize: 2},
+		"acceptance must be rates from 0 to 1": {SpeculativeConfig: `{"method": "mtp"}`, SpeculativeAcceptance: "often"},
+		"2 positions and 3 tokens":             {SpeculativeConfig: `{"method": "mtp", "num_speculative_tokens": 3}`, SpeculativeAcceptance: "0.9,0.8"},
+		`decoding_type "Medusa"`:               {Engine: "trtllm", SpeculativeConfig: `{"decoding_type": "Medusa"}`},
+		"by the architecture":                  {Engine: "sglang", SpeculativeConfig: "EAGLE"},
+		`algorithm "LOOKAHEAD"`:                {Engine: "sglang", SpeculativeConfig: "LOOKAHEAD"},
+		"does not fit 2 steps of 2 br":         {Engine: "sglang", SpeculativeConfig: "NEXTN", SpeculativeNumSteps: 2, SpeculativeEagleTopk: 2, SpeculativeNumDraftTokens: 9},
 	} {
 		_, err := specs.Deploy("meta-llama/Llama-3.1-8B", "H100", s)
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -6,18 +6,6 @@ import (
 	"strings"
 )
 
-// Kernels of routed experts, as Python's pinn.engines.kernel_choice: the engine's own choice, or
-// others that are timed apart from it.
-const (
-	ownKernels     = "auto"
-	tritonKernels  = "triton"
-	cutlassKernels = "cutlass"
-	marlinKernels  = "marlin"
-
-	// marlinFormat is the format whose experts Marlin was timed with.
-	marlinFormat = "int4_wo"
-)
-
 // namedKernels are those that a flag names, and whether one does; else the release's own.
 func (s *resolver) namedKernels() (string, bool) {
 	name := strings.ToLower(s.MoeBackend)
@@ -34,20 +22,19 @@ func (s *resolver) namedKernels() (string, bool) {
 
 // expertKernels are those of the recipe where they take another time than the engine's own.
 func (d *Deployment) expertKernels() string {
-	moe, _ := d.model.moe()
 	kernels, chip := d.recipe.moeKernels, d.gpu.ComputeCapability
-	if !d.recipe.moeNamed && moe != nil {
+	if !d.recipe.moeNamed && d.layers.Experts != nil {
 		kernels = d.releaseKernels()
 	}
 	hopper, blackwell := chip == 9, 10 <= chip && chip < 11
 	switch {
-	case moe == nil:
+	case d.layers.Experts == nil:
 		return ownKernels
-	case d.model.Precisions.Experts == "mxfp4":
+	case d.layers.Precisions.Experts == "mxfp4":
 		if kernels == marlinKernels && (hopper || blackwell) {
 			return kernels
 		}
-	case d.model.Precisions.Experts == "fp8_block":
+	case d.layers.Precisions.Experts == "fp8_block":
 		cutlass := kernels == cutlassKernels && hopper && d.recipe.expertParallel == 1
 		if cutlass || kernels == tritonKernels && blackwell {
 			return kernels
@@ -67,7 +54,7 @@ func (d *Deployment) releaseKernels() string {
 		}
 	}
 	for _, k := range releaseKernels {
-		if k.hold(d.serving.Engine, version) && k.format == d.model.Precisions.Experts &&
+		if k.hold(d.serving.Engine, version) && k.format == d.layers.Precisions.Experts &&
 			within(chip, k.leastCapability, k.belowCC) &&
 			(k.spread == "" || strings.Contains(k.spread, spread)) {
 			return k.timedAs
@@ -81,15 +68,14 @@ func (d *Deployment) expertKernelFormat() string {
 	if d.expertKernels() == marlinKernels {
 		return marlinFormat
 	}
-	return d.model.Precisions.Experts
+	return d.layers.Precisions.Experts
 }
 
 // expertTimes are those of reading and of computing routed experts relative to vLLM's kernels.
 func (d *Deployment) expertTimes() (reading, computing float64) {
-	moe, _ := d.model.moe()
 	times, own := mxfp4Times[d.recipe.mxfp4Kernels]
 	hopper := d.gpu.ComputeCapability == 9
-	if moe == nil || !own || !hopper || d.model.Precisions.Experts != "mxfp4" ||
+	if d.layers.Experts == nil || !own || !hopper || d.layers.Precisions.Experts != "mxfp4" ||
 		d.expertKernels() != ownKernels {
 		return 1, 1
 	}

@@ -49,7 +49,7 @@ func FuzzReadTableJSON(f *testing.F) {
 	drafting["rows"] = drafting["rows"].([]any)[:1]
 	f.Add(encoded(f, drafting))
 	f.Add([]byte(`{"format":"pinn.coefficient_table","version":1,"rows":[{}]}`))
-	f.Add([]byte(`{"format":"pinn.coefficient_table","version":2}`))
+	f.Add([]byte(`{"format":"pinn.coefficient_table","version":3}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if table, err := ReadTableJSON(bytes.NewReader(data)); err == nil {
 			useTable(t, table)
@@ -82,7 +82,7 @@ func FuzzReadSpecs(f *testing.F) {
 	}
 	tree["models"], tree["gpus"] = tree["models"].([]any)[3:4], tree["gpus"].([]any)[:1]
 	f.Add(encoded(f, tree))
-	f.Add([]byte(`{"format":"pinn.specs","version":2}`))
+	f.Add([]byte(`{"format":"pinn.specs","version":3}`))
 	network := goldenNetwork(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		specs, err := ReadSpecs(bytes.NewReader(data))

@@ -6,26 +6,18 @@ import (
 	"strings"
 )
 
-// isModel tells whether a name stands for a model of that full name and those aliases: in any case,
-// with or without the organisation, as in Python.
-func isModel(wanted, full string, aliases []string) bool {
-	for _, name := range append([]string{full}, aliases...) {
+// isModel tells whether a name stands for a model of one of those names: in any case, with or without
+// the organisation, as in Python.
+func isModel(wanted string, names ...string) bool {
+	return slices.ContainsFunc(names, func(name string) bool {
 		bare := name[strings.LastIndex(name, "/")+1:]
-		if strings.EqualFold(wanted, name) || strings.EqualFold(wanted, bare) {
-			return true
-		}
-	}
-	return false
+		return strings.EqualFold(wanted, name) || strings.EqualFold(wanted, bare)
+	})
 }
 
 // isGPU is the same for a GPU: in any case and punctuation.
-func isGPU(wanted, full string, aliases []string) bool {
-	for _, name := range append([]string{full}, aliases...) {
-		if plain(wanted) == plain(name) {
-			return true
-		}
-	}
-	return false
+func isGPU(wanted string, names ...string) bool {
+	return slices.ContainsFunc(names, func(name string) bool { return plain(wanted) == plain(name) })
 }
 
 // plain keeps letters and digits.

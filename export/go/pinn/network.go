@@ -26,17 +26,20 @@ type Network struct {
 }
 
 // LoadNetwork reads a checkpoint file of Python's pinn (checkpoints/pinn.safetensors).
-func LoadNetwork(path string) (*Network, error) {
+func LoadNetwork(path string) (*Network, error) { return load(path, ReadNetwork) }
+
+// load reads a file, which errors name.
+func load[T any](path string, read func(io.Reader) (*T, error)) (*T, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	network, err := ReadNetwork(file)
+	found, err := read(file)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	return network, nil
+	return found, nil
 }
 
 // ReadNetwork reads a checkpoint.
@@ -148,17 +151,7 @@ func (n *Network) Coefficients(e Embedding) (beta, alpha []float64, err error) {
 		return nil, nil, err
 	}
 	beta, alpha = n.forward(free, rates)
-	for i, v := range beta {
-		if !usable(v) {
-			return nil, nil, unusable("network", "beta."+stepFeatures[i].Name, v)
-		}
-	}
-	for i, v := range alpha {
-		if !usable(v) {
-			return nil, nil, unusable("network", "alpha."+requestFeatures[i].Name, v)
-		}
-	}
-	return beta, alpha, nil
+	return beta, alpha, checkCoefficients("network", beta, alpha)
 }
 
 func inOrder(what string, names []string, values map[string]float64) ([]float64, error) {
@@ -278,7 +271,7 @@ func (n *Network) Row(d *Deployment) (*Row, error) {
 	row := &Row{
 		Config: config,
 		Beta:   beta, Alpha: alpha, Costs: d.Costs(), Drafts: d.drafts,
-		WindowTokens:   d.model.window(),
+		WindowTokens:   d.model.WindowTokens,
 		GPUCacheTokens: d.gpuCacheTokens(),
 		MaxModelLen:    float64(d.serving.MaxModelLen),
 		TensorParallel: float64(d.serving.TensorParallelSize),

@@ -8,30 +8,9 @@ import (
 	"strings"
 )
 
-// releases are those of an engine from one on and before another, for which a line of a table holds.
-type releases struct{ engine, since, until string }
-
 func (r releases) hold(engine string, version []int64) bool {
 	return r.engine == engine && (r.since == "" || !before(version, release(r.since))) &&
 		(r.until == "" || before(version, release(r.until)))
-}
-
-// engineDefault is a line of the table of the engines' defaults.
-type engineDefault struct {
-	releases
-	flag, gpu        string
-	leastGiB, below  float64
-	leastTP, belowTP float64
-	modelTypes       string // apart by spaces; empty for any
-	value            string
-}
-
-// releaseKernel is a line of the table of what releases multiply experts by.
-type releaseKernel struct {
-	releases
-	format                   string
-	leastCapability, belowCC float64
-	spread, timedAs          string
 }
 
 // within tells whether a value is at least one and below another, which is none if it is 0.
@@ -121,10 +100,6 @@ func (s *resolver) ranks() {
 	}
 }
 
-// allReduceLatency is the time of a small all-reduce relative to vLLM's own kernel, as
-// ALL_REDUCE_LATENCY of Python's pinn.engines.kernel_choice.
-var allReduceLatency = map[string]float64{"vllm": 1, "sglang": 0.65, "trtllm": 0.69}
-
 // decodeAttentionTime is that of the engine's own kernels relative to those that vLLM runs.
 func (r *recipe) decodeAttentionTime(g *GPU, cache Precision) float64 {
 	if !r.ownDecodeKernels || g.ComputeCapability != 9 {
@@ -139,7 +114,7 @@ func (r *recipe) decodeAttentionTime(g *GPU, cache Precision) float64 {
 // allReduce settles what an all-reduce takes and is fused with.
 func (s *resolver) allReduce() {
 	s.allReduceLatency = 1
-	if latency, known := allReduceLatency[s.Engine]; known && s.gpu.HasNVLink {
+	if latency, known := allReduceLatency[s.Engine]; known && s.gpu.HasNvlink {
 		s.allReduceLatency = latency
 	}
 	fused := s.yes("fuse_all_reduce", nil)
@@ -228,9 +203,6 @@ func (s *resolver) vllmGraphs(limit, seqs int64) {
 			"PIECEWISE or NONE", mode)
 	}
 }
-
-// contiguousGraphs: up to here TensorRT-LLM captures every number of decodes without padding.
-const contiguousGraphs = 32
 
 // largestGraph is the largest size that vLLM captures up to a limit.
 func largestGraph(most int64) int64 {

@@ -23,7 +23,7 @@ func (s *resolver) since(numbers ...int64) bool { return !before(s.version, numb
 // largestDecodes is the largest number of decodes that is captured: no more than may run, and with
 // attention data parallelism a multiple of the GPUs that share an attention layer.
 func (s *resolver) largestDecodes(limit, most int64, padded bool) int64 {
-	captured := s.sglangSizes(limit, padded)
+	captured := s.capturedSizes(limit, padded)
 	last := captured[len(captured)-1]
 	if last > most {
 		fewer := slices.DeleteFunc(captured, func(size int64) bool { return size >= most })
@@ -39,36 +39,24 @@ func (s *resolver) largestDecodes(limit, most int64, padded bool) int64 {
 	return last
 }
 
-// sglangSizes are the numbers of decodes that graphs are captured for, as sglang_sizes of Python's
+// capturedSizes are the numbers of decodes that graphs are captured for, as sglang_sizes of Python's
 // pinn.engines.vllm_sglang_trtllm.
-func (s *resolver) sglangSizes(most int64, padded bool) []int64 {
-	var sizes []int64
-	add := func(first, last, step int64) {
-		for size := first; size <= min(last, most); size += step {
-			sizes = append(sizes, size)
+func (s *resolver) capturedSizes(most int64, padded bool) (sizes []int64) {
+	ranges, drafts := sglangSizes, s.speculation.tokens > 0
+	if drafts {
+		ranges = sglangDraftSizes
+	}
+	if !padded {
+		ranges = [][3]int64{{1, most, 1}}
+	}
+	for _, each := range ranges {
+		for size := each[0]; size <= min(each[1], most); size += each[2] {
+			if size != 64 || !padded || !drafts || s.since(0, 5, 5) {
+				sizes = append(sizes, size)
+			}
 		}
 	}
-	switch {
-	case !padded:
-		add(1, most, 1)
-		return sizes
-	case s.speculation.tokens > 0:
-		add(1, 8, 1)
-		add(10, 32, 2)
-		add(40, 60, 4)
-		if s.since(0, 5, 5) {
-			add(64, 64, 1)
-		}
-		add(72, 256, 8)
-		add(272, most, 16)
-	default:
-		add(1, 2, 1)
-		add(4, 12, 4)
-		add(16, 256, 8)
-		add(272, 511, 16)
-		add(512, most, 32)
-	}
-	if s.since(0, 5, 10) && sizes[len(sizes)-1] != most {
+	if padded && s.since(0, 5, 10) && sizes[len(sizes)-1] != most {
 		sizes = append(sizes, most)
 	}
 	return sizes

@@ -41,15 +41,8 @@ func (r *Row) check(where string) error {
 		return fmt.Errorf("%s: speculative_config %s, but no draft columns say what a step drafts: "+
 			"export the table again with this version of pinn", where, config)
 	}
-	for i, v := range r.Beta {
-		if !usable(v) {
-			return unusable(where, "beta."+stepFeatures[i].Name, v)
-		}
-	}
-	for i, v := range r.Alpha {
-		if !usable(v) {
-			return unusable(where, "alpha."+requestFeatures[i].Name, v)
-		}
+	if err := checkCoefficients(where, r.Beta, r.Alpha); err != nil {
+		return err
 	}
 	if err := r.Costs.check(where, cost); err != nil {
 		return err
@@ -65,6 +58,20 @@ func (r *Row) check(where string) error {
 	} {
 		if !usable(v) || v < 1 {
 			return fmt.Errorf("%s: %s must be a number of at least 1, got %v", where, name, v)
+		}
+	}
+	return nil
+}
+
+func checkCoefficients(where string, beta, alpha []float64) error {
+	for i, v := range beta {
+		if !usable(v) {
+			return unusable(where, "beta."+stepFeatures[i].Name, v)
+		}
+	}
+	for i, v := range alpha {
+		if !usable(v) {
+			return unusable(where, "alpha."+requestFeatures[i].Name, v)
 		}
 	}
 	return nil

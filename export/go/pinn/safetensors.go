@@ -15,30 +15,22 @@ type tensor struct {
 	values []float64
 }
 
-const maxHeaderBytes = 16 << 20
-
 // readSafetensors reads the tensors and the metadata of a safetensors file
 // (https://github.com/huggingface/safetensors): an 8-byte length, a JSON header, then the data.
 func readSafetensors(r io.Reader) (map[string]tensor, map[string]string, error) {
-	var length uint64
-	if err := binary.Read(r, binary.LittleEndian, &length); err != nil {
-		return nil, nil, fmt.Errorf("no safetensors file: %w", err)
+	raw, err := io.ReadAll(r)
+	if err != nil || len(raw) < 8 {
+		return nil, nil, errors.Join(errors.New("no safetensors file"), err)
 	}
-	if length > maxHeaderBytes {
-		return nil, nil, fmt.Errorf("no safetensors file: its header would have %d bytes", length)
-	}
-	raw, err := io.ReadAll(io.LimitReader(r, int64(length)))
-	if err != nil || uint64(len(raw)) < length {
-		return nil, nil, errors.Join(errors.New("the file is cut off in its header"), err)
+	length, data := binary.LittleEndian.Uint64(raw), raw[8:]
+	if length > uint64(len(data)) {
+		return nil, nil, fmt.Errorf("the file is cut off in its header, which would have %d bytes", length)
 	}
 	var header map[string]json.RawMessage
-	if err := json.Unmarshal(raw, &header); err != nil {
+	if err := json.Unmarshal(data[:length], &header); err != nil {
 		return nil, nil, fmt.Errorf("malformed safetensors header: %w", err)
 	}
-	data, err := io.ReadAll(r)
-	if err != nil {
-		return nil, nil, err
-	}
+	data = data[length:]
 	metadata := map[string]string{}
 	if entry, found := header["__metadata__"]; found {
 		if err := json.Unmarshal(entry, &metadata); err != nil {

@@ -6,16 +6,6 @@ import (
 	"math"
 )
 
-// Sampling is how next tokens are drawn, as Python's pinn.specs.model. DefaultSampling gives
-// vLLM's own; a zero TopP or RepetitionPenalty is no setting.
-type Sampling struct {
-	Temperature       float64 `json:"temperature"`
-	TopK              int64   `json:"top_k"`
-	TopP              float64 `json:"top_p"`
-	MinP              float64 `json:"min_p"`
-	RepetitionPenalty float64 `json:"repetition_penalty"`
-}
-
 // DefaultSampling is vLLM's own, which draws from all tokens.
 func DefaultSampling() Sampling { return Sampling{Temperature: 1, TopP: 1, RepetitionPenalty: 1} }
 
@@ -71,12 +61,6 @@ func (s Sampling) overridden(override string) (Sampling, error) {
 	}
 	s.TopK = int64(topK)
 	return s, s.check()
-}
-
-// samplerKernels that a setting asks for: their bytes per logit, how far they are from the
-// bandwidth, and what they take whatever the batch, as Python's pinn.physics.costs.
-type samplerKernels struct {
-	logitBytes, slowdown, launchS, logitS float64
 }
 
 // kernels that the settings ask for.

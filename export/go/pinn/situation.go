@@ -1,7 +1,5 @@
 package pinn
 
-import "strings"
-
 // Situation is what a simulator can know of a request outside its steps. The depth of the queue and
 // the use of the cache, which some coefficients ask for, no simulator callback sees: those features
 // are 0 here.
@@ -20,36 +18,6 @@ const (
 	Completion           = "completion"
 	Preemption           = "preemption"
 )
-
-// requestFeature is an entry of the registry that alpha belongs to; the Python module
-// pinn.physics.request defines each.
-type requestFeature struct {
-	Feature
-	phase string
-}
-
-// value of the feature; 0 of one that simulators cannot see.
-func (f *requestFeature) value(r *Row, s Situation) float64 {
-	switch strings.TrimPrefix(f.Name, f.phase+".") {
-	case "constant":
-		return 1
-	case "prompt_token":
-		return s.PromptTokens
-	case "step_time":
-		return s.StepSeconds
-	case "recomputed_token":
-		return s.RecomputedTokens
-	case "prompt_share":
-		return s.PromptTokens / r.MaxModelLen
-	case "inverse_tensor_parallel":
-		return 1 / r.TensorParallel
-	case "prefix_caching":
-		return truth(r.PrefixCaching)
-	case "chunked_prefill":
-		return truth(r.ChunkedPrefill)
-	}
-	return 0
-}
 
 func truth(on bool) float64 {
 	if on {

@@ -5,17 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
-)
-
-// Methods of drafting.
-const (
-	ngram      = "ngram"
-	draftModel = "draft_model"
-	eagle      = "eagle"
-	eagle3     = "eagle3"
-	mtp        = "mtp"
 )
 
 // speculation is what flags ask for, as Python's pinn.specs.speculation; the zero value drafts
@@ -32,13 +22,10 @@ func (s Serving) readSpeculation() (found speculation, err error) {
 	if s.SpeculativeConfig == "" || strings.EqualFold(s.SpeculativeConfig, "none") {
 		return found, nil
 	}
-	switch s.Engine {
-	case "sglang":
+	if s.Engine == "sglang" {
 		found, err = s.sglangSpeculation()
-	case "trtllm":
-		found, err = trtllmSpeculation(s.SpeculativeConfig)
-	default:
-		found, err = vllmSpeculation(s.SpeculativeConfig)
+	} else {
+		found, err = speculativeObject(s.SpeculativeConfig, s.Engine)
 	}
 	if err == nil && s.PipelineParallelSize > 1 {
 		err = fmt.Errorf("speculative decoding is not modelled with pipeline stages: leave one out")
@@ -49,58 +36,56 @@ func (s Serving) readSpeculation() (found speculation, err error) {
 	return found, err
 }
 
-// vllmSpeculation reads vLLM's speculative_config.
-func vllmSpeculation(config string) (speculation, error) {
-	values, err := speculativeObject(config, vllmKeys)
-	if err != nil {
-		return speculation{}, err
+// speculativeObject reads vLLM's or TensorRT-LLM's speculative_config.
+func speculativeObject(config, engine string) (speculation, error) {
+	var values speculativeValues
+	if err := json.Unmarshal([]byte(config), &values); err != nil || values == nil {
+		return speculation{}, fmt.Errorf("speculative_config must be a JSON object, got %q", config)
 	}
-	draft, method := values.text("model"), values.text("method")
-	if name := strings.ToLower(draft); method == "" {
-		switch {
-		case name == "":
-			return speculation{}, fmt.Errorf("speculative_config needs a method or a model: add one")
-		case strings.Trim(name, "[]") == ngram:
-			method = ngram
-		case strings.Contains(name, eagle3):
-			method = eagle3
-		case strings.Contains(name, eagle):
-			method = eagle
-		default:
-			method = draftModel
+	known := speculativeWords[engine]
+	for key := range values {
+		if !slices.Contains(known.keys, key) {
+			return speculation{}, fmt.Errorf("speculative_config: unknown %q: use %s", key,
+				strings.Join(known.keys, ", "))
 		}
 	}
-	if strings.HasSuffix(method, "_mtp") {
-		method = mtp
+	draft, kind := values.text(known.draft), values.text(known.method)
+	if engine != "vllm" {
+		kind = strings.ToLower(kind)
+	} else if kind = vllmMethod(kind, strings.ToLower(draft)); kind == "" {
+		return speculation{}, fmt.Errorf("speculative_config needs a method or a model: add one")
 	}
-	method = strings.Trim(method, "[]")
-	if !slices.Contains([]string{ngram, draftModel, eagle, eagle3, mtp}, method) {
-		return speculation{}, fmt.Errorf("speculative_config: method %q is not modelled", method)
+	method, modelled := known.methods[kind]
+	if !modelled {
+		return speculation{}, fmt.Errorf("speculative_config: %s %q is not modelled", known.method,
+			values.text(known.method))
 	}
-	if method == mtp || method == ngram {
+	if method == mtp {
+		tokens, err := values.count(known.mtpTokens, true)
+		return chain(mtp, tokens, ""), err
+	}
+	if method == ngram {
 		draft = ""
 	}
-	tokens, err := values.count("num_speculative_tokens", method == mtp)
+	tokens, err := values.count(known.tokens, false)
 	return chain(method, tokens, draft), err
 }
 
-// trtllmSpeculation reads TensorRT-LLM's speculative_config.
-func trtllmSpeculation(config string) (speculation, error) {
-	values, err := speculativeObject(config, trtllmKeys)
-	if err != nil {
-		return speculation{}, err
+// vllmMethod is what vLLM takes a method for, or a draft by its name.
+func vllmMethod(method, draft string) string {
+	switch {
+	case strings.HasSuffix(method, "_mtp"):
+		return mtp
+	case method != "" || draft == "":
+		return strings.Trim(method, "[]")
+	case strings.Trim(draft, "[]") == ngram:
+		return ngram
+	case strings.Contains(draft, eagle3):
+		return eagle3
+	case strings.Contains(draft, eagle):
+		return eagle
 	}
-	kind := values.text("decoding_type")
-	method, known := trtllmMethods[strings.ToLower(kind)]
-	if !known {
-		return speculation{}, fmt.Errorf("speculative_config: decoding_type %q is not modelled", kind)
-	}
-	if method == mtp {
-		tokens, err := values.count("num_nextn_predict_layers", true)
-		return chain(mtp, tokens, ""), err
-	}
-	tokens, err := values.count("max_draft_len", false)
-	return chain(method, tokens, values.text("speculative_model_dir")), err
+	return draftModel
 }
 
 // sglangSpeculation reads SGLang's flags, whose draft tokens count the one that is known already.
@@ -156,20 +141,6 @@ func chain(method string, tokens int64, draft string) speculation {
 
 type speculativeValues map[string]any
 
-func speculativeObject(config string, keys []string) (speculativeValues, error) {
-	var values speculativeValues
-	if err := json.Unmarshal([]byte(config), &values); err != nil || values == nil {
-		return nil, fmt.Errorf("speculative_config must be a JSON object, got %q", config)
-	}
-	for key := range values {
-		if !slices.Contains(keys, key) {
-			return nil, fmt.Errorf("speculative_config: unknown %q: use %s", key,
-				strings.Join(keys, ", "))
-		}
-	}
-	return values, nil
-}
-
 // text of a key, empty where there is none.
 func (v speculativeValues) text(key string) string {
 	text, _ := v[key].(string)
@@ -190,18 +161,10 @@ func (v speculativeValues) count(key string, oneByDefault bool) (int64, error) {
 
 // acceptance by position: what the flag says, else what Python assumes of the method.
 func (s Serving) acceptance(asked speculation, assumed map[string]float64) ([]float64, error) {
-	var rates []float64
 	text := strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(s.SpeculativeAcceptance), "["), "]")
-	for _, word := range strings.Split(text, ",") {
-		if word = strings.TrimSpace(word); word == "" {
-			continue
-		}
-		rate, err := strconv.ParseFloat(word, 64)
-		if err != nil || !(rate >= 0 && rate <= 1) {
-			return nil, fmt.Errorf("speculative_acceptance must be a rate from 0 to 1, or one for each "+
-				"position with commas between them, got %q", s.SpeculativeAcceptance)
-		}
-		rates = append(rates, rate)
+	rates, err := readRates("speculative_acceptance", text)
+	if err != nil {
+		return nil, err
 	}
 	if len(rates) == 0 {
 		rate, known := assumed[asked.method]

@@ -59,21 +59,21 @@ func (t *Table) all(want map[string]string) (found []*Row) {
 
 // values are what the rows have under a key, each once.
 func (t *Table) values(key string) []string {
-	seen := map[string]bool{}
-	for i := range t.Rows {
-		if value, has := t.Rows[i].Config[key]; has {
-			seen[value] = true
-		}
-	}
-	return slices.Sorted(maps.Keys(seen))
+	return t.each(func(name, value string) (string, bool) { return value, name == key })
 }
 
 // keys are those of the rows' configurations.
 func (t *Table) keys() []string {
+	return t.each(func(name, _ string) (string, bool) { return name, true })
+}
+
+func (t *Table) each(told func(name, value string) (string, bool)) []string {
 	seen := map[string]bool{}
 	for i := range t.Rows {
-		for key := range t.Rows[i].Config {
-			seen[key] = true
+		for name, value := range t.Rows[i].Config {
+			if text, counts := told(name, value); counts {
+				seen[text] = true
+			}
 		}
 	}
 	return slices.Sorted(maps.Keys(seen))
@@ -81,10 +81,10 @@ func (t *Table) keys() []string {
 
 func matches(config, want map[string]string) bool {
 	for key, value := range want {
-		others := strings.Split(config[key+"_aliases"], "|")
+		names := append(strings.Split(config[key+"_aliases"], "|"), config[key])
 		switch {
-		case key == "model" && isModel(value, config[key], others):
-		case key == "gpu" && isGPU(value, config[key], others):
+		case key == "model" && isModel(value, names...):
+		case key == "gpu" && isGPU(value, names...):
 		case config[key] != value:
 			return false
 		}
@@ -266,7 +266,8 @@ func (r *Row) readSettings() error {
 			"empty, got %q", r.Config["window_tokens"]))
 	}
 	if text := r.Config["draft_acceptance"]; text != "" {
-		refused = append(refused, r.Drafts.readAcceptance(text))
+		rates, err := readRates("draft_acceptance", text)
+		r.Drafts.Acceptance, refused = rates, append(refused, err)
 	}
 	for name, place := range map[string]*bool{
 		"enable_prefix_caching": &r.PrefixCaching, "enable_chunked_prefill": &r.ChunkedPrefill,

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -18,24 +17,14 @@ import (
 // LoadTable reads a table file; its name must end in .json or .csv. Of the Parquet form, which
 // needs more than the standard library, write one of these two instead.
 func LoadTable(path string) (*Table, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	var table *Table
 	switch suffix := strings.ToLower(filepath.Ext(path)); suffix {
 	case ".json":
-		table, err = ReadTableJSON(file)
+		return load(path, ReadTableJSON)
 	case ".csv":
-		table, err = ReadTableCSV(file)
+		return load(path, ReadTableCSV)
 	default:
-		err = fmt.Errorf("cannot read tables that end in %q: export .json or .csv", suffix)
+		return nil, fmt.Errorf("cannot read tables that end in %q: export .json or .csv", suffix)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return table, nil
 }
 
 // LoadModel makes the latency model of the only row of a table file that has the given values, see
@@ -70,27 +59,36 @@ func ReadTableJSON(r io.Reader) (*Table, error) {
 		return nil, err
 	}
 	table := &Table{Provenance: file.Provenance}
-	for number, raw := range file.Rows {
-		cells, where := map[string]string{}, fmt.Sprintf("row %d", number+1)
+	for _, raw := range file.Rows {
+		cells := map[string]string{}
 		for name, cell := range raw {
 			cells[name] = jsonText(cell)
 		}
 		if err := checkColumns(slices.Sorted(maps.Keys(cells))); err != nil {
-			return nil, fmt.Errorf("%s: %w", where, err)
+			return nil, fmt.Errorf("%s: %w", table.next(), err)
 		}
-		row, err := readRow(cells, where)
-		if err != nil {
+		if err := table.add(cells); err != nil {
 			return nil, err
 		}
-		table.Rows = append(table.Rows, row)
 	}
-	if len(table.Rows) == 0 {
-		return nil, errNoRows
-	}
-	return table, nil
+	return table.filled()
 }
 
-var errNoRows = errors.New("the table has no rows")
+// next names the row that is added next.
+func (t *Table) next() string { return fmt.Sprintf("row %d", len(t.Rows)+1) }
+
+func (t *Table) add(cells map[string]string) error {
+	row, err := readRow(cells, t.next())
+	t.Rows = append(t.Rows, row)
+	return err
+}
+
+func (t *Table) filled() (*Table, error) {
+	if len(t.Rows) == 0 {
+		return nil, errors.New("the table has no rows")
+	}
+	return t, nil
+}
 
 // jsonText is a cell of a JSON table. Words in place of numbers, such as "NaN", are read as such so
 // that they are refused with their name.
@@ -117,14 +115,13 @@ func ReadTableCSV(r io.Reader) (*Table, error) {
 		return nil, err
 	}
 	table := &Table{Provenance: map[string]any{}}
-	for number := 1; ; number++ {
-		where := fmt.Sprintf("row %d", number)
+	for {
 		texts, err := reader.Read()
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", where, err)
+			return nil, fmt.Errorf("%s: %w", table.next(), err)
 		}
 		cells := map[string]string{}
 		for i, name := range names {
@@ -132,24 +129,20 @@ func ReadTableCSV(r io.Reader) (*Table, error) {
 		}
 		version, err := strconv.Atoi(cells["version"])
 		if err != nil {
-			return nil, fmt.Errorf("%s: version must be a whole number, got %q", where, cells["version"])
+			return nil, fmt.Errorf("%s: version must be a whole number, got %q", table.next(),
+				cells["version"])
 		}
 		if err := checkVersion(TableFormat, cells["format"], version, TableVersion); err != nil {
 			return nil, err
 		}
-		row, err := readRow(cells, where)
-		if err != nil {
+		if err := table.add(cells); err != nil {
 			return nil, err
 		}
-		table.Rows = append(table.Rows, row)
-	}
-	if len(table.Rows) == 0 {
-		return nil, errNoRows
 	}
 	for _, name := range []string{"source", "checkpoint_sha256"} {
-		if text := table.Rows[0].Config[name]; text != "" {
-			table.Provenance[name] = text
+		if len(table.Rows) > 0 && table.Rows[0].Config[name] != "" {
+			table.Provenance[name] = table.Rows[0].Config[name]
 		}
 	}
-	return table, nil
+	return table.filled()
 }

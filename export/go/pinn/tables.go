@@ -2,13 +2,79 @@
 
 package pinn
 
+import "math"
+
+// releases are those of an engine from one on and before another, for which a table's line holds.
+type releases struct{ engine, since, until string }
+
+// engineDefault is a line of the table of the engines' defaults; limits of 0 are none.
+type engineDefault struct {
+	releases
+	flag, gpu        string
+	leastGiB, below  float64
+	leastTP, belowTP float64
+	modelTypes       string // apart by spaces; empty for any
+	value            string
+}
+
+// releaseKernel is a line of the table of what releases multiply experts by.
+type releaseKernel struct {
+	releases
+	format                   string
+	leastCapability, belowCC float64
+	spread, timedAs          string
+}
+
+// samplerKernels that a setting asks for: their bytes per logit, how far they are from the
+// bandwidth, and what they take whatever the batch.
+type samplerKernels struct {
+	logitBytes, slowdown, launchS, logitS float64
+}
+
+// words are the keys of an engine's speculative_config: of the method, the draft and the number of
+// tokens, which is another for a model's own layer; its methods, and all keys that it may have.
+type words struct {
+	method, draft, tokens, mtpTokens string
+	methods                          map[string]string
+	keys                             []string
+}
+
+// requestFeature is an entry of the registry that alpha belongs to, and what simulators see of it.
+type requestFeature struct {
+	Feature
+	phase string
+	value func(*Row, Situation) float64
+}
+
 const mostDrafted = 64
 
 const eagle3Vocabulary = 32000
 
 const sglangNgramTokens = 12
 
+const contiguousGraphs = 32
+
 const sglangSpeculatingRequests = 48
+
+const ownKernels = "auto"
+
+const tritonKernels = "triton"
+
+const cutlassKernels = "cutlass"
+
+const marlinKernels = "marlin"
+
+const marlinFormat = "int4_wo"
+
+const ngram = "ngram"
+
+const draftModel = "draft_model"
+
+const eagle = "eagle"
+
+const eagle3 = "eagle3"
+
+const mtp = "mtp"
 
 var engineDefaults = []engineDefault{
 	{releases{"vllm", "", ""}, "engine_version", "", 0, 0, 0, 0, "", "0.33.0"},
@@ -238,6 +304,12 @@ var latentLaunches = map[string]float64{
 	"vllm":   0,
 }
 
+var allReduceLatency = map[string]float64{
+	"sglang": 0.65,
+	"trtllm": 0.69,
+	"vllm":   1,
+}
+
 var mxfp4Kernels = map[string]string{
 	"sglang": "fused_triton",
 	"trtllm": "torch_flow",
@@ -267,13 +339,20 @@ var count = samplerKernels{34, 1.8, 5.3e-05, 2.6e-10}
 
 var ratio = samplerKernels{26, 1.2, 7.9e-06, 4.7e-10}
 
-var trtllmMethods = map[string]string{
-	"draft_target": "draft_model",
-	"drafttarget":  "draft_model",
-	"eagle":        "eagle3",
-	"eagle3":       "eagle3",
-	"mtp":          "mtp",
-	"ngram":        "ngram",
+var sglangSizes = [][3]int64{
+	{1, 2, 1},
+	{4, 12, 4},
+	{16, 256, 8},
+	{272, 511, 16},
+	{512, math.MaxInt64, 32},
+}
+
+var sglangDraftSizes = [][3]int64{
+	{1, 8, 1},
+	{10, 32, 2},
+	{40, 64, 4},
+	{72, 256, 8},
+	{272, math.MaxInt64, 16},
 }
 
 var sglangMethods = map[string]string{
@@ -284,31 +363,9 @@ var sglangMethods = map[string]string{
 	"STANDALONE": "draft_model",
 }
 
-var vllmKeys = []string{
-	"method",
-	"model",
-	"num_speculative_tokens",
-	"disable_padded_drafter_batch",
-	"draft_tensor_parallel_size",
-	"enforce_eager",
-	"max_model_len",
-	"prompt_lookup_max",
-	"prompt_lookup_min",
-	"quantization",
-	"revision",
-}
-
-var trtllmKeys = []string{
-	"decoding_type",
-	"max_draft_len",
-	"num_nextn_predict_layers",
-	"speculative_model_dir",
-	"eagle3_one_model",
-	"is_keep_all",
-	"is_public_pool",
-	"is_use_oldest",
-	"max_matching_ngram_size",
-	"mtp_eagle_one_model",
+var speculativeWords = map[string]words{
+	"trtllm": {"decoding_type", "speculative_model_dir", "max_draft_len", "num_nextn_predict_layers", map[string]string{"draft_target": "draft_model", "drafttarget": "draft_model", "eagle": "eagle3", "eagle3": "eagle3", "mtp": "mtp", "ngram": "ngram"}, []string{"decoding_type", "max_draft_len", "num_nextn_predict_layers", "speculative_model_dir", "eagle3_one_model", "is_keep_all", "is_public_pool", "is_use_oldest", "max_matching_ngram_size", "mtp_eagle_one_model"}},
+	"vllm":   {"method", "model", "num_speculative_tokens", "num_speculative_tokens", map[string]string{"draft_model": "draft_model", "eagle": "eagle", "eagle3": "eagle3", "mtp": "mtp", "ngram": "ngram"}, []string{"method", "model", "num_speculative_tokens", "disable_padded_drafter_batch", "draft_tensor_parallel_size", "enforce_eager", "max_model_len", "prompt_lookup_max", "prompt_lookup_min", "quantization", "revision"}},
 }
 
 // descriptorNames and rateNames are the order of every embedding; rates are relative to
@@ -363,23 +420,23 @@ var rateNames = []string{
 var referenceRates = [...]float64{3.35e+12, 9.89e+14, 4.5e+11}
 
 var requestFeatures = []requestFeature{
-	{Feature{"arrival_to_queue.constant", "s"}, "arrival_to_queue"},
-	{Feature{"arrival_to_queue.prompt_token", "s/token"}, "arrival_to_queue"},
-	{Feature{"arrival_to_queue.step_time", "1"}, "arrival_to_queue"},
-	{Feature{"queue_to_schedule.constant", "s"}, "queue_to_schedule"},
-	{Feature{"queue_to_schedule.step_time", "1"}, "queue_to_schedule"},
-	{Feature{"queue_to_schedule.queue_share", "s"}, "queue_to_schedule"},
-	{Feature{"queue_to_schedule.kv_usage", "s"}, "queue_to_schedule"},
-	{Feature{"queue_to_schedule.prompt_share", "s"}, "queue_to_schedule"},
-	{Feature{"queue_to_schedule.inverse_tensor_parallel", "s"}, "queue_to_schedule"},
-	{Feature{"queue_to_schedule.prefix_caching", "s"}, "queue_to_schedule"},
-	{Feature{"queue_to_schedule.chunked_prefill", "s"}, "queue_to_schedule"},
-	{Feature{"queue_to_schedule.queue_share_squared", "s"}, "queue_to_schedule"},
-	{Feature{"queue_to_schedule.kv_usage_squared", "s"}, "queue_to_schedule"},
-	{Feature{"schedule_to_first_token.constant", "s"}, "schedule_to_first_token"},
-	{Feature{"schedule_to_first_token.step_time", "1"}, "schedule_to_first_token"},
-	{Feature{"output_token.constant", "s/token"}, "output_token"},
-	{Feature{"completion.constant", "s"}, "completion"},
-	{Feature{"preemption.constant", "s"}, "preemption"},
-	{Feature{"preemption.recomputed_token", "s/token"}, "preemption"},
+	{Feature{"arrival_to_queue.constant", "s"}, "arrival_to_queue", func(r *Row, s Situation) float64 { return 1 }},
+	{Feature{"arrival_to_queue.prompt_token", "s/token"}, "arrival_to_queue", func(r *Row, s Situation) float64 { return s.PromptTokens }},
+	{Feature{"arrival_to_queue.step_time", "1"}, "arrival_to_queue", func(r *Row, s Situation) float64 { return s.StepSeconds }},
+	{Feature{"queue_to_schedule.constant", "s"}, "queue_to_schedule", func(r *Row, s Situation) float64 { return 1 }},
+	{Feature{"queue_to_schedule.step_time", "1"}, "queue_to_schedule", func(r *Row, s Situation) float64 { return s.StepSeconds }},
+	{Feature{"queue_to_schedule.queue_share", "s"}, "queue_to_schedule", func(r *Row, s Situation) float64 { return 0 }},
+	{Feature{"queue_to_schedule.kv_usage", "s"}, "queue_to_schedule", func(r *Row, s Situation) float64 { return 0 }},
+	{Feature{"queue_to_schedule.prompt_share", "s"}, "queue_to_schedule", func(r *Row, s Situation) float64 { return s.PromptTokens / r.MaxModelLen }},
+	{Feature{"queue_to_schedule.inverse_tensor_parallel", "s"}, "queue_to_schedule", func(r *Row, s Situation) float64 { return 1 / r.TensorParallel }},
+	{Feature{"queue_to_schedule.prefix_caching", "s"}, "queue_to_schedule", func(r *Row, s Situation) float64 { return truth(r.PrefixCaching) }},
+	{Feature{"queue_to_schedule.chunked_prefill", "s"}, "queue_to_schedule", func(r *Row, s Situation) float64 { return truth(r.ChunkedPrefill) }},
+	{Feature{"queue_to_schedule.queue_share_squared", "s"}, "queue_to_schedule", func(r *Row, s Situation) float64 { return 0 }},
+	{Feature{"queue_to_schedule.kv_usage_squared", "s"}, "queue_to_schedule", func(r *Row, s Situation) float64 { return 0 }},
+	{Feature{"schedule_to_first_token.constant", "s"}, "schedule_to_first_token", func(r *Row, s Situation) float64 { return 1 }},
+	{Feature{"schedule_to_first_token.step_time", "1"}, "schedule_to_first_token", func(r *Row, s Situation) float64 { return s.StepSeconds }},
+	{Feature{"output_token.constant", "s/token"}, "output_token", func(r *Row, s Situation) float64 { return 1 }},
+	{Feature{"completion.constant", "s"}, "completion", func(r *Row, s Situation) float64 { return 1 }},
+	{Feature{"preemption.constant", "s"}, "preemption", func(r *Row, s Situation) float64 { return 1 }},
+	{Feature{"preemption.recomputed_token", "s/token"}, "preemption", func(r *Row, s Situation) float64 { return s.RecomputedTokens }},
 }

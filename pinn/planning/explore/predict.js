@@ -54,11 +54,20 @@ function capacity(server, load) {
     : { requests: server.max_requests, reason: `a step has at most ${said(server.max_requests)} requests` };
 }
 
+/** Steps that prompts take in the mean, of lengths from 0.7 to 1.3 times this one. */
+function meanChunks(prompt, most) {
+  const total = (tokens) => { // ceil(x / most), added up for x from 0 to so many tokens
+    const whole = Math.floor(tokens / most);
+    return (whole + 1) * (tokens - (whole * most) / 2);
+  };
+  return (total(1.3 * prompt) - total(0.7 * prompt)) / (0.6 * prompt);
+}
+
 /** How a request's steps are shared out: see docs/explore.md. */
 function life(server, load) {
   const { inFlight, prompt, output } = load;
   const others = inFlight - 1;
-  const chunks = Math.ceil(prompt / Math.max(server.budget - inFlight, 1));
+  const chunks = meanChunks(prompt, Math.max(server.budget - inFlight, 1));
   // The step in flight, and the one that is made up already: asynchronous scheduling.
   const waits = others > 0 ? 2 : 0;
   const steps = Math.max(output - 1 + chunks + waits, (inFlight * (prompt + output - 1)) / server.budget);
@@ -76,21 +85,22 @@ function serve(server, load) {
   const at = life(server, load);
   const size = prompt / at.chunks;
   const held = context + prompt + output / 2;
-  const others = (count) => ({ count, tokens: size, cached: context + (prompt * (at.chunks - 1)) / (2 * at.chunks) });
+  const chunk = { count: 1, tokens: size, cached: context + (prompt * (at.chunks - 1)) / (2 * at.chunks) };
+  const others = (count) => ({ ...chunk, count });
   const alone = stepSeconds(server, 1 + at.decodes, held, []);
   const mixed = at.chance > 0
     ? stepSeconds(server, 1 + at.decodes, held, [others(at.prompts / at.chance)]) : alone;
   const tpot = (1 - at.chance) * alone + at.chance * mixed;
-  let own = 0;
   const beside = others(Math.min(at.prompts, Math.max(at.room + 1 - size, 0) / size));
-  for (let i = 0; i < at.chunks; i += 1) {
-    own += stepSeconds(server, at.decodes, held, [{ count: 1, tokens: size, cached: context + i * size }, beside]);
-  }
+  const own = at.chunks * stepSeconds(server, at.decodes, held, [chunk, beside]);
+  // A request comes at any moment: what is left of a step is longer where few steps are long.
+  const left = ((1 - at.chance) * alone ** 2 + at.chance * mixed ** 2) / (2 * tpot);
+  const waiting = inFlight > 1 ? left + (at.waits - 1) * tpot : 0;
   // Prompts that wait for others' prompts, as if each came at random (M/D/1).
   const queue = Math.min(at.busy / (2 * (1 - Math.min(at.busy, 0.99))), inFlight - 1) * mixed * at.chunks;
   const server_s = server.first_token.constant_s + server.first_token.per_prompt_token_s * (context + prompt)
     + server.first_token.step_share * tpot;
-  const ttft = server_s + at.waits * tpot + own + queue;
+  const ttft = server_s + waiting + own + queue;
   return withRates(server, load, tpot, ttft);
 }
 

@@ -94,6 +94,8 @@ class LoadFlags:
         """
         rng = random_draws(seed)
         rate = math.inf if rate_per_s is None else rate_per_s
+        if not rate > 0:
+            raise PinnError(f"--rate must be positive, got {rate:g} requests/s")
         if self.input_len is None or self.output_len is None:
             missing = "--input-len" if self.input_len is None else "--output-len"
             raise PinnError(f"{missing} is missing: give {_LENGTHS}, or --workload FILE")

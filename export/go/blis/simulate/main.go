@@ -43,12 +43,7 @@ func load(checkpoint, specsFile, modelName, gpu string) (*pinn.Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	file, err := os.Open(specsFile)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	specs, err := pinn.ReadSpecs(file)
+	specs, err := pinn.LoadSpecs(specsFile)
 	if err != nil {
 		return nil, err
 	}
