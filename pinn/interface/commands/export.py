@@ -95,9 +95,10 @@ def _write_inputs(path: Path, configs: str, batch: str, checkpoint: Path) -> Non
 @app.command()
 @asked
 def table(
-    how: TableRequest,
     out: Annotated[Path, typer.Option("--out", help="File to write.")],
     configs: Configs = None,
+    *,
+    how: TableRequest,
 ) -> None:
     """Flat coefficient tables, a row per configuration, which the Go package loads.
 
@@ -134,9 +135,10 @@ def _intervals(configured: Configured, checkpoint: Path | None) -> np.ndarray | 
 @app.command()
 @asked
 def blis(
-    how: BlisRequest,
     out: Annotated[Path, typer.Option("--out", help="Folder for the folders.")],
     configs: Configs = None,
+    *,
+    how: BlisRequest,
 ) -> None:
     """A folder per configuration that an unmodified BLIS runs as it is.
 

@@ -90,10 +90,11 @@ def asked(command: Callable[..., None]) -> Callable[..., None]:
         }
         command(**made, **arguments)
 
-    options = [option for request in requests.values() for option in request_parameters(request)]
-    own = [p for name, p in signature.parameters.items() if name not in requests]
-    own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
-    run.__signature__ = signature.replace(parameters=[*options, *own])  # type: ignore[attr-defined]
+    options: list[inspect.Parameter] = []
+    for name, own in signature.parameters.items():
+        named = own.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        options += request_parameters(requests[name]) if name in requests else [named]
+    run.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
     return run
 
 
