@@ -19,6 +19,7 @@ import numpy as np
 from pinn.common.documents import MOST_REQUEST_TOKENS, MOST_REQUESTS, MOST_SECONDS, check_size
 from pinn.errors import PinnError
 from pinn.simulator.workloads.arrivals import (
+    POISSON,
     Stage,
     check_requests,
     random_draws,
