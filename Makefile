@@ -79,7 +79,7 @@ docs: $(VENV)/installed-test
 goldens: $(VENV)/installed
 	$(BIN)/python scripts/make_goldens.py
 
-# make flags: the Go struct of the engine's flags, anew from pinn/specs/serving.py
+# make flags: the Go structs of flags and specs and its tables, anew from the Python program
 .PHONY: flags
 flags: $(VENV)/installed
 	$(BIN)/python scripts/make_flags.py

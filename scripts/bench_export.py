@@ -100,7 +100,7 @@ def main() -> None:
             [times[unit] for times in layouts] for unit in ("adapter-ns", "formula-ns", "ratio")
         )
         print(
-            f"{name:10} adapter {min(adapter):.0f} to {max(adapter):.0f} ns, BLIS's formula "
+            f"{name:13} adapter {min(adapter):.0f} to {max(adapter):.0f} ns, BLIS's formula "
             f"{min(formula):.0f} to {max(formula):.0f} ns: {statistics.median(ratio):.2f} x in the "
             f"median of {len(layouts)} layouts, {max(ratio):.2f} x at worst"
         )

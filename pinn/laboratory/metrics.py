@@ -173,31 +173,32 @@ DECISIONS_CAPTION = (
     "share of such misses; loss for each model"
 )
 
-#: Methods of the overview, and how many of those that lead it names.
-_KNOWN, _LEADING = ("network", "aiconfigurator", "roofline"), 2
+#: Methods of the overview, and their headings.
+_KNOWN = {"network": "network", "aiconfigurator": "AIC", "roofline": "roofline"}
 
 #: Parts whose rows are printed by held-out model too; the saved table has this for every part.
 DETAILED = ("expert-parallel",)
 
 
 def print_overview(results: pd.DataFrame, ranking: pd.DataFrame) -> None:
-    """Print what came out: the median error of the methods that people know, and who is first.
+    """Print what came out: the median error of the methods that people know, which are first.
 
     Args:
         results: Table with ``pinn.laboratory.metrics.RESULT_COLUMNS``.
         ranking: As ``pinn.laboratory.comparison.rank`` returns it.
     """
-    leaders = Column("first or tied", True)
-    table = Grid.of("median error, %", "of", "rows", *_KNOWN, leaders, text=2)
+    table = Grid.of("median error, %", "of", "rows", *_KNOWN.values(), text=2)
     leading = ranking[ranking["verdict"].isin(["first", "tied first"])]
-    whole = results[results["held_out"] == "all"]
+    whole, last = results[results["held_out"] == "all"], ""
     for (split, metric), part in whole.groupby(["split", "metric"], sort=False):
         medians = part.set_index("method")["median"]
-        cells = (f"{medians[name]:.1f}" if name in medians else "-" for name in _KNOWN)
-        here = leading[(leading["split"] == split) & (leading["metric"] == metric)]["method"]
-        named = ", ".join(here.iloc[:_LEADING]) + (" ..." if len(here) > _LEADING else "")
-        table.add(str(split), str(metric), str(part["n"].max()), *cells, named)
+        first = set(leading[(leading["split"] == split) & (leading["metric"] == metric)]["method"])
+        marks = {name: "*" if name in first else " " for name in _KNOWN}
+        cells = (f"{medians[n]:.1f}{marks[n]}" if n in medians else "- " for n in _KNOWN)
+        table.add("" if split == last else str(split), str(metric), str(part["n"].max()), *cells)
+        last = str(split)
     page().print(table)
+    print("* first, or tied with the first, of all methods; AIC is AIConfigurator")
 
 
 def print_results(

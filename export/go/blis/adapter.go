@@ -52,6 +52,7 @@ func New(model *pinn.Model, options ...Option) (*Adapter, error) {
 	}
 	a := &Adapter{
 		model:         model.Clone(),
+		prompts:       prompts{ages: ages{window: model.Row().WindowTokens}},
 		tokensPerStep: number(config["max_num_batched_tokens"], 0),
 		blockSize:     number(config["block_size"], 16),
 	}
@@ -87,14 +88,17 @@ func number(text string, otherwise int64) int64 {
 // but where a request decodes whose arrival [Adapter.QueueingTime] was not told.
 func (a *Adapter) StepTime(batch []*sim.Request) int64 {
 	sums, p := a.model.NewSums(), &a.prompts
-	followed := p.alike && a.sharedKeys == nil
+	window, followed := sums.Window(), p.alike && a.sharedKeys == nil
+	if followed {
+		p.begin()
+	}
 	at := 0
 	for rest := batch; len(rest) > 0; {
 		var d decoding
 		if followed {
-			d = p.decodeOn(rest, at, sums.Window()-1)
+			d = p.sumKnown(rest, at)
 			at += d.count
-		} else if window := sums.Window(); window == 0 {
+		} else if window == 0 {
 			d = sumDecodes(rest)
 		} else {
 			d = sumWindowed(rest, window-1)
@@ -113,7 +117,8 @@ func (a *Adapter) StepTime(batch []*sim.Request) int64 {
 	if a.sharedKeys != nil {
 		sums.Reread(a.sharedKeys(batch))
 	} else if followed {
-		p.end(at, &sums)
+		count := sums.DecodeRequests
+		sums.WindowedDecodeContext = count + p.end(at, sums.DecodeContext-count)
 		a.model.Share(&sums, p.shared*a.blockSize)
 	}
 	return a.model.StepTimeOf(&sums)

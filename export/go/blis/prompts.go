@@ -3,8 +3,6 @@ package blis
 import (
 	"slices"
 
-	"example.com/pinn/export/go/pinn"
-
 	"github.com/inference-sim/inference-sim/sim"
 )
 
@@ -19,8 +17,7 @@ type prompts struct {
 	known   map[*sim.Request]*reader
 	decodes []*sim.Request // of the last step in their order
 	readers []*reader      // the same
-	least   int64          // progress that each of them has at least
-	most    int64          // and at most
+	ages    ages           // of them
 	gone    []*reader      // those that left since the last arrival
 	shared  int64          // blocks of readers beside each first one
 }
@@ -37,7 +34,8 @@ type reader struct {
 	request *sim.Request
 	leaf    *node
 	running bool
-	left    bool // whether it is among those that are gone
+	left    bool  // whether it is among those that are gone
+	born    int64 // its progress when the clock was at 0
 }
 
 // arrive notes a request's first block, and its whole prompt once two were alike in that. Prompts
@@ -118,26 +116,12 @@ func (p *prompts) forget(left *reader) {
 	}
 }
 
-// decodeOn adds up the decodes that a rest of a batch begins with, as far as they are those of the last
-// step from one on: they decode on, since who is evicted misses a step.
-func (p *prompts) decodeOn(batch []*sim.Request, at int, reach int64) (found decoding) {
+// sumKnown is [sumDecodes] of the decodes that a rest of a batch begins with, as far as they are those of
+// the last step from one on: they decode on, since who is evicted misses a step.
+func (p *prompts) sumKnown(batch []*sim.Request, at int) decoding {
 	last := p.decodes[at:]
 	batch = batch[:min(len(batch), len(last))]
-	switch last = last[:len(batch)]; {
-	case p.least >= reach:
-		found = sumKnown(batch, last)
-		found.near = int64(found.count) * reach
-	case p.most <= reach:
-		found = sumKnown(batch, last)
-		found.near = found.context
-	default:
-		found = sumKnownWindowed(batch, last, reach)
-	}
-	return found
-}
-
-// sumKnown is [sumDecodes] of decodes that are as they were.
-func sumKnown(batch, last []*sim.Request) decoding {
+	last = last[:len(batch)]
 	count, context := 0, int64(0)
 	for ; count < len(batch)-3; count += 4 {
 		a, b, c, d := batch[count], batch[count+1], batch[count+2], batch[count+3]
@@ -149,26 +133,7 @@ func sumKnown(batch, last []*sim.Request) decoding {
 	for ; count < len(batch) && batch[count] == last[count]; count++ {
 		context += batch[count].ProgressIndex
 	}
-	return decoding{count: count, context: context}
-}
-
-// sumKnownWindowed is [sumWindowed] of them.
-func sumKnownWindowed(batch, last []*sim.Request, reach int64) decoding {
-	count, context, near := 0, int64(0), int64(0)
-	for ; count < len(batch)-3; count += 4 {
-		a, b, c, d := batch[count], batch[count+1], batch[count+2], batch[count+3]
-		if a != last[count] || b != last[count+1] || c != last[count+2] || d != last[count+3] {
-			break
-		}
-		i, j, k, l := a.ProgressIndex, b.ProgressIndex, c.ProgressIndex, d.ProgressIndex
-		context += i + j + (k + l)
-		near += nearOf(i, reach) + nearOf(j, reach) + (nearOf(k, reach) + nearOf(l, reach))
-	}
-	for ; count < len(batch) && batch[count] == last[count]; count++ {
-		context += batch[count].ProgressIndex
-		near += nearOf(batch[count].ProgressIndex, reach)
-	}
-	return decoding{count, context, near}
+	return decoding{count, context, -int64(count)}
 }
 
 // follow takes the first of the rest of a batch as its next decode, where so many are those of the
@@ -192,7 +157,8 @@ func (p *prompts) follow(rest []*sim.Request, at int, blockSize int64) {
 		p.leave(p.readers[at])
 	}
 	found.running = true
-	p.least, p.most = min(p.least, r.ProgressIndex), max(p.most, r.ProgressIndex)
+	found.born = r.ProgressIndex - p.ages.clock
+	p.ages.add(found.born, 1)
 	for n := found.leaf; n != nil; n = n.parent {
 		if n.readers++; n.readers > 1 {
 			p.shared += int64(len(n.keys))
@@ -205,36 +171,34 @@ func (p *prompts) follow(rest []*sim.Request, at int, blockSize int64) {
 	p.decodes, p.readers = slices.Insert(p.decodes, at, r), slices.Insert(p.readers, at, found)
 }
 
-// end takes the decodes of the last step from one on as left; the others' sums tell on which side of
-// the window they are, each of which has one token more in the next step.
-func (p *prompts) end(at int, sums *pinn.Sums) {
-	p.drop(at)
-	p.most++
-	switch window := sums.Window(); {
-	case sums.WindowedDecodeContext == sums.DecodeRequests*window:
-		p.least = max(p.least, window-1)
-	case sums.WindowedDecodeContext == sums.DecodeContext && p.most >= window:
-		p.most = 0
-		for _, r := range p.decodes {
-			p.most = max(p.most, r.ProgressIndex+1)
-		}
+// begin tells whether a step begins, or the last one is asked about again.
+func (p *prompts) begin() {
+	if len(p.decodes) > 0 && p.decodes[0].ProgressIndex != p.readers[0].born+p.ages.clock {
+		p.ages.tick()
 	}
 }
 
-func (p *prompts) drop(at int) {
-	if at == len(p.decodes) {
-		return
+// end takes the decodes of the last step from one on as left, and adds up what of the others' progress,
+// of which the sum is known, is within the window's reach.
+func (p *prompts) end(at int, context int64) int64 {
+	for i := at; i < len(p.readers); i++ {
+		p.leave(p.readers[i])
+		p.decodes[i], p.readers[i] = nil, nil
 	}
-	for _, left := range p.readers[at:] {
-		p.leave(left)
-	}
-	clear(p.decodes[at:])
-	clear(p.readers[at:])
 	p.decodes, p.readers = p.decodes[:at], p.readers[:at]
+	if context != p.ages.context() { // they do not make a token each
+		p.ages.clear()
+		for i, r := range p.decodes {
+			p.readers[i].born = r.ProgressIndex - p.ages.clock
+			p.ages.add(p.readers[i].born, 1)
+		}
+	}
+	return p.ages.within()
 }
 
 func (p *prompts) leave(left *reader) {
 	left.running = false
+	p.ages.add(left.born, -1)
 	for n := left.leaf; n != nil; n = n.parent {
 		if n.readers--; n.readers > 0 {
 			p.shared -= int64(len(n.keys))

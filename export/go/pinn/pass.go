@@ -1,7 +1,5 @@
 package pinn
 
-import "math"
-
 // tabledTokens is up to how many tokens a pass's time of them is kept: few steps have more.
 const tabledTokens = 2048
 
@@ -29,27 +27,4 @@ func (p *pass) seconds(s *Sums) float64 {
 	}
 	return tokenSeconds(&p.costs, &p.weights, float64(tokens)) +
 		otherSeconds(&p.costs, &p.weights, s)
-}
-
-// power of a base of at most 1 by its logarithm.
-func power(log, exponent float64) float64 {
-	if exponent == 0 {
-		return 1
-	}
-	return math.Exp(log * exponent)
-}
-
-// larger and smaller are max and min of numbers, which need no care for those that are none.
-func larger(a, b float64) float64 {
-	if a > b {
-		return a
-	}
-	return b
-}
-
-func smaller(a, b float64) float64 {
-	if a < b {
-		return a
-	}
-	return b
 }

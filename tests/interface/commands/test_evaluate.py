@@ -7,6 +7,7 @@ import pytest
 from evaluations import observations
 
 from pinn.common.files import ReadReport
+from pinn.laboratory.metrics import print_overview
 from pinn.training.data.table import write_observations
 
 ROW = {
@@ -106,6 +107,19 @@ def suite(run, tmp_path, monkeypatch):
     return lambda *arguments: run(
         "evaluate", *arguments, *(word for setting in settings for word in ("--set", setting))
     )
+
+
+def test_an_overview_names_each_split_whole_and_marks_who_is_first(capsys):
+    split = "leave-one-gpu-and-its-kernels-out"
+    rows = [(split, metric, "all", name, 825, 5.7) for metric in ("tpot", "ttft")
+            for name in ("network", "aiconfigurator")]  # fmt: skip
+    results = pd.DataFrame(rows, columns=["split", "metric", "held_out", "method", "n", "median"])
+    verdicts = results.assign(verdict=["first", "behind", "behind", "tied first"])
+    print_overview(results, verdicts)
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[1].split() == [split, "tpot", "825", "5.7*", "5.7", "-"]
+    assert lines[2].split() == ["ttft", "825", "5.7", "5.7*", "-"]
+    assert max(map(len, lines)) <= 80
 
 
 def test_the_suite_writes_tables_and_a_page(suite, tmp_path, monkeypatch):
