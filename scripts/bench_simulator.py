@@ -27,7 +27,7 @@ from pinn.physics.step import STEP_FEATURES
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job, simulate_many
 from pinn.simulator.workloads.arrivals import Stage
-from pinn.simulator.workloads.synthetic import shared_prefix
+from pinn.simulator.workloads.synthetic import PromptGroups, shared_prefix
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
@@ -49,12 +49,8 @@ def make_job(seed: int) -> Job:
     deployment = Deployment(load_model(MODEL), load_gpu("H100"), serving)
     workload = shared_prefix(
         [Stage(8, 600), Stage(20, 600)],
-        groups=10,
-        prompts_per_group=10,
-        shared_tokens=100,
-        question_tokens=447,
-        output_tokens=248,
-        stages_wait=True,
+        PromptGroups(10, 10, 100, 447),
+        248,
         stage_gap_s=1.0,
         seed=seed,
     )

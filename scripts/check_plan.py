@@ -26,10 +26,10 @@ from pinn.planning.scout import guessed_rates_per_s
 from pinn.planning.sizing import WIDTH
 from pinn.planning.trial import Trials
 from pinn.simulator.engine_spec import ROUTINGS, EngineSpec
-from pinn.simulator.workloads.arrivals import Stage
+from pinn.simulator.workloads.arrivals import Gaps, Stage
 from pinn.simulator.workloads.load import at_rate
 from pinn.simulator.workloads.load_flags import Load, LoadFlags
-from pinn.simulator.workloads.synthetic import open_loop, shared_prefix
+from pinn.simulator.workloads.synthetic import PromptGroups, open_loop, shared_prefix
 
 #: Rates of the ladder are whole powers of this; far from the crossing, every so many-th of them.
 RUNG, FAR = 1.002, 48
@@ -44,14 +44,12 @@ def question(seed: int) -> tuple[Brief, list[Candidate]]:
     rng = np.random.default_rng(seed)
     prompt, output = int(rng.choice([128, 512, 2048])), int(rng.choice([32, 128]))
     stages = [Stage(1.0, float(rng.integers(200, 400)))]
-    shape = {"process": str(rng.choice(["poisson", "gamma"])), "cv": 1.5}
+    gaps = Gaps(str(rng.choice(["poisson", "gamma"])), 1.5)
     if rng.random() < 0.3:
-        load = shared_prefix(
-            stages, groups=4, prompts_per_group=10, shared_tokens=prompt // 2,
-            question_tokens=prompt - prompt // 2, output_tokens=output, seed=seed, **shape,
-        )  # fmt: skip
+        prompts = PromptGroups(4, 10, prompt // 2, prompt - prompt // 2)
+        load = shared_prefix(stages, prompts, output, gaps=gaps, seed=seed)
     else:
-        load = open_loop(stages, prompt, output, length_range=(0.5, 1.0), seed=seed, **shape)
+        load = open_loop(stages, prompt, output, gaps=gaps, length_range=(0.5, 1.0), seed=seed)
     tight = float(rng.choice([1.5, 3.0]))
     limits = str(
         rng.choice(

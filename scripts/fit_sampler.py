@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import nnls
 
-from pinn.physics import costs as sampling
+from pinn.physics import cost_facts as sampling
 from pinn.specs.gpu import load_gpu
 
 TIMED = Path(__file__).parents[1] / "data/kernels/sampler_h100_sxm.csv"

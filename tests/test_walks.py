@@ -1,15 +1,39 @@
-"""How many files of the project run between a config.json and a printed beta."""
+"""How many files of the project run between a config.json and what is printed of it."""
 
+import itertools
 import json
 import subprocess
 import sys
 
-#: Says a beta and the files in which a function ran for it; imports do not count.
+import pytest
+
+#: Runs Python that it is given, and says the file of each function that ran; imports do not count.
 WALK = """
-import sys
+import contextlib, importlib, io, json, sys
 from pathlib import Path
 
 import pinn
+
+root, files = Path(pinn.__file__).parent, []
+config, code, modules = sys.argv[1], sys.argv[2], sys.argv[3].split()
+for module in modules:
+    importlib.import_module(module)
+
+
+def note(frame, event, _):
+    path = Path(frame.f_code.co_filename)
+    if event == "call" and frame.f_code.co_name != "<module>" and root in path.parents:
+        files.append(str(path.relative_to(root)))
+
+
+with contextlib.redirect_stdout(io.StringIO()):
+    sys.setprofile(note)
+    exec(code, {"config": config})
+    sys.setprofile(None)
+print(json.dumps([files, [name for name in sys.modules if name.startswith("pinn.")]]))
+"""
+
+BETA = """
 from pinn.common.files import find_checkpoint
 from pinn.coefficients.surrogate import Surrogate
 from pinn.specs.catalog import load_model
@@ -17,20 +41,14 @@ from pinn.engines.deployment import Deployment
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 
-root, files = Path(pinn.__file__).parent, set()
+deployment = Deployment(load_model(config), load_gpu("H100"), ServingSpec())
+assert Surrogate.load(find_checkpoint(None)).coefficients([deployment]).beta[0, 0] > 0
+"""
 
+REPORT = """
+from pinn.interface.commands.main import app
 
-def note(frame, event, _):
-    path = Path(frame.f_code.co_filename)
-    if event == "call" and frame.f_code.co_name != "<module>" and root in path.parents:
-        files.add(str(path.relative_to(root)))
-
-
-sys.setprofile(note)
-deployment = Deployment(load_model(Path(sys.argv[1])), load_gpu("H100"), ServingSpec())
-beta = Surrogate.load(find_checkpoint(None)).coefficients([deployment]).beta[0]
-sys.setprofile(None)
-print(beta[0], *sorted(files))
+app(["coefficients", "--model", config, "--gpu", "H100"], standalone_mode=False)
 """
 
 CONFIG = {
@@ -46,11 +64,26 @@ CONFIG = {
 }
 
 
-def test_a_plain_model_runs_through_few_files(tmp_path):
+@pytest.fixture
+def walk(tmp_path):
+    """Files of functions in the order of their calls, the second time that something runs."""
     path = tmp_path / "config.json"
     path.write_text(json.dumps(CONFIG))
-    command = [sys.executable, "-c", WALK, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    beta, *files = done.stdout.split()
-    assert float(beta) > 0
+
+    def once(code, modules):
+        command = [sys.executable, "-c", WALK, str(path), code, " ".join(modules)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)
+
+    return lambda code: once(code, once(code, [])[1])[0]
+
+
+def test_a_plain_model_runs_through_few_files(walk):
+    files = set(walk(BETA))
     assert len(files) <= 30, files
+
+
+def test_a_report_goes_through_few_files_and_seldom_changes_them(walk):
+    files = walk(REPORT)
+    assert len(set(files)) <= 45, set(files)
+    assert sum(a != b for a, b in itertools.pairwise(files)) <= 600

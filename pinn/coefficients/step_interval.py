@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import exp
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,17 @@ def locate(
     Raises:
         PinnError: If there are no kernel surrogates, or the batch cannot be read.
     """
+    return locate_each(checkpoint, deployment, [batch])[0]
+
+
+def locate_each(
+    checkpoint: Path, deployment: Deployment, batches: Sequence[str]
+) -> list[KernelDistance]:
+    """How far steps of a deployment lie from the kernels that a checkpoint learned from.
+
+    Raises:
+        PinnError: If there are no kernel surrogates, or the batch cannot be read.
+    """
     folder = find_kernels(None, checkpoint)
     if folder is None:
         raise PinnError(
@@ -71,7 +82,8 @@ def locate(
             "fit them with 'python train.py kernels=on'"
         )
     # The JSON file holds the hash of the file beside it.
-    return KernelDistance(**remembered_value(_distance, folder / "kernels.json", deployment, batch))
+    found = remembered_value(_distances, folder / "kernels.json", deployment, list(batches))
+    return [KernelDistance(**each) for each in found]
 
 
 def outside_inputs(checkpoint: Path, deployment: Deployment) -> dict[str, float]:
@@ -83,11 +95,12 @@ def outside_inputs(checkpoint: Path, deployment: Deployment) -> dict[str, float]
     return remembered_value(_outside, checkpoint, deployment)
 
 
-def _distance(kernels: Path, deployment: Deployment, batch: str) -> dict[str, Any]:
+def _distances(kernels: Path, deployment: Deployment, batches: list[str]) -> list[dict[str, Any]]:
     from pinn.coefficients.kernel_distance import kernel_distance
     from pinn.kernels.surrogates import KernelSurrogates  # imports torch
 
-    return vars(kernel_distance(KernelSurrogates.load(kernels.parent), deployment, batch))
+    surrogates = KernelSurrogates.load(kernels.parent)
+    return [vars(kernel_distance(surrogates, deployment, batch)) for batch in batches]
 
 
 def _outside(checkpoint: Path, deployment: Deployment) -> dict[str, float]:
@@ -107,19 +120,21 @@ def situation_of(checkpoint: Path, deployment: Deployment, batch: str) -> Situat
     return Situation(deployment, distance, gpu_is_known(checkpoint, deployment))
 
 
-def step_half_width(
-    calibration: Calibration, checkpoint: Path, deployment: Deployment, batch: str
-) -> float:
+def step_half_width(calibration: Calibration, gpu_known: bool, batch: str) -> float:
     """Half-width of a step's interval in log units; with prefill work the wider of two.
 
     TTFT teaches the half-width of steps with prompts, TPOT that of all.
 
+    Args:
+        calibration: Of the checkpoint.
+        gpu_known: Whether it learned from serving data of the GPU.
+        batch: Of the step.
+
     Raises:
         PinnError: If the batch cannot be read.
     """
-    known = gpu_is_known(checkpoint, deployment)
     metrics = ["tpot", "ttft"] if any(parse_batch(batch).is_prefill) else ["tpot"]
-    return max(calibration.half_width(metric, known) for metric in metrics)
+    return max(calibration.half_width(metric, gpu_known) for metric in metrics)
 
 
 # What is known of a prediction's error in plain words.

@@ -1,4 +1,4 @@
-"""Tables that people read, and CSV files that a spreadsheet may open."""
+"""Tables in CSV files that a spreadsheet may open."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from pinn.common.documents import MOST_CSV_BYTES, read_text
 from pinn.common.files import replace_atomically
@@ -16,110 +17,6 @@ from pinn.errors import PinnError
 
 if TYPE_CHECKING:
     import pandas as pd
-    import pyarrow as pa
-    from rich.table import Table
-
-
-# A table: a console prints it as it is, a page's template goes through its rows.
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell: its text, and what it is sorted by where a page can be sorted."""
-
-    text: str
-    value: float | str = ""
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column.
-
-    Attributes:
-        heading: Short.
-        is_text: Whether it is aligned and sorted as text.
-        meaning: Unit and definition, for a page.
-        least: Characters in a terminal, at the least.
-        most: Characters in a terminal, beyond which a cell is folded.
-        folds: Whether a terminal that is too narrow folds it.
-    """
-
-    heading: str
-    is_text: bool = False
-    meaning: str = ""
-    least: int | None = None
-    most: int | None = None
-    folds: bool = True
-
-
-@dataclass(frozen=True)
-class Row:
-    """A line of a table; ``strong`` ones stand out in a page."""
-
-    cells: Sequence[Cell]
-    strong: bool = False
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A table.
-
-    Attributes:
-        columns: From left to right.
-        caption: Above it; a page's says what is shown, n, data and split.
-        rows: Its lines.
-        gap: Blanks between columns of a terminal.
-    """
-
-    columns: Sequence[Column]
-    caption: str = ""
-    rows: list[Row] = field(default_factory=list)
-    gap: int = 2
-
-    @classmethod
-    def of(cls, *headings: str | Column, caption: str = "", text: int = 1) -> Grid:
-        """A table without rows; so many columns from the left as ``text`` says hold text.
-
-        >>> grid = Grid.of("model", "ms")
-        >>> grid.add("a", "1.5")
-        >>> print(grid.markdown())
-        | model | ms |
-        |---|---:|
-        | a | 1.5 |
-        """
-        named = enumerate(headings)
-        return cls([h if isinstance(h, Column) else Column(h, i < text) for i, h in named], caption)
-
-    def add(self, *cells: str | Cell, strong: bool = False) -> None:
-        """Add a row."""
-        row = [cell if isinstance(cell, Cell) else Cell(cell) for cell in cells]
-        self.rows.append(Row(row, strong))
-
-    def markdown(self) -> str:
-        """As lines of Markdown, without the caption."""
-        marks = "|".join("---" if column.is_text else "---:" for column in self.columns)
-        texts = [[column.heading for column in self.columns]]
-        texts += [[cell.text for cell in row.cells] for row in self.rows]
-        heading, *lines = (f"| {' | '.join(line)} |" for line in texts)
-        return "\n".join([heading, f"|{marks}|", *lines])
-
-    def __rich__(self) -> Table:
-        """As a console prints it: no lines, numbers to the right."""
-        from rich.table import Table
-
-        left = self.gap - 1
-        table = Table(
-            title=self.caption or None, title_justify="left", box=None, pad_edge=False,
-            padding=(0, 1, 0, left), show_header=any(c.heading for c in self.columns),
-        )  # fmt: skip
-        for column in self.columns:
-            table.add_column(
-                column.heading, justify="left" if column.is_text else "right",
-                min_width=column.least, max_width=column.most, no_wrap=not column.folds,
-            )  # fmt: skip
-        for row in self.rows:
-            table.add_row(*(cell.text for cell in row.cells))
-        return table
 
 
 # Every CSV file that is written: whole or not at all, no text cell that looks like a formula.
@@ -161,14 +58,12 @@ def plain_table(table: pa.Table) -> pa.Table:
 
 
 def _mapped(table: pa.Table, change: Any) -> pa.Table:
-    import pyarrow as pa  # tables for people need none
-
-    for i, column in enumerate(table.schema):
-        if pa.types.is_string(column.type):
+    for i, field in enumerate(table.schema):
+        if pa.types.is_string(field.type):
             cells = table.column(i).to_pylist()
             changed = {cell: change(cell) for cell in set(cells)}
-            values = pa.array([changed[cell] for cell in cells], column.type)
-            table = table.set_column(i, column, values)
+            column = pa.array([changed[cell] for cell in cells], field.type)
+            table = table.set_column(i, field, column)
     return table
 
 

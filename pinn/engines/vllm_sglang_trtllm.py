@@ -31,8 +31,8 @@ from pinn.engines.recipe import (
     vllm_rules,
 )
 from pinn.errors import PinnError
+from pinn.specs.config_fields import LATENT_TYPES
 from pinn.specs.gpu import GpuSpec
-from pinn.specs.model_types import LATENT_TYPES
 from pinn.specs.serving import DEEPEP, FULL_DECODE_ONLY, NO_GRAPHS, PIECEWISE, TRTLLM
 from pinn.specs.speculation import NONE
 from pinn.units import MIB

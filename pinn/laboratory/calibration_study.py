@@ -15,8 +15,8 @@ from jaxtyping import Float
 from scipy.optimize import nnls
 
 from pinn.common.files import replace_atomically
-from pinn.common.screen import WIDEST, page
-from pinn.common.tables import Grid, write_frame
+from pinn.common.screen import WIDEST, Grid, page
+from pinn.common.tables import write_frame
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.laboratory.formulas import row_bases

@@ -14,7 +14,7 @@ import pandas as pd
 from pinn.coefficients.surrogate import predict_coefficients
 from pinn.coefficients.trained_network import TrainedNetwork
 from pinn.common.files import ReadReport, file_sha256
-from pinn.common.tables import Grid
+from pinn.common.screen import Grid
 from pinn.engines.deployment import Deployment
 from pinn.laboratory.metrics import error_summary
 from pinn.physics.batch_sums import UniformBatches

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from pinn.coefficients.surrogate import predict_coefficients
 from pinn.coefficients.trained_network import TrainedNetwork, load_checkpoint
 from pinn.common.files import find_checkpoint
-from pinn.common.tables import Grid
+from pinn.common.screen import Grid
 from pinn.engines.deployment import Deployment
 from pinn.laboratory.aiconfigurator import released_predictions
 from pinn.laboratory.metrics import error_summary

@@ -9,8 +9,7 @@ import pandas as pd
 from jaxtyping import Float
 from rich.console import Console
 
-from pinn.common.screen import WIDEST, page
-from pinn.common.tables import Column, Grid
+from pinn.common.screen import WIDEST, Column, Grid, page
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.physics.batch_sums import UniformBatches

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float, Real
@@ -46,12 +47,12 @@ class BatchSums:
     windowed_prefill_cached: Counts
     windowed_prefill_pairs: Counts
 
-    @property
+    @cached_property
     def tokens(self) -> Counts:
         """Tokens that pass the layers."""
         return self.prefill_tokens + self.decode_requests
 
-    @property
+    @cached_property
     def requests(self) -> Counts:
         """Sequences in the step, each of which is sampled at most once."""
         return self.prefill_requests + self.decode_requests
@@ -255,14 +256,13 @@ MAX_CHUNK = 16_384
 
 def beyond_taught(batch: Batch) -> list[str]:
     """Bounds above that a batch exceeds, each in a few words."""
-    decodes = sum(
-        n for n, prefill in zip(batch.entry_counts, batch.is_prefill, strict=True) if not prefill
-    )
+    counts = batch.entry_counts
+    decodes = sum(n for n, prefill in zip(counts, batch.is_prefill, strict=True) if not prefill)
     entries = list(zip(batch.new_tokens, batch.cached_tokens, batch.is_prefill, strict=True))
     context = max((cached for _, cached, prefill in entries if not prefill), default=0)
     chunk = max((new for new, _, prefill in entries if prefill), default=0)
     before = max((cached for _, cached, prefill in entries if prefill), default=0)
-    cached = sum(n * c for n, c in zip(batch.entry_counts, batch.cached_tokens, strict=True))
+    cached = sum(n * c for n, c in zip(counts, batch.cached_tokens, strict=True))
     bounds = (
         ("decodes", decodes, MAX_DECODES),
         ("tokens of context", context, MAX_CONTEXT),

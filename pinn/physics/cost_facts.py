@@ -18,9 +18,8 @@ from pinn.physics.layer_work import (
     small_kernel_elements,
 )
 from pinn.specs.gpu import GpuSpec
-from pinn.specs.model import ModelSpec
-from pinn.specs.precision import ACTIVATION_BYTES, Precision, precision
-from pinn.units import GIB
+from pinn.specs.model import ModelSpec, Sampling
+from pinn.specs.precision import Precision, precision
 
 # What the costs of a deployment are made of: numbers of its model, GPU and flags.
 
@@ -310,99 +309,110 @@ def _flop_by_format(matmuls: Sequence[MatMul]) -> tuple[tuple[Precision, float],
     return tuple(flop.items())
 
 
-# The longer formulas of ``StepCosts``, each of a deployment's numbers.
+# What a sampler takes: bytes moved by the kernels of vLLM's own, and how long those took.
+#
+# vLLM 0.15.1 samples with PyTorch's operators, one kernel each, every one of which reads and
+# writes all logits of all requests of the step; FlashInfer's sampler has to be asked for
+# (``VLLM_USE_FLASHINFER_SAMPLER``). A kernel's bytes are those of its operands and results per
+# logit: 4 in fp32, 8 in int64, 1 for a mask; a row that a softmax reads again comes from the
+# cache.
+#
+# How far the kernels are from the datasheet's bandwidth, and what they take whatever the batch,
+# was timed on an H100 (``python scripts/time_sampler.py``,
+# ``data/kernels/sampler_h100_sxm.csv``) and fitted with non-negative terms (``python
+# scripts/fit_sampler.py``, 11 % off in the mean over 240 points). Other GPUs are assumed to be
+# as far from their bandwidth. Not counted is what the host prepares beside a running step: the
+# ids of all output tokens for penalties.
 
-#: Share of a parallel layer's latency that lies around its all-reduces: the overhead of the feature
-#: ``parallel_layer``, 3 us, in its prior of 10.
-AROUND_ALL_REDUCE = 0.3
+#: bf16 logits become fp32 (``vllm/v1/sample/sampler.py: forward``).
+_COPY = 2 + 4
+#: The largest one (``greedy_sample``, and the end of ``random_sample``).
+_LARGEST = 4
+_SOFTMAX = 4 + 4
+#: Division by the temperature, softmax, exponential noise, division by it (``random_sample``).
+_DRAW = (4 + 4) + _SOFTMAX + 4 + (4 + 4 + 4)
+#: Comparison to a mask, then ``masked_fill_``.
+_MASK = (4 + 1) + (4 + 1 + 4)
+#: ``apply_top_k_only``: ``topk`` reads all logits once per 8 bits of the key and once to gather.
+_COUNT = 5 * 4 + _MASK
+#: A radix sort of fp32 keys with (row, index) pairs of 8 bytes: numbering, a histogram, four
+#: passes over keys and pairs, a histogram and one pass over the pairs by row, then values and int64
+#: indices (PyTorch, ``aten/src/ATen/native/cuda/SortStable.cu: segmented_sort_pairs_by_full_sort``,
+#: for fewer than 128 rows, on CUB's radix sort of 8 bits at a time).
+_SORT = 8 + 4 + 4 * 2 * (4 + 8) + (8 + 2 * 8) + (8 + 4 + 4 + 8)
+#: ``apply_top_k_top_p``: sort, softmax, running sum, mask, and a copy scattered back by index.
+_MASS = _SORT + _SOFTMAX + (4 + 4) + _MASK + (4 + 4) + (4 + 8 + 4)
+#: ``MinPLogitsProcessor``: softmax, its largest, mask.
+_RATIO = _SOFTMAX + 4 + _MASK
+#: ``apply_penalties``: counts in int64 cleared and compared, of the prompt and of the output; the
+#: repetition kernel, which reads both masks and few logits; presence and frequency penalties, which
+#: are computed with it in any case.
+_PENALTIES = 2 * (8 + 8 + 1) + (1 + 1) + (8 + 4 + 4 + 4 + 4) + (1 + 4 + 4 + 4 + 4)
 
 
-def token_bytes(w: CostFacts) -> Values:
-    """The residual stream of one token."""
-    return w.hidden_size * ACTIVATION_BYTES
+@dataclass(frozen=True)
+class SamplerKernels:
+    """Kernels that a setting of the sampler asks for.
 
-
-def weights_s(w: CostFacts) -> Values:
-    """Reading all weights but the routed experts' once."""
-    return w.dense_weight_bytes / w.memory_bytes_per_s
-
-
-#: Launches of a prompt's recurrent layer beyond those of attention, in launches of a dense layer.
-#: vLLM 0.20.1's gated delta net makes about 16 between two pieces of a graph, eight of them Triton
-#: kernels, which Python starts (model_executor/layers/mamba/gdn_linear_attn.py: _forward_core,
-#: fla/ops/chunk.py), where attention makes three. That a Triton kernel takes as long to start as
-#: four of the others is an assumption, and so are mixers of other kinds; chosen on inner folds
-#: (LOG.md), one model of which, Qwen3.6-35B-A3B, has such layers.
-STATE_LAUNCHES = 4.0
-
-
-def launched_layers(w: CostFacts) -> Values:
-    """Kernels of all layers, in those of a dense layer of 16 bits without tensor parallelism.
-
-    Assumptions, by counting launches in vLLM's modules (about ten in a dense layer): routing,
-    sorting and two grouped multiplications of experts add eight, the down and up projections of
-    latent attention with their norms, concatenation and copies eight, quantizing activations three;
-    recurrent layers have ``STATE_LAUNCHES``.
-    What an engine launches more of latent attention is measured
-    (``pinn/engines/kernel_choice.py``).
+    Attributes:
+        logit_bytes: Bytes read and written per logit.
+        slowdown: Their time over that of the bytes at the datasheet's bandwidth.
+        launch_s: What they take whatever the batch and the vocabulary.
+        logit_s: What a block takes for a logit of its row; rows are worked on side by side.
     """
-    latent = (0.8 + w.latent_launches) * w.latent_layers
-    states = STATE_LAUNCHES * w.state_layers
-    return w.layers + 0.8 * w.moe_layers + latent + states + 0.3 * w.layers * w.quantized
+
+    logit_bytes: float
+    slowdown: float
+    launch_s: float
+    logit_s: float
 
 
-def activation_token_s(w: CostFacts) -> Values:
-    """What the kernels between the multiplications move of one token."""
-    return w.small_kernel_elements * ACTIVATION_BYTES / w.memory_bytes_per_s
+#: Two digits of ``scripts/fit_sampler.py``: what takes the likeliest token, and what drawing, a
+#: top-p, a top-k beside it or alone, a min-p and penalties add.
+TAKEN = SamplerKernels(_COPY + _LARGEST, 1.4, 1.1e-5, 2.5e-11)
+DRAWN = SamplerKernels(_DRAW, 1.2, 1.1e-5, 2.7e-10)
+MASS = SamplerKernels(_MASS, 2.1, 7.5e-5, 7.8e-10)
+COUNT_BESIDE_MASS = SamplerKernels(_MASK, 0.81, 1.2e-5, 1.7e-10)
+COUNT = SamplerKernels(_COUNT, 1.8, 5.3e-5, 2.6e-10)
+RATIO = SamplerKernels(_RATIO, 1.2, 7.9e-6, 4.7e-10)
+PENALIZED = SamplerKernels(_PENALTIES, 1.3, 2.5e-5, 0.0)
 
 
-def experts(w: CostFacts) -> Values:
-    """Routed experts on this GPU."""
-    return w.routed_experts / w.expert_spread
+def sampler_kernels(sampling: Sampling) -> tuple[SamplerKernels, ...]:
+    """The kernels that settings ask for."""
+    limits: tuple[SamplerKernels, ...] = (MASS,) if sampling.limits_mass else ()
+    if sampling.limits_count:
+        limits = (MASS, COUNT_BESIDE_MASS) if sampling.limits_mass else (COUNT,)
+    return (
+        TAKEN,
+        *((PENALIZED,) if sampling.is_penalized else ()),
+        *(() if sampling.is_greedy else (DRAWN,)),
+        *((RATIO,) if sampling.limits_ratio else ()),
+        *limits,
+    )
 
 
-def expert_read_s(w: CostFacts) -> Values:
-    """Reading one of them in every MoE layer."""
-    return w.expert_weights * w.expert_weight_bytes / w.memory_bytes_per_s
+@dataclass(frozen=True)
+class SamplerTime:
+    """Sampling takes launch + vocabulary x (logit + requests x bytes / bandwidth) seconds.
 
-
-def expert_copies(w: CostFacts) -> Values:
-    """Copies of a token per GPU: top-k expert slices, or the share of them that live there."""
-    return w.top_k / w.expert_spread
-
-
-def expert_activation_token_s(w: CostFacts) -> Values:
-    """Gathering the hidden states of one token for its experts, and scattering their results."""
-    width = 2 * w.hidden_size + 3 * w.expert_width / w.expert_cut
-    passes = expert_copies(w) * width * w.moe_layers
-    return passes * ACTIVATION_BYTES / w.memory_bytes_per_s
-
-
-def parallel_layers(w: CostFacts) -> Values:
-    """A faster kernel saves its share, a fused one what surrounds a layer's all-reduces."""
-    layers = w.layers * (w.tensor_parallel_size > 1)
-    return layers * (1 - w.faster_all_reduce) * (1 - AROUND_ALL_REDUCE * w.fused_all_reduce)
-
-
-def all_reduce_token_s(w: CostFacts) -> Values:
-    """A ring moves 2 (p - 1) / p of the message over each link (Patarasuk and Yuan 2009)."""
-    tp = w.tensor_parallel_size
-    return w.all_reduces * token_bytes(w) * 2 * (tp - 1) / tp / w.link_bytes_per_s
-
-
-def exchange_token_s(w: CostFacts) -> Values:
-    """Dispatch and combine between data-parallel ranks."""
-    ranks = w.tensor_parallel_size * w.data_parallel_size
-    remote = (ranks - 1) / ranks
-    return w.moe_layers * 2 * w.exchange_copies * remote * token_bytes(w) / w.link_bytes_per_s
-
-
-def offload_s(w: CostFacts) -> Values:
-    """Parameters are offloaded until vLLM's flag or the model is used up.
-
-    The flag counts GiB per GPU (vllm/config/cache.py: cpu_offload_gb), and a GPU of a pipeline
-    holds its stage alone.
+    Attributes:
+        timed_bytes: Of a logit: as many as take that long at the datasheet's bandwidth.
+        launch_s: Of a step.
+        logit_s: Of a step, for each logit of the vocabulary.
     """
-    read_s = weights_s(w) + experts(w) * expert_read_s(w)
-    held_bytes = read_s * w.memory_bytes_per_s / w.pipeline_parallel_size
-    return np.minimum(w.cpu_offload_gb * GIB, held_bytes) / w.pcie_bytes_per_s
+
+    timed_bytes: float
+    launch_s: float
+    logit_s: float
+
+
+@lru_cache(maxsize=1024)
+def sampler_time(sampling: Sampling) -> SamplerTime:
+    """How long the kernels that settings ask for take."""
+    asked = sampler_kernels(sampling)
+    return SamplerTime(
+        sum(kernels.logit_bytes * kernels.slowdown for kernels in asked),
+        sum(kernels.launch_s for kernels in asked),
+        sum(kernels.logit_s for kernels in asked),
+    )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,117 +17,114 @@ from jaxtyping import Float
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import GATHER
 from pinn.errors import PinnError
-from pinn.physics import cost_facts as formulas
-from pinn.physics.cost_facts import CostFacts, Flags, Values, fact_row, facts_of_rows
+from pinn.physics.cost_facts import (
+    CostFacts,
+    Flags,
+    Values,
+    fact_row,
+    facts_of_rows,
+    sampler_time,
+)
 from pinn.specs.model import ModelSpec, Sampling
+from pinn.specs.precision import ACTIVATION_BYTES
+from pinn.units import GIB
 
-# What a sampler takes: bytes moved by the kernels of vLLM's own, and how long those took.
-#
-# vLLM 0.15.1 samples with PyTorch's operators, one kernel each, every one of which reads and
-# writes all logits of all requests of the step; FlashInfer's sampler has to be asked for
-# (``VLLM_USE_FLASHINFER_SAMPLER``). A kernel's bytes are those of its operands and results per
-# logit: 4 in fp32, 8 in int64, 1 for a mask; a row that a softmax reads again comes from the
-# cache.
-#
-# How far the kernels are from the datasheet's bandwidth, and what they take whatever the batch,
-# was timed on an H100 (``python scripts/time_sampler.py``,
-# ``data/kernels/sampler_h100_sxm.csv``) and fitted with non-negative terms (``python
-# scripts/fit_sampler.py``, 11 % off in the mean over 240 points). Other GPUs are assumed to be
-# as far from their bandwidth. Not counted is what the host prepares beside a running step: the
-# ids of all output tokens for penalties.
+# The longer formulas of ``StepCosts``, each of a deployment's numbers.
 
-#: bf16 logits become fp32 (``vllm/v1/sample/sampler.py: forward``).
-_COPY = 2 + 4
-#: The largest one (``greedy_sample``, and the end of ``random_sample``).
-_LARGEST = 4
-_SOFTMAX = 4 + 4
-#: Division by the temperature, softmax, exponential noise, division by it (``random_sample``).
-_DRAW = (4 + 4) + _SOFTMAX + 4 + (4 + 4 + 4)
-#: Comparison to a mask, then ``masked_fill_``.
-_MASK = (4 + 1) + (4 + 1 + 4)
-#: ``apply_top_k_only``: ``topk`` reads all logits once per 8 bits of the key and once to gather.
-_COUNT = 5 * 4 + _MASK
-#: A radix sort of fp32 keys with (row, index) pairs of 8 bytes: numbering, a histogram, four
-#: passes over keys and pairs, a histogram and one pass over the pairs by row, then values and int64
-#: indices (PyTorch, ``aten/src/ATen/native/cuda/SortStable.cu: segmented_sort_pairs_by_full_sort``,
-#: for fewer than 128 rows, on CUB's radix sort of 8 bits at a time).
-_SORT = 8 + 4 + 4 * 2 * (4 + 8) + (8 + 2 * 8) + (8 + 4 + 4 + 8)
-#: ``apply_top_k_top_p``: sort, softmax, running sum, mask, and a copy scattered back by index.
-_MASS = _SORT + _SOFTMAX + (4 + 4) + _MASK + (4 + 4) + (4 + 8 + 4)
-#: ``MinPLogitsProcessor``: softmax, its largest, mask.
-_RATIO = _SOFTMAX + 4 + _MASK
-#: ``apply_penalties``: counts in int64 cleared and compared, of the prompt and of the output; the
-#: repetition kernel, which reads both masks and few logits; presence and frequency penalties, which
-#: are computed with it in any case.
-_PENALTIES = 2 * (8 + 8 + 1) + (1 + 1) + (8 + 4 + 4 + 4 + 4) + (1 + 4 + 4 + 4 + 4)
+#: Share of a parallel layer's latency that lies around its all-reduces: the overhead of the feature
+#: ``parallel_layer``, 3 us, in its prior of 10.
+AROUND_ALL_REDUCE = 0.3
 
 
-@dataclass(frozen=True)
-class SamplerKernels:
-    """Kernels that a setting of the sampler asks for.
+def token_bytes(w: CostFacts) -> Values:
+    """The residual stream of one token."""
+    return w.hidden_size * ACTIVATION_BYTES
 
-    Attributes:
-        logit_bytes: Bytes read and written per logit.
-        slowdown: Their time over that of the bytes at the datasheet's bandwidth.
-        launch_s: What they take whatever the batch and the vocabulary.
-        logit_s: What a block takes for a logit of its row; rows are worked on side by side.
+
+def weights_s(w: CostFacts) -> Values:
+    """Reading all weights but the routed experts' once."""
+    return w.dense_weight_bytes / w.memory_bytes_per_s
+
+
+#: Launches of a prompt's recurrent layer beyond those of attention, in launches of a dense layer.
+#: vLLM 0.20.1's gated delta net makes about 16 between two pieces of a graph, eight of them Triton
+#: kernels, which Python starts (model_executor/layers/mamba/gdn_linear_attn.py: _forward_core,
+#: fla/ops/chunk.py), where attention makes three. That a Triton kernel takes as long to start as
+#: four of the others is an assumption, and so are mixers of other kinds; chosen on inner folds
+#: (LOG.md), one model of which, Qwen3.6-35B-A3B, has such layers.
+STATE_LAUNCHES = 4.0
+
+
+def launched_layers(w: CostFacts) -> Values:
+    """Kernels of all layers, in those of a dense layer of 16 bits without tensor parallelism.
+
+    Assumptions, by counting launches in vLLM's modules (about ten in a dense layer): routing,
+    sorting and two grouped multiplications of experts add eight, the down and up projections of
+    latent attention with their norms, concatenation and copies eight, quantizing activations three;
+    recurrent layers have ``STATE_LAUNCHES``.
+    What an engine launches more of latent attention is measured
+    (``pinn/engines/kernel_choice.py``).
     """
-
-    logit_bytes: float
-    slowdown: float
-    launch_s: float
-    logit_s: float
+    latent = (0.8 + w.latent_launches) * w.latent_layers
+    states = STATE_LAUNCHES * w.state_layers
+    return w.layers + 0.8 * w.moe_layers + latent + states + 0.3 * w.layers * w.quantized
 
 
-#: Two digits of ``scripts/fit_sampler.py``: what takes the likeliest token, and what drawing, a
-#: top-p, a top-k beside it or alone, a min-p and penalties add.
-TAKEN = SamplerKernels(_COPY + _LARGEST, 1.4, 1.1e-5, 2.5e-11)
-DRAWN = SamplerKernels(_DRAW, 1.2, 1.1e-5, 2.7e-10)
-MASS = SamplerKernels(_MASS, 2.1, 7.5e-5, 7.8e-10)
-COUNT_BESIDE_MASS = SamplerKernels(_MASK, 0.81, 1.2e-5, 1.7e-10)
-COUNT = SamplerKernels(_COUNT, 1.8, 5.3e-5, 2.6e-10)
-RATIO = SamplerKernels(_RATIO, 1.2, 7.9e-6, 4.7e-10)
-PENALIZED = SamplerKernels(_PENALTIES, 1.3, 2.5e-5, 0.0)
+def activation_token_s(w: CostFacts) -> Values:
+    """What the kernels between the multiplications move of one token."""
+    return w.small_kernel_elements * ACTIVATION_BYTES / w.memory_bytes_per_s
 
 
-def sampler_kernels(sampling: Sampling) -> tuple[SamplerKernels, ...]:
-    """The kernels that settings ask for."""
-    limits: tuple[SamplerKernels, ...] = (MASS,) if sampling.limits_mass else ()
-    if sampling.limits_count:
-        limits = (MASS, COUNT_BESIDE_MASS) if sampling.limits_mass else (COUNT,)
-    return (
-        TAKEN,
-        *((PENALIZED,) if sampling.is_penalized else ()),
-        *(() if sampling.is_greedy else (DRAWN,)),
-        *((RATIO,) if sampling.limits_ratio else ()),
-        *limits,
-    )
+def experts(w: CostFacts) -> Values:
+    """Routed experts on this GPU."""
+    return w.routed_experts / w.expert_spread
 
 
-@dataclass(frozen=True)
-class SamplerTime:
-    """Sampling takes launch + vocabulary x (logit + requests x bytes / bandwidth) seconds.
+def expert_read_s(w: CostFacts) -> Values:
+    """Reading one of them in every MoE layer."""
+    return w.expert_weights * w.expert_weight_bytes / w.memory_bytes_per_s
 
-    Attributes:
-        timed_bytes: Of a logit: as many as take that long at the datasheet's bandwidth.
-        launch_s: Of a step.
-        logit_s: Of a step, for each logit of the vocabulary.
+
+def expert_copies(w: CostFacts) -> Values:
+    """Copies of a token per GPU: top-k expert slices, or the share of them that live there."""
+    return w.top_k / w.expert_spread
+
+
+def expert_activation_token_s(w: CostFacts) -> Values:
+    """Gathering the hidden states of one token for its experts, and scattering their results."""
+    width = 2 * w.hidden_size + 3 * w.expert_width / w.expert_cut
+    passes = expert_copies(w) * width * w.moe_layers
+    return passes * ACTIVATION_BYTES / w.memory_bytes_per_s
+
+
+def parallel_layers(w: CostFacts) -> Values:
+    """A faster kernel saves its share, a fused one what surrounds a layer's all-reduces."""
+    layers = w.layers * (w.tensor_parallel_size > 1)
+    return layers * (1 - w.faster_all_reduce) * (1 - AROUND_ALL_REDUCE * w.fused_all_reduce)
+
+
+def all_reduce_token_s(w: CostFacts) -> Values:
+    """A ring moves 2 (p - 1) / p of the message over each link (Patarasuk and Yuan 2009)."""
+    tp = w.tensor_parallel_size
+    return w.all_reduces * token_bytes(w) * 2 * (tp - 1) / tp / w.link_bytes_per_s
+
+
+def exchange_token_s(w: CostFacts) -> Values:
+    """Dispatch and combine between data-parallel ranks."""
+    ranks = w.tensor_parallel_size * w.data_parallel_size
+    remote = (ranks - 1) / ranks
+    return w.moe_layers * 2 * w.exchange_copies * remote * token_bytes(w) / w.link_bytes_per_s
+
+
+def offload_s(w: CostFacts) -> Values:
+    """Parameters are offloaded until vLLM's flag or the model is used up.
+
+    The flag counts GiB per GPU (vllm/config/cache.py: cpu_offload_gb), and a GPU of a pipeline
+    holds its stage alone.
     """
-
-    timed_bytes: float
-    launch_s: float
-    logit_s: float
-
-
-@lru_cache(maxsize=1024)
-def sampler_time(sampling: Sampling) -> SamplerTime:
-    """How long the kernels that settings ask for take."""
-    asked = sampler_kernels(sampling)
-    return SamplerTime(
-        sum(kernels.logit_bytes * kernels.slowdown for kernels in asked),
-        sum(kernels.launch_s for kernels in asked),
-        sum(kernels.logit_s for kernels in asked),
-    )
+    read_s = weights_s(w) + experts(w) * expert_read_s(w)
+    held_bytes = read_s * w.memory_bytes_per_s / w.pipeline_parallel_size
+    return np.minimum(w.cpu_offload_gb * GIB, held_bytes) / w.pcie_bytes_per_s
 
 
 def cost(meaning: str, formula: Callable[[CostFacts], Values]) -> dict[str, Any]:
@@ -163,13 +159,13 @@ class StepCosts:
     launched_layers: Float[np.ndarray, "*n"] = field(
         metadata=cost(
             "Layers by their kernels: one of experts or of latent attention counts for more.",
-            formulas.launched_layers,
+            launched_layers,
         )
     )
     parallel_layers: Float[np.ndarray, "*n"] = field(
         metadata=cost(
             "Layers with a tensor-parallel all-reduce, as vLLM's own kernel takes.",
-            formulas.parallel_layers,
+            parallel_layers,
         )
     )
     graph_tokens: Float[np.ndarray, "*n"] = field(
@@ -185,7 +181,7 @@ class StepCosts:
         )
     )
     gemm_weights_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost("Reading every weight but the routed experts' once.", formulas.weights_s)
+        metadata=cost("Reading every weight but the routed experts' once.", weights_s)
     )
     gemm_token_s: Float[np.ndarray, "*n"] = field(
         metadata=cost(
@@ -211,11 +207,11 @@ class StepCosts:
     activation_token_s: Float[np.ndarray, "*n"] = field(
         metadata=cost(
             "What the kernels between the multiplications move of one token.",
-            formulas.activation_token_s,
+            activation_token_s,
         )
     )
     experts: Float[np.ndarray, "*n"] = field(
-        metadata=cost("Routed experts on this GPU; 0 for a dense model.", formulas.experts)
+        metadata=cost("Routed experts on this GPU; 0 for a dense model.", experts)
     )
     expert_share: Float[np.ndarray, "*n"] = field(
         metadata=cost(
@@ -224,16 +220,16 @@ class StepCosts:
         )
     )
     expert_read_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost("Reading one of them in every MoE layer.", formulas.expert_read_s)
+        metadata=cost("Reading one of them in every MoE layer.", expert_read_s)
     )
     expert_token_s: Float[np.ndarray, "*n"] = field(
         metadata=cost(
             "Computing this GPU's share of one token's top-k experts.",
-            lambda w: 2.0 * w.expert_weights * formulas.expert_copies(w) / w.expert_flop_per_s,
+            lambda w: 2.0 * w.expert_weights * expert_copies(w) / w.expert_flop_per_s,
         )
     )
     expert_activation_token_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost("Gathering and scattering that share.", formulas.expert_activation_token_s)
+        metadata=cost("Gathering and scattering that share.", expert_activation_token_s)
     )
     expert_reading_time: Float[np.ndarray, "*n"] = field(
         metadata=cost(
@@ -311,32 +307,28 @@ class StepCosts:
         )
     )
     all_reduce_token_bytes: Float[np.ndarray, "*n"] = field(
-        metadata=cost("Message of one of them, per token.", formulas.token_bytes)
+        metadata=cost("Message of one of them, per token.", token_bytes)
     )
     all_reduce_token_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost(
-            "Moving one token's all-reduces over the GPU links.", formulas.all_reduce_token_s
-        )
+        metadata=cost("Moving one token's all-reduces over the GPU links.", all_reduce_token_s)
     )
     small_all_reduce_token_s: Float[np.ndarray, "*n"] = field(
         metadata=cost(
             "The same for tokens of small messages, as vLLM's own kernel takes.",
-            lambda w: formulas.all_reduce_token_s(w) * (1 - w.faster_all_reduce),
+            lambda w: all_reduce_token_s(w) * (1 - w.faster_all_reduce),
         )
     )
     exchange_token_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost(
-            "Moving one token to its experts and back between GPUs.", formulas.exchange_token_s
-        )
+        metadata=cost("Moving one token to its experts and back between GPUs.", exchange_token_s)
     )
     pipeline_token_s: Float[np.ndarray, "*n"] = field(
         metadata=cost(
             "Handing one token from stage to stage.",
-            lambda w: (w.pipeline_parallel_size - 1) * formulas.token_bytes(w) / w.link_bytes_per_s,
+            lambda w: (w.pipeline_parallel_size - 1) * token_bytes(w) / w.link_bytes_per_s,
         )
     )
     offload_s: Float[np.ndarray, "*n"] = field(
-        metadata=cost("Reading the weights that lie in host memory over PCIe.", formulas.offload_s)
+        metadata=cost("Reading the weights that lie in host memory over PCIe.", offload_s)
     )
 
     def reshape(self, *shape: int) -> StepCosts:

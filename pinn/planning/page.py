@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from pinn.common.files import write_whole
 from pinn.common.plots import png, short, svg
-from pinn.common.tables import Cell, Column, Grid
+from pinn.common.screen import Cell, Column, Grid
 from pinn.planning import pictures
 from pinn.planning.candidates import NETWORK
 from pinn.planning.plan import (

@@ -331,8 +331,8 @@ def preempt(engine, replica, r):
 
 
 @inner
-def add_to_batch(engine, replica, column, r, tokens):
-    """Put a request into the batch and advance it.
+def add_to_batch(engine, replica, r, tokens):
+    """Put a request into the batch that is being made up, and advance it.
 
     In vLLM full blocks become findable before they are computed (``KVCacheManager.
     allocate_slots``), so that requests of one step can share them; in SGLang afterwards.
@@ -355,6 +355,7 @@ def add_to_batch(engine, replica, column, r, tokens):
         request.placeholders += sampled
     if sampled > 0:
         request.eligible = state.schedulings + engine.stagger
+    column = state.column
     i = arrays.batch_size(engine, replica, column)
     arrays.batch_request(engine, replica, column)[i] = r
     arrays.batch_sampled(engine, replica, column)[i] = sampled

@@ -264,14 +264,12 @@ def schedule_apart_if(
     latency: LatencyModel,  # noqa: ARG001  compiled code goes by its type
     engine: PlainEngine,
     replica: int,
-    column: int,
-    now: float,
 ) -> None:
     """Fill a batch with prompts alone or decodes alone, where an engine does so.
 
     Engines whose steps have both are spared the time that compiling this takes.
     """
-    schedule_apart(engine, replica, column, now)
+    schedule_apart(engine, replica)
 
 
 def queueing_seconds(latency: LatencyModel, engine: PlainEngine, r: int) -> float:
@@ -356,16 +354,12 @@ def _(latency, engine, replica):  # noqa: ARG001
 
 
 @compiled_as(schedule_apart_if)
-def _(latency, engine, replica, column, now):  # noqa: ARG001
+def _(latency, engine, replica):  # noqa: ARG001
     if not _is_linear(latency):
         return None
     if latency[latency.fields.index("apart")] is types.none:
-        return lambda latency, engine, replica, column, now: None  # noqa: ARG005
-
-    def apart(latency, engine, replica, column, now):  # noqa: ARG001
-        schedule_apart(engine, replica, column, now)
-
-    return apart
+        return lambda latency, engine, replica: None  # noqa: ARG005
+    return lambda latency, engine, replica: schedule_apart(engine, replica)  # noqa: ARG005
 
 
 @compiled_as(queueing_seconds)

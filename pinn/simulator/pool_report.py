@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from pinn.common.screen import page
-from pinn.common.tables import Grid
+from pinn.common.screen import Grid, page
 from pinn.simulator.pools import Pool, PoolsRun
 from pinn.simulator.run import Run
 from pinn.simulator.statistics import (

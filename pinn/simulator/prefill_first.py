@@ -36,7 +36,7 @@ LEAST_EXPECTED, DECAY_STEPS, RETRACT_STEPS = 0.14, 600, 20
 
 
 @inner
-def schedule_decodes(engine, replica, column):
+def schedule_decodes(engine, replica):
     """``update_running_batch``: every running request decodes; some are retracted for memory."""
     state, running = arrays.replicas(engine, replica), arrays.running(engine, replica)
     if state.unfiltered > 0:
@@ -62,7 +62,7 @@ def schedule_decodes(engine, replica, column):
             continue
         tokens = 1 + engine.drafts
         grow(engine, replica, r, arrays.requests(engine, r).computed + tokens)
-        add_to_batch(engine, replica, column, r, tokens)
+        add_to_batch(engine, replica, r, tokens)
 
 
 @inner
@@ -137,20 +137,20 @@ _ADDED, _NO_ROOM, _STOPPED = range(3)
 
 
 @inner
-def schedule_apart(engine, replica, column, now):
+def schedule_apart(engine, replica):
     """Fill a batch with prompts or, where none can start, with the decodes."""
     state = arrays.replicas(engine, replica)
     _take_stock(engine, replica)
-    _schedule_prompts(engine, replica, column, now)
+    _schedule_prompts(engine, replica)
     state.last_prompts = state.tokens > 0
     if state.tokens == 0:
-        schedule_decodes(engine, replica, column)
+        schedule_decodes(engine, replica)
         idle = arrays.groups(engine, group_of(engine, replica)).in_flight == 0
         if state.tokens == 0 and state.running == 0 and idle:
             # The last ones have ended and the loop turns once more.
-            _schedule_prompts(engine, replica, column, now)
+            _schedule_prompts(engine, replica)
             state.last_prompts = state.tokens > 0
-    arrays.batch_prompts(engine, replica)[column] = state.last_prompts
+    arrays.batch_prompts(engine, replica)[state.column] = state.last_prompts
     if state.tokens > 0:
         state.polls += PROMPTS_WEIGHT if state.last_prompts else DECODES_WEIGHT
 
@@ -182,7 +182,7 @@ def _take_stock(engine, replica):
 
 
 @inner
-def _schedule_prompts(engine, replica, column, now):
+def _schedule_prompts(engine, replica):
     """``_get_new_batch_prefill_raw``: the prompt that was cut, then waiting ones in their order."""
     state = arrays.replicas(engine, replica)
     others = state.running - (state.chunked >= 0)
@@ -199,7 +199,7 @@ def _schedule_prompts(engine, replica, column, now):
     left = engine.max_tokens if engine.chunked else 1 << 60
     prompts_left, taken, guesses = engine.prompt_budget, 0, 0
     if state.chunked >= 0:
-        tokens, expected = _go_on(engine, replica, column, left, expected)
+        tokens, expected = _go_on(engine, replica, left, expected)
         left, prompts_left, taken = left - tokens, prompts_left - tokens, 1
     r = state.waiting_head
     while r >= 0:
@@ -213,7 +213,7 @@ def _schedule_prompts(engine, replica, column, now):
         if not engine.caching:
             guesses = _guess(engine, replica, r, guesses)
         result, tokens, promised = _start(
-            engine, replica, column, r, now, left, prompts_left, taken, guesses, expected
+            engine, replica, r, left, prompts_left, taken, guesses, expected
         )
         if result == _ADDED:
             taken += 1
@@ -253,7 +253,7 @@ def _expected_tokens(engine, replica):
 
 
 @inner
-def _go_on(engine, replica, column, left, expected):
+def _go_on(engine, replica, left, expected):
     """``add_chunked_req``: (tokens in whole blocks, what is expected to be written)."""
     state = arrays.replicas(engine, replica)
     r = state.chunked
@@ -264,7 +264,7 @@ def _go_on(engine, replica, column, left, expected):
     wanted = request.prompt + request.generated - request.computed
     tokens = min(wanted, room)
     grow(engine, replica, r, request.computed + tokens)
-    add_to_batch(engine, replica, column, r, tokens)
+    add_to_batch(engine, replica, r, tokens)
     if tokens == wanted:
         state.chunked = -1
         expected += min(request.output, MOST_EXPECTED_TOKENS)
@@ -278,7 +278,7 @@ def _spare_block(engine):
 
 
 @inner
-def _start(engine, replica, column, r, now, left, prompts_left, taken, guesses, expected):
+def _start(engine, replica, r, left, prompts_left, taken, guesses, expected):
     """``add_one_req``: (result, its tokens in whole blocks, tokens it is expected to write)."""
     request, state = arrays.requests(engine, r), arrays.replicas(engine, replica)
     hits = cached_blocks(engine, replica, r)
@@ -305,10 +305,10 @@ def _start(engine, replica, column, r, now, left, prompts_left, taken, guesses, 
         paged, promised = blocks_for(engine, tokens) * engine.block_size, 0
     if not admit(engine, replica, r, hits, computed + tokens):
         return _NO_ROOM, 0, 0
-    _enter(engine, replica, r, computed, now)
+    _enter(engine, replica, r, computed)
     if promised == 0:
         state.chunked = r
-    add_to_batch(engine, replica, column, r, tokens)
+    add_to_batch(engine, replica, r, tokens)
     return _ADDED, paged, promised
 
 
@@ -323,12 +323,12 @@ def _unlocked_tokens(engine, replica, r, hits):
 
 
 @inner
-def _enter(engine, replica, r, computed, now):
+def _enter(engine, replica, r, computed):
     """A waiting request becomes a running one."""
     request, state = arrays.requests(engine, r), arrays.replicas(engine, replica)
     remove_waiting(engine, replica, r)
     if request.scheduled_s < 0:
-        request.scheduled_s = now
+        request.scheduled_s = state.now_s
         request.cached = computed
         arrays.new(engine, replica)[state.new] = r
         state.new += 1

@@ -41,6 +41,7 @@ def schedule(latency, engine, replica, column, now, prompts_wait):
     """Fill batch ``column`` of a replica, update its requests and return the batch's tokens."""
     state = arrays.replicas(engine, replica)
     state.new = state.preempted = state.tokens = 0
+    state.column, state.now_s = column, now
     state.schedulings += 1
     alone = state.running + state.waiting <= 1
     state.longest_chunk = engine.long_prefill if engine.cuts_lone_prompts or not alone else 0
@@ -48,11 +49,11 @@ def schedule(latency, engine, replica, column, now, prompts_wait):
     for i in range(engine.n_sums):
         arrays.sums(engine, replica)[i] = 0
     if engine.prefill_first:
-        schedule_apart_if(latency, engine, replica, column, now)
+        schedule_apart_if(latency, engine, replica)
     else:
-        _schedule_running(engine, replica, column)
+        _schedule_running(engine, replica)
         if state.preempted == 0 and not prompts_wait:
-            _schedule_waiting(engine, replica, column, now)
+            _schedule_waiting(engine, replica)
     sums = arrays.sums(engine, replica)
     sums[REREAD] = _reread_tokens(engine, replica, sums[1], sums[3])
     if engine.rounds_up:
@@ -78,7 +79,7 @@ def _reread_tokens(engine, replica, decodes, context):
 
 
 @inner
-def _schedule_running(engine, replica, column):
+def _schedule_running(engine, replica):
     """Running requests in their order, decodes and chunks alike; the last one makes room."""
     state, running = arrays.replicas(engine, replica), arrays.running(engine, replica)
     i = 0
@@ -99,7 +100,7 @@ def _schedule_running(engine, replica, column):
             if last == r:
                 return
             enough = grow(engine, replica, r, slots)
-        add_to_batch(engine, replica, column, r, tokens)
+        add_to_batch(engine, replica, r, tokens)
         i += 1
 
 
@@ -153,7 +154,7 @@ def _preempt(engine, replica, r):
 
 
 @inner
-def _schedule_waiting(engine, replica, column, now):
+def _schedule_waiting(engine, replica):
     """Waiting requests in their order, until one does not fit; loading ones are passed over."""
     state = arrays.replicas(engine, replica)
     r = state.waiting_head
@@ -164,15 +165,15 @@ def _schedule_waiting(engine, replica, column, now):
             r = after
             continue
         if request.status == LOADING:
-            if request.ready_s <= now:
+            if request.ready_s <= state.now_s:
                 _finish_loading(engine, replica, r)
             else:
                 r = after
                 continue
-        fits, loads = _start(engine, replica, column, r, now)
-        if loads and request.ready_s <= now:  # over a link that takes no time
+        fits, loads = _start(engine, replica, r)
+        if loads and request.ready_s <= state.now_s:  # over a link that takes no time
             _finish_loading(engine, replica, r)
-            fits, loads = _start(engine, replica, column, r, now)
+            fits, loads = _start(engine, replica, r)
         if not fits:
             return
         if not loads:
@@ -183,13 +184,13 @@ def _schedule_waiting(engine, replica, column, now):
 
 
 @inner
-def _start(engine, replica, column, r, now):
+def _start(engine, replica, r):
     """Schedule a waiting request: (whether it fits, whether it loads its keys and values first)."""
     request, state = arrays.requests(engine, r), arrays.replicas(engine, replica)
     hits = cached_blocks(engine, replica, r) if request.computed == 0 else 0
     computed = max(request.computed, hits * engine.block_size)
     if request.transferred > computed:
-        return _load(engine, replica, r, hits, now)
+        return _load(engine, replica, r, hits)
     tokens = request.prompt + request.generated - computed
     if 0 < state.longest_chunk < tokens:
         tokens = state.longest_chunk
@@ -213,18 +214,18 @@ def _start(engine, replica, column, r, now):
         return False, False
     remove_waiting(engine, replica, r)
     if request.scheduled_s < 0:
-        request.scheduled_s = now
+        request.scheduled_s = state.now_s
         request.cached = computed
         arrays.new(engine, replica)[state.new] = r
         state.new += 1
     request.reused += computed
     request.computed = computed
-    add_to_batch(engine, replica, column, r, tokens)
+    add_to_batch(engine, replica, r, tokens)
     return True, False
 
 
 @inner
-def _load(engine, replica, r, hits, now):
+def _load(engine, replica, r, hits):
     """Keys and values arrive over the network: blocks now, work later, one transfer at a time.
 
     ``Scheduler.schedule`` with ``load_kv_async`` of a KV connector: the request keeps its place in
@@ -239,13 +240,13 @@ def _load(engine, replica, r, hits, now):
     ):
         return False, False
     missing = request.transferred - hits * engine.block_size
-    start = max(now, state.transfer_free_s)
+    start = max(state.now_s, state.transfer_free_s)
     if engine.role == DECODES:
         start = max(start, arrays.source_free_s(engine, request.source))
         arrays.source_free_s(engine)[request.source] = start + missing * engine.source_token_s
     state.transfer_free_s = start + missing * engine.transfer_token_s
     slower = max(engine.transfer_token_s, engine.source_token_s)
-    request.moved, request.loading_s = missing, now
+    request.moved, request.loading_s = missing, state.now_s
     request.ready_s = start + missing * slower + engine.transfer_latency_s
     request.status = LOADING
     return True, True

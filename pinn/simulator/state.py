@@ -119,6 +119,8 @@ REPLICA = np.dtype(
         ("preempted", "i8"),
         ("tokens", "i8"),
         ("schedulings", "i8"),  # current_step
+        ("column", "i8"),  # of the batch that is being made up
+        ("now_s", "f8"),  # and the moment
         ("longest_chunk", "i8"),  # of the last scheduling; 0 for no limit
         ("seen_waiting", "i8"),  # what the load balancer believes
         ("seen_running", "i8"),

@@ -9,8 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from rich.console import Console
 
-from pinn.common.screen import page
-from pinn.common.tables import Grid
+from pinn.common.screen import Grid, page
 from pinn.simulator.run import GapRuns, Run
 from pinn.units import MILLISECOND
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 from pinn.common.documents import (
     MOST_BATCH_PARTS,
@@ -106,6 +106,7 @@ _PART = re.compile(
 )
 
 
+@lru_cache(maxsize=4096)
 def parse_batch(text: str) -> Batch:
     """Read a batch as written on the command line.
 

@@ -11,12 +11,11 @@ from typing import Any
 
 from pinn.common.documents import given_path, read_json
 from pinn.errors import PinnError
-from pinn.specs.config_fields import read_fields
+from pinn.specs.config_fields import PACKAGE_SUFFIX, check_supported, name_of, read_fields
 from pinn.specs.huggingface import model_from_config, quantization_of
 from pinn.specs.model import ModelSpec, Sampling, sampling_from_generation_config
 from pinn.specs.model_names import (
     GENERATION_FILE,
-    PACKAGE_SUFFIX,
     QUANT_FILE,
     cached_file,
     catalog_files,
@@ -24,11 +23,9 @@ from pinn.specs.model_names import (
     check_path,
     download_config,
     find_in_catalog,
-    name_of,
     published_generation,
     suggestion,
 )
-from pinn.specs.model_types import check_supported
 from pinn.specs.model_variants import Variant, find_variant
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pinn.common.documents import MOST_MATCHES, MOST_MODEL_SIZE, check_size, is_finite, written
 from pinn.errors import PinnError
-from pinn.specs.config_fields import ConfigFields, read_fields
+from pinn.specs.config_fields import TIED_TYPES, ConfigFields, check_supported, read_fields
 from pinn.specs.layer_plan import LayerPart, layer_parts
 from pinn.specs.mixers import LinearMixerSpec, Part, Projection
 from pinn.specs.model import (
@@ -20,7 +20,6 @@ from pinn.specs.model import (
     WeightPrecisions,
     sampling_from_generation_config,
 )
-from pinn.specs.model_types import TIED_TYPES, check_supported
 from pinn.specs.precision import Precision, precision
 from pinn.specs.quantization import Quantization, module_names, read_quantization
 

@@ -7,15 +7,15 @@ from typing import Any
 
 from pinn.common.documents import MOST_MODEL_SIZE, written
 from pinn.errors import PinnError
-from pinn.specs.config_fields import ConfigFields
-from pinn.specs.mixers import IndexerSpec
-from pinn.specs.model import AttentionSpec, DenseFfnSpec, LatentAttentionSpec, MoeFfnSpec
-from pinn.specs.model_types import (
+from pinn.specs.config_fields import (
     FULL_WIDTH_QK_NORM_TYPES,
     GATED_ATTENTION_TYPES,
     LATENT_TYPES,
     UNGATED_TYPES,
+    ConfigFields,
 )
+from pinn.specs.mixers import IndexerSpec
+from pinn.specs.model import AttentionSpec, DenseFfnSpec, LatentAttentionSpec, MoeFfnSpec
 
 # The attention part of each layer of a config.json: heads, latent ranks and windows.
 

@@ -15,11 +15,11 @@ from typing import Any
 from pinn.common.documents import read_json
 from pinn.common.files import data_folder
 from pinn.errors import PinnError
+from pinn.specs.config_fields import PACKAGE_SUFFIX, name_of
 
 # The names of the model catalog: which file a name or an alias stands for.
 
-#: Ending of the package's config files, and names of what may lie beside a config.json.
-PACKAGE_SUFFIX = "_config.json"
+#: Names of what may lie beside a config.json.
 QUANT_FILE = "hf_quant_config.json"
 GENERATION_FILE = "generation_config.json"
 
@@ -108,13 +108,6 @@ def names_of(full_name: str) -> list[str]:
     ['google/gemma-2-9b', 'google/gemma-2-9b-it']
     """
     return [full_name, *(name for name, target in aliases().items() if target == full_name)]
-
-
-def name_of(path: Path) -> str:
-    """The model's name by its file: the folder's, or ``org/name`` of ``org--name.json``."""
-    if path.name == "config.json":
-        return path.resolve().parent.name
-    return path.name.removesuffix(PACKAGE_SUFFIX).removesuffix(".json").replace("--", "/", 1)
 
 
 def suggestion(name: str) -> str:

@@ -151,7 +151,7 @@ class _Reader:
             return getattr(owner, name)
         if is_dataclass(owner.type) and name in {f.name for f in fields(owner.type)}:
             return Expression("field", (owner.name, name))
-        return self.formulas.read(getattr(owner.type, name).fget, owner)
+        return self.formulas.read(getattr(owner.type, name).func, owner)
 
     def _combined(self, kind: str, *operands: ast.expr) -> Expression:
         parts = tuple(self.expression(operand) for operand in operands)

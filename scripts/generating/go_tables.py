@@ -29,7 +29,7 @@ from pinn.engines.vllm_sglang_trtllm import (
     SGLANG_SIZES,
     TRTLLM_CONTIGUOUS,
 )
-from pinn.physics import costs as sampling
+from pinn.physics import cost_facts as sampling
 from pinn.physics.descriptors import DESCRIPTORS, RATES, REFERENCE_RATES
 from pinn.physics.request import REQUEST_FEATURES, RequestFeature
 from pinn.specs.speculation import (

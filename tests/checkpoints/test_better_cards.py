@@ -21,7 +21,7 @@ from better_cards import (
 )
 
 from pinn.coefficients.intervals import read_calibration
-from pinn.coefficients.step_interval import step_half_width
+from pinn.coefficients.step_interval import gpu_is_known, step_half_width
 from pinn.coefficients.surrogate import Surrogate
 from pinn.kernels.composition import compose_many
 from pinn.kernels.surrogates import KernelSurrogates
@@ -50,7 +50,8 @@ def allowed_ratio(cell: Cell) -> float:
     checkpoint = CHECKPOINTS / "pinn.safetensors"
     deployment = deployments()[cell.better, cell.model, cell.tensor_parallel_size]
     calibration = read_calibration(checkpoint)
-    return exp(step_half_width(calibration, checkpoint, deployment, cell.batch))
+    known = gpu_is_known(checkpoint, deployment)
+    return exp(step_half_width(calibration, known, cell.batch))
 
 
 def features(keys) -> np.ndarray:

@@ -43,7 +43,7 @@ from pinn.physics.request import REQUEST_FEATURES
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.arrivals import Stage
-from pinn.simulator.workloads.synthetic import shared_prefix
+from pinn.simulator.workloads.synthetic import PromptGroups, shared_prefix
 from pinn.units import MICROSECOND
 
 
@@ -243,8 +243,7 @@ def test_an_overloaded_load_is_in_no_mix_and_in_no_file(released, tmp_path):
     """A flood queues up for seconds; prompts in common are in the vector, which says so."""
     flood, shared = (
         shared_prefix(
-            [Stage(rate, 5.0)], groups=groups, prompts_per_group=10, shared_tokens=400,
-            question_tokens=147, output_tokens=248, name=name,
+            [Stage(rate, 5.0)], PromptGroups(groups, 10, 400, 147), 248, name=name,
         )
         for name, rate, groups in (("flood", 60.0, 10), ("shared", 4.0, 1))
     )  # fmt: skip

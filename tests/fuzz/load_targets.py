@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pinn.common.documents import MOST_REQUESTS
 from pinn.engines.launch_line import known_flags
-from pinn.interface.python.prediction import given_flags
+from pinn.interface.python.arguments import given_flags
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.workloads.load_flags import LoadFlags, asked_load
 from pinn.specs.flags import flags_of

@@ -9,8 +9,8 @@ from fit_sampler import TIMED, fit
 from hypothesis import given
 from strategies import samplings
 
-from pinn.physics import costs as sampling
-from pinn.physics.costs import sampler_kernels, sampler_time
+from pinn.physics import cost_facts as sampling
+from pinn.physics.cost_facts import sampler_kernels, sampler_time
 from pinn.specs.gpu import load_gpu
 from pinn.specs.model import Sampling
 

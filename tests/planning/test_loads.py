@@ -17,7 +17,7 @@ from pinn.planning.examine import KV_MEMORY, limited_by
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import latency_from_checkpoint
 from pinn.simulator.simulate import simulate
-from pinn.simulator.workloads.arrivals import Stage
+from pinn.simulator.workloads.arrivals import Gaps, Stage
 from pinn.simulator.workloads.load import at_rate, mean_rate_per_s
 from pinn.simulator.workloads.synthetic import open_loop
 
@@ -107,7 +107,7 @@ def test_kv_memory_limits_a_fleet_as_it_does_each_of_its_replicas():
     flags = {"model": "meta-llama/Llama-3.1-8B", "gpu": "H100", "max_model_len": 1024}
     deployment = make_deployment(flags)
     latency = latency_from_checkpoint(deployment, find_checkpoint())
-    load = open_loop([Stage(1, 600)], 512, 64, process="constant")
+    load = open_loop([Stage(1, 600)], 512, 64, gaps=Gaps("constant"))
     engine = EngineSpec(num_gpu_blocks_override=400, data_parallel_routing="round_robin")
     for replicas in (1, 3):
         together = replace(engine, replicas=replicas)

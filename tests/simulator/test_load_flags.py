@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from pinn.errors import PinnError
 from pinn.interface.commands.simulate import app
-from pinn.interface.python.prediction import given_flags
+from pinn.interface.python.arguments import given_flags
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.load import load_workload, mean_rate_per_s, repeated
 from pinn.simulator.workloads.load_flags import LoadFlags, asked_load

@@ -17,7 +17,7 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import mean_steps
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.arrivals import Stage
-from pinn.simulator.workloads.synthetic import closed_loop, open_loop, shared_prefix
+from pinn.simulator.workloads.synthetic import PromptGroups, closed_loop, open_loop, shared_prefix
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
@@ -34,7 +34,7 @@ LOADS = {
     "almost idle": open_loop([Stage(0.5, 60)], 500, 100, length_range=RANGE),
     "shared prefixes": shared_prefix(
         [Stage(20, 20)],
-        groups=4, prompts_per_group=5, shared_tokens=400, question_tokens=200, output_tokens=80,
+        PromptGroups(4, 5, 400, 200), 80,
     ),
 }  # fmt: skip
 SERVER = Deployment(

@@ -9,13 +9,14 @@ from pinn.errors import PinnError
 from pinn.simulator.workloads.arrivals import (
     DISTRIBUTIONS,
     PROCESSES,
+    Gaps,
     Stage,
     draw_gaps,
     draw_lengths,
     draw_range,
     weibull_shape,
 )
-from pinn.simulator.workloads.synthetic import closed_loop, open_loop, shared_prefix
+from pinn.simulator.workloads.synthetic import PromptGroups, closed_loop, open_loop, shared_prefix
 from pinn.simulator.workloads.workload import Workload
 
 
@@ -100,12 +101,8 @@ def test_a_closed_loop_starts_with_a_burst():
 def test_prompts_repeat_in_one_order_and_share_their_group_s_start():
     load = shared_prefix(
         [Stage(10, 30)],
-        groups=3,
-        prompts_per_group=4,
-        shared_tokens=100,
-        question_tokens=50,
-        output_tokens=8,
-        prompt_range=(1.0, 1.05),
+        PromptGroups(3, 4, 100, 50, (1.0, 1.05)),
+        8,
     )
     donors, shared = load.shares_with, load.shared_tokens
     assert (donors[:12] < 12).all()
@@ -126,8 +123,8 @@ def test_prompts_repeat_in_one_order_and_share_their_group_s_start():
         (lambda: Stage(1, 0.5), "0 requests"),
         (lambda: open_loop([], 10, 10), "at least one stage"),
         (lambda: open_loop([Stage(1, 9)], 0, 10), "at least 1 token, got 0"),
-        (lambda: open_loop([Stage(1, 9)], 10, 10, process="burst"), "poisson, gamma"),
-        (lambda: open_loop([Stage(1, 9)], 10, 10, process="gamma", cv=0), "got 0"),
+        (lambda: open_loop([Stage(1, 9)], 10, 10, gaps=Gaps("burst")), "poisson, gamma"),
+        (lambda: open_loop([Stage(1, 9)], 10, 10, gaps=Gaps("gamma", 0)), "got 0"),
         (lambda: closed_loop(0, 10, 10, 10), "concurrency must be at least 1, got 0"),
         (lambda: closed_loop(1, 0, 10, 10), "at least 1 request, got 0"),
         (lambda: draw_lengths("normal", {}, 1, np.random.default_rng(0)), "gaussian"),

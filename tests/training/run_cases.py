@@ -14,7 +14,7 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import figure_seconds
 from pinn.simulator.simulate import simulate
 from pinn.simulator.workloads.arrivals import Stage
-from pinn.simulator.workloads.synthetic import shared_prefix
+from pinn.simulator.workloads.synthetic import PromptGroups, shared_prefix
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
@@ -46,12 +46,8 @@ def made_up_run(name: str, model, rate: float = 4.0) -> MeasuredRun:
     serving = ServingSpec(max_num_batched_tokens=2048, max_num_seqs=32, max_model_len=4096)
     workload = shared_prefix(
         [Stage(rate, 30.0), Stage(2 * rate, 30.0)],
-        groups=3,
-        prompts_per_group=3,
-        shared_tokens=64,
-        question_tokens=200,
-        output_tokens=40,
-        stages_wait=True,
+        PromptGroups(3, 3, 64, 200),
+        40,
         stage_gap_s=1.0,
     )
     deployment = Deployment(model, GPU, serving)

@@ -6,7 +6,8 @@ import pytest
 from pinn.engines.deployment import Deployment
 from pinn.kernels.composition import COMPOSED_PARTS, compose, compose_many
 from pinn.physics.batch_sums import UniformBatches, sample_batches
-from pinn.physics.costs import sampler_time, step_costs
+from pinn.physics.cost_facts import sampler_time
+from pinn.physics.costs import step_costs
 from pinn.physics.step_values import floor_seconds
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu

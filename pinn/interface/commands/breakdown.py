@@ -8,16 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pinn.common.files import find_checkpoint, find_kernels
-from pinn.interface.commands.options import (
-    PICTURES,
-    Checkpoint,
-    Gpu,
-    JsonPath,
-    Model,
-    engine_flags,
-    output,
-    write_json,
-)
+from pinn.interface.commands.options import Checkpoint, Gpu, JsonPath, Model, engine_flags, output
+from pinn.interface.commands.outputs import PICTURES, write_json
 from pinn.specs.serving import ServingSpec
 
 if TYPE_CHECKING:

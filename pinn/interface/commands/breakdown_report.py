@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinn.common.files import replace_atomically
-from pinn.common.screen import WIDEST, page, say
-from pinn.common.tables import Column, Grid, write_rows
+from pinn.common.screen import WIDEST, Column, Grid, page, say
+from pinn.common.tables import write_rows
 from pinn.engines.deployment import Deployment
-from pinn.interface.commands.options import PICTURES, check_suffix
+from pinn.interface.commands.outputs import PICTURES, check_suffix
 from pinn.interface.commands.report_parts import batch_marks, marks_lines, notices
 from pinn.kernels.evidence import KernelUse
 from pinn.specs.batch import parse_batch
@@ -52,10 +52,8 @@ def make_report(
         breakdowns: Of each batch.
         sources: What the breakdowns were made from, in words.
     """
-    steps = [
-        _step(found) | {"marks": batch_marks(parse_batch(found.batch), deployment)}
-        for found in breakdowns
-    ]
+    marks = batch_marks([parse_batch(found.batch) for found in breakdowns], deployment)
+    steps = [_step(found) | {"marks": of} for found, of in zip(breakdowns, marks, strict=True)]
     return {
         "model": deployment.model.name,
         "asked_as": deployment.model.title,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,8 @@ import typer
 from pinn.common.screen import say
 from pinn.engines.recipe import reference_version
 from pinn.errors import PinnError
-from pinn.interface.commands.options import Checkpoint, Details, engine_flags, output
+from pinn.interface.commands.options import Details, engine_flags, output
+from pinn.interface.commands.requests import CalibrationRequest
 from pinn.server.benchmarks.benchmark_run import GivenLoad, split_flags
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.flags import flags_of
@@ -20,97 +22,32 @@ from pinn.specs.serving import ServingSpec
 if TYPE_CHECKING:
     from pinn.engines.deployment import Deployment
     from pinn.server.benchmarks.benchmark_run import BenchmarkRun
-    from pinn.server.calibration.calibrate import BetaSettings
     from pinn.server.calibration.fit import Fit
     from pinn.server.calibration.prior import Start
 
 app = typer.Typer()
 
-_TRACES = "Traces"
+#: Of a calibration's configuration, what is no flag.
+_TARGET = ("model", "gpu")
 
 
 @app.command()
 @engine_flags(ServingSpec, EngineSpec, GivenLoad)
 def calibrate(
-    observations: Annotated[
-        Path | None, typer.Option("--observations", help="Folder that 'pinn ingest' wrote.")
-    ] = None,
-    benchmarks: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--benchmarks",
-            help="Files or folders that a benchmark tool wrote, in place of traces; several in a "
-            "row.",
-        ),
-    ] = None,
+    asked: CalibrationRequest,
     more: Annotated[list[Path] | None, typer.Argument(hidden=True)] = None,
-    steps: Annotated[
-        Path | None,
-        typer.Option("--steps", help="Folder that 'pinn measure' wrote, or a CSV file like it."),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", help="What the benchmarks were of: a name, or a config.json."),
-    ] = None,
-    gpu: Annotated[
-        str | None, typer.Option("--gpu", help="What they ran on: a name, or a datasheet.")
-    ] = None,
     out: Annotated[
         Path, output("--out", "Coefficient set to write, a JSON file.", ".json", short="-o")
     ] = Path("coefficients.json"),
-    append: Annotated[
-        Path | None,
-        typer.Option(
-            "--append",
-            help="Go on from the posterior of an earlier calibration, and say its drift; its "
-            "model, GPU and flags hold where no other are given.",
-        ),
-    ] = None,
-    base: Annotated[
-        Path | None,
-        typer.Option("--base", help="Coefficient set to start from, in place of the network."),
-    ] = None,
-    checkpoint: Checkpoint = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Fit although the file does not match the flags.")
-    ] = False,
-    details: Details = False,
-    budget: Annotated[
-        int,
-        typer.Option(
-            "--budget",
-            help="Intervals to fit to; 0 for all there are.",
-            min=0,
-            rich_help_panel=_TRACES,
-        ),
-    ] = 500,
-    select: Annotated[
-        str,
-        typer.Option(
-            "--select",
-            help="random, or active (most informative first).",
-            rich_help_panel=_TRACES,
-        ),
-    ] = "random",
-    intervals: Annotated[
-        str,
-        typer.Option(
-            "--intervals",
-            help="Fit to windows (means of 5 to 15 steps), singles (one step) or both.",
-            rich_help_panel=_TRACES,
-        ),
-    ] = "both",
-    seed: Annotated[
-        int, typer.Option("--seed", min=0, help="Of the random selection.", rich_help_panel=_TRACES)
-    ] = 0,
     study: Annotated[
         Path | None,
         typer.Option(
             "--study",
             help="Folder for error against budget (table and plot) and a table of baselines.",
-            rich_help_panel=_TRACES,
+            rich_help_panel="Traces",
         ),
     ] = None,
+    details: Details = False,
     *,
     flags: dict[str, Any],
 ) -> None:
@@ -133,15 +70,11 @@ def calibrate(
       pinn simulate --coefficients server.json --workload profile.yaml
     """
     from pinn.interface.commands.calibration_report import print_fit
-    from pinn.server.calibration.calibrate import BetaSettings
-    from pinn.server.calibration.prior import Start
     from pinn.server.calibration.run import Calibration
 
-    start = Start(append, base, checkpoint)
-    settings = BetaSettings(intervals, budget or None, select, seed)
-    paths = [*(benchmarks or []), *(more or [])]
-    fit = fit_measurements(start, observations, paths, model, gpu, settings, force, flags, steps)
-    print_fit(fit, start.notes, append is not None, details)
+    asked = replace(asked, benchmarks=[*(asked.benchmarks or []), *(more or [])])
+    fit, notes = fit_measurements(asked, flags)
+    print_fit(fit, notes, asked.append is not None, details)
     _write(fit, out)
     if study is not None and isinstance(fit.found, Calibration):
         import_module("pinn.laboratory.calibration_study").write_study(fit.found, study)
@@ -149,73 +82,95 @@ def calibrate(
         raise typer.Exit(1)  # a script that goes on would use a file that is not there
 
 
-def fit_measurements(
-    start: Start,
-    observations: Path | None,
-    benchmarks: list[Path],
-    model: str | None,
-    gpu: str | None,
-    settings: BetaSettings,
-    force: bool,
-    flags: dict[str, Any],
-    steps: Path | None = None,
-) -> Fit:
+def fit_measurements(asked: CalibrationRequest, flags: dict[str, Any]) -> tuple[Fit, list[str]]:
     """The fit to a folder of observations, to files of benchmarks, or to measured steps.
 
-    What was left out, assumed or does not match is added to the notes of ``start``.
+    Returns:
+        The fit, and notes of what was left out, assumed or does not match.
     """
-    from pinn.server.calibration.fit import (
-        benchmark_runs,
-        fit_benchmarks,
-        fit_measured_steps,
-        fit_traces,
-    )
-    from pinn.server.traces.measured_steps import (
-        MEASURED,
-        ingested_steps,
-        read_measured_steps,
-    )
-    from pinn.server.traces.trace_tables import read_trace_tables
+    from pinn.server.calibration.prior import Start
 
-    if (observations is not None) + bool(benchmarks) + (steps is not None) != 1:
+    folder, steps = asked.observations, asked.steps
+    if (folder is not None) + bool(asked.benchmarks) + (steps is not None) != 1:
         raise PinnError(
             "give --observations FOLDER of 'pinn ingest', --benchmarks FILES, or --steps FOLDER of "
             "'pinn measure', whose folder 'serving' is taken along"
         )
-    names = {flag.name for flag in flags_of(EngineSpec)}
-    of_engine = {name: value for name, value in flags.items() if name in names}
-    flags = {name: value for name, value in flags.items() if name not in names}
-    engine = EngineSpec(**of_engine)
-    if steps is not None:
-        measured = read_measured_steps(steps)
-        start.notes += [
-            f"{count:8} left out: {why}" for why, count in measured.report.refused.items()
-        ]
-        server, load = split_flags(flags)
-        target = measured.target(model, gpu, server)
-        deployment = target.deployment()
-        _note_release(deployment, start.notes)
-        files = measured.serving
-        runs = _read_runs(files, load, start.notes) if files else []
-        return fit_measured_steps(measured, deployment, _named(vars(target)), start, force, runs,
-                                  measured.engine(of_engine))  # fmt: skip
-    if observations is None:
-        of_server = _earlier(start.append) | flags
-        model, gpu = model or of_server.get("model"), gpu or of_server.get("gpu")
-        of_server = {n: value for n, value in of_server.items() if n not in ("model", "gpu")}
-        runs, deployment, named = _read_files(benchmarks, model, gpu, of_server, start.notes)
-        _note_release(deployment, start.notes)
-        return fit_benchmarks(runs, deployment, named, start, force, engine)
-    if flags or model or gpu:
+    start = Start(asked.append, asked.base, asked.checkpoint)
+    if folder is not None:
+        fit = _fit_traces(folder, asked, start, flags)
+    elif steps is not None:
+        fit = _fit_steps(steps, asked, start, flags)
+    else:
+        fit = _fit_benchmarks(asked, start, flags)
+    return fit, start.notes
+
+
+def _fit_traces(
+    folder: Path, asked: CalibrationRequest, start: Start, flags: dict[str, Any]
+) -> Fit:
+    """The fit to whatever an ingested folder holds: traces, steps or benchmarks."""
+    from pinn.server.calibration import fit
+    from pinn.server.calibration.calibrate import BetaSettings
+    from pinn.server.traces.measured_steps import MEASURED, ingested_steps
+    from pinn.server.traces.trace_tables import read_trace_tables
+
+    engine, server = _split(flags)
+    if server or asked.model or asked.gpu:
         raise PinnError("--observations names its server already: flags belong to 'pinn ingest'")
-    traces = read_trace_tables(observations)
-    _note_release(traces.deployment(), start.notes)
+    traces = read_trace_tables(folder)
+    deployment = traces.deployment()
+    _note_release(deployment, start.notes)
     if traces.manifest["tables"].get("cycles", {}).get("rows"):
-        return fit_traces(traces, start, settings, force)
+        settings = BetaSettings(asked.intervals, asked.budget or None, asked.select, asked.seed)
+        return fit.fit_traces(traces, start, settings, asked.force)
     named = _named(traces.manifest.get("deployment") or {})
     if MEASURED in traces.manifest["tables"]:
-        return fit_measured_steps(ingested_steps(traces), traces.deployment(), named, start, force)
-    return fit_benchmarks(benchmark_runs(traces), traces.deployment(), named, start, force, engine)
+        steps = ingested_steps(traces)
+        return fit.fit_measured_steps(steps, deployment, named, start, asked.force)
+    runs = fit.benchmark_runs(traces)
+    return fit.fit_benchmarks(runs, deployment, named, start, asked.force, EngineSpec(**engine))
+
+
+def _fit_benchmarks(asked: CalibrationRequest, start: Start, flags: dict[str, Any]) -> Fit:
+    """The fit to files of benchmarks, of the server that ``--append`` knows or that is given."""
+    from pinn.server.calibration.fit import fit_benchmarks
+    from pinn.server.traces.ingestion import benchmark_target
+
+    engine, flags = _split(flags)
+    named = {n: value for n, value in zip(_TARGET, (asked.model, asked.gpu), strict=True) if value}
+    given = _earlier(asked.append) | named | flags
+    server, load = split_flags({k: v for k, v in given.items() if k not in _TARGET})
+    runs = _read_runs(asked.benchmarks or [], load, start.notes)
+    target = benchmark_target(runs, given.get("model"), given.get("gpu"), server)
+    deployment, named = target.deployment(), _named(vars(target))
+    _note_release(deployment, start.notes)
+    return fit_benchmarks(runs, deployment, named, start, asked.force, EngineSpec(**engine))
+
+
+def _fit_steps(steps: Path, asked: CalibrationRequest, start: Start, flags: dict[str, Any]) -> Fit:
+    """The fit to measured steps, and to benchmarks that were made beside them."""
+    from pinn.server.calibration.fit import fit_measured_steps
+    from pinn.server.traces.measured_steps import read_measured_steps
+
+    engine, flags = _split(flags)
+    measured = read_measured_steps(steps)
+    refused = measured.report.refused
+    start.notes += [f"{count:8} left out: {why}" for why, count in refused.items()]
+    server, load = split_flags(flags)
+    target = measured.target(asked.model, asked.gpu, server)
+    deployment, named = target.deployment(), _named(vars(target))
+    _note_release(deployment, start.notes)
+    runs = _read_runs(measured.serving, load, start.notes) if measured.serving else []
+    of_engine = measured.engine(engine)
+    return fit_measured_steps(measured, deployment, named, start, asked.force, runs, of_engine)
+
+
+def _split(flags: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Flags of the scheduler alone, and the others."""
+    names = {flag.name for flag in flags_of(EngineSpec)}
+    own = {name: value for name, value in flags.items() if name in names}
+    return own, {name: value for name, value in flags.items() if name not in names}
 
 
 def _earlier(file: Path | None) -> dict[str, Any]:
@@ -238,21 +193,6 @@ def _note_release(deployment: Deployment, notes: list[str]) -> None:
         notes.append(
             f"release not stated: assumed {serving.engine} {default} (--engine-version names it)"
         )
-
-
-def _read_files(
-    paths: list[Path],
-    model: str | None,
-    gpu: str | None,
-    flags: dict[str, Any],
-    notes: list[str],
-) -> tuple[list[BenchmarkRun], Deployment, dict[str, str]]:
-    from pinn.server.traces.ingestion import benchmark_target
-
-    of_server, load = split_flags(flags)
-    runs = _read_runs(paths, load, notes)
-    target = benchmark_target(runs, model, gpu, of_server)
-    return runs, target.deployment(), _named(vars(target))
 
 
 def _read_runs(paths: list[Path], load: GivenLoad, notes: list[str]) -> list[BenchmarkRun]:

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pinn.common.screen import WIDEST, WIDTH, page, say
-from pinn.common.tables import Column, Grid
+from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page, say
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.server.calibration.benchmarks import BenchmarkCalibration

@@ -16,8 +16,7 @@ from pinn.coefficients.surrogate import (
     batch_seconds,
     training_space,
 )
-from pinn.common.screen import WIDEST, WIDTH, page
-from pinn.common.tables import Column, Grid
+from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import measured_line
 from pinn.interface.commands.report_parts import (
@@ -71,9 +70,11 @@ def make_report(
             "step_time_us": float(seconds) / MICROSECOND,
             **_per_token(deployment, batch, float(seconds)),
             "floor_us": float(floor) / MICROSECOND,
-            "marks": batch_marks(batch, deployment),
+            "marks": marks,
         }
-        for text, batch, seconds, floor in zip(batches, parsed, *times, strict=True)
+        for text, batch, seconds, floor, marks in zip(
+            batches, parsed, *times, batch_marks(parsed, deployment), strict=True
+        )
     ]
     known = set_to_json(found) | deployment_facts(deployment)
     sampling = asdict(deployment.sampling)
@@ -245,12 +246,15 @@ def _batch_table(batches: list[dict[str, Any]]) -> Grid:
         Column("step of", True, folds=False), "ms", *["90 % interval"] * bounded,
         *["per token"] * drafted, "tokens/s",
     )  # fmt: skip
+    rows = []
     for entry in batches:
         step = entry["step_time_us"]
         ends = [_span(entry)] if bounded else []
         token = [_ms(entry["itl_per_token_us"]) if "itl_per_token_us" in entry else "-"]
         rate = f"{_tokens(entry) / (step * MICROSECOND):,.0f}" if step else "-"
-        table.add(entry["batch"], _ms(step), *ends, *token * drafted, rate)
+        rows.append((entry["batch"], _ms(step), *ends, *token * drafted, rate))
+    for row in rows:
+        table.add(*row)
     return table
 
 

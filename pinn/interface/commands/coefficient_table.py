@@ -21,7 +21,7 @@ from pinn.coefficients.surrogate import (
 from pinn.common.files import replace_atomically
 from pinn.common.tables import escaped_table
 from pinn.engines.deployment import Deployment
-from pinn.interface.commands.options import TABLES, check_suffix
+from pinn.interface.commands.outputs import TABLES, check_suffix
 from pinn.interface.commands.report_parts import marks_of_each, memory_columns
 from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import step_costs

@@ -10,16 +10,8 @@ import typer
 
 from pinn.common.files import find_checkpoint
 from pinn.errors import PinnError
-from pinn.interface.commands.options import (
-    TABLES,
-    Checkpoint,
-    Gpu,
-    JsonPath,
-    Model,
-    engine_flags,
-    output,
-    write_json,
-)
+from pinn.interface.commands.options import Checkpoint, Gpu, JsonPath, Model, engine_flags, output
+from pinn.interface.commands.outputs import TABLES, write_json
 from pinn.specs.serving import ServingSpec
 
 if TYPE_CHECKING:
@@ -133,7 +125,8 @@ def coefficients(
         if out is not None or skip_invalid:
             raise PinnError("--out and --skip-invalid are for --configs or --grid: use --json")
         report, _ = one_report(given, batch or list(EXAMPLES), checkpoint, given_coefficients)
-        write_json(report, json_path)
+        if json_path is not None:
+            write_json(report, json_path)
         print_report(report, recipe=recipe, betas=betas)
     elif given_coefficients is not None:
         raise PinnError("--coefficients belong to one configuration: leave --configs, --grid out")

@@ -9,8 +9,8 @@ import shlex
 import sys
 import warnings
 from collections import defaultdict
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Collection, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, ClassVar
@@ -19,9 +19,16 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from pinn.common.screen import shown
+from pinn.engines.launch_line import known_flags
+from pinn.engines.launch_values import words_of
 from pinn.errors import PinnError, printable
-from pinn.interface.commands.options import check_outputs, is_standard_output, only_json
-from pinn.interface.launched import foreign_words
+from pinn.interface.commands.outputs import (
+    OUTPUTS,
+    check_outputs,
+    is_standard_output,
+    only_json,
+)
+from pinn.specs.serving import VLLM
 
 # Help of a command in plain text: Typer's own cuts long option names at 80 columns.
 
@@ -58,7 +65,8 @@ class PlainHelpCommand(TyperCommand):
             for parameter in self.get_params(ctx)
             if parameter.name in ctx.params and _is_typed(ctx, parameter)
         ]
-        check_outputs(given)
+        if any(option in OUTPUTS for option, _ in given):
+            check_outputs(given)
         json_path = dict(given).get("--json")
         alone = json_path is not None and is_standard_output(json_path)
         with only_json() if alone else nullcontext():
@@ -86,6 +94,54 @@ class PlainHelpCommand(TyperCommand):
         for heading in sorted(panels, key=lambda name: name != "Arguments"):
             with formatter.section(heading):
                 formatter.write_dl(panels[heading])
+
+
+def _engine_of(arguments: list[str]) -> str:
+    """The engine whose flags may be among a command's options."""
+    for i, word in enumerate(arguments):
+        name, equals, value = word.partition("=")
+        value = value if equals else "".join(arguments[i + 1 : i + 2])
+        if name == "--engine":
+            return value.split(",")[0]
+        if name == "--serve":
+            with suppress(PinnError):  # said where the command is read
+                return words_of(value).engine
+    return VLLM
+
+
+def foreign_words(arguments: list[str], own: Collection[str]) -> tuple[list[str], list[str]]:
+    """Arguments of a command here, and flags of an engine among them that it does not have.
+
+    A flag with underscores that is an option with dashes becomes that option.
+    """
+    if all(w.partition("=")[0] in own for w in arguments if w.startswith("--")):
+        return arguments, []
+    known = known_flags(_engine_of(arguments))
+    kept: list[str] = []
+    foreign: list[str] = []
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        dashed = name.replace("_", "-")
+        on = f"--{dashed.removeprefix('--no-')}"
+        if not name.startswith("--") or name in own:
+            kept.append(word)
+        elif dashed in own:
+            kept.append(dashed + equals + value)
+        elif (flag := known.get(dashed) or known.get(on) or known.get(name.split(".")[0])) is None:
+            kept.append(word)
+        else:
+            foreign.append(word)
+            while rest and not equals and flag.takes != "switch" and not _is_flag(rest[0]):
+                foreign.append(rest.pop(0))
+                if flag.takes == "value":
+                    break
+    return kept, foreign
+
+
+def _is_flag(word: str) -> bool:
+    return word.startswith("-") and not word[1:2].isdigit()
 
 
 class PlainHelpGroup(TyperGroup):

@@ -10,7 +10,8 @@ import typer
 
 from pinn.common.files import find_checkpoint
 from pinn.errors import PinnError
-from pinn.interface.commands.options import Checkpoint, output
+from pinn.interface.commands.options import Checkpoint, asked, output
+from pinn.interface.commands.requests import BlisRequest, TableRequest
 from pinn.specs.catalog import list_models, load_model
 from pinn.specs.gpu import list_gpus, load_gpu
 from pinn.specs.model_variants import with_precision
@@ -33,17 +34,6 @@ Configs = Annotated[
         "[default: those of --coefficients]",
         show_default=False,
     ),
-]
-CoefficientFiles = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--coefficients",
-        help="JSON of 'pinn calibrate' or 'pinn coefficients --json', in place of the network for "
-        "the configuration that it belongs to. Repeatable.",
-    ),
-]
-SkipInvalid = Annotated[
-    bool, typer.Option("--skip-invalid", help="Leave out what does not fit together.")
 ]
 
 
@@ -97,26 +87,18 @@ def _write_inputs(path: Path, configs: str, batch: str, checkpoint: Path) -> Non
     rows = _rows(configs)
     if len(rows) != 1:
         raise PinnError(f"--inputs is for one configuration, and --configs gives {len(rows)}")
-    found = write_inputs(_configured(rows, checkpoint, [], False), batch, path)
+    found = write_inputs(_configured(rows, TableRequest(checkpoint=checkpoint)), batch, path)
     name = f"{found['configuration']['model']} on {found['configuration']['gpu']}"
     typer.echo(f"inputs of {name}, {batch}: {path}; the graphs give {found['step_time_us']} us")
 
 
 @app.command()
+@asked
 def table(
     out: Annotated[Path, typer.Option("--out", help="File to write.")],
     configs: Configs = None,
-    file_format: Annotated[
-        str | None,
-        typer.Option("--format", help="json, csv or parquet. [default: the ending of --out]"),
-    ] = None,
-    checkpoint: Checkpoint = None,
-    coefficients: CoefficientFiles = None,
-    skip_invalid: SkipInvalid = False,
-    intervals: Annotated[
-        bool,
-        typer.Option(help="Ends of 90 % intervals where they are known."),
-    ] = True,
+    *,
+    how: TableRequest,
 ) -> None:
     """Flat coefficient tables, a row per configuration, which the Go package loads.
 
@@ -125,25 +107,16 @@ def table(
 
       pinn export table --coefficients run1.json --out coefficients.json
     """
-    rows = _asked_rows(configs, coefficients or [])
-    table_of(rows, out, file_format, checkpoint, coefficients or [], skip_invalid, intervals)
+    table_of(_asked_rows(configs, how.coefficients), out, how)
 
 
-def table_of(
-    rows: list[dict[str, Any]],
-    out: Path,
-    file_format: str | None,
-    checkpoint: Path | None,
-    coefficients: list[Path],
-    skip_invalid: bool,
-    intervals: bool,
-) -> None:
-    """Write the table of configurations; arguments are the command's options."""
+def table_of(rows: list[dict[str, Any]], out: Path, how: TableRequest) -> None:
+    """Write the table of configurations."""
     from pinn.interface.exports.table import export_table, write_table_file
 
-    kind = file_format or out.suffix.lower().removeprefix(".")
-    configured = _configured(rows, checkpoint, coefficients, skip_invalid)
-    ends = _intervals(configured, checkpoint) if intervals else None
+    kind = how.file_format or out.suffix.lower().removeprefix(".")
+    configured = _configured(rows, how)
+    ends = _intervals(configured, how.checkpoint) if how.intervals else None
     write_table_file(export_table(configured, ends), configured.provenance, out, kind)
     typer.echo(f"{len(configured):8} configurations written to {out}")
 
@@ -160,29 +133,12 @@ def _intervals(configured: Configured, checkpoint: Path | None) -> np.ndarray | 
 
 
 @app.command()
+@asked
 def blis(
     out: Annotated[Path, typer.Option("--out", help="Folder for the folders.")],
     configs: Configs = None,
-    workload: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--workload",
-            help="What the configurations will serve, as of 'pinn simulate': a vector of its own "
-            "beside those of steady loads from one request to saturation. Repeatable.",
-        ),
-    ] = None,
-    checkpoint: Checkpoint = None,
-    coefficients: CoefficientFiles = None,
-    skip_invalid: SkipInvalid = False,
-    worst_error: Annotated[
-        float,
-        typer.Option(
-            "--worst-error",
-            min=0.0,
-            help="Refuse a configuration of whose step times BLIS's formula gets one more wrong "
-            "than by this share, with the vector that run.sh picks for such a batch.",
-        ),
-    ] = 0.25,
+    *,
+    how: BlisRequest,
 ) -> None:
     """A folder per configuration that an unmodified BLIS runs as it is.
 
@@ -194,32 +150,22 @@ def blis(
     Example:
       pinn export blis --configs 'model=Llama-3.1-8B gpu=H100' --out blis
     """
-    rows = _asked_rows(configs, coefficients or [])
-    files = coefficients or []
-    blis_of(rows, out, workload or [], checkpoint, files, skip_invalid, worst_error)
+    blis_of(_asked_rows(configs, how.coefficients), out, how)
 
 
-def blis_of(
-    rows: list[dict[str, Any]],
-    out: Path,
-    workload: list[Path],
-    checkpoint: Path | None,
-    coefficients: list[Path],
-    skip_invalid: bool,
-    worst_error: float,
-) -> None:
-    """Write the folders of configurations; arguments are the command's options."""
+def blis_of(rows: list[dict[str, Any]], out: Path, how: BlisRequest) -> None:
+    """Write the folders of configurations."""
     from pinn.common.screen import counted
     from pinn.interface.exports.blis_files import write_summary
 
-    configured = _configured(rows, checkpoint, coefficients, skip_invalid)
-    loads = _named_loads(workload)
+    configured = _configured(rows, how)
+    loads = _named_loads(how.workloads or [])
     found = {}
     for row in counted(range(len(configured)), "configuration"):
         try:
-            found[row] = _write_blis(configured, row, loads, out, worst_error)
+            found[row] = _write_blis(configured, row, loads, out, how.worst_error)
         except PinnError as error:
-            if not skip_invalid:
+            if not how.skip_invalid:
                 raise PinnError(f"configuration {row + 1}: {error}") from error
             typer.echo(f"configuration {row + 1} left out: {error}")
     if found:
@@ -347,27 +293,22 @@ def specs(
         )
 
 
-def _configured(
-    rows: list[dict[str, Any]],
-    checkpoint: Path | None,
-    coefficients: list[Path],
-    skip_invalid: bool,
-) -> Configured:
+def _configured(rows: list[dict[str, Any]], how: TableRequest | BlisRequest) -> Configured:
     from pinn.coefficients.configurations import make_deployments
     from pinn.interface.exports.configured import from_checkpoint, with_coefficient_files
 
-    kept, deployments, reasons = make_deployments(rows, skip_invalid)
+    kept, deployments, reasons = make_deployments(rows, how.skip_invalid)
     for reason in sorted(set(reasons)):
         typer.echo(f"{reasons.count(reason):8} left out: {reason}")
-    configured = from_checkpoint(find_checkpoint(checkpoint), kept, deployments)
-    return with_coefficient_files(configured, coefficients)
+    configured = from_checkpoint(find_checkpoint(how.checkpoint), kept, deployments)
+    return with_coefficient_files(configured, how.coefficients or [])
 
 
-def _asked_rows(configs: str | None, coefficients: list[Path]) -> list[dict[str, Any]]:
+def _asked_rows(configs: str | None, coefficients: list[Path] | None) -> list[dict[str, Any]]:
     return rows_of_files(coefficients) if configs is None else _rows(configs)
 
 
-def rows_of_files(paths: list[Path]) -> list[dict[str, Any]]:
+def rows_of_files(paths: list[Path] | None) -> list[dict[str, Any]]:
     """The configurations that coefficient files belong to."""
     from pinn.coefficients.coefficients import read_coefficient_set
     from pinn.coefficients.configurations import canonical

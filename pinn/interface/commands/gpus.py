@@ -9,7 +9,8 @@ import typer
 from pinn.common.files import find_checkpoint
 from pinn.common.screen import say
 from pinn.errors import PinnError
-from pinn.interface.commands.options import JsonPath, write_json
+from pinn.interface.commands.options import JsonPath
+from pinn.interface.commands.outputs import write_json
 from pinn.specs.gpu import GpuSpec, list_gpus, load_gpu
 from pinn.units import GIB, GIGA, TERA
 

@@ -10,7 +10,7 @@ import typer
 
 from pinn.common.documents import read_json
 from pinn.common.files import find_checkpoint, find_kernels
-from pinn.common.tables import Grid
+from pinn.common.screen import Grid
 from pinn.errors import PinnError
 from pinn.interface.commands.options import output
 from pinn.specs.gpu import load_gpu

@@ -6,7 +6,8 @@ import typer
 
 from pinn.common.screen import say
 from pinn.errors import PinnError
-from pinn.interface.commands.options import JsonPath, write_json
+from pinn.interface.commands.options import JsonPath
+from pinn.interface.commands.outputs import write_json
 from pinn.specs.catalog import list_models, load_model
 from pinn.specs.model import mixer_names
 

@@ -1,110 +1,22 @@
-"""Options that commands share, and where they write."""
+"""Options that commands share, and requests whose fields are options."""
 
 from __future__ import annotations
 
 import inspect
-import io
-import json
 import shlex
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from pinn.common.files import replace_atomically
-from pinn.errors import PinnError
-from pinn.interface.launched import in_own_words, launched
+from pinn.engines.launch_values import plain, quantization_format
+from pinn.interface.commands.outputs import check_suffix
+from pinn.interface.launched import launched
 from pinn.specs.flags import FORCE, Flag, flags_of
 from pinn.specs.serving import VLLM, ServingSpec
-
-# Where commands write: a folder that is there, and never over what they read.
-
-#: Options that name a file or folder to write.
-OUTPUTS = frozenset({"--json", "--csv", "--plot", "--requests", "--timeline", "--out", "--study"})
-#: Of these some commands write a folder.
-_FOLDERS = frozenset({"--out", "--study"})
-#: Formats of tables and pictures, which a file's name tells.
-TABLES = (".csv", ".json", ".parquet")
-PICTURES = (".png", ".svg", ".pdf")
-#: Names standard output.
-_STANDARD = "-"
-#: Files that an input folder is read for.
-_READ_IN_FOLDERS = ("config.json", "generation_config.json", "hf_quant_config.json")
-
-
-def check_outputs(given: list[tuple[str, Any]]) -> None:
-    """Refuse outputs that have no folder or would replace an input, before anything runs.
-
-    Args:
-        given: Option (or argument) and value, of all that were given; values that are no paths do
-            no harm.
-
-    Raises:
-        PinnError: With the path and the remedy.
-    """
-    places = [(option, path) for option, value in given for path in _paths(value)]
-    for option, path in places:
-        if option not in OUTPUTS or (option == "--json" and is_standard_output(path)):
-            continue
-        if is_standard_output(path):
-            raise PinnError(f"{option} -: standard output is for --json alone: give a file")
-        if path.is_dir() and option not in _FOLDERS:
-            raise PinnError(f"{option} {path}: that is a folder: name a file")
-        if not path.parent.is_dir():
-            raise PinnError(
-                f"{option} {path}: there is no folder {path.parent}: create it, or correct the path"
-            )
-        for other, source in places:
-            if (other, source) != (option, path) and _is_same(path, source, other in OUTPUTS):
-                raise PinnError(
-                    f"{option} {path} would overwrite what {other} names: give another file"
-                )
-
-
-def is_standard_output(path: Path) -> bool:
-    """Whether a path is the ``-`` that stands for standard output."""
-    return str(path) == _STANDARD
-
-
-def check_suffix(path: Path, suffixes: Sequence[str], what: str = "") -> None:
-    """Refuse a file whose format its name does not tell.
-
-    Args:
-        path: To be written; devices are of any format.
-        suffixes: Those of the formats that can be written.
-        what: The option that names it.
-
-    Raises:
-        PinnError: With the suffixes that are known.
-    """
-    is_device = path.exists() and not path.is_file() and not path.is_dir()
-    if path.suffix.lower() not in suffixes and not is_device:
-        known = " or ".join(filter(None, (", ".join(suffixes[:-1]), suffixes[-1])))
-        named = f"{what} {path}" if what else str(path)
-        raise PinnError(f"{named}: cannot tell the format: name it {known}")
-
-
-def _paths(value: Any) -> Iterator[Path]:
-    for each in value if isinstance(value, list | tuple) else (value,):
-        if isinstance(each, str | Path) and "\0" not in str(each):
-            yield Path(str(each).partition("#")[0]).expanduser()
-
-
-def _is_same(output: Path, other: Path, is_output: bool) -> bool:
-    """Whether two paths are one file, or the output is a file that an input folder is read for."""
-    try:
-        if is_output or not (output.exists() and other.exists()):
-            return is_output and output.resolve() == other.resolve()
-        files = [other, *(other / name for name in _READ_IN_FOLDERS)] if other.is_dir() else [other]
-        return any(file.exists() and file.samefile(output) for file in files)
-    except (OSError, RuntimeError):  # a name that is too long, or a link to itself, is no file
-        return False
-
 
 # Options that several commands have, each declared once, and the outputs that commands write.
 
@@ -155,36 +67,49 @@ PredictionsPath = Annotated[
 ]
 
 
-# A command's answer as JSON: in a file, or alone on standard output.
-
-_STANDARD_OUTPUT: ContextVar[TextIO | None] = ContextVar("standard output", default=None)
+# Requests: dataclasses whose fields are a command's options and a Python function's arguments.
 
 
-@contextmanager
-def only_json() -> Iterator[None]:
-    """Swallow what a command prints for people, so that JSON stands alone on standard output."""
-    before = _STANDARD_OUTPUT.set(sys.stdout)
-    try:
-        with redirect_stdout(io.StringIO()):
-            yield
-    finally:
-        _STANDARD_OUTPUT.reset(before)
+def asked(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the fields of its arguments that are requests as options of its own.
 
-
-def write_json(document: Any, path: Path | None) -> None:
-    """Write a document where ``--json`` says: a file that appears whole, standard output for ``-``.
-
-    Args:
-        document: Of what JSON has.
-        path: None writes nothing.
+    A field is ``Annotated`` with what Typer makes an option of; the command gets the request.
     """
-    if path is None:
-        return
-    text = json.dumps(document, indent=2) + "\n"
-    if is_standard_output(path):
-        (_STANDARD_OUTPUT.get() or sys.stdout).write(text)
-    else:
-        replace_atomically(path, lambda target: target.write_text(text))
+    signature = inspect.signature(command, eval_str=True)
+    requests: dict[str, Any] = {
+        name: parameter.annotation
+        for name, parameter in signature.parameters.items()
+        if is_dataclass(parameter.annotation)
+    }
+
+    @wraps(command)
+    def run(**arguments: Any) -> None:
+        made = {
+            name: request(**{f.name: arguments.pop(f.name) for f in fields(request)})
+            for name, request in requests.items()
+        }
+        command(**made, **arguments)
+
+    options: list[inspect.Parameter] = []
+    for name, own in signature.parameters.items():
+        named = own.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        options += request_parameters(requests[name]) if name in requests else [named]
+    run.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
+    return run
+
+
+def request_parameters(request: type) -> list[inspect.Parameter]:
+    """The fields of a request, as parameters that are named."""
+    hints = get_type_hints(request, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields(request)
+    ]
 
 
 # The engine's flags as command-line options; one that is not given keeps the engine's default.
@@ -250,6 +175,7 @@ def engine_flags(
     } | {FORCE.name: _PANEL}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        command = asked(command)
         signature = inspect.signature(command, eval_str=True)
 
         @wraps(command)
@@ -290,6 +216,8 @@ def _started(
 ) -> dict[str, Any]:
     """What ``--serve`` and flags that are no options here set; says what of them was taken."""
     command, words = arguments.pop("serve"), arguments.pop("engine_words")
+    if command is None and words is None:
+        return {}
     gpu = arguments.get("gpu")
     found, lines = launched(command, shlex.split(words or ""), given, gpu, declared)
     for line in lines:
@@ -297,6 +225,20 @@ def _started(
     if "model" in found:
         arguments["model"] = arguments.get("model") or found["model"]
     return {name: value for name, value in found.items() if name != "model"}
+
+
+def in_own_words(engine: str, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of flags as typed, in an engine's spelling or here: ``bfloat16``, ``32k``, ``awq``."""
+    found: dict[str, Any] = {}
+    for name, value in flags.items():
+        if name == "precision" and isinstance(value, str):
+            read = quantization_format(value)
+            found |= {} if read is None else {name: read}
+        elif name in ("kv_cache_dtype", "max_model_len", "max_num_batched_tokens"):
+            found[name] = plain(engine, name, value).fields.get(name, value)
+        else:
+            found[name] = value
+    return found
 
 
 def _in_type(flag: Flag | None, value: Any, several: bool) -> Any:

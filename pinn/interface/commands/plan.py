@@ -12,7 +12,8 @@ import typer
 
 from pinn.common.files import find_checkpoint
 from pinn.errors import PinnError
-from pinn.interface.commands.options import Checkpoint, Model, WorkloadSeed, engine_flags, output
+from pinn.interface.commands.options import engine_flags, output
+from pinn.interface.commands.requests import PlanRequest
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.workloads.load import mean_rate_per_s
 from pinn.simulator.workloads.load_flags import Load, LoadFlags, asked_load
@@ -39,78 +40,16 @@ _DRAWS = 5
 @app.command()
 @engine_flags(ServingSpec, EngineSpec, LoadFlags, several=("engine",), deploys=True)
 def plan(
-    slo: Annotated[
-        str,
-        typer.Option(
-            "--slo",
-            help="Limits: 'ttft<=1s, tpot<=40ms for 95 %' asks that so many requests meet all of "
-            "them; 'p99 ttft<=2s', 'mean e2e<=20s', 'p95 itl<=80ms' are on all requests. "
-            "Separate the two kinds with a semicolon.",
-        ),
-    ],
-    workload: Annotated[
-        Path | None,
-        typer.Option(
-            "--workload",
-            help="The load, as of 'pinn simulate'; no closed loop. Or give --input-len and the "
-            "flags beside it.",
-        ),
-    ] = None,
-    model: Model = None,
-    gpu: Annotated[
-        str | None,
-        typer.Option("--gpu", help="Names, or paths of datasheets, separated by commas."),
-    ] = None,
-    rate: Annotated[
-        float | None,
-        typer.Option(
-            "--rate",
-            "--request-rate",
-            help="Mean requests per second to serve, for as long as the load lasts. Without it, "
-            "how much each candidate serves, by what a request per second takes.",
-        ),
-    ] = None,
-    max_gpus: Annotated[
-        int | None, typer.Option("--max-gpus", min=1, help="GPUs to rent at most.")
-    ] = None,
+    asked: PlanRequest,
     price: Annotated[
         str | None,
         typer.Option(
             "--price", help="Per GPU and hour: 'H100=2.5 H200=3.2'. [default: GPUs are counted]"
         ),
     ] = None,
-    configs: Annotated[
-        Path | None,
-        typer.Option(
-            "--configs", help="Only these candidates: a file as of 'pinn coefficients --configs'."
-        ),
-    ] = None,
-    candidates: Annotated[
-        Path | None,
-        typer.Option("--candidates", help="Flags to combine. [default: conf/plan/candidates.yaml]"),
-    ] = None,
-    disaggregate: Annotated[
-        bool,
-        typer.Option(
-            "--disaggregate",
-            help="Also try prefill and decode on servers of their own: pairs of the pools that the "
-            "file of --candidates lists.",
-        ),
-    ] = False,
-    coefficients: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--coefficients",
-            help="File of 'pinn calibrate', in place of the network for the deployment that it "
-            "belongs to. Repeatable.",
-        ),
-    ] = None,
-    checkpoint: Checkpoint = None,
     out: Annotated[
         Path | None, output("--out", "Folder for plan.json, plan.csv, plan.html, PNGs.")
     ] = None,
-    top: Annotated[int, typer.Option("--top", min=1, help="Rows to examine in full.")] = 5,
-    seed: WorkloadSeed = None,
     backend: Annotated[
         str,
         typer.Option(
@@ -173,23 +112,11 @@ def plan(
 
     with stopping_at_once("nothing is kept: a plan is written when it is done"):
         made = planned(
-            workload,
-            slo,
-            model=model,
-            gpu=gpu,
-            rate=rate,
-            max_gpus=max_gpus,
-            prices={} if price is None else _prices(price),
-            configs=configs,
-            candidates=candidates,
-            disaggregate=disaggregate,
-            coefficients=coefficients or [],
-            checkpoint=checkpoint,
-            top=top,
-            seed=seed,
-            workers=Workers(backend, workers or os.cpu_count() or 1, address, torch=False),
-            progress=lambda line: print(line, file=sys.stderr, flush=True),
-            flags=flags,
+            asked,
+            flags,
+            {} if price is None else _prices(price),
+            Workers(backend, workers or os.cpu_count() or 1, address, torch=False),
+            lambda line: print(line, file=sys.stderr, flush=True),
         )
         if out is not None:
             write_files(made, out)
@@ -197,63 +124,56 @@ def plan(
 
 
 def planned(
-    workload: Path | None,
-    slo: str,
-    *,
-    model: str | None,
-    gpu: str | None,
-    rate: float | None,
-    max_gpus: int | None,
-    prices: dict[str, float],
-    configs: Path | None,
-    candidates: Path | None,
-    disaggregate: bool,
-    coefficients: list[Path],
-    checkpoint: Path | None,
-    top: int,
-    seed: int | None,
-    workers: Workers,
-    progress: Progress,
+    asked: PlanRequest,
     flags: dict[str, Any],
+    prices: dict[str, float],
+    workers: Workers,
+    progress: Progress = lambda _: None,
 ) -> Plan:
-    """The plan; arguments are the command's options, prices by the GPU's name."""
+    """The plan.
+
+    Args:
+        asked: The load, its limits and what may be rented.
+        flags: Of engine and load.
+        prices: Per GPU and hour, by its name; GPUs are counted where there are none.
+        workers: Who simulates.
+        progress: Told what is done.
+    """
     from pinn.coefficients.configurations import read_configurations
     from pinn.interface.commands.plan_report import ask_of
     from pinn.planning.candidates import find_candidates, grid_configurations
     from pinn.planning.make import make_plan
 
-    used = find_checkpoint(checkpoint)
-    load, flags = asked_load(workload, flags, seed, closed=False)
-    brief = _brief(load, slo, rate, prices, max_gpus, used)
-    wanted = _wanted(model, gpu, flags, max_gpus, coefficients)
-    if configs is None:
-        if not wanted.gpus or ("model" not in wanted.shared and not coefficients):
+    used = find_checkpoint(asked.checkpoint)
+    load, flags = asked_load(asked.workload, flags, asked.seed, closed=False)
+    brief = _brief(asked, load, prices, used)
+    wanted = _wanted(asked, flags)
+    files, listed = asked.coefficients or [], asked.configs is not None
+    if asked.configs is None:
+        if not wanted.gpus or ("model" not in wanted.shared and not files):
             raise PinnError("--model and --gpu are needed: 'pinn models' and 'pinn gpus' list them")
-        rows = grid_configurations(wanted, candidates)
+        rows = grid_configurations(wanted, asked.candidates)
     else:
-        rows = [{**wanted.shared, **row} for row in read_configurations(configs)]
+        rows = [{**wanted.shared, **row} for row in read_configurations(asked.configs)]
         if "engine" in flags:
             rows = [{**row, "engine": engine} for engine in wanted.engines for row in rows]
-    if disaggregate and configs is not None:
+    if asked.disaggregate and listed:
         raise PinnError("--configs names all candidates: leave it or --disaggregate out")
     # Predicting takes as long as the processes take to start.
     with workers.kept("pinn.planning.make", "pinn.simulator.simulate") as kept:
-        found, misfits = find_candidates(
-            rows, wanted, brief.workload, used, coefficients, listed=configs is not None
-        )
-        if disaggregate:
+        found, misfits = find_candidates(rows, wanted, brief.workload, used, files, listed=listed)
+        if asked.disaggregate:
             from pinn.planning.pools import find_pools
 
-            apart, more = find_pools(wanted, brief.workload, used, candidates)
+            apart, more = find_pools(wanted, brief.workload, used, asked.candidates)
             found, misfits = [*found, *apart], [*misfits, *more]
-        ask = ask_of(wanted, found, misfits, brief)
         return make_plan(
-            ask,
+            ask_of(wanted, found, misfits, brief),
             brief,
             found,
             misfits,
-            top=top,
-            each_alone=configs is not None,
+            top=asked.top,
+            each_alone=listed,
             workers=kept,
             progress=progress,
         )
@@ -270,18 +190,11 @@ def write_files(made: Plan, out: Path) -> None:
     write_page(made, out)
 
 
-def _brief(
-    load: Load,
-    slo: str,
-    rate: float | None,
-    prices: dict[str, float],
-    max_gpus: int | None,
-    checkpoint: Path,
-) -> Brief:
+def _brief(asked: PlanRequest, load: Load, prices: dict[str, float], checkpoint: Path) -> Brief:
     from pinn.planning.candidates import Brief
     from pinn.planning.plan import parse_limits
 
-    limits = parse_limits(slo)
+    limits, rate = parse_limits(asked.slo), asked.rate
     if rate is not None and not 0 < rate < float("inf"):
         raise PinnError(f"--rate must be positive and finite, got {rate:g} requests/s")
     if load.path is None and not {"num_prompts", "duration"} & set(load.flags.given):
@@ -291,7 +204,7 @@ def _brief(
     seeds = [load.seed, *((load.seed or 0) + 1000 + i for i in range(1, _DRAWS))]
     draws = [load.draw(drawn_at, each) for each in seeds]
     mean_rate_per_s(draws[0])
-    return Brief(draws, rate, limits, checkpoint, prices, max_gpus, load)
+    return Brief(draws, rate, limits, checkpoint, prices, asked.max_gpus, load)
 
 
 def _prices(text: str) -> dict[str, float]:
@@ -311,13 +224,7 @@ def _prices(text: str) -> dict[str, float]:
     return found
 
 
-def _wanted(
-    model: str | None,
-    gpu: str | None,
-    flags: dict[str, Any],
-    max_gpus: int | None,
-    coefficients: list[Path],
-) -> Wanted:
+def _wanted(asked: PlanRequest, flags: dict[str, Any]) -> Wanted:
     from pinn.coefficients.coefficients import read_coefficient_set
     from pinn.coefficients.configurations import canonical
     from pinn.planning.candidates import Wanted
@@ -328,12 +235,13 @@ def _wanted(
     formats = [part.strip() for part in str(serving.pop("precision", "")).split(",") if part]
     engines = serving.pop("engine", [])
     engines = [engines] if isinstance(engines, str) else engines
-    shared = canonical(({} if model is None else {"model": model}) | serving)
-    gpus = [part.strip() for part in (gpu or "").split(",") if part.strip()]
+    shared = canonical(({} if asked.model is None else {"model": asked.model}) | serving)
+    gpus = [part.strip() for part in (asked.gpu or "").split(",") if part.strip()]
     for name in gpus:
         load_gpu(name)
-    if model is not None:
-        load_model(model)
+    if asked.model is not None:
+        load_model(asked.model)
     if not gpus:
-        gpus = [read_coefficient_set(path).configuration().get("gpu", "") for path in coefficients]
-    return Wanted(shared, gpus, formats or [None], engine, max_gpus, engines or [VLLM])
+        files = asked.coefficients or []
+        gpus = [read_coefficient_set(path).configuration().get("gpu", "") for path in files]
+    return Wanted(shared, gpus, formats or [None], engine, asked.max_gpus, engines or [VLLM])

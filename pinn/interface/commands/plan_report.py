@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from pinn.common.screen import as_typed, page, say
-from pinn.common.tables import Column, Grid, write_rows
+from pinn.common.screen import Column, Grid, as_typed, page, say
+from pinn.common.tables import write_rows
 from pinn.errors import PinnError
 from pinn.interface.commands.report_parts import notices
 from pinn.planning.candidates import NETWORK, Brief, Candidate, Wanted, nearest_fit

@@ -15,11 +15,17 @@ from pinn.coefficients.intervals import (
     LEVEL,
     REFERENCE_BATCH,
     Calibration,
+    Situation,
     around,
     read_calibration,
 )
-from pinn.coefficients.step_interval import describe_trust, situation_of, step_half_width
-from pinn.common.tables import Column, Grid
+from pinn.coefficients.step_interval import (
+    describe_trust,
+    gpu_is_known,
+    locate_each,
+    step_half_width,
+)
+from pinn.common.screen import Column, Grid
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import ASSUMED, DESIGN, FLAG, unread_notice
 from pinn.errors import PinnError
@@ -36,17 +42,18 @@ from pinn.specs.serving import ServingSpec
 # Marks of batches that the engine never runs, or that lie beyond what was learned from.
 
 
-def batch_marks(batch: Batch, deployment: Deployment) -> list[str]:
-    """Limits of the engine and of the teaching that a batch exceeds, each in a few words.
+def batch_marks(batches: Sequence[Batch], deployment: Deployment) -> list[list[str]]:
+    """Limits of the engine and of the teaching that batches exceed, each in a few words.
 
     Args:
-        batch: Of one replica.
-        deployment: Whose flags it is held against.
+        batches: Of one replica.
+        deployment: Whose flags they are held against.
 
     Returns:
-        Nothing for a batch that the engine can run and that lies within what was taught.
+        Of each, nothing if the engine can run it and it lies within what was taught.
     """
-    return _never_run(batch, _limits(deployment)) + beyond_taught(batch)
+    limits = _limits(deployment)
+    return [_never_run(batch, limits) + beyond_taught(batch) for batch in batches]
 
 
 def marks_of_each(batch: Batch, deployments: Sequence[Deployment]) -> list[str]:
@@ -208,12 +215,16 @@ def with_trust(report: dict[str, Any], checkpoint: Path, deployment: Deployment)
     """
     try:
         calibration = read_calibration(checkpoint)
-        situation = situation_of(checkpoint, deployment, REFERENCE_BATCH)
+        texts = [entry["batch"] for entry in report["batches"]]
+        distance, *far = locate_each(checkpoint, deployment, [REFERENCE_BATCH, *texts])
+        known = gpu_is_known(checkpoint, deployment)
+        situation = Situation(deployment, distance, known)
+        halves = [step_half_width(calibration, known, text) for text in texts]
         batches = [
             entry
-            | _step_ends(calibration, checkpoint, deployment, entry)
-            | {"marks": entry["marks"] + _far(calibration, checkpoint, deployment, entry)}
-            for entry in report["batches"]
+            | _step_ends(entry["step_time_us"], half)
+            | {"marks": entry["marks"] + _far(calibration, each.total)}
+            for entry, half, each in zip(report["batches"], halves, far, strict=True)
         ]
     except PinnError as error:
         return report | {"intervals": {"missing": str(error)}}
@@ -223,7 +234,6 @@ def with_trust(report: dict[str, Any], checkpoint: Path, deployment: Deployment)
     nearest = report["distance"]["nearest_measured"]
     if nearest is not None:
         sentence += f" The nearest measured deployment is {nearest}."
-    known = situation.gpu_known
     return report | {
         "beta": _with_ends("beta", report["beta"], calibration, known),
         "alpha": _with_ends("alpha", report["alpha"], calibration, known),
@@ -259,8 +269,7 @@ def with_posterior(
     halves = posterior_step_half_widths(found, deployment, [*texts, REFERENCE_BATCH])
     batches = []
     for entry, half in zip(report["batches"], halves, strict=False):
-        low, high = around(entry["step_time_us"], float(half))
-        batches.append(entry | {"step_time_low_us": low, "step_time_high_us": high})
+        batches.append(entry | _step_ends(entry["step_time_us"], float(half)))
     return report | {
         "beta": bounded("beta"),
         "alpha": bounded("alpha"),
@@ -288,20 +297,13 @@ def _with_ends(
     return found
 
 
-def _step_ends(
-    calibration: Calibration, checkpoint: Path, deployment: Deployment, entry: Mapping[str, Any]
-) -> dict[str, float]:
-    """A step's ends."""
-    half = step_half_width(calibration, checkpoint, deployment, entry["batch"])
-    low, high = around(entry["step_time_us"], half)
+def _step_ends(step_time_us: float, half: float) -> dict[str, float]:
+    low, high = around(step_time_us, half)
     return {"step_time_low_us": low, "step_time_high_us": high}
 
 
-def _far(
-    calibration: Calibration, checkpoint: Path, deployment: Deployment, entry: Mapping[str, Any]
-) -> list[str]:
+def _far(calibration: Calibration, distance: float) -> list[str]:
     """A mark where a batch's kernels lie farther from measured ones than all that was left out."""
-    distance = situation_of(checkpoint, deployment, entry["batch"]).distance.total
     farthest = max(kind.farthest for kind in calibration.kinds)
     if distance <= farthest:
         return []

@@ -10,16 +10,9 @@ import typer
 
 import pinn
 from pinn.common.files import file_sha256, find_checkpoint
-from pinn.interface.commands.options import (
-    Checkpoint,
-    Gpu,
-    JsonPath,
-    Model,
-    WorkloadSeed,
-    engine_flags,
-    output,
-    write_json,
-)
+from pinn.interface.commands.options import JsonPath, engine_flags, output
+from pinn.interface.commands.outputs import write_json
+from pinn.interface.commands.requests import SimulationRequest
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.workloads.load_flags import Load, LoadFlags, asked_load
 from pinn.specs.flags import flags_of
@@ -39,51 +32,13 @@ _POOLS = "Prefill and decode apart"
 @app.command()
 @engine_flags(ServingSpec, EngineSpec, LoadFlags, deploys=True)
 def simulate(
-    workload: Annotated[
-        Path | None,
-        typer.Option(
-            "--workload",
-            help="CSV trace, TraceV2 header, inference-perf or BLIS YAML, or a plain YAML with "
-            "prompt_tokens, output_tokens and stages or concurrency; or give --input-len and the "
-            "flags beside it.",
-        ),
-    ] = None,
-    model: Model = None,
-    gpu: Gpu = None,
-    rate: Annotated[
-        float | None,
-        typer.Option(
-            "--rate",
-            "--request-rate",
-            help="Mean requests per second, for as long as the load lasts. [default: the file's "
-            "own]",
-        ),
-    ] = None,
-    seed: WorkloadSeed = None,
+    asked: SimulationRequest,
     json_path: JsonPath = None,
     requests: Annotated[
         Path | None, output("--requests", "Also write every request, as Parquet.", ".parquet")
     ] = None,
     timeline: Annotated[
         Path | None, output("--timeline", "Also draw the run over time, as PNG.", ".png")
-    ] = None,
-    sensitivity: Annotated[
-        str | None,
-        typer.Option(
-            "--sensitivity",
-            metavar="FIGURE",
-            help="Also say which coefficients a figure of the JSON depends on, such as "
-            "e2e_mean_ms: the run again with each one changed, everything else equal.",
-        ),
-    ] = None,
-    checkpoint: Checkpoint = None,
-    coefficients: Annotated[
-        Path | None,
-        typer.Option(
-            "--coefficients",
-            help="File of 'pinn calibrate' or 'pinn coefficients --json', in place of the network; "
-            "its deployment holds where no flag says otherwise.",
-        ),
     ] = None,
     prefill: Annotated[
         str | None,
@@ -136,80 +91,68 @@ def simulate(
     """
     from pinn.common.screen import doing
 
-    named = {"model": model, "gpu": gpu}
-    load, flags = asked_load(workload, flags, seed)
-    given = {name: value for name, value in named.items() if value is not None} | flags
-    sources = (load, rate, checkpoint, coefficients)
+    load, flags = asked_load(asked.workload, flags, asked.seed)
     if (prefill, decode, kv_link_gb_per_s) != (None, None, None):
         from pinn.interface.commands.simulate_pools import pool_flags, refuse, serve_pools
 
-        refuse(given | {"timeline": timeline, "sensitivity": sensitivity})
+        refuse(flags | {"timeline": timeline, "sensitivity": asked.sensitivity})
         pools = pool_flags(prefill, decode)
-        jobs = [simulation_job(given | of_pool, *sources)[0] for _, of_pool in pools]
+        jobs = [simulation_job(asked, load, flags | of_pool)[0] for _, of_pool in pools]
         served = serve_pools(jobs, [workers for workers, _ in pools], kv_link_gb_per_s, requests)
         if json_path is not None:
-            write_json(served.document([_about(job, *sources) for job in jobs]), json_path)
+            write_json(served.document([_about(job, load, asked) for job in jobs]), json_path)
         return
-    job, latency = simulation_job(given, *sources)
+    job, latency = simulation_job(asked, load, flags)
     doing(f"serving {len(job.workload):,} requests")
     run, deployment = job.run(), job.deployment
-    trust = intervals_of(run, job, latency, checkpoint, coefficients)
-    found = sensitivity_of(job, latency, run, sensitivity)
+    trust = intervals_of(run, job, latency, asked)
+    found = sensitivity_of(job, latency, run, asked.sensitivity)
     print_simulation(run, deployment, trust, found)
     if json_path is not None:
-        write_json(_about(job, *sources) | simulation_figures(run, trust, found), json_path)
+        write_json(_about(job, load, asked) | simulation_figures(run, trust, found), json_path)
     _write_tables(run, requests, timeline)
 
 
 def simulation_job(
-    given: dict[str, Any],
-    load: Load,
-    rate: float | None,
-    checkpoint: Path | None,
-    coefficients: Path | None,
+    asked: SimulationRequest, load: Load, flags: dict[str, Any]
 ) -> tuple[Job, LinearLatency]:
-    """What is simulated, and the coefficients that time its steps."""
+    """What is simulated, and the coefficients that time its steps; flags go before the request."""
     from pinn.coefficients.coefficients import read_coefficient_set
     from pinn.coefficients.configurations import canonical, make_deployment
     from pinn.simulator.many import Job
 
     of_engine = {flag.name for flag in flags_of(EngineSpec)}
-    engine = EngineSpec(**{name: v for name, v in given.items() if name in of_engine})
-    named = read_coefficient_set(coefficients).configuration() if coefficients else {}
-    flags = {name: v for name, v in given.items() if name not in of_engine}
-    deployment = make_deployment(canonical(named | flags))
-    workload = load.draw(rate)
-    latency = _latency(deployment, checkpoint, coefficients)
+    engine = EngineSpec(**{name: v for name, v in flags.items() if name in of_engine})
+    file = asked.coefficients
+    known = {} if file is None else read_coefficient_set(file).configuration()
+    known |= {k: v for k, v in {"model": asked.model, "gpu": asked.gpu}.items() if v is not None}
+    known |= {name: v for name, v in flags.items() if name not in of_engine}
+    deployment = make_deployment(canonical(known))
+    workload = load.draw(asked.rate)
+    latency = _latency(deployment, asked)
     return Job(deployment, workload, latency, engine), latency
 
 
-def _latency(
-    deployment: Deployment, checkpoint: Path | None, coefficients: Path | None
-) -> LinearLatency:
+def _latency(deployment: Deployment, asked: SimulationRequest) -> LinearLatency:
     from pinn.simulator.linear_latency import latency_from_checkpoint, latency_from_json
 
-    if coefficients is not None:
-        return latency_from_json(deployment, coefficients)
-
-    return latency_from_checkpoint(deployment, find_checkpoint(checkpoint))
+    if asked.coefficients is not None:
+        return latency_from_json(deployment, asked.coefficients)
+    return latency_from_checkpoint(deployment, find_checkpoint(asked.checkpoint))
 
 
 def intervals_of(
-    run: Run,
-    job: Job,
-    latency: LinearLatency,
-    checkpoint: Path | None,
-    coefficients: Path | None,
+    run: Run, job: Job, latency: LinearLatency, asked: SimulationRequest
 ) -> dict[str, Any] | None:
     """Intervals and what they rest on; None for coefficients of a file that has no posterior."""
-    if coefficients is not None:
+    if asked.coefficients is not None:
         from pinn.coefficients.coefficients import read_coefficient_set
         from pinn.interface.commands.simulation_report import posterior_trust
 
-        return posterior_trust(run, job, latency, read_coefficient_set(coefficients))
+        return posterior_trust(run, job, latency, read_coefficient_set(asked.coefficients))
     from pinn.interface.commands.simulation_report import simulation_trust
 
-    return simulation_trust(run, job, latency, find_checkpoint(checkpoint))
+    return simulation_trust(run, job, latency, find_checkpoint(asked.checkpoint))
 
 
 def sensitivity_of(
@@ -265,13 +208,7 @@ def _write_tables(run: Run, requests: Path | None, timeline: Path | None) -> Non
         plot_timeline(run, timeline)
 
 
-def _about(
-    job: Job,
-    load: Load,
-    rate: float | None,
-    checkpoint: Path | None,
-    coefficients: Path | None,
-) -> dict[str, Any]:
+def _about(job: Job, load: Load, asked: SimulationRequest) -> dict[str, Any]:
     """What was simulated and with what, so that the figures can be had again."""
     from dataclasses import asdict
 
@@ -280,11 +217,11 @@ def _about(
 
     facts = deployment_facts(job.deployment)
     facts["serving"] |= asdict(job.engine or EngineSpec())
-    source = coefficients or find_checkpoint(checkpoint)
+    source = asked.coefficients or find_checkpoint(asked.checkpoint)
     return facts | {
         "recipe": job.deployment.recipe.described(),
         **notices(job.deployment.serving),
-        "workload": load.document | {"rate_per_s": rate, "seed": load.seed},
+        "workload": load.document | {"rate_per_s": asked.rate, "seed": load.seed},
         "coefficients": {"path": str(source), "sha256": file_sha256(source)},
         "simulated_by": f"pinn {pinn.__version__}",
     }

@@ -12,8 +12,7 @@ from rich.console import Console
 from pinn.coefficients.coefficients import CoefficientSet
 from pinn.coefficients.intervals import LEVEL, Ends, read_calibration
 from pinn.coefficients.step_interval import describe_trust, outside_inputs, situation_of
-from pinn.common.screen import page
-from pinn.common.tables import Grid
+from pinn.common.screen import Grid, page
 from pinn.errors import PinnError
 from pinn.interface.commands.report_parts import METRICS
 from pinn.server.calibration.posterior import posterior_step_half_widths

@@ -7,16 +7,16 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pinn.coefficients.coefficients import write_coefficient_set
 from pinn.errors import PinnError
 from pinn.interface.commands.calibrate import fit_measurements
 from pinn.interface.commands.calibration_report import print_fit
-from pinn.interface.python.prediction import FlagValue, given_flags, path_or_none, with_flags
+from pinn.interface.commands.requests import CalibrationRequest
+from pinn.interface.python.arguments import read_request, with_arguments
 from pinn.server.benchmarks.benchmark_run import GivenLoad
-from pinn.server.calibration.calibrate import BetaSettings
 from pinn.server.calibration.fit import Fit
-from pinn.server.calibration.prior import Start
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.serving import ServingSpec
 
@@ -61,23 +61,15 @@ class CalibratedServer:
         return text.getvalue()
 
 
-@with_flags(ServingSpec, EngineSpec, GivenLoad)
+_SPECIFICATIONS = (ServingSpec, EngineSpec, GivenLoad)
+
+
+@with_arguments(*_SPECIFICATIONS, request=CalibrationRequest)
 def calibrate(
     benchmarks: str | Path | Sequence[str | Path] = (),
     model: str | Path | None = None,
     gpu: str | Path | None = None,
-    *,
-    observations: str | Path | None = None,
-    steps: str | Path | None = None,
-    append: str | Path | None = None,
-    base: str | Path | None = None,
-    checkpoint: str | Path | None = None,
-    force: bool = False,
-    budget: int = 500,
-    select: str = "random",
-    intervals: str = "both",
-    seed: int = 0,
-    **flags: FlagValue,
+    **given: Any,
 ) -> CalibratedServer:
     """Fit the coefficients to your own server, as ``pinn calibrate`` does.
 
@@ -85,32 +77,12 @@ def calibrate(
         benchmarks: Files or folders that a benchmark tool wrote.
         model: What they were of: a name, or a config.json.
         gpu: What they ran on: a name, or a datasheet.
-        observations: Folder that ``pinn ingest`` wrote, in place of benchmarks.
-        steps: Folder that ``pinn measure`` wrote, or a CSV file like it, in place of benchmarks.
-        append: File of an earlier calibration to go on from.
-        base: Coefficients to start from, in place of the network.
-        checkpoint: Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]
-        force: Fit although the files do not match the flags.
-        budget: Of traces: intervals to fit to; 0 for all.
-        select: Of traces: ``random`` or ``active``.
-        intervals: Of traces: ``windows``, ``singles`` or ``both``.
-        seed: Of the random selection.
-        **flags: Flags of the server, and of the load where the files leave it out.
+        **given: All else, flags of the server, and of the load where the files leave it out, too.
 
     Raises:
         PinnError: If files cannot be read, do not match the flags, or say too little.
     """
-    start = Start(path_or_none(append), path_or_none(base), path_or_none(checkpoint))
-    paths = [benchmarks] if isinstance(benchmarks, str | Path) else benchmarks
-    fit = fit_measurements(
-        start,
-        path_or_none(observations),
-        [Path(path) for path in paths],
-        None if model is None else str(model),
-        None if gpu is None else str(gpu),
-        BetaSettings(intervals, budget or None, select, seed),
-        force,
-        given_flags(flags, ServingSpec, EngineSpec, GivenLoad),
-        path_or_none(steps),
-    )
-    return CalibratedServer(fit, append is not None, tuple(start.notes))
+    own = {"benchmarks": benchmarks, "model": model, "gpu": gpu}
+    asked, flags = read_request(CalibrationRequest, given, *_SPECIFICATIONS, **own)
+    fit, notes = fit_measurements(asked, flags)
+    return CalibratedServer(fit, asked.append is not None, tuple(notes))

@@ -13,7 +13,15 @@ from pinn.errors import PinnError
 from pinn.interface.commands import export as command
 from pinn.interface.commands.coefficients import many_table
 from pinn.interface.commands.explore import write_explore_page
-from pinn.interface.python.prediction import FlagValue, given_flags, named, path_or_none, with_flags
+from pinn.interface.commands.requests import BlisRequest, TableRequest
+from pinn.interface.python.arguments import (
+    FlagValue,
+    given_flags,
+    named,
+    path_or_none,
+    read_request,
+    with_arguments,
+)
 from pinn.planning.explore.servers import SIZES
 from pinn.specs.serving import ServingSpec
 
@@ -28,7 +36,7 @@ if TYPE_CHECKING:
     AnyConfigurations = pd.DataFrame | Iterable[Mapping[str, Any]] | Mapping[str, Any] | str | Path
 
 
-@with_flags(ServingSpec, deploys=True)
+@with_arguments(ServingSpec, deploys=True)
 def predict_many(
     configurations: AnyConfigurations,
     batches: str | Sequence[str] = (),
@@ -99,69 +107,42 @@ def configuration_rows(
 # Files that other programs read.
 
 _Arguments = ParamSpec("_Arguments")
-#: Files of ``pinn calibrate``.
-CoefficientFiles = Sequence[str | Path]
 
 
+@with_arguments(request=TableRequest)
 def export_table(
-    out: str | Path,
-    configurations: AnyConfigurations | None = None,
-    *,
-    file_format: str | None = None,
-    coefficients: CoefficientFiles = (),
-    checkpoint: str | Path | None = None,
-    skip_invalid: bool = False,
-    intervals: bool = True,
+    out: str | Path, configurations: AnyConfigurations | None = None, **given: Any
 ) -> None:
     """Write the flat coefficient table that the Go package loads: ``pinn export table``.
 
     Args:
         out: File to write.
         configurations: As of :func:`pinn.predict_many`. [default: those of ``coefficients``]
-        file_format: ``json``, ``csv`` or ``parquet``. [default: the ending of ``out``]
-        coefficients: Files of ``pinn calibrate``, in place of the network for the configurations
-            that they belong to.
-        checkpoint: Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]
-        skip_invalid: Leave out configurations that do not fit together.
-        intervals: Write the ends of 90 % intervals too, where they are known.
+        **given: All else.
 
     Raises:
         PinnError: If something is unknown or does not fit together.
     """
-    files = [Path(path) for path in coefficients]
-    rows = _rows(configurations, files)
-    used = path_or_none(checkpoint)
-    _quietly(command.table_of, rows, Path(out), file_format, used, files, skip_invalid, intervals)
+    how, _ = read_request(TableRequest, given)
+    _quietly(command.table_of, _rows(configurations, how.coefficients), Path(out), how)
 
 
+@with_arguments(request=BlisRequest)
 def export_blis(
-    out: str | Path,
-    configurations: AnyConfigurations | None = None,
-    *,
-    workloads: Sequence[str | Path] = (),
-    coefficients: CoefficientFiles = (),
-    checkpoint: str | Path | None = None,
-    skip_invalid: bool = False,
-    worst_error: float = 0.25,
+    out: str | Path, configurations: AnyConfigurations | None = None, **given: Any
 ) -> None:
     """Write a folder per configuration that an unmodified BLIS runs: ``pinn export blis``.
 
     Args:
         out: Folder for the folders.
         configurations: As of :func:`export_table`.
-        workloads: Files of what they will serve, beside steady loads.
-        coefficients: As of :func:`export_table`.
-        checkpoint: As of :func:`export_table`.
-        skip_invalid: As of :func:`export_table`.
-        worst_error: Refuse a configuration of whose batches BLIS would get one more wrong.
+        **given: All else.
 
     Raises:
         PinnError: If something is unknown, does not fit together, or BLIS cannot express it.
     """
-    files, loads = [Path(path) for path in coefficients], [Path(path) for path in workloads]
-    rows = _rows(configurations, files)
-    used = path_or_none(checkpoint)
-    _quietly(command.blis_of, rows, Path(out), loads, used, files, skip_invalid, worst_error)
+    how, _ = read_request(BlisRequest, given)
+    _quietly(command.blis_of, _rows(configurations, how.coefficients), Path(out), how)
 
 
 def export_onnx(out: str | Path, *, checkpoint: str | Path | None = None) -> None:
@@ -188,7 +169,7 @@ def export_specs(
     _quietly(command.specs, Path(out), *named, quantization)
 
 
-@with_flags(ServingSpec, deploys=True)
+@with_arguments(ServingSpec, deploys=True)
 def explore(
     out: str | Path,
     model: str | Path | None = None,
@@ -227,7 +208,9 @@ def explore(
     return write_explore_page(page, given.pop("model"), [str(g) for g in gpus], used, given)
 
 
-def _rows(configurations: AnyConfigurations | None, files: list[Path]) -> list[dict[str, object]]:
+def _rows(
+    configurations: AnyConfigurations | None, files: list[Path] | None
+) -> list[dict[str, object]]:
     if configurations is None:
         return command.rows_of_files(files)
     return configuration_rows(configurations)

@@ -7,11 +7,12 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pinn.common.workers import Workers
 from pinn.interface.commands.plan import planned, write_files
-from pinn.interface.python.prediction import FlagValue, given_flags, path_or_none, with_flags
+from pinn.interface.commands.requests import PlanRequest
+from pinn.interface.python.arguments import read_request, with_arguments
 from pinn.planning.plan import Plan
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.workloads.load_flags import LoadFlags
@@ -54,25 +55,19 @@ class PlannedFleet:
         return text.getvalue()
 
 
-@with_flags(ServingSpec, EngineSpec, LoadFlags, deploys=True)
+_SPECIFICATIONS = (ServingSpec, EngineSpec, LoadFlags)
+
+
+@with_arguments(*_SPECIFICATIONS, request=PlanRequest, deploys=True)
 def plan(
     workload: str | Path | None = None,
     slo: str = "",
     model: str | Path | None = None,
     gpu: str | Path | Sequence[str | Path] = (),
     *,
-    rate: float | None = None,
-    max_gpus: int | None = None,
     prices: Mapping[str, float] | None = None,
-    configs: str | Path | None = None,
-    candidates: str | Path | None = None,
-    disaggregate: bool = False,
-    coefficients: Sequence[str | Path] = (),
-    checkpoint: str | Path | None = None,
-    top: int = 5,
-    seed: int | None = None,
     workers: int = 1,
-    **flags: FlagValue,
+    **given: Any,
 ) -> PlannedFleet:
     """What to rent for a load, how to start it, and how sure that is, as ``pinn plan`` says.
 
@@ -83,43 +78,15 @@ def plan(
             ``"ttft<=1s, tpot<=40ms for 95 %"``.
         model: Name, or path of a config.json or its folder.
         gpu: One or several GPUs that may be rented.
-        rate: Mean requests per second to serve, for as long as the load lasts.
-            [default: how much each candidate serves]
-        max_gpus: GPUs to rent at most.
         prices: Per GPU and hour. [default: GPUs are counted]
-        configs: File of the only candidates.
-        candidates: File of flags to combine. [default: conf/plan/candidates.yaml]
-        disaggregate: Also try prefill and decode on servers of their own.
-        coefficients: Files of ``pinn calibrate``.
-        checkpoint: Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]
-        top: Rows to examine in full.
-        seed: Of random draws. [default: the file's, else 0]
         workers: Processes; with more than 1, call it below ``if __name__ == "__main__"``.
-        **flags: The engine's flags, which hold for all candidates, and the load's.
+        **given: All else, the engine's flags, which hold for all candidates, and the load's too.
 
     Raises:
         PinnError: If nothing fits or holds the limits, with what comes nearest.
     """
-    gpus = [gpu] if isinstance(gpu, str | Path) else gpu
-    made = planned(
-        path_or_none(workload),
-        slo,
-        model=None if model is None else str(model),
-        gpu=",".join(map(str, gpus)) or None,
-        rate=None if rate is None else float(rate),
-        max_gpus=max_gpus,
-        prices={load_gpu(name).name: price for name, price in (prices or {}).items()},
-        configs=path_or_none(configs),
-        candidates=path_or_none(candidates),
-        disaggregate=disaggregate,
-        coefficients=[Path(path) for path in coefficients],
-        checkpoint=path_or_none(checkpoint),
-        top=top,
-        seed=seed,
-        workers=Workers(count=workers, torch=False),
-        progress=lambda _: None,
-        flags=given_flags(
-            flags, ServingSpec, EngineSpec, LoadFlags, gpu=",".join(map(str, gpus)) or None
-        ),
-    )
-    return PlannedFleet(made)
+    gpus = ",".join(map(str, [gpu] if isinstance(gpu, str | Path) else gpu)) or None
+    own = {"workload": workload, "slo": slo, "model": model, "gpu": gpus}
+    asked, flags = read_request(PlanRequest, given, *_SPECIFICATIONS, **own)
+    by_name = {load_gpu(name).name: price for name, price in (prices or {}).items()}
+    return PlannedFleet(planned(asked, flags, by_name, Workers(count=workers, torch=False)))

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.interface.commands import simulate as command
-from pinn.interface.python.prediction import FlagValue, given_flags, named, path_or_none, with_flags
+from pinn.interface.commands.requests import SimulationRequest
+from pinn.interface.python.arguments import read_request, with_arguments
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.run import Run, plot_timeline, request_table
 from pinn.simulator.workloads.load_flags import LoadFlags, asked_load
@@ -63,18 +64,15 @@ class Simulation:
         return text.getvalue()
 
 
-@with_flags(ServingSpec, EngineSpec, LoadFlags, deploys=True)
+_SPECIFICATIONS = (ServingSpec, EngineSpec, LoadFlags)
+
+
+@with_arguments(*_SPECIFICATIONS, request=SimulationRequest, deploys=True)
 def simulate(
     workload: str | Path | Mapping[str, Any] | pd.DataFrame | None = None,
     model: str | Path | None = None,
     gpu: str | Path | None = None,
-    *,
-    rate: float | None = None,
-    seed: int | None = None,
-    sensitivity: str | None = None,
-    coefficients: str | Path | None = None,
-    checkpoint: str | Path | None = None,
-    **flags: FlagValue,
+    **given: Any,
 ) -> Simulation:
     """Serve a workload on a simulated engine, as ``pinn simulate`` does.
 
@@ -95,24 +93,19 @@ def simulate(
             None where flags say it, such as ``input_len=1024, output_len=256, concurrency=64``.
         model: Name, or path of a config.json or its folder.
         gpu: Name, or path of a datasheet's JSON file.
-        rate: Mean requests per second, for as long as the load lasts. [default: the file's own]
-        seed: Of random draws. [default: the file's, else 0]
-        sensitivity: Figure, such as ``e2e_mean_ms``, to say for how each coefficient moves it.
-        coefficients: File of ``pinn calibrate``, in place of the network.
-        checkpoint: Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]
-        **flags: The engine's and the load's flags; those not given have their defaults.
+        **given: All else, the engine's and the load's flags too.
 
     Raises:
         PinnError: If something is unknown, does not fit together, or cannot be served.
     """
-    given = given_flags(flags, ServingSpec, EngineSpec, LoadFlags, gpu=gpu)
-    sources = path_or_none(checkpoint), path_or_none(coefficients)
     with workload_file(workload) as path:
-        load, given = asked_load(path, given, seed)
-        job, latency = command.simulation_job(given | named(model, gpu), load, rate, *sources)
+        own = {"workload": path, "model": model, "gpu": gpu}
+        asked, flags = read_request(SimulationRequest, given, *_SPECIFICATIONS, **own)
+        load, flags = asked_load(asked.workload, flags, asked.seed)
+        job, latency = command.simulation_job(asked, load, flags)
     run = job.run()
-    intervals = command.intervals_of(run, job, latency, *sources)
-    moved = command.sensitivity_of(job, latency, run, sensitivity)
+    intervals = command.intervals_of(run, job, latency, asked)
+    moved = command.sensitivity_of(job, latency, run, asked.sensitivity)
     return Simulation(job.deployment, run, intervals, moved)
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pinn.errors import PinnError
-from pinn.interface.commands.options import Details, JsonPath, write_json
+from pinn.interface.commands.options import Details, JsonPath
+from pinn.interface.commands.outputs import write_json
 
 if TYPE_CHECKING:
     import pandas as pd

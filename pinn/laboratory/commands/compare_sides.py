@@ -17,8 +17,8 @@ from pinn.coefficients.coefficients import CoefficientSet, read_coefficient_set
 from pinn.coefficients.configurations import canonical, make_deployment
 from pinn.coefficients.surrogate import Surrogate, batch_seconds
 from pinn.common.documents import read_json
-from pinn.common.screen import WIDEST, WIDTH, page
-from pinn.common.tables import Column, Grid, read_frame
+from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page
+from pinn.common.tables import read_frame
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.laboratory.comparison import Scores

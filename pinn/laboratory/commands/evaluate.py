@@ -9,13 +9,8 @@ import typer
 
 from pinn.common.files import cache_folder, conf_file, find_checkpoint
 from pinn.errors import PinnError
-from pinn.interface.commands.options import (
-    Checkpoint,
-    JsonPath,
-    PredictionsPath,
-    output,
-    write_json,
-)
+from pinn.interface.commands.options import Checkpoint, JsonPath, PredictionsPath, output
+from pinn.interface.commands.outputs import write_json
 from pinn.laboratory.commands.evaluate_measured import coefficients, decisions, speculation
 from pinn.laboratory.commands.evaluate_panel import panel
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pinn.common.files import find_checkpoint
-from pinn.common.tables import Grid
+from pinn.common.screen import Grid
 from pinn.interface.commands.options import Checkpoint, output
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pinn.common.files import file_sha256, find_checkpoint
-from pinn.common.screen import page, say
-from pinn.common.tables import Grid
+from pinn.common.screen import Grid, page, say
 from pinn.errors import PinnError
-from pinn.interface.commands.options import JsonPath, write_json
+from pinn.interface.commands.options import JsonPath
+from pinn.interface.commands.outputs import write_json
 
 if TYPE_CHECKING:
     import pandas as pd

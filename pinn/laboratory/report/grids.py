@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from pinn.common.plots import short
-from pinn.common.tables import Grid
+from pinn.common.screen import Grid
 from pinn.laboratory.report.tables import METHOD, Tables
 
 

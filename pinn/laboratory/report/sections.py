@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pinn.common.tables import Grid
+from pinn.common.screen import Grid
 from pinn.laboratory.report import grids
 from pinn.laboratory.report.figures import (
     EDGE,

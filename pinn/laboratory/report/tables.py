@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from pinn.common.plots import png
-from pinn.common.tables import Grid
+from pinn.common.screen import Grid
 from pinn.errors import PinnError
 from pinn.training.data.table import read_observations
 

@@ -17,7 +17,7 @@ from pinn.coefficients.coefficients import (
     read_coefficient_set,
 )
 from pinn.coefficients.intervals import NORMAL_QUANTILE, Calibration, read_calibration
-from pinn.coefficients.step_interval import step_half_width
+from pinn.coefficients.step_interval import gpu_is_known, step_half_width
 from pinn.coefficients.surrogate import Surrogate
 from pinn.common.files import find_checkpoint
 from pinn.engines.deployment import Deployment
@@ -202,7 +202,8 @@ def checkpoint_prior(
     mean = np.concatenate([coefficients.beta[0], coefficients.alpha[0]])
     try:
         found = read_calibration(checkpoint)
-        half = [step_half_width(found, checkpoint, deployment, step) for step in STEPS]
+        known = gpu_is_known(checkpoint, deployment)
+        half = [step_half_width(found, known, step) for step in STEPS]
     except PinnError as error:
         return assumed_prior(mean), str(error)
     return prior_from_intervals(mean, found, deployment, half), None

@@ -166,15 +166,28 @@ def weibull_shape(cv: float) -> float:
     return float(brentq(excess, 0.15, 100.0))
 
 
+@dataclass(frozen=True)
+class Gaps:
+    """How gaps between arrivals are drawn: ``process`` and ``cv`` of :func:`draw_gaps`."""
+
+    process: str = "poisson"
+    cv: float = 1.0
+
+
+#: Of clients that know nothing of each other.
+POISSON = Gaps()
+
+
 def stage_arrivals(
-    stages: Sequence[Stage], process: str, rng: np.random.Generator, cv: float = 1.0
+    stages: Sequence[Stage], gaps: Gaps, rng: np.random.Generator
 ) -> tuple[Float[np.ndarray, " n"], Int[np.ndarray, " n"]]:
     """Offsets from the opening of each stage, and the stage of each request."""
     if not stages:
         raise PinnError("a load needs at least one stage, got 0")
     check_requests(sum(stage.requests for stage in stages))
     offsets = [
-        np.cumsum(draw_gaps(process, stage.rate_per_s, stage.requests, rng, cv)) for stage in stages
+        np.cumsum(draw_gaps(gaps.process, stage.rate_per_s, stage.requests, rng, gaps.cv))
+        for stage in stages
     ]
     return np.concatenate(offsets), np.repeat(np.arange(len(stages)), [len(o) for o in offsets])
 

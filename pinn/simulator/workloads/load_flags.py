@@ -18,7 +18,13 @@ import numpy as np
 
 from pinn.common.documents import MOST_REQUEST_TOKENS, MOST_REQUESTS, MOST_SECONDS, check_size
 from pinn.errors import PinnError
-from pinn.simulator.workloads.arrivals import Stage, check_requests, random_draws, stage_arrivals
+from pinn.simulator.workloads.arrivals import (
+    POISSON,
+    Stage,
+    check_requests,
+    random_draws,
+    stage_arrivals,
+)
 from pinn.simulator.workloads.load import at_rate, load_workload
 from pinn.simulator.workloads.workload import Workload, share_prompts
 from pinn.specs.flags import check_flags, flag, flags_of
@@ -107,7 +113,7 @@ class LoadFlags:
         count = self._count(rate)
         offset = np.zeros(count)
         if rate < math.inf:
-            offset, _ = stage_arrivals([Stage(rate, count / rate)], "poisson", rng)
+            offset, _ = stage_arrivals([Stage(rate, count / rate)], POISSON, rng)
         check_size(self.prefix_len, MOST_REQUEST_TOKENS, "--prefix-len", "shorten it")
         prompt = self.prefix_len + self._lengths(self.input_len, count, rng)
         output = self._lengths(self.output_len, count, rng)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from pinn.common.documents import MOST_REQUEST_TOKENS, MOST_REQUESTS, check_size
 from pinn.errors import PinnError
 from pinn.simulator.workloads.arrivals import (
+    POISSON,
+    Gaps,
     Stage,
     check_requests,
     draw_range,
@@ -24,8 +27,7 @@ def open_loop(
     prompt_tokens: int,
     output_tokens: int,
     *,
-    process: str = "poisson",
-    cv: float = 1.0,
+    gaps: Gaps = POISSON,
     length_range: tuple[float, float] = (1.0, 1.0),
     timeout_s: float = np.inf,
     seed: int = 0,
@@ -37,15 +39,14 @@ def open_loop(
         stages: Loads one after the other, by the clock.
         prompt_tokens: Nominal prompt length.
         output_tokens: Nominal output length.
-        process: Arrival process, see ``draw_gaps``.
-        cv: Its coefficient of variation.
+        gaps: How those between arrivals are drawn.
         length_range: Lengths are uniform between these shares of the nominal ones.
         timeout_s: After which a client hangs up.
         seed: Of the random draws.
         name: For print-outs.
     """
     rng = random_draws(seed)
-    offset, stage = stage_arrivals(stages, process, rng, cv)
+    offset, stage = stage_arrivals(stages, gaps, rng)
     n = len(offset)
     return Workload(
         name,
@@ -87,20 +88,46 @@ def closed_loop(
     )
 
 
+@dataclass(frozen=True)
+class PromptGroups:
+    """A fixed set of prompts in groups, each of which begins alike.
+
+    Attributes:
+        groups: How many.
+        prompts_per_group: Prompts in each.
+        shared_tokens: Tokens that a group shares.
+        question_tokens: Further tokens of each prompt.
+        length_range: Each prompt's true length is uniform between these shares of the nominal
+            one: tokenizers make 2 to 5 % more of a text than it was cut to.
+    """
+
+    groups: int
+    prompts_per_group: int
+    shared_tokens: int
+    question_tokens: int
+    length_range: tuple[float, float] = (1.0, 1.0)
+
+    def __len__(self) -> int:
+        return self.groups * self.prompts_per_group
+
+    def __post_init__(self) -> None:
+        if self.groups < 1 or self.prompts_per_group < 1:
+            raise PinnError(
+                "shared prefixes need at least 1 group of 1 prompt, got "
+                f"{self.groups} of {self.prompts_per_group}"
+            )
+        many = self.groups * self.prompts_per_group
+        check_size(many, MOST_REQUESTS, "different prompts", "lower groups x prompts_per_group")
+
+
 def shared_prefix(
     stages: Sequence[Stage],
-    *,
-    groups: int,
-    prompts_per_group: int,
-    shared_tokens: int,
-    question_tokens: int,
+    prompts: PromptGroups,
     output_tokens: int,
-    process: str = "poisson",
-    cv: float = 1.0,
-    prompt_range: tuple[float, float] = (1.0, 1.0),
+    *,
+    gaps: Gaps = POISSON,
     timeout_s: float = np.inf,
-    stages_wait: bool = False,
-    stage_gap_s: float = 0.0,
+    stage_gap_s: float | None = None,
     seed: int = 0,
     name: str = "shared prefix",
 ) -> Workload:
@@ -111,37 +138,25 @@ def shared_prefix(
 
     Args:
         stages: Loads one after the other.
-        groups: Groups of prompts.
-        prompts_per_group: Prompts in a group.
-        shared_tokens: Tokens that a group shares.
-        question_tokens: Further tokens of each prompt.
+        prompts: What is sent.
         output_tokens: Tokens that each request generates.
-        process: Arrival process, see ``draw_gaps``.
-        cv: Its coefficient of variation.
-        prompt_range: Each prompt's true length is uniform between these shares of the nominal
-            one: tokenizers make 2 to 5 % more of a text than it was cut to.
+        gaps: How those between arrivals are drawn.
         timeout_s: After which a client hangs up.
-        stages_wait: Whether a stage opens only when the one before has ended.
-        stage_gap_s: Pause in between.
+        stage_gap_s: Pause between the end of a stage and the next one; None where stages open by
+            the clock.
         seed: Of the random draws.
         name: For print-outs.
     """
-    if groups < 1 or prompts_per_group < 1:
-        raise PinnError(
-            "shared prefixes need at least 1 group of 1 prompt, got "
-            f"{groups} of {prompts_per_group}"
-        )
-    prompts = groups * prompts_per_group
-    check_size(prompts, MOST_REQUESTS, "different prompts", "lower groups x prompts_per_group")
     check_size(output_tokens, MOST_REQUEST_TOKENS, "tokens of a request", "shorten it")
     rng = random_draws(seed)
-    offset, stage = stage_arrivals(stages, process, rng, cv)
-    lengths = draw_range(shared_tokens + question_tokens, prompt_range, prompts, rng)
-    order = rng.permutation(prompts)
-    prompt = order[np.arange(len(offset)) % prompts]
+    offset, stage = stage_arrivals(stages, gaps, rng)
+    nominal = prompts.shared_tokens + prompts.question_tokens
+    lengths = draw_range(nominal, prompts.length_range, len(prompts), rng)
+    order = rng.permutation(len(prompts))
+    prompt = order[np.arange(len(offset)) % len(prompts)]
     tokens = lengths[prompt]
-    prefix = np.minimum(shared_tokens, tokens)
-    donor, shared = share_prompts(prompt // prompts_per_group, prefix, prompt, tokens)
+    prefix = np.minimum(prompts.shared_tokens, tokens)
+    donor, shared = share_prompts(prompt // prompts.prompts_per_group, prefix, prompt, tokens)
     return Workload(
         name,
         tokens,
@@ -151,7 +166,7 @@ def shared_prefix(
         donor,
         shared,
         timeout_s=np.full(len(offset), timeout_s),
-        stages_wait=stages_wait,
-        stage_gap_s=stage_gap_s,
+        stages_wait=stage_gap_s is not None,
+        stage_gap_s=stage_gap_s or 0.0,
         stage_starts_s=stage_starts(stages, offset, stage),
     )

@@ -11,13 +11,15 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pinn.common.documents import read_yaml
 from pinn.errors import PinnError
 from pinn.simulator.workloads.arrivals import (
+    POISSON,
+    Gaps,
     Stage,
     draw_lengths,
     random_draws,
     read_stages,
     stage_arrivals,
 )
-from pinn.simulator.workloads.synthetic import closed_loop, open_loop, shared_prefix
+from pinn.simulator.workloads.synthetic import PromptGroups, closed_loop, open_loop, shared_prefix
 from pinn.simulator.workloads.workload import AIOHTTP_TIMEOUT_S, Workload
 from pinn.specs.schema_faults import first_fault
 
@@ -127,17 +129,19 @@ def read_plain_spec(
     stages = read_stages(
         [(stage.rate, stage.duration) for stage in spec.stages], str(path), rate_per_s
     )
+    gaps = Gaps(spec.process, spec.cv)
     if spec.groups is not None:
+        prompts = PromptGroups(
+            spec.groups, spec.prompts_per_group, spec.shared_tokens,
+            spec.prompt_tokens - spec.shared_tokens, spec.length_range,
+        )  # fmt: skip
         return shared_prefix(
-            stages, groups=spec.groups, prompts_per_group=spec.prompts_per_group,
-            shared_tokens=spec.shared_tokens,
-            question_tokens=spec.prompt_tokens - spec.shared_tokens,
-            output_tokens=spec.output_tokens, process=spec.process, cv=spec.cv,
-            prompt_range=spec.length_range, timeout_s=spec.timeout_s, seed=seed, name=name,
+            stages, prompts, spec.output_tokens, gaps=gaps, timeout_s=spec.timeout_s, seed=seed,
+            name=name,
         )  # fmt: skip
     return open_loop(
-        stages, spec.prompt_tokens, spec.output_tokens, process=spec.process, cv=spec.cv,
-        length_range=spec.length_range, timeout_s=spec.timeout_s, seed=seed, name=name,
+        stages, spec.prompt_tokens, spec.output_tokens, gaps=gaps, length_range=spec.length_range,
+        timeout_s=spec.timeout_s, seed=seed, name=name,
     )  # fmt: skip
 
 
@@ -235,20 +239,14 @@ def read_inference_perf(
     timeout = AIOHTTP_TIMEOUT_S if load.request_timeout is None else load.request_timeout
     if data.type == "shared_prefix":
         prefix = data.shared_prefix or _SharedPrefix()
+        prompts = PromptGroups(
+            prefix.num_groups, prefix.num_prompts_per_group, prefix.system_prompt_len,
+            prefix.question_len, prompt_range,
+        )  # fmt: skip
         return shared_prefix(
-            stages,
-            groups=prefix.num_groups,
-            prompts_per_group=prefix.num_prompts_per_group,
-            shared_tokens=prefix.system_prompt_len,
-            question_tokens=prefix.question_len,
-            output_tokens=prefix.output_len,
-            prompt_range=prompt_range,
-            timeout_s=timeout,
-            stages_wait=True,
-            stage_gap_s=load.interval,
-            seed=seed,
-            name=path.stem,
-        )
+            stages, prompts, prefix.output_len, timeout_s=timeout, stage_gap_s=load.interval,
+            seed=seed, name=path.stem,
+        )  # fmt: skip
     if data.type in ("random", "synthetic"):
         return _random(stages, data, timeout, load.interval, seed, path.stem)
     raise PinnError(
@@ -262,7 +260,7 @@ def _random(
 ) -> Workload:
     """Normally distributed lengths, cut to their bounds; every prompt unlike the others."""
     rng = random_draws(seed)
-    offset, stage = stage_arrivals(stages, "poisson", rng)
+    offset, stage = stage_arrivals(stages, POISSON, rng)
     lengths = [
         draw_lengths("gaussian", (given or _Distribution()).model_dump(), len(offset), rng)
         for given in (data.input_distribution, data.output_distribution)

@@ -15,7 +15,7 @@ from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.load import load_workload
-from pinn.simulator.workloads.synthetic import shared_prefix
+from pinn.simulator.workloads.synthetic import PromptGroups, shared_prefix
 from pinn.simulator.workloads.workload import Workload
 from pinn.simulator.workloads.yaml_spec import check, read_inference_perf, read_mapping
 from pinn.specs.catalog import load_model
@@ -150,15 +150,17 @@ def sent_workload(load: Load, seed: int = 0) -> Workload:
 
     A stage opens when every request of the one before has ended.
     """
+    prompts = PromptGroups(
+        load.groups,
+        load.prompts_per_group,
+        load.shared_prefix_tokens,
+        load.prompt_tokens - load.shared_prefix_tokens,
+        PROMPT_RANGE,
+    )
     return shared_prefix(
         [Stage(stage.rate_per_s, stage.duration_s) for stage in load.stages],
-        groups=load.groups,
-        prompts_per_group=load.prompts_per_group,
-        shared_tokens=load.shared_prefix_tokens,
-        question_tokens=load.prompt_tokens - load.shared_prefix_tokens,
-        output_tokens=load.output_tokens,
-        prompt_range=PROMPT_RANGE,
-        stages_wait=True,
+        prompts,
+        load.output_tokens,
         stage_gap_s=STAGE_GAP_S,
         seed=seed,
         name=load.name,

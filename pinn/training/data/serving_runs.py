@@ -239,7 +239,10 @@ def _usable(
     latencies = raw[list(_LATENCIES_MS)]
     itl_ms = (raw["e2e_mean_ms"] - raw["ttft_mean_ms"]) / (raw["output_tokens"] - 1)
     unlike_workload = pd.Series(
-        [not _is_workload(row, workload(row["workload"], workloads)) for _, row in raw.iterrows()],
+        [
+            not _is_workload(row, workload(str(row["workload"]), workloads))
+            for _, row in raw.iterrows()
+        ],
         index=raw.index,
         dtype=bool,
     )

@@ -216,6 +216,20 @@ def test_flags_are_refused_by_name(load, flags, said):
         pinn.simulate(load, *LLAMA, **flags)
 
 
+@pytest.mark.parametrize(
+    ("function", "given", "nearest"),
+    [
+        ("plan", {"slo": "p99 ttft<=1s", "candidate": "grid.yaml"}, "candidates"),
+        ("calibrate", {"benchmarks": "results", "bugdet": 3}, "budget"),
+        ("export_table", {"out": "t.json", "interval": False}, "intervals"),
+        ("export_blis", {"out": "blis", "workload": ["load.yaml"]}, "workloads"),
+    ],
+)
+def test_an_unknown_argument_is_refused_with_the_nearest(function, given, nearest):
+    with pytest.raises(pinn.PinnError, match=f"unknown .*: did you mean {nearest}[?]"):
+        getattr(pinn, function)(**given)
+
+
 def test_importing_pinn_loads_next_to_nothing():
     code = "import sys; before = set(sys.modules); import pinn; print(*set(sys.modules) - before)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,0 +1,130 @@
+"""Where commands write: checked before anything runs, and their answers as JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, TextIO
+
+from pinn.common.files import replace_atomically
+from pinn.errors import PinnError
+
+# Where commands write: a folder that is there, and never over what they read.
+
+#: Options that name a file or folder to write.
+OUTPUTS = frozenset({"--json", "--csv", "--plot", "--requests", "--timeline", "--out", "--study"})
+#: Of these some commands write a folder.
+_FOLDERS = frozenset({"--out", "--study"})
+#: Formats of tables and pictures, which a file's name tells.
+TABLES = (".csv", ".json", ".parquet")
+PICTURES = (".png", ".svg", ".pdf")
+#: Names standard output.
+_STANDARD = "-"
+#: Files that an input folder is read for.
+_READ_IN_FOLDERS = ("config.json", "generation_config.json", "hf_quant_config.json")
+
+
+def check_outputs(given: list[tuple[str, Any]]) -> None:
+    """Refuse outputs that have no folder or would replace an input, before anything runs.
+
+    Args:
+        given: Option (or argument) and value, of all that were given; values that are no paths do
+            no harm.
+
+    Raises:
+        PinnError: With the path and the remedy.
+    """
+    places = [(option, path) for option, value in given for path in _paths(value)]
+    for option, path in places:
+        if option not in OUTPUTS or (option == "--json" and is_standard_output(path)):
+            continue
+        if is_standard_output(path):
+            raise PinnError(f"{option} -: standard output is for --json alone: give a file")
+        if path.is_dir() and option not in _FOLDERS:
+            raise PinnError(f"{option} {path}: that is a folder: name a file")
+        if not path.parent.is_dir():
+            raise PinnError(
+                f"{option} {path}: there is no folder {path.parent}: create it, or correct the path"
+            )
+        for other, source in places:
+            if (other, source) != (option, path) and _is_same(path, source, other in OUTPUTS):
+                raise PinnError(
+                    f"{option} {path} would overwrite what {other} names: give another file"
+                )
+
+
+def is_standard_output(path: Path) -> bool:
+    """Whether a path is the ``-`` that stands for standard output."""
+    return str(path) == _STANDARD
+
+
+def check_suffix(path: Path, suffixes: Sequence[str], what: str = "") -> None:
+    """Refuse a file whose format its name does not tell.
+
+    Args:
+        path: To be written; devices are of any format.
+        suffixes: Those of the formats that can be written.
+        what: The option that names it.
+
+    Raises:
+        PinnError: With the suffixes that are known.
+    """
+    is_device = path.exists() and not path.is_file() and not path.is_dir()
+    if path.suffix.lower() not in suffixes and not is_device:
+        known = " or ".join(filter(None, (", ".join(suffixes[:-1]), suffixes[-1])))
+        named = f"{what} {path}" if what else str(path)
+        raise PinnError(f"{named}: cannot tell the format: name it {known}")
+
+
+def _paths(value: Any) -> Iterator[Path]:
+    for each in value if isinstance(value, list | tuple) else (value,):
+        if isinstance(each, str | Path) and "\0" not in str(each):
+            yield Path(str(each).partition("#")[0]).expanduser()
+
+
+def _is_same(output: Path, other: Path, is_output: bool) -> bool:
+    """Whether two paths are one file, or the output is a file that an input folder is read for."""
+    try:
+        if is_output or not (output.exists() and other.exists()):
+            return is_output and output.resolve() == other.resolve()
+        files = [other, *(other / name for name in _READ_IN_FOLDERS)] if other.is_dir() else [other]
+        return any(file.exists() and file.samefile(output) for file in files)
+    except (OSError, RuntimeError):  # a name that is too long, or a link to itself, is no file
+        return False
+
+
+# A command's answer as JSON: in a file, or alone on standard output.
+
+_STANDARD_OUTPUT: ContextVar[TextIO | None] = ContextVar("standard output", default=None)
+
+
+@contextmanager
+def only_json() -> Iterator[None]:
+    """Swallow what a command prints for people, so that JSON stands alone on standard output."""
+    before = _STANDARD_OUTPUT.set(sys.stdout)
+    try:
+        with redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        _STANDARD_OUTPUT.reset(before)
+
+
+def write_json(document: Any, path: Path | None) -> None:
+    """Write a document where ``--json`` says: a file that appears whole, standard output for ``-``.
+
+    Args:
+        document: Of what JSON has.
+        path: None writes nothing.
+    """
+    if path is None:
+        return
+    text = json.dumps(document, indent=2) + "\n"
+    if is_standard_output(path):
+        (_STANDARD_OUTPUT.get() or sys.stdout).write(text)
+    else:
+        replace_atomically(path, lambda target: target.write_text(text))
