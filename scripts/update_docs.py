@@ -253,13 +253,12 @@ def engines() -> str:
 
 
 def decisions() -> str:
-    """The table of left-out models, without its frames."""
-    title, _, *rows = run("pinn evaluate decisions").splitlines()
-    table = takewhile(lambda line: not line.startswith("└"), rows)
-    cells = [line for line in table if line[0] in "┃│"]
-    plain = [line.translate(str.maketrans("┃│", "  "))[2:].rstrip() for line in cells]
+    """The table of left-out models, without what it says below."""
+    printed = run("pinn evaluate decisions").splitlines()
+    table = takewhile(lambda line: not line.startswith("picks of"), printed)
     small = "<!-- in small: evaluate decisions -> evaluate decisions few.csv -->"
-    return "\n".join([small, "```", "$ pinn evaluate decisions", title.strip(), *plain, "```"])
+    plain = [line.rstrip() for line in table]
+    return "\n".join([small, "```", "$ pinn evaluate decisions", *plain, "```"])
 
 
 PARTS: dict[str, Callable[[], str]] = {
