@@ -221,10 +221,10 @@ def test_facts_in_a_coefficient_file_are_comments(vectors):
 
 
 def test_constants_lie_on_no_term_that_blis_may_read_otherwise(vectors):
-    for vector in (v for found in vectors for v in found):
-        by_name = dict(zip(BASIS, vector.projection.beta, strict=True))
-        assert by_name["step"] > 0
-        assert all(by_name[name] == 0 for name in CONSTANTS)
+    for found in vectors:
+        by_name = [dict(zip(BASIS, v.projection.beta, strict=True)) for v in found]
+        assert any(each["step"] > 0 for each in by_name)
+        assert all(each[name] == 0 for each in by_name for name in CONSTANTS)
 
 
 def test_a_file_says_what_a_wrong_use_costs(vectors):

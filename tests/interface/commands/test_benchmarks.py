@@ -99,7 +99,8 @@ def test_what_was_predicted_rightly_stays_and_is_known_better(run, coefficients,
         of = served(lambda d: LinearLatency(d, before.beta, before.alpha), concurrency, requests=64)
         (tmp_path / f"c{concurrency}.json").write_text(json.dumps(vllm_bench(of)))
     files = (tmp_path / "c4.json", tmp_path / "c16.json")
-    result = run("calibrate", "--base", coefficients, "-o", out, *LLAMA, "--benchmarks", *files)
+    given = ("--base", coefficients, "-o", out, *LLAMA, "--benchmarks", *files, "--details")
+    result = run("calibrate", *given)
     assert result.exit_code == 0, result.output
     assert "times as probable as before" in result.stdout
     np.testing.assert_allclose(read_coefficient_set(out).beta, before.beta, rtol=0.02)

@@ -10,7 +10,7 @@ CONSTANTS = (
     ("distance", "pinn/kernels/composition.py", "ROUTING_SECONDS"),
     ("distance", "data/gpus/H100-SXM.json", "memory_bandwidth_bytes_per_s"),
     ("steps", "pinn/kernels/composition.py", "ROUTING_SECONDS"),
-    ("steps", "pinn/physics/costs.py", "_COPY"),
+    ("steps", "pinn/physics/cost_facts.py", "_COPY"),
     ("steps", "pinn/physics/batch_sums.py", "MAX_CONTEXT"),
     ("steps", "pinn/training/synthetic.py", "WEIGHTS_SHARE"),
     ("operator", "pinn/kernels/gemm_attention.py", "LAUNCH_SECONDS"),
