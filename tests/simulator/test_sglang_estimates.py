@@ -78,3 +78,14 @@ def test_newer_releases_expect_all_of_an_output():
     run, batches = serve([1, 10, 10], [40, 40, 40], [0.0, 0.5, 0.5], 133, **flags)
     np.testing.assert_array_equal(run.requests.preemptions, [0, 0, 0])
     assert max(map(len, batches)) == 2
+
+
+@pytest.mark.parametrize(("tokens", "waits"), [(6150, False), (6060, True)])
+def test_longer_outputs_are_expected_to_have_4096_tokens(tokens, waits):
+    """A prompt of 2,000 tokens holds 2,001 and is expected to write 0.7 x 9 more.
+
+    Of 6,150 tokens 4,143 are left and of 6,060 4,053; a request of 5,000 tokens needs 1 + 4,096.
+    """
+    flags = {"max_num_batched_tokens": 2048, "max_model_len": 6000}
+    run, _ = serve([2000, 1], [10, 5000], [0.0, 0.5], tokens, **flags)
+    assert (run.requests.scheduled_s[1] > 5) == waits

@@ -6,6 +6,7 @@ import pytest
 
 from pinn.engines.recipe import DEFAULT
 from pinn.engines.recipe_rules import effective_recipe
+from pinn.engines.vllm_sglang_trtllm import reserve_mib, sglang_sizes
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 from pinn.units import MIB
@@ -92,6 +93,9 @@ FACTS = {
         ("B200", "nemotron_h", {}, "block_tokens", 64),
         ("H100", "llama", {}, "max_requests", 2048),
         ("H100", "llama", TREE, "overlap", True),
+        ("H100", "llama", {}, "admission_share", 0.7),
+        ("H200", "llama", REPLICAS, "admission_share", 0.7 * 0.3),
+        ("H100", "llama", {"schedule_conservativeness": 2.0}, "admission_share", 1.0),
         ("H200", "llama", REPLICAS | {"max_num_seqs": 64}, "graph_requests", 8),
     ],
 }
@@ -154,6 +158,61 @@ def test_drafts_that_nobody_asked_for_go_by_release_and_model(
 def test_memory_that_is_left_out_adds_up(release, gpu, flags, mib):
     found = resolved(release, gpu, **flags)
     assert left_out_mib(found, gpu) == pytest.approx(max(mib, 10 * 1024), abs=100)
+
+
+SMALL = 48 * 1024
+
+
+@pytest.mark.parametrize(
+    ("release", "memory", "sizes", "prompts", "latent", "drafts", "deepep", "mib"),
+    [
+        # 512, 1.5 a prompt token, 2 a decode of the largest graph, 1024 for eight GPUs.
+        ((0, 5, 9), SMALL, (4096, 160, 1, 0), 0, False, "", False, 512 + 6144 + 320 + 128),
+        ((0, 5, 9), SMALL, (1000, 160, 8, 0), 0, False, "", False, 512 + 3072 + 320 + 1024),
+        # Each attention replica 3 a decode, 4.5 beyond 300.
+        ((0, 5, 9), SMALL, (2048, 300, 8, 4), 0, False, "", False, 512 + 3072 + 600 + 1024 + 3600),
+        ((0, 5, 9), SMALL, (2048, 301, 8, 4), 0, False, "", False, 512 + 3072 + 602 + 1024 + 5418),
+        # Graphs of prompts: 8 for each of 58 numbers up to 8,192, 1536 of latent attention.
+        ((0, 5, 10), SMALL, (2048, 8, 8, 0), 8192, False, "", False, 512 + 3072 + 16 + 1024 + 464),
+        ((0, 5, 10), SMALL, (2048, 8, 8, 0), 8192, True, "", False, 512 + 3072 + 16 + 1024 + 1536),
+        # DeepEP: 2048 from 0.5.15 on, 1024 more for graphs of prompts from 0.5.17 on.
+        ((0, 5, 14), SMALL, (2048, 8, 8, 0), 0, False, "", True, 512 + 3072 + 16 + 1024),
+        ((0, 5, 15), SMALL, (2048, 8, 8, 0), 0, False, "", True, 512 + 3072 + 16 + 1024 + 2048),
+        ((0, 5, 16), SMALL, (2048, 8, 8, 0), 64, True, "", True, 4624 + 1536 + 2048),
+        ((0, 5, 17), SMALL, (2048, 8, 8, 0), 64, True, "", True, 4624 + 1536 + 1024 + 2048),
+        # At least 10 GiB beyond 60 GiB; drafts come on top.
+        ((0, 5, 9), 60 * 1024, (2048, 8, 8, 0), 0, False, "", False, 4624),
+        ((0, 5, 9), 60 * 1024 + 1, (2048, 8, 8, 0), 0, False, "", False, 10240),
+        ((0, 5, 9), 80 * 1024, (2048, 8, 8, 0), 0, False, "NGRAM", False, 10240),
+        ((0, 5, 9), 80 * 1024, (2048, 8, 8, 0), 0, False, "EAGLE", False, 10240 + 2048),
+        ((0, 5, 10), 80 * 1024, (2048, 8, 8, 0), 0, False, "EAGLE3", False, 10240 + 4096),
+        ((0, 5, 13), 80 * 1024, (2048, 8, 8, 0), 0, False, "STANDALONE", False, 10240 + 6144),
+        ((0, 5, 14), 80 * 1024, (2048, 8, 8, 0), 0, False, "STANDALONE", False, 10240),
+    ],
+)
+def test_each_part_of_what_sglang_leaves_out(
+    release, memory, sizes, prompts, latent, drafts, deepep, mib
+):
+    chunk, graphs, gpus, replicas = sizes
+    found = reserve_mib(
+        release, memory, chunk, graphs, gpus, replicas, prompts, latent, drafts, deepep
+    )
+    assert found == mib
+
+
+def test_decodes_of_graphs_are_denser_where_they_are_few():
+    """Every 8th up to 256, every 16th up to 512, every 32nd beyond; with drafts denser."""
+    plain = sglang_sizes(600)
+    assert plain[:7] == (1, 2, 4, 8, 12, 16, 24)
+    assert plain[-21:-18] == (248, 256, 272)
+    assert plain[-6:] == (480, 496, 512, 544, 576, 600)
+    drafted = sglang_sizes(300, drafts=True)
+    assert drafted[:12] == (*range(1, 9), 10, 12, 14, 16)
+    assert [size for size in drafted if 28 <= size <= 88] == [
+        28, 30, 32, 40, 44, 48, 52, 56, 60, 64, 72, 80, 88,
+    ]  # fmt: skip
+    assert drafted[-4:] == (256, 272, 288, 300)
+    assert 64 not in sglang_sizes(300, drafts=True, release=(0, 5, 3))
 
 
 def test_nothing_of_sglang_is_assumed_but_what_no_source_has():
