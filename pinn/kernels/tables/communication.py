@@ -136,8 +136,8 @@ def read_exchange(
             ("one without the other", _alone),
         ],
     )
-    pairs = rows.groupby(["gpu", "gpus", "bytes", "source"], as_index=False)["seconds"].sum()
-    return pairs, report
+    pairs = rows.groupby(["gpu", "gpus", "bytes", "source"])["seconds"].sum()
+    return pairs.reset_index(), report
 
 
 def _alone(r: pd.DataFrame) -> np.ndarray:
