@@ -62,6 +62,8 @@ def test_unknown_names_raise(tmp_path):
         read_rows(tmp_path, {"workload": "chat"})
     with pytest.raises(PinnError, match=r"unknown GPU\(s\) MI300"):
         read_rows(tmp_path, {"gpu": "MI300"})
+    with pytest.raises(PinnError, match="names no model: fill its cell in column model"):
+        read_rows(tmp_path, {"model": None})
     with pytest.raises(PinnError, match="no serving runs at"):
         read_serving_runs(tmp_path / "none.csv")
 

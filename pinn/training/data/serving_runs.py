@@ -298,6 +298,9 @@ def _canonical(
     unknown = sorted(set(raw["gpu"].fillna("(none)")) - set(GPUS))
     if unknown:
         raise PinnError(f"unknown GPU(s) {', '.join(unknown)}: known ones are {', '.join(GPUS)}")
+    nameless = raw.loc[raw["model"].isna(), "run"]
+    if len(nameless):
+        raise PinnError(f"run {nameless.iloc[0]} names no model: fill its cell in column model")
     rows = raw[list(_KEPT)].reset_index(drop=True)
     rows.insert(0, "row_id", rows["run"] + "/" + rows["stage"])
     rows.insert(4, "config", [model_config(name, model_configs) for name in rows["model"]])
