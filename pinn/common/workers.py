@@ -109,10 +109,11 @@ class Workers:
             pool.shutdown(cancel_futures=True)
             raise
         except BaseException:  # an interrupt, or results that nobody takes: no task is waited for
-            processes = list((pool._processes or {}).values())
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in processes:
+            for process in list((pool._processes or {}).values()):
                 process.kill()
+            # The pool's thread notices and ends: left running, it could close its pipe just as the
+            # interpreter's exit writes to it.
+            pool.shutdown(cancel_futures=True)
             raise
         pool.shutdown()
 

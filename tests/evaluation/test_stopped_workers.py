@@ -14,10 +14,16 @@ import worker_tasks
 from worker_tasks import PATIENCE_S
 
 _CODE = """
-import sys
+import sys, time
+from concurrent.futures import process
 from pathlib import Path
 import worker_tasks
 from pinn.common.workers import Workers, stopping_at_once
+def wakeup(self):  # as the library's, with time for its pipe to be closed between the two steps
+    if not self._closed:
+        time.sleep(0.3)
+        self._writer.send_bytes(b"")
+process._ThreadWakeup.wakeup = wakeup
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     with stopping_at_once("one thing is kept"), Workers(count=2, torch=False).kept() as kept:
