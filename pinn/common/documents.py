@@ -120,24 +120,6 @@ def is_finite(value: Any) -> bool:
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def given_path(text: str | Path) -> Path:
-    """A path with its ``~`` written out; nothing needs to be there.
-
-    Raises:
-        PinnError: If no file can have that name, or may not be looked at.
-
-    >>> given_path("models/config.json").name
-    'config.json'
-    """
-    try:
-        path = Path(text).expanduser()
-        path.exists()
-    except (OSError, RuntimeError, ValueError) as error:  # a null byte is a ValueError
-        reason = getattr(error, "strerror", None) or error
-        raise PinnError(f"{str(text)!r:.80}: {reason}: give a known name or a path") from error
-    return path
-
-
 def read_text(path: Path, most_bytes: int, kind: str) -> str:
     """The text of a file, with or without a byte-order mark.
 

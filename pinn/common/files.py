@@ -59,6 +59,24 @@ def conf_file(name: str) -> Path:
     raise PinnError(f"{name} is in neither {places[0]} nor {places[1]}: reinstall pinn")
 
 
+def given_path(text: str | Path) -> Path:
+    """A path with its ``~`` written out; nothing needs to be there.
+
+    Raises:
+        PinnError: If no file can have that name, or may not be looked at.
+
+    >>> given_path("models/config.json").name
+    'config.json'
+    """
+    try:
+        path = Path(text).expanduser()
+        path.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # a null byte is a ValueError
+        reason = getattr(error, "strerror", None) or error
+        raise PinnError(f"{str(text)!r:.80}: {reason}: give a known name or a path") from error
+    return path
+
+
 def find_checkpoint(given: Path | str | None = None) -> Path:
     """The checkpoint to use.
 
@@ -71,7 +89,7 @@ def find_checkpoint(given: Path | str | None = None) -> Path:
     """
     for named, how in ((given, "--checkpoint"), (os.environ.get(CHECKPOINT_VARIABLE), "")):
         if named:
-            path = Path(named).expanduser()
+            path = given_path(named)
             if not path.is_file():
                 raise PinnError(
                     f"no checkpoint at {path} ({how or CHECKPOINT_VARIABLE}): give the path of "
@@ -143,7 +161,7 @@ def cache_folder() -> Path:
     What lies in it may be deleted at any time: it is only slower then.
     """
     named = os.environ.get(ENVIRONMENT_VARIABLE)
-    return Path(named).expanduser() if named else user_cache_path("pinn")
+    return given_path(named) if named else user_cache_path("pinn")
 
 
 def replace_atomically(path: Path, write: Callable[[Path], object]) -> None:

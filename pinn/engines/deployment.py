@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from pathlib import Path
 
 from pinn.common.documents import MOST_MODEL_SIZE, MOST_REPLICAS, check_size
+from pinn.common.files import given_path
 from pinn.engines.kernel_choice import (
     AUTO,
     MARLIN,
@@ -107,7 +107,7 @@ def _layers(target: ModelSpec, group: LayerGroup, name: str) -> ModelSpec:
 
 def _published(draft: str) -> ModelSpec | None:
     """The draft's own config.json, where it is a file or in the catalog."""
-    if draft and (Path(draft).expanduser().exists() or find_in_catalog(draft) is not None):
+    if draft and (given_path(draft).exists() or find_in_catalog(draft) is not None):
         return load_model(draft)
     return None
 

@@ -9,7 +9,8 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from pinn.common.documents import given_path, read_json
+from pinn.common.documents import read_json
+from pinn.common.files import given_path
 from pinn.errors import PinnError
 from pinn.specs.config_fields import PACKAGE_SUFFIX, check_supported, name_of, read_fields
 from pinn.specs.huggingface import model_from_config, quantization_of

@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pinn.common.documents import MOST_DATASHEET, given_path, is_finite, read_json, written
-from pinn.common.files import data_folder
+from pinn.common.documents import MOST_DATASHEET, is_finite, read_json, written
+from pinn.common.files import data_folder, given_path
 from pinn.errors import PinnError, printable
 from pinn.specs.precision import Precision
 from pinn.units import GIB, GIGA, TERA

@@ -13,7 +13,9 @@ from pinn.coefficients.configurations import (
     parse_grid,
     read_configurations,
 )
+from pinn.common.files import find_checkpoint
 from pinn.errors import PinnError
+from pinn.interface.commands.outputs import check_outputs
 from pinn.interface.commands.plan import _prices
 from pinn.interface.commands.report_parts import batch_marks
 from pinn.physics.batch_sums import sum_batches
@@ -184,6 +186,7 @@ def test_equal_requests_are_a_count_and_sum_as_a_list_does():
         (PLAIN | {"seed": -1}, "the seed must be a whole number from 0 on, got -1"),
         (PLAIN | {"groups": 10**6, "prompts_per_group": 10**6}, "different prompts"),
         (PLAIN | {"shared_tokens": 5}, "shared_tokens needs groups"),
+        (PLAIN | {4: None}, "a key must be text, such as stages, got 4"),
     ],
 )  # fmt: skip
 def test_workloads(file, load, words):
@@ -239,6 +242,12 @@ def test_names_that_no_file_can_have(name):
     for load in (load_model, load_gpu):
         with pytest.raises(PinnError, match="give a known name or a path"):
             load(name)
+    with pytest.raises(PinnError, match="give a known name or a path"):
+        find_checkpoint(name)
+
+
+def test_a_batch_that_looks_like_a_home_folder_is_no_path():
+    check_outputs([("--batch", "~nobody-of-that-name")])
 
 
 def test_a_benchmark_file_with_a_value_of_another_type(file):

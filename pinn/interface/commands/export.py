@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pinn.common.files import find_checkpoint
+from pinn.common.files import find_checkpoint, given_path
 from pinn.errors import PinnError
 from pinn.interface.commands.options import Checkpoint, asked, output
 from pinn.interface.commands.requests import BlisRequest, TableRequest
@@ -322,7 +322,7 @@ def _rows(configs: str) -> list[dict[str, Any]]:
     """The configurations of a file, or of a grid as typed."""
     from pinn.coefficients.configurations import parse_grid, read_configurations
 
-    path = Path(configs).expanduser()
+    path = given_path(configs)
     return (
         parse_grid(configs) if "=" in configs and not path.is_file() else read_configurations(path)
     )

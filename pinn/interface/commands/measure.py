@@ -11,8 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pinn.common.documents import given_path
-from pinn.common.files import find_checkpoint
+from pinn.common.files import find_checkpoint, given_path
 from pinn.engines.recipe import release
 from pinn.errors import PinnError
 from pinn.interface.commands.options import Checkpoint, Gpu, engine_flags, output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -84,7 +85,7 @@ def check_suffix(path: Path, suffixes: Sequence[str], what: str = "") -> None:
 def _paths(value: Any) -> Iterator[Path]:
     for each in value if isinstance(value, list | tuple) else (value,):
         if isinstance(each, str | Path) and "\0" not in str(each):
-            yield Path(str(each).partition("#")[0]).expanduser()
+            yield Path(os.path.expanduser(str(each).partition("#")[0]))
 
 
 def _is_same(output: Path, other: Path, is_output: bool) -> bool:

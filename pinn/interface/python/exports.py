@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from pinn.coefficients.configurations import canonical, expand_grid, parse_grid, read_configurations
+from pinn.common.files import given_path
 from pinn.errors import PinnError
 from pinn.interface.commands import export as command
 from pinn.interface.commands.coefficients import many_table
@@ -92,7 +93,7 @@ def configuration_rows(
     import pandas as pd
 
     if isinstance(configurations, str | Path):
-        path = Path(configurations).expanduser()
+        path = given_path(configurations)
         grid = "=" in str(configurations) and not path.is_file()
         return parse_grid(str(configurations)) if grid else read_configurations(path)
     if isinstance(configurations, Mapping):

@@ -48,6 +48,9 @@ def read_mapping(path: Path) -> dict[str, Any]:
     values = read_yaml(path)
     if not isinstance(values, dict):
         raise PinnError(f"{path}: expected a YAML mapping, got {type(values).__name__}")
+    for key in values:
+        if not isinstance(key, str):
+            raise PinnError(f"{path}: a key must be text, such as stages, got {key!r:.60}")
     return values
 
 
