@@ -50,12 +50,14 @@ class Result:
     """One configuration under one load.
 
     Attributes:
-        what: Model, GPU, load and what ``run.sh`` picked.
+        what: Model, GPU and load.
+        picked: Alpha and beta that ``run.sh`` took.
         vector: E2E, TTFT and ITL of the folder over those of ``pinn simulate``, less 1.
         adapter: The same of the adapter.
     """
 
     what: str
+    picked: tuple[float, ...]
     vector: np.ndarray
     adapter: np.ndarray
 
@@ -125,16 +127,16 @@ def results(configured, vectors, tmp_path_factory):
             for adapter in (False, True):
                 found = run_values(inputs, name, row, adapter=adapter)
                 runs.append(found | {"completion_us": inputs.alpha[1]})
-            beta = f"{inputs.beta[5]:.3f} {inputs.beta[6]:.0f} {inputs.beta[8]:.0f}"
-            what = f"{deployment.model.name} {deployment.gpu.name} {path.stem}  {beta}"
-            wanted.append((what, seen_of(simulate(deployment, load, latency))))
+            what = f"{deployment.model.name} {deployment.gpu.name} {path.stem}"
+            seen = seen_of(simulate(deployment, load, latency))
+            wanted.append((what, (*inputs.alpha, *inputs.beta), seen))
     found = serve(runs, loads, table)
     results = []
-    for i, (what, seen) in enumerate(wanted):
-        one = Result(what, found[2 * i].over(seen), found[2 * i + 1].over(seen))
+    for i, (what, picked, seen) in enumerate(wanted):
+        one = Result(what, picked, found[2 * i].over(seen), found[2 * i + 1].over(seen))
         results.append(one)
         both = " ".join(f"{100 * x:+6.1f}" for x in (*one.vector, *one.adapter))
-        print(f"{what:90} {both}")
+        print(f"{what:60} {both}")
     return results
 
 
@@ -176,8 +178,8 @@ def test_clients_see_what_they_see_in_our_simulator(results, way, configured):
 
 
 def test_loads_of_every_height_take_their_own_coefficients(results, configured):
-    picked = [result.what for result in results]
+    picked = [result.picked for result in results]
     for row in range(len(configured)):
-        each = [what.split("  ")[-1] for what in picked[row * len(SHARES) :][: len(SHARES)]]
+        each = picked[row * len(SHARES) :][: len(SHARES)]
         # The two highest may both be nearest to the last.
         assert len(set(each)) >= len(SHARES) - 1

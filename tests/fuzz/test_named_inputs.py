@@ -38,6 +38,12 @@ BLOCKS = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [0
 PLAIN = {"prompt_tokens": 100, "output_tokens": 10, "stages": [{"rate": 2, "duration": 5}]}
 
 
+def perf_load(**prompts):
+    """A profile of inference-perf with shared prompts."""
+    load = {"stages": PLAIN["stages"]}
+    return {"load": load, "data": {"type": "shared_prefix", "shared_prefix": prompts}}
+
+
 @pytest.mark.parametrize(
     ("config", "words"),
     [
@@ -186,6 +192,12 @@ def test_equal_requests_are_a_count_and_sum_as_a_list_does():
         (PLAIN | {"seed": -1}, "the seed must be a whole number from 0 on, got -1"),
         (PLAIN | {"groups": 10**6, "prompts_per_group": 10**6}, "different prompts"),
         (PLAIN | {"shared_tokens": 5}, "shared_tokens needs groups"),
+        (PLAIN | {"output_tokens": -(10**300)}, r"output_tokens is -10\^300: it must be at least 1"),
+        (PLAIN | {"prompt_tokens": 10**300 + 9, "shared_tokens": -(10**300)},
+         r"shared_tokens is -10\^300: it must lie between 0 and prompt_tokens, 10\^300"),
+        (perf_load(output_len=-(10**300)), r"at least 1 token, got -10\^300"),
+        (perf_load(question_len=10**300 + 9, system_prompt_len=-(10**300)),
+         r"must be 0 or more, got -10\^300 and 10\^300"),
         (PLAIN | {4: None}, "a key must be text, such as stages, got 4"),
     ],
 )  # fmt: skip

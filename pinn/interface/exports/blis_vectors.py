@@ -43,6 +43,8 @@ WAITING = 0.005
 _FIRST, _APART, _LAST = 0.7, 1.7, 0.95
 #: Numbers of decodes among which the last is looked for.
 _TRIED = 24
+#: Standard deviations of the number of requests that arrive at random.
+_CROWDED = 2.0
 _NAME = "decodes-"
 #: Lengths are uniform between these shares of the mean ones.
 _LENGTHS = (0.5, 1.5)
@@ -338,8 +340,10 @@ def _vector(
     taken: tuple[float, float],
 ) -> BlisVector:
     deployment, asked = latency.deployment, guarded.within(*taken)
-    # Step times of experts are too bent for one line through all of them.
-    kept = asked if deployment.model.moe else guarded
+    # Step times of experts are too bent for one line through all of them. Requests that arrive at
+    # random are at times more than that; the vector of few also serves one at a time.
+    more = _CROWDED * taken[1] ** 0.5 if taken[0] > 1 else 0.0
+    kept = guarded.within(taken[0], taken[1] + more) if deployment.model.moe else guarded
     projection = project(one.batches, kept.batches)
     beta = projection.beta
     errors, shapes = asked.batches.errors(beta), asked.shapes

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pinn.common.documents import MOST_REQUEST_TOKENS, MOST_REQUESTS, check_size
+from pinn.common.documents import MOST_REQUESTS, check_size, written
 from pinn.errors import PinnError
 from pinn.simulator.workloads.arrivals import (
     POISSON,
@@ -116,6 +116,11 @@ class PromptGroups:
                 "shared prefixes need at least 1 group of 1 prompt, got "
                 f"{self.groups} of {self.prompts_per_group}"
             )
+        if min(self.shared_tokens, self.question_tokens) < 0:
+            raise PinnError(
+                "shared and further tokens of a prompt must be 0 or more, got "
+                f"{written(self.shared_tokens)} and {written(self.question_tokens)}"
+            )
         many = self.groups * self.prompts_per_group
         check_size(many, MOST_REQUESTS, "different prompts", "lower groups x prompts_per_group")
 
@@ -147,7 +152,6 @@ def shared_prefix(
         seed: Of the random draws.
         name: For print-outs.
     """
-    check_size(output_tokens, MOST_REQUEST_TOKENS, "tokens of a request", "shorten it")
     rng = random_draws(seed)
     offset, stage = stage_arrivals(stages, gaps, rng)
     nominal = prompts.shared_tokens + prompts.question_tokens
@@ -160,7 +164,7 @@ def shared_prefix(
     return Workload(
         name,
         tokens,
-        np.full(len(offset), output_tokens),
+        draw_range(output_tokens, (1.0, 1.0), len(offset), rng),
         offset,
         stage,
         donor,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from pinn.common.documents import read_yaml
+from pinn.common.documents import read_yaml, written
 from pinn.errors import PinnError
 from pinn.simulator.workloads.arrivals import (
     POISSON,
@@ -151,11 +151,13 @@ def read_plain_spec(
 def _check_lengths(spec: _Spec, path: Path) -> None:
     for name in ("prompt_tokens", "output_tokens"):
         if getattr(spec, name) < 1:
-            raise PinnError(f"{path}: {name} is {getattr(spec, name)}: it must be at least 1")
+            raise PinnError(
+                f"{path}: {name} is {written(getattr(spec, name))}: it must be at least 1"
+            )
     if not 0 <= spec.shared_tokens <= spec.prompt_tokens:
         raise PinnError(
-            f"{path}: shared_tokens is {spec.shared_tokens}: it must lie between 0 and "
-            f"prompt_tokens, {spec.prompt_tokens}"
+            f"{path}: shared_tokens is {written(spec.shared_tokens)}: it must lie between 0 "
+            f"and prompt_tokens, {written(spec.prompt_tokens)}"
         )
     for name in ("shared_tokens", "prompts_per_group"):
         if spec.groups is None and name in spec.model_fields_set:
