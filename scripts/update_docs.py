@@ -28,13 +28,12 @@ from typer.testing import CliRunner
 
 from pinn.coefficients.intervals import read_calibration
 from pinn.interface.commands.main import app
-from pinn.laboratory.calibration_study import LINE, budget_table
 from pinn.laboratory.commands.evaluate_panel import panel_table
 from pinn.laboratory.panel import group_scores
 from pinn.laboratory.serving_runs import LEFT_OUT, NETWORK
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
-from pinn.server.calibration.calibrate import SELECTIONS, TEST
+from pinn.server.calibration.calibrate import TEST
 from pinn.training.data.measured_runs import WHOLE_RUN
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -198,45 +197,27 @@ def alpha() -> str:
 
 
 def calibration(steps: Path) -> str:
-    """Errors after calibrations to the public steps: windows of every budget, then single steps."""
+    """Errors after calibrations to the public steps: to windows, then to single steps."""
     path = next(steps.glob("*codellama*.parquet"))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         run(f"pinn ingest steps {path} -o {folder}/run {SERVED}")
         fit = f"pinn calibrate --observations {folder}/run"
-        run(f"{fit} --intervals windows --study {folder}/study -o {folder}/windows.json")
+        run(f"{fit} --intervals windows -o {folder}/windows.json")
         run(f"{fit} --intervals singles --budget 0 -o {folder}/singles.json")
-        errors = pd.read_csv(folder / "study" / "budget.csv")
-        before, _ = _last_errors(folder / "windows.json", "windows")
-        single_before, single = _last_errors(folder / "singles.json", "singles")
-        used = json.loads((folder / "singles.json").read_text())["calibration"]["used"]
-    table = budget_table(errors).set_index(["budget", "method"])
-    methods = (*SELECTIONS, LINE)
-    lines = [
-        f"Median error (%) of the mean step in {errors['n'].iloc[0]} windows of the last 20 % of "
-        f"time, median seed / worst of {errors['seed'].nunique()} ({before:.2f} before):",
-        "",
-        f"| observations | {' | '.join(methods)} |",
-        f"|---:|{'---:|' * len(methods)}",
-    ]
-    for budget in sorted(set(errors["budget"])):
-        rows = (100 * table.loc[(budget, method)] for method in methods)
-        cells = (f"{row['median_seed']:.2f} / {row['worst_seed']:.2f}" for row in rows)
-        lines.append(f"| {budget} | {' | '.join(cells)} |")
-    return "\n".join(
-        [*lines, "", f"Single steps, all {used} used: {single:.2f} ({single_before:.2f} before)."]
-    )
+        windows = _last_errors(folder / "windows.json", "windows")
+        singles = _last_errors(folder / "singles.json", "singles")
+    head = ["| fitted to | judged on | median error (%) before | after |", "|---|---|---:|---:|"]
+    return "\n".join([*head, f"| {windows}", f"| {singles}"])
 
 
-def _last_errors(path: Path, kind: str) -> tuple[float, float]:
-    """Median errors (%) on the last 20 % of time, before and after a calibration."""
-    rows = json.loads(path.read_text())["calibration"]["errors"]
-    median = {
-        row["coefficients"]: 100 * row["median"]
-        for row in rows
-        if (row["part"], row["kind"]) == (TEST, kind)
-    }
-    return median["before"], median["calibrated"]
+def _last_errors(path: Path, kind: str) -> str:
+    """A row of a calibration's errors on the last 20 % of time."""
+    found = json.loads(path.read_text())["calibration"]
+    rows = [r for r in found["errors"] if (r["part"], r["kind"]) == (TEST, kind)]
+    median = {row["coefficients"]: f"{100 * row['median']:.2f}" for row in rows}
+    about = f"{found['used']} {kind} | {rows[0]['n']} {kind} of the last 20 % of time"
+    return f"{about} | {median['before']} | {median['calibrated']} |"
 
 
 def table_lines(command: str) -> str:

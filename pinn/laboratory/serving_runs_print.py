@@ -1,21 +1,14 @@
-"""Errors on serving runs as they are shown, and those of their steady states."""
+"""Errors on serving runs as they are shown."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pandas as pd
-from jaxtyping import Float
 from rich.console import Console
 
 from pinn.common.screen import WIDEST, Column, Grid, page
-from pinn.engines.deployment import Deployment
-from pinn.errors import PinnError
-from pinn.physics.batch_sums import UniformBatches
-from pinn.physics.costs import StepCosts, step_costs
-from pinn.physics.step import step_features
-from pinn.training.data.measured_runs import FIGURES, WHOLE_RUN, MeasuredRun
+from pinn.training.data.measured_runs import FIGURES, WHOLE_RUN
 from pinn.units import MILLISECOND
 
 # Tables of scored serving runs for the terminal; all of them are functions of saved tables.
@@ -74,23 +67,6 @@ def print_summary(
             console.print(f"  {slower} is slower than {faster}")
 
 
-def print_steady_states(table: pd.DataFrame, console: Console | None = None) -> None:
-    """Steady-state ITL per run and stage, and the median error of each method."""
-    console = console or page(WIDEST)
-    methods = [c.removesuffix("_percent") for c in table.columns if c.endswith("_percent")]
-    run = Column("run", True, most=44, folds=False)
-    caption = "mean ITL in the steady state: ms and error in %"
-    shown = Grid.of(run, "stage", "req/s", "measured", *methods, caption=caption)
-    for row in table.to_dict("records"):
-        cells = [f"{row[f'{m}_s'] / MILLISECOND:.2f} ({row[f'{m}_percent']:+.1f})" for m in methods]
-        head = (str(row["run"]), str(row["stage"]), f"{row['rate_per_s']:g}")
-        shown.add(*head, f"{row['measured_s'] / MILLISECOND:.2f}", *cells)
-    console.print(shown)
-    for method in methods:
-        size = table[f"{method}_percent"].abs()
-        console.print(f"{method}: median {size.median():.1f} %, mean {size.mean():.1f} %")
-
-
 def markdown_scores(scores: pd.DataFrame) -> str:
     """The per-stage table as Markdown: measured means and their errors."""
     errors = ("E2E ms", "error %", "TTFT ms", "error %", "ITL ms", "error %")
@@ -104,117 +80,3 @@ def markdown_scores(scores: pd.DataFrame) -> str:
             cells += [f"{row['measured_s'] / MILLISECOND:,.1f}", f"{row['error_percent']:+.1f}"]
         table.add(*cells)
     return table.markdown() + "\n"
-
-
-# Mean ITL of a load stage without a simulation: one batch, in the model's own steady state.
-#
-# At a constant rate as many requests decode at a time as arrive while one is served (Little's
-# law); a token sees that many others in its batch beside its own request, and the batch in turn
-# decides how long serving takes. Nothing of the measured latencies goes in.
-
-#: Prompt tokens computed per request whose prompt is in the prefix cache: what lies beyond its
-#: last whole block, and the block that has to be computed again when it ends with one. An
-#: assumption; over all lengths they are 8.5 on average.
-UNCACHED_TOKENS = 12.0
-
-_ROUNDS = 200
-
-
-def steady_itl_seconds(
-    deployment: Deployment,
-    beta: Float[np.ndarray, " step_features"],
-    rate_per_s: float,
-    prompt_tokens: float,
-    output_tokens: int,
-) -> float:
-    """Mean step time at which arrivals and decodes balance.
-
-    A step shares its batch with the prefills of the requests that arrived during the one before,
-    Poisson in number.
-
-    Args:
-        deployment: What serves.
-        beta: Its coefficients.
-        rate_per_s: Requests per second.
-        prompt_tokens: Mean prompt length; prompts are in the prefix cache.
-        output_tokens: Tokens that each request generates.
-
-    Raises:
-        PinnError: If the rate is not positive.
-    """
-    if not rate_per_s > 0:
-        raise PinnError(f"a steady state needs a positive rate, got {rate_per_s} req/s")
-    costs, window = step_costs([deployment]), deployment.model.window_tokens
-    context = prompt_tokens + output_tokens / 2
-    seconds = 1e-3
-    for _ in range(_ROUNDS):
-        others = rate_per_s * output_tokens * seconds
-        decodes = min(1 + others, deployment.recipe.max_requests)
-        new = _mean_step(costs, window, beta, decodes, context, prompt_tokens, rate_per_s * seconds)
-        if abs(new / seconds - 1) < 1e-9:
-            return new
-        seconds = (seconds + new) / 2  # halfway, so that large batches do not swing
-    return seconds
-
-
-def _mean_step(
-    costs: StepCosts,
-    window: int | None,
-    beta: np.ndarray,
-    decodes: float,
-    context: float,
-    prompt_tokens: float,
-    arrivals: float,
-) -> float:
-    """Mean over steps with and without prefills, ``arrivals`` per step on average."""
-    share = 1 - np.exp(-arrivals)
-    two = np.ones(2)
-    prefills = np.array([0.0, arrivals / share])
-    batches = UniformBatches(
-        decodes * two,
-        context * two,
-        prefills,
-        UNCACHED_TOKENS * (prefills > 0),
-        (prompt_tokens - UNCACHED_TOKENS) * (prefills > 0),
-    )
-    steps = step_features(costs, batches.sums(window)) @ beta
-    return float((1 - share) * steps[0] + share * steps[1])
-
-
-def score_steady_states(
-    runs: Sequence[MeasuredRun], betas: Mapping[str, Sequence[Float[np.ndarray, " step_features"]]]
-) -> pd.DataFrame:
-    """Errors of the steady-state ITL.
-
-    Args:
-        runs: What was measured.
-        betas: Method -> coefficients of each run.
-
-    Returns:
-        One row per run and stage: ``run``, ``model``, ``stage``, ``rate_per_s``, ``measured_s``
-        and per method ``METHOD_s`` and ``METHOD_percent``.
-    """
-    rows = []
-    for i, run in enumerate(runs):
-        load = run.workload
-        for stage in run.stages:
-            measured, rate = run.measured[stage]["itl_mean_s"], run.rates_per_s[int(stage)]
-            row = {
-                "run": run.name,
-                "model": run.deployment.model.name,
-                "stage": stage,
-                "rate_per_s": rate,
-                "measured_s": measured,
-            }
-            for method, of_runs in betas.items():
-                predicted = steady_itl_seconds(
-                    run.deployment,
-                    of_runs[i],
-                    rate,
-                    float(load.prompt_tokens.mean()),
-                    int(load.output_tokens[0]),
-                )
-                row[f"{method}_s"] = predicted
-                row[f"{method}_percent"] = 100 * (predicted / measured - 1)
-            rows.append(row)
-    return pd.DataFrame(rows)

@@ -17,12 +17,6 @@ from pinn.errors import PinnError
 from pinn.interface.exports.blis_features import BlisSums, blis_features
 from pinn.interface.exports.blis_model import blis_model
 from pinn.laboratory.aiconfigurator import released_predictions
-from pinn.laboratory.calibration_study import (
-    LEARNERS,
-    baselines,
-    donor_coefficients,
-    hierarchical_basis,
-)
 from pinn.laboratory.formulas import (
     Bases,
     LinearFormula,
@@ -40,6 +34,12 @@ from pinn.laboratory.regressions import (
     mlp_settings,
     on_bases,
     tree_settings,
+)
+from pinn.laboratory.step_baselines import (
+    LEARNERS,
+    baselines,
+    donor_coefficients,
+    hierarchical_basis,
 )
 from pinn.physics.batch_sums import BatchSums
 from pinn.server.calibration.calibrate import TEST, Intervals, candidates, read_intervals

@@ -1,4 +1,4 @@
-"""Scores of serving runs, their ranking, and the steady state that needs no simulation."""
+"""Scores of serving runs and their ranking."""
 
 from dataclasses import replace
 from io import StringIO
@@ -18,10 +18,7 @@ from pinn.laboratory.serving_runs_print import (
     markdown_scores,
     print_scores,
     print_summary,
-    score_steady_states,
-    steady_itl_seconds,
 )
-from pinn.simulator.simulate import simulate
 from pinn.training.data.measured_runs import FIGURES
 from pinn.training.kernel_learner import run_latencies
 from pinn.training.run_scalars import RunFit
@@ -110,35 +107,3 @@ def test_tables_hold_every_stage(scored):
     assert text.count("+10.0") == len(scores)
     assert "a is slower than b" in text
     assert markdown_scores(scores).count("\n") == 2 + 9
-
-
-def test_the_steady_state_is_the_mean_gap_of_a_long_simulation(scored):
-    runs, latencies, _ = scored
-    table = score_steady_states(runs, {"network": [latency.beta for latency in latencies]})
-    assert len(table) == 6
-    for row, (run, latency) in zip(
-        table.to_dict("records"),
-        [pair for pair in zip(runs, latencies, strict=True) for _ in range(2)],
-        strict=True,
-    ):
-        simulated = simulate(run.deployment, run.workload, latency)
-        warm = simulated.requests.cached_tokens > 0
-        mine = warm & (simulated.requests.stage == int(row["stage"]))
-        # Tokens are streamed while the engine works, so a gap is a step.
-        gap = np.median(simulated.requests.mean_itl_s[mine])
-        assert row["network_s"] == pytest.approx(gap, rel=0.02)
-
-
-def test_the_steady_state_grows_with_the_rate_and_ends_at_max_num_seqs(scored):
-    runs, latencies, _ = scored
-    deployment, beta = runs[0].deployment, latencies[0].beta
-    rates = (0.5, 5.0, 50.0, 1e5)
-    gaps = [steady_itl_seconds(deployment, beta, rate, 264.0, 40) for rate in rates]
-    assert all(np.diff(gaps) > 0)
-    assert np.isfinite(gaps).all()
-
-
-def test_no_rate_no_steady_state(scored):
-    runs, latencies, _ = scored
-    with pytest.raises(PinnError, match="positive rate, got 0"):
-        steady_itl_seconds(runs[0].deployment, latencies[0].beta, 0.0, 264.0, 40)

@@ -5,8 +5,8 @@ import pytest
 from serving_cases import FIVE, observations
 
 from pinn.errors import PinnError
-from pinn.laboratory.calibration_study import DONORS, donor_coefficients, hierarchical_basis
 from pinn.laboratory.formulas import phase_floors, row_bases, token_counts
+from pinn.laboratory.step_baselines import DONORS, donor_coefficients, hierarchical_basis
 from pinn.physics.costs import step_costs
 from pinn.physics.step import step_features
 from pinn.specs.catalog import load_model

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,14 +38,6 @@ def calibrate(
     out: Annotated[
         Path, output("--out", "Coefficient set to write, a JSON file.", ".json", short="-o")
     ] = Path("coefficients.json"),
-    study: Annotated[
-        Path | None,
-        typer.Option(
-            "--study",
-            help="Folder for error against budget (table and plot) and a table of baselines.",
-            rich_help_panel="Traces",
-        ),
-    ] = None,
     details: Details = False,
     *,
     flags: dict[str, Any],
@@ -70,14 +61,11 @@ def calibrate(
       pinn simulate --coefficients server.json --workload profile.yaml
     """
     from pinn.interface.commands.calibration_report import print_fit
-    from pinn.server.calibration.run import Calibration
 
     asked = replace(asked, benchmarks=[*(asked.benchmarks or []), *(more or [])])
     fit, notes = fit_measurements(asked, flags)
     print_fit(fit, notes, asked.append is not None, details)
     _write(fit, out)
-    if study is not None and isinstance(fit.found, Calibration):
-        import_module("pinn.laboratory.calibration_study").write_study(fit.found, study)
     if not fit.kept:
         raise typer.Exit(1)  # a script that goes on would use a file that is not there
 

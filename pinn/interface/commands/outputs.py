@@ -18,9 +18,9 @@ from pinn.errors import PinnError
 # Where commands write: a folder that is there, and never over what they read.
 
 #: Options that name a file or folder to write.
-OUTPUTS = frozenset({"--json", "--csv", "--plot", "--requests", "--timeline", "--out", "--study"})
+OUTPUTS = frozenset({"--json", "--csv", "--plot", "--requests", "--timeline", "--out"})
 #: Of these some commands write a folder.
-_FOLDERS = frozenset({"--out", "--study"})
+_FOLDERS = frozenset({"--out"})
 #: Formats of tables and pictures, which a file's name tells.
 TABLES = (".csv", ".json", ".parquet")
 PICTURES = (".png", ".svg", ".pdf")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy as np
+    import pandas as pd
 
     from pinn.simulator.linear_latency import LinearLatency
     from pinn.training.data.measured_runs import MeasuredRun
@@ -114,10 +115,6 @@ def serving_runs(
             "scalars.",
         ),
     ] = None,
-    steady_state: Annotated[
-        bool,
-        typer.Option("--steady-state", help="Also the mean ITL of one batch in its steady state."),
-    ] = False,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of arrival times and lengths.")] = 0,
     out: Annotated[Path | None, output("--out", "Also write every figure, as CSV.", ".csv")] = None,
     json_path: JsonPath = None,
@@ -169,12 +166,11 @@ def serving_runs(
     else:
         print_scores(scores)
     print_summary(summary, inversions)
-    steady = _steady_states(runs, methods) if steady_state else None
     if without is not None:
         typer.echo(f"No intervals: {without}")
     if out is not None:
         write_frame(scores, out)
-    write_json(_document(scores, summary, inversions, steady), json_path)
+    write_json(_document(scores, summary, inversions), json_path)
 
 
 @app.command("engines")
@@ -293,34 +289,18 @@ def _teacher_betas(
     return np.array([s.betas(of_run) for s, of_run in zip(of_models, parts, strict=True)])
 
 
-def _steady_states(
-    runs: Sequence[MeasuredRun], methods: dict[str, list[LinearLatency]]
-) -> list[dict[str, object]]:
-    from pinn.laboratory.serving_runs_print import print_steady_states, score_steady_states
-
-    betas = {method: [latency.beta for latency in found] for method, found in methods.items()}
-    table = score_steady_states(runs, betas)
-    print_steady_states(table)
-    return [{str(k): v for k, v in row.items()} for row in table.to_dict("records")]
-
-
 def _document(
-    scores: object, summary: object, inversions: object, steady: object
+    scores: pd.DataFrame, summary: pd.DataFrame, inversions: dict[str, list[tuple[str, str]]]
 ) -> dict[str, object]:
     import json
 
-    import pandas as pd
-
-    def records(table: object) -> object:
-        if not isinstance(table, pd.DataFrame):
-            return table
+    def records(table: pd.DataFrame) -> object:
         return json.loads(table.to_json(orient="records"))  # NaN becomes null
 
     return {
         "scores": records(scores),
         "summary": records(summary),
         "ranked_wrongly": inversions,
-        "steady_state": steady,
     }
 
 

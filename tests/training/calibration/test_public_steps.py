@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from assumed_priors import beta_prior, prior_coefficients
 
-from pinn.laboratory.calibration_study import LINE, budget_errors, budget_plot, budget_table
 from pinn.server.calibration.calibrate import (
     BetaSettings,
     Intervals,
@@ -66,13 +65,3 @@ def test_single_steps(intervals: Intervals) -> None:
     fit = calibrate_beta(intervals, PRIOR, BetaSettings("singles", None, "random"))
     assert len(fit.used) == 463
     assert last_error(intervals, fit.beta, "singles") <= 0.016
-
-
-def test_error_against_budget(intervals: Intervals, tmp_path: Path) -> None:
-    errors = budget_errors(intervals, PRIOR, budgets=(25, 9999), seeds=3)
-    assert set(errors["budget"]) == {25}
-    table = budget_table(errors).set_index("method")
-    assert (table["worst_seed"] >= table["median_seed"]).all()
-    assert set(table.index) == {"active", "random", LINE}
-    budget_plot(errors, 0.2, tmp_path / "budget.png")
-    assert (tmp_path / "budget.png").stat().st_size > 10_000
