@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from itertools import chain, takewhile
 
 from pinn.engines.recipe import (
@@ -200,27 +201,11 @@ def prompt_graph_sizes(most: int) -> tuple[int, ...]:
     return tuple(size for size in sizes if size <= most)
 
 
-def reserve_mib(
-    release: tuple[int, ...],
-    memory_mib: float,
-    chunk: int,
-    graphs: int,
-    gpus: int,
-    replicas: int,
-    prompt_graph_tokens: int,
-    latent: bool,
-    algorithm: str,
-    deepep: bool,
-) -> float:
-    """Memory in MiB that weights and KV cache leave to everything else.
+@dataclass(frozen=True)
+class MemoryUsers:
+    """What SGLang leaves memory to, beside weights and KV cache.
 
-    0.5.3.post1 to 0.5.18 ``server_args.py: _handle_gpu_memory_settings``, later
-    ``arg_groups/memory_hook.py: handle_gpu_memory_settings`` and ``reserve_for_graph_mb``. Models
-    that see images get less; left out.
-
-    Args:
-        release: Numbers of the release.
-        memory_mib: Memory of the GPU.
+    Attributes:
         chunk: Prompt tokens of a step, before attention replicas divide them.
         graphs: Decodes of the largest graph.
         gpus: GPUs of the server.
@@ -230,18 +215,38 @@ def reserve_mib(
         algorithm: ``--speculative-algorithm`` in capitals; empty without.
         deepep: Whether experts exchange tokens by DeepEP.
     """
-    reserve = 512 + max(chunk, 2048) * 1.5 + graphs * 2 + gpus / 8 * 1024
-    reserve += graphs * replicas * (4.5 if graphs > 300 else 3)
-    if prompt_graph_tokens:
-        reserve += 1536 if latent else len(prompt_graph_sizes(prompt_graph_tokens)) * 8
-        if deepep and release >= (0, 5, 17):
+
+    chunk: int
+    graphs: int
+    gpus: int
+    replicas: int
+    prompt_graph_tokens: int = 0
+    latent: bool = False
+    algorithm: str = ""
+    deepep: bool = False
+
+
+def reserve_mib(release: tuple[int, ...], memory_mib: float, users: MemoryUsers) -> float:
+    """Memory in MiB that a release leaves to them on a GPU with so much.
+
+    0.5.3.post1 to 0.5.18 ``server_args.py: _handle_gpu_memory_settings``, later
+    ``arg_groups/memory_hook.py: handle_gpu_memory_settings`` and ``reserve_for_graph_mb``. Models
+    that see images get less; left out.
+    """
+    graphs = users.graphs
+    reserve = 512 + max(users.chunk, 2048) * 1.5 + graphs * 2 + users.gpus / 8 * 1024
+    reserve += graphs * users.replicas * (4.5 if graphs > 300 else 3)
+    if users.prompt_graph_tokens:
+        sizes = prompt_graph_sizes(users.prompt_graph_tokens)
+        reserve += 1536 if users.latent else len(sizes) * 8
+        if users.deepep and release >= (0, 5, 17):
             reserve += 1024
     if memory_mib > 60 * 1024:
         reserve = max(reserve, 10 * 1024)
-    if algorithm and algorithm != "NGRAM":
+    if users.algorithm and users.algorithm != "NGRAM":
         _, eagle, standalone = next(row for row in _DRAFTS if release >= row[0])
-        reserve += standalone if algorithm == "STANDALONE" else eagle
-    return reserve + (2048 if deepep and release >= (0, 5, 15) else 0)
+        reserve += standalone if users.algorithm == "STANDALONE" else eagle
+    return reserve + (2048 if users.deepep and release >= (0, 5, 15) else 0)
 
 
 # What SGLang runs beyond what one flag says: its schedule, memory and CUDA graphs, by release.
@@ -374,12 +379,13 @@ def _put_static_share(found: RecipeFields, graphs: int, prompt_graph_tokens: int
         total = found.gpu.memory_bytes / MIB
         replicas = found.values["data_parallel_size"] if serving.enable_dp_attention else 0
         algorithm = serving.speculative_config
-        reserve = reserve_mib(
-            release(found.version), total, found.look_up("max_num_batched_tokens")[0], graphs,
+        users = MemoryUsers(
+            found.look_up("max_num_batched_tokens")[0], graphs,
             serving.tensor_parallel_size * serving.pipeline_parallel_size, replicas,
             prompt_graph_tokens, found.model_type in LATENT_TYPES | {"kimi_k25"},
             "" if algorithm == NONE else algorithm.upper(), serving.moe_a2a_backend == DEEPEP,
         )  # fmt: skip
+        reserve = reserve_mib(release(found.version), total, users)
         source = f"sglang {found.version} handle_gpu_memory_settings"
         found.put("memory_share", round((total - reserve) / total, 3), source, DEFAULT)
     found.put("memory_share_of", STATIC, f"{_ALIKE} cached tokens: profile_max_num_token")

@@ -111,17 +111,7 @@ class Moe(Operator):
         return {**sizes, "hit": hit, "family": family(hw).astype(np.float64)}
 
     def _work(self, hw: Hardware, sizes: Sizes) -> Work:
-        return moe_work(
-            sizes["tokens"],
-            sizes["hidden"],
-            sizes["width"],
-            sizes["top_k"],
-            sizes["tensor_parallel"],
-            sizes["expert_parallel"],
-            sizes["hit"],
-            hw.element_bytes,
-            sizes["matrices"],
-        )
+        return moe_work(sizes, sizes["hit"], hw.element_bytes)
 
     def times(self, hw: Hardware, sizes: Sizes) -> tuple[Rows, Rows, Rows]:
         """Weight, activation and compute time."""

@@ -161,7 +161,7 @@ def step_values(c, sums):
         context -= sums[REREAD]
         near_context *= context / sums[3]
     return step_formulas(
-        c, sums[0], sums[1], sums[2], context, sums[4], sums[5], near_context, sums[7], sums[8]
+        c, (sums[0], sums[1], sums[2], context, sums[4], sums[5], near_context, sums[7], sums[8])
     )
 
 
@@ -309,24 +309,24 @@ def speculative_seconds(latency, sums):
         context -= sums[REREAD]
         near *= context / sums[3]
     added = sums[1] * latency.tokens
-    verified = step_formulas(
-        latency.costs, sums[0], sums[1] + added, sums[2], context + added, sums[4], sums[5],
+    verified = step_formulas(latency.costs, (
+        sums[0], sums[1] + added, sums[2], context + added, sums[4], sums[5],
         near + added, sums[7], sums[8],
-    )  # fmt: skip
+    ))  # fmt: skip
     once = step_values(latency.costs, sums)
     total = _dot(latency.pass_beta, verified) + _dot(latency.beta, once)
     if latency.passes == 0:
         return total
-    first = step_formulas(
-        latency.first, sums[0], sums[1], sums[2] + added, context + added, sums[4], sums[5],
+    first = step_formulas(latency.first, (
+        sums[0], sums[1], sums[2] + added, context + added, sums[4], sums[5],
         near + added, sums[7], sums[8],
-    )  # fmt: skip
+    ))  # fmt: skip
     total += _dot(latency.pass_beta, first)
     known, b = sums[4] + sums[2], latency.branches
-    later = step_formulas(
-        latency.later, 0.0, b * (sums[0] + sums[1]), 0.0, b * (context + known), 0.0, 0.0,
+    later = step_formulas(latency.later, (
+        0.0, b * (sums[0] + sums[1]), 0.0, b * (context + known), 0.0, 0.0,
         b * (near + sums[7] + sums[2]), 0.0, 0.0,
-    )  # fmt: skip
+    ))  # fmt: skip
     return total + (latency.passes - 1) * _dot(latency.pass_beta, later)
 
 

@@ -48,19 +48,19 @@ class StepValues(NamedTuple):
 
 
 @inner
-def step_formulas(
-    c,
-    prefill_requests,
-    decode_requests,
-    prefill_tokens,
-    decode_context,
-    prefill_cached,
-    prefill_pairs,
-    windowed_decode_context,
-    windowed_prefill_cached,
-    windowed_prefill_pairs,
-):
-    """Features of one batch: ``c`` has the costs, the rest are its sums."""
+def step_formulas(c, sums):
+    """Features of one batch: ``c`` has the costs, ``sums`` its sums."""
+    (
+        prefill_requests,
+        decode_requests,
+        prefill_tokens,
+        decode_context,
+        prefill_cached,
+        prefill_pairs,
+        windowed_decode_context,
+        windowed_prefill_cached,
+        windowed_prefill_pairs,
+    ) = sums
     tokens = prefill_tokens + decode_requests
     busy = 1.0 if tokens > 0.0 else 0.0
     requests = prefill_requests + decode_requests

@@ -16,7 +16,7 @@ from engine_reading.sglang_models import DIGESTS, check_read, model_types
 from engine_reading.table import Line
 from engine_reading.wheel import EngineSource, compiled, literal
 from pinn.engines.recipe import release
-from pinn.engines.vllm_sglang_trtllm import prompt_graph_sizes, reserve_mib
+from pinn.engines.vllm_sglang_trtllm import MemoryUsers, prompt_graph_sizes, reserve_mib
 
 #: Every release that was read, oldest first.
 RELEASES = tuple(DIGESTS)
@@ -267,11 +267,12 @@ def memory_share(source: EngineSource) -> list[Line]:
                 continue
             found = _settings(source, gib, **given)
             prompts, mla = given.get("prompts", False), given.get("mla", False)
-            reserve = reserve_mib(
-                number, gib * 1024.0, found.chunk, found.graphs, given.get("tp_size", 1),
-                given.get("dp_size", 0), found.chunk if prompts else 0, mla,
+            users = MemoryUsers(
+                found.chunk, found.graphs, given.get("tp_size", 1), given.get("dp_size", 0),
+                found.chunk if prompts else 0, mla,
                 given.get("speculative_algorithm", "") or "", given.get("a2a") == "deepep",
             )  # fmt: skip
+            reserve = reserve_mib(number, gib * 1024.0, users)
             share = round((gib * 1024 - reserve) / (gib * 1024), 3)
             if share != found.share:
                 path, name = _memory_function(source)

@@ -116,8 +116,9 @@ def python_step_formulas(formulas: StepFormulas) -> str:
     named, known = _plain_names()
     parts = _declared(formulas, named, known, PYTHON)
     lines = [f"    {name}: float" for name in formulas.features]
-    lines += ["", "", "@inner", f"def step_formulas(c, {', '.join(formulas.sums)}):"]
-    lines += ['    """Features of one batch: ``c`` has the costs, the rest are its sums."""']
+    lines += ["", "", "@inner", "def step_formulas(c, sums):"]
+    lines += ['    """Features of one batch: ``c`` has the costs, ``sums`` its sums."""']
+    lines += [f"    {', '.join(formulas.sums)} = sums"]
     lines += [f"    {name} = {text}" for name, text in parts]
     # numba takes no choice within the arguments of a long call.
     choices = dict.fromkeys(c for f in formulas.features.values() for c in _choices(f, known))

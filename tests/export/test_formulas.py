@@ -99,7 +99,7 @@ def test_a_new_feature_of_a_new_cost_is_the_same_in_compiled_code():
     exec(python_step_formulas(FORMULAS), module)
     Costs = namedtuple("Costs", [f.name for f in fields(MoreCosts)])
     for costs, sums in cases(20):
-        found = module["step_formulas"](Costs(*costs), *map(float, sums))
+        found = module["step_formulas"](Costs(*costs), tuple(map(float, sums)))
         assert found._fields == tuple(REGISTRY)
         assert list(found) == pytest.approx(registry_values(costs, sums), rel=1e-12, abs=1e-300)
 

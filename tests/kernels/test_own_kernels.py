@@ -95,10 +95,7 @@ def timed_experts(systems, engine) -> pd.DataFrame:
         hit = experts_hit_balanced(
             *(value[n] for n in ("tokens", "experts", "top_k", "expert_parallel"))
         )
-        sizes = ("tokens", "hidden", "width", "top_k", "tensor_parallel", "expert_parallel")
-        work = moe_work(
-            *(value[n] for n in sizes), hit, bytes_per_element(rows["precision"]), value["matrices"]
-        )
+        work = moe_work(value, hit, bytes_per_element(rows["precision"]))
         read_s = work.read_bytes / gpu.memory_bandwidth_bytes_per_s
         compute_s = work.flop / flop_rate(gpu, rows["precision"])
         ratio = rows["seconds_other"] / rows["seconds"]

@@ -6,7 +6,7 @@ import pytest
 
 from pinn.engines.recipe import DEFAULT
 from pinn.engines.recipe_rules import effective_recipe
-from pinn.engines.vllm_sglang_trtllm import reserve_mib, sglang_sizes
+from pinn.engines.vllm_sglang_trtllm import MemoryUsers, reserve_mib, sglang_sizes
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 from pinn.units import MIB
@@ -193,11 +193,8 @@ SMALL = 48 * 1024
 def test_each_part_of_what_sglang_leaves_out(
     release, memory, sizes, prompts, latent, drafts, deepep, mib
 ):
-    chunk, graphs, gpus, replicas = sizes
-    found = reserve_mib(
-        release, memory, chunk, graphs, gpus, replicas, prompts, latent, drafts, deepep
-    )
-    assert found == mib
+    users = MemoryUsers(*sizes, prompts, latent, drafts, deepep)
+    assert reserve_mib(release, memory, users) == mib
 
 
 def test_decodes_of_graphs_are_denser_where_they_are_few():

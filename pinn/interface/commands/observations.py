@@ -22,6 +22,41 @@ if TYPE_CHECKING:
     from pinn.specs.model import ModelSpec
 
 
+# ``pinn observations``: from foreign files to tables to train on.
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Write measurements as tables to train on."
+)
+
+Out = Annotated[Path, output("--out", "Parquet file; its manifest goes beside it.", ".parquet")]
+
+
+@app.callback()
+def _root() -> None:
+    """One subcommand per source."""
+
+
+@app.command()
+def silicon(
+    out: Out,
+    source: Annotated[
+        Path | None,
+        typer.Option("--source", help="silicon_sample.csv; the installed package's by default."),
+    ] = None,
+) -> None:
+    """Measured vLLM deployments of the package aiconfigurator-core.
+
+    Prints what was read, refused with its reason, and accepted; the counts add up.
+
+    Example: pinn observations silicon --out observations/silicon.parquet
+    """
+    from pinn.training.data.engine_deployments import import_silicon
+
+    report = import_silicon(out, source)
+    typer.echo(report.table())
+    typer.echo(f"wrote {out}")
+
+
 # ``pinn observations kernels``: steps composed of measured kernels, for any deployments.
 
 _GRID = "Grid: every combination that fits"
@@ -32,6 +67,7 @@ def _axis(text: str, *flags: str) -> typer.models.OptionInfo:
     return typer.Option(*flags, help=f"{text} Repeatable.", rich_help_panel=_GRID)
 
 
+@app.command()
 def kernels(
     out: Annotated[Path, typer.Option("--out", help="Folder of the Parquet files and manifest.")],
     model: Annotated[list[str] | None, _axis("Name or path of a config.json.", "--model")] = None,
@@ -208,41 +244,3 @@ def _allowed(model: ModelSpec, exclude: Exclusion) -> bool:
     from pinn.kernels.exclusion import is_near_copy
 
     return not any(is_near_copy(model, held_out) for held_out in exclude.models)
-
-
-# ``pinn observations``: from foreign files to tables to train on.
-
-app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Write measurements as tables to train on."
-)
-
-Out = Annotated[Path, output("--out", "Parquet file; its manifest goes beside it.", ".parquet")]
-
-
-@app.callback()
-def _root() -> None:
-    """One subcommand per source."""
-
-
-@app.command()
-def silicon(
-    out: Out,
-    source: Annotated[
-        Path | None,
-        typer.Option("--source", help="silicon_sample.csv; the installed package's by default."),
-    ] = None,
-) -> None:
-    """Measured vLLM deployments of the package aiconfigurator-core.
-
-    Prints what was read, refused with its reason, and accepted; the counts add up.
-
-    Example: pinn observations silicon --out observations/silicon.parquet
-    """
-    from pinn.training.data.engine_deployments import import_silicon
-
-    report = import_silicon(out, source)
-    typer.echo(report.table())
-    typer.echo(f"wrote {out}")
-
-
-app.command("kernels")(kernels)

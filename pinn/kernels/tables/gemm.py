@@ -166,17 +166,7 @@ def _work(r: pd.DataFrame) -> Work:
     hit = experts_hit_balanced(
         value["tokens"], value["experts"], value["top_k"], value["expert_parallel"]
     )
-    return moe_work(
-        value["tokens"],
-        value["hidden"],
-        value["width"],
-        value["top_k"],
-        value["tensor_parallel"],
-        value["expert_parallel"],
-        hit,
-        bytes_per_element(r["precision"]),
-        value["matrices"],
-    )
+    return moe_work(value, hit, bytes_per_element(r["precision"]))
 
 
 def _served_routing(r: pd.DataFrame) -> np.ndarray:

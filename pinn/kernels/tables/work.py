@@ -157,15 +157,15 @@ def experts_hit_busiest(tokens, experts, top_k, expert_parallel):
     return np.minimum(mean + largest * deviation, most)
 
 
-def moe_work(
-    tokens, hidden, width, top_k, tensor_parallel, expert_parallel, hit, bytes_per_weight, matrices
-) -> Work:
+def moe_work(sizes, hit, bytes_per_weight) -> Work:
     """Routed experts of one rank: ``hit`` of them are read, pairs are shared evenly among ranks.
 
-    ``matrices`` is 3 with a gate, 2 without. Every rank gathers and scatters all ``tokens``.
+    Of the ``sizes`` by name ``matrices`` is 3 with a gate, 2 without. Every rank gathers and
+    scatters all ``tokens``.
     """
-    shard = hidden * (width / tensor_parallel)
-    pairs = tokens * top_k / expert_parallel
+    tokens, hidden, matrices = sizes["tokens"], sizes["hidden"], sizes["matrices"]
+    shard = hidden * (sizes["width"] / sizes["tensor_parallel"])
+    pairs = tokens * sizes["top_k"] / sizes["expert_parallel"]
     return _work(
         read_bytes=hit * matrices * shard * bytes_per_weight,
         activation_bytes=ACTIVATION_BYTES * (2.0 * tokens * hidden + pairs * (2.0 * hidden)),

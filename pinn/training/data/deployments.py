@@ -43,17 +43,29 @@ def observed_deployment(row: Row) -> Deployment:
     """
     passed = tuple((name, str(row[name])) for name in SERVING_FLAGS if row.get(name, "") != "")
     version = str(row["engine_version"])
-    return _observed(
-        str(row["model"]),
-        str(row["gpu"]),
-        str(row["precision"]),
-        int(row["tensor_parallel_size"]),
-        int(row["data_parallel_size"]),
-        bool(row["enable_expert_parallel"]),
-        str(row["engine"]),
-        version if RELEASE.match(version) else "",
-        passed,
-    )
+    flags = _layout(row) | {"engine_version": version if RELEASE.match(version) else ""}
+    names = str(row["model"]), str(row["gpu"]), str(row["precision"])
+    return _observed(*names, tuple(flags.items()), passed)
+
+
+def _layout(row: Row) -> dict[str, Any]:
+    """The engine of a row and how it spreads the model over GPUs, in its own words."""
+    engine, is_expert_parallel = str(row["engine"]), bool(row["enable_expert_parallel"])
+    tp, dp = int(row["tensor_parallel_size"]), int(row["data_parallel_size"])
+    if engine == VLLM:
+        return {
+            "engine": engine,
+            "tensor_parallel_size": tp,
+            "data_parallel_size": dp,
+            "enable_expert_parallel": is_expert_parallel,
+        }
+    return {
+        "engine": engine,
+        "tensor_parallel_size": tp * dp,
+        "data_parallel_size": dp if engine == SGLANG else 1,
+        "enable_dp_attention": dp > 1,
+        "ep_size": tp * dp if is_expert_parallel else 1,
+    }
 
 
 def observed_deployments(rows: pd.DataFrame) -> dict[str, Deployment]:
@@ -91,35 +103,15 @@ def _observed(
     model: str,
     gpu: str,
     precision: str,
-    tp: int,
-    dp: int,
-    expert_parallel: bool,
-    engine: str,
-    engine_version: str,
+    flags: tuple[tuple[str, Any], ...],
     passed: tuple[tuple[str, str], ...],
 ) -> Deployment:
-    layout: dict[str, Any]
-    if engine == VLLM:
-        layout = {
-            "tensor_parallel_size": tp,
-            "data_parallel_size": dp,
-            "enable_expert_parallel": expert_parallel,
-        }
-    else:
-        layout = {
-            "tensor_parallel_size": tp * dp,
-            "data_parallel_size": dp if engine == SGLANG else 1,
-            "enable_dp_attention": dp > 1,
-            "ep_size": tp * dp if expert_parallel else 1,
-        }
     return Deployment(
         model=with_precision(load_model(model), precision),
         gpu=load_gpu(gpu),
         serving=ServingSpec(
-            engine=engine,
-            engine_version=engine_version,
             override_generation_config=GREEDY,
-            **layout,
+            **dict(flags),
             **given_flags(ServingSpec, dict(passed), f"a row of {model} on {gpu}"),
         ),
     )
