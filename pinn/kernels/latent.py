@@ -135,7 +135,7 @@ class LatentPrefill:
         """Fit to measured modules; no rows leave ``UNMEASURED`` for all.
 
         Args:
-            rows: As of ``read_latent_prefill``.
+            rows: As of ``LATENT_PREFILL_LAYOUT``.
             gpus: Datasheets by the names in the rows.
             gemm_seconds: Of the projections.
         """

@@ -25,7 +25,7 @@ from pinn.kernels.heldout import (
 from pinn.kernels.latent import LatentCore, LatentPrefill
 from pinn.kernels.moe import Moe
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.kernels.tables.attention import read_latent_decode
+from pinn.kernels.tables.attention import LATENT_DECODE_LAYOUT
 from pinn.kernels.tables.table import LATENT
 from pinn.specs.gpu import load_gpu
 
@@ -164,7 +164,7 @@ def test_measured_latent_decodes_of_few_requests_are_reproduced():
     """What 4 to 32 requests with 1,024 to 8,192 tokens add, within 8 % of the module."""
     b200 = load_gpu("B200")
     source = next(one for one in LATENT if one.system == "b200_sxm")
-    rows, _ = read_latent_decode(b200, source)
+    rows, _ = LATENT_DECODE_LAYOUT.read(b200, source)
     core = LatentCore.fit(rows, {b200.name: b200})
     few = rows.query(
         "kv_precision == 'fp8' and 4 <= sequences <= 32"

@@ -9,8 +9,8 @@ import pytest
 from pinn.engines.deployment import Deployment
 from pinn.engines.kernel_choice import EXPERT_TIMES, FUSED_TRITON, TORCH_FLOW, XQA_TIME
 from pinn.kernels.composition import COMPOSED_PARTS, compose
-from pinn.kernels.tables.attention import read_decode_attention
-from pinn.kernels.tables.gemm import read_moe
+from pinn.kernels.tables.attention import DECODE_LAYOUT
+from pinn.kernels.tables.gemm import MOE_LAYOUT
 from pinn.kernels.tables.table import VLLM, TableSource, bytes_per_element, flop_rate
 from pinn.kernels.tables.work import experts_hit_balanced, moe_work
 from pinn.physics.batch_sums import alike
@@ -29,7 +29,7 @@ def timed(systems, engine) -> pd.DataFrame:
     found = []
     for system in systems:
         sources = (TableSource(system, version=VLLM), TableSource(system, *engine))
-        own, other = (read_decode_attention(load_gpu(system), s)[0] for s in sources)
+        own, other = (DECODE_LAYOUT.read(load_gpu(system), s)[0] for s in sources)
         found.append(own.merge(other, on=SHAPE, suffixes=("", "_other")))
     rows = pd.concat(found, ignore_index=True)
     long = (rows["seconds"] >= 30e-6) & (rows["window"] == 0) & rows["head_dim"].isin([64, 128])
@@ -89,7 +89,7 @@ def timed_experts(systems, engine) -> pd.DataFrame:
             TableSource(system, version=VLLM, formats=MXFP4),
             TableSource(system, *engine, MXFP4),
         )
-        own, other = (read_moe(gpu, s)[0] for s in sources)
+        own, other = (MOE_LAYOUT.read(gpu, s)[0] for s in sources)
         rows = own.merge(other, on=EXPERTS, suffixes=("", "_other"))
         value = {name: rows[name].to_numpy(dtype=float) for name in [*EXPERTS, "matrices"]}
         hit = experts_hit_balanced(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pinn.kernels.all_reduce import AllReduce, ring_seconds
-from pinn.kernels.tables.communication import read_all_communication
+from pinn.kernels.tables.communication import read_all_reduces
 from pinn.specs.gpu import load_gpu
 
 L4 = load_gpu("L4")
@@ -26,7 +26,7 @@ def test_a_ring_by_hand():
 @pytest.mark.parametrize("system", PCIE)
 def test_it_is_near_what_machines_without_a_shared_path_reach(system):
     """Four and eight ranks, where NCCL runs: never under a third, seldom over the measured time."""
-    rows, _, _ = read_all_communication({system: PCIE[system]})
+    rows, _ = read_all_reduces({system: PCIE[system]})
     rows = rows[rows["gpus"] > 2]
     for ranks, part in rows.groupby("gpus"):
         ratio = ring_seconds(PCIE[system], ranks, part["bytes"].to_numpy()) / part["seconds"]
@@ -35,7 +35,7 @@ def test_it_is_near_what_machines_without_a_shared_path_reach(system):
 
 
 def test_pcie_that_nobody_timed_is_a_ring_and_timed_pcie_is_not():
-    rows, _, _ = read_all_communication(PCIE)
+    rows, _ = read_all_reduces(PCIE)
     sizes = np.geomspace(1e3, 1e9, 7)
     ring = ring_seconds(L4, 8, sizes)
     np.testing.assert_allclose(AllReduce().seconds(L4, 8, sizes), ring)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,94 +12,59 @@ from jaxtyping import Float
 from pinn.common.files import ReadReport
 from pinn.engines.kernel_choice import CUTLASS, TRITON
 from pinn.kernels.tables.table import (
-    FORMATS,
-    MOE,
+    NO_TIME,
     OTHER_EXPERTS,
-    PRIMARY,
     SPIKE,
+    Layout,
+    Rule,
     TableSource,
+    below_floor,
     bytes_per_element,
     flop_rate,
-    read_table,
-    refuse,
     spikes,
+    unused_format,
+    warm,
 )
 from pinn.kernels.tables.work import Work, experts_hit_balanced, gemm_work, moe_work
 from pinn.specs.gpu import GpuSpec
-from pinn.units import MILLISECOND
 
 # Measured matrix multiplications.
 
-COLUMNS = ("gemm_dtype", "m", "n", "k", "latency")
 #: A chip's cache serves a timing loop whose matrices are this many times smaller: the loop cycles
 #: through several copies. Seen on L40S and RTX PRO 6000, whose jumps lie at a sixth of the cache.
 COPIES_IN_LOOP = 5.5
+#: Above these shares of the time, weights that came from the cache spoil a row (assumptions).
+_GEMM_WARM_SHARE, WARM_SHARE = 0.55, 0.3
 
 
-def read_gemm(
-    gpu: GpuSpec, source: TableSource, systems: Path | None = None
-) -> tuple[pd.DataFrame, ReadReport]:
-    """GEMM rows of one table.
+def _gemm_work(r: pd.DataFrame) -> Work:
+    return gemm_work(r["m"], r["n"], r["k"], bytes_per_element(r["precision"]))
 
-    Returns:
-        Columns gpu, precision, m, n, k, seconds, source; and the report.
 
-    Raises:
-        PinnError: If the file or a column is missing.
-    """
-    table, report = read_table(source, "gemm", "gemm_perf", COLUMNS, systems)
-    rows = pd.DataFrame(
-        {
-            "gpu": gpu.name,
-            "precision": table["gemm_dtype"].map(FORMATS),
-            "m": table["m"],
-            "n": table["n"],
-            "k": table["k"],
-            "seconds": table["latency"] * MILLISECOND,
-            "source": report.source,
-        }
-    )
-
-    def unused(r: pd.DataFrame) -> np.ndarray:
-        known = r["precision"].notna()
-        if source.formats is not None:
-            known &= r["precision"].isin([FORMATS[f] for f in source.formats])
-        return ~known.to_numpy()
-
-    def memory_seconds(r: pd.DataFrame) -> np.ndarray:
-        work = gemm_work(r["m"], r["n"], r["k"], bytes_per_element(r["precision"]))
-        return work.read_bytes / gpu.memory_bandwidth_bytes_per_s
-
-    def warm(r: pd.DataFrame) -> np.ndarray:
-        weights = (r["n"] * r["k"]).to_numpy() * bytes_per_element(r["precision"])
-        fits = weights <= gpu.l2_bytes / COPIES_IN_LOOP
-        return fits & (memory_seconds(r) > 0.55 * r["seconds"].to_numpy())
-
-    def below_floor(r: pd.DataFrame) -> np.ndarray:
-        work = gemm_work(r["m"], r["n"], r["k"], bytes_per_element(r["precision"]))
-        compute = work.flop / flop_rate(gpu, r["precision"])
-        return r["seconds"].to_numpy() < np.maximum(memory_seconds(r), compute)
-
-    return refuse(
-        rows,
-        report,
-        [
-            ("format not used", unused),
-            (
-                "fp8_block is launch-bound (no row below 55 us): fp8 stands in",
-                lambda r: r["precision"] == "fp8_block",
-            ),
-            ("no time", lambda r: ~(r["seconds"] > 0)),
-            ("one row takes over 1.5 x as long as two: an odd kernel", _odd_single_row),
-            # 3.6 % of B200's fp8 rows.
-            (
-                f"a spike: over {SPIKE} x as long as with fewer and with more rows",
-                lambda r: spikes(r, ("precision", "n", "k"), "m"),
-            ),
-            ("read from a warm cache", warm),
-            ("below the floor", below_floor),
-        ],
-    )
+def _gemm_rules(gpu: GpuSpec, source: TableSource) -> list[Rule]:
+    cache_bytes = gpu.l2_bytes / COPIES_IN_LOOP
+    return [
+        unused_format("precision", source),
+        (
+            "fp8_block is launch-bound (no row below 55 us): fp8 stands in",
+            lambda r: r["precision"] == "fp8_block",
+        ),
+        NO_TIME,
+        ("one row takes over 1.5 x as long as two: an odd kernel", _odd_single_row),
+        # 3.6 % of B200's fp8 rows.
+        (
+            f"a spike: over {SPIKE} x as long as with fewer and with more rows",
+            lambda r: spikes(r, ("precision", "n", "k"), "m"),
+        ),
+        (
+            "read from a warm cache",
+            lambda r: warm(r, _gemm_work(r), gpu, cache_bytes, _GEMM_WARM_SHARE),
+        ),
+        (
+            "below the floor",
+            lambda r: below_floor(r, _gemm_work(r), gpu, flop_rate(gpu, r["precision"])),
+        ),
+    ]
 
 
 def _odd_single_row(rows: pd.DataFrame) -> np.ndarray:
@@ -109,29 +75,16 @@ def _odd_single_row(rows: pd.DataFrame) -> np.ndarray:
     return ((beside["m"] == 1) & (beside["seconds"] > 1.5 * beside["two"])).to_numpy()
 
 
-def read_all_gemm(
-    gpus: dict[str, GpuSpec], systems: Path | None = None
-) -> tuple[pd.DataFrame, list[ReadReport]]:
-    """GEMM rows of every declared table whose system is in ``gpus`` (keyed by system name)."""
-    parts = [read_gemm(gpus[s.system], s, systems) for s in PRIMARY if s.system in gpus]
-    return pd.concat([p[0] for p in parts], ignore_index=True), [p[1] for p in parts]
+GEMM_LAYOUT = Layout(
+    "gemm",
+    "gemm_perf",
+    {"precision": "gemm_dtype", "m": "m", "n": "n", "k": "k", "seconds": "latency"},
+    _gemm_rules,
+)
 
 
 # Measured mixture-of-experts layers: routed experts of one rank, gathering and scattering too.
 
-MOE_COLUMNS = (
-    "moe_dtype",
-    "num_tokens",
-    "hidden_size",
-    "inter_size",
-    "topk",
-    "num_experts",
-    "moe_tp_size",
-    "moe_ep_size",
-    "distribution",
-    "kernel_source",
-    "latency",
-)
 NUMBERS = [
     "tokens",
     "hidden",
@@ -151,8 +104,6 @@ FALSE_ROUTING_SHARE = 0.05
 #: Pairs of token and expert per expert from which popular experts matter more than missed ones:
 #: there the two routings of the tables cross.
 CROWDED_PAIRS = 16.0
-#: Above this share of the time, weights that came from the cache spoil a row (assumption).
-WARM_SHARE = 0.3
 
 
 def matrices(hidden: pd.Series, width: pd.Series) -> Float[np.ndarray, " rows"]:
@@ -161,7 +112,7 @@ def matrices(hidden: pd.Series, width: pd.Series) -> Float[np.ndarray, " rows"]:
     return np.array([2.0 if pair in UNGATED else 3.0 for pair in pairs])
 
 
-def _work(r: pd.DataFrame) -> Work:
+def _moe_work(r: pd.DataFrame) -> Work:
     value = {name: r[name].to_numpy(dtype=np.float64) for name in NUMBERS}
     hit = experts_hit_balanced(
         value["tokens"], value["experts"], value["top_k"], value["expert_parallel"]
@@ -181,10 +132,7 @@ def _served_routing(r: pd.DataFrame) -> np.ndarray:
 
 def _below_bound(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
     """Rows faster than reading the experts that balanced routing hits, or computing the pairs."""
-    work = _work(r)
-    memory = work.read_bytes / gpu.memory_bandwidth_bytes_per_s
-    compute = work.flop / flop_rate(gpu, r["precision"])
-    return r["seconds"].to_numpy() < np.maximum(memory, compute)
+    return below_floor(r, _moe_work(r), gpu, flop_rate(gpu, r["precision"]))
 
 
 def _false_routing(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
@@ -193,101 +141,74 @@ def _false_routing(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
     return (share.transform("mean") > FALSE_ROUTING_SHARE).to_numpy()
 
 
-def _warm(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
-    work = _work(r)
-    memory = work.read_bytes / gpu.memory_bandwidth_bytes_per_s
-    return (work.read_bytes <= gpu.l2_bytes) & (memory > WARM_SHARE * r["seconds"].to_numpy())
-
-
-def read_moe(
-    gpu: GpuSpec, source: TableSource, systems: Path | None = None
-) -> tuple[pd.DataFrame, ReadReport]:
-    """Rows of one table whose routing is like a server's.
-
-    With expert parallelism the tokens are all of the group's; a rank holds ``experts /
-    expert_parallel`` whole experts and drops the pairs that go elsewhere.
-
-    Returns:
-        Columns gpu, precision, tokens, hidden, width, experts, top_k, tensor_parallel,
-        expert_parallel, matrices, seconds, kernel, source; and the report.
-
-    Raises:
-        PinnError: If the file or a column is missing.
-    """
-    table, report = read_table(source, "moe", "moe_perf", MOE_COLUMNS, systems)
-    rows = pd.DataFrame(
-        {
-            "gpu": gpu.name,
-            "precision": table["moe_dtype"].map(FORMATS),
-            "tokens": table["num_tokens"],
-            "hidden": table["hidden_size"],
-            "width": table["inter_size"],
-            "experts": table["num_experts"],
-            "top_k": table["topk"],
-            "tensor_parallel": table["moe_tp_size"],
-            "expert_parallel": table["moe_ep_size"],
-            "matrices": matrices(table["hidden_size"], table["inter_size"]),
-            "seconds": table["latency"] * MILLISECOND,
-            "kernel": table["kernel_source"],
-            "source": report.source,
-            "distribution": table["distribution"],
-            "used": table["moe_dtype"].isin(source.formats or tuple(FORMATS)),
-        }
-    )
+def _moe_rules(gpu: GpuSpec, source: TableSource) -> list[Rule]:
     hopper = gpu.compute_capability == 9.0
     blackwell = 10.0 <= gpu.compute_capability < 11.0
-    rows, report = refuse(
-        rows,
-        report,
-        [
-            ("format not used", lambda r: ~r["used"]),
-            ("kernel not used", lambda r: ~r["kernel"].str.contains(source.kernel, regex=False)),
-            ("routing unlike a server's", lambda r: r["distribution"] != _served_routing(r)),
-            (
-                "expert parallelism of another engine",
-                lambda r: source.whole_experts_only & (r["expert_parallel"] > 1),
-            ),
-            (
-                "modelopt fp8 on Hopper, three to six times its bound: fp8_block stands in",
-                lambda r: hopper & r["kernel"].str.startswith("vllm_modeloptfp8moe"),
-            ),
-            (
-                "CUTLASS experts on Blackwell: the fall-back for activations other than SwiGLU",
-                lambda r: blackwell & r["kernel"].str.contains("flashinfer_cutlass"),
-            ),
-            (
-                "SGLang's own call of the kernel, on shapes that vLLM's table has",
-                lambda r: r["kernel"].str.startswith("sglang_mxfp4_flashinfer"),
-            ),
-            ("no time", lambda r: ~(r["seconds"] > 0)),
-            ("read from a warm cache", lambda r: _warm(r, gpu)),
-            ("shape that routes to fewer experts than it says", lambda r: _false_routing(r, gpu)),
-            ("below the floor", lambda r: _below_bound(r, gpu)),
-        ],
-    )
-    return rows.drop(columns=["distribution", "used"]), report
+    return [
+        unused_format("precision", source),
+        ("kernel not used", lambda r: ~r["kernel"].str.contains(source.kernel, regex=False)),
+        ("routing unlike a server's", lambda r: r["distribution"] != _served_routing(r)),
+        (
+            "expert parallelism of another engine",
+            lambda r: source.whole_experts_only & (r["expert_parallel"] > 1),
+        ),
+        (
+            "modelopt fp8 on Hopper, three to six times its bound: fp8_block stands in",
+            lambda r: hopper & r["kernel"].str.startswith("vllm_modeloptfp8moe"),
+        ),
+        (
+            "CUTLASS experts on Blackwell: the fall-back for activations other than SwiGLU",
+            lambda r: blackwell & r["kernel"].str.contains("flashinfer_cutlass"),
+        ),
+        (
+            "SGLang's own call of the kernel, on shapes that vLLM's table has",
+            lambda r: r["kernel"].str.startswith("sglang_mxfp4_flashinfer"),
+        ),
+        NO_TIME,
+        (
+            "read from a warm cache",
+            lambda r: warm(r, _moe_work(r), gpu, gpu.l2_bytes, WARM_SHARE),
+        ),
+        ("shape that routes to fewer experts than it says", lambda r: _false_routing(r, gpu)),
+        ("below the floor", lambda r: _below_bound(r, gpu)),
+    ]
 
 
-def read_all_moe(
-    gpus: dict[str, GpuSpec], systems: Path | None = None
-) -> tuple[pd.DataFrame, list[ReadReport]]:
-    """MoE rows of every declared table whose system is in ``gpus``; earlier tables win."""
-    parts = [read_moe(gpus[s.system], s, systems) for s in MOE if s.system in gpus]
-    return pd.concat([p[0] for p in parts], ignore_index=True), [p[1] for p in parts]
+#: Rows whose routing is like a server's. With expert parallelism the tokens are all of the group's;
+#: a rank holds ``experts / expert_parallel`` whole experts and drops the pairs that go elsewhere.
+MOE_LAYOUT = Layout(
+    "moe",
+    "moe_perf",
+    {
+        "precision": "moe_dtype",
+        "tokens": "num_tokens",
+        "hidden": "hidden_size",
+        "width": "inter_size",
+        "experts": "num_experts",
+        "top_k": "topk",
+        "tensor_parallel": "moe_tp_size",
+        "expert_parallel": "moe_ep_size",
+        "seconds": "latency",
+        "kernel": "kernel_source",
+        "distribution": "distribution",
+    },
+    _moe_rules,
+    added=lambda rows: rows.assign(matrices=matrices(rows["hidden"], rows["width"])),
+    helpers=("distribution",),
+)
 
 
 def read_other_experts(
-    gpus: dict[str, GpuSpec], systems: Path | None = None
+    gpus: Mapping[str, GpuSpec], systems: Path | None = None
 ) -> tuple[pd.DataFrame, list[ReadReport]]:
     """Rows of kernels that an engine picks in some releases or under some flags.
 
     Returns:
-        Columns as of :func:`read_moe` and ``kernels``, ``CUTLASS`` or ``TRITON``; and the reports.
+        Columns as of ``MOE_LAYOUT`` and ``kernels``, ``CUTLASS`` or ``TRITON``; and the reports.
     """
-    parts = [read_moe(gpus[s.system], s, systems) for s in OTHER_EXPERTS if s.system in gpus]
-    if not parts:
+    rows, reports = MOE_LAYOUT.read_all(OTHER_EXPERTS, gpus, systems)
+    if not reports:
         columns = [*dict.fromkeys([*NUMBERS, *SHAPE, "gpu", "seconds", "kernel", "kernels"])]
         return pd.DataFrame(columns=columns), []
-    rows = pd.concat([p[0] for p in parts], ignore_index=True)
     cutlass = rows["kernel"].str.contains("cutlass")
-    return rows.assign(kernels=np.where(cutlass, CUTLASS, TRITON)), [p[1] for p in parts]
+    return rows.assign(kernels=np.where(cutlass, CUTLASS, TRITON)), reports

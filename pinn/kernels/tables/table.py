@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,8 +13,10 @@ from jaxtyping import Bool, Float
 
 from pinn.common.files import ReadReport, file_sha256
 from pinn.errors import PinnError
+from pinn.kernels.tables.work import Work
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.precision import precision
+from pinn.units import MILLISECOND
 
 # Which measured tables are read, in which order, and which ones are refused as a whole.
 #
@@ -248,6 +250,112 @@ def refuse(
             refused[reason] = refused.get(reason, 0) + int(bad.sum())
             rows = rows[~bad]
     return rows.reset_index(drop=True), replace(report, accepted=len(rows), refused=refused)
+
+
+#: The tables of communication count 16-bit elements: read as bytes, H100's NVLink would carry 170
+#: of its 450 GB/s, and the switch to NCCL would lie at 4 MiB, not at vLLM's 8 MiB.
+ELEMENT_BYTES = 2
+#: Factors to SI units by our names of columns.
+_UNITS = {"seconds": MILLISECOND, "bytes": ELEMENT_BYTES}
+
+
+def _as_is(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What one kind of table holds, and which of its rows are refused.
+
+    Attributes:
+        kind: Folder of the kind of kernel, such as ``gemm``.
+        file: File name without suffix.
+        columns: Our names -> the table's. Names that end in ``precision`` are of number formats,
+            None where a format is not known; ``seconds`` and ``bytes`` are put into these units.
+        rules: What a GPU's table is refused for.
+        added: Adds columns before the rules.
+        finished: Makes what is kept of what the rules left.
+        helpers: Columns that only the rules need.
+        newer: The table's columns that the A100's, older than the others, lack: 0 there.
+    """
+
+    kind: str
+    file: str
+    columns: Mapping[str, str]
+    rules: Callable[[GpuSpec, TableSource], Sequence[Rule]]
+    added: Callable[[pd.DataFrame], pd.DataFrame] = _as_is
+    finished: Callable[[pd.DataFrame], pd.DataFrame] = _as_is
+    helpers: tuple[str, ...] = ()
+    newer: tuple[str, ...] = ()
+
+    def read(
+        self, gpu: GpuSpec, source: TableSource, systems: Path | None = None
+    ) -> tuple[pd.DataFrame, ReadReport]:
+        """Rows of one table: ``columns``, ``gpu`` and ``source``; and the report.
+
+        Raises:
+            PinnError: If the file or a column is missing.
+        """
+        absent = self.newer if source.system == "a100_sxm" else ()
+        needed = [theirs for theirs in self.columns.values() if theirs not in absent]
+        table, report = read_table(source, self.kind, self.file, needed, systems)
+        found = {
+            ours: _in_si(ours, table[theirs]) if theirs in table else 0
+            for ours, theirs in self.columns.items()
+        }
+        rows = self.added(pd.DataFrame({"gpu": gpu.name, **found, "source": report.source}))
+        rows, report = refuse(rows, report, self.rules(gpu, source))
+        return self.finished(rows.drop(columns=list(self.helpers))), report
+
+    def read_all(
+        self,
+        sources: Sequence[TableSource],
+        gpus: Mapping[str, GpuSpec],
+        systems: Path | None = None,
+    ) -> tuple[pd.DataFrame, list[ReadReport]]:
+        """Rows of every source whose system is in ``gpus`` (keyed by system name), in order."""
+        return together(self.read(gpus[s.system], s, systems) for s in sources if s.system in gpus)
+
+
+def together(
+    parts: Iterable[tuple[pd.DataFrame, ReadReport]],
+) -> tuple[pd.DataFrame, list[ReadReport]]:
+    """Rows of several tables and their reports; no columns without any table."""
+    found = list(parts)
+    if not found:
+        return pd.DataFrame(), []
+    return pd.concat([rows for rows, _ in found], ignore_index=True), [r for _, r in found]
+
+
+def _in_si(name: str, values: pd.Series) -> pd.Series:
+    if name.endswith("precision"):
+        return values.map(FORMATS)
+    return values * _UNITS[name] if name in _UNITS else values
+
+
+NO_TIME: Rule = ("no time", lambda r: ~(r["seconds"] > 0))
+
+
+def unused_format(column: str, source: TableSource) -> Rule:
+    """Formats that the source is not read for."""
+    used = [FORMATS[name] for name in source.formats or FORMATS]
+    return "format not used", lambda r: ~r[column].isin(used)
+
+
+def below_floor(
+    r: pd.DataFrame, work: Work, gpu: GpuSpec, flop_per_s: float | np.ndarray
+) -> Bool[np.ndarray, " rows"]:
+    """Rows faster than reading what must come from memory, or than the arithmetic."""
+    memory = work.read_bytes / gpu.memory_bandwidth_bytes_per_s
+    return r["seconds"].to_numpy() < np.maximum(memory, work.flop / flop_per_s)
+
+
+def warm(
+    r: pd.DataFrame, work: Work, gpu: GpuSpec, cache_bytes: float, share: float
+) -> Bool[np.ndarray, " rows"]:
+    """Rows whose operands fit the cache, and would take over ``share`` of the time from memory."""
+    memory = work.read_bytes / gpu.memory_bandwidth_bytes_per_s
+    return (work.read_bytes <= cache_bytes) & (memory > share * r["seconds"].to_numpy())
 
 
 #: A row this much above both neighbours along a size was disturbed (an assumption).

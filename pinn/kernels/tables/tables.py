@@ -10,10 +10,15 @@ import pandas as pd
 
 from pinn.common.files import ReadReport
 from pinn.kernels.mixer_operators import read_all_mixers
-from pinn.kernels.tables.attention import read_all_attention, read_all_latent
-from pinn.kernels.tables.communication import read_all_communication
-from pinn.kernels.tables.gemm import read_all_gemm, read_all_moe, read_other_experts
-from pinn.kernels.tables.table import SYSTEMS
+from pinn.kernels.tables.attention import (
+    DECODE_LAYOUT,
+    LATENT_DECODE_LAYOUT,
+    LATENT_PREFILL_LAYOUT,
+    PREFILL_LAYOUT,
+)
+from pinn.kernels.tables.communication import EXCHANGE_LAYOUT, read_all_reduces
+from pinn.kernels.tables.gemm import GEMM_LAYOUT, MOE_LAYOUT, read_other_experts
+from pinn.kernels.tables.table import DECODE_ATTENTION, EXCHANGE, LATENT, MOE, PRIMARY, SYSTEMS
 from pinn.specs.gpu import GpuSpec, load_gpu
 
 
@@ -57,32 +62,21 @@ def read_kernel_tables(
     if systems_gpus is None:
         systems_gpus = {name: load_gpu(name) for name in SYSTEMS}
     gpus = {name: systems_gpus[name] for name in SYSTEMS if name in systems_gpus}
-    gemm, gemm_reports = read_all_gemm(gpus, systems)
-    decode, prefill, attention_reports = read_all_attention(gpus, systems)
-    moe, moe_reports = read_all_moe(gpus, systems)
-    other_experts, other_reports = read_other_experts(gpus, systems)
-    reduce, exchange, communication_reports = read_all_communication(gpus, systems)
-    latent_decode, latent_prefill, latent_reports = read_all_latent(gpus, systems)
+    read: dict[str, tuple[pd.DataFrame, list[ReadReport]]] = {
+        "gemm": GEMM_LAYOUT.read_all(PRIMARY, gpus, systems),
+        "decode_attention": DECODE_LAYOUT.read_all(DECODE_ATTENTION, gpus, systems),
+        "prefill_attention": PREFILL_LAYOUT.read_all(PRIMARY, gpus, systems),
+        "moe": MOE_LAYOUT.read_all(MOE, gpus, systems),
+        "other_experts": read_other_experts(gpus, systems),
+        "all_reduce": read_all_reduces(gpus, systems),
+        "exchange": EXCHANGE_LAYOUT.read_all(EXCHANGE, gpus, systems),
+        "latent_decode": LATENT_DECODE_LAYOUT.read_all(LATENT, gpus, systems),
+        "latent_prefill": LATENT_PREFILL_LAYOUT.read_all(LATENT, gpus, systems),
+    }
     mixers, mixer_reports = read_all_mixers(gpus, systems)
     return KernelTables(
-        gemm=gemm,
-        decode_attention=decode,
-        prefill_attention=prefill,
-        moe=moe,
-        other_experts=other_experts,
-        all_reduce=reduce,
-        exchange=exchange,
-        latent_decode=latent_decode,
-        latent_prefill=latent_prefill,
+        **{name: rows for name, (rows, _) in read.items()},
         gpus={gpu.name: gpu for gpu in gpus.values()},
         mixers=mixers,
-        reports=(
-            *gemm_reports,
-            *attention_reports,
-            *moe_reports,
-            *other_reports,
-            *communication_reports,
-            *latent_reports,
-            *mixer_reports,
-        ),
+        reports=(*(r for _, reports in read.values() for r in reports), *mixer_reports),
     )

@@ -10,18 +10,18 @@ from measured_tables import GPU, write_table
 
 from pinn.errors import PinnError
 from pinn.kernels.tables.attention import (
-    read_decode_attention,
-    read_latent_decode,
-    read_latent_prefill,
-    read_prefill_attention,
+    DECODE_LAYOUT,
+    LATENT_DECODE_LAYOUT,
+    LATENT_PREFILL_LAYOUT,
+    PREFILL_LAYOUT,
 )
 from pinn.kernels.tables.communication import (
-    read_all_communication,
-    read_all_reduce,
-    read_exchange,
+    ALL_REDUCE_LAYOUT,
+    EXCHANGE_LAYOUT,
+    read_all_reduces,
 )
-from pinn.kernels.tables.gemm import read_all_moe, read_gemm, read_moe
-from pinn.kernels.tables.table import newest
+from pinn.kernels.tables.gemm import GEMM_LAYOUT, MOE_LAYOUT
+from pinn.kernels.tables.table import EXCHANGE, MOE, newest
 from pinn.kernels.tables.tables import read_kernel_tables
 from pinn.specs.gpu import load_gpu
 
@@ -40,7 +40,7 @@ def gemm(m, n, k, ms, dtype="bfloat16"):
 
 def test_gemm_rows_are_in_seconds_and_known_formats(tmp_path):
     write_table(tmp_path, "gemm", "gemm_perf", [gemm(8, 4096, 8192, 0.1)])
-    rows, report = read_gemm(GPU, H100, tmp_path)
+    rows, report = GEMM_LAYOUT.read(GPU, H100, tmp_path)
     assert rows[["gpu", "precision", "m", "n", "k"]].iloc[0].tolist() == [
         "H-TEST", "bf16", 8, 4096, 8192,
     ]  # fmt: skip
@@ -60,7 +60,7 @@ def test_gemm_refuses_by_rule(tmp_path):
         gemm(8, 4096, 8192, np.nan),
     ]
     write_table(tmp_path, "gemm", "gemm_perf", rows)
-    kept, report = read_gemm(GPU, H100, tmp_path)
+    kept, report = GEMM_LAYOUT.read(GPU, H100, tmp_path)
     assert reasons(report) == {
         "format not used": 1,
         "fp8_block is launch-bound": 1,
@@ -74,7 +74,7 @@ def test_gemm_refuses_by_rule(tmp_path):
 def test_gemm_refuses_odd_single_rows_and_spikes(tmp_path):
     series = [(1, 0.3), (2, 0.1), (4, 0.11), (8, 0.3), (16, 0.12), (32, 0.13)]
     write_table(tmp_path, "gemm", "gemm_perf", [gemm(m, 4096, 8192, t) for m, t in series])
-    kept, report = read_gemm(GPU, H100, tmp_path)
+    kept, report = GEMM_LAYOUT.read(GPU, H100, tmp_path)
     assert kept["m"].tolist() == [2, 4, 16, 32]
     assert reasons(report) == {"one row takes": 1, "a spike: over": 1}
 
@@ -82,13 +82,13 @@ def test_gemm_refuses_odd_single_rows_and_spikes(tmp_path):
 def test_a_missing_column_names_itself_and_the_file(tmp_path):
     path = write_table(tmp_path, "gemm", "gemm_perf", [{"gemm_dtype": "fp8", "m": 1, "n": 1}])
     with pytest.raises(PinnError, match=r"'k', 'latency'") as error:
-        read_gemm(GPU, H100, tmp_path)
+        GEMM_LAYOUT.read(GPU, H100, tmp_path)
     assert str(path) in str(error.value)
 
 
 def test_a_missing_file_is_one_line(tmp_path):
     with pytest.raises(PinnError, match="no measured kernels at"):
-        read_gemm(GPU, H100, tmp_path)
+        GEMM_LAYOUT.read(GPU, H100, tmp_path)
 
 
 def attention(sequences, context, ms, **other):
@@ -117,7 +117,7 @@ def test_decode_attention_counts_the_new_token_and_refuses_warm_caches(tmp_path)
         attention(4, 8192, 0.15, kv_cache_dtype="int3"),
     ]
     write_table(tmp_path, "attention", "generation_attention_perf", rows)
-    kept, report = read_decode_attention(GPU, H100, tmp_path)
+    kept, report = DECODE_LAYOUT.read(GPU, H100, tmp_path)
     assert kept["context_tokens"].tolist() == [16, 8192]
     assert reasons(report) == {
         "format not used": 1,
@@ -134,7 +134,7 @@ def test_a_fall_back_gives_only_many_heads_that_share_nothing(tmp_path):
     ]
     write_table(tmp_path, "attention", "generation_attention_perf", rows)
     source = replace(H100, ungrouped_heads_above=8)
-    kept, report = read_decode_attention(GPU, source, tmp_path)
+    kept, report = DECODE_LAYOUT.read(GPU, source, tmp_path)
     assert kept[["heads", "kv_heads"]].to_numpy().tolist() == [[16, 16]]
     assert reasons(report) == {"heads that vLLM's": 2}
 
@@ -146,7 +146,7 @@ def test_prefill_attention_takes_fresh_prompts_only(tmp_path):
         attention(2, 1, 0.001, isl=1024, step=0),
     ]
     write_table(tmp_path, "attention", "context_attention_perf", rows)
-    kept, report = read_prefill_attention(GPU, H100, tmp_path)
+    kept, report = PREFILL_LAYOUT.read(GPU, H100, tmp_path)
     assert kept["tokens"].tolist() == [1024]
     assert reasons(report) == {"after cached tokens": 1, "below the floor": 1}
 
@@ -179,7 +179,7 @@ def test_moe_refuses_by_rule(tmp_path):
         expert(8, 0.35),
     ]
     write_table(tmp_path, "moe", "moe_perf", rows)
-    kept, report = read_moe(GPU, H100, tmp_path)
+    kept, report = MOE_LAYOUT.read(GPU, H100, tmp_path)
     assert reasons(report) == {
         "routing unlike a": 1,
         "modelopt fp8 on": 1,
@@ -199,7 +199,7 @@ def test_crowded_experts_are_routed_by_popularity(tmp_path):
     ]
     rows[1]["latency"] = rows[2]["latency"] = 3.0
     write_table(tmp_path, "moe", "moe_perf", rows)
-    kept, report = read_moe(GPU, H100, tmp_path)
+    kept, report = MOE_LAYOUT.read(GPU, H100, tmp_path)
     assert kept[["tokens", "seconds"]].to_numpy().tolist() == [[63, 0.002], [64, 0.002]]
     assert reasons(report) == {"routing unlike a": 2}
 
@@ -207,14 +207,14 @@ def test_crowded_experts_are_routed_by_popularity(tmp_path):
 def test_moe_refuses_shapes_that_route_to_fewer_experts(tmp_path):
     rows = [expert(t, 0.3) for t in (4, 8, 16)] + [expert(1, 0.3)]
     write_table(tmp_path, "moe", "moe_perf", rows)
-    _, report = read_moe(GPU, H100, tmp_path)
+    _, report = MOE_LAYOUT.read(GPU, H100, tmp_path)
     assert reasons(report) == {"shape that routes": 4}
 
 
 def test_ungated_experts_have_two_matrices(tmp_path):
     shape = {"hidden_size": 2688, "inter_size": 1856, "topk": 6, "num_experts": 128}
     write_table(tmp_path, "moe", "moe_perf", [expert(1, 0.5, **shape)])
-    rows, _ = read_moe(GPU, H100, tmp_path)
+    rows, _ = MOE_LAYOUT.read(GPU, H100, tmp_path)
     assert rows["matrices"].tolist() == [2.0]
 
 
@@ -225,7 +225,7 @@ def test_all_reduce_sizes_are_16_bit_elements_from_graphs(tmp_path):
         {"num_gpus": 2, "message_size": 2**29, "backend": "vllm_graph", "latency": 1.0},
     ]
     write_table(tmp_path, "comm", "custom_allreduce_perf", rows, allreduce_dtype="bfloat16")
-    kept, report = read_all_reduce(GPU, H100, tmp_path)
+    kept, report = ALL_REDUCE_LAYOUT.read(GPU, H100, tmp_path)
     assert kept["bytes"].tolist() == [2048]
     assert kept["seconds"].tolist() == pytest.approx([5e-6])
     assert reasons(report) == {"launched one by": 1, "below the floor": 1}
@@ -245,7 +245,7 @@ def test_all_reduces_over_a_shared_path_are_refused(tmp_path):
     for slow in (2, 4, 8):
         rows = [row for n in (2, 4, 8) for row in reduce_rows(n, 20 if n == slow else 45)]
         write_table(tmp_path, "comm", "custom_allreduce_perf", rows, allreduce_dtype="bfloat16")
-        kept, report = read_all_reduce(GPU, H100, tmp_path)
+        kept, report = ALL_REDUCE_LAYOUT.read(GPU, H100, tmp_path)
         assert set(kept["gpus"]) == {2, 4, 8} - {slow}
         assert reasons(report) == {"ranks share a": 3}
 
@@ -253,24 +253,26 @@ def test_all_reduces_over_a_shared_path_are_refused(tmp_path):
 def test_all_reduces_a_little_slower_among_more_ranks_stay(tmp_path):
     rows = [row for n, rate in ((2, 45), (4, 35), (8, 25)) for row in reduce_rows(n, rate)]
     write_table(tmp_path, "comm", "custom_allreduce_perf", rows, allreduce_dtype="bfloat16")
-    assert len(read_all_reduce(GPU, H100, tmp_path)[0]) == 9
+    assert len(ALL_REDUCE_LAYOUT.read(GPU, H100, tmp_path)[0]) == 9
 
 
 def test_a_disturbed_all_reduce_is_refused(tmp_path):
     rows = reduce_rows(2, 45, [2**n for n in range(20, 27)])
     rows[3]["latency"] *= 3
     write_table(tmp_path, "comm", "custom_allreduce_perf", rows, allreduce_dtype="bfloat16")
-    kept, report = read_all_reduce(GPU, H100, tmp_path)
+    kept, report = ALL_REDUCE_LAYOUT.read(GPU, H100, tmp_path)
     assert 2**24 not in kept["bytes"].tolist()
     assert reasons(report) == {"a spike: over": 1}
 
 
 def test_l40s_takes_each_number_of_ranks_from_a_machine_that_does_not_share_paths():
-    rows, _, reports = read_all_communication({"l40s": load_gpu("L40S")})
+    gpus = {"l40s": load_gpu("L40S")}
+    rows, reports = read_all_reduces(gpus)
     source = rows.groupby("gpus")["source"].first()
     assert ["vllm" in source[n] for n in (2, 4, 8)] == [True, False, False]
-    assert [r.accepted for r in reports] == [23, 46, 126]
-    for report in reports:
+    _, exchanges = EXCHANGE_LAYOUT.read_all(EXCHANGE, gpus)
+    assert [r.accepted for r in (*reports, *exchanges)] == [23, 46, 126]
+    for report in (*reports, *exchanges):
         assert report.read == report.accepted + sum(report.refused.values())
 
 
@@ -281,7 +283,7 @@ def test_an_exchange_is_a_gather_and_a_scatter_of_as_many_bytes(tmp_path):
     rows = [gather, {**scatter, "latency": 0.03}, alone, {**row, "op_name": "alltoall"},
             {**gather, "nccl_dtype": "int8"}]  # fmt: skip
     write_table(tmp_path, "comm", "nccl_perf", rows)
-    kept, report = read_exchange(GPU, H100, tmp_path)
+    kept, report = EXCHANGE_LAYOUT.read(GPU, H100, tmp_path)
     assert kept["seconds"].tolist() == pytest.approx([5e-5])
     assert kept["bytes"].tolist() == [2048]
     assert list(reasons(report).values()) == [1, 1, 1]
@@ -304,7 +306,7 @@ def test_latent_attention_is_what_the_context_adds(tmp_path):
         batch_size=8,
         kernel_source="x",
     )
-    kept, report = read_latent_decode(GPU, H100, tmp_path)
+    kept, report = LATENT_DECODE_LAYOUT.read(GPU, H100, tmp_path)
     assert kept["core_seconds"].tolist() == pytest.approx([0.0, 4e-5])
     assert reasons(report) == {"projections not in": 1}
 
@@ -335,7 +337,7 @@ def test_latent_attention_of_prompts(tmp_path):
         batch_size=1,
         isl=8192,
     )
-    kept, report = read_latent_prefill(GPU, H100, tmp_path)
+    kept, report = LATENT_PREFILL_LAYOUT.read(GPU, H100, tmp_path)
     assert kept["seconds"].tolist() == pytest.approx([1.6e-3])
     assert kept["tokens"].tolist() == [8192]
     assert reasons(report) == {
@@ -361,7 +363,7 @@ def test_the_package_s_own_tables_add_up():
 def test_int4_experts_on_blackwell_multiply_far_below_16_bit_ones():
     """Marlin's rate hardly grows after Hopper: why int4 prefills on B200 are no mistake."""
     systems = {name: load_gpu(name) for name in ("h100_sxm", "b200_sxm")}
-    moe, _ = read_all_moe(systems)
+    moe, _ = MOE_LAYOUT.read_all(MOE, systems)
     large = moe[(moe["tokens"] >= 8192) & (moe["tensor_parallel"] * moe["expert_parallel"] == 1)]
     flop = 2 * large["tokens"] * large["top_k"] * large["matrices"]
     rate = flop * large["hidden"] * large["width"] / large["seconds"]
