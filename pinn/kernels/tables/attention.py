@@ -41,8 +41,8 @@ CACHE_MARGIN = 1.1
 
 def _decode_work(r: pd.DataFrame) -> Work:
     names = ("sequences", "context_tokens", "heads", "kv_heads", "head_dim", "window")
-    kv_bytes = bytes_per_element(r["kv_precision"])
-    return decode_work(*(r[name].to_numpy() for name in names), kv_bytes=kv_bytes)
+    sizes = {name: r[name].to_numpy() for name in names}
+    return decode_work(**sizes, kv_bytes=bytes_per_element(r["kv_precision"]))
 
 
 def _prefill_work(r: pd.DataFrame) -> Work:
