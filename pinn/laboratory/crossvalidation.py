@@ -112,8 +112,7 @@ def cells(
 
 def _cell(kind: str, split: Split, method: Method, folder: Path, fingerprint: str) -> Cell:
     parts = [fingerprint, kind, method.name, split.train_ids, split.test_ids]
-    recipe = getattr(method, "recipe", "")
-    key = json.dumps([*parts, recipe] if recipe else parts)
+    key = json.dumps([*parts, method.recipe] if method.recipe else parts)
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
     path = folder / "cells" / f"{digest}.parquet"
     logs = fold_logs(folder, fingerprint, kind, split.name) / method.logs

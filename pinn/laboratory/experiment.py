@@ -28,17 +28,17 @@ from pinn.laboratory.crossvalidation import cross_validate
 from pinn.laboratory.folds import fold_networks, keep_networks, publish, split_folds
 from pinn.laboratory.intervals import calibrate_folds
 from pinn.laboratory.methods import (
-    KernelNetwork,
-    KernelTeacher,
-    LearnedNetwork,
     Measured,
     Method,
-    Peer,
-    Roofline,
     kernel_fits,
+    kernel_network,
+    kernel_teacher,
+    learned_network,
     make_repeatable,
+    peer,
     read_measured,
     recipe_sha256,
+    roofline,
     serving_learner,
 )
 from pinn.laboratory.metrics import group_masks, print_results, summarize
@@ -111,10 +111,10 @@ def _evaluate(
             fits.root,
             instantiate(config.workers),
         )
-        methods += [KernelTeacher(fits), KernelNetwork(fits)]
+        methods += [kernel_teacher(fits), kernel_network(fits)]
         if runs_out:
             scores = score_left_out(fits.learner, runs_out, fits.root)
-    methods.append(Peer("aiconfigurator", released_predictions()))
+    methods.append(peer("aiconfigurator", released_predictions()))
     mark = json_sha256(recipe_sha256(config), measured.data_sha256, code_sha256())
     predictions = cross_validate(measured.rows, splits, methods, folder, mark)
     write_frame(predictions, folder / "predictions.csv")
@@ -132,9 +132,9 @@ def baselines(config: DictConfig) -> list[Method]:
     """What the recipe is compared with: the floor, and learning without kernels."""
     alone = serving_learner(config)
     return [
-        Roofline(),
-        LearnedNetwork("global vector", alone.without_correction()),
-        LearnedNetwork("network, no kernels", alone),
+        roofline(),
+        learned_network("global vector", alone.without_correction()),
+        learned_network("network, no kernels", alone),
     ]
 
 

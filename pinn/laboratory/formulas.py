@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,7 @@ from jaxtyping import Float
 from scipy.optimize import nnls
 
 from pinn.engines.deployment import Deployment
-from pinn.kernels.exclusion import Exclusion
-from pinn.laboratory.methods import NO_LOGS, Prediction, Predictor
+from pinn.laboratory.methods import Method, Prediction, Predictor
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import step_costs
 from pinn.physics.request import REQUEST_FEATURES
@@ -124,106 +124,80 @@ def token_counts(_: Deployment, sums: BatchSums, __: float) -> Float[np.ndarray,
 _ALPHAS = ("arrival_to_queue.constant", "arrival_to_queue.prompt_token")
 
 
-@dataclass(frozen=True)
-class LinearFormula:
+def linear_formula(name: str, bases: Bases) -> Method:
     """Non-negative coefficients of a step basis, one vector for everything.
 
     TPOT = coefficients . basis, least squares of relative errors, rows weighted as the
     surrogate's. TTFT = the same coefficients on the steps before the first token, plus a constant,
     a time per prompt token and a multiple of the step time.
     """
-
-    name: str
-    bases: Bases
-    logs: str = NO_LOGS
-
-    @property
-    def recipe(self) -> str:
-        """Beside the name: what a kept prediction depends on."""
-        return _recipe(self.bases)
-
-    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:  # noqa: ARG002
-        """Fit coefficients to the training rows."""
-        tpot, ttft = self.bases.of(train.row_id)
-        coefficients = _relative_nnls(tpot, train.tpot_s, train.weight)
-        rest = np.maximum(train.ttft_s - ttft @ coefficients, 0.0)
-        alphas = _relative_nnls(
-            _request_columns(train, tpot @ coefficients), rest, train.weight, train.ttft_s
-        )
-
-        def from_formula(rows: ServingRows) -> Prediction:
-            tpot, ttft = self.bases.of(rows.row_id)
-            steps = tpot @ coefficients
-            return steps, ttft @ coefficients + _request_columns(rows, steps) @ alphas
-
-        return from_formula
+    return Method(name, partial(_learn_linear, bases), recipe=_recipe(bases))
 
 
-@dataclass(frozen=True)
-class PerDeployment:
-    """A formula fitted to each deployment's own rows: an optimistic bound, since it saw them.
+def _learn_linear(bases: Bases, train: ServingRows, *_: object) -> Predictor:
+    tpot, ttft = bases.of(train.row_id)
+    coefficients = _relative_nnls(tpot, train.tpot_s, train.weight)
+    rest = np.maximum(train.ttft_s - ttft @ coefficients, 0.0)
+    alphas = _relative_nnls(
+        _request_columns(train, tpot @ coefficients), rest, train.weight, train.ttft_s
+    )
+
+    def from_formula(rows: ServingRows) -> Prediction:
+        tpot, ttft = bases.of(rows.row_id)
+        steps = tpot @ coefficients
+        return steps, ttft @ coefficients + _request_columns(rows, steps) @ alphas
+
+    return from_formula
+
+
+def formula_per_deployment(name: str, bases: Bases) -> Method:
+    """A linear formula fitted to each deployment's own rows: an optimistic bound, as it saw them.
 
     Not for an unseen pair.
     """
-
-    name: str
-    bases: Bases
-    logs: str = NO_LOGS
-
-    @property
-    def recipe(self) -> str:
-        """Beside the name: what a kept prediction depends on."""
-        return _recipe(self.bases)
-
-    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:
-        """Nothing is learned beforehand: the rows to predict are what it is fitted to."""
-        del train
-        formula = LinearFormula(self.name, self.bases)
-
-        def fitted_to_them(rows: ServingRows) -> Prediction:
-            tpot, ttft = np.empty(len(rows)), np.empty(len(rows))
-            for deployment in np.unique(rows.deployment):
-                own = rows.deployment == deployment
-                part = rows.take(own)
-                tpot[own], ttft[own] = formula.learn(part, exclude, folder)(part)
-            return tpot, ttft
-
-        return fitted_to_them
+    return Method(name, partial(_learn_per_deployment, bases), recipe=_recipe(bases))
 
 
-@dataclass(frozen=True)
-class PublishedFormula:
+def _learn_per_deployment(bases: Bases, *_: object) -> Predictor:
+    def fitted_to_them(rows: ServingRows) -> Prediction:
+        tpot, ttft = np.empty(len(rows)), np.empty(len(rows))
+        for deployment in np.unique(rows.deployment):
+            own = rows.deployment == deployment
+            part = rows.take(own)
+            tpot[own], ttft[own] = _learn_linear(bases, part)(part)
+        return tpot, ttft
+
+    return fitted_to_them
+
+
+def published_formula(
+    name: str,
+    bases: Bases,
+    coefficients: Float[np.ndarray, " functions"],
+    request_s: float,
+    token_s: float,
+) -> Method:
     """A formula with coefficients that somebody published; nothing is learned.
 
-    Attributes:
+    Args:
         name: In tables.
         bases: Basis functions, seconds.
         coefficients: Of the basis.
         request_s: Seconds before the first token beside the steps.
         token_s: Seconds per output token beside the steps.
     """
+    learn = partial(_published, bases, coefficients, request_s, token_s)
+    return Method(name, learn, recipe=_recipe(bases, coefficients, request_s, token_s))
 
-    name: str
-    bases: Bases
-    coefficients: Float[np.ndarray, " functions"]
-    request_s: float
-    token_s: float
-    logs: str = NO_LOGS
 
-    @property
-    def recipe(self) -> str:
-        """Beside the name: what a kept prediction depends on."""
-        return _recipe(self.bases, self.coefficients, self.request_s, self.token_s)
+def _published(
+    bases: Bases, coefficients: np.ndarray, request_s: float, token_s: float, *_: object
+) -> Predictor:
+    def published(rows: ServingRows) -> Prediction:
+        tpot, ttft = bases.of(rows.row_id)
+        return tpot @ coefficients + token_s, ttft @ coefficients + (request_s + token_s)
 
-    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:  # noqa: ARG002
-        """Nothing to learn."""
-
-        def published(rows: ServingRows) -> Prediction:
-            tpot, ttft = self.bases.of(rows.row_id)
-            before = self.request_s + self.token_s
-            return tpot @ self.coefficients + self.token_s, ttft @ self.coefficients + before
-
-        return published
+    return published
 
 
 def _recipe(bases: Bases, *more: object) -> str:
@@ -236,13 +210,9 @@ def _recipe(bases: Bases, *more: object) -> str:
 
 def _request_columns(rows: ServingRows, step_s: np.ndarray) -> Float[np.ndarray, "n 3"]:
     """A constant, the prompt tokens taken in, and the step time."""
-    columns = [rows.request_features[:, request_feature(name)] for name in _ALPHAS]
+    places = [list(REQUEST_FEATURES).index(name) for name in _ALPHAS]
+    columns = [rows.request_features[:, place] for place in places]
     return np.stack([*columns, step_s], axis=1)
-
-
-def request_feature(name: str) -> int:
-    """Place of a request feature in the registry."""
-    return list(REQUEST_FEATURES).index(name)
 
 
 def _relative_nnls(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import lightning
 import numpy as np
@@ -34,50 +35,43 @@ Predictor = Callable[[ServingRows], Prediction]
 NO_LOGS = "none"
 
 
-@runtime_checkable
-class Method(Protocol):
-    """Something that learns from training rows and then predicts others."""
-
-    @property
-    def name(self) -> str:
-        """Its name in every table."""
-
-    @property
-    def logs(self) -> str:
-        """Folder of its training logs; methods that share a fit share it."""
-
-    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:
-        """Learn from rows, and from kernels but those of what is excluded."""
-
-
 @dataclass(frozen=True)
-class Roofline:
-    """The physical floor itself: max(FLOPs / peak, bytes / bandwidth) of every step."""
+class Method:
+    """Something that learns from training rows and then predicts others.
 
-    name: str = "roofline"
-    logs: str = NO_LOGS
-
-    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:  # noqa: ARG002
-        """Nothing to learn."""
-        return lambda rows: (rows.tpot_floor_s, rows.ttft_floor_s)
-
-
-@dataclass(frozen=True)
-class LearnedNetwork:
-    """A network learned from the training rows."""
+    Attributes:
+        name: Its name in every table.
+        learn: Learns from rows, and from kernels but those of what is excluded; gets a folder for
+            its logs. A function that other processes can import, or a partial one.
+        logs: Folder of its training logs; methods that share a fit share it.
+        recipe: What a kept prediction depends on beside the name.
+    """
 
     name: str
-    learner: ServingLearner
+    learn: Callable[[ServingRows, Exclusion, Path], Predictor]
+    logs: str = NO_LOGS
+    recipe: str = ""
 
-    @property
-    def logs(self) -> str:
-        """A folder of its own."""
-        return self.name.replace(" ", "-")
 
-    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:  # noqa: ARG002
-        """Train the network."""
-        network = self.learner.learn(train, folder)
-        return lambda rows: _prediction(predict(network, rows))
+def roofline() -> Method:
+    """The physical floor itself: max(FLOPs / peak, bytes / bandwidth) of every step."""
+    return Method("roofline", _floors)
+
+
+def _floors(*_: object) -> Predictor:
+    return lambda rows: (rows.tpot_floor_s, rows.ttft_floor_s)
+
+
+def learned_network(name: str, learner: ServingLearner) -> Method:
+    """A network learned from the training rows."""
+    return Method(name, partial(_learn_network, learner), name.replace(" ", "-"))
+
+
+def _learn_network(
+    learner: ServingLearner, train: ServingRows, _: Exclusion, folder: Path
+) -> Predictor:
+    network = learner.learn(train, folder)
+    return lambda rows: _prediction(predict(network, rows))
 
 
 def _prediction(found: SimulatedRows) -> Prediction:
@@ -103,57 +97,48 @@ class KernelFits:
         return learn_fold(self.learner, fold_of(train, self.runs, exclude), self.root)
 
 
-@dataclass(frozen=True)
-class KernelNetwork:
+def kernel_network(fits: KernelFits) -> Method:
     """The network that kernels taught."""
-
-    fits: KernelFits
-    name: str = "network"
-    logs: str = "kernels"
-
-    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:  # noqa: ARG002
-        """Train surrogates, scalars and network."""
-        learned = self.fits.learn(train, exclude)
-        return lambda rows: _prediction(predict(learned.network, rows))
+    return Method("network", partial(_learn_from_kernels, fits), "kernels")
 
 
-@dataclass(frozen=True)
-class KernelTeacher:
+def _learn_from_kernels(
+    fits: KernelFits, train: ServingRows, exclude: Exclusion, _: Path
+) -> Predictor:
+    learned = fits.learn(train, exclude)
+    return lambda rows: _prediction(predict(learned.network, rows))
+
+
+def kernel_teacher(fits: KernelFits) -> Method:
     """The teacher itself: composed kernels, projected for each deployment; alpha as the network."""
-
-    fits: KernelFits
-    name: str = "teacher"
-    logs: str = "kernels"
-
-    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:  # noqa: ARG002
-        """Train surrogates and scalars."""
-        learned = self.fits.learn(train, exclude)
-
-        def from_kernels(rows: ServingRows) -> Prediction:
-            betas = learned.teacher.betas(rows.deployments)
-            alpha = np.tile(learned.fit.alpha, (len(betas), 1))
-            return _prediction(simulate_rows(rows, betas, alpha))
-
-        return from_kernels
+    return Method("teacher", partial(_learn_teacher, fits), "kernels")
 
 
-@dataclass(frozen=True)
-class Peer:
-    """Another estimator's predictions, made beforehand and looked up by row id."""
+def _learn_teacher(fits: KernelFits, train: ServingRows, exclude: Exclusion, _: Path) -> Predictor:
+    learned = fits.learn(train, exclude)
 
-    name: str
-    predictions: pd.DataFrame
-    logs: str = NO_LOGS
+    def from_kernels(rows: ServingRows) -> Prediction:
+        betas = learned.teacher.betas(rows.deployments)
+        alpha = np.tile(learned.fit.alpha, (len(betas), 1))
+        return _prediction(simulate_rows(rows, betas, alpha))
 
-    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:  # noqa: ARG002
-        """Nothing to learn: it holds its own kernel measurements, those of the very models."""
-        table = self.predictions.set_index("row_id")
+    return from_kernels
 
-        def look_up(rows: ServingRows) -> Prediction:
-            found = table.reindex(list(rows.row_id))
-            return found["tpot_s"].to_numpy(np.float64), found["ttft_s"].to_numpy(np.float64)
 
-        return look_up
+def peer(name: str, predictions: pd.DataFrame) -> Method:
+    """Another estimator's predictions, made beforehand and looked up by row id.
+
+    It holds its own kernel measurements, those of the very models.
+    """
+    return Method(name, partial(_look_up, predictions.set_index("row_id")))
+
+
+def _look_up(table: pd.DataFrame, *_: object) -> Predictor:
+    def found(rows: ServingRows) -> Prediction:
+        of_rows = table.reindex(list(rows.row_id))
+        return of_rows["tpot_s"].to_numpy(np.float64), of_rows["ttft_s"].to_numpy(np.float64)
+
+    return found
 
 
 # What a configuration stands for: measured data, and the recipe that learns from them.

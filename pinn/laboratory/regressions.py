@@ -14,9 +14,8 @@ from jaxtyping import Bool, Float
 
 from pinn.common.files import file_sha256
 from pinn.errors import PinnError
-from pinn.kernels.exclusion import Exclusion
 from pinn.laboratory.formulas import Bases
-from pinn.laboratory.methods import Prediction, Predictor
+from pinn.laboratory.methods import Method, Prediction, Predictor
 from pinn.training.serving_rows import ServingRows
 
 #: Of every row, for TPOT and for TTFT.
@@ -27,11 +26,16 @@ Setting = Mapping[str, Any]
 _FOLDS = 3
 
 
-@dataclass(frozen=True)
-class Regression:
+def regression(
+    name: str,
+    kind: str,
+    inputs: Callable[[ServingRows], Inputs],
+    settings: Sequence[Setting],
+    seed: int = 0,
+) -> Method:
     """A regression of scikit-learn on inputs that do or do not carry physics.
 
-    Attributes:
+    Args:
         name: In tables.
         kind: ``ridge``, ``lasso``, ``trees`` or ``mlp``.
         inputs: Of rows: for TPOT and for TTFT.
@@ -39,24 +43,19 @@ class Regression:
             time over the physical floor instead of the time itself.
         seed: Of what is drawn.
     """
+    recipe = f"{kind} {settings} {seed} {file_sha256(Path(__file__))}"
+    logs = name.replace(" ", "-").replace(",", "")
+    return Method(name, _Regression(kind, inputs, settings, seed).learn, logs, recipe)
 
-    name: str
+
+@dataclass(frozen=True)
+class _Regression:
     kind: str
     inputs: Callable[[ServingRows], Inputs]
     settings: Sequence[Setting]
-    seed: int = 0
+    seed: int
 
-    @property
-    def logs(self) -> str:
-        """A folder of its own."""
-        return self.name.replace(" ", "-").replace(",", "")
-
-    @property
-    def recipe(self) -> str:
-        """Beside the name: what a kept prediction depends on."""
-        return f"{self.kind} {self.settings} {self.seed} {file_sha256(Path(__file__))}"
-
-    def learn(self, train: ServingRows, exclude: Exclusion, folder: Path) -> Predictor:  # noqa: ARG002
+    def learn(self, train: ServingRows, *_: object) -> Predictor:
         """Choose a setting on inner folds of the training rows, then fit on all of them."""
         best = min(self.settings, key=lambda setting: self._inner_error(train, setting))
         return self._fit(train, best)
@@ -155,43 +154,27 @@ def inner_groups(rows: ServingRows) -> Iterator[Bool[np.ndarray, " n"]]:
         yield ~np.isin(groups, names[fold::folds])
 
 
-def on_bases(bases: Bases) -> Callable[[ServingRows], Inputs]:
-    """Inputs: the basis functions of a hierarchical decomposition."""
-    return _OnBases(bases)
+def on_bases(bases: Bases, rows: ServingRows) -> Inputs:
+    """The basis functions of a hierarchical decomposition."""
+    return bases.of(rows.row_id)
 
 
-@dataclass(frozen=True)
-class _OnBases:
-    bases: Bases
+def everything(loads: pd.DataFrame, rows: ServingRows) -> Inputs:
+    """Descriptors, datasheet rates, load, and the logarithms of features and floor.
 
-    def __call__(self, rows: ServingRows) -> Inputs:
-        return self.bases.of(rows.row_id)
-
-
-@dataclass(frozen=True)
-class Everything:
-    """Inputs: descriptors, datasheet rates, load, and the logarithms of features and floor.
-
-    Attributes:
+    Args:
         loads: By row id: concurrency, prompt and output tokens.
+        rows: Of which one matrix for TPOT is made, and one for TTFT.
     """
-
-    loads: pd.DataFrame
-
-    def __call__(self, rows: ServingRows) -> Inputs:
-        """One matrix for TPOT, one for TTFT."""
-        free, rates = rows.embedding()
-        load = np.log(self.loads.loc[list(rows.row_id)].to_numpy(np.float64))
-        shared = [free[rows.deployment], rates[rows.deployment], load]
-        pairs = (
-            (rows.tpot_features, rows.tpot_floor_s),
-            (rows.ttft_features, rows.ttft_floor_s),
-        )
-        tpot, ttft = (
-            np.concatenate([*shared, _logs(features), np.log(floor)[:, None]], axis=1)
-            for features, floor in pairs
-        )
-        return tpot, ttft
+    free, rates = rows.embedding()
+    load = np.log(loads.loc[list(rows.row_id)].to_numpy(np.float64))
+    shared = [free[rows.deployment], rates[rows.deployment], load]
+    pairs = ((rows.tpot_features, rows.tpot_floor_s), (rows.ttft_features, rows.ttft_floor_s))
+    tpot, ttft = (
+        np.concatenate([*shared, _logs(features), np.log(floor)[:, None]], axis=1)
+        for features, floor in pairs
+    )
+    return tpot, ttft
 
 
 def _logs(features: np.ndarray) -> Float[np.ndarray, "n features"]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 from importlib.util import find_spec
 
 import numpy as np
@@ -13,11 +12,10 @@ from scipy.optimize import nnls
 
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.laboratory.formulas import row_bases
+from pinn.laboratory.formulas import phase_floors, row_bases
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import step_costs
 from pinn.physics.step import STEP_FEATURES
-from pinn.physics.step_values import floor_seconds
 from pinn.server.calibration.calibrate import Intervals, calibrate_to
 from pinn.server.calibration.prior import Prior
 from pinn.training.data.deployments import observed_deployment
@@ -70,24 +68,6 @@ def shared_features(
     return np.stack(columns, axis=1)
 
 
-def fit_donors(
-    features: Matrix, seconds: Float[np.ndarray, " n"]
-) -> Float[np.ndarray, " features"]:
-    """Base and configuration coefficients from the donors' mean times per output token.
-
-    Args:
-        features: Mean ``shared_features`` of each of the donors' benchmarks.
-        seconds: Their measured mean times per output token.
-
-    Raises:
-        PinnError: If there are no donors.
-    """
-    if not len(seconds):
-        raise PinnError(f"none of the donors {DONORS} is among the observations")
-    found, _ = nnls(features / seconds[:, None], np.ones(len(seconds)))
-    return found
-
-
 def hierarchical(
     deployment: Deployment, shared: Float[np.ndarray, " features"]
 ) -> dict[str, FitPredict]:
@@ -134,8 +114,10 @@ def donor_coefficients(observations: pd.DataFrame) -> Float[np.ndarray, " featur
     ]
     donors = observations[chosen]
     if donors.empty:
-        return fit_donors(np.zeros((0, 1)), np.zeros(0))
-    return fit_donors(row_bases(donors, hierarchical_basis).tpot, donors["tpot_s"].to_numpy())
+        raise PinnError(f"none of the donors {DONORS} is among the observations")
+    means, seconds = row_bases(donors, hierarchical_basis).tpot, donors["tpot_s"].to_numpy()
+    found, _ = nnls(means / seconds[:, None], np.ones(len(seconds)))
+    return found
 
 
 def hierarchical_basis(
@@ -163,27 +145,13 @@ def blackbox(train: Intervals, test: Intervals) -> Times:
 
 def roofline(deployment: Deployment) -> FitPredict:
     """max(FLOPs / peak, bytes / bandwidth) per phase, each over an efficiency that is tuned."""
-    costs = step_costs([deployment])
-
-    def phases(rows: Intervals) -> Float[np.ndarray, "n 2"]:
-        parts = [_only(rows.sums, phase) for phase in ("prefill", "decode")]
-        return np.stack([floor_seconds(costs, part) for part in parts], axis=1)
 
     def fit_predict(train: Intervals, test: Intervals) -> Times:
-        slowness, _ = nnls(phases(train) / train.seconds[:, None], np.ones(len(train)))
-        return phases(test) @ slowness
+        floors, tested = (phase_floors(deployment, rows.sums, 0.0) for rows in (train, test))
+        slowness, _ = nnls(floors / train.seconds[:, None], np.ones(len(train)))
+        return tested @ slowness
 
     return fit_predict
-
-
-def _only(sums: BatchSums, phase: str) -> BatchSums:
-    """The sums of one phase, those of the other set to 0."""
-    return BatchSums(
-        *(
-            values if phase in name else np.zeros_like(values)
-            for name, values in ((f.name, getattr(sums, f.name)) for f in fields(sums))
-        )
-    )
 
 
 def _load(rows: Intervals, columns: int) -> Float[np.ndarray, "n columns"]:
@@ -238,7 +206,7 @@ def baselines(
     Args:
         deployment: The new one.
         prior: Coefficients before a calibration.
-        shared: Base and configuration coefficients of :func:`fit_donors`.
+        shared: Base and configuration coefficients of :func:`donor_coefficients`.
 
     Returns:
         Those that can be fitted here: the regressions of :data:`LEARNERS` need scikit-learn.

@@ -31,12 +31,12 @@ from pinn.laboratory.crossvalidation import (
 from pinn.laboratory.decisions import decide, decision_table
 from pinn.laboratory.intervals import configured_surrogates
 from pinn.laboratory.methods import (
-    KernelNetwork,
-    KernelTeacher,
-    LearnedNetwork,
     Measured,
     Method,
     kernel_fits,
+    kernel_network,
+    kernel_teacher,
+    learned_network,
     make_repeatable,
     read_measured,
     recipe_sha256,
@@ -148,12 +148,12 @@ def _learned(config: DictConfig, measured: Measured) -> list[Method]:
     alone = serving_learner(config)
     methods: list[Method] = [
         *regressions(measured.observations, config.seed),
-        LearnedNetwork("global vector", alone.without_correction()),
-        LearnedNetwork("network, no kernels", alone),
+        learned_network("global vector", alone.without_correction()),
+        learned_network("network, no kernels", alone),
     ]
     if config.kernels.enabled:
         fits = kernel_fits(config, measured.runs, Path(config.output_dir))
-        methods += [KernelTeacher(fits), KernelNetwork(fits)]
+        methods += [kernel_teacher(fits), kernel_network(fits)]
     return methods
 
 

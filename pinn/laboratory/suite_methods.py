@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,20 +20,20 @@ from pinn.interface.exports.blis_model import blis_model
 from pinn.laboratory.aiconfigurator import released_predictions
 from pinn.laboratory.formulas import (
     Bases,
-    LinearFormula,
-    PerDeployment,
-    PublishedFormula,
+    formula_per_deployment,
+    linear_formula,
     phase_floors,
+    published_formula,
     row_bases,
     token_counts,
 )
-from pinn.laboratory.methods import Method, Peer, Roofline
+from pinn.laboratory.methods import Method, peer, roofline
 from pinn.laboratory.regressions import (
-    Everything,
-    Regression,
+    everything,
     linear_settings,
     mlp_settings,
     on_bases,
+    regression,
     tree_settings,
 )
 from pinn.laboratory.step_baselines import (
@@ -69,24 +70,24 @@ def instant_methods(observations: pd.DataFrame) -> list[Method]:
     """Methods whose fit takes less than a second."""
     counts = row_bases(observations, token_counts)
     return [
-        Roofline(),
-        LinearFormula("roofline, constant efficiencies", row_bases(observations, phase_floors)),
-        LinearFormula("blackbox", counts),
-        PerDeployment("blackbox, per configuration", counts),
+        roofline(),
+        linear_formula("roofline, constant efficiencies", row_bases(observations, phase_floors)),
+        linear_formula("blackbox", counts),
+        formula_per_deployment("blackbox, per configuration", counts),
         published_blis(observations),
-        Peer("aiconfigurator", released_predictions()),
+        peer("aiconfigurator", released_predictions()),
     ]
 
 
 def regressions(observations: pd.DataFrame, seed: int) -> list[Method]:
     """Ridge and lasso on the hierarchical decomposition; trees and an MLP on everything."""
-    decomposed = on_bases(hierarchical_bases(observations))
-    everything = Everything(observations.set_index("row_id")[LOAD])
+    decomposed = partial(on_bases, hierarchical_bases(observations))
+    inputs = partial(everything, observations.set_index("row_id")[LOAD])
     return [
-        Regression("HFD-TL, ridge", "ridge", decomposed, linear_settings(), seed),
-        Regression("HFD-TL, lasso", "lasso", decomposed, linear_settings(), seed),
-        Regression("gradient-boosted trees", "trees", everything, tree_settings(), seed),
-        Regression("plain MLP", "mlp", everything, mlp_settings(), seed),
+        regression("HFD-TL, ridge", "ridge", decomposed, linear_settings(), seed),
+        regression("HFD-TL, lasso", "lasso", decomposed, linear_settings(), seed),
+        regression("gradient-boosted trees", "trees", inputs, tree_settings(), seed),
+        regression("plain MLP", "mlp", inputs, mlp_settings(), seed),
     ]
 
 
@@ -94,7 +95,7 @@ def published_blis(observations: pd.DataFrame) -> Method:
     """BLIS's trained-physics formula with the coefficients that come with it."""
     before, _, per_token = (us * MICROSECOND for us in BLIS_ALPHA)
     bases = row_bases(observations, blis_basis)
-    return PublishedFormula("BLIS, published", bases, np.array(BLIS_BETA), before, per_token)
+    return published_formula("BLIS, published", bases, np.array(BLIS_BETA), before, per_token)
 
 
 def blis_basis(

@@ -16,7 +16,7 @@ from pinn.coefficients.coefficient_network import NetworkSettings
 from pinn.common.workers import Workers
 from pinn.errors import PinnError
 from pinn.laboratory.crossvalidation import cells, compute, read_cells
-from pinn.laboratory.methods import LearnedNetwork, Roofline
+from pinn.laboratory.methods import learned_network, roofline
 from pinn.training.data.splits import leave_one_model_out
 from pinn.training.learner import STEPS_PER_EPOCH, ServingFitSettings, ServingLearner
 from pinn.training.serving_rows import serving_rows
@@ -102,7 +102,7 @@ def made_cells(workers, folder):
         ServingFitSettings(steps=STEPS_PER_EPOCH),
         partial(make_trainer, progress=False),
     )
-    methods = [Roofline(), LearnedNetwork("network", learner)]
+    methods = [roofline(), learned_network("network", learner)]
     wanted = cells(splits, methods, folder, "mark")
     compute(serving_rows(measured), wanted, workers)
     made = read_cells(wanted)
