@@ -14,8 +14,8 @@ from pinn.coefficients.intervals import (
     BELONGS,
     LEARNED,
     LEVEL,
-    Calibration,
     HalfWidth,
+    StatedIntervals,
     Values,
     error_law,
     group_weights,
@@ -235,7 +235,7 @@ def calibrate(
     coefficient_changes: pd.DataFrame,
     checkpoint: Path,
     sources: Sequence[Mapping[str, Any]],
-) -> Calibration:
+) -> StatedIntervals:
     """Calibrate on everything that was left out, and judge it by nested calibrations.
 
     Args:
@@ -250,7 +250,7 @@ def calibrate(
     half = half_widths(found, errors)["tpot"]
     law = error_law(errors["tpot"].to_numpy(), half, row_weights(errors))
     metadata = load_checkpoint(checkpoint).metadata
-    return Calibration(
+    return StatedIntervals(
         checkpoint_sha256=file_sha256(checkpoint),
         belongs={name: metadata[name] for name in BELONGS if name in metadata},
         half_widths=found,

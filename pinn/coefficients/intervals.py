@@ -230,14 +230,6 @@ def weighted_quantile(values: Values, weight: Values, level: float) -> float:
     return float(values[order][min(first, len(values) - 1)])
 
 
-def interval_score(error: Values, half: Values, level: float = LEVEL) -> Values:
-    """Width plus 2 / (1 - level) times how far the error lies outside; smaller is better.
-
-    Proper for central intervals (Gneiting and Raftery 2007, eq. 43).
-    """
-    return 2 * half + 2 / (1 - level) * np.maximum(np.abs(error) - half, 0.0)
-
-
 # The chance that a predicted time holds its limit.
 #
 # Left-out rows tell how measured times lie around predicted ones: log(measured / predicted), in
@@ -344,7 +336,7 @@ class HalfWidth:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class StatedIntervals:
     """Intervals of one checkpoint.
 
     Attributes:
@@ -406,7 +398,7 @@ def calibration_path(checkpoint: Path) -> Path:
     return checkpoint.with_suffix(".intervals.json")
 
 
-def write_calibration(found: Calibration, path: Path) -> None:
+def write_calibration(found: StatedIntervals, path: Path) -> None:
     """Write the file; it appears whole or not at all."""
     tree = {
         "schema": SCHEMA,
@@ -425,7 +417,7 @@ def write_calibration(found: Calibration, path: Path) -> None:
     replace_atomically(path, lambda target: target.write_text(text))
 
 
-def read_calibration(checkpoint: Path) -> Calibration:
+def read_calibration(checkpoint: Path) -> StatedIntervals:
     """The intervals of a checkpoint.
 
     Raises:
@@ -443,12 +435,12 @@ def read_calibration(checkpoint: Path) -> Calibration:
         raise PinnError(f"{path} is damaged ({error}): calibrate the checkpoint anew") from error
 
 
-def _of_tree(tree: dict[str, Any], checkpoint: Path, path: Path) -> Calibration:
+def _of_tree(tree: dict[str, Any], checkpoint: Path, path: Path) -> StatedIntervals:
     if tree["checkpoint_sha256"] != file_sha256(checkpoint):
         raise PinnError(
             f"{path} belongs to another checkpoint than {checkpoint}: calibrate this one"
         )
-    return Calibration(
+    return StatedIntervals(
         tree["checkpoint_sha256"],
         {k: HalfWidth(**v) for k, v in tree["half_widths"].items()},
         tree["coefficients"],

@@ -9,9 +9,9 @@ from typing import Any
 
 from pinn.coefficients.intervals import (
     REFERENCE_BATCH,
-    Calibration,
     KernelDistance,
     Situation,
+    StatedIntervals,
     kind_of,
     nearest_kind,
     place_of,
@@ -120,7 +120,7 @@ def situation_of(checkpoint: Path, deployment: Deployment, batch: str) -> Situat
     return Situation(deployment, distance, gpu_is_known(checkpoint, deployment))
 
 
-def step_half_width(calibration: Calibration, gpu_known: bool, batch: str) -> float:
+def step_half_width(calibration: StatedIntervals, gpu_known: bool, batch: str) -> float:
     """Half-width of a step's interval in log units; with prefill work the wider of two.
 
     TTFT teaches the half-width of steps with prompts, TPOT that of all.
@@ -144,7 +144,7 @@ _NAMED = 4
 
 
 def describe_trust(
-    situation: Situation, outside: Mapping[str, float], calibration: Calibration
+    situation: Situation, outside: Mapping[str, float], calibration: StatedIntervals
 ) -> dict[str, Any]:
     """What left-out data of the same kind showed, ready for JSON.
 
@@ -175,7 +175,7 @@ def describe_trust(
     }
 
 
-def _shown(situation: Situation, calibration: Calibration) -> str:
+def _shown(situation: Situation, calibration: StatedIntervals) -> str:
     """How wrong left-out rows of the kind were, or of the nearest kind that there is."""
     kind, place = kind_of(situation.deployment.model), place_of(situation)
     found = nearest_kind(calibration.kinds, kind, place)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 #: A cell that begins so is a formula to a spreadsheet, unless it is a number.
 _FORMULA = re.compile(r"[=+\-@\t\r]")
-_ESCAPED = re.compile(r"'[=+\-@\t\r]")
 
 
 def escaped(cell: Any) -> Any:
@@ -41,30 +40,15 @@ def escaped(cell: Any) -> Any:
     return cell
 
 
-def plain(cell: Any) -> Any:
-    """What :func:`escaped` made of a cell, as it was."""
-    return cell[1:] if isinstance(cell, str) and _ESCAPED.match(cell) else cell
-
-
 def escaped_table(table: pa.Table) -> pa.Table:
     """A table whose text cells and names of columns are escaped."""
     names = [escaped(name) for name in table.column_names]
-    return _mapped(table, escaped).rename_columns(names)
-
-
-def plain_table(table: pa.Table) -> pa.Table:
-    """The table of which :func:`escaped_table` made this one."""
-    return _mapped(table, plain).rename_columns([plain(name) for name in table.column_names])
-
-
-def _mapped(table: pa.Table, change: Any) -> pa.Table:
     for i, field in enumerate(table.schema):
         if pa.types.is_string(field.type):
             cells = table.column(i).to_pylist()
-            changed = {cell: change(cell) for cell in set(cells)}
-            column = pa.array([changed[cell] for cell in cells], field.type)
-            table = table.set_column(i, field, column)
-    return table
+            safe = {cell: escaped(cell) for cell in set(cells)}
+            table = table.set_column(i, field, pa.array([safe[cell] for cell in cells], field.type))
+    return table.rename_columns(names)
 
 
 def escaped_frame(rows: pd.DataFrame) -> pd.DataFrame:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from pinn.common.screen import Grid
 from pinn.kernels.mixer_operators import (
     MIXER_OPERATORS,
     MOST_TERMS,
@@ -166,16 +167,16 @@ def _errors(predicted: np.ndarray, seconds: np.ndarray) -> dict[str, float]:
     return {"rows": len(error), "median": float(np.median(error)), "mean": float(error.mean())}
 
 
-def error_lines(table: pd.DataFrame) -> Iterator[str]:
-    """The table as Markdown: ``median / mean`` in percent, an operator a line."""
+def error_grid(table: pd.DataFrame) -> Grid:
+    """The table as it is printed: ``median / mean`` in percent, an operator a line."""
     parts = list(dict.fromkeys(table["left_out"]))
-    yield "| operator | rows | shapes | " + " | ".join(f"without {p}" for p in parts) + " |"
-    yield "|---|---:|---:|" + "---:|" * len(parts)
+    grid = Grid.of("operator", "rows", "shapes", *(f"without {part}" for part in parts))
     for name, of_operator in table.groupby("operator", sort=False):
         cells = {
             row["left_out"]: f"{100 * row['median']:.1f} / {100 * row['mean']:.1f}"
             for row in of_operator.to_dict("records")
         }
-        shown = [cells.get(part, "-") for part in parts]
         first = of_operator.iloc[0]
-        yield f"| {name} | {first['rows']:,} | {first['shapes']} | " + " | ".join(shown) + " |"
+        shown = (cells.get(part, "-") for part in parts)
+        grid.add(str(name), f"{first['rows']:,}", str(first["shapes"]), *shown)
+    return grid

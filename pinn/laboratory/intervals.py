@@ -11,7 +11,7 @@ import pandas as pd
 from omegaconf import DictConfig
 
 from pinn.coefficients.interval_fit import METRICS, calibrate
-from pinn.coefficients.intervals import Calibration
+from pinn.coefficients.intervals import StatedIntervals
 from pinn.coefficients.kernel_distance import (
     FoldNetwork,
     Step,
@@ -115,7 +115,7 @@ def calibrate_folds(
     measured: Measured,
     networks: Sequence[FoldNetwork],
     checkpoint: Path,
-) -> Calibration:
+) -> StatedIntervals:
     """Calibrate a checkpoint on what the folds of its own experiment left out.
 
     Args:

@@ -8,8 +8,6 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import csv, parquet
 
-from pinn.common.tables import plain_table
-
 
 def read_table(path: Path) -> pa.Table:
     """The table; its suffix tells the format. Coefficients and costs of a CSV are floats."""
@@ -21,4 +19,13 @@ def read_table(path: Path) -> pa.Table:
         return pa.Table.from_pylist([head | row for row in tree["rows"]])
     names = csv.open_csv(path).schema.names
     numbers = {name: pa.float64() for name in names if "." in name}
-    return plain_table(csv.read_csv(path, convert_options=csv.ConvertOptions(column_types=numbers)))
+    return _plain(csv.read_csv(path, convert_options=csv.ConvertOptions(column_types=numbers)))
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    """Text cells without the apostrophe that keeps a spreadsheet from reading a formula."""
+    for i, field in enumerate(table.schema):
+        if pa.types.is_string(field.type):
+            cells = [cell and cell.removeprefix("'") for cell in table.column(i).to_pylist()]
+            table = table.set_column(i, field, pa.array(cells, field.type))
+    return table

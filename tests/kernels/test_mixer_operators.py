@@ -12,7 +12,7 @@ from pinn.kernels.mixer_fits import (
     RECURRENT_SIZES,
     SPARSE,
     MixerFits,
-    error_lines,
+    error_grid,
     mixer_errors,
     mixer_shapes,
 )
@@ -60,7 +60,7 @@ def test_a_recurrence_knows_no_context():
 def test_left_out_shapes_are_near(name):
     table = mixer_errors([name], H100)
     assert table.loc[table["left_out"] == "shapes", "median"].item() < 0.08
-    assert "without shapes" in next(error_lines(table))
+    assert "without shapes" in error_grid(table).markdown()
 
 
 def test_a_fit_holds_on_its_chip_and_elsewhere_and_says_where_there_is_none():

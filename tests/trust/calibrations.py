@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pinn.coefficients.intervals import ANY, MEASURED, NAMES, Calibration, HalfWidth, KindErrors
+from pinn.coefficients.intervals import ANY, MEASURED, NAMES, HalfWidth, KindErrors, StatedIntervals
 from pinn.common.files import file_sha256
 
 KINDS = (
@@ -16,9 +16,9 @@ KINDS = (
 )
 
 
-def small_calibration(checkpoint: Path) -> Calibration:
+def small_calibration(checkpoint: Path) -> StatedIntervals:
     """Step time 10 % and TTFT 30 %; 20 % and 40 % on GPUs without serving data."""
-    return Calibration(
+    return StatedIntervals(
         file_sha256(checkpoint),
         {"tpot": HalfWidth(0.1, 0.2), "ttft": HalfWidth(0.3, 0.4)},
         dict.fromkeys(NAMES, 0.2),

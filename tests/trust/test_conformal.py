@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinn.coefficients.intervals import group_weights, interval_score, weighted_quantile
+from pinn.coefficients.intervals import group_weights, weighted_quantile
 
 VALUES = st.lists(st.floats(0, 10), min_size=1, max_size=30)
 LEVELS = st.sampled_from([0.1, 0.5, 0.9, 1.0])
@@ -44,8 +44,3 @@ def test_groups_count_the_same_and_so_do_the_splits_of_each(rows):
         for split in of_splits:
             both = [row == (group, split) for row in rows]
             assert weight[both].sum() == pytest.approx(1 / len(set(groups)) / len(of_splits))
-
-
-def test_the_score_charges_width_and_what_lies_outside():
-    score = interval_score(np.array([0.05, -0.3]), np.array([0.1, 0.1]), 0.9)
-    np.testing.assert_allclose(score, [0.2, 0.2 + 20 * 0.2])

@@ -143,19 +143,17 @@ def mixers(
 
     Example: pinn kernels mixers --operator 'gated delta decode'
     """
-    from pinn.kernels.mixer_fits import error_lines, mixer_errors
+    from pinn.kernels.mixer_fits import error_grid, mixer_errors
     from pinn.kernels.mixer_operators import MIXER_OPERATORS
 
     unknown = set(operator or ()) - set(MIXER_OPERATORS)
     if unknown:
         known = ", ".join(MIXER_OPERATORS)
         raise PinnError(f"unknown operators {sorted(unknown)}: known ones are {known}")
-    for line in error_lines(mixer_errors(operator)):
-        typer.echo(line)
+    typer.echo(error_grid(mixer_errors(operator)).markdown())
 
 
 def _beside_checkpoint() -> Path:
-
     return find_checkpoint().parent / "kernels" / _NAME
 
 

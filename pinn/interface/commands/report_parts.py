@@ -14,8 +14,8 @@ from pinn.coefficients.coefficients import NAMES, CoefficientSet, covariance_ent
 from pinn.coefficients.intervals import (
     LEVEL,
     REFERENCE_BATCH,
-    Calibration,
     Situation,
+    StatedIntervals,
     around,
     read_calibration,
 )
@@ -282,7 +282,7 @@ def with_posterior(
 def _with_ends(
     part: str,
     entries: Mapping[str, dict[str, Any]],
-    calibration: Calibration,
+    calibration: StatedIntervals,
     gpu_known: bool,
 ) -> dict[str, dict[str, Any]]:
     """Entries with ``low`` and ``high``; alphas that no data taught have none."""
@@ -302,7 +302,7 @@ def _step_ends(step_time_us: float, half: float) -> dict[str, float]:
     return {"step_time_low_us": low, "step_time_high_us": high}
 
 
-def _far(calibration: Calibration, distance: float) -> list[str]:
+def _far(calibration: StatedIntervals, distance: float) -> list[str]:
     """A mark where a batch's kernels lie farther from measured ones than all that was left out."""
     farthest = max(kind.farthest for kind in calibration.kinds)
     if distance <= farthest:

@@ -343,7 +343,7 @@ def unused_format(column: str, source: TableSource) -> Rule:
 
 
 def below_floor(
-    r: pd.DataFrame, work: Work, gpu: GpuSpec, flop_per_s: float | np.ndarray
+    r: pd.DataFrame, work: Work, gpu: GpuSpec, flop_per_s: float | Float[np.ndarray, " rows"]
 ) -> Bool[np.ndarray, " rows"]:
     """Rows faster than reading what must come from memory, or than the arithmetic."""
     memory = work.read_bytes / gpu.memory_bandwidth_bytes_per_s

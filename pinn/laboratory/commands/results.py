@@ -54,11 +54,11 @@ def results(
     Example: pinn results results/lomo/results.csv --metric ttft
     """
     if measured:
-        from pinn.training.data.measured_releases import measured_lines, released_measurements
+        from pinn.training.data.measured_releases import measured_grid, released_measurements
 
         found = released_measurements()
         write_json(json.loads(found.to_json(orient="records")), json_path)
-        typer.echo("\n".join(measured_lines(found)))
+        typer.echo(measured_grid(found).markdown())
         return
     path = path or _beside_checkpoint()
     table = _read(path)
@@ -80,7 +80,6 @@ def results(
 
 
 def _beside_checkpoint() -> Path:
-
     return find_checkpoint().with_suffix(_KEPT)
 
 

@@ -16,7 +16,7 @@ from pinn.coefficients.coefficients import (
     deployment_facts,
     read_coefficient_set,
 )
-from pinn.coefficients.intervals import NORMAL_QUANTILE, Calibration, read_calibration
+from pinn.coefficients.intervals import NORMAL_QUANTILE, StatedIntervals, read_calibration
 from pinn.coefficients.step_interval import gpu_is_known, step_half_width
 from pinn.coefficients.surrogate import Surrogate
 from pinn.common.files import find_checkpoint
@@ -211,7 +211,7 @@ def checkpoint_prior(
 
 def prior_from_intervals(
     mean: Float[np.ndarray, " coefficients"],
-    found: Calibration,
+    found: StatedIntervals,
     deployment: Deployment,
     half: list[float],
 ) -> Prior:

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import pandas as pd
 
 from pinn.common.files import data_folder
+from pinn.common.screen import Column, Grid
 from pinn.common.tables import write_frame
 from pinn.engines.recipe import ALL, MEASURED_FILE, release_order
 from pinn.specs.gpu import load_gpu
@@ -68,12 +68,13 @@ def _table() -> pd.DataFrame:
     return pd.read_csv(path, dtype={"release": str}, keep_default_na=False)
 
 
-def measured_lines(table: pd.DataFrame) -> Iterator[str]:
-    """The table as Markdown."""
-    yield "| " + " | ".join(table.columns) + " |"
-    yield "|---|---|---:|---:|---:|---|---|---|---|"
+def measured_grid(table: pd.DataFrame) -> Grid:
+    """The table as it is printed."""
+    counts = ("rows", "configurations", "points")
+    grid = Grid([Column(name, name not in counts) for name in table.columns])
     for line in table.itertuples(index=False):
-        yield "| " + " | ".join(map(str, line)) + " |"
+        grid.add(*map(str, line))
+    return grid
 
 
 def main(folder: str) -> None:
