@@ -19,7 +19,14 @@ from pinn.server.benchmarks.benchmark_run import (
     NotUsable,
     StatedServer,
 )
-from pinn.server.benchmarks.documents import SECONDS, Document, kept, request_figures, statistics_of
+from pinn.server.benchmarks.documents import (
+    SECONDS,
+    Document,
+    kept,
+    request_figures,
+    statistics_of,
+    streamed,
+)
 
 TOOL = "aiperf"
 
@@ -75,20 +82,18 @@ def read_aiperf(point: Any, name: str, given: GivenLoad) -> BenchmarkRun:
             "output_tokens_per_s": _value(metrics, "output_token_throughput"),
         }
     )
-    if "ttft_mean_s" not in figures:
-        raise NotUsable("no time to first token: the run did not stream")
     assumed: list[str] = []
     concurrency, rate, process = _sending(config)
     load = Load(
         served + failed,
-        _lengths(metrics, _PROMPT, "prompt_tokens", name, given),
-        _lengths(metrics, _OUTPUT, "output_tokens", name, given),
-        *_checked_sending(concurrency, rate, name, given),
+        given.stated_lengths("prompt_tokens", metrics.get(_PROMPT) or {}, name, "avg"),
+        given.stated_lengths("output_tokens", metrics.get(_OUTPUT) or {}, name, "avg"),
+        *given.sending(concurrency, rate, name),
         process,
         prefix=given.prefix(assumed),
     )
     return BenchmarkRun(
-        name, TOOL, load, figures, served, failed, _server(point, config), tuple(assumed)
+        name, TOOL, load, streamed(figures), served, failed, _server(point, config), tuple(assumed)
     )
 
 
@@ -114,23 +119,6 @@ def _statistics(
     return statistics_of(
         latency, lambda each: found.get("avg" if each == "mean" else each), SECONDS[unit]
     )
-
-
-def _lengths(
-    metrics: Mapping[str, Any], tag: str, option: str, name: str, given: GivenLoad
-) -> Lengths:
-    found = metrics.get(tag) or {}
-    mean = float(given.needed(option, found.get("avg"), name))
-    return Lengths(mean, found.get("min"), found.get("max"), found.get("std") or 0.0)
-
-
-def _checked_sending(
-    concurrency: int | None, rate: float | None, name: str, given: GivenLoad
-) -> tuple[int | None, float | None]:
-    rate = given.or_stated("request_rate", rate, name)
-    if rate is None:
-        return given.needed("concurrency", concurrency, name), None
-    return given.or_stated("concurrency", concurrency, name), rate
 
 
 def _sending(config: Mapping[str, Any]) -> tuple[int | None, float | None, str]:
@@ -217,7 +205,7 @@ def _from_requests(rows: list[dict[str, Any]], name: str, given: GivenLoad) -> B
         len(good),
         Lengths.listed(prompts),
         Lengths.listed(outputs),
-        *_checked_sending(None, None, name, given),
+        *given.sending(None, None, name),
         prefix=given.prefix(assumed),
     )
     failed = len(profiled) - len(good)

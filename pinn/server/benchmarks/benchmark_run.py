@@ -332,6 +332,21 @@ class GivenLoad:
             )
         return found
 
+    def stated_lengths(
+        self, name: str, stated: Mapping[str, Any], where: str, mean: str = "mean", std: str = "std"
+    ) -> Lengths:
+        """Lengths of which a file states statistics; a mean that it leaves out is asked for."""
+        found = float(self.needed(name, stated.get(mean) or None, where))
+        return Lengths(found, stated.get("min"), stated.get("max"), stated.get(std) or 0.0)
+
+    def sending(
+        self, concurrency: int | None, rate: float | None, where: str
+    ) -> tuple[int | None, float | None]:
+        """Concurrency and rate of sending; without a rate, a concurrency is asked for."""
+        rate = self.or_stated("request_rate", rate, where)
+        found = self.needed if rate is None else self.or_stated
+        return found("concurrency", concurrency, where), rate
+
     def lengths(self, mean: float, assumed: list[str]) -> Lengths:
         """Lengths of a mean; how they spread is the user's or assumed."""
         low, high = self._shares()

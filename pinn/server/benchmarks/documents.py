@@ -120,6 +120,17 @@ def kept(figures: Mapping[str, float | None]) -> dict[str, float]:
     return {k: float(v) for k, v in figures.items() if v is not None and v > 0 and math.isfinite(v)}
 
 
+def streamed(figures: dict[str, float]) -> dict[str, float]:
+    """The figures, among which a time to first token has to be.
+
+    Raises:
+        NotUsable: If there is none.
+    """
+    if "ttft_mean_s" not in figures:
+        raise NotUsable("no time to first token: the run did not stream")
+    return figures
+
+
 def statistics_of(
     latency: str, lookup: Callable[[str], float | None], unit_s: float
 ) -> dict[str, float]:

@@ -18,7 +18,7 @@ from pinn.server.benchmarks.benchmark_run import (
     SharedPrefix,
     StatedServer,
 )
-from pinn.server.benchmarks.documents import Document, kept, statistics_of
+from pinn.server.benchmarks.documents import Document, kept, statistics_of, streamed
 from pinn.server.readers.inference_perf import inter_token_latency, read_report
 from pinn.specs.flags import flags_of
 from pinn.specs.serving import ServingSpec
@@ -74,22 +74,21 @@ def read_guidellm(point: Any, name: str, given: GivenLoad) -> BenchmarkRun:
     for latency, (metric, unit) in _LATENCIES.items():
         found = _of(metrics, metric)
         figures |= statistics_of(latency, partial(_statistic, found), unit)
-    if "ttft_mean_s" not in figures:
-        raise NotUsable("no time to first token: the run did not stream")
     assumed: list[str] = []
     concurrency, rate, process = _sending(config.get("strategy") or {})
     failed = sum(int(_of(metrics, "request_latency", s).get("count") or 0) for s in _OTHERS)
+    prompt, output = (_of(metrics, f"{side}_token_count") for side in ("prompt", "output"))
     load = Load(
         served + failed,
-        _lengths(_of(metrics, "prompt_token_count"), "prompt_tokens", name, given),
-        _lengths(_of(metrics, "output_token_count"), "output_tokens", name, given),
+        given.stated_lengths("prompt_tokens", prompt, name, std="std_dev"),
+        given.stated_lengths("output_tokens", output, name, std="std_dev"),
         given.or_stated("concurrency", concurrency, name),
         given.or_stated("request_rate", rate, name),
         process,
         prefix=_prefix(point) or given.prefix(assumed),
     )
     return BenchmarkRun(
-        name, TOOL, load, figures, served, failed, _server(point, config), tuple(assumed)
+        name, TOOL, load, streamed(figures), served, failed, _server(point, config), tuple(assumed)
     )
 
 
@@ -104,11 +103,6 @@ def _statistic(found: Mapping[str, Any], each: str) -> float | None:
     if each == "mean":
         return found.get("mean")
     return (found.get("percentiles") or {}).get(f"p{each[1:]}")
-
-
-def _lengths(found: Mapping[str, Any], option: str, name: str, given: GivenLoad) -> Lengths:
-    mean = float(given.needed(option, found.get("mean") or None, name))
-    return Lengths(mean, found.get("min"), found.get("max"), found.get("std_dev") or 0.0)
 
 
 def _sending(strategy: Mapping[str, Any]) -> tuple[int | None, float | None, str]:
@@ -191,14 +185,12 @@ def read_inference_perf_report(
             "output tokens as the tool counted them, up to 20 % too few (--output-tokens)"
         )
     prefix = _inference_perf_report_prefix(row) or given.prefix(assumed)
-    rate = given.or_stated("request_rate", row["rate_per_s"], name)
-    concurrency = row["concurrency"] if rate is None else given.concurrency
+    concurrency = row["concurrency"] if row["rate_per_s"] is None else None
     load = Load(
         row["requests"],
         Lengths(float(prompt)),
         Lengths(float(given.needed("output_tokens", output, name))),
-        given.needed("concurrency", concurrency, name) if rate is None else concurrency,
-        rate,
+        *given.sending(concurrency, row["rate_per_s"], name),
         prefix=prefix,
     )
     tpot = _tpot_s(row, load.output.mean)

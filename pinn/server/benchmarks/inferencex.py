@@ -23,6 +23,7 @@ from pinn.server.benchmarks.documents import (
     checked,
     kept,
     statistics_of,
+    streamed,
 )
 from pinn.specs.flags import flags_of, given_flags
 from pinn.specs.serving import SGLANG, TRTLLM, ServingSpec
@@ -157,18 +158,13 @@ def read_llm_d(values: Any, name: str, given: GivenLoad) -> BenchmarkRun:
     server = _old_server(values["scenario"]) if old else _server(values["scenario"])
     asked = {} if old else _at(values, "scenario", "load", "standardized")
     tool = str(asked.get("tool") or _at(values, "scenario", "load").get("name") or "")
-    figures = _figures(latency, tool) | _throughput(_at(aggregate, "throughput"))
-    if "ttft_mean_s" not in figures:
-        raise NotUsable("no time to first token")
-    concurrency, rate = _sending(asked, _at(values, "scenario", "load"))
-    rate = given.or_stated("request_rate", rate, name)
+    figures = streamed(_figures(latency, tool) | _throughput(_at(aggregate, "throughput")))
     assumed: list[str] = []
     load = Load(
         total,
-        _llm_d_lengths(requests, "input_length", "prompt_tokens", name, given),
-        _llm_d_lengths(requests, "output_length", "output_tokens", name, given),
-        given.needed("concurrency", concurrency, name) if rate is None else concurrency,
-        rate,
+        given.stated_lengths("prompt_tokens", _at(requests, "input_length"), name, std=""),
+        given.stated_lengths("output_tokens", _at(requests, "output_length"), name, std=""),
+        *given.sending(*_sending(asked, _at(values, "scenario", "load")), name),
         prefix=given.prefix(assumed),
     )
     return BenchmarkRun(
@@ -203,14 +199,6 @@ def _throughput(rates: Mapping[str, Any]) -> dict[str, float]:
         value = rates.get(new, rates.get(old))
         found[figure] = value.get("mean") if isinstance(value, Mapping) else value
     return kept(found)
-
-
-def _llm_d_lengths(
-    requests: Mapping[str, Any], key: str, option: str, name: str, given: GivenLoad
-) -> Lengths:
-    found = _at(requests, key)
-    mean = float(given.needed(option, found.get("mean"), name))
-    return Lengths(mean, found.get("min"), found.get("max"))
 
 
 def _sending(asked: Mapping[str, Any], load: Mapping[str, Any]) -> tuple[int | None, float | None]:

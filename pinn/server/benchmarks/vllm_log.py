@@ -74,14 +74,11 @@ def read_vllm_log(point: Any, name: str, given: GivenLoad) -> BenchmarkRun:
     if requests < 1 or decoded < 1:
         raise NotUsable("no prompt or no token between its first and last iteration")
     assumed: list[str] = []
-    if given.request_rate is None:
-        running = int((busy["prefill_requests"] + busy["decode_requests"]).max())
-        concurrency: int | None = given.concurrency or running
-        if given.concurrency is None:
-            assumed.append(f"a closed loop of the {running} requests of its largest batch "
-                           "(--concurrency, --request-rate)")  # fmt: skip
-    else:
-        concurrency = given.concurrency
+    concurrency = given.concurrency
+    if given.request_rate is None and concurrency is None:
+        concurrency = int((busy["prefill_requests"] + busy["decode_requests"]).max())
+        assumed.append(f"a closed loop of the {concurrency} requests of its largest batch "
+                       "(--concurrency, --request-rate)")  # fmt: skip
     prompt = given.or_stated("prompt_tokens", busy["prefill_tokens"].sum() / requests, name)
     output = given.or_stated("output_tokens", 1 + decoded / requests, name)
     load = Load(
