@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -11,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from pinn.common.documents import is_finite, read_json, written
-from pinn.common.files import replace_atomically
+from pinn.common.files import write_json_file
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import reference_version
 from pinn.errors import PinnError
@@ -248,9 +247,7 @@ def _entries(part: str, found: CoefficientSet) -> dict[str, dict[str, Any]]:
 
 def write_coefficient_set(found: CoefficientSet, path: Path) -> None:
     """Write the file; it appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(set_to_json(found), indent=2) + "\n"
-    replace_atomically(path, lambda target: target.write_text(text))
+    write_json_file(path, set_to_json(found))
 
 
 def read_coefficient_set(path: Path) -> CoefficientSet:

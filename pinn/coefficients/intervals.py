@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -16,7 +15,7 @@ from jaxtyping import Float, Int
 
 from pinn.coefficients.coefficients import NAMES
 from pinn.common.documents import read_json
-from pinn.common.files import file_sha256, replace_atomically
+from pinn.common.files import file_sha256, write_json_file
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.specs.model import ModelSpec
@@ -405,16 +404,14 @@ def write_calibration(found: StatedIntervals, path: Path) -> None:
         "level": found.level,
         "checkpoint_sha256": found.checkpoint_sha256,
         **found.belongs,
-        "sources": list(found.sources),
-        "half_widths": {k: vars(v) for k, v in found.half_widths.items()},
-        "coefficients": dict(found.coefficients),
-        "kinds": [vars(kind) for kind in found.kinds],
-        "coverage": list(found.coverage),
-        "errors": {k: list(v) for k, v in found.errors.items()},
+        "sources": found.sources,
+        "half_widths": found.half_widths,
+        "coefficients": found.coefficients,
+        "kinds": found.kinds,
+        "coverage": found.coverage,
+        "errors": found.errors,
     }
-    text = json.dumps(tree, indent=1) + "\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_atomically(path, lambda target: target.write_text(text))
+    write_json_file(path, tree, indent=1)
 
 
 def read_calibration(checkpoint: Path) -> StatedIntervals:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -22,7 +21,7 @@ from pinn.common.documents import (
     parse_json,
     written,
 )
-from pinn.common.files import write_whole
+from pinn.common.files import json_text, write_whole
 from pinn.errors import PinnError, printable
 from pinn.physics.descriptors import DESCRIPTORS, RATES
 from pinn.physics.request import REQUEST_FEATURES
@@ -340,9 +339,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: str | Path) -> None:
     }
     arrays = checkpoint.network.arrays() | {"anchors": checkpoint.anchors}
     tensors = {k: np.ascontiguousarray(v, np.float64) for k, v in arrays.items()}
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, save(tensors, metadata={"pinn": json.dumps(header)}))
+    write_whole(Path(path), save(tensors, metadata={"pinn": json_text(header)}))
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint:

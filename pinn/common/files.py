@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import sysconfig
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +168,7 @@ def cache_folder() -> Path:
 def replace_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` fill a temporary file beside ``path``, then rename it over ``path``.
 
-    A device such as ``/dev/stdout`` is written to as it is.
+    Its folder is made where there is none. A device such as ``/dev/stdout`` is written to as it is.
 
     Raises:
         OSError: If it cannot be written, with the path; what was there before is still there.
@@ -177,6 +178,7 @@ def replace_atomically(path: Path, write: Callable[[Path], object]) -> None:
     if path.exists() and not path.is_file():
         write(path)
         return
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         write(temporary)
@@ -192,6 +194,32 @@ def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file by :func:`replace_atomically`; text as UTF-8."""
     data = content.encode() if isinstance(content, str) else content
     replace_atomically(path, lambda target: target.write_bytes(data))
+
+
+def write_json_file(path: Path, value: Any, indent: int = 2) -> None:
+    """Write what :func:`json_text` makes of a value as a file that appears whole."""
+    write_whole(path, json_text(value, indent) + "\n")
+
+
+def json_text(value: Any, indent: int | None = None, *, allow_nan: bool = True) -> str:
+    """A value as JSON; a dataclass in it is the mapping of its fields.
+
+    >>> json_text({"report": ReadReport("a.csv", "1.0", "", 0, 0)})
+    '{"report": {"source": "a.csv", "version": "1.0", "sha256": "", "read": 0, ...}}'
+    """
+    return json.dumps(value, indent=indent, allow_nan=allow_nan, default=_json_ready)
+
+
+def _json_ready(value: Any) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: getattr(value, each.name) for each in fields(value)}
+    raise TypeError(f"a {type(value).__name__} is not JSON-ready")
+
+
+#: The same of a value, whatever the order of its keys: what digests are made of.
+sorted_json = json.JSONEncoder(sort_keys=True, default=_json_ready).encode
 
 
 # What a reader did with a file: how many rows it read, accepted and refused, and why.

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import astuple, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache, partial
@@ -26,7 +27,14 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pinn.common import files as data_folder
-from pinn.common.files import cache_folder, replace_atomically
+from pinn.common.files import (
+    cache_folder,
+    json_text,
+    replace_atomically,
+    sorted_json,
+    write_json_file,
+    write_whole,
+)
 from pinn.common.source import Source, installed_versions, read_source
 from pinn.errors import PinnError
 
@@ -85,7 +93,7 @@ def _digest(roots: frozenset[str]) -> str:
         "libraries": {name: versions.get(name) for name in libraries},
         "python": sys.version_info[:2],
     }
-    text = json.dumps(facts, sort_keys=True)
+    text = sorted_json(facts)
     if any(_path(name).stat().st_mtime > _STARTED for name in found):
         # Python may hold the file as it was before: what it gives belongs to no state of the code.
         text += os.urandom(16).hex()
@@ -175,11 +183,8 @@ def _read_index(path: Path) -> dict[str, Source]:
 
 def _write_index(path: Path, sources: dict[str, Source]) -> None:
     rows = {name: astuple(source) for name, source in sources.items()}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_atomically(path, lambda target: target.write_text(json.dumps(rows)))
-    except OSError:
-        return  # the files are read again next time
+    with suppress(OSError):  # the files are read again next time
+        write_whole(path, json_text(rows))
 
 
 # What decides a result: the function that computes it, its arguments, and all their code.
@@ -205,8 +210,7 @@ class Recipe:
     @property
     def key(self) -> str:
         """A name for the result; another one if anything differs that decides it."""
-        text = json.dumps([self.function, self.arguments, self.code], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
+        return _recipe_digest([self.function, self.arguments, self.code])[:32]
 
     def to_json(self) -> dict[str, Any]:
         """What is written beside a result."""
@@ -257,7 +261,7 @@ class _Reader:
         if isinstance(value, Mapping):
             return {"items": [[self.read(k), self.read(v)] for k, v in value.items()]}
         if isinstance(value, set | frozenset):
-            return {"set": sorted((self.read(item) for item in value), key=_text)}
+            return {"set": sorted((self.read(item) for item in value), key=sorted_json)}
         if isinstance(value, partial):
             return [self.read(value.func), self.read(value.args), self.read(value.keywords)]
         if isinstance(value, FunctionType | type):
@@ -326,15 +330,11 @@ def _numbers(value: Any) -> Any:
 
 
 def _shortened(value: Any) -> Any:
-    return value if len(_text(value)) <= _LONGEST else {"sha256": _recipe_digest(value)}
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
+    return value if len(sorted_json(value)) <= _LONGEST else {"sha256": _recipe_digest(value)}
 
 
 def _recipe_digest(value: Any) -> str:
-    return hashlib.sha256(_text(value).encode()).hexdigest()
+    return hashlib.sha256(sorted_json(value).encode()).hexdigest()
 
 
 #: In a remembered folder: what it was made of, and the digests of its files. Written last.
@@ -368,8 +368,9 @@ def remembered_value(
     except (OSError, ValueError, KeyError, TypeError):
         pass
     value = function(*arguments, **(aside or {}))
-    text = json.dumps({"recipe": recipe.to_json(), "value": value}, indent=1) + "\n"
-    _keep(path, lambda target: target.write_text(text))
+    text = json_text({"recipe": recipe.to_json(), "value": value}, indent=1)
+    with suppress(OSError):  # what cannot be kept is computed again
+        write_whole(path, text + "\n")
     return json.loads(text)["value"]
 
 
@@ -391,7 +392,8 @@ def remembered_table(
     except (OSError, ValueError):
         pass
     table = function(*arguments, **(aside or {})).reset_index(drop=True)
-    _keep(path, lambda target: table.to_parquet(target, index=False))
+    with suppress(OSError):
+        replace_atomically(path, lambda target: table.to_parquet(target, index=False))
     return table
 
 
@@ -421,17 +423,8 @@ def _place(recipe: Recipe, root: Path | None) -> Path:
     return (root or cache_folder()) / name / recipe.key
 
 
-def _keep(path: Path, write: Callable[[Path], object]) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_atomically(path, write)
-    except OSError:
-        return  # what cannot be kept is computed again
-
-
 def _made(folder: Path) -> Path:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         replace_atomically(folder / "writable", lambda target: target.touch())
         (folder / "writable").unlink()
     except OSError:
@@ -459,5 +452,6 @@ def _is_whole(folder: Path, recipe: Recipe) -> bool:
 def _finish(folder: Path, recipe: Recipe) -> None:
     files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != RECIPE_FILE)
     digests = {str(p.relative_to(folder)): contents_digest(p) for p in files}
-    text = json.dumps({"recipe": recipe.to_json(), "files_sha256": digests}, indent=1) + "\n"
-    _keep(folder / RECIPE_FILE, lambda target: target.write_text(text))
+    with suppress(OSError):
+        found = {"recipe": recipe.to_json(), "files_sha256": digests}
+        write_json_file(folder / RECIPE_FILE, found, indent=1)

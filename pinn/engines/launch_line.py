@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pinn.common.documents import parse_json, parse_yaml, read_yaml
-from pinn.common.files import data_folder
+from pinn.common.files import data_folder, json_text
 from pinn.engines.launch_values import (
     NOTHING,
     READERS,
@@ -372,5 +372,5 @@ def _set(found: Launch, name: str, read: Read, shown: str) -> None:
 
 
 def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
+    text = value if isinstance(value, str) else json_text(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from pinn.common.documents import parse_json
+from pinn.common.files import json_text
 from pinn.engines.recipe import release
 from pinn.errors import PinnError
 from pinn.specs.serving import DEEPEP, KV_CACHE_DTYPES, SGLANG, TRTLLM, VLLM
@@ -241,7 +241,7 @@ def _balance(value: Any) -> Read:
 
 
 def _speculation(value: Any) -> Read:
-    text = value if isinstance(value, str) else json.dumps(value)
+    text = value if isinstance(value, str) else json_text(value)
     return Read({"speculative_config": text})
 
 

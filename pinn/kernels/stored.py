@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from jaxtyping import Bool, Float, Shaped
 from safetensors.numpy import load_file, save_file
 
 from pinn.common.documents import MOST_CHECKPOINT_BYTES, check_size, read_json
-from pinn.common.files import file_sha256, replace_atomically
+from pinn.common.files import file_sha256, replace_atomically, write_json_file
 from pinn.common.store import remembered_folder
 from pinn.errors import PinnError
 from pinn.kernels.operator import CorrectionNetwork, Operator, TrainingPlan
@@ -137,12 +136,10 @@ LAYOUT = 4
 
 def write(folder: Path, tensors: Tensors, structure: Mapping[str, Any]) -> None:
     """Write both files."""
-    folder.mkdir(parents=True, exist_ok=True)
     whole = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
     replace_atomically(folder / TENSORS, lambda target: save_file(whole, target))
     found = {"layout": LAYOUT, "sha256": file_sha256(folder / TENSORS), **structure}
-    text = json.dumps(found, indent=1) + "\n"
-    replace_atomically(folder / STRUCTURE, lambda target: target.write_text(text))
+    write_json_file(folder / STRUCTURE, found, indent=1)
 
 
 def read(folder: Path) -> tuple[Tensors, dict[str, Any]]:

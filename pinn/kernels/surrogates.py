@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from pinn.common.files import sorted_json
 from pinn.common.store import code_digest
 from pinn.kernels import stored
 from pinn.kernels.all_reduce import AllReduce
@@ -252,7 +252,7 @@ class KernelSurrogates:
     def digest(self) -> str:
         """SHA-256 of everything that was fitted, whatever code fitted it."""
         structure = self._structure() | {"metadata": None}
-        found = hashlib.sha256(json.dumps(structure, sort_keys=True).encode())
+        found = hashlib.sha256(sorted_json(structure).encode())
         for name, values in sorted(self._tensors().items()):
             found.update(name.encode())
             found.update(np.ascontiguousarray(values).tobytes())

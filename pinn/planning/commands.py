@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pinn.common.files import json_text
 from pinn.planning.candidates import NETWORK, Candidate
 from pinn.planning.pools import PoolsCandidate
 from pinn.simulator.engine_spec import EngineSpec
@@ -106,7 +107,7 @@ def trtllm_command(given: Mapping[str, Any]) -> str:
             unsaid.append(flag.option)
     line = shlex.join(words)
     if extra:
-        line += f" --extra_llm_api_options <(echo {shlex.quote(json.dumps(extra))})"
+        line += f" --extra_llm_api_options <(echo {shlex.quote(json_text(extra))})"
     return line + _note(str(given.get("precision", "")), unsaid)
 
 

@@ -53,7 +53,6 @@ def write_page(plan: Plan, folder: Path) -> Path:
     Returns:
         The page.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     drawn: dict[str, Drawn | None] = {}
     for name, (figure, alt) in _figures(plan).items():
         drawn[name.replace("-", "_")] = None

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from pinn.common.files import replace_atomically
+from pinn.common.files import write_whole
 from pinn.errors import PinnError
 
 # A finished plan: what was asked, the choices in order, and what was left out; as JSON.
@@ -299,9 +299,7 @@ def burst_warning(point: Point) -> str:
 
 def write_plan(plan: Plan, path: Path) -> None:
     """Write the plan; the file appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n"
-    replace_atomically(path, lambda target: target.write_bytes(text))
+    write_whole(path, msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n")
 
 
 # Limits that clients are promised, as people write them: ``ttft<=1s, tpot<=40ms for 95 %``.

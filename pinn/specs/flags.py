@@ -6,13 +6,13 @@ every command with its help, the checks with their errors, and the field of the 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any
 
 from pinn.common.documents import MOST_FLAG, written
+from pinn.common.files import json_text
 from pinn.errors import PinnError
 
 _KEY = "flag"
@@ -122,7 +122,7 @@ class Flag:
         if self.kind == "bool":
             return _TRUTH[str(value).strip().lower()]
         if self.kind == "str":
-            return json.dumps(value) if isinstance(value, Mapping) else str(value).strip()
+            return json_text(value) if isinstance(value, Mapping) else str(value).strip()
         if isinstance(value, bool):
             raise TypeError
         number = float(value)

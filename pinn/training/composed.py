@@ -15,7 +15,14 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 
-from pinn.common.files import file_sha256, replace_atomically
+from pinn.common.files import (
+    file_sha256,
+    json_text,
+    replace_atomically,
+    sorted_json,
+    write_json_file,
+    write_whole,
+)
 from pinn.common.store import code_digest, remembered_folder
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
@@ -71,7 +78,6 @@ def compose_all(
         about: More facts for the manifest, JSON-ready.
         progress: Called with the number of finished and of all shards.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     _claim(folder, kernels, deployments, seed, about or {})
     compose_shards(folder, kernels, deployments, seed, workers=workers, progress=progress)
     _finish_manifest(folder, range(0, len(deployments), SHARD_DEPLOYMENTS))
@@ -191,26 +197,25 @@ def _claim(
         "deployments": len(deployments),
         "deployments_sha256": hashlib.sha256(text.encode()).hexdigest(),
         "kernels": kernels.digest(),
-        "kernels_metadata": json.loads(json.dumps(dict(kernels.metadata), default=str)),
+        "kernels_metadata": dict(kernels.metadata),
         "seed": seed,
         "operators": list(COMPOSED_PARTS),
         "code": code_digest(compose_shards),
         **about,
     }
     path = folder / RECIPE
-    text = json.dumps(recipe, indent=2) + "\n"
+    text = json_text(recipe, indent=2) + "\n"
     if path.is_file() and path.read_text() == text:
         return
     for other in (path, folder / MANIFEST, *folder.glob("steps-*.parquet")):
         other.unlink(missing_ok=True)
-    replace_atomically(path, lambda target: target.write_text(text))
+    write_whole(path, text)
 
 
 def _finish_manifest(folder: Path, starts: Sequence[int]) -> None:
     shards = {_shard_path(folder, i).name: file_sha256(_shard_path(folder, i)) for i in starts}
     manifest = json.loads((folder / RECIPE).read_text()) | {"shards_sha256": shards}
-    path = folder / MANIFEST
-    replace_atomically(path, lambda target: target.write_text(json.dumps(manifest, indent=2)))
+    write_json_file(folder / MANIFEST, manifest)
 
 
 # Kernel-composed observations on disk: which deployments, and the parts of their steps.
@@ -238,7 +243,7 @@ def deployment_table(deployments: Sequence[Deployment]) -> pd.DataFrame:
                 **asdict(d.serving),
                 **{f"{part}_format": p.name for part, p in vars(d.model.precisions).items()},
                 "kv_cache_format": d.kv_cache_precision.name,
-                "model_json": json.dumps(asdict(d.model), sort_keys=True),
+                "model_json": sorted_json(d.model),
             }
             for i, d in enumerate(deployments)
         ]
@@ -275,7 +280,6 @@ def write_kernel_observations(
     """
     if not deployments:
         raise PinnError("no deployments to compose steps for: name models, or draw synthetic ones")
-    folder.mkdir(parents=True, exist_ok=True)
     table, path = deployment_table(deployments), folder / DEPLOYMENTS_FILE
     replace_atomically(path, lambda target: table.to_parquet(target, index=False))
     facts = {**(about or {}), "deployments_file_sha256": file_sha256(path)}

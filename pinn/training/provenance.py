@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import Any
 
+from pinn.common.files import sorted_json
 from pinn.common.store import code_digest
 
 
 def json_sha256(*parts: Any) -> str:
     """SHA-256 of JSON-ready values."""
-    text = json.dumps(parts, sort_keys=True, default=str)
+    text = sorted_json(parts)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

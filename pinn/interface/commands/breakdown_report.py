@@ -115,7 +115,6 @@ def _kernel(use: KernelUse) -> dict[str, Any]:
 
 def write_csv(report: dict[str, Any], path: Path) -> None:
     """Write parts, step features and kernels of every step, one line each, told by ``kind``."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_rows((line for step in report["steps"] for line in _csv_lines(step)), CSV_COLUMNS, path)
 
 
@@ -322,7 +321,6 @@ def draw(report: dict[str, Any], path: Path) -> None:
     figure.suptitle(f"{report['model']} on {report['gpu']}, tensor parallel {size}")
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
     kind = path.suffix.lower().removeprefix(".")
     replace_atomically(path, lambda target: figure.savefig(target, format=kind, dpi=120))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TextIO
 
-from pinn.common.files import replace_atomically
+from pinn.common.files import json_text, write_json_file
 from pinn.errors import PinnError
 
 # Where commands write: a folder that is there, and never over what they read.
@@ -124,8 +123,7 @@ def write_json(document: Any, path: Path | None) -> None:
     """
     if path is None:
         return
-    text = json.dumps(document, indent=2) + "\n"
     if is_standard_output(path):
-        (_STANDARD_OUTPUT.get() or sys.stdout).write(text)
+        (_STANDARD_OUTPUT.get() or sys.stdout).write(json_text(document, indent=2) + "\n")
     else:
-        replace_atomically(path, lambda target: target.write_text(text))
+        write_json_file(path, document)

@@ -233,7 +233,6 @@ def _interval_bar(rate: HighestRate) -> str:
 def write_csv(plan: Plan, path: Path) -> None:
     """One row per choice, best first; SI units, named in the columns."""
     rows = choice_rows(plan)
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_rows(rows, list(rows[0]), path)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pinn.common.files import write_whole
+from pinn.common.files import json_text, write_whole
 from pinn.common.tables import write_rows
 from pinn.interface.exports.blis_features import BASIS
 from pinn.interface.exports.blis_model import blis_config, blis_flags, blis_hardware, blis_model
@@ -29,7 +28,7 @@ _PICK = Path(__file__).with_name("blis_pick.awk")
 
 def coefficients_yaml(vector: BlisVector, facts: dict[str, Any]) -> str:
     """A file for ``--defaults-filepath``; facts are comments, since BLIS refuses unknown keys."""
-    comments = [f"# {name}: {json.dumps(value)}" for name, value in facts.items()]
+    comments = [f"# {name}: {json_text(value)}" for name, value in facts.items()]
     beta = ", ".join(repr(value) for value in vector.projection.beta.tolist())
     alpha = ", ".join(repr(value) for value in vector.alpha)
     return "\n".join(
@@ -105,10 +104,9 @@ def write_configuration(
     """
     deployment = configured.deployments[row]
     folder = out / folder_name(configured, row)
-    folder.mkdir(parents=True, exist_ok=True)
     texts = {
-        "config.json": json.dumps(blis_config(deployment), indent=2) + "\n",
-        "hardware.json": json.dumps(blis_hardware(deployment.gpu), indent=2) + "\n",
+        "config.json": json_text(blis_config(deployment), indent=2) + "\n",
+        "hardware.json": json_text(blis_hardware(deployment.gpu), indent=2) + "\n",
         "pick.awk": _PICK.read_text(),
     }
     common = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import tempfile
 import warnings
 from pathlib import Path
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 
 from pinn.coefficients.coefficient_network import CoefficientNetwork
 from pinn.coefficients.trained_network import Checkpoint, registry
-from pinn.common.files import replace_atomically
+from pinn.common.files import json_text, write_whole
 from pinn.physics.descriptors import DESCRIPTORS, RATES
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
@@ -70,7 +69,6 @@ def export_onnx(checkpoint: Checkpoint, provenance: dict[str, Any], folder: Path
     Returns:
         The two paths.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     facts = metadata(checkpoint, provenance)
     d, r, b = len(DESCRIPTORS), len(RATES), len(STEP_FEATURES)
     graphs = (
@@ -94,27 +92,25 @@ def export_onnx(checkpoint: Checkpoint, provenance: dict[str, Any], folder: Path
 
 
 def metadata(checkpoint: Checkpoint, provenance: dict[str, Any]) -> dict[str, str]:
-    """What both graphs say of themselves; every value but the first two is JSON."""
+    """What both graphs say of themselves; every value but the format is JSON."""
     scale = vars(checkpoint.network.embedding)
-    return {
-        "format": "pinn.onnx",
-        "version": str(FORMAT_VERSION),
-        "opset": str(OPSET),
-        "registry": json.dumps(registry()),
-        "alpha": json.dumps({f.name: f.unit for f in REQUEST_FEATURES.values()}),
-        "beta": json.dumps({f.name: f.unit for f in STEP_FEATURES.values()}),
-        "units": json.dumps(
-            {
-                "descriptors": "as pinn.physics.descriptors",
-                "rates": "natural logarithm of the datasheet rate over an H100 SXM's",
-                "features": "s at datasheet rates where beta's unit is 1, else a count",
-                "step_time_s": "s",
-                "step_time_us": "us",
-            }
-        ),
-        "embedding_scale": json.dumps({k: v.tolist() for k, v in scale.items()}),
-        "provenance": json.dumps(provenance),
+    facts = {
+        "version": FORMAT_VERSION,
+        "opset": OPSET,
+        "registry": registry(),
+        "alpha": {f.name: f.unit for f in REQUEST_FEATURES.values()},
+        "beta": {f.name: f.unit for f in STEP_FEATURES.values()},
+        "units": {
+            "descriptors": "as pinn.physics.descriptors",
+            "rates": "natural logarithm of the datasheet rate over an H100 SXM's",
+            "features": "s at datasheet rates where beta's unit is 1, else a count",
+            "step_time_s": "s",
+            "step_time_us": "us",
+        },
+        "embedding_scale": {k: v.tolist() for k, v in scale.items()},
+        "provenance": provenance,
     }
+    return {"format": "pinn.onnx"} | {name: json_text(value) for name, value in facts.items()}
 
 
 def _write(
@@ -129,7 +125,7 @@ def _write(
     onnx.helper.set_model_props(model, facts)
     model.producer_name = "pinn"
     onnx.checker.check_model(model)
-    replace_atomically(path, lambda target: target.write_bytes(model.SerializeToString()))
+    write_whole(path, model.SerializeToString())
     return path
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pinn.common.files import write_whole
+from pinn.common.files import write_json_file
 from pinn.interface.exports.configured import Configured
 from pinn.physics.batch_sums import sum_batches
 from pinn.physics.descriptors import embed
@@ -45,6 +44,5 @@ def graph_inputs(configured: Configured, batch: str) -> dict[str, Any]:
 def write_inputs(configured: Configured, batch: str, path: Path) -> dict[str, Any]:
     """Write them as JSON; the file appears whole or not at all."""
     found = graph_inputs(configured, batch)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps(found, indent=1) + "\n")
+    write_json_file(path, found, indent=1)
     return found

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from math import gcd
 from pathlib import Path
 from typing import Any
 
-from pinn.common.files import replace_atomically
+from pinn.common.files import json_text, write_whole
 from pinn.engines.deployment import eagle_layer, prediction_layer
 from pinn.errors import PinnError
 from pinn.physics.cost_facts import dense_work, model_facts
@@ -203,5 +202,4 @@ def _aliases(model: ModelSpec) -> dict[str, Sampling]:
 
 def write_specs(document: dict[str, Any], path: Path) -> None:
     """Write a document of ``specs_document``; the file appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_atomically(path, lambda target: target.write_text(json.dumps(document) + "\n"))
+    write_whole(path, json_text(document) + "\n")

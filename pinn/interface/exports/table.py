@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from functools import cache
@@ -14,7 +13,7 @@ import pyarrow as pa
 from jaxtyping import Float
 from pyarrow import csv, parquet
 
-from pinn.common.files import replace_atomically
+from pinn.common.files import json_text, replace_atomically
 from pinn.common.tables import escaped_table
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
@@ -205,7 +204,6 @@ def write_table_file(
     writers = {"json": _write_json, "csv": _write_csv, "parquet": _write_parquet}
     if file_format not in writers:
         raise PinnError(f"unknown table format {file_format!r}: use one of {', '.join(FORMATS)}")
-    path.parent.mkdir(parents=True, exist_ok=True)
     replace_atomically(path, lambda target: writers[file_format](table, provenance, target))
 
 
@@ -213,8 +211,8 @@ def table_json(table: pa.Table, provenance: dict[str, Any]) -> str:
     """A table as a JSON document: format, version, provenance and flat rows, one a line."""
     head = {"format": FORMAT, "version": VERSION, "provenance": provenance}
     rows = table.drop_columns(["format", "version"]).to_pylist()
-    lines = ",\n".join(json.dumps(row) for row in rows)
-    return json.dumps(head)[:-1] + f', "rows": [\n{lines}\n]}}\n'
+    lines = ",\n".join(json_text(row) for row in rows)
+    return json_text(head)[:-1] + f', "rows": [\n{lines}\n]}}\n'
 
 
 def _write_json(table: pa.Table, provenance: dict[str, Any], path: Path) -> None:
@@ -226,5 +224,5 @@ def _write_csv(table: pa.Table, provenance: dict[str, Any], path: Path) -> None:
 
 
 def _write_parquet(table: pa.Table, provenance: dict[str, Any], path: Path) -> None:
-    metadata = {_PROVENANCE: json.dumps(provenance).encode()}
+    metadata = {_PROVENANCE: json_text(provenance).encode()}
     parquet.write_table(table.replace_schema_metadata(metadata), path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pinn.common.files import json_text
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.interface.commands import simulate as command
@@ -120,7 +120,7 @@ def workload_file(
     with tempfile.TemporaryDirectory() as folder:
         if isinstance(workload, Mapping):
             path = Path(folder, "workload.yaml")
-            path.write_text(json.dumps(workload))
+            path.write_text(json_text(workload))
         else:
             path = Path(folder, "workload.csv")
             workload.to_csv(path, index=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from importlib.resources import files
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from pinn.common.files import write_whole
+from pinn.common.files import json_text, write_whole
 from pinn.planning.explore.servers import Servers
 from pinn.specs.flags import flags_of
 from pinn.specs.serving import ServingSpec
@@ -32,7 +31,6 @@ def write_explore(servers: Servers, path: Path, source: str) -> None:
         path: Of the file, which appears whole or not at all.
         source: A sentence on where the coefficients are from.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, render(servers, source))
 
 
@@ -83,7 +81,7 @@ def _arguments(servers: Servers) -> str:
 
 def _embedded(tree: Any) -> str:
     """JSON that no text in it can end."""
-    return json.dumps(tree, allow_nan=False).replace("<", "\\u003c")
+    return json_text(tree, allow_nan=False).replace("<", "\\u003c")
 
 
 def _text(name: str) -> str:

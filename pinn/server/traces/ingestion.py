@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pinn.common.files import file_sha256
+from pinn.common.files import file_sha256, json_text
 from pinn.errors import PinnError
 from pinn.server.benchmarks.benchmark_run import FIGURES, BenchmarkRun
 from pinn.server.readers.kv_events import read_kv_events
@@ -64,7 +64,7 @@ def _row(run: BenchmarkRun) -> dict[str, Any]:
         "prompt_tokens": load.prompt.mean,
         "output_tokens": load.output.mean,
         **run.figures,
-        "run": json.dumps(run.to_json()),
+        "run": json_text(run),
     }
 
 

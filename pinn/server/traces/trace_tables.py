@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pinn.common.documents import read_json
-from pinn.common.files import file_sha256
+from pinn.common.files import file_sha256, write_json_file
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.specs.catalog import load_model
@@ -76,8 +75,7 @@ def write_table(
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Write the manifest; the last file of a folder."""
-    text = json.dumps({"schema": SCHEMA, **manifest}, indent=2) + "\n"
-    (folder / MANIFEST).write_text(text)
+    write_json_file(folder / MANIFEST, {"schema": SCHEMA, **manifest})
 
 
 def deployment_entry(

@@ -6,16 +6,15 @@ transfers.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
+from pinn.common.files import write_json_file
 from pinn.errors import PinnError
 from pinn.specs.gpu import load_gpu
-from pinn.training.data.table import replace_atomically
 
 
 @dataclass(frozen=True)
@@ -149,9 +148,7 @@ def deployment_keys(rows: pd.DataFrame) -> pd.Series:
 
 def write_splits(splits: Sequence[Split], path: Path) -> None:
     """Record splits as JSON, so that a result can name the very rows it was tested on."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps([asdict(split) for split in splits], indent=1) + "\n"
-    replace_atomically(path, lambda target: target.write_text(text))
+    write_json_file(path, splits, indent=1)
 
 
 def _leave_one_out(rows: pd.DataFrame, column: str) -> list[Split]:

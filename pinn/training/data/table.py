@@ -6,7 +6,6 @@ rows come from and holds the digest that reading checks.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from pinn.common.documents import read_json
-from pinn.common.files import ReadReport, file_sha256, replace_atomically
+from pinn.common.files import ReadReport, file_sha256, replace_atomically, write_json_file
 from pinn.errors import PinnError
 from pinn.specs.flags import flags_of
 from pinn.specs.serving import ServingSpec
@@ -155,11 +154,9 @@ def write_observations(rows: pd.DataFrame, path: Path, report: ReadReport) -> Ma
         raise PinnError(
             f"{path}: the read report accepts {report.accepted} rows, the table has {len(rows)}"
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
     replace_atomically(path, lambda target: rows.to_parquet(target, index=False))
     manifest = Manifest(table_sha256=file_sha256(path), rows=len(rows), report=report)
-    text = json.dumps(manifest.to_json(), indent=2) + "\n"
-    replace_atomically(manifest_path(path), lambda target: target.write_text(text))
+    write_json_file(manifest_path(path), manifest)
     return manifest
 
 
