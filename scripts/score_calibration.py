@@ -22,13 +22,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
+from calibration_scores import deployments, serving_runs, steps
 
 from pinn.coefficients.surrogate import Surrogate
 from pinn.common.files import file_sha256, find_checkpoint
 from pinn.engines.deployment import Deployment
-from pinn.laboratory import calibration_deployments as deployments
-from pinn.laboratory import calibration_serving_runs as serving_runs
-from pinn.laboratory import calibration_steps as steps
 from pinn.server.calibration.prior import Prior, checkpoint_prior
 
 # The files are written by what tests them.

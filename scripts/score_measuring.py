@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from simulated_engine import SimulatedEngine
 
 from pinn.coefficients.configurations import canonical, make_deployment
 from pinn.coefficients.intervals import NORMAL_QUANTILE
@@ -29,7 +30,6 @@ from pinn.server.calibration.posterior import relative_spread
 from pinn.server.calibration.prior import Prior, Start
 from pinn.server.measuring import (
     AskedLoad,
-    SimulatedEngine,
     all_batches,
     deployment_limits,
     design,

@@ -20,8 +20,6 @@ from pinn.laboratory.metrics import error_summary
 from pinn.physics.batch_sums import BatchSums
 from pinn.planning.plan import statistic
 from pinn.server.calibration.prior import KnownSteps
-from pinn.server.measuring import SimulatedEngine
-from pinn.server.program.batches import Limits
 from pinn.server.traces.batches import knowledge_levels
 from pinn.simulator.statistics import weighted_percentiles
 from pinn.training.teacher import Scalars
@@ -35,7 +33,6 @@ ROW, TWO, THREE = np.ones((2, 3)), np.ones(2), np.ones(3)
 LLAMA_8B = make_deployment({"model": "meta-llama/Llama-3.1-8B", "gpu": "H100"})
 #: Package -> a call whose arrays do not fit together, or have an axis too many.
 WRONG = {
-    "server.measuring": lambda: SimulatedEngine(LLAMA_8B, ROW, Limits(8, 512, 1024, 8192)),
     "physics": lambda: BatchSums(*[TWO] * 8, THREE),
     "kernels": lambda: isotonic(TWO),
     "coefficients": lambda: log_huber(torch.ones(2), torch.ones(3), torch.ones(2), 0.1),

@@ -4,13 +4,14 @@ import io
 
 import pandas as pd
 import pytest
+from count_measured import measured_releases
 from observation_row import observation_row
 from typer.testing import CliRunner
 
-from pinn.engines.recipe import releases_text
+from pinn.engines.recipe import ALL, releases_text
 from pinn.interface.commands.main import app
 from pinn.training.data.engine_deployments import read_every_engine
-from pinn.training.data.measured_releases import ALL, measured_releases, released_measurements
+from pinn.training.data.measured_releases import released_measurements
 
 
 @pytest.fixture(scope="module")

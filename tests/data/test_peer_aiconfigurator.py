@@ -1,9 +1,10 @@
 import numpy as np
 import pandas as pd
+import predict_aiconfigurator as peer
 import pytest
 
 from pinn.errors import PinnError
-from pinn.laboratory import aiconfigurator as peer
+from pinn.laboratory.aiconfigurator import released_predictions
 from pinn.training.data.engine_deployments import read_engines, read_other_campaign
 from pinn.training.data.silicon import read_silicon
 
@@ -19,7 +20,7 @@ def rows():
 
 @pytest.fixture(scope="module")
 def everything():
-    return peer.released_predictions()
+    return released_predictions()
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def test_released_figures(rows, released):
 
 @installed
 def test_three_rows_recomputed(rows, released):
-    """Regenerate with python -m pinn.laboratory.aiconfigurator data/peers."""
+    """Regenerate with python scripts/predict_aiconfigurator.py data/peers."""
     chosen = [released.index[released["recipe"] == recipe][0] for recipe in peer.RECIPES]
     again = peer.predict(rows.loc[chosen])
     expected = released.loc[chosen]
@@ -79,24 +80,10 @@ def test_three_rows_recomputed(rows, released):
         np.testing.assert_allclose(again[name], expected[name], rtol=1e-5)
 
 
-def test_cached_rows_need_no_package(rows, released, tmp_path, monkeypatch):
+def test_without_the_package_the_error_names_it(rows, monkeypatch):
     monkeypatch.setattr(peer, "is_installed", lambda: False)
-    peer.write_predictions(released, tmp_path)
-    again = peer.predict(rows.iloc[5:2:-1], cached_in=tmp_path)
-    assert list(again["row_id"]) == list(rows["row_id"].iloc[5:2:-1])
     with pytest.raises(PinnError, match="pip install aiconfigurator"):
-        peer.predict(rows.iloc[:1].assign(row_id="new"), cached_in=tmp_path)
-
-
-def test_new_rows_join_the_cache(rows, tmp_path, monkeypatch):
-    monkeypatch.setattr(peer, "is_installed", lambda: True)
-    monkeypatch.setattr(
-        peer, "_predict_row", lambda row, _recipes: (row["row_id"], 0.1, 0.01, "adapter", "")
-    )
-    peer.predict(rows.iloc[:2], cached_in=tmp_path)
-    both = peer.predict(rows.iloc[:3], cached_in=tmp_path)
-    pd.testing.assert_frame_equal(both, peer.read_predictions(tmp_path))
-    assert both["tpot_s"].tolist() == [0.01] * 3
+        peer.predict(rows.iloc[:1])
 
 
 def test_what_is_asked_for_expert_parallel_rows(rows):

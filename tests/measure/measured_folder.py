@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
+from simulated_engine import SimulatedEngine
 
 from pinn.engines.deployment import Deployment
-from pinn.server.measuring import SimulatedEngine, deployment_limits
+from pinn.server.measuring import deployment_limits
 from pinn.server.program.batches import Wanted
 from pinn.server.program.session import Outcome, Session, measure_all
 from pinn.server.program.table import Table

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from assumed_priors import prior_coefficients
 from measured_folder import measured
+from simulated_engine import SimulatedEngine
 
-from pinn.server.measuring import SimulatedEngine, deployment_limits
+from pinn.server.measuring import deployment_limits
 from pinn.server.program.batches import Wanted, fits, own_order, read_batch, short_list
 from pinn.server.program.session import COLD, KNOWN, LEAST, Session, measure_all
 from pinn.server.program.table import COLUMNS, Table

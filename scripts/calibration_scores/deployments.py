@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
 
+from calibration_scores.left_out import LeftOut, read_left_out
 from pinn.coefficients.intervals import NORMAL_QUANTILE
-from pinn.laboratory.calibration_left_out import LeftOut, read_left_out
 from pinn.server.calibration.calibrate import is_kept, judge, judge_likelihood
 from pinn.server.calibration.posterior import (
     TIME_NOISE,

@@ -1,0 +1,1 @@
+"""What ``scripts/score_calibration.py`` scores: public steps, deployments, serving runs."""

@@ -1,0 +1,61 @@
+"""Writes ``data/engines/measured.csv``: which releases were measured, and how much of each.
+
+python scripts/count_measured.py data/engines
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pinn.common.tables import write_frame
+from pinn.engines.recipe import ALL, MEASURED_FILE, release_order
+from pinn.specs.gpu import load_gpu
+from pinn.training.data.engine_deployments import read_every_engine
+from pinn.training.data.splits import deployment_keys
+
+
+def measured_releases(rows: pd.DataFrame) -> pd.DataFrame:
+    """How much was measured, by engine and release.
+
+    Args:
+        rows: As :func:`pinn.training.data.engine_deployments.read_every_engine` gives them.
+
+    Returns:
+        A line per engine, with the release ``ALL``, and per release: ``rows``, ``configurations``
+        (model, GPU, format and parallel sizes), ``points`` (of these, at lengths and a
+        concurrency), names of ``models`` and ``gpus``, and days ``since`` and ``until``.
+    """
+    keys = deployment_keys(rows)
+    at = rows[["prompt_tokens", "output_tokens", "concurrency"]].astype(str).agg("|".join, axis=1)
+    known = rows.assign(configuration=keys, point=keys + "|" + at)
+    parts = [*known.assign(engine_version=ALL).groupby(["engine", "engine_version"])]
+    parts += [*known.groupby(["engine", "engine_version"])]
+    lines: list[dict[str, Any]] = [
+        {
+            "engine": engine,
+            "release": version,
+            "rows": len(part),
+            "configurations": part["configuration"].nunique(),
+            "points": part["point"].nunique(),
+            "models": " ".join(sorted({name.rpartition("/")[2] for name in part["model"]})),
+            "gpus": " ".join(sorted({load_gpu(name).name for name in part["gpu"]})),
+            "since": part["date"].min(),
+            "until": part["date"].max(),
+        }
+        for (engine, version), part in parts
+    ]
+    lines.sort(key=lambda line: (line["engine"], release_order(line["release"])))
+    return pd.DataFrame(lines)
+
+
+def main(folder: str) -> None:
+    """Read everything and write the table."""
+    write_frame(measured_releases(read_every_engine()[0]), Path(folder) / MEASURED_FILE)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

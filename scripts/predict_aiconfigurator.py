@@ -1,0 +1,212 @@
+"""Asks the estimator AIConfigurator 0.12 for every observation of ``silicon_sample.csv`` scored.
+
+    python scripts/predict_aiconfigurator.py data/peers
+
+It needs the extra ``peers``; what it wrote is read by ``pinn.laboratory.aiconfigurator``.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import logging
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pinn.common.tables import write_frame
+from pinn.errors import PinnError
+from pinn.laboratory.aiconfigurator import FILE
+from pinn.training.data.engine_deployments import read_engines, read_other_campaign
+from pinn.training.data.silicon import read_silicon
+from pinn.units import MILLISECOND
+
+PACKAGE, VERSION = "aiconfigurator", "0.12.0"
+COLUMNS = ("row_id", "ttft_s", "tpot_s", "recipe", "reason")
+
+#: Ways to state a deployment, tried in this order until one has an answer.
+#:
+#: - ``adapter``: the formats that the package's own adapter takes for records of this benchmark.
+#: - ``fp8_gemm``: the checkpoint's own formats, but its block-scaled fp8 GEMMs at the table of
+#:   per-tensor ones; the block-scaled table holds launch times of some 0.2 ms per GEMM.
+#: - ``checkpoint``: the checkpoint's own formats.
+#:
+#: Later ones are needed where the database lacks the kernels of the earlier ones.
+RECIPES = ("adapter", "fp8_gemm", "checkpoint")
+
+_MODELS = {
+    "meta-llama/Llama-3.3-70B-Instruct": "meta-llama/Meta-Llama-3.1-70B",
+    "openai/gpt-oss-120b": "openai/gpt-oss-120b",
+    "MiniMaxAI/MiniMax-M2.5": "MiniMaxAI/MiniMax-M2.5",
+    "moonshotai/Kimi-K2.5": "moonshotai/Kimi-K2.5",
+    "deepseek-ai/DeepSeek-R1": "deepseek-ai/DeepSeek-R1",
+    "meta-llama/Llama-3.1-8B-Instruct": "meta-llama/Meta-Llama-3.1-8B",
+    "Qwen/Qwen3-32B": "Qwen/Qwen3-32B",
+    "Qwen/Qwen3-235B-A22B-FP8": "Qwen/Qwen3-235B-A22B-FP8",
+}
+#: Checkpoints whose config states the formats; the others are quantized by argument.
+_CHECKPOINTS = {
+    ("openai/gpt-oss-120b", "mxfp4"): "openai/gpt-oss-120b",
+    ("openai/gpt-oss-120b", "mxfp4_mxfp8"): "openai/gpt-oss-120b",
+    ("MiniMaxAI/MiniMax-M2.5", "fp8_block"): "MiniMaxAI/MiniMax-M2.5",
+    ("MiniMaxAI/MiniMax-M2.5", "nvfp4"): "nvidia/MiniMax-M2.5-NVFP4",
+    ("moonshotai/Kimi-K2.5", "int4"): "moonshotai/Kimi-K2.5",
+    ("moonshotai/Kimi-K2.5", "nvfp4"): "nvidia/Kimi-K2.5-NVFP4",
+    ("deepseek-ai/DeepSeek-R1", "fp8_block"): "deepseek-ai/DeepSeek-R1",
+    ("deepseek-ai/DeepSeek-R1", "nvfp4"): "nvidia/DeepSeek-V3.1-NVFP4",
+    ("Qwen/Qwen3-235B-A22B-FP8", "fp8_block"): "Qwen/Qwen3-235B-A22B-FP8",
+}
+_ADAPTER_FORMATS = {
+    "fp8": "fp8", "fp8_static": "fp8", "fp8_block": "fp8", "nvfp4": "nvfp4", "int4": "int4_wo",
+}  # fmt: skip
+_DENSE = {
+    "meta-llama/Llama-3.3-70B-Instruct", "meta-llama/Llama-3.1-8B-Instruct", "Qwen/Qwen3-32B",
+}  # fmt: skip
+
+
+def predict(observations: pd.DataFrame) -> pd.DataFrame:
+    """Predict the mean TTFT and TPOT of observations, in their order: ``COLUMNS``.
+
+    Raises:
+        PinnError: If the package is missing or of another version.
+    """
+    if not is_installed():
+        raise PinnError(
+            f"the peer estimator {PACKAGE}=={VERSION} is not installed: "
+            f"run 'pip install {PACKAGE}=={VERSION}'"
+        )
+    with _quiet():
+        answers = [_predict_row(row) for _, row in observations.iterrows()]
+    return pd.DataFrame(answers, columns=list(COLUMNS))
+
+
+def is_installed() -> bool:
+    """Whether the package is there in the version that the predictions belong to."""
+    if importlib.util.find_spec(PACKAGE) is None:
+        return False
+    return importlib.metadata.version(PACKAGE) == VERSION
+
+
+def request(row: pd.Series, recipe: str) -> dict[str, Any] | None:
+    """Arguments of the package's ``cli_estimate`` for an observation.
+
+    Args:
+        row: An observation.
+        recipe: One of :data:`RECIPES`.
+
+    Returns:
+        The arguments; None where the recipe says nothing else than an earlier one.
+
+    Raises:
+        PinnError: If the model, the precision or the recipe is unknown.
+    """
+    if recipe not in RECIPES:
+        raise PinnError(f"unknown recipe {recipe!r}: known ones are {', '.join(RECIPES)}")
+    model, scheme = row["model"], row["precision"]
+    if model not in _MODELS:
+        raise PinnError(f"no peer model for {model!r}: known ones are {', '.join(_MODELS)}")
+    dense = model in _DENSE
+    arguments: dict[str, Any] = {
+        "model_path": _MODELS[model],
+        "system_name": row["gpu"],
+        "backend_name": row["engine"],
+        "isl": int(row["prompt_tokens"]),
+        "osl": int(row["output_tokens"]),
+        "batch_size": max(int(row["concurrency"]) // int(row["data_parallel_size"]), 1),
+        "tp_size": int(row["tensor_parallel_size"]),
+    }
+    if row["data_parallel_size"] > 1:
+        arguments["attention_dp_size"] = int(row["data_parallel_size"])
+    if row["kv_cache_dtype"] not in ("", "auto"):
+        arguments["kvcache_quant_mode"] = row["kv_cache_dtype"].removesuffix("_e4m3")
+    if not dense:
+        ranks = int(row["tensor_parallel_size"] * row["data_parallel_size"])
+        whole = bool(row["enable_expert_parallel"])
+        arguments |= {"moe_tp_size": 1 if whole else ranks, "moe_ep_size": ranks if whole else 1}
+
+    checkpoint = _CHECKPOINTS.get((model, scheme))
+    if recipe == "adapter":
+        if scheme in _ADAPTER_FORMATS:
+            formats = _ADAPTER_FORMATS[scheme]
+            arguments["gemm_quant_mode"] = formats
+            if not dense:
+                arguments["moe_quant_mode"] = formats
+        return arguments
+    if checkpoint is None or (recipe == "fp8_gemm" and scheme != "fp8_block"):
+        return None
+    arguments["model_path"] = checkpoint
+    if recipe == "fp8_gemm":
+        arguments["gemm_quant_mode"] = "fp8"
+    return arguments
+
+
+def _predict_row(row: pd.Series) -> tuple[str, float, float, str, str]:
+    """The first answer of a recipe, or the last one's reason for giving none."""
+    from aiconfigurator.cli.api import cli_estimate
+
+    reason = "no recipe"
+    for recipe in RECIPES:
+        arguments = request(row, recipe)
+        if arguments is None:
+            continue
+        version = _database_version(arguments["system_name"], arguments["backend_name"])
+        try:
+            answer = cli_estimate(**arguments, backend_version=version)
+        except Exception as error:  # the package raises many kinds for a lack of data or memory
+            reason = _reason(error)
+            continue
+        ttft_s, tpot_s = answer.ttft * MILLISECOND, answer.tpot * MILLISECOND
+        return row["row_id"], ttft_s, tpot_s, recipe, ""
+    return row["row_id"], float("nan"), float("nan"), "", reason
+
+
+def _reason(error: Exception) -> str:
+    """The error's kind of failure, without the paths of this machine and the details of the row."""
+    text = re.sub(r"\s+", " ", str(error))
+    if text.startswith("OOM"):
+        return "does not fit in GPU memory by the peer's count"
+    return re.split(r" at /|[{(:] ?(?=\w+[:=(])", text)[0].strip(" :")[:100]
+
+
+@cache
+def _database_version(system: str, engine: str) -> str:
+    """Newest tables of an engine on a GPU; looking them up takes a second, so once."""
+    from aiconfigurator.sdk.perf_database import get_latest_database_version
+
+    version = get_latest_database_version(system=system, backend=engine)
+    if version is None:
+        raise PinnError(f"{PACKAGE} {VERSION} has no {engine} tables of {system}")
+    return str(version)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Mute the package's log below errors."""
+    logger = logging.getLogger(PACKAGE)
+    core = logging.getLogger(f"{PACKAGE}_core")
+    levels = logger.level, core.level
+    logger.setLevel(logging.ERROR)
+    core.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(levels[0])
+        core.setLevel(levels[1])
+
+
+def main(folder: str) -> None:
+    """Predict every row that is scored anew and write the file."""
+    readers = (read_silicon, read_engines, read_other_campaign)
+    rows = predict(pd.concat([reader()[0] for reader in readers], ignore_index=True))
+    write_frame(rows, Path(folder) / FILE, float_format="%.6g")
+    print(rows["recipe"].replace("", "none").value_counts().to_string())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

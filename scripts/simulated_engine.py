@@ -1,0 +1,158 @@
+"""An engine in simulated time whose steps take what coefficients say: for tests and scores.
+
+It schedules as vLLM does with chunked prefill: decodes first, then prompts while tokens and places
+last; a prompt that begins like an earlier one is computed from there on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Float
+
+from pinn.engines.deployment import Deployment
+from pinn.server.measuring import batch_features
+from pinn.server.program.batches import Limits, Wanted
+from pinn.server.program.table import Step
+
+#: Tokens between contexts whose times are worked out; between them a time is a line.
+_GRID = 256
+
+#: Seconds between two steps in which nothing runs.
+_IDLE_S = 1e-4
+
+
+@dataclass
+class _Decodes:
+    """Requests that generate, all of one context."""
+
+    names: list[str]
+    context: int
+    left: int
+
+
+@dataclass
+class _Prompt:
+    name: str
+    ids: list[int]
+    outputs: int
+    done: int = 0
+
+
+@dataclass
+class SimulatedEngine:
+    """What :class:`pinn.server.program.session.Session` asks of an engine.
+
+    Attributes:
+        deployment: What runs.
+        beta: Coefficients of its steps.
+        limits: What it can hold.
+        noise: Relative standard deviation of a step's time.
+        random: Draws the noise.
+    """
+
+    deployment: Deployment
+    beta: Float[np.ndarray, " step_features"]
+    limits: Limits
+    noise: float = 0.01
+    random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    _now: float = 0.0
+    _count: int = 0
+    _decodes: list[_Decodes] = field(default_factory=list)
+    _prompts: list[_Prompt] = field(default_factory=list)
+    _known: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
+    _times: dict[tuple[int, ...], float] = field(default_factory=dict)
+
+    def clock(self) -> float:
+        """Simulated seconds."""
+        return self._now
+
+    def submit(self, prompt: list[int], outputs: int) -> str:
+        """Add a request; its name."""
+        self._count += 1
+        name = str(self._count)
+        self._prompts.append(_Prompt(name, prompt, outputs, self._shared(prompt)))
+        return name
+
+    def drop(self, names: list[str] | None = None) -> None:
+        """Take requests out; without names all."""
+        gone = set(names or ())
+        self._prompts = [p for p in self._prompts if names is not None and p.name not in gone]
+        for group in self._decodes:
+            group.names = [n for n in group.names if names is not None and n not in gone]
+        self._decodes = [group for group in self._decodes if group.names]
+
+    def step(self) -> list[Step]:
+        """Run one step."""
+        decodes = sum(len(group.names) for group in self._decodes)
+        context = sum(len(group.names) * group.context for group in self._decodes)
+        tokens, chunks = self.limits.budget - decodes, []
+        for prompt in self._prompts[: max(self.limits.max_num_seqs - decodes, 0)]:
+            new = min(len(prompt.ids) - prompt.done, tokens)
+            if new <= 0:
+                break
+            chunks.append((prompt, new))
+            tokens -= new
+        if not decodes and not chunks:
+            self._now += _IDLE_S
+            return []
+        added, cached = sum(n for _, n in chunks), sum(p.done for p, _ in chunks)
+        seconds = self._seconds(decodes, context, len(chunks), added, cached)
+        seconds *= float(np.exp(self.noise * self.random.standard_normal()))
+        step = Step(
+            self._now, seconds, seconds, len(chunks), added, cached, 0.0, decodes, context, 0.0
+        )
+        self._now += seconds
+        for group in self._decodes:
+            group.context += 1
+            group.left -= 1
+        self._advance(chunks)
+        self._decodes = [group for group in self._decodes if group.left > 0]
+        return [step]
+
+    def _advance(self, chunks: list[tuple[_Prompt, int]]) -> None:
+        """Prompts that are done have their first token, and begin to generate."""
+        fresh: dict[tuple[int, int], list[str]] = {}
+        for prompt, new in chunks:
+            prompt.done += new
+            if prompt.done < len(prompt.ids):
+                continue
+            self._known[tuple(prompt.ids[: self.limits.block])] = prompt.ids
+            if prompt.outputs > 1:
+                fresh.setdefault((len(prompt.ids), prompt.outputs - 1), []).append(prompt.name)
+        self._prompts = [p for p in self._prompts if p.done < len(p.ids)]
+        self._decodes += [_Decodes(names, *key) for key, names in fresh.items()]
+
+    def _shared(self, prompt: list[int]) -> int:
+        """Tokens of a prompt that are in the cache, in whole blocks, never all of it."""
+        block = self.limits.block
+        other = self._known.get(tuple(prompt[:block])) if self.limits.shares else None
+        if other is None:
+            return 0
+        low, high = 1, min(len(prompt) - 1, len(other)) // block
+        while low < high:
+            middle = (low + high + 1) // 2
+            same = prompt[: middle * block] == other[: middle * block]
+            low, high = (middle, high) if same else (low, middle - 1)
+        return high * block
+
+    def _seconds(self, decodes: int, context: int, prompts: int, tokens: int, cached: int) -> float:
+        """Seconds of a batch, on a line between two contexts."""
+        each = context / decodes if decodes else 0.0
+        low = int(each // _GRID)
+        share = each / _GRID - low
+        ends = [
+            self._time(decodes, at * _GRID, prompts, tokens, cached)
+            for at in (low, low + 1 if share else low)
+        ]
+        return ends[0] + share * (ends[1] - ends[0])
+
+    def _time(self, *batch: int) -> float:
+        if batch not in self._times:
+            decodes, context, prompts, tokens, cached = batch
+            each = max(prompts, 1)
+            wanted = Wanted(decodes, context, prompts, tokens / each, cached / each)  # type: ignore[arg-type]
+            features = batch_features(self.deployment, [wanted])
+            self._times[batch] = float((features @ self.beta)[0])
+        return self._times[batch]
