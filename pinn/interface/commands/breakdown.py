@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pinn.common.files import find_checkpoint, find_kernels
-from pinn.interface.commands.options import Checkpoint, Gpu, JsonPath, Model, engine_flags, output
+from pinn.interface.commands.options import (
+    Checkpoint,
+    Gpu,
+    JsonPath,
+    Model,
+    engine_flags,
+    named,
+    output,
+)
 from pinn.interface.commands.outputs import PICTURES, write_json
 from pinn.specs.serving import ServingSpec
 
@@ -75,11 +83,10 @@ def breakdown(
     from pinn.interface.commands.breakdown_report import draw, make_report, print_report, write_csv
     from pinn.training.breakdown import breakdown as breakdown_of
 
-    named = {k: v for k, v in {"model": model, "gpu": gpu}.items() if v is not None}
     path = find_checkpoint(checkpoint)
     surrogate = Surrogate.load(path)
     teacher, sources = _teacher(kernels, path, surrogate.checkpoint.metadata)
-    deployment = make_deployment(canonical({**named, **flags}))
+    deployment = make_deployment(canonical(named(model, gpu) | flags))
     beta = surrogate.coefficients([deployment]).beta[0]
     breakdowns = [breakdown_of(deployment, text, beta, teacher) for text in batch or _EXAMPLES]
     report = make_report(deployment, breakdowns, {"network": _shown(path), **sources})

@@ -10,8 +10,9 @@ import typer
 
 from pinn.common.files import find_checkpoint
 from pinn.errors import PinnError
-from pinn.interface.commands.options import Checkpoint, Gpu, JsonPath, Model, engine_flags, output
+from pinn.interface.commands.options import JsonPath, engine_flags, named, output
 from pinn.interface.commands.outputs import TABLES, write_json
+from pinn.interface.commands.requests import MANY, PredictionRequest, SkipMany
 from pinn.specs.serving import ServingSpec
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-_MANY = "Many configurations"
 EXAMPLES = (
     "1 decode @ 700",
     "32 decode @ 700",
@@ -36,8 +36,7 @@ EXAMPLES = (
 @app.command()
 @engine_flags(ServingSpec, deploys=True)
 def coefficients(
-    model: Model = None,
-    gpu: Gpu = None,
+    asked: PredictionRequest,
     batch: Annotated[
         list[str] | None,
         typer.Option(
@@ -47,22 +46,13 @@ def coefficients(
         ),
     ] = None,
     json_path: JsonPath = None,
-    checkpoint: Checkpoint = None,
-    given_coefficients: Annotated[
-        Path | None,
-        typer.Option(
-            "--coefficients",
-            help="File of 'pinn calibrate' or --json, in place of the network; its deployment "
-            "holds where no flag says otherwise.",
-        ),
-    ] = None,
     configs: Annotated[
         Path | None,
         typer.Option(
             "--configs",
             help="CSV, YAML or JSON list of configurations, or a YAML or JSON grid (lists per "
             "key). Keys are the flags' names; flags given beside it hold where a row has none.",
-            rich_help_panel=_MANY,
+            rich_help_panel=MANY,
         ),
     ] = None,
     grid: Annotated[
@@ -70,7 +60,7 @@ def coefficients(
         typer.Option(
             "--grid",
             help="Grid in place of a file: 'gpu=H100,A100 tensor_parallel_size=1,2'.",
-            rich_help_panel=_MANY,
+            rich_help_panel=MANY,
         ),
     ] = None,
     out: Annotated[
@@ -79,17 +69,10 @@ def coefficients(
             "--out",
             "Table to write, one row per configuration: .csv, .json or .parquet.",
             *TABLES,
-            rich_help_panel=_MANY,
+            rich_help_panel=MANY,
         ),
     ] = None,
-    skip_invalid: Annotated[
-        bool,
-        typer.Option(
-            "--skip-invalid",
-            help="Leave out, and count, configurations that do not fit together.",
-            rich_help_panel=_MANY,
-        ),
-    ] = False,
+    skip_invalid: SkipMany = False,
     *,
     recipe: Annotated[
         bool, typer.Option("--recipe", help="Print what the engine runs and what set it instead.")
@@ -119,16 +102,15 @@ def coefficients(
     """
     from pinn.interface.commands.coefficient_report import print_report
 
-    named = {"model": model, "gpu": gpu}
-    given = {name: value for name, value in named.items() if value is not None} | flags
+    given = named(asked.model, asked.gpu) | flags
     if configs is None and grid is None:
         if out is not None or skip_invalid:
             raise PinnError("--out and --skip-invalid are for --configs or --grid: use --json")
-        report, _ = one_report(given, batch or list(EXAMPLES), checkpoint, given_coefficients)
+        report, _ = one_report(given, batch or list(EXAMPLES), asked.checkpoint, asked.coefficients)
         if json_path is not None:
             write_json(report, json_path)
         print_report(report, recipe=recipe, betas=betas)
-    elif given_coefficients is not None:
+    elif asked.coefficients is not None:
         raise PinnError("--coefficients belong to one configuration: leave --configs, --grid out")
     elif out is None:
         raise PinnError("--configs and --grid need --out PATH, a .csv, .json or .parquet file")
@@ -136,7 +118,7 @@ def coefficients(
         raise PinnError("--json is for one configuration: use --out with a name ending in .json")
     else:
         rows = _many(configs, grid, given)
-        _write(rows, batch or [], out, checkpoint, skip_invalid)
+        _write(rows, batch or [], out, asked.checkpoint, skip_invalid)
 
 
 def one_report(

@@ -9,7 +9,8 @@ import typer
 
 from pinn.common.files import file_sha256, find_checkpoint
 from pinn.errors import PinnError
-from pinn.interface.commands.options import Checkpoint, Model, engine_flags, output
+from pinn.interface.commands.options import engine_flags, output
+from pinn.interface.commands.requests import ExploreRequest
 from pinn.specs.serving import ServingSpec
 
 app = typer.Typer()
@@ -19,13 +20,7 @@ app = typer.Typer()
 @engine_flags(ServingSpec, several=("tensor_parallel_size",), deploys=True)
 def explore(
     out: Annotated[Path, output("--out", "Page to write.", ".html")],
-    model: Model = None,
-    gpu: Annotated[
-        str | None,
-        typer.Option("--gpu", help="Names, or paths of datasheets, separated by commas."),
-    ] = None,
-    checkpoint: Checkpoint = None,
-    *,
+    asked: ExploreRequest,
     flags: dict[str, Any],
 ) -> None:
     """A page to play with: sliders move time per token, TTFT and throughput of a few servers.
@@ -39,9 +34,9 @@ def explore(
       pinn explore --model Qwen/Qwen3-30B-A3B --gpu H100,H200,B200
         --out explore.html
     """
-    if model is None or gpu is None:
+    if asked.model is None or asked.gpus is None:
         raise PinnError("--model and --gpu are needed: 'pinn models' and 'pinn gpus' list them")
-    found = write_explore_page(out, model, gpu.split(","), checkpoint, flags)
+    found = write_explore_page(out, asked.model, asked.gpus.split(","), asked.checkpoint, flags)
     typer.echo(f"{found:8} servers in {out}")
 
 

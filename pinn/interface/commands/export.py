@@ -10,8 +10,8 @@ import typer
 
 from pinn.common.files import find_checkpoint, given_path
 from pinn.errors import PinnError
-from pinn.interface.commands.options import Checkpoint, asked, output
-from pinn.interface.commands.requests import BlisRequest, TableRequest
+from pinn.interface.commands.options import asked, output
+from pinn.interface.commands.requests import BlisRequest, OnnxRequest, SpecsRequest, TableRequest
 from pinn.specs.catalog import list_models, load_model
 from pinn.specs.gpu import list_gpus, load_gpu
 from pinn.specs.model_variants import with_precision
@@ -46,20 +46,9 @@ def _root() -> None:
 
 
 @app.command()
+@asked
 def onnx(
-    out: Annotated[Path, typer.Option("--out", help="Folder for the two graphs.")],
-    checkpoint: Checkpoint = None,
-    inputs: Annotated[
-        Path | None,
-        typer.Option("--inputs", help="JSON file to write: inputs of both graphs, and the result."),
-    ] = None,
-    configs: Annotated[
-        str,
-        typer.Option("--configs", help="The one configuration of --inputs, as of 'export table'."),
-    ] = "model=Llama-3.1-8B gpu=H100",
-    batch: Annotated[
-        str, typer.Option("--batch", help="The batch of --inputs, as of 'pinn coefficients'.")
-    ] = "32 decode @ 700",
+    out: Annotated[Path, typer.Option("--out", help="Folder for the two graphs.")], how: OnnxRequest
 ) -> None:
     """The network and the step time as ONNX graphs.
 
@@ -69,16 +58,21 @@ def onnx(
     Example:
       pinn export onnx --out export/onnx --inputs inputs.json
     """
+    onnx_of(out, how)
+
+
+def onnx_of(out: Path, how: OnnxRequest) -> None:
+    """Write the graphs, and what goes into them where it is asked for."""
     from pinn.coefficients.trained_network import load_checkpoint
     from pinn.interface.exports.configured import checkpoint_provenance
     from pinn.interface.exports.onnx_graphs import export_onnx
 
-    path = find_checkpoint(checkpoint)
+    path = find_checkpoint(how.checkpoint)
     loaded = load_checkpoint(path)
     for written in export_onnx(loaded, checkpoint_provenance(path, loaded.metadata), out):
         typer.echo(f"{written.stat().st_size:10,} bytes  {written}")
-    if inputs is not None:
-        _write_inputs(inputs, configs, batch, path)
+    if how.inputs is not None:
+        _write_inputs(how.inputs, how.configs, how.batch, path)
 
 
 def _write_inputs(path: Path, configs: str, batch: str, checkpoint: Path) -> None:
@@ -250,40 +244,31 @@ def _print_errors(found: list[list[BlisVector]]) -> None:
 
 
 @app.command()
+@asked
 def specs(
-    out: Annotated[Path, output("--out", "JSON file to write.", ".json")],
-    model: Annotated[
-        list[str] | None,
-        typer.Option("--model", help="Name or path; repeatable. [default: the whole catalogue]"),
-    ] = None,
-    gpu: Annotated[
-        list[str] | None,
-        typer.Option("--gpu", help="Name or datasheet file; repeatable. [default: all known]"),
-    ] = None,
-    quantization: Annotated[
-        str | None,
-        typer.Option("--quantization", help="Serve the models in another format, such as fp8."),
-    ] = None,
+    out: Annotated[Path, output("--out", "JSON file to write.", ".json")], how: SpecsRequest
 ) -> None:
     """Models and GPUs as JSON, of which the Go package makes coefficients with a checkpoint.
 
     Example:
       pinn export specs --model ./config.json --gpu H100 --out specs.json
     """
+    specs_of(out, how)
+
+
+def specs_of(out: Path, how: SpecsRequest) -> None:
+    """Write the models and GPUs."""
     from dataclasses import replace
 
     from pinn.common.screen import counted
     from pinn.interface.exports.specs import specs_document, write_specs
 
-    found = [load_model(name) for name in counted(model or list_models(), "model")]
-    models = found if model else [m for m in found if m.is_plain]
+    found = [load_model(name) for name in counted(how.models or list_models(), "model")]
+    models = found if how.models else [m for m in found if m.is_plain]
     others = [m.name for m in found if m not in models]
-    if quantization is not None:
-        models = [
-            replace(with_precision(m, quantization), name=f"{m.name}@{quantization}")
-            for m in models
-        ]
-    gpus = [load_gpu(name) for name in gpu or list_gpus()]
+    if (scheme := how.quantization) is not None:
+        models = [replace(with_precision(m, scheme), name=f"{m.name}@{scheme}") for m in models]
+    gpus = [load_gpu(name) for name in how.gpus or list_gpus()]
     write_specs(specs_document(models, gpus), out)
     typer.echo(f"{len(models):8} models and {len(gpus)} GPUs written to {out}")
     if others:

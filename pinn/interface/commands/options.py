@@ -25,6 +25,9 @@ GPU = typer.Option("--gpu", help="Name, or path of a datasheet's JSON file.")
 
 Model = Annotated[str | None, MODEL]
 Gpu = Annotated[str | None, GPU]
+Gpus = Annotated[
+    str | None, typer.Option("--gpu", help="Names, or paths of datasheets, separated by commas.")
+]
 Checkpoint = Annotated[
     Path | None,
     typer.Option(
@@ -35,6 +38,12 @@ Checkpoint = Annotated[
 WorkloadSeed = Annotated[
     int | None, typer.Option("--seed", help="Of random draws. [default: the file's, else 0]")
 ]
+
+
+def named(model: str | None, gpu: str | None) -> dict[str, str]:
+    """Model and GPU as keys of a configuration, where they are given."""
+    pairs = {"model": model, "gpu": gpu}
+    return {name: value for name, value in pairs.items() if value is not None}
 
 
 def output(option: str, help: str, *suffixes: str, short: str = "", **more: Any) -> Any:
@@ -218,7 +227,7 @@ def _started(
     command, words = arguments.pop("serve"), arguments.pop("engine_words")
     if command is None and words is None:
         return {}
-    gpu = arguments.get("gpu")
+    gpu = arguments.get("gpu", arguments.get("gpus"))
     found, lines = launched(command, shlex.split(words or ""), given, gpu, declared)
     for line in lines:
         typer.echo(line, err=True)

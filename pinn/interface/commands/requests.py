@@ -11,9 +11,9 @@ from typing import Annotated
 
 import typer
 
-from pinn.interface.commands.options import Checkpoint, Gpu, Model, WorkloadSeed
+from pinn.interface.commands.options import Checkpoint, Gpu, Gpus, Model, WorkloadSeed
 
-_TRACES = "Traces"
+MANY, _TRACES = "Many configurations", "Traces"
 
 CoefficientFile = Annotated[
     Path | None,
@@ -34,6 +34,43 @@ CoefficientFiles = Annotated[
 SkipInvalid = Annotated[
     bool, typer.Option("--skip-invalid", help="Leave out what does not fit together.")
 ]
+SkipMany = Annotated[
+    bool,
+    typer.Option(
+        "--skip-invalid",
+        help="Leave out, and count, configurations that do not fit together.",
+        rich_help_panel=MANY,
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionRequest:
+    """A configuration, and what times its steps; the engine's flags go beside it."""
+
+    model: Model = None
+    gpu: Gpu = None
+    checkpoint: Checkpoint = None
+    coefficients: CoefficientFile = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManyRequest:
+    """What holds for configurations that leave it out; the engine's flags go beside it."""
+
+    model: Model = None
+    gpu: Gpu = None
+    checkpoint: Checkpoint = None
+    skip_invalid: SkipMany = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExploreRequest:
+    """The servers of a page; the engine's flags go beside it."""
+
+    model: Model = None
+    gpus: Gpus = None
+    checkpoint: Checkpoint = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,10 +133,7 @@ class PlanRequest:
         ),
     ] = None
     model: Model = None
-    gpu: Annotated[
-        str | None,
-        typer.Option("--gpu", help="Names, or paths of datasheets, separated by commas."),
-    ] = None
+    gpu: Gpus = None
     rate: Annotated[
         float | None,
         typer.Option(
@@ -130,14 +164,7 @@ class PlanRequest:
             "file of --candidates lists.",
         ),
     ] = False
-    coefficients: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--coefficients",
-            help="File of 'pinn calibrate', in place of the network for the deployment that it "
-            "belongs to. Repeatable.",
-        ),
-    ] = None
+    coefficients: CoefficientFiles = None
     checkpoint: Checkpoint = None
     top: Annotated[int, typer.Option("--top", min=1, help="Rows to examine in full.")] = 5
     seed: WorkloadSeed = None
@@ -255,3 +282,39 @@ class BlisRequest:
             "than by this share, with the vector that run.sh picks for such a batch.",
         ),
     ] = 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnnxRequest:
+    """What is written beside the graphs."""
+
+    checkpoint: Checkpoint = None
+    inputs: Annotated[
+        Path | None,
+        typer.Option("--inputs", help="JSON file to write: inputs of both graphs, and the result."),
+    ] = None
+    configs: Annotated[
+        str,
+        typer.Option("--configs", help="The one configuration of --inputs, as of 'export table'."),
+    ] = "model=Llama-3.1-8B gpu=H100"
+    batch: Annotated[
+        str, typer.Option("--batch", help="The batch of --inputs, as of 'pinn coefficients'.")
+    ] = "32 decode @ 700"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecsRequest:
+    """Which models and GPUs are written."""
+
+    models: Annotated[
+        list[str] | None,
+        typer.Option("--model", help="Name or path; repeatable. [default: the whole catalogue]"),
+    ] = None
+    gpus: Annotated[
+        list[str] | None,
+        typer.Option("--gpu", help="Name or datasheet file; repeatable. [default: all known]"),
+    ] = None
+    quantization: Annotated[
+        str | None,
+        typer.Option("--quantization", help="Serve the models in another format, such as fp8."),
+    ] = None

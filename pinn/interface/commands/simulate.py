@@ -10,7 +10,7 @@ import typer
 
 import pinn
 from pinn.common.files import file_sha256, find_checkpoint
-from pinn.interface.commands.options import JsonPath, engine_flags, output
+from pinn.interface.commands.options import JsonPath, engine_flags, named, output
 from pinn.interface.commands.outputs import write_json
 from pinn.interface.commands.requests import SimulationRequest
 from pinn.simulator.engine_spec import EngineSpec
@@ -125,7 +125,7 @@ def simulation_job(
     engine = EngineSpec(**{name: v for name, v in flags.items() if name in of_engine})
     file = asked.coefficients
     known = {} if file is None else read_coefficient_set(file).configuration()
-    known |= {k: v for k, v in {"model": asked.model, "gpu": asked.gpu}.items() if v is not None}
+    known |= named(asked.model, asked.gpu)
     known |= {name: v for name, v in flags.items() if name not in of_engine}
     deployment = make_deployment(canonical(known))
     workload = load.draw(asked.rate)

@@ -8,7 +8,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, get_origin
 
 from pinn.errors import PinnError
 from pinn.interface.commands.options import request_parameters
@@ -104,8 +104,9 @@ def _typed(annotation: Any, value: Any) -> Any:
     kinds = get_args(kind) or (kind,)
     if value is None:
         return None
-    if list[Path] in kinds:
-        return [Path(each) for each in ([value] if isinstance(value, str | Path) else value)]
+    of_list = [get_args(each)[0] for each in kinds if get_origin(each) is list]
+    if of_list:
+        return [of_list[0](e) for e in ([value] if isinstance(value, str | Path) else value)]
     if Path in kinds:
         return Path(value)
     if float in kinds and isinstance(value, int):
@@ -173,14 +174,3 @@ def _parameter(name: str, flag: Flag) -> inspect.Parameter:
 def _nearest(name: str, known: set[str]) -> str:
     close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
     return f"did you mean {close[0]}?" if close else f"use {', '.join(sorted(known))}"
-
-
-def named(model: str | Path | None, gpu: str | Path | None) -> dict[str, str]:
-    """Model and GPU as keys of a configuration, where they are given."""
-    pairs = {"model": model, "gpu": gpu}
-    return {name: str(value) for name, value in pairs.items() if value is not None}
-
-
-def path_or_none(given: str | Path | None) -> Path | None:
-    """A path where there is one."""
-    return None if given is None else Path(given)

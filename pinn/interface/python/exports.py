@@ -14,15 +14,16 @@ from pinn.errors import PinnError
 from pinn.interface.commands import export as command
 from pinn.interface.commands.coefficients import many_table
 from pinn.interface.commands.explore import write_explore_page
-from pinn.interface.commands.requests import BlisRequest, TableRequest
-from pinn.interface.python.arguments import (
-    FlagValue,
-    given_flags,
-    named,
-    path_or_none,
-    read_request,
-    with_arguments,
+from pinn.interface.commands.options import named
+from pinn.interface.commands.requests import (
+    BlisRequest,
+    ExploreRequest,
+    ManyRequest,
+    OnnxRequest,
+    SpecsRequest,
+    TableRequest,
 )
+from pinn.interface.python.arguments import read_request, with_arguments
 from pinn.planning.explore.servers import SIZES
 from pinn.specs.serving import ServingSpec
 
@@ -37,16 +38,9 @@ if TYPE_CHECKING:
     AnyConfigurations = pd.DataFrame | Iterable[Mapping[str, Any]] | Mapping[str, Any] | str | Path
 
 
-@with_arguments(ServingSpec, deploys=True)
+@with_arguments(ServingSpec, request=ManyRequest, deploys=True)
 def predict_many(
-    configurations: AnyConfigurations,
-    batches: str | Sequence[str] = (),
-    *,
-    model: str | Path | None = None,
-    gpu: str | Path | None = None,
-    skip_invalid: bool = False,
-    checkpoint: str | Path | None = None,
-    **flags: FlagValue,
+    configurations: AnyConfigurations, batches: str | Sequence[str] = (), **given: Any
 ) -> pd.DataFrame:
     """Coefficients of many configurations, a row each, as ``pinn coefficients --out`` writes them.
 
@@ -63,24 +57,21 @@ def predict_many(
             flags as keys; a mapping of lists, whose every combination is meant; the same as text
             (``"gpu=H100,H200 tensor_parallel_size=1,2"``); or a CSV, YAML or JSON file.
         batches: To be timed, each in columns of its own, in microseconds.
-        model: Of the rows that have none.
-        gpu: Of the rows that have none.
-        skip_invalid: Leave out rows that do not fit together; ``attrs["left_out"]`` has a reason
-            for each.
-        checkpoint: Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]
-        **flags: The engine's flags, of the rows that have none.
+        **given: All else; model, GPU and the engine's flags are of the rows that have none.
 
     Returns:
         The keys that any row has, ``beta.NAME [unit]`` and ``alpha.NAME [unit]`` in SI units,
-        times and floors of the batches, and the nearest measured deployment.
+        times and floors of the batches, and the nearest measured deployment;
+        ``attrs["left_out"]`` has a reason for each row that ``skip_invalid`` left out.
 
     Raises:
         PinnError: If a row names something unknown, or does not fit together.
     """
-    shared = canonical(given_flags(flags, ServingSpec, gpu=gpu) | named(model, gpu))
+    asked, flags = read_request(ManyRequest, given, ServingSpec)
+    shared = canonical(flags | named(asked.model, asked.gpu))
     rows = [shared | row for row in configuration_rows(configurations)]
     listed = [batches] if isinstance(batches, str) else list(batches)
-    table, reasons = many_table(rows, listed, path_or_none(checkpoint), skip_invalid)
+    table, reasons = many_table(rows, listed, asked.checkpoint, asked.skip_invalid)
     found: pd.DataFrame = table.to_pandas()
     found.attrs["left_out"] = reasons
     return found
@@ -146,31 +137,29 @@ def export_blis(
     _quietly(command.blis_of, _rows(configurations, how.coefficients), Path(out), how)
 
 
-def export_onnx(out: str | Path, *, checkpoint: str | Path | None = None) -> None:
-    """Write the network and the step time as ONNX graphs into a folder: ``pinn export onnx``."""
-    _quietly(command.onnx, Path(out), path_or_none(checkpoint), None, "", "")
+@with_arguments(request=OnnxRequest)
+def export_onnx(out: str | Path, **given: Any) -> None:
+    """Write the network and the step time as ONNX graphs into a folder: ``pinn export onnx``.
+
+    Args:
+        out: Folder for the two graphs.
+        **given: All else.
+    """
+    _quietly(command.onnx_of, Path(out), read_request(OnnxRequest, given)[0])
 
 
-def export_specs(
-    out: str | Path,
-    *,
-    models: Sequence[str | Path] = (),
-    gpus: Sequence[str | Path] = (),
-    quantization: str | None = None,
-) -> None:
+@with_arguments(request=SpecsRequest)
+def export_specs(out: str | Path, **given: Any) -> None:
     """Write models and GPUs as JSON for the Go package: ``pinn export specs``.
 
     Args:
         out: File to write.
-        models: Names or paths. [default: the whole catalogue]
-        gpus: Names or datasheet files. [default: all known]
-        quantization: Another format to serve the models in.
+        **given: All else.
     """
-    named = [str(model) for model in models], [str(gpu) for gpu in gpus]
-    _quietly(command.specs, Path(out), *named, quantization)
+    _quietly(command.specs_of, Path(out), read_request(SpecsRequest, given)[0])
 
 
-@with_arguments(ServingSpec, deploys=True)
+@with_arguments(ServingSpec, request=ExploreRequest, deploys=True)
 def explore(
     out: str | Path,
     model: str | Path | None = None,
@@ -178,8 +167,7 @@ def explore(
     *,
     tensor_parallel_sizes: Sequence[int] = SIZES,
     formats: Sequence[str] = (),
-    checkpoint: str | Path | None = None,
-    **flags: FlagValue,
+    **given: Any,
 ) -> int:
     """Write a page with sliders of a few servers, which needs no other file: ``pinn explore``.
 
@@ -189,8 +177,7 @@ def explore(
         gpus: Names, or paths of datasheets, to choose from.
         tensor_parallel_sizes: To choose from; not with ``tensor_parallel_size``.
         formats: Number formats to choose from. [default: the checkpoint's own and fp8]
-        checkpoint: Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]
-        **flags: The engine's flags, for all servers.
+        **given: All else; the engine's flags are for all servers.
 
     Returns:
         How many servers the page has; those that do not start are named in it.
@@ -198,15 +185,17 @@ def explore(
     Raises:
         PinnError: If something is unknown, no server starts, or the page cannot show one.
     """
-    given = given_flags(flags, ServingSpec) | named(model, None)
-    if "model" not in given or not gpus:
+    own = {"model": model, "gpus": None}
+    asked, flags = read_request(ExploreRequest, given, ServingSpec, **own)
+    flags |= named(asked.model, None)
+    if "model" not in flags or not gpus:
         raise PinnError("a page needs a model and gpus, such as 'Llama-3.1-8B', ['H100', 'H200']")
-    one = given.get("tensor_parallel_size")
-    given["tensor_parallel_size"] = list(tensor_parallel_sizes) if one is None else [one]
+    one = flags.get("tensor_parallel_size")
+    flags["tensor_parallel_size"] = list(tensor_parallel_sizes) if one is None else [one]
     if formats:
-        given["precision"] = ",".join(formats)
-    page, used = Path(out), path_or_none(checkpoint)
-    return write_explore_page(page, given.pop("model"), [str(g) for g in gpus], used, given)
+        flags["precision"] = ",".join(formats)
+    names = [str(gpu) for gpu in gpus]
+    return write_explore_page(Path(out), flags.pop("model"), names, asked.checkpoint, flags)
 
 
 def _rows(

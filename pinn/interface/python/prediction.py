@@ -15,14 +15,10 @@ from pinn.coefficients.surrogate import batch_floor_seconds, batch_work, step_se
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.interface.commands.coefficients import EXAMPLES, one_report, one_set
+from pinn.interface.commands.options import named
 from pinn.interface.commands.outputs import write_json
-from pinn.interface.python.arguments import (
-    FlagValue,
-    given_flags,
-    named,
-    path_or_none,
-    with_arguments,
-)
+from pinn.interface.commands.requests import PredictionRequest
+from pinn.interface.python.arguments import read_request, with_arguments
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.specs.batch import Batch, parse_batch
@@ -131,14 +127,9 @@ class Prediction:
         return text.getvalue()
 
 
-@with_arguments(ServingSpec, deploys=True)
+@with_arguments(ServingSpec, request=PredictionRequest, deploys=True)
 def predict(
-    model: str | Path | None = None,
-    gpu: str | Path | None = None,
-    *,
-    coefficients: str | Path | None = None,
-    checkpoint: str | Path | None = None,
-    **flags: FlagValue,
+    model: str | Path | None = None, gpu: str | Path | None = None, **given: Any
 ) -> Prediction:
     """Coefficients and step times of a model on a GPU, as ``pinn coefficients`` gives them.
 
@@ -153,19 +144,15 @@ def predict(
     Args:
         model: Name, or path of a config.json or its folder.
         gpu: Name, or path of a datasheet's JSON file.
-        coefficients: File of ``pinn calibrate`` or :meth:`Prediction.save`, in place of the
-            network; its deployment holds where no argument says otherwise.
-        checkpoint: Trained network. [default: PINN_CHECKPOINT, else checkpoints/pinn.safetensors]
-        **flags: The engine's flags; those not given have its defaults.
+        **given: All else; of the engine's flags those not given have its defaults.
 
     Raises:
         PinnError: If model, GPU or a flag is unknown, or they do not fit together.
     """
-    return Prediction(
-        given_flags(flags, ServingSpec, gpu=gpu) | named(model, gpu),
-        path_or_none(checkpoint),
-        path_or_none(coefficients),
-    )
+    own = {"model": model, "gpu": gpu}
+    asked, flags = read_request(PredictionRequest, given, ServingSpec, **own)
+    configuration = flags | named(asked.model, asked.gpu)
+    return Prediction(configuration, asked.checkpoint, asked.coefficients)
 
 
 def _batches(batch: AnyBatch | Batches) -> list[Batch]:

@@ -223,6 +223,11 @@ def test_flags_are_refused_by_name(load, flags, said):
         ("calibrate", {"benchmarks": "results", "bugdet": 3}, "budget"),
         ("export_table", {"out": "t.json", "interval": False}, "intervals"),
         ("export_blis", {"out": "blis", "workload": ["load.yaml"]}, "workloads"),
+        ("export_onnx", {"out": "onnx", "checkpont": "x"}, "checkpoint"),
+        ("export_specs", {"out": "specs.json", "model": ["Llama-3.1-8B"]}, "models"),
+        ("predict", {"coefficient": "x.json"}, "coefficients"),
+        ("predict_many", {"configurations": [], "skip_invalids": True}, "skip_invalid"),
+        ("explore", {"out": "page.html", "checkpont": "x"}, "checkpoint"),
     ],
 )
 def test_an_unknown_argument_is_refused_with_the_nearest(function, given, nearest):
