@@ -24,11 +24,13 @@ from pathlib import Path
 
 import draw_left_out
 import pandas as pd
+import score_disaggregated
 from typer.testing import CliRunner
 
 from pinn.coefficients.intervals import read_calibration
 from pinn.interface.commands.main import app
 from pinn.laboratory.commands.evaluate_panel import panel_table
+from pinn.laboratory.engines import networks
 from pinn.laboratory.panel import group_scores
 from pinn.laboratory.serving_runs import LEFT_OUT, NETWORK
 from pinn.physics.request import REQUEST_FEATURES
@@ -227,6 +229,12 @@ def table_lines(command: str) -> str:
     return "\n".join(lines[first:])
 
 
+def disaggregated() -> str:
+    """The table of servers with prefill and decode apart."""
+    rows, _ = score_disaggregated.read_disaggregated()
+    return score_disaggregated.pools_table(score_disaggregated.score_pools(rows, *networks()))
+
+
 def engines() -> str:
     """Every table of ``pinn evaluate engines`` with the line over it."""
     printed = run("pinn evaluate engines")
@@ -268,7 +276,7 @@ if "PINN_STEPS_DIR" in os.environ:
 #: What takes minutes; counts that stand above the tables do not hang on the checkpoint.
 SCORES: dict[str, Callable[[], str]] = {
     "engines": engines,
-    "disaggregated": lambda: table_lines("pinn evaluate disaggregated"),
+    "disaggregated": disaggregated,
     "speculation": lambda: table_lines("pinn evaluate speculation"),
     "decisions": decisions,
 }

@@ -6,14 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from assumed_priors import prior_coefficients
-
-from pinn.laboratory.disaggregated import (
+from score_disaggregated import (
     measured_pools,
     pools_table,
     read_disaggregated,
     steady_state,
     without_workers,
 )
+
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.pools import Link, Pool, simulate_pools

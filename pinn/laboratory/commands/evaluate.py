@@ -201,35 +201,6 @@ def engines(
         write_frame(scores, out)
 
 
-@app.command("disaggregated")
-def disaggregated(
-    checkpoint: Checkpoint = None,
-    every: Annotated[
-        int, typer.Option("--every", min=1, help="Score one row of so many: 8 is every eighth.")
-    ] = 1,
-    out: PredictionsPath = None,
-) -> None:
-    """Score measured deployments with prefill and decode apart, in their steady state.
-
-    Prints median / mean absolute percentage error and bias of TPOT and TTFT by engine, model, GPU
-    and whether decode ranks are data-parallel; each model left out, nothing fitted to these rows.
-
-    Example: pinn evaluate disaggregated --out pools.csv
-    """
-    from pinn.common.tables import write_frame
-    from pinn.laboratory.disaggregated import pools_table, read_disaggregated, score_pools
-    from pinn.laboratory.engines import networks
-
-    rows, report = read_disaggregated()
-    for reason, count in report.refused.items():
-        typer.echo(f"{count:6,}  {reason}")
-    typer.echo(f"{report.accepted:6,}  of {report.read:,} rows are left\n")
-    scores = score_pools(rows.iloc[::every], *networks(checkpoint))
-    typer.echo(pools_table(scores))
-    if out is not None:
-        write_frame(scores, out)
-
-
 def _read(
     path: Path, gpu: str | None, model_configs: Path | None, seed: int
 ) -> Sequence[MeasuredRun]:

@@ -1,7 +1,15 @@
-"""Measured deployments with prefill and decode apart, and errors on them."""
+"""Scores measured deployments with prefill and decode apart, in their steady state.
+
+    python scripts/score_disaggregated.py
+    python scripts/score_disaggregated.py --every 8 --out pools.csv
+
+Prints median / mean absolute percentage error and bias of TPOT and TTFT by engine, model, GPU and
+whether decode ranks are data-parallel; each model left out, nothing fitted to these rows.
+"""
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +23,9 @@ from pinn.coefficients.surrogate import predict_coefficients
 from pinn.coefficients.trained_network import TrainedNetwork
 from pinn.common.files import ReadReport, file_sha256
 from pinn.common.screen import Grid
+from pinn.common.tables import write_frame
 from pinn.engines.deployment import Deployment
+from pinn.laboratory.engines import networks
 from pinn.laboratory.metrics import error_summary
 from pinn.physics.batch_sums import UniformBatches
 from pinn.physics.costs import step_costs
@@ -241,7 +251,7 @@ def score_pools(
     """Rows with ``network_tpot_s`` and ``network_ttft_s``; nothing is fitted to them.
 
     Args:
-        rows: As :func:`pinn.laboratory.disaggregated.read_disaggregated` gives them.
+        rows: As :func:`read_disaggregated` gives them.
         network: For models that no network learned from.
         left_out: Model -> the network that never saw its deployments.
     """
@@ -367,3 +377,23 @@ def _cells(part: pd.DataFrame) -> list[str]:
         found = error_summary(part[f"network_{metric}"].to_numpy(), part[metric].to_numpy())
         cells.append(f"{found['median']:.1f} / {found['mean']:.1f} ({found['bias']:+.1f})")
     return cells
+
+
+def main() -> None:
+    """Print what was refused and the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--every", type=int, default=1, help="score one row of so many")
+    parser.add_argument("--out", type=Path, help="also write every prediction, as CSV")
+    given = parser.parse_args()
+    rows, report = read_disaggregated()
+    for reason, count in report.refused.items():
+        print(f"{count:6,}  {reason}")
+    print(f"{report.accepted:6,}  of {report.read:,} rows are left\n")
+    scores = score_pools(rows.iloc[:: given.every], *networks())
+    print(pools_table(scores))
+    if given.out is not None:
+        write_frame(scores, given.out)
+
+
+if __name__ == "__main__":
+    main()
