@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,7 @@ from pinn.coefficients.kernel_distance import (
     described_steps,
     shape_of,
 )
+from pinn.common.files import json_text
 from pinn.common.screen import still
 from pinn.common.store import remembered_table
 from pinn.common.workers import Workers
@@ -112,7 +112,7 @@ def cells(
 
 def _cell(kind: str, split: Split, method: Method, folder: Path, fingerprint: str) -> Cell:
     parts = [fingerprint, kind, method.name, split.train_ids, split.test_ids]
-    key = json.dumps([*parts, method.recipe] if method.recipe else parts)
+    key = json_text([*parts, method.recipe] if method.recipe else parts)
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
     path = folder / "cells" / f"{digest}.parquet"
     logs = fold_logs(folder, fingerprint, kind, split.name) / method.logs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from jaxtyping import Float
 
 from pinn.coefficients.surrogate import predict_coefficients
 from pinn.coefficients.trained_network import TrainedNetwork, load_checkpoint
-from pinn.common.files import find_checkpoint
+from pinn.common.files import find_checkpoint, json_text
 from pinn.common.screen import Grid
 from pinn.engines.deployment import Deployment
 from pinn.laboratory.aiconfigurator import released_predictions
@@ -192,7 +191,7 @@ def speculating(one: MeasuredDeployment, tokens: int, acceptance: float) -> Depl
         }
     else:
         config = {"decoding_type": "MTP", "num_nextn_predict_layers": tokens}
-        flags["speculative_config"] = json.dumps(config)
+        flags["speculative_config"] = json_text(config)
     return replace(one.served, serving=replace(one.served.serving, **flags))
 
 

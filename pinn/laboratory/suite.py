@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from omegaconf import DictConfig
 
 from pinn.coefficients.interval_fit import calibration_curve
 from pinn.coefficients.intervals import calibration_path, read_calibration
-from pinn.common.files import find_checkpoint, replace_atomically
+from pinn.common.files import find_checkpoint, replace_atomically, write_json_file
 from pinn.common.screen import doing, say
 from pinn.common.tables import write_frame
 from pinn.errors import PinnError
@@ -218,8 +217,7 @@ def _finish(
     images = Path(config.report.images) if config.report.images else None
     page = write_report(folder, EVIDENCE, images)
     summary = summary | {"report": str(page), "skipped": skipped}
-    text = json.dumps(summary, indent=1) + "\n"
-    replace_atomically(folder / "evaluation.json", lambda path: path.write_text(text))
+    write_json_file(folder / "evaluation.json", summary, indent=1)
     if not config.fast:
         results = pd.read_csv(folder / "results.csv")
         print_results(results, evidence=EVIDENCE)

@@ -22,6 +22,7 @@ from pinn.coefficients.trained_network import (
     load_checkpoint,
     save_checkpoint,
 )
+from pinn.common.files import write_json_file
 from pinn.common.screen import doing, shown, still
 from pinn.common.store import remembered_folder
 from pinn.engines.deployment import Deployment
@@ -383,7 +384,7 @@ _FIRST_S = 30.0
 def _learn(folder: Path, learner: KernelLearner, fold: Fold, _: str, *, kernels: Any) -> None:
     whole = replace(learner, kernels=kernels)
     learned = whole.learn(fold.rows, fold.runs, fold.exclude, folder / "logs")
-    (folder / "fit.json").write_text(json.dumps(learned.fit.to_json(), indent=1) + "\n")
+    write_json_file(folder / "fit.json", learned.fit.to_json(), indent=1)
     metadata: Mapping[str, Any] = {"excluded": fold.exclude.describe()}
     checkpoint = Checkpoint(learned.network.trained(), dict(metadata))
     save_checkpoint(checkpoint, folder / CHECKPOINT)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pinn.common.files import cache_folder, conf_file, find_checkpoint
+from pinn.common.files import cache_folder, conf_file, find_checkpoint, json_text
 from pinn.errors import PinnError
 from pinn.interface.commands.options import Checkpoint, JsonPath, PredictionsPath, output
 from pinn.interface.commands.outputs import write_json
@@ -61,7 +61,6 @@ def evaluate(
 
 
 def _suite(fast: bool, overrides: list[str]) -> None:
-    import json
 
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
@@ -85,7 +84,7 @@ def _suite(fast: bool, overrides: list[str]) -> None:
     with stopping_at_once("finished fits are kept, and the same command goes on"):
         summary = get_method(config.entry)(config)
     if not fast:
-        typer.echo(json.dumps(summary))
+        typer.echo(json_text(summary))
 
 
 @app.command("serving-runs")

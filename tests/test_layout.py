@@ -1,4 +1,4 @@
-"""Functions take few arguments; what travels together is a dataclass."""
+"""What holds for every function and module: few arguments, and one way to write JSON."""
 
 import ast
 from pathlib import Path
@@ -11,6 +11,13 @@ ROOT = Path(pinn.__file__).parent
 MODULES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
 #: Arguments of a function beside its object.
 MOST = 8
+#: What writes JSON; what runs beside an engine has no module of this package.
+WRITES = {"json.dump", "json.dumps", "json.JSONEncoder"}
+WRITER, APART = Path("common/files.py"), Path("server/program")
+
+
+def nodes(path):
+    return ast.walk(ast.parse((ROOT / path).read_text()))
 
 
 def is_command(function):
@@ -31,8 +38,20 @@ def test_only_commands_take_many_arguments(package):
         f"{path}: {node.name}"
         for path in MODULES
         if path.parts[0] == package
-        for node in ast.walk(ast.parse((ROOT / path).read_text()))
+        for node in nodes(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not is_command(node)
         if len(arguments(node)) > MOST
     }
     assert not against
+
+
+def writes_json(node):
+    """Whether it names what makes JSON of values, or imports that."""
+    if isinstance(node, ast.ImportFrom):
+        return node.module == "json" and any(not a.name.startswith("load") for a in node.names)
+    return isinstance(node, ast.Attribute) and ast.unparse(node) in WRITES
+
+
+def test_json_is_written_in_one_way():
+    wanted = [path for path in MODULES if APART not in path.parents]
+    assert {path for path in wanted if any(map(writes_json, nodes(path)))} == {WRITER}
