@@ -26,7 +26,7 @@ from pinn.common.screen import Grid
 from pinn.common.tables import write_frame
 from pinn.engines.deployment import Deployment
 from pinn.laboratory.engines import networks
-from pinn.laboratory.metrics import error_summary
+from pinn.laboratory.metrics import error_summary, error_text
 from pinn.physics.batch_sums import UniformBatches
 from pinn.physics.costs import step_costs
 from pinn.physics.step import step_features
@@ -375,7 +375,7 @@ def _cells(part: pd.DataFrame) -> list[str]:
     cells = [str(len(part))]
     for metric in ("tpot_s", "ttft_s"):
         found = error_summary(part[f"network_{metric}"].to_numpy(), part[metric].to_numpy())
-        cells.append(f"{found['median']:.1f} / {found['mean']:.1f} ({found['bias']:+.1f})")
+        cells.append(error_text(found))
     return cells
 
 

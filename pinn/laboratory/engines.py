@@ -18,7 +18,7 @@ from pinn.common.files import find_checkpoint, json_text
 from pinn.common.screen import Grid
 from pinn.engines.deployment import Deployment
 from pinn.laboratory.aiconfigurator import released_predictions
-from pinn.laboratory.metrics import error_summary
+from pinn.laboratory.metrics import error_summary, error_text
 from pinn.physics.batch_sums import uniform_sums
 from pinn.physics.speculation import deployment_features
 from pinn.simulator.linear_latency import LinearLatency
@@ -164,7 +164,7 @@ def engine_lines(table: pd.DataFrame) -> Iterator[str]:
 def _cell(figures: Any, rows: int) -> str:
     if figures is None:
         return "-"
-    text = f"{figures.median:.1f} / {figures.mean:.1f} ({figures.bias:+.1f})"
+    text = error_text(figures._asdict())
     return text if figures.n == rows else f"{text} of {figures.n}"
 
 
@@ -252,11 +252,8 @@ def speculating_table(scores: pd.DataFrame) -> str:
     whole = scores.assign(model="all", gpu="all", precision="all")
     for table in (whole, scores):
         for key, part in table.groupby(PART, sort=True):
-            cells = [_draft_cell(part[f"tpot_s_{name}"], part["tpot_s"]) for name in names]
+            measured = part["tpot_s"].to_numpy()
+            cells = [error_text(error_summary(part[f"tpot_s_{name}"].to_numpy(), measured))
+                     for name in names]  # fmt: skip
             grid.add(*map(str, key), str(len(part)), *cells)
     return grid.markdown()
-
-
-def _draft_cell(predicted: pd.Series, measured: pd.Series) -> str:
-    figures = error_summary(predicted.to_numpy(), measured.to_numpy())
-    return f"{figures['median']:.1f} / {figures['mean']:.1f} ({figures['bias']:+.1f})"

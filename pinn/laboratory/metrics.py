@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -43,6 +43,11 @@ def error_summary(
         "p90": round(float(np.quantile(size, 0.9)), 6),
         "bias": round(float(np.median(percent)), 6),
     }
+
+
+def error_text(figures: Mapping[str, float]) -> str:
+    """``median / mean (bias)`` of :func:`error_summary`, in percent."""
+    return f"{figures['median']:.1f} / {figures['mean']:.1f} ({figures['bias']:+.1f})"
 
 
 def summarize(predictions: pd.DataFrame, groups: dict[str, pd.Series]) -> pd.DataFrame:

@@ -25,10 +25,9 @@ from pinn.common.files import file_sha256
 from pinn.errors import PinnError
 from pinn.laboratory.engines import networks, score_engines
 from pinn.laboratory.folds import CHECKPOINT_COLUMN
-from pinn.laboratory.serving_runs import OVERLOADED, score_runs
+from pinn.laboratory.serving_runs import OVERLOADED, network_latencies, score_runs
 from pinn.physics.costs import step_costs
 from pinn.physics.step import step_features
-from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.gpu import load_gpu
 from pinn.training.data.engine_deployments import (
     APART,
@@ -148,13 +147,8 @@ def _runs(checkpoint: Path) -> pd.DataFrame:
 
 def _judges(network: TrainedNetwork, path: Path) -> pd.DataFrame:
     runs, _ = read_measured_runs(path)
-    found = predict_coefficients(network, [run.deployment for run in runs])
-    latencies = [
-        LinearLatency(run.deployment, beta, alpha)
-        for run, beta, alpha in zip(runs, found.beta, found.alpha, strict=True)
-    ]
     gpus = {run.name: run.deployment.gpu.name for run in runs}
-    scores = score_runs(runs, latencies, "network")
+    scores = score_runs(runs, network_latencies(network, runs), "network")
     return of_scores(scores.assign(gpu=scores["run"].map(gpus)), JUDGES)
 
 

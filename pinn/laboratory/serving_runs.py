@@ -10,6 +10,7 @@ import pandas as pd
 
 from pinn.coefficients.coefficient_network import CoefficientNetwork
 from pinn.coefficients.surrogate import predict_coefficients
+from pinn.coefficients.trained_network import TrainedNetwork
 from pinn.kernels.exclusion import Exclusion, is_near_copy
 from pinn.laboratory.metrics import RESULT_COLUMNS, error_summary
 from pinn.simulator.linear_latency import LinearLatency
@@ -216,14 +217,12 @@ def score_learned(learned: Learned, runs: Sequence[MeasuredRun], suffix: str = "
 
 
 def network_latencies(
-    network: CoefficientNetwork, runs: Sequence[MeasuredRun]
+    network: CoefficientNetwork | TrainedNetwork, runs: Sequence[MeasuredRun]
 ) -> list[LinearLatency]:
     """The coefficients that a network gives each run's deployment."""
-    found = predict_coefficients(network, [run.deployment for run in runs])
-    return [
-        LinearLatency(run.deployment, beta, alpha)
-        for run, beta, alpha in zip(runs, found.beta, found.alpha, strict=True)
-    ]
+    deployments = [run.deployment for run in runs]
+    found = predict_coefficients(network, deployments)
+    return list(map(LinearLatency, deployments, found.beta, found.alpha))
 
 
 def run_results(scores: pd.DataFrame) -> pd.DataFrame:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from pinn.errors import PinnError
 from pinn.interface.exports.blis_features import BlisSums, blis_features
 from pinn.interface.exports.blis_model import blis_model
 from pinn.laboratory.aiconfigurator import released_predictions
+from pinn.laboratory.crossvalidation import kept_cell
 from pinn.laboratory.formulas import (
     Bases,
     formula_per_deployment,
@@ -49,7 +49,6 @@ from pinn.server.traces.ingestion import ingest_steps
 from pinn.server.traces.trace_run import Target
 from pinn.specs.serving import ServingSpec
 from pinn.training.data.silicon import read_silicon
-from pinn.training.data.table import replace_atomically
 from pinn.units import MICROSECOND
 
 # The methods of the evaluation suite: everything that is compared on the same rows.
@@ -147,25 +146,19 @@ def step_cell(config: DictConfig, fingerprint: str, skipped: dict[str, str]) -> 
         skipped[SPLIT] = "no step summaries: set steps.path or PINN_STEPS_DIR to their folder"
         return None
     checkpoint = find_checkpoint(config.steps.checkpoint)
-    parts = [fingerprint, file_sha256(found[0]), file_sha256(checkpoint)]
-    digest = hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]
-    cell = Path(config.output_dir) / "cells" / f"steps-{digest}.parquet"
-    if cell.is_file():
-        return pd.read_parquet(cell)
-    if config.fast:
-        skipped[SPLIT] = "its fits are not made yet: pinn evaluate makes them"
-        return None
-    serving = ServingSpec(**config.steps.serving)
-    target = Target(config.steps.model, config.steps.gpu, serving)
-    traces = ingest_steps(found[0], Path(config.output_dir) / "observations" / "steps", target)
-    deployment = traces.deployment()
-    intervals = read_intervals(traces, deployment)
-    coefficients = Surrogate.load(checkpoint).coefficients([deployment])
-    prior, _ = checkpoint_prior(checkpoint, deployment, coefficients)
-    table = step_predictions(intervals, deployment, prior)
-    cell.parent.mkdir(parents=True, exist_ok=True)
-    replace_atomically(cell, lambda path: table.to_parquet(path, index=False))
-    return table
+
+    def make(_: Path) -> pd.DataFrame:
+        serving = ServingSpec(**config.steps.serving)
+        target = Target(config.steps.model, config.steps.gpu, serving)
+        traces = ingest_steps(found[0], Path(config.output_dir) / "observations" / "steps", target)
+        deployment = traces.deployment()
+        intervals = read_intervals(traces, deployment)
+        coefficients = Surrogate.load(checkpoint).coefficients([deployment])
+        prior = checkpoint_prior(checkpoint, deployment, coefficients)[0]
+        return step_predictions(intervals, deployment, prior)
+
+    key = [fingerprint, file_sha256(found[0]), file_sha256(checkpoint)]
+    return kept_cell(config, "steps", key, make, partial(skipped.__setitem__, SPLIT))
 
 
 def step_predictions(intervals: Intervals, deployment: Deployment, prior: Prior) -> pd.DataFrame:

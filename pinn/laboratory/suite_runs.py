@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +11,23 @@ import numpy as np
 import pandas as pd
 from omegaconf import DictConfig
 
-from pinn.coefficients.coefficient_network import CoefficientNetwork
 from pinn.coefficients.configurations import canonical, make_deployment
-from pinn.coefficients.surrogate import Surrogate, batch_work, predict_coefficients
+from pinn.coefficients.surrogate import Surrogate, batch_work
 from pinn.common.files import file_sha256, find_kernels
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.surrogates import KernelSurrogates
+from pinn.laboratory.crossvalidation import kept_cell
 from pinn.laboratory.folds import CHECKPOINT_COLUMN
 from pinn.laboratory.methods import kernel_fits, serving_learner
-from pinn.laboratory.serving_runs import LEFT_OUT, RUNS_LEFT_OUT, score_runs
+from pinn.laboratory.serving_runs import LEFT_OUT, RUNS_LEFT_OUT, network_latencies, score_runs
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.batch import parse_batch
 from pinn.training.breakdown import breakdown, saved_scalars
 from pinn.training.data.measured_runs import WHOLE_RUN, MeasuredRun, csv_of, read_measured_runs
-from pinn.training.data.table import replace_atomically
 from pinn.training.serving_rows import ServingRows
 from pinn.training.teacher import Teacher, prior_scalars
 
@@ -144,28 +143,16 @@ def run_cell(
     if not path or not Path(path).exists():
         skipped[SPLIT] = "no serving runs: set runs.path or PINN_SERVING_RUNS to their CSV"
         return None
-    folder = Path(config.output_dir)
-    key = f"{fingerprint} {file_sha256(csv_of(Path(path)))}"
-    digest = hashlib.sha256(key.encode()).hexdigest()[:16]
-    cell = folder / "cells" / f"runs-{digest}.parquet"
-    if cell.is_file():
-        return pd.read_parquet(cell)
-    if config.fast:
-        skipped[SPLIT] = "its fits are not made yet: pinn evaluate makes them"
-        return None
-    configs = config.runs.model_configs
-    runs, _ = read_measured_runs(Path(path), Path(configs) if configs else None)
-    methods = _methods(config, rows, runs, folder / "logs" / digest)
-    table = pd.concat(
-        [
-            run_predictions(score_runs(runs, of_runs, name), SPLIT)
-            for name, of_runs in methods.items()
-        ],
-        ignore_index=True,
-    )
-    cell.parent.mkdir(parents=True, exist_ok=True)
-    replace_atomically(cell, lambda target: table.to_parquet(target, index=False))
-    return table
+
+    def make(logs: Path) -> pd.DataFrame:
+        configs = config.runs.model_configs
+        runs, _ = read_measured_runs(Path(path), Path(configs) if configs else None)
+        methods = _methods(config, rows, runs, logs)
+        scores = [score_runs(runs, of_runs, name) for name, of_runs in methods.items()]
+        return pd.concat([run_predictions(each, SPLIT) for each in scores], ignore_index=True)
+
+    key = [fingerprint, file_sha256(csv_of(Path(path)))]
+    return kept_cell(config, "runs", key, make, partial(skipped.__setitem__, SPLIT))
 
 
 def _methods(
@@ -182,10 +169,10 @@ def _methods(
         ("global vector", alone.without_correction()),
         ("network, no kernels", alone),
     ):
-        found[name] = _of_network(learner.learn(rows, logs / name.replace(" ", "-")), deployments)
+        found[name] = network_latencies(learner.learn(rows, logs / name.replace(" ", "-")), runs)
     if config.kernels.enabled:
         learned = kernel_fits(config, (), Path(config.output_dir)).learn(rows, Exclusion())
-        of_network = _of_network(learned.network, deployments)
+        of_network = network_latencies(learned.network, runs)
         distinct = list(dict.fromkeys(deployments))
         betas = dict(zip(distinct, learned.teacher.betas(distinct), strict=True))
         found["teacher"] = [
@@ -193,15 +180,6 @@ def _methods(
         ]
         found["network"] = of_network
     return found
-
-
-def _of_network(network: CoefficientNetwork, deployments: Sequence[Any]) -> list[LinearLatency]:
-    """A network's coefficients of each run."""
-    of_all = predict_coefficients(network, list(deployments))
-    return [
-        LinearLatency(deployment, beta, alpha)
-        for deployment, beta, alpha in zip(deployments, of_all.beta, of_all.alpha, strict=True)
-    ]
 
 
 def run_predictions(scores: pd.DataFrame, split: str) -> pd.DataFrame:

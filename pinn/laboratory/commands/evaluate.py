@@ -233,13 +233,8 @@ def _latencies(
     if kernels is not None:
         scalars = surrogate.checkpoint.metadata.get("scalars")
         methods["teacher"] = (_teacher_betas(runs, kernels, scalars, checkpoint), found.alpha)
-    return {
-        method: [
-            LinearLatency(run.deployment, beta, alpha)
-            for run, beta, alpha in zip(runs, *coefficients, strict=True)
-        ]
-        for method, coefficients in methods.items()
-    }
+    deployments = [run.deployment for run in runs]
+    return {name: list(map(LinearLatency, deployments, *found)) for name, found in methods.items()}
 
 
 def _teacher_betas(
