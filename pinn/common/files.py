@@ -283,15 +283,7 @@ class ReadReport:
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON-ready values; ``refused`` keeps its order."""
-        return {
-            "source": self.source,
-            "version": self.version,
-            "sha256": self.sha256,
-            "read": self.read,
-            "accepted": self.accepted,
-            "refused": dict(self.refused),
-            "noted": dict(self.noted),
-        }
+        return vars(self) | {"refused": dict(self.refused), "noted": dict(self.noted)}
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> ReadReport:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from pinn.engines.recipe import release
@@ -234,16 +234,9 @@ class BenchmarkRun:
         """Share of the requests that failed."""
         return self.failed / max(self.served + self.failed, 1)
 
-    def to_json(self) -> dict[str, Any]:
-        """JSON-ready values, for :meth:`from_json`."""
-        return asdict(self) | {
-            "figures": dict(self.figures),
-            "server": asdict(self.server) | {"flags": dict(self.server.flags)},
-        }
-
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> BenchmarkRun:
-        """Rebuild a run.
+        """Rebuild a run from its JSON.
 
         Raises:
             PinnError: If a key is missing or unknown.

@@ -10,6 +10,7 @@ from benchmark_files import ASKED, KINDS, guidellm, llm_d, vllm_bench, write
 from engine_pages import metrics_pages
 from served_load import served
 
+from pinn.common.files import json_text
 from pinn.engines.recipe import reference_version
 from pinn.errors import PinnError
 from pinn.server.benchmarks.benchmark_run import (
@@ -57,7 +58,7 @@ def test_a_closed_loop_comes_back(kind, closed, tmp_path):
         within = 0.02 if kind == "log" else 1e-4 if name != "itl_p99_s" else 0.5
         if kind != "vllm bench, detailed" or not name.startswith("itl_p"):
             assert value == pytest.approx(closed.figures[name], rel=within), name
-    assert BenchmarkRun.from_json(json.loads(json.dumps(run.to_json()))) == run
+    assert BenchmarkRun.from_json(json.loads(json_text(run))) == run
 
 
 @pytest.mark.parametrize("kind", ["vllm bench", "aiperf", "guidellm", "inference-perf", "llm-d"])
