@@ -12,25 +12,11 @@ import numpy as np
 from pinn.physics.batch_sums import BatchSums, uniform_sums
 from pinn.physics.speculation import deployment_features
 from pinn.physics.step import STEP_FEATURES
+from pinn.planning import sizing
 from pinn.planning.candidates import Brief, Candidate, gpu_count
 from pinn.planning.commands import serve_command, simulate_command
 from pinn.planning.plan import Choice, HighestRate, Latencies, LeftOut, Point
 from pinn.planning.pools import PoolsCandidate
-from pinn.planning.sizing import (
-    BAR_WIDTH,
-    WIDTH,
-    Interval,
-    Sized,
-    chance_to_hold,
-    fewest_replicas,
-    fleet_rate,
-    highest_rate,
-    is_clear,
-    may_do_with_fewer,
-    prediction_interval,
-    settled_rate,
-    widest,
-)
 from pinn.planning.trial import Trials, latencies_s
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.run import Run
@@ -157,8 +143,8 @@ class Picked:
 
     trials: Trials
     rate: HighestRate
-    sized: Sized
-    interval: Interval | None
+    sized: sizing.Sized
+    interval: sizing.Interval | None
     share_per_s: float
     run: Run
 
@@ -207,7 +193,7 @@ def pick(
     unfit: dict[str, Unfit] = {}
     for i in [first, *(i for i in range(len(tried)) if i != first)]:
         if best is not None:
-            if not may_do_with_fewer(best.sized.replicas, tried[i], brief):
+            if not sizing.may_do_with_fewer(best.sized.replicas, tried[i], brief):
                 continue
             rate = _highest(tried[i], guesses[i])
         rate = _settled(tried[i], rate)
@@ -235,7 +221,7 @@ def _fastest(tried: Sequence[Trials], guesses: Sequence[float]) -> tuple[int, Hi
     """Which replica holds the highest rate on the whole load; the first where none holds any."""
     best, rate = 0, HighestRate(0.0, None)
     for i, (trials, guess) in enumerate(zip(tried, guesses, strict=True)):
-        if rate.per_s > 0 and trials.excess(rate.per_s * (1 + WIDTH)) > 1:
+        if rate.per_s > 0 and trials.excess(rate.per_s * (1 + sizing.WIDTH)) > 1:
             continue
         found = _highest(trials, max(guess, rate.per_s))
         if found.per_s > rate.per_s:
@@ -244,14 +230,14 @@ def _fastest(tried: Sequence[Trials], guesses: Sequence[float]) -> tuple[int, Hi
 
 
 def _highest(trials: Trials, guess: float) -> HighestRate:
-    return HighestRate(*highest_rate(trials.excess, guess, stride=1.03))
+    return HighestRate(*sizing.highest_rate(trials.excess, guess, stride=1.03))
 
 
 def _settled(trials: Trials, rate: HighestRate) -> HighestRate:
     """A rate with clear rates on either side, else the one that fewest contradict."""
-    if is_clear(trials.excess, rate.per_s, rate.fails_per_s):
+    if sizing.is_clear(trials.excess, rate.per_s, rate.fails_per_s):
         return rate
-    return HighestRate(*settled_rate(trials.excess, rate.per_s))
+    return HighestRate(*sizing.settled_rate(trials.excess, rate.per_s))
 
 
 def _sized(trials: Trials, rate: HighestRate, brief: Brief) -> Picked | Unfit:
@@ -265,7 +251,7 @@ def _sized(trials: Trials, rate: HighestRate, brief: Brief) -> Picked | Unfit:
         return unfit(
             f"runs all of the {sent:,} requests at once: its rate takes a longer load to find"
         )
-    sized = fewest_replicas(trials, rate.per_s, brief)
+    sized = sizing.fewest_replicas(trials, rate.per_s, brief)
     if sized is None:
         return unfit(
             f"holds {rate.per_s:.3g} requests/s alone, but no fleet of them that can be simulated "
@@ -281,15 +267,15 @@ def _sized(trials: Trials, rate: HighestRate, brief: Brief) -> Picked | Unfit:
     return Picked(trials, rate, sized, _interval(candidate, run, brief), share, run)
 
 
-def _interval(candidate: Candidate, run: Run, brief: Brief) -> Interval | None:
+def _interval(candidate: Candidate, run: Run, brief: Brief) -> sizing.Interval | None:
     """None for calibrated coefficients, which come without one."""
     if candidate.is_calibrated:
         return None
     found = [
-        prediction_interval(brief.checkpoint, latency.deployment)
+        sizing.prediction_interval(brief.checkpoint, latency.deployment)
         for _, latency in candidate.parts(run)
     ]
-    return widest(found)
+    return sizing.widest(found)
 
 
 def _no_fewer(best: Picked | None, brief: Brief) -> str:
@@ -337,7 +323,7 @@ def _choice(picked: Picked, brief: Brief) -> Choice:
     candidate, asked, share = trials.candidate, brief.rate_per_s, picked.share_per_s
     apart = candidate if isinstance(candidate, PoolsCandidate) else None
     ladder, beyond = _ladder(trials, rate.per_s)
-    together = fleet_rate(sized, trials, rate, picked.interval, brief)
+    together = sizing.fleet_rate(sized, trials, rate, picked.interval, brief)
     chance, safe = _verdict(picked, together, brief)
     rate = replace(rate, seeds_per_s=[rate.per_s, *_other_seeds(trials, rate.per_s, brief)])
     gpus = sized.replicas * candidate.gpus
@@ -391,7 +377,7 @@ def _verdict(
     sized, interval = picked.sized, picked.interval
     if interval is None or brief.rate_per_s is None or sized.is_burst:
         return None, None
-    chance, holds = chance_to_hold(sized, picked.trials, interval, brief)
+    chance, holds = sizing.chance_to_hold(sized, picked.trials, interval, brief)
     bad_end = together.interval_per_s[0] if together.interval_per_s else 0.0
     return chance, holds and bad_end >= brief.rate_per_s
 
@@ -411,7 +397,9 @@ def _other_seeds(trials: Trials, rate_per_s: float, brief: Brief) -> list[float]
     for seed in range(1, len(brief.draws)):
         other = Trials(trials.candidate, brief.replica_load(seed), brief.limits)
         found.append(
-            highest_rate(other.excess, rate_per_s, stride=1 + BAR_WIDTH, width=BAR_WIDTH)[0]
+            sizing.highest_rate(
+                other.excess, rate_per_s, stride=1 + sizing.BAR_WIDTH, width=sizing.BAR_WIDTH
+            )[0]
         )
         trials.count += other.count
     return found

@@ -22,12 +22,7 @@ from pinn.common.screen import shown
 from pinn.engines.launch_line import known_flags
 from pinn.engines.launch_values import words_of
 from pinn.errors import PinnError, printable
-from pinn.interface.commands.outputs import (
-    OUTPUTS,
-    check_outputs,
-    is_standard_output,
-    only_json,
-)
+from pinn.interface.commands import outputs
 from pinn.specs.serving import VLLM
 
 # Help of a command in plain text: Typer's own cuts long option names at 80 columns.
@@ -65,11 +60,11 @@ class PlainHelpCommand(TyperCommand):
             for parameter in self.get_params(ctx)
             if parameter.name in ctx.params and _is_typed(ctx, parameter)
         ]
-        if any(option in OUTPUTS for option, _ in given):
-            check_outputs(given)
+        if any(option in outputs.OUTPUTS for option, _ in given):
+            outputs.check_outputs(given)
         json_path = dict(given).get("--json")
-        alone = json_path is not None and is_standard_output(json_path)
-        with only_json() if alone else nullcontext():
+        alone = json_path is not None and outputs.is_standard_output(json_path)
+        with outputs.only_json() if alone else nullcontext():
             return super().invoke(ctx)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

@@ -16,14 +16,8 @@ from pinn.server.benchmarks.benchmark_run import BenchmarkRun, GivenLoad, split_
 from pinn.server.benchmarks.read import read_benchmarks
 from pinn.server.readers.inference_perf import read_inference_perf
 from pinn.server.readers.iteration_log import read_blis_trace, read_iteration_log
+from pinn.server.traces import ingestion
 from pinn.server.traces.cleaning import cleaning_tables
-from pinn.server.traces.ingestion import (
-    BENCHMARKS,
-    benchmark_table,
-    benchmark_target,
-    ingest_steps,
-    ingest_vllm,
-)
 from pinn.server.traces.measured_steps import MEASURED, read_measured_steps
 from pinn.server.traces.trace_run import Target
 from pinn.server.traces.trace_tables import (
@@ -103,7 +97,7 @@ def vllm(
     Example: pinn ingest vllm traces.json -o run1 --model Llama-3.1-8B --gpu H100
     """
     target = _target(model, gpu, flags)
-    tables = ingest_vllm(traces, out, target, kv_events=kv_events, workers=workers)
+    tables = ingestion.ingest_vllm(traces, out, target, kv_events=kv_events, workers=workers)
     _tell(tables.folder, cleaning_tables(tables.manifest))
     if not tables.manifest["tables"]["steps"]["rows"]:
         typer.echo(
@@ -139,7 +133,7 @@ def steps(
         _measured(file, out, model, gpu, flags)
         return
     target = _target(model, gpu, flags)
-    tables = ingest_steps(file, out, target)
+    tables = ingestion.ingest_steps(file, out, target)
     _tell(tables.folder, cleaning_tables(tables.manifest))
 
 
@@ -177,9 +171,9 @@ def benchmarks(
     """
     server, given = split_flags(flags)
     runs, report = read_benchmarks(files, given)
-    target = benchmark_target(runs, model, gpu, server)
+    target = ingestion.benchmark_target(runs, model, gpu, server)
     target.deployment()
-    _write(out, {BENCHMARKS: benchmark_table(runs)}, report, files, target)
+    _write(out, {ingestion.BENCHMARKS: ingestion.benchmark_table(runs)}, report, files, target)
     _tell(out, "\n".join([report.table(), "", *run_lines(runs)]))
 
 
@@ -206,9 +200,9 @@ def inference_perf(
     target = None
     if gpu is not None:
         runs, _ = read_benchmarks([folder], given)
-        target = benchmark_target(runs, model, gpu, server)
+        target = ingestion.benchmark_target(runs, model, gpu, server)
         target.deployment()
-        tables[BENCHMARKS] = benchmark_table(runs)
+        tables[ingestion.BENCHMARKS] = ingestion.benchmark_table(runs)
     _write(out, tables, report, [folder], target)
     halved, overloaded = rows["itl_rule"] == "halved", rows[rows["overloaded"]]
     notes = [f"{'run':48s} {'stage':>5s}  TTFT mean s  ITL mean ms  E2E mean s"]
@@ -271,9 +265,9 @@ def iteration_log(
     lines: list[str] = []
     if gpu is not None:
         runs, _ = read_benchmarks([file], given)
-        target = benchmark_target(runs, model, gpu, server)
+        target = ingestion.benchmark_target(runs, model, gpu, server)
         target.deployment()
-        tables[BENCHMARKS] = benchmark_table(runs)
+        tables[ingestion.BENCHMARKS] = ingestion.benchmark_table(runs)
         lines = ["", *run_lines(runs)]
     _write(out, tables, report, [file], target)
     _tell(out, "\n".join([report.table(), *lines]))

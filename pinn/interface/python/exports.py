@@ -12,17 +12,10 @@ from pinn.coefficients.configurations import canonical, expand_grid, parse_grid,
 from pinn.common.files import given_path
 from pinn.errors import PinnError
 from pinn.interface.commands import export as command
+from pinn.interface.commands import requests
 from pinn.interface.commands.coefficients import many_table
 from pinn.interface.commands.explore import write_explore_page
 from pinn.interface.commands.options import named
-from pinn.interface.commands.requests import (
-    BlisRequest,
-    ExploreRequest,
-    ManyRequest,
-    OnnxRequest,
-    SpecsRequest,
-    TableRequest,
-)
 from pinn.interface.python.arguments import read_request, with_arguments
 from pinn.planning.explore.servers import SIZES
 from pinn.specs.serving import ServingSpec
@@ -38,7 +31,7 @@ if TYPE_CHECKING:
     AnyConfigurations = pd.DataFrame | Iterable[Mapping[str, Any]] | Mapping[str, Any] | str | Path
 
 
-@with_arguments(ServingSpec, request=ManyRequest, deploys=True)
+@with_arguments(ServingSpec, request=requests.ManyRequest, deploys=True)
 def predict_many(
     configurations: AnyConfigurations, batches: str | Sequence[str] = (), **given: Any
 ) -> pd.DataFrame:
@@ -67,7 +60,7 @@ def predict_many(
     Raises:
         PinnError: If a row names something unknown, or does not fit together.
     """
-    asked, flags = read_request(ManyRequest, given, ServingSpec)
+    asked, flags = read_request(requests.ManyRequest, given, ServingSpec)
     shared = canonical(flags | named(asked.model, asked.gpu))
     rows = [shared | row for row in configuration_rows(configurations)]
     listed = [batches] if isinstance(batches, str) else list(batches)
@@ -101,7 +94,7 @@ def configuration_rows(
 _Arguments = ParamSpec("_Arguments")
 
 
-@with_arguments(request=TableRequest)
+@with_arguments(request=requests.TableRequest)
 def export_table(
     out: str | Path, configurations: AnyConfigurations | None = None, **given: Any
 ) -> None:
@@ -115,11 +108,11 @@ def export_table(
     Raises:
         PinnError: If something is unknown or does not fit together.
     """
-    how, _ = read_request(TableRequest, given)
+    how, _ = read_request(requests.TableRequest, given)
     _quietly(command.table_of, _rows(configurations, how.coefficients), Path(out), how)
 
 
-@with_arguments(request=BlisRequest)
+@with_arguments(request=requests.BlisRequest)
 def export_blis(
     out: str | Path, configurations: AnyConfigurations | None = None, **given: Any
 ) -> None:
@@ -133,11 +126,11 @@ def export_blis(
     Raises:
         PinnError: If something is unknown, does not fit together, or BLIS cannot express it.
     """
-    how, _ = read_request(BlisRequest, given)
+    how, _ = read_request(requests.BlisRequest, given)
     _quietly(command.blis_of, _rows(configurations, how.coefficients), Path(out), how)
 
 
-@with_arguments(request=OnnxRequest)
+@with_arguments(request=requests.OnnxRequest)
 def export_onnx(out: str | Path, **given: Any) -> None:
     """Write the network and the step time as ONNX graphs into a folder: ``pinn export onnx``.
 
@@ -145,10 +138,10 @@ def export_onnx(out: str | Path, **given: Any) -> None:
         out: Folder for the two graphs.
         **given: All else.
     """
-    _quietly(command.onnx_of, Path(out), read_request(OnnxRequest, given)[0])
+    _quietly(command.onnx_of, Path(out), read_request(requests.OnnxRequest, given)[0])
 
 
-@with_arguments(request=SpecsRequest)
+@with_arguments(request=requests.SpecsRequest)
 def export_specs(out: str | Path, **given: Any) -> None:
     """Write models and GPUs as JSON for the Go package: ``pinn export specs``.
 
@@ -156,10 +149,10 @@ def export_specs(out: str | Path, **given: Any) -> None:
         out: File to write.
         **given: All else.
     """
-    _quietly(command.specs_of, Path(out), read_request(SpecsRequest, given)[0])
+    _quietly(command.specs_of, Path(out), read_request(requests.SpecsRequest, given)[0])
 
 
-@with_arguments(ServingSpec, request=ExploreRequest, deploys=True)
+@with_arguments(ServingSpec, request=requests.ExploreRequest, deploys=True)
 def explore(
     out: str | Path,
     model: str | Path | None = None,
@@ -186,7 +179,7 @@ def explore(
         PinnError: If something is unknown, no server starts, or the page cannot show one.
     """
     own = {"model": model, "gpus": None}
-    asked, flags = read_request(ExploreRequest, given, ServingSpec, **own)
+    asked, flags = read_request(requests.ExploreRequest, given, ServingSpec, **own)
     flags |= named(asked.model, None)
     if "model" not in flags or not gpus:
         raise PinnError("a page needs a model and gpus, such as 'Llama-3.1-8B', ['H100', 'H200']")

@@ -19,18 +19,8 @@ from pinn.errors import PinnError
 from pinn.server.readers.kv_events import KV_SCHEMA, transfer_rates
 from pinn.server.readers.request_spans import ENGINE, FRONT
 from pinn.server.readers.wire import SNAPSHOTS, STEPS
+from pinn.server.traces import cleaning
 from pinn.server.traces.batches import aggregate_sums, complete_snapshots, knowledge_levels
-from pinn.server.traces.cleaning import (
-    MAX_DRAWN,
-    SNAPSHOT_SCHEMA,
-    SnapshotOrder,
-    TargetCheck,
-    batch_floor,
-    canonical_snapshots,
-    check_target,
-    cleaning_page,
-    working_snapshots,
-)
 from pinn.server.traces.cycles import (
     WINDOW,
     CycleRules,
@@ -139,15 +129,15 @@ def write_run(
         requests = with_states(requests, steps, cycles)
     filled = requests.select([n for n in requests.column_names if n in _FILLED])
     del requests
-    snapshot_order = SnapshotOrder(run.table(SNAPSHOTS), steps)
+    snapshot_order = cleaning.SnapshotOrder(run.table(SNAPSHOTS), steps)
     has_snapshot = np.zeros(len(steps), dtype=bool)
     if len(snapshot_order.rows):
-        snapshots = working_snapshots(run.table(SNAPSHOTS), snapshot_order)
+        snapshots = cleaning.working_snapshots(run.table(SNAPSHOTS), snapshot_order)
         has_snapshot = complete_snapshots(steps, snapshots)
         del snapshots
     run.release()
     knowledge = knowledge_levels(has_snapshot, evidence.agrees)
-    checks: dict[str, TargetCheck] = {}
+    checks: dict[str, cleaning.TargetCheck] = {}
     floor_rows = pd.DataFrame()
     if deployment is not None and len(steps):
         checks, floor_rows = _floor_checks(run.table(STEPS), order, cycles, deployment)
@@ -156,14 +146,14 @@ def write_run(
 
     issues: Counter[str] = Counter()
     request_batches = _requests(run, request_order, filled, issues)
-    snapshot_batches = canonical_snapshots(run.table(SNAPSHOTS), snapshot_order)
+    snapshot_batches = cleaning.canonical_snapshots(run.table(SNAPSHOTS), snapshot_order)
     transfers = transfer_rates(run.kv_events, _block_bytes(deployment))
     tables = {
         name: write_table(folder, name, _releasing(batches, run), schema)
         for name, batches, schema in (
             ("steps", canonical_steps(run.table(STEPS), order, knowledge), STEP_SCHEMA),
             ("requests", request_batches, REQUEST_SCHEMA),
-            ("snapshots", snapshot_batches, SNAPSHOT_SCHEMA),
+            ("snapshots", snapshot_batches, cleaning.SNAPSHOT_SCHEMA),
             ("kv_events", run.kv_events.to_batches(), KV_SCHEMA),
             ("cycles", _cycle_batches(cycles), _cycle_schema(cycles)),
             ("transfers", transfers.to_batches(), transfers.schema),
@@ -173,7 +163,7 @@ def write_run(
     segments, intervals = _segments(steps), accounting(cycles)
     medians = medians_by_decodes(steps, cycles).to_dict("records")
     # The page needs some of the rows only; the rest makes room for what draws it.
-    thin = slice(None, None, max(1, len(steps) // MAX_DRAWN))
+    thin = slice(None, None, max(1, len(steps) // cleaning.MAX_DRAWN))
     steps, cycles = steps[thin].copy(), cycles[thin].copy()
     run.release()
     reports = run.reports | {
@@ -197,7 +187,7 @@ def write_run(
         "seconds": run.seconds
         | {"prepare": prepared - begin, "write": time.perf_counter() - prepared},
     }
-    cleaning_page(folder / "cleaning.png", steps, cycles, floor_rows, manifest)
+    cleaning.cleaning_page(folder / "cleaning.png", steps, cycles, floor_rows, manifest)
     write_manifest(folder, manifest)
 
 
@@ -262,7 +252,7 @@ def _releasing(batches: Iterable[pa.RecordBatch], run: RawRun) -> Iterator[pa.Re
 
 def _floor_checks(
     raw: pa.Table, order: StepOrder, cycles: pd.DataFrame, deployment: Deployment
-) -> tuple[dict[str, TargetCheck], pd.DataFrame]:
+) -> tuple[dict[str, cleaning.TargetCheck], pd.DataFrame]:
     """Verdicts on the candidate columns, and the rows that they rest on.
 
     The floor of a window is the mean of the floors of its ends, that of a single step its own.
@@ -273,7 +263,7 @@ def _floor_checks(
     def at(chosen: np.ndarray) -> tuple[pd.DataFrame, np.ndarray]:
         batches = list(canonical_steps(raw, order.only(chosen)))
         steps = pa.Table.from_batches(batches, schema=STEP_SCHEMA).to_pandas()
-        return steps, batch_floor(deployment, aggregate_sums(steps, block_size, window))
+        return steps, cleaning.batch_floor(deployment, aggregate_sums(steps, block_size, window))
 
     steps, floor = at(rows)
     _, floor_after = at(np.minimum(rows + 1, len(cycles) - 1))
@@ -287,7 +277,7 @@ def _floor_checks(
         "step_s": np.where(is_window, (floor + floor_after) / 2, floor),
         "reported_duration_s": floor,
     }
-    checks = {name: check_target(name, values[name], floors[name]) for name in values}
+    checks = {name: cleaning.check_target(name, values[name], floors[name]) for name in values}
     drawn = {f"{name} floor": column for name, column in floors.items()}
     return checks, pd.DataFrame({**values, **drawn})
 
