@@ -10,7 +10,6 @@ whether decode ranks are data-parallel; each model left out, nothing fitted to t
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -121,10 +120,7 @@ def read_disaggregated(path: Path | None = None) -> tuple[pd.DataFrame, ReadRepo
     Raises:
         PinnError: As :func:`pinn.training.data.silicon.read_silicon`.
     """
-    version = ""
-    if path is None:
-        path = silicon.package_folder() / "systems" / "silicon_sample.csv"
-        version = f"{silicon.PACKAGE} {importlib.metadata.version(silicon.PACKAGE)}"
+    path, version = silicon.sample_file(path)
     raw = silicon.read_csv(path)
     chosen = raw[raw["mode"] == "disagg"]
     columns = [f"{pool}_{name}" for pool in POOLS for name in _LAYOUT]

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from matplotlib.figure import Figure
 
 from pinn.common.files import write_whole
+from pinn.common.pages import template
 from pinn.common.plots import png, short, svg
 from pinn.common.screen import Cell, Column, Grid
 from pinn.planning import pictures
@@ -96,14 +96,7 @@ def _figures(plan: Plan) -> dict[str, tuple[Figure | None, str]]:
 
 
 def _render(plan: Plan, drawn: dict[str, Drawn | None]) -> str:
-    environment = Environment(
-        loader=PackageLoader("pinn.planning", "."),
-        autoescape=select_autoescape(default=True, default_for_string=True),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("plan.html.j2").render(
+    return template("pinn.planning", "plan.html.j2").render(
         plan=plan,
         verdict=_verdict(plan),
         confidence=_confidence(plan),

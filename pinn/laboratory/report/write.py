@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from pinn.common.files import write_whole
+from pinn.common.pages import template
 from pinn.laboratory.folds import CHECKPOINT_COLUMN
 from pinn.laboratory.intervals import RUNS_LEFT_OUT
 from pinn.laboratory.report.sections import make_sections
@@ -150,18 +150,11 @@ def write_report(folder: Path, evidence: str, images: Path | None = None) -> Pat
 
 def render(tables: Tables, sections: Sequence[Section], evidence: str) -> str:
     """The page as HTML."""
-    environment = Environment(
-        loader=PackageLoader("pinn.laboratory.report", "."),
-        autoescape=select_autoescape(default=True, default_for_string=True),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     introduction = (
         f"Everything here rests on {evidence}. Errors are absolute percentage errors of means; "
         "splits are fixed, and all methods predict the same rows."
     )
-    return environment.get_template("page.html.j2").render(
+    return template("pinn.laboratory.report", "page.html.j2").render(
         title=TITLE,
         summary=summary(tables),
         introduction=introduction,

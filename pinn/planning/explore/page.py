@@ -7,10 +7,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
 from pinn.common.files import json_text, write_whole
+from pinn.common.pages import template
 from pinn.planning.explore.servers import Servers
 from pinn.specs.flags import flags_of
 from pinn.specs.serving import ServingSpec
@@ -36,15 +36,8 @@ def write_explore(servers: Servers, path: Path, source: str) -> None:
 
 def render(servers: Servers, source: str) -> str:
     """The page's text."""
-    environment = Environment(
-        loader=PackageLoader(_PACKAGE, "."),
-        autoescape=select_autoescape(default=True, default_for_string=True),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     intervals = all(server["half_widths"] is not None for server in servers.found)
-    return environment.get_template("explore.html.j2").render(
+    return template(_PACKAGE, "explore.html.j2").render(
         model=servers.model,
         engine="vLLM",
         flags=", ".join(f"{name} {value}" for name, value in servers.flags.items()),

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
-from pinn.common.files import ReadReport, file_sha256
+from pinn.common.files import ReadReport
+from pinn.specs.serving import SGLANG, TRTLLM
 from pinn.training.data import silicon
-from pinn.training.data.launch_facts import facts_by_confidence, with_launch_facts
 from pinn.training.data.silicon import (
     Filter,
-    apply_filters,
     from_other_campaign,
     queueing,
     read_silicon,
@@ -29,7 +27,6 @@ from pinn.training.data.table import write_observations
 # Multi-token prediction (MTP) is marked nowhere in the file; the launch scripts tell of it, and
 # where both kinds fit rows of the same point that ran without (twins).
 
-SGLANG, TRTLLM = "sglang", "trtllm"
 _ROW = ["engine", "model", "gpu", "precision"]
 _POINT = ["prompt_tokens", "output_tokens", "concurrency", "tpot_10us"]
 
@@ -281,22 +278,7 @@ _FOR_OTHER_ATTENTION: dict[Callable[[pd.DataFrame], pd.Series], Filter] = {
 def _read(
     path: Path | None, filters: Sequence[Filter], engines: Sequence[str] = ENGINES
 ) -> tuple[pd.DataFrame, ReadReport]:
-    version = ""
-    if path is None:
-        path = silicon.package_folder() / "systems" / "silicon_sample.csv"
-        version = f"{silicon.PACKAGE} {importlib.metadata.version(silicon.PACKAGE)}"
-    raw = silicon.read_csv(path)
-    chosen = raw[raw["backend"].isin(engines) & (raw["mode"] == "agg")]
-    decoded = with_launch_facts(decode_engines(chosen), silicon.MODELS)
-    clean, dropped = apply_filters(decoded, filters)
-    rows = _canonical(clean)
-    names = {"vllm": "vLLM", SGLANG: "SGLang", TRTLLM: "TensorRT-LLM"}
-    other = f"not an aggregated {' or '.join(names[engine] for engine in engines)} deployment"
-    refused = {other: len(raw) - len(chosen), **dropped}
-    return rows, ReadReport(
-        path.name, version, file_sha256(path), len(raw), len(rows), refused,
-        facts_by_confidence(clean),
-    )  # fmt: skip
+    return silicon.read_sample(path, engines, filters, decode_engines, _canonical)
 
 
 def decode_engines(raw: pd.DataFrame) -> pd.DataFrame:

@@ -13,6 +13,7 @@ from pinn.common.files import ReadReport, file_sha256
 from pinn.common.tables import read_frame
 from pinn.errors import PinnError
 from pinn.server.benchmarks.inferencex import LABEL_SCHEMES, PROMPTS_PER_CONCURRENCY
+from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 from pinn.training.data.launch_facts import (
     LOAD_FLAGS,
     SERVING_FLAGS,
@@ -181,6 +182,8 @@ def _mask(rows: pd.DataFrame, index: pd.Series) -> pd.Series:
 # TPOT. So the TTFT holds the burst at the start.
 
 PACKAGE = "aiconfigurator-core"
+#: Engines by their names in the file.
+_ENGINES = {VLLM: "vLLM", SGLANG: "SGLang", TRTLLM: "TensorRT-LLM"}
 
 
 #: Name in the file -> name in the model catalogue. The benchmark serves Llama 3.3, which has the
@@ -262,24 +265,51 @@ def read_silicon(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
         PinnError: If the package or the file is missing, lacks a column, or holds a model or a
             precision that this reader does not know.
     """
-    version = ""
-    if path is None:
-        path = package_folder() / "systems" / "silicon_sample.csv"
-        version = f"{PACKAGE} {importlib.metadata.version(PACKAGE)}"
+    return read_sample(path, (VLLM,), FILTERS, decode, canonical)
+
+
+def read_sample(
+    path: Path | None,
+    engines: Sequence[str],
+    filters: Sequence[Filter],
+    decoded: Callable[[pd.DataFrame], pd.DataFrame],
+    finished: Callable[[pd.DataFrame], pd.DataFrame],
+) -> tuple[pd.DataFrame, ReadReport]:
+    """Read the aggregated deployments of engines.
+
+    Args:
+        path: ``silicon_sample.csv``; None for the installed package's.
+        engines: By their names in the file.
+        filters: What is left out, in order.
+        decoded: Gives raw rows their real meaning.
+        finished: Makes observations of what the filters left.
+
+    Returns:
+        The observations, and the counts of what was read and refused.
+
+    Raises:
+        PinnError: As :func:`read_silicon`.
+    """
+    path, version = sample_file(path)
     raw = read_csv(path)
-    chosen = raw[(raw["backend"] == "vllm") & (raw["mode"] == "agg")]
-    clean, dropped = apply_filters(with_launch_facts(decode(chosen), MODELS))
-    rows = canonical(clean)
+    chosen = raw[raw["backend"].isin(engines) & (raw["mode"] == "agg")]
+    clean, dropped = apply_filters(with_launch_facts(decoded(chosen), MODELS), filters)
+    rows = finished(clean)
+    other = f"not an aggregated {' or '.join(_ENGINES[name] for name in engines)} deployment"
+    refused = {other: len(raw) - len(chosen), **dropped}
     report = ReadReport(
-        source=path.name,
-        version=version,
-        sha256=file_sha256(path),
-        read=len(raw),
-        accepted=len(rows),
-        refused={"not an aggregated vLLM deployment": len(raw) - len(chosen), **dropped},
-        noted=facts_by_confidence(clean),
-    )
+        path.name, version, file_sha256(path), len(raw), len(rows), refused,
+        facts_by_confidence(clean),
+    )  # fmt: skip
     return rows, report
+
+
+def sample_file(path: Path | None) -> tuple[Path, str]:
+    """The file, by default the installed package's, and the package and release it is from."""
+    if path is not None:
+        return path, ""
+    version = f"{PACKAGE} {importlib.metadata.version(PACKAGE)}"
+    return package_folder() / "systems" / "silicon_sample.csv", version
 
 
 def decode(raw: pd.DataFrame) -> pd.DataFrame:

@@ -1,0 +1,17 @@
+"""Pages of HTML from templates that lie beside the code."""
+
+from __future__ import annotations
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template, select_autoescape
+
+
+def template(package: str, name: str) -> Template:
+    """A template in a package's folder; all text that is put into it is escaped."""
+    environment = Environment(
+        loader=PackageLoader(package, "."),
+        autoescape=select_autoescape(default=True, default_for_string=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(name)
