@@ -262,11 +262,11 @@ def calibrate(
     )
 
 
-def coefficient_half_widths(changes: pd.DataFrame, level: float = LEVEL) -> dict[str, float]:
+def coefficient_half_widths(changes: pd.DataFrame) -> dict[str, float]:
     """Quantile of the absolute log change of every coefficient, every group counting once."""
     weight = row_weights(changes)
     sizes = changes[list(NAMES)].abs()
-    return {name: weighted_quantile(sizes[name].to_numpy(), weight, level) for name in NAMES}
+    return {name: weighted_quantile(sizes[name].to_numpy(), weight, LEVEL) for name in NAMES}
 
 
 def _records(table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -15,11 +15,11 @@ from pinn.kernels.mixer_operators import (
     MOST_TERMS,
     TIMED_SIZES,
     MixerOperator,
-    fit_operator,
     operator_terms,
     read_mixer_kernels,
 )
 from pinn.kernels.stored import MeasuredShapes
+from pinn.kernels.surrogate import fit_terms
 from pinn.kernels.tables.table import SYSTEMS
 from pinn.specs.gpu import GpuSpec, load_gpu
 
@@ -60,7 +60,7 @@ class MixerFits:
             seconds, chips = rows["seconds"].to_numpy(), rows["gpu"].to_numpy()
             for chip in ("*", *np.unique(chips)) if len(rows) else ():
                 mine = np.ones(len(rows), bool) if chip == "*" else chips == chip
-                fitted = fit_operator(terms[mine], seconds[mine])
+                fitted = fit_terms(terms[mine], seconds[mine])
                 found[name, str(chip)] = np.pad(fitted, (0, MOST_TERMS - len(fitted)))
         return MixerFits(found)
 
@@ -146,13 +146,13 @@ def _of_operator(
             held = (gpu == name) & (fold == i)
             kept = (gpu == name) & (fold != i)
             if held.any() and kept.any():
-                predicted[held] = terms[held] @ fit_operator(terms[kept], seconds[kept])
+                predicted[held] = terms[held] @ fit_terms(terms[kept], seconds[kept])
     about = {"operator": operator.name, "shapes": len(np.unique(shape))}
     yield {**about, "left_out": "shapes", **_errors(predicted, seconds)}
     for name in LEFT_OUT:
         held = gpu == name
         if held.any() and not held.all():
-            fitted = terms[held] @ fit_operator(terms[~held], seconds[~held])
+            fitted = terms[held] @ fit_terms(terms[~held], seconds[~held])
             yield {**about, "left_out": name, **_errors(fitted, seconds[held])}
 
 

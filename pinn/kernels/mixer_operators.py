@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
 from pinn.common.files import ReadReport, data_folder, file_sha256
-from pinn.kernels.surrogate import fit_terms
-from pinn.kernels.tables.table import TableSource, read_table, refuse, systems_folder
+from pinn.kernels.tables.table import NO_TIME, Layout, Rule, TableSource, refuse
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.mixers import CHUNK_TOKENS, GATED_DELTA, IndexerSpec
 from pinn.specs.precision import ACTIVATION_BYTES
-from pinn.units import MILLISECOND
 
 # Times at datasheet rates that the kernels of recurrent and sparse mixers are sums of.
 #
@@ -302,14 +299,13 @@ _NAMES = dict(zip(_MAMBA[2:], _HEADED[2:], strict=True))
 
 
 def read_mixer_kernels(
-    operator: MixerOperator, gpus: Mapping[str, GpuSpec], systems: Path | None = None
-) -> tuple[pd.DataFrame, tuple[ReadReport, ...]]:
+    operator: MixerOperator, gpus: Mapping[str, GpuSpec]
+) -> tuple[pd.DataFrame, list[ReadReport]]:
     """Rows of an operator on every GPU whose system has its table.
 
     Args:
         operator: Of ``MIXER_OPERATORS``.
         gpus: Datasheets by system name.
-        systems: The ``systems`` folder of aiconfigurator-core; None for the installed package's.
 
     Returns:
         Columns gpu, seconds and the sizes, whole shapes of heads under the names of linear
@@ -320,64 +316,50 @@ def read_mixer_kernels(
     """
     if operator.kind == "timed":
         return _read_timed(operator, gpus)
-    found, reports = [], []
-    column, value = operator.where or ("", "")
-    for system, gpu in gpus.items():
-        source = TableSource(system, operator.backend, operator.version)
-        if not _path(operator, source, systems).exists():
-            continue
-        read = ("kernel_source", "latency", *operator.columns, *operator.where[:1])
-        table, report = read_table(source, operator.kind, operator.file, read, systems)
-        rows = table.rename(columns=_NAMES).assign(
-            gpu=gpu.name, seconds=table["latency"] * MILLISECOND
-        )
-        rules = [
-            ("another kernel", lambda r: ~r["kernel_source"].str.startswith(operator.kernel)),
-            ("no time", lambda r: ~(r["seconds"] > 0)),
-        ]
-        if operator.where:
-            rules.insert(0, (f"another {column}", lambda r: r[column] != value))
-        kept, report = refuse(rows, report, rules)
-        found.append(kept)
-        reports.append(report)
-    rows = pd.concat(found, ignore_index=True) if found else pd.DataFrame()
-    return rows, tuple(reports)
+    sources = [TableSource(name, operator.backend, operator.version) for name in gpus]
+    layout = _layout(operator)
+    return layout.read_all([s for s in sources if layout.path(s).exists()], gpus)
+
+
+def _layout(operator: MixerOperator) -> Layout:
+    sizes = {_NAMES.get(name, name): name for name in (*operator.columns, *operator.where[:1])}
+    columns = {"kernel": "kernel_source", "seconds": "latency", **sizes}
+    return Layout(operator.kind, operator.file, columns, lambda _, __: _rules(operator))
+
+
+def _rules(operator: MixerOperator) -> list[Rule]:
+    rules: list[Rule] = [
+        ("another kernel", lambda r: ~r["kernel"].str.startswith(operator.kernel)), NO_TIME,
+    ]  # fmt: skip
+    return [_elsewhere(operator), *rules] if operator.where else rules
+
+
+def _elsewhere(operator: MixerOperator) -> Rule:
+    column, value = operator.where
+    return f"another {column}", lambda r: r[column] != value
 
 
 def read_all_mixers(
-    gpus: Mapping[str, GpuSpec], systems: Path | None = None
+    gpus: Mapping[str, GpuSpec],
 ) -> tuple[dict[str, pd.DataFrame], tuple[ReadReport, ...]]:
     """Rows of every operator that was timed on one of the GPUs; arguments as above."""
-    found = {o.name: read_mixer_kernels(o, gpus, systems) for o in MIXER_OPERATORS.values()}
+    found = {o.name: read_mixer_kernels(o, gpus) for o in MIXER_OPERATORS.values()}
     tables = {name: rows for name, (rows, _) in found.items() if len(rows)}
     return tables, tuple(report for _, reports in found.values() for report in reports)
 
 
 def _read_timed(
     operator: MixerOperator, gpus: Mapping[str, GpuSpec]
-) -> tuple[pd.DataFrame, tuple[ReadReport, ...]]:
+) -> tuple[pd.DataFrame, list[ReadReport]]:
     """Rows of the project's own table, named for its system."""
     path = data_folder("kernels") / f"{operator.file}.csv"
     system = operator.file.removeprefix("mamba2_")
     table = pd.read_csv(path).rename(columns=_NAMES)
     rows = table.assign(gpu=gpus[system].name if system in gpus else "")
-    column, value = operator.where
     report = ReadReport(path.name, operator.version, file_sha256(path), len(rows), len(rows))
-    kept, report = refuse(
-        rows,
-        report,
-        [
-            ("another GPU", lambda r: r["gpu"] == ""),
-            (f"another {column}", lambda r: r[column] != value),
-        ],
-    )
-    return kept, (report,)
-
-
-def _path(operator: MixerOperator, source: TableSource, systems: Path | None) -> Path:
-    folder = systems_folder() if systems is None else systems
-    place = f"{source.system}/{operator.kind}/{source.backend}/{source.version}"
-    return folder / "data" / place / f"{operator.file}.parquet"
+    rules = [("another GPU", lambda r: r["gpu"] == ""), _elsewhere(operator)]
+    kept, report = refuse(rows, report, rules)
+    return kept, [report]
 
 
 def operator_terms(
@@ -408,8 +390,3 @@ def operator_terms(
     }
     launch = np.full(len(rows), LAUNCH_SECONDS)
     return np.stack([launch, *operator.terms(sizes, gpu)], axis=1)
-
-
-def fit_operator(terms: Terms, seconds: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " terms"]:
-    """Non-negative weights of the terms."""
-    return fit_terms(terms, seconds)

@@ -74,7 +74,6 @@ def cross_validate(
     methods: Sequence[Method],
     folder: Path,
     fingerprint: str,
-    workers: Workers | None = None,
 ) -> pd.DataFrame:
     """Predict the test rows of every split with every method.
 
@@ -85,14 +84,13 @@ def cross_validate(
         folder: Where cells and training logs are kept.
         fingerprint: Of everything a cell depends on beside its own split and method; cells that
             were made under another one are made anew.
-        workers: Where cells are computed; by default here, one after another.
 
     Returns:
         One row per (kind of split, row, method): ``split``, ``held_out``, ``row_id``, ``method``,
         ``tpot_s``, ``ttft_s``, ``tpot_measured_s``, ``ttft_measured_s``.
     """
     wanted = cells(splits, methods, folder, fingerprint)
-    compute(rows, [cell for cell in wanted if not cell.path.is_file()], workers or Workers())
+    compute(rows, [cell for cell in wanted if not cell.path.is_file()], Workers())
     return read_cells(wanted)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
-from rich.console import Console
 
 from pinn.common.screen import WIDEST, Column, Grid, page
 from pinn.engines.deployment import Deployment
@@ -206,18 +205,15 @@ def print_overview(results: pd.DataFrame, ranking: pd.DataFrame) -> None:
     print("* first, or tied with the first, of all methods; AIC is AIConfigurator")
 
 
-def print_results(
-    results: pd.DataFrame, console: Console | None = None, evidence: str = ""
-) -> None:
+def print_results(results: pd.DataFrame, evidence: str = "") -> None:
     """Print one table per kind of split and metric: a row per held-out part and method.
 
     Args:
         results: Table with ``pinn.laboratory.metrics.RESULT_COLUMNS``.
-        console: Where to; None for the terminal.
         evidence: What every table rests on, said below each.
     """
     caption = f"{CAPTION}; rests on {evidence}" if evidence else CAPTION
-    console = console or page(WIDEST)
+    console = page(WIDEST)
     for (split, metric), part in results.groupby(["split", "metric"], sort=False):
         headings = ("held out", "method", "n", "median", "mean", "p90", "bias")
         table = Grid.of(*headings, caption=f"{split}: {str(metric).upper()}", text=2)
@@ -234,14 +230,13 @@ def print_results(
         console.print(f"{caption}\n")
 
 
-def print_decisions(table: pd.DataFrame, console: Console | None = None) -> None:
+def print_decisions(table: pd.DataFrame) -> None:
     """Print one table per kind of split: a row per method, the mean loss for each model too.
 
     Args:
         table: As ``pinn.laboratory.decisions.decision_table`` returns it.
-        console: Where to; None for the terminal.
     """
-    console = console or page(WIDEST)
+    console = page(WIDEST)
     for split, part in table.groupby("split", sort=False):
         by_model = part.pivot(index="method", columns="held_out", values="loss")
         models = [name for name in by_model.columns if name != "all"]

@@ -43,7 +43,6 @@ def score_runs(
     runs: Sequence[MeasuredRun],
     latencies: Sequence[LinearLatency],
     method: str,
-    workers: int | None = None,
 ) -> pd.DataFrame:
     """Simulate runs and compare what their clients see.
 
@@ -51,7 +50,6 @@ def score_runs(
         runs: What was measured.
         latencies: Coefficients of each.
         method: Where the coefficients come from, for the table.
-        workers: Threads.
 
     Returns:
         One row per run, stage (``all`` is the whole run) and figure: ``method``, ``run``,
@@ -64,7 +62,7 @@ def score_runs(
         for run, latency in zip(runs, latencies, strict=True)
     ]
     rows = []
-    for run, simulated in zip(runs, simulate_many(jobs, workers), strict=True):
+    for run, simulated in zip(runs, simulate_many(jobs), strict=True):
         for stage, measured in run.measured.items():
             failed = failed_share(simulated, stage)
             for figure in FIGURES:
@@ -129,20 +127,16 @@ def summarize_runs(scores: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def ranking_inversions(
-    scores: pd.DataFrame, figure: str = "e2e_p99_s", margin: float = RANKING_MARGIN
-) -> list[tuple[str, str]]:
-    """Pairs of runs (the slower one first) that simulation puts in the other order.
+def ranking_inversions(scores: pd.DataFrame) -> list[tuple[str, str]]:
+    """Pairs of runs (the slower one first) whose p99 E2E simulation puts in the other order.
 
     Args:
         scores: Of one method.
-        figure: What is ranked, over whole runs.
-        margin: Runs count only where the slower one's measured figure is higher by more than this.
     """
-    rows = scores[(scores["stage"] == WHOLE_RUN) & (scores["figure"] == figure)]
+    rows = scores[(scores["stage"] == WHOLE_RUN) & (scores["figure"] == "e2e_p99_s")]
     measured, predicted = rows["measured_s"].to_numpy(), rows["predicted_s"].to_numpy()
     names = rows["run"].tolist()
-    slower = measured[:, None] > (1 + margin) * measured[None, :]
+    slower = measured[:, None] > (1 + RANKING_MARGIN) * measured[None, :]
     wrong = slower & (predicted[:, None] < predicted[None, :])
     return [(names[i], names[j]) for i, j in np.argwhere(wrong).tolist()]
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 from pinn.common.screen import Grid, page
 from pinn.simulator.pools import Pool, PoolsRun
@@ -84,21 +83,15 @@ _LATENCIES = {
 _TRANSFER = {"wait": "wait before a transfer", "link": "on the link"}
 
 
-def print_pools(
-    run: Run,
-    figures: Mapping[str, Any],
-    labels: Mapping[str, str],
-    console: Console | None = None,
-) -> None:
+def print_pools(run: Run, figures: Mapping[str, Any], labels: Mapping[str, str]) -> None:
     """Print latencies, the transfer and each pool.
 
     Args:
         run: Of the decode pool, with the requests as clients see them.
         figures: Of :func:`pinn.simulator.pool_report.pools_statistics`.
         labels: Pool -> what one of its servers is.
-        console: Where to.
     """
-    console = console or page()
+    console = page()
     console.print(latency_table(figures | figures["kv_transfer"], _LATENCIES | _TRANSFER, {}))
     if run.workload.stages > 1:
         console.print(stage_table(run))

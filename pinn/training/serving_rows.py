@@ -212,7 +212,6 @@ def simulate_rows(
     rows: ServingRows,
     beta: Float[np.ndarray, "m step_features"],
     alpha: Float[np.ndarray, "m request_features"],
-    workers: int | None = None,
 ) -> SimulatedRows:
     """Simulate every row.
 
@@ -220,13 +219,12 @@ def simulate_rows(
         rows: Measured deployments.
         beta: Step coefficients of each of ``rows.deployments``.
         alpha: Request coefficients of each.
-        workers: Threads; as many as there are cores by default.
     """
     jobs = [
         Job(m.served, m.workload, LinearLatency(m.served, beta[i], alpha[i]))
         for m, i in zip(rows.measured, rows.deployment, strict=True)
     ]
-    means = np.array(map_runs(_means, jobs, workers)).reshape(-1, 3)
+    means = np.array(map_runs(_means, jobs)).reshape(-1, 3)
     return SimulatedRows(*means.T)
 
 

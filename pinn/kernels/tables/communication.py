@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -104,16 +103,12 @@ EXCHANGE_LAYOUT = Layout(
 )
 
 
-def read_all_reduces(
-    gpus: Mapping[str, GpuSpec], systems: Path | None = None
-) -> tuple[pd.DataFrame, list[ReadReport]]:
+def read_all_reduces(gpus: Mapping[str, GpuSpec]) -> tuple[pd.DataFrame, list[ReadReport]]:
     """All-reduce rows; each (GPU, number of ranks) comes from the first table that has it."""
-    return together(_all_reduces(gpus, systems))
+    return together(_all_reduces(gpus))
 
 
-def _all_reduces(
-    gpus: Mapping[str, GpuSpec], systems: Path | None
-) -> Iterator[tuple[pd.DataFrame, ReadReport]]:
+def _all_reduces(gpus: Mapping[str, GpuSpec]) -> Iterator[tuple[pd.DataFrame, ReadReport]]:
     taken: set[tuple[str, int]] = set()
     for source in ALL_REDUCE:
         if source.system not in gpus:
@@ -121,7 +116,7 @@ def _all_reduces(
         gpu = gpus[source.system]
         earlier = partial(_of_ranks, ranks=[n for name, n in taken if name == gpu.name])
         rows, report = refuse(
-            *ALL_REDUCE_LAYOUT.read(gpu, source, systems),
+            *ALL_REDUCE_LAYOUT.read(gpu, source),
             [("as many ranks as an earlier table has", earlier)],
         )
         taken |= {(gpu.name, int(n)) for n in rows["gpus"].unique()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -199,14 +198,14 @@ MOE_LAYOUT = Layout(
 
 
 def read_other_experts(
-    gpus: Mapping[str, GpuSpec], systems: Path | None = None
+    gpus: Mapping[str, GpuSpec],
 ) -> tuple[pd.DataFrame, list[ReadReport]]:
     """Rows of kernels that an engine picks in some releases or under some flags.
 
     Returns:
         Columns as of ``MOE_LAYOUT`` and ``kernels``, ``CUTLASS`` or ``TRITON``; and the reports.
     """
-    rows, reports = MOE_LAYOUT.read_all(OTHER_EXPERTS, gpus, systems)
+    rows, reports = MOE_LAYOUT.read_all(OTHER_EXPERTS, gpus)
     if not reports:
         columns = [*dict.fromkeys([*NUMBERS, *SHAPE, "gpu", "seconds", "kernel", "kernels"])]
         return pd.DataFrame(columns=columns), []

@@ -203,42 +203,6 @@ def systems_folder() -> Path:
     return Path(spec.origin).parent / "systems"
 
 
-def read_table(
-    source: TableSource, kind: str, file: str, columns: Sequence[str], systems: Path | None = None
-) -> tuple[pd.DataFrame, ReadReport]:
-    """Read columns of one table; ``source.formats`` is not applied yet.
-
-    Args:
-        source: Which table.
-        kind: Folder of the kind of kernel, such as ``gemm``.
-        file: File name without suffix.
-        columns: Columns that must be there.
-        systems: The ``systems`` folder; None for the installed package's.
-
-    Returns:
-        The rows, and a report that accepts them all.
-
-    Raises:
-        PinnError: If the file or one of the columns is missing.
-    """
-    folder = systems_folder() if systems is None else systems
-    name = f"{source.system}/{kind}/{source.backend}/{source.version}/{file}.parquet"
-    path = folder / "data" / name
-    if not path.exists():
-        raise PinnError(f"no measured kernels at {path}: expected aiconfigurator-core 0.12.0")
-    table = pd.read_parquet(path)
-    missing = [c for c in columns if c not in table.columns]
-    if missing:
-        raise PinnError(
-            f"{path} has no column {', '.join(map(repr, missing))}: expected {', '.join(columns)}, "
-            f"got {', '.join(table.columns)}"
-        )
-    report = ReadReport(
-        name, f"{source.backend} {source.version}", file_sha256(path), len(table), len(table)
-    )
-    return table[[*columns]].reset_index(drop=True), report
-
-
 def refuse(
     rows: pd.DataFrame, report: ReadReport, rules: Sequence[Rule]
 ) -> tuple[pd.DataFrame, ReadReport]:
@@ -288,6 +252,11 @@ class Layout:
     helpers: tuple[str, ...] = ()
     newer: tuple[str, ...] = ()
 
+    def path(self, source: TableSource, systems: Path | None = None) -> Path:
+        """Where a source's table lies, in the installed package where ``systems`` is None."""
+        folder = systems_folder() if systems is None else systems
+        return folder / "data" / self._name(source)
+
     def read(
         self, gpu: GpuSpec, source: TableSource, systems: Path | None = None
     ) -> tuple[pd.DataFrame, ReadReport]:
@@ -296,9 +265,7 @@ class Layout:
         Raises:
             PinnError: If the file or a column is missing.
         """
-        absent = self.newer if source.system == "a100_sxm" else ()
-        needed = [theirs for theirs in self.columns.values() if theirs not in absent]
-        table, report = read_table(source, self.kind, self.file, needed, systems)
+        table, report = self._raw(source, systems)
         found = {
             ours: _in_si(ours, table[theirs]) if theirs in table else 0
             for ours, theirs in self.columns.items()
@@ -308,13 +275,32 @@ class Layout:
         return self.finished(rows.drop(columns=list(self.helpers))), report
 
     def read_all(
-        self,
-        sources: Sequence[TableSource],
-        gpus: Mapping[str, GpuSpec],
-        systems: Path | None = None,
+        self, sources: Sequence[TableSource], gpus: Mapping[str, GpuSpec]
     ) -> tuple[pd.DataFrame, list[ReadReport]]:
         """Rows of every source whose system is in ``gpus`` (keyed by system name), in order."""
-        return together(self.read(gpus[s.system], s, systems) for s in sources if s.system in gpus)
+        return together(self.read(gpus[s.system], s) for s in sources if s.system in gpus)
+
+    def _name(self, source: TableSource) -> str:
+        folder = f"{source.system}/{self.kind}/{source.backend}/{source.version}"
+        return f"{folder}/{self.file}.parquet"
+
+    def _raw(self, source: TableSource, systems: Path | None) -> tuple[pd.DataFrame, ReadReport]:
+        """The columns that are needed, and a report that accepts every row."""
+        path = self.path(source, systems)
+        if not path.exists():
+            raise PinnError(f"no measured kernels at {path}: expected aiconfigurator-core 0.12.0")
+        table = pd.read_parquet(path)
+        absent = self.newer if source.system == "a100_sxm" else ()
+        needed = [theirs for theirs in self.columns.values() if theirs not in absent]
+        missing = [c for c in needed if c not in table.columns]
+        if missing:
+            raise PinnError(
+                f"{path} has no column {', '.join(map(repr, missing))}: expected "
+                f"{', '.join(needed)}, got {', '.join(table.columns)}"
+            )
+        tool, count = f"{source.backend} {source.version}", len(table)
+        report = ReadReport(self._name(source), tool, file_sha256(path), count, count)
+        return table[needed].reset_index(drop=True), report
 
 
 def together(

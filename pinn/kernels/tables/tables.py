@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pandas as pd
 
@@ -46,15 +45,12 @@ class KernelTables:
     reports: tuple[ReadReport, ...] = field(default=())
 
 
-def read_kernel_tables(
-    systems_gpus: Mapping[str, GpuSpec] | None = None, systems: Path | None = None
-) -> KernelTables:
+def read_kernel_tables(systems_gpus: Mapping[str, GpuSpec] | None = None) -> KernelTables:
     """Read every declared table of the given systems; about three seconds for all of them.
 
     Args:
         systems_gpus: Datasheets by system name, such as ``h100_sxm``; a subset of ``SYSTEMS``. None
             for all of them, with the catalog's datasheets.
-        systems: The ``systems`` folder of aiconfigurator-core; None for the installed package's.
 
     Raises:
         PinnError: If a file or a column is missing.
@@ -63,17 +59,17 @@ def read_kernel_tables(
         systems_gpus = {name: load_gpu(name) for name in SYSTEMS}
     gpus = {name: systems_gpus[name] for name in SYSTEMS if name in systems_gpus}
     read: dict[str, tuple[pd.DataFrame, list[ReadReport]]] = {
-        "gemm": GEMM_LAYOUT.read_all(PRIMARY, gpus, systems),
-        "decode_attention": DECODE_LAYOUT.read_all(DECODE_ATTENTION, gpus, systems),
-        "prefill_attention": PREFILL_LAYOUT.read_all(PRIMARY, gpus, systems),
-        "moe": MOE_LAYOUT.read_all(MOE, gpus, systems),
-        "other_experts": read_other_experts(gpus, systems),
-        "all_reduce": read_all_reduces(gpus, systems),
-        "exchange": EXCHANGE_LAYOUT.read_all(EXCHANGE, gpus, systems),
-        "latent_decode": LATENT_DECODE_LAYOUT.read_all(LATENT, gpus, systems),
-        "latent_prefill": LATENT_PREFILL_LAYOUT.read_all(LATENT, gpus, systems),
+        "gemm": GEMM_LAYOUT.read_all(PRIMARY, gpus),
+        "decode_attention": DECODE_LAYOUT.read_all(DECODE_ATTENTION, gpus),
+        "prefill_attention": PREFILL_LAYOUT.read_all(PRIMARY, gpus),
+        "moe": MOE_LAYOUT.read_all(MOE, gpus),
+        "other_experts": read_other_experts(gpus),
+        "all_reduce": read_all_reduces(gpus),
+        "exchange": EXCHANGE_LAYOUT.read_all(EXCHANGE, gpus),
+        "latent_decode": LATENT_DECODE_LAYOUT.read_all(LATENT, gpus),
+        "latent_prefill": LATENT_PREFILL_LAYOUT.read_all(LATENT, gpus),
     }
-    mixers, mixer_reports = read_all_mixers(gpus, systems)
+    mixers, mixer_reports = read_all_mixers(gpus)
     return KernelTables(
         **{name: rows for name, (rows, _) in read.items()},
         gpus={gpu.name: gpu for gpu in gpus.values()},

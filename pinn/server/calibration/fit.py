@@ -53,7 +53,6 @@ def score_benchmarks(
     runs: Sequence[BenchmarkRun],
     deployment: Deployment,
     coefficients: Mapping[str, Coefficients],
-    workers: int | None = None,
     engine: EngineSpec | None = None,
 ) -> pd.DataFrame:
     """Simulate each load and compare what its clients saw.
@@ -67,7 +66,7 @@ def score_benchmarks(
     for name, found in coefficients.items():
         latency = LinearLatency(deployment, found.beta[0], found.alpha[0])
         jobs = [Job(deployment, benchmark_workload(run), latency, engine) for run in runs]
-        simulated = map_runs(lambda _, run: benchmark_figures(run), jobs, workers)
+        simulated = map_runs(lambda _, run: benchmark_figures(run), jobs)
         for run, figures in zip(runs, simulated, strict=True):
             rows += [
                 {

@@ -198,11 +198,14 @@ class StepOrder:
         return part
 
 
+#: Rows that are converted at a time.
+_BATCH_ROWS = 2**17
+
+
 def canonical_steps(
     raw: pa.Table,
     order: StepOrder,
     knowledge: Int[np.ndarray, " steps"] | None = None,
-    batch_rows: int = 2**17,
 ) -> Iterator[pa.RecordBatch]:
     """The canonical rows, a batch at a time, so that big files need little memory.
 
@@ -210,10 +213,9 @@ def canonical_steps(
         raw: The raw table, possibly mapped from disk.
         order: Of its rows.
         knowledge: Index into :data:`KNOWLEDGE` of each canonical row; default: aggregate.
-        batch_rows: Rows per batch.
     """
-    for begin in range(0, len(order.rows), batch_rows):
-        part = slice(begin, begin + batch_rows)
+    for begin in range(0, len(order.rows), _BATCH_ROWS):
+        part = slice(begin, begin + _BATCH_ROWS)
         known = np.full(len(order.rows[part]), KNOWLEDGE.index(AGGREGATE), dtype=np.int8)
         if knowledge is not None:
             known = knowledge[part].astype(np.int8)

@@ -203,63 +203,51 @@ def read_every_engine(path: Path | None = None) -> tuple[pd.DataFrame, ReadRepor
     return rows, replace(of_vllm, accepted=len(rows), refused=refused, noted=noted)
 
 
-def read_other_campaign(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
+def read_other_campaign() -> tuple[pd.DataFrame, ReadReport]:
     """Read the rows of a campaign with an unknown client: a check of TPOT, nothing to train on.
-
-    Args:
-        path: ``silicon_sample.csv``; None for the installed package's.
 
     Returns:
         As :func:`read_engines`. ``ttft_s`` says nothing: it holds what that client waited for.
     """
     rule = Filter("not of the other campaign, or of its TensorRT-LLM after 1.0.0rc3",
                   not_of_checked_campaign)  # fmt: skip
-    return _read(path, (rule,))
+    return _read(None, (rule,))
 
 
-def read_dense_campaign(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
+def read_dense_campaign() -> tuple[pd.DataFrame, ReadReport]:
     """Read the same campaign's vLLM rows of a dense 16-bit model: a check of TPOT, as those are.
 
     Its 8-bit and expert rows state loads that cannot be: some are faster than memory allows, others
     of one kind differ by a factor of two.
 
-    Args:
-        path: ``silicon_sample.csv``; None for the installed package's.
-
     Returns:
         As :func:`read_engines`.
     """
     rule = Filter("not of the other campaign's dense 16-bit rows", not_dense_campaign)
-    return _read(path, (rule,), ("vllm",))
+    return _read(None, (rule,), ("vllm",))
 
 
-def read_speculating(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
+def read_speculating() -> tuple[pd.DataFrame, ReadReport]:
     """Read the rows that ran multi-token prediction and do not say so: nothing to train on.
 
     How many drafted tokens were accepted stands nowhere. ``drafts`` says how many were drafted
     where every launch script that fits speculates.
 
-    Args:
-        path: ``silicon_sample.csv``; None for the installed package's.
-
     Returns:
         As :func:`read_engines`.
     """
-    return _read(path, MTP_FILTERS)
+    return _read(None, MTP_FILTERS)
 
 
-def read_other_attention(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
+def read_other_attention() -> tuple[pd.DataFrame, ReadReport]:
     """Read the rows of models with linear or sparse attention: a check, nothing to fit.
 
     The rules are those of :func:`read_engines`; of GLM-5 every row ran on a development image.
 
-    Args:
-        path: ``silicon_sample.csv``; None for the installed package's.
-
     Returns:
         As :func:`read_engines`; ``apart`` is ``LINEAR`` or ``SPARSE``.
     """
-    rows, report = _read(path, tuple(_FOR_OTHER_ATTENTION.get(f.drops, f) for f in ENGINE_FILTERS))
+    rows, report = _read(None, tuple(_FOR_OTHER_ATTENTION.get(f.drops, f) for f in ENGINE_FILTERS))
     linear = rows["model"].str.contains("Qwen", regex=False)
     return rows.assign(apart=linear.map({True: LINEAR, False: SPARSE})), report
 

@@ -86,7 +86,7 @@ class MeasuredRun:
 
 
 def read_measured_runs(
-    path: Path, model_configs: Path | None = None, seed: int = 0, engine_version: str = ""
+    path: Path, model_configs: Path | None = None, seed: int = 0
 ) -> tuple[tuple[MeasuredRun, ...], ReadReport]:
     """Read a CSV of serving runs, see ``pinn.training.data.serving_runs``.
 
@@ -96,14 +96,13 @@ def read_measured_runs(
         path: The file, or a folder that holds just one CSV.
         model_configs: Folder of ``<model>/config.json`` for models that the catalogue lacks.
         seed: Of the arrival times and prompt lengths.
-        engine_version: vLLM's release where the CSV names none, see ``read_serving_runs``.
 
     Raises:
         PinnError: If the file cannot be used.
     """
     file = csv_of(path)
     workloads = find_workloads(workload_names(file), file.parent)
-    rows, report = read_serving_runs(file, model_configs, workloads, engine_version)
+    rows, report = read_serving_runs(file, model_configs, workloads)
     runs = [
         _run(name, of_run, workloads[str(of_run["workload"].iloc[0])], seed)
         for name, of_run in rows.groupby("run", sort=True)
