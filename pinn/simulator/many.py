@@ -159,8 +159,8 @@ def gains(
 # Both sides of each difference serve the same requests at the same times (common random
 # numbers), so what remains is the coefficient's effect, queues included.
 
-#: Smallest change of a coefficient, for those that are 0.
-_LEAST_STEP = 1e-6
+#: Change of a coefficient as a share of it; smallest change, for those that are 0.
+_RELATIVE_STEP, _LEAST_STEP = 0.02, 1e-6
 
 
 @dataclass(frozen=True)
@@ -185,9 +185,6 @@ def coefficient_sensitivities(
     latency: LinearLatency,
     figure: Callable[[Run], float],
     engine: EngineSpec | None = None,
-    *,
-    relative_step: float = 0.02,
-    workers: int | None = None,
 ) -> list[Sensitivity]:
     """Differentiate a figure of a run with respect to every coefficient.
 
@@ -199,8 +196,6 @@ def coefficient_sensitivities(
         latency: Deployment and coefficients.
         figure: Such as ``lambda run: run.requests.e2e_s.mean()``.
         engine: Further engine settings.
-        relative_step: Change of a coefficient, as a share of it.
-        workers: Threads.
 
     Raises:
         PinnError: If the figure is 0 or does not exist in the run.
@@ -216,14 +211,14 @@ def coefficient_sensitivities(
         [step_feature_sums(latency.deployment, base) > 0, np.ones(len(REQUEST_FEATURES), bool)]
     )
     values = np.concatenate([latency.beta, latency.alpha])
-    steps = np.maximum(values * relative_step, _LEAST_STEP)
+    steps = np.maximum(values * _RELATIVE_STEP, _LEAST_STEP)
     lows, highs = np.maximum(values - steps, 0.0), values + steps
     changed = [(i, value) for i in np.flatnonzero(occurs).tolist() for value in (lows[i], highs[i])]
     jobs = [
         Job(latency.deployment, workload, _with(latency, values, i, value), engine)
         for i, value in changed
     ]
-    figures = map_runs(lambda _, run: figure(run), jobs, workers)
+    figures = map_runs(lambda _, run: figure(run), jobs)
     derivative = np.zeros(len(values))
     for (i, _), low, high in zip(changed[::2], figures[::2], figures[1::2], strict=True):
         derivative[i] = (high - low) / (highs[i] - lows[i])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Float
 
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
@@ -138,17 +138,9 @@ class FeatureSums:
         return (self.to_last_token - self.to_first_token) / self.gaps[:, None]
 
 
-def step_feature_sums(
-    deployment: Deployment, run: Run, steps: Shaped[np.ndarray, " chosen"] | None = None
-) -> Float[np.ndarray, " features"]:
-    """Features summed over steps.
-
-    Args:
-        deployment: What ran.
-        run: The run.
-        steps: Mask or index of the steps; all by default.
-    """
-    table = run.steps.table if steps is None else run.steps.table[steps]
+def step_feature_sums(deployment: Deployment, run: Run) -> Float[np.ndarray, " features"]:
+    """Features summed over a run's steps."""
+    table = run.steps.table
     total = np.zeros(len(STEP_FEATURES))
     for start in range(0, len(table), _CHUNK_STEPS):
         total += _features(deployment, table[start : start + _CHUNK_STEPS]).sum(0)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pinn.specs.precision import ACTIVATION_BYTES
+
 GATED_DELTA, KDA, LIGHTNING = "gated_delta", "kda", "lightning"
 MAMBA1, MAMBA2 = "mamba1", "mamba2"
 
@@ -165,7 +167,7 @@ class LinearMixerSpec:
             return taps + self.heads * (self.key_dim + 3)
         return taps + 3 * self.heads + self.heads * self.value_dim
 
-    def state_bytes(self, tensor_parallel_size: int = 1, activation_bytes: float = 2.0) -> float:
+    def state_bytes(self, tensor_parallel_size: int = 1) -> float:
         """What a request keeps in one layer on one GPU: the states and the convolution's tail.
 
         vLLM's ``MambaStateShapeCalculator``: the tail holds ``conv_width - 1`` tokens.
@@ -173,7 +175,7 @@ class LinearMixerSpec:
         tp = tensor_parallel_size
         state = Part(self.heads, self.key_dim * self.value_dim).elements(tp)
         tail = max(self.conv_width - 1, 0) * self.conv_channels(tp)
-        return state * self.state_bytes_per_element + tail * activation_bytes
+        return state * self.state_bytes_per_element + tail * ACTIVATION_BYTES
 
     def token_flop(self) -> float:
         """Operations of one head for one token of a chunked scan, in those of tensor cores.
@@ -203,7 +205,7 @@ class LinearMixerSpec:
         each = 8.0 if self.kind in (GATED_DELTA, KDA) else 5.0
         return each * self.key_dim * self.value_dim * VECTOR_SLOWDOWN
 
-    def token_bytes(self, tensor_parallel_size: int = 1, activation_bytes: float = 2.0) -> float:
+    def token_bytes(self, tensor_parallel_size: int = 1) -> float:
         """Moved for one prefill token on one GPU.
 
         Convolved channels in and out, the output, and per chunk a state in 16 bits, written and
@@ -212,9 +214,9 @@ class LinearMixerSpec:
         tp = tensor_parallel_size
         moved = 2 * self.conv_channels(tp) + Part(self.heads, self.value_dim).elements(tp)
         if self.kind == MAMBA1:
-            return moved * activation_bytes
+            return moved * ACTIVATION_BYTES
         state = Part(self.heads, self.key_dim * self.value_dim).elements(tp)
-        return (moved + 2 * state / self.chunk_tokens) * activation_bytes
+        return (moved + 2 * state / self.chunk_tokens) * ACTIVATION_BYTES
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from pinn.common.files import ReadReport
 from pinn.engines.deployment import Deployment
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import step_costs
 from pinn.physics.step_values import floor_seconds
+from pinn.server.traces.steps import BATCH_ROWS
 
 # The canonical table of snapshots: one row per request of a step whose requests were written.
 #
@@ -89,23 +90,20 @@ class SnapshotOrder:
         self.report = ReadReport("snapshots", "", "", raw.num_rows, len(self.rows), dict(refused))
 
 
-def canonical_snapshots(
-    raw: pa.Table, order: SnapshotOrder, batch_rows: int = 2**17
-) -> Iterator[pa.RecordBatch]:
+def canonical_snapshots(raw: pa.Table, order: SnapshotOrder) -> Iterator[pa.RecordBatch]:
     """The kept snapshots, a batch at a time.
 
     Args:
         raw: The raw table.
         order: Of its rows.
-        batch_rows: Rows per batch.
     """
-    for begin in range(0, len(order.rows), batch_rows):
-        rows = order.rows[begin : begin + batch_rows]
+    for begin in range(0, len(order.rows), BATCH_ROWS):
+        rows = order.rows[begin : begin + BATCH_ROWS]
         low, high = int(rows[0]), int(rows[-1]) + 1
         kept = raw.slice(low, high - low).take(pa.array(rows - low)).combine_chunks()
         wall_ns = kept["wall_ns"].to_numpy()
         columns = {
-            "segment": pa.array(order.segment[begin : begin + batch_rows]),
+            "segment": pa.array(order.segment[begin : begin + BATCH_ROWS]),
             "wall_s": pa.array(wall_ns * NANOSECOND, mask=wall_ns <= 0),
             "is_prefill": pc.equal(pc.utf8_upper(kept["phase"]), "PREFILL"),
         }
@@ -210,7 +208,6 @@ def check_target(
     column: str,
     values: Float[np.ndarray, " steps"],
     floor: Float[np.ndarray, " steps"],
-    busy: Bool[np.ndarray, " steps"] | None = None,
 ) -> TargetCheck:
     """Check one column.
 
@@ -219,10 +216,9 @@ def check_target(
     Args:
         column: Its name.
         values: Its values in seconds; those that are no numbers are left out.
-        floor: The floor of each row's batch in seconds.
-        busy: Rows to check; default: those whose floor is positive.
+        floor: The floor of each row's batch in seconds; rows without any are left out.
     """
-    use = np.isfinite(values) & (floor > 0) & (True if busy is None else busy)
+    use = np.isfinite(values) & (floor > 0)
     values, floor = values[use], floor[use]
     if not len(values):
         return TargetCheck(column, 0, float("nan"), float("nan"), 0, False, "it has no values")

@@ -77,6 +77,9 @@ class CycleRules:
     stall_factor: float = 10.0
 
 
+RULES = CycleRules()
+
+
 @dataclass(frozen=True)
 class JourneyEvidence:
     """What journeys add, each over the canonical steps in order.
@@ -99,16 +102,11 @@ class JourneyEvidence:
         return JourneyEvidence(*(np.zeros(count, dtype=bool) for _ in range(4)))
 
 
-def cycle_table(
-    steps: pd.DataFrame,
-    rules: CycleRules | None = None,
-    journeys: JourneyEvidence | None = None,
-) -> pd.DataFrame:
+def cycle_table(steps: pd.DataFrame, journeys: JourneyEvidence | None = None) -> pd.DataFrame:
     """One row per step: the interval that it begins.
 
     Args:
         steps: Canonical steps in their order.
-        rules: Thresholds.
         journeys: What the journeys tell, if there are any.
 
     Returns:
@@ -117,7 +115,6 @@ def cycle_table(
         ``set_aside`` (the reason, null where the interval is good). All but the first two are null
         for the last step of a segment.
     """
-    rules = rules or CycleRules()
     count = len(steps)
     journeys = journeys or JourneyEvidence.none(count)
     here = {name: steps[name].to_numpy() for name in _COLUMNS}
@@ -135,12 +132,12 @@ def cycle_table(
         is_last,
         here["is_ambiguous"],
         (elapsed <= 0) | (length <= 0),
-        length > rules.max_steps,
+        length > RULES.max_steps,
         idle,
-        _few(here, following, rules) & (length > 1) & ~is_known,
-        _warm_up(here, idle, is_last, rules.warm_up_steps),
+        _few(here, following) & (length > 1) & ~is_known,
+        _warm_up(here, idle, is_last, RULES.warm_up_steps),
         _preempts(here, following) | journeys.preempts_until,
-        _stalled(here, following, step_s, is_last | idle | (length <= 0), rules.stall_factor),
+        _stalled(here, following, step_s, is_last | idle | (length <= 0), RULES.stall_factor),
     )
     # The first reason wins: it is written last. Codes, not texts: files hold millions of steps.
     reason = np.full(count, -1, dtype=np.int8)
@@ -188,9 +185,9 @@ def _idle(here: dict[str, np.ndarray], following: np.ndarray) -> np.ndarray:
     return (requests == 0) | (requests[following] == 0) | (left <= 0)
 
 
-def _few(here: dict[str, np.ndarray], following: np.ndarray, rules: CycleRules) -> np.ndarray:
+def _few(here: dict[str, np.ndarray], following: np.ndarray) -> np.ndarray:
     requests = _requests(here)
-    return np.minimum(requests, requests[following]) < rules.min_requests
+    return np.minimum(requests, requests[following]) < RULES.min_requests
 
 
 def _preempts(here: dict[str, np.ndarray], following: np.ndarray) -> np.ndarray:

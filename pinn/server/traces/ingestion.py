@@ -17,7 +17,6 @@ from pinn.server.benchmarks.benchmark_run import FIGURES, BenchmarkRun
 from pinn.server.readers.kv_events import read_kv_events
 from pinn.server.readers.vllm import RAW_SCHEMAS, read_steps, read_vllm
 from pinn.server.readers.wire import STEPS
-from pinn.server.traces.cycles import CycleRules
 from pinn.server.traces.trace_run import RawRun, Target, write_run
 from pinn.server.traces.trace_tables import TraceTables, atomic_folder, read_trace_tables
 from pinn.specs.flags import flags_of
@@ -132,7 +131,6 @@ def ingest_vllm(
     *,
     kv_events: Path | None = None,
     workers: int = 1,
-    rules: CycleRules | None = None,
 ) -> TraceTables:
     """Read an instrumented vLLM's trace file into a folder of canonical tables.
 
@@ -142,7 +140,6 @@ def ingest_vllm(
         target: The deployment; without it no column is checked against the floor.
         kv_events: The file of KV cache events, if there is one.
         workers: Processes that parse.
-        rules: Thresholds of what is set aside.
 
     Raises:
         PinnError: If a file is missing, holds nothing of the server, or the deployment is unknown.
@@ -170,20 +167,17 @@ def ingest_vllm(
             run.kv_events = read.table
             run.reports |= {"KV lines": read.lines, "KV events": read.events}
             run.sources.append({"path": kv_events.name, "sha256": file_sha256(kv_events)})
-        write_run(folder, run, target, deployment, rules or CycleRules())
+        write_run(folder, run, target, deployment)
     return read_trace_tables(out)
 
 
-def ingest_steps(
-    path: Path, out: Path, target: Target | None = None, *, rules: CycleRules | None = None
-) -> TraceTables:
+def ingest_steps(path: Path, out: Path, target: Target | None = None) -> TraceTables:
     """Read a Parquet file of step summaries into a folder of canonical tables.
 
     Args:
         path: The Parquet file.
         out: Folder to write; one with earlier trace tables is replaced.
         target: The deployment; without it no column is checked against the floor.
-        rules: Thresholds of what is set aside.
 
     Raises:
         PinnError: If the file is missing or malformed, or the deployment is unknown.
@@ -199,5 +193,5 @@ def ingest_steps(
         seconds={"parse": time.perf_counter() - begin},
     )
     with atomic_folder(out) as folder:
-        write_run(folder, run, target, deployment, rules or CycleRules())
+        write_run(folder, run, target, deployment)
     return read_trace_tables(out)

@@ -120,9 +120,9 @@ class TemporalSplit:
 
 
 def temporal_split(
-    cycles: pd.DataFrame, fractions: tuple[float, float] = (0.6, 0.8), *, good_only: bool = True
+    cycles: pd.DataFrame, fractions: tuple[float, float] = (0.6, 0.8)
 ) -> TemporalSplit:
-    """Split the intervals of each run by the time at which they begin.
+    """Split the good intervals of each run by the time at which they begin.
 
     Times are shares of each segment's own span, so that every run is in all three parts. An
     interval that reaches past its part's end is dropped: it would tell of the next part.
@@ -130,7 +130,6 @@ def temporal_split(
     Args:
         cycles: The cycle table.
         fractions: Where the first and the second part end, as shares of a segment's time.
-        good_only: Leave out what was set aside.
 
     Raises:
         PinnError: If the fractions are not in order inside (0, 1).
@@ -143,7 +142,7 @@ def temporal_split(
     share = ((cycles["start_s"] - begin) / span.where(span > 0, 1)).to_numpy()
     length = cycles["step_s"] * cycles["steps"].astype("float64")
     end = ((cycles["start_s"] + length - begin) / span.where(span > 0, 1)).to_numpy()
-    use = cycles["set_aside"].isna().to_numpy() if good_only else np.ones(len(cycles), dtype=bool)
+    use = cycles["set_aside"].isna().to_numpy()
     edges = ((0.0, first), (first, second), (second, np.inf))
     parts = [np.flatnonzero(use & (share >= a) & (share < b) & ~(end > b + 1e-9)) for a, b in edges]
     return TemporalSplit(*parts)

@@ -199,7 +199,7 @@ class StepOrder:
 
 
 #: Rows that are converted at a time.
-_BATCH_ROWS = 2**17
+BATCH_ROWS = 2**17
 
 
 def canonical_steps(
@@ -214,8 +214,8 @@ def canonical_steps(
         order: Of its rows.
         knowledge: Index into :data:`KNOWLEDGE` of each canonical row; default: aggregate.
     """
-    for begin in range(0, len(order.rows), _BATCH_ROWS):
-        part = slice(begin, begin + _BATCH_ROWS)
+    for begin in range(0, len(order.rows), BATCH_ROWS):
+        part = slice(begin, begin + BATCH_ROWS)
         known = np.full(len(order.rows[part]), KNOWLEDGE.index(AGGREGATE), dtype=np.int8)
         if knowledge is not None:
             known = knowledge[part].astype(np.int8)

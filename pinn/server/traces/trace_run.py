@@ -22,8 +22,8 @@ from pinn.server.readers.wire import SNAPSHOTS, STEPS
 from pinn.server.traces import cleaning
 from pinn.server.traces.batches import aggregate_sums, complete_snapshots, knowledge_levels
 from pinn.server.traces.cycles import (
+    RULES,
     WINDOW,
-    CycleRules,
     JourneyEvidence,
     accounting,
     cycle_table,
@@ -40,7 +40,13 @@ from pinn.server.traces.requests import (
     canonical_requests,
     working_requests,
 )
-from pinn.server.traces.steps import STEP_SCHEMA, StepOrder, canonical_steps, usage_above_one
+from pinn.server.traces.steps import (
+    BATCH_ROWS,
+    STEP_SCHEMA,
+    StepOrder,
+    canonical_steps,
+    usage_above_one,
+)
 from pinn.server.traces.trace_tables import (
     deployment_entry,
     named_deployment,
@@ -99,7 +105,6 @@ def write_run(
     run: RawRun,
     target: Target | None,
     deployment: Deployment | None,
-    rules: CycleRules,
 ) -> None:
     """Write the tables, the page of plots and, last, the manifest.
 
@@ -108,7 +113,6 @@ def write_run(
         run: What was read.
         target: The deployment as the user names it, if it is known.
         deployment: The same, loaded.
-        rules: Thresholds of what is set aside.
     """
     begin = time.perf_counter()
     order = StepOrder(run.table(STEPS), release=run.release)
@@ -124,7 +128,7 @@ def write_run(
         journeys = journeys_by_segment(requests, steps, budget)
         evidence = journey_evidence(requests, steps, journeys)
         del journeys
-    cycles = cycle_table(steps, rules, evidence)
+    cycles = cycle_table(steps, evidence)
     if requests.num_rows and len(steps):
         requests = with_states(requests, steps, cycles)
     filled = requests.select([n for n in requests.column_names if n in _FILLED])
@@ -180,7 +184,7 @@ def write_run(
         "reports": {name: r.to_json() for name, r in reports.items() if r.read},
         "intervals": intervals,
         "medians_by_decodes": medians,
-        "rules": vars(rules),
+        "rules": vars(RULES),
         "implausible": {"kv_usage above 1": usage_above_one(run.table(STEPS))},
         "request_issues": dict(issues.most_common()),
         "targets": {name: check.to_json() for name, check in checks.items()},
@@ -237,10 +241,10 @@ def _cycle_schema(cycles: pd.DataFrame) -> pa.Schema:
     return pa.Schema.from_pandas(cycles.iloc[:1], preserve_index=False).remove_metadata()
 
 
-def _cycle_batches(cycles: pd.DataFrame, batch_rows: int = 2**17) -> Iterator[pa.RecordBatch]:
+def _cycle_batches(cycles: pd.DataFrame) -> Iterator[pa.RecordBatch]:
     schema = _cycle_schema(cycles)
-    for begin in range(0, len(cycles), batch_rows):
-        part = cycles.iloc[begin : begin + batch_rows]
+    for begin in range(0, len(cycles), BATCH_ROWS):
+        part = cycles.iloc[begin : begin + BATCH_ROWS]
         yield pa.RecordBatch.from_pandas(part, schema=schema, preserve_index=False)
 
 

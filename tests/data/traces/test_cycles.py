@@ -7,7 +7,6 @@ import pytest
 from pinn.errors import PinnError
 from pinn.server.traces.cleaning import check_target
 from pinn.server.traces.cycles import (
-    CycleRules,
     JourneyEvidence,
     accounting,
     cycle_table,
@@ -47,7 +46,7 @@ def reasons(frame: pd.DataFrame, **evidence: np.ndarray) -> dict[int, str]:
     journeys = JourneyEvidence.none(len(frame))
     for name, value in evidence.items():
         getattr(journeys, name)[:] = value
-    table = cycle_table(frame, CycleRules(), journeys)
+    table = cycle_table(frame, journeys)
     aside = table["set_aside"].dropna()
     return {int(i): str(r) for i, r in aside.items() if r != "last of its segment"}
 
