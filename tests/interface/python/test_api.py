@@ -173,14 +173,15 @@ def test_a_page_is_what_the_command_writes(tmp_path):
 def test_exports_are_what_the_commands_write(tmp_path, capsys):
     grid = "model=Llama-3.1-8B gpu=H100,H200"
     pinn.export_table(tmp_path / "called.json", grid)
-    pinn.export_onnx(tmp_path / "called")
+    pinn.export_onnx(tmp_path / "called", inputs=tmp_path / "called_inputs.json")
     pinn.export_specs(tmp_path / "called_specs.json", models=["Llama-3.1-8B"], gpus=["H100"])
     assert capsys.readouterr().out == ""
     typed("export", "table", "--configs", grid, "--out", tmp_path / "typed.json")
     typed(
         "export", "specs", "--model", MODEL, "--gpu", "H100", "--out", tmp_path / "typed_specs.json"
     )
-    for ending in (".json", "_specs.json"):
+    typed("export", "onnx", "--out", tmp_path / "onnx", "--inputs", tmp_path / "typed_inputs.json")
+    for ending in (".json", "_specs.json", "_inputs.json"):
         called, by_command = (tmp_path / f"{who}{ending}" for who in ("called", "typed"))
         assert called.read_bytes() == by_command.read_bytes()
     assert {p.name for p in (tmp_path / "called").iterdir()} == {
