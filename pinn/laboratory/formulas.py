@@ -19,9 +19,8 @@ from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import step_costs
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step_values import floor_seconds
-from pinn.simulator.many import Job, map_runs
+from pinn.simulator.many import map_runs
 from pinn.simulator.metric_features import MeanSteps, mean_steps
-from pinn.simulator.run import Run
 from pinn.training.data.deployments import measured_deployments
 from pinn.training.serving_rows import ServingRows, prior_jobs
 
@@ -88,12 +87,9 @@ def _steps(observations: pd.DataFrame) -> list[MeanSteps]:
     key = tuple(observations["row_id"])
     if key not in _known_steps:
         _known_steps.clear()
-        _known_steps[key] = map_runs(_mean_steps, prior_jobs(measured_deployments(observations)))
+        jobs = prior_jobs(measured_deployments(observations))
+        _known_steps[key] = map_runs(lambda _, run: mean_steps(run), jobs)
     return _known_steps[key]
-
-
-def _mean_steps(_: Job, run: Run) -> MeanSteps:
-    return mean_steps(run)
 
 
 def phase_floors(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
 from pinn.common.screen import WIDEST, Column, Grid, page
+from pinn.common.tables import read_frame
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.training.serving_rows import ServingRows
@@ -84,6 +86,19 @@ def summarize(predictions: pd.DataFrame, groups: dict[str, pd.Series]) -> pd.Dat
                     key = {"split": split, "held_out": held_out, "method": method}
                     rows.append(key | {"metric": metric} | summary)
     return pd.DataFrame(rows, columns=list(RESULT_COLUMNS))
+
+
+def read_results(path: Path) -> pd.DataFrame:
+    """The table of results of an experiment.
+
+    Raises:
+        PinnError: If it cannot be read or lacks a column.
+    """
+    table = read_frame(path, "run an experiment first")
+    missing = [name for name in RESULT_COLUMNS if name not in table]
+    if missing:
+        raise PinnError(f"{path} is no results table: it lacks {', '.join(missing)}")
+    return table
 
 
 def with_correlation(results: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:

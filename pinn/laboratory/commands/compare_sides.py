@@ -18,11 +18,10 @@ from pinn.coefficients.configurations import canonical, make_deployment
 from pinn.coefficients.surrogate import Surrogate, batch_seconds
 from pinn.common.documents import read_json
 from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page
-from pinn.common.tables import read_frame
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.laboratory.comparison import Scores
-from pinn.laboratory.metrics import RESULT_COLUMNS
+from pinn.laboratory.metrics import RESULT_COLUMNS, read_results
 from pinn.laboratory.suite_runs import BATCHES, shown_deployments
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
@@ -198,7 +197,7 @@ def read_side(path: Path, method: str) -> Side:
         given = read_coefficient_set(path)
         return Side(Scores(_calibration_results(given)), given=given, ends=_ends(read_json(path)))
     if path.suffix == ".csv":
-        return Side(Scores(_of_known(_read_results(path), method, path)))
+        return Side(Scores(_of_known(read_results(path), method, path)))
     raise PinnError(
         f"{path}: expected a checkpoint (.safetensors), a coefficient file (.json), a results.csv "
         "or an evaluation's folder"
@@ -206,7 +205,7 @@ def read_side(path: Path, method: str) -> Side:
 
 
 def _folder_scores(folder: Path, method: str) -> Scores:
-    results = _of_known(_read_results(folder / "results.csv"), method, folder)
+    results = _of_known(read_results(folder / "results.csv"), method, folder)
     for name, read in (("predictions.parquet", pd.read_parquet), ("predictions.csv", pd.read_csv)):
         observations = folder / "observations" / "silicon.parquet"
         if (folder / name).is_file() and observations.is_file():
@@ -214,16 +213,6 @@ def _folder_scores(folder: Path, method: str) -> Scores:
             groups = deployment_keys(rows).set_axis(rows["row_id"])
             return Scores(results, _of_method(read(folder / name), method), groups)
     return Scores(results)
-
-
-def _read_results(path: Path) -> pd.DataFrame:
-    if not path.is_file():
-        raise PinnError(f"no {path}: run the experiment with its evaluation first")
-    table = read_frame(path, "give a folder of an evaluation")
-    missing = [name for name in RESULT_COLUMNS if name not in table]
-    if missing:
-        raise PinnError(f"{path} is no results table: it lacks {', '.join(missing)}")
-    return table
 
 
 def _of_known(results: pd.DataFrame, method: str, path: Path) -> pd.DataFrame:

@@ -15,6 +15,8 @@ from pinn.interface.commands.options import JsonPath
 from pinn.interface.commands.outputs import write_json
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pandas as pd
 
 
@@ -60,8 +62,10 @@ def results(
         write_json(json.loads(found.to_json(orient="records")), json_path)
         typer.echo(measured_grid(found).markdown())
         return
-    path = path or _beside_checkpoint()
-    table = _read(path)
+    from pinn.laboratory.metrics import read_results
+
+    path = path or find_checkpoint().with_suffix(_KEPT)
+    table = read_results(path)
     _check_checkpoint(table, path)
     chosen = table[table["metric"] == metric]
     if chosen.empty:
@@ -77,20 +81,6 @@ def results(
             say("")
     if not markdown:
         say("More: --metric ttft, --markdown (every method and part), --json FILE, docs/trust.md.")
-
-
-def _beside_checkpoint() -> Path:
-    return find_checkpoint().with_suffix(_KEPT)
-
-
-def _read(path: Path) -> pd.DataFrame:
-    from pinn.common.tables import read_frame
-    from pinn.laboratory.metrics import RESULT_COLUMNS
-
-    table = read_frame(path, "run an experiment first")
-    if not set(RESULT_COLUMNS) <= set(table.columns):
-        raise PinnError(f"{path} is no results table: it needs {', '.join(RESULT_COLUMNS)}")
-    return table
 
 
 def _check_checkpoint(table: pd.DataFrame, path: Path) -> None:
@@ -113,40 +103,35 @@ def _check_checkpoint(table: pd.DataFrame, path: Path) -> None:
 
 def _screen(part: pd.DataFrame) -> Grid:
     """Held-out models or GPUs and all of them, by the methods that people know."""
-    from pinn.laboratory.metrics import GROUPS
-
     known = [method for method in _METHODS if method in set(part["method"])]
     methods = known or list(dict.fromkeys(part["method"]))[: len(_METHODS)]
-    table = Grid.of("left out", "rows", *methods)
-    cells = _cells(part)
-    counts = part.groupby("held_out")["n"].max()
-    for name in sorted(counts.index, key=lambda name: (name == "all", name)):
-        if not name.startswith(tuple(GROUPS)):
-            of_methods = (cells.get((name, method), "-") for method in methods)
-            table.add(name, str(counts[name]), *of_methods)
-    return table
-
-
-def _cells(part: pd.DataFrame) -> dict[tuple[str, str], str]:
-    """(held out, method) -> median / mean."""
-    return {
-        (row["held_out"], row["method"]): f"{row['median']:.1f} / {row['mean']:.1f}"
-        for row in part.to_dict("records")
-    }
+    return _grid("left out", part, methods, lambda _, is_group: not is_group)
 
 
 def _markdown(part: pd.DataFrame, models_only: bool) -> str:
-    from pinn.laboratory.metrics import DETAILED, GROUPS
+    from pinn.laboratory.metrics import DETAILED
+
+    def shown(name: str, is_group: bool) -> bool:
+        group, nested, _ = name.partition(": ")
+        return not is_group or not (models_only or (nested and group not in DETAILED))
 
     methods = list(dict.fromkeys(part["method"]))
-    named = tuple(GROUPS)
-    cells = _cells(part)
-    counts = part.groupby("held_out")["n"].max()
-    rows = sorted(counts.index, key=lambda name: (name == "all", name.startswith(named), name))
-    table = Grid.of("held out", "rows", *methods)
-    for name in rows:
-        part_name, nested, _ = name.partition(": ")
-        if name.startswith(named) and (models_only or (nested and part_name not in DETAILED)):
-            continue
-        table.add(name, str(counts[name]), *(cells.get((name, m), "-") for m in methods))
-    return table.markdown() + "\n"
+    return _grid("held out", part, methods, shown).markdown() + "\n"
+
+
+def _grid(
+    heading: str, part: pd.DataFrame, methods: list[str], shown: Callable[[str, bool], bool]
+) -> Grid:
+    """Median / mean errors: a line per held-out part, named groups of rows after the others."""
+    from pinn.laboratory.metrics import GROUPS
+
+    named, counts = tuple(GROUPS), part.groupby("held_out")["n"].max()
+    cells = {
+        (row["held_out"], row["method"]): f"{row['median']:.1f} / {row['mean']:.1f}"
+        for row in part.to_dict("records")
+    }
+    table = Grid.of(heading, "rows", *methods)
+    for name in sorted(counts.index, key=lambda n: (n == "all", n.startswith(named), n)):
+        if shown(name, name.startswith(named)):
+            table.add(name, str(counts[name]), *(cells.get((name, m), "-") for m in methods))
+    return table

@@ -280,7 +280,7 @@ def load_figure(tables: Tables, split: str) -> Figure | None:
         error = 100 * (order[f"{metric}_s"] / order[f"{metric}_measured_s"] - 1)
         for ax, (column, values) in zip(line, places.items(), strict=True):
             _draw_loads(ax, order, error.clip(-100, 100), column, list(values.values()), looks)
-            ax.set_xticks(range(len(values)), [_label(v) for v in values], fontsize=7,
+            ax.set_xticks(range(len(values)), [v.removesuffix(".0") for v in values], fontsize=7,
                           rotation=0 if column == "lengths" else 90)  # fmt: skip
         line[0].set_ylabel(f"error of {metric.upper()}, %", fontsize=8)
     axes[1, 0].set_xlabel("requests in flight", fontsize=8)
@@ -291,10 +291,6 @@ def load_figure(tables: Tables, split: str) -> Figure | None:
     figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False,
                   fontsize=8)  # fmt: skip
     return figure
-
-
-def _label(text: str) -> str:
-    return text.removesuffix(".0")
 
 
 def _draw_loads(

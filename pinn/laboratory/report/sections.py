@@ -33,8 +33,10 @@ def make_sections(tables: Tables) -> list[Section]:
         if (tables.predictions["split"] == split).any()
     ]
     return [*found, _loads(tables), _ranking(tables), _decisions(tables), _intervals(tables),
-            _coefficients(tables), _anatomy(tables), _times(tables),
-            _results(tables)]  # fmt: skip
+            _coefficients(tables), _anatomy(tables),
+            Section("Times", "What fitting and predicting cost.", grids.time_grid(tables)),
+            Section("All splits", "Every split and method.", grids.result_grids(tables)),
+            ]  # fmt: skip
 
 
 def _left_out(tables: Tables, split: str, title: str) -> Section:
@@ -151,11 +153,3 @@ def _anatomy(tables: Tables) -> Section:
     text = "Where the time of well-known steps goes."
     return Section("Anatomy of a step", text, picture("anatomy", anatomy_figure(tables), caption),
                    "no checkpoint was found.")  # fmt: skip
-
-
-def _times(tables: Tables) -> Section:
-    return Section("Times", "What fitting and predicting cost.", grids.time_grid(tables))
-
-
-def _results(tables: Tables) -> Section:
-    return Section("All splits", "Every split and method.", grids.result_grids(tables))

@@ -84,13 +84,10 @@ def read_tables(folder: Path) -> Tables:
         raise PinnError(f"no {results}: evaluate first, with 'pinn evaluate'")
     observations = read_observations(folder / "observations" / "silicon.parquet")
     predictions = pd.read_parquet(folder / "predictions.parquet")
-    others = {name: _read(folder / f"{name}.csv") for name in _OTHERS}
+    paths = {name: folder / f"{name}.csv" for name in _OTHERS}
+    others = {n: pd.read_csv(p) if p.is_file() else pd.DataFrame() for n, p in paths.items()}
     joined = predictions.merge(observations[_LOAD], on="row_id", how="left")
     return Tables(joined, pd.read_csv(results), **others)
-
-
-def _read(path: Path) -> pd.DataFrame:
-    return pd.read_csv(path) if path.is_file() else pd.DataFrame()
 
 
 # What a page is made of: sections of figures and tables, each with its caption.
