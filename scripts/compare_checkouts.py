@@ -32,7 +32,7 @@ GRID = (
 COMMANDS = (
     f"coefficients {QWEN} --json OUT/coefficients.json",
     f"coefficients --grid {GRID} --out OUT/grid.csv",
-    f"account {QWEN} --json OUT/breakdown.json",
+    f"breakdown {QWEN} --json OUT/breakdown.json",
     f"simulate {QWEN} --workload OUT/load.yaml --json OUT/open.json",
     f"simulate {QWEN} --workload OUT/closed.yaml --json OUT/closed.json",
     f"export table --configs {GRID} --out OUT/table.json --no-intervals",
