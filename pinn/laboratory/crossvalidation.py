@@ -39,6 +39,8 @@ from pinn.training.serving_rows import ServingRows, serving_rows
 
 #: Columns of a cell beside its predictions: seconds of the fit, and of predicting one row.
 TIMES = ("fit_s", "predict_s")
+#: Methods of one fit that its line of progress names.
+_NAMED = 2
 
 
 @dataclass(frozen=True)
@@ -213,9 +215,10 @@ def compute(rows: ServingRows, missing: Sequence[Cell], workers: Workers) -> Non
 
 
 def _about(task: _Task) -> str:
-    """The split, and the methods that share the fit."""
+    """The split, and the methods that share the fit: by name if they are few."""
     names = [cell.method.name for cell in task.cells]
-    return f"{task.cells[0].split.name}: {'; '.join(names)}"
+    methods = "; ".join(names) if len(names) <= _NAMED else f"{len(names)} methods"
+    return f"{task.cells[0].split.name}: {methods}"
 
 
 def _write(table: pd.DataFrame, path: Path) -> None:
