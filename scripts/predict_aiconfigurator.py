@@ -7,11 +7,11 @@ It needs the extra ``peers``; what it wrote is read by ``pinn.laboratory.aiconfi
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import importlib.util
 import logging
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -209,4 +209,6 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", help="where the predictions are written")
+    main(parser.parse_args().folder)

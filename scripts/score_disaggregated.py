@@ -379,13 +379,14 @@ def main() -> None:
     """Print what was refused and the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--every", type=int, default=1, help="score one row of so many")
+    parser.add_argument("--checkpoint", type=Path, help="the shipped one by default")
     parser.add_argument("--out", type=Path, help="also write every prediction, as CSV")
     given = parser.parse_args()
     rows, report = read_disaggregated()
     for reason, count in report.refused.items():
         print(f"{count:6,}  {reason}")
     print(f"{report.accepted:6,}  of {report.read:,} rows are left\n")
-    scores = score_pools(rows.iloc[:: given.every], *networks())
+    scores = score_pools(rows.iloc[:: given.every], *networks(given.checkpoint))
     print(pools_table(scores))
     if given.out is not None:
         write_frame(scores, given.out)

@@ -216,7 +216,8 @@ def network_latencies(
     """The coefficients that a network gives each run's deployment."""
     deployments = [run.deployment for run in runs]
     found = predict_coefficients(network, deployments)
-    return list(map(LinearLatency, deployments, found.beta, found.alpha))
+    each = zip(deployments, found.beta, found.alpha, strict=True)
+    return [LinearLatency(*one) for one in each]
 
 
 def run_results(scores: pd.DataFrame) -> pd.DataFrame:

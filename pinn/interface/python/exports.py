@@ -103,7 +103,7 @@ def export_table(
     Args:
         out: File to write.
         configurations: As of :func:`pinn.predict_many`. [default: those of ``coefficients``]
-        **given: All else.
+        **given: The keyword arguments below.
 
     Raises:
         PinnError: If something is unknown or does not fit together.
@@ -121,7 +121,7 @@ def export_blis(
     Args:
         out: Folder for the folders.
         configurations: As of :func:`export_table`.
-        **given: All else.
+        **given: The keyword arguments below.
 
     Raises:
         PinnError: If something is unknown, does not fit together, or BLIS cannot express it.
@@ -136,7 +136,7 @@ def export_onnx(out: str | Path, **given: Any) -> None:
 
     Args:
         out: Folder for the two graphs.
-        **given: All else.
+        **given: The keyword arguments below.
     """
     _quietly(command.onnx_of, Path(out), read_request(requests.OnnxRequest, given)[0])
 
@@ -147,7 +147,7 @@ def export_specs(out: str | Path, **given: Any) -> None:
 
     Args:
         out: File to write.
-        **given: All else.
+        **given: The keyword arguments below.
     """
     _quietly(command.specs_of, Path(out), read_request(requests.SpecsRequest, given)[0])
 

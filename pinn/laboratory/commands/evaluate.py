@@ -234,7 +234,10 @@ def _latencies(
         scalars = surrogate.checkpoint.metadata.get("scalars")
         methods["teacher"] = (_teacher_betas(runs, kernels, scalars, checkpoint), found.alpha)
     deployments = [run.deployment for run in runs]
-    return {name: list(map(LinearLatency, deployments, *found)) for name, found in methods.items()}
+    return {
+        name: [LinearLatency(*one) for one in zip(deployments, *found, strict=True)]
+        for name, found in methods.items()
+    }
 
 
 def _teacher_betas(

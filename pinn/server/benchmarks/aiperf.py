@@ -82,6 +82,7 @@ def read_aiperf(point: Any, name: str, given: GivenLoad) -> BenchmarkRun:
             "output_tokens_per_s": _value(metrics, "output_token_throughput"),
         }
     )
+    figures = streamed(figures)
     assumed: list[str] = []
     concurrency, rate, process = _sending(config)
     load = Load(
@@ -93,7 +94,7 @@ def read_aiperf(point: Any, name: str, given: GivenLoad) -> BenchmarkRun:
         prefix=given.prefix(assumed),
     )
     return BenchmarkRun(
-        name, TOOL, load, streamed(figures), served, failed, _server(point, config), tuple(assumed)
+        name, TOOL, load, figures, served, failed, _server(point, config), tuple(assumed)
     )
 
 

@@ -74,6 +74,7 @@ def read_guidellm(point: Any, name: str, given: GivenLoad) -> BenchmarkRun:
     for latency, (metric, unit) in _LATENCIES.items():
         found = _of(metrics, metric)
         figures |= statistics_of(latency, partial(_statistic, found), unit)
+    figures = streamed(figures)
     assumed: list[str] = []
     concurrency, rate, process = _sending(config.get("strategy") or {})
     failed = sum(int(_of(metrics, "request_latency", s).get("count") or 0) for s in _OTHERS)
@@ -88,7 +89,7 @@ def read_guidellm(point: Any, name: str, given: GivenLoad) -> BenchmarkRun:
         prefix=_prefix(point) or given.prefix(assumed),
     )
     return BenchmarkRun(
-        name, TOOL, load, streamed(figures), served, failed, _server(point, config), tuple(assumed)
+        name, TOOL, load, figures, served, failed, _server(point, config), tuple(assumed)
     )
 
 
@@ -185,7 +186,8 @@ def read_inference_perf_report(
             "output tokens as the tool counted them, up to 20 % too few (--output-tokens)"
         )
     prefix = _inference_perf_report_prefix(row) or given.prefix(assumed)
-    concurrency = row["concurrency"] if row["rate_per_s"] is None else None
+    stated = (row["rate_per_s"], given.request_rate)
+    concurrency = row["concurrency"] if stated == (None, None) else None
     load = Load(
         row["requests"],
         Lengths(float(prompt)),

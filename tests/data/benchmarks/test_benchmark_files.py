@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from assumed_priors import prior_coefficients
-from benchmark_files import ASKED, KINDS, guidellm, llm_d, vllm_bench, write
+from benchmark_files import ASKED, KINDS, aiperf, guidellm, llm_d, vllm_bench, write
 from engine_pages import metrics_pages
 from served_load import served
 
@@ -180,6 +180,39 @@ def test_points_of_a_file_are_counted_one_by_one(closed, tmp_path):
 def test_what_a_file_leaves_out_is_asked_for(kind, words, closed, tmp_path):
     with pytest.raises(PinnError, match=f"leaves out {words}"):
         read_benchmarks(write(closed, kind, tmp_path / "run"))
+
+
+def _guidellm_without(of):
+    values = guidellm(of)
+    metrics = values["benchmarks"][0]["metrics"]
+    del metrics["time_to_first_token_ms"], metrics["prompt_token_count"]
+    return values
+
+
+def _aiperf_without(of):
+    values = aiperf(of)
+    values["time_to_first_token"] = {"unit": "ms"}
+    del values["input_sequence_length"]
+    return values
+
+
+@pytest.mark.parametrize("without", [_guidellm_without, _aiperf_without])
+def test_a_run_that_did_not_stream_is_counted_whatever_else_it_leaves_out(
+    without, closed, tmp_path
+):
+    (tmp_path / "a.json").write_text(json_text(guidellm(closed)))
+    (tmp_path / "b.json").write_text(json_text(without(closed)))
+    runs, report = read_benchmarks([tmp_path / "a.json", tmp_path / "b.json"])
+    assert (len(runs), report.read) == (1, 2)
+    (reason,) = report.refused
+    assert "the run did not stream" in reason
+
+
+def test_a_rate_that_the_user_gives_takes_the_place_of_a_concurrency(closed, tmp_path):
+    paths = write(closed, "inference-perf", tmp_path / "run")
+    assert one(paths).load.concurrency == closed.load.concurrency
+    load = one(paths, request_rate=4.0).load
+    assert (load.concurrency, load.rate_per_s) == (None, 4.0)
 
 
 def test_what_a_file_says_otherwise_is_refused(closed, tmp_path):
