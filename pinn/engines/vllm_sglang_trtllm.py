@@ -380,11 +380,15 @@ def _put_static_share(found: RecipeFields, graphs: int, prompt_graph_tokens: int
         replicas = found.values["data_parallel_size"] if serving.enable_dp_attention else 0
         algorithm = serving.speculative_config
         users = MemoryUsers(
-            found.look_up("max_num_batched_tokens")[0], graphs,
-            serving.tensor_parallel_size * serving.pipeline_parallel_size, replicas,
-            prompt_graph_tokens, found.model_type in LATENT_TYPES | {"kimi_k25"},
-            "" if algorithm == NONE else algorithm.upper(), serving.moe_a2a_backend == DEEPEP,
-        )  # fmt: skip
+            chunk=found.look_up("max_num_batched_tokens")[0],
+            graphs=graphs,
+            gpus=serving.tensor_parallel_size * serving.pipeline_parallel_size,
+            replicas=replicas,
+            prompt_graph_tokens=prompt_graph_tokens,
+            latent=found.model_type in LATENT_TYPES | {"kimi_k25"},
+            algorithm="" if algorithm == NONE else algorithm.upper(),
+            deepep=serving.moe_a2a_backend == DEEPEP,
+        )
         reserve = reserve_mib(release(found.version), total, users)
         source = f"sglang {found.version} handle_gpu_memory_settings"
         found.put("memory_share", round((total - reserve) / total, 3), source, DEFAULT)

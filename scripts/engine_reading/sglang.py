@@ -268,10 +268,15 @@ def memory_share(source: EngineSource) -> list[Line]:
             found = _settings(source, gib, **given)
             prompts, mla = given.get("prompts", False), given.get("mla", False)
             users = MemoryUsers(
-                found.chunk, found.graphs, given.get("tp_size", 1), given.get("dp_size", 0),
-                found.chunk if prompts else 0, mla,
-                given.get("speculative_algorithm", "") or "", given.get("a2a") == "deepep",
-            )  # fmt: skip
+                chunk=found.chunk,
+                graphs=found.graphs,
+                gpus=given.get("tp_size", 1),
+                replicas=given.get("dp_size", 0),
+                prompt_graph_tokens=found.chunk if prompts else 0,
+                latent=mla,
+                algorithm=given.get("speculative_algorithm", "") or "",
+                deepep=given.get("a2a") == "deepep",
+            )
             reserve = reserve_mib(number, gib * 1024.0, users)
             share = round((gib * 1024 - reserve) / (gib * 1024), 3)
             if share != found.share:

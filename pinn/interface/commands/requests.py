@@ -19,7 +19,7 @@ CoefficientFile = Annotated[
     Path | None,
     typer.Option(
         "--coefficients",
-        help="File of 'pinn calibrate' or 'pinn coefficients --json', in place of the network; "
+        help="JSON file of 'pinn calibrate' or 'pinn coefficients', in place of the network; "
         "its deployment holds where no flag says otherwise.",
     ),
 ]
@@ -27,7 +27,7 @@ CoefficientFiles = Annotated[
     list[Path] | None,
     typer.Option(
         "--coefficients",
-        help="JSON of 'pinn calibrate' or 'pinn coefficients --json', in place of the network for "
+        help="JSON file of 'pinn calibrate' or 'pinn coefficients', in place of the network for "
         "the configuration that it belongs to. Repeatable.",
     ),
 ]
