@@ -211,7 +211,7 @@ def compute(rows: ServingRows, missing: Sequence[Cell], workers: Workers) -> Non
             cell.path.parent.mkdir(parents=True, exist_ok=True)
             replace_atomically(cell.path, partial(_write, table))
         about = f"{_about(tasks[i])}, {still(done, len(tasks), began_s)}"
-        print(f"fit {done} of {len(tasks)}: {about}", file=sys.stderr, flush=True)
+        print(f"fold {done} of {len(tasks)}: {about}", file=sys.stderr, flush=True)
 
 
 def _about(task: _Task) -> str:

@@ -51,7 +51,13 @@ from pinn.laboratory.metrics import (
     with_correlation,
 )
 from pinn.laboratory.report.write import write_report
-from pinn.laboratory.suite_methods import NOT_FOR_UNSEEN, instant_methods, regressions, step_cell
+from pinn.laboratory.suite_methods import (
+    NOT_FOR_UNSEEN,
+    formulas,
+    published_methods,
+    regressions,
+    step_cell,
+)
 from pinn.laboratory.suite_runs import (
     anatomy_rows,
     coefficient_rows,
@@ -71,8 +77,8 @@ def run_suite(config: DictConfig) -> dict[str, Any]:
     """Run the suite.
 
     Args:
-        config: As ``conf/experiment/suite.yaml`` composes it. With ``fast`` only fits of a second
-            are made; of the others the cells that are on disk are scored.
+        config: As ``conf/experiment/suite.yaml`` composes it. With ``fast`` nothing is fitted: of
+            what learns, the cells that are on disk are scored.
 
     Returns:
         Files and verdicts, ready for JSON.
@@ -87,8 +93,7 @@ def run_suite(config: DictConfig) -> dict[str, Any]:
     observations, rows = measured.observations, measured.rows
     mark = json_sha256(recipe_sha256(config), measured.data_sha256, code_sha256())
     splits = named_splits(config.evaluation.splits, observations, folder / "splits")
-    instant = instant_methods(observations)
-    wanted = cells(splits, instant, folder, mark)
+    wanted = cells(splits, published_methods(observations), folder, mark)
     slow = cells(splits, _learned(config, measured), folder, mark)
     adopt(wanted + slow, [Path(other) for other in config.cells_from])
     workers = instantiate(config.workers)
@@ -146,6 +151,7 @@ def _learned(config: DictConfig, measured: Measured) -> list[Method]:
     """Methods whose fits take seconds or minutes, cheap ones first."""
     alone = serving_learner(config)
     methods: list[Method] = [
+        *formulas(measured.observations),
         *regressions(measured.observations, config.seed),
         learned_network("global vector", alone.without_correction()),
         learned_network("network, no kernels", alone),

@@ -65,16 +65,19 @@ NOT_FOR_UNSEEN = ("blackbox, per configuration", "aiconfigurator")
 LOAD = ["concurrency", "prompt_tokens", "output_tokens"]
 
 
-def instant_methods(observations: pd.DataFrame) -> list[Method]:
-    """Methods whose fit takes less than a second."""
+def published_methods(observations: pd.DataFrame) -> list[Method]:
+    """Methods that fit nothing."""
+    peers = peer("aiconfigurator", released_predictions())
+    return [roofline(), published_blis(observations), peers]
+
+
+def formulas(observations: pd.DataFrame) -> list[Method]:
+    """Formulas whose few coefficients are fitted."""
     counts = row_bases(observations, token_counts)
     return [
-        roofline(),
         linear_formula("roofline, constant efficiencies", row_bases(observations, phase_floors)),
         linear_formula("blackbox", counts),
         formula_per_deployment("blackbox, per configuration", counts),
-        published_blis(observations),
-        peer("aiconfigurator", released_predictions()),
     ]
 
 

@@ -33,7 +33,7 @@ def evaluate(
     context: typer.Context,
     fast: Annotated[
         bool,
-        typer.Option("--fast", help="Fit nothing slow: score what is on disk and was published."),
+        typer.Option("--fast", help="Fit nothing: score what is on disk and was published."),
     ] = False,
     overrides: Annotated[
         list[str] | None,
@@ -51,7 +51,7 @@ def evaluate(
     interrupted, the same command goes on), scores everything and writes results/suite:
     results.csv, ranking.csv, decisions.csv, report.html with its figures. The last
     line is one JSON document.
-    The same as 'python train.py +experiment=suite', in a checkout. With --fast it fits little,
+    The same as 'python train.py +experiment=suite', in a checkout. With --fast it fits nothing,
     prints one screen and writes into the user's cache folder.
 
     Example: pinn evaluate --fast
