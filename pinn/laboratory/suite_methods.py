@@ -46,7 +46,7 @@ from pinn.physics.batch_sums import BatchSums
 from pinn.server.calibration.calibrate import TEST, Intervals, candidates, read_intervals
 from pinn.server.calibration.prior import Prior, checkpoint_prior
 from pinn.server.traces.ingestion import ingest_steps
-from pinn.server.traces.trace_run import Target
+from pinn.server.traces.trace_tables import Target
 from pinn.specs.serving import ServingSpec
 from pinn.training.data.silicon import read_silicon
 from pinn.units import MICROSECOND

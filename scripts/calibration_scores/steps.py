@@ -30,7 +30,7 @@ from pinn.server.calibration.calibrate import (
 from pinn.server.calibration.posterior import relative_spread
 from pinn.server.calibration.prior import Prior, checkpoint_prior
 from pinn.server.traces.ingestion import ingest_steps
-from pinn.server.traces.trace_run import Target
+from pinn.server.traces.trace_tables import Target
 from pinn.specs.batch import parse_batch
 from pinn.specs.serving import ServingSpec
 

@@ -20,8 +20,7 @@ from pinn.common.tables import read_frame
 from pinn.engines.launch_line import read_arguments
 from pinn.errors import PinnError
 from pinn.physics.batch_sums import BatchSums, uniform_sums
-from pinn.server.traces.trace_run import Target
-from pinn.server.traces.trace_tables import TraceTables
+from pinn.server.traces.trace_tables import Target, TraceTables
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.flags import given_flags
 from pinn.specs.gpu import find_gpu
@@ -112,9 +111,6 @@ class MeasuredSteps:
         cards = [str(card.get("name", "")) for card in self.facts.get("cards") or ()]
         model = model or self.facts.get("model")
         gpu = gpu or self.facts.get("gpu") or next((c for c in cards if find_gpu(c)), None)
-        for option, value in (("--model", model), ("--gpu", gpu)):
-            if not value:
-                raise PinnError(f"{self.name} does not say what was measured: give {option}")
         limits = self.facts.get("limits") or {}
         release = str(self.facts.get("engine_version", "")).partition("+")[0]
         settings = {
@@ -122,13 +118,12 @@ class MeasuredSteps:
             "max_num_batched_tokens": limits.get("budget"),
             "engine_version": release if release[:1].isdigit() else "",
         }
-        serving = {
+        given = {
             **typed_flags(self.facts.get("flags") or (), str(settings["engine_version"])),
             **{name: value for name, value in settings.items() if value},
             **flags,
         }
-        precision = serving.pop("precision", None)
-        return Target(str(model), str(gpu), ServingSpec(**serving), precision)
+        return Target.of(model, gpu, given, f"{self.name} does not say what was measured")
 
     def engine(self, flags: Mapping[str, Any]) -> EngineSpec:
         """How the engine schedules: the user's word, then the engine's settings."""

@@ -16,7 +16,6 @@ import pyarrow as pa
 from pinn.common.files import ReadReport
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.server.readers.kv_events import KV_SCHEMA, transfer_rates
 from pinn.server.readers.request_spans import ENGINE, FRONT
 from pinn.server.readers.wire import SNAPSHOTS, STEPS
 from pinn.server.traces import cleaning
@@ -47,13 +46,7 @@ from pinn.server.traces.steps import (
     canonical_steps,
     usage_above_one,
 )
-from pinn.server.traces.trace_tables import (
-    deployment_entry,
-    named_deployment,
-    write_manifest,
-    write_table,
-)
-from pinn.specs.serving import ServingSpec
+from pinn.server.traces.trace_tables import Target, write_manifest, write_table
 
 #: What cycles, links and floors need of the steps: enough to keep in memory for big files.
 _WORKING_COLUMNS = [
@@ -69,20 +62,6 @@ _FILLED = ("segment", *STATE_COLUMNS)
 _FLOOR_ROWS = 50_000
 
 
-@dataclass(frozen=True)
-class Target:
-    """The deployment that traces belong to, as the user names it."""
-
-    model: str
-    gpu: str
-    serving: ServingSpec = field(default_factory=ServingSpec)
-    precision: str | None = None
-
-    def deployment(self) -> Deployment:
-        """Load and check it; ``precision`` None means what the model's config says."""
-        return named_deployment(self.model, self.gpu, self.serving, self.precision)
-
-
 @dataclass
 class RawRun:
     """Raw tables of a run and what is known of their origin.
@@ -96,7 +75,6 @@ class RawRun:
     table: Callable[[str], pa.Table]
     reports: dict[str, ReadReport]
     release: Callable[[], None] = pa.default_memory_pool().release_unused
-    kv_events: pa.Table = field(default_factory=KV_SCHEMA.empty_table)
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -151,16 +129,13 @@ def write_run(
     issues: Counter[str] = Counter()
     request_batches = _requests(run, request_order, filled, issues)
     snapshot_batches = cleaning.canonical_snapshots(run.table(SNAPSHOTS), snapshot_order)
-    transfers = transfer_rates(run.kv_events, _block_bytes(deployment))
     tables = {
         name: write_table(folder, name, _releasing(batches, run), schema)
         for name, batches, schema in (
             ("steps", canonical_steps(run.table(STEPS), order, knowledge), STEP_SCHEMA),
             ("requests", request_batches, REQUEST_SCHEMA),
             ("snapshots", snapshot_batches, cleaning.SNAPSHOT_SCHEMA),
-            ("kv_events", run.kv_events.to_batches(), KV_SCHEMA),
             ("cycles", _cycle_batches(cycles), _cycle_schema(cycles)),
-            ("transfers", transfers.to_batches(), transfers.schema),
         )
     }
     _check_holds(tables, run)
@@ -177,7 +152,7 @@ def write_run(
     }
     manifest: dict[str, Any] = {
         "sources": run.sources,
-        "deployment": target and deployment_entry(**vars(target)),
+        "deployment": target,
         "servers": run.servers,
         "segments": segments,
         "tables": tables,
@@ -197,7 +172,7 @@ def write_run(
 
 def _check_holds(tables: dict[str, Any], run: RawRun) -> None:
     """Tables of nothing would take the place of good ones."""
-    if not any(tables[name]["rows"] for name in ("steps", "requests", "snapshots", "kv_events")):
+    if not any(tables[name]["rows"] for name in ("steps", "requests", "snapshots")):
         read = {name: report.to_json() for name, report in run.reports.items()}
         counts = ", ".join(
             f"{r['read']} {name} (refused {r['refused']})" for name, r in read.items()
@@ -284,16 +259,6 @@ def _floor_checks(
     checks = {name: cleaning.check_target(name, values[name], floors[name]) for name in values}
     drawn = {f"{name} floor": column for name, column in floors.items()}
     return checks, pd.DataFrame({**values, **drawn})
-
-
-def _block_bytes(deployment: Deployment | None) -> float | None:
-    """Bytes of one KV block over all layers; None where the deployment is not known."""
-    if deployment is None:
-        return None
-    groups = [g for g in deployment.model.layer_groups if g.attention is not None]
-    width = sum(g.count * g.attention.kv_width for g in groups if g.attention is not None)
-    per_token = width * deployment.kv_cache_precision.bytes_per_weight
-    return per_token * deployment.recipe.block_tokens
 
 
 def _segments(steps: pd.DataFrame) -> list[dict[Any, Any]]:

@@ -15,7 +15,7 @@ from pinn.server.calibration.calibrate import BetaSettings, calibrate_beta, read
 from pinn.server.calibration.prior import assumed_prior
 from pinn.server.calibration.requests import read_requests
 from pinn.server.traces.ingestion import ingest_vllm
-from pinn.server.traces.trace_run import Target
+from pinn.server.traces.trace_tables import Target
 
 TARGET = Target("meta-llama/Llama-3.1-8B", "H100")
 NUMBER = re.compile(r'"(intValue|doubleValue)":"?-?[\d.e+]+"?')

@@ -19,8 +19,7 @@ from pinn.server.calibration.calibrate import (
 )
 from pinn.server.traces.ingestion import ingest_steps
 from pinn.server.traces.interval_batches import is_ahead
-from pinn.server.traces.trace_run import Target
-from pinn.server.traces.trace_tables import TraceTables
+from pinn.server.traces.trace_tables import Target, TraceTables
 from pinn.specs.serving import ServingSpec
 
 BASE = prior_coefficients(1).beta[0]
