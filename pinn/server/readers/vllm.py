@@ -38,7 +38,6 @@ from pinn.server.readers.wire import (
     STEP_FIELDS,
     STEPS,
     Field,
-    numbers,
 )
 
 # Reads traces.json, the OpenTelemetry file of an instrumented vLLM, into raw tables on disk.
@@ -129,7 +128,7 @@ def read_vllm(
     Args:
         path: One OTLP-JSON export object per line.
         spool: Folder for the raw tables; made if it does not exist.
-        workers: Processes that parse, this one among them.
+        workers: Processes that parse; 1 for this one.
         stretch_bytes: Bytes a process reads at once.
 
     Raises:
@@ -151,31 +150,19 @@ def parse_file(
 ) -> Iterator[ParsedChunk]:
     """Parse a file stretch by stretch, in order."""
     tasks = [(path, *s) for s in stretches(path.stat().st_size, stretch_bytes)]
-    parser = ChunkParser()
     if workers == 1 or len(tasks) < 2:
+        parser = ChunkParser()
         yield from (_parse_stretch(parser, *task) for task in tasks)
         return
-    # This process parses too: it begins at once, while the others start. They are spawned, not
-    # forked, since this one may run threads.
-    with ProcessPoolExecutor(workers - 1, get_context("spawn"), _start_worker) as pool:
-        parts: deque[ParsedChunk | Future[ParsedChunk]] = deque()  # in order of the file
-        waiting = deque(tasks)
-        while waiting or parts:
-            running = sum(isinstance(part, Future) and not part.done() for part in parts)
-            if waiting and running < 2 * (workers - 1):
-                parts.append(pool.submit(_work, *waiting.popleft()))
-            elif waiting and len(parts) < MAX_PARTS * workers:
-                parts.append(_parse_stretch(parser, *waiting.popleft()))
-            else:
-                part = parts.popleft()
-                yield part.result() if isinstance(part, Future) else part
-            while parts and _is_ready(parts[0]):
-                part = parts.popleft()
-                yield part.result() if isinstance(part, Future) else part
-
-
-def _is_ready(part: ParsedChunk | Future[ParsedChunk]) -> bool:
-    return not isinstance(part, Future) or part.done()
+    # Spawned, not forked, since this process may run threads.
+    with ProcessPoolExecutor(workers, get_context("spawn"), _start_worker) as pool:
+        parts: deque[Future[ParsedChunk]] = deque()
+        for task in tasks:
+            parts.append(pool.submit(_work, *task))
+            if len(parts) > MAX_PARTS * workers:
+                yield parts.popleft().result()
+        while parts:
+            yield parts.popleft().result()
 
 
 def _parse_stretch(parser: ChunkParser, path: Path, start: int, end: int) -> ParsedChunk:
@@ -243,7 +230,7 @@ class _Spool:
 
     def _renumbered(self, batch: pa.RecordBatch, servers: np.ndarray) -> pa.RecordBatch:
         place = batch.schema.get_field_index("server")
-        column = numbers(servers[batch.column("server").to_numpy()])
+        column = pa.array(servers[batch.column("server").to_numpy()])
         return batch.set_column(place, "server", column)
 
 
