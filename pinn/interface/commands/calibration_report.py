@@ -159,8 +159,7 @@ def _judged(verdicts: Sequence[Verdict | Likelihood]) -> Grid:
             cells = [f"{100 * error:.2f} %" for error in (verdict.before, verdict.after)]
         else:
             cells = ["x 1", f"x {np.exp(verdict.gain):.2f} probable"]
-        word = "better" if verdict.is_better else "worse" if verdict.is_worse else "no better"
-        table.add(verdict.where, str(verdict.count), *cells, word)
+        table.add(verdict.where, str(verdict.count), *cells, verdict.word)
     return table
 
 

@@ -17,7 +17,7 @@ from pinn.physics.costs import step_costs
 from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.server.calibration.posterior import Posterior, fit_posterior
 from pinn.server.calibration.prior import COEFFICIENT_SPREAD, Prior
-from pinn.server.traces.batches import WeightedBatches
+from pinn.server.traces.batches import WeightedBatches, each_sum
 from pinn.server.traces.interval_batches import IntervalBatches, temporal_split
 from pinn.server.traces.trace_tables import TraceTables
 
@@ -60,17 +60,9 @@ class Intervals:
 
     def take(self, index: Shaped[np.ndarray, " index"]) -> Intervals:
         """The intervals at ``index``, a mask or row numbers."""
-        sums = BatchSums(*(getattr(self.sums, f.name)[index] for f in fields(BatchSums)))
-        return Intervals(
-            self.features[index],
-            self.seconds[index],
-            self.steps[index],
-            self.row[index],
-            self.part[index],
-            sums,
-            self.queue_share[index],
-            self.kv_usage[index],
-        )
+        columns = {f.name: getattr(self, f.name) for f in fields(self)}
+        sums = each_sum(lambda values: values[index], columns.pop("sums"))
+        return Intervals(sums=sums, **{name: column[index] for name, column in columns.items()})
 
     def of_part(self, name: str) -> Intervals:
         """The intervals of one part of the run's time."""
@@ -120,9 +112,7 @@ def read_intervals(traces: TraceTables, deployment: Deployment) -> Intervals:
         steps,
         rows,
         np.repeat(np.arange(len(PARTS)), sizes),
-        BatchSums(
-            *(_mean(getattr(batches.sums, f.name), batches, steps) for f in fields(BatchSums))
-        ),
+        each_sum(lambda values: _mean(values, batches, steps), batches.sums),
         (running + waiting) / deployment.recipe.max_requests,
         np.nan_to_num(start["kv_usage"].to_numpy(float)),
     )
@@ -393,76 +383,91 @@ _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Errors on what was left out, before and after.
+class Judgement:
+    """What became of what was left out: better or worse by more than one standard error.
 
     Attributes:
         where: What was left out.
         count: How many measurements that are.
+    """
+
+    where: str
+    count: int
+
+    @property
+    def gain_over_error(self) -> tuple[float, float]:
+        """How much better it got, and by how much it has to."""
+        raise NotImplementedError
+
+    @property
+    def is_better(self) -> bool:
+        """Better by more than one standard error."""
+        gain, least = self.gain_over_error
+        return bool(gain > least)
+
+    @property
+    def is_worse(self) -> bool:
+        """Worse by more than one standard error."""
+        gain, least = self.gain_over_error
+        return bool(-gain > least)
+
+    @property
+    def word(self) -> str:
+        """The same in a word or two."""
+        return "better" if self.is_better else "worse" if self.is_worse else "no better"
+
+
+@dataclass(frozen=True)
+class Verdict(Judgement):
+    """Errors on what was left out, before and after.
+
+    Attributes:
         before: Mean absolute relative error before.
         after: The same after.
         standard_error: Of their difference; NaN where one measurement cannot tell.
     """
 
-    where: str
-    count: int
     before: float
     after: float
     standard_error: float
 
     @property
-    def is_better(self) -> bool:
-        """Better by more than one standard error."""
-        return bool(self.before - self.after > np.nan_to_num(self.standard_error) + _ROUNDING)
-
-    @property
-    def is_worse(self) -> bool:
-        """Worse by more than one standard error."""
-        return bool(self.after - self.before > np.nan_to_num(self.standard_error) + _ROUNDING)
+    def gain_over_error(self) -> tuple[float, float]:
+        """Fall of the error, and its standard error."""
+        return self.before - self.after, float(np.nan_to_num(self.standard_error)) + _ROUNDING
 
     def __str__(self) -> str:
         """The figures in words."""
-        found = "better" if self.is_better else "worse" if self.is_worse else "no better"
         return (
             f"{self.where} ({self.count}): {100 * self.before:.2f} % before, "
             f"{100 * self.after:.2f} % after (difference +- {100 * self.standard_error:.2f}): "
-            f"{found}"
+            f"{self.word}"
         )
 
 
 @dataclass(frozen=True)
-class Likelihood:
+class Likelihood(Judgement):
     """How probable what was left out is, after and before.
 
     Attributes:
-        where: What was left out.
-        count: How many measurements that are.
         gain: Mean log of how many times as probable a measurement is after as before.
         standard_error: Of it; NaN where one measurement cannot tell.
     """
 
-    where: str
-    count: int
     gain: float
     standard_error: float
 
     @property
-    def is_better(self) -> bool:
-        """More probable by more than one standard error."""
-        return bool(self.gain > np.nan_to_num(self.standard_error))
-
-    @property
-    def is_worse(self) -> bool:
-        """Less probable by more than one standard error."""
-        return bool(-self.gain > np.nan_to_num(self.standard_error))
+    def gain_over_error(self) -> tuple[float, float]:
+        """Gain in log probability, and its standard error."""
+        return self.gain, float(np.nan_to_num(self.standard_error))
 
     def __str__(self) -> str:
         """The figures in words."""
-        found = "better" if self.is_better else "worse" if self.is_worse else "no better"
         low, high = np.exp(self.gain + np.array([-1, 1]) * np.nan_to_num(self.standard_error))
         return (
             f"{self.where} ({self.count}): each {np.exp(self.gain):.2f} times as probable as "
-            f"before ({low:.2f} to {high:.2f}): {found}"
+            f"before ({low:.2f} to {high:.2f}): {self.word}"
         )
 
 

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pinn.common.files import ReadReport, file_sha256
+from pinn.common.tables import KeptRows
 from pinn.errors import PinnError
 from pinn.server.readers.lines import STRETCH_BYTES, check_file, read_stretch, stretches
 from pinn.server.readers.otlp import LEVELS, Counts
@@ -260,8 +261,7 @@ def read_steps(path: Path) -> tuple[pa.Table, list[str], ReadReport]:
         table = pq.read_table(path)
     except (pa.ArrowInvalid, OSError) as error:
         raise PinnError(f"{path} is not a readable Parquet file: {error}") from error
-    columns, refused = {}, {}
-    keep = np.ones(table.num_rows, dtype=bool)
+    columns, kept = {}, KeptRows(table.num_rows)
     for each_field in STEP_FIELDS:
         name = next((n for n in each_field.names if n in table.column_names), None)
         if name is None and each_field.required:
@@ -276,10 +276,7 @@ def read_steps(path: Path) -> tuple[pa.Table, list[str], ReadReport]:
             raise PinnError(f"{path}: column {name!r} does not hold numbers: {error}") from error
         columns[each_field.column] = column
         if each_field.required:
-            missing = keep & pc.is_null(column).to_numpy(zero_copy_only=False)
-            if missing.any():
-                refused[f"step without {each_field.names[0]}"] = int(missing.sum())
-                keep &= ~missing
+            kept.refuse(f"step without {each_field.names[0]}", pc.is_null(column))
     servers, number = _runs(table)
     columns |= {
         "server": pa.array(number),
@@ -288,9 +285,9 @@ def read_steps(path: Path) -> tuple[pa.Table, list[str], ReadReport]:
         "label": pa.nulls(table.num_rows, pa.string()),
         "extra": pa.nulls(table.num_rows, pa.string()),
     }
-    raw = pa.table({f.name: columns[f.name] for f in RAW_SCHEMAS[STEPS]}).filter(pa.array(keep))
-    report = ReadReport(path.name, "", file_sha256(path), table.num_rows, int(keep.sum()), refused)
-    return raw, servers, report
+    raw = pa.table({f.name: columns[f.name] for f in RAW_SCHEMAS[STEPS]})
+    report = kept.report(path.name, sha256=file_sha256(path))
+    return raw.filter(pa.array(kept.mask)), servers, report
 
 
 def _runs(table: pa.Table) -> tuple[list[str], np.ndarray]:

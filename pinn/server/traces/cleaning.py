@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import pyarrow.compute as pc
 from jaxtyping import Float
 
 from pinn.common.files import ReadReport
+from pinn.common.tables import KeptRows
 from pinn.engines.deployment import Deployment
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import step_costs
@@ -67,27 +67,21 @@ class SnapshotOrder:
             raw: The raw table.
             steps: Columns ``server``, ``segment``, ``step_id``, ``wall_s`` of the canonical steps.
         """
-        refused: Counter[str] = Counter()
-        keep = np.ones(raw.num_rows, dtype=bool)
-
-        def refuse(reason: str, bad: np.ndarray) -> None:
-            if (keep & bad).any():
-                refused[reason] = int((keep & bad).sum())
-                np.logical_and(keep, ~bad, out=keep)
-
+        kept = KeptRows(raw.num_rows)
         negative = np.zeros(raw.num_rows, dtype=bool)
         for name in ("step_id", "computed_tokens", "scheduled_tokens", "prompt_tokens"):
             values = pc.fill_null(raw[name], 0).to_numpy()
             negative |= (values < 0) | (values >= 2**31)
-        refuse("a count is negative or absurd", negative)
+        kept.refuse("a count is negative or absurd", negative)
         known = pc.is_in(pc.utf8_upper(raw["phase"]), pa.array(["PREFILL", "DECODE"]))
-        refuse("unknown phase", ~known.to_numpy())
+        kept.refuse("unknown phase", ~known.to_numpy())
         row = _step_rows(raw, steps)
-        refuse("its step's summary is missing", row < 0)
-        refuse("written twice", _repeated(row, raw["request_id"], keep))
-        self.rows = np.flatnonzero(keep)
+        kept.refuse("its step's summary is missing", row < 0)
+        request = pc.dictionary_encode(raw["request_id"].combine_chunks()).indices
+        kept.refuse_repeated(row=row, request=request.to_numpy(zero_copy_only=False))
+        self.rows = np.flatnonzero(kept.mask)
         self.segment = steps["segment"].to_numpy()[row[self.rows]].astype(np.int32)
-        self.report = ReadReport("snapshots", "", "", raw.num_rows, len(self.rows), dict(refused))
+        self.report = kept.report("snapshots")
 
 
 def canonical_snapshots(raw: pa.Table, order: SnapshotOrder) -> Iterator[pa.RecordBatch]:
@@ -145,16 +139,6 @@ def _step_rows(raw: pa.Table, steps: pd.DataFrame) -> np.ndarray:
         among = order[low[row] : high[row]]
         found[row] = among[np.argmin(np.abs(step_wall[among] - wall[row]))]
     return found
-
-
-def _repeated(row: np.ndarray, request: pa.ChunkedArray, keep: np.ndarray) -> np.ndarray:
-    codes = pc.dictionary_encode(request.combine_chunks()).indices.to_numpy(zero_copy_only=False)
-    order = np.lexsort((codes, row))
-    order = order[keep[order]]
-    repeated = np.zeros(len(row), dtype=bool)
-    same = (np.diff(row[order]) == 0) & (np.diff(codes[order]) == 0)
-    repeated[order[1:][same]] = True
-    return repeated
 
 
 # Checks candidate targets of beta against the physical floor.

@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from pinn.common.documents import read_json
 from pinn.common.files import ReadReport, file_sha256
-from pinn.common.tables import read_frame
+from pinn.common.tables import KeptRows, read_frame
 from pinn.engines.launch_line import read_arguments
 from pinn.errors import PinnError
 from pinn.physics.batch_sums import BatchSums, uniform_sums
@@ -204,15 +204,8 @@ def ingested_steps(traces: TraceTables) -> MeasuredSteps:
 def _grouped(table: pd.DataFrame, file: Path, facts: Mapping[str, Any]) -> MeasuredSteps:
     wanted = [*COUNTS, LATENCY, *(n for n in ("batch", "is_cold") if n in table)]
     numbers = table[wanted].apply(pd.to_numeric, errors="coerce").astype(float)
-    refused: dict[str, int] = {}
-    keep = np.ones(len(numbers), dtype=bool)
-
-    def refuse(reason: str, bad: Any) -> None:
-        bad = keep & np.asarray(bad)
-        if bad.any():
-            refused[reason] = int(bad.sum())
-            keep[bad] = False
-
+    kept = KeptRows(len(numbers))
+    refuse, keep = kept.refuse, kept.mask
     whole = numbers[[n for n in wanted if n != LATENCY]]
     refuse("a cell is missing or no number", ~np.isfinite(numbers).all(axis=1))
     refuse("a count is negative or a fraction", ((whole < 0) | (whole % 1 != 0)).any(axis=1))
@@ -232,8 +225,7 @@ def _grouped(table: pd.DataFrame, file: Path, facts: Mapping[str, Any]) -> Measu
            numbers[LATENCY] > FAR * groups.transform("median"))  # fmt: skip
     count = numbers[LATENCY].where(keep).groupby(key).transform("count")
     refuse(f"fewer than {LEAST} steps of its batch", count < LEAST)
-    report = ReadReport(file.name, str(facts.get("engine_version", "")), file_sha256(file),
-                        len(table), int(keep.sum()), refused)  # fmt: skip
+    report = kept.report(file.name, str(facts.get("engine_version", "")), file_sha256(file))
     if not keep.any():
         raise PinnError(f"{file} has no batch whose median is known:\n{report.table()}")
     batches = numbers[keep].groupby(key[keep], sort=False)
