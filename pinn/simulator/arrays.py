@@ -169,6 +169,7 @@ ARRAYS: dict[str, tuple[Any, tuple[str, ...]]] = {
 ENGINE = np.dtype([*_SETTINGS, *_SIZES, *_COUNTERS, ("address", "i8", (len(ARRAYS),))], align=True)
 
 
+@cache
 def _accessor(name: str) -> Callable:
     """A function ``engine, *index -> array``, or what is at the index: an entry or a row.
 
@@ -230,7 +231,6 @@ def _accessor(name: str) -> Callable:
     return view
 
 
-@cache
 def __getattr__(name: str) -> Callable:
     """The accessor of an array has the array's name: ``requests(engine, r)``."""
     if name not in ARRAYS:

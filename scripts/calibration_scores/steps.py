@@ -133,7 +133,7 @@ def _halves(intervals: Intervals, prior: Prior) -> list[dict[str, object]]:
 
 
 def _fit(pool: Intervals, prior: Prior, kind: str, budget: int, seed: int) -> np.ndarray:
-    used = chosen(pool, prior, BetaSettings(kind, budget, seed=seed))
+    used = chosen(pool, BetaSettings(kind, budget, seed=seed))
     return calibrate_to(used, prior).posterior.mean
 
 

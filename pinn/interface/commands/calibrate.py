@@ -110,7 +110,7 @@ def _fit_traces(
     deployment = traces.deployment()
     _note_release(deployment, start.notes)
     if traces.manifest["tables"].get("cycles", {}).get("rows"):
-        settings = BetaSettings(asked.intervals, asked.budget or None, asked.select, asked.seed)
+        settings = BetaSettings(asked.intervals, asked.budget or None, asked.seed)
         return fit.fit_traces(traces, start, settings, asked.force)
     named = _named(traces.manifest.get("deployment") or {})
     if MEASURED in traces.manifest["tables"]:

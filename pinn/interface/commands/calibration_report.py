@@ -90,7 +90,7 @@ def _heading(found: AnyCalibration) -> str:
     if isinstance(found, Calibration):
         return (
             f"{what}, {sources_text(found)}: fitted to {len(found.beta.used)} intervals "
-            f"({found.settings.kind}, {found.settings.select}) that scatter by "
+            f"({found.settings.kind}) that scatter by "
             f"{100 * np.median(found.beta.posterior.noise):.1f} %"
         )
     if isinstance(found, StepCalibration):

@@ -84,7 +84,7 @@ def write_run(
     target: Target | None,
     deployment: Deployment | None,
 ) -> None:
-    """Write the tables, the page of plots and, last, the manifest.
+    """Write the tables and, last, the manifest.
 
     Args:
         folder: To fill.
@@ -120,9 +120,8 @@ def write_run(
     run.release()
     knowledge = knowledge_levels(has_snapshot, evidence.agrees)
     checks: dict[str, cleaning.TargetCheck] = {}
-    floor_rows = pd.DataFrame()
     if deployment is not None and len(steps):
-        checks, floor_rows = _floor_checks(run.table(STEPS), order, cycles, deployment)
+        checks = _floor_checks(run.table(STEPS), order, cycles, deployment)
     run.release()
     prepared = time.perf_counter()
 
@@ -141,10 +140,6 @@ def write_run(
     _check_holds(tables, run)
     segments, intervals = _segments(steps), accounting(cycles)
     medians = medians_by_decodes(steps, cycles).to_dict("records")
-    # The page needs some of the rows only; the rest makes room for what draws it.
-    thin = slice(None, None, max(1, len(steps) // cleaning.MAX_DRAWN))
-    steps, cycles = steps[thin].copy(), cycles[thin].copy()
-    run.release()
     reports = run.reports | {
         "steps": order.report,
         "request spans": request_order.report,
@@ -166,7 +161,6 @@ def write_run(
         "seconds": run.seconds
         | {"prepare": prepared - begin, "write": time.perf_counter() - prepared},
     }
-    cleaning.cleaning_page(folder / "cleaning.png", steps, cycles, floor_rows, manifest)
     write_manifest(folder, manifest)
 
 
@@ -231,8 +225,8 @@ def _releasing(batches: Iterable[pa.RecordBatch], run: RawRun) -> Iterator[pa.Re
 
 def _floor_checks(
     raw: pa.Table, order: StepOrder, cycles: pd.DataFrame, deployment: Deployment
-) -> tuple[dict[str, cleaning.TargetCheck], pd.DataFrame]:
-    """Verdicts on the candidate columns, and the rows that they rest on.
+) -> dict[str, cleaning.TargetCheck]:
+    """Verdicts on the candidate columns.
 
     The floor of a window is the mean of the floors of its ends, that of a single step its own.
     """
@@ -256,9 +250,7 @@ def _floor_checks(
         "step_s": np.where(is_window, (floor + floor_after) / 2, floor),
         "reported_duration_s": floor,
     }
-    checks = {name: cleaning.check_target(name, values[name], floors[name]) for name in values}
-    drawn = {f"{name} floor": column for name, column in floors.items()}
-    return checks, pd.DataFrame({**values, **drawn})
+    return {name: cleaning.check_target(name, values[name], floors[name]) for name in values}
 
 
 def _segments(steps: pd.DataFrame) -> list[dict[Any, Any]]:
