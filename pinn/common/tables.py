@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import ArrayLike
 
 from pinn.common.documents import MOST_CSV_BYTES, read_text
 from pinn.common.files import ReadReport, replace_atomically
@@ -36,14 +35,14 @@ class KeptRows:
         self.mask = np.ones(rows, dtype=bool)
         self.refused: dict[str, int] = {}
 
-    def refuse(self, reason: str, bad: ArrayLike) -> None:
+    def refuse(self, reason: str, bad: Any) -> None:
         """Refuse those rows of a mask that are kept so far."""
-        bad = self.mask & np.asarray(bad, dtype=bool)
-        if bad.any():
-            self.refused[reason] = int(bad.sum())
-            self.mask &= ~bad
+        refused = self.mask & np.asarray(bad, dtype=bool)
+        if refused.any():
+            self.refused[reason] = int(refused.sum())
+            self.mask &= ~refused
 
-    def refuse_repeated(self, **key: ArrayLike) -> None:
+    def refuse_repeated(self, **key: Any) -> None:
         """Refuse kept rows whose key is that of an earlier one, as written twice."""
         import pandas as pd
 
