@@ -18,7 +18,7 @@ from pinn.engines.deployment import Deployment
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import step_costs
 from pinn.physics.step_values import floor_seconds
-from pinn.server.traces.steps import BATCH_ROWS
+from pinn.server.traces.steps import BATCH_ROWS, as_batch
 
 # The canonical table of snapshots: one row per request of a step whose requests were written.
 #
@@ -95,29 +95,14 @@ def canonical_snapshots(raw: pa.Table, order: SnapshotOrder) -> Iterator[pa.Reco
         low, high = int(rows[0]), int(rows[-1]) + 1
         kept = raw.slice(low, high - low).take(pa.array(rows - low)).combine_chunks()
         wall_ns = kept["wall_ns"].to_numpy()
-        columns = {
+        made = {
             "segment": pa.array(order.segment[begin : begin + BATCH_ROWS]),
             "wall_s": pa.array(wall_ns * NANOSECOND, mask=wall_ns <= 0),
             "is_prefill": pc.equal(pc.utf8_upper(kept["phase"]), "PREFILL"),
         }
-        arrays = []
-        for field in SNAPSHOT_SCHEMA:
-            column = columns.get(field.name)
-            column = kept[_RENAMED.get(field.name, field.name)] if column is None else column
-            whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-            arrays.append(whole.cast(field.type))
-        yield pa.RecordBatch.from_arrays(arrays, schema=SNAPSHOT_SCHEMA)
-
-
-#: What the level of knowledge of a step needs of its snapshots.
-WORKING_COLUMNS = ["segment", "step_id", "is_prefill", "new_tokens"]
-
-
-def working_snapshots(raw: pa.Table, order: SnapshotOrder) -> pd.DataFrame:
-    """The :data:`WORKING_COLUMNS` of all snapshots."""
-    schema = pa.schema([SNAPSHOT_SCHEMA.field(name) for name in WORKING_COLUMNS])
-    batches = (b.select(WORKING_COLUMNS) for b in canonical_snapshots(raw, order))
-    return pa.Table.from_batches(batches, schema=schema).to_pandas()
+        taken = (name for name in SNAPSHOT_SCHEMA.names if name not in made)
+        columns = {name: kept[_RENAMED.get(name, name)] for name in taken}
+        yield as_batch(columns | made, SNAPSHOT_SCHEMA)
 
 
 def _step_rows(raw: pa.Table, steps: pd.DataFrame) -> np.ndarray:

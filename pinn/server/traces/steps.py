@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 
@@ -232,12 +232,27 @@ def _convert(
         "knowledge": pa.DictionaryArray.from_arrays(knowledge, list(KNOWLEDGE)),
         "extra": raw["extra"],
     } | {name: raw[name] for name in _COUNTS}
+    return as_batch(columns, STEP_SCHEMA)
+
+
+def as_batch(
+    columns: Mapping[str, pa.Array | pa.ChunkedArray], schema: pa.Schema
+) -> pa.RecordBatch:
+    """Columns in the order and the types of a schema."""
     arrays = []
-    for wanted in STEP_SCHEMA:
+    for wanted in schema:
         column = columns[wanted.name]
-        column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-        arrays.append(column.cast(wanted.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=STEP_SCHEMA)
+        whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        arrays.append(whole.cast(wanted.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def some_columns(
+    names: Sequence[str], batches: Iterable[pa.RecordBatch], schema: pa.Schema
+) -> pa.Table:
+    """Some columns of all batches of a schema: little enough to keep in memory."""
+    chosen = pa.schema([schema.field(name) for name in names])
+    return pa.Table.from_batches((batch.select(names) for batch in batches), schema=chosen)
 
 
 def usage_above_one(raw: pa.Table) -> int:

@@ -37,19 +37,26 @@ from pinn.server.traces.requests import (
     STATE_COLUMNS,
     RequestOrder,
     canonical_requests,
-    working_requests,
 )
 from pinn.server.traces.steps import (
     BATCH_ROWS,
     STEP_SCHEMA,
     StepOrder,
     canonical_steps,
+    some_columns,
     usage_above_one,
 )
 from pinn.server.traces.trace_tables import Target, write_manifest, write_table
 
-#: What cycles, links and floors need of the steps: enough to keep in memory for big files.
-_WORKING_COLUMNS = [
+#: What cycles, links and floors need of the steps, segments, states and journeys of the requests,
+#: and the level of knowledge of a step of its snapshots: little enough to keep in memory.
+_OF_SNAPSHOTS = ["segment", "step_id", "is_prefill", "new_tokens"]
+_OF_REQUESTS = [
+    "server", "segment", "wall_s", "queued_s", "finished_s", "scheduled_step", "first_token_step",
+    "finished_step", "prompt_tokens", "cached_tokens", "output_tokens", "preempted_steps",
+    "preempted_outputs", "resumed_steps", "resumed_cached",
+]  # fmt: skip
+_OF_STEPS = [
     name
     for name in STEP_SCHEMA.names
     if name not in ("reported_duration_s", "kv_blocks_total", "extra", "knowledge")
@@ -94,10 +101,12 @@ def write_run(
     """
     begin = time.perf_counter()
     order = StepOrder(run.table(STEPS), release=run.release)
-    steps = _working_frame(run, order)
+    batches = _releasing(canonical_steps(run.table(STEPS), order), run)
+    steps = some_columns(_OF_STEPS, batches, STEP_SCHEMA).to_pandas()
     request_order = RequestOrder(run.table(ENGINE), run.table(FRONT))
     run.release()
-    requests = working_requests(run.table(ENGINE), run.table(FRONT), request_order)
+    batches = canonical_requests(run.table(ENGINE), run.table(FRONT), request_order)
+    requests = some_columns(_OF_REQUESTS, batches, REQUEST_SCHEMA)
     run.release()
     evidence = JourneyEvidence.none(len(steps))
     if requests.num_rows and len(steps):
@@ -114,7 +123,8 @@ def write_run(
     snapshot_order = cleaning.SnapshotOrder(run.table(SNAPSHOTS), steps)
     has_snapshot = np.zeros(len(steps), dtype=bool)
     if len(snapshot_order.rows):
-        snapshots = cleaning.working_snapshots(run.table(SNAPSHOTS), snapshot_order)
+        batches = cleaning.canonical_snapshots(run.table(SNAPSHOTS), snapshot_order)
+        snapshots = some_columns(_OF_SNAPSHOTS, batches, cleaning.SNAPSHOT_SCHEMA).to_pandas()
         has_snapshot = complete_snapshots(steps, snapshots)
         del snapshots
     run.release()
@@ -173,27 +183,6 @@ def _check_holds(tables: dict[str, Any], run: RawRun) -> None:
         )
         names = ", ".join(source["path"] for source in run.sources)
         raise PinnError(f"{names} holds no step and no request that can be used: {counts}")
-
-
-def _working_frame(run: RawRun, order: StepOrder) -> pd.DataFrame:
-    """The working columns of the steps, filled batch by batch: they are held only once."""
-    columns: dict[str, np.ndarray] = {}
-    done = 0
-    for batch in canonical_steps(run.table(STEPS), order):
-        for name in _WORKING_COLUMNS:
-            values = batch.column(name).to_numpy(zero_copy_only=False)
-            if name not in columns:
-                columns[name] = np.empty(len(order.rows), dtype=values.dtype)
-            elif columns[name].dtype != values.dtype:  # counts with nulls come as floats
-                common = np.result_type(columns[name], values)
-                columns[name] = columns[name].astype(common)
-            columns[name][done : done + len(values)] = values
-        done += batch.num_rows
-        run.release()
-    if not columns:
-        empty = pa.schema([STEP_SCHEMA.field(n) for n in _WORKING_COLUMNS]).empty_table()
-        return empty.to_pandas()
-    return pd.DataFrame(columns, copy=False)
 
 
 def _requests(
