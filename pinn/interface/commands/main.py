@@ -102,11 +102,6 @@ COMMANDS = (
         "Fit the coefficients to a server's own benchmarks, steps or traces.",
     ),
     Subcommand(
-        "observations",
-        "pinn.interface.commands.observations",
-        "Write measurements as tables to train on.",
-    ),
-    Subcommand(
         "results",
         "pinn.laboratory.commands.results",
         "Show the errors on held-out models and GPUs.",

@@ -14,7 +14,7 @@ from pinn.interface.commands.main import COMMANDS, FIRST_STEPS, app
 
 LLAMA = ("--model", "Llama-3.1-8B", "--gpu", "H100")
 LOAD = "prompt_tokens: 100\noutput_tokens: 10\nstages: [{rate: 2, duration: 5}]\n"
-GROUPS = ("export", "ingest", "observations", "kernels")
+GROUPS = ("export", "ingest", "kernels")
 
 
 @pytest.fixture
