@@ -59,8 +59,6 @@ from pinn.laboratory.suite_methods import (
     step_cell,
 )
 from pinn.laboratory.suite_runs import (
-    anatomy_rows,
-    coefficient_rows,
     run_cell,
     shipped_predictions,
     shipped_runs,
@@ -207,17 +205,13 @@ def _tables(
 def _finish(
     config: DictConfig, folder: Path, summary: dict[str, Any], skipped: dict[str, str]
 ) -> dict[str, Any]:
-    """Intervals, what the checkpoint says, and the page of all that."""
-    for name in ("coverage", "stated", "coefficients", "anatomy"):
+    """Intervals, and the page of everything."""
+    for name in ("coverage", "stated"):
         (folder / f"{name}.csv").unlink(missing_ok=True)  # of an earlier run
-    for what, make in (
-        ("intervals", _stated if config.fast else _intervals),
-        ("network", _network),
-    ):
-        try:
-            make(config, folder)
-        except PinnError as error:
-            skipped[what] = str(error)
+    try:
+        (_stated if config.fast else _intervals)(config, folder)
+    except PinnError as error:
+        skipped["intervals"] = str(error)
     if config.fast and "intervals" not in skipped:
         skipped["intervals of left-out kernels"] = "their kernels are fitted without --fast"
     images = Path(config.report.images) if config.report.images else None
@@ -251,13 +245,6 @@ def _stated(config: DictConfig, folder: Path) -> None:
     checkpoint = find_checkpoint(config.report.checkpoint)
     if calibration_path(checkpoint).is_file():
         write_frame(pd.DataFrame(read_calibration(checkpoint).coverage), folder / "stated.csv")
-
-
-def _network(config: DictConfig, folder: Path) -> None:
-    """Coefficients and breakdowns of well-known deployments."""
-    checkpoint = find_checkpoint(config.report.checkpoint)
-    write_frame(coefficient_rows(checkpoint), folder / "coefficients.csv")
-    write_frame(anatomy_rows(checkpoint), folder / "anatomy.csv")
 
 
 def _first(ranking: pd.DataFrame) -> dict[str, dict[str, list[str]]]:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pinn.common.documents import read_json
-from pinn.common.files import find_checkpoint, find_kernels
+from pinn.common.files import find_checkpoint
 from pinn.common.screen import Grid
 from pinn.errors import PinnError
 from pinn.interface.commands.options import output
@@ -25,13 +24,11 @@ app = typer.Typer(
 )
 
 _NAME = "held_out.csv"
-#: Whose code a fit carries the digest of.
-_FITTED_BY = "pinn.kernels.surrogates"
 
 
 @app.callback()
 def _root() -> None:
-    """Subcommands to measure the errors, to show them, and to show what the surrogates are."""
+    """Subcommands to measure the errors, and to show them."""
 
 
 @app.command()
@@ -84,49 +81,14 @@ def errors(
         Path | None,
         typer.Argument(help="Table of 'pinn kernels score'. [default: that of the checkpoint]"),
     ] = None,
-    by_format: Annotated[
-        bool, typer.Option("--by-format", help="One row per GPU and number format.")
-    ] = False,
 ) -> None:
     """Median / mean absolute percentage error of each operator on kernels left out.
 
-    A Markdown table.
+    A Markdown table; the file has every GPU and number format.
 
-    Example: pinn kernels errors --by-format
+    Example: pinn kernels errors
     """
-    typer.echo(_markdown(_read(path or _beside_checkpoint()), by_format))
-
-
-@app.command()
-def show(
-    folder: Annotated[
-        Path | None,
-        typer.Argument(help="Folder of surrogates. [default: that of the checkpoint]"),
-    ] = None,
-) -> None:
-    """What fitted surrogates rest on: measured rows, what was left out, the seed and the code.
-
-    Other code than the present one does not make them wrong; fitting again may give others.
-
-    Example: pinn kernels show checkpoints/kernels/without-minimax-m2.5
-    """
-    from pinn.common.store import code_digest
-
-    found = find_kernels(folder, None if folder else find_checkpoint())
-    if found is None:
-        raise PinnError("no kernel surrogates found: fit them with 'python train.py kernels=on'")
-    structure = read_json(found / "kernels.json")
-    about = structure["metadata"]
-    rows = ", ".join(f"{name} {count:,}" for name, count in about["rows"].items())
-    excluded = [*about["excluded"]["models"], *about["excluded"]["gpus"]]
-    code = about.get("code")
-    same = code == code_digest(_FITTED_BY)
-    since = "as it is now" if same else "as it was then; it has changed since"
-    typer.echo(f"surrogates  {found}, sha256 {structure['sha256'][:16]}")
-    typer.echo(f"rows        {rows}")
-    typer.echo(f"left out    {', '.join(excluded) or 'nothing'}")
-    typer.echo(f"seed        {about['seed']}")
-    typer.echo(f"code        {f'{code[:16]}, {since}' if code else 'unknown'}")
+    typer.echo(_markdown(_read(path or _beside_checkpoint())))
 
 
 @app.command()
@@ -171,18 +133,13 @@ def _read(path: Path) -> pd.DataFrame:
     return table
 
 
-def _markdown(table: pd.DataFrame, by_format: bool) -> str:
-    shown = table if by_format else table[table["precision"] == "all"]
-    if by_format:
-        shown = shown[shown["gpu"] != "all"]
-    rows: dict[tuple[str, ...], dict[str, str]] = {}
-    for row in shown.to_dict("records"):
-        key = (row["left_out"], row["gpu"], row["precision"]) if by_format else (row["left_out"],)
+def _markdown(table: pd.DataFrame) -> str:
+    rows: dict[str, dict[str, str]] = {}
+    for row in table[table["precision"] == "all"].to_dict("records"):
         cell = f"{100 * row['median']:.1f} / {100 * row['mean']:.1f}" if row["rows"] else "-"
-        rows.setdefault(key, {})[row["operator"]] = cell
-    heads = ["left out", "GPU", "format"] if by_format else ["left out"]
+        rows.setdefault(row["left_out"], {})[row["operator"]] = cell
     operators = list(dict.fromkeys(table["operator"]))
-    grid = Grid.of(*heads, *operators, text=len(heads))
-    for named, cells in rows.items():
-        grid.add(*named, *(cells.get(name, "-") for name in operators))
+    grid = Grid.of("left out", *operators)
+    for left_out, cells in rows.items():
+        grid.add(left_out, *(cells.get(name, "-") for name in operators))
     return grid.markdown()

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from pinn.common.files import json_text, write_json_file
 from pinn.errors import PinnError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Where commands write: a folder that is there, and never over what they read.
 
@@ -112,6 +116,11 @@ def only_json() -> Iterator[None]:
             yield
     finally:
         _STANDARD_OUTPUT.reset(before)
+
+
+def records(table: pd.DataFrame) -> Any:
+    """The rows of a table for JSON: what is missing is null."""
+    return json.loads(table.to_json(orient="records"))
 
 
 def write_json(document: Any, path: Path | None) -> None:

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from matplotlib.image import imread
 
+from pinn.interface.commands.breakdown_report import PART_LOOKS
 from pinn.physics.step import STEP_FEATURES
 from pinn.specs.batch import parse_batch
 from pinn.training.breakdown import PARTS
@@ -110,3 +111,8 @@ def test_what_cannot_be_used_is_refused_in_one_line(refused, tmp_path):
     assert "name it .png" in refused("breakdown", *LLAMA, "--plot", tmp_path / "a.txt")
     assert "no kernel surrogates at" in refused("breakdown", *LLAMA, "--kernels", tmp_path)
     assert "cannot read batch part" in refused("breakdown", *LLAMA, "--batch", "many")
+
+
+def test_no_two_parts_of_a_step_look_alike():
+    looks = list(PART_LOOKS.values())
+    assert len(set(looks)) == len(looks) == len(PARTS)
