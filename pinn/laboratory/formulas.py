@@ -58,21 +58,18 @@ class Bases:
 def row_bases(
     observations: pd.DataFrame,
     basis: StepBasis,
-    deployments: Mapping[str, Deployment] | None = None,
 ) -> Bases:
     """Work out basis functions for every observation.
 
     Args:
         observations: Measured deployments, as ``read_observations`` gives them.
         basis: Of a step.
-        deployments: By row id; by default those that were measured.
     """
     measured = measured_deployments(observations)
     tpot, ttft = [], []
     for one, steps in zip(measured, _steps(observations), strict=True):
-        deployment = one.served if deployments is None else deployments[one.row_id]
         prompt = float(one.workload.prompt_tokens.mean())
-        values = basis(deployment, steps.sums, prompt)
+        values = basis(one.served, steps.sums, prompt)
         tpot.append(steps.mean_tpot(values))
         ttft.append(steps.mean_ttft(values))
     index = {one.row_id: i for i, one in enumerate(measured)}

@@ -57,18 +57,6 @@ def test_the_floors_of_both_phases_are_no_less_than_that_of_the_step(rows):
         assert (phases.max(1) <= whole * (1 + 1e-9)).all()
 
 
-def test_other_deployments_keep_the_steps_and_change_what_they_cost(rows):
-    other = {
-        row_id: type(d)(d.model, load_gpu("L4"), d.serving)
-        for row_id, d in zip(rows.row_id, (m.served for m in rows.measured), strict=True)
-    }
-    plain = row_bases(observations(), token_counts)
-    moved = row_bases(observations(), token_counts, other)
-    np.testing.assert_array_equal(plain.tpot, moved.tpot)
-    floors = [row_bases(observations(), phase_floors, of).tpot for of in (None, other)]
-    assert (floors[1][:, 1] > 2 * floors[0][:, 1]).all()
-
-
 @pytest.fixture(scope="module")
 def donors():
     """Some of the donors' benchmarks, and others."""

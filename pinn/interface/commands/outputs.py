@@ -6,7 +6,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from pathlib import Path
@@ -105,6 +105,14 @@ def _is_same(output: Path, other: Path, is_output: bool) -> bool:
 # A command's answer as JSON: in a file, or alone on standard output.
 
 _STANDARD_OUTPUT: ContextVar[TextIO | None] = ContextVar("standard output", default=None)
+
+
+def printed(function: Callable[..., None], *arguments: Any) -> str:
+    """What a function prints, as text."""
+    text = io.StringIO()
+    with redirect_stdout(text):
+        function(*arguments)
+    return text.getvalue()
 
 
 @contextmanager
