@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from omegaconf import DictConfig
 
 from pinn.coefficients.interval_fit import GAINS, METRICS, left_out_column
 from pinn.coefficients.kernel_distance import (
@@ -140,36 +139,6 @@ def adopt(wanted: Sequence[Cell], folders: Sequence[Path]) -> None:
 
 def _copy(source: Path, target: Path) -> None:
     target.write_bytes(source.read_bytes())
-
-
-def kept_cell(
-    config: DictConfig,
-    kind: str,
-    key: Sequence[str],
-    make: Callable[[Path], pd.DataFrame],
-    skip: Callable[[str], object],
-) -> pd.DataFrame | None:
-    """A table that is made once and kept among the cells.
-
-    Args:
-        config: Of the suite; with ``fast`` only what is on disk is read.
-        kind: Start of its name.
-        key: Everything that it depends on.
-        make: Makes it, given a folder for logs.
-        skip: Gets the reason where nothing is made.
-    """
-    digest = hashlib.sha256(" ".join(key).encode()).hexdigest()[:16]
-    folder = Path(config.output_dir)
-    path = folder / "cells" / f"{kind}-{digest}.parquet"
-    if path.is_file():
-        return pd.read_parquet(path)
-    if config.fast:
-        skip("its fits are not made yet: pinn evaluate makes them")
-        return None
-    table = make(folder / "logs" / digest)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_atomically(path, partial(_write, table))
-    return table
 
 
 def read_cells(made: Sequence[Cell]) -> pd.DataFrame:

@@ -107,6 +107,30 @@ def _phase(sums: BatchSums, phase: str) -> BatchSums:
     )
 
 
+def hierarchical_basis(
+    deployment: Deployment, sums: BatchSums, _: float
+) -> Float[np.ndarray, "batches 6"]:
+    """F_base and F_config of the hierarchical two-stage pipeline (HFD-TL).
+
+    Base: prefill tokens x FLOPs per token / peak, decode tokens x KV bytes per token / bandwidth,
+    batch tokens / token budget. Configuration: 1 / TP, experts / 8, CPU offload on. Its residual is
+    left out: an unseen pair has no observations to fit it to.
+    """
+    costs = step_costs([deployment])
+    moe = deployment.model.moe
+    experts = moe.experts / 8 if moe is not None else 0.0
+    one = np.ones_like(sums.tokens)
+    columns = [
+        sums.prefill_tokens * (costs.gemm_token_s + costs.expert_token_s),
+        sums.decode_requests * costs.kv_read_s,
+        sums.tokens / deployment.recipe.token_budget,
+        one / deployment.recipe.tensor_parallel_size,
+        one * experts,
+        one * (deployment.serving.cpu_offload_gb > 0),
+    ]
+    return np.stack(columns, axis=1)
+
+
 def token_counts(_: Deployment, sums: BatchSums, __: float) -> Float[np.ndarray, "batches 3"]:
     """1, prefill tokens and decode tokens: the black box."""
     busy = (sums.tokens > 0) * 1.0

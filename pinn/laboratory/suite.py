@@ -56,10 +56,8 @@ from pinn.laboratory.suite_methods import (
     formulas,
     published_methods,
     regressions,
-    step_cell,
 )
 from pinn.laboratory.suite_runs import (
-    run_cell,
     shipped_predictions,
     shipped_runs,
 )
@@ -68,7 +66,7 @@ from pinn.training.data.table import read_observations
 from pinn.training.provenance import code_sha256, json_sha256
 
 #: What every table rests on.
-EVIDENCE = "4 measured deployment models, 6 serving-run models and one traced run"
+EVIDENCE = "4 measured deployment models and 6 serving-run models"
 
 
 def run_suite(config: DictConfig) -> dict[str, Any]:
@@ -102,11 +100,9 @@ def run_suite(config: DictConfig) -> dict[str, Any]:
     predictions = read_cells(made)
     write_frame(read_times(made), folder / "times.csv")
     skipped: dict[str, str] = {}
-    others = [run_cell(config, rows, mark, skipped), step_cell(config, mark, skipped)]
-    if config.fast:
-        others.append(_shipped_runs(config, skipped))
-    groups = _groups(observations, others)
-    predictions = pd.concat([predictions, *(t for t in others if t is not None)], ignore_index=True)
+    runs = _shipped_runs(config, skipped)
+    groups = _groups(observations, runs)
+    predictions = pd.concat([predictions, runs], ignore_index=True)
     if config.fast:
         predictions = _with_shipped(config, predictions, observations, skipped)
     if missing:
@@ -160,13 +156,12 @@ def _learned(config: DictConfig, measured: Measured) -> list[Method]:
     return methods
 
 
-def _groups(observations: pd.DataFrame, others: Sequence[pd.DataFrame | None]) -> pd.Series:
-    """Row id -> what the bootstrap draws: deployments, models of serving runs, parts of time."""
+def _groups(observations: pd.DataFrame, runs: pd.DataFrame | None) -> pd.Series:
+    """Row id -> what the bootstrap draws: deployments, models of serving runs."""
     keys = deployment_keys(observations).set_axis(observations["row_id"])
-    parts = [keys] + [
-        t.drop_duplicates("row_id").set_index("row_id")["group"] for t in others if t is not None
-    ]
-    return pd.concat(parts)
+    if runs is None:
+        return keys
+    return pd.concat([keys, runs.drop_duplicates("row_id").set_index("row_id")["group"]])
 
 
 def _tables(

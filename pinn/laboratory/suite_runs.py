@@ -1,95 +1,23 @@
-"""What the evaluation suite shows of serving runs."""
+"""What the folds of a published checkpoint predicted, serving runs among it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from omegaconf import DictConfig
 
 from pinn.common.files import file_sha256
 from pinn.errors import PinnError
-from pinn.kernels.exclusion import Exclusion
-from pinn.laboratory.crossvalidation import kept_cell
 from pinn.laboratory.folds import CHECKPOINT_COLUMN
-from pinn.laboratory.methods import kernel_fits, serving_learner
-from pinn.laboratory.serving_runs import LEFT_OUT, RUNS_LEFT_OUT, network_latencies, score_runs
-from pinn.physics.request import REQUEST_FEATURES
-from pinn.physics.step import STEP_FEATURES
-from pinn.simulator.linear_latency import LinearLatency
-from pinn.training.data.measured_runs import WHOLE_RUN, MeasuredRun, csv_of, read_measured_runs
-from pinn.training.serving_rows import ServingRows
-
-# Measured deployments teach, serving runs test: quantized models to dense ones in bf16.
-
-SPLIT = "deployments to serving runs"
+from pinn.laboratory.serving_runs import LEFT_OUT, RUNS_LEFT_OUT
+from pinn.training.data.measured_runs import WHOLE_RUN
 
 #: Simulated figure -> metric of the suite.
 _METRICS = {
     "itl_mean_s": "tpot", "ttft_mean_s": "ttft", "e2e_mean_s": "e2e", "e2e_p99_s": "e2e_p99",
 }  # fmt: skip
-
-Latencies = Sequence[LinearLatency]
-
-
-def run_cell(
-    config: DictConfig, rows: ServingRows, fingerprint: str, skipped: dict[str, str]
-) -> pd.DataFrame | None:
-    """Predictions of serving runs by what measured deployments taught.
-
-    Kernels of the run models stay, as for a model whose kernels somebody measured; none of its
-    serving data is there. The whole runs are rows, each model's runs a group.
-
-    Args:
-        config: Of the suite; ``runs.path`` names the CSV of serving runs.
-        rows: All measured deployments.
-        fingerprint: Of what is learned.
-        skipped: Gets the reason where nothing is made.
-    """
-    path = config.runs.path
-    if not path or not Path(path).exists():
-        skipped[SPLIT] = "no serving runs: set runs.path or PINN_SERVING_RUNS to their CSV"
-        return None
-
-    def make(logs: Path) -> pd.DataFrame:
-        configs = config.runs.model_configs
-        runs, _ = read_measured_runs(Path(path), Path(configs) if configs else None)
-        methods = _methods(config, rows, runs, logs)
-        scores = [score_runs(runs, of_runs, name) for name, of_runs in methods.items()]
-        return pd.concat([run_predictions(each, SPLIT) for each in scores], ignore_index=True)
-
-    key = [fingerprint, file_sha256(csv_of(Path(path)))]
-    return kept_cell(config, "runs", key, make, partial(skipped.__setitem__, SPLIT))
-
-
-def _methods(
-    config: DictConfig, rows: ServingRows, runs: Sequence[MeasuredRun], logs: Path
-) -> Mapping[str, Latencies]:
-    """Coefficients of each run by every method that has any."""
-    floor = np.array([f.lower_bound for f in STEP_FEATURES.values()])
-    alone = serving_learner(config)
-    deployments = [run.deployment for run in runs]
-    found: dict[str, Latencies] = {
-        "roofline": [LinearLatency(d, floor, np.zeros(len(REQUEST_FEATURES))) for d in deployments]
-    }
-    for name, learner in (
-        ("global vector", alone.without_correction()),
-        ("network, no kernels", alone),
-    ):
-        found[name] = network_latencies(learner.learn(rows, logs / name.replace(" ", "-")), runs)
-    if config.kernels.enabled:
-        learned = kernel_fits(config, (), Path(config.output_dir)).learn(rows, Exclusion())
-        of_network = network_latencies(learned.network, runs)
-        distinct = list(dict.fromkeys(deployments))
-        betas = dict(zip(distinct, learned.teacher.betas(distinct), strict=True))
-        found["teacher"] = [
-            LinearLatency(one.deployment, betas[one.deployment], one.alpha) for one in of_network
-        ]
-        found["network"] = of_network
-    return found
 
 
 def run_predictions(scores: pd.DataFrame, split: str) -> pd.DataFrame:

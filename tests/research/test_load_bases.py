@@ -4,14 +4,9 @@ import numpy as np
 import pytest
 from serving_cases import FIVE, observations
 
-from pinn.errors import PinnError
 from pinn.laboratory.formulas import phase_floors, row_bases, token_counts
-from pinn.laboratory.step_baselines import DONORS, donor_coefficients, hierarchical_basis
 from pinn.physics.costs import step_costs
 from pinn.physics.step import step_features
-from pinn.specs.catalog import load_model
-from pinn.specs.gpu import load_gpu
-from pinn.training.data.silicon import read_silicon
 from pinn.training.serving_rows import serving_rows
 
 
@@ -55,40 +50,3 @@ def test_the_floors_of_both_phases_are_no_less_than_that_of_the_step(rows):
     for phases, whole in ((found.tpot, rows.tpot_floor_s), (found.ttft, rows.ttft_floor_s)):
         assert (phases.sum(1) >= whole * (1 - 1e-9)).all()
         assert (phases.max(1) <= whole * (1 + 1e-9)).all()
-
-
-@pytest.fixture(scope="module")
-def donors():
-    """Some of the donors' benchmarks, and others."""
-    found, _ = read_silicon()
-    quick = found[(found["concurrency"] <= 32) & (found["output_tokens"] == 1024)]
-    return quick.groupby(["model", "gpu"]).head(3).reset_index(drop=True)
-
-
-def test_donors_teach_times_that_are_about_theirs(donors):
-    shared = donor_coefficients(donors)
-    assert (shared >= 0).all()
-    assert (shared > 0).any()
-    chosen = donors[[pair in DONORS for pair in of_pairs(donors)]]
-    predicted = row_bases(chosen, hierarchical_basis).tpot @ shared
-    assert np.median(np.abs(predicted / chosen["tpot_s"] - 1)) < 0.3
-
-
-def of_pairs(table):
-    return list(zip(table["model"], (load_gpu(g).name for g in table["gpu"]), strict=True))
-
-
-def test_only_donors_teach(donors):
-    shared = donor_coefficients(donors)
-    others = [pair not in DONORS for pair in of_pairs(donors)]
-    assert any(others)
-    changed = donors.copy()
-    changed.loc[others, "tpot_s"] *= 3
-    np.testing.assert_array_equal(donor_coefficients(changed), shared)
-    with pytest.raises(PinnError, match="none of the donors"):
-        donor_coefficients(donors[others])
-
-
-def test_every_donor_was_measured():
-    assert set(DONORS) <= set(of_pairs(read_silicon()[0]))
-    assert all(load_model(model) for model, _ in DONORS)
