@@ -28,7 +28,7 @@ from pinn.common.workers import Workers
 from pinn.errors import PinnError
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.laboratory.methods import NO_LOGS, Method, Prediction
+from pinn.laboratory.methods import Method, Prediction
 from pinn.server.benchmarks.inferencex import LENGTH_RANGE
 from pinn.training.data.splits import Split
 from pinn.training.data.table import read_observations, replace_atomically
@@ -36,8 +36,6 @@ from pinn.training.serving_rows import ServingRows, serving_rows
 
 # Every method on every split, each cell kept on disk so that an interrupted run goes on.
 
-#: Columns of a cell beside its predictions: seconds of the fit, and of predicting one row.
-TIMES = ("fit_s", "predict_s")
 #: Methods of one fit that its line of progress names.
 _NAMED = 2
 
@@ -143,26 +141,7 @@ def _copy(source: Path, target: Path) -> None:
 
 def read_cells(made: Sequence[Cell]) -> pd.DataFrame:
     """The predictions of cells that are on disk."""
-    tables = [pd.read_parquet(cell.path) for cell in made]
-    return pd.concat(tables, ignore_index=True).drop(columns=list(TIMES), errors="ignore")
-
-
-def read_times(made: Sequence[Cell]) -> pd.DataFrame:
-    """How long each cell that is on disk took, on the machine that made it.
-
-    Returns:
-        Columns ``split``, ``held_out``, ``method``, ``rows`` and ``TIMES``, one row per cell that
-        was timed.
-    """
-    rows = []
-    for cell in made:
-        table = pd.read_parquet(cell.path)
-        if set(TIMES) <= set(table.columns):
-            first = table.iloc[0]
-            times = {name: float(first[name]) for name in TIMES}
-            about = {"split": cell.kind, "held_out": ", ".join(cell.split.held_out)}
-            rows.append(about | {"method": cell.method.name, "rows": len(table)} | times)
-    return pd.DataFrame(rows, columns=["split", "held_out", "method", "rows", *TIMES])
+    return pd.concat([pd.read_parquet(cell.path) for cell in made], ignore_index=True)
 
 
 def compute(rows: ServingRows, missing: Sequence[Cell], workers: Workers) -> None:
@@ -195,12 +174,7 @@ def _write(table: pd.DataFrame, path: Path) -> None:
 
 
 def _compute(task: _Task) -> list[pd.DataFrame]:
-    """Tables of the cells; those that share a fit all have its time."""
-    tables = [_predictions(task.rows, cell) for cell in task.cells]
-    if task.cells[0].method.logs == NO_LOGS:
-        return tables
-    fit_s = sum(float(table["fit_s"].iloc[0]) for table in tables)
-    return [table.assign(fit_s=fit_s) for table in tables]
+    return [_predictions(task.rows, cell) for cell in task.cells]
 
 
 def _predictions(rows: ServingRows, cell: Cell) -> pd.DataFrame:
@@ -208,12 +182,8 @@ def _predictions(rows: ServingRows, cell: Cell) -> pd.DataFrame:
     train, test = (
         rows.take(np.isin(rows.row_id, ids)) for ids in (split.train_ids, split.test_ids)
     )
-    started = time.perf_counter()
     predictor = cell.method.learn(train, held_out_kernels(cell.kind, test), cell.logs)
-    learned = time.perf_counter()
-    prediction = predictor(test)
-    predict_s = (time.perf_counter() - learned) / len(test)
-    return _table(cell, test, prediction).assign(fit_s=learned - started, predict_s=predict_s)
+    return _table(cell, test, predictor(test))
 
 
 def fold_logs(folder: Path, fingerprint: str, kind: str, split: str) -> Path:

@@ -25,7 +25,6 @@ from pinn.laboratory.crossvalidation import (
     compute,
     described_errors,
     read_cells,
-    read_times,
 )
 from pinn.laboratory.decisions import decide, decision_table
 from pinn.laboratory.intervals import configured_surrogates
@@ -98,7 +97,6 @@ def run_suite(config: DictConfig) -> dict[str, Any]:
     missing = _missing(slow)
     made = [cell for cell in wanted + slow if cell.path.is_file()]
     predictions = read_cells(made)
-    write_frame(read_times(made), folder / "times.csv")
     skipped: dict[str, str] = {}
     runs = _shipped_runs(config, skipped)
     groups = _groups(observations, runs)

@@ -12,7 +12,6 @@ from pinn.common.files import find_checkpoint
 from pinn.common.screen import Grid
 from pinn.errors import PinnError
 from pinn.interface.commands.options import output
-from pinn.specs.gpu import load_gpu
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,15 +33,6 @@ def _root() -> None:
 @app.command()
 def score(
     out: Annotated[Path, output("--out", "CSV file to write.", ".csv")],
-    operator: Annotated[
-        list[str] | None,
-        typer.Option("--operator", help="gemm, moe, ... Repeatable. [default: all]"),
-    ] = None,
-    gpu: Annotated[
-        list[str] | None,
-        typer.Option("--gpu", help="GPU to leave out. Repeatable. [default: those reported]"),
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of folds and fits.")] = 0,
 ) -> None:
     """Fit surrogates without some measured kernels and predict those; 10 to 15 minutes on a core.
 
@@ -54,22 +44,12 @@ def score(
     import torch
 
     from pinn.common.tables import write_frame
-    from pinn.kernels.heldout import REPORTED_GPUS, held_out_table
-    from pinn.kernels.surrogates import OPERATORS
+    from pinn.kernels.heldout import held_out_table
     from pinn.kernels.tables.tables import read_kernel_tables
 
     torch.set_num_threads(1)
-    known = {o.name: o for o in OPERATORS}
-    unknown = set(operator or ()) - set(known)
-    if unknown:
-        raise PinnError(f"unknown operators {sorted(unknown)}: known ones are {', '.join(known)}")
-    gpus = [load_gpu(name).name for name in gpu or REPORTED_GPUS]
     table = held_out_table(
-        read_kernel_tables(),
-        gpus,
-        operators=[known[name] for name in operator or known],
-        seed=seed,
-        progress=lambda text: print(text, file=sys.stderr, flush=True),
+        read_kernel_tables(), progress=lambda text: print(text, file=sys.stderr, flush=True)
     )
     write_frame(table, out, float_format="%.4f")
     typer.echo(f"{len(table)} errors written to {out}")
@@ -92,27 +72,17 @@ def errors(
 
 
 @app.command()
-def mixers(
-    operator: Annotated[
-        list[str] | None,
-        typer.Option("--operator", help="Such as 'KDA scan'. Repeatable. [default: all]"),
-    ] = None,
-) -> None:
+def mixers() -> None:
     """Errors of the roofline fits of linear and sparse attention on measured kernels left out.
 
     Median / mean absolute percentage error without a fifth of the shapes at a time, and without
     one GPU, as a Markdown table; a minute.
 
-    Example: pinn kernels mixers --operator 'gated delta decode'
+    Example: pinn kernels mixers
     """
     from pinn.kernels.mixer_fits import error_grid, mixer_errors
-    from pinn.kernels.mixer_operators import MIXER_OPERATORS
 
-    unknown = set(operator or ()) - set(MIXER_OPERATORS)
-    if unknown:
-        known = ", ".join(MIXER_OPERATORS)
-        raise PinnError(f"unknown operators {sorted(unknown)}: known ones are {known}")
-    typer.echo(error_grid(mixer_errors(operator)).markdown())
+    typer.echo(error_grid(mixer_errors()).markdown())
 
 
 def _beside_checkpoint() -> Path:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # Where commands write: a folder that is there, and never over what they read.
 
 #: Options that name a file or folder to write.
-OUTPUTS = frozenset({"--json", "--csv", "--plot", "--requests", "--timeline", "--out"})
+OUTPUTS = frozenset({"--json", "--plot", "--requests", "--timeline", "--out"})
 #: Of these some commands write a folder.
 _FOLDERS = frozenset({"--out"})
 #: Formats of tables and pictures, which a file's name tells.

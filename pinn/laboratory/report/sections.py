@@ -31,7 +31,6 @@ def make_sections(tables: Tables) -> list[Section]:
         if (tables.predictions["split"] == split).any()
     ]
     return [*found, _loads(tables), _ranking(tables), _decisions(tables), _intervals(tables),
-            Section("Times", "What fitting and predicting cost.", grids.time_grid(tables)),
             Section("All splits", "Every split and method.", grids.result_grids(tables)),
             ]  # fmt: skip
 

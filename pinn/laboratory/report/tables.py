@@ -22,7 +22,7 @@ from pinn.training.data.table import read_observations
 METHOD = "network"
 
 #: Tables that an evaluation may have beside its predictions and results.
-_OTHERS = ("ranking", "times", "coverage", "stated", "decisions")
+_OTHERS = ("ranking", "coverage", "stated", "decisions")
 
 _LOAD = ["row_id", "model", "gpu", "concurrency", "prompt_tokens", "output_tokens"]
 
@@ -36,7 +36,6 @@ class Tables:
             columns ``model``, ``gpu``, ``concurrency``, ``prompt_tokens`` and ``output_tokens``.
         results: As ``pinn.laboratory.metrics.summarize`` does.
         ranking: As ``pinn.laboratory.comparison.rank`` does.
-        times: As ``pinn.laboratory.crossvalidation.read_times`` does.
         coverage: As ``pinn.coefficients.interval_fit.calibration_curve`` does.
         stated: What the intervals of the checkpoint whose predictions are shown cover, as
             ``pinn.coefficients.interval_fit.coverage_table`` has it; empty where none are.
@@ -46,7 +45,6 @@ class Tables:
     predictions: pd.DataFrame
     results: pd.DataFrame
     ranking: pd.DataFrame
-    times: pd.DataFrame
     coverage: pd.DataFrame
     stated: pd.DataFrame
     decisions: pd.DataFrame
