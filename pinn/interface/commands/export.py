@@ -90,7 +90,7 @@ def _write_inputs(path: Path, configs: str, batch: str, checkpoint: Path) -> Non
 @app.command()
 @asked
 def table(
-    out: Annotated[Path, typer.Option("--out", help="File to write.")],
+    out: Annotated[Path, typer.Option("--out", help="File to write: .json, .csv or .parquet.")],
     configs: Configs = None,
     *,
     how: TableRequest,
@@ -109,7 +109,7 @@ def table_of(rows: list[dict[str, Any]], out: Path, how: TableRequest) -> None:
     """Write the table of configurations."""
     from pinn.interface.exports.table import export_table, write_table_file
 
-    kind = how.file_format or out.suffix.lower().removeprefix(".")
+    kind = out.suffix.lower().removeprefix(".")
     configured = _configured(rows, how)
     ends = _intervals(configured, how.checkpoint) if how.intervals else None
     write_table_file(export_table(configured, ends), configured.provenance, out, kind)

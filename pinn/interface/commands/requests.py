@@ -238,10 +238,6 @@ class CalibrationRequest:
 class TableRequest:
     """How a table of configurations is made."""
 
-    file_format: Annotated[
-        str | None,
-        typer.Option("--format", help="json, csv or parquet. [default: the ending of --out]"),
-    ] = None
     checkpoint: Checkpoint = None
     coefficients: CoefficientFiles = None
     skip_invalid: SkipInvalid = False
