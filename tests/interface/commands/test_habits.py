@@ -155,7 +155,7 @@ def test_an_outputs_suffix_is_that_of_its_format(refused, load, tmp_path, option
 
 
 def test_standard_output_is_for_json(refused):
-    assert "is for --json alone" in refused("breakdown", *LLAMA, "--plot", "-")
+    assert "is for --json alone" in refused("evaluate", "decisions", "--out", "-")
 
 
 def test_completion_in_zsh():
