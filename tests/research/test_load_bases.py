@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 from serving_cases import FIVE, observations
 
-from pinn.laboratory.formulas import phase_floors, row_bases, token_counts
+from pinn.laboratory.formulas import (
+    hierarchical_basis,
+    phase_floors,
+    row_bases,
+    token_counts,
+)
+from pinn.physics.batch_sums import uniform_sums
 from pinn.physics.costs import step_costs
 from pinn.physics.step import step_features
 from pinn.training.serving_rows import serving_rows
@@ -50,3 +56,18 @@ def test_the_floors_of_both_phases_are_no_less_than_that_of_the_step(rows):
     for phases, whole in ((found.tpot, rows.tpot_floor_s), (found.ttft, rows.ttft_floor_s)):
         assert (phases.sum(1) >= whole * (1 - 1e-9)).all()
         assert (phases.max(1) <= whole * (1 + 1e-9)).all()
+
+
+def test_the_hierarchical_basis_by_hand(rows):
+    deployment = rows.measured[0].served
+    sums = uniform_sums(decode_requests=np.array([4.0]), decode_context=np.array([100.0]))
+    (found,) = hierarchical_basis(deployment, sums, 0.0)
+    costs, moe = step_costs([deployment]), deployment.model.moe
+    recipe = deployment.recipe
+    np.testing.assert_allclose(
+        found,
+        [
+            0, 4 * costs.kv_read_s[0], 4 / recipe.token_budget, 1 / recipe.tensor_parallel_size,
+            moe.experts / 8 if moe else 0, 0,
+        ],
+    )  # fmt: skip
