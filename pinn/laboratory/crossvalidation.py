@@ -177,11 +177,16 @@ def _compute(task: _Task) -> list[pd.DataFrame]:
     return [_predictions(task.rows, cell) for cell in task.cells]
 
 
-def _predictions(rows: ServingRows, cell: Cell) -> pd.DataFrame:
-    split = cell.split
+def parts_of(rows: ServingRows, split: Split) -> tuple[ServingRows, ServingRows]:
+    """What a split trains on, and what it tests on."""
     train, test = (
         rows.take(np.isin(rows.row_id, ids)) for ids in (split.train_ids, split.test_ids)
     )
+    return train, test
+
+
+def _predictions(rows: ServingRows, cell: Cell) -> pd.DataFrame:
+    train, test = parts_of(rows, cell.split)
     predictor = cell.method.learn(train, held_out_kernels(cell.kind, test), cell.logs)
     return _table(cell, test, predictor(test))
 

@@ -34,11 +34,10 @@ from pinn.laboratory.methods import (
     kernel_fits,
     kernel_network,
     kernel_teacher,
-    learned_network,
     make_repeatable,
     read_measured,
     recipe_sha256,
-    serving_learner,
+    without_kernels,
 )
 from pinn.laboratory.metrics import (
     METRICS,
@@ -141,12 +140,10 @@ def _missing(made: Sequence[Cell]) -> list[Cell]:
 
 def _learned(config: DictConfig, measured: Measured) -> list[Method]:
     """Methods whose fits take seconds or minutes, cheap ones first."""
-    alone = serving_learner(config)
     methods: list[Method] = [
         *formulas(measured.observations),
         *regressions(measured.observations, config.seed),
-        learned_network("global vector", alone.without_correction()),
-        learned_network("network, no kernels", alone),
+        *without_kernels(config),
     ]
     if config.kernels.enabled:
         fits = kernel_fits(config, measured.runs, Path(config.output_dir))
