@@ -10,10 +10,10 @@ from pinn.training.data.deployments import run_deployment
 from pinn.training.data.serving_runs import ASSUMED_RELEASE, WORKLOADS, read_serving_runs, workload
 
 
-def read_rows(tmp_path, *changes):
+def read_rows(tmp_path, *changes, **options):
     path = tmp_path / "runs.csv"
     pd.DataFrame([run_row(**change) for change in changes]).to_csv(path, index=False)
-    return read_serving_runs(path)
+    return read_serving_runs(path, **options)
 
 
 def test_a_row_in_seconds(tmp_path):
