@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
-from pinn.coefficients.configurations import canonical, expand_grid, typed_configurations
+from pinn.coefficients.configurations import canonical, expand_grid, parse_grid, read_configurations
+from pinn.common.files import given_path
 from pinn.errors import PinnError
 from pinn.interface.commands import export as command
 from pinn.interface.commands import requests
 from pinn.interface.commands.coefficients import many_table
 from pinn.interface.commands.explore import write_explore_page
 from pinn.interface.commands.options import named
-from pinn.interface.commands.outputs import printed
 from pinn.interface.python.arguments import read_request, with_arguments
 from pinn.planning.explore.servers import SIZES
 from pinn.specs.serving import ServingSpec
@@ -75,7 +77,9 @@ def configuration_rows(
     import pandas as pd
 
     if isinstance(configurations, str | Path):
-        return typed_configurations(configurations)
+        path = given_path(configurations)
+        grid = "=" in str(configurations) and not path.is_file()
+        return parse_grid(str(configurations)) if grid else read_configurations(path)
     if isinstance(configurations, Mapping):
         return expand_grid(configurations)
     records: Any = configurations
@@ -86,6 +90,8 @@ def configuration_rows(
 
 
 # Files that other programs read.
+
+_Arguments = ParamSpec("_Arguments")
 
 
 @with_arguments(request=requests.TableRequest)
@@ -103,7 +109,7 @@ def export_table(
         PinnError: If something is unknown or does not fit together.
     """
     how, _ = read_request(requests.TableRequest, given)
-    printed(command.table_of, _rows(configurations, how.coefficients), Path(out), how)
+    _quietly(command.table_of, _rows(configurations, how.coefficients), Path(out), how)
 
 
 @with_arguments(request=requests.BlisRequest)
@@ -121,7 +127,7 @@ def export_blis(
         PinnError: If something is unknown, does not fit together, or BLIS cannot express it.
     """
     how, _ = read_request(requests.BlisRequest, given)
-    printed(command.blis_of, _rows(configurations, how.coefficients), Path(out), how)
+    _quietly(command.blis_of, _rows(configurations, how.coefficients), Path(out), how)
 
 
 @with_arguments(request=requests.OnnxRequest)
@@ -132,7 +138,7 @@ def export_onnx(out: str | Path, **given: Any) -> None:
         out: Folder for the two graphs.
         **given: The keyword arguments below.
     """
-    printed(command.onnx_of, Path(out), read_request(requests.OnnxRequest, given)[0])
+    _quietly(command.onnx_of, Path(out), read_request(requests.OnnxRequest, given)[0])
 
 
 @with_arguments(request=requests.SpecsRequest)
@@ -143,7 +149,7 @@ def export_specs(out: str | Path, **given: Any) -> None:
         out: File to write.
         **given: The keyword arguments below.
     """
-    printed(command.specs_of, Path(out), read_request(requests.SpecsRequest, given)[0])
+    _quietly(command.specs_of, Path(out), read_request(requests.SpecsRequest, given)[0])
 
 
 @with_arguments(ServingSpec, request=requests.ExploreRequest, deploys=True)
@@ -191,3 +197,11 @@ def _rows(
     if configurations is None:
         return command.rows_of_files(files)
     return configuration_rows(configurations)
+
+
+def _quietly(
+    write: Callable[_Arguments, None], *arguments: _Arguments.args, **options: _Arguments.kwargs
+) -> None:
+    """Write without the lines that the command prints."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        write(*arguments, **options)

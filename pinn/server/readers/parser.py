@@ -24,6 +24,9 @@ from pinn.server.readers.wire import (
     SPARES,
     STEP_SPAN_PREFIX,
     EventKind,
+    numbers,
+    repeated,
+    strings,
 )
 
 
@@ -100,7 +103,7 @@ class Shape:
     def batch(self, refused: Counter[str]) -> pa.RecordBatch | None:
         """Take the rows out as columns; None, with the refusals counted, where none is left."""
         rows = np.frombuffer(bytes(self._buffer), dtype=np.int64).reshape(-1, len(self._packed))
-        texts = {i: pa.array(t, pa.string()) for i, t in self._texts.items()}
+        texts = {i: strings(t) for i, t in self._texts.items()}
         self._buffer.clear()
         for text in self._texts.values():
             text.clear()
@@ -129,10 +132,10 @@ class Shape:
             if position in texts:
                 return texts[position]
             values = np.ascontiguousarray(rows[:, self._packed[position]])
-            return pa.array(values.view(np.float64) if self._formats[position] == "d" else values)
+            return numbers(values.view(np.float64) if self._formats[position] == "d" else values)
 
         columns = {name: column(position) for name, position in self._columns.items()}
-        columns["label"] = pa.repeat(kind.label, len(rows))
+        columns["label"] = repeated(kind.label, len(rows))
         for field in kind.fields:
             if field.column not in columns:
                 columns[field.column] = pa.nulls(len(rows), _ARROW_TYPES[field.kind])
@@ -152,7 +155,7 @@ class Shape:
             ).decode()
             for row in range(count)
         )
-        return pa.array(encoded, pa.string())
+        return strings(list(encoded))
 
 
 _TAKE = """

@@ -244,12 +244,14 @@ _UNSERVED = {
 }
 
 
-class _Stage(_Strict):
+class _Stage(BaseModel):
+    model_config = ConfigDict(extra="forbid")
     rate: Number = Field(gt=0)
     duration: Number = Field(gt=0)
 
 
-class _SharedPrefix(_Strict):
+class _SharedPrefix(BaseModel):
+    model_config = ConfigDict(extra="forbid")
     num_unique_system_prompts: Whole = Field(default=1, ge=1)
     num_users_per_system_prompt: Whole = Field(default=1, ge=1)
     system_prompt_len: Whole = Field(default=0, ge=0)
@@ -258,12 +260,14 @@ class _SharedPrefix(_Strict):
     enable_multi_turn_chat: bool = False
 
 
-class _InferencePerf(_Strict):
+class _InferencePerf(BaseModel):
+    model_config = ConfigDict(extra="forbid")
     stages: list[_Stage] = Field(min_length=1)
     shared_prefix: _SharedPrefix
 
 
-class _Spec(_Strict):
+class _Spec(BaseModel):
+    model_config = ConfigDict(extra="forbid")
     version: str | Whole = ""
     category: str = ""
     seed: Whole = 0
