@@ -148,7 +148,7 @@ def _missing(made: Sequence[Cell]) -> list[Cell]:
 
 
 def _learned(config: DictConfig, measured: Measured) -> list[Method]:
-    """Methods whose fits take seconds or minutes, cheap ones first."""
+    """Methods that are fitted, cheap ones first."""
     alone = serving_learner(config)
     methods: list[Method] = [
         *formulas(measured.observations),
