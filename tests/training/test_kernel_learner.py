@@ -67,7 +67,7 @@ def test_what_is_one_models_own_does_not_bend_the_network(kernel_learner, rows, 
     longer = replace(
         kernel_learner,
         distillation=replace(kernel_learner.distillation, epochs=60, learning_rate=0.02),
-        run_fit=replace(kernel_learner.run_fit, rounds=4, noise=0.01),
+        run_fit=replace(kernel_learner.run_fit, rounds=8, noise=0.01),
     )
     learned = longer.learn(rows, seen, Exclusion(), tmp_path / "runs")
     slow, plain = (learned.fit.departures[run.deployment.model.name] for run in runs)
