@@ -139,7 +139,7 @@ def _missing(made: Sequence[Cell]) -> list[Cell]:
 
 
 def _learned(config: DictConfig, measured: Measured) -> list[Method]:
-    """Methods whose fits take seconds or minutes, cheap ones first."""
+    """Methods that are fitted, cheap ones first."""
     methods: list[Method] = [
         *formulas(measured.observations),
         *regressions(measured.observations, config.seed),
