@@ -19,6 +19,7 @@ from pinn.common.documents import (
     read_yaml,
     written,
 )
+from pinn.common.files import given_path
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import unread_notice
 from pinn.engines.refused_formats import beyond_a_machine
@@ -274,6 +275,13 @@ def read_configurations(path: Path) -> list[dict[str, Any]]:
     return found
 
 
+def typed_configurations(typed: str | Path) -> list[dict[str, Any]]:
+    """Configurations of a file by its name, or of a grid as typed."""
+    path = given_path(typed)
+    grid = "=" in str(typed) and not path.is_file()
+    return parse_grid(str(typed)) if grid else read_configurations(path)
+
+
 def _from_csv(path: Path) -> list[dict[str, Any]]:
     table = CsvTable(path)
     found: list[dict[str, Any]] = []
@@ -312,8 +320,7 @@ def _named(tree: dict[Any, Any], where: str) -> dict[str, Any]:
 # A pool of servers as it is written: ``2x tp=4 ep``.
 
 _WORKERS = re.compile(r"(\d+)x")
-_POOL_FLAGS = {flag.name: flag for flag in flags_of(ServingSpec)}
-_SHORTS = {short.lstrip("-"): flag.name for flag in _POOL_FLAGS.values() for short in flag.shorts}
+_SHORTS = {short.lstrip("-"): name for name, flag in _SERVING.items() for short in flag.shorts}
 _LAYOUT = "write the number of servers and flags of each, such as '2x tp=4 ep'"
 
 
@@ -344,10 +351,8 @@ def parse_pool(text: str, option: str) -> tuple[int, dict[str, Any]]:
     for word in words[1:] if found else words:
         name, equals, value = word.partition("=")
         name = _SHORTS.get(name, name)
-        switch = (
-            name.replace("-", "_") in _POOL_FLAGS
-            and _POOL_FLAGS[name.replace("-", "_")].kind == "bool"
-        )
+        flag = _SERVING.get(name.replace("-", "_"))
+        switch = flag is not None and flag.kind == "bool"
         if not name or (equals and not value) or not (equals or switch):
             raise PinnError(f"{option} {text!r}: cannot read {word!r}: {_LAYOUT}")
         if name == "model":

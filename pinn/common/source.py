@@ -5,12 +5,10 @@ from __future__ import annotations
 import ast
 import hashlib
 import os
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from pinn.errors import PinnError
@@ -40,6 +38,14 @@ def installed_versions() -> Mapping[str, str]:
     return found
 
 
+@cache
+def _importable() -> Mapping[str, list[str]]:
+    """What one imports -> the distributions that have it; asked only where a file has changed."""
+    from importlib.metadata import packages_distributions  # slow to import
+
+    return packages_distributions()
+
+
 def distributions_named(names: Iterable[str]) -> tuple[str, ...]:
     """The installed distributions among names of distributions or of what one imports.
 
@@ -51,24 +57,8 @@ def distributions_named(names: Iterable[str]) -> tuple[str, ...]:
         if plain(name) in installed:
             found.add(plain(name))
         elif name.isidentifier():
-            found |= {plain(owner) for owner in _owners(name)}
+            found |= {plain(owner) for owner in _importable().get(name, ())}
     return tuple(sorted(found))
-
-
-@cache
-def _owners(name: str) -> frozenset[str]:
-    """Distributions that have files of a name that one imports, by their own lists of files.
-
-    ``importlib.metadata.packages_distributions`` finds all names of all, in a tenth of a second.
-    """
-    entry = re.compile(rf"^{name}(?:[/.].*)?$", re.MULTILINE)
-    folders = (path for place in sys.path for path in Path(place or ".").glob(f"*{_ENDING}"))
-    return frozenset(
-        folder.name.partition("-")[0]
-        for folder in folders
-        for lists in (folder / "RECORD", folder / "top_level.txt")
-        if lists.is_file() and entry.search(lists.read_text(errors="replace"))
-    )
 
 
 def plain(name: str) -> str:

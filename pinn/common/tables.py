@@ -1,4 +1,4 @@
-"""Tables in CSV files that a spreadsheet may open."""
+"""Tables: which rows readers keep, and CSV files that a spreadsheet may open."""
 
 from __future__ import annotations
 
@@ -9,14 +9,51 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from pinn.common.documents import MOST_CSV_BYTES, read_text
-from pinn.common.files import replace_atomically
+from pinn.common.files import ReadReport, replace_atomically
 from pinn.errors import PinnError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+# Which rows of a table a reader keeps.
+
+
+class KeptRows:
+    """Rows that are kept so far, and how many are refused: each for the first reason that holds.
+
+    Attributes:
+        mask: Whether each row is kept.
+        refused: Reason -> rows.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self.mask = np.ones(rows, dtype=bool)
+        self.refused: dict[str, int] = {}
+
+    def refuse(self, reason: str, bad: Any) -> None:
+        """Refuse those rows of a mask that are kept so far."""
+        refused = self.mask & np.asarray(bad, dtype=bool)
+        if refused.any():
+            self.refused[reason] = int(refused.sum())
+            self.mask &= ~refused
+
+    def refuse_repeated(self, **key: Any) -> None:
+        """Refuse kept rows whose key is that of an earlier one, as written twice."""
+        import pandas as pd
+
+        repeated = np.zeros(len(self.mask), dtype=bool)
+        repeated[self.mask] = pd.DataFrame(key)[self.mask].duplicated()
+        self.refuse("written twice", repeated)
+
+    def report(self, source: str, version: str = "", sha256: str = "") -> ReadReport:
+        """The counts."""
+        kept = int(self.mask.sum())
+        return ReadReport(source, version, sha256, len(self.mask), kept, self.refused)
 
 
 # Every CSV file that is written: whole or not at all, no text cell that looks like a formula.

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from dataclasses import dataclass, replace
 from functools import cache
 
-from pinn.common.files import data_folder
-from pinn.engines.recipe import DEFAULT, EffectiveRecipe, Origin, release
+from pinn.engines.recipe import DEFAULT, EffectiveRecipe, Origin, engine_rows, release
 from pinn.errors import PinnError
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import ModelSpec
@@ -192,22 +190,20 @@ class KernelDefault:
 @cache
 def kernel_defaults() -> tuple[KernelDefault, ...]:
     """Every line of ``data/engines/expert_kernels.csv`` (``scripts/read_engines.py``)."""
-    path = data_folder("engines") / "expert_kernels.csv"
-    with path.open(encoding="utf-8", newline="") as file:
-        return tuple(
-            KernelDefault(
-                row["engine"],
-                row["format"],
-                release(row["since"]) if row["since"] else None,
-                release(row["until"]) if row["until"] else None,
-                float(row["least_capability"] or 0),
-                float(row["below_capability"] or math.inf),
-                tuple(row["spread"].split()),
-                row["kernels"],
-                row["source"],
-            )
-            for row in csv.DictReader(file)
+    return tuple(
+        KernelDefault(
+            row["engine"],
+            row["format"],
+            release(row["since"]) if row["since"] else None,
+            release(row["until"]) if row["until"] else None,
+            float(row["least_capability"] or 0),
+            float(row["below_capability"] or math.inf),
+            tuple(row["spread"].split()),
+            row["kernels"],
+            row["source"],
         )
+        for row in engine_rows("expert_kernels.csv")
+    )
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pinn.common.documents import parse_json, parse_yaml, read_yaml
-from pinn.common.files import data_folder, json_text
+from pinn.common.files import json_text
 from pinn.engines.launch_values import (
     NOTHING,
     READERS,
@@ -23,6 +22,7 @@ from pinn.engines.launch_values import (
     plain,
     words_of,
 )
+from pinn.engines.recipe import engine_rows
 from pinn.errors import PinnError, printable
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import GpuSpec
@@ -57,14 +57,12 @@ class Known(NamedTuple):
 @cache
 def known_flags(engine: str) -> dict[str, Known]:
     """Flag as typed, with dashes, to what is known of it."""
-    path = data_folder("engines") / "launch_flags.csv"
-    with path.open(encoding="utf-8", newline="") as file:
-        return {
-            name: Known(row["kind"], row["takes"], row["field"])
-            for row in csv.DictReader(file)
-            if row["engine"] == engine
-            for name in row["flags"].split()
-        }
+    return {
+        name: Known(row["kind"], row["takes"], row["field"])
+        for row in engine_rows("launch_flags.csv")
+        if row["engine"] == engine
+        for name in row["flags"].split()
+    }
 
 
 def unknown_flag(engine: str, name: str) -> PinnError:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pinn.common.files import data_folder
 from pinn.errors import PinnError
-from pinn.specs.flags import Flag, flags_of
+from pinn.specs.flags import flags_of
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.serving import ServingSpec
 from pinn.specs.speculation import Speculation
@@ -92,12 +92,16 @@ def release(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in found.group(1).split("."))
 
 
+def engine_rows(name: str) -> list[dict[str, str]]:
+    """Lines of a table of ``data/engines``, in their order."""
+    with (data_folder("engines") / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
 @cache
 def all_defaults() -> tuple[Default, ...]:
     """Every line of the table, in its order."""
-    path = data_folder("engines") / "defaults.csv"
-    with path.open(encoding="utf-8", newline="") as file:
-        return tuple(_default(row) for row in csv.DictReader(file))
+    return tuple(map(_default, engine_rows("defaults.csv")))
 
 
 @cache
@@ -220,9 +224,7 @@ def releases_text(engine: str) -> str:
     >>> releases_text("vllm")
     '0.10.2, 0.15.1 to 0.19.0'
     """
-    path = data_folder("engines") / MEASURED_FILE
-    with path.open(encoding="utf-8", newline="") as file:
-        names = [r["release"] for r in csv.DictReader(file) if r["engine"] == engine]
+    names = [r["release"] for r in engine_rows(MEASURED_FILE) if r["engine"] == engine]
     stretches: list[list[str]] = []
     for name in (n for n in names if n != ALL):
         if stretches and _follows(stretches[-1][-1], name):
@@ -496,7 +498,6 @@ class RecipeFields:
         serving: The engine's flags.
         gpu: What it runs on.
         model_type: ``model_type`` of the model's config.json where a default depends on it.
-        said_by: Flag to who gave it.
         values: Settled fields.
         origins: What set each of them.
     """
@@ -504,7 +505,6 @@ class RecipeFields:
     serving: ServingSpec
     gpu: GpuSpec
     model_type: str
-    said_by: Mapping[str, str]
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, Origin] = field(default_factory=dict)
 
@@ -540,7 +540,8 @@ class RecipeFields:
         """The value of a flag and what set it."""
         flag, given = FLAGS.get(name), getattr(self.serving, name, None)
         if given not in (None, "", "auto") and (flag is None or given != flag.default):
-            return given, Origin(FLAG, self._said(flag, name))
+            said = flag.spelled_for(self.serving.engine) if flag else name
+            return given, Origin(FLAG, said)
         if flag is not None and flag.default not in (None, ""):
             return given, _NOT_GIVEN[name]
         return _recipe_fields_default(self.default(name))
@@ -562,11 +563,6 @@ class RecipeFields:
             ("decode_graphs", of_decodes),
         ):  # fmt: skip
             self.values[name], self.origins[name] = value, origin
-
-    def _said(self, flag: Flag | None, name: str) -> str:
-        if name in self.said_by:
-            return self.said_by[name]
-        return flag.spelled_for(self.serving.engine) if flag else name
 
     def recipe(self) -> EffectiveRecipe:
         """The recipe, once every field is settled."""

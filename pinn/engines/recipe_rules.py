@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 
 from pinn.engines.kernel_choice import (
@@ -142,7 +141,6 @@ def effective_recipe(
     serving: ServingSpec,
     gpu: GpuSpec,
     model_type: str = "",
-    said_by: Mapping[str, str] | None = None,
 ) -> EffectiveRecipe:
     """What runs under flags on a GPU.
 
@@ -150,15 +148,12 @@ def effective_recipe(
         serving: The engine's flags.
         gpu: What it runs on.
         model_type: ``model_type`` of the model's config.json; some defaults depend on it.
-        said_by: Flag to who gave it, such as a launch script and its date, for the origins.
 
     Raises:
         PinnError: If the sizes do not fit together, or the version is no release.
     """
     asks = serving.speculative_config != NONE or model_type in models_named(serving.engine)
     decides = model_type if asks else ""
-    if said_by:
-        return _recipe(serving, gpu, decides, said_by)
     return _shared_recipe(serving, gpu, decides, tuple(map(type, vars(serving).values())))
 
 
@@ -170,13 +165,7 @@ def _shared_recipe(
 
     Flags of other types are apart, since 1 and 1.0 are equal and a recipe shows them as given.
     """
-    return _recipe(serving, gpu, model_type, {})
-
-
-def _recipe(
-    serving: ServingSpec, gpu: GpuSpec, model_type: str, said_by: Mapping[str, str]
-) -> EffectiveRecipe:
-    found = RecipeFields(serving, gpu, model_type, said_by)
+    found = RecipeFields(serving, gpu, model_type)
     _settle_parallelism(found)
     _settle_what_flags_say(found)
     _settle_all_reduce(found)

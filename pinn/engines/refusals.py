@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from pinn.common.files import data_folder
 from pinn.engines import refused_formats
-from pinn.engines.recipe import release
+from pinn.engines.recipe import engine_rows, release
 from pinn.engines.refused_formats import Refusal, release_of, runs, version_of
 from pinn.specs.model import AttentionSpec, LatentAttentionSpec
 from pinn.specs.serving import SGLANG, VLLM
@@ -172,14 +170,12 @@ def absences() -> dict[tuple[str, str, str], Absence]:
 
     ``scripts/read_architectures.py`` reads them from the engines' source.
     """
-    path = data_folder("engines") / "architectures.csv"
-    with path.open(encoding="utf-8", newline="") as file:
-        return {
-            (row["engine"], row["part"], row["model_type"]): Absence(
-                row["architecture"], row["absent"], row["since"]
-            )
-            for row in csv.DictReader(file)
-        }
+    return {
+        (row["engine"], row["part"], row["model_type"]): Absence(
+            row["architecture"], row["absent"], row["since"]
+        )
+        for row in engine_rows("architectures.csv")
+    }
 
 
 def architecture(d: Deployment) -> Refusal | None:

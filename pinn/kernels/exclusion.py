@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -80,22 +80,15 @@ class Exclusion:
 
     def apply(self, tables: KernelTables) -> KernelTables:
         """The tables without the excluded rows."""
-        return KernelTables(
-            gemm=tables.gemm[~self.gemm_rows(tables.gemm)],
-            decode_attention=tables.decode_attention[~self.attention_rows(tables.decode_attention)],
-            prefill_attention=tables.prefill_attention[
-                ~self.attention_rows(tables.prefill_attention)
-            ],
-            moe=tables.moe[~self.moe_rows(tables.moe)],
-            other_experts=tables.other_experts[~self.moe_rows(tables.other_experts)],
-            all_reduce=tables.all_reduce[~self.gpu_rows(tables.all_reduce)],
-            exchange=tables.exchange[~self.gpu_rows(tables.exchange)],
-            latent_decode=tables.latent_decode[~self.latent_rows(tables.latent_decode)],
-            latent_prefill=tables.latent_prefill[~self.latent_rows(tables.latent_prefill)],
-            gpus=tables.gpus,
-            mixers={name: rows[~self.mixer_rows(rows)] for name, rows in tables.mixers.items()},
-            reports=tables.reports,
-        )
+        excluded = {
+            "gemm": self.gemm_rows, "decode_attention": self.attention_rows,
+            "prefill_attention": self.attention_rows, "moe": self.moe_rows,
+            "other_experts": self.moe_rows, "all_reduce": self.gpu_rows, "exchange": self.gpu_rows,
+            "latent_decode": self.latent_rows, "latent_prefill": self.latent_rows,
+        }  # fmt: skip
+        kept = {name: (rows := getattr(tables, name))[~of(rows)] for name, of in excluded.items()}
+        mixers = {name: rows[~self.mixer_rows(rows)] for name, rows in tables.mixers.items()}
+        return replace(tables, mixers=mixers, **kept)
 
     def gpu_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
         """Rows of held-out GPUs."""

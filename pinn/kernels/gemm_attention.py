@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import replace
 
 import numpy as np
@@ -22,9 +21,6 @@ from pinn.kernels.tables.work import Work, decode_work, gemm_work, prefill_work,
 
 # Matrix multiplications.
 
-#: The shortest product of the A100's and H100's tables (2.45 us); on Blackwell 1.5 to 1.8. The
-#: correction is learned on top.
-LAUNCH_SECONDS = 2.5e-6
 # Narrower matrices are launches; the tables' kernels for them do not order by size. Quarters of an
 # octave hold the usual widths (1280, 1792, 3584, 14336, ...).
 _WIDTHS = np.unique(
@@ -53,28 +49,23 @@ class Gemm(Operator):
         bound=4.0,
     )
 
-    def _times(self, hw: Hardware, sizes: Sizes) -> tuple[Rows, Rows, Rows]:
-        work = gemm_work(sizes["m"], sizes["n"], sizes["k"], hw.element_bytes)
-        return (
-            work.read_bytes / hw.bandwidth,
-            work.activation_bytes / hw.bandwidth,
-            work.flop / hw.floor_rate,
-        )
+    #: The shortest product of the A100's and H100's tables (2.45 us); on Blackwell 1.5 to 1.8. The
+    #: correction is learned on top.
+    launch_seconds = 2.5e-6
 
-    def roofline(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """A launch of 2.5 us, and the slower of moving all operands and multiplying."""
-        read, activations, compute = self._times(hw, sizes)
-        return np.maximum(read + activations, compute) + LAUNCH_SECONDS
+    def work(self, hw: Hardware, sizes: Sizes) -> Work:
+        """The weights, and the operands in 16 bits."""
+        return gemm_work(sizes["m"], sizes["n"], sizes["k"], hw.element_bytes)
+
+    def rate(self, hw: Hardware, sizes: Sizes) -> Rows:
+        """That of the format of the weights."""
+        del sizes
+        return hw.floor_rate
 
     def floor(self, hw: Hardware, sizes: Sizes) -> Rows:
         """The slower of reading the weights and multiplying."""
-        read, _, compute = self._times(hw, sizes)
+        read, _, compute = self.times(hw, sizes)
         return np.maximum(read, compute)
-
-    def work_seconds(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Moving all operands plus multiplying."""
-        read, activations, compute = self._times(hw, sizes)
-        return read + activations + compute
 
     def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
         """Columns in this order.
@@ -85,7 +76,7 @@ class Gemm(Operator):
         memory; 8-bit and 4-bit flags; rate over the bf16 rate; the chip.
         """
         m, n, k = sizes["m"], sizes["n"], sizes["k"]
-        read, activations, compute = self._times(hw, sizes)
+        read, activations, compute = self.times(hw, sizes)
         padded = compute * (np.ceil(m / 128) * 128 / m) * (np.ceil(n / 128) * 128 / n)
         columns = [
             np.log(self.roofline(hw, sizes) * 1e6),
@@ -152,35 +143,17 @@ class _Attention(Operator):
     shape = ("heads", "kv_heads", "head_dim", "window")
     group = ("heads", "kv_heads", "head_dim", "window")
     blanks_unknown_chips = True
-    #: An assumption, about half of the shortest kernels of H100's tables (9 to 10 us), which read
-    #: something too; the correction is learned on top.
-    launch_seconds: float
+    # Launches below are an assumption, about half of the shortest kernels of H100's tables (9 to
+    # 10 us), which read something too; the correction is learned on top.
 
-    @abstractmethod
-    def work(self, hw: Hardware, sizes: Sizes) -> Work:
-        """Bytes and operations."""
-
-    def times(self, hw: Hardware, sizes: Sizes) -> tuple[Rows, Rows, Rows]:
-        """Key and value, activation and compute time."""
-        work = self.work(hw, sizes)
-        return (
-            work.read_bytes / hw.bandwidth,
-            work.activation_bytes / hw.bandwidth,
-            work.flop / hw.bf16_rate,
-        )
-
-    def roofline(self, hw: Hardware, sizes: Sizes) -> Rows:
-        read, activations, compute = self.times(hw, sizes)
-        return np.maximum(read + activations, compute) + self.launch_seconds
+    def rate(self, hw: Hardware, sizes: Sizes) -> Rows:
+        del sizes
+        return hw.bf16_rate
 
     def floor(self, hw: Hardware, sizes: Sizes) -> Rows:
         """Compute at twice the bf16 rate: some kernels multiply in 8 bits."""
         read, _, compute = self.times(hw, sizes)
         return np.maximum(read, compute / 2.0)
-
-    def work_seconds(self, hw: Hardware, sizes: Sizes) -> Rows:
-        read, activations, compute = self.times(hw, sizes)
-        return read + activations + compute
 
 
 class DecodeAttention(_Attention):

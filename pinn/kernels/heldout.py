@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -60,6 +60,8 @@ def fit_surrogates(
 
 # Errors of kernel surrogates on what they were not trained on: whole shapes, whole GPUs.
 
+#: What is left out where no GPU is.
+SHAPES = "shapes"
 #: GPUs whose absence is reported: served on, and with serving data to compare with.
 REPORTED_GPUS = ("H100-SXM", "H200-SXM", "B200-SXM", "A100-SXM-80GB", "L40S")
 _COLUMNS = ["operator", "gpu", "precision", "rows", "median", "mean", "p90", "bias"]
@@ -76,10 +78,10 @@ FITS = {"gemm": 1, "decode_attention": 1, "prefill_attention": 1, "moe": FOLDS}
 SERVED_RANKS, SERVED_TOKENS = 8, 2048
 
 
-def fold_of_rows(rows: pd.DataFrame, group: Sequence[str], seed: int) -> Int[np.ndarray, " rows"]:
+def fold_of_rows(rows: pd.DataFrame, group: Sequence[str]) -> Int[np.ndarray, " rows"]:
     """A fold, 0 to ``FOLDS - 1``, for every row; rows of one shape share it."""
     number = rows.groupby(list(group)).ngroup().to_numpy()
-    return (np.random.default_rng(seed).permutation(number.max() + 1) % FOLDS)[number]
+    return (np.random.default_rng(0).permutation(number.max() + 1) % FOLDS)[number]
 
 
 def errors(surrogate_name: str, predicted: pd.DataFrame) -> pd.DataFrame:
@@ -121,73 +123,22 @@ def served(rows: pd.DataFrame, operator: Operator) -> pd.DataFrame:
     return rows[(ranks <= SERVED_RANKS) & (rows["tokens"] <= SERVED_TOKENS)]
 
 
-def held_out_shapes(
-    tables: KernelTables,
-    *,
-    operators: Sequence[Operator] = OPERATORS,
-    fits: Mapping[str, int] | None = None,
-    seed: int = 0,
-    plans: Mapping[str, TrainingPlan] | None = None,
-) -> pd.DataFrame:
-    """Fit without a fold of shapes and predict them; columns as of :func:`errors`.
-
-    Args:
-        tables: Measured kernels.
-        operators: What to fit.
-        fits: Folds left out, one after the other, by operator; None for ``FITS``.
-        seed: Of the folds and the fits.
-        plans: Training plans by operator, for those that differ from the default.
-    """
-    found = []
-    for operator in operators:
-        rows = getattr(tables, operator.name)
-        fold = fold_of_rows(rows, operator.group, seed)
-        parts = [
-            _predict(operator, rows[fold != i], rows[fold == i], tables, seed, plans)
-            for i in range((fits or FITS)[operator.name])
-        ]
-        found.append(errors(operator.name, pd.concat(parts, ignore_index=True)))
-    return pd.concat(found, ignore_index=True)
-
-
-def held_out_gpus(
-    tables: KernelTables,
-    gpus: Sequence[str] = REPORTED_GPUS,
-    *,
-    operators: Sequence[Operator] = OPERATORS,
-    seed: int = 0,
-    plans: Mapping[str, TrainingPlan] | None = None,
-) -> pd.DataFrame:
-    """Fit without any row of one GPU after the other and predict it; columns as above."""
-    found = []
-    for gpu in gpus:
-        kept = Exclusion(gpus=(gpu,)).apply(tables)
-        for operator in operators:
-            rows = getattr(tables, operator.name)
-            held = rows[rows["gpu"] == gpu]
-            predicted = _predict(operator, getattr(kept, operator.name), held, tables, seed, plans)
-            found.append(errors(operator.name, predicted))
-    return pd.concat(found, ignore_index=True)
-
-
 def held_out_table(
     tables: KernelTables,
     gpus: Sequence[str] = REPORTED_GPUS,
     *,
     operators: Sequence[Operator] = OPERATORS,
     fits: Mapping[str, int] | None = None,
-    seed: int = 0,
     plans: Mapping[str, TrainingPlan] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> pd.DataFrame:
-    """Both kinds of held-out errors in one table.
+    """Fit without some shapes, then without one GPU after the other, and predict what is left out.
 
     Args:
         tables: Measured kernels.
         gpus: Left out one after the other.
         operators: What to fit.
         fits: Folds of shapes left out, by operator; None for ``FITS``.
-        seed: Of the folds and the fits.
         plans: Training plans by operator, for those that differ from the default.
         progress: Called with what is left out and the operator before each fit.
 
@@ -196,16 +147,32 @@ def held_out_table(
         :func:`errors`.
     """
     found = []
-    for operator in operators:
-        progress(f"without some shapes: {operator.name}")
-        part = held_out_shapes(tables, operators=[operator], fits=fits, seed=seed, plans=plans)
-        found.append(part.assign(left_out="shapes"))
-    for gpu in gpus:
+    for left_out in (SHAPES, *gpus):
         for operator in operators:
-            progress(f"without {gpu}: {operator.name}")
-            part = held_out_gpus(tables, [gpu], operators=[operator], seed=seed, plans=plans)
-            found.append(part.assign(left_out=gpu))
+            progress(f"without {left_out}: {operator.name}")
+            folds = (fits or FITS)[operator.name]
+            parts = [
+                _predict(operator, train, held, tables, (plans or {}).get(operator.name))
+                for train, held in _left_out(
+                    operator, getattr(tables, operator.name), left_out, folds
+                )
+            ]
+            of_parts = errors(operator.name, pd.concat(parts, ignore_index=True))
+            found.append(of_parts.assign(left_out=left_out))
     return pd.concat(found, ignore_index=True)[list(TABLE_COLUMNS)]
+
+
+def _left_out(
+    operator: Operator, rows: pd.DataFrame, left_out: str, folds: int
+) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
+    """Rows to fit and rows held out: folds of shapes, or a GPU."""
+    if left_out == SHAPES:
+        fold = fold_of_rows(rows, operator.group)
+        for i in range(folds):
+            yield rows[fold != i], rows[fold == i]
+    else:
+        held = rows["gpu"] == left_out
+        yield rows[~held], rows[held]
 
 
 def _predict(
@@ -213,16 +180,13 @@ def _predict(
     train: pd.DataFrame,
     held: pd.DataFrame,
     tables: KernelTables,
-    seed: int,
-    plans: Mapping[str, TrainingPlan] | None,
+    plan: TrainingPlan | None,
 ) -> pd.DataFrame:
     """Errors of the rows held out, at most ``_ROWS_COMPARED`` of them."""
-    surrogate = OperatorSurrogate.fit(
-        operator, train, tables.gpus, seed=seed, plan=(plans or {}).get(operator.name)
-    )
+    surrogate = OperatorSurrogate.fit(operator, train, tables.gpus, plan=plan)
     held = served(held, operator)
     if len(held) > _ROWS_COMPARED:
-        held = held.sample(_ROWS_COMPARED, random_state=seed)
+        held = held.sample(_ROWS_COMPARED, random_state=0)
     if len(held) == 0:
         return pd.DataFrame({"gpu": [], "precision": [], "error": []})
     ratio = surrogate.seconds_as_measured(held, tables.gpus) / held["seconds"].to_numpy()

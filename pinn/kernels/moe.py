@@ -25,7 +25,6 @@ from pinn.kernels.tables.work import (
     moe_work,
 )
 
-LAUNCH_SECONDS = 8e-6
 #: Kernel families that differ in kind; 16-bit math runs the first, fourth and fifth.
 FAMILIES = ("bf16", "fp8", "fp8_block", "weight_only", "mxfp4", "nvfp4", "mxfp4_mxfp8")
 _TOKENS = np.concatenate([[1.0], octaves(2, 32768, 2)])
@@ -89,6 +88,7 @@ class Moe(Operator):
     format_column = "precision"
     group = ("hidden", "width", "experts", "top_k")
     measured_unlike_served = True
+    launch_seconds = 8e-6
     plan = TrainingPlan(
         rows=150_000, epochs=40, width=48, depth=2, bound=1.2, clamp=1.8, weight_decay=1e-3
     )
@@ -110,24 +110,19 @@ class Moe(Operator):
         )
         return {**sizes, "hit": hit, "family": family(hw).astype(np.float64)}
 
-    def _work(self, hw: Hardware, sizes: Sizes) -> Work:
+    def work(self, hw: Hardware, sizes: Sizes) -> Work:
+        """The hit experts, and what is gathered and scattered."""
         return moe_work(sizes, sizes["hit"], hw.element_bytes)
 
-    def times(self, hw: Hardware, sizes: Sizes) -> tuple[Rows, Rows, Rows]:
-        """Weight, activation and compute time."""
-        work = self._work(hw, sizes)
+    def rate(self, hw: Hardware, sizes: Sizes) -> Rows:
+        """16-bit math in the first, fourth and fifth family."""
         narrow = np.isin(sizes["family"], (0, 3, 4))
-        rate = np.where(narrow, hw.bf16_rate, hw.floor_rate)
-        return (
-            work.read_bytes / hw.bandwidth,
-            work.activation_bytes / hw.bandwidth,
-            work.flop / rate,
-        )
+        return np.where(narrow, hw.bf16_rate, hw.floor_rate)
 
     def roofline(self, hw: Hardware, sizes: Sizes) -> Rows:
         """A launch of 8 us, and the slower of reading the hit experts and multiplying."""
         read, _, compute = self.times(hw, sizes)
-        return np.maximum(read, compute) + LAUNCH_SECONDS
+        return np.maximum(read, compute) + self.launch_seconds
 
     def floor(self, hw: Hardware, sizes: Sizes) -> Rows:
         """Any routing: at least the experts of one token, at the format's own rate."""
@@ -135,13 +130,8 @@ class Moe(Operator):
             np.maximum(sizes["top_k"] / sizes["expert_parallel"], 0.0),
             sizes["experts"] / sizes["expert_parallel"],
         )
-        work = self._work(hw, {**sizes, "hit": one})
+        work = self.work(hw, {**sizes, "hit": one})
         return np.maximum(work.read_bytes / hw.bandwidth, work.flop / hw.floor_rate)
-
-    def work_seconds(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Reading, gathering and scattering plus multiplying."""
-        read, activations, compute = self.times(hw, sizes)
-        return read + activations + compute
 
     def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
         """Ratios only, so that unseen sizes stay inside the range. Columns in this order.
@@ -159,10 +149,10 @@ class Moe(Operator):
         up = sizes["hit"] * np.ceil(each / 64) * np.ceil(2 * shard / 128) / hw.sms
         down = sizes["hit"] * np.ceil(each / 64) * np.ceil(sizes["hidden"] / 128) / hw.sms
         columns = [
-            logarithm(read, LAUNCH_SECONDS),
-            logarithm(compute, LAUNCH_SECONDS),
-            logarithm(compute * np.ceil(each / 64) * 64 / each, LAUNCH_SECONDS),
-            logarithm(activations, LAUNCH_SECONDS),
+            logarithm(read, self.launch_seconds),
+            logarithm(compute, self.launch_seconds),
+            logarithm(compute * np.ceil(each / 64) * 64 / each, self.launch_seconds),
+            logarithm(activations, self.launch_seconds),
             np.clip(np.log(compute / read), -6.0, 6.0),
             np.log(each),
             ceiling_share(each / 16),

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from pinn.kernels.hardware import Hardware
+from pinn.kernels.tables.work import Work
 
 # Monotone interpolation: how a surrogate becomes a time that never falls when work is added.
 #
@@ -175,6 +176,10 @@ class CorrectionNetwork(nn.Module):
         return torch.cat(parts).numpy() if parts else np.zeros(0)
 
 
+#: Where the loss turns from squared to absolute, in log units.
+_HUBER = 0.1
+
+
 @dataclass(frozen=True)
 class TrainingPlan:
     """How a correction network is trained.
@@ -188,7 +193,6 @@ class TrainingPlan:
         depth: Hidden layers.
         bound: Largest correction in log units.
         clamp: Range of the inputs in standard deviations; None for all that training saw.
-        huber: Where the loss turns from squared to absolute, in log units.
         weight_decay: Of AdamW.
     """
 
@@ -200,7 +204,6 @@ class TrainingPlan:
     depth: int = 3
     bound: float = 3.0
     clamp: float | None = None
-    huber: float = 0.1
     weight_decay: float = 1e-4
 
 
@@ -209,7 +212,6 @@ def train(
     target: Float[np.ndarray, " rows"],
     plan: TrainingPlan,
     seed: int,
-    weights: Float[np.ndarray, " rows"] | None = None,
 ) -> CorrectionNetwork:
     """Fit a network to log ratios; the same rows and seed give the same weights.
 
@@ -218,7 +220,6 @@ def train(
         target: Log of measured over roofline time.
         plan: Sizes and schedule.
         seed: Of the initial weights, the thinning and the order of rows.
-        weights: Per row; None for equal ones.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng():
@@ -228,7 +229,6 @@ def train(
     keep = torch.randperm(len(inputs), generator=generator)[: plan.rows]
     x = network.standardize(torch.from_numpy(inputs)[keep]).float()
     y = torch.from_numpy(target)[keep].float()
-    w = torch.ones_like(y) if weights is None else torch.from_numpy(weights)[keep].float()
     steps = plan.epochs * -(-len(x) // plan.batch)
     optimizer = torch.optim.AdamW(
         network.parameters(), lr=plan.learning_rate, weight_decay=plan.weight_decay
@@ -241,9 +241,9 @@ def train(
         for rows in order.split(plan.batch):
             optimizer.zero_grad()
             loss = nn.functional.huber_loss(
-                network(x[rows]), y[rows], delta=plan.huber, reduction="none"
+                network(x[rows]), y[rows], delta=_HUBER, reduction="none"
             )
-            (loss * w[rows]).mean().backward()
+            loss.mean().backward()
             optimizer.step()
             schedule.step()
     return network.double().eval()
@@ -276,6 +276,7 @@ class Operator(ABC):
         format_column: Column of the number format in the measured rows.
         group: Columns that make one shape; held-out errors leave whole shapes out.
         plan: How the correction network is trained.
+        launch_seconds: Of the shortest kernel.
         blanks_unknown_chips: Whether chips never trained on run like their generation, rather than
             as their bandwidth, ridge and cache would have it.
         measured_unlike_served: Whether the tables' conditions differ from those of a prediction.
@@ -288,6 +289,7 @@ class Operator(ABC):
     format_column: ClassVar[str]
     group: ClassVar[tuple[str, ...]]
     plan: ClassVar[TrainingPlan]
+    launch_seconds: ClassVar[float]
     measured_unlike_served: ClassVar[bool] = False
     blanks_unknown_chips: ClassVar[bool] = False
 
@@ -306,13 +308,32 @@ class Operator(ABC):
         """Inputs of the correction network, dimensionless or logarithms of sizes."""
 
     @abstractmethod
+    def work(self, hw: Hardware, sizes: Sizes) -> Work:
+        """Bytes and operations."""
+
+    @abstractmethod
+    def rate(self, hw: Hardware, sizes: Sizes) -> Rows:
+        """FLOP/s of the units that multiply."""
+
+    def times(self, hw: Hardware, sizes: Sizes) -> tuple[Rows, Rows, Rows]:
+        """What is read (weights, keys and values), activations, and compute time."""
+        work = self.work(hw, sizes)
+        return (
+            work.read_bytes / hw.bandwidth,
+            work.activation_bytes / hw.bandwidth,
+            work.flop / self.rate(hw, sizes),
+        )
+
     def roofline(self, hw: Hardware, sizes: Sizes) -> Rows:
         """Time that the correction multiplies: the slower of memory and compute, and a launch."""
+        read, activations, compute = self.times(hw, sizes)
+        return np.maximum(read + activations, compute) + self.launch_seconds
 
     @abstractmethod
     def floor(self, hw: Hardware, sizes: Sizes) -> Rows:
         """Time that no kernel can beat on the datasheet's chip."""
 
-    @abstractmethod
     def work_seconds(self, hw: Hardware, sizes: Sizes) -> Rows:
         """Memory plus compute time: sums of products of sizes, so its increments only grow."""
+        read, activations, compute = self.times(hw, sizes)
+        return read + activations + compute

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,16 @@ from pinn.kernels.tables.tables import KernelTables
 from pinn.specs.gpu import GpuSpec
 
 OPERATORS: tuple[Operator, ...] = (Gemm(), DecodeAttention(), PrefillAttention(), Moe())
+
+#: Fits whose fields are arrays under composite keys, and what files call each of these fields.
+_FITS: dict[str, type[Any]] = {
+    "other_experts": OtherExperts, "all_reduce": AllReduce, "exchange": AllReduce,
+    "latent": LatentCore, "latent_prefill": LatentPrefill, "mixers": MixerFits,
+}  # fmt: skip
+_KEYS = {
+    part: {f.name: part if f.name == "weights" else f"{part}.{f.name}" for f in fields(kind)}
+    for part, kind in _FITS.items()
+}
 
 #: Of calls: their sizes broadcast.
 Seconds = Float[np.ndarray, "..."]
@@ -270,28 +280,21 @@ class KernelSurrogates:
             PinnError: If a file is missing, of another layout, or does not match its hash.
         """
         tensors, structure = stored.read(Path(folder))
-        fitted = {
+        fitted: dict[str, Any] = {
             operator.name: stored.read_operator(operator, tensors, structure)
             for operator in OPERATORS
         }
         measured = {
             name: stored.read_measured(name, tensors, structure) for name in structure["measured"]
         }
+        found = {
+            part: {name: stored.read_keyed(key, tensors, structure) for name, key in keys.items()}
+            for part, keys in _KEYS.items()
+        }
         return KernelSurrogates(
             **fitted,
-            other_experts=OtherExperts(stored.read_keyed("other_experts", tensors, structure)),
-            all_reduce=AllReduce(
-                stored.read_keyed("all_reduce.curves", tensors, structure),
-                stored.read_keyed("all_reduce.pools", tensors, structure),
-            ),
-            exchange=AllReduce(
-                stored.read_keyed("exchange.curves", tensors, structure),
-                stored.read_keyed("exchange.pools", tensors, structure),
-            ),
-            latent=LatentCore(stored.read_keyed("latent", tensors, structure)),
-            latent_prefill=LatentPrefill(stored.read_keyed("latent_prefill", tensors, structure)),
+            **{part: kind(**found[part]) for part, kind in _FITS.items()},
             measured=measured,
-            mixers=MixerFits(stored.read_keyed("mixers", tensors, structure)),
             metadata=structure["metadata"],
         )
 
@@ -308,14 +311,9 @@ class KernelSurrogates:
 
     def _keyed(self) -> dict[str, dict[Any, np.ndarray]]:
         return {
-            "other_experts": dict(self.other_experts.weights),
-            "all_reduce.curves": dict(self.all_reduce.curves),
-            "all_reduce.pools": dict(self.all_reduce.pools),
-            "exchange.curves": dict(self.exchange.curves),
-            "exchange.pools": dict(self.exchange.pools),
-            "latent": dict(self.latent.weights),
-            "latent_prefill": dict(self.latent_prefill.weights),
-            "mixers": dict(self.mixers.weights),
+            key: dict(getattr(getattr(self, part), name))
+            for part, keys in _KEYS.items()
+            for name, key in keys.items()
         }
 
     def _structure(self) -> dict[str, Any]:

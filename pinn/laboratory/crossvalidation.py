@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from omegaconf import DictConfig
 
 from pinn.coefficients.interval_fit import GAINS, METRICS, left_out_column
 from pinn.coefficients.kernel_distance import (
@@ -29,7 +28,7 @@ from pinn.common.workers import Workers
 from pinn.errors import PinnError
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.laboratory.methods import NO_LOGS, Method, Prediction
+from pinn.laboratory.methods import Method, Prediction
 from pinn.server.benchmarks.inferencex import LENGTH_RANGE
 from pinn.training.data.splits import Split
 from pinn.training.data.table import read_observations, replace_atomically
@@ -37,8 +36,6 @@ from pinn.training.serving_rows import ServingRows, serving_rows
 
 # Every method on every split, each cell kept on disk so that an interrupted run goes on.
 
-#: Columns of a cell beside its predictions: seconds of the fit, and of predicting one row.
-TIMES = ("fit_s", "predict_s")
 #: Methods of one fit that its line of progress names.
 _NAMED = 2
 
@@ -142,58 +139,9 @@ def _copy(source: Path, target: Path) -> None:
     target.write_bytes(source.read_bytes())
 
 
-def kept_cell(
-    config: DictConfig,
-    kind: str,
-    key: Sequence[str],
-    make: Callable[[Path], pd.DataFrame],
-    skip: Callable[[str], object],
-) -> pd.DataFrame | None:
-    """A table that is made once and kept among the cells.
-
-    Args:
-        config: Of the suite; with ``fast`` only what is on disk is read.
-        kind: Start of its name.
-        key: Everything that it depends on.
-        make: Makes it, given a folder for logs.
-        skip: Gets the reason where nothing is made.
-    """
-    digest = hashlib.sha256(" ".join(key).encode()).hexdigest()[:16]
-    folder = Path(config.output_dir)
-    path = folder / "cells" / f"{kind}-{digest}.parquet"
-    if path.is_file():
-        return pd.read_parquet(path)
-    if config.fast:
-        skip("its fits are not made yet: pinn evaluate makes them")
-        return None
-    table = make(folder / "logs" / digest)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_atomically(path, partial(_write, table))
-    return table
-
-
 def read_cells(made: Sequence[Cell]) -> pd.DataFrame:
     """The predictions of cells that are on disk."""
-    tables = [pd.read_parquet(cell.path) for cell in made]
-    return pd.concat(tables, ignore_index=True).drop(columns=list(TIMES), errors="ignore")
-
-
-def read_times(made: Sequence[Cell]) -> pd.DataFrame:
-    """How long each cell that is on disk took, on the machine that made it.
-
-    Returns:
-        Columns ``split``, ``held_out``, ``method``, ``rows`` and ``TIMES``, one row per cell that
-        was timed.
-    """
-    rows = []
-    for cell in made:
-        table = pd.read_parquet(cell.path)
-        if set(TIMES) <= set(table.columns):
-            first = table.iloc[0]
-            times = {name: float(first[name]) for name in TIMES}
-            about = {"split": cell.kind, "held_out": ", ".join(cell.split.held_out)}
-            rows.append(about | {"method": cell.method.name, "rows": len(table)} | times)
-    return pd.DataFrame(rows, columns=["split", "held_out", "method", "rows", *TIMES])
+    return pd.concat([pd.read_parquet(cell.path) for cell in made], ignore_index=True)
 
 
 def compute(rows: ServingRows, missing: Sequence[Cell], workers: Workers) -> None:
@@ -226,25 +174,21 @@ def _write(table: pd.DataFrame, path: Path) -> None:
 
 
 def _compute(task: _Task) -> list[pd.DataFrame]:
-    """Tables of the cells; those that share a fit all have its time."""
-    tables = [_predictions(task.rows, cell) for cell in task.cells]
-    if task.cells[0].method.logs == NO_LOGS:
-        return tables
-    fit_s = sum(float(table["fit_s"].iloc[0]) for table in tables)
-    return [table.assign(fit_s=fit_s) for table in tables]
+    return [_predictions(task.rows, cell) for cell in task.cells]
 
 
-def _predictions(rows: ServingRows, cell: Cell) -> pd.DataFrame:
-    split = cell.split
+def parts_of(rows: ServingRows, split: Split) -> tuple[ServingRows, ServingRows]:
+    """What a split trains on, and what it tests on."""
     train, test = (
         rows.take(np.isin(rows.row_id, ids)) for ids in (split.train_ids, split.test_ids)
     )
-    started = time.perf_counter()
+    return train, test
+
+
+def _predictions(rows: ServingRows, cell: Cell) -> pd.DataFrame:
+    train, test = parts_of(rows, cell.split)
     predictor = cell.method.learn(train, held_out_kernels(cell.kind, test), cell.logs)
-    learned = time.perf_counter()
-    prediction = predictor(test)
-    predict_s = (time.perf_counter() - learned) / len(test)
-    return _table(cell, test, prediction).assign(fit_s=learned - started, predict_s=predict_s)
+    return _table(cell, test, predictor(test))
 
 
 def fold_logs(folder: Path, fingerprint: str, kind: str, split: str) -> Path:

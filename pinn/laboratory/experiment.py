@@ -29,17 +29,16 @@ from pinn.laboratory.folds import fold_networks, keep_networks, publish, split_f
 from pinn.laboratory.intervals import calibrate_folds
 from pinn.laboratory.methods import (
     Measured,
-    Method,
     kernel_fits,
     kernel_network,
     kernel_teacher,
-    learned_network,
     make_repeatable,
     peer,
     read_measured,
     recipe_sha256,
     roofline,
     serving_learner,
+    without_kernels,
 )
 from pinn.laboratory.metrics import group_masks, print_results, summarize
 from pinn.laboratory.serving_runs import (
@@ -101,7 +100,7 @@ def _evaluate(
     splits = named_splits(config.evaluation.splits, measured.observations, folder / "splits")
     tables = []
     scores = pd.DataFrame()
-    methods = baselines(config)
+    methods = [roofline(), *without_kernels(config)]
     if config.kernels.enabled:
         fits = kernel_fits(config, measured.runs, folder)
         runs_out = run_folds(measured.rows, measured.runs)
@@ -126,16 +125,6 @@ def _evaluate(
     results = pd.read_csv(folder / "results.csv")
     print_results(results)
     return results, scores
-
-
-def baselines(config: DictConfig) -> list[Method]:
-    """What the recipe is compared with: the floor, and learning without kernels."""
-    alone = serving_learner(config)
-    return [
-        roofline(),
-        learned_network("global vector", alone.without_correction()),
-        learned_network("network, no kernels", alone),
-    ]
 
 
 def _fit_all(

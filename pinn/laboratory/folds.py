@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from omegaconf import DictConfig
 
@@ -14,7 +13,7 @@ from pinn.coefficients.kernel_distance import FoldNetwork
 from pinn.coefficients.trained_network import Checkpoint, save_checkpoint
 from pinn.common.files import file_sha256, write_whole
 from pinn.common.tables import write_frame
-from pinn.laboratory.crossvalidation import held_out_kernels
+from pinn.laboratory.crossvalidation import held_out_kernels, parts_of
 from pinn.laboratory.methods import Measured, kernel_fits
 from pinn.training.data.splits import Split, named_splits
 from pinn.training.kernel_learner import Fold, fold_of, learn_fold
@@ -109,8 +108,6 @@ def _folds(
     rows = measured.rows
     for kind, of_kind in splits.items():
         for split in of_kind:
-            train, test = (
-                rows.take(np.isin(rows.row_id, ids)) for ids in (split.train_ids, split.test_ids)
-            )
+            train, test = parts_of(rows, split)
             exclude = held_out_kernels(kind, test)
             yield kind, fold_of(train, measured.runs, exclude), test

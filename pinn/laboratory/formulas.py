@@ -58,21 +58,18 @@ class Bases:
 def row_bases(
     observations: pd.DataFrame,
     basis: StepBasis,
-    deployments: Mapping[str, Deployment] | None = None,
 ) -> Bases:
     """Work out basis functions for every observation.
 
     Args:
         observations: Measured deployments, as ``read_observations`` gives them.
         basis: Of a step.
-        deployments: By row id; by default those that were measured.
     """
     measured = measured_deployments(observations)
     tpot, ttft = [], []
     for one, steps in zip(measured, _steps(observations), strict=True):
-        deployment = one.served if deployments is None else deployments[one.row_id]
         prompt = float(one.workload.prompt_tokens.mean())
-        values = basis(deployment, steps.sums, prompt)
+        values = basis(one.served, steps.sums, prompt)
         tpot.append(steps.mean_tpot(values))
         ttft.append(steps.mean_ttft(values))
     index = {one.row_id: i for i, one in enumerate(measured)}
@@ -108,6 +105,30 @@ def _phase(sums: BatchSums, phase: str) -> BatchSums:
     return BatchSums(
         *(v if phase in name else np.zeros_like(v) for name, v in zip(names, values, strict=True))
     )
+
+
+def hierarchical_basis(
+    deployment: Deployment, sums: BatchSums, _: float
+) -> Float[np.ndarray, "batches 6"]:
+    """F_base and F_config of the hierarchical two-stage pipeline (HFD-TL).
+
+    Base: prefill tokens x FLOPs per token / peak, decode tokens x KV bytes per token / bandwidth,
+    batch tokens / token budget. Configuration: 1 / TP, experts / 8, CPU offload on. Its residual is
+    left out: an unseen pair has no observations to fit it to.
+    """
+    costs = step_costs([deployment])
+    moe = deployment.model.moe
+    experts = moe.experts / 8 if moe is not None else 0.0
+    one = np.ones_like(sums.tokens)
+    columns = [
+        sums.prefill_tokens * (costs.gemm_token_s + costs.expert_token_s),
+        sums.decode_requests * costs.kv_read_s,
+        sums.tokens / deployment.recipe.token_budget,
+        one / deployment.recipe.tensor_parallel_size,
+        one * experts,
+        one * (deployment.serving.cpu_offload_gb > 0),
+    ]
+    return np.stack(columns, axis=1)
 
 
 def token_counts(_: Deployment, sums: BatchSums, __: float) -> Float[np.ndarray, "batches 3"]:

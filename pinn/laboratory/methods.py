@@ -78,6 +78,15 @@ def _prediction(found: SimulatedRows) -> Prediction:
     return found.tpot_s, found.ttft_s
 
 
+def without_kernels(config: DictConfig) -> list[Method]:
+    """What learns from measured deployments alone, as the configuration says."""
+    alone = serving_learner(config)
+    return [
+        learned_network("global vector", alone.without_correction()),
+        learned_network("network, no kernels", alone),
+    ]
+
+
 @dataclass(frozen=True)
 class KernelFits:
     """Fits of the recipe; teacher and network of a fold come from the same one.

@@ -17,9 +17,9 @@ from pinn.training.serving_rows import ServingRows
 
 # Error measures of predicted times, and the table they are kept in.
 
-#: What methods predict, where the rows have it: mean time per output token, to the first token, of
-#: a whole request (mean and 99th percentile) and of an engine step.
-METRICS = ("tpot", "ttft", "e2e", "e2e_p99", "step")
+#: What methods predict, where the rows have it: mean time per output token, to the first token and
+#: of a whole request (mean and 99th percentile).
+METRICS = ("tpot", "ttft", "e2e", "e2e_p99")
 
 RESULT_COLUMNS = ("split", "held_out", "method", "metric", "n", "median", "mean", "p90", "bias")
 

@@ -8,13 +8,10 @@ import pandas as pd
 from rich.console import Console
 
 from pinn.common.screen import WIDEST, Column, Grid, page
-from pinn.training.data.measured_runs import FIGURES, WHOLE_RUN
-from pinn.units import MILLISECOND
+from pinn.training.data.measured_runs import FIGURES
 
 # Tables of scored serving runs for the terminal; all of them are functions of saved tables.
 
-#: Means whose measured values are shown.
-_MEANS = ("e2e_mean_s", "ttft_mean_s", "itl_mean_s")
 _HEADINGS = {figure: figure.removesuffix("_s").replace("_", " ") for figure in FIGURES}
 
 
@@ -65,18 +62,3 @@ def print_summary(
         )
         for slower, faster in pairs:
             console.print(f"  {slower} is slower than {faster}")
-
-
-def markdown_scores(scores: pd.DataFrame) -> str:
-    """The per-stage table as Markdown: measured means and their errors."""
-    errors = ("E2E ms", "error %", "TTFT ms", "error %", "ITL ms", "error %")
-    table = Grid.of("run", "stage", "req/s", *errors, text=2)
-    for (run, stage), rows in scores.groupby(["run", "stage"], sort=False):
-        by_figure = {row["figure"]: row for row in rows.to_dict("records")}
-        rate = rows["rate_per_s"].iloc[0]
-        cells = [str(run), str(stage), "" if stage == WHOLE_RUN else f"{rate:g}"]
-        for figure in _MEANS:
-            row = by_figure[figure]
-            cells += [f"{row['measured_s'] / MILLISECOND:,.1f}", f"{row['error_percent']:+.1f}"]
-        table.add(*cells)
-    return table.markdown() + "\n"

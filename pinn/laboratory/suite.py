@@ -25,7 +25,6 @@ from pinn.laboratory.crossvalidation import (
     compute,
     described_errors,
     read_cells,
-    read_times,
 )
 from pinn.laboratory.decisions import decide, decision_table
 from pinn.laboratory.intervals import configured_surrogates
@@ -35,11 +34,10 @@ from pinn.laboratory.methods import (
     kernel_fits,
     kernel_network,
     kernel_teacher,
-    learned_network,
     make_repeatable,
     read_measured,
     recipe_sha256,
-    serving_learner,
+    without_kernels,
 )
 from pinn.laboratory.metrics import (
     METRICS,
@@ -56,12 +54,8 @@ from pinn.laboratory.suite_methods import (
     formulas,
     published_methods,
     regressions,
-    step_cell,
 )
 from pinn.laboratory.suite_runs import (
-    anatomy_rows,
-    coefficient_rows,
-    run_cell,
     shipped_predictions,
     shipped_runs,
 )
@@ -70,7 +64,7 @@ from pinn.training.data.table import read_observations
 from pinn.training.provenance import code_sha256, json_sha256
 
 #: What every table rests on.
-EVIDENCE = "4 measured deployment models, 6 serving-run models and one traced run"
+EVIDENCE = "4 measured deployment models and 6 serving-run models"
 
 
 def run_suite(config: DictConfig) -> dict[str, Any]:
@@ -102,13 +96,10 @@ def run_suite(config: DictConfig) -> dict[str, Any]:
     missing = _missing(slow)
     made = [cell for cell in wanted + slow if cell.path.is_file()]
     predictions = read_cells(made)
-    write_frame(read_times(made), folder / "times.csv")
     skipped: dict[str, str] = {}
-    others = [run_cell(config, rows, mark, skipped), step_cell(config, mark, skipped)]
-    if config.fast:
-        others.append(_shipped_runs(config, skipped))
-    groups = _groups(observations, others)
-    predictions = pd.concat([predictions, *(t for t in others if t is not None)], ignore_index=True)
+    runs = _shipped_runs(config, skipped)
+    groups = _groups(observations, runs)
+    predictions = pd.concat([predictions, runs], ignore_index=True)
     if config.fast:
         predictions = _with_shipped(config, predictions, observations, skipped)
     if missing:
@@ -149,12 +140,10 @@ def _missing(made: Sequence[Cell]) -> list[Cell]:
 
 def _learned(config: DictConfig, measured: Measured) -> list[Method]:
     """Methods that are fitted, cheap ones first."""
-    alone = serving_learner(config)
     methods: list[Method] = [
         *formulas(measured.observations),
         *regressions(measured.observations, config.seed),
-        learned_network("global vector", alone.without_correction()),
-        learned_network("network, no kernels", alone),
+        *without_kernels(config),
     ]
     if config.kernels.enabled:
         fits = kernel_fits(config, measured.runs, Path(config.output_dir))
@@ -162,13 +151,12 @@ def _learned(config: DictConfig, measured: Measured) -> list[Method]:
     return methods
 
 
-def _groups(observations: pd.DataFrame, others: Sequence[pd.DataFrame | None]) -> pd.Series:
-    """Row id -> what the bootstrap draws: deployments, models of serving runs, parts of time."""
+def _groups(observations: pd.DataFrame, runs: pd.DataFrame | None) -> pd.Series:
+    """Row id -> what the bootstrap draws: deployments, models of serving runs."""
     keys = deployment_keys(observations).set_axis(observations["row_id"])
-    parts = [keys] + [
-        t.drop_duplicates("row_id").set_index("row_id")["group"] for t in others if t is not None
-    ]
-    return pd.concat(parts)
+    if runs is None:
+        return keys
+    return pd.concat([keys, runs.drop_duplicates("row_id").set_index("row_id")["group"]])
 
 
 def _tables(
@@ -207,17 +195,13 @@ def _tables(
 def _finish(
     config: DictConfig, folder: Path, summary: dict[str, Any], skipped: dict[str, str]
 ) -> dict[str, Any]:
-    """Intervals, what the checkpoint says, and the page of all that."""
-    for name in ("coverage", "stated", "coefficients", "anatomy"):
+    """Intervals, and the page of everything."""
+    for name in ("coverage", "stated"):
         (folder / f"{name}.csv").unlink(missing_ok=True)  # of an earlier run
-    for what, make in (
-        ("intervals", _stated if config.fast else _intervals),
-        ("network", _network),
-    ):
-        try:
-            make(config, folder)
-        except PinnError as error:
-            skipped[what] = str(error)
+    try:
+        (_stated if config.fast else _intervals)(config, folder)
+    except PinnError as error:
+        skipped["intervals"] = str(error)
     if config.fast and "intervals" not in skipped:
         skipped["intervals of left-out kernels"] = "their kernels are fitted without --fast"
     images = Path(config.report.images) if config.report.images else None
@@ -251,13 +235,6 @@ def _stated(config: DictConfig, folder: Path) -> None:
     checkpoint = find_checkpoint(config.report.checkpoint)
     if calibration_path(checkpoint).is_file():
         write_frame(pd.DataFrame(read_calibration(checkpoint).coverage), folder / "stated.csv")
-
-
-def _network(config: DictConfig, folder: Path) -> None:
-    """Coefficients and breakdowns of well-known deployments."""
-    checkpoint = find_checkpoint(config.report.checkpoint)
-    write_frame(coefficient_rows(checkpoint), folder / "coefficients.csv")
-    write_frame(anatomy_rows(checkpoint), folder / "anatomy.csv")
 
 
 def _first(ranking: pd.DataFrame) -> dict[str, dict[str, list[str]]]:

@@ -29,9 +29,10 @@ _NOT_SGLANGS = frozenset(
     {"enable_expert_parallel", "generation_config", "override_generation_config",
      *(flag.name for flag in flags_of(EngineSpec) if SGLANG not in flag.spelled)}
 )  # fmt: skip
-#: Formats that SGLang makes of a 16-bit checkpoint by itself.
-_SGLANG_FORMATS = {"fp8": ["--quantization", "fp8"], "bf16": ["--dtype", "bfloat16"],
-                   "fp16": ["--dtype", "float16"]}  # fmt: skip
+#: Formats that vLLM and SGLang make of a 16-bit checkpoint by themselves when asked to; others need
+#: their own.
+ON_THE_FLY = {"fp8": ["--quantization", "fp8"], "bf16": ["--dtype", "bfloat16"],
+              "fp16": ["--dtype", "float16"]}  # fmt: skip
 #: Options of ``tensorrt_llm/commands/serve.py``.
 _TRTLLM_OPTIONS = {
     "tensor_parallel_size": "--tp_size",
@@ -61,13 +62,13 @@ def sglang_command(given: Mapping[str, Any]) -> str:
     """``python -m sglang.launch_server ...``."""
     form = str(given.get("precision", ""))
     words = ["python", "-m", "sglang.launch_server", "--model-path", str(given["model"])]
-    words += _SGLANG_FORMATS.get(form, [])
+    words += ON_THE_FLY.get(form, [])
     unsaid = []
     for flag, value in _set(given):
         said = _sglang_words(flag, value)
         words += said or []
         unsaid += [] if said else [flag.option]
-    return shlex.join(words) + _note("" if form in _SGLANG_FORMATS else form, unsaid)
+    return shlex.join(words) + _note("" if form in ON_THE_FLY else form, unsaid)
 
 
 def _sglang_words(flag: Flag, value: Any) -> list[str] | None:
@@ -148,9 +149,6 @@ _CACHE_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 #: Keys and values between pools by NIXL, whose role in it the proxy gives each server
 #: (``docs/features/nixl_connector_usage.md`` of vLLM).
 _TRANSFER = ("--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}')
-#: Formats that vLLM makes of a 16-bit checkpoint by itself when asked to; others need their own.
-ON_THE_FLY = {"fp8": ["--quantization", "fp8"], "bf16": ["--dtype", "bfloat16"],
-              "fp16": ["--dtype", "float16"]}  # fmt: skip
 
 
 def serve_command(candidate: Candidate) -> str:

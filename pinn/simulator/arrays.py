@@ -8,6 +8,7 @@ slower. Each accessor below turns an address back into an array of its type and 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numba
@@ -168,6 +169,7 @@ ARRAYS: dict[str, tuple[Any, tuple[str, ...]]] = {
 ENGINE = np.dtype([*_SETTINGS, *_SIZES, *_COUNTERS, ("address", "i8", (len(ARRAYS),))], align=True)
 
 
+@cache
 def _accessor(name: str) -> Callable:
     """A function ``engine, *index -> array``, or what is at the index: an entry or a row.
 
@@ -229,45 +231,8 @@ def _accessor(name: str) -> Callable:
     return view
 
 
-requests = _accessor("requests")
-replicas = _accessor("replicas")
-groups = _accessor("groups")
-servers = _accessor("servers")
-stage_starts_s = _accessor("stage_starts_s")
-stage_sizes = _accessor("stage_sizes")
-keys = _accessor("keys")
-running = _accessor("running")
-new = _accessor("new")
-preempted = _accessor("preempted")
-table = _accessor("table")
-slot_stack = _accessor("slot_stack")
-next_free = _accessor("next_free")
-previous_free = _accessor("previous_free")
-references = _accessor("references")
-block_key = _accessor("block_key")
-twin = _accessor("twin")
-holder = _accessor("holder")
-batch_size = _accessor("batch_size")
-batch_request = _accessor("batch_request")
-batch_new = _accessor("batch_new")
-batch_cached = _accessor("batch_cached")
-batch_prefill = _accessor("batch_prefill")
-batch_sampled = _accessor("batch_sampled")
-batch_prompts = _accessor("batch_prompts")
-batch_end_s = _accessor("batch_end_s")
-sums = _accessor("sums")
-graph_size = _accessor("graph_size")
-chances = _accessor("chances")
-tokens_left = _accessor("tokens_left")
-tokens_held = _accessor("tokens_held")
-ending_s = _accessor("ending_s")
-ending_id = _accessor("ending_id")
-deadline_s = _accessor("deadline_s")
-deadline_id = _accessor("deadline_id")
-leaving_s = _accessor("leaving_s")
-leaving_id = _accessor("leaving_id")
-source_free_s = _accessor("source_free_s")
-steps = _accessor("steps")
-gap_s = _accessor("gap_s")
-gap_count = _accessor("gap_count")
-gap_tokens = _accessor("gap_tokens")
+def __getattr__(name: str) -> Callable:
+    """The accessor of an array has the array's name: ``requests(engine, r)``."""
+    if name not in ARRAYS:
+        raise AttributeError(f"a simulated engine has no array {name!r}")
+    return _accessor(name)

@@ -209,25 +209,14 @@ def hang_up(engine, now):
         request = arrays.requests(engine, r)
         if request.status == FINISHED:
             continue
-        if request.status == RUNNING:
-            _stop_running(engine, request.replica, r)
-        elif request.status != SENT:
+        status, request.status = request.status, TIMED_OUT
+        if status == RUNNING:
+            _drop_ended(engine, request.replica)
+        elif status != SENT:
             remove_waiting(engine, request.replica, r)
         free_request(engine, request.replica, r)
-        request.status = TIMED_OUT
         request.last_s = deadline
         resolve(engine, r, deadline)
-
-
-@inner
-def _stop_running(engine, replica, r):
-    running, state = arrays.running(engine, replica), arrays.replicas(engine, replica)
-    kept = 0
-    for i in range(state.running):
-        if running[i] != r:
-            running[kept] = running[i]
-            kept += 1
-    state.running = kept
 
 
 # The end of a step: sampled tokens reach their requests, finished ones leave.
@@ -279,7 +268,7 @@ def update_from_output(engine, replica, column, now, token_s, completion_s):
             _finish(engine, replica, r, completion_s)
     if finished > 0:
         arrays.replicas(engine, replica).ended += finished
-        _drop_finished(engine, replica)
+        _drop_ended(engine, replica)
 
 
 @inner
@@ -333,8 +322,8 @@ def _finish(engine, replica, r, completion_s):
 
 
 @inner
-def _drop_finished(engine, replica):
-    """``remove_all``: the others keep their order."""
+def _drop_ended(engine, replica):
+    """``remove_all`` of those that run no more: the others keep their order."""
     running, state = arrays.running(engine, replica), arrays.replicas(engine, replica)
     kept = 0
     for i in range(state.running):

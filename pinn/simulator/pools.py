@@ -10,14 +10,14 @@ from jaxtyping import Float, Int, Shaped
 from pinn.coefficients.coefficients import LatencyModel
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.simulator.engine import Engine, PlainEngine
+from pinn.simulator.engine import Engine
 from pinn.simulator.engine_spec import EngineSpec
-from pinn.simulator.linear_latency import LinearLatency, complete_latency
-from pinn.simulator.loop import BAD_STEP, FULL, advance_pools, advance_pools_compiled
+from pinn.simulator.linear_latency import complete_latency
+from pinn.simulator.loop import advance_pools, advance_pools_compiled
 from pinn.simulator.memory import KvLayout, kv_layout
 from pinn.simulator.run import GapRuns, RequestRecords, Run, StepRecords
 from pinn.simulator.setup import check_run, set_up
-from pinn.simulator.simulate import Buffers, bad_step, check_steps, read_records, stuck
+from pinn.simulator.simulate import read_records, run_engines
 from pinn.simulator.state import DECODES, PREFILLS, REJECTED, TIMED_OUT, UNSENT
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.gpu import network_bytes_per_s
@@ -240,12 +240,14 @@ def simulate_pools(
     link = link or default_link(prefill, decode)
     _join(ahead, behind, prefill, decode, link, token_bytes)
     latencies = [complete_latency(pool.latency) for pool in (prefill, decode)]
-    records = _run(ahead, behind, latencies, compiled)
+    engines = [ahead, behind]
+    records = run_engines(advance_pools, advance_pools_compiled, engines, latencies, compiled)
+    assert records is not None, "a run that nothing may stop came to no end"
     requests = client_records(ahead, behind, *latencies)
     runs = [
         _pool_run(pool, state, workload, requests, layout, *recorded)
         for pool, state, layout, recorded in zip(
-            (prefill, decode), (ahead, behind), layouts, records, strict=True
+            (prefill, decode), engines, layouts, records, strict=True
         )
     ]
     return PoolsRun(runs[0], runs[1], read_transfers(behind, token_bytes * decode.ranks), link)
@@ -288,48 +290,6 @@ def _join(
     behind.record["transfer_token_s"] = token_s
     behind.record["source_token_s"] = token_s * decode.ranks / prefill.ranks
     behind.record["transfer_latency_s"] = link.latency_s
-
-
-def _run(
-    ahead: Engine, behind: Engine, latencies: list[LatencyModel], compiled: bool | None
-) -> list[tuple[StepRecords, GapRuns]]:
-    linear = [each for each in latencies if isinstance(each, LinearLatency)]
-    if compiled is None:
-        compiled = len(linear) == len(latencies)
-    if compiled:
-        if len(linear) < len(latencies):
-            raise PinnError("only LinearLatency runs compiled: give one to each pool")
-        states = [ahead.handle, behind.handle]
-        models = [
-            each.compile(bool(state.prefill_first))
-            for each, state in zip(linear, states, strict=True)
-        ]
-        return _collect(advance_pools_compiled, states, [ahead.arrays, behind.arrays], models)
-    plain = [PlainEngine(ahead), PlainEngine(behind)]
-    records = _collect(advance_pools, plain, [each.arrays for each in plain], latencies)
-    for state, engine in zip(plain, (ahead, behind), strict=True):
-        state.write_back(engine)
-    return records
-
-
-def _collect(go, states, arrays, models) -> list[tuple[StepRecords, GapRuns]]:  # type: ignore[no-untyped-def]
-    """Run to the end, emptying the record buffers of both pools whenever one is full."""
-    buffers = [Buffers(*each) for each in zip(states, arrays, strict=True)]
-    status, idle, total = FULL, 0, 0
-    while status == FULL:
-        before = sum(state.progress for state in states)
-        status = go(*states, *models)
-        steps = sum(state.n_steps for state in states)
-        idle = 0 if sum(state.progress for state in states) > before else idle + steps
-        if status == FULL and idle >= states[0].step_rows // 2:
-            raise stuck(states[1], idle)
-        total += steps
-        check_steps(total)
-        for buffer in buffers:
-            buffer.empty()
-    if status == BAD_STEP:
-        raise bad_step(next(state for state in states if state.bad_step_s != 0))
-    return [buffer.whole() for buffer in buffers]
 
 
 def _pool_run(

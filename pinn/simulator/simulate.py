@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -171,13 +171,13 @@ def simulate_unless(
     layout = kv_layout(deployment, engine)
     too_long = check_run(deployment, workload, engine, layout)
     state = set_up(deployment, workload, engine, layout, too_long)
-    records = _run(state, latency, compiled, hopeless)
+    records = run_engines(advance, advance_compiled, [state], [latency], compiled, hopeless)
     if records is None:
         return None
     return Run(
         workload,
         read_records(state, latency),
-        *records,
+        *records[0],
         layout.blocks,
         deployment.recipe.block_tokens,
         engine.replicas * deployment.recipe.data_parallel_size,
@@ -185,51 +185,77 @@ def simulate_unless(
     )
 
 
-def _run(
-    engine: Engine, latency: LatencyModel, compiled: bool | None, hopeless: Hopeless | None
-) -> tuple[StepRecords, GapRuns] | None:
+def run_engines(
+    loop: Callable[..., int],
+    compiled_loop: Callable[..., int],
+    engines: Sequence[Engine],
+    latencies: Sequence[LatencyModel],
+    compiled: bool | None,
+    hopeless: Hopeless | None = None,
+) -> list[tuple[StepRecords, GapRuns]] | None:
+    """What engines record that one loop steps together, to the end or until that is hopeless.
+
+    Raises:
+        PinnError: If they get stuck, or a latency model cannot be used.
+    """
+    linear = [each for each in latencies if isinstance(each, LinearLatency)]
     if compiled is None:
-        compiled = isinstance(latency, LinearLatency)
+        compiled = len(linear) == len(latencies)
     if not compiled:
-        plain = PlainEngine(engine)
-        records = _collect(advance, plain, plain.arrays, latency)
-        plain.write_back(engine)
+        plain = [PlainEngine(engine) for engine in engines]
+        records = _collect(loop, plain, [each.arrays for each in plain], latencies)
+        for state, engine in zip(plain, engines, strict=True):
+            state.write_back(engine)
         return records
-    if not isinstance(latency, LinearLatency):
-        raise PinnError(f"only a LinearLatency runs compiled, got {type(latency).__name__}")
-    model = latency.compile(bool(engine.handle.prefill_first))
-    return _collect(advance_compiled, engine.handle, engine.arrays, model, hopeless)
+    if len(linear) < len(latencies):
+        kinds = ", ".join(type(each).__name__ for each in latencies)
+        raise PinnError(f"only a LinearLatency runs compiled, got {kinds}")
+    states = [engine.handle for engine in engines]
+    models = [
+        each.compile(bool(state.prefill_first)) for each, state in zip(linear, states, strict=True)
+    ]
+    return _collect(compiled_loop, states, [each.arrays for each in engines], models, hopeless)
 
 
 def _collect(
-    go: Callable[[Any, Any], int],
-    state: Any,
-    arrays: dict[str, Any],
-    model: Any,
+    go: Callable[..., int],
+    states: Sequence[Any],
+    arrays: Sequence[dict[str, Any]],
+    models: Sequence[Any],
     hopeless: Hopeless | None = None,
-) -> tuple[StepRecords, GapRuns] | None:
-    """Run to the end, emptying the record buffers whenever they are full or somebody looks."""
-    records = Buffers(state, arrays)
-    status, rows, idle, total = FULL, state.step_rows, 0, 0
+) -> list[tuple[StepRecords, GapRuns]] | None:
+    """Run to the end, emptying the record buffers whenever one is full or somebody looks."""
+    buffers = [_Buffers(*each) for each in zip(states, arrays, strict=True)]
+    status, rows, idle, total = FULL, states[0].step_rows, 0, 0
     while status == FULL:
         if hopeless is not None:
-            state.step_rows = min(rows, max(_FIRST_LOOK_STEPS, total // _LOOKS))
-        before = state.progress
-        status = go(state, model)
-        idle = 0 if state.progress > before else idle + state.n_steps
+            states[0].step_rows = min(rows, max(_FIRST_LOOK_STEPS, total // _LOOKS))
+        before = sum(state.progress for state in states)
+        status = go(*states, *models)
+        steps = sum(state.n_steps for state in states)
+        idle = 0 if sum(state.progress for state in states) > before else idle + steps
         if status == FULL and idle >= rows // 2:
-            raise stuck(state, idle)
-        total += state.n_steps
-        check_steps(total)
-        records.empty()
-        if status == FULL and hopeless is not None and hopeless(*_so_far(arrays)):
+            raise PinnError(
+                f"the engine is stuck: {idle} steps generated no token; requests preempt each "
+                f"other, because a KV cache of {states[-1].blocks} blocks is full of others that "
+                "wait for theirs"
+            )
+        total += steps
+        check_size(total, MOST_STEPS, "steps of the simulation", "simulate a shorter load")
+        for buffer in buffers:
+            buffer.empty()
+        if status == FULL and hopeless is not None and hopeless(*_so_far(arrays[0])):
             return None
     if status == BAD_STEP:
-        raise bad_step(state)
-    return records.whole()
+        seconds = next((s.bad_step_s for s in states if s.bad_step_s != 0), 0.0)
+        raise PinnError(
+            f"the latency model gave a step {seconds} s; it must be positive and finite for every "
+            "batch"
+        )
+    return [buffer.whole() for buffer in buffers]
 
 
-class Buffers:
+class _Buffers:
     """What an engine has recorded, in buffers that are emptied now and then."""
 
     def __init__(self, state: Any, arrays: dict[str, Any]) -> None:
@@ -249,28 +275,6 @@ class Buffers:
         """All that was taken."""
         gaps = GapRuns(*(np.concatenate(parts) for parts in zip(*self.gaps, strict=True)))
         return StepRecords(np.concatenate(self.steps)), gaps
-
-
-def stuck(state: Any, idle: int) -> PinnError:
-    """The error of an engine whose steps come to nothing."""
-    return PinnError(
-        f"the engine is stuck: {idle} steps generated no token; requests preempt each "
-        f"other, because a KV cache of {state.blocks} blocks is full of others that wait "
-        "for theirs"
-    )
-
-
-def check_steps(total: int) -> None:
-    """Refuse a simulation of more than ``MOST_STEPS`` steps."""
-    check_size(total, MOST_STEPS, "steps of the simulation", "simulate a shorter load")
-
-
-def bad_step(state: Any) -> PinnError:
-    """The error of a latency model whose step times cannot be."""
-    return PinnError(
-        f"the latency model gave a step {state.bad_step_s} s; it must be positive and finite "
-        "for every batch"
-    )
 
 
 def _so_far(arrays: dict[str, Any]) -> tuple[np.ndarray, float]:

@@ -191,6 +191,15 @@ def flags_of(specification: type) -> tuple[Flag, ...]:
     return tuple(_named(f) for f in fields(specification) if _KEY in f.metadata)
 
 
+def flags_apart(
+    specification: type, values: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Flags that a dataclass declares, and the others."""
+    names = {flag.name for flag in flags_of(specification)}
+    own = {name: value for name, value in values.items() if name in names}
+    return own, {name: value for name, value in values.items() if name not in names}
+
+
 def _named(declared: Any) -> Flag:
     kind = str(declared.type)
     return replace(

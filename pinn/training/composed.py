@@ -1,41 +1,28 @@
-"""Times of composed steps, and tables of them."""
+"""Times of composed steps."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import multiprocessing
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
 
-from pinn.common.files import (
-    file_sha256,
-    json_text,
-    replace_atomically,
-    sorted_json,
-    write_json_file,
-    write_whole,
-)
-from pinn.common.store import code_digest, remembered_folder
+from pinn.common.files import replace_atomically
+from pinn.common.store import remembered_folder
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.kernels.composition import COMPOSED_PARTS, compose_many
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.physics.batch_sums import UniformBatches, sample_batches
-from pinn.training.synthetic import WEIGHTS_SHARE, weight_bytes
 
 # Kernel-composed observations: steps of many deployments, part by part, in shards on disk.
 
 SHARD_DEPLOYMENTS = 250
-#: What shards are made of, written first, and the same with their digests, written last.
-RECIPE, MANIFEST = "recipe.json", "manifest.json"
 BATCH_COLUMNS = tuple(f.name for f in fields(UniformBatches))
 
 
@@ -54,36 +41,6 @@ class ComposedSteps:
     parts: Float[np.ndarray, "m n operators"]
 
 
-def compose_all(
-    kernels: KernelSurrogates,
-    deployments: Sequence[Deployment],
-    folder: Path,
-    *,
-    seed: int = 0,
-    workers: int = 1,
-    about: Mapping[str, Any] | None = None,
-    progress: Callable[[int, int], None] = lambda *_: None,
-) -> ComposedSteps:
-    """Compose the steps of deployments; shards that are there already are kept.
-
-    The files are the same to the bit however often the work was interrupted. Shards of another
-    recipe, or of other code, are made anew.
-
-    Args:
-        kernels: Fitted operator surrogates.
-        deployments: Whose steps.
-        folder: Of the shards and of ``manifest.json``.
-        seed: Batches of the i-th deployment are drawn with ``seed + i``.
-        workers: Processes; the result does not depend on their number.
-        about: More facts for the manifest, JSON-ready.
-        progress: Called with the number of finished and of all shards.
-    """
-    _claim(folder, kernels, deployments, seed, about or {})
-    compose_shards(folder, kernels, deployments, seed, workers=workers, progress=progress)
-    _finish_manifest(folder, range(0, len(deployments), SHARD_DEPLOYMENTS))
-    return read_composed(folder, deployments)
-
-
 def remembered_steps(
     kernels: KernelSurrogates,
     deployments: Sequence[Deployment],
@@ -93,7 +50,19 @@ def remembered_steps(
     workers: int = 1,
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> ComposedSteps:
-    """As :func:`compose_all`, in a folder under ``root`` of its own for each recipe and code."""
+    """Compose the steps of deployments, in a folder under ``root`` of its own for each recipe.
+
+    Shards that are there already are kept: the files are the same to the bit however often the work
+    was interrupted.
+
+    Args:
+        kernels: Fitted operator surrogates.
+        deployments: Whose steps.
+        seed: Batches of the i-th deployment are drawn with ``seed + i``.
+        root: Where steps are remembered.
+        workers: Processes; the result does not depend on their number.
+        progress: Called with the number of finished and of all shards.
+    """
     aside = {"workers": workers, "progress": progress}
     folder = remembered_folder(compose_shards, kernels, deployments, seed, root=root, aside=aside)
     return read_composed(folder, deployments)
@@ -108,7 +77,7 @@ def compose_shards(
     workers: int = 1,
     progress: Callable[[int, int], None] = lambda *_: None,
 ) -> None:
-    """Write the shards that a folder lacks; arguments are those of :func:`compose_all`."""
+    """Write the shards that a folder lacks; arguments are those of :func:`remembered_steps`."""
     starts = range(0, len(deployments), SHARD_DEPLOYMENTS)
     todo = [i for i in starts if not _shard_path(folder, i).is_file()]
     jobs = [(deployments[i : i + SHARD_DEPLOYMENTS], i, seed, folder) for i in todo]
@@ -182,107 +151,3 @@ def _compose_shard(
 
 def _shard_path(folder: Path, start: int) -> Path:
     return folder / f"steps-{start:06d}.parquet"
-
-
-def _claim(
-    folder: Path,
-    kernels: KernelSurrogates,
-    deployments: Sequence[Deployment],
-    seed: int,
-    about: Mapping[str, Any],
-) -> None:
-    """Write what the shards are made of; if that was something else before, they go."""
-    text = "\n".join(repr(d) for d in deployments)
-    recipe = {
-        "deployments": len(deployments),
-        "deployments_sha256": hashlib.sha256(text.encode()).hexdigest(),
-        "kernels": kernels.digest(),
-        "kernels_metadata": dict(kernels.metadata),
-        "seed": seed,
-        "operators": list(COMPOSED_PARTS),
-        "code": code_digest(compose_shards),
-        **about,
-    }
-    path = folder / RECIPE
-    text = json_text(recipe, indent=2) + "\n"
-    if path.is_file() and path.read_text() == text:
-        return
-    for other in (path, folder / MANIFEST, *folder.glob("steps-*.parquet")):
-        other.unlink(missing_ok=True)
-    write_whole(path, text)
-
-
-def _finish_manifest(folder: Path, starts: Sequence[int]) -> None:
-    shards = {_shard_path(folder, i).name: file_sha256(_shard_path(folder, i)) for i in starts}
-    manifest = json.loads((folder / RECIPE).read_text()) | {"shards_sha256": shards}
-    write_json_file(folder / MANIFEST, manifest)
-
-
-# Kernel-composed observations on disk: which deployments, and the parts of their steps.
-
-#: Beside the shards of steps; its row i is the deployment that they call i.
-DEPLOYMENTS_FILE = "deployments.parquet"
-
-
-def fits_in_memory(deployment: Deployment) -> bool:
-    """Whether the weights leave room on the GPU for a cache and activations."""
-    return weight_bytes(deployment) <= WEIGHTS_SHARE * deployment.gpu.memory_bytes
-
-
-def deployment_table(deployments: Sequence[Deployment]) -> pd.DataFrame:
-    """One row per deployment: names, flags, formats, and the whole model as JSON.
-
-    A synthetic model exists nowhere else, so its shape has to be with the steps.
-    """
-    return pd.DataFrame(
-        [
-            {
-                "deployment": i,
-                "model": d.model.name,
-                "gpu": d.gpu.name,
-                **asdict(d.serving),
-                **{f"{part}_format": p.name for part, p in vars(d.model.precisions).items()},
-                "kv_cache_format": d.kv_cache_precision.name,
-                "model_json": sorted_json(d.model),
-            }
-            for i, d in enumerate(deployments)
-        ]
-    )
-
-
-def write_kernel_observations(
-    kernels: KernelSurrogates,
-    deployments: Sequence[Deployment],
-    folder: Path,
-    *,
-    seed: int = 0,
-    workers: int = 1,
-    about: Mapping[str, Any] | None = None,
-    progress: Callable[[int, int], None] = lambda *_: None,
-) -> ComposedSteps:
-    """Compose steps of deployments into a folder; an interrupted run goes on where it was.
-
-    Writes ``deployments.parquet``, shards ``steps-*.parquet`` with the batches and the seconds of
-    each part, and ``manifest.json`` with the recipe and every file's SHA-256. The same arguments
-    give the same bytes; observations of other ones, or of other code, are made anew.
-
-    Args:
-        kernels: Fitted operator surrogates.
-        deployments: Whose steps; at least one.
-        folder: Where to write.
-        seed: Of the batches.
-        workers: Processes.
-        about: How the deployments were chosen, JSON-ready.
-        progress: Called with the number of finished and of all shards.
-
-    Raises:
-        PinnError: If there is no deployment.
-    """
-    if not deployments:
-        raise PinnError("no deployments to compose steps for: name models, or draw synthetic ones")
-    table, path = deployment_table(deployments), folder / DEPLOYMENTS_FILE
-    replace_atomically(path, lambda target: table.to_parquet(target, index=False))
-    facts = {**(about or {}), "deployments_file_sha256": file_sha256(path)}
-    return compose_all(
-        kernels, deployments, folder, seed=seed, workers=workers, about=facts, progress=progress
-    )

@@ -30,7 +30,7 @@ from pinn.server.calibration.calibrate import (
 from pinn.server.calibration.posterior import relative_spread
 from pinn.server.calibration.prior import Prior, checkpoint_prior
 from pinn.server.traces.ingestion import ingest_steps
-from pinn.server.traces.trace_run import Target
+from pinn.server.traces.trace_tables import Target
 from pinn.specs.batch import parse_batch
 from pinn.specs.serving import ServingSpec
 
@@ -133,7 +133,7 @@ def _halves(intervals: Intervals, prior: Prior) -> list[dict[str, object]]:
 
 
 def _fit(pool: Intervals, prior: Prior, kind: str, budget: int, seed: int) -> np.ndarray:
-    used = chosen(pool, prior, BetaSettings(kind, budget, seed=seed))
+    used = chosen(pool, BetaSettings(kind, budget, seed=seed))
     return calibrate_to(used, prior).posterior.mean
 
 

@@ -18,7 +18,7 @@ from pinn.training.data.engine_deployments import (
     read_other_campaign,
 )
 from pinn.training.data.launch_facts import CONFIDENCES
-from pinn.training.data.splits import leave_one_engine_of_a_model_out, leave_one_engine_out
+from pinn.training.data.splits import leave_one_out
 from pinn.training.data.table import validate
 
 DUMP, PLAIN = "db-dump/2026-04-27; silicon_concurrency=64", "2026-03-25.csv; silicon_concurrency=64"
@@ -95,11 +95,8 @@ def test_every_engine_is_read_at_once():
     assert rows.groupby("engine").size().to_dict() == {"sglang": 100, "trtllm": 498, "vllm": 838}
     assert report.refused[APART] == 26
     assert sum(report.noted[name] for name in CONFIDENCES) == len(rows)
-    with_model = leave_one_engine_of_a_model_out(rows)
-    assert len(with_model) == 4 + 1 + 3
-    assert [s.held_out for s in leave_one_engine_out(rows)] == [
-        ("sglang",), ("trtllm",), ("vllm",)
-    ]  # fmt: skip
+    left_out = [s.held_out for s in leave_one_out("engine", rows)]
+    assert left_out == [("sglang",), ("trtllm",), ("vllm",)]
 
 
 def test_every_row_is_a_deployment(engines):

@@ -141,8 +141,17 @@ def test_columns_are_described_once():
     assert all(column.meaning for column in table.COLUMNS)
 
 
+def test_a_foreign_file_is_refused_and_nothing_written(tmp_path):
+    (tmp_path / "silicon.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(PinnError, match=str(tmp_path / "silicon.csv")):
+        import_silicon(tmp_path / "o.parquet", tmp_path / "silicon.csv")
+    assert not (tmp_path / "o.parquet").exists()
+
+
 def test_import_of_the_measured_deployments(tmp_path):
     path = tmp_path / "silicon.parquet"
     counts = import_silicon(path)
+    assert counts.accepted == 838
+    assert "838  accepted" in counts.table()
     assert len(table.read_observations(path)) == counts.accepted
     assert table.read_manifest(path).report == counts

@@ -96,7 +96,6 @@ FILES: dict[str, Callable[[Path], object]] = {
     "candidates.csv": lambda path: path.write_text("model,gpu\nLlama-3.1-8B,H100\n"),
     "my-adapter": _adapter,
     "traces.json": _traces,
-    "kv_events.jsonl": lambda path: path.write_text(""),
     "checkpoints/pinn.safetensors": _checkpoint,
     "results/moe_ep": write_evaluation,
     "results/mine": write_evaluation,

@@ -5,8 +5,7 @@ import pandas as pd
 import pytest
 from left_out_experiment import write_experiment
 
-from pinn.common.workers import Workers
-from pinn.laboratory.crossvalidation import cells, compute, cross_validate, read_times
+from pinn.laboratory.crossvalidation import cross_validate
 from pinn.laboratory.methods import Method, roofline
 from pinn.training.data.splits import Split
 from pinn.training.data.table import read_observations
@@ -43,13 +42,3 @@ def test_a_finished_cell_is_not_made_again(rows, splits, tmp_path):
     assert len(LEARNED) == 1
     assert list(first["row_id"]) == list(rows.row_id[:1])
     np.testing.assert_array_equal(first["tpot_s"], rows.tpot_floor_s[:1])
-    assert "fit_s" not in first
-
-
-def test_cells_tell_how_long_they_took(rows, splits, tmp_path):
-    made = cells(splits, [roofline(), SLOW], tmp_path, "mark")
-    compute(rows, made, Workers())
-    times = read_times(made)
-    assert list(times["method"]) == ["roofline", "slow"]
-    assert (times["rows"] == 1).all()
-    assert (times[["fit_s", "predict_s"]] >= 0).all(axis=None)

@@ -22,7 +22,7 @@ from pinn.laboratory.serving_runs import (
 )
 from pinn.specs.catalog import load_model
 from pinn.training import kernel_learner as folds_module
-from pinn.training.data.splits import leave_one_model_out, named_splits
+from pinn.training.data.splits import leave_one_out, named_splits
 from pinn.training.serving_rows import serving_rows
 
 LLAMA_3_3, LLAMA_3_1 = "meta-llama/Llama-3.3-70B-Instruct", "meta-llama/Llama-3.1-70B"
@@ -87,7 +87,7 @@ def test_rows_and_runs_of_one_shape_leave_together(rows, runs):
 def test_a_model_that_has_rows_and_runs_is_learned_without_once(table, rows, runs):
     """The fold behind the table of deployments is that behind the table of its runs."""
     measured = Measured(table, rows, tuple(runs), None, None)
-    of_rows = split_folds({"leave-one-model-out": leave_one_model_out(table)}, measured)
+    of_rows = split_folds({"leave-one-model-out": leave_one_out("model", table)}, measured)
     of_runs = [fold for fold, _ in run_folds(rows, runs)]
     keys, of_all_runs = (
         {recipe_of(folds_module._learn, (fold,)).key for fold in of} for of in (of_rows, of_runs)
@@ -115,7 +115,7 @@ def test_a_left_out_gpu_takes_rows_and_runs_along(table, rows, runs, tmp_path, k
 
 def test_splits_that_leave_the_same_to_learn_from_are_one_fold(table, rows, runs):
     measured = Measured(table, rows, tuple(runs), None, None)
-    of_model = leave_one_model_out(table)
+    of_model = leave_one_out("model", table)
     twice = {"leave-one-model-out": of_model * 2}
     assert len(split_folds(twice, measured)) == len(of_model)
 

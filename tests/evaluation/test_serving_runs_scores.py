@@ -15,7 +15,6 @@ from pinn.errors import PinnError
 from pinn.laboratory.serving_run_intervals import with_intervals
 from pinn.laboratory.serving_runs import ranking_inversions, score_runs, summarize_runs
 from pinn.laboratory.serving_runs_print import (
-    markdown_scores,
     print_scores,
     print_summary,
 )
@@ -106,4 +105,3 @@ def test_tables_hold_every_stage(scored):
     text = console.export_text()
     assert text.count("+10.0") == len(scores)
     assert "a is slower than b" in text
-    assert markdown_scores(scores).count("\n") == 2 + 9

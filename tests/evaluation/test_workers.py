@@ -17,7 +17,7 @@ from pinn.common.workers import Workers
 from pinn.errors import PinnError
 from pinn.laboratory.crossvalidation import cells, compute, read_cells
 from pinn.laboratory.methods import learned_network, roofline
-from pinn.training.data.splits import leave_one_model_out
+from pinn.training.data.splits import leave_one_out
 from pinn.training.learner import STEPS_PER_EPOCH, ServingFitSettings, ServingLearner
 from pinn.training.serving_rows import serving_rows
 from pinn.training.trainer import make_trainer
@@ -96,7 +96,7 @@ def test_cells_made_on_ray_are_those_made_here(on_ray, tmp_path):
 def made_cells(workers, folder):
     """Predictions for every model, which two methods made without it."""
     measured = observations()
-    splits = {"leave-one-model-out": leave_one_model_out(measured)}
+    splits = {"leave-one-model-out": leave_one_out("model", measured)}
     learner = ServingLearner(
         NetworkSettings(hidden=8, depth=1),
         ServingFitSettings(steps=STEPS_PER_EPOCH),

@@ -286,26 +286,6 @@ def _runs(shared: Fuzzed, content: bytes) -> None:
     assert report.accepted + sum(report.refused.values()) == report.read
 
 
-BLIS_TRACE = (
-    b"request_id,input_tokens,output_tokens,arrival_time_us,send_time_us,first_chunk_time_us,"
-    b"last_chunk_time_us,status\nq1,100,5,0,10,2000,9000,ok\nq2,90,7,500,510,2500,9900,ok\n"
-)
-
-
-def _client_trace(shared: Fuzzed, given: tuple[bytes, bytes]) -> None:
-    from pinn.server.readers.iteration_log import read_blis_trace
-
-    header, data = shared.file("head.yaml", given[0]), shared.file("data.csv", given[1])
-    trace = read_blis_trace(header, data)
-    assert len(trace.requests) == trace.report.accepted
-    assert trace.report.accepted + sum(trace.report.refused.values()) == trace.report.read
-
-
-def _client_traces(_: Fuzzed) -> st.SearchStrategy[tuple[bytes, bytes]]:
-    heads = files([{"trace_version": 2, "time_unit": "us", "server": {"model": "m"}}])
-    return st.tuples(heads, _cells(BLIS_TRACE))
-
-
 def _graph(shared: Fuzzed, given: tuple[np.ndarray, np.ndarray]) -> None:
     """The exported graph gives what the network gives, for numbers that no deployment has too."""
     free, rates = (values[None] for values in given)
@@ -339,7 +319,6 @@ TARGETS: dict[str, Target] = {
     "checkpoints": Target(_checkpoints, _checkpoint),
     "coefficient sets": Target(_coefficient_sets, _coefficient_set),
     "serving runs": Target(lambda _: _cells(RUNS), _runs),
-    "client traces": Target(_client_traces, _client_trace),
     "traces": Target(_traced, _trace_lines),
     "ONNX": Target(_graphs, _graph, refuses=False),
     "benchmark files": Target(benchmark_files, check_benchmark_file),

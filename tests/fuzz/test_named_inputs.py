@@ -22,7 +22,6 @@ from pinn.physics.batch_sums import sum_batches
 from pinn.planning.candidates import read_grid
 from pinn.planning.plan import parse_limits
 from pinn.server.benchmarks.read import read_benchmarks
-from pinn.server.readers.inference_perf import read_inference_perf
 from pinn.simulator.workloads.load import load_workload
 from pinn.specs.batch import Batch, parse_batch
 from pinn.specs.catalog import load_model
@@ -282,14 +281,3 @@ def test_an_empty_csv_of_runs(file):
 def test_a_grid_of_candidates_that_nests(file):
     with pytest.raises(PinnError, match="nested deeper than 100 levels"):
         read_grid(file("candidates.yaml", "grid: " + "[" * 50_000))
-
-
-def test_reports_of_inference_perf_with_values_of_other_types(file):
-    report = {"load_summary": {"count": 1}, "successes": {"count": 1}, "failures": {"count": 0}}
-    file("config.yaml", {"data": "shared"})
-    path = file("stage_0_lifecycle_metrics.json", report)
-    with pytest.raises(PinnError, match="a value that inference-perf does not write there"):
-        read_inference_perf(path.parent)
-    file("stage_0_lifecycle_metrics.json", "[" * 100_000)
-    with pytest.raises(PinnError, match="invalid JSON"):
-        read_inference_perf(path.parent)

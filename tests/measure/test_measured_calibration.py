@@ -30,7 +30,7 @@ from pinn.simulator.linear_latency import LinearLatency
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory, checkpoint_path):
     """A folder of steps of a server whose steps take 20 % longer than the network says."""
-    from pinn.server.traces.trace_run import Target
+    from pinn.server.traces.trace_tables import Target
     from pinn.specs.serving import ServingSpec
 
     deployment = Target("meta-llama/Llama-3.1-8B", "H100", ServingSpec()).deployment()

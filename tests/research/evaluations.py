@@ -79,8 +79,6 @@ def write_evaluation(folder: Path) -> Path:
     groups = rows.set_index("row_id")["model"]
     rank(made, groups, METRICS, draws=20).to_csv(folder / "ranking.csv", index=False)
     decision_table(decide(made, rows)).to_csv(folder / "decisions.csv", index=False)
-    times = made[["split", "held_out", "method"]].drop_duplicates()
-    times.assign(rows=8, fit_s=65.0, predict_s=2e-6).to_csv(folder / "times.csv", index=False)
     coverage = [coverage_table(judged(level)).assign(level=level) for level in (0.5, 0.9)]
     pd.concat(coverage).to_csv(folder / "coverage.csv", index=False)
     return folder

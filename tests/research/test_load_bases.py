@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 from serving_cases import FIVE, observations
 
-from pinn.errors import PinnError
-from pinn.laboratory.formulas import phase_floors, row_bases, token_counts
-from pinn.laboratory.step_baselines import DONORS, donor_coefficients, hierarchical_basis
+from pinn.laboratory.formulas import (
+    hierarchical_basis,
+    phase_floors,
+    row_bases,
+    token_counts,
+)
+from pinn.physics.batch_sums import uniform_sums
 from pinn.physics.costs import step_costs
 from pinn.physics.step import step_features
-from pinn.specs.catalog import load_model
-from pinn.specs.gpu import load_gpu
-from pinn.training.data.silicon import read_silicon
 from pinn.training.serving_rows import serving_rows
 
 
@@ -57,50 +58,16 @@ def test_the_floors_of_both_phases_are_no_less_than_that_of_the_step(rows):
         assert (phases.max(1) <= whole * (1 + 1e-9)).all()
 
 
-def test_other_deployments_keep_the_steps_and_change_what_they_cost(rows):
-    other = {
-        row_id: type(d)(d.model, load_gpu("L4"), d.serving)
-        for row_id, d in zip(rows.row_id, (m.served for m in rows.measured), strict=True)
-    }
-    plain = row_bases(observations(), token_counts)
-    moved = row_bases(observations(), token_counts, other)
-    np.testing.assert_array_equal(plain.tpot, moved.tpot)
-    floors = [row_bases(observations(), phase_floors, of).tpot for of in (None, other)]
-    assert (floors[1][:, 1] > 2 * floors[0][:, 1]).all()
-
-
-@pytest.fixture(scope="module")
-def donors():
-    """Some of the donors' benchmarks, and others."""
-    found, _ = read_silicon()
-    quick = found[(found["concurrency"] <= 32) & (found["output_tokens"] == 1024)]
-    return quick.groupby(["model", "gpu"]).head(3).reset_index(drop=True)
-
-
-def test_donors_teach_times_that_are_about_theirs(donors):
-    shared = donor_coefficients(donors)
-    assert (shared >= 0).all()
-    assert (shared > 0).any()
-    chosen = donors[[pair in DONORS for pair in of_pairs(donors)]]
-    predicted = row_bases(chosen, hierarchical_basis).tpot @ shared
-    assert np.median(np.abs(predicted / chosen["tpot_s"] - 1)) < 0.3
-
-
-def of_pairs(table):
-    return list(zip(table["model"], (load_gpu(g).name for g in table["gpu"]), strict=True))
-
-
-def test_only_donors_teach(donors):
-    shared = donor_coefficients(donors)
-    others = [pair not in DONORS for pair in of_pairs(donors)]
-    assert any(others)
-    changed = donors.copy()
-    changed.loc[others, "tpot_s"] *= 3
-    np.testing.assert_array_equal(donor_coefficients(changed), shared)
-    with pytest.raises(PinnError, match="none of the donors"):
-        donor_coefficients(donors[others])
-
-
-def test_every_donor_was_measured():
-    assert set(DONORS) <= set(of_pairs(read_silicon()[0]))
-    assert all(load_model(model) for model, _ in DONORS)
+def test_the_hierarchical_basis_by_hand(rows):
+    deployment = rows.measured[0].served
+    sums = uniform_sums(decode_requests=np.array([4.0]), decode_context=np.array([100.0]))
+    (found,) = hierarchical_basis(deployment, sums, 0.0)
+    costs, moe = step_costs([deployment]), deployment.model.moe
+    recipe = deployment.recipe
+    np.testing.assert_allclose(
+        found,
+        [
+            0, 4 * costs.kv_read_s[0], 4 / recipe.token_budget, 1 / recipe.tensor_parallel_size,
+            moe.experts / 8 if moe else 0, 0,
+        ],
+    )  # fmt: skip

@@ -86,13 +86,13 @@ def test_a_version_decides_what_a_newer_one_does_not():
 def test_each_field_says_what_set_it():
     found = effective_recipe(
         ServingSpec(engine="sglang", max_num_batched_tokens=32768, kv_cache_dtype="fp8"),
-        load_gpu("B200"), R1, {"kv_cache_dtype": "dsr1_fp8_b200.sh of 2026-01"},
+        load_gpu("B200"), R1,
     )  # fmt: skip
     origins = found.origins
     assert (origins["token_budget"].kind, origins["token_budget"].text) == (
         FLAG, "--chunked-prefill-size",
     )  # fmt: skip
-    assert origins["kv_cache_dtype"].text == "dsr1_fp8_b200.sh of 2026-01"
+    assert origins["kv_cache_dtype"].text == "--kv-cache-dtype"
     assert origins["max_requests"].kind == DEFAULT
     assert "fused_quantization" in found.assumed
     assert set(found.described()) == set(origins)

@@ -1,6 +1,3 @@
-import json
-from functools import partial
-
 import numpy as np
 import pytest
 
@@ -9,7 +6,7 @@ from pinn.kernels.surrogates import KernelSurrogates
 from pinn.physics.batch_sums import sample_batches
 from pinn.specs.gpu import load_gpu
 from pinn.training import composed
-from pinn.training.composed import compose_all, remembered_steps
+from pinn.training.composed import remembered_steps
 from pinn.training.synthetic import synthetic_deployments
 
 
@@ -19,20 +16,21 @@ def deployments(monkeypatch):
     return synthetic_deployments(7, [load_gpu("H100")], 0)
 
 
-def files(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+def shards(root):
+    folders = (root / "training.composed.compose_shards").iterdir()
+    return [{p.name: p.read_bytes() for p in folder.glob("steps-*")} for folder in folders]
 
 
 def test_a_rebuild_is_bit_identical(h100_kernels, deployments, tmp_path):
-    first = compose_all(h100_kernels, deployments, tmp_path / "a")
-    compose_all(h100_kernels, deployments, tmp_path / "b")
-    assert files(tmp_path / "a") == files(tmp_path / "b")
+    first = remembered_steps(h100_kernels, deployments, 0, tmp_path / "a")
+    remembered_steps(h100_kernels, deployments, 0, tmp_path / "b")
+    assert shards(tmp_path / "a") == shards(tmp_path / "b")
     assert first.parts.shape[:2] == (7, 96)
 
 
 def test_no_shard_depends_on_what_was_looked_up_before(h100_kernels, deployments, tmp_path):
     """Networks differ in the last bits with the rows they are asked for together."""
-    together = compose_all(h100_kernels, deployments, tmp_path / "together").parts
+    together = remembered_steps(h100_kernels, deployments, 0, tmp_path / "together").parts
     h100_kernels.save(tmp_path)
     for i in reversed(range(len(deployments))):
         fresh = KernelSurrogates.load(tmp_path)
@@ -40,47 +38,18 @@ def test_no_shard_depends_on_what_was_looked_up_before(h100_kernels, deployments
         np.testing.assert_array_equal(alone[0], together[i])
 
 
-def test_more_facts_stand_in_the_manifest(h100_kernels, deployments, tmp_path):
-    for drawn in (7, 8):
-        compose_all(h100_kernels, deployments, tmp_path, about={"drawn": drawn})
-        assert json.loads((tmp_path / "manifest.json").read_text())["drawn"] == drawn
-
-
-def test_an_interrupted_build_goes_on(h100_kernels, deployments, tmp_path):
-    whole = compose_all(h100_kernels, deployments, tmp_path)
-    before = files(tmp_path)
-    (tmp_path / "steps-000003.parquet").unlink()
+def test_steps_of_other_deployments_or_seeds_are_others(h100_kernels, deployments, tmp_path):
     made = []
-    again = compose_all(
-        h100_kernels, deployments, tmp_path, progress=lambda d, n: made.append((d, n))
-    )
-    assert made == [(3, 3)]
-    assert files(tmp_path) == before
-    np.testing.assert_array_equal(whole.parts, again.parts)
+    for some, seed in ((deployments, 0), (deployments[:3], 0), (deployments[:3], 1)):
+        remembered_steps(
+            h100_kernels, some, seed, tmp_path, progress=lambda *counts: made.append(counts)
+        )
+    assert made == [(1, 3), (2, 3), (3, 3), (1, 1), (1, 1)]
+    assert len(shards(tmp_path)) == 3
 
 
-def test_shards_of_other_deployments_seeds_or_code_are_made_anew(
-    h100_kernels, deployments, tmp_path, monkeypatch
-):
-    compose_all(h100_kernels, deployments, tmp_path / "other")
-    made = []
-    for changed in (
-        partial(compose_all, h100_kernels, deployments[:3]),
-        partial(compose_all, h100_kernels, deployments[:3], seed=1),
-    ):
-        changed(tmp_path / "other", progress=lambda *counts: made.append(counts))
-        changed(tmp_path / "fresh")
-        assert files(tmp_path / "other") == files(tmp_path / "fresh")
-    assert made == [(1, 1), (1, 1)]
-    monkeypatch.setattr(composed, "code_digest", lambda _: "other code")
-    changed(tmp_path / "other", progress=lambda *counts: made.append(counts))
-    assert len(made) == 3
-
-
-def test_remembered_steps_go_on_after_an_interruption(
-    h100_kernels, deployments, tmp_path, monkeypatch
-):
-    whole = compose_all(h100_kernels, deployments, tmp_path / "whole")
+def test_steps_go_on_after_an_interruption(h100_kernels, deployments, tmp_path, monkeypatch):
+    whole = remembered_steps(h100_kernels, deployments, 0, tmp_path / "whole")
     compose_shard, done = composed._compose_shard, []
 
     def cut(*arguments):
@@ -99,6 +68,4 @@ def test_remembered_steps_go_on_after_an_interruption(
         )
         np.testing.assert_array_equal(again.parts, whole.parts)
     assert made == [(3, 3)]
-    shards = {name: text for name, text in files(tmp_path / "whole").items() if "steps" in name}
-    (folder,) = (tmp_path / "training.composed.compose_shards").iterdir()
-    assert shards.items() <= files(folder).items()
+    assert shards(tmp_path) == shards(tmp_path / "whole")

@@ -8,7 +8,7 @@ import pandas as pd
 from observation_row import observation_row
 
 from pinn.common.files import ReadReport
-from pinn.training.data.splits import leave_one_model_out, write_splits
+from pinn.training.data.splits import leave_one_out, write_splits
 from pinn.training.data.table import write_observations
 
 KIND = "leave-one-model-out"
@@ -44,7 +44,7 @@ def write_experiment(folder: Path) -> Path:
     rows = observations()
     report = ReadReport("made up", "1", "", len(rows), len(rows))
     write_observations(rows, folder / "observations" / "silicon.parquet", report)
-    write_splits(leave_one_model_out(rows), folder / "splits" / f"{KIND}.json")
+    write_splits(leave_one_out("model", rows), folder / "splits" / f"{KIND}.json")
     of_network = pd.DataFrame(
         {
             "split": KIND,

@@ -41,7 +41,7 @@ func LoadModel(path string, want map[string]string) (*Model, error) {
 	return NewModel(row)
 }
 
-// ReadTableJSON reads what 'pinn export table --format json' writes.
+// ReadTableJSON reads what 'pinn export table' to a .json file writes.
 //
 // It fails where the file is of another version or lacks a coefficient, or where one is negative,
 // infinite or no number, with the row and the name.
@@ -100,7 +100,7 @@ func jsonText(raw json.RawMessage) string {
 	return text
 }
 
-// ReadTableCSV reads what 'pinn export table --format csv' writes; it fails as [ReadTableJSON].
+// ReadTableCSV reads what 'pinn export table' to a .csv file writes; it fails as [ReadTableJSON].
 func ReadTableCSV(r io.Reader) (*Table, error) {
 	reader := csv.NewReader(r)
 	names, err := reader.Read()

@@ -48,9 +48,6 @@ def breakdown(
         ),
     ] = False,
     json_path: JsonPath = None,
-    csv_path: Annotated[
-        Path | None, output("--csv", "Also write parts, features and kernels as CSV.", ".csv")
-    ] = None,
     plot: Annotated[
         Path | None, output("--plot", "Also draw it: .png, .svg or .pdf.", *PICTURES)
     ] = None,
@@ -76,11 +73,11 @@ def breakdown(
       pinn breakdown --model Qwen/Qwen3-30B-A3B --gpu H200 -tp 2
 
       pinn breakdown --model Llama-3.1-70B --gpu B200 --tensor-parallel-size 4
-        --batch '256 decode @ 4000' --plot step.png --csv step.csv
+        --batch '256 decode @ 4000' --plot step.png
     """
     from pinn.coefficients.configurations import canonical, make_deployment
     from pinn.coefficients.surrogate import Surrogate
-    from pinn.interface.commands.breakdown_report import draw, make_report, print_report, write_csv
+    from pinn.interface.commands.breakdown_report import draw, make_report, print_report
     from pinn.training.breakdown import breakdown as breakdown_of
 
     path = find_checkpoint(checkpoint)
@@ -91,8 +88,6 @@ def breakdown(
     breakdowns = [breakdown_of(deployment, text, beta, teacher) for text in batch or _EXAMPLES]
     report = make_report(deployment, breakdowns, {"network": _shown(path), **sources})
     write_json(report, json_path)
-    if csv_path is not None:
-        write_csv(report, csv_path)
     if plot is not None:
         draw(report, plot)
     print_report(report, explain)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from pinn.common.files import replace_atomically
 from pinn.common.screen import WIDEST, Column, Grid, page, say
-from pinn.common.tables import write_rows
 from pinn.engines.deployment import Deployment
 from pinn.interface.commands.outputs import PICTURES, check_suffix
 from pinn.interface.commands.report_parts import batch_marks, marks_lines, notices
@@ -23,20 +22,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-# A step's breakdown: gathered, printed and written as CSV.
+# A step's breakdown: gathered and printed.
 
 #: Closer than this ratio, a kernel counts as measured.
 NEAR = 1.1
 #: Steps that a table has side by side.
 _ABREAST = 2
 _MORE = (
-    "More: --explain (what parts hold; the step composed of measured kernels), --plot, --csv, "
-    "--json FILE."
+    "More: --explain (what parts hold; the step composed of measured kernels), --plot, --json FILE."
 )
-CSV_COLUMNS = (
-    "batch", "kind", "name", "part", "network_us", "composed_us", "format", "sizes", "runs",
-    "us_each", "nearest_gpu", "nearest_format", "nearest_sizes", "stretch",
-)  # fmt: skip
 
 
 def make_report(
@@ -111,28 +105,6 @@ def _kernel(use: KernelUse) -> dict[str, Any]:
         else {"gpu": near.gpu, "format": near.precision, "sizes": dict(near.shape)},
         "stretch": None if near is None else math.exp(near.stretch),
     }
-
-
-def write_csv(report: dict[str, Any], path: Path) -> None:
-    """Write parts, step features and kernels of every step, one line each, told by ``kind``."""
-    write_rows((line for step in report["steps"] for line in _csv_lines(step)), CSV_COLUMNS, path)
-
-
-def _csv_lines(step: dict[str, Any]) -> list[dict[str, Any]]:
-    lines = [{**entry, "kind": "part", "name": entry["part"]} for entry in step["parts"]]
-    for entry in step["features"]:
-        line = {"kind": "feature", "name": entry["feature"], **entry}
-        lines.append({k: v for k, v in line.items() if k != "feature"})
-    for entry in step["kernels"]:
-        near = entry["nearest"] or {"gpu": None, "format": None, "sizes": {}}
-        line = {k: entry[k] for k in ("composed_us", "format", "runs", "us_each", "stretch")}
-        lines.append(
-            line
-            | {"kind": "kernel", "name": entry["operator"], "sizes": sizes_text(entry["sizes"])}
-            | {f"nearest_{k}": near[k] for k in ("gpu", "format")}
-            | {"nearest_sizes": sizes_text(near["sizes"])}
-        )
-    return [{"batch": step["batch"], **line} for line in lines]
 
 
 def sizes_text(sizes: Mapping[str, float]) -> str:

@@ -15,7 +15,7 @@ from pinn.interface.commands.options import Details, engine_flags, output
 from pinn.interface.commands.requests import CalibrationRequest
 from pinn.server.benchmarks.benchmark_run import GivenLoad, split_flags
 from pinn.simulator.engine_spec import EngineSpec
-from pinn.specs.flags import flags_of
+from pinn.specs.flags import flags_apart
 from pinn.specs.serving import ServingSpec
 
 if TYPE_CHECKING:
@@ -103,14 +103,14 @@ def _fit_traces(
     from pinn.server.traces.measured_steps import MEASURED, ingested_steps
     from pinn.server.traces.trace_tables import read_trace_tables
 
-    engine, server = _split(flags)
+    engine, server = flags_apart(EngineSpec, flags)
     if server or asked.model or asked.gpu:
         raise PinnError("--observations names its server already: flags belong to 'pinn ingest'")
     traces = read_trace_tables(folder)
     deployment = traces.deployment()
     _note_release(deployment, start.notes)
     if traces.manifest["tables"].get("cycles", {}).get("rows"):
-        settings = BetaSettings(asked.intervals, asked.budget or None, asked.select, asked.seed)
+        settings = BetaSettings(asked.intervals, asked.budget or None, asked.seed)
         return fit.fit_traces(traces, start, settings, asked.force)
     named = _named(traces.manifest.get("deployment") or {})
     if MEASURED in traces.manifest["tables"]:
@@ -125,7 +125,7 @@ def _fit_benchmarks(asked: CalibrationRequest, start: Start, flags: dict[str, An
     from pinn.server.calibration.fit import fit_benchmarks
     from pinn.server.traces.ingestion import benchmark_target
 
-    engine, flags = _split(flags)
+    engine, flags = flags_apart(EngineSpec, flags)
     named = {n: value for n, value in zip(_TARGET, (asked.model, asked.gpu), strict=True) if value}
     given = _earlier(asked.append) | named | flags
     server, load = split_flags({k: v for k, v in given.items() if k not in _TARGET})
@@ -141,7 +141,7 @@ def _fit_steps(steps: Path, asked: CalibrationRequest, start: Start, flags: dict
     from pinn.server.calibration.fit import fit_measured_steps
     from pinn.server.traces.measured_steps import read_measured_steps
 
-    engine, flags = _split(flags)
+    engine, flags = flags_apart(EngineSpec, flags)
     measured = read_measured_steps(steps)
     refused = measured.report.refused
     start.notes += [f"{count:8} left out: {why}" for why, count in refused.items()]
@@ -152,13 +152,6 @@ def _fit_steps(steps: Path, asked: CalibrationRequest, start: Start, flags: dict
     runs = _read_runs(measured.serving, load, start.notes) if measured.serving else []
     of_engine = measured.engine(engine)
     return fit_measured_steps(measured, deployment, named, start, asked.force, runs, of_engine)
-
-
-def _split(flags: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Flags of the scheduler alone, and the others."""
-    names = {flag.name for flag in flags_of(EngineSpec)}
-    own = {name: value for name, value in flags.items() if name in names}
-    return own, {name: value for name, value in flags.items() if name not in names}
 
 
 def _earlier(file: Path | None) -> dict[str, Any]:

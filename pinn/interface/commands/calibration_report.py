@@ -90,7 +90,7 @@ def _heading(found: AnyCalibration) -> str:
     if isinstance(found, Calibration):
         return (
             f"{what}, {sources_text(found)}: fitted to {len(found.beta.used)} intervals "
-            f"({found.settings.kind}, {found.settings.select}) that scatter by "
+            f"({found.settings.kind}) that scatter by "
             f"{100 * np.median(found.beta.posterior.noise):.1f} %"
         )
     if isinstance(found, StepCalibration):
@@ -159,8 +159,7 @@ def _judged(verdicts: Sequence[Verdict | Likelihood]) -> Grid:
             cells = [f"{100 * error:.2f} %" for error in (verdict.before, verdict.after)]
         else:
             cells = ["x 1", f"x {np.exp(verdict.gain):.2f} probable"]
-        word = "better" if verdict.is_better else "worse" if verdict.is_worse else "no better"
-        table.add(verdict.where, str(verdict.count), *cells, word)
+        table.add(verdict.where, str(verdict.count), *cells, verdict.word)
     return table
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,10 @@ from pinn.common.tables import escaped_table
 from pinn.engines.deployment import Deployment
 from pinn.interface.commands.outputs import TABLES, check_suffix
 from pinn.interface.commands.report_parts import marks_of_each, memory_columns
+from pinn.interface.exports.table import coefficient_columns
 from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import step_costs
-from pinn.physics.request import REQUEST_FEATURES, RequestFeature
-from pinn.physics.step import STEP_FEATURES
-from pinn.physics.step_values import StepFeature, floor_seconds
+from pinn.physics.step_values import floor_seconds
 from pinn.specs.batch import parse_batch
 from pinn.units import MICROSECOND
 
@@ -51,8 +50,7 @@ def coefficient_table(
     }
     distinct, place = _seen_alike(deployments)
     found = surrogate.coefficients(distinct).take(place)
-    columns |= _named("beta", STEP_FEATURES, found.beta)
-    columns |= _named("alpha", REQUEST_FEATURES, found.alpha)
+    columns |= coefficient_columns(found)
     columns |= _batch_columns(found.beta, deployments, batches)
     columns |= memory_columns(configurations, deployments)
     space = training_space(surrogate.checkpoint)
@@ -83,16 +81,6 @@ def _seen_alike(deployments: Sequence[Deployment]) -> tuple[list[Deployment], np
         if place[row] == len(distinct):
             distinct.append(deployment)
     return distinct, place
-
-
-def _named(
-    kind: str,
-    registry: Mapping[str, StepFeature] | Mapping[str, RequestFeature],
-    values: np.ndarray,
-) -> dict[str, np.ndarray]:
-    """A column per coefficient, each contiguous in memory as Arrow wants it."""
-    names = (f"{kind}.{feature.name} [{feature.unit}]" for feature in registry.values())
-    return dict(zip(names, np.ascontiguousarray(values.T), strict=True))
 
 
 def _batch_columns(

@@ -200,14 +200,19 @@ class Subcommand:
     """Where a subcommand is found.
 
     Attributes:
-        name: As typed.
-        module: Holds the Typer application ``app``.
+        name: As typed; the module of that name holds the Typer application ``app``.
         help: One line for the list of commands, shown without importing the module.
+        package: Where the module is.
     """
 
     name: str
-    module: str
     help: str
+    package: str = "pinn.interface.commands"
+
+    @property
+    def module(self) -> str:
+        """The module's name."""
+        return f"{self.package}.{self.name}"
 
     def load(self) -> Any:
         """Import the module and build its command."""

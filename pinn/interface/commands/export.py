@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pinn.common.files import find_checkpoint, given_path
+from pinn.common.files import find_checkpoint
 from pinn.errors import PinnError
 from pinn.interface.commands.options import asked, output
 from pinn.interface.commands.requests import BlisRequest, OnnxRequest, SpecsRequest, TableRequest
@@ -76,9 +76,10 @@ def onnx_of(out: Path, how: OnnxRequest) -> None:
 
 
 def _write_inputs(path: Path, configs: str, batch: str, checkpoint: Path) -> None:
+    from pinn.coefficients.configurations import typed_configurations
     from pinn.interface.exports.onnx_inputs import write_inputs
 
-    rows = _rows(configs)
+    rows = typed_configurations(configs)
     if len(rows) != 1:
         raise PinnError(f"--inputs is for one configuration, and --configs gives {len(rows)}")
     found = write_inputs(_configured(rows, TableRequest(checkpoint=checkpoint)), batch, path)
@@ -89,7 +90,7 @@ def _write_inputs(path: Path, configs: str, batch: str, checkpoint: Path) -> Non
 @app.command()
 @asked
 def table(
-    out: Annotated[Path, typer.Option("--out", help="File to write.")],
+    out: Annotated[Path, typer.Option("--out", help="File to write: .json, .csv or .parquet.")],
     configs: Configs = None,
     *,
     how: TableRequest,
@@ -108,7 +109,7 @@ def table_of(rows: list[dict[str, Any]], out: Path, how: TableRequest) -> None:
     """Write the table of configurations."""
     from pinn.interface.exports.table import export_table, write_table_file
 
-    kind = how.file_format or out.suffix.lower().removeprefix(".")
+    kind = out.suffix.lower().removeprefix(".")
     configured = _configured(rows, how)
     ends = _intervals(configured, how.checkpoint) if how.intervals else None
     write_table_file(export_table(configured, ends), configured.provenance, out, kind)
@@ -290,7 +291,9 @@ def _configured(rows: list[dict[str, Any]], how: TableRequest | BlisRequest) -> 
 
 
 def _asked_rows(configs: str | None, coefficients: list[Path] | None) -> list[dict[str, Any]]:
-    return rows_of_files(coefficients) if configs is None else _rows(configs)
+    from pinn.coefficients.configurations import typed_configurations
+
+    return rows_of_files(coefficients) if configs is None else typed_configurations(configs)
 
 
 def rows_of_files(paths: list[Path] | None) -> list[dict[str, Any]]:
@@ -301,13 +304,3 @@ def rows_of_files(paths: list[Path] | None) -> list[dict[str, Any]]:
     if not paths:
         raise PinnError("nothing to export: give --configs, or files with --coefficients")
     return [canonical(read_coefficient_set(path).configuration(), f"{path}: ") for path in paths]
-
-
-def _rows(configs: str) -> list[dict[str, Any]]:
-    """The configurations of a file, or of a grid as typed."""
-    from pinn.coefficients.configurations import parse_grid, read_configurations
-
-    path = given_path(configs)
-    return (
-        parse_grid(configs) if "=" in configs and not path.is_file() else read_configurations(path)
-    )

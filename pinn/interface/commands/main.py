@@ -54,74 +54,34 @@ FIRST_STEPS = (
 COMMANDS = (
     Subcommand(
         "coefficients",
-        "pinn.interface.commands.coefficients",
         "Alpha and beta of a model on a GPU under a vLLM configuration, or of thousands.",
     ),
     Subcommand(
-        "breakdown",
-        "pinn.interface.commands.breakdown",
-        "Where the time of a step goes, beside the measured kernels it rests on.",
+        "breakdown", "Where the time of a step goes, beside the measured kernels it rests on."
     ),
-    Subcommand(
-        "simulate", "pinn.interface.commands.simulate", "Serve a workload in simulated time."
-    ),
-    Subcommand(
-        "plan",
-        "pinn.interface.commands.plan",
-        "What to rent for a load, how to start it, and how sure that is.",
-    ),
-    Subcommand(
-        "explore",
-        "pinn.interface.commands.explore",
-        "A page to play with: sliders move what a few servers do.",
-    ),
-    Subcommand(
-        "export",
-        "pinn.interface.commands.export",
-        "Write ONNX graphs, tables and files for the Go simulator.",
-    ),
+    Subcommand("simulate", "Serve a workload in simulated time."),
+    Subcommand("plan", "What to rent for a load, how to start it, and how sure that is."),
+    Subcommand("explore", "A page to play with: sliders move what a few servers do."),
+    Subcommand("export", "Write ONNX graphs, tables and files for the Go simulator."),
     Subcommand(
         "evaluate",
-        "pinn.laboratory.commands.evaluate",
         "Score every method on every split, or predictions on measurements of your own.",
+        "pinn.laboratory.commands",
     ),
     Subcommand(
         "compare",
-        "pinn.laboratory.commands.compare",
         "Two checkpoints, coefficient files or evaluations, metric by metric.",
+        "pinn.laboratory.commands",
     ),
+    Subcommand("measure", "Measure an engine's steps on this machine's GPU."),
+    Subcommand("ingest", "Read a server's traces into tables."),
+    Subcommand("calibrate", "Fit the coefficients to a server's own benchmarks, steps or traces."),
     Subcommand(
-        "measure",
-        "pinn.interface.commands.measure",
-        "Measure an engine's steps on this machine's GPU.",
+        "results", "Show the errors on held-out models and GPUs.", "pinn.laboratory.commands"
     ),
-    Subcommand("ingest", "pinn.interface.commands.ingest", "Read a server's traces into tables."),
-    Subcommand(
-        "calibrate",
-        "pinn.interface.commands.calibrate",
-        "Fit the coefficients to a server's own benchmarks, steps or traces.",
-    ),
-    Subcommand(
-        "observations",
-        "pinn.interface.commands.observations",
-        "Write measurements as tables to train on.",
-    ),
-    Subcommand(
-        "results",
-        "pinn.laboratory.commands.results",
-        "Show the errors on held-out models and GPUs.",
-    ),
-    Subcommand(
-        "kernels",
-        "pinn.interface.commands.kernels",
-        "Measure and show the errors of the kernel surrogates.",
-    ),
-    Subcommand("models", "pinn.interface.commands.models", "List the models known by name."),
-    Subcommand(
-        "gpus",
-        "pinn.interface.commands.gpus",
-        "List the GPUs known by name, with their datasheets.",
-    ),
+    Subcommand("kernels", "Measure and show the errors of the kernel surrogates."),
+    Subcommand("models", "List the models known by name."),
+    Subcommand("gpus", "List the GPUs known by name, with their datasheets."),
 )
 
 

@@ -186,7 +186,7 @@ def _design(
     from pinn.server.calibration.prior import Start
     from pinn.server.measuring import USUAL_LOADS, AskedLoad, design
     from pinn.server.program.machine import cards
-    from pinn.server.traces.trace_run import Target
+    from pinn.server.traces.trace_tables import Target
     from pinn.simulator.memory import memory_fit
 
     asked = [AskedLoad.read(text) for text in loads] or list(USUAL_LOADS)
@@ -194,11 +194,9 @@ def _design(
     if card is None:
         typer.echo("batches come in a usual order, since the GPU is not known: --gpu names it")
         return []
-    serving = dict(flags)
-    precision = serving.pop("precision", None)
     start = Start(None, None, checkpoint)
     try:
-        deployment = Target(model, card, ServingSpec(**serving), precision).deployment()
+        deployment = Target.of(model, card, flags, "").deployment()
         fit = memory_fit(deployment)
         if fit.fits:
             prior = start.prior(deployment, start.coefficients(deployment))

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from pinn.common.files import json_text, write_json_file
 from pinn.errors import PinnError
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 # Where commands write: a folder that is there, and never over what they read.
 
 #: Options that name a file or folder to write.
-OUTPUTS = frozenset({"--json", "--csv", "--plot", "--requests", "--timeline", "--out"})
+OUTPUTS = frozenset({"--json", "--plot", "--requests", "--timeline", "--out"})
 #: Of these some commands write a folder.
 _FOLDERS = frozenset({"--out"})
 #: Formats of tables and pictures, which a file's name tells.
@@ -103,6 +107,14 @@ def _is_same(output: Path, other: Path, is_output: bool) -> bool:
 _STANDARD_OUTPUT: ContextVar[TextIO | None] = ContextVar("standard output", default=None)
 
 
+def printed(function: Callable[..., None], *arguments: Any) -> str:
+    """What a function prints, as text."""
+    text = io.StringIO()
+    with redirect_stdout(text):
+        function(*arguments)
+    return text.getvalue()
+
+
 @contextmanager
 def only_json() -> Iterator[None]:
     """Swallow what a command prints for people, so that JSON stands alone on standard output."""
@@ -112,6 +124,11 @@ def only_json() -> Iterator[None]:
             yield
     finally:
         _STANDARD_OUTPUT.reset(before)
+
+
+def records(table: pd.DataFrame) -> Any:
+    """The rows of a table for JSON: what is missing is null."""
+    return json.loads(table.to_json(orient="records"))
 
 
 def write_json(document: Any, path: Path | None) -> None:

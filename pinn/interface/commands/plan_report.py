@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pinn.common.screen import Column, Grid, as_typed, page, say
@@ -257,7 +257,7 @@ def _row(place: int, c: Choice) -> dict[str, object]:
         "engine": c.engine,
         "gpu": c.gpu,
         "gpus_per_replica": c.gpus_per_replica,
-        **_flags(c.flags),
+        **c.flags,
         **{f"format_{part}": name for part, name in c.formats.items()},
         "coefficients": c.coefficients,
         "highest_rate_per_s": c.highest_rate.per_s,
@@ -283,7 +283,3 @@ def _row(place: int, c: Choice) -> dict[str, object]:
         "serve_command": c.serve_command,
         "simulate_command": c.simulate_command,
     }
-
-
-def _flags(flags: Mapping[str, object]) -> dict[str, object]:
-    return dict(flags)

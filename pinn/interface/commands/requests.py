@@ -216,19 +216,11 @@ class CalibrationRequest:
         int,
         typer.Option(
             "--budget",
-            help="Intervals to fit to; 0 for all there are.",
+            help="Intervals to fit to, chosen at random; 0 for all there are.",
             min=0,
             rich_help_panel=_TRACES,
         ),
     ] = 500
-    select: Annotated[
-        str,
-        typer.Option(
-            "--select",
-            help="random, or active (most informative first).",
-            rich_help_panel=_TRACES,
-        ),
-    ] = "random"
     intervals: Annotated[
         str,
         typer.Option(
@@ -238,7 +230,7 @@ class CalibrationRequest:
         ),
     ] = "both"
     seed: Annotated[
-        int, typer.Option("--seed", min=0, help="Of the random selection.", rich_help_panel=_TRACES)
+        int, typer.Option("--seed", min=0, help="Of the random choice.", rich_help_panel=_TRACES)
     ] = 0
 
 
@@ -246,10 +238,6 @@ class CalibrationRequest:
 class TableRequest:
     """How a table of configurations is made."""
 
-    file_format: Annotated[
-        str | None,
-        typer.Option("--format", help="json, csv or parquet. [default: the ending of --out]"),
-    ] = None
     checkpoint: Checkpoint = None
     coefficients: CoefficientFiles = None
     skip_invalid: SkipInvalid = False

@@ -15,7 +15,7 @@ from pinn.interface.commands.outputs import write_json
 from pinn.interface.commands.requests import SimulationRequest
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.workloads.load_flags import Load, LoadFlags, asked_load
-from pinn.specs.flags import flags_of
+from pinn.specs.flags import flags_apart
 from pinn.specs.serving import ServingSpec
 
 if TYPE_CHECKING:
@@ -121,13 +121,12 @@ def simulation_job(
     from pinn.coefficients.configurations import canonical, make_deployment
     from pinn.simulator.many import Job
 
-    of_engine = {flag.name for flag in flags_of(EngineSpec)}
-    engine = EngineSpec(**{name: v for name, v in flags.items() if name in of_engine})
+    of_engine, others = flags_apart(EngineSpec, flags)
+    engine = EngineSpec(**of_engine)
     file = asked.coefficients
     known = {} if file is None else read_coefficient_set(file).configuration()
     known |= named(asked.model, asked.gpu)
-    known |= {name: v for name, v in flags.items() if name not in of_engine}
-    deployment = make_deployment(canonical(known))
+    deployment = make_deployment(canonical(known | others))
     workload = load.draw(asked.rate)
     latency = _latency(deployment, asked)
     return Job(deployment, workload, latency, engine), latency

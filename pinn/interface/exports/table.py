@@ -13,6 +13,7 @@ import pyarrow as pa
 from jaxtyping import Float
 from pyarrow import csv, parquet
 
+from pinn.coefficients.coefficients import Coefficients
 from pinn.common.files import json_text, replace_atomically
 from pinn.common.tables import escaped_table
 from pinn.engines.deployment import Deployment
@@ -46,6 +47,13 @@ def beta_columns() -> list[str]:
 def alpha_columns() -> list[str]:
     """Names of the alpha columns, in the order of the registry."""
     return [f"alpha.{f.name} [{f.unit}]" for f in REQUEST_FEATURES.values()]
+
+
+def coefficient_columns(found: Coefficients) -> dict[str, Float[np.ndarray, " rows"]]:
+    """A column per coefficient, betas first, each contiguous in memory as Arrow wants it."""
+    values = np.concatenate([found.beta, found.alpha], axis=1)
+    names = (*beta_columns(), *alpha_columns())
+    return dict(zip(names, np.ascontiguousarray(values.T), strict=True))
 
 
 def configuration_columns(configured: Configured) -> dict[str, list[Any]]:
@@ -125,11 +133,7 @@ def export_table(
     for name, values in configuration_columns(configured).items():
         text = pa.string() if name == "precision" else None
         columns[name] = pa.array(values, pa.int64() if name == "window_tokens" else text)
-    for names, vectors in (
-        (beta_columns(), configured.coefficients.beta),
-        (alpha_columns(), configured.coefficients.alpha),
-    ):
-        columns |= dict(zip(names, np.ascontiguousarray(vectors.T), strict=True))
+    columns |= coefficient_columns(configured.coefficients)
     if intervals is not None:
         columns |= _interval_columns(intervals)
     costs = model_costs(configured.deployments)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +11,7 @@ from pinn.coefficients.coefficients import write_coefficient_set
 from pinn.errors import PinnError
 from pinn.interface.commands.calibrate import fit_measurements
 from pinn.interface.commands.calibration_report import print_fit
+from pinn.interface.commands.outputs import printed
 from pinn.interface.commands.requests import CalibrationRequest
 from pinn.interface.python.arguments import read_request, with_arguments
 from pinn.server.benchmarks.benchmark_run import GivenLoad
@@ -55,10 +54,7 @@ class CalibratedServer:
 
     def __str__(self) -> str:
         """What ``pinn calibrate`` prints."""
-        text = io.StringIO()
-        with contextlib.redirect_stdout(text):
-            print_fit(self.fit, self.notes, self.appended)
-        return text.getvalue()
+        return printed(print_fit, self.fit, self.notes, self.appended)
 
 
 _SPECIFICATIONS = (ServingSpec, EngineSpec, GivenLoad)

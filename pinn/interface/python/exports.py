@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any
 
-from pinn.coefficients.configurations import canonical, expand_grid, parse_grid, read_configurations
-from pinn.common.files import given_path
+from pinn.coefficients.configurations import canonical, expand_grid, typed_configurations
 from pinn.errors import PinnError
 from pinn.interface.commands import export as command
 from pinn.interface.commands import requests
 from pinn.interface.commands.coefficients import many_table
 from pinn.interface.commands.explore import write_explore_page
 from pinn.interface.commands.options import named
+from pinn.interface.commands.outputs import printed
 from pinn.interface.python.arguments import read_request, with_arguments
 from pinn.planning.explore.servers import SIZES
 from pinn.specs.serving import ServingSpec
@@ -77,9 +75,7 @@ def configuration_rows(
     import pandas as pd
 
     if isinstance(configurations, str | Path):
-        path = given_path(configurations)
-        grid = "=" in str(configurations) and not path.is_file()
-        return parse_grid(str(configurations)) if grid else read_configurations(path)
+        return typed_configurations(configurations)
     if isinstance(configurations, Mapping):
         return expand_grid(configurations)
     records: Any = configurations
@@ -90,8 +86,6 @@ def configuration_rows(
 
 
 # Files that other programs read.
-
-_Arguments = ParamSpec("_Arguments")
 
 
 @with_arguments(request=requests.TableRequest)
@@ -109,7 +103,7 @@ def export_table(
         PinnError: If something is unknown or does not fit together.
     """
     how, _ = read_request(requests.TableRequest, given)
-    _quietly(command.table_of, _rows(configurations, how.coefficients), Path(out), how)
+    printed(command.table_of, _rows(configurations, how.coefficients), Path(out), how)
 
 
 @with_arguments(request=requests.BlisRequest)
@@ -127,7 +121,7 @@ def export_blis(
         PinnError: If something is unknown, does not fit together, or BLIS cannot express it.
     """
     how, _ = read_request(requests.BlisRequest, given)
-    _quietly(command.blis_of, _rows(configurations, how.coefficients), Path(out), how)
+    printed(command.blis_of, _rows(configurations, how.coefficients), Path(out), how)
 
 
 @with_arguments(request=requests.OnnxRequest)
@@ -138,7 +132,7 @@ def export_onnx(out: str | Path, **given: Any) -> None:
         out: Folder for the two graphs.
         **given: The keyword arguments below.
     """
-    _quietly(command.onnx_of, Path(out), read_request(requests.OnnxRequest, given)[0])
+    printed(command.onnx_of, Path(out), read_request(requests.OnnxRequest, given)[0])
 
 
 @with_arguments(request=requests.SpecsRequest)
@@ -149,7 +143,7 @@ def export_specs(out: str | Path, **given: Any) -> None:
         out: File to write.
         **given: The keyword arguments below.
     """
-    _quietly(command.specs_of, Path(out), read_request(requests.SpecsRequest, given)[0])
+    printed(command.specs_of, Path(out), read_request(requests.SpecsRequest, given)[0])
 
 
 @with_arguments(ServingSpec, request=requests.ExploreRequest, deploys=True)
@@ -197,11 +191,3 @@ def _rows(
     if configurations is None:
         return command.rows_of_files(files)
     return configuration_rows(configurations)
-
-
-def _quietly(
-    write: Callable[_Arguments, None], *arguments: _Arguments.args, **options: _Arguments.kwargs
-) -> None:
-    """Write without the lines that the command prints."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        write(*arguments, **options)

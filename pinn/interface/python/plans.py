@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pinn.common.workers import Workers
+from pinn.interface.commands.outputs import printed
 from pinn.interface.commands.plan import planned, write_files
 from pinn.interface.commands.requests import PlanRequest
 from pinn.interface.python.arguments import read_request, with_arguments
@@ -49,10 +48,7 @@ class PlannedFleet:
         """What ``pinn plan`` prints."""
         from pinn.interface.commands.plan_report import print_plan
 
-        text = io.StringIO()
-        with contextlib.redirect_stdout(text):
-            print_plan(self.plan, None)
-        return text.getvalue()
+        return printed(print_plan, self.plan, None)
 
 
 _SPECIFICATIONS = (ServingSpec, EngineSpec, LoadFlags)

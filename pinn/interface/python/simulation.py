@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pinn.common.files import json_text
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.interface.commands import simulate as command
+from pinn.interface.commands.outputs import printed
 from pinn.interface.commands.requests import SimulationRequest
 from pinn.interface.python.arguments import read_request, with_arguments
 from pinn.simulator.engine_spec import EngineSpec
@@ -58,10 +58,8 @@ class Simulation:
 
     def __str__(self) -> str:
         """What ``pinn simulate`` prints."""
-        text = io.StringIO()
-        with contextlib.redirect_stdout(text):
-            command.print_simulation(self.run, self.deployment, self.intervals, self.sensitivity)
-        return text.getvalue()
+        shown = self.run, self.deployment, self.intervals, self.sensitivity
+        return printed(command.print_simulation, *shown)
 
 
 _SPECIFICATIONS = (ServingSpec, EngineSpec, LoadFlags)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,9 +19,9 @@ from pinn.common.documents import read_json
 from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
+from pinn.interface.commands.outputs import records
 from pinn.laboratory.comparison import Scores
 from pinn.laboratory.metrics import RESULT_COLUMNS, read_results
-from pinn.laboratory.suite_runs import BATCHES, shown_deployments
 from pinn.physics.request import REQUEST_FEATURES
 from pinn.physics.step import STEP_FEATURES
 from pinn.specs.batch import parse_batch
@@ -133,7 +132,7 @@ def _step_times(times: pd.DataFrame) -> Grid:
 
 def comparison_document(tables: Mapping[str, pd.DataFrame]) -> dict[str, Any]:
     """The tables as lists of records, ready for JSON; what is not known is None."""
-    return {name: json.loads(table.to_json(orient="records")) for name, table in tables.items()}
+    return {name: records(table) for name, table in tables.items()}
 
 
 # What ``pinn compare`` knows of one side: errors, and coefficients of deployments.
@@ -258,6 +257,36 @@ def _ends(tree: Any) -> dict[str, tuple[float, float]]:
         for name, entry in tree[part].items()
         if isinstance(entry, dict) and "low" in entry
     }
+
+
+#: Model, GPU and tensor-parallel size of well-known deployments.
+SHOWN = (
+    ("meta-llama/Llama-3.1-8B", "A100", 1),
+    ("meta-llama/Llama-3.1-8B", "H100", 1),
+    ("meta-llama/Llama-3.1-8B", "B200", 1),
+    ("meta-llama/Llama-3.1-70B", "A100", 4),
+    ("meta-llama/Llama-3.1-70B", "H100", 4),
+    ("meta-llama/Llama-3.1-70B", "B200", 4),
+    ("Qwen/Qwen3-30B-A3B", "A100", 2),
+    ("Qwen/Qwen3-30B-A3B", "H100", 2),
+    ("Qwen/Qwen3-30B-A3B", "B200", 2),
+    ("openai/gpt-oss-120b", "H100", 2),
+    ("openai/gpt-oss-120b", "B200", 2),
+    ("deepseek-ai/DeepSeek-V3", "H200", 8),
+    ("deepseek-ai/DeepSeek-V3", "B200", 8),
+)
+
+#: Steps that are timed.
+BATCHES = ("64 decode @ 1000", "1 prefill 2048 @ 0", "1 prefill 512 @ 0 + 64 decode @ 1000")
+
+
+def shown_deployments() -> dict[str, Deployment]:
+    """Label -> deployment of each of ``SHOWN``."""
+    found = {}
+    for model, gpu, size in SHOWN:
+        given = canonical({"model": model, "gpu": gpu, "tensor_parallel_size": size})
+        found[f"{model.split('/')[-1]}, {size} x {gpu}"] = make_deployment(given)
+    return found
 
 
 def compare_step_times(a: Side, b: Side) -> pd.DataFrame:

@@ -10,17 +10,13 @@ import typer
 from pinn.common.files import cache_folder, conf_file, find_checkpoint, json_text
 from pinn.errors import PinnError
 from pinn.interface.commands.options import Checkpoint, JsonPath, PredictionsPath, output
-from pinn.interface.commands.outputs import write_json
+from pinn.interface.commands.outputs import records, write_json
 from pinn.laboratory.commands.evaluate_measured import coefficients, decisions, speculation
 from pinn.laboratory.commands.evaluate_panel import panel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
-    import pandas as pd
-
-    from pinn.simulator.linear_latency import LinearLatency
     from pinn.training.data.measured_runs import MeasuredRun
 
 
@@ -106,20 +102,9 @@ def serving_runs(
         typer.Option("--gpu", help="GPU of inference-perf's runs, whose files do not name it."),
     ] = None,
     checkpoint: Checkpoint = None,
-    kernels: Annotated[
-        Path | None,
-        typer.Option(
-            "--kernels",
-            help="Folder of kernel surrogates: also score the teacher, with the checkpoint's "
-            "scalars.",
-        ),
-    ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of arrival times and lengths.")] = 0,
     out: Annotated[Path | None, output("--out", "Also write every figure, as CSV.", ".csv")] = None,
     json_path: JsonPath = None,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the per-stage table as Markdown.")
-    ] = False,
 ) -> None:
     """Simulate measured serving runs and score what their clients see.
 
@@ -130,46 +115,40 @@ def serving_runs(
 
     Example: pinn evaluate serving-runs runs.csv --model-configs configs --json s.json
     """
-    import pandas as pd
-
+    from pinn.coefficients.trained_network import load_checkpoint
     from pinn.common.screen import doing
     from pinn.common.tables import write_frame
     from pinn.laboratory.serving_run_intervals import with_intervals
-    from pinn.laboratory.serving_runs import ranking_inversions, score_runs, summarize_runs
-    from pinn.laboratory.serving_runs_print import (
-        markdown_scores,
-        print_scores,
-        print_summary,
+    from pinn.laboratory.serving_runs import (
+        NETWORK,
+        network_latencies,
+        ranking_inversions,
+        score_runs,
+        summarize_runs,
     )
+    from pinn.laboratory.serving_runs_print import print_scores, print_summary
 
     runs = _read(path, gpu, model_configs, seed)
     doing(f"simulating {len(runs):,} runs")
     path_of = find_checkpoint(checkpoint)
-    methods = _latencies(runs, path_of, kernels)
-    tables = {method: score_runs(runs, found, method) for method, found in methods.items()}
+    latencies = network_latencies(load_checkpoint(path_of).network, runs)
+    scores = score_runs(runs, latencies, NETWORK)
     without = None
     if json_path is not None or out is not None:
         try:
-            tables["network"] = with_intervals(tables["network"], runs, methods["network"], path_of)
+            scores = with_intervals(scores, runs, latencies, path_of)
         except PinnError as error:
             without = str(error)
-    scores = pd.concat(tables.values(), ignore_index=True)
     summary = summarize_runs(scores)
-    inversions = {
-        str(method): ranking_inversions(of_method)
-        for method, of_method in scores.groupby("method", sort=False)
-    }
-    if markdown:
-        for method, of_method in scores.groupby("method", sort=False):
-            typer.echo(f"{method}\n\n{markdown_scores(of_method)}")
-    else:
-        print_scores(scores)
+    inversions = {NETWORK: ranking_inversions(scores)}
+    print_scores(scores)
     print_summary(summary, inversions)
     if without is not None:
         typer.echo(f"No intervals: {without}")
     if out is not None:
         write_frame(scores, out)
-    write_json(_document(scores, summary, inversions), json_path)
+    document = {"scores": records(scores), "summary": records(summary)}
+    write_json(document | {"ranked_wrongly": inversions}, json_path)
 
 
 @app.command("engines")
@@ -218,58 +197,6 @@ def _read(
     if gpu is None:
         raise PinnError(f"{folders[0]} does not say which GPU served it: name it with --gpu")
     return [read_load_report(folder, gpu, model_configs, seed) for folder in folders]
-
-
-def _latencies(
-    runs: Sequence[MeasuredRun], checkpoint: Path, kernels: Path | None
-) -> dict[str, list[LinearLatency]]:
-    """Method -> coefficients of each run."""
-    from pinn.coefficients.surrogate import Surrogate
-    from pinn.simulator.linear_latency import LinearLatency
-
-    surrogate = Surrogate.load(checkpoint)
-    found = surrogate.coefficients([run.deployment for run in runs])
-    methods = {"network": (found.beta, found.alpha)}
-    if kernels is not None:
-        scalars = surrogate.checkpoint.metadata.get("scalars")
-        methods["teacher"] = (_teacher_betas(runs, kernels, scalars, checkpoint), found.alpha)
-    deployments = [run.deployment for run in runs]
-    return {
-        name: [LinearLatency(*one) for one in zip(deployments, *found, strict=True)]
-        for name, found in methods.items()
-    }
-
-
-def _teacher_betas(
-    runs: Sequence[MeasuredRun], kernels: Path, scalars: object, checkpoint: Path
-) -> np.ndarray:
-    import numpy as np
-
-    from pinn.kernels.surrogates import KernelSurrogates
-    from pinn.training.kernel_learner import run_parts
-    from pinn.training.run_scalars import run_fit_from_json
-
-    if not isinstance(scalars, dict) or not scalars:
-        raise PinnError(f"{checkpoint} carries no scalars: it was not taught by kernels")
-    fit = run_fit_from_json(scalars)
-    parts = run_parts(KernelSurrogates.load(kernels), runs)
-    of_models = [fit.of_model(run.deployment.model.name) for run in runs]
-    return np.array([s.betas(of_run) for s, of_run in zip(of_models, parts, strict=True)])
-
-
-def _document(
-    scores: pd.DataFrame, summary: pd.DataFrame, inversions: dict[str, list[tuple[str, str]]]
-) -> dict[str, object]:
-    import json
-
-    def records(table: pd.DataFrame) -> object:
-        return json.loads(table.to_json(orient="records"))  # NaN becomes null
-
-    return {
-        "scores": records(scores),
-        "summary": records(summary),
-        "ranked_wrongly": inversions,
-    }
 
 
 app.command("coefficients")(coefficients)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,7 @@ from pinn.common.files import file_sha256, find_checkpoint
 from pinn.common.screen import Grid, page, say
 from pinn.errors import PinnError
 from pinn.interface.commands.options import JsonPath
-from pinn.interface.commands.outputs import write_json
+from pinn.interface.commands.outputs import records, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +58,7 @@ def results(
         from pinn.training.data.measured_releases import measured_grid, released_measurements
 
         found = released_measurements()
-        write_json(json.loads(found.to_json(orient="records")), json_path)
+        write_json(records(found), json_path)
         typer.echo(measured_grid(found).markdown())
         return
     from pinn.laboratory.metrics import read_results
@@ -71,7 +70,7 @@ def results(
     if chosen.empty:
         known = ", ".join(sorted(table["metric"].unique()))
         raise PinnError(f"no results for --metric {metric}: known ones are {known}")
-    write_json(json.loads(chosen.to_json(orient="records")), json_path)
+    write_json(records(chosen), json_path)
     for split, part in chosen.groupby("split", sort=False):
         say(f"{split}, {metric.upper()}: median / mean absolute percentage error\n")
         if markdown:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -10,7 +10,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pinn.common.plots import Looks, markers, new_figure, short
-from pinn.interface.commands.breakdown_report import PART_LOOKS
 from pinn.laboratory.report.tables import Tables
 
 # Errors of every left-out model and GPU as dots: one dot a deployment, a bar across their
@@ -24,6 +23,8 @@ METHODS = (
     "gradient-boosted trees", "roofline, constant efficiencies", "aiconfigurator",
 )  # fmt: skip
 
+#: Where a legend stands.
+_Place = Literal["outside upper right", "outside lower center", "outside upper center"]
 #: Errors beyond are drawn at the edge, in percent.
 EDGE = 100.0
 
@@ -49,11 +50,17 @@ def accuracy_figure(tables: Tables, split: str, metric: str) -> Figure | None:
         ax.axvline(10, color="0.6", linewidth=0.8, linestyle=":")
         ax.set_xlim(-1, EDGE + 3)
     axes[-1, 0].set_xlabel(f"absolute percentage error of {metric.upper()}", fontsize=8)
-    for gpu, (marker, colour) in looks.items():
-        axes[0, 0].plot([], [], marker, color=colour, markersize=5, label=short(gpu))
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper right", ncols=len(labels), frameon=False,
-                  fontsize=8)  # fmt: skip
+    return _with_legend(figure, looks, "outside upper right", markersize=5)
+
+
+def _with_legend(figure: Figure, looks: Looks, place: _Place, **marks: Any) -> Figure:
+    """The figure, which says outside its axes what each marker stands for."""
+    first = figure.axes[0]
+    handles = [
+        first.plot([], [], marker, color=colour, label=short(name), **marks)[0]
+        for name, (marker, colour) in looks.items()
+    ]
+    figure.legend(handles=handles, loc=place, ncols=len(looks), frameon=False, fontsize=8)
     return figure
 
 
@@ -112,12 +119,7 @@ def agreement_figure(rows: pd.DataFrame, metric: str) -> Figure | None:
     for ax in list(axes.flat)[len(parts) :]:
         ax.set_visible(False)
     axes[0, 0].set_ylabel(f"predicted {_NAMES[metric]}, ms", fontsize=8)
-    for name, (marker, colour) in looks.items():
-        axes[0, 0].plot([], [], marker, color=colour, label=short(name))
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False,
-                  fontsize=8)  # fmt: skip
-    return figure
+    return _with_legend(figure, looks, "outside lower center")
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -128,50 +130,6 @@ def _ticks(low: float, high: float) -> list[float]:
         if len(found) <= 6:
             break
     return found
-
-
-# Where the time of a step goes: the network's parts beside those composed of kernels.
-
-
-def anatomy_figure(tables: Tables) -> Figure | None:
-    """Shares of each part, one panel per batch and two bars per deployment; None without any."""
-    rows = tables.anatomy
-    if rows.empty:
-        return None
-    batches = list(dict.fromkeys(rows["batch"]))
-    deployments = list(dict.fromkeys(rows["deployment"]))
-    figure, axes = new_figure(1.2 + 0.36 * len(deployments), 1, len(batches), sharey=True)
-    for ax, batch in zip(axes[0], batches, strict=True):
-        of_batch = rows[rows["batch"] == batch]
-        for y, deployment in enumerate(deployments):
-            _draw_parts(ax, y, of_batch[of_batch["deployment"] == deployment])
-        ax.set_title(batch, fontsize=9)
-        ax.set_xlim(0, 122)
-        ax.set_xticks([0, 25, 50, 75, 100])
-        ax.set_xlabel("share of the step, %", fontsize=8)
-    axes[0, 0].set_yticks(range(len(deployments)), deployments, fontsize=8)
-    axes[0, 0].invert_yaxis()
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    known = dict(zip(labels, handles, strict=True))
-    figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=4,
-                  frameon=False, fontsize=8)  # fmt: skip
-    return figure
-
-
-def _draw_parts(ax: Axes, y: int, parts: pd.DataFrame) -> None:
-    for shift, column in ((-0.19, "network_s"), (0.19, "composed_s")):
-        whole = parts[column].sum()
-        if not whole > 0:
-            continue
-        left = 0.0
-        for row in parts.to_dict("records"):
-            colour, hatch = PART_LOOKS[row["part"]]
-            share = 100 * row[column] / whole
-            ax.barh(y + shift, share, height=0.34, left=left, color=colour, hatch=hatch,
-                    edgecolor="black", linewidth=0.5,
-                    label=row["part"].replace("_", " "))  # fmt: skip
-            left += share
-        ax.text(101, y + shift, f"{1e3 * whole:.1f} ms", fontsize=6.5, va="center")
 
 
 # Do intervals cover what they promise? Nested coverage against the level asked for.
@@ -206,56 +164,6 @@ def calibration_figure(tables: Tables) -> Figure | None:
     return figure
 
 
-# Coefficients across models and GPUs, as multiples of their physical priors.
-
-#: Colour saturates where a coefficient is this many times its prior, or that part of it.
-FACTOR = 4.0
-
-
-def coefficient_figure(tables: Tables, part: str) -> Figure | None:
-    """One cell per coefficient and deployment; None without coefficients.
-
-    Numbers are value / prior; depth of colour tells how far from 1
-    they are, on a logarithmic scale: orange below, purple above.
-
-    Args:
-        tables: With ``coefficients``; those that no step uses stay blank.
-        part: ``beta`` or ``alpha``; coefficients whose prior is 0 have no multiple and are left
-            out.
-    """
-    rows = tables.coefficients
-    if rows.empty:
-        return None
-    rows = rows[(rows["part"] == part) & (rows["prior"] > 0)]
-    ratios = (rows["value"] / rows["prior"]).where(rows["used"])
-    ratio = rows.assign(ratio=ratios).pivot_table(
-        index=["name", "prior", "unit"], columns="deployment", values="ratio", sort=False
-    )
-    figure, axes = new_figure(1.9 + 0.2 * len(ratio))
-    ax = axes[0, 0]
-    values = ratio.to_numpy()
-    depth = np.clip(np.log(np.maximum(values, 1e-9)) / np.log(FACTOR), -1, 1)
-    depth = np.nan_to_num(depth)
-    ax.imshow(depth, cmap="PuOr", vmin=-1.4, vmax=1.4, aspect="auto")
-    for (i, j), value in np.ndenumerate(values):
-        text = "" if np.isnan(value) else f"{value:.2f}" if value < 10 else f"{value:.0f}"
-        ax.text(j, i, text, ha="center", va="center", fontsize=6.5,
-                color="white" if abs(depth[i, j]) > 0.75 else "black")  # fmt: skip
-    names = [f"{name}  (prior {_prior(prior, unit)})" for name, prior, unit in ratio.index]
-    ax.set_yticks(range(len(names)), names, fontsize=7)
-    ax.set_xticks(range(ratio.shape[1]), ratio.columns, fontsize=7, rotation=35, ha="left")
-    ax.xaxis.tick_top()
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
-    return figure
-
-
-def _prior(prior: float, unit: str) -> str:
-    if unit == "1":
-        return f"x {prior:g}"
-    return f"{1e6 * prior:g} u{unit}" if unit.startswith("s") else f"{prior:g} {unit}"
-
-
 # Signed errors against concurrency and against prompt and output lengths.
 
 
@@ -285,12 +193,7 @@ def load_figure(tables: Tables, split: str) -> Figure | None:
         line[0].set_ylabel(f"error of {metric.upper()}, %", fontsize=8)
     axes[1, 0].set_xlabel("requests in flight", fontsize=8)
     axes[1, 1].set_xlabel("prompt / output tokens", fontsize=8)
-    for name, (marker, colour) in looks.items():
-        axes[0, 0].plot([], [], marker, color=colour, label=short(name))
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False,
-                  fontsize=8)  # fmt: skip
-    return figure
+    return _with_legend(figure, looks, "outside upper center")
 
 
 def _draw_loads(

@@ -124,34 +124,9 @@ def coverage_grid(tables: Tables) -> list[Grid]:
     return [grid]
 
 
-def time_grid(tables: Tables) -> list[Grid]:
-    """How long methods take to fit and to predict."""
-    if tables.times.empty:
-        return []
-    rows = tables.times
-    medians = rows.groupby("method", sort=False)[["fit_s", "predict_s"]].median()
-    counts = rows["method"].value_counts().to_dict()
-    caption = (
-        "Median over fits, on the machine that made them and under its load. Teacher and network "
-        "share a fit; kernel surrogates and composed steps that lay on disk count as free."
-    )
-    grid = Grid.of("method", "fits", "one fit", "predicting one row", caption=caption)
-    for name, row in medians.sort_values("fit_s").iterrows():
-        times = (_seconds(row["fit_s"]), _seconds(row["predict_s"]))
-        grid.add(str(name), str(counts[str(name)]), *times)
-    return [grid]
-
-
 def _percent(value: float) -> str:
     return "-" if pd.isna(value) else f"{value:.1f}"
 
 
 def _number(value: float | None, digits: int) -> str:
     return "" if value is None or pd.isna(value) else f"{value:.{digits}f}"
-
-
-def _seconds(value: float) -> str:
-    for unit, scale in (("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if value >= scale:
-            return f"{value / scale:.3g} {unit}"
-    return f"{1e9 * value:.2g} ns"

@@ -8,9 +8,7 @@ from pinn.laboratory.report.figures import (
     EDGE,
     accuracy_figure,
     agreement_figure,
-    anatomy_figure,
     calibration_figure,
-    coefficient_figure,
     load_figure,
 )
 from pinn.laboratory.report.tables import METHOD, Picture, Section, Tables, picture
@@ -33,8 +31,6 @@ def make_sections(tables: Tables) -> list[Section]:
         if (tables.predictions["split"] == split).any()
     ]
     return [*found, _loads(tables), _ranking(tables), _decisions(tables), _intervals(tables),
-            _coefficients(tables), _anatomy(tables),
-            Section("Times", "What fitting and predicting cost.", grids.time_grid(tables)),
             Section("All splits", "Every split and method.", grids.result_grids(tables)),
             ]  # fmt: skip
 
@@ -121,35 +117,3 @@ def _intervals(tables: Tables) -> Section:
     )
     missing = "no left-out predictions of the network that kernels taught."
     return Section("Intervals", text, [*items, *grids.coverage_grid(tables)], missing)
-
-
-def _coefficients(tables: Tables) -> Section:
-    items: list[Picture] = []
-    for part in ("beta", "alpha"):
-        figure = coefficient_figure(tables, part)
-        n = 0 if tables.coefficients.empty else tables.coefficients["deployment"].nunique()
-        caption = (
-            f"{part.capitalize()} as a multiple of its physical prior, which stands beside its "
-            f"name; darker is farther from 1, orange below, purple above. n = {n} well-known "
-            "deployments, predicted by the checkpoint that was trained on everything; blank where "
-            "no step here uses it."
-        )
-        items += picture(f"coefficients-{part}", figure, caption)
-    text = "What the network makes of physics, across models and GPUs."
-    return Section("Coefficients", text, items, "no checkpoint was found.")
-
-
-def _anatomy(tables: Tables) -> Section:
-    n = (
-        0
-        if tables.anatomy.empty
-        else len(tables.anatomy[["deployment", "batch"]].drop_duplicates())
-    )
-    caption = (
-        "Upper bars: the network, beta x feature. Lower bars: composed of measured kernels and "
-        f"overheads. n = {n} steps, predicted by the checkpoint that was trained on everything; "
-        "the time of the whole step stands beside its bar."
-    )
-    text = "Where the time of well-known steps goes."
-    return Section("Anatomy of a step", text, picture("anatomy", anatomy_figure(tables), caption),
-                   "no checkpoint was found.")  # fmt: skip

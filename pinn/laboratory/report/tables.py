@@ -22,9 +22,7 @@ from pinn.training.data.table import read_observations
 METHOD = "network"
 
 #: Tables that an evaluation may have beside its predictions and results.
-_OTHERS = (
-    "ranking", "times", "coverage", "stated", "coefficients", "anatomy", "decisions",
-)  # fmt: skip
+_OTHERS = ("ranking", "coverage", "stated", "decisions")
 
 _LOAD = ["row_id", "model", "gpu", "concurrency", "prompt_tokens", "output_tokens"]
 
@@ -38,25 +36,17 @@ class Tables:
             columns ``model``, ``gpu``, ``concurrency``, ``prompt_tokens`` and ``output_tokens``.
         results: As ``pinn.laboratory.metrics.summarize`` does.
         ranking: As ``pinn.laboratory.comparison.rank`` does.
-        times: As ``pinn.laboratory.crossvalidation.read_times`` does.
         coverage: As ``pinn.coefficients.interval_fit.calibration_curve`` does.
         stated: What the intervals of the checkpoint whose predictions are shown cover, as
             ``pinn.coefficients.interval_fit.coverage_table`` has it; empty where none are.
-        coefficients: Columns ``deployment``, ``part``, ``name``, ``unit``, ``value``, ``prior``
-            and ``used``, whether any step that is shown depends on it.
-        anatomy: Columns ``deployment``, ``batch``, ``part``, ``network_s``, ``composed_s``,
-            ``floor_s``.
         decisions: As ``pinn.laboratory.decisions.decision_table`` does.
     """
 
     predictions: pd.DataFrame
     results: pd.DataFrame
     ranking: pd.DataFrame
-    times: pd.DataFrame
     coverage: pd.DataFrame
     stated: pd.DataFrame
-    coefficients: pd.DataFrame
-    anatomy: pd.DataFrame
     decisions: pd.DataFrame
 
     def split(self, name: str, method: str = METHOD) -> pd.DataFrame:

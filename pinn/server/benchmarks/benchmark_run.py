@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
+
+import msgspec
 
 from pinn.engines.recipe import release
 from pinn.errors import PinnError
-from pinn.specs.flags import check_flags, flag, flags_of
+from pinn.specs.flags import check_flags, flag, flags_apart, flags_of
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 
 # The engine behind a file, as tools spell it, as flags.
@@ -239,24 +241,11 @@ class BenchmarkRun:
         """Rebuild a run from its JSON.
 
         Raises:
-            PinnError: If a key is missing or unknown.
+            PinnError: If a key is missing or a value of another type.
         """
         try:
-            load = dict(values["load"])
-            for side in ("prompt", "output"):
-                load[side] = Lengths(**load[side] | {"each": tuple(load[side]["each"])})
-            load["prefix"] = load["prefix"] and SharedPrefix(**load["prefix"])
-            load["offsets_s"] = tuple(load["offsets_s"])
-            rest = {f.name: values[f.name] for f in fields(BenchmarkRun)}
-            return BenchmarkRun(
-                **rest
-                | {
-                    "load": Load(**load),
-                    "server": StatedServer(**values["server"]),
-                    "assumed": tuple(values["assumed"]),
-                }
-            )
-        except (KeyError, TypeError) as error:
+            return msgspec.convert(values, BenchmarkRun)
+        except msgspec.ValidationError as error:
             raise PinnError(f"not a benchmark run: {error}") from error
 
 
@@ -378,6 +367,5 @@ def _option(name: str) -> str:
 
 def split_flags(flags: Mapping[str, Any]) -> tuple[dict[str, Any], GivenLoad]:
     """Options of a command that takes both: those of the server, and those of the load."""
-    names = {f.name for f in flags_of(GivenLoad)}
-    load = {name: value for name, value in flags.items() if name in names}
-    return {k: v for k, v in flags.items() if k not in names}, GivenLoad(**load)
+    load, server = flags_apart(GivenLoad, flags)
+    return server, GivenLoad(**load)

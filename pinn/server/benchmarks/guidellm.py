@@ -7,8 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import Field
 
+from pinn.common.documents import read_yaml
 from pinn.server.benchmarks.benchmark_run import (
     BenchmarkRun,
     GivenLoad,
@@ -18,9 +19,15 @@ from pinn.server.benchmarks.benchmark_run import (
     SharedPrefix,
     StatedServer,
 )
-from pinn.server.benchmarks.documents import Document, kept, statistics_of, streamed
-from pinn.server.readers.inference_perf import inter_token_latency, read_report
-from pinn.specs.flags import flags_of
+from pinn.server.benchmarks.documents import (
+    Document,
+    Foreign,
+    checked,
+    kept,
+    statistics_of,
+    streamed,
+)
+from pinn.specs.flags import given_flags
 from pinn.specs.serving import ServingSpec
 from pinn.units import MILLISECOND
 
@@ -140,11 +147,55 @@ def _server(point: Mapping[str, Any], config: Mapping[str, Any]) -> StatedServer
 
 # One lifecycle report of inference-perf, with the configuration beside it.
 #
-# ``pinn.server.readers.inference_perf`` reads the report and puts a halved ITL right; here
-# it becomes a run. Without ``config.yaml`` beside it the tokens that a request generates are the
-# tool's count.
+# Older versions count two stream chunks per token, so that their time per output token comes out
+# near half: it is taken from E2E and TTFT in its place. ``output_len`` counts tokens of the
+# re-tokenized text, up to 20 % fewer than were generated. ``config.yaml`` beside it is what the
+# tool ran: with ``ignore_eos`` every request generates the tokens that were asked for.
+# ``exp-config.yaml`` in the run's folder says what served it.
 
 INFERENCE_PERF = "inference-perf"
+
+
+class _Spread(Foreign):
+    mean: float
+    p90: float | None = None
+    p99: float | None = None
+
+
+class _Latency(Foreign):
+    request_latency: _Spread
+    time_to_first_token: _Spread | None = None
+    time_per_output_token: _Spread | None = None
+    inter_token_latency: _Spread | None = None
+
+
+class _Throughput(Foreign):
+    requests_per_sec: float
+
+
+class _Successes(Foreign):
+    latency: _Latency
+    throughput: _Throughput | None = None
+    prompt_len: _Spread | None = None
+    prompt_tokens: _Spread | None = None  # replaces ``prompt_len`` after 0.6.1
+    output_len: _Spread | None = None
+    output_tokens: _Spread | None = None  # the server's count, after 0.6.1
+
+
+class _Failures(Foreign):
+    count: int = 0
+
+
+class _LoadSummary(Foreign):
+    count: int
+    requested_rate: float | None = None
+    concurrency: int | None = None
+
+
+class _Report(Foreign):
+    load_summary: _LoadSummary
+    successes: _Successes
+    failures: _Failures = Field(default_factory=_Failures)
 
 
 def is_inference_perf_report(document: Document) -> bool:
@@ -159,7 +210,7 @@ def inference_perf_points(document: Document) -> list[Any]:
 
 
 def read_inference_perf_report(
-    report: tuple[Path, dict[str, Any]], name: str, given: GivenLoad
+    point: tuple[Path, dict[str, Any]], name: str, given: GivenLoad
 ) -> BenchmarkRun:
     """One stage.
 
@@ -167,57 +218,80 @@ def read_inference_perf_report(
         NotUsable: If nothing was served, or the report sums up several stages.
         PinnError: If the user has to say more.
     """
-    path, content = report
-    try:
-        row = read_report(path, content)
-    except ValidationError as error:
-        raise NotUsable("no lifecycle report") from error
-    stages = sorted(path.parent.glob("stage_*_lifecycle_metrics.json"))
-    if row["stage"] == "all" and stages:
+    path, content = point
+    report, folder = checked(_Report, content), path.parent
+    stages = folder.glob("stage_*_lifecycle_metrics.json")
+    if path.name == "summary_lifecycle_metrics.json" and any(stages):
         raise NotUsable("the summary of stages that have reports of their own")
-    if row["requests"] <= row["failed"]:
+    load, successes, failed = report.load_summary, report.successes, report.failures.count
+    if load.count <= failed:
         raise NotUsable("no request was served")
+    config = _yaml(folder / "config.yaml")
+    shared = (config.get("data") or {}).get("shared_prefix") or {}
+    server = config.get("server") or {}
     assumed: list[str] = []
-    prompt = given.needed("prompt_tokens", row["prompt_tokens"], name)
-    output = row["output_tokens"] if row["ignore_eos"] else None
+    prompt = given.needed(
+        "prompt_tokens", _mean(successes.prompt_len or successes.prompt_tokens), name
+    )
+    output = shared.get("output_len") if server.get("ignore_eos") else None
     if output is None and given.output_tokens is None:
-        output = row["output_tokens_reported"]
+        output = _mean(successes.output_tokens or successes.output_len)
         assumed.append(
             "output tokens as the tool counted them, up to 20 % too few (--output-tokens)"
         )
-    prefix = _inference_perf_report_prefix(row) or given.prefix(assumed)
-    stated = (row["rate_per_s"], given.request_rate)
-    concurrency = row["concurrency"] if stated == (None, None) else None
-    load = Load(
-        row["requests"],
+    prefix = _shared_prompts(shared) or given.prefix(assumed)
+    rate = load.requested_rate
+    has_rate = rate is not None or given.request_rate is not None
+    concurrency = None if has_rate else load.concurrency
+    sent = Load(
+        load.count,
         Lengths(float(prompt)),
         Lengths(float(given.needed("output_tokens", output, name))),
-        *given.sending(concurrency, row["rate_per_s"], name),
+        *given.sending(concurrency, rate, name),
         prefix=prefix,
     )
-    tpot = _tpot_s(row, load.output.mean)
-    figures = {k: v for k, v in row.items() if k.startswith(("ttft_", "e2e_"))}
-    figures |= {"tpot_mean_s": tpot, "requests_per_s": row["requests_per_s"]}
-    flags = {f.name: row[f.name] for f in flags_of(ServingSpec) if row.get(f.name) is not None}
-    server = StatedServer(str(row["model"] or ""), flags=flags)
-    served = row["requests"] - row["failed"]
+    run = folder.parent if folder.name == "results" else folder
+    stated = _stated_server(run / "exp-config.yaml", server.get("model_name"))
+    figures = _report_figures(successes, sent.output.mean)
     return BenchmarkRun(
-        name, INFERENCE_PERF, load, kept(figures), served, row["failed"], server, tuple(assumed)
+        name, INFERENCE_PERF, sent, figures, load.count - failed, failed, stated, tuple(assumed)
     )
 
 
-def _tpot_s(row: dict[str, Any], output_tokens: float) -> float | None:
-    """(E2E - TTFT) / (tokens - 1) of the means; older versions count two chunks a token."""
-    return inter_token_latency(
-        reported_s=row["itl_mean_reported_s"],
-        e2e_s=row["e2e_mean_s"],
-        ttft_s=row["ttft_mean_s"],
-        output_tokens=output_tokens,
-    )[1]
+def _report_figures(successes: _Successes, output_tokens: float) -> dict[str, float]:
+    latency, throughput = successes.latency, successes.throughput
+    first, last = latency.time_to_first_token, latency.request_latency
+    found = {
+        f"{label}_{key}_s": getattr(spread, key, None)
+        for label, spread in (("ttft", first), ("e2e", last))
+        for key in ("mean", "p90", "p99")
+    }
+    if first is not None and output_tokens > 1:
+        found["tpot_mean_s"] = (last.mean - first.mean) / (output_tokens - 1)
+    else:
+        reported = latency.time_per_output_token or latency.inter_token_latency
+        found["tpot_mean_s"] = _mean(reported)
+    return kept(found | {"requests_per_s": throughput and throughput.requests_per_sec})
 
 
-def _inference_perf_report_prefix(row: dict[str, Any]) -> SharedPrefix | None:
-    if not (row["prompts"] and row["prompt_groups"]):
+def _stated_server(file: Path, served: Any) -> StatedServer:
+    experiment = _yaml(file)
+    named = {"tensor_parallel_size": experiment.get("tensor_parallelism"), **experiment}
+    flags = given_flags(ServingSpec, named, str(file))
+    return StatedServer(str(experiment.get("model") or served or ""), flags=flags)
+
+
+def _shared_prompts(shared: Mapping[str, Any]) -> SharedPrefix | None:
+    groups, each = shared.get("num_groups"), shared.get("num_prompts_per_group")
+    if not (groups and each):
         return None
-    each = row["prompts"] // row["prompt_groups"]
-    return SharedPrefix(row["prompt_groups"], each, row["shared_tokens"] or 0)
+    return SharedPrefix(groups, each, shared.get("system_prompt_len") or 0)
+
+
+def _mean(spread: _Spread | None) -> float | None:
+    return None if spread is None else spread.mean
+
+
+def _yaml(path: Path) -> dict[str, Any]:
+    values = read_yaml(path) if path.is_file() else {}
+    return values if isinstance(values, dict) else {}

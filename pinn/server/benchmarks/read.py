@@ -13,10 +13,6 @@ from typing import Any
 from pinn.common.files import ReadReport, file_sha256
 from pinn.errors import PinnError, printable
 from pinn.server.benchmarks import aiperf, guidellm, inferencex, metrics_page, vllm_bench, vllm_log
-from pinn.server.benchmarks import guidellm as inference_perf_report
-from pinn.server.benchmarks import inferencex as llm_d
-from pinn.server.benchmarks import vllm_bench as sglang_bench
-from pinn.server.benchmarks import vllm_log as request_spans
 from pinn.server.benchmarks.benchmark_run import BenchmarkRun, GivenLoad, NotUsable
 from pinn.server.benchmarks.documents import Document, read_document
 
@@ -44,22 +40,22 @@ class Reader:
 
 READERS = (
     Reader(vllm_bench.TOOL, vllm_bench.is_vllm_bench, vllm_bench.read_vllm_bench),
-    Reader(sglang_bench.SGLANG_BENCH, sglang_bench.is_sglang_bench, sglang_bench.read_sglang_bench),
+    Reader(vllm_bench.SGLANG_BENCH, vllm_bench.is_sglang_bench, vllm_bench.read_sglang_bench),
     Reader(inferencex.TOOL, inferencex.is_inferencex, inferencex.read_inferencex),
     Reader(guidellm.TOOL, guidellm.is_guidellm, guidellm.read_guidellm, guidellm.guidellm_points),
-    Reader(llm_d.LLM_D, llm_d.is_llm_d, llm_d.read_llm_d),
+    Reader(inferencex.LLM_D, inferencex.is_llm_d, inferencex.read_llm_d),
     Reader(
-        inference_perf_report.INFERENCE_PERF,
-        inference_perf_report.is_inference_perf_report,
-        inference_perf_report.read_inference_perf_report,
-        inference_perf_report.inference_perf_points,
+        guidellm.INFERENCE_PERF,
+        guidellm.is_inference_perf_report,
+        guidellm.read_inference_perf_report,
+        guidellm.inference_perf_points,
     ),
     Reader(aiperf.TOOL, aiperf.is_aiperf, aiperf.read_aiperf, aiperf.aiperf_points),
     Reader(
-        request_spans.SPANS,
-        request_spans.is_request_spans,
-        request_spans.read_request_spans,
-        request_spans.request_span_points,
+        vllm_log.SPANS,
+        vllm_log.is_request_spans,
+        vllm_log.read_request_spans,
+        vllm_log.request_span_points,
     ),
     Reader(vllm_log.TOOL, vllm_log.is_vllm_log, vllm_log.read_vllm_log, vllm_log.vllm_log_points),
 )

@@ -218,62 +218,30 @@ def _judged(phase: str, seconds: Rows, design: Design, prior: Prior, found: Post
 
 
 def phase_errors(rows: RequestRows, found: AlphaCalibration) -> pd.DataFrame:
-    """Errors of each phase on the last 20 % of time, in seconds, beside simpler ways.
-
-    The others are fitted to the same requests: a line in the prompt's length, and the feature sets
-    of the hierarchical decomposition with and without prefix-cache hits.
+    """Errors of each phase on the last 20 % of time, in seconds.
 
     Returns:
-        Columns ``phase``, ``method``, ``n``, ``median_s`` (measured) and ``error_s`` (median
-        absolute).
+        Columns ``phase``, ``method`` (before, calibrated), ``n``, ``median_s`` (measured) and
+        ``error_s`` (median absolute).
     """
-    names = list(REQUEST_FEATURES)
-    queue = [names.index(f"queue_to_schedule.{n}") for n in _HIERARCHICAL]
-    prompt = names.index("arrival_to_queue.prompt_token")
-    one = np.ones((len(rows), 1))
-    designs = {
-        "line in the prompt": np.hstack([one, rows.features[:, [prompt]]]),
-        "hierarchical set": np.hstack([one, rows.features[:, queue]]),
-        "the same and cache hits": np.hstack(
-            [one, rows.features[:, queue], rows.cached_share[:, None]]
-        ),
-    }
+    expected = _prior_waits(rows)
+    alphas = {"before": found.base + expected, "calibrated": found.alpha + found.waits}
     table = []
     for phase in PHASES:
         seconds = rows.targets[phase]
         known = _measured(rows, phase, found.prior)[2]
-        train = known & (rows.part == 0)
         test = known & (rows.part == PARTS.index("last 20 %"))
-        if train.sum() < MIN_REQUESTS or not test.any():
+        if (known & (rows.part == 0)).sum() < MIN_REQUESTS or not test.any():
             continue
-        mask = phase_mask(phase)
-        expected = _prior_waits(rows)
-        predicted = {
-            "before": rows.features @ ((found.base + expected) * mask),
-            "calibrated": rows.features @ ((found.alpha + found.waits) * mask),
-        }
-        for name, design in designs.items():
-            solution = np.linalg.lstsq(design[train], seconds[train], rcond=None)[0]
-            predicted[name] = design @ solution
-        for name, times in predicted.items():
+        for name, alpha in alphas.items():
+            error = np.abs(rows.features @ (alpha * phase_mask(phase)) - seconds)
             table.append(
                 {
                     "phase": phase,
                     "method": name,
                     "n": int(test.sum()),
                     "median_s": float(np.median(seconds[test])),
-                    "error_s": float(np.median(np.abs(times - seconds)[test])),
+                    "error_s": float(np.median(error[test])),
                 }
             )
     return pd.DataFrame(table)
-
-
-_HIERARCHICAL = (
-    "queue_share",
-    "kv_usage",
-    "prompt_share",
-    "inverse_tensor_parallel",
-    "prefix_caching",
-    "chunked_prefill",
-    "queue_share_squared",
-)

@@ -16,8 +16,8 @@ from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import step_costs
 from pinn.physics.step import STEP_FEATURES, step_features
 from pinn.server.calibration.posterior import Posterior, fit_posterior
-from pinn.server.calibration.prior import COEFFICIENT_SPREAD, Prior
-from pinn.server.traces.batches import WeightedBatches
+from pinn.server.calibration.prior import Prior
+from pinn.server.traces.batches import WeightedBatches, each_sum
 from pinn.server.traces.interval_batches import IntervalBatches, temporal_split
 from pinn.server.traces.trace_tables import TraceTables
 
@@ -42,7 +42,6 @@ class Intervals:
         row: Row of the cycle table.
         part: Index into ``PARTS``: where in the run's time it lies.
         sums: Mean batch sums.
-        queue_share: Requests running and waiting at its start / max_num_seqs.
         kv_usage: Share of the KV cache in use at its start; 0 where unknown.
     """
 
@@ -52,7 +51,6 @@ class Intervals:
     row: Int[np.ndarray, " n"]
     part: Int[np.ndarray, " n"]
     sums: BatchSums
-    queue_share: Float[np.ndarray, " n"]
     kv_usage: Float[np.ndarray, " n"]
 
     def __len__(self) -> int:
@@ -60,17 +58,9 @@ class Intervals:
 
     def take(self, index: Shaped[np.ndarray, " index"]) -> Intervals:
         """The intervals at ``index``, a mask or row numbers."""
-        sums = BatchSums(*(getattr(self.sums, f.name)[index] for f in fields(BatchSums)))
-        return Intervals(
-            self.features[index],
-            self.seconds[index],
-            self.steps[index],
-            self.row[index],
-            self.part[index],
-            sums,
-            self.queue_share[index],
-            self.kv_usage[index],
-        )
+        columns = {f.name: getattr(self, f.name) for f in fields(self)}
+        sums = each_sum(lambda values: values[index], columns.pop("sums"))
+        return Intervals(sums=sums, **{name: column[index] for name, column in columns.items()})
 
     def of_part(self, name: str) -> Intervals:
         """The intervals of one part of the run's time."""
@@ -112,18 +102,13 @@ def read_intervals(traces: TraceTables, deployment: Deployment) -> Intervals:
     batches = IntervalBatches(traces, deployment).of(rows)
     features = step_features(step_costs([deployment]), batches.sums)
     start = traces.steps.iloc[rows]
-    running = start[["prefill_requests", "decode_requests"]].sum(axis=1).to_numpy(float)
-    waiting = np.nan_to_num(start["waiting_depth"].to_numpy(float))
     return Intervals(
         np.stack([_mean(column, batches, steps) for column in features.T], axis=1),
         cycles["step_s"].to_numpy(float),
         steps,
         rows,
         np.repeat(np.arange(len(PARTS)), sizes),
-        BatchSums(
-            *(_mean(getattr(batches.sums, f.name), batches, steps) for f in fields(BatchSums))
-        ),
-        (running + waiting) / deployment.recipe.max_requests,
+        each_sum(lambda values: _mean(values, batches, steps), batches.sums),
         np.nan_to_num(start["kv_usage"].to_numpy(float)),
     )
 
@@ -150,87 +135,6 @@ def _check_target(traces: TraceTables) -> None:
         raise PinnError(f"beta cannot be fitted to {check['column']}: {check['explanation']}")
 
 
-# Which observations to calibrate on when each one costs something.
-#
-# None of these looks at a measured time: what they choose could have been asked for beforehand.
-
-SELECTIONS = ("random", "active")
-
-#: Operating regions: so many equal ranges of queue depth, and of KV usage in each. Chosen, with the
-#: noise, on the 20 % of the public run between calibration and test (LOG.md).
-REGIONS = 6
-
-#: Relative uncertainty of one interval's mean step time.
-NOISE = 0.01
-
-
-def select(
-    how: str, candidates: Intervals, base: Float[np.ndarray, " features"], budget: int, seed: int
-) -> Int[np.ndarray, " chosen"]:
-    """Choose ``budget`` of the candidates, or all if there are fewer.
-
-    Args:
-        how: ``active`` or ``random``.
-        candidates: What can be chosen.
-        base: Coefficients before the calibration.
-        budget: How many to choose.
-        seed: Of the random choice; the active one draws nothing.
-
-    Returns:
-        Row numbers in order of time.
-
-    Raises:
-        PinnError: If ``how`` is unknown or the budget is not positive.
-    """
-    if budget < 1:
-        raise PinnError(f"--budget must be at least 1 observation, got {budget}")
-    if how == "random":
-        size = min(budget, len(candidates))
-        return np.sort(np.random.default_rng(seed).choice(len(candidates), size, replace=False))
-    if how == "active":
-        return np.sort(_most_informative(candidates, base, budget))
-    raise PinnError(f"unknown selection {how!r}: use one of {', '.join(SELECTIONS)}")
-
-
-def regions(candidates: Intervals) -> Int[np.ndarray, " candidates"]:
-    """Operating region of each: equal ranges of queue depth times equal ranges of KV usage."""
-    region = np.zeros(len(candidates), dtype=np.int64)
-    for values in (candidates.queue_share, candidates.kv_usage):
-        low, span = values.min(), np.ptp(values)
-        place = (values - low) / span * REGIONS if span > 0 else np.zeros(len(values))
-        region = region * REGIONS + np.minimum(place.astype(np.int64), REGIONS - 1)
-    return region
-
-
-def _most_informative(
-    candidates: Intervals, base: Float[np.ndarray, " features"], budget: int
-) -> Int[np.ndarray, " chosen"]:
-    """Regions in turn; from each the interval with the largest expected information gain.
-
-    Under a Gaussian prior on relative offsets with covariance S, an interval whose relative
-    features are u gains log(1 + u S u / noise^2) / 2 about the coefficients: greedy Bayesian
-    D-optimal design. Features are relative to the base's own prediction, not to what was measured.
-    """
-    relative = candidates.features * base / (candidates.features @ base)[:, None]
-    covariance = np.eye(relative.shape[1]) * COEFFICIENT_SPREAD**2
-    left = [np.flatnonzero(regions(candidates) == r) for r in np.unique(regions(candidates))]
-    chosen: list[int] = []
-    turn = 0
-    while len(chosen) < min(budget, len(candidates)):
-        pool = left[turn % len(left)]
-        gain = np.einsum("ij,jk,ik->i", relative[pool], covariance, relative[pool])
-        best = int(np.argmax(gain))
-        chosen.append(int(pool[best]))
-        known = covariance @ relative[pool[best]]
-        covariance -= np.outer(known, known) / (NOISE**2 + gain[best])
-        left[turn % len(left)] = np.delete(pool, best)
-        if not len(left[turn % len(left)]):
-            del left[turn % len(left)]
-        else:
-            turn += 1
-    return np.array(chosen)
-
-
 # Beta of a server, calibrated to its own step times.
 
 #: Kinds of intervals to calibrate on.
@@ -243,14 +147,12 @@ class BetaSettings:
 
     Attributes:
         kind: Intervals to use: ``windows`` of 5 to 15 steps, ``singles`` or ``both``.
-        budget: How many observations; None for all.
-        select: ``random`` or ``active``.
-        seed: Of the random selection.
+        budget: How many of them, chosen at random; None for all.
+        seed: Of the choice.
     """
 
     kind: str = "both"
     budget: int | None = 500
-    select: str = "random"
     seed: int = 0
 
 
@@ -311,14 +213,20 @@ def calibrate_beta(intervals: Intervals, prior: Prior, settings: BetaSettings) -
         PinnError: If there is nothing to calibrate on.
     """
     pool = candidates(intervals, settings.kind)
-    return calibrate_to(chosen(pool, prior, settings), prior)
+    return calibrate_to(chosen(pool, settings), prior)
 
 
-def chosen(pool: Intervals, prior: Prior, settings: BetaSettings) -> Intervals:
-    """As many of the intervals as the budget allows."""
+def chosen(pool: Intervals, settings: BetaSettings) -> Intervals:
+    """As many of the intervals as the budget allows, in order of time.
+
+    Raises:
+        PinnError: If the budget is not positive.
+    """
     budget = len(pool) if settings.budget is None else settings.budget
-    base = prior.mean[: len(STEP_FEATURES)]
-    return pool.take(select(settings.select, pool, base, budget, settings.seed))
+    if budget < 1:
+        raise PinnError(f"--budget must be at least 1 observation, got {budget}")
+    draws = np.random.default_rng(settings.seed)
+    return pool.take(np.sort(draws.choice(len(pool), min(budget, len(pool)), replace=False)))
 
 
 def calibrate_to(used: Intervals, prior: Prior) -> BetaCalibration:
@@ -393,76 +301,91 @@ _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Errors on what was left out, before and after.
+class Judgement:
+    """What became of what was left out: better or worse by more than one standard error.
 
     Attributes:
         where: What was left out.
         count: How many measurements that are.
+    """
+
+    where: str
+    count: int
+
+    @property
+    def gain_over_error(self) -> tuple[float, float]:
+        """How much better it got, and by how much it has to."""
+        raise NotImplementedError
+
+    @property
+    def is_better(self) -> bool:
+        """Better by more than one standard error."""
+        gain, least = self.gain_over_error
+        return bool(gain > least)
+
+    @property
+    def is_worse(self) -> bool:
+        """Worse by more than one standard error."""
+        gain, least = self.gain_over_error
+        return bool(-gain > least)
+
+    @property
+    def word(self) -> str:
+        """The same in a word or two."""
+        return "better" if self.is_better else "worse" if self.is_worse else "no better"
+
+
+@dataclass(frozen=True)
+class Verdict(Judgement):
+    """Errors on what was left out, before and after.
+
+    Attributes:
         before: Mean absolute relative error before.
         after: The same after.
         standard_error: Of their difference; NaN where one measurement cannot tell.
     """
 
-    where: str
-    count: int
     before: float
     after: float
     standard_error: float
 
     @property
-    def is_better(self) -> bool:
-        """Better by more than one standard error."""
-        return bool(self.before - self.after > np.nan_to_num(self.standard_error) + _ROUNDING)
-
-    @property
-    def is_worse(self) -> bool:
-        """Worse by more than one standard error."""
-        return bool(self.after - self.before > np.nan_to_num(self.standard_error) + _ROUNDING)
+    def gain_over_error(self) -> tuple[float, float]:
+        """Fall of the error, and its standard error."""
+        return self.before - self.after, float(np.nan_to_num(self.standard_error)) + _ROUNDING
 
     def __str__(self) -> str:
         """The figures in words."""
-        found = "better" if self.is_better else "worse" if self.is_worse else "no better"
         return (
             f"{self.where} ({self.count}): {100 * self.before:.2f} % before, "
             f"{100 * self.after:.2f} % after (difference +- {100 * self.standard_error:.2f}): "
-            f"{found}"
+            f"{self.word}"
         )
 
 
 @dataclass(frozen=True)
-class Likelihood:
+class Likelihood(Judgement):
     """How probable what was left out is, after and before.
 
     Attributes:
-        where: What was left out.
-        count: How many measurements that are.
         gain: Mean log of how many times as probable a measurement is after as before.
         standard_error: Of it; NaN where one measurement cannot tell.
     """
 
-    where: str
-    count: int
     gain: float
     standard_error: float
 
     @property
-    def is_better(self) -> bool:
-        """More probable by more than one standard error."""
-        return bool(self.gain > np.nan_to_num(self.standard_error))
-
-    @property
-    def is_worse(self) -> bool:
-        """Less probable by more than one standard error."""
-        return bool(-self.gain > np.nan_to_num(self.standard_error))
+    def gain_over_error(self) -> tuple[float, float]:
+        """Gain in log probability, and its standard error."""
+        return self.gain, float(np.nan_to_num(self.standard_error))
 
     def __str__(self) -> str:
         """The figures in words."""
-        found = "better" if self.is_better else "worse" if self.is_worse else "no better"
         low, high = np.exp(self.gain + np.array([-1, 1]) * np.nan_to_num(self.standard_error))
         return (
             f"{self.where} ({self.count}): each {np.exp(self.gain):.2f} times as probable as "
-            f"before ({low:.2f} to {high:.2f}): {found}"
+            f"before ({low:.2f} to {high:.2f}): {self.word}"
         )
 
 

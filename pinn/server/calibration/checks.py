@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -123,7 +124,7 @@ def _changed(deployment: Deployment, name: str, value: Any) -> Deployment:
     return replace(deployment, serving=replace(deployment.serving, **dict[str, Any]({name: value})))
 
 
-def check_kv_blocks(blocks: int, deployment: Deployment) -> Finding | None:
+def check_kv_blocks(blocks: int, deployment: Deployment) -> Iterator[Finding]:
     """A server's KV blocks against the memory model.
 
     Args:
@@ -132,7 +133,7 @@ def check_kv_blocks(blocks: int, deployment: Deployment) -> Finding | None:
     """
     expected = _blocks(deployment)
     if expected is not None and _fits(blocks, deployment):
-        return None
+        return
     flags = (*_VALUES, "precision", "gpu")
     near = [
         (abs(np.log(found / blocks)), option)
@@ -143,12 +144,13 @@ def check_kv_blocks(blocks: int, deployment: Deployment) -> Finding | None:
     fits = "the model does not fit" if expected is None else f"{expected:,} fit {typed}"
     text = f"{blocks:,} KV blocks on each GPU, but {fits} on {deployment.gpu.name}"
     if not near:
-        return Finding(text, "no single flag explains it: is --model the one that was served?")
+        yield Finding(text, "no single flag explains it: is --model the one that was served?")
+        return
     # The number of GPUs goes first: that is what people mistake.
     shown = [option for _, option in sorted(near, key=lambda pair: pair[0])[:2]]
     parallel = [o for _, o in near if o.startswith("--tensor-parallel-size")]
     shown = list(dict.fromkeys(parallel[:1] + shown))
-    return Finding(text, f"they fit {' or '.join(shown)}")
+    yield Finding(text, f"they fit {' or '.join(shown)}")
 
 
 def _blocks(deployment: Deployment) -> int | None:
@@ -173,7 +175,7 @@ def _fits(blocks: int, deployment: Deployment) -> bool:
 
 def check_speed(
     ratio: Callable[[Deployment], float], deployment: Deployment, what: str
-) -> Finding | None:
+) -> Iterator[Finding]:
     """Measured over predicted times: a factor that no model was ever off by is a mistake.
 
     Args:
@@ -183,24 +185,22 @@ def check_speed(
     """
     got = ratio(deployment)
     if not np.isfinite(got) or max(got, 1 / got) < OFF:
-        return None
+        return
     text = f"{what} {_times(got)} as predicted"
     scale = next((s for s in (1e-9, 1e-6, 1e-3, 1e3, 1e6, 1e9) if 1 / 3 < got / s < 3), None)
     if scale is not None:
-        return Finding(text, f"are its times in a unit {_unit(scale)} what it should be?")
+        yield Finding(text, f"are its times in a unit {_unit(scale)} what it should be?")
+        return
     near = []
     for each, changed in alternatives(deployment, ("tensor_parallel_size", "precision", "gpu")):
-        try:
+        with suppress(PinnError):
             found = ratio(changed)
-        except PinnError:
-            continue
-        if np.isfinite(found) and max(found, 1 / found) < _EXPLAINED:
-            near.append((abs(np.log(found)), each))
+            if np.isfinite(found) and max(found, 1 / found) < _EXPLAINED:
+                near.append((abs(np.log(found)), each))
     if near:
-        return Finding(text, f"{' or '.join(o for _, o in sorted(near)[:3])} would explain it")
-    if max(got, 1 / got) < FAR:
-        return None
-    return Finding(text, "check --model, --gpu, --tensor-parallel-size and --quantization")
+        yield Finding(text, f"{' or '.join(o for _, o in sorted(near)[:3])} would explain it")
+    elif max(got, 1 / got) >= FAR:
+        yield Finding(text, "check --model, --gpu, --tensor-parallel-size and --quantization")
 
 
 def _times(ratio: float) -> str:
@@ -257,25 +257,28 @@ def check_traces(
         *_refused(traces),
         *_clock(traces),
     ]
-    found = found or _below_floor(traces)
+    found = found or list(_below_floor(traces))
     if found:
         return found
     intervals = read_intervals(traces, deployment)
-    two = _two_servers(traces, intervals, coefficients_of(deployment))
-    speed = check_speed(_ratio(intervals, coefficients_of), deployment, "steps take")
-    return two or ([speed] if speed else [])
+    two = list(_two_servers(traces, intervals, coefficients_of(deployment)))
+    return two or list(check_speed(_ratio(intervals, coefficients_of), deployment, "steps take"))
 
 
-def _models(traces: TraceTables, deployment: Deployment) -> list[Finding]:
+def _models(traces: TraceTables, deployment: Deployment) -> Iterator[Finding]:
     named = traces.table("requests", ["model"])["model"].drop_null().unique().to_pylist()
     names = sorted({str(name) for name in named if name})
     if len(names) > 1:
-        return [Finding(f"requests of {len(names)} models ({', '.join(names)})",
-                        "ingest the traces of one server by themselves")]  # fmt: skip
-    return [f for name in names if (f := other_model(name, deployment))]
+        yield _of_several(f"requests of {len(names)} models ({', '.join(names)})")
+    elif names:
+        yield from other_model(names[0], deployment)
 
 
-def other_model(name: str, deployment: Deployment) -> Finding | None:
+def _of_several(text: str) -> Finding:
+    return Finding(text, "ingest the traces of one server by themselves")
+
+
+def other_model(name: str, deployment: Deployment) -> Iterator[Finding]:
     """Whether a name that a file gives is that of a model of other shapes; unknown names are not.
 
     Args:
@@ -283,146 +286,140 @@ def other_model(name: str, deployment: Deployment) -> Finding | None:
         deployment: As the user gave it.
     """
     if find_in_catalog(name) is None:
-        return None
+        return
     stated, given = load_model(name), deployment.model
-    same = (stated.layers, stated.hidden_size, stated.vocab_size) == (
-        given.layers, given.hidden_size, given.vocab_size,
-    )  # fmt: skip
-    if same:
-        return None
-    return Finding(f"the file is of {name}, --model of {given.name}", f"--model {name}?")
+    shapes = [(m.layers, m.hidden_size, m.vocab_size) for m in (stated, given)]
+    if shapes[0] != shapes[1]:
+        text = f"the file is of {name}, --model of {given.name}"
+        yield Finding(text, f"--model {name}?")
 
 
-def _kv_cache(traces: TraceTables, steps: pd.DataFrame, deployment: Deployment) -> list[Finding]:
-    found = []
+def _kv_cache(
+    traces: TraceTables, steps: pd.DataFrame, deployment: Deployment
+) -> Iterator[Finding]:
     percent = int((traces.manifest.get("implausible") or {}).get("kv_usage above 1", 0))
     if percent > _STRAY * len(steps):
-        found.append(Finding(f"KV usage above 1 in {percent:,} of {len(steps):,} steps",
-                             "is it in percent? Divide it by 100 and ingest anew"))  # fmt: skip
+        text = f"KV usage above 1 in {percent:,} of {len(steps):,} steps"
+        yield Finding(text, "is it in percent? Divide it by 100 and ingest anew")
     blocks = steps["kv_blocks_total"].dropna()
     blocks = blocks[blocks > 0]
     if not len(blocks):
-        return found
+        return
     counts = blocks.value_counts()
     common = counts[counts > _STRAY * len(blocks)]
     if common.index.max() > 1.01 * common.index.min():
         sizes = ", ".join(f"{int(n):,}" for n in common.index[:3])
-        found.append(Finding(f"KV caches of {sizes} blocks in one file",
-                             "ingest the traces of one server by themselves"))  # fmt: skip
+        yield _of_several(f"KV caches of {sizes} blocks in one file")
     else:
-        finding = check_kv_blocks(int(counts.index[0]), deployment)
-        found += [finding] if finding else []
-    return found
+        yield from check_kv_blocks(int(counts.index[0]), deployment)
 
 
-def _budget(steps: pd.DataFrame, deployment: Deployment) -> list[Finding]:
+def _budget(steps: pd.DataFrame, deployment: Deployment) -> Iterator[Finding]:
     budget = deployment.recipe.token_budget
     tokens = (steps["prefill_tokens"].fillna(0) + steps["decode_tokens"].fillna(0)).to_numpy(float)
+    most = int(tokens.max(initial=0))
     absurd = tokens > _ABSURD * budget
-    if absurd.any():
-        return [Finding(f"{int(absurd.sum()):,} of {len(tokens):,} steps of {tokens.max():,.0f} "
-                        "tokens", "no step holds so many: mend or drop these rows")]  # fmt: skip
-    if (tokens > budget).mean() > _STRAY:
-        most = int(tokens.max())
-        return [Finding(f"steps of up to {most:,} tokens, --max-num-batched-tokens {budget}",
-                        f"--max-num-batched-tokens {most}?")]  # fmt: skip
-    most = int(tokens.max()) if len(tokens) else 0
     full = steps[(tokens == most) & (steps["prefill_tokens"] > 0).to_numpy()]
     is_limit = len(full) >= _AT_LIMIT and full["decode_requests"].nunique() >= _MIXES
-    if is_limit and most < budget:
-        return [Finding(f"{len(full):,} steps hold {most:,} tokens and none more, "
-                        f"--max-num-batched-tokens {budget}",
-                        f"--max-num-batched-tokens {most}?")]  # fmt: skip
-    return []
+    if absurd.any():
+        text = f"{int(absurd.sum()):,} of {len(tokens):,} steps of {tokens.max():,.0f} tokens"
+        yield Finding(text, "no step holds so many: mend or drop these rows")
+    elif (tokens > budget).mean() > _STRAY:
+        text = f"steps of up to {most:,} tokens, --max-num-batched-tokens {budget}"
+        yield Finding(text, f"--max-num-batched-tokens {most}?")
+    elif is_limit and most < budget:
+        yield Finding(
+            f"{len(full):,} steps hold {most:,} tokens and none more, --max-num-batched-tokens "
+            f"{budget}",
+            f"--max-num-batched-tokens {most}?",
+        )
 
 
-def _seats(steps: pd.DataFrame, deployment: Deployment) -> list[Finding]:
+def _seats(steps: pd.DataFrame, deployment: Deployment) -> Iterator[Finding]:
     seats = deployment.recipe.max_requests
     scheduled = steps["prefill_requests"].fillna(0) + steps["decode_requests"].fillna(0)
     running = np.asarray(np.maximum(steps["running_depth"].fillna(0), scheduled), float)
-    if (running > seats).mean() > _STRAY:
-        return [Finding(f"up to {int(running.max()):,} requests at once, --max-num-seqs {seats}",
-                        f"--max-num-seqs {int(running.max())}?")]  # fmt: skip
+    most = int(running.max(initial=0))
     tokens = steps["prefill_tokens"].fillna(0) + steps["decode_tokens"].fillna(0)
     waits = (steps["waiting_depth"].fillna(0) > 0) & (steps["kv_usage"].fillna(1) < 0.9)
     waits &= tokens < 0.9 * deployment.recipe.token_budget
-    most = running.max(initial=0)
     held = running[waits.to_numpy()]
-    if len(held) >= _AT_LIMIT and (held == most).mean() > 0.9 and most < seats:
-        return [Finding(f"{len(held):,} steps leave requests waiting beside {int(most)} running "
-                        f"ones and a cache that is not full, --max-num-seqs {seats}",
-                        f"--max-num-seqs {int(most)}?")]  # fmt: skip
-    return []
+    if (running > seats).mean() > _STRAY:
+        text = f"up to {most:,} requests at once, --max-num-seqs {seats}"
+        yield Finding(text, f"--max-num-seqs {most}?")
+    elif len(held) >= _AT_LIMIT and (held == most).mean() > 0.9 and most < seats:
+        yield Finding(
+            f"{len(held):,} steps leave requests waiting beside {most} running ones and a cache "
+            f"that is not full, --max-num-seqs {seats}",
+            f"--max-num-seqs {most}?",
+        )
 
 
-def _requests(traces: TraceTables, deployment: Deployment) -> list[Finding]:
+def _requests(traces: TraceTables, deployment: Deployment) -> Iterator[Finding]:
     columns = ["prompt_tokens", "cached_tokens", "output_tokens"]
     rows = traces.table("requests", columns).to_pandas()
     if not len(rows):
-        return []
-    found, serving = [], deployment.serving
+        return
+    serving = deployment.serving
     longest = serving.max_model_len or deployment.model.max_position
     length = (rows["prompt_tokens"] + rows["output_tokens"].fillna(0)).max()
     if length > longest:
         option = f"--max-model-len {longest}" if serving.max_model_len else deployment.model.name
-        found.append(Finding(f"a request of {int(length):,} tokens, more than {option} allows",
-                             "check --model and --max-model-len"))  # fmt: skip
+        text = f"a request of {int(length):,} tokens, more than {option} allows"
+        yield Finding(text, "check --model and --max-model-len")
     cached = rows["cached_tokens"].fillna(0) > 0
     if not serving.enable_prefix_caching and cached.mean() > _STRAY:
-        found.append(Finding(f"{int(cached.sum()):,} prompts were found in the prefix cache, "
-                             "--no-enable-prefix-caching", "leave it out"))  # fmt: skip
-    return found
+        found = f"{int(cached.sum()):,} prompts were found in the prefix cache"
+        yield Finding(f"{found}, --no-enable-prefix-caching", "leave it out")
 
 
-def _clock(traces: TraceTables) -> list[Finding]:
+def _clock(traces: TraceTables) -> Iterator[Finding]:
     intervals = traces.manifest.get("intervals") or {}
     still = int(intervals.get("set aside: clock does not advance", 0))
     total = sum(map(int, intervals.values()))
     if still > _STRAY * max(total, 1):
-        return [Finding(f"the clock stands still or runs back in {still:,} of {total:,} intervals",
-                        "are start times of one host's monotonic clock, in ns?")]  # fmt: skip
-    return []
+        text = f"the clock stands still or runs back in {still:,} of {total:,} intervals"
+        yield Finding(text, "are start times of one host's monotonic clock, in ns?")
 
 
-def _refused(traces: TraceTables) -> list[Finding]:
+def _refused(traces: TraceTables) -> Iterator[Finding]:
     """Steps with counts that no engine writes, left out when the traces were read."""
     report = (traces.manifest.get("reports") or {}).get("steps") or {}
     reason = "a count is negative or absurd"
     odd = int((report.get("refused") or {}).get(reason, 0))
     if odd > _STRAY * max(int(report.get("read", 0)), 1):
         text = f"in {odd:,} of {report['read']:,} steps {reason}"
-        return [Finding(text, "are its columns what their names say?")]
-    return []
+        yield Finding(text, "are its columns what their names say?")
 
 
-def _below_floor(traces: TraceTables) -> list[Finding]:
+def _below_floor(traces: TraceTables) -> Iterator[Finding]:
     """Step times that were refused as a target, since most are impossible."""
     check = (traces.manifest.get("targets") or {}).get("step_s") or {}
     if check.get("is_target", True) or not check["rows"]:
-        return []
+        return
     median, floor = check["median_s"], check["floor_median_s"]
-    text = (
-        f"steps of {median * 1e3:.3g} ms, but reading weights and cache takes {floor * 1e3:.3g} ms"
-    )
+    remedy = "check --tensor-parallel-size, --quantization, --model and --gpu"
     if median < _OTHER_UNIT * floor:
-        return [Finding(text, "are start times in another unit than ns?")]
-    return [Finding(text, "check --tensor-parallel-size, --quantization, --model and --gpu")]
+        remedy = "are start times in another unit than ns?"
+    yield Finding(
+        f"steps of {median * 1e3:.3g} ms, but reading weights and cache takes {floor * 1e3:.3g} ms",
+        remedy,
+    )
 
 
-def _two_servers(traces: TraceTables, intervals: Intervals, base: Coefficients) -> list[Finding]:
+def _two_servers(
+    traces: TraceTables, intervals: Intervals, base: Coefficients
+) -> Iterator[Finding]:
     """Segments (processes) whose steps are slower than others' by a factor at the same load."""
     segment = traces.steps["segment"].to_numpy()[intervals.row]
     ratio = intervals.seconds / (intervals.features @ base.beta[0])
-    medians = {
-        int(s): float(np.median(ratio[segment == s]))
-        for s in np.unique(segment)
-        if (segment == s).sum() >= _AT_LIMIT
-    }
-    if len(medians) > 1 and max(medians.values()) > _TWO_SERVERS * min(medians.values()):
-        slow = max(medians.values()) / min(medians.values())
-        return [Finding(f"{len(medians)} processes in one file, one {slow:.2f} times as slow as "
-                        "another", "ingest the traces of one server by themselves")]  # fmt: skip
-    return []
+    segments, steps = np.unique(segment, return_counts=True)
+    medians = [np.median(ratio[segment == s]) for s in segments[steps >= _AT_LIMIT]]
+    if len(medians) > 1 and max(medians) > _TWO_SERVERS * min(medians):
+        slow = max(medians) / min(medians)
+        yield _of_several(
+            f"{len(medians)} processes in one file, one {slow:.2f} times as slow as another"
+        )
 
 
 def _ratio(

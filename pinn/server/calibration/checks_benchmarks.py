@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -53,16 +54,11 @@ def check_benchmarks(
     found = [*_one_server(runs), *_stated(runs, deployment)]
     for run in runs:
         found += _of_run(run, deployment)
-    if not found:
-        speed = check_speed(
-            _ratio(runs, coefficients_of), deployment, "the times between tokens are"
-        )
-        found += [speed] if speed else []
-    return found
+    what = "the times between tokens are"
+    return found or list(check_speed(_ratio(runs, coefficients_of), deployment, what))
 
 
-def _one_server(runs: Sequence[BenchmarkRun]) -> list[Finding]:
-    found = []
+def _one_server(runs: Sequence[BenchmarkRun]) -> Iterator[Finding]:
     sides = {
         "models": {r.server.model for r in runs if r.server.model},
         "GPUs": {r.server.gpu for r in runs if r.server.gpu},
@@ -74,19 +70,18 @@ def _one_server(runs: Sequence[BenchmarkRun]) -> list[Finding]:
     }
     for what, values in sides.items():
         if len(values) > 1:
-            found.append(Finding(f"files of {len(values)} {what}: {', '.join(sorted(values))}",
-                                 "calibrate each server by itself"))  # fmt: skip
+            text = f"files of {len(values)} {what}: {', '.join(sorted(values))}"
+            yield Finding(text, "calibrate each server by itself")
     sizes = {r.server.kv_tokens for r in runs if r.server.kv_tokens}
     if sizes and max(sizes) > 1.02 * min(sizes):
-        found.append(Finding(f"files of servers with KV caches of {min(sizes):,} and "
-                             f"{max(sizes):,} tokens", "calibrate each by itself"))  # fmt: skip
+        text = f"files of servers with KV caches of {min(sizes):,} and {max(sizes):,} tokens"
+        yield Finding(text, "calibrate each by itself")
     seen: dict[tuple[object, ...], str] = {}
     for run in runs:
         key = (run.load, *sorted(run.figures.items()))
         if key in seen:
-            found.append(Finding(f"{run.name} is {seen[key]} once more", "give it once"))
+            yield Finding(f"{run.name} is {seen[key]} once more", "give it once")
         seen[key] = run.name
-    return found
 
 
 def _stated(runs: Sequence[BenchmarkRun], deployment: Deployment) -> list[Finding]:
@@ -94,21 +89,19 @@ def _stated(runs: Sequence[BenchmarkRun], deployment: Deployment) -> list[Findin
     found: dict[str, Finding] = {}
     for run in runs:
         server = run.server
-        if server.model and (other := other_model(server.model, deployment)):
+        for other in other_model(server.model, deployment):
             found[server.model] = other
         gpu = find_gpu(server.gpu) if server.gpu else None
         if gpu and gpu.name != deployment.gpu.name:
-            found[gpu.name] = Finding(
-                f"the file is of {gpu.name}, --gpu of {deployment.gpu.name}", f"--gpu {gpu.name}?"
-            )
+            text = f"the file is of {gpu.name}, --gpu of {deployment.gpu.name}"
+            found[gpu.name] = Finding(text, f"--gpu {gpu.name}?")
         found |= _stated_flags(server, deployment.serving)
-    for run in runs:
-        if run.server.kv_tokens and deployment.serving.engine == VLLM:
-            full = not deployment.model.window_tokens
-            blocks = round(run.server.kv_tokens / deployment.recipe.block_tokens)
-            finding = check_kv_blocks(blocks, deployment) if full else None
-            return [*found.values(), *([finding] if finding else [])]
-    return list(found.values())
+    tokens = next((r.server.kv_tokens for r in runs if r.server.kv_tokens), None)
+    told = deployment.serving.engine == VLLM and not deployment.model.window_tokens
+    if not (tokens and told):
+        return list(found.values())
+    blocks = round(tokens / deployment.recipe.block_tokens)
+    return [*found.values(), *check_kv_blocks(blocks, deployment)]
 
 
 def _stated_flags(server: StatedServer, serving: ServingSpec) -> dict[str, Finding]:
@@ -120,33 +113,37 @@ def _stated_flags(server: StatedServer, serving: ServingSpec) -> dict[str, Findi
     for name, value in stated.items():
         given = getattr(serving, name, value)
         if given != value:
-            option = f"--{name.replace('_', '-')}"
-            found[name] = Finding(
-                f"the file says {option} {value}, the flags {given}", f"{option} {value}?"
-            )
+            option = f"--{name.replace('_', '-')} {value}"
+            text = f"the file says {option}, the flags {given}"
+            found[name] = Finding(text, f"{option}?")
     return found
 
 
-def _of_run(run: BenchmarkRun, deployment: Deployment) -> list[Finding]:
-    found = []
+def _of_run(run: BenchmarkRun, deployment: Deployment) -> Iterator[Finding]:
+    """Each text begins with the run's name."""
+    found = [*_served_otherwise(run), *_units(run)]
+    if not found:
+        found = [
+            *_consistent(run),
+            *_in_flight(run),
+            *_floor(run, deployment),
+            *_too_long(run, deployment),
+        ]
+    for each in found:
+        yield replace(each, text=f"{run.name}: {each.text}")
+
+
+def _served_otherwise(run: BenchmarkRun) -> Iterator[Finding]:
     if run.server.speculative:
-        found.append(Finding(f"{run.name}: tokens were drafted and verified",
-                             "speculative decoding is not predicted here"))  # fmt: skip
+        remedy = "speculative decoding is not predicted here"
+        yield Finding("tokens were drafted and verified", remedy)
     if run.failed_share > _FAILED:
-        found.append(Finding(f"{run.name}: {run.failed:,} of {run.served + run.failed:,} requests "
-                             "failed", "its latencies are of a lighter load"))  # fmt: skip
-    found += _units(run)
-    if found:
-        return found
-    return [
-        *_consistent(run),
-        *_in_flight(run),
-        *_floor(run, deployment),
-        *_too_long(run, deployment),
-    ]
+        text = f"{run.failed:,} of {run.served + run.failed:,} requests failed"
+        yield Finding(text, "its latencies are of a lighter load")
 
 
-def _units(run: BenchmarkRun) -> list[Finding]:
+def _units(run: BenchmarkRun) -> Iterator[Finding]:
+    """The first latency that is in another unit, or whose percentiles fall."""
     for name, value in run.figures.items():
         latency, statistic = name.split("_")[:2]
         if latency not in _PLAUSIBLE_S:
@@ -154,36 +151,38 @@ def _units(run: BenchmarkRun) -> list[Finding]:
         low, high = _PLAUSIBLE_S[latency]
         # Chunks that arrive together have gaps of microseconds, so only means of gaps count.
         if not low <= value <= high and (latency != "itl" or statistic == "mean"):
-            return [Finding(f"{run.name}: {name} is {value:.3g} s", "is it in another unit?")]
+            yield Finding(f"{name} is {value:.3g} s", "is it in another unit?")
+            return
     for latency in _PLAUSIBLE_S:
         order = [run.figures.get(f"{latency}_{p}_s") for p in ("p50", "p90", "p95", "p99")]
         known = [v for v in order if v is not None]
         if any(b < a * (1 - 1e-9) for a, b in pairwise(known)):
-            return [Finding(f"{run.name}: percentiles of {latency.upper()} fall",
-                            "the file is damaged or was edited")]  # fmt: skip
-    return []
+            text = f"percentiles of {latency.upper()} fall"
+            yield Finding(text, "the file is damaged or was edited")
+            return
 
 
-def _consistent(run: BenchmarkRun) -> list[Finding]:
+def _consistent(run: BenchmarkRun) -> Iterator[Finding]:
+    """The first two figures that contradict each other."""
     figures, output = run.figures, run.load.output.mean
-    expected = _e2e_s(run)
-    e2e = figures.get("e2e_mean_s")
-    if e2e and expected and abs(e2e / expected - 1) > _LATENCY:
-        return [Finding(
-            f"{run.name}: E2E is {e2e:.3g} s, but TTFT and {output:.0f} tokens at its TPOT make "
-            f"{expected:.3g} s", "check --output-tokens, and whether chunks hold several tokens",
-        )]  # fmt: skip
+    expected, e2e = _e2e_s(run), figures.get("e2e_mean_s")
     requests, tokens = figures.get("requests_per_s"), figures.get("output_tokens_per_s")
-    if requests and tokens and abs(tokens / requests / output - 1) > _TOKENS:
-        return [Finding(
-            f"{run.name}: {tokens / requests:.0f} tokens a request by its throughput, {output:.0f} "
-            "by its lengths", "check --output-tokens, and that the end token was ignored",
-        )]  # fmt: skip
     rate = run.load.rate_per_s
-    if requests and rate and requests > rate * (1 + _IN_FLIGHT):
-        return [Finding(f"{run.name}: {requests:.3g} requests/s were served at a rate of {rate:g}",
-                        f"--request-rate {requests:.3g}?")]  # fmt: skip
-    return []
+    if e2e and expected and abs(e2e / expected - 1) > _LATENCY:
+        yield Finding(
+            f"E2E is {e2e:.3g} s, but TTFT and {output:.0f} tokens at its TPOT make "
+            f"{expected:.3g} s",
+            "check --output-tokens, and whether chunks hold several tokens",
+        )
+    elif requests and tokens and abs(tokens / requests / output - 1) > _TOKENS:
+        yield Finding(
+            f"{tokens / requests:.0f} tokens a request by its throughput, {output:.0f} by its "
+            "lengths",
+            "check --output-tokens, and that the end token was ignored",
+        )
+    elif requests and rate and requests > rate * (1 + _IN_FLIGHT):
+        text = f"{requests:.3g} requests/s were served at a rate of {rate:g}"
+        yield Finding(text, f"--request-rate {requests:.3g}?")
 
 
 def _e2e_s(run: BenchmarkRun) -> float | None:
@@ -194,61 +193,57 @@ def _e2e_s(run: BenchmarkRun) -> float | None:
     return figures["ttft_mean_s"] + gap * (run.load.output.mean - 1)
 
 
-def _in_flight(run: BenchmarkRun) -> list[Finding]:
+def _in_flight(run: BenchmarkRun) -> Iterator[Finding]:
     """Little's law: throughput x latency is the number of requests in flight."""
     figures, load = run.figures, run.load
     e2e = figures.get("e2e_mean_s") or _e2e_s(run)
     rate = figures.get("requests_per_s")
     rate = rate or figures.get("output_tokens_per_s", 0.0) / load.output.mean
     if not (e2e and rate and load.concurrency):
-        return []
+        return
     found = rate * e2e
     enough = load.requests >= 4 * load.concurrency and load.rate_per_s is None
     too_few = enough and not load.offsets_s and found < _IDLE * load.concurrency
     if found > (1 + _IN_FLIGHT) * load.concurrency + 1 or too_few:
-        return [Finding(
-            f"{run.name}: {found:.3g} requests in flight by its throughput and latency, "
-            f"concurrency {load.concurrency}", f"--concurrency {max(round(found), 1)}?",
-        )]  # fmt: skip
-    return []
+        yield Finding(
+            f"{found:.3g} requests in flight by its throughput and latency, concurrency "
+            f"{load.concurrency}",
+            f"--concurrency {max(round(found), 1)}?",
+        )
 
 
-def _floor(run: BenchmarkRun, deployment: Deployment) -> list[Finding]:
+def _floor(run: BenchmarkRun, deployment: Deployment) -> Iterator[Finding]:
     """No token comes faster than the weights are read, no first token than its arithmetic."""
-    costs = step_costs([deployment])
-    window = deployment.model.window_tokens
-    one = np.ones(1)
+    costs, window, one = step_costs([deployment]), deployment.model.window_tokens, np.ones(1)
     decodes = uniform_sums(decode_requests=one, decode_context=one, window=window)
     decode = float(floor_seconds(costs, decodes)[0])
-    gap = run.figures.get("tpot_mean_s", run.figures.get("itl_mean_s"))
-    if gap is not None and gap < decode:
-        return [Finding(
-            f"{run.name}: {gap * 1e3:.3g} ms a token, but reading the weights of "
-            f"{deployment.model.name} takes {decode * 1e3:.3g} ms at --tensor-parallel-size "
-            f"{deployment.serving.tensor_parallel_size}",
-            "check --tensor-parallel-size, --quantization and --gpu, and that no tokens are "
-            "drafted",
-        )]  # fmt: skip
     prompt = run.load.prompt.mean
     prefill = uniform_sums(prefill_requests=one, prefill_tokens=prompt * one, window=window)
     first = float(floor_seconds(costs, prefill)[0])
+    gap = run.figures.get("tpot_mean_s", run.figures.get("itl_mean_s"))
     ttft = run.figures.get("ttft_mean_s")
-    if ttft is not None and run.load.prefix is None and ttft < first:
-        return [Finding(
-            f"{run.name}: first tokens after {ttft * 1e3:.3g} ms, but the arithmetic of "
-            f"{prompt:.0f} tokens takes {first * 1e3:.3g} ms",
+    if gap is not None and gap < decode:
+        yield Finding(
+            f"{gap * 1e3:.3g} ms a token, but reading the weights of {deployment.model.name} "
+            f"takes {decode * 1e3:.3g} ms at --tensor-parallel-size "
+            f"{deployment.serving.tensor_parallel_size}",
+            "check --tensor-parallel-size, --quantization and --gpu, and that no tokens are "
+            "drafted",
+        )
+    elif ttft is not None and run.load.prefix is None and ttft < first:
+        yield Finding(
+            f"first tokens after {ttft * 1e3:.3g} ms, but the arithmetic of {prompt:.0f} tokens "
+            f"takes {first * 1e3:.3g} ms",
             "prompts repeat (--prompt-groups), or check --gpu and --tensor-parallel-size",
-        )]  # fmt: skip
-    return []
+        )
 
 
-def _too_long(run: BenchmarkRun, deployment: Deployment) -> list[Finding]:
+def _too_long(run: BenchmarkRun, deployment: Deployment) -> Iterator[Finding]:
     longest = deployment.serving.max_model_len or deployment.model.max_position
     length = run.load.prompt.mean + run.load.output.mean
-    if length <= longest:
-        return []
-    return [Finding(f"{run.name}: requests of {length:.0f} tokens, but the server takes {longest}",
-                    "check --model and --max-model-len")]  # fmt: skip
+    if length > longest:
+        text = f"requests of {length:.0f} tokens, but the server takes {longest}"
+        yield Finding(text, "check --model and --max-model-len")
 
 
 def _ratio(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from pinn.server.benchmarks.benchmark_run import BenchmarkRun
 from pinn.server.benchmarks.loads import benchmark_figures, benchmark_workload
 from pinn.server.calibration.benchmarks import BenchmarkCalibration, calibrate_to_benchmarks
 from pinn.server.calibration.calibrate import BetaSettings, error_table, is_kept, read_intervals
-from pinn.server.calibration.checks import check_traces, refuse
+from pinn.server.calibration.checks import Finding, check_traces, refuse
 from pinn.server.calibration.checks_benchmarks import check_benchmarks
 from pinn.server.calibration.measured_steps import StepCalibration, calibrate_steps, check_steps
 from pinn.server.calibration.prior import Prior, Start, served_prior
@@ -143,6 +144,16 @@ class Fit:
     first: Fit | None = None
 
 
+def _checked(
+    start: Start, deployment: Deployment, check: Callable[..., list[Finding]], force: bool
+) -> tuple[CoefficientSet, Prior]:
+    """What a fit starts from, once what was measured matches the deployment or is forced to."""
+    before = start.coefficients(deployment)
+    findings = check(deployment, start.of_network(deployment, before))
+    start.notes += [f"WARNING: {text}" for text in refuse(findings, force)]
+    return before, start.prior(deployment, before)
+
+
 def fit_benchmarks(
     runs: Sequence[BenchmarkRun],
     deployment: Deployment,
@@ -164,10 +175,7 @@ def fit_benchmarks(
     Raises:
         PinnError: If they do not match, unless forced, or cannot be fitted.
     """
-    before = start.coefficients(deployment)
-    findings = check_benchmarks(runs, deployment, start.of_network(deployment, before))
-    start.notes += [f"WARNING: {text}" for text in refuse(findings, force)]
-    prior = start.prior(deployment, before)
+    before, prior = _checked(start, deployment, partial(check_benchmarks, runs), force)
     return _to_benchmarks(runs, deployment, named, prior, before, engine)
 
 
@@ -187,10 +195,8 @@ def _to_benchmarks(
 def fit_traces(traces: TraceTables, start: Start, settings: BetaSettings, force: bool) -> Fit:
     """Fit to step times of traces; arguments and errors as of :func:`fit_benchmarks`."""
     deployment = traces.deployment()
-    before = start.coefficients(deployment)
-    findings = check_traces(traces, deployment, start.of_network(deployment, before))
-    start.notes += [f"WARNING: {text}" for text in refuse(findings, force)]
-    found = run_calibration(traces, deployment, start.prior(deployment, before), settings)
+    before, prior = _checked(start, deployment, partial(check_traces, traces), force)
+    found = run_calibration(traces, deployment, prior, settings)
     return Fit(found, found.coefficient_set(before.taught), is_kept(found.verdicts))
 
 
@@ -208,10 +214,8 @@ def fit_measured_steps(
     The served fit stands where it is better on loads left out than the steps are alone; else that
     of the steps does. Arguments and errors as of :func:`fit_benchmarks`.
     """
-    before = start.coefficients(deployment)
-    findings = check_steps(steps, deployment, start.of_network(deployment, before))
-    start.notes += [f"WARNING: {text}" for text in refuse(findings, force)]
-    found = calibrate_steps(steps, deployment, start.prior(deployment, before))
+    before, prior = _checked(start, deployment, partial(check_steps, steps), force)
+    found = calibrate_steps(steps, deployment, prior)
     kept = not found.verdicts or is_kept(found.verdicts)
     first = Fit(found, found.coefficient_set(named, before.taught), kept)
     if not runs:

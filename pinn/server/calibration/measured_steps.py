@@ -205,12 +205,10 @@ def check_steps(
                                  f"{option} {limits[name]}?"))  # fmt: skip
     asked = {str(word).partition("=")[0] for word in steps.facts.get("flags") or ()}
     if steps.facts.get("kv_blocks") and not asked & _CACHE_SIZES:
-        blocks = check_kv_blocks(int(steps.facts["kv_blocks"]), deployment)
-        found += [blocks] if blocks else []
+        found += check_kv_blocks(int(steps.facts["kv_blocks"]), deployment)
 
     def ratio(other: Deployment) -> float:
         features = measured_features(steps, other)[:, : len(STEP_FEATURES)]
         return float(np.median(steps.seconds / (features @ coefficients_of(other).beta[0])))
 
-    speed = check_speed(ratio, deployment, "steps take")
-    return found + ([speed] if speed else [])
+    return [*found, *check_speed(ratio, deployment, "steps take")]

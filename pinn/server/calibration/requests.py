@@ -75,7 +75,6 @@ class RequestRows:
         own_steps: Step features of the steps that work on the prompt; 0 where unknown.
         targets: Phase -> seconds; NaN where a moment is missing or nothing can be learned.
         part: Index into ``PARTS``: where in the run's time it arrived.
-        cached_share: Share of the prompt that the prefix cache held.
         met_queue: Whether the next step that was scheduled went without it.
         is_ahead: Whether steps were scheduled ahead of their run.
     """
@@ -84,7 +83,6 @@ class RequestRows:
     own_steps: Float[np.ndarray, "requests step_features"]
     targets: dict[str, Rows]
     part: Int[np.ndarray, " requests"]
-    cached_share: Rows
     met_queue: Bool[np.ndarray, " requests"]
     is_ahead: Bool[np.ndarray, " requests"]
 
@@ -128,7 +126,6 @@ def read_requests(
         chunked_prefill=one * recipe.chunked_prefill,
         recomputed_tokens=zero,
     )
-    cached = np.nan_to_num(table["cached_tokens"].to_numpy(float))
     steps = _Steps(traces, deployment)
     ahead = np.isin(table["segment"], traces.steps["segment"][is_ahead(traces.steps)])
     own = steps.of_prompts(table)
@@ -143,7 +140,6 @@ def read_requests(
         np.nan_to_num(own),
         targets,
         _parts(table),
-        cached / np.maximum(prompt, 1),
         _met_queue(table),
         ahead,
     )

@@ -189,7 +189,7 @@ def _other_loads(intervals: Intervals, prior: Prior, settings: BetaSettings) -> 
         return []
     return [
         _judged(f"the {name} half of the loads, left out", left_out,
-                calibrate_to(chosen(halves[other], prior, settings), prior))
+                calibrate_to(chosen(halves[other], settings), prior))
         for (name, left_out), other in zip(halves.items(), ("upper", "lower"), strict=True)
     ]  # fmt: skip
 

@@ -24,9 +24,6 @@ from pinn.server.readers.wire import (
     SPARES,
     STEP_SPAN_PREFIX,
     EventKind,
-    numbers,
-    repeated,
-    strings,
 )
 
 
@@ -103,7 +100,7 @@ class Shape:
     def batch(self, refused: Counter[str]) -> pa.RecordBatch | None:
         """Take the rows out as columns; None, with the refusals counted, where none is left."""
         rows = np.frombuffer(bytes(self._buffer), dtype=np.int64).reshape(-1, len(self._packed))
-        texts = {i: strings(t) for i, t in self._texts.items()}
+        texts = {i: pa.array(t, pa.string()) for i, t in self._texts.items()}
         self._buffer.clear()
         for text in self._texts.values():
             text.clear()
@@ -132,10 +129,10 @@ class Shape:
             if position in texts:
                 return texts[position]
             values = np.ascontiguousarray(rows[:, self._packed[position]])
-            return numbers(values.view(np.float64) if self._formats[position] == "d" else values)
+            return pa.array(values.view(np.float64) if self._formats[position] == "d" else values)
 
         columns = {name: column(position) for name, position in self._columns.items()}
-        columns["label"] = repeated(kind.label, len(rows))
+        columns["label"] = pa.repeat(kind.label, len(rows))
         for field in kind.fields:
             if field.column not in columns:
                 columns[field.column] = pa.nulls(len(rows), _ARROW_TYPES[field.kind])
@@ -155,7 +152,7 @@ class Shape:
             ).decode()
             for row in range(count)
         )
-        return strings(list(encoded))
+        return pa.array(encoded, pa.string())
 
 
 _TAKE = """

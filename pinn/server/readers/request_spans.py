@@ -16,10 +16,6 @@ from pinn.server.readers.wire import (
     API_EVENTS,
     API_SPAN,
     CORE_SPAN,
-    lists,
-    numbers,
-    strings,
-    values,
 )
 
 NANOSECOND = 1e-9
@@ -167,7 +163,7 @@ def engine_rows(
         ("resumed_steps", resumed, "step"),
         ("resumed_cached", resumed, "prefill_done"),
     ):
-        columns[column] = lists(of_label.span, of_label.integers(source), count)
+        columns[column] = _lists(of_label.span, of_label.integers(source), count)
     status = _pick(events["finished"].texts("finish_status"), at["finished"], None)
     return _rows(part, columns, {"status": status}, ENGINE_SCHEMA)
 
@@ -199,20 +195,25 @@ def _rows(
 ) -> pa.RecordBatch:
     """Rows of the given spans in the order of the file."""
     table = pa.Table.from_batches(spans).combine_chunks()
-    number = values(table["span"].chunk(0))
-    order, row = numbers(np.argsort(number, kind="stable")), np.sort(number)
-    rows = numbers(row)
+    number = table["span"].to_numpy()
+    order, rows = np.argsort(number, kind="stable"), np.sort(number)
     arrays = []
     for field in schema:
         if field.name in columns:
             column = columns[field.name]
-            array = numbers(column) if isinstance(column, np.ndarray) else column
+            array = pa.array(column) if isinstance(column, np.ndarray) else column
             arrays.append(array.take(rows))
         elif field.name in texts:
-            arrays.append(strings([text or "" for text in texts[field.name][row]]))
+            arrays.append(pa.array([text or "" for text in texts[field.name][rows]], pa.string()))
         else:
             arrays.append(table[field.name].chunk(0).take(order))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _lists(owner: np.ndarray, values: np.ndarray, count: int) -> pa.Array:
+    """A list for each owner 0, ..., count - 1: its values in their order."""
+    ends = np.concatenate(([0], np.cumsum(np.bincount(owner, minlength=count))))
+    return pa.ListArray.from_arrays(ends.astype(np.int32), values[np.argsort(owner, kind="stable")])
 
 
 def _label(batch: pa.RecordBatch) -> str:
@@ -224,14 +225,14 @@ def _integers(batch: pa.RecordBatch, name: str) -> np.ndarray:
     column = batch.column(name)
     if column.null_count:
         return np.full(len(column), -1, dtype=np.int64)
-    return values(column)
+    return column.to_numpy()
 
 
 def _times(batch: pa.RecordBatch) -> np.ndarray:
     """Monotonic time in seconds; not-a-number where the writer's is none or absurd."""
     if not batch.column("monotonic_ns").null_count:
-        return values(batch.column("monotonic_ns")) * NANOSECOND
-    seconds = values(batch.column("monotonic_s"))
+        return batch.column("monotonic_ns").to_numpy() * NANOSECOND
+    seconds = batch.column("monotonic_s").to_numpy()
     return np.where(np.abs(seconds) < MAX_SECONDS, seconds, np.nan)
 
 

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pinn.common.files import ReadReport, file_sha256
+from pinn.common.tables import KeptRows
 from pinn.errors import PinnError
 from pinn.server.readers.lines import STRETCH_BYTES, check_file, read_stretch, stretches
 from pinn.server.readers.otlp import LEVELS, Counts
@@ -38,7 +39,6 @@ from pinn.server.readers.wire import (
     STEP_FIELDS,
     STEPS,
     Field,
-    numbers,
 )
 
 # Reads traces.json, the OpenTelemetry file of an instrumented vLLM, into raw tables on disk.
@@ -129,7 +129,7 @@ def read_vllm(
     Args:
         path: One OTLP-JSON export object per line.
         spool: Folder for the raw tables; made if it does not exist.
-        workers: Processes that parse, this one among them.
+        workers: Processes that parse; 1 for this one.
         stretch_bytes: Bytes a process reads at once.
 
     Raises:
@@ -151,31 +151,19 @@ def parse_file(
 ) -> Iterator[ParsedChunk]:
     """Parse a file stretch by stretch, in order."""
     tasks = [(path, *s) for s in stretches(path.stat().st_size, stretch_bytes)]
-    parser = ChunkParser()
     if workers == 1 or len(tasks) < 2:
+        parser = ChunkParser()
         yield from (_parse_stretch(parser, *task) for task in tasks)
         return
-    # This process parses too: it begins at once, while the others start. They are spawned, not
-    # forked, since this one may run threads.
-    with ProcessPoolExecutor(workers - 1, get_context("spawn"), _start_worker) as pool:
-        parts: deque[ParsedChunk | Future[ParsedChunk]] = deque()  # in order of the file
-        waiting = deque(tasks)
-        while waiting or parts:
-            running = sum(isinstance(part, Future) and not part.done() for part in parts)
-            if waiting and running < 2 * (workers - 1):
-                parts.append(pool.submit(_work, *waiting.popleft()))
-            elif waiting and len(parts) < MAX_PARTS * workers:
-                parts.append(_parse_stretch(parser, *waiting.popleft()))
-            else:
-                part = parts.popleft()
-                yield part.result() if isinstance(part, Future) else part
-            while parts and _is_ready(parts[0]):
-                part = parts.popleft()
-                yield part.result() if isinstance(part, Future) else part
-
-
-def _is_ready(part: ParsedChunk | Future[ParsedChunk]) -> bool:
-    return not isinstance(part, Future) or part.done()
+    # Spawned, not forked, since this process may run threads.
+    with ProcessPoolExecutor(workers, get_context("spawn"), _start_worker) as pool:
+        parts: deque[Future[ParsedChunk]] = deque()
+        for task in tasks:
+            parts.append(pool.submit(_work, *task))
+            if len(parts) > MAX_PARTS * workers:
+                yield parts.popleft().result()
+        while parts:
+            yield parts.popleft().result()
 
 
 def _parse_stretch(parser: ChunkParser, path: Path, start: int, end: int) -> ParsedChunk:
@@ -243,7 +231,7 @@ class _Spool:
 
     def _renumbered(self, batch: pa.RecordBatch, servers: np.ndarray) -> pa.RecordBatch:
         place = batch.schema.get_field_index("server")
-        column = numbers(servers[batch.column("server").to_numpy()])
+        column = pa.array(servers[batch.column("server").to_numpy()])
         return batch.set_column(place, "server", column)
 
 
@@ -273,8 +261,7 @@ def read_steps(path: Path) -> tuple[pa.Table, list[str], ReadReport]:
         table = pq.read_table(path)
     except (pa.ArrowInvalid, OSError) as error:
         raise PinnError(f"{path} is not a readable Parquet file: {error}") from error
-    columns, refused = {}, {}
-    keep = np.ones(table.num_rows, dtype=bool)
+    columns, kept = {}, KeptRows(table.num_rows)
     for each_field in STEP_FIELDS:
         name = next((n for n in each_field.names if n in table.column_names), None)
         if name is None and each_field.required:
@@ -289,10 +276,7 @@ def read_steps(path: Path) -> tuple[pa.Table, list[str], ReadReport]:
             raise PinnError(f"{path}: column {name!r} does not hold numbers: {error}") from error
         columns[each_field.column] = column
         if each_field.required:
-            missing = keep & pc.is_null(column).to_numpy(zero_copy_only=False)
-            if missing.any():
-                refused[f"step without {each_field.names[0]}"] = int(missing.sum())
-                keep &= ~missing
+            kept.refuse(f"step without {each_field.names[0]}", pc.is_null(column))
     servers, number = _runs(table)
     columns |= {
         "server": pa.array(number),
@@ -301,9 +285,9 @@ def read_steps(path: Path) -> tuple[pa.Table, list[str], ReadReport]:
         "label": pa.nulls(table.num_rows, pa.string()),
         "extra": pa.nulls(table.num_rows, pa.string()),
     }
-    raw = pa.table({f.name: columns[f.name] for f in RAW_SCHEMAS[STEPS]}).filter(pa.array(keep))
-    report = ReadReport(path.name, "", file_sha256(path), table.num_rows, int(keep.sum()), refused)
-    return raw, servers, report
+    raw = pa.table({f.name: columns[f.name] for f in RAW_SCHEMAS[STEPS]})
+    report = kept.report(path.name, sha256=file_sha256(path))
+    return raw.filter(pa.array(kept.mask)), servers, report
 
 
 def _runs(table: pa.Table) -> tuple[list[str], np.ndarray]:

@@ -291,6 +291,11 @@ class WeightedBatches:
     weight: Float[np.ndarray, " batches"]
 
 
+def each_sum(make: Callable[..., Any], *sums: BatchSums) -> BatchSums:
+    """What a function makes of each field of batch sums."""
+    return BatchSums(*(make(*(getattr(s, f.name) for s in sums)) for f in fields(BatchSums)))
+
+
 def context_estimate(steps: pd.DataFrame, block_size: int) -> Float[np.ndarray, " steps"]:
     """Mean tokens in the cache per scheduled request after the step, from the KV usage.
 
@@ -341,11 +346,8 @@ def ragged_sums(batches: Ragged, count: int, window: float | None = None) -> Bat
         prefill_cached=batches.cached_tokens,
         window=window,
     )
-    return BatchSums(
-        *(
-            np.bincount(batches.owner, getattr(each, f.name), minlength=count).astype(np.float64)
-            for f in fields(each)
-        )
+    return each_sum(
+        lambda values: np.bincount(batches.owner, values, minlength=count).astype(float), each
     )
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,11 +13,12 @@ import pyarrow.compute as pc
 from jaxtyping import Float
 
 from pinn.common.files import ReadReport
+from pinn.common.tables import KeptRows
 from pinn.engines.deployment import Deployment
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import step_costs
 from pinn.physics.step_values import floor_seconds
-from pinn.server.traces.steps import BATCH_ROWS
+from pinn.server.traces.steps import BATCH_ROWS, as_batch
 
 # The canonical table of snapshots: one row per request of a step whose requests were written.
 #
@@ -67,27 +66,21 @@ class SnapshotOrder:
             raw: The raw table.
             steps: Columns ``server``, ``segment``, ``step_id``, ``wall_s`` of the canonical steps.
         """
-        refused: Counter[str] = Counter()
-        keep = np.ones(raw.num_rows, dtype=bool)
-
-        def refuse(reason: str, bad: np.ndarray) -> None:
-            if (keep & bad).any():
-                refused[reason] = int((keep & bad).sum())
-                np.logical_and(keep, ~bad, out=keep)
-
+        kept = KeptRows(raw.num_rows)
         negative = np.zeros(raw.num_rows, dtype=bool)
         for name in ("step_id", "computed_tokens", "scheduled_tokens", "prompt_tokens"):
             values = pc.fill_null(raw[name], 0).to_numpy()
             negative |= (values < 0) | (values >= 2**31)
-        refuse("a count is negative or absurd", negative)
+        kept.refuse("a count is negative or absurd", negative)
         known = pc.is_in(pc.utf8_upper(raw["phase"]), pa.array(["PREFILL", "DECODE"]))
-        refuse("unknown phase", ~known.to_numpy())
+        kept.refuse("unknown phase", ~known.to_numpy())
         row = _step_rows(raw, steps)
-        refuse("its step's summary is missing", row < 0)
-        refuse("written twice", _repeated(row, raw["request_id"], keep))
-        self.rows = np.flatnonzero(keep)
+        kept.refuse("its step's summary is missing", row < 0)
+        request = pc.dictionary_encode(raw["request_id"].combine_chunks()).indices
+        kept.refuse_repeated(row=row, request=request.to_numpy(zero_copy_only=False))
+        self.rows = np.flatnonzero(kept.mask)
         self.segment = steps["segment"].to_numpy()[row[self.rows]].astype(np.int32)
-        self.report = ReadReport("snapshots", "", "", raw.num_rows, len(self.rows), dict(refused))
+        self.report = kept.report("snapshots")
 
 
 def canonical_snapshots(raw: pa.Table, order: SnapshotOrder) -> Iterator[pa.RecordBatch]:
@@ -102,29 +95,14 @@ def canonical_snapshots(raw: pa.Table, order: SnapshotOrder) -> Iterator[pa.Reco
         low, high = int(rows[0]), int(rows[-1]) + 1
         kept = raw.slice(low, high - low).take(pa.array(rows - low)).combine_chunks()
         wall_ns = kept["wall_ns"].to_numpy()
-        columns = {
+        made = {
             "segment": pa.array(order.segment[begin : begin + BATCH_ROWS]),
             "wall_s": pa.array(wall_ns * NANOSECOND, mask=wall_ns <= 0),
             "is_prefill": pc.equal(pc.utf8_upper(kept["phase"]), "PREFILL"),
         }
-        arrays = []
-        for field in SNAPSHOT_SCHEMA:
-            column = columns.get(field.name)
-            column = kept[_RENAMED.get(field.name, field.name)] if column is None else column
-            whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-            arrays.append(whole.cast(field.type))
-        yield pa.RecordBatch.from_arrays(arrays, schema=SNAPSHOT_SCHEMA)
-
-
-#: What the level of knowledge of a step needs of its snapshots.
-WORKING_COLUMNS = ["segment", "step_id", "is_prefill", "new_tokens"]
-
-
-def working_snapshots(raw: pa.Table, order: SnapshotOrder) -> pd.DataFrame:
-    """The :data:`WORKING_COLUMNS` of all snapshots."""
-    schema = pa.schema([SNAPSHOT_SCHEMA.field(name) for name in WORKING_COLUMNS])
-    batches = (b.select(WORKING_COLUMNS) for b in canonical_snapshots(raw, order))
-    return pa.Table.from_batches(batches, schema=schema).to_pandas()
+        taken = (name for name in SNAPSHOT_SCHEMA.names if name not in made)
+        columns = {name: kept[_RENAMED.get(name, name)] for name in taken}
+        yield as_batch(columns | made, SNAPSHOT_SCHEMA)
 
 
 def _step_rows(raw: pa.Table, steps: pd.DataFrame) -> np.ndarray:
@@ -145,16 +123,6 @@ def _step_rows(raw: pa.Table, steps: pd.DataFrame) -> np.ndarray:
         among = order[low[row] : high[row]]
         found[row] = among[np.argmin(np.abs(step_wall[among] - wall[row]))]
     return found
-
-
-def _repeated(row: np.ndarray, request: pa.ChunkedArray, keep: np.ndarray) -> np.ndarray:
-    codes = pc.dictionary_encode(request.combine_chunks()).indices.to_numpy(zero_copy_only=False)
-    order = np.lexsort((codes, row))
-    order = order[keep[order]]
-    repeated = np.zeros(len(row), dtype=bool)
-    same = (np.diff(row[order]) == 0) & (np.diff(codes[order]) == 0)
-    repeated[order[1:][same]] = True
-    return repeated
 
 
 # Checks candidate targets of beta against the physical floor.
@@ -239,12 +207,11 @@ def _explanation(column: str, median: float, floor: float, below: int, rows: int
     return f"{text}. {MEANINGS[column]}" if column in MEANINGS else text
 
 
-# What cleaning did: tables for the terminal and one page of plots.
+# What cleaning did, as tables for the terminal.
 
 _MS = 1e3
 
-#: Steps that are worth drawing; medians that are worth printing, and the cycles behind each.
-MAX_DRAWN = 200_000
+#: Medians that are worth printing, and the cycles behind each.
 MAX_MEDIANS = 12
 MIN_CYCLES = 5
 
@@ -304,126 +271,3 @@ def _target(check: Mapping[str, Any]) -> str:
     return "\n".join(
         [*lines, f"          {check['explanation']}"] if check["explanation"] else lines
     )
-
-
-def cleaning_page(
-    path: Path,
-    steps: pd.DataFrame,
-    cycles: pd.DataFrame,
-    floors: pd.DataFrame,
-    manifest: Mapping[str, Any],
-) -> None:
-    """Draw the page: targets against the floor, batch mix over time, cycles, what was dropped.
-
-    Args:
-        path: PNG to write.
-        steps: Canonical steps; of many, about :data:`MAX_DRAWN` evenly spread ones.
-        cycles: Their intervals, row by row.
-        floors: Per candidate target its column and ``<name> floor``; empty without a deployment.
-        manifest: Of the folder, with reports, intervals and targets.
-    """
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(2, 2, figsize=(13, 9), layout="constrained")
-    names = ", ".join(source["path"] for source in manifest["sources"])
-    figure.suptitle(f"Cleaning of {names}", fontsize=12)
-    _draw_targets(axes[0, 0], floors, manifest["targets"])
-    _draw_mix(axes[0, 1], steps)
-    _draw_cycles(axes[1, 0], steps, cycles)
-    _draw_dropped(axes[1, 1], manifest)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-
-
-def _draw_targets(axis: Any, floors: pd.DataFrame, targets: Mapping[str, Any]) -> None:
-    axis.set_title("Candidate targets against the physical floor", fontsize=10)
-    if floors.empty:
-        axis.text(0.5, 0.5, "no deployment given: not checked", ha="center", va="center")
-        axis.set_axis_off()
-        return
-    reach: list[float] = []
-    for name, color in (("step_s", "tab:blue"), ("reported_duration_s", "tab:red")):
-        values = floors[name].to_numpy(float)
-        floor = floors[f"{name} floor"].to_numpy(float)
-        use = np.isfinite(values) & (values > 0) & (floor > 0)
-        if not use.any():
-            continue
-        verdict = "accepted" if targets[name]["is_target"] else "refused"
-        axis.plot(
-            floor[use] * _MS, values[use] * _MS, ".", ms=2, alpha=0.4, color=color,
-            label=f"{name} ({verdict})", rasterized=True,
-        )  # fmt: skip
-        reach += [float(floor[use].min()) * _MS, float(floor[use].max()) * _MS]
-    ends = [min(reach, default=0), max(reach, default=1)]
-    axis.plot(ends, ends, "k-", lw=1, label="the floor itself")
-    axis.set_yscale("log")
-    axis.set_xlabel("floor of the batch, or of both ends of a window (ms)")
-    axis.set_ylabel("value (ms)")
-    axis.legend(fontsize=8, markerscale=5)
-
-
-def _draw_mix(axis: Any, steps: pd.DataFrame) -> None:
-    axis.set_title("Batch mix over time (means of 120 stretches of each server's run)", fontsize=10)
-    if steps.empty:
-        axis.set_axis_off()
-        return
-    seconds = (steps["start_s"] - steps.groupby("segment")["start_s"].transform("min")).to_numpy()
-    edges = np.linspace(0, max(float(seconds.max()), 1e-9), 121)
-    at = np.clip(np.digitize(seconds, edges) - 1, 0, 119)
-    count = np.bincount(at, minlength=120)
-    middle = (edges[1:] + edges[:-1]) / 2
-    for column, label, color in (
-        ("decode_requests", "decodes", "tab:blue"),
-        ("prefill_tokens", "prompt tokens", "tab:orange"),
-        ("waiting_depth", "waiting", "tab:red"),
-    ):
-        values = np.nan_to_num(steps[column].to_numpy(float))
-        with np.errstate(invalid="ignore"):
-            mean = np.bincount(at, weights=values, minlength=120) / count
-        axis.plot(middle, mean, color=color, lw=1.2, label=label)
-    axis.set_xlabel("time since the first step (s)")
-    axis.set_ylabel("mean per step")
-    axis.legend(fontsize=8)
-
-
-def _draw_cycles(axis: Any, steps: pd.DataFrame, cycles: pd.DataFrame) -> None:
-    axis.set_title("Cycles by batch: the target that is left", fontsize=10)
-    good = cycles["set_aside"].isna().to_numpy()
-    rows = np.flatnonzero(good)[:: max(1, int(good.sum() // 20_000))]
-    if not len(rows):
-        axis.set_axis_off()
-        return
-    single = cycles["kind"].to_numpy()[rows] == "single"
-    x = steps["decode_requests"].to_numpy(float)[rows]
-    y = cycles["step_s"].to_numpy()[rows] * _MS
-    for mask, color, label in (
-        (~single, "tab:gray", "window means"),
-        (single, "tab:blue", "single"),
-    ):
-        axis.plot(x[mask], y[mask], ".", ms=2, alpha=0.5, color=color, label=label, rasterized=True)
-    axis.set_ylim(0, np.quantile(y, 0.999) * 1.15)
-    axis.set_xlabel("decodes at the interval's start")
-    axis.set_ylabel("time per step (ms)")
-    axis.legend(fontsize=8, markerscale=5)
-
-
-def _draw_dropped(axis: Any, manifest: Mapping[str, Any]) -> None:
-    axis.set_title("What was kept and what was dropped", fontsize=10)
-    bars = [(name, count, "set aside" not in name) for name, count in manifest["intervals"].items()]
-    for level, report in manifest["reports"].items():
-        bars.append((f"{level}: accepted", report["accepted"], True))
-        refused = sorted(report["refused"].items(), key=lambda item: -item[1])
-        bars += [(f"{level}: {reason[:48]}", count, False) for reason, count in refused[:4]]
-    bars = [bar for bar in bars if bar[1]][:28]
-    place = np.arange(len(bars))[::-1]
-    colors = ["tab:blue" if kept else "tab:red" for _, _, kept in bars]
-    axis.barh(place, [count for _, count, _ in bars], color=colors)
-    axis.set_yticks(place, [name for name, _, _ in bars], fontsize=7)
-    axis.set_xscale("log")
-    for y, (_, count, _) in zip(place, bars, strict=True):
-        axis.text(count, y, f" {count:,}", va="center", fontsize=7)
-    axis.margins(x=0.15)
-    axis.set_xlabel("count (log scale); red: refused or set aside")

@@ -14,11 +14,15 @@ import pyarrow as pa
 from pinn.common.files import file_sha256, json_text
 from pinn.errors import PinnError
 from pinn.server.benchmarks.benchmark_run import FIGURES, BenchmarkRun
-from pinn.server.readers.kv_events import read_kv_events
 from pinn.server.readers.vllm import RAW_SCHEMAS, read_steps, read_vllm
 from pinn.server.readers.wire import STEPS
-from pinn.server.traces.trace_run import RawRun, Target, write_run
-from pinn.server.traces.trace_tables import TraceTables, atomic_folder, read_trace_tables
+from pinn.server.traces.trace_run import RawRun, write_run
+from pinn.server.traces.trace_tables import (
+    Target,
+    TraceTables,
+    atomic_folder,
+    read_trace_tables,
+)
 from pinn.specs.flags import flags_of
 from pinn.specs.gpu import find_gpu
 from pinn.specs.serving import ServingSpec
@@ -102,15 +106,12 @@ def benchmark_target(
     """
     model = model or next((r.server.model for r in runs if r.server.model), None)
     gpu = gpu or next((r.server.gpu for r in runs if find_gpu(r.server.gpu)), None)
-    for option, value in (("--model", model), ("--gpu", gpu)):
-        if value is None:
-            raise PinnError(f"{runs[0].name} does not say what served it: give {option}")
     stated: dict[str, Any] = {}
     for run in runs:
         stated = {**run.server.all_flags, **stated}
-    serving = _of_engine(stated, dict(flags or {})) | dict(flags or {})
-    precision = serving.pop("precision", None)
-    return Target(str(model), str(gpu), ServingSpec(**serving), precision)
+    flags = dict(flags or {})
+    flags = _of_engine(stated, flags) | flags
+    return Target.of(model, gpu, flags, f"{runs[0].name} does not say what served it")
 
 
 def _of_engine(stated: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,8 +129,6 @@ def ingest_vllm(
     traces: Path,
     out: Path,
     target: Target | None = None,
-    *,
-    kv_events: Path | None = None,
     workers: int = 1,
 ) -> TraceTables:
     """Read an instrumented vLLM's trace file into a folder of canonical tables.
@@ -138,7 +137,6 @@ def ingest_vllm(
         traces: The OTLP-JSON file.
         out: Folder to write; one with earlier trace tables is replaced.
         target: The deployment; without it no column is checked against the floor.
-        kv_events: The file of KV cache events, if there is one.
         workers: Processes that parse.
 
     Raises:
@@ -162,11 +160,6 @@ def ingest_vllm(
                 f"{traces} holds no events of the instrumented vLLM: {lines.read} lines read, "
                 f"refused {dict(lines.refused)}"
             )
-        if kv_events is not None:
-            read = read_kv_events(kv_events)
-            run.kv_events = read.table
-            run.reports |= {"KV lines": read.lines, "KV events": read.events}
-            run.sources.append({"path": kv_events.name, "sha256": file_sha256(kv_events)})
         write_run(folder, run, target, deployment)
     return read_trace_tables(out)
 

@@ -9,13 +9,13 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 
 from pinn.engines.deployment import Deployment
-from pinn.errors import PinnError
 from pinn.physics.batch_sums import BatchSums
 from pinn.server.traces.batches import (
     Ragged,
     SegmentJourneys,
     WeightedBatches,
     aggregate_sums,
+    each_sum,
     ragged_sums,
 )
 from pinn.server.traces.cycles import ENDS, KNOWN, journeys_by_segment
@@ -119,9 +119,7 @@ class TemporalSplit:
     test: Int[np.ndarray, " test"]
 
 
-def temporal_split(
-    cycles: pd.DataFrame, fractions: tuple[float, float] = (0.6, 0.8)
-) -> TemporalSplit:
+def temporal_split(cycles: pd.DataFrame) -> TemporalSplit:
     """Split the good intervals of each run by the time at which they begin.
 
     Times are shares of each segment's own span, so that every run is in all three parts. An
@@ -129,21 +127,14 @@ def temporal_split(
 
     Args:
         cycles: The cycle table.
-        fractions: Where the first and the second part end, as shares of a segment's time.
-
-    Raises:
-        PinnError: If the fractions are not in order inside (0, 1).
     """
-    first, second = fractions
-    if not 0 < first < second < 1:
-        raise PinnError(f"split fractions must grow inside (0, 1), got {fractions}")
     groups = cycles.groupby("segment")["start_s"]
     begin, span = groups.transform("min"), groups.transform("max") - groups.transform("min")
     share = ((cycles["start_s"] - begin) / span.where(span > 0, 1)).to_numpy()
     length = cycles["step_s"] * cycles["steps"].astype("float64")
     end = ((cycles["start_s"] + length - begin) / span.where(span > 0, 1)).to_numpy()
     use = cycles["set_aside"].isna().to_numpy()
-    edges = ((0.0, first), (first, second), (second, np.inf))
+    edges = ((0.0, 0.6), (0.6, 0.8), (0.8, np.inf))
     parts = [np.flatnonzero(use & (share >= a) & (share < b) & ~(end > b + 1e-9)) for a, b in edges]
     return TemporalSplit(*parts)
 
@@ -215,18 +206,17 @@ class IntervalBatches:
             rows: Rows of the step table.
         """
         chosen = self._steps.iloc[rows]
-        sums = self._summaries(rows)
-        columns = {f.name: getattr(sums, f.name).copy() for f in fields(BatchSums)}
+        sums = each_sum(np.copy, self._summaries(rows))
         knowledge = chosen["knowledge"].to_numpy()
         segments = chosen["segment"].to_numpy()
         step_ids = chosen["step_id"].to_numpy()
         for number, journeys in self._journeys.items():
             mine = np.flatnonzero((segments == number) & (knowledge == JOURNEY))
-            self._fill(columns, mine, _journey_sums(journeys, step_ids[mine], self._window))
+            _fill(sums, mine, _journey_sums(journeys, step_ids[mine], self._window))
         mine = np.flatnonzero(knowledge == SNAPSHOT)
         if len(mine) and self._snapshots is not None:
-            self._fill(columns, mine, self._snapshot_sums(chosen.iloc[mine]))
-        return BatchSums(**columns)
+            _fill(sums, mine, self._snapshot_sums(chosen.iloc[mine]))
+        return sums
 
     def at(
         self, segment: Int[np.ndarray, " steps"], step: Int[np.ndarray, " steps"]
@@ -247,15 +237,15 @@ class IntervalBatches:
         place = np.searchsorted(keys[order], wanted)
         row = order[np.minimum(place, len(order) - 1)]
         known = keys[row] == wanted
-        columns = {f.name: np.zeros(len(step)) for f in fields(BatchSums)}
+        sums = BatchSums(*(np.zeros(len(step)) for _ in fields(BatchSums)))
         sampled = np.flatnonzero(known)
-        self._fill(columns, sampled, self.of_steps(row[sampled]))
+        _fill(sums, sampled, self.of_steps(row[sampled]))
         for number, journeys in self._journeys.items():
             rest = np.flatnonzero(~known & (segment == number))
             rest = rest[journeys.batches.is_certain(step[rest], step[rest] + 1)]
-            self._fill(columns, rest, _journey_sums(journeys, step[rest], self._window))
+            _fill(sums, rest, _journey_sums(journeys, step[rest], self._window))
             known[rest] = True
-        return BatchSums(**columns), known
+        return sums, known
 
     def _summaries(self, rows: np.ndarray) -> BatchSums:
         """What the summaries alone tell of steps."""
@@ -270,16 +260,10 @@ class IntervalBatches:
     def _before(self, rows: np.ndarray) -> BatchSums:
         """Batches of the steps right before sampled ones, all of which are scheduled ahead."""
         estimate = work_before(self._steps.iloc[rows], self._chunk)
-        sums = aggregate_sums(estimate, self._block_size, self._window)
-        columns = {f.name: getattr(sums, f.name).copy() for f in fields(BatchSums)}
+        sums = each_sum(np.copy, aggregate_sums(estimate, self._block_size, self._window))
         sampled = np.flatnonzero(self._follows[rows])
-        self._fill(columns, sampled, self.of_steps(rows[sampled] - 1))
-        return BatchSums(**columns)
-
-    @staticmethod
-    def _fill(columns: dict[str, np.ndarray], rows: np.ndarray, sums: BatchSums) -> None:
-        for name, column in columns.items():
-            column[rows] = getattr(sums, name)
+        _fill(sums, sampled, self.of_steps(rows[sampled] - 1))
+        return sums
 
     def _known(self, rows: np.ndarray, which: np.ndarray) -> WeightedBatches:
         """Every step of intervals that the journeys tell request by request."""
@@ -313,16 +297,17 @@ def _journey_sums(journeys: SegmentJourneys, steps: np.ndarray, window: float | 
     """Sums of steps in any order, repetitions allowed."""
     unique, back = np.unique(steps, return_inverse=True)
     sums = ragged_sums(journeys.batches.expand(unique), len(unique), window)
-    return BatchSums(*(getattr(sums, f.name)[back] for f in fields(BatchSums)))
+    return each_sum(lambda values: values[back], sums)
+
+
+def _fill(sums: BatchSums, rows: np.ndarray, found: BatchSums) -> None:
+    """Write batches into their rows."""
+    for field in fields(BatchSums):
+        getattr(sums, field.name)[rows] = getattr(found, field.name)
 
 
 def _joined(parts: list[WeightedBatches]) -> WeightedBatches:
     empty = np.zeros(0)
-    sums = BatchSums(
-        *(
-            np.concatenate([empty, *(getattr(p.sums, f.name) for p in parts)])
-            for f in fields(BatchSums)
-        )
-    )
+    sums = each_sum(lambda *each: np.concatenate([empty, *each]), *(p.sums for p in parts))
     owner = np.concatenate([np.zeros(0, dtype=np.int64), *(p.owner for p in parts)])
     return WeightedBatches(sums, owner, np.concatenate([empty, *(p.weight for p in parts)]))

@@ -16,12 +16,11 @@ from jaxtyping import Float
 
 from pinn.common.documents import read_json
 from pinn.common.files import ReadReport, file_sha256
-from pinn.common.tables import read_frame
+from pinn.common.tables import KeptRows, read_frame
 from pinn.engines.launch_line import read_arguments
 from pinn.errors import PinnError
 from pinn.physics.batch_sums import BatchSums, uniform_sums
-from pinn.server.traces.trace_run import Target
-from pinn.server.traces.trace_tables import TraceTables
+from pinn.server.traces.trace_tables import Target, TraceTables
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.specs.flags import given_flags
 from pinn.specs.gpu import find_gpu
@@ -112,9 +111,6 @@ class MeasuredSteps:
         cards = [str(card.get("name", "")) for card in self.facts.get("cards") or ()]
         model = model or self.facts.get("model")
         gpu = gpu or self.facts.get("gpu") or next((c for c in cards if find_gpu(c)), None)
-        for option, value in (("--model", model), ("--gpu", gpu)):
-            if not value:
-                raise PinnError(f"{self.name} does not say what was measured: give {option}")
         limits = self.facts.get("limits") or {}
         release = str(self.facts.get("engine_version", "")).partition("+")[0]
         settings = {
@@ -122,13 +118,12 @@ class MeasuredSteps:
             "max_num_batched_tokens": limits.get("budget"),
             "engine_version": release if release[:1].isdigit() else "",
         }
-        serving = {
+        given = {
             **typed_flags(self.facts.get("flags") or (), str(settings["engine_version"])),
             **{name: value for name, value in settings.items() if value},
             **flags,
         }
-        precision = serving.pop("precision", None)
-        return Target(str(model), str(gpu), ServingSpec(**serving), precision)
+        return Target.of(model, gpu, given, f"{self.name} does not say what was measured")
 
     def engine(self, flags: Mapping[str, Any]) -> EngineSpec:
         """How the engine schedules: the user's word, then the engine's settings."""
@@ -209,15 +204,8 @@ def ingested_steps(traces: TraceTables) -> MeasuredSteps:
 def _grouped(table: pd.DataFrame, file: Path, facts: Mapping[str, Any]) -> MeasuredSteps:
     wanted = [*COUNTS, LATENCY, *(n for n in ("batch", "is_cold") if n in table)]
     numbers = table[wanted].apply(pd.to_numeric, errors="coerce").astype(float)
-    refused: dict[str, int] = {}
-    keep = np.ones(len(numbers), dtype=bool)
-
-    def refuse(reason: str, bad: Any) -> None:
-        bad = keep & np.asarray(bad)
-        if bad.any():
-            refused[reason] = int(bad.sum())
-            keep[bad] = False
-
+    kept = KeptRows(len(numbers))
+    refuse, keep = kept.refuse, kept.mask
     whole = numbers[[n for n in wanted if n != LATENCY]]
     refuse("a cell is missing or no number", ~np.isfinite(numbers).all(axis=1))
     refuse("a count is negative or a fraction", ((whole < 0) | (whole % 1 != 0)).any(axis=1))
@@ -237,8 +225,7 @@ def _grouped(table: pd.DataFrame, file: Path, facts: Mapping[str, Any]) -> Measu
            numbers[LATENCY] > FAR * groups.transform("median"))  # fmt: skip
     count = numbers[LATENCY].where(keep).groupby(key).transform("count")
     refuse(f"fewer than {LEAST} steps of its batch", count < LEAST)
-    report = ReadReport(file.name, str(facts.get("engine_version", "")), file_sha256(file),
-                        len(table), int(keep.sum()), refused)  # fmt: skip
+    report = kept.report(file.name, str(facts.get("engine_version", "")), file_sha256(file))
     if not keep.any():
         raise PinnError(f"{file} has no batch whose median is known:\n{report.table()}")
     batches = numbers[keep].groupby(key[keep], sort=False)

@@ -39,6 +39,7 @@ import pyarrow.compute as pc
 
 from pinn.common.files import ReadReport
 from pinn.server.readers.request_spans import ENGINE_MOMENTS, FRONT_MOMENTS
+from pinn.server.traces.steps import as_batch
 
 TARGETS = {
     "arrival_to_queue_s": ("arrived_s", "queued_s"),
@@ -87,24 +88,6 @@ REQUEST_SCHEMA = pa.schema(
         "extra": pa.string(),
     }
 )
-
-
-#: What segments, states and journeys need of the requests: little enough to keep in memory.
-WORKING_COLUMNS = [
-    "server",
-    "segment",
-    "wall_s",
-    "queued_s",
-    "finished_s",
-    *(f"{name}_step" for name in ("scheduled", "first_token", "finished")),
-    "prompt_tokens",
-    "cached_tokens",
-    "output_tokens",
-    "preempted_steps",
-    "preempted_outputs",
-    "resumed_steps",
-    "resumed_cached",
-]
 
 
 class RequestOrder:
@@ -173,13 +156,6 @@ def canonical_requests(
         yield batch
 
 
-def working_requests(engine: pa.Table, front: pa.Table, order: RequestOrder) -> pa.Table:
-    """The :data:`WORKING_COLUMNS` of all requests."""
-    schema = pa.schema([REQUEST_SCHEMA.field(name) for name in WORKING_COLUMNS])
-    batches = (b.select(WORKING_COLUMNS) for b in canonical_requests(engine, front, order))
-    return pa.Table.from_batches(batches, schema=schema)
-
-
 def _first_copies(spans: pa.Table, refused: Counter[str]) -> np.ndarray:
     """Rows whose span id was not seen before; spans without an id have no copies."""
     ids = spans["span_id"].combine_chunks()
@@ -229,8 +205,7 @@ def _assemble(
     values["issue"] = _issues(values, engine_row, front_row)
     values |= _targets(values)
     values |= {name: pa.nulls(len(engine_row), pa.float64()) for name in STATE_COLUMNS}
-    arrays = [values[f.name].cast(f.type) for f in REQUEST_SCHEMA]
-    return pa.RecordBatch.from_arrays(arrays, schema=REQUEST_SCHEMA)
+    return as_batch(values, REQUEST_SCHEMA)
 
 
 def _stretch(table: pa.Table, rows: np.ndarray) -> tuple[pa.Table, pa.Array]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Bool, Int, Shaped
 
-from pinn.common.files import ReadReport
+from pinn.common.tables import KeptRows
 from pinn.units import MICROSECOND
 
 # Segments: stretches of one server process on one clock, in which step numbers and time both
@@ -172,23 +172,17 @@ class StepOrder:
         out_of_range = _out_of_range(raw, release)
         server, step_id, start_ns, wall_ns = (raw[c].to_numpy() for c in _KEY)
         release()
-        refused: dict[str, int] = {}
-        keep = np.ones(len(server), dtype=bool)
-
-        def refuse(reason: str, bad: np.ndarray) -> None:
-            refused[reason] = int((keep & bad).sum())
-            np.logical_and(keep, ~bad, out=keep)
-
-        refuse("start time or step number not positive", (start_ns <= 0) | (step_id < 0))
-        refuse("a count is negative or absurd", out_of_range | (step_id >= MAX_STEP_ID))
-        refuse("written twice", _repeated(server, step_id, start_ns, keep))
-        rows = np.flatnonzero(keep)
+        kept = KeptRows(len(server))
+        kept.refuse("start time or step number not positive", (start_ns <= 0) | (step_id < 0))
+        kept.refuse("a count is negative or absurd", out_of_range | (step_id >= MAX_STEP_ID))
+        kept.refuse_repeated(server=server, step=step_id, start=start_ns)
+        rows = np.flatnonzero(kept.mask)
         segments = find_segments(server[rows], step_id[rows], start_ns[rows], wall_ns[rows])
         #: Raw row of each canonical row.
         self.rows = rows[segments.order].astype(np.uint32 if len(server) < 2**32 else np.int64)
         self.segment = segments.segment[segments.order].astype(np.int32)
         self.is_ambiguous = segments.is_ambiguous[segments.order]
-        self.report = ReadReport("steps", "", "", len(server), len(rows), _without_zeros(refused))
+        self.report = kept.report("steps")
 
     def only(self, chosen: Shaped[np.ndarray, " chosen"]) -> StepOrder:
         """The order of some canonical rows."""
@@ -238,12 +232,27 @@ def _convert(
         "knowledge": pa.DictionaryArray.from_arrays(knowledge, list(KNOWLEDGE)),
         "extra": raw["extra"],
     } | {name: raw[name] for name in _COUNTS}
+    return as_batch(columns, STEP_SCHEMA)
+
+
+def as_batch(
+    columns: Mapping[str, pa.Array | pa.ChunkedArray], schema: pa.Schema
+) -> pa.RecordBatch:
+    """Columns in the order and the types of a schema."""
     arrays = []
-    for wanted in STEP_SCHEMA:
+    for wanted in schema:
         column = columns[wanted.name]
-        column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-        arrays.append(column.cast(wanted.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=STEP_SCHEMA)
+        whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        arrays.append(whole.cast(wanted.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def some_columns(
+    names: Sequence[str], batches: Iterable[pa.RecordBatch], schema: pa.Schema
+) -> pa.Table:
+    """Some columns of all batches of a schema: little enough to keep in memory."""
+    chosen = pa.schema([schema.field(name) for name in names])
+    return pa.Table.from_batches((batch.select(names) for batch in batches), schema=chosen)
 
 
 def usage_above_one(raw: pa.Table) -> int:
@@ -283,22 +292,3 @@ def _out_of_range(raw: pa.Table, release: Callable[[], None]) -> np.ndarray:
         done += batch.num_rows
         release()
     return bad
-
-
-def _repeated(
-    server: np.ndarray, step_id: np.ndarray, start_ns: np.ndarray, keep: np.ndarray
-) -> np.ndarray:
-    """Rows whose server, step and start were seen in an earlier row."""
-    order = np.lexsort((start_ns, step_id, server))  # stable: earlier rows come first
-    order = order[keep[order]]
-    same = np.ones(max(len(order) - 1, 0), dtype=bool)
-    for key in (server, step_id, start_ns):
-        ordered = key[order]
-        same &= ordered[1:] == ordered[:-1]
-    repeated = np.zeros(len(server), dtype=bool)
-    repeated[order[1:][same]] = True
-    return repeated
-
-
-def _without_zeros(refused: dict[str, int]) -> dict[str, int]:
-    return {reason: count for reason, count in refused.items() if count}

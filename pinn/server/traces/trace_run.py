@@ -16,7 +16,6 @@ import pyarrow as pa
 from pinn.common.files import ReadReport
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.server.readers.kv_events import KV_SCHEMA, transfer_rates
 from pinn.server.readers.request_spans import ENGINE, FRONT
 from pinn.server.readers.wire import SNAPSHOTS, STEPS
 from pinn.server.traces import cleaning
@@ -38,25 +37,26 @@ from pinn.server.traces.requests import (
     STATE_COLUMNS,
     RequestOrder,
     canonical_requests,
-    working_requests,
 )
 from pinn.server.traces.steps import (
     BATCH_ROWS,
     STEP_SCHEMA,
     StepOrder,
     canonical_steps,
+    some_columns,
     usage_above_one,
 )
-from pinn.server.traces.trace_tables import (
-    deployment_entry,
-    named_deployment,
-    write_manifest,
-    write_table,
-)
-from pinn.specs.serving import ServingSpec
+from pinn.server.traces.trace_tables import Target, write_manifest, write_table
 
-#: What cycles, links and floors need of the steps: enough to keep in memory for big files.
-_WORKING_COLUMNS = [
+#: What cycles, links and floors need of the steps, segments, states and journeys of the requests,
+#: and the level of knowledge of a step of its snapshots: little enough to keep in memory.
+_OF_SNAPSHOTS = ["segment", "step_id", "is_prefill", "new_tokens"]
+_OF_REQUESTS = [
+    "server", "segment", "wall_s", "queued_s", "finished_s", "scheduled_step", "first_token_step",
+    "finished_step", "prompt_tokens", "cached_tokens", "output_tokens", "preempted_steps",
+    "preempted_outputs", "resumed_steps", "resumed_cached",
+]  # fmt: skip
+_OF_STEPS = [
     name
     for name in STEP_SCHEMA.names
     if name not in ("reported_duration_s", "kv_blocks_total", "extra", "knowledge")
@@ -67,20 +67,6 @@ _FILLED = ("segment", *STATE_COLUMNS)
 
 #: Rows that the floor is worked out for at most, evenly spread.
 _FLOOR_ROWS = 50_000
-
-
-@dataclass(frozen=True)
-class Target:
-    """The deployment that traces belong to, as the user names it."""
-
-    model: str
-    gpu: str
-    serving: ServingSpec = field(default_factory=ServingSpec)
-    precision: str | None = None
-
-    def deployment(self) -> Deployment:
-        """Load and check it; ``precision`` None means what the model's config says."""
-        return named_deployment(self.model, self.gpu, self.serving, self.precision)
 
 
 @dataclass
@@ -96,7 +82,6 @@ class RawRun:
     table: Callable[[str], pa.Table]
     reports: dict[str, ReadReport]
     release: Callable[[], None] = pa.default_memory_pool().release_unused
-    kv_events: pa.Table = field(default_factory=KV_SCHEMA.empty_table)
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -106,7 +91,7 @@ def write_run(
     target: Target | None,
     deployment: Deployment | None,
 ) -> None:
-    """Write the tables, the page of plots and, last, the manifest.
+    """Write the tables and, last, the manifest.
 
     Args:
         folder: To fill.
@@ -116,10 +101,12 @@ def write_run(
     """
     begin = time.perf_counter()
     order = StepOrder(run.table(STEPS), release=run.release)
-    steps = _working_frame(run, order)
+    batches = _releasing(canonical_steps(run.table(STEPS), order), run)
+    steps = some_columns(_OF_STEPS, batches, STEP_SCHEMA).to_pandas()
     request_order = RequestOrder(run.table(ENGINE), run.table(FRONT))
     run.release()
-    requests = working_requests(run.table(ENGINE), run.table(FRONT), request_order)
+    batches = canonical_requests(run.table(ENGINE), run.table(FRONT), request_order)
+    requests = some_columns(_OF_REQUESTS, batches, REQUEST_SCHEMA)
     run.release()
     evidence = JourneyEvidence.none(len(steps))
     if requests.num_rows and len(steps):
@@ -136,40 +123,33 @@ def write_run(
     snapshot_order = cleaning.SnapshotOrder(run.table(SNAPSHOTS), steps)
     has_snapshot = np.zeros(len(steps), dtype=bool)
     if len(snapshot_order.rows):
-        snapshots = cleaning.working_snapshots(run.table(SNAPSHOTS), snapshot_order)
+        batches = cleaning.canonical_snapshots(run.table(SNAPSHOTS), snapshot_order)
+        snapshots = some_columns(_OF_SNAPSHOTS, batches, cleaning.SNAPSHOT_SCHEMA).to_pandas()
         has_snapshot = complete_snapshots(steps, snapshots)
         del snapshots
     run.release()
     knowledge = knowledge_levels(has_snapshot, evidence.agrees)
     checks: dict[str, cleaning.TargetCheck] = {}
-    floor_rows = pd.DataFrame()
     if deployment is not None and len(steps):
-        checks, floor_rows = _floor_checks(run.table(STEPS), order, cycles, deployment)
+        checks = _floor_checks(run.table(STEPS), order, cycles, deployment)
     run.release()
     prepared = time.perf_counter()
 
     issues: Counter[str] = Counter()
     request_batches = _requests(run, request_order, filled, issues)
     snapshot_batches = cleaning.canonical_snapshots(run.table(SNAPSHOTS), snapshot_order)
-    transfers = transfer_rates(run.kv_events, _block_bytes(deployment))
     tables = {
         name: write_table(folder, name, _releasing(batches, run), schema)
         for name, batches, schema in (
             ("steps", canonical_steps(run.table(STEPS), order, knowledge), STEP_SCHEMA),
             ("requests", request_batches, REQUEST_SCHEMA),
             ("snapshots", snapshot_batches, cleaning.SNAPSHOT_SCHEMA),
-            ("kv_events", run.kv_events.to_batches(), KV_SCHEMA),
             ("cycles", _cycle_batches(cycles), _cycle_schema(cycles)),
-            ("transfers", transfers.to_batches(), transfers.schema),
         )
     }
     _check_holds(tables, run)
     segments, intervals = _segments(steps), accounting(cycles)
     medians = medians_by_decodes(steps, cycles).to_dict("records")
-    # The page needs some of the rows only; the rest makes room for what draws it.
-    thin = slice(None, None, max(1, len(steps) // cleaning.MAX_DRAWN))
-    steps, cycles = steps[thin].copy(), cycles[thin].copy()
-    run.release()
     reports = run.reports | {
         "steps": order.report,
         "request spans": request_order.report,
@@ -177,7 +157,7 @@ def write_run(
     }
     manifest: dict[str, Any] = {
         "sources": run.sources,
-        "deployment": target and deployment_entry(**vars(target)),
+        "deployment": target,
         "servers": run.servers,
         "segments": segments,
         "tables": tables,
@@ -191,40 +171,18 @@ def write_run(
         "seconds": run.seconds
         | {"prepare": prepared - begin, "write": time.perf_counter() - prepared},
     }
-    cleaning.cleaning_page(folder / "cleaning.png", steps, cycles, floor_rows, manifest)
     write_manifest(folder, manifest)
 
 
 def _check_holds(tables: dict[str, Any], run: RawRun) -> None:
     """Tables of nothing would take the place of good ones."""
-    if not any(tables[name]["rows"] for name in ("steps", "requests", "snapshots", "kv_events")):
+    if not any(tables[name]["rows"] for name in ("steps", "requests", "snapshots")):
         read = {name: report.to_json() for name, report in run.reports.items()}
         counts = ", ".join(
             f"{r['read']} {name} (refused {r['refused']})" for name, r in read.items()
         )
         names = ", ".join(source["path"] for source in run.sources)
         raise PinnError(f"{names} holds no step and no request that can be used: {counts}")
-
-
-def _working_frame(run: RawRun, order: StepOrder) -> pd.DataFrame:
-    """The working columns of the steps, filled batch by batch: they are held only once."""
-    columns: dict[str, np.ndarray] = {}
-    done = 0
-    for batch in canonical_steps(run.table(STEPS), order):
-        for name in _WORKING_COLUMNS:
-            values = batch.column(name).to_numpy(zero_copy_only=False)
-            if name not in columns:
-                columns[name] = np.empty(len(order.rows), dtype=values.dtype)
-            elif columns[name].dtype != values.dtype:  # counts with nulls come as floats
-                common = np.result_type(columns[name], values)
-                columns[name] = columns[name].astype(common)
-            columns[name][done : done + len(values)] = values
-        done += batch.num_rows
-        run.release()
-    if not columns:
-        empty = pa.schema([STEP_SCHEMA.field(n) for n in _WORKING_COLUMNS]).empty_table()
-        return empty.to_pandas()
-    return pd.DataFrame(columns, copy=False)
 
 
 def _requests(
@@ -256,8 +214,8 @@ def _releasing(batches: Iterable[pa.RecordBatch], run: RawRun) -> Iterator[pa.Re
 
 def _floor_checks(
     raw: pa.Table, order: StepOrder, cycles: pd.DataFrame, deployment: Deployment
-) -> tuple[dict[str, cleaning.TargetCheck], pd.DataFrame]:
-    """Verdicts on the candidate columns, and the rows that they rest on.
+) -> dict[str, cleaning.TargetCheck]:
+    """Verdicts on the candidate columns.
 
     The floor of a window is the mean of the floors of its ends, that of a single step its own.
     """
@@ -281,19 +239,7 @@ def _floor_checks(
         "step_s": np.where(is_window, (floor + floor_after) / 2, floor),
         "reported_duration_s": floor,
     }
-    checks = {name: cleaning.check_target(name, values[name], floors[name]) for name in values}
-    drawn = {f"{name} floor": column for name, column in floors.items()}
-    return checks, pd.DataFrame({**values, **drawn})
-
-
-def _block_bytes(deployment: Deployment | None) -> float | None:
-    """Bytes of one KV block over all layers; None where the deployment is not known."""
-    if deployment is None:
-        return None
-    groups = [g for g in deployment.model.layer_groups if g.attention is not None]
-    width = sum(g.count * g.attention.kv_width for g in groups if g.attention is not None)
-    per_token = width * deployment.kv_cache_precision.bytes_per_weight
-    return per_token * deployment.recipe.block_tokens
+    return {name: cleaning.check_target(name, values[name], floors[name]) for name in values}
 
 
 def _segments(steps: pd.DataFrame) -> list[dict[Any, Any]]:

@@ -1,6 +1,6 @@
 """A folder of canonical trace tables with its manifest: written whole or not at all.
 
-``requests``, ``steps``, ``snapshots``, ``kv_events`` and ``cycles`` as Parquet, beside
+``requests``, ``steps``, ``snapshots`` and ``cycles`` as Parquet, beside
 ``manifest.json``: where they come from, the deployment, what was refused and why.
 """
 
@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -60,11 +60,10 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 
 def write_table(
-    folder: Path, name: str, rows: pa.Table | Iterable[pa.RecordBatch], schema: pa.Schema
+    folder: Path, name: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema
 ) -> dict[str, Any]:
     """Write one table; its entry in the manifest."""
     path = folder / f"{name}.parquet"
-    batches = rows.to_batches() if isinstance(rows, pa.Table) else rows
     count = 0
     with pq.ParquetWriter(path, schema) as writer:
         for batch in batches:
@@ -78,25 +77,40 @@ def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     write_json_file(folder / MANIFEST, {"schema": SCHEMA, **manifest})
 
 
-def deployment_entry(
-    model: str, gpu: str, serving: ServingSpec, precision: str | None
-) -> dict[str, Any]:
-    """A deployment as the manifest names it."""
-    return {"model": model, "gpu": gpu, "serving": vars(serving), "precision": precision}
+@dataclass(frozen=True)
+class Target:
+    """The deployment that measurements belong to, as the user names it."""
 
+    model: str
+    gpu: str
+    serving: ServingSpec = field(default_factory=ServingSpec)
+    precision: str | None = None
 
-def named_deployment(
-    model: str, gpu: str, serving: ServingSpec, precision: str | None
-) -> Deployment:
-    """Load a deployment by its names.
+    @staticmethod
+    def of(model: str | None, gpu: str | None, flags: Mapping[str, Any], lacking: str) -> Target:
+        """From names and flags: fields of ``ServingSpec``, and ``precision``.
 
-    Raises:
-        PinnError: If one is unknown, or they do not fit together.
-    """
-    found = load_model(model)
-    if precision is not None:
-        found = with_precision(found, precision)
-    return Deployment(found, load_gpu(gpu), serving, force=True)  # it ran
+        Raises:
+            PinnError: Without model or GPU, in words that begin with ``lacking``, or if a flag has
+                a bad value.
+        """
+        for option, value in (("--model", model), ("--gpu", gpu)):
+            if not value:
+                raise PinnError(f"{lacking}: give {option}")
+        serving = dict(flags)
+        precision = serving.pop("precision", None)
+        return Target(str(model), str(gpu), ServingSpec(**serving), precision)
+
+    def deployment(self) -> Deployment:
+        """Load and check it; ``precision`` None means what the model's config says.
+
+        Raises:
+            PinnError: If a name is unknown, or they do not fit together.
+        """
+        model = load_model(self.model)
+        if self.precision is not None:
+            model = with_precision(model, self.precision)
+        return Deployment(model, load_gpu(self.gpu), self.serving, force=True)  # it ran
 
 
 @dataclass(frozen=True)
@@ -150,11 +164,6 @@ class TraceTables:
         """The canonical snapshots."""
         return self.table("snapshots").to_pandas()
 
-    @property
-    def serving(self) -> ServingSpec:
-        """VLLM's flags; its defaults where none were given."""
-        return ServingSpec(**(self.manifest.get("deployment") or {}).get("serving", {}))
-
     def deployment(self) -> Deployment:
         """The deployment that the traces belong to.
 
@@ -164,7 +173,7 @@ class TraceTables:
         entry = self.manifest.get("deployment")
         if not entry:
             raise PinnError(f"{self.folder} names no model and GPU: ingest with --model and --gpu")
-        return named_deployment(entry["model"], entry["gpu"], self.serving, entry.get("precision"))
+        return Target(**entry | {"serving": ServingSpec(**entry["serving"])}).deployment()
 
 
 def read_trace_tables(folder: Path) -> TraceTables:

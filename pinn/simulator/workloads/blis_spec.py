@@ -244,14 +244,12 @@ _UNSERVED = {
 }
 
 
-class _Stage(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class _Stage(_Strict):
     rate: Number = Field(gt=0)
     duration: Number = Field(gt=0)
 
 
-class _SharedPrefix(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class _SharedPrefix(_Strict):
     num_unique_system_prompts: Whole = Field(default=1, ge=1)
     num_users_per_system_prompt: Whole = Field(default=1, ge=1)
     system_prompt_len: Whole = Field(default=0, ge=0)
@@ -260,14 +258,12 @@ class _SharedPrefix(BaseModel):
     enable_multi_turn_chat: bool = False
 
 
-class _InferencePerf(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class _InferencePerf(_Strict):
     stages: list[_Stage] = Field(min_length=1)
     shared_prefix: _SharedPrefix
 
 
-class _Spec(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class _Spec(_Strict):
     version: str | Whole = ""
     category: str = ""
     seed: Whole = 0

@@ -27,7 +27,7 @@ from pinn.simulator.workloads.arrivals import (
 )
 from pinn.simulator.workloads.load import at_rate, load_workload
 from pinn.simulator.workloads.workload import Workload, share_prompts
-from pinn.specs.flags import check_flags, flag, flags_of
+from pinn.specs.flags import check_flags, flag, flags_apart, flags_of
 
 _BENCH = "vllm bench serve"
 #: Requests where nothing says how many (``vllm 0.15.1 vllm/benchmarks/datasets.py``).
@@ -215,9 +215,7 @@ def asked_load(
     Raises:
         PinnError: If neither a file nor flags say what is sent, or both do.
     """
-    own = {f.name for f in flags_of(LoadFlags)}
-    given = {name: value for name, value in flags.items() if name in own}
-    rest = {name: value for name, value in flags.items() if name not in own}
+    given, rest = flags_apart(LoadFlags, flags)
     if path is not None and given:
         option = "--" + next(iter(given)).replace("_", "-")
         raise PinnError(

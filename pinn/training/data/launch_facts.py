@@ -9,7 +9,6 @@ release holds. ``CONC`` is the number of clients, ``+200`` so many tokens beyond
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from pinn.common.files import data_folder
+from pinn.engines.recipe import engine_rows
 from pinn.specs.serving import TRTLLM, VLLM
 
 #: How sure a row's facts are: it names the image and one set of flags fits; it names none and all
@@ -115,16 +114,14 @@ class Found:
 def launch_facts() -> Mapping[tuple[str, ...], tuple[LaunchFact, ...]]:
     """The table by engine, model, GPU, label, prompt, output, GPUs and clients, as texts."""
     found: dict[tuple[str, ...], list[LaunchFact]] = {}
-    path = data_folder("engines") / "launch_facts.csv"
-    with path.open(encoding="utf-8", newline="") as file:
-        for line in csv.DictReader(file):
-            about = (line["engine"], line["model"], line["gpu"], line["precision"])
-            for point in line["points"].split("|"):
-                place, clients = point.split(":")
-                prompt, output, gpus, spread, data = place.split("/")
-                fact = LaunchFact(line, bool(spread), bool(data))
-                for each in clients.split():
-                    found.setdefault((*about, prompt, output, gpus, each), []).append(fact)
+    for line in engine_rows("launch_facts.csv"):
+        about = (line["engine"], line["model"], line["gpu"], line["precision"])
+        for point in line["points"].split("|"):
+            place, clients = point.split(":")
+            prompt, output, gpus, spread, data = place.split("/")
+            fact = LaunchFact(line, bool(spread), bool(data))
+            for each in clients.split():
+                found.setdefault((*about, prompt, output, gpus, each), []).append(fact)
     return {key: tuple(facts) for key, facts in found.items()}
 
 

@@ -151,7 +151,6 @@ def read_serving_runs(
     path: Path,
     model_configs: Path | None = None,
     workloads: Mapping[str, Workload] = WORKLOADS,
-    engine_version: str = "",
 ) -> tuple[pd.DataFrame, ReadReport]:
     """Read a CSV of serving runs.
 
@@ -160,8 +159,6 @@ def read_serving_runs(
         model_configs: Folder of ``<model>/config.json`` for models that the catalogue lacks;
             ``<model>`` is the last part of the model's name in lower case.
         workloads: What the load generator sent, by name; give your own for your own runs.
-        engine_version: vLLM's release where the file's column ``engine_version`` names none;
-            empty for ``ASSUMED_RELEASE``, which the report then notes.
 
     Returns:
         One row per run and stage (``0``, ``1`` or ``all``): ``row_id``, ``run``, ``stage``,
@@ -191,7 +188,7 @@ def read_serving_runs(
         raise PinnError(f"{path}: none of the {len(raw)} rows is usable: {refused}")
     rows = _canonical(rows, model_configs, workloads)
     unnamed = rows["engine_version"] == ""
-    rows.loc[unnamed, "engine_version"] = engine_version or ASSUMED_RELEASE
+    rows.loc[unnamed, "engine_version"] = ASSUMED_RELEASE
     noted = {f"release not stated: assumed vLLM {ASSUMED_RELEASE}": int(unnamed.sum())}
     report = ReadReport(
         source=path.name,
@@ -200,7 +197,7 @@ def read_serving_runs(
         read=len(raw),
         accepted=len(rows),
         refused=refused,
-        noted=noted if unnamed.any() and not engine_version else {},
+        noted=noted if unnamed.any() else {},
     )
     return rows, report
 

@@ -6,8 +6,9 @@ transfers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -42,37 +43,25 @@ class Split:
             )
 
 
-def leave_one_model_out(rows: pd.DataFrame) -> list[Split]:
-    """One split per model, in order of name: all its rows are tested on, the others trained on."""
-    return _leave_one_out(rows, "model")
+def leave_one_out(column: str, rows: pd.DataFrame) -> list[Split]:
+    """One split per value, in order: all its rows are tested on, the others trained on.
 
+    Args:
+        column: Whose values are left out; ``lengths`` stands for pairs of nominal prompt and output
+            lengths.
+        rows: Observations.
 
-def leave_one_gpu_out(rows: pd.DataFrame) -> list[Split]:
-    """One split per GPU, in order of name."""
-    return _leave_one_out(rows, "gpu")
-
-
-def leave_one_engine_out(rows: pd.DataFrame) -> list[Split]:
-    """One split per engine; its kernels, as its recipe has them, stay known."""
-    return _leave_one_out(rows, "engine")
-
-
-def leave_one_engine_of_a_model_out(rows: pd.DataFrame) -> list[Split]:
-    """One split per engine and model: the model on other engines and the engine's others stay."""
-    cells = rows["engine"] + " " + rows["model"]
-    return _leave_one_out(rows.assign(cell=cells), "cell")
-
-
-def leave_one_lengths_out(rows: pd.DataFrame) -> list[Split]:
-    """One split per pair of nominal prompt and output lengths."""
-    lengths = rows["prompt_tokens"].astype(str) + "/" + rows["output_tokens"].astype(str)
-    return _leave_one_out(rows.assign(lengths=lengths), "lengths")
-
-
-def leave_one_tensor_parallel_size_out(rows: pd.DataFrame) -> list[Split]:
-    """One split per tensor-parallel size."""
-    sizes = rows["tensor_parallel_size"].astype(str)
-    return _leave_one_out(rows.assign(tensor_parallel_size=sizes), "tensor_parallel_size")
+    Raises:
+        PinnError: If there is only one value.
+    """
+    if column == "lengths":
+        lengths = rows["prompt_tokens"].astype(str) + "/" + rows["output_tokens"].astype(str)
+        rows = rows.assign(lengths=lengths)
+    values = rows[column].astype(str)
+    names = sorted(values.unique())
+    if len(names) < 2:
+        raise PinnError(f"cannot leave one {column} out: the rows hold {len(names)} of them")
+    return [_split(rows, f"{column}={n}", values != n, values == n, (n,)) for n in names]
 
 
 def hopper_to_blackwell(rows: pd.DataFrame) -> list[Split]:
@@ -103,15 +92,15 @@ def eight_to_four_bits(rows: pd.DataFrame) -> list[Split]:
     return [_one_way(rows, "8 bits to 4 bits", eight, four, "precision")]
 
 
-#: Kind of split -> the function that makes it of observations.
-SPLITS = {
-    "leave-one-model-out": leave_one_model_out,
-    "leave-one-engine-out": leave_one_engine_out,
-    "leave-one-engine-of-a-model-out": leave_one_engine_of_a_model_out,
-    "leave-one-gpu-out": leave_one_gpu_out,
-    "leave-one-gpu-and-its-kernels-out": leave_one_gpu_out,
-    "leave-one-lengths-out": leave_one_lengths_out,
-    "leave-one-tp-out": leave_one_tensor_parallel_size_out,
+#: Kind of split -> what makes it of observations. Kernels of an engine that is left out, as its
+#: recipe has them, stay known.
+SPLITS: dict[str, Callable[[pd.DataFrame], list[Split]]] = {
+    "leave-one-model-out": partial(leave_one_out, "model"),
+    "leave-one-engine-out": partial(leave_one_out, "engine"),
+    "leave-one-gpu-out": partial(leave_one_out, "gpu"),
+    "leave-one-gpu-and-its-kernels-out": partial(leave_one_out, "gpu"),
+    "leave-one-lengths-out": partial(leave_one_out, "lengths"),
+    "leave-one-tp-out": partial(leave_one_out, "tensor_parallel_size"),
     "Hopper to Blackwell": hopper_to_blackwell,
     "8 bits to 4 bits": eight_to_four_bits,
 }
@@ -151,13 +140,6 @@ def write_splits(splits: Sequence[Split], path: Path) -> None:
     write_json_file(path, splits, indent=1)
 
 
-def _leave_one_out(rows: pd.DataFrame, column: str) -> list[Split]:
-    names = sorted(rows[column].unique())
-    if len(names) < 2:
-        raise PinnError(f"cannot leave one {column} out: the rows hold {len(names)} of them")
-    return [_split(rows, f"{column}={name}", rows[column] == name, (name,)) for name in names]
-
-
 def _one_way(
     rows: pd.DataFrame, name: str, train: pd.Series, test: pd.Series, column: str
 ) -> Split:
@@ -166,18 +148,11 @@ def _one_way(
             f"split {name}: {int(train.sum())} row(s) to train on and {int(test.sum())} to test "
             "on: both are needed"
         )
-    return Split(
-        name=name,
-        held_out=tuple(sorted(rows.loc[test, column].unique())),
-        train_ids=tuple(rows.loc[train, "row_id"]),
-        test_ids=tuple(rows.loc[test, "row_id"]),
-    )
+    return _split(rows, name, train, test, tuple(sorted(rows.loc[test, column].unique())))
 
 
-def _split(rows: pd.DataFrame, name: str, test: pd.Series, held_out: tuple[str, ...]) -> Split:
-    return Split(
-        name=name,
-        held_out=held_out,
-        train_ids=tuple(rows.loc[~test, "row_id"]),
-        test_ids=tuple(rows.loc[test, "row_id"]),
-    )
+def _split(
+    rows: pd.DataFrame, name: str, train: pd.Series, test: pd.Series, held_out: tuple[str, ...]
+) -> Split:
+    of_train, of_test = (tuple(rows.loc[part, "row_id"]) for part in (train, test))
+    return Split(name, held_out, of_train, of_test)

@@ -7,7 +7,6 @@ import pytest
 from pinn.common.documents import MOST_LINE_BYTES
 from pinn.errors import PinnError
 from pinn.server.readers.iteration_log import read_iteration_log
-from pinn.server.readers.kv_events import read_kv_events
 from pinn.server.readers.lines import check_file, read_stretch, stretches
 from pinn.server.readers.vllm import read_vllm
 
@@ -27,8 +26,8 @@ def sparse(tmp_path):
 
 @pytest.mark.parametrize(
     "read",
-    [read_iteration_log, read_kv_events, lambda path: read_vllm(path, path.parent / "spool")],
-    ids=["log", "KV events", "traces"],
+    [read_iteration_log, lambda path: read_vllm(path, path.parent / "spool")],
+    ids=["log", "traces"],
 )
 def test_a_sparse_file_is_refused_before_it_is_read(sparse, read):
     with pytest.raises(PinnError, match=r"bytes from byte [\d,]+ on were never written.*tail -c"):

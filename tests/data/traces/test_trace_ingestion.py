@@ -18,8 +18,7 @@ from pinn.server.traces.batches import context_estimate
 from pinn.server.traces.cycles import accounting, medians_by_decodes
 from pinn.server.traces.ingestion import ingest_steps, ingest_vllm
 from pinn.server.traces.interval_batches import IntervalBatches, temporal_split
-from pinn.server.traces.trace_run import Target
-from pinn.server.traces.trace_tables import TraceTables, read_trace_tables
+from pinn.server.traces.trace_tables import Target, TraceTables, read_trace_tables
 from pinn.specs.serving import ServingSpec
 
 LLAMA = Target("meta-llama/Llama-3.1-8B", "H100", ServingSpec(max_num_batched_tokens=2048))
@@ -197,40 +196,13 @@ def test_public_steps_are_all_accounted_for(tmp_path: Path) -> None:
 
 def test_the_command_line_reads_traces(tmp_path: Path) -> None:
     path = write(tmp_path, requests=30, step_sampling=1.0)
-    events = tmp_path / "kv.jsonl"
-    events.write_text('[1.0, [["BlockRemoved", [1], "GPU"]]]\n')
     result = CliRunner().invoke(
         ingest_app,
-        ["vllm", str(path), "-o", str(tmp_path / "out"), "--kv-events", str(events), "--model",
-         "meta-llama/Llama-3.1-8B", "--gpu", "H100", "--max-num-batched-tokens", "2048"],
+        ["vllm", str(path), "-o", str(tmp_path / "out"), "--model", "meta-llama/Llama-3.1-8B",
+         "--gpu", "H100", "--max-num-batched-tokens", "2048"],
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     assert "REFUSED as a target of beta" in result.output
-    assert "kv.jsonl events" in result.output
     assert "median single cycle by decodes" in result.output
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["deployment"]["serving"]["max_num_batched_tokens"] == 2048
-    assert manifest["tables"]["kv_events"]["rows"] == 1
-    assert (tmp_path / "out" / "cleaning.png").stat().st_size > 20_000
-
-
-def test_the_command_line_reads_load_reports(tmp_path: Path) -> None:
-    folder = os.environ.get("PINN_INFERENCE_PERF")
-    if not folder:
-        pytest.skip("PINN_INFERENCE_PERF names no folder of inference-perf runs")
-    result = CliRunner().invoke(ingest_app, ["inference-perf", folder, "-o", str(tmp_path / "o")])
-    assert result.exit_code == 0, result.output
-    assert "OVERLOADED" in result.output
-    assert "two stream chunks per token" in result.output
-
-
-def test_a_report_without_times_to_first_tokens_is_shown_with_dashes(tmp_path):
-    successes = {"count": 1, "latency": {"request_latency": {"mean": 3.0}}}
-    load = {"count": 1, "send_duration": 1.0, "requested_rate": 1.0}
-    report = {"load_summary": load, "successes": successes, "failures": {"count": 0}}
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "stage_0_lifecycle_metrics.json").write_text(json.dumps(report))
-    result = CliRunner().invoke(ingest_app, ["inference-perf", str(folder), "-o", f"{tmp_path}/o"])
-    assert result.exit_code == 0, result.output
-    assert result.output.splitlines()[-3].split() == ["run", "0", "-", "-", "3"]

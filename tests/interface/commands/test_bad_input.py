@@ -111,19 +111,11 @@ def test_an_unknown_model_names_close_ones(refused, monkeypatch):
         (("coefficients", "--grid", "gpu=H100"), "need --out PATH"),
         (("coefficients", *LLAMA, "--out", "t.csv"), "use --json"),
         (("coefficients", "--grid", "gpu=H100", "--out", "t.xls"), "name it .csv, .json"),
-        (("observations", "silicon"), "Missing option '--out'"),
+        (("export", "specs"), "Missing option '--out'"),
     ],
 )
 def test_arguments_that_do_not_fit(refused, arguments, words):
     assert words in refused(*arguments)
-
-
-def test_a_foreign_silicon_file(refused, tmp_path):
-    (tmp_path / "silicon.csv").write_text("a,b\n1,2\n")
-    line = refused("observations", "silicon", "--source", tmp_path / "silicon.csv",
-                   "--out", tmp_path / "o.parquet")  # fmt: skip
-    assert str(tmp_path / "silicon.csv") in line
-    assert not (tmp_path / "o.parquet").exists()
 
 
 def test_a_folder_that_cannot_be_written(refused, tmp_path):

@@ -57,7 +57,7 @@ def test_logs_and_spans_give_something_to_calibrate_on(run, refused, coefficient
     found = read_coefficient_set(coefficients)
     of = served(lambda d: LinearLatency(d, found.beta, found.alpha), requests=32)
     (tmp_path / "vllm.log").write_text(iteration_log(of))
-    result = run("ingest", "iteration-log", tmp_path / "vllm.log", "-o", tmp_path / "log",
+    result = run("ingest", "benchmarks", tmp_path / "vllm.log", "-o", tmp_path / "log",
                  "--gpu", "H100")  # fmt: skip
     assert result.exit_code == 0, result.output
     result = run("evaluate", "coefficients", of_log, "--observations", tmp_path / "log")

@@ -116,7 +116,7 @@ def test_a_file_may_be_the_base_of_a_calibration(run, traces, tmp_path):
                  "--quantization", "fp8", "--json", base)  # fmt: skip
     assert result.exit_code == 0, result.output
     result = run("calibrate", "--observations", traces, "--base", base, "-o", out,
-                 "--select", "random", "--budget", 20, "--seed", 3)  # fmt: skip
+                 "--budget", 20, "--seed", 3)  # fmt: skip
     assert result.exit_code == 0, result.output
     found = read_coefficient_set(out)
     assert np.array_equal(found.base.beta[0], read_coefficient_set(base).beta)

@@ -14,7 +14,7 @@ from pinn.interface.commands.main import COMMANDS, FIRST_STEPS, app
 
 LLAMA = ("--model", "Llama-3.1-8B", "--gpu", "H100")
 LOAD = "prompt_tokens: 100\noutput_tokens: 10\nstages: [{rate: 2, duration: 5}]\n"
-GROUPS = ("export", "ingest", "observations", "kernels")
+GROUPS = ("export", "ingest", "kernels")
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_an_outputs_suffix_is_that_of_its_format(refused, load, tmp_path, option
 
 
 def test_standard_output_is_for_json(refused):
-    assert "is for --json alone" in refused("breakdown", *LLAMA, "--csv", "-")
+    assert "is for --json alone" in refused("evaluate", "decisions", "--out", "-")
 
 
 def test_completion_in_zsh():

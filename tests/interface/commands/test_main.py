@@ -96,14 +96,6 @@ def test_lists_of_models_and_gpus(run):
     assert "GH100 whitepaper" in run("gpus", "--sources").stdout
 
 
-def test_observations_are_written_with_their_report(run, tmp_path):
-    result = run("observations", "silicon", "--out", tmp_path / "silicon.parquet")
-    assert result.exit_code == 0, result.output
-    assert "838  accepted" in result.stdout
-    assert (tmp_path / "silicon.parquet").is_file()
-    assert (tmp_path / "silicon.manifest.json").is_file()
-
-
 RESULTS = """split,held_out,method,metric,n,median,mean,p90,bias
 leave-one-model-out,all,network,tpot,30,9.84,11.7,20,1
 leave-one-model-out,org/b,network,tpot,20,8,9,10,1

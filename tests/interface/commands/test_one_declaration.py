@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import yaml
 from generating.go_flags import GO_FLAGS, go_flags
 from generating.go_tables import GO_TABLES, go_tables
 from trace_runs import engine_run, lines_of
@@ -35,24 +34,6 @@ def run(monkeypatch, checkpoint_path):
     return run_all
 
 
-def experiment(folder):
-    """A run of inference-perf that names the flag."""
-    latency = {
-        "request_latency": {"mean": 3.0},
-        "time_to_first_token": {"mean": 1.0},
-        "inter_token_latency": {"mean": 0.5},
-    }
-    report = {
-        "load_summary": {"count": 1, "send_duration": 1.0, "requested_rate": 1.0},
-        "successes": {"count": 1, "output_len": {"mean": 5.0}, "latency": latency},
-        "failures": {"count": 0},
-    }
-    folder.mkdir()
-    (folder / "stage_0_lifecycle_metrics.json").write_text(json.dumps(report))
-    (folder / "exp-config.yaml").write_text(yaml.dump({"model": "m", "toy_count": 6}))
-    return folder
-
-
 def test_a_toy_flag_declared_once_is_everywhere(run, tmp_path):
     traces = tmp_path / "traces.json"
     traces.write_text("".join(f"{line}\n" for line in lines_of(engine_run(20), step_sampling=1.0)))
@@ -64,7 +45,6 @@ def test_a_toy_flag_declared_once_is_everywhere(run, tmp_path):
         ["coefficients", "--configs", tmp_path / "list.csv", "--out", tmp_path / "list.json"],
         ["export", "table", "--configs", grid, "--no-intervals", "--out", tmp_path / "grid.csv"],
         ["ingest", "vllm", traces, "-o", tmp_path / "vllm", *SERVED, "--toy-count", 8],
-        ["ingest", "inference-perf", experiment(tmp_path / "perf"), "-o", tmp_path / "stages"],
         ["coefficients", *SERVED, "--toy-count", 1],
         ["coefficients", "--grid", grid.replace("2,4", "1"), "--out", tmp_path / "bad.csv"],
     )
@@ -81,8 +61,6 @@ def test_a_toy_flag_declared_once_is_everywhere(run, tmp_path):
     assert pd.read_csv(tmp_path / "grid.csv", comment="#")["toy_count"].tolist() == [2, 4]
     manifest = json.loads((tmp_path / "vllm" / "manifest.json").read_text())
     assert manifest["deployment"]["serving"]["toy_count"] == 8
-    stages = pd.read_parquet(tmp_path / "stages" / "stages.parquet")
-    assert stages["toy_count"].tolist() == [6]
     assert "\t// ToyCount: How many there are. [toys; default: 3]\n\tToyCount int64 `json" in go
 
 

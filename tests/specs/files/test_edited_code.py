@@ -13,7 +13,7 @@ CONSTANTS = (
     ("steps", "pinn/physics/cost_facts.py", "_COPY"),
     ("steps", "pinn/physics/batch_sums.py", "MAX_CONTEXT"),
     ("steps", "pinn/training/synthetic.py", "WEIGHTS_SHARE"),
-    ("operator", "pinn/kernels/gemm_attention.py", "LAUNCH_SECONDS"),
+    ("operator", "pinn/kernels/operator.py", "_HUBER"),
 )
 
 

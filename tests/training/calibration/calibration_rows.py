@@ -39,6 +39,5 @@ def intervals(beta: np.ndarray, count: int = 400, noise: float = 0.0, seed: int 
         row=np.arange(count),
         part=np.digitize(np.arange(count) / count, (0.6, 0.8)),
         sums=sums,
-        queue_share=(decodes + prefills) / 128,
         kv_usage=decodes * context / 1e6,
     )

@@ -24,8 +24,7 @@ from pinn.server.benchmarks.benchmark_run import BenchmarkRun
 from pinn.server.calibration.checks import Finding, check_traces
 from pinn.server.calibration.checks_benchmarks import check_benchmarks
 from pinn.server.traces.ingestion import benchmark_target, ingest_steps
-from pinn.server.traces.trace_run import Target
-from pinn.server.traces.trace_tables import TraceTables
+from pinn.server.traces.trace_tables import Target, TraceTables
 from pinn.simulator.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.memory import kv_layout

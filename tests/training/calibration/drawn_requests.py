@@ -40,7 +40,6 @@ def requests(alpha: np.ndarray, count: int = 300, stalls: float = 0.03, seed: in
         np.zeros((count, len(STEP_FEATURES))),
         targets,
         np.digitize(np.arange(count) / count, (0.6, 0.8)),
-        zero,
         never,
         never,
     )

@@ -66,7 +66,5 @@ def test_what_is_not_there_is_said() -> None:
         calibrate_beta(rows, BETA_PRIOR, BetaSettings(kind="singles"))
     with pytest.raises(PinnError, match="unknown kind"):
         calibrate_beta(rows, BETA_PRIOR, BetaSettings(kind="pairs"))
-    with pytest.raises(PinnError, match="unknown selection"):
-        calibrate_beta(rows, BETA_PRIOR, BetaSettings(select="best"))
     with pytest.raises(PinnError, match="at least 1"):
         calibrate_beta(rows, BETA_PRIOR, BetaSettings(budget=0))

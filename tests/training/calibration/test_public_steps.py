@@ -19,8 +19,7 @@ from pinn.server.calibration.calibrate import (
 )
 from pinn.server.traces.ingestion import ingest_steps
 from pinn.server.traces.interval_batches import is_ahead
-from pinn.server.traces.trace_run import Target
-from pinn.server.traces.trace_tables import TraceTables
+from pinn.server.traces.trace_tables import Target, TraceTables
 from pinn.specs.serving import ServingSpec
 
 BASE = prior_coefficients(1).beta[0]
@@ -55,13 +54,12 @@ def test_steps_are_scheduled_ahead(traces: TraceTables) -> None:
 @pytest.mark.parametrize(("budget", "bar"), [(500, 0.010), (50, 0.013)])
 def test_windows(intervals: Intervals, budget: int, bar: float) -> None:
     fits = [
-        calibrate_beta(intervals, PRIOR, BetaSettings("windows", budget, "random", seed))
-        for seed in range(5)
+        calibrate_beta(intervals, PRIOR, BetaSettings("windows", budget, seed)) for seed in range(5)
     ]
     assert np.median([last_error(intervals, fit.beta, "windows") for fit in fits]) <= bar
 
 
 def test_single_steps(intervals: Intervals) -> None:
-    fit = calibrate_beta(intervals, PRIOR, BetaSettings("singles", None, "random"))
+    fit = calibrate_beta(intervals, PRIOR, BetaSettings("singles", None))
     assert len(fit.used) == 463
     assert last_error(intervals, fit.beta, "singles") <= 0.016

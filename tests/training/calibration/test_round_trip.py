@@ -28,8 +28,7 @@ from pinn.server.calibration.prior import assumed_prior
 from pinn.server.calibration.requests import read_requests
 from pinn.server.traces.cycles import accounting
 from pinn.server.traces.ingestion import ingest_vllm
-from pinn.server.traces.trace_run import Target
-from pinn.server.traces.trace_tables import TraceTables
+from pinn.server.traces.trace_tables import Target, TraceTables
 from pinn.specs.batch import Batch
 from pinn.specs.serving import ServingSpec
 
