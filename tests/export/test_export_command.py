@@ -169,4 +169,4 @@ def test_what_blis_refuses_is_refused_or_left_out(run, tmp_path, flag, reason):
 def test_an_unknown_table_format_is_refused(run, tmp_path):
     code, text = run("table", "--configs", GRID, "--out", tmp_path / "table.xml")
     assert code == 1
-    assert "json, csv, parquet" in text
+    assert "name it .json, .csv or .parquet" in " ".join(text.split())

@@ -90,7 +90,10 @@ def _write_inputs(path: Path, configs: str, batch: str, checkpoint: Path) -> Non
 @app.command()
 @asked
 def table(
-    out: Annotated[Path, typer.Option("--out", help="File to write: .json, .csv or .parquet.")],
+    out: Annotated[
+        Path,
+        output("--out", "File to write: .json, .csv or .parquet.", ".json", ".csv", ".parquet"),
+    ],
     configs: Configs = None,
     *,
     how: TableRequest,

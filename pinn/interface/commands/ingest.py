@@ -22,6 +22,8 @@ from pinn.units import MILLISECOND
 
 # Benchmark runs in print.
 
+#: A server that answered less than this share of the rate it was asked for is overloaded.
+_KEPT_UP = 0.9
 _SHOWN = ("ttft_mean_s", "tpot_mean_s", "itl_mean_s", "e2e_mean_s")
 
 
@@ -34,6 +36,10 @@ def run_lines(runs: Sequence[BenchmarkRun]) -> list[str]:
         lines.append(f"{_short(run.name):40s} {cells}  {run.load.text}")
         if run.failed:
             lines.append(f"{'':40s} {run.failed} of {run.served + run.failed} requests failed")
+        served, rate = run.figures.get("requests_per_s"), run.load.rate_per_s
+        if served is not None and rate is not None and served < _KEPT_UP * rate:
+            text = f"overloaded: served {served:.3g} of {rate:.3g} requests/s"
+            lines.append(f"{'':40s} {text}")
     tools = {tool: sum(run.tool == tool for run in runs) for tool in {run.tool for run in runs}}
     lines.append("\n" + ", ".join(f"{n} of {tool}" for tool, n in sorted(tools.items())))
     assumed = dict.fromkeys(text for run in runs for text in run.assumed)
@@ -64,7 +70,7 @@ def _target(model: str | None, gpu: str | None, flags: dict[str, Any]) -> Target
     """The deployment named by the flags; None without a model or a GPU."""
     if (model is None) != (gpu is None):
         raise typer.BadParameter("give --model and --gpu together, or neither")
-    return None if model is None else Target.of(model, gpu, flags, "")
+    return None if model is None else Target.of(model, gpu, flags)
 
 
 @app.command()

@@ -196,7 +196,7 @@ def _design(
         return []
     start = Start(None, None, checkpoint)
     try:
-        deployment = Target.of(model, card, flags, "").deployment()
+        deployment = Target.of(model, card, flags).deployment()
         fit = memory_fit(deployment)
         if fit.fits:
             prior = start.prior(deployment, start.coefficients(deployment))

@@ -207,7 +207,10 @@ def write_table_file(
     """
     writers = {"json": _write_json, "csv": _write_csv, "parquet": _write_parquet}
     if file_format not in writers:
-        raise PinnError(f"unknown table format {file_format!r}: use one of {', '.join(FORMATS)}")
+        raise PinnError(
+            f"unknown table format {file_format!r}: name a file that ends in one of "
+            f"{', '.join(f'.{name}' for name in FORMATS)}"
+        )
     replace_atomically(path, lambda target: writers[file_format](table, provenance, target))
 
 

@@ -51,13 +51,13 @@ def engine_flags(spelled: str) -> dict[str, str]:
 # One measured point of a serving benchmark, whichever tool wrote it: ``BenchmarkRun``.
 #
 # Readers turn every file into this type, in SI units; ``pinn.server.benchmarks.loads`` makes of
-# its load a workload for the simulator, ``pinn.server.benchmarks.loads`` the same
-# figures of a simulated run, so that both sides of a comparison are counted alike:
+# its load a workload for the simulator and the same figures of a simulated run, so that both sides
+# of a comparison are counted alike:
 #
-# runs, report = read_benchmarks(paths, given)                        pinn.server.benchmarks.read
-#     target = benchmark_target(runs, model, gpu, flags)   pinn.server.traces.ingestion
+#     runs, report = read_benchmarks(paths, given)           pinn.server.benchmarks.read
+#     target = benchmark_target(runs, model, gpu, flags)     pinn.server.traces.ingestion
 #     run_ = simulate(target.deployment(), benchmark_workload(run), latency)
-#     benchmark_figures(run_, run.figures)          the same names as run.figures, to compare with
+#     benchmark_figures(run_, run.figures)                   the same names as run.figures
 
 #: Latencies of a client: from the send to the first token; (E2E - TTFT) / (output tokens - 1) of
 #: each request; gaps between tokens, pooled; from the send to the last token.
@@ -241,12 +241,25 @@ class BenchmarkRun:
         """Rebuild a run from its JSON.
 
         Raises:
-            PinnError: If a key is missing or a value of another type.
+            PinnError: If a key is missing or unknown, or a value of another type.
         """
         try:
-            return msgspec.convert(values, BenchmarkRun)
+            run = msgspec.convert(values, BenchmarkRun)
         except msgspec.ValidationError as error:
             raise PinnError(f"not a benchmark run: {error}") from error
+        unknown = sorted(_keys(values) - _keys(msgspec.to_builtins(run)))
+        if unknown:
+            raise PinnError(f"not a benchmark run: unknown keys {', '.join(unknown)}")
+        return run
+
+
+def _keys(values: Mapping[str, Any], above: str = "") -> set[str]:
+    """Names of all keys, nested ones as ``load.concurrency``."""
+    found = {f"{above}{name}" for name in values}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found |= _keys(value, f"{above}{name}.")
+    return found
 
 
 # What the user says of a load where a benchmark's file does not.

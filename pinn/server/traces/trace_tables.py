@@ -87,7 +87,12 @@ class Target:
     precision: str | None = None
 
     @staticmethod
-    def of(model: str | None, gpu: str | None, flags: Mapping[str, Any], lacking: str) -> Target:
+    def of(
+        model: str | None,
+        gpu: str | None,
+        flags: Mapping[str, Any],
+        lacking: str = "what was served is not named",
+    ) -> Target:
         """From names and flags: fields of ``ServingSpec``, and ``precision``.
 
         Raises:
@@ -173,7 +178,14 @@ class TraceTables:
         entry = self.manifest.get("deployment")
         if not entry:
             raise PinnError(f"{self.folder} names no model and GPU: ingest with --model and --gpu")
-        return Target(**entry | {"serving": ServingSpec(**entry["serving"])}).deployment()
+        try:
+            serving = ServingSpec(**entry.get("serving", {}))
+            target = Target(**entry | {"serving": serving})
+        except TypeError as error:
+            raise PinnError(
+                f"{self.folder}/manifest.json names no usable deployment ({error}): ingest again"
+            ) from error
+        return target.deployment()
 
 
 def read_trace_tables(folder: Path) -> TraceTables:

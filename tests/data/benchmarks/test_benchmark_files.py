@@ -61,6 +61,14 @@ def test_a_closed_loop_comes_back(kind, closed, tmp_path):
     assert BenchmarkRun.from_json(json.loads(json_text(run))) == run
 
 
+def test_a_stored_run_with_a_misspelt_key_is_refused(closed, tmp_path):
+    run = one(write(closed, "vllm bench", tmp_path / "run"))
+    values = json.loads(json_text(run))
+    values["load"]["concurency"] = 9
+    with pytest.raises(PinnError, match=r"unknown keys load\.concurency"):
+        BenchmarkRun.from_json(values)
+
+
 @pytest.mark.parametrize("kind", ["vllm bench", "aiperf", "guidellm", "inference-perf", "llm-d"])
 def test_an_open_loop_keeps_its_rate(kind, tmp_path):
     sent = served(prior, concurrency=None, rate_per_s=4.0)

@@ -206,3 +206,7 @@ def test_the_command_line_reads_traces(tmp_path: Path) -> None:
     assert "median single cycle by decodes" in result.output
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["deployment"]["serving"]["max_num_batched_tokens"] == 2048
+    manifest["deployment"]["cluster"] = "a"
+    (tmp_path / "out" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(PinnError, match=r"cluster.*ingest again"):
+        read_trace_tables(tmp_path / "out").deployment()

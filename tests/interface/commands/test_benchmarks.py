@@ -39,6 +39,19 @@ def test_a_file_scores_the_run_that_it_made(run, coefficients, tmp_path):
     assert max(map(abs, errors)) < 1e-6
 
 
+def test_a_server_that_falls_behind_is_named(run, coefficients, tmp_path):
+    found = read_coefficient_set(coefficients)
+    of = served(lambda d: LinearLatency(d, found.beta, found.alpha), concurrency=None, rate_per_s=4)
+    for share, told in ((0.95, False), (0.5, True)):
+        values = vllm_bench(of) | {"request_throughput": 4 * share}
+        (tmp_path / "open.json").write_text(json.dumps(values))
+        result = run(
+            "ingest", "benchmarks", tmp_path / "open.json", "-o", tmp_path / "run2", *LLAMA
+        )
+        assert result.exit_code == 0, result.output
+        assert ("overloaded: served 2 of 4 requests/s" in result.stdout) == told
+
+
 def test_pages_ask_for_their_load(refused, coefficients, tmp_path):
     found = read_coefficient_set(coefficients)
     of = served(lambda d: LinearLatency(d, found.beta, found.alpha), requests=32)

@@ -84,8 +84,7 @@ def test_what_cannot_be_scored_is_refused(refused, tmp_path):
 @pytest.fixture
 def suite(run, tmp_path, monkeypatch):
     """Run the suite's quick part on one split of a dozen made-up measurements."""
-    for name in ("PINN_SERVING_RUNS", "PINN_STEPS_DIR"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("PINN_SERVING_RUNS", raising=False)
     rows = observations()
     report = ReadReport("made up", "1", "", len(rows), len(rows))
     write_observations(rows, tmp_path / "suite" / "observations" / "silicon.parquet", report)
