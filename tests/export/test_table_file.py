@@ -68,7 +68,7 @@ def test_rows_that_speculate_say_what_drafts(checkpoint_path, tmp_path):
 
 
 def test_an_unknown_format_is_refused(configured, tmp_path):
-    with pytest.raises(PinnError, match="json, csv, parquet"):
+    with pytest.raises(PinnError, match=r"\.json, \.csv, \.parquet"):
         write_table_file(export_table(configured), {}, tmp_path / "table.xml", "xml")
 
 
