@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 from jaxtyping import Float
@@ -12,14 +13,14 @@ from pinn.engines.kernel_choice import AUTO, CUTLASS, MARLIN, TRITON
 from pinn.kernels.gemm_attention import DecodeAttention, Gemm, PrefillAttention
 from pinn.kernels.hardware import Coded
 from pinn.kernels.mixer_calls import (
+    DECODES,
+    PROMPTS,
     Call,
     Kernels,
-    indexed_decodes,
-    indexed_prompts,
-    indexed_seconds,
-    recurrent_seconds,
-    state_decodes,
-    state_prompts,
+    call_by_call,
+    fitted_seconds,
+    indexed_calls,
+    state_calls,
 )
 from pinn.kernels.mixer_fits import INDEXED_SIZES, RECURRENT, RECURRENT_SIZES, SPARSE
 from pinn.kernels.moe import Moe
@@ -29,7 +30,7 @@ from pinn.physics.costs import step_costs
 from pinn.physics.layer_work import dense_matmuls
 from pinn.physics.step_values import hit_expert_read_s
 from pinn.specs.gpu import GpuSpec
-from pinn.specs.model import AttentionSpec, LatentAttentionSpec, LayerGroup
+from pinn.specs.model import AttentionSpec, LatentAttentionSpec
 from pinn.specs.precision import ACTIVATION_BYTES, precision
 from pinn.specs.serving import VLLM
 
@@ -208,93 +209,66 @@ def _routed_experts(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes) 
 
 
 def _routed_otherwise(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes) -> np.ndarray:
-    """One GPU, format and kernel at a time."""
+
+    def seconds(chip: GpuSpec, name: str, triton, *shape) -> np.ndarray:
+        chosen = TRITON if triton[0] else CUTLASS
+        return kernels.other_experts_seconds(chip, name, chosen, *shape)
+
     *shape, triton = sizes
-    times = [
-        kernels.other_experts_seconds(
-            gpu.options[g],
-            form.options[f],
-            TRITON if triton[row, 0] else CUTLASS,
-            *(size[row] for size in shape),
-        )
-        for row, (g, f) in enumerate(zip(gpu.ids[:, 0], form.ids[:, 0], strict=True))
-    ]
-    return np.stack(times) + ROUTING_SECONDS
+    return call_by_call(seconds, gpu, form, triton, *shape) + ROUTING_SECONDS
 
 
 def _decode_attention(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
-    for group in deployment.model.layer_groups:
-        attention = group.attention
-        if isinstance(attention, AttentionSpec):
-            sizes = (
-                batches.decode_requests,
-                batches.decode_context + 1,
-                _local_heads(group, deployment),
-                _local_kv_heads(attention, deployment),
-                attention.head_dim,
-                attention.window_tokens or 0,
-            )
-            # Other kernels than vLLM's count as so many of them.
-            count = group.count * deployment.decode_attention_time
-            yield Call(i, deployment.kv_cache_precision.name, count, sizes)
-
-
-def _latent_decode(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
-    for group in deployment.model.layer_groups:
-        attention = group.attention
-        if isinstance(attention, LatentAttentionSpec) and attention.indexer is None:
-            sizes = (
-                batches.decode_requests,
-                batches.decode_context + 1,
-                _local_heads(group, deployment),
-                attention.kv_lora_rank,
-                attention.qk_rope_head_dim,
-            )
-            yield Call(i, deployment.kv_cache_precision.name, group.count, sizes)
-
-
-def _one_by_one(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes) -> np.ndarray:
-    """The latent surrogate takes one GPU and one format at a time."""
-    times = [
-        kernels.latent_decode_attention_seconds(
-            gpu.options[g], form.options[f], *(size[row] for size in sizes)
-        )
-        for row, (g, f) in enumerate(zip(gpu.ids[:, 0], form.ids[:, 0], strict=True))
-    ]
-    return np.stack(times)
+    rows = (batches.decode_requests, batches.decode_context + 1)
+    # Other kernels than vLLM's count as so many of them.
+    return _attention(i, deployment, rows, deployment.decode_attention_time)
 
 
 def _prefill_attention(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
     """A chunk of p tokens after s cached ones attends to as many pairs as sqrt(p^2 + 2 p s)."""
     new, cached = batches.prefill_tokens, batches.prefill_cached
-    tokens = np.sqrt(new**2 + 2 * new * cached)
+    return _attention(i, deployment, (batches.prefill_requests, np.sqrt(new**2 + 2 * new * cached)))
+
+
+def _attention(
+    i: int, deployment: Deployment, rows: tuple[np.ndarray, np.ndarray], times: float = 1.0
+) -> Iterator[Call]:
+    """Ordinary attention of ``rows``: sequences and tokens of each."""
+    tp = deployment.recipe.tensor_parallel_size
     for group in deployment.model.layer_groups:
         attention = group.attention
         if isinstance(attention, AttentionSpec):
-            sizes = (
-                batches.prefill_requests,
-                tokens,
-                _local_heads(group, deployment),
-                _local_kv_heads(attention, deployment),
-                attention.head_dim,
-                attention.window_tokens or 0,
-            )
-            yield Call(i, deployment.kv_cache_precision.name, group.count, sizes)
+            heads = (attention.heads // tp, max(attention.kv_heads // tp, 1))
+            sizes = (*rows, *heads, attention.head_dim, attention.window_tokens or 0)
+            yield Call(i, deployment.kv_cache_precision.name, group.count * times, sizes)
+
+
+def _latent_decode(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+    rows = (batches.decode_requests, batches.decode_context + 1)
+    for count, attention, heads in _latent_layers(deployment):
+        sizes = (*rows, heads, attention.kv_lora_rank, attention.qk_rope_head_dim)
+        yield Call(i, deployment.kv_cache_precision.name, count, sizes)
 
 
 def _latent_prefill(i: int, deployment: Deployment, batches: UniformBatches) -> Iterator[Call]:
+    rows = (batches.prefill_requests, batches.prefill_tokens, batches.prefill_cached)
+    for count, attention, heads in _latent_layers(deployment):
+        sizes = (*rows, heads, attention.head_dim, attention.v_head_dim)
+        yield Call(i, "bf16", count, sizes)
+
+
+def _latent_layers(deployment: Deployment) -> Iterator[tuple[int, LatentAttentionSpec, int]]:
+    """Latent attention to all keys: in how many layers, what it is, and its heads on a rank."""
     for group in deployment.model.layer_groups:
         attention = group.attention
         if isinstance(attention, LatentAttentionSpec) and attention.indexer is None:
-            sizes = (
-                batches.prefill_requests,
-                batches.prefill_tokens,
-                batches.prefill_cached,
-                _local_heads(group, deployment),
-                attention.head_dim,
-                attention.v_head_dim,
-            )
-            yield Call(i, "bf16", group.count, sizes)
+            yield group.count, attention, attention.heads // deployment.recipe.tensor_parallel_size
+
+
+def _latent_decode_seconds(
+    kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes
+) -> np.ndarray:
+    return call_by_call(kernels.latent_decode_attention_seconds, gpu, form, *sizes)
 
 
 def _expanded(kernels: KernelSurrogates, gpu: Coded, _: Coded, *sizes) -> np.ndarray:
@@ -362,6 +336,8 @@ def _known(_kernels: KernelSurrogates, _gpu: Coded, _form: Coded, seconds) -> np
 
 _ATTENTION = ("heads", "kv_heads", "head_dim", "window")
 _MESSAGE = ("gpus", "bytes")
+_RECURRENT_SECONDS = partial(fitted_seconds, RECURRENT_SIZES)
+_INDEXED_SECONDS = partial(fitted_seconds, INDEXED_SIZES)
 _EXPERTS = ("tokens", "hidden", "width", "experts", "top_k", "tensor_parallel", "expert_parallel",
             "gated")  # fmt: skip
 
@@ -377,29 +353,20 @@ COMPOSED_PARTS: dict[str, tuple[Kernels, ...]] = {
     "decode_attention": (
         Kernels(_decode_attention, KernelSurrogates.decode_attention_seconds,
                 ("sequences", "context_tokens", *_ATTENTION), DecodeAttention.name),
-        Kernels(_latent_decode, _one_by_one,
+        Kernels(_latent_decode, _latent_decode_seconds,
                 ("sequences", "context_tokens", "heads", "kv_lora_rank", "rope_dim")),
-        Kernels(state_decodes, recurrent_seconds, RECURRENT_SIZES, RECURRENT),
-        Kernels(indexed_decodes, indexed_seconds, INDEXED_SIZES, SPARSE),
+        Kernels(partial(state_calls, DECODES), _RECURRENT_SECONDS, RECURRENT_SIZES, RECURRENT),
+        Kernels(partial(indexed_calls, DECODES), _INDEXED_SECONDS, INDEXED_SIZES, SPARSE),
     ),
     "prefill_attention": (
         Kernels(_prefill_attention, KernelSurrogates.prefill_attention_seconds,
                 ("sequences", "tokens", *_ATTENTION), PrefillAttention.name),
         Kernels(_latent_prefill, _expanded,
                 ("sequences", "tokens", "cached", "heads", "qk_head_dim", "v_head_dim")),
-        Kernels(state_prompts, recurrent_seconds, RECURRENT_SIZES, RECURRENT),
-        Kernels(indexed_prompts, indexed_seconds, INDEXED_SIZES, SPARSE),
+        Kernels(partial(state_calls, PROMPTS), _RECURRENT_SECONDS, RECURRENT_SIZES, RECURRENT),
+        Kernels(partial(indexed_calls, PROMPTS), _INDEXED_SECONDS, INDEXED_SIZES, SPARSE),
     ),
     "all_reduce": (Kernels(_all_reduce, _reduce, _MESSAGE),),
     "exchange": (Kernels(_exchange, _gather_and_scatter, _MESSAGE),),
     "sampling": (Kernels(_sampling, _known),),
 }  # fmt: skip
-
-
-def _local_heads(group: LayerGroup, deployment: Deployment) -> int:
-    assert group.attention is not None
-    return group.attention.heads // deployment.recipe.tensor_parallel_size
-
-
-def _local_kv_heads(attention: AttentionSpec, deployment: Deployment) -> int:
-    return max(attention.kv_heads // deployment.recipe.tensor_parallel_size, 1)
