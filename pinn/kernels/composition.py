@@ -92,9 +92,7 @@ def compose(
 
 
 def compose_many(
-    kernels: KernelSurrogates,
-    deployments: Sequence[Deployment],
-    batches: Sequence[UniformBatches],
+    kernels: KernelSurrogates, deployments: Sequence[Deployment], batches: Sequence[UniformBatches]
 ) -> Float[np.ndarray, "m n parts"]:
     """Seconds that each part of ``n`` steps of each of ``m`` deployments takes.
 

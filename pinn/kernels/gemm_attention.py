@@ -39,15 +39,7 @@ class Gemm(Operator):
     shape = ()
     format_column = "precision"
     group = ("n", "k")
-    plan = TrainingPlan(
-        rows=300_000,
-        epochs=40,
-        batch=8192,
-        learning_rate=5e-3,
-        width=96,
-        depth=3,
-        bound=4.0,
-    )
+    plan = TrainingPlan(batch=8192, learning_rate=5e-3, width=96, bound=4.0)
 
     #: The shortest product of the A100's and H100's tables (2.45 us); on Blackwell 1.5 to 1.8. The
     #: correction is learned on top.
@@ -133,9 +125,7 @@ def _head_columns(hw: Hardware, sizes: Sizes) -> list[Rows]:
     ]
 
 
-_PLAN = TrainingPlan(
-    rows=200_000, epochs=40, batch=8192, learning_rate=5e-3, width=96, depth=3, bound=3.0
-)
+_PLAN = TrainingPlan(rows=200_000, batch=8192, learning_rate=5e-3, width=96)
 
 
 class _Attention(Operator):
@@ -167,15 +157,8 @@ class DecodeAttention(_Attention):
 
     def work(self, hw: Hardware, sizes: Sizes) -> Work:
         """Cached keys and values in the cache's format."""
-        return decode_work(
-            sizes["sequences"],
-            sizes["context_tokens"],
-            sizes["heads"],
-            sizes["kv_heads"],
-            sizes["head_dim"],
-            sizes["window"],
-            hw.element_bytes,
-        )
+        own = {name: sizes[name] for name in (*self.axes, *self.shape)}
+        return decode_work(**own, kv_bytes=hw.element_bytes)
 
     def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
         """Columns in this order.
@@ -220,8 +203,7 @@ class PrefillAttention(_Attention):
     def work(self, hw: Hardware, sizes: Sizes) -> Work:
         """Fresh keys and values, 16 bits wide whatever the cache's format."""
         del hw
-        names = ("sequences", "tokens", "heads", "kv_heads", "head_dim", "window")
-        return prefill_work(*(sizes[name] for name in names))
+        return prefill_work(*(sizes[name] for name in (*self.axes, *self.shape)))
 
     def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
         """Columns in this order.

@@ -10,12 +10,21 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Int
 
+from pinn.common.screen import Grid
 from pinn.common.store import remembered_folder
 from pinn.kernels.exclusion import Exclusion
+from pinn.kernels.mixer_operators import (
+    MIXER_OPERATORS,
+    MixerOperator,
+    operator_terms,
+    read_mixer_kernels,
+)
 from pinn.kernels.operator import Operator, TrainingPlan
-from pinn.kernels.surrogate import OperatorSurrogate
+from pinn.kernels.surrogate import OperatorSurrogate, fit_terms
 from pinn.kernels.surrogates import OPERATORS, KernelSurrogates
+from pinn.kernels.tables.table import SYSTEMS
 from pinn.kernels.tables.tables import KernelTables, read_kernel_tables
+from pinn.specs.gpu import GpuSpec, load_gpu
 
 # The surrogates of an exclusion, fitted to the installed kernel tables or found again.
 
@@ -97,22 +106,12 @@ def errors(surrogate_name: str, predicted: pd.DataFrame) -> pd.DataFrame:
     """
     parts = [(g, f, part["error"]) for (g, f), part in predicted.groupby(["gpu", "precision"])]
     parts.append(("all", "all", predicted["error"]))
-    return pd.DataFrame(
-        [
-            (
-                surrogate_name,
-                gpu,
-                form,
-                len(error),
-                error.abs().median(),
-                error.abs().mean(),
-                error.abs().quantile(0.9),
-                error.median(),
-            )
-            for gpu, form, error in parts
-        ],
-        columns=_COLUMNS,
-    )
+    found = []
+    for gpu, form, error in parts:
+        size = error.abs()
+        figures = (size.median(), size.mean(), size.quantile(0.9), error.median())
+        found.append((surrogate_name, gpu, form, len(error), *figures))
+    return pd.DataFrame(found, columns=_COLUMNS)
 
 
 def served(rows: pd.DataFrame, operator: Operator) -> pd.DataFrame:
@@ -197,3 +196,75 @@ def _predict(
             "error": ratio - 1.0,
         }
     )
+
+
+# Errors of the fits of recurrent and sparse mixers on shapes and GPUs that were left out.
+
+#: GPUs left out one after the other.
+_MIXERS_LEFT_OUT = ("H100-SXM", "B200-SXM")
+_MIXER_COLUMNS = ("operator", "left_out", "rows", "shapes", "median", "mean")
+
+
+def mixer_errors(
+    operators: Sequence[str] | None = None, systems: Mapping[str, GpuSpec] | None = None
+) -> pd.DataFrame:
+    """Median and mean absolute error, as fractions, of each operator.
+
+    Shapes: a fifth at a time, each GPU fitted by itself. A GPU: fitted on all others together.
+
+    Args:
+        operators: Names in ``MIXER_OPERATORS``; None for all.
+        systems: Datasheets by system name; None for all measured ones.
+
+    Returns:
+        Columns ``operator``, ``left_out`` (``shapes`` or the name of a GPU), ``rows``, ``shapes``,
+        ``median`` and ``mean``.
+    """
+    known = {name: load_gpu(name) for name in SYSTEMS} if systems is None else systems
+    found: list[dict[str, object]] = []
+    for name in operators or MIXER_OPERATORS:
+        found += _of_operator(MIXER_OPERATORS[name], known)
+    return pd.DataFrame(found, columns=list(_MIXER_COLUMNS))
+
+
+def _of_operator(
+    operator: MixerOperator, systems: Mapping[str, GpuSpec]
+) -> Iterator[dict[str, object]]:
+    rows, _ = read_mixer_kernels(operator, systems)
+    terms = operator_terms(operator, rows, {gpu.name: gpu for gpu in systems.values()})
+    seconds, gpu = rows["seconds"].to_numpy(), rows["gpu"].to_numpy()
+    fold = fold_of_rows(rows, operator.group)
+    predicted = np.zeros(len(rows))
+    for name in np.unique(gpu):
+        for i in range(FOLDS):
+            held = (gpu == name) & (fold == i)
+            kept = (gpu == name) & (fold != i)
+            if held.any() and kept.any():
+                predicted[held] = terms[held] @ fit_terms(terms[kept], seconds[kept])
+    about = {"operator": operator.name, "shapes": len(rows[list(operator.group)].drop_duplicates())}
+    yield {**about, "left_out": "shapes", **_mean_errors(predicted, seconds)}
+    for name in _MIXERS_LEFT_OUT:
+        held = gpu == name
+        if held.any() and not held.all():
+            fitted = terms[held] @ fit_terms(terms[~held], seconds[~held])
+            yield {**about, "left_out": name, **_mean_errors(fitted, seconds[held])}
+
+
+def _mean_errors(predicted: np.ndarray, seconds: np.ndarray) -> dict[str, float]:
+    error = np.abs(predicted / seconds - 1)
+    return {"rows": len(error), "median": float(np.median(error)), "mean": float(error.mean())}
+
+
+def error_grid(table: pd.DataFrame) -> Grid:
+    """The table as it is printed: ``median / mean`` in percent, an operator a line."""
+    parts = list(dict.fromkeys(table["left_out"]))
+    grid = Grid.of("operator", "rows", "shapes", *(f"without {part}" for part in parts))
+    for name, of_operator in table.groupby("operator", sort=False):
+        cells = {
+            row["left_out"]: f"{100 * row['median']:.1f} / {100 * row['mean']:.1f}"
+            for row in of_operator.to_dict("records")
+        }
+        first = of_operator.iloc[0]
+        shown = (cells.get(part, "-") for part in parts)
+        grid.add(str(name), f"{first['rows']:,}", str(first["shapes"]), *shown)
+    return grid

@@ -10,7 +10,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from pinn.common.files import ReadReport, data_folder, file_sha256
-from pinn.kernels.tables.table import NO_TIME, Layout, Rule, TableSource, refuse
+from pinn.kernels.tables.table import NO_TIME, Layout, Rules, TableSource, refuse
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.mixers import CHUNK_TOKENS, GATED_DELTA, IndexerSpec
 from pinn.specs.precision import ACTIVATION_BYTES
@@ -88,10 +88,7 @@ def state_update(c: Columns, gpu: Columns) -> list[Seconds]:
     vLLM's kernel takes hardly less for states of two bytes.
     """
     elements = c["batch_size"] * c["num_v_heads"] * c["head_k_dim"] * c["head_v_dim"]
-    return [
-        elements * 2 * c["state"] / gpu["bandwidth"],
-        elements * 8.0 / gpu["bandwidth"],
-    ]
+    return [elements * 2 * c["state"] / gpu["bandwidth"], elements * 8.0 / gpu["bandwidth"]]
 
 
 def state_scan(c: Columns, gpu: Columns) -> list[Seconds]:
@@ -324,19 +321,19 @@ def read_mixer_kernels(
 def _layout(operator: MixerOperator) -> Layout:
     sizes = {_NAMES.get(name, name): name for name in (*operator.columns, *operator.where[:1])}
     columns = {"kernel": "kernel_source", "seconds": "latency", **sizes}
-    return Layout(operator.kind, operator.file, columns, lambda _, __: _rules(operator))
+    rules: Rules = {
+        **_elsewhere(operator),
+        "another kernel": lambda r: ~r["kernel"].str.startswith(operator.kernel),
+        **NO_TIME,
+    }
+    return Layout(operator.kind, operator.file, columns, lambda _, __: rules)
 
 
-def _rules(operator: MixerOperator) -> list[Rule]:
-    rules: list[Rule] = [
-        ("another kernel", lambda r: ~r["kernel"].str.startswith(operator.kernel)), NO_TIME,
-    ]  # fmt: skip
-    return [_elsewhere(operator), *rules] if operator.where else rules
-
-
-def _elsewhere(operator: MixerOperator) -> Rule:
+def _elsewhere(operator: MixerOperator) -> Rules:
+    if not operator.where:
+        return {}
     column, value = operator.where
-    return f"another {column}", lambda r: r[column] != value
+    return {f"another {column}": lambda r: r[column] != value}
 
 
 def read_all_mixers(
@@ -357,7 +354,7 @@ def _read_timed(
     table = pd.read_csv(path).rename(columns=_NAMES)
     rows = table.assign(gpu=gpus[system].name if system in gpus else "")
     report = ReadReport(path.name, operator.version, file_sha256(path), len(rows), len(rows))
-    rules = [("another GPU", lambda r: r["gpu"] == ""), _elsewhere(operator)]
+    rules: Rules = {"another GPU": lambda r: r["gpu"] == "", **_elsewhere(operator)}
     kept, report = refuse(rows, report, rules)
     return kept, [report]
 

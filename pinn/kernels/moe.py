@@ -18,12 +18,7 @@ from pinn.kernels.operator import (
     logarithm,
     octaves,
 )
-from pinn.kernels.tables.work import (
-    Work,
-    experts_hit_balanced,
-    experts_hit_busiest,
-    moe_work,
-)
+from pinn.kernels.tables.work import Work, experts_hit_balanced, experts_hit_busiest, moe_work
 
 #: Kernel families that differ in kind; 16-bit math runs the first, fourth and fifth.
 FAMILIES = ("bf16", "fp8", "fp8_block", "weight_only", "mxfp4", "nvfp4", "mxfp4_mxfp8")
@@ -86,28 +81,22 @@ class Moe(Operator):
         "matrices",
     )
     format_column = "precision"
-    group = ("hidden", "width", "experts", "top_k")
+    group = shape[:4]
     measured_unlike_served = True
     launch_seconds = 8e-6
-    plan = TrainingPlan(
-        rows=150_000, epochs=40, width=48, depth=2, bound=1.2, clamp=1.8, weight_decay=1e-3
-    )
+    plan = TrainingPlan(rows=150_000, width=48, depth=2, bound=1.2, clamp=1.8, weight_decay=1e-3)
 
     def measured(self, rows: pd.DataFrame, hw: Hardware) -> dict[str, Rows]:
         """Sizes of rows that hit experts evenly, by the kernel that was timed."""
         sizes = super().measured(rows, hw)
         marlin = rows["kernel"].str.contains("marlin").to_numpy()
-        sizes["hit"] = experts_hit_balanced(
-            sizes["tokens"], sizes["experts"], sizes["top_k"], sizes["expert_parallel"]
-        )
+        sizes["hit"] = experts_hit_balanced(*_routed(sizes))
         sizes["family"] = np.where(marlin, 3, family(hw)).astype(np.float64)
         return sizes
 
     def queried(self, sizes: Sizes, hw: Hardware) -> dict[str, Rows]:
         """Sizes with random routing, by the kernel that vLLM would pick."""
-        hit = experts_hit_busiest(
-            sizes["tokens"], sizes["experts"], sizes["top_k"], sizes["expert_parallel"]
-        )
+        hit = experts_hit_busiest(*_routed(sizes))
         return {**sizes, "hit": hit, "family": family(hw).astype(np.float64)}
 
     def work(self, hw: Hardware, sizes: Sizes) -> Work:
@@ -170,6 +159,11 @@ class Moe(Operator):
             *((sizes["family"] == i).astype(np.float64) for i in range(len(FAMILIES))),
         ]
         return np.concatenate([np.stack(columns, axis=1), hw.descriptors()], axis=1)
+
+
+def _routed(sizes: Sizes) -> tuple[Rows, Rows, Rows, Rows]:
+    """What decides how many experts are hit."""
+    return sizes["tokens"], sizes["experts"], sizes["top_k"], sizes["expert_parallel"]
 
 
 def expert_sizes(

@@ -157,18 +157,9 @@ class KernelSurrogates:
 
         ``window`` None or 0 is full attention.
         """
-        return self.decode_attention.seconds(
-            gpu,
-            kv_precision,
-            {
-                "sequences": sequences,
-                "context_tokens": context_tokens,
-                "heads": heads,
-                "kv_heads": kv_heads,
-                "head_dim": head_dim,
-                "window": 0 if window is None else window,
-            },
-        )
+        sizes = {"sequences": sequences, "context_tokens": context_tokens}
+        sizes |= _head_sizes(heads, kv_heads, head_dim, window)
+        return self.decode_attention.seconds(gpu, kv_precision, sizes)
 
     def prefill_attention_seconds(
         self, gpu: Any, kv_precision: Any, sequences, tokens, heads, kv_heads, head_dim,
@@ -179,18 +170,9 @@ class KernelSurrogates:
         A chunk of p tokens after s cached ones costs about as much as a fresh prompt of
         sqrt(p^2 + 2 p s).
         """
-        return self.prefill_attention.seconds(
-            gpu,
-            kv_precision,
-            {
-                "sequences": sequences,
-                "tokens": tokens,
-                "heads": heads,
-                "kv_heads": kv_heads,
-                "head_dim": head_dim,
-                "window": 0 if window is None else window,
-            },
-        )
+        sizes = {"sequences": sequences, "tokens": tokens}
+        sizes |= _head_sizes(heads, kv_heads, head_dim, window)
+        return self.prefill_attention.seconds(gpu, kv_precision, sizes)
 
     def moe_seconds(self, gpu: Any, precision: Any, *sizes, **named_sizes) -> Seconds:
         """Routed experts on one rank; sizes are those of ``expert_sizes``."""
@@ -325,3 +307,9 @@ class KernelSurrogates:
             "keys": {name: [list(k) for k in keyed] for name, keyed in self._keyed().items()},
             "metadata": dict(self.metadata),
         }
+
+
+def _head_sizes(heads, kv_heads, head_dim, window) -> dict[str, Any]:
+    """Sizes of attention that do not grow with a batch; ``window`` None is full attention."""
+    window = 0 if window is None else window
+    return {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "window": window}

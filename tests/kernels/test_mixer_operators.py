@@ -7,13 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pinn.kernels.exclusion import Exclusion
+from pinn.kernels.heldout import error_grid, mixer_errors
 from pinn.kernels.mixer_fits import (
     RECURRENT,
     RECURRENT_SIZES,
     SPARSE,
     MixerFits,
-    error_grid,
-    mixer_errors,
     mixer_shapes,
 )
 from pinn.kernels.mixer_operators import (

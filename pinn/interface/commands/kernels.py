@@ -80,7 +80,7 @@ def mixers() -> None:
 
     Example: pinn kernels mixers
     """
-    from pinn.kernels.mixer_fits import error_grid, mixer_errors
+    from pinn.kernels.heldout import error_grid, mixer_errors
 
     typer.echo(error_grid(mixer_errors()).markdown())
 

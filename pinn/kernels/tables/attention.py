@@ -8,7 +8,7 @@ import pandas as pd
 from pinn.kernels.tables.table import (
     NO_TIME,
     Layout,
-    Rule,
+    Rules,
     TableSource,
     below_floor,
     bytes_per_element,
@@ -54,41 +54,30 @@ def _fastest_flop_per_s(gpu: GpuSpec) -> float:
     return max(gpu.peak_flop_per_s["bf16"], gpu.peak_flop_per_s.get("fp8", 0.0))
 
 
-def _decode_rules(gpu: GpuSpec, source: TableSource) -> list[Rule]:
-    above, cache_bytes = source.ungrouped_heads_above, CACHE_MARGIN * gpu.l2_bytes
-    shared: list[Rule] = []
-    if above is not None:
-        shared.append(
-            (
-                "heads that vLLM's table has",
-                lambda r: (r["kv_heads"] < r["heads"]) | (r["heads"] <= above),
-            )
-        )
-    return [
-        unused_format("kv_precision", source),
-        NO_TIME,
-        *shared,
-        (
-            "keys and values from a warm cache",
-            lambda r: warm(r, _decode_work(r), gpu, cache_bytes, WARM_SHARE),
+def _decode_rules(gpu: GpuSpec, source: TableSource) -> Rules:
+    above, cached = source.ungrouped_heads_above, CACHE_MARGIN * gpu.l2_bytes
+    rate = _fastest_flop_per_s(gpu)
+    return {
+        **unused_format("kv_precision", source),
+        **NO_TIME,
+        "heads that vLLM's table has": lambda r: (
+            above is not None and (r["kv_heads"] < r["heads"]) | (r["heads"] <= above)
         ),
-        (
-            "below the floor",
-            lambda r: below_floor(r, _decode_work(r), gpu, _fastest_flop_per_s(gpu)),
+        "keys and values from a warm cache": lambda r: warm(
+            r, _decode_work(r), gpu, cached, WARM_SHARE
         ),
-    ]
+        "below the floor": lambda r: below_floor(r, _decode_work(r), gpu, rate),
+    }
 
 
-def _prefill_rules(gpu: GpuSpec, source: TableSource) -> list[Rule]:
-    return [
-        unused_format("kv_precision", source),
-        NO_TIME,
-        ("after cached tokens", lambda r: r["cached_tokens"] != 0),
-        (
-            "below the floor",
-            lambda r: below_floor(r, _prefill_work(r), gpu, _fastest_flop_per_s(gpu)),
-        ),
-    ]
+def _prefill_rules(gpu: GpuSpec, source: TableSource) -> Rules:
+    rate = _fastest_flop_per_s(gpu)
+    return {
+        **unused_format("kv_precision", source),
+        **NO_TIME,
+        "after cached tokens": lambda r: r["cached_tokens"] != 0,
+        "below the floor": lambda r: below_floor(r, _prefill_work(r), gpu, rate),
+    }
 
 
 #: Decodes; ``context_tokens`` counts the new token too, ``window`` is 0 for none. The tables repeat
@@ -137,11 +126,11 @@ SHAPE = LatentAttentionSpec(128, 1536, 512, 128, 64, 128)
 HIDDEN_SIZE = 7168
 KV_LORA_RANK, ROPE_DIM = SHAPE.kv_lora_rank, SHAPE.qk_rope_head_dim
 _MODULE = ["kv_precision", "gemm_precision", "heads", "sequences"]
-_RULES: tuple[Rule, ...] = (
-    ("shape is not DeepSeek-V3's", lambda r: r["model"] != "deepseek-ai/DeepSeek-V3"),
-    ("projections not in bf16", lambda r: r["gemm_precision"] != "bf16"),
-    NO_TIME,
-)
+_RULES: Rules = {
+    "shape is not DeepSeek-V3's": lambda r: r["model"] != "deepseek-ai/DeepSeek-V3",
+    "projections not in bf16": lambda r: r["gemm_precision"] != "bf16",
+    **NO_TIME,
+}
 #: What vLLM chooses by itself for prompts, on Hopper and on Blackwell. TRT-LLM's ragged kernel runs
 #: only where queries are quantized (``use_prefill_query_quantization``, off by default); rows of
 #: the other kernels are prompts so short that vLLM runs them as decodes, over compressed keys.
@@ -173,13 +162,12 @@ LATENT_PREFILL_LAYOUT = Layout(
     "mla",
     "mla_context_module_perf",
     {**_LATENT_COLUMNS, "tokens": "isl"},
-    lambda gpu, _: (
-        *_RULES,
-        (
-            "not the kernel that vLLM chooses for prompts of this length by itself",
-            lambda r: r["kernel"] != PROMPT_KERNEL,
+    lambda gpu, _: {
+        **_RULES,
+        "not the kernel that vLLM chooses for prompts of this length by itself": lambda r: (
+            r["kernel"] != PROMPT_KERNEL
         ),
-        ("below the floor", lambda r: r["seconds"] < _latent_floor(r, gpu)),
-    ),
+        "below the floor": lambda r: r["seconds"] < _latent_floor(r, gpu),
+    },
     helpers=("model",),
 )

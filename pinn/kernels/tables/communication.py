@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -14,7 +13,7 @@ from pinn.kernels.tables.table import (
     NO_TIME,
     SPIKE,
     Layout,
-    Rule,
+    Rules,
     TableSource,
     refuse,
     spikes,
@@ -30,22 +29,18 @@ SHARED_PATH_SHARE = 0.5
 EXCHANGE_OPERATIONS = ("all_gather", "reduce_scatter")
 
 
-def _all_reduce_rules(gpu: GpuSpec, _: TableSource) -> list[Rule]:
-    return [
-        ("elements are not 16 bits wide", lambda r: r["dtype"] != "bfloat16"),
-        ("launched one by one, not from a graph", lambda r: ~r["backend"].str.endswith("_graph")),
-        NO_TIME,
-        ("below the floor", lambda r: r["seconds"] < _floor(r, gpu)),
-        (
-            f"a spike: over {SPIKE} x as long as with fewer and with more bytes",
-            lambda r: spikes(r, ("gpus",), "bytes"),
+def _all_reduce_rules(gpu: GpuSpec, _: TableSource) -> Rules:
+    return {
+        "elements are not 16 bits wide": lambda r: r["dtype"] != "bfloat16",
+        "launched one by one, not from a graph": lambda r: ~r["backend"].str.endswith("_graph"),
+        **NO_TIME,
+        "below the floor": lambda r: r["seconds"] < _floor(r, gpu),
+        f"a spike: over {SPIKE} x as long as with fewer and with more bytes": lambda r: spikes(
+            r, ("gpus",), "bytes"
         ),
-        (
-            "ranks share a path: under half of the bandwidth that another number of them has; "
-            "true of that machine, not of the GPU",
-            _shared_path,
-        ),
-    ]
+        "ranks share a path: under half of the bandwidth that another number of them has; "
+        "true of that machine, not of the GPU": _shared_path,
+    }
 
 
 def _shared_path(r: pd.DataFrame) -> np.ndarray:
@@ -69,14 +64,14 @@ def _alone(r: pd.DataFrame) -> np.ndarray:
     return (r.groupby(["gpus", "bytes"])["operation"].transform("nunique") < 2).to_numpy()
 
 
-def _exchange_rules(gpu: GpuSpec, _: TableSource) -> list[Rule]:
-    return [
-        ("neither gathers nor scatters", lambda r: ~r["operation"].isin(EXCHANGE_OPERATIONS)),
-        ("elements are not 16 bits wide", lambda r: r["dtype"] != "half"),
-        NO_TIME,
-        ("below the floor", lambda r: r["seconds"] < _floor(r, gpu)),
-        ("one without the other", _alone),
-    ]
+def _exchange_rules(gpu: GpuSpec, _: TableSource) -> Rules:
+    return {
+        "neither gathers nor scatters": lambda r: ~r["operation"].isin(EXCHANGE_OPERATIONS),
+        "elements are not 16 bits wide": lambda r: r["dtype"] != "half",
+        **NO_TIME,
+        "below the floor": lambda r: r["seconds"] < _floor(r, gpu),
+        "one without the other": _alone,
+    }
 
 
 #: All-reduces launched from a CUDA graph, as a serving step does.
@@ -105,23 +100,17 @@ EXCHANGE_LAYOUT = Layout(
 
 def read_all_reduces(gpus: Mapping[str, GpuSpec]) -> tuple[pd.DataFrame, list[ReadReport]]:
     """All-reduce rows; each (GPU, number of ranks) comes from the first table that has it."""
-    return together(_all_reduces(gpus))
+    taken: dict[str, set[int]] = {}
+    sources = (source for source in ALL_REDUCE if source.system in gpus)
+    return together(_with_new_ranks(gpus[source.system], source, taken) for source in sources)
 
 
-def _all_reduces(gpus: Mapping[str, GpuSpec]) -> Iterator[tuple[pd.DataFrame, ReadReport]]:
-    taken: set[tuple[str, int]] = set()
-    for source in ALL_REDUCE:
-        if source.system not in gpus:
-            continue
-        gpu = gpus[source.system]
-        earlier = partial(_of_ranks, ranks=[n for name, n in taken if name == gpu.name])
-        rows, report = refuse(
-            *ALL_REDUCE_LAYOUT.read(gpu, source),
-            [("as many ranks as an earlier table has", earlier)],
-        )
-        taken |= {(gpu.name, int(n)) for n in rows["gpus"].unique()}
-        yield rows, report
-
-
-def _of_ranks(r: pd.DataFrame, ranks: list[int]) -> np.ndarray:
-    return r["gpus"].isin(ranks).to_numpy()
+def _with_new_ranks(
+    gpu: GpuSpec, source: TableSource, taken: dict[str, set[int]]
+) -> tuple[pd.DataFrame, ReadReport]:
+    """Rows of the numbers of ranks that are not taken yet, which are then."""
+    known = taken.setdefault(gpu.name, set())
+    rules: Rules = {"as many ranks as an earlier table has": lambda r: r["gpus"].isin(known)}
+    rows, report = refuse(*ALL_REDUCE_LAYOUT.read(gpu, source), rules)
+    known.update(rows["gpus"].unique())
+    return rows, report

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,7 @@ from pinn.kernels.tables.table import (
     OTHER_EXPERTS,
     SPIKE,
     Layout,
-    Rule,
+    Rules,
     TableSource,
     below_floor,
     bytes_per_element,
@@ -40,30 +40,24 @@ def _gemm_work(r: pd.DataFrame) -> Work:
     return gemm_work(r["m"], r["n"], r["k"], bytes_per_element(r["precision"]))
 
 
-def _gemm_rules(gpu: GpuSpec, source: TableSource) -> list[Rule]:
-    cache_bytes = gpu.l2_bytes / COPIES_IN_LOOP
-    return [
-        unused_format("precision", source),
-        (
-            "fp8_block is launch-bound (no row below 55 us): fp8 stands in",
-            lambda r: r["precision"] == "fp8_block",
+def _gemm_rules(gpu: GpuSpec, source: TableSource) -> Rules:
+    cached = gpu.l2_bytes / COPIES_IN_LOOP
+    return {
+        **unused_format("precision", source),
+        "fp8_block is launch-bound (no row below 55 us): fp8 stands in": lambda r: (
+            r["precision"] == "fp8_block"
         ),
-        NO_TIME,
-        ("one row takes over 1.5 x as long as two: an odd kernel", _odd_single_row),
+        **NO_TIME,
+        "one row takes over 1.5 x as long as two: an odd kernel": _odd_single_row,
         # 3.6 % of B200's fp8 rows.
-        (
-            f"a spike: over {SPIKE} x as long as with fewer and with more rows",
-            lambda r: spikes(r, ("precision", "n", "k"), "m"),
+        f"a spike: over {SPIKE} x as long as with fewer and with more rows": lambda r: spikes(
+            r, ("precision", "n", "k"), "m"
         ),
-        (
-            "read from a warm cache",
-            lambda r: warm(r, _gemm_work(r), gpu, cache_bytes, _GEMM_WARM_SHARE),
+        "read from a warm cache": lambda r: warm(r, _gemm_work(r), gpu, cached, _GEMM_WARM_SHARE),
+        "below the floor": lambda r: below_floor(
+            r, _gemm_work(r), gpu, flop_rate(gpu, r["precision"])
         ),
-        (
-            "below the floor",
-            lambda r: below_floor(r, _gemm_work(r), gpu, flop_rate(gpu, r["precision"])),
-        ),
-    ]
+    }
 
 
 def _odd_single_row(rows: pd.DataFrame) -> np.ndarray:
@@ -84,17 +78,8 @@ GEMM_LAYOUT = Layout(
 
 # Measured mixture-of-experts layers: routed experts of one rank, gathering and scattering too.
 
-NUMBERS = [
-    "tokens",
-    "hidden",
-    "width",
-    "experts",
-    "top_k",
-    "tensor_parallel",
-    "expert_parallel",
-    "matrices",
-]
 SHAPE = ["precision", "hidden", "width", "experts", "top_k"]
+NUMBERS = ["tokens", *SHAPE[1:], "tensor_parallel", "expert_parallel", "matrices"]
 #: (hidden, width) of experts without a gate: Nemotron 3's squared ReLU. Elsewhere a gate is timed.
 UNGATED = {(2688, 1856), (2048, 5120), (1024, 2688), (4096, 2688)}
 #: A shape with more of its rows below the bound does not reach the experts that it says (an
@@ -113,9 +98,8 @@ def matrices(hidden: pd.Series, width: pd.Series) -> Float[np.ndarray, " rows"]:
 
 def _moe_work(r: pd.DataFrame) -> Work:
     value = {name: r[name].to_numpy(dtype=np.float64) for name in NUMBERS}
-    hit = experts_hit_balanced(
-        value["tokens"], value["experts"], value["top_k"], value["expert_parallel"]
-    )
+    routed = (value[name] for name in ("tokens", "experts", "top_k", "expert_parallel"))
+    hit = experts_hit_balanced(*routed)
     return moe_work(value, hit, bytes_per_element(r["precision"]))
 
 
@@ -140,37 +124,35 @@ def _false_routing(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
     return (share.transform("mean") > FALSE_ROUTING_SHARE).to_numpy()
 
 
-def _moe_rules(gpu: GpuSpec, source: TableSource) -> list[Rule]:
+def _named(start: str) -> Callable[[pd.DataFrame], "pd.Series[bool]"]:
+    """Rows of kernels whose names start so."""
+    return lambda r: r["kernel"].str.startswith(start)
+
+
+def _moe_rules(gpu: GpuSpec, source: TableSource) -> Rules:
     hopper = gpu.compute_capability == 9.0
     blackwell = 10.0 <= gpu.compute_capability < 11.0
-    return [
-        unused_format("precision", source),
-        ("kernel not used", lambda r: ~r["kernel"].str.contains(source.kernel, regex=False)),
-        ("routing unlike a server's", lambda r: r["distribution"] != _served_routing(r)),
-        (
-            "expert parallelism of another engine",
-            lambda r: source.whole_experts_only & (r["expert_parallel"] > 1),
+    return {
+        **unused_format("precision", source),
+        "kernel not used": lambda r: ~r["kernel"].str.contains(source.kernel, regex=False),
+        "routing unlike a server's": lambda r: r["distribution"] != _served_routing(r),
+        "expert parallelism of another engine": lambda r: (
+            source.whole_experts_only & (r["expert_parallel"] > 1)
         ),
-        (
-            "modelopt fp8 on Hopper, three to six times its bound: fp8_block stands in",
-            lambda r: hopper & r["kernel"].str.startswith("vllm_modeloptfp8moe"),
+        "modelopt fp8 on Hopper, three to six times its bound: fp8_block stands in": lambda r: (
+            hopper & _named("vllm_modeloptfp8moe")(r)
         ),
-        (
-            "CUTLASS experts on Blackwell: the fall-back for activations other than SwiGLU",
-            lambda r: blackwell & r["kernel"].str.contains("flashinfer_cutlass"),
+        "CUTLASS experts on Blackwell: the fall-back for activations other than SwiGLU": lambda r: (
+            blackwell & r["kernel"].str.contains("flashinfer_cutlass")
         ),
-        (
-            "SGLang's own call of the kernel, on shapes that vLLM's table has",
-            lambda r: r["kernel"].str.startswith("sglang_mxfp4_flashinfer"),
+        "SGLang's own call of the kernel, on shapes that vLLM's table has": _named(
+            "sglang_mxfp4_flashinfer"
         ),
-        NO_TIME,
-        (
-            "read from a warm cache",
-            lambda r: warm(r, _moe_work(r), gpu, gpu.l2_bytes, WARM_SHARE),
-        ),
-        ("shape that routes to fewer experts than it says", lambda r: _false_routing(r, gpu)),
-        ("below the floor", lambda r: _below_bound(r, gpu)),
-    ]
+        **NO_TIME,
+        "read from a warm cache": lambda r: warm(r, _moe_work(r), gpu, gpu.l2_bytes, WARM_SHARE),
+        "shape that routes to fewer experts than it says": lambda r: _false_routing(r, gpu),
+        "below the floor": lambda r: _below_bound(r, gpu),
+    }
 
 
 #: Rows whose routing is like a server's. With expert parallelism the tokens are all of the group's;
@@ -197,9 +179,7 @@ MOE_LAYOUT = Layout(
 )
 
 
-def read_other_experts(
-    gpus: Mapping[str, GpuSpec],
-) -> tuple[pd.DataFrame, list[ReadReport]]:
+def read_other_experts(gpus: Mapping[str, GpuSpec]) -> tuple[pd.DataFrame, list[ReadReport]]:
     """Rows of kernels that an engine picks in some releases or under some flags.
 
     Returns:

@@ -173,8 +173,8 @@ OTHER_EXPERTS = (
 
 # Reading one table of measured kernels: where it lies, which columns it needs, what is refused.
 
-#: A reason, and which rows it refuses.
-Rule = tuple[str, Callable[[pd.DataFrame], "np.ndarray | pd.Series[bool]"]]
+#: A reason -> which rows it refuses, in the order in which they are counted.
+Rules = dict[str, Callable[[pd.DataFrame], "np.ndarray | pd.Series[bool] | bool"]]
 
 #: The tables' names of number formats -> keys of ``pinn.specs.precision.PRECISIONS``.
 FORMATS = {
@@ -203,12 +203,10 @@ def systems_folder() -> Path:
     return Path(spec.origin).parent / "systems"
 
 
-def refuse(
-    rows: pd.DataFrame, report: ReadReport, rules: Sequence[Rule]
-) -> tuple[pd.DataFrame, ReadReport]:
+def refuse(rows: pd.DataFrame, report: ReadReport, rules: Rules) -> tuple[pd.DataFrame, ReadReport]:
     """Drop the rows that a rule matches, each counted under the first rule that does."""
     refused = dict(report.refused)
-    for reason, matches in rules:
+    for reason, matches in rules.items():
         bad = np.asarray(matches(rows), dtype=bool)
         if bad.any():
             refused[reason] = refused.get(reason, 0) + int(bad.sum())
@@ -246,7 +244,7 @@ class Layout:
     kind: str
     file: str
     columns: Mapping[str, str]
-    rules: Callable[[GpuSpec, TableSource], Sequence[Rule]]
+    rules: Callable[[GpuSpec, TableSource], Rules]
     added: Callable[[pd.DataFrame], pd.DataFrame] = _as_is
     finished: Callable[[pd.DataFrame], pd.DataFrame] = _as_is
     helpers: tuple[str, ...] = ()
@@ -319,13 +317,13 @@ def _in_si(name: str, values: pd.Series) -> pd.Series:
     return values * _UNITS[name] if name in _UNITS else values
 
 
-NO_TIME: Rule = ("no time", lambda r: ~(r["seconds"] > 0))
+NO_TIME: Rules = {"no time": lambda r: ~(r["seconds"] > 0)}
 
 
-def unused_format(column: str, source: TableSource) -> Rule:
+def unused_format(column: str, source: TableSource) -> Rules:
     """Formats that the source is not read for."""
     used = [FORMATS[name] for name in source.formats or FORMATS]
-    return "format not used", lambda r: ~r[column].isin(used)
+    return {"format not used": lambda r: ~r[column].isin(used)}
 
 
 def below_floor(
