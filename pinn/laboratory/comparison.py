@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import pandas as pd
 from jaxtyping import Float, Shaped
 
 from pinn.errors import PinnError
-from pinn.laboratory.metrics import GROUPS
+from pinn.laboratory.metrics import GROUPS, percent_errors
 
 # Which method is first, and which are tied with it: a bootstrap over measured deployments.
 #
@@ -60,8 +60,8 @@ def rank(
             of_rows = groups.reindex(table.index)
             if of_rows.isna().any():
                 raise PinnError(f"{split}: no group for row {of_rows.index[of_rows.isna()][0]!r}")
-            for row in _ranked(table, of_rows.to_numpy(), ineligible, draws):
-                rows.append({"split": split, "metric": metric} | row)
+            about = {"split": split, "metric": metric}
+            rows += [about | row for row in _ranked(table, of_rows.to_numpy(), ineligible, draws)]
     return pd.DataFrame(rows, columns=list(RANKING_COLUMNS))
 
 
@@ -69,16 +69,14 @@ def _ranking_errors(of_split: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Absolute percentage errors, one row per row id and one column per method."""
     if f"{metric}_s" not in of_split:
         return pd.DataFrame()
-    size = 100 * (of_split[f"{metric}_s"] / of_split[f"{metric}_measured_s"] - 1).abs()
-    wide = of_split.assign(size=size).pivot_table(
-        index="row_id", columns="method", values="size", sort=False
-    )
+    sizes = of_split.assign(size=percent_errors(of_split, metric).abs())
+    wide = sizes.pivot_table(index="row_id", columns="method", values="size", sort=False)
     return wide.dropna(axis=1, how="all").dropna()
 
 
 def _ranked(
     table: pd.DataFrame, groups: np.ndarray, ineligible: Collection[str], draws: int
-) -> list[dict[str, object]]:
+) -> list[dict[Hashable, Any]]:
     errors = table.to_numpy()
     medians = np.median(errors, axis=0)
     eligible = np.array([name not in ineligible for name in table.columns])
@@ -89,32 +87,26 @@ def _ranked(
     low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
     behind = drawn - drawn[:, [first]]
     behind_low, behind_high = np.quantile(behind, [0.025, 0.975], axis=0)
-    rows: list[dict[str, object]] = []
-    for i in np.argsort(medians, kind="stable"):
-        tied = RANKING_TIED if behind_low[i] <= 0 else BEHIND
-        verdict = INELIGIBLE if not eligible[i] else FIRST if i == first else tied
-        rows.append(
-            {
-                "method": str(table.columns[i]),
-                "n": len(table),
-                "groups": len(np.unique(groups)),
-                "median": medians[i],
-                "low": low[i],
-                "high": high[i],
-                "behind": medians[i] - medians[first],
-                "behind_low": behind_low[i],
-                "behind_high": behind_high[i],
-                "eligible": bool(eligible[i]),
-                "verdict": verdict,
-            }
-        )
-    return rows
+    verdict = np.where(behind_low <= 0, RANKING_TIED, BEHIND).astype(object)
+    verdict[first] = FIRST
+    columns = {
+        "method": table.columns,
+        "n": len(table),
+        "groups": len(np.unique(groups)),
+        "median": medians,
+        "low": low,
+        "high": high,
+        "behind": medians - medians[first],
+        "behind_low": behind_low,
+        "behind_high": behind_high,
+        "eligible": eligible,
+        "verdict": np.where(eligible, verdict, INELIGIBLE),
+    }
+    return pd.DataFrame(columns).sort_values("median", kind="stable").to_dict("records")
 
 
 def bootstrap_medians(
-    errors: Float[np.ndarray, "n columns"],
-    groups: Shaped[np.ndarray, " n"],
-    draws: int,
+    errors: Float[np.ndarray, "n columns"], groups: Shaped[np.ndarray, " n"], draws: int
 ) -> Float[np.ndarray, "draws columns"]:
     """Medians of every column over draws of whole groups."""
     names, index = np.unique(groups, return_inverse=True)
@@ -179,13 +171,20 @@ def compare(a: Scores, b: Scores, draws: int = DRAWS) -> pd.DataFrame:
             f"no split and metric in common: A has {_names(mine)}, B has {_names(other)}; give two "
             "evaluations of the same splits"
         )
-    rows = [_of_rows(a, b, *key, draws) or _of_results(a, b, *key) for key in common]
+    rows = []
+    for split, metric in common:
+        medians = [_by_part(side, split, metric) for side in (a, b)]
+        known = _of_rows(a, b, split, metric, draws) or _of_results(*medians)
+        parts = _parts(*medians)
+        lower = int((parts["b"] < parts["a"]).sum())
+        of_key = {"split": split, "metric": metric, "parts": len(parts), "parts_b_lower": lower}
+        rows.append(of_key | known | {"difference": known["b"] - known["a"]})
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
 def _keys(side: Scores) -> list[tuple[str, str]]:
     pairs = side.results[["split", "metric"]].drop_duplicates()
-    return list(zip(pairs["split"].tolist(), pairs["metric"].tolist(), strict=True))
+    return list(pairs.itertuples(index=False, name=None))
 
 
 def _names(keys: list[tuple[str, str]]) -> str:
@@ -203,35 +202,32 @@ def _of_rows(a: Scores, b: Scores, split: str, metric: str, draws: int) -> dict[
     values = table.to_numpy()
     drawn = bootstrap_medians(values, a.groups.reindex(table.index).to_numpy(), draws)
     low, high = np.quantile(drawn[:, 1] - drawn[:, 0], [0.025, 0.975])
-    of_a, of_b = np.median(values, axis=0)
+    of_a, of_b = np.median(values, axis=0).tolist()
     verdict = B_BETTER if high < 0 else A_BETTER if low > 0 else TIED
-    found = _row(split, metric, len(table), of_a, of_b, _parts(a, b, split, metric), verdict)
-    return found | {"low": low, "high": high}
+    ends = {"low": low, "high": high}
+    return {"n": len(table), "a": of_a, "b": of_b, "verdict": verdict} | ends
 
 
 def _errors(predictions: pd.DataFrame, split: str, metric: str) -> pd.Series:
     rows = predictions[predictions["split"] == split].set_index("row_id")
     if f"{metric}_s" not in rows:
         return pd.Series(dtype=float)
-    return 100 * (rows[f"{metric}_s"] / rows[f"{metric}_measured_s"] - 1).abs()
+    return percent_errors(rows, metric).abs()
 
 
-def _of_results(a: Scores, b: Scores, split: str, metric: str) -> dict[str, Any]:
-    """From medians alone."""
-    of_a, of_b = (_by_part(side, split, metric).to_dict("index")["all"] for side in (a, b))
-    parts = _parts(a, b, split, metric)
-    lower = int((parts["b"] < parts["a"]).sum())
-    higher = int((parts["b"] > parts["a"]).sum())
-    difference = of_b["median"] - of_a["median"]
-    if of_a["n"] != of_b["n"]:
+def _of_results(a: pd.DataFrame, b: pd.DataFrame) -> dict[str, Any]:
+    """From medians alone, by part."""
+    of_a, of_b, n = a.loc["all", "median"], b.loc["all", "median"], int(a.loc["all", "n"])
+    signs = np.sign(_parts(a, b)["b"] - _parts(a, b)["a"])
+    if n != b.loc["all", "n"]:
         verdict = OTHER_ROWS
-    elif difference < 0 and lower == len(parts):
+    elif of_b < of_a and (signs < 0).all():
         verdict = B_BETTER
-    elif difference > 0 and higher == len(parts):
+    elif of_b > of_a and (signs > 0).all():
         verdict = A_BETTER
     else:
-        verdict = TIED if difference == 0 and lower == higher == 0 else MIXED
-    return _row(split, metric, int(of_a["n"]), of_a["median"], of_b["median"], parts, verdict)
+        verdict = TIED if of_a == of_b and (signs == 0).all() else MIXED
+    return {"n": n, "a": of_a, "b": of_b, "verdict": verdict}
 
 
 def _by_part(side: Scores, split: str, metric: str) -> pd.DataFrame:
@@ -239,31 +235,8 @@ def _by_part(side: Scores, split: str, metric: str) -> pd.DataFrame:
     return rows[(rows["split"] == split) & (rows["metric"] == metric)].set_index("held_out")
 
 
-def _parts(a: Scores, b: Scores, split: str, metric: str) -> pd.DataFrame:
+def _parts(a: pd.DataFrame, b: pd.DataFrame) -> pd.DataFrame:
     """Medians of both in every left-out part; named groups of rows are none."""
-    both = pd.DataFrame(
-        {"a": _by_part(a, split, metric)["median"], "b": _by_part(b, split, metric)["median"]}
-    ).dropna()
-    return both[[_is_part(str(name)) for name in both.index]]
-
-
-def _is_part(name: str) -> bool:
-    return name != "all" and not name.startswith(tuple(GROUPS))
-
-
-def _row(
-    split: str, metric: str, n: int, a: float, b: float, parts: pd.DataFrame, verdict: str
-) -> dict[str, Any]:
-    return {
-        "split": split,
-        "metric": metric,
-        "n": n,
-        "a": float(a),
-        "b": float(b),
-        "difference": float(b - a),
-        "low": float("nan"),
-        "high": float("nan"),
-        "parts": len(parts),
-        "parts_b_lower": int((parts["b"] < parts["a"]).sum()),
-        "verdict": verdict,
-    }
+    both = pd.DataFrame({"a": a["median"], "b": b["median"]}).dropna()
+    names = both.index.astype(str)
+    return both[(names != "all") & ~names.str.startswith(tuple(GROUPS))]

@@ -29,7 +29,7 @@ from pinn.errors import PinnError
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.laboratory.methods import Method, Prediction
-from pinn.server.benchmarks.inferencex import LENGTH_RANGE
+from pinn.laboratory.metrics import with_e2e
 from pinn.training.data.splits import Split
 from pinn.training.data.table import read_observations, replace_atomically
 from pinn.training.serving_rows import ServingRows, serving_rows
@@ -304,16 +304,12 @@ def _read_predictions(folder: Path) -> pd.DataFrame:
 
 def _errors(predictions: pd.DataFrame, observations: pd.DataFrame) -> pd.DataFrame:
     loads = observations[["row_id", "model", "concurrency", "prompt_tokens", "output_tokens"]]
-    found = predictions.merge(loads, on="row_id")
-    later = found["output_tokens"] * sum(LENGTH_RANGE) / 2 - 1
-    for metric in ("tpot", "ttft"):
+    found = with_e2e(predictions.merge(loads, on="row_id"))
+    for metric in METRICS:
         found[metric] = np.log(found[f"{metric}_measured_s"] / found[f"{metric}_s"])
-    measured = found["ttft_measured_s"] + later * found["tpot_measured_s"]
-    predicted = found["ttft_s"] + later * found["tpot_s"]
-    found["e2e"] = np.log(measured / predicted)
-    found["ttft_share"] = found["ttft_s"] / predicted
     # A closed loop sends no more than it gets served: nothing magnifies the step time.
-    return found.assign(**dict.fromkeys(GAINS, 1.0))
+    gains = dict.fromkeys(GAINS, 1.0)
+    return found.assign(ttft_share=found["ttft_s"] / found["e2e_s"], **gains)
 
 
 def _described(

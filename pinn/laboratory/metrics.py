@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from pinn.common.screen import WIDEST, Column, Grid, page
 from pinn.common.tables import read_frame
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
+from pinn.server.benchmarks.inferencex import LENGTH_RANGE
 from pinn.training.serving_rows import ServingRows
 
 # Error measures of predicted times, and the table they are kept in.
@@ -46,6 +47,20 @@ def error_summary(
     }
 
 
+def percent_errors(rows: pd.DataFrame, metric: str) -> pd.Series:
+    """Signed percentage errors of a metric of predictions; NaN where it was not predicted."""
+    return 100 * (rows[f"{metric}_s"] / rows[f"{metric}_measured_s"] - 1)
+
+
+def with_e2e(rows: pd.DataFrame) -> pd.DataFrame:
+    """Predictions with the mean E2E: TTFT and all later tokens of a mean answer."""
+    later = rows["output_tokens"] * sum(LENGTH_RANGE) / 2 - 1
+    return rows.assign(
+        e2e_s=rows["ttft_s"] + later * rows["tpot_s"],
+        e2e_measured_s=rows["ttft_measured_s"] + later * rows["tpot_measured_s"],
+    )
+
+
 def error_text(figures: Mapping[str, float]) -> str:
     """``median / mean (bias)`` of :func:`error_summary`, in percent."""
     return f"{figures['median']:.1f} / {figures['mean']:.1f} ({figures['bias']:+.1f})"
@@ -75,17 +90,20 @@ def summarize(predictions: pd.DataFrame, groups: dict[str, pd.Series]) -> pd.Dat
                 if len(part) < whole[held_out]:
                     parts.append((f"{name}: {held_out}", part))
         for held_out, part in parts:
-            for metric in METRICS:
-                if f"{metric}_s" not in part:
-                    continue
-                scored = part[part[f"{metric}_s"].notna()]
-                if len(scored):
-                    summary = error_summary(
-                        scored[f"{metric}_s"].to_numpy(), scored[f"{metric}_measured_s"].to_numpy()
-                    )
-                    key = {"split": split, "held_out": held_out, "method": method}
-                    rows.append(key | {"metric": metric} | summary)
+            for metric, predicted, measured in _scored(part):
+                key = {"split": split, "held_out": held_out, "method": method, "metric": metric}
+                rows.append(key | error_summary(predicted, measured))
     return pd.DataFrame(rows, columns=list(RESULT_COLUMNS))
+
+
+def _scored(part: pd.DataFrame) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Each metric that was predicted, with predicted and measured times."""
+    for metric in METRICS:
+        if f"{metric}_s" in part:
+            scored = part[part[f"{metric}_s"].notna()]
+            if len(scored):
+                times = scored[[f"{metric}_s", f"{metric}_measured_s"]].to_numpy(np.float64)
+                yield metric, times[:, 0], times[:, 1]
 
 
 def read_results(path: Path) -> pd.DataFrame:
@@ -112,35 +130,36 @@ def with_correlation(results: pd.DataFrame, predictions: pd.DataFrame) -> pd.Dat
         results: Of :func:`summarize`.
         predictions: What they were summed up from.
     """
-    found = {}
-    for (split, method), of_method in predictions.groupby(["split", "method"], sort=False):
-        for held_out, part in [("all", of_method), *of_method.groupby("held_out")]:
-            for metric in METRICS:
-                if f"{metric}_s" in part:
-                    key = (split, held_out, method, metric)
-                    found[key] = _agreement(part, metric)
-    keys = zip(*(results[c] for c in ("split", "held_out", "method", "metric")), strict=True)
-    agreement = [found.get(key, (np.nan, np.nan)) for key in keys]
-    return results.assign(
-        pearson_r=[r for r, _ in agreement], inversions=[count for _, count in agreement]
-    )
+    found = [
+        (split, held_out, method, metric, *_agreement(metric, predicted, measured))
+        for (split, method), of_method in predictions.groupby(["split", "method"], sort=False)
+        for held_out, part in [("all", of_method), *of_method.groupby("held_out")]
+        for metric, predicted, measured in _scored(part)
+    ]
+    key = ["split", "held_out", "method", "metric"]
+    agreement = pd.DataFrame(found, columns=[*key, "pearson_r", "inversions"])
+    return results.merge(agreement, on=key, how="left")
 
 
-def _agreement(part: pd.DataFrame, metric: str) -> tuple[float, float]:
+def _agreement(metric: str, predicted: np.ndarray, measured: np.ndarray) -> tuple[float, float]:
     """Pearson r, and the inversions where they are counted."""
-    scored = part[part[f"{metric}_s"].notna() & part[f"{metric}_measured_s"].notna()]
-    predicted = scored[f"{metric}_s"].to_numpy()
-    measured = scored[f"{metric}_measured_s"].to_numpy()
-    varies = len(scored) > 1 and np.ptp(predicted) > 0 and np.ptp(measured) > 0
+    known = ~np.isnan(measured)
+    predicted, measured = predicted[known], measured[known]
+    varies = len(measured) > 1 and np.ptp(predicted) > 0 and np.ptp(measured) > 0
     r = float(np.corrcoef(predicted, measured)[0, 1]) if varies else np.nan
-    if metric != "e2e_p99":
-        return r, np.nan
-    slower = measured[:, None] > RANKING_MARGIN * measured[None, :]
-    return r, float((slower & (predicted[:, None] < predicted[None, :])).sum())
+    return r, float(inversions(predicted, measured).sum()) if metric == "e2e_p99" else np.nan
 
 
 #: Measured times that differ by less than this factor may come out in either order.
 RANKING_MARGIN = 1.2
+
+
+def inversions(
+    predicted: Float[np.ndarray, " n"], measured: Float[np.ndarray, " n"]
+) -> Bool[np.ndarray, "n n"]:
+    """Whether the first of a pair takes clearly longer and is predicted to take less."""
+    slower = measured[:, None] > RANKING_MARGIN * measured[None, :]
+    return slower & (predicted[:, None] < predicted[None, :])
 
 
 # Named parts of the rows that a results table shows apart.
@@ -170,12 +189,8 @@ def group_masks(
         raise PinnError(f"unknown groups {sorted(unknown)}: known ones are {', '.join(GROUPS)}")
     masks = {}
     for name in names:
-        member = {
-            row_id: GROUPS[name](rows.deployments[i], concurrency)
-            for row_id, i, concurrency in zip(
-                rows.row_id, rows.deployment, rows.concurrency, strict=True
-            )
-        }
+        of_rows = zip(rows.row_id, rows.deployment, rows.concurrency, strict=True)
+        member = {row_id: GROUPS[name](rows.deployments[i], c) for row_id, i, c in of_rows}
         masks[name] = predictions["row_id"].map(member).eq(True)
     return masks
 
@@ -253,17 +268,28 @@ def print_decisions(table: pd.DataFrame) -> None:
     """
     console = page(WIDEST)
     for split, part in table.groupby("split", sort=False):
-        by_model = part.pivot(index="method", columns="held_out", values="loss")
-        models = [name for name in by_model.columns if name != "all"]
-        headings = ("decisions", "mean loss", "missed", *(m.split("/")[-1] for m in models))
-        first = Column("method", True, folds=False)
-        shown = Grid.of(first, *headings, caption=f"{split}: decisions")
-        for row in part[part["held_out"] == "all"].to_dict("records"):
-            of_models = (f"{by_model.loc[row['method'], m]:.1f}" for m in models)
-            numbers = (f"{row[name]:.1f}" for name in ("loss", "missed"))
-            shown.add(str(row["method"]), str(row["decisions"]), *numbers, *of_models)
-        console.print(shown)
+        console.print(decision_grid(part, ("mean loss", "missed"), f"{split}: decisions"))
         console.print(f"{DECISIONS_CAPTION}\n")
+
+
+def decision_grid(part: pd.DataFrame, means: Sequence[str], caption: str) -> Grid:
+    """Decisions of a split: a line per method, the mean loss and missed limits, and each model's.
+
+    Args:
+        part: Rows of one split.
+        means: Headings of the mean loss and of the share of missed limits.
+        caption: Of the grid.
+    """
+    losses = part.pivot(index="method", columns="held_out", values="loss")
+    models = [name for name in losses.columns if name != "all"]
+    headings = ("decisions", *means, *(model.split("/")[-1] for model in models))
+    grid = Grid.of(Column("method", True, folds=False), *headings, caption=caption)
+    for row in part[part["held_out"] == "all"].to_dict("records"):
+        values = (row["loss"], row["missed"], *losses.loc[row["method"], models])
+        numbers = ("-" if pd.isna(value) else f"{value:.1f}" for value in values)
+        name = str(row["method"])
+        grid.add(name, str(row["decisions"]), *numbers, strong=name.startswith("network"))
+    return grid
 
 
 def _is_shown(held_out: str) -> bool:

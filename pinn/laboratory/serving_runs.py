@@ -12,7 +12,7 @@ from pinn.coefficients.coefficient_network import CoefficientNetwork
 from pinn.coefficients.surrogate import predict_coefficients
 from pinn.coefficients.trained_network import TrainedNetwork
 from pinn.kernels.exclusion import Exclusion, is_near_copy
-from pinn.laboratory.metrics import RESULT_COLUMNS, error_summary
+from pinn.laboratory.metrics import RESULT_COLUMNS, error_summary, inversions
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job, simulate_many
 from pinn.simulator.metric_features import failed_share, figure_seconds
@@ -31,9 +31,6 @@ from pinn.training.kernel_learner import (
 from pinn.training.serving_rows import ServingRows
 
 # Simulated against measured serving runs, figure by figure.
-
-#: Runs whose figures differ by less than this share may come out in either order.
-RANKING_MARGIN = 0.2
 
 #: Share of failed requests from which a run counts as overloaded and is summed up apart.
 OVERLOADED = 0.05
@@ -113,17 +110,8 @@ def summarize_runs(scores: pd.DataFrame) -> pd.DataFrame:
     for part, mask in parts.items():
         for (method, figure), of_figure in scores[mask].groupby(["method", "figure"], sort=False):
             size = of_figure["error_percent"].abs()
-            rows.append(
-                {
-                    "method": method,
-                    "part": part,
-                    "figure": figure,
-                    "n": len(size),
-                    "median": float(size.median()),
-                    "mean": float(size.mean()),
-                    "max": float(size.max()),
-                }
-            )
+            about = {"method": method, "part": part, "figure": figure, "n": len(size)}
+            rows.append(about | size.agg(["median", "mean", "max"]).to_dict())
     return pd.DataFrame(rows)
 
 
@@ -136,9 +124,7 @@ def ranking_inversions(scores: pd.DataFrame) -> list[tuple[str, str]]:
     rows = scores[(scores["stage"] == WHOLE_RUN) & (scores["figure"] == "e2e_p99_s")]
     measured, predicted = rows["measured_s"].to_numpy(), rows["predicted_s"].to_numpy()
     names = rows["run"].tolist()
-    slower = measured[:, None] > (1 + RANKING_MARGIN) * measured[None, :]
-    wrong = slower & (predicted[:, None] < predicted[None, :])
-    return [(names[i], names[j]) for i, j in np.argwhere(wrong).tolist()]
+    return [(names[i], names[j]) for i, j in np.argwhere(inversions(predicted, measured)).tolist()]
 
 
 # Serving runs of each model, predicted by what never saw that model.

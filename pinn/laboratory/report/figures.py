@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pinn.common.plots import Looks, markers, new_figure, short
+from pinn.laboratory.metrics import percent_errors
 from pinn.laboratory.report.tables import Tables
 
 # Errors of every left-out model and GPU as dots: one dot a deployment, a bar across their
@@ -68,7 +69,7 @@ def _draw(ax: Axes, y: int, rows: pd.DataFrame, metric: str, looks: Looks) -> No
     rows = rows[rows[f"{metric}_s"].notna()]
     if rows.empty:
         return
-    error = 100 * (rows[f"{metric}_s"] / rows[f"{metric}_measured_s"] - 1).abs()
+    error = percent_errors(rows, metric).abs()
     for gpu, of_gpu in error.groupby(rows["gpu"]):
         marker, colour = looks[str(gpu)]
         shift = np.linspace(-0.22, 0.22, len(looks))[list(looks).index(str(gpu))]
@@ -185,7 +186,7 @@ def load_figure(tables: Tables, split: str) -> Figure | None:
     figure, axes = new_figure(5.6, 2, 2, sharey="row", sharex="col")
     looks = markers(rows["model"])
     for line, metric in zip(axes, ("tpot", "ttft"), strict=True):
-        error = 100 * (order[f"{metric}_s"] / order[f"{metric}_measured_s"] - 1)
+        error = percent_errors(order, metric)
         for ax, (column, values) in zip(line, places.items(), strict=True):
             _draw_loads(ax, order, error.clip(-100, 100), column, list(values.values()), looks)
             ax.set_xticks(range(len(values)), [v.removesuffix(".0") for v in values], fontsize=7,

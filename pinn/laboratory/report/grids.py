@@ -7,6 +7,7 @@ import pandas as pd
 
 from pinn.common.plots import short
 from pinn.common.screen import Grid
+from pinn.laboratory.metrics import decision_grid
 from pinn.laboratory.report.tables import METHOD, Tables
 
 
@@ -82,24 +83,13 @@ def decision_grids(tables: Tables) -> list[Grid]:
         return []
     grids = []
     for split, part in tables.decisions.groupby("split", sort=False):
-        losses = part.pivot(index="method", columns="held_out", values="loss")
-        models = [name for name in losses.columns if name != "all"]
-        whole = part[part["held_out"] == "all"].sort_values("loss", kind="stable")
         caption = (
             f"{split}: share of the best measured throughput per GPU that picks by predictions "
-            f"lose, over {whole['decisions'].max()} decisions; a pick whose measured TPOT is more "
+            f"lose, over {part['decisions'].max()} decisions; a pick whose measured TPOT is more "
             "than 5 % beyond its limit loses everything and counts as missed."
         )
-        headings = ("method", "decisions", "mean loss %", "missed %", *map(short, models))
-        grid = Grid.of(*headings, caption=caption)
-        for row in whole.to_dict("records"):
-            grid.add(
-                row["method"], str(row["decisions"]), _percent(row["loss"]),
-                _percent(row["missed"]),
-                *(_percent(losses.loc[row["method"], model]) for model in models),
-                strong=str(row["method"]).startswith(METHOD),
-            )  # fmt: skip
-        grids.append(grid)
+        best_first = part.sort_values("loss", kind="stable")
+        grids.append(decision_grid(best_first, ("mean loss %", "missed %"), caption))
     return grids
 
 

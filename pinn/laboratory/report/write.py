@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import pandas as pd
-
 from pinn.common.files import write_whole
 from pinn.common.pages import template
 from pinn.laboratory.folds import CHECKPOINT_COLUMN
 from pinn.laboratory.intervals import RUNS_LEFT_OUT
+from pinn.laboratory.metrics import percent_errors, with_e2e
 from pinn.laboratory.report.sections import make_sections
 from pinn.laboratory.report.tables import METHOD, Picture, Section, Tables, read_tables
-from pinn.server.benchmarks.inferencex import LENGTH_RANGE
 
 # What a page says first: how far off the network is on what it never saw, and who comes next.
 
@@ -70,7 +68,7 @@ def _compared(tables: Tables, split: str, metric: str) -> str:
     """Median error of the network and of the best peer on rows that both predict."""
     rows = tables.predictions
     rows = rows[(rows["split"] == split) & rows["model"].notna()]
-    error = _error(rows, metric)
+    error = percent_errors(with_e2e(rows), metric).abs()
     wide = rows.assign(error=error).pivot_table(index="row_id", columns="method", values="error")
     if METHOD not in wide:
         return "-"
@@ -83,16 +81,6 @@ def _compared(tables: Tables, split: str, metric: str) -> str:
     there = f"{both[METHOD].median():.1f} %"
     on_its_rows = "" if there == own else f", the network {there} on its {len(both)} rows"
     return f"{own} (the best peer, {best}: {both[best].median():.1f} %{on_its_rows})"
-
-
-def _error(rows: pd.DataFrame, metric: str) -> pd.Series:
-    """Absolute percentage errors; mean E2E is TTFT and all later tokens of a mean answer."""
-    if metric != "e2e":
-        return 100 * (rows[f"{metric}_s"] / rows[f"{metric}_measured_s"] - 1).abs()
-    later = rows["output_tokens"] * sum(LENGTH_RANGE) / 2 - 1
-    predicted = rows["ttft_s"] + later * rows["tpot_s"]
-    measured = rows["ttft_measured_s"] + later * rows["tpot_measured_s"]
-    return 100 * (predicted / measured - 1).abs()
 
 
 def _covered(tables: Tables) -> str:
