@@ -217,9 +217,10 @@ def _errors(predictions: pd.DataFrame, split: str, metric: str) -> pd.Series:
 
 def _of_results(a: pd.DataFrame, b: pd.DataFrame) -> dict[str, Any]:
     """From medians alone, by part."""
-    of_a, of_b, n = a.loc["all", "median"], b.loc["all", "median"], int(a.loc["all", "n"])
+    whole_a, whole_b = (medians.to_dict("index")["all"] for medians in (a, b))
+    of_a, of_b = whole_a["median"], whole_b["median"]
     signs = np.sign(_parts(a, b)["b"] - _parts(a, b)["a"])
-    if n != b.loc["all", "n"]:
+    if whole_a["n"] != whole_b["n"]:
         verdict = OTHER_ROWS
     elif of_b < of_a and (signs < 0).all():
         verdict = B_BETTER
@@ -227,7 +228,7 @@ def _of_results(a: pd.DataFrame, b: pd.DataFrame) -> dict[str, Any]:
         verdict = A_BETTER
     else:
         verdict = TIED if of_a == of_b and (signs == 0).all() else MIXED
-    return {"n": n, "a": of_a, "b": of_b, "verdict": verdict}
+    return {"n": int(whole_a["n"]), "a": of_a, "b": of_b, "verdict": verdict}
 
 
 def _by_part(side: Scores, split: str, metric: str) -> pd.DataFrame:

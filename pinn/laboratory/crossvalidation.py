@@ -21,17 +21,17 @@ from pinn.coefficients.kernel_distance import (
     described_steps,
     shape_of,
 )
-from pinn.common.files import json_text
+from pinn.common.files import json_text, replace_atomically, write_whole
 from pinn.common.screen import still
 from pinn.common.store import remembered_table
 from pinn.common.workers import Workers
 from pinn.errors import PinnError
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.laboratory.methods import Method, Prediction
+from pinn.laboratory.methods import Method
 from pinn.laboratory.metrics import with_e2e
 from pinn.training.data.splits import Split
-from pinn.training.data.table import read_observations, replace_atomically
+from pinn.training.data.table import read_observations
 from pinn.training.serving_rows import ServingRows, serving_rows
 
 # Every method on every split, each cell kept on disk so that an interrupted run goes on.
@@ -59,14 +59,6 @@ class Cell:
     logs: Path
 
 
-@dataclass(frozen=True)
-class _Task:
-    """Cells that share a fit, and the rows to compute them with."""
-
-    rows: ServingRows
-    cells: tuple[Cell, ...]
-
-
 def cross_validate(
     rows: ServingRows,
     splits: Mapping[str, Sequence[Split]],
@@ -89,7 +81,7 @@ def cross_validate(
         ``tpot_s``, ``ttft_s``, ``tpot_measured_s``, ``ttft_measured_s``.
     """
     wanted = cells(splits, methods, folder, fingerprint)
-    compute(rows, [cell for cell in wanted if not cell.path.is_file()], Workers())
+    compute(rows, missing(wanted), Workers())
     return read_cells(wanted)
 
 
@@ -113,8 +105,13 @@ def _cell(kind: str, split: Split, method: Method, folder: Path, fingerprint: st
     key = json_text([*parts, method.recipe] if method.recipe else parts)
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
     path = folder / "cells" / f"{digest}.parquet"
-    logs = fold_logs(folder, fingerprint, kind, split.name) / method.logs
-    return Cell(kind, split, method, path, logs)
+    fold = hashlib.sha256(f"{fingerprint} {kind} {split.name}".encode()).hexdigest()[:16]
+    return Cell(kind, split, method, path, folder / "logs" / fold / method.logs)
+
+
+def missing(wanted: Sequence[Cell]) -> list[Cell]:
+    """Cells that are not on disk."""
+    return [cell for cell in wanted if not cell.path.is_file()]
 
 
 def adopt(wanted: Sequence[Cell], folders: Sequence[Path]) -> None:
@@ -124,19 +121,11 @@ def adopt(wanted: Sequence[Cell], folders: Sequence[Path]) -> None:
         wanted: Cells; those on disk stay as they are.
         folders: Of those experiments; one that is not there holds nothing.
     """
-    for cell in wanted:
-        if cell.path.is_file():
-            continue
-        for folder in folders:
-            other = folder / "cells" / cell.path.name
-            if other.is_file():
-                cell.path.parent.mkdir(parents=True, exist_ok=True)
-                replace_atomically(cell.path, partial(_copy, other))
-                break
-
-
-def _copy(source: Path, target: Path) -> None:
-    target.write_bytes(source.read_bytes())
+    for cell in missing(wanted):
+        others = (folder / "cells" / cell.path.name for folder in folders)
+        made = next((other for other in others if other.is_file()), None)
+        if made is not None:
+            write_whole(cell.path, made.read_bytes())
 
 
 def read_cells(made: Sequence[Cell]) -> pd.DataFrame:
@@ -144,37 +133,32 @@ def read_cells(made: Sequence[Cell]) -> pd.DataFrame:
     return pd.concat([pd.read_parquet(cell.path) for cell in made], ignore_index=True)
 
 
-def compute(rows: ServingRows, missing: Sequence[Cell], workers: Workers) -> None:
+def compute(rows: ServingRows, wanted: Sequence[Cell], workers: Workers) -> None:
     """Compute cells and keep each as soon as its fit is done.
 
     Only this process writes, so that workers need no folder in common but that of the logs.
     """
     shared: dict[Path, list[Cell]] = {}
-    for cell in missing:
+    for cell in wanted:
         shared.setdefault(cell.logs, []).append(cell)
-    tasks = [_Task(rows, tuple(of_fit)) for of_fit in shared.values()]
+    fits = list(shared.values())
     began_s = time.monotonic()
-    for done, (i, tables) in enumerate(workers.run(_compute, tasks), start=1):
-        for cell, table in zip(tasks[i].cells, tables, strict=True):
-            cell.path.parent.mkdir(parents=True, exist_ok=True)
-            replace_atomically(cell.path, partial(_write, table))
-        about = f"{_about(tasks[i])}, {still(done, len(tasks), began_s)}"
-        print(f"fold {done} of {len(tasks)}: {about}", file=sys.stderr, flush=True)
+    for done, (i, tables) in enumerate(workers.run(partial(_compute, rows), fits), start=1):
+        for cell, table in zip(fits[i], tables, strict=True):
+            replace_atomically(cell.path, partial(table.to_parquet, index=False))
+        about = f"{_about(fits[i])}, {still(done, len(fits), began_s)}"
+        print(f"fold {done} of {len(fits)}: {about}", file=sys.stderr, flush=True)
 
 
-def _about(task: _Task) -> str:
+def _about(of_fit: Sequence[Cell]) -> str:
     """The split, and the methods that share the fit: by name if they are few."""
-    names = [cell.method.name for cell in task.cells]
+    names = [cell.method.name for cell in of_fit]
     methods = "; ".join(names) if len(names) <= _NAMED else f"{len(names)} methods"
-    return f"{task.cells[0].split.name}: {methods}"
+    return f"{of_fit[0].split.name}: {methods}"
 
 
-def _write(table: pd.DataFrame, path: Path) -> None:
-    table.to_parquet(path, index=False)
-
-
-def _compute(task: _Task) -> list[pd.DataFrame]:
-    return [_predictions(task.rows, cell) for cell in task.cells]
+def _compute(rows: ServingRows, of_fit: Sequence[Cell]) -> list[pd.DataFrame]:
+    return [_predictions(rows, cell) for cell in of_fit]
 
 
 def parts_of(rows: ServingRows, split: Split) -> tuple[ServingRows, ServingRows]:
@@ -188,13 +172,19 @@ def parts_of(rows: ServingRows, split: Split) -> tuple[ServingRows, ServingRows]
 def _predictions(rows: ServingRows, cell: Cell) -> pd.DataFrame:
     train, test = parts_of(rows, cell.split)
     predictor = cell.method.learn(train, held_out_kernels(cell.kind, test), cell.logs)
-    return _table(cell, test, predictor(test))
-
-
-def fold_logs(folder: Path, fingerprint: str, kind: str, split: str) -> Path:
-    """Where the methods of one fold keep training logs and learned weights."""
-    name = hashlib.sha256(f"{fingerprint} {kind} {split}".encode()).hexdigest()[:16]
-    return folder / "logs" / name
+    tpot_s, ttft_s = predictor(test)
+    return pd.DataFrame(
+        {
+            "split": cell.kind,
+            "held_out": ", ".join(cell.split.held_out),
+            "row_id": list(test.row_id),
+            "method": cell.method.name,
+            "tpot_s": tpot_s,
+            "ttft_s": ttft_s,
+            "tpot_measured_s": test.tpot_s,
+            "ttft_measured_s": test.ttft_s,
+        }
+    )
 
 
 def held_out_kernels(kind: str, test: ServingRows) -> Exclusion:
@@ -209,21 +199,6 @@ def held_out_kernels(kind: str, test: ServingRows) -> Exclusion:
     if kind == "leave-one-gpu-and-its-kernels-out":
         return Exclusion(gpus=tuple(sorted({d.gpu.name for d in test.deployments})))
     return Exclusion()
-
-
-def _table(cell: Cell, test: ServingRows, prediction: Prediction) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "split": cell.kind,
-            "held_out": ", ".join(cell.split.held_out),
-            "row_id": list(test.row_id),
-            "method": cell.method.name,
-            "tpot_s": prediction[0],
-            "ttft_s": prediction[1],
-            "tpot_measured_s": test.tpot_s,
-            "ttft_measured_s": test.ttft_s,
-        }
-    )
 
 
 # Errors of left-out rows beside all that was known of them: what intervals are calibrated on.

@@ -30,8 +30,7 @@ from pinn.laboratory.intervals import calibrate_folds
 from pinn.laboratory.methods import (
     Measured,
     kernel_fits,
-    kernel_network,
-    kernel_teacher,
+    kernel_methods,
     make_repeatable,
     peer,
     read_measured,
@@ -98,7 +97,6 @@ def _evaluate(
         Errors of all splits, and the scores of left-out serving runs.
     """
     splits = named_splits(config.evaluation.splits, measured.observations, folder / "splits")
-    tables = []
     scores = pd.DataFrame()
     methods = [roofline(), *without_kernels(config)]
     if config.kernels.enabled:
@@ -110,7 +108,7 @@ def _evaluate(
             fits.root,
             instantiate(config.workers),
         )
-        methods += [kernel_teacher(fits), kernel_network(fits)]
+        methods += kernel_methods(fits)
         if runs_out:
             scores = score_left_out(fits.learner, runs_out, fits.root)
     methods.append(peer("aiconfigurator", released_predictions()))
@@ -118,9 +116,7 @@ def _evaluate(
     predictions = cross_validate(measured.rows, splits, methods, folder, mark)
     write_frame(predictions, folder / "predictions.csv")
     groups = group_masks(config.evaluation.groups, measured.rows, predictions)
-    tables.append(summarize(predictions, groups))
-    if len(scores):
-        tables.append(run_results(scores))
+    tables = [summarize(predictions, groups), *([run_results(scores)] if len(scores) else [])]
     write_frame(pd.concat(tables, ignore_index=True), folder / "results.csv")
     results = pd.read_csv(folder / "results.csv")
     print_results(results)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -55,10 +56,7 @@ class Bases:
         return self.tpot[places], self.ttft[places]
 
 
-def row_bases(
-    observations: pd.DataFrame,
-    basis: StepBasis,
-) -> Bases:
+def row_bases(observations: pd.DataFrame, basis: StepBasis) -> Bases:
     """Work out basis functions for every observation.
 
     Args:
@@ -100,11 +98,8 @@ def phase_floors(
 
 def _phase(sums: BatchSums, phase: str) -> BatchSums:
     """The sums of one phase, those of the other set to 0."""
-    names = [f.name for f in fields(sums)]
-    values = [getattr(sums, name) for name in names]
-    return BatchSums(
-        *(v if phase in name else np.zeros_like(v) for name, v in zip(names, values, strict=True))
-    )
+    kept = {f.name: getattr(sums, f.name) for f in fields(sums)}
+    return BatchSums(*(v if phase in name else np.zeros_like(v) for name, v in kept.items()))
 
 
 def hierarchical_basis(
@@ -141,17 +136,29 @@ def token_counts(_: Deployment, sums: BatchSums, __: float) -> Float[np.ndarray,
 _ALPHAS = ("arrival_to_queue.constant", "arrival_to_queue.prompt_token")
 
 
-def linear_formula(name: str, bases: Bases) -> Method:
+def formula(name: str, learn: Callable[..., Predictor], bases: Bases, *given: Any) -> Method:
+    """A method that ``learn`` makes of a step basis: one of the three functions below.
+
+    Args:
+        name: In tables.
+        learn: What learns, from the basis, what is given and training rows.
+        bases: Basis functions.
+        given: Further arguments of ``learn``.
+    """
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    for values in (bases.tpot, bases.ttft):
+        digest.update(np.ascontiguousarray(values).tobytes())
+    digest.update(repr(given).encode())
+    return Method(name, partial(learn, bases, *given), recipe=digest.hexdigest())
+
+
+def learn_linear(bases: Bases, train: ServingRows, *_: object) -> Predictor:
     """Non-negative coefficients of a step basis, one vector for everything.
 
     TPOT = coefficients . basis, least squares of relative errors, rows weighted as the
     surrogate's. TTFT = the same coefficients on the steps before the first token, plus a constant,
     a time per prompt token and a multiple of the step time.
     """
-    return Method(name, partial(_learn_linear, bases), recipe=_recipe(bases))
-
-
-def _learn_linear(bases: Bases, train: ServingRows, *_: object) -> Predictor:
     tpot, ttft = bases.of(train.row_id)
     coefficients = _relative_nnls(tpot, train.tpot_s, train.weight)
     rest = np.maximum(train.ttft_s - ttft @ coefficients, 0.0)
@@ -167,62 +174,44 @@ def _learn_linear(bases: Bases, train: ServingRows, *_: object) -> Predictor:
     return from_formula
 
 
-def formula_per_deployment(name: str, bases: Bases) -> Method:
+def learn_per_deployment(bases: Bases, *_: object) -> Predictor:
     """A linear formula fitted to each deployment's own rows: an optimistic bound, as it saw them.
 
     Not for an unseen pair.
     """
-    return Method(name, partial(_learn_per_deployment, bases), recipe=_recipe(bases))
 
-
-def _learn_per_deployment(bases: Bases, *_: object) -> Predictor:
     def fitted_to_them(rows: ServingRows) -> Prediction:
         tpot, ttft = np.empty(len(rows)), np.empty(len(rows))
         for deployment in np.unique(rows.deployment):
             own = rows.deployment == deployment
             part = rows.take(own)
-            tpot[own], ttft[own] = _learn_linear(bases, part)(part)
+            tpot[own], ttft[own] = learn_linear(bases, part)(part)
         return tpot, ttft
 
     return fitted_to_them
 
 
-def published_formula(
-    name: str,
+def published(
     bases: Bases,
     coefficients: Float[np.ndarray, " functions"],
     request_s: float,
     token_s: float,
-) -> Method:
+    *_: object,
+) -> Predictor:
     """A formula with coefficients that somebody published; nothing is learned.
 
     Args:
-        name: In tables.
         bases: Basis functions, seconds.
         coefficients: Of the basis.
         request_s: Seconds before the first token beside the steps.
         token_s: Seconds per output token beside the steps.
     """
-    learn = partial(_published, bases, coefficients, request_s, token_s)
-    return Method(name, learn, recipe=_recipe(bases, coefficients, request_s, token_s))
 
-
-def _published(
-    bases: Bases, coefficients: np.ndarray, request_s: float, token_s: float, *_: object
-) -> Predictor:
-    def published(rows: ServingRows) -> Prediction:
+    def as_published(rows: ServingRows) -> Prediction:
         tpot, ttft = bases.of(rows.row_id)
         return tpot @ coefficients + token_s, ttft @ coefficients + (request_s + token_s)
 
-    return published
-
-
-def _recipe(bases: Bases, *more: object) -> str:
-    digest = hashlib.sha256(Path(__file__).read_bytes())
-    for values in (bases.tpot, bases.ttft):
-        digest.update(np.ascontiguousarray(values).tobytes())
-    digest.update(repr(more).encode())
-    return digest.hexdigest()
+    return as_published
 
 
 def _request_columns(rows: ServingRows, step_s: np.ndarray) -> Float[np.ndarray, "n 3"]:
@@ -233,10 +222,7 @@ def _request_columns(rows: ServingRows, step_s: np.ndarray) -> Float[np.ndarray,
 
 
 def _relative_nnls(
-    matrix: np.ndarray,
-    target: np.ndarray,
-    weight: np.ndarray,
-    scale: np.ndarray | None = None,
+    matrix: np.ndarray, target: np.ndarray, weight: np.ndarray, scale: np.ndarray | None = None
 ) -> np.ndarray:
     """Non-negative least squares of errors relative to ``scale``, by default the target."""
     factor = np.sqrt(weight) / (target if scale is None else scale)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,6 @@ from pinn.coefficients.kernel_distance import (
     shape_of,
 )
 from pinn.common.files import file_sha256
-from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.surrogates import KernelSurrogates
 from pinn.laboratory.crossvalidation import held_out_errors
 from pinn.laboratory.methods import Measured, kernel_fits, kernel_settings
@@ -57,14 +56,11 @@ def run_error_rows(
     Returns:
         One row per run, columns as ``pinn.laboratory.crossvalidation.COLUMNS``.
     """
-    rows, steps = [], []
-    for run, latency in zip(runs, latencies, strict=True):
-        found = _row(run, latency)
-        rows.append(found)
-        names = ("concurrency", "prompt_tokens", "output_tokens")
-        load = [float(str(found[name])) for name in names]
-        steps.append(Step(latency.deployment, decode_step(*load)))
-    return pd.concat([pd.DataFrame(rows), described_steps(kernels, steps)], axis=1)
+    rows = pd.DataFrame(list(map(_row, runs, latencies)))
+    loads = rows[["concurrency", "prompt_tokens", "output_tokens"]].to_numpy(float).tolist()
+    deployments = [latency.deployment for latency in latencies]
+    steps = [Step(d, decode_step(*load)) for d, load in zip(deployments, loads, strict=True)]
+    return pd.concat([rows, described_steps(kernels, steps)], axis=1)
 
 
 def mean_figures(run: Run) -> Figures:
@@ -100,16 +96,6 @@ def _row(run: MeasuredRun, latency: LinearLatency) -> dict[str, object]:
 # Intervals of a checkpoint from the leave-one-out experiments of the same training.
 
 
-def configured_surrogates(config: Any) -> Callable[[Exclusion], KernelSurrogates]:
-    """What gives the kernel surrogates of an exclusion, under an experiment's configuration."""
-    settings = kernel_settings(config)
-
-    def surrogates(exclude: Exclusion) -> KernelSurrogates:
-        return fitted_surrogates(settings, exclude)
-
-    return surrogates
-
-
 def calibrate_folds(
     config: DictConfig,
     measured: Measured,
@@ -128,7 +114,7 @@ def calibrate_folds(
         PinnError: If the experiment is not finished.
     """
     folder = checkpoint.parent
-    errors = held_out_errors(folder, configured_surrogates(config))
+    errors = held_out_errors(folder, partial(fitted_surrogates, kernel_settings(config)))
     source = {
         "experiment": folder.name,
         "splits": sorted(errors["split"].unique().tolist()),

@@ -106,9 +106,13 @@ class KernelFits:
         return learn_fold(self.learner, fold_of(train, self.runs, exclude), self.root)
 
 
-def kernel_network(fits: KernelFits) -> Method:
-    """The network that kernels taught."""
-    return Method("network", partial(_learn_from_kernels, fits), "kernels")
+def kernel_methods(fits: KernelFits) -> list[Method]:
+    """The teacher and the network that kernels taught.
+
+    The teacher is composed kernels, projected for each deployment; alpha as the network.
+    """
+    learns = {"teacher": _learn_teacher, "network": _learn_from_kernels}
+    return [Method(name, partial(learn, fits), "kernels") for name, learn in learns.items()]
 
 
 def _learn_from_kernels(
@@ -116,11 +120,6 @@ def _learn_from_kernels(
 ) -> Predictor:
     learned = fits.learn(train, exclude)
     return lambda rows: _prediction(predict(learned.network, rows))
-
-
-def kernel_teacher(fits: KernelFits) -> Method:
-    """The teacher itself: composed kernels, projected for each deployment; alpha as the network."""
-    return Method("teacher", partial(_learn_teacher, fits), "kernels")
 
 
 def _learn_teacher(fits: KernelFits, train: ServingRows, exclude: Exclusion, _: Path) -> Predictor:

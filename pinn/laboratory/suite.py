@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +20,20 @@ from pinn.common.tables import write_frame
 from pinn.errors import PinnError
 from pinn.laboratory.comparison import rank
 from pinn.laboratory.crossvalidation import (
-    Cell,
     adopt,
     cells,
     compute,
     described_errors,
+    missing,
     read_cells,
 )
 from pinn.laboratory.decisions import decide, decision_table
-from pinn.laboratory.intervals import configured_surrogates
 from pinn.laboratory.methods import (
     Measured,
     Method,
     kernel_fits,
-    kernel_network,
-    kernel_teacher,
+    kernel_methods,
+    kernel_settings,
     make_repeatable,
     read_measured,
     recipe_sha256,
@@ -49,18 +49,11 @@ from pinn.laboratory.metrics import (
     with_correlation,
 )
 from pinn.laboratory.report.write import write_report
-from pinn.laboratory.suite_methods import (
-    NOT_FOR_UNSEEN,
-    formulas,
-    published_methods,
-    regressions,
-)
-from pinn.laboratory.suite_runs import (
-    shipped_predictions,
-    shipped_runs,
-)
+from pinn.laboratory.suite_methods import NOT_FOR_UNSEEN, formulas, published_methods, regressions
+from pinn.laboratory.suite_runs import shipped_predictions, shipped_runs
 from pinn.training.data.splits import deployment_keys, named_splits
 from pinn.training.data.table import read_observations
+from pinn.training.kernel_learner import fitted_surrogates
 from pinn.training.provenance import code_sha256, json_sha256
 
 #: What every table rests on.
@@ -92,18 +85,16 @@ def run_suite(config: DictConfig) -> dict[str, Any]:
     adopt(wanted + slow, [Path(other) for other in config.cells_from])
     workers = instantiate(config.workers)
     to_make = wanted if config.fast else wanted + slow
-    compute(rows, _missing(to_make), workers)
-    missing = _missing(slow)
-    made = [cell for cell in wanted + slow if cell.path.is_file()]
-    predictions = read_cells(made)
+    compute(rows, missing(to_make), workers)
+    predictions = read_cells([cell for cell in wanted + slow if cell.path.is_file()])
     skipped: dict[str, str] = {}
     runs = _shipped_runs(config, skipped)
     groups = _groups(observations, runs)
     predictions = pd.concat([predictions, runs], ignore_index=True)
     if config.fast:
         predictions = _with_shipped(config, predictions, observations, skipped)
-    if missing:
-        fits = len({cell.logs for cell in missing})
+    if left := missing(slow):
+        fits = len({cell.logs for cell in left})
         skipped["fits"] = f"{fits} are not made yet: pinn evaluate without --fast makes them"
     summary = _tables(folder, predictions, config.evaluation.groups, rows, groups)
     return _finish(config, folder, summary, skipped)
@@ -134,10 +125,6 @@ def _shipped_runs(config: DictConfig, skipped: dict[str, str]) -> pd.DataFrame |
         return None
 
 
-def _missing(made: Sequence[Cell]) -> list[Cell]:
-    return [cell for cell in made if not cell.path.is_file()]
-
-
 def _learned(config: DictConfig, measured: Measured) -> list[Method]:
     """Methods that are fitted, cheap ones first."""
     methods: list[Method] = [
@@ -146,8 +133,7 @@ def _learned(config: DictConfig, measured: Measured) -> list[Method]:
         *without_kernels(config),
     ]
     if config.kernels.enabled:
-        fits = kernel_fits(config, measured.runs, Path(config.output_dir))
-        methods += [kernel_teacher(fits), kernel_network(fits)]
+        methods += kernel_methods(kernel_fits(config, measured.runs, Path(config.output_dir)))
     return methods
 
 
@@ -168,25 +154,22 @@ def _tables(
 ) -> dict[str, Any]:
     """Tables to disk first; what is printed and drawn is read from them."""
     predictions = predictions.drop(columns=["group"], errors="ignore")
-    replace_atomically(
-        folder / "predictions.parquet", lambda path: predictions.to_parquet(path, index=False)
-    )
+    path = folder / "predictions.parquet"
+    replace_atomically(path, partial(predictions.to_parquet, index=False))
     masks = group_masks(group_names, rows, predictions)
-    scored = with_correlation(summarize(predictions, masks), predictions)
-    write_frame(scored, folder / "results.csv")
+    write_frame(
+        with_correlation(summarize(predictions, masks), predictions), folder / "results.csv"
+    )
     results = pd.read_csv(folder / "results.csv")
     ranking = rank(predictions, groups, METRICS, NOT_FOR_UNSEEN)
     write_frame(ranking, folder / "ranking.csv")
     observations = read_observations(folder / "observations" / "silicon.parquet")
-    decisions = decision_table(decide(predictions, observations))
-    write_frame(decisions, folder / "decisions.csv")
+    write_frame(decision_table(decide(predictions, observations)), folder / "decisions.csv")
     print_overview(results, ranking)
     return {
         "folder": str(folder),
-        "predictions": str(folder / "predictions.parquet"),
-        "results": str(folder / "results.csv"),
-        "ranking": str(folder / "ranking.csv"),
-        "decisions": str(folder / "decisions.csv"),
+        "predictions": str(path),
+        **{name: str(folder / f"{name}.csv") for name in ("results", "ranking", "decisions")},
         "evidence": EVIDENCE,
         "first": _first(ranking),
     }
@@ -199,6 +182,8 @@ def _finish(
     for name in ("coverage", "stated"):
         (folder / f"{name}.csv").unlink(missing_ok=True)  # of an earlier run
     try:
+        if not config.kernels.enabled:
+            raise PinnError("intervals rest on kernels: run with kernels=on")
         (_stated if config.fast else _intervals)(config, folder)
     except PinnError as error:
         skipped["intervals"] = str(error)
@@ -220,18 +205,15 @@ def _finish(
 
 def _intervals(config: DictConfig, folder: Path) -> None:
     """Coverage of intervals that never saw what they are judged on, and decisions by them."""
-    if not config.kernels.enabled:
-        raise PinnError("intervals rest on kernels: run with kernels=on")
     predictions = pd.read_parquet(folder / "predictions.parquet")
     observations = read_observations(folder / "observations" / "silicon.parquet")
-    errors = described_errors(predictions, observations, configured_surrogates(config), folder)
+    surrogates = partial(fitted_surrogates, kernel_settings(config))
+    errors = described_errors(predictions, observations, surrogates, folder)
     write_frame(calibration_curve(errors), folder / "coverage.csv")
 
 
 def _stated(config: DictConfig, folder: Path) -> None:
     """What the intervals of the checkpoint cover, whose predictions are shown."""
-    if not config.kernels.enabled:
-        raise PinnError("intervals rest on kernels: run with kernels=on")
     checkpoint = find_checkpoint(config.report.checkpoint)
     if calibration_path(checkpoint).is_file():
         write_frame(pd.DataFrame(read_calibration(checkpoint).coverage), folder / "stated.csv")

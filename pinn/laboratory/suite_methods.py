@@ -13,11 +13,12 @@ from pinn.interface.exports.blis_features import BlisSums, blis_features
 from pinn.interface.exports.blis_model import blis_model
 from pinn.laboratory.aiconfigurator import released_predictions
 from pinn.laboratory.formulas import (
-    formula_per_deployment,
+    formula,
     hierarchical_basis,
-    linear_formula,
+    learn_linear,
+    learn_per_deployment,
     phase_floors,
-    published_formula,
+    published,
     row_bases,
     token_counts,
 )
@@ -48,18 +49,20 @@ LOAD = ["concurrency", "prompt_tokens", "output_tokens"]
 
 
 def published_methods(observations: pd.DataFrame) -> list[Method]:
-    """Methods that fit nothing."""
-    peers = peer("aiconfigurator", released_predictions())
-    return [roofline(), published_blis(observations), peers]
+    """Methods that fit nothing: BLIS's trained-physics formula has its own coefficients."""
+    before, _, per_token = (us * MICROSECOND for us in BLIS_ALPHA)
+    basis, given = row_bases(observations, blis_basis), (np.array(BLIS_BETA), before, per_token)
+    blis = formula("BLIS, published", published, basis, *given)
+    return [roofline(), blis, peer("aiconfigurator", released_predictions())]
 
 
 def formulas(observations: pd.DataFrame) -> list[Method]:
     """Formulas whose few coefficients are fitted."""
-    counts = row_bases(observations, token_counts)
+    counts, floors = (row_bases(observations, basis) for basis in (token_counts, phase_floors))
     return [
-        linear_formula("roofline, constant efficiencies", row_bases(observations, phase_floors)),
-        linear_formula("blackbox", counts),
-        formula_per_deployment("blackbox, per configuration", counts),
+        formula("roofline, constant efficiencies", learn_linear, floors),
+        formula("blackbox", learn_linear, counts),
+        formula("blackbox, per configuration", learn_per_deployment, counts),
     ]
 
 
@@ -73,13 +76,6 @@ def regressions(observations: pd.DataFrame, seed: int) -> list[Method]:
         regression("gradient-boosted trees", "trees", inputs, tree_settings(), seed),
         regression("plain MLP", "mlp", inputs, mlp_settings(), seed),
     ]
-
-
-def published_blis(observations: pd.DataFrame) -> Method:
-    """BLIS's trained-physics formula with the coefficients that come with it."""
-    before, _, per_token = (us * MICROSECOND for us in BLIS_ALPHA)
-    bases = row_bases(observations, blis_basis)
-    return published_formula("BLIS, published", bases, np.array(BLIS_BETA), before, per_token)
 
 
 def blis_basis(

@@ -1,6 +1,7 @@
 """From the folders of experiments to the intervals of their checkpoint."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,8 +18,9 @@ from pinn.coefficients.kernel_distance import FoldNetwork, coefficient_changes
 from pinn.common.files import file_sha256
 from pinn.kernels.exclusion import Exclusion
 from pinn.laboratory.crossvalidation import held_out_errors
-from pinn.laboratory.intervals import configured_surrogates
+from pinn.laboratory.methods import kernel_settings
 from pinn.specs.catalog import load_model
+from pinn.training.kernel_learner import fitted_surrogates
 from pinn.training.serving_rows import serving_rows
 
 MODELS = sorted(set(observations()["model"]))
@@ -49,7 +51,7 @@ def test_a_checkpoint_is_calibrated_on_what_its_experiment_left_out(folder, chec
     folds = [FoldNetwork(KIND, tuple(rows.deployments), checkpoint_path)]
     changes = coefficient_changes(checkpoint_path, folds)
     config = OmegaConf.load(folder / ".hydra" / "config.yaml")
-    errors = held_out_errors(folder, configured_surrogates(config))
+    errors = held_out_errors(folder, partial(fitted_surrogates, kernel_settings(config)))
     found = calibrate(errors, changes, checkpoint_path, [])
     assert found.checkpoint_sha256 == file_sha256(checkpoint_path)
     # The folds gave the same coefficients as the whole.
