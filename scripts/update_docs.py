@@ -29,7 +29,7 @@ from typer.testing import CliRunner
 
 from pinn.coefficients.intervals import read_calibration
 from pinn.interface.commands.main import app
-from pinn.laboratory.commands.evaluate_panel import panel_table
+from pinn.laboratory.commands.evaluate_measured import panel_table
 from pinn.laboratory.engines import networks
 from pinn.laboratory.panel import group_scores
 from pinn.laboratory.serving_runs import LEFT_OUT, NETWORK

@@ -25,6 +25,7 @@ from pinn.common.files import json_text, replace_atomically, write_whole
 from pinn.common.screen import still
 from pinn.common.store import remembered_table
 from pinn.common.workers import Workers
+from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.kernels.exclusion import Exclusion
 from pinn.kernels.surrogates import KernelSurrogates
@@ -268,6 +269,15 @@ def described_errors(
     return _described(errors, serving_rows(predicted), surrogates, root)[list(COLUMNS)]
 
 
+def mean_steps(
+    deployments: Sequence[Deployment], loads: pd.DataFrame, gpu_known: bool = True
+) -> list[Step]:
+    """The step in the middle of each row's load: ``concurrency`` and lengths are its columns."""
+    values = loads[["concurrency", "prompt_tokens", "output_tokens"]].to_numpy(float).tolist()
+    each = zip(deployments, values, strict=True)
+    return [Step(deployment, decode_step(*load), gpu_known) for deployment, load in each]
+
+
 def _read_predictions(folder: Path) -> pd.DataFrame:
     table = folder / "predictions.parquet"
     if table.is_file():
@@ -301,12 +311,8 @@ def _described(
     for (split, _), part in errors.groupby(["split", "held_out"], sort=False):
         test = rows.take(np.isin(rows.row_id, part["row_id"]))
         kernels = surrogates(held_out_kernels(str(split), test))
-        loads = part[["concurrency", "prompt_tokens", "output_tokens"]].itertuples(index=False)
         deployments = [of_row[name] for name in part["row_id"]]
-        steps = [
-            Step(deployment, decode_step(*map(float, load)), left_out_column(str(split)) != "gpu")
-            for deployment, load in zip(deployments, loads, strict=True)
-        ]
+        steps = mean_steps(deployments, part, left_out_column(str(split)) != "gpu")
         known = remembered_table(described_steps, kernels, steps, root=root)
         about = part.reset_index(drop=True).assign(
             gpu=[deployment.gpu.name for deployment in deployments],

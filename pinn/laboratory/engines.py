@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from pinn.physics.batch_sums import uniform_sums
 from pinn.physics.speculation import deployment_features
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import Job, map_runs
+from pinn.simulator.run import RequestRecords
 from pinn.specs.serving import SGLANG
 from pinn.training.data.deployments import MeasuredDeployment, measured_deployment
 from pinn.training.data.engine_deployments import (
@@ -90,23 +92,11 @@ def score_engines(
         The rows with ``METHOD_tpot_s`` and ``METHOD_ttft_s`` for each of ``METHODS``; NaN where
         the peer has no answer.
     """
-    jobs = []
-    for _, row in rows.iterrows():
-        one = measured_deployment(row)
-        chosen = left_out.get(one.deployment.model.name, network)
-        found = predict_coefficients(chosen, [one.deployment])
-        latency = LinearLatency(one.served, found.beta[0], found.alpha[0])
-        jobs.append(Job(one.served, one.workload, latency))
-    means = np.array(
-        map_runs(
-            lambda _, run: (
-                np.nanmean(run.requests.mean_itl_s[run.requests.finished]),
-                run.requests.ttft_s[run.requests.finished].mean(),
-            ),
-            jobs,
-            workers,
-        )
-    )
+    jobs = [
+        Job(one.served, one.workload, LinearLatency(one.served, beta, alpha))
+        for one, beta, alpha in _with_coefficients(rows, network, left_out)
+    ]
+    means = np.array(map_runs(lambda _, run: _mean_itl_and_ttft_s(run.requests), jobs, workers))
     peer = released_predictions().set_index("row_id").reindex(rows["row_id"])
     return rows.assign(
         network_tpot_s=means[:, 0],
@@ -114,6 +104,22 @@ def score_engines(
         aiconfigurator_tpot_s=peer["tpot_s"].to_numpy(),
         aiconfigurator_ttft_s=peer["ttft_s"].to_numpy(),
     )
+
+
+def _with_coefficients(
+    rows: pd.DataFrame, network: TrainedNetwork, left_out: Mapping[str, TrainedNetwork]
+) -> Iterator[tuple[MeasuredDeployment, Float[np.ndarray, " beta"], Float[np.ndarray, " alpha"]]]:
+    """Each row's deployment, with beta and alpha by what never saw its model."""
+    for _, row in rows.iterrows():
+        one = measured_deployment(row)
+        chosen = left_out.get(one.deployment.model.name, network)
+        found = predict_coefficients(chosen, [one.deployment])
+        yield one, found.beta[0], found.alpha[0]
+
+
+def _mean_itl_and_ttft_s(requests: RequestRecords) -> tuple[float, float]:
+    served = requests.finished
+    return float(np.nanmean(requests.mean_itl_s[served])), float(requests.ttft_s[served].mean())
 
 
 def engine_table(scores: pd.DataFrame) -> pd.DataFrame:
@@ -127,24 +133,24 @@ def engine_table(scores: pd.DataFrame) -> pd.DataFrame:
         ``method``, ``metric`` and the figures of :func:`pinn.laboratory.metrics.error_summary`.
         The other campaign's TTFT is not scored.
     """
-    whole = scores.assign(model="all", gpu="all", precision="all")
     lines = []
-    for table in (whole, scores):
-        for key, part in table.groupby(["apart", *PART], sort=True):
-            about = dict(zip(["apart", *PART], key, strict=True))
-            lines += [{**about, **figures} for figures in _figures(part, str(about["apart"]))]
-    # An engine's own line first.
-    return pd.DataFrame(lines).sort_values(["apart", "engine"], kind="stable", ignore_index=True)
-
-
-def _figures(part: pd.DataFrame, apart: str) -> Iterator[dict[str, object]]:
-    for metric in ("tpot",) if apart == OTHER_CAMPAIGN else ("tpot", "ttft"):
-        for method in METHODS:
+    for (apart, *key), part in _parts(scores, ["apart", *PART]):
+        about = {"apart": apart, **dict(zip(PART, key, strict=True))}
+        metrics = ("tpot",) if apart == OTHER_CAMPAIGN else ("tpot", "ttft")
+        for metric, method in product(metrics, METHODS):
             scored = part[part[f"{method}_{metric}_s"].notna()]
             if len(scored):
                 predicted = scored[f"{method}_{metric}_s"].to_numpy()
                 summary = error_summary(predicted, scored[f"{metric}_s"].to_numpy())
-                yield {"method": method, "metric": metric, **summary}
+                lines.append({**about, "method": method, "metric": metric, **summary})
+    # An engine's own line first.
+    return pd.DataFrame(lines).sort_values(["apart", "engine"], kind="stable", ignore_index=True)
+
+
+def _parts(scores: pd.DataFrame, by: list[str]) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
+    """All rows of an engine, then those of each model, GPU and format."""
+    for table in (scores.assign(model="all", gpu="all", precision="all"), scores):
+        yield from table.groupby(by, sort=True)
 
 
 def engine_lines(table: pd.DataFrame) -> Iterator[str]:
@@ -235,10 +241,7 @@ def score_speculating(
         The rows with ``tpot_s_plain`` and ``tpot_s_ACCEPTANCE``.
     """
     found = []
-    for _, row in rows.iterrows():
-        one = measured_deployment(row)
-        chosen = left_out.get(one.deployment.model.name, network)
-        beta = predict_coefficients(chosen, [one.deployment]).beta[0]
+    for one, beta, _ in _with_coefficients(rows, network, left_out):
         own = (one.served, *(speculating(one, tokens, rate) for rate in acceptances))
         found.append([mean_tpot_s(deployment, beta, one) for deployment in own])
     names = [f"tpot_s_{name}" for name in ("plain", *acceptances)]
@@ -249,11 +252,8 @@ def speculating_table(scores: pd.DataFrame) -> str:
     """Median / mean absolute error (bias) of TPOT in %, as Markdown: a column per acceptance."""
     names = [str(c).removeprefix("tpot_s_") for c in scores.columns if str(c).startswith("tpot_s_")]
     grid = Grid.of(*PART, "rows", *names, text=len(PART))
-    whole = scores.assign(model="all", gpu="all", precision="all")
-    for table in (whole, scores):
-        for key, part in table.groupby(PART, sort=True):
-            measured = part["tpot_s"].to_numpy()
-            cells = [error_text(error_summary(part[f"tpot_s_{name}"].to_numpy(), measured))
-                     for name in names]  # fmt: skip
-            grid.add(*map(str, key), str(len(part)), *cells)
+    for key, part in _parts(scores, PART):
+        measured = part["tpot_s"].to_numpy()
+        found = (error_summary(part[f"tpot_s_{name}"].to_numpy(), measured) for name in names)
+        grid.add(*map(str, key), str(len(part)), *map(error_text, found))
     return grid.markdown()

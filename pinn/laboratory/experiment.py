@@ -41,6 +41,8 @@ from pinn.laboratory.methods import (
 )
 from pinn.laboratory.metrics import group_masks, print_results, summarize
 from pinn.laboratory.serving_runs import (
+    print_scores,
+    print_summary,
     ranking_inversions,
     run_folds,
     run_results,
@@ -48,7 +50,6 @@ from pinn.laboratory.serving_runs import (
     score_left_out,
     summarize_runs,
 )
-from pinn.laboratory.serving_runs_print import print_scores, print_summary
 from pinn.physics.descriptors import embed
 from pinn.training.data.splits import named_splits
 from pinn.training.kernel_learner import Fold, learn_all, learn_fold

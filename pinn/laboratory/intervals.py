@@ -14,15 +14,13 @@ from pinn.coefficients.interval_fit import METRICS, calibrate
 from pinn.coefficients.intervals import StatedIntervals
 from pinn.coefficients.kernel_distance import (
     FoldNetwork,
-    Step,
     coefficient_changes,
-    decode_step,
     described_steps,
     shape_of,
 )
 from pinn.common.files import file_sha256
 from pinn.kernels.surrogates import KernelSurrogates
-from pinn.laboratory.crossvalidation import held_out_errors
+from pinn.laboratory.crossvalidation import held_out_errors, mean_steps
 from pinn.laboratory.methods import Measured, kernel_fits, kernel_settings
 from pinn.laboratory.serving_runs import network_latencies, run_folds
 from pinn.simulator.linear_latency import LinearLatency
@@ -57,9 +55,7 @@ def run_error_rows(
         One row per run, columns as ``pinn.laboratory.crossvalidation.COLUMNS``.
     """
     rows = pd.DataFrame(list(map(_row, runs, latencies)))
-    loads = rows[["concurrency", "prompt_tokens", "output_tokens"]].to_numpy(float).tolist()
-    deployments = [latency.deployment for latency in latencies]
-    steps = [Step(d, decode_step(*load)) for d, load in zip(deployments, loads, strict=True)]
+    steps = mean_steps([latency.deployment for latency in latencies], rows)
     return pd.concat([rows, described_steps(kernels, steps)], axis=1)
 
 

@@ -189,11 +189,11 @@ def read_measured(config: DictConfig) -> Measured:
     manifest = read_manifest(Path(config.data.target))
     observations = read_observations(Path(config.data.target))
     print(manifest.report.table(), file=sys.stderr)
-    runs, report = measured_runs(config)
+    runs, report = _measured_runs(config)
     return Measured(observations, serving_rows(observations), runs, manifest, report)
 
 
-def measured_runs(config: DictConfig) -> tuple[tuple[MeasuredRun, ...], ReadReport | None]:
+def _measured_runs(config: DictConfig) -> tuple[tuple[MeasuredRun, ...], ReadReport | None]:
     """Serving runs where the configuration names them, else none."""
     if not config.runs.path:
         print(

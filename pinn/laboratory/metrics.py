@@ -248,7 +248,7 @@ def print_results(results: pd.DataFrame, evidence: str = "") -> None:
         headings = ("held out", "method", "n", "median", "mean", "p90", "bias")
         table = Grid.of(*headings, caption=f"{split}: {str(metric).upper()}", text=2)
         previous = None
-        kept = part[part["held_out"].map(_is_shown)]
+        kept = part[part["held_out"].map(is_shown)]
         ordered = kept.sort_values("held_out", key=_all_last, kind="stable")
         for row in ordered.to_dict("records"):
             held_out = str(row["held_out"])
@@ -292,7 +292,8 @@ def decision_grid(part: pd.DataFrame, means: Sequence[str], caption: str) -> Gri
     return grid
 
 
-def _is_shown(held_out: str) -> bool:
+def is_shown(held_out: str) -> bool:
+    """Whether a held-out part is printed: within a named part only those of ``DETAILED``."""
     part, nested, _ = held_out.partition(": ")
     return not nested or part in DETAILED
 

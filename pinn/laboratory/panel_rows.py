@@ -10,7 +10,6 @@ that learned from none, and no other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -57,25 +56,15 @@ _DEPLOYMENT = ("engine_version", "gpu", "precision", "tensor_parallel_size", "da
 _FIGURES = {"itl_mean_s": "tpot", "ttft_mean_s": "ttft"}
 
 
-@dataclass(frozen=True)
-class Sources:
-    """Measurements that do not come with the package; None where there are none.
-
-    Attributes:
-        judges: CSV of serving runs that nothing was fitted to.
-        steps: CSV of whole steps, ``runs.csv`` beside it.
-    """
-
-    judges: Path | None = None
-    steps: Path | None = None
-
-
-def panel_rows(checkpoint: Path, sources: Sources) -> pd.DataFrame:
+def panel_rows(
+    checkpoint: Path, judges: Path | None = None, steps: Path | None = None
+) -> pd.DataFrame:
     """Measured and predicted times of every group; simulations of a minute or two.
 
     Args:
         checkpoint: The network; ``left_out`` and the table of its serving runs lie beside it.
-        sources: Where further measurements are.
+        judges: CSV of serving runs that nothing was fitted to; None for none.
+        steps: CSV of whole steps, ``runs.csv`` beside it; None for none.
 
     Returns:
         Table with ``COLUMNS``, times in seconds, and ``half``, the log half-width of the interval
@@ -86,10 +75,10 @@ def panel_rows(checkpoint: Path, sources: Sources) -> pd.DataFrame:
     """
     network, left_out = networks(checkpoint)
     parts = [_deployments(network, left_out), _runs(checkpoint)]
-    if sources.judges is not None:
-        parts.append(_judges(network, sources.judges))
-    if sources.steps is not None and not learned_steps(checkpoint, sources.steps):
-        parts.append(_steps(network, sources.steps))
+    if judges is not None:
+        parts.append(_judges(network, judges))
+    if steps is not None and not learned_steps(checkpoint, steps):
+        parts.append(_steps(network, steps))
     found = pd.concat(parts, ignore_index=True)[list(COLUMNS)]
     return found.assign(half=_half_widths(checkpoint, found))
 

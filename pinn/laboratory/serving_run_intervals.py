@@ -15,9 +15,6 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.many import figure_ends, scaled
 from pinn.training.data.measured_runs import MeasuredRun
 
-#: What figures are: a mean, or a percentile of the same requests.
-_TAILS = ("mean", "p90", "p99")
-
 
 def with_intervals(
     scores: pd.DataFrame,
@@ -52,31 +49,17 @@ def with_intervals(
     )
     half = dict(zip((run.name for run in runs), ttft, strict=True))
     table = scores.reset_index(drop=True).assign(fast_s=fast, slow_s=slow)
+    # A figure is e2e, ttft or itl, and a mean or a percentile of the same requests.
+    tail = table["figure"].str.split("_").str[1]
     found: dict[object, Ends] = {}
-    for (run, _), part in table.groupby(["run", "stage"], sort=False):
-        found |= _ends_of_stage(part, half[str(run)])
+    for (run, _, _), part in table.groupby(["run", "stage", tail], sort=False):
+        names = part["figure"].str.partition("_")[0].tolist()
+        columns = (part[column].tolist() for column in ("predicted_s", "fast_s", "slow_s"))
+        value, least, most = (dict(zip(names, column, strict=True)) for column in columns)
+        if any(map(math.isnan, value.values())):  # nothing was served
+            ends = dict.fromkeys(names, (math.nan, math.nan))
+        else:
+            ends = figure_ends(value, least, most, half[str(run)])
+        found |= dict(zip(part.index, (ends[name] for name in names), strict=True))
     low, high = zip(*(found[i] for i in table.index), strict=True)
     return table.drop(columns=["fast_s", "slow_s"]).assign(low_s=low, high_s=high)
-
-
-def _ends_of_stage(part: pd.DataFrame, ttft_half: float) -> dict[object, Ends]:
-    """Place of each of a stage's rows -> its ends."""
-    found: dict[object, Ends] = {}
-    for tail in _TAILS:
-        rows = {
-            str(row["figure"]).partition("_")[0]: (place, row)
-            for place, row in part.iterrows()
-            if f"_{tail}_" in str(row["figure"])
-        }
-        if not rows:
-            continue
-        value, fast, slow = (
-            {name: float(row[column]) for name, (_, row) in rows.items()}
-            for column in ("predicted_s", "fast_s", "slow_s")
-        )
-        if any(math.isnan(seconds) for seconds in value.values()):  # nothing was served
-            found |= {place: (math.nan, math.nan) for place, _ in rows.values()}
-            continue
-        ends = figure_ends(value, fast, slow, ttft_half)
-        found |= {place: ends[name] for name, (place, _) in rows.items()}
-    return found

@@ -1,16 +1,18 @@
-"""Errors on serving runs, those of left-out models too."""
+"""Errors on serving runs, those of left-out models too, and how they are printed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from rich.console import Console
 
 from pinn.coefficients.coefficient_network import CoefficientNetwork
 from pinn.coefficients.surrogate import predict_coefficients
 from pinn.coefficients.trained_network import TrainedNetwork
+from pinn.common.screen import WIDEST, Column, Grid, page
 from pinn.kernels.exclusion import Exclusion, is_near_copy
 from pinn.laboratory.metrics import RESULT_COLUMNS, error_summary, inversions
 from pinn.simulator.linear_latency import LinearLatency
@@ -37,9 +39,7 @@ OVERLOADED = 0.05
 
 
 def score_runs(
-    runs: Sequence[MeasuredRun],
-    latencies: Sequence[LinearLatency],
-    method: str,
+    runs: Sequence[MeasuredRun], latencies: Sequence[LinearLatency], method: str
 ) -> pd.DataFrame:
     """Simulate runs and compare what their clients see.
 
@@ -127,6 +127,60 @@ def ranking_inversions(scores: pd.DataFrame) -> list[tuple[str, str]]:
     return [(names[i], names[j]) for i, j in np.argwhere(inversions(predicted, measured)).tolist()]
 
 
+# Tables of scored serving runs for the terminal; all of them are functions of saved tables.
+
+_HEADINGS = {figure: figure.removesuffix("_s").replace("_", " ") for figure in FIGURES}
+
+
+def print_scores(scores: pd.DataFrame, console: Console | None = None) -> None:
+    """One row per run and stage: every figure's error; files have what was measured too."""
+    console = console or page(WIDEST)
+    for method, of_method in scores.groupby("method", sort=False):
+        run, stage = Column("run", True, most=24), Column("stage", True)
+        columns = [run, stage, *map(Column, ("req/s", *_HEADINGS.values(), "failed"))]
+        table = Grid(columns, f"{method}: error in %", gap=1)
+        for (name, number), rows in of_method.groupby(["run", "stage"], sort=False):
+            table.add(str(name), str(number), *_cells(rows))
+        console.print(table)
+
+
+def _cells(rows: pd.DataFrame) -> list[str]:
+    by_figure = {row["figure"]: row for row in rows.to_dict("records")}
+    first = next(iter(by_figure.values()))
+    cells = ["" if pd.isna(first["rate_per_s"]) else f"{first['rate_per_s']:g}"]
+    for figure in FIGURES:
+        known = figure in by_figure
+        cells.append(f"{by_figure[figure]['error_percent']:+.1f}" if known else "-")
+    measured, predicted = first["failed_measured"], first["failed_predicted"]
+    shown = measured > 0 or predicted > 0
+    cells.append(f"{100 * predicted:.1f}, was {100 * measured:.1f}" if shown else "")
+    return cells
+
+
+def print_summary(
+    summary: pd.DataFrame,
+    inversions: Mapping[str, Sequence[tuple[str, str]]],
+    console: Console | None = None,
+) -> None:
+    """Median, mean and largest error of every figure; per method the pairs ranked wrongly."""
+    console = console or page(WIDEST)
+    shown = summary[summary["part"].isin(["all", "stages", "overloaded"])]
+    headings = ("method", "part", "figure", "n", "median", "mean", "largest")
+    table = Grid.of(*headings, caption="absolute error in %", text=3)
+    for row in shown.to_dict("records"):
+        sizes = (f"{row[name]:.1f}" for name in ("median", "mean", "max"))
+        about = (str(row["method"]), str(row["part"]), _HEADINGS[row["figure"]])
+        table.add(*about, str(row["n"]), *sizes)
+    console.print(table)
+    for method, pairs in inversions.items():
+        console.print(
+            f"{method}: {len(pairs)} pairs of runs whose p99 E2E differs by more than 20 % are "
+            "ranked wrongly"
+        )
+        for slower, faster in pairs:
+            console.print(f"  {slower} is slower than {faster}")
+
+
 # Serving runs of each model, predicted by what never saw that model.
 
 #: Name of this split in tables.
@@ -167,33 +221,27 @@ def run_folds(
 
 
 def score_left_out(
-    learner: KernelLearner,
-    folds: Sequence[tuple[Fold, list[MeasuredRun]]],
-    root: Path,
+    learner: KernelLearner, folds: Sequence[tuple[Fold, list[MeasuredRun]]], root: Path
 ) -> pd.DataFrame:
     """Score each model's runs with what the others taught, network and teacher.
 
     Returns:
         As ``pinn.laboratory.serving_runs.score_runs``; methods end in ``LEFT_OUT``.
     """
-    tables = []
-    for fold, test in folds:
-        learned = learn_fold(learner, fold, root)
-        tables += [score_learned(learned, test, LEFT_OUT)]
+    tables = [
+        score_learned(learn_fold(learner, fold, root), test, LEFT_OUT) for fold, test in folds
+    ]
     return pd.concat(tables, ignore_index=True)
 
 
 def score_learned(learned: Learned, runs: Sequence[MeasuredRun], suffix: str = "") -> pd.DataFrame:
     """Score runs with the network and the teacher of one training."""
-    parts = run_parts(learned.teacher.kernels, runs)
-    of_teacher = run_latencies(learned.fit, runs, parts)
-    return pd.concat(
-        [
-            score_runs(runs, of_teacher, TEACHER + suffix),
-            score_runs(runs, network_latencies(learned.network, runs), NETWORK + suffix),
-        ],
-        ignore_index=True,
-    )
+    latencies = {
+        TEACHER: run_latencies(learned.fit, runs, run_parts(learned.teacher.kernels, runs)),
+        NETWORK: network_latencies(learned.network, runs),
+    }
+    scores = [score_runs(runs, each, name + suffix) for name, each in latencies.items()]
+    return pd.concat(scores, ignore_index=True)
 
 
 def network_latencies(

@@ -8,7 +8,7 @@ import pytest
 
 from pinn.common.files import file_sha256, find_checkpoint
 from pinn.laboratory.panel import LEDGER, group_scores, sum_up
-from pinn.laboratory.panel_rows import Sources, panel_rows
+from pinn.laboratory.panel_rows import panel_rows
 
 #: Of a group's score, in percent: what rounding in the ledger leaves.
 ROUNDING = 0.01
@@ -27,8 +27,8 @@ def test_the_shipped_panel_is_no_worse_than_its_line_in_the_ledger(ledger):
     checkpoint = find_checkpoint()
     mine = ledger[ledger["checkpoint"] == file_sha256(checkpoint)]
     assert len(mine), "no line in ledger.csv: pinn evaluate panel --ledger WHAT"
-    sources = Sources(given("PINN_JUDGE_RUNS"), given("PINN_WHOLE_STEPS"))
-    scores = group_scores(sum_up(panel_rows(checkpoint, sources))).set_index("group")["score"]
+    rows = panel_rows(checkpoint, given("PINN_JUDGE_RUNS"), given("PINN_WHOLE_STEPS"))
+    scores = group_scores(sum_up(rows)).set_index("group")["score"]
     line = mine.iloc[-1].drop(list(LEDGER)).dropna().astype(float)
     common = line.index.intersection(scores.index)
     assert len(common) >= 15

@@ -9,7 +9,7 @@ import typer
 
 from pinn.errors import PinnError
 from pinn.interface.commands.options import Details, JsonPath
-from pinn.interface.commands.outputs import write_json
+from pinn.interface.commands.outputs import records, write_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +47,6 @@ def compare(
     from pinn.laboratory.commands.compare_sides import (
         compare_coefficients,
         compare_step_times,
-        comparison_document,
         print_comparison,
         read_side,
     )
@@ -66,4 +65,4 @@ def compare(
     if not tables and refusal is not None:
         raise refusal
     print_comparison(a, b, tables, str(refusal) if refusal else "", details)
-    write_json(comparison_document(tables), json_path)
+    write_json({name: records(table) for name, table in tables.items()}, json_path)

@@ -19,7 +19,6 @@ from pinn.common.documents import read_json
 from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
-from pinn.interface.commands.outputs import records
 from pinn.laboratory.comparison import Scores
 from pinn.laboratory.metrics import RESULT_COLUMNS, read_results
 from pinn.physics.request import REQUEST_FEATURES
@@ -128,11 +127,6 @@ def _step_times(times: pd.DataFrame) -> Grid:
         values = (f"{row['a_us']:.0f}", f"{row['b_us']:.0f}", f"{row['ratio']:.2f}")
         table.add(row["deployment"], row["batch"], *values)
     return table
-
-
-def comparison_document(tables: Mapping[str, pd.DataFrame]) -> dict[str, Any]:
-    """The tables as lists of records, ready for JSON; what is not known is None."""
-    return {name: records(table) for name, table in tables.items()}
 
 
 # What ``pinn compare`` knows of one side: errors, and coefficients of deployments.

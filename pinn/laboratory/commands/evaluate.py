@@ -11,8 +11,7 @@ from pinn.common.files import cache_folder, conf_file, find_checkpoint, json_tex
 from pinn.errors import PinnError
 from pinn.interface.commands.options import Checkpoint, JsonPath, PredictionsPath, output
 from pinn.interface.commands.outputs import records, write_json
-from pinn.laboratory.commands.evaluate_measured import coefficients, decisions, speculation
-from pinn.laboratory.commands.evaluate_panel import panel
+from pinn.laboratory.commands.evaluate_measured import coefficients, decisions, panel, speculation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,11 +121,12 @@ def serving_runs(
     from pinn.laboratory.serving_runs import (
         NETWORK,
         network_latencies,
+        print_scores,
+        print_summary,
         ranking_inversions,
         score_runs,
         summarize_runs,
     )
-    from pinn.laboratory.serving_runs_print import print_scores, print_summary
 
     runs = _read(path, gpu, model_configs, seed)
     doing(f"simulating {len(runs):,} runs")
@@ -152,10 +152,7 @@ def serving_runs(
 
 
 @app.command("engines")
-def engines(
-    checkpoint: Checkpoint = None,
-    out: PredictionsPath = None,
-) -> None:
+def engines(checkpoint: Checkpoint = None, out: PredictionsPath = None) -> None:
     """Score measured SGLang and TensorRT-LLM deployments, each model left out.
 
     Prints median / mean absolute percentage error and bias of TPOT and TTFT by engine, model, GPU

@@ -14,8 +14,6 @@ from pinn.interface.commands.options import JsonPath
 from pinn.interface.commands.outputs import records, write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import pandas as pd
 
 
@@ -74,7 +72,8 @@ def results(
     for split, part in chosen.groupby("split", sort=False):
         say(f"{split}, {metric.upper()}: median / mean absolute percentage error\n")
         if markdown:
-            typer.echo(_markdown(part, models_only))
+            methods = list(dict.fromkeys(part["method"]))
+            typer.echo(_grid("held out", part, methods, models_only).markdown() + "\n")
         else:
             page().print(_screen(part))
             say("")
@@ -104,25 +103,12 @@ def _screen(part: pd.DataFrame) -> Grid:
     """Held-out models or GPUs and all of them, by the methods that people know."""
     known = [method for method in _METHODS if method in set(part["method"])]
     methods = known or list(dict.fromkeys(part["method"]))[: len(_METHODS)]
-    return _grid("left out", part, methods, lambda _, is_group: not is_group)
+    return _grid("left out", part, methods, models_only=True)
 
 
-def _markdown(part: pd.DataFrame, models_only: bool) -> str:
-    from pinn.laboratory.metrics import DETAILED
-
-    def shown(name: str, is_group: bool) -> bool:
-        group, nested, _ = name.partition(": ")
-        return not is_group or not (models_only or (nested and group not in DETAILED))
-
-    methods = list(dict.fromkeys(part["method"]))
-    return _grid("held out", part, methods, shown).markdown() + "\n"
-
-
-def _grid(
-    heading: str, part: pd.DataFrame, methods: list[str], shown: Callable[[str, bool], bool]
-) -> Grid:
+def _grid(heading: str, part: pd.DataFrame, methods: list[str], models_only: bool) -> Grid:
     """Median / mean errors: a line per held-out part, named groups of rows after the others."""
-    from pinn.laboratory.metrics import GROUPS
+    from pinn.laboratory.metrics import GROUPS, is_shown
 
     named, counts = tuple(GROUPS), part.groupby("held_out")["n"].max()
     cells = {
@@ -131,6 +117,6 @@ def _grid(
     }
     table = Grid.of(heading, "rows", *methods)
     for name in sorted(counts.index, key=lambda n: (n == "all", n.startswith(named), n)):
-        if shown(name, name.startswith(named)):
+        if is_shown(name) and not (models_only and name.startswith(named)):
             table.add(name, str(counts[name]), *(cells.get((name, m), "-") for m in methods))
     return table
