@@ -111,15 +111,10 @@ def _nearest(
     if "bytes" in sizes:
         timed_messages = kernels.exchange if part == "exchange" else kernels.all_reduce
         return _nearest_message(timed_messages, gpu, form, sizes)
-    if "kv_lora_rank" in sizes:
-        shape = {"kv_lora_rank": SHAPE.kv_lora_rank, "rope_dim": SHAPE.qk_rope_head_dim}
-        chips = [chip for chip, cache in kernels.latent.weights if cache == form]
-        return _nearest_latent(chips, shape, gpu, form, sizes)
+    chips = [chip for chip, cache in kernels.latent.weights if cache == form]
     if "v_head_dim" in sizes:
-        shape = {"qk_head_dim": SHAPE.head_dim, "v_head_dim": SHAPE.v_head_dim}
         chips = [chip for (chip,) in kernels.latent_prefill.weights]
-        return _nearest_latent(chips, shape, gpu, form, sizes)
-    return None
+    return _nearest_latent(chips, gpu, form, sizes)
 
 
 def _timed_format(measured: MeasuredShapes, form: str) -> str:
@@ -151,15 +146,19 @@ def _nearest_message(
     )
 
 
+#: The one shape of latent attention that was timed.
+_LATENT_SHAPE = {
+    "kv_lora_rank": SHAPE.kv_lora_rank, "rope_dim": SHAPE.qk_rope_head_dim,
+    "qk_head_dim": SHAPE.head_dim, "v_head_dim": SHAPE.v_head_dim,
+}  # fmt: skip
+
+
 def _nearest_latent(
-    chips: Sequence[str],
-    shape: Mapping[str, int],
-    gpu: GpuSpec,
-    form: str,
-    sizes: Mapping[str, float],
+    chips: Sequence[str], gpu: GpuSpec, form: str, sizes: Mapping[str, float]
 ) -> Nearest | None:
     """MLA was timed in one shape, on some chips; how many and how long is not kept."""
-    if not chips:
+    shape = {name: size for name, size in _LATENT_SHAPE.items() if name in sizes}
+    if not chips or not shape:
         return None
     return Nearest(
         shape={name: float(size) for name, size in shape.items()},

@@ -124,19 +124,14 @@ def hardware(
 
 def chip_tags(gpus: Sequence[GpuSpec]) -> Float[np.ndarray, "gpus 5"]:
     """What makes two datasheets one chip to the surrogates, whatever their names."""
-    return np.array(
-        [
-            [
-                g.memory_bandwidth_bytes_per_s,
-                g.peak_flop_per_s["bf16"],
-                g.sm_count,
-                g.l2_bytes,
-                g.compute_capability,
-            ]
-            for g in gpus
-        ],
-        dtype=np.float64,
-    ).reshape(len(gpus), 5)
+    columns = (
+        [g.memory_bandwidth_bytes_per_s for g in gpus],
+        [g.peak_flop_per_s["bf16"] for g in gpus],
+        [g.sm_count for g in gpus],
+        [g.l2_bytes for g in gpus],
+        [g.compute_capability for g in gpus],
+    )
+    return np.array(columns, dtype=np.float64).T
 
 
 def is_known(

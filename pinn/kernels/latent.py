@@ -61,17 +61,13 @@ class LatentCore:
         found: dict[tuple[str, str], np.ndarray] = {}
         pools: dict[str, list[tuple[np.ndarray, ...]]] = {}
         for (chip, form), part in rows.groupby(["gpu", "kv_precision"]):
-            values = _terms(
-                gpus[str(chip)],
-                precision(str(form)).bytes_per_weight,
-                part["sequences"].to_numpy(dtype=np.float64),
-                part["context_tokens"].to_numpy(dtype=np.float64),
-                part["heads"].to_numpy(dtype=np.float64),
-                KV_LORA_RANK,
-                ROPE_DIM,
+            sequences, context, heads, seconds, core = (
+                part[name].to_numpy(dtype=np.float64)
+                for name in ("sequences", "context_tokens", "heads", "seconds", "core_seconds")
             )
-            seconds = part["seconds"].to_numpy(dtype=np.float64)
-            without = seconds - part["core_seconds"].to_numpy(dtype=np.float64)
+            gpu, kv_bytes = gpus[str(chip)], precision(str(form)).bytes_per_weight
+            values = _terms(gpu, kv_bytes, sequences, context, heads, KV_LORA_RANK, ROPE_DIM)
+            without = seconds - core
             found[str(chip), str(form)] = fit_terms(values, seconds, without)
             pools.setdefault(str(form), []).append((values, seconds, without))
         for form, parts in pools.items():

@@ -78,15 +78,11 @@ class MeasuredShapes:
         timed = np.zeros((len(shapes), len(labels)), dtype=bool)
         timed[shape_of_row, codes] = True
         tables = tuple((str(p).split("|")[0], str(p).split("|")[1]) for p in labels)
-        return MeasuredShapes(
-            tuple(names),
-            tuple(axes),
-            shapes.reshape(len(shapes), len(names)),
-            np.stack([ends[a, "min"].to_numpy(dtype=np.float64) for a in axes], axis=1),
-            np.stack([ends[a, "max"].to_numpy(dtype=np.float64) for a in axes], axis=1),
-            tables,
-            timed,
+        shapes = shapes.reshape(len(shapes), len(names))
+        low, high = (
+            ends.xs(end, axis=1, level=1)[list(axes)].to_numpy(np.float64) for end in ("min", "max")
         )
+        return MeasuredShapes(tuple(names), tuple(axes), shapes, low, high, tables, timed)
 
     def nearest(self, gpu: str, precision: str, sizes: Mapping[str, float]) -> Nearest:
         """The nearest measured kernel.
@@ -242,12 +238,9 @@ def fit_operator(
 
 def measured_tensors(name: str, measured: MeasuredShapes) -> Tensors:
     """Measured shapes; which table has which as packed bits."""
-    return {
-        f"measured.{name}.shapes": measured.shapes.astype(np.float32),
-        f"measured.{name}.low": measured.low.astype(np.float32),
-        f"measured.{name}.high": measured.high.astype(np.float32),
-        f"measured.{name}.timed": np.packbits(measured.timed, axis=1),
-    }
+    sizes = {"shapes": measured.shapes, "low": measured.low, "high": measured.high}
+    found = {f"measured.{name}.{part}": size.astype(np.float32) for part, size in sizes.items()}
+    return found | {f"measured.{name}.timed": np.packbits(measured.timed, axis=1)}
 
 
 def measured_structure(measured: MeasuredShapes) -> dict[str, Any]:
@@ -264,15 +257,11 @@ def read_measured(name: str, tensors: Tensors, structure: Mapping[str, Any]) -> 
     found = structure["measured"][name]
     tables = tuple((str(gpu), str(form)) for gpu, form in found["tables"])
     bits = np.unpackbits(tensors[f"measured.{name}.timed"], axis=1, count=len(tables))
-    return MeasuredShapes(
-        tuple(found["names"]),
-        tuple(found["axes"]),
-        tensors[f"measured.{name}.shapes"].astype(np.float64),
-        tensors[f"measured.{name}.low"].astype(np.float64),
-        tensors[f"measured.{name}.high"].astype(np.float64),
-        tables,
-        bits.astype(bool),
+    shapes, low, high = (
+        tensors[f"measured.{name}.{part}"].astype(np.float64) for part in ("shapes", "low", "high")
     )
+    names, axes = tuple(found["names"]), tuple(found["axes"])
+    return MeasuredShapes(names, axes, shapes, low, high, tables, bits.astype(bool))
 
 
 def keyed_tensors(name: str, keyed: Mapping[Any, Float[np.ndarray, " values"]]) -> Tensors:

@@ -87,10 +87,7 @@ def cross_validate(
 
 
 def cells(
-    splits: Mapping[str, Sequence[Split]],
-    methods: Sequence[Method],
-    folder: Path,
-    fingerprint: str,
+    splits: Mapping[str, Sequence[Split]], methods: Sequence[Method], folder: Path, fingerprint: str
 ) -> list[Cell]:
     """The cells of every split and method, made or not."""
     return [

@@ -40,9 +40,7 @@ FIGURES = {"tpot": "itl_mean_s", "ttft": "ttft_mean_s", "e2e": "e2e_mean_s"}
 
 
 def run_error_rows(
-    runs: Sequence[MeasuredRun],
-    latencies: Sequence[LinearLatency],
-    kernels: KernelSurrogates,
+    runs: Sequence[MeasuredRun], latencies: Sequence[LinearLatency], kernels: KernelSurrogates
 ) -> pd.DataFrame:
     """Errors, gains and descriptions of one fold's runs; each is simulated three times.
 
@@ -93,10 +91,7 @@ def _row(run: MeasuredRun, latency: LinearLatency) -> dict[str, object]:
 
 
 def calibrate_folds(
-    config: DictConfig,
-    measured: Measured,
-    networks: Sequence[FoldNetwork],
-    checkpoint: Path,
+    config: DictConfig, measured: Measured, networks: Sequence[FoldNetwork], checkpoint: Path
 ) -> StatedIntervals:
     """Calibrate a checkpoint on what the folds of its own experiment left out.
 

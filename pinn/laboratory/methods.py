@@ -189,21 +189,20 @@ def read_measured(config: DictConfig) -> Measured:
     manifest = read_manifest(Path(config.data.target))
     observations = read_observations(Path(config.data.target))
     print(manifest.report.table(), file=sys.stderr)
-    runs, report = _measured_runs(config)
-    return Measured(observations, serving_rows(observations), runs, manifest, report)
-
-
-def _measured_runs(config: DictConfig) -> tuple[tuple[MeasuredRun, ...], ReadReport | None]:
-    """Serving runs where the configuration names them, else none."""
-    if not config.runs.path:
+    runs: tuple[MeasuredRun, ...] = ()
+    report = None
+    if config.runs.path:
+        configs = config.runs.model_configs
+        runs, report = read_measured_runs(
+            Path(config.runs.path), Path(configs) if configs else None
+        )
+    else:
         print(
             "no serving runs: learning from kernels and measured deployments alone (runs.path=FILE "
             "or PINN_SERVING_RUNS names them)",
             file=sys.stderr,
         )
-        return (), None
-    configs = config.runs.model_configs
-    return read_measured_runs(Path(config.runs.path), Path(configs) if configs else None)
+    return Measured(observations, serving_rows(observations), runs, manifest, report)
 
 
 def recipe_sha256(config: DictConfig) -> str:
@@ -214,12 +213,8 @@ def recipe_sha256(config: DictConfig) -> str:
 
 def serving_learner(config: DictConfig) -> ServingLearner:
     """Learns from measured deployments alone, as the configuration says."""
-    return ServingLearner(
-        instantiate(config.network),
-        instantiate(config.fit),
-        instantiate(config.trainer),
-        config.seed,
-    )
+    network, fit = instantiate(config.network), instantiate(config.fit)
+    return ServingLearner(network, fit, instantiate(config.trainer), config.seed)
 
 
 def make_repeatable(config: DictConfig) -> None:

@@ -84,10 +84,8 @@ def group_scores(panel: pd.DataFrame) -> pd.DataFrame:
             "score": scores.groupby(level=0).mean(),
         }
     )
-    low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
-    few = table["configurations"] < LEAST
-    table = table.assign(low=low, high=high)
-    table.loc[few, ["low", "high"]] = np.nan
+    table["low"], table["high"] = np.quantile(drawn, [0.025, 0.975], axis=0)
+    table.loc[table["configurations"] < LEAST, ["low", "high"]] = np.nan
     table = table.rename_axis("group").reset_index()
     whole = {"group": "panel", "configurations": len(scores), "rows": int(table["rows"].sum())}
     ends = dict(zip(("low", "high"), np.quantile(drawn.mean(axis=1), [0.025, 0.975]), strict=True))

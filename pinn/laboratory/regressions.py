@@ -72,23 +72,13 @@ class _Regression:
         return float(np.mean(errors))
 
     def _fit(self, train: ServingRows, setting: Setting) -> Predictor:
-        models = [
-            self._fit_one(matrix, seconds, floor, train.weight, setting)
-            for matrix, seconds, floor in zip(
-                self.inputs(train),
-                (train.tpot_s, train.ttft_s),
-                (train.tpot_floor_s, train.ttft_floor_s),
-                strict=True,
-            )
-        ]
+        tpot, ttft = self.inputs(train)
+        of_tpot = self._fit_one(tpot, train.tpot_s, train.tpot_floor_s, train.weight, setting)
+        of_ttft = self._fit_one(ttft, train.ttft_s, train.ttft_floor_s, train.weight, setting)
 
         def regression(rows: ServingRows) -> Prediction:
-            floors = (rows.tpot_floor_s, rows.ttft_floor_s)
-            tpot, ttft = (
-                _seconds(model.predict(matrix), floor, setting)
-                for model, matrix, floor in zip(models, self.inputs(rows), floors, strict=True)
-            )
-            return tpot, ttft
+            tpot, ttft = self.inputs(rows)
+            return of_tpot(tpot, rows.tpot_floor_s), of_ttft(ttft, rows.ttft_floor_s)
 
         return regression
 
@@ -99,7 +89,8 @@ class _Regression:
         floor: np.ndarray,
         weight: np.ndarray,
         setting: Setting,
-    ) -> Any:
+    ) -> Callable[[np.ndarray, np.ndarray], Float[np.ndarray, " n"]]:
+        """What gives seconds of inputs and physical floors; none lies below its floor."""
         target = np.log(seconds / floor if setting["over_floor"] else seconds)
         if not setting["log"]:
             target = np.exp(target) * 1e3
@@ -107,18 +98,17 @@ class _Regression:
             weight = weight / target**2
         own = {k: v for k, v in setting.items() if k not in ("log", "over_floor")}
         model = _estimator(self.kind, own, self.seed)
-        step = model.steps[-1][0]
+        weights = {f"{model.steps[-1][0]}__sample_weight": weight} if self.kind != "mlp" else {}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an MLP cut at its most iterations says so
-            if self.kind == "mlp":
-                return model.fit(matrix, target)
-            return model.fit(matrix, target, **{f"{step}__sample_weight": weight})
+            model.fit(matrix, target, **weights)
 
+        def learned(inputs: np.ndarray, floor: np.ndarray) -> np.ndarray:
+            predicted = model.predict(inputs)
+            ratio = np.exp(predicted) if setting["log"] else predicted / 1e3
+            return np.maximum(ratio * floor if setting["over_floor"] else ratio, floor)
 
-def _seconds(predicted: np.ndarray, floor: np.ndarray, setting: Setting) -> np.ndarray:
-    """Back from what was learned; never below the physical floor."""
-    ratio = np.exp(predicted) if setting["log"] else predicted / 1e3
-    return np.maximum(ratio * floor if setting["over_floor"] else ratio, floor)
+        return learned
 
 
 def _estimator(kind: str, own: Setting, seed: int) -> Any:
@@ -170,24 +160,18 @@ def everything(loads: pd.DataFrame, rows: ServingRows) -> Inputs:
     load = np.log(loads.loc[list(rows.row_id)].to_numpy(np.float64))
     shared = [free[rows.deployment], rates[rows.deployment], load]
     pairs = ((rows.tpot_features, rows.tpot_floor_s), (rows.ttft_features, rows.ttft_floor_s))
+    # Absent features lie where a microsecond, or a thousandth, would.
     tpot, ttft = (
-        np.concatenate([*shared, _logs(features), np.log(floor)[:, None]], axis=1)
-        for features, floor in pairs
+        np.concatenate([*shared, np.log(np.maximum(some, 1e-6)), np.log(floor)[:, None]], axis=1)
+        for some, floor in pairs
     )
     return tpot, ttft
 
 
-def _logs(features: np.ndarray) -> Float[np.ndarray, "n features"]:
-    """Logarithms of features; absent ones lie where a microsecond, or a thousandth, would."""
-    return np.log(np.maximum(features, 1e-6))
-
-
 def linear_settings() -> list[Setting]:
     """Strengths of ridge and lasso; linear in seconds, as the decomposition is."""
-    return [
-        {"alpha": float(alpha), "log": False, "over_floor": False}
-        for alpha in np.logspace(-6, 0, 7)
-    ]
+    alphas = np.logspace(-6, 0, 7).tolist()
+    return [{"alpha": alpha, "log": False, "over_floor": False} for alpha in alphas]
 
 
 def tree_settings() -> list[Setting]:

@@ -88,41 +88,25 @@ def run_suite(config: DictConfig) -> dict[str, Any]:
     compute(rows, missing(to_make), workers)
     predictions = read_cells([cell for cell in wanted + slow if cell.path.is_file()])
     skipped: dict[str, str] = {}
-    runs = _shipped_runs(config, skipped)
+    runs = kept = None
+    try:
+        runs = shipped_runs(find_checkpoint(config.report.checkpoint))
+    except PinnError as error:
+        skipped["shipped serving runs"] = str(error)
     groups = _groups(observations, runs)
     predictions = pd.concat([predictions, runs], ignore_index=True)
     if config.fast:
-        predictions = _with_shipped(config, predictions, observations, skipped)
+        try:
+            checkpoint = find_checkpoint(config.report.checkpoint)
+            kept = shipped_predictions(checkpoint, config.shipped, predictions, observations)
+        except PinnError as error:
+            skipped["shipped predictions"] = str(error)
+    predictions = pd.concat([predictions, kept], ignore_index=True)
     if left := missing(slow):
         fits = len({cell.logs for cell in left})
         skipped["fits"] = f"{fits} are not made yet: pinn evaluate without --fast makes them"
     summary = _tables(folder, predictions, config.evaluation.groups, rows, groups)
     return _finish(config, folder, summary, skipped)
-
-
-def _with_shipped(
-    config: DictConfig,
-    predictions: pd.DataFrame,
-    observations: pd.DataFrame,
-    skipped: dict[str, str],
-) -> pd.DataFrame:
-    """Predictions, with those of the checkpoint's own folds where there are none."""
-    try:
-        checkpoint = find_checkpoint(config.report.checkpoint)
-        kept = shipped_predictions(checkpoint, config.shipped, predictions, observations)
-    except PinnError as error:
-        skipped["shipped predictions"] = str(error)
-        return predictions
-    return pd.concat([predictions, kept], ignore_index=True)
-
-
-def _shipped_runs(config: DictConfig, skipped: dict[str, str]) -> pd.DataFrame | None:
-    """Serving runs of models left out, as the checkpoint's own folds predicted them."""
-    try:
-        return shipped_runs(find_checkpoint(config.report.checkpoint))
-    except PinnError as error:
-        skipped["shipped serving runs"] = str(error)
-        return None
 
 
 def _learned(config: DictConfig, measured: Measured) -> list[Method]:

@@ -22,7 +22,7 @@ from pinn.units import MILLISECOND
 #
 # The tables are those of aiconfigurator-core 0.12.0, ``systems/data/<system>/<kind>/<backend>/
 # <version>/*.parquet``. vLLM's own come first. Tables of other back ends or versions are
-# fall-backs for formats that vLLM's lack; each says why. The Intel system (``b60``) is not
+# fall-backs for formats that vLLM's lack; comments say why. The Intel system (``b60``) is not
 # listed: a different programming model, on which no other system says anything.
 
 #: Systems with a table of their own, by directory name.
@@ -54,7 +54,6 @@ class TableSource:
             out differently).
         ungrouped_heads_above: Only rows whose heads, more than so many, share no keys and values.
         kernel: Only rows of this kernel, as the table names it; empty for all.
-        reason: Why a table that is not vLLM's newest is used at all; empty for vLLM's newest.
     """
 
     system: str
@@ -64,7 +63,6 @@ class TableSource:
     whole_experts_only: bool = False
     ungrouped_heads_above: int | None = None
     kernel: str = ""
-    reason: str = ""
 
 
 def newest(system: str) -> TableSource:
@@ -76,19 +74,10 @@ PRIMARY = tuple(newest(system) for system in SYSTEMS)
 
 #: Earlier tables win; of the later ones only numbers of ranks count that no earlier one has left.
 ALL_REDUCE = (
-    *(
-        TableSource(s, version="0.22.0", reason="the newest that this system has")
-        if s == "l40s"
-        else newest(s)
-        for s in SYSTEMS
-    ),
-    TableSource(
-        "l40s",
-        "sglang",
-        "0.5.12",
-        reason="the one machine timed whose four and eight cards do not share a path; both engines "
-        "run NCCL beyond two cards without NVLink",
-    ),
+    # L40S: the newest that it has, then the one machine timed whose four and eight cards do not
+    # share a path; both engines run NCCL beyond two cards without NVLink.
+    *(TableSource(s, version="0.22.0") if s == "l40s" else newest(s) for s in SYSTEMS),
+    TableSource("l40s", "sglang", "0.5.12"),
 )
 
 #: NCCL's own, the newest of each system.
@@ -98,77 +87,48 @@ EXCHANGE = tuple(
 
 LATENT = tuple(newest(s) for s in SYSTEMS if s != "a100_sxm")
 
+#: vLLM's have no more than 8 heads where none share keys and values: SGLang's beside them; those of
+#: 50 us and more that both have agree within 3 % in the median.
 DECODE_ATTENTION = (
     *PRIMARY,
-    *(
-        TableSource(
-            s,
-            "sglang",
-            "0.5.10" if s == "a100_sxm" else "0.5.14",
-            ungrouped_heads_above=8,
-            reason="vLLM's have no more than 8 heads where none share keys and values; those of "
-            "50 us and more that both have agree within 3 % in the median",
-        )
-        for s in SYSTEMS
-    ),
+    TableSource("a100_sxm", "sglang", "0.5.10", ungrouped_heads_above=8),
+    *(TableSource(s, "sglang", "0.5.14", ungrouped_heads_above=8) for s in SYSTEMS[1:]),
 )
 
-_MARLIN = (
-    "the same Marlin kernel on many shapes, where vLLM's int4 table has one; the two agree within "
-    "10 % on that one without expert parallelism"
-)
-_TRTLLM_GEN = (
-    "the same FlashInfer kernel (trtllm-gen) on gpt-oss's shapes, which vLLM's table has with "
-    "16-bit activations alone; with those, the two engines' rows agree within 4 % in the median"
-)
+_BLACKWELL = ("b200_sxm", "b300_sxm", "gb200", "gb300")
 MOE = (
-    *(newest(s) for s in SYSTEMS if s != "a100_sxm"),
-    TableSource(
-        "a100_sxm",
-        "sglang",
-        "0.5.10",
-        ("bfloat16",),
-        whole_experts_only=True,
-        reason="vLLM's has no balanced routing; the same Triton kernel",
-    ),
-    TableSource(
-        "h200_sxm",
-        "vllm",
-        "0.19.0",
-        ("fp8",),
-        reason="the Triton kernel for per-tensor fp8, whose rows of 0.24.0 are refused on Hopper",
-    ),
+    *LATENT,
+    # vLLM's has no balanced routing; the same Triton kernel.
+    TableSource("a100_sxm", "sglang", "0.5.10", ("bfloat16",), whole_experts_only=True),
+    # The Triton kernel for per-tensor fp8, whose rows of 0.24.0 are refused on Hopper.
+    TableSource("h200_sxm", "vllm", "0.19.0", ("fp8",)),
+    # The same Marlin kernel on many shapes, where vLLM's int4 table has one; the two agree within
+    # 10 % on that one without expert parallelism.
     *(
-        TableSource(s, "sglang", "0.5.10", ("int4_wo",), whole_experts_only=True, reason=_MARLIN)
+        TableSource(s, "sglang", "0.5.10", ("int4_wo",), whole_experts_only=True)
         for s in ("a100_sxm", "h100_sxm", "h200_sxm")
     ),
-    *(
-        TableSource(s, "sglang", "0.5.14", ("w4a8_mxfp4_mxfp8",), reason=_TRTLLM_GEN)
-        for s in ("b200_sxm", "b300_sxm", "gb200", "gb300")
-    ),
+    # The same FlashInfer kernel (trtllm-gen) on gpt-oss's shapes, which vLLM's table has with
+    # 16-bit activations alone; with those, the two engines' rows agree within 4 % in the median.
+    *(TableSource(s, "sglang", "0.5.14", ("w4a8_mxfp4_mxfp8",)) for s in _BLACKWELL),
 )
 
-_FLASHINFER_CUTLASS = (
-    "the kernel that FlashInfer calls CUTLASS, on experts cut into slices, which vLLM's tables do "
-    "not have; on whole experts the two engines' rows agree within 15 % up to 1,024 tokens"
-)
-_TRITON_BLACKWELL = "the Triton kernel, which vLLM's newest table of the system has no longer"
 #: Kernels that vLLM picked in some releases or under some flags, for formats that ``MOE`` has with
 #: another kernel.
 OTHER_EXPERTS = (
+    # The kernel that FlashInfer calls CUTLASS, on experts cut into slices, which vLLM's tables do
+    # not have; on whole experts the two engines' rows agree within 15 % up to 1,024 tokens.
     *(
-        TableSource(s, "trtllm", "1.3.0rc20", ("fp8_block",), whole_experts_only=True,
-                    kernel="moe_torch_flow_cutlass", reason=_FLASHINFER_CUTLASS)
+        TableSource(s, "trtllm", "1.3.0rc20", ("fp8_block",), True, kernel="moe_torch_flow_cutlass")
         for s in ("h100_sxm", "h200_sxm")
     ),
-    TableSource("b200_sxm", "vllm", "0.22.0", ("fp8_block",), kernel="vllm_fused_moe",
-                reason=_TRITON_BLACKWELL),
+    # The Triton kernel, which vLLM's newest table of these systems has no longer.
+    TableSource("b200_sxm", "vllm", "0.22.0", ("fp8_block",), kernel="vllm_fused_moe"),
     *(
-        TableSource(s, "sglang", "0.5.14", ("fp8_block",), kernel="sglang_fused_moe_triton",
-                    reason=_TRITON_BLACKWELL)
-        for s in ("b300_sxm", "gb200", "gb300")
+        TableSource(s, "sglang", "0.5.14", ("fp8_block",), kernel="sglang_fused_moe_triton")
+        for s in _BLACKWELL[1:]
     ),
-)  # fmt: skip
+)
 
 
 # Reading one table of measured kernels: where it lies, which columns it needs, what is refused.

@@ -34,11 +34,7 @@ _ROWS = 5
 
 
 def print_comparison(
-    a: Path,
-    b: Path,
-    tables: Mapping[str, pd.DataFrame],
-    no_errors: str = "",
-    details: bool = False,
+    a: Path, b: Path, tables: Mapping[str, pd.DataFrame], no_errors: str, details: bool
 ) -> None:
     """Print what ``pinn compare`` found.
 

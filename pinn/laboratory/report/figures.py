@@ -105,9 +105,8 @@ def agreement_figure(rows: pd.DataFrame, metric: str) -> Figure | None:
             marker, colour = looks[str(name)]
             ax.plot(1e3 * of_name[f"{metric}_measured_s"], 1e3 * of_name[f"{metric}_s"], marker,
                     color=colour, markersize=3.2, alpha=0.7)  # fmt: skip
-        low = 1e3 * of_part[[f"{metric}_measured_s", f"{metric}_s"]].min().min()
-        high = 1e3 * of_part[[f"{metric}_measured_s", f"{metric}_s"]].max().max()
-        ends = [low / 1.2, high * 1.2]
+        times = 1e3 * of_part[[f"{metric}_measured_s", f"{metric}_s"]]
+        ends = [times.min().min() / 1.2, times.max().max() * 1.2]
         ax.plot(ends, ends, color="black", linewidth=0.8)
         ax.fill_between(ends, [0.9 * e for e in ends], [1.1 * e for e in ends], color="0.88")
         ax.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
@@ -173,11 +172,8 @@ def load_figure(tables: Tables, split: str) -> Figure | None:
     rows = tables.split(split)
     if rows.empty:
         return None
-    lengths = (
-        rows["prompt_tokens"].astype(int).astype(str)
-        + " / "
-        + rows["output_tokens"].astype(int).astype(str)
-    )
+    prompts, outputs = (rows[f"{of}_tokens"].astype(int).astype(str) for of in ("prompt", "output"))
+    lengths = prompts + " / " + outputs
     order = rows.assign(lengths=lengths).sort_values(["prompt_tokens", "output_tokens"])
     places = {
         "concurrency": {str(c): c for c in sorted(rows["concurrency"].unique())},
@@ -200,8 +196,7 @@ def load_figure(tables: Tables, split: str) -> Figure | None:
 def _draw_loads(
     ax, rows: pd.DataFrame, error: pd.Series, column: str, values: list[Any], looks: Looks
 ) -> None:
-    place = {value: i for i, value in enumerate(values)}
-    at = rows[column].map(place).to_numpy(dtype=float)
+    at = rows[column].map({value: i for i, value in enumerate(values)}).to_numpy(dtype=float)
     for i, (name, (marker, colour)) in enumerate(looks.items()):
         mine = (rows["model"] == name).to_numpy()
         shift = 0.6 * (i + 0.5) / len(looks) - 0.3
@@ -210,4 +205,5 @@ def _draw_loads(
     ax.plot(medians.index, medians, "_", color="black", markersize=16, markeredgewidth=2)
     ax.axhspan(-10, 10, color="0.92", zorder=0)
     ax.axhline(0, color="black", linewidth=0.6)
-    ax.set_ylim(-np.ceil(error.abs().max() / 10) * 10, np.ceil(error.abs().max() / 10) * 10)
+    most = np.ceil(error.abs().max() / 10) * 10
+    ax.set_ylim(-most, most)

@@ -56,8 +56,6 @@ def held_out_grid(tables: Tables, split: str, metric: str) -> list[Grid]:
 
 def ranking_grids(tables: Tables) -> list[Grid]:
     """Who is first, per split and metric, with the bootstrap's intervals."""
-    if tables.ranking.empty:
-        return []
     grids = []
     for (split, metric), part in tables.ranking.groupby(["split", "metric"], sort=False):
         first = part.iloc[0]
@@ -79,8 +77,6 @@ def ranking_grids(tables: Tables) -> list[Grid]:
 
 def decision_grids(tables: Tables) -> list[Grid]:
     """What picking deployments by predictions costs, one table per split."""
-    if tables.decisions.empty:
-        return []
     grids = []
     for split, part in tables.decisions.groupby("split", sort=False):
         caption = (

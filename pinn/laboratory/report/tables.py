@@ -24,6 +24,9 @@ METHOD = "network"
 #: Tables that an evaluation may have beside its predictions and results.
 _OTHERS = ("ranking", "coverage", "stated", "decisions")
 
+#: In place of one of them.
+_EMPTY = pd.DataFrame(columns=["split", "metric"])
+
 _LOAD = ["row_id", "model", "gpu", "concurrency", "prompt_tokens", "output_tokens"]
 
 
@@ -75,7 +78,7 @@ def read_tables(folder: Path) -> Tables:
     observations = read_observations(folder / "observations" / "silicon.parquet")
     predictions = pd.read_parquet(folder / "predictions.parquet")
     paths = {name: folder / f"{name}.csv" for name in _OTHERS}
-    others = {n: pd.read_csv(p) if p.is_file() else pd.DataFrame() for n, p in paths.items()}
+    others = {n: pd.read_csv(p) if p.is_file() else _EMPTY for n, p in paths.items()}
     joined = predictions.merge(observations[_LOAD], on="row_id", how="left")
     return Tables(joined, pd.read_csv(results), **others)
 

@@ -7,11 +7,26 @@ from pathlib import Path
 
 from pinn.common.files import write_whole
 from pinn.common.pages import template
+from pinn.common.screen import Grid
 from pinn.laboratory.folds import CHECKPOINT_COLUMN
 from pinn.laboratory.intervals import RUNS_LEFT_OUT
 from pinn.laboratory.metrics import percent_errors, with_e2e
-from pinn.laboratory.report.sections import make_sections
-from pinn.laboratory.report.tables import METHOD, Picture, Section, Tables, read_tables
+from pinn.laboratory.report import grids
+from pinn.laboratory.report.figures import (
+    EDGE,
+    accuracy_figure,
+    agreement_figure,
+    calibration_figure,
+    load_figure,
+)
+from pinn.laboratory.report.tables import (
+    METHOD,
+    Picture,
+    Section,
+    Tables,
+    picture,
+    read_tables,
+)
 
 # What a page says first: how far off the network is on what it never saw, and who comes next.
 
@@ -47,10 +62,9 @@ def summary(tables: Tables) -> list[tuple[str, str]]:
 
 def origin(tables: Tables) -> str:
     """Which predictions were taken from a checkpoint's own folds; empty where none were."""
-    rows = tables.predictions
-    if CHECKPOINT_COLUMN not in rows:
+    if CHECKPOINT_COLUMN not in tables.predictions:
         return ""
-    kept = rows[rows[CHECKPOINT_COLUMN].notna()]
+    kept = tables.predictions.dropna(subset=CHECKPOINT_COLUMN)
     if kept.empty:
         return ""
     of_splits = [
@@ -102,6 +116,112 @@ def _covered(tables: Tables) -> str:
     return "; ".join(found) + ("." if found else "")
 
 
+# The sections of a page, drawn from an evaluation's tables.
+
+#: Kind of split -> title of its section.
+LEFT_OUT = {
+    "leave-one-model-out": "Left-out models",
+    "leave-one-gpu-out": "Left-out GPUs",
+    "leave-one-gpu-and-its-kernels-out": "Left-out GPUs and their kernels",
+}
+
+_METRICS = ("tpot", "ttft")
+
+
+def make_sections(tables: Tables) -> list[Section]:
+    """Everything that can be shown; a section without figures and tables says why."""
+    found = [
+        _left_out(tables, split, title)
+        for split, title in LEFT_OUT.items()
+        if (tables.predictions["split"] == split).any()
+    ]
+    return [*found, _loads(tables), _ranking(tables), _decisions(tables), _intervals(tables),
+            Section("All splits", "Every split and method.", grids.result_grids(tables)),
+            ]  # fmt: skip
+
+
+def _left_out(tables: Tables, split: str, title: str) -> Section:
+    rows = tables.split(split)
+    measured = tables.predictions[tables.predictions["model"].notna()]
+    count = measured.loc[measured["split"] == split, "row_id"].nunique()
+    about = f"{split}, {count} measured vLLM deployments under one load each"
+    dots: list[Picture | Grid] = []
+    agreement: list[Picture | Grid] = []
+    medians: list[Picture | Grid] = []
+    for metric in _METRICS:
+        dots += picture(
+            f"accuracy-{split}-{metric}",
+            accuracy_figure(tables, split, metric),
+            f"Errors of {metric.upper()}: one dot per row, markers tell GPUs, bars are medians; "
+            f"errors above {EDGE:.0f} % lie at the edge, the dotted line is at 10 %. {about}.",
+        )
+        agreement += picture(
+            f"agreement-{split}-{metric}",
+            agreement_figure(rows, metric),
+            f"{metric.upper()} of the method {METHOD!r} against the measured one: the line is "
+            f"equality, the band 10 %. n = {len(rows)}; {about}.",
+        )
+        medians += grids.held_out_grid(tables, split, metric)
+    text = (
+        "Each part was predicted by methods that never saw it: none of its rows and, where the "
+        "split says so, none of its kernels."
+    )
+    return Section(title, text, [*dots, *agreement, *medians])
+
+
+def _loads(tables: Tables) -> Section:
+    split = "leave-one-model-out"
+    rows = tables.split(split)
+    caption = (
+        f"Signed errors of the method {METHOD!r}, cut at 100 %: dots are rows, markers tell "
+        f"models, wide bars are medians, the band is 10 %. n = {len(rows)} rows of {split}."
+    )
+    items = picture("loads", load_figure(tables, split), caption)
+    text = "Whether errors grow with requests in flight or with lengths."
+    return Section("Errors and load", text, items, f"no predictions of {METHOD!r} in {split}.")
+
+
+def _ranking(tables: Tables) -> Section:
+    text = (
+        "Methods by median error. Tied first: on the bootstrap's draws the interval of the "
+        "difference to the first reaches 0. Draws are whole deployments, since their rows share "
+        "their error; they do not make new models."
+    )
+    return Section("Ranking", text, grids.ranking_grids(tables))
+
+
+def _decisions(tables: Tables) -> Section:
+    text = (
+        "Of the measured deployments of a model on a GPU under one prompt and output length, the "
+        "one with the best predicted throughput per GPU within a limit of TPOT (10, 15, 20, 30 or "
+        "50 ms) is picked and priced by its measurement. 'Expected' weighs each throughput by the "
+        "chance that the limit is held, under the law of the errors on other models or GPUs."
+    )
+    return Section("Decisions", text, grids.decision_grids(tables))
+
+
+def _intervals(tables: Tables) -> Section:
+    rows = tables.coverage
+    n = {} if rows.empty else rows[rows["part"] == "all"].groupby("split")["n"].max().to_dict()
+    counts = ", ".join(f"{split} n = {count}" for split, count in n.items())
+    caption = (
+        "Share of rows inside intervals of each level; every left-out part is judged by intervals "
+        f"calibrated without it. Markers tell left-out parts, the line all rows. {counts}."
+    )
+    items = picture("calibration", calibration_figure(tables), caption)
+    text = (
+        "Intervals whose widths are learned on left-out models and GPUs: number format, experts, "
+        "distance from measured kernels, load. So few groups promise coverage on average, not for "
+        "each model. They are calibrated on the predictions of this page; a published checkpoint's "
+        "own, which the summary goes by where its predictions are shown, on left-out GPUs and "
+        "serving runs too."
+    )
+    missing = "no left-out predictions of the network that kernels taught."
+    return Section("Intervals", text, [*items, *grids.coverage_grid(tables)], missing)
+
+
+# The page and its pictures.
+
 TITLE = "How good the predictions are"
 
 #: Pictures for the docs.
@@ -131,8 +251,7 @@ def write_report(folder: Path, evidence: str, images: Path | None = None) -> Pat
     if images is not None:
         _write_pictures([one for one in pictures if one.name in DOCS_PICTURES], images)
     page = folder / "report.html"
-    text = render(tables, sections, evidence)
-    write_whole(page, text)
+    write_whole(page, render(tables, sections, evidence))
     return page
 
 
