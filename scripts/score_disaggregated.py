@@ -36,7 +36,7 @@ from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM, VLLM
 from pinn.training.data import silicon
 from pinn.training.data.deployments import observed_deployment
 from pinn.training.data.engine_deployments import copy_of_a_row
-from pinn.training.data.silicon import Filter, apply_filters, from_other_campaign
+from pinn.training.data.silicon import apply_filters, from_other_campaign
 
 # Reads the measured deployments of ``silicon_sample.csv`` with prefill and decode apart.
 #
@@ -81,11 +81,11 @@ def without_workers(rows: pd.DataFrame) -> pd.Series:
 
 
 #: The rules in the order in which they are applied.
-DISAGGREGATED_FILTERS = (
-    Filter("file of another campaign (harrli)", from_other_campaign),
-    Filter("copy of a measurement in another dump", copy_of_a_row),
-    Filter("number of servers not named", without_workers),
-)
+DISAGGREGATED_FILTERS = {
+    "file of another campaign (harrli)": from_other_campaign,
+    "copy of a measurement in another dump": copy_of_a_row,
+    "number of servers not named": without_workers,
+}
 
 
 @dataclass(frozen=True)

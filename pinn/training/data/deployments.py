@@ -53,12 +53,8 @@ def _layout(row: Row) -> dict[str, Any]:
     engine, is_expert_parallel = str(row["engine"]), bool(row["enable_expert_parallel"])
     tp, dp = int(row["tensor_parallel_size"]), int(row["data_parallel_size"])
     if engine == VLLM:
-        return {
-            "engine": engine,
-            "tensor_parallel_size": tp,
-            "data_parallel_size": dp,
-            "enable_expert_parallel": is_expert_parallel,
-        }
+        layout = {"tensor_parallel_size": tp, "data_parallel_size": dp}
+        return {"engine": engine, **layout, "enable_expert_parallel": is_expert_parallel}
     return {
         "engine": engine,
         "tensor_parallel_size": tp * dp,
@@ -82,20 +78,11 @@ def run_deployment(row: Row) -> Deployment:
     Raises:
         PinnError: If the model or the GPU is unknown, or they do not fit together.
     """
-    return _run(
-        str(row["config"]),
-        str(row["model"]),
-        str(row["gpu"]),
-        int(row["tensor_parallel_size"]),
-        int(row["max_num_batched_tokens"]),
-        _given(float(row["max_num_seqs"])),
-        _given(float(row["max_model_len"])),
-        str(row["engine_version"]),
-    )
-
-
-def _given(value: float) -> int | None:
-    return None if pd.isna(value) else int(value)
+    sizes = ("tensor_parallel_size", "max_num_batched_tokens", "max_num_seqs", "max_model_len")
+    flags: dict[str, Any] = {name: int(row[name]) for name in sizes if not pd.isna(row[name])}
+    flags["engine_version"] = str(row["engine_version"])
+    names = str(row["config"]), str(row["model"]), str(row["gpu"])
+    return _run(*names, tuple(flags.items()))
 
 
 @cache
@@ -118,27 +105,9 @@ def _observed(
 
 
 @cache
-def _run(
-    config: str,
-    name: str,
-    gpu: str,
-    tp: int,
-    max_num_batched_tokens: int,
-    max_num_seqs: int | None,
-    max_model_len: int | None,
-    engine_version: str,
-) -> Deployment:
-    return Deployment(
-        model=load_model(config, published_as=name),
-        gpu=load_gpu(gpu),
-        serving=ServingSpec(
-            tensor_parallel_size=tp,
-            max_num_batched_tokens=max_num_batched_tokens,
-            max_num_seqs=max_num_seqs,
-            max_model_len=max_model_len,
-            engine_version=engine_version,
-        ),
-    )
+def _run(config: str, name: str, gpu: str, flags: tuple[tuple[str, Any], ...]) -> Deployment:
+    model = load_model(config, published_as=name)
+    return Deployment(model, load_gpu(gpu), ServingSpec(**dict(flags)))
 
 
 # The load behind a row of measured deployments: the closed loop that its benchmark ran.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -12,10 +13,13 @@ from pinn.common.files import ReadReport
 from pinn.specs.serving import SGLANG, TRTLLM
 from pinn.training.data import silicon
 from pinn.training.data.silicon import (
-    Filter,
+    Filters,
+    Rule,
+    copy_across_dumps,
     from_other_campaign,
     queueing,
     read_silicon,
+    with_rounded_tpot,
 )
 from pinn.training.data.table import write_observations
 
@@ -28,7 +32,8 @@ from pinn.training.data.table import write_observations
 # where both kinds fit rows of the same point that ran without (twins).
 
 _ROW = ["engine", "model", "gpu", "precision"]
-_POINT = ["prompt_tokens", "output_tokens", "concurrency", "tpot_10us"]
+_LENGTHS = ["prompt_tokens", "output_tokens"]
+_POINT = [*_LENGTHS, "concurrency", "tpot_10us"]
 
 #: Linear attention (gated delta net) and sparse attention: read apart, nothing is fitted to them.
 OTHER_ATTENTION = ("Qwen/Qwen3.5-397B-A17B", "zhipuai/GLM-5")
@@ -41,7 +46,7 @@ def several_nodes(rows: pd.DataFrame) -> pd.Series:
 
 def speculates(rows: pd.DataFrame) -> pd.Series:
     """Rows of which every launch script that fits speculates, and copies of them in other dumps."""
-    point = _with_rounded_tpot(rows)[[*_ROW, *_POINT]].apply(tuple, axis=1)
+    point = with_rounded_tpot(rows)[[*_ROW, *_POINT]].apply(tuple, axis=1)
     told = rows["drafts"] != ""
     return told | point.isin(set(point[told]))
 
@@ -63,7 +68,7 @@ def mtp_beside_plain(rows: pd.DataFrame) -> pd.Series:
         & ~rows["enable_expert_parallel"]
         & (rows["date"] == "2026-03-25")
     )
-    point = _with_rounded_tpot(rows)[_POINT].apply(tuple, axis=1)
+    point = with_rounded_tpot(rows)[_POINT].apply(tuple, axis=1)
     plain = point[rows["source"].str.contains("config_id=87;", regex=False)]
     return suspect & ~point.isin(set(plain))
 
@@ -73,15 +78,8 @@ def development_image(rows: pd.DataFrame) -> pd.Series:
     return rows["engine_version"].str.contains("nightly-dev|glm5-hopper")
 
 
-def copy_of_a_row(rows: pd.DataFrame) -> pd.Series:
-    """Copies of one measurement in several dumps; the dated database dump is kept where it is one.
-
-    A copy has the same engine, model, GPU, precision, lengths and concurrency, and the same TPOT to
-    0.01 ms; dumps differ in how they store the layout.
-    """
-    preferred = _with_rounded_tpot(rows).assign(dumped=rows["source"].str.startswith("db-dump"))
-    preferred = preferred.sort_values("dumped", ascending=False, kind="stable")
-    return preferred.duplicated([*_ROW, *_POINT]).reindex(rows.index)
+#: Copies as of vLLM's rows, but for the layout: dumps differ in how they store it.
+copy_of_a_row = partial(copy_across_dumps, key=(*_ROW, *_LENGTHS))
 
 
 def other_attention(rows: pd.DataFrame) -> pd.Series:
@@ -90,16 +88,19 @@ def other_attention(rows: pd.DataFrame) -> pd.Series:
 
 
 #: The rules in the order in which they are applied.
-ENGINE_FILTERS = (
-    Filter("file of another campaign (harrli)", from_other_campaign),
-    Filter("GB200 over several nodes, labelled aggregated", several_nodes),
-    Filter("MTP: every launch script that fits speculates", speculates),
-    Filter("MTP: DeepSeek fp8 on B200, 2026-03-25, not config 87", mtp_beside_plain),
-    Filter("nightly or glm5 image", development_image),
-    Filter("copy of a measurement in another dump", copy_of_a_row),
-    Filter("saturated: TTFT above 3 s and 8 % of the generation time", queueing),
-    Filter("linear or sparse attention (Qwen3.5, GLM-5): read apart", other_attention),
-)
+_OF_THE_BENCHMARK: Filters = {
+    "file of another campaign (harrli)": from_other_campaign,
+    "GB200 over several nodes, labelled aggregated": several_nodes,
+}
+ENGINE_FILTERS: Filters = {
+    **_OF_THE_BENCHMARK,
+    "MTP: every launch script that fits speculates": speculates,
+    "MTP: DeepSeek fp8 on B200, 2026-03-25, not config 87": mtp_beside_plain,
+    "nightly or glm5 image": development_image,
+    "copy of a measurement in another dump": copy_of_a_row,
+    "saturated: TTFT above 3 s and 8 % of the generation time": queueing,
+    "linear or sparse attention (Qwen3.5, GLM-5): read apart": other_attention,
+}
 
 
 def shows_no_mtp(rows: pd.DataFrame) -> pd.Series:
@@ -108,7 +109,7 @@ def shows_no_mtp(rows: pd.DataFrame) -> pd.Series:
 
 
 #: The rules that leave the rows with hidden multi-token prediction; copies are among them.
-MTP_FILTERS = (*ENGINE_FILTERS[:2], Filter("no sign of multi-token prediction", shows_no_mtp))
+MTP_FILTERS = {**_OF_THE_BENCHMARK, "no sign of multi-token prediction": shows_no_mtp}
 
 
 def not_of_checked_campaign(rows: pd.DataFrame) -> pd.Series:
@@ -124,10 +125,6 @@ def not_of_checked_campaign(rows: pd.DataFrame) -> pd.Series:
 def not_dense_campaign(rows: pd.DataFrame) -> pd.Series:
     """All but the other campaign's 16-bit rows."""
     return ~(from_other_campaign(rows) & (rows["precision"] == "bf16"))
-
-
-def _with_rounded_tpot(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows.assign(tpot_10us=(rows["tpot_s"] * 1e3).round(2))
 
 
 # Reads the measured SGLang and TensorRT-LLM deployments of ``silicon_sample.csv``.
@@ -182,24 +179,20 @@ def read_every_engine(path: Path | None = None) -> tuple[pd.DataFrame, ReadRepor
     vllm, of_vllm = silicon.read_silicon(path)
     others, of_others = read_engines(path)
     kept = others[others["apart"] == ""]
-    (other_rows, *rules), (other_vllm, *more) = of_others.refused, of_vllm.refused
-    refused = {
-        "not an aggregated deployment": of_others.refused[other_rows]
-        + of_vllm.refused[other_vllm]
-        - of_vllm.read
-    }
-    for report, reasons in ((of_vllm, more), (of_others, rules)):
-        for reason in reasons:
-            refused[reason] = refused.get(reason, 0) + report.refused[reason]
+    refused = {"not an aggregated deployment": -of_vllm.read}
+    for report in (of_vllm, of_others):
+        (_, elsewhere), *by_rule = report.refused.items()
+        refused["not an aggregated deployment"] += elsewhere
+        for reason, count in by_rule:
+            refused[reason] = refused.get(reason, 0) + count
     refused[APART] = len(others) - len(kept)
     rows = pd.concat([vllm, kept[list(silicon.CANONICAL)]], ignore_index=True)
     # Every row shown apart is of a known script.
+    apart = others.loc[others["apart"] != "", "facts"].value_counts()
     noted = {
-        facts: of_vllm.noted.get(facts, 0) + of_others.noted.get(facts, 0)
+        facts: sum(r.noted.get(facts, 0) for r in (of_vllm, of_others)) - int(apart.get(facts, 0))
         for facts in {**of_vllm.noted, **of_others.noted}
     }
-    for facts, n in (others["facts"][others["apart"] != ""]).value_counts().items():
-        noted[str(facts)] -= int(n)
     return rows, replace(of_vllm, accepted=len(rows), refused=refused, noted=noted)
 
 
@@ -209,9 +202,8 @@ def read_other_campaign() -> tuple[pd.DataFrame, ReadReport]:
     Returns:
         As :func:`read_engines`. ``ttft_s`` says nothing: it holds what that client waited for.
     """
-    rule = Filter("not of the other campaign, or of its TensorRT-LLM after 1.0.0rc3",
-                  not_of_checked_campaign)  # fmt: skip
-    return _read(None, (rule,))
+    reason = "not of the other campaign, or of its TensorRT-LLM after 1.0.0rc3"
+    return _read(None, {reason: not_of_checked_campaign})
 
 
 def read_dense_campaign() -> tuple[pd.DataFrame, ReadReport]:
@@ -223,8 +215,8 @@ def read_dense_campaign() -> tuple[pd.DataFrame, ReadReport]:
     Returns:
         As :func:`read_engines`.
     """
-    rule = Filter("not of the other campaign's dense 16-bit rows", not_dense_campaign)
-    return _read(None, (rule,), ("vllm",))
+    rules = {"not of the other campaign's dense 16-bit rows": not_dense_campaign}
+    return _read(None, rules, ("vllm",))
 
 
 def read_speculating() -> tuple[pd.DataFrame, ReadReport]:
@@ -247,7 +239,8 @@ def read_other_attention() -> tuple[pd.DataFrame, ReadReport]:
     Returns:
         As :func:`read_engines`; ``apart`` is ``LINEAR`` or ``SPARSE``.
     """
-    rows, report = _read(None, tuple(_FOR_OTHER_ATTENTION.get(f.drops, f) for f in ENGINE_FILTERS))
+    rules = (_FOR_OTHER_ATTENTION.get(rule, (why, rule)) for why, rule in ENGINE_FILTERS.items())
+    rows, report = _read(None, dict(rules))
     linear = rows["model"].str.contains("Qwen", regex=False)
     return rows.assign(apart=linear.map({True: LINEAR, False: SPARSE})), report
 
@@ -257,14 +250,14 @@ def _released_engines_but_glm(rows: pd.DataFrame) -> pd.Series:
 
 
 #: Rule -> what takes its place where models with other attention are read.
-_FOR_OTHER_ATTENTION: dict[Callable[[pd.DataFrame], pd.Series], Filter] = {
-    development_image: Filter("nightly image, but of GLM-5", _released_engines_but_glm),
-    other_attention: Filter("attention over all keys", lambda rows: ~other_attention(rows)),
+_FOR_OTHER_ATTENTION: dict[Rule, tuple[str, Rule]] = {
+    development_image: ("nightly image, but of GLM-5", _released_engines_but_glm),
+    other_attention: ("attention over all keys", lambda rows: ~other_attention(rows)),
 }
 
 
 def _read(
-    path: Path | None, filters: Sequence[Filter], engines: Sequence[str] = ENGINES
+    path: Path | None, filters: Filters, engines: Sequence[str] = ENGINES
 ) -> tuple[pd.DataFrame, ReadReport]:
     return silicon.read_sample(path, engines, filters, decode_engines, _canonical)
 

@@ -10,7 +10,7 @@ release holds. ``CONC`` is the number of clients, ``+200`` so many tokens beyond
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -150,24 +150,21 @@ def find(row: Mapping[Any, Any]) -> Found:
     if not facts:
         return Found(None, UNKNOWN, "no configuration of such a point")
     image, time = _IMAGE.search(row["source"]), _TIME.search(row["source"])
-    if image:
-        named = image.group(1).replace("#", "/")
-        facts = tuple(fact for fact in facts if fact.passed["image"] == named)
-    if not facts:
-        return Found(None, UNKNOWN, "no configuration of its image")
+    named = image.group(1).replace("#", "/") if image else ""
     when = time.group(1) if time else ""
-    facts = tuple(fact for fact in facts if not when or _is_valid(fact, when))
-    if not facts:
-        return Found(None, UNKNOWN, "no configuration at its time")
+    spread = bool(row["enable_expert_parallel"])
     unsure = row["engine"] == VLLM and row["stored_attention_dp_size"] > 1
-    facts = tuple(
-        fact
-        for fact in facts
-        if fact.expert_parallel == bool(row["enable_expert_parallel"])
-        and (unsure or fact.data_parallel == (replicas > 1))
-    )
-    if not facts:
-        return Found(None, UNKNOWN, "no configuration of its labels")
+    narrowed: dict[str, Callable[[LaunchFact], bool]] = {
+        "of its image": lambda fact: not named or fact.passed["image"] == named,
+        "at its time": lambda fact: not when or _is_valid(fact, when),
+        "of its labels": lambda fact: (
+            fact.expert_parallel == spread and (unsure or fact.data_parallel == (replicas > 1))
+        ),
+    }
+    for what, fits in narrowed.items():
+        facts = tuple(filter(fits, facts))
+        if not facts:
+            return Found(None, UNKNOWN, f"no configuration {what}")
     facts = tuple(fact for fact in facts if _started(fact, when)) or facts
     # Configurations with and without speculation share images; a row that both fit ran plainly,
     # unless pinn.training.data.engine_deployments knows better.
@@ -210,10 +207,8 @@ def with_launch_facts(rows: pd.DataFrame, models: Mapping[str, str]) -> pd.DataF
         and ``engine_version`` as they ran, and the columns ``ADDED``, texts that are empty where
         nothing was passed. Rows that no line fits keep their labels.
     """
-    names = rows["model"].map(models).fillna(rows["model"])
-    found = [find(row) for row in rows.assign(model=names).to_dict("records")]
-    labels = rows.to_dict("records")
-    ran = [_ran(each, row) for each, row in zip(found, labels, strict=True)]
+    named = rows.assign(model=rows["model"].map(models).fillna(rows["model"]))
+    ran = [_ran(find(row), row) for row in named.to_dict("records")]
     changed = pd.DataFrame(ran, index=rows.index)
     return rows.drop(columns=changed.columns, errors="ignore").join(changed)
 
@@ -250,10 +245,8 @@ def _layout(passed: Mapping[str, str], row: Mapping[Any, Any]) -> dict[str, Any]
     parallelism spreads experts over all.
     """
     gpus = row["tensor_parallel_size"] * row["data_parallel_size"]
-    tensor, data = (
-        int(passed["tensor_parallel_size"] or gpus),
-        int(passed["data_parallel_size"] or 1),
-    )
+    tensor = int(passed["tensor_parallel_size"] or gpus)
+    data = int(passed["data_parallel_size"] or 1)
     if passed["enable_dp_attention"]:
         tensor, data = 1, int(gpus)
     return {

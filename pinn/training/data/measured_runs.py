@@ -37,16 +37,14 @@ from pinn.training.data.serving_runs import Workload as Load
 #: Key of the whole run beside its stages ``0``, ``1``, ...
 WHOLE_RUN = "all"
 
+#: Figure -> where a stage's report of inference-perf has it: (latency, statistic).
+_PLACES = {
+    f"{name}_{statistic}_s": (latency, statistic)
+    for name, latency in (("e2e", "request_latency"), ("ttft", "time_to_first_token"))
+    for statistic in ("mean", "p90", "p99")
+}
 #: What clients report of a stage, in seconds. ITL is (E2E - TTFT) / (output tokens - 1).
-FIGURES = (
-    "e2e_mean_s",
-    "e2e_p90_s",
-    "e2e_p99_s",
-    "ttft_mean_s",
-    "ttft_p90_s",
-    "ttft_p99_s",
-    "itl_mean_s",
-)
+FIGURES = (*_PLACES, "itl_mean_s")
 
 #: Tokenizers make 2 to 5 % more tokens of a text than it was cut to, as the prompt lengths of load
 #: generators' reports show beside what was asked for; where in between is not known.
@@ -175,16 +173,6 @@ def sent_workload(load: Load, seed: int = 0) -> Workload:
 _SERVER, _CONFIG = Path("exp-config.yaml"), Path("results") / "config.yaml"
 _REMEDY = "give the folder that inference-perf wrote"
 
-#: Figure -> where a stage's report has it: (latency, statistic).
-_PLACES = {
-    "e2e_mean_s": ("request_latency", "mean"),
-    "e2e_p90_s": ("request_latency", "p90"),
-    "e2e_p99_s": ("request_latency", "p99"),
-    "ttft_mean_s": ("time_to_first_token", "mean"),
-    "ttft_p90_s": ("time_to_first_token", "p90"),
-    "ttft_p99_s": ("time_to_first_token", "p99"),
-}
-
 
 class _Server(BaseModel):
     model_config = ConfigDict(protected_namespaces=())
@@ -241,18 +229,10 @@ def read_load_report(
     if len(reports) == 1:
         reports[WHOLE_RUN] = reports["0"]
     output = int(workload.output_tokens[0])
-    deployment = Deployment(
-        load_model(model_config(server.model, model_configs), published_as=server.model),
-        load_gpu(gpu),
-        ServingSpec(
-            **{
-                "tensor_parallel_size": server.tensor_parallelism,
-                "engine_version": ASSUMED_RELEASE,
-                **flags,
-            }
-        ),
-        force=True,  # it ran
-    )
+    flags.setdefault("tensor_parallel_size", server.tensor_parallelism)
+    flags.setdefault("engine_version", ASSUMED_RELEASE)
+    model = load_model(model_config(server.model, model_configs), published_as=server.model)
+    deployment = Deployment(model, load_gpu(gpu), ServingSpec(**flags), force=True)  # it ran
     return MeasuredRun(
         path.name,
         deployment,

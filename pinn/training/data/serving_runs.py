@@ -87,39 +87,17 @@ _FILE_TOLERANCE = 0.1
 GPUS = {"H100": "h100_sxm", "A100": "a100_sxm", "L40S": "l40s"}
 
 _LATENCIES_MS = (
-    "ttft_mean_ms",
-    "ttft_p90_ms",
-    "ttft_p99_ms",
-    "itl_mean_ms",
-    "itl_mean_reported_ms",
-    "e2e_mean_ms",
-    "e2e_p90_ms",
-    "e2e_p99_ms",
-)
+    "ttft_mean_ms", "ttft_p90_ms", "ttft_p99_ms", "itl_mean_ms", "itl_mean_reported_ms",
+    "e2e_mean_ms", "e2e_p90_ms", "e2e_p99_ms",
+)  # fmt: skip
+_KEPT = (
+    "run", "stage", "model", "gpu", "tensor_parallel_size", "precision", "max_num_batched_tokens",
+    "workload", "rate_per_s", "prompt_tokens", "output_tokens",
+)  # fmt: skip
 _TEXTS = ("run", "stage", "model", "gpu", "precision", "workload", "engine_version")
 _NUMBERS = (
-    *_LATENCIES_MS,
-    "max_model_len",
-    "max_num_seqs",
-    "tensor_parallel_size",
-    "max_num_batched_tokens",
-    "rate_per_s",
-    "prompt_tokens",
-    "output_tokens",
-)
-_KEPT = (
-    "run",
-    "stage",
-    "model",
-    "gpu",
-    "tensor_parallel_size",
-    "precision",
-    "max_num_batched_tokens",
-    "workload",
-    "rate_per_s",
-    "prompt_tokens",
-    "output_tokens",
-)
+    *_LATENCIES_MS, "max_model_len", "max_num_seqs", *(name for name in _KEPT if name not in _TEXTS)
+)  # fmt: skip
 
 
 def workload(name: str, workloads: Mapping[str, Workload] = WORKLOADS) -> Workload:
@@ -190,16 +168,8 @@ def read_serving_runs(
     unnamed = rows["engine_version"] == ""
     rows.loc[unnamed, "engine_version"] = ASSUMED_RELEASE
     noted = {f"release not stated: assumed vLLM {ASSUMED_RELEASE}": int(unnamed.sum())}
-    report = ReadReport(
-        source=path.name,
-        version="",
-        sha256=file_sha256(path),
-        read=len(raw),
-        accepted=len(rows),
-        refused=refused,
-        noted=noted if unnamed.any() else {},
-    )
-    return rows, report
+    noted = noted if unnamed.any() else {}
+    return rows, ReadReport(path.name, "", file_sha256(path), len(raw), len(rows), refused, noted)
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
@@ -217,16 +187,11 @@ def _read_csv(path: Path) -> pd.DataFrame:
         raise PinnError(f"{path} holds 0 serving runs: add a row per run and stage")
     for name in _NUMBERS:
         if name in raw.columns and not pd.api.types.is_numeric_dtype(raw[name]):
-            odd = next((v for v in raw[name].dropna() if not _is_number(v)), raw[name].iloc[0])
-            raise PinnError(f"{path}: {name} must be a number, got {odd!r:.60}")
+            cells = raw[name].dropna()
+            odd = cells[~np.isfinite(pd.to_numeric(cells, errors="coerce"))]
+            first = (raw[name] if odd.empty else odd).iloc[0]
+            raise PinnError(f"{path}: {name} must be a number, got {first!r:.60}")
     return raw
-
-
-def _is_number(text: object) -> bool:
-    try:
-        return bool(np.isfinite(float(str(text))))
-    except ValueError:
-        return False
 
 
 def _usable(
@@ -234,22 +199,15 @@ def _usable(
 ) -> tuple[pd.DataFrame, dict[str, int]]:
     """Rows whose load is the workload's and whose latencies agree with each other."""
     latencies = raw[list(_LATENCIES_MS)]
+    usable = ((latencies > 0) & np.isfinite(latencies)).all(axis=1)
     itl_ms = (raw["e2e_mean_ms"] - raw["ttft_mean_ms"]) / (raw["output_tokens"] - 1)
-    unlike_workload = pd.Series(
-        [
-            not _is_workload(row, workload(str(row["workload"]), workloads))
-            for _, row in raw.iterrows()
-        ],
-        index=raw.index,
-        dtype=bool,
-    )
+    sent = [workload(str(name), workloads) for name in raw["workload"]]
+    as_sent = [_is_workload(raw.loc[i], load) for i, load in zip(raw.index, sent, strict=True)]
     rules = {
-        "a latency is missing or not positive": ~((latencies > 0) & np.isfinite(latencies)).all(
-            axis=1
-        ),
+        "a latency is missing or not positive": ~usable,
         "TTFT, ITL and E2E disagree by more than 1 %": (itl_ms / raw["itl_mean_ms"] - 1).abs()
         > 0.01,
-        "load is not that of the named workload": unlike_workload,
+        "load is not that of the named workload": ~pd.Series(as_sent, raw.index, dtype=bool),
         "run and stage occur twice": raw.duplicated(["run", "stage"]),
     }
     refused: dict[str, int] = {}
@@ -265,27 +223,16 @@ def _is_workload(row: pd.Series, known: Workload) -> bool:
 
     Lengths of a file's workload may differ by ``_FILE_TOLERANCE``, as tools count tokens anew.
     """
-    if known.file is not None:
-        return _is_of_file(row, known)
-    if (row["prompt_tokens"], row["output_tokens"]) != (known.prompt_tokens, known.output_tokens):
+    stage, of_file = str(row["stage"]), known.file is not None
+    tolerance = _FILE_TOLERANCE if of_file else 0.0
+    for name in ("prompt_tokens", "output_tokens"):
+        if not abs(row[name] / getattr(known, name) - 1) <= tolerance:
+            return False
+    if stage == "all":
+        return of_file or bool(np.isnan(row["rate_per_s"]))
+    if not stage.isdecimal() or int(stage) >= len(known.stages):
         return False
-    if row["stage"] == "all":
-        return bool(np.isnan(row["rate_per_s"]))
-    if not str(row["stage"]).isdecimal():
-        return False
-    stage = int(row["stage"])
-    return stage < len(known.stages) and row["rate_per_s"] == known.stages[stage].rate_per_s
-
-
-def _is_of_file(row: pd.Series, known: Workload) -> bool:
-    stage = str(row["stage"])
-    lengths = (
-        (row["prompt_tokens"], known.prompt_tokens),
-        (row["output_tokens"], known.output_tokens),
-    )
-    return all(abs(got / sent - 1) <= _FILE_TOLERANCE for got, sent in lengths) and (
-        stage == "all" or (stage.isdecimal() and int(stage) < len(known.stages))
-    )
+    return of_file or bool(row["rate_per_s"] == known.stages[int(stage)].rate_per_s)
 
 
 def _canonical(

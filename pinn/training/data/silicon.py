@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -29,17 +28,10 @@ from pinn.units import MILLISECOND
 # Every rule takes the decoded rows of :mod:`pinn.training.data.silicon` and returns a mask, true
 # where a row is to be dropped. A rule sees only the rows that the rules before it left.
 
+_LENGTHS = ("prompt_tokens", "output_tokens")
+_POINT = ("model", "gpu", "precision", *_LENGTHS, "tensor_parallel_size")
 #: Rows that differ only in these columns belong to one curve of latency over concurrency.
-SERIES = (
-    "model",
-    "gpu",
-    "precision",
-    "prompt_tokens",
-    "output_tokens",
-    "tensor_parallel_size",
-    "data_parallel_size",
-    "enable_expert_parallel",
-)
+SERIES = (*_POINT, "data_parallel_size", "enable_expert_parallel")
 
 #: Rows that differ in one of these flags are no runs of one deployment. Prefixes that are kept
 #: change nothing here, as the benchmark's random prompts share none.
@@ -51,12 +43,10 @@ SETTINGS = tuple(
 UNKNOWN_VERSION = "unknown"
 
 
-@dataclass(frozen=True)
-class Filter:
-    """A rule and the reason that the read report gives for it."""
-
-    reason: str
-    drops: Callable[[pd.DataFrame], pd.Series]
+#: A rule: a mask of rows, true where one is dropped.
+Rule = Callable[[pd.DataFrame], pd.Series]
+#: The reason that the read report gives -> the rule, in the order in which they are applied.
+Filters = Mapping[str, Rule]
 
 
 def from_other_campaign(rows: pd.DataFrame) -> pd.Series:
@@ -77,19 +67,25 @@ def saturated_gpt_oss_on_h100(rows: pd.DataFrame) -> pd.Series:
     )
 
 
-def copy_across_dumps(rows: pd.DataFrame) -> pd.Series:
+def copy_across_dumps(rows: pd.DataFrame, key: Sequence[str] = _POINT) -> pd.Series:
     """Copies of one measurement in several dumps, which would weigh it twice.
 
     A copy has the same model, GPU, precision, lengths, tensor-parallel size and concurrency, and
     the same TPOT to 0.01 ms. The dated database dump is kept where there is one, as it names the
     configuration and the run; else the first row of the file.
+
+    Args:
+        rows: Decoded rows.
+        key: Columns that are equal in copies, beside concurrency and TPOT.
     """
-    key = ["model", "gpu", "precision", "prompt_tokens", "output_tokens"]
-    key += ["tensor_parallel_size", "concurrency"]
-    tpot_10us = (rows["tpot_s"] * 1e3).round(2)
-    preferred = rows.assign(tpot_10us=tpot_10us, dumped=rows["source"].str.startswith("db-dump"))
+    preferred = with_rounded_tpot(rows).assign(dumped=rows["source"].str.startswith("db-dump"))
     preferred = preferred.sort_values("dumped", ascending=False, kind="stable")
-    return preferred.duplicated([*key, "tpot_10us"]).reindex(rows.index)
+    return preferred.duplicated([*key, "concurrency", "tpot_10us"]).reindex(rows.index)
+
+
+def with_rounded_tpot(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows with ``tpot_10us``: copies in several dumps agree in it."""
+    return rows.assign(tpot_10us=(rows["tpot_s"] * 1e3).round(2))
 
 
 def queueing(rows: pd.DataFrame) -> pd.Series:
@@ -119,7 +115,8 @@ def slower_than_busier(rows: pd.DataFrame) -> pd.Series:
         known & (pairs["engine_version"] == pairs["engine_version_busier"])
     )
     slower = pairs["tpot_s"] > 1.15 * pairs["tpot_s_busier"]
-    return _mask(rows, pairs.loc[busier & same_build & slower, "row"])
+    disturbed = pairs.loc[busier & same_build & slower, "row"]
+    return pd.Series(rows.index.isin(disturbed), index=rows.index)
 
 
 def slower_rerun(rows: pd.DataFrame) -> pd.Series:
@@ -137,41 +134,35 @@ def nightly_image(rows: pd.DataFrame) -> pd.Series:
     return rows["source"].str.contains("nightly")
 
 
-#: The rules in the order in which they are applied.
-FILTERS = (
-    Filter("file of another campaign (harrli)", from_other_campaign),
-    Filter("gpt-oss on H100 at concurrency 512", saturated_gpt_oss_on_h100),
-    Filter("copy of a measurement in another dump", copy_across_dumps),
-    Filter("saturated: TTFT above 3 s and 8 % of the generation time", queueing),
-    Filter("TPOT above 1.15 x that of a busier row", slower_than_busier),
-    Filter("slower of two re-runs that differ by more than 15 %", slower_rerun),
-    Filter("nightly image", nightly_image),
-)
+FILTERS: Filters = {
+    "file of another campaign (harrli)": from_other_campaign,
+    "gpt-oss on H100 at concurrency 512": saturated_gpt_oss_on_h100,
+    "copy of a measurement in another dump": copy_across_dumps,
+    "saturated: TTFT above 3 s and 8 % of the generation time": queueing,
+    "TPOT above 1.15 x that of a busier row": slower_than_busier,
+    "slower of two re-runs that differ by more than 15 %": slower_rerun,
+    "nightly image": nightly_image,
+}
 
 
 def apply_filters(
-    rows: pd.DataFrame, filters: Sequence[Filter] = FILTERS
+    rows: pd.DataFrame, filters: Filters = FILTERS
 ) -> tuple[pd.DataFrame, dict[str, int]]:
     """Drop rows rule by rule.
 
     Args:
         rows: Decoded rows.
-        filters: Rules, applied in this order.
+        filters: Rules, applied in their order.
 
     Returns:
         The rows that every rule left, in their order, and the rows dropped by reason, in order.
     """
     dropped: dict[str, int] = {}
-    for rule in filters:
-        mask = rule.drops(rows).astype(bool)
-        dropped[rule.reason] = int(mask.sum())
+    for reason, rule in filters.items():
+        mask = rule(rows).astype(bool)
+        dropped[reason] = int(mask.sum())
         rows = rows[~mask]
     return rows, dropped
-
-
-def _mask(rows: pd.DataFrame, index: pd.Series) -> pd.Series:
-    """True on the rows whose index is listed."""
-    return pd.Series(rows.index.isin(index), index=rows.index)
 
 
 # Reads the measured deployments that the package ``aiconfigurator-core`` ships.
@@ -271,7 +262,7 @@ def read_silicon(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
 def read_sample(
     path: Path | None,
     engines: Sequence[str],
-    filters: Sequence[Filter],
+    filters: Filters,
     decoded: Callable[[pd.DataFrame], pd.DataFrame],
     finished: Callable[[pd.DataFrame], pd.DataFrame],
 ) -> tuple[pd.DataFrame, ReadReport]:
@@ -329,14 +320,10 @@ def decode(raw: pd.DataFrame) -> pd.DataFrame:
         Rows with the columns that the filters read, latencies in seconds.
     """
     rows = raw[list(_RAW_NAMES)].rename(columns=_RAW_NAMES)
-    rows["concurrency"] = (
-        rows["source"].str.extract(r"silicon_concurrency=(\d+)", expand=False).astype(float)
-    )
-    rows["date"] = (
-        rows["source"].str.extract(r"measured=(\d{4}-\d\d-\d\d)", expand=False).fillna("")
-    )
-    rows["engine_version"] = rows["engine_version"].fillna(UNKNOWN_VERSION)
-    rows["precision"] = rows["precision"].fillna("bf16")
+    source = rows["source"].str
+    rows["concurrency"] = source.extract(r"silicon_concurrency=(\d+)", expand=False).astype(float)
+    rows["date"] = source.extract(r"measured=(\d{4}-\d\d-\d\d)", expand=False).fillna("")
+    rows = rows.fillna({"engine_version": UNKNOWN_VERSION, "precision": "bf16"})
     rows["enable_expert_parallel"] = rows["stored_moe_ep_size"] > 1
     rows["data_parallel_size"] = 1
     rows["ttft_s"] *= MILLISECOND
@@ -374,8 +361,8 @@ def named(rows: pd.DataFrame) -> pd.DataFrame:
         model=rows["model"].map(catalog_name),
         precision=[precision_scheme(model, label) for model, label in labels],
     )
-    integers = ["tensor_parallel_size", "data_parallel_size", "concurrency"]
-    return rows.astype(dict.fromkeys([*integers, "prompt_tokens", "output_tokens"], "int64"))
+    integers = ("tensor_parallel_size", "data_parallel_size", "concurrency", *_LENGTHS)
+    return rows.astype(dict.fromkeys(integers, "int64"))
 
 
 def series_key(row: pd.Series) -> str:

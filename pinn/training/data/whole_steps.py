@@ -201,14 +201,9 @@ def _medians(
 ) -> MeasuredSteps:
     """One entry for each kind."""
     groups = steps.groupby(kind)
-    return MeasuredSteps(
-        run=run,
-        model=deployment.model.name,
-        deployment=deployment,
-        batches=_batches(groups[list(_BATCH)].mean()),
-        seconds=groups["seconds"].median().to_numpy(),
-        count=groups.size().to_numpy(),
-    )
+    batches, seconds = _batches(groups[list(_BATCH)].mean()), groups["seconds"].median().to_numpy()
+    count = groups.size().to_numpy()
+    return MeasuredSteps(run, deployment.model.name, deployment, batches, seconds, count)
 
 
 def _batches(steps: pd.DataFrame) -> UniformBatches:
