@@ -28,6 +28,7 @@ from pinn.laboratory.crossvalidation import (
     read_cells,
 )
 from pinn.laboratory.decisions import decide, decision_table
+from pinn.laboratory.folds import shipped_predictions, shipped_runs
 from pinn.laboratory.methods import (
     Measured,
     Method,
@@ -50,7 +51,6 @@ from pinn.laboratory.metrics import (
 )
 from pinn.laboratory.report.write import write_report
 from pinn.laboratory.suite_methods import NOT_FOR_UNSEEN, formulas, published_methods, regressions
-from pinn.laboratory.suite_runs import shipped_predictions, shipped_runs
 from pinn.training.data.splits import deployment_keys, named_splits
 from pinn.training.data.table import read_observations
 from pinn.training.kernel_learner import fitted_surrogates
@@ -83,9 +83,8 @@ def run_suite(config: DictConfig) -> dict[str, Any]:
     wanted = cells(splits, published_methods(observations), folder, mark)
     slow = cells(splits, _learned(config, measured), folder, mark)
     adopt(wanted + slow, [Path(other) for other in config.cells_from])
-    workers = instantiate(config.workers)
     to_make = wanted if config.fast else wanted + slow
-    compute(rows, missing(to_make), workers)
+    compute(rows, missing(to_make), instantiate(config.workers))
     predictions = read_cells([cell for cell in wanted + slow if cell.path.is_file()])
     skipped: dict[str, str] = {}
     runs = kept = None

@@ -249,22 +249,14 @@ def _ends(tree: Any) -> dict[str, tuple[float, float]]:
     }
 
 
-#: Model, GPU and tensor-parallel size of well-known deployments.
-SHOWN = (
-    ("meta-llama/Llama-3.1-8B", "A100", 1),
-    ("meta-llama/Llama-3.1-8B", "H100", 1),
-    ("meta-llama/Llama-3.1-8B", "B200", 1),
-    ("meta-llama/Llama-3.1-70B", "A100", 4),
-    ("meta-llama/Llama-3.1-70B", "H100", 4),
-    ("meta-llama/Llama-3.1-70B", "B200", 4),
-    ("Qwen/Qwen3-30B-A3B", "A100", 2),
-    ("Qwen/Qwen3-30B-A3B", "H100", 2),
-    ("Qwen/Qwen3-30B-A3B", "B200", 2),
-    ("openai/gpt-oss-120b", "H100", 2),
-    ("openai/gpt-oss-120b", "B200", 2),
-    ("deepseek-ai/DeepSeek-V3", "H200", 8),
-    ("deepseek-ai/DeepSeek-V3", "B200", 8),
-)
+#: Model and tensor-parallel size of well-known deployments -> their GPUs.
+SHOWN = {
+    ("meta-llama/Llama-3.1-8B", 1): ("A100", "H100", "B200"),
+    ("meta-llama/Llama-3.1-70B", 4): ("A100", "H100", "B200"),
+    ("Qwen/Qwen3-30B-A3B", 2): ("A100", "H100", "B200"),
+    ("openai/gpt-oss-120b", 2): ("H100", "B200"),
+    ("deepseek-ai/DeepSeek-V3", 8): ("H200", "B200"),
+}
 
 #: Steps that are timed.
 BATCHES = ("64 decode @ 1000", "1 prefill 2048 @ 0", "1 prefill 512 @ 0 + 64 decode @ 1000")
@@ -273,7 +265,7 @@ BATCHES = ("64 decode @ 1000", "1 prefill 2048 @ 0", "1 prefill 512 @ 0 + 64 dec
 def shown_deployments() -> dict[str, Deployment]:
     """Label -> deployment of each of ``SHOWN``."""
     found = {}
-    for model, gpu, size in SHOWN:
+    for (model, size), gpu in ((key, gpu) for key, gpus in SHOWN.items() for gpu in gpus):
         given = canonical({"model": model, "gpu": gpu, "tensor_parallel_size": size})
         found[f"{model.split('/')[-1]}, {size} x {gpu}"] = make_deployment(given)
     return found

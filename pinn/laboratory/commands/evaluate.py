@@ -27,8 +27,7 @@ app.command("decisions")(decisions)
 def evaluate(
     context: typer.Context,
     fast: Annotated[
-        bool,
-        typer.Option("--fast", help="Fit nothing: score what is on disk and was published."),
+        bool, typer.Option("--fast", help="Fit nothing: score what is on disk and was published.")
     ] = False,
     overrides: Annotated[
         list[str] | None,

@@ -19,14 +19,7 @@ from pinn.laboratory.report.figures import (
     calibration_figure,
     load_figure,
 )
-from pinn.laboratory.report.tables import (
-    METHOD,
-    Picture,
-    Section,
-    Tables,
-    picture,
-    read_tables,
-)
+from pinn.laboratory.report.tables import METHOD, Picture, Section, Tables, picture, read_tables
 
 # What a page says first: how far off the network is on what it never saw, and who comes next.
 
