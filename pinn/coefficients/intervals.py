@@ -263,7 +263,8 @@ class ErrorLaw:
         >>> ErrorLaw((-1.0, 0.0, 1.0, 2.0)).chance(np.array([0.9, 1.0]), np.array([0.1, 0.1]))
         array([0.75, 0.5 ])
         """
-        return (self._times(excess, half) <= 1).mean(axis=-1)
+        times = excess[..., None] * np.exp(half[..., None] * np.asarray(self.errors))
+        return (times <= 1).mean(axis=-1)
 
     def held(self, holds: Callable[[float], bool]) -> float:
         """Chance that limits are held that only a trial can judge; found by bisection.
@@ -277,10 +278,6 @@ class ErrorLaw:
         """
         errors = sorted(self.errors)
         return bisect_left(errors, True, key=lambda error: not holds(error)) / len(errors)
-
-    def _times(self, excess: Values, half: Values) -> Float[np.ndarray, "n errors"]:
-        """Equally likely times as shares of the limit."""
-        return excess[..., None] * np.exp(half[..., None] * np.asarray(self.errors))
 
 
 def error_law(errors: Values, half: Values, weight: Values) -> ErrorLaw:

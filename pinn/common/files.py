@@ -23,6 +23,12 @@ CHECKPOINT_VARIABLE = "PINN_CHECKPOINT"
 _CHECKPOINT = Path("checkpoints") / "pinn.safetensors"
 
 
+def _places(in_checkout: Path, installed: Path) -> tuple[Path, Path]:
+    """Where a file or folder lies in the checkout, and where an installed wheel puts it."""
+    environment = Path(sysconfig.get_path("data")) / "share" / "pinn"
+    return Path(__file__).resolve().parents[2] / in_checkout, environment / installed
+
+
 def data_folder(name: str) -> Path:
     """The folder ``data/<name>`` of the project.
 
@@ -32,10 +38,7 @@ def data_folder(name: str) -> Path:
     Raises:
         PinnError: If neither exists.
     """
-    places = (
-        Path(__file__).resolve().parents[2] / "data" / name,
-        Path(sysconfig.get_path("data")) / "share" / "pinn" / name,
-    )
+    places = _places(Path("data", name), Path(name))
     for place in places:
         if place.is_dir():
             return place
@@ -50,10 +53,7 @@ def conf_file(name: str) -> Path:
     Raises:
         PinnError: If it is in neither.
     """
-    places = (
-        Path(__file__).resolve().parents[2] / "conf" / name,
-        Path(sysconfig.get_path("data")) / "share" / "pinn" / "conf" / name,
-    )
+    places = _places(Path("conf", name), Path("conf", name))
     for place in places:
         if place.is_file():
             return place
@@ -97,11 +97,7 @@ def find_checkpoint(given: Path | str | None = None) -> Path:
                     "one, or train it with 'python train.py'"
                 )
             return path
-    places = [
-        _CHECKPOINT,
-        Path(__file__).resolve().parents[2] / _CHECKPOINT,
-        Path(sysconfig.get_path("data")) / "share" / "pinn" / _CHECKPOINT,
-    ]
+    places = [_CHECKPOINT, *_places(_CHECKPOINT, _CHECKPOINT)]
     found = next((place for place in places if place.is_file()), None)
     if found is None:
         raise PinnError(
@@ -141,12 +137,7 @@ def find_kernels(given: Path | None, checkpoint: Path | None = None) -> Path | N
             )
         return given
     beside = [] if checkpoint is None else [checkpoint.parent / "kernels" / "all"]
-    places = [
-        *beside,
-        _NAME,
-        Path(__file__).resolve().parents[2] / _NAME,
-        Path(sysconfig.get_path("data")) / "share" / "pinn" / _NAME,
-    ]
+    places = [*beside, _NAME, *_places(_NAME, _NAME)]
     return next((place for place in places if (place / _FILE).is_file()), None)
 
 

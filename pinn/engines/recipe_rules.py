@@ -106,12 +106,13 @@ def _release(serving: ServingSpec) -> tuple[int, ...]:
 
 def why_not_overlapped(serving: ServingSpec, method: str) -> Origin | None:
     """Why an engine plans no step while the one before runs; None where it does."""
-    engine = serving.engine
-    if engine == SGLANG:
+    if serving.engine == SGLANG:
         reason = _why_sglang_waits(_release(serving), method, serving.speculative_eagle_topk or 1)
         return Origin(DEFAULT, reason) if reason else None
-    reason = _why_others_wait(engine, method)
-    return Origin(ASSUMED, reason) if reason else None
+    if serving.engine == TRTLLM and method in (NGRAM, DRAFT_MODEL):
+        reason = "drafters of their own turn the overlap scheduler off, as remembered"
+        return Origin(ASSUMED, f"tensorrt_llm: {reason}")
+    return None
 
 
 def _why_sglang_waits(release: tuple[int, ...], method: str, branches: int) -> str:
@@ -122,12 +123,6 @@ def _why_sglang_waits(release: tuple[int, ...], method: str, branches: int) -> s
         return "sglang 0.5.3.post1 to 0.5.10 environ.py: SGLANG_ENABLE_SPEC_V2 is off"
     if method != NGRAM and release < (0, 5, 13) and branches > 1:
         return "sglang 0.5.11 and 0.5.12 server_args.py: no overlap schedule with trees of drafts"
-    return ""
-
-
-def _why_others_wait(engine: str, method: str) -> str:
-    if engine == TRTLLM and method in (NGRAM, DRAFT_MODEL):
-        return "tensorrt_llm: drafters of their own turn the overlap scheduler off, as remembered"
     return ""
 
 
@@ -215,9 +210,8 @@ def _settle_parallelism(found: RecipeFields) -> None:
             f"{FLAGS['ep_size'].spelled_for(serving.engine)} {spread} does not divide the {ranks} "
             f"GPUs of a replica: use a divisor of {ranks}"
         )
-    found.values["expert_parallel_size"] = spread
-    found.values["expert_tensor_parallel_size"] = ranks // spread
-    found.origins["expert_parallel_size"] = found.origins["expert_tensor_parallel_size"] = origin
+    found.put("expert_parallel_size", spread, origin.text, origin.kind)
+    found.put("expert_tensor_parallel_size", ranks // spread, origin.text, origin.kind)
 
 
 def _settle_attention_ranks(found: RecipeFields) -> None:
@@ -249,10 +243,8 @@ def _settle_attention_ranks(found: RecipeFields) -> None:
     origin = found.look_up("tensor_parallel_size")[1]
     if serving.enable_dp_attention:
         origin = found.look_up("enable_dp_attention")[1]
-    for name, value in (
-        ("tensor_parallel_size", gpus // replicas), ("data_parallel_size", replicas)
-    ):  # fmt: skip
-        found.values[name], found.origins[name] = value, origin
+    found.put("tensor_parallel_size", gpus // replicas, origin.text, origin.kind)
+    found.put("data_parallel_size", replicas, origin.text, origin.kind)
 
 
 def _settle_all_reduce(found: RecipeFields) -> None:

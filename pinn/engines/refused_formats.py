@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from pinn.engines.recipe import release, served_release
-from pinn.specs.model import AttentionSpec, DenseFfnSpec, LatentAttentionSpec, ModelSpec
+from pinn.specs.model import AttentionSpec, DenseFfnSpec, LatentAttentionSpec, Mixer, ModelSpec
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 
 if TYPE_CHECKING:
@@ -65,44 +66,39 @@ def _cited(d: Deployment, of_vllm: str) -> str:
     return of_vllm if d.serving.engine != TRTLLM else f"assumed of TensorRT-LLM as of {of_vllm}"
 
 
-def models_of(d: Deployment) -> tuple[ModelSpec, ...]:
-    """The model, and what drafts for it."""
-    return (d.model,) if d.draft is None else (d.model, d.draft.model)
+def _mixers(d: Deployment) -> Iterator[tuple[ModelSpec, Mixer]]:
+    """Every kind of mixer of the model and of what drafts for it, with whose it is."""
+    for model in (d.model,) if d.draft is None else (d.model, d.draft.model):
+        yield from ((model, g.attention) for g in model.layer_groups if g.attention is not None)
 
 
 def heads(d: Deployment) -> Refusal | None:
     """Attention heads are cut into equal parts."""
     tp = d.recipe.tensor_parallel_size
-    for model in models_of(d):
-        for group in model.layer_groups:
-            if group.attention is not None and group.attention.heads % tp:
-                count = group.attention.heads
-                return Refusal(
-                    f"--tensor-parallel-size {tp} does not divide the {count} attention heads of "
-                    f"{model.name}",
-                    f"use a divisor of {count}",
-                    _cited(d, "vllm 0.15.1 vllm/config/model.py: verify_with_parallel_config"),
-                )
+    for model, mixer in _mixers(d):
+        if mixer.heads % tp:
+            return Refusal(
+                f"--tensor-parallel-size {tp} does not divide the {mixer.heads} attention heads of "
+                f"{model.name}",
+                f"use a divisor of {mixer.heads}",
+                _cited(d, "vllm 0.15.1 vllm/config/model.py: verify_with_parallel_config"),
+            )
     return None
 
 
 def kv_heads(d: Deployment) -> Refusal | None:
     """KV heads are cut into equal parts, or each is kept by equally many GPUs."""
     tp = d.recipe.tensor_parallel_size
-    for model in models_of(d):
-        for group in model.layer_groups:
-            attention = group.attention
-            if attention is None or isinstance(attention, LatentAttentionSpec):
-                continue
-            if attention.kv_heads % tp and tp % attention.kv_heads:
-                return Refusal(
-                    f"--tensor-parallel-size {tp} neither divides nor is a multiple of the "
-                    f"{attention.kv_heads} KV heads of {model.name}",
-                    f"use a divisor or a multiple of {attention.kv_heads}",
-                    _cited(
-                        d, "vllm 0.15.1 vllm/model_executor/layers/linear.py: QKVParallelLinear"
-                    ),
-                )
+    for model, mixer in _mixers(d):
+        if isinstance(mixer, LatentAttentionSpec):
+            continue
+        if mixer.kv_heads % tp and tp % mixer.kv_heads:
+            return Refusal(
+                f"--tensor-parallel-size {tp} neither divides nor is a multiple of the "
+                f"{mixer.kv_heads} KV heads of {model.name}",
+                f"use a divisor or a multiple of {mixer.kv_heads}",
+                _cited(d, "vllm 0.15.1 vllm/model_executor/layers/linear.py: QKVParallelLinear"),
+            )
     return None
 
 
@@ -198,12 +194,11 @@ def block_experts(d: Deployment) -> Refusal | None:
     grain = 32 if runs(d, VLLM, "0.29") else BLOCK
     if width % grain == 0:
         return None
-    source = _source(d, "fp8.py: Fp8MoEMethod.create_weights")
     return Refusal(
         f"an expert of {d.model.name} has {moe.width} / {parts} = {width} columns on a GPU, no "
         f"multiple of the {grain} that share a scale",
         "use fewer GPUs for tensor parallelism, or --enable-expert-parallel",
-        source,
+        _source(d, "fp8.py: Fp8MoEMethod.create_weights"),
     )
 
 
@@ -259,22 +254,16 @@ def _projections(attention: object, tp: int) -> tuple[tuple[str, int], ...]:
     return ()
 
 
-class Group(NamedTuple):
-    """Inputs that share a scale at least, and who says that they are not cut."""
-
-    least: int
-    source: str
-
-
-#: Format to the fewest inputs that one scale may cover; a checkpoint's own number is not kept.
+#: Format to the fewest inputs that one scale may cover (a checkpoint's own number is not kept), and
+#: who says that they are not cut.
 #: mxfp4 is padded (``quantization/mxfp4.py: create_weights``), as are nvfp4's experts.
 GROUPS = {
-    "int4_wo": Group(
+    "int4_wo": (
         32,
         "vllm 0.10.2 to 0.33.0 vllm/model_executor/layers/quantization/awq.py, gptq.py: "
         "create_weights, moe_wna16.py; sglang 0.5.9 srt/layers/quantization/marlin_utils.py",
     ),
-    "nvfp4": Group(
+    "nvfp4": (
         16,
         "vllm 0.10.2 to 0.33.0 vllm/model_executor/layers/quantization/modelopt.py: in features "
         "a multiple of 16",
@@ -290,13 +279,13 @@ def groups(d: Deployment) -> Refusal | None:
     if moe is not None and precisions.experts.name == "int4_wo":
         parts.append((moe.width, cut, precisions.experts))
     for width, gpus, form in parts:
-        group = GROUPS.get(form.name)
-        if group and gpus > 1 and width // gpus % group.least and not runs(d, TRTLLM):
+        least, source = GROUPS.get(form.name, (1, ""))
+        if gpus > 1 and width // gpus % least and not runs(d, TRTLLM):
             return Refusal(
                 f"{width} / {gpus} = {width // gpus} inputs of {d.model.name} on a GPU are no "
-                f"multiple of the {group.least} that share a scale in {form.name} at least",
+                f"multiple of the {least} that share a scale in {form.name} at least",
                 "use fewer GPUs for tensor parallelism",
-                group.source,
+                source,
             )
     return None
 
@@ -333,11 +322,8 @@ def capability(d: Deployment) -> Refusal | None:
     formats = {form.name for form in vars(d.model.precisions).values()}
     for needed in CAPABILITIES:
         missing = formats & needed.formats
-        if (
-            missing
-            and have < needed.capability
-            and runs(d, needed.engine, needed.since, needed.below)
-        ):
+        lacks = missing and have < needed.capability
+        if lacks and runs(d, needed.engine, needed.since, needed.below):
             version = f"{needed.engine} {version_of(d)}"
             return Refusal(
                 f"{d.gpu.name} has compute capability {have:g}, and {version} has "

@@ -27,13 +27,11 @@ from pinn.engines.recipe import (
     WHOLE,
     Origin,
     RecipeFields,
-    engine_default,
     release,
     vllm_rules,
 )
 from pinn.errors import PinnError
 from pinn.specs.config_fields import LATENT_TYPES
-from pinn.specs.gpu import GpuSpec
 from pinn.specs.serving import DEEPEP, FULL_DECODE_ONLY, NO_GRAPHS, PIECEWISE, TRTLLM
 from pinn.specs.speculation import NONE
 from pinn.units import MIB
@@ -144,12 +142,10 @@ def _settle_fusion(found: RecipeFields) -> None:
     if found.origins["fused_all_reduce"].kind == FLAG or not found.values["fused_all_reduce"]:
         return
     serving = found.serving
-    for size, flag in (
-        (serving.data_parallel_size, "fuse_all_reduce_data_parallel"),
-        (serving.pipeline_parallel_size, "fuse_all_reduce_pipelined"),
-    ):
-        if size > 1 and found.values["fused_all_reduce"]:
-            found.take("fused_all_reduce", flag)
+    if serving.data_parallel_size > 1:
+        found.take("fused_all_reduce", "fuse_all_reduce_data_parallel")
+    if serving.pipeline_parallel_size > 1 and found.values["fused_all_reduce"]:
+        found.take("fused_all_reduce", "fuse_all_reduce_pipelined")
 
 
 def _settle_graphs(found: RecipeFields) -> None:
@@ -315,14 +311,10 @@ def _settle_caches(found: RecipeFields) -> None:
     if (
         found.model_type in _SPARSE_TYPES
         and serving.kv_cache_dtype == "auto"
-        and _is_data_centre_blackwell(found.gpu)
+        and found.gpu.compute_capability >= 10.0
     ):
         source = f"{_ALIKE} KV cache of sparse attention (DSA): fp8_e4m3 from SM100 on"
         found.put("kv_cache_dtype", "fp8", source, DEFAULT)
-
-
-def _is_data_centre_blackwell(gpu: GpuSpec) -> bool:
-    return gpu.compute_capability >= 10.0
 
 
 def _decode_sizes(found: RecipeFields, limit: int, number: tuple[int, ...]) -> tuple[int, ...]:
@@ -345,11 +337,7 @@ def _decode_sizes(found: RecipeFields, limit: int, number: tuple[int, ...]) -> t
 
 def _prompt_default(found: RecipeFields) -> tuple[int, Origin]:
     """Prompt tokens of the largest graph by release, GPU and model; 0 without."""
-    serving = found.serving
-    default = engine_default(
-        serving.engine, "prompt_graph_tokens", found.version, found.gpu,
-        serving.tensor_parallel_size, found.model_type,
-    )  # fmt: skip
+    default = found.default("prompt_graph_tokens")
     chunk = found.look_up("max_num_batched_tokens")[0]
     tokens = chunk if default.value == "chunk" else min(int(default.value), chunk)
     return tokens, Origin(DEFAULT, default.source)
@@ -377,13 +365,12 @@ def _put_static_share(found: RecipeFields, graphs: int, prompt_graph_tokens: int
         found.take("memory_share", "gpu_memory_utilization")
     else:
         total = found.gpu.memory_bytes / MIB
-        replicas = found.values["data_parallel_size"] if serving.enable_dp_attention else 0
         algorithm = serving.speculative_config
         users = MemoryUsers(
             chunk=found.look_up("max_num_batched_tokens")[0],
             graphs=graphs,
             gpus=serving.tensor_parallel_size * serving.pipeline_parallel_size,
-            replicas=replicas,
+            replicas=found.values["data_parallel_size"] if serving.enable_dp_attention else 0,
             prompt_graph_tokens=prompt_graph_tokens,
             latent=found.model_type in LATENT_TYPES | {"kimi_k25"},
             algorithm="" if algorithm == NONE else algorithm.upper(),

@@ -113,17 +113,9 @@ def uniform_sums(
         prefill_cached: Cached tokens of each chunk.
         window: The model's attention window in tokens; None without one.
     """
+    given = (decode_requests, decode_context, prefill_requests, prefill_tokens, prefill_cached)
     decodes, context, chunks, new, cached = np.broadcast_arrays(
-        *(
-            np.asarray(x, dtype=np.float64)
-            for x in (
-                decode_requests,
-                decode_context,
-                prefill_requests,
-                prefill_tokens,
-                prefill_cached,
-            )
-        )
+        *(np.asarray(x, dtype=np.float64) for x in given)
     )
     limit = np.inf if window is None else np.asarray(window, dtype=np.float64)
     return BatchSums(

@@ -189,22 +189,14 @@ def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
     """
     tp = flags.tensor_parallel_size
     dense, model_has = dense_work(model, tp), model_facts(model, tp)
+    as_they_are = {name: float(v) for name, v in flags._asdict().items() if name in _NAMES}
     found = {
         **model_has,
-        "logit_bytes": flags.logit_bytes,
-        "sampler_launch_s": flags.sampler_launch_s,
-        "sampler_logit_s": flags.sampler_logit_s,
-        "tensor_parallel_size": float(tp),
-        "data_parallel_size": float(flags.data_parallel_size),
-        "pipeline_parallel_size": float(flags.pipeline_parallel_size),
-        "graph_tokens": float(flags.graph_tokens),
-        "graph_requests": float(flags.graph_requests),
+        **as_they_are,
         "fused_all_reduce": float(flags.fused_all_reduce and tp > 1),
         "fused_quantization": float(flags.fused_quantization and tp > 1),
         "faster_all_reduce": 1.0 - flags.all_reduce_latency,
-        "latent_launches": flags.latent_launches,
         "decode_attention_time": 1.0 if model_has["latent_layers"] else flags.decode_attention_time,
-        "cpu_offload_gb": float(flags.cpu_offload_gb),
         "memory_bytes_per_s": gpu.memory_bandwidth_bytes_per_s,
         "link_bytes_per_s": gpu.link_bandwidth_bytes_per_s,
         "pcie_bytes_per_s": gpu.pcie_bandwidth_bytes_per_s,
@@ -212,9 +204,6 @@ def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
         "fp8_flop_per_s": gpu.matmul_flop_per_s(precision("fp8")),
         "dense_token_s": sum((f / gpu.matmul_flop_per_s(w) for w, f in dense.token_flop), 0.0),
         "head_sequence_s": sum((f / gpu.matmul_flop_per_s(w) for w, f in dense.head_flop), 0.0),
-        "kv_element_bytes": flags.kv_element_bytes,
-        "expert_reading_time": flags.expert_reading_time,
-        "expert_computing_time": flags.expert_computing_time,
     } | _expert_facts(model, gpu, flags)
     if len(found) != len(_NAMES):
         raise TypeError(f"CostFacts declares no {', '.join(sorted(found.keys() - set(_NAMES)))}")
